@@ -3,7 +3,7 @@ SHELL := /bin/bash
 JOBS := $(shell nproc)
 SLOTS := $(shell expr 2 \* $$(nproc)) # of ctest: a test takes one or two (tests/CMakeLists.txt)
 
-.PHONY: build demo packages-test test check bench gpu-check gpu-bench lint equality emulated-check sanitize fuzz wild chaos clean
+.PHONY: build demo packages-test test test-page check bench gpu-check gpu-bench lint equality emulated-check sanitize fuzz wild chaos clean
 .DEFAULT_GOAL := build
 
 build:
@@ -19,10 +19,15 @@ demo:
 # Before the build: the kernels for cards are compiled where their compiler is.
 packages-test:
 	@tools/packages.sh test
+	@tools/page_packages.sh
 
 test: packages-test build
 	@ctest --test-dir build --output-on-failure --timeout 600 -j $(SLOTS)
 	@tools/lint.py
+
+# The page alone, in Chromium, against a live service.
+test-page: packages-test build
+	@ctest --test-dir build --output-on-failure --timeout 600 -R '^page/'
 
 # For the minute between two commits: the rooms that differ from origin/main, or those named: make check ROOMS="model api".
 check: packages-test
@@ -46,8 +51,9 @@ lint:
 # Every family and method on every split beside PyTorch's numbers, in the engine, by workers and through the service.
 equality: build
 	@tools/packages.sh test
-	@MOTLEY_EQUALITY=1 ctest --test-dir build --output-on-failure --timeout 3600 -j $(SLOTS) \
-	  -R '^engine/(golden|smollm2|stage)|^worker/(golden|orders|programs|run|smollm2)|^system/golden|^result/(loads|llama_cpp)'
+	@MOTLEY_EQUALITY=1 MOTLEY_EQUALITY_TABLE=$(CURDIR)/build/equality.md ctest --test-dir build --output-on-failure --timeout 3600 -j $(SLOTS) \
+	  -R '^engine/(golden|smollm2|stage)|^worker/(equality|golden|orders|programs|run|shares|smollm2)|^system/golden|^result/(loads|llama_cpp)'
+	@tools/equality.py build/equality.md
 
 # Every GPU kernel on the emulated device, every access checked: many more trials of each op, every family trained.
 emulated-check: build

@@ -65,14 +65,14 @@ static void hello_send(struct agent *agent)
 {
     char address[320];
     const char *host = agent->config.host;
-    snprintf(address, sizeof(address), strchr(host, ':') != NULL ? "[%s]:%u" : "%s:%u", host,
+    snprintf(address, sizeof(address), strchr(host, ':') ? "[%s]:%u" : "%s:%u", host,
              links_port(agent->links));
     json_t *hello = json_deep_copy(agent->inventory);
     json_object_set_new(hello, "address", json_string(address));
+    json_object_set_new(hello, "plan_slices", json_true()); /* our workers read slices of plans */
     json_object_set_new(hello, "workers", supervisor_workers(agent->supervisor));
-    if (history_before(agent->history) != NULL) {
+    if (history_before(agent->history))
         json_object_set(hello, "before", history_before(agent->history));
-    }
     feed_note(agent->feed, "node_hello", hello);
     health_again(agent->health);
 }
@@ -101,13 +101,12 @@ static void feed_message(void *arg, const json_t *message)
 {
     struct agent *agent = arg;
     const char *type = json_string_value(json_object_get(message, "type"));
-    if (strcmp(type, "hello") == 0) {
+    if (strcmp(type, "hello") == 0)
         hello_send(agent);
-    } else if (strcmp(type, "nodes") == 0) {
+    else if (strcmp(type, "nodes") == 0)
         links_nodes(agent->links, json_object_get(message, "nodes"));
-    } else if (strcmp(type, "removed") == 0) {
-        renewer_now(agent->renewer); /* ask the api, whose answer is decisive */
-    }
+    else if (strcmp(type, "removed") == 0)
+        renewer_now(agent->renewer);                /* ask the api, whose answer is decisive */
     supervisor_message(agent->supervisor, message); /* this also confirms a message that has an id */
 }
 
@@ -122,17 +121,14 @@ static bool feed_current(void *arg, const json_t *message)
     struct err err;
     const char *told = json_string_value(json_object_get(message, "incarnation"));
     const char *mine = history_incarnation(agent->history);
-    int order = told == NULL ? 0 : strcmp(told, mine);
-    if (order == 0) {
+    int order = !told ? 0 : strcmp(told, mine);
+    if (order == 0)
         return agent->renewal[0] == '\0';
-    }
-    if (strlen(told) >= HISTORY_INCARNATION_SIZE) {
+    if (strlen(told) >= HISTORY_INCARNATION_SIZE)
         return false;
-    }
     if (mine[0] == '\0') {
-        if (history_adopt(agent->history, told, &err) < 0) {
+        if (history_adopt(agent->history, told, &err) < 0)
             log_event(LOG_LEVEL_WARN, "incarnation_not_noted", "why=\"%s\"", err.text);
-        }
         return true;
     }
     if (order > 0 && agent->renewal[0] == '\0' && !agent->stopping) {
@@ -160,9 +156,8 @@ static void feed_trouble(void *arg, const struct err *why)
         agent->complained_ns = now_ns;
     }
     agent->connected = false;
-    if (why->code == ERR_AUTH || why->code == ERR_DENIED) {
+    if (why->code == ERR_AUTH || why->code == ERR_DENIED)
         renewer_now(agent->renewer); /* the node may have been removed */
-    }
 }
 
 static void link_measured(void *arg, const struct links_result *result)
@@ -185,11 +180,10 @@ static void workers_ended(void *arg)
 {
     struct agent *agent = arg;
     struct timeval wait = {.tv_usec = FLUSH_MS * 1000};
-    if (agent->connected) {
+    if (agent->connected)
         event_add(agent->flush, &wait);
-    } else {
+    else
         event_base_loopbreak(agent->base);
-    }
 }
 
 static void signal_came(evutil_socket_t number, short what, void *arg)
@@ -221,8 +215,7 @@ static void certificate_use(struct agent *agent, const struct agent_certificate 
     struct err err = {0};
     const struct tls_files files = tls_files_of(&agent->identity);
     agent->identity.certificate = *certificate;
-    if ((agent->redis_tls != NULL &&
-         tls_context_reload(agent->redis_tls, &files, TLS_ROLE_CLIENT, &err) < 0) ||
+    if ((agent->redis_tls && tls_context_reload(agent->redis_tls, &files, TLS_ROLE_CLIENT, &err) < 0) ||
         links_reload(agent->links, &err) < 0) {
         log_event(LOG_LEVEL_ERROR, "certificate_unusable", "why=\"%s\"", err.text);
         return;
@@ -240,9 +233,8 @@ static void node_removed(struct agent *agent)
     agent->removed = true;
     log_event(LOG_LEVEL_ERROR, "node_removed", "node=%s api=%s why=\"the cluster knows this node no more\"",
               agent->identity.node, agent->identity.api);
-    if (agent_leave(agent->options.home, &agent->identity, &err) < 0) {
+    if (agent_leave(agent->options.home, &agent->identity, &err) < 0)
         log_event(LOG_LEVEL_ERROR, "node_removed", "why=\"%s\"", err.text);
-    }
     if (!agent->stopping) {
         agent->stopping = true;
         supervisor_end(agent->supervisor, grace_ms, workers_ended, agent);
@@ -252,7 +244,7 @@ static void node_removed(struct agent *agent)
 static void certificate_asked(void *arg, const struct err *err, const struct agent_certificate *certificate)
 {
     struct agent *agent = arg;
-    if (err == NULL) {
+    if (!err) {
         certificate_use(agent, certificate);
     } else if (err->code == ERR_AUTH) {
         node_removed(agent);
@@ -266,12 +258,10 @@ static void certificate_asked(void *arg, const struct err *err, const struct age
 
 static int worker_find(struct agent *agent, struct err *err)
 {
-    if (agent->options.worker == NULL) {
+    if (!agent->options.worker)
         return process_sibling("motley-worker", agent->worker, sizeof(agent->worker), err);
-    }
-    if (access(agent->options.worker, X_OK) < 0) {
+    if (access(agent->options.worker, X_OK) < 0)
         return err_set(err, ERR_NOT_FOUND, "\"%s\" is no program to run as worker", agent->options.worker);
-    }
     return file_path(agent->worker, sizeof(agent->worker), err, "%s", agent->options.worker);
 }
 
@@ -284,12 +274,10 @@ static int cards_look(struct agent *agent, struct err *err)
                   strcmp(agent->config.devices[i].kind, "hip") == 0;
     }
     json_t *cards = wanted ? cards_ask(agent->worker, err) : NULL;
-    if (!wanted) {
+    if (!wanted)
         return 0;
-    }
-    if (cards == NULL || agent_config_cards(&agent->config, cards, err) < 0) {
+    if (!cards || agent_config_cards(&agent->config, cards, err) < 0)
         return -1;
-    }
     return agent->config.device_count > 0
                ? 0
                : err_set(err, ERR_NOT_FOUND,
@@ -303,21 +291,17 @@ static int boot_make(struct agent *agent, struct err *err)
 {
     char path[4096], last[17] = "", random[17];
     struct buf text;
-    if (file_path(path, sizeof(path), err, "%s/boot", agent->options.home) < 0) {
+    if (file_path(path, sizeof(path), err, "%s/boot", agent->options.home) < 0)
         return -1;
-    }
     buf_init(&text, 4096);
-    if (file_exists(path) && file_read_all(path, 4096, &text, err) == 0) {
+    if (file_exists(path) && file_read_all(path, 4096, &text, err) == 0)
         snprintf(last, sizeof(last), "%s", buf_str(&text));
-    }
     buf_fini(&text);
     uint64_t now_us = (uint64_t)clock_wall_us(), last_us = strtoull(last, NULL, 16);
-    if (last_us >= now_us && last_us < UINT64_MAX) {
+    if (last_us >= now_us && last_us < UINT64_MAX)
         now_us = last_us + 1;
-    }
-    if (random_hex(random, 8, err) < 0) {
+    if (random_hex(random, 8, err) < 0)
         return -1;
-    }
     snprintf(agent->boot, sizeof(agent->boot), "%016" PRIx64 "%s", now_us, random);
     return file_write_atomic(path, agent->boot, strlen(agent->boot), 0600, err);
 }
@@ -327,11 +311,10 @@ static int identity_make(struct agent *agent, struct err *err)
 {
     const struct agent_options *options = &agent->options;
     int enrolled = agent_identity_load(options->home, &agent->identity, err);
-    if (enrolled < 0) {
+    if (enrolled < 0)
         return -1;
-    }
     bool ended = enrolled == 1 && agent->identity.certificate.ends_s <= clock_wall_us() / 1000000;
-    if (ended && options->join == NULL) {
+    if (ended && !options->join) {
         return err_set(
             err, ERR_AUTH,
             "node %s was away for so long that its certificate has ended: it comes back with a token "
@@ -339,18 +322,16 @@ static int identity_make(struct agent *agent, struct err *err)
             agent->identity.node, agent->identity.node);
     }
     enrolled = ended ? 0 : enrolled;
-    if (enrolled == 0 && (options->api == NULL || options->join == NULL)) {
+    if (enrolled == 0 && (!options->api || !options->join)) {
         return err_set(err, ERR_INVALID,
                        "this node has not joined a cluster: give --api URL and --join TOKEN");
     }
-    const char *api = options->api != NULL ? options->api : agent->identity.api;
+    const char *api = options->api ? options->api : agent->identity.api;
     char host[256];
-    if (agent_own_host(api, host, err) < 0 && (options->config == NULL || enrolled == 0)) {
+    if (agent_own_host(api, host, err) < 0 && (!options->config || enrolled == 0))
         return -1;
-    }
-    if (agent_config_read(options->config, host, &agent->config, err) < 0) {
+    if (agent_config_read(options->config, host, &agent->config, err) < 0)
         return err_wrap(err, "configuration");
-    }
     if (enrolled == 0) {
         uint32_t wait_ms = options->join_wait_ms != 0 ? options->join_wait_ms : JOIN_WAIT_MS;
         if (agent_enrol(options->home, api, options->join, agent->config.name, agent->config.host, wait_ms,
@@ -376,24 +357,21 @@ static int node_stream_renew(struct agent *agent, struct err *err)
 {
     struct journal_stream *old = journal_find(agent->journal, "node");
     json_t *events = json_array();
-    for (struct journal_event *event = old == NULL ? NULL : old->first; event != NULL; event = event->next) {
+    for (struct journal_event *event = !old ? NULL : old->first; event != NULL; event = event->next) {
         struct err ignored;
         json_array_append_new(events,
                               frame_decode(event->bytes, event->size, &frame_limits_default, &ignored));
     }
-    if (old != NULL) {
+    if (old)
         journal_stream_drop(old);
-    }
     struct journal_stream *stream = journal_stream(agent->journal, "node", err);
-    int result = stream == NULL ? -1 : 0;
+    int result = !stream ? -1 : 0;
     size_t index;
     json_t *event;
-    json_array_foreach(events, index, event)
-    {
+    json_array_foreach (events, index, event) {
         json_object_set_new(event, "boot", json_string(agent->boot));
-        if (result == 0) {
+        if (result == 0)
             result = journal_append(stream, event, false, err);
-        }
     }
     json_decref(events);
     return result;
@@ -405,9 +383,8 @@ static int feed_make(struct agent *agent, struct err *err)
     if (identity->redis_tls) {
         const struct tls_files files = tls_files_of(identity);
         agent->redis_tls = tls_context_create(&files, TLS_ROLE_CLIENT, err);
-        if (agent->redis_tls == NULL) {
+        if (!agent->redis_tls)
             return -1;
-        }
     }
     struct feed_config config = {
         .address = identity->redis,
@@ -424,7 +401,7 @@ static int feed_make(struct agent *agent, struct err *err)
                                               .acked = feed_acked,
                                               .trouble = feed_trouble};
     agent->feed = feed_create(agent->base, &config, agent->journal, &events, agent, err);
-    return agent->feed == NULL ? -1 : 0;
+    return !agent->feed ? -1 : 0;
 }
 
 /* Opens the control groups. Runs once in the agent's lifetime, because the agent moves itself into a group
@@ -434,14 +411,11 @@ static int groups_make(struct agent *agent, struct err *err)
     char procs[4096];
     struct err why = {0};
     agent->groups = groups_open(&why);
-    if (agent->groups == NULL) {
+    if (!agent->groups)
         log_event(LOG_LEVEL_INFO, "workers_without_group", "why=\"%s\"", why.text);
-    }
-    for (uint32_t i = 0; agent->groups != NULL && i < agent->config.device_count; i++) {
-        if (groups_worker(agent->groups, i, agent->config.devices[i].memory_limit_bytes, procs, err) < 0) {
+    for (uint32_t i = 0; agent->groups && i < agent->config.device_count; i++)
+        if (groups_worker(agent->groups, i, agent->config.devices[i].memory_limit_bytes, procs, err) < 0)
             return -1;
-        }
-    }
     return 0;
 }
 
@@ -451,20 +425,17 @@ static int parts_make(struct agent *agent, struct err *err)
     static const int numbers[SIGNALS] = {SIGTERM, SIGINT, SIGUSR2};
     char path[4096];
     agent->base = event_base_new();
-    agent->flush = agent->base == NULL ? NULL : evtimer_new(agent->base, flushed, agent);
-    if (agent->flush == NULL) {
+    agent->flush = !agent->base ? NULL : evtimer_new(agent->base, flushed, agent);
+    if (!agent->flush)
         return err_set(err, ERR_NOMEM, "no memory for the event loop");
-    }
     for (int i = 0; i < SIGNALS; i++) {
         agent->signals[i] = evsignal_new(agent->base, numbers[i], signal_came, agent);
-        if (agent->signals[i] == NULL || event_add(agent->signals[i], NULL) < 0) {
+        if (!agent->signals[i] || event_add(agent->signals[i], NULL) < 0)
             return err_set(err, ERR_NOMEM, "signal %d cannot be handled", numbers[i]);
-        }
     }
     if (file_path(path, sizeof(path), err, "%s/journal", agent->options.home) < 0 ||
-        (agent->journal = journal_open(path, agent->config.journal_limit_bytes, err)) == NULL ||
-        node_stream_renew(agent, err) < 0 ||
-        (agent->inventory = inventory_make(&agent->config, err)) == NULL) {
+        !(agent->journal = journal_open(path, agent->config.journal_limit_bytes, err)) ||
+        node_stream_renew(agent, err) < 0 || !(agent->inventory = inventory_make(&agent->config, err))) {
         return -1;
     }
     struct links_config links = {.host = agent->config.host,
@@ -480,8 +451,8 @@ static int parts_make(struct agent *agent, struct err *err)
                                             .groups = agent->groups,
                                             .history = agent->history};
     agent->links = links_create(agent->base, &links, link_measured, agent, err);
-    agent->supervisor = agent->links == NULL ? NULL : supervisor_create(agent->base, &supervisor, err);
-    agent->renewer = agent->supervisor == NULL
+    agent->supervisor = !agent->links ? NULL : supervisor_create(agent->base, &supervisor, err);
+    agent->renewer = !agent->supervisor
                          ? NULL
                          : renewer_create(agent->base, &agent->identity, certificate_asked, agent, err);
     const struct health_options health = {.config = &agent->config,
@@ -489,10 +460,9 @@ static int parts_make(struct agent *agent, struct err *err)
                                           .pid = health_pid,
                                           .note = health_note,
                                           .arg = agent};
-    agent->health = agent->renewer == NULL ? NULL : health_create(agent->base, &health, err);
-    if (agent->health == NULL || feed_make(agent, err) < 0) {
+    agent->health = !agent->renewer ? NULL : health_create(agent->base, &health, err);
+    if (!agent->health || feed_make(agent, err) < 0)
         return -1;
-    }
     return supervisor_connect(agent->supervisor, agent->feed, agent->links, err);
 }
 
@@ -506,15 +476,14 @@ static void parts_fini(struct agent *agent)
     journal_close(agent->journal);
     json_decref(agent->inventory);
     for (int i = 0; i < SIGNALS; i++) {
-        if (agent->signals[i] != NULL) {
+        if (agent->signals[i]) {
             event_free(agent->signals[i]);
             agent->signals[i] = NULL;
         }
     }
-    if (agent->flush != NULL) {
+    if (agent->flush)
         event_free(agent->flush);
-    }
-    if (agent->base != NULL) {
+    if (agent->base) {
         event_base_loop(agent->base, EVLOOP_NONBLOCK); /* libevent frees sockets in its next turn */
         event_base_free(agent->base);
     }
@@ -537,9 +506,8 @@ static void agent_fini(struct agent *agent)
     parts_fini(agent);
     groups_close(agent->groups);
     history_close(agent->history);
-    if (agent->lock >= 0) {
+    if (agent->lock >= 0)
         close(agent->lock);
-    }
     explicit_bzero(&agent->identity, sizeof(agent->identity));
     agent_config_fini(&agent->config);
     free(agent);
@@ -558,12 +526,11 @@ static int renew(struct agent *agent, struct err *err)
         }
     }
     if (file_path(path, sizeof(path), err, "%s/journal", agent->options.home) < 0 ||
-        (agent->journal = journal_open(path, agent->config.journal_limit_bytes, err)) == NULL) {
+        !(agent->journal = journal_open(path, agent->config.journal_limit_bytes, err))) {
         return -1;
     }
-    while (journal_first(agent->journal) != NULL) {
+    while (journal_first(agent->journal))
         journal_stream_drop(journal_first(agent->journal));
-    }
     journal_close(agent->journal);
     agent->journal = NULL;
     int result = history_renew(agent->history, agent->renewal, err);
@@ -575,15 +542,13 @@ static int renew(struct agent *agent, struct err *err)
  * not changed: `motley up` gives a short name for a long path and finds workers by it. */
 static int home_make(const char *home, char out[4096], struct err *err)
 {
-    if (file_mkdirs(home, 0700, err) < 0) {
+    if (file_mkdirs(home, 0700, err) < 0)
         return -1;
-    }
-    if (home[0] == '/') {
+    if (home[0] == '/')
         return file_path(out, 4096, err, "%s", home);
-    }
     char *real = realpath(home, NULL);
-    int result = real == NULL ? err_set(err, ERR_IO, "the folder \"%s\" cannot be used", home)
-                              : file_path(out, 4096, err, "%s", real);
+    int result = !real ? err_set(err, ERR_IO, "the folder \"%s\" cannot be used", home)
+                       : file_path(out, 4096, err, "%s", real);
     free(real);
     return result;
 }
@@ -593,9 +558,8 @@ int agent_run(const struct agent_options *options, struct err *err)
     struct agent *agent = calloc(1, sizeof(*agent));
     char home[4096];
     char path[4096];
-    if (agent == NULL) {
+    if (!agent)
         return err_set(err, ERR_NOMEM, "no memory for an agent");
-    }
     agent->options = *options;
     agent->lock = -1;
     int result = -1;
@@ -608,23 +572,21 @@ int agent_run(const struct agent_options *options, struct err *err)
     }
     agent->options.home = home;
     if (worker_find(agent, err) < 0 || boot_make(agent, err) < 0 || identity_make(agent, err) < 0 ||
-        cards_look(agent, err) < 0 || (agent->history = history_open(home, err)) == NULL ||
+        cards_look(agent, err) < 0 || !(agent->history = history_open(home, err)) ||
         groups_make(agent, err) < 0) {
         goto out;
     }
     for (bool again = true; again;) {
-        if (parts_make(agent, err) < 0) {
+        if (parts_make(agent, err) < 0)
             goto out;
-        }
         log_event(LOG_LEVEL_INFO, "agent_started", "node=%s devices=%u boot=%s", agent->config.name,
                   agent->config.device_count, agent->boot);
         event_base_dispatch(agent->base);
         again = agent->renewal[0] != '\0' && !agent->stopping;
         if (again) {
             parts_fini(agent);
-            if (renew(agent, err) < 0) {
+            if (renew(agent, err) < 0)
                 goto out;
-            }
         }
     }
     log_event(LOG_LEVEL_INFO, "agent_stopped", "node=%s", agent->config.name);

@@ -22,18 +22,15 @@ static json_t *card_alone(const char *worker, const char *uuid)
     struct err why = {.text = "its driver does not show it"};
     json_t *answer = program_json(argv, ANSWER_SECONDS, &why), *driver;
     size_t i;
-    json_array_foreach(json_object_get(answer, "drivers"), i, driver)
-    {
+    json_array_foreach (json_object_get(answer, "drivers"), i, driver) {
         const char *said = json_text_of(driver, "why");
-        if (*said != '\0' && strcmp(json_text_of(driver, "kind"), "cuda") == 0) {
+        if (*said != '\0' && strcmp(json_text_of(driver, "kind"), "cuda") == 0)
             snprintf(why.text, sizeof(why.text), "%s", said);
-        }
     }
     json_t *card = json_incref((json_t *)(uintptr_t)cards_find(answer, "cuda", 0));
     json_decref(answer);
-    if (card == NULL) {
+    if (!card)
         card = json_pack("{s:s, s:b, s:s}", "kind", "cuda", "usable", 0, "why", why.text);
-    }
     json_object_set_new(card, "uuid", json_string(uuid));
     json_object_set_new(card, "visible", json_string(uuid));
     return card;
@@ -46,23 +43,20 @@ static void cards_alone(const char *worker, json_t *answer)
     json_t *apart = json_object_get(answer, "apart"), *cards = json_array(), *item;
     json_int_t number = 0;
     size_t i;
-    if (apart == NULL) {
+    if (!apart) {
         json_decref(cards);
         return;
     }
-    json_array_foreach(apart, i, item)
-    {
+    json_array_foreach (apart, i, item) {
         if (json_is_string(item) && i < CARDS_ALONE_MAX) {
             json_t *card = card_alone(worker, json_string_value(item));
             json_object_set_new(card, "index", json_integer(number++));
             json_array_append_new(cards, card);
         }
     }
-    json_array_foreach(json_object_get(answer, "cards"), i, item)
-    {
-        if (json_object_get(item, "index") == NULL) {
+    json_array_foreach (json_object_get(answer, "cards"), i, item) {
+        if (!json_object_get(item, "index"))
             json_object_set_new(item, "index", json_integer(number++));
-        }
         json_array_append(cards, item);
     }
     json_object_set_new(answer, "cards", cards);
@@ -80,9 +74,8 @@ json_t *cards_ask(const char *worker, struct err *err)
         answer = json_pack("{s:[{s:s, s:s}], s:[]}", "drivers", "kind", "", "why", why.text, "cards");
     }
     cards_alone(worker, answer);
-    if (answer == NULL) {
+    if (!answer)
         err_set(err, ERR_NOMEM, "no memory for a list of cards");
-    }
     return answer;
 }
 
@@ -90,10 +83,9 @@ const json_t *cards_find(const json_t *cards, const char *kind, uint32_t index)
 {
     const json_t *card;
     size_t i;
-    json_array_foreach((json_t *)json_object_get(cards, "cards"), i, card)
-    {
+    json_array_foreach ((json_t *)json_object_get(cards, "cards"), i, card) {
         const char *own = json_string_value(json_object_get(card, "kind"));
-        if (own != NULL && strcmp(own, kind) == 0 &&
+        if (own && strcmp(own, kind) == 0 &&
             json_integer_value(json_object_get(card, "index")) == (json_int_t)index) {
             return card;
         }
@@ -112,16 +104,14 @@ int card_lock(const json_t *card, int *file, struct err *err)
 {
     const char *uuid = json_string_value(json_object_get(card, "uuid"));
     const char *pci = json_string_value(json_object_get(card, "pci"));
-    const char *id = uuid != NULL && *uuid != '\0' ? uuid : pci;
+    const char *id = uuid && *uuid != '\0' ? uuid : pci;
     char path[128];
     *file = -1;
-    if (id == NULL || *id == '\0') {
+    if (!id || *id == '\0')
         return 0; /* an emulated card: there may be any number */
-    }
     snprintf(path, sizeof(path), "/dev/shm/motley-card-%.80s", id);
-    for (char *at = path + strlen("/dev/shm/"); *at != '\0'; at++) {
+    for (char *at = path + strlen("/dev/shm/"); *at != '\0'; at++)
         *at = *at == '/' ? '-' : *at;
-    }
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
     if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) < 0) {
         close(fd);

@@ -1,5 +1,5 @@
-/* The cards that this machine's drivers report. A process of the worker's program asks the drivers, so that a
- * driver that crashes or hangs harms nothing else. Thread: any. */
+/* Lists the cards that this machine's drivers report. A process of the worker's program asks the drivers, so
+ * that a driver that crashes or hangs harms nothing else. Thread: any. */
 #ifndef MOTLEY_AGENT_CARDS_H
 #define MOTLEY_AGENT_CARDS_H
 
@@ -16,11 +16,11 @@
  * ERR_NOMEM. */
 json_t *cards_ask(const char *worker, struct err *err);
 
-/* The card of this kind and number, or NULL. */
+/* Returns the card of this kind and number, or NULL. */
 const json_t *cards_find(const json_t *cards, const char *kind, uint32_t index);
 
-/* Bytes of a card that plans may use by default, of the `available` ones: 92 % less 0.5 GB (docs/PLANNER.md),
- * in steps of 64 MiB. */
+/* Returns the bytes of a card that plans may use by default, of the `available` ones: 92 % less 0.5 GB
+ * (docs/PLANNER.md), in steps of 64 MiB. */
 uint64_t card_memory_share(uint64_t available);
 
 /* Locks a card, so that no two agents of one machine use it: ERR_CONFLICT when another agent has it. *file is

@@ -70,14 +70,12 @@ static int quick_write(const char *dir, const char *name, const void *data, size
     snprintf(path, sizeof(path), "%s/%s", dir, name);
     snprintf(beside, sizeof(beside), "%s.new", path);
     int fd = open(beside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    if (fd < 0) {
+    if (fd < 0)
         return err_errno(err, ERR_IO, errno, "could not create file \"%s\"", beside);
-    }
     int result = file_pwrite_all(fd, data, size, 0, beside, err);
     close(fd);
-    if (result == 0 && rename(beside, path) < 0) {
+    if (result == 0 && rename(beside, path) < 0)
         result = err_errno(err, ERR_IO, errno, "could not put file \"%s\" in place", path);
-    }
     return result;
 }
 
@@ -100,8 +98,8 @@ static int state_write(const struct child *child, struct err *err)
                               (json_int_t)work->rank, "request", (json_int_t)work->request);
     struct buf text;
     buf_init(&text, 4096);
-    int result = state == NULL ? err_set(err, ERR_NOMEM, "no memory for a state")
-                               : json_print(state, false, &text, err);
+    int result =
+        !state ? err_set(err, ERR_NOMEM, "no memory for a state") : json_print(state, false, &text, err);
     result = result < 0 ? -1 : quick_write(child->dir, "state.json", text.data, text.size, err);
     json_decref(state);
     buf_fini(&text);
@@ -118,9 +116,8 @@ static int state_read(struct child *child, struct err *err)
                         ? NULL
                         : json_parse_limited(buf_str(&text), text.size, 4, err);
     buf_fini(&text);
-    if (state == NULL) {
+    if (!state)
         return -1;
-    }
     struct json_reader reader;
     const char *device = "";
     int64_t pid = 0;
@@ -156,12 +153,10 @@ char *child_log_tail(const char *dir, char *out, size_t size)
         ssize_t count = pread(fd, tail, LOG_TAIL, from);
         got = count > 0 ? (size_t)count : 0;
     }
-    if (fd >= 0) {
+    if (fd >= 0)
         close(fd);
-    }
-    while (got > 0 && (tail[got - 1] == '\n' || tail[got - 1] == ' ')) {
+    while (got > 0 && (tail[got - 1] == '\n' || tail[got - 1] == ' '))
         got--;
-    }
     size_t from = got >= size ? got - size + 1 : 0;
     size_t used = 0;
     for (size_t i = from; i < got; i++) {
@@ -188,7 +183,7 @@ static void exit_report(struct child *child)
 
 static void stream_drop(struct child *child)
 {
-    if (child->stream != NULL) {
+    if (child->stream) {
         bufferevent_free(child->stream);
         child->stream = NULL;
     }
@@ -218,7 +213,7 @@ static void process_exited(void *arg, pid_t pid, int status)
     child->has_exited = true;
     event_del(child->connect_timer);
     event_del(child->kill_timer);
-    if (child->stream != NULL) {
+    if (child->stream) {
         socket_drain(child);
         stream_drop(child);
     }
@@ -245,22 +240,19 @@ static void connect_try(evutil_socket_t unused, short what, void *arg)
     int fd = -1;
     int folder = -1;
     snprintf(path, sizeof(path), "%s/worker.sock", child->dir);
-    if (unix_socket_address(path, &address, &folder, &why) == 0) {
+    if (unix_socket_address(path, &address, &folder, &why) == 0)
         fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    }
     const bool connected = fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0;
-    if (folder >= 0) {
+    if (folder >= 0)
         close(folder);
-    }
     if (!connected) {
-        if (fd >= 0) {
+        if (fd >= 0)
             close(fd);
-        }
         connect_later(child);
         return;
     }
     child->stream = bufferevent_socket_new(child->base, fd, BEV_OPT_CLOSE_ON_FREE | BEV_OPT_DEFER_CALLBACKS);
-    if (child->stream == NULL) {
+    if (!child->stream) {
         close(fd);
         connect_later(child);
         return;
@@ -295,14 +287,12 @@ static void hello_take(struct child *child, const json_t *hello)
         char path[PATH_SIZE + 32];
         struct buf bytes;
         struct err err;
-        if (i == 0 ? !idle : !child->adopted) {
+        if (i == 0 ? !idle : !child->adopted)
             continue;
-        }
         buf_init(&bytes, frame_limits_default.bytes_max + 4);
         snprintf(path, sizeof(path), "%s/%s", child->dir, stored_names[i]);
-        if (file_read_all(path, bytes.limit, &bytes, &err) == 0) {
+        if (file_read_all(path, bytes.limit, &bytes, &err) == 0)
             evbuffer_add(output, bytes.data, bytes.size);
-        }
         buf_fini(&bytes);
     }
     evbuffer_add(output, child->waiting.data, child->waiting.size);
@@ -312,10 +302,10 @@ static void hello_take(struct child *child, const json_t *hello)
 static void frame_arrived(struct child *child, json_t *document)
 {
     const char *type = json_string_value(json_object_get(document, "type"));
-    if (type != NULL && strcmp(type, "worker_hello") == 0) {
+    if (type && strcmp(type, "worker_hello") == 0) {
         hello_take(child, document);
         json_decref(document);
-    } else if (type == NULL) {
+    } else if (!type) {
         json_decref(document);
     } else {
         child->events.event(child->arg, child, document);
@@ -329,9 +319,8 @@ static void protocol_error(struct child *child, const char *what)
     snprintf(child->fault, sizeof(child->fault), "it sent what is no message (%.140s) and was ended: ", what);
     child->paused = true;
     bufferevent_disable(child->stream, EV_READ);
-    if (!child->has_exited && process_is(child->pid, child->start_time)) {
+    if (!child->has_exited && process_is(child->pid, child->start_time))
         process_kill_group(child->pid, SIGKILL, &err);
-    }
 }
 
 static void stream_readable(struct bufferevent *stream, void *arg)
@@ -341,20 +330,18 @@ static void stream_readable(struct bufferevent *stream, void *arg)
     while (child->stream == stream && !child->paused) {
         size_t size = evbuffer_get_length(input);
         uint8_t head[4];
-        if (size < 4 || evbuffer_copyout(input, head, 4) != 4) {
+        if (size < 4 || evbuffer_copyout(input, head, 4) != 4)
             return;
-        }
         size_t length = (size_t)head[0] << 24 | (size_t)head[1] << 16 | (size_t)head[2] << 8 | head[3];
-        if (length <= frame_limits_default.bytes_max && size - 4 < length) {
+        if (length <= frame_limits_default.bytes_max && size - 4 < length)
             return; /* make only complete frames contiguous */
-        }
         size_t want = length <= frame_limits_default.bytes_max ? length + 4 : 4;
         const uint8_t *bytes = evbuffer_pullup(input, (ev_ssize_t)want);
         json_t *document = NULL;
         size_t used = 0;
         struct err err;
-        if (bytes == NULL || frame_take(bytes, want, &frame_limits_default, &document, &used, &err) <= 0) {
-            protocol_error(child, bytes == NULL ? "no memory for its frame" : err.text);
+        if (!bytes || frame_take(bytes, want, &frame_limits_default, &document, &used, &err) <= 0) {
+            protocol_error(child, !bytes ? "no memory for its frame" : err.text);
             return;
         }
         evbuffer_drain(input, used);
@@ -370,17 +357,16 @@ static void kill_due(evutil_socket_t fd, short what, void *arg)
     (void)what;
     struct child *child = arg;
     struct err err;
-    if (!child->has_exited && process_is(child->pid, child->start_time)) {
+    if (!child->has_exited && process_is(child->pid, child->start_time))
         process_kill_group(child->pid, SIGKILL, &err);
-    }
 }
 
 static struct child *child_make(struct event_base *base, const char *dir, const struct child_events *events,
                                 void *arg, struct err *err)
 {
     struct child *child = calloc(1, sizeof(*child));
-    if (child == NULL || (child->connect_timer = evtimer_new(base, connect_try, child)) == NULL ||
-        (child->kill_timer = evtimer_new(base, kill_due, child)) == NULL) {
+    if (!child || !(child->connect_timer = evtimer_new(base, connect_try, child)) ||
+        !(child->kill_timer = evtimer_new(base, kill_due, child))) {
         child_destroy(child);
         err_set(err, ERR_NOMEM, "no memory for a worker");
         return NULL;
@@ -415,12 +401,11 @@ static int process_start(struct child *child, const struct child_options *option
         .join_group = options->group,
         .own_session = true,
     };
-    if (process_spawn(&process, &child->pid, err) < 0) {
+    if (process_spawn(&process, &child->pid, err) < 0)
         return -1;
-    }
     child->start_time = process_start_time(child->pid);
     child->watch = process_watch_create(child->base, child->pid, process_exited, child, err);
-    if (child->watch == NULL || state_write(child, err) < 0) {
+    if (!child->watch || state_write(child, err) < 0) {
         struct err ignored;
         process_kill_group(child->pid, SIGKILL, &ignored);
         process_stop(child->pid, 0, SIGKILL, 1000, &ignored);
@@ -433,9 +418,8 @@ struct child *child_start(struct event_base *base, const struct child_options *o
                           const struct child_events *events, void *arg, struct err *err)
 {
     struct child *child = child_make(base, options->dir, events, arg, err);
-    if (child == NULL) {
+    if (!child)
         return NULL;
-    }
     child->work = options->work;
     if (file_remove_tree(child->dir, err) < 0 || file_mkdirs(child->dir, 0700, err) < 0 ||
         frame_keep(child, "assign", options->document, err) < 0 || process_start(child, options, err) < 0) {
@@ -451,9 +435,8 @@ struct child *child_adopt(struct event_base *base, const char *dir, const struct
 {
     *work = (struct child_work){.run = -1, .request = -1};
     struct child *child = child_make(base, dir, events, arg, err);
-    if (child == NULL) {
+    if (!child)
         return NULL;
-    }
     child->adopted = true;
     if (state_read(child, err) < 0) {
         child_destroy(child);
@@ -467,7 +450,7 @@ struct child *child_adopt(struct event_base *base, const char *dir, const struct
         return NULL;
     }
     child->watch = process_watch_create(base, child->pid, process_exited, child, err);
-    if (child->watch == NULL) {
+    if (!child->watch) {
         child_destroy(child);
         return NULL;
     }
@@ -477,17 +460,14 @@ struct child *child_adopt(struct event_base *base, const char *dir, const struct
 
 void child_destroy(struct child *child)
 {
-    if (child == NULL) {
+    if (!child)
         return;
-    }
     process_watch_destroy(child->watch);
     stream_drop(child);
-    if (child->connect_timer != NULL) {
+    if (child->connect_timer)
         event_free(child->connect_timer);
-    }
-    if (child->kill_timer != NULL) {
+    if (child->kill_timer)
         event_free(child->kill_timer);
-    }
     buf_fini(&child->waiting);
     free(child);
 }
@@ -510,36 +490,30 @@ pid_t child_pid(const struct child *child)
 int child_send(struct child *child, const json_t *message, struct err *err)
 {
     const char *type = json_string_value(json_object_get(message, "type"));
-    for (int i = 1; i < STORED_COUNT; i++) {
-        if (type != NULL && strcmp(type, stored_names[i]) == 0 && frame_keep(child, type, message, err) < 0) {
+    for (int i = 1; i < STORED_COUNT; i++)
+        if (type && strcmp(type, stored_names[i]) == 0 && frame_keep(child, type, message, err) < 0)
             return -1;
-        }
-    }
-    if (!child->has_hello) {
+    if (!child->has_hello)
         return frame_put(message, &child->waiting, err);
-    }
     struct evbuffer *output = bufferevent_get_output(child->stream);
     struct buf bytes;
     buf_init(&bytes, frame_limits_default.bytes_max + 4);
     int result = frame_put(message, &bytes, err);
-    if (result == 0 && evbuffer_get_length(output) + bytes.size > WRITE_MAX) {
+    if (result == 0 && evbuffer_get_length(output) + bytes.size > WRITE_MAX)
         result = err_set(err, ERR_BUSY, "the worker of %s does not read what it is told", child->work.device);
-    } else if (result == 0 && evbuffer_add(output, bytes.data, bytes.size) < 0) {
+    else if (result == 0 && evbuffer_add(output, bytes.data, bytes.size) < 0)
         result = err_set(err, ERR_NOMEM, "no memory for a message to a worker");
-    }
     buf_fini(&bytes);
     return result;
 }
 
 void child_pause(struct child *child, bool paused)
 {
-    if (child->paused == paused) {
+    if (child->paused == paused)
         return;
-    }
     child->paused = paused;
-    if (child->stream == NULL || child->has_exited) {
+    if (!child->stream || child->has_exited)
         return;
-    }
     if (paused) {
         bufferevent_disable(child->stream, EV_READ);
     } else {
@@ -551,9 +525,8 @@ void child_pause(struct child *child, bool paused)
 void child_end(struct child *child, uint32_t grace_ms)
 {
     child->ended = true;
-    if (child->has_exited || !process_is(child->pid, child->start_time)) {
+    if (child->has_exited || !process_is(child->pid, child->start_time))
         return;
-    }
     struct err err;
     if (grace_ms == 0) {
         process_kill_group(child->pid, SIGKILL, &err);

@@ -1,4 +1,5 @@
-/* One worker process: starting it, talking to it, recognising it after the agent restarted, noticing its end.
+/* Handles one worker process: starts it, talks to it, recognises it after the agent restarted, and notices
+ * its end.
  *
  * Its folder holds worker.sock (the worker listens on it), log (its output), state.json (pid, start time, its
  * work) and, as frames, the messages it was sent: assign, peers, stop. An adopted child is sent again what it
@@ -52,7 +53,7 @@ struct child *child_adopt(struct event_base *base, const char *dir, const struct
 
 void child_destroy(struct child *child); /* does not kill the process and keeps its folder */
 
-/* The child's work, its folder (both borrowed until child_destroy), and its process. */
+/* Return the child's work, its folder (both borrowed until child_destroy), and its process. */
 const struct child_work *child_work(const struct child *child);
 const char *child_dir(const struct child *child);
 pid_t child_pid(const struct child *child);

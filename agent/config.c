@@ -28,9 +28,8 @@ static bool name_valid(const char *name)
     size_t length = strlen(name);
     for (size_t i = 0; i < length; i++) {
         char c = name[i];
-        if (!(islower((unsigned char)c) || isdigit((unsigned char)c) || (c == '-' && i > 0))) {
+        if (!(islower((unsigned char)c) || isdigit((unsigned char)c) || (c == '-' && i > 0)))
             return false;
-        }
     }
     return length > 0 && length < AGENT_NAME_SIZE;
 }
@@ -43,21 +42,18 @@ static void name_default(char name[AGENT_NAME_SIZE])
     size_t used = 0;
     for (const char *at = host; *at != '\0' && *at != '.' && used < AGENT_NAME_SIZE - 1; at++) {
         char c = (char)tolower((unsigned char)*at);
-        if (islower((unsigned char)c) || isdigit((unsigned char)c) || (c == '-' && used > 0)) {
+        if (islower((unsigned char)c) || isdigit((unsigned char)c) || (c == '-' && used > 0))
             name[used++] = c;
-        }
     }
     name[used] = '\0';
-    if (used == 0) {
+    if (used == 0)
         snprintf(name, AGENT_NAME_SIZE, "node");
-    }
 }
 
 static int isa_check(struct json_reader *reader, const char *isa)
 {
-    if (strcmp(isa, "native") != 0 && isa_rank(isa) > isa_rank(isa_native())) {
+    if (strcmp(isa, "native") != 0 && isa_rank(isa) > isa_rank(isa_native()))
         return jr_fail(reader, "isa", "this CPU has no %s, its best is %s", isa, isa_native());
-    }
     return 0;
 }
 
@@ -72,9 +68,8 @@ static void card_read(struct json_reader *reader, enum device_kind_rule kind, ui
     device->index = kind == KIND_EMULATED ? index : 0;
     jr_u32(reader, "index", kind == KIND_EMULATED ? JR_OPTIONAL : JR_REQUIRED, 0, 255, &device->index);
     jr_str(reader, "like", JR_OPTIONAL, 1, sizeof(device->like) - 1, &like);
-    if (kind == KIND_EMULATED) {
+    if (kind == KIND_EMULATED)
         jr_choice(reader, "isa", JR_OPTIONAL, warps, &warp);
-    }
     snprintf(device->like, sizeof(device->like), "%s", like);
     snprintf(device->isa, sizeof(device->isa), "%s", kind == KIND_EMULATED ? warps[warp] : "native");
 }
@@ -101,19 +96,16 @@ static int device_read(struct json_reader *reader, struct agent_config *config, 
         jr_choice(reader, "isa", JR_OPTIONAL, isas, &isa);
         jr_u32(reader, "threads", JR_OPTIONAL, 1, 1024, &device->threads);
         snprintf(device->isa, sizeof(device->isa), "%s", isas[isa]);
-        if (!reader->failed) {
+        if (!reader->failed)
             isa_check(reader, isas[isa]);
-        }
     } else {
         card_read(reader, (enum device_kind_rule)kind, index, device);
     }
     jr_bytes(reader, "memory", JR_OPTIONAL, 1u << 20, (uint64_t)1 << 50, &device->memory_limit_bytes);
     device_name(config, device, kind == KIND_CPU ? index : device->index);
-    for (uint32_t i = 0; i < index && !reader->failed; i++) {
-        if (strcmp(config->devices[i].name, device->name) == 0) {
+    for (uint32_t i = 0; i < index && !reader->failed; i++)
+        if (strcmp(config->devices[i].name, device->name) == 0)
             jr_fail(reader, "index", "card %s stands there twice", device->name);
-        }
-    }
     return jr_finish(reader);
 }
 
@@ -121,9 +113,8 @@ static int devices_read(struct json_reader *reader, struct agent_config *config)
 {
     const json_t *devices = NULL;
     int found = jr_array(reader, "devices", JR_OPTIONAL, 1, AGENT_DEVICES_MAX, &devices);
-    if (found < 0) {
+    if (found < 0)
         return -1;
-    }
     config->all_cards = found == 0;
     config->device_count = found == 1 ? (uint32_t)json_array_size(devices) : 1;
     json_t *none = found == 1 ? NULL : json_pack("[{}]");
@@ -142,23 +133,21 @@ static int address_read(struct json_reader *reader, const char *address, struct 
 {
     const char *colon = strrchr(address, ':');
     bool bracket = address[0] == '[';
-    bool has_port = colon != NULL && (bracket ? colon[-1] == ']' : strchr(address, ':') == colon);
+    bool has_port = colon && (bracket ? colon[-1] == ']' : strchr(address, ':') == colon);
     size_t length = has_port ? (size_t)(colon - address) : strlen(address);
     if (has_port) {
         char *end;
         long port = strtol(colon + 1, &end, 10);
-        if (!isdigit((unsigned char)colon[1]) || *end != '\0' || port < 1 || port > 65535) {
+        if (!isdigit((unsigned char)colon[1]) || *end != '\0' || port < 1 || port > 65535)
             return jr_fail(reader, "address", "\"%s\" is no host or host:port", address);
-        }
         config->port = (uint16_t)port;
     }
     if (bracket && length > 2 && address[length - 1] == ']') {
         address++;
         length -= 2;
     }
-    if (length == 0 || length >= sizeof(config->host)) {
+    if (length == 0 || length >= sizeof(config->host))
         return jr_fail(reader, "address", "a host has 1 to %zu characters", sizeof(config->host) - 1);
-    }
     snprintf(config->host, sizeof(config->host), "%.*s", (int)length, address);
     return 0;
 }
@@ -169,21 +158,18 @@ int agent_config_read(const json_t *document, const char *fallback_host, struct 
     *config = (struct agent_config){.cache_limit_bytes = CACHE_LIMIT, .journal_limit_bytes = JOURNAL_LIMIT};
     name_default(config->name);
     snprintf(config->host, sizeof(config->host), "%s", fallback_host);
-    json_t *empty = document == NULL ? json_object() : NULL;
+    json_t *empty = !document ? json_object() : NULL;
     struct json_reader reader;
-    jr_init(&reader, document == NULL ? empty : document, "", err);
+    jr_init(&reader, !document ? empty : document, "", err);
     const char *name = config->name;
     const char *address = NULL;
     jr_str(&reader, "name", JR_OPTIONAL, 1, AGENT_NAME_SIZE - 1, &name);
-    if (!reader.failed && !name_valid(name)) {
+    if (!reader.failed && !name_valid(name))
         jr_fail(&reader, "name", "\"%s\" is not 1 to 64 of a-z, 0-9 and -", name);
-    }
-    if (name != config->name) {
+    if (name != config->name)
         snprintf(config->name, sizeof(config->name), "%s", name);
-    }
-    if (jr_str(&reader, "address", JR_OPTIONAL, 1, 300, &address) == 1) {
+    if (jr_str(&reader, "address", JR_OPTIONAL, 1, 300, &address) == 1)
         address_read(&reader, address, config);
-    }
     jr_bytes(&reader, "cache", JR_OPTIONAL, 0, (uint64_t)1 << 50, &config->cache_limit_bytes);
     jr_bytes(&reader, "journal", JR_OPTIONAL, 1u << 20, (uint64_t)1 << 40, &config->journal_limit_bytes);
     jr_array(&reader, "exclude", JR_OPTIONAL, 0, AGENT_DEVICES_MAX, &config->exclude);
@@ -207,10 +193,9 @@ static bool card_excluded(const struct agent_config *config, const json_t *card)
     size_t i;
     snprintf(number, sizeof(number), "%s:%lld", json_text_of(card, "kind"),
              (long long)json_integer_value(json_object_get(card, "index")));
-    json_array_foreach((json_t *)config->exclude, i, item)
-    {
+    json_array_foreach ((json_t *)config->exclude, i, item) {
         const char *name = json_string_value(item);
-        if (name != NULL && *name != '\0' &&
+        if (name && *name != '\0' &&
             (strcmp(name, number) == 0 || strcmp(name, json_text_of(card, "uuid")) == 0 ||
              strcmp(name, json_text_of(card, "pci")) == 0)) {
             return true;
@@ -230,17 +215,14 @@ static void card_refuse(json_t *card, const char *why)
 static bool card_take(const struct agent_config *config, json_t *card, struct agent_device *device)
 {
     struct err err;
-    if (card_excluded(config, card)) {
+    if (card_excluded(config, card))
         card_refuse(card, "the configuration excludes it");
-    }
-    if (!json_is_true(json_object_get(card, "usable"))) {
+    if (!json_is_true(json_object_get(card, "usable")))
         return false;
-    }
     json_int_t available = json_integer_value(json_object_get(card, "free_bytes"));
     uint64_t usable = card_memory_share(available > 0 ? (uint64_t)available : 0);
-    if (device->memory_limit_bytes == 0) {
+    if (device->memory_limit_bytes == 0)
         device->memory_limit_bytes = usable;
-    }
     if (device->memory_limit_bytes > (uint64_t)json_integer_value(json_object_get(card, "memory_bytes")) ||
         device->memory_limit_bytes < 1u << 20) {
         char why[160];
@@ -256,9 +238,8 @@ static bool card_take(const struct agent_config *config, json_t *card, struct ag
         return false;
     }
     device->locked = device->lock >= 0;
-    if (device->like[0] == '\0') {
+    if (device->like[0] == '\0')
         snprintf(device->like, sizeof(device->like), "%s", json_text_of(card, "name"));
-    }
     snprintf(device->arch, sizeof(device->arch), "%s", json_text_of(card, "arch"));
     snprintf(device->visible, sizeof(device->visible), "%s", json_text_of(card, "visible"));
     json_int_t base = json_integer_value(json_object_get(card, "base_bytes"));
@@ -267,16 +248,14 @@ static bool card_take(const struct agent_config *config, json_t *card, struct ag
     return true;
 }
 
-/* Why a named card is not in the list: the driver's own reason if it reports no cards. */
+/* Returns why a named card is not in the list: the driver's own reason if it reports no cards. */
 static const char *card_missing(const struct agent_config *config, const char *kind)
 {
     const json_t *driver;
     size_t i;
-    json_array_foreach(json_object_get(config->cards, "drivers"), i, driver)
-    {
-        if (strcmp(json_text_of(driver, "kind"), kind) == 0 && json_text_of(driver, "why")[0] != '\0') {
+    json_array_foreach (json_object_get(config->cards, "drivers"), i, driver) {
+        if (strcmp(json_text_of(driver, "kind"), kind) == 0 && json_text_of(driver, "why")[0] != '\0')
             return json_text_of(driver, "why");
-        }
     }
     return "the driver shows no such card";
 }
@@ -289,7 +268,7 @@ static void named_cards(struct agent_config *config, json_t *list)
         struct agent_device device = config->devices[i];
         bool real = strcmp(device.kind, "cuda") == 0 || strcmp(device.kind, "hip") == 0;
         json_t *card = real ? (json_t *)cards_find(config->cards, device.kind, device.index) : NULL;
-        if (real && card == NULL) {
+        if (real && !card) {
             json_array_append_new(list, json_pack("{s:s, s:i, s:s, s:b, s:s}", "kind", device.kind, "index",
                                                   (int)device.index, "device", device.name, "usable", 0,
                                                   "why", card_missing(config, device.kind)));
@@ -306,21 +285,18 @@ static void refused_drivers(const struct agent_config *config, json_t *list)
 {
     json_t *driver, *gpu, *gpus = machine_gpus();
     size_t i, k;
-    json_array_foreach(json_object_get(config->cards, "drivers"), i, driver)
-    {
+    json_array_foreach (json_object_get(config->cards, "drivers"), i, driver) {
         const char *kind = json_text_of(driver, "kind");
         bool wanted =
             json_text_of(driver, "why")[0] != '\0' && !json_is_true(json_object_get(driver, "missing"));
-        json_array_foreach(gpus, k, gpu)
-        {
+        json_array_foreach (gpus, k, gpu) {
             const char *vendor = json_text_of(gpu, "vendor");
             wanted = wanted || (json_text_of(driver, "why")[0] != '\0' &&
                                 strcmp(kind, strcmp(vendor, "nvidia") == 0 ? "cuda"
                                              : strcmp(vendor, "amd") == 0  ? "hip"
                                                                            : "none") == 0);
         }
-        json_array_foreach(list, k, gpu)
-        {
+        json_array_foreach (list, k, gpu) {
             wanted = wanted && strcmp(json_text_of(gpu, "kind"), kind) != 0;
         }
         if (wanted) {
@@ -335,23 +311,19 @@ static void found_cards(struct agent_config *config, json_t *list)
 {
     json_t *card;
     size_t i;
-    json_array_foreach(list, i, card)
-    {
+    json_array_foreach (list, i, card) {
         struct agent_device device = {.threads = 1, .isa = "native"};
-        if (json_object_get(card, "device") != NULL) {
+        if (json_object_get(card, "device"))
             continue; /* the configuration named it */
-        }
         snprintf(device.kind, sizeof(device.kind), "%s", json_text_of(card, "kind"));
         device.index = (uint32_t)json_integer_value(json_object_get(card, "index"));
-        if (strcmp(device.kind, "emulated") == 0) {
+        if (strcmp(device.kind, "emulated") == 0)
             snprintf(device.isa, sizeof(device.isa), "%s", warps[0]);
-        }
         device_name(config, &device, device.index);
-        if (config->device_count == AGENT_DEVICES_MAX) {
+        if (config->device_count == AGENT_DEVICES_MAX)
             card_refuse(card, "an agent has at most 64 devices");
-        } else if (card_take(config, card, &device)) {
+        else if (card_take(config, card, &device))
             config->devices[config->device_count++] = device;
-        }
     }
 }
 
@@ -359,17 +331,15 @@ int agent_config_cards(struct agent_config *config, json_t *cards, struct err *e
 {
     json_t *list = json_object_get(cards, "cards");
     config->cards = cards;
-    if (list == NULL) {
+    if (!list)
         return err_set(err, ERR_INTERNAL, "a list of cards without cards");
-    }
     named_cards(config, list);
-    if (config->all_cards) {
+    if (config->all_cards)
         found_cards(config, list);
-    }
     refused_drivers(config, list);
     json_t *card;
     size_t i;
-    json_array_foreach(list, i, card)
+    json_array_foreach (list, i, card)
         json_object_del(card, "free_bytes"); /* an inventory has stable properties only */
     return 0;
 }
@@ -377,9 +347,8 @@ int agent_config_cards(struct agent_config *config, json_t *cards, struct err *e
 void agent_config_fini(struct agent_config *config)
 {
     for (uint32_t i = 0; i < config->device_count; i++) {
-        if (config->devices[i].locked) {
+        if (config->devices[i].locked)
             close(config->devices[i].lock);
-        }
         config->devices[i].locked = false;
     }
     json_decref(config->cards);
@@ -389,7 +358,7 @@ void agent_config_fini(struct agent_config *config)
 int agent_own_host(const char *url, char host[256], struct err *err)
 {
     const char *at = strstr(url, "://");
-    at = at == NULL ? url : at + 3;
+    at = !at ? url : at + 3;
     bool bracket = *at == '[';
     size_t length = bracket ? strcspn(++at, "]") : strcspn(at, ":/");
     char server[256];
@@ -397,9 +366,8 @@ int agent_own_host(const char *url, char host[256], struct err *err)
     struct addrinfo hints = {.ai_socktype = SOCK_DGRAM};
     struct addrinfo *found = NULL;
     int failed = getaddrinfo(server, "9", &hints, &found);
-    if (failed != 0) {
+    if (failed != 0)
         return err_set(err, ERR_NET, "the host of \"%s\" is not known: %s", url, gai_strerror(failed));
-    }
     /* Connecting a datagram socket sends nothing; it only chooses the route. */
     struct sockaddr_storage own;
     socklen_t size = sizeof(own);
@@ -413,9 +381,8 @@ int agent_own_host(const char *url, char host[256], struct err *err)
         err_set(err, ERR_NET, "no route to the host of \"%s\"; give this node's address in its configuration",
                 url);
     }
-    if (fd >= 0) {
+    if (fd >= 0)
         close(fd);
-    }
     freeaddrinfo(found);
     return result;
 }

@@ -4,8 +4,7 @@
  *     address: 10.0.0.2              host, or host:port, by which other nodes reach this one; default: found
  *     devices:                       default: one CPU device (all cores, 80 % of the memory) and every card
  *       - {kind: cpu, threads: 1, memory: 450MiB, isa: avx2}
- *       - {kind: cuda, index: 0}     cuda, hip: a card by its driver's number; memory: default by what is
- * free
+ *       - {kind: cuda, index: 0}     cuda, hip: a card by its driver's number; memory: most of what is free
  *       - {kind: emulated, memory: 1GiB, isa: warp64, like: v100}
  *     cards: all                     or named: only cards in `devices`; default: all if there is no `devices`
  *     exclude: [cuda:1, GPU-5f3a…]   cards that are not used: kind and number, UUID or PCI address
@@ -70,7 +69,7 @@ int agent_config_read(const json_t *document, const char *fallback_host, struct 
 int agent_config_cards(struct agent_config *config, json_t *cards, struct err *err);
 void agent_config_fini(struct agent_config *config);
 
-/* The local address from which packets to 'url' leave: "127.0.0.1" for a loopback server. */
+/* Writes the local address from which packets to 'url' leave: "127.0.0.1" for a loopback server. */
 int agent_own_host(const char *url, char host[256], struct err *err);
 
 #endif

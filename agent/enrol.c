@@ -32,9 +32,8 @@ static int field_copy(struct json_reader *reader, const char *key, enum jr_need 
     const char *text = NULL;
     out[0] = '\0';
     int found = jr_str(reader, key, need, 0, size - 1, &text);
-    if (found == 1) {
+    if (found == 1)
         memcpy(out, text, strlen(text) + 1);
-    }
     return found;
 }
 
@@ -70,9 +69,8 @@ static int certificate_load(struct agent_identity *identity, struct err *err)
 static int seal_read(struct json_reader *reader, struct agent_identity *identity)
 {
     char text[2 * SEAL_KEY_SIZE + 1];
-    if (field_copy(reader, "seal", JR_REQUIRED, text, sizeof(text)) < 0) {
+    if (field_copy(reader, "seal", JR_REQUIRED, text, sizeof(text)) < 0)
         return -1;
-    }
     int result = digest_unhex(text, identity->seal_key, SEAL_KEY_SIZE) == 0
                      ? 0
                      : err_set(reader->err, ERR_INVALID, "seal: no key of %d bytes in hex", SEAL_KEY_SIZE);
@@ -84,13 +82,10 @@ int agent_identity_load(const char *home, struct agent_identity *identity, struc
 {
     char path[1024];
     memset(identity, 0, sizeof(*identity));
-    if (paths_make(home, identity, err) < 0 ||
-        file_path(path, sizeof(path), err, "%s/agent.json", home) < 0) {
+    if (paths_make(home, identity, err) < 0 || file_path(path, sizeof(path), err, "%s/agent.json", home) < 0)
         return -1;
-    }
-    if (!file_exists(path)) {
+    if (!file_exists(path))
         return 0;
-    }
     struct buf text;
     buf_init(&text, DOCUMENT_MAX);
     json_t *document = NULL;
@@ -103,7 +98,7 @@ int agent_identity_load(const char *home, struct agent_identity *identity, struc
         field_copy(&reader, "api", JR_REQUIRED, identity->api, sizeof(identity->api));
         field_copy(&reader, "token", JR_REQUIRED, identity->token, sizeof(identity->token));
         redis_read(&reader, identity);
-        result = document == NULL || seal_read(&reader, identity) < 0 ? -1 : jr_finish_loose(&reader);
+        result = !document || seal_read(&reader, identity) < 0 ? -1 : jr_finish_loose(&reader);
         if (result < 0) {
             err->code = ERR_CORRUPT;
             err_wrap(err, "\"%s\"", path);
@@ -120,9 +115,8 @@ static int answer_check(const char *ca, const char *cert, const uint8_t pin[TLS_
                         struct err *err)
 {
     uint8_t is[TLS_FINGERPRINT_SIZE];
-    if (tls_fingerprint(ca, is, err) < 0) {
+    if (tls_fingerprint(ca, is, err) < 0)
         return err_wrap(err, "the server's CA");
-    }
     if (!digest_equal(is, pin, sizeof(is))) {
         return err_set(err, ERR_PEER,
                        "the server's CA is not the one the join token names: it is another cluster");
@@ -141,9 +135,8 @@ static int answer_keep(const char *home, const json_t *answer, const uint8_t pin
     jr_str(&reader, "ca", JR_REQUIRED, 1, DOCUMENT_MAX, &ca);
     field_copy(&reader, "token", JR_REQUIRED, identity->token, sizeof(identity->token));
     redis_read(&reader, identity);
-    if (seal_read(&reader, identity) < 0 || jr_finish_loose(&reader) < 0) {
+    if (seal_read(&reader, identity) < 0 || jr_finish_loose(&reader) < 0)
         return err_wrap(err, "the server's answer");
-    }
     char folder[1024];
     char path[1024];
     if (answer_check(ca, cert, pin, err) < 0 || file_path(folder, sizeof(folder), err, "%s/tls", home) < 0 ||
@@ -155,9 +148,8 @@ static int answer_keep(const char *home, const json_t *answer, const uint8_t pin
     }
     json_t *kept =
         json_pack("{s:s, s:s, s:s}", "node", identity->node, "api", identity->api, "token", identity->token);
-    if (json_object_get(answer, "redis") != NULL) {
+    if (json_object_get(answer, "redis"))
         json_object_set(kept, "redis", json_object_get(answer, "redis"));
-    }
     json_object_set(kept, "seal", json_object_get(answer, "seal"));
     struct buf text;
     buf_init(&text, DOCUMENT_MAX);
@@ -176,9 +168,8 @@ static int key_load(const struct agent_identity *identity, struct buf *key, stru
 
 static void key_fini(struct buf *key)
 {
-    if (key->data != NULL) {
+    if (key->data)
         explicit_bzero(key->data, key->size);
-    }
     buf_fini(key);
 }
 
@@ -189,13 +180,11 @@ static int enrol_ask(struct http *http, const json_t *body, unsigned wait_ms, js
 {
     uint64_t deadline_ns = clock_mono_ns() + (uint64_t)wait_ms * 1000000;
     for (;;) {
-        if (http_json(http, "POST", "/v1/enroll", body, 20000, answer, err) == 0) {
-            return *answer != NULL ? 0 : err_set(err, ERR_PEER, "the server's answer to enrolling is empty");
-        }
+        if (http_json(http, "POST", "/v1/enroll", body, 20000, answer, err) == 0)
+            return *answer ? 0 : err_set(err, ERR_PEER, "the server's answer to enrolling is empty");
         bool later = err->code == ERR_NET || err->code == ERR_BUSY || err->code == ERR_TIMEOUT;
-        if (!later || clock_left_ms(deadline_ns, 1) == 0) {
+        if (!later || clock_left_ms(deadline_ns, 1) == 0)
             return -1;
-        }
         poll(NULL, 0, RETRY_MS);
     }
 }
@@ -226,14 +215,12 @@ int agent_enrol(const char *home, const char *api, const char *join, const char 
     http = http_create(&options, err);
     body = json_pack("{s:s, s:s, s:s, s:s}", "token", join, "node", node, "csr", buf_str(&csr), "address",
                      address);
-    if (http == NULL || enrol_ask(http, body, wait_ms, &answer, err) < 0) {
+    if (!http || enrol_ask(http, body, wait_ms, &answer, err) < 0)
         goto out;
-    }
     result = answer_keep(home, answer, pin, &key, identity, err);
 out:
-    if (result < 0) {
+    if (result < 0)
         err_wrap(err, "joining %s as %s", api, node);
-    }
     http_destroy(http);
     json_decref(body);
     json_decref(answer);
@@ -257,12 +244,10 @@ static int renewal_keep(struct agent_identity *identity, const json_t *answer, s
         return err_wrap(err, "the server's answer");
     }
     int length = snprintf(ours, sizeof(ours), "agent:%s:", identity->node);
-    if (strncmp(made.identity, ours, (size_t)length) != 0) {
+    if (strncmp(made.identity, ours, (size_t)length) != 0)
         return err_set(err, ERR_PEER, "the server answered with a certificate for %s", made.identity);
-    }
-    if (file_write_atomic(identity->cert_file, cert, strlen(cert), 0644, err) < 0) {
+    if (file_write_atomic(identity->cert_file, cert, strlen(cert), 0644, err) < 0)
         return -1;
-    }
     identity->certificate = made;
     return 0;
 }
@@ -282,7 +267,7 @@ int agent_renew(struct agent_identity *identity, struct err *err)
     json_t *body = NULL;
     json_t *answer = NULL;
     snprintf(name, sizeof(name), "agent:%s", identity->node);
-    int result = http == NULL || file_read_all(identity->key_file, DOCUMENT_MAX, &key, err) < 0 ||
+    int result = !http || file_read_all(identity->key_file, DOCUMENT_MAX, &key, err) < 0 ||
                          tls_request_create(name, &key, &csr, err) < 0
                      ? -1
                      : 0;
@@ -290,9 +275,8 @@ int agent_renew(struct agent_identity *identity, struct err *err)
         body = json_pack("{s:s}", "csr", buf_str(&csr));
         result = http_json(http, "POST", "/v1/renew", body, RENEW_MS, &answer, err);
     }
-    if (result == 0) {
+    if (result == 0)
         result = renewal_keep(identity, answer, err);
-    }
     http_destroy(http);
     json_decref(body);
     json_decref(answer);

@@ -19,8 +19,8 @@ enum {
     STREAM_LENGTH_MAX = 50000, /* bound of the Redis stream when nobody reads it */
     WINDOW_EVENTS = 4096,
     WINDOW_BYTES =
-        6 << 20, /* of all sequences together: sent twice it is less than a node's stream may hold */
-    WINDOW_BYTES_MIN = 64 << 10, /* of one sequence */
+        6 << 20, /* bytes of all sequences together; sent twice they are less than a node's stream may hold */
+    WINDOW_BYTES_MIN = 64 << 10, /* bytes of one sequence */
     SEND_MS = 10000,
     AGAIN_MS_SOON = 500,
     AGAIN_MS_MIN = 2000,
@@ -67,16 +67,13 @@ static void again_later(struct journal_stream *stream, uint32_t ms)
 static void event_answered(void *arg, const redisReply *reply, const struct err *err)
 {
     struct feed *feed = arg;
-    if (reply != NULL || err->code == ERR_CANCELLED) {
+    if (reply || err->code == ERR_CANCELLED)
         return;
-    }
     /* The event was refused or lost with the connection. It is unknown which others were lost, so all that
      * are outstanding are sent again soon. */
     uint64_t soon_ns = clock_mono_ns() + (uint64_t)AGAIN_MS_SOON * 1000000;
-    for (struct journal_stream *stream = journal_first(feed->journal); stream != NULL;
-         stream = stream->next) {
+    for (struct journal_stream *stream = journal_first(feed->journal); stream != NULL; stream = stream->next)
         stream->again_ns = stream->again_ns < soon_ns ? stream->again_ns : soon_ns;
-    }
 }
 
 static int send_sealed(struct feed *feed, const void *bytes, size_t size, redis_reply_fn *answered,
@@ -91,13 +88,13 @@ static int send_sealed(struct feed *feed, const void *bytes, size_t size, redis_
                : 0;
 }
 
-/* The window of one sequence in bytes. All windows together stay within the node's share. */
+/* Returns the window of one sequence in bytes. All windows together stay within the node's share. */
 static uint64_t window_bytes(const struct feed *feed)
 {
     uint64_t count = 0;
     for (const struct journal_stream *stream = journal_first(feed->journal); stream != NULL;
          stream = stream->next) {
-        count += stream->first != NULL ? 1 : 0;
+        count += stream->first ? 1 : 0;
     }
     uint64_t share = WINDOW_BYTES / (count > 0 ? count : 1);
     return share > WINDOW_BYTES_MIN ? share : WINDOW_BYTES_MIN;
@@ -106,26 +103,22 @@ static uint64_t window_bytes(const struct feed *feed)
 /* Sends the events behind `sent` that the window allows. */
 static void stream_send(struct feed *feed, struct journal_stream *stream)
 {
-    if (!redis_is_connected(feed->writer)) {
+    if (!redis_is_connected(feed->writer))
         return;
-    }
     struct err err;
     const uint64_t window = window_bytes(feed);
     const uint64_t last = stream->probing ? stream->acked + 1 : UINT64_MAX;
     uint64_t out_bytes = 0; /* bytes not acknowledged, up to this event */
     for (struct journal_event *event = stream->first; event != NULL; event = event->next) {
         out_bytes += event->size;
-        if (event->seq <= stream->sent) {
+        if (event->seq <= stream->sent)
             continue;
-        }
         bool beyond = event->seq > last || event->seq > stream->acked + WINDOW_EVENTS ||
                       (out_bytes > window && event != stream->first);
-        if (beyond || send_sealed(feed, event->bytes, event->size, event_answered, &err) < 0) {
+        if (beyond || send_sealed(feed, event->bytes, event->size, event_answered, &err) < 0)
             break; /* the next tick continues */
-        }
-        if (stream->sent == stream->acked) {
+        if (stream->sent == stream->acked)
             again_later(stream, stream->again_ms == 0 ? AGAIN_MS_MIN : stream->again_ms);
-        }
         stream->sent = event->seq;
     }
 }
@@ -142,17 +135,14 @@ static void stream_again(struct feed *feed, struct journal_stream *stream)
 int feed_event(struct feed *feed, struct journal_stream *stream, const char *type, json_t *event, bool final,
                struct err *err)
 {
-    if (event == NULL) {
+    if (!event)
         return err_set(err, ERR_NOMEM, "no memory for an event");
-    }
     json_object_set_new(event, "type", json_string(type));
     json_object_set_new(event, "node", json_string(feed->node));
-    if (json_object_get(event, "at") == NULL) {
+    if (!json_object_get(event, "at"))
         json_object_set_new(event, "at", json_integer((json_int_t)clock_wall_us()));
-    }
-    if (strcmp(stream->key, node_key) == 0) {
+    if (strcmp(stream->key, node_key) == 0)
         json_object_set_new(event, "boot", json_string(feed->boot));
-    }
     int result = journal_append(stream, event, final, err);
     json_decref(event);
     stream_send(feed, stream);
@@ -164,16 +154,15 @@ void feed_note(struct feed *feed, const char *type, json_t *event)
     struct buf bytes;
     struct err err;
     buf_init(&bytes, frame_limits_default.bytes_max);
-    if (event != NULL && redis_is_connected(feed->writer)) {
+    if (event && redis_is_connected(feed->writer)) {
         json_object_set_new(event, "type", json_string(type));
         json_object_set_new(event, "node", json_string(feed->node));
         json_object_set_new(event, "boot", json_string(feed->boot));
         json_object_set_new(event, "seq", json_integer(0));
         json_object_set_new(event, "beat", json_integer(++feed->beat));
         json_object_set_new(event, "at", json_integer((json_int_t)clock_wall_us()));
-        if (frame_encode(event, &bytes, &err) == 0) {
+        if (frame_encode(event, &bytes, &err) == 0)
             send_sealed(feed, bytes.data, bytes.size, NULL, &err);
-        }
     }
     json_decref(event);
     buf_fini(&bytes);
@@ -190,15 +179,13 @@ static void ack_take(struct feed *feed, const json_t *message)
                  json_integer_value(json_object_get(message, "rank")));
     } else {
         const char *boot = json_string_value(json_object_get(message, "boot"));
-        if (boot == NULL || strcmp(boot, feed->boot) != 0) {
+        if (!boot || strcmp(boot, feed->boot) != 0)
             return;
-        }
         snprintf(key, sizeof(key), "%s", node_key);
     }
     struct journal_stream *stream = journal_find(feed->journal, key);
-    if (stream == NULL || seq < 0) {
+    if (!stream || seq < 0)
         return;
-    }
     uint64_t before = stream->acked;
     stream->probing = false;
     if ((uint64_t)seq > before) {
@@ -209,9 +196,8 @@ static void ack_take(struct feed *feed, const json_t *message)
             again_later(stream, AGAIN_MS_MIN);
             stream_send(feed, stream);
         }
-        if (feed->events.acked != NULL) {
+        if (feed->events.acked)
             feed->events.acked(feed->arg);
-        }
     } else if ((uint64_t)seq == before && stream->sent > before) {
         /* The acknowledgement did not move although events are outstanding, so there may be a gap. They are
          * sent again soon, but not after each answer of a burst. */
@@ -227,19 +213,15 @@ static void tick_due(evutil_socket_t fd, short what, void *arg)
     (void)what;
     struct feed *feed = arg;
     uint64_t now_ns = clock_mono_ns();
-    for (struct journal_stream *stream = journal_first(feed->journal); stream != NULL;
-         stream = stream->next) {
-        if (stream->sent > stream->acked && now_ns >= stream->again_ns && redis_is_connected(feed->writer)) {
+    for (struct journal_stream *stream = journal_first(feed->journal); stream != NULL; stream = stream->next)
+        if (stream->sent > stream->acked && now_ns >= stream->again_ns && redis_is_connected(feed->writer))
             stream_again(feed, stream);
-        } else if (stream->sent < stream->last) {
+        else if (stream->sent < stream->last)
             stream_send(feed, stream);
-        }
-    }
     if (feed->ticks++ % HEARTBEAT_TICKS == 0) {
         feed_note(feed, "heartbeat", json_object());
-        if (!feed->reading && redis_is_connected(feed->reader)) {
+        if (!feed->reading && redis_is_connected(feed->reader))
             inbox_read(feed); /* the last XREAD was refused */
-        }
     }
 }
 
@@ -251,7 +233,7 @@ static int entry_take(void *arg, const char *stream, const char *id, const struc
     struct feed *feed = arg;
     (void)stream;
     snprintf(feed->after, sizeof(feed->after), "%s", id);
-    if (entry->payload == NULL ||
+    if (!entry->payload ||
         !seal_holds(feed->seal, SEAL_MESSAGES, entry->payload, entry->size, entry->seal, entry->seal_size)) {
         struct err why;
         err_set(&why, ERR_DENIED, "entry %.40s of %s is not sealed by the scheduler: %" PRIu64 " refused", id,
@@ -261,7 +243,7 @@ static int entry_take(void *arg, const char *stream, const char *id, const struc
     }
     json_t *message = frame_decode(entry->payload, entry->size, &frame_limits_default, err);
     const char *type = json_string_value(json_object_get(message, "type"));
-    if (type == NULL) {
+    if (!type) {
         struct err why;
         err_set(&why, ERR_CORRUPT, "entry %.40s of %s is no message", id, feed->inbox);
         feed->events.trouble(feed->arg,
@@ -283,15 +265,13 @@ static void inbox_answered(void *arg, const redisReply *reply, const struct err 
     struct feed *feed = arg;
     struct err why;
     feed->reading = false;
-    if (reply == NULL) {
-        if (err->code != ERR_CANCELLED && err->code != ERR_NET) {
+    if (!reply) {
+        if (err->code != ERR_CANCELLED && err->code != ERR_NET)
             feed->events.trouble(feed->arg, err);
-        }
         return; /* the next connection or tick continues to read */
     }
-    if (redis_stream_entries(reply, entry_take, feed, &why) < 0) {
+    if (redis_stream_entries(reply, entry_take, feed, &why) < 0)
         feed->events.trouble(feed->arg, &why);
-    }
     inbox_read(feed);
 }
 
@@ -300,9 +280,8 @@ static void inbox_read(struct feed *feed)
     struct err err;
     feed->reading = true;
     const struct redis_position inbox = {feed->inbox, feed->after};
-    if (redis_streams_read(feed->reader, &inbox, 1, READ_COUNT, BLOCK_MS, inbox_answered, feed, &err) < 0) {
+    if (redis_streams_read(feed->reader, &inbox, 1, READ_COUNT, BLOCK_MS, inbox_answered, feed, &err) < 0)
         feed->events.trouble(feed->arg, &err);
-    }
 }
 
 static void reader_connected(void *arg)
@@ -335,7 +314,7 @@ struct feed *feed_create(struct event_base *base, const struct feed_config *conf
                          const struct feed_events *events, void *arg, struct err *err)
 {
     struct feed *feed = calloc(1, sizeof(*feed));
-    if (feed == NULL) {
+    if (!feed) {
         err_set(err, ERR_NOMEM, "no memory for the event feed");
         return NULL;
     }
@@ -358,15 +337,15 @@ struct feed *feed_create(struct event_base *base, const struct feed_config *conf
     static const struct redis_events writer = {.connected = writer_connected, .disconnected = writer_lost};
     static const struct redis_events reader = {.connected = reader_connected};
     feed->seal = seal_create(config->seal_key, config->node, err);
-    if (feed->seal == NULL) {
+    if (!feed->seal) {
         free(feed);
         return NULL;
     }
     feed->tick = event_new(base, -1, EV_PERSIST, tick_due, feed);
     feed->writer = redis_create(base, &redis, &writer, feed, err);
-    feed->reader = feed->writer == NULL ? NULL : redis_create(base, &redis, &reader, feed, err);
+    feed->reader = !feed->writer ? NULL : redis_create(base, &redis, &reader, feed, err);
     struct timeval interval = {.tv_usec = TICK_MS * 1000};
-    if (feed->tick == NULL || feed->reader == NULL || event_add(feed->tick, &interval) < 0) {
+    if (!feed->tick || !feed->reader || event_add(feed->tick, &interval) < 0) {
         feed_destroy(feed);
         return NULL;
     }
@@ -375,14 +354,12 @@ struct feed *feed_create(struct event_base *base, const struct feed_config *conf
 
 void feed_destroy(struct feed *feed)
 {
-    if (feed == NULL) {
+    if (!feed)
         return;
-    }
     redis_destroy(feed->writer);
     redis_destroy(feed->reader);
     seal_destroy(feed->seal);
-    if (feed->tick != NULL) {
+    if (feed->tick)
         event_free(feed->tick);
-    }
     free(feed);
 }

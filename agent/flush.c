@@ -90,13 +90,11 @@ static void on_news(evutil_socket_t fd, short what, void *arg)
     struct flush *flush = arg;
     uint64_t rounds;
     (void)what;
-    if (read(fd, &rounds, sizeof(rounds)) < 0) {
+    if (read(fd, &rounds, sizeof(rounds)) < 0)
         return;
-    }
     round_end(flush);
-    if (flush->wanted) {
+    if (flush->wanted)
         round_start(flush);
-    }
     flush->durable(flush->arg);
 }
 
@@ -109,18 +107,17 @@ static void again_due(evutil_socket_t fd, short what, void *arg)
 
 void flush_wanted(struct flush *flush)
 {
-    if (flush->count > 0) {
+    if (flush->count > 0)
         flush->wanted = true;
-    } else {
+    else
         round_start(flush);
-    }
 }
 
 struct flush *flush_create(struct event_base *base, struct journal *journal, void (*durable)(void *arg),
                            void *arg, struct err *err)
 {
     struct flush *flush = calloc(1, sizeof(*flush));
-    if (flush == NULL) {
+    if (!flush) {
         err_set(err, ERR_NOMEM, "no memory for the journal's syncs");
         return NULL;
     }
@@ -133,7 +130,7 @@ struct flush *flush_create(struct event_base *base, struct journal *journal, voi
     flush->news =
         flush->eventfd >= 0 ? event_new(base, flush->eventfd, EV_READ | EV_PERSIST, on_news, flush) : NULL;
     flush->again = evtimer_new(base, again_due, flush);
-    if (flush->news == NULL || flush->again == NULL || event_add(flush->news, NULL) < 0 ||
+    if (!flush->news || !flush->again || event_add(flush->news, NULL) < 0 ||
         pthread_create(&flush->thread, NULL, sync_all, flush) != 0) {
         err_set(err, ERR_NOMEM, "no memory for the journal's syncs");
         flush_destroy(flush);
@@ -145,9 +142,8 @@ struct flush *flush_create(struct event_base *base, struct journal *journal, voi
 
 void flush_destroy(struct flush *flush)
 {
-    if (flush == NULL) {
+    if (!flush)
         return;
-    }
     if (flush->started) {
         pthread_mutex_lock(&flush->lock);
         flush->stop = true;
@@ -156,15 +152,12 @@ void flush_destroy(struct flush *flush)
         pthread_join(flush->thread, NULL);
     }
     round_end(flush);
-    if (flush->news != NULL) {
+    if (flush->news)
         event_free(flush->news);
-    }
-    if (flush->again != NULL) {
+    if (flush->again)
         event_free(flush->again);
-    }
-    if (flush->eventfd >= 0) {
+    if (flush->eventfd >= 0)
         close(flush->eventfd);
-    }
     pthread_cond_destroy(&flush->changed);
     pthread_mutex_destroy(&flush->lock);
     free(flush);

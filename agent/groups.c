@@ -30,15 +30,13 @@ static int text_read(const char *folder, const char *name, struct buf *text, str
 static int text_write(const char *folder, const char *name, const char *text, struct err *err)
 {
     char path[4096];
-    if (file_path(path, sizeof(path), err, "%s/%s", folder, name) < 0) {
+    if (file_path(path, sizeof(path), err, "%s/%s", folder, name) < 0)
         return -1;
-    }
     const int fd = open(path, O_WRONLY | O_CLOEXEC);
     const ssize_t wrote = fd >= 0 ? write(fd, text, strlen(text)) : -1;
     const int number = errno;
-    if (fd >= 0) {
+    if (fd >= 0)
         close(fd);
-    }
     return wrote < 0 ? err_errno(err, ERR_IO, number, "could not write \"%s\" to \"%s\"", text, path) : 0;
 }
 
@@ -49,11 +47,11 @@ static int mount_find(char out[2048], struct err *err)
     char *rest = NULL;
     out[0] = '\0';
     if (file_read_all("/proc/self/mountinfo", TEXT_BYTES_MAX, &text, err) == 0) {
-        for (char *line = strtok_r((char *)text.data, "\n", &rest); line != NULL && out[0] == '\0';
+        for (char *line = strtok_r((char *)text.data, "\n", &rest); line && out[0] == '\0';
              line = strtok_r(NULL, "\n", &rest)) {
             char root[512], point[2048];
             const char *kind = strstr(line, " - ");
-            if (kind != NULL && strncmp(kind, " - cgroup2 ", 11) == 0 &&
+            if (kind && strncmp(kind, " - cgroup2 ", 11) == 0 &&
                 sscanf(line, "%*d %*d %*s %511s %2047s", root, point) == 2 && strcmp(root, "/") == 0) {
                 snprintf(out, 2048, "%s", point);
             }
@@ -85,9 +83,8 @@ static bool lists(const char *text, const char *word)
     const size_t length = strlen(word);
     for (const char *at = strstr(text, word); at != NULL; at = strstr(at + 1, word)) {
         const char behind = at[length];
-        if ((at == text || at[-1] == ' ') && (behind == '\0' || behind == ' ' || behind == '\n')) {
+        if ((at == text || at[-1] == ' ') && (behind == '\0' || behind == ' ' || behind == '\n'))
             return true;
-        }
     }
     return false;
 }
@@ -96,12 +93,10 @@ static int leaf_enter(const char *folder, struct err *err)
 {
     char leaf[4000], pid[32];
     snprintf(pid, sizeof(pid), "%d", (int)getpid());
-    if (file_path(leaf, sizeof(leaf), err, "%s/agent", folder) < 0) {
+    if (file_path(leaf, sizeof(leaf), err, "%s/agent", folder) < 0)
         return -1;
-    }
-    if (mkdir(leaf, 0755) < 0 && errno != EEXIST) {
+    if (mkdir(leaf, 0755) < 0 && errno != EEXIST)
         return err_errno(err, ERR_UNSUPPORTED, errno, "no group can be made in \"%.300s\"", folder);
-    }
     return text_write(leaf, "cgroup.procs", pid, err) < 0 ||
                    text_write(folder, "cgroup.subtree_control", "+memory", err) < 0
                ? -1
@@ -112,11 +107,10 @@ struct groups *groups_open_at(const char *folder, struct err *err)
 {
     struct buf text = {.limit = TEXT_BYTES_MAX};
     struct groups *groups = calloc(1, sizeof(*groups));
-    int result = groups == NULL ? err_set(err, ERR_NOMEM, "no memory for control groups")
-                                : file_path(groups->folder, sizeof(groups->folder), err, "%s", folder);
-    if (result == 0) {
+    int result = !groups ? err_set(err, ERR_NOMEM, "no memory for control groups")
+                         : file_path(groups->folder, sizeof(groups->folder), err, "%s", folder);
+    if (result == 0)
         result = text_read(folder, "cgroup.controllers", &text, err);
-    }
     if (result == 0 && !lists(buf_str(&text), "memory")) {
         result =
             err_set(err, ERR_UNSUPPORTED, "the control group \"%.300s\" has no memory controller", folder);
@@ -139,9 +133,8 @@ struct groups *groups_open(struct err *err)
         mount_find(point, err) < 0 || file_read_all("/proc/self/cgroup", TEXT_BYTES_MAX, &text, err) < 0 ? -1
                                                                                                          : 0;
     const char *line = result < 0 ? NULL : strstr(buf_str(&text), begin);
-    if (result == 0 && line == NULL) {
+    if (result == 0 && !line)
         result = err_set(err, ERR_UNSUPPORTED, "this process is in no cgroup v2");
-    }
     if (result == 0) {
         const char *path = line + sizeof(begin) - 1;
         int length = (int)strcspn(path, "\n");
@@ -165,8 +158,8 @@ void groups_close(struct groups *groups)
     free(groups);
 }
 
-/* The limit of a device's group: the device's limit, a quarter more, and 1 GiB for the process itself,
- * libraries and the page cache. */
+/* Returns the limit of a device's group: the device's limit, a quarter more, and 1 GiB for the process
+ * itself, libraries and the page cache. */
 static uint64_t worker_bytes(uint64_t device_bytes)
 {
     return device_bytes + device_bytes / 4 + ((uint64_t)1 << 30);
@@ -177,16 +170,13 @@ int groups_worker(struct groups *groups, uint32_t index, uint64_t device_bytes, 
 {
     char folder[4000], bytes[32];
     procs[0] = '\0';
-    if (groups == NULL) {
+    if (!groups)
         return 0;
-    }
     snprintf(bytes, sizeof(bytes), "%" PRIu64, worker_bytes(device_bytes));
-    if (file_path(folder, sizeof(folder), err, "%s/device-%u", groups->folder, index) < 0) {
+    if (file_path(folder, sizeof(folder), err, "%s/device-%u", groups->folder, index) < 0)
         return -1;
-    }
-    if (mkdir(folder, 0755) < 0 && errno != EEXIST) {
+    if (mkdir(folder, 0755) < 0 && errno != EEXIST)
         return err_errno(err, ERR_IO, errno, "could not make the control group \"%.300s\"", folder);
-    }
     return text_write(folder, "memory.max", bytes, err) < 0
                ? -1
                : file_path(procs, 4096, err, "%s/cgroup.procs", folder);

@@ -58,17 +58,15 @@ static bool same_uuid(const char *one, const char *other)
 {
     one = strchr(one, '-');
     other = strchr(other, '-');
-    return one != NULL && other != NULL && strcasecmp(one, other) == 0;
+    return one && other && strcasecmp(one, other) == 0;
 }
 
 static bool is_card(const struct card *card, const json_t *record)
 {
-    if (strcmp(json_text_of(record, "kind"), card->device->kind) != 0) {
+    if (strcmp(json_text_of(record, "kind"), card->device->kind) != 0)
         return false;
-    }
-    if (card->inventory == NULL) {
+    if (!card->inventory)
         return strcmp(json_text_of(record, "device"), card->device->name) == 0;
-    }
     const char *pci = json_text_of(record, "pci");
     return same_uuid(json_text_of(record, "uuid"), json_text_of(card->inventory, "uuid")) ||
            (*pci != '\0' && strcasecmp(pci, json_text_of(card->inventory, "pci")) == 0);
@@ -78,25 +76,21 @@ static const json_t *record_of(const struct card *card, const json_t *reading)
 {
     const json_t *record;
     size_t i;
-    json_array_foreach(json_object_get(reading, "cards"), i, record)
-    {
-        if (is_card(card, record)) {
+    json_array_foreach (json_object_get(reading, "cards"), i, record) {
+        if (is_card(card, record))
             return record;
-        }
     }
     return NULL;
 }
 
-/* The record that counts the device's memory: a slice's own, or the card's. */
+/* Returns the record that counts the device's memory: a slice's own, or the card's. */
 static const json_t *memory_of(const struct card *card, const json_t *record)
 {
     const json_t *slice;
     size_t i;
-    json_array_foreach(json_object_get(json_object_get(record, "mig"), "slices"), i, slice)
-    {
-        if (same_uuid(json_text_of(slice, "uuid"), json_text_of(card->inventory, "uuid"))) {
+    json_array_foreach (json_object_get(json_object_get(record, "mig"), "slices"), i, slice) {
+        if (same_uuid(json_text_of(slice, "uuid"), json_text_of(card->inventory, "uuid")))
             return slice;
-        }
     }
     return record;
 }
@@ -107,12 +101,10 @@ static bool is_throttled(const json_t *record)
 {
     const json_t *reason;
     size_t i;
-    json_array_foreach(json_object_get(record, "throttle"), i, reason)
-    {
+    json_array_foreach (json_object_get(record, "throttle"), i, reason) {
         const char *name = json_string_value(reason);
-        if (name != NULL && strcmp(name, "power") != 0) {
+        if (name && strcmp(name, "power") != 0)
             return true;
-        }
     }
     return false;
 }
@@ -127,14 +119,13 @@ static void heat_take(const struct health *health, struct card *card, const json
     double weight = card->read_ns == 0 ? 0 : (double)(now_ns - card->read_ns) * 1e-9 / window_s;
     card->share += (share - card->share) * fmin(weight, 1);
     card->read_ns = now_ns;
-    if (fabs(card->share - card->heat) > 0.8 / HEAT_STEPS) {
+    if (fabs(card->share - card->heat) > 0.8 / HEAT_STEPS)
         card->heat = fmax(round(card->share * HEAT_STEPS), 1) / HEAT_STEPS;
-    }
 }
 
-/* Updates the memory that others hold: all but our worker's part, or, where the library does not show
- * processes (another pid namespace), what was held before our worker began. A value counts only once two
- * readings agree, so that a worker that is just starting or ending is not taken for another process. */
+/* Updates the memory that other processes hold: all but our worker's part, or, where the library does not
+ * show processes (another pid namespace), the value from before our worker began. A value counts only once
+ * two readings agree, so that a worker that is just starting or ending is not taken for another process. */
 static void others_take(const struct health *health, struct card *card, const json_t *record)
 {
     const json_t *used = json_object_get(memory_of(card, record), "used_bytes"), *process;
@@ -143,16 +134,14 @@ static void others_take(const struct health *health, struct card *card, const js
     bool shown = pid == 0;
     json_int_t ours = 0;
     size_t i;
-    json_array_foreach(json_object_get(record, "processes"), i, process)
-    {
+    json_array_foreach (json_object_get(record, "processes"), i, process) {
         if (pid != 0 && json_integer_value(json_object_get(process, "pid")) == pid) {
             shown = json_is_integer(json_object_get(process, "bytes"));
             ours = json_integer_value(json_object_get(process, "bytes"));
         }
     }
-    if (!json_is_integer(told) && (!json_is_integer(used) || !shown)) {
+    if (!json_is_integer(told) && (!json_is_integer(used) || !shown))
         return;
-    }
     json_int_t others = json_is_integer(told) ? json_integer_value(told) : json_integer_value(used) - ours;
     uint64_t now = others > 0 ? (uint64_t)others / MEMORY_STEP * MEMORY_STEP : 0;
     if (now == card->before) {
@@ -163,15 +152,15 @@ static void others_take(const struct health *health, struct card *card, const js
     card->before = now;
 }
 
-/* Bytes that a plan may use: the device's limit, or what is left of it. */
+/* Returns the bytes that a plan may use: the device's limit, or what is left of it. */
 static uint64_t usable_bytes(const struct card *card, const json_t *record)
 {
     const uint64_t limit = card->device->memory_limit_bytes;
     const json_int_t total = json_integer_value(json_object_get(memory_of(card, record), "memory_bytes"));
-    const uint64_t first = card->inventory != NULL ? card->first : 0;
+    const uint64_t first = card->inventory ? card->first : 0;
     const uint64_t more = card->others > first ? card->others - first : 0;
     uint64_t left = limit > more ? limit - more : 0;
-    if (card->inventory != NULL && total > 0 && (uint64_t)total > card->others) {
+    if (card->inventory && total > 0 && (uint64_t)total > card->others) {
         uint64_t room = card_memory_share((uint64_t)total - card->others);
         left = room > left ? room : left; /* a configured limit may leave room */
     }
@@ -199,18 +188,16 @@ static json_t *health_of(const struct card *card, const json_t *record, const ch
     json_t *out = json_object();
     for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
         json_t *value = json_object_get(record, keys[i]);
-        if (value != NULL) {
+        if (value)
             json_object_set(out, keys[i], value);
-        }
     }
-    if (record == NULL) {
+    if (!record) {
         json_object_set_new(out, "why", json_string(why));
         return out;
     }
     const json_t *processes = json_object_get(record, "processes");
-    if (processes != NULL) {
+    if (processes)
         json_object_set_new(out, "processes", json_integer((json_int_t)json_array_size(processes)));
-    }
     json_object_set_new(out, "heat", json_real(card->heat));
     json_object_set_new(out, "others_bytes", json_integer((json_int_t)card->others));
     json_object_set_new(out, "usable_bytes", json_integer((json_int_t)usable_bytes(card, record)));
@@ -223,9 +210,8 @@ static bool is_news(const json_t *one, const json_t *other)
     static const char *const keys[] = {"heat", "usable_bytes", "throttle", "ecc_uncorrected", "xid", "why"};
     for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
         const json_t *a = json_object_get(one, keys[i]), *b = json_object_get(other, keys[i]);
-        if (a != b && (a == NULL || b == NULL || !json_equal(a, b))) {
+        if (a != b && (!a || !b || !json_equal(a, b)))
             return true;
-        }
     }
     return false;
 }
@@ -234,12 +220,10 @@ static const char *why_unknown(const struct card *card, const json_t *reading)
 {
     const json_t *library;
     size_t i;
-    json_array_foreach(json_object_get(reading, "libraries"), i, library)
-    {
+    json_array_foreach (json_object_get(reading, "libraries"), i, library) {
         const char *why = json_string_value(json_object_get(library, "why"));
-        if (why != NULL && strcmp(json_text_of(library, "kind"), card->device->kind) == 0) {
+        if (why && strcmp(json_text_of(library, "kind"), card->device->kind) == 0)
             return why;
-        }
     }
     return "its vendor's management library does not show it";
 }
@@ -250,17 +234,15 @@ json_t *health_take(struct health *health, const json_t *reading, uint64_t now_n
     for (uint32_t i = 0; i < health->count; i++) {
         struct card *card = &health->cards[i];
         const json_t *record = record_of(card, reading);
-        if (record == NULL && card->inventory == NULL && card->told == NULL) {
+        if (!record && !card->inventory && !card->told)
             continue; /* an emulated card without any reading */
-        }
-        if (record != NULL) {
+        if (record) {
             heat_take(health, card, record, now_ns);
             others_take(health, card, record);
         }
         json_t *said = health_of(card, record, why_unknown(card, reading));
         uint64_t ms = (now_ns - card->told_ns) / 1000000;
-        if (card->told == NULL || ms >= REFRESH_S * 1000 ||
-            (ms >= health->note_ms && is_news(said, card->told))) {
+        if (!card->told || ms >= REFRESH_S * 1000 || (ms >= health->note_ms && is_news(said, card->told))) {
             json_decref(card->told);
             card->told = json_incref(said);
             card->told_ns = now_ns;
@@ -274,18 +256,17 @@ json_t *health_take(struct health *health, const json_t *reading, uint64_t now_n
 static void tell(struct health *health, const json_t *reading)
 {
     json_t *due = health_take(health, reading, clock_mono_ns());
-    if (json_object_size(due) > 0) {
+    if (json_object_size(due) > 0)
         health->options.note(health->options.arg, due);
-    } else {
+    else
         json_decref(due);
-    }
 }
 
 /* ---- the watcher ---- */
 
 static void watcher_close(struct health *health)
 {
-    if (health->readable != NULL) {
+    if (health->readable) {
         event_free(health->readable);
         health->readable = NULL;
     }
@@ -326,12 +307,11 @@ static void watcher_readable(evutil_socket_t fd, short what, void *arg)
     char *line;
     (void)what;
     int got = evbuffer_read(health->input, fd, LINE_BYTES_MAX);
-    while ((line = evbuffer_readln(health->input, NULL, EVBUFFER_EOL_LF)) != NULL) {
+    while ((line = evbuffer_readln(health->input, NULL, EVBUFFER_EOL_LF))) {
         json_t *reading = json_loads(line, JSON_REJECT_DUPLICATES, NULL);
         health->heard_ns = clock_mono_ns();
-        if (json_is_object(reading)) {
+        if (json_is_object(reading))
             tell(health, reading);
-        }
         json_decref(reading);
         free(line);
     }
@@ -348,9 +328,8 @@ static int watcher_start(struct health *health, struct err *err)
     int pipes[2];
     snprintf(interval, sizeof(interval), "%u", health->interval_ms);
     const char *argv[] = {health->options.worker, "--health", interval, NULL};
-    if (pipe2(pipes, O_CLOEXEC) < 0) {
+    if (pipe2(pipes, O_CLOEXEC) < 0)
         return err_errno(err, ERR_IO, errno, "no pipe for the watcher of cards");
-    }
     const struct process_options options = {.argv = argv,
                                             .stdio_fd = {0, pipes[1], 0},
                                             .stderr_path = "-",
@@ -368,7 +347,7 @@ static int watcher_start(struct health *health, struct err *err)
     evutil_make_socket_nonblocking(health->fd);
     health->watch = process_watch_create(health->base, health->pid, watcher_exited, health, err);
     health->readable = event_new(health->base, health->fd, EV_READ | EV_PERSIST, watcher_readable, health);
-    if (health->watch == NULL || health->readable == NULL || event_add(health->readable, NULL) < 0) {
+    if (!health->watch || !health->readable || event_add(health->readable, NULL) < 0) {
         err_set(err, ERR_NOMEM, "no memory for the watcher of cards");
         struct err ignored;
         process_watch_destroy(health->watch);
@@ -388,9 +367,8 @@ static void ticked(evutil_socket_t fd, short what, void *arg)
     (void)fd;
     (void)what;
     uint64_t now_ns = clock_mono_ns();
-    if (health->heard_ns != 0 && now_ns - health->heard_ns < (uint64_t)SILENT_S * 1000000000) {
+    if (health->heard_ns != 0 && now_ns - health->heard_ns < (uint64_t)SILENT_S * 1000000000)
         return;
-    }
     if (health->pid != 0) {
         log_event(LOG_LEVEL_WARN, "health_silent", "pid=%d", (int)health->pid);
         kill(health->pid, SIGKILL);
@@ -406,14 +384,14 @@ static bool is_watched(const struct agent_device *device)
 {
     const char *file = getenv("MOTLEY_EMULATED_HEALTH");
     return strcmp(device->kind, "cuda") == 0 || strcmp(device->kind, "hip") == 0 ||
-           (strcmp(device->kind, "emulated") == 0 && file != NULL && *file != '\0');
+           (strcmp(device->kind, "emulated") == 0 && file && *file != '\0');
 }
 
 struct health *health_create(struct event_base *base, const struct health_options *options, struct err *err)
 {
     struct health *health = calloc(1, sizeof(*health));
     const struct timeval second = {.tv_sec = 1};
-    if (health == NULL) {
+    if (!health) {
         err_set(err, ERR_NOMEM, "no memory for the health of cards");
         return NULL;
     }
@@ -433,8 +411,8 @@ struct health *health_create(struct event_base *base, const struct health_option
         }
     }
     health->input = evbuffer_new();
-    health->tick = health->input == NULL ? NULL : event_new(base, -1, EV_PERSIST, ticked, health);
-    if (health->tick == NULL || (health->count > 0 && event_add(health->tick, &second) < 0)) {
+    health->tick = !health->input ? NULL : event_new(base, -1, EV_PERSIST, ticked, health);
+    if (!health->tick || (health->count > 0 && event_add(health->tick, &second) < 0)) {
         health_destroy(health);
         err_set(err, ERR_NOMEM, "no memory for the health of cards");
         return NULL;
@@ -445,29 +423,24 @@ struct health *health_create(struct event_base *base, const struct health_option
 void health_destroy(struct health *health)
 {
     struct err ignored;
-    if (health == NULL) {
+    if (!health)
         return;
-    }
     process_watch_destroy(health->watch);
-    if (health->pid != 0) {
+    if (health->pid != 0)
         process_stop(health->pid, 0, SIGKILL, 0, &ignored);
-    }
-    if (health->input != NULL) {
+    if (health->input) {
         watcher_close(health);
         evbuffer_free(health->input);
     }
-    if (health->tick != NULL) {
+    if (health->tick)
         event_free(health->tick);
-    }
-    for (uint32_t i = 0; i < health->count; i++) {
+    for (uint32_t i = 0; i < health->count; i++)
         json_decref(health->cards[i].told);
-    }
     free(health);
 }
 
 void health_again(struct health *health)
 {
-    for (uint32_t i = 0; i < health->count; i++) {
+    for (uint32_t i = 0; i < health->count; i++)
         health->cards[i].told_ns = 0;
-    }
 }

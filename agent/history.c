@@ -43,35 +43,32 @@ static json_t *load_old(const char *home, struct err *err)
 {
     char path[700];
     json_t *epochs = NULL;
-    if (file_path(path, sizeof(path), err, "%s/journal/epochs.json", home) < 0) {
+    if (file_path(path, sizeof(path), err, "%s/journal/epochs.json", home) < 0)
         return NULL;
-    }
     epochs = file_exists(path) ? load(path, err) : json_object();
-    return epochs != NULL ? json_pack("{s:s, s:o, s:[]}", "incarnation", "", "epochs", epochs, "runs") : NULL;
+    return epochs ? json_pack("{s:s, s:o, s:[]}", "incarnation", "", "epochs", epochs, "runs") : NULL;
 }
 
 struct node_history *history_open(const char *home, struct err *err)
 {
     struct node_history *history = calloc(1, sizeof(*history));
-    if (history == NULL ||
-        file_path(history->path, sizeof(history->path), err, "%s/journal/past.json", home) < 0) {
+    if (!history || file_path(history->path, sizeof(history->path), err, "%s/journal/past.json", home) < 0) {
         free(history);
         err_set(err, ERR_NOMEM, "no memory for what this node has done");
         return NULL;
     }
     err_clear(err);
     history->document = file_exists(history->path) ? load(history->path, err) : load_old(home, err);
-    if (history->document != NULL && (!json_is_string(json_object_get(history->document, "incarnation")) ||
-                                      !json_is_object(json_object_get(history->document, "epochs")) ||
-                                      !json_is_array(json_object_get(history->document, "runs")))) {
+    if (history->document && (!json_is_string(json_object_get(history->document, "incarnation")) ||
+                              !json_is_object(json_object_get(history->document, "epochs")) ||
+                              !json_is_array(json_object_get(history->document, "runs")))) {
         err_set(err, ERR_CORRUPT, "\"%s\" is not what an agent wrote", history->path);
         json_decref(history->document);
         history->document = NULL;
     }
-    if (history->document == NULL) {
-        if (err->code == ERR_NONE) {
+    if (!history->document) {
+        if (err->code == ERR_NONE)
             err_set(err, ERR_NOMEM, "no memory for what this node has done");
-        }
         free(history);
         return NULL;
     }
@@ -80,7 +77,7 @@ struct node_history *history_open(const char *home, struct err *err)
 
 void history_close(struct node_history *history)
 {
-    if (history != NULL) {
+    if (history) {
         json_decref(history->document);
         free(history);
     }
@@ -101,9 +98,8 @@ int history_note(struct node_history *history, const char *device, int64_t epoch
                  struct err *err)
 {
     json_t *runs = json_object_get(history->document, "runs");
-    while (json_array_size(runs) >= HISTORY_RUNS_MAX) {
+    while (json_array_size(runs) >= HISTORY_RUNS_MAX)
         json_array_remove(runs, 0);
-    }
     if (json_object_set_new(json_object_get(history->document, "epochs"), device,
                             json_integer((json_int_t)epoch)) < 0 ||
         json_array_append_new(runs, json_pack("{s:I, s:I}", "job", (json_int_t)job, "run", (json_int_t)run)) <
@@ -115,9 +111,8 @@ int history_note(struct node_history *history, const char *device, int64_t epoch
 
 int history_adopt(struct node_history *history, const char *incarnation, struct err *err)
 {
-    if (json_object_set_new(history->document, "incarnation", json_string(incarnation)) < 0) {
+    if (json_object_set_new(history->document, "incarnation", json_string(incarnation)) < 0)
         return err_set(err, ERR_NOMEM, "no memory for what this node has done");
-    }
     return save(history, err);
 }
 
@@ -127,9 +122,8 @@ int history_renew(struct node_history *history, const char *incarnation, struct 
         json_pack("{s:s, s:{}, s:[], s:{s:O, s:O}}", "incarnation", incarnation, "epochs", "runs", "before",
                   "incarnation", json_object_get(history->document, "incarnation"), "runs",
                   json_object_get(history->document, "runs"));
-    if (renewed == NULL) {
+    if (!renewed)
         return err_set(err, ERR_NOMEM, "no memory for what this node has done");
-    }
     json_decref(history->document);
     history->document = renewed;
     return save(history, err);

@@ -22,9 +22,9 @@ struct node_history *history_open(const char *home, struct err *err);
 /* NULL is a no-op. */
 void history_close(struct node_history *history);
 
-/* The incarnation; "" before a scheduler has sent one. Borrowed until the next change. */
+/* Returns the incarnation; "" before a scheduler has sent one. Borrowed until the next change. */
 const char *history_incarnation(const struct node_history *history);
-/* The epoch of the last assignment that was accepted for the device; -1: none. */
+/* Returns the epoch of the last assignment that was accepted for the device; -1: none. */
 int64_t history_epoch(const struct node_history *history, const char *device);
 
 /* Records that an assignment was accepted. ERR_IO. */
@@ -36,8 +36,8 @@ int history_adopt(struct node_history *history, const char *incarnation, struct 
  * ERR_IO. */
 int history_renew(struct node_history *history, const char *incarnation, struct err *err);
 
-/* {"incarnation", "runs": [{"job", "run"}]} of the incarnation before; NULL when there was none. Borrowed
- * until the next change. */
+/* Returns {"incarnation", "runs": [{"job", "run"}]} of the incarnation before; NULL when there was none.
+ * Borrowed until the next change. */
 json_t *history_before(const struct node_history *history);
 
 #endif

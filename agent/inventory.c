@@ -17,14 +17,12 @@ static json_t *device_describe(const struct agent_device *device, const char *cp
         json_pack("{s:s, s:s, s:I, s:s, s:s, s:s, s:I}", "name", device->name, "kind", device->kind,
                   "threads", (json_int_t)device->threads, "isa", device->isa, "isa_effective", effective,
                   "cpu", cpu, "memory_limit_bytes", (json_int_t)device->memory_limit_bytes);
-    if (card && described != NULL) {
+    if (card && described) {
         json_object_set_new(described, "index", json_integer(device->index));
-        if (device->base_bytes != 0) {
+        if (device->base_bytes != 0)
             json_object_set_new(described, "base_bytes", json_integer((json_int_t)device->base_bytes));
-        }
-        if (device->like[0] != '\0') {
+        if (device->like[0] != '\0')
             json_object_set_new(described, "like", json_string(device->like));
-        }
     }
     return described;
 }
@@ -35,18 +33,16 @@ json_t *inventory_make(const struct agent_config *config, struct err *err)
     char cpu[256];
     const char *model = machine_cpu(cpu);
     json_t *devices = json_array();
-    for (uint32_t i = 0; i < config->device_count; i++) {
+    for (uint32_t i = 0; i < config->device_count; i++)
         json_array_append_new(devices, device_describe(&config->devices[i], model));
-    }
     json_t *all = json_pack("{s:s, s:I, s:I, s:s, s:s, s:o, s:o}", "machine_id", machine_id(id), "cores",
                             (json_int_t)cpu_count(), "memory_bytes", (json_int_t)memory_total_bytes(), "isa",
                             isa_native(), "cpu", model, "gpus", machine_gpus(), "devices", devices);
-    if (all != NULL && config->cards != NULL) {
+    if (all && config->cards) {
         json_object_set(all, "cards", json_object_get(config->cards, "cards"));
         json_object_set(all, "drivers", json_object_get(config->cards, "drivers"));
     }
-    if (all == NULL) {
+    if (!all)
         err_set(err, ERR_NOMEM, "no memory for the inventory");
-    }
     return all;
 }

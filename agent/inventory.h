@@ -1,4 +1,4 @@
-/* What this machine has, as node_hello describes it. Thread: any. */
+/* Describes the machine's hardware for node_hello. Thread: any. */
 #ifndef MOTLEY_AGENT_INVENTORY_H
 #define MOTLEY_AGENT_INVENTORY_H
 

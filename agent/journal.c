@@ -37,17 +37,15 @@ struct journal {
 
 static void number_put(uint8_t *at, uint64_t value, int size)
 {
-    for (int i = 0; i < size; i++) {
+    for (int i = 0; i < size; i++)
         at[i] = (uint8_t)(value >> (8 * (size - 1 - i)));
-    }
 }
 
 static uint64_t number_get(const uint8_t *at, int size)
 {
     uint64_t value = 0;
-    for (int i = 0; i < size; i++) {
+    for (int i = 0; i < size; i++)
         value = value << 8 | at[i];
-    }
     return value;
 }
 
@@ -85,16 +83,14 @@ static int record_write(struct journal_stream *stream, uint64_t seq, unsigned fl
  * written. */
 static int stream_write(struct journal_stream *stream, struct err *err)
 {
-    if (stream->suspect) {
+    if (stream->suspect)
         return err_set(err, ERR_IO, "the journal's file of %s could not be brought to the disk", stream->key);
-    }
     if (stream->acked > stream->written &&
-        record_write(stream, stream->acked,
-                     FLAG_MARK | (stream->final && stream->first == NULL ? FLAG_FINAL : 0u), NULL, 0,
-                     err) < 0) {
+        record_write(stream, stream->acked, FLAG_MARK | (stream->final && !stream->first ? FLAG_FINAL : 0u),
+                     NULL, 0, err) < 0) {
         return -1;
     }
-    while (stream->unwritten != NULL) {
+    while (stream->unwritten) {
         const struct journal_event *event = stream->unwritten;
         if (record_write(stream, event->seq, event->final ? FLAG_FINAL : 0, event->bytes, event->size, err) <
             0) {
@@ -112,7 +108,7 @@ static void path_of(const struct journal *journal, const char *key, char *out, s
 
 static void events_free(struct journal_stream *stream)
 {
-    while (stream->first != NULL) {
+    while (stream->first) {
         struct journal_event *event = stream->first;
         stream->first = event->next;
         stream->journal->bytes -= event->size;
@@ -132,7 +128,7 @@ static struct journal_stream *stream_make(struct journal *journal, const char *k
         return NULL;
     }
     struct journal_stream *stream = calloc(1, sizeof(*stream));
-    if (stream == NULL) {
+    if (!stream) {
         err_set(err, ERR_NOMEM, "no memory for a journal");
         return NULL;
     }
@@ -156,11 +152,10 @@ static struct journal_stream *stream_make(struct journal *journal, const char *k
 
 static void event_keep(struct journal_stream *stream, struct journal_event *event)
 {
-    if (stream->tail != NULL) {
+    if (stream->tail)
         stream->tail->next = event;
-    } else {
+    else
         stream->first = event;
-    }
     stream->tail = event;
     stream->last = event->seq;
     stream->final = stream->final || event->final;
@@ -171,7 +166,7 @@ static void event_keep(struct journal_stream *stream, struct journal_event *even
 static struct journal_event *event_make(uint64_t seq, bool final, const void *bytes, size_t size)
 {
     struct journal_event *event = malloc(sizeof(*event) + size);
-    if (event != NULL) {
+    if (event) {
         *event = (struct journal_event){.seq = seq, .final = final, .size = size};
         memcpy(event->bytes, bytes, size);
     }
@@ -182,15 +177,13 @@ static struct journal_event *event_make(uint64_t seq, bool final, const void *by
 static size_t record_load(struct journal_stream *stream, const uint8_t *at, size_t left)
 {
     size_t size = left < HEAD_SIZE ? 0 : (size_t)number_get(at, 4) + 4;
-    if (size < HEAD_SIZE || size > left) {
+    if (size < HEAD_SIZE || size > left)
         return 0;
-    }
     uint64_t seq = number_get(at + 4, 8);
     bool final = (at[12] & FLAG_FINAL) != 0;
     if (at[12] & FLAG_MARK) {
-        if (seq < stream->last) {
+        if (seq < stream->last)
             return 0;
-        }
         events_free(stream);
         stream->acked = seq;
         stream->last = seq;
@@ -199,9 +192,8 @@ static size_t record_load(struct journal_stream *stream, const uint8_t *at, size
     }
     struct journal_event *event =
         seq == stream->last + 1 ? event_make(seq, final, at + HEAD_SIZE, size - HEAD_SIZE) : NULL;
-    if (event == NULL) {
+    if (!event)
         return 0;
-    }
     event_keep(stream, event);
     return size;
 }
@@ -213,41 +205,37 @@ static int stream_load(struct journal *journal, const char *key, struct err *err
     struct buf bytes;
     buf_init(&bytes, (size_t)journal->bytes_max * 2 + RECORD_MAX);
     struct journal_stream *stream = NULL;
-    if (file_read_all(path, bytes.limit, &bytes, err) == 0) {
+    if (file_read_all(path, bytes.limit, &bytes, err) == 0)
         stream = stream_make(journal, key, err);
-    }
-    for (size_t used; stream != NULL && stream->file_bytes < bytes.size; stream->file_bytes += used) {
+    for (size_t used; stream && stream->file_bytes < bytes.size; stream->file_bytes += used) {
         used = record_load(stream, bytes.data + stream->file_bytes, bytes.size - stream->file_bytes);
-        if (used == 0) {
+        if (used == 0)
             break;
-        }
     }
-    if (stream != NULL && ftruncate(stream->fd, (off_t)stream->file_bytes) < 0) {
+    if (stream && ftruncate(stream->fd, (off_t)stream->file_bytes) < 0) {
         err_errno(err, ERR_IO, errno, "could not cut file \"%s\"", path);
         stream = NULL;
     }
-    if (stream != NULL) {
+    if (stream) {
         stream->sent = stream->acked;
         stream->durable = stream->acked; /* later events may not have reached the disk */
         stream->written = stream->last;
     }
     buf_fini(&bytes);
-    return stream != NULL ? 0 : -1;
+    return stream ? 0 : -1;
 }
 
 struct journal *journal_open(const char *dir, uint64_t bytes_max, struct err *err)
 {
-    if (file_mkdirs(dir, 0700, err) < 0) {
+    if (file_mkdirs(dir, 0700, err) < 0)
         return NULL;
-    }
     struct journal *journal = calloc(1, sizeof(*journal));
-    DIR *folder = journal == NULL ? NULL : opendir(dir);
-    int kept = folder == NULL ? -1 : fcntl(dirfd(folder), F_DUPFD_CLOEXEC, 0);
+    DIR *folder = !journal ? NULL : opendir(dir);
+    int kept = !folder ? -1 : fcntl(dirfd(folder), F_DUPFD_CLOEXEC, 0);
     if (kept < 0) {
         err_errno(err, ERR_IO, errno, "could not open folder \"%s\"", dir);
-        if (folder != NULL) {
+        if (folder)
             closedir(folder);
-        }
         free(journal);
         return NULL;
     }
@@ -256,9 +244,9 @@ struct journal *journal_open(const char *dir, uint64_t bytes_max, struct err *er
     journal->bytes_max = bytes_max;
     struct dirent *entry;
     int result = 0;
-    while (result == 0 && (entry = readdir(folder)) != NULL) {
+    while (result == 0 && (entry = readdir(folder))) {
         char *end = strstr(entry->d_name, suffix);
-        size_t length = end == NULL ? 0 : (size_t)(end - entry->d_name);
+        size_t length = !end ? 0 : (size_t)(end - entry->d_name);
         if (length > 0 && length < JOURNAL_KEY_SIZE && strcmp(end, suffix) == 0) {
             *end = '\0';
             result = stream_load(journal, entry->d_name, err);
@@ -275,18 +263,16 @@ struct journal *journal_open(const char *dir, uint64_t bytes_max, struct err *er
 static void stream_free(struct journal_stream *stream)
 {
     events_free(stream);
-    if (stream->fd >= 0) {
+    if (stream->fd >= 0)
         close(stream->fd);
-    }
     free(stream);
 }
 
 void journal_close(struct journal *journal)
 {
-    if (journal == NULL) {
+    if (!journal)
         return;
-    }
-    while (journal->streams != NULL) {
+    while (journal->streams) {
         struct journal_stream *stream = journal->streams;
         journal->streams = stream->next;
         stream_free(stream);
@@ -308,27 +294,25 @@ struct journal_stream *journal_first(struct journal *journal)
 struct journal_stream *journal_find(struct journal *journal, const char *key)
 {
     struct journal_stream *stream = journal->streams;
-    while (stream != NULL && strcmp(stream->key, key) != 0) {
+    while (stream && strcmp(stream->key, key) != 0)
         stream = stream->next;
-    }
     return stream;
 }
 
 struct journal_stream *journal_stream(struct journal *journal, const char *key, struct err *err)
 {
     struct journal_stream *stream = journal_find(journal, key);
-    return stream != NULL ? stream : stream_make(journal, key, err);
+    return stream ? stream : stream_make(journal, key, err);
 }
 
 int journal_append(struct journal_stream *stream, json_t *event, bool final, struct err *err)
 {
-    if (stream->final) {
+    if (stream->final)
         return err_set(err, ERR_CONFLICT, "an event behind the last one of %s", stream->key);
-    }
     struct buf document;
     buf_init(&document, JOURNAL_EVENT_MAX);
     int result = -1;
-    bool whole = stream->unwritten == NULL && !stream->suspect;
+    bool whole = !stream->unwritten && !stream->suspect;
     struct journal_event *kept = NULL;
     uint64_t seq = stream->last + 1;
     if (json_object_set_new(event, "seq", json_integer((json_int_t)seq)) < 0 ||
@@ -336,12 +320,12 @@ int journal_append(struct journal_stream *stream, json_t *event, bool final, str
         goto out;
     }
     kept = event_make(seq, final, document.data, document.size);
-    if (kept == NULL) {
+    if (!kept) {
         err_set(err, ERR_NOMEM, "no memory for an event of %zu bytes", document.size);
         goto out;
     }
     event_keep(stream, kept);
-    stream->unwritten = stream->unwritten == NULL ? kept : stream->unwritten;
+    stream->unwritten = !stream->unwritten ? kept : stream->unwritten;
     result = stream_write(stream, err) < 0 && whole ? -1 : 0;
 out:
     buf_fini(&document);
@@ -354,10 +338,9 @@ static int stream_rewrite(struct journal_stream *stream, struct err *err)
 {
     struct buf bytes;
     buf_init(&bytes, (size_t)stream->held_bytes * 2 + RECORD_MAX);
-    int result =
-        record_append(&bytes, stream->acked,
-                      FLAG_MARK | (stream->final && stream->first == NULL ? FLAG_FINAL : 0u), NULL, 0, err);
-    for (struct journal_event *event = stream->first; result == 0 && event != NULL; event = event->next) {
+    int result = record_append(&bytes, stream->acked,
+                               FLAG_MARK | (stream->final && !stream->first ? FLAG_FINAL : 0u), NULL, 0, err);
+    for (struct journal_event *event = stream->first; result == 0 && event; event = event->next) {
         result =
             record_append(&bytes, event->seq, event->final ? FLAG_FINAL : 0, event->bytes, event->size, err);
     }
@@ -366,14 +349,12 @@ static int stream_rewrite(struct journal_stream *stream, struct err *err)
     path_of(stream->journal, stream->key, path, sizeof(path));
     snprintf(beside, sizeof(beside), "%s.new", path);
     int fd = result == 0 ? open(beside, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600) : -1;
-    if (result == 0 && fd < 0) {
+    if (result == 0 && fd < 0)
         result = err_errno(err, ERR_IO, errno, "could not create file \"%s\"", beside);
-    }
     if (fd >= 0) {
         result = file_pwrite_all(fd, bytes.data, bytes.size, 0, beside, err);
-        if (result == 0 && (fdatasync(fd) < 0 || rename(beside, path) < 0)) {
+        if (result == 0 && (fdatasync(fd) < 0 || rename(beside, path) < 0))
             result = err_errno(err, ERR_IO, errno, "could not put file \"%s\" in place", path);
-        }
     }
     if (result == 0) {
         close(stream->fd);
@@ -395,12 +376,10 @@ static int stream_rewrite(struct journal_stream *stream, struct err *err)
 
 int journal_sync_begin(struct journal_stream *stream, struct journal_sync *sync, struct err *err)
 {
-    if (stream->durable == stream->last) {
+    if (stream->durable == stream->last)
         return 0;
-    }
-    if ((stream->suspect ? stream_rewrite(stream, err) : stream_write(stream, err)) < 0) {
+    if ((stream->suspect ? stream_rewrite(stream, err) : stream_write(stream, err)) < 0)
         return -1;
-    }
     *sync = (struct journal_sync){.id = stream->id,
                                   .upto = stream->written,
                                   .fd = fcntl(stream->fd, F_DUPFD_CLOEXEC, 0),
@@ -411,9 +390,8 @@ int journal_sync_begin(struct journal_stream *stream, struct journal_sync *sync,
 
 int journal_sync_run(const struct journal_sync *sync, struct err *err)
 {
-    if (fdatasync(sync->fd) < 0 || (sync->folder >= 0 && fsync(sync->folder) < 0)) {
+    if (fdatasync(sync->fd) < 0 || (sync->folder >= 0 && fsync(sync->folder) < 0))
         return err_errno(err, ERR_IO, errno, "could not bring the journal to the disk");
-    }
     return 0;
 }
 
@@ -422,12 +400,10 @@ void journal_sync_end(struct journal *journal, struct journal_sync *sync, int re
     close(sync->fd);
     sync->fd = -1;
     struct journal_stream *stream = journal->streams;
-    while (stream != NULL && stream->id != sync->id) {
+    while (stream && stream->id != sync->id)
         stream = stream->next;
-    }
-    if (stream == NULL) {
+    if (!stream)
         return;
-    }
     if (result < 0) {
         stream->suspect = true;
         return;
@@ -439,7 +415,7 @@ void journal_sync_end(struct journal *journal, struct journal_sync *sync, int re
 void journal_ack(struct journal_stream *stream, uint64_t seq)
 {
     seq = seq > stream->last ? stream->last : seq;
-    while (stream->first != NULL && stream->first->seq <= seq) {
+    while (stream->first && stream->first->seq <= seq) {
         struct journal_event *event = stream->first;
         stream->first = event->next;
         stream->unwritten = stream->unwritten == event ? event->next : stream->unwritten;
@@ -447,10 +423,10 @@ void journal_ack(struct journal_stream *stream, uint64_t seq)
         stream->held_bytes -= event->size;
         free(event);
     }
-    stream->tail = stream->first == NULL ? NULL : stream->tail;
+    stream->tail = !stream->first ? NULL : stream->tail;
     stream->acked = seq > stream->acked ? seq : stream->acked;
     stream->sent = stream->sent < stream->acked ? stream->acked : stream->sent;
-    if (stream->closed && stream->first == NULL) {
+    if (stream->closed && !stream->first) {
         journal_stream_drop(stream);
     } else if (stream->file_bytes > REWRITE_BYTES && stream->held_bytes < stream->file_bytes / 2) {
         struct err ignored; /* the old file stays in use */
@@ -461,18 +437,16 @@ void journal_ack(struct journal_stream *stream, uint64_t seq)
 void journal_stream_close(struct journal_stream *stream)
 {
     stream->closed = true;
-    if (stream->first == NULL) {
+    if (!stream->first)
         journal_stream_drop(stream);
-    }
 }
 
 void journal_stream_drop(struct journal_stream *stream)
 {
     struct journal *journal = stream->journal;
     struct journal_stream **link = &journal->streams;
-    while (*link != stream) {
+    while (*link != stream)
         link = &(*link)->next;
-    }
     *link = stream->next;
     journal->stream_count--;
     char path[1024];

@@ -71,9 +71,9 @@ void journal_close(struct journal *journal);
 /* Whether the journal has reached its size limit. */
 bool journal_is_full(const struct journal *journal);
 
-/* The first stream; the others follow by ->next. NULL: none. */
+/* Returns the first stream; the others follow by ->next. NULL: none. */
 struct journal_stream *journal_first(struct journal *journal);
-/* The stream of a key; NULL when there is none. */
+/* Returns the stream of a key; NULL when there is none. */
 struct journal_stream *journal_find(struct journal *journal, const char *key);
 /* Finds or makes a stream. NULL: ERR_BUSY with JOURNAL_STREAMS_MAX streams, ERR_IO. */
 struct journal_stream *journal_stream(struct journal *journal, const char *key, struct err *err);

@@ -83,17 +83,14 @@ struct pipe_end {
 static int end_wait(struct pipe_end *end, int result, struct err *err)
 {
     int reason = SSL_get_error(end->ssl, result);
-    if (reason != SSL_ERROR_WANT_READ && reason != SSL_ERROR_WANT_WRITE) {
+    if (reason != SSL_ERROR_WANT_READ && reason != SSL_ERROR_WANT_WRITE)
         return tls_error(end->ssl, end->peer, ERR_get_error(), err);
-    }
     struct pollfd entry = {.fd = end->fd, .events = reason == SSL_ERROR_WANT_READ ? POLLIN : POLLOUT};
     while (poll(&entry, 1, clock_left_ms(end->deadline_ns, 100)) <= 0) {
-        if (clock_left_ms(end->deadline_ns, 1) == 0) {
+        if (clock_left_ms(end->deadline_ns, 1) == 0)
             return err_set(err, ERR_TIMEOUT, "peer %s did not answer within %d ms", end->peer, DEADLINE_MS);
-        }
-        if (atomic_load(end->stopping)) {
+        if (atomic_load(end->stopping))
             return err_set(err, ERR_CANCELLED, "the agent is stopping");
-        }
     }
     return 0;
 }
@@ -102,12 +99,10 @@ static int end_handshake(struct pipe_end *end, struct err *err)
 {
     for (;;) {
         int result = SSL_do_handshake(end->ssl);
-        if (result == 1) {
+        if (result == 1)
             return 0;
-        }
-        if (end_wait(end, result, err) < 0) {
+        if (end_wait(end, result, err) < 0)
             return -1;
-        }
     }
 }
 
@@ -143,13 +138,12 @@ static int end_read(struct pipe_end *end, uint8_t *data, size_t size, struct err
 
 static void end_close(struct pipe_end *end)
 {
-    if (end->ssl != NULL) {
+    if (end->ssl) {
         SSL_shutdown(end->ssl);
         SSL_free(end->ssl);
     }
-    if (end->fd >= 0) {
+    if (end->fd >= 0)
         close(end->fd);
-    }
     ERR_clear_error();
 }
 
@@ -170,14 +164,12 @@ static int identity_of(struct links *links, const char *node, char identity[TLS_
     bool in_time = true;
     const json_t *generation;
     pthread_mutex_lock(&links->lock);
-    while (!(generation = json_object_get(links->nodes, node)) && in_time && !atomic_load(&links->stopping)) {
+    while (!(generation = json_object_get(links->nodes, node)) && in_time && !atomic_load(&links->stopping))
         in_time = cond_wait_until(&links->told, &links->lock, deadline_ns);
-    }
-    if (generation != NULL) {
+    if (generation)
         tls_agent_identity(node, json_integer_value(generation), identity);
-    }
     pthread_mutex_unlock(&links->lock);
-    return generation != NULL ? 0 : err_set(err, ERR_PEER, "node \"%s\" is none of the cluster", node);
+    return generation ? 0 : err_set(err, ERR_PEER, "node \"%s\" is none of the cluster", node);
 }
 
 /* Checks that the peer is a node of the cluster and of its present generation. */
@@ -186,13 +178,11 @@ static int peer_admit(struct links *links, SSL *ssl, struct err *err)
     char is[TLS_IDENTITY_SIZE];
     char wanted[TLS_IDENTITY_SIZE];
     char node[TLS_IDENTITY_SIZE];
-    if (tls_peer_identity(ssl, is, err) < 0) {
+    if (tls_peer_identity(ssl, is, err) < 0)
         return -1;
-    }
     const char *end = strrchr(is, ':');
-    if (strncmp(is, "agent:", 6) != 0 || end < is + 6) {
+    if (strncmp(is, "agent:", 6) != 0 || end < is + 6)
         return err_set(err, ERR_PEER, "%s is no node", is);
-    }
     snprintf(node, sizeof(node), "%.*s", (int)(end - is - 6), is + 6);
     return identity_of(links, node, wanted, err) < 0 ? -1 : tls_peer_check(ssl, wanted, err);
 }
@@ -211,21 +201,17 @@ static SSL *ssl_create(struct links *links, bool server, struct err *err)
 static int serve_bulk(struct pipe_end *end, uint8_t *chunk, struct err *err)
 {
     uint8_t head[8];
-    if (end_read(end, head, sizeof(head), err) < 0) {
+    if (end_read(end, head, sizeof(head), err) < 0)
         return -1;
-    }
     uint64_t left = 0;
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 8; i++)
         left = left << 8 | head[i];
-    }
-    if (left > BULK_MAX) {
+    if (left > BULK_MAX)
         return err_set(err, ERR_TOO_BIG, "a measurement of %llu bytes", (unsigned long long)left);
-    }
     while (left > 0) {
         size_t size = left < CHUNK ? (size_t)left : CHUNK;
-        if (end_read(end, chunk, size, err) < 0) {
+        if (end_read(end, chunk, size, err) < 0)
             return -1;
-        }
         left -= size;
     }
     return end_write(end, (const uint8_t *)"b", 1, err);
@@ -240,7 +226,7 @@ static void serve(struct links *links, int fd, uint8_t *chunk)
                            .stopping = &links->stopping};
     socket_prepare(fd);
     end.ssl = ssl_create(links, true, &err);
-    bool good = end.ssl != NULL && SSL_set_fd(end.ssl, fd) == 1;
+    bool good = end.ssl && SSL_set_fd(end.ssl, fd) == 1;
     if (good) {
         SSL_set_accept_state(end.ssl);
         good = end_handshake(&end, &err) == 0 && peer_admit(links, end.ssl, &err) == 0;
@@ -262,15 +248,13 @@ static void *server_main(void *arg)
 {
     struct links *links = arg;
     uint8_t *chunk = malloc(CHUNK);
-    while (chunk != NULL && !atomic_load(&links->stopping)) {
+    while (chunk && !atomic_load(&links->stopping)) {
         struct pollfd entry = {.fd = links->listener, .events = POLLIN};
-        if (poll(&entry, 1, 200) <= 0) {
+        if (poll(&entry, 1, 200) <= 0)
             continue;
-        }
         int fd = accept4(links->listener, NULL, NULL, SOCK_CLOEXEC);
-        if (fd >= 0) {
+        if (fd >= 0)
             serve(links, fd, chunk);
-        }
     }
     free(chunk);
     return NULL;
@@ -282,14 +266,13 @@ static int address_split(const char *address, char host[256], char port[16], str
 {
     const char *colon = strrchr(address, ':');
     bool bracket = address[0] == '[';
-    size_t length = colon == NULL ? 0 : (size_t)(colon - address);
+    size_t length = !colon ? 0 : (size_t)(colon - address);
     if (bracket && length > 2 && address[length - 1] == ']') {
         address++;
         length -= 2;
     }
-    if (length == 0 || length > 255 || strlen(colon + 1) > 5 || colon[1] == '\0') {
+    if (length == 0 || length > 255 || strlen(colon + 1) > 5 || colon[1] == '\0')
         return err_set(err, ERR_INVALID, "\"%.100s\" is no host:port", address);
-    }
     snprintf(host, 256, "%.*s", (int)length, address);
     snprintf(port, 16, "%s", colon + 1);
     return 0;
@@ -301,13 +284,11 @@ static int dial(const char *address, uint64_t deadline_ns, struct err *err)
     char port[16];
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
     struct addrinfo *found = NULL;
-    if (address_split(address, host, port, err) < 0) {
+    if (address_split(address, host, port, err) < 0)
         return -1;
-    }
     int failed = getaddrinfo(host, port, &hints, &found);
-    if (failed != 0) {
+    if (failed != 0)
         return err_set(err, ERR_NET, "host \"%s\" is not known: %s", host, gai_strerror(failed));
-    }
     int fd = socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     int result = fd < 0 ? -1 : connect(fd, found->ai_addr, found->ai_addrlen);
     freeaddrinfo(found);
@@ -316,15 +297,13 @@ static int dial(const char *address, uint64_t deadline_ns, struct err *err)
         struct pollfd entry = {.fd = fd, .events = POLLOUT};
         socklen_t size = sizeof(number);
         number = ETIMEDOUT;
-        if (poll(&entry, 1, clock_left_ms(deadline_ns, DEADLINE_MS)) > 0) {
+        if (poll(&entry, 1, clock_left_ms(deadline_ns, DEADLINE_MS)) > 0)
             getsockopt(fd, SOL_SOCKET, SO_ERROR, &number, &size);
-        }
         result = number == 0 ? 0 : -1;
     }
     if (result < 0) {
-        if (fd >= 0) {
+        if (fd >= 0)
             close(fd);
-        }
         return err_errno(err, ERR_NET, number, "agent at %s cannot be reached", address);
     }
     return fd;
@@ -344,9 +323,8 @@ static int ping(struct pipe_end *end, double *latency_s, struct err *err)
     uint8_t frame[PING_SIZE] = {'p'};
     for (int i = 0; i < PINGS; i++) {
         uint64_t start_ns = clock_mono_ns();
-        if (end_write(end, frame, sizeof(frame), err) < 0 || end_read(end, frame, sizeof(frame), err) < 0) {
+        if (end_write(end, frame, sizeof(frame), err) < 0 || end_read(end, frame, sizeof(frame), err) < 0)
             return -1;
-        }
         trips[i] = clock_mono_ns() - start_ns;
     }
     qsort(trips, PINGS, sizeof(trips[0]), compare_ns);
@@ -358,23 +336,19 @@ static int ping(struct pipe_end *end, double *latency_s, struct err *err)
 static int bulk(struct pipe_end *end, uint64_t bytes, const uint8_t *chunk, double *seconds, struct err *err)
 {
     uint8_t head[9] = {'b'};
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 8; i++)
         head[1 + i] = (uint8_t)(bytes >> (56 - 8 * i));
-    }
     uint64_t start_ns = clock_mono_ns();
-    if (end_write(end, head, sizeof(head), err) < 0) {
+    if (end_write(end, head, sizeof(head), err) < 0)
         return -1;
-    }
     for (uint64_t left = bytes; left > 0;) {
         size_t size = left < CHUNK ? (size_t)left : CHUNK;
-        if (end_write(end, chunk, size, err) < 0) {
+        if (end_write(end, chunk, size, err) < 0)
             return -1;
-        }
         left -= size;
     }
-    if (end_read(end, head, 1, err) < 0) {
+    if (end_read(end, head, 1, err) < 0)
         return -1;
-    }
     *seconds = (double)(clock_mono_ns() - start_ns) / 1e9;
     return 0;
 }
@@ -384,9 +358,8 @@ static int bandwidth(struct pipe_end *end, double latency_s, double *bytes_per_s
 {
     uint8_t *chunk = calloc(1, CHUNK);
     double seconds = 0;
-    if (chunk == NULL) {
+    if (!chunk)
         return err_set(err, ERR_NOMEM, "no memory for a measurement");
-    }
     int result = bulk(end, BULK_FIRST, chunk, &seconds, err);
     double free_of_latency = seconds - 2 * latency_s;
     double rate = BULK_FIRST / (free_of_latency > seconds / 10 ? free_of_latency : seconds / 10 + 1e-9);
@@ -410,14 +383,13 @@ static int measure(struct links *links, struct task *task, struct err *err)
                            .stopping = &links->stopping};
     char wanted[TLS_IDENTITY_SIZE];
     int result = -1;
-    if (identity_of(links, task->result.to, wanted, err) < 0) {
+    if (identity_of(links, task->result.to, wanted, err) < 0)
         return -1;
-    }
     end.fd = dial(task->address, end.deadline_ns, err);
     if (end.fd >= 0) {
         socket_prepare(end.fd);
         end.ssl = ssl_create(links, false, err);
-        if (end.ssl != NULL && SSL_set_fd(end.ssl, end.fd) == 1 && end_handshake(&end, err) == 0 &&
+        if (end.ssl && SSL_set_fd(end.ssl, end.fd) == 1 && end_handshake(&end, err) == 0 &&
             tls_peer_check(end.ssl, wanted, err) == 0 && ping(&end, &task->result.latency_s, err) == 0) {
             result = bandwidth(&end, task->result.latency_s, &task->result.bytes_per_s, err);
         }
@@ -432,17 +404,16 @@ static void *measurer_main(void *arg)
     pthread_mutex_lock(&links->lock);
     while (!atomic_load(&links->stopping)) {
         struct task *task = links->tasks;
-        if (task == NULL) {
+        if (!task) {
             pthread_cond_wait(&links->asked, &links->lock);
             continue;
         }
         links->tasks = task->next;
-        links->tasks_last = links->tasks == NULL ? NULL : links->tasks_last;
+        links->tasks_last = !links->tasks ? NULL : links->tasks_last;
         pthread_mutex_unlock(&links->lock);
         struct err err = {0};
-        if (measure(links, task, &err) < 0) {
+        if (measure(links, task, &err) < 0)
             task->result.err = err;
-        }
         pthread_mutex_lock(&links->lock);
         task->next = links->results;
         links->results = task;
@@ -465,7 +436,7 @@ static void results_take(evutil_socket_t fd, short what, void *arg)
     struct task *results = links->results;
     links->results = NULL;
     pthread_mutex_unlock(&links->lock);
-    while (results != NULL) {
+    while (results) {
         struct task *task = results;
         results = task->next;
         links->task_count--;
@@ -499,9 +470,8 @@ static int listen_on(struct links *links, const struct links_config *config, str
                  : 0;
     int number = errno;
     freeaddrinfo(found);
-    if (result < 0) {
+    if (result < 0)
         return err_errno(err, ERR_NET, number, "could not listen on %s port %u", config->host, config->port);
-    }
     links->port = own.ss_family == AF_INET6 ? ntohs(((struct sockaddr_in6 *)&own)->sin6_port)
                                             : ntohs(((struct sockaddr_in *)&own)->sin_port);
     return 0;
@@ -509,11 +479,9 @@ static int listen_on(struct links *links, const struct links_config *config, str
 
 static int threads_start(struct links *links, struct err *err)
 {
-    for (; links->server_count < SERVERS; links->server_count++) {
-        if (pthread_create(&links->servers[links->server_count], NULL, server_main, links) != 0) {
+    for (; links->server_count < SERVERS; links->server_count++)
+        if (pthread_create(&links->servers[links->server_count], NULL, server_main, links) != 0)
             return err_set(err, ERR_NOMEM, "could not start a thread");
-        }
-    }
     links->measuring = pthread_create(&links->measurer, NULL, measurer_main, links) == 0;
     return links->measuring ? 0 : err_set(err, ERR_NOMEM, "could not start a thread");
 }
@@ -522,7 +490,7 @@ struct links *links_create(struct event_base *base, const struct links_config *c
                            void *arg, struct err *err)
 {
     struct links *links = calloc(1, sizeof(*links));
-    if (links == NULL) {
+    if (!links) {
         err_set(err, ERR_NOMEM, "no memory to measure links");
         return NULL;
     }
@@ -537,8 +505,8 @@ struct links *links_create(struct event_base *base, const struct links_config *c
     links->files = (struct tls_files){
         .ca_file = config->ca_file, .cert_file = config->cert_file, .key_file = config->key_file};
     links->server = tls_context_create(&links->files, TLS_ROLE_SERVER_MUTUAL, err);
-    links->client = links->server == NULL ? NULL : tls_context_create(&links->files, TLS_ROLE_PEER, err);
-    if (links->client == NULL || listen_on(links, config, err) < 0 || threads_start(links, err) < 0) {
+    links->client = !links->server ? NULL : tls_context_create(&links->files, TLS_ROLE_PEER, err);
+    if (!links->client || listen_on(links, config, err) < 0 || threads_start(links, err) < 0) {
         links_destroy(links);
         return NULL;
     }
@@ -548,7 +516,7 @@ struct links *links_create(struct event_base *base, const struct links_config *c
 
 static void tasks_free(struct task *task)
 {
-    while (task != NULL) {
+    while (task) {
         struct task *next = task->next;
         free(task);
         task = next;
@@ -557,29 +525,24 @@ static void tasks_free(struct task *task)
 
 void links_destroy(struct links *links)
 {
-    if (links == NULL) {
+    if (!links)
         return;
-    }
     pthread_mutex_lock(&links->lock);
     atomic_store(&links->stopping, true);
     pthread_cond_broadcast(&links->asked);
     pthread_cond_broadcast(&links->told);
     pthread_mutex_unlock(&links->lock);
-    for (unsigned i = 0; i < links->server_count; i++) {
+    for (unsigned i = 0; i < links->server_count; i++)
         pthread_join(links->servers[i], NULL);
-    }
-    if (links->measuring) {
+    if (links->measuring)
         pthread_join(links->measurer, NULL);
-    }
     tasks_free(links->tasks);
     tasks_free(links->results);
-    if (links->woken != NULL) {
+    if (links->woken)
         event_free(links->woken);
-    }
     close(links->wake);
-    if (links->listener >= 0) {
+    if (links->listener >= 0)
         close(links->listener);
-    }
     tls_context_free(links->server);
     tls_context_free(links->client);
     pthread_mutex_destroy(&links->lock);
@@ -592,9 +555,8 @@ void links_destroy(struct links *links)
 void links_nodes(struct links *links, const json_t *nodes)
 {
     json_t *copy = json_is_object(nodes) ? json_deep_copy(nodes) : NULL;
-    if (copy == NULL) {
+    if (!copy)
         return;
-    }
     pthread_mutex_lock(&links->lock);
     json_t *before = links->nodes;
     links->nodes = copy;
@@ -621,23 +583,20 @@ uint16_t links_port(const struct links *links)
 
 int links_measure(struct links *links, int64_t request, const char *to, const char *address, struct err *err)
 {
-    if (links->task_count >= QUEUE_MAX) {
+    if (links->task_count >= QUEUE_MAX)
         return err_set(err, ERR_BUSY, "%u links wait to be measured already", links->task_count);
-    }
     struct task *task = calloc(1, sizeof(*task));
-    if (task == NULL) {
+    if (!task)
         return err_set(err, ERR_NOMEM, "no memory for a measurement");
-    }
     task->result.request = request;
     snprintf(task->result.to, sizeof(task->result.to), "%s", to);
     snprintf(task->address, sizeof(task->address), "%s", address);
     links->task_count++;
     pthread_mutex_lock(&links->lock);
-    if (links->tasks_last != NULL && links->tasks != NULL) {
+    if (links->tasks_last && links->tasks)
         links->tasks_last->next = task;
-    } else {
+    else
         links->tasks = task;
-    }
     links->tasks_last = task;
     pthread_cond_signal(&links->asked);
     pthread_mutex_unlock(&links->lock);

@@ -45,7 +45,7 @@ void links_nodes(struct links *links, const json_t *nodes);
 /* Uses the certificate that is now in the files for new connections. */
 int links_reload(struct links *links, struct err *err);
 
-/* The port that it listens on. */
+/* Returns the port on which it listens. */
 uint16_t links_port(const struct links *links);
 
 /* Queues a measurement of the link to node 'to' at "host:port". ERR_BUSY when 256 are waiting. */

@@ -19,9 +19,8 @@ static char *line_read(const char *path, char *out, size_t size)
     struct err err;
     buf_init(&text, 4096);
     out[0] = '\0';
-    if (file_read_all(path, 4095, &text, &err) == 0) {
+    if (file_read_all(path, 4095, &text, &err) == 0)
         snprintf(out, size, "%.*s", (int)strcspn(buf_str(&text), "\n"), buf_str(&text));
-    }
     buf_fini(&text);
     return out;
 }
@@ -29,9 +28,8 @@ static char *line_read(const char *path, char *out, size_t size)
 uint32_t cpu_count(void)
 {
     cpu_set_t set;
-    if (sched_getaffinity(0, sizeof(set), &set) == 0 && CPU_COUNT(&set) > 0) {
+    if (sched_getaffinity(0, sizeof(set), &set) == 0 && CPU_COUNT(&set) > 0)
         return (uint32_t)CPU_COUNT(&set);
-    }
     long count = sysconf(_SC_NPROCESSORS_ONLN);
     return count > 0 ? (uint32_t)count : 1;
 }
@@ -48,11 +46,9 @@ uint64_t memory_total_bytes(void)
 static bool has_flag(const char *flags, const char *flag)
 {
     size_t length = strlen(flag);
-    for (const char *at = flags; (at = strstr(at, flag)) != NULL; at += length) {
-        if (at[-1] == ' ' && (at[length] == ' ' || at[length] == '\0')) {
+    for (const char *at = flags; (at = strstr(at, flag)) != NULL; at += length)
+        if (at[-1] == ' ' && (at[length] == ' ' || at[length] == '\0'))
             return true;
-        }
-    }
     return false;
 }
 
@@ -65,10 +61,9 @@ static void cpuinfo_value(const char *key, char *out, size_t size)
     buf_init(&text, 4u << 20);
     if (file_read_all("/proc/cpuinfo", 4u << 20, &text, &err) == 0) {
         const char *at = strstr(buf_str(&text), key);
-        const char *colon = at == NULL ? NULL : strchr(at, ':');
-        if (colon != NULL) {
+        const char *colon = !at ? NULL : strchr(at, ':');
+        if (colon)
             snprintf(out, size, "%.*s", (int)strcspn(colon + 1, "\n"), colon + 1);
-        }
     }
     buf_fini(&text);
 }
@@ -76,11 +71,9 @@ static void cpuinfo_value(const char *key, char *out, size_t size)
 int isa_rank(const char *isa)
 {
     static const char *const order[] = {"generic", "sse42", "avx2", "avx512"};
-    for (int i = 0; i < 4; i++) {
-        if (strcmp(order[i], isa) == 0) {
+    for (int i = 0; i < 4; i++)
+        if (strcmp(order[i], isa) == 0)
             return i;
-        }
-    }
     return -1;
 }
 
@@ -92,9 +85,8 @@ const char *isa_native(void)
         has_flag(flags, "avx512vl")) {
         return "avx512";
     }
-    if (has_flag(flags, "avx2") && has_flag(flags, "fma")) {
+    if (has_flag(flags, "avx2") && has_flag(flags, "fma"))
         return "avx2";
-    }
     return has_flag(flags, "sse4_2") ? "sse42" : "generic";
 }
 
@@ -107,9 +99,8 @@ char *machine_cpu(char out[256])
 
 char *machine_id(char out[64])
 {
-    if (line_read("/etc/machine-id", out, 64)[0] == '\0') {
+    if (line_read("/etc/machine-id", out, 64)[0] == '\0')
         line_read("/proc/sys/kernel/random/boot_id", out, 64);
-    }
     return out;
 }
 
@@ -149,7 +140,7 @@ static json_t *gpu_describe(const char *pci)
     const char *slash = strrchr(driver, '/');
     snprintf(id, sizeof(id), "%04lx:%04lx", vendor & 0xffff, hex_read(pci, "device") & 0xffff);
     return json_pack("{s:s, s:s, s:s, s:s, s:I, s:b}", "pci", pci, "vendor", vendor_name(vendor), "device",
-                     id, "driver", slash == NULL ? "" : slash + 1, "memory_bytes",
+                     id, "driver", !slash ? "" : slash + 1, "memory_bytes",
                      (json_int_t)hex_read(pci, "mem_info_vram_total"), "usable", 0);
 }
 
@@ -159,20 +150,16 @@ json_t *machine_gpus(void)
     json_t *gpus = json_array();
     DIR *folder = opendir("/sys/bus/pci/devices");
     struct dirent *entry;
-    while (folder != NULL && gpus != NULL && (entry = readdir(folder)) != NULL &&
-           json_array_size(gpus) < GPUS_MAX) {
-        if (entry->d_name[0] == '.') {
+    while (folder && gpus && (entry = readdir(folder)) && json_array_size(gpus) < GPUS_MAX) {
+        if (entry->d_name[0] == '.')
             continue;
-        }
         unsigned long class = hex_read(entry->d_name, "class") >> 8;
         unsigned long vendor = hex_read(entry->d_name, "vendor");
         bool display = class == 0x0300 || class == 0x0302 || class == 0x0380 || class == 0x1200;
-        if (display && (vendor == 0x10de || vendor == 0x1002 || vendor == 0x8086)) {
+        if (display && (vendor == 0x10de || vendor == 0x1002 || vendor == 0x8086))
             json_array_append_new(gpus, gpu_describe(entry->d_name));
-        }
     }
-    if (folder != NULL) {
+    if (folder)
         closedir(folder);
-    }
     return gpus;
 }

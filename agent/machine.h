@@ -10,9 +10,10 @@ uint32_t cpu_count(void); /* CPUs that this process may use; at least 1 */
 uint64_t
 memory_total_bytes(void); /* memory of the machine, or the limit of our control group if that is less */
 
-/* "avx512", "avx2", "sse42" or "generic": the best that this CPU has. */
+/* Returns "avx512", "avx2", "sse42" or "generic": the best instruction set that this CPU has. */
 const char *isa_native(void);
-/* The order of instruction sets: one with a higher number includes the lower ones. -1: unknown name. */
+/* Returns the rank of an instruction set; one with a higher rank includes the lower ones. -1: unknown name.
+ */
 int isa_rank(const char *isa);
 
 /* Writes /etc/machine-id, else the boot id. It tells two agents of one machine from two machines. Returns
@@ -22,8 +23,8 @@ char *machine_id(char out[64]);
 /* Writes the processor's name; "" when it is unknown. Returns out. */
 char *machine_cpu(char out[256]);
 
-/* Display controllers and accelerators of /sys/bus/pci, usable or not: a new array of {pci, vendor, device,
- * driver, memory_bytes, usable}. NULL when memory is short. */
+/* Returns the display controllers and accelerators of /sys/bus/pci, usable or not: a new array of {pci,
+ * vendor, device, driver, memory_bytes, usable}. NULL when memory is short. */
 json_t *machine_gpus(void);
 
 #endif

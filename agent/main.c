@@ -36,9 +36,8 @@ static json_t *config_load(const char *path, struct err *err)
     json_t *document = NULL;
     if (file_read_all(path, YAML_BYTES_MAX, &text, err) == 0) {
         document = document_parse(path, buf_str(&text), text.size, err);
-        if (document == NULL) {
+        if (!document)
             err_wrap(err, "\"%s\"", path);
-        }
     }
     buf_fini(&text);
     return document;
@@ -58,7 +57,7 @@ static int join_read(const char *path, char token[JOIN_BYTES_MAX], struct err *e
     return result;
 }
 
-/* The exit status of an error, as usage says. */
+/* Returns the exit status of an error, as the usage text says. */
 static int exit_status(const struct err *err)
 {
     bool unwelcome = err->code == ERR_AUTH || err->code == ERR_DENIED || err->code == ERR_CONFLICT;
@@ -109,20 +108,20 @@ int main(int argc, char **argv)
             return 2;
         }
     }
-    if (options.home == NULL || optind < argc) {
+    if (!options.home || optind < argc) {
         fputs(usage, stderr);
         return 2;
     }
     struct err err = {0};
-    if (join_file != NULL && file_exists(join_file)) {
+    if (join_file && file_exists(join_file)) {
         if (join_read(join_file, token, &err) < 0) {
             fprintf(stderr, "motley-agent: %s\n", err.text);
             return 2;
         }
         options.join = token;
     }
-    json_t *document = config == NULL ? NULL : config_load(config, &err);
-    if (config != NULL && document == NULL) {
+    json_t *document = !config ? NULL : config_load(config, &err);
+    if (config && !document) {
         fprintf(stderr, "motley-agent: %s\n", err.text);
         return 2;
     }

@@ -32,8 +32,8 @@ struct renewer {
     struct agent_certificate certificate;
 };
 
-/* When two thirds of the certificate's lifetime are over, on the monotonic clock. A certificate of an earlier
- * release, which names no generation, is due at once. */
+/* Returns when two thirds of the certificate's lifetime are over, on the monotonic clock. A certificate of an
+ * earlier release, which names no generation, is due at once. */
 static uint64_t due_ns(const struct agent_certificate *certificate)
 {
     if (!strchr(certificate->identity + strlen("agent:"), ':'))
@@ -68,7 +68,7 @@ static void *renew_main(void *arg)
         r->err = err;
         r->certificate = r->identity.certificate;
         if (unknown != 1) { /* the first time it may be a server that is being restored */
-            ssize_t ignored = write(r->wake, &one, sizeof one);
+            ssize_t ignored = write(r->wake, &one, sizeof(one));
             (void)ignored;
         }
         if (unknown > 1)
@@ -89,7 +89,7 @@ static void result_take(evutil_socket_t fd, short what, void *arg)
     struct renewer *r = arg;
     uint64_t count;
     (void)what;
-    ssize_t ignored = read(fd, &count, sizeof count);
+    ssize_t ignored = read(fd, &count, sizeof(count));
     (void)ignored;
     pthread_mutex_lock(&r->lock);
     const struct err err = r->err;
@@ -101,7 +101,7 @@ static void result_take(evutil_socket_t fd, short what, void *arg)
 struct renewer *renewer_create(struct event_base *base, const struct agent_identity *identity, renew_fn *done,
                                void *arg, struct err *err)
 {
-    struct renewer *r = calloc(1, sizeof *r);
+    struct renewer *r = calloc(1, sizeof(*r));
     if (!r) {
         err_set(err, ERR_NOMEM, "no memory for renewing the certificate");
         return NULL;
@@ -139,7 +139,7 @@ void renewer_destroy(struct renewer *r)
         close(r->wake);
     pthread_mutex_destroy(&r->lock);
     pthread_cond_destroy(&r->changed);
-    explicit_bzero(&r->identity, sizeof r->identity);
+    explicit_bzero(&r->identity, sizeof(r->identity));
     free(r);
 }
 

@@ -21,7 +21,7 @@ struct seen {
 struct seen *seen_open(const char *path, struct err *err)
 {
     struct seen *seen = calloc(1, sizeof(*seen));
-    if (seen == NULL || file_path(seen->path, sizeof(seen->path), err, "%s", path) < 0) {
+    if (!seen || file_path(seen->path, sizeof(seen->path), err, "%s", path) < 0) {
         free(seen);
         err_set(err, ERR_NOMEM, "no memory for the list of messages seen");
         return NULL;
@@ -39,34 +39,28 @@ struct seen *seen_open(const char *path, struct err *err)
         return NULL;
     }
     /* Ids grow, so the slot behind the greatest id is the oldest. */
-    for (uint32_t i = 0; i < SEEN_MAX; i++) {
-        if (seen->ids[i] > 0 && seen->ids[i] >= seen->ids[seen->at]) {
+    for (uint32_t i = 0; i < SEEN_MAX; i++)
+        if (seen->ids[i] > 0 && seen->ids[i] >= seen->ids[seen->at])
             seen->at = i;
-        }
-    }
-    if (seen->ids[seen->at] != 0) {
+    if (seen->ids[seen->at] != 0)
         seen->at = (seen->at + 1) % SEEN_MAX;
-    }
     return seen;
 }
 
 void seen_close(struct seen *seen)
 {
-    if (seen != NULL) {
-        if (seen->fd >= 0) {
+    if (seen) {
+        if (seen->fd >= 0)
             close(seen->fd);
-        }
         free(seen);
     }
 }
 
 bool seen_has(const struct seen *seen, int64_t id)
 {
-    for (uint32_t i = 0; i < SEEN_MAX; i++) {
-        if (seen->ids[i] == id) {
+    for (uint32_t i = 0; i < SEEN_MAX; i++)
+        if (seen->ids[i] == id)
             return true;
-        }
-    }
     return false;
 }
 

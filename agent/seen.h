@@ -1,4 +1,4 @@
-/* The ids of the last SEEN_MAX messages of the scheduler that were acted upon, on disk. Thread: one. */
+/* Stores on disk the ids of the last SEEN_MAX messages of the scheduler that were acted upon. Thread: one. */
 #ifndef MOTLEY_AGENT_SEEN_H
 #define MOTLEY_AGENT_SEEN_H
 

@@ -58,21 +58,17 @@ static const struct child_events child_callbacks = {.event = child_event, .gone 
 
 static struct device_state *state_of_device(struct worker_supervisor *supervisor, const char *device)
 {
-    for (uint32_t i = 0; device != NULL && i < supervisor->state_count; i++) {
-        if (strcmp(supervisor->states[i].device->name, device) == 0) {
+    for (uint32_t i = 0; device && i < supervisor->state_count; i++)
+        if (strcmp(supervisor->states[i].device->name, device) == 0)
             return &supervisor->states[i];
-        }
-    }
     return NULL;
 }
 
 static struct device_state *state_of_child(struct worker_supervisor *supervisor, const struct child *child)
 {
-    for (uint32_t i = 0; i < supervisor->state_count; i++) {
-        if (supervisor->states[i].child == child) {
+    for (uint32_t i = 0; i < supervisor->state_count; i++)
+        if (supervisor->states[i].child == child)
             return &supervisor->states[i];
-        }
-    }
     return NULL;
 }
 
@@ -87,15 +83,13 @@ static struct journal_stream *stream_of(struct worker_supervisor *supervisor, co
 {
     char key[JOURNAL_KEY_SIZE];
     struct err err;
-    if (work->run < 0) {
+    if (work->run < 0)
         snprintf(key, sizeof(key), "node");
-    } else {
+    else
         feed_key(key, work->run, work->epoch, work->rank);
-    }
     struct journal_stream *stream = journal_stream(supervisor->journal, key, &err);
-    if (stream == NULL) {
+    if (!stream)
         trouble("journal_stream", &err);
-    }
     return stream;
 }
 
@@ -106,7 +100,7 @@ static void event_append(struct worker_supervisor *supervisor, const struct chil
 {
     struct err err;
     struct journal_stream *stream = stream_of(supervisor, work);
-    if (stream == NULL || stream->final) {
+    if (!stream || stream->final) {
         json_decref(event);
         return;
     }
@@ -117,9 +111,8 @@ static void event_append(struct worker_supervisor *supervisor, const struct chil
     } else {
         json_object_set_new(event, "request", json_integer((json_int_t)work->request));
     }
-    if (feed_event(supervisor->feed, stream, type, event, final && work->run >= 0, &err) < 0) {
+    if (feed_event(supervisor->feed, stream, type, event, final && work->run >= 0, &err) < 0)
         trouble("event_not_on_disk", &err);
-    }
     flush_wanted(supervisor->flush);
 }
 
@@ -146,34 +139,28 @@ static void child_ack(struct worker_supervisor *supervisor, struct device_state 
     const struct journal_stream *stream = stream_of(supervisor, work);
     struct err err;
     uint64_t seq = state->acked;
-    if (stream != NULL && work->run >= 0) {
+    if (stream && work->run >= 0)
         seq = stream->durable;
-    } else if (stream != NULL && stream->durable >= state->node_number) {
+    else if (stream && stream->durable >= state->node_number)
         seq = state->events_taken;
-    }
-    if (seq <= state->acked) {
+    if (seq <= state->acked)
         return;
-    }
     json_t *ack = json_pack("{s:s, s:I}", "type", "ack", "seq", (json_int_t)seq);
-    if (work->run >= 0) {
+    if (work->run >= 0)
         json_object_set_new(ack, "run", json_integer((json_int_t)work->run));
-    }
-    if (child_send(state->child, ack, &err) < 0) {
+    if (child_send(state->child, ack, &err) < 0)
         trouble("ack_not_sent", &err);
-    } else {
+    else
         state->acked = seq;
-    }
     json_decref(ack);
 }
 
 static void journal_durable(void *arg)
 {
     struct worker_supervisor *supervisor = arg;
-    for (uint32_t i = 0; i < supervisor->state_count; i++) {
-        if (supervisor->states[i].child != NULL) {
+    for (uint32_t i = 0; i < supervisor->state_count; i++)
+        if (supervisor->states[i].child)
             child_ack(supervisor, &supervisor->states[i]);
-        }
-    }
 }
 
 /* Takes an event of a worker into the journal; it is acknowledged to the worker once it is durable. A
@@ -190,7 +177,7 @@ static void child_event(void *arg, struct child *child, json_t *event)
     jr_init(&reader, event, "event", &err);
     jr_str(&reader, "type", JR_REQUIRED, 1, 32, &type);
     jr_i64(&reader, "seq", JR_REQUIRED, 1, INT64_MAX, &seq);
-    if (state == NULL || jr_finish_loose(&reader) < 0) {
+    if (!state || jr_finish_loose(&reader) < 0) {
         trouble("event_refused", &err);
         json_decref(event);
         return;
@@ -198,14 +185,14 @@ static void child_event(void *arg, struct child *child, json_t *event)
     char name[40];
     snprintf(name, sizeof(name), "%s", type);
     struct journal_stream *stream = stream_of(supervisor, work);
-    uint64_t have = work->run >= 0 ? (stream == NULL ? UINT64_MAX : stream->last) : state->events_taken;
+    uint64_t have = work->run >= 0 ? (!stream ? UINT64_MAX : stream->last) : state->events_taken;
     bool next = work->run >= 0 ? (uint64_t)seq == have + 1 : (uint64_t)seq > have;
     if (next) {
         event_append(supervisor, work, name, event, is_final(name));
         state->finished =
             state->finished || is_final(name) || (work->run < 0 && strcmp(name, "profile") == 0);
         state->events_taken = (uint64_t)seq;
-        state->node_number = stream != NULL ? stream->last : 0;
+        state->node_number = stream ? stream->last : 0;
     } else {
         json_decref(event);
         state->acked = (uint64_t)seq <= state->acked ? 0 : state->acked;
@@ -217,20 +204,17 @@ static void child_event(void *arg, struct child *child, json_t *event)
         log_event(LOG_LEVEL_WARN, "journal_full", "limit_bytes=%" PRIu64,
                   supervisor->config->journal_limit_bytes);
     }
-    if (supervisor->paused) {
+    if (supervisor->paused)
         child_pause(child, true);
-    }
 }
 
 void supervisor_acked(struct worker_supervisor *supervisor)
 {
     if (supervisor->paused && !journal_is_full(supervisor->journal)) {
         supervisor->paused = false;
-        for (uint32_t i = 0; i < supervisor->state_count; i++) {
-            if (supervisor->states[i].child != NULL) {
+        for (uint32_t i = 0; i < supervisor->state_count; i++)
+            if (supervisor->states[i].child)
                 child_pause(supervisor->states[i].child, false);
-            }
-        }
     }
 }
 
@@ -249,7 +233,7 @@ static const char *core_type(const char *isa)
 /* Writes "host", or "[v6]" for an IPv6 address. */
 static void host_text(const char *host, char *out, size_t size)
 {
-    snprintf(out, size, strchr(host, ':') != NULL ? "[%s]" : "%s", host);
+    snprintf(out, size, strchr(host, ':') ? "[%s]" : "%s", host);
 }
 
 /* Returns the message with `local`, the part that only this node knows. */
@@ -271,17 +255,17 @@ static json_t *document_make(const struct worker_supervisor *supervisor, const s
         "key", identity->key_file, "ca", identity->ca_file, "api", identity->api, "api_ca",
         strncmp(identity->api, "https", 5) == 0 ? identity->ca_file : NULL, "token", identity->token, "cache",
         cache, "cache_limit_bytes", (json_int_t)supervisor->config->cache_limit_bytes);
-    json_t *document = local == NULL ? NULL : json_copy((json_t *)(uintptr_t)message);
-    if (document == NULL || json_object_set_new(document, "local", local) < 0) {
+    json_t *document = !local ? NULL : json_copy((json_t *)(uintptr_t)message);
+    if (!document || json_object_set_new(document, "local", local) < 0) {
         json_decref(document);
         return NULL;
     }
     return document;
 }
 
-/* The host memory that a worker may use. The worker of a card may hold staging buffers and the parts of a
- * checkpoint in host memory, and the optimiser moments that the plan, if the message has one, places there.
- */
+/* Returns the host memory that a worker may use. The worker of a card may hold staging buffers and the parts
+ * of a checkpoint in host memory, and the optimiser moments that the plan, if the message has one, places
+ * there. */
 static uint64_t device_host_bytes(const struct agent_device *device, const json_t *message)
 {
     bool card = strcmp(device->kind, "cuda") == 0 || strcmp(device->kind, "hip") == 0;
@@ -295,17 +279,26 @@ static uint64_t device_host_bytes(const struct agent_device *device, const json_
 static int work_start(struct worker_supervisor *supervisor, struct device_state *state,
                       const struct child_work *work, const json_t *message, struct err *err)
 {
-    char dir[PATH_SIZE], threads[48], omp[48], isa[48], core[48], visible[80], group[4096];
+    char dir[PATH_SIZE], threads[48], omp[48], isa[48], core[48], visible[80], cache[PATH_SIZE + 32],
+        group[4096];
     const char *type = core_type(state->device->isa);
     snprintf(threads, sizeof(threads), "OPENBLAS_NUM_THREADS=1"); /* the engine divides the work itself */
     snprintf(omp, sizeof(omp), "OMP_NUM_THREADS=%u", state->device->threads);
     bool cpu = strcmp(state->device->kind, "cpu") ==
                0; /* the name of an emulated warp does not concern the CPU's kernels */
     snprintf(isa, sizeof(isa), "MOTLEY_ISA=%s", cpu ? state->device->isa : "native");
-    snprintf(core, sizeof(core), "OPENBLAS_CORETYPE%s%s", type == NULL ? "" : "=", type == NULL ? "" : type);
+    snprintf(core, sizeof(core), "OPENBLAS_CORETYPE%s%s", !type ? "" : "=", !type ? "" : type);
     const char *shown = state->device->visible;
     snprintf(visible, sizeof(visible), "CUDA_VISIBLE_DEVICES=%s", shown);
-    const char *env[] = {threads, omp, isa, core, *shown != '\0' ? visible : NULL, NULL};
+    /* The driver keeps translated kernels in the home folder of the user unless it is told otherwise, and an
+     * agent that runs as a service cannot write there. */
+    snprintf(cache, sizeof(cache), "CUDA_CACHE_PATH=%s/cuda-cache", supervisor->home);
+    const char *env[7] = {threads, omp, isa, core};
+    size_t count = 4;
+    if (strcmp(state->device->kind, "cuda") == 0 && !getenv("CUDA_CACHE_PATH"))
+        env[count++] = cache;
+    if (*shown != '\0')
+        env[count++] = visible;
     int made = work->run >= 0
                    ? file_path(dir, sizeof(dir), err, "%s/run/%" PRId64 "-%" PRId64, supervisor->home,
                                work->run, work->rank)
@@ -315,9 +308,8 @@ static int work_start(struct worker_supervisor *supervisor, struct device_state 
                     : groups_worker(supervisor->groups, (uint32_t)(state - supervisor->states),
                                     device_host_bytes(state->device, message), group, err);
     json_t *document = made < 0 ? NULL : document_make(supervisor, state, message);
-    if (document == NULL) {
+    if (!document)
         return made < 0 ? -1 : err_set(err, ERR_NOMEM, "no memory for an assignment");
-    }
     struct child_options options = {
         .program = supervisor->worker, .dir = dir, .env = env, .work = *work, .document = document};
     options.group = group[0] != '\0' ? group : NULL;
@@ -325,16 +317,14 @@ static int work_start(struct worker_supervisor *supervisor, struct device_state 
     state->events_taken = state->node_number = state->acked = 0;
     state->child = child_start(supervisor->base, &options, &child_callbacks, supervisor, err);
     json_decref(document);
-    if (state->child == NULL) {
+    if (!state->child)
         return -1;
-    }
     log_event(LOG_LEVEL_INFO, "worker_started",
               "device=%s run=%" PRId64 " epoch=%" PRId64 " rank=%" PRId64 " request=%" PRId64 " pid=%d",
               state->device->name, work->run, work->epoch, work->rank, work->request,
               (int)child_pid(state->child));
-    if (supervisor->paused) {
+    if (supervisor->paused)
         child_pause(state->child, true);
-    }
     return 0;
 }
 
@@ -360,7 +350,7 @@ static void pending_start(struct worker_supervisor *supervisor, struct device_st
     state->pending = NULL;
     struct child_work work;
     struct err err;
-    if (message != NULL && assign_fields(message, &work, &err) == 0 &&
+    if (message && assign_fields(message, &work, &err) == 0 &&
         work_start(supervisor, state, &work, message, &err) < 0) {
         failure_append(supervisor, &work, err.code, err.text);
     }
@@ -369,8 +359,7 @@ static void pending_start(struct worker_supervisor *supervisor, struct device_st
 
 static bool runs(const struct device_state *state, int64_t run, int64_t epoch)
 {
-    return state->child != NULL && child_work(state->child)->run == run &&
-           child_work(state->child)->epoch == epoch;
+    return state->child && child_work(state->child)->run == run && child_work(state->child)->epoch == epoch;
 }
 
 static void take_assign(struct worker_supervisor *supervisor, const json_t *message)
@@ -383,9 +372,9 @@ static void take_assign(struct worker_supervisor *supervisor, const json_t *mess
         return;
     }
     struct device_state *state = state_of_device(supervisor, work.device);
-    if (state == NULL || supervisor->ending) {
-        failure_append(supervisor, &work, state == NULL ? ERR_NOT_FOUND : ERR_CANCELLED,
-                       state == NULL ? "this node has no such device" : "this node's agent is stopping");
+    if (!state || supervisor->ending) {
+        failure_append(supervisor, &work, !state ? ERR_NOT_FOUND : ERR_CANCELLED,
+                       !state ? "this node has no such device" : "this node's agent is stopping");
         return;
     }
     if (work.epoch <= state->last_epoch) {
@@ -393,8 +382,8 @@ static void take_assign(struct worker_supervisor *supervisor, const json_t *mess
                   "device=%s run=%" PRId64 " epoch=%" PRId64 " last_epoch=%" PRId64, work.device, work.run,
                   work.epoch, state->last_epoch);
         feed_key(key, work.run, work.epoch, work.rank);
-        if (work.epoch == state->last_epoch && state->pending == NULL && !runs(state, work.run, work.epoch) &&
-            journal_find(supervisor->journal, key) == NULL) {
+        if (work.epoch == state->last_epoch && !state->pending && !runs(state, work.run, work.epoch) &&
+            !journal_find(supervisor->journal, key)) {
             /* Either an agent noted it and ended before it had started the worker, so nobody else will report
              * it; or it was executed, and then the journal ignores this event because its number is past. */
             failure_append(supervisor, &work, ERR_PEER, "its agent ended before the worker was started");
@@ -404,7 +393,7 @@ static void take_assign(struct worker_supervisor *supervisor, const json_t *mess
     state->last_epoch = work.epoch;
     json_decref(state->pending); /* it was never started and its epoch is superseded */
     state->pending = json_incref((json_t *)(uintptr_t)message);
-    if (state->child != NULL) {
+    if (state->child) {
         log_event(LOG_LEVEL_WARN, "worker_replaced", "device=%s run=%" PRId64, work.device,
                   child_work(state->child)->run);
         child_end(state->child, 0);
@@ -414,21 +403,21 @@ static void take_assign(struct worker_supervisor *supervisor, const json_t *mess
         json_decref(state->pending);
         state->pending = NULL;
         failure_append(supervisor, &work, err.code, err.text);
-    } else if (state->child == NULL) {
+    } else if (!state->child) {
         pending_start(supervisor, state);
     }
 }
 
-static void take_peers(struct worker_supervisor *supervisor, const json_t *message)
+/* Passes a message on to the worker of its run. */
+static void pass_on(struct worker_supervisor *supervisor, const json_t *message)
 {
     struct err err;
     int64_t run = json_integer_value(json_object_get(message, "run"));
     int64_t epoch = json_integer_value(json_object_get(message, "epoch"));
     for (uint32_t i = 0; i < supervisor->state_count; i++) {
         struct device_state *state = &supervisor->states[i];
-        if (runs(state, run, epoch) && child_send(state->child, message, &err) < 0) {
+        if (runs(state, run, epoch) && child_send(state->child, message, &err) < 0)
             trouble("message_not_passed_on", &err);
-        }
     }
 }
 
@@ -441,21 +430,18 @@ static void take_stop(struct worker_supervisor *supervisor, const json_t *messag
     for (uint32_t i = 0; i < supervisor->state_count; i++) {
         struct device_state *state = &supervisor->states[i];
         struct child_work work;
-        if (state->pending != NULL && assign_fields(state->pending, &work, &err) == 0 && work.run == run &&
+        if (state->pending && assign_fields(state->pending, &work, &err) == 0 && work.run == run &&
             work.epoch == epoch) {
             json_decref(state->pending);
             state->pending = NULL;
             failure_append(supervisor, &work, ERR_CANCELLED, "stopped before it was started");
         }
-        if (!runs(state, run, epoch)) {
+        if (!runs(state, run, epoch))
             continue;
-        }
-        if (child_send(state->child, message, &err) < 0) {
+        if (child_send(state->child, message, &err) < 0)
             trouble("message_not_passed_on", &err);
-        }
-        if (kill) {
+        if (kill)
             child_end(state->child, KILL_GRACE_MS);
-        }
     }
 }
 
@@ -474,15 +460,14 @@ static void take_profile(struct worker_supervisor *supervisor, const json_t *mes
     }
     snprintf(work.device, sizeof(work.device), "%s", device);
     struct device_state *state = state_of_device(supervisor, device);
-    if (state == NULL) {
+    if (!state)
         failure_append(supervisor, &work, ERR_NOT_FOUND, "this node has no such device");
-    } else if (state->child != NULL && child_work(state->child)->request == work.request) {
+    else if (state->child && child_work(state->child)->request == work.request)
         return; /* sent again after the agent restarted: its worker was adopted and still measures */
-    } else if (state->child != NULL || supervisor->ending) {
+    else if (state->child || supervisor->ending)
         failure_append(supervisor, &work, ERR_BUSY, "the device is busy");
-    } else if (work_start(supervisor, state, &work, message, &err) < 0) {
+    else if (work_start(supervisor, state, &work, message, &err) < 0)
         failure_append(supervisor, &work, err.code, err.text);
-    }
 }
 
 static void take_links(struct worker_supervisor *supervisor, const json_t *message)
@@ -491,13 +476,12 @@ static void take_links(struct worker_supervisor *supervisor, const json_t *messa
     const json_t *list = json_object_get(message, "to");
     size_t index;
     json_t *item;
-    json_array_foreach(list, index, item)
-    {
+    json_array_foreach (list, index, item) {
         const char *node = json_string_value(json_object_get(item, "node"));
         const char *address = json_string_value(json_object_get(item, "address"));
         struct links_result failed = {.request = request};
-        snprintf(failed.to, sizeof(failed.to), "%s", node == NULL ? "?" : node);
-        if (node == NULL || address == NULL) {
+        snprintf(failed.to, sizeof(failed.to), "%s", !node ? "?" : node);
+        if (!node || !address) {
             err_set(&failed.err, ERR_INVALID, "links.to[%zu]: node and address are required", index);
             supervisor_link(supervisor, &failed);
         } else if (links_measure(supervisor->links, request, node, address, &failed.err) < 0) {
@@ -524,8 +508,8 @@ static const struct {
     const char *type;
     void (*take)(struct worker_supervisor *supervisor, const json_t *message);
 } message_table[] = {
-    {"assign", take_assign},   {"peers", take_peers}, {"stop", take_stop},
-    {"profile", take_profile}, {"links", take_links},
+    {"assign", take_assign}, {"peers", pass_on},        {"save", pass_on},
+    {"stop", take_stop},     {"profile", take_profile}, {"links", take_links},
 };
 
 void supervisor_message(struct worker_supervisor *supervisor, const json_t *message)
@@ -534,19 +518,15 @@ void supervisor_message(struct worker_supervisor *supervisor, const json_t *mess
     const json_t *id = json_object_get(message, "id");
     struct err err;
     bool again = json_is_integer(id) && seen_has(supervisor->seen, json_integer_value(id));
-    for (size_t i = 0; !again && type != NULL && i < sizeof(message_table) / sizeof(message_table[0]); i++) {
-        if (strcmp(message_table[i].type, type) == 0) {
+    for (size_t i = 0; !again && type && i < sizeof(message_table) / sizeof(message_table[0]); i++)
+        if (strcmp(message_table[i].type, type) == 0)
             message_table[i].take(supervisor, message);
-        }
-    }
-    if (!json_is_integer(id)) {
+    if (!json_is_integer(id))
         return;
-    }
     /* The id is stored after the action. An agent that dies between the two acts again, and epochs prevent a
      * second execution. */
-    if (!again && seen_add(supervisor->seen, json_integer_value(id), &err) < 0) {
+    if (!again && seen_add(supervisor->seen, json_integer_value(id), &err) < 0)
         trouble("message_not_noted", &err);
-    }
     feed_note(supervisor->feed, "received", json_pack("{s:I}", "message", json_integer_value(id)));
 }
 
@@ -554,16 +534,21 @@ void supervisor_message(struct worker_supervisor *supervisor, const json_t *mess
 
 static void check_all_ended(struct worker_supervisor *supervisor)
 {
-    for (uint32_t i = 0; i < supervisor->state_count; i++) {
-        if (supervisor->states[i].child != NULL) {
+    for (uint32_t i = 0; i < supervisor->state_count; i++)
+        if (supervisor->states[i].child)
             return;
-        }
-    }
-    if (supervisor->ending && supervisor->ended != NULL) {
+    if (supervisor->ending && supervisor->ended) {
         void (*ended)(void *) = supervisor->ended;
         supervisor->ended = NULL;
         ended(supervisor->ended_arg);
     }
+}
+
+enum err_code supervisor_loss_code(const char *kind, const char *why)
+{
+    static const char aborted[] = "killed by signal 6 ";
+    return strcmp(kind, "hip") == 0 && strncmp(why, aborted, sizeof(aborted) - 1) == 0 ? ERR_DEVICE_FAULT
+                                                                                       : ERR_PEER;
 }
 
 /* Handles the end of a worker: gives the rank its final event and removes the folder. */
@@ -572,17 +557,18 @@ static void worker_ended(struct worker_supervisor *supervisor, const struct chil
 {
     struct err err;
     struct journal_stream *stream = stream_of(supervisor, work);
-    if (work->run >= 0 ? stream != NULL && !stream->final : !finished) {
+    if (work->run >= 0 ? stream && !stream->final : !finished) {
         char text[720];
         snprintf(text, sizeof(text), "the worker of %s was lost: %s", work->device, why);
-        failure_append(supervisor, work, ended ? ERR_CANCELLED : ERR_PEER, text);
+        const struct device_state *state = state_of_device(supervisor, work->device);
+        failure_append(supervisor, work,
+                       ended ? ERR_CANCELLED : supervisor_loss_code(!state ? "" : state->device->kind, why),
+                       text);
     }
-    if (work->run >= 0 && stream != NULL) {
+    if (work->run >= 0 && stream)
         journal_stream_close(stream);
-    }
-    if (file_remove_tree(dir, &err) < 0) {
+    if (file_remove_tree(dir, &err) < 0)
         trouble("run_folder_left", &err);
-    }
 }
 
 static void child_gone(void *arg, struct child *child, const char *why)
@@ -594,16 +580,14 @@ static void child_gone(void *arg, struct child *child, const char *why)
     snprintf(dir, sizeof(dir), "%s", child_dir(child));
     bool ended = child_was_ended(child);
     child_destroy(child);
-    bool finished = state != NULL && state->finished;
+    bool finished = state && state->finished;
     log_event(finished ? LOG_LEVEL_INFO : LOG_LEVEL_WARN, "worker_ended",
               "device=%s run=%" PRId64 " rank=%" PRId64 " how=\"%s\"", work.device, work.run, work.rank, why);
-    if (state != NULL) {
+    if (state)
         state->child = NULL;
-    }
     worker_ended(supervisor, &work, dir, finished, ended, why);
-    if (state != NULL && state->pending != NULL && !supervisor->ending) {
+    if (state && state->pending && !supervisor->ending)
         pending_start(supervisor, state);
-    }
     check_all_ended(supervisor);
 }
 
@@ -617,14 +601,12 @@ void supervisor_end(struct worker_supervisor *supervisor, uint32_t grace_ms, voi
         struct device_state *state = &supervisor->states[i];
         struct child_work work;
         struct err err;
-        if (state->pending != NULL && assign_fields(state->pending, &work, &err) == 0) {
+        if (state->pending && assign_fields(state->pending, &work, &err) == 0)
             failure_append(supervisor, &work, ERR_CANCELLED, "this node's agent is stopping");
-        }
         json_decref(state->pending);
         state->pending = NULL;
-        if (state->child != NULL) {
+        if (state->child)
             child_end(state->child, grace_ms);
-        }
     }
     check_all_ended(supervisor);
 }
@@ -632,7 +614,7 @@ void supervisor_end(struct worker_supervisor *supervisor, uint32_t grace_ms, voi
 pid_t supervisor_pid(struct worker_supervisor *supervisor, const char *device)
 {
     const struct device_state *state = state_of_device(supervisor, device);
-    return state != NULL && state->child != NULL ? child_pid(state->child) : 0;
+    return state && state->child ? child_pid(state->child) : 0;
 }
 
 json_t *supervisor_workers(const struct worker_supervisor *supervisor)
@@ -640,7 +622,7 @@ json_t *supervisor_workers(const struct worker_supervisor *supervisor)
     json_t *workers = json_array();
     for (uint32_t i = 0; i < supervisor->state_count; i++) {
         const struct device_state *state = &supervisor->states[i];
-        if (state->child != NULL && child_work(state->child)->run >= 0) {
+        if (state->child && child_work(state->child)->run >= 0) {
             const struct child_work *work = child_work(state->child);
             json_array_append_new(workers, json_pack("{s:I, s:I, s:I, s:s}", "run", (json_int_t)work->run,
                                                      "epoch", (json_int_t)work->epoch, "rank",
@@ -659,7 +641,7 @@ static void folder_adopt(struct worker_supervisor *supervisor, const char *dir)
     struct err err;
     struct child *child = child_adopt(supervisor->base, dir, &child_callbacks, supervisor, &work, &err);
     struct device_state *state = state_of_device(supervisor, work.device);
-    if (child == NULL) {
+    if (!child) {
         if (work.device[0] != '\0') {
             char tail[300];
             child_log_tail(dir, tail, sizeof(tail));
@@ -673,7 +655,7 @@ static void folder_adopt(struct worker_supervisor *supervisor, const char *dir)
         }
         return;
     }
-    if (state == NULL || state->child != NULL) {
+    if (!state || state->child) {
         log_event(LOG_LEVEL_WARN, "worker_without_device", "device=%s pid=%d", work.device,
                   (int)child_pid(child));
         child_end(child, 0);
@@ -690,19 +672,16 @@ static void folder_adopt(struct worker_supervisor *supervisor, const char *dir)
 static int folders_adopt(struct worker_supervisor *supervisor, struct err *err)
 {
     char dir[PATH_SIZE];
-    if (file_path(dir, sizeof(dir), err, "%s/run", supervisor->home) < 0 || file_mkdirs(dir, 0700, err) < 0) {
+    if (file_path(dir, sizeof(dir), err, "%s/run", supervisor->home) < 0 || file_mkdirs(dir, 0700, err) < 0)
         return -1;
-    }
     DIR *folder = opendir(dir);
-    if (folder == NULL) {
+    if (!folder)
         return err_set(err, ERR_IO, "could not open folder \"%s\"", dir);
-    }
     struct dirent *entry;
-    while ((entry = readdir(folder)) != NULL) {
+    while ((entry = readdir(folder))) {
         char path[PATH_SIZE];
-        if (entry->d_name[0] != '.' && file_path(path, sizeof(path), err, "%s/%s", dir, entry->d_name) == 0) {
+        if (entry->d_name[0] != '.' && file_path(path, sizeof(path), err, "%s/%s", dir, entry->d_name) == 0)
             folder_adopt(supervisor, path);
-        }
     }
     closedir(folder);
     return 0;
@@ -717,15 +696,14 @@ static void streams_close(struct worker_supervisor *supervisor)
         bool lives = strcmp(stream->key, "node") == 0;
         for (uint32_t i = 0; i < supervisor->state_count && !lives; i++) {
             char key[JOURNAL_KEY_SIZE];
-            if (supervisor->states[i].child != NULL) {
+            if (supervisor->states[i].child) {
                 const struct child_work *work = child_work(supervisor->states[i].child);
                 feed_key(key, work->run, work->epoch, work->rank);
                 lives = strcmp(key, stream->key) == 0;
             }
         }
-        if (!lives) {
+        if (!lives)
             journal_stream_close(stream);
-        }
     }
 }
 
@@ -733,7 +711,7 @@ struct worker_supervisor *supervisor_create(struct event_base *base, const struc
                                             struct err *err)
 {
     struct worker_supervisor *supervisor = calloc(1, sizeof(*supervisor));
-    if (supervisor == NULL) {
+    if (!supervisor) {
         err_set(err, ERR_NOMEM, "no memory for the supervisor");
         return NULL;
     }
@@ -753,9 +731,8 @@ struct worker_supervisor *supervisor_create(struct event_base *base, const struc
     }
     char path[PATH_SIZE];
     if (file_path(path, sizeof(path), err, "%s/journal/seen", options->home) < 0 ||
-        (supervisor->seen = seen_open(path, err)) == NULL ||
-        (supervisor->flush = flush_create(base, options->journal, journal_durable, supervisor, err)) ==
-            NULL) {
+        !(supervisor->seen = seen_open(path, err)) ||
+        !(supervisor->flush = flush_create(base, options->journal, journal_durable, supervisor, err))) {
         supervisor_destroy(supervisor);
         return NULL;
     }
@@ -767,18 +744,16 @@ int supervisor_connect(struct worker_supervisor *supervisor, struct feed *feed, 
 {
     supervisor->feed = feed;
     supervisor->links = links;
-    if (folders_adopt(supervisor, err) < 0) {
+    if (folders_adopt(supervisor, err) < 0)
         return -1;
-    }
     streams_close(supervisor);
     return 0;
 }
 
 void supervisor_destroy(struct worker_supervisor *supervisor)
 {
-    if (supervisor == NULL) {
+    if (!supervisor)
         return;
-    }
     for (uint32_t i = 0; i < supervisor->state_count; i++) {
         child_destroy(supervisor->states[i].child);
         json_decref(supervisor->states[i].pending);

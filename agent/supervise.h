@@ -49,11 +49,15 @@ void supervisor_acked(struct worker_supervisor *supervisor);
 /* Takes the result of a measured link. */
 void supervisor_link(struct worker_supervisor *supervisor, const struct links_result *result);
 
-/* [{run, epoch, rank, device}] of the workers that run; new. */
+/* Returns a new [{run, epoch, rank, device}] of the workers that run. */
 json_t *supervisor_workers(const struct worker_supervisor *supervisor);
 
-/* The process of the worker on a device; 0 when none runs. */
+/* Returns the process of the worker on a device; 0 when none runs. */
 pid_t supervisor_pid(struct worker_supervisor *supervisor, const char *device);
+
+/* Returns the class of a loss: `kind` is the device's, `why` how its worker ended. AMD's runtime ends the
+ * process (SIGABRT) when a kernel faults, so that is the card's fault and not the worker's. */
+enum err_code supervisor_loss_code(const char *kind, const char *why);
 
 /* Ends all workers: asks first, kills after grace_ms. 'ended' is called once none is left, possibly inside
  * this call. */

@@ -21,7 +21,7 @@ int main(int argc, char **argv)
                                             {NULL, 0, NULL, 0}};
     const char *path = NULL, *token_file = NULL;
     bool migrate = false;
-    for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
+    for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;)
         if (c == 'c')
             path = optarg;
         else if (c == 't')
@@ -30,7 +30,6 @@ int main(int argc, char **argv)
             migrate = true;
         else
             return 2;
-    }
     if (!path || optind != argc) {
         fprintf(stderr, "usage: motley-api --config FILE [--migrate [--admin-token-file PATH]]\n");
         return 2;
@@ -42,7 +41,7 @@ int main(int argc, char **argv)
         return 2;
     }
     signal(SIGPIPE, SIG_IGN);
-    int rc = migrate ? api_prepare(config, token_file, &err) : api_serve(config, &err);
+    int rc = migrate ? api_prepare(config, token_file, &err) : api_serve(config, path, &err);
     if (rc < 0)
         log_event(LOG_LEVEL_ERROR, migrate ? "api_migrate" : "api_stopped", "error=\"%s\"", err.text);
     api_config_destroy(config);

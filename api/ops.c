@@ -68,7 +68,7 @@ void ready_get(struct call *call)
 {
     struct err err = {0};
     struct timeval most = {READY_SECONDS_MAX, 0};
-    struct ready *ready = calloc(1, sizeof *ready);
+    struct ready *ready = calloc(1, sizeof(*ready));
     if (ready)
         ready->patience = event_new(call->app->base, -1, 0, patience_over, ready);
     if (!ready || !ready->patience || event_add(ready->patience, &most) < 0) {
@@ -144,11 +144,10 @@ static void write_devices(struct evbuffer *out, const json_t *devices)
     };
     const json_t *device;
     size_t i;
-    for (size_t k = 0; k < sizeof gauges / sizeof *gauges; k++) {
+    for (size_t k = 0; k < sizeof(gauges) / sizeof(*gauges); k++) {
         evbuffer_add_printf(out, "# HELP %s %s\n# TYPE %s gauge\n", gauges[k].name, gauges[k].help,
                             gauges[k].name);
-        json_array_foreach((json_t *)(uintptr_t)devices, i, device)
-        {
+        json_array_foreach ((json_t *)(uintptr_t)devices, i, device) {
             const json_t *value = json_object_get(json_object_get(device, "health"), gauges[k].key);
             if (json_is_number(value))
                 evbuffer_add_printf(out, "%s{device=\"%s\"} %.17g\n", gauges[k].name,
@@ -158,9 +157,10 @@ static void write_devices(struct evbuffer *out, const json_t *devices)
     }
     evbuffer_add_printf(out, "# HELP motley_device_drained Whether nothing new starts there.\n"
                              "# TYPE motley_device_drained gauge\n");
-    json_array_foreach((json_t *)(uintptr_t)devices, i, device) evbuffer_add_printf(
-        out, "motley_device_drained{device=\"%s\"} %d\n", json_string_value(json_object_get(device, "name")),
-        json_is_true(json_object_get(device, "drained")));
+    json_array_foreach ((json_t *)(uintptr_t)devices, i, device)
+        evbuffer_add_printf(out, "motley_device_drained{device=\"%s\"} %d\n",
+                            json_string_value(json_object_get(device, "name")),
+                            json_is_true(json_object_get(device, "drained")));
 }
 
 static void metrics_counted(void *arg, const struct err *err, json_t *doc)
@@ -177,11 +177,12 @@ static void metrics_counted(void *arg, const struct err *err, json_t *doc)
         const char *state;
         json_t *count;
         evbuffer_add_printf(out, "# HELP motley_jobs Jobs by state.\n# TYPE motley_jobs gauge\n");
-        json_object_foreach(json_object_get(doc, "jobs"), state, count) evbuffer_add_printf(
-            out, "motley_jobs{state=\"%s\"} %lld\n", state, (long long)json_integer_value(count));
+        json_object_foreach (json_object_get(doc, "jobs"), state, count)
+            evbuffer_add_printf(out, "motley_jobs{state=\"%s\"} %lld\n", state,
+                                (long long)json_integer_value(count));
         evbuffer_add_printf(out, "# HELP motley_refused_events_total Events of agents that were refused.\n"
                                  "# TYPE motley_refused_events_total counter\n");
-        json_object_foreach(json_object_get(doc, "refused"), state, count)
+        json_object_foreach (json_object_get(doc, "refused"), state, count)
             evbuffer_add_printf(out, "motley_refused_events_total{reason=\"%s\"} %lld\n", state,
                                 (long long)json_integer_value(count));
         write_devices(out, json_object_get(doc, "devices"));

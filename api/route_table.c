@@ -1,43 +1,57 @@
 /* All routes, and the way from a request's head to its handler: match, query, token, scope, body. */
 #include "api/request/route.h"
+#include "api/request/repeat.h"
 
 #include "api/people/access.h"
 #include "api/people/auth.h"
+#include "api/people/session.h"
 #include "common/clock.h"
 #include "common/digest.h"
 #include "common/json.h"
 
-#include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define PAGE "limit after"
 #define SMALL 65536
+#define SEVERAL                                                                                              \
+    "state label topics" /* query parameters that may stand several times, or hold several values */
 #define PROFILES_BYTES (16 << 20)
+#define JOB_BYTES (16 << 20) /* a specification may hold a plan */
 
 static const struct route routes[] = {
-    {HTTP_POST, "/v1/jobs", SCOPE_JOBS_WRITE, BODY_JSON, 0, "", jobs_submit},
-    {HTTP_POST, "/v1/jobs:validate", SCOPE_JOBS_READ | SCOPE_JOBS_WRITE, BODY_JSON, 0, "programs inputs",
-     jobs_validate},
-    {HTTP_GET, "/v1/jobs", SCOPE_JOBS_READ, BODY_NONE, 0, PAGE " state", jobs_list},
+    {HTTP_POST, "/v1/jobs", SCOPE_JOBS_WRITE, BODY_JSON, JOB_BYTES, "", jobs_submit},
+    {HTTP_POST, "/v1/jobs:validate", SCOPE_JOBS_READ | SCOPE_JOBS_WRITE, BODY_JSON, JOB_BYTES,
+     "programs inputs", jobs_validate},
+    {HTTP_POST, "/v1/plans", SCOPE_JOBS_READ | SCOPE_JOBS_WRITE, BODY_JSON, JOB_BYTES, "", plans_post},
+    {HTTP_GET, "/v1/jobs", SCOPE_JOBS_READ, BODY_NONE, 0, PAGE " state owner group label from to array",
+     jobs_list},
     {HTTP_GET, "/v1/jobs/{id}", SCOPE_JOBS_READ, BODY_NONE, 0, "", jobs_get},
+    {HTTP_PATCH, "/v1/jobs/{id}", SCOPE_JOBS_WRITE, BODY_JSON, SMALL, "", jobs_patch},
+    {HTTP_POST, "/v1/jobs:cancel", SCOPE_JOBS_WRITE, BODY_JSON, SMALL, "", jobs_cancel_all},
+    {HTTP_POST, "/v1/jobs:hold", SCOPE_JOBS_WRITE, BODY_JSON, SMALL, "", jobs_hold_all},
+    {HTTP_POST, "/v1/jobs:release", SCOPE_JOBS_WRITE, BODY_JSON, SMALL, "", jobs_release_all},
     {HTTP_POST, "/v1/jobs/{id}/cancel", SCOPE_JOBS_WRITE, BODY_JSON_OPTIONAL, SMALL, "", jobs_cancel},
+    {HTTP_POST, "/v1/jobs/{id}/extend", SCOPE_JOBS_WRITE, BODY_JSON, SMALL, "", jobs_extend},
     {HTTP_POST, "/v1/jobs/{id}/hold", SCOPE_JOBS_WRITE, BODY_JSON_OPTIONAL, SMALL, "", jobs_hold},
     {HTTP_POST, "/v1/jobs/{id}/release", SCOPE_JOBS_WRITE, BODY_JSON_OPTIONAL, SMALL, "", jobs_release},
     {HTTP_POST, "/v1/jobs/{id}/resume", SCOPE_JOBS_WRITE, BODY_JSON_OPTIONAL, SMALL, "", jobs_resume},
     {HTTP_POST, "/v1/jobs/{id}/share", SCOPE_JOBS_WRITE, BODY_JSON, SMALL, "", jobs_share},
-    {HTTP_GET, "/v1/jobs/{id}/metrics", SCOPE_JOBS_READ, BODY_NONE, 0, PAGE " kind", jobs_metrics},
+    {HTTP_GET, "/v1/jobs/{id}/metrics", SCOPE_JOBS_READ, BODY_NONE, 0, PAGE " kind buckets from to",
+     jobs_metrics},
     {HTTP_GET, "/v1/jobs/{id}/logs", SCOPE_JOBS_READ, BODY_NONE, 0, PAGE, jobs_logs},
     {HTTP_GET, "/v1/jobs/{id}/events", SCOPE_JOBS_READ, BODY_NONE, 0, "after type", jobs_events},
     {HTTP_GET, "/v1/jobs/{id}/plan", SCOPE_JOBS_READ, BODY_NONE, 0, "", jobs_plan},
-    {HTTP_GET, "/v1/jobs/{id}/runs", SCOPE_JOBS_READ, BODY_NONE, 0, "", jobs_runs},
+    {HTTP_GET, "/v1/jobs/{id}/runs", SCOPE_JOBS_READ, BODY_NONE, 0, PAGE, jobs_runs},
     {HTTP_GET, "/v1/jobs/{id}/trace", SCOPE_JOBS_READ, BODY_NONE, 0, "", jobs_trace},
+    {HTTP_GET, "/v1/jobs/{id}/lanes", SCOPE_JOBS_READ, BODY_NONE, 0, "step from to px", jobs_lanes},
     {HTTP_GET, "/v1/jobs/{id}/why", SCOPE_JOBS_READ, BODY_NONE, 0, "", jobs_why},
-    {HTTP_GET, "/v1/jobs/{id}/artifacts", SCOPE_JOBS_READ, BODY_NONE, 0, "", artifacts_list},
+    {HTTP_GET, "/v1/jobs/{id}/artifacts", SCOPE_JOBS_READ, BODY_NONE, 0, PAGE, artifacts_list},
     {HTTP_GET, "/v1/jobs/{id}/artifacts/{name}", SCOPE_JOBS_READ, BODY_NONE, 0, "", artifacts_get},
-    {HTTP_GET, "/v1/queue", SCOPE_JOBS_READ, BODY_NONE, 0, "", queue_get},
-    {HTTP_GET, "/v1/models", SCOPE_MODELS_READ, BODY_NONE, 0, "", models_list},
+    {HTTP_GET, "/v1/queue", SCOPE_JOBS_READ, BODY_NONE, 0, PAGE, queue_get},
+    {HTTP_GET, "/v1/events", SCOPE_JOBS_READ, BODY_NONE, 0, "topics after", events_get},
+    {HTTP_GET, "/v1/models", SCOPE_MODELS_READ, BODY_NONE, 0, PAGE, models_list},
     {HTTP_POST, "/v1/models", SCOPE_MODELS_WRITE, BODY_JSON, 0, "", models_add},
     {HTTP_GET, "/v1/models/{name}", SCOPE_MODELS_READ, BODY_NONE, 0, "", models_get},
     {HTTP_DELETE, "/v1/models/{name}", SCOPE_MODELS_WRITE, BODY_NONE, 0, "", models_remove},
@@ -46,32 +60,66 @@ static const struct route routes[] = {
     {HTTP_GET, "/v1/blobs/{sha256}", SCOPE_MODELS_READ | SCOPE_AGENT, BODY_NONE, 0, "", blobs_get},
     {HTTP_GET, "/v1/blobs/{sha256}/manifest", SCOPE_MODELS_READ | SCOPE_AGENT, BODY_NONE, 0, "",
      blobs_manifest},
-    {HTTP_GET, "/v1/nodes", SCOPE_NODES_READ, BODY_NONE, 0, "", nodes_list},
+    {HTTP_GET, "/v1/nodes", SCOPE_NODES_READ, BODY_NONE, 0, PAGE, nodes_list},
     {HTTP_DELETE, "/v1/nodes/{name}", SCOPE_NODES_WRITE, BODY_NONE, 0, "", nodes_remove},
-    {HTTP_GET, "/v1/devices", SCOPE_NODES_READ, BODY_NONE, 0, "", devices_list},
+    {HTTP_GET, "/v1/devices", SCOPE_NODES_READ, BODY_NONE, 0, PAGE, devices_list},
+    {HTTP_PATCH, "/v1/devices/{name}", SCOPE_NODES_WRITE, BODY_JSON, SMALL, "", devices_patch},
     {HTTP_POST, "/v1/devices/{name}/drain", SCOPE_NODES_WRITE, BODY_JSON_OPTIONAL, SMALL, "", devices_drain},
+    {HTTP_POST, "/v1/nodes/{name}/drain", SCOPE_NODES_WRITE, BODY_JSON_OPTIONAL, SMALL, "", devices_drain},
+    {HTTP_POST, "/v1/nodes/{name}/undrain", SCOPE_NODES_WRITE, BODY_JSON_OPTIONAL, SMALL, "",
+     devices_undrain},
     {HTTP_POST, "/v1/devices/{name}/undrain", SCOPE_NODES_WRITE, BODY_JSON_OPTIONAL, SMALL, "",
      devices_undrain},
-    {HTTP_GET, "/v1/profiles", SCOPE_NODES_READ, BODY_NONE, 0, "model", profiles_list},
+    {HTTP_GET, "/v1/profiles", SCOPE_NODES_READ, BODY_NONE, 0, PAGE " model", profiles_list},
     {HTTP_POST, "/v1/profiles", SCOPE_NODES_WRITE, BODY_JSON, PROFILES_BYTES, "visibility group",
      profiles_import},
+    {HTTP_GET, "/v1/load", SCOPE_NODES_READ, BODY_NONE, 0, PAGE " from to device by", load_get},
+    {HTTP_GET, "/v1/links", SCOPE_NODES_READ, BODY_NONE, 0, PAGE, links_list},
+    {HTTP_GET, "/v1/leases", SCOPE_NODES_READ, BODY_NONE, 0, PAGE, leases_list},
+    {HTTP_POST, "/v1/leases", SCOPE_JOBS_WRITE, BODY_JSON, SMALL, "", leases_post},
+    {HTTP_PATCH, "/v1/leases/{id}", SCOPE_JOBS_WRITE, BODY_JSON, SMALL, "", leases_patch},
+    {HTTP_DELETE, "/v1/leases/{id}", SCOPE_JOBS_WRITE, BODY_NONE, 0, "", leases_end},
     {HTTP_POST, "/v1/enroll", 0, BODY_JSON, SMALL, "", enroll_post},
     {HTTP_POST, "/v1/renew", SCOPE_AGENT, BODY_JSON, SMALL, "", renew_post},
     {HTTP_POST, "/v1/join-tokens", SCOPE_NODES_WRITE, BODY_JSON_OPTIONAL, SMALL, "", join_tokens_post},
-    {HTTP_GET, "/v1/users", SCOPE_ADMIN, BODY_NONE, 0, "", users_list},
+    {HTTP_GET, "/v1/users", SCOPE_ADMIN, BODY_NONE, 0, PAGE, users_list},
     {HTTP_PATCH, "/v1/users/{name}", SCOPE_ADMIN, BODY_JSON, SMALL, "", users_patch},
-    {HTTP_GET, "/v1/groups", SCOPES_ALL_PEOPLE, BODY_NONE, 0, "", groups_list},
+    {HTTP_GET, "/v1/groups", SCOPES_ALL_PEOPLE, BODY_NONE, 0, PAGE, groups_list},
     {HTTP_POST, "/v1/groups", SCOPE_ADMIN, BODY_JSON, SMALL, "", groups_post},
+    {HTTP_PATCH, "/v1/groups/{name}", SCOPE_ADMIN, BODY_JSON, SMALL, "", groups_patch},
     {HTTP_DELETE, "/v1/groups/{name}", SCOPE_ADMIN, BODY_NONE, 0, "", groups_remove},
-    {HTTP_GET, "/v1/tokens", SCOPES_ALL_PEOPLE, BODY_NONE, 0, "", tokens_list},
+    {HTTP_GET, "/v1/usage", SCOPE_JOBS_READ, BODY_NONE, 0, "from to by", usage_get},
+    {HTTP_GET, "/v1/shares", SCOPE_JOBS_READ, BODY_NONE, 0, "half_life", shares_get},
+    {HTTP_GET, "/v1/records", SCOPE_JOBS_READ, BODY_NONE, 0, "from to", records_get},
+    {HTTP_GET, "/v1/arrivals", SCOPE_JOBS_READ, BODY_NONE, 0, "from to " PAGE, arrivals_list},
+    {HTTP_GET, "/v1/tokens", SCOPES_ALL_PEOPLE, BODY_NONE, 0, PAGE, tokens_list},
     {HTTP_POST, "/v1/tokens", SCOPES_ALL_PEOPLE, BODY_JSON, SMALL, "", tokens_post},
     {HTTP_DELETE, "/v1/tokens/{id}", SCOPES_ALL_PEOPLE, BODY_NONE, 0, "", tokens_revoke},
+    {HTTP_POST, "/v1/session", 0, BODY_JSON, SMALL, "", session_post},
+    {HTTP_DELETE, "/v1/session", SCOPES_ALL_PEOPLE, BODY_NONE, 0, "", session_delete},
+    {HTTP_POST, "/v1/session-codes", SCOPES_ALL_PEOPLE, BODY_JSON_OPTIONAL, SMALL, "", session_codes_post},
     {HTTP_GET, "/v1/whoami", SCOPES_ALL_PEOPLE | SCOPE_AGENT, BODY_NONE, 0, "", whoami_get},
     {HTTP_GET, "/v1/audit", SCOPE_ADMIN, BODY_NONE, 0, PAGE, audit_list},
     {HTTP_GET, "/v1/openapi.yaml", 0, BODY_NONE, 0, "", openapi_get},
     {HTTP_GET, "/healthz", 0, BODY_NONE, 0, "", health_get},
     {HTTP_GET, "/readyz", 0, BODY_NONE, 0, "", ready_get},
     {HTTP_GET, "/metrics", 0, BODY_NONE, 0, "", metrics_get},
+    {.pattern = NULL},
+};
+
+/* The page, which is for people and not of the interface that openapi.yaml describes. A query is the page's
+ * own. */
+static const struct route pages[] = {
+    {HTTP_GET, "/", 0, BODY_NONE, 0, NULL, page_get},
+    {HTTP_GET, "/queue", 0, BODY_NONE, 0, NULL, page_get},
+    {HTTP_GET, "/cluster", 0, BODY_NONE, 0, NULL, page_get},
+    {HTTP_GET, "/jobs", 0, BODY_NONE, 0, NULL, page_get},
+    {HTTP_GET, "/jobs/{id}", 0, BODY_NONE, 0, NULL, page_get},
+    {HTTP_GET, "/jobs/{id}/lanes", 0, BODY_NONE, 0, NULL, page_get},
+    {HTTP_GET, "/jobs/{id}/why", 0, BODY_NONE, 0, NULL, page_get},
+    {HTTP_GET, "/plan", 0, BODY_NONE, 0, NULL, page_get},
+    {HTTP_GET, "/me", 0, BODY_NONE, 0, NULL, page_get},
+    {HTTP_GET, "/web/{hash}/{name}", 0, BODY_NONE, 0, NULL, web_get},
     {.pattern = NULL},
 };
 
@@ -103,7 +151,7 @@ bool route_match(const char *pattern, const char *path, char params[CALL_PARAMS_
             count++;
         } else {
             char plain[64];
-            if (httpd_decode(path, s, false, plain, sizeof plain) < 0 || strlen(plain) != p ||
+            if (httpd_decode(path, s, false, plain, sizeof(plain)) < 0 || strlen(plain) != p ||
                 strncmp(pattern, plain, p) != 0)
                 return false;
         }
@@ -136,6 +184,21 @@ static bool word_in(const char *list, const char *word)
     return false;
 }
 
+/* Adds another value to a parameter that may stand several times: "a,b". -1: the call was answered. */
+static int add_value(struct call *call, unsigned index, char *value)
+{
+    size_t had = strlen(call->query[index].value), size = strlen(value);
+    char *both = realloc(call->query[index].value, had + size + 2);
+    if (both) {
+        both[had] = ',';
+        memcpy(both + had + 1, value, size + 1);
+        call->query[index].value = both;
+    } else
+        call_problem(call, 503, "no-memory", NULL, "out of memory for a query");
+    free(value);
+    return both ? 0 : -1;
+}
+
 /* Takes one "name=value" of the query string. -1: the call was answered. */
 static int take_parameter(struct call *call, const char *text, size_t size)
 {
@@ -143,7 +206,7 @@ static int take_parameter(struct call *call, const char *text, size_t size)
     const char *equals = memchr(text, '=', size);
     size_t name_size = equals ? (size_t)(equals - text) : size;
     size_t value_size = equals ? size - name_size - 1 : 0;
-    if (httpd_decode(text, name_size, true, name, sizeof name) < 0 || !word_in(call->route->query, name)) {
+    if (httpd_decode(text, name_size, true, name, sizeof(name)) < 0 || !word_in(call->route->query, name)) {
         call_problem(
             call, 400, "invalid", NULL, "the query has an unknown parameter \"%.*s\"; known here: %s",
             (int)(name_size > 40 ? 40 : name_size), text, *call->route->query ? call->route->query : "none");
@@ -153,13 +216,16 @@ static int take_parameter(struct call *call, const char *text, size_t size)
     bool good = value &&
                 httpd_decode(equals ? equals + 1 : "", value_size, true, value, value_size + 1) == 0 &&
                 is_utf8(value);
+    for (unsigned i = 0; good && i < call->query_count; i++)
+        if (strcmp(call->query[i].name, name) == 0 && word_in(SEVERAL, name))
+            return add_value(call, i, value);
     if (!good || call_query(call, name) || call->query_count == CALL_QUERY_MAX) {
         free(value);
         call_problem(call, 400, "invalid", NULL, "%s: %s", name,
                      good ? "it stands twice in the query" : "it is not percent-encoded UTF-8");
         return -1;
     }
-    snprintf(call->query[call->query_count].name, sizeof call->query[0].name, "%s", name);
+    snprintf(call->query[call->query_count].name, sizeof(call->query[0].name), "%s", name);
     call->query[call->query_count++].value = value;
     return 0;
 }
@@ -210,16 +276,6 @@ static void call_accept(struct call *call)
     httpd_accept_body(call->request, most);
 }
 
-/* Formats the client's address; an IPv4 address without its IPv6 prefix. */
-static void name_address(const struct httpd_request *request, char text[PRINCIPAL_ADDRESS_BYTES])
-{
-    uint8_t address[16];
-    httpd_request_address(request, address);
-    bool v4 = memcmp(address, "\0\0\0\0\0\0\0\0\0\0\xff\xff", 12) == 0;
-    if (!inet_ntop(v4 ? AF_INET : AF_INET6, v4 ? address + 12 : address, text, PRINCIPAL_ADDRESS_BYTES))
-        text[0] = '\0';
-}
-
 static void identified(void *arg, const struct err *err, const struct principal *principal)
 {
     struct call *call = arg;
@@ -232,24 +288,37 @@ static void identified(void *arg, const struct err *err, const struct principal 
         call_fail(call, &denied);
     } else {
         call->principal = *principal;
-        name_address(call->request, call->principal.address);
+        call_address(call, call->principal.address);
         call_accept(call);
     }
 }
 
 static void authenticate(struct call *call)
 {
-    const char *value = httpd_head_get(httpd_request_head(call->request), "authorization");
-    if (!value || strncasecmp(value, "Bearer ", 7) != 0) {
+    const struct httpd_head *head = httpd_request_head(call->request);
+    const char *value = httpd_head_get(head, "authorization");
+    char cookie[SESSION_TOKEN_BYTES];
+    struct err err = {0};
+    bool session = !value && session_token(call, cookie);
+    if (!session && (!value || strncasecmp(value, "Bearer ", 7) != 0)) {
         call_problem(call, 401, "unauthenticated", NULL,
                      "there is no token: send \"Authorization: Bearer TOKEN\"");
         return;
     }
-    while (*value && *value != ' ')
-        value++;
-    while (*value == ' ')
-        value++;
-    struct err err = {0};
+    if (session) /* what is refused from here on says that the browser is to forget it */
+        session_cookie(call, "", 0, call->session_end);
+    if (session && session_guard(call, head->method != HTTP_GET && head->method != HTTP_HEAD, &err) < 0) {
+        call_fail(call, &err);
+        return;
+    }
+    if (session) {
+        value = cookie;
+    } else {
+        while (*value && *value != ' ')
+            value++;
+        while (*value == ' ')
+            value++;
+    }
     if (digest_sha256(value, strlen(value), call->token_hash, &err) < 0)
         call_fail(call, &err);
     else
@@ -268,22 +337,28 @@ static void answer_no_route(struct call *call, const char *allowed)
         call_problem(call, 404, "not-found", NULL, "there is nothing at %.200s", head->path);
         return;
     }
-    json_t *document =
-        json_pack("{s:s, s:s, s:i, s:o, s:s}", "type", "about:blank", "title", "Method not allowed", "status",
-                  405, "detail", json_sprintf("%.40s is not allowed here; %s is", head->method_name, allowed),
-                  "code", "invalid");
-    char *text = document ? json_dumps(document, JSON_COMPACT) : NULL;
-    struct httpd_field fields[] = {{"Allow", allowed}, {NULL, NULL}};
-    call_count(call, 405);
-    httpd_reply(call->request, 405, "application/problem+json", fields, text ? text : "{}",
-                text ? strlen(text) : 2);
-    free(text);
-    json_decref(document);
+    call->allowed = allowed;
+    call_problem(call, 405, "invalid", NULL, "%.40s is not allowed here; %s is", head->method_name, allowed);
+}
+
+/* Gives the request the id that its client or a proxy chose, when it is 1 to 64 of the characters that a URN
+ * takes; else a new one. */
+static void give_id(struct httpd_request *request)
+{
+    static const char good[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
+    const char *given = httpd_head_get(httpd_request_head(request), "x-request-id");
+    char made[HTTPD_ID_BYTES] = "";
+    struct err ignored = {0};
+    if (!given || !*given || strlen(given) >= HTTPD_ID_BYTES || strspn(given, good) != strlen(given)) {
+        random_hex(made, 12, &ignored);
+        given = made;
+    }
+    httpd_request_set_id(request, given);
 }
 
 static struct call *call_create(struct app *app, struct httpd_request *request)
 {
-    struct call *call = calloc(1, sizeof *call);
+    struct call *call = calloc(1, sizeof(*call));
     if (!call) {
         httpd_reply(request, 503, NULL, NULL, NULL, 0);
         return NULL;
@@ -292,8 +367,27 @@ static struct call *call_create(struct app *app, struct httpd_request *request)
     call->app = app;
     call->request = request;
     call->started_ns = clock_mono_ns();
+    give_id(request);
     httpd_request_set_data(request, call, call_free);
     return call;
+}
+
+/* Finds the request's route in a table. Returns whether the path is one of the table's; the methods that it
+ * has are added to `allowed` when the request's is none of them. */
+static bool find_route(struct call *call, const struct route *table, char *allowed, size_t size, bool *bad)
+{
+    const struct httpd_head *head = httpd_request_head(call->request);
+    for (const struct route *route = table; route->pattern; route++) {
+        if (!route_match(route->pattern, head->path, call->params, bad))
+            continue;
+        if (method_fits(route->method, head->method)) {
+            call->route = route;
+            return true;
+        }
+        snprintf(allowed + strlen(allowed), size - strlen(allowed), "%s%s%s", *allowed ? ", " : "",
+                 httpd_method_name(route->method), route->method == HTTP_GET ? ", HEAD" : "");
+    }
+    return *allowed != '\0';
 }
 
 static void on_head(struct httpd_request *request, void *arg)
@@ -301,19 +395,10 @@ static void on_head(struct httpd_request *request, void *arg)
     struct call *call = call_create(arg, request);
     if (!call)
         return;
-    const struct httpd_head *head = httpd_request_head(request);
     char allowed[64] = "";
     bool bad = false;
-    for (const struct route *route = routes; route->pattern; route++) {
-        if (!route_match(route->pattern, head->path, call->params, &bad))
-            continue;
-        if (method_fits(route->method, head->method)) {
-            call->route = route;
-            break;
-        }
-        snprintf(allowed + strlen(allowed), sizeof allowed - strlen(allowed), "%s%s%s", *allowed ? ", " : "",
-                 httpd_method_name(route->method), route->method == HTTP_GET ? ", HEAD" : "");
-    }
+    if (!find_route(call, routes, allowed, sizeof(allowed), &bad))
+        find_route(call, pages, allowed, sizeof(allowed), &bad);
     if (!call->route) {
         answer_no_route(call, allowed);
         return;
@@ -323,7 +408,7 @@ static void on_head(struct httpd_request *request, void *arg)
                      "the path holds what is no percent-encoded UTF-8, or is too long");
         return;
     }
-    if (take_query(call) < 0)
+    if (call->route->query && take_query(call) < 0)
         return;
     if (call->route->scope)
         authenticate(call);
@@ -352,7 +437,7 @@ static void on_ready(struct httpd_request *request, void *arg)
             }
         }
     }
-    call->route->handle(call);
+    repeat_begin(call);
 }
 
 static void on_malformed(struct httpd_request *request, int status, const char *why, void *arg)

@@ -10,6 +10,7 @@
 #include "api/request/dataset.h"
 #include "api/blobs/known.h"
 #include "api/request/route.h"
+#include "api/jobs/plans.h"
 #include "api/jobs/stream.h"
 #include "api/blobs/sweep.h"
 #include "api/http/wrong.h"
@@ -37,7 +38,9 @@ enum {
 struct serve {
     struct app app;
     char parser_path[4096];
-    struct event *term, *interrupt, *timer;
+    struct event *term, *interrupt, *hangup, *timer;
+    struct api_config *config;
+    const char *path;     /* of the configuration's file */
     uint64_t deadline_ns; /* end of the time for stopping */
     bool ready;
     struct err last; /* the last error of the database while it was away */
@@ -81,9 +84,9 @@ static int create_parser(struct serve *serve, struct err *err)
                                   .seconds = config->parser.seconds};
     int rc = 0;
     if (config->parser.program)
-        rc = file_path(serve->parser_path, sizeof serve->parser_path, err, "%s", config->parser.program);
+        rc = file_path(serve->parser_path, sizeof(serve->parser_path), err, "%s", config->parser.program);
     else
-        rc = process_sibling("motley-parse", serve->parser_path, sizeof serve->parser_path, err);
+        rc = process_sibling("motley-parse", serve->parser_path, sizeof(serve->parser_path), err);
     if (rc == 0)
         rc = parse_ask(&app->parser, &ready, NULL, NULL, &answer, err);
     json_decref(answer);
@@ -110,10 +113,12 @@ static int create_parts(struct serve *serve, struct err *err)
     app->auth = auth_create(app->store, err);
     app->wrong = app->auth ? wrong_create(err) : NULL;
     if (!app->wrong || datasets_create(app, &app->datasets, err) < 0 ||
-        submits_create(app, &app->submits, err) < 0)
+        submits_create(app, &app->submits, err) < 0 || plans_create(app, &app->plans, err) < 0)
         return -1;
     app->sweep = sweep_create(app, err);
-    return app->sweep ? followers_create(app, &app->followers, err) : -1;
+    if (!app->sweep || followers_create(app, &app->followers, err) < 0)
+        return -1;
+    return feed_create(app, &app->feed, err);
 }
 
 static int write_address(const struct serve *serve, struct err *err)
@@ -121,7 +126,7 @@ static int write_address(const struct serve *serve, struct err *err)
     const struct api_config *config = serve->app.config;
     char text[300];
     bool v6 = strchr(config->host, ':') != NULL;
-    int n = snprintf(text, sizeof text, "%s%s%s:%u\n", v6 ? "[" : "", config->host, v6 ? "]" : "",
+    int n = snprintf(text, sizeof(text), "%s%s%s:%u\n", v6 ? "[" : "", config->host, v6 ? "]" : "",
                      httpd_server_port(serve->app.server));
     log_event(LOG_LEVEL_INFO, "api_listening", "address=%.*s tls=%s", n - 1, text,
               config->has_tls ? "yes" : "no");
@@ -192,6 +197,18 @@ static void on_signal(evutil_socket_t fd, short what, void *arg)
     event_base_loopbreak(serve->app.base);
 }
 
+/* SIGHUP: takes over what has changed in the configuration's file, or says why nothing is. */
+static void on_hangup(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd, (void)what;
+    struct serve *serve = arg;
+    struct err err = {0};
+    if (api_config_reload(serve->path, serve->config, &err) < 0)
+        log_event(LOG_LEVEL_ERROR, "config_refused", "why=\"%s\"", err.text);
+    else
+        log_event(LOG_LEVEL_INFO, "config_reloaded", "file=%s", serve->path);
+}
+
 static void on_timer(evutil_socket_t fd, short what, void *arg)
 {
     (void)fd, (void)what, (void)arg; /* only wakes the loop, so that drain() checks its deadline */
@@ -215,11 +232,14 @@ static void destroy_parts(struct serve *serve)
     struct app *app = &serve->app;
     if (app->pool)
         pool_stop(app->pool);
+    plans_stop(app->plans);
     store_destroy(app->store);
     sweep_destroy(app->sweep);
     followers_destroy(app->followers);
+    feed_destroy(app->feed);
     httpd_server_destroy(app->server);
     submits_destroy(app->submits);
+    plans_destroy(app->plans);
     datasets_destroy(app->datasets);
     wrong_destroy(app->wrong);
     auth_destroy(app->auth);
@@ -231,6 +251,8 @@ static void destroy_parts(struct serve *serve)
         event_free(serve->term);
     if (serve->interrupt)
         event_free(serve->interrupt);
+    if (serve->hangup)
+        event_free(serve->hangup);
     if (serve->timer)
         event_free(serve->timer);
     if (app->base)
@@ -275,15 +297,16 @@ static int begin_listening(struct serve *serve, struct err *err)
     return app->server ? write_address(serve, err) : -1;
 }
 
-int api_serve(const struct api_config *config, struct err *err)
+int api_serve(struct api_config *config, const char *path, struct err *err)
 {
-    struct serve serve = {.app = {.config = config}};
+    struct serve serve = {.app = {.config = config}, .config = config, .path = path};
     int rc = create_parts(&serve, err);
     if (rc == 0) {
         serve.term = evsignal_new(serve.app.base, SIGTERM, on_signal, &serve);
         serve.interrupt = evsignal_new(serve.app.base, SIGINT, on_signal, &serve);
-        if (!serve.term || !serve.interrupt || event_add(serve.term, NULL) < 0 ||
-            event_add(serve.interrupt, NULL) < 0)
+        serve.hangup = evsignal_new(serve.app.base, SIGHUP, on_hangup, &serve);
+        if (!serve.term || !serve.interrupt || !serve.hangup || event_add(serve.term, NULL) < 0 ||
+            event_add(serve.interrupt, NULL) < 0 || event_add(serve.hangup, NULL) < 0)
             rc = err_set(err, ERR_NOMEM, "out of memory for signals");
     }
     umask(077);

@@ -4,9 +4,11 @@
 
 #include "api/request/config.h"
 
-/* Serves until SIGTERM or SIGINT, then answers the requests under way (for at most 5 s) and returns 0.
+/* `path` is the configuration's file, which SIGHUP has read again (api_config_reload).
+ *
+ * Serves until SIGTERM or SIGINT, then answers the requests under way (for at most 5 s) and returns 0.
  * Returns -1 when it cannot begin: the database did not answer within start_seconds, or a port, folder or
  * file cannot be used. Logs its start and its end. */
-int api_serve(const struct api_config *config, struct err *err);
+int api_serve(struct api_config *config, const char *path, struct err *err);
 
 #endif

@@ -66,12 +66,12 @@ static void lane_fill(struct load *load, struct lane *lane)
 {
     char body[1024];
     int size = snprintf(
-        body, sizeof body,
+        body, sizeof(body),
         "{\"name\":\"bench-%llu\",\"model\":\"bench\",\"data\":{\"train\":\"%s\",\"format\":\"tokens\"},"
         "\"train\":{\"batch_rows\":2,\"steps\":3,\"learning_rate\":1e-3}}",
         (unsigned long long)load->next++, load->train);
     lane->request_bytes =
-        (size_t)snprintf(lane->request, sizeof lane->request,
+        (size_t)snprintf(lane->request, sizeof(lane->request),
                          "POST /v1/jobs HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer %s\r\n"
                          "Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
                          load->token, size, body);
@@ -93,7 +93,7 @@ static void lane_send(struct lane *lane)
 /* Reads from the connection; true when the answer is complete. */
 static bool lane_read(struct lane *lane)
 {
-    ssize_t n = recv(lane->fd, lane->answer + lane->got, sizeof lane->answer - 1 - lane->got, MSG_DONTWAIT);
+    ssize_t n = recv(lane->fd, lane->answer + lane->got, sizeof(lane->answer) - 1 - lane->got, MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
         return false;
     if (n <= 0)
@@ -116,9 +116,9 @@ static int dial(const struct load *load)
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(load->port)};
     inet_pton(AF_INET, load->host, &address.sin_addr);
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
-    if (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof address) < 0)
+    if (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0)
         stop("connect", strerror(errno));
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
     return fd;
 }
 
@@ -173,7 +173,7 @@ static int compare(const void *a, const void *b)
 
 static double percentile_ms(uint32_t *values, size_t count, double share)
 {
-    qsort(values, count, sizeof *values, compare);
+    qsort(values, count, sizeof(*values), compare);
     return count ? values[(size_t)((double)(count - 1) * share)] * 1e-3 : 0;
 }
 
@@ -201,19 +201,20 @@ static void service_start(struct bench_service *service, struct load *load, char
     char text[1024], token_file[160], log[160];
     test_dir_make(&service->dir);
     test_postgres_start(&service->postgres, service->dir.path);
-    snprintf(service->address_file, sizeof service->address_file, "%s/address", service->dir.path);
-    snprintf(service->config, sizeof service->config, "%s/api.json", service->dir.path);
-    snprintf(token_file, sizeof token_file, "%s/token", service->dir.path);
-    snprintf(log, sizeof log, "%s/api.log", service->dir.path);
+    snprintf(service->address_file, sizeof(service->address_file), "%s/address", service->dir.path);
+    snprintf(service->config, sizeof(service->config), "%s/api.json", service->dir.path);
+    snprintf(token_file, sizeof(token_file), "%s/token", service->dir.path);
+    snprintf(log, sizeof(log), "%s/api.log", service->dir.path);
     int n =
-        snprintf(text, sizeof text,
+        snprintf(text, sizeof(text),
                  "{\"listen\": \"127.0.0.1:0\", \"address_file\": \"%s\", \"postgres\": \"%s\", \"blobs\": "
                  "\"%s/blobs\"}",
                  service->address_file, service->postgres.conninfo, service->dir.path);
     check(file_write_atomic(service->config, text, (size_t)n, 0600, &err), "configuration", &err);
     check(random_hex(load->token, 32, &err), "token", &err);
     check(file_write_atomic(token_file, load->token, 64, 0600, &err), "token", &err);
-    check(process_sibling("motley-api", service->program, sizeof service->program, &err), "motley-api", &err);
+    check(process_sibling("motley-api", service->program, sizeof(service->program), &err), "motley-api",
+          &err);
     const char *migrate[] = {service->program, "--config", service->config, "--migrate", "--admin-token-file",
                              token_file,       NULL};
     int status = 0;
@@ -251,11 +252,11 @@ static void prepare(struct load *load, struct http *http, const char *model)
     check(http_json(http, "POST", "/v1/models", body, 30000, NULL, &err), "model", &err);
     json_decref(body);
     free(real);
-    check(digest_sha256_hex(rows, sizeof rows - 1, hex, &err), "rows", &err);
-    snprintf(path, sizeof path, "/v1/blobs/%s", hex);
-    struct http_request put = {.method = "PUT", .path = path, .body = rows, .body_bytes = sizeof rows - 1};
+    check(digest_sha256_hex(rows, sizeof(rows) - 1, hex, &err), "rows", &err);
+    snprintf(path, sizeof(path), "/v1/blobs/%s", hex);
+    struct http_request put = {.method = "PUT", .path = path, .body = rows, .body_bytes = sizeof(rows) - 1};
     check(http_perform(http, &put, NULL, &err), "rows", &err);
-    snprintf(load->train, sizeof load->train, "sha256:%s", hex);
+    snprintf(load->train, sizeof(load->train), "sha256:%s", hex);
 }
 
 static double pages_ms(struct http *http, uint64_t jobs)
@@ -264,7 +265,7 @@ static double pages_ms(struct http *http, uint64_t jobs)
     struct err err = {0};
     char path[96];
     for (int i = 0; i < PAGES; i++) {
-        snprintf(path, sizeof path, "/v1/jobs?limit=50&after=%llu",
+        snprintf(path, sizeof(path), "/v1/jobs?limit=50&after=%llu",
                  (unsigned long long)(1 + jobs * (uint64_t)(i + 1) / PAGES));
         json_t *page = NULL;
         uint64_t begun = clock_mono_ns();
@@ -281,14 +282,14 @@ int main(int argc, char **argv)
 {
     double seconds = argc > 1 ? strtod(argv[1], NULL) : 10;
     const char *model = argc > 2 ? argv[2] : "tests/data/golden/llama";
-    struct load *load = calloc(1, sizeof *load);
-    struct bench_service *service = calloc(1, sizeof *service);
+    struct load *load = calloc(1, sizeof(*load));
+    struct bench_service *service = calloc(1, sizeof(*service));
     char address[64], url[96];
     struct err err = {0};
-    if (!load || !service || !(load->latency_us = malloc(LATENCIES_MAX * sizeof *load->latency_us)))
+    if (!load || !service || !(load->latency_us = malloc(LATENCIES_MAX * sizeof(*load->latency_us))))
         stop("memory", "none left");
     service_start(service, load, address);
-    snprintf(url, sizeof url, "http://%s", address);
+    snprintf(url, sizeof(url), "http://%s", address);
     struct http_options options = {.url = url, .bearer = load->token};
     struct http *http = http_create(&options, &err);
     check(http ? 0 : -1, "client", &err);

@@ -35,11 +35,11 @@ struct folder {
     uint32_t shards, layers;
 };
 
-/* The path of a file in the folder; valid until the next call. */
+/* Returns the path of a file in the folder; it is valid until the next call. */
 static const char *path_of(const struct folder *folder, const char *name)
 {
     static char path[4100];
-    snprintf(path, sizeof path, "%s/%s", folder->path, name);
+    snprintf(path, sizeof(path), "%s/%s", folder->path, name);
     return path;
 }
 
@@ -70,7 +70,7 @@ static int add_item(const struct block_tensor *tensor, void *argument)
     if (shard->count == TENSORS_MAX)
         return -1;
     struct safetensors_item *item = &shard->items[shard->count];
-    snprintf(shard->names[shard->count], sizeof shard->names[0], "%s", tensor->name);
+    snprintf(shard->names[shard->count], sizeof(shard->names[0]), "%s", tensor->name);
     *item = (struct safetensors_item){.name = shard->names[shard->count++],
                                       .type = TENSOR_BF16,
                                       .rank = tensor->rank,
@@ -98,7 +98,7 @@ static void model_shape(struct model_config *config, uint32_t layers)
 static int config_write(const struct folder *folder, const struct model_config *c)
 {
     FILE *file = fopen(path_of(folder, "config.json"), "w");
-    if (file == NULL)
+    if (!file)
         return -1;
     fprintf(
         file,
@@ -131,11 +131,11 @@ static int folder_write(struct folder *folder, struct err *err)
     struct model_config config;
     const char *where = getenv("TMPDIR");
     model_shape(&config, folder->layers);
-    snprintf(folder->path, sizeof folder->path, "%s/motley-load.XXXXXX", where == NULL ? "/tmp" : where);
-    if (mkdtemp(folder->path) == NULL || config_write(folder, &config) != 0)
+    snprintf(folder->path, sizeof(folder->path), "%s/motley-load.XXXXXX", !where ? "/tmp" : where);
+    if (!mkdtemp(folder->path) || config_write(folder, &config) != 0)
         return err_set(err, ERR_IO, "could not write %s", folder->path);
     FILE *index = fopen(path_of(folder, index_name), "w");
-    if (index == NULL)
+    if (!index)
         return err_set(err, ERR_IO, "could not write %s", index_name);
     fprintf(index, "{\"weight_map\": {");
     int status = 0;
@@ -160,16 +160,16 @@ static void folder_remove(const struct folder *folder)
     rmdir(folder->path);
 }
 
-/* A line of /proc/self/status in bytes. Writing 5 to clear_refs resets "VmHWM:". */
+/* Returns a figure of /proc/self/status in bytes. Writing 5 to clear_refs resets "VmHWM:". */
 static uint64_t status_bytes(const char *name)
 {
     char line[256];
     unsigned long long kib = 0;
     FILE *file = fopen("/proc/self/status", "r");
-    while (file != NULL && fgets(line, sizeof line, file) != NULL)
+    while (file && fgets(line, sizeof(line), file))
         if (strncmp(line, name, strlen(name)) == 0)
             sscanf(line + strlen(name), "%llu", &kib);
-    if (file != NULL)
+    if (file)
         fclose(file);
     return kib * 1024;
 }
@@ -177,7 +177,7 @@ static uint64_t status_bytes(const char *name)
 static void peak_reset(void)
 {
     FILE *file = fopen("/proc/self/clear_refs", "w");
-    if (file != NULL) {
+    if (file) {
         fputs("5", file);
         fclose(file);
     }
@@ -199,7 +199,7 @@ static enum layer_base base_of(const char *name)
                                        : LAYER_BASE_F32;
 }
 
-/* Bytes of the file that the blocks need. */
+/* Returns the bytes of the file that the blocks need. */
 static uint64_t bytes_of(const struct model *model, uint32_t begin, uint32_t end, struct err *err)
 {
     struct model_range *ranges;
@@ -213,7 +213,7 @@ static uint64_t bytes_of(const struct model *model, uint32_t begin, uint32_t end
     return bytes;
 }
 
-/* Seconds that the system needs to hand out as much memory as the stage will have. */
+/* Returns the seconds that the system needs to hand out as much memory as the stage will have. */
 static double touch_seconds(struct device *device, const struct stage_options *options, struct err *err)
 {
     struct stage_memory memory;

@@ -39,9 +39,7 @@ static int random_read(void *context, const char *name, uint64_t begin, uint64_t
                        struct err *err)
 {
     const struct model_config *config = context;
-    uint64_t columns = strstr(name, "norm") != NULL        ? 1
-                       : strstr(name, "down_proj") != NULL ? config->ffn
-                                                           : config->hidden;
+    uint64_t columns = strstr(name, "norm") ? 1 : strstr(name, "down_proj") ? config->ffn : config->hidden;
     struct rand_stream stream;
     (void)err;
     for (uint64_t row = begin; row < end; row++) {

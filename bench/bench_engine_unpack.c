@@ -36,7 +36,7 @@ static int fail(const struct err *err)
     return 1;
 }
 
-/* CPU time of all threads, because others may use the machine, too. */
+/* Returns the CPU time of all threads, because others may use the machine, too. */
 static uint64_t cpu_ns(void)
 {
     struct timespec now;
@@ -53,12 +53,12 @@ static int compare(const void *a, const void *b)
 
 static void print(const char *what, double *seconds, double bytes)
 {
-    qsort(seconds, RUNS, sizeof *seconds, compare);
+    qsort(seconds, RUNS, sizeof(*seconds), compare);
     printf("%-24s %7.2f GB/s of fp32 (spread %.0f %%)\n", what, bytes / seconds[RUNS / 2] * 1e-9,
            100 * (seconds[RUNS - 1] - seconds[0]) / seconds[RUNS / 2]);
 }
 
-/* A new operand with `bytes` random bytes, or zeros. */
+/* Makes an operand with `bytes` random bytes, or zeros. */
 static int operand_make(struct device *device, uint64_t bytes, enum dtype dtype, bool random,
                         struct operand *out, struct err *err)
 {
@@ -67,7 +67,7 @@ static int operand_make(struct device *device, uint64_t bytes, enum dtype dtype,
         return -1;
     *out = (struct operand){.buffer = buffer, .dtype = dtype};
     uint32_t *values = calloc(bytes / 4 + 1, 4);
-    if (values == NULL)
+    if (!values)
         return err_set(err, ERR_NOMEM, "out of memory");
     struct rand_stream stream;
     rand_stream_init(&stream, 1, 1);
@@ -100,7 +100,7 @@ static int unpack_time(struct device *device, enum pack_kind pack, uint64_t coun
                 return -1;
         seconds[run] = (double)(cpu_ns() - begin) * 1e-9 / (double)times;
     }
-    snprintf(what, sizeof what, "%s, %llu Ki", names[pack], (unsigned long long)count >> 10);
+    snprintf(what, sizeof(what), "%s, %llu Ki", names[pack], (unsigned long long)count >> 10);
     print(what, seconds, 4.0 * (double)count);
     buffer_destroy(o->x.buffer);
     buffer_destroy(o->absmax.buffer);
@@ -116,7 +116,7 @@ static int quantise_time(struct err *err)
     double seconds[RUNS];
     struct rand_stream stream;
     rand_stream_init(&stream, 1, 1);
-    if (values == NULL || absmax == NULL || codes == NULL) {
+    if (!values || !absmax || !codes) {
         free(values), free(absmax), free(codes);
         return err_set(err, ERR_NOMEM, "out of memory");
     }

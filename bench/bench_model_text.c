@@ -48,13 +48,11 @@ static int make_text(struct buf *text, struct err *err)
         rand_stream_init(&word, rank, 2);
         char letters[12];
         const uint32_t size = 1 + rand_stream_below(&word, 10);
-        for (uint32_t c = 0; c < size; c++) {
+        for (uint32_t c = 0; c < size; c++)
             letters[c] = (char)('a' + rand_stream_below(&word, 26));
-        }
         letters[size] = i % 15 == 14 ? '\n' : ' ';
-        if (buf_append(text, letters, size + 1, err) < 0) {
+        if (buf_append(text, letters, size + 1, err) < 0)
             return -1;
-        }
     }
     return 0;
 }
@@ -66,9 +64,8 @@ static int bench_encode(const struct tokenizer *tokenizer, const struct buf *tex
     for (int run = 0; run < RUNS; run++) {
         struct ids ids = {0};
         const uint64_t begin = clock_mono_ns();
-        if (tokenizer_encode(tokenizer, buf_str(text), text->size, TOKENIZER_PLAIN, &ids, err) < 0) {
+        if (tokenizer_encode(tokenizer, buf_str(text), text->size, TOKENIZER_PLAIN, &ids, err) < 0)
             return -1;
-        }
         seconds[run] = (double)(clock_mono_ns() - begin) * 1e-9;
         tokens = ids.count;
         ids_fini(&ids);
@@ -99,9 +96,8 @@ static int bench_rows(const struct tokenizer *tokenizer, struct err *err)
         struct rows *rows = NULL;
         struct rows_report report;
         const uint64_t begin = clock_mono_ns();
-        if (rows_encode(buf_str(&lines), lines.size, &options, &rows, &report, err) < 0) {
+        if (rows_encode(buf_str(&lines), lines.size, &options, &rows, &report, err) < 0)
             return -1;
-        }
         seconds[run] = (double)(clock_mono_ns() - begin) * 1e-9;
         rows_destroy(rows);
     }
@@ -121,18 +117,14 @@ int main(int argc, char **argv)
         return 2;
     }
     int status = model_open_path(argv[1], &model, &err);
-    if (status == 0) {
+    if (status == 0)
         status = tokenizer_open(model, &tokenizer, &err);
-    }
-    if (status == 0) {
+    if (status == 0)
         status = argc > 2 ? file_read_all(argv[2], TEXT_BYTES_MAX, &text, &err) : make_text(&text, &err);
-    }
-    if (status == 0) {
+    if (status == 0)
         status = bench_encode(tokenizer, &text, &err);
-    }
-    if (status == 0) {
+    if (status == 0)
         status = bench_rows(tokenizer, &err);
-    }
     buf_fini(&text);
     tokenizer_destroy(tokenizer);
     model_close(model);

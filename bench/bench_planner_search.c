@@ -58,7 +58,7 @@ static const char *card_pick(struct rand_stream *r, enum cluster_kind kind)
     return any[rand_stream_below(r, sizeof(any) / sizeof(any[0]))];
 }
 
-/* Machines of 1 to 8 cards, with links of 10 to 100 Gbit/s between them and PCIe or NVLink within. */
+/* Makes machines of 1 to 8 cards, with links of 10 to 100 Gbit/s between them and PCIe or NVLink within. */
 static json_t *cluster_json(const struct scene *scene)
 {
     static const uint32_t sizes[] = {1, 2, 4, 4, 8, 8};
@@ -149,9 +149,7 @@ static bool device_holds(const struct baseline *b, uint32_t device, int32_t begi
                              .window = window,
                              .micro_batch_rows = b->rows,
                              .recompute = recompute,
-                             .boundary_buffers = 12,
-                             .state_share = 1,
-                             .tensor_share = 1};
+                             .boundary_buffers = 12};
     memory_stage_need(b->p, &m, &need);
     return need.total <= b->p->cluster->devices[device].memory_limit_bytes;
 }
@@ -247,8 +245,9 @@ static double factors_try(struct baseline *b)
     return best;
 }
 
-/* The best baseline over micro-batch sizes, two orders of the machines and several windows. Micro-batches are
- * dealt as in our plans, and the same programs are simulated. INFINITY if it does not fit. */
+/* Returns the seconds of the best baseline over micro-batch sizes, two orders of the machines and several
+ * windows; INFINITY if none fits. Micro-batches are dealt as in our plans, and the same programs are
+ * simulated. */
 static double baseline_seconds(const struct problem *p)
 {
     static const uint32_t sizes[] = {1, 2};
@@ -284,7 +283,7 @@ static double baseline_seconds(const struct problem *p)
     return best;
 }
 
-/* The lower bound with one micro-batch size for all, instead of each device's best one. */
+/* Returns the lower bound for one micro-batch size on all devices, instead of each device's best one. */
 static double size_bound(const struct problem *p, uint32_t rows)
 {
     double rate = 0;
@@ -462,7 +461,8 @@ static int write_files(uint64_t seed, const char *folder)
     return result;
 }
 
-/* rows: rows in a step; 0 means 16 for each device. */
+/* Plans for 8 (or `first`) devices and ever twice as many, up to `most`. `rows` is the number of rows in a
+ * step; 0 means 16 for each device. */
 static int growth(uint32_t most, uint32_t rows, uint32_t first)
 {
     for (uint32_t devices = first > 0 ? first : 8; devices <= most; devices *= 2) {

@@ -61,7 +61,7 @@ static struct cluster *cluster_of(uint32_t devices, double nic, struct err *err)
     return cluster;
 }
 
-/* A plan with stages of `width` devices each and blocks shared evenly. */
+/* Makes a plan with stages of `width` devices each and blocks shared evenly. */
 static struct plan *plan_of(const struct problem *problem, uint32_t stages, uint32_t width, struct err *err)
 {
     struct candidate c = {.placement = width > 1 ? PLACE_HYBRID : PLACE_PIPELINE, .micro_batch_rows = 1};
@@ -81,7 +81,7 @@ static struct plan *plan_of(const struct problem *problem, uint32_t stages, uint
             c.members[s * width + m] =
                 (struct member){.device = s * width + m, .state_share = 1, .window = stages - s + 2};
     }
-    /* micro-batches go to members in turn; in every other stage a member takes two in succession */
+    /* Micro-batches go to members in turn; in every other stage a member takes two in succession. */
     if (width == 1 || candidate_own(&c, count, err) == 0) {
         for (uint32_t i = 0; i < c.owner_count; i++)
             c.owner[i] = (uint8_t)(i % count / (1 + i / count % 2) % width);
@@ -99,14 +99,14 @@ static uint64_t instructions_of(const struct plan *plan)
     return count;
 }
 
-/* Costs that are trivial to compute, so that the loop itself is measured. */
-static double flat_compute(void *context, uint32_t rank, const struct instr *x)
+/* Returns constant seconds, so that the simulator's loop itself is measured. */
+static double constant_compute(void *context, uint32_t rank, const struct instr *x)
 {
     (void)context;
     return x->op == INSTR_FORWARD ? 1e-3 + 1e-5 * rank : x->op == INSTR_BACKWARD ? 2e-3 : 1e-4;
 }
 
-static double flat_bytes(void *context, uint32_t rank, const struct instr *x)
+static double constant_bytes(void *context, uint32_t rank, const struct instr *x)
 {
     (void)context;
     (void)rank;
@@ -114,7 +114,7 @@ static double flat_bytes(void *context, uint32_t rank, const struct instr *x)
     return 1e6;
 }
 
-static void flat_wire(void *context, uint32_t from, uint32_t to, struct sim_wire *wire)
+static void constant_wire(void *context, uint32_t from, uint32_t to, struct sim_wire *wire)
 {
     (void)context;
     (void)from;
@@ -122,8 +122,8 @@ static void flat_wire(void *context, uint32_t from, uint32_t to, struct sim_wire
     *wire = (struct sim_wire){.latency_s = 1e-4, .bytes_per_s = 1e10};
 }
 
-static double flat_collective(void *context, const struct plan_group *group, uint32_t rank,
-                              const struct instr *x)
+static double constant_collective(void *context, const struct plan_group *group, uint32_t rank,
+                                  const struct instr *x)
 {
     (void)context;
     (void)group;
@@ -147,8 +147,10 @@ static double best_run(struct sim *sim, const struct sim_costs *costs, double *s
 
 static int measure(const char *what, const struct problem *problem, struct plan *plan, struct err *err)
 {
-    static const struct sim_costs flat = {
-        .compute_s = flat_compute, .bytes = flat_bytes, .wire = flat_wire, .collective_s = flat_collective};
+    static const struct sim_costs flat = {.compute_s = constant_compute,
+                                          .bytes = constant_bytes,
+                                          .wire = constant_wire,
+                                          .collective_s = constant_collective};
     struct price price;
     struct sim *sim = NULL;
     uint64_t count = instructions_of(plan);

@@ -40,16 +40,14 @@ static void made(void *arg, const struct err *err, const struct store_job_made *
     struct submit_bench *bench = slot->bench;
     uint64_t now_ns = clock_mono_ns();
     (void)job;
-    if (err != NULL) {
+    if (err)
         bench->failed++;
-    } else if (bench->made < LATENCIES_MAX) {
+    else if (bench->made < LATENCIES_MAX)
         bench->latency_ms[bench->made++] = (float)(now_ns - bench->begin_ns[slot->i]) / 1e6f;
-    }
-    if (now_ns < bench->end_ns) {
+    if (now_ns < bench->end_ns)
         submit(slot);
-    } else if (--bench->running == 0) {
+    else if (--bench->running == 0)
         event_base_loopbreak(bench->base);
-    }
 }
 
 static void submit(struct slot *slot)
@@ -58,6 +56,7 @@ static void submit(struct slot *slot)
     struct err err;
     static const uint8_t digest[32];
     const struct store_job_new job = {.owner = &bench->user,
+                                      .service = 1,
                                       .name = "bench",
                                       .request_digest = digest,
                                       .spec = bench->spec,
@@ -74,7 +73,7 @@ static void submit(struct slot *slot)
 static void got_user(void *arg, const struct err *err, int64_t id)
 {
     struct submit_bench *bench = arg;
-    if (err != NULL) {
+    if (err) {
         fprintf(stderr, "%s\n", err->text);
         exit(1);
     }
@@ -86,7 +85,7 @@ static void got_page(void *arg, const struct err *err, json_t *doc)
 {
     struct submit_bench *bench = arg;
     (void)doc;
-    bench->failed += err != NULL ? 1 : 0;
+    bench->failed += err ? 1 : 0;
     event_base_loopbreak(bench->base);
 }
 
@@ -160,12 +159,11 @@ int main(int argc, char **argv)
            bench.latency_ms[bench.made * 99 / 100], bench.latency_ms[bench.made - 1]);
     double pages[20];
     for (int i = 0; i < 20; i++) {
-        const struct store_job_filter filter = {.state = -1, .limit = 50};
+        const struct store_job_filter filter = {.limit = 50};
         const struct principal *principal = i % 2 == 0 ? &principal_service : &bench.user;
         begin_ns = clock_mono_ns();
-        if (store_job_page(bench.store, principal, &filter, got_page, &bench, &err) < 0) {
+        if (store_job_page(bench.store, principal, &filter, got_page, &bench, &err) < 0)
             return 1;
-        }
         event_base_dispatch(bench.base);
         pages[i] = (double)(clock_mono_ns() - begin_ns) / 1e6;
     }

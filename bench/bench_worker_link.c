@@ -56,7 +56,7 @@ static void *send_all(void *arg)
     struct err err;
     uint64_t deadline_ns = clock_mono_ns() + 120000000000u, word;
     for (int i = 0; i < b->rounds; i++) {
-        must(mesh_recv_wait(mesh, POST(1, READY_QUEUE, deadline_ns, NULL, NULL), 1, &word, sizeof word, NULL,
+        must(mesh_recv_wait(mesh, POST(1, READY_QUEUE, deadline_ns, NULL, NULL), 1, &word, sizeof(word), NULL,
                             &err),
              &err);
         if (b->local)
@@ -64,7 +64,7 @@ static void *send_all(void *arg)
         else
             must(buffer_read_on(DEVICE_OUT, b->from, 0, b->host[0], b->bytes, &err), &err);
         must(mesh_send_wait(mesh, POST(1, DATA_QUEUE, deadline_ns, NULL, NULL), &meta,
-                            b->local ? (void *)&word : b->host[0], b->local ? sizeof word : b->bytes, NULL,
+                            b->local ? (void *)&word : b->host[0], b->local ? sizeof(word) : b->bytes, NULL,
                             &err),
              &err);
     }
@@ -83,11 +83,11 @@ static double receive_all(struct link_bench *b)
     pthread_create(&sender, NULL, send_all, b);
     for (int i = 0; i < b->rounds; i++) {
         uint64_t begin_ns = clock_mono_ns();
-        must(mesh_send_wait(mesh, POST(0, READY_QUEUE, deadline_ns, NULL, NULL), &meta, &word, sizeof word,
+        must(mesh_send_wait(mesh, POST(0, READY_QUEUE, deadline_ns, NULL, NULL), &meta, &word, sizeof(word),
                             NULL, &err),
              &err);
         must(mesh_recv_wait(mesh, POST(0, DATA_QUEUE, deadline_ns, NULL, NULL), 1,
-                            b->local ? (void *)&word : b->host[1], b->local ? sizeof word : b->bytes, NULL,
+                            b->local ? (void *)&word : b->host[1], b->local ? sizeof(word) : b->bytes, NULL,
                             &err),
              &err);
         if (!b->local)
@@ -140,7 +140,7 @@ int main(int argc, char **argv)
     make_files(&files);
     open_devices(&b);
     pair_open(&b.pair, &files);
-    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+    for (size_t s = 0; s < sizeof(sizes) / sizeof(*sizes); s++) {
         b.bytes = sizes[s];
         b.local = false;
         double mesh_s = receive_all(&b);

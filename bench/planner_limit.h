@@ -82,9 +82,7 @@ static inline bool limit_init(struct limit *l, const struct problem *p, uint32_t
                                          .block_end = 1 + n,
                                          .window = 1,
                                          .micro_batch_rows = rows,
-                                         .recompute = way,
-                                         .state_share = 1,
-                                         .tensor_share = 1};
+                                         .recompute = way};
             memory_stage_need(p, &stage, &need);
             l->each[way * (layers + 1) + n] = (double)need.saved_bytes;
             l->fixed[way * (layers + 1) + n] = (double)(need.total - need.saved_bytes);
@@ -93,7 +91,7 @@ static inline bool limit_init(struct limit *l, const struct problem *p, uint32_t
     return true;
 }
 
-/* The most layers that a device covers at a slot, with `slot` other devices busy behind it. */
+/* Returns the most layers that a device covers at a slot, with `slot` other devices busy behind it. */
 static inline double limit_covers(const struct limit *l, uint32_t d, uint32_t slot, int way, double period)
 {
     double most = 0, in_time = period / l->layer_s[2 * d + way];
@@ -108,7 +106,8 @@ static inline double limit_covers(const struct limit *l, uint32_t d, uint32_t sl
     return most;
 }
 
-/* An upper bound of the layers covered at the present prices. Also adds up how much each slot is used. */
+/* Returns an upper bound of the layers covered at the present prices. Also adds up how much each slot is
+ * used. */
 static inline double limit_dual(struct limit *l, double period)
 {
     double sum = 0;
@@ -136,15 +135,14 @@ static inline double limit_dual(struct limit *l, double period)
     return sum;
 }
 
-/* Do some prices prove that no plan has that period? */
+/* Whether some prices prove that no plan has this period. */
 static inline bool limit_refutes(struct limit *l, double period)
 {
     for (uint32_t d = 0; d < l->count; d++) {
-        for (uint32_t j = 0; j < l->count; j++) {
+        for (uint32_t j = 0; j < l->count; j++)
             for (int way = 0; way < 2; way++)
                 l->covers[((size_t)d * l->count + j) * 2 + (size_t)way] =
                     micro_recompute_allowed(l->p, way) ? limit_covers(l, d, j, way, period) : 0;
-        }
     }
     for (uint32_t j = 0; j < l->count; j++)
         l->price[j] = 0;
@@ -163,7 +161,7 @@ static inline bool limit_refutes(struct limit *l, double period)
     return false;
 }
 
-/* The least T with T · R ≥ M · L + M τ (L − n)² / 2T, where R is the layers per second of all devices
+/* Returns the least T with T · R ≥ M · L + M τ (L − n)² / 2T, where R is the layers per second of all devices
  * together, n the most layers that a device holds, and τ the time of a layer on the fastest device. */
 static inline double limit_filling(const struct limit *l)
 {
@@ -194,7 +192,7 @@ static inline double limit_filling(const struct limit *l)
     return low;
 }
 
-/* The limit, in seconds, for one micro-batch size. */
+/* Returns the limit in seconds for one micro-batch size. */
 static inline double limit_at(struct limit *l, double known)
 {
     double low = limit_filling(l), high = known;
@@ -210,7 +208,8 @@ static inline double limit_at(struct limit *l, double known)
     return low;
 }
 
-/* The limit: seconds that no pipeline of groups beats. `bound` is the planner's lower bound. */
+/* Returns the limit: no pipeline of groups has a step of fewer seconds. `bound` is the planner's lower bound.
+ */
 static inline double limit_seconds(const struct problem *p, double bound)
 {
     uint32_t sizes[MICRO_SIZES_MAX], count = micro_sizes(p, sizes);

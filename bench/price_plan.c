@@ -30,7 +30,7 @@
 
 #define OVER_LIMIT 1.000001 /* tolerance, because bytes are rounded to granules */
 
-struct price_held { /* recomputed memory of one plan */
+struct price_held { /* the memory of one plan, computed again from the plan */
     const char *by;
     double declared, of_limit;
     uint32_t over;
@@ -46,8 +46,8 @@ static void held_add(struct price_held *held, const struct plan_rank *rank, uint
     held->over += of_limit > OVER_LIMIT;
 }
 
-/* The most micro-batches that the rank has at once between forward and backward of these blocks, or waiting
- * for their weights' gradients. */
+/* Returns the largest number of micro-batches that the rank holds at once between forward and backward of
+ * these blocks, or while their weights' gradients are outstanding. */
 static uint32_t in_flight(const struct plan_rank *rank, int32_t begin, int32_t end)
 {
     const struct program *program = &rank->programs[PROGRAM_TRAIN];
@@ -66,7 +66,7 @@ static uint32_t in_flight(const struct plan_rank *rank, int32_t begin, int32_t e
     return most;
 }
 
-/* Bytes of the boundary tensors that arrive and leave. */
+/* Returns the bytes of the boundary tensors that arrive and leave. */
 static uint64_t boundary_bytes(const struct plan_rank *rank)
 {
     uint64_t bytes = 0;
@@ -109,9 +109,7 @@ static uint64_t walk_need(const struct problem *p, const struct plan *plan, cons
                                      .block_end = range.end,
                                      .window = in_flight(rank, range.begin, range.end),
                                      .micro_batch_rows = plan->rows_bound,
-                                     .recompute = rank->recompute,
-                                     .state_share = 1,
-                                     .tensor_share = 1};
+                                     .recompute = rank->recompute};
         chain_range_need(p, &stage, &shared, &need, &saved);
     }
     return need.total + boundary_bytes(rank);
@@ -123,7 +121,7 @@ static uint64_t limit_of(const struct problem *p, const struct plan_rank *rank)
     return device == UINT32_MAX ? 0 : p->cluster->devices[device].memory_limit_bytes;
 }
 
-/* Are weights sharded or with a holder, so that ranks gather them? */
+/* Whether ranks gather weights, because these are sharded or on a server's holder. */
 static bool gathers(const struct plan *plan)
 {
     for (uint32_t r = 0; r < plan->rank_count; r++) {
@@ -148,7 +146,8 @@ static void held_walk(const struct problem *p, const struct plan *plan, struct p
     }
 }
 
-/* Compares ranks of the same device in both plans. */
+/* Emits a plan again from the choices read out of this one, and adds the memory that its ranks then need to
+ * *held. Ranks are matched by device. */
 static void held_emit(const struct problem *p, const struct plan *plan, struct price_held *held)
 {
     struct place_choice choice = {0};
@@ -165,10 +164,9 @@ static void held_emit(const struct problem *p, const struct plan *plan, struct p
     }
     held->by = "emit";
     for (uint32_t r = 0; r < plan->rank_count; r++) {
-        for (uint32_t k = 0; k < again->rank_count; k++) {
+        for (uint32_t k = 0; k < again->rank_count; k++)
             if (strcmp(again->ranks[k].device, plan->ranks[r].device) == 0)
                 held_add(held, &plan->ranks[r], again->ranks[k].memory_bytes, limit_of(p, &plan->ranks[r]));
-        }
     }
     plan_destroy(again);
 }
@@ -225,7 +223,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "price_plan SPEC CLUSTER PLAN...\n");
         return 2;
     }
-    int result = given_by_files(argv[1], argv[2], &inputs, &rows, &err);
+    int result = given_by_files(argv[1], argv[2], NULL, &inputs, &rows, &err);
     bool prepared = result == 0 && problem_init(&problem, &inputs.workload, inputs.cluster, &err) == 0;
     result = prepared ? 0 : -1;
     for (int i = 3; i < argc && result == 0; i++) {

@@ -1,6 +1,5 @@
-/* For benchmarks: two ranks of a mesh on loopback in one process, with their own certificates. Any failure
- * ends the program with status 2.
- */
+/* Makes ranks of a mesh on loopback in one process for benchmarks, with their own certificates. Any failure
+ * ends the program with status 2. */
 #ifndef MOTLEY_BENCH_TWO_RANKS_H
 #define MOTLEY_BENCH_TWO_RANKS_H
 
@@ -22,8 +21,10 @@ static inline void must(int status, const struct err *err)
     exit(2);
 }
 
+enum { BENCH_RANKS_MAX = 4 };
+
 struct rank_files {
-    char dir[64], ca[128], cert[2][128], key[2][128];
+    char dir[64], ca[128], cert[BENCH_RANKS_MAX][128], key[BENCH_RANKS_MAX][128];
 };
 
 static inline void write_text(const char *path, const struct buf *text)
@@ -43,7 +44,7 @@ static inline void make_files(struct rank_files *f)
     must(tls_ca_create("bench", 30, &ca, &ca_key, &err), &err);
     snprintf(f->ca, sizeof(f->ca), "%s/ca", f->dir);
     write_text(f->ca, &ca);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < BENCH_RANKS_MAX; i++) {
         struct buf key = {.limit = 65536}, csr = {.limit = 65536}, cert = {.limit = 65536};
         char identity[16];
         snprintf(identity, sizeof(identity), "agent:n%d", i);

@@ -24,7 +24,7 @@ enum cli_status {
     CLI_DENIED = 6,
 };
 
-enum { CLI_OPTIONS_MAX = 16, CLI_WORDS_MAX = 64, CLI_REPEATS_MAX = 16 };
+enum { CLI_OPTIONS_MAX = 20, CLI_WORDS_MAX = 64, CLI_REPEATS_MAX = 16 };
 
 struct cli;
 
@@ -42,7 +42,7 @@ struct cli_command {
     const char *words; /* positional arguments for the usage line, such as "SPEC" */
     unsigned words_min, words_max;
     const char *help;                           /* one line */
-    struct cli_option options[CLI_OPTIONS_MAX]; /* ended by a NULL name */
+    struct cli_option options[CLI_OPTIONS_MAX]; /* ended by a NULL name if they are fewer */
     int (*run)(struct cli *cli, struct err *err);
     enum cli_group group;
 };
@@ -84,9 +84,11 @@ int client_call(struct cli *cli, const char *method, const json_t *body, json_t 
                 const char *fmt, ...) __attribute__((format(printf, 6, 7)));
 /* Reads a word as a job id ("17"); otherwise ERR_INVALID. */
 int client_job_id(const char *word, int64_t *id, struct err *err);
-/* Reads all pages of a GET and joins the array `member` of the answers; it follows "next" by sending it as
- * `after`. `most` limits the number of items; 0: all. Returns new, or NULL. */
-json_t *client_pages(struct cli *cli, const char *path, const char *member, size_t most, struct err *err);
+/* Reads all pages of a GET: *out becomes the first page's document, new, with the items of all pages in its
+ * array `member`. It follows "next" by sending it as `after`. */
+int client_list(struct cli *cli, const char *path, const char *member, json_t **out, struct err *err);
+/* The same, but only the array. Returns new, or NULL. */
+json_t *client_pages(struct cli *cli, const char *path, const char *member, struct err *err);
 
 /* The lines of `motley metrics`: steps and evaluations. Returns new, or NULL. */
 json_t *client_metrics(struct cli *cli, int64_t id, struct err *err);
@@ -201,10 +203,10 @@ void given_rows_read(const struct job_spec *spec, const char *train, const char 
 void given_rows_fini(struct given_rows *given);
 
 /* Fills *inputs (release it with plan_inputs_fini) for a specification file and a cluster file, without a
- * server. *rows becomes {"count", "from" | null, "why"?}, new, which says whether the data's own lengths were
- * used. */
-int given_by_files(const char *spec_path, const char *cluster_path, struct plan_inputs *inputs, json_t **rows,
-                   struct err *err);
+ * server. routing: measured routing (planner/given/inputs.h, "expert_share"), or NULL. *rows becomes
+ * {"count", "from" | null, "why"?}, new, which says whether the data's own lengths were used. */
+int given_by_files(const char *spec_path, const char *cluster_path, const json_t *routing,
+                   struct plan_inputs *inputs, json_t **rows, struct err *err);
 
 /* The same inputs as a problem document (planner/given/inputs.h), which external planners read. Returns new,
  * or NULL.
@@ -240,6 +242,7 @@ int job_verdict(struct cli *cli, const json_t *job, struct err *err);
 int command_up(struct cli *cli, struct err *err);
 int command_down(struct cli *cli, struct err *err);
 int command_status(struct cli *cli, struct err *err);
+int command_web(struct cli *cli, struct err *err);
 int command_run(struct cli *cli, struct err *err);
 int command_submit(struct cli *cli, struct err *err);
 int command_rows(struct cli *cli, struct err *err);
@@ -251,11 +254,16 @@ int command_watch(struct cli *cli, struct err *err);
 int command_logs(struct cli *cli, struct err *err);
 int command_act(struct cli *cli, struct err *err); /* cancel, hold, release */
 int command_resume(struct cli *cli, struct err *err);
+int command_change(struct cli *cli, struct err *err);
 int command_metrics(struct cli *cli, struct err *err);
 int command_get(struct cli *cli, struct err *err);
 int command_node(struct cli *cli, struct err *err);
 int command_join_token(struct cli *cli, struct err *err);
 int command_drain(struct cli *cli, struct err *err); /* drain, undrain */
+int command_device(struct cli *cli, struct err *err);
+int command_extend(struct cli *cli, struct err *err);
+int command_lease(struct cli *cli, struct err *err);
+int command_leases(struct cli *cli, struct err *err);
 int command_nodes(struct cli *cli, struct err *err);
 int command_devices(struct cli *cli, struct err *err);
 int command_model(struct cli *cli, struct err *err);
@@ -264,6 +272,10 @@ int command_token(struct cli *cli, struct err *err);
 int command_group(struct cli *cli, struct err *err);
 int command_user(struct cli *cli, struct err *err);
 int command_audit(struct cli *cli, struct err *err);
+int command_queue(struct cli *cli, struct err *err);
+int command_usage(struct cli *cli, struct err *err);
+int command_shares(struct cli *cli, struct err *err);
+int command_simulate(struct cli *cli, struct err *err);
 int command_replay(struct cli *cli, struct err *err);
 int command_profile(struct cli *cli, struct err *err);
 

@@ -13,15 +13,15 @@
 
 enum {
     CLIENT_FILE_BYTES_MAX = 65536,
-    CLIENT_PATH_BYTES = 2048,
+    CLIENT_PATH_BYTES = 4096,
     CLIENT_CALL_MS = 60000,
     CLIENT_PAGES_MAX = 100000
 };
 
 static json_t *read_client_file(struct cli *cli, struct err *err)
 {
-    char path[sizeof cli->home + 16];
-    snprintf(path, sizeof path, "%s/client.json", cli->home);
+    char path[sizeof(cli->home) + 16];
+    snprintf(path, sizeof(path), "%s/client.json", cli->home);
     struct buf text = {.limit = CLIENT_FILE_BYTES_MAX};
     json_t *document = NULL;
     if (file_read_all(path, CLIENT_FILE_BYTES_MAX, &text, err) < 0) {
@@ -49,7 +49,7 @@ int client_open(struct cli *cli, struct err *err)
     jr_str(&reader, "ca", JR_OPTIONAL, 1, 4096, &ca);
     int result = jr_finish_loose(&reader);
     if (result == 0) {
-        snprintf(cli->address, sizeof cli->address, "%s", address);
+        snprintf(cli->address, sizeof(cli->address), "%s", address);
         const struct http_options options = {
             .url = address, .bearer = token, .ca_file = ca, .user_agent = "motley", .connect_ms = 3000};
         cli->http = http_create(&options, err);
@@ -71,10 +71,10 @@ int client_call(struct cli *cli, const char *method, const json_t *body, json_t 
     char path[CLIENT_PATH_BYTES];
     va_list arguments;
     va_start(arguments, fmt);
-    int size = vsnprintf(path, sizeof path, fmt, arguments);
+    int size = vsnprintf(path, sizeof(path), fmt, arguments);
     va_end(arguments);
-    if (size < 0 || (size_t)size >= sizeof path)
-        return err_set(err, ERR_TOO_BIG, "the request's path is longer than %zu bytes", sizeof path - 1);
+    if (size < 0 || (size_t)size >= sizeof(path))
+        return err_set(err, ERR_TOO_BIG, "the request's path is longer than %zu bytes", sizeof(path) - 1);
     if (client_open(cli, err) < 0)
         return -1;
     return http_json(cli->http, method, path, body, CLIENT_CALL_MS, out, err);
@@ -91,53 +91,57 @@ int client_job_id(const char *word, int64_t *id, struct err *err)
     return 0;
 }
 
-/* Writes the cursor of the next page; false when there is none. */
-static bool next_cursor(const json_t *page, char out[64])
+int client_list(struct cli *cli, const char *path, const char *member, json_t **out, struct err *err)
 {
-    const json_t *next = json_object_get(page, "next");
-    if (json_is_integer(next))
-        snprintf(out, 64, "%" JSON_INTEGER_FORMAT, json_integer_value(next));
-    else if (json_is_string(next))
-        snprintf(out, 64, "%s", json_string_value(next));
-    else
-        return false;
-    return true;
+    json_t *all = NULL, *page = NULL, *next = NULL;
+    char cursor[CLIENT_PATH_BYTES / 2] = "";
+    for (unsigned pages = 0; pages < CLIENT_PAGES_MAX; pages++) {
+        const char *join = strchr(path, '?') ? "&" : "?";
+        if (client_call(cli, "GET", NULL, &page, err, "%s%s%s%s", path, next ? join : "",
+                        next ? "after=" : "", cursor) < 0)
+            goto failed;
+        json_t *items = json_object_get(page, member);
+        if (!json_is_array(items) || (all && json_array_extend(json_object_get(all, member), items) < 0)) {
+            err_set(err, ERR_PEER, "the answer to %s has no list \"%s\"", path, member);
+            goto failed;
+        }
+        bool more = json_array_size(items) > 0;
+        all = all ? all : json_incref(page);
+        json_decref(next);
+        next = json_incref(json_object_get(page, "next"));
+        json_decref(page);
+        page = NULL;
+        if (!json_is_string(next) || !more)
+            break;
+        if (http_escape(json_string_value(next), cursor, sizeof(cursor), err) < 0)
+            goto failed;
+    }
+    json_object_del(all, "next");
+    json_decref(next);
+    *out = all;
+    return 0;
+failed:
+    json_decref(page);
+    json_decref(next);
+    json_decref(all);
+    return -1;
 }
 
-json_t *client_pages(struct cli *cli, const char *path, const char *member, size_t most, struct err *err)
+json_t *client_pages(struct cli *cli, const char *path, const char *member, struct err *err)
 {
-    json_t *all = json_array();
-    char cursor[64] = "";
-    for (unsigned pages = 0; all && pages < CLIENT_PAGES_MAX; pages++) {
-        json_t *page = NULL;
-        const char *join = strchr(path, '?') ? "&" : "?";
-        if (client_call(cli, "GET", NULL, &page, err, "%s%s%s%s", path, *cursor ? join : "",
-                        *cursor ? "after=" : "", cursor) < 0) {
-            json_decref(all);
-            return NULL;
-        }
-        bool more = next_cursor(page, cursor);
-        int failed = json_array_extend(all, json_object_get(page, member));
-        size_t got = json_array_size(json_object_get(page, member));
-        json_decref(page);
-        if (failed) {
-            err_set(err, ERR_PEER, "the answer to %s has no list \"%s\"", path, member);
-            json_decref(all);
-            return NULL;
-        }
-        if (!more || !got || (most && json_array_size(all) >= most))
-            break;
-    }
-    if (!all)
-        err_set(err, ERR_NOMEM, "no memory for a list");
+    json_t *document = NULL;
+    if (client_list(cli, path, member, &document, err) < 0)
+        return NULL;
+    json_t *all = json_incref(json_object_get(document, member));
+    json_decref(document);
     return all;
 }
 
 json_t *client_metrics(struct cli *cli, int64_t id, struct err *err)
 {
     char path[96];
-    snprintf(path, sizeof path, "/v1/jobs/%lld/metrics?limit=10000", (long long)id);
-    json_t *lines = client_pages(cli, path, "lines", 0, err);
+    snprintf(path, sizeof(path), "/v1/jobs/%lld/metrics?limit=10000", (long long)id);
+    json_t *lines = client_pages(cli, path, "lines", err);
     for (size_t i = json_array_size(lines); i-- > 0;)
         if (!json_object_get(json_array_get(lines, i), "loss"))
             json_array_remove(lines, i); /* `motley get` writes samples to a file of their own */

@@ -14,8 +14,7 @@ static void told(const json_t *list)
     size_t index;
     printf("compiled by %s\n%-5s %-8s %-6s %10s %10s  %-12s %s\n", show_str(list, "compiler"), "KIND", "ARCH",
            "FORM", "BYTES", "PACKED", "MATRIX UNITS", "FOR CARDS");
-    json_array_foreach(json_object_get(list, "objects"), index, object)
-    {
+    json_array_foreach (json_object_get(list, "objects"), index, object) {
         const char *why = show_str(object, "why");
         if (why[0] != '\0')
             printf("%-5s %-8s %-6s %10s %10s  not inside: %s\n", show_str(object, "kind"),
@@ -36,10 +35,10 @@ int show_code(struct cli *cli, struct err *err)
 {
     char program[4096];
     const char *argv[] = {program, "--code", NULL};
-    if (process_sibling("motley-worker", program, sizeof program, err) != 0)
+    if (process_sibling("motley-worker", program, sizeof(program), err) != 0)
         return -1;
     json_t *list = program_json(argv, ANSWER_SECONDS, err);
-    if (list == NULL)
+    if (!list)
         return -1;
     int result = 0;
     if (cli->json)

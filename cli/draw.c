@@ -41,8 +41,8 @@ static bool run_dot(const char *folder, const struct buf *dot, struct buf *layou
     char in[256], out[256];
     struct err ignored = {0};
     pid_t pid = 0;
-    snprintf(in, sizeof in, "%s/plan.dot", folder);
-    snprintf(out, sizeof out, "%s/plan.plain", folder);
+    snprintf(in, sizeof(in), "%s/plan.dot", folder);
+    snprintf(out, sizeof(out), "%s/plan.plain", folder);
     const char *const argv[] = {"dot", "-Tplain", in, NULL};
     const struct process_options options = {
         .argv = argv, .stdout_path = out, .own_group = true, .die_with_parent = true};

@@ -23,7 +23,7 @@ static int line_add(struct buf *text, const json_t *document, struct err *err)
 static int write_text(const char *folder, const char *name, const struct buf *text, struct err *err)
 {
     char path[PATH_MAX];
-    if (file_path(path, sizeof path, err, "%s/%s", folder, name) < 0)
+    if (file_path(path, sizeof(path), err, "%s/%s", folder, name) < 0)
         return -1;
     return file_write_atomic(path, text->data, text->size, 0644, err);
 }
@@ -44,8 +44,7 @@ static int write_lines(const char *folder, const char *name, const json_t *lines
     size_t index;
     json_t *line;
     int result = 0;
-    json_array_foreach(lines, index, line)
-    {
+    json_array_foreach (lines, index, line) {
         if (result == 0)
             result = line_add(&text, line, err);
     }
@@ -84,7 +83,7 @@ static int fetch(struct cli *cli, const char *route, const char *name, const cha
 {
     char part[PATH_MAX], hex[65];
     uint8_t hash[32];
-    if (file_path(part, sizeof part, err, "%s.part", path) < 0)
+    if (file_path(part, sizeof(part), err, "%s.part", path) < 0)
         return -1;
     struct file_download download = {open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644), part,
                                      digest_create(err)};
@@ -103,7 +102,7 @@ static int fetch(struct cli *cli, const char *route, const char *name, const cha
     if (close(download.fd) < 0 && result == 0)
         result = err_errno(err, ERR_IO, 0, "could not write %s", part);
     if (result == 0) {
-        digest_hex(hash, sizeof hash, hex);
+        digest_hex(hash, sizeof(hash), hex);
         if (*sha256 && strcmp(hex, sha256) != 0)
             result =
                 err_set(err, ERR_CORRUPT, "%s: the bytes received do not have the hash %s", name, sha256);
@@ -126,9 +125,9 @@ static int fetch_artifact(struct cli *cli, int64_t id, const char *name, const c
                           struct err *err)
 {
     char escaped[512], route[640];
-    if (http_escape(name, escaped, sizeof escaped, err) < 0)
+    if (http_escape(name, escaped, sizeof(escaped), err) < 0)
         return -1;
-    snprintf(route, sizeof route, "/v1/jobs/%lld/artifacts/%s", (long long)id, escaped);
+    snprintf(route, sizeof(route), "/v1/jobs/%lld/artifacts/%s", (long long)id, escaped);
     return fetch(cli, route, name, sha256, path, err);
 }
 
@@ -136,20 +135,21 @@ static int get_artifacts(struct cli *cli, int64_t id, const char *folder, struct
 {
     json_t *answer = NULL, *artifact;
     size_t index;
-    int result = client_call(cli, "GET", NULL, &answer, err, "/v1/jobs/%lld/artifacts", (long long)id);
-    json_array_foreach(json_object_get(answer, "artifacts"), index, artifact)
-    {
+    char route[64];
+    snprintf(route, sizeof(route), "/v1/jobs/%lld/artifacts", (long long)id);
+    int result = client_list(cli, route, "artifacts", &answer, err);
+    json_array_foreach (json_object_get(answer, "artifacts"), index, artifact) {
         const char *name = show_str(artifact, "name");
         char path[PATH_MAX], parent[PATH_MAX];
         if (result < 0 || !name_is_safe(name))
             continue;
         if (strncmp(name, "adapter_", 8) == 0)
-            result = file_path(path, sizeof path, err, "%s/adapter/%s", folder, name);
+            result = file_path(path, sizeof(path), err, "%s/adapter/%s", folder, name);
         else
-            result = file_path(path, sizeof path, err, "%s/%s", folder, name);
+            result = file_path(path, sizeof(path), err, "%s/%s", folder, name);
         if (result < 0)
             break;
-        snprintf(parent, sizeof parent, "%s", path);
+        snprintf(parent, sizeof(parent), "%s", path);
         *strrchr(parent, '/') = '\0';
         result = file_mkdirs(parent, 0755, err);
         if (result == 0)
@@ -174,8 +174,7 @@ static const json_t *pick_checkpoint(const json_t *job, const char *which, struc
                 which);
         return NULL;
     }
-    json_array_foreach(json_object_get(job, "checkpoints"), index, checkpoint)
-    {
+    json_array_foreach (json_object_get(job, "checkpoints"), index, checkpoint) {
         bool same = best ? json_is_true(json_object_get(checkpoint, "best"))
                          : last || (long long)show_num(checkpoint, "step", -1) == step;
         if (same) /* steps rise, so "last" keeps the final one */
@@ -195,17 +194,16 @@ static int get_checkpoint(struct cli *cli, const json_t *job, const char *which,
     const char *name;
     json_t *blob;
     char parent[PATH_MAX], path[PATH_MAX], route[96];
-    if (!checkpoint || file_path(parent, sizeof parent, err, "%s/checkpoint-%.0f", folder,
+    if (!checkpoint || file_path(parent, sizeof(parent), err, "%s/checkpoint-%.0f", folder,
                                  show_num(checkpoint, "step", 0)) < 0)
         return -1;
     int result = file_mkdirs(parent, 0755, err);
-    json_object_foreach(json_object_get(checkpoint, "blobs"), name, blob)
-    {
+    json_object_foreach (json_object_get(checkpoint, "blobs"), name, blob) {
         const char *sha256 = json_is_string(blob) ? json_string_value(blob) : show_str(blob, "sha256");
         if (result < 0 || !name_is_safe(name) || strchr(name, '/') || strlen(sha256) != 64)
             continue;
-        snprintf(route, sizeof route, "/v1/blobs/%.64s", sha256);
-        result = file_path(path, sizeof path, err, "%s/%s", parent, name);
+        snprintf(route, sizeof(route), "/v1/blobs/%.64s", sha256);
+        result = file_path(path, sizeof(path), err, "%s/%s", parent, name);
         if (result == 0)
             result = fetch(cli, route, name, sha256, path, err);
     }
@@ -237,8 +235,8 @@ static int get_metrics(struct cli *cli, int64_t id, const char *folder, struct e
 static int get_samples(struct cli *cli, int64_t id, const char *folder, struct err *err)
 {
     char path[96];
-    snprintf(path, sizeof path, "/v1/jobs/%lld/metrics?limit=10000&kind=sample", (long long)id);
-    json_t *lines = client_pages(cli, path, "lines", 0, err);
+    snprintf(path, sizeof(path), "/v1/jobs/%lld/metrics?limit=10000&kind=sample", (long long)id);
+    json_t *lines = client_pages(cli, path, "lines", err);
     int result = lines ? write_lines(folder, "samples.jsonl", lines, err) : -1;
     json_decref(lines);
     return result;

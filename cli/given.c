@@ -162,7 +162,7 @@ json_t *given_config(const char *spec_path, const char *model, char *folder, cha
         return NULL;
     }
     char within[PATH_MAX];
-    if (S_ISDIR(status.st_mode) && (model_source_folder(folder, within, sizeof within, err) < 0 ||
+    if (S_ISDIR(status.st_mode) && (model_source_folder(folder, within, sizeof(within), err) < 0 ||
                                     file_path(folder, PATH_MAX, err, "%s", within) < 0))
         return NULL;
     if (file_path(path, PATH_MAX, err, S_ISDIR(status.st_mode) ? "%s/config.json" : "%s", folder) < 0)
@@ -188,7 +188,7 @@ static int take_profile(json_t *device, const char *where, const char *cluster_p
     const char *name = json_string_value(json_object_get(device, "name"));
     char file[PATH_MAX], path[PATH_MAX];
     const char *mark = strrchr(word, '#');
-    snprintf(file, sizeof file, "%.*s", mark ? (int)(mark - word) : (int)strlen(word), word);
+    snprintf(file, sizeof(file), "%.*s", mark ? (int)(mark - word) : (int)strlen(word), word);
     if (in_folder_of(cluster_path, file, path, err) < 0)
         return -1;
     json_t *document = given_document(path, err), *profile = NULL;
@@ -220,15 +220,13 @@ json_t *given_cluster(const char *path, const char *profile_key, struct err *err
             err_wrap(err, "%s", path);
         return made;
     }
-    json_array_foreach(json_object_get(cluster, "nodes"), n, node)
-    {
-        json_array_foreach(json_object_get(node, "devices"), d, device)
-        {
+    json_array_foreach (json_object_get(cluster, "nodes"), n, node) {
+        json_array_foreach (json_object_get(node, "devices"), d, device) {
             char where[80];
             json_t *inside = json_object_get(device, "profile");
             if (json_is_object(inside) && !json_object_get(inside, "device"))
                 json_object_set(inside, "device", json_object_get(device, "name"));
-            snprintf(where, sizeof where, "cluster: nodes[%zu].devices[%zu]", n, d);
+            snprintf(where, sizeof(where), "cluster: nodes[%zu].devices[%zu]", n, d);
             if (json_is_string(json_object_get(device, "profile")) &&
                 take_profile(device, where, path, profile_key, err) < 0) {
                 json_decref(cluster);
@@ -309,7 +307,7 @@ int given_of_spec(struct err *err, const char *path)
 {
     /* each name stands for all keys below it */
     static const char *const of_spec[] = {"placement", "train", "data", "method"};
-    for (size_t i = 0; i < sizeof of_spec / sizeof of_spec[0]; i++) {
+    for (size_t i = 0; i < sizeof(of_spec) / sizeof(of_spec[0]); i++) {
         size_t length = strlen(of_spec[i]);
         if (strncmp(err->text, of_spec[i], length) == 0 && strchr(".:", err->text[length]) &&
             err->text[length])
@@ -358,8 +356,8 @@ static void files_fini(struct files *files)
     json_decref(files->rows);
 }
 
-int given_by_files(const char *spec_path, const char *cluster_path, struct plan_inputs *inputs, json_t **rows,
-                   struct err *err)
+int given_by_files(const char *spec_path, const char *cluster_path, const json_t *routing,
+                   struct plan_inputs *inputs, json_t **rows, struct err *err)
 {
     struct files files;
     *inputs = (struct plan_inputs){0};
@@ -371,24 +369,14 @@ int given_by_files(const char *spec_path, const char *cluster_path, struct plan_
                                                             .train_count = files.given.train_count,
                                                             .eval = files.given.eval,
                                                             .eval_count = files.given.eval_count,
-                                                            .prompt_tokens = files.given.prompt_tokens},
+                                                            .prompt_tokens = files.given.prompt_tokens,
+                                                            .expert_share = routing},
                                         inputs, err);
     *rows = json_incref(files.rows);
     if (result < 0)
         name_files(err, spec_path, files.config_path, cluster_path);
     files_fini(&files);
     return result < 0 ? given_wrong(err) : 0;
-}
-
-static json_t *sizes_json(const struct row_size *sizes, uint32_t count)
-{
-    if (!sizes)
-        return json_null();
-    json_t *list = json_array();
-    for (uint32_t i = 0; list && i < count; i++)
-        json_array_append_new(list,
-                              json_pack("[I,I]", (json_int_t)sizes[i].tokens, (json_int_t)sizes[i].labelled));
-    return list;
 }
 
 /* The problem document, with every default of the specification and the model filled in, as a server fills
@@ -404,11 +392,12 @@ static json_t *problem_of(const struct files *files, struct err *err)
     if (full && model_config_parse(files->config, &config, err) < 0)
         err_wrap(err, "config.json");
     else if (full && (understood = model_config_to_json(&config, err)) &&
-             !(problem = json_pack("{s:i, s:O, s:O, s:o, s:o, s:I, s:[], s:[], s:[]}", "version",
-                                   INPUTS_VERSION, "spec", full, "config", understood, "rows",
-                                   sizes_json(files->given.train, files->given.train_count), "eval_rows",
-                                   sizes_json(files->given.eval, files->given.eval_count), "prompt_tokens",
-                                   (json_int_t)files->given.prompt_tokens, "devices", "profiles", "links")))
+             !(problem =
+                   json_pack("{s:i, s:O, s:O, s:o, s:o, s:I, s:[], s:[], s:[]}", "version", INPUTS_VERSION,
+                             "spec", full, "config", understood, "rows",
+                             plan_rows_to_json(files->given.train, files->given.train_count), "eval_rows",
+                             plan_rows_to_json(files->given.eval, files->given.eval_count), "prompt_tokens",
+                             (json_int_t)files->given.prompt_tokens, "devices", "profiles", "links")))
         err_set(err, ERR_NOMEM, "out of memory for a problem document");
     json_decref(full);
     json_decref(understood);

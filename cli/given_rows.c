@@ -44,7 +44,7 @@ static int open_model(const char *model_path, struct tokenizer **tokenizer, stru
     struct model *model = NULL;
     struct err why = {0};
     *tokenizer = NULL;
-    if (file_path(folder, sizeof folder, err, "%.*s", slash ? (int)(slash - model_path) : 1,
+    if (file_path(folder, sizeof(folder), err, "%.*s", slash ? (int)(slash - model_path) : 1,
                   slash ? model_path : ".") < 0)
         return -1;
     if (model_open_path(gguf ? model_path : folder, &model, &why) < 0) {
@@ -92,7 +92,7 @@ static int encode(const char *path, const struct rows_options *options, struct g
     struct rows *rows = NULL;
     struct rows_report report;
     int result = given_encode(path, options, &rows, &report, err);
-    if (result == 0 && !(*sizes = calloc((size_t)rows->count + 1, sizeof **sizes)))
+    if (result == 0 && !(*sizes = calloc((size_t)rows->count + 1, sizeof(**sizes))))
         result = err_set(err, ERR_NOMEM, "no memory for %u rows", rows->count);
     if (result == 0) {
         rows_sizes(rows, *sizes);
@@ -138,10 +138,10 @@ void given_rows_read(const struct job_spec *spec, const char *train, const char 
     struct err why = {0};
     *given = (struct given_rows){0};
     if (!train) {
-        snprintf(given->why, sizeof given->why, "there is no file %.200s", spec->data.train);
+        snprintf(given->why, sizeof(given->why), "there is no file %.200s", spec->data.train);
     } else if (read_all(spec, train, eval, model_path, vocab, given, &why) < 0) {
         given_rows_fini(given);
-        snprintf(given->why, sizeof given->why, "%.300s", why.text);
+        snprintf(given->why, sizeof(given->why), "%.300s", why.text);
     }
 }
 

@@ -1,14 +1,17 @@
 /* Submits, lists and controls jobs. */
 #include "cli/cli.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "common/buf.h"
+#include "common/clock.h"
 #include "common/json.h"
 #include "common/units.h"
 
-enum { JOBS_PAGE = 50, SUBMIT_MS = 600000 };
+enum { JOBS_PAGE = 50, JOBS_PATH_BYTES = 3000, SUBMIT_MS = 600000 };
 
 static int print_answer(struct cli *cli, const json_t *answer, const char *what, struct err *err)
 {
@@ -26,7 +29,7 @@ static int post_job(struct cli *cli, const json_t *spec, json_t **answer, struct
     const char *idempotency = cli_option(cli, "--key");
     const char *headers[2] = {NULL, NULL};
     if (idempotency) {
-        snprintf(key, sizeof key, "Idempotency-Key: %.250s", idempotency);
+        snprintf(key, sizeof(key), "Idempotency-Key: %.250s", idempotency);
         headers[0] = key;
     }
     struct http_request request = {.method = "POST",
@@ -98,20 +101,34 @@ int job_verdict(struct cli *cli, const json_t *job, struct err *err)
                    why);
 }
 
+/* Adds the values of an option to a path as a query parameter of the same name. */
+static int add_filter(struct cli *cli, const char *option, struct buf *path, struct err *err)
+{
+    char value[1024];
+    const char *given;
+    for (unsigned i = 0; (given = cli_option_nth(cli, option, i)); i++)
+        if (http_escape(given, value, sizeof(value), err) < 0 ||
+            buf_printf(path, err, "&%s=%s", option + 2, value) < 0)
+            return err_wrap(err, "%s", option);
+    return 0;
+}
+
 int command_jobs(struct cli *cli, struct err *err)
 {
     int64_t limit;
-    char path[512], state[64] = "", after[128] = "";
     if (cli_option_i64(cli, "--limit", 1, 500, JOBS_PAGE, &limit, err) < 0)
         return -1;
-    if (cli_option(cli, "--state") && http_escape(cli_option(cli, "--state"), state, sizeof state, err) < 0)
-        return err_wrap(err, "--state");
-    if (cli_option(cli, "--after") && http_escape(cli_option(cli, "--after"), after, sizeof after, err) < 0)
-        return err_wrap(err, "--after");
-    snprintf(path, sizeof path, "/v1/jobs?limit=%lld%s%s%s%s", (long long)limit, *state ? "&state=" : "",
-             state, *after ? "&after=" : "", after);
+    struct buf path = {.limit = JOBS_PATH_BYTES};
+    int made = buf_printf(&path, err, "/v1/jobs?limit=%lld", (long long)limit);
+    static const char *const filters[] = {"--state", "--owner", "--group", "--label",
+                                          "--from",  "--to",    "--after", "--array"};
+    for (size_t i = 0; made == 0 && i < sizeof(filters) / sizeof(filters[0]); i++)
+        made = add_filter(cli, filters[i], &path, err);
     json_t *page = NULL;
-    if (client_call(cli, "GET", NULL, &page, err, "%s", path) < 0)
+    if (made == 0)
+        made = client_call(cli, "GET", NULL, &page, err, "%s", buf_str(&path));
+    buf_fini(&path);
+    if (made < 0)
         return -1;
     int result;
     if (cli->json) {
@@ -122,11 +139,9 @@ int command_jobs(struct cli *cli, struct err *err)
             "ID:id:n NAME:name:s STATE:state:s STEP:step:n OF:steps:n LOSS:loss:n SUBMITTED:created:w "
             "WHY:why:s",
             err);
-        const json_t *next = json_object_get(page, "next");
-        if (json_is_integer(next))
-            printf("more: --after %" JSON_INTEGER_FORMAT "\n", json_integer_value(next));
-        else if (json_is_string(next))
-            printf("more: --after %s\n", json_string_value(next));
+        const char *next = json_string_value(json_object_get(page, "next"));
+        if (next)
+            printf("more: --after %s\n", next);
     }
     json_decref(page);
     return result;
@@ -155,18 +170,25 @@ static void print_job(const json_t *job)
     size_t index;
     printf("%-12s %.0f\n", "job", show_num(job, "id", 0));
     print_line("name", show_str(job, "name"));
-    print_line("state", show_str(job, "state"));
+    print_line("state", *show_str(job, "ended_by") ? "succeeded so far" : show_str(job, "state"));
     print_line("why", show_str(job, "why"));
     print_method(json_object_get(job, "spec"));
     printf("%-12s %.0f of %.0f\n", "steps", show_num(job, "step", 0), show_num(job, "steps", 0));
     if (json_is_number(json_object_get(job, "loss")))
         printf("%-12s %.4f\n", "loss", show_num(job, "loss", 0));
+    const json_t *array = json_object_get(job, "array");
+    if (json_is_object(array))
+        printf("%-12s %.0f elements, %.0f of them jobs (motley jobs --array %.0f)\n", "array",
+               show_num(array, "size", 0), show_num(array, "made", 0), show_num(job, "id", 0));
+    if (json_is_integer(json_object_get(job, "array_of")))
+        printf("%-12s %.0f of array %.0f\n", "element", show_num(job, "index", 0),
+               show_num(job, "array_of", 0));
     print_line("submitted", show_str(job, "created"));
     print_line("started", show_str(job, "started"));
     print_line("ended", show_str(job, "ended"));
     if (json_is_object(run))
         printf("%-12s %.0f, attempt %.0f\n", "run", show_num(run, "id", 0), show_num(run, "attempt", 0));
-    json_array_foreach(json_object_get(run, "ranks"), index, rank)
+    json_array_foreach (json_object_get(run, "ranks"), index, rank)
         printf("  rank %-5.0f %s  %s  %s\n", show_num(rank, "rank", 0), show_str(rank, "device"),
                show_str(rank, "state"), show_str(rank, "why"));
 }
@@ -187,13 +209,49 @@ int command_job(struct cli *cli, struct err *err)
     return result;
 }
 
+/* Asks until the scheduler has answered what would let a queued job start sooner, for three seconds at most.
+ */
+static int ask_why(struct cli *cli, int64_t id, json_t **answer, struct err *err)
+{
+    const uint64_t until_ns = clock_mono_ns() + 3000000000u;
+    for (;;) {
+        const struct timespec pause = {.tv_nsec = 100000000};
+        if (client_call(cli, "GET", NULL, answer, err, "/v1/jobs/%lld/why", (long long)id) < 0)
+            return -1;
+        if (!json_is_integer(json_object_get(*answer, "place")) ||
+            json_is_array(json_object_get(*answer, "sooner")) ||
+            strcmp(show_str(*answer, "state"), "queued") != 0 || clock_mono_ns() > until_ns)
+            return 0;
+        json_decref(*answer);
+        *answer = NULL;
+        nanosleep(&pause, NULL);
+    }
+}
+
+/* Prints the place and the range of the start, and what would be sooner. */
+static void print_place(const json_t *answer)
+{
+    size_t i;
+    json_t *change;
+    const char *latest = show_str(answer, "starts_latest");
+    printf("place %.0f%s%s", show_num(answer, "place", 0),
+           *show_str(answer, "starts") ? ", to start about " : "", show_str(answer, "starts"));
+    if (*latest)
+        printf(", between %s and %s", show_str(answer, "starts_earliest"), latest);
+    if (*latest && show_num(answer, "ranges", 0) > 0)
+        printf(" (so far %.0f %% of %.0f such ranges were right)", 100 * show_num(answer, "ranges_right", 0),
+               show_num(answer, "ranges", 0));
+    printf("\n");
+    json_array_foreach (json_object_get(answer, "sooner"), i, change)
+        printf("sooner, at %s: %s\n", show_str(change, "starts"), show_str(change, "words"));
+}
+
 int command_why(struct cli *cli, struct err *err)
 {
     int64_t id;
     json_t *answer = NULL;
     warn_of_full_disk(cli);
-    if (client_job_id(cli->words[0], &id, err) < 0 ||
-        client_call(cli, "GET", NULL, &answer, err, "/v1/jobs/%lld/why", (long long)id) < 0)
+    if (client_job_id(cli->words[0], &id, err) < 0 || ask_why(cli, id, &answer, err) < 0)
         return -1;
     int result = 0;
     if (cli->json)
@@ -201,6 +259,8 @@ int command_why(struct cli *cli, struct err *err)
     else
         printf("job %lld is %s%s%s\n", (long long)id, show_str(answer, "state"),
                *show_str(answer, "why") ? ": " : "", show_str(answer, "why"));
+    if (!cli->json && json_is_integer(json_object_get(answer, "place")))
+        print_place(answer);
     json_decref(answer);
     return result;
 }
@@ -216,15 +276,102 @@ int command_watch(struct cli *cli, struct err *err)
     return result;
 }
 
+/* Several jobs: those that are refused are named on stderr, and the others take the command. */
+static int act_on_several(struct cli *cli, struct err *err)
+{
+    json_t *ids = json_array(), *answer = NULL, *entry;
+    int64_t id;
+    size_t i;
+    int result = 0;
+    for (unsigned n = 0; n < cli->word_count && result == 0; n++) {
+        result = client_job_id(cli->words[n], &id, err);
+        json_array_append_new(ids, json_integer(id));
+    }
+    json_t *body = json_pack("{s:o}", "ids", ids);
+    if (result == 0)
+        result = client_call(cli, "POST", body, &answer, err, "/v1/jobs:%s", cli->command->name);
+    json_decref(body);
+    const json_t *refused = json_object_get(answer, "refused");
+    if (result == 0 && cli->json)
+        result = show_json(answer, err);
+    else if (result == 0)
+        json_array_foreach (json_object_get(answer, "jobs"), i, entry)
+            print_answer(cli, entry, "", err);
+    if (result == 0 && json_array_size(refused) > 0) {
+        struct buf text = {.limit = 400};
+        json_array_foreach (refused, i, entry)
+            if (buf_printf(&text, err, "%s%s", i ? "; " : "", show_str(entry, "detail")) < 0)
+                break;
+        result = err_set(err, ERR_CONFLICT, "%s", buf_str(&text));
+        buf_fini(&text);
+    }
+    json_decref(answer);
+    return result;
+}
+
 int command_act(struct cli *cli, struct err *err)
 {
     int64_t id;
     json_t *answer = NULL;
+    if (cli->word_count > 1)
+        return act_on_several(cli, err);
     if (client_job_id(cli->words[0], &id, err) < 0 ||
         client_call(cli, "POST", NULL, &answer, err, "/v1/jobs/%lld/%s", (long long)id, cli->command->name) <
             0)
         return -1;
     int result = print_answer(cli, answer, "", err);
+    json_decref(answer);
+    return result;
+}
+
+int command_change(struct cli *cli, struct err *err)
+{
+    int64_t id, number;
+    json_t *answer = NULL, *body = json_object();
+    const char *begin = cli_option(cli, "--begin"), *at_most = cli_option(cli, "--at-most");
+    int result = client_job_id(cli->words[0], &id, err);
+    if (result == 0 && cli_option(cli, "--priority") &&
+        (result = cli_option_i64(cli, "--priority", -100, 100, 0, &number, err)) == 0)
+        json_object_set_new(body, "priority", json_integer(number));
+    if (begin)
+        json_object_set_new(body, "begin", strcmp(begin, "now") == 0 ? json_null() : json_string(begin));
+    if (result == 0 && at_most && strcmp(at_most, "any") == 0)
+        json_object_set_new(body, "at_most", json_null());
+    else if (result == 0 && at_most &&
+             (result = cli_option_i64(cli, "--at-most", 1, 1000, 0, &number, err)) == 0)
+        json_object_set_new(body, "at_most", json_integer(number));
+    if (result == 0 && json_object_size(body) == 0)
+        result = err_set(err, ERR_INVALID, "nothing to change: give --priority, --begin or --at-most");
+    if (result == 0)
+        result = client_call(cli, "PATCH", body, &answer, err, "/v1/jobs/%lld", (long long)id);
+    if (result == 0)
+        result = print_answer(cli, answer, "", err);
+    json_decref(body);
+    json_decref(answer);
+    return result;
+}
+
+int command_extend(struct cli *cli, struct err *err)
+{
+    int64_t id;
+    double seconds;
+    json_t *answer = NULL;
+    const char *text = cli_option(cli, "--for");
+    if (!text)
+        return err_set(err, ERR_INVALID, "--for is missing, as in --for 2h");
+    if (client_job_id(cli->words[0], &id, err) < 0)
+        return -1;
+    if (units_parse_seconds(text, &seconds, err) < 0) {
+        err_wrap(err, "--for");
+        return -1;
+    }
+    json_t *body = json_pack("{s:I}", "seconds", (json_int_t)ceil(seconds));
+    int result = client_call(cli, "POST", body, &answer, err, "/v1/jobs/%lld/extend", (long long)id);
+    json_decref(body);
+    if (result == 0 && cli->json)
+        result = show_json(answer, err);
+    else if (result == 0)
+        printf("job %lld: time limit %.0f s\n", (long long)id, show_num(answer, "time_limit_s", 0));
     json_decref(answer);
     return result;
 }
@@ -256,7 +403,8 @@ int command_metrics(struct cli *cli, struct err *err)
     size_t index;
     int result = 0;
     if (cli->json) {
-        json_array_foreach(lines, index, line) result = result < 0 ? result : show_json(line, err);
+        json_array_foreach (lines, index, line)
+            result = result < 0 ? result : show_json(line, err);
     } else {
         result = show_table(
             lines,

@@ -21,12 +21,21 @@ static const struct cli_command commands[] = {
      CLI_RUN},
     {"down", "", 0, 0, "stop all of it", {{NULL, NULL, NULL}}, command_down, CLI_RUN},
     {"status", "", 0, 0, "what runs", {{NULL, NULL, NULL}}, command_status, CLI_LOOK},
+    {"web",
+     "",
+     0,
+     0,
+     "print an address that opens the page, signed in",
+     {{NULL, NULL, NULL}},
+     command_web,
+     CLI_LOOK},
     {"run",
      "SPEC",
      1,
      1,
      "start the system if need be, submit, watch, fetch",
      {{"--out", "DIR", "where the results go; default: ./NAME-ID"},
+      {"--plan", "FILE", "on this plan of an earlier run (plan.json of `get`): placement.plan"},
       {"--config", "FILE", "for `up`, if it is not running"}},
      command_run,
      CLI_RUN},
@@ -35,7 +44,9 @@ static const struct cli_command commands[] = {
      1,
      1,
      "submit a job and print its id",
-     {{"--wait", NULL, "until it has ended"}, {"--key", "TEXT", "idempotency key"}},
+     {{"--wait", NULL, "until it has ended"},
+      {"--plan", "FILE", "on this plan of an earlier run (plan.json of `get`): placement.plan"},
+      {"--key", "TEXT", "idempotency key"}},
      command_submit,
      CLI_RUN},
     {"rows",
@@ -56,6 +67,7 @@ static const struct cli_command commands[] = {
       {"--draw", "FILE.svg", "a picture: nodes and links, and what each rank does when"},
       {"--program", NULL, "the step programs, instruction by instruction"},
       {"--from", "PLAN", "start from this plan: the answer is never slower where it can be kept"},
+      {"--routing", "FILE", "how many tokens each layer's experts got, measured by a run"},
       {"--steps-left", "N", "with --from, of a job that runs: is moving it worth it, with N steps to go"},
       {"--restart", "SECONDS", "and what stopping and starting again takes beside moving; default 30"},
       {"--save", "PLAN", "write the plan, for --from"},
@@ -74,25 +86,78 @@ static const struct cli_command commands[] = {
      0,
      0,
      "the jobs, newest first",
-     {{"--state", "STATE", "only these"},
+     {{"--state", "S,S", "only these"},
+      {"--owner", "NAME", "of this user"},
+      {"--group", "NAME", "shared with this group, or charged to it"},
+      {"--label", "KEY[=VALUE]", "with this label; may be given several times"},
+      {"--array", "ID", "the elements of this array"},
+      {"--from", "TIME", "submitted at or after (2026-01-31, or 2026-01-31T12:00:00Z)"},
+      {"--to", "TIME", "submitted before"},
       {"--limit", "N", "a page; default 50"},
       {"--after", "CURSOR", "the next page"}},
      command_jobs,
      CLI_LOOK},
     {"job", "ID", 1, 1, "one job", {{NULL, NULL, NULL}}, command_job, CLI_LOOK},
+    {"queue",
+     "",
+     0,
+     0,
+     "what runs and what waits, everybody's",
+     {{NULL, NULL, NULL}},
+     command_queue,
+     CLI_LOOK},
+    {"usage",
+     "",
+     0,
+     0,
+     "what everybody used",
+     {{"--from", "TIME", "default: 30 days before --to"},
+      {"--to", "TIME", "default: now"},
+      {"--by", "WHAT", "user, group or device"},
+      {"--csv", NULL, "as comma-separated values"}},
+     command_usage,
+     CLI_LOOK},
+    {"shares",
+     "",
+     0,
+     0,
+     "what everybody is due, and whose turn it is",
+     {{NULL, NULL, NULL}},
+     command_shares,
+     CLI_LOOK},
+    {"simulate",
+     "FROM..TO",
+     1,
+     1,
+     "what waits, shares and use would have been under other policies, or with more devices",
+     {{"--policy", "FILE",
+       "settings of the policies, as the section `sharing` of the scheduler's configuration"},
+      {"--add", "DEVICE", "one more device like this one (may be repeated)"}},
+     command_simulate,
+     CLI_PLAN},
     {"why", "ID", 1, 1, "what a job waits for", {{NULL, NULL, NULL}}, command_why, CLI_LOOK},
     {"watch", "ID", 1, 1, "follow a job to its end", {{NULL, NULL, NULL}}, command_watch, CLI_RUN},
     {"logs", "ID", 1, 1, "a job's log lines", {{"-f", NULL, "follow"}}, command_logs, CLI_LOOK},
     {"cancel",
-     "ID",
+     "ID…",
      1,
-     1,
+     CLI_WORDS_MAX,
      "stop a job, after a checkpoint if it can write one",
      {{NULL, NULL, NULL}},
      command_act,
      CLI_RUN},
-    {"hold", "ID", 1, 1, "do not start a queued job", {{NULL, NULL, NULL}}, command_act, CLI_RUN},
-    {"release", "ID", 1, 1, "let a held job start", {{NULL, NULL, NULL}}, command_act, CLI_RUN},
+    {"hold", "ID…", 1, CLI_WORDS_MAX, "do not start queued jobs", {{NULL, NULL, NULL}}, command_act, CLI_RUN},
+    {"release", "ID…", 1, CLI_WORDS_MAX, "let held jobs start", {{NULL, NULL, NULL}}, command_act, CLI_RUN},
+    {"change",
+     "ID",
+     1,
+     1,
+     "change a job that has not ended",
+     {{"--priority", "N", "from -100 to 100, and one's ceiling"},
+      {"--begin", "TIME", "it does not start before (2026-01-31T12:00:00Z), or now"},
+      {"--at-most", "N", "elements of an array at once, or any"}},
+     command_change,
+     CLI_RUN},
     {"resume",
      "ID",
      1,
@@ -100,6 +165,14 @@ static const struct cli_command commands[] = {
      "go on from the last checkpoint, also beyond the end",
      {{"--steps", "N", "so many steps more"}},
      command_resume,
+     CLI_RUN},
+    {"extend",
+     "ID",
+     1,
+     1,
+     "a longer time limit, if nobody who waits for its devices starts later",
+     {{"--for", "TIME", "so much longer: 30m, 2h"}},
+     command_extend,
      CLI_RUN},
     {"metrics",
      "ID",
@@ -127,20 +200,30 @@ static const struct cli_command commands[] = {
      command_join_token,
      CLI_ADMINISTER},
     {"drain",
-     "DEVICE",
+     "DEVICE | NODE",
      1,
      1,
-     "nothing new starts there; what runs moves at its next checkpoint",
-     {{NULL, NULL, NULL}},
+     "nothing new starts there; what runs moves with a checkpoint",
+     {{"--after-jobs", NULL, "what runs there goes on to its end"},
+      {"--by", "TIME", "what runs there stays until then: 2h, 2026-01-31T08:00:00Z"},
+      {"--reason", "TEXT", "why, which waiting jobs are told"}},
      command_drain,
      CLI_ADMINISTER},
     {"undrain",
-     "DEVICE",
+     "DEVICE | NODE",
      1,
      1,
      "the device may be used again",
      {{NULL, NULL, NULL}},
      command_drain,
+     CLI_ADMINISTER},
+    {"device",
+     "set DEVICE",
+     2,
+     2,
+     "whose the device is: jobs of its group go first there, and others' yield",
+     {{"--group", "NAME", "the group that it belongs to; none: everybody's"}},
+     command_device,
      CLI_ADMINISTER},
     {"node",
      "remove NAME",
@@ -188,12 +271,42 @@ static const struct cli_command commands[] = {
       {"--note", "TEXT", "what it is for"}},
      command_token,
      CLI_SHARE},
+    {"lease",
+     "DEVICE | --any TEXT | extend ID | end ID",
+     0,
+     2,
+     "hold a device yourself: no job is on it meanwhile, and the time is charged",
+     {{"--for", "TIME", "how long, or how much longer: 90m, 4h, 2h30m (at least a minute, at most 31 days)"},
+      {"--hours", "N", "the same in hours"},
+      {"--any", "TEXT",
+       "instead of a device: book the first that can be had of those that are like this, such as a100"},
+      {"--in", "TIME", "begin so long from now"},
+      {"--at", "TIME", "begin then: 2026-01-31T08:00:00Z"},
+      {"--note", "TEXT", "what it is for"},
+      {"--maintenance", NULL, "keep it from everybody (administrators)"}},
+     command_lease,
+     CLI_SHARE},
+    {"leases",
+     "",
+     0,
+     0,
+     "who holds or has booked which device",
+     {{NULL, NULL, NULL}},
+     command_leases,
+     CLI_LOOK},
     {"group",
      "list | set NAME USER… | remove NAME",
      1,
      CLI_WORDS_MAX,
-     "groups of people",
-     {{NULL, NULL, NULL}},
+     "groups of people, which are accounts in a tree",
+     {{"--parent", "NAME", "the group above it; none: the root"},
+      {"--weight", "W", "its share among its siblings"},
+      {"--devices", "N", "devices held at once; 0: any number"},
+      {"--running", "N", "jobs at once"},
+      {"--queued", "N", "jobs that wait or are held"},
+      {"--month-seconds", "N", "charged device-seconds in 30 days"},
+      {"--time-limit", "TIME", "of jobs that name none: 12h; 0s: none"},
+      {"--slice", "TIME", "after which its runs make room for others who wait: 4h; 0s: never"}},
      command_group,
      CLI_SHARE},
     {"user",
@@ -201,7 +314,14 @@ static const struct cli_command commands[] = {
      1,
      2,
      "users (administrators)",
-     {{"--priority-max", "N", "a submit above it is refused"}},
+     {{"--priority-max", "N", "a submit above it is refused"},
+      {"--account", "GROUP", "charged when a job names no group; none: the root"},
+      {"--disabled", "yes|no", "takes and starts no jobs; tokens are refused"},
+      {"--jobs", "hold|cancel", "with --disabled yes: what becomes of the jobs"},
+      {"--devices", "N", "devices held at once; 0: any number"},
+      {"--running", "N", "jobs at once"},
+      {"--queued", "N", "jobs that wait or are held"},
+      {"--month-seconds", "N", "charged device-seconds in 30 days"}},
      command_user,
      CLI_ADMINISTER},
     {"audit",
@@ -239,7 +359,7 @@ static const struct cli_command commands[] = {
      command_profile,
      CLI_PLAN},
 };
-enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };
+enum { COMMAND_COUNT = sizeof(commands) / sizeof(commands[0]) };
 
 static const struct cli_option common_options[] = {
     {"--home", "DIR", "the folder of everything; MOTLEY_HOME, else ~/.motley"},
@@ -250,11 +370,12 @@ static const struct cli_option common_options[] = {
 
 static void print_options(FILE *out, const struct cli_option *options)
 {
-    for (; options->name; options++) {
+    for (int i = 0; i < CLI_OPTIONS_MAX && options[i].name; i++) {
+        const struct cli_option *option = &options[i];
         char left[64];
-        snprintf(left, sizeof left, "%s%s%s", options->name, options->value ? " " : "",
-                 options->value ? options->value : "");
-        fprintf(out, "  %-24s %s\n", left, options->help);
+        snprintf(left, sizeof(left), "%s%s%s", option->name, option->value ? " " : "",
+                 option->value ? option->value : "");
+        fprintf(out, "  %-24s %s\n", left, option->help);
     }
 }
 
@@ -273,7 +394,7 @@ static void print_usage(FILE *out)
         fprintf(out, "%s\n", group_titles[group]);
         for (int i = 0; i < COMMAND_COUNT; i++) {
             char left[64];
-            snprintf(left, sizeof left, "%s %s", commands[i].name, commands[i].words);
+            snprintf(left, sizeof(left), "%s %s", commands[i].name, commands[i].words);
             if ((int)commands[i].group == group)
                 fprintf(out, "  %-28s %s\n", left, commands[i].help);
         }
@@ -293,9 +414,9 @@ static void print_command(FILE *out, const struct cli_command *command)
 
 static const struct cli_option *find_option(const struct cli_option *options, const char *word, size_t size)
 {
-    for (; options->name; options++)
-        if (strlen(options->name) == size && strncmp(options->name, word, size) == 0)
-            return options;
+    for (int i = 0; i < CLI_OPTIONS_MAX && options[i].name; i++)
+        if (strlen(options[i].name) == size && strncmp(options[i].name, word, size) == 0)
+            return &options[i];
     return NULL;
 }
 
@@ -318,7 +439,7 @@ static int take_option(struct cli *cli, int argc, char **argv, int *at, struct e
     else if (option->value || word[size] == '=')
         return err_set(err, ERR_INVALID, "%s %s", option->name,
                        option->value ? "wants a value" : "takes no value");
-    if (cli->option_count == sizeof cli->options / sizeof cli->options[0])
+    if (cli->option_count == sizeof(cli->options) / sizeof(cli->options[0]))
         return err_set(err, ERR_TOO_BIG, "more than %u options", cli->option_count);
     cli->options[cli->option_count].name = option->name;
     cli->options[cli->option_count++].value = value;

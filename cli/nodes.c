@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/clock.h"
 #include "common/units.h"
 #include "planner/given/cluster.h"
 
@@ -26,8 +27,9 @@ static void show_unknown(const json_t *jobs)
     size_t index;
     if (json_array_size(jobs) > 0)
         printf("jobs of the time after the backup, which the database does not know:");
-    json_array_foreach((json_t *)(uintptr_t)jobs, index, job) printf(
-        "%s %lld (%s)", index > 0 ? "," : "", (long long)show_num(job, "job", 0), show_str(job, "node"));
+    json_array_foreach ((json_t *)(uintptr_t)jobs, index, job)
+        printf("%s %lld (%s)", index > 0 ? "," : "", (long long)show_num(job, "job", 0),
+               show_str(job, "node"));
     if (json_array_size(jobs) > 0)
         printf("\n");
 }
@@ -35,7 +37,7 @@ static void show_unknown(const json_t *jobs)
 int command_nodes(struct cli *cli, struct err *err)
 {
     json_t *answer = NULL;
-    if (client_call(cli, "GET", NULL, &answer, err, "/v1/nodes") < 0)
+    if (client_list(cli, "/v1/nodes", "nodes", &answer, err) < 0)
         return -1;
     if (!cli->json)
         show_unknown(json_object_get(answer, "unknown_jobs"));
@@ -61,7 +63,7 @@ static void show_entry(const json_t *entry)
     char memory[32], single[24], half[24], rate[24], watts[24], both[40] = "as fp32 ";
     double f16 = show_num(entry, "flops_16", 0);
     if (f16 > 0)
-        snprintf(both, sizeof both, "%s%s (%.0f %%)", amount(half, f16, 1e12),
+        snprintf(both, sizeof(both), "%s%s (%.0f %%)", amount(half, f16, 1e12),
                  json_is_true(json_object_get(entry, "bf16")) ? " " : "*",
                  100 * show_num(entry, "efficiency_16", 0));
     printf("%-16s %-5s %9s %8s (%.0f %%) %15s %10s %8s  ±%.0f %%  %s\n", show_str(entry, "name"),
@@ -82,7 +84,8 @@ static int show_catalogue(struct cli *cli, struct err *err)
         return show_list(cli, answer, "devices", "", err);
     printf("%-16s %-5s %9s %15s %15s %10s %8s  %-5s  %s\n", "NAME", "KIND", "MEMORY", "FP32 TFLOP/s",
            "16-BIT TFLOP/s", "GB/s", "POWER W", "TIMES", "FROM");
-    json_array_foreach(json_object_get(answer, "devices"), index, entry) show_entry(entry);
+    json_array_foreach (json_object_get(answer, "devices"), index, entry)
+        show_entry(entry);
     printf(
         "\nPeak rates of dense products at boost clock and, in brackets, the share of them that training is "
         "taken to "
@@ -119,26 +122,26 @@ static void show_health(const json_t *device)
     if (json_is_string(json_object_get(device, "drain_why")))
         add_fact(&first, "drained: %s (motley undrain %s)", show_str(device, "drain_why"),
                  show_str(device, "name"));
-    if (json_object_get(health, "temperature_c") != NULL)
+    if (json_object_get(health, "temperature_c"))
         add_fact(&first, "%.0f °C", show_num(health, "temperature_c", 0));
-    if (json_object_get(health, "clock_khz") != NULL)
+    if (json_object_get(health, "clock_khz"))
         add_fact(&first, "%.0f of %.0f MHz", show_num(health, "clock_khz", 0) / 1e3,
                  show_num(health, "clock_max_khz", 0) / 1e3);
-    json_array_foreach(json_object_get(health, "throttle"), index, reason)
+    json_array_foreach (json_object_get(health, "throttle"), index, reason)
         printf("%s%s", index == 0 ? " (" : ", ", json_string_value(reason));
     printf("%s", json_array_size(json_object_get(health, "throttle")) > 0 ? ")" : "");
     if (show_num(health, "heat", 1) < 1)
         add_fact(&first, "throttled to %.0f %%", 100 * show_num(health, "heat", 1));
-    if (json_object_get(health, "power_w") != NULL)
+    if (json_object_get(health, "power_w"))
         add_fact(&first, "%.0f of %.0f W", show_num(health, "power_w", 0),
                  show_num(health, "power_limit_w", 0));
     if (others > 0)
         add_fact(&first, "others hold %s", units_bytes(bytes, (uint64_t)others));
     if (ecc > 0)
         add_fact(&first, "%.0f memory errors", ecc);
-    if (json_object_get(health, "xid") != NULL)
+    if (json_object_get(health, "xid"))
         add_fact(&first, "Xid %.0f", show_num(health, "xid", 0));
-    if (json_object_get(health, "why") != NULL)
+    if (json_object_get(health, "why"))
         add_fact(&first, "health unknown: %s", show_str(health, "why"));
     printf("\n");
 }
@@ -148,11 +151,10 @@ static void show_unused(const json_t *cards)
 {
     const json_t *card;
     size_t index;
-    json_array_foreach((json_t *)(uintptr_t)cards, index, card)
-    {
+    json_array_foreach ((json_t *)(uintptr_t)cards, index, card) {
         char number[24] = ""; /* a driver that cannot be used has no card number */
-        if (json_object_get(card, "index") != NULL)
-            snprintf(number, sizeof number, ":%.0f", show_num(card, "index", 0));
+        if (json_object_get(card, "index"))
+            snprintf(number, sizeof(number), ":%.0f", show_num(card, "index", 0));
         printf("not used: %s %s%s%s%s: %s\n", show_str(card, "node"), show_str(card, "kind"), number,
                json_object_get(card, "name") ? " " : "",
                json_object_get(card, "name") ? show_str(card, "name") : "", show_str(card, "why"));
@@ -177,7 +179,7 @@ int command_devices(struct cli *cli, struct err *err)
         return show_catalogue(cli, err);
     if (cli_option(cli, "--code"))
         return show_code(cli, err);
-    if (client_call(cli, "GET", NULL, &answer, err, "/v1/devices") < 0)
+    if (client_list(cli, "/v1/devices", "devices", &answer, err) < 0)
         return -1;
     json_t *unused = json_incref(json_object_get(answer, "unused"));
     json_t *devices = json_incref(json_object_get(answer, "devices")), *device;
@@ -188,10 +190,12 @@ int command_devices(struct cli *cli, struct err *err)
                   "MEMORY:memory_limit_bytes:b OWN:base_bytes:b DRAINED:drained:s JOB:job:n CARD:like:s",
                   err);
     if (!cli->json && result == 0) {
-        json_array_foreach(devices, index, device) if (json_is_object(json_object_get(device, "health")) ||
-                                                       json_is_string(json_object_get(device, "drain_why")))
-            show_health(device);
-        json_array_foreach(devices, index, device) show_catalogued(device);
+        json_array_foreach (devices, index, device)
+            if (json_is_object(json_object_get(device, "health")) ||
+                json_is_string(json_object_get(device, "drain_why")))
+                show_health(device);
+        json_array_foreach (devices, index, device)
+            show_catalogued(device);
         show_unused(unused);
     }
     json_decref(devices);
@@ -202,16 +206,54 @@ int command_devices(struct cli *cli, struct err *err)
 int command_drain(struct cli *cli, struct err *err)
 {
     char name[512];
-    json_t *answer = NULL;
-    if (http_escape(cli->words[0], name, sizeof name, err) < 0 ||
-        client_call(cli, "POST", NULL, &answer, err, "/v1/devices/%s/%s", name, cli->command->name) < 0)
+    json_t *answer = NULL, *body = NULL;
+    const char *by = cli_option(cli, "--by"), *why = cli_option(cli, "--reason");
+    const bool after = cli_option(cli, "--after-jobs") != NULL;
+    char at[32];
+    double ahead;
+    struct err ignored;
+    if (by && units_parse_seconds(by, &ahead, &ignored) == 0) {
+        clock_rfc3339(clock_wall_us() + (int64_t)(ahead * 1e6), at);
+        by = at;
+    }
+    if (by || why || after)
+        body = json_pack("{s:b, s:s*, s:s*}", "after_jobs", (int)after, "by", by, "reason", why);
+    int result =
+        http_escape(cli->words[0], name, sizeof(name), err) < 0
+            ? -1
+            : client_call(cli, "POST", body, &answer, err, "/v1/%s/%s/%s",
+                          strchr(cli->words[0], '/') ? "devices" : "nodes", name, cli->command->name);
+    json_decref(body);
+    if (result < 0)
         return -1;
-    int result = 0;
     if (cli->json)
         result = show_json(answer, err);
     else
         printf("%s is %s\n", cli->words[0],
                strcmp(cli->command->name, "drain") == 0 ? "being drained" : "in use again");
+    json_decref(answer);
+    return result;
+}
+
+int command_device(struct cli *cli, struct err *err)
+{
+    char name[512];
+    json_t *answer = NULL;
+    const char *group = cli_option(cli, "--group");
+    if (strcmp(cli->words[0], "set") != 0 || !group)
+        return err_set(err, ERR_INVALID, "usage: motley device set DEVICE --group NAME (none: everybody's)");
+    json_t *body = json_pack("{s:s?}", "group", strcmp(group, "none") == 0 ? NULL : group);
+    int result = http_escape(cli->words[1], name, sizeof(name), err) < 0
+                     ? -1
+                     : client_call(cli, "PATCH", body, &answer, err, "/v1/devices/%s", name);
+    json_decref(body);
+    if (result < 0)
+        return -1;
+    if (cli->json)
+        result = show_json(answer, err);
+    else
+        printf("%s is %s%s\n", cli->words[1], strcmp(group, "none") == 0 ? "everybody's" : "group ",
+               strcmp(group, "none") == 0 ? "" : group);
     json_decref(answer);
     return result;
 }
@@ -222,7 +264,7 @@ int command_node(struct cli *cli, struct err *err)
     json_t *answer = NULL;
     if (strcmp(cli->words[0], "remove") != 0)
         return err_set(err, ERR_INVALID, "usage: motley node remove NAME");
-    if (http_escape(cli->words[1], name, sizeof name, err) < 0 ||
+    if (http_escape(cli->words[1], name, sizeof(name), err) < 0 ||
         client_call(cli, "DELETE", NULL, &answer, err, "/v1/nodes/%s", name) < 0)
         return -1;
     int result = 0;
@@ -262,13 +304,14 @@ static int model_list(struct cli *cli, struct err *err)
     json_t *answer = NULL;
     if (cli->word_count != 1)
         return err_set(err, ERR_INVALID, "usage: motley model list");
-    if (client_call(cli, "GET", NULL, &answer, err, "/v1/models") < 0)
+    if (client_list(cli, "/v1/models", "models", &answer, err) < 0)
         return -1;
     size_t index;
     json_t *model;
     if (!cli->json)
-        json_array_foreach(json_object_get(answer, "models"), index, model) json_object_set_new(
-            model, "called", json_sprintf("%s/%s", show_str(model, "owner"), show_str(model, "name")));
+        json_array_foreach (json_object_get(answer, "models"), index, model)
+            json_object_set_new(model, "called",
+                                json_sprintf("%s/%s", show_str(model, "owner"), show_str(model, "name")));
     return show_list(cli, answer, "models",
                      "NAME:called:s VISIBLE-TO:visibility:s CONTENT:content:s REGISTERED:created:w", err);
 }

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/units.h"
+
 /* Prints the answer with --json, else the sentence. Takes the answer over. */
 static int said(struct cli *cli, json_t *answer, const char *sentence, struct err *err)
 {
@@ -34,13 +36,13 @@ static void join_texts(json_t *rows, const char *key)
 {
     size_t i, k;
     json_t *row, *item;
-    json_array_foreach(rows, i, row)
-    {
+    json_array_foreach (rows, i, row) {
         char text[512] = "";
         size_t at = 0;
-        json_array_foreach(json_object_get(row, key), k, item) if (at < sizeof text) at +=
-            (size_t)snprintf(text + at, sizeof text - at, "%s%s", k ? "," : "",
-                             json_string_value(item) ? json_string_value(item) : "?");
+        json_array_foreach (json_object_get(row, key), k, item)
+            if (at < sizeof(text))
+                at += (size_t)snprintf(text + at, sizeof(text) - at, "%s%s", k ? "," : "",
+                                       json_string_value(item) ? json_string_value(item) : "?");
         json_object_set_new(row, key, json_string(*text ? text : "-"));
     }
 }
@@ -61,7 +63,7 @@ static json_t *split_texts(const char *text)
 static int token_list(struct cli *cli, struct err *err)
 {
     json_t *answer = NULL;
-    if (client_call(cli, "GET", NULL, &answer, err, "/v1/tokens") < 0)
+    if (client_list(cli, "/v1/tokens", "tokens", &answer, err) < 0)
         return -1;
     if (!cli->json)
         join_texts(json_object_get(answer, "tokens"), "scopes");
@@ -90,7 +92,7 @@ static int token_make(struct cli *cli, struct err *err)
         fprintf(stderr, "token %.0f of %s; it is not shown again:\n", show_num(answer, "id", 0),
                 show_str(answer, "user"));
     char secret[80];
-    snprintf(secret, sizeof secret, "%s", show_str(answer, "token"));
+    snprintf(secret, sizeof(secret), "%s", show_str(answer, "token"));
     return said(cli, answer, secret, err);
 }
 
@@ -105,18 +107,74 @@ int command_token(struct cli *cli, struct err *err)
     if (strcmp(what, "revoke") != 0 || cli->word_count != 2)
         return usage(cli, err);
     json_t *answer = NULL;
-    if (http_escape(cli->words[1], id, sizeof id, err) < 0 ||
+    if (http_escape(cli->words[1], id, sizeof(id), err) < 0 ||
         client_call(cli, "DELETE", NULL, &answer, err, "/v1/tokens/%s", id) < 0)
         return -1;
     return said(cli, answer ? answer : json_object(), "revoked", err);
 }
 
+/* Adds the options of a `set` that change a limit, or anything else by name, to the body. Returns how many,
+ * or -1. */
+static int changes_of(struct cli *cli, json_t *body, const char *const (*texts)[2], struct err *err)
+{
+    static const char *const limits[][2] = {{"--devices", "devices_max"},
+                                            {"--running", "running_max"},
+                                            {"--queued", "queued_max"},
+                                            {"--month-seconds", "month_seconds_max"}};
+    int64_t value;
+    for (size_t i = 0; i < sizeof(limits) / sizeof(limits[0]); i++) {
+        if (!cli_option(cli, limits[i][0]))
+            continue;
+        if (cli_option_i64(cli, limits[i][0], 0, (int64_t)1 << 40, 0, &value, err) < 0)
+            return -1;
+        json_object_set_new(body, limits[i][1], json_integer(value));
+    }
+    for (; (*texts)[0]; texts++) {
+        const char *text = cli_option(cli, (*texts)[0]);
+        if (text)
+            json_object_set_new(body, (*texts)[1],
+                                strcmp(text, "none") == 0 ? json_null() : json_string(text));
+    }
+    return (int)json_object_size(body);
+}
+
+/* Sets the members when any are named or nothing else is changed, and then what the options say. */
 static int group_set(struct cli *cli, struct err *err)
 {
-    json_t *answer = NULL, *body = json_pack("{s:s, s:[]}", "name", cli->words[1], "members");
+    static const char *const texts[][2] = {{"--parent", "parent"}, {NULL, NULL}};
+    char name[640];
+    json_t *answer = NULL, *changes = json_object();
+    json_t *body = json_pack("{s:s, s:[]}", "name", cli->words[1], "members");
+    const char *weight = cli_option(cli, "--weight");
+    int changed = changes_of(cli, changes, texts, err), result = changed < 0 ? -1 : 0;
+    static const char *const times[][2] = {{"--time-limit", "time_limit_s"}, {"--slice", "slice_s"}};
+    for (size_t i = 0; i < 2 && result == 0; i++) {
+        double seconds;
+        const char *text = cli_option(cli, times[i][0]);
+        if (text && units_parse_seconds(text, &seconds, err) < 0) {
+            err_wrap(err, "%s", times[i][0]);
+            result = -1;
+        } else if (text) {
+            json_object_set_new(changes, times[i][1], json_real(seconds));
+            changed++;
+        }
+    }
+    if (weight && result == 0) {
+        json_object_set_new(changes, "weight", json_real(strtod(weight, NULL)));
+        changed++;
+    }
     for (unsigned i = 2; i < cli->word_count; i++)
         json_array_append_new(json_object_get(body, "members"), json_string(cli->words[i]));
-    int result = client_call(cli, "POST", body, &answer, err, "/v1/groups");
+    if (result == 0 && (cli->word_count > 2 || changed == 0))
+        result = client_call(cli, "POST", body, &answer, err, "/v1/groups");
+    if (result == 0 && changed > 0) {
+        json_decref(answer);
+        answer = NULL;
+        result = http_escape(cli->words[1], name, sizeof(name), err) < 0
+                     ? -1
+                     : client_call(cli, "PATCH", changes, &answer, err, "/v1/groups/%s", name);
+    }
+    json_decref(changes);
     json_decref(body);
     return result < 0 ? -1 : said(cli, answer, "done", err);
 }
@@ -126,7 +184,7 @@ int command_group(struct cli *cli, struct err *err)
     char name[640];
     json_t *answer = NULL;
     if (strcmp(cli->words[0], "list") == 0 && cli->word_count == 1) {
-        if (client_call(cli, "GET", NULL, &answer, err, "/v1/groups") < 0)
+        if (client_list(cli, "/v1/groups", "groups", &answer, err) < 0)
             return -1;
         if (!cli->json)
             join_texts(json_object_get(answer, "groups"), "members");
@@ -136,7 +194,7 @@ int command_group(struct cli *cli, struct err *err)
         return group_set(cli, err);
     if (strcmp(cli->words[0], "remove") != 0 || cli->word_count != 2)
         return usage(cli, err);
-    if (http_escape(cli->words[1], name, sizeof name, err) < 0 ||
+    if (http_escape(cli->words[1], name, sizeof(name), err) < 0 ||
         client_call(cli, "DELETE", NULL, &answer, err, "/v1/groups/%s", name) < 0)
         return -1;
     return said(cli, answer ? answer : json_object(), "removed", err);
@@ -148,22 +206,105 @@ int command_user(struct cli *cli, struct err *err)
     int64_t most;
     json_t *answer = NULL;
     if (strcmp(cli->words[0], "list") == 0 && cli->word_count == 1) {
-        if (client_call(cli, "GET", NULL, &answer, err, "/v1/users") < 0)
+        if (client_list(cli, "/v1/users", "users", &answer, err) < 0)
             return -1;
         if (!cli->json)
             join_texts(json_object_get(answer, "users"), "groups");
         return listed(cli, answer, "users",
                       "USER:name:s SINCE:created:w PRIORITY-MAX:priority_max:n GROUPS:groups:s", err);
     }
-    if (strcmp(cli->words[0], "set") != 0 || cli->word_count != 2 || !cli_option(cli, "--priority-max"))
+    static const char *const texts[][2] = {{"--account", "account"}, {"--jobs", "jobs"}, {NULL, NULL}};
+    const char *disabled = cli_option(cli, "--disabled");
+    if (strcmp(cli->words[0], "set") != 0 || cli->word_count != 2)
         return usage(cli, err);
     if (cli_option_i64(cli, "--priority-max", -100, 100, 0, &most, err) < 0 ||
-        http_escape(cli->words[1], name, sizeof name, err) < 0)
+        http_escape(cli->words[1], name, sizeof(name), err) < 0)
         return -1;
-    json_t *body = json_pack("{s:I}", "priority_max", (json_int_t)most);
+    json_t *body = json_object();
+    if (cli_option(cli, "--priority-max"))
+        json_object_set_new(body, "priority_max", json_integer(most));
+    if (disabled)
+        json_object_set_new(body, "disabled", json_boolean(strcmp(disabled, "yes") == 0));
+    if (changes_of(cli, body, texts, err) <= 0) {
+        json_decref(body);
+        return err->code ? -1 : usage(cli, err);
+    }
     int result = client_call(cli, "PATCH", body, &answer, err, "/v1/users/%s", name);
     json_decref(body);
     return result < 0 ? -1 : said(cli, answer, "done", err);
+}
+
+/* Prints rows as CSV with the given columns, in the order of RFC 4180's example; numbers as JSON has them. */
+static int print_csv(const json_t *rows, const char *const *columns, size_t count)
+{
+    size_t i;
+    json_t *row;
+    for (size_t c = 0; c < count; c++)
+        printf("%s%s", columns[c], c + 1 < count ? "," : "\r\n");
+    json_array_foreach (rows, i, row) {
+        for (size_t c = 0; c < count; c++) {
+            const json_t *value = json_object_get(row, columns[c]);
+            if (json_is_string(value)) {
+                putchar('"');
+                for (const char *at = json_string_value(value); *at; at++)
+                    printf(*at == '"' ? "\"\"" : "%c", *at);
+                putchar('"');
+            } else if (json_is_number(value)) {
+                printf("%.15g", json_number_value(value));
+            }
+            fputs(c + 1 < count ? "," : "\r\n", stdout);
+        }
+    }
+    return 0;
+}
+
+int command_queue(struct cli *cli, struct err *err)
+{
+    json_t *answer = NULL;
+    if (client_list(cli, "/v1/queue", "queue", &answer, err) < 0)
+        return -1;
+    if (!cli->json)
+        join_texts(json_object_get(answer, "queue"), "devices");
+    return listed(cli, answer, "queue",
+                  "PLACE:place:n ID:id:n ARRAY:array_of:n STATE:state:s OWNER:owner:s ACCOUNT:account:s "
+                  "NAME:name:s DEVICES:devices:s "
+                  "SINCE:since:w STARTS:starts:w ENDS:ends:w WAITS:wait:s",
+                  err);
+}
+
+int command_usage(struct cli *cli, struct err *err)
+{
+    static const char *const options[] = {"from", "to", "by"};
+    static const char *const columns[] = {"name", "held_s", "charged_s", "jobs"};
+    char path[400] = "/v1/usage", value[200], option[8];
+    json_t *answer = NULL;
+    for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++) {
+        snprintf(option, sizeof(option), "--%s", options[i]);
+        const char *given = cli_option(cli, option);
+        size_t used = strlen(path);
+        if (!given)
+            continue;
+        if (http_escape(given, value, sizeof(value), err) < 0)
+            return -1;
+        snprintf(path + used, sizeof(path) - used, "%c%s=%s", strchr(path, '?') ? '&' : '?', options[i],
+                 value);
+    }
+    if (client_call(cli, "GET", NULL, &answer, err, "%s", path) < 0)
+        return -1;
+    if (cli->json || !cli_option(cli, "--csv"))
+        return listed(cli, answer, "usage", "NAME:name:s HELD:held_s:t CHARGED:charged_s:t JOBS:jobs:n", err);
+    int result = print_csv(json_object_get(answer, "usage"), columns, sizeof(columns) / sizeof(columns[0]));
+    json_decref(answer);
+    return result;
+}
+
+int command_shares(struct cli *cli, struct err *err)
+{
+    json_t *answer = NULL;
+    if (client_call(cli, "GET", NULL, &answer, err, "/v1/shares") < 0)
+        return -1;
+    return listed(cli, answer, "shares",
+                  "RANK:rank:n USER:user:s GROUP:group:s DUE:due:n USED:used:n CHARGED:used_s:t", err);
 }
 
 int command_share(struct cli *cli, struct err *err)
@@ -186,10 +327,12 @@ int command_audit(struct cli *cli, struct err *err)
 {
     int64_t limit;
     json_t *answer = NULL;
-    const char *after = cli_option(cli, "--after");
+    char after[128] = "";
+    if (cli_option(cli, "--after") && http_escape(cli_option(cli, "--after"), after, sizeof(after), err) < 0)
+        return err_wrap(err, "--after");
     if (cli_option_i64(cli, "--limit", 1, 500, 50, &limit, err) < 0 ||
-        client_call(cli, "GET", NULL, &answer, err, "/v1/audit?limit=%lld%s%.20s", (long long)limit,
-                    after ? "&after=" : "", after ? after : "") < 0)
+        client_call(cli, "GET", NULL, &answer, err, "/v1/audit?limit=%lld%s%s", (long long)limit,
+                    *after ? "&after=" : "", after) < 0)
         return -1;
     const char *next = json_string_value(json_object_get(answer, "next"));
     if (!cli->json && next)

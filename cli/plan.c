@@ -23,6 +23,7 @@ enum {
     PLAN_PROGRAM_BYTES_MAX = 4 << 20,
     PLAN_SAVE_BYTES_MAX = 1 << 30,
     PLAN_TEXT_BYTES_MAX = 16 << 20,
+    ROUTING_BYTES_MAX = 16 << 20,
     JITTER_RUNS = 200,
     /* default of --restart, in seconds, for a checkpoint, stopping and starting; a rule of thumb */
     RESTART_S = 30,
@@ -285,12 +286,40 @@ static int plan_here(struct cli *cli, struct plan_inputs *inputs, const struct a
     return result;
 }
 
+/* Reads the file of --routing: a list of layers, or a document that has one as `expert_share`. NULL without
+ * the option. */
+static int routing_read(struct cli *cli, json_t **routing, struct err *err)
+{
+    const char *path = cli_option(cli, "--routing");
+    *routing = NULL;
+    if (!path)
+        return 0;
+    json_t *document = given_json(path, ROUTING_BYTES_MAX, err);
+    if (!document)
+        return err_wrap(err, "--routing");
+    json_t *list = json_is_array(document) ? document : json_object_get(document, "expert_share");
+    *routing = json_incref(list);
+    json_decref(document);
+    return json_is_array(list) ? 0
+                               : err_set(err, ERR_INVALID,
+                                         "--routing: %s: neither a list of layers nor a document with one as "
+                                         "expert_share",
+                                         path);
+}
+
 /* Plans here with the server's devices, costs and rows, for options that the server does not support. */
 static int plan_with_inputs(struct cli *cli, const json_t *spec, struct err *err)
 {
     struct plan_inputs inputs = {0};
-    json_t *document = given_by_server(cli, spec, NULL, err);
-    int result = document ? plan_inputs_read(document, &inputs, err) : -1;
+    json_t *document = NULL, *routing;
+    int result = routing_read(cli, &routing, err);
+    if (result == 0)
+        result = (document = given_by_server(cli, spec, NULL, err)) ? 0 : -1;
+    if (result == 0 && routing)
+        json_object_set(document, "expert_share", routing);
+    json_decref(routing);
+    if (result == 0)
+        result = plan_inputs_read(document, &inputs, err);
     if (result == 0)
         result = plan_here(cli, &inputs, &(struct asked){.problem = document, .runnable_only = true}, err);
     plan_inputs_fini(&inputs);
@@ -305,14 +334,21 @@ static int plan_by_files(struct cli *cli, const char *cluster, struct err *err)
 {
     const bool other = cli_option(cli, "--planner") != NULL;
     struct plan_inputs inputs = {0};
-    json_t *rows = NULL, *problem = NULL;
+    json_t *rows = NULL, *problem = NULL, *routing;
     int planned = 0;
+    if (routing_read(cli, &routing, err) < 0) {
+        json_decref(routing);
+        return -1;
+    }
     if (other || cli_option(cli, "--problem")) {
         problem = given_problem(cli->words[0], cluster, &rows, err);
+        if (problem && routing)
+            json_object_set(problem, "expert_share", routing);
         planned = problem ? plan_inputs_read(problem, &inputs, err) : -1;
     } else {
-        planned = given_by_files(cli->words[0], cluster, &inputs, &rows, err);
+        planned = given_by_files(cli->words[0], cluster, routing, &inputs, &rows, err);
     }
+    json_decref(routing);
     const struct asked asked = {.rows = rows, .problem = problem, .runnable_only = other};
     if (planned == 0 && (planned = plan_here(cli, &inputs, &asked, err)) < 0)
         (void)given_of_spec(err, cli->words[0]);
@@ -342,9 +378,9 @@ static int plan_by_server(struct cli *cli, const json_t *spec, struct err *err)
 
 int command_plan(struct cli *cli, struct err *err)
 {
-    static const char *const here[] = {"--draw",        "--save",    "--from",    "--objective",
-                                       "--evaluations", "--seed",    "--insight", "--jitter",
-                                       "--steps-left",  "--restart", "--planner", "--problem"};
+    static const char *const here[] = {"--draw",    "--save",    "--from",   "--objective",  "--evaluations",
+                                       "--seed",    "--insight", "--jitter", "--steps-left", "--restart",
+                                       "--planner", "--problem", "--routing"};
     const char *cluster = cli_option(cli, "--cluster");
     if (cluster)
         return plan_by_files(cli, cluster, err);
@@ -352,7 +388,7 @@ int command_plan(struct cli *cli, struct err *err)
     if (!spec)
         return -1;
     bool asked = false;
-    for (size_t k = 0; k < sizeof here / sizeof here[0]; k++)
+    for (size_t k = 0; k < sizeof(here) / sizeof(here[0]); k++)
         asked |= cli_option(cli, here[k]) != NULL;
     int result = upload_spec_files(cli, spec, err);
     if (result == 0)

@@ -125,7 +125,7 @@ static void show_beside(const json_t *ours, const json_t *theirs, const char *na
     line("planned in", units_seconds(a, show_num(ours, "plan_s", 0)),
          units_seconds(b, show_num(theirs, "plan_s", 0)));
     for (size_t r = 0; r < our_ranks || r < their_ranks; r++) {
-        snprintf(number, sizeof number, "rank %zu", r);
+        snprintf(number, sizeof(number), "rank %zu", r);
         line(number, rank_words(ours, r, a), rank_words(theirs, r, b));
     }
 }

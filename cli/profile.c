@@ -36,9 +36,9 @@ static int profile_export(struct cli *cli, struct err *err)
     struct buf text = {.limit = PROFILE_FILE_BYTES_MAX};
     const char *path = cli_option(cli, "--out");
     char when[32];
-    int result = client_call(cli, "GET", NULL, &devices, err, "/v1/devices");
+    int result = client_list(cli, "/v1/devices", "devices", &devices, err);
     if (result == 0)
-        result = client_call(cli, "GET", NULL, &measured, err, "/v1/profiles");
+        result = client_list(cli, "/v1/profiles", "profiles", &measured, err);
     if (result == 0) {
         document =
             profiles_make(json_object_get(devices, "devices"), json_object_get(measured, "profiles"),

@@ -17,7 +17,7 @@ enum { REPLAY_FILE_BYTES_MAX = 256 << 20 };
 static json_t *read_document(const char *folder, const char *name, struct err *err)
 {
     char path[PATH_MAX];
-    if (file_path(path, sizeof path, err, "%s%s%s", folder ? folder : "", folder ? "/" : "", name) < 0)
+    if (file_path(path, sizeof(path), err, "%s%s%s", folder ? folder : "", folder ? "/" : "", name) < 0)
         return NULL;
     return given_json(path, REPLAY_FILE_BYTES_MAX, err);
 }
@@ -32,7 +32,7 @@ static int print_line(void *context, const json_t *line, struct err *err)
 {
     struct nonsense *nonsense = context;
     if (strcmp(show_str(line, "status"), "error") == 0 && nonsense->count++ == 0)
-        snprintf(nonsense->first, sizeof nonsense->first, "%s", show_str(line, "error"));
+        snprintf(nonsense->first, sizeof(nonsense->first), "%s", show_str(line, "error"));
     return show_json(line, err);
 }
 

@@ -89,14 +89,14 @@ static int unknown_name(const struct plan *plan, const char *option, const char 
 {
     char known[320] = "";
     size_t used = 0;
-    for (uint32_t r = 0; r < plan->rank_count && used < sizeof known - 80; r++) {
+    for (uint32_t r = 0; r < plan->rank_count && used < sizeof(known) - 80; r++) {
         const char *text = strcmp(what, "node") == 0 ? plan->ranks[r].node : plan->ranks[r].device;
         bool seen = false;
         for (uint32_t before = 0; before < r; before++)
             seen |= strcmp(text, strcmp(what, "node") == 0 ? plan->ranks[before].node
                                                            : plan->ranks[before].device) == 0;
         if (!seen)
-            used += (size_t)snprintf(known + used, sizeof known - used, "%s%.60s", used ? ", " : "", text);
+            used += (size_t)snprintf(known + used, sizeof(known) - used, "%s%.60s", used ? ", " : "", text);
     }
     return err_set(err, ERR_INVALID, "%s: there is no %s \"%.100s\" in this run; there are %s", option, what,
                    name, known);
@@ -133,8 +133,8 @@ static int read_links(struct cli *cli, struct recorded *run, struct err *err)
 {
     const char *text;
     struct replay_change *change = &run->change;
-    const unsigned most = sizeof change->links / sizeof change->links[0];
-    run->link_texts = calloc(most, sizeof *run->link_texts);
+    const unsigned most = sizeof(change->links) / sizeof(change->links[0]);
+    run->link_texts = calloc(most, sizeof(*run->link_texts));
     if (!run->link_texts)
         return err_set(err, ERR_NOMEM, "out of memory");
     for (unsigned n = 0; (text = cli_option_nth(cli, "--link", n)) != NULL; n++) {
@@ -188,7 +188,7 @@ static int read_run(struct cli *cli, struct recorded *run, struct err *err)
     if (result == 0)
         result = (run->metrics = client_metrics(cli, run->id, err)) ? 0 : -1;
     if (result == 0)
-        result = client_call(cli, "GET", NULL, &profiles, err, "/v1/profiles");
+        result = client_list(cli, "/v1/profiles", "profiles", &profiles, err);
     run->links = json_incref(json_object_get(profiles, "links"));
     json_decref(plan);
     json_decref(trace);
@@ -318,7 +318,7 @@ static int tell_again(const struct recorded *run, const struct again *again, str
     if (miss < -PRICED_FAR || miss > PRICED_FAR)
         printf("           these costs miss much of what this run took: compare \"as changed\" with "
                "\"priced\" alone\n");
-    json_array_foreach(again->added, index, name)
+    json_array_foreach (again->added, index, name)
         printf("           with %s added\n", json_string_value(name));
     json_t *told = answer_to_json(again->answer, err);
     int result = -1;

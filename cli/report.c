@@ -26,16 +26,15 @@ static double median_of(const json_t *lines, const char *key, const char *device
 {
     size_t count = 0, index;
     json_t *line;
-    double *seconds = calloc(json_array_size(lines) + 1, sizeof *seconds), median = 0;
+    double *seconds = calloc(json_array_size(lines) + 1, sizeof(*seconds)), median = 0;
     if (!seconds)
         return 0;
-    json_array_foreach(lines, index, line)
-    {
+    json_array_foreach (lines, index, line) {
         if (json_is_number(json_object_get(line, key)) && show_num(line, "step", 0) >= 2 &&
             (!device || strcmp(show_str(line, "device"), device) == 0))
             seconds[count++] = show_num(line, key, 0);
     }
-    qsort(seconds, count, sizeof *seconds, compare);
+    qsort(seconds, count, sizeof(*seconds), compare);
     if (count > 0)
         median = count % 2 ? seconds[count / 2] : (seconds[count / 2 - 1] + seconds[count / 2]) / 2;
     free(seconds);
@@ -46,8 +45,7 @@ static void show_memory(const json_t *job, const json_t *answer)
 {
     json_t *rank;
     size_t index;
-    json_array_foreach(json_object_get(json_object_get(job, "run"), "ranks"), index, rank)
-    {
+    json_array_foreach (json_object_get(json_object_get(job, "run"), "ranks"), index, rank) {
         const json_t *memory = json_object_get(rank, "memory");
         const json_t *planned = json_array_get(json_object_get(answer, "ranks"), index);
         char measured[32], predicted[32], process[32], bound[32];
@@ -71,8 +69,7 @@ static void show_ends(const char *label, const json_t *lines, const char *key, b
     const json_t *first = NULL, *last = NULL;
     json_t *line;
     size_t index;
-    json_array_foreach(lines, index, line)
-    {
+    json_array_foreach (lines, index, line) {
         if (!json_object_get(line, key))
             continue;
         first = first ? first : line;
@@ -100,8 +97,7 @@ static void show_pace(const json_t *lines, const json_t *answer, double off)
     size_t index;
     double most = PACE_OFF;
     const char *who = NULL;
-    json_array_foreach(json_object_get(answer, "ranks"), index, rank)
-    {
+    json_array_foreach (json_object_get(answer, "ranks"), index, rank) {
         const char *device = show_str(rank, "device");
         char measured[32], predicted[32];
         double busy = median_of(lines, "compute_s", device), expected = show_num(rank, "busy_s", 0);
@@ -131,8 +127,8 @@ static void show_result(const char *folder)
                    {"adapter.gguf", "give it to llama.cpp with --lora"}};
     char path[PATH_MAX];
     printf("result\n");
-    for (size_t r = 0; r < sizeof results / sizeof *results; r++) {
-        snprintf(path, sizeof path, "%s/%s", folder, results[r].name);
+    for (size_t r = 0; r < sizeof(results) / sizeof(*results); r++) {
+        snprintf(path, sizeof(path), "%s/%s", folder, results[r].name);
         if (file_exists(path))
             printf("  %s: %s\n", path, results[r].how);
     }
@@ -143,10 +139,10 @@ void report_run(struct cli *cli, int64_t id, const json_t *job, const char *fold
     struct err ignored = {0};
     char path[96], measured[32], predicted[32];
     json_t *plan = NULL;
-    snprintf(path, sizeof path, "/v1/jobs/%lld/metrics?limit=10000", (long long)id);
-    json_t *lines = client_pages(cli, path, "lines", 0, &ignored);
-    snprintf(path, sizeof path, "/v1/jobs/%lld/metrics?kind=ranks&limit=10000", (long long)id);
-    json_t *ranks = client_pages(cli, path, "lines", 0, &ignored);
+    snprintf(path, sizeof(path), "/v1/jobs/%lld/metrics?limit=10000", (long long)id);
+    json_t *lines = client_pages(cli, path, "lines", &ignored);
+    snprintf(path, sizeof(path), "/v1/jobs/%lld/metrics?kind=ranks&limit=10000", (long long)id);
+    json_t *ranks = client_pages(cli, path, "lines", &ignored);
     if (client_call(cli, "GET", NULL, &plan, &ignored, "/v1/jobs/%lld/plan", (long long)id) < 0)
         plan = NULL;
     const json_t *answer = json_object_get(plan, "answer");

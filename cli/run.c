@@ -26,10 +26,9 @@ static void show_devices(struct cli *cli)
     struct err ignored = {0};
     json_t *answer = NULL, *device;
     size_t index;
-    if (client_call(cli, "GET", NULL, &answer, &ignored, "/v1/devices") == 0) {
+    if (client_list(cli, "/v1/devices", "devices", &answer, &ignored) == 0) {
         printf("devices\n");
-        json_array_foreach(json_object_get(answer, "devices"), index, device)
-        {
+        json_array_foreach (json_object_get(answer, "devices"), index, device) {
             char memory[32];
             printf("  %-16s %s, %.0f thread%s, %s, %s may be used\n", show_str(device, "name"),
                    show_str(device, "kind"), show_num(device, "threads", 1),
@@ -46,8 +45,7 @@ static void show_profile(const json_t *document)
     const json_t *best = NULL;
     json_t *point;
     size_t index;
-    json_array_foreach(json_object_get(document, "points"), index, point)
-    {
+    json_array_foreach (json_object_get(document, "points"), index, point) {
         if (strcmp(show_str(point, "block"), "layer") == 0 &&
             (!best || show_num(point, "tokens", 0) > show_num(best, "tokens", 0)))
             best = point;
@@ -65,11 +63,13 @@ static void show_profiles(struct cli *cli)
     struct err ignored = {0};
     json_t *answer = NULL, *entry;
     size_t index;
-    if (client_call(cli, "GET", NULL, &answer, &ignored, "/v1/profiles") == 0 &&
+    if (client_list(cli, "/v1/profiles", "profiles", &answer, &ignored) == 0 &&
         json_array_size(json_object_get(answer, "profiles")) > 0) {
         printf("measured\n");
-        json_array_foreach(json_object_get(answer, "profiles"), index, entry) show_profile(
-            json_is_object(json_object_get(entry, "document")) ? json_object_get(entry, "document") : entry);
+        json_array_foreach (json_object_get(answer, "profiles"), index, entry)
+            show_profile(json_is_object(json_object_get(entry, "document"))
+                             ? json_object_get(entry, "document")
+                             : entry);
     }
     json_decref(answer);
 }

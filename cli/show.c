@@ -38,12 +38,11 @@ void show_one_line(const char *text)
 {
     while (*text == '\n' || *text == ' ')
         text++;
-    for (; *text; text++) {
+    for (; *text; text++)
         if (*text == '\n')
             fputs(" / ", stdout);
         else
             putchar((unsigned char)*text < ' ' ? '?' : *text);
-    }
     putchar('\n');
 }
 
@@ -60,8 +59,8 @@ static unsigned parse_columns(const char *text, struct column *columns)
         size_t header = strcspn(text, ":");
         size_t key = strcspn(text + header + 1, ":");
         struct column *column = &columns[count++];
-        snprintf(column->header, sizeof column->header, "%.*s", (int)header, text);
-        snprintf(column->key, sizeof column->key, "%.*s", (int)key, text + header + 1);
+        snprintf(column->header, sizeof(column->header), "%.*s", (int)header, text);
+        snprintf(column->key, sizeof(column->key), "%.*s", (int)key, text + header + 1);
         column->kind = text[header + key + 2];
         column->width = 0;
         text += size;
@@ -120,8 +119,7 @@ int show_table(const json_t *rows, const char *columns_text, struct err *err)
         return err_set(err, ERR_PEER, "the answer has no list");
     for (unsigned c = 0; c < count; c++)
         columns[c].width = strlen(columns[c].header);
-    json_array_foreach(rows, index, row)
-    {
+    json_array_foreach (rows, index, row) {
         for (unsigned c = 0; c < count; c++) {
             format_cell(row, &columns[c], cell);
             columns[c].width = cell_width(cell) > columns[c].width ? cell_width(cell) : columns[c].width;
@@ -130,8 +128,7 @@ int show_table(const json_t *rows, const char *columns_text, struct err *err)
     for (unsigned c = 0; c < count; c++)
         print_cell(columns[c].header, columns[c].width, strchr("nbt", columns[c].kind) != NULL,
                    c + 1 == count);
-    json_array_foreach(rows, index, row)
-    {
+    json_array_foreach (rows, index, row) {
         for (unsigned c = 0; c < count; c++) {
             format_cell(row, &columns[c], cell);
             print_cell(cell, columns[c].width, strchr("nbt", columns[c].kind) != NULL, c + 1 == count);

@@ -8,6 +8,8 @@
 
 #include "local/local.h"
 
+enum { PAGE_ADDRESS_BYTES = 512 };
+
 static void tell_progress(void *arg, const char *what)
 {
     const struct cli *cli = arg;
@@ -15,6 +17,18 @@ static void tell_progress(void *arg, const char *what)
         printf("  %s\n", what);
         fflush(stdout);
     }
+}
+
+/* Writes the page's address with a code that signs in, once and within ten minutes. The code stands in the
+ * fragment, which browsers send to nobody. */
+static int page_address(struct cli *cli, char text[PAGE_ADDRESS_BYTES], struct err *err)
+{
+    json_t *answer = NULL;
+    if (client_call(cli, "POST", NULL, &answer, err, "/v1/session-codes") < 0)
+        return -1;
+    snprintf(text, PAGE_ADDRESS_BYTES, "%s/#code=%s", cli->address, show_str(answer, "code"));
+    json_decref(answer);
+    return 0;
 }
 
 int command_up(struct cli *cli, struct err *err)
@@ -33,13 +47,36 @@ int command_up(struct cli *cli, struct err *err)
             cli->exit_status = CLI_FAILED;
         return -1;
     }
-    if (cli->json && strcmp(cli->command->name, "up") == 0) {
+    if (strcmp(cli->command->name, "up") != 0)
+        return 0;
+    char page[PAGE_ADDRESS_BYTES];
+    if (page_address(cli, page, err) < 0)
+        return -1;
+    if (cli->json) {
         json_t *answer = local_status(cli->home, err);
-        int result = answer ? show_json(answer, err) : -1;
+        int result = answer && json_object_set_new(answer, "page", json_string(page)) == 0
+                         ? show_json(answer, err)
+                         : -1;
         json_decref(answer);
         return result;
     }
+    printf("the page: %s\n  (good once, for ten minutes; `motley web` prints another)\n", page);
     return 0;
+}
+
+int command_web(struct cli *cli, struct err *err)
+{
+    char page[PAGE_ADDRESS_BYTES];
+    if (page_address(cli, page, err) < 0)
+        return -1;
+    if (!cli->json) {
+        printf("%s\n", page);
+        return 0;
+    }
+    json_t *answer = json_pack("{s:s}", "page", page);
+    int result = answer ? show_json(answer, err) : err_set(err, ERR_NOMEM, "out of memory for an address");
+    json_decref(answer);
+    return result;
 }
 
 void warn_of_full_disk(const struct cli *cli)

@@ -19,6 +19,7 @@
 #include "model/job/spec.h"
 
 enum {
+    PLAN_BYTES_MAX = 15 << 20,       /* a specification of more than 16 MiB is not taken */
     MODEL_CALL_MS = 6 * 3600 * 1000, /* the server hashes the whole model before it answers */
 };
 
@@ -34,13 +35,13 @@ static void find_file(const char *spec_path, const char *word, char out[PATH_MAX
         return;
     const char *home = word[0] == '~' && word[1] == '/' ? getenv("HOME") : NULL;
     if (home) {
-        snprintf(tried, sizeof tried, "%s%s", home, word + 1);
+        snprintf(tried, sizeof(tried), "%s%s", home, word + 1);
         if (realpath(tried, out))
             return;
     }
-    snprintf(folder, sizeof folder, "%s", spec_path);
+    snprintf(folder, sizeof(folder), "%s", spec_path);
     if (*word != '/') {
-        snprintf(tried, sizeof tried, "%s/%s", dirname(folder), word);
+        snprintf(tried, sizeof(tried), "%s/%s", dirname(folder), word);
         if (realpath(tried, out))
             return;
     }
@@ -63,7 +64,7 @@ int upload_file(struct cli *cli, const char *path, char hex[65], uint64_t *bytes
     if (client_open(cli, err) < 0 || file_sha256_hex(path, hex, bytes, err) < 0)
         return -1;
     char route[96];
-    snprintf(route, sizeof route, "/v1/blobs/%s", hex);
+    snprintf(route, sizeof(route), "/v1/blobs/%s", hex);
     struct http_request there = {.method = "HEAD", .path = route};
     struct err absent = {0};
     if (http_perform(cli->http, &there, NULL, &absent) == 0)
@@ -90,7 +91,7 @@ static int upload_text(struct cli *cli, const char *text, size_t size, char hex[
     char route[96];
     if (digest_sha256_hex(text, size, hex, err) < 0)
         return -1;
-    snprintf(route, sizeof route, "/v1/blobs/%s", hex);
+    snprintf(route, sizeof(route), "/v1/blobs/%s", hex);
     struct http_request put = {.method = "PUT",
                                .path = route,
                                .content_type = "application/octet-stream",
@@ -104,7 +105,7 @@ static int add_file(struct cli *cli, const char *folder, const char *name, json_
 {
     char path[PATH_MAX], hex[65];
     uint64_t bytes;
-    if (model_source_path(folder, name, path, sizeof path, err) < 0 ||
+    if (model_source_path(folder, name, path, sizeof(path), err) < 0 ||
         upload_file(cli, path, hex, &bytes, err) < 0)
         return -1;
     json_t *file = json_pack("{s:s, s:I, s:s}", "name", name, "size", (json_int_t)bytes, "sha256", hex);
@@ -118,7 +119,7 @@ static int upload_folder(struct cli *cli, const char *path, json_t *files, struc
 {
     struct model_source *source = NULL;
     char folder[PATH_MAX];
-    if (model_source_folder(path, folder, sizeof folder, err) < 0 ||
+    if (model_source_folder(path, folder, sizeof(folder), err) < 0 ||
         model_source_open_local(folder, &source, err) < 0)
         return -1;
     int result = 0;
@@ -181,8 +182,8 @@ int upload_model(struct cli *cli, const char *name, const char *path, json_t **a
     }
     json_t *files = json_array();
     char folder[PATH_MAX], base[PATH_MAX];
-    snprintf(folder, sizeof folder, "%s", path);
-    snprintf(base, sizeof base, "%s", path);
+    snprintf(folder, sizeof(folder), "%s", path);
+    snprintf(base, sizeof(base), "%s", path);
     int result = S_ISDIR(status.st_mode) ? upload_folder(cli, path, files, err)
                                          : add_file(cli, dirname(folder), basename(base), files, err);
     if (result == 0) {
@@ -209,7 +210,7 @@ static int replace_file(struct cli *cli, json_t *spec, const char *part, const c
         return err_set(err, ERR_INVALID, "%s.%s: there is no file %s", part, key, word);
     if (upload_file(cli, path, hex, &bytes, err) < 0)
         return err_wrap(err, "%s.%s", part, key);
-    snprintf(reference, sizeof reference, "sha256:%s", hex);
+    snprintf(reference, sizeof(reference), "sha256:%s", hex);
     return json_object_set_new(object, key, json_string(reference)) < 0
                ? err_set(err, ERR_NOMEM, "no memory for a specification")
                : 0;
@@ -219,7 +220,7 @@ static int replace_file(struct cli *cli, json_t *spec, const char *part, const c
 static int no_adapter(const char *folder, const char *word, const char *name, struct err *err)
 {
     char path[PATH_MAX + 64];
-    snprintf(path, sizeof path, "%s/adapter_model.bin", folder);
+    snprintf(path, sizeof(path), "%s/adapter_model.bin", folder);
     if (strstr(name, "safetensors") && file_exists(path))
         return err_set(
             err, ERR_INVALID,
@@ -251,18 +252,49 @@ static int replace_adapter(struct cli *cli, json_t *spec, struct err *err)
         return err_wrap(err, "method.start_from");
     memcpy(folder, path, strlen(path) + 1);
     for (int i = 0; i < 2; i++) {
-        snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+        snprintf(path, sizeof(path), "%s/%s", folder, names[i]);
         if (!file_exists(path))
             return no_adapter(folder, word, names[i], err);
         if (upload_file(cli, path, hex[i], &bytes, err) < 0)
             return err_wrap(err, "method.start_from");
     }
-    snprintf(text, sizeof text, "{\"%s\":\"%s\",\"%s\":\"%s\"}", names[0], hex[0], names[1], hex[1]);
+    snprintf(text, sizeof(text), "{\"%s\":\"%s\",\"%s\":\"%s\"}", names[0], hex[0], names[1], hex[1]);
     if (upload_text(cli, text, strlen(text), hex[0], err) < 0)
         return err_wrap(err, "method.start_from");
-    snprintf(reference, sizeof reference, "sha256:%s", hex[0]);
+    snprintf(reference, sizeof(reference), "sha256:%s", hex[0]);
     json_object_set_new(method, "start_from", json_string(reference));
     return 0;
+}
+
+/* Replaces placement.plan, or the option --plan, by the content of the file that it names. */
+static int replace_plan(struct cli *cli, json_t *spec, struct err *err)
+{
+    json_t *placement = json_object_get(spec, "placement");
+    const char *option = cli_option(cli, "--plan");
+    const char *word = option ? option : json_string_value(json_object_get(placement, "plan"));
+    char path[PATH_MAX];
+    struct buf text;
+    if (!word)
+        return 0;
+    find_file(cli->words[0], word, path);
+    if (!*path)
+        return err_set(err, ERR_INVALID, "placement.plan: there is no file %s", word);
+    buf_init(&text, PLAN_BYTES_MAX);
+    json_t *plan = file_read_all(path, PLAN_BYTES_MAX, &text, err) == 0
+                       ? json_parse_limited(buf_str(&text), text.size, 64, err)
+                       : NULL;
+    buf_fini(&text);
+    if (!plan)
+        return err_wrap(err, "placement.plan: %s", word);
+    if (json_is_object(json_object_get(plan, "plan"))) { /* as `motley get` writes it */
+        json_t *inner = json_incref(json_object_get(plan, "plan"));
+        json_decref(plan);
+        plan = inner;
+    }
+    if (!placement && json_object_set_new(spec, "placement", placement = json_object()) < 0)
+        placement = NULL;
+    return json_object_set_new(placement, "plan", plan) < 0 ? err_set(err, ERR_NOMEM, "no memory for a plan")
+                                                            : 0;
 }
 
 int upload_spec_files(struct cli *cli, json_t *spec, struct err *err)
@@ -279,7 +311,8 @@ int upload_spec_files(struct cli *cli, json_t *spec, struct err *err)
     } else if (strchr("/.~", *model) || strstr(model, ".gguf")) { /* any other name may be OWNER/NAME */
         return err_set(err, ERR_INVALID, "model: there is no file or folder %s", model);
     }
-    if (replace_file(cli, spec, "data", "train", err) < 0 || replace_file(cli, spec, "data", "eval", err) < 0)
+    if (replace_plan(cli, spec, err) < 0 || replace_file(cli, spec, "data", "train", err) < 0 ||
+        replace_file(cli, spec, "data", "eval", err) < 0)
         return -1;
     return replace_adapter(cli, spec, err);
 }

@@ -76,7 +76,7 @@ static void print_step(struct view *view)
     if (steps_left > 0)
         units_seconds(left, view->step_s * steps_left);
     if (!view->skipped)
-        snprintf(norm, sizeof norm, "norm %.3f", view->grad_norm);
+        snprintf(norm, sizeof(norm), "norm %.3f", view->grad_norm);
     printf("step %4.0f/%.0f  loss %.4f  %s  %5.0f tokens/s  %s/step  %s%s\n", view->step + 1, view->steps,
            view->loss, norm, view->tokens_per_s, units_seconds(step, view->step_s),
            steps_left > 0 ? "left " : "the last", left);
@@ -133,9 +133,9 @@ static void on_ranks(struct view *view, const json_t *body)
         return;
     struct view_rank *shown = &view->ranks[rank];
     if (!*shown->device)
-        snprintf(shown->device, sizeof shown->device, "rank %u", rank);
+        snprintf(shown->device, sizeof(shown->device), "rank %u", rank);
     if (*show_str(body, "device"))
-        snprintf(shown->device, sizeof shown->device, "%s", show_str(body, "device"));
+        snprintf(shown->device, sizeof(shown->device), "%s", show_str(body, "device"));
     shown->compute_s = 0.8 * shown->compute_s + 0.2 * show_num(body, "compute_s", 0);
     shown->wait_s = 0.8 * shown->wait_s + 0.2 * show_num(body, "wait_s", 0);
     shown->send_s = 0.8 * shown->send_s + 0.2 * show_num(body, "send_s", 0);
@@ -149,7 +149,7 @@ static void on_state(struct view *view, const json_t *body)
 {
     const char *state = show_str(body, "state");
     char text[256];
-    snprintf(text, sizeof text, "%s%s%s", state, *show_str(body, "why") ? ": " : "", show_str(body, "why"));
+    snprintf(text, sizeof(text), "%s%s%s", state, *show_str(body, "why") ? ": " : "", show_str(body, "why"));
     tell(view, "job ", text);
     view->ended =
         strcmp(state, "succeeded") == 0 || strcmp(state, "failed") == 0 || strcmp(state, "cancelled") == 0;
@@ -162,7 +162,7 @@ static void on_event(struct view *view, const char *type, const json_t *body)
         on_state(view, body);
     } else if (strcmp(type, "log") == 0) {
         const char *device = show_str(body, "device");
-        snprintf(text, sizeof text, "log %s%s", device, *device ? ": " : "");
+        snprintf(text, sizeof(text), "log %s%s", device, *device ? ": " : "");
         tell(view, text, *show_str(body, "text") ? show_str(body, "text") : show_str(body, "line"));
     } else if (view->logs_only) {
         return;
@@ -171,14 +171,14 @@ static void on_event(struct view *view, const char *type, const json_t *body)
     } else if (strcmp(type, "ranks") == 0) {
         on_ranks(view, body);
     } else if (strcmp(type, "eval") == 0) {
-        snprintf(text, sizeof text, "loss %.4f after %.0f steps", show_num(body, "loss", 0),
+        snprintf(text, sizeof(text), "loss %.4f after %.0f steps", show_num(body, "loss", 0),
                  show_num(body, "step", 0));
         tell(view, "held-out ", text);
     } else if (strcmp(type, "sample") == 0) {
-        snprintf(text, sizeof text, "sample after %.0f steps: ", show_num(body, "step", 0));
+        snprintf(text, sizeof(text), "sample after %.0f steps: ", show_num(body, "step", 0));
         tell(view, text, show_str(body, "text"));
     } else if (strcmp(type, "checkpoint") == 0 && view->cli->json == false && view->terminal) {
-        snprintf(text, sizeof text, "after %.0f steps", show_num(body, "step", 0));
+        snprintf(text, sizeof(text), "after %.0f steps", show_num(body, "step", 0));
         tell(view, "checkpoint ", text);
     }
 }
@@ -223,7 +223,7 @@ static int take_line(struct view *view, const char *line, struct err *err)
     if (strncmp(line, "id:", 3) == 0)
         view->event_id = strtoll(value, NULL, 10);
     else if (strncmp(line, "event:", 6) == 0)
-        snprintf(view->type, sizeof view->type, "%s", value);
+        snprintf(view->type, sizeof(view->type), "%s", value);
     else if (strncmp(line, "data:", 5) == 0)
         return buf_text(&view->data, value, err);
     return 0;
@@ -256,10 +256,10 @@ static int follow_once(struct view *view, struct err *err)
 {
     char path[128], resume[64];
     const char *headers[2] = {NULL, NULL};
-    snprintf(path, sizeof path, "/v1/jobs/%lld/events%s", (long long)view->id,
+    snprintf(path, sizeof(path), "/v1/jobs/%lld/events%s", (long long)view->id,
              view->logs_only ? "?type=log" : "");
     if (view->last_event > 0) {
-        snprintf(resume, sizeof resume, "Last-Event-ID: %lld", (long long)view->last_event);
+        snprintf(resume, sizeof(resume), "Last-Event-ID: %lld", (long long)view->last_event);
         headers[0] = resume;
     }
     struct http_request request = {.method = "GET",
@@ -293,11 +293,10 @@ static void name_ranks(struct view *view, const json_t *job)
     size_t index;
     json_t *rank;
     view->steps = show_num(job, "steps", 0);
-    json_array_foreach(json_object_get(json_object_get(job, "run"), "ranks"), index, rank)
-    {
+    json_array_foreach (json_object_get(json_object_get(job, "run"), "ranks"), index, rank) {
         unsigned number = (unsigned)show_num(rank, "rank", VIEW_RANKS_MAX);
         if (number < VIEW_RANKS_MAX)
-            snprintf(view->ranks[number].device, sizeof view->ranks[number].device, "%s",
+            snprintf(view->ranks[number].device, sizeof(view->ranks[number].device), "%s",
                      show_str(rank, "device"));
     }
 }
@@ -326,7 +325,7 @@ static int follow(struct view *view, json_t **job, struct err *err)
 
 static int watch(struct cli *cli, int64_t id, bool logs_only, json_t **job, struct err *err)
 {
-    struct view *view = calloc(1, sizeof *view);
+    struct view *view = calloc(1, sizeof(*view));
     if (!view)
         return err_set(err, ERR_NOMEM, "no memory for a view");
     view->cli = cli;
@@ -366,13 +365,12 @@ int command_logs(struct cli *cli, struct err *err)
         json_decref(job);
         return result;
     }
-    snprintf(path, sizeof path, "/v1/jobs/%lld/logs?limit=500", (long long)id);
-    json_t *lines = client_pages(cli, path, "lines", 0, err);
+    snprintf(path, sizeof(path), "/v1/jobs/%lld/logs?limit=500", (long long)id);
+    json_t *lines = client_pages(cli, path, "lines", err);
     if (!lines)
         return -1;
     int result = 0;
-    json_array_foreach(lines, index, line)
-    {
+    json_array_foreach (lines, index, line) {
         if (cli->json)
             result = result < 0 ? result : show_json(line, err);
         else

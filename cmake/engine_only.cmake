@@ -42,18 +42,18 @@ if(NOT has_zlib)
 endif()
 
 # What of the rooms below the engine it is linked with.
-set(common buf clock err file rand units)
-set(model shape/arch shape/blocks files/by_name shape/config files/dequantise files/dynamic_map shape/flat
+set(common array buf clock err file log rand units)
+set(model shape/arch shape/blocks files/by_name shape/config files/dequantise files/dynamic_map files/file_kind shape/flat
   shape/footprint files/gguf shape/layer shape/layer_tensors files/nf4 files/nf4_avx2 files/nf4_stored files/pack
   shape/packing shape/rope files/source files/tensor_type shape/lora_sites)
 if(has_jansson)
   list(APPEND common json)
-  list(APPEND model shape/config_parse shape/gguf_config files/hub_json shape/lora_match shape/lora_rules
-    shape/names shape/nf4_skipped adapters/peft files/safetensors files/safetensors_write files/source_local
+  list(APPEND model shape/config_keys shape/config_parse shape/gguf_config files/hub_json shape/lora_match shape/lora_rules
+    shape/names shape/nf4_skipped adapters/peft adapters/peft_config shape/generation_config files/safetensors files/safetensors_write files/source_local
     shape/tensors)
 endif()
 file(GLOB_RECURSE engine ${CMAKE_SOURCE_DIR}/engine/*.c)
-list(FILTER engine EXCLUDE REGEX "engine/profile\\.c$") # it needs OpenSSL, for the key that agents ask by
+list(FILTER engine EXCLUDE REGEX "engine/profile[a-z_]*\\.c$") # it needs OpenSSL, for the key that agents ask by
 if(NOT has_jansson)
   list(FILTER engine EXCLUDE REGEX "engine/gpu/(cards|health[a-z_]*)\\.c$")
 endif()

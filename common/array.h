@@ -22,7 +22,8 @@
 #define ARRAY_RESERVE(items, capacity, need, err)                                                            \
     array_reserve(&(items), &(capacity), (need), sizeof(*(items)), (err))
 
-/* What ARRAY_RESERVE calls. items_pointer is the address of the caller's pointer, whatever its type. */
+/* ARRAY_RESERVE calls this function. items_pointer is the address of the caller's pointer, whatever its type.
+ */
 int array_reserve(void *items_pointer, size_t *capacity, size_t need, size_t item_size, struct err *err);
 
 #endif

@@ -19,9 +19,8 @@ void buf_fini(struct buf *buf)
 void buf_clear(struct buf *buf)
 {
     buf->size = 0;
-    if (buf->data != NULL) {
+    if (buf->data)
         buf->data[0] = '\0';
-    }
 }
 
 int buf_reserve(struct buf *buf, size_t more, struct err *err)
@@ -31,20 +30,16 @@ int buf_reserve(struct buf *buf, size_t more, struct err *err)
                        buf->size, buf->limit);
     }
     size_t need = buf->size + more + 1; /* plus the NUL; no overflow, because the limit is smaller */
-    if (need == 0) {
+    if (need == 0)
         return err_set(err, ERR_TOO_BIG, "a buffer of %zu bytes", buf->size + more);
-    }
-    if (need <= buf->capacity) {
+    if (need <= buf->capacity)
         return 0;
-    }
     size_t capacity = buf->capacity < 64 ? 64 : buf->capacity;
-    while (capacity < need) {
+    while (capacity < need)
         capacity = capacity > SIZE_MAX / 2 ? need : capacity * 2;
-    }
     uint8_t *data = realloc(buf->data, capacity);
-    if (data == NULL) {
+    if (!data)
         return err_set(err, ERR_NOMEM, "no memory for a buffer of %zu bytes", capacity);
-    }
     buf->data = data;
     buf->capacity = capacity;
     return 0;
@@ -52,12 +47,10 @@ int buf_reserve(struct buf *buf, size_t more, struct err *err)
 
 int buf_append(struct buf *buf, const void *data, size_t size, struct err *err)
 {
-    if (buf_reserve(buf, size, err) < 0) {
+    if (buf_reserve(buf, size, err) < 0)
         return -1;
-    }
-    if (size > 0) {
+    if (size > 0)
         memcpy(buf->data + buf->size, data, size);
-    }
     buf->size += size;
     buf->data[buf->size] = '\0';
     return 0;
@@ -90,12 +83,10 @@ int buf_printf(struct buf *buf, struct err *err, const char *fmt, ...)
 
 void buf_consume(struct buf *buf, size_t size)
 {
-    if (size > buf->size) {
+    if (size > buf->size)
         size = buf->size;
-    }
-    if (size == 0) {
+    if (size == 0)
         return;
-    }
     memmove(buf->data, buf->data + size, buf->size - size);
     buf->size -= size;
     buf->data[buf->size] = '\0';
@@ -103,5 +94,5 @@ void buf_consume(struct buf *buf, size_t size)
 
 const char *buf_str(const struct buf *buf)
 {
-    return buf->data == NULL ? "" : (const char *)buf->data;
+    return !buf->data ? "" : (const char *)buf->data;
 }

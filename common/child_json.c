@@ -8,9 +8,8 @@
 
 static void words_free(char **words)
 {
-    for (size_t i = 0; words != NULL && words[i] != NULL; i++) {
+    for (size_t i = 0; words && words[i]; i++)
         free(words[i]);
-    }
     free(words);
 }
 
@@ -19,24 +18,20 @@ static int words_read(struct json_reader *reader, const char *key, enum jr_need 
                       char ***words)
 {
     const json_t *list = NULL;
-    if (jr_array(reader, key, need, need == JR_REQUIRED ? 1 : 0, CHILD_WORDS_MAX, &list) < 0) {
+    if (jr_array(reader, key, need, need == JR_REQUIRED ? 1 : 0, CHILD_WORDS_MAX, &list) < 0)
         return -1;
-    }
     *words = calloc(json_array_size(list) + 1, sizeof(**words));
-    for (size_t i = 0; *words != NULL && i < json_array_size(list); i++) {
+    for (size_t i = 0; *words && i < json_array_size(list); i++) {
         const char *word = json_string_value(json_array_get(list, i));
-        if (word == NULL || word[0] == '\0' || strlen(word) > 4000) {
+        if (!word || word[0] == '\0' || strlen(word) > 4000)
             return jr_fail(reader, key, "entry %zu is not a text of 1 to 4000 bytes", i);
-        }
-        if (paths && word[0] != '/') {
+        if (paths && word[0] != '/')
             return jr_fail(reader, key, "\"%.100s\" is not an absolute path", word);
-        }
         (*words)[i] = strdup(word);
-        if ((*words)[i] == NULL) {
+        if (!(*words)[i])
             return jr_fail(reader, key, "no memory");
-        }
     }
-    return *words != NULL ? 0 : jr_fail(reader, key, "no memory");
+    return *words ? 0 : jr_fail(reader, key, "no memory");
 }
 
 int child_program_read(struct json_reader *reader, struct child_program *program)
@@ -49,9 +44,8 @@ int child_program_read(struct json_reader *reader, struct child_program *program
     jr_seconds(reader, "seconds", JR_OPTIONAL, 0.01, CHILD_SECONDS_MAX, &program->seconds);
     jr_u32(reader, "memory_mb", JR_OPTIONAL, 16, 1u << 20, &program->memory_mb);
     const char *name = program->command[0];
-    if (!reader->failed && strchr(name, '/') != NULL && name[0] != '/') {
+    if (!reader->failed && strchr(name, '/') && name[0] != '/')
         jr_fail(reader, "command", "\"%.100s\" is neither an absolute path nor a name", name);
-    }
     return reader->failed ? -1 : 0;
 }
 
@@ -60,9 +54,8 @@ int child_program_of(const char *path, struct child_program *program, struct err
     *program = (struct child_program){.seconds = 10, .memory_mb = 1024};
     program->command = calloc(2, sizeof(*program->command));
     program->read = calloc(1, sizeof(*program->read));
-    if (program->command == NULL || program->read == NULL || (program->command[0] = strdup(path)) == NULL) {
+    if (!program->command || !program->read || !(program->command[0] = strdup(path)))
         return err_set(err, ERR_NOMEM, "no memory for a command");
-    }
     return 0;
 }
 
@@ -79,9 +72,8 @@ int child_json(const struct child_program *program, const json_t *question, int 
     struct buf asked = {.limit = CHILD_QUESTION_BYTES_MAX}, told = {.limit = CHILD_ANSWER_BYTES_MAX + 1};
     int result = json_print(question, false, &asked, err);
     *answer = NULL;
-    if (result < 0 && err->code == ERR_TOO_BIG) {
+    if (result < 0 && err->code == ERR_TOO_BIG)
         err_set(err, ERR_TOO_BIG, "would have to read more than %d bytes", CHILD_QUESTION_BYTES_MAX);
-    }
     if (result == 0) {
         const struct sandbox_command command = {.argv = (const char *const *)program->command,
                                                 .readable = (const char *const *)program->read,
@@ -95,7 +87,7 @@ int child_json(const struct child_program *program, const json_t *question, int 
     }
     if (result == 0) {
         *answer = json_parse_limited(buf_str(&told), told.size, JSON_DEPTH_MAX, err);
-        result = *answer != NULL ? 0 : err_wrap(err, "its answer");
+        result = *answer ? 0 : err_wrap(err, "its answer");
     }
     buf_fini(&asked);
     buf_fini(&told);

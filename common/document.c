@@ -8,8 +8,8 @@
 #include "common/json.h"
 #include "common/yaml.h"
 
-/* The name of an encoding other than UTF-8, or NULL if none is detected. It is detected by the byte order
- * mark or, because every document begins with an ASCII character, by the NUL beside that. */
+/* Returns the name of an encoding other than UTF-8, or NULL if none is detected. It is detected by the byte
+ * order mark or, because every document begins with an ASCII character, by the NUL beside that. */
 static const char *other_encoding(const unsigned char *text, size_t size)
 {
     if (size < 2)

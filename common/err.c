@@ -39,7 +39,7 @@ static const struct code_entry code_table[] = {
 
 enum { CODE_ENTRIES = sizeof(code_table) / sizeof(code_table[0]) };
 
-/* The size of the UTF-8 character that begins at text[0], or 0: none does. */
+/* Returns the size of the UTF-8 character that begins at text[0], or 0 if none does. */
 static size_t character_size(const char *text)
 {
     const unsigned char first = (unsigned char)text[0];
@@ -55,7 +55,8 @@ static size_t character_size(const char *text)
     return size;
 }
 
-/* What is quoted is cut at a number of bytes: half a character becomes '?', since messages travel as JSON. */
+/* Sets the text. Quoted text may be cut inside a character; the half character becomes '?', since messages
+ * travel as JSON. */
 static void text_set(struct err *err, const char *text)
 {
     size_t length = strnlen(text, sizeof(err->text) - 1);
@@ -121,49 +122,38 @@ void err_clear(struct err *err)
 
 const char *err_code_name(enum err_code code)
 {
-    for (int i = 0; i < CODE_ENTRIES; i++) {
-        if (code_table[i].code == code) {
+    for (int i = 0; i < CODE_ENTRIES; i++)
+        if (code_table[i].code == code)
             return code_table[i].name;
-        }
-    }
     return "internal";
 }
 
 enum err_code err_code_from_name(const char *name)
 {
-    for (int i = 0; i < CODE_ENTRIES; i++) {
-        if (strcmp(code_table[i].name, name) == 0) {
+    for (int i = 0; i < CODE_ENTRIES; i++)
+        if (strcmp(code_table[i].name, name) == 0)
             return code_table[i].code;
-        }
-    }
     return ERR_INTERNAL;
 }
 
 int err_http_status(enum err_code code)
 {
-    for (int i = 0; i < CODE_ENTRIES; i++) {
-        if (code_table[i].code == code) {
+    for (int i = 0; i < CODE_ENTRIES; i++)
+        if (code_table[i].code == code)
             return code_table[i].http;
-        }
-    }
     return 500;
 }
 
 enum err_code err_code_from_http(int status)
 {
-    if (status < 400) {
+    if (status < 400)
         return ERR_NONE;
-    }
-    if (status == 422 || status == 400 || status == 405 || status == 415) {
+    if (status == 422 || status == 400 || status == 405 || status == 415)
         return ERR_INVALID; /* the body names no code; ERR_NOFIT always does */
-    }
-    if (status == 500) {
+    if (status == 500)
         return ERR_INTERNAL;
-    }
-    for (int i = 1; i < CODE_ENTRIES; i++) {
-        if (code_table[i].http == status) {
+    for (int i = 1; i < CODE_ENTRIES; i++)
+        if (code_table[i].http == status)
             return code_table[i].code == ERR_NOMEM ? ERR_IO : code_table[i].code;
-        }
-    }
     return status < 500 ? ERR_INVALID : ERR_NET;
 }

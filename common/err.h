@@ -43,7 +43,7 @@ struct err {
 /* Sets code and text. Returns -1, keeps errno. The arguments may point into err->text. */
 int err_set(struct err *err, enum err_code code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
-/* As err_set, and appends ": strerror(error_number)" to the text. */
+/* Sets the error as err_set does, and appends ": " and strerror(error_number) to the text. */
 int err_errno(struct err *err, enum err_code code, int error_number, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
@@ -53,13 +53,13 @@ int err_wrap(struct err *err, const char *fmt, ...) __attribute__((format(printf
 /* Sets the code ERR_NONE and the text "". */
 void err_clear(struct err *err);
 
-/* The stable name of a code, as used in documents: "invalid", "not-found", … Never NULL. */
+/* Returns the stable name of a code, as used in documents: "invalid", "not-found", … Never NULL. */
 const char *err_code_name(enum err_code code);
 
-/* The code of a name; ERR_INTERNAL for an unknown one. */
+/* Returns the code of a name; ERR_INTERNAL for an unknown one. */
 enum err_code err_code_from_name(const char *name);
 
-/* The HTTP status for a code (ERR_NONE: 200), and the code for a status. */
+/* Return the HTTP status for a code (ERR_NONE: 200), and the code for a status. */
 int err_http_status(enum err_code code);
 enum err_code err_code_from_http(int status);
 

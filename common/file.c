@@ -34,26 +34,23 @@ static enum err_code code_of_errno(int number)
 static int file_open(const char *path, struct err *err)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) {
+    if (fd < 0)
         return err_errno(err, code_of_errno(errno), errno, "could not open file \"%s\"", path);
-    }
     return fd;
 }
 
 int file_read_all(const char *path, size_t bytes_max, struct buf *out, struct err *err)
 {
     int fd = file_open(path, err);
-    if (fd < 0) {
+    if (fd < 0)
         return -1;
-    }
     int result = -1;
     size_t total = 0;
     uint8_t chunk[CHUNK / 4];
     for (;;) {
         ssize_t got = read(fd, chunk, sizeof(chunk));
-        if (got < 0 && errno == EINTR) {
+        if (got < 0 && errno == EINTR)
             continue;
-        }
         if (got < 0) {
             err_errno(err, ERR_IO, errno, "could not read file \"%s\"", path);
             break;
@@ -81,9 +78,8 @@ static int write_all(int fd, const uint8_t *data, size_t size)
     while (size > 0) {
         ssize_t wrote = write(fd, data, size);
         if (wrote < 0) {
-            if (errno == EINTR) {
+            if (errno == EINTR)
                 continue;
-            }
             return -1;
         }
         data += wrote;
@@ -96,13 +92,12 @@ static void folder_of(const char *path, char *out, size_t size)
 {
     snprintf(out, size, "%s", path);
     char *slash = strrchr(out, '/');
-    if (slash == NULL) {
+    if (!slash)
         snprintf(out, size, ".");
-    } else if (slash == out) {
+    else if (slash == out)
         out[1] = '\0';
-    } else {
+    else
         *slash = '\0';
-    }
 }
 
 static int folder_sync(const char *path, struct err *err)
@@ -112,9 +107,8 @@ static int folder_sync(const char *path, struct err *err)
     int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0 || (fsync(fd) < 0 && errno != EINVAL)) {
         int number = errno;
-        if (fd >= 0) {
+        if (fd >= 0)
             close(fd);
-        }
         return err_errno(err, ERR_IO, number, "could not sync folder \"%s\"", folder);
     }
     close(fd);
@@ -126,20 +120,16 @@ int file_write_by(const char *path, mode_t mode,
                   struct err *err)
 {
     char beside[4096];
-    if (file_path(beside, sizeof(beside), err, "%s.new-XXXXXX", path) < 0) {
+    if (file_path(beside, sizeof(beside), err, "%s.new-XXXXXX", path) < 0)
         return -1;
-    }
     int fd = mkostemp(beside, O_CLOEXEC);
-    if (fd < 0) {
+    if (fd < 0)
         return err_errno(err, code_of_errno(errno), errno, "could not create file \"%s\"", beside);
-    }
     int status = fill(arg, fd, path, err);
-    if (status == 0 && (fchmod(fd, mode) < 0 || fsync(fd) < 0)) {
+    if (status == 0 && (fchmod(fd, mode) < 0 || fsync(fd) < 0))
         status = err_errno(err, ERR_IO, errno, "could not write file \"%s\"", path);
-    }
-    if ((close(fd) < 0 || (status == 0 && rename(beside, path) < 0)) && status == 0) {
+    if ((close(fd) < 0 || (status == 0 && rename(beside, path) < 0)) && status == 0)
         status = err_errno(err, code_of_errno(errno), errno, "could not put file \"%s\" in place", path);
-    }
     if (status < 0) {
         unlink(beside);
         return -1;
@@ -155,9 +145,8 @@ struct bytes {
 static int fill_bytes(void *arg, int fd, const char *path, struct err *err)
 {
     const struct bytes *bytes = arg;
-    if (write_all(fd, bytes->data, bytes->size) < 0) {
+    if (write_all(fd, bytes->data, bytes->size) < 0)
         return err_errno(err, ERR_IO, errno, "could not write file \"%s\"", path);
-    }
     return 0;
 }
 
@@ -170,24 +159,20 @@ int file_write_atomic(const char *path, const void *data, size_t size, mode_t mo
 int file_mkdirs(const char *path, mode_t mode, struct err *err)
 {
     char work[4096];
-    if (file_path(work, sizeof(work), err, "%s", path) < 0) {
+    if (file_path(work, sizeof(work), err, "%s", path) < 0)
         return -1;
-    }
     for (char *at = work + 1; at[-1] != '\0'; at++) {
-        if (*at != '/' && *at != '\0') {
+        if (*at != '/' && *at != '\0')
             continue;
-        }
         char kept = *at;
         *at = '\0';
-        if (mkdir(work, mode) < 0 && errno != EEXIST) {
+        if (mkdir(work, mode) < 0 && errno != EEXIST)
             return err_errno(err, code_of_errno(errno), errno, "could not make folder \"%s\"", work);
-        }
         *at = kept;
     }
     struct stat status;
-    if (stat(path, &status) < 0 || !S_ISDIR(status.st_mode)) {
+    if (stat(path, &status) < 0 || !S_ISDIR(status.st_mode))
         return err_set(err, ERR_IO, "\"%s\" exists and is no folder", path);
-    }
     return 0;
 }
 
@@ -196,60 +181,50 @@ static int remove_at(int parent, const char *name, unsigned depth, struct err *e
 static int remove_inside(int fd, unsigned depth, struct err *err)
 {
     DIR *folder = fdopendir(fd);
-    if (folder == NULL) {
+    if (!folder) {
         int number = errno;
         close(fd);
         return err_errno(err, ERR_IO, number, "could not list a folder");
     }
     int result = 0;
     struct dirent *entry;
-    while (result == 0 && (entry = readdir(folder)) != NULL) {
-        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) {
+    while (result == 0 && (entry = readdir(folder)))
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
             result = remove_at(dirfd(folder), entry->d_name, depth + 1, err);
-        }
-    }
     closedir(folder);
     return result;
 }
 
 static int remove_at(int parent, const char *name, unsigned depth, struct err *err)
 {
-    if (depth > TREE_DEPTH_MAX) {
+    if (depth > TREE_DEPTH_MAX)
         return err_set(err, ERR_TOO_BIG, "folders more than %d deep", TREE_DEPTH_MAX);
-    }
-    if (unlinkat(parent, name, 0) == 0 || errno == ENOENT) {
+    if (unlinkat(parent, name, 0) == 0 || errno == ENOENT)
         return 0;
-    }
-    if (errno != EISDIR && errno != EPERM) {
+    if (errno != EISDIR && errno != EPERM)
         return err_errno(err, code_of_errno(errno), errno, "could not remove \"%s\"", name);
-    }
     int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0) {
+    if (fd < 0)
         return err_errno(err, code_of_errno(errno), errno, "could not open folder \"%s\"", name);
-    }
-    if (remove_inside(fd, depth, err) < 0) {
+    if (remove_inside(fd, depth, err) < 0)
         return -1;
-    }
-    if (unlinkat(parent, name, AT_REMOVEDIR) < 0 && errno != ENOENT) {
+    if (unlinkat(parent, name, AT_REMOVEDIR) < 0 && errno != ENOENT)
         return err_errno(err, code_of_errno(errno), errno, "could not remove folder \"%s\"", name);
-    }
     return 0;
 }
 
 int file_remove_tree(const char *path, struct err *err)
 {
-    if (remove_at(AT_FDCWD, path, 0, err) < 0) {
+    if (remove_at(AT_FDCWD, path, 0, err) < 0)
         return err_wrap(err, "removing \"%s\"", path);
-    }
     return 0;
 }
 
 static int without_slashes(const char *path)
 {
     int length = (int)strlen(path);
-    while (length > 1 && path[length - 1] == '/') {
+    while (length > 1 && path[length - 1] == '/')
         length--;
-    }
     return length;
 }
 
@@ -273,19 +248,16 @@ int file_folder_end(const char *made, const char *dir, struct err *err)
         return -1;
     }
     bool moved = rename(dir, aside) == 0;
-    if (!moved && errno != ENOENT) {
+    if (!moved && errno != ENOENT)
         return err_errno(err, ERR_IO, errno, "could not replace folder \"%s\"", dir);
-    }
     if (rename(made, dir) < 0) {
         err_errno(err, ERR_IO, errno, "could not rename \"%s\" to \"%s\"", made, dir);
-        if (moved && rename(aside, dir) < 0) {
+        if (moved && rename(aside, dir) < 0)
             err_wrap(err, "the old one is at \"%s\"", aside);
-        }
         return -1;
     }
-    if (moved) {
+    if (moved)
         file_remove_tree(aside, &ignored);
-    }
     return 0;
 }
 
@@ -295,9 +267,8 @@ int file_path(char *out, size_t size, struct err *err, const char *fmt, ...)
     va_start(args, fmt);
     int length = vsnprintf(out, size, fmt, args);
     va_end(args);
-    if (length < 0 || (size_t)length >= size) {
+    if (length < 0 || (size_t)length >= size)
         return err_set(err, ERR_TOO_BIG, "the path \"%.80s…\" is longer than %zu bytes", out, size - 1);
-    }
     return 0;
 }
 
@@ -312,9 +283,8 @@ int file_pread_all(int fd, void *dst, size_t size, uint64_t offset, const char *
     uint8_t *at = dst;
     while (size > 0) {
         ssize_t got = pread(fd, at, size, (off_t)offset);
-        if (got < 0 && errno == EINTR) {
+        if (got < 0 && errno == EINTR)
             continue;
-        }
         if (got < 0) {
             return err_errno(err, ERR_IO, errno, "could not read file \"%s\" at %llu", path,
                              (unsigned long long)offset);
@@ -335,9 +305,8 @@ int file_pwrite_all(int fd, const void *src, size_t size, uint64_t offset, const
     const uint8_t *at = src;
     while (size > 0) {
         ssize_t wrote = pwrite(fd, at, size, (off_t)offset);
-        if (wrote < 0 && errno == EINTR) {
+        if (wrote < 0 && errno == EINTR)
             continue;
-        }
         if (wrote < 0) {
             return err_errno(err, ERR_IO, errno, "could not write file \"%s\" at %llu", path,
                              (unsigned long long)offset);
@@ -352,41 +321,35 @@ int file_pwrite_all(int fd, const void *src, size_t size, uint64_t offset, const
 int file_sha256_hex(const char *path, char out[65], uint64_t *bytes, struct err *err)
 {
     int fd = file_open(path, err);
-    if (fd < 0) {
+    if (fd < 0)
         return -1;
-    }
     int result = -1;
     uint64_t total = 0;
     uint8_t *chunk = malloc(16 * CHUNK);
-    struct digest *digest = chunk == NULL ? NULL : digest_create(err);
-    if (digest == NULL) {
-        if (chunk == NULL) {
+    struct digest *digest = !chunk ? NULL : digest_create(err);
+    if (!digest) {
+        if (!chunk)
             err_set(err, ERR_NOMEM, "no memory to hash file \"%s\"", path);
-        }
         goto out;
     }
     ssize_t got;
     while ((got = read(fd, chunk, 16 * CHUNK)) != 0) {
-        if (got < 0 && errno == EINTR) {
+        if (got < 0 && errno == EINTR)
             continue;
-        }
         if (got < 0) {
             err_errno(err, ERR_IO, errno, "could not read file \"%s\"", path);
             goto out;
         }
         total += (uint64_t)got;
-        if (digest_update(digest, chunk, (size_t)got, err) < 0) {
+        if (digest_update(digest, chunk, (size_t)got, err) < 0)
             goto out;
-        }
     }
     uint8_t sum[DIGEST_SIZE];
-    if (digest_final(digest, sum, err) < 0) {
+    if (digest_final(digest, sum, err) < 0)
         goto out;
-    }
     digest_hex(sum, sizeof(sum), out);
-    if (bytes != NULL) {
+    if (bytes)
         *bytes = total;
-    }
     result = 0;
 out:
     digest_destroy(digest);
@@ -398,9 +361,8 @@ out:
 int file_lock(const char *path, struct err *err)
 {
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (fd < 0) {
+    if (fd < 0)
         return err_errno(err, code_of_errno(errno), errno, "could not open lock file \"%s\"", path);
-    }
     if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
         int number = errno;
         close(fd);

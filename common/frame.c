@@ -47,41 +47,34 @@ static int encode_text(msgpack_packer *packer, const char *text, size_t size)
 
 static int encode_object(msgpack_packer *packer, const json_t *object, unsigned depth, struct err *err)
 {
-    if (msgpack_pack_map(packer, json_object_size(object)) < 0) {
+    if (msgpack_pack_map(packer, json_object_size(object)) < 0)
         return -1;
-    }
     const char *key;
     json_t *value;
-    json_object_foreach((json_t *)object, key, value)
-    {
-        if (encode_text(packer, key, strlen(key)) < 0 || encode_value(packer, value, depth + 1, err) < 0) {
+    json_object_foreach ((json_t *)object, key, value) {
+        if (encode_text(packer, key, strlen(key)) < 0 || encode_value(packer, value, depth + 1, err) < 0)
             return -1;
-        }
     }
     return 0;
 }
 
 static int encode_array(msgpack_packer *packer, const json_t *array, unsigned depth, struct err *err)
 {
-    if (msgpack_pack_array(packer, json_array_size(array)) < 0) {
+    if (msgpack_pack_array(packer, json_array_size(array)) < 0)
         return -1;
-    }
     size_t index;
     json_t *value;
-    json_array_foreach(array, index, value)
-    {
-        if (encode_value(packer, value, depth + 1, err) < 0) {
+    json_array_foreach (array, index, value) {
+        if (encode_value(packer, value, depth + 1, err) < 0)
             return -1;
-        }
     }
     return 0;
 }
 
 static int encode_value(msgpack_packer *packer, const json_t *value, unsigned depth, struct err *err)
 {
-    if (depth > DEPTH_MAX) {
+    if (depth > DEPTH_MAX)
         return err_set(err, ERR_TOO_BIG, "a document nested more than %d deep", DEPTH_MAX);
-    }
     switch (json_typeof(value)) {
     case JSON_OBJECT:
         return encode_object(packer, value, depth, err);
@@ -130,9 +123,8 @@ int frame_put(const json_t *value, struct buf *out, struct err *err)
         out->size = start;
         return err_set(err, ERR_TOO_BIG, "a frame of %zu bytes", length);
     }
-    for (int i = 0; i < LENGTH_SIZE; i++) {
+    for (int i = 0; i < LENGTH_SIZE; i++)
         out->data[start + (size_t)i] = (uint8_t)(length >> (24 - 8 * i));
-    }
     return 0;
 }
 
@@ -162,35 +154,31 @@ static bool number_take(struct frame_decoder *decoder, size_t size, uint64_t *ou
         return false;
     }
     uint64_t value = 0;
-    for (size_t i = 0; i < size; i++) {
+    for (size_t i = 0; i < size; i++)
         value = value << 8 | *decoder->at++;
-    }
     *out = value;
     return true;
 }
 
 static json_t *decode_text(struct frame_decoder *decoder, uint64_t length)
 {
-    if ((uint64_t)(decoder->end - decoder->at) < length) {
+    if ((uint64_t)(decoder->end - decoder->at) < length)
         return decode_fail(decoder, "a text is longer than the frame");
-    }
     json_t *text = json_stringn((const char *)decoder->at, (size_t)length);
-    if (text == NULL) {
+    if (!text)
         return decode_fail(decoder, "a text is not valid UTF-8");
-    }
     decoder->at += length;
     return text;
 }
 
 static json_t *decode_array(struct frame_decoder *decoder, uint64_t count, uint32_t depth)
 {
-    if ((uint64_t)(decoder->end - decoder->at) < count) {
+    if ((uint64_t)(decoder->end - decoder->at) < count)
         return decode_fail(decoder, "a list claims more elements than there are bytes");
-    }
     json_t *array = json_array();
-    for (uint64_t i = 0; array != NULL && i < count; i++) {
+    for (uint64_t i = 0; array && i < count; i++) {
         json_t *value = decode_value(decoder, depth + 1);
-        if (value == NULL || json_array_append_new(array, value) < 0) {
+        if (!value || json_array_append_new(array, value) < 0) {
             json_decref(array);
             return NULL;
         }
@@ -203,20 +191,18 @@ static json_t *decode_key(struct frame_decoder *decoder)
 {
     uint64_t byte;
     uint64_t length;
-    if (!number_take(decoder, 1, &byte)) {
+    if (!number_take(decoder, 1, &byte))
         return NULL;
-    }
     if ((byte & 0xe0) == 0xa0) {
         length = byte & 0x1f;
     } else if (byte == 0xd9 || byte == 0xda || byte == 0xdb) {
-        if (!number_take(decoder, (size_t)1 << (byte - 0xd9), &length)) {
+        if (!number_take(decoder, (size_t)1 << (byte - 0xd9), &length))
             return NULL;
-        }
     } else {
         return decode_fail(decoder, "a key is no text");
     }
     json_t *key = decode_text(decoder, length);
-    if (key != NULL && strlen(json_string_value(key)) != length) {
+    if (key && strlen(json_string_value(key)) != length) {
         json_decref(key);
         return decode_fail(decoder, "a key contains U+0000");
     }
@@ -225,15 +211,14 @@ static json_t *decode_key(struct frame_decoder *decoder)
 
 static json_t *decode_object(struct frame_decoder *decoder, uint64_t count, uint32_t depth)
 {
-    if ((uint64_t)(decoder->end - decoder->at) / 2 < count) {
+    if ((uint64_t)(decoder->end - decoder->at) / 2 < count)
         return decode_fail(decoder, "a map claims more entries than there are bytes");
-    }
     json_t *object = json_object();
-    for (uint64_t i = 0; object != NULL && i < count; i++) {
+    for (uint64_t i = 0; object && i < count; i++) {
         json_t *key = decode_key(decoder);
-        json_t *value = key == NULL ? NULL : decode_value(decoder, depth + 1);
+        json_t *value = !key ? NULL : decode_value(decoder, depth + 1);
         bool good = value != NULL;
-        if (good && json_object_get(object, json_string_value(key)) != NULL) {
+        if (good && json_object_get(object, json_string_value(key))) {
             decode_fail(decoder, "a key appears twice");
             json_decref(value);
             good = false;
@@ -252,9 +237,8 @@ static json_t *decode_object(struct frame_decoder *decoder, uint64_t count, uint
 static json_t *decode_real(struct frame_decoder *decoder, size_t size)
 {
     uint64_t bits;
-    if (!number_take(decoder, size, &bits)) {
+    if (!number_take(decoder, size, &bits))
         return NULL;
-    }
     double value;
     if (size == 4) {
         uint32_t low = (uint32_t)bits;
@@ -271,9 +255,8 @@ static json_t *decode_integer(struct frame_decoder *decoder, uint64_t byte)
 {
     size_t size = (size_t)1 << (byte & 3); /* formats cc..cf are unsigned, d0..d3 signed */
     uint64_t bits;
-    if (!number_take(decoder, size, &bits)) {
+    if (!number_take(decoder, size, &bits))
         return NULL;
-    }
     if (byte <= 0xcf) {
         return bits <= INT64_MAX ? json_integer((json_int_t)bits)
                                  : decode_fail(decoder, "an integer is over 2^63 - 1");
@@ -315,9 +298,8 @@ static json_t *decode_long(struct frame_decoder *decoder, uint64_t byte, uint32_
     default:
         break;
     }
-    if (byte >= 0xcc && byte <= 0xd3) {
+    if (byte >= 0xcc && byte <= 0xd3)
         return decode_integer(decoder, byte);
-    }
     return decode_fail(decoder, "binary, extension and reserved formats are not used here");
 }
 
@@ -333,24 +315,18 @@ static json_t *decode_value(struct frame_decoder *decoder, uint32_t depth)
         return NULL;
     }
     uint64_t byte;
-    if (!number_take(decoder, 1, &byte)) {
+    if (!number_take(decoder, 1, &byte))
         return NULL;
-    }
-    if (byte <= 0x7f) {
+    if (byte <= 0x7f)
         return json_integer((json_int_t)byte);
-    }
-    if (byte >= 0xe0) {
+    if (byte >= 0xe0)
         return json_integer((json_int_t)byte - 256);
-    }
-    if (byte <= 0x8f) {
+    if (byte <= 0x8f)
         return decode_object(decoder, byte & 0x0f, depth);
-    }
-    if (byte <= 0x9f) {
+    if (byte <= 0x9f)
         return decode_array(decoder, byte & 0x0f, depth);
-    }
-    if (byte <= 0xbf) {
+    if (byte <= 0xbf)
         return decode_text(decoder, byte & 0x1f);
-    }
     return decode_long(decoder, byte, depth);
 }
 
@@ -368,13 +344,12 @@ json_t *frame_decode(const void *data, size_t size, const struct frame_limits *l
     };
     err_clear(err);
     json_t *value = decode_value(&decoder, 0);
-    if (value != NULL && decoder.at != decoder.end) {
+    if (value && decoder.at != decoder.end) {
         json_decref(value);
         return decode_fail(&decoder, "bytes stand behind the document");
     }
-    if (value == NULL && err->code == ERR_NONE) {
+    if (!value && err->code == ERR_NONE)
         err_set(err, ERR_NOMEM, "no memory for a frame of %zu bytes", size);
-    }
     return value;
 }
 
@@ -396,20 +371,16 @@ int frame_take(const void *data, size_t size, const struct frame_limits *limits,
                struct err *err)
 {
     const uint8_t *bytes = data;
-    if (size < LENGTH_SIZE) {
+    if (size < LENGTH_SIZE)
         return 0;
-    }
     size_t length = length_of(bytes);
-    if (length_check(length, limits, err) < 0) {
+    if (length_check(length, limits, err) < 0)
         return -1;
-    }
-    if (size - LENGTH_SIZE < length) {
+    if (size - LENGTH_SIZE < length)
         return 0;
-    }
     json_t *value = frame_decode(bytes + LENGTH_SIZE, length, limits, err);
-    if (value == NULL) {
+    if (!value)
         return -1;
-    }
     *out = value;
     *used = LENGTH_SIZE + length;
     return 1;
@@ -423,15 +394,12 @@ static int fd_wait(int fd, short events, uint64_t deadline_ns, const char *what,
         struct pollfd entry = {.fd = fd, .events = events};
         int left = clock_left_ms(deadline_ns, 60000);
         int ready = poll(&entry, 1, left);
-        if (ready > 0) {
+        if (ready > 0)
             return 0;
-        }
-        if (ready < 0 && errno != EINTR) {
+        if (ready < 0 && errno != EINTR)
             return err_errno(err, ERR_NET, errno, "could not wait for the peer");
-        }
-        if (ready == 0 && clock_left_ms(deadline_ns, 1) == 0) {
+        if (ready == 0 && clock_left_ms(deadline_ns, 1) == 0)
             return err_set(err, ERR_TIMEOUT, "the deadline passed while %s a frame", what);
-        }
     }
 }
 
@@ -443,13 +411,12 @@ int frame_send(int fd, const json_t *value, uint64_t deadline_ns, struct err *er
     size_t sent = 0;
     while (result == 0 && sent < bytes.size) {
         ssize_t wrote = send(fd, bytes.data + sent, bytes.size - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (wrote >= 0) {
+        if (wrote >= 0)
             sent += (size_t)wrote;
-        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+        else if (errno == EAGAIN || errno == EWOULDBLOCK)
             result = fd_wait(fd, POLLOUT, deadline_ns, "sending", err);
-        } else if (errno != EINTR) {
+        else if (errno != EINTR)
             result = err_errno(err, ERR_NET, errno, "could not send a frame");
-        }
     }
     buf_fini(&bytes);
     return result;
@@ -468,9 +435,8 @@ static int recv_exactly(int fd, uint8_t *dst, size_t size, bool at_start, uint64
                            at_start && got == 0 ? "the peer closed the connection"
                                                 : "the peer closed the connection inside a frame");
         } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-            if (fd_wait(fd, POLLIN, deadline_ns, "waiting for", err) < 0) {
+            if (fd_wait(fd, POLLIN, deadline_ns, "waiting for", err) < 0)
                 return -1;
-            }
         } else if (errno != EINTR) {
             return err_errno(err, ERR_NET, errno, "could not receive a frame");
         }
@@ -481,13 +447,11 @@ static int recv_exactly(int fd, uint8_t *dst, size_t size, bool at_start, uint64
 int frame_recv(int fd, const struct frame_limits *limits, uint64_t deadline_ns, json_t **out, struct err *err)
 {
     uint8_t head[LENGTH_SIZE];
-    if (recv_exactly(fd, head, sizeof(head), true, deadline_ns, err) < 0) {
+    if (recv_exactly(fd, head, sizeof(head), true, deadline_ns, err) < 0)
         return -1;
-    }
     size_t length = length_of(head);
-    if (length_check(length, limits, err) < 0) {
+    if (length_check(length, limits, err) < 0)
         return -1;
-    }
     /* Memory grows with the bytes that have arrived, not with the claimed length. */
     struct buf bytes;
     buf_init(&bytes, length);
@@ -502,7 +466,7 @@ int frame_recv(int fd, const struct frame_limits *limits, uint64_t deadline_ns, 
     }
     if (result == 0) {
         *out = frame_decode(bytes.data, bytes.size, limits, err);
-        result = *out == NULL ? -1 : 0;
+        result = !*out ? -1 : 0;
     }
     buf_fini(&bytes);
     return result;

@@ -10,7 +10,7 @@
 static inline uint32_t half_bits_of(float value)
 {
     uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
+    memcpy(&bits, &value, sizeof(bits));
     return bits;
 }
 
@@ -26,7 +26,7 @@ static inline float f32_from_bf16(uint16_t value)
 {
     uint32_t bits = (uint32_t)value << 16;
     float result;
-    memcpy(&result, &bits, sizeof result);
+    memcpy(&result, &bits, sizeof(result));
     return result;
 }
 
@@ -58,9 +58,9 @@ static inline float f32_from_f16(uint16_t value)
     else if (exponent > 0)
         bits = (exponent + 112) << 23 | mantissa << 13;
     else
-        memcpy(&bits, &result, sizeof bits);
+        memcpy(&bits, &result, sizeof(bits));
     bits |= sign;
-    memcpy(&result, &bits, sizeof result);
+    memcpy(&result, &bits, sizeof(result));
     return result;
 }
 

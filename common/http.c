@@ -52,14 +52,14 @@ static void curl_start(void)
 
 static char *copy(const char *text)
 {
-    return text == NULL ? NULL : strdup(text);
+    return !text ? NULL : strdup(text);
 }
 
 struct http *http_create(const struct http_options *options, struct err *err)
 {
     pthread_once(&curl_once, curl_start);
     struct http *http = calloc(1, sizeof(*http));
-    if (http == NULL || (http->curl = curl_easy_init()) == NULL) {
+    if (!http || !(http->curl = curl_easy_init())) {
         free(http);
         err_set(err, ERR_NOMEM, "no memory for an HTTP client");
         return NULL;
@@ -71,17 +71,15 @@ struct http *http_create(const struct http_options *options, struct err *err)
         http_destroy(http);
         return NULL;
     }
-    while (length > 0 && http->url[length - 1] == '/') {
+    while (length > 0 && http->url[length - 1] == '/')
         http->url[--length] = '\0';
-    }
-    if (options->unix_socket != NULL) {
+    if (options->unix_socket)
         snprintf(http->unix_socket, sizeof(http->unix_socket), "%s", options->unix_socket);
-    }
     http->bearer = copy(options->bearer);
     http->ca_file = copy(options->ca_file);
-    http->user_agent = copy(options->user_agent != NULL ? options->user_agent : "motley");
+    http->user_agent = copy(options->user_agent ? options->user_agent : "motley");
     http->connect_ms = options->connect_ms != 0 ? options->connect_ms : DEFAULT_CONNECT_MS;
-    if (options->ca_sha256 != NULL) {
+    if (options->ca_sha256) {
         memcpy(http->pin, options->ca_sha256, sizeof(http->pin));
         http->pinned = true;
     }
@@ -90,13 +88,11 @@ struct http *http_create(const struct http_options *options, struct err *err)
 
 void http_destroy(struct http *http)
 {
-    if (http == NULL) {
+    if (!http)
         return;
-    }
     curl_easy_cleanup(http->curl);
-    if (http->bearer != NULL) {
+    if (http->bearer)
         explicit_bzero(http->bearer, strlen(http->bearer));
-    }
     free(http->bearer);
     free(http->ca_file);
     free(http->user_agent);
@@ -123,9 +119,9 @@ static size_t body_arrived(char *data, size_t one, size_t size, void *arg)
     if (request->range_bytes > 0 &&
         ((status != 206 && !whole) || exchange->answer->length > request->range_bytes)) {
         result = err_set(exchange->err, ERR_PEER, "the server did not answer with the range asked for");
-    } else if (request->sink != NULL) {
+    } else if (request->sink) {
         result = request->sink(request->sink_arg, data, size, exchange->err);
-    } else if (request->response != NULL) {
+    } else if (request->response) {
         result = buf_append(request->response, data, size, exchange->err);
     }
     exchange->failed = result < 0;
@@ -138,7 +134,7 @@ static size_t body_wanted(char *dst, size_t one, size_t size, void *arg)
     const struct http_request *request = exchange->request;
     size *= one;
     exchange->last_ns = clock_mono_ns();
-    if (request->upload != NULL) {
+    if (request->upload) {
         int64_t got = request->upload(request->upload_arg, dst, size, exchange->err);
         if (got < 0 || (uint64_t)got > size) {
             exchange->failed = true;
@@ -173,12 +169,10 @@ static size_t header_arrived(char *data, size_t one, size_t size, void *arg)
         if (size > length && strncasecmp(data, wanted[i].name, length) == 0) {
             const char *value = data + length;
             const char *end = data + size;
-            while (value < end && *value == ' ') {
+            while (value < end && *value == ' ')
                 value++;
-            }
-            while (end > value && (end[-1] == '\r' || end[-1] == '\n' || end[-1] == ' ')) {
+            while (end > value && (end[-1] == '\r' || end[-1] == '\n' || end[-1] == ' '))
                 end--;
-            }
             snprintf(wanted[i].out, wanted[i].room, "%.*s", (int)(end - value), value);
         }
     }
@@ -206,11 +200,10 @@ static CURLcode context_pin(CURL *curl, void *context, void *arg)
 {
     (void)curl;
     struct http *http = arg;
-    if (http->pinned) {
+    if (http->pinned)
         tls_context_pin(context, http->pin);
-    } else if (http->ca_file != NULL) {
+    else if (http->ca_file)
         tls_context_server(context);
-    }
     return CURLE_OK;
 }
 
@@ -218,20 +211,19 @@ static struct curl_slist *headers_make(const struct http *http, const struct htt
 {
     struct curl_slist *list = curl_slist_append(NULL, "Expect:"); /* avoids the round trip of 100-continue */
     char line[512];
-    if (http->bearer != NULL) {
+    if (http->bearer) {
         snprintf(line, sizeof(line), "Authorization: Bearer %s", http->bearer);
         list = curl_slist_append(list, line);
         explicit_bzero(line, sizeof(line));
     }
-    if (request->content_type != NULL) {
+    if (request->content_type) {
         snprintf(line, sizeof(line), "Content-Type: %s", request->content_type);
         list = curl_slist_append(list, line);
     } else {
         list = curl_slist_append(list, "Content-Type:");
     }
-    for (int i = 0; request->headers != NULL && request->headers[i] != NULL && i < HEADERS_MAX; i++) {
+    for (int i = 0; request->headers && request->headers[i] && i < HEADERS_MAX; i++)
         list = curl_slist_append(list, request->headers[i]);
-    }
     return list;
 }
 
@@ -250,22 +242,21 @@ static void connection_set_up(struct http *http)
     curl_easy_setopt(curl, CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_3);
     curl_easy_setopt(curl, CURLOPT_SSL_CTX_FUNCTION, context_pin);
     curl_easy_setopt(curl, CURLOPT_SSL_CTX_DATA, http);
-    if (http->ca_file != NULL) {
+    if (http->ca_file) {
         curl_easy_setopt(curl, CURLOPT_CAINFO, http->ca_file);
         curl_easy_setopt(curl, CURLOPT_CAPATH, NULL);
     }
-    if (http->unix_socket[0] != '\0') {
+    if (http->unix_socket[0] != '\0')
         curl_easy_setopt(curl, CURLOPT_UNIX_SOCKET_PATH, http->unix_socket);
-    }
 }
 
 static void method_set_up(struct http_exchange *exchange)
 {
     CURL *curl = exchange->http->curl;
     const struct http_request *request = exchange->request;
-    bool sends = request->upload != NULL || request->body != NULL;
+    bool sends = request->upload || request->body;
     if (sends) {
-        uint64_t bytes = request->upload != NULL ? request->upload_bytes : request->body_bytes;
+        uint64_t bytes = request->upload ? request->upload_bytes : request->body_bytes;
         curl_easy_setopt(curl, CURLOPT_UPLOAD, 1L);
         curl_easy_setopt(curl, CURLOPT_READFUNCTION, body_wanted);
         curl_easy_setopt(curl, CURLOPT_READDATA, exchange);
@@ -298,9 +289,8 @@ static int curl_failed(const struct http_exchange *exchange, CURLcode code)
 {
     const struct http *http = exchange->http;
     struct err *err = exchange->err;
-    if (exchange->failed) {
+    if (exchange->failed)
         return -1;
-    }
     const char *text = http->curl_text[0] != '\0' ? http->curl_text : curl_easy_strerror(code);
     long verified = X509_V_OK;
     curl_easy_getinfo(http->curl, CURLINFO_SSL_VERIFYRESULT, &verified);
@@ -309,9 +299,8 @@ static int curl_failed(const struct http_exchange *exchange, CURLcode code)
         return err_set(err, ERR_TIMEOUT, "%s: %s", http->url, text);
     case CURLE_PEER_FAILED_VERIFICATION:
     case CURLE_SSL_ISSUER_ERROR:
-        if (verified == X509_V_ERR_APPLICATION_VERIFICATION) {
+        if (verified == X509_V_ERR_APPLICATION_VERIFICATION)
             text = "its certificate is of the cluster's CA, but not a server's";
-        }
         if (verified == X509_V_ERR_CERT_NOT_YET_VALID || verified == X509_V_ERR_CERT_HAS_EXPIRED) {
             return err_set(err, ERR_PEER,
                            "the certificate of %s %s by this machine's clock: set the clock of this machine "
@@ -337,23 +326,20 @@ static int refused(const struct http_exchange *exchange, int status)
     const struct http_request *request = exchange->request;
     struct err *err = exchange->err;
     enum err_code code = err_code_from_http(status);
-    if (code == ERR_NONE) {
+    if (code == ERR_NONE)
         return err_set(err, ERR_PEER, "%s %s: unexpected status %d", request->method, request->path, status);
-    }
     struct err ignored = {0};
     json_t *problem =
         json_parse_limited(buf_str(&exchange->refusal), exchange->refusal.size, JSON_DEPTH_MAX, &ignored);
     const char *detail = json_string_value(json_object_get(problem, "detail"));
     const char *title = json_string_value(json_object_get(problem, "title"));
     const char *name = json_string_value(json_object_get(problem, "code"));
-    if (name != NULL && err_code_from_name(name) != ERR_NONE) {
+    if (name && err_code_from_name(name) != ERR_NONE)
         code = err_code_from_name(name);
-    }
-    if (detail != NULL || title != NULL) {
-        err_set(err, code, "%s", detail != NULL ? detail : title);
-    } else {
+    if (detail || title)
+        err_set(err, code, "%s", detail ? detail : title);
+    else
         err_set(err, code, "%s %s: status %d", request->method, request->path, status);
-    }
     json_decref(problem);
     return -1;
 }
@@ -362,7 +348,7 @@ int http_perform(struct http *http, const struct http_request *request, struct h
                  struct err *err)
 {
     struct http_answer own = {0};
-    answer = answer == NULL ? &own : answer;
+    answer = !answer ? &own : answer;
     *answer = (struct http_answer){0};
     struct http_exchange exchange = {
         .http = http, .request = request, .answer = answer, .last_ns = clock_mono_ns(), .err = err};
@@ -373,13 +359,12 @@ int http_perform(struct http *http, const struct http_request *request, struct h
     curl_easy_reset(http->curl);
     http->curl_text[0] = '\0';
     struct curl_slist *headers = headers_make(http, request);
-    if (headers == NULL) {
+    if (!headers) {
         err_set(err, ERR_NOMEM, "no memory for an HTTP request");
         goto out;
     }
-    if (buf_printf(&url, err, "%s%s", http->url, request->path) < 0) {
+    if (buf_printf(&url, err, "%s%s", http->url, request->path) < 0)
         goto out;
-    }
     connection_set_up(http);
     method_set_up(&exchange);
     curl_easy_setopt(http->curl, CURLOPT_URL, buf_str(&url));
@@ -414,26 +399,24 @@ int http_json(struct http *http, const char *method, const char *path, const jso
     buf_init(&sent, 64u << 20);
     buf_init(&got, 64u << 20);
     int result = -1;
-    if (body != NULL && json_print(body, false, &sent, err) < 0) {
+    if (body && json_print(body, false, &sent, err) < 0)
         goto out;
-    }
     struct http_request request = {
         .method = method,
         .path = path,
-        .content_type = body != NULL ? "application/json" : NULL,
-        .body = body != NULL ? sent.data : NULL,
+        .content_type = body ? "application/json" : NULL,
+        .body = body ? sent.data : NULL,
         .body_bytes = sent.size,
         .response = &got,
         .timeout_ms = timeout_ms,
     };
-    if (http_perform(http, &request, NULL, err) < 0) {
+    if (http_perform(http, &request, NULL, err) < 0)
         goto out;
-    }
-    if (out != NULL) {
+    if (out) {
         *out = NULL;
         if (got.size > 0) {
             *out = json_parse_limited(buf_str(&got), got.size, JSON_DEPTH_MAX, err);
-            if (*out == NULL) {
+            if (!*out) {
                 err_wrap(err, "%s %s", method, path);
                 goto out;
             }
@@ -452,9 +435,8 @@ int http_escape(const char *text, char *out, size_t size, struct err *err)
     size_t used = 0;
     for (; *text != '\0'; text++) {
         bool safe = strchr(plain, *text) != NULL;
-        if (used + (safe ? 1 : 3) >= size) {
+        if (used + (safe ? 1 : 3) >= size)
             return err_set(err, ERR_TOO_BIG, "a name of more than %zu bytes in an address", size);
-        }
         if (safe) {
             out[used++] = *text;
         } else {
@@ -466,9 +448,8 @@ int http_escape(const char *text, char *out, size_t size, struct err *err)
             out[used++] = hex[1];
         }
     }
-    if (used >= size) {
+    if (used >= size)
         return err_set(err, ERR_TOO_BIG, "a name of more than %zu bytes in an address", size);
-    }
     out[used] = '\0';
     return 0;
 }

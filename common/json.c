@@ -19,11 +19,10 @@ static unsigned text_depth(const char *text, size_t size)
     for (size_t i = 0; i < size; i++) {
         char c = text[i];
         if (quoted) {
-            if (c == '\\') {
+            if (c == '\\')
                 i++;
-            } else if (c == '"') {
+            else if (c == '"')
                 quoted = false;
-            }
         } else if (c == '"') {
             quoted = true;
         } else if (c == '{' || c == '[') {
@@ -61,7 +60,7 @@ static json_t *parse(const char *text, size_t size, unsigned depth_max, size_t f
     }
     json_error_t where;
     json_t *value = json_loadb(text, size, flags | JSON_DECODE_ANY, &where);
-    if (value == NULL) {
+    if (!value) {
         err_set(err, ERR_INVALID, "no valid JSON: line %d column %d: %s%s", where.line, where.column,
                 where.text, after_comma(text, size, where.position) ? " (a comma stands before it)" : "");
     }
@@ -92,7 +91,7 @@ static int print_some(const char *text, size_t size, void *data)
 const char *json_text_of(const json_t *object, const char *key)
 {
     const char *text = json_string_value(json_object_get(object, key));
-    return text != NULL ? text : "";
+    return text ? text : "";
 }
 
 int json_print(const json_t *value, bool sorted, struct buf *out, struct err *err)
@@ -100,9 +99,8 @@ int json_print(const json_t *value, bool sorted, struct buf *out, struct err *er
     struct print_target target = {.out = out, .err = err};
     size_t flags = JSON_COMPACT | JSON_ENCODE_ANY | (sorted ? JSON_SORT_KEYS : 0);
     err_clear(err);
-    if (json_dump_callback(value, print_some, &target, flags) != 0) {
+    if (json_dump_callback(value, print_some, &target, flags) != 0)
         return err->code != ERR_NONE ? -1 : err_set(err, ERR_INTERNAL, "could not print a JSON document");
-    }
     return 0;
 }
 
@@ -132,21 +130,18 @@ static const char *type_name(const json_t *value)
 
 static void path_join(const struct json_reader *reader, const char *key, char *out, size_t size)
 {
-    if (key == NULL) {
+    if (!key)
         snprintf(out, size, "%s", reader->path[0] == '\0' ? "the document" : reader->path);
-    } else {
+    else
         snprintf(out, size, "%s%s%s", reader->path, reader->path[0] == '\0' ? "" : ".", key);
-    }
 }
 
 int jr_fail(struct json_reader *reader, const char *key, const char *fmt, ...)
 {
-    if (reader->failed) {
+    if (reader->failed)
         return -1;
-    }
-    for (struct json_reader *each = reader; each != NULL; each = each->parent) {
+    for (struct json_reader *each = reader; each != NULL; each = each->parent)
         each->failed = true;
-    }
     char text[sizeof(reader->err->text)];
     va_list args;
     va_start(args, fmt);
@@ -165,29 +160,25 @@ void jr_init(struct json_reader *reader, const json_t *object, const char *path,
     reader->failed = false;
     reader->key_count = 0;
     snprintf(reader->path, sizeof(reader->path), "%s", path);
-    if (!json_is_object(object)) {
-        jr_fail(reader, NULL, "must be an object, is %s", object == NULL ? "absent" : type_name(object));
-    }
+    if (!json_is_object(object))
+        jr_fail(reader, NULL, "must be an object, is %s", !object ? "absent" : type_name(object));
 }
 
 /* Records the key. Returns its value if it is present and not null and the reader has not failed. */
 static const json_t *value_find(struct json_reader *reader, const char *key, enum jr_need need)
 {
-    if (reader->failed) {
+    if (reader->failed)
         return NULL;
-    }
     if (reader->key_count == JR_KEYS_MAX) {
         jr_fail(reader, key, "more than %d keys are read of one object", JR_KEYS_MAX);
         return NULL;
     }
     reader->keys[reader->key_count++] = key;
     const json_t *value = json_object_get(reader->object, key);
-    if (json_is_null(value)) {
+    if (json_is_null(value))
         value = NULL;
-    }
-    if (value == NULL && need == JR_REQUIRED) {
+    if (!value && need == JR_REQUIRED)
         jr_fail(reader, key, "is required");
-    }
     return value;
 }
 
@@ -200,19 +191,15 @@ int jr_str(struct json_reader *reader, const char *key, enum jr_need need, size_
            const char **out)
 {
     const json_t *value = value_find(reader, key, need);
-    if (value == NULL) {
+    if (!value)
         return absent(reader);
-    }
-    if (!json_is_string(value)) {
+    if (!json_is_string(value))
         return jr_fail(reader, key, "must be a text, is %s", type_name(value));
-    }
     size_t length = json_string_length(value);
-    if (length < bytes_min || length > bytes_max) {
+    if (length < bytes_min || length > bytes_max)
         return jr_fail(reader, key, "must have %zu to %zu bytes, has %zu", bytes_min, bytes_max, length);
-    }
-    if (strlen(json_string_value(value)) != length) {
+    if (strlen(json_string_value(value)) != length)
         return jr_fail(reader, key, "must not contain U+0000");
-    }
     *out = json_string_value(value);
     return 1;
 }
@@ -224,13 +211,11 @@ static bool integer_of(const json_t *value, int64_t *out)
         *out = json_integer_value(value);
         return true;
     }
-    if (!json_is_real(value)) {
+    if (!json_is_real(value))
         return false;
-    }
     double number = json_real_value(value);
-    if (number != floor(number) || fabs(number) > 9007199254740992.0) {
+    if (number != floor(number) || fabs(number) > 9007199254740992.0)
         return false;
-    }
     *out = (int64_t)number;
     return true;
 }
@@ -239,9 +224,8 @@ int jr_i64(struct json_reader *reader, const char *key, enum jr_need need, int64
            int64_t *out)
 {
     const json_t *value = value_find(reader, key, need);
-    if (value == NULL) {
+    if (!value)
         return absent(reader);
-    }
     int64_t number;
     if (!integer_of(value, &number)) {
         return jr_fail(reader, key, "must be an integer, is %s",
@@ -260,21 +244,18 @@ int jr_u32(struct json_reader *reader, const char *key, enum jr_need need, uint3
 {
     int64_t number = 0;
     int found = jr_i64(reader, key, need, min, max, &number);
-    if (found == 1) {
+    if (found == 1)
         *out = (uint32_t)number;
-    }
     return found;
 }
 
 static int f64_check(struct json_reader *reader, const char *key, double number, double min, double max,
                      double *out)
 {
-    if (!isfinite(number)) {
+    if (!isfinite(number))
         return jr_fail(reader, key, "must be finite");
-    }
-    if (number < min || number > max) {
+    if (number < min || number > max)
         return jr_fail(reader, key, "must be %g to %g, is %g", min, max, number);
-    }
     *out = number;
     return 1;
 }
@@ -283,24 +264,20 @@ int jr_f64(struct json_reader *reader, const char *key, enum jr_need need, doubl
            double *out)
 {
     const json_t *value = value_find(reader, key, need);
-    if (value == NULL) {
+    if (!value)
         return absent(reader);
-    }
-    if (!json_is_number(value)) {
+    if (!json_is_number(value))
         return jr_fail(reader, key, "must be a number, is %s", type_name(value));
-    }
     return f64_check(reader, key, json_number_value(value), min, max, out);
 }
 
 int jr_bool(struct json_reader *reader, const char *key, enum jr_need need, bool *out)
 {
     const json_t *value = value_find(reader, key, need);
-    if (value == NULL) {
+    if (!value)
         return absent(reader);
-    }
-    if (!json_is_boolean(value)) {
+    if (!json_is_boolean(value))
         return jr_fail(reader, key, "must be true or false, is %s", type_name(value));
-    }
     *out = json_is_true(value);
     return 1;
 }
@@ -309,9 +286,8 @@ int jr_choice(struct json_reader *reader, const char *key, enum jr_need need, co
               int *out)
 {
     const json_t *value = value_find(reader, key, need);
-    if (value == NULL) {
+    if (!value)
         return absent(reader);
-    }
     char known[256] = "";
     size_t used = 0;
     for (int i = 0; names[i] != NULL; i++) {
@@ -322,9 +298,8 @@ int jr_choice(struct json_reader *reader, const char *key, enum jr_need need, co
         int wrote = snprintf(known + used, sizeof(known) - used, "%s%s", i == 0 ? "" : ", ", names[i]);
         used += wrote > 0 && (size_t)wrote < sizeof(known) - used ? (size_t)wrote : 0;
     }
-    if (!json_is_string(value)) {
+    if (!json_is_string(value))
         return jr_fail(reader, key, "must be one of %s, is %s", known, type_name(value));
-    }
     return jr_fail(reader, key, "must be one of %s, is \"%.60s\"", known, json_string_value(value));
 }
 
@@ -332,16 +307,14 @@ int jr_bytes(struct json_reader *reader, const char *key, enum jr_need need, uin
              uint64_t *out)
 {
     const json_t *value = value_find(reader, key, need);
-    if (value == NULL) {
+    if (!value)
         return absent(reader);
-    }
     uint64_t bytes = 0;
     int64_t number = 0;
     if (json_is_string(value)) {
         struct err inner = {0};
-        if (units_parse_bytes(json_string_value(value), &bytes, &inner) < 0) {
+        if (units_parse_bytes(json_string_value(value), &bytes, &inner) < 0)
             return jr_fail(reader, key, "%s", inner.text);
-        }
     } else if (integer_of(value, &number) && number >= 0) {
         bytes = (uint64_t)number;
     } else {
@@ -362,15 +335,13 @@ static int unit_read(struct json_reader *reader, const char *key, enum jr_need n
                      double min, double max, double *out)
 {
     const json_t *value = value_find(reader, key, need);
-    if (value == NULL) {
+    if (!value)
         return absent(reader);
-    }
     double number = 0;
     if (json_is_string(value)) {
         struct err inner = {0};
-        if (parser(json_string_value(value), &number, &inner) < 0) {
+        if (parser(json_string_value(value), &number, &inner) < 0)
             return jr_fail(reader, key, "%s", inner.text);
-        }
     } else if (json_is_number(value)) {
         number = json_number_value(value);
     } else {
@@ -395,16 +366,13 @@ int jr_array(struct json_reader *reader, const char *key, enum jr_need need, siz
              size_t count_max, const json_t **out)
 {
     const json_t *value = value_find(reader, key, need);
-    if (value == NULL) {
+    if (!value)
         return absent(reader);
-    }
-    if (!json_is_array(value)) {
+    if (!json_is_array(value))
         return jr_fail(reader, key, "must be a list, is %s", type_name(value));
-    }
     size_t count = json_array_size(value);
-    if (count < count_min || count > count_max) {
+    if (count < count_min || count > count_max)
         return jr_fail(reader, key, "must have %zu to %zu elements, has %zu", count_min, count_max, count);
-    }
     *out = value;
     return 1;
 }
@@ -412,12 +380,10 @@ int jr_array(struct json_reader *reader, const char *key, enum jr_need need, siz
 int jr_object(struct json_reader *reader, const char *key, enum jr_need need, const json_t **out)
 {
     const json_t *value = value_find(reader, key, need);
-    if (value == NULL) {
+    if (!value)
         return absent(reader);
-    }
-    if (!json_is_object(value)) {
+    if (!json_is_object(value))
         return jr_fail(reader, key, "must be an object, is %s", type_name(value));
-    }
     *out = value;
     return 1;
 }
@@ -425,9 +391,8 @@ int jr_object(struct json_reader *reader, const char *key, enum jr_need need, co
 int jr_any(struct json_reader *reader, const char *key, enum jr_need need, const json_t **out)
 {
     const json_t *value = value_find(reader, key, need);
-    if (value == NULL) {
+    if (!value)
         return absent(reader);
-    }
     *out = value;
     return 1;
 }
@@ -448,12 +413,11 @@ int jr_sub(struct json_reader *reader, const char *key, enum jr_need need, struc
 {
     sub_dead(reader, sub);
     const json_t *value = value_find(reader, key, need);
-    if (reader->failed) {
+    if (reader->failed)
         return -1;
-    }
     char path[256];
     path_join(reader, key, path, sizeof(path));
-    if (value == NULL) {
+    if (!value) {
         sub->parent = reader;
         sub->failed = false; /* json_object_get(NULL) finds nothing, so all defaults stay */
         snprintf(sub->path, sizeof(sub->path), "%.*s", (int)sizeof(sub->path) - 1, path);
@@ -469,9 +433,8 @@ int jr_item(struct json_reader *reader, const char *key, const json_t *array, si
             struct json_reader *sub)
 {
     sub_dead(reader, sub);
-    if (reader->failed) {
+    if (reader->failed)
         return -1;
-    }
     char path[256];
     path_join(reader, key, path, sizeof(path));
     char item[300];
@@ -489,28 +452,23 @@ int jr_finish_loose(struct json_reader *reader)
 
 int jr_finish(struct json_reader *reader)
 {
-    if (reader->failed || reader->object == NULL) {
+    if (reader->failed || !reader->object)
         return reader->failed ? -1 : 0;
-    }
     const char *name;
     json_t *value;
-    json_object_foreach((json_t *)reader->object, name, value)
-    {
+    json_object_foreach ((json_t *)reader->object, name, value) {
         bool known = false;
-        for (unsigned i = 0; i < reader->key_count && !known; i++) {
+        for (unsigned i = 0; i < reader->key_count && !known; i++)
             known = strcmp(reader->keys[i], name) == 0;
-        }
-        if (known) {
+        if (known)
             continue;
-        }
         char list[360] = "";
         size_t used = 0;
         for (unsigned i = 0; i < reader->key_count; i++) {
             int wrote =
                 snprintf(list + used, sizeof(list) - used, "%s%s", i == 0 ? "" : ", ", reader->keys[i]);
-            if (wrote < 0 || (size_t)wrote >= sizeof(list) - used) {
+            if (wrote < 0 || (size_t)wrote >= sizeof(list) - used)
                 break;
-            }
             used += (size_t)wrote;
         }
         char shown[64];

@@ -31,10 +31,10 @@ enum { JSON_DEPTH_MAX = 64, JR_KEYS_MAX = 96 };
  * (ERR_INVALID). Returns new, or NULL. */
 json_t *json_parse_limited(const char *text, size_t size, unsigned depth_max, struct err *err);
 
-/* As json_parse_limited, but of duplicate keys the last one counts, as in Python's json. */
+/* Parses as json_parse_limited does, but of duplicate keys the last one counts, as in Python's json. */
 json_t *json_parse_last(const char *text, size_t size, unsigned depth_max, struct err *err);
 
-/* The text under `key` of an object, borrowed; "" when there is none. */
+/* Returns the text under `key` of an object, borrowed; "" when there is none. */
 const char *json_text_of(const json_t *object, const char *key);
 
 /* Appends 'value' as compact JSON. 'sorted' sorts keys, which digests need; otherwise keys keep their
@@ -73,13 +73,13 @@ int jr_bool(struct json_reader *reader, const char *key, enum jr_need need, bool
 /* 'names' is NULL-terminated; *out becomes the index of the given name. */
 int jr_choice(struct json_reader *reader, const char *key, enum jr_need need, const char *const *names,
               int *out);
-/* A number of bytes, or a text such as "450MiB". */
+/* Reads a number of bytes, or a text such as "450MiB". */
 int jr_bytes(struct json_reader *reader, const char *key, enum jr_need need, uint64_t min, uint64_t max,
              uint64_t *out);
-/* A number of seconds, or a text such as "1ms", "2h". */
+/* Reads a number of seconds, or a text such as "1ms", "2h". */
 int jr_seconds(struct json_reader *reader, const char *key, enum jr_need need, double min, double max,
                double *out);
-/* Bytes per second as a number, or a text such as "1Gbit/s", "100MB/s". */
+/* Reads bytes per second as a number, or a text such as "1Gbit/s", "100MB/s". */
 int jr_rate(struct json_reader *reader, const char *key, enum jr_need need, double min, double max,
             double *out);
 int jr_array(struct json_reader *reader, const char *key, enum jr_need need, size_t count_min,
@@ -104,7 +104,7 @@ int jr_fail(struct json_reader *reader, const char *key, const char *fmt, ...)
  * key lists the known ones. */
 int jr_finish(struct json_reader *reader);
 
-/* As jr_finish, but unknown keys are allowed: for documents of peers that may be newer. */
+/* Finishes as jr_finish does, but allows unknown keys: for documents of peers that may be newer. */
 int jr_finish_loose(struct json_reader *reader);
 
 #endif

@@ -15,18 +15,16 @@ enum { LINE_SIZE = 4096 };
 void log_event(enum log_level level, const char *event, const char *fmt, ...)
 {
     static const char *const names[] = {"debug", "info", "warn", "error"};
-    if (level == LOG_LEVEL_DEBUG && getenv("MOTLEY_DEBUG") == NULL) {
+    if (level == LOG_LEVEL_DEBUG && !getenv("MOTLEY_DEBUG"))
         return;
-    }
     int saved = errno;
     char line[LINE_SIZE];
     char when[32];
     int head =
         snprintf(line, sizeof(line), "%s %s %s ", clock_rfc3339(clock_wall_us(), when), names[level], event);
     size_t length = head < 0 ? 0 : (size_t)head;
-    if (length > sizeof(line) - 2) {
+    if (length > sizeof(line) - 2)
         length = sizeof(line) - 2;
-    }
     va_list args;
     va_start(args, fmt);
     int body = vsnprintf(line + length, sizeof(line) - 1 - length, fmt, args);

@@ -39,24 +39,21 @@ static size_t round8(size_t size)
     return (size + 7) & ~(size_t)7;
 }
 
-/* Bytes of the copies of one step's parameters: first arrays, then texts. */
+/* Returns the bytes of the copies of one step's parameters: first arrays, then texts. */
 static size_t params_size(const struct pg_params *params)
 {
-    if (params == NULL) {
+    if (!params)
         return 0;
-    }
     size_t size = round8((size_t)params->count * (sizeof(char *) + 2 * sizeof(int)));
-    for (int i = 0; i < params->count; i++) {
+    for (int i = 0; i < params->count; i++)
         size += round8((size_t)params->lengths[i] + 1);
-    }
     return size;
 }
 
 static char *params_copy(struct pg_work_step *step, const struct pg_params *params, char *at)
 {
-    if (params == NULL) {
+    if (!params)
         return at;
-    }
     size_t count = (size_t)params->count;
     step->count = params->count;
     step->values = (const char **)(void *)at;
@@ -68,7 +65,7 @@ static char *params_copy(struct pg_work_step *step, const struct pg_params *para
         step->lengths[i] = params->lengths[i];
         step->formats[i] = params->formats[i];
         step->values[i] = NULL;
-        if (params->values[i] != NULL) {
+        if (params->values[i]) {
             memcpy(at, params->values[i], length);
             at[length] = '\0';
             step->values[i] = at;
@@ -82,13 +79,12 @@ static struct pg_work *work_create(const struct pg_step *steps, int count, struc
 {
     size_t size = sizeof(struct pg_work) + (size_t)count * sizeof(struct pg_work_step);
     for (int i = 0; i < count; i++) {
-        if (pg_params_check(steps[i].params, err) < 0) {
+        if (pg_params_check(steps[i].params, err) < 0)
             return NULL;
-        }
         size += params_size(steps[i].params);
     }
     struct pg_work *work = malloc(size);
-    if (work == NULL) {
+    if (!work) {
         err_set(err, ERR_NOMEM, "no memory for %d statements of %zu bytes", count, size);
         return NULL;
     }
@@ -113,19 +109,15 @@ static void sweep_arm(struct pg *pg)
 int pg_query_with(struct pg *pg, const struct pg_step *steps, int count, uint32_t timeout_ms, bool alone,
                   pg_done_fn *done, void *arg, struct err *err)
 {
-    if (pg->destroyed) {
+    if (pg->destroyed)
         return err_set(err, ERR_CANCELLED, "the PostgreSQL pool is closing");
-    }
-    if (count < 1 || count > PG_STEPS_MAX) {
+    if (count < 1 || count > PG_STEPS_MAX)
         return err_set(err, ERR_TOO_BIG, "%d statements in one work, the limit is %d", count, PG_STEPS_MAX);
-    }
-    if (pg->queued >= pg->config.queue_max) {
+    if (pg->queued >= pg->config.queue_max)
         return err_set(err, ERR_BUSY, "%u statements wait for PostgreSQL already", pg->queued);
-    }
     struct pg_work *work = work_create(steps, count, err);
-    if (work == NULL) {
+    if (!work)
         return -1;
-    }
     work->done = done;
     work->arg = arg;
     work->alone = alone;
@@ -136,12 +128,6 @@ int pg_query_with(struct pg *pg, const struct pg_step *steps, int count, uint32_
     pg_pump_soon(pg);
     sweep_arm(pg);
     return 0;
-}
-
-int pg_query_steps(struct pg *pg, const struct pg_step *steps, int count, pg_done_fn *done, void *arg,
-                   struct err *err)
-{
-    return pg_query_with(pg, steps, count, 0, false, done, arg, err);
 }
 
 int pg_query(struct pg *pg, const struct pg_statement *statement, const struct pg_params *params,
@@ -161,25 +147,21 @@ static void pump_run(evutil_socket_t fd, short what, void *arg)
     pg->depth++;
     for (unsigned i = 0; i < pg->link_count && !pg->destroyed; i++) {
         struct pg_link *link = pg->links[i];
-        if (link->state != PG_LINK_READY || link->listener || link->group.head != NULL) {
+        if (link->state != PG_LINK_READY || link->listener || link->group.head)
             continue;
-        }
-        if (link->writes && pg->writes.head != NULL) {
+        if (link->writes && pg->writes.head)
             pg_group_start(link, &pg->writes);
-        } else if (link->reads && pg->reads.head != NULL) {
+        else if (link->reads && pg->reads.head)
             pg_group_start(link, &pg->reads);
-        }
     }
     pg_handler_leave(pg);
 }
 
 static bool is_ready(const struct pg *pg)
 {
-    for (unsigned i = 0; i < pg->link_count; i++) {
-        if (pg->links[i]->state == PG_LINK_READY && !pg->links[i]->listener) {
+    for (unsigned i = 0; i < pg->link_count; i++)
+        if (pg->links[i]->state == PG_LINK_READY && !pg->links[i]->listener)
             return true;
-        }
-    }
     return false;
 }
 
@@ -189,15 +171,13 @@ static void list_sweep(struct pg *pg, struct pg_list *list, uint64_t now_ns)
     struct pg_list late = {0};
     struct pg_list kept = {0};
     struct pg_work *work;
-    while ((work = pg_list_pop(list)) != NULL) {
+    while ((work = pg_list_pop(list)))
         pg_list_push(work->deadline_ns <= now_ns ? &late : &kept, work);
-    }
     *list = kept;
     struct err err;
     err_set(&err, ERR_TIMEOUT, "PostgreSQL did not answer in time%s", is_ready(pg) ? "" : ": not connected");
-    while ((work = pg_list_pop(&late)) != NULL) {
+    while ((work = pg_list_pop(&late)))
         pg_work_finish(pg, work, &err);
-    }
 }
 
 /* Answers works in flight whose deadline passed. A connection that stays silent after that is dropped. */
@@ -207,21 +187,19 @@ static void link_sweep(struct pg_link *link, uint64_t now_ns)
     err_set(&err, ERR_TIMEOUT, "PostgreSQL did not answer in time; whether the change was made is not known");
     uint64_t grace_ns = (uint64_t)GRACE_MS * 1000000;
     bool silent = false;
-    for (struct pg_work *work = link->group.head; work != NULL && !link->pg->destroyed;) {
+    for (struct pg_work *work = link->group.head; work && !link->pg->destroyed;) {
         struct pg_work *next = work->next;
         silent = silent || now_ns > work->deadline_ns + grace_ns;
         if (work->deadline_ns <= now_ns && !work->abandoned) {
             pg_done_fn *done = work->done;
             work->abandoned = true;
-            if (done != NULL) {
+            if (done)
                 done(work->arg, NULL, 0, &err);
-            }
         }
         work = next;
     }
-    if (silent && !link->pg->destroyed) {
+    if (silent && !link->pg->destroyed)
         pg_link_lost(link, &err);
-    }
 }
 
 static void sweep_run(evutil_socket_t fd, short what, void *arg)
@@ -233,12 +211,10 @@ static void sweep_run(evutil_socket_t fd, short what, void *arg)
     uint64_t now_ns = clock_mono_ns();
     list_sweep(pg, &pg->reads, now_ns);
     list_sweep(pg, &pg->writes, now_ns);
-    for (unsigned i = 0; i < pg->link_count && !pg->destroyed; i++) {
+    for (unsigned i = 0; i < pg->link_count && !pg->destroyed; i++)
         link_sweep(pg->links[i], now_ns);
-    }
-    if (!pg->destroyed && pg->queued > 0) {
+    if (!pg->destroyed && pg->queued > 0)
         sweep_arm(pg);
-    }
     pg_handler_leave(pg);
 }
 
@@ -250,15 +226,12 @@ static void pg_free(struct pg *pg)
         free(pg->links[i]->slots);
         free(pg->links[i]);
     }
-    for (uint32_t i = 0; i < pg->channel_count; i++) {
+    for (uint32_t i = 0; i < pg->channel_count; i++)
         free(pg->channels[i].name);
-    }
-    if (pg->pump != NULL) {
+    if (pg->pump)
         event_free(pg->pump);
-    }
-    if (pg->sweep != NULL) {
+    if (pg->sweep)
         event_free(pg->sweep);
-    }
     free(pg->conninfo);
     free(pg->application);
     free(pg);
@@ -279,14 +252,14 @@ struct pg *pg_create(struct event_base *base, const struct pg_config *config, st
 {
     char *why = NULL;
     PQconninfoOption *options = PQconninfoParse(config->conninfo, &why);
-    if (options == NULL) {
-        err_set(err, ERR_INVALID, "the PostgreSQL address is not valid: %s", why == NULL ? "no memory" : why);
+    if (!options) {
+        err_set(err, ERR_INVALID, "the PostgreSQL address is not valid: %s", !why ? "no memory" : why);
         PQfreemem(why);
         return NULL;
     }
     PQconninfoFree(options);
     struct pg *pg = calloc(1, sizeof(*pg));
-    if (pg == NULL) {
+    if (!pg) {
         err_set(err, ERR_NOMEM, "no memory for a PostgreSQL pool");
         return NULL;
     }
@@ -295,10 +268,10 @@ struct pg *pg_create(struct event_base *base, const struct pg_config *config, st
     pg->config = *config;
     config_defaults(&pg->config);
     pg->conninfo = strdup(config->conninfo);
-    pg->application = config->application_name != NULL ? strdup(config->application_name) : NULL;
+    pg->application = config->application_name ? strdup(config->application_name) : NULL;
     pg->pump = event_new(base, -1, 0, pump_run, pg);
     pg->sweep = evtimer_new(base, sweep_run, pg);
-    bool good = pg->conninfo != NULL && pg->pump != NULL && pg->sweep != NULL;
+    bool good = pg->conninfo && pg->pump && pg->sweep;
     unsigned writers = pg->config.connections == 1 ? 1 : pg->config.connections / 2;
     for (unsigned i = 0; good && i < pg->config.connections; i++) {
         struct pg_link *link = pg_link_create(pg);
@@ -318,9 +291,8 @@ struct pg *pg_create(struct event_base *base, const struct pg_config *config, st
 
 void pg_destroy(struct pg *pg)
 {
-    if (pg == NULL || pg->destroyed) {
+    if (!pg || pg->destroyed)
         return;
-    }
     pg->destroyed = true;
     pg->depth++;
     struct err why;
@@ -329,30 +301,26 @@ void pg_destroy(struct pg *pg)
     for (unsigned i = 0; i < pg->link_count; i++) {
         struct pg_list works = pg->links[i]->group;
         pg->links[i]->group = (struct pg_list){0};
-        while ((work = pg_list_pop(&works)) != NULL) {
+        while ((work = pg_list_pop(&works)))
             pg_work_finish(pg, work, &why);
-        }
         event_del(pg->links[i]->timer);
     }
-    while ((work = pg_list_pop(&pg->reads)) != NULL || (work = pg_list_pop(&pg->writes)) != NULL) {
+    while ((work = pg_list_pop(&pg->reads)) || (work = pg_list_pop(&pg->writes)))
         pg_work_finish(pg, work, &why);
-    }
     pg_handler_leave(pg);
 }
 
 int pg_listen(struct pg *pg, const char *channel, pg_notify_fn *notified, void *arg, struct err *err)
 {
-    if (pg->channel_count == PG_CHANNELS_MAX) {
+    if (pg->channel_count == PG_CHANNELS_MAX)
         return err_set(err, ERR_TOO_BIG, "more than %d channels are listened to", PG_CHANNELS_MAX);
-    }
     char *name = strdup(channel);
-    if (name == NULL) {
+    if (!name)
         return err_set(err, ERR_NOMEM, "no memory for a channel");
-    }
     pg->channels[pg->channel_count++] = (struct pg_channel){.name = name, .notified = notified, .arg = arg};
-    if (pg->listener == NULL) {
+    if (!pg->listener) {
         pg->listener = pg_link_create(pg);
-        if (pg->listener == NULL) {
+        if (!pg->listener) {
             pg->channel_count--;
             free(name);
             return err_set(err, ERR_NOMEM, "no memory for a listening connection");

@@ -28,7 +28,7 @@
 
 #include "common/err.h"
 
-enum { PG_PARAMS_MAX = 32, PG_STEPS_MAX = 22 };
+enum { PG_PARAMS_MAX = 32, PG_STEPS_MAX = 36 };
 
 enum pg_kind { PG_READ, PG_WRITE };
 
@@ -117,11 +117,9 @@ struct pg_step {
     const struct pg_statement *statement;
     const struct pg_params *params;
 };
-int pg_query_steps(struct pg *pg, const struct pg_step *steps, int count, pg_done_fn *done, void *arg,
-                   struct err *err);
-
-/* As pg_query_steps, with a deadline of its own (timeout_ms 0: the configured one) and, with 'alone', a
- * transaction of its own, so that a work that may wait for locks or take long does not delay others. */
+/* Queues several statements as a work, with a deadline of its own (timeout_ms 0: the configured one) and,
+ * with 'alone', a transaction of its own, so that a work that may wait for locks or take long does not delay
+ * others. */
 int pg_query_with(struct pg *pg, const struct pg_step *steps, int count, uint32_t timeout_ms, bool alone,
                   pg_done_fn *done, void *arg, struct err *err);
 
@@ -138,7 +136,6 @@ struct pg_conn;
 struct pg_conn *pg_connect(const char *conninfo, uint32_t timeout_ms, struct err *err);
 /* NULL is a no-op. */
 void pg_disconnect(struct pg_conn *conn);
-bool pg_conn_alive(struct pg_conn *conn); /* checks the socket and asks the server nothing */
 
 /* Runs one statement (prepared when first used). *result becomes new; 'result' may be NULL. */
 int pg_exec(struct pg_conn *conn, const struct pg_statement *statement, const struct pg_params *params,

@@ -26,7 +26,7 @@ static void notice_ignore(void *arg, const PGresult *result)
 struct pg_conn *pg_connect(const char *conninfo, uint32_t timeout_ms, struct err *err)
 {
     struct pg_conn *conn = calloc(1, sizeof(*conn));
-    if (conn == NULL) {
+    if (!conn) {
         err_set(err, ERR_NOMEM, "no memory for a connection");
         return NULL;
     }
@@ -45,22 +45,10 @@ struct pg_conn *pg_connect(const char *conninfo, uint32_t timeout_ms, struct err
 
 void pg_disconnect(struct pg_conn *conn)
 {
-    if (conn != NULL) {
+    if (conn) {
         PQfinish(conn->conn);
         free(conn);
     }
-}
-
-bool pg_conn_alive(struct pg_conn *conn)
-{
-    if (PQstatus(conn->conn) != CONNECTION_OK) {
-        return false;
-    }
-    struct pollfd entry = {.fd = PQsocket(conn->conn), .events = POLLIN};
-    if (poll(&entry, 1, 0) <= 0) {
-        return true;
-    }
-    return PQconsumeInput(conn->conn) == 1 && PQstatus(conn->conn) == CONNECTION_OK;
 }
 
 /* Waits for all results of a statement. Returns the last error result, else the last result; NULL with err.
@@ -88,24 +76,22 @@ static PGresult *results_wait(struct pg_conn *conn, struct err *err)
             }
         }
         PGresult *result = PQgetResult(conn->conn);
-        if (result == NULL) {
+        if (!result)
             break;
-        }
-        bool kept_failed = kept != NULL && PQresultStatus(kept) == PGRES_FATAL_ERROR;
+        bool kept_failed = kept && PQresultStatus(kept) == PGRES_FATAL_ERROR;
         PQclear(kept_failed ? result : kept);
         kept = kept_failed ? kept : result;
     }
-    if (kept == NULL) {
+    if (!kept) {
         pg_error_conn(conn->conn, err);
         return NULL;
     }
     ExecStatusType status = PQresultStatus(kept);
     if (status != PGRES_TUPLES_OK && status != PGRES_COMMAND_OK && status != PGRES_EMPTY_QUERY) {
-        if (PQresultErrorField(kept, PG_DIAG_SQLSTATE) == NULL) {
+        if (!PQresultErrorField(kept, PG_DIAG_SQLSTATE))
             pg_error_conn(conn->conn, err);
-        } else {
+        else
             pg_error_result(kept, err);
-        }
         PQclear(kept);
         return NULL;
     }
@@ -114,72 +100,61 @@ static PGresult *results_wait(struct pg_conn *conn, struct err *err)
 
 static int statement_prepare(struct pg_conn *conn, const struct pg_statement *statement, struct err *err)
 {
-    if (pg_prepared_has(&conn->prepared, statement)) {
+    if (pg_prepared_has(&conn->prepared, statement))
         return 0;
-    }
-    if (PQsendPrepare(conn->conn, statement->name, statement->sql, 0, NULL) == 0) {
+    if (PQsendPrepare(conn->conn, statement->name, statement->sql, 0, NULL) == 0)
         return pg_error_conn(conn->conn, err);
-    }
     PGresult *result = results_wait(conn, err);
-    if (result == NULL) {
+    if (!result)
         return err_wrap(err, "statement %s", statement->name);
-    }
     PQclear(result);
-    if (!pg_prepared_add(&conn->prepared, statement)) {
+    if (!pg_prepared_add(&conn->prepared, statement))
         return err_set(err, ERR_TOO_BIG, "more than %d prepared statements", PG_PREPARED_MAX);
-    }
     return 0;
 }
 
 int pg_exec(struct pg_conn *conn, const struct pg_statement *statement, const struct pg_params *params,
             struct pg_result **result, struct err *err)
 {
-    if (pg_params_check(params, err) < 0 || statement_prepare(conn, statement, err) < 0) {
+    if (pg_params_check(params, err) < 0 || statement_prepare(conn, statement, err) < 0)
         return -1;
-    }
     static const struct pg_params none = {0};
-    params = params == NULL ? &none : params;
+    params = !params ? &none : params;
     if (PQsendQueryPrepared(conn->conn, statement->name, params->count, params->values, params->lengths,
                             params->formats, 0) == 0) {
         return pg_error_conn(conn->conn, err);
     }
     PGresult *got = results_wait(conn, err);
-    if (got == NULL) {
+    if (!got)
         return err_wrap(err, "%s", statement->name);
-    }
-    if (result != NULL) {
+    if (result)
         *result = (struct pg_result *)got;
-    } else {
+    else
         PQclear(got);
-    }
     return 0;
 }
 
 int pg_script(struct pg_conn *conn, const char *sql, struct err *err)
 {
-    if (PQsendQuery(conn->conn, sql) == 0) {
+    if (PQsendQuery(conn->conn, sql) == 0)
         return pg_error_conn(conn->conn, err);
-    }
     PGresult *result = results_wait(conn, err);
     PQclear(result);
-    return result == NULL ? -1 : 0;
+    return !result ? -1 : 0;
 }
 
 int pg_ask(struct pg_conn *conn, const char *sql, int64_t *value, struct err *err)
 {
-    if (PQsendQuery(conn->conn, sql) == 0) {
+    if (PQsendQuery(conn->conn, sql) == 0)
         return pg_error_conn(conn->conn, err);
-    }
     PGresult *result = results_wait(conn, err);
-    if (result == NULL) {
+    if (!result)
         return -1;
-    }
     int rc = 0;
-    if (PQntuples(result) != 1 || PQgetisnull(result, 0, 0)) {
+    if (PQntuples(result) != 1 || PQgetisnull(result, 0, 0))
         rc = err_set(err, ERR_INTERNAL, "PostgreSQL answered nothing to \"%.80s\"", sql);
-    } else {
+    else
         *value = pg_i64((const struct pg_result *)result, 0, 0);
-    }
     PQclear(result);
     return rc;
 }

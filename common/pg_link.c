@@ -20,9 +20,8 @@ static void link_start(struct pg_link *link);
 static bool slot_push(struct pg_link *link, struct pg_work *work, int step, bool prepare)
 {
     struct err err;
-    if (ARRAY_RESERVE(link->slots, link->slot_capacity, (size_t)link->slot_count + 1, &err) < 0) {
+    if (ARRAY_RESERVE(link->slots, link->slot_capacity, (size_t)link->slot_count + 1, &err) < 0)
         return false;
-    }
     link->slots[link->slot_count++] = (struct pg_slot){.work = work, .step = step, .prepare = prepare};
     return true;
 }
@@ -64,16 +63,14 @@ static void link_flush(struct pg_link *link)
 static void group_take(struct pg_link *link, struct pg_list *list)
 {
     uint32_t count = 0;
-    while (list->head != NULL && count < link->pg->config.group_max) {
+    while (list->head && count < link->pg->config.group_max) {
         bool alone = list->head->alone;
-        if (alone && count > 0) {
+        if (alone && count > 0)
             break;
-        }
         pg_list_push(&link->group, pg_list_pop(list));
         count++;
-        if (alone) {
+        if (alone)
             break;
-        }
     }
 }
 
@@ -85,9 +82,8 @@ void pg_group_start(struct pg_link *link, struct pg_list *list)
     link->failed = false;
     link->culprit = NULL;
     bool good = true;
-    for (struct pg_work *work = link->group.head; good && work != NULL; work = work->next) {
+    for (struct pg_work *work = link->group.head; good && work; work = work->next)
         good = work_send(link, work);
-    }
     if (!good || PQpipelineSync(link->conn) == 0) {
         struct err why;
         pg_error_conn(link->conn, &why);
@@ -104,9 +100,8 @@ static void group_succeeded(struct pg_link *link)
     link->group = (struct pg_list){0};
     pg_pump_soon(pg); /* the next group may start before these callbacks queue more works */
     struct pg_work *work;
-    while ((work = pg_list_pop(&done)) != NULL) {
+    while ((work = pg_list_pop(&done)))
         pg_work_finish(pg, work, NULL);
-    }
 }
 
 /* Puts the group's works back to the front of their lists, in order. */
@@ -114,13 +109,12 @@ static void group_put_back(struct pg_link *link, struct pg_list *works)
 {
     struct pg_list turned = {0};
     struct pg_work *work;
-    while ((work = pg_list_pop(works)) != NULL) {
+    while ((work = pg_list_pop(works))) {
         pg_work_clear(work);
         pg_list_push_front(&turned, work);
     }
-    while ((work = pg_list_pop(&turned)) != NULL) {
+    while ((work = pg_list_pop(&turned)))
         pg_list_push_front(work->write ? &link->pg->writes : &link->pg->reads, work);
-    }
 }
 
 static void group_failed(struct pg_link *link)
@@ -129,7 +123,7 @@ static void group_failed(struct pg_link *link)
     struct pg_list works = link->group;
     link->group = (struct pg_list){0};
     pg_pump_soon(pg);
-    bool single = works.head != NULL && works.head->next == NULL;
+    bool single = works.head && !works.head->next;
     if (single) {
         struct pg_work *work = pg_list_pop(&works);
         work->alone = true;
@@ -143,9 +137,8 @@ static void group_failed(struct pg_link *link)
         pg_work_finish(pg, work, &err);
         return;
     }
-    for (struct pg_work *work = works.head; work != NULL; work = work->next) {
-        work->alone = work->alone || link->culprit == NULL || work == link->culprit;
-    }
+    for (struct pg_work *work = works.head; work != NULL; work = work->next)
+        work->alone = work->alone || !link->culprit || work == link->culprit;
     group_put_back(link, &works);
 }
 
@@ -153,16 +146,14 @@ static void group_failed(struct pg_link *link)
 
 static void result_failed(struct pg_link *link, const struct pg_slot *slot, PGresult *result)
 {
-    if (slot != NULL && slot->prepare) {
+    if (slot && slot->prepare)
         pg_prepared_remove(&link->prepared, slot->work->steps[slot->step].statement);
-    }
     if (PQresultStatus(result) == PGRES_FATAL_ERROR && !link->failed) {
         link->failed = true;
-        link->culprit = slot == NULL ? NULL : slot->work;
+        link->culprit = !slot ? NULL : slot->work;
         pg_error_result(result, &link->error);
-        if (slot != NULL) {
+        if (slot)
             err_wrap(&link->error, "%s", slot->work->steps[slot->step].statement->name);
-        }
     }
     PQclear(result);
 }
@@ -174,11 +165,10 @@ static bool result_take(struct pg_link *link, PGresult *result)
     ExecStatusType status = PQresultStatus(result);
     if (status == PGRES_PIPELINE_SYNC) {
         PQclear(result);
-        if (link->failed) {
+        if (link->failed)
             group_failed(link);
-        } else {
+        else
             group_succeeded(link);
-        }
         return false;
     }
     if (status == PGRES_FATAL_ERROR && pg_error_is_shutdown(result)) {
@@ -188,7 +178,7 @@ static bool result_take(struct pg_link *link, PGresult *result)
         pg_link_lost(link, &why);
         return false;
     }
-    if (slot == NULL || (status != PGRES_TUPLES_OK && status != PGRES_COMMAND_OK)) {
+    if (!slot || (status != PGRES_TUPLES_OK && status != PGRES_COMMAND_OK)) {
         result_failed(link, slot, result);
     } else if (slot->prepare) {
         PQclear(result);
@@ -201,12 +191,11 @@ static bool result_take(struct pg_link *link, PGresult *result)
 
 static void results_read(struct pg_link *link)
 {
-    while (link->group.head != NULL && !PQisBusy(link->conn)) {
+    while (link->group.head && !PQisBusy(link->conn)) {
         PGresult *result = PQgetResult(link->conn);
-        if (result != NULL) {
-            if (!result_take(link, result)) {
+        if (result) {
+            if (!result_take(link, result))
                 return;
-            }
         } else if (link->slot_at < link->slot_count) {
             link->slot_at++;
         } else if (PQstatus(link->conn) != CONNECTION_OK) {
@@ -223,16 +212,15 @@ static void results_read(struct pg_link *link)
 static void listen_send(struct pg_link *link)
 {
     struct pg *pg = link->pg;
-    if (link->state != PG_LINK_READY || link->listened == pg->channel_count || link->told < link->listened) {
+    if (link->state != PG_LINK_READY || link->listened == pg->channel_count || link->told < link->listened)
         return;
-    }
     struct buf sql;
     struct err err;
     buf_init(&sql, 4096);
     bool good = true;
     for (uint32_t i = link->listened; good && i < pg->channel_count; i++) {
         char *name = PQescapeIdentifier(link->conn, pg->channels[i].name, strlen(pg->channels[i].name));
-        good = name != NULL && buf_printf(&sql, &err, "LISTEN %s;", name) == 0;
+        good = name && buf_printf(&sql, &err, "LISTEN %s;", name) == 0;
         PQfreemem(name);
     }
     if (good && PQsendQuery(link->conn, buf_str(&sql)) == 1) {
@@ -248,14 +236,14 @@ static void notifications_read(struct pg_link *link)
     bool idle = false;
     while (!idle && !PQisBusy(link->conn)) {
         PGresult *result = PQgetResult(link->conn);
-        if (result != NULL && PQresultStatus(result) != PGRES_COMMAND_OK) {
+        if (result && PQresultStatus(result) != PGRES_COMMAND_OK) {
             struct err why;
             pg_error_result(result, &why);
             PQclear(result);
             pg_link_lost(link, &why);
             return;
         }
-        idle = result == NULL;
+        idle = !result;
         PQclear(result);
     }
     if (idle) { /* from here on no notification is missed, so callers may now read the present state */
@@ -263,17 +251,14 @@ static void notifications_read(struct pg_link *link)
             const uint32_t i = link->told++;
             pg->channels[i].notified(pg->channels[i].arg, pg->channels[i].name, NULL);
         }
-        if (!pg->destroyed) {
+        if (!pg->destroyed)
             listen_send(link);
-        }
     }
     PGnotify *notify;
-    while (!pg->destroyed && link->state == PG_LINK_READY && (notify = PQnotifies(link->conn)) != NULL) {
-        for (uint32_t i = 0; i < pg->channel_count && !pg->destroyed; i++) {
-            if (strcmp(pg->channels[i].name, notify->relname) == 0) {
+    while (!pg->destroyed && link->state == PG_LINK_READY && (notify = PQnotifies(link->conn))) {
+        for (uint32_t i = 0; i < pg->channel_count && !pg->destroyed; i++)
+            if (strcmp(pg->channels[i].name, notify->relname) == 0)
                 pg->channels[i].notified(pg->channels[i].arg, notify->relname, notify->extra);
-            }
-        }
         PQfreemem(notify);
     }
 }
@@ -292,15 +277,14 @@ static void link_read(evutil_socket_t fd, short what, void *arg)
         pg_link_lost(link, &why);
     } else if (link->listener) {
         notifications_read(link);
-    } else if (link->group.head == NULL && PQstatus(link->conn) != CONNECTION_OK) {
+    } else if (!link->group.head && PQstatus(link->conn) != CONNECTION_OK) {
         struct err why;
         pg_error_conn(link->conn, &why);
         pg_link_lost(link, &why);
     } else {
         results_read(link);
-        if (!pg->destroyed && link->state == PG_LINK_READY && event_pending(link->writable, EV_WRITE, NULL)) {
+        if (!pg->destroyed && link->state == PG_LINK_READY && event_pending(link->writable, EV_WRITE, NULL))
             link_flush(link); /* reading may have made room for writing: libpq requires both */
-        }
     }
     pg_handler_leave(pg);
 }
@@ -326,11 +310,11 @@ void pg_link_timer(struct pg_link *link, uint32_t ms)
 
 static void link_events_drop(struct pg_link *link)
 {
-    if (link->readable != NULL) {
+    if (link->readable) {
         event_free(link->readable);
         link->readable = NULL;
     }
-    if (link->writable != NULL) {
+    if (link->writable) {
         event_free(link->writable);
         link->writable = NULL;
     }
@@ -353,9 +337,8 @@ void pg_link_lost(struct pg_link *link, const struct err *why)
     struct pg *pg = link->pg;
     pg_link_close(link);
     link->backoff_ms = link->backoff_ms == 0 ? pg->config.backoff_ms_min : link->backoff_ms * 2;
-    if (link->backoff_ms > pg->config.backoff_ms_max) {
+    if (link->backoff_ms > pg->config.backoff_ms_max)
         link->backoff_ms = pg->config.backoff_ms_max;
-    }
     pg_link_timer(link, link->backoff_ms);
     struct pg_list works = link->group;
     struct pg_list again = {0};
@@ -364,16 +347,13 @@ void pg_link_lost(struct pg_link *link, const struct err *why)
     err_set(&err, ERR_NET, "%s; whether the change was made is not known", why->text);
     struct pg_work *work;
     struct pg_list unknown = {0};
-    while ((work = pg_list_pop(&works)) != NULL) {
+    while ((work = pg_list_pop(&works)))
         pg_list_push(work->write || work->abandoned ? &unknown : &again, work);
-    }
     group_put_back(link, &again);
-    while ((work = pg_list_pop(&unknown)) != NULL) {
+    while ((work = pg_list_pop(&unknown)))
         pg_work_finish(pg, work, &err);
-    }
-    if (!pg->destroyed && pg->config.trouble != NULL) {
+    if (!pg->destroyed && pg->config.trouble)
         pg->config.trouble(pg->config.arg, why);
-    }
 }
 
 static void notice_ignore(void *arg, const PGresult *result)
@@ -389,7 +369,7 @@ static void link_ready(struct pg_link *link)
     link->readable = event_new(pg->base, PQsocket(link->conn), EV_READ | EV_PERSIST, link_read, link);
     link->writable = event_new(pg->base, PQsocket(link->conn), EV_WRITE, link_write, link);
     PQsetNoticeReceiver(link->conn, notice_ignore, NULL);
-    bool good = link->readable != NULL && link->writable != NULL && PQsetnonblocking(link->conn, 1) == 0 &&
+    bool good = link->readable && link->writable && PQsetnonblocking(link->conn, 1) == 0 &&
                 event_add(link->readable, NULL) == 0;
     if (!good || (!link->listener && PQenterPipelineMode(link->conn) == 0)) {
         struct err why;
@@ -400,11 +380,10 @@ static void link_ready(struct pg_link *link)
     event_del(link->timer);
     link->state = PG_LINK_READY;
     link->backoff_ms = 0;
-    if (link->listener) {
+    if (link->listener)
         listen_send(link);
-    } else {
+    else
         pg_pump_soon(pg);
-    }
 }
 
 static void link_connecting(evutil_socket_t fd, short what, void *arg)
@@ -422,9 +401,8 @@ static void link_connecting(evutil_socket_t fd, short what, void *arg)
         link_events_drop(link);
         short wanted = polled == PGRES_POLLING_READING ? EV_READ : EV_WRITE;
         link->readable = event_new(pg->base, PQsocket(link->conn), wanted, link_connecting, link);
-        if (link->readable != NULL) {
+        if (link->readable)
             event_add(link->readable, NULL);
-        }
     } else {
         struct err why;
         pg_error_conn(link->conn, &why);
@@ -439,7 +417,7 @@ static void link_start(struct pg_link *link)
     struct pg_conn_params params;
     pg_conn_params_make(&params, pg->conninfo, pg->application, pg->config.timeout_ms);
     link->conn = PQconnectStartParams(params.keywords, params.values, 1);
-    if (link->conn == NULL || PQstatus(link->conn) == CONNECTION_BAD) {
+    if (!link->conn || PQstatus(link->conn) == CONNECTION_BAD) {
         struct err why;
         pg_error_conn(link->conn, &why);
         pg_link_lost(link, &why);
@@ -448,9 +426,8 @@ static void link_start(struct pg_link *link)
     link->state = PG_LINK_CONNECTING;
     pg_link_timer(link, CONNECT_MS);
     link->readable = event_new(pg->base, PQsocket(link->conn), EV_WRITE, link_connecting, link);
-    if (link->readable != NULL) {
+    if (link->readable)
         event_add(link->readable, NULL);
-    }
 }
 
 static void link_timer(evutil_socket_t fd, short what, void *arg)
@@ -475,7 +452,7 @@ static void link_timer(evutil_socket_t fd, short what, void *arg)
 struct pg_link *pg_link_create(struct pg *pg)
 {
     struct pg_link *link = calloc(1, sizeof(*link));
-    if (link == NULL || (link->timer = evtimer_new(pg->base, link_timer, link)) == NULL) {
+    if (!link || !(link->timer = evtimer_new(pg->base, link_timer, link))) {
         free(link);
         return NULL;
     }

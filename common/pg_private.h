@@ -76,7 +76,8 @@ struct pg_list {
 
 enum pg_link_state { PG_LINK_DOWN, PG_LINK_CONNECTING, PG_LINK_READY };
 
-/* What one of the results of a link belongs to: the statement of a step, or its preparation. */
+/* Says for what a connection's next result is the answer: one statement (`step`) of a piece of work, or the
+ * preparation of that statement. */
 struct pg_slot {
     struct pg_work *work;
     int step;

@@ -23,21 +23,18 @@ void pg_params_init(struct pg_params *params)
 
 void pg_params_fini(struct pg_params *params)
 {
-    for (int i = 0; i < params->count; i++) {
-        if (params->owned[i]) {
+    for (int i = 0; i < params->count; i++)
+        if (params->owned[i])
             free((void *)(uintptr_t)params->values[i]);
-        }
-    }
     pg_params_init(params);
 }
 
 static void param_put(struct pg_params *params, const char *value, size_t length, int format, bool owned)
 {
-    if (params->count == PG_PARAMS_MAX || length > PARAM_BYTES_MAX || (owned && value == NULL)) {
+    if (params->count == PG_PARAMS_MAX || length > PARAM_BYTES_MAX || (owned && !value)) {
         params->failed = true;
-        if (owned) {
+        if (owned)
             free((void *)(uintptr_t)value);
-        }
         return;
     }
     int i = params->count++;
@@ -54,7 +51,7 @@ void pg_param_null(struct pg_params *params)
 
 void pg_param_text(struct pg_params *params, const char *text)
 {
-    param_put(params, text, text == NULL ? 0 : strlen(text), 0, false);
+    param_put(params, text, !text ? 0 : strlen(text), 0, false);
 }
 
 static void param_text_n(struct pg_params *params, const char *text, size_t size)
@@ -76,12 +73,10 @@ void pg_param_i64(struct pg_params *params, int64_t value)
 
 static int f64_print(char text[40], double value)
 {
-    if (isnan(value)) {
+    if (isnan(value))
         return snprintf(text, 40, "NaN");
-    }
-    if (isinf(value)) {
+    if (isinf(value))
         return snprintf(text, 40, value > 0 ? "Infinity" : "-Infinity");
-    }
     return snprintf(text, 40, "%.17g", value);
 }
 
@@ -110,7 +105,7 @@ static void param_buf(struct pg_params *params, struct buf *text, bool good)
 
 void pg_param_json(struct pg_params *params, const json_t *value)
 {
-    if (value == NULL) {
+    if (!value) {
         pg_param_null(params);
         return;
     }
@@ -126,9 +121,8 @@ void pg_param_i64_array(struct pg_params *params, const int64_t *values, size_t 
     struct err err;
     buf_init(&text, PARAM_BYTES_MAX);
     bool good = buf_text(&text, "{", &err) == 0;
-    for (size_t i = 0; good && i < count; i++) {
+    for (size_t i = 0; good && i < count; i++)
         good = buf_printf(&text, &err, "%s%" PRId64, i == 0 ? "" : ",", values[i]) == 0;
-    }
     param_buf(params, &text, good && buf_text(&text, "}", &err) == 0);
 }
 
@@ -136,9 +130,8 @@ void pg_param_i64_array(struct pg_params *params, const int64_t *values, size_t 
 static bool array_text(struct buf *out, const char *text)
 {
     struct err err;
-    if (text == NULL) {
+    if (!text)
         return buf_text(out, "NULL", &err) == 0;
-    }
     bool good = buf_text(out, "\"", &err) == 0;
     while (good && *text != '\0') {
         size_t plain = strcspn(text, "\"\\");
@@ -158,15 +151,14 @@ void pg_param_text_array(struct pg_params *params, const char *const *texts, siz
     struct err err;
     buf_init(&text, PARAM_BYTES_MAX);
     bool good = buf_text(&text, "{", &err) == 0;
-    for (size_t i = 0; good && i < count; i++) {
+    for (size_t i = 0; good && i < count; i++)
         good = (i == 0 || buf_text(&text, ",", &err) == 0) && array_text(&text, texts[i]);
-    }
     param_buf(params, &text, good && buf_text(&text, "}", &err) == 0);
 }
 
 int pg_params_check(const struct pg_params *params, struct err *err)
 {
-    if (params != NULL && params->failed) {
+    if (params && params->failed) {
         return err_set(err, ERR_TOO_BIG,
                        "a statement's parameters are more than %d, over %d bytes or out of memory",
                        PG_PARAMS_MAX, PARAM_BYTES_MAX);
@@ -199,7 +191,7 @@ bool pg_is_null(const struct pg_result *result, int row, int column)
 const char *pg_text(const struct pg_result *result, int row, int column)
 {
     const char *text = PQgetvalue(raw(result), row, column);
-    return text == NULL ? "" : text;
+    return !text ? "" : text;
 }
 
 size_t pg_length(const struct pg_result *result, int row, int column)
@@ -225,9 +217,8 @@ bool pg_bool(const struct pg_result *result, int row, int column)
 json_t *pg_json(const struct pg_result *result, int row, int column)
 {
     struct err err;
-    if (pg_is_null(result, row, column)) {
+    if (pg_is_null(result, row, column))
         return NULL;
-    }
     return json_parse_limited(pg_text(result, row, column), pg_length(result, row, column), JSON_DEPTH_MAX,
                               &err);
 }
@@ -236,10 +227,9 @@ int64_t pg_bytes(const struct pg_result *result, int row, int column, void *dst,
 {
     size_t length = 0;
     unsigned char *bytes = PQunescapeBytea((const unsigned char *)pg_text(result, row, column), &length);
-    int64_t got = bytes == NULL || length > size ? -1 : (int64_t)length;
-    if (got > 0) {
+    int64_t got = !bytes || length > size ? -1 : (int64_t)length;
+    if (got > 0)
         memcpy(dst, bytes, length);
-    }
     PQfreemem(bytes);
     return got;
 }
@@ -267,35 +257,32 @@ int pg_error_result(const PGresult *result, struct err *err)
     const char *text = PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY);
     const char *constraint = PQresultErrorField(result, PG_DIAG_CONSTRAINT_NAME);
     enum err_code code = ERR_INTERNAL;
-    for (size_t i = 0; state != NULL && i < sizeof(sqlstate_table) / sizeof(sqlstate_table[0]); i++) {
+    for (size_t i = 0; state && i < sizeof(sqlstate_table) / sizeof(sqlstate_table[0]); i++) {
         if (strncmp(state, sqlstate_table[i].prefix, strlen(sqlstate_table[i].prefix)) == 0) {
             code = sqlstate_table[i].code;
             break;
         }
     }
-    return err_set(err, code, "PostgreSQL: %.300s (SQLSTATE %s%s%s)", text == NULL ? "no reason given" : text,
-                   state == NULL ? "?" : state, constraint == NULL ? "" : ", constraint ",
-                   constraint == NULL ? "" : constraint);
+    return err_set(err, code, "PostgreSQL: %.300s (SQLSTATE %s%s%s)", !text ? "no reason given" : text,
+                   !state ? "?" : state, !constraint ? "" : ", constraint ", !constraint ? "" : constraint);
 }
 
 bool pg_error_is_shutdown(const PGresult *result)
 {
     const char *state = PQresultErrorField(result, PG_DIAG_SQLSTATE);
-    return state != NULL && (strncmp(state, "57P", 3) == 0 || strncmp(state, "08", 2) == 0);
+    return state && (strncmp(state, "57P", 3) == 0 || strncmp(state, "08", 2) == 0);
 }
 
 int pg_error_conn(const PGconn *conn, struct err *err)
 {
     char text[300];
-    snprintf(text, sizeof(text), "%s", conn == NULL ? "no memory" : PQerrorMessage(conn));
-    for (char *at = text; *at != '\0'; at++) {
+    snprintf(text, sizeof(text), "%s", !conn ? "no memory" : PQerrorMessage(conn));
+    for (char *at = text; *at != '\0'; at++)
         *at = *at == '\n' || *at == '\t' ? ' ' : *at;
-    }
     size_t length = strlen(text);
-    while (length > 0 && text[length - 1] == ' ') {
+    while (length > 0 && text[length - 1] == ' ')
         text[--length] = '\0';
-    }
-    bool refused = strstr(text, "authentication failed") != NULL || strstr(text, "does not exist") != NULL;
+    bool refused = strstr(text, "authentication failed") || strstr(text, "does not exist");
     return err_set(err, refused ? ERR_AUTH : ERR_NET, "PostgreSQL: %s",
                    text[0] == '\0' ? "connection lost" : text);
 }
@@ -304,19 +291,16 @@ int pg_error_conn(const PGconn *conn, struct err *err)
 
 bool pg_prepared_has(const struct pg_prepared *prepared, const struct pg_statement *statement)
 {
-    for (int i = 0; i < prepared->count; i++) {
-        if (prepared->statements[i] == statement) {
+    for (int i = 0; i < prepared->count; i++)
+        if (prepared->statements[i] == statement)
             return true;
-        }
-    }
     return false;
 }
 
 bool pg_prepared_add(struct pg_prepared *prepared, const struct pg_statement *statement)
 {
-    if (prepared->count == PG_PREPARED_MAX) {
+    if (prepared->count == PG_PREPARED_MAX)
         return false;
-    }
     prepared->statements[prepared->count++] = statement;
     return true;
 }
@@ -347,7 +331,7 @@ void pg_conn_params_make(struct pg_conn_params *room, const char *conninfo, cons
     room->values[i++] = "UTF8";
     room->keywords[i] = "connect_timeout";
     room->values[i++] = room->timeout;
-    if (application != NULL) {
+    if (application) {
         room->keywords[i] = "application_name";
         room->values[i++] = application;
     }

@@ -6,11 +6,10 @@
 void pg_list_push(struct pg_list *list, struct pg_work *work)
 {
     work->next = NULL;
-    if (list->tail != NULL) {
+    if (list->tail)
         list->tail->next = work;
-    } else {
+    else
         list->head = work;
-    }
     list->tail = work;
 }
 
@@ -18,15 +17,15 @@ void pg_list_push_front(struct pg_list *list, struct pg_work *work)
 {
     work->next = list->head;
     list->head = work;
-    list->tail = list->tail == NULL ? work : list->tail;
+    list->tail = !list->tail ? work : list->tail;
 }
 
 struct pg_work *pg_list_pop(struct pg_list *list)
 {
     struct pg_work *work = list->head;
-    if (work != NULL) {
+    if (work) {
         list->head = work->next;
-        list->tail = list->head == NULL ? NULL : list->tail;
+        list->tail = !list->head ? NULL : list->tail;
     }
     return work;
 }
@@ -49,13 +48,12 @@ static void work_free(struct pg_work *work)
 void pg_work_finish(struct pg *pg, struct pg_work *work, const struct err *err)
 {
     pg->queued--;
-    if (work->done != NULL && !work->abandoned) {
+    if (work->done && !work->abandoned) {
         static const struct err fine = {0};
-        if (err == NULL) {
+        if (!err)
             work->done(work->arg, (const struct pg_result *const *)work->results, work->step_count, &fine);
-        } else {
+        else
             work->done(work->arg, NULL, 0, err);
-        }
     }
     work_free(work);
 }
@@ -67,7 +65,6 @@ void pg_pump_soon(struct pg *pg)
 
 void pg_handler_leave(struct pg *pg)
 {
-    if (--pg->depth == 0 && pg->destroyed) {
+    if (--pg->depth == 0 && pg->destroyed)
         pg->free(pg);
-    }
 }

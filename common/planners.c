@@ -21,9 +21,8 @@ static int entry_read(struct planners *planners, const char *name, const char *p
     snprintf(entry->name, sizeof(entry->name), "%s", name);
     entry->slower_at_most = 1.5;
     jr_init(&reader, object, path, top->err);
-    if (child_program_read(&reader, &entry->program) == 0) {
+    if (child_program_read(&reader, &entry->program) == 0)
         jr_f64(&reader, "slower_at_most", JR_OPTIONAL, 0.01, 1e6, &entry->slower_at_most);
-    }
     if (jr_finish(&reader) < 0) {
         top->failed = true;
         return -1;
@@ -39,22 +38,18 @@ int planners_read(struct json_reader *top, struct planners *planners)
     *planners = (struct planners){0};
     jr_object(top, "planner", JR_OPTIONAL, &single);
     jr_object(top, "planners", JR_OPTIONAL, &named);
-    if (top->failed) {
+    if (top->failed)
         return -1;
-    }
     if (json_object_size(named) > PLANNERS_MAX) {
         return jr_fail(top, "planners", "%zu; at most %d are possible", json_object_size(named),
                        PLANNERS_MAX);
     }
     planners->entries = calloc(json_object_size(named) + 1, sizeof(*planners->entries));
-    if (planners->entries == NULL) {
+    if (!planners->entries)
         return jr_fail(top, "planners", "no memory");
-    }
-    if (single != NULL && entry_read(planners, PLANNER_DEFAULT, "planner", single, top) < 0) {
+    if (single && entry_read(planners, PLANNER_DEFAULT, "planner", single, top) < 0)
         return -1;
-    }
-    json_object_foreach((json_t *)(uintptr_t)named, name, object)
-    {
+    json_object_foreach ((json_t *)(uintptr_t)named, name, object) {
         char path[PLANNER_NAME_BYTES + 16];
         if (!name_is_valid(name) || strcmp(name, PLANNER_DEFAULT) == 0 ||
             strcmp(name, PLANNER_BUILT_IN) == 0) {
@@ -64,28 +59,24 @@ int planners_read(struct json_reader *top, struct planners *planners)
                            name);
         }
         snprintf(path, sizeof(path), "planners.%s", name);
-        if (entry_read(planners, name, path, object, top) < 0) {
+        if (entry_read(planners, name, path, object, top) < 0)
             return -1;
-        }
     }
     return 0;
 }
 
 const struct planner_entry *planners_find(const struct planners *planners, const char *name)
 {
-    for (size_t i = 0; planners != NULL && i < planners->count; i++) {
-        if (strcmp(planners->entries[i].name, name) == 0) {
+    for (size_t i = 0; planners && i < planners->count; i++)
+        if (strcmp(planners->entries[i].name, name) == 0)
             return &planners->entries[i];
-        }
-    }
     return NULL;
 }
 
 void planners_fini(struct planners *planners)
 {
-    for (size_t i = 0; i < planners->count; i++) {
+    for (size_t i = 0; i < planners->count; i++)
         child_program_fini(&planners->entries[i].program);
-    }
     free(planners->entries);
     *planners = (struct planners){0};
 }

@@ -38,20 +38,18 @@ static size_t name_length(const char *pair)
 static char **environment_make(const char *const *changes, bool alone, struct err *err)
 {
     size_t count = 0;
-    while (!alone && environ[count] != NULL) {
+    while (!alone && environ[count])
         count++;
-    }
     size_t added = 0;
-    while (changes != NULL && changes[added] != NULL) {
+    while (changes && changes[added])
         added++;
-    }
     if (count + added > ENVIRONMENT_MAX) {
         err_set(err, ERR_TOO_BIG, "an environment of %zu variables, the limit is %d", count + added,
                 ENVIRONMENT_MAX);
         return NULL;
     }
     char **all = calloc(count + added + 1, sizeof(*all));
-    if (all == NULL) {
+    if (!all) {
         err_set(err, ERR_NOMEM, "no memory for an environment");
         return NULL;
     }
@@ -62,45 +60,37 @@ static char **environment_make(const char *const *changes, bool alone, struct er
             size_t length = name_length(changes[j]);
             replaced = name_length(environ[i]) == length && memcmp(environ[i], changes[j], length) == 0;
         }
-        if (!replaced) {
+        if (!replaced)
             all[used++] = environ[i];
-        }
     }
-    for (size_t j = 0; j < added; j++) {
-        if (strchr(changes[j], '=') != NULL) {
+    for (size_t j = 0; j < added; j++)
+        if (strchr(changes[j], '='))
             all[used++] = (char *)(uintptr_t)changes[j];
-        }
-    }
     return all;
 }
 
 static int output_open(const char *path)
 {
-    if (path == NULL) {
+    if (!path)
         return open("/dev/null", O_WRONLY);
-    }
     return open(path, O_WRONLY | O_CREAT | O_APPEND, 0600);
 }
 
 static int child_output(const struct process_options *options)
 {
     int in = options->stdio_fd[0] > 2 ? options->stdio_fd[0] : open("/dev/null", O_RDONLY);
-    if (in < 0 || dup2(in, STDIN_FILENO) < 0) {
+    if (in < 0 || dup2(in, STDIN_FILENO) < 0)
         return -1;
-    }
     const char *const paths[] = {options->stdout_path, options->stderr_path};
     for (int i = 0; i < 2; i++) {
         int given = options->stdio_fd[1 + i];
-        if (given <= 2 && paths[i] != NULL && strcmp(paths[i], "-") == 0) {
+        if (given <= 2 && paths[i] && strcmp(paths[i], "-") == 0)
             continue;
-        }
         int fd = given > 2 ? given : output_open(paths[i]);
-        if (fd < 0 || dup2(fd, STDOUT_FILENO + i) < 0) {
+        if (fd < 0 || dup2(fd, STDOUT_FILENO + i) < 0)
             return -1;
-        }
-        if (given <= 2 && fd > STDERR_FILENO) { /* descriptors of the caller are closed with all others */
+        if (given <= 2 && fd > STDERR_FILENO) /* descriptors of the caller are closed with all others */
             close(fd);
-        }
     }
     return 0;
 }
@@ -108,9 +98,8 @@ static int child_output(const struct process_options *options)
 static void child_signals(void)
 {
     struct sigaction standard = {.sa_handler = SIG_DFL};
-    for (int number = 1; number < NSIG; number++) {
+    for (int number = 1; number < NSIG; number++)
         sigaction(number, &standard, NULL);
-    }
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
@@ -121,13 +110,11 @@ static void child_close(int keep, int report)
 {
     int low = keep < report ? keep : report;
     int high = keep < report ? report : keep;
-    if (low > 3) {
+    if (low > 3)
         syscall(SYS_close_range, 3, low - 1, 0);
-    }
     int from = low < 3 ? 3 : low + 1;
-    if (high > from) {
+    if (high > from)
         syscall(SYS_close_range, from, high - 1, 0);
-    }
     syscall(SYS_close_range, high + 1, ~0u, 0);
 }
 
@@ -144,12 +131,11 @@ static void child_run(const struct process_options *options, char **env, pid_t p
 {
     struct child_error failed = {.what = "start"};
     child_signals();
-    if (options->own_session) {
+    if (options->own_session)
         setsid();
-    } else if (options->own_group) {
+    else if (options->own_group)
         setpgid(0, 0);
-    }
-    if (options->join_group != NULL && group_join(options->join_group) < 0) {
+    if (options->join_group && group_join(options->join_group) < 0) {
         failed.what = "enter its control group";
         goto out;
     }
@@ -161,7 +147,7 @@ static void child_run(const struct process_options *options, char **env, pid_t p
         failed.what = "open its output";
         goto out;
     }
-    if (options->dir != NULL && chdir(options->dir) < 0) {
+    if (options->dir && chdir(options->dir) < 0) {
         failed.what = "change its folder";
         goto out;
     }
@@ -171,19 +157,16 @@ static void child_run(const struct process_options *options, char **env, pid_t p
         goto out;
     }
     /* This follows setuid, which clears it. The parent may have ended before. */
-    if (options->die_with_parent && (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != parent)) {
+    if (options->die_with_parent && (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != parent))
         goto out;
-    }
     child_close(options->pass_fd > 2 ? options->pass_fd : -1, report);
-    if (options->pass_fd > 2) {
+    if (options->pass_fd > 2)
         fcntl(options->pass_fd, F_SETFD, 0);
-    }
     failed.what = "execute";
-    if (options->execute != NULL) {
+    if (options->execute)
         failed.what = options->execute(options->execute_arg, options->argv, env);
-    } else {
+    else
         execvpe(options->argv[0], (char *const *)(uintptr_t)options->argv, env);
-    }
 out:
     failed.number = errno;
     ssize_t wrote = write(report, &failed, sizeof(failed));
@@ -194,9 +177,8 @@ out:
 int process_spawn(const struct process_options *options, pid_t *pid, struct err *err)
 {
     char **env = environment_make(options->env, options->env_alone, err);
-    if (env == NULL) {
+    if (!env)
         return -1;
-    }
     int report[2];
     if (pipe2(report, O_CLOEXEC) < 0) {
         free(env);
@@ -208,9 +190,8 @@ int process_spawn(const struct process_options *options, pid_t *pid, struct err 
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     pid_t child = fork();
-    if (child == 0) {
+    if (child == 0)
         child_run(options, env, parent, report[1]);
-    }
     int number = errno;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     close(report[1]);
@@ -223,9 +204,8 @@ int process_spawn(const struct process_options *options, pid_t *pid, struct err 
         } while (got < 0 && errno == EINTR);
     }
     close(report[0]);
-    if (child < 0) {
+    if (child < 0)
         return err_errno(err, ERR_IO, number, "could not start \"%s\"", options->argv[0]);
-    }
     if (got == sizeof(failed)) {
         waitpid(child, NULL, 0);
         bool missing =
@@ -253,9 +233,8 @@ static void watch_ready(evutil_socket_t fd, short what, void *arg)
     (void)what;
     struct process_watch *watch = arg;
     int status = -1;
-    if (waitpid(watch->pid, &status, WNOHANG) != watch->pid) {
+    if (waitpid(watch->pid, &status, WNOHANG) != watch->pid)
         status = -1; /* not our child */
-    }
     event_del(watch->event);
     watch->exited(watch->arg, watch->pid, status); /* may destroy the watch */
 }
@@ -271,14 +250,13 @@ struct process_watch *process_watch_create(struct event_base *base, pid_t pid, p
     }
     fcntl(fd, F_SETFD, FD_CLOEXEC);
     struct process_watch *watch = calloc(1, sizeof(*watch));
-    if (watch != NULL) {
+    if (watch) {
         *watch = (struct process_watch){.fd = fd, .pid = pid, .exited = exited, .arg = arg};
         watch->event = event_new(base, fd, EV_READ | EV_PERSIST, watch_ready, watch);
     }
-    if (watch == NULL || watch->event == NULL || event_add(watch->event, NULL) < 0) {
-        if (watch != NULL && watch->event != NULL) {
+    if (!watch || !watch->event || event_add(watch->event, NULL) < 0) {
+        if (watch && watch->event)
             event_free(watch->event);
-        }
         free(watch);
         close(fd);
         err_set(err, ERR_NOMEM, "could not watch process %d", (int)pid);
@@ -289,7 +267,7 @@ struct process_watch *process_watch_create(struct event_base *base, pid_t pid, p
 
 void process_watch_destroy(struct process_watch *watch)
 {
-    if (watch != NULL) {
+    if (watch) {
         event_free(watch->event);
         close(watch->fd);
         free(watch);
@@ -310,15 +288,14 @@ uint64_t process_start_time(pid_t pid)
         /* The format is "pid (name) state …". The name may contain anything, so fields are counted from the
          * last ')'. */
         const char *at = strrchr(buf_str(&text), ')');
-        char state = at != NULL && at[1] == ' ' ? at[2] : 'X';
+        char state = at && at[1] == ' ' ? at[2] : 'X';
         int field = 2;
-        while (at != NULL && field < 22) {
+        while (at && field < 22) {
             at = strchr(at + 1, ' ');
             field++;
         }
-        if (at != NULL && state != 'Z' && state != 'X') {
+        if (at && state != 'Z' && state != 'X')
             start = strtoull(at + 1, NULL, 10);
-        }
     }
     buf_fini(&text);
     return start;
@@ -333,12 +310,10 @@ bool process_is(pid_t pid, uint64_t start_time)
 
 int process_kill_group(pid_t pid, int signal_number, struct err *err)
 {
-    if (pid <= 1) {
+    if (pid <= 1)
         return err_set(err, ERR_INTERNAL, "process %d is not to be signalled", (int)pid);
-    }
-    if (kill(-pid, signal_number) == 0 || kill(pid, signal_number) == 0 || errno == ESRCH) {
+    if (kill(-pid, signal_number) == 0 || kill(pid, signal_number) == 0 || errno == ESRCH)
         return 0;
-    }
     return err_errno(err, ERR_IO, errno, "could not signal process %d", (int)pid);
 }
 
@@ -346,17 +321,15 @@ int process_kill_group(pid_t pid, int signal_number, struct err *err)
 static bool wait_gone(pid_t pid, int fd, uint64_t deadline_ns)
 {
     for (;;) {
-        if (waitpid(pid, NULL, WNOHANG) == pid) {
+        if (waitpid(pid, NULL, WNOHANG) == pid)
             return true;
-        }
         if (process_start_time(pid) == 0) {
             waitpid(pid, NULL, WNOHANG);
             return true;
         }
         int left = clock_left_ms(deadline_ns, 1000);
-        if (left == 0) {
+        if (left == 0)
             return false;
-        }
         struct pollfd entry = {.fd = fd, .events = POLLIN};
         poll(&entry, 1, fd < 0 && left > 20 ? 20 : left);
     }
@@ -364,9 +337,8 @@ static bool wait_gone(pid_t pid, int fd, uint64_t deadline_ns)
 
 int process_stop(pid_t pid, uint64_t start_time, int signal_number, uint32_t grace_ms, struct err *err)
 {
-    if (pid <= 1) {
+    if (pid <= 1)
         return err_set(err, ERR_INTERNAL, "process %d is not to be stopped", (int)pid);
-    }
     if (start_time != 0 && !process_is(pid, start_time)) {
         waitpid(pid, NULL, WNOHANG); /* it may be our zombie */
         return 0;
@@ -374,9 +346,8 @@ int process_stop(pid_t pid, uint64_t start_time, int signal_number, uint32_t gra
     int fd = (int)syscall(SYS_pidfd_open, pid, 0);
     if (kill(pid, signal_number) < 0 && errno != ESRCH) {
         int number = errno;
-        if (fd >= 0) {
+        if (fd >= 0)
             close(fd);
-        }
         return err_errno(err, ERR_IO, number, "could not signal process %d", (int)pid);
     }
     bool gone = wait_gone(pid, fd, clock_mono_ns() + (uint64_t)grace_ms * 1000000);
@@ -386,21 +357,19 @@ int process_stop(pid_t pid, uint64_t start_time, int signal_number, uint32_t gra
         gone = wait_gone(pid, fd, clock_mono_ns() + 5000000000u);
         result = gone ? 0 : err_set(err, ERR_TIMEOUT, "process %d lives on after SIGKILL", (int)pid);
     }
-    if (fd >= 0) {
+    if (fd >= 0)
         close(fd);
-    }
     return result;
 }
 
 char *process_status_text(int status, char out[64])
 {
-    if (status >= 0 && WIFSIGNALED(status)) {
+    if (status >= 0 && WIFSIGNALED(status))
         snprintf(out, 64, "killed by signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
-    } else if (status >= 0 && WIFEXITED(status)) {
+    else if (status >= 0 && WIFEXITED(status))
         snprintf(out, 64, "exited with status %d", WEXITSTATUS(status));
-    } else {
+    else
         snprintf(out, 64, "ended");
-    }
     return out;
 }
 
@@ -411,15 +380,14 @@ int process_sibling(const char *name, char *out, size_t size, struct err *err)
     if (length > 0) {
         self[length] = '\0';
         char *slash = strrchr(self, '/');
-        if (slash != NULL) {
+        if (slash) {
             *slash = '\0';
-            if (file_path(out, size, err, "%s/%s", self, name) == 0 && access(out, X_OK) == 0) {
+            if (file_path(out, size, err, "%s/%s", self, name) == 0 && access(out, X_OK) == 0)
                 return 0;
-            }
         }
     }
     const char *path = getenv("PATH");
-    while (path != NULL && *path != '\0') {
+    while (path && *path != '\0') {
         size_t part = strcspn(path, ":");
         if (part > 0 && file_path(out, size, err, "%.*s/%s", (int)part, path, name) == 0 &&
             access(out, X_OK) == 0) {

@@ -22,22 +22,17 @@ static int read_all(int fd, uint64_t deadline_ns, const char *program, struct bu
         struct pollfd ready = {.fd = fd, .events = POLLIN};
         int left_ms = clock_left_ms(deadline_ns, INT32_MAX);
         int found = left_ms > 0 ? poll(&ready, 1, left_ms) : 0;
-        if (found == 0) {
+        if (found == 0)
             return err_set(err, ERR_TIMEOUT, "%s has not answered in time", program);
-        }
         ssize_t got = found < 0 ? -1 : read(fd, piece, sizeof(piece));
-        if (got < 0 && errno == EINTR) {
+        if (got < 0 && errno == EINTR)
             continue;
-        }
-        if (got < 0) {
+        if (got < 0)
             return err_errno(err, ERR_IO, errno, "the answer of %s", program);
-        }
-        if (got == 0) {
+        if (got == 0)
             return 0;
-        }
-        if (buf_append(out, piece, (size_t)got, err) < 0) {
+        if (buf_append(out, piece, (size_t)got, err) < 0)
             return err_wrap(err, "the answer of %s", program);
-        }
     }
 }
 
@@ -47,12 +42,10 @@ static int reap(pid_t pid, uint64_t deadline_ns, int *status, struct err *err)
     const struct timespec pause = {.tv_nsec = 1000000};
     for (;;) {
         pid_t ended = waitpid(pid, status, WNOHANG);
-        if (ended == pid) {
+        if (ended == pid)
             return 0;
-        }
-        if (clock_left_ms(deadline_ns, INT32_MAX) <= 0) {
+        if (clock_left_ms(deadline_ns, INT32_MAX) <= 0)
             break;
-        }
         nanosleep(&pause, NULL);
     }
     struct err ignored; /* at the latest process_stop kills it */
@@ -65,9 +58,8 @@ static int run(const char *const *argv, uint32_t seconds, struct buf *out, struc
     uint64_t deadline_ns = clock_mono_ns() + (uint64_t)seconds * 1000000000u;
     int ends[2];
     pid_t pid = 0;
-    if (pipe2(ends, O_CLOEXEC) < 0) {
+    if (pipe2(ends, O_CLOEXEC) < 0)
         return err_errno(err, ERR_IO, errno, "no pipe to ask %s", argv[0]);
-    }
     struct process_options options = {.argv = argv,
                                       .stdio_fd = {0, ends[1], 0},
                                       .stderr_path = "-",
@@ -99,9 +91,8 @@ json_t *program_json(const char *const *argv, uint32_t seconds, struct err *err)
     buf_init(&text, PROGRAM_ANSWER_BYTES_MAX);
     if (run(argv, seconds, &text, err) == 0) {
         answer = json_parse_limited(buf_str(&text), text.size, DEPTH_MAX, err);
-        if (answer == NULL) {
+        if (!answer)
             err_wrap(err, "what %s prints", argv[0]);
-        }
     }
     buf_fini(&text);
     return answer;

@@ -48,9 +48,8 @@ uint32_t rand_stream_u32(struct rand_stream *stream)
     if (stream->left == 0) {
         rand_u32x4(stream->key, stream->counter, stream->ready);
         stream->left = 4;
-        if (++stream->counter[0] == 0) {
+        if (++stream->counter[0] == 0)
             stream->counter[1]++;
-        }
     }
     return stream->ready[4 - stream->left--];
 }
@@ -79,9 +78,8 @@ uint32_t rand_stream_below(struct rand_stream *stream, uint32_t bound)
     if ((uint32_t)product < bound) {
         uint32_t threshold =
             -bound % bound; /* 2^32 mod bound: products below it would make some values too frequent */
-        while ((uint32_t)product < threshold) {
+        while ((uint32_t)product < threshold)
             product = (uint64_t)rand_stream_u32(stream) * bound;
-        }
     }
     return (uint32_t)(product >> 32);
 }

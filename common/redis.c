@@ -100,24 +100,18 @@ static void connection_lost(struct redis *redis, const struct err *why);
 
 static void redis_free(struct redis *redis)
 {
-    if (redis->stream != NULL) {
+    if (redis->stream)
         bufferevent_free(redis->stream);
-    }
-    if (redis->reader != NULL) {
+    if (redis->reader)
         redisReaderFree(redis->reader);
-    }
-    if (redis->timer != NULL) {
+    if (redis->timer)
         event_free(redis->timer);
-    }
-    if (redis->sweep != NULL) {
+    if (redis->sweep)
         event_free(redis->sweep);
-    }
-    if (redis->dns != NULL) {
+    if (redis->dns)
         evdns_base_free(redis->dns, 0);
-    }
-    if (redis->password != NULL) {
+    if (redis->password)
         explicit_bzero(redis->password, strlen(redis->password));
-    }
     free(redis->host);
     free(redis->user);
     free(redis->password);
@@ -131,9 +125,8 @@ static void handler_enter(struct redis *redis)
 
 static void handler_leave(struct redis *redis)
 {
-    if (--redis->depth == 0 && redis->destroyed) {
+    if (--redis->depth == 0 && redis->destroyed)
         redis_free(redis);
-    }
 }
 
 static void command_free(struct queued_command *command)
@@ -146,12 +139,10 @@ static struct queued_command *head_take(struct redis *redis)
 {
     struct queued_command *command = redis->head;
     redis->head = command->next;
-    if (redis->head == NULL) {
+    if (!redis->head)
         redis->tail = NULL;
-    }
-    if (redis->unsent == command) {
+    if (redis->unsent == command)
         redis->unsent = redis->head;
-    }
     redis->count--;
     redis->bytes -= command->size;
     return command;
@@ -159,27 +150,24 @@ static struct queued_command *head_take(struct redis *redis)
 
 static void command_answer(struct queued_command *command, const redisReply *reply, const struct err *err)
 {
-    if (command->reply != NULL && !command->abandoned) {
+    if (command->reply && !command->abandoned)
         command->reply(command->arg, reply, err);
-    }
     command_free(command);
 }
 
 void redis_destroy(struct redis *redis)
 {
-    if (redis == NULL || redis->destroyed) {
+    if (!redis || redis->destroyed)
         return;
-    }
     redis->destroyed = true;
     event_del(redis->timer);
     event_del(redis->sweep);
     struct err why;
     err_set(&why, ERR_CANCELLED, "the Redis client is closing");
     handler_enter(redis);
-    while (redis->head != NULL) {
+    while (redis->head)
         command_answer(head_take(redis), NULL, &why);
-    }
-    if (redis->stream != NULL) {
+    if (redis->stream) {
         bufferevent_free(redis->stream);
         redis->stream = NULL;
     }
@@ -196,14 +184,12 @@ bool redis_is_connected(const struct redis *redis)
 
 static void commands_send(struct redis *redis)
 {
-    if (redis->state != STATE_READY) {
+    if (redis->state != STATE_READY)
         return;
-    }
     for (; redis->unsent != NULL; redis->unsent = redis->unsent->next) {
         struct queued_command *command = redis->unsent;
-        if (bufferevent_write(redis->stream, command->bytes, command->size) < 0) {
+        if (bufferevent_write(redis->stream, command->bytes, command->size) < 0)
             return; /* memory is short: the deadline ends the command */
-        }
         command->sent = true;
         free(command->bytes);
         command->bytes = NULL;
@@ -221,23 +207,19 @@ static void sweep_arm(struct redis *redis)
 int redis_command(struct redis *redis, uint32_t timeout_ms, redis_reply_fn *reply, void *arg, int argc,
                   const char *const *argv, const size_t *lengths, struct err *err)
 {
-    if (redis->destroyed) {
+    if (redis->destroyed)
         return err_set(err, ERR_CANCELLED, "the Redis client is closing");
-    }
-    if (argc < 1 || argc > ARGS_MAX) {
+    if (argc < 1 || argc > ARGS_MAX)
         return err_set(err, ERR_TOO_BIG, "a Redis command of %d arguments, the limit is %d", argc, ARGS_MAX);
-    }
-    if (redis->count >= redis->queue_max) {
+    if (redis->count >= redis->queue_max)
         return err_set(err, ERR_BUSY, "%u commands wait for Redis already", redis->count);
-    }
     char *bytes = NULL;
     /* hiredis takes a mutable array of pointers but does not change it. */
     long long size = redisFormatCommandArgv(&bytes, argc, (const char **)(uintptr_t)argv, lengths);
     struct queued_command *command = size < 0 ? NULL : calloc(1, sizeof(*command));
-    if (command == NULL) {
-        if (size >= 0) {
+    if (!command) {
+        if (size >= 0)
             free(bytes);
-        }
         return err_set(err, ERR_NOMEM, "no memory for a Redis command");
     }
     if (redis->bytes + (uint64_t)size > redis->bytes_max) {
@@ -252,13 +234,12 @@ int redis_command(struct redis *redis, uint32_t timeout_ms, redis_reply_fn *repl
         .size = (size_t)size,
         .bytes = bytes,
     };
-    if (redis->tail != NULL) {
+    if (redis->tail)
         redis->tail->next = command;
-    } else {
+    else
         redis->head = command;
-    }
     redis->tail = command;
-    redis->unsent = redis->unsent != NULL ? redis->unsent : command;
+    redis->unsent = redis->unsent ? redis->unsent : command;
     redis->count++;
     redis->bytes += command->size;
     commands_send(redis);
@@ -275,7 +256,7 @@ static void deadlines_sweep(struct redis *redis, uint64_t now_ns)
             redis->state == STATE_READY ? "" : ": not connected");
     struct queued_command **link = &redis->head;
     struct queued_command *before = NULL;
-    while (!redis->destroyed && *link != NULL) {
+    while (!redis->destroyed && *link) {
         struct queued_command *command = *link;
         if (command->deadline_ns > now_ns || command->abandoned) {
             before = command;
@@ -285,9 +266,8 @@ static void deadlines_sweep(struct redis *redis, uint64_t now_ns)
             command->abandoned = true;
             before = command;
             link = &command->next;
-            if (reply != NULL) {
+            if (reply)
                 reply(command->arg, NULL, &late);
-            }
         } else {
             *link = command->next;
             redis->tail = redis->tail == command ? before : redis->tail;
@@ -306,7 +286,7 @@ static void sweep_due(evutil_socket_t fd, short what, void *arg)
     struct redis *redis = arg;
     handler_enter(redis);
     deadlines_sweep(redis, clock_mono_ns());
-    if (!redis->destroyed && redis->head != NULL) {
+    if (!redis->destroyed && redis->head) {
         /* The connection is replaced if the server has answered nothing for 10 s after a deadline, because
          * the placeholders would hold up everything behind them. */
         uint64_t grace_ns = 10000000000u;
@@ -315,9 +295,8 @@ static void sweep_due(evutil_socket_t fd, short what, void *arg)
             err_set(&why, ERR_TIMEOUT, "Redis stopped answering");
             connection_lost(redis, &why);
         }
-        if (!redis->destroyed) {
+        if (!redis->destroyed)
             sweep_arm(redis);
-        }
     }
     handler_leave(redis);
 }
@@ -335,11 +314,9 @@ static void reply_error(const redisReply *reply, struct err *err)
         {"MISCONF", ERR_IO},   {"BUSYGROUP", ERR_CONFLICT}, {"NOGROUP", ERR_NOT_FOUND},
     };
     enum err_code code = ERR_INVALID;
-    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
-        if (strncmp(reply->str, table[i].prefix, strlen(table[i].prefix)) == 0) {
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
+        if (strncmp(reply->str, table[i].prefix, strlen(table[i].prefix)) == 0)
             code = table[i].code;
-        }
-    }
     err_set(err, code, "Redis: %.300s", reply->str);
 }
 
@@ -355,12 +332,10 @@ static void greeting_answered(struct redis *redis, const redisReply *reply)
     redis->state = STATE_READY;
     redis->backoff_ms = 0;
     event_del(redis->timer);
-    if (redis->events.connected != NULL) {
+    if (redis->events.connected)
         redis->events.connected(redis->arg);
-    }
-    if (!redis->destroyed) {
+    if (!redis->destroyed)
         commands_send(redis);
-    }
 }
 
 static void reply_arrived(struct redis *redis, const redisReply *reply)
@@ -369,7 +344,7 @@ static void reply_arrived(struct redis *redis, const redisReply *reply)
         greeting_answered(redis, reply);
         return;
     }
-    if (redis->head == NULL || !redis->head->sent) {
+    if (!redis->head || !redis->head->sent) {
         struct err why;
         err_set(&why, ERR_PEER, "Redis sent a reply that nobody asked for");
         connection_lost(redis, &why);
@@ -391,15 +366,14 @@ static void stream_readable(struct bufferevent *stream, void *arg)
     struct err why;
     while (redis->stream == stream && evbuffer_get_length(input) > 0) {
         struct evbuffer_iovec piece;
-        if (evbuffer_peek(input, -1, NULL, &piece, 1) < 1) {
+        if (evbuffer_peek(input, -1, NULL, &piece, 1) < 1)
             break;
-        }
         size_t size = piece.iov_len;
         bool fed = redisReaderFeed(redis->reader, piece.iov_base, size) == REDIS_OK;
         evbuffer_drain(input, size);
         void *reply = NULL;
         while (fed && redis->stream == stream &&
-               (fed = redisReaderGetReply(redis->reader, &reply) == REDIS_OK) && reply != NULL) {
+               (fed = redisReaderGetReply(redis->reader, &reply) == REDIS_OK) && reply) {
             reply_arrived(redis, reply);
             freeReplyObject(reply);
             reply = NULL;
@@ -418,10 +392,10 @@ static void greeting_send(struct redis *redis)
 {
     const char *argv[3] = {"AUTH", redis->user, redis->password};
     int argc = 3;
-    if (redis->password == NULL) {
+    if (!redis->password) {
         argv[0] = "PING";
         argc = 1;
-    } else if (redis->user == NULL) {
+    } else if (!redis->user) {
         argv[1] = redis->password;
         argc = 2;
     }
@@ -443,9 +417,9 @@ static void stream_error(struct redis *redis, short what, struct err *why)
     int dns = bufferevent_socket_get_dns_error(redis->stream);
     if (dns != 0) {
         err_set(why, ERR_NET, "Redis host \"%s\" is not known: %s", redis->host, evutil_gai_strerror(dns));
-    } else if (ssl != NULL && (ERR_GET_LIB(code) > ERR_LIB_SYS || SSL_get_verify_result(ssl) != X509_V_OK)) {
+    } else if (ssl && (ERR_GET_LIB(code) > ERR_LIB_SYS || SSL_get_verify_result(ssl) != X509_V_OK)) {
         tls_error(ssl, redis->host, code, why);
-    } else if (ssl != NULL && redis->state == STATE_GREETING) {
+    } else if (ssl && redis->state == STATE_GREETING) {
         /* In TLS 1.3 a refusal of our certificate arrives after our side has finished, and a reset may
          * discard it. */
         err_set(why, ERR_PEER,
@@ -462,9 +436,8 @@ static void stream_error(struct redis *redis, short what, struct err *why)
 static void stream_event(struct bufferevent *stream, short what, void *arg)
 {
     struct redis *redis = arg;
-    if (redis->stream != stream) {
+    if (redis->stream != stream)
         return;
-    }
     handler_enter(redis);
     if (what & BEV_EVENT_CONNECTED) {
         int one = 1;
@@ -488,24 +461,21 @@ static void timer_arm(struct redis *redis, uint32_t ms)
 static void connection_lost(struct redis *redis, const struct err *why)
 {
     handler_enter(redis);
-    if (redis->stream != NULL) {
+    if (redis->stream) {
         bufferevent_free(redis->stream);
         redis->stream = NULL;
     }
     redis->state = STATE_DOWN;
     redis->backoff_ms = redis->backoff_ms == 0 ? redis->backoff_min_ms : redis->backoff_ms * 2;
-    if (redis->backoff_ms > redis->backoff_max_ms) {
+    if (redis->backoff_ms > redis->backoff_max_ms)
         redis->backoff_ms = redis->backoff_max_ms;
-    }
     timer_arm(redis, redis->backoff_ms);
     struct err err;
     err_set(&err, why->code == ERR_PEER ? ERR_PEER : ERR_NET, "%s", why->text);
-    while (!redis->destroyed && redis->head != NULL && redis->head->sent) {
+    while (!redis->destroyed && redis->head && redis->head->sent)
         command_answer(head_take(redis), NULL, &err);
-    }
-    if (!redis->destroyed && redis->events.disconnected != NULL) {
+    if (!redis->destroyed && redis->events.disconnected)
         redis->events.disconnected(redis->arg, why);
-    }
     handler_leave(redis);
 }
 
@@ -531,7 +501,7 @@ static void *array_create_bounded(const redisReadTask *task, array_size count)
 
 static void arrays_bound(struct redis *redis)
 {
-    if (redis->reader != NULL) {
+    if (redis->reader) {
         redis->making = *redis->reader->fn;
         redis->array_create = redis->making.createArray;
         redis->making.createArray = array_create_bounded;
@@ -547,16 +517,15 @@ static void connection_start(struct redis *redis)
     redis->reader = redisReaderCreate();
     arrays_bound(redis);
     SSL *ssl = NULL;
-    if (redis->tls != NULL &&
-        (ssl = tls_client_create(redis->tls, redis->is_unix ? NULL : redis->host, &why)) == NULL) {
+    if (redis->tls && !(ssl = tls_client_create(redis->tls, redis->is_unix ? NULL : redis->host, &why))) {
         connection_lost(redis, &why);
         return;
     }
     int options = BEV_OPT_CLOSE_ON_FREE | BEV_OPT_DEFER_CALLBACKS;
-    redis->stream = ssl != NULL ? bufferevent_openssl_socket_new(redis->base, -1, ssl,
-                                                                 BUFFEREVENT_SSL_CONNECTING, options)
-                                : bufferevent_socket_new(redis->base, -1, options);
-    if (redis->stream == NULL || redis->reader == NULL) {
+    redis->stream =
+        ssl ? bufferevent_openssl_socket_new(redis->base, -1, ssl, BUFFEREVENT_SSL_CONNECTING, options)
+            : bufferevent_socket_new(redis->base, -1, options);
+    if (!redis->stream || !redis->reader) {
         err_set(&why, ERR_NOMEM, "no memory for a connection to Redis");
         connection_lost(redis, &why);
         return;
@@ -602,9 +571,9 @@ static int address_parse(struct redis *redis, const char *address, struct err *e
     } else {
         const char *colon = strrchr(address, ':');
         char *end = NULL;
-        long port = colon == NULL ? 0 : strtol(colon + 1, &end, 10);
-        bool bracket = address[0] == '[' && colon != NULL && colon > address + 2 && colon[-1] == ']';
-        if (colon == NULL || colon == address || *end != '\0' || port < 1 || port > 65535) {
+        long port = !colon ? 0 : strtol(colon + 1, &end, 10);
+        bool bracket = address[0] == '[' && colon && colon > address + 2 && colon[-1] == ']';
+        if (!colon || colon == address || *end != '\0' || port < 1 || port > 65535) {
             return err_set(err, ERR_INVALID, "\"%.120s\" is no Redis address (unix:/path or host:port)",
                            address);
         }
@@ -612,25 +581,25 @@ static int address_parse(struct redis *redis, const char *address, struct err *e
         redis->host = bracket ? strndup(address + 1, (size_t)(colon - address) - 2)
                               : strndup(address, (size_t)(colon - address));
     }
-    return redis->host != NULL ? 0 : err_set(err, ERR_NOMEM, "no memory for an address");
+    return redis->host ? 0 : err_set(err, ERR_NOMEM, "no memory for an address");
 }
 
 static bool is_numeric(const char *host)
 {
-    return strspn(host, "0123456789.") == strlen(host) || strchr(host, ':') != NULL;
+    return strspn(host, "0123456789.") == strlen(host) || strchr(host, ':');
 }
 
 struct redis *redis_create(struct event_base *base, const struct redis_config *config,
                            const struct redis_events *events, void *arg, struct err *err)
 {
     struct redis *redis = calloc(1, sizeof(*redis));
-    if (redis == NULL) {
+    if (!redis) {
         err_set(err, ERR_NOMEM, "no memory for a Redis client");
         return NULL;
     }
     redis->base = base;
     redis->arg = arg;
-    redis->events = events != NULL ? *events : (struct redis_events){0};
+    redis->events = events ? *events : (struct redis_events){0};
     redis->tls = config->tls;
     redis->queue_max = config->queue_max != 0 ? config->queue_max : QUEUE_MAX;
     redis->bytes_max = config->queue_bytes_max != 0 ? config->queue_bytes_max : QUEUE_BYTES_MAX;
@@ -641,8 +610,8 @@ struct redis *redis_create(struct event_base *base, const struct redis_config *c
         redis_free(redis);
         return NULL;
     }
-    redis->user = config->user != NULL ? strdup(config->user) : NULL;
-    redis->password = config->password != NULL ? strdup(config->password) : NULL;
+    redis->user = config->user ? strdup(config->user) : NULL;
+    redis->password = config->password ? strdup(config->password) : NULL;
     redis->timer = evtimer_new(base, timer_due, redis);
     redis->sweep = evtimer_new(base, sweep_due, redis);
     redis->reader = redisReaderCreate();
@@ -651,7 +620,7 @@ struct redis *redis_create(struct event_base *base, const struct redis_config *c
         redis->dns =
             evdns_base_new(base, EVDNS_BASE_INITIALIZE_NAMESERVERS | EVDNS_BASE_DISABLE_WHEN_INACTIVE);
     }
-    if (redis->timer == NULL || redis->sweep == NULL || redis->reader == NULL) {
+    if (!redis->timer || !redis->sweep || !redis->reader) {
         redis_free(redis);
         err_set(err, ERR_NOMEM, "no memory for a Redis client");
         return NULL;
@@ -678,12 +647,11 @@ int redis_stream_add(struct redis *redis, const char *stream, uint32_t length_ma
     }
     argv[argc++] = "*";
     argv[argc++] = "m";
-    for (int i = 0; i < argc; i++) {
+    for (int i = 0; i < argc; i++)
         lengths[i] = strlen(argv[i]);
-    }
     argv[argc] = entry->payload;
     lengths[argc++] = entry->size;
-    if (entry->seal != NULL) {
+    if (entry->seal) {
         argv[argc] = "a";
         lengths[argc++] = 1;
         argv[argc] = entry->seal;
@@ -729,9 +697,8 @@ static void fields_read(const redisReply *fields, struct redis_entry *entry)
     for (size_t j = 0; fields->type == REDIS_REPLY_ARRAY && j + 1 < fields->elements; j += 2) {
         const redisReply *name = fields->element[j];
         const redisReply *value = fields->element[j + 1];
-        if (name->type != REDIS_REPLY_STRING || name->len != 1 || value->type != REDIS_REPLY_STRING) {
+        if (name->type != REDIS_REPLY_STRING || name->len != 1 || value->type != REDIS_REPLY_STRING)
             continue;
-        }
         if (name->str[0] == 'm') {
             entry->payload = value->str;
             entry->size = value->len;
@@ -746,9 +713,8 @@ static void fields_read(const redisReply *fields, struct redis_entry *entry)
 static int entries_walk(const char *stream, const redisReply *list, redis_entry_fn *entry, void *arg,
                         struct err *err)
 {
-    if (list->type != REDIS_REPLY_ARRAY) {
+    if (list->type != REDIS_REPLY_ARRAY)
         return entries_fail(err);
-    }
     for (size_t i = 0; i < list->elements; i++) {
         const redisReply *pair = list->element[i];
         if (pair->type != REDIS_REPLY_ARRAY || pair->elements != 2 ||
@@ -757,39 +723,34 @@ static int entries_walk(const char *stream, const redisReply *list, redis_entry_
         }
         struct redis_entry fields = {0};
         fields_read(pair->element[1], &fields);
-        if (entry(arg, stream, pair->element[0]->str, &fields, err) < 0) {
+        if (entry(arg, stream, pair->element[0]->str, &fields, err) < 0)
             return -1;
-        }
     }
     return 0;
 }
 
 int redis_stream_entries(const redisReply *reply, redis_entry_fn *entry, void *arg, struct err *err)
 {
-    if (reply->type == REDIS_REPLY_NIL) {
+    if (reply->type == REDIS_REPLY_NIL)
         return 0;
-    }
-    if (reply->type != REDIS_REPLY_ARRAY) {
+    if (reply->type != REDIS_REPLY_ARRAY)
         return entries_fail(err);
-    }
     /* XREAD answers [[stream, entries], …]; XRANGE answers entries. */
     bool of_streams = reply->elements > 0 && reply->element[0]->type == REDIS_REPLY_ARRAY &&
                       reply->element[0]->elements == 2 &&
                       reply->element[0]->element[1]->type == REDIS_REPLY_ARRAY &&
                       (reply->element[0]->element[1]->elements == 0 ||
                        reply->element[0]->element[1]->element[0]->type == REDIS_REPLY_ARRAY);
-    if (!of_streams) {
+    if (!of_streams)
         return entries_walk(NULL, reply, entry, arg, err);
-    }
     for (size_t i = 0; i < reply->elements; i++) {
         const redisReply *stream = reply->element[i];
         if (stream->type != REDIS_REPLY_ARRAY || stream->elements != 2 ||
             stream->element[0]->type != REDIS_REPLY_STRING) {
             return entries_fail(err);
         }
-        if (entries_walk(stream->element[0]->str, stream->element[1], entry, arg, err) < 0) {
+        if (entries_walk(stream->element[0]->str, stream->element[1], entry, arg, err) < 0)
             return -1;
-        }
     }
     return 0;
 }

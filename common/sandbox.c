@@ -225,9 +225,8 @@ static void put_one_of(struct filter *f, int call, unsigned argument, const uint
 {
     put_call(f, call, (unsigned)(3 + count));
     put_argument(f, argument, false);
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < count; i++)
         put(f, BPF_JMP | BPF_JEQ | BPF_K, values[i], (uint8_t)(count - i), 0);
-    }
     put_answer(f, otherwise);
     put_answer(f, SECCOMP_RET_ALLOW);
 }
@@ -278,15 +277,14 @@ static void filter_fill(struct filter *f, const struct sandbox_limits *limits, c
         put_call(f, absent[i], 1);
         put_answer(f, SECCOMP_RET_ERRNO | ENOSYS);
     }
-    if (limits->readable != NULL) {
+    if (limits->readable) {
         put_masked(f, SYS_openat, 2, NOT_READING, O_RDONLY);
 #if defined(__x86_64__)
         put_masked(f, SYS_open, 1, NOT_READING, O_RDONLY);
 #endif
     }
-    if (limits->threads) {
+    if (limits->threads)
         put_masked(f, SYS_clone, 0, thread_mask, CLONE_THREAD);
-    }
     put_one_of(f, SYS_fcntl, 1, fcntl_commands, sizeof(fcntl_commands) / sizeof(fcntl_commands[0]), refused);
     put_one_of(f, SYS_ioctl, 1, ioctl_commands, sizeof(ioctl_commands) / sizeof(ioctl_commands[0]),
                SECCOMP_RET_ERRNO | ENOTTY);
@@ -294,9 +292,8 @@ static void filter_fill(struct filter *f, const struct sandbox_limits *limits, c
     put_one_of(f, SYS_kill, 0, &self, 1, refused);
     put_one_of(f, SYS_tgkill, 0, &self, 1, refused);
     put_prlimit(f);
-    if (program != NULL) {
+    if (program)
         put_exactly(f, SYS_execve, 0, (uint64_t)(uintptr_t)program);
-    }
     put_answer(f, refused);
 }
 
@@ -305,9 +302,8 @@ static void filter_fill(struct filter *f, const struct sandbox_limits *limits, c
 static int limit_set(int resource, uint64_t soft, uint64_t hard)
 {
     struct rlimit have;
-    if (getrlimit((__rlimit_resource_t)resource, &have) < 0) {
+    if (getrlimit((__rlimit_resource_t)resource, &have) < 0)
         return -1;
-    }
     const rlim_t most = have.rlim_max;
     const struct rlimit want = {.rlim_cur = soft < most ? soft : most, .rlim_max = hard < most ? hard : most};
     return setrlimit((__rlimit_resource_t)resource, &want);
@@ -338,11 +334,9 @@ static int privileges_drop(void)
 
 static bool reads_all(const struct sandbox_limits *limits)
 {
-    for (size_t i = 0; limits->readable != NULL && limits->readable[i] != NULL; i++) {
-        if (strcmp(limits->readable[i], "/") == 0) {
+    for (size_t i = 0; limits->readable && limits->readable[i]; i++)
+        if (strcmp(limits->readable[i], "/") == 0)
             return true;
-        }
-    }
     return false;
 }
 
@@ -351,9 +345,8 @@ static int readable_add(int rules, const char *path)
     const uint64_t of_file = LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_READ_FILE;
     struct landlock_path_beneath_attr beneath = {.allowed_access = of_file | LANDLOCK_ACCESS_FS_READ_DIR};
     beneath.parent_fd = open(path, O_PATH | O_CLOEXEC);
-    if (beneath.parent_fd < 0) { /* a path that is absent or not accessible needs no rule */
+    if (beneath.parent_fd < 0) /* a path that is absent or not accessible needs no rule */
         return errno == ENOENT || errno == ENOTDIR || errno == EACCES ? 0 : -1;
-    }
     long added = syscall(SYS_landlock_add_rule, rules, LANDLOCK_RULE_PATH_BENEATH, &beneath, 0);
     if (added < 0 && errno == EINVAL) { /* a file does not accept the rights of a folder */
         beneath.allowed_access = of_file;
@@ -371,7 +364,7 @@ static int landlock_enter(const struct sandbox_limits *limits)
     long abi = syscall(SYS_landlock_create_ruleset, NULL, 0, LANDLOCK_CREATE_RULESET_VERSION);
     if (abi <
         0) { /* without Landlock only reading stays unrestricted, which is enough if everything may be read */
-        return limits->readable == NULL || reads_all(limits) ? 0 : -1;
+        return !limits->readable || reads_all(limits) ? 0 : -1;
     }
     struct landlock_rules want = {.access_fs = (1u << 13) - 1};
     want.access_fs |= abi >= 2 ? LANDLOCK_REFER : 0;
@@ -382,16 +375,13 @@ static int landlock_enter(const struct sandbox_limits *limits)
     const size_t size = abi >= 6 ? sizeof(want) : abi >= 4 ? 16 : 8;
     int rules = (int)syscall(SYS_landlock_create_ruleset, &want, size, 0);
     int result = rules < 0 ? -1 : 0;
-    for (size_t i = 0; result == 0 && limits->readable != NULL && limits->readable[i] != NULL; i++) {
+    for (size_t i = 0; result == 0 && limits->readable && limits->readable[i]; i++)
         result = readable_add(rules, limits->readable[i]);
-    }
-    if (result == 0) {
+    if (result == 0)
         result = (int)syscall(SYS_landlock_restrict_self, rules, 0);
-    }
     const int number = errno;
-    if (rules >= 0) {
+    if (rules >= 0)
         close(rules);
-    }
     errno = number;
     return result < 0 ? -1 : 0;
 }
@@ -405,16 +395,14 @@ static const char *path_hide(const char *path)
      * the end */
     const uint64_t span = (uint64_t)1 << (63 - __builtin_clzll((uint64_t)(uintptr_t)&drawn));
     for (int tries = 0; tries < 64; tries++) {
-        if (syscall(SYS_getrandom, &drawn, sizeof(drawn), 0) != (long)sizeof(drawn)) {
+        if (syscall(SYS_getrandom, &drawn, sizeof(drawn), 0) != (long)sizeof(drawn))
             return NULL;
-        }
         const uint64_t address = (drawn % span | 1ull << 32) / page * page;
         const size_t inside = (size_t)(drawn >> 52); /* offset within the first 4096 bytes */
         char *at = mmap((void *)(uintptr_t)address, (inside + length + page - 1) / page * page,
                         PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
-        if (at == (char *)(uintptr_t)address) {
+        if (at == (char *)(uintptr_t)address)
             return memcpy(at + inside, path, length);
-        }
         if (at != MAP_FAILED) { /* the kernel treats the address as a hint only */
             errno = ENOSYS;
             return NULL;
@@ -431,29 +419,24 @@ static const char *enter(const struct sandbox_limits *limits, const char *progra
         errno = ENOSYS;
         return "filter the system calls of this kind of machine";
     }
-    if (privileges_drop() < 0) {
+    if (privileges_drop() < 0)
         return "give up its privileges";
-    }
-    if (landlock_enter(limits) < 0) {
+    if (landlock_enter(limits) < 0)
         return "limit what it reads with Landlock";
-    }
-    if (limits_set(limits) < 0) {
+    if (limits_set(limits) < 0)
         return "limit its resources";
-    }
     filter_fill(&filter, limits, program);
     struct sock_fprog made = {.len = filter.count, .filter = filter.code};
-    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &made, 0, 0) < 0) {
+    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &made, 0, 0) < 0)
         return "filter its system calls with seccomp";
-    }
     return NULL;
 }
 
 int sandbox_enter(const struct sandbox_limits *limits, struct err *err)
 {
     const char *failed = enter(limits, NULL);
-    if (failed == NULL) {
+    if (!failed)
         return 0;
-    }
     const int number = errno;
     const bool missing = number == ENOSYS || number == EOPNOTSUPP || number == EPERM || number == EINVAL;
     return err_errno(err, missing ? ERR_UNSUPPORTED : ERR_IO, number, "the sandbox could not %s", failed);
@@ -463,5 +446,5 @@ const char *sandbox_enter_program(const struct sandbox_limits *limits, const cha
 {
     const char *hidden = path_hide(path);
     *failed = hidden != NULL ? enter(limits, hidden) : "hide its path";
-    return *failed == NULL ? hidden : NULL;
+    return !*failed ? hidden : NULL;
 }

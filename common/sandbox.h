@@ -46,9 +46,9 @@ struct sandbox_limits {
  * mechanism and why) or ERR_IO: the process may then be partly inside and must end. */
 int sandbox_enter(const struct sandbox_limits *limits, struct err *err);
 
-/* As sandbox_enter, for a process that executes a program next. Returns the path to call execve with, which
- * is the only execve that the filter allows. NULL on failure, with errno, and *failed names the failed
- * action. Async-signal safe; for sandbox.c. */
+/* Enters the sandbox as sandbox_enter does, for a process that executes a program next. Returns the path to
+ * call execve with, which is the only execve that the filter allows. NULL on failure, with errno, and *failed
+ * names the failed action. Async-signal safe; for sandbox.c. */
 const char *sandbox_enter_program(const struct sandbox_limits *limits, const char *path, const char **failed);
 
 struct sandbox_command {

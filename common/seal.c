@@ -20,13 +20,12 @@ struct seal *seal_create(const uint8_t key[SEAL_KEY_SIZE], const char *node, str
                                  OSSL_PARAM_END};
     struct seal *seal = calloc(1, sizeof(*seal));
     EVP_MAC *hmac = EVP_MAC_fetch(NULL, "HMAC", NULL);
-    if (seal != NULL) {
+    if (seal) {
         seal->node = strdup(node);
-        seal->keyed = hmac == NULL ? NULL : EVP_MAC_CTX_new(hmac);
+        seal->keyed = !hmac ? NULL : EVP_MAC_CTX_new(hmac);
     }
     EVP_MAC_free(hmac); /* the context has its own reference */
-    if (seal == NULL || seal->node == NULL || seal->keyed == NULL ||
-        EVP_MAC_init(seal->keyed, key, SEAL_KEY_SIZE, params) != 1) {
+    if (!seal || !seal->node || !seal->keyed || EVP_MAC_init(seal->keyed, key, SEAL_KEY_SIZE, params) != 1) {
         seal_destroy(seal);
         err_set(err, ERR_INTERNAL, "OpenSSL could not make an HMAC-SHA256");
         return NULL;
@@ -36,7 +35,7 @@ struct seal *seal_create(const uint8_t key[SEAL_KEY_SIZE], const char *node, str
 
 void seal_destroy(struct seal *seal)
 {
-    if (seal != NULL) {
+    if (seal) {
         EVP_MAC_CTX_free(seal->keyed);
         free(seal->node);
         free(seal);
@@ -46,9 +45,8 @@ void seal_destroy(struct seal *seal)
 static bool part_add(EVP_MAC_CTX *mac, const void *bytes, size_t size)
 {
     uint8_t length[8];
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 8; i++)
         length[i] = (uint8_t)((uint64_t)size >> (56 - 8 * i));
-    }
     return EVP_MAC_update(mac, length, sizeof(length)) == 1 &&
            (size == 0 || EVP_MAC_update(mac, bytes, size) == 1);
 }

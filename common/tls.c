@@ -26,7 +26,7 @@ static const char *openssl_reason(char *out, size_t size)
 {
     unsigned long code = ERR_get_error();
     const char *reason = code == 0 ? NULL : ERR_reason_error_string(code);
-    snprintf(out, size, "%s", reason == NULL ? "no reason given" : reason);
+    snprintf(out, size, "%s", !reason ? "no reason given" : reason);
     ERR_clear_error();
     return out;
 }
@@ -60,11 +60,10 @@ static int key_print(EVP_PKEY *key, struct buf *out, struct err *err)
 {
     BIO *bio = BIO_new(BIO_s_mem());
     int result = -1;
-    if (bio == NULL || PEM_write_bio_PrivateKey(bio, key, NULL, NULL, 0, NULL, NULL) != 1) {
+    if (!bio || PEM_write_bio_PrivateKey(bio, key, NULL, NULL, 0, NULL, NULL) != 1)
         fail(err, ERR_INTERNAL, "could not print a key");
-    } else {
+    else
         result = bio_to_buf(bio, out, err);
-    }
     BIO_free(bio);
     return result;
 }
@@ -73,11 +72,10 @@ static int cert_print(X509 *cert, struct buf *out, struct err *err)
 {
     BIO *bio = BIO_new(BIO_s_mem());
     int result = -1;
-    if (bio == NULL || PEM_write_bio_X509(bio, cert) != 1) {
+    if (!bio || PEM_write_bio_X509(bio, cert) != 1)
         fail(err, ERR_INTERNAL, "could not print a certificate");
-    } else {
+    else
         result = bio_to_buf(bio, out, err);
-    }
     BIO_free(bio);
     return result;
 }
@@ -85,25 +83,24 @@ static int cert_print(X509 *cert, struct buf *out, struct err *err)
 static X509 *cert_parse(const char *pem, struct err *err)
 {
     BIO *bio = BIO_new_mem_buf(pem, -1);
-    X509 *cert = bio == NULL ? NULL : PEM_read_bio_X509(bio, NULL, NULL, NULL);
+    X509 *cert = !bio ? NULL : PEM_read_bio_X509(bio, NULL, NULL, NULL);
     BIO_free(bio);
-    if (cert == NULL) {
+    if (!cert)
         fail(err, ERR_INVALID, "no certificate in PEM");
-    }
     return cert;
 }
 
 static X509_REQ *request_parse(const char *pem, struct err *err)
 {
     BIO *bio = strlen(pem) > TLS_REQUEST_BYTES_MAX ? NULL : BIO_new_mem_buf(pem, -1);
-    X509_REQ *request = bio == NULL ? NULL : PEM_read_bio_X509_REQ(bio, NULL, NULL, NULL);
+    X509_REQ *request = !bio ? NULL : PEM_read_bio_X509_REQ(bio, NULL, NULL, NULL);
     BIO_free(bio);
-    if (request == NULL) {
+    if (!request) {
         fail(err, ERR_INVALID, "no certificate request in PEM");
         return NULL;
     }
     EVP_PKEY *key = X509_REQ_get0_pubkey(request);
-    if (key == NULL || X509_REQ_verify(request, key) != 1) {
+    if (!key || X509_REQ_verify(request, key) != 1) {
         X509_REQ_free(request);
         fail(err, ERR_INVALID, "the certificate request is not signed by its own key");
         return NULL;
@@ -116,7 +113,7 @@ static int extension_add(X509 *cert, X509 *issuer, int nid, const char *value, s
     X509V3_CTX context;
     X509V3_set_ctx(&context, issuer, cert, NULL, NULL, 0);
     X509_EXTENSION *extension = X509V3_EXT_conf_nid(NULL, &context, nid, value);
-    int good = extension != NULL && X509_add_ext(cert, extension, -1) == 1;
+    int good = extension && X509_add_ext(cert, extension, -1) == 1;
     X509_EXTENSION_free(extension);
     return good ? 0 : fail(err, ERR_INTERNAL, "could not add a certificate extension");
 }
@@ -128,7 +125,7 @@ static X509 *cert_start(const char *common_name, X509 *issuer, EVP_PKEY *key, ui
 {
     X509 *cert = X509_new();
     uint8_t serial[16];
-    if (cert == NULL || random_bytes(serial, sizeof(serial), err) < 0) {
+    if (!cert || random_bytes(serial, sizeof(serial), err) < 0) {
         X509_free(cert);
         return NULL;
     }
@@ -136,13 +133,13 @@ static X509 *cert_start(const char *common_name, X509 *issuer, EVP_PKEY *key, ui
     BIGNUM *number = BN_bin2bn(serial, sizeof(serial), NULL);
     X509_NAME *name = X509_get_subject_name(cert);
     int name_length = (int)strnlen(common_name, COMMON_NAME_MAX);
-    int good = number != NULL && X509_set_version(cert, 2) == 1 &&
-               BN_to_ASN1_INTEGER(number, X509_get_serialNumber(cert)) != NULL &&
-               X509_gmtime_adj(X509_getm_notBefore(cert), -CLOCKS_DIFFER_S) != NULL &&
-               X509_gmtime_adj(X509_getm_notAfter(cert), (long)seconds) != NULL &&
+    int good = number && X509_set_version(cert, 2) == 1 &&
+               BN_to_ASN1_INTEGER(number, X509_get_serialNumber(cert)) &&
+               X509_gmtime_adj(X509_getm_notBefore(cert), -CLOCKS_DIFFER_S) &&
+               X509_gmtime_adj(X509_getm_notAfter(cert), (long)seconds) &&
                X509_NAME_add_entry_by_txt(name, "CN", MBSTRING_UTF8, (const unsigned char *)common_name,
                                           name_length, -1, 0) == 1 &&
-               X509_set_issuer_name(cert, issuer == NULL ? name : X509_get_subject_name(issuer)) == 1 &&
+               X509_set_issuer_name(cert, !issuer ? name : X509_get_subject_name(issuer)) == 1 &&
                X509_set_pubkey(cert, key) == 1;
     BN_free(number);
     if (!good) {
@@ -158,13 +155,12 @@ int tls_ca_create(const char *name, unsigned days, struct buf *cert_pem, struct 
     int result = -1;
     X509 *cert = NULL;
     EVP_PKEY *key = EVP_EC_gen("P-256");
-    if (key == NULL) {
+    if (!key) {
         fail(err, ERR_INTERNAL, "could not make a key");
         goto out;
     }
     cert = cert_start(name, NULL, key, days * 86400, err);
-    if (cert == NULL ||
-        extension_add(cert, cert, NID_basic_constraints, "critical,CA:TRUE,pathlen:0", err) < 0 ||
+    if (!cert || extension_add(cert, cert, NID_basic_constraints, "critical,CA:TRUE,pathlen:0", err) < 0 ||
         extension_add(cert, cert, NID_key_usage, "critical,keyCertSign,cRLSign", err) < 0 ||
         extension_add(cert, cert, NID_subject_key_identifier, "hash", err) < 0) {
         goto out;
@@ -183,11 +179,10 @@ out:
 static EVP_PKEY *key_parse(const char *pem, struct err *err)
 {
     BIO *bio = BIO_new_mem_buf(pem, -1);
-    EVP_PKEY *key = bio == NULL ? NULL : PEM_read_bio_PrivateKey(bio, NULL, NULL, NULL);
+    EVP_PKEY *key = !bio ? NULL : PEM_read_bio_PrivateKey(bio, NULL, NULL, NULL);
     BIO_free(bio);
-    if (key == NULL) {
+    if (!key)
         fail(err, ERR_INVALID, "no private key in PEM");
-    }
     return key;
 }
 
@@ -200,12 +195,11 @@ int tls_request_create(const char *identity, struct buf *key_pem, struct buf *cs
     int result = -1;
     bool given = key_pem->size > 0;
     EVP_PKEY *key = given ? key_parse(buf_str(key_pem), err) : EVP_EC_gen("P-256");
-    if (given && key == NULL) {
+    if (given && !key)
         return -1;
-    }
     X509_REQ *request = X509_REQ_new();
     BIO *bio = BIO_new(BIO_s_mem());
-    if (key == NULL || request == NULL || bio == NULL ||
+    if (!key || !request || !bio ||
         X509_NAME_add_entry_by_txt(X509_REQ_get_subject_name(request), "CN", MBSTRING_UTF8,
                                    (const unsigned char *)identity, -1, -1, 0) != 1 ||
         X509_REQ_set_pubkey(request, key) != 1 || X509_REQ_sign(request, key, EVP_sha256()) == 0 ||
@@ -226,9 +220,9 @@ static int name_identity(X509_NAME *name, char identity[TLS_IDENTITY_SIZE], stru
 {
     int index = X509_NAME_get_index_by_NID(name, NID_commonName, -1);
     const ASN1_STRING *text = index < 0 ? NULL : X509_NAME_ENTRY_get_data(X509_NAME_get_entry(name, index));
-    int length = text == NULL ? 0 : ASN1_STRING_length(text);
+    int length = !text ? 0 : ASN1_STRING_length(text);
     if (length <= 0 || length >= TLS_IDENTITY_SIZE ||
-        memchr(ASN1_STRING_get0_data(text), '\0', (size_t)length) != NULL) {
+        memchr(ASN1_STRING_get0_data(text), '\0', (size_t)length)) {
         return err_set(err, ERR_INVALID, "the certificate request names no identity");
     }
     memcpy(identity, ASN1_STRING_get0_data(text), (size_t)length);
@@ -242,7 +236,7 @@ static int name_identity(X509_NAME *name, char identity[TLS_IDENTITY_SIZE], stru
 static int request_is_plain(X509_REQ *request, struct err *err)
 {
     STACK_OF(X509_EXTENSION) *wishes = X509_REQ_get_extensions(request);
-    int more = wishes == NULL ? 0 : sk_X509_EXTENSION_num(wishes);
+    int more = !wishes ? 0 : sk_X509_EXTENSION_num(wishes);
     sk_X509_EXTENSION_pop_free(wishes, X509_EXTENSION_free);
     if (more > 0 || X509_NAME_entry_count(X509_REQ_get_subject_name(request)) != 1) {
         return err_set(err, ERR_INVALID,
@@ -255,19 +249,16 @@ int tls_request_read(const char *csr_pem, char identity[TLS_IDENTITY_SIZE], uint
                      struct err *err)
 {
     X509_REQ *request = request_parse(csr_pem, err);
-    if (request == NULL) {
+    if (!request)
         return -1;
-    }
     unsigned char *der = NULL;
     int size = i2d_X509_PUBKEY(X509_REQ_get_X509_PUBKEY(request), &der);
     int result = size > 0 ? digest_sha256(der, (size_t)size, key, err)
                           : fail(err, ERR_INVALID, "the certificate request has no public key");
-    if (result == 0) {
+    if (result == 0)
         result = name_identity(X509_REQ_get_subject_name(request), identity, err);
-    }
-    if (result == 0) {
+    if (result == 0)
         result = request_is_plain(request, err);
-    }
     OPENSSL_free(der);
     X509_REQ_free(request);
     return result;
@@ -283,19 +274,16 @@ static bool host_valid(const char *host)
 static int alternative_names(const char *identity, const char *const *hosts, unsigned host_count,
                              struct buf *out, struct err *err)
 {
-    if (buf_printf(out, err, "URI:%s%s", uri_prefix, identity) < 0) {
+    if (buf_printf(out, err, "URI:%s%s", uri_prefix, identity) < 0)
         return -1;
-    }
     for (unsigned i = 0; i < host_count; i++) {
         uint8_t address[16];
-        if (!host_valid(hosts[i])) {
+        if (!host_valid(hosts[i]))
             return err_set(err, ERR_INVALID, "\"%.80s\" is no host name or address", hosts[i]);
-        }
         bool numeric =
             inet_pton(AF_INET, hosts[i], address) == 1 || inet_pton(AF_INET6, hosts[i], address) == 1;
-        if (buf_printf(out, err, ",%s:%s", numeric ? "IP" : "DNS", hosts[i]) < 0) {
+        if (buf_printf(out, err, ",%s:%s", numeric ? "IP" : "DNS", hosts[i]) < 0)
             return -1;
-        }
     }
     return 0;
 }
@@ -308,9 +296,8 @@ int tls_issue(const struct tls_ca *signer, const char *csr_pem, const struct tls
         return err_set(err, ERR_INVALID, "\"%.80s\" is no identity: 1 to %d of [A-Za-z0-9._:/-]", identity,
                        IDENTITY_LENGTH_MAX);
     }
-    if (grant->host_count > 0 && strncmp(identity, "agent:", 6) == 0) {
+    if (grant->host_count > 0 && strncmp(identity, "agent:", 6) == 0)
         return err_set(err, ERR_INVALID, "an agent's certificate names no host");
-    }
     int result = -1;
     struct buf names;
     buf_init(&names, 16384);
@@ -318,19 +305,16 @@ int tls_issue(const struct tls_ca *signer, const char *csr_pem, const struct tls
     EVP_PKEY *ca_key = NULL;
     X509_REQ *request = NULL;
     X509 *ca = cert_parse(signer->cert_pem, err);
-    if (ca == NULL || (ca_key = key_parse(signer->key_pem, err)) == NULL ||
-        (request = request_parse(csr_pem, err)) == NULL) {
+    if (!ca || !(ca_key = key_parse(signer->key_pem, err)) || !(request = request_parse(csr_pem, err)))
         goto out;
-    }
     if (X509_check_private_key(ca, ca_key) != 1) {
         fail(err, ERR_INVALID, "the CA's key is not that of its certificate");
         goto out;
     }
-    if (alternative_names(identity, grant->hosts, grant->host_count, &names, err) < 0) {
+    if (alternative_names(identity, grant->hosts, grant->host_count, &names, err) < 0)
         goto out;
-    }
     cert = cert_start(identity, ca, X509_REQ_get0_pubkey(request), grant->seconds, err);
-    if (cert == NULL || extension_add(cert, ca, NID_basic_constraints, "critical,CA:FALSE", err) < 0 ||
+    if (!cert || extension_add(cert, ca, NID_basic_constraints, "critical,CA:FALSE", err) < 0 ||
         extension_add(cert, ca, NID_key_usage, "critical,digitalSignature", err) < 0 ||
         extension_add(cert, ca, NID_ext_key_usage, "serverAuth,clientAuth", err) < 0 ||
         extension_add(cert, ca, NID_authority_key_identifier, "keyid", err) < 0 ||
@@ -356,16 +340,15 @@ static bool cert_identity(X509 *cert, char identity[TLS_IDENTITY_SIZE])
 {
     GENERAL_NAMES *names = X509_get_ext_d2i(cert, NID_subject_alt_name, NULL, NULL);
     bool found = false;
-    for (int i = 0; names != NULL && !found && i < sk_GENERAL_NAME_num(names); i++) {
+    for (int i = 0; names && !found && i < sk_GENERAL_NAME_num(names); i++) {
         const GENERAL_NAME *name = sk_GENERAL_NAME_value(names, i);
-        if (name->type != GEN_URI) {
+        if (name->type != GEN_URI)
             continue;
-        }
         const char *uri = (const char *)ASN1_STRING_get0_data(name->d.uniformResourceIdentifier);
         size_t length = (size_t)ASN1_STRING_length(name->d.uniformResourceIdentifier);
         size_t prefix = sizeof(uri_prefix) - 1;
         if (length > prefix && length - prefix < TLS_IDENTITY_SIZE && memcmp(uri, uri_prefix, prefix) == 0 &&
-            memchr(uri, '\0', length) == NULL) {
+            !memchr(uri, '\0', length)) {
             memcpy(identity, uri + prefix, length - prefix);
             identity[length - prefix] = '\0';
             found = identity_valid(identity);
@@ -385,9 +368,8 @@ int tls_certificate_read(const char *cert_pem, char identity[TLS_IDENTITY_SIZE],
                          int64_t *ends_s, struct err *err)
 {
     X509 *cert = cert_parse(cert_pem, err);
-    if (cert == NULL) {
+    if (!cert)
         return -1;
-    }
     *issued_s = seconds_of(X509_get0_notBefore(cert)) + CLOCKS_DIFFER_S;
     *ends_s = seconds_of(X509_get0_notAfter(cert));
     bool found = cert_identity(cert, identity);
@@ -398,9 +380,8 @@ int tls_certificate_read(const char *cert_pem, char identity[TLS_IDENTITY_SIZE],
 int tls_fingerprint(const char *cert_pem, uint8_t out[TLS_FINGERPRINT_SIZE], struct err *err)
 {
     X509 *cert = cert_parse(cert_pem, err);
-    if (cert == NULL) {
+    if (!cert)
         return -1;
-    }
     int good = X509_digest(cert, EVP_sha256(), out, NULL) == 1;
     X509_free(cert);
     return good ? 0 : fail(err, ERR_INTERNAL, "could not take a certificate's fingerprint");
@@ -410,9 +391,8 @@ int tls_join_token_format(const char *secret, const uint8_t ca[TLS_FINGERPRINT_S
                           char out[TLS_JOIN_TOKEN_SIZE], struct err *err)
 {
     size_t length = strlen(secret);
-    if (length == 0 || length > 95 || strchr(secret, '.') != NULL) {
+    if (length == 0 || length > 95 || strchr(secret, '.'))
         return err_set(err, ERR_INVALID, "a join token's secret has 1 to 95 characters and no point");
-    }
     memcpy(out, secret, length);
     out[length] = '.';
     digest_hex(ca, TLS_FINGERPRINT_SIZE, out + length + 1);
@@ -423,7 +403,7 @@ int tls_join_token_parse(const char *token, char secret[96], uint8_t ca[TLS_FING
                          struct err *err)
 {
     const char *point = strchr(token, '.');
-    size_t length = point == NULL ? 0 : (size_t)(point - token);
+    size_t length = !point ? 0 : (size_t)(point - token);
     if (length == 0 || length > 95 || digest_unhex(point + 1, ca, TLS_FINGERPRINT_SIZE) < 0) {
         return err_set(err, ERR_INVALID,
                        "that is no join token (SECRET.FINGERPRINT, as motley join-token prints it)");
@@ -442,13 +422,13 @@ static bool is_client(enum tls_role role)
 
 static int context_files(SSL_CTX *context, const struct tls_files *files, enum tls_role role, struct err *err)
 {
-    if (files->ca_file == NULL || SSL_CTX_load_verify_file(context, files->ca_file) != 1) {
+    if (!files->ca_file || SSL_CTX_load_verify_file(context, files->ca_file) != 1) {
         err_set(err, ERR_IO, "could not read the CA certificate \"%s\"",
-                files->ca_file == NULL ? "" : files->ca_file);
+                !files->ca_file ? "" : files->ca_file);
         ERR_clear_error();
         return -1;
     }
-    if (files->cert_file == NULL || files->key_file == NULL) {
+    if (!files->cert_file || !files->key_file) {
         return is_client(role) ? 0
                                : err_set(err, ERR_INVALID, "a TLS server needs a certificate and its key");
     }
@@ -471,9 +451,9 @@ static int context_files(SSL_CTX *context, const struct tls_files *files, enum t
 static int context_send_ca(SSL_CTX *context, const char *ca_file, struct err *err)
 {
     BIO *bio = BIO_new_file(ca_file, "r");
-    X509 *ca = bio == NULL ? NULL : PEM_read_bio_X509(bio, NULL, NULL, NULL);
+    X509 *ca = !bio ? NULL : PEM_read_bio_X509(bio, NULL, NULL, NULL);
     BIO_free(bio);
-    if (ca == NULL || SSL_CTX_add1_chain_cert(context, ca) != 1) {
+    if (!ca || SSL_CTX_add1_chain_cert(context, ca) != 1) {
         X509_free(ca);
         return fail(err, ERR_IO, "could not read the CA certificate");
     }
@@ -487,9 +467,8 @@ static int server_check(X509_STORE_CTX *store_context)
 {
     char identity[TLS_IDENTITY_SIZE];
     X509 *cert = X509_STORE_CTX_get0_cert(store_context);
-    if (cert_identity(cert, identity) && strncmp(identity, "server:", 7) == 0) {
+    if (cert_identity(cert, identity) && strncmp(identity, "server:", 7) == 0)
         return 1;
-    }
     X509_STORE_CTX_set_error(store_context, X509_V_ERR_APPLICATION_VERIFICATION);
     return 0;
 }
@@ -516,7 +495,7 @@ int tls_context_reload(SSL_CTX *context, const struct tls_files *files, enum tls
 SSL_CTX *tls_context_create(const struct tls_files *files, enum tls_role role, struct err *err)
 {
     SSL_CTX *context = SSL_CTX_new(is_client(role) ? TLS_client_method() : TLS_server_method());
-    if (context == NULL) {
+    if (!context) {
         fail(err, ERR_INTERNAL, "could not make a TLS context");
         return NULL;
     }
@@ -535,9 +514,8 @@ SSL_CTX *tls_context_create(const struct tls_files *files, enum tls_role role, s
         role == TLS_ROLE_SERVER ? SSL_VERIFY_NONE : SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT;
     SSL_CTX_set_verify(context, verify, NULL);
     SSL_CTX_set_verify_depth(context, 2);
-    if (role == TLS_ROLE_CLIENT) {
+    if (role == TLS_ROLE_CLIENT)
         tls_context_server(context);
-    }
     if (tls_context_reload(context, files, role, err) < 0) {
         SSL_CTX_free(context);
         return NULL;
@@ -557,7 +535,7 @@ static int pinned_verify(X509_STORE_CTX *store_context, void *arg)
     STACK_OF(X509) *sent = X509_STORE_CTX_get0_untrusted(store_context);
     STACK_OF(X509) *trusted = sk_X509_new_null();
     int found = 0;
-    for (int i = 0; sent != NULL && trusted != NULL && i < sk_X509_num(sent) && i < 8; i++) {
+    for (int i = 0; sent && trusted && i < sk_X509_num(sent) && i < 8; i++) {
         uint8_t is[TLS_FINGERPRINT_SIZE];
         X509 *cert = sk_X509_value(sent, i);
         if (X509_check_ca(cert) > 0 && X509_digest(cert, EVP_sha256(), is, NULL) == 1 &&
@@ -585,11 +563,11 @@ void tls_context_pin(SSL_CTX *context, const uint8_t *fingerprint)
 SSL *tls_client_create(SSL_CTX *context, const char *host, struct err *err)
 {
     SSL *ssl = SSL_new(context);
-    if (ssl == NULL) {
+    if (!ssl) {
         fail(err, ERR_NOMEM, "could not make a TLS connection");
         return NULL;
     }
-    if (host != NULL) {
+    if (host) {
         uint8_t address[16];
         bool numeric = inet_pton(AF_INET, host, address) == 1 || inet_pton(AF_INET6, host, address) == 1;
         X509_VERIFY_PARAM *param = SSL_get0_param(ssl);
@@ -609,9 +587,8 @@ SSL *tls_client_create(SSL_CTX *context, const char *host, struct err *err)
 int tls_peer_identity(SSL *ssl, char identity[TLS_IDENTITY_SIZE], struct err *err)
 {
     X509 *cert = SSL_get0_peer_certificate(ssl);
-    if (cert == NULL) {
+    if (!cert)
         return err_set(err, ERR_PEER, "the peer showed no certificate");
-    }
     if (SSL_get_verify_result(ssl) != X509_V_OK) {
         return err_set(err, ERR_PEER, "the peer's certificate is not of this cluster: %s",
                        X509_verify_cert_error_string(SSL_get_verify_result(ssl)));
@@ -624,22 +601,19 @@ int tls_peer_identity(SSL *ssl, char identity[TLS_IDENTITY_SIZE], struct err *er
 int tls_peer_check(SSL *ssl, const char *wanted, struct err *err)
 {
     char identity[TLS_IDENTITY_SIZE];
-    if (tls_peer_identity(ssl, identity, err) < 0) {
+    if (tls_peer_identity(ssl, identity, err) < 0)
         return -1;
-    }
-    if (strcmp(identity, wanted) != 0) {
+    if (strcmp(identity, wanted) != 0)
         return err_set(err, ERR_PEER, "the peer is %s, expected was %s", identity, wanted);
-    }
     return 0;
 }
 
 int tls_error(SSL *ssl, const char *peer, unsigned long code, struct err *err)
 {
-    long verify = ssl == NULL ? X509_V_OK : SSL_get_verify_result(ssl);
+    long verify = !ssl ? X509_V_OK : SSL_get_verify_result(ssl);
     ERR_clear_error();
-    if (verify == X509_V_ERR_HOSTNAME_MISMATCH || verify == X509_V_ERR_IP_ADDRESS_MISMATCH) {
+    if (verify == X509_V_ERR_HOSTNAME_MISMATCH || verify == X509_V_ERR_IP_ADDRESS_MISMATCH)
         return err_set(err, ERR_PEER, "peer %s has a certificate for another host", peer);
-    }
     if (verify == X509_V_ERR_APPLICATION_VERIFICATION) {
         return err_set(err, ERR_PEER,
                        "peer %s is no server of this cluster: its certificate is of another kind", peer);
@@ -653,9 +627,8 @@ int tls_error(SSL *ssl, const char *peer, unsigned long code, struct err *err)
                        "peer %s belongs to another cluster: its certificate is not of our CA (%s)", peer,
                        X509_verify_cert_error_string(verify));
     }
-    if (ERR_SYSTEM_ERROR(code)) {
+    if (ERR_SYSTEM_ERROR(code))
         return err_errno(err, ERR_NET, ERR_GET_REASON(code), "peer %s", peer);
-    }
     /* libevent also returns the small numbers of SSL_get_error, which have no library and no reason. */
     int reason = ERR_GET_LIB(code) > ERR_LIB_SYS ? ERR_GET_REASON(code) : 0;
     switch (reason) {
@@ -673,7 +646,6 @@ int tls_error(SSL *ssl, const char *peer, unsigned long code, struct err *err)
         return err_set(err, ERR_NET, "peer %s closed the connection", peer);
     default:
         return err_set(err, ERR_PEER, "peer %s: TLS failed: %s", peer,
-                       ERR_reason_error_string(code) == NULL ? "no reason given"
-                                                             : ERR_reason_error_string(code));
+                       !ERR_reason_error_string(code) ? "no reason given" : ERR_reason_error_string(code));
     }
 }

@@ -102,8 +102,9 @@ void tls_context_free(SSL_CTX *context);
  * to a valid chain. */
 void tls_context_server(SSL_CTX *context);
 
-/* As tls_context_server, and trusts only the CA whose certificate has this fingerprint (32 bytes, borrowed
- * for the context's lifetime). The server must send that CA with its own certificate. */
+/* Makes a client's 'context' require a "server:" identity, as tls_context_server does, and trust only the CA
+ * whose certificate has this fingerprint (32 bytes, borrowed for the context's lifetime). The server must
+ * send that CA with its own certificate. */
 void tls_context_pin(SSL_CTX *context, const uint8_t *fingerprint);
 
 /* Makes a client's connection that expects the DNS name or address 'host' in the peer's certificate (NULL:

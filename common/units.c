@@ -32,11 +32,9 @@ static const struct unit time_units[] = {
 
 static const struct unit *unit_find(const struct unit *units, const char *name, size_t length)
 {
-    for (; units->name != NULL; units++) {
-        if (strlen(units->name) == length && memcmp(units->name, name, length) == 0) {
+    for (; units->name != NULL; units++)
+        if (strlen(units->name) == length && memcmp(units->name, name, length) == 0)
             return units;
-        }
-    }
     return NULL;
 }
 
@@ -45,25 +43,21 @@ static const struct unit *unit_find(const struct unit *units, const char *name, 
 static bool amount_take(const char **at, const struct unit *units, double *value, const struct unit **unit)
 {
     const char *start = *at;
-    if (!isdigit((unsigned char)*start) || (start[0] == '0' && (start[1] == 'x' || start[1] == 'X'))) {
+    if (!isdigit((unsigned char)*start) || (start[0] == '0' && (start[1] == 'x' || start[1] == 'X')))
         return false;
-    }
     char *end;
     *value = strtod(start, &end);
-    while (*end == ' ') {
+    while (*end == ' ')
         end++;
-    }
     const char *name = end;
-    while (*end != '\0' && !isdigit((unsigned char)*end)) {
+    while (*end != '\0' && !isdigit((unsigned char)*end))
         end++;
-    }
     size_t length = (size_t)(end - name);
-    while (length > 0 && name[length - 1] == ' ') {
+    while (length > 0 && name[length - 1] == ' ')
         length--;
-    }
     *unit = unit_find(units, name, length);
     *at = end;
-    return *unit != NULL && isfinite(*value);
+    return *unit && isfinite(*value);
 }
 
 int units_parse_bytes(const char *text, uint64_t *bytes, struct err *err)
@@ -76,16 +70,13 @@ int units_parse_bytes(const char *text, uint64_t *bytes, struct err *err)
                        text);
     }
     double total = value * unit->factor;
-    if (total >= 0x1p63) {
+    if (total >= 0x1p63)
         return err_set(err, ERR_INVALID, "\"%.40s\" is more than 2^63 - 1 bytes", text);
-    }
-    if (unit->factor == 1 && value != floor(value)) {
+    if (unit->factor == 1 && value != floor(value))
         return err_set(err, ERR_INVALID, "\"%.40s\" is no whole number of bytes", text);
-    }
     *bytes = (uint64_t)(total + 0.5);
-    if (unit->factor == 1) { /* exact above 2^53, too */
+    if (unit->factor == 1) /* exact above 2^53, too */
         *bytes = strspn(text, "0123456789") == strcspn(text, " B") ? strtoull(text, NULL, 10) : *bytes;
-    }
     return 0;
 }
 
@@ -94,13 +85,11 @@ int units_parse_rate(const char *text, double *bytes_per_s, struct err *err)
     const char *at = text;
     double value;
     const struct unit *unit;
-    if (!amount_take(&at, rate_units, &value, &unit) || *at != '\0') {
+    if (!amount_take(&at, rate_units, &value, &unit) || *at != '\0')
         return err_set(err, ERR_INVALID, "\"%.40s\" is no rate such as 1Gbit/s or 100MB/s", text);
-    }
     *bytes_per_s = value * unit->factor;
-    if (!(*bytes_per_s < 0x1p63)) {
+    if (!(*bytes_per_s < 0x1p63))
         return err_set(err, ERR_INVALID, "\"%.40s\" is more than 2^63 - 1 bytes a second", text);
-    }
     return 0;
 }
 
@@ -119,9 +108,8 @@ int units_parse_seconds(const char *text, double *seconds, struct err *err)
         last = unit->factor;
         total += value * unit->factor;
     } while (*at != '\0');
-    if (!(total < 9e15)) {
+    if (!(total < 9e15))
         return err_set(err, ERR_INVALID, "\"%.40s\" is more than 9e15 seconds", text);
-    }
     *seconds = total;
     return 0;
 }

@@ -54,7 +54,7 @@ static int part_send(struct http *http, const struct upload_file *file, uint64_t
     struct buf text;
     struct upload_part part = {file, offset, offset + bytes};
     struct http_answer answer;
-    snprintf(path, sizeof path, "/v1/blobs/%.64s?offset=%llu&size=%llu", file->sha256,
+    snprintf(path, sizeof(path), "/v1/blobs/%.64s?offset=%llu&size=%llu", file->sha256,
              (unsigned long long)offset, (unsigned long long)file->size);
     buf_init(&text, ANSWER_BYTES_MAX);
     struct http_request request = {.method = "PUT",

@@ -38,13 +38,11 @@ static bool tab_at(const struct yaml_loader *loader, const yaml_mark_t *mark)
 
 static bool event_next(struct yaml_loader *loader, yaml_event_t *event)
 {
-    if (yaml_parser_parse(&loader->parser, event)) {
+    if (yaml_parser_parse(&loader->parser, event))
         return true;
-    }
-    const char *problem = loader->parser.problem == NULL ? "unreadable" : loader->parser.problem;
-    if (loader->parser.error == YAML_SCANNER_ERROR && tab_at(loader, &loader->parser.problem_mark)) {
+    const char *problem = !loader->parser.problem ? "unreadable" : loader->parser.problem;
+    if (loader->parser.error == YAML_SCANNER_ERROR && tab_at(loader, &loader->parser.problem_mark))
         problem = "a tab stands here; YAML is indented with spaces";
-    }
     load_fail(loader, &loader->parser.problem_mark, problem);
     return false;
 }
@@ -53,9 +51,8 @@ static bool event_next(struct yaml_loader *loader, yaml_event_t *event)
 static json_t *integer_load(const char *text, const char *digits, int base)
 {
     const char *first = text + (base == 10 && (*text == '-' || *text == '+'));
-    if (*first == '\0' || first[strspn(first, digits)] != '\0') {
+    if (*first == '\0' || first[strspn(first, digits)] != '\0')
         return NULL;
-    }
     errno = 0;
     long long value = strtoll(text, NULL, base);
     return errno == 0 ? json_integer(value) : NULL;
@@ -72,9 +69,8 @@ static bool is_real(const char *text)
         fraction = strspn(text + 1, "0123456789");
         text += 1 + fraction;
     }
-    if (whole + fraction == 0) {
+    if (whole + fraction == 0)
         return false;
-    }
     if (*text == 'e' || *text == 'E') {
         text++;
         text += *text == '-' || *text == '+';
@@ -99,37 +95,32 @@ static bool is_octal_or_not(const char *text)
 
 static json_t *plain_load(struct yaml_loader *loader, const char *text, size_t size, const yaml_mark_t *mark)
 {
-    if (size == 0 || strcmp(text, "~") == 0 || is_one_of(text, "null", "Null", "NULL")) {
+    if (size == 0 || strcmp(text, "~") == 0 || is_one_of(text, "null", "Null", "NULL"))
         return json_null();
-    }
-    if (is_one_of(text, "true", "True", "TRUE")) {
+    if (is_one_of(text, "true", "True", "TRUE"))
         return json_true();
-    }
-    if (is_one_of(text, "false", "False", "FALSE")) {
+    if (is_one_of(text, "false", "False", "FALSE"))
         return json_false();
-    }
     const char *bare = text + (*text == '-' || *text == '+');
-    if (is_one_of(bare, ".inf", ".Inf", ".INF") || is_one_of(text, ".nan", ".NaN", ".NAN")) {
+    if (is_one_of(bare, ".inf", ".Inf", ".INF") || is_one_of(text, ".nan", ".NaN", ".NAN"))
         return load_fail(loader, mark, "numbers must be finite");
-    }
     if (is_octal_or_not(text)) {
         return load_fail(loader, mark,
                          "a number that begins with 0 is octal in YAML 1.1 and decimal in YAML 1.2; write "
                          "it without the 0, or as a text in quotes");
     }
     json_t *value = NULL;
-    if (strncmp(text, "0x", 2) == 0) {
+    if (strncmp(text, "0x", 2) == 0)
         value = integer_load(text + 2, "0123456789abcdefABCDEF", 16);
-    } else if (strncmp(text, "0o", 2) == 0) {
+    else if (strncmp(text, "0o", 2) == 0)
         value = integer_load(text + 2, "01234567", 8);
-    } else {
+    else
         value = integer_load(text, "0123456789", 10);
-    }
-    if (value == NULL && is_real(text)) {
+    if (!value && is_real(text)) {
         double number = strtod(text, NULL);
         return isfinite(number) ? json_real(number) : load_fail(loader, mark, "a number is too big");
     }
-    return value != NULL ? value : json_stringn(text, size);
+    return value ? value : json_stringn(text, size);
 }
 
 static json_t *scalar_load(struct yaml_loader *loader, const yaml_event_t *event)
@@ -137,20 +128,16 @@ static json_t *scalar_load(struct yaml_loader *loader, const yaml_event_t *event
     const char *text = (const char *)event->data.scalar.value;
     size_t size = event->data.scalar.length;
     const char *tag = (const char *)event->data.scalar.tag;
-    if (event->data.scalar.anchor != NULL) {
+    if (event->data.scalar.anchor)
         return load_fail(loader, &event->start_mark, "anchors are not used here");
-    }
-    if (tag != NULL && strcmp(tag, YAML_STR_TAG) != 0) {
+    if (tag && strcmp(tag, YAML_STR_TAG) != 0)
         return load_fail(loader, &event->start_mark, "tags are not used here");
-    }
-    if (strlen(text) != size) {
+    if (strlen(text) != size)
         return load_fail(loader, &event->start_mark, "a text contains U+0000");
-    }
-    if (event->data.scalar.style == YAML_PLAIN_SCALAR_STYLE && tag == NULL) {
+    if (event->data.scalar.style == YAML_PLAIN_SCALAR_STYLE && !tag)
         return plain_load(loader, text, size, &event->start_mark);
-    }
     json_t *value = json_stringn(text, size);
-    return value != NULL ? value : load_fail(loader, &event->start_mark, "a text is not valid UTF-8");
+    return value ? value : load_fail(loader, &event->start_mark, "a text is not valid UTF-8");
 }
 
 static json_t *sequence_load(struct yaml_loader *loader, unsigned depth)
@@ -158,18 +145,16 @@ static json_t *sequence_load(struct yaml_loader *loader, unsigned depth)
     json_t *array = json_array();
     for (;;) {
         yaml_event_t event;
-        if (!event_next(loader, &event)) {
+        if (!event_next(loader, &event))
             break;
-        }
         if (event.type == YAML_SEQUENCE_END_EVENT) {
             yaml_event_delete(&event);
             return array;
         }
         json_t *value = node_load(loader, &event, depth + 1);
         yaml_event_delete(&event);
-        if (value == NULL || json_array_append_new(array, value) < 0) {
+        if (!value || json_array_append_new(array, value) < 0)
             break;
-        }
     }
     json_decref(array);
     return NULL;
@@ -183,26 +168,23 @@ static bool entry_load(struct yaml_loader *loader, yaml_event_t *event, json_t *
         return false;
     }
     const char *key = (const char *)event->data.scalar.value;
-    if (event->data.scalar.anchor != NULL || event->data.scalar.tag != NULL ||
-        strlen(key) != event->data.scalar.length) {
+    if (event->data.scalar.anchor || event->data.scalar.tag || strlen(key) != event->data.scalar.length) {
         load_fail(loader, &event->start_mark, "a key must be a plain text");
         return false;
     }
-    if (json_object_get(object, key) != NULL) {
+    if (json_object_get(object, key)) {
         char what[120];
         snprintf(what, sizeof(what), "the key \"%.60s\" appears twice", key);
         load_fail(loader, &event->start_mark, what);
         return false;
     }
     yaml_event_t next;
-    if (!event_next(loader, &next)) {
+    if (!event_next(loader, &next))
         return false;
-    }
     json_t *value = node_load(loader, &next, depth + 1);
     yaml_event_delete(&next);
-    if (value == NULL) {
+    if (!value)
         return false;
-    }
     if (json_object_set_new(object, key, value) < 0) {
         load_fail(loader, &event->start_mark, "a key is not valid UTF-8");
         return false;
@@ -215,18 +197,15 @@ static json_t *mapping_load(struct yaml_loader *loader, unsigned depth)
     json_t *object = json_object();
     for (;;) {
         yaml_event_t event;
-        if (!event_next(loader, &event)) {
+        if (!event_next(loader, &event))
             break;
-        }
         bool end = event.type == YAML_MAPPING_END_EVENT;
         bool good = end || entry_load(loader, &event, object, depth);
         yaml_event_delete(&event);
-        if (end) {
+        if (end)
             return object;
-        }
-        if (!good) {
+        if (!good)
             break;
-        }
     }
     json_decref(object);
     return NULL;
@@ -243,14 +222,12 @@ static json_t *node_load(struct yaml_loader *loader, yaml_event_t *event, unsign
     case YAML_SCALAR_EVENT:
         return scalar_load(loader, event);
     case YAML_SEQUENCE_START_EVENT:
-        if (event->data.sequence_start.anchor != NULL || event->data.sequence_start.tag != NULL) {
+        if (event->data.sequence_start.anchor || event->data.sequence_start.tag)
             return load_fail(loader, &event->start_mark, "anchors and tags are not used here");
-        }
         return sequence_load(loader, depth);
     case YAML_MAPPING_START_EVENT:
-        if (event->data.mapping_start.anchor != NULL || event->data.mapping_start.tag != NULL) {
+        if (event->data.mapping_start.anchor || event->data.mapping_start.tag)
             return load_fail(loader, &event->start_mark, "anchors and tags are not used here");
-        }
         return mapping_load(loader, depth);
     case YAML_ALIAS_EVENT:
         return load_fail(loader, &event->start_mark, "aliases are not used here");
@@ -264,9 +241,8 @@ static bool event_expect(struct yaml_loader *loader, yaml_event_type_t type, yam
                          yaml_event_type_t *found)
 {
     yaml_event_t event;
-    if (!event_next(loader, &event)) {
+    if (!event_next(loader, &event))
         return false;
-    }
     *found = event.type;
     yaml_mark_t mark = event.start_mark;
     yaml_event_delete(&event);
@@ -284,17 +260,15 @@ static json_t *document_load(struct yaml_loader *loader)
         !event_expect(loader, YAML_DOCUMENT_START_EVENT, YAML_STREAM_END_EVENT, &found)) {
         return NULL;
     }
-    if (found == YAML_STREAM_END_EVENT) {
+    if (found == YAML_STREAM_END_EVENT)
         return json_null();
-    }
     yaml_event_t event;
-    if (!event_next(loader, &event)) {
+    if (!event_next(loader, &event))
         return NULL;
-    }
     json_t *value = node_load(loader, &event, 0);
     yaml_event_delete(&event);
-    if (value != NULL && (!event_expect(loader, YAML_DOCUMENT_END_EVENT, YAML_NO_EVENT, &found) ||
-                          !event_expect(loader, YAML_STREAM_END_EVENT, YAML_NO_EVENT, &found))) {
+    if (value && (!event_expect(loader, YAML_DOCUMENT_END_EVENT, YAML_NO_EVENT, &found) ||
+                  !event_expect(loader, YAML_STREAM_END_EVENT, YAML_NO_EVENT, &found))) {
         json_decref(value);
         return NULL;
     }
@@ -328,9 +302,8 @@ json_t *yaml_parse(const char *text, size_t size, struct err *err)
         err_set(err, ERR_TOO_BIG, "a YAML text of %zu bytes, the limit is %d", size, YAML_BYTES_MAX);
         return NULL;
     }
-    if (check_line_ends(text, size, err) < 0) {
+    if (check_line_ends(text, size, err) < 0)
         return NULL;
-    }
     struct yaml_loader loader = {.text = text, .size = size, .err = err};
     if (!yaml_parser_initialize(&loader.parser)) {
         err_set(err, ERR_NOMEM, "no memory to parse YAML");

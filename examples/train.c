@@ -28,23 +28,24 @@ static void row_copy(const json_t *values, int32_t *out)
 {
     size_t i;
     const json_t *value;
-    json_array_foreach(values, i, value) out[i] = (int32_t)json_integer_value(value);
+    json_array_foreach (values, i, value)
+        out[i] = (int32_t)json_integer_value(value);
 }
 
 static int row_append(struct rows_file *rows, const json_t *row, struct err *err)
 {
     const json_t *ids = json_object_get(row, "ids"), *labels = json_object_get(row, "labels");
     size_t size = json_array_size(ids), begin = rows->count == 0 ? 0 : rows->start[rows->count];
-    if (size < 2 || (labels != NULL && json_array_size(labels) != size))
+    if (size < 2 || (labels && json_array_size(labels) != size))
         return err_set(err, ERR_INVALID, "row %u: two or more ids, and as many labels, are needed",
                        rows->count);
-    rows->start = realloc(rows->start, (rows->count + 2) * sizeof *rows->start);
-    rows->ids = realloc(rows->ids, (begin + size) * sizeof *rows->ids);
-    rows->labels = realloc(rows->labels, (begin + size) * sizeof *rows->labels);
-    if (rows->start == NULL || rows->ids == NULL || rows->labels == NULL)
+    rows->start = realloc(rows->start, (rows->count + 2) * sizeof(*rows->start));
+    rows->ids = realloc(rows->ids, (begin + size) * sizeof(*rows->ids));
+    rows->labels = realloc(rows->labels, (begin + size) * sizeof(*rows->labels));
+    if (!rows->start || !rows->ids || !rows->labels)
         return err_set(err, ERR_NOMEM, "row %u: no memory", rows->count);
     row_copy(ids, rows->ids + begin);
-    row_copy(labels != NULL ? labels : ids, rows->labels + begin);
+    row_copy(labels ? labels : ids, rows->labels + begin);
     rows->start[0] = 0;
     rows->start[++rows->count] = (uint32_t)(begin + size);
     return 0;
@@ -57,17 +58,17 @@ static int rows_read(const char *path, struct rows_file *rows, struct err *err)
     char *line = NULL;
     size_t capacity = 0;
     ssize_t size;
-    int status = file == NULL ? err_set(err, ERR_IO, "%s cannot be read", path) : 0;
+    int status = !file ? err_set(err, ERR_IO, "%s cannot be read", path) : 0;
     while (status == 0 && (size = getline(&line, &capacity, file)) >= 0) {
         json_t *row = json_loadb(line, (size_t)size, 0, &why);
-        status = row == NULL ? err_set(err, ERR_INVALID, "row %u: %s", rows->count, why.text)
-                             : row_append(rows, row, err);
+        status = !row ? err_set(err, ERR_INVALID, "row %u: %s", rows->count, why.text)
+                      : row_append(rows, row, err);
         json_decref(row);
     }
     if (status == 0 && rows->count == 0)
         status = err_set(err, ERR_INVALID, "%s has no rows", path);
     free(line);
-    if (file != NULL)
+    if (file)
         fclose(file);
     return status;
 }
@@ -134,8 +135,8 @@ static int train(struct stage *stage, const struct rows_file *rows, uint32_t bat
                                              .learning_rate = rate,
                                              .warmup_steps = steps / 5,
                                              .final_fraction = 0.1};
-    uint32_t *row_ids = calloc(2 * (size_t)batch_rows + 1, sizeof *row_ids), first = 0;
-    int status = row_ids == NULL ? err_set(err, ERR_NOMEM, "no memory for a batch") : 0;
+    uint32_t *row_ids = calloc(2 * (size_t)batch_rows + 1, sizeof(*row_ids)), first = 0;
+    int status = !row_ids ? err_set(err, ERR_NOMEM, "no memory for a batch") : 0;
     for (uint32_t step = 0; status == 0 && step < steps; step++) {
         uint32_t left = rows->count - first, count = left < batch_rows ? left : batch_rows;
         struct micro_batch batch = batch_of(rows, first, count, step, row_ids, row_ids + batch_rows);

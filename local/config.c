@@ -18,12 +18,10 @@ static bool is_loopback(const char *host)
 {
     struct in_addr v4;
     struct in6_addr v6;
-    if (inet_pton(AF_INET, host, &v4) == 1) {
+    if (inet_pton(AF_INET, host, &v4) == 1)
         return ntohl(v4.s_addr) >> 24 == 127;
-    }
-    if (inet_pton(AF_INET6, host, &v6) == 1) {
+    if (inet_pton(AF_INET6, host, &v6) == 1)
         return IN6_IS_ADDR_LOOPBACK(&v6);
-    }
     return strcmp(host, "localhost") == 0;
 }
 
@@ -61,48 +59,43 @@ static json_t *agent_read(struct json_reader *r)
     const json_t *exclude = NULL;
     double throttle_window_s = 0;
     int cards = 1;
-    if (jr_str(r, "name", JR_REQUIRED, 1, LOCAL_NAME_BYTES - 1, &name) > 0 && !name_good(name)) {
+    if (jr_str(r, "name", JR_REQUIRED, 1, LOCAL_NAME_BYTES - 1, &name) > 0 && !name_good(name))
         jr_fail(r, "name", "\"%s\" may have lower-case letters, digits and '-' only", name);
-    }
     jr_str(r, "address", JR_OPTIONAL, 1, 255, &address);
     jr_choice(r, "cards", JR_OPTIONAL, card_choices, &cards);
     jr_array(r, "exclude", JR_OPTIONAL, 0, LOCAL_DEVICES_MAX, &exclude);
     jr_seconds(r, "throttle_window", JR_OPTIONAL, 1, 3600, &throttle_window_s);
     jr_array(r, "devices", JR_REQUIRED, 1, LOCAL_DEVICES_MAX, &devices);
-    if (jr_finish(r) < 0) {
+    if (jr_finish(r) < 0)
         return NULL;
-    }
     json_t *list = json_array();
     for (size_t i = 0; i < json_array_size(devices); i++) {
         struct json_reader item;
         json_t *device = jr_item(r, "devices", devices, i, &item) < 0 ? NULL : device_read(&item);
-        if (device == NULL || json_array_append_new(list, device) < 0) {
+        if (!device || json_array_append_new(list, device) < 0) {
             json_decref(list);
             return NULL;
         }
     }
     json_t *agent = json_pack("{s:s, s:o, s:s, s:O*}", "name", name, "devices", list, "cards",
                               card_choices[cards], "exclude", (json_t *)(uintptr_t)exclude);
-    if (address != NULL) {
+    if (address)
         json_object_set_new(agent, "address", json_string(address));
-    }
-    if (throttle_window_s > 0) {
+    if (throttle_window_s > 0)
         json_object_set_new(agent, "throttle_window", json_real(throttle_window_s));
-    }
     return agent;
 }
 
 static json_t *agents_read(struct json_reader *r)
 {
     const json_t *agents = NULL;
-    if (jr_array(r, "agents", JR_REQUIRED, 0, LOCAL_AGENTS_MAX, &agents) < 0) {
+    if (jr_array(r, "agents", JR_REQUIRED, 0, LOCAL_AGENTS_MAX, &agents) < 0)
         return NULL;
-    }
     json_t *list = json_array();
     for (size_t i = 0; i < json_array_size(agents); i++) {
         struct json_reader item;
         json_t *agent = jr_item(r, "agents", agents, i, &item) < 0 ? NULL : agent_read(&item);
-        for (size_t j = 0; agent != NULL && j < json_array_size(list); j++) {
+        for (size_t j = 0; agent && j < json_array_size(list); j++) {
             const char *other = json_string_value(json_object_get(json_array_get(list, j), "name"));
             if (strcmp(other, json_string_value(json_object_get(agent, "name"))) == 0) {
                 jr_fail(r, "agents", "the name \"%s\" stands there twice", other);
@@ -110,7 +103,7 @@ static json_t *agents_read(struct json_reader *r)
                 agent = NULL;
             }
         }
-        if (agent == NULL || json_array_append_new(list, agent) < 0) {
+        if (!agent || json_array_append_new(list, agent) < 0) {
             json_decref(list);
             return NULL;
         }
@@ -120,11 +113,9 @@ static json_t *agents_read(struct json_reader *r)
 
 static bool agent_known(const json_t *agents, const char *name)
 {
-    for (size_t i = 0; i < json_array_size(agents); i++) {
-        if (strcmp(json_string_value(json_object_get(json_array_get(agents, i), "name")), name) == 0) {
+    for (size_t i = 0; i < json_array_size(agents); i++)
+        if (strcmp(json_string_value(json_object_get(json_array_get(agents, i), "name")), name) == 0)
             return true;
-        }
-    }
     return false;
 }
 
@@ -136,22 +127,20 @@ static int links_check(struct json_reader *r, const json_t *links, const json_t 
         const json_t *between = NULL;
         double rate = 0;
         double latency = 0;
-        if (jr_item(r, "links", links, i, &item) < 0) {
+        if (jr_item(r, "links", links, i, &item) < 0)
             return -1;
-        }
         jr_array(&item, "between", JR_REQUIRED, 2, 2, &between);
         jr_rate(&item, "rate", JR_REQUIRED, 1000, 1e15, &rate);
         jr_seconds(&item, "latency", JR_OPTIONAL, 0, 60, &latency);
         for (size_t side = 0; side < json_array_size(between); side++) {
             const char *name = json_string_value(json_array_get(between, side));
-            if (name == NULL || !agent_known(agents, name)) {
+            if (!name || !agent_known(agents, name)) {
                 return jr_fail(&item, "between", "\"%.64s\" is not the name of an agent here",
-                               name != NULL ? name : "");
+                               name ? name : "");
             }
         }
-        if (jr_finish(&item) < 0) {
+        if (jr_finish(&item) < 0)
             return -1;
-        }
     }
     return 0;
 }
@@ -171,20 +160,17 @@ static int planners_check(struct json_reader *r, struct local_config *config)
 static int listen_read(struct json_reader *r, struct local_config *config)
 {
     const char *text = "127.0.0.1";
-    if (jr_str(r, "listen", JR_OPTIONAL, 1, sizeof(config->host) - 1, &text) < 0) {
+    if (jr_str(r, "listen", JR_OPTIONAL, 1, sizeof(config->host) - 1, &text) < 0)
         return -1;
-    }
     const char *colon = strrchr(text, ':');
     const bool bracket = text[0] == '[';
-    const bool has_port =
-        colon != NULL && (bracket ? colon > text && colon[-1] == ']' : strchr(text, ':') == colon);
+    const bool has_port = colon && (bracket ? colon > text && colon[-1] == ']' : strchr(text, ':') == colon);
     size_t size = has_port ? (size_t)(colon - text) : strlen(text);
     if (has_port) {
         char *end;
         const unsigned long port = strtoul(colon + 1, &end, 10);
-        if (colon[1] < '0' || colon[1] > '9' || *end != '\0' || port > 65535) {
+        if (colon[1] < '0' || colon[1] > '9' || *end != '\0' || port > 65535)
             return jr_fail(r, "listen", "\"%s\" is not HOST or HOST:PORT", text);
-        }
         config->port = (uint16_t)port;
     }
     if (bracket) {
@@ -199,9 +185,8 @@ static int listen_read(struct json_reader *r, struct local_config *config)
 static int service_read(struct json_reader *r, struct local_config *config)
 {
     uint32_t redis_port = 0;
-    if (listen_read(r, config) < 0) {
+    if (listen_read(r, config) < 0)
         return -1;
-    }
     const char *advertise = config->host;
     jr_str(r, "advertise", JR_OPTIONAL, 1, sizeof(config->advertise) - 1, &advertise);
     snprintf(config->advertise, sizeof(config->advertise), "%s", advertise);
@@ -213,10 +198,10 @@ static int service_read(struct json_reader *r, struct local_config *config)
     jr_seconds(r, "certificates", JR_OPTIONAL, 10, 90 * 86400, &config->certificate_seconds);
     config->tls = !is_loopback(config->host);
     jr_bool(r, "tls", JR_OPTIONAL, &config->tls);
+    jr_object(r, "sharing", JR_OPTIONAL, &config->sharing);
     jr_array(r, "links", JR_OPTIONAL, 0, LOCAL_AGENTS_MAX * LOCAL_AGENTS_MAX, &config->links);
-    if (!r->failed && !config->tls && !is_loopback(config->host)) {
+    if (!r->failed && !config->tls && !is_loopback(config->host))
         jr_fail(r, "tls", "can be off on a loopback address only, not on %s", config->host);
-    }
     return r->failed ? -1 : 0;
 }
 
@@ -226,25 +211,24 @@ int local_config_parse(const json_t *document, struct local_config *config, stru
     json_t *agents = NULL;
     *config = (struct local_config){0};
     jr_init(&r, document, "", err);
-    if (service_read(&r, config) < 0) {
+    if (service_read(&r, config) < 0)
         goto fail;
-    }
     agents = agents_read(&r);
-    if (agents == NULL || links_check(&r, config->links, agents) < 0 || planners_check(&r, config) < 0 ||
+    if (!agents || links_check(&r, config->links, agents) < 0 || planners_check(&r, config) < 0 ||
         jr_finish(&r) < 0) {
         goto fail;
     }
     char listen[300];
-    snprintf(listen, sizeof(listen), strchr(config->host, ':') != NULL ? "[%s]:%u" : "%s:%u", config->host,
+    snprintf(listen, sizeof(listen), strchr(config->host, ':') ? "[%s]:%u" : "%s:%u", config->host,
              config->port);
-    config->document =
-        json_pack("{s:s, s:s, s:I, s:b, s:I, s:f, s:o, s:O*, s:O*, s:O*}", "listen", listen, "advertise",
-                  config->advertise, "redis_port", (json_int_t)config->redis_port, "tls", config->tls ? 1 : 0,
-                  "schedulers", (json_int_t)config->schedulers, "certificates", config->certificate_seconds,
-                  "agents", agents, "links", (json_t *)config->links, "planner", (json_t *)config->planner,
-                  "planners", (json_t *)config->planners);
+    config->document = json_pack(
+        "{s:s, s:s, s:I, s:b, s:I, s:f, s:o, s:O*, s:O*, s:O*, s:O*}", "listen", listen, "advertise",
+        config->advertise, "redis_port", (json_int_t)config->redis_port, "tls", config->tls ? 1 : 0,
+        "schedulers", (json_int_t)config->schedulers, "certificates", config->certificate_seconds, "agents",
+        agents, "links", (json_t *)config->links, "planner", (json_t *)config->planner, "planners",
+        (json_t *)config->planners, "sharing", (json_t *)config->sharing);
     agents = NULL;
-    if (config->document == NULL) {
+    if (!config->document) {
         err_set(err, ERR_NOMEM, "out of memory for a configuration");
         goto fail;
     }
@@ -252,6 +236,7 @@ int local_config_parse(const json_t *document, struct local_config *config, stru
     config->links = json_object_get(config->document, "links");
     config->planner = json_object_get(config->document, "planner");
     config->planners = json_object_get(config->document, "planners");
+    config->sharing = json_object_get(config->document, "sharing");
     return 0;
 fail:
     json_decref(agents);
@@ -280,8 +265,7 @@ json_t *local_config_default(struct err *err)
         json_pack("{s:[{s:s, s:s, s:[{s:s, s:I, s:I, s:s}]}]}", "agents", "name", "local", "cards", "all",
                   "devices", "kind", "cpu", "threads", (json_int_t)(cores > 0 ? cores : 1), "memory",
                   (json_int_t)memory, "isa", "native");
-    if (document == NULL) {
+    if (!document)
         err_set(err, ERR_NOMEM, "out of memory for a configuration");
-    }
     return document;
 }

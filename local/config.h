@@ -27,6 +27,8 @@ struct local_config {
     const json_t *agents;
     const json_t *links;              /* as given, or NULL; borrowed from document */
     const json_t *planner, *planners; /* as given (common/planners.h), or NULL; borrowed from document */
+    const json_t
+        *sharing; /* as given, or NULL: the schedulers check it at their start; borrowed from document */
 };
 
 /* Checks a configuration document (a YAML or JSON mapping). On failure *config is zeroed; local_config_fini

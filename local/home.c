@@ -29,28 +29,26 @@ enum { CA_DAYS = 3650, SERVER_SECONDS = 3650 * 86400, PEM_BYTES_MAX = 65536 };
 static const char *user_home(void)
 {
     const char *home = getenv("HOME");
-    if (home != NULL && home[0] == '/') {
+    if (home && home[0] == '/')
         return home;
-    }
     const struct passwd *user = getpwuid(geteuid());
-    return user != NULL && user->pw_dir[0] == '/' ? user->pw_dir : NULL;
+    return user && user->pw_dir[0] == '/' ? user->pw_dir : NULL;
 }
 
 int local_home(const char *given, char out[LOCAL_HOME_BYTES], struct err *err)
 {
     const char *environment = getenv("MOTLEY_HOME");
-    const char *text = given != NULL && given[0] != '\0' ? given : environment;
+    const char *text = given && given[0] != '\0' ? given : environment;
     char folder[LOCAL_HOME_BYTES] = "";
     const char *user = user_home();
     int length = 0;
-    if (text == NULL || text[0] == '\0') {
-        if (user == NULL) {
+    if (!text || text[0] == '\0') {
+        if (!user)
             return err_set(err, ERR_INVALID, "no home folder: give --home DIR or set MOTLEY_HOME");
-        }
         length = snprintf(out, LOCAL_HOME_BYTES, "%s/.motley", user);
     } else if (text[0] == '/') {
         length = snprintf(out, LOCAL_HOME_BYTES, "%s", text);
-    } else if (getcwd(folder, sizeof(folder)) == NULL) {
+    } else if (!getcwd(folder, sizeof(folder))) {
         return err_errno(err, ERR_IO, errno, "could not find the working folder");
     } else {
         length = snprintf(out, LOCAL_HOME_BYTES, "%s/%s", folder, text);
@@ -63,9 +61,8 @@ int local_home(const char *given, char out[LOCAL_HOME_BYTES], struct err *err)
                        "give a shorter one with --home",
                        length, length_max);
     }
-    while (length > 1 && out[length - 1] == '/') {
+    while (length > 1 && out[length - 1] == '/')
         out[--length] = '\0';
-    }
     return 0;
 }
 
@@ -88,18 +85,16 @@ static int links_make(char out[HOME_PLACE_BYTES], bool make, struct err *err)
         return err_errno(err, ERR_IO, errno, "could not make the folder \"%s\", for a home with a long path",
                          out);
     }
-    if (lstat(out, &info) < 0) {
+    if (lstat(out, &info) < 0)
         return err_errno(err, ERR_NOT_FOUND, errno, "could not look at \"%s\"", out);
-    }
     if (!S_ISDIR(info.st_mode) || info.st_uid != user || (info.st_mode & 0022) != 0) {
         return err_set(err, ERR_DENIED,
                        "\"%s\" is not a folder that only this user may write: remove it, or give a home with "
                        "a shorter path of letters and digits",
                        out);
     }
-    if (make && (info.st_mode & 07777) != mode && chmod(out, mode) < 0) {
+    if (make && (info.st_mode & 07777) != mode && chmod(out, mode) < 0)
         return err_errno(err, ERR_IO, errno, "could not change the mode of \"%s\"", out);
-    }
     return 0;
 }
 
@@ -113,24 +108,20 @@ int home_place(const char *home, bool make, char place[HOME_PLACE_BYTES], struct
     char target[PATH_MAX];
     char digest[65];
     char folder[HOME_PLACE_BYTES];
-    if (realpath(home, real) == NULL) {
+    if (!realpath(home, real)) {
         return err_errno(err, errno == ENOENT ? ERR_NOT_FOUND : ERR_IO, errno,
                          "could not look at the home \"%.300s\"", home);
     }
-    if (digest_sha256_hex(real, strlen(real), digest, err) < 0 || links_make(folder, make, err) < 0) {
+    if (digest_sha256_hex(real, strlen(real), digest, err) < 0 || links_make(folder, make, err) < 0)
         return -1;
-    }
     snprintf(place, HOME_PLACE_BYTES, "%.24s/%.16s", folder, digest);
     const ssize_t size = readlink(place, target, sizeof(target) - 1);
-    if (size > 0 && (size_t)size == strlen(real) && memcmp(target, real, (size_t)size) == 0) {
+    if (size > 0 && (size_t)size == strlen(real) && memcmp(target, real, (size_t)size) == 0)
         return 0;
-    }
-    if (!make) {
+    if (!make)
         return err_set(err, ERR_NOT_FOUND, "\"%s\" does not lead to the home", place);
-    }
-    if ((size >= 0 && unlink(place) < 0) || symlink(real, place) < 0) {
+    if ((size >= 0 && unlink(place) < 0) || symlink(real, place) < 0)
         return err_errno(err, ERR_IO, errno, "could not make the link \"%s\" to the home", place);
-    }
     return 0;
 }
 
@@ -143,12 +134,10 @@ int home_make(const char *home, struct err *err)
                    {"blobs", 0700}, {"redis", 0700}, {"agents", 0700}};
     char path[HOME_PATH_BYTES];
     const mode_t mode = geteuid() == 0 ? 0711 : 0700;
-    if (file_mkdirs(home, mode, err) < 0) {
+    if (file_mkdirs(home, mode, err) < 0)
         return -1;
-    }
-    if (geteuid() == 0 && chmod(home, mode) < 0) {
+    if (geteuid() == 0 && chmod(home, mode) < 0)
         return err_errno(err, ERR_IO, errno, "could not change the mode of \"%s\"", home);
-    }
     for (size_t i = 0; i < sizeof(folders) / sizeof(folders[0]); i++) {
         if (file_path(path, sizeof(path), err, "%s/%s", home, folders[i].name) < 0 ||
             file_mkdirs(path, folders[i].mode, err) < 0) {
@@ -161,18 +150,16 @@ int home_make(const char *home, struct err *err)
 int home_secret(const char *home, const char *name, char secret[HOME_SECRET_BYTES], struct err *err)
 {
     char path[HOME_PATH_BYTES];
-    if (file_path(path, sizeof(path), err, "%s/run/%s", home, name) < 0) {
+    if (file_path(path, sizeof(path), err, "%s/run/%s", home, name) < 0)
         return -1;
-    }
     if (!file_exists(path) && (random_hex(secret, (HOME_SECRET_BYTES - 1) / 2, err) < 0 ||
                                file_write_atomic(path, secret, HOME_SECRET_BYTES - 1, 0600, err) < 0)) {
         return -1;
     }
     struct buf text = {.limit = HOME_SECRET_BYTES};
     int status = file_read_all(path, HOME_SECRET_BYTES, &text, err);
-    if (status == 0 && text.size < HOME_SECRET_BYTES - 1) {
+    if (status == 0 && text.size < HOME_SECRET_BYTES - 1)
         status = err_set(err, ERR_CORRUPT, "\"%s\" holds no secret; remove it to make a new one", path);
-    }
     if (status == 0) {
         memcpy(secret, text.data, HOME_SECRET_BYTES - 1);
         secret[HOME_SECRET_BYTES - 1] = '\0';
@@ -207,9 +194,8 @@ static int pair_read(const char *home, const char *name, struct buf *cert, struc
 
 static void pem_fini(struct buf *key)
 {
-    if (key->data != NULL) {
+    if (key->data)
         OPENSSL_cleanse(key->data, key->size);
-    }
     buf_fini(key);
 }
 
@@ -227,9 +213,8 @@ static int server_issue(const char *home, const struct buf *ca_cert, const struc
             .identity = "server:motley", .hosts = hosts, .host_count = 3, .seconds = SERVER_SECONDS};
         status = tls_issue(&ca, buf_str(&csr), &grant, &cert, err);
     }
-    if (status == 0) {
+    if (status == 0)
         status = pair_write(home, "server", &cert, &key, err);
-    }
     pem_fini(&key);
     buf_fini(&csr);
     buf_fini(&cert);
@@ -261,21 +246,17 @@ int home_certificates(const char *home, const char *host, struct err *err)
         char random[17];
         status = random_hex(random, 8, err);
         snprintf(name, sizeof(name), "motley %s", random);
-        if (status == 0) {
+        if (status == 0)
             status = tls_ca_create(name, CA_DAYS, &cert, &key, err);
-        }
-        if (status == 0) {
+        if (status == 0)
             status = pair_write(home, "ca", &cert, &key, err);
-        }
     }
     if (status == 0 && !server_is_for(home, host)) {
         status = server_issue(home, &cert, &key, host, err);
-        if (status == 0) {
+        if (status == 0)
             status = file_path(path, sizeof(path), err, "%s/ca/server.host", home);
-        }
-        if (status == 0) {
+        if (status == 0)
             status = file_write_atomic(path, host, strlen(host), 0600, err);
-        }
     }
     buf_fini(&cert);
     pem_fini(&key);
@@ -289,9 +270,8 @@ static int port_try(const char *host, uint16_t *port)
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
     struct addrinfo *found = NULL;
     snprintf(service, sizeof(service), "%u", *port);
-    if (getaddrinfo(host, service, &hints, &found) != 0) {
+    if (getaddrinfo(host, service, &hints, &found) != 0)
         return EADDRNOTAVAIL;
-    }
     int failed = 0;
     int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     const int on = 1;
@@ -305,9 +285,8 @@ static int port_try(const char *host, uint16_t *port)
         *port = ntohs(address.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&address)->sin6_port
                                                     : ((struct sockaddr_in *)&address)->sin_port);
     }
-    if (fd >= 0) {
+    if (fd >= 0)
         close(fd);
-    }
     freeaddrinfo(found);
     return failed;
 }
@@ -317,9 +296,8 @@ static uint16_t port_noted(const char *path)
     struct err err;
     struct buf text = {.limit = 16};
     unsigned long port = 0;
-    if (file_read_all(path, 16, &text, &err) == 0) {
+    if (file_read_all(path, 16, &text, &err) == 0)
         port = strtoul(buf_str(&text), NULL, 10);
-    }
     buf_fini(&text);
     return port <= 65535 ? (uint16_t)port : 0;
 }
@@ -333,20 +311,17 @@ static int port_choose(const char *host, uint16_t *port)
     struct err err;
     struct buf text = {.limit = 64};
     unsigned long outgoing = 0;
-    if (file_read_all("/proc/sys/net/ipv4/ip_local_port_range", 64, &text, &err) == 0) {
+    if (file_read_all("/proc/sys/net/ipv4/ip_local_port_range", 64, &text, &err) == 0)
         outgoing = strtoul(buf_str(&text), NULL, 10);
-    }
     buf_fini(&text);
     const uint16_t end = outgoing > LOWEST && outgoing <= UINT16_MAX ? (uint16_t)outgoing : OUTGOING_LOWEST;
     for (int i = 0; i < TRIES; i++) {
         uint16_t random = 0;
-        if (random_bytes(&random, sizeof(random), &err) < 0) {
+        if (random_bytes(&random, sizeof(random), &err) < 0)
             break;
-        }
         *port = (uint16_t)(LOWEST + random % (end - LOWEST));
-        if (port_try(host, port) == 0) {
+        if (port_try(host, port) == 0)
             return 0;
-        }
     }
     *port = 0; /* the kernel chooses */
     return port_try(host, port);
@@ -357,14 +332,12 @@ int home_port(const char *home, const char *name, const char *host, uint16_t wan
 {
     char path[HOME_PATH_BYTES];
     char text[16];
-    if (file_path(path, sizeof(path), err, "%s/run/%s.port", home, name) < 0) {
+    if (file_path(path, sizeof(path), err, "%s/run/%s.port", home, name) < 0)
         return -1;
-    }
     *port = wanted != 0 ? wanted : port_noted(path);
     int failed = *port != 0 ? port_try(host, port) : port_choose(host, port);
-    if (failed != 0 && wanted == 0) {
+    if (failed != 0 && wanted == 0)
         failed = port_choose(host, port); /* the recorded port is taken, so any other is used */
-    }
     if (failed != 0) {
         return err_errno(err, failed == EADDRINUSE ? ERR_CONFLICT : ERR_IO, failed,
                          "port %u of %s, for the %s, cannot be listened on", *port, host, name);
@@ -376,9 +349,8 @@ int home_port(const char *home, const char *name, const char *host, uint16_t wan
 int home_space(const char *home, uint64_t bytes_min, struct err *err)
 {
     struct statvfs info;
-    if (statvfs(home, &info) < 0) {
+    if (statvfs(home, &info) < 0)
         return err_errno(err, ERR_IO, errno, "could not look at the disk of \"%s\"", home);
-    }
     const uint64_t free_bytes = (uint64_t)info.f_bavail * info.f_frsize;
     if (free_bytes < bytes_min) {
         char has[32];
@@ -407,9 +379,8 @@ int home_limits(struct err *err)
     };
     for (size_t i = 0; i < sizeof(needs) / sizeof(needs[0]); i++) {
         struct rlimit limit;
-        if (getrlimit((__rlimit_resource_t)needs[i].resource, &limit) < 0) {
+        if (getrlimit((__rlimit_resource_t)needs[i].resource, &limit) < 0)
             continue;
-        }
         if (needs[i].resource == RLIMIT_NOFILE && limit.rlim_cur < OPEN_FILES &&
             limit.rlim_cur < limit.rlim_max) {
             limit.rlim_cur = limit.rlim_max < OPEN_FILES ? limit.rlim_max : OPEN_FILES;

@@ -27,9 +27,8 @@ static bool has_programs(const char *bin)
 {
     char path[320];
     snprintf(path, sizeof(path), "%s/initdb", bin);
-    if (access(path, X_OK) != 0) {
+    if (access(path, X_OK) != 0)
         return false;
-    }
     snprintf(path, sizeof(path), "%s/postgres", bin);
     return access(path, X_OK) == 0;
 }
@@ -39,7 +38,7 @@ static bool debian_find(unsigned long wanted, char *out, size_t size)
 {
     DIR *folder = opendir(debian_folder);
     unsigned long best = 0;
-    for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
+    for (struct dirent *entry; folder && (entry = readdir(folder));) {
         char *end;
         const unsigned long version = strtoul(entry->d_name, &end, 10);
         char bin[256];
@@ -51,23 +50,21 @@ static bool debian_find(unsigned long wanted, char *out, size_t size)
         best = version;
         snprintf(out, size, "%s", bin);
     }
-    if (folder != NULL) {
+    if (folder)
         closedir(folder);
-    }
     return best > 0;
 }
 
 static bool path_find(char *out, size_t size)
 {
     const char *path = getenv("PATH");
-    while (path != NULL && *path != '\0') {
+    while (path && *path != '\0') {
         const size_t length = strcspn(path, ":");
         if (length > 0 && length < size) {
             memcpy(out, path, length);
             out[length] = '\0';
-            if (has_programs(out)) {
+            if (has_programs(out))
                 return true;
-            }
         }
         path += length + (path[length] == ':');
     }
@@ -82,9 +79,8 @@ static unsigned long cluster_version(const char *dir)
     struct buf text = {.limit = 32};
     unsigned long version = 0;
     snprintf(path, sizeof(path), "%s/data/PG_VERSION", dir);
-    if (file_read_all(path, 32, &text, &err) == 0) {
+    if (file_read_all(path, 32, &text, &err) == 0)
         version = strtoul(buf_str(&text), NULL, 10);
-    }
     buf_fini(&text);
     return version;
 }
@@ -93,33 +89,29 @@ static unsigned long cluster_version(const char *dir)
 static bool reachable(const char *path, uid_t uid, gid_t gid)
 {
     char part[PATH_MAX];
-    if (realpath(path, part) == NULL) {
+    if (!realpath(path, part))
         return false;
-    }
     for (;;) {
         struct stat info;
         if (stat(part, &info) == 0) {
             const mode_t bit = info.st_uid == uid ? S_IXUSR : info.st_gid == gid ? S_IXGRP : S_IXOTH;
-            if ((info.st_mode & bit) == 0) {
+            if ((info.st_mode & bit) == 0)
                 return false;
-            }
         }
         char *slash = strrchr(part, '/');
-        if (slash == NULL || slash == part) {
+        if (!slash || slash == part)
             return true;
-        }
         *slash = '\0';
     }
 }
 
 static int user_find(struct postgres_place *place, struct err *err)
 {
-    if (geteuid() != 0) {
+    if (geteuid() != 0)
         return 0;
-    }
     const struct passwd *user = getpwnam("postgres");
-    user = user != NULL ? user : getpwnam("nobody");
-    if (user == NULL || user->pw_uid == 0) {
+    user = user ? user : getpwnam("nobody");
+    if (!user || user->pw_uid == 0) {
         return err_set(err, ERR_NOT_FOUND,
                        "PostgreSQL refuses to run as root, and there is no user postgres or nobody");
     }
@@ -130,28 +122,24 @@ static int user_find(struct postgres_place *place, struct err *err)
 
 static int dir_choose(const char *home, struct postgres_place *place, struct err *err)
 {
-    if (file_path(place->dir, sizeof(place->dir), err, "%s/pg", home) < 0) {
+    if (file_path(place->dir, sizeof(place->dir), err, "%s/pg", home) < 0)
         return -1;
-    }
-    if (place->uid == 0 || reachable(home, place->uid, place->gid)) {
+    if (place->uid == 0 || reachable(home, place->uid, place->gid))
         return 0;
-    }
     char digest[65];
-    if (digest_sha256_hex(home, strlen(home), digest, err) < 0) {
+    if (digest_sha256_hex(home, strlen(home), digest, err) < 0)
         return -1;
-    }
     return file_path(place->dir, sizeof(place->dir), err, "%s/%.16s", elsewhere, digest);
 }
 
 int postgres_find(const char *home, struct postgres_place *place, struct err *err)
 {
     *place = (struct postgres_place){0};
-    if (user_find(place, err) < 0 || dir_choose(home, place, err) < 0) {
+    if (user_find(place, err) < 0 || dir_choose(home, place, err) < 0)
         return -1;
-    }
     const char *given = getenv("MOTLEY_POSTGRES_BIN");
     const unsigned long version = cluster_version(place->dir);
-    if (given != NULL && has_programs(given)) {
+    if (given && has_programs(given)) {
         snprintf(place->bin, sizeof(place->bin), "%s", given);
     } else if (!debian_find(version, place->bin, sizeof(place->bin)) &&
                !path_find(place->bin, sizeof(place->bin))) {
@@ -170,7 +158,7 @@ int postgres_find(const char *home, struct postgres_place *place, struct err *er
         strlen(place->dir) + sizeof("/.s.PGSQL.5432") > HOME_SOCKET_BYTES) {
         return err_set(err, ERR_TOO_BIG, "\"%s\" is too long a path for a socket", place->dir);
     }
-    if (strpbrk(place->dir, " '\\") != NULL) {
+    if (strpbrk(place->dir, " '\\")) {
         return err_set(err, ERR_INVALID, "\"%s\": spaces, quotes and backslashes cannot be in a home's path",
                        place->dir);
     }
@@ -184,9 +172,8 @@ static int child_wait(pid_t pid, unsigned seconds)
     for (;;) {
         int status = 0;
         const pid_t got = waitpid(pid, &status, WNOHANG);
-        if (got == pid) {
+        if (got == pid)
             return status;
-        }
         if (got < 0 || clock_left_ms(deadline, 1) == 0) {
             kill(pid, SIGKILL);
             waitpid(pid, NULL, 0);
@@ -214,9 +201,8 @@ static int initdb_run(const struct postgres_place *place, const char *data, cons
                                             .own_group = true,
                                             .die_with_parent = true};
     pid_t pid = 0;
-    if (process_spawn(&options, &pid, err) < 0) {
+    if (process_spawn(&options, &pid, err) < 0)
         return -1;
-    }
     const int status = child_wait(pid, INITDB_SECONDS);
     if (status != 0) {
         return err_set(err, ERR_IO, "initdb %s; see %s",
@@ -238,12 +224,10 @@ static int foreign_remove(const struct postgres_place *place, const char *identi
     struct err why;
     const bool same = file_read_all(path, 128, &text, &why) == 0 && strcmp(buf_str(&text), identity) == 0;
     buf_fini(&text);
-    if (same) {
+    if (same)
         return 0;
-    }
-    if (file_remove_tree(data, err) < 0) {
+    if (file_remove_tree(data, err) < 0)
         return -1;
-    }
     return file_write_atomic(path, identity, strlen(identity), 0600, err);
 }
 
@@ -251,34 +235,27 @@ int postgres_init(const struct postgres_place *place, const char *identity, cons
 {
     char data[320];
     char fresh[320];
-    if (file_mkdirs(place->dir, 0700, err) < 0) {
+    if (file_mkdirs(place->dir, 0700, err) < 0)
         return -1;
-    }
     if (place->uid != 0 && chown(place->dir, place->uid, place->gid) < 0) {
         return err_errno(err, ERR_IO, errno, "could not give \"%s\" to user %u", place->dir,
                          (unsigned)place->uid);
     }
     /* other users must be able to pass through /var/lib/motley itself */
-    if (strncmp(place->dir, elsewhere, sizeof(elsewhere) - 1) == 0 && chmod(elsewhere, 0711) < 0) {
+    if (strncmp(place->dir, elsewhere, sizeof(elsewhere) - 1) == 0 && chmod(elsewhere, 0711) < 0)
         return err_errno(err, ERR_IO, errno, "could not change the mode of \"%s\"", elsewhere);
-    }
-    if (foreign_remove(place, identity, err) < 0) {
+    if (foreign_remove(place, identity, err) < 0)
         return -1;
-    }
     snprintf(data, sizeof(data), "%s/data", place->dir);
     snprintf(fresh, sizeof(fresh), "%s/data.new", place->dir);
-    if (cluster_version(place->dir) != 0) {
+    if (cluster_version(place->dir) != 0)
         return 0;
-    }
-    if (file_exists(data)) {
+    if (file_exists(data))
         return err_set(err, ERR_CORRUPT, "\"%s\" is there but is no PostgreSQL cluster", data);
-    }
-    if (file_remove_tree(fresh, err) < 0 || initdb_run(place, fresh, log, err) < 0) {
+    if (file_remove_tree(fresh, err) < 0 || initdb_run(place, fresh, log, err) < 0)
         return -1;
-    }
-    if (rename(fresh, data) < 0) {
+    if (rename(fresh, data) < 0)
         return err_errno(err, ERR_IO, errno, "could not rename \"%s\"", fresh);
-    }
     return 0;
 }
 
@@ -295,9 +272,8 @@ void postgres_clear_stale(const char *dir)
         struct buf name = {.limit = 64};
         const bool ours = pid > 0 && file_read_all(link, 64, &name, &err) == 0 &&
                           strncmp(buf_str(&name), "postgres", 8) == 0;
-        if (!ours) {
+        if (!ours)
             unlink(path);
-        }
         buf_fini(&name);
     }
     buf_fini(&text);

@@ -17,9 +17,8 @@ enum { GRACE_MS = 3000, KILL_MS = 5000, REMAINS_MAX = 512 };
 
 static bool is_ours(const char *program, const char *wanted)
 {
-    if (wanted[0] != '\0') {
+    if (wanted[0] != '\0')
         return strcmp(program, wanted) == 0;
-    }
     return strncmp(program, "motley-", 7) == 0 || strcmp(program, "postgres") == 0 ||
            strcmp(program, "redis-server") == 0;
 }
@@ -31,9 +30,8 @@ static bool names_home(const struct remains_process *process, const char *home)
     const size_t size = strlen(home);
     for (const char *word = process->command; *word != '\0'; word += strlen(word) + 1) {
         const char *at = strstr(word, home);
-        if (at != NULL && (at[size] == '\0' || at[size] == '/')) {
+        if (at && (at[size] == '\0' || at[size] == '/'))
             return true;
-        }
     }
     return false;
 }
@@ -51,9 +49,8 @@ static bool process_read(pid_t pid, struct remains_process *process)
         /* Titles look like "/usr/bin/redis-server unixsocket:/…" and "postgres: checkpointer". */
         const char *end = process->command + strcspn(process->command, " :");
         const char *name = end;
-        while (name > process->command && name[-1] != '/') {
+        while (name > process->command && name[-1] != '/')
             name--;
-        }
         snprintf(process->program, sizeof(process->program), "%.*s", (int)(end - name), name);
         process->pid = pid;
         process->start = process_start_time(pid);
@@ -67,10 +64,9 @@ void remains_each(const char *home, const char *program, remains_fn *found, void
 {
     DIR *folder = opendir("/proc");
     struct remains_process *process = malloc(sizeof(*process));
-    for (struct dirent *entry; folder != NULL && process != NULL && (entry = readdir(folder)) != NULL;) {
-        if (!isdigit((unsigned char)entry->d_name[0])) {
+    for (struct dirent *entry; folder && process && (entry = readdir(folder));) {
+        if (!isdigit((unsigned char)entry->d_name[0]))
             continue;
-        }
         const pid_t pid = (pid_t)strtol(entry->d_name, NULL, 10);
         if (pid != getpid() && process_read(pid, process) && is_ours(process->program, program) &&
             names_home(process, home)) {
@@ -78,9 +74,8 @@ void remains_each(const char *home, const char *program, remains_fn *found, void
         }
     }
     free(process);
-    if (folder != NULL) {
+    if (folder)
         closedir(folder);
-    }
 }
 
 struct remains_list {
@@ -108,9 +103,8 @@ static size_t living(const struct remains_list *list, int signal_number, pid_t *
         if (process_is(list->items[i].pid, list->items[i].start)) {
             count++;
             *one = list->items[i].pid;
-            if (signal_number != 0) {
+            if (signal_number != 0)
                 kill(list->items[i].pid, signal_number);
-            }
         }
     }
     return count;
@@ -120,18 +114,16 @@ static size_t wait_gone(const struct remains_list *list, int ms, pid_t *one)
 {
     const uint64_t deadline = clock_mono_ns() + (uint64_t)ms * 1000000u;
     size_t left;
-    while ((left = living(list, 0, one)) > 0 && clock_left_ms(deadline, 1) > 0) {
+    while ((left = living(list, 0, one)) > 0 && clock_left_ms(deadline, 1) > 0)
         poll(NULL, 0, 10);
-    }
     return left;
 }
 
 int remains_stop(const char *home, const char *program, struct err *err)
 {
     struct remains_list *list = calloc(1, sizeof(*list));
-    if (list == NULL) {
+    if (!list)
         return err_set(err, ERR_NOMEM, "out of memory for a list of processes");
-    }
     pid_t one = 0;
     remains_each(home, program, remember, list);
     living(list, SIGTERM, &one);

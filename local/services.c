@@ -49,7 +49,7 @@ static json_t *path_json(const struct making *m, const char *fmt, ...)
 /* Writes "host:port" or "[v6]:port". */
 static void address_print(char out[300], const char *host, uint16_t port)
 {
-    snprintf(out, 300, strchr(host, ':') != NULL ? "[%s]:%u" : "%s:%u", host, port);
+    snprintf(out, 300, strchr(host, ':') ? "[%s]:%u" : "%s:%u", host, port);
 }
 
 /* Writes the document to HOME/name. Takes 'document' over. */
@@ -58,13 +58,11 @@ static int document_write(const struct making *m, const char *name, json_t *docu
     char path[2 * HOME_PATH_BYTES];
     struct buf text = {.limit = 1 << 20};
     snprintf(path, sizeof(path), "%s/%s", m->home, name);
-    int status = document == NULL ? err_set(m->err, ERR_NOMEM, "out of memory for \"%s\"", path) : 0;
-    if (status == 0) {
+    int status = !document ? err_set(m->err, ERR_NOMEM, "out of memory for \"%s\"", path) : 0;
+    if (status == 0)
         status = json_print(document, false, &text, m->err);
-    }
-    if (status == 0) {
+    if (status == 0)
         status = file_write_atomic(path, text.data, text.size, 0600, m->err);
-    }
     buf_fini(&text);
     json_decref(document);
     return status;
@@ -73,9 +71,8 @@ static int document_write(const struct making *m, const char *name, json_t *docu
 /* Takes 'service' over. */
 static int service_add(const struct making *m, json_t *service)
 {
-    if (service == NULL || json_array_append_new(m->list, service) < 0) {
+    if (!service || json_array_append_new(m->list, service) < 0)
         return err_set(m->err, ERR_NOMEM, "out of memory for a list of services");
-    }
     return 0;
 }
 
@@ -83,9 +80,8 @@ static int service_add(const struct making *m, json_t *service)
 static json_t *program_json(const struct making *m, const char *name)
 {
     char path[HOME_PATH_BYTES];
-    if (process_sibling(name, path, sizeof(path), m->err) < 0) {
+    if (process_sibling(name, path, sizeof(path), m->err) < 0)
         return NULL;
-    }
     return json_string(path);
 }
 
@@ -109,13 +105,11 @@ static int redis_find(char *out, size_t size, struct err *err)
     static const char *const folders[] = {"/usr/bin", "/usr/local/bin", "/opt/redis/bin"};
     for (size_t i = 0; i < sizeof(folders) / sizeof(folders[0]); i++) {
         snprintf(out, size, "%s/redis-server", folders[i]);
-        if (access(out, X_OK) == 0) {
+        if (access(out, X_OK) == 0)
             return 0;
-        }
     }
-    if (process_sibling("redis-server", out, size, err) == 0) {
+    if (process_sibling("redis-server", out, size, err) == 0)
         return 0;
-    }
     return err_set(err, ERR_NOT_FOUND,
                    "Redis is not installed (no redis-server): apt-get install redis-server");
 }
@@ -155,13 +149,11 @@ static int redis_add(struct making *m)
                        m->config->host, port, m->home, m->home, m->home);
     }
     snprintf(path, sizeof(path), "%s/run/redis.conf", m->home);
-    if (status == 0) {
+    if (status == 0)
         status = file_write_atomic(path, text.data, text.size, 0600, m->err);
-    }
     buf_fini(&text);
-    if (status < 0) {
+    if (status < 0)
         return -1;
-    }
     return service_add(m, json_pack("{s:s, s:s, s:[s,s], s:s, s:i, s:i, s:o}", "role", "redis", "name",
                                     "redis", "argv", program, path, "address",
                                     m->config->tls ? m->agents_address : m->redis_address, "phase", 0,
@@ -183,9 +175,8 @@ static json_t *redis_json(const struct making *m)
 static int api_add(struct making *m)
 {
     uint16_t port = 0;
-    if (home_port(m->home, "api", m->config->host, m->config->port, &port, m->err) < 0) {
+    if (home_port(m->home, "api", m->config->host, m->config->port, &port, m->err) < 0)
         return -1;
-    }
     address_print(m->api_address, m->config->host, port);
     char shown[300];
     address_print(shown, m->config->advertise, port);
@@ -196,12 +187,11 @@ static int api_add(struct making *m)
                   path_json(m, "run/api.address"), "postgres", m->postgres->conninfo, "redis", redis, "blobs",
                   path_json(m, "blobs"), "ca", "cert", path_json(m, "ca/ca.crt"), "signer",
                   path_json(m, "run/signer.sock"), "tls", m->config->tls ? tls_json(m) : json_null());
-    if (document_write(m, "run/api.yaml", document) < 0) {
+    if (document_write(m, "run/api.yaml", document) < 0)
         return -1;
-    }
     json_t *program = program_json(m, "motley-api");
     json_t *config = path_json(m, "run/api.yaml");
-    if (program == NULL) {
+    if (!program) {
         json_decref(config);
         return -1;
     }
@@ -220,9 +210,8 @@ static int signer_add(const struct making *m)
     char lifetime[32];
     snprintf(lifetime, sizeof(lifetime), "%.0fs", m->config->certificate_seconds);
     json_t *program = program_json(m, "motley-signer");
-    if (program == NULL) {
+    if (!program)
         return -1;
-    }
     return service_add(m, json_pack("{s:s, s:s, s:[o,s,o,s,o,s,o,s,s], s:i}", "role", "signer", "name",
                                     "signer", "argv", program, "--ca", path_json(m, "ca/ca.crt"), "--key",
                                     path_json(m, "ca/ca.key"), "--socket", path_json(m, "run/signer.sock"),
@@ -236,16 +225,15 @@ static int scheduler_add(const struct making *m, unsigned number)
     snprintf(name, sizeof(name), "scheduler-%u", number);
     snprintf(file, sizeof(file), "run/%s.yaml", name);
     json_t *document = json_pack(
-        "{s:s, s:s, s:o, s:O*, s:O*, s:O*, s:o}", "name", name, "postgres", m->postgres->conninfo, "redis",
-        redis_json(m), "links", (json_t *)m->config->links, "planner", (json_t *)m->config->planner,
-        "planners", (json_t *)m->config->planners, "leader_file", path_json(m, "run/%s.leader", name));
-    if (document_write(m, file, document) < 0) {
+        "{s:s, s:s, s:o, s:O*, s:O*, s:O*, s:O*, s:o}", "name", name, "postgres", m->postgres->conninfo,
+        "redis", redis_json(m), "links", (json_t *)m->config->links, "planner", (json_t *)m->config->planner,
+        "planners", (json_t *)m->config->planners, "sharing", (json_t *)m->config->sharing, "leader_file",
+        path_json(m, "run/%s.leader", name));
+    if (document_write(m, file, document) < 0)
         return -1;
-    }
     json_t *program = program_json(m, "motley-scheduler");
-    if (program == NULL) {
+    if (!program)
         return -1;
-    }
     return service_add(m, json_pack("{s:s, s:s, s:[o,s,o], s:i, s:o}", "role", "scheduler", "name", name,
                                     "argv", program, "--config", path_json(m, "%s", file), "phase", 2,
                                     "leader_file", path_json(m, "run/%s.leader", name)));
@@ -258,20 +246,16 @@ static int agent_add(const struct making *m, const json_t *agent)
     const char *name = json_string_value(json_object_get(agent, "name"));
     snprintf(path, sizeof(path), "%s/agents/%s", m->home, name);
     snprintf(file, sizeof(file), "agents/%s/config.yaml", name);
-    if (file_mkdirs(path, 0700, m->err) < 0) {
+    if (file_mkdirs(path, 0700, m->err) < 0)
         return -1;
-    }
     json_t *document = json_deep_copy(agent);
-    if (document != NULL && json_object_get(document, "address") == NULL) {
+    if (document && !json_object_get(document, "address"))
         json_object_set_new(document, "address", json_string(m->config->advertise));
-    }
-    if (document_write(m, file, document) < 0) {
+    if (document_write(m, file, document) < 0)
         return -1;
-    }
     json_t *program = program_json(m, "motley-agent");
-    if (program == NULL) {
+    if (!program)
         return -1;
-    }
     return service_add(m, json_pack("{s:s, s:s, s:[o,s,s,s,s,s,o], s:i, s:o, s:o}", "role", "agent", "name",
                                     name, "argv", program, "--api", m->url, "--home", path, "--config",
                                     path_json(m, "%s", file), "phase", 2, "join_file",
@@ -284,29 +268,23 @@ json_t *services_make(const char *home, const struct local_config *config,
 {
     struct making m = {
         .home = home, .config = config, .postgres = postgres, .list = json_array(), .err = err};
-    if (m.list == NULL) {
+    if (!m.list) {
         err_set(err, ERR_NOMEM, "out of memory for a list of services");
         return NULL;
     }
     int status = home_secret(home, "redis.password", m.password, err);
-    if (status == 0) {
+    if (status == 0)
         status = postgres_add(&m);
-    }
-    if (status == 0) {
+    if (status == 0)
         status = redis_add(&m);
-    }
-    if (status == 0) {
+    if (status == 0)
         status = signer_add(&m);
-    }
-    if (status == 0) {
+    if (status == 0)
         status = api_add(&m);
-    }
-    for (unsigned i = 1; status == 0 && i <= config->schedulers; i++) {
+    for (unsigned i = 1; status == 0 && i <= config->schedulers; i++)
         status = scheduler_add(&m, i);
-    }
-    for (size_t i = 0; status == 0 && i < json_array_size(config->agents); i++) {
+    for (size_t i = 0; status == 0 && i < json_array_size(config->agents); i++)
         status = agent_add(&m, json_array_get(config->agents, i));
-    }
     memset(m.password, 0, sizeof(m.password));
     if (status < 0) {
         json_decref(m.list);

@@ -22,9 +22,8 @@ json_t *state_load(const char *home)
     struct buf text = {.limit = STATE_BYTES};
     json_t *state = NULL;
     snprintf(path, sizeof(path), "%s/run/state.json", home);
-    if (file_read_all(path, STATE_BYTES, &text, &err) == 0) {
+    if (file_read_all(path, STATE_BYTES, &text, &err) == 0)
         state = json_parse_limited(buf_str(&text), text.size, 8, &err);
-    }
     buf_fini(&text);
     return state;
 }
@@ -44,9 +43,8 @@ char *log_tail(const char *home, const char *name, char *out, size_t size)
     snprintf(path, sizeof(path), "%s/logs/%s.log", home, name);
     out[0] = '\0';
     if (file_read_all(path, 80 << 20, &text, &err) == 0) {
-        while (text.size > 0 && (text.data[text.size - 1] == '\n' || text.data[text.size - 1] == ' ')) {
+        while (text.size > 0 && (text.data[text.size - 1] == '\n' || text.data[text.size - 1] == ' '))
             text.size--;
-        }
         size_t begin = text.size > size - 1 ? text.size - (size - 1) : 0;
         for (size_t i = begin; i < text.size && begin > 0; i++) {
             if (text.data[i] == '\n') { /* begins with a whole line if there is one */
@@ -54,9 +52,8 @@ char *log_tail(const char *home, const char *name, char *out, size_t size)
                 break;
             }
         }
-        for (size_t i = begin; i < text.size; i++) {
+        for (size_t i = begin; i < text.size; i++)
             out[i - begin] = text.data[i] == '\n' ? '|' : (char)text.data[i];
-        }
         out[text.size - begin] = '\0';
     }
     buf_fini(&text);
@@ -69,7 +66,7 @@ bool local_is_up(const char *home)
     struct err why;
     char place[HOME_PLACE_BYTES];
     json_t *state = home_place(home, false, place, &why) == 0 ? state_load(place) : NULL;
-    const bool up = state != NULL && state_supervisor(state, &start) != 0;
+    const bool up = state && state_supervisor(state, &start) != 0;
     json_decref(state);
     return up;
 }
@@ -86,9 +83,9 @@ static bool is_leader(const char *path, pid_t pid)
     struct err err;
     struct buf text = {.limit = 128};
     bool leads = false;
-    if (path != NULL && file_read_all(path, 128, &text, &err) == 0) {
+    if (path && file_read_all(path, 128, &text, &err) == 0) {
         const char *space = strchr(buf_str(&text), ' ');
-        leads = space != NULL && strtol(space + 1, NULL, 10) == pid;
+        leads = space && strtol(space + 1, NULL, 10) == pid;
     }
     buf_fini(&text);
     return leads;
@@ -108,14 +105,13 @@ static void service_status(json_t *list, const json_t *service)
     const uint64_t start = (uint64_t)json_integer_value(json_object_get(service, "start"));
     const char *role = json_string_value(json_object_get(service, "role"));
     const char *name = json_string_value(json_object_get(service, "name"));
-    if (role == NULL || name == NULL || pid <= 0 || !process_is(pid, start) ||
+    if (!role || !name || pid <= 0 || !process_is(pid, start) ||
         json_is_true(json_object_get(service, "once"))) {
         return;
     }
     json_t *leader = json_null();
-    if (strcmp(role, "scheduler") == 0) {
+    if (strcmp(role, "scheduler") == 0)
         leader = json_boolean(is_leader(json_string_value(json_object_get(service, "leader_file")), pid));
-    }
     process_add(list, role, name, pid, json_string_value(json_object_get(service, "address")), leader,
                 json_integer_value(json_object_get(service, "restarts")));
 }
@@ -136,7 +132,7 @@ static void worker_found(void *arg, const struct remains_process *process)
     for (const char *word = process->command; *word != '\0'; word += strlen(word) + 1) {
         if (strncmp(word, prefix, (size_t)size) == 0) {
             snprintf(name, sizeof(name), "%.*s", (int)strcspn(word + size, "/"), word + size);
-            address = strstr(word, ".sock") != NULL ? word : address;
+            address = strstr(word, ".sock") ? word : address;
         }
     }
     process_add(search->list, "worker", name, process->pid, address, json_null(), 0);
@@ -148,26 +144,23 @@ json_t *local_status(const char *home, struct err *err)
     char place[HOME_PLACE_BYTES] = "";
     json_t *state = home_place(home, false, place, &why) == 0 ? state_load(place) : NULL;
     uint64_t start = 0;
-    const pid_t supervisor = state != NULL ? state_supervisor(state, &start) : 0;
+    const pid_t supervisor = state ? state_supervisor(state, &start) : 0;
     json_t *list = json_array();
     json_t *document =
         json_pack("{s:s, s:b, s:o}", "home", home, "up", supervisor != 0 ? 1 : 0, "processes", list);
-    if (document == NULL) {
+    if (!document) {
         json_decref(state);
         err_set(err, ERR_NOMEM, "out of memory for a status");
         return NULL;
     }
-    if (supervisor != 0) {
+    if (supervisor != 0)
         process_add(list, "supervisor", "supervisor", supervisor, NULL, json_null(), 0);
-    }
     const json_t *services = json_object_get(state, "services");
-    for (size_t i = 0; i < json_array_size(services); i++) {
+    for (size_t i = 0; i < json_array_size(services); i++)
         service_status(list, json_array_get(services, i));
-    }
     struct worker_search search = {.list = list, .home = place};
-    if (place[0] != '\0') {
+    if (place[0] != '\0')
         remains_each(place, "motley-worker", worker_found, &search);
-    }
     json_decref(state);
     return document;
 }

@@ -98,7 +98,7 @@ static void state_write(const struct supervisor *v)
     json_t *state = json_pack("{s:I, s:I, s:o}", "pid", (json_int_t)getpid(), "start",
                               (json_int_t)process_start_time(getpid()), "services", list);
     snprintf(path, sizeof(path), "%s/run/state.json", v->home);
-    if (state == NULL || json_print(state, false, &text, &err) < 0 ||
+    if (!state || json_print(state, false, &text, &err) < 0 ||
         file_write_atomic(path, text.data, text.size, 0600, &err) < 0) {
         log_event(LOG_LEVEL_ERROR, "state_lost", "path=%s", path);
     }
@@ -110,21 +110,18 @@ static void state_write(const struct supervisor *v)
  * succeeded; an agent waits for its join token. */
 static bool may_start(const struct supervisor *v, const struct service *s, uint64_t now)
 {
-    if (s->pid != 0 || s->done || now < s->next_start_ns) {
+    if (s->pid != 0 || s->done || now < s->next_start_ns)
         return false;
-    }
     const int64_t phase = number_of(s, "phase", 0);
     for (size_t i = 0; i < v->count; i++) {
         const struct service *other = &v->services[i];
-        if (number_of(other, "phase", 0) >= phase) {
+        if (number_of(other, "phase", 0) >= phase)
             continue;
-        }
-        if (is_once(other) ? !other->done : other->pid == 0 && phase == 1) {
+        if (is_once(other) ? !other->done : other->pid == 0 && phase == 1)
             return false;
-        }
     }
     const char *join = text_of(s, "join_file");
-    return join == NULL || file_exists(text_of(s, "enrolled_file")) || file_exists(join);
+    return !join || file_exists(text_of(s, "enrolled_file")) || file_exists(join);
 }
 
 /* Makes the command line; an agent that is not enrolled gets its join token, which can be used once. */
@@ -132,19 +129,16 @@ static size_t arguments_make(const struct service *s, const char **argv, struct 
 {
     const json_t *list = json_object_get(s->entry, "argv");
     size_t count = 0;
-    for (size_t i = 0; i < json_array_size(list) && count < ARGUMENTS_MAX - 3; i++) {
+    for (size_t i = 0; i < json_array_size(list) && count < ARGUMENTS_MAX - 3; i++)
         argv[count++] = json_string_value(json_array_get(list, i));
-    }
     const char *join = text_of(s, "join_file");
     struct err err;
-    if (join != NULL && !file_exists(text_of(s, "enrolled_file")) &&
-        file_read_all(join, 4096, token, &err) == 0) {
+    if (join && !file_exists(text_of(s, "enrolled_file")) && file_read_all(join, 4096, token, &err) == 0) {
         argv[count++] = "--join";
         argv[count++] = buf_str(token);
     }
-    if (join != NULL) {
+    if (join)
         unlink(join);
-    }
     argv[count] = NULL;
     return count;
 }
@@ -218,11 +212,9 @@ static void children_reap(struct supervisor *v)
     int status;
     pid_t pid;
     while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
-        for (size_t i = 0; i < v->count; i++) {
-            if (v->services[i].pid == pid) {
+        for (size_t i = 0; i < v->count; i++)
+            if (v->services[i].pid == pid)
                 service_ended(v, &v->services[i], status, clock_mono_ns());
-            }
-        }
     }
 }
 
@@ -230,22 +222,20 @@ static void children_reap(struct supervisor *v)
 static void log_bound(const char *path)
 {
     struct stat info;
-    if (stat(path, &info) < 0 || info.st_size <= LOG_BYTES_MAX) {
+    if (stat(path, &info) < 0 || info.st_size <= LOG_BYTES_MAX)
         return;
-    }
     char old[HOME_PATH_BYTES + 8];
     struct err err;
     uint8_t *bytes = malloc(LOG_BYTES_KEPT);
     const int fd = open(path, O_RDWR | O_CLOEXEC);
     snprintf(old, sizeof(old), "%s.old", path);
-    if (bytes != NULL && fd >= 0 &&
+    if (bytes && fd >= 0 &&
         file_pread_all(fd, bytes, LOG_BYTES_KEPT, (uint64_t)info.st_size - LOG_BYTES_KEPT, path, &err) == 0 &&
         file_write_atomic(old, bytes, LOG_BYTES_KEPT, 0600, &err) == 0 && ftruncate(fd, 0) < 0) {
         log_event(LOG_LEVEL_ERROR, "log_kept", "path=%s", path);
     }
-    if (fd >= 0) {
+    if (fd >= 0)
         close(fd);
-    }
     free(bytes);
 }
 
@@ -254,9 +244,8 @@ static void housekeeping(struct supervisor *v)
     char path[HOME_PATH_BYTES];
     char place[HOME_PLACE_BYTES];
     struct err err;
-    if (!file_exists(v->home) && home_place(v->real, true, place, &err) < 0) {
+    if (!file_exists(v->home) && home_place(v->real, true, place, &err) < 0)
         log_event(LOG_LEVEL_ERROR, "home_lost", "error=\"%s\"", err.text);
-    }
     for (size_t i = 0; i < v->count; i++) {
         const struct service *s = &v->services[i];
         snprintf(path, sizeof(path), "%s/logs/%s%s.log", v->home,
@@ -271,9 +260,8 @@ static void role_stop(struct supervisor *v, const char *role)
     const uint64_t deadline = clock_mono_ns() + (uint64_t)STOP_GRACE_MS * 1000000u;
     for (size_t i = 0; i < v->count; i++) {
         struct service *s = &v->services[i];
-        if (s->pid != 0 && strcmp(s->role, role) == 0) {
+        if (s->pid != 0 && strcmp(s->role, role) == 0)
             kill(s->pid, (int)number_of(s, "stop_signal", SIGTERM));
-        }
     }
     for (size_t i = 0; i < v->count; i++) {
         struct service *s = &v->services[i];
@@ -295,9 +283,8 @@ static void stop_all(struct supervisor *v)
     v->stopping = true;
     for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++) {
         role_stop(v, order[i]);
-        if (i == 0 && remains_stop(v->home, "motley-worker", &err) < 0) {
+        if (i == 0 && remains_stop(v->home, "motley-worker", &err) < 0)
             log_event(LOG_LEVEL_ERROR, "workers_left", "error=\"%s\"", err.text);
-        }
     }
 }
 
@@ -306,26 +293,22 @@ static int services_load(struct supervisor *v, struct err *err)
     char path[HOME_PATH_BYTES];
     struct buf text = {.limit = SERVICES_BYTES};
     snprintf(path, sizeof(path), "%s/run/services.json", v->home);
-    if (file_read_all(path, SERVICES_BYTES, &text, err) == 0) {
+    if (file_read_all(path, SERVICES_BYTES, &text, err) == 0)
         v->list = json_parse_limited(buf_str(&text), text.size, 8, err);
-    }
     buf_fini(&text);
-    if (v->list == NULL) {
+    if (!v->list)
         return -1;
-    }
     v->count = json_array_size(v->list);
     v->services = calloc(v->count + 1, sizeof(*v->services));
-    if (v->services == NULL || v->count > SERVICES_MAX) {
+    if (!v->services || v->count > SERVICES_MAX)
         return err_set(err, ERR_TOO_BIG, "%s lists %zu services, more than %d", path, v->count, SERVICES_MAX);
-    }
     for (size_t i = 0; i < v->count; i++) {
         struct service *s = &v->services[i];
         s->entry = json_array_get(v->list, i);
         s->role = text_of(s, "role");
         s->name = text_of(s, "name");
-        if (s->role == NULL || s->name == NULL || json_array_size(json_object_get(s->entry, "argv")) == 0) {
+        if (!s->role || !s->name || json_array_size(json_object_get(s->entry, "argv")) == 0)
             return err_set(err, ERR_CORRUPT, "%s: entry %zu is no service", path, i);
-        }
     }
     return 0;
 }
@@ -337,16 +320,13 @@ static void watch(struct supervisor *v, int signals)
         struct pollfd wait = {.fd = signals, .events = POLLIN};
         poll(&wait, 1, TICK_MS);
         struct signalfd_siginfo info;
-        while (read(signals, &info, sizeof(info)) == sizeof(info)) {
+        while (read(signals, &info, sizeof(info)) == sizeof(info))
             v->stopping = v->stopping || info.ssi_signo == SIGTERM || info.ssi_signo == SIGINT;
-        }
         children_reap(v);
         const uint64_t now = clock_mono_ns();
-        for (size_t i = 0; i < v->count && !v->stopping; i++) {
-            if (may_start(v, &v->services[i], now)) {
+        for (size_t i = 0; i < v->count && !v->stopping; i++)
+            if (may_start(v, &v->services[i], now))
                 service_start(v, &v->services[i], now);
-            }
-        }
         if (now >= v->housekeeping_ns) {
             housekeeping(v);
             v->housekeeping_ns = now + (uint64_t)HOUSEKEEPING_MS * 1000000u;
@@ -363,9 +343,8 @@ static int signals_open(struct err *err)
     sigaddset(&set, SIGCHLD);
     signal(SIGPIPE, SIG_IGN);
     signal(SIGHUP, SIG_IGN);
-    if (sigprocmask(SIG_BLOCK, &set, NULL) < 0) {
+    if (sigprocmask(SIG_BLOCK, &set, NULL) < 0)
         return err_errno(err, ERR_INTERNAL, errno, "could not block signals");
-    }
     const int fd = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
     return fd >= 0 ? fd : err_errno(err, ERR_INTERNAL, errno, "could not watch signals");
 }
@@ -374,14 +353,12 @@ int local_supervise(const char *home, struct err *err)
 {
     struct supervisor v = {.home = home};
     char path[HOME_PATH_BYTES];
-    if (realpath(home, v.real) == NULL) {
+    if (!realpath(home, v.real))
         return err_errno(err, ERR_IO, errno, "could not look at the home \"%s\"", home);
-    }
     snprintf(path, sizeof(path), "%s/run/lock", home);
     const int lock = file_lock(path, err);
-    if (lock < 0) {
+    if (lock < 0)
         return -1;
-    }
     int status = -1;
     const int signals = signals_open(err);
     if (signals >= 0 && services_load(&v, err) == 0) {
@@ -392,9 +369,8 @@ int local_supervise(const char *home, struct err *err)
         unlink(path);
         status = 0;
     }
-    if (signals >= 0) {
+    if (signals >= 0)
         close(signals);
-    }
     free(v.services);
     json_decref(v.list);
     close(lock);

@@ -58,9 +58,8 @@ static void say(const struct coming_up *u, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(text, sizeof(text), fmt, args);
     va_end(args);
-    if (u->options->progress != NULL) {
+    if (u->options->progress)
         u->options->progress(u->options->progress_arg, text);
-    }
 }
 
 /* Reads the configuration: the given file, the home's last one, or the default. */
@@ -70,15 +69,13 @@ static json_t *config_document(const struct coming_up *u)
     struct buf text = {.limit = CONFIG_BYTES};
     json_t *document = NULL;
     snprintf(stored, sizeof(stored), "%s/run/up.json", u->home);
-    const char *path = u->options->config_path != NULL ? u->options->config_path : stored;
-    if (u->options->config_path == NULL && !file_exists(stored)) {
+    const char *path = u->options->config_path ? u->options->config_path : stored;
+    if (!u->options->config_path && !file_exists(stored))
         return local_config_default(u->err);
-    }
     if (file_read_all(path, CONFIG_BYTES, &text, u->err) == 0) {
         document = document_parse(path, buf_str(&text), text.size, u->err);
-        if (document == NULL) {
+        if (!document)
             err_wrap(u->err, "%s", path);
-        }
     }
     buf_fini(&text);
     return document;
@@ -87,13 +84,11 @@ static json_t *config_document(const struct coming_up *u)
 static int config_load(struct coming_up *u)
 {
     json_t *document = config_document(u);
-    if (document == NULL) {
+    if (!document)
         return -1;
-    }
     int status = local_config_parse(document, &u->config, u->err);
     json_decref(document);
-    return status < 0 && u->options->config_path != NULL ? err_wrap(u->err, "%s", u->options->config_path)
-                                                         : status;
+    return status < 0 && u->options->config_path ? err_wrap(u->err, "%s", u->options->config_path) : status;
 }
 
 /* Writes the document to HOME/NAME. Takes nothing over. */
@@ -103,9 +98,8 @@ static int json_file_write(const struct coming_up *u, const char *name, const js
     struct buf text = {.limit = 4 << 20};
     snprintf(path, sizeof(path), "%s/%s", u->home, name);
     int status = json_print(document, false, &text, u->err);
-    if (status == 0) {
+    if (status == 0)
         status = file_write_atomic(path, text.data, text.size, 0600, u->err);
-    }
     buf_fini(&text);
     return status;
 }
@@ -120,7 +114,7 @@ static bool same_config(const struct coming_up *u)
                          ? json_parse_limited(buf_str(&text), text.size, 16, &err)
                          : NULL;
     buf_fini(&text);
-    const bool same = stored != NULL && json_equal(stored, u->config.document);
+    const bool same = stored && json_equal(stored, u->config.document);
     json_decref(stored);
     return same;
 }
@@ -129,9 +123,8 @@ static int client_write(const struct coming_up *u)
 {
     json_t *document = json_pack("{s:s, s:s, s:s?}", "address", u->url, "token", u->token, "ca",
                                  u->config.tls ? u->ca : NULL);
-    if (document == NULL) {
+    if (!document)
         return err_set(u->err, ERR_NOMEM, "out of memory for client.json");
-    }
     int status = json_file_write(u, "client.json", document);
     json_decref(document);
     return status;
@@ -141,9 +134,8 @@ static int supervisor_start(struct coming_up *u)
 {
     char program[HOME_PATH_BYTES];
     char log[HOME_PATH_BYTES];
-    if (process_sibling("motley-supervisor", program, sizeof(program), u->err) < 0) {
+    if (process_sibling("motley-supervisor", program, sizeof(program), u->err) < 0)
         return -1;
-    }
     snprintf(log, sizeof(log), "%s/logs/supervisor.log", u->home);
     const char *const argv[] = {program, u->home, NULL};
     const struct process_options options = {
@@ -167,9 +159,8 @@ static int prepare(struct coming_up *u)
     }
     /* must precede initdb, so that a taken port or a missing program is reported at once */
     json_t *services = services_make(u->home, &u->config, &postgres, u->url, u->err);
-    if (services == NULL) {
+    if (!services)
         return -1;
-    }
     snprintf(log, sizeof(log), "%s/logs/initdb.log", u->home);
     if (postgres_init(&postgres, identity, log, u->err) < 0) {
         json_decref(services);
@@ -177,9 +168,8 @@ static int prepare(struct coming_up *u)
     }
     int status = json_file_write(u, "run/services.json", services);
     json_decref(services);
-    if (status == 0) {
+    if (status == 0)
         status = json_file_write(u, "run/up.json", u->config.document);
-    }
     return status == 0 ? client_write(u) : -1;
 }
 
@@ -199,10 +189,8 @@ static int check_services(const struct coming_up *u, const json_t *state)
         const json_t *service = json_array_get(services, i);
         const char *name = json_string_value(json_object_get(service, "name"));
         const char *role = json_string_value(json_object_get(service, "role"));
-        if (name == NULL || role == NULL ||
-            restarts_of(state, i) - restarts_of(u->before, i) < RESTARTS_MAX) {
+        if (!name || !role || restarts_of(state, i) - restarts_of(u->before, i) < RESTARTS_MAX)
             continue;
-        }
         snprintf(file, sizeof(file), "%s%s", strcmp(role, "agent") == 0 ? "agent-" : "", name);
         return err_set(u->err, ERR_IO, "the %s \"%s\" does not stay up; its log %s/logs/%s.log ends: %s",
                        role, name, u->home, file, log_tail(u->home, file, tail, sizeof(tail)));
@@ -219,7 +207,7 @@ static int check_progress(const struct coming_up *u, const char *what)
     json_t *state = state_load(u->home);
     int status = check_services(u, state);
     const bool gone = (u->supervisor != 0 && waitpid(u->supervisor, NULL, WNOHANG) != 0) ||
-                      (state != NULL && state_supervisor(state, &start) == 0);
+                      (state && state_supervisor(state, &start) == 0);
     json_decref(state);
     if (status == 0 && gone) {
         status = err_set(u->err, ERR_IO, "the supervisor ended; its log ends: %s",
@@ -237,7 +225,7 @@ static int http_open(struct coming_up *u)
     const struct http_options options = {
         .url = u->url, .bearer = u->token, .ca_file = u->config.tls ? u->ca : NULL, .connect_ms = 2000};
     u->http = http_create(&options, u->err);
-    return u->http != NULL ? 0 : -1;
+    return u->http ? 0 : -1;
 }
 
 static int wait_api(struct coming_up *u)
@@ -249,9 +237,8 @@ static int wait_api(struct coming_up *u)
             .method = "GET", .path = "/readyz", .response = &text, .timeout_ms = 2000};
         const int ready = http_perform(u->http, &request, NULL, &why);
         buf_fini(&text);
-        if (ready == 0) {
+        if (ready == 0)
             return 0;
-        }
         if (check_progress(u, "the api was not ready") < 0) {
             return u->err->code == ERR_TIMEOUT && why.code != ERR_NONE
                        ? err_set(u->err, ERR_TIMEOUT, "%.300s (last: %.180s)", u->err->text, why.text)
@@ -269,15 +256,12 @@ static int wait_redis(struct coming_up *u)
     for (;;) {
         const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
         const bool there = fd >= 0 && connect(fd, (const struct sockaddr *)&address, sizeof(address)) == 0;
-        if (fd >= 0) {
+        if (fd >= 0)
             close(fd);
-        }
-        if (there) {
+        if (there)
             return 0;
-        }
-        if (check_progress(u, "Redis did not answer") < 0) {
+        if (check_progress(u, "Redis did not answer") < 0)
             return -1;
-        }
         poll(NULL, 0, POLL_MS);
     }
 }
@@ -289,9 +273,8 @@ static bool has_leader(const struct coming_up *u)
     bool leads = false;
     json_t *status = local_status(u->home, &why);
     const json_t *list = json_object_get(status, "processes");
-    for (size_t i = 0; i < json_array_size(list); i++) {
+    for (size_t i = 0; i < json_array_size(list); i++)
         leads = leads || json_is_true(json_object_get(json_array_get(list, i), "leader"));
-    }
     json_decref(status);
     return leads;
 }
@@ -299,9 +282,8 @@ static bool has_leader(const struct coming_up *u)
 static int wait_leader(struct coming_up *u)
 {
     while (!has_leader(u)) {
-        if (check_progress(u, "no scheduler took the lead") < 0) {
+        if (check_progress(u, "no scheduler took the lead") < 0)
             return -1;
-        }
         poll(NULL, 0, POLL_MS);
     }
     return 0;
@@ -326,25 +308,22 @@ static int tokens_offer(struct coming_up *u)
         const char *name = json_string_value(json_object_get(json_array_get(u->config.agents, i), "name"));
         snprintf(enrolled, sizeof(enrolled), "%s/agents/%s/agent.json", u->home, name);
         snprintf(join, sizeof(join), "%s/run/join/%s", u->home, name);
-        if (file_exists(enrolled) || file_exists(join) || agent_removed(u, name)) {
+        if (file_exists(enrolled) || file_exists(join) || agent_removed(u, name))
             continue;
-        }
         /* The configuration names the agent, so it may have the name even if another machine had it before.
          */
         json_t *answer = NULL;
         json_t *wish = json_pack("{s:s, s:b}", "node", name, "replace", 1);
         int made = http_json(u->http, "POST", "/v1/join-tokens", wish, 5000, &answer, u->err);
         json_decref(wish);
-        if (made < 0) {
+        if (made < 0)
             return err_wrap(u->err, "a join token for agent %s", name);
-        }
         const char *token = json_string_value(json_object_get(answer, "token"));
-        int status = token != NULL ? file_write_atomic(join, token, strlen(token), 0600, u->err)
-                                   : err_set(u->err, ERR_PEER, "the api gave no join token");
+        int status = token ? file_write_atomic(join, token, strlen(token), 0600, u->err)
+                           : err_set(u->err, ERR_PEER, "the api gave no join token");
         json_decref(answer);
-        if (status < 0) {
+        if (status < 0)
             return -1;
-        }
     }
     return 0;
 }
@@ -354,16 +333,14 @@ static bool agent_waits(const struct coming_up *u, const json_t *services, const
 {
     char enrolled[HOME_PATH_BYTES];
     snprintf(enrolled, sizeof(enrolled), "%s/agents/%s/agent.json", u->home, name);
-    if (file_exists(enrolled) || agent_removed(u, name)) {
+    if (file_exists(enrolled) || agent_removed(u, name))
         return false;
-    }
     for (size_t i = 0; i < json_array_size(services); i++) {
         const json_t *service = json_array_get(services, i);
         const char *role = json_string_value(json_object_get(service, "role"));
         const char *other = json_string_value(json_object_get(service, "name"));
-        if (role != NULL && other != NULL && strcmp(role, "agent") == 0 && strcmp(other, name) == 0) {
+        if (role && other && strcmp(role, "agent") == 0 && strcmp(other, name) == 0)
             return json_integer_value(json_object_get(service, "pid")) == 0;
-        }
     }
     return false;
 }
@@ -386,9 +363,8 @@ static int agents_alive(const struct coming_up *u, const char **missing)
 {
     struct err why;
     json_t *answer = NULL;
-    if (http_json(u->http, "GET", "/v1/nodes", NULL, 5000, &answer, &why) < 0) {
+    if (http_json(u->http, "GET", "/v1/nodes", NULL, 5000, &answer, &why) < 0)
         return -1;
-    }
     int alive = 0;
     const json_t *nodes = json_object_get(answer, "nodes");
     for (size_t i = 0; i < json_array_size(u->config.agents); i++) {
@@ -397,8 +373,7 @@ static int agents_alive(const struct coming_up *u, const char **missing)
         for (size_t j = 0; j < json_array_size(nodes); j++) {
             const char *other = json_string_value(json_object_get(json_array_get(nodes, j), "name"));
             const char *state = json_string_value(json_object_get(json_array_get(nodes, j), "state"));
-            found = found || (other != NULL && state != NULL && strcmp(other, name) == 0 &&
-                              strcmp(state, "alive") == 0);
+            found = found || (other && state && strcmp(other, name) == 0 && strcmp(state, "alive") == 0);
         }
         alive += found;
         *missing = found ? *missing : name;
@@ -414,9 +389,8 @@ static int wait_agents(struct coming_up *u)
     while (agents_alive(u, &missing) < wanted) {
         char what[160];
         snprintf(what, sizeof(what), "agent \"%s\" did not join", missing);
-        if (check_progress(u, what) < 0 || (anyone_waits(u) && tokens_offer(u) < 0)) {
+        if (check_progress(u, what) < 0 || (anyone_waits(u) && tokens_offer(u) < 0))
             return -1;
-        }
         poll(NULL, 0, POLL_MS);
     }
     return 0;
@@ -424,17 +398,14 @@ static int wait_agents(struct coming_up *u)
 
 static int wait_ready(struct coming_up *u)
 {
-    if (http_open(u) < 0 || wait_redis(u) < 0 || wait_api(u) < 0) {
+    if (http_open(u) < 0 || wait_redis(u) < 0 || wait_api(u) < 0)
         return -1;
-    }
     say(u, "the api answers at %s", u->url);
-    if (tokens_offer(u) < 0 || wait_leader(u) < 0) {
+    if (tokens_offer(u) < 0 || wait_leader(u) < 0)
         return -1;
-    }
     say(u, "a scheduler leads");
-    if (wait_agents(u) < 0) {
+    if (wait_agents(u) < 0)
         return -1;
-    }
     say(u, "%zu agents are ready", json_array_size(u->config.agents));
     return 0;
 }
@@ -454,12 +425,12 @@ static int join_running(struct coming_up *u)
                          ? json_parse_limited(buf_str(&text), text.size, 8, u->err)
                          : NULL;
     buf_fini(&text);
-    if (client == NULL || home_secret(u->home, "admin.token", u->token, u->err) < 0) {
+    if (!client || home_secret(u->home, "admin.token", u->token, u->err) < 0) {
         json_decref(client);
         return -1;
     }
     const char *address = json_string_value(json_object_get(client, "address"));
-    snprintf(u->url, sizeof(u->url), "%s", address != NULL ? address : "");
+    snprintf(u->url, sizeof(u->url), "%s", address ? address : "");
     json_decref(client);
     return wait_ready(u);
 }
@@ -467,19 +438,16 @@ static int join_running(struct coming_up *u)
 static int start_fresh(struct coming_up *u)
 {
     char path[HOME_PATH_BYTES];
-    if (remains_stop(u->home, "", u->err) < 0) { /* of a supervisor that was killed */
+    if (remains_stop(u->home, "", u->err) < 0) /* of a supervisor that was killed */
         return -1;
-    }
     snprintf(path, sizeof(path), "%s/run/state.json", u->home);
     unlink(path);
-    if (prepare(u) < 0) {
+    if (prepare(u) < 0)
         return -1;
-    }
     say(u, "starting under %s", u->home);
     int status = supervisor_start(u);
-    if (status == 0) {
+    if (status == 0)
         status = wait_ready(u);
-    }
     if (status < 0) {
         struct err why;
         local_down(u->home, &why);
@@ -490,19 +458,16 @@ static int start_fresh(struct coming_up *u)
 int local_up(const struct local_up_options *options, struct err *err)
 {
     char place[HOME_PLACE_BYTES];
-    if (file_mkdirs(options->home, geteuid() == 0 ? 0711 : 0700, err) < 0) {
+    if (file_mkdirs(options->home, geteuid() == 0 ? 0711 : 0700, err) < 0)
         return err_wrap(err, "the home cannot be used; give another folder with --home");
-    }
-    if (home_place(options->home, true, place, err) < 0) {
+    if (home_place(options->home, true, place, err) < 0)
         return -1;
-    }
     struct coming_up u = {.options = options, .home = place, .err = err};
     const unsigned seconds = options->timeout_s > 0 ? options->timeout_s : TIMEOUT_DEFAULT_S;
     u.deadline = clock_mono_ns() + (uint64_t)seconds * 1000000000u;
     snprintf(u.ca, sizeof(u.ca), "%s/ca/ca.crt", u.home);
-    if (config_load(&u) < 0) {
+    if (config_load(&u) < 0)
         return -1;
-    }
     int status = -1;
     char path[HOME_PATH_BYTES];
     snprintf(path, sizeof(path), "%s/run", u.home);
@@ -531,15 +496,13 @@ int local_up(const struct local_up_options *options, struct err *err)
 int local_down(const char *home_given, struct err *err)
 {
     char home[HOME_PLACE_BYTES];
-    if (!file_exists(home_given)) {
+    if (!file_exists(home_given))
         return 0;
-    }
-    if (home_place(home_given, true, home, err) < 0) {
+    if (home_place(home_given, true, home, err) < 0)
         return -1;
-    }
     uint64_t start = 0;
     json_t *state = state_load(home);
-    const pid_t supervisor = state != NULL ? state_supervisor(state, &start) : 0;
+    const pid_t supervisor = state ? state_supervisor(state, &start) : 0;
     json_decref(state);
     if (supervisor != 0) {
         if (kill(supervisor, SIGTERM) < 0 && errno != ESRCH) {
@@ -547,16 +510,13 @@ int local_down(const char *home_given, struct err *err)
                              (int)supervisor);
         }
         const uint64_t deadline = clock_mono_ns() + (uint64_t)DOWN_MS * 1000000u;
-        while (process_is(supervisor, start) && clock_left_ms(deadline, 1) > 0) {
+        while (process_is(supervisor, start) && clock_left_ms(deadline, 1) > 0)
             poll(NULL, 0, POLL_MS);
-        }
-        if (process_is(supervisor, start)) {
+        if (process_is(supervisor, start))
             kill(supervisor, SIGKILL);
-        }
     }
-    if (remains_stop(home, "", err) < 0) {
+    if (remains_stop(home, "", err) < 0)
         return -1;
-    }
     char path[HOME_PATH_BYTES];
     snprintf(path, sizeof(path), "%s/run/state.json", home);
     unlink(path);

@@ -13,7 +13,7 @@
 #include "common/tls.h"
 #include "mesh/mesh_private.h"
 
-static const uint64_t window_default = 16u << 20, window_max = (uint64_t)1 << 30;
+static const uint64_t window_max = (uint64_t)1 << 30;
 static const uint64_t message_default = (uint64_t)4 << 30, message_max = (uint64_t)1 << 40;
 static const uint64_t silence_default_ns = 30000000000u;
 enum { PINGS = 16, PROBE_BYTES = 32 << 20 };
@@ -112,7 +112,7 @@ static int check_options(struct mesh_options *o, struct err *err)
         return err_set(err, ERR_INVALID, "mesh: certificate, key and CA are needed");
     if (o->rank == MESH_RANK_NONE)
         return err_set(err, ERR_INVALID, "mesh: rank %u is none", o->rank);
-    o->window_bytes = o->window_bytes ? o->window_bytes : window_default;
+    o->window_bytes = o->window_bytes ? o->window_bytes : MESH_WINDOW_BYTES;
     o->message_bytes_max = o->message_bytes_max ? o->message_bytes_max : message_default;
     o->peer_silence_ns = o->peer_silence_ns ? o->peer_silence_ns : silence_default_ns;
     if (o->window_bytes < 4096 || o->window_bytes > window_max)

@@ -42,6 +42,8 @@ struct mesh;
 enum {
     MESH_QUEUES = 64,
     MESH_CHUNK_BYTES = 128 << 10, /* largest frame in bytes, header included */
+    MESH_WINDOW_BYTES = 16 << 20, /* window_bytes if none is given */
+    MESH_MESSAGE_COST = 256,      /* bytes that an early message counts against the window beside its own */
     MESH_PEERS_MAX = 4096,
     MESH_DIMS_MAX = 4,
     MESH_RANK_NONE = UINT32_MAX
@@ -62,7 +64,7 @@ struct mesh_options {
     /* PEM files: this worker's certificate (its identity as CN/SAN) and key, and the cluster's CA */
     const char *cert_file, *key_file, *ca_file;
     uint64_t window_bytes; /* bytes that may arrive per queue and peer before their receive is posted; 0 means
-                              16 MiB */
+                              MESH_WINDOW_BYTES */
     uint64_t message_bytes_max;   /* largest message; 0 means 4 GiB */
     uint32_t socket_buffer_bytes; /* SO_SNDBUF/SO_RCVBUF; 0 means a size by the measured round trip, at least
                                      256 KiB. Larger buffers help up to rate * round trip and delay small
@@ -162,7 +164,7 @@ struct mesh_stats {
     uint64_t sent_bytes, received_bytes; /* bytes of messages without headers */
     uint64_t sent_messages, received_messages;
     uint64_t early_bytes;          /* bytes of messages that arrived before their receive was posted */
-    uint64_t early_bytes_held_max; /* most early bytes held at one time */
+    uint64_t early_bytes_held_max; /* most early bytes that one queue held at one time */
     uint64_t send_wait_ns;         /* time during which the window held a message back */
 };
 /* Reads the counters of one peer, or the sums of all with MESH_RANK_NONE. */

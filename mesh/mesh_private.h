@@ -25,8 +25,6 @@ enum {
     MESH_SMALL_BYTES =
         8192,            /* a whole message of at most this size goes before the next chunk of a large one */
     MESH_SMALL_RUN = 16, /* at most this many small messages go in a row */
-    MESH_MESSAGE_COST =
-        256, /* bytes that an early message counts against the window in addition to its own */
     MESH_PONGS_MAX = 64
 };
 
@@ -179,7 +177,7 @@ void mesh_rx_announce(struct mesh_peer_state *peer, uint32_t queue, uint64_t bou
 void *mesh_tx_run(void *arg);
 void *mesh_rx_run(void *arg);
 
-/* The peer of that rank, or NULL. */
+/* Returns the peer of that rank, or NULL. */
 struct mesh_peer_state *mesh_peer_find(const struct mesh *mesh, uint32_t rank);
 
 /* Stops listening and greeting, and joins those threads. */

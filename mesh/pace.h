@@ -22,8 +22,8 @@ struct mesh_pace *mesh_pace_create(const struct mesh_link *link);
 /* Frees the filter. Frames still inside are dropped; if 'drop' is not NULL it gets the 'done' of each. */
 void mesh_pace_destroy(struct mesh_pace *pace, void (*drop)(void *done, void *arg), void *arg);
 
-/* The largest payload to put at once, in bytes, so that no frame occupies the wire for much longer than half
- * a millisecond. */
+/* Returns the largest payload to put at once, in bytes, so that no frame occupies the wire for much longer
+ * than half a millisecond. */
 size_t mesh_pace_chunk(const struct mesh_pace *pace);
 /* True when the wire accepts another frame. */
 bool mesh_pace_free(const struct mesh_pace *pace, uint64_t now_ns);

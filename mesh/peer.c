@@ -62,7 +62,7 @@ void mesh_peer_fail(struct mesh_peer_state *peer, const struct err *why)
 
 void mesh_op_finish(struct mesh_peer_state *peer, struct mesh_op *op, const struct err *why)
 {
-    struct mesh_done done = {.ok = why == NULL,
+    struct mesh_done done = {.ok = !why,
                              .meta = op->meta,
                              .size = (size_t)op->size,
                              .peer = peer->rank,

@@ -32,12 +32,10 @@ struct parse_request {
 static json_t *answer_model(struct parse_request *request, struct err *err)
 {
     json_t *config = model_config_to_json(model_get_config(request->model), err);
-    json_t *answer = config != NULL
-                         ? json_pack("{s:o, s:b}", "config", config, "tokenizer", request->tokenizer != NULL)
-                         : NULL;
-    if (config != NULL && answer == NULL) {
+    json_t *answer =
+        config ? json_pack("{s:o, s:b}", "config", config, "tokenizer", request->tokenizer != NULL) : NULL;
+    if (config && !answer)
         err_set(err, ERR_NOMEM, "no memory for a model's config");
-    }
     return answer;
 }
 
@@ -68,9 +66,8 @@ static int options_read(const struct parse_request *request, struct text_options
     jr_str(&reader, "prompt", JR_OPTIONAL, 0, PARSE_PROMPT_BYTES_MAX, &options->prompt);
     jr_bytes(&reader, "memory", JR_OPTIONAL, 0, UINT64_C(1) << 50, &memory);
     jr_u32(&reader, "rows_max", JR_OPTIONAL, 1, UINT32_MAX, &options->rows_max);
-    if (jr_finish(&reader) < 0) {
+    if (jr_finish(&reader) < 0)
         return -1;
-    }
     options->data.format = (enum spec_format)format;
     options->data.learn = (enum spec_learn)learn;
     options->data.chat_template = (json_t *)(uintptr_t)chat;
@@ -89,9 +86,8 @@ static int stats_say(json_t *stats, const struct parse_request *request, const s
 {
     struct buf said = {.limit = 1024}, first = {.limit = 1 << 20};
     int status = rows_report_say(report, sequence_tokens, &said, err);
-    if (status == 0) {
+    if (status == 0)
         status = rows_show(*request->rows, 0, request->tokenizer, "⟦", "⟧", FIRST_BYTES_MAX, &first, err);
-    }
     if (status == 0 && (json_object_set_new(stats, "said", json_string(buf_str(&said))) < 0 ||
                         json_object_set_new(stats, "first", json_string(buf_str(&first))) < 0)) {
         status = err_set(err, ERR_NOMEM, "no memory for the data set's first row");
@@ -108,9 +104,8 @@ static json_t *stats_of(const struct parse_request *request, const struct rows_r
     struct rows_histogram histogram;
     rows_histogram(rows, &histogram);
     json_t *lengths = json_array();
-    for (uint32_t i = 0; lengths != NULL && i < histogram.bins; i++) {
+    for (uint32_t i = 0; lengths && i < histogram.bins; i++)
         json_array_append_new(lengths, json_integer(histogram.count[i]));
-    }
     json_t *stats = json_pack(
         "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:I, s:I, s:I, s:o}", "rows", (json_int_t)rows->count,
         "tokens", (json_int_t)report->tokens, "labelled", (json_int_t)report->labelled_tokens, "sum_sq",
@@ -119,14 +114,13 @@ static json_t *stats_of(const struct parse_request *request, const struct rows_r
         spec_format_name(report->format), "first_truncated_line", (json_int_t)report->first_truncated_line,
         "first_dropped_line", (json_int_t)report->first_dropped_line, "bin_tokens",
         (json_int_t)histogram.bin_tokens, "lengths", lengths);
-    if (stats != NULL && stats_say(stats, request, report, sequence_tokens, err) < 0) {
+    if (stats && stats_say(stats, request, report, sequence_tokens, err) < 0) {
         json_decref(stats);
         return NULL;
     }
     json_t *answer = json_pack("{s:o, s:I}", "stats", stats, "rows", (json_int_t)rows->count);
-    if (answer == NULL) {
+    if (!answer)
         err_set(err, ERR_NOMEM, "no memory for the data set's statistics");
-    }
     return answer;
 }
 
@@ -156,16 +150,14 @@ static json_t *answer_prompt(struct parse_request *request, struct err *err)
     struct ids ids = {0};
     json_t *answer = NULL;
     if (options_read(request, &options, err) == 0 &&
-        rows_render_prompt(options.prompt != NULL ? options.prompt : "", options.data.format, &options.rows,
-                           &ids, err) == 0) {
+        rows_render_prompt(options.prompt ? options.prompt : "", options.data.format, &options.rows, &ids,
+                           err) == 0) {
         json_t *list = json_array();
-        for (size_t i = 0; list != NULL && i < ids.count; i++) {
+        for (size_t i = 0; list && i < ids.count; i++)
             json_array_append_new(list, json_integer(ids.data[i]));
-        }
         answer = json_pack("{s:o}", "ids", list);
-        if (answer == NULL) {
+        if (!answer)
             err_set(err, ERR_NOMEM, "no memory for a prompt's ids");
-        }
     }
     ids_fini(&ids);
     chat_template_destroy(options.chat);
@@ -189,9 +181,8 @@ static json_t *answer_adapter_files(struct parse_request *request, struct err *e
     static const char *const names[] = {"adapter_config.json", "adapter_model.safetensors"};
     json_t *list = upload_document(request, ADAPTER_LIST_BYTES_MAX, err);
     struct json_reader reader;
-    if (list == NULL) {
+    if (!list)
         return NULL;
-    }
     jr_init(&reader, list, "", err);
     for (int i = 0; i < 2; i++) {
         const char *sha256 = "";
@@ -251,9 +242,8 @@ static int model_take(struct parse_request *request, struct err *err)
     struct model_source *source = request->files->model;
     struct err none = {0};
     request->files->model = NULL;
-    if (model_open(source, &request->model, err) < 0) {
+    if (model_open(source, &request->model, err) < 0)
         return -1;
-    }
     if (tokenizer_open(request->model, &request->tokenizer, &none) < 0 && none.code != ERR_NOT_FOUND) {
         *err = none;
         return -1;
@@ -265,21 +255,19 @@ json_t *parse_answer(const json_t *question, struct parse_files *files, struct r
 {
     const char *name = json_string_value(json_object_get(question, "do"));
     const struct question_kind *kind = NULL;
-    for (size_t i = 0; name != NULL && i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+    for (size_t i = 0; name && i < sizeof(kinds) / sizeof(kinds[0]); i++)
         kind = strcmp(kinds[i].name, name) == 0 ? &kinds[i] : kind;
-    }
     *rows = NULL;
-    if (kind == NULL || (kind->of_model && files->model == NULL) ||
-        (kind->of_upload && files->upload == NULL) || (kind->of_weights && files->weights == NULL)) {
+    if (!kind || (kind->of_model && !files->model) || (kind->of_upload && !files->upload) ||
+        (kind->of_weights && !files->weights)) {
         err_set(err, ERR_INTERNAL, "the parser was request for \"%.40s\" without what it needs",
-                name != NULL ? name : "");
+                name ? name : "");
         return NULL;
     }
     struct parse_request request = {.question = question, .files = files, .rows = rows};
     json_t *answer = NULL;
-    if (!kind->of_model || model_take(&request, err) == 0) {
+    if (!kind->of_model || model_take(&request, err) == 0)
         answer = kind->answer(&request, err);
-    }
     tokenizer_destroy(request.tokenizer);
     model_close(request.model);
     return answer;

@@ -23,9 +23,8 @@ struct answer_reader {
 static int put_texts(const struct parse_question *question, struct buf *out, struct err *err)
 {
     uint8_t length[4] = {0};
-    if (buf_append(out, length, sizeof(length), err) < 0) {
+    if (buf_append(out, length, sizeof(length), err) < 0)
         return -1;
-    }
     for (uint32_t i = 0; i < question->file_count; i++) {
         const struct model_path *file = &question->files[i];
         if (buf_append(out, file->name, strlen(file->name) + 1, err) < 0 ||
@@ -34,9 +33,8 @@ static int put_texts(const struct parse_question *question, struct buf *out, str
         }
     }
     const uint32_t size = (uint32_t)out->size - 4;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 4; i++)
         out->data[i] = (uint8_t)(size >> (24 - 8 * i));
-    }
     return 0;
 }
 
@@ -47,9 +45,8 @@ static const json_t *answer_of(const struct answer_reader *reading)
 
 static int take_bytes(struct answer_reader *reading, const void *bytes, size_t size, struct err *err)
 {
-    if (size > reading->due) {
+    if (size > reading->due)
         return err_set(err, ERR_CORRUPT, "it sent more bytes than it announced");
-    }
     reading->due -= size;
     if (size > 0 && reading->sink(reading->arg, answer_of(reading), bytes, size, err) < 0) {
         reading->sink_failed = true;
@@ -64,12 +61,11 @@ static int head_check(struct answer_reader *reading, struct err *err)
     struct json_reader reader;
     const json_t *answer = NULL;
     int64_t due = 0;
-    if (json_object_get(reading->document, "error") != NULL) {
+    if (json_object_get(reading->document, "error"))
         return 0;
-    }
     jr_init(&reader, reading->document, "answer", err);
     jr_object(&reader, "answer", JR_REQUIRED, &answer);
-    jr_i64(&reader, "bytes", JR_OPTIONAL, 0, reading->sink != NULL ? INT64_MAX : 0, &due);
+    jr_i64(&reader, "bytes", JR_OPTIONAL, 0, reading->sink ? INT64_MAX : 0, &due);
     reading->due = (uint64_t)due;
     return jr_finish(&reader);
 }
@@ -77,18 +73,15 @@ static int head_check(struct answer_reader *reading, struct err *err)
 static int read_answer(void *arg, const void *bytes, size_t size, struct err *err)
 {
     struct answer_reader *reading = arg;
-    if (reading->document != NULL) {
+    if (reading->document)
         return take_bytes(reading, bytes, size, err);
-    }
     size_t used = 0;
-    if (buf_append(&reading->head, bytes, size, err) < 0) {
+    if (buf_append(&reading->head, bytes, size, err) < 0)
         return -1;
-    }
     const int taken = frame_take(reading->head.data, reading->head.size, &frame_limits_default,
                                  &reading->document, &used, err);
-    if (taken <= 0) {
+    if (taken <= 0)
         return taken;
-    }
     return head_check(reading, err) < 0
                ? -1
                : take_bytes(reading, reading->head.data + used, reading->head.size - used, err);
@@ -99,9 +92,8 @@ static int refusal(const json_t *said, struct err *err)
 {
     const char *code = json_string_value(json_object_get(said, "code"));
     const char *text = json_string_value(json_object_get(said, "text"));
-    if (code == NULL || text == NULL) {
+    if (!code || !text)
         return err_set(err, ERR_INVALID, "the file's parser refused it without a reason");
-    }
     const enum err_code number = err_code_from_name(code);
     return err_set(err, number != ERR_NONE ? number : ERR_INVALID, "%s", text);
 }
@@ -151,12 +143,12 @@ static int run(const struct parser *parser, const struct buf *question, struct a
         }
         return no_answer(&why, err);
     }
-    if (reading->document == NULL || reading->due > 0) {
+    if (!reading->document || reading->due > 0) {
         err_set(&why, ERR_CORRUPT, "it ended before it had said all");
         return no_answer(&why, err);
     }
     const json_t *error = json_object_get(reading->document, "error");
-    return error != NULL ? refusal(error, err) : 0;
+    return error ? refusal(error, err) : 0;
 }
 
 int parse_ask(const struct parser *parser, const struct parse_question *question, parse_sink_fn *sink,
@@ -170,9 +162,8 @@ int parse_ask(const struct parser *parser, const struct parse_question *question
     int result = put_texts(question, &bytes, err) < 0 || frame_put(question->document, &bytes, err) < 0
                      ? -1
                      : run(parser, &bytes, &reading, err);
-    if (result == 0) {
+    if (result == 0)
         *answer = json_incref(json_object_get(reading.document, "answer"));
-    }
     json_decref(reading.document);
     buf_fini(&reading.head);
     buf_fini(&bytes);

@@ -47,7 +47,6 @@ static int tensor_read(struct json_reader *r, struct plan_tensor *part)
         return there;
     part_read(&sub, "kv_heads", &part->kv_head_begin, &part->kv_head_end);
     part_read(&sub, "columns", &part->column_begin, &part->column_end);
-    part_read(&sub, "vocabulary", &part->vocabulary_begin, &part->vocabulary_end);
     return jr_finish(&sub) < 0 ? -1 : 1;
 }
 
@@ -236,6 +235,7 @@ static int complete(const struct assignment_reader *reading, struct workbench *b
 {
     const struct placement_kind *kind = reading->kind;
     int fits = reading->cut || now->stage_count == 1 ? 1 : cut_blocks(bench, kind, now);
+    bench->whole_layers = reading->cut;
     if (fits > 0 && !reading->said)
         return kind->settle(bench, now);
     /* cutting may have changed who recomputes */

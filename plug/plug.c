@@ -87,10 +87,9 @@ int plug_accept(const json_t *document, const struct workload *workload, const s
 
 static bool plan_has(const struct plan *plan, const char *device)
 {
-    for (uint32_t r = 0; r < plan->rank_count; r++) {
+    for (uint32_t r = 0; r < plan->rank_count; r++)
         if (strcmp(plan->ranks[r].device, device) == 0)
             return true;
-    }
     return false;
 }
 
@@ -170,6 +169,27 @@ int plug_replace(const struct workload *workload, const struct cluster *cluster,
     int result = answer_fill(&problem, planner, answer, err);
     problem_fini(&problem);
     return result;
+}
+
+int plug_repeat(const json_t *document, const struct workload *workload, const struct cluster *cluster,
+                struct plan_answer **answer, struct err *err)
+{
+    struct plan *plan = NULL;
+    double step_s = 0;
+    *answer = NULL;
+    if (!json_is_object(document))
+        return err_set(err, ERR_INVALID, "placement.plan: must be the plan itself, not the name of a file");
+    if (plug_accept(document, workload, cluster, &plan, &step_s, err) < 0) {
+        if (err->code == ERR_INVALID)
+            err->code = ERR_NOFIT;
+        return err_wrap(err, "placement.plan");
+    }
+    *answer = calloc(1, sizeof(**answer));
+    if (!*answer) {
+        plan_destroy(plan);
+        return err_set(err, ERR_NOMEM, "planner: out of memory");
+    }
+    return plug_replace(workload, cluster, "placement.plan", plan, step_s, *answer, err);
 }
 
 /* ---- choosing ---- */

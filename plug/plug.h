@@ -34,6 +34,12 @@ int plug_accept(const json_t *document, const struct workload *workload, const s
 int plug_replace(const struct workload *workload, const struct cluster *cluster, const char *planner,
                  struct plan *plan, double step_s, struct plan_answer *answer, struct err *err);
 
+/* Answers with a given plan, a whole one or what `motley get` wrote, in the place of a search: for a run that
+ * is to be repeated on its own plan. *answer becomes new (plan_answer_destroy). −1: what plug_accept says
+ * against it, with ERR_NOFIT for what another cluster might not say; ERR_NOMEM. */
+int plug_repeat(const json_t *document, const struct workload *workload, const struct cluster *cluster,
+                struct plan_answer **answer, struct err *err);
+
 struct plug_answer {        /* the answer of an external planner */
     const char *name;       /* name of the planner, for people; borrowed */
     const json_t *document; /* NULL: none; borrowed */

@@ -108,18 +108,15 @@ static int rank_check(const struct plan_rank *rank, uint32_t number, const struc
     double more[PURPOSE_COUNT] = {0};
     if (!rank->device || !ours->device || strcmp(rank->device, ours->device) != 0)
         return err_set(err, ERR_INVALID, "rank %u: another device than its place in the plan means", number);
-    for (uint32_t s = 0; s < rank->slot_count; s++) {
+    for (uint32_t s = 0; s < rank->slot_count; s++)
         if (slot_check(rank, number, s, ours, more, err) < 0)
             return -1;
-    }
-    for (uint32_t s = 0; s < ours->slot_count; s++) {
+    for (uint32_t s = 0; s < ours->slot_count; s++)
         if (ours->slots[s].purpose < PURPOSE_COUNT && ours->slots[s].place != SLOT_ON_HOST)
             more[ours->slots[s].purpose] -= (double)ours->slots[s].bytes_total;
-    }
-    for (int kind = 0; kind < PROGRAM_KINDS; kind++) {
+    for (int kind = 0; kind < PROGRAM_KINDS; kind++)
         if (program_check(rank, number, ours, kind, err) < 0)
             return -1;
-    }
     return sums_check(rank, number, ours, more, err);
 }
 
@@ -169,6 +166,7 @@ int recount_memory(const struct problem *problem, const struct candidate *candid
         result = rank_check(&plan->ranks[r], r, &ours->ranks[r], err);
         plan->ranks[r].device_base_bytes = ours->ranks[r].device_base_bytes;
         plan->ranks[r].process_base_bytes = ours->ranks[r].process_base_bytes;
+        plan->ranks[r].bounds = ours->ranks[r].bounds;
         plan->ranks[r].moments_host_bytes = ours->ranks[r].moments_host_bytes; /* as the job asks */
     }
     plan_destroy(ours);

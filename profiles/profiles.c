@@ -275,7 +275,7 @@ void profiles_describe(const json_t *document, const char *device, json_t *clust
         {"memory_limit_bytes", "memory_bytes"}, {"kind", "kind"}, {"threads", "threads"}};
     if (!from && json_array_size(devices) == 1)
         from = json_array_get(devices, 0);
-    for (size_t k = 0; from && k < sizeof pairs / sizeof pairs[0]; k++) {
+    for (size_t k = 0; from && k < sizeof(pairs) / sizeof(pairs[0]); k++) {
         json_t *value = json_object_get(from, pairs[k][0]);
         if (value && !json_is_null(value) && !json_object_get(cluster_device, pairs[k][1]))
             json_object_set(cluster_device, pairs[k][1], value);

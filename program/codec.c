@@ -1,4 +1,4 @@
-/* Plan → json_t. Key names are stable; only instructions leave out defaults. */
+/* Converts a plan to json_t. Key names are stable; only instructions leave out defaults. */
 #include "program/codec.h"
 
 #include <stdlib.h>
@@ -8,6 +8,7 @@
 #include "common/digest.h"
 #include "common/json.h"
 #include "program/fold.h"
+#include "program/update.h"
 
 #define PLAN_JSON_BYTES_MAX ((size_t)1 << 30)
 
@@ -59,7 +60,7 @@ static json_t *programs_json(const struct plan_rank *rank, struct err *err)
     return programs;
 }
 
-/* Writes the keys that only some plans have. */
+/* Writes the keys that only some plans have, and the digest and updates of the rank's programs. */
 static int rank_json_special(const struct plan_rank *rank, json_t *object)
 {
     const struct plan_tensor *t = &rank->tensor;
@@ -71,20 +72,34 @@ static int rank_json_special(const struct plan_rank *rank, json_t *object)
                 json_array_append_new(ranges, json_pack("[i,i]", rank->ranges[i].begin, rank->ranges[i].end));
         bad |= json_object_set_new(object, "ranges", ranges);
     }
-    if (t->kv_head_end || t->column_end || t->vocabulary_end)
+    if (t->kv_head_end || t->column_end)
         bad |= json_object_set_new(object, "tensor",
-                                   json_pack("{s:[I,I],s:[I,I],s:[I,I]}", "kv_heads",
-                                             (json_int_t)t->kv_head_begin, (json_int_t)t->kv_head_end,
-                                             "columns", (json_int_t)t->column_begin,
-                                             (json_int_t)t->column_end, "vocabulary",
-                                             (json_int_t)t->vocabulary_begin, (json_int_t)t->vocabulary_end));
+                                   json_pack("{s:[I,I],s:[I,I]}", "kv_heads", (json_int_t)t->kv_head_begin,
+                                             (json_int_t)t->kv_head_end, "columns",
+                                             (json_int_t)t->column_begin, (json_int_t)t->column_end));
+    if (rank->bounds.tokens)
+        bad |= json_object_set_new(object, "bounds",
+                                   json_pack("{s:I,s:I,s:I}", "tokens", (json_int_t)rank->bounds.tokens,
+                                             "rows", (json_int_t)rank->bounds.rows, "labelled",
+                                             (json_int_t)rank->bounds.labelled));
+    if (rank->programs_digest[0]) { /* version 2 */
+        json_t *updates = json_array();
+        for (uint32_t i = 0; i < rank->update_count; i++)
+            bad |=
+                json_array_append_new(updates, json_pack("[i,i,i]", rank->updates[i].block_begin,
+                                                         rank->updates[i].block_end, rank->updates[i].group));
+        bad |= json_object_set_new(object, "updates", updates);
+        bad |= json_object_set_new(object, "programs_digest", json_string(rank->programs_digest));
+    }
+    if (rank->recompute_end)
+        bad |= json_object_set_new(object, "recompute_end", json_integer(rank->recompute_end));
     if (rank->moments_host_bytes)
         bad |= json_object_set_new(object, "moments_host_bytes",
                                    json_integer((json_int_t)rank->moments_host_bytes));
     return bad;
 }
 
-/* programs_too false: "programs" is an empty object. */
+/* Writes a rank. Without programs_too, "programs" is an empty object. */
 static json_t *rank_json(const struct plan_rank *rank, bool programs_too, struct err *err)
 {
     json_t *memory = json_object(), *slots = json_array();
@@ -236,9 +251,12 @@ static inline int numbers_room(struct number_run *run, uint32_t count, struct er
     return run->count + (size_t)count * NUMBER_BYTES > RUN_BYTES ? numbers_flush(run, err) : 0;
 }
 
+/* Digests number ops, queues and fields as the first plans of version 2 did, which had an op before BROADCAST
+ * and a queue behind the compute queue that nothing used, and a field that was always 0. */
 static uint8_t *instr_numbers(uint8_t *at, const struct instr *x)
 {
-    at = number_write(at, x->op | (int64_t)x->queue << 8 | (int64_t)x->flags << 16);
+    int64_t op = x->op + (x->op >= INSTR_BROADCAST), queue = x->queue + (x->queue > QUEUE_COMPUTE);
+    at = number_write(at, op | queue << 8 | (int64_t)x->flags << 16);
     at = number_write(at, x->tag);
     at = number_write(at, x->micro_batch);
     at = number_write(at, x->block_begin);
@@ -250,7 +268,7 @@ static uint8_t *instr_numbers(uint8_t *at, const struct instr *x)
     at = number_write(at, x->slot_save);
     at = number_write(at, x->row_begin);
     at = number_write(at, (int32_t)x->row_end); /* PLAN_ROWS_ALL is written as -1 */
-    at = number_write(at, x->chunk);
+    at = number_write(at, 0);
     return number_write(at, x->after_count);
 }
 
@@ -275,52 +293,85 @@ static int program_numbers(struct number_run *run, const struct program *program
     return result;
 }
 
-/* Digests the frame as JSON and the programs as numbers: folding and printing them would take longer than
- * planning. */
-static int plan_digest(const struct plan *plan, const json_t *frame, char hex[PLAN_DIGEST_HEX],
-                       struct err *err)
+static int rank_numbers(struct number_run *run, const struct plan_rank *rank, struct err *err)
+{
+    for (int kind = 0; kind < PROGRAM_KINDS; kind++)
+        if (program_numbers(run, &rank->programs[kind], err) < 0)
+            return -1;
+    return numbers_flush(run, err);
+}
+
+/* Finishes the digest of the numbers and writes it in hex. */
+static int run_end(struct number_run *run, char hex[PLAN_DIGEST_HEX], struct err *err)
 {
     uint8_t sum[DIGEST_SIZE];
-    struct buf text;
-    int result = -1;
-    struct number_run *run = calloc(1, sizeof(*run));
-    if (!run)
-        return err_set(err, ERR_NOMEM, "plan: out of memory while sealing");
-    buf_init(&text, PLAN_JSON_BYTES_MAX);
-    if (!(run->digest = digest_create(err)) || json_print(frame, true, &text, err) < 0 ||
-        digest_update(run->digest, text.data, text.size, err) < 0)
-        goto out;
-    for (uint32_t r = 0; r < plan->rank_count; r++) {
-        for (int kind = 0; kind < PROGRAM_KINDS; kind++) {
-            if (program_numbers(run, &plan->ranks[r].programs[kind], err) < 0)
-                goto out;
-        }
-    }
-    if (numbers_flush(run, err) < 0 || digest_final(run->digest, sum, err) < 0)
-        goto out;
+    if (digest_final(run->digest, sum, err) < 0)
+        return -1;
     digest_hex(sum, sizeof(sum), hex);
-    result = 0;
-out:
+    return 0;
+}
+
+/* Fills in the facts of a rank's programs that other ranks know: digests and updates. Programs are digested
+ * as numbers, because folding and printing them would take longer than planning. A slice has these facts of
+ * the other ranks instead of their programs. */
+static int rank_seal(const struct plan *plan, struct plan_rank *rank, struct number_run *run, struct err *err)
+{
+    if (plan->slice_rank != PLAN_NONE && rank != &plan->ranks[plan->slice_rank])
+        return 0;
+    rank->programs_digest[0] = '\0';
+    if (plan_updates_find(rank, err) < 0)
+        return -1;
+    if (plan->version == 1)
+        return 0;
+    if (!(run->digest = digest_create(err)))
+        return -1;
+    int result = rank_numbers(run, rank, err);
+    if (result == 0)
+        result = run_end(run, rank->programs_digest, err);
+    digest_destroy(run->digest);
+    return result;
+}
+
+/* Digests the frame, which has the digests of the programs; in version 1 the programs themselves follow. */
+static int frame_digest(struct plan *plan, const json_t *frame, struct number_run *run, struct err *err)
+{
+    struct buf text;
+    buf_init(&text, PLAN_JSON_BYTES_MAX);
+    if (!(run->digest = digest_create(err)))
+        return -1;
+    int result = json_print(frame, true, &text, err);
+    if (result == 0)
+        result = digest_update(run->digest, text.data, text.size, err);
+    for (uint32_t r = 0; r < plan->rank_count && plan->version == 1 && result == 0; r++)
+        result = rank_numbers(run, &plan->ranks[r], err);
+    if (result == 0)
+        result = run_end(run, plan->digest, err);
     digest_destroy(run->digest);
     buf_fini(&text);
-    free(run);
     return result;
 }
 
 int plan_seal(struct plan *plan, struct err *err)
 {
-    json_t *frame = plan_body(plan, false, err);
-    if (!frame)
-        return -1;
-    int result = plan_digest(plan, frame, plan->digest, err);
+    int result = 0;
+    struct number_run *run = calloc(1, sizeof(*run));
+    if (!run)
+        return err_set(err, ERR_NOMEM, "plan: out of memory while sealing");
+    for (uint32_t r = 0; r < plan->rank_count && result == 0; r++)
+        result = rank_seal(plan, &plan->ranks[r], run, err);
+    json_t *frame = result == 0 ? plan_body(plan, false, err) : NULL;
+    result = frame ? frame_digest(plan, frame, run, err) : -1;
     json_decref(frame);
+    free(run);
     return result;
 }
 
 json_t *plan_to_json(const struct plan *plan, struct err *err)
 {
     json_t *body = plan_body(plan, true, err);
-    if (body && json_object_set_new(body, "digest", json_string(plan->digest)) < 0) {
+    if (body && (json_object_set_new(body, "digest", json_string(plan->digest)) < 0 ||
+                 (plan->slice_rank != PLAN_NONE &&
+                  json_object_set_new(body, "slice", json_integer(plan->slice_rank)) < 0))) {
         json_decref(body);
         err_set(err, ERR_NOMEM, "plan: out of memory while encoding");
         return NULL;

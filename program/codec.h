@@ -11,9 +11,11 @@
 
 #include "program/program.h"
 
-/* Computes plan->digest: SHA-256 over the sorted compact JSON of the codec form without "digest" and
- * programs, followed by all programs, expanded, as numbers (codec.c: program_numbers). A generator calls
- * it last; after a later change plan_from_json refuses the plan. Returns -1 with ERR_NOMEM. */
+/* Computes the digests of the ranks' programs, and plan->digest. The former are SHA-256 over a rank's
+ * programs, expanded, as numbers (codec.c: program_numbers). The latter is SHA-256 over the sorted compact
+ * JSON of the codec form without "digest", "slice" and programs, but with the programs' digests, so that a
+ * slice proves to which plan it belongs. In version 1 all programs follow that JSON instead. A generator
+ * calls it last; after a later change plan_from_json refuses the plan. Returns -1 with ERR_NOMEM. */
 int plan_seal(struct plan *plan, struct err *err);
 
 /* Returns new (the caller decrefs), or NULL with ERR_NOMEM. Call plan_seal first. */
@@ -23,9 +25,19 @@ json_t *plan_to_json(const struct plan *plan, struct err *err);
  * range, expansion beyond the bounds of program.h (ERR_TOO_BIG), a digest that does not match
  * (ERR_CORRUPT). plan_check checks that the programs make sense; this does not. Returns new, or NULL. */
 struct plan *plan_from_json(const json_t *json, struct err *err);
-/* The same for a plan from another program, of at most instructions_most expanded instructions. Its digest
- * may be missing, because only this code can compute it, and is then filled in; a digest that is there
- * must match. */
+/* As plan_from_json, for a plan that another program made, of at most instructions_most expanded
+ * instructions. Its digest may be missing, because only this code can compute it, and is then filled in; a
+ * digest that is there must match. The plan becomes one of version PLAN_VERSION. */
 struct plan *plan_from_json_given(const json_t *json, uint32_t instructions_most, struct err *err);
+
+/* Slices. The slice of a rank is the plan's document without the programs of the other ranks, of which it
+ * has the digests, and with "slice": the rank. It has the plan's digest. */
+
+/* Makes the slices of all ranks from a whole plan of version 2 as plan_to_json writes it: an array whose
+ * elements share the JSON values that are equal. Instruction lists stay folded. Returns new, or NULL:
+ * ERR_INVALID, ERR_NOMEM. */
+json_t *plan_slices(const json_t *plan, struct err *err);
+/* Reads a slice or a whole plan, as plan_from_json. plan->slice_rank says which. */
+struct plan *plan_slice_from_json(const json_t *json, struct err *err);
 
 #endif

@@ -1,4 +1,5 @@
-/* json_t → plan. Every number is checked before use, every list before memory is allocated for it. */
+/* Converts json_t to a plan. Every number is checked before use, every list before memory is allocated for
+ * it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -188,11 +189,66 @@ static int tensor_read(struct json_reader *r, struct plan_tensor *tensor)
         return got;
     span_read(&sub, "kv_heads", &tensor->kv_head_begin, &tensor->kv_head_end);
     span_read(&sub, "columns", &tensor->column_begin, &tensor->column_end);
-    span_read(&sub, "vocabulary", &tensor->vocabulary_begin, &tensor->vocabulary_end);
     return jr_finish(&sub);
 }
 
-static int rank_read(struct json_reader *r, struct plan_rank *rank, uint32_t *budget)
+static int bounds_read(struct json_reader *r, struct plan_bounds *bounds)
+{
+    struct json_reader sub;
+    if (!json_object_get(r->object, "bounds"))
+        return 0;
+    if (jr_sub(r, "bounds", JR_REQUIRED, &sub) < 0)
+        return -1;
+    jr_u32(&sub, "tokens", JR_REQUIRED, 1, UINT32_MAX, &bounds->tokens);
+    jr_u32(&sub, "rows", JR_REQUIRED, 1, UINT32_MAX, &bounds->rows);
+    jr_u32(&sub, "labelled", JR_REQUIRED, 1, UINT32_MAX, &bounds->labelled);
+    return jr_finish(&sub);
+}
+
+static int updates_read(struct json_reader *r, const struct plan *plan, struct plan_rank *rank)
+{
+    const json_t *updates = NULL;
+    int got = jr_array(r, "updates", JR_OPTIONAL, 0, PROGRAM_INSTRS_MAX, &updates);
+    if (got <= 0)
+        return got;
+    size_t count = json_array_size(updates);
+    rank->updates = calloc(count + 1, sizeof(*rank->updates));
+    if (!rank->updates)
+        return err_set(r->err, ERR_NOMEM, "plan: out of memory");
+    for (size_t i = 0; i < count; i++) {
+        const json_t *item = json_array_get(updates, i);
+        json_int_t numbers[3] = {0};
+        bool right = json_array_size(item) == 3;
+        for (size_t k = 0; k < 3 && right; k++) {
+            right = json_is_integer(json_array_get(item, k));
+            numbers[k] = json_integer_value(json_array_get(item, k));
+        }
+        if (!right || numbers[0] < 0 || numbers[1] < numbers[0] || numbers[1] > PLAN_BLOCKS_MAX ||
+            numbers[2] < PLAN_NONE || numbers[2] >= (json_int_t)plan->group_count)
+            return jr_fail(r, "updates", "entry %zu is not [begin, end, group]", i);
+        rank->updates[rank->update_count++] =
+            (struct plan_update){(int32_t)numbers[0], (int32_t)numbers[1], (int32_t)numbers[2]};
+    }
+    return 0;
+}
+
+/* Reads the digest and the updates of each rank's programs, which version 2 states. A slice has these in
+ * place of the other ranks' programs. */
+static int seals_read(struct json_reader *r, const struct plan *plan, struct plan_rank *rank)
+{
+    const char *digest = "";
+    if (plan->version == 1 || updates_read(r, plan, rank) < 0)
+        return r->failed ? -1 : 0;
+    bool other = plan->slice_rank != PLAN_NONE && rank != &plan->ranks[plan->slice_rank];
+    jr_str(r, "programs_digest", JR_OPTIONAL, PLAN_DIGEST_HEX - 1, PLAN_DIGEST_HEX - 1, &digest);
+    for (int kind = 0; kind < PROGRAM_KINDS && other && !r->failed; kind++)
+        if (!*digest || rank->programs[kind].instr_count > 0)
+            return jr_fail(r, "programs", "another rank's: a slice has their digest only");
+    snprintf(rank->programs_digest, sizeof(rank->programs_digest), "%s", digest);
+    return r->failed ? -1 : 0;
+}
+
+static int rank_read(struct json_reader *r, const struct plan *plan, struct plan_rank *rank, uint32_t *budget)
 {
     int64_t stage = 0;
     struct json_reader memory;
@@ -218,12 +274,15 @@ static int rank_read(struct json_reader *r, struct plan_rank *rank, uint32_t *bu
     u64_of(r, "memory_limit_bytes", &rank->memory_limit_bytes);
     jr_bytes(r, "device_base_bytes", JR_OPTIONAL, 0, BYTES_MAX, &rank->device_base_bytes);
     u64_of(r, "process_base_bytes", &rank->process_base_bytes);
-    int64_t moments = 0;
+    int64_t moments = 0, again = 0;
     jr_i64(r, "moments_host_bytes", JR_OPTIONAL, 0, BYTES_MAX, &moments);
+    jr_i64(r, "recompute_end", JR_OPTIONAL, 0, PLAN_BLOCKS_MAX, &again);
+    rank->recompute_end = (int32_t)again;
     rank->moments_host_bytes = (uint64_t)moments;
     jr_f64(r, "busy_s", JR_REQUIRED, 0, 1e15, &rank->busy_s);
-    if (experts_read(r, rank) < 0 || ranges_read(r, rank) < 0 || tensor_read(r, &rank->tensor) < 0 ||
-        slots_read(r, rank) < 0 || programs_read(r, rank, budget) < 0)
+    if (bounds_read(r, &rank->bounds) < 0 || experts_read(r, rank) < 0 || ranges_read(r, rank) < 0 ||
+        tensor_read(r, &rank->tensor) < 0 || slots_read(r, rank) < 0 || programs_read(r, rank, budget) < 0 ||
+        seals_read(r, plan, rank) < 0)
         return -1;
     return jr_finish(r);
 }
@@ -280,7 +339,7 @@ static int costs_read(struct json_reader *parent, struct plan_costs *costs)
     return text && !costs->text ? err_set(parent->err, ERR_NOMEM, "plan: out of memory") : 0;
 }
 
-/* Reads the list of starts over what plan_create filled in. */
+/* Reads the first rows of the micro-batches, which replace those that plan_create filled in. */
 static int starts_read(struct json_reader *r, struct plan *plan, const json_t *starts)
 {
     size_t count = json_array_size(starts);
@@ -312,8 +371,8 @@ static struct plan *plan_frame(struct json_reader *r)
     uint32_t version = 0, batch_rows = 1, rows = 1;
     const json_t *ranks = NULL, *groups = NULL, *micro = NULL;
     jr_u32(r, "version", JR_REQUIRED, 0, UINT32_MAX, &version);
-    if (!r->failed && version != PLAN_VERSION)
-        jr_fail(r, "version", "%u; this program reads version %u", version, PLAN_VERSION);
+    if (!r->failed && (version == 0 || version > PLAN_VERSION))
+        jr_fail(r, "version", "%u; this program reads versions 1 to %u", version, PLAN_VERSION);
     kind_of(r, "placement", JR_REQUIRED, plan_placement_name, PLACE_COUNT, &placement);
     jr_u32(r, "batch_rows", JR_REQUIRED, 1, 1u << 24, &batch_rows);
     jr_any(r, "micro_batches", JR_REQUIRED, &micro);
@@ -332,6 +391,7 @@ static struct plan *plan_frame(struct json_reader *r)
                                     batch_rows, rows, r->err);
     if (!plan)
         return NULL;
+    plan->version = version;
     plan->placement = (enum plan_placement)placement;
     if (json_is_array(micro) && starts_read(r, plan, micro) < 0) {
         plan_destroy(plan);
@@ -354,11 +414,14 @@ static int schedule_from_name(const char *name, enum plan_schedule *out)
 static int plan_read(struct json_reader *r, struct plan *plan, uint32_t budget, const char **digest)
 {
     const json_t *ranks = NULL, *groups = NULL;
-    int64_t blocks = 0;
+    int64_t blocks = 0, slice = PLAN_NONE;
     const char *schedule = plan_schedule_name(SCHEDULE_1F1B);
     jr_str(r, "schedule", JR_OPTIONAL, 1, 64, &schedule);
     if (!r->failed && schedule_from_name(schedule, &plan->schedule) < 0)
         jr_fail(r, "schedule", "\"%s\" is not known to this version", schedule);
+    if (plan->version > 1)
+        jr_i64(r, "slice", JR_OPTIONAL, 0, plan->rank_count - 1, &slice);
+    plan->slice_rank = (int32_t)slice;
     jr_i64(r, "block_count", JR_REQUIRED, 1, PLAN_BLOCKS_MAX, &blocks);
     plan->block_count = (int32_t)blocks;
     jr_u32(r, "tokens_bound", JR_REQUIRED, 0, UINT32_MAX, &plan->tokens_bound);
@@ -381,7 +444,7 @@ static int plan_read(struct json_reader *r, struct plan *plan, uint32_t budget, 
     }
     for (uint32_t k = 0; k < plan->rank_count; k++) {
         struct json_reader item;
-        if (jr_item(r, "ranks", ranks, k, &item) < 0 || rank_read(&item, &plan->ranks[k], &budget) < 0)
+        if (jr_item(r, "ranks", ranks, k, &item) < 0 || rank_read(&item, plan, &plan->ranks[k], &budget) < 0)
             return -1;
     }
     return jr_finish(r);
@@ -409,13 +472,35 @@ fail:
     return NULL;
 }
 
+static struct plan *whole_only(struct plan *plan, struct err *err)
+{
+    if (!plan || plan->slice_rank == PLAN_NONE)
+        return plan;
+    err_set(err, ERR_INVALID, "plan.slice: this is the slice of rank %d, and the whole plan is needed",
+            (int)plan->slice_rank);
+    plan_destroy(plan);
+    return NULL;
+}
+
 struct plan *plan_from_json(const json_t *json, struct err *err)
 {
-    return plan_decode(json, PLAN_INSTRS_MAX, "", err);
+    return whole_only(plan_decode(json, PLAN_INSTRS_MAX, "", err), err);
 }
 
 struct plan *plan_from_json_given(const json_t *json, uint32_t instructions_most, struct err *err)
 {
-    return plan_decode(json, instructions_most < PLAN_INSTRS_MAX ? instructions_most : PLAN_INSTRS_MAX, NULL,
-                       err);
+    uint32_t most = instructions_most < PLAN_INSTRS_MAX ? instructions_most : PLAN_INSTRS_MAX;
+    struct plan *plan = whole_only(plan_decode(json, most, NULL, err), err);
+    if (!plan || plan->version == PLAN_VERSION)
+        return plan;
+    plan->version = PLAN_VERSION;
+    if (plan_seal(plan, err) == 0)
+        return plan;
+    plan_destroy(plan);
+    return NULL;
+}
+
+struct plan *plan_slice_from_json(const json_t *json, struct err *err)
+{
+    return plan_decode(json, PLAN_INSTRS_MAX, "", err);
 }

@@ -1,4 +1,4 @@
-/* Expansion of folded instruction lists: everything is bounded before memory is allocated for it. */
+/* Expands folded instruction lists. Every list is bounded before memory is allocated for it. */
 #include <limits.h>
 #include <stdlib.h>
 
@@ -45,8 +45,7 @@ static int leaf_read(struct json_reader *r, struct instr *x)
     if (!r->failed && number < 0)
         jr_fail(r, "op", "\"%s\" is no instruction of this version", op);
     *x = instr_init(number < 0 ? INSTR_RELEASE : (enum instr_op)number, QUEUE_COMPUTE);
-    int64_t queue = instr_op_queue(number), flags = 0;
-    jr_i64(r, "queue", JR_OPTIONAL, 0, QUEUE_KINDS - 1, &queue);
+    int64_t flags = 0;
     jr_i64(r, "flags", JR_OPTIONAL, 0, FLAGS_ALL, &flags);
     i32_of(r, "mb", PLAN_NONE, &x->micro_batch);
     blocks_of(r, x);
@@ -58,8 +57,9 @@ static int leaf_read(struct json_reader *r, struct instr *x)
     jr_u32(r, "row", JR_OPTIONAL, 0, PLAN_ROWS_ALL, &x->row_begin);
     jr_u32(r, "row_end", JR_OPTIONAL, 0, PLAN_ROWS_ALL, &x->row_end);
     jr_u32(r, "tag", JR_OPTIONAL, 0, TAG_COUNT - 1, &x->tag);
-    i32_of(r, "chunk", 0, &x->chunk);
-    x->queue = (uint8_t)queue;
+    x->queue = (uint8_t)instr_op_queue(x->op);
+    if (!r->failed && (flags & ~(int64_t)FLAGS_ALL))
+        jr_fail(r, "flags", "%lld has a bit without a meaning", (long long)flags);
     x->flags = (uint16_t)flags;
     return r->failed ? -1 : 0;
 }
@@ -85,7 +85,8 @@ static int leaf_expand(struct expand *e, struct json_reader *r, int64_t micro, i
     if (moved_micro < PLAN_NONE || moved_micro > PLAN_MICRO_BATCHES_MAX || x.block_begin + moved_block < 0 ||
         x.block_end + moved_block > PLAN_BLOCKS_MAX)
         return jr_fail(r, NULL, "a repeat advances micro-batch or blocks out of range");
-    /* Entries of `after` count, too: a short document could repeat long lists of them. */
+    /* Entries of `after` count against the limit, too, because a short document could repeat long `after`
+     * lists. */
     const size_t waits = json_array_size(after);
     const uint32_t counted = 1 + (uint32_t)(waits / AFTER_PER_INSTR);
     if (e->left < counted)

@@ -1,8 +1,8 @@
-/* Folding: a list of nodes, at first one per instruction. Each pass replaces runs of nodes that are equal
- * except for their advance by a repeat node. Two passes find micro-batches inside blocks (and the
- * reverse).
+/* Folds a list of nodes, at first one per instruction. Each pass replaces runs of nodes that are equal except
+ * for their advance by a repeat node. Two passes find micro-batches inside blocks (and the reverse).
  *
- * Greedy from the left, longest saving first: not minimal, but exact, and linear in practice.
+ * The choice is greedy from the left, longest saving first: the result is exact but not minimal, and the time
+ * is linear in practice.
  */
 #include "program/fold.h"
 
@@ -17,7 +17,7 @@ struct fold_node {
 
 struct fold {
     const struct program *program;
-    struct fold_node *pool; /* bodies of repeats */
+    struct fold_node *pool; /* nodes of the bodies of repeats */
     uint32_t pool_count, pool_capacity;
 };
 
@@ -27,7 +27,7 @@ static bool leaf_advanced(const struct fold *fold, uint32_t a, uint32_t b, int32
     if (x->op != y->op || x->queue != y->queue || x->flags != y->flags || x->tag != y->tag ||
         x->peer != y->peer || x->group != y->group || x->slot_in != y->slot_in ||
         x->slot_out != y->slot_out || x->slot_save != y->slot_save || x->row_begin != y->row_begin ||
-        x->row_end != y->row_end || x->chunk != y->chunk || x->after_count != y->after_count)
+        x->row_end != y->row_end || x->after_count != y->after_count)
         return false;
     if (y->micro_batch != (x->micro_batch < 0 ? x->micro_batch : x->micro_batch + micro))
         return false;
@@ -36,10 +36,9 @@ static bool leaf_advanced(const struct fold *fold, uint32_t a, uint32_t b, int32
         y->block_end != x->block_end + (blocks ? block : 0))
         return false;
     const uint32_t *after = fold->program->after;
-    for (uint32_t k = 0; k < x->after_count; k++) {
+    for (uint32_t k = 0; k < x->after_count; k++)
         if (a - after[x->after_first + k] != b - after[y->after_first + k])
             return false;
-    }
     return true;
 }
 
@@ -53,10 +52,9 @@ static bool node_advanced(const struct fold *fold, const struct fold_node *a, co
     if (a->length != b->length || a->micro_advance != b->micro_advance ||
         a->block_advance != b->block_advance)
         return false;
-    for (uint32_t i = 0; i < a->length; i++) {
+    for (uint32_t i = 0; i < a->length; i++)
         if (!node_advanced(fold, &fold->pool[a->first + i], &fold->pool[b->first + i], micro, block))
             return false;
-    }
     return true;
 }
 
@@ -67,7 +65,8 @@ static uint32_t node_leaf(const struct fold *fold, const struct fold_node *node)
     return node->first;
 }
 
-/* Finds the advance per iteration, from the first instructions that have a micro-batch and blocks. */
+/* Finds by how much micro-batch and blocks advance per iteration, from the first instructions that have them.
+ */
 static void turn_advance(const struct fold *fold, const struct fold_node *nodes, uint32_t length,
                          int32_t *micro, int32_t *block)
 {
@@ -98,10 +97,9 @@ static uint32_t turns_from(const struct fold *fold, const struct fold_node *node
     uint32_t turns = 1;
     while ((uint64_t)(turns + 1) * length <= left) {
         const struct fold_node *a = &nodes[(size_t)(turns - 1) * length], *b = a + length;
-        for (uint32_t i = 0; i < length; i++) {
+        for (uint32_t i = 0; i < length; i++)
             if (!node_advanced(fold, &a[i], &b[i], *micro, *block))
                 return turns;
-        }
         turns++;
     }
     return turns;
@@ -123,7 +121,8 @@ static int pool_add(struct fold *fold, const struct fold_node *nodes, uint32_t l
     return 0;
 }
 
-/* One pass in place; returns the new number of nodes, or UINT32_MAX if out of memory. */
+/* Replaces runs of equal nodes by repeat nodes once, in place; returns the new number of nodes, or UINT32_MAX
+ * if out of memory. */
 static uint32_t fold_pass(struct fold *fold, struct fold_node *nodes, uint32_t count)
 {
     uint32_t out = 0;
@@ -164,8 +163,6 @@ static json_t *leaf_json(const struct program *program, uint32_t number)
     const struct instr *x = &program->instrs[number];
     json_t *object = json_object();
     int bad = json_object_set_new(object, "op", json_string(instr_op_name(x->op)));
-    if (x->queue != instr_op_queue(x->op))
-        bad |= json_object_set_new(object, "queue", json_integer(x->queue));
     bad |= put_int(object, "mb", x->micro_batch, PLAN_NONE);
     if (x->block_begin != 0 || x->block_end != 0)
         bad |= json_object_set_new(object, "blocks", json_pack("[i,i]", x->block_begin, x->block_end));
@@ -178,7 +175,6 @@ static json_t *leaf_json(const struct program *program, uint32_t number)
     bad |= put_int(object, "row_end", x->row_end, PLAN_ROWS_ALL);
     bad |= put_int(object, "tag", x->tag, TAG_NONE);
     bad |= put_int(object, "flags", x->flags, 0);
-    bad |= put_int(object, "chunk", x->chunk, 0);
     if (x->after_count) {
         json_t *after = json_array();
         for (uint32_t k = 0; k < x->after_count; k++)

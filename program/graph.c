@@ -1,5 +1,5 @@
-/* Construction of the graph: transfers are matched in the order of their queues, collectives in the order
- * of their group. */
+/* Builds the graph: the n-th send of a queue is matched with the n-th receive, the n-th collective of a group
+ * with the n-th on every other member. */
 #include "program/graph.h"
 
 #include <stdio.h>
@@ -42,7 +42,7 @@ static int pair_check(const struct plan_graph *w, uint32_t send, uint32_t recv, 
         what = "are of different kinds";
     else if (a->tag != b->tag)
         what = "have different tags";
-    else if (a->micro_batch != b->micro_batch || a->chunk != b->chunk)
+    else if (a->micro_batch != b->micro_batch)
         what = "are for different micro-batches";
     else if (a->block_begin != b->block_begin || a->block_end != b->block_end)
         what = "are for different blocks";
@@ -66,8 +66,8 @@ static int pair_compare(const void *left, const void *right)
     return a->to < b->to ? -1 : a->to > b->to;
 }
 
-/* Lists every ordered pair with a send or a receive once, sorted. Both sides report it; duplicates are
- * dropped. `seen` has two entries per rank. */
+/* Lists every (sender, receiver) pair of ranks once, sorted. Both ranks' programs name the pair; duplicates
+ * are dropped. `seen` has two entries per rank. */
 static int pairs_collect(struct plan_graph *w, const struct scan *scan, uint32_t *seen, struct err *err)
 {
     uint32_t ranks = w->plan->rank_count, capacity = 0;
@@ -93,10 +93,9 @@ static int pairs_collect(struct plan_graph *w, const struct scan *scan, uint32_t
         return 0;
     qsort(w->pairs, w->pair_count, sizeof(*w->pairs), pair_compare);
     uint32_t kept = 1;
-    for (uint32_t i = 1; i < w->pair_count; i++) {
+    for (uint32_t i = 1; i < w->pair_count; i++)
         if (pair_compare(&w->pairs[i], &w->pairs[kept - 1]) != 0)
             w->pairs[kept++] = w->pairs[i];
-    }
     w->pair_count = kept;
     return 0;
 }
@@ -108,8 +107,8 @@ static uint32_t pair_find(const struct plan_graph *w, uint32_t from, uint32_t to
     return (uint32_t)(found - w->pairs);
 }
 
-/* Numbers the instructions of each pair's queues on both sides: meeting[] relative to the pair's first
- * meeting; counts[2 · pair] sends and counts[2 · pair + 1] receives. */
+/* Numbers the sends and the receives of each pair of ranks in queue order: meeting[] becomes the position in
+ * the queue; counts[2 · pair] are sends and counts[2 · pair + 1] receives. */
 static void pairs_number(struct plan_graph *w, const struct scan *scan, uint32_t *seen, uint32_t *of,
                          uint32_t *pair_of, uint32_t *counts)
 {
@@ -143,8 +142,8 @@ static int pair_lonely(const struct plan_graph *w, const uint32_t *pair_of, uint
                    graph_where(w, n, where), w->pairs[pair].from, sends, w->pairs[pair].to, recvs);
 }
 
-/* Replaces the index in the queue by the number of the meeting; instructions without a counterpart keep
- * theirs. */
+/* Replaces the positions in the queues by numbers of transfers; instructions without a counterpart keep their
+ * position. */
 static int pairs_line_up(struct plan_graph *w, const struct scan *scan, const uint32_t *pair_of,
                          const uint32_t *counts, struct err *err)
 {
@@ -219,11 +218,12 @@ static int collective_check(const struct plan_graph *w, uint32_t first, uint32_t
     const struct instr *a = graph_instr(w, first), *b = graph_instr(w, other);
     const struct plan_slot *sa = &w->plan->ranks[w->rank_of[first]].slots[exchanged_slot(a)];
     const struct plan_slot *sb = &w->plan->ranks[w->rank_of[other]].slots[exchanged_slot(b)];
-    /* Between attention and experts one side's boundary tensor becomes the other side's routed tokens. */
+    /* In a DISPATCH or COMBINE the ranks use slots of different kinds: routed tokens, or a boundary tensor.
+     */
     bool apart = a->op == INSTR_DISPATCH || a->op == INSTR_COMBINE;
     bool backward_differs = apart && ((a->flags ^ b->flags) & FLAG_BACKWARD);
-    bool root_differs = (a->op == INSTR_REDUCE || a->op == INSTR_BROADCAST) && a->peer != b->peer;
-    if (a->op == b->op && a->tag == b->tag && a->micro_batch == b->micro_batch && a->chunk == b->chunk &&
+    bool root_differs = a->op == INSTR_BROADCAST && a->peer != b->peer;
+    if (a->op == b->op && a->tag == b->tag && a->micro_batch == b->micro_batch &&
         a->block_begin == b->block_begin && a->block_end == b->block_end && (sa->kind == sb->kind || apart) &&
         !root_differs && !backward_differs)
         return 0;
@@ -248,10 +248,9 @@ static int collectives_match(struct plan_graph *w, struct err *err)
         err_set(err, ERR_NOMEM, "plan: out of memory while checking collectives");
         goto out;
     }
-    for (uint32_t n = 0; n < w->total; n++) {
+    for (uint32_t n = 0; n < w->total; n++)
         if (w->queue[n] >= queues && w->rank_of[n] == plan->groups[w->queue[n] - queues].ranks[0])
             length[w->queue[n] - queues]++;
-    }
     for (uint32_t g = 0; g < plan->group_count; g++) {
         first[g] = w->meeting_count;
         w->meeting_count += length[g];
@@ -298,8 +297,9 @@ out:
     return result;
 }
 
-/* Lists the successors of every instruction: first those that wait by `after`, then the next one in its
- * queue. dependent_first[n + 2] has their number; scan->before has the previous instruction in the queue. */
+/* Lists the instructions that wait for each instruction: first those that name it in `after`, then the next
+ * one in its queue. Expects their number in dependent_first[n + 2], and the previous instruction of the queue
+ * in scan->before. */
 static int graph_dependencies(struct plan_graph *w, const struct scan *scan, struct err *err)
 {
     const struct plan *plan = w->plan;
@@ -331,16 +331,14 @@ static int graph_members(struct plan_graph *w, struct err *err)
     w->members = malloc(((size_t)w->total + 1) * sizeof(uint32_t));
     if (!w->member_first || !w->members)
         return err_set(err, ERR_NOMEM, "plan: out of memory while checking");
-    for (uint32_t n = 0; n < w->total; n++) {
+    for (uint32_t n = 0; n < w->total; n++)
         if (w->meeting[n] != UINT32_MAX)
             w->member_first[w->meeting[n] + 2]++;
-    }
     for (uint32_t m = 0; m < w->meeting_count; m++)
         w->member_first[m + 2] += w->member_first[m + 1];
-    for (uint32_t n = 0; n < w->total; n++) {
+    for (uint32_t n = 0; n < w->total; n++)
         if (w->meeting[n] != UINT32_MAX)
             w->members[w->member_first[w->meeting[n] + 1]++] = n;
-    }
     return 0;
 }
 

@@ -1,17 +1,17 @@
-/* The instructions of one program kind of all ranks as one graph of dependencies and meetings.
- *
- * A meeting is a transfer (two members) or a collective (one instruction on each rank of the group); its
- * members end together. Building the graph proves that sends and receives pair up and that collectives
- * have one order. The checker's walk and the simulator use it. Pure; owned by the caller.
- */
+/* The instructions of all ranks' programs of one kind as one dependency graph. A "meeting" is what joins
+ * instructions of different ranks: a transfer (its send and its receive) or a collective (one instruction on
+ * each rank of the group); the joined instructions end together. Building the graph proves that sends and
+ * receives pair up and that all members of a group list its collectives in the same order. The checker's walk
+ * and the simulator use it. Pure; owned by the caller. */
 #ifndef MOTLEY_PROGRAM_GRAPH_H
 #define MOTLEY_PROGRAM_GRAPH_H
 
 #include "program/program.h"
 
-struct graph_pair { /* an ordered pair of ranks with transfers from one to the other */
+struct graph_pair { /* sender and receiver of at least one transfer */
     uint32_t from, to;
-    uint32_t meeting_first, meeting_count; /* its transfers, in the order of the queue */
+    uint32_t meeting_first, meeting_count; /* range of meeting numbers: the transfers from `from` to `to`, in
+                                              the order in which they are sent */
 };
 
 struct plan_graph {
@@ -21,14 +21,17 @@ struct plan_graph {
     uint32_t total;    /* number of instructions */
     uint32_t *rank_of; /* [total]: rank of each instruction */
     uint32_t *queue;   /* [total]: instr_queue_index */
-    uint32_t *waits;   /* [total]: number of local predecessors, by queue and by `after` */
-    /* Local successors of n: dependents[dependent_first[n] … dependent_first[n + 1]). */
+    uint32_t *waits; /* [total]: how many instructions of the same rank must end before each: the previous one
+                        in its queue, and `after` */
+    /* The instructions of the same rank that wait for instruction n are dependents[dependent_first[n] …
+     * dependent_first[n + 1]). */
     uint32_t *dependent_first, *dependents;
-    uint32_t *meeting;      /* [total]: number of the meeting, or UINT32_MAX */
-    uint32_t meeting_count; /* transfers, pair by pair, then collectives */
+    uint32_t *meeting; /* [total]: number of the transfer or collective that the instruction belongs to, or
+                          UINT32_MAX */
+    uint32_t meeting_count; /* meetings are numbered: transfers first, pair by pair, then collectives */
     uint32_t pair_count;
     struct graph_pair *pairs; /* sorted by (from, to) */
-    /* Members of meeting m: members[member_first[m] … member_first[m + 1]). */
+    /* The instructions that meeting m joins are members[member_first[m] … member_first[m + 1]). */
     uint32_t *member_first, *members;
 };
 

@@ -1,9 +1,8 @@
 /* Host memory that a worker needs for a plan, beside the device's memory. Pure.
  *
  * The formulas are upper bounds of what worker/program/ops.c, worker/program/reduce.c and
- * worker/checkpoint/state.c allocate. Data sets are extra, 8 bytes a token. P is one copy of the rank's
- * trained parameters: half of its purpose "adapters" (values and gradients). Data that a peer sends before
- * it is asked for is extra, too, at most mesh.h's window per queue.
+ * worker/checkpoint/ allocate. Data sets are extra, 8 bytes a token. P is one copy of the rank's
+ * trained parameters: half of its purpose "adapters" (values and gradients).
  */
 #ifndef MOTLEY_PROGRAM_HOST_H
 #define MOTLEY_PROGRAM_HOST_H
@@ -12,27 +11,56 @@
 
 #include "program/program.h"
 
+/* Parameters and gradients are sent in slices (worker/program/stream.c): sharded state, gradients of
+ * replicas, a tied embedding that one rank keeps for the heads of others. Every queue of a group or peer that
+ * sends any has host memory for this many slices. */
+enum { STREAM_SLICE_BYTES = 256 << 10, STREAM_SEND_BUFFERS = 4, STREAM_SCRATCH_BUFFERS = 1 };
+static inline uint32_t stream_receive_buffers(uint32_t members)
+{
+    return members > 4 ? 2 * members : 8;
+}
+
+/* Sizes of the host memory for a rank's DISPATCHes and COMBINEs in an expert plan
+ * (worker/program/exchange.c). */
+struct exchange_room {
+    uint64_t own; /* bytes of the routed tokens of the rows whose attention this rank computes; 0: it computes
+                     none */
+    uint64_t spread; /* bytes of these tokens, each counted once for every rank that it is sent to */
+    uint64_t came;   /* bytes of the tokens that this rank's experts receive; 0: the rank has no experts */
+    uint32_t active; /* experts that a token uses */
+    uint32_t tokens; /* most tokens of the rows whose attention this rank computes */
+    uint32_t layers; /* layers with experts */
+    uint32_t wave;   /* most micro-batches in flight between their first DISPATCH and their last exchange */
+};
+/* All zero for another plan, or if the rank exchanges nothing. */
+struct exchange_room plan_exchange_room(const struct plan *plan, uint32_t rank);
+
+/* Bytes that a peer may send on a queue before the receive is posted, and the bytes that count for a message
+ * beside its payload (mesh/mesh.h; worker/session/report.c asserts that they are the same). */
+enum { HOST_WINDOW_BYTES = 16 << 20, HOST_MESSAGE_BYTES = 256 };
+
 struct plan_host {
-    /* Page-locked memory: every instance of every boundary slot that a SEND or RECV uses, bytes_bound
-     * rounded up to pages. Links within the node need it only if their devices cannot share memory. */
+    /* Page-locked memory: every instance of every boundary slot that a SEND, a RECV or an all-reduce of a
+     * tensor group uses, bytes_bound rounded up to pages; and for all-reduces one received partial sum.
+     * Transfers within a node need it only if the devices cannot share memory. */
     uint64_t cells;
-    /* Buffers of reductions and broadcasts of gradients or parameters: the largest sum over a program. A
-     * ring of n needs its blocks' share of P, and an n-th of that; a reduction to a root needs 3 times the
-     * share (for a tied embedding's gradient: twice on the rank that keeps it, once elsewhere); a
-     * broadcast or gather needs it once. */
+    /* Slices of parameters and gradients being sent, whose number does not depend on the model's size; and
+     * buffers for routed tokens: the rank's own, packed by receiver, and received, in both directions, with
+     * the ranks that each token went to. */
     uint64_t collectives;
-    /* The largest of three: a copy of values and moments and the moments' file (5 P), while parts of the
-     * ranks below in group 0's tree may have arrived; the values, those parts, and the file of both; a
-     * whole adapter and one state, when it is loaded. */
+    /* Bytes for a checkpoint file that is made or received (32 MiB), files that wait to be uploaded (32 MiB)
+     * and, on rank 0, the adapter's file (16 MiB), each at most as large as the state that it contains;
+     * loading a checkpoint needs less. */
     uint64_t checkpoint;
     uint64_t moments; /* the optimiser's moments, if they lie on the host */
+    /* Messages that peers send before this rank posts the receives: for each queue from each peer, the bytes
+     * that a program or a checkpoint receives on it, at most the mesh's window. */
+    uint64_t early;
 };
 
-/* The host memory of a rank of a sealed plan with programs. */
-/* streamed: the memory of a checkpoint that is stored piece by piece instead of copied first; 0: it is
- * copied. */
-struct plan_host plan_host_bytes(const struct plan *plan, uint32_t rank, uint64_t streamed);
-/* The sum of all members. */
+/* Returns the host memory of a rank of a sealed plan with programs. */
+struct plan_host plan_host_bytes(const struct plan *plan, uint32_t rank);
+/* Returns the sum of all members. */
 uint64_t plan_host_total(const struct plan_host *host);
 
 #endif

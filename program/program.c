@@ -1,4 +1,4 @@
-/* Plans as data: creation, release, arithmetic, names.
+/* Creates, releases and names plans, and computes with their numbers.
  *
  * Invariants: counts and arrays agree; group 0 contains every rank; micro_batch_start rises and ends at
  * batch_rows.
@@ -19,10 +19,9 @@ static const char *const program_names[PROGRAM_KINDS] = {"train", "evaluate", "p
 static const char *const purpose_names[PURPOSE_COUNT] = {"weights", "adapters", "optimizer", "activations",
                                                          "buffers"};
 static const char *const op_names[INSTR_COUNT] = {
-    "FORWARD",    "BACKWARD",       "BACKWARD_INPUT", "BACKWARD_WEIGHT", "SAMPLE",    "SEND", "RECV",
-    "ALL_GATHER", "REDUCE_SCATTER", "ALL_REDUCE",     "REDUCE",          "BROADCAST", "PULL", "PUSH",
-    "ATTENTION",  "ROUTE",          "DISPATCH",       "EXPERTS",         "COMBINE",   "STEP", "RELEASE",
-    "SAVE"};
+    "FORWARD",    "BACKWARD",       "BACKWARD_INPUT", "BACKWARD_WEIGHT", "SAMPLE", "SEND",    "RECV",
+    "ALL_GATHER", "REDUCE_SCATTER", "ALL_REDUCE",     "BROADCAST",       "PULL",   "PUSH",    "ATTENTION",
+    "ROUTE",      "DISPATCH",       "EXPERTS",        "COMBINE",         "STEP",   "RELEASE", "SAVE"};
 static const char *const slot_names[SLOT_KINDS] = {
     "activation", "gradient", "saved",  "step_scalars",    "norm",    "gradients", "parameters", "kv_cache",
     "token",      "gathered", "routed", "routed_gradient", "barrier", "partial"};
@@ -38,10 +37,9 @@ static const char *name_of(const char *const *names, int count, int number)
 
 static int number_of(const char *const *names, int count, const char *name)
 {
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < count; i++)
         if (strcmp(names[i], name) == 0)
             return i;
-    }
     return -1;
 }
 
@@ -146,6 +144,7 @@ struct plan *plan_create(uint32_t rank_count, uint32_t group_count, uint32_t bat
         return NULL;
     }
     plan->version = PLAN_VERSION;
+    plan->slice_rank = PLAN_NONE;
     plan->batch_rows = batch_rows;
     plan->rank_count = rank_count;
     plan->group_count = group_count;
@@ -176,6 +175,7 @@ void plan_destroy(struct plan *plan)
         free(rank->node);
         free(rank->experts);
         free(rank->ranges);
+        free(rank->updates);
         free(rank->slots);
         for (int kind = 0; kind < PROGRAM_KINDS; kind++)
             program_fini(&rank->programs[kind]);
@@ -226,8 +226,6 @@ uint32_t plan_queue_count(const struct plan *plan)
 uint32_t instr_queue_index(const struct plan *plan, const struct instr *instr)
 {
     switch (instr->queue) {
-    case QUEUE_COPY:
-        return 1;
     case QUEUE_SEND:
         return 2 + 2 * (uint32_t)instr->peer;
     case QUEUE_RECV:
@@ -239,23 +237,46 @@ uint32_t instr_queue_index(const struct plan *plan, const struct instr *instr)
     }
 }
 
+struct plan_bounds plan_rank_bounds(const struct plan *plan, uint32_t rank)
+{
+    struct plan_bounds own = plan->ranks[rank].bounds;
+    return own.tokens > 0 ? own
+                          : (struct plan_bounds){plan->tokens_bound, plan->rows_bound, plan->labelled_bound};
+}
+
 bool plan_rank_holds(const struct plan_rank *rank, int32_t begin, int32_t end)
 {
     if (rank->range_count == 0)
         return begin >= rank->block_begin && end <= rank->block_end;
-    for (uint32_t i = 0; i < rank->range_count; i++) {
+    for (uint32_t i = 0; i < rank->range_count; i++)
         if (begin >= rank->ranges[i].begin && end <= rank->ranges[i].end)
             return true;
-    }
     return false;
+}
+
+/* Whether a rank keeps the block's parameters of which all ranks with a part of the block have equal copies
+ * (norms, routers). In an expert plan the ranks with attention have them, which are those with rows. */
+static bool keeps_alike(const struct plan *plan, uint32_t rank, int32_t block)
+{
+    const struct plan_rank *r = &plan->ranks[rank];
+    return plan_rank_holds(r, block, block + 1) && (plan->placement != PLACE_EXPERT || r->rows > 0);
+}
+
+bool plan_counts_alike(const struct plan *plan, uint32_t rank, int32_t block)
+{
+    bool once = plan->placement == PLACE_TENSOR || plan->placement == PLACE_EXPERT ||
+                plan->placement == PLACE_PIPELINE;
+    for (uint32_t r = 0; once && r < rank; r++)
+        if (keeps_alike(plan, r, block))
+            return false;
+    return keeps_alike(plan, rank, block);
 }
 
 int plan_group_position(const struct plan_group *group, uint32_t rank)
 {
-    for (uint32_t p = 0; p < group->rank_count; p++) {
+    for (uint32_t p = 0; p < group->rank_count; p++)
         if (group->ranks[p] == rank)
             return (int)p;
-    }
     return -1;
 }
 
@@ -440,7 +461,6 @@ enum queue_kind instr_op_queue(int op)
     case INSTR_ALL_GATHER:
     case INSTR_REDUCE_SCATTER:
     case INSTR_ALL_REDUCE:
-    case INSTR_REDUCE:
     case INSTR_BROADCAST:
     case INSTR_DISPATCH:
     case INSTR_COMBINE:

@@ -10,7 +10,7 @@
  * numbered from 0 by their position in the list. Micro-batches are numbered over the whole step, not per
  * rank.
  *
- * Execution model. A rank has one compute queue, one copy queue, one queue per peer and direction, and one
+ * Execution model. A rank has one compute queue, one queue per peer and direction, and one
  * per group. Each queue runs its instructions in list order; different queues run concurrently. An
  * instruction starts when its queue is free and every instruction in its `after` list (same rank, same
  * program, smaller number) is done. There are no other dependencies. An instruction whose micro-batch has
@@ -107,7 +107,6 @@ enum instr_op {
     INSTR_ALL_GATHER,
     INSTR_REDUCE_SCATTER,
     INSTR_ALL_REDUCE,
-    INSTR_REDUCE,    /* to the root `peer`, a member of the group */
     INSTR_BROADCAST, /* from the root `peer`, a member of the group */
     /* Peer queues, parameter server. A PUSH on one rank pairs with a PULL on the other, as SEND with RECV. */
     INSTR_PULL, /* receives parameters or gradients of the blocks from peer into slot_out (FLAG_ACCUMULATE
@@ -116,14 +115,13 @@ enum instr_op {
     INSTR_PUSH, /* sends parameters or gradients of the blocks from slot_in to peer */
     /* Mixture of experts; each has its backward with FLAG_BACKWARD. They are on the compute queue, except
      * DISPATCH and COMBINE, which are on the group's queue; these send counts ahead of the payload, and
-     * the slot's bound limits both. `chunk` numbers the pieces of one micro-batch. Each instruction is for
+     * the slot's bound limits both. Each instruction is for
      * one layer and micro-batch, on ranks with attention [a], with experts [e], or both. docs/PROGRAM.md,
      * Attention and experts apart. */
     INSTR_ATTENTION, /* [a] boundary in, slot_save, stream out; back: gradient in, saved, gradient out */
-    INSTR_ROUTE,     /* [a] stream in, slot_save, routed tokens out; back: saved, adds to slot_out */
-    INSTR_DISPATCH, /* [a] slot_in routed, [e] slot_out; back: [e] slot_in, [a] slot_save, and slot_out of the
-                     * forward
-                     */
+    INSTR_ROUTE, /* [a] stream in, slot_save, routed tokens out; back: their gradient in, saved, adds to the
+                  * gradient in slot_out */
+    INSTR_DISPATCH, /* [a] slot_in routed, [e] slot_out; back: [e] slot_in, [a] slot_out */
     INSTR_EXPERTS,  /* [e] slot_in, slot_save, slot_out; back: slot_in, saved, slot_out */
     INSTR_COMBINE,  /* [e] slot_in, [a] slot_save, and slot_out of the forward; back: [a] slot_in (kept), [e]
                      * slot_out
@@ -138,7 +136,6 @@ enum instr_op {
 
 enum queue_kind {
     QUEUE_COMPUTE,
-    QUEUE_COPY,
     QUEUE_SEND,  /* to instr.peer */
     QUEUE_RECV,  /* from instr.peer */
     QUEUE_GROUP, /* of instr.group */
@@ -148,22 +145,23 @@ enum queue_kind {
 enum instr_flag {
     FLAG_RECOMPUTE = 1u << 0,  /* FORWARD saves only its input; its BACKWARD runs the forward again first */
     FLAG_FREES_IN = 1u << 1,   /* slot_in's instance may be written again when this instruction is done */
-    FLAG_FREES_OUT = 1u << 2,  /* the same for slot_out (a token that nothing reads later) */
-    FLAG_FREES_SAVE = 1u << 3, /* the same for slot_save */
+    FLAG_FREES_OUT = 1u << 2,  /* slot_out's instance may be written again when this instruction is done (a
+                                  token that nothing reads later) */
+    FLAG_FREES_SAVE = 1u << 3, /* slot_save's instance may be written again when this instruction is done */
     FLAG_ACCUMULATE = 1u << 4, /* adds to slot_out instead of replacing it */
     FLAG_BACKWARD = 1u << 5,   /* the backward of ATTENTION, ROUTE, DISPATCH, EXPERTS, COMBINE */
-    FLAG_KEEP = 1u << 6,       /* REDUCE_SCATTER, ALL_GATHER: the rank's own shard is kept, not freed */
+    /* bit 6 has no meaning */
     /* FORWARD or BACKWARD of half a block, where a tensor group all-reduces between the halves. A layer's
      * halves are attention and FFN, each with its norm; the group's first rank adds the residual
      * (backward: the gradient of the skip connection), so that the sum is the boundary tensor itself. The
-     * head's halves are the softmax statistics of the rank's part of the vocabulary, and the loss (which
-     * the group's first rank counts). */
+     * group's first rank alone has embedding and head, which have no halves. */
     FLAG_FIRST_HALF = 1u << 7,
     FLAG_SECOND_HALF = 1u << 8,
 };
-#define FLAGS_ALL 0x1ffu
+#define FLAGS_ALL 0x1bfu
 
-/* Tags name streams between a pair of ranks: the wire's tag is (tag, micro_batch, block_begin, chunk). */
+/* Tags name streams between a pair of ranks: the wire's tag is (tag, micro_batch, block_begin), or
+ * the number of a slice in place of the micro-batch (worker/program/stream.c). */
 enum instr_tag {
     TAG_NONE,
     TAG_ACTIVATION,
@@ -185,11 +183,10 @@ struct instr {
     uint32_t tag;                         /* enum instr_tag */
     int32_t micro_batch;                  /* or PLAN_NONE: the whole step */
     int32_t block_begin, block_end;       /* half-open; equal if no block is meant */
-    int32_t peer;                         /* rank, or PLAN_NONE; root of REDUCE and BROADCAST */
+    int32_t peer;                         /* rank, or PLAN_NONE; root of BROADCAST */
     int32_t group;                        /* or PLAN_NONE */
     int32_t slot_in, slot_out, slot_save; /* slots of this rank, or PLAN_NONE */
     uint32_t row_begin, row_end;          /* rows of the micro-batch; 0 and PLAN_ROWS_ALL: all rows */
-    int32_t chunk;                        /* piece of a micro-batch; 0 if it is not cut */
     /* Range in program.after: numbers of instructions, all smaller than its own. */
     uint32_t after_first, after_count;
 };
@@ -215,15 +212,15 @@ enum slot_kind {
     SLOT_PARAMETERS, /* trained parameters of blocks [block_begin, block_end) */
     SLOT_KV_CACHE,   /* KV cache of the rank's blocks */
     SLOT_TOKEN,      /* one int32 per row */
-    SLOT_GATHERED,   /* all weights of a block, gathered from their shards or pulled from their holder (LoRA:
-                        the adapters'). Forward and backward use the first such slot that covers the block, or
-                        the rank's own weights if there is none. */
+    SLOT_GATHERED,   /* all weights of a block, gathered from the members' shards or pulled from the parameter
+                        server (LoRA: the adapters'). Forward and backward use the first such slot that covers
+                        the block, or the rank's own weights if there is none. */
     SLOT_ROUTED,     /* tokens on their way to or from experts [tokens, hidden], with their counts */
     SLOT_ROUTED_GRADIENT, /* gradients of routed tokens */
     SLOT_BARRIER,         /* one double, zero: only its arrival matters */
-    SLOT_PARTIAL, /* a rank's part of a sum over its tensor group [tokens, hidden], which ALL_REDUCE replaces
-                     by the sum: a boundary tensor or its gradient, equal on all members; after the head's
-                     first half, the softmax statistics [tokens, 3] */
+    SLOT_PARTIAL, /* a boundary tensor or its gradient, f32 [tokens, hidden], of a tensor group: half a block
+                     (attention, FFN) writes a partial sum, which ALL_REDUCE replaces by the group's sum;
+                     whole blocks write the tensor itself, which BROADCAST sends to the other members */
     SLOT_KINDS
 };
 
@@ -272,12 +269,24 @@ struct plan_range { /* blocks [begin, end) */
     int32_t begin, end;
 };
 
-/* The part of each matrix that a member of a tensor group keeps; half-open, consecutive in group order.
- * Key and value heads come with the query heads that use them. All zero: whole matrices. */
+/* Trained state that a rank updates: its share, in the group, of the state of blocks [begin, end), or all of
+ * that state. */
+struct plan_update {
+    int32_t block_begin, block_end;
+    int32_t group; /* PLAN_NONE: all */
+};
+
+/* The part of each layer's matrices that a member of a tensor group keeps; half-open, consecutive in group
+ * order. Key and value heads come with the query heads that use them. All zero: whole matrices. The group's
+ * first member has embedding and head, whole. */
 struct plan_tensor {
     uint32_t kv_head_begin, kv_head_end;
-    uint32_t column_begin, column_end;         /* columns of the FFN: rows of gate and up, columns of down */
-    uint32_t vocabulary_begin, vocabulary_end; /* rows of embedding and head */
+    uint32_t column_begin, column_end; /* columns of the FFN: rows of gate and up, columns of down */
+};
+
+/* The most tokens, rows and labelled tokens that a micro-batch holds. */
+struct plan_bounds {
+    uint32_t tokens, rows, labelled;
 };
 
 struct plan_rank {
@@ -290,16 +299,20 @@ struct plan_rank {
     uint32_t range_count; /* 0: one range */
     struct plan_range *ranges;
     struct plan_tensor tensor;
-    uint32_t rows;      /* rows of a full batch that this rank works on */
+    uint32_t rows; /* rows of a full batch that this rank works on */
+    struct plan_bounds
+        bounds; /* bounds of the rank's own micro-batches, if less than the plan's; all 0: the plan's */
     double rows_share;  /* rows / batch rows */
     double state_share; /* share of the trained state kept here, 0..1. Shares sum to 1 over the ranks; with
                            replicas each has 1 */
     bool owns_tied;     /* the rank owns the embedding that is also the head's matrix */
-    bool copies_tied; /* it holds a copy of that embedding, updated by BROADCAST after STEP, or gathered each
-                         time */
+    bool copies_tied;   /* the rank has a copy of that embedding, updated by BROADCAST after STEP, or gathered
+                           every step */
     uint32_t expert_count;
     struct plan_experts *experts;
-    bool recompute;  /* its FORWARDs carry FLAG_RECOMPUTE */
+    bool recompute; /* the rank's FORWARDs have FLAG_RECOMPUTE */
+    /* With recompute: from this block on, activations are saved, not recomputed. 0: all are recomputed */
+    int32_t recompute_end;
     uint32_t window; /* most micro-batches in flight between forward and backward; with ranges, per range */
     uint64_t memory_peak[PURPOSE_COUNT]; /* predicted peak of each purpose, bytes */
     uint64_t memory_bytes;               /* predicted peak of the sum, bytes */
@@ -311,7 +324,12 @@ struct plan_rank {
     double busy_s;               /* predicted seconds of compute in a step */
     uint32_t slot_count;
     struct plan_slot *slots;
-    struct program programs[PROGRAM_KINDS]; /* instr_count 0: the plan has no program of the kind */
+    /* The state that the rank's STEPs update; plan_seal finds it in the programs. */
+    uint32_t update_count;
+    struct plan_update *updates;
+    /* instr_count 0: the plan has no program of the kind, or this is another rank of a slice */
+    struct program programs[PROGRAM_KINDS];
+    char programs_digest[PLAN_DIGEST_HEX]; /* of the rank's programs (codec.h); "" in version 1 */
 };
 
 struct plan_group {
@@ -322,7 +340,7 @@ struct plan_group {
 
 /* The costs that the plan assumed, for people and for comparison with measurements. */
 struct plan_costs {
-    /* Of a mean step; lower_bound_s: no plan can be faster. */
+    /* Figures of a mean step; lower_bound_s: no plan can be faster. */
     double step_s, tokens_per_s, lower_bound_s;
     /* Mean sums over a step; sum_sq: Σ length² of the rows. */
     double tokens_per_step, labelled_per_step, sum_sq_per_step;
@@ -333,11 +351,14 @@ struct plan_costs {
 };
 
 struct plan {
-    uint32_t version; /* PLAN_VERSION */
+    uint32_t version; /* PLAN_VERSION, or 1 */
+    /* PLAN_NONE: the plan is whole. Otherwise it is the slice of this rank, which has everything of the plan
+     * except the programs of the other ranks. */
+    int32_t slice_rank;
     enum plan_placement placement;
     enum plan_schedule schedule;
     int32_t block_count; /* L + 2 */
-    uint32_t batch_rows; /* of a full step */
+    uint32_t batch_rows; /* rows of a full step */
     uint32_t micro_batch_count;
     /* Micro-batch k has rows [start[k], start[k+1]) of the step, limited to the rows the step has. */
     uint32_t *micro_batch_start; /* micro_batch_count + 1 */
@@ -351,9 +372,9 @@ struct plan {
     uint32_t group_count;
     struct plan_group *groups; /* group 0 holds every rank, in rank order */
     struct plan_costs costs;
-    char digest[PLAN_DIGEST_HEX]; /* of everything else in the plan (codec.c); "" until plan_seal */
+    char digest[PLAN_DIGEST_HEX]; /* digest of everything else in the plan (codec.c); "" until plan_seal */
 };
-#define PLAN_VERSION 1u
+#define PLAN_VERSION 2u /* 1: digest over frame and programs together, so that there are no slices */
 
 /* The contents of SLOT_STEP_SCALARS; ALL_REDUCE adds them, and combines control by OR. */
 struct plan_step_scalars {
@@ -364,7 +385,7 @@ struct plan_step_scalars {
     uint32_t control; /* enum plan_control */
 };
 
-/* Raised by any rank and seen by all ranks in the same step. */
+/* Flags that any rank raises and all ranks see in the same step. */
 enum plan_control {
     CONTROL_SAVE = 1u << 0,       /* run the save program after this step */
     CONTROL_STOP = 1u << 1,       /* end after this step (and after saving, if both are set) */
@@ -372,7 +393,7 @@ enum plan_control {
     CONTROL_NOT_FINITE = 1u << 3, /* skip STEP; the step is void */
 };
 
-/* Names as used in JSON and on screen; NULL out of range. */
+/* Return names as used in JSON and on screen; NULL out of range. */
 const char *plan_placement_name(int placement);
 const char *plan_schedule_name(int schedule);
 const char *program_kind_name(int kind);
@@ -382,7 +403,7 @@ const char *slot_kind_name(int kind);
 const char *plan_dtype_name(int dtype); /* "fp32", "bf16", "fp16": as in a specification */
 uint32_t plan_dtype_bytes(int dtype);   /* of a value */
 const char *instr_tag_name(int tag);
-/* The value of a name, or -1. */
+/* Return the value of a name, or -1. */
 int plan_placement_from_name(const char *name);
 int program_kind_from_name(const char *name);
 int instr_op_from_name(const char *name);
@@ -394,25 +415,36 @@ struct plan *plan_create(uint32_t rank_count, uint32_t group_count, uint32_t bat
                          uint32_t micro_batch_rows, struct err *err);
 void plan_destroy(struct plan *plan);
 
-/* Rows [*begin, *end) of the step that micro-batch k has if the step has step_rows rows; *begin == *end:
- * none. */
+/* Sets the rows [*begin, *end) of the step that micro-batch k has if the step has step_rows rows; *begin ==
+ * *end: none. */
 void plan_micro_batch_rows(const struct plan *plan, uint32_t k, uint32_t step_rows, uint32_t *begin,
                            uint32_t *end);
 
-/* The buffer of the slot's ring that an instruction uses: 0 .. ring_micro_batches·ring_blocks − 1. */
+/* Returns the buffer of the slot's ring that an instruction uses: 0 .. ring_micro_batches·ring_blocks − 1. */
 uint32_t slot_instance(const struct plan_slot *slot, int32_t micro_batch, int32_t block_begin);
-/* Bytes of one instance for a micro-batch of that many tokens and rows, at most bytes_bound. */
+/* Returns the bytes of one instance for a micro-batch of that many tokens and rows, at most bytes_bound. */
 uint64_t slot_bytes(const struct plan_slot *slot, uint64_t tokens, uint64_t rows);
 
-/* The queue of an instruction as one number, dense per rank and below plan_queue_count(): 0 compute, 1
- * copy, 2 + 2·peer send to, 3 + 2·peer receive from, 2 + 2·ranks + group. */
+/* Returns the queue of an instruction as one number below plan_queue_count(): 0 is the compute queue, 2 +
+ * 2·peer the sends to a peer, 3 + 2·peer the receives from it, 2 + 2·ranks + group a group's queue. Number 1
+ * is unused, so that sends are even and receives odd. */
 uint32_t instr_queue_index(const struct plan *plan, const struct instr *instr);
 uint32_t plan_queue_count(const struct plan *plan);
 
+/* Returns the bounds of the micro-batches that a rank works on. */
+struct plan_bounds plan_rank_bounds(const struct plan *plan, uint32_t rank);
 /* True if one range of the rank contains all blocks [begin, end). */
 bool plan_rank_holds(const struct plan_rank *rank, int32_t begin, int32_t end);
 
-/* Position of a rank in a group, or -1. */
+/* Whether this rank counts the gradients of a block's parameters of which several ranks keep equal copies (in
+ * the clip norm and in checkpoints, each parameter must count once): norms, routers and the narrow side of
+ * adapters in tensor groups, attention in expert plans, a layer that two pipeline stages share. In a tensor,
+ * expert or pipeline plan the first rank with the block counts them, elsewhere every rank over which the norm
+ * is summed. The other ranks count only parameters that they alone have: rows and columns of matrices,
+ * experts. */
+bool plan_counts_alike(const struct plan *plan, uint32_t rank, int32_t block);
+
+/* Returns the position of a rank in a group, or -1. */
 int plan_group_position(const struct plan_group *group, uint32_t rank);
 
 /* Scalars and small tensors are reduced over a binary tree of group positions: the parent of p is (p−1)/2.
@@ -438,14 +470,14 @@ struct program_builder {
 /* Reserves memory for that many instructions and `after` entries, so that a growing program is not moved;
  * a guess is good enough. */
 void program_builder_expect(struct program_builder *builder, uint64_t instructions, uint64_t after);
-/* An instruction with defaults: no peer, group, slots, micro-batch or blocks; all rows. */
+/* Returns an instruction with defaults: no peer, group, slots, micro-batch or blocks; all rows. */
 struct instr instr_init(enum instr_op op, enum queue_kind queue);
 /* Appends an instruction; duplicate and negative numbers in after[] are dropped. Returns the instruction's
  * number (undefined once the builder has failed). */
 int32_t program_add(struct program_builder *builder, const struct instr *instr, const int32_t *after,
                     size_t count);
 /* Appends a collective of `group` on its queue, in place over the whole `slot`. root: the rank at which a
- * BROADCAST starts or a REDUCE ends, or PLAN_NONE. Returns as program_add. */
+ * BROADCAST starts, or PLAN_NONE. Returns as program_add. */
 int32_t program_add_collective(struct program_builder *builder, enum instr_op op, int32_t group, int32_t root,
                                int32_t slot, uint32_t tag, const int32_t *after, size_t count);
 /* Moves the finished program into *out, whose previous contents are released. Returns -1 with ERR_NOMEM or
@@ -454,7 +486,7 @@ int program_builder_take(struct program_builder *builder, struct program *out, s
 void program_builder_fini(struct program_builder *builder);
 void program_fini(struct program *program);
 
-/* The queue that an op uses by default. */
+/* Returns the queue that an op uses by default. */
 enum queue_kind instr_op_queue(int op);
 
 /* Describes an instruction in one line, "FORWARD mb0 blocks 0..19". */

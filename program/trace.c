@@ -1,4 +1,4 @@
-/* Traces: a bounded list of events, its compact document, and Chrome's format. */
+/* Makes traces: a bounded list of events, its compact document, and Chrome's format. */
 #include "program/trace.h"
 
 #include <stdio.h>
@@ -118,7 +118,7 @@ static json_t *named(const char *what, uint32_t pid, int64_t tid, const char *na
 static void queue_label(const struct plan *plan, uint32_t queue, char *text, size_t size)
 {
     if (queue < 2)
-        snprintf(text, size, "%s", queue == 0 ? "compute" : "copy");
+        snprintf(text, size, "compute");
     else if (queue < 2 + 2 * plan->rank_count)
         snprintf(text, size, "%s %u", queue % 2 == 0 ? "send to" : "recv from", (queue - 2) / 2);
     else

@@ -1,6 +1,6 @@
-/* Events of a run, recorded by workers or made by the simulator, in one form, so that both open side by
- * side in Perfetto (Chrome trace format: pid = rank, tid = queue). Bounded: a long run traces a sample of
- * its steps. */
+/* Events of a run, recorded by workers or made by the simulator. Both have one form, so that they open side
+ * by side in Perfetto (Chrome trace format: pid = rank, tid = queue). The number of events is bounded: a long
+ * run traces a sample of its steps. */
 #ifndef MOTLEY_PROGRAM_TRACE_H
 #define MOTLEY_PROGRAM_TRACE_H
 
@@ -36,6 +36,13 @@ json_t *trace_to_json(const struct trace *trace, struct err *err);
 /* Adds the events of a compact document to an initialised trace; instruction numbers are not checked here.
  * Returns -1 with ERR_INVALID naming the path. */
 int trace_from_json(const json_t *json, struct trace *trace, struct err *err);
+
+/* Packs the trace as text for storing: for each event the differences to the event before, in hexadecimal
+ * digits. Only rank, instruction and times are kept; step 0 and PROGRAM_TRAIN are assumed. Returns a new
+ * text, or NULL with ERR_NOMEM. */
+char *trace_pack(const struct trace *trace, struct err *err);
+/* Adds the events of a text from trace_pack. Returns -1 with ERR_CORRUPT. */
+int trace_unpack(const char *text, struct trace *trace, struct err *err);
 
 /* The inverse of trace_to_chrome with pid_base 0 (as `motley get` writes it); adds its instructions to the
  * trace and ignores other events. Returns -1 with ERR_INVALID. */

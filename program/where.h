@@ -1,4 +1,4 @@
-/* Names of instructions in sentences, for all code that refuses one. */
+/* Writes names of instructions for sentences, for all code that refuses an instruction. */
 #ifndef MOTLEY_PROGRAM_WHERE_H
 #define MOTLEY_PROGRAM_WHERE_H
 

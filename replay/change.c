@@ -1,4 +1,5 @@
-/* The document is changed instead of the cluster, because a cluster has no removal. */
+/* Changes the inputs document and not the cluster made from it, because devices cannot be removed from a
+ * struct cluster. */
 #include "replay/change.h"
 
 #include <stdio.h>
@@ -11,8 +12,7 @@ static json_t *device_find(const json_t *document, const char *name)
 {
     size_t index;
     json_t *device;
-    json_array_foreach(json_object_get(document, "devices"), index, device)
-    {
+    json_array_foreach (json_object_get(document, "devices"), index, device) {
         const char *text = json_string_value(json_object_get(device, "name"));
         if (text && strcmp(text, name) == 0)
             return device;
@@ -25,11 +25,10 @@ static int device_missing(const json_t *document, const char *name, struct err *
     char known[320] = "";
     size_t index, used = 0;
     json_t *device;
-    json_array_foreach(json_object_get(document, "devices"), index, device)
-    {
+    json_array_foreach (json_object_get(document, "devices"), index, device) {
         const char *text = json_string_value(json_object_get(device, "name"));
-        if (text && used < sizeof known - 80)
-            used += (size_t)snprintf(known + used, sizeof known - used, "%s%.60s", used ? ", " : "", text);
+        if (text && used < sizeof(known) - 80)
+            used += (size_t)snprintf(known + used, sizeof(known) - used, "%s%.60s", used ? ", " : "", text);
     }
     return err_set(err, ERR_INVALID, "there is no device \"%.100s\"; there are %s", name, known);
 }
@@ -55,7 +54,7 @@ int plan_inputs_without(json_t *document, const char *device, struct err *err)
     for (size_t i = 0; i < json_array_size(devices); i++) {
         if (json_array_get(devices, i) == gone) {
             names_remove(json_object_get(placement, "devices"), device);
-            /* The other devices may be used then. */
+            /* If the removed device was the only one asked for, all other devices may be used. */
             if (json_array_size(json_object_get(placement, "devices")) == 0)
                 json_object_set_new(placement, "devices", json_null());
             names_remove(json_object_get(placement, "exclude"), device);
@@ -74,8 +73,7 @@ static int links_copy(json_t *links, const char *like_node, const char *node)
     bool to_like = false;
     size_t index;
     int bad = !more;
-    json_array_foreach(links, index, link)
-    {
+    json_array_foreach (links, index, link) {
         const char *from = json_string_value(json_object_get(link, "from"));
         const char *to = json_string_value(json_object_get(link, "to"));
         bool out = from && strcmp(from, like_node) == 0, in = to && strcmp(to, like_node) == 0;
@@ -118,8 +116,7 @@ static json_t *device_like(json_t *document, const char *like, const char *node,
     int bad = !device || json_object_set_new(device, "name", json_string(name)) ||
               json_object_set_new(device, "node", json_string(node)) ||
               json_object_set_new(device, "usable", json_true());
-    json_array_foreach(profiles, index, profile)
-    {
+    json_array_foreach (profiles, index, profile) {
         const char *of = json_string_value(json_object_get(profile, "device"));
         if (of && strcmp(of, like) == 0) {
             json_t *copy = json_copy(profile);
@@ -142,8 +139,7 @@ static bool node_known(const json_t *document, const char *node)
 {
     size_t index;
     json_t *device;
-    json_array_foreach(json_object_get(document, "devices"), index, device)
-    {
+    json_array_foreach (json_object_get(document, "devices"), index, device) {
         const char *text = json_string_value(json_object_get(device, "node"));
         if (text && strcmp(text, node) == 0)
             return true;
@@ -157,7 +153,7 @@ int plan_inputs_add(json_t *document, const char *like, char name[256], struct e
     const char *part = strrchr(like, '/');
     unsigned number = 0;
     do {
-        snprintf(node, sizeof node, "added%u", ++number);
+        snprintf(node, sizeof(node), "added%u", ++number);
         snprintf(name, 256, "%s/%.200s", node, part ? part + 1 : like);
     } while (node_known(document, node) && number < CLUSTER_DEVICES_MAX);
     json_t *device = device_like(document, like, node, name, err);

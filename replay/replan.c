@@ -1,4 +1,5 @@
-/* Staying or moving: one search that starts from the present plan, and the transfers of a move. */
+/* Decides between the present plan and a new one: one search that starts from the present plan, and the cost
+ * of moving state to the new plan's devices. */
 #include "replay/replan.h"
 
 #include <math.h>
@@ -7,22 +8,24 @@
 #include <string.h>
 
 #include "common/units.h"
+#include "planner/cost/price.h"
 #include "planner/cost/problem.h"
 #include "planner/given/cluster.h"
+#include "program/codec.h"
 
 /* Per trained parameter: its value and two moments, fp32; gradients are not moved. */
 #define MOVED_BYTES_A_TRAINED 12.0
 
 /* --- migration --- */
 
-struct device_blocks { /* blocks of one device */
+struct device_blocks { /* the blocks that a device has */
     float *share;      /* [block_count] share of each block on the device, 0: nothing */
 };
 
 struct migration {
     const struct problem *problem;
     const struct plan *to;
-    struct device_blocks *held; /* [device_count], by the old plan */
+    struct device_blocks *held; /* [device_count]: the blocks that each device has by the old plan */
     double *out_s, *in_s, *node_out_s, *node_in_s;
     double bytes;
 };
@@ -38,15 +41,15 @@ static int held_fill(struct migration *m, const struct plan *from, struct err *e
             m->held[d].share = calloc((size_t)m->problem->block_count + 1, sizeof(float));
         if (!m->held[d].share)
             return err_set(err, ERR_NOMEM, "replan: out of memory");
-        for (int32_t b = 0; b < m->problem->block_count; b++) {
+        for (int32_t b = 0; b < m->problem->block_count; b++)
             if (plan_rank_holds(&from->ranks[r], b, b + 1))
                 m->held[d].share[b] += (float)from->ranks[r].state_share;
-        }
     }
     return 0;
 }
 
-/* Moves a block from the device that has it and has the fastest link. */
+/* Adds the transfer of a block to device `to` from the device with the fastest link among those that have it.
+ */
 static void block_move(struct migration *m, uint32_t to, int32_t block, double bytes)
 {
     const struct cluster *cluster = m->problem->cluster;
@@ -145,6 +148,59 @@ int replan_migration(const struct workload *workload, const struct cluster *clus
     return result;
 }
 
+/* --- what the run measured --- */
+
+/* Returns a copy of the running plan whose busy_s are the compute seconds of the cluster's tables. The plan
+ * itself is not changed, because its digest covers these times. */
+static struct plan *priced_copy(const struct workload *workload, const struct cluster *cluster,
+                                const struct plan *plan, struct err *err)
+{
+    struct problem problem;
+    struct workload w = *workload;
+    double step_s;
+    json_t *json = plan_to_json(plan, err);
+    struct plan *copy = json ? plan_from_json(json, err) : NULL;
+    json_decref(json);
+    w.objective = OBJECTIVE_TIME;
+    int result = copy ? problem_init(&problem, &w, cluster, err) : -1;
+    if (result == 0) {
+        result = price_plan(&problem, copy, UINT32_MAX, &step_s, err);
+        problem_fini(&problem);
+    }
+    if (result == 0)
+        return copy;
+    plan_destroy(copy);
+    return NULL;
+}
+
+int replan_factors(const struct workload *workload, const struct cluster *cluster, const struct plan *plan,
+                   const double *compute_s, double *factors, struct err *err)
+{
+    bool all = true;
+    for (uint32_t r = 0; r < plan->rank_count; r++) {
+        factors[r] = 1;
+        all = all && cluster_device_find(cluster, plan->ranks[r].device) != UINT32_MAX;
+    }
+    if (!all)
+        return 0;
+    struct plan *priced = priced_copy(workload, cluster, plan, err);
+    if (!priced)
+        return -1;
+    for (uint32_t r = 0; r < plan->rank_count; r++) {
+        double busy = 0, measured = 0;
+        for (uint32_t k = 0; k < plan->rank_count; k++) {
+            if (compute_s[k] > 0 && strcmp(plan->ranks[k].device, plan->ranks[r].device) == 0) {
+                busy += priced->ranks[k].busy_s;
+                measured += compute_s[k];
+            }
+        }
+        if (busy > 0 && measured > 0)
+            factors[r] = busy / measured;
+    }
+    plan_destroy(priced);
+    return 0;
+}
+
 /* --- the decision --- */
 
 static int words_set(const struct replan_input *input, struct replan_decision *d, const char *reason,
@@ -194,7 +250,7 @@ static bool same_plan(const struct plan *a, const struct plan *b)
     return *a->digest && strcmp(a->digest, b->digest) == 0;
 }
 
-/* Fills everything but verdict and words; the new plan belongs to the answer until this returns. */
+/* Fills all fields of the decision but verdict and words; the answer owns the new plan until this returns. */
 static int weigh(const struct replan_input *input, struct plan_answer *answer, struct replan_decision *d,
                  struct err *err)
 {

@@ -15,7 +15,7 @@
 
 #include "planner/answer/plan.h"
 
-#define REPLAN_GAIN 0.05  /* share of the old plan's step */
+#define REPLAN_GAIN 0.05  /* least gain for a move, as a share of the old plan's seconds per step */
 #define REPLAN_WINDOWS 2u /* successive decisions that must show the gain */
 
 /* State between decisions; zeros at first and after a move. */
@@ -37,20 +37,21 @@ struct replan_input {
     uint64_t steps_left;
     double restart_s; /* seconds from the last step on the old plan to the first on the new one without
                          migration: checkpoint, stop, start, connect */
-    const struct plan_options *options; /* of the search; NULL: defaults. `from` is replaced by `old` */
+    const struct plan_options
+        *options; /* options of the search; NULL: defaults. `from` is replaced by `old` */
 };
 
 struct replan_decision {
     enum replan_verdict verdict;
-    double old_step_s;        /* at the new costs; 0: it cannot run */
-    double new_step_s;        /* 0: nothing fits */
+    double old_step_s;        /* seconds of a step of the old plan at the present costs; 0: it cannot run */
+    double new_step_s;        /* seconds of a step of the new plan; 0: no plan fits */
     double gain;              /* 1 − new/old; 0 if one of them is missing */
     double migration_s;       /* seconds of migration; 0 if the old plan stays */
-    uint64_t migration_bytes; /* of the whole migration */
-    double saves_s;           /* (old − new)·steps left */
-    double costs_s;           /* migration + restart */
+    uint64_t migration_bytes; /* bytes of the whole migration */
+    double saves_s;           /* seconds that the new plan saves: (old − new)·steps left */
+    double costs_s;           /* seconds that moving costs: migration + restart */
     uint32_t windows;         /* successive decisions that showed the gain, including this one */
-    char *words;              /* a sentence with the numbers */
+    char *words;              /* the decision and its numbers as a sentence for people */
     struct plan *plan;        /* the new plan, sealed; NULL if the old plan stays or nothing fits; owned */
 };
 
@@ -58,8 +59,9 @@ struct replan_decision {
  * for invalid input (restart_s negative or not finite, a plan without programs), else as plan_search. */
 int replan_decide(const struct replan_input *input, struct replan_state *state,
                   struct replan_decision *decision, struct err *err);
-/* The same from an existing answer: of a search for time with input->old as `from` (input->options are not
- * read). Takes the answer's plan if it differs from the old one. ERR_INVALID, ERR_NOMEM. */
+/* As replan_decide, with the answer of a search that has been made: for time, with input->old as `from`
+ * (input->options are not read). Takes the answer's plan if it differs from the old one. ERR_INVALID,
+ * ERR_NOMEM. */
 int replan_weigh(const struct replan_input *input, struct plan_answer *answer, struct replan_state *state,
                  struct replan_decision *decision, struct err *err);
 void replan_decision_fini(struct replan_decision *decision);
@@ -71,6 +73,13 @@ void replan_decision_fini(struct replan_decision *decision);
  * and seconds. ERR_NOMEM. */
 int replan_migration(const struct workload *workload, const struct cluster *cluster, const struct plan *from,
                      const struct plan *to, uint64_t *bytes, double *seconds, struct err *err);
+
+/* Writes to factors[plan->rank_count] how much faster than the cluster's tables say the device of each rank
+ * computed, where the rank took compute_s[rank] seconds a step (0: unknown, factor 1). A device of several
+ * ranks has one factor. A plan on a device that the cluster lacks has factors of 1.
+ * ERR_INVALID, ERR_NOMEM. */
+int replan_factors(const struct workload *workload, const struct cluster *cluster, const struct plan *plan,
+                   const double *compute_s, double *factors, struct err *err);
 
 /* Returns {"verdict", "old_step_s", "new_step_s", "gain", "saves_s", "costs_s", "migration_s",
  * "migration_bytes", "windows", "words"}, new, or NULL with ERR_NOMEM. */

@@ -22,11 +22,12 @@ struct replay_change {
 struct replay_answer {
     uint32_t steps;     /* complete recorded steps */
     double recorded_s;  /* median seconds of a step: as the run measured it if `metrics` tell, else traced */
-    double simulated_s; /* recomposed from the recorded instruction times (replay_walk.h) */
-    double changed_s;   /* with the change; without one equal to simulated_s */
-    double gaps_s; /* mean seconds per step in which compute queues could have run an instruction and had not
-                      begun it */
-    double outside_s; /* median part of recorded_s outside the program (the batch is filled) */
+    double simulated_s; /* seconds of a step recomputed from the recorded instruction times (replay_walk.h) */
+    double changed_s;   /* seconds of a step with the change; without a change equal to simulated_s */
+    double gaps_s; /* mean seconds per step for which the next instruction of a compute queue was ready and
+                      had not begun */
+    double
+        outside_s; /* median seconds of recorded_s before and after the program, such as filling the batch */
     /* [ranks], mean seconds per step on the compute queue; may be NULL, else the caller's */
     double *compute_s;
 };

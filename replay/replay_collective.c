@@ -1,9 +1,9 @@
-/* Collectives as the worker's messages, and the end of each member. */
+/* Simulates collectives message by message, as the worker sends them, and computes when each member ends. */
 #include <math.h>
 
 #include "replay/replay_walk.h"
 
-/* One collective; members are numbered by position in the group. */
+/* One collective; its members are numbered by position in the group. */
 struct meeting {
     const struct plan_graph *g;
     const struct replay_costs *costs;
@@ -25,14 +25,12 @@ enum replay_waits replay_waits_of(const struct plan_graph *g, uint32_t n)
 {
     const struct instr *x = graph_instr(g, n);
     bool root = x->peer >= 0 && g->rank_of[n] == (uint32_t)x->peer;
-    if (x->op == INSTR_REDUCE)
-        return root ? WAITS_FOR_ALL : WAITS_FOR_ITSELF;
     if (x->op == INSTR_BROADCAST)
         return root ? WAITS_FOR_ITSELF : WAITS_FOR_ROOT;
     return WAITS_FOR_ALL;
 }
 
-/* The position of a rank; count if it is no member. */
+/* Returns the position of a rank, or count if it is no member. */
 static uint32_t member_of(const struct meeting *m, uint32_t rank)
 {
     uint32_t k = 0;
@@ -46,7 +44,7 @@ static double begin_of(const struct meeting *m, uint32_t member)
     return m->begin[m->g->members[m->first + member]];
 }
 
-/* Seconds that a message holds its sender, and seconds until it arrives. */
+/* Computes the seconds for which a message occupies its sender, and the seconds until it arrives. */
 static void message_seconds(const struct meeting *m, uint32_t from, uint32_t to, double *hold_s,
                             double *flight_s)
 {
@@ -61,8 +59,8 @@ static void message_seconds(const struct meeting *m, uint32_t from, uint32_t to,
     *flight_s = *hold_s + (rate > 0 ? latency : 0);
 }
 
-/* Finds the nth child of a member: of the tree, or of the star's centre, whose children are all others.
- * Returns how many children there are. */
+/* Finds the nth child of a member in the binary tree, or in the star (all members are children of `centre`).
+ * Returns the number of children. */
 static uint32_t children_of(const struct meeting *m, uint32_t centre, uint32_t member, uint32_t nth,
                             uint32_t *child)
 {
@@ -101,7 +99,7 @@ static void ring_reduce(struct meeting *m, double *end)
     }
 }
 
-/* The time at which a member's contribution, including those of its children, is complete. */
+/* Returns the time at which the sum of a member's contribution and those of its children is complete. */
 static double contribution_ready(const struct meeting *m, uint32_t centre, uint32_t member)
 {
     double done = begin_of(m, member), wire_free = -INFINITY;
@@ -117,8 +115,8 @@ static double contribution_ready(const struct meeting *m, uint32_t centre, uint3
     return done;
 }
 
-/* Passes the result down from a member that has it at `has`; writes the ends of the member and of all
- * below it. */
+/* Simulates passing the result down from a member that has it at time `has`; writes the ends of the member
+ * and of all members below it. */
 static void result_broadcast(const struct meeting *m, uint32_t centre, uint32_t member, double has,
                              double *end)
 {
@@ -157,23 +155,13 @@ void replay_collective_ends(const struct plan_graph *g, const struct replay_cost
     }
     if (centre == m.count)
         return;
-    if (m.instr->op == INSTR_ALL_REDUCE && all && !m.tree) {
+    if (m.instr->op == INSTR_ALL_REDUCE && all && !m.tree)
         ring_reduce(&m, end);
-    } else if (m.instr->op == INSTR_ALL_REDUCE && all) {
+    else if (m.instr->op == INSTR_ALL_REDUCE && all)
         result_broadcast(&m, centre, centre, contribution_ready(&m, centre, centre), end);
-    } else if (m.instr->op == INSTR_BROADCAST && begin_of(&m, centre) >= 0) {
+    else if (m.instr->op == INSTR_BROADCAST && begin_of(&m, centre) >= 0)
         result_broadcast(&m, centre, centre, begin_of(&m, centre), end);
-    } else if (m.instr->op == INSTR_REDUCE) {
-        double hold, flight;
-        for (uint32_t k = 0; k < m.count; k++)
-            if (k != centre && begin_of(&m, k) >= 0) {
-                message_seconds(&m, k, centre, &hold, &flight);
-                end[k] = begin_of(&m, k) + hold;
-            }
-        if (all)
-            end[centre] = contribution_ready(&m, centre, centre);
-    } else if (all) { /* no worker runs these yet: all members end together */
+    else if (all) /* ALL_GATHER and REDUCE_SCATTER: all members end together */
         for (uint32_t k = 0; k < m.count; k++)
             end[k] = last;
-    }
 }

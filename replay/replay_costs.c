@@ -1,5 +1,5 @@
-/* The costs of a recorded run, for planning again. Separate from replay_run.c because it needs whole
- * planning problems and specifications. */
+/* Computes the costs of a recorded run, for planning again. It is separate from replay_run.c because it needs
+ * whole planning problems and specifications. */
 #include <string.h>
 
 #include "planner/given/cluster.h"
@@ -8,8 +8,8 @@
 #include "replay/replay.h"
 #include "planner/cost/price.h"
 
-/* Prices the plan at the document's costs and fills the ranks' busy_s. *step_s is 0 if a device is
- * missing. */
+/* Prices the plan with the cost tables of an inputs document and fills the ranks' busy_s. *step_s is 0 if the
+ * document lacks a device. */
 static int price(struct plan *plan, const json_t *inputs, double *step_s, struct err *err)
 {
     struct plan_inputs given;

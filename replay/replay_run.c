@@ -11,9 +11,9 @@
 #define STEADY_TURNS 8      /* most iterations to find when the ranks begin a changed step */
 #define STEADY_SECONDS 1e-7 /* seconds of change at which the iteration ends */
 
-struct node_wire { /* the connection of two nodes of the run */
+struct node_wire { /* the link between two nodes of the run */
     const char *a, *b;
-    struct replay_wire wire, before; /* wire: with the change; before: without it */
+    struct replay_wire wire, before; /* wire: with the change applied; before: as recorded */
 };
 
 struct replay {
@@ -23,8 +23,8 @@ struct replay {
     uint32_t wire_count;
     struct node_wire *wires; /* [WIRES_MAX] */
     struct replay_step step;
-    double *begin, *end;                              /* [graph total] */
-    double *recorded, *simulated, *changed, *outside; /* [STEPS_MAX] */
+    double *begin, *end;                              /* [graph total] begin and end of each instruction */
+    double *recorded, *simulated, *changed, *outside; /* [STEPS_MAX] seconds of each step */
     uint32_t reporter; /* the rank whose steps the run measures: the first with the head */
 };
 
@@ -65,8 +65,7 @@ static void metrics_read(const json_t *metrics, struct replay_step *step)
     size_t index;
     const json_t *line;
     step->measured_s = step->tokens = step->rows = 0;
-    json_array_foreach(metrics, index, line)
-    {
+    json_array_foreach (metrics, index, line) {
         const json_t *number = json_object_get(line, "step");
         if (json_object_get(line, "eval") || !json_is_integer(number) ||
             json_integer_value(number) != (json_int_t)step->step)
@@ -100,7 +99,7 @@ static struct replay_wire *wire_between(void *context, uint32_t from, uint32_t t
     return found ? &found->wire : NULL;
 }
 
-/* The wire without the change. */
+/* Returns the wire between two ranks as recorded. */
 static struct replay_wire *wire_before(void *context, uint32_t from, uint32_t to, int *direction)
 {
     struct replay *r = context;
@@ -129,16 +128,15 @@ static struct node_wire *wire_add(struct replay *r, const char *a, const char *b
     return wire;
 }
 
-/* Makes the wires of the run, then applies the changes. */
+/* Makes the table of wires between the run's nodes, then applies the change. */
 static int wires_init(struct replay *r, const json_t *links, struct err *err)
 {
     size_t index;
     const json_t *link;
-    r->wires = calloc(WIRES_MAX, sizeof *r->wires);
+    r->wires = calloc(WIRES_MAX, sizeof(*r->wires));
     if (!r->wires)
         return err_set(err, ERR_NOMEM, "replay: out of memory");
-    json_array_foreach(links, index, link)
-    {
+    json_array_foreach (links, index, link) {
         const char *from = json_string_value(json_object_get(link, "from"));
         const char *to = json_string_value(json_object_get(link, "to"));
         double latency = json_number_value(json_object_get(link, "latency_s"));
@@ -191,8 +189,8 @@ static int links_used(const struct replay *r, struct err *err)
 
 /* --- steps --- */
 
-/* The time from the reporting rank's first begin to its last end: what the run measures, without what is
- * outside the program. */
+/* Returns the seconds from the reporting rank's first begin to its last end: the step as the run measures it,
+ * without the time before and after the program. */
 static double reporter_s(const struct replay *r)
 {
     const struct plan_graph *g = &r->graph;
@@ -251,18 +249,18 @@ static void ends_of(const struct replay *r, double *ends)
     ends[r->reporter] = 0;
 }
 
-/* Recomposes the changed step in a series of such steps: a rank that ends later than recorded begins the
- * next step as much later. It starts from the recorded begins; each iteration takes the ends of the
- * previous one. */
+/* Recomposes the changed step as one of a series of equal steps: a rank that ends later than recorded begins
+ * the next step as much later. Iterates from the recorded begins; each iteration takes its begins from the
+ * ends of the previous one. */
 static int change_steadily(struct replay *r, const struct replay_costs *costs, struct err *err)
 {
     uint32_t ranks = r->plan->rank_count;
-    double *were = calloc(ranks, sizeof *were), *are = calloc(ranks, sizeof *are);
-    double *begin = calloc(ranks, sizeof *begin);
+    double *were = calloc(ranks, sizeof(*were)), *are = calloc(ranks, sizeof(*are));
+    double *begin = calloc(ranks, sizeof(*begin));
     int result = were && are && begin ? 0 : err_set(err, ERR_NOMEM, "replay: out of memory");
     if (result == 0) {
-        ends_of(r, were); /* of the unchanged step, which was recomposed before */
-        memcpy(begin, r->step.rank_begin, ranks * sizeof *begin);
+        ends_of(r, were); /* the ranks' ends in the unchanged step, which was recomposed before */
+        memcpy(begin, r->step.rank_begin, ranks * sizeof(*begin));
     }
     double moved = INFINITY;
     for (int turn = 0; result == 0 && turn < STEADY_TURNS && moved > STEADY_SECONDS; turn++) {
@@ -277,7 +275,7 @@ static int change_steadily(struct replay *r, const struct replay_costs *costs, s
             first = fmin(first, are[k]);
         }
         moved = 0;
-        for (uint32_t k = 0; k < ranks; k++) { /* relative to the first of all ranks */
+        for (uint32_t k = 0; k < ranks; k++) { /* begins are relative to the first rank that begins */
             moved = fmax(moved, fabs(are[k] - first - r->step.rank_begin[k]));
             r->step.rank_begin[k] = are[k] - first;
         }
@@ -323,7 +321,7 @@ static int rising(const void *left, const void *right)
 
 static double median(double *values, uint32_t count)
 {
-    qsort(values, count, sizeof *values, rising);
+    qsort(values, count, sizeof(*values), rising);
     return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
 }
 
@@ -378,10 +376,10 @@ static int replay_init(struct replay *r, struct err *err)
     if (plan_graph_init(&r->graph, r->plan, PROGRAM_TRAIN, err) < 0)
         return -1;
     size_t total = (size_t)r->graph.total + 1;
-    r->begin = calloc(total, sizeof *r->begin);
-    r->end = calloc(total, sizeof *r->end);
-    r->step.parts = calloc(total, sizeof *r->step.parts);
-    r->step.rank_begin = calloc((size_t)r->plan->rank_count + 1, sizeof *r->step.rank_begin);
+    r->begin = calloc(total, sizeof(*r->begin));
+    r->end = calloc(total, sizeof(*r->end));
+    r->step.parts = calloc(total, sizeof(*r->step.parts));
+    r->step.rank_begin = calloc((size_t)r->plan->rank_count + 1, sizeof(*r->step.rank_begin));
     r->recorded = calloc(STEPS_MAX, sizeof(double));
     r->simulated = calloc(STEPS_MAX, sizeof(double));
     r->changed = calloc(STEPS_MAX, sizeof(double));

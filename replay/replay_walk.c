@@ -1,5 +1,5 @@
-/* Begins are handled in order of time (a heap), so that transfers can queue for a changed wire; without
- * such a wire any order gives the same. */
+/* Decomposes and recomposes steps. In recomposition, instructions begin in order of time (a heap), so that
+ * transfers can queue for a changed wire; without a changed wire any order gives the same times. */
 #include "replay/replay_walk.h"
 
 #include <math.h>
@@ -27,8 +27,8 @@ static void ready_times(const struct plan_graph *g, const double *end, const dou
             ready[g->dependents[d]] = fmax(ready[g->dependents[d]], end[n]);
 }
 
-/* The least lag, over all transfers of a pair of ranks, between a send's end and the end of a receive that
- * was waiting: the rest of the flight after the sender is free. */
+/* Returns, for a pair of ranks, the least time between a send's end and the end of a receive that was already
+ * waiting: the part of a message's flight after the sender is free. */
 static double least_lag(const struct plan_graph *g, const double *begin, const double *end, uint32_t from,
                         uint32_t to)
 {
@@ -64,7 +64,8 @@ static void transfer_apart(const struct plan_graph *g, uint32_t meeting, const d
     parts[recv].copy = fmax(0, end[recv] - fmax(begin[recv], begin[send] + parts[send].flight));
 }
 
-/* Finds the part of a collective's time that its messages do not explain. */
+/* Writes the part of a collective's time that its simulated messages do not explain (`work` of struct
+ * replay_part). */
 static void collective_apart(const struct plan_graph *g, const struct replay_costs *costs, uint32_t meeting,
                              const double *begin, const double *end, double *by_messages,
                              struct replay_part *parts)
@@ -79,10 +80,10 @@ int replay_take_apart(const struct plan_graph *g, const struct replay_costs *cos
                       const double *end, struct replay_step *step, struct err *err)
 {
     uint32_t ranks = g->plan->rank_count;
-    double *ready = calloc((size_t)g->total + 1, sizeof *ready);
-    double *by_messages = calloc((size_t)ranks + 1, sizeof *by_messages);
-    /* Per pair of ranks; below 0: not computed yet. */
-    double *lags = malloc(((size_t)ranks * ranks + 1) * sizeof *lags);
+    double *ready = calloc((size_t)g->total + 1, sizeof(*ready));
+    double *by_messages = calloc((size_t)ranks + 1, sizeof(*by_messages));
+    /* [pair of ranks] lag; below 0: not computed yet. */
+    double *lags = malloc(((size_t)ranks * ranks + 1) * sizeof(*lags));
     if (!ready || !lags || !by_messages) {
         free(ready);
         free(lags);
@@ -100,12 +101,11 @@ int replay_take_apart(const struct plan_graph *g, const struct replay_costs *cos
     for (uint32_t n = 0; n < g->total; n++)
         step->parts[n] =
             (struct replay_part){.gap = fmax(0, begin[n] - ready[n]), .work = fmax(0, end[n] - begin[n])};
-    for (uint32_t m = 0; m < g->meeting_count; m++) {
+    for (uint32_t m = 0; m < g->meeting_count; m++)
         if (graph_instr(g, g->members[g->member_first[m]])->queue == QUEUE_GROUP)
             collective_apart(g, costs, m, begin, end, by_messages, step->parts);
         else
             transfer_apart(g, m, begin, end, lags, step->parts);
-    }
     free(ready);
     free(lags);
     free(by_messages);
@@ -185,7 +185,8 @@ static struct replay_wire *wire_of(const struct recomposition *w, uint32_t from,
     return w->costs && w->costs->wire ? w->costs->wire(w->costs->context, from, to, direction) : NULL;
 }
 
-/* Bytes of a transfer, for rows of the step's mean length, since the lengths of its own rows are unknown. */
+/* Returns the bytes of a transfer, for rows of the step's mean length, since the lengths of its own rows are
+ * unknown. */
 static double transfer_bytes(const struct recomposition *w, uint32_t n)
 {
     const struct plan_graph *g = w->g;
@@ -216,14 +217,15 @@ static void send_begins(struct recomposition *w, uint32_t n, double now, double 
     if (!wire || !wire->changed || (part->flight == 0 && part->work == 0))
         return;
     double bytes = transfer_bytes(w, n), occupied = bytes / wire->bytes_per_s, was = 0, beside = 0;
-    if (wire->was_bytes_per_s > 0) { /* what the old wire does not explain stays: threads, encryption */
+    if (wire->was_bytes_per_s >
+        0) { /* time of the transfer that the recorded wire does not explain (threads, encryption) is kept */
         was = bytes / wire->was_bytes_per_s;
         beside = fmax(0, part->flight - was - wire->was_latency_s);
     }
     double start = fmax(now, wire->free_s[direction]);
     wire->free_s[direction] = start + occupied;
-    /* If the sender was held for the wire's time, it is held for the new one; if the transport's buffers
-     * freed it earlier, they do so again. */
+    /* If the sender was occupied for the wire's time, it is occupied for the changed wire's time; if the
+     * transport's buffers freed it earlier, they do so again. */
     if (was == 0 || part->work >= was / 2)
         *freed = start + occupied + fmax(0, part->work - was) * (was > 0);
     *arrives = start + occupied + wire->latency_s + beside;
@@ -250,7 +252,9 @@ static void transfer_begins(struct recomposition *w, uint32_t n, double now)
     }
 }
 
-/* Ends the members whose predecessors have all begun: by the messages, plus what else was observed. */
+/* Computes when members of instruction n's collective end, for those that need no further member to begin. A
+ * member ends when its messages have passed, plus the time in the recording that messages do not explain, and
+ * never before it began. */
 static void collective_begins(struct recomposition *w, uint32_t n)
 {
     const struct plan_graph *g = w->g;
@@ -290,7 +294,7 @@ static void begins(struct recomposition *w, uint32_t n, double now)
 static int walk_run(struct recomposition *w, struct err *err)
 {
     const struct plan_graph *g = w->g;
-    memcpy(w->waits, g->waits, g->total * sizeof *w->waits);
+    memcpy(w->waits, g->waits, g->total * sizeof(*w->waits));
     for (uint32_t n = 0; n < g->total; n++) {
         w->begin[n] = w->end[n] = -1;
         w->ready[n] = w->step->rank_begin[g->rank_of[n]];
@@ -312,12 +316,12 @@ int replay_put_together(const struct plan_graph *graph, const struct replay_step
 {
     size_t total = (size_t)graph->total + 1, meetings = (size_t)graph->meeting_count + 1;
     struct recomposition w = {.g = graph, .step = step, .costs = costs, .begin = begin, .end = end};
-    w.ready = calloc(total, sizeof *w.ready);
-    w.waits = calloc(total, sizeof *w.waits);
-    w.begun = calloc(meetings, sizeof *w.begun);
-    w.arrival = calloc(meetings, sizeof *w.arrival);
-    w.by_messages = calloc((size_t)graph->plan->rank_count + 1, sizeof *w.by_messages);
-    w.heap = calloc(total, sizeof *w.heap);
+    w.ready = calloc(total, sizeof(*w.ready));
+    w.waits = calloc(total, sizeof(*w.waits));
+    w.begun = calloc(meetings, sizeof(*w.begun));
+    w.arrival = calloc(meetings, sizeof(*w.arrival));
+    w.by_messages = calloc((size_t)graph->plan->rank_count + 1, sizeof(*w.by_messages));
+    w.heap = calloc(total, sizeof(*w.heap));
     int result = w.ready && w.waits && w.begun && w.arrival && w.by_messages && w.heap
                      ? walk_run(&w, err)
                      : err_set(err, ERR_NOMEM, "replay: out of memory for %zu instructions", total);

@@ -17,11 +17,12 @@
 #include "replay/replay.h"
 #include "program/graph.h"
 
-/* Seconds; the instruction's queue determines which fields are used. */
+/* The times of one instruction, found by decomposition; in seconds. Its queue determines which fields are
+ * used. */
 struct replay_part {
-    double gap;  /* between the moment it could begin and its begin */
-    double work; /* compute: its duration; send: how long it held the sender; collective: what the messages of
-                    replay_collective.c do not explain, of either sign */
+    double gap;    /* from the moment the program allowed the instruction to begin until it began */
+    double work;   /* compute: its duration; send: seconds until the sender was free; collective: its duration
+                      less the duration of its messages (replay_collective.c), of either sign */
     double flight; /* send: from its begin until the receiver has the data */
     double copy;   /* receive: from its begin, or the data's arrival if later, to its end */
 };
@@ -29,8 +30,8 @@ struct replay_part {
 /* A recorded step. */
 struct replay_step {
     uint32_t step;
-    double tokens, rows;       /* of the step; 0: unknown */
-    double measured_s;         /* as the run reported it; 0: unknown */
+    double tokens, rows;       /* tokens and rows of the step; 0: unknown */
+    double measured_s;         /* seconds of the step as the run reported it; 0: unknown */
     double *rank_begin;        /* [ranks]: first begin on a rank, relative to the first of all ranks */
     struct replay_part *parts; /* [graph total] */
 };
@@ -38,12 +39,13 @@ struct replay_step {
 /* The connection of two nodes. */
 struct replay_wire {
     double was_bytes_per_s, was_latency_s; /* at the time of recording */
-    double bytes_per_s, latency_s;         /* for recomposition */
+    double bytes_per_s, latency_s;         /* values for which the step is recomposed */
     bool changed;                          /* the two pairs of values differ */
-    double free_s[2];                      /* per direction, during recomposition */
+    double free_s[2]; /* for each direction, the time at which the wire is free again, during recomposition */
 };
 
-/* Costs for decomposition and recomposition. */
+/* Speeds of devices and wires that replay_take_apart and replay_put_together use: as recorded, and changed.
+ */
 struct replay_costs {
     const double *device_speed; /* [ranks], or NULL: as recorded */
     void *context;
@@ -61,14 +63,16 @@ int replay_take_apart(const struct plan_graph *graph, const struct replay_costs 
 int replay_put_together(const struct plan_graph *graph, const struct replay_step *step,
                         const struct replay_costs *costs, double *begin, double *end, struct err *err);
 
-/* The members whose begins a member of a collective waits for: all, itself, or the root and itself. */
+/* Which members of a collective must have begun before a member can end: all, only itself, or the root and
+ * itself. */
 enum replay_waits { WAITS_FOR_ALL, WAITS_FOR_ITSELF, WAITS_FOR_ROOT };
 enum replay_waits replay_waits_of(const struct plan_graph *graph, uint32_t instr);
 
-/* Ends of a collective's members, by the messages that the worker sends for it (worker/program/reduce.c:
- * scalars over the group's tree, tensors over a star, children one after the other). as_recorded: over the
- * wires of the recording, else over the changed ones. begin: [graph total], below 0 if not begun yet. end:
- * [members of the meeting], written for members whose begins are known. */
+/* Computes when the members of a collective end, by simulating the messages that the worker sends for it
+ * (worker/program/reduce.c: scalars over the group's tree, tensors over a star, children one after the
+ * other). as_recorded: over the wires of the recording, else over the changed ones. begin: [graph total],
+ * below 0 if not begun yet. end: [members of the collective], written for members that all needed members
+ * allow to end. */
 void replay_collective_ends(const struct plan_graph *graph, const struct replay_costs *costs,
                             bool as_recorded, uint32_t meeting, const double *begin, double *end);
 

@@ -362,10 +362,9 @@ static int name_for_old_readers(json_t *document, const char *dtype)
     const char *type = json_string_value(json_object_get(rope, "rope_type"));
     int failed = json_object_set_new(document, "dtype", json_string(dtype)) < 0 ||
                  json_object_set_new(document, "torch_dtype", json_string(dtype)) < 0;
-    if (theta != NULL && json_object_get(document, "rope_theta") == NULL) {
+    if (theta && !json_object_get(document, "rope_theta"))
         failed = failed || json_object_set(document, "rope_theta", theta) < 0;
-    }
-    if (theta != NULL && type != NULL && strcmp(type, "default") != 0 &&
+    if (theta && type && strcmp(type, "default") != 0 &&
         json_object_size(json_object_get(document, "rope_scaling")) == 0) {
         json_t *scaling = json_copy((json_t *)rope);
         json_object_del(scaling, "rope_theta");

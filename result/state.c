@@ -1,76 +1,15 @@
-/* States in safetensors files. */
 #include "result/state.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/files/gguf.h"
-#include "model/adapters/peft.h"
-
-enum { NAME_BYTES = 256, PIECE_BYTES = 64 << 10 };
-
-static struct safetensors *file_of(const struct result_files *files, const char *name,
-                                   const struct safetensors_tensor **tensor)
-{
-    char full[NAME_BYTES];
-    *tensor = NULL;
-    if (snprintf(full, sizeof(full), "%s%s", files->prefix, name) >= (int)sizeof(full))
-        return NULL;
-    for (uint32_t i = 0; i < files->count; i++) {
-        *tensor = peft_find(files->files[i], full);
-        if (*tensor)
-            return files->files[i];
-    }
-    return NULL;
-}
-
-static bool files_find(void *arg, const char *name, uint64_t *rows, uint64_t *columns)
-{
-    const struct safetensors_tensor *t;
-    if (!file_of(arg, name, &t) || t->rank < 1 || t->rank > 2)
-        return false;
-    *rows = t->shape[0];
-    *columns = t->rank == 2 ? t->shape[1] : 1;
-    return true;
-}
-
-static int files_read(void *arg, const char *name, uint64_t row_begin, uint64_t row_end, float *dst,
-                      struct err *err)
-{
-    const struct safetensors_tensor *t;
-    struct safetensors *file = file_of(arg, name, &t);
-    uint64_t rows, columns;
-    if (!file || !files_find(arg, name, &rows, &columns) || row_begin > row_end || row_end > rows)
-        return err_set(err, ERR_INTERNAL, "no rows %llu..%llu of \"%.200s\"", (unsigned long long)row_begin,
-                       (unsigned long long)row_end, name);
-    uint64_t bytes = tensor_type_block_bytes(t->type), at = row_begin * columns, end = row_end * columns;
-    uint8_t piece[PIECE_BYTES];
-    while (at < end) {
-        uint64_t n = sizeof(piece) / bytes < end - at ? sizeof(piece) / bytes : end - at;
-        if (safetensors_read(file, t, at * bytes, (size_t)(n * bytes), piece, err) < 0 ||
-            tensor_dequantise(t->type, piece, n, dst, err) < 0)
-            return err_wrap(err, "\"%.200s\"", name);
-        dst += n;
-        at += n;
-    }
-    return 0;
-}
-
-static double files_scale(void *arg, const char *module)
+double result_lora_scale(const struct lora_sites *sites, const char *module)
 {
     static const char begin[] = "model.layers.";
-    const struct result_files *files = arg;
     uint32_t target = lora_target_of(module);
-    if (!files->sites || !target || strncmp(module, begin, sizeof(begin) - 1) != 0)
+    if (!target || strncmp(module, begin, sizeof(begin) - 1) != 0)
         return 0;
     unsigned long layer = strtoul(module + sizeof(begin) - 1, NULL, 10);
-    return layer < MODEL_LAYERS_MAX
-               ? lora_scale_at(files->sites, (uint32_t)layer, (uint32_t)__builtin_ctz(target))
-               : 0;
-}
-
-struct result_state result_state_of_files(struct result_files *files)
-{
-    return (struct result_state){.arg = files, .find = files_find, .read = files_read, .scale = files_scale};
+    return layer < MODEL_LAYERS_MAX ? lora_scale_at(sites, (uint32_t)layer, (uint32_t)__builtin_ctz(target))
+                                    : 0;
 }

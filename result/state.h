@@ -11,8 +11,7 @@
 #include <stdint.h>
 
 #include "common/err.h"
-#include "model/adapters/peft.h"
-#include "model/files/safetensors.h"
+#include "model/shape/lora_sites.h"
 
 /* The thread that writes calls all three functions; 'arg' is borrowed. */
 struct result_state {
@@ -28,15 +27,7 @@ struct result_state {
     double (*scale)(void *arg, const char *module);
 };
 
-/* A state in safetensors files: an adapter's (prefix "base_model.model."), or the parts of a checkpoint
- * (prefix ""). */
-struct result_files {
-    struct safetensors **files; /* [count], borrowed */
-    uint32_t count;
-    const char *prefix;
-    const struct lora_sites *sites; /* gives the scales; NULL without adapters */
-};
-/* Makes a state. 'files' is borrowed for the state's lifetime. */
-struct result_state result_state_of_files(struct result_files *files);
+/* The factor of B A for the adapter on a matrix, by its module's name; 0 when it has none. */
+double result_lora_scale(const struct lora_sites *sites, const char *module);
 
 #endif

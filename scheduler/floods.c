@@ -31,7 +31,7 @@ static void size_came(void *arg, const redisReply *reply, const struct err *err)
     struct scheduler *scheduler = query->scheduler;
     struct node_stream *node_stream =
         err->code == ERR_NONE ? node_streams_find(scheduler->node_streams, query->node) : NULL;
-    if (node_stream != NULL && node_stream->seal != NULL && reply->type == REDIS_REPLY_INTEGER &&
+    if (node_stream && node_stream->seal && reply->type == REDIS_REPLY_INTEGER &&
         reply->integer > STREAM_BYTES_MAX) {
         char why[128];
         snprintf(why, sizeof(why), "its stream was emptied: it held %lld MiB, the limit is %lld MiB",
@@ -46,19 +46,16 @@ void floods_measure(struct scheduler *scheduler, bool cut)
     struct err ignored; /* the next tick asks again */
     for (size_t i = 0; scheduler->redis_up && i < node_streams_count(scheduler->node_streams); i++) {
         const struct node_stream *node_stream = node_streams_at(scheduler->node_streams, i);
-        if (node_stream->seal == NULL || (cut && !node_stream->cut)) {
+        if (!node_stream->seal || (cut && !node_stream->cut))
             continue;
-        }
         const char *const argv[] = {"MEMORY", "USAGE", node_stream->stream, "SAMPLES", "0"};
         struct size_query *query = calloc(1, sizeof(*query));
-        if (query == NULL) {
+        if (!query)
             return;
-        }
         query->scheduler = scheduler;
         snprintf(query->node, sizeof(query->node), "%s", node_stream->node);
-        if (redis_command(scheduler->commands, 0, size_came, query, 5, argv, NULL, &ignored) < 0) {
+        if (redis_command(scheduler->commands, 0, size_came, query, 5, argv, NULL, &ignored) < 0)
             free(query);
-        }
     }
 }
 
@@ -87,11 +84,10 @@ static void marked(void *arg, const struct err *err)
 {
     struct scheduler *scheduler = arg;
     scheduler->marking = false;
-    if (err != NULL && err->code != ERR_CANCELLED) {
+    if (err && err->code != ERR_CANCELLED)
         log_event(LOG_LEVEL_WARN, "marks_unwritten", "why=\"%s\"", err->text);
-    }
-    for (size_t i = 0;
-         err == NULL && scheduler->epoch != 0 && i < node_streams_count(scheduler->node_streams); i++) {
+    for (size_t i = 0; !err && scheduler->epoch != 0 && i < node_streams_count(scheduler->node_streams);
+         i++) {
         if (node_streams_at(scheduler->node_streams, i)->bar) {
             scheduler->view_stale = true; /* the next view shows the node as barred */
             scheduler_mark(scheduler);
@@ -103,9 +99,8 @@ static void marked(void *arg, const struct err *err)
 void floods_mark(struct scheduler *scheduler)
 {
     struct err ignored; /* on failure the counts are lost; the bar is written with the next call */
-    if (scheduler->marking) {
+    if (scheduler->marking)
         return;
-    }
     json_t *marks = node_streams_marks(scheduler->node_streams);
     scheduler->marking =
         json_array_size(marks) > 0 &&

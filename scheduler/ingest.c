@@ -23,7 +23,7 @@
 
 /* ---- reading ---- */
 
-/* The entries and the bytes that one node may take of a batch. */
+/* Return the number of entries, and of bytes, that one node may take of a batch. */
 static uint32_t share_entries(const struct scheduler *scheduler)
 {
     const uint32_t share = scheduler->config->limits.batch_max / (uint32_t)scheduler->read_busy;
@@ -41,9 +41,8 @@ static int take_entry(void *arg, const char *stream, const char *id, const struc
 {
     struct scheduler *scheduler = arg;
     struct node_stream *node_stream = node_streams_find_key(scheduler->node_streams, stream);
-    if (node_stream == NULL || node_stream->seal == NULL || node_stream->cut) {
+    if (!node_stream || !node_stream->seal || node_stream->cut)
         return 0; /* the entry is of an unknown node, or a later read takes it */
-    }
     if (!node_stream_id_is_sane(id)) {
         char why[128];
         snprintf(why, sizeof(why), "its stream was emptied: an entry with the id %.48s", id);
@@ -62,12 +61,10 @@ static int take_entry(void *arg, const char *stream, const char *id, const struc
     snprintf(node_stream->taken, sizeof(node_stream->taken), "%s", id);
     scheduler->taken = true;
     json_t *event = node_stream_open(node_stream, entry, err);
-    if (event != NULL) {
+    if (event)
         return json_array_append_new(scheduler->pending, event);
-    }
-    if (err->code != ERR_STALE) {
+    if (err->code != ERR_STALE)
         node_stream_refuse(node_stream, clock_mono_ns(), err->code, err->text);
-    }
     return 0;
 }
 
@@ -75,29 +72,25 @@ static void pending_drop(struct scheduler *scheduler)
 {
     json_decref(scheduler->pending);
     scheduler->pending = NULL;
-    for (size_t i = 0; i < node_streams_count(scheduler->node_streams); i++) {
+    for (size_t i = 0; i < node_streams_count(scheduler->node_streams); i++)
         node_streams_at(scheduler->node_streams, i)->taken[0] = '\0';
-    }
 }
 
 /* Handles a reply that cannot be decoded. The streams are then read one by one until the one at fault is
  * found, and that one is emptied. */
 static void read_failed(struct scheduler *scheduler, const struct err *why)
 {
-    if (why->code != ERR_PEER && why->code != ERR_INVALID && why->code != ERR_CORRUPT) {
+    if (why->code != ERR_PEER && why->code != ERR_INVALID && why->code != ERR_CORRUPT)
         return; /* the next tick reads again */
-    }
     struct node_stream *only = node_streams_find(scheduler->node_streams, scheduler->read_only);
-    log_event(LOG_LEVEL_WARN, "events_unreadable", "node=%s why=\"%s\"", only != NULL ? only->node : "?",
-              why->text);
-    if (only != NULL) {
+    log_event(LOG_LEVEL_WARN, "events_unreadable", "node=%s why=\"%s\"", only ? only->node : "?", why->text);
+    if (only) {
         char text[600];
         snprintf(text, sizeof(text), "its stream was emptied: it cannot be read: %s", why->text);
         floods_empty(scheduler, only, 1, text);
     }
-    if (scheduler->read_alone == 0) {
+    if (scheduler->read_alone == 0)
         scheduler->read_alone = node_streams_count(scheduler->node_streams);
-    }
 }
 
 static void read_done(void *arg, const redisReply *reply, const struct err *why)
@@ -106,9 +99,8 @@ static void read_done(void *arg, const redisReply *reply, const struct err *why)
     struct err err;
     scheduler->reading = false;
     scheduler->read_ns = clock_mono_ns();
-    if (why->code == ERR_CANCELLED || scheduler->epoch == 0) {
+    if (why->code == ERR_CANCELLED || scheduler->epoch == 0)
         return;
-    }
     if (why->code != ERR_NONE) {
         read_failed(scheduler, why);
         return;
@@ -121,7 +113,7 @@ static void read_done(void *arg, const redisReply *reply, const struct err *why)
     scheduler->pending = json_array();
     scheduler->taken = false;
     scheduler->read_busy = reply->type == REDIS_REPLY_ARRAY && reply->elements > 0 ? reply->elements : 1;
-    if (scheduler->pending == NULL || redis_stream_entries(reply, take_entry, scheduler, &err) < 0) {
+    if (!scheduler->pending || redis_stream_entries(reply, take_entry, scheduler, &err) < 0) {
         pending_drop(scheduler);
         read_failed(scheduler, &err);
         return;
@@ -146,14 +138,13 @@ static size_t positions_fill(struct scheduler *scheduler, struct redis_position 
     for (size_t k = 0; k < count && filled < most; k++) {
         struct node_stream *node_stream = node_streams_at(scheduler->node_streams, (first + k) % count);
         scheduler->read_next = first + k + 1;
-        if (node_stream->seal != NULL && node_stream_may_read(node_stream, now_ns)) {
+        if (node_stream->seal && node_stream_may_read(node_stream, now_ns)) {
             positions[filled++] = (struct redis_position){node_stream->stream, node_stream->after};
             snprintf(scheduler->read_only, sizeof(scheduler->read_only), "%s", node_stream->node);
         }
     }
-    if (filled != 1) {
+    if (filled != 1)
         scheduler->read_only[0] = '\0';
-    }
     return filled;
 }
 
@@ -161,21 +152,19 @@ void ingest_read(struct scheduler *scheduler)
 {
     struct err err;
     struct redis_position positions[STREAMS_MAX];
-    if (scheduler->epoch == 0 || !scheduler->ready || scheduler->reading || scheduler->pending != NULL ||
+    if (scheduler->epoch == 0 || !scheduler->ready || scheduler->reading || scheduler->pending ||
         !redis_is_connected(scheduler->reader)) {
         return;
     }
     const bool alone = scheduler->read_alone > 0;
     const bool turns = alone || node_streams_count(scheduler->node_streams) > STREAMS_MAX;
     const size_t filled = positions_fill(scheduler, positions, alone ? 1 : STREAMS_MAX);
-    if (filled == 0) {
+    if (filled == 0)
         return;
-    }
     scheduler->reading = redis_streams_read(scheduler->reader, positions, filled, share_entries(scheduler),
                                             turns ? 1 : BLOCK_MS, read_done, scheduler, &err) == 0;
-    if (scheduler->reading && alone) {
+    if (scheduler->reading && alone)
         scheduler->read_alone--;
-    }
 }
 
 /* ---- committing ---- */
@@ -184,8 +173,7 @@ static void send_replies(struct scheduler *scheduler)
 {
     size_t i;
     json_t *reply;
-    json_array_foreach(scheduler->batch.replies, i, reply)
-    {
+    json_array_foreach (scheduler->batch.replies, i, reply) {
         dispatch_pass(scheduler->dispatch, json_string_value(json_object_get(reply, "node")),
                       json_object_get(reply, "message"));
     }
@@ -199,11 +187,9 @@ static bool changes_decisions(const struct event_batch *batch)
         json_array_size(batch->ingest.links) > 0 || json_array_size(batch->ingest.failures) > 0) {
         return true;
     }
-    for (size_t i = 0; i < batch->move_count; i++) {
-        if (batch->moves[i].state != batch->moves[i].rank->state) {
+    for (size_t i = 0; i < batch->move_count; i++)
+        if (batch->moves[i].state != batch->moves[i].rank->state)
             return true;
-        }
-    }
     return false;
 }
 
@@ -214,24 +200,19 @@ static void learn(struct scheduler *scheduler)
     const char *node;
     json_t *value;
     size_t i;
-    json_array_foreach(batch->ingest.received, i, value)
-    {
+    json_array_foreach (batch->ingest.received, i, value) {
         dispatch_received(scheduler->dispatch, json_integer_value(json_object_get(value, "id")),
                           json_string_value(json_object_get(value, "node")));
     }
-    for (i = 0; i < batch->move_count; i++) {
-        if (batch->moves[i].change != NULL) {
+    for (i = 0; i < batch->move_count; i++)
+        if (batch->moves[i].change)
             liveness_alive(scheduler, batch->moves[i].run->id, batch->moves[i].rank->rank);
-        }
-    }
-    json_object_foreach(batch->hellos, node, value)
-    {
+    json_object_foreach (batch->hellos, node, value) {
         liveness_hello(scheduler, node, value, now_ns);
         identities_hello(scheduler, node);
     }
-    if (json_array_size(batch->ingest.profiles) > 0 || json_object_size(batch->hellos) > 0) {
+    if (json_array_size(batch->ingest.profiles) > 0 || json_object_size(batch->hellos) > 0)
         facts_forget_profiles(scheduler->facts);
-    }
 }
 
 /* All entries that were read are committed: trims them and reads the next. */
@@ -251,7 +232,7 @@ static void all_committed(struct scheduler *scheduler)
     ingest_read(scheduler);
 }
 
-/* The batch is committed, or there was nothing to write. */
+/* Called when the batch is committed, or when there was nothing to write. */
 static void batch_committed(struct scheduler *scheduler)
 {
     bool dirty = changes_decisions(&scheduler->batch);
@@ -259,12 +240,10 @@ static void batch_committed(struct scheduler *scheduler)
     event_batch_apply(&scheduler->batch);
     send_replies(scheduler);
     event_batch_fini(&scheduler->batch);
-    if (scheduler->solo) {
+    if (scheduler->solo)
         json_array_remove(scheduler->pending, 0);
-    }
-    if (!scheduler->solo || json_array_size(scheduler->pending) == 0) {
+    if (!scheduler->solo || json_array_size(scheduler->pending) == 0)
         all_committed(scheduler);
-    }
     if (dirty) {
         scheduler->view_stale = true;
         scheduler_mark(scheduler);
@@ -272,7 +251,7 @@ static void batch_committed(struct scheduler *scheduler)
     scheduler_turn(scheduler);
 }
 
-/* ---- an event that the database refuses must not hold up the others ---- */
+/* ---- events that the database refuses, which must not hold up the others ---- */
 
 static bool is_poison(const struct err *err)
 {
@@ -283,9 +262,8 @@ static void refuse(struct scheduler *scheduler, const json_t *event, const struc
 {
     struct node_stream *node_stream =
         node_streams_find(scheduler->node_streams, json_string_value(json_object_get(event, "node")));
-    if (node_stream != NULL) {
+    if (node_stream)
         node_stream_refuse(node_stream, clock_mono_ns(), why->code, text);
-    }
 }
 
 /* Replaces the event that the database refused by a log line with the same seq, which says so; drops the
@@ -295,19 +273,17 @@ static void defuse(struct scheduler *scheduler, const struct err *why)
     const json_t *event = json_array_get(scheduler->pending, 0);
     const char *type = json_string_value(json_object_get(event, "type"));
     char text[600];
-    snprintf(text, sizeof(text), "%.40s: %s", type != NULL ? type : "?", why->text);
+    snprintf(text, sizeof(text), "%.40s: %s", type ? type : "?", why->text);
     refuse(scheduler, event, why, text);
-    json_t *place = json_object_get(event, "refused") == NULL && json_object_get(event, "run") != NULL
+    json_t *place = !json_object_get(event, "refused") && json_object_get(event, "run")
                         ? json_pack("{s:s, s:s, s:s, s:b}", "type", "log", "level", "error", "text",
                                     "an event of this worker was refused by the database", "refused", 1)
                         : NULL;
     static const char *const kept[] = {"node", "run", "epoch", "rank", "seq", "at"};
-    for (size_t i = 0; place != NULL && i < sizeof(kept) / sizeof(kept[0]); i++) {
+    for (size_t i = 0; place && i < sizeof(kept) / sizeof(kept[0]); i++)
         json_object_set(place, kept[i], json_object_get(event, kept[i]));
-    }
-    if (place == NULL || json_array_set_new(scheduler->pending, 0, place) < 0) {
+    if (!place || json_array_set_new(scheduler->pending, 0, place) < 0)
         json_array_remove(scheduler->pending, 0);
-    }
 }
 
 static void handle_poison(struct scheduler *scheduler, const struct err *err)
@@ -318,22 +294,19 @@ static void handle_poison(struct scheduler *scheduler, const struct err *err)
     }
     scheduler->solo = true;
     defuse(scheduler, err);
-    if (json_array_size(scheduler->pending) == 0) {
+    if (json_array_size(scheduler->pending) == 0)
         all_committed(scheduler);
-    }
 }
 
 static void ingest_done(void *arg, const struct err *err)
 {
     struct scheduler *scheduler = arg;
-    if (!scheduler_settle(scheduler)) {
+    if (!scheduler_settle(scheduler))
         return;
-    }
-    if (err != NULL) {
+    if (err) {
         event_batch_fini(&scheduler->batch); /* the pending events stay and are checked again */
-        if (is_poison(err)) {
+        if (is_poison(err))
             handle_poison(scheduler, err);
-        }
         scheduler_retry(scheduler, "ingest_failed", err);
         return;
     }
@@ -345,8 +318,7 @@ static void note_lives(struct scheduler *scheduler)
     uint64_t now_ns = clock_mono_ns();
     const char *node;
     json_t *value;
-    json_object_foreach(scheduler->batch.heard, node, value)
-    {
+    json_object_foreach (scheduler->batch.heard, node, value) {
         liveness_heard(scheduler, node, now_ns);
     }
     for (size_t i = 0; i < scheduler->life_count; i++) {
@@ -363,18 +335,14 @@ static int fill_batch(struct scheduler *scheduler, struct err *err)
     struct event_batch *batch = &scheduler->batch;
     size_t i;
     json_t *event;
-    if (event_batch_init(batch, scheduler->view, err) < 0) {
+    if (event_batch_init(batch, scheduler->view, err) < 0)
         return -1;
-    }
-    json_array_foreach(scheduler->pending, i, event)
-    {
-        if (i > 0 && scheduler->solo) {
+    json_array_foreach (scheduler->pending, i, event) {
+        if (i > 0 && scheduler->solo)
             break;
-        }
         if (event_batch_add(batch, event, err) < 0) {
-            if (err->code == ERR_NOMEM) {
+            if (err->code == ERR_NOMEM)
                 return -1;
-            }
             refuse(scheduler, event, err, err->text);
         }
     }

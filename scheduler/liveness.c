@@ -1,5 +1,5 @@
-/* Which nodes and workers are alive. Silence counts only while it could have been heard: since this scheduler
- * leads and Redis is connected. An unreachable node is not yet a failed one. */
+/* Tracks which nodes and workers are alive. Silence counts only while signs of life could have been heard:
+ * since this scheduler leads and Redis is connected. An unreachable node is not yet a failed one. */
 #include "scheduler/leader/scheduler_private.h"
 #include "common/array.h"
 
@@ -9,18 +9,16 @@
 
 static struct node_life *life_of(const struct scheduler *scheduler, const char *node)
 {
-    for (size_t i = 0; i < scheduler->life_count; i++) {
-        if (strcmp(scheduler->lives[i].name, node) == 0) {
+    for (size_t i = 0; i < scheduler->life_count; i++)
+        if (strcmp(scheduler->lives[i].name, node) == 0)
             return &scheduler->lives[i];
-        }
-    }
     return NULL;
 }
 
 void liveness_heard(struct scheduler *scheduler, const char *node, uint64_t now_ns)
 {
     struct node_life *life = life_of(scheduler, node);
-    if (life == NULL) {
+    if (!life) {
         struct err ignored; /* the node is heard again a second later */
         if (ARRAY_RESERVE(scheduler->lives, scheduler->life_capacity, scheduler->life_count + 1, &ignored) <
             0) {
@@ -33,8 +31,8 @@ void liveness_heard(struct scheduler *scheduler, const char *node, uint64_t now_
     life->heard_ns = now_ns;
 }
 
-/* The time up to which all signs of life have been read: now while an XREAD is waiting, otherwise the end of
- * the last one. So a slow commit does not count as silence. */
+/* Returns the time up to which all signs of life have been read: now while an XREAD is waiting, otherwise the
+ * end of the last one. So a slow commit does not count as silence. */
 static uint64_t heard_until(const struct scheduler *scheduler, uint64_t now_ns)
 {
     return scheduler->reading ? now_ns : scheduler->read_ns;
@@ -44,11 +42,10 @@ uint64_t liveness_silent_ms(const struct scheduler *scheduler, const char *node,
 {
     const struct node_life *life = life_of(scheduler, node);
     uint64_t since =
-        life != NULL && life->heard_ns > scheduler->listening_ns ? life->heard_ns : scheduler->listening_ns;
+        life && life->heard_ns > scheduler->listening_ns ? life->heard_ns : scheduler->listening_ns;
     uint64_t until = heard_until(scheduler, now_ns);
-    if (!scheduler->redis_up || until < since) {
+    if (!scheduler->redis_up || until < since)
         return 0;
-    }
     return (until - since) / 1000000u;
 }
 
@@ -69,20 +66,16 @@ bool liveness_changed(const struct scheduler *scheduler, uint64_t now_ns)
 {
     const struct store_view *view = scheduler->view;
     const struct scheduler_limits *limits = &scheduler->config->limits;
-    for (size_t i = 0; view != NULL && i < view->node_count; i++) {
+    for (size_t i = 0; view && i < view->node_count; i++) {
         uint64_t silent = liveness_silent_ms(scheduler, view->nodes[i].name, now_ns);
-        if (view->nodes[i].reachable && silent > limits->unreachable_ms) {
+        if (view->nodes[i].reachable && silent > limits->unreachable_ms)
             return true;
-        }
-        if (silent > limits->lost_ms && has_rank_on(view, view->nodes[i].name)) {
+        if (silent > limits->lost_ms && has_rank_on(view, view->nodes[i].name))
             return true;
-        }
     }
-    for (size_t i = 0; i < scheduler->missing_count; i++) {
-        if (liveness_missing(scheduler, scheduler->missing[i].run, scheduler->missing[i].rank, now_ns)) {
+    for (size_t i = 0; i < scheduler->missing_count; i++)
+        if (liveness_missing(scheduler, scheduler->missing[i].run, scheduler->missing[i].rank, now_ns))
             return true;
-        }
-    }
     return false;
 }
 
@@ -90,8 +83,7 @@ static bool names_worker(const json_t *workers, int64_t run, uint32_t rank)
 {
     size_t i;
     json_t *worker;
-    json_array_foreach((json_t *)workers, i, worker)
-    {
+    json_array_foreach ((json_t *)workers, i, worker) {
         if (json_integer_value(json_object_get(worker, "run")) == run &&
             json_integer_value(json_object_get(worker, "rank")) == (json_int_t)rank) {
             return true;
@@ -102,11 +94,9 @@ static bool names_worker(const json_t *workers, int64_t run, uint32_t rank)
 
 static void add_missing(struct scheduler *scheduler, int64_t run, uint32_t rank, uint64_t now_ns)
 {
-    for (size_t i = 0; i < scheduler->missing_count; i++) {
-        if (scheduler->missing[i].run == run && scheduler->missing[i].rank == rank) {
+    for (size_t i = 0; i < scheduler->missing_count; i++)
+        if (scheduler->missing[i].run == run && scheduler->missing[i].rank == rank)
             return;
-        }
-    }
     struct err ignored; /* without memory the worker is not yet missed */
     if (ARRAY_RESERVE(scheduler->missing, scheduler->missing_capacity, scheduler->missing_count + 1,
                       &ignored) == 0) {
@@ -118,52 +108,44 @@ static void add_missing(struct scheduler *scheduler, int64_t run, uint32_t rank,
 void liveness_hello(struct scheduler *scheduler, const char *node, const json_t *workers, uint64_t now_ns)
 {
     const struct store_view *view = scheduler->view;
-    if (!json_is_array(workers) || view == NULL) {
+    if (!json_is_array(workers) || !view)
         return;
-    }
     for (size_t i = 0; i < view->run_count; i++) {
         const struct store_sched_run *run = &view->runs[i];
         for (uint32_t k = 0; k < run->rank_count; k++) {
             const struct store_sched_rank *rank = &run->ranks[k];
-            if (strcmp(rank->node, node) != 0 || state_is_final(&assignment_machine, (int)rank->state)) {
+            if (strcmp(rank->node, node) != 0 || state_is_final(&assignment_machine, (int)rank->state))
                 continue;
-            }
-            if (names_worker(workers, run->id, rank->rank)) {
+            if (names_worker(workers, run->id, rank->rank))
                 liveness_alive(scheduler, run->id, rank->rank);
-            } else if (rank->state != ASSIGNMENT_SENT || !dispatch_has(scheduler->dispatch, run->id, node)) {
+            else if (rank->state != ASSIGNMENT_SENT || !dispatch_has(scheduler->dispatch, run->id, node))
                 add_missing(scheduler, run->id, rank->rank, now_ns);
-            }
         }
     }
 }
 
 void liveness_alive(struct scheduler *scheduler, int64_t run, uint32_t rank)
 {
-    for (size_t i = scheduler->missing_count; i-- > 0;) {
-        if (scheduler->missing[i].run == run && scheduler->missing[i].rank == rank) {
+    for (size_t i = scheduler->missing_count; i-- > 0;)
+        if (scheduler->missing[i].run == run && scheduler->missing[i].rank == rank)
             scheduler->missing[i] = scheduler->missing[--scheduler->missing_count];
-        }
-    }
 }
 
 bool liveness_missing(const struct scheduler *scheduler, int64_t run, uint32_t rank, uint64_t now_ns)
 {
     for (size_t i = 0; i < scheduler->missing_count; i++) {
         const struct missing_worker *worker = &scheduler->missing[i];
-        if (worker->run == run && worker->rank == rank) {
+        if (worker->run == run && worker->rank == rank)
             return (now_ns - worker->since_ns) / 1000000u > scheduler->config->limits.missing_ms;
-        }
     }
     return false;
 }
 
 static const char *node_of(const struct store_view *view, int64_t run, uint32_t rank)
 {
-    for (size_t i = 0; view != NULL && i < view->run_count; i++) {
-        if (view->runs[i].id == run && rank < view->runs[i].rank_count) {
+    for (size_t i = 0; view && i < view->run_count; i++)
+        if (view->runs[i].id == run && rank < view->runs[i].rank_count)
             return view->runs[i].ranks[rank].node;
-        }
-    }
     return NULL;
 }
 
@@ -172,7 +154,7 @@ void liveness_ask_again(struct scheduler *scheduler, uint64_t now_ns)
     for (size_t i = 0; i < scheduler->missing_count; i++) {
         struct missing_worker *worker = &scheduler->missing[i];
         const char *node = node_of(scheduler->view, worker->run, worker->rank);
-        if (!worker->asked && node != NULL &&
+        if (!worker->asked && node &&
             (now_ns - worker->since_ns) / 1000000u > scheduler->config->limits.missing_ms / 2) {
             json_t *hello = json_pack("{s:s}", "type", "hello");
             worker->asked = true;

@@ -38,18 +38,16 @@ static int read_options(int argc, char **argv, struct options *options)
                                           {"help", no_argument, NULL, 'h'},
                                           {NULL, 0, NULL, 0}};
     int choice;
-    while ((choice = getopt_long(argc, argv, "c:h", known, NULL)) != -1) {
-        if (choice == 'c') {
+    while ((choice = getopt_long(argc, argv, "c:h", known, NULL)) != -1)
+        if (choice == 'c')
             options->config = optarg;
-        } else if (choice == 'm') {
+        else if (choice == 'm')
             options->migrate = true;
-        } else if (choice == 'r') {
+        else if (choice == 'r')
             options->restored = true;
-        } else {
+        else
             return -1;
-        }
-    }
-    return options->config != NULL && optind == argc && !(options->migrate && options->restored) ? 0 : -1;
+    return options->config && optind == argc && !(options->migrate && options->restored) ? 0 : -1;
 }
 
 static int fail(const char *what, const struct err *err)
@@ -62,9 +60,8 @@ static int migrate(const struct scheduler_config *config)
 {
     struct err err;
     unsigned applied = 0;
-    if (store_migrate(config->postgres, config->limits.start_wait_ms, &applied, &err) < 0) {
+    if (store_migrate(config->postgres, config->limits.start_wait_ms, &applied, &err) < 0)
         return fail("migrating the database", &err);
-    }
     printf("schema version %u, %u migrations applied\n", store_schema_version(), applied);
     return 0;
 }
@@ -74,18 +71,16 @@ static int restored(const struct scheduler_config *config)
 {
     struct store_restored done;
     struct err err;
-    if (migrate(config) != 0) {
+    if (migrate(config) != 0)
         return 1;
-    }
-    if (store_restore(config->postgres, &done, &err) < 0) {
+    if (store_restore(config->postgres, &done, &err) < 0)
         return fail("beginning anew", &err);
-    }
     printf("incarnation %s; the backup was %lld s old; %lld jobs that ran are in the queue again\n",
            done.incarnation, (long long)done.seconds, (long long)done.jobs);
     return 0;
 }
 
-/* ---- are PostgreSQL and Redis there? ---- */
+/* ---- waiting for PostgreSQL and Redis ---- */
 
 struct probe {
     struct event_base *base;
@@ -98,9 +93,8 @@ struct probe {
 
 static void check(struct probe *probe)
 {
-    if ((probe->redis_ok && probe->postgres_ok) || probe->refused) {
+    if ((probe->redis_ok && probe->postgres_ok) || probe->refused)
         event_base_loopbreak(probe->base);
-    }
 }
 
 static void redis_up(void *arg)
@@ -122,14 +116,13 @@ static void pinged(void *arg, const struct err *err)
 {
     struct probe *probe = arg;
     const struct timeval pause = {.tv_usec = 100000};
-    if (err == NULL) {
+    if (!err) {
         probe->postgres_ok = true;
     } else {
         probe->postgres_err = *err;
         probe->refused = probe->refused || err->code == ERR_UNSUPPORTED || err->code == ERR_INTERNAL;
-        if (err->code != ERR_CANCELLED) {
+        if (err->code != ERR_CANCELLED)
             event_add(probe->again, &pause);
-        }
     }
     check(probe);
 }
@@ -140,9 +133,8 @@ static void ping(evutil_socket_t fd, short what, void *arg)
     (void)fd;
     (void)what;
     struct err err;
-    if (store_ping(probe->store, pinged, probe, &err) < 0) {
+    if (store_ping(probe->store, pinged, probe, &err) < 0)
         pinged(probe, &err);
-    }
 }
 
 static void database_trouble(void *arg, const struct err *why)
@@ -159,12 +151,10 @@ static int wait_for_both(struct probe *probe, const struct scheduler_config *con
     event_base_loopexit(probe->base, &limit);
     ping(-1, 0, probe);
     event_base_dispatch(probe->base);
-    if (!probe->postgres_ok && probe->postgres_err.code != ERR_NONE) {
+    if (!probe->postgres_ok && probe->postgres_err.code != ERR_NONE)
         return fail("PostgreSQL", &probe->postgres_err);
-    }
-    if (!probe->redis_ok && probe->redis_err.code != ERR_NONE) {
+    if (!probe->redis_ok && probe->redis_err.code != ERR_NONE)
         return fail("Redis", &probe->redis_err);
-    }
     if (!probe->postgres_ok || !probe->redis_ok) {
         fprintf(stderr, "motley-scheduler: %s does not answer within %u ms\n",
                 probe->postgres_ok ? config->redis_address : "PostgreSQL", config->limits.start_wait_ms);
@@ -184,10 +174,10 @@ static int probe_servers(const struct scheduler_config *config)
     const struct redis_events events = {redis_up, redis_down};
     probe.again = evtimer_new(probe.base, ping, &probe);
     err_set(&err, ERR_NOMEM, "no memory");
-    if (config->redis_ca != NULL) {
+    if (config->redis_ca) {
         const struct tls_files files = {config->redis_ca, config->redis_cert, config->redis_key};
         tls = tls_context_create(&files, TLS_ROLE_CLIENT, &err);
-        if (tls == NULL) {
+        if (!tls) {
             rc = fail("Redis", &err);
             goto out;
         }
@@ -197,7 +187,7 @@ static int probe_servers(const struct scheduler_config *config)
                                        .password = config->redis_password,
                                        .tls = tls};
     probe.redis = redis_create(probe.base, &redis, &events, &probe, &err);
-    if (probe.redis == NULL || store_create(probe.base, &store, &probe.store, &err) < 0) {
+    if (!probe.redis || store_create(probe.base, &store, &probe.store, &err) < 0) {
         rc = fail("start", &err);
         goto out;
     }
@@ -217,13 +207,11 @@ static int check_servers(const struct scheduler_config *config)
 {
     struct err err;
     int checked = store_session_check(config->postgres, &err);
-    if (checked < 0 && err.code == ERR_UNSUPPORTED) {
+    if (checked < 0 && err.code == ERR_UNSUPPORTED)
         return fail("PostgreSQL", &err);
-    }
     int rc = probe_servers(config);
-    if (rc == 0 && checked < 0 && store_session_check(config->postgres, &err) < 0) {
+    if (rc == 0 && checked < 0 && store_session_check(config->postgres, &err) < 0)
         rc = fail("PostgreSQL", &err);
-    }
     return rc;
 }
 
@@ -236,24 +224,48 @@ static void stop(evutil_socket_t signal_number, short what, void *arg)
     event_base_loopbreak(arg);
 }
 
-static int run(const struct scheduler_config *config)
+struct scheduler_run {
+    struct scheduler *scheduler;
+    struct scheduler_config *config;
+    const char *path; /* of the configuration's file */
+};
+
+/* SIGHUP: takes over what has changed in the file, or says why nothing is. */
+static void reload(evutil_socket_t signal_number, short what, void *arg)
 {
+    struct scheduler_run *running = arg;
+    struct err err;
+    (void)signal_number;
+    (void)what;
+    if (scheduler_config_reload(running->path, running->config, &err) < 0) {
+        log_event(LOG_LEVEL_ERROR, "config_refused", "why=\"%s\"", err.text);
+        return;
+    }
+    log_event(LOG_LEVEL_INFO, "config_reloaded", "file=%s", running->path);
+    scheduler_reconfigured(running->scheduler);
+}
+
+static int run(struct scheduler_config *config, const char *path)
+{
+    struct scheduler_run running = {.config = config, .path = path};
     struct err err;
     struct event_base *base = event_base_new();
     struct event *term = evsignal_new(base, SIGTERM, stop, base);
     struct event *interrupt = evsignal_new(base, SIGINT, stop, base);
+    struct event *hangup = evsignal_new(base, SIGHUP, reload, &running);
     int rc = 1;
     event_add(term, NULL);
     event_add(interrupt, NULL);
     struct scheduler *scheduler = scheduler_create(base, config, &placer_planner, &err);
-    if (scheduler == NULL) {
+    running.scheduler = scheduler;
+    if (!scheduler)
         rc = fail("start", &err);
-    } else {
-        rc = event_base_dispatch(base) < 0 ? 1 : 0;
-    }
+    else
+        rc = event_add(hangup, NULL) < 0 || event_base_dispatch(base) < 0 ? 1 : 0;
     scheduler_destroy(scheduler);
     event_free(term);
     event_free(interrupt);
+    event_free(hangup);
     event_base_free(base);
     return rc;
 }
@@ -264,9 +276,8 @@ int main(int argc, char **argv)
     struct scheduler_config config;
     struct err err;
     int rc;
-    if (read_options(argc, argv, &options) < 0) {
+    if (read_options(argc, argv, &options) < 0)
         return usage();
-    }
     if (scheduler_config_load(options.config, &config, &err) < 0) {
         fail("configuration", &err);
         return 2;
@@ -276,7 +287,7 @@ int main(int argc, char **argv)
         rc = options.migrate ? migrate(&config) : restored(&config);
     } else {
         rc = check_servers(&config);
-        rc = rc == 0 ? run(&config) : rc;
+        rc = rc == 0 ? run(&config, options.config) : rc;
     }
     scheduler_config_fini(&config);
     return rc;

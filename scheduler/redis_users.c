@@ -31,7 +31,7 @@ static const char prefix[] = "agent-";
 static void user_answered(void *arg, const redisReply *reply, const struct err *err)
 {
     struct scheduler *scheduler = arg;
-    if (reply == NULL && err->code != ERR_CANCELLED && err->code != ERR_NET) {
+    if (!reply && err->code != ERR_CANCELLED && err->code != ERR_NET) {
         log_event(LOG_LEVEL_ERROR, "redis_user", "why=\"%s\"", err->text);
         redis_users_forget(scheduler);
     }
@@ -82,7 +82,7 @@ static void user_set(struct scheduler *scheduler, struct node_stream *node_strea
 
 static bool is_admitted(const struct node_stream *node_stream)
 {
-    return node_stream != NULL && node_stream->seal != NULL && !node_stream->bar;
+    return node_stream && node_stream->seal && !node_stream->bar;
 }
 
 /* Compares one line of ACL LIST, "user NAME rules", with its node. Returns whether the user was deleted. */
@@ -101,12 +101,11 @@ static bool user_compare(struct scheduler *scheduler, const char *name, const ch
         node_stream->user_rules = strdup(rules);
         node_stream->user = NODE_STREAM_USER_KNOWN;
     }
-    node_stream->user_listed = node_stream->user == NODE_STREAM_USER_KNOWN &&
-                               node_stream->user_rules != NULL && strcmp(node_stream->user_rules, rules) == 0;
+    node_stream->user_listed = node_stream->user == NODE_STREAM_USER_KNOWN && node_stream->user_rules &&
+                               strcmp(node_stream->user_rules, rules) == 0;
     digest_hex(node_stream->redis_hash, sizeof(node_stream->redis_hash), hash + 1);
-    if (node_stream->user_listed || strstr(rules, hash) != NULL) {
+    if (node_stream->user_listed || strstr(rules, hash))
         return false;
-    }
     user_drop(scheduler, name); /* ends the connections that used another password */
     return true;
 }
@@ -114,9 +113,8 @@ static bool user_compare(struct scheduler *scheduler, const char *name, const ch
 static bool users_compare(struct scheduler *scheduler, const redisReply *reply)
 {
     bool changed = false;
-    for (size_t i = 0; i < node_streams_count(scheduler->node_streams); i++) {
+    for (size_t i = 0; i < node_streams_count(scheduler->node_streams); i++)
         node_streams_at(scheduler->node_streams, i)->user_listed = false;
-    }
     for (size_t i = 0; reply->type == REDIS_REPLY_ARRAY && i < reply->elements; i++) {
         const redisReply *line = reply->element[i];
         char name[120] = "";
@@ -152,26 +150,22 @@ static void connections_bound(struct scheduler *scheduler, struct node_stream *n
 static void connections_came(void *arg, const redisReply *reply, const struct err *err)
 {
     struct scheduler *scheduler = arg;
-    if (err->code != ERR_NONE || reply->type != REDIS_REPLY_STRING || scheduler->epoch == 0) {
+    if (err->code != ERR_NONE || reply->type != REDIS_REPLY_STRING || scheduler->epoch == 0)
         return;
-    }
-    for (size_t i = 0; i < node_streams_count(scheduler->node_streams); i++) {
+    for (size_t i = 0; i < node_streams_count(scheduler->node_streams); i++)
         node_streams_at(scheduler->node_streams, i)->connections = 0;
-    }
     for (const char *at = reply->str; (at = strstr(at, " user=agent-")) != NULL;) {
         char node[72];
         at += strlen(" user=agent-");
         snprintf(node, sizeof(node), "%.*s", (int)strcspn(at, " \r\n"), at);
         struct node_stream *node_stream = node_streams_find(scheduler->node_streams, node);
-        if (node_stream != NULL) {
+        if (node_stream)
             node_stream->connections++;
-        }
     }
     for (size_t i = 0; i < node_streams_count(scheduler->node_streams); i++) {
         struct node_stream *node_stream = node_streams_at(scheduler->node_streams, i);
-        if (node_stream->connections > CONNECTIONS_MAX) {
+        if (node_stream->connections > CONNECTIONS_MAX)
             connections_bound(scheduler, node_stream);
-        }
     }
 }
 
@@ -183,24 +177,20 @@ static void listed(void *arg, const redisReply *reply, const struct err *err)
     struct scheduler *scheduler = arg;
     struct err ignored;
     scheduler->users_asked = false;
-    if (err->code == ERR_CANCELLED || err->code == ERR_NET || scheduler->epoch == 0 ||
-        scheduler->view == NULL) {
+    if (err->code == ERR_CANCELLED || err->code == ERR_NET || scheduler->epoch == 0 || !scheduler->view)
         return;
-    }
     if (err->code != ERR_NONE) {
         log_event(LOG_LEVEL_ERROR, "redis_users", "why=\"%s\"", err->text);
         return;
     }
     const bool second = scheduler->users_second;
     const bool changed = users_compare(scheduler, reply);
-    if (changed) {
+    if (changed)
         redis_command(scheduler->commands, COMMAND_MS, saved, NULL, 2, save, NULL, &ignored);
-    }
     /* lists once more, to learn Redis's wording of the rules just set */
     scheduler->users_second = changed && !second;
-    if (scheduler->users_second || scheduler->users_due) {
+    if (scheduler->users_second || scheduler->users_due)
         list(scheduler);
-    }
 }
 
 static void list(struct scheduler *scheduler)
@@ -219,7 +209,7 @@ void redis_users_check(struct scheduler *scheduler)
 {
     if (scheduler->users_asked) {
         scheduler->users_due = true;
-    } else if (scheduler->redis_up && scheduler->epoch != 0 && scheduler->view != NULL) {
+    } else if (scheduler->redis_up && scheduler->epoch != 0 && scheduler->view) {
         scheduler->users_second = false;
         list(scheduler);
     }
@@ -227,14 +217,12 @@ void redis_users_check(struct scheduler *scheduler)
 
 void redis_users_tick(struct scheduler *scheduler, uint64_t now_ns)
 {
-    if (now_ns - scheduler->users_ns > CHECK_NS) {
+    if (now_ns - scheduler->users_ns > CHECK_NS)
         redis_users_check(scheduler);
-    }
 }
 
 void redis_users_forget(struct scheduler *scheduler)
 {
-    for (size_t i = 0; i < node_streams_count(scheduler->node_streams); i++) {
+    for (size_t i = 0; i < node_streams_count(scheduler->node_streams); i++)
         node_streams_at(scheduler->node_streams, i)->user = NODE_STREAM_USER_UNKNOWN;
-    }
 }

@@ -1,4 +1,4 @@
-/* The loop: standing by, leading, and one database task at a time. */
+/* The scheduler's loop: it stands by or leads, and runs one database task at a time. */
 #include "scheduler/leader/scheduler_private.h"
 
 #include <event2/event.h>
@@ -11,7 +11,8 @@
 #include "common/redis.h"
 #include "common/tls.h"
 #include "scheduler/leader_note.h"
-#include "scheduler/pass/waiting.h"
+#include "scheduler/pass/plan_memo.h"
+#include "scheduler/pass/shares.h"
 
 #define TICK_MS 250
 /* Least time between two passes. It is short while a device is free, so that a submitted job starts at once,
@@ -22,7 +23,7 @@
 
 /* ---- one thing at a time ---- */
 
-/* Makes the streams those of the view's nodes. */
+/* Makes the set of streams equal to the view's nodes. */
 static void sync_node_streams(struct scheduler *scheduler)
 {
     struct err err;
@@ -43,7 +44,7 @@ static void loaded(void *arg, const struct err *err, struct store_view *view)
         store_view_destroy(view);
         return;
     }
-    if (err != NULL) {
+    if (err) {
         scheduler_retry(scheduler, "load_failed", err);
         return;
     }
@@ -65,8 +66,18 @@ static void start_pass(struct scheduler *scheduler)
     scheduler->passed_ns = clock_mono_ns();
     scheduler->busy = true;
     scheduler->chain = scheduler->epoch;
-    if (store_sched_load(scheduler->store, scheduler->config->limits.queue_max, &scheduler->queue_mark,
-                         loaded, scheduler, &err) < 0) {
+    if (scheduler->reconfigured) /* another half-life gives other sums */
+        shares_forget(scheduler->shares);
+    scheduler->reconfigured = false;
+    const double faded_us =
+        1e7 * scheduler->config->sharing.half_life_s; /* after 10 half-lives a thousandth is left */
+    const int64_t kept_us = faded_us > (double)SHARES_MONTH_US ? (int64_t)faded_us : SHARES_MONTH_US;
+    const struct store_sched_want want = {.queue_max = scheduler->config->limits.queue_max,
+                                          .behind = scheduler->queue_mark,
+                                          .closed = shares_closed(scheduler->shares),
+                                          .use_from_us = clock_wall_us() - kept_us,
+                                          .started_us = scheduler->started_us};
+    if (store_sched_load(scheduler->store, &want, loaded, scheduler, &err) < 0) {
         scheduler->busy = false;
         scheduler_retry(scheduler, "load_failed", &err);
     }
@@ -78,29 +89,27 @@ static void turn(evutil_socket_t fd, short what, void *arg)
     struct scheduler *scheduler = arg;
     (void)fd;
     (void)what;
-    if (scheduler->epoch == 0 || !scheduler->ready || scheduler->busy || scheduler->pass != NULL) {
+    if (scheduler->epoch == 0 || !scheduler->ready || scheduler->busy || scheduler->pass)
         return;
-    }
-    bool events = scheduler->pending != NULL && scheduler->view != NULL && !scheduler->view_stale;
-    bool decide = scheduler->dirty || scheduler->view == NULL;
+    bool events = scheduler->pending && scheduler->view && !scheduler->view_stale;
+    bool decide = scheduler->dirty || !scheduler->view;
     if (events && (scheduler->events_next || !decide)) {
         scheduler->events_next = false;
         ingest_start(scheduler);
         return;
     }
-    if (!decide) {
+    if (!decide)
         return;
-    }
     uint64_t since_ns = clock_mono_ns() - scheduler->passed_ns;
     uint64_t pause_ns = scheduler->devices_free ? PASS_PAUSE_NS_MIN : PASS_PAUSE_NS_MAX;
-    if (!scheduler->view_stale && scheduler->view != NULL && since_ns < pause_ns) {
+    if (!scheduler->view_stale && scheduler->view && since_ns < pause_ns) {
         scheduler_wake_in_ms(scheduler, (unsigned)((pause_ns - since_ns) / 1000000u) + 1);
         return;
     }
     start_pass(scheduler);
 }
 
-/* The time that a decision waits for has come. */
+/* Asks for a pass when the time has come that a decision waits for. */
 static void wake(evutil_socket_t fd, short what, void *arg)
 {
     struct scheduler *scheduler = arg;
@@ -126,7 +135,7 @@ static void notified(void *arg, const char *channel, const char *payload)
 
 /* ---- Redis ---- */
 
-/* Redis has lost everything it held. */
+/* Handles a Redis that has lost all data. */
 static void redis_is_empty(struct scheduler *scheduler)
 {
     node_streams_rewind(scheduler->node_streams);
@@ -140,12 +149,10 @@ static void marker_done(void *arg, const redisReply *reply, const struct err *er
 {
     struct scheduler *scheduler = arg;
     scheduler->marker_asked = false;
-    if (err->code != ERR_NONE || scheduler->epoch == 0 || !scheduler->ready) {
+    if (err->code != ERR_NONE || scheduler->epoch == 0 || !scheduler->ready)
         return;
-    }
-    if (reply->type == REDIS_REPLY_STATUS) { /* OK: the key was not there */
+    if (reply->type == REDIS_REPLY_STATUS) /* OK: the key was not there */
         redis_is_empty(scheduler);
-    }
 }
 
 /* SET … NX answers OK only when the key is missing. */
@@ -179,7 +186,7 @@ static void redis_connected(void *arg)
     log_event(LOG_LEVEL_INFO, "redis_connected", "address=%s", scheduler->config->redis_address);
     redis_users_forget(scheduler);
     redis_users_check(scheduler);
-    if (scheduler->dispatch != NULL && scheduler->ready) {
+    if (scheduler->dispatch && scheduler->ready) {
         dispatch_again(scheduler->dispatch);
         identities_forget(scheduler); /* messages sent in the meantime reached nobody */
         scheduler_mark(scheduler);
@@ -190,9 +197,8 @@ static void redis_connected(void *arg)
 static void redis_disconnected(void *arg, const struct err *why)
 {
     struct scheduler *scheduler = arg;
-    if (scheduler->redis_up || scheduler->epoch != 0) {
+    if (scheduler->redis_up || scheduler->epoch != 0)
         log_event(LOG_LEVEL_WARN, "redis_lost", "why=\"%s\"", why->text);
-    }
     scheduler->redis_up = false;
 }
 
@@ -210,8 +216,7 @@ static void keep_outbox(struct scheduler *scheduler, const json_t *rows)
     size_t i;
     json_t *row;
     struct err err;
-    json_array_foreach(rows, i, row)
-    {
+    json_array_foreach (rows, i, row) {
         if (dispatch_keep(scheduler->dispatch, json_integer_value(json_object_get(row, "id")),
                           json_string_value(json_object_get(row, "node")),
                           json_integer_value(json_object_get(row, "run")),
@@ -222,32 +227,43 @@ static void keep_outbox(struct scheduler *scheduler, const json_t *rows)
     }
 }
 
+static void take_plans(struct scheduler *scheduler, const json_t *plans)
+{
+    size_t i;
+    json_t *row;
+    struct err err;
+    json_array_foreach (plans, i, row)
+        if (dispatch_plan(scheduler->dispatch, json_integer_value(json_object_get(row, "run")),
+                          json_object_get(row, "plan"), &err) < 0)
+            log_event(LOG_LEVEL_ERROR, "plan_unread", "why=\"%s\"", err.text);
+}
+
 static void load_outbox(struct scheduler *scheduler);
 
 static void outbox_loaded(void *arg, const struct err *err, json_t *doc)
 {
     struct scheduler *scheduler = arg;
     if (!scheduler_settle(scheduler)) {
-        if (scheduler->epoch != 0 && !scheduler->ready) {
+        if (scheduler->epoch != 0 && !scheduler->ready)
             load_outbox(scheduler); /* leadership was lost and gained again in between */
-        }
         return;
     }
-    if (err != NULL) {
+    if (err) {
         log_event(LOG_LEVEL_WARN, "load_failed", "why=\"%s\"", err->text);
         load_outbox(scheduler);
         return;
     }
     const char *incarnation = json_string_value(json_object_get(doc, "incarnation"));
     dispatch_live(scheduler->dispatch, incarnation);
+    take_plans(scheduler, json_object_get(doc, "plans"));
     keep_outbox(scheduler, json_object_get(doc, "messages"));
+    dispatch_plans_forget(scheduler->dispatch);
     scheduler->ready = true;
     scheduler->listening_ns = clock_mono_ns();
     scheduler->view_stale = true;
     struct err unnoted;
-    if (leader_note_write(scheduler->config->leader_file, scheduler->epoch, &unnoted) < 0) {
+    if (leader_note_write(scheduler->config->leader_file, scheduler->epoch, &unnoted) < 0)
         log_event(LOG_LEVEL_WARN, "leader_note", "why=\"%s\"", unnoted.text);
-    }
     log_event(LOG_LEVEL_INFO, "leading", "name=%s epoch=%lld messages=%zu incarnation=%s",
               scheduler->config->name, (long long)scheduler->epoch, dispatch_kept(scheduler->dispatch),
               incarnation);
@@ -258,14 +274,12 @@ static void outbox_loaded(void *arg, const struct err *err, json_t *doc)
 static void load_outbox(struct scheduler *scheduler)
 {
     struct err err;
-    if (scheduler->busy) {
+    if (scheduler->busy)
         return; /* the task under way ends with a turn; the next tick calls this again */
-    }
     scheduler->busy = true;
     scheduler->chain = scheduler->epoch;
-    if (store_outbox_list(scheduler->store, outbox_loaded, scheduler, &err) < 0) {
+    if (store_outbox_list(scheduler->store, outbox_loaded, scheduler, &err) < 0)
         scheduler->busy = false;
-    }
 }
 
 static void gained(void *arg, int64_t epoch)
@@ -291,8 +305,14 @@ static void forget(struct scheduler *scheduler)
     facts_forget_profiles(scheduler->facts);
     store_view_destroy(scheduler->view);
     scheduler->view = NULL;
-    scheduler->weighing_count = 0;
+    pass_forget_weighings(scheduler);
+    shares_forget(scheduler->shares);
+    json_object_clear(scheduler->away);
+    json_object_clear(scheduler->idle);
     scheduler->dirty = false;
+    scheduler->sharing_said = false;
+    scheduler->starts.count = 0;
+    scheduler->started_us = 0;
     event_del(scheduler->wake);
 }
 
@@ -323,9 +343,8 @@ static void pruned(void *arg, const struct err *err, json_t *counts)
     struct scheduler *scheduler = arg;
     scheduler->pruning = false;
     scheduler->prune_more = json_is_true(json_object_get(counts, "more"));
-    if (err != NULL && err->code != ERR_CANCELLED) {
+    if (err && err->code != ERR_CANCELLED)
         log_event(LOG_LEVEL_WARN, "prune_failed", "why=\"%s\"", err->text);
-    }
 }
 
 /* Removes one batch of old rows a tick while there are more, so that no other task waits for long. */
@@ -338,6 +357,8 @@ static void prune(struct scheduler *scheduler, uint64_t now_ns)
         const struct store_retention keep = {.event_days = limits->event_days,
                                              .history_days = limits->history_days,
                                              .dataset_days = limits->dataset_days,
+                                             .ledger_days = limits->ledger_days,
+                                             .usage_days = limits->usage_days,
                                              .rank_steps = limits->rank_steps,
                                              .rows = limits->prune_rows};
         scheduler->pruned_ns = now_ns;
@@ -353,9 +374,8 @@ static void tick(evutil_socket_t fd, short what, void *arg)
     uint64_t now_ns = clock_mono_ns();
     (void)fd;
     (void)what;
-    if (scheduler->epoch == 0) {
+    if (scheduler->epoch == 0)
         return;
-    }
     if (!scheduler->ready) {
         load_outbox(scheduler);
         return;
@@ -367,12 +387,10 @@ static void tick(evutil_socket_t fd, short what, void *arg)
     redis_users_tick(scheduler, now_ns);
     prune(scheduler, now_ns);
     liveness_ask_again(scheduler, now_ns);
-    if (liveness_changed(scheduler, now_ns)) {
+    if (liveness_changed(scheduler, now_ns))
         scheduler_mark(scheduler);
-    }
-    if (scheduler->pending != NULL) {
+    if (scheduler->pending)
         scheduler_turn(scheduler);
-    }
 }
 
 /* ---- making and ending ---- */
@@ -380,12 +398,11 @@ static void tick(evutil_socket_t fd, short what, void *arg)
 static int connect_redis(struct scheduler *scheduler, struct err *err)
 {
     const struct scheduler_config *config = scheduler->config;
-    if (config->redis_ca != NULL) {
+    if (config->redis_ca) {
         const struct tls_files files = {config->redis_ca, config->redis_cert, config->redis_key};
         scheduler->tls = tls_context_create(&files, TLS_ROLE_CLIENT, err);
-        if (scheduler->tls == NULL) {
+        if (!scheduler->tls)
             return -1;
-        }
     }
     const struct redis_config redis = {.address = config->redis_address,
                                        .user = config->redis_user,
@@ -394,11 +411,10 @@ static int connect_redis(struct scheduler *scheduler, struct err *err)
     const struct redis_events commands = {redis_connected, redis_disconnected};
     const struct redis_events reader = {reader_connected, NULL};
     scheduler->commands = redis_create(scheduler->base, &redis, &commands, scheduler, err);
-    if (scheduler->commands == NULL) {
+    if (!scheduler->commands)
         return -1;
-    }
     scheduler->reader = redis_create(scheduler->base, &redis, &reader, scheduler, err);
-    return scheduler->reader != NULL ? 0 : -1;
+    return scheduler->reader ? 0 : -1;
 }
 
 static int connect_store(struct scheduler *scheduler, struct err *err)
@@ -416,18 +432,21 @@ static int connect_store(struct scheduler *scheduler, struct err *err)
         store_listen(scheduler->store, "motley_jobs", notified, scheduler, err) < 0) {
         return -1;
     }
-    scheduler->facts = facts_create(scheduler->store, facts_arrived, scheduler, err);
+    scheduler->facts =
+        facts_create(scheduler->store, scheduler->config->limits.remeasure_ms, facts_arrived, scheduler, err);
     scheduler->dispatch = dispatch_create(scheduler->base, scheduler->commands, scheduler->node_streams,
                                           scheduler->config->limits.redeliver_ms, err);
     scheduler->planning = planning_create(scheduler->base, scheduler->placer, &scheduler->config->planners,
                                           facts_arrived, scheduler, err);
-    scheduler->waiting = waiting_create(err);
-    if (scheduler->facts == NULL || scheduler->dispatch == NULL || scheduler->planning == NULL ||
-        scheduler->waiting == NULL) {
+    scheduler->memo = plan_memo_create(err);
+    scheduler->shares = shares_create(err);
+    scheduler->away = json_object();
+    scheduler->idle = json_object();
+    if (!scheduler->facts || !scheduler->dispatch || !scheduler->planning || !scheduler->shares ||
+        !scheduler->memo || !scheduler->away || !scheduler->idle)
         return -1;
-    }
     scheduler->candidate = store_leader_create(scheduler->base, &candidate, &events, scheduler, err);
-    return scheduler->candidate != NULL ? 0 : -1;
+    return scheduler->candidate ? 0 : -1;
 }
 
 struct scheduler *scheduler_create(struct event_base *base, const struct scheduler_config *config,
@@ -435,7 +454,7 @@ struct scheduler *scheduler_create(struct event_base *base, const struct schedul
 {
     const struct timeval period = {.tv_usec = TICK_MS * 1000};
     struct scheduler *scheduler = calloc(1, sizeof(*scheduler));
-    if (scheduler == NULL) {
+    if (!scheduler) {
         err_set(err, ERR_NOMEM, "no memory for the scheduler");
         return NULL;
     }
@@ -445,14 +464,14 @@ struct scheduler *scheduler_create(struct event_base *base, const struct schedul
     scheduler->pruned_ns = clock_mono_ns();
     scheduler->read_busy = 1;
     scheduler->node_streams = node_streams_create(err);
-    if (scheduler->node_streams == NULL) {
+    if (!scheduler->node_streams) {
         free(scheduler);
         return NULL;
     }
     scheduler->turn = event_new(base, -1, 0, turn, scheduler);
     scheduler->tick = event_new(base, -1, EV_PERSIST, tick, scheduler);
     scheduler->wake = evtimer_new(base, wake, scheduler);
-    if (scheduler->turn == NULL || scheduler->tick == NULL || scheduler->wake == NULL) {
+    if (!scheduler->turn || !scheduler->tick || !scheduler->wake) {
         err_set(err, ERR_NOMEM, "no memory for the scheduler");
         scheduler_destroy(scheduler);
         return NULL;
@@ -467,16 +486,21 @@ struct scheduler *scheduler_create(struct event_base *base, const struct schedul
 
 static void free_event(struct event *event)
 {
-    if (event != NULL) {
+    if (event)
         event_free(event);
-    }
+}
+
+void scheduler_reconfigured(struct scheduler *scheduler)
+{
+    scheduler->reconfigured = true;
+    scheduler->view_stale = true;
+    scheduler_mark(scheduler);
 }
 
 void scheduler_destroy(struct scheduler *scheduler)
 {
-    if (scheduler == NULL) {
+    if (!scheduler)
         return;
-    }
     scheduler->epoch = 0; /* answers that still come are dropped */
     store_destroy(scheduler->store);
     leader_note_remove(scheduler->config->leader_file);
@@ -489,7 +513,11 @@ void scheduler_destroy(struct scheduler *scheduler)
     dispatch_destroy(scheduler->dispatch);
     facts_destroy(scheduler->facts);
     planning_destroy(scheduler->planning);
-    waiting_destroy(scheduler->waiting);
+    plan_memo_destroy(scheduler->memo);
+    shares_destroy(scheduler->shares);
+    json_decref(scheduler->away);
+    json_decref(scheduler->idle);
+    pass_forget_weighings(scheduler);
     free(scheduler->weighings);
     redis_destroy(scheduler->commands);
     node_streams_destroy(scheduler->node_streams);
@@ -499,9 +527,4 @@ void scheduler_destroy(struct scheduler *scheduler)
     free_event(scheduler->tick);
     free_event(scheduler->wake);
     free(scheduler);
-}
-
-int64_t scheduler_leads(const struct scheduler *scheduler)
-{
-    return scheduler->ready ? scheduler->epoch : 0;
 }

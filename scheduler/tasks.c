@@ -21,9 +21,8 @@ void scheduler_turn(struct scheduler *scheduler)
 bool scheduler_settle(struct scheduler *scheduler)
 {
     scheduler->busy = false;
-    if (scheduler->epoch != 0 && scheduler->chain == scheduler->epoch) {
+    if (scheduler->epoch != 0 && scheduler->chain == scheduler->epoch)
         return true;
-    }
     scheduler_turn(scheduler);
     return false;
 }

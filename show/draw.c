@@ -47,10 +47,10 @@ static double words(struct pen *pen, const char *text, double y)
         while (take > 0 && take < size && ((unsigned char)text[take] & 0xc0) == 0x80)
             take--;
         char piece[256];
-        snprintf(piece, sizeof piece, "%.*s%s", (int)(take < 240 ? take : 240), text,
+        snprintf(piece, sizeof(piece), "%.*s%s", (int)(take < 240 ? take : 240), text,
                  line == WORDS_LINES_MAX - 1 && text[take] ? " …" : "");
         pen_put(pen, "<text class=\"t\" x=\"%.0f\" y=\"%.0f\">", DRAW_MARGIN, y);
-        pen_text(pen, piece, sizeof piece);
+        pen_text(pen, piece, sizeof(piece));
         pen_put(pen, "</text>\n");
         y += 16;
         text += take;

@@ -47,7 +47,7 @@ static const struct {
 #define LABEL_PX 215.0
 #define RIGHT_PX 265.0
 #define LANES_MAX 72u     /* with more ranks evenly chosen ones are drawn */
-#define TOLD_APART_PX 6.0 /* the step is cut when the mean width of a turn is below this */
+#define TOLD_APART_PX 6.0 /* mean width of a turn (see above) where the middle of the step is left out */
 #define CUT_PX 26.0
 #define TIPS_MAX 1500u /* with more shapes than this none gets a tooltip and a number */
 
@@ -128,8 +128,8 @@ static double at(const struct lane_view *v, double s)
 /* Groups the events by rank. Returns a new order (and *first, new), or NULL. */
 static uint32_t *events_by_rank(const struct trace *timeline, uint32_t ranks, uint32_t **first)
 {
-    uint32_t *order = calloc((size_t)timeline->count + 1, sizeof *order);
-    uint32_t *starts = calloc((size_t)ranks + 2, sizeof *starts);
+    uint32_t *order = calloc((size_t)timeline->count + 1, sizeof(*order));
+    uint32_t *starts = calloc((size_t)ranks + 2, sizeof(*starts));
     if (!order || !starts) {
         free(order);
         free(starts);
@@ -325,11 +325,11 @@ static void lane_shapes(struct pen *pen, const struct lane_view *v, uint32_t ran
         const struct trace_event *e = piece.event;
         const struct instr *instr = instr_of(v, e);
         double wide = piece.x1 - piece.x0, gap = wide > 3 && !kinds[kind].strip ? 0.6 : 0;
-        instr_describe(instr, what, sizeof what);
+        instr_describe(instr, what, sizeof(what));
         pen_put(pen, "<rect class=\"%s\" x=\"%s\" y=\"%s\" width=\"%s\" height=\"%s\"><title>",
                 kinds[kind].css, pen_px(x, piece.x0), pen_px(top, y), pen_px(w, fmax(wide - gap, 0.3)),
                 pen_px(h, height));
-        pen_text(pen, what, sizeof what);
+        pen_text(pen, what, sizeof(what));
         pen_put(pen, " · %s</title></rect>",
                 units_seconds(seconds, (double)(e->end_ns - e->begin_ns) * 1e-9));
         if (!kinds[kind].strip && instr->micro_batch >= 0 && wide >= 14 && height >= 12)
@@ -368,10 +368,11 @@ static void lane_label(struct pen *pen, const struct lane_view *v, uint32_t numb
         char holds[64];
         if (like)
             pen_put(pen, " · %s", like);
-        pen_put(
-            pen, "</text><text class=\"m\" x=\"%.0f\" y=\"%.1f\">%s, %u rows%s</text>\n", DRAW_MARGIN, y + 26,
-            words_range(holds, sizeof holds, rank->block_begin, rank->block_end, draw_blocks(v->input->plan)),
-            rank->rows, rank->recompute ? ", recomputes" : "");
+        pen_put(pen, "</text><text class=\"m\" x=\"%.0f\" y=\"%.1f\">%s, %u rows%s</text>\n", DRAW_MARGIN,
+                y + 26,
+                words_range(holds, sizeof(holds), rank->block_begin, rank->block_end,
+                            draw_blocks(v->input->plan)),
+                rank->rows, rank->recompute ? ", recomputes" : "");
     } else
         pen_put(pen, "</text><text class=\"m\" text-anchor=\"end\" x=\"%.0f\" y=\"%.1f\">%d..%d</text>\n",
                 DRAW_MARGIN + LABEL_PX - 10, base, (int)rank->block_begin, (int)rank->block_end);
@@ -451,7 +452,7 @@ static double legend(struct pen *pen, const struct lane_view *v, double y)
             seen[kind_of(instr_of(v, e))] = true;
     }
     for (int kind = 0; kind < KINDS; kind++) {
-        snprintf(look, sizeof look, "class=\"%s\"", kinds[kind].css);
+        snprintf(look, sizeof(look), "class=\"%s\"", kinds[kind].css);
         if (seen[kind])
             legend_item(pen, v, look, kinds[kind].name, &x, &last);
     }

@@ -114,8 +114,8 @@ static int topology_init(struct topology *t, const struct draw_input *input, str
     const struct plan *plan = input->plan;
     uint32_t most = plan->rank_count + (input->answer ? input->answer->left_out_count : 0);
     *t = (struct topology){.input = input};
-    t->boxes = calloc((size_t)most + 1, sizeof *t->boxes);
-    t->box_of = calloc((size_t)plan->rank_count + 1, sizeof *t->box_of);
+    t->boxes = calloc((size_t)most + 1, sizeof(*t->boxes));
+    t->box_of = calloc((size_t)plan->rank_count + 1, sizeof(*t->box_of));
     if (!t->boxes || !t->box_of)
         return err_set(err, ERR_NOMEM, "drawing: out of memory for %u devices", most);
     for (uint32_t r = 0; r < plan->rank_count; r++) {
@@ -245,7 +245,7 @@ static bool layout_read(struct topology *t, struct layout *layout, const char *t
     double width_in = 0, factor;
     bool good = text && strnlen(text, LAYOUT_BYTES_MAX) < LAYOUT_BYTES_MAX;
     *layout = (struct layout){.scale = 72, .x = DRAW_MARGIN, .y = top, .curve_room = t->count * t->count};
-    layout->curves = good ? calloc((size_t)layout->curve_room + 1, sizeof *layout->curves) : NULL;
+    layout->curves = good ? calloc((size_t)layout->curve_room + 1, sizeof(*layout->curves)) : NULL;
     for (good = good && layout->curves; good && *text; text += strcspn(text, "\n"), text += *text == '\n') {
         if (strncmp(text, "graph ", 6) == 0) {
             const char *line = text + 6;
@@ -414,7 +414,7 @@ static void devices_draw(struct pen *pen, const struct topology *t, uint32_t ind
         const struct plan_rank *rank = &input->plan->ranks[r];
         if (t->box_of[r] != index)
             continue;
-        snprintf(what, sizeof what, "rank %u", r);
+        snprintf(what, sizeof(what), "rank %u", r);
         device_line(pen, box, line++, rank->device ? rank->device : "", draw_like(input, r), what, false);
     }
     for (uint32_t i = 0; input->answer && i < input->answer->left_out_count && line < LINES_MAX; i++) {

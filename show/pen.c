@@ -13,9 +13,9 @@ void pen_put(struct pen *pen, const char *fmt, ...)
     if (pen->failed)
         return;
     va_start(arguments, fmt);
-    int size = vsnprintf(text, sizeof text, fmt, arguments);
+    int size = vsnprintf(text, sizeof(text), fmt, arguments);
     va_end(arguments);
-    if (size < 0 || (size_t)size >= sizeof text)
+    if (size < 0 || (size_t)size >= sizeof(text))
         pen->failed = err_set(pen->err, ERR_INTERNAL, "drawing: a piece of %d bytes", size) < 0;
     else
         pen->failed = buf_append(pen->out, text, (size_t)size, pen->err) < 0;

@@ -75,10 +75,9 @@ static int head_print(struct print *p, const json_t *a)
     if (buf_printf(p->out, p->err, "%s\n", *words ? words : text(a, "verdict")) < 0 ||
         (from && buf_printf(p->out, p->err, "%s\n", text(from, "words")) < 0))
         return -1;
-    for (size_t i = 0; i < json_array_size(warnings); i++) {
+    for (size_t i = 0; i < json_array_size(warnings); i++)
         if (buf_printf(p->out, p->err, "warning: %s\n", json_string_value(json_array_get(warnings, i))) < 0)
             return -1;
-    }
     if (strcmp(text(a, "verdict"), "fits") != 0)
         return 0;
     const char *schedule = text(a, "schedule");
@@ -98,23 +97,17 @@ static int head_print(struct print *p, const json_t *a)
     return buf_printf(p->out, p->err, "\n");
 }
 
-/* Prints the part of each layer, or of the vocabulary if it holds no layer, that a member of a tensor group
- * keeps. */
+/* Prints the part of each layer that a member of a tensor group keeps. */
 static int tensor_note(struct print *p, const json_t *rank, const json_t *ranks)
 {
-    const json_t *tensor = json_object_get(rank, "tensor"), *blocks = json_object_get(rank, "blocks");
-    int begin = (int)json_integer_value(json_array_get(blocks, 0)),
-        end = (int)json_integer_value(json_array_get(blocks, 1)), members = 0;
-    bool layers = begin < p->blocks - 1 && end > 1;
-    const json_t *part = json_object_get(tensor, layers ? "kv_heads" : "vocabulary");
+    const json_t *part = json_object_get(json_object_get(rank, "tensor"), "kv_heads");
+    int members = 0;
     int first = (int)json_integer_value(json_array_get(part, 0)) + 1;
     int last = (int)json_integer_value(json_array_get(part, 1));
     for (size_t i = 0; i < json_array_size(ranks); i++)
         members += number(json_array_get(ranks, i), "stage") == number(rank, "stage");
     if (members < 2) /* the rank keeps all of it */
         return 0;
-    if (!layers)
-        return first <= last ? buf_printf(p->out, p->err, "  words %d-%d of the vocabulary", first, last) : 0;
     if (first == last)
         return buf_printf(p->out, p->err, "  kv head %d of each layer", first);
     return first < last ? buf_printf(p->out, p->err, "  kv heads %d-%d of each layer", first, last) : 0;
@@ -141,7 +134,10 @@ static int rank_notes(struct print *p, const json_t *rank, const json_t *time, c
     if (whole && !heads && !json_is_integer(experts) && share < 0.9995 &&
         buf_printf(p->out, p->err, "  keeps %.0f %% of the state", 100 * share) < 0)
         return -1;
+    double again_end = number(rank, "recompute_end");
     if (json_is_true(json_object_get(rank, "recompute")) && buf_printf(p->out, p->err, "  recomputes") < 0)
+        return -1;
+    if (again_end > 0 && buf_printf(p->out, p->err, " blocks before %.0f", again_end) < 0)
         return -1;
     double moments = number(rank, "moments_host_bytes");
     if (moments > 0 &&
@@ -169,7 +165,7 @@ static void holds_say(const struct print *p, const json_t *rank, char *out, size
         words_range(one, sizeof(one), (int32_t)json_integer_value(json_array_get(range, 0)),
                     (int32_t)json_integer_value(json_array_get(range, 1)), p->blocks);
         const char *rest = said && strncmp(one, "layer", 5) == 0 ? strchr(one, ' ') + 1 : one;
-        said = said || strstr(one, "layer") != NULL;
+        said = said || strstr(one, "layer");
         bool room = used + strlen(rest) + 8 < size;
         used += (size_t)snprintf(out + used, size - used, "%s%s", i ? ", " : "", room ? rest : "…");
         if (!room)
@@ -426,10 +422,9 @@ static const char *path_word(const char *what)
                                            {"link", "sending"},
                                            {"collective", "exchange among"},
                                            {"shared", "waiting for a wire or card that others use"}};
-    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
         if (strcmp(what, words[i][0]) == 0)
             return words[i][1];
-    }
     return what;
 }
 

@@ -7,8 +7,8 @@
 
 /* Appends the verdict, a table of ranks, alternatives, and the devices left out. */
 int answer_print(const struct plan_answer *answer, struct buf *out, struct err *err);
-/* As answer_print, from the document that answer_to_json made, here or on a server. Unknown keys are ignored;
- * missing keys are omitted. */
+/* Prints what answer_print prints, but from the document that answer_to_json made, here or on a server.
+ * Unknown keys are ignored; missing keys are omitted. */
 int answer_print_document(const json_t *document, struct buf *out, struct err *err);
 /* Prints for `motley plan --program` the train programs of the ranks side by side with predicted
  * milliseconds, at most `lines` instructions of each (0 means 200). Needs plan_options.programs. */

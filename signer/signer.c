@@ -68,7 +68,7 @@ static int sign(const struct key_process *k, const json_t *request, struct buf *
         return -1;
     if (strcmp(kind, "agent") != 0 || !node_valid(node))
         return err_set(err, ERR_INVALID, "only agents get certificates here, by names of a-z, 0-9 and -");
-    snprintf(wanted, sizeof wanted, "agent:%s", node);
+    snprintf(wanted, sizeof(wanted), "agent:%s", node);
     tls_agent_identity(node, generation, identity);
     if (tls_request_read(csr, asked, key, err) < 0)
         return -1;
@@ -211,14 +211,14 @@ static uint64_t in_ms(unsigned ms)
 static int listen_at(const char *path, struct err *err)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    if (strlen(path) >= sizeof address.sun_path)
+    if (strlen(path) >= sizeof(address.sun_path))
         return err_set(err, ERR_TOO_BIG, "the path of a socket has at most %zu bytes: \"%.120s\"",
-                       sizeof address.sun_path - 1, path);
+                       sizeof(address.sun_path) - 1, path);
     memcpy(address.sun_path, path, strlen(path) + 1);
     unlink(path);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     mode_t before = umask(0117);
-    int rc = fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address) < 0 || listen(fd, BACKLOG) < 0
+    int rc = fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0 || listen(fd, BACKLOG) < 0
                  ? -1
                  : 0;
     int number = errno;
@@ -235,12 +235,12 @@ static int listen_at(const char *path, struct err *err)
 static int serve_one(const struct signer_options *options, int caller, int fd, struct err *err)
 {
     struct ucred who;
-    socklen_t size = sizeof who;
+    socklen_t size = sizeof(who);
     struct err why = {0};
     json_t *request = NULL, *answer = NULL;
     if (getsockopt(caller, SOL_SOCKET, SO_PEERCRED, &who, &size) < 0 ||
         (who.uid != geteuid() && who.uid != options->peer)) {
-        log_event(LOG_LEVEL_WARN, "caller_refused", "uid=%u", size == sizeof who ? (unsigned)who.uid : 0);
+        log_event(LOG_LEVEL_WARN, "caller_refused", "uid=%u", size == sizeof(who) ? (unsigned)who.uid : 0);
         return 0;
     }
     if (frame_recv(caller, &frame_limits, in_ms(ASK_MS), &request, &why) < 0) {

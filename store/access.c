@@ -21,15 +21,12 @@ void store_param_actor(struct pg_params *params, const struct principal *princip
     char who[PRINCIPAL_NAME_BYTES + 8];
     snprintf(who, sizeof(who), "%s%s", principal->kind == PRINCIPAL_AGENT ? "node:" : "", principal->name);
     json_t *actor = json_pack("{s:s}", "who", *who != '\0' ? who : "nobody");
-    if (principal->id > 0) {
+    if (principal->id > 0)
         json_object_set_new(actor, "user_id", json_integer(principal->id));
-    }
-    if (principal->token > 0) {
+    if (principal->token > 0)
         json_object_set_new(actor, "token", json_integer(principal->token));
-    }
-    if (*principal->address != '\0') {
+    if (*principal->address != '\0')
         json_object_set_new(actor, "address", json_string(principal->address));
-    }
     /* without memory it is NULL, and the statement fails because `who` is missing */
     pg_param_json(params, actor);
     json_decref(actor);
@@ -63,15 +60,23 @@ static void change_deliver(struct store_call *call, const struct pg_result *cons
     json_decref(doc);
 }
 
+void store_params_change(struct pg_params *params, const char *name, const json_t *changes,
+                         const struct principal *principal)
+{
+    pg_params_init(params);
+    pg_param_text(params, name);
+    pg_param_json(params, changes);
+    store_param_actor(params, principal);
+}
+
 int store_one_change(struct store *store, const struct pg_statement *statement, struct pg_params *params,
                      const char *missing, const char *thing, store_doc_fn *done, void *arg, struct err *err)
 {
     const struct pg_step step = {statement, params};
     struct store_call *call =
         store_call_create(change_deliver, change_fail, (void (*)(void))done, arg, missing, err);
-    if (call != NULL) {
+    if (call)
         snprintf(call->thing, sizeof(call->thing), "%s", thing);
-    }
     int rc = store_run(store, &step, 1, 0, call, err);
     pg_params_fini(params);
     return rc;

@@ -16,21 +16,25 @@ const struct pg_statement store_events_lock = {"store_events_lock",
 void store_map_err(const struct err *from, struct err *to)
 {
     *to = *from;
-    if (strstr(from->text, "MO001") != NULL) {
+    if (strstr(from->text, "MO001"))
         to->code = ERR_STALE;
-    } else if (strstr(from->text, "MO002") != NULL) {
+    else if (strstr(from->text, "MO002"))
         to->code = ERR_CONFLICT;
-    } else if (strstr(from->text, "MO003") != NULL) {
+    else if (strstr(from->text, "MO003"))
         err_set(to, ERR_INVALID, "group: there is no such group that you are in");
+    else if (strstr(from->text, "MO004") || strstr(from->text, "MO005")) {
+        const char *text = strstr(from->text, ": ") + 2; /* "PostgreSQL: path: reason (SQLSTATE …)" */
+        const char *end = strstr(text, " (SQLSTATE");
+        err_set(to, strstr(from->text, "MO005") ? ERR_CONFLICT : ERR_INVALID, "%.*s",
+                end ? (int)(end - text) : (int)strlen(text), text);
     }
 }
 
 int store_check_text(const char *what, const char *text, size_t max, struct err *err)
 {
-    size_t size = text != NULL ? strlen(text) : 0;
-    if (size == 0 || size > max) {
+    size_t size = text ? strlen(text) : 0;
+    if (size == 0 || size > max)
         return err_set(err, ERR_INVALID, "%s must have 1 to %zu bytes, not %zu", what, max, size);
-    }
     return 0;
 }
 
@@ -55,7 +59,7 @@ struct store_call *store_call_create(store_deliver_fn *deliver,
                                      void (*done)(void), void *arg, const char *missing, struct err *err)
 {
     struct store_call *call = calloc(1, sizeof(*call));
-    if (call == NULL) {
+    if (!call) {
         err_set(err, ERR_NOMEM, "no memory for a database call");
         return NULL;
     }
@@ -63,9 +67,8 @@ struct store_call *store_call_create(store_deliver_fn *deliver,
     call->fail = fail;
     call->done = done;
     call->arg = arg;
-    if (missing != NULL) {
+    if (missing)
         snprintf(call->missing, sizeof(call->missing), "%s", missing);
-    }
     return call;
 }
 
@@ -85,20 +88,18 @@ static void call_finished(void *arg, const struct pg_result *const *results, int
 int store_run(struct store *store, const struct pg_step *steps, int count, unsigned flags,
               struct store_call *call, struct err *err)
 {
-    if (call == NULL) {
+    if (!call)
         return -1;
-    }
     for (int i = 0; i < count; i++) {
-        if (steps[i].params != NULL && steps[i].params->failed) {
+        if (steps[i].params && steps[i].params->failed) {
             free(call);
             return err_set(err, ERR_INVALID, "a parameter of %s is too large or not valid UTF-8",
                            steps[i].statement->name);
         }
     }
     int rc = pg_query_with(store->pg, steps, count, 0, (flags & STORE_ALONE) != 0, call_finished, call, err);
-    if (rc < 0) {
+    if (rc < 0)
         free(call);
-    }
     return rc;
 }
 
@@ -120,7 +121,7 @@ static void doc_deliver(struct store_call *call, const struct pg_result *const *
         return;
     }
     json_t *doc = pg_json(last, 0, 0);
-    if (doc == NULL) {
+    if (!doc) {
         err_set(&err, ERR_INTERNAL, "the database gave a document that is no JSON");
         done(call->arg, &err, NULL);
         return;

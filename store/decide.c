@@ -11,13 +11,18 @@
 static const struct pg_statement add_runs = {
     "decide_runs_new",
     "WITH c AS MATERIALIZED (SELECT * FROM "
-    RECORDS("run bigint, job bigint, attempt integer, epoch bigint, plan json, answer json, start_step bigint, "
-            "ranks json") "), "
-    "made AS (INSERT INTO runs (id, job, attempt, epoch, state, plan, answer, start_step) "
-    "  SELECT run, job, attempt, epoch, 'starting', plan, answer, start_step FROM c RETURNING 1) "
-    "INSERT INTO assignments (id, run, rank, node, device, state) "
-    "SELECT x.assignment, c.run, x.rank, x.node, x.device, 'sent' FROM c, "
-    "json_to_recordset(c.ranks) AS x(assignment bigint, rank integer, node text, device text)",
+    RECORDS("run bigint, job bigint, attempt integer, epoch bigint, plan json, answer json, timeline text, start_step bigint, "
+            "step_s double precision, save_bytes bigint, ranks json") "), "
+    "made AS (INSERT INTO runs (id, job, attempt, epoch, state, plan, answer, timeline, start_step, step_s, save_bytes) "
+    "  SELECT run, job, attempt, epoch, 'starting', plan, answer, timeline, start_step, step_s, coalesce((SELECT p.save_bytes FROM runs p "
+    "    WHERE p.job = c.job AND p.saved_at IS NOT NULL ORDER BY p.attempt DESC LIMIT 1), c.save_bytes, 0) FROM c RETURNING 1), "
+    "x AS MATERIALIZED (SELECT c.run, c.job, x.* FROM c, json_to_recordset(c.ranks) AS x(assignment bigint, rank integer, "
+    "  node text, device text, busy_s double precision, speed double precision, origin text, factor double precision)), "
+    "held AS (INSERT INTO ledger (assignment, run, job, user_id, account, device, speed, origin, factor) "
+    "  SELECT x.assignment, x.run, x.job, j.owner, coalesce(g.name, ''), x.device, coalesce(x.speed, 1), "
+    "  coalesce(x.origin, ''), coalesce(x.factor, 1) FROM x JOIN jobs j ON j.id = x.job LEFT JOIN groups g ON g.id = j.account) "
+    "INSERT INTO assignments (id, run, rank, node, device, state, busy_s) "
+    "SELECT assignment, run, rank, node, device, 'sent', busy_s FROM x",
     PG_WRITE};
 
 static const struct pg_statement lose_ranks = {
@@ -45,16 +50,26 @@ static const struct pg_statement move_runs = {
     "SELECT motley_expect((SELECT count(*) FROM upd), (SELECT count(*) FROM c), 'runs')",
     PG_WRITE};
 
+static const struct pg_statement ask_saves = {
+    "decide_saves",
+    "UPDATE runs r SET save_asked_at = CASE WHEN c.wait_ms IS NULL THEN r.save_asked_at ELSE now() END, "
+    "  save_by = now() + c.wait_ms * interval '1 ms', save_why = c.why, save_for = c.for_job, "
+    "  saves_missed = r.saves_missed + CASE WHEN c.missed THEN 1 ELSE 0 END FROM "
+    RECORDS("run bigint, wait_ms bigint, why text, for_job bigint, missed boolean")
+    " WHERE r.id = c.run AND r.state = 'running'",
+    PG_WRITE};
+
 static const struct pg_statement move_jobs = {
     "decide_jobs",
     "WITH c AS MATERIALIZED (SELECT *, state IN ('succeeded', 'failed', 'cancelled') AS final FROM "
-    RECORDS("job bigint, before text, state text, stop_why text, why text, code text, delay_ms bigint, loss boolean, "
+    RECORDS("job bigint, before text, state text, stop_why text, why text, code text, ended_by text, behind boolean, delay_ms bigint, losses integer, "
             "run bigint") "), "
     "upd AS (UPDATE jobs j SET state = c.state, "
     "  stop_why = CASE WHEN c.state = 'stopping' THEN coalesce(c.stop_why, j.stop_why) END, "
-    "  why = c.why, code = c.code, updated_at = now(), run = coalesce(c.run, j.run), "
+    "  why = c.why, code = c.code, ended_by = c.ended_by, eligible_at = CASE WHEN c.behind THEN now() ELSE j.eligible_at END, updated_at = now(), run = coalesce(c.run, j.run), "
+    "  place = NULL, starts_at = NULL, starts_from = NULL, starts_to = NULL, wait_code = NULL, wait_subject = NULL, "
     "  attempt = j.attempt + CASE WHEN c.run IS NULL THEN 0 ELSE 1 END, "
-    "  losses = j.losses + CASE WHEN c.loss THEN 1 ELSE 0 END, "
+    "  losses = coalesce(c.losses, j.losses), "
     "  not_before = CASE WHEN c.delay_ms > 0 THEN now() + c.delay_ms * interval '1 ms' END, "
     "  started_at = CASE WHEN c.state = 'running' THEN coalesce(j.started_at, now()) ELSE j.started_at END, "
     "  ended_at = CASE WHEN c.final THEN now() END, "
@@ -70,10 +85,57 @@ static const struct pg_statement move_jobs = {
     "       (SELECT count(pg_notify('motley_events', job::text)) FROM said)",
     PG_WRITE};
 
+/* Drains a node on which three starts of at least two people failed within a day, and for no fault of the jobs. A
+ * start has failed when its run ended before all ranks ran; a rank that only lost its peers does not count. */
+static const struct pg_statement drain_nodes = {
+    "decide_drain_nodes",
+    "WITH ended AS (SELECT DISTINCT a.node FROM " RECORDS("run bigint, state text") " JOIN runs r ON r.id = c.run "
+    "    JOIN assignments a ON a.run = r.id WHERE c.state = 'lost' AND r.started_at IS NULL), "
+    "bad AS (SELECT e.node, count(DISTINCT r.id) AS starts, count(DISTINCT j.owner) AS people, max(a.why) AS why "
+    "  FROM ended e JOIN nodes n ON n.name = e.node JOIN assignments a ON a.node = e.node JOIN runs r ON r.id = a.run "
+    "  JOIN jobs j ON j.id = r.job WHERE r.state = 'lost' AND r.started_at IS NULL AND a.state = 'failed' AND NOT a.own_fault "
+    "  AND coalesce(a.code, '') NOT IN ('network', 'timeout') AND r.ended_at > greatest(n.starts_from, now() - interval '1 day') "
+    "  GROUP BY e.node HAVING count(DISTINCT r.id) >= 3 AND count(DISTINCT j.owner) >= 2) "
+    "UPDATE devices d SET drained = true, drain_at = 'infinity', drain_why = coalesce(d.drain_why, "
+    "  format('%s starts of %s people failed on %s within a day; the last: %s', bad.starts, bad.people, bad.node, bad.why)) "
+    "FROM bad WHERE d.node = bad.node AND NOT d.drained",
+    PG_WRITE};
+
 static const struct pg_statement say_waits = {
     "decide_waits",
     "UPDATE jobs j SET why = c.why FROM " RECORDS("job bigint, why text")
     " WHERE j.id = c.job AND j.state = 'queued' AND j.why IS DISTINCT FROM c.why",
+    PG_WRITE};
+
+static const struct pg_statement say_places = {
+    "decide_places",
+    "UPDATE jobs j SET place = c.place, starts_at = CASE WHEN c.starts_us > 0 THEN to_timestamp(c.starts_us / 1e6) END, "
+    "  starts_from = to_timestamp(c.from_us / 1e6), starts_to = to_timestamp(c.to_us / 1e6), "
+    "  wait_code = c.code, wait_subject = c.subject FROM "
+    RECORDS("job bigint, place integer, starts_us bigint, from_us bigint, to_us bigint, code text, subject bigint")
+    " WHERE j.id = c.job AND j.state = 'queued'",
+    PG_WRITE};
+
+static const struct pg_statement free_jobs = {
+    "decide_ready",
+    "UPDATE jobs j SET depends = false, eligible_at = now(), why = NULL, wait_code = NULL, wait_subject = NULL FROM "
+    RECORDS("job bigint") " WHERE j.id = c.job AND j.state = 'queued'",
+    PG_WRITE};
+
+/* An element is as its array in all but what its specification says; it has waited as long as the array. */
+static const struct pg_statement make_elements = {
+    "decide_elements",
+    "WITH c AS MATERIALIZED (SELECT * FROM " RECORDS("\"array\" bigint, index integer, name text, spec json, steps bigint") "), "
+    "made AS (INSERT INTO jobs (owner, name, state, priority, spec, inputs, steps, retries_max, time_limit_ms, labels, account, "
+    "    service, begin_at, eligible_at, visibility, grp, array_of, array_index) "
+    "  SELECT j.owner, c.name, 'queued', j.priority, c.spec, (j.inputs::jsonb - 'rows')::json, c.steps, j.retries_max, "
+    "    j.time_limit_ms, j.labels, j.account, j.service, j.begin_at, j.eligible_at, j.visibility, j.grp, j.id, c.index "
+    "  FROM c JOIN jobs j ON j.id = c.\"array\" WHERE j.state = 'queued' AND c.index >= j.array_made ORDER BY j.id, c.index "
+    "  RETURNING id, array_of, state), "
+    "upd AS (UPDATE jobs j SET array_made = j.array_made + m.n, updated_at = now() "
+    "  FROM (SELECT array_of, count(*) AS n FROM made GROUP BY array_of) m WHERE j.id = m.array_of), "
+    "counted AS (INSERT INTO job_counts (state, n) SELECT state, count(*) FROM made GROUP BY state) "
+    "SELECT count(*) FROM made",
     PG_WRITE};
 
 static const struct pg_statement open_requests = {
@@ -101,10 +163,25 @@ static const struct pg_statement lose_nodes = {
 
 static const struct pg_statement say_lines = {
     "decide_said",
-    "WITH c AS MATERIALIZED (SELECT * FROM " RECORDS("job bigint, level text, text text") "), "
-    "made AS (INSERT INTO events (job, type, body) SELECT job, 'log', json_build_object('level', level, 'text', text) "
+    "WITH c AS MATERIALIZED (SELECT * FROM " RECORDS("job bigint, level text, text text, move json") "), "
+    "made AS (INSERT INTO events (job, type, body) SELECT job, 'log', json_strip_nulls(json_build_object('level', level, "
+    "  'text', text, 'move', move)) "
     "  FROM c RETURNING job) "
     "SELECT count(pg_notify('motley_events', job::text)) FROM made",
+    PG_WRITE};
+
+static const struct pg_statement put_speeds = {
+    "decide_speeds",
+    "INSERT INTO device_speeds (device, key, speed, run) SELECT c.device, c.key, c.speed, c.run FROM "
+    RECORDS("device text, key text, speed double precision, run bigint")
+    " ON CONFLICT (device, key) DO UPDATE SET speed = excluded.speed, run = excluded.run, at = now()",
+    PG_WRITE};
+
+static const struct pg_statement want_measures = {
+    "decide_measures",
+    "INSERT INTO measures (key, spec, inputs, until) SELECT c.key, c.spec, c.inputs, now() + interval '1 day' FROM "
+    RECORDS("key text, spec json, inputs json")
+    " ON CONFLICT (key) DO UPDATE SET until = greatest(measures.until, excluded.until)",
     PG_WRITE};
 
 static const struct pg_statement add_messages = {
@@ -119,21 +196,64 @@ static const struct pg_statement add_messages = {
 static const struct pg_statement no_messages = {"decide_no_messages", "SELECT '[]'::json", PG_READ};
 /* clang-format on */
 
+/* clang-format off */
+/* Begins the charge of a lease that began, and closes that of one that is over. Nothing is charged for one that was
+ * given back before it began, nor for maintenance. */
+static const struct pg_statement idle_leases = {
+    "decide_leases_idle",
+    "UPDATE leases l SET ends = greatest(l.begins, now()), note = left(l.note || ' (idle: ended early)', 500) FROM "
+    RECORDS("id bigint, idle boolean") " WHERE c.idle AND l.id = c.id AND l.ends > now()",
+    PG_WRITE};
+static const struct pg_statement open_leases = {
+    "decide_leases_open",
+    "WITH due AS (UPDATE leases l SET opened = true FROM " RECORDS("id bigint")
+    " WHERE l.id = c.id AND NOT l.opened AND l.begins <= now() RETURNING l.*) "
+    "INSERT INTO ledger (assignment, run, job, user_id, account, device, begins, origin) "
+    "SELECT -id, 0, 0, user_id, account, device, begins, 'lease' FROM due WHERE kind = 'lease' AND ends > begins",
+    PG_WRITE};
+static const struct pg_statement settle_leases = {
+    "decide_leases_settle",
+    "WITH due AS (UPDATE leases l SET settled = true FROM " RECORDS("id bigint")
+    " WHERE l.id = c.id AND NOT l.settled AND l.ends <= now() RETURNING l.id, l.ends) "
+    "UPDATE ledger g SET ends = due.ends, closed = nextval('ledger_closings') FROM due "
+    "WHERE g.assignment = -due.id AND g.ends IS NULL",
+    PG_WRITE};
+/* clang-format on */
+
 int store_decide(struct store *store, const struct store_decision *decision, store_doc_fn *done, void *arg,
                  struct err *err)
 {
     const struct store_part parts[] = {
-        {&lose_nodes, decision->unreachable}, {&add_runs, decision->runs_new},
-        {&lose_ranks, decision->ranks_lost},  {&move_jobs, decision->jobs},
-        {&move_runs, decision->runs},         {&say_waits, decision->waits},
-        {&open_requests, decision->requests}, {&put_links, decision->links},
-        {&say_lines, decision->said},         {&add_messages, decision->messages},
+        {&lose_nodes, decision->unreachable},
+        {&add_runs, decision->runs_new},
+        {&lose_ranks, decision->ranks_lost},
+        {&ask_saves, decision->saves},
+        {&move_jobs, decision->jobs},
+        {&move_runs, decision->runs},
+        {&drain_nodes, decision->runs},
+        {&store_put_forecasts, decision->forecasts},
+        {&store_put_arrivals, decision->arrivals},
+        {&store_end_forecasts, decision->runs},
+        {&store_put_sharing, decision->sharing},
+        {&store_put_sooner, decision->sooner},
+        {&say_waits, decision->waits},
+        {&say_places, decision->places},
+        {&make_elements, decision->elements},
+        {&free_jobs, decision->ready},
+        {&idle_leases, decision->leases},
+        {&open_leases, decision->leases},
+        {&settle_leases, decision->leases},
+        {&open_requests, decision->requests},
+        {&put_links, decision->links},
+        {&say_lines, decision->said},
+        {&put_speeds, decision->speeds},
+        {&want_measures, decision->measures},
+        {&add_messages, decision->messages},
     };
     struct store_work work;
     store_work_init(&work, decision->leader, parts, sizeof(parts) / sizeof(parts[0]));
-    if (json_array_size(decision->messages) == 0) {
+    if (json_array_size(decision->messages) == 0)
         work.steps[work.count++] = (struct pg_step){&no_messages, NULL};
-    }
     int rc = store_run_doc(store, work.steps, work.count, STORE_ALONE, NULL, done, arg, err);
     store_work_fini(&work);
     return rc;

@@ -38,12 +38,10 @@ int store_join_token_put(struct store *store, const struct principal *maker,
                          const struct store_join_token *token, store_done_fn *done, void *arg,
                          struct err *err)
 {
-    if (token->node != NULL && check_name(token->node, err) < 0) {
+    if (token->node && check_name(token->node, err) < 0)
         return -1;
-    }
-    if (token->replace && token->node == NULL) {
+    if (token->replace && !token->node)
         return err_set(err, ERR_INVALID, "replace: needs node, the name that may be taken over");
-    }
     struct pg_params params;
     pg_params_init(&params);
     pg_param_bytes(&params, token->hash, DIGEST_SIZE);
@@ -165,9 +163,8 @@ int store_join_check(struct store *store, const uint8_t hash[32], const char *no
 int store_enrol(struct store *store, const struct store_enrol *enrol, store_id_fn *done, void *arg,
                 struct err *err)
 {
-    if (check_name(enrol->node, err) < 0) {
+    if (check_name(enrol->node, err) < 0)
         return -1;
-    }
     struct pg_params params;
     pg_params_init(&params);
     pg_param_bytes(&params, enrol->join_hash, DIGEST_SIZE);
@@ -180,11 +177,10 @@ int store_enrol(struct store *store, const struct store_enrol *enrol, store_id_f
     pg_param_i64(&params, enrol->certified_until_s);
     for (int i = 0; i < 2; i++) {
         const uint8_t *secret = i == 0 ? enrol->redis_hash : enrol->seal_key;
-        if (secret != NULL) {
+        if (secret)
             pg_param_bytes(&params, secret, DIGEST_SIZE);
-        } else {
+        else
             pg_param_text(&params, NULL);
-        }
     }
     return run_join(store, &enrol_node, &params, enrol_deliver, enrol->node, done, arg, err);
 }

@@ -14,10 +14,12 @@ static const struct pg_statement move_ranks = {
     "ingest_ranks",
     "WITH c AS MATERIALIZED (SELECT * FROM "
     RECORDS("run bigint, epoch bigint, rank integer, seq_before bigint, seq bigint, before text, state text, "
-            "address text, identity text, code text, why text, own_fault boolean, memory json") "), "
+            "address text, identity text, code text, why text, own_fault boolean, memory json, compute_s double precision, "
+            "measured integer") "), "
     "upd AS (UPDATE assignments a SET last_seq = c.seq, state = c.state, address = coalesce(c.address, a.address), "
     "  identity = coalesce(c.identity, a.identity), code = coalesce(c.code, a.code), why = coalesce(c.why, a.why), "
-    "  own_fault = a.own_fault OR coalesce(c.own_fault, false), memory = coalesce(c.memory, a.memory) "
+    "  own_fault = a.own_fault OR coalesce(c.own_fault, false), memory = coalesce(c.memory, a.memory), "
+    "  compute_s = coalesce(c.compute_s, a.compute_s), measured = coalesce(c.measured, a.measured) "
     "  FROM c JOIN runs r ON r.id = c.run AND r.epoch = c.epoch AND r.state IN ('starting', 'running', 'stopping') "
     "  WHERE a.run = c.run AND a.rank = c.rank AND a.last_seq = c.seq_before AND a.state = c.before RETURNING 1) "
     "SELECT motley_expect((SELECT count(*) FROM upd), (SELECT count(*) FROM c), 'ranks')",
@@ -28,7 +30,14 @@ static const struct pg_statement add_metrics = {
     "WITH c AS MATERIALIZED (SELECT c.*, row_number() OVER () AS n FROM "
     RECORDS("job bigint, kind text, rank integer, step bigint, document json") "), "
     "made AS (INSERT INTO metrics (job, kind, rank, step, document) SELECT job, kind, rank, step, document FROM c "
-    "  ORDER BY n ON CONFLICT DO NOTHING RETURNING job, kind, rank, step) "
+    "  ORDER BY n ON CONFLICT DO NOTHING RETURNING job, kind, rank, step), "
+    "load AS (INSERT INTO device_load AS l (device, begins, seconds, compute_s, wait_s, send_s) "
+    "  SELECT p.device, p.begins, 60, sum(p.compute_s), sum(p.wait_s), sum(p.send_s) FROM c JOIN made USING (job, kind, rank, step), "
+    "    json_to_record(c.document) AS d(device text, wall_s float8, compute_s float8, wait_s float8, send_s float8), "
+    "    motley_load(d.device, coalesce(d.wall_s, 0), coalesce(d.compute_s, 0), coalesce(d.wait_s, 0), coalesce(d.send_s, 0)) p "
+    "  WHERE c.kind = 'ranks' AND d.device IS NOT NULL GROUP BY p.device, p.begins ORDER BY p.device, p.begins "
+    "  ON CONFLICT (device, begins, seconds) DO UPDATE SET compute_s = l.compute_s + excluded.compute_s, "
+    "    wait_s = l.wait_s + excluded.wait_s, send_s = l.send_s + excluded.send_s) "
     "INSERT INTO events (job, type, body) SELECT c.job, c.kind, c.document FROM c "
     "JOIN made USING (job, kind, rank, step) WHERE c.kind <> 'ranks' OR c.rank < 64 ORDER BY c.n",
     PG_WRITE};
@@ -49,11 +58,13 @@ static const struct pg_statement add_events = {
 /* A checkpoint that is reported late (its node was cut off for a day) may refer to files that were removed in
  * the meantime. It is taken only when all its files are present; that counts as use of the files, so a
  * removal under way checks them again. A part from a newer attempt restarts an incomplete checkpoint of an
- * older attempt; a complete checkpoint is not changed. */
+ * older attempt; a complete checkpoint is not changed. The routing that came with the last of a job's new
+ * checkpoints becomes an input of its next plan. */
 static const struct pg_statement add_checkpoints = {
     "ingest_checkpoints",
     "WITH c AS MATERIALIZED (SELECT * FROM "
-    RECORDS("job bigint, run bigint, step bigint, rank integer, parts integer, best boolean, blobs jsonb") "), "
+    RECORDS("job bigint, run bigint, step bigint, rank integer, parts integer, best boolean, blobs jsonb, "
+            "expert_share jsonb") "), "
     "here AS MATERIALIZED (SELECT sha256 FROM blobs WHERE sha256 IN (SELECT b.value #>> '{}' FROM c, "
     "    jsonb_each(c.blobs) b) ORDER BY sha256 FOR NO KEY UPDATE), "
     "used AS (UPDATE blobs b SET used_at = now() FROM here WHERE b.sha256 = here.sha256 RETURNING 1), "
@@ -77,9 +88,16 @@ static const struct pg_statement add_checkpoints = {
     "    complete = CASE WHEN k.run = excluded.run THEN "
     "      (SELECT count(DISTINCT x) FROM unnest(k.ranks || excluded.ranks) x) ELSE cardinality(excluded.ranks) END "
     "      >= excluded.parts, created_at = now() "
-    "  WHERE NOT k.complete RETURNING job, step, best, complete), "
+    "  WHERE NOT k.complete RETURNING job, run, step, best, complete, blobs), "
+    "sized AS (UPDATE runs r SET saved_at = now(), save_bytes = coalesce(s.bytes, r.save_bytes) FROM "
+    "    (SELECT put.run, sum(b.size) AS bytes FROM put LEFT JOIN LATERAL jsonb_each(put.blobs) x ON true "
+    "     LEFT JOIN blobs b ON b.sha256 = x.value #>> '{}' WHERE put.complete GROUP BY put.run) s "
+    "  WHERE r.id = s.run RETURNING 1), "
     "worse AS (UPDATE checkpoints w SET best = false FROM put "
-    "  WHERE put.complete AND put.best AND w.job = put.job AND w.best AND w.step <> put.step RETURNING 1) "
+    "  WHERE put.complete AND put.best AND w.job = put.job AND w.best AND w.step <> put.step RETURNING 1), "
+    "routed AS (UPDATE jobs j SET inputs = (j.inputs::jsonb || jsonb_build_object('expert_share', r.expert_share)) "
+    "    ::json FROM (SELECT DISTINCT ON (c.job) c.job, c.expert_share FROM c JOIN put USING (job, step) "
+    "    WHERE put.complete AND jsonb_typeof(c.expert_share) = 'array' ORDER BY c.job, c.step DESC) r WHERE j.id = r.job RETURNING 1) "
     "INSERT INTO events (job, type, body) SELECT job, 'checkpoint', json_build_object('step', step, 'best', best) "
     "FROM put WHERE complete ORDER BY job, step",
     PG_WRITE};
@@ -176,8 +194,12 @@ static const struct pg_statement fail_requests = {
 
 static const struct pg_statement put_health = {
     "ingest_health",
-    "UPDATE devices d SET health = c.health FROM " RECORDS("device text, node text, health json")
-    " WHERE d.name = c.device AND d.node = c.node",
+    "WITH c AS MATERIALIZED (SELECT * FROM " RECORDS("device text, node text, health json") "), "
+    "hot AS (INSERT INTO device_load AS l (device, begins, seconds, temperature_c) SELECT c.device, date_trunc('minute', now()), 60, "
+    "    max((c.health ->> 'temperature_c')::real) FROM c JOIN devices d ON d.name = c.device AND d.node = c.node "
+    "  WHERE json_typeof(c.health -> 'temperature_c') = 'number' GROUP BY c.device ORDER BY c.device "
+    "  ON CONFLICT (device, begins, seconds) DO UPDATE SET temperature_c = greatest(l.temperature_c, excluded.temperature_c)) "
+    "UPDATE devices d SET health = c.health FROM c WHERE d.name = c.device AND d.node = c.node",
     PG_WRITE};
 
 /* The second failure within a day drains the device, until a person undrains it. On a device that is already
@@ -190,7 +212,7 @@ static const struct pg_statement count_faults = {
     "    c.n + CASE WHEN d.fault_at > now() - interval '1 day' THEN d.faults ELSE 0 END AS faults "
     "  FROM devices d JOIN c ON c.device = d.name FOR UPDATE OF d), "
     "upd AS (UPDATE devices d SET faults = old.faults, fault_at = now(), drained = d.drained OR old.faults >= 2, "
-    "    drain_why = CASE WHEN d.drained OR old.faults < 2 THEN d.drain_why ELSE "
+    "    drain_why = CASE WHEN d.drained OR old.faults < 2 OR d.drain_why IS NOT NULL THEN d.drain_why ELSE "
     "      format('%s of its workers ended within a day; the last: %s', old.faults, old.why) END "
     "  FROM old WHERE d.name = old.name RETURNING d.name, d.drained, d.drain_why) "
     "INSERT INTO events (job, type, body) SELECT old.job, 'log', json_build_object('level', 'warn', 'text', "
@@ -227,12 +249,11 @@ static json_t *jobs_with_news(const struct store_ingest *ingest)
     for (size_t i = 0; i < 3; i++) {
         size_t k;
         json_t *row;
-        json_array_foreach(sources[i], k, row)
-        {
+        json_array_foreach (sources[i], k, row) {
             char key[24];
             json_int_t job = json_integer_value(json_object_get(row, "job"));
             snprintf(key, sizeof(key), "%lld", (long long)job);
-            if (json_object_get(seen, key) == NULL) {
+            if (!json_object_get(seen, key)) {
                 json_object_set_new(seen, key, json_true());
                 json_array_append_new(jobs, json_pack("{s:I}", "job", job));
             }

@@ -12,6 +12,7 @@
 #define STORE_NAME_MAX 200
 #define STORE_SPEC_MAX (1u << 20) /* bytes of one job's spec as text */
 #define STORE_PAGE_MAX 500
+#define STORE_LABELS_MAX 16
 
 struct store_job_new {
     const struct principal *owner; /* a user; borrowed for the call */
@@ -25,9 +26,15 @@ struct store_job_new {
     const json_t *inputs;
     int32_t priority; /* higher first; 0 is usual; -1000..1000 */
     bool held;
-    uint32_t retries_max;  /* limits.retries */
-    int64_t time_limit_ms; /* limits.time; 0 means no limit */
-    int64_t steps;         /* total number of steps, with epochs converted to steps */
+    uint32_t retries_max;   /* limits.retries */
+    int64_t time_limit_ms;  /* limits.time; 0 means no limit */
+    const char *account;    /* name of the group that is charged; NULL: the owner's default, else the root */
+    unsigned service;       /* 0 urgent, 1 normal, 2 scavenger */
+    int64_t begin_us;       /* wall-clock µs before which the job does not start; 0: none */
+    uint32_t devices_least; /* the fewest devices that a plan of it has */
+    int64_t steps;          /* total number of steps, with epochs converted to steps */
+    uint32_t array_size;    /* elements of an array; 0: the job is none */
+    uint32_t at_most;       /* elements that may be queued or run at once; 0: any number */
 };
 
 struct store_job_made {
@@ -40,15 +47,27 @@ typedef void store_job_made_fn(void *arg, const struct err *err, const struct st
 
 /* Inserts a job. Calls that arrive while a commit is under way share the next commit, at most job_batch_max
  * per commit; the callback comes after the commit. A second call with the same owner and idempotency key
- * answers the first job with `repeated`, or ERR_CONFLICT when request_digest differs. Wakes the scheduler. */
+ * answers the first job with `repeated`, or ERR_CONFLICT when request_digest differs. Wakes the scheduler.
+ * ERR_INVALID names the group that the owner is not in, or the limit of the owner or of a group on its way to
+ * the root that lets the job never start or holds no further job. Two submits at the same moment may both
+ * take the last place. */
 int store_job_insert(struct store *store, const struct store_job_new *job, store_job_made_fn *done, void *arg,
                      struct err *err);
+
+/* The job that an earlier request of this owner made with the key: answered with `repeated`. ERR_NOT_FOUND
+ * when there is none, ERR_CONFLICT when `digest` (of the request's body) differs from that request's. */
+int store_job_find(struct store *store, const struct principal *owner, const char *key,
+                   const uint8_t digest[32], store_job_made_fn *done, void *arg, struct err *err);
 
 /* One job:
  * {"id","name","owner","visibility","group"|null,"state","priority","spec","inputs","created","updated",
  *  "started"|null,"ended"|null,"attempt","losses","step","steps","loss"|null,"stop_why"|null,"why"|null,
- *  "code"|null,"run": null | {"id","attempt","epoch","state","why"|null,"plan_answer",
+ *  "code"|null,"ended_by"|null,"run": null | {"id","attempt","epoch","state","why"|null,"plan_answer",
  *   "ranks":[{"rank","node","device","state","code"|null,"why"|null,"memory"|null}],"started","ended"|null},
+ *  "account": group|null: the root,"service","begins"|null,"place"|null,"wait": code|null,"waits_for":
+ * job|null, "starts": predicted|null,
+ *  "array_of": of an element its array|null,"index": its number there|null,"array": null | {"size":
+ * elements,"made": those that are jobs,"at_most"|null,"states": {state: number of elements}},
  *  "checkpoints":[{"step","best","at","blobs"}],"artifacts":[{"name","sha256","size"}]}.
  * `step` counts the steps done. `why` is a sentence that says why the job waits or why it failed; `code` is
  * the name of the error code. `run` is the newest run. Times are RFC 3339 strings. ERR_NOT_FOUND also for a
@@ -57,13 +76,18 @@ int store_job_get(struct store *store, const struct principal *principal, int64_
                   void *arg, struct err *err);
 
 struct store_job_filter {
-    int state;         /* enum job_state, or -1 for all states */
-    int64_t before_id; /* keyset cursor: only jobs with a smaller id; 0 starts at the newest */
-    unsigned limit;    /* 1..STORE_PAGE_MAX */
+    unsigned states;           /* one bit, 1 << enum job_state, for each wanted state; 0: all */
+    int64_t before_id;         /* keyset cursor: only jobs with a smaller id; 0 starts at the newest */
+    unsigned limit;            /* 1..STORE_PAGE_MAX */
+    const char *owner, *group; /* names, or NULL; group: jobs that are shared with it or charged to it */
+    const json_t *labels;      /* NULL, or {key: value, or null for any value}: all of these */
+    int64_t array;             /* 0, or the array whose elements are wanted */
+    int64_t from_us, to_us;    /* submitted at or after, and before; wall microseconds, 0: no limit */
 };
 /* The jobs that `principal` may see, newest first:
- * {"jobs":[{"id","name","owner","visibility","state","priority","created","updated","attempt","step","steps",
- *  "loss","why"}], "next": id to give as before_id | null}. */
+ * {"jobs":[{"id","name","owner","visibility","group","labels","state","priority","created","updated","attempt","step","steps",
+ *  "loss","why","array_of"|null,"index"|null: of an element,"elements": of an array|null}], "next": id to
+ * give as before_id | null}. */
 int store_job_page(struct store *store, const struct principal *principal,
                    const struct store_job_filter *filter, store_doc_fn *done, void *arg, struct err *err);
 
@@ -72,11 +96,11 @@ int store_job_page(struct store *store, const struct principal *principal,
 int store_job_share(struct store *store, const struct principal *principal, int64_t id,
                     const struct sharing *sharing, store_doc_fn *done, void *arg, struct err *err);
 
-/* For /metrics: {"jobs": as store_job_counts, "refused": {reason: number of refused events of agents},
- * "devices": [{"name", "drained", "health"}]}. */
+/* For /metrics: {"jobs": {"held": n, "queued": n, …}, the number of jobs in each state, "refused": {reason:
+ * number of refused events of agents}, "devices": [{"name", "drained", "health"}]}. */
 int store_counts(struct store *store, store_doc_fn *done, void *arg, struct err *err);
-/* {"held": n, "queued": n, …}: the number of jobs in each state. */
-int store_job_counts(struct store *store, store_doc_fn *done, void *arg, struct err *err);
+/* What a view of the cluster shows at a glance: {"jobs": as store_counts, "devices":{name: state}}. */
+int store_glance(struct store *store, store_doc_fn *done, void *arg, struct err *err);
 
 /* Applies a person's command to job `id`: HOLD, RELEASE, CANCEL or RESUME. ERR_NOT_FOUND for a job that they
  * may not see; ERR_DENIED for another person's job that they may only see.
@@ -84,10 +108,42 @@ int store_job_counts(struct store *store, store_doc_fn *done, void *arg, struct 
  * RESUME with `more_steps` 0 goes on to the specification's number of steps; with N > 0 the job ends N steps
  * after the last complete checkpoint (spec.train.steps is set to that). ERR_CONFLICT when the job's state has
  * no such event; ERR_INVALID for a RESUME of a finished job with no step left. CANCEL of a stopping or
- * cancelled job succeeds and changes nothing. Answers {"id","state","steps"}. */
+ * cancelled job succeeds and changes nothing. Of an array, its elements take the command, too, where their
+ * states have it; an array itself is not resumed. Answers {"id","state","steps"}. */
 int store_job_command(struct store *store, const struct principal *principal, int64_t id,
                       enum job_event event, int64_t more_steps, store_doc_fn *done, void *arg,
                       struct err *err);
+
+/* Metrics of the steps from steps[0] to before steps[1] in at most so many buckets of equal width, a power of
+ * two (store/jobs_series.c). `kind` is "step" or "eval". Answers {"lines": [], "width": steps of a bucket |
+ * null, "buckets": [{"step": where the bucket begins, "first" and "last": steps in it, "steps": how many,
+ * "skipped", "tokens", "loss", "grad_norm", "learning_rate", "loss_scale", "seconds", "tokens_per_s": each
+ * {"least","mean", "most","last"} | null}], "next": null}. */
+int store_job_buckets(struct store *store, int64_t id, const char *kind, const int64_t steps[2],
+                      unsigned buckets, store_doc_fn *done, void *arg, struct err *err);
+
+/* The same for up to STORE_PAGE_MAX jobs in one transaction; not RESUME. Each of them either takes the
+ * command or not:
+ * {"jobs": [as above], "refused": [{"id","code": an error's name,"detail": its text}]}. */
+int store_jobs_command(struct store *store, const struct principal *principal, enum job_event event,
+                       const int64_t *ids, size_t count, store_doc_fn *done, void *arg, struct err *err);
+
+/* The same for all jobs of a user that have not ended. */
+int store_owner_command(struct store *store, const struct principal *principal, enum job_event event,
+                        const char *owner, store_doc_fn *done, void *arg, struct err *err);
+
+/* Changes a job that has not ended, by {"priority"?,"begin"? text|null with "begin_us","at_most"?|null}; of
+ * an array, its elements that have not started, too. Answers
+ * {"id","state","priority","begins"|null,"at_most"|null}. ERR_CONFLICT: it has ended, or it has started and
+ * `begin` changes, or `at_most` of a job that is no array; ERR_DENIED as for store_job_command. */
+int store_job_change(struct store *store, const struct principal *principal, int64_t id,
+                     const json_t *changes, store_doc_fn *done, void *arg, struct err *err);
+
+/* Lengthens the job's time limit by `seconds`. ERR_NOT_FOUND, ERR_DENIED as for store_job_command;
+ * ERR_INVALID without a time limit; ERR_CONFLICT for a job that has ended, and unless an administrator asks
+ * when a job that is to start on its devices would start later. Answers {"id","time_limit_s"}. */
+int store_job_extend(struct store *store, const struct principal *principal, int64_t id, int64_t seconds,
+                     store_doc_fn *done, void *arg, struct err *err);
 
 /* Metrics lines in step order, with steps > after_step. `kind` is "step", "eval", "sample", "ranks" (timings
  * per rank and step), or "all" (step, eval and sample). limit: 1..10000. Answers {"lines":[…], "next": step
@@ -99,27 +155,39 @@ int store_job_metrics(struct store *store, int64_t id, const char *kind, int64_t
  * ERR_NOT_FOUND while the job has no run. */
 int store_job_plan(struct store *store, int64_t id, store_doc_fn *done, void *arg, struct err *err);
 
-/* The newest 100 runs of a job, newest first:
- * {"runs":[{"id","attempt","epoch","state","why","start_step","created","started","ended","ranks":[…]}]}. */
-int store_job_runs(struct store *store, int64_t id, store_doc_fn *done, void *arg, struct err *err);
+/* The runs of a job, newest first, with an id below `before_id` (0: from the newest on); limit:
+ * 1..STORE_PAGE_MAX.
+ * {"runs":[{"id","attempt","epoch","state","why","start_step","created","started","ended","ranks":[…]}],
+ *  "next": id to give as before_id | null}. */
+int store_job_runs(struct store *store, int64_t id, int64_t before_id, unsigned limit, store_doc_fn *done,
+                   void *arg, struct err *err);
+
+/* What lanes are drawn from, of the last run that recorded a trace, else of the last run: {"run", "plan",
+ * "timeline": the predicted step, as trace_pack writes it | null, "parts": [documents of trace_to_json]}. */
+int store_job_lanes(struct store *store, int64_t id, store_doc_fn *done, void *arg, struct err *err);
 
 /* The recorded trace parts of the newest run that has any: {"run","parts":[{"rank","doc"}]}. */
 int store_job_trace(struct store *store, int64_t id, store_doc_fn *done, void *arg, struct err *err);
 
-/* Records a file that the API made for the job. Repeating it with the same name replaces the record. */
-int store_artifact_put(struct store *store, int64_t job, const char *name, const char *sha256, int64_t size,
-                       store_done_fn *done, void *arg, struct err *err);
-
 /* ---- events, for followers (Server-Sent Events) ---- */
 
-/* A job's events with id > after, in id order: {"events":[{"id","job","type","at","body"}], "last": id}.
- * `type` NULL means all types, "log" only log lines. An event never appears with an id below one that was
- * already read. limit: 1..1000. It does not check permission: call it after store_job_get has let the asker
- * see the job. */
+/* A job's events with id > after, in id order: {"events":[{"id","job","type","at","body"}], "next": id to
+ * give as `after` | null, "last": the id of the last event, or `after`}. `type` NULL means all types, "log"
+ * only log lines. An event never appears with an id below one that was already read. limit: 1..1000. It does
+ * not check permission: call it after store_job_get has let the asker see the job. */
 int store_event_list(struct store *store, int64_t job, const char *type, int64_t after, unsigned limit,
                      store_doc_fn *done, void *arg, struct err *err);
 
-/* The newest event id of the job, from which a follower starts that wants only new events. */
-int store_event_last(struct store *store, int64_t job, store_id_fn *done, void *arg, struct err *err);
+struct store_feed_filter {
+    bool states;         /* the state events of all jobs */
+    const int64_t *jobs; /* all events of these; borrowed */
+    size_t job_count;
+};
+/* The events with id > after of the jobs given, and with `states` the state events of all jobs, in id order:
+ * {"events":[{"id","job","owner","type","at","body"}], "horizon": the newest id of any event}. When there are
+ * fewer than `limit` events, none up to `horizon` is missing. limit: 1..1000. It does not check permission.
+ */
+int store_event_feed(struct store *store, int64_t after, unsigned limit,
+                     const struct store_feed_filter *filter, store_doc_fn *done, void *arg, struct err *err);
 
 #endif

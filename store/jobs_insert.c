@@ -24,12 +24,14 @@ struct pending_job {
     store_job_made_fn *done;
     void *arg;
     struct principal owner;
-    int64_t steps, time_limit_ms;
+    int64_t steps, time_limit_ms, begin_us, service, devices_least, depends, array_size, at_most;
     int32_t priority;
     uint32_t retries_max;
     bool held;
     char *name, *key, *digest_hex; /* NULL without an idempotency key */
+    char *account;                 /* or NULL */
     char *spec, *inputs;           /* JSON texts */
+    char *refusal;                 /* or NULL: why the database refused the job */
 };
 
 struct job_batcher {
@@ -46,31 +48,49 @@ struct job_batch {
 };
 
 /* The parameters are arrays with one element per job. Ids are taken before the insert, so that the result
- * rows keep the order of the array elements. */
+ * rows keep the order of the array elements. motley_refused takes some 50 us a job, so it is asked only where
+ * somebody has a limit. */
+/* clang-format off */
 static const struct pg_statement insert_jobs = {
     "jobs_insert",
     "WITH given AS MATERIALIZED ("
-    "  SELECT nextval('jobs_id_seq') AS id, g.* FROM unnest($1::bigint[], $2::text[], $3::text[], "
-    "$4::text[], "
-    "    $5::json[], $6::json[], $7::bigint[], $8::text[], $9::bigint[], $10::bigint[], $11::bigint[], "
-    "$12::text[], $13::bigint[], "
-    "    $14::text[]) WITH ORDINALITY AS g(owner, name, key, digest, spec, inputs, priority, state, retries, "
-    "    time_limit, steps, who, token, address, n)), "
+    "  SELECT nextval('jobs_id_seq') AS id, g.* FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], "
+    "    $5::json[], $6::json[], $7::bigint[], $8::text[], $9::bigint[], $10::bigint[], $11::bigint[], $12::text[], "
+    "    $13::bigint[], $14::text[], $15::text[], $16::bigint[], $17::bigint[], $18::bigint[], $19::bigint[], $20::bigint[], $21::bigint[], $22::bigint[]) "
+    "    WITH ORDINALITY AS g(owner, name, key, digest, spec, inputs, priority, state, retries, time_limit, steps, "
+    "    who, token, address, account, service, begin_us, least, admin, depends, size, at_most, n)), "
+    "charged AS MATERIALIZED ("
+    "  SELECT g.*, CASE WHEN u.disabled THEN format('user: %s is disabled', u.name) "
+    "      WHEN g.account IS NOT NULL AND a.id IS NULL THEN "
+    "        format('account: there is no group \"%s\" that %s is in', g.account, u.name) "
+    "      ELSE coalesce(CASE WHEN u.devices_max > 0 OR u.queued_max > 0 OR coalesce(a.id, u.account, 0) > 0 AND "
+    "          (SELECT EXISTS (SELECT 1 FROM groups WHERE devices_max > 0 OR queued_max > 0)) "
+    "        THEN motley_refused(g.owner, coalesce(a.id, u.account, 0), g.least, "
+    "          row_number() OVER (PARTITION BY g.owner ORDER BY g.n)) END, "
+    "        CASE WHEN g.depends = 1 THEN motley_after_refused(g.spec, g.owner, g.admin = 1) END) END AS refusal, "
+    "    coalesce(a.id, u.account, 0) AS leaf "
+    "  FROM given g LEFT JOIN users u ON u.id = g.owner LEFT JOIN groups a ON a.name = g.account AND (g.admin = 1 OR "
+    "    EXISTS (SELECT 1 FROM group_members m WHERE m.grp = a.id AND m.user_id = g.owner))), "
     "made AS ("
     "  INSERT INTO jobs (id, owner, name, idempotency_key, request_digest, spec, inputs, priority, state, "
-    "                    retries_max, time_limit_ms, steps) "
-    "  SELECT id, owner, name, key, decode(digest, 'hex'), spec, inputs, priority, state, retries, "
-    "         time_limit, steps FROM given ORDER BY n "
+    "                    retries_max, time_limit_ms, steps, labels, account, service, begin_at, depends, array_size, at_most) "
+    "  SELECT id, owner, name, key, decode(digest, 'hex'), spec, inputs, priority, state, retries, time_limit, steps, "
+    "         (spec -> 'labels')::jsonb, leaf, service, CASE WHEN begin_us > 0 THEN to_timestamp(begin_us / 1e6) END, depends = 1, size, at_most "
+    "  FROM charged WHERE refusal IS NULL ORDER BY n "
     "  ON CONFLICT (owner, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING "
     "  RETURNING id, created_at, state), "
+    "linked AS (INSERT INTO job_after (job, after, however) SELECT m.id, a.value::bigint, k.key = 'after_any' "
+    "  FROM made m JOIN given g USING (id), (VALUES ('after'), ('after_any')) k(key), "
+    "  json_array_elements_text(g.spec -> k.key) a WHERE g.depends = 1), "
     "counted AS (INSERT INTO job_counts (state, n) SELECT state, count(*) FROM made GROUP BY state), "
     "said AS (INSERT INTO audit (who, user_id, token, address, what, object, after) "
     "  SELECT g.who, g.owner, nullif(g.token, 0), nullif(g.address, ''), 'job.submit', m.id::text, "
     "    json_build_object('name', g.name, 'priority', g.priority) FROM made m JOIN given g USING (id)) "
     "SELECT g.n, m.id, (extract(epoch FROM m.created_at) * 1e6)::bigint, "
-    "       CASE WHEN g.n = 1 THEN pg_notify('motley_jobs', '') END "
-    "FROM given g LEFT JOIN made m USING (id) ORDER BY g.n",
+    "       CASE WHEN g.n = 1 THEN pg_notify('motley_jobs', '') END, g.refusal "
+    "FROM charged g LEFT JOIN made m USING (id) ORDER BY g.n",
     PG_WRITE};
+/* clang-format on */
 
 static const struct pg_statement find_by_key = {
     "jobs_find_by_key",
@@ -80,11 +100,12 @@ static const struct pg_statement find_by_key = {
 
 static void pending_destroy(struct pending_job *job)
 {
-    if (job == NULL) {
+    if (!job)
         return;
-    }
     free(job->name);
     free(job->key);
+    free(job->account);
+    free(job->refusal);
     free(job->digest_hex);
     free(job->spec);
     free(job->inputs);
@@ -99,49 +120,96 @@ static void pending_fail(struct pending_job *job, const struct err *err)
 
 /* ---- a key used before ---- */
 
-static void key_found(void *arg, const struct pg_result *const *results, int count, const struct err *err)
+/* Reads the job that find_by_key found. ERR_CONFLICT when another request made it, ERR_NOT_FOUND without a
+ * row. */
+static int key_read(const struct pg_result *found, const char *key, const char *hex,
+                    struct store_job_made *made, struct err *err)
 {
-    struct pending_job *job = arg;
-    struct err why;
-    (void)count;
-    if (err->code != ERR_NONE) {
-        pending_fail(job, err);
-        return;
-    }
-    const struct pg_result *found = results[0];
-    if (pg_rows(found) == 0) {
-        err_set(&why, ERR_BUSY, "another request with this Idempotency-Key is under way: try again");
-        pending_fail(job, &why);
-        return;
-    }
-    if (strcmp(pg_text(found, 0, 3), job->digest_hex) != 0) {
-        err_set(&why, ERR_CONFLICT, "Idempotency-Key \"%s\" was used for another request (job %lld)",
-                job->key, (long long)pg_i64(found, 0, 0));
-        pending_fail(job, &why);
-        return;
-    }
-    const struct store_job_made made = {
+    if (pg_rows(found) == 0)
+        return err_set(err, ERR_NOT_FOUND, "no job was made with the Idempotency-Key \"%s\"", key);
+    if (strcmp(pg_text(found, 0, 3), hex) != 0)
+        return err_set(err, ERR_CONFLICT, "Idempotency-Key \"%s\" was used for another request (job %lld)",
+                       key, (long long)pg_i64(found, 0, 0));
+    *made = (struct store_job_made){
         .id = pg_i64(found, 0, 0),
         .state = (enum job_state)state_from_name(&job_machine, pg_text(found, 0, 1)),
         .created_us = pg_i64(found, 0, 2),
         .repeated = true,
     };
-    job->done(job->arg, NULL, &made);
+    return 0;
+}
+
+static void key_found(void *arg, const struct pg_result *const *results, int count, const struct err *err)
+{
+    struct pending_job *job = arg;
+    struct store_job_made made;
+    struct err why = *err;
+    (void)count;
+    if (!why.code)
+        key_read(results[0], job->key, job->digest_hex, &made, &why);
+    if (why.code == ERR_NOT_FOUND && job->refusal)
+        err_set(&why, ERR_INVALID, "%s", job->refusal);
+    else if (why.code == ERR_NOT_FOUND)
+        err_set(&why, ERR_BUSY, "another request with this Idempotency-Key is under way: try again");
+    job->done(job->arg, why.code ? &why : NULL, why.code ? NULL : &made);
     pending_destroy(job);
+}
+
+static int find_key(struct store *store, int64_t owner, const char *key, pg_done_fn *done, void *arg,
+                    struct err *err)
+{
+    struct pg_params params;
+    pg_params_init(&params);
+    pg_param_i64(&params, owner);
+    pg_param_text(&params, key);
+    int rc = pg_query(store->pg, &find_by_key, &params, done, arg, err);
+    pg_params_fini(&params);
+    return rc;
 }
 
 static void look_up_key(struct store *store, struct pending_job *job)
 {
-    struct pg_params params;
     struct err err;
-    pg_params_init(&params);
-    pg_param_i64(&params, job->owner.id);
-    pg_param_text(&params, job->key);
-    int rc = pg_query(store->pg, &find_by_key, &params, key_found, job, &err);
-    pg_params_fini(&params);
-    if (rc < 0) {
+    if (find_key(store, job->owner.id, job->key, key_found, job, &err) < 0)
         pending_fail(job, &err);
+}
+
+/* A look-up before the job is checked. */
+struct key_search {
+    store_job_made_fn *done;
+    void *arg;
+    char hex[DIGEST_HEX_SIZE], key[STORE_NAME_MAX + 1];
+};
+
+static void search_found(void *arg, const struct pg_result *const *results, int count, const struct err *err)
+{
+    struct key_search *search = arg;
+    struct store_job_made made;
+    struct err why = *err;
+    (void)count;
+    if (!why.code)
+        key_read(results[0], search->key, search->hex, &made, &why);
+    search->done(search->arg, why.code ? &why : NULL, why.code ? NULL : &made);
+    free(search);
+}
+
+int store_job_find(struct store *store, const struct principal *owner, const char *key,
+                   const uint8_t digest[32], store_job_made_fn *done, void *arg, struct err *err)
+{
+    if (store_check_text("Idempotency-Key", key, STORE_NAME_MAX, err) < 0)
+        return -1;
+    struct key_search *search = calloc(1, sizeof(*search));
+    if (!search)
+        return err_set(err, ERR_NOMEM, "no memory for a search");
+    search->done = done;
+    search->arg = arg;
+    snprintf(search->key, sizeof(search->key), "%s", key);
+    digest_hex(digest, DIGEST_SIZE, search->hex);
+    if (find_key(store, owner->id, key, search_found, search, err) < 0) {
+        free(search);
+        return -1;
     }
+    return 0;
 }
 
 /* ---- batches ---- */
@@ -153,7 +221,14 @@ static void job_answered(struct store *store, struct pending_job *job, const str
                          int row)
 {
     if (pg_is_null(result, row, 1)) {
-        look_up_key(store, job);
+        struct err why;
+        job->refusal = pg_is_null(result, row, 4) ? NULL : strdup(pg_text(result, row, 4));
+        if (job->key) { /* a request that is repeated has its job, whatever the limits are now */
+            look_up_key(store, job);
+        } else {
+            err_set(&why, ERR_INVALID, "%s", job->refusal ? job->refusal : "the job was refused");
+            pending_fail(job, &why);
+        }
         return;
     }
     const struct store_job_made made = {
@@ -168,7 +243,7 @@ static void job_answered(struct store *store, struct pending_job *job, const str
 /* A row that the database refuses fails its whole batch; each job of the batch is then sent alone. */
 static bool worth_splitting(const struct store *store, const struct job_batch *batch, const struct err *err)
 {
-    return store->batcher != NULL && batch->count > 1 &&
+    return store->batcher && batch->count > 1 &&
            (err->code == ERR_INVALID || err->code == ERR_CONFLICT || err->code == ERR_INTERNAL);
 }
 
@@ -177,23 +252,19 @@ static void batch_done(void *arg, const struct pg_result *const *results, int co
     struct job_batch *batch = arg;
     struct store *store = batch->store;
     (void)count;
-    if (store->batcher != NULL) {
+    if (store->batcher)
         store->batcher->in_flight--;
-    }
     bool split = err->code != ERR_NONE && worth_splitting(store, batch, err);
-    for (unsigned i = 0; i < batch->count; i++) {
-        if (err->code == ERR_NONE) {
+    for (unsigned i = 0; i < batch->count; i++)
+        if (err->code == ERR_NONE)
             job_answered(store, batch->jobs[i], results[0], (int)i);
-        } else if (split) {
+        else if (split)
             send_one(store, batch->jobs[i]);
-        } else {
+        else
             pending_fail(batch->jobs[i], err);
-        }
-    }
     free(batch);
-    if (store->batcher != NULL) {
+    if (store->batcher)
         send_batches(store);
-    }
 }
 
 /* Adds one array parameter of texts or of numbers, gathered over the batch. */
@@ -220,7 +291,7 @@ static int batch_send(struct job_batch *batch, struct err *err)
     int rc = -1;
 
     pg_params_init(&params);
-    if (texts == NULL || numbers == NULL) {
+    if (!texts || !numbers) {
         err_set(err, ERR_NOMEM, "no memory for a batch of %u jobs", batch->count);
         goto out;
     }
@@ -238,6 +309,14 @@ static int batch_send(struct job_batch *batch, struct err *err)
     GATHER_TEXT(&params, batch, owner.name);
     GATHER_I64(&params, batch, owner.token);
     GATHER_TEXT(&params, batch, owner.address);
+    GATHER_TEXT(&params, batch, account);
+    GATHER_I64(&params, batch, service);
+    GATHER_I64(&params, batch, begin_us);
+    GATHER_I64(&params, batch, devices_least);
+    GATHER_I64(&params, batch, owner.admin);
+    GATHER_I64(&params, batch, depends);
+    GATHER_I64(&params, batch, array_size);
+    GATHER_I64(&params, batch, at_most);
     rc = pg_query(batch->store->pg, &insert_jobs, &params, batch_done, batch, err);
 out:
     pg_params_fini(&params);
@@ -250,9 +329,8 @@ static struct pending_job *batcher_pop(struct job_batcher *batcher)
 {
     struct pending_job *job = batcher->first;
     batcher->first = job->next;
-    if (batcher->first == NULL) {
+    if (!batcher->first)
         batcher->last = &batcher->first;
-    }
     batcher->waiting--;
     return job;
 }
@@ -262,11 +340,10 @@ static void send_jobs(struct store *store, struct pending_job *const *jobs, unsi
 {
     struct err err;
     struct job_batch *batch = calloc(1, sizeof(*batch) + count * sizeof(struct pending_job *));
-    if (batch == NULL) {
+    if (!batch) {
         err_set(&err, ERR_NOMEM, "no memory for a batch of %u jobs", count);
-        for (unsigned i = 0; i < count; i++) {
+        for (unsigned i = 0; i < count; i++)
             pending_fail(jobs[i], &err);
-        }
         return;
     }
     batch->store = store;
@@ -275,9 +352,8 @@ static void send_jobs(struct store *store, struct pending_job *const *jobs, unsi
     store->batcher->in_flight++;
     if (batch_send(batch, &err) < 0) {
         store->batcher->in_flight--;
-        for (unsigned i = 0; i < count; i++) {
+        for (unsigned i = 0; i < count; i++)
             pending_fail(jobs[i], &err);
-        }
         free(batch);
     }
 }
@@ -290,12 +366,11 @@ static void send_one(struct store *store, struct pending_job *job)
 static void send_batches(struct store *store)
 {
     struct job_batcher *batcher = store->batcher;
-    while (batcher->first != NULL && batcher->in_flight < store->config.job_batches_max) {
+    while (batcher->first && batcher->in_flight < store->config.job_batches_max) {
         struct pending_job *jobs[JOB_BATCH_MAX];
         unsigned count = 0;
-        while (batcher->first != NULL && count < store->config.job_batch_max) {
+        while (batcher->first && count < store->config.job_batch_max)
             jobs[count++] = batcher_pop(batcher);
-        }
         send_jobs(store, jobs, count);
     }
 }
@@ -312,15 +387,13 @@ static void kicked(evutil_socket_t fd, short what, void *arg)
 int store_batcher_create(struct store *store, struct err *err)
 {
     struct job_batcher *batcher = calloc(1, sizeof(*batcher));
-    if (batcher == NULL) {
+    if (!batcher)
         return err_set(err, ERR_NOMEM, "no memory for the job batcher");
-    }
-    if (store->config.job_batch_max > JOB_BATCH_MAX) {
+    if (store->config.job_batch_max > JOB_BATCH_MAX)
         store->config.job_batch_max = JOB_BATCH_MAX;
-    }
     batcher->last = &batcher->first;
     batcher->kick = event_new(store->base, -1, 0, kicked, store);
-    if (batcher->kick == NULL) {
+    if (!batcher->kick) {
         free(batcher);
         return err_set(err, ERR_NOMEM, "no memory for the job batcher");
     }
@@ -332,15 +405,13 @@ void store_batcher_destroy(struct store *store)
 {
     struct job_batcher *batcher = store->batcher;
     struct err err;
-    if (batcher == NULL) {
+    if (!batcher)
         return;
-    }
     store->batcher = NULL;
     event_free(batcher->kick);
     err_set(&err, ERR_CANCELLED, "the store was closed");
-    while (batcher->first != NULL) {
+    while (batcher->first)
         pending_fail(batcher_pop(batcher), &err);
-    }
     free(batcher);
 }
 
@@ -348,23 +419,21 @@ void store_batcher_destroy(struct store *store)
 
 static int check_new_job(const struct store_job_new *job, struct err *err)
 {
-    if (store_check_text("the job's name", job->name, STORE_NAME_MAX, err) < 0) {
+    if (store_check_text("the job's name", job->name, STORE_NAME_MAX, err) < 0)
         return -1;
-    }
-    if (job->idempotency_key != NULL &&
+    if (job->idempotency_key &&
         store_check_text("Idempotency-Key", job->idempotency_key, STORE_NAME_MAX, err) < 0) {
         return -1;
     }
-    if (job->idempotency_key != NULL && job->request_digest == NULL) {
+    if (job->idempotency_key && !job->request_digest)
         return err_set(err, ERR_INTERNAL, "a submit with an Idempotency-Key needs the request's digest");
-    }
     return 0;
 }
 
 static char *print_document(const char *what, const json_t *value, struct err *err)
 {
     char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY);
-    if (text == NULL) {
+    if (!text) {
         err_set(err, ERR_NOMEM, "no memory for the job's %s", what);
     } else if (strlen(text) > STORE_SPEC_MAX) {
         err_set(err, ERR_TOO_BIG, "the job's %s has %zu bytes, more than %u", what, strlen(text),
@@ -378,7 +447,7 @@ static char *print_document(const char *what, const json_t *value, struct err *e
 static struct pending_job *pending_create(const struct store_job_new *new, struct err *err)
 {
     struct pending_job *job = calloc(1, sizeof(*job));
-    if (job == NULL) {
+    if (!job) {
         err_set(err, ERR_NOMEM, "no memory for a job");
         return NULL;
     }
@@ -388,15 +457,21 @@ static struct pending_job *pending_create(const struct store_job_new *new, struc
     job->retries_max = new->retries_max;
     job->time_limit_ms = new->time_limit_ms;
     job->steps = new->steps;
+    job->begin_us = new->begin_us;
+    job->service = new->service;
+    job->devices_least = new->devices_least;
+    job->array_size = new->array_size;
+    job->at_most = new->at_most;
+    job->depends = json_object_get(new->spec, "after") || json_object_get(new->spec, "after_any");
     job->name = strdup(new->name);
-    bool whole = job->name != NULL;
-    if (new->idempotency_key != NULL) {
+    job->account = new->account ? strdup(new->account) : NULL;
+    bool whole = job->name && (job->account || !new->account);
+    if (new->idempotency_key) {
         job->key = strdup(new->idempotency_key);
         job->digest_hex = malloc(DIGEST_HEX_SIZE);
-        whole = whole && job->key != NULL && job->digest_hex != NULL;
-        if (job->digest_hex != NULL) {
+        whole = whole && job->key && job->digest_hex;
+        if (job->digest_hex)
             digest_hex(new->request_digest, DIGEST_SIZE, job->digest_hex);
-        }
     }
     if (!whole) {
         err_set(err, ERR_NOMEM, "no memory for a job");
@@ -404,8 +479,8 @@ static struct pending_job *pending_create(const struct store_job_new *new, struc
         return NULL;
     }
     job->spec = print_document("specification", new->spec, err);
-    job->inputs = job->spec != NULL ? print_document("inputs", new->inputs, err) : NULL;
-    if (job->inputs == NULL) {
+    job->inputs = job->spec ? print_document("inputs", new->inputs, err) : NULL;
+    if (!job->inputs) {
         pending_destroy(job);
         return NULL;
     }
@@ -416,19 +491,15 @@ int store_job_insert(struct store *store, const struct store_job_new *new, store
                      struct err *err)
 {
     struct job_batcher *batcher = store->batcher;
-    if (batcher == NULL) {
+    if (!batcher)
         return err_set(err, ERR_CANCELLED, "the store is closed");
-    }
-    if (check_new_job(new, err) < 0) {
+    if (check_new_job(new, err) < 0)
         return -1;
-    }
-    if (batcher->waiting >= store->config.job_batch_max * 64) {
+    if (batcher->waiting >= store->config.job_batch_max * 64)
         return err_set(err, ERR_BUSY, "%u submits wait for the database: try again later", batcher->waiting);
-    }
     struct pending_job *job = pending_create(new, err);
-    if (job == NULL) {
+    if (!job)
         return -1;
-    }
     job->done = done;
     job->arg = arg;
     *batcher->last = job;

@@ -17,14 +17,20 @@ static const struct pg_statement get_job = {
     "  'group', (SELECT name FROM groups WHERE id = j.grp), 'state', j.state, 'priority', j.priority, "
     "  'created', motley_time(j.created_at), 'updated', motley_time(j.updated_at), 'started', "
     "  motley_time(j.started_at), 'ended', motley_time(j.ended_at), 'attempt', j.attempt, 'losses', j.losses, "
-    "  'step', j.step, 'steps', j.steps, 'loss', j.loss, 'stop_why', j.stop_why, 'why', j.why, 'code', j.code, "
-    "  'spec', j.spec, 'inputs', j.inputs, 'run', (SELECT json_build_object('id', r.id, 'attempt', r.attempt, "
-    "  'epoch', r.epoch, 'state', r.state, 'why', r.why, 'plan_answer', r.answer, 'ranks', " RANKS_JSON ", "
+    "  'labels', coalesce(j.labels, '{}'), 'step', j.step, 'steps', j.steps, 'loss', j.loss, 'stop_why', j.stop_why, 'why', j.why, 'code', j.code, 'ended_by', j.ended_by, "
+    "  'account', (SELECT name FROM groups WHERE id = j.account), 'service', (ARRAY['urgent', 'normal', 'scavenger'])[j.service + 1], "
+    "  'begins', motley_time(j.begin_at), 'place', j.place, 'wait', j.wait_code, 'waits_for', j.wait_subject, "
+    "  'array_of', j.array_of, 'index', j.array_index, 'array', CASE WHEN j.array_size > 0 THEN json_build_object('size', j.array_size, "
+    "    'made', j.array_made, 'at_most', nullif(j.at_most, 0), 'states', (SELECT coalesce(json_object_agg(state, n), '{}') FROM "
+    "    (SELECT state, count(*) AS n FROM jobs e WHERE e.array_of = j.id GROUP BY state) c)) END, "
+    "  'starts', motley_time(j.starts_at), 'spec', j.spec, 'inputs', j.inputs, 'run', (SELECT json_build_object('id', r.id, 'attempt', r.attempt, "
+    "  'epoch', r.epoch, 'state', r.state, 'why', r.why, 'yields', CASE WHEN r.save_by IS NOT NULL THEN json_build_object('why', r.save_why, "
+    "  'job', r.save_for, 'by', motley_time(r.save_by)) END, 'plan_answer', r.answer, 'ranks', " RANKS_JSON ", "
     "  'started', motley_time(r.started_at), 'ended', motley_time(r.ended_at)) FROM runs r WHERE r.id = "
     "  j.run), 'checkpoints', (SELECT coalesce(json_agg(json_build_object('step', c.step, 'best', c.best, "
     "  'at', motley_time(c.created_at), 'blobs', c.blobs) ORDER BY c.step), '[]'::json) FROM checkpoints c "
     "  WHERE c.job = j.id AND c.complete), 'artifacts', (SELECT coalesce(json_agg(json_build_object('name', "
-    "  f.name, 'sha256', f.sha256, 'size', f.size) ORDER BY f.name), '[]'::json) FROM artifacts f WHERE f.job "
+    "  f.name, 'sha256', f.sha256, 'size', f.size) ORDER BY f.name COLLATE \"C\"), '[]'::json) FROM artifacts f WHERE f.job "
     "  = j.id)) FROM jobs j JOIN users u ON u.id = j.owner WHERE j.id = $1 AND " VISIBLE("j", "$2", "$3"),
     PG_READ};
 /* clang-format on */
@@ -41,15 +47,18 @@ int store_job_get(struct store *store, const struct principal *principal, int64_
     return store_one_doc(store, &get_job, &params, missing, done, arg, err);
 }
 
-/* ---- pages: four statements, so that each has the plan of its own index ---- */
+/* ---- pages: statements of their own, so that each has the plan of its own index ---- */
 
 #define PAGE_SQL(from, where)                                                                                \
     "SELECT json_build_object('jobs', coalesce(json_agg(t.doc ORDER BY t.id DESC), '[]'::json), "            \
     "       'next', CASE WHEN count(*) = $2 THEN min(t.id) END) "                                            \
     "FROM (SELECT j.id, json_build_object('id', j.id, 'name', j.name, 'owner', u.name, 'visibility', "       \
-    "      j.visibility, 'state', j.state, 'priority', j.priority, 'created', motley_time(j.created_at), "   \
-    "      'updated', motley_time(j.updated_at), 'attempt', j.attempt, 'step', j.step, 'steps', j.steps, "   \
-    "      'loss', j.loss, 'why', j.why) AS doc "                                                            \
+    "      j.visibility, 'group', (SELECT name FROM groups WHERE id = j.grp), 'labels', "                    \
+    "      coalesce(j.labels, '{}'), 'state', j.state, 'priority', j.priority, 'created', "                  \
+    "      motley_time(j.created_at), 'updated', motley_time(j.updated_at), 'attempt', j.attempt, 'step', "  \
+    "      j.step, 'steps', j.steps, 'loss', j.loss, 'why', j.why, 'ended_by', j.ended_by, 'array_of', "     \
+    "j.array_of, 'index', "                                                                                  \
+    "      j.array_index, 'elements', nullif(j.array_size, 0)) AS doc "                                      \
     "      FROM " from " j JOIN users u ON u.id = j.owner WHERE j.id < $1 " where                            \
     "      ORDER BY j.id DESC LIMIT $2) t"
 /* The jobs that a person sees: a page of their own and a page of shared ones, each found by its own index. */
@@ -57,43 +66,102 @@ int store_job_get(struct store *store, const struct principal *principal, int64_
     "((SELECT * FROM jobs j WHERE j.id < $1 AND j.owner = $3 " where " ORDER BY j.id DESC LIMIT $2) "        \
     "UNION ALL (SELECT * FROM jobs j WHERE j.id < $1 AND j.visibility <> 'mine' AND j.owner <> $3 "          \
     "AND " VISIBLE("j", "$3", "$4") " " where " ORDER BY j.id DESC LIMIT $2))"
+#define STATES "AND j.state = ANY ($5::text[]) "
+/* $6 owner, $7 group, $8 labels with values, $9 labels with any value, $10 and $11 microseconds, $12 array;
+ * null: any. */
+#define FILTERS                                                                                              \
+    STATES "AND ($6::text IS NULL OR j.owner = (SELECT id FROM users WHERE name = $6)) "                     \
+           "AND ($7::text IS NULL OR (SELECT id FROM groups WHERE name = $7) IN (j.grp, j.account)) "        \
+           "AND ($8::jsonb IS NULL OR j.labels @> $8) AND ($9::text[] IS NULL OR j.labels ?& $9) "           \
+           "AND ($10::bigint IS NULL OR j.created_at >= to_timestamp($10 / 1e6)) "                           \
+           "AND ($11::bigint IS NULL OR j.created_at < to_timestamp($11 / 1e6)) "                            \
+           "AND ($12::bigint IS NULL OR j.array_of = $12) "
+/* Uses the asker's two parameters, so that an administrator's statements have as many parameters as the
+ * others. $4 says whether the asker is an administrator. */
+#define ADMIN "AND $3::bigint IS NOT NULL AND $4::boolean "
 
-static const struct pg_statement page_all = {"job_page_all", PAGE_SQL("jobs", ""), PG_READ};
-static const struct pg_statement page_state = {"job_page_state", PAGE_SQL("jobs", "AND j.state = $3"),
-                                               PG_READ};
-static const struct pg_statement page_seen = {"job_page_seen", PAGE_SQL(SEEN_SQL(""), ""), PG_READ};
-static const struct pg_statement page_both = {"job_page_both", PAGE_SQL(SEEN_SQL("AND j.state = $5"), ""),
-                                              PG_READ};
+/* [0: asked by an administrator, 1: by anybody else][0: no filter, 1: by state, 2: by more] */
+static const struct pg_statement pages[2][3] = {
+    {{"job_page_all", PAGE_SQL("jobs", ADMIN), PG_READ},
+     {"job_page_state", PAGE_SQL("jobs", ADMIN STATES), PG_READ},
+     {"job_page_filtered", PAGE_SQL("jobs", ADMIN FILTERS), PG_READ}},
+    {{"job_page_seen", PAGE_SQL(SEEN_SQL(""), ""), PG_READ},
+     {"job_page_both", PAGE_SQL(SEEN_SQL(STATES), ""), PG_READ},
+     {"job_page_seen_filtered", PAGE_SQL(SEEN_SQL(FILTERS), ""), PG_READ}},
+};
+
+static void param_states(struct pg_params *params, unsigned states)
+{
+    const char *names[JOB_STATES];
+    size_t count = 0;
+    for (int state = 0; state < JOB_STATES; state++)
+        if (!states || (states & 1u << state) != 0)
+            names[count++] = state_name(&job_machine, state);
+    pg_param_text_array(params, names, count);
+}
+
+/* Adds the labels with a value as an object, and the keys of the others; null for none. */
+static void param_labels(struct pg_params *params, const json_t *labels)
+{
+    json_t *valued = json_object(), *value;
+    const char *keys[STORE_LABELS_MAX], *key;
+    size_t count = 0;
+    json_object_foreach ((json_t *)(uintptr_t)labels, key, value)
+        if (json_is_null(value) && count < STORE_LABELS_MAX)
+            keys[count++] = key;
+        else
+            json_object_set(valued, key, value);
+    if (json_object_size(valued) > 0)
+        pg_param_json(params, valued);
+    else
+        pg_param_null(params);
+    if (count > 0)
+        pg_param_text_array(params, keys, count);
+    else
+        pg_param_null(params);
+    json_decref(valued);
+}
+
+/* Adds a number, or null for 0. */
+static void param_given(struct pg_params *params, int64_t value)
+{
+    if (value)
+        pg_param_i64(params, value);
+    else
+        pg_param_null(params);
+}
 
 int store_job_page(struct store *store, const struct principal *principal,
                    const struct store_job_filter *filter, store_doc_fn *done, void *arg, struct err *err)
 {
-    if (filter->limit < 1 || filter->limit > STORE_PAGE_MAX) {
+    if (filter->limit < 1 || filter->limit > STORE_PAGE_MAX)
         return err_set(err, ERR_INVALID, "limit: %u is not within 1..%d", filter->limit, STORE_PAGE_MAX);
-    }
-    if (filter->state < -1 || filter->state >= JOB_STATES) {
+    if (filter->states >= 1u << JOB_STATES)
         return err_set(err, ERR_INVALID, "state: there is no such job state");
-    }
+    bool more =
+        filter->owner || filter->group || filter->labels || filter->from_us || filter->to_us || filter->array;
     struct pg_params params;
     pg_params_init(&params);
     pg_param_i64(&params, filter->before_id > 0 ? filter->before_id : INT64_MAX);
     pg_param_i64(&params, filter->limit);
-    const struct pg_statement *statement = &page_all;
-    if (!principal->admin) {
-        store_param_viewer(&params, principal);
-        statement = &page_seen;
+    store_param_viewer(&params, principal);
+    if (more || filter->states)
+        param_states(&params, filter->states);
+    if (more) {
+        pg_param_text(&params, filter->owner);
+        pg_param_text(&params, filter->group);
+        param_labels(&params, filter->labels);
+        param_given(&params, filter->from_us);
+        param_given(&params, filter->to_us);
+        param_given(&params, filter->array);
     }
-    if (filter->state >= 0) {
-        pg_param_text(&params, state_name(&job_machine, filter->state));
-        statement = !principal->admin ? &page_both : &page_state;
-    }
-    return store_one_doc(store, statement, &params, NULL, done, arg, err);
+    return store_one_doc(store,
+                         &pages[!principal->admin][more             ? 2
+                                                   : filter->states ? 1
+                                                                    : 0],
+                         &params, NULL, done, arg, err);
 }
 
-#define COUNT_JOBS                                                                                           \
-    "SELECT json_object_agg(s.state, coalesce(c.n, 0)) FROM unnest($1::text[]) AS s(state) "                 \
-    "LEFT JOIN (SELECT state, sum(n)::bigint AS n FROM job_counts GROUP BY state) c USING (state)"
-static const struct pg_statement count_jobs = {"job_counts", COUNT_JOBS, PG_READ};
 static const struct pg_statement count_all = {
     "counts",
     "SELECT json_build_object('jobs', (" COUNT_JOBS "), 'refused', "
@@ -103,23 +171,12 @@ static const struct pg_statement count_all = {
     "    '[]') FROM devices WHERE present))",
     PG_READ};
 
-static int count(struct store *store, const struct pg_statement *what, store_doc_fn *done, void *arg,
-                 struct err *err)
+int store_counts(struct store *store, store_doc_fn *done, void *arg, struct err *err)
 {
     struct pg_params params;
     pg_params_init(&params);
     pg_param_text_array(&params, job_machine.states, job_machine.state_count);
-    return store_one_doc(store, what, &params, NULL, done, arg, err);
-}
-
-int store_job_counts(struct store *store, store_doc_fn *done, void *arg, struct err *err)
-{
-    return count(store, &count_jobs, done, arg, err);
-}
-
-int store_counts(struct store *store, store_doc_fn *done, void *arg, struct err *err)
-{
-    return count(store, &count_all, done, arg, err);
+    return store_one_doc(store, &count_all, &params, NULL, done, arg, err);
 }
 
 /* ---- metrics ---- */
@@ -144,18 +201,16 @@ int store_job_metrics(struct store *store, int64_t id, const char *kind, int64_t
     if (strcmp(kind, "all") != 0) {
         count = 1;
         size_t i = 0;
-        while (i < 4 && strcmp(metric_kinds[i], kind) != 0) {
+        while (i < 4 && strcmp(metric_kinds[i], kind) != 0)
             i++;
-        }
         if (i == 4) {
             return err_set(err, ERR_INVALID, "kind: \"%.40s\" is none of step, eval, sample, ranks, all",
                            kind);
         }
         kinds = &metric_kinds[i];
     }
-    if (limit < 1 || limit > 10000) {
+    if (limit < 1 || limit > 10000)
         return err_set(err, ERR_INVALID, "limit: %u is not within 1..10000", limit);
-    }
     struct pg_params params;
     pg_params_init(&params);
     pg_param_i64(&params, id);
@@ -178,8 +233,9 @@ static const struct pg_statement list_runs = {
     "SELECT json_build_object('runs', coalesce(json_agg(json_build_object('id', r.id, 'attempt', r.attempt, "
     " 'epoch', r.epoch, 'state', r.state, 'why', r.why, 'start_step', r.start_step, "
     " 'created', motley_time(r.created_at), 'started', motley_time(r.started_at), "
-    " 'ended', motley_time(r.ended_at), 'ranks', " RANKS_JSON ") ORDER BY r.id DESC), '[]'::json)) "
-    "FROM (SELECT * FROM runs WHERE job = $1 ORDER BY id DESC LIMIT 100) r",
+    " 'ended', motley_time(r.ended_at), 'ranks', " RANKS_JSON ") ORDER BY r.id DESC), '[]'::json), "
+    " 'next', CASE WHEN count(*) = $3 THEN min(r.id) END) "
+    "FROM (SELECT * FROM runs WHERE job = $1 AND id < $2 ORDER BY id DESC LIMIT $3) r",
     PG_READ};
 
 static const struct pg_statement get_trace = {
@@ -189,6 +245,14 @@ static const struct pg_statement get_trace = {
     "       ORDER BY t.rank, t.seq)) "
     "FROM traces t WHERE t.run = (SELECT max(r.id) FROM runs r WHERE r.job = $1 "
     "                             AND EXISTS (SELECT 1 FROM traces x WHERE x.run = r.id)) GROUP BY t.run",
+    PG_READ};
+
+static const struct pg_statement get_lanes = {
+    "job_lanes",
+    "SELECT json_build_object('run', r.id, 'plan', r.plan, 'timeline', r.timeline, 'parts', "
+    " (SELECT coalesce(json_agg(t.document ORDER BY t.rank, t.seq), '[]'::json) FROM traces t "
+    "  WHERE t.run = r.id)) FROM runs r WHERE r.job = $1 "
+    "ORDER BY EXISTS (SELECT 1 FROM traces t WHERE t.run = r.id) DESC, r.id DESC LIMIT 1",
     PG_READ};
 
 static int read_by_job(struct store *store, const struct pg_statement *statement, const char *missing_what,
@@ -207,9 +271,22 @@ int store_job_plan(struct store *store, int64_t id, store_doc_fn *done, void *ar
     return read_by_job(store, &get_plan, "plan yet", id, done, arg, err);
 }
 
-int store_job_runs(struct store *store, int64_t id, store_doc_fn *done, void *arg, struct err *err)
+int store_job_lanes(struct store *store, int64_t id, store_doc_fn *done, void *arg, struct err *err)
 {
-    return read_by_job(store, &list_runs, "runs", id, done, arg, err);
+    return read_by_job(store, &get_lanes, "plan yet", id, done, arg, err);
+}
+
+int store_job_runs(struct store *store, int64_t id, int64_t before_id, unsigned limit, store_doc_fn *done,
+                   void *arg, struct err *err)
+{
+    if (limit < 1 || limit > STORE_PAGE_MAX)
+        return err_set(err, ERR_INVALID, "limit: %u is not within 1..%d", limit, STORE_PAGE_MAX);
+    struct pg_params params;
+    pg_params_init(&params);
+    pg_param_i64(&params, id);
+    pg_param_i64(&params, before_id > 0 ? before_id : INT64_MAX);
+    pg_param_i64(&params, limit);
+    return store_one_doc(store, &list_runs, &params, NULL, done, arg, err);
 }
 
 int store_job_trace(struct store *store, int64_t id, store_doc_fn *done, void *arg, struct err *err)

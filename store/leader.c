@@ -72,17 +72,15 @@ static void answered(void *arg, const struct pg_result *const *results, int coun
     struct err why;
     (void)count;
     leader->asking = false;
-    if (err->code == ERR_CANCELLED) {
+    if (err->code == ERR_CANCELLED)
         return;
-    }
     arm(leader);
     if (err->code != ERR_NONE) {
         lose(leader, err);
         return;
     }
-    if (pg_rows(results[0]) == 0 || pg_is_null(results[0], 0, 0)) {
+    if (pg_rows(results[0]) == 0 || pg_is_null(results[0], 0, 0))
         return; /* another process leads */
-    }
     int64_t epoch = pg_i64(results[0], 0, 0);
     int64_t pid = pg_i64(results[0], 0, 1);
     if (leader->epoch == 0) {
@@ -100,9 +98,8 @@ static void ask(struct store_leader *leader)
     struct pg_params params;
     struct err err;
     bool leading = leader->epoch != 0;
-    if (leader->asking) {
+    if (leader->asking)
         return;
-    }
     pg_params_init(&params);
     if (!leading) {
         pg_param_text(&params, leader->name);
@@ -128,16 +125,15 @@ static void on_trouble(void *arg, const struct err *why)
 {
     struct store_leader *leader = arg;
     lose(leader, why);
-    if (leader->events.trouble != NULL) {
+    if (leader->events.trouble)
         leader->events.trouble(leader->arg, why);
-    }
 }
 
 struct store_leader *store_leader_create(struct event_base *base, const struct store_leader_config *config,
                                          const struct store_leader_events *events, void *arg, struct err *err)
 {
     struct store_leader *leader = calloc(1, sizeof(*leader));
-    if (leader == NULL) {
+    if (!leader) {
         err_set(err, ERR_NOMEM, "no memory for the leader election");
         return NULL;
     }
@@ -156,8 +152,8 @@ struct store_leader *store_leader_create(struct event_base *base, const struct s
         .arg = leader,
     };
     leader->timer = evtimer_new(base, tick, leader);
-    leader->pg = leader->timer != NULL ? pg_create(base, &pg, err) : NULL;
-    if (leader->pg == NULL) {
+    leader->pg = leader->timer ? pg_create(base, &pg, err) : NULL;
+    if (!leader->pg) {
         store_leader_destroy(leader);
         return NULL;
     }
@@ -167,15 +163,12 @@ struct store_leader *store_leader_create(struct event_base *base, const struct s
 
 void store_leader_destroy(struct store_leader *leader)
 {
-    if (leader == NULL) {
+    if (!leader)
         return;
-    }
     leader->epoch = 0; /* no callbacks from here on */
-    if (leader->pg != NULL) {
+    if (leader->pg)
         pg_destroy(leader->pg);
-    }
-    if (leader->timer != NULL) {
+    if (leader->timer)
         event_free(leader->timer);
-    }
     free(leader);
 }

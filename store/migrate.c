@@ -12,8 +12,6 @@
 #include "common/digest.h"
 #include "common/pg.h"
 
-#define LOCK_MS_MAX 30000
-
 static const struct pg_statement take_lock = {
     "migrate_lock", "SELECT set_config('lock_timeout', '30s', false), pg_advisory_lock(5570193042)",
     PG_WRITE};
@@ -37,9 +35,8 @@ static struct pg_conn *connect_patiently(const char *conninfo, unsigned wait_ms,
     uint64_t deadline = clock_mono_ns() + (uint64_t)wait_ms * 1000000u;
     for (;;) {
         struct pg_conn *conn = pg_connect(conninfo, 5000, err);
-        if (conn != NULL || clock_mono_ns() >= deadline) {
+        if (conn || clock_mono_ns() >= deadline)
             return conn;
-        }
         const struct timespec pause = {.tv_nsec = 100 * 1000000};
         nanosleep(&pause, NULL);
     }
@@ -58,9 +55,8 @@ static int check_applied(const struct pg_result *applied, size_t *next, struct e
         }
         const struct store_migration *mine = &store_migrations[i];
         char digest[DIGEST_HEX_SIZE];
-        if (digest_sha256_hex(mine->sql, mine->size, digest, err) < 0) {
+        if (digest_sha256_hex(mine->sql, mine->size, digest, err) < 0)
             return -1;
-        }
         if (pg_i64(applied, i, 0) != (int64_t)mine->number || strcmp(pg_text(applied, i, 2), digest) != 0) {
             return err_set(
                 err, ERR_CONFLICT,
@@ -105,9 +101,8 @@ int store_migrate(const char *conninfo, unsigned wait_ms, unsigned *applied, str
 
     *applied = 0;
     struct pg_conn *conn = connect_patiently(conninfo, wait_ms, err);
-    if (conn == NULL) {
+    if (!conn)
         return -1;
-    }
     if (pg_exec(conn, &take_lock, NULL, NULL, err) < 0) {
         err_wrap(err, "waiting for another migration of this database");
         goto out;
@@ -117,9 +112,8 @@ int store_migrate(const char *conninfo, unsigned wait_ms, unsigned *applied, str
         goto out;
     }
     for (; next < store_migration_count; next++) {
-        if (apply(conn, &store_migrations[next], err) < 0) {
+        if (apply(conn, &store_migrations[next], err) < 0)
             goto out;
-        }
         ++*applied;
     }
     rc = pg_exec(conn, &drop_lock, NULL, NULL, err);
@@ -143,9 +137,8 @@ int store_bootstrap_token(const char *conninfo, const char *user, const struct s
                           struct err *err)
 {
     struct pg_conn *conn = pg_connect(conninfo, 5000, err);
-    if (conn == NULL) {
+    if (!conn)
         return -1;
-    }
     struct pg_params params;
     pg_params_init(&params);
     pg_param_text(&params, user);

@@ -10,9 +10,8 @@
 
 static int check_sha256(const char *what, const char *text, struct err *err)
 {
-    if (text == NULL || strlen(text) != 64 || strspn(text, "0123456789abcdef") != 64) {
+    if (!text || strlen(text) != 64 || strspn(text, "0123456789abcdef") != 64)
         return err_set(err, ERR_INVALID, "%s must be 64 lower-case hex digits", what);
-    }
     return 0;
 }
 
@@ -62,7 +61,7 @@ static const struct pg_statement get_model = {
 static const struct pg_statement list_models = {
     "model_list",
     "SELECT json_build_object('models', coalesce(json_agg(json_build_object('name', n.name, " MODEL_JSON ", "
-    "  'created', motley_time(n.created_at)) ORDER BY n.name, n.owner_name), '[]'::json)) FROM (SELECT n.*, "
+    "  'created', motley_time(n.created_at)) ORDER BY n.name COLLATE \"C\", n.owner_name COLLATE \"C\"), '[]'::json)) FROM (SELECT n.*, "
     "  u.name AS owner_name FROM model_names n JOIN users u ON u.id = n.owner WHERE " VISIBLE("n", "$1", "$2")
     "  ) n JOIN models m USING (content)",
     PG_READ};
@@ -217,9 +216,8 @@ static const char *node_of(const struct principal *principal)
 int store_blob_put(struct store *store, const struct principal *principal, const struct store_blob *blob,
                    store_done_fn *done, void *arg, struct err *err)
 {
-    if (check_sha256("a blob", blob->sha256, err) < 0) {
+    if (check_sha256("a blob", blob->sha256, err) < 0)
         return -1;
-    }
     struct pg_params params;
     pg_params_init(&params);
     pg_param_text(&params, blob->sha256);
@@ -341,8 +339,8 @@ static void dataset_deliver(struct store_call *call, const struct pg_result *con
     size_t room = pg_length(found, 0, 3);
     uint8_t *sizes = malloc(room > 0 ? room : 1);
     json_t *stats = pg_json(found, 0, 2);
-    int64_t size = sizes != NULL ? pg_bytes(found, 0, 3, sizes, room) : -1;
-    if (size < 0 || stats == NULL) {
+    int64_t size = sizes ? pg_bytes(found, 0, 3, sizes, room) : -1;
+    if (size < 0 || !stats) {
         err_set(&err, ERR_NOMEM, "no memory for a data set's row sizes");
         done(call->arg, &err, NULL);
     } else {

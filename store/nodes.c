@@ -1,4 +1,5 @@
 /* Nodes and devices as people and planners see them. */
+#include "store/jobs.h"
 #include "store/nodes.h"
 #include "store/store_private.h"
 
@@ -13,7 +14,8 @@ static const struct pg_statement list_nodes = {
     " motley_time(n.marked_at), "
     " 'address', n.address, 'machine_id', n.machine_id, 'last_seen', motley_time(n.last_seen), "
     " 'enrolled', motley_time(n.enrolled_at), "
-    " 'devices', (SELECT count(*) FROM devices d WHERE d.node = n.name AND d.present)) ORDER BY n.name), "
+    " 'devices', (SELECT count(*) FROM devices d WHERE d.node = n.name AND d.present)) ORDER BY n.name "
+    "COLLATE \"C\"), "
     "'[]'::json), 'incarnation', (SELECT incarnation FROM cluster), 'unknown_jobs', (SELECT "
     " coalesce(json_agg(json_build_object('job', u.job, 'node', u.node, 'run', u.run, 'reported', "
     " motley_time(u.reported_at)) ORDER BY u.job, u.node), '[]'::json) FROM (SELECT * FROM unknown_jobs "
@@ -24,21 +26,47 @@ static const struct pg_statement list_nodes = {
 /* Our own keys replace equal keys of a device's inventory. $1, $2: the asker; the job that runs on a device
  * is shown only to those who may see it. */
 #define JOB_SEEN VISIBLE("j", "$1", "$2")
-#define DEVICES_SQL                                                                                          \
-    "SELECT json_agg((d.inventory::jsonb || jsonb_build_object('name', d.name, 'node', d.node, 'kind', "     \
-    "d.kind, "                                                                                               \
-    " 'memory_limit_bytes', d.memory_limit_bytes, 'drained', d.drained, 'machine_id', n.machine_id, "        \
-    " 'health', d.health::jsonb, 'drain_why', d.drain_why, "                                                 \
-    " 'catalogue', (SELECT p.document -> 'catalogue' FROM profiles p WHERE p.device = d.name "               \
-    "   AND p.digest = d.digest AND p.document -> 'catalogue' IS NOT NULL ORDER BY p.measured_at DESC "      \
-    "LIMIT 1), "                                                                                             \
-    " 'job', CASE WHEN " JOB_SEEN " THEN r.job END, "                                                        \
-    " 'state', CASE WHEN NOT d.present THEN 'gone' WHEN n.state <> 'alive' OR n.barred THEN 'unreachable' "  \
-    "   WHEN d.drained THEN CASE WHEN r.job IS NULL THEN 'drained' ELSE 'draining' END "                     \
-    "   WHEN r.job IS NOT NULL THEN 'busy' ELSE 'free' END))::json ORDER BY d.name) "                        \
+#define DEVICE_STATE                                                                                         \
+    "CASE WHEN NOT d.present THEN 'gone' WHEN n.state <> 'alive' OR n.barred THEN 'unreachable' "            \
+    "WHEN d.drained THEN CASE WHEN r.job IS NULL THEN 'drained' ELSE 'draining' END "                        \
+    "WHEN r.job IS NOT NULL THEN 'busy' ELSE 'free' END"
+#define DEVICES_FROM                                                                                         \
     "FROM devices d JOIN nodes n ON n.name = d.node AND n.removed_at IS NULL "                               \
     "LEFT JOIN assignments a ON a.device = d.name AND a.state IN ('sent', 'ready', 'running') "              \
-    "LEFT JOIN runs r ON r.id = a.run LEFT JOIN jobs j ON j.id = r.job"
+    "LEFT JOIN runs r ON r.id = a.run "
+/* The time until which what runs on a drained device stays there. */
+#define DRAIN_AT(at)                                                                                         \
+    "CASE WHEN isfinite(" at ") THEN motley_time(" at ") WHEN " at " IS NOT NULL THEN 'after jobs' END"
+#define DEVICES_SQL                                                                                          \
+    "SELECT json_agg((d.inventory::jsonb || jsonb_build_object('name', d.name, 'group', (SELECT g.name "     \
+    "FROM "                                                                                                  \
+    "groups g WHERE g.id = d.owner), 'node', d.node, 'kind', "                                               \
+    "d.kind, "                                                                                               \
+    " 'memory_limit_bytes', d.memory_limit_bytes, 'drained', d.drained, 'machine_id', n.machine_id, "        \
+    " 'health', d.health::jsonb, 'drain_why', d.drain_why, 'drain_at', " DRAIN_AT(                           \
+        "d.drain_at") ", "                                                                                   \
+                      " 'catalogue', (SELECT p.document -> 'catalogue' FROM profiles p WHERE p.device = "    \
+                      "d.name "                                                                              \
+                      "   AND p.digest = d.digest AND p.document -> 'catalogue' IS NOT NULL ORDER BY "       \
+                      "p.measured_at DESC "                                                                  \
+                      "LIMIT 1), "                                                                           \
+                      " 'job', CASE WHEN " JOB_SEEN " THEN r.job END, "                                      \
+                      " 'state', " DEVICE_STATE "))::json ORDER BY d.name COLLATE \"C\") " DEVICES_FROM      \
+                      "LEFT JOIN jobs j ON j.id = r.job"
+
+static const struct pg_statement glance = {
+    "glance",
+    "SELECT json_build_object('jobs', (" COUNT_JOBS
+    "), 'devices', (SELECT coalesce(json_object_agg(d.name, " DEVICE_STATE "), '{}') " DEVICES_FROM "))",
+    PG_READ};
+
+int store_glance(struct store *store, store_doc_fn *done, void *arg, struct err *err)
+{
+    struct pg_params params;
+    pg_params_init(&params);
+    pg_param_text_array(&params, job_machine.states, job_machine.state_count);
+    return store_one_doc(store, &glance, &params, NULL, done, arg, err);
+}
 
 static const struct pg_statement list_devices = {
     "device_list",
@@ -85,31 +113,59 @@ int store_cluster_get(struct store *store, const struct principal *principal, co
 /* clang-format off */
 static const struct pg_statement drain_device = {
     "device_drain",
-    "WITH old AS (SELECT name, drained FROM devices WHERE name = $3 FOR UPDATE), "
-    "upd AS (UPDATE devices d SET drained = $4, drain_why = NULL, "
-    "  faults = CASE WHEN $4 THEN d.faults ELSE 0 END FROM old WHERE d.name = old.name RETURNING d.name, d.drained, "
-    "  old.drained AS was), "
+    "WITH old AS (SELECT name, drained FROM devices WHERE $3 IN (name, node) FOR UPDATE), "
+    "upd AS (UPDATE devices d SET drained = $4, drain_why = CASE WHEN $4 THEN coalesce($6, d.drain_why) END, "
+    "  drain_at = CASE WHEN $4 THEN $7::timestamptz END, "
+    "  faults = CASE WHEN $4 THEN d.faults ELSE 0 END FROM old WHERE d.name = old.name RETURNING d.name, d.node, d.drained, "
+    "  d.drain_why, d.drain_at, old.drained AS was), "
+    "fresh AS (UPDATE nodes SET starts_from = now() WHERE NOT $4 AND name IN (SELECT node FROM upd)), "
     "said AS ("
-    AUDIT("$5", "CASE WHEN upd.drained THEN 'device.drain' ELSE 'device.undrain' END", "upd.name", "json_build_object('drained', upd.was)", "json_build_object('drained', upd.drained)", "upd")
+    AUDIT("$5", "CASE WHEN upd.drained THEN 'device.drain' ELSE 'device.undrain' END", "upd.name", "json_build_object('drained', upd.was)", "json_build_object('drained', upd.drained, 'why', upd.drain_why, 'at', " DRAIN_AT("upd.drain_at") ")", "upd")
     "  ) "
-    "SELECT json_build_object('name', u.name, 'drained', u.drained, 'job', (SELECT j.id FROM assignments a "
-    "  JOIN runs r ON r.id = a.run JOIN jobs j ON j.id = r.job WHERE a.device = u.name AND a.state IN ('sent', "
-    "  'ready', 'running') AND " VISIBLE("j", "$1", "$2") ")), pg_notify('motley_jobs', '') FROM upd u",
+    "SELECT json_build_object('name', $3, 'drained', bool_and(u.drained), 'devices', json_agg(u.name ORDER BY u.name), 'drain_why', "
+    "  min(u.drain_why), 'drain_at', " DRAIN_AT("min(u.drain_at)") ", 'job', (SELECT min(j.id) FROM assignments a "
+    "  JOIN runs r ON r.id = a.run JOIN jobs j ON j.id = r.job WHERE a.device IN (SELECT name FROM upd) AND a.state IN ('sent', "
+    "  'ready', 'running') AND " VISIBLE("j", "$1", "$2") ")), pg_notify('motley_jobs', '') FROM upd u HAVING count(*) > 0",
     PG_WRITE};
 /* clang-format on */
 
-int store_device_drain(struct store *store, const struct principal *principal, const char *device,
-                       bool drained, store_doc_fn *done, void *arg, struct err *err)
+int store_device_drain(struct store *store, const struct principal *principal,
+                       const struct store_drain *drain, store_doc_fn *done, void *arg, struct err *err)
+{
+    char missing[300];
+    struct pg_params params;
+    snprintf(missing, sizeof(missing), "there is no device \"%.220s\"", drain->name);
+    pg_params_init(&params);
+    store_param_viewer(&params, principal);
+    pg_param_text(&params, drain->name);
+    pg_param_bool(&params, drain->drained);
+    store_param_actor(&params, principal);
+    pg_param_text(&params, drain->why);
+    pg_param_text(&params, drain->after_jobs ? "infinity" : drain->by);
+    return store_one_doc(store, &drain_device, &params, missing, done, arg, err);
+}
+
+/* clang-format off */
+static const struct pg_statement set_device = {
+    "device_set",
+    "WITH d AS (SELECT $2::jsonb AS d), old AS (SELECT name, owner FROM devices WHERE name = $1 FOR UPDATE), "
+    "upd AS (UPDATE devices SET owner = CASE WHEN d ->> 'group' IS NULL THEN NULL ELSE motley_group('group', d ->> 'group', 0, true) "
+    "    END FROM old, d WHERE devices.name = old.name RETURNING devices.name, (SELECT g.name FROM groups g WHERE g.id = old.owner) AS was), "
+    "said AS ("
+    AUDIT("$3", "'device.set'", "upd.name", "json_build_object('group', upd.was)", "d.d::json", "upd, d")
+    "  ) "
+    "SELECT json_build_object('name', upd.name, 'group', d.d -> 'group'), pg_notify('motley_jobs', '') FROM upd, d",
+    PG_WRITE};
+/* clang-format on */
+
+int store_device_set(struct store *store, const struct principal *principal, const char *device,
+                     const json_t *changes, store_doc_fn *done, void *arg, struct err *err)
 {
     char missing[300];
     struct pg_params params;
     snprintf(missing, sizeof(missing), "there is no device \"%.220s\"", device);
-    pg_params_init(&params);
-    store_param_viewer(&params, principal);
-    pg_param_text(&params, device);
-    pg_param_bool(&params, drained);
-    store_param_actor(&params, principal);
-    return store_one_doc(store, &drain_device, &params, missing, done, arg, err);
+    store_params_change(&params, device, changes, principal);
+    return store_one_doc(store, &set_device, &params, missing, done, arg, err);
 }
 
 /* ---- measuring for a plan without a job ---- */

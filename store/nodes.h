@@ -13,24 +13,48 @@
  * the last one, and `marked` is when that was recorded. */
 int store_node_list(struct store *store, store_doc_fn *done, void *arg, struct err *err);
 
-/* {"devices":[{"name","node","kind","state","drained","job"|null,"memory_limit_bytes","health"|null,
+/* {"devices":[{"name","group"|null,"node","kind","state","drained","job"|null,"memory_limit_bytes","health"|null,
  * "drain_why"|null, … every key of the agent's inventory}], "unused": [{"node","kind","index","name"?,"why",
  * …}]}. `state` is free, busy, drained, draining, unreachable or gone. `health` is described in
- * agent/health.h. `drain_why` says why Motley itself drained the device. `unused` lists the cards that are
+ * agent/health.h. `drain_why` says why the device was drained. `unused` lists the cards that are
  * not used as devices. `job` is null when `principal` may not see the job. */
 int store_device_list(struct store *store, const struct principal *principal, store_doc_fn *done, void *arg,
                       struct err *err);
 
-/* Drains or undrains a device. Nothing new starts on a drained device, and what runs there moves at its next
- * checkpoint. Undraining also forgets the worker failures for which it was drained. ERR_NOT_FOUND names the
- * device. Idempotent. Wakes the scheduler. Answers {"name","drained","job"|null}. */
-int store_device_drain(struct store *store, const struct principal *principal, const char *device,
-                       bool drained, store_doc_fn *done, void *arg, struct err *err);
+/* A drain, or the end of one. */
+struct store_drain {
+    const char *name; /* of a device, or of a node for all of its devices */
+    bool drained;
+    /* what runs there goes on until its end, or until the time `by` (ISO 8601; NULL: it moves at once) */
+    bool after_jobs;
+    const char *by, *why; /* why: NULL keeps the reason that there is */
+};
+/* Drains or undrains devices. Nothing new starts on a drained device, and what runs there moves with a
+ * checkpoint when its time has come. Undraining also forgets the worker failures and the failed starts for
+ * which it was drained. ERR_NOT_FOUND names the device. Idempotent. Wakes the scheduler. Answers
+ * {"name","drained","devices":[names],"drain_why"|null,"drain_at": time | "after jobs" | null,"job"|null}. */
+int store_device_drain(struct store *store, const struct principal *principal,
+                       const struct store_drain *drain, store_doc_fn *done, void *arg, struct err *err);
+
+/* Changes a device: {"group": name or null}, the group that it belongs to. ERR_NOT_FOUND names the device,
+ * ERR_INVALID the group. Wakes the scheduler. Answers {"name","group"}. */
+int store_device_set(struct store *store, const struct principal *principal, const char *device,
+                     const json_t *changes, store_doc_fn *done, void *arg, struct err *err);
 
 /* All that a planner needs to know of the cluster: {"devices":[as store_device_list], "profiles":[profile
  * documents of the model `content`, or of all models if it is NULL], "links":[link documents]}. */
 int store_cluster_get(struct store *store, const struct principal *principal, const char *content,
                       store_doc_fn *done, void *arg, struct err *err);
+
+/* {"links":[the link documents, each with "from", "to" and "measured_at"]}: measured, one way each. */
+int store_link_list(struct store *store, store_doc_fn *done, void *arg, struct err *err);
+
+/* What devices did in a time, in wall-clock µs: {"from", "to", "devices": [{"name", "compute_s", "wait_s",
+ * "send_s" (overlaps the other two), "held_s" by jobs and leases, "free_s", "temperature_c" (the highest),
+ * "points"}]}. `points` only of one `device` (NULL: all): [{"at", "compute_s", "wait_s", "send_s",
+ * "temperature_c"}], each a minute or an hour, as `by` says; older than two days there are hours alone. */
+int store_load_get(struct store *store, int64_t from_us, int64_t to_us, const char *device, const char *by,
+                   store_doc_fn *done, void *arg, struct err *err);
 
 /* All profiles of the model `content` (NULL: of all models) that `principal` may see; everybody may see the
  * measured ones. Answers {"profiles":[profile documents, each with "device", "key", "content", "digest",

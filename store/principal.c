@@ -14,10 +14,8 @@ const char *visibility_name(enum visibility visibility)
 
 int visibility_from_name(const char *name)
 {
-    for (int i = VISIBLE_MINE; i <= VISIBLE_EVERYONE; i++) {
-        if (strcmp(name, visibility_names[i]) == 0) {
+    for (int i = VISIBLE_MINE; i <= VISIBLE_EVERYONE; i++)
+        if (strcmp(name, visibility_names[i]) == 0)
             return i;
-        }
-    }
     return -1;
 }

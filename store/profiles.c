@@ -14,8 +14,8 @@ static const struct pg_statement list_profiles = {
     IMPORTED " i LEFT JOIN users u ON u.id = i.owner WHERE " VISIBLE("i", "$2", "$3") ") "
     "SELECT json_build_object( 'profiles', (SELECT coalesce(json_agg(document::jsonb || "
     "  jsonb_strip_nulls(jsonb_build_object( 'device', device, 'key', key, 'content', content, 'digest', "
-    "  digest, 'measured_at', motley_time(at), 'origin', origin, 'owner', owner)) ORDER BY device, key, "
-    "  origin, owner), '[]'::json) FROM all_of WHERE $1::text IS NULL OR content = $1), 'links', (SELECT "
+    "  digest, 'measured_at', motley_time(at), 'origin', origin, 'owner', owner)) ORDER BY device COLLATE "
+    "  \"C\", key COLLATE \"C\", origin, owner COLLATE \"C\" NULLS FIRST), '[]'::json) FROM all_of WHERE $1::text IS NULL OR content = $1), 'links', (SELECT "
     "  coalesce(json_agg(document), '[]'::json) FROM links))",
     PG_READ};
 /* clang-format on */
@@ -30,18 +30,32 @@ int store_profile_list(struct store *store, const struct principal *principal, c
     return store_one_doc(store, &list_profiles, &params, NULL, done, arg, err);
 }
 
+static const struct pg_statement list_links = {
+    "link_list",
+    "SELECT json_build_object('links', coalesce(json_agg(document::jsonb || jsonb_build_object('from', "
+    "from_node, "
+    " 'to', to_node, 'measured_at', motley_time(measured_at)) ORDER BY from_node COLLATE \"C\", "
+    " to_node COLLATE \"C\"), '[]'::json)) FROM links",
+    PG_READ};
+
+int store_link_list(struct store *store, store_doc_fn *done, void *arg, struct err *err)
+{
+    return store_one_doc(store, &list_links, NULL, NULL, done, arg, err);
+}
+
 /* clang-format off */
 static const struct pg_statement plan_profiles = {
     "profile_plan",
-    "WITH measured AS (SELECT p.device, p.document FROM profiles p JOIN devices d ON d.name = p.device AND "
-    "  d.digest = p.digest WHERE p.key = $1), "
+    "WITH measured AS (SELECT p.device, p.document, s.speed FROM profiles p JOIN devices d ON d.name = p.device AND "
+    "  d.digest = p.digest LEFT JOIN device_speeds s ON s.device = p.device AND s.key = p.key AND s.at > "
+    "  p.measured_at WHERE p.key = $1), "
     "imported AS (SELECT DISTINCT ON (i.device) i.device, i.document FROM " IMPORTED " i JOIN devices d ON "
     "  d.name = i.device AND d.digest = i.digest WHERE i.key = $1 AND i.device NOT IN (SELECT device FROM "
     "  measured) AND " VISIBLE("i", "$2", "$3") " ORDER BY i.device, i.owner IS NOT DISTINCT FROM $2 DESC, "
     "  i.imported_at DESC) "
     "SELECT coalesce(json_agg(json_build_object('device', device, 'document', document, 'imported', "
-    "  imported)), '[]'::json) FROM (SELECT device, document::jsonb, false AS imported FROM measured UNION ALL "
-    "  SELECT device, document::jsonb || '{\"origin\": \"imported\"}', true FROM imported) x",
+    "  imported, 'speed', speed)), '[]'::json) FROM (SELECT device, document::jsonb, false AS imported, speed FROM "
+    "  measured UNION ALL SELECT device, document::jsonb || '{\"origin\": \"imported\"}', true, NULL FROM imported) x",
     PG_READ};
 /* clang-format on */
 

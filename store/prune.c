@@ -14,9 +14,11 @@ static const struct pg_statement old_events = {
     "      WHERE r.ended_at < now() - $1::integer * interval '1 day' LIMIT $2)) RETURNING 1), "
     "w AS (DELETE FROM join_tokens WHERE expires_at < now() - interval '7 days' RETURNING 1), "
     "q AS (DELETE FROM requests WHERE state = 'failed' AND deadline_at < now() - interval '10 minutes' RETURNING 1), "
-    "u AS (DELETE FROM unknown_jobs WHERE reported_at < now() - $1::integer * interval '1 day' RETURNING 1) "
+    "u AS (DELETE FROM unknown_jobs WHERE reported_at < now() - $1::integer * interval '1 day' RETURNING 1), "
+    "a AS (DELETE FROM answers WHERE (asker, key) IN (SELECT asker, key FROM answers WHERE at < now() - interval '1 day' LIMIT $2) "
+    "      RETURNING 1) "
     "SELECT set_config('motley.pruned', greatest((SELECT count(*) FROM e), (SELECT count(*) FROM t), "
-    "  (SELECT count(*) FROM w) + (SELECT count(*) FROM q) + (SELECT count(*) FROM u))::text, true)",
+    "  (SELECT count(*) FROM w) + (SELECT count(*) FROM q) + (SELECT count(*) FROM u), (SELECT count(*) FROM a))::text, true)",
     PG_WRITE};
 
 /* A running job adds one line per rank and step. $1: steps to keep; $2: rows. */
@@ -67,19 +69,63 @@ static const struct pg_statement old_datasets = {
     "    WHERE d.used_at < now() - $1::integer * interval '1 day' AND NOT EXISTS (SELECT 1 FROM jobs j "
     "      WHERE j.ended_at IS NULL AND (j.inputs ->> 'train' = d.key OR j.inputs ->> 'eval' = d.key)) "
     "    ORDER BY d.used_at LIMIT $2) RETURNING 1) "
-    "SELECT json_build_object('more', greatest(current_setting('motley.pruned')::bigint, "
-    "  (SELECT count(*) FROM d)) >= $2)",
+    "SELECT set_config('motley.pruned', greatest(current_setting('motley.pruned')::bigint, (SELECT count(*) FROM d))::text, "
+    "  true)",
+    PG_WRITE};
+
+/* Rows of the ledger become sums by day. An interval that crosses midnight (UTC) is divided among its days, so the
+ * sums stay those of the rows to the microsecond. */
+static const struct pg_statement old_ledger = {
+    "prune_ledger",
+    "WITH gone AS (DELETE FROM ledger WHERE assignment IN (SELECT assignment FROM ledger "
+    "    WHERE ends < now() - $1::integer * interval '1 day' ORDER BY ends LIMIT $2) RETURNING *), "
+    "parts AS (SELECT d.day::date AS day, g.user_id, g.account, g.device, g.speed * g.factor AS rate, (extract(epoch FROM "
+    "    least(g.ends, (d.day + interval '1 day') AT TIME ZONE 'UTC') - greatest(g.begins, d.day AT TIME ZONE 'UTC')) * 1e6)::bigint "
+    "    AS us "
+    "  FROM gone g, generate_series(date_trunc('day', g.begins AT TIME ZONE 'UTC'), g.ends AT TIME ZONE 'UTC', "
+    "    interval '1 day') AS d(day)), "
+    "put AS (INSERT INTO usage_days AS u (day, user_id, account, device, held_us, charged_s) "
+    "  SELECT day, user_id, account, device, sum(us), sum(us * rate / 1e6) FROM parts GROUP BY day, user_id, account, device "
+    "  ON CONFLICT (day, user_id, account, device) DO UPDATE SET held_us = u.held_us + excluded.held_us, "
+    "    charged_s = u.charged_s + excluded.charged_s) "
+    "SELECT set_config('motley.pruned', greatest(current_setting('motley.pruned')::bigint, (SELECT count(*) FROM gone))::text, "
+    "  true)",
+    PG_WRITE};
+/* Minutes that are two days old become hours. $1: days to keep hours; $2: rows. */
+static const struct pg_statement old_load = {
+    "prune_load",
+    "WITH gone AS (DELETE FROM device_load WHERE ctid = ANY (ARRAY(SELECT ctid FROM device_load "
+    "    WHERE seconds = 60 AND begins < date_trunc('hour', now()) - interval '2 days' ORDER BY begins LIMIT $2)) RETURNING *), "
+    "old AS (DELETE FROM device_load WHERE ctid = ANY (ARRAY(SELECT ctid FROM device_load "
+    "    WHERE seconds = 3600 AND begins < now() - $1::integer * interval '1 day' LIMIT $2)) RETURNING 1), "
+    "put AS (INSERT INTO device_load AS l (device, begins, seconds, compute_s, wait_s, send_s, temperature_c) "
+    "  SELECT device, date_trunc('hour', begins, 'UTC'), 3600, sum(compute_s), sum(wait_s), sum(send_s), max(temperature_c) FROM gone "
+    "  GROUP BY 1, 2 ON CONFLICT (device, begins, seconds) DO UPDATE SET compute_s = l.compute_s + excluded.compute_s, "
+    "    wait_s = l.wait_s + excluded.wait_s, send_s = l.send_s + excluded.send_s, "
+    "    temperature_c = greatest(l.temperature_c, excluded.temperature_c)) "
+    "SELECT set_config('motley.pruned', greatest(current_setting('motley.pruned')::bigint, (SELECT count(*) FROM gone), "
+    "  (SELECT count(*) FROM old))::text, true)",
+    PG_WRITE};
+static const struct pg_statement old_usage = {
+    "prune_usage",
+    "WITH u AS (DELETE FROM usage_days WHERE ctid = ANY (ARRAY(SELECT ctid FROM usage_days "
+    "    WHERE day < (now() - $1::integer * interval '1 day')::date LIMIT $2)) RETURNING 1) "
+    ", r AS (DELETE FROM arrivals WHERE job IN (SELECT job FROM arrivals "
+    "    WHERE arrived_at < now() - $1::integer * interval '1 day' ORDER BY arrived_at LIMIT $2) RETURNING 1), "
+    "w AS (DELETE FROM sooner WHERE asked_at < now() - interval '1 day' RETURNING 1) "
+    "SELECT json_build_object('more', greatest(current_setting('motley.pruned')::bigint, (SELECT count(*) FROM u), "
+    "  (SELECT count(*) FROM r)) >= $2)",
     PG_WRITE};
 /* clang-format on */
 
 int store_prune(struct store *store, int64_t leader, const struct store_retention *keep, store_doc_fn *done,
                 void *arg, struct err *err)
 {
-    const unsigned bounds[] = {keep->event_days, keep->rank_steps, keep->history_days, keep->history_days,
-                               keep->dataset_days};
-    static const struct pg_statement *const statements[] = {&old_events, &old_ranks, &old_jobs, &mark_jobs,
-                                                            &old_datasets};
-    enum { PARTS = 5 };
+    const unsigned bounds[] = {keep->event_days,   keep->rank_steps,  keep->history_days, keep->history_days,
+                               keep->dataset_days, keep->ledger_days, keep->usage_days,   keep->usage_days};
+    static const struct pg_statement *const statements[] = {
+        &old_events, &old_ranks, &old_jobs, &mark_jobs, &old_datasets, &old_ledger, &old_load, &old_usage};
+    enum { PARTS = 8 };
     struct pg_params fenced, params[PARTS];
     struct pg_step steps[PARTS + 1];
     pg_params_init(&fenced);
@@ -93,8 +139,7 @@ int store_prune(struct store *store, int64_t leader, const struct store_retentio
     }
     int rc = store_run_doc(store, steps, PARTS + 1, STORE_ALONE, NULL, done, arg, err);
     pg_params_fini(&fenced);
-    for (int i = 0; i < PARTS; i++) {
+    for (int i = 0; i < PARTS; i++)
         pg_params_fini(&params[i]);
-    }
     return rc;
 }

@@ -74,26 +74,20 @@ static int step(struct pg_conn *conn, const struct pg_statement *statement, stru
 static int restore(struct pg_conn *conn, struct store_restored *restored, struct pg_result **result,
                    struct err *err)
 {
-    if (pg_script(conn, "BEGIN", err) < 0 || step(conn, &lock, result, err) < 0) {
+    if (pg_script(conn, "BEGIN", err) < 0 || step(conn, &lock, result, err) < 0)
         return -1;
-    }
-    if (!pg_bool(*result, 0, 0)) {
+    if (!pg_bool(*result, 0, 0))
         return err_set(err, ERR_BUSY, "a scheduler leads this database: stop all schedulers first");
-    }
-    if (step(conn, &renew, result, err) < 0) {
+    if (step(conn, &renew, result, err) < 0)
         return -1;
-    }
-    if (pg_rows(*result) != 1) {
+    if (pg_rows(*result) != 1)
         return err_set(err, ERR_CONFLICT, "the clock of the database's machine is behind the backup's");
-    }
     snprintf(restored->incarnation, sizeof(restored->incarnation), "%s", pg_text(*result, 0, 0));
-    if (step(conn, &move_sequences, result, err) < 0) {
+    if (step(conn, &move_sequences, result, err) < 0)
         return -1;
-    }
     restored->seconds = pg_i64(*result, 0, 1);
-    if (step(conn, &end_runs, result, err) < 0) {
+    if (step(conn, &end_runs, result, err) < 0)
         return -1;
-    }
     restored->jobs = pg_i64(*result, 0, 0);
     return step(conn, &forget, result, err) < 0 ? -1 : pg_script(conn, "COMMIT", err);
 }
@@ -103,7 +97,7 @@ int store_restore(const char *conninfo, struct store_restored *restored, struct 
     struct pg_result *result = NULL;
     struct pg_conn *conn = pg_connect(conninfo, ANSWER_MS, err);
     *restored = (struct store_restored){0};
-    int rc = conn != NULL ? restore(conn, restored, &result, err) : -1;
+    int rc = conn ? restore(conn, restored, &result, err) : -1;
     pg_result_free(result);
     pg_disconnect(conn); /* rolls back what was not committed */
     return rc;

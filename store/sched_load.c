@@ -9,8 +9,9 @@
 #define MICROS(column) "coalesce((extract(epoch FROM " column ") * 1e6)::bigint, 0)"
 
 static const char *const stop_names[STOP_WHYS] = {
-    [STOP_CANCEL] = "cancel", [STOP_HOLD] = "hold",   [STOP_DRAIN] = "drain", [STOP_TIME] = "time",
-    [STOP_LOST] = "lost",     [STOP_FAULT] = "fault", [STOP_YIELD] = "yield",
+    [STOP_CANCEL] = "cancel", [STOP_HOLD] = "hold",       [STOP_DRAIN] = "drain",
+    [STOP_TIME] = "time",     [STOP_LOST] = "lost",       [STOP_FAULT] = "fault",
+    [STOP_YIELD] = "yield",   [STOP_PREEMPT] = "preempt", [STOP_SLICE] = "slice",
 };
 
 const char *stop_why_name(enum stop_why why)
@@ -20,11 +21,9 @@ const char *stop_why_name(enum stop_why why)
 
 enum stop_why stop_why_from_name(const char *name)
 {
-    for (int i = STOP_NONE + 1; name != NULL && i < STOP_WHYS; i++) {
-        if (strcmp(stop_names[i], name) == 0) {
+    for (int i = STOP_NONE + 1; name && i < STOP_WHYS; i++)
+        if (strcmp(stop_names[i], name) == 0)
             return (enum stop_why)i;
-        }
-    }
     return STOP_NONE;
 }
 
@@ -39,30 +38,51 @@ enum {
     Q_REQUESTS,
     Q_LINKS,
     Q_MEASURES,
+    Q_ACCOUNTS,
+    Q_USERS,
+    Q_USES,
+    Q_LEASES,
+    Q_DEPENDENTS,
+    Q_ARRAYS,
+    Q_ASKED,
     Q_COUNT
 };
 
 /* clang-format off */
 #define ACTIVE "('starting', 'running', 'stopping')"
-#define DUE "SELECT id FROM jobs WHERE state = 'queued' AND (not_before IS NULL OR not_before <= now())"
+#define DUE "SELECT id FROM jobs WHERE state = 'queued' AND NOT depends AND array_size = 0 AND coalesce(greatest(not_before, begin_at) <= now(), true)"
 #define JOB_COLUMNS \
     "j.id, j.owner, j.priority, j.state, j.stop_why, j.attempt, j.losses, j.retries_max, j.time_limit_ms, " \
-    "j.used_ms, " MICROS("j.not_before") ", j.steps, coalesce(j.run, 0), j.why"
+    "j.used_ms - j.limit_from_ms, " MICROS("j.not_before") ", j.steps, coalesce(j.run, 0), j.why, j.account, j.service, " \
+    MICROS("j.eligible_at") ", " MICROS("j.begin_at") ", j.step, coalesce(j.place, 0), " \
+    MICROS("j.starts_at") ", j.wait_code"
+/* The users within accounts that have queued jobs: the index is entered once for each of them. */
+#define LEAVES \
+    "leaves AS ((SELECT owner, account FROM jobs WHERE state = 'queued' ORDER BY owner, account LIMIT 1) UNION ALL " \
+    "  SELECT n.owner, n.account FROM leaves l, LATERAL (SELECT owner, account FROM jobs WHERE state = 'queued' " \
+    "    AND (owner, account) > (l.owner, l.account) ORDER BY owner, account LIMIT 1) n)"
 
 static const struct pg_statement statements[Q_COUNT] = {
     [Q_NOW] = {"sched_now",
-               "SELECT " MICROS("now()") ", (SELECT " MICROS("min(not_before)") " FROM jobs "
-               "WHERE state = 'queued' AND not_before > now())",
+               "SELECT " MICROS("now()") ", (SELECT " MICROS("min(greatest(not_before, begin_at))") " FROM jobs "
+               "WHERE state = 'queued' AND greatest(not_before, begin_at) > now())",
                PG_READ},
     [Q_ACTIVE] = {"sched_active",
                   "SELECT " JOB_COLUMNS " FROM jobs j "
                   "WHERE j.id IN (SELECT job FROM runs WHERE state IN " ACTIVE ") ORDER BY j.id",
                   PG_READ},
     [Q_QUEUED] = {"sched_queued",
-                  "SELECT " JOB_COLUMNS ", j.spec, j.inputs, coalesce(c.step, -1), c.blobs, j.step, "
+                  "WITH RECURSIVE " LEAVES ", "
+                 "heads AS (SELECT h.id FROM leaves l, LATERAL (" DUE " AND owner = l.owner AND account = l.account "
+                 "  ORDER BY service, priority DESC, eligible_at, id "
+                 "  LIMIT greatest(2, $1::bigint / (SELECT count(*) FROM leaves))) h) "
+                 "SELECT " JOB_COLUMNS ", j.spec, j.inputs, coalesce(c.step, -1), c.blobs, "
                   "  (SELECT min((m.document ->> 'loss')::float8) FROM metrics m "
-                  "   WHERE m.job = j.id AND m.kind = 'eval' AND m.step <= c.step) "
-                  "FROM (SELECT * FROM jobs WHERE id IN ((" DUE " ORDER BY priority DESC, id LIMIT $1) UNION ALL "
+                  "   WHERE m.job = j.id AND m.kind = 'eval' AND m.step <= c.step), "
+                  "  (SELECT ' ' || string_agg(DISTINCT a.node, ' ') || ' ' FROM assignments a JOIN runs r ON r.id = a.run "
+                  "   WHERE a.run = j.run AND r.state = 'lost' AND a.state IN ('lost', 'failed') AND NOT a.own_fault "
+                  "   AND coalesce(a.code, '') NOT IN ('network', 'timeout')) "
+                  "FROM (SELECT * FROM jobs WHERE id IN ((SELECT id FROM heads) UNION ALL "
                   "      (" DUE " AND (priority < $2 OR (priority = $2 AND id > $3)) "
                   "       ORDER BY priority DESC, id LIMIT $1))) j "
                   "LEFT JOIN LATERAL (SELECT step, blobs FROM checkpoints WHERE job = j.id AND complete "
@@ -72,22 +92,26 @@ static const struct pg_statement statements[Q_COUNT] = {
                 "SELECT id, job, epoch, attempt, state, stop_why, " MICROS("created_at") ", " MICROS("started_at")
                 ", " MICROS("stopping_at") ", " MICROS("killed_at") ", why, "
                 "EXISTS (SELECT 1 FROM checkpoints c WHERE c.job = r.job AND c.complete AND c.step > r.start_step), "
-                "(SELECT count(*) FROM runs p WHERE p.job = r.job AND p.state = 'lost' AND p.start_step = r.start_step) "
+                "(SELECT count(*) FROM runs p WHERE p.job = r.job AND p.state = 'lost' AND p.start_step = r.start_step), "
+                "coalesce(step_s, 0), save_bytes, " MICROS("saved_at") ", " MICROS("save_asked_at") ", " MICROS("save_by")
+                ", coalesce(save_for, 0), saves_missed, start_step "
                 "FROM runs r WHERE state IN " ACTIVE " ORDER BY id",
                 PG_READ},
     [Q_RANKS] = {"sched_ranks",
                  "SELECT a.run, a.id, a.rank, a.node, a.device, a.state, a.last_seq, a.address, a.identity, a.code, "
-                 "a.why, a.own_fault FROM assignments a JOIN runs r ON r.id = a.run WHERE r.state IN " ACTIVE
+                 "a.why, a.own_fault, coalesce(a.busy_s, 0), coalesce(a.compute_s, 0), a.measured FROM assignments a JOIN runs r ON r.id = a.run WHERE r.state IN " ACTIVE
                  " ORDER BY a.run, a.rank",
                  PG_READ},
     [Q_NODES] = {"sched_nodes",
                  "SELECT name, boot, machine_id, address, state, last_seq, generation, redis_hash, seal_key, "
-                 "redis_hash IS NOT NULL AND seal_key IS NOT NULL AND NOT barred "
+                 "redis_hash IS NOT NULL AND seal_key IS NOT NULL AND NOT barred, "
+                 "coalesce(inventory ->> 'plan_slices', '') = 'true' "
                  "FROM nodes WHERE removed_at IS NULL ORDER BY name",
                  PG_READ},
     [Q_DEVICES] = {"sched_devices",
                    "SELECT d.name, node, kind, digest, d.inventory, memory_limit_bytes, present, drained, "
-                   "drain_why, health FROM devices d "
+                   "drain_why, health, coalesce(d.owner, 0), "
+                   "CASE WHEN d.drain_at = 'infinity' THEN 9223372036854775807 ELSE " MICROS("nullif(d.drain_at, 'infinity')") " END FROM devices d "
                    "JOIN nodes n ON n.name = node AND n.removed_at IS NULL ORDER BY d.name",
                    PG_READ},
     [Q_REQUESTS] = {"sched_requests",
@@ -97,108 +121,121 @@ static const struct pg_statement statements[Q_COUNT] = {
     [Q_LINKS] = {"sched_links", "SELECT from_node, to_node, document FROM links", PG_READ},
     [Q_MEASURES] = {"sched_measures",
                     "SELECT spec, inputs FROM measures WHERE until > now() ORDER BY until DESC LIMIT 16", PG_READ},
+    [Q_ACCOUNTS] = {"sched_accounts",
+                    "SELECT id, coalesce(parent, 0), name, weight, devices_max, running_max, month_seconds_max, slice_s "
+                    "FROM groups ORDER BY id", PG_READ},
+    [Q_USERS] = {"sched_users",
+                 "SELECT id, name, disabled, devices_max, running_max, month_seconds_max FROM users ORDER BY id", PG_READ},
+    [Q_USES] = {"sched_uses",
+                "SELECT l.job, l.user_id, coalesce(g.id, 0), " MICROS("l.begins") ", " MICROS("l.ends")
+                ", coalesce(l.closed, 0), l.speed * l.factor FROM ledger l LEFT JOIN groups g ON g.name = l.account "
+                "WHERE l.ends IS NULL OR (l.closed > $1 AND l.ends > to_timestamp($2::bigint / 1e6)) "
+                "ORDER BY l.closed NULLS LAST", PG_READ},
+    [Q_LEASES] = {"sched_leases",
+                  "SELECT l.id, l.device, u.name, " MICROS("l.begins") ", " MICROS("l.ends") ", l.opened, l.kind = 'maintenance' "
+                  "FROM leases l JOIN users u ON u.id = l.user_id WHERE NOT l.settled ORDER BY l.id", PG_READ},
+    [Q_DEPENDENTS] = {"sched_dependents",
+                      "SELECT j.id, j.state, coalesce(d.open, 0), coalesce(b.id, 0), coalesce(b.state, 'succeeded') FROM jobs j "
+                      "CROSS JOIN LATERAL (SELECT min(o.id) FILTER (WHERE o.state NOT IN ('succeeded', 'failed', 'cancelled')) AS open, "
+                      "    min(o.id) FILTER (WHERE o.state IN ('failed', 'cancelled') AND NOT a.however) AS bad "
+                      "  FROM job_after a JOIN jobs o ON o.id = a.after WHERE a.job = j.id) d LEFT JOIN jobs b ON b.id = d.bad "
+                      "WHERE j.depends AND j.state IN ('held', 'queued') AND (b.id IS NOT NULL OR (j.state = 'queued' AND "
+                      "  (d.open IS NULL OR d.open IS DISTINCT FROM j.wait_subject))) ORDER BY j.id LIMIT 1000", PG_READ},
+    [Q_ARRAYS] = {"sched_arrays",
+                  "SELECT j.id, j.state, j.stop_why, j.array_size, j.array_made, j.at_most, e.open, e.waiting, e.held, coalesce(b.bad, 0), "
+                  "  coalesce(b.first, 0), CASE WHEN m.makes THEN j.spec END, CASE WHEN m.makes THEN j.inputs END FROM jobs j "
+                  "CROSS JOIN LATERAL (SELECT count(*) AS open, count(*) FILTER (WHERE state = 'queued') AS waiting, "
+                  "    count(*) FILTER (WHERE state = 'held') AS held FROM jobs o "
+                  "  WHERE o.array_of = j.id AND o.state NOT IN ('succeeded', 'failed', 'cancelled')) e "
+                  "CROSS JOIN LATERAL (SELECT j.state = 'queued' AND NOT j.depends AND j.array_made < j.array_size "
+                  "    AND coalesce(greatest(j.not_before, j.begin_at) <= now(), true) AS makes) m "
+                  "LEFT JOIN LATERAL (SELECT count(*) AS bad, min(o.id) AS first FROM jobs o WHERE o.array_of = j.id "
+                  "    AND o.state IN ('failed', 'cancelled')) b ON e.open = 0 AND j.array_made = j.array_size "
+                  "WHERE j.array_size > 0 AND j.state IN ('queued', 'running', 'stopping') ORDER BY j.id", PG_READ},
+    [Q_ASKED] = {"sched_asked",
+                 "SELECT json_build_object('sooner', (SELECT coalesce(json_agg(json_build_array(s.job, s.age)), '[]') FROM (SELECT job, extract(epoch FROM now() - asked_at) AS age FROM sooner "
+                 "    WHERE answered_at IS NULL ORDER BY asked_at LIMIT 4) s), 'starts', (SELECT coalesce(json_agg(json_build_array("
+                 "    extract(epoch FROM a.starts_at - a.said_at), extract(epoch FROM a.started_at - a.said_at), a.said_place, "
+                 MICROS("a.started_at") ") ORDER BY a.started_at), '[]') FROM (SELECT * FROM arrivals WHERE said_at IS NOT NULL "
+                 "    AND started_at > to_timestamp($1::bigint / 1e6) ORDER BY started_at DESC LIMIT 512) a))", PG_READ},
 };
 /* clang-format on */
 
-/* ---- memory ---- */
+/* ---- memory: a view's arrays and texts are allocated in order and freed as a whole ---- */
 
-static void free_jobs(struct store_view *view)
-{
-    for (size_t i = 0; i < view->job_count; i++) {
-        free(view->jobs[i].why);
-        json_decref(view->jobs[i].spec);
-        json_decref(view->jobs[i].inputs);
-        json_decref(view->jobs[i].checkpoint_blobs);
-    }
-    free(view->jobs);
-}
+enum { BLOCK_BYTES = 65536 };
 
-static void free_runs(struct store_view *view)
+struct view_block {
+    struct view_block *next;
+    size_t size, used;
+    max_align_t bytes[];
+};
+
+/* Returns zeroed memory that lives as long as the view, or NULL, which the view notes. */
+static void *view_alloc(struct store_view *view, size_t size)
 {
-    for (size_t i = 0; i < view->run_count; i++) {
-        struct store_sched_run *run = &view->runs[i];
-        for (uint32_t k = 0; k < run->rank_count; k++) {
-            struct store_sched_rank *rank = &run->ranks[k];
-            free(rank->node);
-            free(rank->device);
-            free(rank->address);
-            free(rank->identity);
-            free(rank->code);
-            free(rank->why);
+    struct view_block *block = view->memory;
+    size = (size + sizeof(max_align_t) - 1) / sizeof(max_align_t) * sizeof(max_align_t);
+    if (!block || block->size - block->used < size) {
+        size_t room = size > BLOCK_BYTES ? size : BLOCK_BYTES;
+        block = calloc(1, sizeof(*block) + room);
+        if (!block) {
+            view->incomplete = true;
+            return NULL;
         }
-        free(run->ranks);
-        free(run->why);
+        *block = (struct view_block){.next = view->memory, .size = room};
+        view->memory = block;
     }
-    free(view->runs);
-}
-
-static void free_cluster(struct store_view *view)
-{
-    for (size_t i = 0; i < view->node_count; i++) {
-        free(view->nodes[i].name);
-        free(view->nodes[i].boot);
-        free(view->nodes[i].machine_id);
-        free(view->nodes[i].address);
-    }
-    free(view->nodes);
-    for (size_t i = 0; i < view->device_count; i++) {
-        free(view->devices[i].name);
-        free(view->devices[i].node);
-        free(view->devices[i].kind);
-        free(view->devices[i].digest);
-        free(view->devices[i].drain_why);
-        json_decref(view->devices[i].inventory);
-        json_decref(view->devices[i].health);
-    }
-    free(view->devices);
-    for (size_t i = 0; i < view->request_count; i++) {
-        free(view->requests[i].device);
-        free(view->requests[i].key);
-        free(view->requests[i].digest);
-        free(view->requests[i].why);
-    }
-    free(view->requests);
-    for (size_t i = 0; i < view->link_count; i++) {
-        free(view->links[i].from);
-        free(view->links[i].to);
-        json_decref(view->links[i].document);
-    }
-    free(view->links);
-    for (size_t i = 0; i < view->measure_count; i++) {
-        json_decref(view->measures[i].spec);
-        json_decref(view->measures[i].inputs);
-    }
-    free(view->measures);
+    block->used += size;
+    return (char *)block->bytes + block->used - size;
 }
 
 void store_view_destroy(struct store_view *view)
 {
-    if (view != NULL) {
-        free_jobs(view);
-        free_runs(view);
-        free_cluster(view);
-        free(view);
+    if (!view)
+        return;
+    for (size_t i = 0; i < view->device_count; i++)
+        json_decref(view->devices[i].health);
+    for (struct view_block *block = view->memory, *next; block; block = next) {
+        next = block->next;
+        free(block);
     }
+    json_decref(view->documents);
+    free(view);
 }
 
-/* ---- rows to structs; `bad` is set by the first allocation that fails ---- */
-
-static char *text_of(const struct pg_result *result, int row, int column, bool nullable, bool *bad)
+char *store_view_text(struct store_view *view, const char *text)
 {
-    if (nullable && pg_is_null(result, row, column)) {
+    size_t size = strlen(text) + 1;
+    char *copy = view_alloc(view, size);
+    return copy ? memcpy(copy, text, size) : NULL;
+}
+
+/* ---- rows to structs ---- */
+
+static char *text_of(struct store_view *view, const struct pg_result *result, int row, int column,
+                     bool nullable)
+{
+    return nullable && pg_is_null(result, row, column) ? NULL
+                                                       : store_view_text(view, pg_text(result, row, column));
+}
+
+/* Returns the document, which the view holds; NULL for null. */
+static json_t *document_of(struct store_view *view, const struct pg_result *result, int row, int column)
+{
+    if (pg_is_null(result, row, column))
         return NULL;
-    }
-    char *copy = strdup(pg_text(result, row, column));
-    *bad = *bad || copy == NULL;
-    return copy;
+    json_t *document = pg_json(result, row, column);
+    if (json_array_append_new(view->documents, document) == 0)
+        return document;
+    view->incomplete = true;
+    return NULL;
 }
 
-static void *rows_of(const struct pg_result *result, size_t size, size_t *count, bool *bad)
+static void *rows_of(struct store_view *view, const struct pg_result *result, size_t size, size_t *count)
 {
-    int rows = pg_rows(result);
-    void *memory = calloc(rows > 0 ? (size_t)rows : 1, size);
-    *bad = *bad || memory == NULL;
-    *count = memory != NULL ? (size_t)rows : 0;
+    void *memory = view_alloc(view, (size_t)pg_rows(result) * size);
+    *count = memory ? (size_t)pg_rows(result) : 0;
     return memory;
 }
 
@@ -207,7 +244,8 @@ static enum stop_why stop_of(const struct pg_result *result, int row, int column
     return stop_why_from_name(pg_is_null(result, row, column) ? NULL : pg_text(result, row, column));
 }
 
-static void read_job(const struct pg_result *result, int row, struct store_sched_job *job, bool *bad)
+static void read_job(struct store_view *view, const struct pg_result *result, int row,
+                     struct store_sched_job *job)
 {
     job->id = pg_i64(result, row, 0);
     job->owner = pg_i64(result, row, 1);
@@ -222,56 +260,62 @@ static void read_job(const struct pg_result *result, int row, struct store_sched
     job->not_before_us = pg_i64(result, row, 10);
     job->steps = pg_i64(result, row, 11);
     job->run = pg_i64(result, row, 12);
-    job->why = text_of(result, row, 13, true, bad);
+    job->why = text_of(view, result, row, 13, true);
+    job->account = pg_i64(result, row, 14);
+    job->service = (unsigned)pg_i64(result, row, 15);
+    job->eligible_us = pg_i64(result, row, 16);
+    job->begin_us = pg_i64(result, row, 17);
+    job->reported = pg_i64(result, row, 18);
+    job->place = (uint32_t)pg_i64(result, row, 19);
+    job->starts_us = pg_i64(result, row, 20);
+    job->wait_code = text_of(view, result, row, 21, true);
     job->checkpoint_step = -1;
 }
 
-static void read_jobs(struct store_view *view, const struct pg_result *active, const struct pg_result *queued,
-                      bool *bad)
+static void read_jobs(struct store_view *view, const struct pg_result *active, const struct pg_result *queued)
 {
     size_t active_count = (size_t)pg_rows(active);
     size_t queued_count = (size_t)pg_rows(queued);
-    view->jobs = calloc(active_count + queued_count + 1, sizeof(*view->jobs));
-    if (view->jobs == NULL) {
-        *bad = true;
+    view->jobs = view_alloc(view, (active_count + queued_count) * sizeof(*view->jobs));
+    if (!view->jobs)
         return;
-    }
-    for (size_t i = 0; i < active_count; i++) {
-        read_job(active, (int)i, &view->jobs[view->job_count++], bad);
-    }
+    for (size_t i = 0; i < active_count; i++)
+        read_job(view, active, (int)i, &view->jobs[view->job_count++]);
     for (size_t i = 0; i < queued_count; i++) {
         struct store_sched_job *job = &view->jobs[view->job_count++];
-        read_job(queued, (int)i, job, bad);
-        job->spec = pg_json(queued, (int)i, 14);
-        job->inputs = pg_json(queued, (int)i, 15);
-        job->checkpoint_step = pg_i64(queued, (int)i, 16);
-        job->checkpoint_blobs = pg_is_null(queued, (int)i, 17) ? NULL : pg_json(queued, (int)i, 17);
-        job->reported = pg_i64(queued, (int)i, 18);
-        job->best_loss = pg_is_null(queued, (int)i, 19) ? NAN : pg_f64(queued, (int)i, 19);
-        *bad = *bad || job->spec == NULL || job->inputs == NULL;
+        read_job(view, queued, (int)i, job);
+        job->spec = document_of(view, queued, (int)i, 22);
+        job->inputs = document_of(view, queued, (int)i, 23);
+        job->checkpoint_step = pg_i64(queued, (int)i, 24);
+        job->checkpoint_blobs = document_of(view, queued, (int)i, 25);
+        job->best_loss = pg_is_null(queued, (int)i, 26) ? NAN : pg_f64(queued, (int)i, 26);
+        job->avoid = text_of(view, queued, (int)i, 27, true);
     }
 }
 
-static void read_rank(const struct pg_result *result, int row, struct store_sched_rank *rank, bool *bad)
+static void read_rank(struct store_view *view, const struct pg_result *result, int row,
+                      struct store_sched_rank *rank)
 {
     rank->assignment = pg_i64(result, row, 1);
     rank->rank = (uint32_t)pg_i64(result, row, 2);
-    rank->node = text_of(result, row, 3, false, bad);
-    rank->device = text_of(result, row, 4, false, bad);
+    rank->node = text_of(view, result, row, 3, false);
+    rank->device = text_of(view, result, row, 4, false);
     rank->state = (enum assignment_state)state_from_name(&assignment_machine, pg_text(result, row, 5));
     rank->last_seq = pg_i64(result, row, 6);
-    rank->address = text_of(result, row, 7, true, bad);
-    rank->identity = text_of(result, row, 8, true, bad);
-    rank->code = text_of(result, row, 9, true, bad);
-    rank->why = text_of(result, row, 10, true, bad);
+    rank->address = text_of(view, result, row, 7, true);
+    rank->identity = text_of(view, result, row, 8, true);
+    rank->code = text_of(view, result, row, 9, true);
+    rank->why = text_of(view, result, row, 10, true);
     rank->own_fault = pg_bool(result, row, 11);
+    rank->busy_s = pg_f64(result, row, 12);
+    rank->compute_s = pg_f64(result, row, 13);
+    rank->measured = (uint32_t)pg_i64(result, row, 14);
 }
 
 /* Both results are ordered by run, so one pass over the ranks joins them. */
-static void read_runs(struct store_view *view, const struct pg_result *runs, const struct pg_result *ranks,
-                      bool *bad)
+static void read_runs(struct store_view *view, const struct pg_result *runs, const struct pg_result *ranks)
 {
-    view->runs = rows_of(runs, sizeof(*view->runs), &view->run_count, bad);
+    view->runs = rows_of(view, runs, sizeof(*view->runs), &view->run_count);
     int total = pg_rows(ranks);
     int at = 0;
     for (size_t i = 0; i < view->run_count; i++) {
@@ -287,24 +331,25 @@ static void read_runs(struct store_view *view, const struct pg_result *runs, con
         run->started_us = pg_i64(runs, row, 7);
         run->stopping_us = pg_i64(runs, row, 8);
         run->killed_us = pg_i64(runs, row, 9);
-        run->why = text_of(runs, row, 10, true, bad);
+        run->why = text_of(view, runs, row, 10, true);
         run->advanced = pg_bool(runs, row, 11);
         run->lost_before = (uint32_t)pg_i64(runs, row, 12);
-        while (at < total && pg_i64(ranks, at, 0) < run->id) {
+        run->step_s = pg_f64(runs, row, 13);
+        run->save_bytes = (uint64_t)pg_i64(runs, row, 14);
+        run->saved_us = pg_i64(runs, row, 15);
+        run->save_asked_us = pg_i64(runs, row, 16);
+        run->save_by_us = pg_i64(runs, row, 17);
+        run->save_for = pg_i64(runs, row, 18);
+        run->saves_missed = (uint32_t)pg_i64(runs, row, 19);
+        run->start_step = pg_i64(runs, row, 20);
+        while (at < total && pg_i64(ranks, at, 0) < run->id)
             at++;
-        }
         int end = at;
-        while (end < total && pg_i64(ranks, end, 0) == run->id) {
+        while (end < total && pg_i64(ranks, end, 0) == run->id)
             end++;
-        }
-        run->ranks = calloc((size_t)(end - at) + 1, sizeof(*run->ranks));
-        if (run->ranks == NULL) {
-            *bad = true;
-            return;
-        }
-        for (; at < end; at++) {
-            read_rank(ranks, at, &run->ranks[run->rank_count++], bad);
-        }
+        run->ranks = view_alloc(view, (size_t)(end - at) * sizeof(*run->ranks));
+        for (; run->ranks && at < end; at++)
+            read_rank(view, ranks, at, &run->ranks[run->rank_count++]);
     }
 }
 
@@ -313,9 +358,8 @@ void store_sched_health(struct store_sched_device *device, json_t *health)
     const double heat = json_number_value(json_object_get(health, "heat"));
     const json_t *usable = json_object_get(health, "usable_bytes");
     const json_int_t bytes = json_integer_value(usable);
-    if (health != device->health) {
+    if (health != device->health)
         json_decref(device->health);
-    }
     device->health = health;
     device->heat = heat > 0 && heat <= 1 ? heat : 1;
     device->usable_bytes =
@@ -325,15 +369,15 @@ void store_sched_health(struct store_sched_device *device, json_t *health)
 }
 
 static void read_cluster(struct store_view *view, const struct pg_result *nodes,
-                         const struct pg_result *devices, bool *bad)
+                         const struct pg_result *devices)
 {
-    view->nodes = rows_of(nodes, sizeof(*view->nodes), &view->node_count, bad);
+    view->nodes = rows_of(view, nodes, sizeof(*view->nodes), &view->node_count);
     for (size_t i = 0; i < view->node_count; i++) {
         struct store_sched_node *node = &view->nodes[i];
-        node->name = text_of(nodes, (int)i, 0, false, bad);
-        node->boot = text_of(nodes, (int)i, 1, true, bad);
-        node->machine_id = text_of(nodes, (int)i, 2, false, bad);
-        node->address = text_of(nodes, (int)i, 3, false, bad);
+        node->name = text_of(view, nodes, (int)i, 0, false);
+        node->boot = text_of(view, nodes, (int)i, 1, true);
+        node->machine_id = text_of(view, nodes, (int)i, 2, false);
+        node->address = text_of(view, nodes, (int)i, 3, false);
         node->reachable = strcmp(pg_text(nodes, (int)i, 4), "alive") == 0;
         node->joining = strcmp(pg_text(nodes, (int)i, 4), "joining") == 0;
         node->last_seq = pg_i64(nodes, (int)i, 5);
@@ -342,56 +386,139 @@ static void read_cluster(struct store_view *view, const struct pg_result *nodes,
                          pg_bytes(nodes, (int)i, 7, node->redis_hash, 32) == 32 &&
                          pg_bytes(nodes, (int)i, 8, node->seal_key, 32) == 32;
         node->reachable = node->reachable && node->admitted;
+        node->slices = pg_bool(nodes, (int)i, 10);
     }
-    view->devices = rows_of(devices, sizeof(*view->devices), &view->device_count, bad);
+    view->devices = rows_of(view, devices, sizeof(*view->devices), &view->device_count);
     for (size_t i = 0; i < view->device_count; i++) {
         struct store_sched_device *device = &view->devices[i];
-        device->name = text_of(devices, (int)i, 0, false, bad);
-        device->node = text_of(devices, (int)i, 1, false, bad);
-        device->kind = text_of(devices, (int)i, 2, false, bad);
-        device->digest = text_of(devices, (int)i, 3, false, bad);
-        device->inventory = pg_json(devices, (int)i, 4);
+        device->name = text_of(view, devices, (int)i, 0, false);
+        device->node = text_of(view, devices, (int)i, 1, false);
+        device->kind = text_of(view, devices, (int)i, 2, false);
+        device->digest = text_of(view, devices, (int)i, 3, false);
+        device->inventory = document_of(view, devices, (int)i, 4);
         device->memory_limit_bytes = (uint64_t)pg_i64(devices, (int)i, 5);
         device->present = pg_bool(devices, (int)i, 6);
         device->drained = pg_bool(devices, (int)i, 7);
-        device->drain_why = text_of(devices, (int)i, 8, true, bad);
+        device->drain_why = text_of(view, devices, (int)i, 8, true);
+        device->owner = pg_i64(devices, (int)i, 10);
+        device->drain_at_us = pg_i64(devices, (int)i, 11);
         store_sched_health(device, pg_is_null(devices, (int)i, 9) ? NULL : pg_json(devices, (int)i, 9));
-        *bad = *bad || device->inventory == NULL;
     }
 }
 
 static void read_measurements(struct store_view *view, const struct pg_result *requests,
-                              const struct pg_result *links, bool *bad)
+                              const struct pg_result *links)
 {
-    view->requests = rows_of(requests, sizeof(*view->requests), &view->request_count, bad);
+    view->requests = rows_of(view, requests, sizeof(*view->requests), &view->request_count);
     for (size_t i = 0; i < view->request_count; i++) {
         struct store_sched_request *request = &view->requests[i];
         request->id = pg_i64(requests, (int)i, 0);
         request->profile = strcmp(pg_text(requests, (int)i, 1), "profile") == 0;
-        request->device = text_of(requests, (int)i, 2, false, bad);
-        request->key = text_of(requests, (int)i, 3, false, bad);
-        request->digest = text_of(requests, (int)i, 4, false, bad);
+        request->device = text_of(view, requests, (int)i, 2, false);
+        request->key = text_of(view, requests, (int)i, 3, false);
+        request->digest = text_of(view, requests, (int)i, 4, false);
         request->tries = (uint32_t)pg_i64(requests, (int)i, 5);
         request->failed = strcmp(pg_text(requests, (int)i, 6), "failed") == 0;
-        request->why = text_of(requests, (int)i, 7, true, bad);
+        request->why = text_of(view, requests, (int)i, 7, true);
         request->deadline_us = pg_i64(requests, (int)i, 8);
     }
-    view->links = rows_of(links, sizeof(*view->links), &view->link_count, bad);
+    view->links = rows_of(view, links, sizeof(*view->links), &view->link_count);
     for (size_t i = 0; i < view->link_count; i++) {
-        view->links[i].from = text_of(links, (int)i, 0, false, bad);
-        view->links[i].to = text_of(links, (int)i, 1, false, bad);
-        view->links[i].document = pg_json(links, (int)i, 2);
-        *bad = *bad || view->links[i].document == NULL;
+        view->links[i].from = text_of(view, links, (int)i, 0, false);
+        view->links[i].to = text_of(view, links, (int)i, 1, false);
+        view->links[i].document = document_of(view, links, (int)i, 2);
     }
 }
 
-static void read_wanted(struct store_view *view, const struct pg_result *measures, bool *bad)
+static void read_wanted(struct store_view *view, const struct pg_result *measures)
 {
-    view->measures = rows_of(measures, sizeof(*view->measures), &view->measure_count, bad);
+    view->measures = rows_of(view, measures, sizeof(*view->measures), &view->measure_count);
     for (size_t i = 0; i < view->measure_count; i++) {
-        view->measures[i].spec = pg_json(measures, (int)i, 0);
-        view->measures[i].inputs = pg_json(measures, (int)i, 1);
-        *bad = *bad || view->measures[i].spec == NULL || view->measures[i].inputs == NULL;
+        view->measures[i].spec = document_of(view, measures, (int)i, 0);
+        view->measures[i].inputs = document_of(view, measures, (int)i, 1);
+    }
+}
+
+static struct store_limits limits_of(const struct pg_result *result, int row, int column)
+{
+    return (struct store_limits){.devices_max = (uint32_t)pg_i64(result, row, column),
+                                 .running_max = (uint32_t)pg_i64(result, row, column + 1),
+                                 .month_seconds_max = pg_f64(result, row, column + 2)};
+}
+
+static void read_sharing(struct store_view *view, const struct pg_result *accounts,
+                         const struct pg_result *users, const struct pg_result *uses)
+{
+    view->accounts = rows_of(view, accounts, sizeof(*view->accounts), &view->account_count);
+    for (size_t i = 0; i < view->account_count; i++)
+        view->accounts[i] = (struct store_sched_account){.id = pg_i64(accounts, (int)i, 0),
+                                                         .parent = pg_i64(accounts, (int)i, 1),
+                                                         .name = text_of(view, accounts, (int)i, 2, false),
+                                                         .weight = pg_f64(accounts, (int)i, 3),
+                                                         .slice_s = pg_f64(accounts, (int)i, 7),
+                                                         .limits = limits_of(accounts, (int)i, 4)};
+    view->users = rows_of(view, users, sizeof(*view->users), &view->user_count);
+    for (size_t i = 0; i < view->user_count; i++)
+        view->users[i] = (struct store_sched_user){.id = pg_i64(users, (int)i, 0),
+                                                   .name = text_of(view, users, (int)i, 1, false),
+                                                   .disabled = pg_bool(users, (int)i, 2),
+                                                   .limits = limits_of(users, (int)i, 3)};
+    view->uses = rows_of(view, uses, sizeof(*view->uses), &view->use_count);
+    for (size_t i = 0; i < view->use_count; i++)
+        view->uses[i] = (struct store_sched_use){.job = pg_i64(uses, (int)i, 0),
+                                                 .user = pg_i64(uses, (int)i, 1),
+                                                 .account = pg_i64(uses, (int)i, 2),
+                                                 .begins_us = pg_i64(uses, (int)i, 3),
+                                                 .ends_us = pg_i64(uses, (int)i, 4),
+                                                 .closed = pg_i64(uses, (int)i, 5),
+                                                 .rate = pg_f64(uses, (int)i, 6)};
+}
+
+static void read_leases(struct store_view *view, const struct pg_result *leases)
+{
+    view->leases = rows_of(view, leases, sizeof(*view->leases), &view->lease_count);
+    for (size_t i = 0; i < view->lease_count; i++)
+        view->leases[i] = (struct store_sched_lease){.id = pg_i64(leases, (int)i, 0),
+                                                     .device = text_of(view, leases, (int)i, 1, false),
+                                                     .holder = text_of(view, leases, (int)i, 2, false),
+                                                     .begins_us = pg_i64(leases, (int)i, 3),
+                                                     .ends_us = pg_i64(leases, (int)i, 4),
+                                                     .opened = pg_bool(leases, (int)i, 5),
+                                                     .maintenance = pg_bool(leases, (int)i, 6)};
+}
+
+static void read_dependents(struct store_view *view, const struct pg_result *dependents)
+{
+    view->dependents = rows_of(view, dependents, sizeof(*view->dependents), &view->dependent_count);
+    for (size_t i = 0; i < view->dependent_count; i++)
+        view->dependents[i] = (struct store_sched_dependent){
+            .id = pg_i64(dependents, (int)i, 0),
+            .state = (enum job_state)state_from_name(&job_machine, pg_text(dependents, (int)i, 1)),
+            .open = pg_i64(dependents, (int)i, 2),
+            .bad = pg_i64(dependents, (int)i, 3),
+            .bad_state = (enum job_state)state_from_name(&job_machine, pg_text(dependents, (int)i, 4))};
+}
+
+static void read_arrays(struct store_view *view, const struct pg_result *arrays)
+{
+    view->arrays = rows_of(view, arrays, sizeof(*view->arrays), &view->array_count);
+    for (size_t i = 0; i < view->array_count; i++) {
+        const int row = (int)i;
+        const bool makes = !pg_is_null(arrays, row, 11);
+        view->arrays[i] = (struct store_sched_array){
+            .id = pg_i64(arrays, row, 0),
+            .state = (enum job_state)state_from_name(&job_machine, pg_text(arrays, row, 1)),
+            .stop_why = stop_of(arrays, row, 2),
+            .size = (uint32_t)pg_i64(arrays, row, 3),
+            .made = (uint32_t)pg_i64(arrays, row, 4),
+            .at_most = (uint32_t)pg_i64(arrays, row, 5),
+            .open = (uint32_t)pg_i64(arrays, row, 6),
+            .waiting = (uint32_t)pg_i64(arrays, row, 7),
+            .held = (uint32_t)pg_i64(arrays, row, 8),
+            .bad = (uint32_t)pg_i64(arrays, row, 9),
+            .first_bad = pg_i64(arrays, row, 10),
+            .spec = makes ? document_of(view, arrays, row, 11) : NULL,
+            .inputs = makes ? document_of(view, arrays, row, 12) : NULL};
     }
 }
 
@@ -406,17 +533,23 @@ static void view_deliver(struct store_call *call, const struct pg_result *const 
 {
     store_view_fn *done = (store_view_fn *)call->done;
     struct store_view *view = calloc(1, sizeof(*view));
-    bool bad = view == NULL || count != Q_COUNT;
-    if (!bad) {
+    if (view)
+        view->documents = json_array();
+    if (view && count == Q_COUNT) {
         view->now_us = pg_i64(results[Q_NOW], 0, 0);
         view->next_due_us = pg_i64(results[Q_NOW], 0, 1);
-        read_jobs(view, results[Q_ACTIVE], results[Q_QUEUED], &bad);
-        read_runs(view, results[Q_RUNS], results[Q_RANKS], &bad);
-        read_cluster(view, results[Q_NODES], results[Q_DEVICES], &bad);
-        read_measurements(view, results[Q_REQUESTS], results[Q_LINKS], &bad);
-        read_wanted(view, results[Q_MEASURES], &bad);
+        read_jobs(view, results[Q_ACTIVE], results[Q_QUEUED]);
+        read_runs(view, results[Q_RUNS], results[Q_RANKS]);
+        read_cluster(view, results[Q_NODES], results[Q_DEVICES]);
+        read_measurements(view, results[Q_REQUESTS], results[Q_LINKS]);
+        read_wanted(view, results[Q_MEASURES]);
+        read_sharing(view, results[Q_ACCOUNTS], results[Q_USERS], results[Q_USES]);
+        read_leases(view, results[Q_LEASES]);
+        read_dependents(view, results[Q_DEPENDENTS]);
+        read_arrays(view, results[Q_ARRAYS]);
+        view->asked = document_of(view, results[Q_ASKED], 0, 0);
     }
-    if (bad) {
+    if (!view || count != Q_COUNT || view->incomplete) {
         struct err err;
         store_view_destroy(view);
         err_set(&err, ERR_NOMEM, "no memory for the scheduler's view");
@@ -426,26 +559,35 @@ static void view_deliver(struct store_call *call, const struct pg_result *const 
     done(call->arg, NULL, view);
 }
 
-int store_sched_load(struct store *store, unsigned queue_max, const struct store_queue_mark *behind,
-                     store_view_fn *done, void *arg, struct err *err)
+int store_sched_load(struct store *store, const struct store_sched_want *want, store_view_fn *done, void *arg,
+                     struct err *err)
 {
-    struct pg_params params;
+    struct pg_params queue, uses, asked;
     struct pg_step steps[Q_COUNT];
-    pg_params_init(&params);
-    pg_param_i64(&params, queue_max);
-    if (behind->set) {
-        pg_param_i64(&params, behind->priority);
-        pg_param_i64(&params, behind->id);
+    pg_params_init(&queue);
+    pg_param_i64(&queue, want->queue_max);
+    if (want->behind.set) {
+        pg_param_i64(&queue, want->behind.priority);
+        pg_param_i64(&queue, want->behind.id);
     } else {
-        pg_param_null(&params);
-        pg_param_null(&params);
+        pg_param_null(&queue);
+        pg_param_null(&queue);
     }
-    for (int i = 0; i < Q_COUNT; i++) {
-        steps[i] = (struct pg_step){&statements[i], i == Q_QUEUED ? &params : NULL};
-    }
+    pg_params_init(&uses);
+    pg_param_i64(&uses, want->closed);
+    pg_param_i64(&uses, want->use_from_us);
+    pg_params_init(&asked);
+    pg_param_i64(&asked, want->started_us);
+    for (int i = 0; i < Q_COUNT; i++)
+        steps[i] = (struct pg_step){&statements[i], NULL};
+    steps[Q_QUEUED].params = &queue;
+    steps[Q_USES].params = &uses;
+    steps[Q_ASKED].params = &asked;
     int rc = store_run(store, steps, Q_COUNT, 0,
                        store_call_create(view_deliver, view_fail, (void (*)(void))done, arg, NULL, err), err);
-    pg_params_fini(&params);
+    pg_params_fini(&queue);
+    pg_params_fini(&uses);
+    pg_params_fini(&asked);
     return rc;
 }
 
@@ -453,36 +595,48 @@ int store_sched_load(struct store *store, unsigned queue_max, const struct store
 
 static const struct pg_statement get_profiles = {
     "profiles_get",
-    "SELECT coalesce(json_agg(json_build_object('device', p.device, 'document', p.document)), '[]'::json) "
-    "FROM profiles p JOIN devices d ON d.name = p.device AND d.digest = p.digest WHERE p.key = $1",
+    "SELECT coalesce(json_agg(json_build_object('device', p.device, 'document', p.document, 'speed', "
+    "CASE WHEN s.at > p.measured_at THEN s.speed END, 'stale', coalesce(s.speed < 0.9 "
+    "AND s.at + $2::bigint * interval '1 ms' < now() AND p.measured_at < s.at + (now() - s.at) / 2 "
+    "AND NOT EXISTS (SELECT 1 FROM assignments a WHERE a.device = p.device AND a.state IN ('sent', 'ready', "
+    "'running')), "
+    "false))), '[]'::json) FROM profiles p JOIN devices d ON d.name = p.device AND d.digest = p.digest "
+    "LEFT JOIN device_speeds s ON s.device = p.device AND s.key = p.key WHERE p.key = $1",
     PG_READ};
 static const struct pg_statement get_run = {
     "sched_run_get",
     "SELECT json_build_object('spec', j.spec, 'inputs', j.inputs, 'plan', r.plan, 'steps', j.steps, 'step', "
     "j.step, "
-    "'started_s', coalesce(extract(epoch FROM r.started_at - r.created_at), 0)) "
+    "'started_s', coalesce(extract(epoch FROM r.started_at - r.created_at), 0), 'moves', "
+    "(SELECT count(*) FROM runs m WHERE m.job = j.id AND m.stop_why = 'yield')) "
     "FROM runs r JOIN jobs j ON j.id = r.job WHERE r.id = $1",
     PG_READ};
 static const struct pg_statement list_outbox = {
     "outbox_list",
     "SELECT json_build_object('incarnation', (SELECT incarnation FROM cluster), 'messages', "
     "(SELECT coalesce(json_agg(json_build_object('id', id, 'node', node, 'run', run, 'type', type, "
-    "'payload', payload) ORDER BY id), '[]'::json) FROM outbox))",
+    "'payload', payload) ORDER BY id), '[]'::json) FROM outbox), 'plans', "
+    "(SELECT coalesce(json_agg(json_build_object('run', id, 'plan', plan)), '[]'::json) FROM runs "
+    "WHERE id IN (SELECT run FROM outbox WHERE type = 'assign' AND payload ->> 'plan_digest' IS NOT NULL)))",
     PG_READ};
 static const struct pg_statement fresh_numbers = {
     "sched_numbers",
-    "SELECT json_build_object('run', CASE WHEN $1::integer > 0 THEN nextval('runs_id_seq') END, "
-    "'epoch', CASE WHEN $1 > 0 THEN nextval('run_epochs') END, 'assignments', "
-    "(SELECT coalesce(json_agg(nextval('assignments_id_seq')), '[]'::json) FROM generate_series(1, $1)), "
+    "SELECT json_build_object('runs', (SELECT coalesce(json_agg(json_build_object('run', "
+    "nextval('runs_id_seq'), "
+    "'epoch', nextval('run_epochs'))), '[]'::json) FROM generate_series(1, $1::integer)), 'assignments', "
+    "(SELECT coalesce(json_agg(nextval('assignments_id_seq')), '[]'::json) FROM generate_series(1, "
+    "$2::integer)), "
     "'requests', (SELECT coalesce(json_agg(nextval('requests_id_seq')), '[]'::json) "
-    "FROM generate_series(1, $2::integer)))",
+    "FROM generate_series(1, $3::integer)))",
     PG_WRITE};
 
-int store_profiles_get(struct store *store, const char *key, store_doc_fn *done, void *arg, struct err *err)
+int store_profiles_get(struct store *store, const char *key, uint32_t remeasure_ms, store_doc_fn *done,
+                       void *arg, struct err *err)
 {
     struct pg_params params;
     pg_params_init(&params);
     pg_param_text(&params, key);
+    pg_param_i64(&params, remeasure_ms);
     return store_one_doc(store, &get_profiles, &params, NULL, done, arg, err);
 }
 
@@ -499,11 +653,12 @@ int store_outbox_list(struct store *store, store_doc_fn *done, void *arg, struct
     return store_one_doc(store, &list_outbox, NULL, NULL, done, arg, err);
 }
 
-int store_sched_numbers(struct store *store, unsigned ranks, unsigned requests, store_doc_fn *done, void *arg,
-                        struct err *err)
+int store_sched_numbers(struct store *store, unsigned runs, unsigned ranks, unsigned requests,
+                        store_doc_fn *done, void *arg, struct err *err)
 {
     struct pg_params params;
     pg_params_init(&params);
+    pg_param_i64(&params, runs);
     pg_param_i64(&params, ranks);
     pg_param_i64(&params, requests);
     return store_one_doc(store, &fresh_numbers, &params, "no numbers", done, arg, err);

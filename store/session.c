@@ -27,15 +27,12 @@ static int rival_check(struct pg_conn *ours, int64_t mine, const char *conninfo,
 {
     int64_t theirs = 0, now = 0, marked = 0;
     *rival = pg_connect(conninfo, ANSWER_MS, err);
-    if (*rival == NULL || pg_script(*rival, "BEGIN", err) < 0 || pg_ask(*rival, pid_sql, &theirs, err) < 0) {
+    if (!*rival || pg_script(*rival, "BEGIN", err) < 0 || pg_ask(*rival, pid_sql, &theirs, err) < 0)
         return -1;
-    }
-    if (theirs == mine) {
+    if (theirs == mine)
         return refuse(mine, "two connections were given one session", err);
-    }
-    if (pg_ask(ours, pid_sql, &now, err) < 0 || pg_ask(ours, marked_sql, &marked, err) < 0) {
+    if (pg_ask(ours, pid_sql, &now, err) < 0 || pg_ask(ours, marked_sql, &marked, err) < 0)
         return -1;
-    }
     return now != mine || marked != 1 ? refuse(now, "a connection was given another session", err) : 0;
 }
 
@@ -45,15 +42,12 @@ int store_session_check(const char *conninfo, struct err *err)
     int64_t mine = 0, length = 0;
     int rc = -1;
     struct pg_conn *ours = pg_connect(conninfo, ANSWER_MS, err);
-    if (ours != NULL && pg_ask(ours, mark_sql, &length, err) == 0) {
+    if (ours && pg_ask(ours, mark_sql, &length, err) == 0)
         rc = pg_ask(ours, pid_sql, &mine, err);
-    }
-    for (int i = 0; i < RIVALS && rc == 0; i++) {
+    for (int i = 0; i < RIVALS && rc == 0; i++)
         rc = rival_check(ours, mine, conninfo, &rivals[i], err);
-    }
-    for (int i = 0; i < RIVALS; i++) {
+    for (int i = 0; i < RIVALS; i++)
         pg_disconnect(rivals[i]);
-    }
     pg_disconnect(ours);
     return rc;
 }

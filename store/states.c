@@ -25,16 +25,20 @@ static const char *const job_events[JOB_EVENTS] = {
     [JOB_EVENT_REQUEUE] = "requeue",
     [JOB_EVENT_HELD] = "settle as held",
     [JOB_EVENT_CANCELLED] = "settle as cancelled",
+    [JOB_EVENT_UNFOLD] = "unfold",
+    [JOB_EVENT_MISS] = "miss",
 };
 
 static const struct state_edge job_edges[] = {
     {JOB_HELD, JOB_EVENT_RELEASE, JOB_QUEUED},
     {JOB_HELD, JOB_EVENT_RESUME, JOB_QUEUED},
     {JOB_HELD, JOB_EVENT_CANCEL, JOB_CANCELLED},
+    {JOB_HELD, JOB_EVENT_REFUSE, JOB_FAILED},
     {JOB_QUEUED, JOB_EVENT_HOLD, JOB_HELD},
     {JOB_QUEUED, JOB_EVENT_CANCEL, JOB_CANCELLED},
     {JOB_QUEUED, JOB_EVENT_REFUSE, JOB_FAILED},
     {JOB_QUEUED, JOB_EVENT_PLACE, JOB_STARTING},
+    {JOB_QUEUED, JOB_EVENT_UNFOLD, JOB_RUNNING},
     {JOB_STARTING, JOB_EVENT_READY, JOB_RUNNING},
     {JOB_STARTING, JOB_EVENT_HOLD, JOB_STOPPING},
     {JOB_STARTING, JOB_EVENT_CANCEL, JOB_STOPPING},
@@ -43,6 +47,7 @@ static const struct state_edge job_edges[] = {
     {JOB_RUNNING, JOB_EVENT_CANCEL, JOB_STOPPING},
     {JOB_RUNNING, JOB_EVENT_STOP, JOB_STOPPING},
     {JOB_RUNNING, JOB_EVENT_DONE, JOB_SUCCEEDED},
+    {JOB_RUNNING, JOB_EVENT_MISS, JOB_FAILED},
     {JOB_STOPPING, JOB_EVENT_HOLD, JOB_STOPPING},
     {JOB_STOPPING, JOB_EVENT_CANCEL, JOB_STOPPING},
     {JOB_STOPPING, JOB_EVENT_STOP, JOB_STOPPING}, /* a person asked first; now the run is told */
@@ -138,11 +143,9 @@ int state_next(const struct state_machine *machine, int from, int event, struct 
         return err_set(err, ERR_INTERNAL, "%s state %d or event %d does not exist", machine->noun, from,
                        event);
     }
-    for (size_t i = 0; i < machine->edge_count; i++) {
-        if (machine->edges[i].from == from && machine->edges[i].event == event) {
+    for (size_t i = 0; i < machine->edge_count; i++)
+        if (machine->edges[i].from == from && machine->edges[i].event == event)
             return machine->edges[i].to;
-        }
-    }
     return err_set(err, ERR_CONFLICT, "a %s that is %s cannot %s", machine->noun, machine->states[from],
                    machine->events[event]);
 }
@@ -154,23 +157,18 @@ const char *state_name(const struct state_machine *machine, int state)
 
 int state_from_name(const struct state_machine *machine, const char *name)
 {
-    for (size_t i = 0; i < machine->state_count; i++) {
-        if (strcmp(machine->states[i], name) == 0) {
+    for (size_t i = 0; i < machine->state_count; i++)
+        if (strcmp(machine->states[i], name) == 0)
             return (int)i;
-        }
-    }
     return -1;
 }
 
 bool state_is_final(const struct state_machine *machine, int state)
 {
-    if (machine == &job_machine) {
+    if (machine == &job_machine)
         return state == JOB_SUCCEEDED || state == JOB_FAILED || state == JOB_CANCELLED;
-    }
-    for (size_t i = 0; i < machine->edge_count; i++) {
-        if (machine->edges[i].from == state) {
+    for (size_t i = 0; i < machine->edge_count; i++)
+        if (machine->edges[i].from == state)
             return false;
-        }
-    }
     return true;
 }

@@ -30,17 +30,22 @@ enum job_event {
     JOB_EVENT_RELEASE, /* by a person: the held job joins the queue */
     JOB_EVENT_CANCEL,  /* by a person: a running job writes a checkpoint first */
     JOB_EVENT_RESUME,  /* by a person: the job goes on from its last checkpoint */
-    JOB_EVENT_REFUSE,  /* by the scheduler: the job fits nowhere, even on an empty cluster */
-    JOB_EVENT_PLACE,   /* by the scheduler: a run was created */
-    JOB_EVENT_READY,   /* every rank is ready */
+    /* by the scheduler: the job fits nowhere, even on an empty cluster, or comes after one that did not
+       succeed */
+    JOB_EVENT_REFUSE,
+    JOB_EVENT_PLACE, /* by the scheduler: a run was created */
+    JOB_EVENT_READY, /* every rank is ready */
     /* by the scheduler: the run is being stopped (drain, time limit, lost worker or own fault) */
     JOB_EVENT_STOP,
     JOB_EVENT_DONE,  /* every rank has finished */
-    JOB_EVENT_FAULT, /* the run has ended by the job's own fault, its time limit, or too many losses */
+    JOB_EVENT_FAULT, /* the run has ended by the job's own fault, too many losses, or its time limit
+                         without a checkpoint */
     /* the run has ended (lost, drained or moved); the job goes on from its last checkpoint */
     JOB_EVENT_REQUEUE,
     JOB_EVENT_HELD,      /* the run has ended after HOLD */
     JOB_EVENT_CANCELLED, /* the run has ended after CANCEL */
+    JOB_EVENT_UNFOLD,    /* by the scheduler: all elements of the array are jobs */
+    JOB_EVENT_MISS,      /* by the scheduler: all elements of the array have ended, and not all succeeded */
     JOB_EVENTS
 };
 
@@ -49,7 +54,7 @@ enum run_state {
     RUN_RUNNING,  /* the ranks were told their peers */
     RUN_STOPPING, /* the ranks were told to stop; runs.stop_why says why */
     RUN_DONE,     /* final */
-    RUN_FAILED,   /* final: the job's own fault or its time limit */
+    RUN_FAILED,   /* final: the job's own fault, or its time limit without a checkpoint */
     RUN_LOST,     /* final: a worker, agent or device was lost */
     RUN_STOPPED,  /* final: cancelled, held, drained or moved */
     RUN_STATES

@@ -15,13 +15,11 @@ static unsigned or_default(unsigned value, unsigned fallback)
 int store_create(struct event_base *base, const struct store_config *config, struct store **out,
                  struct err *err)
 {
-    if (config->conninfo == NULL) {
+    if (!config->conninfo)
         return err_set(err, ERR_INVALID, "the store needs a PostgreSQL connection string");
-    }
     struct store *store = calloc(1, sizeof(*store));
-    if (store == NULL) {
+    if (!store)
         return err_set(err, ERR_NOMEM, "no memory for the store");
-    }
     store->base = base;
     store->config = *config;
     store->config.conninfo = NULL;
@@ -38,7 +36,7 @@ int store_create(struct event_base *base, const struct store_config *config, str
         .arg = config->trouble_arg,
     };
     store->pg = pg_create(base, &pg, err);
-    if (store->pg == NULL || store_batcher_create(store, err) < 0) {
+    if (!store->pg || store_batcher_create(store, err) < 0) {
         store_destroy(store);
         return -1;
     }
@@ -48,9 +46,8 @@ int store_create(struct event_base *base, const struct store_config *config, str
 
 void store_destroy(struct store *store)
 {
-    if (store == NULL) {
+    if (!store)
         return;
-    }
     store_batcher_destroy(store);
     pg_destroy(store->pg);
     free(store);
@@ -81,9 +78,8 @@ static void ping_deliver(struct store_call *call, const struct pg_result *const 
 static void ping_fail(struct store_call *call, const struct err *err)
 {
     struct err why = *err;
-    if (strstr(err->text, "42P01") != NULL) { /* undefined_table */
+    if (strstr(err->text, "42P01")) /* undefined_table */
         err_set(&why, ERR_UNSUPPORTED, "the database has no schema yet: run motley-scheduler --migrate");
-    }
     ((store_done_fn *)call->done)(call->arg, &why);
 }
 

@@ -59,7 +59,7 @@ struct store_part {
     const struct pg_statement *statement;
     const json_t *rows;
 };
-enum { STORE_PARTS_MAX = 20 };
+enum { STORE_PARTS_MAX = 32 };
 
 /* A transaction of the leader: the fence of `leader` and the events lock, then the parts that have rows, in
  * their order. Release it with store_work_fini, even after a failure. */
@@ -72,6 +72,10 @@ _Static_assert(STORE_PARTS_MAX + 2 <= PG_STEPS_MAX, "one work holds the fence, a
 void store_work_init(struct store_work *work, int64_t leader, const struct store_part *parts, int count);
 void store_work_fini(struct store_work *work);
 extern const struct pg_statement store_fence; /* $1: the leader's epoch */
+
+/* records.c. The parts of decisions that simulations read later. */
+extern const struct pg_statement store_put_arrivals, store_put_forecasts, store_end_forecasts,
+    store_put_sharing, store_put_sooner;
 
 /* The rows of a part, as a table `c`. */
 #define RECORDS(columns) "json_to_recordset($1::json) AS c(" columns ")"
@@ -121,6 +125,25 @@ void store_param_actor(struct pg_params *params, const struct principal *princip
  * its owner. `params` is released. */
 int store_one_change(struct store *store, const struct pg_statement *statement, struct pg_params *params,
                      const char *missing, const char *thing, store_doc_fn *done, void *arg, struct err *err);
+
+/* For statements that change named rows by a document `d` of changes: limits as members of a document, and
+ * their columns as they are after the change. */
+#define LIMITS_OF(t)                                                                                         \
+    "'devices_max', " t ".devices_max, 'running_max', " t ".running_max, 'queued_max', " t                   \
+    ".queued_max, 'month_seconds_max', " t ".month_seconds_max"
+#define SET_LIMITS(t)                                                                                        \
+    "devices_max = coalesce((d ->> 'devices_max')::integer, " t ".devices_max), "                            \
+    "running_max = coalesce((d ->> 'running_max')::integer, " t ".running_max), "                            \
+    "queued_max = coalesce((d ->> 'queued_max')::integer, " t ".queued_max), "                               \
+    "month_seconds_max = coalesce((d ->> 'month_seconds_max')::float8, " t ".month_seconds_max) "
+/* The parameters of such a statement: $1 the name, $2 the changes, $3 the actor. */
+void store_params_change(struct pg_params *params, const char *name, const json_t *changes,
+                         const struct principal *principal);
+
+/* A subquery: {state: number of jobs}. $1: the names of all states. */
+#define COUNT_JOBS                                                                                           \
+    "SELECT json_object_agg(s.state, coalesce(c.n, 0)) FROM unnest($1::text[]) AS s(state) "                 \
+    "LEFT JOIN (SELECT state, sum(n)::bigint AS n FROM job_counts GROUP BY state) c USING (state)"
 
 /* Checks that a text is not empty and has at most `max` bytes. */
 int store_check_text(const char *what, const char *text, size_t max, struct err *err);

@@ -13,21 +13,17 @@ static const char *const scope_names[] = {"jobs:read",   "jobs:write",   "nodes:
 
 const char *store_scope_name(unsigned bit)
 {
-    for (unsigned i = 0; i < SCOPE_COUNT; i++) {
-        if (bit == 1u << i) {
+    for (unsigned i = 0; i < SCOPE_COUNT; i++)
+        if (bit == 1u << i)
             return scope_names[i];
-        }
-    }
     return NULL;
 }
 
 unsigned store_scope_from_name(const char *name)
 {
-    for (unsigned i = 0; i < SCOPE_COUNT; i++) {
-        if (strcmp(name, scope_names[i]) == 0) {
+    for (unsigned i = 0; i < SCOPE_COUNT; i++)
+        if (strcmp(name, scope_names[i]) == 0)
             return 1u << i;
-        }
-    }
     return 0;
 }
 
@@ -38,7 +34,10 @@ static const struct pg_statement find_token = {
     "SELECT coalesce(t.user_id, 0), t.id, coalesce(u.name, t.node), t.scopes, "
     "       coalesce((extract(epoch FROM t.expires_at) * 1e6)::bigint, 0), u.priority_max "
     "FROM tokens t LEFT JOIN users u ON u.id = t.user_id "
-    "WHERE t.hash = $1 AND t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > now())",
+    "WHERE t.hash = $1 AND t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > now()) "
+    "AND NOT coalesce(u.disabled, false) "
+    "AND (t.parent IS NULL OR EXISTS (SELECT 1 FROM tokens p WHERE p.id = t.parent AND p.revoked_at IS NULL "
+    "     AND (p.expires_at IS NULL OR p.expires_at > now())))",
     PG_READ};
 
 static void principal_fail(struct store_call *call, const struct err *err)
@@ -52,7 +51,8 @@ static void principal_deliver(struct store_call *call, const struct pg_result *c
     const struct pg_result *found = results[count - 1];
     if (pg_rows(found) == 0) {
         struct err err;
-        err_set(&err, ERR_AUTH, "the token is not known, has expired or was revoked");
+        err_set(&err, ERR_AUTH,
+                "the token is not known, has expired or was revoked, or its user is disabled");
         done(call->arg, &err, NULL);
         return;
     }
@@ -94,9 +94,10 @@ static const struct pg_statement put_token = {
     "token_put",
     "WITH u AS (INSERT INTO users (name) VALUES ($1) ON CONFLICT (name) DO UPDATE SET name = excluded.name "
     "  RETURNING id, name), "
-    "t AS (INSERT INTO tokens (hash, user_id, scopes, note, expires_at, made_by) "
+    "t AS (INSERT INTO tokens (hash, user_id, scopes, note, expires_at, made_by, parent) "
     "SELECT $2, id, $3, $4, CASE WHEN $5::bigint > 0 THEN to_timestamp($5::bigint / 1e6) END, "
-    "  nullif($6::bigint, 0) FROM u RETURNING id, scopes, note, expires_at), "
+    "  nullif($6::bigint, 0), (SELECT parent FROM tokens WHERE id = $6::bigint) FROM u "
+    "  RETURNING id, scopes, note, expires_at), "
     "said AS ("
     AUDIT("$7", "'token.make'", "t.id::text", "NULL::json", "json_build_object('user', u.name, 'scopes', t.scopes, 'note', t.note, 'expires', " "motley_time(t.expires_at))", "t, u")
     "  ) "
@@ -111,40 +112,44 @@ static const struct pg_statement revoke_token = {
     "  ) "
     "SELECT id FROM t",
     PG_WRITE};
-/* clang-format on */
 static const struct pg_statement list_users = {
     "user_list",
     "SELECT json_build_object('users', coalesce(json_agg(json_build_object('id', u.id, 'name', u.name, "
-    " 'created', motley_time(u.created_at), 'priority_max', u.priority_max, 'groups', "
+    " 'created', motley_time(u.created_at), 'priority_max', u.priority_max, 'disabled', u.disabled, "
+    " 'account', (SELECT g.name FROM groups g WHERE g.id = u.account), " LIMITS_OF("u") ", 'groups', "
     " (SELECT coalesce(json_agg(g.name ORDER BY g.name), '[]'::json) FROM group_members m "
     "  JOIN groups g ON g.id = m.grp WHERE m.user_id = u.id)) ORDER BY u.id), '[]'::json)) FROM users u",
     PG_READ};
-/* clang-format off */
 static const struct pg_statement set_user = {
     "user_set",
-    "WITH old AS (SELECT id, name, priority_max FROM users WHERE name = $1 FOR UPDATE), "
-    "u AS (UPDATE users SET priority_max = $2 FROM old WHERE users.id = old.id RETURNING users.name, "
-    "  users.priority_max, old.priority_max AS was), "
+    "WITH d AS (SELECT $2::jsonb AS d), "
+    "old AS (SELECT u.*, g.name AS account_name FROM users u LEFT JOIN groups g ON g.id = u.account WHERE u.name = $1 "
+    "  FOR UPDATE OF u), "
+    "u AS (UPDATE users SET priority_max = coalesce((d ->> 'priority_max')::integer, users.priority_max), "
+    "  disabled = coalesce((d ->> 'disabled')::boolean, users.disabled), "
+    "  account = CASE WHEN NOT d ? 'account' THEN users.account WHEN d ->> 'account' IS NULL THEN NULL "
+    "    ELSE motley_group('group', d ->> 'account', 0, true) END, " SET_LIMITS("users")
+    "  FROM old, d WHERE users.id = old.id RETURNING users.name, jsonb_build_object('priority_max', old.priority_max, "
+    "    'disabled', old.disabled, 'account', old.account_name, " LIMITS_OF("old") ") AS was), "
     "said AS ("
-    AUDIT("$3", "'user.set'", "u.name", "json_build_object('priority_max', u.was)", "json_build_object('priority_max', u.priority_max)", "u")
+    AUDIT("$3", "'user.set'", "u.name", "(SELECT json_object_agg(k, u.was -> k) FROM jsonb_object_keys(d.d) k)", "d.d::json", "u, d")
     "  ) "
-    "SELECT json_build_object('name', name, 'priority_max', priority_max) FROM u",
+    "SELECT d || jsonb_build_object('name', name) FROM u, d",
     PG_WRITE};
 /* clang-format on */
 static const struct pg_statement list_tokens = {
     "token_list",
     "SELECT json_build_object('tokens', coalesce(json_agg(json_build_object('id', t.id, 'user', u.name, "
     " 'scopes', t.scopes, 'note', t.note, 'created', motley_time(t.created_at), "
-    " 'expires', motley_time(t.expires_at), 'made_by', t.made_by) ORDER BY t.id), '[]'::json)) "
-    "FROM tokens t JOIN users u ON u.id = t.user_id WHERE t.revoked_at IS NULL "
-    "AND motley_owns(t.user_id, $1, $2)",
+    " 'expires', motley_time(t.expires_at), 'made_by', t.made_by, 'session', t.session) ORDER BY t.id), "
+    " '[]'::json)) FROM tokens t JOIN users u ON u.id = t.user_id WHERE t.revoked_at IS NULL "
+    "AND (NOT t.session OR t.expires_at > now()) AND motley_owns(t.user_id, $1, $2)",
     PG_READ};
 
 int store_user_put(struct store *store, const char *name, store_id_fn *done, void *arg, struct err *err)
 {
-    if (store_check_text("a user's name", name, 200, err) < 0) {
+    if (store_check_text("a user's name", name, 200, err) < 0)
         return -1;
-    }
     struct pg_params params;
     pg_params_init(&params);
     pg_param_text(&params, name);
@@ -154,9 +159,8 @@ int store_user_put(struct store *store, const char *name, store_id_fn *done, voi
 int store_token_put(struct store *store, const struct principal *maker, const char *user,
                     const struct store_token_new *token, store_id_fn *done, void *arg, struct err *err)
 {
-    if (store_check_text("a user's name", user, 200, err) < 0) {
+    if (store_check_text("a user's name", user, 200, err) < 0)
         return -1;
-    }
     struct pg_params params;
     pg_params_init(&params);
     pg_param_text(&params, user);
@@ -188,15 +192,12 @@ int store_user_list(struct store *store, store_doc_fn *done, void *arg, struct e
 }
 
 int store_user_set(struct store *store, const struct principal *principal, const char *name,
-                   int32_t priority_max, store_doc_fn *done, void *arg, struct err *err)
+                   const json_t *changes, store_doc_fn *done, void *arg, struct err *err)
 {
     char missing[300];
     struct pg_params params;
     snprintf(missing, sizeof(missing), "there is no user \"%.220s\"", name);
-    pg_params_init(&params);
-    pg_param_text(&params, name);
-    pg_param_i64(&params, priority_max);
-    store_param_actor(&params, principal);
+    store_params_change(&params, name, changes, principal);
     return store_one_doc(store, &set_user, &params, missing, done, arg, err);
 }
 
@@ -208,20 +209,17 @@ static void tokens_deliver(struct store_call *call, const struct pg_result *cons
     json_t *token;
     size_t i;
     struct err err;
-    if (doc == NULL) {
+    if (!doc) {
         err_set(&err, ERR_NOMEM, "no memory for the answer");
         done(call->arg, &err, NULL);
         return;
     }
-    json_array_foreach(json_object_get(doc, "tokens"), i, token)
-    {
+    json_array_foreach (json_object_get(doc, "tokens"), i, token) {
         unsigned bits = (unsigned)json_integer_value(json_object_get(token, "scopes"));
         json_t *names = json_array();
-        for (unsigned bit = 0; bit < SCOPE_COUNT; bit++) {
-            if ((bits & 1u << bit) != 0) {
+        for (unsigned bit = 0; bit < SCOPE_COUNT; bit++)
+            if ((bits & 1u << bit) != 0)
                 json_array_append_new(names, json_string(scope_names[bit]));
-            }
-        }
         json_object_set_new(token, "scopes", names);
     }
     done(call->arg, NULL, doc);

@@ -48,18 +48,38 @@ int store_token_put(struct store *store, const struct principal *maker, const ch
 /* ERR_NOT_FOUND also for another person's token, unless an administrator asks. */
 int store_token_revoke(struct store *store, const struct principal *principal, int64_t token,
                        store_done_fn *done, void *arg, struct err *err);
-/* {"tokens":[{"id","user","scopes","note","created","expires","made_by": id | null}]}: the asker's own; for
- * an administrator those of all people. */
+/* {"tokens":[{"id","user","scopes","note","created","expires","made_by": id | null,"session"}]}: the asker's
+ * own; for an administrator those of all people. */
 int store_token_list(struct store *store, const struct principal *principal, store_doc_fn *done, void *arg,
                      struct err *err);
-/* {"users":[{"id","name","created","priority_max","groups":[name]}]} */
-int store_user_list(struct store *store, store_doc_fn *done, void *arg, struct err *err);
-/* Sets the highest priority that the user's jobs may have. Answers {"name","priority_max"}. ERR_NOT_FOUND
- * names the user. */
-int store_user_set(struct store *store, const struct principal *principal, const char *name,
-                   int32_t priority_max, store_doc_fn *done, void *arg, struct err *err);
+/* ---- sessions of the page (store/sign_in.c) ---- */
 
-/* {"groups":[{"name","created","members":[name]}]}: the groups that the asker is in; for an administrator
+/* Stores the hash of a code that opens one session of the asker's token until `expires_us`. ERR_NOT_FOUND
+ * when that token is a session's itself. Removes codes and sessions that ended more than a day ago. */
+int store_session_code_put(struct store *store, const struct principal *principal, const uint8_t code[32],
+                           int64_t expires_us, store_done_fn *done, void *arg, struct err *err);
+/* Makes a session's token with the hash `token` for who shows a code or a token with the hash `shown`: with
+ * the scopes of that token, ending after `seconds`, or with that token if that is sooner. A code is used up.
+ * Answers {"user","scopes": bits,"expires","seconds"}. ERR_NOT_FOUND when `shown` is no valid code, and no
+ * valid token of a person that is no session's. `address` is the client's, for the audit. */
+int store_session_open(struct store *store, const uint8_t shown[32], const uint8_t token[32],
+                       unsigned seconds, const char *address, store_doc_fn *done, void *arg, struct err *err);
+/* Revokes the asker's token. ERR_NOT_FOUND when it is no session's. */
+int store_session_close(struct store *store, const struct principal *principal, store_done_fn *done,
+                        void *arg, struct err *err);
+
+/* {"users":[{"id","name","created","priority_max","disabled","account": group |
+ * null,"devices_max","running_max", "queued_max","month_seconds_max","groups":[name]}]}; a limit of 0 is
+ * none. */
+int store_user_list(struct store *store, store_doc_fn *done, void *arg, struct err *err);
+/* Changes the members of `changes`, of those that store_user_list gives from "priority_max" to
+ * "month_seconds_max". Answers the changes and "name". ERR_NOT_FOUND names the user, ERR_INVALID an unknown
+ * account. */
+int store_user_set(struct store *store, const struct principal *principal, const char *name,
+                   const json_t *changes, store_doc_fn *done, void *arg, struct err *err);
+
+/* {"groups":[{"name","created","members":[name],"parent": group | null,"weight","devices_max","running_max",
+ * "queued_max","month_seconds_max"}]}: the groups that the asker is in; for an administrator
  * all. */
 int store_group_list(struct store *store, const struct principal *principal, store_doc_fn *done, void *arg,
                      struct err *err);
@@ -67,7 +87,12 @@ int store_group_list(struct store *store, const struct principal *principal, sto
  * member is not a user. Answers {"name","members"}. */
 int store_group_put(struct store *store, const struct principal *principal, const char *name,
                     const char *const *members, size_t count, store_doc_fn *done, void *arg, struct err *err);
-/* Removes a group. Afterwards only its owner sees an object that was shared with the group. */
+/* Changes the members of `changes`: parent, weight and limits. Answers the changes and "name". ERR_NOT_FOUND
+ * names the group, ERR_INVALID an unknown parent or one that is below the group. */
+int store_group_set(struct store *store, const struct principal *principal, const char *name,
+                    const json_t *changes, store_doc_fn *done, void *arg, struct err *err);
+/* Removes a group. ERR_CONFLICT while groups are below it or jobs that have not ended are charged to it.
+ * Afterwards only its owner sees an object that was shared with the group. */
 int store_group_remove(struct store *store, const struct principal *principal, const char *name,
                        store_done_fn *done, void *arg, struct err *err);
 

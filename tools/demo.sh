@@ -3,7 +3,8 @@
 # that this machine has.
 # Everything it makes lies under .demo/ (MOTLEY_DEMO to put it elsewhere); the model is fetched once into .cache/.
 # MOTLEY_DEMO_STEPS=N trains N steps in the place of one epoch (50 steps). Whatever takes long shows a line at least
-# every 10 seconds. MOTLEY_DEMO_BIN names a folder of programs that are built already.
+# every 10 seconds. With MOTLEY_DEMO_STAY=1 the service stays up afterwards, and the page's address is printed.
+# MOTLEY_DEMO_BIN names a folder of programs that are built already.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -121,4 +122,11 @@ if [ -t 1 ]; then
 else
     "$motley" run "$demo/demo.yaml" --out "$demo/out" | with_pulse
 fi
-"$motley" down
+if [ -n "${MOTLEY_DEMO_STAY:-}" ]; then
+    trap 'rm -rf "$logs"' EXIT
+    echo "it stays up; the page, signed in:"
+    "$motley" web
+    echo "to stop it: $motley down --home $MOTLEY_HOME"
+else
+    "$motley" down
+fi

@@ -8,7 +8,8 @@ BEGIN, END = "<!-- made by tools/layering.py -->", "<!-- end -->"
 def table():
     lines = ["| room | may include | its parts, from the bottom up |", "|---|---|---|"]
     for room, others in lint.MAY_INCLUDE.items():
-        named = [f"{other} (descriptions)" if (room, other) == ("planner", "model") else other
+        named = [f"{other} (descriptions)" if (room, other) == ("planner", "model") else
+                 f"{other} (policies, simulator)" if (room, other) == ("cli", "scheduler") else other
                  for other in lint.MAY_INCLUDE if other in others]
         lines.append(f"| `{room}/` | {', '.join(named) or 'third-party only'} | {', '.join(lint.PARTS.get(room, []))} |")
     return "\n".join(lines)

@@ -10,11 +10,12 @@ packages=(gcc libc6-dev make cmake ninja-build pkg-config ccache
     libpq-dev libevent-dev libhiredis-dev libmsgpack-dev libssl-dev libjansson-dev libcurl4-openssl-dev
     libonig-dev libpcre2-dev libutf8proc-dev libyaml-dev zlib1g-dev libopenblas-dev libcmocka-dev
     postgresql redis-server curl openssl unzip git iproute2 procps python3 python3-pip python3-jsonschema ca-certificates util-linux)
-gpu=(clang-14 lld-14) # about 40 MB with what they need; the kernels of PTX and of AMD's code objects
+gpu=(clang-19 lld-19) # about 45 MB with what they need; the kernels of PTX and of AMD's code objects
 case "${1:-}" in
-test) packages+=(pgbouncer "${gpu[@]}") ;; # pgbouncer: for the test that Motley refuses one
+test) packages+=(pgbouncer chromium llvm-19 "${gpu[@]}") ;; # pgbouncer: for the test that Motley refuses one; chromium: for the page's;
+                                                           # llvm-19 reads code of AMD's cards
 gpu) packages+=("${gpu[@]}") ;;
-lint) packages+=(clang-format clang-tidy cppcheck) ;;
+lint) packages+=(clang-format-19 clang-tidy cppcheck) ;;
 sanitize) packages+=(clang-14 libclang-rt-14-dev) ;;
 esac
 # Where there is a card, a build without its kernels would leave it idle.

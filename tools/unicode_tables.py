@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Write model/text/unicode_properties.c and model/text/unicode_sets.c: in what the kinds of characters that `tokenizers` has
-differ from those of the libraries that Motley uses.
+"""Writes model/text/unicode_properties.c and model/text/unicode_sets.c: the kinds of characters in which `tokenizers`
+differs from the libraries that Motley uses.
 
 It asks `tokenizers` itself (0.23.3) and Debian 12's libonig (6.9.8, Unicode 14) about every code point, so both
-must be there.  usage: for part in properties sets; do tools/unicode_tables.py $part > model/unicode_$part.c; done
+must be installed.  usage: for part in properties sets; do tools/unicode_tables.py $part > model/text/unicode_$part.c; done
 """
 import ctypes
 import re
@@ -12,7 +12,7 @@ import sys
 from tokenizers import Regex, normalizers, pre_tokenizers
 
 CODES = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
-# What lies inside these is all of one kind in every version: ideographs, Hangul, private use.
+# Within each of these ranges all characters are of one kind in every version: ideographs, Hangul, private use.
 DULL = ((0x4E10, 0x9FF0), (0xAC10, 0xD790), (0xE010, 0xF8F0), (0x33500, 0xE0000), (0xE0210, 0x10FFF0))
 SOME = [c for c in CODES if not any(a <= c < b for a, b in DULL)]
 
@@ -31,7 +31,7 @@ class Region(ctypes.Structure):
 
 
 def onig_codes(pattern, codes):
-    """The code points that libonig says match, or None when it does not take the pattern."""
+    """Returns the code points that match in libonig, or None when it refuses the pattern."""
     own = ctypes.create_string_buffer(pattern.encode())
     regex, info = ctypes.c_void_p(), (ctypes.c_void_p * 3)()
     begin = ctypes.addressof(own)
@@ -76,16 +76,16 @@ def ranges(codes):
 
 
 def property_names():
-    """Every property name in libonig, as it compares them."""
+    """Returns every property name in libonig, in the form in which libonig compares names."""
     data = open("/usr/lib/x86_64-linux-gnu/libonig.so.5", "rb").read()
     return sorted({m.decode() for m in re.findall(rb"[a-z0-9]{1,60}(?=\0)", data)})
 
 
-def write_ranges(name, codes):
-    print(f"static const struct code_range {name}[] = {{")
+def write_pairs(kind, name, pairs):
+    print(f"static const struct {kind} {name}[] = {{")
     line = "   "
-    for begin, end in ranges(codes):
-        item = f" {{0x{begin:x}, 0x{end:x}}},"
+    for first, second in pairs:
+        item = f" {{0x{first:x}, 0x{second:x}}},"
         if len(line) + len(item) > 110:
             print(line)
             line = "   "
@@ -94,8 +94,12 @@ def write_ranges(name, codes):
     print("};\n")
 
 
+def write_ranges(name, codes):
+    write_pairs("code_range", name, ranges(codes))
+
+
 def properties():
-    """name -> index of its difference; and the differences, each (added, removed)."""
+    """Returns {name: index of its difference}, and the list of differences, each (added, removed)."""
     names, differences = {}, []
     for name in property_names():
         pattern = f"[\\p{{{name}}}]+"
@@ -116,7 +120,7 @@ CATEGORIES = "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So 
 
 
 def write_newer():
-    """Code points that are of another general category for them than for libonig."""
+    """Writes the code points whose general category in `tokenizers` is not the one in libonig."""
     newer = set()
     for name in CATEGORIES:
         pattern = f"[\\p{{{name}}}]+"
@@ -152,7 +156,7 @@ def write_set(name, codes):
 
 
 def cut_off(stage):
-    """The code points that this pre-tokeniser cuts off a letter before them."""
+    """Returns the code points that this pre-tokeniser cuts off from a letter before them."""
     return {c for c in CODES if len(stage.pre_tokenize_str("a" + chr(c))) == 2}
 
 
@@ -167,19 +171,16 @@ utf8proc = ctypes.CDLL("libutf8proc.so.2")
 
 
 def write_lower():
-    """Where Rust's lower case is another than utf8proc's; U+0130 is left to the code."""
+    """Writes the characters whose lower case in Rust is not utf8proc's, but for U+0130, which the C code handles."""
     lower = normalizers.Lowercase()
     different = {c: lower.normalize_str(chr(c)) for c in CODES if c != 0x130}
     different = {c: t for c, t in different.items() if ord(t) != utf8proc.utf8proc_tolower(c)}
-    print("static const struct code_pair map_lower[] = {")
-    for code, text in sorted(different.items()):
-        print(f"    {{0x{code:x}, 0x{ord(text):x}}},")
-    print("};")
+    write_pairs("code_pair", "map_lower", ((code, ord(text)) for code, text in sorted(different.items())))
     print(f"const struct code_map unicode_lower = {{.pairs = map_lower, .count = {len(different)}}};\n")
 
 
 def becomes(normalizer, result):
-    """The code points between two letters that become this."""
+    """Returns the code points that the normaliser turns into result(character) between two letters."""
     return {c for c in CODES if normalizer.normalize_str("a" + chr(c) + "a") == "a" + result(chr(c)) + "a"
             and result(chr(c)) != chr(c)}
 
@@ -197,13 +198,13 @@ def our_form(code_text, options):
 
 
 def write_unformed():
-    """What utf8proc decomposes or orders among marks, and `tokenizers` does not know."""
+    """Writes the characters that utf8proc decomposes or reorders among marks, and `tokenizers` leaves alone."""
     stable, compat, decompose = 2, 4, 16
     nfd, nfkd = normalizers.NFD(), normalizers.NFKD()
     unknown = set()
     for code in CODES:
         one = chr(code)
-        # Behind a mark of class 230, and before it one of class 240, so that any other would move.
+        # U+0345 has the highest combining class, 240, so a known mark behind it moves to before it.
         marked = "a\u0345" + one
         for text, theirs, options in ((one, nfd, decompose), (one, nfkd, decompose | compat), (marked, nfd, decompose)):
             if theirs.normalize_str(text) != our_form(text, stable | options):
@@ -227,7 +228,7 @@ def write_characters():
 
 
 PARTS = {"properties": (write_properties,), "sets": (write_sets, write_newer, write_characters)}
-print(f"/* Made by tools/unicode_tables.py {sys.argv[1]}. See unicode_tables.h. */")
+print(f"/* `tools/unicode_tables.py {sys.argv[1]}` makes this file. See unicode_tables.h. */")
 print('#include "model/text/unicode_tables.h"\n')
 print("/* clang-format off */")
 for write in PARTS[sys.argv[1]]:

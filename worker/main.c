@@ -53,8 +53,7 @@ static int print_health(const char *interval)
 /* Prints and frees the document. Returns the exit status. */
 static int print_json(json_t *document)
 {
-    int status =
-        document != NULL && json_dumpf(document, stdout, JSON_INDENT(1)) == 0 && puts("") >= 0 ? 0 : 1;
+    int status = document && json_dumpf(document, stdout, JSON_INDENT(1)) == 0 && puts("") >= 0 ? 0 : 1;
     json_decref(document);
     return status;
 }
@@ -73,7 +72,7 @@ int main(int argc, char **argv)
     /* Large blocks are always mapped and unmapped, because a plan counts this process's memory closely. */
     mallopt(M_MMAP_THRESHOLD, MMAP_BYTES);
     mallopt(M_ARENA_MAX, ARENAS);
-    for (int option; (option = getopt_long(argc, argv, "", names, NULL)) != -1;) {
+    for (int option; (option = getopt_long(argc, argv, "", names, NULL)) != -1;)
         if (option == 's')
             options.socket = optarg;
         else if (option == 'd')
@@ -88,7 +87,6 @@ int main(int argc, char **argv)
             return print_health(optarg);
         else
             return 2;
-    }
     if (!options.socket || !options.dir || optind < argc) {
         fprintf(stderr, "usage: motley-worker --socket PATH --dir DIR\n");
         return 2;

@@ -30,8 +30,8 @@ struct profile_job {
     double seconds;
 };
 
-/* One layer is measured in place of all. Where patterns give layers different LoRA ranks it has their mean.
- */
+/* One layer is measured in place of all. Where patterns give layers different LoRA ranks, that layer gets the
+ * mean rank. */
 static int sites_set(const struct lora_rules *rules, const struct model_config *config,
                      struct lora_options *lora, struct err *err)
 {
@@ -82,7 +82,7 @@ static int read_method(const json_t *message, const json_t *spec, struct profile
     const struct model_config *config = &job->config;
     struct lora_options *lora = &job->method.lora;
     struct job_spec parsed;
-    if (spec == NULL)
+    if (!spec)
         return read_lora(message, config, lora, err);
     if (spec_parse(spec, &parsed, err) < 0)
         return err_wrap(err, "spec");
@@ -90,7 +90,7 @@ static int read_method(const json_t *message, const json_t *spec, struct profile
     int result = method_options(&parsed, &job->method, err);
     if (result == 0 && !job->method.full) {
         struct lora_sites sites = lora->sites; /* one layer is measured in place of all */
-        memset(&lora->sites, 0, sizeof lora->sites);
+        memset(&lora->sites, 0, sizeof(lora->sites));
         lora_sites_mean(&sites, config->layers, lora->ranks);
     }
     spec_fini(&parsed);
@@ -147,7 +147,7 @@ static int read_job(const json_t *message, struct profile_job *job, struct err *
     static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
     const json_t *spec = NULL;
     int compute = 0;
-    memset(job, 0, sizeof *job);
+    memset(job, 0, sizeof(*job));
     job->sequence_tokens = 512;
     job->seconds = 3;
     jr_init(&reader, message, "", err);
@@ -193,19 +193,19 @@ static uint64_t threads_waited_ns(void)
 {
     uint64_t sum_ns = 0;
     DIR *threads = opendir("/proc/self/task");
-    for (struct dirent *entry; threads != NULL && (entry = readdir(threads)) != NULL;) {
+    for (struct dirent *entry; threads && (entry = readdir(threads));) {
         char path[64];
         unsigned long long waited_ns = 0;
         if (entry->d_name[0] == '.')
             continue;
-        snprintf(path, sizeof path, "/proc/self/task/%.20s/schedstat", entry->d_name);
+        snprintf(path, sizeof(path), "/proc/self/task/%.20s/schedstat", entry->d_name);
         FILE *file = fopen(path, "re");
-        if (file != NULL && fscanf(file, "%*u %llu", &waited_ns) == 1)
+        if (file && fscanf(file, "%*u %llu", &waited_ns) == 1)
             sum_ns += waited_ns;
-        if (file != NULL)
+        if (file)
             fclose(file);
     }
-    if (threads != NULL)
+    if (threads)
         closedir(threads);
     return sum_ns;
 }
@@ -238,8 +238,7 @@ static uint64_t loading_bytes(const json_t *message)
     uint64_t sizes = 0, chunks = (uint64_t)SESSION_RESIDENT_CHUNKS * MANIFEST_CHUNK_BYTES, header = 0;
     size_t index;
     json_t *file;
-    json_array_foreach(json_object_get(json_object_get(message, "model"), "files"), index, file)
-    {
+    json_array_foreach (json_object_get(json_object_get(message, "model"), "files"), index, file) {
         const char *name = json_string_value(json_object_get(file, "name"));
         json_int_t size = json_integer_value(json_object_get(file, "size"));
         sizes += size > 0 ? (uint64_t)size : 0;
@@ -249,7 +248,7 @@ static uint64_t loading_bytes(const json_t *message)
     return (sizes < chunks ? sizes : chunks) + header + CONNECTION_BYTES;
 }
 
-/* Adds what only the process knows. The base is the worker's memory beside its device's: libraries, the
+/* Adds the figures of this process. The base is the worker's memory besides its device's: libraries, the
  * matrix library's own buffers, this program's heap, and what loading needs. */
 static void complete(const struct profile_job *job, const json_t *message, struct device *device,
                      uint64_t resident, json_t *document)

@@ -1,6 +1,7 @@
-/* Makes what the specification's `result` asks for, on rank 0, from the files of the last checkpoint: the
- * adapter as it is, a merged or fully trained model, or an adapter for llama.cpp. The result/ room writes it
- * into the node's cache and it is stored from there. */
+/* Makes what the specification's `result` asks for, on rank 0, from the last checkpoint: the adapter as it
+ * is, a merged or fully trained model, or an adapter for llama.cpp. The result/ room reads trained tensors by
+ * ranges of rows, which are fetched from the artifact store, and writes into the node's cache; it is stored
+ * from there. */
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,60 +9,85 @@
 #include <unistd.h>
 
 #include "common/file.h"
+#include "common/json.h"
 #include "result/gguf_adapter.h"
 #include "result/model_folder.h"
+#include "worker/checkpoint/files.h"
 #include "worker/checkpoint/state.h"
 #include "worker/result.h"
 #include "worker/start/start.h"
 
-enum { PATH_BYTES = 1024, INPUTS_MAX = 1 << 14 };
-#define INPUT_BYTES_MAX ((uint64_t)2 << 30)
+enum { PATH_BYTES = 1024, READ_PARTS = 8 };
 
 struct result_maker {
     struct session *session;
     const json_t *blobs;
     char folder[PATH_BYTES]; /* folder of this run in the cache; removed at the end */
-    struct safetensors **inputs;
-    uint32_t input_count;
+    struct checkpoint_files files;
+    struct piece_reader *reader;
     struct lora_sites sites;
+    bool full;
 };
 
-/* Copies a file of the checkpoint into the folder and opens it. */
-static int input_open(struct result_maker *maker, const char *name, struct err *err)
+/* --- the checkpoint as the result/ room reads it --- */
+
+static bool is_value(void *arg, const struct stored_piece *piece)
 {
-    const char *sha256 = json_string_value(json_object_get(json_object_get(maker->blobs, name), "sha256"));
-    char path[PATH_BYTES + 96];
-    struct buf bytes;
-    if (sha256 == NULL || maker->input_count == INPUTS_MAX)
-        return err_set(err, ERR_INTERNAL, "the last checkpoint has no %s", name);
-    snprintf(path, sizeof path, "%s/%s", maker->folder, name);
-    buf_init(&bytes, INPUT_BYTES_MAX);
-    int result = blobs_get(maker->session->blobs, sha256, &bytes, err);
-    if (result == 0)
-        result = file_write_atomic(path, bytes.data, bytes.size, 0600, err);
-    buf_fini(&bytes);
-    if (result < 0 || safetensors_open_path(path, &maker->inputs[maker->input_count], err) < 0)
-        return err_wrap(err, "%s", name);
-    maker->input_count++;
-    return 0;
+    (void)arg;
+    return piece->state == STATE_VALUE;
 }
 
-static int inputs_open(struct result_maker *maker, bool full, struct err *err)
+static int reader_open(struct result_maker *maker, struct err *err)
 {
+    struct session *session = maker->session;
     const char *name;
     json_t *value;
-    maker->inputs = calloc(INPUTS_MAX, sizeof *maker->inputs);
-    if (maker->inputs == NULL)
-        return err_set(err, ERR_NOMEM, "no memory for a result");
-    if (!full)
-        return input_open(maker, "adapter_model.safetensors", err);
-    json_object_foreach((json_t *)maker->blobs, name, value)
-    {
-        if (strncmp(name, "model-", 6) == 0 && input_open(maker, name, err) < 0)
-            return -1;
-    }
-    return 0;
+    json_object_foreach ((json_t *)maker->blobs, name, value)
+        if (strncmp(name, "pieces-", 7) == 0 &&
+            blobs_await(session->blobs, json_text_of(value, "sha256"), err) < 0)
+            return err_wrap(err, "%s", name);
+    maker->files = (struct checkpoint_files){session->blobs, maker->blobs};
+    if (piece_reader_create(checkpoint_fetch_range, &maker->files, READ_PARTS, &maker->reader, err) < 0)
+        return -1;
+    return state_read_indexes(session, maker->blobs, maker->reader, is_value, NULL, err);
 }
+
+static bool state_find(void *arg, const char *name, uint64_t *rows, uint64_t *columns)
+{
+    const struct stored_piece *piece =
+        piece_reader_find(((struct result_maker *)arg)->reader, name, STATE_VALUE);
+    if (!piece)
+        return false;
+    *rows = piece->whole_rows;
+    *columns = piece->whole_columns;
+    return true;
+}
+
+static int state_read(void *arg, const char *name, uint64_t row_begin, uint64_t row_end, float *dst,
+                      struct err *err)
+{
+    struct result_maker *maker = arg;
+    uint64_t rows, columns;
+    if (!state_find(maker, name, &rows, &columns) || row_begin > row_end || row_end > rows)
+        return err_set(err, ERR_INTERNAL, "no rows %llu..%llu of \"%.200s\"", (unsigned long long)row_begin,
+                       (unsigned long long)row_end, name);
+    struct piece_wanted wanted = {.tensor = name,
+                                  .state = STATE_VALUE,
+                                  .whole_rows = (uint32_t)rows,
+                                  .whole_columns = (uint32_t)columns,
+                                  .area = area_whole((uint32_t)rows, (uint32_t)columns)};
+    wanted.area.first = row_begin * columns;
+    wanted.area.count = (row_end - row_begin) * columns;
+    return piece_reader_read(maker->reader, &wanted, dst, err);
+}
+
+static double state_scale(void *arg, const char *module)
+{
+    const struct result_maker *maker = arg;
+    return maker->full ? 0 : result_lora_scale(&maker->sites, module);
+}
+
+/* --- files --- */
 
 /* Stores a file of the folder as artifact `prefix` + `name`. */
 static int output_store(struct result_maker *maker, const char *path, const char *prefix, const char *name,
@@ -69,7 +95,7 @@ static int output_store(struct result_maker *maker, const char *path, const char
 {
     char artifact[320], sha256[65];
     uint64_t size = 0;
-    snprintf(artifact, sizeof artifact, "%s%s", prefix, name);
+    snprintf(artifact, sizeof(artifact), "%s%s", prefix, name);
     if (blobs_put_file(maker->session->blobs, path, sha256, &size, err) < 0)
         return err_wrap(err, "%s", artifact);
     if (json_object_set_new(artifacts, artifact,
@@ -83,9 +109,9 @@ static int outputs_store(struct result_maker *maker, const char *folder, json_t 
     DIR *dir = opendir(folder);
     int result = dir ? 0 : err_set(err, ERR_IO, "%s cannot be read", folder);
     struct dirent *entry;
-    while (result == 0 && (entry = readdir(dir)) != NULL) {
+    while (result == 0 && (entry = readdir(dir))) {
         char path[PATH_BYTES + 320];
-        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
+        snprintf(path, sizeof(path), "%s/%s", folder, entry->d_name);
         if (entry->d_name[0] != '.')
             result = output_store(maker, path, "model/", entry->d_name, artifacts, err);
     }
@@ -98,18 +124,13 @@ static int files_make(struct result_maker *maker, json_t *artifacts, struct err 
 {
     struct session *session = maker->session;
     const struct job_spec *spec = &session->assignment->spec;
-    bool full = spec->method.kind == SPEC_METHOD_FULL;
     char out[PATH_BYTES + 16];
-    if (inputs_open(maker, full, err) < 0 || (session->model == NULL && session_model_open(session, err) < 0))
+    if (reader_open(maker, err) < 0 || (!session->model && session_model_open(session, err) < 0))
         return -1;
     if (spec_lora_sites(&spec->method, &session->config, &maker->sites, err) < 0)
         return -1;
-    struct result_files files = {.files = maker->inputs,
-                                 .count = maker->input_count,
-                                 .prefix = full ? "" : "base_model.model.",
-                                 .sites = full ? NULL : &maker->sites};
-    struct result_state state = result_state_of_files(&files);
-    snprintf(out, sizeof out, "%s/out", maker->folder);
+    struct result_state state = {.arg = maker, .find = state_find, .read = state_read, .scale = state_scale};
+    snprintf(out, sizeof(out), "%s/out", maker->folder);
     if (spec->result.kind == SPEC_RESULT_GGUF) {
         if (result_gguf_adapter(out, session->model, &state, spec->result.dtype, err) < 0)
             return -1;
@@ -124,9 +145,9 @@ static int files_make(struct result_maker *maker, json_t *artifacts, struct err 
 static int adapter_artifacts(const json_t *blobs, json_t *artifacts, struct err *err)
 {
     static const char *const files[] = {"adapter_config.json", "adapter_model.safetensors"};
-    for (size_t f = 0; f < sizeof files / sizeof *files; f++) {
+    for (size_t f = 0; f < sizeof(files) / sizeof(*files); f++) {
         char name[64];
-        snprintf(name, sizeof name, "adapter/%s", files[f]);
+        snprintf(name, sizeof(name), "adapter/%s", files[f]);
         if (json_object_set(artifacts, name, json_object_get(blobs, files[f])) < 0)
             return err_set(err, ERR_NOMEM, "no memory for a result");
     }
@@ -137,21 +158,19 @@ int result_store(struct session *session, const json_t *blobs, json_t **artifact
 {
     const struct job_spec *spec = &session->assignment->spec;
     bool full = spec->method.kind == SPEC_METHOD_FULL;
-    struct result_maker maker = {.session = session, .blobs = blobs};
+    struct result_maker maker = {.session = session, .blobs = blobs, .full = full};
     *artifacts = json_object();
     int result = *artifacts ? 0 : err_set(err, ERR_NOMEM, "no memory for a result");
     if (result == 0 && !full)
         result = adapter_artifacts(blobs, *artifacts, err);
     if (result == 0 && (full || spec->result.kind != SPEC_RESULT_ADAPTER)) {
-        snprintf(maker.folder, sizeof maker.folder, "%s/result-%ld", session->assignment->local.cache,
+        snprintf(maker.folder, sizeof(maker.folder), "%s/result-%ld", session->assignment->local.cache,
                  (long)getpid());
         result = file_mkdirs(maker.folder, 0700, err);
         if (result == 0)
             result = files_make(&maker, *artifacts, err);
         struct err ignored; /* the cache removes leftovers later */
-        for (uint32_t i = 0; i < maker.input_count; i++)
-            safetensors_close(maker.inputs[i]);
-        free(maker.inputs);
+        piece_reader_destroy(maker.reader);
         (void)file_remove_tree(maker.folder, &ignored);
     }
     if (result == 0)

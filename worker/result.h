@@ -1,4 +1,4 @@
-/* What a run leaves behind. */
+/* Stores what a run leaves behind: its result. */
 #ifndef MOTLEY_WORKER_RESULT_H
 #define MOTLEY_WORKER_RESULT_H
 

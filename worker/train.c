@@ -16,14 +16,14 @@
 
 enum { TRACED_FIRST = 4, TRACED_MAX = 32 };
 
-static uint32_t requested_controls(const struct stop_request *stop)
+static uint32_t requested_controls(struct stop_request *stop)
 {
-    uint32_t control = 0;
+    uint32_t control = atomic_exchange(&stop->save, false) ? CONTROL_SAVE : 0;
     if (atomic_load(&stop->asked))
         control |= CONTROL_STOP;
     if (atomic_load(&stop->yield))
         control |= CONTROL_YIELD;
-    if (control && atomic_load(&stop->checkpoint))
+    if ((control & (CONTROL_STOP | CONTROL_YIELD)) && atomic_load(&stop->checkpoint))
         control |= CONTROL_SAVE;
     return control;
 }
@@ -63,7 +63,7 @@ static int update_loss_scale(struct session *session, const struct ops_step *ste
         return err_wrap(err, "step %llu", (unsigned long long)step->step);
     if (!session_reports(session))
         return 0;
-    snprintf(text, sizeof text,
+    snprintf(text, sizeof(text),
              "step %llu: the %s not finite: it is skipped, the loss scale goes from %g to %g",
              (unsigned long long)step->step, step->loss_lost ? "loss is" : "gradients are", was,
              session->scale.value);
@@ -162,7 +162,7 @@ static int sample(struct session *session, uint64_t done, struct err *err)
 {
     const struct job_spec *spec = &session->assignment->spec;
     uint32_t count = spec->sample.tokens, kept = 0;
-    int32_t *ids = calloc((size_t)count + 1, sizeof *ids);
+    int32_t *ids = calloc((size_t)count + 1, sizeof(*ids));
     if (!ids)
         return err_set(err, ERR_NOMEM, "no memory for a sample of %u tokens", count);
     int result = batch_fill_ids(&session->data.batch, session->assignment->plan, session->sample.prompt,

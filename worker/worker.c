@@ -25,7 +25,7 @@ struct worker {
     struct session *session;
 };
 
-/* --- from the link's thread --- */
+/* --- called on the link's thread --- */
 
 static bool is_type(const json_t *message, const char *type)
 {
@@ -33,7 +33,7 @@ static bool is_type(const json_t *message, const char *type)
     return found && strcmp(found, type) == 0;
 }
 
-/* Whether a message is for this run and not of an older epoch. */
+/* Whether a message is for this run and from no older epoch. */
 static bool is_for_us(struct worker *worker, const json_t *message)
 {
     const json_t *run = json_object_get(message, "run"), *epoch = json_object_get(message, "epoch");
@@ -44,6 +44,8 @@ static bool is_for_us(struct worker *worker, const json_t *message)
 static void on_message(void *arg, const json_t *message)
 {
     struct worker *worker = arg;
+    if (is_type(message, "save") && is_for_us(worker, message))
+        atomic_store(&worker->stop.save, true);
     if (!is_type(message, "stop") || !is_for_us(worker, message))
         return;
     const char *why = json_string_value(json_object_get(message, "why"));
@@ -75,7 +77,7 @@ void worker_stop(struct worker *worker)
 
 int worker_create(const struct worker_options *options, struct worker **out, struct err *err)
 {
-    struct worker *worker = calloc(1, sizeof *worker);
+    struct worker *worker = calloc(1, sizeof(*worker));
     if (!worker)
         return err_set(err, ERR_NOMEM, "no memory for a worker");
     worker->options = *options;
@@ -176,7 +178,7 @@ static int run_session(struct worker *worker, struct session *session, struct er
         result = worker_link_emit(worker->link, "started", json_pack("{s:I}", "step", (json_int_t)stopped_at),
                                   err);
     if (result < 0 || session_train(session, &stopped_at, &saved, &artifacts, err) < 0 ||
-        report_memory(session, state_streamed_bytes(session), err) < 0 || report_links(session, err) < 0) {
+        report_memory(session, err) < 0 || report_links(session, err) < 0) {
         json_decref(artifacts);
         return -1;
     }
@@ -195,7 +197,7 @@ static int set_event_fields(struct worker *worker, const json_t *message, struct
 {
     json_t *fields = json_object();
     static const char *const keys[] = {"run", "epoch", "rank", "job", "request"};
-    for (size_t k = 0; k < sizeof keys / sizeof *keys; k++) {
+    for (size_t k = 0; k < sizeof(keys) / sizeof(*keys); k++) {
         json_t *value = json_object_get(message, keys[k]);
         if (value)
             json_object_set(fields, keys[k], value);

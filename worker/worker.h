@@ -4,8 +4,8 @@
  * before it does anything slow. The agent connects, and may connect again after it restarted. Both directions
  * carry frames: a 4-byte big-endian length (bounded) and one msgpack document (common/frame.h).
  *
- * Messages from the agent: `assign`, `peers`, `stop`, `ack`, `profile`, `links` (docs/CONTRACTS.md). Messages
- * to the agent: first, on every new connection,
+ * Messages from the agent: `assign`, `peers`, `save`, `stop`, `ack`, `profile`, `links` (docs/CONTRACTS.md).
+ * Messages to the agent: first, on every new connection,
  *   {"type": "worker_hello", "pid", "run"|null, "epoch"|null, "rank"|null, "request"|null, "seq"}
  * which is not an event and is not stored; then every event that is not acknowledged, in order, each with
  * `run`, `epoch`, `rank`, `seq` (from 1) and `at`. An event is stored until an `ack` with its run and a seq

@@ -44,9 +44,10 @@ struct upload {
     bool in_parts, elsewhere;
     bool over; /* too many bytes came: the upload is refused as soon as no task works on it */
     int64_t owner;
-    uint64_t kept;                          /* bytes that its sender has stored here already */
-    uint64_t most;                          /* limit of this body */
-    uint64_t bytes, offset, size, received; /* received: of all parts */
+    uint64_t kept; /* bytes that its sender has stored here already */
+    uint64_t most; /* limit of this body */
+    uint64_t bytes, offset, size,
+        received; /* received: bytes received so far, over all parts of the upload */
     struct manifest manifest;
     struct err err;
 };
@@ -169,7 +170,7 @@ static void upload_partly(struct upload *upload)
 {
     json_t *document =
         json_pack("{s:s, s:I, s:I, s:b}", "sha256", upload->sha256, "size", (json_int_t)upload->size,
-                  "received", (json_int_t)upload->received, "busy", (int)(upload->writer == NULL));
+                  "received", (json_int_t)upload->received, "busy", (int)(!upload->writer));
     call_json(upload->call, 202, document, NULL);
     upload_free(upload);
 }
@@ -288,8 +289,7 @@ static uint64_t bytes_on_their_way(const struct upload *mine)
 {
     uint64_t bytes = 0;
     const struct upload *upload;
-    LIST_FOREACH(upload, &mine->app->uploads, link)
-    {
+    LIST_FOREACH (upload, &mine->app->uploads, link) {
         uint64_t length = httpd_request_head(upload->call->request)->content_bytes;
         if (upload != mine && !upload->there && upload->call->principal.id == mine->call->principal.id)
             bytes += length > upload->bytes ? length : upload->bytes;
@@ -403,7 +403,7 @@ void blobs_put(struct call *call)
                      (unsigned long long)call->app->config->upload_bytes_max);
         return;
     }
-    struct upload *upload = calloc(1, sizeof *upload);
+    struct upload *upload = calloc(1, sizeof(*upload));
     struct err err = {0};
     if (upload) {
         upload->pending = evbuffer_new();
@@ -422,7 +422,7 @@ void blobs_put(struct call *call)
     LIST_INSERT_HEAD(&call->app->uploads, upload, link);
     upload->app = call->app;
     upload->call = call;
-    memcpy(upload->sha256, sha256, sizeof sha256);
+    memcpy(upload->sha256, sha256, sizeof(sha256));
     if (take_part(call, upload) < 0) {
         upload_free(upload);
         return;
@@ -488,12 +488,14 @@ static void download_reply(struct blob_answer *download)
     struct call *call = download->call;
     bool whole = !download->ranged; /* a range that covers the whole file is still answered as a range */
     char range[96];
-    snprintf(range, sizeof range, "bytes %llu-%llu/%llu", (unsigned long long)download->offset,
+    snprintf(range, sizeof(range), "bytes %llu-%llu/%llu", (unsigned long long)download->offset,
              (unsigned long long)(download->offset + download->left - 1), (unsigned long long)download->size);
     struct httpd_field fields[] = {
         {"Accept-Ranges", "bytes"},
         {"ETag", download->etag},
-        {"Cache-Control", "private, max-age=31536000, immutable"},
+        {"Cache-Control", "private, no-cache"}, /* a job's file may be another one after it was resumed */
+        {"Content-Disposition", "attachment"},
+        {"Content-Security-Policy", "sandbox; default-src 'none'"},
         {whole ? NULL : "Content-Range", range},
         {NULL, NULL},
     };
@@ -554,10 +556,10 @@ static void download_begin(void *arg, const struct err *err, json_t *doc)
     const char *sha256 = json_string_value(json_object_get(doc, "sha256"));
     const char *path = json_string_value(json_object_get(doc, "path"));
     if (path)
-        snprintf(download->path, sizeof download->path, "%s", path);
+        snprintf(download->path, sizeof(download->path), "%s", path);
     else
         blob_path(call->app->blobs, sha256, download->path);
-    snprintf(download->etag, sizeof download->etag, "\"%s\"", sha256);
+    snprintf(download->etag, sizeof(download->etag), "\"%s\"", sha256);
     download->size = (uint64_t)json_integer_value(json_object_get(doc, "size"));
     download->left = download->size;
     const struct httpd_head *head = httpd_request_head(call->request);
@@ -591,7 +593,7 @@ static void download_begin(void *arg, const struct err *err, json_t *doc)
 void blob_stream(struct call *call, const char *sha256)
 {
     struct err err = {0};
-    struct blob_answer *download = malloc(sizeof *download);
+    struct blob_answer *download = malloc(sizeof(*download));
     if (!download) {
         err_set(&err, ERR_NOMEM, "out of memory for a download");
         call_fail(call, &err);

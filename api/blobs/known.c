@@ -43,16 +43,16 @@ static bool sign(const char *path, char signature[SIGNATURE_BYTES], int64_t *cha
 static int copy(const struct manifest *from, struct manifest *to)
 {
     *to = *from;
-    to->chunks = malloc((size_t)from->chunk_count * sizeof from->chunks[0] + 1);
+    to->chunks = malloc((size_t)from->chunk_count * sizeof(from->chunks[0]) + 1);
     if (!to->chunks)
         return -1;
-    memcpy(to->chunks, from->chunks, (size_t)from->chunk_count * sizeof from->chunks[0]);
+    memcpy(to->chunks, from->chunks, (size_t)from->chunk_count * sizeof(from->chunks[0]));
     return 0;
 }
 
 struct known_files *known_files_create(struct err *err)
 {
-    struct known_files *known = calloc(1, sizeof *known);
+    struct known_files *known = calloc(1, sizeof(*known));
     if (!known) {
         err_set(err, ERR_NOMEM, "out of memory for known files");
         return NULL;
@@ -84,9 +84,9 @@ void known_files_destroy(struct known_files *known)
 static struct known_file *find(struct known_files *known, const char *path)
 {
     struct known_file *file;
-    TAILQ_FOREACH(file, &known->list, link)
-    if (strcmp(file->path, path) == 0)
-        return file;
+    TAILQ_FOREACH (file, &known->list, link)
+        if (strcmp(file->path, path) == 0)
+            return file;
     return NULL;
 }
 
@@ -110,7 +110,7 @@ bool known_files_find(struct known_files *known, const char *path, struct manife
 void known_files_keep(struct known_files *known, const char *path, int64_t since_ns,
                       const struct manifest *manifest)
 {
-    struct known_file *file = calloc(1, sizeof *file);
+    struct known_file *file = calloc(1, sizeof(*file));
     int64_t changed_ns = 0;
     if (file)
         file->path = strdup(path);

@@ -78,10 +78,10 @@ static int take_local(struct registration *r, struct model_source *source, uint3
     const struct model_file *file = model_source_file(source, index);
     struct manifest manifest = {0};
     char path[BLOB_PATH_MAX], within[BLOB_PATH_MAX], sha256[DIGEST_HEX_SIZE];
-    if ((folder ? (model_source_folder(r->path, within, sizeof within, err) < 0
+    if ((folder ? (model_source_folder(r->path, within, sizeof(within), err) < 0
                        ? -1
-                       : model_source_path(within, file->name, path, sizeof path, err))
-                : file_path(path, sizeof path, err, "%s", r->path)) < 0 ||
+                       : model_source_path(within, file->name, path, sizeof(path), err))
+                : file_path(path, sizeof(path), err, "%s", r->path)) < 0 ||
         hash_file(r->call->app->known, source, index, path, &manifest, err) < 0)
         return -1;
     digest_hex(manifest.sha256, 32, sha256);
@@ -117,8 +117,8 @@ static int hash_local(struct registration *r, uint64_t bytes_max, struct err *er
 static int content_of(struct registration *r, struct err *err)
 {
     size_t count = json_array_size(r->files), made = 0;
-    const char **names = calloc(count, sizeof *names);
-    struct manifest *manifests = calloc(count, sizeof *manifests);
+    const char **names = calloc(count, sizeof(*names));
+    struct manifest *manifests = calloc(count, sizeof(*manifests));
     uint8_t content[32];
     int rc = names && manifests ? 0 : err_set(err, ERR_NOMEM, "out of memory for a model's files");
     for (; rc == 0 && made < count; made++) {
@@ -152,9 +152,10 @@ static json_t *answer_of(const struct registration *r)
     json_t *files = json_array();
     size_t index;
     json_t *file;
-    json_array_foreach(r->files, index, file) json_array_append_new(
-        files, json_pack("{s:O, s:O, s:O}", "name", json_object_get(file, "name"), "size",
-                         json_object_get(file, "size"), "sha256", json_object_get(file, "sha256")));
+    json_array_foreach (r->files, index, file)
+        json_array_append_new(files, json_pack("{s:O, s:O, s:O}", "name", json_object_get(file, "name"),
+                                               "size", json_object_get(file, "size"), "sha256",
+                                               json_object_get(file, "sha256")));
     return json_pack("{s:s, s:s, s:s, s:s?, s:s, s:O, s:O, s:o}", "name", r->name, "owner",
                      r->call->principal.name, "visibility", visibility_name(r->sharing.visibility), "group",
                      r->sharing.group, "content", r->content, "config", r->config, "info", r->info, "files",
@@ -319,7 +320,7 @@ static int take_registration(struct call *call, struct registration *r, struct e
         return -1;
     if (!path == !files)
         return err_set(err, ERR_INVALID, "give either files (uploaded before) or path (administrators)");
-    snprintf(r->name, sizeof r->name, "%s", name);
+    snprintf(r->name, sizeof(r->name), "%s", name);
     if (path && path[0] != '/')
         return err_set(err, ERR_INVALID, "path: \"%.120s\" is not absolute", path);
     if (path && !(r->path = strdup(path)))
@@ -330,7 +331,7 @@ static int take_registration(struct call *call, struct registration *r, struct e
 void models_add(struct call *call)
 {
     struct err err = {0};
-    struct registration *r = calloc(1, sizeof *r);
+    struct registration *r = calloc(1, sizeof(*r));
     if (r) {
         r->call = call;
         r->files = json_array();
@@ -360,7 +361,8 @@ void models_add(struct call *call)
 void models_list(struct call *call)
 {
     struct err err = {0};
-    if (store_model_list(call->app->store, &call->principal, call_answer_doc, call, &err) < 0)
+    if (call_list(call, "models name owner") == 0 &&
+        store_model_list(call->app->store, &call->principal, call_answer_list, call, &err) < 0)
         call_fail(call, &err);
 }
 
@@ -374,7 +376,8 @@ static void model_found(void *arg, const struct err *err, json_t *doc)
     json_t *answer = json_deep_copy(doc); /* a copy without the paths of its files */
     size_t index;
     json_t *file;
-    json_array_foreach(json_object_get(answer, "files"), index, file) json_object_del(file, "path");
+    json_array_foreach (json_object_get(answer, "files"), index, file)
+        json_object_del(file, "path");
     call_json(call, 200, answer, NULL);
 }
 

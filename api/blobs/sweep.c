@@ -37,8 +37,7 @@ static void remove_files(struct pool_task *task)
     size_t index;
     json_t *name;
     blob_dir_tidy(sweep->app->blobs);
-    json_array_foreach(sweep->dropped, index, name)
-    {
+    json_array_foreach (sweep->dropped, index, name) {
         const char *sha256 = json_string_value(name);
         if (sha256 && blob_name_valid(sha256) && blob_remove(sweep->app->blobs, sha256, sweep->before))
             sweep->removed++;
@@ -99,7 +98,7 @@ static void look(evutil_socket_t fd, short what, void *arg)
 
 struct sweep *sweep_create(struct app *app, struct err *err)
 {
-    struct sweep *sweep = calloc(1, sizeof *sweep);
+    struct sweep *sweep = calloc(1, sizeof(*sweep));
     if (sweep)
         sweep->timer = evtimer_new(app->base, look, sweep);
     if (!sweep || !sweep->timer) {

@@ -13,7 +13,7 @@ enum { CHECKS_MAX = 256 };
 
 int submits_create(struct app *app, struct submits **submits, struct err *err)
 {
-    *submits = calloc(1, sizeof **submits);
+    *submits = calloc(1, sizeof(**submits));
     if (!*submits)
         return err_set(err, ERR_NOMEM, "out of memory for submits");
     (*submits)->app = app;
@@ -30,7 +30,7 @@ void submits_forget(struct submits *submits)
             check_free(check);
         else
             /* the running check answers its waiters, and no later request */
-            memset(check->key, 0, sizeof check->key);
+            memset(check->key, 0, sizeof(check->key));
     }
 }
 
@@ -56,7 +56,7 @@ static int make_key(const struct principal *principal, json_t *document, enum ch
     if (name)
         json_object_set_new(document, "name", name);
     if (rc == 0)
-        rc = buf_printf(&text, err, "%c%lld%c", "SPXI"[depth], (long long)principal -> id,
+        rc = buf_printf(&text, err, "%c%lld%c", "SPXIG"[depth], (long long)principal -> id,
                         principal -> admin ? '+' : '-');
     if (rc == 0)
         rc = digest_sha256(text.data, text.size, key, err);
@@ -67,9 +67,9 @@ static int make_key(const struct principal *principal, json_t *document, enum ch
 static struct spec_check *find(struct submits *submits, const uint8_t key[32])
 {
     struct spec_check *check;
-    TAILQ_FOREACH(check, &submits->checks, link)
-    if (memcmp(check->key, key, 32) == 0)
-        return check;
+    TAILQ_FOREACH (check, &submits->checks, link)
+        if (memcmp(check->key, key, 32) == 0)
+            return check;
     return NULL;
 }
 
@@ -78,11 +78,11 @@ static int make_room(struct submits *submits, struct err *err)
     if (submits->count < CHECKS_MAX)
         return 0;
     struct spec_check *oldest;
-    TAILQ_FOREACH_REVERSE(oldest, &submits->checks, checks, link)
-    if (!oldest->under_way) {
-        check_free(oldest);
-        return 0;
-    }
+    TAILQ_FOREACH_REVERSE (oldest, &submits->checks, checks, link)
+        if (!oldest->under_way) {
+            check_free(oldest);
+            return 0;
+        }
     return err_set(err, ERR_BUSY, "the server has %d specifications in work, its limit", CHECKS_MAX);
 }
 
@@ -92,7 +92,7 @@ static struct spec_check *check_create(struct submits *submits, const struct pri
 {
     if (make_room(submits, err) < 0)
         return NULL;
-    struct spec_check *check = calloc(1, sizeof *check);
+    struct spec_check *check = calloc(1, sizeof(*check));
     if (!check) {
         err_set(err, ERR_NOMEM, "out of memory for a check");
         return NULL;
@@ -145,7 +145,7 @@ void check_spec(struct submits *submits, const struct principal *principal, json
         check = NULL;
     }
     bool begin = !check;
-    waiter = calloc(1, sizeof *waiter);
+    waiter = calloc(1, sizeof(*waiter));
     if (!waiter)
         err_set(&err, ERR_NOMEM, "out of memory for a check");
     else if (begin)

@@ -11,6 +11,7 @@
 #include <jansson.h>
 
 #include "api/request/app.h"
+#include "model/job/spec.h"
 
 struct submits;
 
@@ -21,9 +22,13 @@ struct checked {
     int32_t priority;
     bool held;
     uint32_t retries_max;
-    int64_t time_limit_ms, steps;
-    json_t *answer; /* the plan (INTERFACES.md) if the planner was asked, else NULL */
-    json_t *data;   /* {"train": stats, "eval": stats | null} */
+    int64_t time_limit_ms, steps, begin_us;
+    enum spec_service service;
+    uint32_t devices_least; /* the fewest devices that any plan of it has */
+    uint32_t array_size;    /* elements of an array; 0: the job is none */
+    uint32_t at_most;       /* of them at once; 0: any number */
+    json_t *answer;         /* the plan (INTERFACES.md) if the planner was asked, else NULL */
+    json_t *data;           /* {"train": stats, "eval": stats | null} */
 };
 
 void checked_hold(struct checked *checked);
@@ -36,6 +41,9 @@ enum check_depth {
     /* as CHECK_PLAN, with all inputs of the planner under "inputs" (planner/given/inputs.h), to plan
      * elsewhere */
     CHECK_INPUTS,
+    /* the inputs of CHECK_INPUTS alone, without a plan: for questions about clusters that are not there
+     * (api/jobs/plans.c). Devices that are not measured are asked to be, and not waited for. */
+    CHECK_GATHER,
 };
 
 /* 'checked' is borrowed for the call, and NULL when there is an err. 'more' (borrowed, may be NULL) holds

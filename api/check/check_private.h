@@ -65,17 +65,17 @@ struct spec_check {
 
 /* The steps. Each ends by calling the next step, or check_fail. */
 void check_model(struct spec_check *check);
-/* The adapter to start from: it was uploaded, and it has the form that this job trains. */
+/* Checks that the adapter to start from was uploaded and has the form that this job trains. */
 void check_adapter(struct spec_check *check);
-/* The training data: encoded now if they are not. */
+/* Checks the training data, and encodes them if they are not encoded yet. */
 void check_train(struct spec_check *check);
-/* The held-out data: encoded now if they are not. */
+/* Checks the held-out data, and encodes them if they are not encoded yet. */
 void check_eval(struct spec_check *check);
-/* The prompt, rendered to token ids. */
+/* Renders the prompt of the job's samples, if it has one, to token ids. */
 void check_sample(struct spec_check *check);
 /* Lets the submitter keep reading all files that the job will use. */
 void check_hold(struct spec_check *check);
-/* Devices, measurements and the plan. */
+/* Fetches the cluster's devices and their measurements, and makes the plan. */
 void check_cluster(struct spec_check *check);
 
 /* All inputs of the plan in the form of planner/given/inputs.h; new, or NULL. Pool thread. */

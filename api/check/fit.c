@@ -9,6 +9,7 @@
 #include "store/nodes.h"
 #include "store/sched.h"
 #include "show/print.h"
+#include "plug/plug.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,12 +48,25 @@ static void as_it_is_now(const json_t *health, struct cluster_device *device)
         device->heat = heat;
 }
 
+/* Returns the device's speed as runs measured it, as a multiple of what its profile says; 0: no run measured
+ * it. */
+static double speed_of(const struct spec_check *check, const char *device)
+{
+    size_t index;
+    json_t *row;
+    json_array_foreach (check->profiles, index, row) {
+        const char *name = json_string_value(json_object_get(row, "device"));
+        if (name && device && strcmp(name, device) == 0)
+            return json_number_value(json_object_get(row, "speed"));
+    }
+    return 0;
+}
+
 static int add_devices(const struct spec_check *check, struct cluster *cluster, struct err *err)
 {
     size_t index;
     json_t *device;
-    json_array_foreach(json_object_get(check->cluster, "devices"), index, device)
-    {
+    json_array_foreach (json_object_get(check->cluster, "devices"), index, device) {
         if (!usable(check, device))
             continue;
         struct cluster_device add = {
@@ -62,6 +76,7 @@ static int add_devices(const struct spec_check *check, struct cluster *cluster, 
             .memory_limit_bytes = (uint64_t)json_integer_value(json_object_get(device, "memory_limit_bytes")),
             .base_bytes = (uint64_t)json_integer_value(json_object_get(device, "base_bytes")),
             .threads = (uint32_t)json_integer_value(json_object_get(device, "threads")),
+            .speed = speed_of(check, json_string_value(json_object_get(device, "name"))),
         };
         if (check->depth != CHECK_SUBMIT)
             as_it_is_now(json_object_get(device, "health"), &add);
@@ -75,16 +90,14 @@ static int add_measurements(const struct spec_check *check, struct cluster *clus
 {
     size_t index;
     json_t *row, *document;
-    json_array_foreach(check->profiles, index, row)
-    {
+    json_array_foreach (check->profiles, index, row) {
         struct err why = {0};
         if (cluster_add_profile(cluster, json_object_get(row, "document"), &why) < 0 && why.code == ERR_NOMEM)
             return err_set(err, ERR_NOMEM, "%s",
                            /* other errors concern a device that is not usable and is left out here */
                            why.text);
     }
-    json_array_foreach(json_object_get(check->cluster, "links"), index, document)
-    {
+    json_array_foreach (json_object_get(check->cluster, "links"), index, document) {
         struct err why = {0};
         if (cluster_add_link(cluster, document, &why) < 0 && why.code == ERR_NOMEM)
             return err_set(err, ERR_NOMEM, "%s", why.text);
@@ -100,8 +113,7 @@ static int names_known(const struct spec_check *check, const char *what, const s
         size_t index;
         json_t *device;
         bool found = false;
-        json_array_foreach(json_object_get(check->cluster, "devices"), index, device)
-        {
+        json_array_foreach (json_object_get(check->cluster, "devices"), index, device) {
             const char *name = json_string_value(json_object_get(device, "name"));
             found |= name && strcmp(name, names->names[i]) == 0;
         }
@@ -131,6 +143,26 @@ static json_t *unmeasured(const struct cluster *cluster)
     return names;
 }
 
+/* Searches for a plan of the kind that is asked for; with placement.fallback: any, of any kind if that does
+ * not fit. */
+static int search_kinds(struct spec_check *check, const struct cluster *cluster,
+                        const struct plan_options *options, struct workload *workload, struct err *err)
+{
+    if (check->spec.placement.plan)
+        return plug_repeat(check->spec.placement.plan, workload, cluster, &check->plan, err);
+    int rc = plan_search(workload, cluster, options, &check->plan, err);
+    const bool fits = rc == 0 ? check->plan->verdict == VERDICT_FITS
+                              : err->code != ERR_UNSUPPORTED && err->code != ERR_NOFIT;
+    if (fits || workload->place < 0 || check->spec.placement.fallback != SPEC_FALLBACK_ANY)
+        return rc;
+    plan_answer_destroy(check->plan);
+    check->plan = NULL;
+    *err = (struct err){0};
+    workload->place = -1;
+    workload->stages = workload->order = 0;
+    return plan_search(workload, cluster, options, &check->plan, err);
+}
+
 static int search(struct spec_check *check, struct cluster *cluster, const struct model_config *config,
                   struct err *err)
 {
@@ -146,7 +178,7 @@ static int search(struct spec_check *check, struct cluster *cluster, const struc
                                    .prompt_tokens = (uint32_t)json_array_size(check->sample_ids)};
     int rc = workload_from_spec(&check->spec, config, &rows, &workload, err);
     if (rc == 0)
-        rc = plan_search(&workload, cluster, &options, &check->plan, err);
+        rc = search_kinds(check, cluster, &options, &workload, err);
     if (rc == 0)
         check->plan->plan_s = (double)(clock_mono_ns() - began) * 1e-9;
     if (rc == 0 && check->depth == CHECK_PROGRAM && check->plan->verdict == VERDICT_FITS)
@@ -166,10 +198,23 @@ static int search(struct spec_check *check, struct cluster *cluster, const struc
     return 0;
 }
 
+/* Answers with the planner's inputs alone. */
+static void gather_work(struct spec_check *check)
+{
+    json_t *inputs = check_plan_inputs(check);
+    check->plan_json = inputs ? json_pack("{s:o}", "inputs", inputs) : NULL;
+    if (!check->plan_json)
+        err_set(&check->err, ERR_NOMEM, "out of memory for a plan's inputs");
+}
+
 static void plan_work(struct pool_task *task)
 {
     struct spec_check *check = (struct spec_check *)task;
     struct err *err = &check->err;
+    if (check->depth == CHECK_GATHER) {
+        gather_work(check);
+        return;
+    }
     struct model_config config;
     struct cluster *cluster = cluster_create(err);
     if (cluster && add_devices(check, cluster, err) == 0 && add_measurements(check, cluster, err) == 0 &&
@@ -213,8 +258,7 @@ static bool has_profile(const struct spec_check *check, const char *device)
 {
     size_t index;
     json_t *row;
-    json_array_foreach(check->profiles, index, row)
-    {
+    json_array_foreach (check->profiles, index, row) {
         const char *name = json_string_value(json_object_get(row, "device"));
         if (name && strcmp(name, device) == 0 && !json_is_true(json_object_get(row, "imported")))
             return true;
@@ -228,8 +272,7 @@ static bool some_unmeasured(const struct spec_check *check)
     const struct spec_placement_part *placement = &check->spec.placement;
     size_t index;
     json_t *device;
-    json_array_foreach(json_object_get(check->cluster, "devices"), index, device)
-    {
+    json_array_foreach (json_object_get(check->cluster, "devices"), index, device) {
         const char *name = json_string_value(json_object_get(device, "name"));
         const char *state = json_string_value(json_object_get(device, "state"));
         if (name && state && strcmp(state, "free") == 0 && !in_names(&placement->exclude, name) &&
@@ -292,7 +335,8 @@ static void measure_or_plan(struct spec_check *check)
     bool measure = check->depth != CHECK_SUBMIT && some_unmeasured(check);
     unsigned seconds = check->app->config->measure_seconds;
     if (measure && !check->patience_ns) {
-        check->patience_ns = clock_mono_ns() + (uint64_t)seconds * 1000000000u;
+        unsigned patience = check->depth == CHECK_GATHER ? 0 : seconds;
+        check->patience_ns = clock_mono_ns() + (uint64_t)patience * 1000000000u;
         json_t *inputs = check_inputs(check);
         int rc = inputs && seconds
                      ? store_measure_want(check->app->store, check->profile_key, check->spec_json, inputs,
@@ -330,8 +374,9 @@ static void cluster_found(void *arg, const struct err *err, json_t *doc)
     }
     json_decref(check->cluster);
     check->cluster = json_incref(doc);
-    if (names_known(check, "devices", &check->spec.placement.devices, &check->err) < 0 ||
-        names_known(check, "exclude", &check->spec.placement.exclude, &check->err) < 0 ||
+    bool here = check->depth != CHECK_GATHER; /* else the names may be those of another cluster */
+    if ((here && (names_known(check, "devices", &check->spec.placement.devices, &check->err) < 0 ||
+                  names_known(check, "exclude", &check->spec.placement.exclude, &check->err) < 0)) ||
         store_profile_plan(check->app->store, &check->principal, check->profile_key, profiles_found, check,
                            &check->err) < 0)
         fail(check);

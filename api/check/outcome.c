@@ -110,6 +110,17 @@ static int64_t step_count(const struct spec_check *check)
     return (int64_t)order_step_count(&order);
 }
 
+static uint32_t devices_least(const struct job_spec *spec)
+{
+    size_t planned = json_array_size(json_object_get(spec->placement.plan, "ranks"));
+    uint32_t least = 1;
+    if (spec->placement.kind == SPEC_PLACEMENT_PIPELINE && spec->placement.stages > least)
+        least = spec->placement.stages;
+    if (spec->placement.count_least > least)
+        least = spec->placement.count_least;
+    return planned > least ? (uint32_t)planned : least;
+}
+
 json_t *check_inputs(const struct spec_check *check)
 {
     json_t *inputs = json_pack("{s:O, s:s, s:s?, s:O?}", "model", json_object_get(check->model, "content"),
@@ -117,12 +128,14 @@ json_t *check_inputs(const struct spec_check *check)
                                "adapter", check->adapter);
     if (inputs && check->sample_ids)
         json_object_set_new(inputs, "sample", json_pack("{s:O}", "ids", check->sample_ids));
+    if (inputs && check->spec.array_size > 0) /* epochs become steps when an element becomes a job */
+        json_object_set_new(inputs, "rows", json_integer(check->train_rows));
     return inputs;
 }
 
 void check_finish(struct spec_check *check)
 {
-    struct shared_result *shared = calloc(1, sizeof *shared);
+    struct shared_result *shared = calloc(1, sizeof(*shared));
     struct checked *result = &shared->checked;
     struct err err = {0};
     if (!shared) {
@@ -140,6 +153,11 @@ void check_finish(struct spec_check *check)
     result->retries_max = check->spec.limits.retries;
     result->time_limit_ms = (int64_t)check->spec.limits.time_s * 1000;
     result->steps = step_count(check);
+    result->begin_us = check->spec.begin_us;
+    result->service = check->spec.service;
+    result->devices_least = devices_least(&check->spec);
+    result->array_size = check->spec.array_size;
+    result->at_most = check->spec.at_most;
     if (!result->spec || !result->inputs || !result->data) {
         if (!err.code)
             err_set(&err, ERR_NOMEM, "out of memory for a checked specification");

@@ -5,24 +5,12 @@
 
 #include "planner/given/inputs.h"
 
-static json_t *sizes_json(const struct row_size *sizes, uint32_t count)
-{
-    if (!sizes)
-        return json_null();
-    json_t *list = json_array();
-    for (uint32_t i = 0; list && i < count; i++)
-        json_array_append_new(list,
-                              json_pack("[I,I]", (json_int_t)sizes[i].tokens, (json_int_t)sizes[i].labelled));
-    return list;
-}
-
 /* The devices that are present; drained and unreachable ones are marked as not usable. */
 static json_t *devices_json(const struct spec_check *check)
 {
-    size_t index;
-    json_t *device, *list = json_array();
-    json_array_foreach(json_object_get(check->cluster, "devices"), index, device)
-    {
+    size_t index, at;
+    json_t *device, *row, *list = json_array();
+    json_array_foreach (json_object_get(check->cluster, "devices"), index, device) {
         const char *state = json_string_value(json_object_get(device, "state"));
         if (!state || strcmp(state, "gone") == 0)
             continue;
@@ -37,6 +25,12 @@ static json_t *devices_json(const struct spec_check *check)
                                               json_object_get(device, "threads"), "isa",
                                               json_object_get(device, "isa"), "usable", usable, "heat",
                                               json_object_get(json_object_get(device, "health"), "heat")));
+        json_array_foreach (check->profiles, at, row) {
+            json_t *speed = json_object_get(row, "speed");
+            if (json_is_number(speed) &&
+                json_equal(json_object_get(row, "device"), json_object_get(device, "name")))
+                json_object_set(json_array_get(list, json_array_size(list) - 1), "speed", speed);
+        }
     }
     return list;
 }
@@ -45,7 +39,8 @@ static json_t *profiles_json(const struct spec_check *check)
 {
     size_t index;
     json_t *row, *list = json_array();
-    json_array_foreach(check->profiles, index, row) json_array_append(list, json_object_get(row, "document"));
+    json_array_foreach (check->profiles, index, row)
+        json_array_append(list, json_object_get(row, "document"));
     return list;
 }
 
@@ -57,8 +52,8 @@ json_t *check_plan_inputs(const struct spec_check *check)
     return json_pack("{s:i, s:o, s:O, s:s, s:o, s:o, s:I, s:o, s:o, s:O?}", "version", INPUTS_VERSION, "spec",
                      json_deep_copy(check->spec_json), "config", json_object_get(check->model, "config"),
                      "profile_key", check->profile_key, "rows",
-                     sizes_json(check->train_sizes, check->train_rows), "eval_rows",
-                     sizes_json(check->eval_sizes, check->eval_rows), "prompt_tokens",
+                     plan_rows_to_json(check->train_sizes, check->train_rows), "eval_rows",
+                     plan_rows_to_json(check->eval_sizes, check->eval_rows), "prompt_tokens",
                      (json_int_t)json_array_size(check->sample_ids), "devices", devices_json(check),
                      "profiles", profiles_json(check), "links", links);
 }

@@ -4,6 +4,7 @@
 
 #include "api/request/dataset.h"
 #include "api/request/parsed.h"
+#include "model/job/spec_array.h"
 #include "model/shape/config.h"
 #include "store/models.h"
 
@@ -38,10 +39,14 @@ static void model_found(void *arg, const struct err *err, json_t *doc)
         fail(check);
         return;
     }
-    if (spec_check_model(&check->spec, &config, &check->err) < 0) {
+    json_t *whole = check->spec.array ? spec_to_json(&check->spec, &check->err) : NULL;
+    if (spec_check_model(&check->spec, &config, &check->err) < 0 ||
+        (whole && spec_array_check_model(whole, &config, &check->err) < 0) || (check->spec.array && !whole)) {
+        json_decref(whole);
         fail(check);
         return;
     }
+    json_decref(whole);
     check_adapter(check);
 }
 
@@ -194,7 +199,7 @@ static int keep_dataset(struct spec_check *check, const struct store_dataset *da
 {
     json_t **stats = train ? &check->train_stats : &check->eval_stats;
     struct row_size **sizes = train ? &check->train_sizes : &check->eval_sizes;
-    size_t rows = dataset->sizes_bytes / sizeof **sizes;
+    size_t rows = dataset->sizes_bytes / sizeof(**sizes);
     *stats = json_incref((json_t *)dataset->stats);
     *sizes = malloc(dataset->sizes_bytes + 1);
     if (!*sizes)
@@ -319,7 +324,7 @@ void check_sample(struct spec_check *check)
         fail(check);
 }
 
-/* ---- what it rests on ---- */
+/* ---- the files that the job uses ---- */
 
 static void job_held(void *arg, const struct err *err)
 {

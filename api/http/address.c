@@ -13,7 +13,7 @@ void address_key(const uint8_t address[ADDRESS_BYTES], uint8_t key[ADDRESS_BYTES
 {
     static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
     memcpy(key, address, ADDRESS_BYTES);
-    if (memcmp(address, mapped, sizeof mapped) != 0)
+    if (memcmp(address, mapped, sizeof(mapped)) != 0)
         memset(key + 8, 0, 8);
 }
 
@@ -24,7 +24,7 @@ static int compare(const void *a, const void *b)
 
 bool address_take(struct address_counts *counts, const uint8_t address[ADDRESS_BYTES], int most)
 {
-    struct address_count *fresh = calloc(1, sizeof *fresh);
+    struct address_count *fresh = calloc(1, sizeof(*fresh));
     if (!fresh)
         return false;
     address_key(address, fresh->key);

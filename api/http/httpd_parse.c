@@ -16,7 +16,7 @@ static const struct {
 
 const char *httpd_method_name(enum http_method method)
 {
-    for (size_t i = 0; i < sizeof methods / sizeof methods[0]; i++)
+    for (size_t i = 0; i < sizeof(methods) / sizeof(methods[0]); i++)
         if (methods[i].method == method)
             return methods[i].name;
     return "other";
@@ -25,7 +25,7 @@ const char *httpd_method_name(enum http_method method)
 /* RFC 9110 5.6.2: the characters of a method or a field name. */
 static bool is_token_char(unsigned char c)
 {
-    return isalnum(c) || (c != 0 && strchr("!#$%&'*+-.^_`|~", c) != NULL);
+    return isalnum(c) || (c != 0 && strchr("!#$%&'*+-.^_`|~", c));
 }
 
 static bool is_token(const char *text)
@@ -70,7 +70,7 @@ static int parse_request_line(char *line, struct httpd_head *head, const char **
         return refuse(400, "the method is not a token", why);
     head->method = HTTP_OTHER;
     head->method_name = line;
-    for (size_t i = 0; i < sizeof methods / sizeof methods[0]; i++)
+    for (size_t i = 0; i < sizeof(methods) / sizeof(methods[0]); i++)
         if (strcmp(line, methods[i].name) == 0)
             head->method = methods[i].method;
     if (strlen(target) > HTTP_TARGET_BYTES_MAX)
@@ -132,7 +132,7 @@ static int parse_header(char *line, struct httpd_head *head, const char **why)
     static const char *const once[] = {"content-length", "transfer-encoding", "host",
                                        "authorization",  "content-type",      "range",
                                        "idempotency-key"};
-    for (size_t i = 0; i < sizeof once / sizeof once[0]; i++)
+    for (size_t i = 0; i < sizeof(once) / sizeof(once[0]); i++)
         if (strcmp(line, once[i]) == 0 && httpd_head_get(head, line))
             return refuse(400, "a header that must stand once stands twice", why);
     head->headers[head->header_count].name = line;
@@ -140,7 +140,7 @@ static int parse_header(char *line, struct httpd_head *head, const char **why)
     return 0;
 }
 
-static bool list_has(const char *value, const char *word)
+bool httpd_list_has(const char *value, const char *word)
 {
     size_t size = strlen(word);
     while (*value) {
@@ -171,9 +171,9 @@ static int parse_framing(struct httpd_head *head, const char **why)
         head->chunked = true;
     }
     const char *connection = httpd_head_get(head, "connection");
-    if (connection && list_has(connection, "close"))
+    if (connection && httpd_list_has(connection, "close"))
         head->keep_alive = false;
-    else if (connection && list_has(connection, "keep-alive"))
+    else if (connection && httpd_list_has(connection, "keep-alive"))
         head->keep_alive = true;
     const char *expect = httpd_head_get(head, "expect");
     if (expect && strcasecmp(expect, "100-continue") != 0)
@@ -186,7 +186,7 @@ static int parse_framing(struct httpd_head *head, const char **why)
 
 int httpd_head_parse(char *text, size_t size, struct httpd_head *head, const char **why)
 {
-    memset(head, 0, sizeof *head);
+    memset(head, 0, sizeof(*head));
     if (memchr(text, '\0', size))
         return refuse(400, "the head holds a NUL", why);
     bool first = true;

@@ -54,6 +54,10 @@ int httpd_head_parse(char *text, size_t size, struct httpd_head *head, const cha
  * unique (content-length, host, authorization …) was refused. */
 const char *httpd_head_get(const struct httpd_head *head, const char *name);
 
+/* Whether a header's list ("a, b") has this word, in letters of any case. A word with parameters ("gzip;q=0")
+ * is another one. */
+bool httpd_list_has(const char *value, const char *word);
+
 /* Percent-decodes text[0..size) into out[0..capacity), NUL-terminated. '+' becomes a space only with 'form'.
  * Returns 0, or -1 for a bad escape, a NUL, or when out is too small. */
 int httpd_decode(const char *text, size_t size, bool form, char *out, size_t capacity);

@@ -38,6 +38,7 @@ struct httpd_request {
     struct httpd_conn *conn; /* NULL: the client has gone */
     struct httpd_head head;
     char *text; /* the text that head points into */
+    char id[HTTPD_ID_BYTES];
     void *data;
     void (*release)(void *data);
     /* the request's body */

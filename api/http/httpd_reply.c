@@ -37,6 +37,16 @@ void httpd_request_address(const struct httpd_request *request, uint8_t address[
         memcpy(address, request->conn->address, 16);
 }
 
+void httpd_request_set_id(struct httpd_request *request, const char *id)
+{
+    snprintf(request->id, sizeof(request->id), "%s", id);
+}
+
+const char *httpd_request_id(const struct httpd_request *request)
+{
+    return request->id;
+}
+
 void httpd_close_after(struct httpd_request *request)
 {
     request->close_after = true;
@@ -44,7 +54,7 @@ void httpd_close_after(struct httpd_request *request)
 
 bool httpd_gone(const struct httpd_request *request)
 {
-    return request->conn == NULL;
+    return !request->conn;
 }
 
 bool httpd_request_is_tls(const struct httpd_request *request)
@@ -89,7 +99,7 @@ static const char *reason(int status)
         {505, "HTTP Version Not Supported"},
         {507, "Insufficient Storage"},
     };
-    for (size_t i = 0; i < sizeof reasons / sizeof reasons[0]; i++)
+    for (size_t i = 0; i < sizeof(reasons) / sizeof(reasons[0]); i++)
         if (reasons[i].status == status)
             return reasons[i].text;
     return "Status";
@@ -115,19 +125,21 @@ static void write_head(struct httpd_request *request, int status, const char *ty
 {
     struct evbuffer *out = bufferevent_get_output(request->conn->bev);
     char text[1024];
-    int n = snprintf(text, sizeof text, "HTTP/1.1 %d %s\r\nDate: %s\r\n", status, reason(status),
+    int n = snprintf(text, sizeof(text), "HTTP/1.1 %d %s\r\nDate: %s\r\n", status, reason(status),
                      request->server->date);
     if (type)
-        n += snprintf(text + n, sizeof text - (size_t)n, "Content-Type: %.128s\r\n", type);
+        n += snprintf(text + n, sizeof(text) - (size_t)n, "Content-Type: %.128s\r\n", type);
     if (bytes >= 0 && status != 204 && status != 304)
-        n += snprintf(text + n, sizeof text - (size_t)n, "Content-Length: %lld\r\n", (long long)bytes);
+        n += snprintf(text + n, sizeof(text) - (size_t)n, "Content-Length: %lld\r\n", (long long)bytes);
     else if (request->chunked_reply)
-        n += snprintf(text + n, sizeof text - (size_t)n, "Transfer-Encoding: chunked\r\n");
+        n += snprintf(text + n, sizeof(text) - (size_t)n, "Transfer-Encoding: chunked\r\n");
     if (request->close_after)
-        n += snprintf(text + n, sizeof text - (size_t)n, "Connection: close\r\n");
+        n += snprintf(text + n, sizeof(text) - (size_t)n, "Connection: close\r\n");
     else if (!request->head.is_11)
-        n += snprintf(text + n, sizeof text - (size_t)n, "Connection: keep-alive\r\n");
+        n += snprintf(text + n, sizeof(text) - (size_t)n, "Connection: keep-alive\r\n");
     evbuffer_add(out, text, (size_t)n);
+    if (*request->id)
+        evbuffer_add_printf(out, "X-Request-Id: %s\r\n", request->id);
     for (; fields && fields->name; fields++)
         evbuffer_add_printf(out, "%s: %s\r\n", fields->name, fields->value);
     evbuffer_add(out, "X-Content-Type-Options: nosniff\r\n\r\n", 35);

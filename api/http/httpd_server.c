@@ -333,7 +333,7 @@ void httpd_body_resume(struct httpd_request *request)
 
 static struct httpd_request *request_create(struct httpd_conn *conn, size_t head_bytes)
 {
-    struct httpd_request *request = calloc(1, sizeof *request);
+    struct httpd_request *request = calloc(1, sizeof(*request));
     char *text = malloc(head_bytes + 1);
     if (!request || !text) {
         free(request);
@@ -533,8 +533,8 @@ static void address_read(const struct sockaddr *from, uint8_t to[ADDRESS_BYTES])
     if (from->sa_family == AF_INET6) {
         memcpy(to, &((const struct sockaddr_in6 *)(const void *)from)->sin6_addr, 16);
     } else if (from->sa_family == AF_INET) {
-        memcpy(to, mapped, sizeof mapped);
-        memcpy(to + sizeof mapped, &((const struct sockaddr_in *)(const void *)from)->sin_addr, 4);
+        memcpy(to, mapped, sizeof(mapped));
+        memcpy(to + sizeof(mapped), &((const struct sockaddr_in *)(const void *)from)->sin_addr, 4);
     }
 }
 
@@ -570,8 +570,8 @@ static void prefer_others(struct bufferevent *bev)
 static bool conn_open(struct httpd_server *server, struct httpd_conn *conn, evutil_socket_t fd)
 {
     int one = 1;
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
     conn->server = server;
     conn->is_tls = server->tls != NULL;
     if (server->tls) {
@@ -608,7 +608,7 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
         close(fd);
         return;
     }
-    struct httpd_conn *conn = calloc(1, sizeof *conn);
+    struct httpd_conn *conn = calloc(1, sizeof(*conn));
     if (!conn)
         close(fd);
     if (!conn || !conn_open(server, conn, fd)) {
@@ -616,7 +616,7 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
         free(conn);
         return;
     }
-    memcpy(conn->address, from, sizeof from);
+    memcpy(conn->address, from, sizeof(from));
     TAILQ_INSERT_TAIL(&server->conns, conn, link);
     server->conn_count++;
     httpd_conn_deadline(conn, server->limits.head_seconds_max);
@@ -630,7 +630,7 @@ void httpd_server_date(struct httpd_server *server)
     time_t now = time(NULL);
     struct tm tm;
     gmtime_r(&now, &tm);
-    strftime(server->date, sizeof server->date, "%a, %d %b %Y %H:%M:%S GMT", &tm);
+    strftime(server->date, sizeof(server->date), "%a, %d %b %Y %H:%M:%S GMT", &tm);
 }
 
 static void on_tick(evutil_socket_t fd, short what, void *arg)
@@ -650,7 +650,7 @@ static void on_tick(evutil_socket_t fd, short what, void *arg)
 static int listen_at(struct httpd_server *server, const char *host, uint16_t port, struct err *err)
 {
     char service[8];
-    snprintf(service, sizeof service, "%u", port);
+    snprintf(service, sizeof(service), "%u", port);
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
     struct addrinfo *found = NULL;
     int rc = getaddrinfo(host, service, &hints, &found);
@@ -664,7 +664,7 @@ static int listen_at(struct httpd_server *server, const char *host, uint16_t por
     if (!server->listener)
         return err_set(err, ERR_IO, "listen: cannot listen on %s:%u: %s", host, port, strerror(saved));
     struct sockaddr_storage bound;
-    socklen_t size = sizeof bound;
+    socklen_t size = sizeof(bound);
     if (getsockname(evconnlistener_get_fd(server->listener), (struct sockaddr *)&bound, &size) == 0)
         server->port = ntohs(bound.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&bound)->sin6_port
                                                          : ((struct sockaddr_in *)&bound)->sin_port);
@@ -675,7 +675,7 @@ struct httpd_server *httpd_server_create(struct event_base *base, const char *ho
                                          SSL_CTX *tls, const struct httpd_limits *limits,
                                          const struct httpd_hooks *hooks, struct err *err)
 {
-    struct httpd_server *server = calloc(1, sizeof *server);
+    struct httpd_server *server = calloc(1, sizeof(*server));
     if (!server) {
         err_set(err, ERR_NOMEM, "out of memory for the HTTP server");
         return NULL;
@@ -764,8 +764,8 @@ bool httpd_server_busy(const struct httpd_server *server)
     if (server->request_count)
         return true;
     const struct httpd_conn *conn;
-    TAILQ_FOREACH(conn, &server->conns, link)
-    if (evbuffer_get_length(bufferevent_get_output(conn->bev)))
-        return true;
+    TAILQ_FOREACH (conn, &server->conns, link)
+        if (evbuffer_get_length(bufferevent_get_output(conn->bev)))
+            return true;
     return false;
 }

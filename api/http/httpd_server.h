@@ -95,6 +95,11 @@ const char *httpd_request_body(const struct httpd_request *request, size_t *size
 /* Attaches the handler's pointer to the request; 'release' (or NULL) is called when the request ends. */
 void httpd_request_set_data(struct httpd_request *request, void *data, void (*release)(void *data));
 void *httpd_request_data(const struct httpd_request *request);
+/* The id of the request, at most HTTPD_ID_BYTES - 1 characters ("" at first), which every answer repeats as
+ * X-Request-Id. */
+enum { HTTPD_ID_BYTES = 65 };
+void httpd_request_set_id(struct httpd_request *request, const char *id);
+const char *httpd_request_id(const struct httpd_request *request);
 /* The client's address: IPv6, or IPv4 mapped into it; zeros when the client has gone. */
 void httpd_request_address(const struct httpd_request *request, uint8_t address[16]);
 /* Closes the connection after this request's answer. Call it before the answer begins. */

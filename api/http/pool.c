@@ -62,7 +62,7 @@ static void *pool_thread(void *arg)
         list_add(&pool->finished, task);
         uint64_t one = 1;
         /* can fail only when the counter is full, and then the event is already set */
-        ssize_t rc = write(pool->fd, &one, sizeof one);
+        ssize_t rc = write(pool->fd, &one, sizeof(one));
         (void)rc;
     }
     pthread_mutex_unlock(&pool->lock);
@@ -74,7 +74,7 @@ static void on_finished(evutil_socket_t fd, short what, void *arg)
     (void)what;
     struct pool *pool = arg;
     uint64_t count;
-    ssize_t rc = read((int)fd, &count, sizeof count);
+    ssize_t rc = read((int)fd, &count, sizeof(count));
     (void)rc;
     for (;;) {
         pthread_mutex_lock(&pool->lock);
@@ -88,7 +88,7 @@ static void on_finished(evutil_socket_t fd, short what, void *arg)
 
 struct pool *pool_create(struct event_base *base, unsigned threads, unsigned queue_max, struct err *err)
 {
-    struct pool *pool = calloc(1, sizeof *pool);
+    struct pool *pool = calloc(1, sizeof(*pool));
     if (!pool || threads < 1 || threads > POOL_THREADS_MAX || !queue_max) {
         err_set(err, pool ? ERR_INVALID : ERR_NOMEM, "thread pool: %u threads are not 1..%d", threads,
                 POOL_THREADS_MAX);

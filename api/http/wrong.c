@@ -19,7 +19,7 @@ struct wrong {
 
 struct wrong *wrong_create(struct err *err)
 {
-    struct wrong *wrong = calloc(1, sizeof *wrong);
+    struct wrong *wrong = calloc(1, sizeof(*wrong));
     if (!wrong)
         err_set(err, ERR_NOMEM, "out of memory for the table of wrong tokens");
     return wrong;

@@ -7,18 +7,16 @@
 
 static void list_found(void *arg, const struct err *err, json_t *doc)
 {
-    struct call *call = arg;
-    if (err)
-        call_fail(call, err);
-    else
-        call_json(call, 200, json_pack("{s:O}", "artifacts", json_object_get(doc, "artifacts")), NULL);
+    json_t *list = err ? NULL : json_pack("{s:O}", "artifacts", json_object_get(doc, "artifacts"));
+    call_answer_list(arg, err, list);
+    json_decref(list);
 }
 
 void artifacts_list(struct call *call)
 {
     int64_t id;
     struct err err = {0};
-    if (call_id(call, 0, "job", &id) == 0 &&
+    if (call_id(call, 0, "job", &id) == 0 && call_list(call, "artifacts name") == 0 &&
         store_job_get(call->app->store, &call->principal, id, list_found, call, &err) < 0)
         call_fail(call, &err);
 }
@@ -32,8 +30,7 @@ static void one_found(void *arg, const struct err *err, json_t *doc)
     }
     size_t index;
     json_t *artifact;
-    json_array_foreach(json_object_get(doc, "artifacts"), index, artifact)
-    {
+    json_array_foreach (json_object_get(doc, "artifacts"), index, artifact) {
         const char *name = json_string_value(json_object_get(artifact, "name"));
         const char *sha256 = json_string_value(json_object_get(artifact, "sha256"));
         if (name && sha256 && strcmp(name, call->params[1]) == 0) {

@@ -1,7 +1,12 @@
 /* Jobs: lists, one job, commands, metrics, logs, plan, runs, trace, and why a job waits. */
+#include "api/jobs/jobs_private.h"
 #include "api/request/route.h"
 
+#include "api/people/access.h"
+
+#include "common/clock.h"
 #include "common/json.h"
+#include "model/job/spec.h"
 #include "program/codec.h"
 #include "program/trace.h"
 #include "store/jobs.h"
@@ -10,29 +15,69 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PAGE_DEFAULT = 50, METRICS_PAGE_MAX = 10000, METRICS_PAGE_DEFAULT = 1000, LOGS_PAGE_MAX = 1000 };
+enum {
+    PAGE_DEFAULT = 50,
+    RUNS_PAGE_DEFAULT = 100,
+    METRICS_PAGE_MAX = 10000,
+    METRICS_PAGE_DEFAULT = 1000,
+    BUCKETS_MAX = 10000,
+    LOGS_PAGE_MAX = 1000
+};
 
 /* ---- lists ---- */
+
+/* Takes "queued,running". */
+static int take_states(const char *text, unsigned *states, struct err *err)
+{
+    char name[40];
+    for (const char *at = text ? text : ""; text && at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
+        snprintf(name, sizeof(name), "%.*s", (int)strcspn(at, ","), at);
+        int state = state_from_name(&job_machine, name);
+        if (state < 0)
+            return err_set(err, ERR_INVALID, "state: \"%s\" is no state of a job", name);
+        *states |= 1u << state;
+    }
+    return 0;
+}
+
+/* Takes "key=value,key" as {key: value, key: null}. */
+static int take_labels(const char *text, json_t *labels, struct err *err)
+{
+    while (text) {
+        size_t size = strcspn(text, ","), key = strcspn(text, "=,");
+        if (key == 0 || json_object_size(labels) == STORE_LABELS_MAX || json_object_getn(labels, text, key))
+            return err_set(err, ERR_INVALID,
+                           "label: \"%.40s\" is not KEY or KEY=VALUE, each once, at most %d", text,
+                           STORE_LABELS_MAX);
+        json_object_setn_new(labels, text, key,
+                             text[key] == '=' ? json_stringn(text + key + 1, size - key - 1) : json_null());
+        text = text[size] ? text + size + 1 : NULL;
+    }
+    return 0;
+}
 
 void jobs_list(struct call *call)
 {
     struct err err = {0};
-    int64_t limit, after;
-    struct store_job_filter filter = {.state = -1};
-    const char *state = call_query(call, "state");
-    if (call_query_i64(call, "limit", 1, STORE_PAGE_MAX, PAGE_DEFAULT, &limit, &err) < 0 ||
-        call_query_i64(call, "after", 1, INT64_MAX, 0, &after, &err) < 0) {
-        call_fail(call, &err);
+    struct call_page page;
+    if (call_page(call, PAGE_DEFAULT, STORE_PAGE_MAX, 0, &page) < 0)
         return;
-    }
-    if (state && (filter.state = state_from_name(&job_machine, state)) < 0) {
-        call_problem(call, 400, "invalid", NULL, "state: \"%.40s\" is no state of a job", state);
-        return;
-    }
-    filter.limit = (unsigned)limit;
-    filter.before_id = after;
-    if (store_job_page(call->app->store, &call->principal, &filter, call_answer_page, call, &err) < 0)
+    int64_t array = 0;
+    json_t *labels = call_query(call, "label") ? json_object() : NULL;
+    struct store_job_filter filter = {.limit = page.limit,
+                                      .before_id = page.after,
+                                      .owner = call_query(call, "owner"),
+                                      .group = call_query(call, "group"),
+                                      .labels = labels};
+    if (call_query_i64(call, "array", 1, INT64_MAX, 0, &array, &err) == 0)
+        filter.array = array;
+    if (err.code || take_states(call_query(call, "state"), &filter.states, &err) < 0 ||
+        take_labels(call_query(call, "label"), labels, &err) < 0 ||
+        call_query_time(call, "from", &filter.from_us, &err) < 0 ||
+        call_query_time(call, "to", &filter.to_us, &err) < 0 ||
+        store_job_page(call->app->store, &call->principal, &filter, call_answer_page, call, &err) < 0)
         call_fail(call, &err);
+    json_decref(labels);
 }
 
 /* ---- one job ---- */
@@ -75,6 +120,21 @@ void jobs_cancel(struct call *call)
     plain_command(call, JOB_EVENT_CANCEL);
 }
 
+void jobs_extend(struct call *call)
+{
+    struct err err = {0};
+    struct json_reader reader;
+    int64_t id, seconds = 0;
+    jr_init(&reader, call->body, "", &err);
+    jr_i64(&reader, "seconds", JR_REQUIRED, 1, 366 * 86400, &seconds);
+    if (jr_finish(&reader) < 0)
+        call_refuse(call, &err);
+    else if (call_id(call, 0, "job", &id) == 0 &&
+             store_job_extend(call->app->store, &call->principal, id, seconds, call_answer_changed, call,
+                              &err) < 0)
+        call_fail(call, &err);
+}
+
 void jobs_hold(struct call *call)
 {
     plain_command(call, JOB_EVENT_HOLD);
@@ -101,6 +161,46 @@ void jobs_resume(struct call *call)
     command(call, JOB_EVENT_RESUME, steps);
 }
 
+/* Checks what PATCH /v1/jobs/{id} may have, and adds the begin in microseconds. */
+static json_t *take_changes(struct call *call, struct err *err)
+{
+    struct json_reader reader;
+    int64_t priority = 0, begin_us = 0;
+    uint32_t at_most;
+    const char *begin = NULL;
+    jr_init(&reader, call->body, "", err);
+    jr_i64(&reader, "priority", JR_OPTIONAL, -100, 100, &priority);
+    jr_u32(&reader, "at_most", JR_OPTIONAL, 1, SPEC_ARRAY_MAX, &at_most);
+    if (jr_str(&reader, "begin", JR_OPTIONAL, 1, 64, &begin) > 0 && clock_rfc3339_parse(begin, &begin_us) < 0)
+        jr_fail(&reader, "begin", "must be a time such as 2026-01-31T08:00:00Z");
+    if (json_is_null(json_object_get(call->body, "priority")))
+        jr_fail(&reader, "priority", "must be a whole number from -100 to 100");
+    if (jr_finish(&reader) < 0 || access_priority(&call->principal, (int32_t)priority, err) < 0)
+        return NULL;
+    if (json_object_size(call->body) == 0) {
+        err_set(err, ERR_INVALID, "the body changes nothing");
+        return NULL;
+    }
+    json_t *changes = json_copy(call->body);
+    if (begin)
+        json_object_set_new(changes, "begin_us", json_integer(begin_us));
+    return changes;
+}
+
+void jobs_patch(struct call *call)
+{
+    int64_t id;
+    struct err err = {0};
+    json_t *changes = take_changes(call, &err);
+    if (!changes)
+        call_refuse(call, &err);
+    else if (call_id(call, 0, "job", &id) == 0 &&
+             store_job_change(call->app->store, &call->principal, id, changes, call_answer_changed, call,
+                              &err) < 0)
+        call_fail(call, &err);
+    json_decref(changes);
+}
+
 void jobs_share(struct call *call)
 {
     int64_t id;
@@ -117,7 +217,7 @@ void jobs_share(struct call *call)
         call_fail(call, &err);
 }
 
-/* ---- parts of a job, read only after the job itself was found visible ---- */
+/* ---- parts of a job ---- */
 
 struct job_part {
     void (*begin)(struct call *call, int64_t id);
@@ -135,13 +235,13 @@ static void job_seen(void *arg, const struct err *err, json_t *doc)
         part->begin(call, part->id);
 }
 
-static void job_part_read(struct call *call, void (*begin)(struct call *call, int64_t id))
+void job_part_read(struct call *call, void (*begin)(struct call *call, int64_t id))
 {
     int64_t id;
     struct err err = {0};
     if (call_id(call, 0, "job", &id) < 0)
         return;
-    struct job_part *part = malloc(sizeof *part);
+    struct job_part *part = malloc(sizeof(*part));
     if (!part) {
         err_set(&err, ERR_NOMEM, "out of memory");
         call_fail(call, &err);
@@ -154,20 +254,41 @@ static void job_part_read(struct call *call, void (*begin)(struct call *call, in
         call_fail(call, &err);
 }
 
+static void buckets_begin(struct call *call, int64_t id, int64_t buckets)
+{
+    struct err err = {0};
+    int64_t steps[2];
+    const char *kind = call_query(call, "kind");
+    if (call_query(call, "limit") || call_query(call, "after"))
+        err_set(&err, ERR_INVALID,
+                "buckets: they come whole, without limit and after; from and to choose steps");
+    else if (call_query_i64(call, "from", 0, INT64_MAX, 0, &steps[0], &err) == 0 &&
+             call_query_i64(call, "to", 0, INT64_MAX, INT64_MAX, &steps[1], &err) == 0)
+        store_job_buckets(call->app->store, id, kind ? kind : "step", steps, (unsigned)buckets,
+                          call_answer_doc, call, &err);
+    if (err.code)
+        call_fail(call, &err);
+}
+
 static void metrics_begin(struct call *call, int64_t id)
 {
+    int64_t buckets;
     static const char *const kinds[] = {"all", "step", "eval", "sample", "ranks"};
     struct err err = {0};
-    int64_t limit, after;
+    struct call_page page;
     const char *kind = call_query(call, "kind");
     bool known = !kind;
-    for (size_t i = 0; kind && i < sizeof kinds / sizeof kinds[0]; i++)
+    for (size_t i = 0; kind && i < sizeof(kinds) / sizeof(kinds[0]); i++)
         known |= strcmp(kind, kinds[i]) == 0;
     if (!known)
         err_set(&err, ERR_INVALID, "kind: \"%.40s\" is none of all, step, eval, sample, ranks", kind);
-    else if (call_query_i64(call, "limit", 1, METRICS_PAGE_MAX, METRICS_PAGE_DEFAULT, &limit, &err) == 0 &&
-             call_query_i64(call, "after", -1, INT64_MAX, -1, &after, &err) == 0)
-        store_job_metrics(call->app->store, id, kind ? kind : "all", after, (unsigned)limit, call_answer_doc,
+    else if (call_query_i64(call, "buckets", 1, BUCKETS_MAX, 0, &buckets, &err) == 0 && buckets > 0) {
+        buckets_begin(call, id, buckets);
+        return;
+    } else if (!err.code && (call_query(call, "from") || call_query(call, "to")))
+        err_set(&err, ERR_INVALID, "from and to: they choose the steps of buckets; `after` is for lines");
+    else if (!err.code && call_page(call, METRICS_PAGE_DEFAULT, METRICS_PAGE_MAX, -1, &page) == 0)
+        store_job_metrics(call->app->store, id, kind ? kind : "all", page.after, page.limit, call_answer_page,
                           call, &err);
     if (err.code)
         call_fail(call, &err);
@@ -188,9 +309,7 @@ static void logs_found(void *arg, const struct err *err, json_t *doc)
     json_t *lines = json_array();
     size_t index;
     json_t *event;
-    char cursor[32];
-    json_array_foreach(json_object_get(doc, "events"), index, event)
-    {
+    json_array_foreach (json_object_get(doc, "events"), index, event) {
         json_t *line = json_copy(json_object_get(event, "body"));
         if (!json_is_object(line)) {
             json_decref(line);
@@ -199,18 +318,19 @@ static void logs_found(void *arg, const struct err *err, json_t *doc)
         json_object_set(line, "at", json_object_get(event, "at"));
         json_array_append_new(lines, line);
     }
-    snprintf(cursor, sizeof cursor, "%lld", (long long)json_integer_value(json_object_get(doc, "last")));
-    call_json(call, 200, json_pack("{s:o, s:s}", "lines", lines, "next", cursor), NULL);
+    json_t *page =
+        json_pack("{s:o, s:O, s:o}", "lines", lines, "next", json_object_get(doc, "next"), "last",
+                  json_sprintf("%lld", (long long)json_integer_value(json_object_get(doc, "last"))));
+    call_answer_page(call, NULL, page);
+    json_decref(page);
 }
 
 static void logs_begin(struct call *call, int64_t id)
 {
     struct err err = {0};
-    int64_t limit, after;
-    if (call_query_i64(call, "limit", 1, LOGS_PAGE_MAX, LOGS_PAGE_MAX, &limit, &err) == 0 &&
-        call_query_i64(call, "after", 0, INT64_MAX, 0, &after, &err) == 0)
-        store_event_list(call->app->store, id, "log", after, (unsigned)limit, logs_found, call, &err);
-    if (err.code)
+    struct call_page page;
+    if (call_page(call, LOGS_PAGE_MAX, LOGS_PAGE_MAX, 0, &page) == 0 &&
+        store_event_list(call->app->store, id, "log", page.after, page.limit, logs_found, call, &err) < 0)
         call_fail(call, &err);
 }
 
@@ -234,7 +354,9 @@ void jobs_plan(struct call *call)
 static void runs_begin(struct call *call, int64_t id)
 {
     struct err err = {0};
-    if (store_job_runs(call->app->store, id, call_answer_doc, call, &err) < 0)
+    struct call_page page;
+    if (call_page(call, RUNS_PAGE_DEFAULT, STORE_PAGE_MAX, 0, &page) == 0 &&
+        store_job_runs(call->app->store, id, page.after, page.limit, call_answer_page, call, &err) < 0)
         call_fail(call, &err);
 }
 
@@ -268,8 +390,9 @@ static void trace_work(struct pool_task *task)
     trace_init(&trace, 0);
     size_t index;
     json_t *part;
-    json_array_foreach(parts->parts, index, part) if (!parts->err.code)
-        trace_from_json(json_object_get(part, "doc"), &trace, &parts->err);
+    json_array_foreach (parts->parts, index, part)
+        if (!parts->err.code)
+            trace_from_json(json_object_get(part, "doc"), &trace, &parts->err);
     if (plan && !parts->err.code)
         parts->answer = trace_to_chrome(&trace, plan, "measured", 0, &parts->err);
     trace_fini(&trace);
@@ -323,7 +446,7 @@ static void trace_plan_found(void *arg, const struct err *err, json_t *doc)
 static void trace_begin(struct call *call, int64_t id)
 {
     struct err err = {0};
-    struct trace_parts *parts = calloc(1, sizeof *parts);
+    struct trace_parts *parts = calloc(1, sizeof(*parts));
     if (!parts)
         err_set(&err, ERR_NOMEM, "out of memory for a trace");
     else
@@ -337,53 +460,4 @@ static void trace_begin(struct call *call, int64_t id)
 void jobs_trace(struct call *call)
 {
     job_part_read(call, trace_begin);
-}
-
-/* ---- why it waits, and the queue ---- */
-
-static void why_found(void *arg, const struct err *err, json_t *doc)
-{
-    struct call *call = arg;
-    if (err) {
-        call_fail(call, err);
-        return;
-    }
-    json_t *why = json_object_get(doc, "why");
-    const json_t *planned = json_object_get(json_object_get(doc, "run"), "plan_answer");
-    const char *planner = json_string_value(json_object_get(json_object_get(planned, "planner"), "why"));
-    const char *state = json_string_value(json_object_get(doc, "state"));
-    char words[1200]; /* a running job's text also says why an external planner's plan was not used */
-    snprintf(words, sizeof words, "the job is %s%s%.1000s", state ? state : "unknown", planner ? ". " : "",
-             planner ? planner : "");
-    call_json(call, 200,
-              json_pack("{s:O, s:O, s:o, s:O?, s:O?}", "id", json_object_get(doc, "id"), "state",
-                        json_object_get(doc, "state"), "why",
-                        json_is_string(why) ? json_incref(why) : json_string(words), "code",
-                        json_object_get(doc, "code"), "run", json_object_get(doc, "run")),
-              NULL);
-}
-
-void jobs_why(struct call *call)
-{
-    int64_t id;
-    struct err err = {0};
-    if (call_id(call, 0, "job", &id) == 0 &&
-        store_job_get(call->app->store, &call->principal, id, why_found, call, &err) < 0)
-        call_fail(call, &err);
-}
-
-static void queue_counted(void *arg, const struct err *err, json_t *doc)
-{
-    struct call *call = arg;
-    if (err)
-        call_fail(call, err);
-    else
-        call_json(call, 200, json_pack("{s:O}", "jobs", doc), NULL);
-}
-
-void queue_get(struct call *call)
-{
-    struct err err = {0};
-    if (store_job_counts(call->app->store, queue_counted, call, &err) < 0)
-        call_fail(call, &err);
 }

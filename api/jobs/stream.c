@@ -11,7 +11,7 @@
  * page is read, because events that were written before may become visible after the previous page. None of
  * this depends on a NOTIFY, which may arrive before, during or after the query that it belongs to.
  */
-#include "api/jobs/stream.h"
+#include "api/jobs/stream_private.h"
 
 #include "api/people/auth.h"
 #include "api/request/route.h"
@@ -20,57 +20,28 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/queue.h>
-
-enum {
-    FOLLOWERS_MAX = 512,
-    EVENTS_PAGE = 500,
-    UNSENT_BYTES_MAX = 256 << 10,
-    CHECK_SECONDS = 5,
-    CHECKS_PER_BEAT = 3
-};
-
-struct follower {
-    LIST_ENTRY(follower) link;
-    struct followers *followers;
-    struct call *call;
-    int64_t job, last, user;
-    uint8_t token_hash[32]; /* SHA-256 of the token that opened the stream */
-    char type[32];          /* "" for all types */
-    json_t *over;           /* the job's document once it has finished, or NULL; owned */
-    bool reading;           /* a query is under way */
-    bool waiting;           /* reading waits until the client has taken what was sent */
-    bool again;             /* a NOTIFY came during the query */
-    bool closing;           /* the last state event seen was a final one */
-    bool gone;
-};
-
-struct followers {
-    struct app *app;
-    LIST_HEAD(, follower) all;
-    struct event *heartbeat;
-    unsigned checks;
-};
 
 static void follower_read(struct follower *follower);
 
-static void follower_end(struct follower *follower, bool broken)
+void follower_end(struct follower *follower, bool broken)
 {
     LIST_REMOVE(follower, link);
     follower->followers->app->counters.followers--;
     httpd_stream_end(follower->call->request, broken);
     json_decref(follower->over);
+    free(follower->topics);
     free(follower);
 }
 
-static int send_event(struct follower *follower, const char *type, int64_t id, const json_t *data)
+int follower_send(struct follower *follower, const char *type, int64_t id, const json_t *data)
 {
     struct httpd_request *request = follower->call->request;
     char head[128];
     char *text = json_dumps(data, JSON_COMPACT | JSON_ENCODE_ANY);
     if (!text)
         return -1;
-    int n = snprintf(head, sizeof head, "id: %lld\nevent: %.40s\ndata: ", (long long)id, type);
+    int n = id < 0 ? snprintf(head, sizeof(head), "event: %.40s\ndata: ", type)
+                   : snprintf(head, sizeof(head), "id: %lld\nevent: %.40s\ndata: ", (long long)id, type);
     int rc = httpd_stream_write(request, head, (size_t)n);
     if (rc == 0)
         rc = httpd_stream_write(request, text, strlen(text));
@@ -92,7 +63,7 @@ static int send_end(struct follower *follower)
     json_t *data =
         json_pack("{s:O, s:O, s:O}", "job", json_object_get(follower->over, "id"), "state",
                   json_object_get(follower->over, "state"), "why", json_object_get(follower->over, "why"));
-    int rc = data ? send_event(follower, "end", follower->last, data) : -1;
+    int rc = data ? follower_send(follower, "end", follower->last, data) : -1;
     json_decref(data);
     return rc;
 }
@@ -128,7 +99,7 @@ static int send_row(struct follower *follower, const json_t *event)
     json_t *data = json_copy(json_object_get(event, "body"));
     if (json_is_object(data))
         json_object_set(data, "at", json_object_get(event, "at"));
-    int rc = data ? send_event(follower, type ? type : "message", follower->last, data) : -1;
+    int rc = data ? follower_send(follower, type ? type : "message", follower->last, data) : -1;
     json_decref(data);
     return rc;
 }
@@ -143,8 +114,7 @@ static void follower_page(void *arg, const struct err *err, json_t *doc)
     }
     size_t index;
     json_t *event, *events = json_object_get(doc, "events");
-    json_array_foreach(events, index, event)
-    {
+    json_array_foreach (events, index, event) {
         if (send_row(follower, event) < 0) {
             follower_end(follower, true);
             return;
@@ -174,6 +144,10 @@ static void follower_read(struct follower *follower)
     struct err err = {0};
     if (follower->waiting)
         return;
+    if (follower->topics) {
+        follower->followers->feed_next(follower->followers->feed);
+        return;
+    }
     if (follower->reading) {
         follower->again = true;
         return;
@@ -209,9 +183,11 @@ static void on_notify(void *arg, const char *channel, const char *payload)
     struct follower *next;
     for (struct follower *follower = LIST_FIRST(&followers->all); follower; follower = next) {
         next = LIST_NEXT(follower, link);
-        if (!job || follower->job == job)
+        if (!follower->topics && (!job || follower->job == job))
             follower_read(follower);
     }
+    if (followers->feed)
+        followers->feed_notify(followers->feed);
 }
 
 /* A query whether a token is still valid. */
@@ -227,7 +203,7 @@ static void token_checked(void *arg, const struct err *err, const struct princip
     if (!principal && err->code == ERR_AUTH)
         for (struct follower *follower = LIST_FIRST(&check->followers->all); follower; follower = next) {
             next = LIST_NEXT(follower, link);
-            if (memcmp(follower->token_hash, check->hash, sizeof check->hash) != 0)
+            if (memcmp(follower->token_hash, check->hash, sizeof(check->hash)) != 0)
                 continue;
             follower->gone = true; /* a query that is under way ends the follower */
             if (!follower->reading)
@@ -241,13 +217,12 @@ static void check_tokens(struct followers *followers)
     struct token_check *checks[FOLLOWERS_MAX];
     size_t count = 0;
     const struct follower *follower;
-    LIST_FOREACH(follower, &followers->all, link)
-    {
-        struct token_check *check = count < FOLLOWERS_MAX ? malloc(sizeof *check) : NULL;
+    LIST_FOREACH (follower, &followers->all, link) {
+        struct token_check *check = count < FOLLOWERS_MAX ? malloc(sizeof(*check)) : NULL;
         if (!check)
             break;
         check->followers = followers;
-        memcpy(check->hash, follower->token_hash, sizeof check->hash);
+        memcpy(check->hash, follower->token_hash, sizeof(check->hash));
         checks[count++] = check;
     }
     for (size_t i = 0; i < count; i++) /* an answer from the cache comes at once and may end followers */
@@ -260,6 +235,8 @@ static void on_check(evutil_socket_t fd, short what, void *arg)
     struct followers *followers = arg;
     struct follower *next;
     check_tokens(followers);
+    if (followers->feed)
+        followers->feed_notify(followers->feed);
     if (++followers->checks % CHECKS_PER_BEAT)
         return;
     for (struct follower *follower = LIST_FIRST(&followers->all); follower; follower = next) {
@@ -273,7 +250,7 @@ static void on_check(evutil_socket_t fd, short what, void *arg)
 
 int followers_create(struct app *app, struct followers **followers, struct err *err)
 {
-    struct followers *made = calloc(1, sizeof *made);
+    struct followers *made = calloc(1, sizeof(*made));
     struct timeval beat = {CHECK_SECONDS, 0};
     if (!made)
         return err_set(err, ERR_NOMEM, "out of memory for followers");
@@ -306,36 +283,32 @@ static unsigned streams_of(const struct followers *followers, int64_t user)
 {
     unsigned count = 0;
     const struct follower *follower;
-    LIST_FOREACH(follower, &followers->all, link)
-    count += follower->user == user;
+    LIST_FOREACH (follower, &followers->all, link)
+        count += follower->user == user;
     return count;
 }
 
-static void follow(struct call *call, json_t *job, int64_t after)
+struct follower *follower_create(struct call *call, int64_t last, struct topics *topics)
 {
     struct followers *followers = call->app->followers;
-    const char *type = call_query(call, "type");
-    if (streams_of(followers, call->principal.id) >= call->app->config->streams_per_user_max) {
+    struct follower *follower = NULL;
+    if (streams_of(followers, call->principal.id) >= call->app->config->streams_per_user_max)
         call_problem(call, 429, "busy", NULL, "%s has %u event streams open, the limit of one user",
                      call->principal.name, call->app->config->streams_per_user_max);
-        return;
-    }
-    struct follower *follower =
-        followers->app->counters.followers < FOLLOWERS_MAX ? calloc(1, sizeof *follower) : NULL;
-    if (!follower) {
+    else if (followers->app->counters.followers >= FOLLOWERS_MAX ||
+             !(follower = calloc(1, sizeof(*follower))))
         call_problem(call, 503, "busy", NULL, "there are %d followers, the limit of this server",
                      FOLLOWERS_MAX);
-        return;
+    if (!follower) {
+        free(topics);
+        return NULL;
     }
     follower->followers = followers;
     follower->call = call;
-    follower->job = json_integer_value(json_object_get(job, "id"));
-    follower->last = after;
+    follower->last = last;
+    follower->topics = topics;
     follower->user = call->principal.id;
-    memcpy(follower->token_hash, call->token_hash, sizeof follower->token_hash);
-    if (is_final(json_object_get(job, "state")))
-        follower->over = json_incref(job);
-    snprintf(follower->type, sizeof follower->type, "%s", type ? type : "");
+    memcpy(follower->token_hash, call->token_hash, sizeof(follower->token_hash));
     LIST_INSERT_HEAD(&followers->all, follower, link);
     followers->app->counters.followers++;
     call_count(call, 200);
@@ -344,35 +317,50 @@ static void follow(struct call *call, json_t *job, int64_t after)
     httpd_stream_begin(call->request, 200, "text/event-stream", fields, -1, follower_drained, follower);
     if (httpd_request_head(call->request)->method == HTTP_HEAD || httpd_gone(call->request)) {
         follower_end(follower, false);
-        return;
+        return NULL;
     }
     httpd_stream_write(call->request, "retry: 1000\n\n", 13);
-    follower_read(follower);
+    return follower;
+}
+
+int follower_resume(struct call *call, int64_t missing, int64_t *after)
+{
+    const char *resumed = httpd_head_get(httpd_request_head(call->request), "last-event-id");
+    struct err bad = {0};
+    if (call_query_i64(call, "after", 0, INT64_MAX, missing, after, &bad) < 0) {
+        call_fail(call, &bad);
+        return -1;
+    }
+    if (resumed) {
+        char *end = NULL;
+        *after = strtoll(resumed, &end, 10);
+        if (!*resumed || *end || *after < 0) {
+            call_problem(call, 400, "invalid", NULL, "Last-Event-ID: \"%.40s\" is no id of ours", resumed);
+            return -1;
+        }
+    }
+    return 0;
 }
 
 static void follow_seen(void *arg, const struct err *err, json_t *doc)
 {
     struct call *call = arg;
+    int64_t after;
     if (err) {
         call_fail(call, err);
         return;
     }
-    const char *resumed = httpd_head_get(httpd_request_head(call->request), "last-event-id");
-    int64_t after = 0;
-    struct err bad = {0};
-    if (call_query_i64(call, "after", 0, INT64_MAX, 0, &after, &bad) < 0) {
-        call_fail(call, &bad);
+    if (follower_resume(call, 0, &after) < 0)
         return;
-    }
-    if (resumed) {
-        char *end = NULL;
-        after = strtoll(resumed, &end, 10);
-        if (!*resumed || *end || after < 0) {
-            call_problem(call, 400, "invalid", NULL, "Last-Event-ID: \"%.40s\" is no id of ours", resumed);
-            return;
-        }
-    }
-    follow(call, doc, after);
+    const char *type = call_query(call, "type");
+    struct follower *follower = follower_create(call, after, NULL);
+    if (!follower)
+        return;
+    follower->job = json_integer_value(json_object_get(doc, "id"));
+    if (is_final(json_object_get(doc, "state")))
+        follower->over = json_incref(doc);
+    snprintf(follower->type, sizeof(follower->type), "%s", type ? type : "");
+    follower_read(follower);
 }
 
 void jobs_events(struct call *call)

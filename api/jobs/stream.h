@@ -4,8 +4,14 @@
 
 #include "api/request/app.h"
 
+struct cluster_feed;
+
 /* Starts listening for the database's "motley_events". */
 int followers_create(struct app *app, struct followers **followers, struct err *err);
+/* Makes the feed of the streams with topics (topics.c), of app's followers. */
+int feed_create(struct app *app, struct cluster_feed **feed, struct err *err);
+/* After followers_destroy. */
+void feed_destroy(struct cluster_feed *feed);
 /* Ends every stream. */
 void followers_destroy(struct followers *followers);
 

@@ -10,17 +10,19 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { KEY_BYTES_MAX = 200 };
-
 static void job_made(void *arg, const struct err *err, const struct store_job_made *made)
 {
     struct call *call = arg;
+    if (err && err->code == ERR_INVALID) { /* an account or a limit refuses what was submitted */
+        call_refuse(call, err);
+        return;
+    }
     if (err) {
         call_fail(call, err);
         return;
     }
     char location[48], created[32];
-    snprintf(location, sizeof location, "/v1/jobs/%lld", (long long)made->id);
+    snprintf(location, sizeof(location), "/v1/jobs/%lld", (long long)made->id);
     clock_rfc3339(made->created_us, created);
     struct httpd_field fields[] = {
         {"Location", location}, {made->repeated ? "Idempotent-Replayed" : NULL, "true"}, {NULL, NULL}};
@@ -28,24 +30,6 @@ static void job_made(void *arg, const struct err *err, const struct store_job_ma
                                  state_name(&job_machine, (int)made->state), "created", created);
     call->app->counters.submits++;
     call_json(call, 201, document, fields);
-}
-
-/* Reads the Idempotency-Key header, which must be visible ASCII, so that every client and proxy reads the
- * same key. */
-static int take_key(struct call *call, const char **key)
-{
-    *key = httpd_head_get(httpd_request_head(call->request), "idempotency-key");
-    if (!*key)
-        return 0;
-    size_t size = strlen(*key);
-    bool good = size >= 1 && size <= KEY_BYTES_MAX;
-    for (size_t i = 0; good && i < size; i++)
-        good = (*key)[i] > 0x20 && (*key)[i] < 0x7f;
-    if (good)
-        return 0;
-    call_problem(call, 400, "invalid", NULL, "Idempotency-Key: it is not 1 to %d visible ASCII characters",
-                 KEY_BYTES_MAX);
-    return -1;
 }
 
 static void refused(struct call *call, const struct err *err, json_t *more)
@@ -64,10 +48,13 @@ static void checked_to_insert(void *arg, const struct err *err, struct checked *
         return;
     }
     const char *key = NULL;
-    if (take_key(call, &key) < 0)
+    if (call_key(call, &key) < 0)
         return;
     struct err failed = {0};
-    if (access_priority(&call->principal, checked->priority, &failed) < 0) {
+    if (access_priority(&call->principal, checked->priority, &failed) < 0 ||
+        (checked->service == SPEC_SERVICE_URGENT &&
+         access_admin(&call->principal, "service: only an administrator may make a job urgent", &failed) <
+             0)) {
         call_fail(call, &failed);
         return;
     }
@@ -91,6 +78,12 @@ static void checked_to_insert(void *arg, const struct err *err, struct checked *
         .retries_max = checked->retries_max,
         .time_limit_ms = checked->time_limit_ms,
         .steps = checked->steps,
+        .account = json_string_value(json_object_get(spec, "account")),
+        .service = (unsigned)checked->service,
+        .begin_us = checked->begin_us,
+        .devices_least = checked->devices_least,
+        .array_size = checked->array_size,
+        .at_most = checked->at_most,
     };
     if (!text)
         err_set(&failed, ERR_NOMEM, "out of memory for a job");
@@ -114,11 +107,36 @@ static int take_planner(struct call *call)
     return -1;
 }
 
+static void submit_new(struct call *call)
+{
+    if (take_planner(call) == 0)
+        check_spec(call->app->submits, &call->principal, call->body, CHECK_SUBMIT, checked_to_insert, call);
+}
+
+static void replay_found(void *arg, const struct err *err, const struct store_job_made *made)
+{
+    if (err && err->code == ERR_NOT_FOUND)
+        submit_new(arg);
+    else
+        job_made(arg, err, made);
+}
+
+/* A repeated request (same Idempotency-Key) is answered with the job that it made before anything is checked.
+ * A check now might refuse the request, for example because a file was removed, although the job exists. */
 void jobs_submit(struct call *call)
 {
     const char *key;
-    if (take_key(call, &key) == 0 && take_planner(call) == 0)
-        check_spec(call->app->submits, &call->principal, call->body, CHECK_SUBMIT, checked_to_insert, call);
+    struct err err = {0};
+    uint8_t digest[32];
+    size_t size;
+    if (call_key(call, &key) < 0)
+        return;
+    const char *body = httpd_request_body(call->request, &size);
+    if (!key)
+        submit_new(call);
+    else if (digest_sha256(body, size, digest, &err) < 0 ||
+             store_job_find(call->app->store, &call->principal, key, digest, replay_found, call, &err) < 0)
+        call_fail(call, &err);
 }
 
 static void checked_to_answer(void *arg, const struct err *err, struct checked *checked, json_t *more)

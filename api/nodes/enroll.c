@@ -45,7 +45,7 @@ static void enrolment_free(struct enrolment *e)
     buf_fini(&e->certificate);
     buf_fini(&e->ca);
     free(e->csr);
-    explicit_bzero(e, sizeof *e);
+    explicit_bzero(e, sizeof(*e));
     free(e);
 }
 
@@ -86,7 +86,7 @@ static void enrolment_answer(struct enrolment *e)
 {
     const struct api_config *config = e->call->app->config;
     char user[80];
-    snprintf(user, sizeof user, "agent-%s", e->node);
+    snprintf(user, sizeof(user), "agent-%s", e->node);
     json_t *redis = config->has_redis
                         ? json_pack("{s:s, s:s, s:s, s:b}", "address", config->redis.address, "user", user,
                                     "password", e->redis_password, "tls", (int)config->redis.tls)
@@ -178,7 +178,7 @@ static void request_work(struct pool_task *task)
     struct enrolment *e = (struct enrolment *)task;
     struct err *err = &e->err;
     char asked[TLS_IDENTITY_SIZE], identity[TLS_IDENTITY_SIZE];
-    snprintf(identity, sizeof identity, "agent:%s", e->node);
+    snprintf(identity, sizeof(identity), "agent:%s", e->node);
     if (tls_request_read(e->csr, asked, e->key_hash, err) < 0) {
         err->code = ERR_INVALID;
         err_wrap(err, "csr");
@@ -189,8 +189,8 @@ static void request_work(struct pool_task *task)
                auth_token_make(e->token, e->token_hash, err) == 0 &&
                random_hex(e->redis_password, 32, err) == 0 &&
                digest_sha256(e->redis_password, strlen(e->redis_password), e->redis_hash, err) == 0 &&
-               random_hex(e->seal, sizeof e->seal_key, err) == 0) {
-        digest_unhex(e->seal, e->seal_key, sizeof e->seal_key);
+               random_hex(e->seal, sizeof(e->seal_key), err) == 0) {
+        digest_unhex(e->seal, e->seal_key, sizeof(e->seal_key));
     }
 }
 
@@ -241,13 +241,13 @@ static int take_enrolment(struct call *call, struct enrolment *e, struct err *er
     jr_str(&reader, "token", JR_REQUIRED, 1, TLS_JOIN_TOKEN_SIZE, &token);
     jr_str(&reader, "node", JR_REQUIRED, 1, 64, &node);
     jr_str(&reader, "csr", JR_REQUIRED, 1, TLS_REQUEST_BYTES_MAX, &csr);
-    jr_str(&reader, "address", JR_OPTIONAL, 0, sizeof e->address - 1, &address);
+    jr_str(&reader, "address", JR_OPTIONAL, 0, sizeof(e->address) - 1, &address);
     if (jr_finish(&reader) < 0)
         return -1;
     if (tls_join_token_parse(token, secret, ca, err) < 0)
         return err_set(err, ERR_AUTH, "token: it is not a join token");
-    snprintf(e->node, sizeof e->node, "%s", node);
-    snprintf(e->address, sizeof e->address, "%s", address);
+    snprintf(e->node, sizeof(e->node), "%s", node);
+    snprintf(e->address, sizeof(e->address), "%s", address);
     e->csr = strdup(csr);
     if (!e->csr)
         return err_set(err, ERR_NOMEM, "out of memory for an enrolment");
@@ -258,7 +258,7 @@ static int take_enrolment(struct call *call, struct enrolment *e, struct err *er
 static struct enrolment *enrolment_begin(struct call *call)
 {
     struct err err = {0};
-    struct enrolment *e = call->app->config->ca_cert ? calloc(1, sizeof *e) : NULL;
+    struct enrolment *e = call->app->config->ca_cert ? calloc(1, sizeof(*e)) : NULL;
     if (!call->app->config->ca_cert) {
         call_problem(call, 503, "busy", NULL, "this server has no CA: nobody can be enrolled here");
     } else if (!e) {
@@ -295,7 +295,7 @@ void renew_post(struct call *call)
     if (!e)
         return;
     e->renewal = true;
-    snprintf(e->node, sizeof e->node, "%.64s", call->principal.name);
+    snprintf(e->node, sizeof(e->node), "%.64s", call->principal.name);
     jr_init(&reader, call->body, "", &err);
     jr_str(&reader, "csr", JR_REQUIRED, 1, TLS_REQUEST_BYTES_MAX, &csr);
     if (jr_finish(&reader) == 0 && !(e->csr = strdup(csr)))
@@ -378,7 +378,7 @@ void join_tokens_post(struct call *call)
         call_problem(call, 503, "busy", NULL, "this server has no CA: nobody can be enrolled here");
         return;
     }
-    struct join_token *join = calloc(1, sizeof *join);
+    struct join_token *join = calloc(1, sizeof(*join));
     if (!join) {
         err_set(&err, ERR_NOMEM, "out of memory for a join token");
         call_fail(call, &err);

@@ -3,15 +3,18 @@
 
 #include "api/people/auth.h"
 #include "api/request/blob_dir.h"
+#include "common/clock.h"
 #include "common/json.h"
 #include "profiles/profiles.h"
 #include "store/enrol.h"
+#include "store/jobs.h"
 #include "store/nodes.h"
 
 void nodes_list(struct call *call)
 {
     struct err err = {0};
-    if (store_node_list(call->app->store, call_answer_doc, call, &err) < 0)
+    if (call_list(call, "nodes name") == 0 &&
+        store_node_list(call->app->store, call_answer_list, call, &err) < 0)
         call_fail(call, &err);
 }
 
@@ -33,34 +36,58 @@ void nodes_remove(struct call *call)
 void devices_list(struct call *call)
 {
     struct err err = {0};
-    if (store_device_list(call->app->store, &call->principal, call_answer_doc, call, &err) < 0)
+    if (call_list(call, "devices name") == 0 &&
+        store_device_list(call->app->store, &call->principal, call_answer_list, call, &err) < 0)
         call_fail(call, &err);
 }
 
-static void drain(struct call *call, bool drained)
+static void drain_devices(struct call *call, bool drained)
 {
     struct err err = {0};
     struct json_reader reader;
-    if (call->body) {
+    struct store_drain drain = {.name = call->params[0], .drained = drained};
+    int64_t by_us;
+    if (call->body)
         jr_init(&reader, call->body, "", &err);
-        if (jr_finish(&reader) < 0) {
-            call_refuse(call, &err);
-            return;
-        }
+    if (call->body && drained) {
+        jr_bool(&reader, "after_jobs", JR_OPTIONAL, &drain.after_jobs);
+        jr_str(&reader, "reason", JR_OPTIONAL, 1, 500, &drain.why);
+        if (jr_str(&reader, "by", JR_OPTIONAL, 1, 64, &drain.by) > 0 &&
+            clock_rfc3339_parse(drain.by, &by_us) < 0)
+            jr_fail(&reader, "by", "must be a time such as 2026-01-31T08:00:00Z");
+        if (drain.by && drain.after_jobs)
+            jr_fail(&reader, "by", "either by or after_jobs");
     }
-    if (store_device_drain(call->app->store, &call->principal, call->params[0], drained, call_answer_doc,
-                           call, &err) < 0)
+    if (call->body && jr_finish(&reader) < 0)
+        call_refuse(call, &err);
+    else if (store_device_drain(call->app->store, &call->principal, &drain, call_answer_doc, call, &err) < 0)
         call_fail(call, &err);
 }
 
 void devices_drain(struct call *call)
 {
-    drain(call, true);
+    drain_devices(call, true);
 }
 
 void devices_undrain(struct call *call)
 {
-    drain(call, false);
+    drain_devices(call, false);
+}
+
+void devices_patch(struct call *call)
+{
+    struct err err = {0};
+    struct json_reader reader;
+    const char *group;
+    jr_init(&reader, call->body, "", &err);
+    jr_str(&reader, "group", JR_OPTIONAL, 1, STORE_NAME_MAX, &group);
+    if (!json_object_get(call->body, "group"))
+        jr_fail(&reader, "group", "is missing: the name of a group, or null");
+    if (jr_finish(&reader) < 0)
+        call_refuse(call, &err);
+    else if (store_device_set(call->app->store, &call->principal, call->params[0], call->body,
+                              call_answer_changed, call, &err) < 0)
+        call_fail(call, &err);
 }
 
 void profiles_list(struct call *call)
@@ -70,7 +97,17 @@ void profiles_list(struct call *call)
     if (content && !blob_name_valid(content))
         call_problem(call, 400, "invalid", NULL,
                      "model: \"%.80s\" is no content id (64 lower-case hex digits)", content);
-    else if (store_profile_list(call->app->store, &call->principal, content, call_answer_doc, call, &err) < 0)
+    else if (call_list(call, "profiles device key origin owner") == 0 &&
+             store_profile_list(call->app->store, &call->principal, content, call_answer_list, call, &err) <
+                 0)
+        call_fail(call, &err);
+}
+
+void links_list(struct call *call)
+{
+    struct err err = {0};
+    if (call_list(call, "links from to") == 0 &&
+        store_link_list(call->app->store, call_answer_list, call, &err) < 0)
         call_fail(call, &err);
 }
 
@@ -79,10 +116,12 @@ static json_t *profile_rows(const json_t *document)
 {
     size_t index;
     json_t *profile, *rows = json_array();
-    json_array_foreach(json_object_get(document, "profiles"), index, profile) json_array_append_new(
-        rows, json_pack("{s:O, s:O, s:O?, s:O?, s:O}", "device", json_object_get(profile, "device"), "key",
-                        json_object_get(profile, "key"), "content", json_object_get(profile, "content"),
-                        "digest", json_object_get(profile, "digest"), "document", profile));
+    json_array_foreach (json_object_get(document, "profiles"), index, profile)
+        json_array_append_new(rows, json_pack("{s:O, s:O, s:O?, s:O?, s:O}", "device",
+                                              json_object_get(profile, "device"), "key",
+                                              json_object_get(profile, "key"), "content",
+                                              json_object_get(profile, "content"), "digest",
+                                              json_object_get(profile, "digest"), "document", profile));
     return rows;
 }
 

@@ -104,11 +104,11 @@ int signing_ask(struct event_base *base, const char *socket, const char *node, i
 {
     static const struct timeval deadline = {.tv_sec = DEADLINE_S};
     struct sockaddr_un where = {.sun_family = AF_UNIX};
-    struct asking *a = calloc(1, sizeof *a);
-    if (strlen(socket) >= sizeof where.sun_path || !a) {
+    struct asking *a = calloc(1, sizeof(*a));
+    if (strlen(socket) >= sizeof(where.sun_path) || !a) {
         free(a);
         return err_set(err, ERR_INTERNAL, "ca.signer: the path of a socket has at most %zu bytes",
-                       sizeof where.sun_path - 1);
+                       sizeof(where.sun_path) - 1);
     }
     memcpy(where.sun_path, socket, strlen(socket) + 1);
     a->done = done;
@@ -124,7 +124,7 @@ int signing_ask(struct event_base *base, const char *socket, const char *node, i
     }
     bufferevent_setcb(a->stream, answered, NULL, stream_ended, a);
     bufferevent_enable(a->stream, EV_READ | EV_WRITE);
-    if (bufferevent_socket_connect(a->stream, (struct sockaddr *)&where, sizeof where) < 0)
+    if (bufferevent_socket_connect(a->stream, (struct sockaddr *)&where, sizeof(where)) < 0)
         event_active(a->deadline, EV_TIMEOUT, 0); /* reported later, like a connection that breaks */
     return 0;
 }

@@ -13,6 +13,15 @@ static void name_scopes(unsigned scopes, char *text, size_t size)
             at += (size_t)snprintf(text + at, size - at, "%s%s", at ? " or " : "", store_scope_name(bit));
 }
 
+json_t *access_scope_names(unsigned scopes)
+{
+    json_t *names = json_array();
+    for (unsigned bit = 1; names && bit <= SCOPE_AGENT; bit <<= 1)
+        if ((scopes & bit) && store_scope_name(bit))
+            json_array_append_new(names, json_string(store_scope_name(bit)));
+    return names;
+}
+
 /* The scopes that count, whatever the token's row says: an agent's token opens no route for people, and a
  * person's none for agents. */
 static unsigned scopes_of(const struct principal *principal)
@@ -32,7 +41,7 @@ int access_route(const struct principal *principal, unsigned scopes, struct err 
     char wanted[160];
     if (scopes_of(principal) & scopes)
         return 0;
-    name_scopes(scopes, wanted, sizeof wanted);
+    name_scopes(scopes, wanted, sizeof(wanted));
     return err_set(err, ERR_DENIED, "this token lacks the scope %s", wanted);
 }
 
@@ -54,7 +63,7 @@ int access_token(const struct principal *maker, const char *user, unsigned *scop
     if (!*scopes)
         *scopes = SCOPES_USER & own;
     if (*scopes & ~own) {
-        name_scopes(*scopes & ~own, lacking, sizeof lacking);
+        name_scopes(*scopes & ~own, lacking, sizeof(lacking));
         return err_set(err, ERR_DENIED, "scopes: the token you ask with lacks %s itself", lacking);
     }
     if (!*expires_us)

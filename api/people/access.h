@@ -31,6 +31,9 @@ int access_token(const struct principal *maker, const char *user, unsigned *scop
  * may use. */
 int access_priority(const struct principal *principal, int32_t priority, struct err *err);
 
+/* The names of these scopes, as a new list; NULL without memory. */
+json_t *access_scope_names(unsigned scopes);
+
 /* A number that identifies an uploader: a user's id, or the negative id of an agent's token. */
 int64_t access_owner(const struct principal *principal);
 

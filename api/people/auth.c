@@ -30,7 +30,7 @@ struct auth_query {
 
 struct auth *auth_create(struct store *store, struct err *err)
 {
-    struct auth *auth = calloc(1, sizeof *auth);
+    struct auth *auth = calloc(1, sizeof(*auth));
     if (!auth)
         err_set(err, ERR_NOMEM, "out of memory for the token cache");
     else
@@ -65,7 +65,7 @@ static void found(void *arg, const struct err *err, const struct principal *prin
             free(query);
             return;
         }
-        memcpy(slot->hash, query->hash, sizeof slot->hash);
+        memcpy(slot->hash, query->hash, sizeof(slot->hash));
         slot->until_ns = clock_mono_ns() + AUTH_KEEP_SECONDS * UINT64_C(1000000000);
         slot->known = principal != NULL;
         if (principal)
@@ -75,7 +75,8 @@ static void found(void *arg, const struct err *err, const struct principal *prin
     free(query);
 }
 
-static const struct err nobody = {ERR_AUTH, "this token is not valid: unknown, expired or revoked"};
+static const struct err nobody = {
+    ERR_AUTH, "this token is not valid: unknown, expired or revoked, or its user is disabled"};
 
 void auth_find(struct auth *auth, const uint8_t hash[32], store_principal_fn *done, void *arg)
 {
@@ -89,14 +90,14 @@ void auth_find(struct auth *auth, const uint8_t hash[32], store_principal_fn *do
             done(arg, &nobody, NULL);
         return;
     }
-    struct auth_query *query = calloc(1, sizeof *query);
+    struct auth_query *query = calloc(1, sizeof(*query));
     if (!query) {
         err_set(&err, ERR_NOMEM, "out of memory for a token query");
         done(arg, &err, NULL);
         return;
     }
     query->auth = auth;
-    memcpy(query->hash, hash, sizeof query->hash);
+    memcpy(query->hash, hash, sizeof(query->hash));
     query->done = done;
     query->arg = arg;
     if (store_token_find(auth->store, hash, found, query, &err) < 0) {

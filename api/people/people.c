@@ -7,6 +7,7 @@
 #include "store/jobs.h"
 #include "store/users.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { MEMBERS_MAX = 500, AUDIT_PAGE_DEFAULT = 50 };
@@ -14,7 +15,8 @@ enum { MEMBERS_MAX = 500, AUDIT_PAGE_DEFAULT = 50 };
 void users_list(struct call *call)
 {
     struct err err = {0};
-    if (store_user_list(call->app->store, call_answer_doc, call, &err) < 0)
+    if (call_list(call, "users id") == 0 &&
+        store_user_list(call->app->store, call_answer_list, call, &err) < 0)
         call_fail(call, &err);
 }
 
@@ -27,24 +29,138 @@ static void rights_changed(void *arg, const struct err *err, json_t *doc)
     call_answer_changed(call, err, doc);
 }
 
+/* Checks the limits that a document of changes may have. */
+static void limits_check(struct json_reader *reader)
+{
+    static const char *const counts[] = {"devices_max", "running_max", "queued_max"};
+    uint32_t count;
+    double seconds;
+    for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++)
+        jr_u32(reader, counts[i], JR_OPTIONAL, 0, 1000000, &count);
+    jr_f64(reader, "month_seconds_max", JR_OPTIONAL, 0, 1e12, &seconds);
+}
+
+/* Refuses a body that has errors or changes nothing. Returns -1 then. */
+static int changes_check(struct call *call, struct json_reader *reader)
+{
+    if (jr_finish(reader) == 0 && json_object_size(call->body) > 0)
+        return 0;
+    if (reader->err->code == ERR_NONE)
+        err_set(reader->err, ERR_INVALID, "the body changes nothing");
+    call_refuse(call, reader->err);
+    return -1;
+}
+
+/* ---- a user who is disabled, with what becomes of their jobs ---- */
+
+struct disabling {
+    enum job_event event;
+    json_t *answer; /* what was changed of the user */
+};
+
+static void disabling_free(void *state)
+{
+    struct disabling *disabling = state;
+    json_decref(disabling->answer);
+    free(disabling);
+}
+
+static void jobs_told(void *arg, const struct err *err, json_t *doc)
+{
+    struct call *call = arg;
+    struct disabling *disabling = call->state;
+    if (err) {
+        call_fail(call, err);
+        return;
+    }
+    json_object_set_new(disabling->answer, "told",
+                        json_integer((json_int_t)json_array_size(json_object_get(doc, "jobs"))));
+    call_json(call, 200, json_incref(disabling->answer), NULL);
+}
+
+static void user_disabled(void *arg, const struct err *err, json_t *doc)
+{
+    struct call *call = arg;
+    struct disabling *disabling = call->state;
+    struct err failed = {0};
+    if (err) {
+        rights_changed(arg, err, doc);
+        return;
+    }
+    auth_forget(call->app->auth);
+    submits_forget(call->app->submits);
+    disabling->answer = json_incref(doc);
+    if (store_owner_command(call->app->store, &call->principal, disabling->event, call->params[0], jobs_told,
+                            call, &failed) < 0)
+        call_fail(call, &failed);
+}
+
+/* Reads `disabled` and `jobs`, which goes with it. Returns whether the user's jobs are told anything. */
+static bool disabled_read(struct call *call, struct json_reader *reader, enum job_event *event)
+{
+    static const char *const names[] = {"hold", "cancel", NULL};
+    bool disabled = false;
+    int jobs = 0;
+    jr_bool(reader, "disabled", JR_OPTIONAL, &disabled);
+    const bool told = jr_choice(reader, "jobs", JR_OPTIONAL, names, &jobs) > 0;
+    *event = jobs == 0 ? JOB_EVENT_HOLD : JOB_EVENT_CANCEL;
+    if (told && !disabled)
+        jr_fail(reader, "jobs", "it goes with disabled: true");
+    if (disabled && strcmp(call->params[0], call->principal.name) == 0)
+        jr_fail(reader, "disabled", "you cannot disable yourself");
+    return told;
+}
+
 void users_patch(struct call *call)
 {
     struct err err = {0};
     struct json_reader reader;
-    int64_t priority_max = 0;
+    int64_t priority_max;
+    enum job_event event;
+    const char *account;
     jr_init(&reader, call->body, "", &err);
-    jr_i64(&reader, "priority_max", JR_REQUIRED, -100, 100, &priority_max);
-    if (jr_finish(&reader) < 0)
-        call_refuse(call, &err);
-    else if (store_user_set(call->app->store, &call->principal, call->params[0], (int32_t)priority_max,
-                            rights_changed, call, &err) < 0)
+    jr_i64(&reader, "priority_max", JR_OPTIONAL, -100, 100, &priority_max);
+    const bool told = disabled_read(call, &reader, &event);
+    jr_str(&reader, "account", JR_OPTIONAL, 1, STORE_NAME_MAX, &account);
+    limits_check(&reader);
+    if (changes_check(call, &reader) < 0)
+        return;
+    struct disabling *disabling = told ? calloc(1, sizeof(*disabling)) : NULL;
+    if (disabling) {
+        disabling->event = event;
+        call->state = disabling;
+        call->state_free = disabling_free;
+    }
+    if (told && !disabling)
+        err_set(&err, ERR_NOMEM, "out of memory for a user");
+    if (err.code || store_user_set(call->app->store, &call->principal, call->params[0], call->body,
+                                   told ? user_disabled : rights_changed, call, &err) < 0)
+        call_fail(call, &err);
+}
+
+void groups_patch(struct call *call)
+{
+    struct err err = {0};
+    struct json_reader reader;
+    const char *parent;
+    double weight, seconds;
+    jr_init(&reader, call->body, "", &err);
+    jr_str(&reader, "parent", JR_OPTIONAL, 1, STORE_NAME_MAX, &parent);
+    jr_f64(&reader, "weight", JR_OPTIONAL, 1e-6, 1e6, &weight);
+    jr_f64(&reader, "time_limit_s", JR_OPTIONAL, 0, 366.0 * 86400, &seconds);
+    jr_f64(&reader, "slice_s", JR_OPTIONAL, 0, 366.0 * 86400, &seconds);
+    limits_check(&reader);
+    if (changes_check(call, &reader) == 0 &&
+        store_group_set(call->app->store, &call->principal, call->params[0], call->body, rights_changed, call,
+                        &err) < 0)
         call_fail(call, &err);
 }
 
 void groups_list(struct call *call)
 {
     struct err err = {0};
-    if (store_group_list(call->app->store, &call->principal, call_answer_doc, call, &err) < 0)
+    if (call_list(call, "groups name") == 0 &&
+        store_group_list(call->app->store, &call->principal, call_answer_list, call, &err) < 0)
         call_fail(call, &err);
 }
 
@@ -81,6 +197,11 @@ void groups_post(struct call *call)
 
 static void group_removed(void *arg, const struct err *err)
 {
+    struct err held = {0};
+    if (err && err->code == ERR_CONFLICT) {
+        err_set(&held, ERR_CONFLICT, "groups are below it, or jobs that have not ended are charged to it");
+        err = &held;
+    }
     rights_changed(arg, err, NULL);
 }
 
@@ -95,9 +216,8 @@ void groups_remove(struct call *call)
 void audit_list(struct call *call)
 {
     struct err err = {0};
-    int64_t limit, after;
-    if (call_query_i64(call, "limit", 1, STORE_PAGE_MAX, AUDIT_PAGE_DEFAULT, &limit, &err) < 0 ||
-        call_query_i64(call, "after", 1, INT64_MAX, 0, &after, &err) < 0 ||
-        store_audit_page(call->app->store, after, (unsigned)limit, call_answer_page, call, &err) < 0)
+    struct call_page page;
+    if (call_page(call, AUDIT_PAGE_DEFAULT, STORE_PAGE_MAX, 0, &page) == 0 &&
+        store_audit_page(call->app->store, page.after, page.limit, call_answer_page, call, &err) < 0)
         call_fail(call, &err);
 }

@@ -16,17 +16,9 @@
 void tokens_list(struct call *call)
 {
     struct err err = {0};
-    if (store_token_list(call->app->store, &call->principal, call_answer_doc, call, &err) < 0)
+    if (call_list(call, "tokens id") == 0 &&
+        store_token_list(call->app->store, &call->principal, call_answer_list, call, &err) < 0)
         call_fail(call, &err);
-}
-
-static json_t *scope_names(unsigned scopes)
-{
-    json_t *names = json_array();
-    for (unsigned bit = 1; names && bit <= SCOPE_AGENT; bit <<= 1)
-        if ((scopes & bit) && store_scope_name(bit))
-            json_array_append_new(names, json_string(store_scope_name(bit)));
-    return names;
 }
 
 void whoami_get(struct call *call)
@@ -35,7 +27,7 @@ void whoami_get(struct call *call)
     char expires[32];
     json_t *answer = json_pack("{s:s, s:s, s:o, s:s?}", "name", principal->name, "kind",
                                principal->kind == PRINCIPAL_AGENT ? "agent" : "user", "scopes",
-                               scope_names(principal->scopes), "expires",
+                               access_scope_names(principal->scopes), "expires",
                                principal->expires_us ? clock_rfc3339(principal->expires_us, expires) : NULL);
     if (answer && principal->kind == PRINCIPAL_USER)
         json_object_set_new(answer, "priority_max", json_integer(principal->priority_max));
@@ -63,7 +55,7 @@ static void token_made(void *arg, const struct err *err, int64_t id)
     struct httpd_field fields[] = {{"Cache-Control", "no-store"}, {NULL, NULL}};
     call_json(call, 201,
               json_pack("{s:I, s:s, s:s, s:o, s:s?}", "id", (json_int_t)id, "user", made->user, "token",
-                        made->token, "scopes", scope_names(made->scopes), "expires",
+                        made->token, "scopes", access_scope_names(made->scopes), "expires",
                         made->expires_us ? clock_rfc3339(made->expires_us, expires) : NULL),
               fields);
 }
@@ -107,7 +99,7 @@ void tokens_post(struct call *call)
     struct json_reader reader;
     const char *user = call->principal.name, *note = "";
     double seconds = 0;
-    struct new_token *made = calloc(1, sizeof *made);
+    struct new_token *made = calloc(1, sizeof(*made));
     if (!made) {
         err_set(&err, ERR_NOMEM, "out of memory for a token");
         call_fail(call, &err);
@@ -116,8 +108,8 @@ void tokens_post(struct call *call)
     call->state = made;
     call->state_free = token_free;
     jr_init(&reader, call->body, "", &err);
-    jr_str(&reader, "user", JR_OPTIONAL, 1, sizeof made->user - 1, &user);
-    jr_str(&reader, "note", JR_OPTIONAL, 0, sizeof made->note - 1, &note);
+    jr_str(&reader, "user", JR_OPTIONAL, 1, sizeof(made->user) - 1, &user);
+    jr_str(&reader, "note", JR_OPTIONAL, 0, sizeof(made->note) - 1, &note);
     jr_seconds(&reader, "expires_in", JR_OPTIONAL, 1, 10.0 * 365 * 86400, &seconds);
     take_scopes(&reader, &made->scopes);
     check_plain(&reader, "user", user);
@@ -128,8 +120,8 @@ void tokens_post(struct call *call)
         call_refuse(call, &err);
         return;
     }
-    snprintf(made->user, sizeof made->user, "%s", user);
-    snprintf(made->note, sizeof made->note, "%s", note);
+    snprintf(made->user, sizeof(made->user), "%s", user);
+    snprintf(made->note, sizeof(made->note), "%s", note);
     made->expires_us = seconds > 0 ? clock_wall_us() + (int64_t)(seconds * 1e6) : 0;
     struct store_token_new token = {.hash = made->hash, .note = made->note};
     if (access_token(&call->principal, made->user, &made->scopes, &made->expires_us, &err) < 0 ||

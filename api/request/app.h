@@ -22,6 +22,8 @@ struct blob_dir;
 struct datasets;
 struct known_files;
 struct followers;
+struct cluster_feed;
+struct plans;
 struct submits;
 struct sweep;
 struct wrong;
@@ -56,7 +58,9 @@ struct app {
     struct parser parser;
     struct datasets *datasets;
     struct followers *followers;
+    struct cluster_feed *feed;
     struct submits *submits;
+    struct plans *plans;
     struct sweep *sweep;
     struct app_counters counters;
     atomic_ullong parse_failures; /* counted by the pool's threads */
@@ -66,7 +70,7 @@ struct app {
 enum {
     CALL_PARAMS_MAX = 4,
     CALL_PARAM_BYTES = 512,
-    CALL_QUERY_MAX = 8,
+    CALL_QUERY_MAX = 12,
     CALL_BODY_BYTES_MAX = 1 << 20, /* limit of a JSON body, unless the route has another */
 };
 
@@ -76,15 +80,24 @@ struct call {
     const struct route *route;
     struct principal principal; /* the asker; PRINCIPAL_NOBODY on routes without authentication */
     uint8_t token_hash[32];     /* SHA-256 of the request's token */
+    char session_end[192]; /* "": the token was in no cookie; else the Set-Cookie that removes the cookie */
     char params[CALL_PARAMS_MAX][CALL_PARAM_BYTES]; /* the {…} of the pattern, decoded, in order */
     unsigned query_count;
     struct {
         char name[32];
         char *value;
     } query[CALL_QUERY_MAX];
-    json_t *body; /* set after the body was read; NULL without a body */
+    const char *allowed; /* with status 405: the methods that the path has; borrowed */
+    json_t *body;        /* set after the body was read; NULL without a body */
+    /* Set while the answer is to be kept with the request's Idempotency-Key (repeat.h): sends the answer
+     * later and returns true, or returns false. */
+    bool (*keep_answer)(struct call *call, int status, const char *type, const struct httpd_field *fields,
+                        const char *text);
+    bool unsure; /* the answer is an error after which the change may have been made */
     uint64_t started_ns;
-    void *state; /* the handler's own data; state_free frees it with the call */
+    const char *list;   /* of call_list: the member that holds the items, and the names of its keys */
+    int64_t list_limit; /* items of a page */
+    void *state;        /* the handler's own data; state_free frees it with the call */
     void (*state_free)(void *state);
 };
 
@@ -96,14 +109,37 @@ const char *call_query(const struct call *call, const char *name);
  * naming it. */
 int call_query_i64(const struct call *call, const char *name, int64_t min, int64_t max, int64_t missing,
                    int64_t *out, struct err *err);
+/* Reads a query parameter that is an RFC 3339 time or a date; *wall_us stays as it is when it is missing.
+ * Returns -1 with the error, as call_query_i64 does. */
+int call_query_time(const struct call *call, const char *name, int64_t *wall_us, struct err *err);
 /* Reads path parameter 'index' as an id (1..2^63-1). -1: the call was answered with 404. */
 int call_id(struct call *call, unsigned index, const char *noun, int64_t *id);
+/* The client's address as text; an IPv4 address without its IPv6 prefix. */
+void call_address(const struct call *call, char text[PRINCIPAL_ADDRESS_BYTES]);
 /* Reads "visibility" and "group" of a body; the visibility is `missing` when the body has neither. The group
  * is borrowed from the body. Returns -1 with the reader's error. */
 int call_sharing(struct json_reader *reader, enum visibility missing, struct sharing *sharing);
 /* Reads the same two values from query parameters. */
 int call_query_sharing(const struct call *call, enum visibility missing, struct sharing *sharing,
                        struct err *err);
+
+/* Reads the Idempotency-Key header; *key becomes NULL without one, else it is borrowed until the answer. It
+ * must be visible ASCII, so that every client and proxy reads the same key. Returns -1 when the call was
+ * answered. */
+int call_key(struct call *call, const char **key);
+
+/* ---- pages of lists (api/request/page.c): `limit`, `after`, `next` ---- */
+
+struct call_page {
+    unsigned limit;
+    int64_t after; /* the cursor: what the store gave as `next` of the page before */
+};
+/* Reads `limit` (1..most) and a numeric `after` (from `start`, which is also the first page's). Returns -1
+ * when the call was answered. */
+int call_page(struct call *call, unsigned usual, unsigned most, int64_t start, struct call_page *page);
+/* The same for a list that the store gives whole, for call_answer_list. `list` names the member that holds
+ * the items and the keys that they are sorted by, in bytes' order ("nodes name"); it is borrowed. */
+int call_list(struct call *call, const char *list);
 
 /* ---- encode: each of these functions ends the call, which must not be used afterwards ---- */
 
@@ -112,7 +148,8 @@ void call_json(struct call *call, int status, json_t *document, const struct htt
 /* Answers with application/problem+json: the status follows from the error's code, the details are its text.
  */
 void call_fail(struct call *call, const struct err *err);
-/* As call_fail, for an error in the content of a well-formed body: ERR_INVALID becomes 422. */
+/* Answers with a problem document, as call_fail does, when a well-formed body has wrong content: errors of
+ * content (ERR_INVALID, ERR_UNSUPPORTED, ERR_NOFIT, …) become 422. */
 void call_refuse(struct call *call, const struct err *err);
 /* Answers a request with an invalid token ('err' says why): 401, or 429 with Retry-After for an address that
  * sends too many (api/http/wrong.h). */
@@ -127,10 +164,13 @@ void call_empty(struct call *call, int status);
  */
 void call_answer_doc(void *arg, const struct err *err, json_t *doc);
 
-/* As call_answer_doc, with "next" turned into a text, which the client sends back unchanged. */
+/* Callbacks for store calls whose result is a page of a list: 200 with the document, in which "next" is a
+ * text (null: the last page) that the client sends back unchanged. call_answer_list gets the whole list and
+ * cuts the page out of it. */
+void call_answer_list(void *arg, const struct err *err, json_t *doc);
 void call_answer_page(void *arg, const struct err *err, json_t *doc);
-/* As call_answer_doc for changes: 204 without a document, and 422 for what the store finds wrong in the body.
- */
+/* Callback for store calls that change something: 200 with the document, 204 if there is none, or the error,
+ * which is 422 if the store finds the body's content wrong. */
 void call_answer_changed(void *arg, const struct err *err, json_t *doc);
 
 /* Counts an answer. Only code that begins a streamed answer calls it directly. */

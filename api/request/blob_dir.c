@@ -38,7 +38,7 @@ struct blob_writer {
 void blob_dir_tidy(const struct blob_dir *dir)
 {
     char path[BLOB_PATH_MAX];
-    snprintf(path, sizeof path, "%s/tmp", dir->path);
+    snprintf(path, sizeof(path), "%s/tmp", dir->path);
     DIR *listing = opendir(path);
     if (!listing)
         return;
@@ -56,18 +56,18 @@ void blob_dir_tidy(const struct blob_dir *dir)
 int blob_dir_open(const char *path, struct blob_dir **dir, struct err *err)
 {
     char part[BLOB_PATH_MAX];
-    struct blob_dir *made = calloc(1, sizeof *made);
+    struct blob_dir *made = calloc(1, sizeof(*made));
     if (!made)
         return err_set(err, ERR_NOMEM, "out of memory for the blob folder");
-    if ((size_t)snprintf(made->path, sizeof made->path, "%s", path) >= sizeof made->path) {
+    if ((size_t)snprintf(made->path, sizeof(made->path), "%s", path) >= sizeof(made->path)) {
         free(made);
-        return err_set(err, ERR_INVALID, "blobs: the path is longer than %zu bytes", sizeof made->path - 1);
+        return err_set(err, ERR_INVALID, "blobs: the path is longer than %zu bytes", sizeof(made->path) - 1);
     }
     for (int i = -1; i < 256; i++) {
         if (i < 0)
-            snprintf(part, sizeof part, "%s/tmp", made->path);
+            snprintf(part, sizeof(part), "%s/tmp", made->path);
         else
-            snprintf(part, sizeof part, "%s/%02x", made->path, i);
+            snprintf(part, sizeof(part), "%s/%02x", made->path, i);
         if (file_mkdirs(part, 0700, err) < 0) {
             free(made);
             return err_wrap(err, "blobs");
@@ -113,7 +113,7 @@ static int write_failed(int error, struct err *err)
 
 static int writer_make(const struct blob_dir *dir, struct blob_writer **writer, struct err *err)
 {
-    struct blob_writer *made = calloc(1, sizeof *made);
+    struct blob_writer *made = calloc(1, sizeof(*made));
     *writer = NULL;
     if (!made)
         return err_set(err, ERR_NOMEM, "out of memory for an upload");
@@ -134,7 +134,7 @@ int blob_writer_create(const struct blob_dir *dir, struct blob_writer **writer, 
     if (writer_make(dir, writer, err) < 0)
         return -1;
     struct blob_writer *made = *writer;
-    snprintf(made->temp, sizeof made->temp, "%s/tmp/XXXXXX", dir->path);
+    snprintf(made->temp, sizeof(made->temp), "%s/tmp/XXXXXX", dir->path);
     made->fd = mkostemp(made->temp, O_CLOEXEC);
     if (made->fd < 0) {
         write_failed(errno, err);
@@ -154,7 +154,7 @@ int blob_writer_resume(const struct blob_dir *dir, int64_t owner, const char *sh
         return -1;
     struct blob_writer *made = *writer;
     made->in_parts = made->keep = true;
-    snprintf(made->temp, sizeof made->temp, "%s/tmp/part-%lld-%.64s", dir->path, (long long)owner, sha256);
+    snprintf(made->temp, sizeof(made->temp), "%s/tmp/part-%lld-%.64s", dir->path, (long long)owner, sha256);
     made->fd = open(made->temp, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
     bool good = made->fd >= 0 && fstat(made->fd, &opened) == 0;
     if (!good)
@@ -177,8 +177,8 @@ uint64_t blob_parts_bytes(const struct blob_dir *dir, int64_t owner, const char 
 {
     char path[BLOB_PATH_MAX], prefix[40];
     uint64_t bytes = 0;
-    snprintf(path, sizeof path, "%s/tmp", dir->path);
-    int size = snprintf(prefix, sizeof prefix, "part-%lld-", (long long)owner);
+    snprintf(path, sizeof(path), "%s/tmp", dir->path);
+    int size = snprintf(prefix, sizeof(prefix), "part-%lld-", (long long)owner);
     DIR *folder = opendir(path);
     for (const struct dirent *entry; folder && (entry = readdir(folder));) {
         struct stat st;
@@ -198,7 +198,7 @@ static int chunk_end(struct blob_writer *writer, struct err *err)
         uint32_t capacity = writer->chunk_capacity ? writer->chunk_capacity * 2 : 16;
         if (manifest->chunk_count >= MANIFEST_CHUNKS_MAX)
             return err_set(err, ERR_TOO_BIG, "a file has more than %d chunks", MANIFEST_CHUNKS_MAX);
-        void *grown = realloc(manifest->chunks, (size_t)capacity * sizeof manifest->chunks[0]);
+        void *grown = realloc(manifest->chunks, (size_t)capacity * sizeof(manifest->chunks[0]));
         if (!grown)
             return err_set(err, ERR_NOMEM, "out of memory for an upload");
         manifest->chunks = grown;
@@ -274,7 +274,7 @@ static int make_visible(struct blob_writer *writer, const char *name, struct err
     if (fsync(writer->fd) < 0 || fchmod(writer->fd, 0400) < 0 || rename(writer->temp, path) < 0)
         return write_failed(errno, err);
     writer->temp[0] = '\0';
-    snprintf(folder, sizeof folder, "%s/%.2s", writer->dir->path, name);
+    snprintf(folder, sizeof(folder), "%s/%.2s", writer->dir->path, name);
     int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     int rc = fd >= 0 ? fsync(fd) : -1;
     int saved = errno;
@@ -301,7 +301,7 @@ int blob_writer_finish(struct blob_writer *writer, const char *expected, struct 
     if (make_visible(writer, name, err) < 0)
         return -1;
     *manifest = writer->manifest;
-    memset(&writer->manifest, 0, sizeof writer->manifest);
+    memset(&writer->manifest, 0, sizeof(writer->manifest));
     return 0;
 }
 
@@ -324,7 +324,7 @@ bool blob_remove(const struct blob_dir *dir, const char *sha256, int64_t before)
     char path[BLOB_PATH_MAX], aside[BLOB_PATH_MAX];
     struct stat found, taken;
     blob_path(dir, sha256, path);
-    snprintf(aside, sizeof aside, "%s/tmp/dropped-%.64s", dir->path, sha256);
+    snprintf(aside, sizeof(aside), "%s/tmp/dropped-%.64s", dir->path, sha256);
     if (lstat(path, &found) < 0)
         return errno == ENOENT;
     if (found.st_mtime >= before || rename(path, aside) < 0)
@@ -341,7 +341,7 @@ int blob_model_paths(const struct blob_dir *dir, const json_t *files, struct blo
                      struct err *err)
 {
     const size_t count = json_array_size(files);
-    *model = (struct blob_model){.paths = calloc(count + 2, sizeof *model->paths),
+    *model = (struct blob_model){.paths = calloc(count + 2, sizeof(*model->paths)),
                                  .text = malloc(count * BLOB_PATH_MAX + 1)};
     if (!model->paths || !model->text) {
         blob_model_fini(model);

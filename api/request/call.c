@@ -5,6 +5,7 @@
 #include "api/http/wrong.h"
 
 #include "common/clock.h"
+#include "common/digest.h"
 #include "common/json.h"
 #include "common/log.h"
 
@@ -14,6 +15,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <zlib.h>
+
+enum { PACKED_BYTES_MIN = 1024, KEY_BYTES_MAX = 200 };
 
 const char *call_query(const struct call *call, const char *name)
 {
@@ -40,6 +44,15 @@ int call_query_i64(const struct call *call, const char *name, int64_t min, int64
     return 0;
 }
 
+int call_query_time(const struct call *call, const char *name, int64_t *wall_us, struct err *err)
+{
+    const char *text = call_query(call, name);
+    if (!text || (clock_rfc3339_parse(text, wall_us) == 0 && *wall_us > 0))
+        return 0;
+    return err_set(err, ERR_INVALID, "%s: \"%.40s\" is no time such as 2026-01-31 or 2026-01-31T12:00:00Z",
+                   name, text);
+}
+
 int call_id(struct call *call, unsigned index, const char *noun, int64_t *id)
 {
     const char *text = call->params[index];
@@ -53,6 +66,15 @@ int call_id(struct call *call, unsigned index, const char *noun, int64_t *id)
     }
     *id = value;
     return 0;
+}
+
+void call_address(const struct call *call, char text[PRINCIPAL_ADDRESS_BYTES])
+{
+    uint8_t address[16];
+    httpd_request_address(call->request, address);
+    bool v4 = memcmp(address, "\0\0\0\0\0\0\0\0\0\0\xff\xff", 12) == 0;
+    if (!inet_ntop(v4 ? AF_INET : AF_INET6, v4 ? address + 12 : address, text, PRINCIPAL_ADDRESS_BYTES))
+        text[0] = '\0';
 }
 
 /* Reads a visibility and a group. A group must be given exactly when the visibility is "group". */
@@ -90,6 +112,22 @@ int call_query_sharing(const struct call *call, enum visibility missing, struct 
     return take_sharing(call_query(call, "visibility"), call_query(call, "group"), missing, sharing, err);
 }
 
+int call_key(struct call *call, const char **key)
+{
+    *key = httpd_head_get(httpd_request_head(call->request), "idempotency-key");
+    if (!*key)
+        return 0;
+    size_t size = strlen(*key);
+    bool good = size >= 1 && size <= KEY_BYTES_MAX;
+    for (size_t i = 0; good && i < size; i++)
+        good = (*key)[i] > 0x20 && (*key)[i] < 0x7f;
+    if (good)
+        return 0;
+    call_problem(call, 400, "invalid", NULL, "Idempotency-Key: it is not 1 to %d visible ASCII characters",
+                 KEY_BYTES_MAX);
+    return -1;
+}
+
 void call_count(struct call *call, int status)
 {
     struct app_counters *counters = &call->app->counters;
@@ -100,9 +138,60 @@ void call_count(struct call *call, int status)
     else
         counters->answers_5xx++;
     if (status >= 500 && status != 503)
-        log_event(LOG_LEVEL_ERROR, "request_failed", "method=%s path=%.200s status=%d",
+        log_event(LOG_LEVEL_ERROR, "request_failed", "request=%s method=%s path=%.200s status=%d",
+                  httpd_request_id(call->request),
                   httpd_method_name(httpd_request_head(call->request)->method),
                   httpd_request_head(call->request)->path, status);
+}
+
+/* Compresses an answer. Returns NULL when that is not worth while, or without memory. */
+static char *compress_text(const char *text, size_t size, size_t *packed)
+{
+    z_stream stream = {.next_in = (unsigned char *)(uintptr_t)text, .avail_in = (unsigned)size};
+    if (size < PACKED_BYTES_MIN || size > UINT32_MAX ||
+        deflateInit2(&stream, 1, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY) != Z_OK)
+        return NULL;
+    char *out = malloc(size);
+    stream.next_out = (unsigned char *)out;
+    stream.avail_out = (unsigned)size;
+    int rc = out ? deflate(&stream, Z_FINISH) : Z_MEM_ERROR;
+    *packed = stream.total_out;
+    deflateEnd(&stream);
+    if (rc == Z_STREAM_END)
+        return out;
+    free(out);
+    return NULL;
+}
+
+/* Sends a document without headers of its own: compressed where the client takes that, and with an ETag of
+ * its text, so that who asks again and again gets nothing when nothing has changed. */
+static void reply_plain(struct call *call, int status, const char *type, const char *text, size_t size)
+{
+    const struct httpd_head *head = httpd_request_head(call->request);
+    const char *accepted = httpd_head_get(head, "accept-encoding");
+    const char *known = httpd_head_get(head, "if-none-match");
+    char digest[DIGEST_HEX_SIZE], tag[40];
+    struct httpd_field fields[6] = {{"Vary", "Accept-Encoding"}, {0}};
+    struct err ignored = {0};
+    size_t packed_size, n = 1;
+    if (status == 200 && call->route && call->route->method == HTTP_GET &&
+        digest_sha256_hex(text, size, digest, &ignored) == 0) {
+        snprintf(tag, sizeof(tag), "W/\"%.32s\"", digest);
+        fields[n++] = (struct httpd_field){"ETag", tag};
+        fields[n++] = (struct httpd_field){"Cache-Control", "private, no-cache"};
+        if (known && httpd_list_has(known, tag)) {
+            call_count(call, 304);
+            httpd_reply(call->request, 304, NULL, fields, NULL, 0);
+            return;
+        }
+    }
+    char *packed =
+        accepted && httpd_list_has(accepted, "gzip") ? compress_text(text, size, &packed_size) : NULL;
+    if (packed)
+        fields[n++] = (struct httpd_field){"Content-Encoding", "gzip"};
+    call_count(call, status);
+    httpd_reply(call->request, status, type, fields, packed ? packed : text, packed ? packed_size : size);
+    free(packed);
 }
 
 static void reply_text(struct call *call, int status, const char *type, const struct httpd_field *fields,
@@ -112,14 +201,20 @@ static void reply_text(struct call *call, int status, const char *type, const st
     json_decref(document);
     if (!text) {
         static const char fallback[] =
-            "{\"type\":\"about:blank\",\"title\":\"Internal Server Error\",\"status\":500,"
+            "{\"type\":\"urn:motley:problem:no-memory\",\"title\":\"Internal Server Error\",\"status\":500,"
             "\"detail\":\"out of memory for the answer\",\"code\":\"no-memory\"}";
         call_count(call, 500);
-        httpd_reply(call->request, 500, "application/problem+json", NULL, fallback, sizeof fallback - 1);
+        httpd_reply(call->request, 500, "application/problem+json", NULL, fallback, sizeof(fallback) - 1);
         return;
     }
-    call_count(call, status);
-    httpd_reply(call->request, status, type, fields, text, strlen(text));
+    if (call->keep_answer && call->keep_answer(call, status, type, fields, text)) {
+        call_count(call, status);
+    } else if (!fields) {
+        reply_plain(call, status, type, text, strlen(text));
+    } else {
+        call_count(call, status);
+        httpd_reply(call->request, status, type, fields, text, strlen(text));
+    }
     free(text);
 }
 
@@ -131,7 +226,8 @@ void call_json(struct call *call, int status, json_t *document, const struct htt
 void call_empty(struct call *call, int status)
 {
     call_count(call, status);
-    httpd_reply(call->request, status, NULL, NULL, NULL, 0);
+    if (!call->keep_answer || !call->keep_answer(call, status, NULL, NULL, NULL))
+        httpd_reply(call->request, status, NULL, NULL, NULL, 0);
 }
 
 static const char *title_of(int status)
@@ -167,26 +263,70 @@ static const char *title_of(int status)
     }
 }
 
+/* The place in the body that a detail begins with ("train.batch_rows: …") as a JSON pointer. All but its last
+ * part must be there: files' names and other words look alike. Returns the words behind it, or NULL. */
+static const char *error_pointer(const json_t *body, const char *detail, char *pointer, size_t size)
+{
+    static const char in_names[] = "abcdefghijklmnopqrstuvwxyz0123456789_";
+    size_t used = 0;
+    for (const char *at = detail;;) {
+        char name[64];
+        size_t length = strspn(at, in_names);
+        if (length == 0 || length >= sizeof(name) || used + length + 2 > size ||
+            !(json_is_object(body) || json_is_array(body)))
+            return NULL;
+        memcpy(name, at, length);
+        name[length] = '\0';
+        used += (size_t)snprintf(pointer + used, size - used, "/%s", name);
+        body =
+            json_is_array(body) ? json_array_get(body, strtoul(name, NULL, 10)) : json_object_get(body, name);
+        at += length + (at[length] == ']');
+        if (at[0] == ':' && at[1] == ' ')
+            return at + 2;
+        if (*at != '.' && *at != '[')
+            return NULL;
+        at++;
+    }
+}
+
+/* Adds "errors": one entry with its place in the body, when the detail says the place. */
+static void add_errors(json_t *document, const struct call *call, int status, const char *detail)
+{
+    char pointer[256];
+    const char *words = status == 422 ? error_pointer(call->body, detail, pointer, sizeof(pointer)) : NULL;
+    if (words)
+        json_object_set_new(document, "errors",
+                            json_pack("[{s:s, s:s%}]", "pointer", pointer, "detail", words, strlen(words)));
+}
+
 static void problem_in(struct call *call, int status, const char *code, json_t *more, const char *detail,
                        unsigned retry_seconds)
 {
+    const char *title = title_of(status);
+    json_t *text = json_string(detail);
+    call->unsure = strcmp(code, "network") == 0 || strcmp(code, "timeout") == 0;
+    if (!text)
+        text = json_string("the reason cannot be shown: it is not UTF-8");
     json_t *document =
-        json_pack("{s:s, s:s, s:i, s:s%, s:s}", "type", "about:blank", "title", title_of(status), "status",
-                  status, "detail", detail, strlen(detail), "code", code);
-    if (!document) /* the detail is not valid UTF-8 */
-        document =
-            json_pack("{s:s, s:s, s:i, s:s, s:s}", "type", "about:blank", "title", title_of(status), "status",
-                      status, "detail", "the reason cannot be shown: it is not UTF-8", "code", code);
+        json_pack("{s:o, s:s, s:i, s:o, s:s, s:o}", "type", json_sprintf("urn:motley:problem:%s", code),
+                  "title", title, "status", status, "detail", text, "code", code, "instance",
+                  json_sprintf("urn:motley:request:%s", httpd_request_id(call->request)));
+    if (document)
+        add_errors(document, call, status, detail);
     if (document && more)
         json_object_update(document, more);
     json_decref(more);
     char retry[16];
     struct httpd_field fields[4] = {{0}};
     int n = 0;
-    if (status == 401)
+    if (status == 401 && *call->session_end)
+        fields[n++] = (struct httpd_field){"Set-Cookie", call->session_end};
+    else if (status == 401)
         fields[n++] = (struct httpd_field){"WWW-Authenticate", "Bearer"};
+    if (status == 405)
+        fields[n++] = (struct httpd_field){"Allow", call->allowed};
     if (status == 503 || status == 429) {
-        snprintf(retry, sizeof retry, "%u", retry_seconds);
+        snprintf(retry, sizeof(retry), "%u", retry_seconds);
         fields[n++] = (struct httpd_field){"Retry-After", retry};
     }
     reply_text(call, status, "application/problem+json", fields, document);
@@ -202,7 +342,7 @@ void call_problem(struct call *call, int status, const char *code, json_t *more,
     char detail[640];
     va_list args;
     va_start(args, fmt);
-    vsnprintf(detail, sizeof detail, fmt, args);
+    vsnprintf(detail, sizeof(detail), fmt, args);
     va_end(args);
     problem(call, status, code, more, detail);
 }
@@ -254,8 +394,8 @@ void call_wrong_token(struct call *call, const struct err *err)
     call->app->counters.late_tokens++;
     if (first)
         log_event(LOG_LEVEL_WARN, "wrong_tokens", "address=%s burst=%d",
-                  inet_ntop(AF_INET6, address, text, sizeof text), WRONG_BURST);
-    snprintf(detail, sizeof detail, "too many wrong tokens from this address: the next in %u s", wait_s);
+                  inet_ntop(AF_INET6, address, text, sizeof(text)), WRONG_BURST);
+    snprintf(detail, sizeof(detail), "too many wrong tokens from this address: the next in %u s", wait_s);
     httpd_close_after(call->request);
     problem_in(call, 429, "too-many", NULL, detail, wait_s);
 }
@@ -267,22 +407,6 @@ void call_answer_doc(void *arg, const struct err *err, json_t *doc)
         call_fail(call, err);
     else
         call_json(call, 200, json_incref(doc), NULL);
-}
-
-void call_answer_page(void *arg, const struct err *err, json_t *doc)
-{
-    struct call *call = arg;
-    char cursor[32];
-    if (err) {
-        call_fail(call, err);
-        return;
-    }
-    json_t *answer = json_copy(doc), *next = json_object_get(doc, "next");
-    if (json_is_integer(next)) {
-        snprintf(cursor, sizeof cursor, "%lld", (long long)json_integer_value(next));
-        json_object_set_new(answer, "next", json_string(cursor));
-    }
-    call_json(call, 200, answer, NULL);
 }
 
 void call_answer_changed(void *arg, const struct err *err, json_t *doc)

@@ -21,7 +21,7 @@ static int take(struct json_reader *reader, const char *key, enum jr_need need, 
     return rc;
 }
 
-static bool is_loopback(const char *host)
+bool api_config_is_loopback(const char *host)
 {
     struct in_addr v4;
     struct in6_addr v6;
@@ -97,6 +97,7 @@ static int read_config(const json_t *document, struct api_config *config, struct
     if (read_redis(&reader, config) < 0)
         return -1;
     take(&reader, "blobs", JR_REQUIRED, &config->blobs);
+    take(&reader, "web_dir", JR_OPTIONAL, &config->web_dir);
     jr_u32(&reader, "unused_seconds", JR_OPTIONAL, 0, 1u << 30, &config->unused_seconds);
     if (jr_sub(&reader, "ca", JR_OPTIONAL, &ca) == 1) {
         take(&ca, "cert", JR_REQUIRED, &config->ca_cert);
@@ -129,7 +130,10 @@ static int read_config(const json_t *document, struct api_config *config, struct
     }
     if (jr_finish(&reader) < 0)
         return -1;
-    if (!config->has_tls && !is_loopback(config->host))
+    const char *folder = getenv("MOTLEY_WEB_DIR");
+    if (!config->web_dir && folder && *folder && !(config->web_dir = strdup(folder)))
+        return err_set(err, ERR_NOMEM, "out of memory for the configuration");
+    if (!config->has_tls && !api_config_is_loopback(config->host))
         return err_set(err, ERR_INVALID, "listen: %s is not a loopback address, and there is no tls",
                        config->host);
     return 0;
@@ -139,7 +143,7 @@ struct api_config *api_config_load(const char *path, struct err *err)
 {
     struct buf text;
     buf_init(&text, CONFIG_BYTES_MAX);
-    struct api_config *config = calloc(1, sizeof *config);
+    struct api_config *config = calloc(1, sizeof(*config));
     json_t *document = NULL;
     int rc = -1;
     if (!config) {
@@ -165,6 +169,7 @@ struct api_config *api_config_load(const char *path, struct err *err)
         goto out;
     document = document_parse(path, buf_str(&text), text.size, err);
     rc = document ? read_config(document, config, err) : -1;
+    config->document = json_incref(document);
     if (rc < 0)
         err_wrap(err, "%s", path);
 out:
@@ -194,8 +199,61 @@ void api_config_destroy(struct api_config *config)
     free(config->postgres);
     free(config->redis.address);
     free(config->blobs);
+    free(config->web_dir);
     free(config->parser.program);
     free(config->ca_cert);
     free(config->ca_signer);
+    json_decref(config->document);
     free(config);
+}
+
+/* Returns a copy of the document without what can change while the api runs, or NULL. */
+static json_t *fixed_part(const json_t *document)
+{
+    static const char *const live[] = {"measure_seconds", "unused_seconds"};
+    static const char *const live_limits[] = {"upload", "user", "streams_per_user"};
+    json_t *fixed = json_copy((json_t *)(uintptr_t)document);
+    json_t *limits = json_copy(json_object_get(fixed, "limits"));
+    for (size_t i = 0; i < sizeof(live) / sizeof(live[0]); i++)
+        json_object_del(fixed, live[i]);
+    for (size_t i = 0; i < sizeof(live_limits) / sizeof(live_limits[0]); i++)
+        json_object_del(limits, live_limits[i]);
+    json_object_del(fixed, "limits");
+    if (json_object_size(limits) > 0)
+        json_object_set(fixed, "limits", limits);
+    json_decref(limits);
+    return fixed;
+}
+
+static const char *changed_key(const json_t *one, const json_t *other)
+{
+    const char *key;
+    const json_t *value;
+    json_object_foreach ((json_t *)(uintptr_t)one, key, value)
+        if (!json_equal(value, json_object_get(other, key)))
+            return key;
+    return NULL;
+}
+
+int api_config_reload(const char *path, struct api_config *config, struct err *err)
+{
+    struct api_config *fresh = api_config_load(path, err);
+    if (!fresh)
+        return -1;
+    json_t *now = fixed_part(fresh->document), *was = fixed_part(config->document);
+    const char *key = changed_key(now, was);
+    key = key ? key : changed_key(was, now);
+    if (key) {
+        err_set(err, ERR_CONFLICT, "%s: %s: another value takes a restart", path, key);
+    } else {
+        config->measure_seconds = fresh->measure_seconds;
+        config->unused_seconds = fresh->unused_seconds;
+        config->upload_bytes_max = fresh->upload_bytes_max;
+        config->user_bytes_max = fresh->user_bytes_max;
+        config->streams_per_user_max = fresh->streams_per_user_max;
+    }
+    json_decref(now);
+    json_decref(was);
+    api_config_destroy(fresh);
+    return key ? -1 : 0;
 }

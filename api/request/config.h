@@ -2,6 +2,7 @@
 #ifndef MOTLEY_API_REQUEST_CONFIG_H
 #define MOTLEY_API_REQUEST_CONFIG_H
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -28,6 +29,7 @@ struct api_config {
         bool tls;
     } redis; /* what agents are told of Redis */
     char *blobs;
+    char *web_dir; /* the page's files are read from here at each request; NULL: those inside the program */
     /* files that nothing refers to and nobody reads are removed after that; 0: never */
     uint32_t unused_seconds;
     /* the CA's certificate, and the socket of the signing process; NULL: no node can be enrolled */
@@ -45,10 +47,18 @@ struct api_config {
     uint64_t bytes_per_second_min;
     uint32_t streams_per_user_max; /* event streams that one user may have open at this server */
     uint32_t idle_seconds_max;     /* a connection on which nothing moves is closed after that */
+    json_t *document;              /* as it was read */
 };
 
 /* Returns new (release with api_config_destroy), or NULL with the path of the wrong key. */
 struct api_config *api_config_load(const char *path, struct err *err);
+/* Reads the file again and takes over what can change while the api runs: measure_seconds, unused_seconds,
+ * and upload, user and streams_per_user of `limits`. ERR_CONFLICT names the first key with another value that
+ * takes a restart. On failure nothing is changed. */
+int api_config_reload(const char *path, struct api_config *config, struct err *err);
 void api_config_destroy(struct api_config *config);
+
+/* Whether this host name or address means this machine alone. */
+bool api_config_is_loopback(const char *host);
 
 #endif

@@ -54,7 +54,7 @@ struct datasets {
 
 int datasets_create(struct app *app, struct datasets **datasets, struct err *err)
 {
-    *datasets = calloc(1, sizeof **datasets);
+    *datasets = calloc(1, sizeof(**datasets));
     if (!*datasets)
         return err_set(err, ERR_NOMEM, "out of memory for data sets");
     (*datasets)->app = app;
@@ -198,7 +198,7 @@ static void source_found(void *arg, const struct err *err, json_t *doc)
     }
     const char *path = json_string_value(json_object_get(doc, "path"));
     if (path)
-        snprintf(encoding->source_path, sizeof encoding->source_path, "%s", path);
+        snprintf(encoding->source_path, sizeof(encoding->source_path), "%s", path);
     else
         blob_path(encoding->datasets->app->blobs, encoding->sha256, encoding->source_path);
     encoding->task.work = encoding_work;
@@ -249,7 +249,7 @@ static struct dataset_encoding *encoding_create(struct datasets *datasets, const
                                                 const char *key, struct err *err)
 {
     const char *content = json_string_value(json_object_get(want->model, "content"));
-    struct dataset_encoding *encoding = calloc(1, sizeof *encoding);
+    struct dataset_encoding *encoding = calloc(1, sizeof(*encoding));
     if (!encoding || !content || datasets->count >= ENCODINGS_MAX) {
         free(encoding);
         err_set(err, ERR_BUSY, "the server has %u data sets in work, its limit is %d", datasets->count,
@@ -258,8 +258,8 @@ static struct dataset_encoding *encoding_create(struct datasets *datasets, const
     }
     STAILQ_INIT(&encoding->waiters);
     encoding->datasets = datasets;
-    snprintf(encoding->key, sizeof encoding->key, "%s", key);
-    snprintf(encoding->sha256, sizeof encoding->sha256, "%s", want->sha256);
+    snprintf(encoding->key, sizeof(encoding->key), "%s", key);
+    snprintf(encoding->sha256, sizeof(encoding->sha256), "%s", want->sha256);
     /* copied, since reference counts are not atomic */
     encoding->files = json_deep_copy(json_object_get(want->model, "files"));
     encoding->chat = json_deep_copy(want->spec->data.chat_template);
@@ -276,12 +276,12 @@ static void waiter_join(struct waiter *waiter)
     struct dataset_encoding *mine = waiter->encoding, *encoding;
     struct datasets *datasets = mine->datasets;
     waiter->encoding = NULL;
-    LIST_FOREACH(encoding, &datasets->under_way, link)
-    if (strcmp(encoding->key, mine->key) == 0) {
-        STAILQ_INSERT_TAIL(&encoding->waiters, waiter, link);
-        encoding_free(mine);
-        return;
-    }
+    LIST_FOREACH (encoding, &datasets->under_way, link)
+        if (strcmp(encoding->key, mine->key) == 0) {
+            STAILQ_INSERT_TAIL(&encoding->waiters, waiter, link);
+            encoding_free(mine);
+            return;
+        }
     STAILQ_INSERT_TAIL(&mine->waiters, waiter, link);
     LIST_INSERT_HEAD(&datasets->under_way, mine, link);
     mine->begun = true;
@@ -309,10 +309,10 @@ int dataset_get(struct datasets *datasets, const struct dataset_want *want, data
     char key[DIGEST_HEX_SIZE];
     if (make_key(want, key, err) < 0)
         return -1;
-    struct waiter *waiter = calloc(1, sizeof *waiter);
+    struct waiter *waiter = calloc(1, sizeof(*waiter));
     if (!waiter)
         return err_set(err, ERR_NOMEM, "out of memory for a data set");
-    snprintf(waiter->what, sizeof waiter->what, "%s", want->what);
+    snprintf(waiter->what, sizeof(waiter->what), "%s", want->what);
     waiter->done = done;
     waiter->arg = arg;
     waiter->encoding = encoding_create(datasets, want, key, err);

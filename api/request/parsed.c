@@ -105,9 +105,9 @@ static int rows_take(void *arg, const json_t *answer, const void *bytes, size_t 
     struct parsed_rows *rows = taken->rows;
     if (!rows->sizes) {
         const json_int_t count = json_integer_value(json_object_get(answer, "rows"));
-        if (count < 1 || (uint64_t)count > STORE_SIZES_MAX / sizeof *rows->sizes)
+        if (count < 1 || (uint64_t)count > STORE_SIZES_MAX / sizeof(*rows->sizes))
             return err_set(err, ERR_INVALID, "the file's parser speaks of %lld rows", (long long)count);
-        rows->sizes_bytes = (size_t)count * sizeof *rows->sizes;
+        rows->sizes_bytes = (size_t)count * sizeof(*rows->sizes);
         rows->sizes = malloc(rows->sizes_bytes);
         if (!rows->sizes)
             return err_set(err, ERR_NOMEM, "out of memory for row sizes");
@@ -120,7 +120,7 @@ static int rows_take(void *arg, const json_t *answer, const void *bytes, size_t 
 
 static int sizes_check(const struct parsed_rows *rows, struct err *err)
 {
-    const size_t count = rows->sizes_bytes / sizeof *rows->sizes;
+    const size_t count = rows->sizes_bytes / sizeof(*rows->sizes);
     for (size_t i = 0; i < count; i++) {
         const struct row_size *row = &rows->sizes[i];
         if (row->tokens < 2 || row->tokens > INT32_MAX || row->labelled < 1 || row->labelled >= row->tokens)
@@ -155,7 +155,7 @@ static int stats_check(const json_t *stats, size_t rows, struct err *err)
     jr_str(&reader, "said", JR_REQUIRED, 1, 1024, &said);
     jr_str(&reader, "first", JR_REQUIRED, 0, FIRST_BYTES_MAX, &said);
     jr_array(&reader, "lengths", JR_REQUIRED, 0, ROWS_HISTOGRAM_BINS, &lengths);
-    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
         jr_i64(&reader, numbers[i], JR_REQUIRED, 0, INT64_MAX, &count);
     for (size_t i = 0; !reader.failed && i < json_array_size(lengths); i++)
         if (json_integer_value(json_array_get(lengths, i)) < 0 ||
@@ -181,7 +181,7 @@ int parsed_rows(struct app *app, const struct parsed_text *text, const char *pat
     int rc = ask(app, &request, &answer, err);
     if (rc == 0 &&
         (sizes_check(rows, err) < 0 ||
-         stats_check(json_object_get(answer, "stats"), rows->sizes_bytes / sizeof *rows->sizes, err) < 0))
+         stats_check(json_object_get(answer, "stats"), rows->sizes_bytes / sizeof(*rows->sizes), err) < 0))
         rc = nonsense(err);
     if (rc == 0)
         rc = blob_writer_finish(taken.writer, NULL, &rows->manifest, err);

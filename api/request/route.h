@@ -17,7 +17,8 @@ struct route {
     unsigned scope;      /* enum store_scope bits, any of which is enough (access.h); 0: no token needed */
     enum route_body body;
     uint64_t body_max; /* bytes; 0: CALL_BODY_BYTES_MAX */
-    const char *query; /* the known query parameters, separated by spaces; "" for none */
+    /* the known query parameters, separated by spaces; "" for none; NULL: it is not looked at */
+    const char *query;
     void (*handle)(struct call *call);
 };
 
@@ -38,18 +39,26 @@ void jobs_validate(struct call *call);
 void jobs_list(struct call *call); /* jobs.c */
 void jobs_get(struct call *call);
 void jobs_cancel(struct call *call);
+void jobs_extend(struct call *call);
 void jobs_hold(struct call *call);
 void jobs_release(struct call *call);
 void jobs_resume(struct call *call);
+void jobs_patch(struct call *call);
 void jobs_share(struct call *call);
+void jobs_cancel_all(struct call *call); /* bulk.c */
+void jobs_hold_all(struct call *call);
+void jobs_release_all(struct call *call);
 void jobs_metrics(struct call *call);
 void jobs_logs(struct call *call);
 void jobs_plan(struct call *call);
 void jobs_runs(struct call *call);
 void jobs_trace(struct call *call);
 void jobs_why(struct call *call);
+void jobs_lanes(struct call *call); /* lanes.c */
+void plans_post(struct call *call); /* plans.c */
 void queue_get(struct call *call);
 void jobs_events(struct call *call);    /* stream.c */
+void events_get(struct call *call);     /* topics.c */
 void artifacts_list(struct call *call); /* artifacts.c */
 void artifacts_get(struct call *call);
 void blobs_put(struct call *call); /* blobs.c */
@@ -63,9 +72,16 @@ void models_add(struct call *call);
 void models_remove(struct call *call);
 void nodes_list(struct call *call); /* nodes.c */
 void devices_list(struct call *call);
+void leases_list(struct call *call);
+void leases_post(struct call *call);
+void leases_patch(struct call *call);
+void leases_end(struct call *call);
 void devices_drain(struct call *call);
+void devices_patch(struct call *call);
 void devices_undrain(struct call *call);
 void profiles_list(struct call *call);
+void links_list(struct call *call);
+void load_get(struct call *call); /* load.c */
 void profiles_import(struct call *call);
 void nodes_remove(struct call *call);
 void enroll_post(struct call *call); /* enroll.c */
@@ -74,13 +90,23 @@ void join_tokens_post(struct call *call);
 void users_list(struct call *call); /* people.c */
 void users_patch(struct call *call);
 void groups_list(struct call *call);
+void usage_get(struct call *call);
+void shares_get(struct call *call);
+void records_get(struct call *call); /* records.c */
+void arrivals_list(struct call *call);
 void groups_post(struct call *call);
+void groups_patch(struct call *call);
 void groups_remove(struct call *call);
 void audit_list(struct call *call);
 void tokens_list(struct call *call); /* tokens.c */
 void tokens_post(struct call *call);
 void tokens_revoke(struct call *call);
 void whoami_get(struct call *call);
+void session_post(struct call *call); /* session.c */
+void session_delete(struct call *call);
+void session_codes_post(struct call *call);
+void page_get(struct call *call); /* web.c */
+void web_get(struct call *call);
 void health_get(struct call *call); /* ops.c */
 void ready_get(struct call *call);
 void metrics_get(struct call *call);

@@ -40,7 +40,7 @@ static void value(const char *name, double number)
     comma = ", ";
 }
 
-/* Seconds for one call of `work`, on the device's clock. */
+/* Returns the seconds of one call of `work`, by the device's clock. */
 static double timed(void (*work)(void *context), void *context)
 {
     struct event *from, *to;
@@ -74,14 +74,14 @@ static double timed(void (*work)(void *context), void *context)
 
 /* --- products and attention */
 
-/* A buffer filled with small values of both signs. */
+/* Makes a buffer of small values of both signs. */
 static struct buffer *filled(uint64_t bytes, enum dtype dtype)
 {
     struct buffer *buffer;
     uint64_t piece = bytes < 1 << 22 ? bytes : 1 << 22;
     uint8_t *host = malloc(piece);
     uint32_t state = 12345;
-    for (uint64_t i = 0; i + 4 <= piece && host != NULL; i += 4) {
+    for (uint64_t i = 0; i + 4 <= piece && host; i += 4) {
         state = state * 1664525 + 1013904223;
         float x = (float)(state >> 8) / 16777216 - 0.5f;
         uint32_t bits;
@@ -89,7 +89,7 @@ static struct buffer *filled(uint64_t bytes, enum dtype dtype)
         bits = dtype == DTYPE_F32 ? bits : dtype == DTYPE_BF16 ? (bits >> 16) * 0x10001u : state;
         memcpy(host + i, &bits, 4);
     }
-    must(host == NULL ? err_set(&err, ERR_NOMEM, "out of memory") : 0);
+    must(!host ? err_set(&err, ERR_NOMEM, "out of memory") : 0);
     must(buffer_create(device, bytes, MEM_BUFFERS, "an operand", &buffer, &err));
     for (uint64_t at = 0; at < bytes; at += piece)
         must(buffer_write(buffer, at, host, bytes - at < piece ? bytes - at : piece, &err));
@@ -107,14 +107,14 @@ static void op_time(const char *name, struct op *op, double flops)
 {
     char full[96];
     if (!op_supports(device, op)) {
-        snprintf(full, sizeof full, "%s_tflops", name);
+        snprintf(full, sizeof(full), "%s_tflops", name);
         value(full, NAN); /* the device does not support this product */
         return;
     }
     double seconds = timed(op_run, op);
-    snprintf(full, sizeof full, "%s_tflops", name);
+    snprintf(full, sizeof(full), "%s_tflops", name);
     value(full, flops / seconds * 1e-12);
-    snprintf(full, sizeof full, "%s_s", name);
+    snprintf(full, sizeof(full), "%s_s", name);
     value(full, seconds);
 }
 
@@ -156,7 +156,7 @@ static void products(void)
     product("cube_bf16", cube, cube, cube, PACK_BF16, DTYPE_BF16);
     product("cube_f16", cube, cube, cube, PACK_BF16, DTYPE_F16);
     product("large_bf16", large, large, large, PACK_BF16, DTYPE_BF16);
-    /* the gate of an 8B model on 4 x 2048 tokens */
+    /* The product is the FFN's gate of an 8B model on 4 x 2048 tokens. */
     product("ffn_bf16", large, wide, cube, PACK_BF16, DTYPE_BF16);
     product("ffn_nf4", large, wide, cube, PACK_NF4, DTYPE_BF16);
     product("adapter_f32", large, rank, cube, PACK_F32, DTYPE_F32);
@@ -178,12 +178,9 @@ static void attention_in(enum dtype compute, const char *forward_name, const cha
     struct buffer *lse = filled(4ull * tokens * heads, DTYPE_F32),
                   *delta = filled(4ull * tokens * heads, DTYPE_F32);
     struct buffer *rows;
-    must(buffer_create(device, sizeof starts, MEM_BUFFERS, "rows", &rows, &err));
-    must(buffer_write(rows, 0, starts, sizeof starts, &err));
-#define AS(of, values, as)                                                                                   \
-    {                                                                                                        \
-        .buffer = (of), .at = (uint64_t)dtype_bytes(as) * (values), .dtype = (as)                            \
-    }
+    must(buffer_create(device, sizeof(starts), MEM_BUFFERS, "rows", &rows, &err));
+    must(buffer_write(rows, 0, starts, sizeof(starts), &err));
+#define AS(of, values, as) {.buffer = (of), .at = (uint64_t)dtype_bytes(as) * (values), .dtype = (as)}
 #define AT(of, values) AS(of, values, DTYPE_F32)
     struct op forward = {.kind = OP_ATTENTION,
                          .attention = {.rows = ROWS,
@@ -214,7 +211,7 @@ static void attention_in(enum dtype compute, const char *forward_name, const cha
     op_time(forward_name, &forward, 4 * pairs * heads * dim);
     op_time(backward_name, &backward, 10 * pairs * heads * dim);
     struct buffer *all[] = {qkv, d, out, dout, lse, delta, rows};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+    for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
         buffer_destroy(all[i]);
 }
 
@@ -261,15 +258,15 @@ static const struct model_config shape_toy = {.arch = MODEL_LLAMA,
                                               .norm_eps = 1e-5,
                                               .rope = {.theta = 10000, .kind = ROPE_DEFAULT, .factor = 1}};
 
-/* Random weights of about 0.02, like those of new models, so that losses stay finite. */
+/* Fills in random weights of about 0.02, like those of new models, so that losses stay finite. */
 static int random_read(void *context, const char *name, uint64_t begin, uint64_t end, float *dst,
                        struct err *why)
 {
     const struct model_config *config = context;
-    uint64_t columns = strstr(name, "norm") != NULL        ? 1
-                       : strstr(name, "down_proj") != NULL ? config->ffn
-                       : strstr(name, "o_proj") != NULL    ? (uint64_t)config->heads * config->head_dim
-                                                           : config->hidden;
+    uint64_t columns = strstr(name, "norm")        ? 1
+                       : strstr(name, "down_proj") ? config->ffn
+                       : strstr(name, "o_proj")    ? (uint64_t)config->heads * config->head_dim
+                                                   : config->hidden;
     uint64_t seed = strlen(name) * 0x9E3779B97F4A7C15ull;
     (void)why;
     for (uint64_t i = 0; i < (end - begin) * columns; i++) {
@@ -307,8 +304,8 @@ static void step_run(void *context)
     must(stage_update(step->stage, &update, &err));
 }
 
-/* Parameters of the matrices that every token is multiplied by: layers and head, but not the embedding table.
- */
+/* Returns the number of parameters of the matrices that every token is multiplied by: layers and head, but
+ * not the embedding table. */
 static double matmul_parameters(const struct model_config *c)
 {
     double q = (double)c->heads * c->head_dim, kv = (double)c->kv_heads * c->head_dim;
@@ -316,8 +313,9 @@ static double matmul_parameters(const struct model_config *c)
            (double)c->hidden * c->vocab;
 }
 
-/* FLOPs of a step: 4 for each parameter and token if matrices are frozen (forward, and the gradient of the
- * input), else 6; causal attention forward, and twice that backward. Recomputation is not counted. */
+/* Returns the FLOPs of a step: 4 for each parameter and token if matrices are frozen (forward, and the
+ * gradient of the input), else 6; and causal attention forward, and twice that backward. Recomputation is not
+ * counted. */
 static double step_flops(const struct model_config *c, bool full, uint32_t rows, uint32_t length)
 {
     double attention =
@@ -371,7 +369,7 @@ static void train(const struct model_config *config, struct stage_options o)
     struct timed_step step = {0};
     uint64_t before = driver_free();
     int32_t *text = malloc(4ull * tokens);
-    must(text == NULL ? err_set(&err, ERR_NOMEM, "out of memory") : 0);
+    must(!text ? err_set(&err, ERR_NOMEM, "out of memory") : 0);
     for (uint32_t i = 0; i <= ROWS; i++)
         starts[i] = i * length;
     for (uint32_t i = 0; i < tokens; i++)
@@ -436,7 +434,7 @@ int main(int argc, char **argv)
     if (device_open(&options, &device, &err) != 0)
         return fprintf(stderr, "%s\n", err.text), 77;
     const struct gpu *gpu = (const struct gpu *)device;
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+    for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++) {
         if (strcmp(parts[i].name, argv[2]) != 0)
             continue;
         printf("{\"device\": \"%s\", \"arch\": \"%s\", \"part\": \"%s\", \"values\": {", gpu->info.name,

@@ -53,13 +53,13 @@ static void checked_free(struct checked_device *checked)
 
 static int checked_open(const struct device_options *options, struct device **out, struct err *err)
 {
-    struct checked_device *checked = calloc(1, sizeof *checked);
-    if (checked == NULL)
+    struct checked_device *checked = calloc(1, sizeof(*checked));
+    if (!checked)
         return err_set(err, ERR_NOMEM, "out of memory for a device");
     int status = cpu_runner_init(&checked->runner, options, err);
     for (int i = 0; i < DEVICE_QUEUES && status == 0; i++) {
-        checked->queues[i].ring = calloc(QUEUE_MAX, sizeof *checked->queues[i].ring);
-        if (checked->queues[i].ring == NULL)
+        checked->queues[i].ring = calloc(QUEUE_MAX, sizeof(*checked->queues[i].ring));
+        if (!checked->queues[i].ring)
             status = err_set(err, ERR_NOMEM, "out of memory for a queue");
     }
     if (status != 0) {
@@ -75,7 +75,7 @@ static int checked_open(const struct device_options *options, struct device **ou
 
 static void guard(struct buffer *buffer, int protection)
 {
-    if (buffer->memory != NULL)
+    if (buffer->memory)
         mprotect(buffer->memory, buffer->accounted, protection);
 }
 
@@ -244,13 +244,13 @@ static int run_op(struct checked_device *checked, const struct op *op, struct er
     if (status != 0)
         return -1;
     for (uint32_t i = 0; i < count; i++)
-        if (uses[i].operand.buffer != NULL)
+        if (uses[i].operand.buffer)
             guard(uses[i].operand.buffer, PROT_READ | PROT_WRITE);
     status = contents_check(op, err);
     if (status == 0)
         status = cpu_run(&checked->runner, op, err);
     for (uint32_t i = 0; i < count; i++) {
-        if (uses[i].operand.buffer == NULL)
+        if (!uses[i].operand.buffer)
             continue;
         guard(uses[i].operand.buffer, PROT_NONE);
         if ((uses[i].access & OPERAND_WRITE) != 0 && uses[i].rows != 0 && uses[i].width != 0)
@@ -368,7 +368,7 @@ static int checked_create(struct buffer *buffer, struct err *err)
         return 0;
     buffer->extra = calloc(1, buffer->accounted / 32 + 1);
     buffer->memory = pages_alloc(buffer->accounted);
-    if (buffer->memory == NULL || buffer->extra == NULL) {
+    if (!buffer->memory || !buffer->extra) {
         pages_free(buffer->memory, buffer->accounted);
         free(buffer->extra);
         return err_set(err, ERR_NOMEM, "no memory");
@@ -390,7 +390,7 @@ static int checked_write(enum device_queue queue, struct buffer *buffer, uint64_
                          uint64_t bytes, struct err *err)
 {
     struct queue_entry entry = {.kind = ENTRY_WRITE, .buffer = buffer, .at = at, .bytes = bytes};
-    memcpy(&entry.host, &src, sizeof src); /* a cast without const; the memory is only read */
+    memcpy(&entry.host, &src, sizeof(src)); /* a cast without const; the memory is only read */
     return queue_push(queue, buffer->device, &entry, err);
 }
 

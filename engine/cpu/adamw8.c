@@ -17,7 +17,7 @@ struct moment_codes {
 static uint32_t bits_of(float x)
 {
     uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
+    memcpy(&bits, &x, sizeof(bits));
     return bits;
 }
 

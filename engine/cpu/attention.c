@@ -84,7 +84,7 @@ static void transpose_tile(const struct sequence *s, const struct gemm_values *x
     uint32_t head_dim = s->head_dim;
     size_t ld = x->ld;
     if (count < TILE)
-        memset(to, 0, (size_t)head_dim * TILE * sizeof *to);
+        memset(to, 0, (size_t)head_dim * TILE * sizeof(*to));
     if (s->as != VALUES_F32) {
         s->kernels->round_transposed(s->as, x, first * ld, count, head_dim, to, TILE);
         return;
@@ -164,7 +164,7 @@ struct running_softmax {
     size_t ld;
 };
 
-/* `index`: the head's place among those handled at once. */
+/* Returns the running softmax of head h, which is number `index` of the heads that are handled at once. */
 static struct running_softmax running_of(const struct sequence *s, const struct forward_tiles *t, uint32_t h,
                                          uint32_t index, uint32_t begin, uint32_t n)
 {
@@ -239,9 +239,9 @@ static void forward_tile(const struct sequence *s, const struct forward_tiles *t
         float *o = r->sums + i * r->ld;
         bool nothing_before = r->max[i] == -INFINITY;
         if (nothing_before)
-            memset(o, 0, s->head_dim * sizeof *o);
+            memset(o, 0, s->head_dim * sizeof(*o));
         if (row.hidden >= row.valid) {
-            memset(row.s, 0, TILE * sizeof *row.s);
+            memset(row.s, 0, TILE * sizeof(*row.s));
             continue;
         }
         float correction = row_softmax(s, &row, &r->max[i], &r->sum[i]);
@@ -276,7 +276,7 @@ static void forward_finish(const struct sequence *s, const struct running_softma
                          s->out_at + (r->begin + i) * s->ldo + (size_t)r->h * s->head_dim, s->head_dim);
         }
         double base = rounds ? (double)r->max[i] * 0.693147180559945309 : (double)r->max[i];
-        if (s->lse != NULL)
+        if (s->lse)
             s->lse[(size_t)(r->begin + i) * s->ldl + r->h] =
                 rounds ? (float)(base + log((double)r->sum[i])) : r->max[i] + logf(r->sum[i]);
     }
@@ -487,11 +487,12 @@ uint32_t attention_parts(const struct attention_cut *cut)
     return cut->rows == 0 ? 0 : (cut->row_start[cut->rows] / cut->step + cut->rows) * cut->kv_heads;
 }
 
-/* Numbers of row r's runs begin at row_start[r] / step + r. That leaves enough numbers for each row and needs
- * no table; numbers left over have no work. */
+/* Parts are numbered row by row. The numbers of row r's runs of queries begin at row_start[r] / step + r,
+ * which leaves enough numbers for each row and needs no table; numbers left over have no work. */
 bool attention_part_at(const struct attention_cut *cut, uint32_t index, struct attention_part *part)
 {
-    /* binary search for the last row whose numbers begin at or before `stretch` */
+    /* Binary search for the row to which run number `stretch` belongs: the last row whose first run has no
+     * greater number. */
     uint32_t stretch = index / cut->kv_heads, low = 0, high = cut->rows;
     while (high - low > 1) {
         uint32_t middle = low + (high - low) / 2;
@@ -546,7 +547,8 @@ struct attention_job {
     uint32_t parts;
 };
 
-/* The part with a number. The last parts of a row see the most keys and therefore come first. */
+/* Fills *part with the part of this number; false if it is empty. Parts are numbered from the end, because
+ * the last parts of a row see the most keys and should begin first. */
 static bool job_part(const struct attention_job *job, uint32_t index, struct attention_part *part)
 {
     return attention_part_at(&job->cut, job->parts - 1 - index, part);
@@ -627,7 +629,7 @@ static struct sequence backward_sequence(const struct attention_job *job, const 
     return s;
 }
 
-/* Backward of a whole row. */
+/* Runs backward for a whole row. */
 static void backward_part(void *context, uint32_t index, uint32_t thread)
 {
     const struct attention_job *job = context;
@@ -650,7 +652,8 @@ static void delta_part(void *context, uint32_t index, uint32_t thread)
     sequence_delta(&s, part.begin, part.end);
 }
 
-/* Of two successive numbers, the even one is a tile of queries and the odd one the same tile of keys. */
+/* Runs backward for one tile: even numbers are tiles of queries, and the odd number after each is the same
+ * tile of keys. */
 static void backward_tile_part(void *context, uint32_t index, uint32_t thread)
 {
     const struct attention_job *job = context;

@@ -28,12 +28,12 @@ static bool cpu_has(const char *isa)
 
 const struct kernels *isa_kernels(const char *isa, struct err *err)
 {
-    if (isa == NULL)
+    if (!isa)
         isa = getenv("MOTLEY_ISA");
-    if (isa == NULL || isa[0] == '\0')
+    if (!isa || isa[0] == '\0')
         isa = "native";
     bool native = strcmp(isa, "native") == 0, known = native;
-    for (size_t i = 0; i < sizeof all_kernels / sizeof all_kernels[0]; i++) {
+    for (size_t i = 0; i < sizeof(all_kernels) / sizeof(all_kernels[0]); i++) {
         bool named = strcmp(isa, all_kernels[i]->isa) == 0;
         known = known || named;
         if ((native || named) && cpu_has(all_kernels[i]->isa))
@@ -79,7 +79,7 @@ static const char *core_type(const char *isa)
 static void environment_set(const char *name, const char *value)
 {
     const char *now = getenv(name);
-    if (now == NULL || strcmp(now, value) != 0)
+    if (!now || strcmp(now, value) != 0)
         setenv(name, value, 1);
 }
 
@@ -88,15 +88,15 @@ static int library_load(const char *isa, struct err *err)
     environment_set("OPENBLAS_CORETYPE", core_type(isa));
     environment_set("OPENBLAS_NUM_THREADS", "1");
     void *handle = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
-    if (handle == NULL)
+    if (!handle)
         return err_set(err, ERR_UNSUPPORTED, "could not load libopenblas.so.0: %s", dlerror());
     void *sgemm = dlsym(handle, "cblas_sgemm"), *sgemv = dlsym(handle, "cblas_sgemv");
-    if (sgemm == NULL || sgemv == NULL) {
+    if (!sgemm || !sgemv) {
         dlclose(handle);
         return err_set(err, ERR_UNSUPPORTED, "libopenblas.so.0 lacks cblas_sgemm or cblas_sgemv");
     }
-    memcpy(&library.sgemm, &sgemm, sizeof sgemm);
-    memcpy(&library.sgemv, &sgemv, sizeof sgemv);
+    memcpy(&library.sgemm, &sgemm, sizeof(sgemm));
+    memcpy(&library.sgemv, &sgemv, sizeof(sgemv));
     library.isa = isa;
     return 0;
 }
@@ -105,7 +105,7 @@ int blas_open(const char *isa, struct blas *out, struct err *err)
 {
     int status = 0;
     pthread_mutex_lock(&library.lock);
-    if (library.isa == NULL)
+    if (!library.isa)
         status = library_load(isa, err);
     else if (strcmp(library.isa, isa) != 0)
         status =

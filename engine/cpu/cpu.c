@@ -18,16 +18,16 @@ struct cpu {
 int cpu_runner_init(struct cpu_runner *runner, const struct device_options *options, struct err *err)
 {
     uint32_t threads = options->threads == 0 ? 1 : options->threads;
-    memset(runner, 0, sizeof *runner);
+    memset(runner, 0, sizeof(*runner));
     runner->kernels = isa_kernels(options->isa, err);
-    if (runner->kernels == NULL || blas_open(runner->kernels->isa, &runner->blas, err) != 0)
+    if (!runner->kernels || blas_open(runner->kernels->isa, &runner->blas, err) != 0)
         return -1;
     size_t floats = attention_scratch_floats();
     floats = floats < ROUNDED_SCRATCH ? ROUNDED_SCRATCH : floats;
     runner->scratch_floats = (floats + 1023) / 1024 * 1024;
     runner->scratch_bytes = footprint_counted(threads * runner->scratch_floats * sizeof(float));
     runner->scratch = pages_alloc(runner->scratch_bytes);
-    if (runner->scratch == NULL)
+    if (!runner->scratch)
         return err_set(err, ERR_NOMEM, "out of memory for %u threads' scratch", threads);
     if (pool_create(threads, &runner->pool, err) != 0) {
         cpu_runner_fini(runner);
@@ -40,7 +40,7 @@ void cpu_runner_fini(struct cpu_runner *runner)
 {
     pool_destroy(runner->pool);
     pages_free(runner->scratch, runner->scratch_bytes);
-    memset(runner, 0, sizeof *runner);
+    memset(runner, 0, sizeof(*runner));
 }
 
 static uint64_t largest_cache(void)
@@ -51,8 +51,8 @@ static uint64_t largest_cache(void)
 
 static int cpu_open(const struct device_options *options, struct device **out, struct err *err)
 {
-    struct cpu *cpu = calloc(1, sizeof *cpu);
-    if (cpu == NULL)
+    struct cpu *cpu = calloc(1, sizeof(*cpu));
+    if (!cpu)
         return err_set(err, ERR_NOMEM, "out of memory for a device");
     if (pool_create(1, &cpu->alone, err) != 0 || cpu_runner_init(&cpu->runner, options, err) != 0) {
         pool_destroy(cpu->alone);
@@ -86,12 +86,12 @@ static int cpu_buffer_create(struct buffer *buffer, struct err *err)
         return 0;
     if (buffer->shared) {
         buffer->extra = calloc(1, 64);
-        if (buffer->extra != NULL)
+        if (buffer->extra)
             buffer->memory = pages_alloc_shared(buffer->accounted, buffer->extra);
     } else {
         buffer->memory = pages_alloc(buffer->accounted);
     }
-    if (buffer->memory != NULL)
+    if (buffer->memory)
         return 0;
     free(buffer->extra);
     return err_set(err, ERR_NOMEM, "no memory");
@@ -100,7 +100,7 @@ static int cpu_buffer_create(struct buffer *buffer, struct err *err)
 static void cpu_buffer_destroy(struct buffer *buffer)
 {
     pages_free(buffer->memory, buffer->imported ? footprint_counted(buffer->bytes) : buffer->accounted);
-    if (buffer->extra != NULL)
+    if (buffer->extra)
         pages_release_shared(buffer->extra);
     free(buffer->extra);
 }
@@ -115,9 +115,9 @@ static int cpu_export(struct buffer *buffer, uint8_t handle[64], struct err *err
 static int cpu_import(struct buffer *buffer, const uint8_t handle[64], struct err *err)
 {
     buffer->memory = pages_import(handle, footprint_counted(buffer->bytes));
-    return buffer->memory != NULL ? 0
-                                  : err_set(err, ERR_NOT_FOUND, "who shared these %llu bytes is gone",
-                                            (unsigned long long)buffer->bytes);
+    return buffer->memory ? 0
+                          : err_set(err, ERR_NOT_FOUND, "who shared these %llu bytes is gone",
+                                    (unsigned long long)buffer->bytes);
 }
 
 static int cpu_write(enum device_queue queue, struct buffer *buffer, uint64_t at, const void *src,

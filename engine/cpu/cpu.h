@@ -29,7 +29,7 @@ bool cpu_runs(const struct op *op); /* does the CPU support this op? */
 /* The host address of an operand. */
 static inline void *operand_at(const struct operand *operand)
 {
-    return operand->buffer == NULL ? NULL : (uint8_t *)operand->buffer->memory + operand->at;
+    return !operand->buffer ? NULL : (uint8_t *)operand->buffer->memory + operand->at;
 }
 
 /* Limits of the attention tiles. Heads that share keys are handled in groups, so scratch memory is bounded.

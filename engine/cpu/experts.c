@@ -151,11 +151,10 @@ int cpu_route(struct cpu_runner *runner, const struct op *op, struct err *err)
     const struct op_route *o = &op->route;
     if (o->tokens == 0)
         return 0;
-    if (o->counts.buffer != NULL &&
-        rising_check(op, "row_start", &o->row_start, 0, o->rows, o->tokens, err) != 0)
+    if (o->counts.buffer && rising_check(op, "row_start", &o->row_start, 0, o->rows, o->tokens, err) != 0)
         return -1;
     run_parts(runner, op, NULL, o->tokens, ROWS_PER_PART, route_part);
-    if (o->counts.buffer != NULL) {
+    if (o->counts.buffer) {
         struct parts_job job = {.runner = runner, .op = op};
         pool_run(runner->pool, o->rows * count_parts(o->experts), count_part, &job);
     }
@@ -181,7 +180,7 @@ static void choice_backward(const struct op_route_backward *op, const float *p, 
                             const float *dweight, double *d)
 {
     double sum = 1, shared = 0;
-    memset(d, 0, op->experts * sizeof *d);
+    memset(d, 0, op->experts * sizeof(*d));
     if (op->renormalise) { /* here weight_j = p_j / sum */
         sum = chosen_sum(p, chosen, op->active);
         for (uint32_t j = 0; j < op->active; j++)
@@ -203,7 +202,7 @@ static void route_backward_part(const struct parts_job *job, uint64_t begin, uin
         const float *p = probabilities + t * n;
         double d[EXPERTS_MAX], mean = 0;
         choice_backward(op, p, chosen + t * op->active, dweight + t * op->active, d);
-        if (counts != NULL) {
+        if (counts) {
             uint32_t row = row_of(row_start, op->rows, t);
             double factor = (double)op->aux / (double)(row_start[row + 1] - row_start[row]);
             for (size_t e = 0; e < n; e++)
@@ -235,7 +234,7 @@ int cpu_route_backward(struct cpu_runner *runner, const struct op *op, struct er
     if (o->tokens == 0)
         return 0;
     if (below_check(op, "chosen", &o->chosen, (uint64_t)o->tokens * o->active, o->experts, err) != 0 ||
-        (o->counts.buffer != NULL && rows_check(op, &o->row_start, o->rows, o->tokens, err) != 0))
+        (o->counts.buffer && rows_check(op, &o->row_start, o->rows, o->tokens, err) != 0))
         return -1;
     run_parts(runner, op, NULL, o->tokens, ROWS_PER_PART, route_backward_part);
     return 0;
@@ -252,7 +251,7 @@ int cpu_route_sort(struct cpu_runner *runner, const struct op *op, struct err *e
     (void)runner;
     if (below_check(op, "chosen", &o->chosen, choices, o->experts, err) != 0)
         return -1;
-    memset(offsets, 0, (o->experts + 1ull) * sizeof *offsets);
+    memset(offsets, 0, (o->experts + 1ull) * sizeof(*offsets));
     for (uint32_t i = 0; i < choices; i++)
         offsets[chosen[i] + 1]++;
     for (uint32_t e = 0; e < o->experts; e++)
@@ -261,7 +260,7 @@ int cpu_route_sort(struct cpu_runner *runner, const struct op *op, struct err *e
         place[i] = offsets[chosen[i]]++;
         token[place[i]] = i / o->active;
     }
-    memmove(offsets + 1, offsets, (size_t)o->experts * sizeof *offsets);
+    memmove(offsets + 1, offsets, (size_t)o->experts * sizeof(*offsets));
     offsets[0] = 0;
     return 0;
 }
@@ -299,7 +298,7 @@ static void combine_part(const struct parts_job *job, uint64_t begin, uint64_t e
             double sum[COLUMNS] = {0};
             for (size_t j = t * op->active; j < (t + 1) * op->active; j++) {
                 const float *from = x + place[j] * width + column;
-                double w = weight == NULL ? 1.0 : (double)weight[j];
+                double w = !weight ? 1.0 : (double)weight[j];
                 for (size_t i = 0; i < n; i++)
                     sum[i] += w * (double)from[i];
             }
@@ -404,7 +403,7 @@ static void nothing_write(const struct op_gemm *gemm)
 {
     float *c = operand_at(&gemm->c);
     for (size_t i = 0; i < gemm->m && gemm->beta == 0.0f; i++)
-        memset(c + i * gemm->ldc, 0, gemm->n * sizeof *c);
+        memset(c + i * gemm->ldc, 0, gemm->n * sizeof(*c));
 }
 
 int cpu_gemm_grouped(struct cpu_runner *runner, const struct op *op, struct err *err)

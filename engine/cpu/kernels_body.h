@@ -106,7 +106,7 @@ INLINE void store_tail(float *p, vf x, size_t n)
 {
     float tmp[VECTOR];
     store(tmp, x);
-    memcpy(p, tmp, n * sizeof *p);
+    memcpy(p, tmp, n * sizeof(*p));
 }
 
 /* Half a vector of floats, converted to doubles. */
@@ -175,7 +175,7 @@ static float rmsnorm_backward(const float *x, const float *w, const float *dy, f
     double r = 1.0 / sqrt(square_sum(x, n) / (double)n + (double)eps);
     vn sum0 = {0}, sum1 = {0};
     size_t i = 0, half = VECTOR / 2;
-    if (dx == NULL)
+    if (!dx)
         return (float)r;
     for (; i + VECTOR <= n; i += VECTOR) {
         float product[VECTOR];
@@ -232,14 +232,14 @@ static void add(const float *x, float alpha, float *y, size_t n)
 INLINE uint32_t bits_of(float x)
 {
     uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
+    memcpy(&bits, &x, sizeof(bits));
     return bits;
 }
 
 INLINE float float_of(uint32_t bits)
 {
     float x;
-    memcpy(&x, &bits, sizeof x);
+    memcpy(&x, &bits, sizeof(x));
     return x;
 }
 
@@ -446,7 +446,7 @@ INLINE void dropout_factors(const struct dropout_key *key, size_t first, float *
     philox(key, (uint32_t)(first / 8), numbers);
     for (int part = 0; part < 4; part++) {
         vhi kept = (vh)numbers[part] <= key->keep_last;
-        memcpy(masks[part], &kept, sizeof kept);
+        memcpy(masks[part], &kept, sizeof(kept));
     }
     for (size_t j = 0; j < VECTOR; j++)
         for (size_t part = 0; part < 4; part++)
@@ -479,12 +479,12 @@ static void dropout_backward(const struct dropout_key *key, const float *x, floa
         size_t count = n - i < 8 * VECTOR ? n - i : 8 * VECTOR, j = 0;
         for (; j + VECTOR <= count; j += VECTOR) {
             vf factor = load(factors + j);
-            if (dx != NULL)
+            if (dx)
                 store(dx + i + j, load(dx + i + j) + load(t + i + j) * factor);
             store(t + i + j, load(x + i + j) * factor);
         }
         for (; j < count; j++) {
-            if (dx != NULL)
+            if (dx)
                 dx[i + j] += t[i + j] * factors[j];
             t[i + j] = x[i + j] * factors[j];
         }
@@ -657,7 +657,7 @@ INLINE vi encode_vector(const struct codes *codes, vf x)
     for (int i = 0; i < VECTOR; i++)
         found[i] = codes->bins[bin[i]];
     vu entry;
-    memcpy(&entry, found, sizeof entry);
+    memcpy(&entry, found, sizeof(entry));
     vi k = (vi)(entry >> 24), bound = (vi)(entry & CODE_NO_BOUND);
     k -= (vi)(size & 0xFFFFu) + negative > bound;
     k += -negative & (k > codes->zero);
@@ -676,7 +676,7 @@ static float encode(const struct codes *codes, const float *x, uint8_t *code, si
     float inverse = 1.0f / (absmax > 1e-38f ? absmax : 1e-38f);
     for (i = 0; i + VECTOR <= n; i += VECTOR) {
         vb out = __builtin_convertvector(encode_vector(codes, load(x + i) * inverse), vb);
-        memcpy(code + i, &out, sizeof out);
+        memcpy(code + i, &out, sizeof(out));
     }
     if (i < n) {
         vb out = __builtin_convertvector(encode_vector(codes, load_tail(x + i, n - i, 0) * inverse), vb);

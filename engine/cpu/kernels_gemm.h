@@ -271,7 +271,7 @@ enum {
 static void panel_copy(const float *b, size_t ldb, size_t columns, size_t depth, float *to)
 {
     for (size_t p = 0; p < depth; p++)
-        memcpy(to + p * 64, b + p * ldb, columns * sizeof *to);
+        memcpy(to + p * 64, b + p * ldb, columns * sizeof(*to));
 }
 
 /* Rows [row, row + rows) of the product, before alpha. */

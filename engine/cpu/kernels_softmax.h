@@ -117,7 +117,7 @@ INLINE void softmax_backward_vector(enum value_kind as, vf *y, vf *dp, float sco
     *y = rounded_as(as, p);
 }
 
-/* `score`: what scores are still to be multiplied by. */
+/* The backward of one row of scores, which must still be multiplied by `score`. */
 INLINE void softmax_backward_row(enum value_kind as, struct score_row row, float *dp, float score, float lse,
                                  float delta)
 {

@@ -78,16 +78,16 @@ static void generation_next(struct thread_pool *pool)
 
 int pool_create(uint32_t threads, struct thread_pool **out, struct err *err)
 {
-    struct thread_pool *pool = calloc(1, sizeof *pool);
+    struct thread_pool *pool = calloc(1, sizeof(*pool));
     *out = NULL;
-    if (pool == NULL)
+    if (!pool)
         return err_set(err, ERR_NOMEM, "out of memory for a thread pool");
     pool->threads = 1;
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->wake, NULL);
-    pool->handles = calloc(threads, sizeof *pool->handles);
-    pool->helpers = calloc(threads, sizeof *pool->helpers);
-    if (pool->handles == NULL || pool->helpers == NULL) {
+    pool->handles = calloc(threads, sizeof(*pool->handles));
+    pool->helpers = calloc(threads, sizeof(*pool->helpers));
+    if (!pool->handles || !pool->helpers) {
         pool_destroy(pool);
         return err_set(err, ERR_NOMEM, "out of memory for a thread pool");
     }
@@ -105,7 +105,7 @@ int pool_create(uint32_t threads, struct thread_pool **out, struct err *err)
 
 void pool_destroy(struct thread_pool *pool)
 {
-    if (pool == NULL)
+    if (!pool)
         return;
     atomic_store(&pool->stop, true);
     generation_next(pool);
@@ -139,10 +139,9 @@ void pool_run(struct thread_pool *pool, uint32_t parts,
     generation_next(pool);
     take_parts(pool, 0);
     /* On a busy machine the last helper may not be running: yield the CPU to it. */
-    for (int turn = 0; atomic_load_explicit(&pool->busy, memory_order_acquire) != 0; turn++) {
+    for (int turn = 0; atomic_load_explicit(&pool->busy, memory_order_acquire) != 0; turn++)
         if (turn < SPIN_TURNS)
             __builtin_ia32_pause();
         else
             sched_yield();
-    }
 }

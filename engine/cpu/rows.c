@@ -22,7 +22,7 @@ void cpu_copy(struct cpu_runner *runner, const struct op *op)
     float *y = operand_at(&op->copy.y);
     (void)runner;
     for (size_t i = 0; i < op->copy.rows; i++)
-        memmove(y + i * op->copy.ldy, x + i * op->copy.ldx, op->copy.width * sizeof *y);
+        memmove(y + i * op->copy.ldy, x + i * op->copy.ldx, op->copy.width * sizeof(*y));
 }
 
 static void add_part(const struct parts_job *job, uint64_t begin, uint64_t end)
@@ -121,13 +121,12 @@ static void rmsnorm_backward_part(const struct parts_job *job, uint64_t begin, u
     for (uint64_t i = begin; i < end; i++) {
         const float *x = (const float *)operand_at(&op->x) + i * op->ldx;
         const float *dy = (const float *)operand_at(&op->dy) + i * op->lddy;
-        float *dx = all == NULL ? NULL : all + i * op->lddx;
+        float *dx = !all ? NULL : all + i * op->lddx;
         for (size_t v = 0; v < op->vectors; v++) {
             size_t at = v * op->width;
-            float r =
-                job->runner->kernels->rmsnorm_backward(x + at, weight, dy + at, dx == NULL ? NULL : dx + at,
-                                                       op->width, op->eps, op->offset, op->accumulate);
-            if (inverse != NULL)
+            float r = job->runner->kernels->rmsnorm_backward(x + at, weight, dy + at, !dx ? NULL : dx + at,
+                                                             op->width, op->eps, op->offset, op->accumulate);
+            if (inverse)
                 inverse[i * op->vectors + v] = r;
         }
     }
@@ -165,7 +164,7 @@ static struct op norm_rows_of(const struct op *op, uint32_t row)
 void cpu_rmsnorm_backward(struct cpu_runner *runner, const struct op *op)
 {
     const struct op_rmsnorm_backward *o = &op->rmsnorm_backward;
-    if (o->dweight.buffer == NULL) {
+    if (!o->dweight.buffer) {
         run_parts(runner, op, NULL, o->rows, ROWS_PER_PART, rmsnorm_backward_part);
         return;
     }
@@ -203,7 +202,7 @@ void cpu_rope(struct cpu_runner *runner, const struct op *op)
     run_parts(runner, op, NULL, op->rope.tokens, ROWS_PER_PART, rope_part);
 }
 
-/* Part of a row, converted to fp32 and back. */
+/* Computes the gate for part of a row in 16 bits, converted to fp32 and back. */
 static void glu_stretch(const struct kernels *kernels, const struct op_glu *op, uint64_t row, uint32_t i,
                         uint32_t n)
 {
@@ -237,7 +236,7 @@ void cpu_glu(struct cpu_runner *runner, const struct op *op)
     run_parts(runner, op, NULL, op->glu.tokens, ROWS_PER_PART, glu_part);
 }
 
-/* Part of a row in 16 bits, converted to fp32 and back. */
+/* Computes the gate's gradient for part of a row in 16 bits, converted to fp32 and back. */
 static void glu_backward_stretch(const struct kernels *kernels, const struct op_glu_backward *op, uint64_t at,
                                  const float *dact, uint32_t n)
 {
@@ -272,21 +271,21 @@ void cpu_glu_backward(struct cpu_runner *runner, const struct op *op)
     run_parts(runner, op, NULL, op->glu_backward.tokens, ROWS_PER_PART, glu_backward_part);
 }
 
-/* Rows [begin, end) of dropout, or of its gradient, for which dx may be NULL. */
+/* Runs dropout, or its gradient (where dx may be NULL), on rows [begin, end). */
 static void dropout_rows(const struct kernels *kernels, const struct op_dropout *op, bool backward, float *dx,
                          uint64_t begin, uint64_t end)
 {
     const uint32_t *positions = operand_at(&op->positions), *row_ids = operand_at(&op->row_ids);
     const float *x = operand_at(&op->x);
     float *y = operand_at(&op->y);
-    struct dropout_key key = dropout_key_of(op->p, op->seed, op->layer, op->target);
+    struct dropout_key key = dropout_key_of(op);
     key.step = *(const uint32_t *)operand_at(&op->step);
     for (uint64_t i = begin; i < end; i++) {
         uint64_t at = i * op->width;
         key.position = positions[i];
         key.row_id = row_ids[i];
         if (backward)
-            kernels->dropout_backward(&key, x + at, y + at, dx == NULL ? NULL : dx + at, op->width);
+            kernels->dropout_backward(&key, x + at, y + at, !dx ? NULL : dx + at, op->width);
         else
             kernels->dropout(&key, x + at, y + at, op->width);
     }
@@ -321,7 +320,7 @@ void cpu_gather_rows(struct cpu_runner *runner, const struct op *op)
     float *y = operand_at(&o->y);
     (void)runner;
     for (size_t i = 0; i < o->rows; i++)
-        memcpy(y + i * o->width, x + (size_t)index[i] * o->width, o->width * sizeof *y);
+        memcpy(y + i * o->width, x + (size_t)index[i] * o->width, o->width * sizeof(*y));
 }
 
 void cpu_scatter_rows(struct cpu_runner *runner, const struct op *op)
@@ -330,7 +329,7 @@ void cpu_scatter_rows(struct cpu_runner *runner, const struct op *op)
     const uint32_t *index = operand_at(&o->index);
     const float *x = operand_at(&o->x);
     float *y = operand_at(&o->y);
-    memset(y, 0, (size_t)o->y_rows * o->width * sizeof *y);
+    memset(y, 0, (size_t)o->y_rows * o->width * sizeof(*y));
     for (size_t i = 0; i < o->rows; i++)
         runner->kernels->scale(x + i * o->width, o->scale, y + (size_t)index[i] * o->width, o->width);
 }

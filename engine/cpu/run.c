@@ -112,12 +112,12 @@ bool cpu_runs(const struct op *op)
     for (uint32_t i = 0; i < count; i++)
         if ((uses[i].dtypes & 1u << uses[i].operand.dtype) == 0)
             return false;
-    return (functions[op->kind] != NULL || checked_functions[op->kind] != NULL) && sizes_fit(op);
+    return (functions[op->kind] || checked_functions[op->kind]) && sizes_fit(op);
 }
 
 int cpu_run(struct cpu_runner *runner, const struct op *op, struct err *err)
 {
-    if (checked_functions[op->kind] != NULL)
+    if (checked_functions[op->kind])
         return checked_functions[op->kind](runner, op, err);
     functions[op->kind](runner, op);
     return 0;

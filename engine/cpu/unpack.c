@@ -44,7 +44,7 @@ static void unpack_part(const struct parts_job *parts, uint64_t begin, uint64_t 
     x += pack_bytes(op->pack, begin);
     switch (op->pack) {
     case PACK_F32:
-        memcpy(y, x, (end - begin) * sizeof *y);
+        memcpy(y, x, (end - begin) * sizeof(*y));
         break;
     case PACK_BF16:
         parts->runner->kernels->from_bf16((const void *)x, y, end - begin);

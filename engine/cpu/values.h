@@ -16,7 +16,7 @@ static inline void values_read(const struct kernels *kernels, const struct opera
                                float *to, size_t n)
 {
     if (from->dtype == DTYPE_F32)
-        memcpy(to, (const float *)operand_at(from) + at, n * sizeof *to);
+        memcpy(to, (const float *)operand_at(from) + at, n * sizeof(*to));
     else if (from->dtype == DTYPE_BF16)
         kernels->from_bf16((const uint16_t *)operand_at(from) + at, to, n);
     else
@@ -28,7 +28,7 @@ static inline void values_write(const struct kernels *kernels, const float *x, c
                                 uint64_t at, size_t n)
 {
     if (to->dtype == DTYPE_F32)
-        memcpy((float *)operand_at(to) + at, x, n * sizeof *x);
+        memcpy((float *)operand_at(to) + at, x, n * sizeof(*x));
     else if (to->dtype == DTYPE_BF16)
         kernels->to_bf16(x, (uint16_t *)operand_at(to) + at, n);
     else

@@ -44,7 +44,7 @@ enum mem_purpose {
 
 /* Functions without a queue argument use DEVICE_COMPUTE. The other queues serve a thread that moves tensors:
  * on them every device runs copies, OP_ADD, OP_CAST and OP_COPY. */
-enum device_queue { DEVICE_COMPUTE, DEVICE_IN, DEVICE_OUT, DEVICE_QUEUES };
+enum device_queue { DEVICE_COMPUTE, DEVICE_IN, DEVICE_OUT, DEVICE_GROUP, DEVICE_QUEUES };
 
 struct device;
 struct buffer;

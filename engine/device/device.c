@@ -25,7 +25,7 @@ int device_open(const struct device_options *options, struct device **out, struc
     if (options->threads > 64)
         return err_set(err, ERR_INVALID, "device %s: %u threads, at most 64", options->name,
                        options->threads);
-    for (size_t i = 0; i < sizeof backends / sizeof backends[0]; i++) {
+    for (size_t i = 0; i < sizeof(backends) / sizeof(backends[0]); i++) {
         if (strcmp(backends[i]->kind, options->kind) != 0)
             continue;
         struct device *device = NULL;
@@ -35,8 +35,7 @@ int device_open(const struct device_options *options, struct device **out, struc
         device->threads = options->threads == 0 ? 1 : options->threads;
         device->account.limit = options->memory_limit_bytes;
         pthread_mutex_init(&device->lock, NULL);
-        snprintf(device->name, sizeof device->name, "%s",
-                 options->name == NULL ? options->kind : options->name);
+        snprintf(device->name, sizeof(device->name), "%s", !options->name ? options->kind : options->name);
         *out = device;
         return 0;
     }
@@ -46,7 +45,7 @@ int device_open(const struct device_options *options, struct device **out, struc
 
 void device_close(struct device *device)
 {
-    if (device == NULL)
+    if (!device)
         return;
     pthread_mutex_destroy(&device->lock);
     device->backend->device->close(device);
@@ -100,7 +99,7 @@ void device_memory(const struct device *device, struct mem_account *out)
 void device_memory_reset_peak(struct device *device)
 {
     device_lock(device);
-    memcpy(device->account.peak, device->account.held, sizeof device->account.peak);
+    memcpy(device->account.peak, device->account.held, sizeof(device->account.peak));
     device->account.peak_total = device->account.held_total;
     device->account.host_peak = device->account.host_held;
     pthread_mutex_unlock(&device->lock);
@@ -143,7 +142,7 @@ void *pages_alloc(uint64_t bytes)
     if (bytes == 0 || bytes > SIZE_MAX / 2)
         return NULL;
     uint8_t *memory = pages_map(bytes);
-    if (memory == NULL)
+    if (!memory)
         return NULL;
     /* Touch each page now, so that the process holds what the plan counts and no step pays for page faults.
      */
@@ -154,7 +153,7 @@ void *pages_alloc(uint64_t bytes)
 
 void pages_free(void *memory, uint64_t bytes)
 {
-    if (memory != NULL)
+    if (memory)
         munmap(memory, bytes);
 }
 
@@ -178,8 +177,8 @@ void *pages_alloc_shared(uint64_t bytes, uint8_t handle[64])
     void *memory = file >= 0 && posix_fallocate(file, 0, (off_t)bytes) == 0 ? file_map(file, bytes) : NULL;
     struct shared_pages shared = {.process = getpid(), .file = file, .bytes = bytes};
     memset(handle, 0, 64);
-    memcpy(handle, &shared, sizeof shared);
-    if (memory == NULL && file >= 0)
+    memcpy(handle, &shared, sizeof(shared));
+    if (!memory && file >= 0)
         close(file);
     return memory;
 }
@@ -189,8 +188,8 @@ void *pages_import(const uint8_t handle[64], uint64_t bytes)
     struct shared_pages shared;
     char path[64];
     struct stat about;
-    memcpy(&shared, handle, sizeof shared);
-    snprintf(path, sizeof path, "/proc/%d/fd/%d", shared.process, shared.file);
+    memcpy(&shared, handle, sizeof(shared));
+    snprintf(path, sizeof(path), "/proc/%d/fd/%d", shared.process, shared.file);
     int file = open(path, O_RDWR | O_CLOEXEC);
     if (file < 0)
         return NULL;
@@ -204,7 +203,7 @@ void *pages_import(const uint8_t handle[64], uint64_t bytes)
 void pages_release_shared(const uint8_t handle[64])
 {
     struct shared_pages shared;
-    memcpy(&shared, handle, sizeof shared);
+    memcpy(&shared, handle, sizeof(shared));
     close(shared.file);
 }
 
@@ -252,8 +251,8 @@ static int buffer_new(struct device *device, uint64_t bytes, enum mem_purpose pu
     if (bytes > UINT64_MAX / 4)
         return err_set(err, ERR_NOMEM, "device %s: %s asked for %llu bytes", device->name, what,
                        (unsigned long long)bytes);
-    struct buffer *buffer = calloc(1, sizeof *buffer);
-    if (buffer == NULL)
+    struct buffer *buffer = calloc(1, sizeof(*buffer));
+    if (!buffer)
         return err_set(err, ERR_NOMEM, "out of memory for a buffer handle");
     buffer->device = device;
     buffer->purpose = purpose;
@@ -294,7 +293,7 @@ int buffer_create(struct device *device, uint64_t bytes, enum mem_purpose purpos
 int buffer_create_shared(struct device *device, uint64_t bytes, enum mem_purpose purpose, const char *what,
                          struct buffer **out, struct err *err)
 {
-    if (device->backend->buffer->export_handle == NULL)
+    if (!device->backend->buffer->export_handle)
         return err_set(err, ERR_UNSUPPORTED, "device %s (%s) shares no memory between processes",
                        device->name, device_kind(device));
     return buffer_new(device, bytes, purpose, true, what, out, err);
@@ -306,7 +305,7 @@ int buffer_export(struct buffer *buffer, struct buffer_handle *out, struct err *
     if (!buffer->shared || buffer->bytes == 0)
         return err_set(err, ERR_INVALID, "device %s: this buffer was not made to be shared", device->name);
     *out = (struct buffer_handle){.bytes = buffer->bytes};
-    snprintf(out->kind, sizeof out->kind, "%s", device_kind(device));
+    snprintf(out->kind, sizeof(out->kind), "%s", device_kind(device));
     return device->backend->buffer->export_handle(buffer, out->of_device, err);
 }
 
@@ -314,13 +313,13 @@ int buffer_import(struct device *device, const struct buffer_handle *handle, str
                   struct err *err)
 {
     *out = NULL;
-    if (strncmp(handle->kind, device_kind(device), sizeof handle->kind) != 0 || handle->bytes == 0 ||
-        handle->bytes > UINT64_MAX / 4 || device->backend->buffer->import_handle == NULL)
+    if (strncmp(handle->kind, device_kind(device), sizeof(handle->kind)) != 0 || handle->bytes == 0 ||
+        handle->bytes > UINT64_MAX / 4 || !device->backend->buffer->import_handle)
         return err_set(err, ERR_INVALID,
                        "device %s (%s) cannot use shared memory of kind '%.15s', %llu bytes", device->name,
                        device_kind(device), handle->kind, (unsigned long long)handle->bytes);
-    struct buffer *buffer = calloc(1, sizeof *buffer);
-    if (buffer == NULL)
+    struct buffer *buffer = calloc(1, sizeof(*buffer));
+    if (!buffer)
         return err_set(err, ERR_NOMEM, "out of memory for a buffer handle");
     buffer->device = device;
     buffer->purpose = MEM_BUFFERS;
@@ -337,7 +336,7 @@ int buffer_import(struct device *device, const struct buffer_handle *handle, str
 
 void buffer_destroy(struct buffer *buffer)
 {
-    if (buffer == NULL)
+    if (!buffer)
         return;
     buffer->device->backend->buffer->destroy(buffer);
     account_give(buffer->device, buffer); /* accounted is 0 for an imported buffer */
@@ -363,11 +362,11 @@ int host_memory_create(struct device *device, uint64_t bytes, const char *what, 
 {
     const struct device_ops *ops = device->backend->device;
     *out = NULL;
-    if (ops->host_create == NULL)
+    if (!ops->host_create)
         *out = pages_alloc(bytes);
     else if (bytes > 0 && ops->host_create(device, bytes, out, err) != 0)
         return err_wrap(err, "device %s: %s", device->name, what);
-    if (*out == NULL)
+    if (!*out)
         return err_set(err, ERR_NOMEM, "device %s: the host refused %llu bytes for %s", device->name,
                        (unsigned long long)bytes, what);
     struct mem_account *account = &device_lock(device)->account;
@@ -380,9 +379,9 @@ int host_memory_create(struct device *device, uint64_t bytes, const char *what, 
 
 void host_memory_destroy(struct device *device, void *memory, uint64_t bytes)
 {
-    if (memory == NULL)
+    if (!memory)
         return;
-    if (device->backend->device->host_create == NULL)
+    if (!device->backend->device->host_create)
         pages_free(memory, bytes);
     else
         device->backend->device->host_destroy(device, memory);
@@ -453,13 +452,13 @@ int buffer_zero(struct buffer *buffer, uint64_t at, uint64_t bytes, struct err *
 
 static int event_new(struct device *device, bool timed, struct event **out, struct err *err)
 {
-    struct event *event = calloc(1, sizeof *event);
+    struct event *event = calloc(1, sizeof(*event));
     *out = NULL;
-    if (event == NULL)
+    if (!event)
         return err_set(err, ERR_NOMEM, "out of memory for an event");
     event->device = device;
     event->timed = timed;
-    if (device->backend->event->create != NULL && device->backend->event->create(event, err) != 0) {
+    if (device->backend->event->create && device->backend->event->create(event, err) != 0) {
         free(event);
         return err_wrap(err, "device %s", device->name);
     }
@@ -497,7 +496,7 @@ int event_elapsed(const struct event *from, const struct event *to, double *seco
 
 void event_destroy(struct event *event)
 {
-    if (event != NULL && event->device->backend->event->destroy != NULL)
+    if (event && event->device->backend->event->destroy)
         event->device->backend->event->destroy(event);
     free(event);
 }
@@ -531,7 +530,7 @@ int queue_wait(enum device_queue queue, struct event *event, struct err *err)
 int device_pass_begin(struct device *device, uint64_t key, bool *replayed, struct err *err)
 {
     *replayed = false;
-    if (key == 0 || device->backend->device->pass_begin == NULL)
+    if (key == 0 || !device->backend->device->pass_begin)
         return 0;
     return device->backend->device->pass_begin(device, key, replayed, err);
 }
@@ -539,7 +538,7 @@ int device_pass_begin(struct device *device, uint64_t key, bool *replayed, struc
 int device_pass_end(struct device *device, bool queued, bool *again, struct err *err)
 {
     *again = false;
-    if (device->backend->device->pass_end == NULL)
+    if (!device->backend->device->pass_end)
         return 0;
     return device->backend->device->pass_end(device, queued, again, err);
 }
@@ -547,7 +546,7 @@ int device_pass_end(struct device *device, bool queued, bool *again, struct err 
 void device_pass_counts(const struct device *device, struct pass_counts *out)
 {
     *out = (struct pass_counts){0};
-    if (device->backend->device->pass_counts != NULL)
+    if (device->backend->device->pass_counts)
         device->backend->device->pass_counts(device, out);
 }
 

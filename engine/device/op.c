@@ -97,22 +97,22 @@ static void use(struct uses *uses, const char *name, struct operand operand, enu
     use_as(uses, AS_F32, name, operand, access, rows, width, ld);
 }
 
-/* An operand that may be absent: then it is not listed. */
+/* Lists an operand unless it is absent. */
 static void use_optional(struct uses *uses, const char *name, struct operand operand,
                          enum operand_access access, uint64_t rows, uint64_t width, uint64_t ld)
 {
-    if (operand.buffer != NULL)
+    if (operand.buffer)
         use(uses, name, operand, access, rows, width, ld);
 }
 
-/* `count` consecutive values. */
+/* Lists an operand of `count` consecutive values. */
 static void use_flat(struct uses *uses, uint32_t dtypes, const char *name, struct operand operand,
                      enum operand_access access, uint64_t count)
 {
     use_as(uses, dtypes, name, operand, access, 1, count, count);
 }
 
-/* `total` weights in stored form. */
+/* Lists the operands of `total` weights in stored form. */
 static void use_packed(struct uses *uses, const char *name, enum pack_kind pack, struct operand operand,
                        struct operand absmax, struct operand scales, uint64_t total)
 {
@@ -142,7 +142,7 @@ static void gemm_operands(const struct op *any, struct uses *uses)
     use(uses, "c", op->c, op->beta == 0.0f ? OPERAND_WRITE : OPERAND_UPDATE, op->m, op->n, op->ldc);
 }
 
-/* `access`: to what forward computes. */
+/* Lists attention's operands. `access` is that of out and lse: forward writes them, backward reads them. */
 static void attention_use(struct uses *uses, const struct op_attention *op, enum operand_access access)
 {
     uint64_t q = (uint64_t)op->heads * op->head_dim, kv = (uint64_t)op->kv_heads * op->head_dim;
@@ -202,7 +202,7 @@ static void dropout_operands(const struct op *any, struct uses *uses)
 static void dropout_backward_operands(const struct op *any, struct uses *uses)
 {
     const struct op_dropout_backward *op = &any->dropout_backward;
-    dropout_use(uses, &op->forward, op->dx.buffer == NULL ? OPERAND_WRITE : OPERAND_UPDATE);
+    dropout_use(uses, &op->forward, !op->dx.buffer ? OPERAND_WRITE : OPERAND_UPDATE);
     use_optional(uses, "dx", op->dx, OPERAND_UPDATE, op->forward.tokens, op->forward.width,
                  op->forward.width);
 }
@@ -223,7 +223,7 @@ static void norm_operands(const struct op *op, struct uses *uses)
     use_flat(uses, AS_F32, "weight", o->weight, OPERAND_READ, o->width);
     use(uses, "dy", o->dy, OPERAND_READ, o->rows, width, o->lddy);
     use_optional(uses, "dx", o->dx, o->accumulate ? OPERAND_UPDATE : OPERAND_WRITE, o->rows, width, o->lddx);
-    if (o->dweight.buffer != NULL)
+    if (o->dweight.buffer)
         use_flat(uses, AS_F32, "dweight", o->dweight, OPERAND_UPDATE, o->width);
 }
 
@@ -323,7 +323,7 @@ static void glu_operands(const struct op *op, struct uses *uses)
     use(uses, "dact", o->dact, OPERAND_READ, o->tokens, o->width, o->width);
 }
 
-/* x is read and y written (or updated), row by row. */
+/* Lists x, which is read, and y, which is written or updated. */
 static void two_operands(struct uses *uses, struct operand x, uint64_t ldx, struct operand y, uint64_t ldy,
                          enum operand_access access, uint64_t rows, uint64_t width)
 {
@@ -375,7 +375,7 @@ static void unpack_operands(const struct op *any, struct uses *uses)
     use_flat(uses, AS_F32, "y", op->y, OPERAND_WRITE, op->count);
 }
 
-/* The matrices of groups, `stride` apart, listed as one operand with a row for each matrix. */
+/* Lists the groups' matrices, which are `stride` apart, as one operand with a row for each matrix. */
 static void matrices_use(struct uses *uses, uint32_t dtypes, const char *name, struct operand operand,
                          enum operand_access access, const struct op_gemm_grouped *op, uint64_t span)
 {
@@ -389,7 +389,7 @@ static uint64_t matrix_span(uint64_t rows, uint64_t width, uint64_t ld)
     return rows == 0 || width == 0 ? 0 : (rows - 1) * ld + width;
 }
 
-/* b of a grouped product: one matrix in stored form for each group. */
+/* Lists b of a grouped product: one matrix in stored form for each group. */
 static void group_weights_use(struct uses *uses, const struct op_gemm_grouped *op)
 {
     uint64_t span = matrix_span(op->transpose_b ? op->n : op->k, op->transpose_b ? op->k : op->n, op->ldb);
@@ -430,7 +430,7 @@ static void route_operands(const struct op *any, struct uses *uses)
     use(uses, "scores", op->scores, OPERAND_UPDATE, op->tokens, op->experts, op->experts);
     use_flat(uses, AS_U32, "chosen", op->chosen, OPERAND_WRITE, (uint64_t)op->tokens * op->active);
     use(uses, "weight", op->weight, OPERAND_WRITE, op->tokens, op->active, op->active);
-    if (op->counts.buffer == NULL)
+    if (!op->counts.buffer)
         return;
     use_flat(uses, AS_U32, "row_start", op->row_start, OPERAND_READ, op->rows + 1ull);
     use(uses, "counts", op->counts, OPERAND_UPDATE, op->rows, op->experts, op->experts);
@@ -444,7 +444,7 @@ static void route_backward_operands(const struct op *any, struct uses *uses)
     use_flat(uses, AS_U32, "chosen", op->chosen, OPERAND_READ, (uint64_t)op->tokens * op->active);
     use(uses, "dweight", op->dweight, OPERAND_READ, op->tokens, op->active, op->active);
     use(uses, "dscores", op->dscores, OPERAND_WRITE, op->tokens, op->experts, op->experts);
-    if (op->counts.buffer == NULL)
+    if (!op->counts.buffer)
         return;
     use_flat(uses, AS_U32, "row_start", op->row_start, OPERAND_READ, op->rows + 1ull);
     use(uses, "counts", op->counts, OPERAND_READ, op->rows, op->experts, op->experts);

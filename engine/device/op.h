@@ -218,6 +218,7 @@ struct op_dropout {
     float p;
     uint64_t seed;
     uint32_t layer, target; /* layer < 4096, target < 16 */
+    uint32_t first;         /* number of the first feature; a multiple of 8, above 0 for part of an input */
     struct operand x, positions /* u32 [tokens] */, row_ids /* u32 [tokens] */, step /* u32 [1] */, y;
 };
 

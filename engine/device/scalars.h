@@ -18,14 +18,14 @@ struct dropout_key {
 };
 
 /* Fills everything except step, position and row_id. */
-static inline struct dropout_key dropout_key_of(float p, uint64_t seed, uint32_t layer, uint32_t target)
+static inline struct dropout_key dropout_key_of(const struct op_dropout *op)
 {
-    double kept = floor((1.0 - (double)p) * 65536.0 + 0.5);
+    double kept = floor((1.0 - (double)op->p) * 65536.0 + 0.5);
     return (struct dropout_key){
-        .key = {(uint32_t)seed, (uint32_t)(seed >> 32)},
-        .site = layer << 20 | target << 16,
+        .key = {(uint32_t)op->seed, (uint32_t)(op->seed >> 32)},
+        .site = (op->layer << 20 | op->target << 16) + op->first / 8,
         .keep_last = (uint16_t)(kept < 1 ? 0 : kept - 1),
-        .scale = 1.0f / (1.0f - p),
+        .scale = 1.0f / (1.0f - op->p),
     };
 }
 

@@ -7,7 +7,7 @@ static int use_check(const struct device *device, const struct op *op, const str
     const struct operand *operand = &u->operand;
     if (u->rows == 0 || u->width == 0)
         return 0;
-    if (operand->buffer == NULL)
+    if (!operand->buffer)
         return err_set(err, ERR_INVALID, "op %s: operand %s is absent", op_name(op->kind), u->name);
     if (operand->buffer->device != device)
         return err_set(err, ERR_INVALID, "op %s: operand %s belongs to device %s, not %s", op_name(op->kind),

@@ -29,8 +29,8 @@ static bool cached_fits(const struct gpu *gpu, const struct op *op)
     return heads_fit(o->heads, o->kv_heads, o->head_dim, o->compute) && o->begin <= UINT32_MAX - o->tokens;
 }
 
-/* An upper bound on the tiles of all rows, including numbers that no tile has; the contents of row_start are
- * not known on the host. */
+/* Returns an upper bound on the number of tiles of all rows. It may exceed the number of tiles that there
+ * are, since the host does not know the rows' lengths (row_start is on the device). */
 static uint64_t tiles_most(uint32_t tokens, uint32_t rows)
 {
     return rows == 0 || tokens == 0 ? 0 : tokens / ATTENTION_ROWS + (uint64_t)rows;
@@ -77,7 +77,7 @@ static int forward_launch(struct gpu_call *call, const struct attention_forward_
     enum gpu_kernel first =
         by_units(call->gpu, &args->shape, compute) ? KERNEL_attention_units_64 : KERNEL_attention_64;
     return gpu_launch(call, kernel_for(first, args->shape.head_dim), tiles, args->shape.heads, 1, args,
-                      sizeof *args);
+                      sizeof(*args));
 }
 
 static struct attention_shape shape_of(const struct op_attention *o)
@@ -149,15 +149,15 @@ static int run_backward(struct gpu_call *call, const struct op *op)
     bool units = by_units(call->gpu, &args.shape, o->compute) && matrix_wide(&args.dout, o->head_dim);
     uint64_t tiles = tiles_most(o->tokens, o->rows);
     if (gpu_launch(call, KERNEL_attention_delta, gpu_blocks(delta.count, ATTENTION_DELTAS), 1, 1, &delta,
-                   sizeof delta) != 0 ||
+                   sizeof(delta)) != 0 ||
         gpu_launch(
             call,
             kernel_for(units ? KERNEL_attention_units_queries_64 : KERNEL_attention_queries_64, o->head_dim),
-            tiles, o->heads, 1, &args, sizeof args) != 0)
+            tiles, o->heads, 1, &args, sizeof(args)) != 0)
         return -1;
     return gpu_launch(
         call, kernel_for(units ? KERNEL_attention_units_keys_64 : KERNEL_attention_keys_64, o->head_dim),
-        tiles, o->kv_heads, o->head_dim <= 128 ? 1 : 2, &args, sizeof args);
+        tiles, o->kv_heads, o->head_dim <= 128 ? 1 : 2, &args, sizeof(args));
 }
 
 const struct gpu_op gpu_attention_ops[] = {

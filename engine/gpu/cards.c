@@ -17,7 +17,7 @@ static int card_try(const struct gpu_driver *driver, struct gpu_library *library
     uint64_t total;
     if (info->prohibited)
         return err_set(err, ERR_DENIED, "its compute mode lets no process use it (prohibited)");
-    if (driver->takes_code && gpu_code_choose(driver->kind, info->arch, err) == NULL)
+    if (driver->takes_code && !gpu_code_choose(driver->kind, info->arch, err))
         return -1;
     if (driver->context_create(library, index, NULL, 0, &context, err) != 0)
         return info->exclusive ? err_wrap(err, "its compute mode lets one process use it (exclusive)") : -1;
@@ -32,9 +32,9 @@ static json_t *products_describe(const struct gpu_driver *driver, uint32_t versi
 {
     char name[256];
     struct err err;
-    if (driver->products == NULL)
+    if (!driver->products)
         err_set(&err, ERR_UNSUPPORTED, "no library of this vendor is used");
-    else if (driver->products->find(version, arch, name, sizeof name, &err) == 0)
+    else if (driver->products->find(version, arch, name, sizeof(name), &err) == 0)
         return json_pack("{s:s, s:n}", "library", name, "why");
     return json_pack("{s:n, s:s}", "library", "why", err.text);
 }
@@ -72,9 +72,9 @@ static void driver_describe(const struct gpu_driver *driver, json_t *drivers, js
         json_array_append_new(cards, card_describe(driver, library, version, i));
     json_array_append_new(drivers,
                           json_pack("{s:s, s:i, s:b, s:o}", "kind", driver->kind, "version", (int)version,
-                                    "missing", library == NULL && status != 0 && err.code == ERR_NOT_FOUND,
-                                    "why", status == 0 ? json_null() : json_string(err.text)));
-    if (library != NULL)
+                                    "missing", !library && status != 0 && err.code == ERR_NOT_FOUND, "why",
+                                    status == 0 ? json_null() : json_string(err.text)));
+    if (library)
         driver->close(library);
 }
 
@@ -95,8 +95,7 @@ static void cards_apart(json_t *all, const json_t *records)
 {
     json_t *apart = json_array(), *cards = json_array(), *record, *slice;
     size_t i, k, cut = 0;
-    json_array_foreach((json_t *)records, i, record)
-    {
+    json_array_foreach ((json_t *)records, i, record) {
         const json_t *mig = json_object_get(record, "mig"), *slices = json_object_get(mig, "slices");
         if (strcmp(json_string_value(json_object_get(record, "kind")), "cuda") != 0)
             continue;
@@ -105,12 +104,11 @@ static void cards_apart(json_t *all, const json_t *records)
             continue;
         }
         json_array_append_new(cards, cut_describe(record, json_array_size(slices)));
-        json_array_foreach((json_t *)slices, k, slice)
+        json_array_foreach ((json_t *)slices, k, slice)
             json_array_append(apart, json_object_get(slice, "uuid"));
         cut++;
     }
-    json_array_foreach(json_object_get(all, "cards"), i, record)
-    {
+    json_array_foreach (json_object_get(all, "cards"), i, record) {
         if (strcmp(json_string_value(json_object_get(record, "kind")), "cuda") != 0)
             json_array_append(cards, record);
     }
@@ -127,16 +125,16 @@ json_t *gpu_cards(struct err *err)
     const char *shown = getenv("CUDA_VISIBLE_DEVICES");
     json_t *drivers = json_array(), *cards = json_array();
     for (const struct gpu_driver *const *driver = gpu_drivers; *driver != NULL; driver++)
-        if (*driver != &gpu_driver_emulated || getenv("MOTLEY_EMULATED_CARDS") != NULL)
+        if (*driver != &gpu_driver_emulated || getenv("MOTLEY_EMULATED_CARDS"))
             driver_describe(*driver, drivers, cards);
     json_t *all = json_pack("{s:o, s:o}", "drivers", drivers, "cards", cards);
-    struct gpu_health *health = shown == NULL || *shown == '\0' ? gpu_health_open(err) : NULL;
-    json_t *reading = health == NULL ? NULL : gpu_health_read(health, err);
-    if (all != NULL)
+    struct gpu_health *health = !shown || *shown == '\0' ? gpu_health_open(err) : NULL;
+    json_t *reading = !health ? NULL : gpu_health_read(health, err);
+    if (all)
         cards_apart(all, json_object_get(reading, "cards"));
     json_decref(reading);
     gpu_health_close(health);
-    if (all == NULL)
+    if (!all)
         err_set(err, ERR_NOMEM, "out of memory for a list of cards");
     return all;
 }

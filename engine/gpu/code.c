@@ -17,24 +17,44 @@ static unsigned capability(const char *arch)
     return end == arch + 3 || value > 9999 ? 0 : (unsigned)value;
 }
 
+/* AMD's cards that run the code of another one, as AMD's runtime then takes them for it: their instructions
+ * are the same. */
+static const struct {
+    const char *family, *arch, *version;
+} overrides[] = {{"gfx103", "gfx1030", "10.3.0"}, {"gfx110", "gfx1100", "11.0.0"}};
+
+/* Appends what lets a card of `arch` run code that this build has. */
+static void override_say(const char *arch, char *out, size_t room)
+{
+    for (size_t i = 0; i < sizeof(overrides) / sizeof(*overrides); i++)
+        for (uint32_t k = 0; k < gpu_code_count; k++)
+            if (gpu_codes[k].packed && strcmp(gpu_codes[k].arch, overrides[i].arch) == 0 &&
+                strncmp(arch, overrides[i].family, strlen(overrides[i].family)) == 0)
+                snprintf(out, room,
+                         "; with HSA_OVERRIDE_GFX_VERSION=%s in the agent's environment it runs that of %s",
+                         overrides[i].version, overrides[i].arch);
+}
+
 /* Sets an error that lists the code that there is, and the reason why this is missing. */
 static void code_absent(const char *kind, const char *arch, struct err *err)
 {
-    char has[256] = "";
+    char has[256] = "", override[128] = "";
     const char *why = "nothing was compiled";
+    override_say(arch, override, sizeof(override));
     for (uint32_t i = 0; i < gpu_code_count; i++) {
         size_t at = strlen(has);
         if (strcmp(gpu_codes[i].kind, kind) != 0)
             continue;
-        if (gpu_codes[i].packed != NULL)
-            snprintf(has + at, sizeof has - at, "%s%s", at == 0 ? "" : ", ", gpu_codes[i].arch);
+        if (gpu_codes[i].packed)
+            snprintf(has + at, sizeof(has) - at, "%s%s", at == 0 ? "" : ", ", gpu_codes[i].arch);
         else if (strcmp(gpu_codes[i].arch, arch) == 0 || has[0] == '\0')
             why = gpu_codes[i].why;
     }
     if (has[0] == '\0')
         err_set(err, ERR_UNSUPPORTED, "this build has no %s code at all: %s", kind, why);
     else
-        err_set(err, ERR_UNSUPPORTED, "this build has no %s code for %s, but for %s", kind, arch, has);
+        err_set(err, ERR_UNSUPPORTED, "this build has no %s code for %s, but for %s%s", kind, arch, has,
+                override);
 }
 
 const struct gpu_code *gpu_code_choose(const char *kind, const char *arch, struct err *err)
@@ -42,15 +62,15 @@ const struct gpu_code *gpu_code_choose(const char *kind, const char *arch, struc
     const struct gpu_code *best = NULL;
     for (uint32_t i = 0; i < gpu_code_count; i++) {
         const struct gpu_code *code = &gpu_codes[i];
-        if (code->packed == NULL || strcmp(code->kind, kind) != 0)
+        if (!code->packed || strcmp(code->kind, kind) != 0)
             continue;
         if (strcmp(code->arch, arch) == 0)
             return code;
         if (strncmp(code->form, "ptx", 3) == 0 && capability(code->arch) < capability(arch) &&
-            (best == NULL || capability(best->arch) < capability(code->arch)))
+            (!best || capability(best->arch) < capability(code->arch)))
             best = code;
     }
-    if (best == NULL)
+    if (!best)
         code_absent(kind, arch, err);
     return best;
 }
@@ -62,11 +82,11 @@ int gpu_code_load(const char *kind, const char *arch, void **image, uint64_t *by
     *image = NULL;
     *bytes = 0;
     *matrix = 0;
-    if (code == NULL)
+    if (!code)
         return -1;
     uLongf got = code->bytes;
     char *memory = malloc((size_t)code->bytes + 1);
-    if (memory == NULL)
+    if (!memory)
         return err_set(err, ERR_NOMEM, "out of memory for the code of %s", code->arch);
     if (uncompress((Bytef *)memory, &got, code->packed, code->packed_bytes) != Z_OK || got != code->bytes) {
         free(memory);
@@ -85,13 +105,13 @@ static void code_cards(const struct gpu_code *code, char *out, size_t room)
 {
     const struct gpu_code *next = NULL;
     for (uint32_t i = 0; i < gpu_code_count; i++)
-        if (gpu_codes[i].packed != NULL && strcmp(gpu_codes[i].kind, code->kind) == 0 &&
+        if (gpu_codes[i].packed && strcmp(gpu_codes[i].kind, code->kind) == 0 &&
             capability(gpu_codes[i].arch) > capability(code->arch) &&
-            (next == NULL || capability(gpu_codes[i].arch) < capability(next->arch)))
+            (!next || capability(gpu_codes[i].arch) < capability(next->arch)))
             next = &gpu_codes[i];
     if (strncmp(code->form, "ptx", 3) != 0)
         snprintf(out, room, "%s", code->arch);
-    else if (next == NULL)
+    else if (!next)
         snprintf(out, room, "%s and later", code->arch);
     else
         snprintf(out, room, "%s and later, below %s", code->arch, next->arch);
@@ -105,17 +125,17 @@ json_t *gpu_code_list(struct err *err)
         const struct gpu_code *code = &gpu_codes[i];
         static const char *const matrix[] = {"", "fp16", "bf16", "fp16, bf16"};
         char cards[80];
-        code_cards(code, cards, sizeof cards);
+        code_cards(code, cards, sizeof(cards));
         json_t *entry = json_pack("{s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:s?}", "kind", code->kind, "arch",
                                   code->arch, "cards", cards, "form", code->form, "matrix",
                                   matrix[code->matrix & 3], "bytes", (json_int_t)code->bytes, "packed_bytes",
                                   (json_int_t)code->packed_bytes, "why", code->why);
-        ok = entry != NULL && json_array_append_new(objects, entry) == 0;
+        ok = entry && json_array_append_new(objects, entry) == 0;
     }
     if (ok)
         list = json_pack("{s:s, s:O}", "compiler", gpu_code_compiler, "objects", objects);
     json_decref(objects);
-    if (list == NULL)
+    if (!list)
         err_set(err, ERR_NOMEM, "out of memory for a list of code objects");
     return list;
 }

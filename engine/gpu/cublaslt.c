@@ -116,15 +116,12 @@ static void version_split(size_t version, uint32_t *major, uint32_t *minor, uint
     *patch = (uint32_t)(version % 100);
 }
 
-static int library_check(uint32_t driver_version, struct cublaslt_api *api, char *name, uint32_t room,
-                         struct err *err)
+static int library_check(const void *opened, uint32_t driver_version, const char *arch, char *name,
+                         uint32_t room, struct err *err)
 {
-    static const char *const usual[] = {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so.11", NULL};
+    const struct cublaslt_api *api = opened;
     uint32_t major, minor, patch;
-    void *library = products_library("cublasLt", "MOTLEY_CUBLASLT_LIBRARY", usual, name, room, err);
-    if (library == NULL ||
-        products_symbols(library, name, symbols, sizeof symbols / sizeof *symbols, api, err) != 0)
-        return -1;
+    (void)arch; /* a file has code for all cards that its CUDA version supports */
     version_split(api->version(), &major, &minor, &patch);
     size_t runtime = api->runtime_version();
     if (major < 11)
@@ -139,24 +136,37 @@ static int library_check(uint32_t driver_version, struct cublaslt_api *api, char
     return 0;
 }
 
-/* A library file has code for all cards that its CUDA version supports. */
+/* Folders of CUDA's own packages, which the dynamic loader does not always know, come last. */
+static const char *const usual[] = {"libcublasLt.so.13",
+                                    "libcublasLt.so.12",
+                                    "libcublasLt.so.11",
+                                    "/usr/local/cuda/lib64/libcublasLt.so.13",
+                                    "/usr/local/cuda/lib64/libcublasLt.so.12",
+                                    "/usr/local/cuda/lib64/libcublasLt.so.11",
+                                    NULL};
+static const struct products_search search = {.what = "cublasLt",
+                                              .environment = "MOTLEY_CUBLASLT_LIBRARY",
+                                              .usual = usual,
+                                              .symbols = symbols,
+                                              .symbol_count = sizeof(symbols) / sizeof(*symbols),
+                                              .check = library_check};
+
 static int cublaslt_find(uint32_t driver_version, const char *arch, char *name, uint32_t room,
                          struct err *err)
 {
     struct cublaslt_api api;
-    (void)arch;
-    return library_check(driver_version, &api, name, room, err);
+    return products_find(&search, driver_version, arch, &api, name, room, err);
 }
 
 static int cublaslt_open(const struct products_place *place, struct products **out, struct err *err)
 {
     char name[256];
-    struct products *library = calloc(1, sizeof *library);
+    struct products *library = calloc(1, sizeof(*library));
     *out = NULL;
-    if (library == NULL)
+    if (!library)
         return err_set(err, ERR_NOMEM, "out of memory for cublasLt");
     library->place = *place;
-    int status = library_check(place->driver_version, &library->api, name, sizeof name, err);
+    int status = products_find(&search, place->driver_version, NULL, &library->api, name, sizeof(name), err);
     if (status == 0 && (status = library->api.create(&library->handle)) != 0)
         err_set(err, status == STATUS_ALLOC_FAILED ? ERR_NOMEM : ERR_UNSUPPORTED,
                 "%s does not start: error %d of cublasLtCreate", name, status);
@@ -172,16 +182,16 @@ static void plan_drop(const struct cublaslt_api *api, struct cublaslt_plan *plan
 {
     void *const layouts[] = {plan->first, plan->second, plan->result};
     for (int i = 0; i < 3; i++)
-        if (layouts[i] != NULL)
+        if (layouts[i])
             api->layout_destroy(layouts[i]);
-    if (plan->desc != NULL)
+    if (plan->desc)
         api->desc_destroy(plan->desc);
     *plan = (struct cublaslt_plan){0};
 }
 
 static void cublaslt_close(struct products *library)
 {
-    if (library == NULL)
+    if (!library)
         return;
     for (int i = 0; i < PLANS_MAX; i++)
         plan_drop(&library->api, &library->plans[i]);
@@ -202,9 +212,9 @@ static int descriptors_create(const struct cublaslt_api *api, struct cublaslt_pl
     const struct library_product *p = &plan->of;
     int type = type_of(p->type), status = api->desc_create(&plan->desc, COMPUTE_F32, TYPE_F32);
     if (status == 0 && p->transpose_b)
-        status = api->desc_set(plan->desc, DESC_TRANSPOSE_A, &transpose, sizeof transpose);
+        status = api->desc_set(plan->desc, DESC_TRANSPOSE_A, &transpose, sizeof(transpose));
     if (status == 0 && p->transpose_a)
-        status = api->desc_set(plan->desc, DESC_TRANSPOSE_B, &transpose, sizeof transpose);
+        status = api->desc_set(plan->desc, DESC_TRANSPOSE_B, &transpose, sizeof(transpose));
     if (status == 0)
         status = api->layout_create(&plan->first, type, p->transpose_b ? p->k : p->n,
                                     p->transpose_b ? p->n : p->k, p->ldb);
@@ -225,11 +235,11 @@ static int algorithm_choose(const struct products *library, struct cublaslt_plan
     int count = 0, status = api->preference_create(&preference);
     if (status != 0)
         return status;
-    status = api->preference_set(preference, PREFERENCE_WORKSPACE, &workspace_bytes, sizeof workspace_bytes);
+    status = api->preference_set(preference, PREFERENCE_WORKSPACE, &workspace_bytes, sizeof(workspace_bytes));
     if (status == 0)
-        status = api->preference_set(preference, PREFERENCE_REDUCTIONS, &reductions, sizeof reductions);
+        status = api->preference_set(preference, PREFERENCE_REDUCTIONS, &reductions, sizeof(reductions));
     for (int i = 0; i < 4 && status == 0; i++)
-        status = api->preference_set(preference, PREFERENCE_ALIGNMENT_A + i, &alignment, sizeof alignment);
+        status = api->preference_set(preference, PREFERENCE_ALIGNMENT_A + i, &alignment, sizeof(alignment));
     if (status == 0)
         status = api->heuristic(library->handle, plan->desc, plan->first, plan->second, plan->result,
                                 plan->result, preference, 1, &found, &count);

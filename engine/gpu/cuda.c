@@ -92,7 +92,7 @@ static int arch(struct gpu_library *library, int device, struct gpu_info *out, s
                           library->api.device_attribute(&capability[i], attributes[i], device),
                           "the compute capability", err) != 0)
             return -1;
-    snprintf(out->arch, sizeof out->arch, "sm_%d%d", capability[0], capability[1]);
+    snprintf(out->arch, sizeof(out->arch), "sm_%d%d", capability[0], capability[1]);
     return 0;
 }
 
@@ -137,7 +137,7 @@ const struct vendor vendor_cuda = {
     .environment = "MOTLEY_CUDA_LIBRARY",
     .files = files,
     .symbols = symbols,
-    .symbol_count = sizeof symbols / sizeof *symbols,
+    .symbol_count = sizeof(symbols) / sizeof(*symbols),
     .version_least = 11040,
     .least = "CUDA 11.4 (driver 470)",
     .attribute_warp = ATTRIBUTE_WARP_SIZE,

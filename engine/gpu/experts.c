@@ -50,9 +50,9 @@ static int route_run(struct gpu_call *call, const struct op *op)
                               .experts = o->experts,
                               .active = o->active,
                               .renormalise = o->renormalise};
-    if (gpu_launch(call, KERNEL_route, warp_blocks(o->tokens), 1, 1, &args, sizeof args) != 0)
+    if (gpu_launch(call, KERNEL_route, warp_blocks(o->tokens), 1, 1, &args, sizeof(args)) != 0)
         return -1;
-    if (o->counts.buffer == NULL)
+    if (!o->counts.buffer)
         return 0;
     struct route_count_args count = {.probabilities = args.scores,
                                      .chosen = args.chosen,
@@ -62,7 +62,8 @@ static int route_run(struct gpu_call *call, const struct op *op)
                                      .tokens = o->tokens,
                                      .experts = o->experts,
                                      .active = o->active};
-    return gpu_launch(call, KERNEL_route_count, gpu_blocks(o->experts, 32), o->rows, 1, &count, sizeof count);
+    return gpu_launch(call, KERNEL_route_count, gpu_blocks(o->experts, 32), o->rows, 1, &count,
+                      sizeof(count));
 }
 
 static int route_backward_run(struct gpu_call *call, const struct op *op)
@@ -80,7 +81,7 @@ static int route_backward_run(struct gpu_call *call, const struct op *op)
                                        .active = o->active,
                                        .renormalise = o->renormalise,
                                        .aux = o->aux};
-    return gpu_launch(call, KERNEL_route_backward, warp_blocks(o->tokens), 1, 1, &args, sizeof args);
+    return gpu_launch(call, KERNEL_route_backward, warp_blocks(o->tokens), 1, 1, &args, sizeof(args));
 }
 
 /* A counting sort in three launches: count in each piece, sum up, place. */
@@ -100,10 +101,10 @@ static int route_sort_run(struct gpu_call *call, const struct op *op)
                                    .piece = (uint32_t)gpu_blocks(batches, SORT_PIECES_MAX) * SORT_BATCH};
     args.pieces = choices == 0 ? 0 : (uint32_t)gpu_blocks(choices, args.piece);
     if (gpu_zero(call, args.counts, 4ull * args.pieces * o->experts) != 0 ||
-        gpu_launch(call, KERNEL_sort_count, args.pieces, 1, 1, &args, sizeof args) != 0 ||
-        gpu_launch(call, KERNEL_sort_scan, 1, 1, 1, &args, sizeof args) != 0)
+        gpu_launch(call, KERNEL_sort_count, args.pieces, 1, 1, &args, sizeof(args)) != 0 ||
+        gpu_launch(call, KERNEL_sort_scan, 1, 1, 1, &args, sizeof(args)) != 0)
         return -1;
-    return gpu_launch(call, KERNEL_sort_place, args.pieces, 1, 1, &args, sizeof args);
+    return gpu_launch(call, KERNEL_sort_place, args.pieces, 1, 1, &args, sizeof(args));
 }
 
 static int router_loss_run(struct gpu_call *call, const struct op *op)
@@ -116,7 +117,7 @@ static int router_loss_run(struct gpu_call *call, const struct op *op)
                                     .rows = o->rows,
                                     .experts = o->experts,
                                     .layers = o->layers};
-    return gpu_launch(call, KERNEL_router_loss, 1, 1, 1, &args, sizeof args);
+    return gpu_launch(call, KERNEL_router_loss, 1, 1, 1, &args, sizeof(args));
 }
 
 static int combine_run(struct gpu_call *call, const struct op *op)
@@ -130,7 +131,7 @@ static int combine_run(struct gpu_call *call, const struct op *op)
                                 .active = o->active,
                                 .width = o->width};
     return gpu_launch(call, KERNEL_combine, gpu_blocks((uint64_t)o->tokens * o->width, 256), 1, 1, &args,
-                      sizeof args);
+                      sizeof(args));
 }
 
 static int combine_backward_run(struct gpu_call *call, const struct op *op)
@@ -145,7 +146,7 @@ static int combine_backward_run(struct gpu_call *call, const struct op *op)
                                          .active = o->active,
                                          .width = o->width};
     return gpu_launch(call, KERNEL_combine_backward, warp_blocks((uint64_t)o->tokens * o->active), 1, 1,
-                      &args, sizeof args);
+                      &args, sizeof(args));
 }
 
 const struct gpu_op gpu_experts_ops[] = {

@@ -12,7 +12,7 @@ static int run_add(struct gpu_call *call, const struct op *op)
                                  .ldy = o->ldy,
                                  .alpha = o->alpha};
     args.wide = gpu_fours(args.x, 4, o->ldx) && gpu_fours(args.y, 4, o->ldy);
-    return gpu_launch(call, KERNEL_add_rows, gpu_row_blocks(o->rows, o->width, 4), 1, 1, &args, sizeof args);
+    return gpu_launch(call, KERNEL_add_rows, gpu_row_blocks(o->rows, o->width, 4), 1, 1, &args, sizeof(args));
 }
 
 static int run_copy(struct gpu_call *call, const struct op *op)
@@ -25,7 +25,8 @@ static int run_copy(struct gpu_call *call, const struct op *op)
                                   .ldx = o->ldx,
                                   .ldy = o->ldy};
     args.wide = gpu_fours(args.x, 4, o->ldx) && gpu_fours(args.y, 4, o->ldy);
-    return gpu_launch(call, KERNEL_copy_rows, gpu_row_blocks(o->rows, o->width, 4), 1, 1, &args, sizeof args);
+    return gpu_launch(call, KERNEL_copy_rows, gpu_row_blocks(o->rows, o->width, 4), 1, 1, &args,
+                      sizeof(args));
 }
 
 static int run_bias(struct gpu_call *call, const struct op *op)
@@ -34,7 +35,8 @@ static int run_bias(struct gpu_call *call, const struct op *op)
     struct bias_rows_args args = {
         .x = gpu_at(&o->x), .bias = gpu_at(&o->bias), .rows = o->rows, .width = o->width, .ldx = o->ldx};
     args.wide = gpu_fours(args.x, 4, o->ldx) && gpu_fours(args.bias, 4, 0);
-    return gpu_launch(call, KERNEL_bias_rows, gpu_row_blocks(o->rows, o->width, 4), 1, 1, &args, sizeof args);
+    return gpu_launch(call, KERNEL_bias_rows, gpu_row_blocks(o->rows, o->width, 4), 1, 1, &args,
+                      sizeof(args));
 }
 
 static bool softcap_fits(const struct gpu *gpu, const struct op *op)
@@ -49,7 +51,7 @@ static int run_softcap(struct gpu_call *call, const struct op *op)
     struct softcap_args args = {
         .x = gpu_at(&o->x), .count = (uint64_t)o->rows * o->width, .cap = o->cap, .wide = 0};
     args.wide = gpu_fours(args.x, 4, 0);
-    return gpu_launch(call, KERNEL_softcap, gpu_blocks(args.count, 4 * 256), 1, 1, &args, sizeof args);
+    return gpu_launch(call, KERNEL_softcap, gpu_blocks(args.count, 4 * 256), 1, 1, &args, sizeof(args));
 }
 
 static bool glu_fits(const struct gpu *gpu, const struct op *op)
@@ -71,7 +73,7 @@ static int run_glu(struct gpu_call *call, const struct op *op)
                             .act_as = gpu_element(o->act.dtype)};
     args.wide = gpu_fours(args.gate_up, dtype_bytes(o->gate_up.dtype), o->width) &&
                 gpu_fours(args.act, dtype_bytes(o->act.dtype), o->width);
-    return gpu_launch(call, KERNEL_glu, gpu_row_blocks(o->tokens, o->width, 4), 1, 1, &args, sizeof args);
+    return gpu_launch(call, KERNEL_glu, gpu_row_blocks(o->tokens, o->width, 4), 1, 1, &args, sizeof(args));
 }
 
 static int run_glu_backward(struct gpu_call *call, const struct op *op)
@@ -86,7 +88,7 @@ static int run_glu_backward(struct gpu_call *call, const struct op *op)
     args.wide =
         gpu_fours(args.gate_up, dtype_bytes(o->gate_up.dtype), o->width) && gpu_fours(args.dact, 4, o->width);
     return gpu_launch(call, KERNEL_glu_backward, gpu_row_blocks(o->tokens, o->width, 4), 1, 1, &args,
-                      sizeof args);
+                      sizeof(args));
 }
 
 static int run_cast(struct gpu_call *call, const struct op *op)
@@ -101,7 +103,7 @@ int gpu_cast(struct gpu_call *call, gpu_address x, enum dtype from, gpu_address 
     struct cast_args args = {
         .x = x, .y = y, .count = count, .x_as = gpu_element(from), .y_as = gpu_element(to)};
     args.wide = gpu_fours(x, dtype_bytes(from), 0) && gpu_fours(y, dtype_bytes(to), 0);
-    return gpu_launch(call, KERNEL_cast, gpu_blocks(count, 4 * 256), 1, 1, &args, sizeof args);
+    return gpu_launch(call, KERNEL_cast, gpu_blocks(count, 4 * 256), 1, 1, &args, sizeof(args));
 }
 
 const struct gpu_op gpu_flat_ops[] = {{.kind = OP_ADD, .run = run_add},

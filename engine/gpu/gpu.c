@@ -1,4 +1,6 @@
 /* A GPU as a device, with any driver. */
+#include "common/clock.h"
+#include "common/log.h"
 #include "engine/gpu/code.h"
 #include "engine/gpu/gpu.h"
 
@@ -20,7 +22,7 @@ static void gpu_close(struct device *device)
     const struct gpu_driver *driver = gpu->driver;
     struct err ignored; /* nobody could handle the errors at this point */
     for (int i = 0; i < DEVICE_QUEUES; i++)
-        if (gpu->queues[i] != NULL)
+        if (gpu->queues[i])
             driver->queue_sync(gpu->queues[i], &ignored);
     gpu_library_close(gpu);
     for (int i = 0; i < DEVICE_QUEUES; i++) {
@@ -29,12 +31,12 @@ static void gpu_close(struct device *device)
         driver->queue_destroy(gpu->queues[i]);
     }
     for (int i = 0; i < GPU_GRAPHS_MAX; i++)
-        if (gpu->passes[i].graph != NULL)
+        if (gpu->passes[i].graph)
             driver->graph_destroy(gpu->passes[i].graph);
-    if (gpu->module != NULL)
+    if (gpu->module)
         driver->module_unload(gpu->module);
     free(gpu->image);
-    if (gpu->context != NULL)
+    if (gpu->context)
         driver->context_destroy(gpu->context);
     driver->close(gpu->library);
     free(gpu);
@@ -49,8 +51,17 @@ static int kernels_load(struct gpu *gpu, struct err *err)
     if (gpu->driver->takes_code &&
         gpu_code_load(gpu->driver->kind, gpu->info.arch, &gpu->image, &bytes, &gpu->matrix, err) != 0)
         return -1;
+    const bool text = gpu->driver->takes_code && strcmp(gpu->driver->kind, "cuda") == 0;
+    const uint64_t began_ns = clock_mono_ns();
+    if (text)
+        log_event(LOG_LEVEL_INFO, "kernels_loading",
+                  "arch=%s note=\"the driver translates them the first time, for up to two minutes\"",
+                  gpu->info.arch);
     if (gpu->driver->module_load(gpu->context, gpu->image, bytes, &gpu->module, err) != 0)
         return -1;
+    if (text)
+        log_event(LOG_LEVEL_INFO, "kernels_loaded", "seconds=%.1f",
+                  (double)(clock_mono_ns() - began_ns) * 1e-9);
     for (int i = 0; i < GPU_KERNEL_COUNT; i++)
         if (gpu->driver->function(gpu->module, names[i], &gpu->functions[i], err) != 0)
             return -1;
@@ -75,9 +86,9 @@ static int gpu_start(struct gpu *gpu, const struct device_options *options, stru
 static int gpu_open(const struct gpu_driver *driver, const struct device_options *options,
                     struct device **out, struct err *err)
 {
-    struct gpu *gpu = calloc(1, sizeof *gpu);
+    struct gpu *gpu = calloc(1, sizeof(*gpu));
     uint32_t version;
-    if (gpu == NULL)
+    if (!gpu)
         return err_set(err, ERR_NOMEM, "out of memory for a device");
     gpu->driver = driver;
     if (driver->open(&gpu->library, &version, err) != 0) {
@@ -202,7 +213,7 @@ static void pass_keep(struct gpu *gpu, uint64_t key, struct gpu_graph *graph)
         if (gpu->passes[i].used < oldest->used)
             oldest = &gpu->passes[i];
     struct err ignored; /* wait, because the graph may be running */
-    if (oldest->graph != NULL)
+    if (oldest->graph)
         queue_finish(gpu, DEVICE_COMPUTE, &ignored);
     gpu->driver->graph_destroy(oldest->graph);
     *oldest = (struct gpu_pass){.key = key, .graph = graph, .used = ++gpu->pass_count};
@@ -211,10 +222,10 @@ static void pass_keep(struct gpu *gpu, uint64_t key, struct gpu_graph *graph)
 static int gpu_pass_begin(struct device *device, uint64_t key, bool *replayed, struct err *err)
 {
     struct gpu *gpu = gpu_of(device);
-    if (gpu->driver->capture_begin == NULL || gpu->records_nothing)
+    if (!gpu->driver->capture_begin || gpu->records_nothing)
         return 0;
     struct gpu_pass *pass = pass_find(gpu, key);
-    if (pass != NULL) {
+    if (pass) {
         pass->used = ++gpu->pass_count;
         *replayed = true;
         gpu->counts.replayed++;
@@ -439,18 +450,19 @@ static const struct event_ops event_ops = {.create = gpu_event_create,
 /* Vendors' drivers share whole allocations and cut small ones out of pieces of 2 MiB; other contents of such
  * a piece would be shared, too. */
 #define BACKEND(kind_name, open_function, piece)                                                             \
-    {                                                                                                        \
-        .kind = (kind_name), .shared_piece = (piece),                                                        \
-        .device = &(const struct device_ops){.open = (open_function),                                        \
-                                             .close = gpu_close,                                             \
-                                             .sync = gpu_sync,                                               \
-                                             .pass_begin = gpu_pass_begin,                                   \
-                                             .pass_end = gpu_pass_end,                                       \
-                                             .pass_counts = gpu_pass_counts,                                 \
-                                             .host_create = gpu_host_create,                                 \
-                                             .host_destroy = gpu_host_destroy},                              \
-        .buffer = &buffer_ops, .op = &op_ops, .event = &event_ops                                            \
-    }
+    {.kind = (kind_name),                                                                                    \
+     .shared_piece = (piece),                                                                                \
+     .device = &(const struct device_ops){.open = (open_function),                                           \
+                                          .close = gpu_close,                                                \
+                                          .sync = gpu_sync,                                                  \
+                                          .pass_begin = gpu_pass_begin,                                      \
+                                          .pass_end = gpu_pass_end,                                          \
+                                          .pass_counts = gpu_pass_counts,                                    \
+                                          .host_create = gpu_host_create,                                    \
+                                          .host_destroy = gpu_host_destroy},                                 \
+     .buffer = &buffer_ops,                                                                                  \
+     .op = &op_ops,                                                                                          \
+     .event = &event_ops}
 
 const struct backend backend_emulated = BACKEND("emulated", emulated_open, 0);
 const struct backend backend_cuda = BACKEND("cuda", cuda_open, 2 << 20);

@@ -96,7 +96,7 @@ int gpu_zero(struct gpu_call *call, gpu_address at, uint64_t bytes);
 /* The address of an operand; 0: absent. */
 static inline gpu_address gpu_at(const struct operand *operand)
 {
-    return operand->buffer == NULL ? 0 : (gpu_address)(uintptr_t)operand->buffer->memory + operand->at;
+    return !operand->buffer ? 0 : (gpu_address)(uintptr_t)operand->buffer->memory + operand->at;
 }
 
 /* trace.c: records an event before or after a launch, if there is a trace. */

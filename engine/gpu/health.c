@@ -20,23 +20,22 @@ int health_library(const char *what, const char *least, const char *environment,
     const char *const only[] = {asked, NULL};
     void *handle = NULL;
     char why[256] = "";
-    for (files = asked != NULL && asked[0] != '\0' ? only : files; *files != NULL && handle == NULL;
-         files++) {
+    for (files = asked && asked[0] != '\0' ? only : files; *files && !handle; files++) {
         handle = dlopen(*files, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-        const char *said = handle == NULL ? dlerror() : NULL;
-        if (said != NULL && why[0] == '\0')
-            snprintf(why, sizeof why, "%s", said);
+        const char *said = !handle ? dlerror() : NULL;
+        if (said && why[0] == '\0')
+            snprintf(why, sizeof(why), "%s", said);
     }
-    if (handle == NULL)
+    if (!handle)
         return err_set(err, ERR_NOT_FOUND, "no %s on this machine: %s", what, why);
     for (size_t i = 0; i < count; i++) {
         void *found = dlsym(handle, symbols[i].name);
-        if (found == NULL && symbols[i].older != NULL)
+        if (!found && symbols[i].older)
             found = dlsym(handle, symbols[i].older);
-        if (found == NULL && symbols[i].needed)
+        if (!found && symbols[i].needed)
             return err_set(err, ERR_UNSUPPORTED, "%s lacks %s: it must be of %s or later", what,
                            symbols[i].name, least);
-        memcpy((char *)api + symbols[i].at, &found, sizeof found);
+        memcpy((char *)api + symbols[i].at, &found, sizeof(found));
     }
     return 0;
 }
@@ -54,9 +53,7 @@ static int emulated_open(void **state, char version[HEALTH_VERSION_SIZE], struct
     const char *path = getenv("MOTLEY_EMULATED_HEALTH");
     version[0] = '\0';
     *state = NULL;
-    return path != NULL && path[0] != '\0'
-               ? 0
-               : err_set(err, ERR_NOT_FOUND, "MOTLEY_EMULATED_HEALTH names no file");
+    return path && path[0] != '\0' ? 0 : err_set(err, ERR_NOT_FOUND, "MOTLEY_EMULATED_HEALTH names no file");
 }
 
 static int emulated_read(void *state, json_t *cards, struct err *err)
@@ -64,21 +61,20 @@ static int emulated_read(void *state, json_t *cards, struct err *err)
     (void)state;
     const char *path = getenv("MOTLEY_EMULATED_HEALTH"), *name;
     static char text[EMULATED_BYTES_MAX];
-    FILE *file = path != NULL ? fopen(path, "re") : NULL;
-    if (file == NULL) /* no file means that there is nothing to report */
+    FILE *file = path ? fopen(path, "re") : NULL;
+    if (!file) /* no file means that there is nothing to report */
         return 0;
-    size_t size = fread(text, 1, sizeof text, file);
+    size_t size = fread(text, 1, sizeof(text), file);
     fclose(file);
     json_error_t wrong;
     json_t *said = json_loadb(text, size, 0, &wrong), *card;
     if (!json_is_object(said)) {
         json_decref(said);
-        return err_set(err, ERR_INVALID, "%s: %s", path, said != NULL ? "no object" : wrong.text);
+        return err_set(err, ERR_INVALID, "%s: %s", path, said ? "no object" : wrong.text);
     }
-    json_object_foreach(said, name, card)
-    {
+    json_object_foreach (said, name, card) {
         json_t *copy = json_is_object(card) ? json_copy(card) : NULL;
-        if (copy == NULL)
+        if (!copy)
             continue;
         json_object_set_new(copy, "kind", json_string("emulated"));
         json_object_set_new(copy, "device", json_string(name));
@@ -99,7 +95,7 @@ static const struct health_source health_emulated = {"emulated", emulated_open, 
 /* --- all sources --- */
 
 static const struct health_source *const sources[] = {&health_nvml, &health_rocm_smi, &health_emulated};
-enum { SOURCES = sizeof sources / sizeof *sources };
+enum { SOURCES = sizeof(sources) / sizeof(*sources) };
 
 struct gpu_health {
     struct {
@@ -112,8 +108,8 @@ struct gpu_health {
 
 struct gpu_health *gpu_health_open(struct err *err)
 {
-    struct gpu_health *health = calloc(1, sizeof *health);
-    if (health == NULL) {
+    struct gpu_health *health = calloc(1, sizeof(*health));
+    if (!health) {
         err_set(err, ERR_NOMEM, "out of memory for the health of cards");
         return NULL;
     }
@@ -125,7 +121,7 @@ struct gpu_health *gpu_health_open(struct err *err)
 
 void gpu_health_close(struct gpu_health *health)
 {
-    for (size_t i = 0; health != NULL && i < SOURCES; i++)
+    for (size_t i = 0; health && i < SOURCES; i++)
         if (health->sources[i].open)
             sources[i]->close(health->sources[i].state);
     free(health);
@@ -142,7 +138,7 @@ json_t *gpu_health_read(struct gpu_health *health, struct err *err)
                                         health->sources[i].version, "why", status == 0 ? NULL : why.text));
     }
     json_t *all = json_pack("{s:o, s:o}", "libraries", libraries, "cards", cards);
-    if (all == NULL)
+    if (!all)
         err_set(err, ERR_NOMEM, "out of memory for the health of cards");
     return all;
 }
@@ -151,12 +147,12 @@ int gpu_health_watch(uint32_t interval_ms, struct err *err)
 {
     struct gpu_health *health = gpu_health_open(err);
     const pid_t parent = getppid();
-    int result = health == NULL ? -1 : 0;
+    int result = !health ? -1 : 0;
     while (result == 0 && getppid() == parent) {
         json_t *all = gpu_health_read(health, err);
-        if (all == NULL || json_dumpf(all, stdout, JSON_COMPACT) < 0 || fputc(10, stdout) == EOF ||
+        if (!all || json_dumpf(all, stdout, JSON_COMPACT) < 0 || fputc(10, stdout) == EOF ||
             fflush(stdout) != 0)
-            result = all == NULL ? -1 : err_errno(err, ERR_IO, 0, "could not print the health of cards");
+            result = !all ? -1 : err_errno(err, ERR_IO, 0, "could not print the health of cards");
         json_decref(all);
         struct pollfd closed = {.fd = STDOUT_FILENO}; /* POLLERR means that nobody reads any more */
         if (result == 0 && poll(&closed, 1, (int)interval_ms) > 0)

@@ -19,6 +19,8 @@ enum {
     EVENT_XID = 8,
     CAPABILITY_NVLINK = 2,
     PROCESSES_MAX = 128,
+    PROCESS_BYTES_535 = 32, /* of struct nvml_process as early drivers of release 535 write it */
+    UNTOUCHED = 0xa5,       /* fills the list of processes before it is read */
     SLICES_MAX = 16
 };
 
@@ -40,6 +42,7 @@ struct nvml_memory_v2 {
     uint32_t version;
     unsigned long long total, reserved, available, used;
 };
+/* Early drivers of release 535 write 32 bytes for each process: 8 more after these. */
 struct nvml_process {
     uint32_t pid;
     unsigned long long bytes;
@@ -70,7 +73,7 @@ struct nvml_api {
     int (*ecc)(void *, int, int, unsigned long long *);
     int (*memory)(void *, struct nvml_memory *);
     int (*memory_v2)(void *, struct nvml_memory_v2 *);
-    int (*processes)(void *, unsigned *, struct nvml_process *);
+    int (*processes)(void *, unsigned *, void *);
     int (*mig_mode)(void *, unsigned *, unsigned *);
     int (*mig_slice)(void *, unsigned, void **);
     int (*ancestor)(void *, void *, int *);
@@ -81,18 +84,9 @@ struct nvml_api {
     int (*set_free)(void *);
 };
 
-#define NEEDED(symbol, field)                                                                                \
-    {                                                                                                        \
-        symbol, NULL, offsetof(struct nvml_api, field), true                                                 \
-    }
-#define OPTIONAL(symbol, field)                                                                              \
-    {                                                                                                        \
-        symbol, NULL, offsetof(struct nvml_api, field), false                                                \
-    }
-#define RENAMED(symbol, before, field)                                                                       \
-    {                                                                                                        \
-        symbol, before, offsetof(struct nvml_api, field), false                                              \
-    }
+#define NEEDED(symbol, field) {symbol, NULL, offsetof(struct nvml_api, field), true}
+#define OPTIONAL(symbol, field) {symbol, NULL, offsetof(struct nvml_api, field), false}
+#define RENAMED(symbol, before, field) {symbol, before, offsetof(struct nvml_api, field), false}
 
 static const struct health_symbol symbols[] = {
     NEEDED("nvmlInit_v2", init),
@@ -146,12 +140,12 @@ static void cards_find(struct nvml *nvml, uint32_t count)
     struct nvml_pci pci;
     for (uint32_t i = 0; i < count && nvml->count < HEALTH_CARDS_MAX; i++) {
         void *card;
-        memset(&pci, 0, sizeof pci);
+        memset(&pci, 0, sizeof(pci));
         if (api->handle(i, &card) != NVML_OK || api->pci(card, &pci) != NVML_OK)
             continue; /* this process may not see the card, as in a container */
         pci_print(&pci, nvml->pci[nvml->count]);
         nvml->cards[nvml->count++] = card;
-        if (nvml->events != NULL)
+        if (nvml->events)
             api->set_add(card, EVENT_XID, nvml->events);
     }
 }
@@ -159,14 +153,14 @@ static void cards_find(struct nvml *nvml, uint32_t count)
 static int nvml_open(void **state, char version[HEALTH_VERSION_SIZE], struct err *err)
 {
     static const char *const files[] = {"libnvidia-ml.so.1", NULL};
-    struct nvml *nvml = calloc(1, sizeof *nvml);
-    const struct nvml_api *api = nvml != NULL ? &nvml->api : NULL;
+    struct nvml *nvml = calloc(1, sizeof(*nvml));
+    const struct nvml_api *api = nvml ? &nvml->api : NULL;
     unsigned count = 0;
     version[0] = '\0';
-    if (nvml == NULL)
+    if (!nvml)
         return err_set(err, ERR_NOMEM, "out of memory for NVML");
     if (health_library("NVML", "driver 470", "MOTLEY_NVML_LIBRARY", files, symbols,
-                       sizeof symbols / sizeof *symbols, &nvml->api, err) != 0) {
+                       sizeof(symbols) / sizeof(*symbols), &nvml->api, err) != 0) {
         free(nvml);
         return -1;
     }
@@ -178,8 +172,8 @@ static int nvml_open(void **state, char version[HEALTH_VERSION_SIZE], struct err
     }
     if (api->driver_version(version, HEALTH_VERSION_SIZE) != NVML_OK)
         version[0] = '\0';
-    bool events = api->set_create != NULL && api->set_add != NULL && api->set_wait != NULL &&
-                  api->set_free != NULL && api->set_create(&nvml->events) == NVML_OK;
+    bool events = api->set_create && api->set_add && api->set_wait && api->set_free &&
+                  api->set_create(&nvml->events) == NVML_OK;
     nvml->events = events ? nvml->events : NULL;
     if (api->count(&count) == NVML_OK)
         cards_find(nvml, count);
@@ -190,7 +184,7 @@ static int nvml_open(void **state, char version[HEALTH_VERSION_SIZE], struct err
 static void nvml_close(void *state)
 {
     struct nvml *nvml = state;
-    if (nvml->events != NULL)
+    if (nvml->events)
         nvml->api.set_free(nvml->events);
     nvml->api.shutdown();
     free(nvml);
@@ -203,21 +197,21 @@ static void set_of_type(json_t *out, const char *key, int (*ask)(void *, int, un
                         int type, uint64_t factor)
 {
     unsigned value = 0;
-    if (ask != NULL && ask(card, type, &value) == NVML_OK)
+    if (ask && ask(card, type, &value) == NVML_OK)
         health_set(out, key, value * factor);
 }
 
 static void set_watts(json_t *out, const char *key, int (*ask)(void *, unsigned *), void *card)
 {
     unsigned milliwatts = 0;
-    if (ask != NULL && ask(card, &milliwatts) == NVML_OK)
+    if (ask && ask(card, &milliwatts) == NVML_OK)
         health_set(out, key, milliwatts / 1000);
 }
 
 static void set_ecc(json_t *out, const char *key, const struct nvml_api *api, void *card, int counter)
 {
     unsigned long long value = 0;
-    if (api->ecc != NULL && api->ecc(card, ECC_UNCORRECTED, counter, &value) == NVML_OK)
+    if (api->ecc && api->ecc(card, ECC_UNCORRECTED, counter, &value) == NVML_OK)
         health_set(out, key, value);
 }
 
@@ -229,10 +223,10 @@ static void clocks_read(const struct nvml_api *api, void *card, json_t *out)
     set_of_type(out, "clock_max_khz", api->clock_max, card, CLOCK_SM, 1000);
     set_watts(out, "power_w", api->power, card);
     set_watts(out, "power_limit_w", api->power_limit, card);
-    if (api->reasons == NULL || api->reasons(card, &bits) != NVML_OK)
+    if (!api->reasons || api->reasons(card, &bits) != NVML_OK)
         return;
     json_t *list = json_array();
-    for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++)
+    for (size_t i = 0; i < sizeof(reasons) / sizeof(*reasons); i++)
         if ((bits & reasons[i].bits) != 0)
             json_array_append_new(list, json_string(reasons[i].name));
     json_object_set_new(out, "throttle", list);
@@ -240,28 +234,41 @@ static void clocks_read(const struct nvml_api *api, void *card, json_t *out)
 
 static void memory_read(const struct nvml_api *api, void *card, json_t *out)
 {
-    struct nvml_memory_v2 two = {.version = (uint32_t)sizeof two | 2u << 24};
+    struct nvml_memory_v2 two = {.version = (uint32_t)sizeof(two) | 2u << 24};
     struct nvml_memory one = {0};
-    bool newer = api->memory_v2 != NULL && api->memory_v2(card, &two) == NVML_OK;
-    bool known = newer || (api->memory != NULL && api->memory(card, &one) == NVML_OK);
+    bool newer = api->memory_v2 && api->memory_v2(card, &two) == NVML_OK;
+    bool known = newer || (api->memory && api->memory(card, &one) == NVML_OK);
     if (known) {
         health_set(out, "memory_bytes", newer ? two.total : one.total);
         health_set(out, "used_bytes", newer ? two.used : one.used);
     }
 }
 
+/* Returns how many bytes the driver wrote for each of `count` processes: the version of a driver does not
+ * tell, so what lies behind `count` shorter records says it. */
+static size_t process_bytes(const uint8_t *list, unsigned count)
+{
+    for (size_t i = count * sizeof(struct nvml_process); i < (size_t)count * PROCESS_BYTES_535; i++)
+        if (list[i] != UNTOUCHED)
+            return PROCESS_BYTES_535;
+    return sizeof(struct nvml_process);
+}
+
 static void processes_read(const struct nvml_api *api, void *card, json_t *out)
 {
-    struct nvml_process list[PROCESSES_MAX];
+    static _Alignas(8) uint8_t list[PROCESSES_MAX * PROCESS_BYTES_535];
     unsigned count = PROCESSES_MAX;
-    memset(list, 0, sizeof list);
-    if (api->processes == NULL || api->processes(card, &count, list) != NVML_OK || count > PROCESSES_MAX)
+    memset(list, UNTOUCHED, sizeof(list));
+    if (!api->processes || api->processes(card, &count, list) != NVML_OK || count > PROCESSES_MAX)
         return;
+    size_t bytes = process_bytes(list, count);
     json_t *all = json_array();
     for (unsigned i = 0; i < count; i++) {
-        json_t *process = json_pack("{s:I, s:n}", "pid", (json_int_t)list[i].pid, "bytes");
-        if (list[i].bytes != ~0ull)
-            health_set(process, "bytes", list[i].bytes);
+        struct nvml_process is;
+        memcpy(&is, list + i * bytes, sizeof(is));
+        json_t *process = json_pack("{s:I, s:n}", "pid", (json_int_t)is.pid, "bytes");
+        if (is.bytes != ~0ull)
+            health_set(process, "bytes", is.bytes);
         json_array_append_new(all, process);
     }
     json_object_set_new(out, "processes", all);
@@ -270,7 +277,7 @@ static void processes_read(const struct nvml_api *api, void *card, json_t *out)
 static void mig_read(const struct nvml_api *api, void *card, json_t *out)
 {
     unsigned now = 0, next = 0;
-    if (api->mig_mode == NULL || api->mig_slice == NULL || api->mig_mode(card, &now, &next) != NVML_OK)
+    if (!api->mig_mode || !api->mig_slice || api->mig_mode(card, &now, &next) != NVML_OK)
         return;
     json_t *slices = json_array();
     for (unsigned i = 0; now != 0 && i < SLICES_MAX; i++) {
@@ -279,7 +286,7 @@ static void mig_read(const struct nvml_api *api, void *card, json_t *out)
         if (api->mig_slice(card, i, &slice) != NVML_OK)
             continue;
         json_t *one = json_object();
-        if (api->uuid != NULL && api->uuid(slice, uuid, sizeof uuid) == NVML_OK)
+        if (api->uuid && api->uuid(slice, uuid, sizeof(uuid)) == NVML_OK)
             json_object_set_new(one, "uuid", json_string(uuid));
         memory_read(api, slice, one);
         json_array_append_new(slices, one);
@@ -302,13 +309,12 @@ static void links_read(const struct nvml *nvml, uint32_t index, json_t *out)
         const char *name = NULL;
         if (i == index)
             continue;
-        if (api->ancestor != NULL && api->ancestor(nvml->cards[index], nvml->cards[i], &level) == NVML_OK)
+        if (api->ancestor && api->ancestor(nvml->cards[index], nvml->cards[i], &level) == NVML_OK)
             name = level_name(level);
-        if (api->p2p != NULL &&
-            api->p2p(nvml->cards[index], nvml->cards[i], CAPABILITY_NVLINK, &status) == NVML_OK &&
+        if (api->p2p && api->p2p(nvml->cards[index], nvml->cards[i], CAPABILITY_NVLINK, &status) == NVML_OK &&
             status == 0)
             name = "nvlink";
-        if (name != NULL)
+        if (name)
             json_array_append_new(links, json_pack("{s:s, s:s}", "to", nvml->pci[i], "level", name));
     }
     json_object_set_new(out, "links", links);
@@ -318,8 +324,8 @@ static void links_read(const struct nvml *nvml, uint32_t index, json_t *out)
 static void xids_take(struct nvml *nvml)
 {
     struct nvml_event event;
-    for (int i = 0; i < HEALTH_CARDS_MAX && nvml->events != NULL; i++) {
-        memset(&event, 0, sizeof event);
+    for (int i = 0; i < HEALTH_CARDS_MAX && nvml->events; i++) {
+        memset(&event, 0, sizeof(event));
         if (nvml->api.set_wait(nvml->events, &event, 0) != NVML_OK)
             return;
         for (uint32_t k = 0; k < nvml->count; k++)
@@ -339,11 +345,11 @@ static int nvml_read(void *state, json_t *cards, struct err *err)
         char text[128] = "";
         unsigned probe = 0;
         json_t *out = json_pack("{s:s, s:s}", "kind", "cuda", "pci", nvml->pci[i]);
-        if (api->uuid != NULL && api->uuid(card, text, sizeof text) == NVML_OK)
+        if (api->uuid && api->uuid(card, text, sizeof(text)) == NVML_OK)
             json_object_set_new(out, "uuid", json_string(text));
-        if (api->name != NULL && api->name(card, text, sizeof text) == NVML_OK)
+        if (api->name && api->name(card, text, sizeof(text)) == NVML_OK)
             json_object_set_new(out, "name", json_string(text));
-        int result = api->temperature != NULL ? api->temperature(card, SENSOR_GPU, &probe) : NVML_OK;
+        int result = api->temperature ? api->temperature(card, SENSOR_GPU, &probe) : NVML_OK;
         if (result == NVML_GPU_IS_LOST || result == NVML_RESET_REQUIRED) {
             json_object_set_new(out, "why", json_sprintf("%s (NVML %d)", api->error(result), result));
         } else {

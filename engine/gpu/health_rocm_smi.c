@@ -1,4 +1,5 @@
-/* Reads AMD's management library of ROCm 5 and 6, with our own declarations of the functions that are used.
+/* Reads AMD's management library of ROCm 5 and 6, with our own declarations of the functions that are used,
+ * after rocm_smi.h of ROCm 5.2 and 6.4.
  * Clocks and throttling come from the metrics table, whose beginning is the same in both versions; lists of
  * frequencies are not.
  */
@@ -16,7 +17,8 @@ enum {
     LINK_XGMI = 2,
     BLOCKS = 14, /* units of a card that count their errors, one bit each */
     METRICS_BYTES = 4096,
-    VERSION_LEAST = 5
+    VERSION_LEAST = 5,
+    VERSION_OF_DEBIAN = 1 /* what Debian's builds of ROCm 5 and 6 say, whose file is librocm_smi64.so.1 */
 };
 
 struct rsmi_version {
@@ -33,9 +35,22 @@ struct rsmi_metrics {
     uint16_t temperatures[6], activities[3], power_w;
     uint64_t energy, time;
     uint16_t clocks_mean[7], clocks_mhz[7]; /* the first clock is that of the compute units */
-    uint32_t throttle;
+    uint32_t throttle;                      /* bits whose meaning differs between cards */
+    uint16_t fan, pcie[2], padding;
+    uint32_t activities_sum[2];
+    uint16_t temperatures_memory[4];
+    /* Only from ROCm 6 on and for content 3, else 0: */
+    uint64_t firmware_time;
+    uint16_t millivolts[3];
+    uint64_t reasons; /* throttle reasons, the same bits for all cards */
 };
 _Static_assert(offsetof(struct rsmi_metrics, throttle) == 68, "as ROCm SMI lays it out");
+
+/* The bits of rsmi_metrics.reasons (SMU_THROTTLER_…_BIT of the Linux kernel's amdgpu driver). */
+static const struct {
+    uint64_t bits;
+    const char *name;
+} reasons[] = {{0xffffull << 32, "thermal"}, {0xffffffffull, "power"}, {0xffffull << 48, "hardware"}};
 
 struct rsmi_api {
     int (*init)(uint64_t);
@@ -49,19 +64,13 @@ struct rsmi_api {
     int (*power_cap)(uint32_t, uint32_t, uint64_t *);
     int (*memory_total)(uint32_t, uint32_t, uint64_t *);
     int (*memory_used)(uint32_t, uint32_t, uint64_t *);
-    int (*errors)(uint32_t, int, struct rsmi_errors *);
+    int (*errors)(uint32_t, uint64_t, struct rsmi_errors *);
     int (*metrics)(uint32_t, void *);
     int (*link)(uint32_t, uint32_t, uint64_t *, int *);
 };
 
-#define NEEDED(symbol, field)                                                                                \
-    {                                                                                                        \
-        symbol, NULL, offsetof(struct rsmi_api, field), true                                                 \
-    }
-#define OPTIONAL(symbol, field)                                                                              \
-    {                                                                                                        \
-        symbol, NULL, offsetof(struct rsmi_api, field), false                                                \
-    }
+#define NEEDED(symbol, field) {symbol, NULL, offsetof(struct rsmi_api, field), true}
+#define OPTIONAL(symbol, field) {symbol, NULL, offsetof(struct rsmi_api, field), false}
 
 static const struct health_symbol symbols[] = {
     NEEDED("rsmi_init", init),
@@ -90,17 +99,19 @@ static int rsmi_open(void **state, char version[HEALTH_VERSION_SIZE], struct err
     static const char *const files[] = {"librocm_smi64.so.7",
                                         "librocm_smi64.so.6",
                                         "librocm_smi64.so.5",
+                                        "librocm_smi64.so.1",
                                         "librocm_smi64.so",
                                         "/opt/rocm/lib/librocm_smi64.so",
                                         NULL};
-    struct rsmi *rsmi = calloc(1, sizeof *rsmi);
+    struct rsmi *rsmi = calloc(1, sizeof(*rsmi));
     struct rsmi_version is = {0};
     version[0] = '\0';
-    if (rsmi == NULL)
+    if (!rsmi)
         return err_set(err, ERR_NOMEM, "out of memory for ROCm SMI");
     int status = health_library("ROCm SMI", "ROCm 5.0", "MOTLEY_ROCM_SMI_LIBRARY", files, symbols,
-                                sizeof symbols / sizeof *symbols, &rsmi->api, err);
-    if (status == 0 && (rsmi->api.version(&is) != RSMI_OK || is.major < VERSION_LEAST))
+                                sizeof(symbols) / sizeof(*symbols), &rsmi->api, err);
+    if (status == 0 &&
+        (rsmi->api.version(&is) != RSMI_OK || (is.major < VERSION_LEAST && is.major != VERSION_OF_DEBIAN)))
         status = err_set(err, ERR_UNSUPPORTED,
                          "ROCm SMI is of version %u.%u: at least 5.0 (ROCm 5) is needed", is.major, is.minor);
     int result = status == 0 ? rsmi->api.init(0) : 0;
@@ -134,22 +145,36 @@ static bool pci_read(const struct rsmi *rsmi, uint32_t index, char out[24])
     return known;
 }
 
-/* The meaning of the throttle status bits differs between cards, but each of them reduces the clock. */
+/* Sets out["throttle"]. Where the table has only the bits whose meaning differs between cards, a card that
+ * draws its power limit is taken to be limited by it, as nearly all cards under load are. */
+static void throttle_set(const struct rsmi_metrics *metrics, json_t *out)
+{
+    double watts = json_number_value(json_object_get(out, "power_w"));
+    double limit = json_number_value(json_object_get(out, "power_limit_w"));
+    json_t *list = json_array();
+    bool known = metrics->reasons != 0 && metrics->reasons != UINT64_MAX;
+    for (size_t i = 0; i < sizeof(reasons) / sizeof(*reasons) && known; i++)
+        if ((metrics->reasons & reasons[i].bits) != 0)
+            json_array_append_new(list, json_string(reasons[i].name));
+    if (!known && metrics->throttle != 0)
+        json_array_append_new(list, json_string(limit > 0 && watts >= 0.95 * limit ? "power" : "hardware"));
+    json_object_set_new(out, "throttle", list);
+}
+
 static void metrics_read(const struct rsmi_api *api, uint32_t index, json_t *out)
 {
     static _Alignas(8) uint8_t table[METRICS_BYTES]; /* later versions write more than we read */
     struct rsmi_metrics metrics;
-    memset(table, 0, sizeof table);
-    if (api->metrics == NULL || api->metrics(index, table) != RSMI_OK)
+    memset(table, 0, sizeof(table));
+    if (!api->metrics || api->metrics(index, table) != RSMI_OK)
         return;
-    memcpy(&metrics, table, sizeof metrics);
+    memcpy(&metrics, table, sizeof(metrics));
     if (metrics.format != 1 || metrics.content > 3)
         return;
     if (metrics.clocks_mhz[0] != UINT16_MAX)
         health_set(out, "clock_khz", metrics.clocks_mhz[0] * 1000ull);
     if (metrics.throttle != UINT32_MAX)
-        json_object_set_new(out, "throttle",
-                            metrics.throttle != 0 ? json_pack("[s]", "hardware") : json_array());
+        throttle_set(&metrics, out);
 }
 
 /* out[key] = the answer of `ask` divided by `divisor`; nothing is set if it has no answer. */
@@ -157,7 +182,7 @@ static void set_value(json_t *out, const char *key, int (*ask)(uint32_t, uint32_
                       uint32_t index, uint64_t divisor)
 {
     uint64_t value = 0;
-    if (ask != NULL && ask(index, 0, &value) == RSMI_OK)
+    if (ask && ask(index, 0, &value) == RSMI_OK)
         health_set(out, key, value / divisor);
 }
 
@@ -165,9 +190,9 @@ static void errors_read(const struct rsmi_api *api, uint32_t index, json_t *out)
 {
     uint64_t uncorrected = 0;
     bool counted = false;
-    for (int block = 0; block < BLOCKS && api->errors != NULL; block++) {
+    for (int block = 0; block < BLOCKS && api->errors; block++) {
         struct rsmi_errors errors = {0};
-        if (api->errors(index, 1 << block, &errors) == RSMI_OK) {
+        if (api->errors(index, 1ull << block, &errors) == RSMI_OK) {
             counted = true;
             uncorrected += errors.uncorrected;
         }
@@ -179,7 +204,7 @@ static void errors_read(const struct rsmi_api *api, uint32_t index, json_t *out)
 static void numbers_read(const struct rsmi_api *api, uint32_t index, json_t *out)
 {
     int64_t milli = 0;
-    bool warm = api->temperature != NULL &&
+    bool warm = api->temperature &&
                 (api->temperature(index, TEMPERATURE_HOTSPOT, TEMPERATURE_NOW, &milli) == RSMI_OK ||
                  api->temperature(index, TEMPERATURE_EDGE, TEMPERATURE_NOW, &milli) == RSMI_OK);
     if (warm && milli >= 0)
@@ -194,7 +219,7 @@ static void numbers_read(const struct rsmi_api *api, uint32_t index, json_t *out
 static void links_read(const struct rsmi *rsmi, uint32_t index, json_t *out)
 {
     json_t *links = json_array();
-    for (uint32_t i = 0; i < rsmi->count && rsmi->api.link != NULL; i++) {
+    for (uint32_t i = 0; i < rsmi->count && rsmi->api.link; i++) {
         char to[24];
         uint64_t hops = 0;
         int type = 0;
@@ -214,7 +239,7 @@ static int rsmi_read(void *state, json_t *cards, struct err *err)
         if (!pci_read(rsmi, i, pci))
             continue;
         json_t *out = json_pack("{s:s, s:s}", "kind", "hip", "pci", pci);
-        if (rsmi->api.name != NULL && rsmi->api.name(i, name, sizeof name) == RSMI_OK)
+        if (rsmi->api.name && rsmi->api.name(i, name, sizeof(name)) == RSMI_OK)
             json_object_set_new(out, "name", json_string(name));
         numbers_read(&rsmi->api, i, out);
         metrics_read(&rsmi->api, i, out);

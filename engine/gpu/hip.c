@@ -19,8 +19,12 @@ enum {
     PROPERTIES_ROOM = 8192
 };
 
-static const char *const files[] = {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5",
-                                    "libamdhip64.so", NULL};
+static const char *const files[] = {"libamdhip64.so.7",
+                                    "libamdhip64.so.6",
+                                    "libamdhip64.so.5",
+                                    "libamdhip64.so",
+                                    "/opt/rocm/lib/libamdhip64.so",
+                                    NULL};
 
 static const struct vendor_symbol symbols[] = {
     VENDOR_SYMBOL("hipRuntimeGetVersion", version),
@@ -89,7 +93,7 @@ static int arch(struct gpu_library *library, int device, struct gpu_info *out, s
 {
     _Alignas(16) char properties[PROPERTIES_ROOM] = {0};
     bool new_layout = library->api.hip_properties_6 != NULL;
-    if (!new_layout && library->api.hip_properties == NULL)
+    if (!new_layout && !library->api.hip_properties)
         return err_set(err, ERR_UNSUPPORTED, "%s has neither hipGetDevicePropertiesR0600 nor its older form",
                        library->file);
     int result = new_layout ? library->api.hip_properties_6(properties, device)
@@ -104,7 +108,7 @@ static int arch(struct gpu_library *library, int device, struct gpu_info *out, s
     for (size_t i = 0; i < length; i++)
         if (name[i] == ':')
             length = i;
-    if (length < 4 || length >= sizeof out->arch || strncmp(name, "gfx", 3) != 0)
+    if (length < 4 || length >= sizeof(out->arch) || strncmp(name, "gfx", 3) != 0)
         return err_set(err, ERR_UNSUPPORTED, "%s names the architecture of device %d '%.*s': not a gfx…",
                        library->file, device, (int)(length < 32 ? length : 32), name);
     memcpy(out->arch, name, length);
@@ -145,7 +149,7 @@ const struct vendor vendor_hip = {
     .environment = "MOTLEY_HIP_LIBRARY",
     .files = files,
     .symbols = symbols,
-    .symbol_count = sizeof symbols / sizeof *symbols,
+    .symbol_count = sizeof(symbols) / sizeof(*symbols),
     .version_least = 50000000,
     .least = "ROCm 5.0",
     .attribute_warp = ATTRIBUTE_WARP_SIZE,
@@ -154,6 +158,8 @@ const struct vendor vendor_hip = {
     .attribute_clock = ATTRIBUTE_CLOCK_RATE,
     .attribute_mode = ATTRIBUTE_COMPUTE_MODE,
     .param_end = 3,
+    .ipc_flag_since = 60000000, /* hipIpcMemLazyEnablePeerAccess is 0 in ROCm 5 */
+    .uuid_is_text = true,
     .jit_log = false,
     .version_split = version_split,
     .error_name = error_name,

@@ -10,9 +10,9 @@ static int run_rows(struct gpu_call *call, struct cross_entropy_args args, gpu_a
 {
     struct loss_add_args add = {.losses = args.losses, .loss = loss, .count = args.rows};
     uint64_t blocks = args.by_block ? args.rows : gpu_blocks(args.rows, 512 / 32);
-    if (gpu_launch(call, KERNEL_cross_entropy, blocks, 1, 1, &args, sizeof args) != 0)
+    if (gpu_launch(call, KERNEL_cross_entropy, blocks, 1, 1, &args, sizeof(args)) != 0)
         return -1;
-    return gpu_launch(call, KERNEL_loss_add, 1, 1, 1, &add, sizeof add);
+    return gpu_launch(call, KERNEL_loss_add, 1, 1, 1, &add, sizeof(add));
 }
 
 /* Handles as many rows at a time as there is scratch memory for their losses. */

@@ -18,9 +18,9 @@ static int run_square_sum(struct gpu_call *call, const struct op *op)
     args.wide = gpu_fours(args.x, 4, 0);
     uint64_t blocks = gpu_blocks(o->count, (uint32_t)args.per_block);
     struct sums_add_args add = {.partial = args.partial, .out = gpu_at(&o->out), .count = (uint32_t)blocks};
-    if (gpu_launch(call, KERNEL_square_sums, blocks, 1, 1, &args, sizeof args) != 0)
+    if (gpu_launch(call, KERNEL_square_sums, blocks, 1, 1, &args, sizeof(args)) != 0)
         return -1;
-    return gpu_launch(call, KERNEL_sums_add, 1, 1, 1, &add, sizeof add);
+    return gpu_launch(call, KERNEL_sums_add, 1, 1, 1, &add, sizeof(add));
 }
 
 static struct adamw_args adamw_args_of(struct adamw_scalars s)
@@ -47,7 +47,7 @@ static int run_adamw(struct gpu_call *call, const struct op *op)
     args.count = o->count;
     args.wide = gpu_fours(args.value, 4, 0) && gpu_fours(args.gradient, 4, 0) &&
                 gpu_fours(args.moment1, 4, 0) && gpu_fours(args.moment2, 4, 0);
-    return gpu_launch(call, KERNEL_adamw, gpu_blocks(o->count, 4 * 256), 1, 1, &args, sizeof args);
+    return gpu_launch(call, KERNEL_adamw, gpu_blocks(o->count, 4 * 256), 1, 1, &args, sizeof(args));
 }
 
 static int run_adamw8(struct gpu_call *call, const struct op *op)
@@ -63,7 +63,7 @@ static int run_adamw8(struct gpu_call *call, const struct op *op)
     args.plain.count = o->count;
     uint64_t blocks = gpu_blocks(o->count, ADAMW8_BLOCK);
     return gpu_launch(call, KERNEL_adamw8, blocks < ADAMW8_BLOCKS_MAX ? blocks : ADAMW8_BLOCKS_MAX, 1, 1,
-                      &args, sizeof args);
+                      &args, sizeof(args));
 }
 
 const struct gpu_op gpu_optimizer_ops[] = {{.kind = OP_SQUARE_SUM, .run = run_square_sum},

@@ -135,7 +135,7 @@ static int gemm_run(struct gpu_call *call, const struct op *op)
                               .a_as = gpu_element(o->a.dtype),
                               .kind = kind_of(o->pack, o->b.dtype),
                               .compute = gpu_element(o->compute)};
-    if (gpu_launch(call, tile.kernel, x, y, pieces, &product, sizeof product) != 0)
+    if (gpu_launch(call, tile.kernel, x, y, pieces, &product, sizeof(product)) != 0)
         return -1;
     if (pieces == 1)
         return 0;
@@ -147,7 +147,7 @@ static int gemm_run(struct gpu_call *call, const struct op *op)
                                 .pieces = pieces,
                                 .alpha = o->alpha,
                                 .beta = o->beta};
-    return gpu_launch(call, KERNEL_gemm_sum, gpu_blocks(sum.count, 256), 1, 1, &sum, sizeof sum);
+    return gpu_launch(call, KERNEL_gemm_sum, gpu_blocks(sum.count, 256), 1, 1, &sum, sizeof(sum));
 }
 
 /* The list of tiles must fit the scratch memory, and matrices `stride` bytes apart must be aligned. */
@@ -230,13 +230,13 @@ static int grouped_run(struct gpu_call *call, const struct op *op)
     if (o->transpose_a) {
         struct tile tile = outer_tile(o->m, o->n, units);
         return gpu_launch(call, tile.kernel, gpu_blocks(o->n, tile.columns), gpu_blocks(o->m, tile.rows),
-                          o->groups, &args, sizeof args);
+                          o->groups, &args, sizeof(args));
     }
     struct tile tile = grouped_tile(o, units);
-    if (gpu_launch(call, KERNEL_grouped_list, 1, 1, 1, &args, sizeof args) != 0)
+    if (gpu_launch(call, KERNEL_grouped_list, 1, 1, 1, &args, sizeof(args)) != 0)
         return -1;
     return gpu_launch(call, tile.kernel, gpu_blocks(o->n, tile.columns), args.tile_count, 1, &args,
-                      sizeof args);
+                      sizeof(args));
 }
 
 const struct gpu_op gpu_product_ops[] = {{.kind = OP_GEMM, .fits = gemm_fits, .run = gemm_run},

@@ -36,8 +36,7 @@ void gpu_library_open(struct gpu *gpu, uint32_t driver_version)
                                    .arch = gpu->info.arch,
                                    .workspace = gpu->scratch[DEVICE_COMPUTE],
                                    .workspace_bytes = GPU_SCRATCH_BYTES};
-    if (vendor == NULL ||
-        gpu->driver->queue_native(gpu->queues[DEVICE_COMPUTE], &place.stream, &ignored) != 0 ||
+    if (!vendor || gpu->driver->queue_native(gpu->queues[DEVICE_COMPUTE], &place.stream, &ignored) != 0 ||
         vendor->open(&place, &gpu->products, &ignored) != 0)
         return;
     gpu->stage_bytes = area_bytes(gpu->info.memory);
@@ -50,7 +49,7 @@ void gpu_library_close(struct gpu *gpu)
 {
     struct err ignored;
     void *stream;
-    if (gpu->products == NULL)
+    if (!gpu->products)
         return;
     gpu->driver->queue_native(gpu->queues[DEVICE_COMPUTE], &stream,
                               &ignored); /* makes the library's context current for this thread */
@@ -122,14 +121,14 @@ static int side_prepare(struct gpu_call *call, const struct side *side, uint32_t
     *at = side->stage;
     *ld = args.ldy;
     return gpu_launch(call, KERNEL_cast_rows, gpu_row_blocks(args.rows, args.width, 4), 1, 1, &args,
-                      sizeof args);
+                      sizeof(args));
 }
 
 static bool library_takes(const struct gpu_call *call, const struct op_gemm *o)
 {
     const struct gpu *gpu = call->gpu;
     bool halves = o->pack == PACK_BF16 || o->pack == PACK_F16;
-    if (gpu->products == NULL || call->queue != DEVICE_COMPUTE || o->m < SIDE_MIN || o->n < SIDE_MIN ||
+    if (!gpu->products || call->queue != DEVICE_COMPUTE || o->m < SIDE_MIN || o->n < SIDE_MIN ||
         (uint64_t)o->m * o->n * o->k < TERMS_MIN)
         return false;
     return (o->pack == PACK_F32 || (halves && o->b.dtype == o->compute)) && gpu_at(&o->c) % ALIGNMENT == 0 &&

@@ -6,36 +6,44 @@
 #include <stdlib.h>
 #include <string.h>
 
-void *products_library(const char *what, const char *environment, const char *const *usual, char *name,
-                       uint32_t room, struct err *err)
+static int symbols_find(const struct products_search *search, void *library, const char *name, void *api,
+                        struct err *err)
 {
-    const char *asked = getenv(environment);
-    const char *const only[] = {asked, NULL};
-    void *library = NULL;
-    if (asked != NULL && strcmp(asked, "none") == 0) {
-        err_set(err, ERR_NOT_FOUND, "turned off: %s", environment);
-        return NULL;
-    }
-    bool named = asked != NULL && asked[0] != '\0';
-    for (const char *const *file = named ? only : usual; library == NULL && *file != NULL; file++) {
-        /* never unmapped, for the reason in vendor.c */
-        library = dlopen(*file, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-        snprintf(name, room, "%s", *file);
-    }
-    if (library == NULL)
-        err_set(err, ERR_NOT_FOUND, "no %s on this machine: %s", what, named ? dlerror() : *usual);
-    return library;
-}
-
-int products_symbols(void *library, const char *name, const struct products_symbol *symbols, size_t count,
-                     void *api, struct err *err)
-{
-    for (size_t i = 0; i < count; i++) {
-        void *found = dlsym(library, symbols[i].name);
-        if (found == NULL)
-            return err_set(err, ERR_UNSUPPORTED, "%s lacks %s", name, symbols[i].name);
+    for (size_t i = 0; i < search->symbol_count; i++) {
+        void *found = dlsym(library, search->symbols[i].name);
+        if (!found)
+            return err_set(err, ERR_UNSUPPORTED, "%s lacks %s", name, search->symbols[i].name);
         /* POSIX allows this conversion from a data pointer to a function pointer */
-        memcpy((char *)api + symbols[i].at, &found, sizeof found);
+        memcpy((char *)api + search->symbols[i].at, &found, sizeof(found));
     }
     return 0;
+}
+
+int products_find(const struct products_search *search, uint32_t driver_version, const char *arch, void *api,
+                  char *name, uint32_t room, struct err *err)
+{
+    const char *asked = getenv(search->environment);
+    const char *const only[] = {asked, NULL};
+    const bool named = asked && asked[0] != '\0';
+    struct err refused;
+    bool opened = false;
+    if (named && strcmp(asked, "none") == 0)
+        return err_set(err, ERR_NOT_FOUND, "turned off: %s", search->environment);
+    err_set(err, ERR_NOT_FOUND, "no %s on this machine: %s", search->what, search->usual[0]);
+    for (const char *const *file = named ? only : search->usual; *file; file++) {
+        /* never unmapped, for the reason in vendor.c */
+        void *library = dlopen(*file, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+        if (!library && named)
+            err_set(err, ERR_NOT_FOUND, "no %s on this machine: %s", search->what, dlerror());
+        if (!library)
+            continue;
+        snprintf(name, room, "%s", *file);
+        if (symbols_find(search, library, name, api, &refused) == 0 &&
+            search->check(api, driver_version, arch, name, room, &refused) == 0)
+            return 0;
+        if (!opened)
+            *err = refused;
+        opened = true;
+    }
+    return -1;
 }

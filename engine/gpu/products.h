@@ -71,13 +71,23 @@ struct products_symbol {
     size_t at;
 };
 
-/* Open the file that the variable `environment` names, else the first of `usual` (NULL ends) that opens;
- * name[room] gets the file's name. `what` names the library in messages. NULL: ERR_NOT_FOUND. The library is
- * never closed. */
-void *products_library(const char *what, const char *environment, const char *const *usual, char *name,
-                       uint32_t room, struct err *err);
-/* Store the symbols' addresses in `api`. ERR_UNSUPPORTED names the symbol that the file `name` lacks. */
-int products_symbols(void *library, const char *name, const struct products_symbol *symbols, size_t count,
-                     void *api, struct err *err);
+/* How a library is looked for. */
+struct products_search {
+    const char *what;        /* the library's name in messages */
+    const char *environment; /* the variable that names a file to open instead of the usual ones, or "none" */
+    const char *const *usual; /* files to try, NULL ends */
+    const struct products_symbol *symbols;
+    size_t symbol_count;
+    /* Whether the open library can be used, by its functions in `api`; it may append to name[room]. Returns
+     * 0, or -1 with ERR_UNSUPPORTED. */
+    int (*check)(const void *api, uint32_t driver_version, const char *arch, char *name, uint32_t room,
+                 struct err *err);
+};
+
+/* Open the first file that has all symbols and passes the check, and store the symbols' addresses in `api`;
+ * name[room] gets the file's name and what the check appends. Files stay open for ever. Returns 0, or -1 with
+ * ERR_NOT_FOUND, or with ERR_UNSUPPORTED and what is wrong with the first file that opened. */
+int products_find(const struct products_search *search, uint32_t driver_version, const char *arch, void *api,
+                  char *name, uint32_t room, struct err *err);
 
 #endif

@@ -5,7 +5,7 @@
 static int run_dropout(struct gpu_call *call, const struct op *op)
 {
     const struct op_dropout *o = &op->dropout;
-    struct dropout_key key = dropout_key_of(o->p, o->seed, o->layer, o->target);
+    struct dropout_key key = dropout_key_of(o);
     struct dropout_args args = {.x = gpu_at(&o->x),
                                 .positions = gpu_at(&o->positions),
                                 .row_ids = gpu_at(&o->row_ids),
@@ -19,13 +19,14 @@ static int run_dropout(struct gpu_call *call, const struct op *op)
                                 .keep_last = key.keep_last,
                                 .scale = key.scale};
     args.wide = gpu_fours(args.x, 4, o->width) && gpu_fours(args.y, 4, o->width);
-    return gpu_launch(call, KERNEL_dropout, gpu_row_blocks(o->tokens, o->width, 8), 1, 1, &args, sizeof args);
+    return gpu_launch(call, KERNEL_dropout, gpu_row_blocks(o->tokens, o->width, 8), 1, 1, &args,
+                      sizeof(args));
 }
 
 static int run_dropout_backward(struct gpu_call *call, const struct op *op)
 {
     const struct op_dropout *o = &op->dropout_backward.forward;
-    struct dropout_key key = dropout_key_of(o->p, o->seed, o->layer, o->target);
+    struct dropout_key key = dropout_key_of(o);
     struct dropout_backward_args args = {.x = gpu_at(&o->x),
                                          .positions = gpu_at(&o->positions),
                                          .row_ids = gpu_at(&o->row_ids),
@@ -42,7 +43,7 @@ static int run_dropout_backward(struct gpu_call *call, const struct op *op)
     args.wide =
         gpu_fours(args.x, 4, o->width) && gpu_fours(args.t, 4, o->width) && gpu_fours(args.dx, 4, o->width);
     return gpu_launch(call, KERNEL_dropout_backward, gpu_row_blocks(o->tokens, o->width, 8), 1, 1, &args,
-                      sizeof args);
+                      sizeof(args));
 }
 
 static bool embed_noise_fits(const struct gpu *gpu, const struct op *op)
@@ -66,7 +67,7 @@ static int run_embed_noise(struct gpu_call *call, const struct op *op)
                                     .alpha = o->alpha};
     args.wide = gpu_fours(args.x, 4, o->width);
     return gpu_launch(call, KERNEL_embed_noise, gpu_row_blocks(o->tokens, o->width, 4), 1, 1, &args,
-                      sizeof args);
+                      sizeof(args));
 }
 
 const struct gpu_op gpu_random_ops[] = {

@@ -84,15 +84,15 @@ static void code_folder(const struct rocblas_api *api, char folder[PATH_MAX])
     char file[PATH_MAX];
     Dl_info info;
     void *symbol;
-    memcpy(&symbol, &api->multiply, sizeof symbol);
+    memcpy(&symbol, &api->multiply, sizeof(symbol));
     folder[0] = '\0';
-    if (asked != NULL)
+    if (asked)
         snprintf(folder, PATH_MAX, "%s", asked);
-    if (asked != NULL || dladdr(symbol, &info) == 0)
+    if (asked || dladdr(symbol, &info) == 0)
         return;
-    snprintf(file, sizeof file, "%s", info.dli_fname);
+    snprintf(file, sizeof(file), "%s", info.dli_fname);
     const char *beside = dirname(file);
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+    for (size_t i = 0; i < sizeof(places) / sizeof(*places); i++) {
         snprintf(folder, PATH_MAX, "%s/%s", beside, places[i]);
         if (access(folder, R_OK) == 0)
             return;
@@ -104,49 +104,57 @@ static bool code_inside(const struct rocblas_api *api, const char *arch)
     static const char *const forms[] = {"%s/TensileLibrary_lazy_%s.dat", "%s/TensileLibrary_%s.dat"};
     char folder[PATH_MAX], own[PATH_MAX + 32], file[PATH_MAX + 96];
     code_folder(api, folder);
-    snprintf(own, sizeof own, "%s/%s", folder, arch); /* some builds have one folder for each card */
+    snprintf(own, sizeof(own), "%s/%s", folder, arch); /* some builds have one folder for each card */
     const char *where = access(own, R_OK) == 0 ? own : folder;
-    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
-        snprintf(file, sizeof file, forms[i], where, arch);
+    for (size_t i = 0; i < sizeof(forms) / sizeof(*forms); i++) {
+        snprintf(file, sizeof(file), forms[i], where, arch);
         if (access(file, R_OK) == 0)
             return true;
     }
     return false;
 }
 
-static int library_check(uint32_t driver_version, const char *arch, struct rocblas_api *api, char *name,
+static int library_check(const void *opened, uint32_t driver_version, const char *arch, char *name,
                          uint32_t room, struct err *err)
 {
-    static const char *const usual[] = {"librocblas.so.5", "librocblas.so.4", "librocblas.so.3",
-                                        "librocblas.so.0", NULL};
+    const struct rocblas_api *api = opened;
     char version[256] = "";
     int hip = 0;
-    void *library = products_library("rocBLAS", "MOTLEY_ROCBLAS_LIBRARY", usual, name, room, err);
-    if (library == NULL ||
-        products_symbols(library, name, symbols, sizeof symbols / sizeof *symbols, api, err) != 0)
-        return -1;
     if (api->hip_version(&hip) != 0 || (uint32_t)hip != driver_version)
         return err_set(err, ERR_UNSUPPORTED, "%s is of HIP %d, the driver of %u", name, hip, driver_version);
-    if (arch != NULL && !code_inside(api, arch))
+    if (arch && !code_inside(api, arch))
         return err_set(err, ERR_UNSUPPORTED, "%s has no code for %s", name, arch);
-    if (api->version(version, sizeof version) != 0)
+    if (api->version(version, sizeof(version)) != 0)
         return err_set(err, ERR_UNSUPPORTED, "%s does not tell its version", name);
     size_t at = strlen(name);
     snprintf(name + at, room - at, ", %s", version);
     return 0;
 }
 
+static const char *const usual[] = {"librocblas.so.5",
+                                    "librocblas.so.4",
+                                    "librocblas.so.3",
+                                    "librocblas.so.0",
+                                    "/opt/rocm/lib/librocblas.so",
+                                    NULL};
+static const struct products_search search = {.what = "rocBLAS",
+                                              .environment = "MOTLEY_ROCBLAS_LIBRARY",
+                                              .usual = usual,
+                                              .symbols = symbols,
+                                              .symbol_count = sizeof(symbols) / sizeof(*symbols),
+                                              .check = library_check};
+
 static int rocblas_find(uint32_t driver_version, const char *arch, char *name, uint32_t room, struct err *err)
 {
     struct rocblas_api api;
-    return library_check(driver_version, arch, &api, name, room, err);
+    return products_find(&search, driver_version, arch, &api, name, room, err);
 }
 
 static void rocblas_close(struct products *library)
 {
-    if (library == NULL)
+    if (!library)
         return;
-    if (library->handle != NULL)
+    if (library->handle)
         library->api.destroy(library->handle);
     free(library);
 }
@@ -168,11 +176,12 @@ static int handle_create(struct products *library, const struct products_place *
 static int rocblas_open(const struct products_place *place, struct products **out, struct err *err)
 {
     char name[256];
-    struct products *library = calloc(1, sizeof *library);
+    struct products *library = calloc(1, sizeof(*library));
     *out = NULL;
-    if (library == NULL)
+    if (!library)
         return err_set(err, ERR_NOMEM, "out of memory for rocBLAS");
-    int status = library_check(place->driver_version, place->arch, &library->api, name, sizeof name, err);
+    int status =
+        products_find(&search, place->driver_version, place->arch, &library->api, name, sizeof(name), err);
     if (status == 0 && (status = handle_create(library, place)) != 0)
         err_set(err, status == STATUS_MEMORY_ERROR ? ERR_NOMEM : ERR_UNSUPPORTED,
                 "%s does not start: status %d", name, status);

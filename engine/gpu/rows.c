@@ -40,7 +40,7 @@ static int run_rmsnorm(struct gpu_call *call, const struct op *op)
     args.wide = gpu_fours(args.x, 4, o->ldx) && gpu_fours(args.y, dtype_bytes(o->y.dtype), o->ldy) &&
                 gpu_fours(args.weight, 4, o->width);
     return gpu_launch(call, KERNEL_rmsnorm, vector_blocks(args.count, args.by_block), 1, 1, &args,
-                      sizeof args);
+                      sizeof(args));
 }
 
 /* y[width] += sums over rows, in strips of columns if the scratch memory cannot hold all columns. The caller
@@ -61,8 +61,8 @@ static int sum_columns(struct gpu_call *call, struct column_sums_args args, uint
         strip.x += 4ull * done;
         strip.dy += strip.dy == 0 ? 0 : 4ull * done;
         if (gpu_launch(call, KERNEL_column_sums, gpu_blocks(strip.width, 32), chunks, 1, &strip,
-                       sizeof strip) != 0 ||
-            gpu_launch(call, KERNEL_column_sums_add, gpu_blocks(strip.width, 256), 1, 1, &add, sizeof add) !=
+                       sizeof(strip)) != 0 ||
+            gpu_launch(call, KERNEL_column_sums_add, gpu_blocks(strip.width, 256), 1, 1, &add, sizeof(add)) !=
                 0)
             return -1;
         args.width = strip.width;
@@ -97,7 +97,7 @@ static int norm_weight_gradient(struct gpu_call *call, const struct op_rmsnorm_b
                                         .ldx = o->ldx,
                                         .lddy = o->lddy};
         if (gpu_launch(call, KERNEL_rmsnorm_backward, vector_blocks(args.count, args.by_block), 1, 1, &args,
-                       sizeof args) != 0 ||
+                       sizeof(args)) != 0 ||
             sum_columns(call, sums, o->width, gpu_at(&o->dweight)) != 0)
             return -1;
     }
@@ -131,12 +131,12 @@ static int run_rmsnorm_backward(struct gpu_call *call, const struct op *op)
                                          .offset = o->offset};
     args.wide = gpu_fours(args.x, 4, o->ldx) && gpu_fours(args.dy, 4, o->lddy) &&
                 gpu_fours(args.dx, 4, o->lddx) && gpu_fours(args.weight, 4, o->width);
-    if (o->dweight.buffer != NULL && norm_weight_gradient(call, o, args) != 0)
+    if (o->dweight.buffer && norm_weight_gradient(call, o, args) != 0)
         return -1;
     if (args.dx == 0)
         return 0;
     return gpu_launch(call, KERNEL_rmsnorm_backward, vector_blocks(args.count, args.by_block), 1, 1, &args,
-                      sizeof args);
+                      sizeof(args));
 }
 
 static bool rope_fits(const struct gpu *gpu, const struct op *op)
@@ -161,7 +161,7 @@ static int run_rope(struct gpu_call *call, const struct op *op)
                              .sign = o->inverse ? -1.0f : 1.0f};
     args.wide = gpu_fours(args.x, 4, o->ldx) && gpu_fours(args.table, 4, args.half) && o->head_dim % 4 == 0;
     return gpu_launch(call, KERNEL_rope, gpu_row_blocks((uint64_t)o->tokens * o->heads, args.half, 4), 1, 1,
-                      &args, sizeof args);
+                      &args, sizeof(args));
 }
 
 const struct gpu_op gpu_rows_ops[] = {

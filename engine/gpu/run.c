@@ -7,7 +7,7 @@ static const struct gpu_op *const families[] = {
 
 static const struct gpu_op *op_find(enum op_kind kind)
 {
-    for (size_t i = 0; i < sizeof families / sizeof *families; i++)
+    for (size_t i = 0; i < sizeof(families) / sizeof(*families); i++)
         for (const struct gpu_op *op = families[i]; op->run != NULL; op++)
             if (op->kind == kind)
                 return op;
@@ -18,13 +18,13 @@ bool gpu_runs(const struct gpu *gpu, const struct op *op)
 {
     struct operand_use uses[OP_OPERANDS_MAX];
     const struct gpu_op *found = op_find(op->kind);
-    if (found == NULL)
+    if (!found)
         return false;
     uint32_t count = op_operands(op, uses);
     for (uint32_t i = 0; i < count; i++)
         if ((uses[i].dtypes & 1u << uses[i].operand.dtype) == 0)
             return false;
-    return found->fits == NULL || found->fits(gpu, op);
+    return !found->fits || found->fits(gpu, op);
 }
 
 int gpu_run(struct gpu_call *call, const struct op *op)

@@ -22,7 +22,7 @@ static int run_embed(struct gpu_call *call, const struct op *op)
     args.table_as = args.packed ? gpu_unpack_kind(o->pack) : gpu_element(o->table.dtype);
     args.wide = gpu_fours(args.out, 4, o->hidden) &&
                 (args.packed || gpu_fours(args.table, dtype_bytes(o->table.dtype), o->hidden));
-    return gpu_launch(call, KERNEL_embed, gpu_row_blocks(o->tokens, o->hidden, 4), 1, 1, &args, sizeof args);
+    return gpu_launch(call, KERNEL_embed, gpu_row_blocks(o->tokens, o->hidden, 4), 1, 1, &args, sizeof(args));
 }
 
 /* Handles as many tokens at a time as there is scratch memory for their links. */
@@ -42,8 +42,8 @@ static int run_embed_backward(struct gpu_call *call, const struct op *op)
                                            .vocab = o->vocab,
                                            .scale = o->scale};
         args.wide = gpu_fours(args.dout, 4, o->hidden) && gpu_fours(args.dtable, 4, o->hidden);
-        if (gpu_launch(call, KERNEL_embed_chain, gpu_blocks(tokens, 256), 1, 1, &links, sizeof links) != 0 ||
-            gpu_launch(call, KERNEL_embed_backward, tokens, 1, 1, &args, sizeof args) != 0)
+        if (gpu_launch(call, KERNEL_embed_chain, gpu_blocks(tokens, 256), 1, 1, &links, sizeof(links)) != 0 ||
+            gpu_launch(call, KERNEL_embed_backward, tokens, 1, 1, &args, sizeof(args)) != 0)
             return -1;
     }
     return 0;
@@ -60,7 +60,7 @@ static int run_gather_rows(struct gpu_call *call, const struct op *op)
                                     .x_rows = o->x_rows};
     args.wide = gpu_fours(args.x, 4, o->width) && gpu_fours(args.y, 4, o->width);
     return gpu_launch(call, KERNEL_gather_rows, gpu_row_blocks(o->rows, o->width, 4), 1, 1, &args,
-                      sizeof args);
+                      sizeof(args));
 }
 
 static int run_scatter_rows(struct gpu_call *call, const struct op *op)
@@ -77,7 +77,7 @@ static int run_scatter_rows(struct gpu_call *call, const struct op *op)
     if (gpu_zero(call, args.y, 4ull * o->y_rows * o->width) != 0)
         return -1;
     return gpu_launch(call, KERNEL_scatter_rows, gpu_row_blocks(o->rows, o->width, 4), 1, 1, &args,
-                      sizeof args);
+                      sizeof(args));
 }
 
 const struct gpu_op gpu_tables_ops[] = {{.kind = OP_EMBED, .fits = embed_fits, .run = run_embed},

@@ -11,7 +11,7 @@ static void trace_destroy(struct gpu *gpu)
     gpu->trace = NULL;
     gpu->records_nothing = trace->recorded_nothing;
     for (uint32_t i = 0; i < 2 * trace->room; i++)
-        if (trace->events[i] != NULL)
+        if (trace->events[i])
             gpu->driver->event_destroy(trace->events[i]);
     free(trace->events);
     free(trace);
@@ -20,11 +20,11 @@ static void trace_destroy(struct gpu *gpu)
 int gpu_trace_begin(struct device *device, uint32_t launches_max, struct err *err)
 {
     struct gpu *gpu = (struct gpu *)device;
-    if (!device_has_clock(device) || gpu->trace != NULL)
+    if (!device_has_clock(device) || gpu->trace)
         return err_set(err, ERR_INVALID, "device %s is no GPU, or is traced already", device->name);
-    struct gpu_trace *trace = calloc(1, sizeof *trace);
-    struct gpu_event **events = calloc(2ull * launches_max, sizeof *events);
-    if (trace == NULL || events == NULL) {
+    struct gpu_trace *trace = calloc(1, sizeof(*trace));
+    struct gpu_event **events = calloc(2ull * launches_max, sizeof(*events));
+    if (!trace || !events) {
         free(trace);
         free(events);
         return err_set(err, ERR_NOMEM, "out of memory for a trace of %u launches", launches_max);
@@ -44,7 +44,7 @@ int gpu_trace_begin(struct device *device, uint32_t launches_max, struct err *er
 int gpu_trace_mark(struct gpu_call *call, bool after)
 {
     struct gpu_trace *trace = call->gpu->trace;
-    if (trace == NULL || call->queue != DEVICE_COMPUTE || trace->count == trace->room)
+    if (!trace || call->queue != DEVICE_COMPUTE || trace->count == trace->room)
         return 0;
     uint32_t at = 2 * trace->count + after;
     trace->count += after;

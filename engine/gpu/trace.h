@@ -15,7 +15,8 @@ struct gpu_trace_sums {
 /* Trace up to launches_max > 0 launches from now on; later ones run untraced. Meanwhile passes are queued op
  * by op. ERR_INVALID: the device is no GPU, or is being traced already. */
 int gpu_trace_begin(struct device *device, uint32_t launches_max, struct err *err);
-/* End the trace, also on error. Waits. */
+/* Waits until the device has done all its work, writes the sums to *out and ends the trace. The trace ends
+ * also when the call fails. */
 int gpu_trace_end(struct device *device, struct gpu_trace_sums *out, struct err *err);
 
 #endif

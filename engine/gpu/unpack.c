@@ -21,7 +21,7 @@ static int run_nf4(struct gpu_call *call, const struct op_unpack *o)
                                    .count = o->count,
                                    .nested = o->pack == PACK_NF4_DOUBLE};
     args.wide = gpu_fours(args.y, 4, 0);
-    return gpu_launch(call, KERNEL_unpack_nf4, gpu_blocks(o->count, 4 * 256), 1, 1, &args, sizeof args);
+    return gpu_launch(call, KERNEL_unpack_nf4, gpu_blocks(o->count, 4 * 256), 1, 1, &args, sizeof(args));
 }
 
 uint32_t gpu_unpack_kind(enum pack_kind pack)
@@ -41,7 +41,7 @@ static int run_blocks(struct gpu_call *call, const struct op_unpack *o)
                                       .count = o->count,
                                       .kind = gpu_unpack_kind(o->pack)};
     args.wide = gpu_fours(args.y, 4, 0);
-    return gpu_launch(call, KERNEL_unpack_blocks, gpu_blocks(o->count, 4 * 256), 1, 1, &args, sizeof args);
+    return gpu_launch(call, KERNEL_unpack_blocks, gpu_blocks(o->count, 4 * 256), 1, 1, &args, sizeof(args));
 }
 
 static int run_unpack(struct gpu_call *call, const struct op *op)

@@ -62,7 +62,7 @@ static const struct {
 
 enum err_code vendor_error_code(int error)
 {
-    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
+    for (size_t i = 0; i < sizeof(codes) / sizeof(*codes); i++)
         if (error >= codes[i].first && error <= codes[i].last)
             return codes[i].code;
     return ERR_INTERNAL;
@@ -81,8 +81,8 @@ int vendor_result(const struct gpu_library *library, size_t at, int result, cons
     if (result == 0)
         return 0;
     const char *name = library->vendor->error_name(library, result);
-    return err_set(err, vendor_error_code(result), "%s: %s%s (%d)%s%s", what, name == NULL ? "error" : name,
-                   name == NULL ? " without a name" : "", result, " of ", symbol_name(library->vendor, at));
+    return err_set(err, vendor_error_code(result), "%s: %s%s (%d)%s%s", what, !name ? "error" : name,
+                   !name ? " without a name" : "", result, " of ", symbol_name(library->vendor, at));
 }
 
 int vendor_context_result(struct gpu_context *context, size_t at, int result, const char *what,
@@ -107,17 +107,17 @@ static int library_find(const struct vendor *vendor, struct gpu_library *library
 {
     const char *asked = getenv(vendor->environment);
     const char *const only[] = {asked, NULL};
-    const char *const *files = asked != NULL && asked[0] != '\0' ? only : vendor->files;
+    const char *const *files = asked && asked[0] != '\0' ? only : vendor->files;
     char why[256] = "";
-    for (; *files != NULL && library->handle == NULL; files++) {
+    for (; *files && !library->handle; files++) {
         /* Drivers start threads of their own, so their library must never be unmapped. */
         library->handle = dlopen(*files, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-        snprintf(library->file, sizeof library->file, "%s", *files);
-        const char *said = library->handle == NULL ? dlerror() : NULL;
-        if (said != NULL && why[0] == '\0')
-            snprintf(why, sizeof why, "%s", said);
+        snprintf(library->file, sizeof(library->file), "%s", *files);
+        const char *said = !library->handle ? dlerror() : NULL;
+        if (said && why[0] == '\0')
+            snprintf(why, sizeof(why), "%s", said);
     }
-    return library->handle != NULL
+    return library->handle
                ? 0
                : err_set(err, ERR_NOT_FOUND, "no %s driver on this machine: %s", vendor->kind, why);
 }
@@ -126,7 +126,7 @@ static int library_find(const struct vendor *vendor, struct gpu_library *library
 static bool symbol_find(struct gpu_library *library, const struct vendor_symbol *symbol)
 {
     void *found = dlsym(library->handle, symbol->name);
-    memcpy((char *)&library->api + symbol->at, &found, sizeof found);
+    memcpy((char *)&library->api + symbol->at, &found, sizeof(found));
     return found != NULL;
 }
 
@@ -164,17 +164,17 @@ static int symbols_find(struct gpu_library *library, struct err *err)
 
 int vendor_open(const struct vendor *vendor, struct gpu_library **out, uint32_t *version, struct err *err)
 {
-    struct gpu_library *library = calloc(1, sizeof *library);
+    struct gpu_library *library = calloc(1, sizeof(*library));
     *out = NULL;
     *version = 0;
-    if (library == NULL)
+    if (!library)
         return err_set(err, ERR_NOMEM, "out of memory for a driver");
     library->vendor = vendor;
     if (library_find(vendor, library, err) != 0 || version_check(library, err) != 0 ||
         symbols_find(library, err) != 0 ||
         vendor_result(library, offsetof(struct vendor_api, init), library->api.init(0), library->file, err) !=
             0) {
-        if (library->handle != NULL)
+        if (library->handle)
             dlclose(library->handle);
         free(library);
         return -1;

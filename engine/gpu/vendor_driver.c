@@ -113,16 +113,25 @@ static int attribute(struct gpu_library *library, int device, int name, uint32_t
 {
     int value = 0;
     char what[32];
-    snprintf(what, sizeof what, "attribute %d", name);
+    snprintf(what, sizeof(what), "attribute %d", name);
     if (ASK(library, device_attribute, what, &value, name, device) != 0)
         return -1;
     *out = value < 0 ? 0 : (uint32_t)value;
     return 0;
 }
 
-/* Prints a UUID as NVIDIA's tools do: "GPU-01234567-89ab-cdef-0123-456789abcdef". */
-static void uuid_print(const uint8_t uuid[16], char *out, size_t room)
+/* Prints a UUID as the vendors' tools do: NVIDIA's as "GPU-01234567-89ab-cdef-0123-456789abcdef", AMD's,
+ * which is text, as "GPU-0123456789abcdef". AMD's cards without a UUID all have the text "XX", which prints
+ * as "": they are told apart by their PCI addresses. */
+static void uuid_print(const uint8_t uuid[16], bool text, char *out, size_t room)
 {
+    bool digits = true;
+    for (int i = 0; i < 16; i++)
+        digits = digits && isxdigit(uuid[i]);
+    if (text) {
+        snprintf(out, room, digits ? "GPU-%.16s" : "", (const char *)uuid);
+        return;
+    }
     size_t at = (size_t)snprintf(out, room, "GPU");
     for (int i = 0; i < 16; i++)
         at += (size_t)snprintf(out + at, room - at, "%s%02x",
@@ -132,18 +141,18 @@ static void uuid_print(const uint8_t uuid[16], char *out, size_t room)
 static int names_read(struct gpu_library *library, int device, struct gpu_info *out, struct err *err)
 {
     uint8_t uuid[16] = {0};
-    if (ASK(library, device_name, "the name", out->name, (int)sizeof out->name, device) != 0 ||
-        ASK(library, device_pci, "the PCI address", out->pci, (int)sizeof out->pci, device) != 0)
+    if (ASK(library, device_name, "the name", out->name, (int)sizeof(out->name), device) != 0 ||
+        ASK(library, device_pci, "the PCI address", out->pci, (int)sizeof(out->pci), device) != 0)
         return -1;
-    out->name[sizeof out->name - 1] = '\0';
-    out->pci[sizeof out->pci - 1] = '\0';
+    out->name[sizeof(out->name) - 1] = '\0';
+    out->pci[sizeof(out->pci) - 1] = '\0';
     for (char *c = out->pci; *c != '\0'; c++)
         *c = (char)tolower((unsigned char)*c);
-    if (library->api.device_uuid == NULL)
+    if (!library->api.device_uuid)
         return 0;
     if (ASK(library, device_uuid, "the UUID", uuid, device) != 0)
         return -1;
-    uuid_print(uuid, out->uuid, sizeof out->uuid);
+    uuid_print(uuid, library->vendor->uuid_is_text, out->uuid, sizeof(out->uuid));
     return 0;
 }
 
@@ -155,7 +164,7 @@ static int device_info(struct gpu_library *library, uint32_t index, const char *
     uint32_t mode = 0;
     size_t memory = 0;
     int device = 0;
-    memset(out, 0, sizeof *out);
+    memset(out, 0, sizeof(*out));
     if (device_find(library, index, &device, err) != 0 || names_read(library, device, out, err) != 0 ||
         vendor->arch(library, device, out, err) != 0 ||
         attribute(library, device, vendor->attribute_warp, &out->warp, err) != 0 ||
@@ -180,8 +189,8 @@ static int context_create(struct gpu_library *library, uint32_t index, const cha
     (void)options;
     (void)limit;
     *out = NULL;
-    struct gpu_context *context = calloc(1, sizeof *context);
-    if (context == NULL)
+    struct gpu_context *context = calloc(1, sizeof(*context));
+    if (!context)
         return err_set(err, ERR_NOMEM, "out of memory for a context");
     context->library = library;
     if (device_find(library, index, &context->device, err) != 0 ||
@@ -196,7 +205,7 @@ static int context_create(struct gpu_library *library, uint32_t index, const cha
 
 static void context_destroy(struct gpu_context *context)
 {
-    if (context == NULL)
+    if (!context)
         return;
     context->library->vendor->context_release(context);
     pthread_mutex_destroy(&context->lock);
@@ -220,7 +229,7 @@ static int memory_create(struct gpu_context *context, uint64_t bytes, gpu_addres
 {
     char what[64];
     *out = 0;
-    snprintf(what, sizeof what, "%llu bytes", (unsigned long long)bytes);
+    snprintf(what, sizeof(what), "%llu bytes", (unsigned long long)bytes);
     return context_enter(context, err) != 0 ? -1 : CALL(context, memory_alloc, what, out, bytes);
 }
 
@@ -234,7 +243,7 @@ static int host_create(struct gpu_context *context, uint64_t bytes, void **out, 
 {
     char what[64];
     *out = NULL;
-    snprintf(what, sizeof what, "%llu bytes of page-locked memory", (unsigned long long)bytes);
+    snprintf(what, sizeof(what), "%llu bytes of page-locked memory", (unsigned long long)bytes);
     return context_enter(context, err) != 0
                ? -1
                : CALL(context, host_alloc, what, out, bytes, VENDOR_HOST_PORTABLE);
@@ -259,12 +268,14 @@ static int memory_export(struct gpu_context *context, gpu_address address, uint8
 static int memory_import(struct gpu_context *context, const uint8_t handle[GPU_IPC_BYTES], gpu_address *out,
                          struct err *err)
 {
+    const struct gpu_library *library = context->library;
+    unsigned flags = library->version >= library->vendor->ipc_flag_since;
     struct vendor_ipc ipc;
     *out = 0;
     memcpy(ipc.bytes, handle, GPU_IPC_BYTES);
     return context_enter(context, err) != 0
                ? -1
-               : CALL(context, ipc_open, "memory of another process", out, ipc, VENDOR_IPC_LAZY_PEER);
+               : CALL(context, ipc_open, "memory of another process", out, ipc, flags);
 }
 
 static int memory_unimport(struct gpu_context *context, gpu_address address, struct err *err)
@@ -299,8 +310,8 @@ static int queue_create(struct gpu_context *context, struct gpu_queue **out, str
     *out = NULL;
     if (context_enter(context, err) != 0)
         return -1;
-    struct gpu_queue *queue = calloc(1, sizeof *queue);
-    if (queue == NULL)
+    struct gpu_queue *queue = calloc(1, sizeof(*queue));
+    if (!queue)
         return err_set(err, ERR_NOMEM, "out of memory for a queue");
     queue->context = context;
     if (CALL(context, stream_create, "a queue", &queue->stream, VENDOR_STREAM_NON_BLOCKING) != 0) {
@@ -313,7 +324,7 @@ static int queue_create(struct gpu_context *context, struct gpu_queue **out, str
 
 static void queue_destroy(struct gpu_queue *queue)
 {
-    if (queue == NULL)
+    if (!queue)
         return;
     GIVE(queue->context, stream_destroy, queue->stream);
     free(queue);
@@ -337,8 +348,8 @@ static int event_create(struct gpu_context *context, bool timed, struct gpu_even
     *out = NULL;
     if (context_enter(context, err) != 0)
         return -1;
-    struct gpu_event *event = calloc(1, sizeof *event);
-    if (event == NULL)
+    struct gpu_event *event = calloc(1, sizeof(*event));
+    if (!event)
         return err_set(err, ERR_NOMEM, "out of memory for an event");
     event->context = context;
     unsigned flags = VENDOR_EVENT_BLOCKING_SYNC | (timed ? 0 : VENDOR_EVENT_DISABLE_TIMING);
@@ -352,7 +363,7 @@ static int event_create(struct gpu_context *context, bool timed, struct gpu_even
 
 static void event_destroy(struct gpu_event *event)
 {
-    if (event == NULL)
+    if (!event)
         return;
     GIVE(event->context, event_destroy, event->handle);
     free(event);
@@ -451,13 +462,13 @@ static int module_load(struct gpu_context *context, const void *image, uint64_t 
     int names[2] = {VENDOR_JIT_ERROR_LOG, VENDOR_JIT_ERROR_LOG_BYTES};
     uintptr_t log_bytes = JIT_LOG_BYTES;
     void *values[2] = {log, NULL};
-    memcpy(&values[1], &log_bytes, sizeof log_bytes); /* the API passes a number as a pointer */
-    (void)bytes;                                      /* an image contains its own length */
+    memcpy(&values[1], &log_bytes, sizeof(log_bytes)); /* the API passes a number as a pointer */
+    (void)bytes;                                       /* an image contains its own length */
     *out = NULL;
     if (context_enter(context, err) != 0)
         return -1;
-    struct gpu_module *module = calloc(1, sizeof *module);
-    if (module == NULL)
+    struct gpu_module *module = calloc(1, sizeof(*module));
+    if (!module)
         return err_set(err, ERR_NOMEM, "out of memory for a module");
     module->context = context;
     if (CALL(context, module_load, "the kernels", &module->handle, image,
@@ -472,7 +483,7 @@ static int module_load(struct gpu_context *context, const void *image, uint64_t 
 
 static void module_unload(struct gpu_module *module)
 {
-    if (module == NULL)
+    if (!module)
         return;
     GIVE(module->context, module_unload, module->handle);
     for (struct gpu_function *next, *function = module->functions; function != NULL; function = next) {
@@ -488,12 +499,12 @@ static int module_function(struct gpu_module *module, const char *name, struct g
     *out = NULL;
     if (context_enter(module->context, err) != 0)
         return -1;
-    struct gpu_function *function = calloc(1, sizeof *function);
-    if (function == NULL)
+    struct gpu_function *function = calloc(1, sizeof(*function));
+    if (!function)
         return err_set(err, ERR_NOMEM, "out of memory for a kernel");
     function->context = module->context;
     function->shared = SHARED_UNASKED;
-    snprintf(function->name, sizeof function->name, "kernel %s", name);
+    snprintf(function->name, sizeof(function->name), "kernel %s", name);
     if (CALL(module->context, module_function, function->name, &function->handle, module->handle, name) !=
         0) {
         free(function);
@@ -514,10 +525,10 @@ static int launch(struct gpu_queue *queue, struct gpu_function *function, struct
     uintptr_t words[5] = {VENDOR_PARAM_POINTER, (uintptr_t)args, VENDOR_PARAM_SIZE, (uintptr_t)&size,
                           vendor->param_end};
     void *extra[5];
-    memcpy(extra, words, sizeof extra);
+    memcpy(extra, words, sizeof(extra));
     if (context_enter(context, err) != 0)
         return -1;
-    if (shared > function->shared && vendor->shared_allow != NULL) {
+    if (shared > function->shared && vendor->shared_allow) {
         if (vendor->shared_allow(context, function->handle, shared, err) != 0)
             return err_wrap(err, "%s", function->name);
         function->shared = shared;
@@ -543,15 +554,15 @@ static int capture_end(struct gpu_queue *queue, struct gpu_graph **out, struct e
     if (context_enter(context, err) != 0 ||
         CALL(context, capture_end, "recording", queue->stream, &recorded) != 0)
         return -1;
-    struct gpu_graph *graph = calloc(1, sizeof *graph);
-    if (graph == NULL)
+    struct gpu_graph *graph = calloc(1, sizeof(*graph));
+    if (!graph)
         err_set(err, ERR_NOMEM, "out of memory for a graph");
     else if (context->library->vendor->graph_instantiate(context, recorded, &graph->executable, err) != 0) {
         free(graph);
         graph = NULL;
     }
     context->library->api.graph_destroy(recorded);
-    if (graph == NULL)
+    if (!graph)
         return -1;
     graph->context = context;
     *out = graph;
@@ -567,28 +578,54 @@ static int graph_launch(struct gpu_graph *graph, struct gpu_queue *queue, struct
 
 static void graph_destroy(struct gpu_graph *graph)
 {
-    if (graph == NULL)
+    if (!graph)
         return;
     GIVE(graph->context, graph_executable_destroy, graph->executable);
     free(graph);
 }
 
 #define DRIVER(name, open_function, vendor_products)                                                         \
-    {                                                                                                        \
-        .kind = (name), .takes_code = true, .products = &(vendor_products), .open = (open_function),         \
-        .close = library_close, .count = device_count, .info = device_info,                                  \
-        .context_create = context_create, .context_destroy = context_destroy, .memory_info = memory_info,    \
-        .memory_create = memory_create, .memory_destroy = memory_destroy, .host_create = host_create,        \
-        .host_destroy = host_destroy, .memory_export = memory_export, .memory_import = memory_import,        \
-        .memory_unimport = memory_unimport, .peer_enable = peer_enable, .queue_create = queue_create,        \
-        .queue_destroy = queue_destroy, .queue_native = queue_native, .queue_sync = queue_sync,              \
-        .event_create = event_create, .event_destroy = event_destroy, .event_record = event_record,          \
-        .event_wait = event_wait, .event_done = event_done, .event_sync = event_sync,                        \
-        .event_elapsed = event_elapsed, .copy_in = copy_in, .copy_out = copy_out, .copy = copy,              \
-        .fill = fill, .module_load = module_load, .module_unload = module_unload,                            \
-        .function = module_function, .launch = launch, .capture_begin = capture_begin,                       \
-        .capture_end = capture_end, .graph_launch = graph_launch, .graph_destroy = graph_destroy             \
-    }
+    {.kind = (name),                                                                                         \
+     .takes_code = true,                                                                                     \
+     .products = &(vendor_products),                                                                         \
+     .open = (open_function),                                                                                \
+     .close = library_close,                                                                                 \
+     .count = device_count,                                                                                  \
+     .info = device_info,                                                                                    \
+     .context_create = context_create,                                                                       \
+     .context_destroy = context_destroy,                                                                     \
+     .memory_info = memory_info,                                                                             \
+     .memory_create = memory_create,                                                                         \
+     .memory_destroy = memory_destroy,                                                                       \
+     .host_create = host_create,                                                                             \
+     .host_destroy = host_destroy,                                                                           \
+     .memory_export = memory_export,                                                                         \
+     .memory_import = memory_import,                                                                         \
+     .memory_unimport = memory_unimport,                                                                     \
+     .peer_enable = peer_enable,                                                                             \
+     .queue_create = queue_create,                                                                           \
+     .queue_destroy = queue_destroy,                                                                         \
+     .queue_native = queue_native,                                                                           \
+     .queue_sync = queue_sync,                                                                               \
+     .event_create = event_create,                                                                           \
+     .event_destroy = event_destroy,                                                                         \
+     .event_record = event_record,                                                                           \
+     .event_wait = event_wait,                                                                               \
+     .event_done = event_done,                                                                               \
+     .event_sync = event_sync,                                                                               \
+     .event_elapsed = event_elapsed,                                                                         \
+     .copy_in = copy_in,                                                                                     \
+     .copy_out = copy_out,                                                                                   \
+     .copy = copy,                                                                                           \
+     .fill = fill,                                                                                           \
+     .module_load = module_load,                                                                             \
+     .module_unload = module_unload,                                                                         \
+     .function = module_function,                                                                            \
+     .launch = launch,                                                                                       \
+     .capture_begin = capture_begin,                                                                         \
+     .capture_end = capture_end,                                                                             \
+     .graph_launch = graph_launch,                                                                           \
+     .graph_destroy = graph_destroy}
 
 const struct gpu_driver gpu_driver_cuda = DRIVER("cuda", cuda_open, products_cublaslt);
 const struct gpu_driver gpu_driver_hip = DRIVER("hip", hip_open, products_rocblas);

@@ -96,14 +96,9 @@ struct vendor_symbol {
     size_t at;
     bool optional;
 };
-#define VENDOR_SYMBOL(symbol, member)                                                                        \
-    {                                                                                                        \
-        .name = (symbol), .at = offsetof(struct vendor_api, member)                                          \
-    }
+#define VENDOR_SYMBOL(symbol, member) {.name = (symbol), .at = offsetof(struct vendor_api, member)}
 #define VENDOR_SYMBOL_OPTIONAL(symbol, member)                                                               \
-    {                                                                                                        \
-        .name = (symbol), .at = offsetof(struct vendor_api, member), .optional = true                        \
-    }
+    {.name = (symbol), .at = offsetof(struct vendor_api, member), .optional = true}
 
 /* Numbers that both libraries use: flags, and errors that the code handles instead of reporting. */
 enum vendor_number {
@@ -117,8 +112,7 @@ enum vendor_number {
     VENDOR_STREAM_NON_BLOCKING = 1, /* does not wait for the default stream, which we do not use */
     VENDOR_EVENT_BLOCKING_SYNC = 1, /* a waiting thread sleeps */
     VENDOR_EVENT_DISABLE_TIMING = 2,
-    VENDOR_HOST_PORTABLE = 1, /* page-locked for every context of the process */
-    VENDOR_IPC_LAZY_PEER = 1,
+    VENDOR_HOST_PORTABLE = 1,   /* page-locked for every context of the process */
     VENDOR_CAPTURE_RELAXED = 2, /* other threads and calls are not restricted during a capture */
     VENDOR_JIT_ERROR_LOG = 5,
     VENDOR_JIT_ERROR_LOG_BYTES = 6,
@@ -135,8 +129,11 @@ struct vendor {
     uint32_t version_least;
     const char *least; /* version_least in words */
     int attribute_warp, attribute_shared, attribute_units, attribute_clock, attribute_mode;
-    uintptr_t param_end; /* ends the `extra` array of a launch */
-    bool jit_log;        /* module_load takes options and can fill a log */
+    uintptr_t param_end;     /* ends the `extra` array of a launch */
+    uint32_t ipc_flag_since; /* ipc_open takes flag 1 (access to peers on demand) from this version on, and 0
+                                before */
+    bool uuid_is_text;       /* a UUID's 16 bytes are hexadecimal digits in ASCII */
+    bool jit_log;            /* module_load takes options and can fill a log */
 
     /* Splits the library's version number into major and minor. */
     void (*version_split)(uint32_t version, uint32_t *major, uint32_t *minor);

@@ -3,13 +3,14 @@
 
 struct boundary_tensor boundary_in(const struct stage *stage, uint32_t block_begin, struct buffer *buffer)
 {
-    bool end = block_begin == stage->options.block_begin;
+    bool end = block_begin == stage->options.block_begin || block_begin <= stage->options.enter_last;
     return (struct boundary_tensor){.buffer = buffer, .dtype = end ? stage->options.boundary_in : DTYPE_F32};
 }
 
 struct boundary_tensor boundary_out(const struct stage *stage, uint32_t block_end, struct buffer *buffer)
 {
-    bool end = block_end == stage->options.block_end;
+    uint32_t first = stage->options.leave_first ? stage->options.leave_first : stage->options.block_end;
+    bool end = block_end >= first;
     return (struct boundary_tensor){.buffer = buffer, .dtype = end ? stage->options.boundary_out : DTYPE_F32};
 }
 
@@ -59,7 +60,7 @@ int boundary_check(const struct stage *stage, const struct boundary_tensor *boun
     const struct buffer *buffer = boundary->buffer;
     if (!wanted)
         return 0;
-    if (buffer == NULL)
+    if (!buffer)
         return err_set(err, ERR_INVALID, "stage of blocks %u..%u: no buffer for %s",
                        stage->options.block_begin, stage->options.block_end, what);
     if (buffer_bytes(buffer) < boundary_bytes(stage, boundary, tokens) + 4 * tail ||

@@ -42,8 +42,8 @@ int stage_half_forward(struct stage *stage, const struct micro_batch *batch, uin
                        struct err *err)
 {
     uint32_t tokens = batch->row_start[batch->rows], hidden = stage->config.hidden, layer;
-    struct saved *slot, *earlier = saved != NULL ? *saved : NULL;
-    if (saved != NULL && stage->options.mode != STAGE_TRAIN)
+    struct saved *slot, *earlier = saved ? *saved : NULL;
+    if (saved && stage->options.mode != STAGE_TRAIN)
         return err_set(err, ERR_INVALID, "a stage made for inference saves nothing for backward");
     if (half_check(stage, batch, block, half, &layer, err) != 0 ||
         boundary_check(stage, &(struct boundary_tensor){.buffer = in}, tokens, 0, true, "its input", err) !=
@@ -54,20 +54,19 @@ int stage_half_forward(struct stage *stage, const struct micro_batch *batch, uin
         slot_of_batch(stage, batch, earlier, &slot, err) != 0)
         return -1;
     struct stage_pass pass = pass_of(stage, slot, saved != NULL, err);
-    struct operand x = pass_x(&pass, saved != NULL ? layer : 0),
-                   middle = layer_value_at(&pass, layer, VALUE_MID);
+    struct operand x = pass_x(&pass, saved ? layer : 0), middle = layer_value_at(&pass, layer, VALUE_MID);
     bool first = half == STAGE_HALF_ATTENTION;
     if (tokens > 0) {
         queue_copy(&pass.queue, tokens, hidden, f32_at(in, 0), hidden, first ? x : middle, hidden);
-        if (!first && saved != NULL && stage->options.recompute)
+        if (!first && saved && stage->options.recompute)
             queue_copy(&pass.queue, tokens, hidden, middle, hidden, pass_middle(&pass, layer), hidden);
         layer_forward(&pass, layer, x, first ? HALF_FIRST : HALF_SECOND, f32_at(out, 0));
         if (first)
             queue_copy(&pass.queue, tokens, hidden, middle, hidden, f32_at(out, 0), hidden);
     }
-    if (pass.queue.failed || saved == NULL)
+    if (pass.queue.failed || !saved)
         slot_give(slot);
-    if (saved != NULL)
+    if (saved)
         *saved = pass.queue.failed ? NULL : slot;
     return pass.queue.failed ? -1 : 0;
 }
@@ -96,7 +95,7 @@ int stage_half_backward(struct stage *stage, const struct micro_batch *batch, st
         queue_copy(&pass.queue, tokens, hidden, f32_at(grad_in, 0), hidden, d, hidden);
         layer_backward(&pass, layer, pass_x(&pass, layer), grad_out != NULL, BACKWARD_ALL,
                        first ? HALF_FIRST : HALF_SECOND);
-        if (grad_out != NULL)
+        if (grad_out)
             queue_copy(&pass.queue, tokens, hidden, d, hidden, f32_at(grad_out, 0), hidden);
     }
     if (pass.queue.failed || (first && block == stage->options.block_begin))
@@ -126,7 +125,7 @@ static int apart_check(const struct stage *stage, const struct micro_batch *batc
 static int view_check(const struct stage *stage, const struct area_view *view, uint64_t values,
                       const char *what, struct err *err)
 {
-    if (view->buffer != NULL && buffer_device(view->buffer) == stage->device && view->at % 64 == 0 &&
+    if (view->buffer && buffer_device(view->buffer) == stage->device && view->at % 64 == 0 &&
         view->at <= buffer_bytes(view->buffer) && 4 * values <= buffer_bytes(view->buffer) - view->at)
         return 0;
     return err_set(err, ERR_INVALID,
@@ -144,7 +143,7 @@ static int routed_check(const struct stage *stage, const struct routed_tokens *r
     return chosen ? view_check(stage, &routed->chosen, choices, "the experts' numbers", err) : 0;
 }
 
-/* Copy `width` values of 4 bytes per token; their type does not matter. */
+/* Copies `width` values of 4 bytes of each token, whatever their type. */
 static void tokens_copy(struct stage_pass *pass, uint32_t width, struct operand from, struct operand to)
 {
     if (!pass->queue.failed && buffer_copy(to.buffer, to.at, from.buffer, from.at,
@@ -163,7 +162,7 @@ int stage_route_forward(struct stage *stage, const struct micro_batch *batch, ui
 {
     uint32_t tokens = batch->row_start[batch->rows], hidden = stage->config.hidden, layer;
     uint32_t active = stage->config.experts_active;
-    struct saved *slot, *earlier = saved != NULL ? *saved : NULL;
+    struct saved *slot, *earlier = saved ? *saved : NULL;
     if (apart_check(stage, batch, block, HOLDS_NO_EXPERTS, &layer, err) != 0 ||
         boundary_check(stage, &(struct boundary_tensor){.buffer = in}, tokens, 0, true, "its input", err) !=
             0 ||
@@ -175,18 +174,17 @@ int stage_route_forward(struct stage *stage, const struct micro_batch *batch, ui
     struct operand middle = layer_value_at(&pass, layer, VALUE_MID);
     if (tokens > 0) {
         tokens_copy(&pass, hidden, f32_at(in, 0), middle);
-        if (saved != NULL && stage->options.recompute)
+        if (saved && stage->options.recompute)
             tokens_copy(&pass, hidden, middle, pass_middle(&pass, layer));
-        layer_forward(&pass, layer, pass_x(&pass, saved != NULL ? layer : 0), HALF_SECOND,
-                      (struct operand){0});
+        layer_forward(&pass, layer, pass_x(&pass, saved ? layer : 0), HALF_SECOND, (struct operand){0});
         tokens_copy(&pass, hidden, layer_value_at(&pass, layer, VALUE_FFN_NORM), view_operand(out->x));
         tokens_copy(&pass, active, layer_value_at(&pass, layer, VALUE_CHOSEN), view_operand(out->chosen));
         tokens_copy(&pass, active, layer_value_at(&pass, layer, VALUE_CHOSEN_WEIGHT),
                     view_operand(out->weight));
     }
-    if (pass.queue.failed || saved == NULL)
+    if (pass.queue.failed || !saved)
         slot_give(slot);
-    if (saved != NULL)
+    if (saved)
         *saved = pass.queue.failed ? NULL : slot;
     return pass.queue.failed ? -1 : 0;
 }
@@ -246,9 +244,9 @@ int stage_experts_forward(struct stage *stage, const struct micro_batch *batch, 
                     layer_value_at(&pass, layer, VALUE_CHOSEN_WEIGHT));
         layer_forward(&pass, layer, x, HALF_BOTH, f32_at(out, 0));
     }
-    if (pass.queue.failed || saved == NULL)
+    if (pass.queue.failed || !saved)
         slot_give(slot);
-    if (saved != NULL)
+    if (saved)
         *saved = pass.queue.failed ? NULL : slot;
     return pass.queue.failed ? -1 : 0;
 }

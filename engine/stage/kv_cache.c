@@ -28,8 +28,8 @@ int kv_cache_create(struct stage *stage, uint32_t tokens_max, struct kv_cache **
     if (tokens_max == 0 || tokens_max > stage->options.positions_max)
         return err_set(err, ERR_TOO_BIG, "a KV cache of %u tokens; the stage was made for %u positions",
                        tokens_max, stage->options.positions_max);
-    struct kv_cache *cache = calloc(1, sizeof *cache);
-    if (cache == NULL)
+    struct kv_cache *cache = calloc(1, sizeof(*cache));
+    if (!cache)
         return err_set(err, ERR_NOMEM, "out of memory for a KV cache's handle");
     cache->stage = stage;
     cache->tokens_max = tokens_max;
@@ -45,7 +45,7 @@ int kv_cache_create(struct stage *stage, uint32_t tokens_max, struct kv_cache **
 
 void kv_cache_destroy(struct kv_cache *cache)
 {
-    if (cache == NULL)
+    if (!cache)
         return;
     buffer_destroy(cache->buffer);
     free(cache);
@@ -54,9 +54,4 @@ void kv_cache_destroy(struct kv_cache *cache)
 void kv_cache_clear(struct kv_cache *cache)
 {
     cache->tokens = 0;
-}
-
-uint32_t kv_cache_tokens(const struct kv_cache *cache)
-{
-    return cache->tokens;
 }

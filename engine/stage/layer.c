@@ -404,12 +404,12 @@ static void step_forward(struct layer_run *run, const struct layer_step *step, b
         rotate(run, run_value(run, step->out), false);
         break;
     case STEP_ROUND:
-        if (run->pass->cache == NULL)
+        if (!run->pass->cache)
             queue_cast(&run->pass->queue, (uint64_t)run->pass->tokens * run->plan->width[step->in],
                        run_value(run, step->in), run_value(run, step->out));
         break;
     case STEP_ATTENTION:
-        if (run->pass->cache != NULL)
+        if (run->pass->cache)
             attention_cached_forward(run);
         else
             attention_forward(run, step);
@@ -489,8 +489,9 @@ static struct layer_run run_of(struct stage_pass *pass, uint32_t layer, struct o
     const struct stage *stage = pass->stage;
     const struct footprint *l = &stage->layout;
     uint32_t of_model = l->layer_begin + layer;
-    struct operand kept = l->saves ? f32_at(pass->slot->buffer, footprint_save_at(l, of_model))
-                                   : pass_workspace(pass, l->workspace.save);
+    struct operand kept = of_model >= l->saves_from
+                              ? f32_at(pass->slot->buffer, footprint_save_at(l, of_model))
+                              : pass_workspace(pass, l->workspace.save);
     return (struct layer_run){.pass = pass,
                               .plan = footprint_layer(l->model, of_model),
                               .layer = of_model,
@@ -533,7 +534,7 @@ void layer_recompute(struct stage_pass *pass, uint32_t layer, struct operand x, 
     struct layer_run run = run_of(pass, layer, x, (struct operand){0});
     bool counting = pass->counting;
     uint32_t hidden = shape(&run)->hidden;
-    if (pass->stage->layout.saves)
+    if (run.layer >= pass->stage->layout.saves_from)
         return;
     pass->counting = false;
     if (half == HALF_SECOND)

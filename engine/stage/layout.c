@@ -89,14 +89,13 @@ static const char *part_lacks(const struct stage_options *o)
                : o->split      ? "with split backward"
                : c->post_norms ? "where outputs are normed"
                                : NULL;
-    return ends                                                   ? "with the embedding or the head"
-           : o->split                                             ? "with split backward"
-           : c->post_norms                                        ? "where outputs are normed"
-           : c->packed && rectangle                               ? "of joined matrices"
-           : heads && c->qk_norm == 2                             ? "under a norm of all heads together"
-           : part->column_end > 0 && c->experts > 0               ? "by columns of experts"
-           : rectangle && o->lora.rank > 0 && o->lora.dropout > 0 ? "with dropout"
-                                                                  : NULL;
+    return ends && part->follows      ? "with the embedding or the head, which the first member has"
+           : o->split                 ? "with split backward"
+           : c->post_norms            ? "where outputs are normed"
+           : c->packed && rectangle   ? "of joined matrices"
+           : heads && c->qk_norm == 2 ? "under a norm of all heads together"
+           : part->column_end > 0 && c->experts > 0 ? "by columns of experts"
+                                                    : NULL;
 }
 
 static int part_check(const struct stage_options *o, struct err *err)
@@ -110,22 +109,23 @@ static int part_check(const struct stage_options *o, struct err *err)
         range_check("experts", p->expert_begin, p->expert_end, c->experts, err) != 0)
         return -1;
     const char *lacks = part_lacks(o);
-    return lacks == NULL ? 0 : err_set(err, ERR_UNSUPPORTED, "stage: parts of layers %s", lacks);
+    return !lacks ? 0 : err_set(err, ERR_UNSUPPORTED, "stage: parts of layers %s", lacks);
 }
 
-/* Checks that parts of packed tensors begin and end on quantisation blocks. */
+/* Checks that parts of packed tensors begin and end on quantisation blocks, and that parts of inputs which
+ * are dropped out begin on the features that one random number is for. */
 static int cuts_check(const struct stage_options *o, const struct layer_tensors *tensors, struct err *err)
 {
     for (uint32_t i = 0; i < tensors->count; i++) {
         const struct layer_tensor *t = &tensors->list[i];
         char name[LAYER_NAME_MAX];
-        if (layer_tensor_whole(t) || layer_tensor_cut_fits(t))
+        if (layer_tensor_whole(t) || layer_tensor_cut_fits(t, o->lora.dropout > 0))
             continue;
-        layer_tensor_name(o->config, o->block_begin - 1, t, 0, name);
-        return err_set(
-            err, ERR_UNSUPPORTED,
-            "%s: rows %u..%u and columns %u..%u of it do not lie on the blocks that it is packed in", name,
-            t->row_begin, t->row_begin + t->rows, t->column_begin, t->column_begin + t->columns);
+        layer_tensor_name(o->config, o->block_begin > 0 ? o->block_begin - 1 : 0, t, 0, name);
+        return err_set(err, ERR_UNSUPPORTED,
+                       "%s: rows %u..%u and columns %u..%u of it do not lie on the blocks that it is %s in",
+                       name, t->row_begin, t->row_begin + t->rows, t->column_begin,
+                       t->column_begin + t->columns, t->trained ? "dropped out" : "packed");
     }
     return 0;
 }
@@ -137,6 +137,11 @@ static bool dtype_travels(enum dtype dtype)
 
 static int boundaries_check(const struct stage_options *o, struct err *err)
 {
+    if ((o->enter_last > 0 && (o->enter_last < o->block_begin || o->enter_last >= o->block_end)) ||
+        (o->leave_first > 0 && (o->leave_first <= o->block_begin || o->leave_first > o->block_end)))
+        return err_set(err, ERR_INVALID,
+                       "stage of blocks %u..%u: micro-batches enter up to %u, leave from %u on",
+                       o->block_begin, o->block_end, o->enter_last, o->leave_first);
     if (!dtype_travels(o->boundary_in) || !dtype_travels(o->boundary_out))
         return err_set(err, ERR_INVALID,
                        "stage: boundary tensors in dtypes %d and %d, not fp32, bf16 or fp16", o->boundary_in,
@@ -228,6 +233,7 @@ int stage_layout_init(struct stage_options *o, struct footprint_model *model, st
     footprint_of(model,
                  &(struct footprint_options){.train = o->mode == STAGE_TRAIN,
                                              .recompute = o->recompute,
+                                             .recompute_end = o->recompute_end,
                                              .split = o->split,
                                              .block_begin = o->block_begin,
                                              .block_end = o->block_end,
@@ -247,8 +253,8 @@ int stage_layout_init(struct stage_options *o, struct footprint_model *model, st
 
 int owned_layout_create(const struct stage_options *options, struct owned_layout **out, struct err *err)
 {
-    struct owned_layout *all = *out = malloc(sizeof *all);
-    if (all == NULL)
+    struct owned_layout *all = *out = malloc(sizeof(*all));
+    if (!all)
         return err_set(err, ERR_NOMEM, "out of memory for a stage's layout");
     all->options = *options;
     all->config = *options->config;
@@ -272,7 +278,7 @@ int stage_memory_predict(const struct stage_options *options, struct stage_memor
                                            [MEM_ACTIVATIONS] = all->layout.activations,
                                            [MEM_BUFFERS] = all->layout.buffers},
                                  .host = all->layout.host};
-    if (options->workspace != NULL)
+    if (options->workspace)
         out->bytes[MEM_BUFFERS] -= footprint_counted(all->layout.workspace.bytes);
     free(all);
     for (int i = 0; i < MEM_PURPOSES; i++)

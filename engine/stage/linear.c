@@ -242,7 +242,7 @@ static void other_experts_zero(const struct layer_run *run, const struct layer_s
         queue_zero(&run->pass->queue, x, (uint64_t)step_rows(run, step) * width);
 }
 
-/* Does another member of the group add what all members hold? */
+/* Does another member of the group add what only one member may add, such as biases of outputs? */
 static bool is_follower(const struct layer_run *run)
 {
     return run->pass->stage->options.part.follows;
@@ -304,6 +304,7 @@ static struct op_dropout dropout_of(const struct layer_run *run, const struct la
                                .seed = stage->options.seed,
                                .layer = run->layer,
                                .target = member->site,
+                               .first = run->block->tensors->list[member->a].column_begin,
                                .x = x,
                                .positions = pass_meta(pass, stage->layout.slot.positions, DTYPE_U32),
                                .row_ids = pass_meta(pass, stage->layout.slot.row_ids, DTYPE_U32),
@@ -459,7 +460,7 @@ static void dropped_backward(struct layer_run *run, const struct layer_step *ste
     const struct layer_tensor *a = &run->plan->tensors.list[member->a];
     struct operand dz = operand_skip(g->dz, member->z);
     /* The mask is drawn once: the gradient passes through it, and its buffer then takes the dropped input. */
-    if (g->din.buffer != NULL)
+    if (g->din.buffer)
         queue_gemm(queue, &(struct gemm){.order = GEMM_NN,
                                          .m = run->pass->tokens,
                                          .n = width,
@@ -501,13 +502,13 @@ static void adapters_backward(struct layer_run *run, const struct layer_step *st
         if (run->pass->dropout)
             dropped_backward(run, step, member, g);
     }
-    if (a == NULL || run->pass->dropout)
+    if (!a || run->pass->dropout)
         return;
     uint32_t width = step->inputs;
     if (g->weights)
         step_gradient(run, step, a, step->ranks, width, (struct matrix_at){g->dz, step->ranks},
                       (struct matrix_at){g->in, width});
-    if (g->din.buffer != NULL)
+    if (g->din.buffer)
         step_gemm(run, step,
                   (struct gemm){.order = GEMM_NN,
                                 .n = width,

@@ -254,7 +254,7 @@ static int scales_begin(struct area_loader *loader, const char *name, uint64_t v
     free(loader->nested);
     loader->absmax = malloc(4 * (nf4_blocks(values) + nf4_scales(values)));
     loader->nested = malloc(nf4_blocks(values));
-    if (loader->absmax == NULL || loader->nested == NULL)
+    if (!loader->absmax || !loader->nested)
         return err_set(loader->err, ERR_NOMEM, "out of memory for the scales of %s", name);
     return 0;
 }
@@ -312,16 +312,16 @@ static int source_choose(struct tensor_stream *stream)
 {
     const struct weight_source *source = stream->loader->source;
     enum pack_kind kept = stored_pack(stream->tensor),
-                   has = source->packing == NULL ? PACK_F32 : source->packing(source->context, stream->name);
-    if (pack_from_file(kept) && source->read_packed == NULL)
+                   has = !source->packing ? PACK_F32 : source->packing(source->context, stream->name);
+    if (pack_from_file(kept) && !source->read_packed)
         return err_set(stream->loader->err, ERR_UNSUPPORTED, "tensor %s: its source has no packed weights",
                        stream->name);
     stream->nested = has == PACK_NF4_DOUBLE;
     if (is_nf4(stream->tensor))
         stream->unchanged = has == PACK_NF4 || has == PACK_NF4_DOUBLE;
     else
-        stream->unchanged = pack_from_file(kept) || (has == kept && (kept == PACK_BF16 || kept == PACK_F16) &&
-                                                     source->read_packed != NULL);
+        stream->unchanged = pack_from_file(kept) ||
+                            (has == kept && (kept == PACK_BF16 || kept == PACK_F16) && source->read_packed);
     return 0;
 }
 
@@ -344,7 +344,7 @@ static int pieces_reserve(struct area_loader *loader, const char *name, uint64_t
     for (uint32_t i = 0; i < AHEAD_SLOTS_MAX; i++) {
         loader->pieces[i].values = malloc(4 * values);
         loader->pieces[i].packed = malloc(2 * values);
-        there = there && loader->pieces[i].values != NULL && loader->pieces[i].packed != NULL;
+        there = there && loader->pieces[i].values && loader->pieces[i].packed;
     }
     return there ? 0 : err_set(loader->err, ERR_NOMEM, "out of memory for weights of %s in transit", name);
 }
@@ -396,7 +396,7 @@ static int adapter_init(const struct area_loader *loader, const struct layer_ten
         return 0;
     float *values = malloc(4 * count);
     layer_tensor_name(loader->config, loader->range->block - 1, tensor, copy, name);
-    if (values == NULL)
+    if (!values)
         return err_set(loader->err, ERR_NOMEM, "out of memory for the first values of %s", name);
     rand_stream_init(&stream, loader->seed, name_hash(name));
     for (uint64_t i = 0; i < all && kept < count; i++) {
@@ -445,8 +445,8 @@ static int table_load(const struct area_loader *loader, const struct rope_config
     const struct model_config *config = loader->config;
     uint32_t width = config->rotary_dim > 0 ? config->rotary_dim : config->head_dim;
     float *inverse = malloc(4ull * width);
-    int status = inverse == NULL ? err_set(loader->err, ERR_NOMEM, "out of memory for rotary frequencies")
-                                 : rope_frequencies(rope, width, positions, inverse, loader->err);
+    int status = !inverse ? err_set(loader->err, ERR_NOMEM, "out of memory for rotary frequencies")
+                          : rope_frequencies(rope, width, positions, inverse, loader->err);
     for (uint32_t position = 0; position < positions && status == 0; position++) {
         rope_row(inverse, width, position, rope_scale(rope), loader->pieces[0].values);
         status = range_write(loader, at + 4ull * position * width, loader->pieces[0].values, 4ull * width);
@@ -459,7 +459,7 @@ int rope_load(struct area_loader *loader, uint32_t positions, struct buffer *rop
 {
     const struct model_config *config = loader->config;
     uint32_t width = config->rotary_dim > 0 ? config->rotary_dim : config->head_dim;
-    if (rope == NULL)
+    if (!rope)
         return 0;
     struct area_range range = {.view = {.buffer = rope}, .end = buffer_bytes(rope)};
     loader->range = &range;

@@ -73,7 +73,7 @@ struct operand run_value(const struct layer_run *run, enum layer_value value)
     else if (plan->kept[value])
         operand = run_kept(run, plan->saved[value]);
     else
-        operand = run_scratch(run, run->tape != NULL ? run->tape->value[value] : plan->forward[value]);
+        operand = run_scratch(run, run->tape ? run->tape->value[value] : plan->forward[value]);
     if (value == VALUE_CHOSEN || value == VALUE_ROUTED_TOKEN || value == VALUE_ROUTED_PLACE ||
         value == VALUE_OFFSETS)
         operand.dtype = DTYPE_U32;

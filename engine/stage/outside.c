@@ -35,12 +35,12 @@ int stage_area_bytes(const struct stage_options *options, uint32_t block, enum b
 static int shares_check(uint32_t count, const double *shares, struct err *err)
 {
     double sum = 0;
-    for (uint32_t i = 0; i < count && shares != NULL; i++) {
+    for (uint32_t i = 0; i < count && shares; i++) {
         if (!(shares[i] >= 0) || !(shares[i] <= 1))
             return err_set(err, ERR_INVALID, "share %u of %u is %g", i, count, shares[i]);
         sum += shares[i];
     }
-    if (count > 0 && (shares == NULL || fabs(sum - 1) < 1e-6))
+    if (count > 0 && (!shares || fabs(sum - 1) < 1e-6))
         return 0;
     return err_set(err, ERR_INVALID, "%u shares sum to %g, not 1", count, sum);
 }
@@ -50,21 +50,11 @@ int stage_area_cuts(const struct stage_options *options, uint32_t block, enum bl
 {
     struct owned_layout *all;
     const struct layer_tensors *tensors;
-    double before = 0;
     if (shares_check(count, shares, err) != 0 || tensors_of(options, block, &all, &tensors, err) != 0)
         return -1;
-    uint64_t bytes = flat_bytes(tensors, area);
-    uint32_t last = count - 1; /* the last member with a share takes the rest */
-    while (shares != NULL && last > 0 && !(shares[last] > 0))
-        last--;
     cuts[0] = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        double share = shares == NULL ? 1.0 / count : shares[i];
-        before += share;
-        cuts[i + 1] = i >= last   ? bytes
-                      : share > 0 ? flat_cut(tensors, area, (uint64_t)(before * (double)bytes))
-                                  : cuts[i];
-    }
+    for (uint32_t i = 0; i < count; i++)
+        cuts[i + 1] = flat_share_cut(tensors, area, flat_share_of(count, shares, i).end);
     free(all);
     return 0;
 }
@@ -72,7 +62,7 @@ int stage_area_cuts(const struct stage_options *options, uint32_t block, enum bl
 static int view_check(const struct device *device, uint32_t block, const char *what, uint64_t bytes,
                       const struct area_view *view, struct err *err)
 {
-    if (view->buffer != NULL && buffer_device(view->buffer) == device && view->at % 64 == 0 &&
+    if (view->buffer && buffer_device(view->buffer) == device && view->at % 64 == 0 &&
         view->at <= buffer_bytes(view->buffer) && bytes <= buffer_bytes(view->buffer) - view->at)
         return 0;
     if (bytes == 0)
@@ -81,7 +71,7 @@ static int view_check(const struct device *device, uint32_t block, const char *w
         err, ERR_INVALID,
         "block %u: %s take %llu bytes on device %s, from a multiple of 64 on; given are %llu at %llu", block,
         what, (unsigned long long)bytes, device_name(device),
-        view->buffer == NULL || buffer_device(view->buffer) != device
+        !view->buffer || buffer_device(view->buffer) != device
             ? 0ull
             : (unsigned long long)buffer_bytes(view->buffer),
         (unsigned long long)view->at);
@@ -127,20 +117,17 @@ static int bind_check(const struct stage *stage, uint32_t block, const struct bl
         return err_set(err, ERR_INVALID, "stage of blocks %u..%u: block %u is not its own", o->block_begin,
                        o->block_end, block);
     const struct block_state *state = stage_block(stage, block);
-    bool frozen = areas->frozen.buffer != NULL,
-         trained = areas->trained.buffer != NULL || areas->gradients.buffer != NULL;
+    bool frozen = areas->frozen.buffer != NULL, trained = areas->trained.buffer || areas->gradients.buffer;
     if ((frozen && !state->frozen_outside) || (trained && !state->trained_outside))
         return err_set(err, ERR_INVALID, "stage of blocks %u..%u keeps the %s values of block %u itself",
                        o->block_begin, o->block_end, frozen && !state->frozen_outside ? "frozen" : "trained",
                        block);
     if ((frozen && view_check(stage->device, block, "its frozen values", state->tensors->frozen_bytes,
                               &areas->frozen, err) != 0) ||
-        (areas->trained.buffer != NULL &&
-         view_check(stage->device, block, "its trained values", state->tensors->trained_bytes,
-                    &areas->trained, err) != 0) ||
-        (areas->gradients.buffer != NULL &&
-         view_check(stage->device, block, "its gradients", state->tensors->trained_bytes, &areas->gradients,
-                    err) != 0))
+        (areas->trained.buffer && view_check(stage->device, block, "its trained values",
+                                             state->tensors->trained_bytes, &areas->trained, err) != 0) ||
+        (areas->gradients.buffer && view_check(stage->device, block, "its gradients",
+                                               state->tensors->trained_bytes, &areas->gradients, err) != 0))
         return -1;
     return 0;
 }
@@ -150,15 +137,15 @@ int stage_block_bind(struct stage *stage, uint32_t block, const struct block_are
     if (bind_check(stage, block, areas, err) != 0)
         return -1;
     struct block_state *state = stage_block(stage, block);
-    if (areas->frozen.buffer != NULL) {
+    if (areas->frozen.buffer) {
         state->frozen = areas->frozen.buffer;
         state->frozen_at = areas->frozen.at;
     }
-    if (areas->trained.buffer != NULL) {
+    if (areas->trained.buffer) {
         state->trained = areas->trained.buffer;
         state->trained_at = areas->trained.at;
     }
-    if (areas->gradients.buffer != NULL) {
+    if (areas->gradients.buffer) {
         state->gradients = areas->gradients.buffer;
         state->gradients_at = areas->gradients.at;
     }
@@ -180,11 +167,11 @@ static int block_bound(const struct stage *stage, uint32_t block, bool gradients
 {
     const struct block_state *state = stage_block(stage, block);
     const struct layer_tensors *t = state->tensors;
-    const char *missing = t->frozen_bytes > 0 && state->frozen == NULL                    ? "frozen values"
-                          : t->trained_bytes > 0 && state->trained == NULL                ? "trained values"
-                          : t->trained_bytes > 0 && gradients && state->gradients == NULL ? "gradients"
-                                                                                          : NULL;
-    if (missing == NULL)
+    const char *missing = t->frozen_bytes > 0 && !state->frozen                    ? "frozen values"
+                          : t->trained_bytes > 0 && !state->trained                ? "trained values"
+                          : t->trained_bytes > 0 && gradients && !state->gradients ? "gradients"
+                                                                                   : NULL;
+    if (!missing)
         return 0;
     return err_set(err, ERR_INVALID,
                    "stage of blocks %u..%u: the %s of block %u are to be supplied and are not bound",

@@ -1,4 +1,5 @@
-/* Areas that callers bind to blocks. */
+/* The check before a run that callers have bound the areas which a stage does not keep itself: a block's
+ * frozen parameters, its trained values and their gradients (engine/stage/stage.h, state from outside). */
 #ifndef MOTLEY_ENGINE_STAGE_OUTSIDE_H
 #define MOTLEY_ENGINE_STAGE_OUTSIDE_H
 

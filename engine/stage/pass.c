@@ -77,9 +77,7 @@ static void embed_backward(struct stage_pass *pass, struct operand d)
                                                  .dtable = tensor_gradient(block, table)}});
 }
 
-/* The layers among blocks [begin, end), counted from the stage's first layer. */
-static void range_layers(const struct stage *stage, uint32_t begin, uint32_t end, uint32_t *first,
-                         uint32_t *after)
+void range_layers(const struct stage *stage, uint32_t begin, uint32_t end, uint32_t *first, uint32_t *after)
 {
     uint32_t layers = stage->config.layers, offset = stage->layout.layer_begin + 1;
     begin = begin > 1 ? begin : 1;
@@ -217,24 +215,30 @@ int stage_forward_blocks(struct stage *stage, const struct micro_batch *batch, u
     uint64_t tail = ROUTER_BOTH * router_values(stage, batch, saved != NULL);
     struct boundary_tensor enters = boundary_in(stage, block_begin, in),
                            leaves = boundary_out(stage, block_end, out);
-    struct saved *slot, *earlier = saved != NULL ? *saved : NULL;
-    if (saved != NULL && stage->options.mode != STAGE_TRAIN)
+    struct saved *slot, *earlier = saved ? *saved : NULL;
+    if (saved && stage->options.mode != STAGE_TRAIN)
         return err_set(err, ERR_INVALID, "a stage made for inference saves nothing for backward");
+    if (!earlier && !first && tail > 0)
+        return err_set(
+            err, ERR_UNSUPPORTED,
+            "stage of blocks %u..%u: the load-balancing loss of a micro-batch that enters at block %u",
+            stage->options.block_begin, stage->options.block_end, block_begin);
     if (range_check(stage, block_begin, block_end, err) != 0 ||
         boundary_check(stage, &enters, tokens, first ? tail : 0, block_begin > 0, "its input", err) != 0 ||
         boundary_check(stage, &leaves, tokens, last ? tail : 0, !head, "its output", err) != 0 ||
         forward_bound(stage, block_begin, block_end, saved != NULL, err) != 0 ||
         slot_of_batch(stage, batch, earlier, &slot, err) != 0)
         return -1;
+    slot->entry = earlier ? slot->entry : block_begin;
     struct stage_pass pass = pass_of(stage, slot, saved != NULL, err);
     if (tokens > 0)
         pass_run(&pass,
                  &(struct pass_range){
                      .kind = PASS_FORWARD, .begin = block_begin, .end = block_end, .in = in, .out = out},
                  forward_queue);
-    if (pass.queue.failed || saved == NULL)
+    if (pass.queue.failed || !saved)
         slot_give(slot);
-    if (saved != NULL)
+    if (saved)
         *saved = pass.queue.failed ? NULL : slot;
     if (pass.queue.failed)
         return -1;
@@ -245,10 +249,15 @@ int stage_forward_blocks(struct stage *stage, const struct micro_batch *batch, u
 int stage_forward(struct stage *stage, const struct micro_batch *batch, struct buffer *in, struct buffer *out,
                   struct saved **saved, struct err *err)
 {
-    if (saved != NULL)
+    if (saved)
         *saved = NULL;
     return stage_forward_blocks(stage, batch, stage->options.block_begin, stage->options.block_end, in, out,
                                 saved, err);
+}
+
+static bool embedding_learns(const struct stage *stage)
+{
+    return stage_block(stage, 0)->tensors->parameters > 0;
 }
 
 static void blocks_backward(struct stage_pass *pass, const struct pass_range *range,
@@ -257,21 +266,20 @@ static void blocks_backward(struct stage_pass *pass, const struct pass_range *ra
     const struct stage *stage = pass->stage;
     uint32_t begin = range->begin, end = range->end, first, after;
     struct operand d = pass_workspace(pass, stage->layout.workspace.d);
-    bool learns = begin == 0 && stage_block(stage, 0)->tensors->parameters > 0;
+    bool learns = begin == 0 && embedding_learns(stage);
     enum backward_part part = stage->options.split ? BACKWARD_OF_INPUT : BACKWARD_ALL;
     if (end == stage->config.layers + 2)
         head_backward(pass);
-    else
+    else if (grad_in->buffer)
         boundary_read(pass, grad_in, d);
     range_layers(stage, begin, end, &first, &after);
     for (uint32_t i = after; i-- > first;) {
         layer_recompute(pass, i, pass_x(pass, i), HALF_BOTH);
-        layer_backward(pass, i, pass_x(pass, i), i > first || grad_out->buffer != NULL || learns, part,
-                       HALF_BOTH);
+        layer_backward(pass, i, pass_x(pass, i), i > first || grad_out->buffer || learns, part, HALF_BOTH);
     }
     if (learns)
         embed_backward(pass, d);
-    if (grad_out->buffer != NULL)
+    if (grad_out->buffer)
         boundary_write(pass, d, grad_out);
 }
 
@@ -284,7 +292,7 @@ static void backward_queue(struct stage_pass *pass, const struct pass_range *ran
     if (range->end == stage->options.block_end && !head)
         router_copy(pass, &enters, true, ROUTER_COUNTS);
     blocks_backward(pass, range, &enters, &leaves);
-    if (range->begin == stage->options.block_begin && range->out != NULL)
+    if (range->begin == stage->options.block_begin && range->out)
         router_copy(pass, &leaves, false, ROUTER_COUNTS);
 }
 
@@ -299,7 +307,7 @@ static void weights_queue(struct stage_pass *pass, const struct pass_range *rang
 int backward_check(const struct stage *stage, const struct micro_batch *batch, struct saved *saved,
                    struct err *err)
 {
-    if (saved == NULL || !saved->taken || saved->stage != stage)
+    if (!saved || !saved->taken || saved->stage != stage)
         return err_set(err, ERR_INVALID, "micro-batch %u: backward without its forward", batch->index);
     if (batch->row_start[batch->rows] == saved->tokens && batch->rows == saved->rows &&
         batch->step == saved->step)
@@ -315,6 +323,7 @@ int stage_backward_blocks(struct stage *stage, const struct micro_batch *batch, 
 {
     bool head = block_end == stage->config.layers + 2, first = block_begin == stage->options.block_begin,
          last = block_end == stage->options.block_end;
+    bool needs = !head && !(block_end == 1 && !grad_in && !embedding_learns(stage));
     uint32_t tokens = batch->row_start[batch->rows];
     uint64_t tail = ROUTER_COUNTS * router_values(stage, batch, true);
     struct boundary_tensor enters = boundary_out(stage, block_end, grad_in),
@@ -322,7 +331,7 @@ int stage_backward_blocks(struct stage *stage, const struct micro_batch *batch, 
     if (backward_check(stage, batch, saved, err) != 0)
         return -1;
     if (range_check(stage, block_begin, block_end, err) != 0 ||
-        boundary_check(stage, &enters, tokens, last ? tail : 0, !head, "the gradient of its output", err) !=
+        boundary_check(stage, &enters, tokens, last ? tail : 0, needs, "the gradient of its output", err) !=
             0 ||
         boundary_check(stage, &leaves, tokens, first ? tail : 0, grad_out != NULL,
                        "the gradient of its input", err) != 0 ||
@@ -339,7 +348,7 @@ int stage_backward_blocks(struct stage *stage, const struct micro_batch *batch, 
                                       .in = grad_in,
                                       .out = grad_out},
                  backward_queue);
-    if (pass.queue.failed || (block_begin == stage->options.block_begin && !stage->options.split))
+    if (pass.queue.failed || (block_begin == saved->entry && !stage->options.split))
         slot_give(saved);
     return pass.queue.failed ? -1 : 0;
 }
@@ -361,7 +370,7 @@ int stage_backward_weights(struct stage *stage, const struct micro_batch *batch,
         pass_run(&pass,
                  &(struct pass_range){.kind = PASS_BACKWARD_WEIGHTS, .begin = block_begin, .end = block_end},
                  weights_queue);
-    if (pass.queue.failed || block_begin == stage->options.block_begin)
+    if (pass.queue.failed || block_begin == saved->entry)
         slot_give(saved);
     return pass.queue.failed ? -1 : 0;
 }
@@ -375,9 +384,14 @@ int stage_backward(struct stage *stage, const struct micro_batch *batch, struct 
     return o->split ? stage_backward_weights(stage, batch, saved, o->block_begin, o->block_end, err) : 0;
 }
 
+bool stage_saved_taken(const struct saved *saved)
+{
+    return saved->taken;
+}
+
 void stage_saved_release(struct saved *saved)
 {
-    if (saved != NULL)
+    if (saved)
         slot_give(saved);
 }
 

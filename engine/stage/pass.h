@@ -23,6 +23,8 @@ int backward_check(const struct stage *stage, const struct micro_batch *batch, s
                    struct err *err);
 struct stage_pass pass_of(struct stage *stage, struct saved *slot, bool train, struct err *err);
 void embed(struct stage_pass *pass, struct operand out);
+/* The layers among blocks [begin, end), counted from the stage's first layer. */
+void range_layers(const struct stage *stage, uint32_t begin, uint32_t end, uint32_t *first, uint32_t *after);
 
 /* Operands of a pass. Layers count from 0 within the stage. */
 struct operand pass_meta(const struct stage_pass *pass, uint64_t at, enum dtype dtype);

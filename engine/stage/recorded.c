@@ -23,7 +23,7 @@ static uint64_t mix_double(uint64_t key, double value)
 
 static uint64_t mix_buffer(uint64_t key, const struct buffer *buffer, uint64_t at)
 {
-    return buffer == NULL ? mix(key, 0) : mix(mix(key, buffer_serial(buffer)), at);
+    return !buffer ? mix(key, 0) : mix(mix(key, buffer_serial(buffer)), at);
 }
 
 /* Hashes everything on which a pass's ops and operands depend. The stage's options are represented by the

@@ -17,8 +17,8 @@ static float llama3_scaled(const struct rope_config *rope, float inverse)
     return (1.0f - smooth) * (inverse / (float)rope->factor) + smooth * inverse;
 }
 
-/* The frequency number i blended between unchanged and divided, along the ramp from `first` to `last`
- * (model_rope_ramp()). */
+/* Frequency i under yarn: between the unchanged frequency and that divided by `factor`, along the ramp from
+ * `first` to `last` (model_rope_ramp()). */
 static float yarn_scaled(const struct rope_config *rope, float power, uint32_t i, double first, double last)
 {
     float ramp = ((float)i - (float)first) / (float)(last - first);

@@ -44,12 +44,7 @@ struct shard {
     uint64_t updates;
 };
 
-/* Options and layout of a shard without a stage. */
-/* --- what it takes --- */
-
-struct needs {
-    uint64_t adapters, optimizer, host, page, pieces;
-};
+/* --- a shard's memory --- */
 
 static int range_check(const struct stage_options *options, const struct footprint *layout,
                        const struct shard_range *range, struct err *err)
@@ -68,42 +63,26 @@ static int range_check(const struct stage_options *options, const struct footpri
                    (unsigned long long)tensors->trained_bytes);
 }
 
-static void range_needs(const struct stage_options *options, const struct footprint *layout,
-                        const struct shard_range *range, struct needs *needs)
-{
-    const struct layer_tensors *tensors = footprint_tensors(layout, range->block);
-    uint64_t copies = options->mode == STAGE_TRAIN ? 2 : 1;
-    uint64_t moments = footprint_counted(flat_moment_bytes(tensors, range->begin, range->end));
-    needs->adapters += copies * footprint_counted(range->end - range->begin);
-    needs->pieces += flat_pieces(tensors, range->begin, range->end, NULL);
-    if (options->mode != STAGE_TRAIN)
-        return;
-    if (!options->moments_on_host) {
-        needs->optimizer += 2 * moments;
-        return;
-    }
-    needs->host += 2 * moments;
-    needs->page = moments > needs->page ? moments : needs->page;
-}
-
 int shard_memory_predict(const struct stage_options *options, uint32_t range_count,
                          const struct shard_range *ranges, struct stage_memory *out, struct err *err)
 {
     struct owned_layout *all;
-    struct needs needs = {0};
+    struct footprint_shard needs = {0};
     *out = (struct stage_memory){0};
     int status = owned_layout_create(options, &all, err);
     for (uint32_t i = 0; i < range_count && status == 0; i++) {
         status = range_check(&all->options, &all->layout, &ranges[i], err);
         if (status == 0)
-            range_needs(&all->options, &all->layout, &ranges[i], &needs);
+            footprint_shard_add(
+                &needs, &(struct footprint_alike){footprint_tensors(&all->layout, ranges[i].block), 1},
+                ranges[i].begin, ranges[i].end, options->mode == STAGE_TRAIN, options->moments_on_host);
     }
     free(all);
     if (status != 0)
         return -1;
     out->bytes[MEM_ADAPTERS] = needs.adapters;
-    out->bytes[MEM_OPTIMIZER] = needs.optimizer + 2 * needs.page;
-    out->bytes[MEM_BUFFERS] = footprint_counted(8 * needs.pieces);
+    out->bytes[MEM_OPTIMIZER] = footprint_shard_optimizer(&needs);
+    out->bytes[MEM_BUFFERS] = footprint_shard_buffers(&needs);
     out->total = out->bytes[MEM_ADAPTERS] + out->bytes[MEM_OPTIMIZER] + out->bytes[MEM_BUFFERS];
     out->host = needs.host;
     return 0;
@@ -174,10 +153,10 @@ static int pieces_make(struct shard *shard, struct err *err)
         shard->piece_count += pieces;
         most = pieces > most ? pieces : most;
     }
-    shard->pieces = calloc(shard->piece_count + 1, sizeof *shard->pieces);
-    shard->host_sums = calloc(shard->piece_count + 1, sizeof *shard->host_sums);
-    flat = calloc(most + 1, sizeof *flat);
-    if (shard->pieces == NULL || shard->host_sums == NULL || flat == NULL) {
+    shard->pieces = calloc(shard->piece_count + 1, sizeof(*shard->pieces));
+    shard->host_sums = calloc(shard->piece_count + 1, sizeof(*shard->host_sums));
+    flat = calloc(most + 1, sizeof(*flat));
+    if (!shard->pieces || !shard->host_sums || !flat) {
         free(flat);
         return err_set(err, ERR_NOMEM, "out of memory for %u parameters' names", shard->piece_count);
     }
@@ -209,18 +188,18 @@ static int pages_make(struct shard *shard, struct err *err)
 
 int shard_make(const struct shard_plan *plan, struct shard **out, struct err *err)
 {
-    struct shard *shard = calloc(1, sizeof *shard);
+    struct shard *shard = calloc(1, sizeof(*shard));
     *out = NULL;
-    if (shard == NULL)
+    if (!shard)
         return err_set(err, ERR_NOMEM, "out of memory for a shard");
     shard->device = plan->device;
     shard->options = plan->options;
     shard->trains = plan->options->mode == STAGE_TRAIN;
     shard->loss_scale = 1;
     shard->on_host = plan->options->moments_on_host;
-    shard->ranges = calloc(plan->range_count + 1ull, sizeof *shard->ranges);
+    shard->ranges = calloc(plan->range_count + 1ull, sizeof(*shard->ranges));
     int status =
-        shard->ranges == NULL ? err_set(err, ERR_NOMEM, "out of memory for %u ranges", plan->range_count) : 0;
+        !shard->ranges ? err_set(err, ERR_NOMEM, "out of memory for %u ranges", plan->range_count) : 0;
     for (uint32_t r = 0; r < plan->range_count && status == 0; r++) {
         shard->ranges[r] = (struct range_state){
             .is = plan->ranges[r], .tensors = footprint_tensors(plan->layout, plan->ranges[r].block)};
@@ -303,7 +282,7 @@ int shard_create(struct device *device, const struct weight_source *source,
 
 void shard_destroy(struct shard *shard)
 {
-    if (shard == NULL)
+    if (!shard)
         return;
     for (uint32_t r = 0; r < shard->range_count; r++)
         range_fini(shard->device, &shard->ranges[r]);
@@ -350,8 +329,7 @@ int shard_step_begin(struct shard *shard, struct err *err)
 {
     for (uint32_t r = 0; r < shard->range_count; r++) {
         const struct range_state *range = &shard->ranges[r];
-        if (range->gradients != NULL &&
-            buffer_zero(range->gradients, 0, range->is.end - range->is.begin, err) != 0)
+        if (range->gradients && buffer_zero(range->gradients, 0, range->is.end - range->is.begin, err) != 0)
             return -1;
     }
     return 0;
@@ -411,20 +389,28 @@ int shard_not_finite(struct shard *shard, const char **name, struct err *err)
     return 0;
 }
 
-int shard_grad_square_sum(struct shard *shard, double *sum, struct err *err)
+int shard_grad_square_sum_from(struct shard *shard, uint32_t from, double *sum, struct err *err)
 {
     *sum = 0;
     if (train_check(shard, "gradients", err) != 0 || square_sums(shard, true, err) != 0)
         return -1;
     const char *name = first_not_finite(shard);
-    if (name != NULL) {
+    if (name) {
         *sum = NAN;
         return err_set(err, ERR_NOT_FINITE, "the gradient of %s is not finite", name);
     }
-    for (uint32_t i = 0; i < shard->piece_count; i++)
-        *sum += shard->host_sums[i];
+    for (uint32_t i = 0; i < shard->piece_count; i++) {
+        struct parameter of = shard_piece_at(shard, i).of;
+        if (of.block >= from || !of.alike)
+            *sum += shard->host_sums[i];
+    }
     *sum /= shard->loss_scale * shard->loss_scale;
     return 0;
+}
+
+int shard_grad_square_sum(struct shard *shard, double *sum, struct err *err)
+{
+    return shard_grad_square_sum_from(shard, 0, sum, err);
 }
 
 struct step_constants {
@@ -581,99 +567,160 @@ struct shard_piece shard_piece_at(const struct shard *shard, uint32_t index)
                                        .row_begin = tensor->row_begin,
                                        .column_begin = tensor->column_begin,
                                        .whole_rows = tensor->whole_rows,
-                                       .whole_columns = tensor->whole_columns},
+                                       .whole_columns = tensor->whole_columns,
+                                       .alike = layer_tensor_alike(&shard->options->part, tensor)},
                                 .first = piece->is.first,
                                 .count = piece->is.count};
 }
 
-/* Where the state of a piece is: in a buffer, or on the host. */
+/* Where the state of a part of a piece is: in a buffer, or on the host. */
 struct state_place {
     struct buffer *buffer;
     uint8_t *host;
     uint64_t at, bytes;
-    bool codes; /* 8-bit moments: codes, followed by their scales */
+    uint64_t scales_at, scales_bytes; /* the scales of 8-bit moments, whose codes are at `at`; else 0 bytes */
 };
 
-static int state_find(const struct shard *shard, uint32_t index, enum stage_state state,
-                      struct state_place *place, struct err *err)
+static int state_find(const struct shard *shard, const struct shard_part *part, struct state_place *place,
+                      struct err *err)
 {
-    if (index >= shard->piece_count)
-        return err_set(err, ERR_NOT_FOUND, "parameter %u of %u", index, shard->piece_count);
-    const struct named_piece *piece = &shard->pieces[index];
-    const struct range_state *range = &shard->ranges[piece->range];
-    bool moment = state == STATE_MOMENT1 || state == STATE_MOMENT2;
-    int which = state == STATE_MOMENT2;
-    if (state != STATE_VALUE && !shard->trains)
+    if (part->piece >= shard->piece_count)
+        return err_set(err, ERR_NOT_FOUND, "parameter %u of %u", part->piece, shard->piece_count);
+    const struct flat_piece *piece = &shard->pieces[part->piece].is;
+    const struct range_state *range = &shard->ranges[shard->pieces[part->piece].range];
+    bool moment = part->state == STATE_MOMENT1 || part->state == STATE_MOMENT2;
+    int which = part->state == STATE_MOMENT2;
+    if (part->first > piece->count || part->count > piece->count - part->first ||
+        part->first % SHARD_PART_VALUES != 0 ||
+        (part->count % SHARD_PART_VALUES != 0 && part->first + part->count != piece->count))
+        return err_set(err, ERR_INTERNAL, "%s: %llu values from %llu on are no part of a piece of %llu",
+                       shard->pieces[part->piece].name, (unsigned long long)part->count,
+                       (unsigned long long)part->first, (unsigned long long)piece->count);
+    if (part->state != STATE_VALUE && !shard->trains)
         return err_set(err, ERR_INVALID, "a stage made for inference has no gradients or moments");
-    *place = (struct state_place){.buffer = moment                 ? range->moments[which]
-                                            : state == STATE_VALUE ? range->values
-                                                                   : range->gradients,
+    bool codes = moment && piece->tensor->moments8;
+    *place = (struct state_place){.buffer = moment                       ? range->moments[which]
+                                            : part->state == STATE_VALUE ? range->values
+                                                                         : range->gradients,
                                   .host = moment ? range->host[which] : NULL,
-                                  .at = moment ? piece->is.moment : piece->is.at,
-                                  .bytes = 4 * piece->is.count,
-                                  .codes = moment && piece->is.tensor->moments8};
-    if (place->codes)
-        place->bytes = flat_piece_moment_bytes(piece->is.tensor, piece->is.count);
+                                  .at = (moment ? piece->moment : piece->at) + (codes ? 1 : 4) * part->first,
+                                  .bytes = (codes ? 1 : 4) * part->count};
+    if (codes) {
+        place->scales_at = piece->moment + piece->absmax + 4 * (part->first / SHARD_PART_VALUES);
+        place->scales_bytes = 4 * ((part->count + SHARD_PART_VALUES - 1) / SHARD_PART_VALUES);
+    }
     return 0;
 }
 
-static int state_read(const struct shard *shard, const struct state_place *place, void *dst, struct err *err)
+static int span_read(const struct state_place *place, uint64_t at, void *dst, uint64_t bytes, struct err *err)
 {
-    if (place->host != NULL)
-        memcpy(dst, place->host + place->at, place->bytes);
-    else if (buffer_read(place->buffer, place->at, dst, place->bytes, err) != 0)
-        return -1;
-    return device_sync(shard->device, err);
+    if (!place->host)
+        return buffer_read(place->buffer, at, dst, bytes, err);
+    memcpy(dst, place->host + at, bytes);
+    return 0;
 }
 
-static int state_write(const struct shard *shard, const struct state_place *place, const void *src,
-                       struct err *err)
+static int span_write(const struct state_place *place, uint64_t at, const void *src, uint64_t bytes,
+                      struct err *err)
 {
-    if (place->host != NULL)
-        memcpy(place->host + place->at, src, place->bytes);
-    else if (buffer_write(place->buffer, place->at, src, place->bytes, err) != 0)
+    if (!place->host)
+        return buffer_write(place->buffer, at, src, bytes, err);
+    memcpy(place->host + at, src, bytes);
+    return 0;
+}
+
+/* Memory for codes and, before them, their scales. */
+static float *codes_alloc(const struct shard *shard, const struct shard_part *part,
+                          const struct state_place *place, struct err *err)
+{
+    float *memory = calloc(1, place->scales_bytes + place->bytes);
+    if (!memory)
+        err_set(err, ERR_NOMEM, "out of memory for the moments of %s", shard->pieces[part->piece].name);
+    return memory;
+}
+
+int shard_part_read(struct shard *shard, const struct shard_part *part, float *dst, struct err *err)
+{
+    struct state_place place;
+    if (state_find(shard, part, &place, err) != 0)
         return -1;
-    return device_sync(shard->device, err);
+    if (part->count == 0)
+        return 0;
+    if (place.scales_bytes == 0)
+        return span_read(&place, place.at, dst, place.bytes, err) != 0 ? -1 : device_sync(shard->device, err);
+    float *scales = codes_alloc(shard, part, &place, err);
+    if (!scales)
+        return -1;
+    uint8_t *codes = (uint8_t *)scales + place.scales_bytes;
+    int status = span_read(&place, place.at, codes, place.bytes, err);
+    if (status == 0)
+        status = span_read(&place, place.scales_at, scales, place.scales_bytes, err);
+    if (status == 0)
+        status = device_sync(shard->device, err);
+    if (status == 0)
+        moments8_unpack(part->state == STATE_MOMENT1, codes, scales, part->count, dst);
+    free(scales);
+    return status;
+}
+
+int shard_part_write(struct shard *shard, const struct shard_part *part, const float *src, struct err *err)
+{
+    struct state_place place;
+    if (state_find(shard, part, &place, err) != 0)
+        return -1;
+    /* gradients may be infinite; the norm reports that */
+    for (uint64_t i = 0; i < part->count && part->state != STATE_GRADIENT; i++)
+        if (!isfinite(src[i]))
+            return err_set(err, ERR_NOT_FINITE, "%s: a value to be loaded is not finite",
+                           shard->pieces[part->piece].name);
+    if (part->count == 0)
+        return 0;
+    if (place.scales_bytes == 0)
+        return span_write(&place, place.at, src, place.bytes, err) != 0 ? -1
+                                                                        : device_sync(shard->device, err);
+    float *scales = codes_alloc(shard, part, &place, err);
+    if (!scales)
+        return -1;
+    uint8_t *codes = (uint8_t *)scales + place.scales_bytes;
+    moments8_pack(part->state == STATE_MOMENT1, src, part->count, codes, scales);
+    int status = span_write(&place, place.at, codes, place.bytes, err);
+    if (status == 0)
+        status = span_write(&place, place.scales_at, scales, place.scales_bytes, err);
+    if (status == 0)
+        status = device_sync(shard->device, err);
+    free(scales);
+    return status;
+}
+
+static struct shard_part whole_piece(const struct shard *shard, uint32_t index, enum stage_state state)
+{
+    return (struct shard_part){.piece = index,
+                               .state = state,
+                               .count = index < shard->piece_count ? shard->pieces[index].is.count : 0};
 }
 
 int shard_state_read(struct shard *shard, uint32_t index, enum stage_state state, float *dst, struct err *err)
 {
-    struct state_place place;
-    if (state_find(shard, index, state, &place, err) != 0)
-        return -1;
-    if (!place.codes)
-        return state_read(shard, &place, dst, err);
-    const struct flat_piece *piece = &shard->pieces[index].is;
-    uint8_t *bytes = malloc(place.bytes);
-    if (bytes == NULL)
-        return err_set(err, ERR_NOMEM, "out of memory for the moments of %s", shard->pieces[index].name);
-    int status = state_read(shard, &place, bytes, err);
-    if (status == 0)
-        moments8_unpack(state == STATE_MOMENT1, bytes, (const float *)(const void *)(bytes + piece->absmax),
-                        piece->count, dst);
-    free(bytes);
-    return status;
+    struct shard_part part = whole_piece(shard, index, state);
+    return shard_part_read(shard, &part, dst, err);
 }
 
 int shard_state_write(struct shard *shard, uint32_t index, enum stage_state state, const float *src,
                       struct err *err)
 {
+    struct shard_part part = whole_piece(shard, index, state);
+    return shard_part_write(shard, &part, src, err);
+}
+
+int shard_state_view(const struct shard *shard, uint32_t index, enum stage_state state, struct area_view *out,
+                     struct err *err)
+{
+    struct shard_part part = whole_piece(shard, index, state);
     struct state_place place;
-    if (state_find(shard, index, state, &place, err) != 0)
+    if (state != STATE_VALUE && state != STATE_GRADIENT)
+        return err_set(err, ERR_INTERNAL, "moments may be on the host or in codes");
+    if (state_find(shard, &part, &place, err) != 0)
         return -1;
-    const struct flat_piece *piece = &shard->pieces[index].is;
-    /* gradients may be infinite; the norm reports that */
-    for (uint64_t i = 0; i < piece->count && state != STATE_GRADIENT; i++)
-        if (!isfinite(src[i]))
-            return err_set(err, ERR_NOT_FINITE, "%s: a value to be loaded is not finite",
-                           shard->pieces[index].name);
-    if (!place.codes)
-        return state_write(shard, &place, src, err);
-    uint8_t *bytes = calloc(1, place.bytes);
-    if (bytes == NULL)
-        return err_set(err, ERR_NOMEM, "out of memory for the moments of %s", shard->pieces[index].name);
-    moments8_pack(state == STATE_MOMENT1, src, piece->count, bytes, (float *)(void *)(bytes + piece->absmax));
-    int status = state_write(shard, &place, bytes, err);
-    free(bytes);
-    return status;
+    *out = (struct area_view){place.buffer, place.at};
+    return 0;
 }

@@ -50,6 +50,8 @@ int shard_step_begin(struct shard *shard, struct err *err);
 /* Sum of squares of the gradients without the loss scale, in double, in the order of pieces. Waits.
  * ERR_NOT_FINITE names the first parameter whose gradient is not finite; *sum is NaN then. */
 int shard_grad_square_sum(struct shard *shard, double *sum, struct err *err);
+/* The same without the parameters of blocks before `from` that are `alike` (struct parameter). */
+int shard_grad_square_sum_from(struct shard *shard, uint32_t from, double *sum, struct err *err);
 int shard_update(struct shard *shard, const struct step_update *update, struct err *err);
 uint64_t shard_update_count(const struct shard *shard);
 void shard_update_count_set(struct shard *shard, uint64_t count);
@@ -62,11 +64,17 @@ struct shard_piece {
 };
 uint32_t shard_piece_count(const struct shard *shard);
 struct shard_piece shard_piece_at(const struct shard *shard, uint32_t index);
+/* Where a piece's values or gradients are. */
+int shard_state_view(const struct shard *shard, uint32_t index, enum stage_state state, struct area_view *out,
+                     struct err *err);
 /* Copy `count` floats of a piece from or to the host; both calls wait. Values are only written if all are
  * finite, else ERR_NOT_FINITE. */
 int shard_state_read(struct shard *shard, uint32_t index, enum stage_state state, float *dst,
                      struct err *err);
 int shard_state_write(struct shard *shard, uint32_t index, enum stage_state state, const float *src,
                       struct err *err);
+/* The same for a part of a piece, so that a copy needs no memory for all of a large tensor. */
+int shard_part_read(struct shard *shard, const struct shard_part *part, float *dst, struct err *err);
+int shard_part_write(struct shard *shard, const struct shard_part *part, const float *src, struct err *err);
 
 #endif

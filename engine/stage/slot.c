@@ -58,7 +58,7 @@ static int labels_collect(struct saved *slot, const struct micro_batch *batch, s
     uint32_t *index = (uint32_t *)(void *)(slot->staging + l->slot.label_index);
     int32_t *targets = (int32_t *)(void *)(slot->staging + l->slot.targets);
     slot->labelled = 0;
-    if (!l->has_head || batch->labels == NULL)
+    if (!l->has_head || !batch->labels)
         return 0;
     for (uint32_t row = 0; row < batch->rows; row++)
         for (uint32_t t = batch->row_start[row]; t + 1 < batch->row_start[row + 1]; t++) {
@@ -93,7 +93,7 @@ int slot_take(struct stage *stage, const struct micro_batch *batch, struct saved
     for (uint32_t row = 0; row < batch->rows; row++)
         for (uint32_t t = batch->row_start[row]; t < batch->row_start[row + 1]; t++) {
             positions[t] = t - batch->row_start[row];
-            row_ids[t] = batch->row_ids == NULL ? row : batch->row_ids[row];
+            row_ids[t] = !batch->row_ids ? row : batch->row_ids[row];
         }
     memcpy(slot->staging + l->row_start, batch->row_start, 4ull * (batch->rows + 1));
     *(uint32_t *)(void *)(slot->staging + l->step) = (uint32_t)batch->step;
@@ -109,7 +109,7 @@ int slot_take(struct stage *stage, const struct micro_batch *batch, struct saved
 int slot_of_batch(struct stage *stage, const struct micro_batch *batch, struct saved *earlier,
                   struct saved **slot, struct err *err)
 {
-    if (earlier == NULL)
+    if (!earlier)
         return slot_take(stage, batch, slot, err);
     *slot = earlier;
     if (earlier->stage == stage && earlier->taken && earlier->rows == batch->rows &&

@@ -28,9 +28,9 @@ static int area_allocate(struct stage *stage, uint64_t bytes, enum mem_purpose p
 static int state_allocate(struct stage *stage, struct err *err)
 {
     const struct stage_options *o = &stage->options;
-    struct shard_range *ranges = calloc(o->block_end - o->block_begin, sizeof *ranges);
+    struct shard_range *ranges = calloc(o->block_end - o->block_begin, sizeof(*ranges));
     uint32_t count = 0;
-    if (ranges == NULL)
+    if (!ranges)
         return err_set(err, ERR_NOMEM, "out of memory for %u blocks", o->block_end - o->block_begin);
     for (uint32_t b = o->block_begin; b < o->block_end; b++)
         if (!stage_block(stage, b)->trained_outside)
@@ -69,8 +69,8 @@ static int table_allocate(struct stage *stage, struct err *err)
 static int blocks_allocate(struct stage *stage, struct err *err)
 {
     const struct stage_options *o = &stage->options;
-    stage->blocks = calloc(o->block_end - o->block_begin, sizeof *stage->blocks);
-    if (stage->blocks == NULL)
+    stage->blocks = calloc(o->block_end - o->block_begin, sizeof(*stage->blocks));
+    if (!stage->blocks)
         return err_set(err, ERR_NOMEM, "out of memory for %u blocks", o->block_end - o->block_begin);
     for (uint32_t b = o->block_begin; b < o->block_end; b++) {
         struct block_state *state = stage_block(stage, b);
@@ -89,14 +89,14 @@ static int blocks_allocate(struct stage *stage, struct err *err)
 static int slots_allocate(struct stage *stage, struct err *err)
 {
     const struct footprint *l = &stage->layout;
-    stage->slots = calloc(l->slots, sizeof *stage->slots);
-    if (stage->slots == NULL)
+    stage->slots = calloc(l->slots, sizeof(*stage->slots));
+    if (!stage->slots)
         return err_set(err, ERR_NOMEM, "out of memory for %u micro-batches", l->slots);
     for (uint32_t i = 0; i < l->slots; i++) {
         struct saved *slot = &stage->slots[i];
         slot->stage = stage;
         slot->staging = calloc(1, l->slot.meta_bytes);
-        if (slot->staging == NULL)
+        if (!slot->staging)
             return err_set(err, ERR_NOMEM, "out of memory for a micro-batch's description");
         if (event_create(stage->device, &slot->written, err) != 0 ||
             buffer_create(stage->device, l->slot.bytes, MEM_ACTIVATIONS, "a micro-batch in flight",
@@ -111,7 +111,7 @@ static int workspace_take(struct stage *stage, struct err *err)
 {
     uint64_t bytes = stage->layout.workspace.bytes;
     struct buffer *shared = stage->options.workspace;
-    if (shared == NULL)
+    if (!shared)
         return buffer_create(stage->device, bytes, MEM_BUFFERS, "workspace", &stage->workspace, err);
     if (buffer_device(shared) != stage->device || buffer_bytes(shared) < bytes)
         return err_set(err, ERR_INVALID,
@@ -156,9 +156,9 @@ static int stage_load(struct stage *stage, const struct weight_source *source, s
 int stage_create_from(struct device *device, const struct weight_source *source,
                       const struct stage_options *options, struct stage **out, struct err *err)
 {
-    struct stage *stage = calloc(1, sizeof *stage);
+    struct stage *stage = calloc(1, sizeof(*stage));
     *out = NULL;
-    if (stage == NULL)
+    if (!stage)
         return err_set(err, ERR_NOMEM, "out of memory for a stage");
     stage->device = device;
     stage->config = *options->config;
@@ -183,7 +183,7 @@ static int model_read(void *context, const char *name, uint64_t row_begin, uint6
 {
     struct model *model = context;
     const struct model_tensor *tensor = model_tensor_find(model, name);
-    if (tensor == NULL)
+    if (!tensor)
         return err_set(err, ERR_NOT_FOUND, "the model has no tensor %s", name);
     return model_tensor_read_f32(model, tensor, row_begin, row_end, dst, err);
 }
@@ -191,9 +191,9 @@ static int model_read(void *context, const char *name, uint64_t row_begin, uint6
 static enum pack_kind model_packing(void *context, const char *name)
 {
     const struct model_tensor *tensor = model_tensor_find(context, name);
-    if (tensor == NULL || tensor->offset_added != 0)
+    if (!tensor || tensor->offset_added != 0)
         return PACK_F32;
-    if (tensor->nf4 != NULL)
+    if (tensor->nf4)
         return nf4_stored_nested(tensor->nf4) ? PACK_NF4_DOUBLE : PACK_NF4;
     return pack_of_type(tensor->type);
 }
@@ -203,7 +203,7 @@ static int model_read_packed(void *context, const char *name, enum pack_kind pac
 {
     struct model *model = context;
     const struct model_tensor *tensor = model_tensor_find(model, name);
-    if (tensor == NULL)
+    if (!tensor)
         return err_set(err, ERR_NOT_FOUND, "the model has no tensor %s", name);
     if (model_packing(model, name) != pack || pack == PACK_F32 || tensor->cols != columns)
         return err_set(err, ERR_INVALID,
@@ -216,17 +216,16 @@ static int model_read_packed(void *context, const char *name, enum pack_kind pac
 static const struct nf4_places *saved_nf4(struct model *model, const char *name, struct err *err)
 {
     const struct model_tensor *tensor = model_tensor_find(model, name);
-    if (tensor == NULL || tensor->nf4 == NULL)
+    if (!tensor || !tensor->nf4)
         err_set(err, ERR_INVALID, "the model has no tensor %s in NF4", name);
-    return tensor == NULL ? NULL : tensor->nf4;
+    return !tensor ? NULL : tensor->nf4;
 }
 
 static int model_read_nf4(void *context, const char *name, uint64_t begin, uint64_t count, uint8_t *codes,
                           float *absmax, struct err *err)
 {
     const struct nf4_places *places = saved_nf4(context, name, err);
-    if (places == NULL ||
-        nf4_stored_codes(model_get_source(context), places, begin, count, codes, absmax, err) < 0)
+    if (!places || nf4_stored_codes(model_get_source(context), places, begin, count, codes, absmax, err) < 0)
         return err_wrap(err, "tensor %s", name);
     return 0;
 }
@@ -235,7 +234,7 @@ static int model_read_nf4_nested(void *context, const char *name, uint8_t *codes
                                  struct err *err)
 {
     const struct nf4_places *places = saved_nf4(context, name, err);
-    if (places == NULL || nf4_stored_scales(model_get_source(context), places, codes, scales, err) < 0)
+    if (!places || nf4_stored_scales(model_get_source(context), places, codes, scales, err) < 0)
         return err_wrap(err, "tensor %s", name);
     return 0;
 }
@@ -259,14 +258,14 @@ int stage_create(struct device *device, struct model *model, const struct stage_
 
 void stage_destroy(struct stage *stage)
 {
-    if (stage == NULL)
+    if (!stage)
         return;
     uint32_t blocks = stage->options.block_end - stage->options.block_begin;
-    for (uint32_t i = 0; stage->blocks != NULL && i < blocks; i++)
+    for (uint32_t i = 0; stage->blocks && i < blocks; i++)
         if (!stage->blocks[i].frozen_outside)
             buffer_destroy(stage->blocks[i].frozen);
     shard_destroy(stage->state);
-    for (uint32_t i = 0; stage->slots != NULL && i < stage->layout.slots; i++) {
+    for (uint32_t i = 0; stage->slots && i < stage->layout.slots; i++) {
         buffer_destroy(stage->slots[i].buffer);
         event_destroy(stage->slots[i].written);
         free(stage->slots[i].staging);

@@ -18,9 +18,9 @@
  * parameter name. Equal calls give bit-identical results.
  *
  * A tied embedding that is trained is a parameter of the stage with block 0 alone. A stage that has the head
- * but not block 0 holds a copy of the embedding, which is zero until stage_table_write, and gathers the
- * gradient of the head's use of it. The driver of the stages copies the values before a step and adds the
- * copy's gradient to block 0's gradient after it.
+ * but not block 0 holds a copy of the embedding, which is zero until it is written (stage_table_view), and
+ * gathers the gradient of the head's use of it. The driver of the stages copies the values before a step and
+ * adds the copy's gradient to block 0's gradient after it.
  *
  * Threads: those of the device. Errors: -1 with *err; ERR_NOFIT and ERR_NOMEM from creation; ERR_NOT_FINITE
  * names a tensor; ERR_UNSUPPORTED names an architecture or setting that the engine does not have; ERR_TOO_BIG
@@ -47,7 +47,7 @@ struct kv_cache;
 /* Part of a buffer: everything from byte `at` on. */
 struct area_view {
     struct buffer *buffer;
-    uint64_t at; /* a multiple of 64 */
+    uint64_t at; /* a multiple of 64, but for a parameter's state (stage_state_view): of 4 */
 };
 
 struct lora_options {
@@ -88,6 +88,10 @@ struct stage_options {
      * leave the stage (f16: to infinity beyond its range). Inside the stage, and between parts of one
      * micro-batch's pass, the residual stream is f32. 16 bits need an even width and whole layers. */
     enum dtype boundary_in, boundary_out;
+    /* Where neighbours run the stage's first or last blocks for some micro-batches: the last block that a
+     * micro-batch enters the stage at, and the first block behind which one leaves it. The boundary tensors
+     * there have the dtypes above. 0: all enter at the first block, or leave behind the last. */
+    uint32_t enter_last, leave_first;
     bool double_quant; /* NF4's scales are quantised too */
     bool moments8;     /* AdamW's moments are stored in 8 bits */
     /* trained in addition to the adapters; where embedding and head are one matrix, either option trains both
@@ -104,6 +108,7 @@ struct stage_options {
     uint32_t labelled_max;  /* most labelled positions of a micro-batch; 0: tokens_max */
     uint32_t positions_max; /* most positions of a KV cache; 0: row_tokens_max */
     bool recompute;         /* save only each layer's input and compute the rest again in backward */
+    uint32_t recompute_end; /* with recompute: blocks from this one on save all the same; 0: none */
     /* Backward is done in two calls: stage_backward_blocks computes the gradients of inputs,
      * stage_backward_weights those of matrices and adapters. Not with recompute */
     bool split;
@@ -115,10 +120,10 @@ struct stage_options {
         bool frozen, trained; /* trained: also their gradients and moments */
     } outside;
     /* The stage has only this part of each layer (for tensor or expert parallelism), and layers run in halves
-     * (stage_half_forward). Only for blocks that are layers. Not with recompute, split, norms after attention
-     * and FFN, or joined q, k, v. Where heads or columns are cut, not with dropout or norms over all heads;
-     * columns only of dense layers. A part of a packed tensor begins and ends on the tensor's quantisation
-     * blocks and has the quantisation of the whole. */
+     * (stage_half_forward). Embedding and head are whole, on the first member. Not with split, norms after
+     * attention and FFN, or joined q, k, v. Where heads or columns are cut, not with dropout or norms over
+     * all heads; columns only of dense layers. A part of a packed tensor begins and ends on the tensor's
+     * quantisation blocks and has the quantisation of the whole. */
     struct layer_part part;
     bool moments_on_host; /* AdamW's moments are in host memory and pass through the device block by block */
     /* A workspace that several stages of a device share, if their calls never overlap. It has at least
@@ -260,10 +265,11 @@ int stage_backward(struct stage *stage, const struct micro_batch *batch, struct 
                    struct buffer *grad_in, struct buffer *grad_out, struct err *err);
 
 /* Forward and backward of blocks [block_begin, block_end) only; a micro-batch may pass through the stage in
- * any number of such parts. Forward parts come in rising order: the first one has *saved NULL and takes a
- * slot, the later ones get the *saved that it returned. Backward parts come in falling order. The part with
- * the stage's first block frees the slot; with options.split the last stage_backward_weights does, which is
- * called after stage_backward_blocks of the same blocks. */
+ * any number of such parts, and through some of its blocks only. Forward parts come in rising order: the
+ * first one has *saved NULL and takes a slot, the later ones get the *saved that it returned. Backward parts
+ * come in falling order. The part with the first block of the first forward part frees the slot; with
+ * options.split the last stage_backward_weights does, which is called after stage_backward_blocks of the same
+ * blocks. An embedding that is not trained needs no grad_in in a part of its own. */
 int stage_forward_blocks(struct stage *stage, const struct micro_batch *batch, uint32_t block_begin,
                          uint32_t block_end, struct buffer *in, struct buffer *out, struct saved **saved,
                          struct err *err);
@@ -315,7 +321,8 @@ int stage_experts_forward(struct stage *stage, const struct micro_batch *batch, 
 int stage_experts_backward(struct stage *stage, const struct micro_batch *batch, struct saved *saved,
                            uint32_t block, struct buffer *grad_in, const struct routed_tokens *gradient,
                            struct err *err);
-void stage_saved_release(struct saved *saved); /* frees the slot without backward; NULL is a no-op */
+bool stage_saved_taken(const struct saved *saved); /* whether its slot is not freed yet */
+void stage_saved_release(struct saved *saved);     /* frees the slot without backward; NULL is a no-op */
 
 /* Sum of cross-entropies and number of labelled tokens since stage_step_begin; both are 0 without the head.
  * Waits. ERR_NOT_FINITE when the sum is not finite. */
@@ -326,6 +333,9 @@ int stage_router_loss(struct stage *stage, double *sum, struct err *err);
 /* Sum of squares of all gradients without the loss scale, in parameter order, in double. Waits.
  * ERR_NOT_FINITE names the first gradient that is not finite; *sum is NaN then. */
 int stage_grad_square_sum(struct stage *stage, double *sum, struct err *err);
+/* The same without the parameters of blocks before `from` that are `alike` (struct parameter). Of stages with
+ * the same layers, or parts of them, one counts everything, and the others count what only they have. */
+int stage_grad_square_sum_from(struct stage *stage, uint32_t from, double *sum, struct err *err);
 
 /* One AdamW update with decoupled weight decay, as in PyTorch. The gradient used is grad_scale * the
  * accumulated sum. */
@@ -347,8 +357,18 @@ struct parameter {
     uint32_t block; /* block of the model that the parameter belongs to */
     /* Position within the whole tensor of that name: all of it, unless the stage holds parts of layers */
     uint32_t row_begin, column_begin, whole_rows, whole_columns;
+    /* Every stage with a part of this block keeps the parameter whole; true of all if there are no parts. */
+    bool alike;
 };
 enum stage_state { STATE_VALUE, STATE_GRADIENT, STATE_MOMENT1, STATE_MOMENT2 };
+/* Values [first, first + count) of one state of a parameter, or of a piece of one (engine/stage/shard.h).
+ * `first` is a multiple of SHARD_PART_VALUES, and so is `count` unless the part ends the piece. */
+enum { SHARD_PART_VALUES = 256 };
+struct shard_part {
+    uint32_t piece;
+    enum stage_state state;
+    uint64_t first, count;
+};
 uint32_t stage_parameter_count(const struct stage *stage);
 struct parameter stage_parameter_at(const struct stage *stage, uint32_t index);
 /* ERR_NOT_FOUND when this stage does not train a parameter of that name. */
@@ -358,12 +378,17 @@ int stage_state_read(struct stage *stage, uint32_t index, enum stage_state state
                      struct err *err);
 int stage_state_write(struct stage *stage, uint32_t index, enum stage_state state, const float *src,
                       struct err *err);
-/* The copy of a tied embedding: rows * columns values, 0 where the stage has no copy. Its values
- * (STATE_VALUE) and gradient (STATE_GRADIENT, the sum since stage_step_begin) are copied from and to the
- * host; both calls wait. */
+/* The same for a part of a parameter. */
+int stage_part_read(struct stage *stage, const struct shard_part *part, float *dst, struct err *err);
+int stage_part_write(struct stage *stage, const struct shard_part *part, const float *src, struct err *err);
+/* Where a parameter's values or gradient are on the device; borrowed until stage_destroy. */
+int stage_state_view(const struct stage *stage, uint32_t index, enum stage_state state, struct area_view *out,
+                     struct err *err);
+/* The copy of a tied embedding: rows * columns values, 0 where the stage has no copy; and where its values
+ * (STATE_VALUE) or its gradient (STATE_GRADIENT, the sum since stage_step_begin) are. */
 uint64_t stage_table_values(const struct stage *stage);
-int stage_table_read(struct stage *stage, enum stage_state state, float *dst, struct err *err);
-int stage_table_write(struct stage *stage, enum stage_state state, const float *src, struct err *err);
+int stage_table_view(const struct stage *stage, enum stage_state state, struct area_view *out,
+                     struct err *err);
 uint64_t stage_update_count(const struct stage *stage); /* number of updates done: PyTorch's `step` */
 void stage_update_count_set(struct stage *stage, uint64_t count);
 
@@ -379,12 +404,27 @@ void stage_options_get(const struct stage *stage,
 int kv_cache_create(struct stage *stage, uint32_t tokens_max, struct kv_cache **out, struct err *err);
 void kv_cache_destroy(struct kv_cache *cache);
 void kv_cache_clear(struct kv_cache *cache);
-uint32_t kv_cache_tokens(const struct kv_cache *cache);
 
-/* Run `tokens` (≤ the stage's tokens_max) further positions. Input: ids at block 0, else `in` [tokens,
- * hidden]. Output: `out` [tokens, hidden], or with the head the logits of the last position, in the host
- * array logits[vocab] (NULL: not wanted). Waits when logits are wanted. ERR_TOO_BIG when the cache is full.
- */
+/* Run `tokens` (≤ the stage's tokens_max) further positions through blocks [block_begin, block_end). Input:
+ * ids at block 0, else `in` [tokens, hidden]. Output: `out` [tokens, hidden], or with the head the logits of
+ * the last position, in the host array logits[vocab] (NULL: not wanted). A sequence may pass the stage in
+ * parts, in rising order; the cache has its positions once they have passed the stage's last block. Waits
+ * when logits are wanted. ERR_TOO_BIG when the cache is full. */
+struct infer_pass {
+    uint32_t block_begin, block_end;
+    const int32_t *ids; /* [tokens] */
+    uint32_t tokens;
+    struct buffer *in, *out;
+    float *logits;
+};
+int stage_infer_blocks(struct stage *stage, struct kv_cache *cache, const struct infer_pass *pass,
+                       struct err *err);
+/* Half of the one layer that the pass names, where the stage has a part of it: as in stage_half_forward,
+ * `out` is this member's summand. Of a layer whose experts are apart the attention alone: `out` is the
+ * residual stream behind it, the input of stage_route_forward. */
+int stage_half_infer(struct stage *stage, struct kv_cache *cache, const struct infer_pass *pass,
+                     enum stage_half half, struct err *err);
+/* All blocks of the stage at once. */
 int stage_infer(struct stage *stage, struct kv_cache *cache, const int32_t *ids, uint32_t tokens,
                 struct buffer *in, struct buffer *out, float *logits, struct err *err);
 

@@ -13,9 +13,10 @@ struct saved {
                          device */
     struct event *written; /* done when the copy has finished and staging may change */
     bool taken;
+    uint32_t entry; /* first block of the stage that the micro-batch passes; its backward frees the slot */
     uint32_t tokens, rows, labelled;
     uint64_t step;
-    double router_scale; /* as in struct micro_batch */
+    double router_scale; /* factor of the routers' load-balancing loss */
 };
 
 /* The parameters of one block: an area of frozen ones, and an area of trained ones with an area of gradients

@@ -19,8 +19,7 @@ int stage_step_begin(struct stage *stage, struct err *err)
     stage->labelled = 0;
     if (buffer_zero(stage->scalars, 0, 16, err) != 0)
         return -1;
-    if (stage->table.gradients != NULL &&
-        buffer_zero(stage->table.gradients, 0, stage->layout.table_bytes, err) != 0)
+    if (stage->table.gradients && buffer_zero(stage->table.gradients, 0, stage->layout.table_bytes, err) != 0)
         return -1;
     return shard_step_begin(stage->state, err);
 }
@@ -51,13 +50,18 @@ int stage_grad_square_sum(struct stage *stage, double *sum, struct err *err)
     return shard_grad_square_sum(stage->state, sum, err);
 }
 
+int stage_grad_square_sum_from(struct stage *stage, uint32_t from, double *sum, struct err *err)
+{
+    return shard_grad_square_sum_from(stage->state, from, sum, err);
+}
+
 /* The loss is not finite: report which trained parameter of this stage is not, or that all are. */
 static int loss_refuse(struct stage *stage, double loss, struct err *err)
 {
     const char *name;
     if (shard_not_finite(stage->state, &name, err) != 0)
         return -1;
-    if (name != NULL)
+    if (name)
         return err_set(err, ERR_NOT_FINITE, "the loss is not finite: %s holds values that are not", name);
     return err_set(err, ERR_NOT_FINITE,
                    "the logits, and so the loss (%g over %llu labelled tokens), are not finite", loss,
@@ -67,7 +71,7 @@ static int loss_refuse(struct stage *stage, double loss, struct err *err)
 int stage_loss(struct stage *stage, double *loss_sum, uint64_t *labelled, struct err *err)
 {
     *labelled = stage->labelled;
-    if (buffer_read(stage->scalars, 0, loss_sum, sizeof *loss_sum, err) != 0 ||
+    if (buffer_read(stage->scalars, 0, loss_sum, sizeof(*loss_sum), err) != 0 ||
         device_sync(stage->device, err) != 0)
         return -1;
     return isfinite(*loss_sum) ? 0 : loss_refuse(stage, *loss_sum, err);
@@ -75,7 +79,7 @@ int stage_loss(struct stage *stage, double *loss_sum, uint64_t *labelled, struct
 
 int stage_router_loss(struct stage *stage, double *sum, struct err *err)
 {
-    if (buffer_read(stage->scalars, 8, sum, sizeof *sum, err) != 0)
+    if (buffer_read(stage->scalars, 8, sum, sizeof(*sum), err) != 0)
         return -1;
     return device_sync(stage->device, err);
 }
@@ -96,40 +100,40 @@ int stage_state_write(struct stage *stage, uint32_t index, enum stage_state stat
     return shard_state_write(stage->state, index, state, src, err);
 }
 
+int stage_part_read(struct stage *stage, const struct shard_part *part, float *dst, struct err *err)
+{
+    return shard_part_read(stage->state, part, dst, err);
+}
+
+int stage_part_write(struct stage *stage, const struct shard_part *part, const float *src, struct err *err)
+{
+    return shard_part_write(stage->state, part, src, err);
+}
+
+int stage_state_view(const struct stage *stage, uint32_t index, enum stage_state state, struct area_view *out,
+                     struct err *err)
+{
+    return shard_state_view(stage->state, index, state, out, err);
+}
+
 uint64_t stage_table_values(const struct stage *stage)
 {
     const struct layer_tensor *table = &stage->model.embedding.list[0];
     return stage->layout.copies_table ? (uint64_t)table->rows * table->columns : 0;
 }
 
-/* NULL: the stage keeps no copy of the embedding, or no gradient of it. */
-static struct buffer *table_buffer(const struct stage *stage, enum stage_state state, struct err *err)
+int stage_table_view(const struct stage *stage, enum stage_state state, struct area_view *out,
+                     struct err *err)
 {
-    struct buffer *buffer = state == STATE_VALUE      ? stage->table.trained
-                            : state == STATE_GRADIENT ? stage->table.gradients
-                                                      : NULL;
-    if (buffer == NULL)
-        err_set(err, ERR_INVALID, "stage of blocks %u..%u: no copy of a tied embedding, or not this of it",
-                stage->options.block_begin, stage->options.block_end);
-    return buffer;
-}
-
-int stage_table_read(struct stage *stage, enum stage_state state, float *dst, struct err *err)
-{
-    const struct layer_tensor *table = &stage->model.embedding.list[0];
-    struct buffer *buffer = table_buffer(stage, state, err);
-    if (buffer == NULL || buffer_read(buffer, table->at, dst, 4 * stage_table_values(stage), err) != 0)
-        return -1;
-    return device_sync(stage->device, err);
-}
-
-int stage_table_write(struct stage *stage, enum stage_state state, const float *src, struct err *err)
-{
-    const struct layer_tensor *table = &stage->model.embedding.list[0];
-    struct buffer *buffer = table_buffer(stage, state, err);
-    if (buffer == NULL || buffer_write(buffer, table->at, src, 4 * stage_table_values(stage), err) != 0)
-        return -1;
-    return device_sync(stage->device, err);
+    *out = (struct area_view){.buffer = state == STATE_VALUE      ? stage->table.trained
+                                        : state == STATE_GRADIENT ? stage->table.gradients
+                                                                  : NULL,
+                              .at = stage->model.embedding.list[0].at};
+    if (!out->buffer)
+        return err_set(err, ERR_INVALID,
+                       "stage of blocks %u..%u: no copy of a tied embedding, or not this of it",
+                       stage->options.block_begin, stage->options.block_end);
+    return 0;
 }
 
 uint64_t stage_update_count(const struct stage *stage)

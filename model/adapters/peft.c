@@ -1,4 +1,4 @@
-/* peft's adapter folders: the tensors against the model, and both files written. */
+/* Reads peft's adapter folders, checks their tensors against the model, and writes both files. */
 #include "model/adapters/peft.h"
 
 #include <stdbool.h>
@@ -15,13 +15,14 @@ enum { CONFIG_BYTES_MAX = 1 << 20, PATH_BYTES = 4096, DEFAULT_KEY_BYTES = 192 };
 static const char config_name[] = "adapter_config.json";
 static const char weights_name[] = "adapter_model.safetensors";
 static const char prefix[] = "base_model.model.";
-static const char outer[] = "model.language_model."; /* "model." of a language model inside another */
+static const char outer[] = "model.language_model."; /* the prefix of a language model inside another model */
 
 struct peft {
     struct peft_config config;
     struct lora_sites sites;
     struct safetensors *weights;
-    bool embedding_beside, head_beside; /* saved beside the adapter and not named in modules_to_save */
+    /* the table is saved beside the adapter but not named in modules_to_save */
+    bool embedding_beside, head_beside;
 };
 
 void peft_key(uint32_t layer, uint32_t target, char which, char name[128])
@@ -39,7 +40,7 @@ int peft_name(const struct model_config *model, const char *parameter, char *nam
     return length >= 0 && (size_t)length < size ? 0 : -1;
 }
 
-/* A key without "base_model.model." and without what it begins with inside another model. */
+/* Returns a key without "base_model.model." and without the prefix of a model inside another. */
 static const char *inner_name(const char *key, char name[DEFAULT_KEY_BYTES])
 {
     const char *own = key + strlen(prefix);
@@ -49,8 +50,8 @@ static const char *inner_name(const char *key, char name[DEFAULT_KEY_BYTES])
     return name;
 }
 
-/* "….lora_A.weight" as "….lora_A.default.weight": how an adapter is called in memory, which peft 0.21 lets
- * stand in a file. false: it is no such name. */
+/* Writes "….lora_A.weight" as "….lora_A.default.weight", an adapter's name in memory, which peft 0.21 also
+ * accepts in a file. Returns false for other names. */
 static bool default_key(const char *key, char other[DEFAULT_KEY_BYTES])
 {
     size_t length = strlen(key), end = strlen(".lora_A.weight");
@@ -80,8 +81,8 @@ const struct safetensors_tensor *peft_find(const struct safetensors *weights, co
 
 struct peft_check {
     struct peft *peft;
-    uint32_t found;     /* tensors of the file that have a place */
-    struct err missing; /* the first that the file lacks */
+    uint32_t found;     /* tensors of the file that the model has a use for */
+    struct err missing; /* error about the first tensor that the file lacks */
     struct err *err;
 };
 
@@ -123,14 +124,14 @@ static int check_tensor(struct peft_check *c, const char *name, uint32_t rows, u
     return check_shape(t, rows, cols, c->err);
 }
 
-/* The rank of the adapter on a layer's matrix; 0: it has none. */
+/* Returns the rank of the adapter on a layer's matrix, or 0 when it has none. */
 static uint32_t rank_on(const struct lora_sites *sites, const struct block_tensor *tensor, const char *module)
 {
     uint32_t target = lora_target_of(module);
     return target ? lora_rank_at(sites, tensor->block - 1, (uint32_t)__builtin_ctz(target)) : 0;
 }
 
-/* What the adapter must hold of one of the model's tensors. */
+/* Checks the adapter's tensors for one of the model's tensors. */
 static int check_matrix(const struct block_tensor *tensor, void *arg)
 {
     struct peft_check *c = arg;
@@ -150,7 +151,7 @@ static int check_matrix(const struct block_tensor *tensor, void *arg)
     return check_tensor(c, name, tensor->shape[0], rank);
 }
 
-/* Embedding or head: of modules_to_save, or saved beside the adapter (save_embedding_layers). */
+/* Checks embedding or head: named in modules_to_save, or saved beside the adapter (save_embedding_layers). */
 static int check_table(struct peft_check *c, const struct model_config *model, const char *key, bool saved,
                        bool *beside)
 {
@@ -159,7 +160,7 @@ static int check_table(struct peft_check *c, const struct model_config *model, c
         return -1;
     snprintf(original, sizeof(original), "%.*soriginal_module.weight", (int)(strlen(key) - strlen("weight")),
              key);
-    /* what the module was before: peft keeps it and does not compute with it */
+    /* The module's original weights are in the file, too; peft keeps them but does not compute with them. */
     c->found += saved && peft_find(c->peft->weights, original);
     const struct safetensors_tensor *t = peft_find(c->peft->weights, key);
     if (saved || !t)
@@ -171,7 +172,7 @@ static int check_table(struct peft_check *c, const struct model_config *model, c
 
 enum { COMPARED_VALUES = 65536 };
 
-/* Whether two tensors of the adapter hold the same bytes. */
+/* Sets *same when two tensors of the adapter hold the same bytes. */
 static int same_bytes(struct safetensors *weights, const struct safetensors_tensor *a,
                       const struct safetensors_tensor *b, bool *same, struct err *err)
 {
@@ -190,14 +191,14 @@ static int same_bytes(struct safetensors *weights, const struct safetensors_tens
     return status;
 }
 
-/* A tied model trains one table. peft trains embedding and head apart unless ensure_weight_tying is true:
- * such an adapter has a place here only if both are the same. */
+/* A tied model trains one table. peft trains embedding and head apart unless ensure_weight_tying is true, so
+ * such an adapter is accepted only if both tables are the same. */
 static int check_tied(struct peft *p, struct err *err)
 {
     struct peft_config *config = &p->config;
     const struct safetensors_tensor *embedding = peft_find(p->weights, PEFT_EMBEDDING),
                                     *head = peft_find(p->weights, PEFT_HEAD);
-    bool same = config->tied && embedding && !head; /* Motley wrote that until 2026 */
+    bool same = config->tied && embedding && !head; /* Motley wrote such files until 2026 */
     if (!config->saves_embedding && !config->saves_head)
         return 0;
     if (embedding && head && same_bytes(p->weights, embedding, head, &same, err) < 0)
@@ -235,7 +236,7 @@ static int know_matrix(const struct block_tensor *tensor, void *arg)
     return k->found;
 }
 
-/* Whether a key is one of those that are looked for. */
+/* Returns whether a key is one of those that are looked for. */
 static bool is_known(const struct peft *p, const struct model_config *model, const char *key)
 {
     static const char layers[] = "model.layers.";
@@ -256,7 +257,7 @@ static bool is_known(const struct peft *p, const struct model_config *model, con
     return known.found;
 }
 
-/* Why a key has no place, and what to do. */
+/* Returns why a key is refused, and what to do. */
 static const char *why_unknown(const char *key)
 {
     if (strncmp(key, prefix, strlen(prefix)) != 0)
@@ -273,7 +274,7 @@ static const char *why_unknown(const char *key)
     return "it belongs to no target of this model; if it changes the base, merge it into that first";
 }
 
-/* Every target of every layer, and nothing else but what peft passes over without harm. */
+/* Checks that every target of every layer is present, and nothing else except keys that peft ignores. */
 static int check_weights(struct peft *p, const struct model_config *model, struct err *err)
 {
     struct peft_check check = {.peft = p, .err = err};
@@ -298,7 +299,7 @@ static int check_weights(struct peft *p, const struct model_config *model, struc
     return model->tied ? check_tied(p, err) : 0;
 }
 
-/* One table, in pieces of rows. */
+/* Compares one table with the base's in pieces of rows. */
 static int same_as_base(struct peft *p, struct model *base, const char *key, struct err *err)
 {
     const struct safetensors_tensor *t = peft_find(p->weights, key);
@@ -337,9 +338,10 @@ int peft_check_base(struct peft *peft, struct model *base, struct err *err)
     return peft->head_beside ? same_as_base(peft, base, PEFT_HEAD, err) : 0;
 }
 
-static int open_parts(const void *config_json, size_t config_size, struct safetensors *weights,
+int peft_open_tensors(const void *config_json, size_t config_size, struct safetensors *weights,
                       const struct model_config *model, struct peft **peft, struct err *err)
 {
+    *peft = NULL;
     struct peft *p = calloc(1, sizeof(*p));
     if (!p) {
         safetensors_close(weights);
@@ -368,7 +370,7 @@ int peft_open_memory(const void *config_json, size_t config_size, const void *we
     *peft = NULL;
     if (safetensors_open_memory(weights_bytes, size, &weights, err) < 0)
         return err_wrap(err, "%s", weights_name);
-    return open_parts(config_json, config_size, weights, model, peft, err);
+    return peft_open_tensors(config_json, config_size, weights, model, peft, err);
 }
 
 int peft_open(const char *dir, const struct model_config *model, struct peft **peft, struct err *err)
@@ -385,7 +387,7 @@ int peft_open(const char *dir, const struct model_config *model, struct peft **p
     if (status == 0)
         status = safetensors_open_path(path, &weights, err);
     if (status == 0)
-        status = open_parts(text.data, text.size, weights, model, peft, err);
+        status = peft_open_tensors(text.data, text.size, weights, model, peft, err);
     buf_fini(&text);
     return status < 0 ? err_wrap(err, "adapter \"%s\"", dir) : 0;
 }
@@ -445,7 +447,7 @@ uint32_t peft_add_head(const struct peft_config *config, struct safetensors_item
     return 1;
 }
 
-/* Both files into an existing folder; then what was written is opened as a reader would. */
+/* Writes both files into an existing folder, then opens them as a reader would. */
 static int write_files(const char *dir, const struct peft_config *config, const char *base_model,
                        const struct model_config *model, const struct safetensors_item *items, uint32_t count,
                        struct err *err)
@@ -468,7 +470,8 @@ static int write_files(const char *dir, const struct peft_config *config, const 
     qsort(sorted, count, sizeof(*sorted), compare_item);
     if (file_path(path, sizeof(path), err, "%s/%s", dir, weights_name) < 0 ||
         safetensors_write(path, sorted, count, &meta, 1, err) < 0 ||
-        json_print(document, false, &text, err) < 0 || /* the order of patterns counts */
+        /* keys are not sorted, because the order of patterns matters */
+        json_print(document, false, &text, err) < 0 ||
         file_path(path, sizeof(path), err, "%s/%s", dir, config_name) < 0 ||
         file_write_atomic(path, text.data, text.size, 0644, err) < 0 ||
         peft_open(dir, model, &check, err) < 0)

@@ -1,5 +1,5 @@
-/* adapter_config.json, read and written. What peft can do and we cannot is refused by its own key, so that
- * nobody trains on with an adapter that means something else here. */
+/* Reads and writes adapter_config.json. A feature of peft that Motley lacks is refused by its key, so that
+ * nobody continues to train an adapter that means something else here. */
 #include "model/adapters/peft.h"
 
 #include <math.h>
@@ -12,17 +12,17 @@ enum { RANK_MAX = 65536 };
 
 static const char config_name[] = "adapter_config.json";
 
-/* Which values of a key mean to peft 0.21 that it is switched off. peft takes any text for true, makes an
- * object's class of {} and is at a loss with null where it expects a value, so this differs from key to key.
- */
+/* The values of a key with which peft 0.21 treats the feature as off. They differ from key to key, because
+ * peft takes any text for true, makes an object of the key's class from {}, and fails on null where it
+ * expects a value. */
 enum {
     OFF_NULL = 1,
     OFF_FALSE = 2,
     OFF_LIST = 4,   /* [] */
     OFF_OBJECT = 8, /* {} */
     OFF_ANY = OFF_NULL | OFF_FALSE | OFF_LIST | OFF_OBJECT,
-    READ = 16, /* looked at elsewhere in this file */
-    FREE = 32  /* without meaning for what is computed */
+    READ = 16, /* another function of this file reads the key */
+    FREE = 32  /* the key does not change what is computed */
 };
 
 static const struct {
@@ -73,7 +73,8 @@ static const struct {
     {"velora_config", OFF_NULL},
 };
 
-/* peft passes over a key that it does not know; it may be one of tomorrow's, so it must be switched off. */
+/* Returns the values that switch a key off. peft ignores a key that it does not know; it may belong to a
+ * later version, so it must be switched off. */
 static unsigned off_of(const char *key)
 {
     for (size_t i = 0; i < sizeof(known_keys) / sizeof(known_keys[0]); i++)
@@ -88,8 +89,7 @@ static int check_keys(const json_t *document, struct err *err)
                                            "alpha_pattern"};
     const char *key;
     json_t *value;
-    json_object_foreach((json_t *)(uintptr_t)document, key, value)
-    {
+    json_object_foreach ((json_t *)(uintptr_t)document, key, value) {
         unsigned off = off_of(key);
         bool is_off = (off & (READ | FREE)) || (json_is_null(value) && (off & OFF_NULL)) ||
                       (json_is_false(value) && (off & OFF_FALSE)) ||
@@ -106,15 +106,15 @@ static int check_keys(const json_t *document, struct err *err)
     return 0;
 }
 
-/* peft makes matrices of ranks as they stand, which torch refuses of a real number: 8.0, say. */
+/* Checks that ranks are whole: peft makes matrices of these sizes, and torch refuses a real number such as
+ * 8.0. */
 static int check_ranks(const json_t *document, struct err *err)
 {
     const char *key;
     json_t *value;
     if (json_is_real(json_object_get(document, "r")))
         return err_set(err, ERR_INVALID, "%s: r: must be a whole number, without a point", config_name);
-    json_object_foreach(json_object_get(document, "rank_pattern"), key, value)
-    {
+    json_object_foreach (json_object_get(document, "rank_pattern"), key, value) {
         if (json_is_real(value))
             return err_set(err, ERR_INVALID,
                            "%s: rank_pattern: %.120s must be a whole number, without a point", config_name,
@@ -123,7 +123,7 @@ static int check_ranks(const json_t *document, struct err *err)
     return 0;
 }
 
-/* Two keys with few words. */
+/* Checks the two keys that take only a few words. */
 static int check_words(const json_t *document, struct err *err)
 {
     const json_t *bias = json_object_get(document, "bias"), *task = json_object_get(document, "task_type");
@@ -137,11 +137,11 @@ static int check_words(const json_t *document, struct err *err)
     return 0;
 }
 
-/* hub_json_parse() gives NaN as the text "NaN", which is no name of a module. */
+/* Refuses the name "NaN": hub_json_parse() reads Python's NaN as this text, which names no module. */
 static int check_names(const json_t *document, struct err *err)
 {
     static const char *const keys[] = {"target_modules", "exclude_modules"};
-    for (size_t k = 0; k < sizeof keys / sizeof *keys; k++) {
+    for (size_t k = 0; k < sizeof(keys) / sizeof(*keys); k++) {
         const json_t *names = json_object_get(document, keys[k]);
         for (size_t i = 0; i < (json_is_array(names) ? json_array_size(names) : 1); i++) {
             const char *name = json_string_value(json_is_array(names) ? json_array_get(names, i) : names);
@@ -152,7 +152,8 @@ static int check_names(const json_t *document, struct err *err)
     return 0;
 }
 
-/* Adapters on embedding and head are something else than on the layers' matrices. */
+/* Refuses embedding and head as targets: their adapters are of another kind than those of the layers'
+ * matrices. */
 static int check_targets(const struct lora_rules *rules, struct err *err)
 {
     const struct spec_names *names = &rules->targets.names;
@@ -189,8 +190,8 @@ static int parse_saved(const json_t *value, struct peft_config *config, struct e
     return 0;
 }
 
-/* How an adapter was begun is over when it is read; but for pissa, olora, eva, corda, loftq and lora_ga the
- * base's weights are changed beside the adapter. */
+/* Checks init_lora_weights. How an adapter was initialised no longer matters when it is read, except for
+ * pissa, olora, eva, corda, loftq and lora_ga, which change the base's weights, too. */
 static int check_init(const json_t *value, struct err *err)
 {
     const char *text = json_string_value(value);
@@ -249,7 +250,7 @@ int peft_sites(const struct peft_config *config, const struct model_config *mode
     return lora_sites_of(&config->lora, &defaults, model, sites, err);
 }
 
-/* Mixtral's names of the FFN's matrices. */
+/* Returns Mixtral's name of a matrix of the FFN. */
 static const char *w_name(const char *name)
 {
     static const char *const names[][2] = {{"gate_proj", "w1"}, {"up_proj", "w3"}, {"down_proj", "w2"}};
@@ -261,17 +262,18 @@ static const char *w_name(const char *name)
 
 /* --- writing --- */
 
-/* What readers of peft 0.13 (2024) take as well as those of 0.21: they fail at keys that they do not know
- * (exclude_modules, ensure_weight_tying …), look for the keys of both patterns at once and count the first,
- * and never let a key match a name from its beginning. So a module that deviates is named once in both
- * patterns, and what is excluded is left out of the targets. */
+/* A config that readers from peft 0.13 (2024) to 0.21 understand alike. The older ones fail at keys that they
+ * do not know (exclude_modules, ensure_weight_tying …), look for the keys of both patterns at once and count
+ * the first match, and never let a key match a name from its beginning. So a module that deviates is named
+ * once in both patterns, and excluded modules are left out of the targets. */
 struct portable {
     const struct peft_config *config;
     const struct model_config *model;
     struct lora_sites sites;
-    uint8_t *exists; /* [layers][LORA_TARGET_COUNT]; 2: each expert has one */
+    /* [layers][LORA_TARGET_COUNT]: 1 if the layer has the matrix, 2 if each expert has one */
+    uint8_t *exists;
     struct lora_rules rules;
-    bool listed; /* what is excluded is left out of the targets */
+    bool listed; /* targets are listed module by module, without the excluded ones */
     struct err *err;
 };
 
@@ -290,7 +292,7 @@ static int portable_visit(const struct block_tensor *tensor, void *arg)
     return 0;
 }
 
-/* The alpha that a scale was made of: one of those that the config names. */
+/* Returns the alpha, among those in the config, that gives this scale. */
 static double alpha_of(const struct portable *p, uint32_t rank, double scale)
 {
     const struct lora_patterns *alphas = &p->config->lora.alphas;
@@ -330,7 +332,8 @@ static int add_site(struct portable *p, const char *name, uint32_t layer, uint32
     return alpha != p->config->alpha ? add_pattern(&p->rules.alphas, name, alpha, p->err) : 0;
 }
 
-/* One kind of matrix: under its own name where all layers have the same, else layer by layer. */
+/* Writes the patterns of one kind of matrix: under its own name where all layers have the same, else layer by
+ * layer. */
 static int portable_site(struct portable *p, uint32_t site)
 {
     uint32_t layers = p->model->layers, adapted = 0, bare = 0, first = 0;
@@ -378,9 +381,9 @@ static int portable_make(struct portable *p)
     return status;
 }
 
-/* The rules to write: the config's own, with the patterns as both readers take them, and with the targets
+/* Makes the rules to write: the config's own, with patterns that all readers understand. The targets are
  * listed where something is excluded, or where they may name Mixtral's matrices, or modules inside another
- * model, otherwise than that model does. *shown borrows from config and *p. */
+ * model, by other names than that model's. *shown borrows from config and *p. */
 static int portable_rules(struct portable *p, struct lora_rules *shown)
 {
     const struct lora_rules *own = &p->config->lora;
@@ -405,7 +408,8 @@ bool peft_saves_twice(const struct peft_config *config)
     return config->tied && config->saves_embedding;
 }
 
-/* Who reads 'for_peft' gets a tied table under both names, since ensure_weight_tying is new. */
+/* Makes modules_to_save. For peft a tied table gets both names, since its older versions do not know
+ * ensure_weight_tying. */
 static json_t *saved_json(const struct peft_config *config, bool for_peft)
 {
     if (!config->saves_embedding && !config->saves_head)

@@ -1,4 +1,4 @@
-/* Between a specification's method and adapters as peft has them. */
+/* Converts a specification's method to a peft config and compares adapters with it. */
 #include <math.h>
 #include <string.h>
 
@@ -23,7 +23,7 @@ struct peft_config peft_config_of(const struct job_spec *spec, const struct mode
     return config;
 }
 
-/* Rank and factor of every matrix alike. */
+/* Checks that every matrix has the same rank and factor in both. */
 static int check_same(const struct lora_sites *found, const struct lora_sites *asked, uint32_t layers,
                       struct err *err)
 {

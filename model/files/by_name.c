@@ -1,4 +1,4 @@
-/* A sorted list of names. */
+/* The list of names is sorted once and then searched with bsearch. */
 #include "model/files/by_name.h"
 
 #include <stdlib.h>

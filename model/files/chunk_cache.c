@@ -23,7 +23,7 @@ struct chunk_cache {
     uint64_t limit;
 };
 
-/* one cached file, for choosing what goes */
+/* One cached file, as listed to choose which files are removed. */
 struct cached {
     char name[DIGEST_HEX_SIZE];
     uint64_t size;
@@ -77,7 +77,7 @@ bool chunk_cache_get(struct chunk_cache *cache, const uint8_t hash[32], void *ds
     bool ok = fstat(fd, &st) == 0 && (uint64_t)st.st_size == size &&
               file_pread_all(fd, dst, size, 0, path, &ignored) == 0;
     if (ok)
-        futimens(fd, NULL); /* its modification time is when it was last used */
+        futimens(fd, NULL); /* a file's modification time is the time of its last use */
     close(fd);
     return ok;
 }
@@ -89,7 +89,7 @@ void chunk_cache_drop(struct chunk_cache *cache, const uint8_t hash[32])
         unlink(path);
 }
 
-/* The folder's lock, or -1 when another process keeps it for too long. */
+/* Takes the folder's lock. Returns -1 when it is not to be had within LOCK_WAIT_MS. */
 static int lock_folder(const struct chunk_cache *c)
 {
     char path[PATH_BYTES];
@@ -151,7 +151,7 @@ static bool listing_add(struct listing *list, int folder, const char *name)
     struct stat st;
     if (fstatat(folder, name, &st, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISREG(st.st_mode))
         return true;
-    if (strlen(name) != DIGEST_HEX_SIZE - 1) { /* left by a writer that died */
+    if (strlen(name) != DIGEST_HEX_SIZE - 1) { /* a temporary file whose writer died */
         if (st.st_mtime + STALE_SECONDS < time(NULL))
             unlinkat(folder, name, 0);
         return true;
@@ -194,8 +194,8 @@ static int compare_used(const void *a, const void *b)
     return x->used.tv_nsec < y->used.tv_nsec ? -1 : x->used.tv_nsec > y->used.tv_nsec;
 }
 
-/* Under the lock: make room for 'size' more bytes; *used becomes what is held. A tenth of the limit is freed
- * at once, so that a full cache is not listed for every chunk. */
+/* Makes room for 'size' more bytes while the lock is held; *used becomes the bytes that remain. A tenth of
+ * the limit is freed at once, so that a full cache does not list its folder for every chunk. */
 static bool make_room(const struct chunk_cache *c, uint64_t size, uint64_t *used)
 {
     struct listing list = {0};
@@ -248,7 +248,8 @@ bool chunk_cache_put(struct chunk_cache *cache, const uint8_t hash[32], const vo
     bool ok = access(path, F_OK) == 0;
     if (!ok) {
         ok = (usage_read(cache, &used) && used + size <= cache->limit) || make_room(cache, size, &used);
-        /* counted before it is written: dying in between counts too much, never too little */
+        /* The chunk is counted before it is written: a process that dies in between leaves a count that is
+         * too high, never too low. */
         ok = ok && usage_write(cache, used + size) && write_chunk(path, data, size);
     }
     close(lock);

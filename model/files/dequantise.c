@@ -1,7 +1,8 @@
-/* Stored element types -> fp32. The block layouts are ggml's (as documented with its block structs): d and m
- * are fp16 scales and minima, q small integers; value = d*q (+ m), with the K types' own sub-block scales.
- * All arithmetic is single precision, one multiply and one add, so that every machine gets the same bits; the
- * loops over a block are the compiler's to vectorise (model/options.cmake). */
+/* Converts stored element types to fp32. The block layouts are ggml's (as documented with its block structs):
+ * d and m are fp16 scales and minima, q are small integers; value = d*q (+ m), and the K types have scales of
+ * their own for sub-blocks. All arithmetic is single precision, one multiply and one add, so that every
+ * machine gets the same bits. The loops over a block are left for the compiler to vectorise
+ * (model/options.cmake). */
 #include <string.h>
 
 #include "model/files/gguf.h"
@@ -18,7 +19,7 @@ static float bits_float(uint32_t bits)
     return f;
 }
 
-/* IEEE 754 binary16; subnormals, infinities and NaNs included. */
+/* Converts IEEE 754 binary16, including subnormals, infinities and NaNs. */
 static float half_float(uint16_t h)
 {
     uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31, mantissa = h & 1023;
@@ -78,7 +79,7 @@ static void block_q8_0(const uint8_t *restrict p, float *restrict y)
         y[j] = (float)(int8_t)p[2 + j] * d;
 }
 
-/* The 6-bit scale and minimum of sub-block j of 8, packed in 12 bytes. */
+/* Unpacks the 6-bit scale and minimum of sub-block j of 8 from 12 packed bytes. */
 static void scale_min(int j, const uint8_t *q, uint8_t *scale, uint8_t *min)
 {
     if (j < 4) {
@@ -90,7 +91,7 @@ static void scale_min(int j, const uint8_t *q, uint8_t *scale, uint8_t *min)
     }
 }
 
-/* Q4_K: d, dmin, scales[12], qs[128]. Q5_K: the same with the fifth bits qh[32] before qs. */
+/* A Q4_K block is d, dmin, scales[12], qs[128]; a Q5_K block has the fifth bits qh[32] before qs. */
 static void block_k45(const uint8_t *restrict p, const uint8_t *restrict qh, const uint8_t *restrict qs,
                       float *restrict y)
 {
@@ -119,12 +120,12 @@ static void block_q5_k(const uint8_t *restrict p, float *restrict y)
     block_k45(p, p + 16, p + 48, y);
 }
 
-/* ql[128] low nibbles, qh[64] high pairs, scales[16] signed, d. */
+/* A Q6_K block is ql[128] (low nibbles), qh[64] (high pairs of bits), scales[16] (signed), d. */
 static void block_q6_k(const uint8_t *restrict p, float *restrict y)
 {
     float d = half_float(load16(p + 208));
     const uint8_t *scales = p + 192;
-    for (int run = 0; run < 16; run++) { /* of 16 values under one scale */
+    for (int run = 0; run < 16; run++) { /* each run has 16 values under one scale */
         int half = run / 8, k = run / 2 % 4, first = 16 * (run % 2);
         const uint8_t *ql = p + 64 * half + 32 * (k & 1) + first, *qh = p + 128 + 32 * half + first;
         float s = d * (float)(int8_t)scales[run];

@@ -2,7 +2,8 @@
 
 #include <math.h>
 
-/* Point i of `count` from 0.1 to 1, computed from the nearer end and rounded once, as PyTorch's linspace. */
+/* Returns point i of `count` evenly spaced ones from 0.1 to 1, computed from the nearer end and rounded once,
+ * as PyTorch's linspace does. */
 static float point(int i, int count)
 {
     float step = (1.0f - 0.1f) / (float)(count - 1);

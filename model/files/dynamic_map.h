@@ -1,7 +1,7 @@
-/* The 256 values of bitsandbytes' 8-bit dynamic data type (Dettmers 2015, arXiv:1511.04561, as its
- * create_dynamic_map computes it): decades from 1e-6 to 1, each with twice the fractions of the one below.
- * Signed: for scales of scales and first moments. Unsigned: for second moments.
- */
+/* The 256 values of bitsandbytes' 8-bit dynamic data type (Dettmers 2015, arXiv:1511.04561), as its
+ * create_dynamic_map computes them: decades from 1e-6 to 1, each with twice as many fractions as the decade
+ * below. The signed map codes NF4's nested scales and AdamW's first moments, the unsigned map
+ * second moments. */
 #ifndef MOTLEY_MODEL_FILES_DYNAMIC_MAP_H
 #define MOTLEY_MODEL_FILES_DYNAMIC_MAP_H
 
@@ -9,7 +9,8 @@
 
 enum { DYNAMIC_MAP_SIZE = 256 };
 
-/* Fill map[DYNAMIC_MAP_SIZE], rising; the same bits as bitsandbytes' table. Pure. */
+/* Fills map[DYNAMIC_MAP_SIZE] in rising order, with the same bits as bitsandbytes' table. The function is
+ * pure. */
 void dynamic_map(bool with_sign, float *map);
 
 #endif

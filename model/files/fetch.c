@@ -1,5 +1,5 @@
-/* Chunks from the nearest place that has them: memory, a local path, the node's cache, the artifact store;
- * each compared with its hash on the way into memory. */
+/* Chunks are taken from the nearest place that has them: memory, a local path, the node's cache, the artifact
+ * store. Each is compared with its hash when it enters memory. */
 #include "model/files/fetch.h"
 
 #include <errno.h>
@@ -23,20 +23,20 @@ enum { RESIDENT_DEFAULT = 4, RESIDENT_MAX = 256, WRONG_CHUNKS_MAX = 3 };
 
 struct resident {
     uint32_t file, chunk;
-    size_t size; /* 0: empty */
+    size_t size; /* bytes; 0 when no chunk is loaded */
     uint64_t used;
-    uint8_t *data; /* MANIFEST_CHUNK_BYTES */
+    uint8_t *data; /* room for MANIFEST_CHUNK_BYTES */
 };
 
 struct fetched_file {
     char name[MODEL_FILE_NAME_MAX + 1];
     char sha256[DIGEST_HEX_SIZE];
-    int fd; /* of a local path, or -1 */
+    int fd; /* the open local file, or -1 */
     struct manifest manifest;
 };
 
 struct fetch {
-    pthread_mutex_t lock; /* everything below */
+    pthread_mutex_t lock; /* guards the members below */
     struct fetch_transport transport;
     uint64_t patience_ns;
     const atomic_bool *stop;
@@ -81,7 +81,7 @@ static bool verified(struct fetch *f, const struct fetched_file *file, uint32_t 
     return manifest_verify_chunk(&file->manifest, chunk, data, size, err) == 0;
 }
 
-/* From a local path. A file that changed since it was registered is as good as absent. */
+/* Loads a chunk from the local path. A file that changed since it was registered is treated as absent. */
 static bool load_local(struct fetch *f, const struct fetched_file *file, uint32_t chunk, uint8_t *dst,
                        size_t size)
 {
@@ -113,7 +113,7 @@ static bool is_stopped(const void *arg)
     return f->stop && atomic_load(f->stop);
 }
 
-/* The transport, asked again while what is wrong may pass. */
+/* Calls the transport again, for as long as options.patience_s allows, while the failure may pass. */
 static int get_patiently(struct fetch *f, const char *path, uint64_t offset, uint64_t size, uint64_t limit,
                          struct buf *out, struct err *err)
 {
@@ -130,7 +130,7 @@ static int get_patiently(struct fetch *f, const char *path, uint64_t offset, uin
     return 0;
 }
 
-/* Chunk `chunk` from the store, verified, appended to body. */
+/* Fetches a chunk from the store, verifies it and appends it to body. */
 static int get_chunk(struct fetch *f, const struct fetched_file *file, uint32_t chunk, size_t size,
                      struct buf *body, struct err *err)
 {
@@ -145,7 +145,8 @@ static int get_chunk(struct fetch *f, const struct fetched_file *file, uint32_t 
     f->stats.fetched_chunks++;
     if (verified(f, file, chunk, body->data, size, err))
         return 0;
-    err->code = ERR_PEER; /* the store's answer is wrong, not the model: worth another attempt */
+    /* The store's answer is wrong, not the model's manifest, so another attempt may succeed. */
+    err->code = ERR_PEER;
     return -1;
 }
 
@@ -169,7 +170,7 @@ static int load_remote(struct fetch *f, const struct fetched_file *file, uint32_
     return status < 0 ? err_wrap(err, "%s", file->name) : 0;
 }
 
-/* The chunk in memory, loading it into the slot unused for longest. */
+/* Returns the chunk in memory; if need be it is loaded in place of the least recently used one. */
 static int need_chunk(struct fetch *f, uint32_t file, uint32_t chunk, const struct resident **out,
                       struct err *err)
 {
@@ -254,7 +255,8 @@ static int load_manifest(struct fetch *f, const struct fetch_file *wanted, struc
     document = json_parse_limited((const char *)body.data, body.size, JSON_DEPTH_MAX, err);
     if (!document || manifest_parse(document, &file->manifest, err) < 0)
         goto out;
-    if (file->manifest.size != wanted->size || !digest_equal(file->manifest.sha256, sha256, DIGEST_SIZE)) {
+    if ((wanted->size != FETCH_SIZE_ANY && file->manifest.size != wanted->size) ||
+        !digest_equal(file->manifest.sha256, sha256, DIGEST_SIZE)) {
         err_set(err, ERR_CORRUPT, "the manifest is of another file (%llu bytes where %llu were announced)",
                 (unsigned long long)file->manifest.size, (unsigned long long)wanted->size);
         goto out;
@@ -312,7 +314,7 @@ static int fill(struct fetch *f, const struct fetch_options *options, struct mod
         chunk_cache_open(options->cache_dir, options->cache_limit_bytes, &f->cache, err) < 0) {
         if (err->code == ERR_INVALID)
             return -1;
-        f->cache = NULL; /* a folder that cannot be written is done without */
+        f->cache = NULL; /* the source works without a cache when its folder cannot be written */
     }
     for (uint32_t i = 0; i < options->file_count; i++) {
         if (load_manifest(f, &options->files[i], &f->files[i], err) < 0)

@@ -1,4 +1,4 @@
-/* First bytes against a table; the few that need more have a function. */
+/* The first bytes are compared with a table of magics; kinds without a fixed magic have a function. */
 #include "model/files/file_kind.h"
 
 #include <stdbool.h>
@@ -9,7 +9,7 @@
 static const struct kind {
     enum file_kind kind;
     size_t offset, size;
-    const char *magic; /* NULL: told otherwise */
+    const char *magic; /* NULL: the kind has a function instead */
     const char *name, *advice;
 } kinds[] = {
     {FILE_KIND_GZIP, 0, 2, "\x1f\x8b", "a gzip file", "unpack it (gzip -d)"},
@@ -51,27 +51,25 @@ enum { KIND_COUNT = sizeof(kinds) / sizeof(kinds[0]) };
 
 static const struct kind *kind_find(enum file_kind kind)
 {
-    for (int i = 0; i < KIND_COUNT; i++) {
-        if (kinds[i].kind == kind) {
+    for (int i = 0; i < KIND_COUNT; i++)
+        if (kinds[i].kind == kind)
             return &kinds[i];
-        }
-    }
     return NULL;
 }
 
-/* torch.save's zip file: its first entry is NAME/data.pkl, of a stored file. */
+/* The first entry of the zip file that torch.save writes is NAME/data.pkl, stored without compression. */
 static bool is_torch(const char *bytes, size_t size)
 {
-    return size > 30 && memmem(bytes + 30, size - 30 < 128 ? size - 30 : 128, "/data.pkl", 9) != NULL;
+    return size > 30 && memmem(bytes + 30, size - 30 < 128 ? size - 30 : 128, "/data.pkl", 9);
 }
 
-/* Protocols 2 to 5 begin with their number. */
+/* Pickle protocols 2 to 5 begin with the byte 0x80 and their number. */
 static bool is_pickle(const uint8_t *bytes, size_t size)
 {
     return size >= 3 && bytes[0] == 0x80 && bytes[1] >= 2 && bytes[1] <= 5;
 }
 
-/* With a mark, or the ASCII that every text of ours begins with in every other byte. */
+/* UTF-16 is recognised by its byte order mark, or by ASCII characters in every other byte. */
 static bool is_utf16(const uint8_t *bytes, size_t size)
 {
     if (size < 4) {
@@ -83,13 +81,12 @@ static bool is_utf16(const uint8_t *bytes, size_t size)
            (bytes[0] == 0 && bytes[1] != 0 && bytes[2] == 0 && bytes[3] != 0 && bytes[1] < 0x80);
 }
 
-/* The length of a JSON object, little-endian, and the object. */
+/* A safetensors file begins with the length of a JSON object, little-endian, and the object. */
 static bool is_safetensors(const uint8_t *bytes, size_t size)
 {
     uint64_t length = 0;
-    for (int i = 7; i >= 0 && size > 8; i--) {
+    for (int i = 7; i >= 0 && size > 8; i--)
         length = length << 8 | bytes[i];
-    }
     return size > 8 && bytes[8] == '{' && length >= 2 && length <= UINT64_C(100) << 20;
 }
 
@@ -97,14 +94,11 @@ static enum file_kind text_kind(const char *text, size_t size)
 {
     static const char *const pages[] = {"<!doctype html", "<html", "<head", "<?xml"};
     size_t at = size >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
-    while (at < size && strchr(" \t\r\n", text[at]) != NULL && text[at] != '\0') {
+    while (at < size && strchr(" \t\r\n", text[at]) && text[at] != '\0')
         at++;
-    }
-    for (size_t i = 0; i < sizeof(pages) / sizeof(pages[0]); i++) {
-        if (size - at >= strlen(pages[i]) && strncasecmp(text + at, pages[i], strlen(pages[i])) == 0) {
+    for (size_t i = 0; i < sizeof(pages) / sizeof(pages[0]); i++)
+        if (size - at >= strlen(pages[i]) && strncasecmp(text + at, pages[i], strlen(pages[i])) == 0)
             return FILE_KIND_HTML;
-        }
-    }
     return at == size        ? FILE_KIND_OTHER
            : text[at] == '{' ? FILE_KIND_JSON_OBJECT
            : text[at] == '[' ? FILE_KIND_JSON_ARRAY
@@ -116,7 +110,7 @@ enum file_kind file_kind_of(const void *bytes, size_t size)
     size = size < FILE_KIND_BYTES ? size : FILE_KIND_BYTES;
     for (int i = 0; i < KIND_COUNT; i++) {
         const struct kind *k = &kinds[i];
-        if (k->magic != NULL && size >= k->offset + k->size &&
+        if (k->magic && size >= k->offset + k->size &&
             memcmp((const char *)bytes + k->offset, k->magic, k->size) == 0) {
             return k->kind == FILE_KIND_ZIP && is_torch(bytes, size) ? FILE_KIND_TORCH : k->kind;
         }
@@ -130,24 +124,22 @@ enum file_kind file_kind_of(const void *bytes, size_t size)
 const char *file_kind_name(enum file_kind kind)
 {
     const struct kind *k = kind_find(kind);
-    return k != NULL ? k->name : "something else";
+    return k ? k->name : "something else";
 }
 
 const char *file_kind_advice(enum file_kind kind)
 {
     const struct kind *k = kind_find(kind);
-    return k != NULL ? k->advice : "";
+    return k ? k->advice : "";
 }
 
 int file_kind_expect(const void *bytes, size_t size, enum file_kind wanted, struct err *err)
 {
     const enum file_kind kind = file_kind_of(bytes, size);
-    if (size == 0) {
+    if (size == 0)
         return err_set(err, ERR_CORRUPT, "the file is empty; fetch it again");
-    }
-    if (kind == wanted || kind == FILE_KIND_OTHER) {
+    if (kind == wanted || kind == FILE_KIND_OTHER)
         return 0;
-    }
     const char *advice = file_kind_advice(kind);
     return err_set(err, ERR_CORRUPT, "the file is %s, and %s is needed here%s%s", file_kind_name(kind),
                    file_kind_name(wanted), advice[0] != '\0' ? "; " : "", advice);

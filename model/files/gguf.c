@@ -1,6 +1,6 @@
-/* Reading a GGUF header. The header's length is written nowhere, so a growing piece of the file's beginning
- * is parsed from the start until it holds all of it; whatever is claimed is compared with what the file can
- * hold before memory is taken for it. */
+/* Reads a GGUF header. No field states the header's length, so a growing piece of the file's beginning is
+ * parsed from the start until it holds the whole header. Every count and length is compared with what the
+ * file can hold before memory is allocated for it. */
 #include "model/files/gguf.h"
 
 #include <math.h>
@@ -12,7 +12,7 @@
 
 enum { FIRST_BYTES = 4 << 20, KEY_BYTES_MAX = 65535, NAME_BYTES_MAX = 64, ALIGNMENT_MAX = 1 << 20 };
 
-/* the numbers that stand in files */
+/* The values are the numbers that stand in files. */
 enum value_type {
     V_U8,
     V_I8,
@@ -34,7 +34,7 @@ static const uint8_t value_bytes[V_COUNT] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8,
 
 static const struct {
     const char *name;
-    int type; /* enum tensor_type, or -1 */
+    int type; /* enum tensor_type, or -1 for types that are not read */
 } ggml_types[] = {
     [0] = {"F32", TENSOR_F32},    [1] = {"F16", TENSOR_F16},    [2] = {"Q4_0", TENSOR_Q4_0},
     [3] = {"Q4_1", TENSOR_Q4_1},  [4] = {"Q4_2", -1},           [5] = {"Q4_3", -1},
@@ -51,10 +51,10 @@ static const struct {
 
 struct entry {
     char *key;
-    uint8_t type, element; /* enum value_type; element of an array */
-    uint64_t count;        /* of an array's elements; else 1 */
-    size_t at;             /* of the value (a string's length, an array's first element) in data */
-    size_t *strings;       /* where each element of an array of strings begins (its length) */
+    uint8_t type, element; /* enum value_type of the value and of an array's elements */
+    uint64_t count;        /* number of an array's elements; 1 for other values */
+    size_t at;       /* offset in data of the value, of a string's length, or of an array's first element */
+    size_t *strings; /* for an array of strings, the offset of each element's length */
 };
 
 struct gguf {
@@ -63,8 +63,8 @@ struct gguf {
     uint32_t version, entry_count, tensor_count;
     struct entry *entries;
     struct gguf_tensor *tensors;
-    struct by_name *by_name; /* tensors */
-    struct by_name *by_key;  /* entries */
+    struct by_name *by_name; /* sorted list of the tensors */
+    struct by_name *by_key;  /* sorted list of the metadata entries */
 };
 
 enum outcome { PARSED, FAILED, NEEDS_MORE };
@@ -73,12 +73,12 @@ struct cursor {
     const uint8_t *data;
     size_t size, at;
     uint64_t file_size;
-    bool short_of_bytes; /* set when something needed lies beyond 'size' but within the file */
+    bool short_of_bytes; /* set when parsing needed bytes that lie beyond 'size' but within the file */
     struct err *err;
 };
 
-/* Room for n bytes? Says why not. */
-static bool need(struct cursor *c, uint64_t n, const char *what)
+/* Returns whether n more bytes are there, and sets the error if they are not. */
+static bool has_bytes(struct cursor *c, uint64_t n, const char *what)
 {
     if (n <= c->size - c->at)
         return true;
@@ -103,14 +103,14 @@ static uint64_t load(const uint8_t *p, unsigned bytes)
 
 static bool take(struct cursor *c, unsigned bytes, uint64_t *value, const char *what)
 {
-    if (!need(c, bytes, what))
+    if (!has_bytes(c, bytes, what))
         return false;
     *value = load(c->data + c->at, bytes);
     c->at += bytes;
     return true;
 }
 
-/* A length and as many bytes; copies into a NUL-terminated text of at most 'most' bytes. */
+/* Reads a length and as many bytes, and copies them as a NUL-terminated text of at most 'most' bytes. */
 static bool take_name(struct cursor *c, size_t most, char *out, size_t *length, const char *what)
 {
     uint64_t n;
@@ -121,7 +121,7 @@ static bool take_name(struct cursor *c, size_t most, char *out, size_t *length, 
                 c->at - 8, (unsigned long long)n, most);
         return false;
     }
-    if (!need(c, n, what))
+    if (!has_bytes(c, n, what))
         return false;
     if (memchr(c->data + c->at, 0, (size_t)n)) {
         err_set(c->err, ERR_CORRUPT, "gguf: %s at byte %zu holds a zero byte", what, c->at);
@@ -137,7 +137,7 @@ static bool take_name(struct cursor *c, size_t most, char *out, size_t *length, 
 static bool skip_string(struct cursor *c, const char *key)
 {
     uint64_t n;
-    if (!take(c, 8, &n, key) || !need(c, n, key))
+    if (!take(c, 8, &n, key) || !has_bytes(c, n, key))
         return false;
     c->at += (size_t)n;
     return true;
@@ -164,7 +164,7 @@ static bool parse_array(struct cursor *c, struct entry *e)
         return false;
     }
     bytes = count * least;
-    if (!need(c, bytes, e->key))
+    if (!has_bytes(c, bytes, e->key))
         return false;
     if (element != V_STRING) {
         c->at += (size_t)bytes;
@@ -209,7 +209,7 @@ static bool parse_entry(struct cursor *c, struct entry *e)
         return parse_array(c, e);
     if (type == V_STRING)
         return skip_string(c, e->key);
-    if (!need(c, value_bytes[type], e->key))
+    if (!has_bytes(c, value_bytes[type], e->key))
         return false;
     c->at += value_bytes[type];
     return true;
@@ -221,7 +221,7 @@ static bool refuse_tensor(struct cursor *c, const struct gguf_tensor *t, const c
     return false;
 }
 
-/* offset is from the data's beginning until layout() moves it */
+/* The tensor's offset counts from the beginning of the data until layout() makes it an offset in the file. */
 static bool parse_tensor(struct cursor *c, struct gguf_tensor *t)
 {
     uint64_t rank, type, n;
@@ -281,7 +281,8 @@ static int compare_offset(const void *a, const void *b)
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-/* Where data begins, and that every tensor lies inside the file, aligned, none over another. */
+/* Finds where the data begins, and checks that every tensor lies inside the file, aligned, and that none
+ * overlap. */
 static bool layout(struct gguf *g, struct cursor *c)
 {
     int64_t alignment = 32;
@@ -321,7 +322,7 @@ static bool check_split(const struct gguf *g, struct err *err)
 static bool parse_counts(struct gguf *g, struct cursor *c)
 {
     uint64_t version, tensors, entries;
-    if (!need(c, 4, "the magic"))
+    if (!has_bytes(c, 4, "the magic"))
         return false;
     if (memcmp(c->data, "GGUF", 4) != 0) {
         if (file_kind_expect(c->data, c->size, FILE_KIND_GGUF, c->err) == 0)
@@ -338,7 +339,7 @@ static bool parse_counts(struct gguf *g, struct cursor *c)
     }
     if (!take(c, 8, &tensors, "the tensor count") || !take(c, 8, &entries, "the metadata count"))
         return false;
-    /* the least that a tensor info and a metadata entry take */
+    /* A tensor info takes at least 33 bytes and a metadata entry at least 14. */
     if (tensors > GGUF_TENSORS_MAX || tensors > c->file_size / 33 || entries > GGUF_KEYS_MAX ||
         entries > c->file_size / 14) {
         err_set(c->err, ERR_CORRUPT,
@@ -386,7 +387,8 @@ static enum outcome parse(struct gguf *g, uint64_t file_size, struct err *err)
         ok = parse_tensor(&c, &g->tensors[i]);
     if (!ok && c.short_of_bytes)
         return NEEDS_MORE;
-    /* keys are looked up to find the alignment; tensors move when they are sorted by offset */
+    /* layout() looks up a key to find the alignment, so the names are indexed first; it also sorts the
+     * tensors by offset, which moves them. */
     ok = ok && index_names(g, err) == 0 && layout(g, &c) && check_split(g, err);
     if (!ok)
         return FAILED;

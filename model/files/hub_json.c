@@ -1,5 +1,5 @@
-/* What only Python writes is replaced in a copy of the text, outside strings; the one parser does the rest.
- */
+/* Words that only Python writes are replaced in a copy of the text, outside strings; json_parse_limited()
+ * then parses the copy. */
 #include "model/files/hub_json.h"
 
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "model/files/file_kind.h"
 
 enum {
-    DIGITS_EXACT = 18, /* any whole number of so many digits fits 64 bits */
+    DIGITS_EXACT = 18, /* every whole number of at most so many digits fits 64 bits */
     DIGITS_DOUBLE = 308
 };
 
@@ -18,7 +18,8 @@ static bool is_digit(char c)
     return c >= '0' && c <= '9';
 }
 
-/* The length of a JSON string that begins at text[0], with both quotes; what is left if it has no end. */
+/* Returns the length of the JSON string that begins at text[0], both quotes included, or 'size' when the
+ * string has no end. */
 static size_t string_length(const char *text, size_t size)
 {
     size_t i = 1;
@@ -27,7 +28,7 @@ static size_t string_length(const char *text, size_t size)
     return i < size ? i + 1 : size;
 }
 
-/* The length of the word that begins at text[0]: a number, a name, or one other character. */
+/* Returns the length of the word that begins at text[0]: a number, a name, or one other character. */
 static size_t word_length(const char *text, size_t size)
 {
     size_t i = 0;
@@ -43,7 +44,7 @@ static bool word_is(const char *word, size_t size, const char *other)
     return size == strlen(other) && memcmp(word, other, size) == 0;
 }
 
-/* What stands for the word in JSON, or NULL: the word itself. */
+/* Returns the JSON text that replaces the word, or NULL when the word stays. */
 static const char *word_instead(const char *word, size_t size)
 {
     if (word_is(word, size, "NaN"))
@@ -73,7 +74,7 @@ static bool is_long_integer(const char *word, size_t size)
     return size - sign > 19 || memcmp(word + sign, limit, 19) > 0;
 }
 
-/* The four hexadecimal digits of an escape "\\uXXXX" that begins at text[0]; -1: none begins there. */
+/* Returns the value of the escape "\\uXXXX" that begins at text[0], or -1 when none begins there. */
 static int escaped(const char *text, size_t size)
 {
     int value = 0;
@@ -88,7 +89,8 @@ static int escaped(const char *text, size_t size)
     return value;
 }
 
-/* The string quoted[0..size) with U+FFFD in the place of U+0000 and of each half of a surrogate pair. */
+/* Appends the string quoted[0..size) with U+FFFD in the place of U+0000 and of each half of a
+ * surrogate pair. */
 static int string_replace(const char *quoted, size_t size, struct buf *out, struct err *err)
 {
     size_t done = 0;
@@ -105,10 +107,10 @@ static int string_replace(const char *quoted, size_t size, struct buf *out, stru
     return buf_append(out, quoted + done, size - done, err);
 }
 
-/* The text with such words replaced into 'out', which stays empty when there are none. */
+/* Writes the text with such words replaced to 'out', which stays empty when the text has none. */
 static int text_replace(const char *text, size_t size, bool any_text, struct buf *out, struct err *err)
 {
-    size_t done = 0; /* is out up to here */
+    size_t done = 0; /* text[0..done) is already in 'out' */
     for (size_t i = 0, n; i < size; i += n) {
         bool quoted = text[i] == '"';
         n = quoted ? string_length(text + i, size - i) : word_length(text + i, size - i);

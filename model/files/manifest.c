@@ -61,21 +61,6 @@ out:
     return status;
 }
 
-int manifest_make_path(const char *path, struct manifest *manifest, struct err *err)
-{
-    struct model_source *source;
-    memset(manifest, 0, sizeof(*manifest));
-    if (model_source_open_local(path, &source, err) < 0)
-        return -1;
-    int status = -1;
-    if (model_source_file_count(source) != 1)
-        err_set(err, ERR_INVALID, "\"%s\" is no file", path);
-    else
-        status = manifest_make(source, 0, manifest, err);
-    model_source_close(source);
-    return status;
-}
-
 int manifest_parse(const json_t *document, struct manifest *manifest, struct err *err)
 {
     struct json_reader r;

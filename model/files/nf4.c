@@ -48,8 +48,8 @@ static float clamped(float x)
     return !(x > -1.0f) ? -1.0f : x < 1.0f ? x : 1.0f;
 }
 
-/* A short last block differs: its scale is never below 1e-38, and its values are divided by it, not
- * multiplied by its inverse. */
+/* Quantises the tensor's short last block, which bitsandbytes treats differently: its scale is never below
+ * 1e-38, and its values are divided by the scale, not multiplied by its inverse. */
 static void quantise_rest(const float *bounds, const float *values, uint64_t count, uint8_t *codes,
                           float *absmax)
 {
@@ -76,10 +76,10 @@ void nf4_quantise(const float *values, uint64_t count, uint8_t *codes, float *ab
                       absmax + full);
 }
 
-/* The sum as PyTorch adds fp32 on CPUs (SumKernel.cpp's cascade: 4 running vectors of 8, or of 1 below 8
- * values, carried to a level above every 2^power steps): the mean, and with it every code, depends on the
- * order. From 32768 values on PyTorch cuts the sum by threads, whose number nobody knows; this order goes on.
- */
+/* Adds fp32 in the order in which PyTorch adds on CPUs (the cascade of SumKernel.cpp: 4 running vectors of 8
+ * lanes, or of 1 lane below 8 values, carried to a higher level every 2^power steps). The mean, and with it
+ * every code, depends on this order. From 32768 values on PyTorch splits the sum among its threads, whose
+ * number the file does not tell; this function keeps the order of one thread. */
 static float cascade_sum(const float *x, uint64_t count)
 {
     enum { STRIDE_MAX = 32, LEVELS = 4 };
@@ -97,7 +97,7 @@ static float cascade_sum(const float *x, uint64_t count)
         for (unsigned level = 1; level < LEVELS; level++) {
             for (uint64_t i = 0; i < stride; i++)
                 sums[level][i] += sums[level - 1][i];
-            memset(sums[level - 1], 0, sizeof sums[0]);
+            memset(sums[level - 1], 0, sizeof(sums[0]));
             if ((step & ((1ull << power) - 1) << level * power) != 0)
                 break;
         }
@@ -120,11 +120,11 @@ static float cascade_sum(const float *x, uint64_t count)
 
 enum { NESTED_PLACES = 65536 };
 
-/* bitsandbytes looks a value in [-1, 1] up in a table of 65536 places, each of which has the code that its
- * grid point is nearest to; so values near 0 fall together. */
+/* bitsandbytes looks a value in [-1, 1] up in a table of 65536 entries; each entry has the code nearest to
+ * its grid point. Values near 0, where codes are denser than the grid, therefore share codes. */
 static void nested_table(const float *map, uint8_t *table)
 {
-    int code = 0; /* the first whose midpoint to the next is not below the grid point */
+    int code = 0; /* the first code whose midpoint to the next one is not below the grid point */
     for (int place = 0; place < NESTED_PLACES; place++) {
         float grid = 2.0f * (float)place / 65535.0f - 1.0f;
         while (code < DYNAMIC_MAP_SIZE - 1 && grid > (map[code] + map[code + 1]) * 0.5f)

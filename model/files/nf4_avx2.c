@@ -1,4 +1,4 @@
-/* NF4's blocks by vectors of 8 floats, for CPUs with AVX2. */
+/* NF4's block quantisation with vectors of 8 floats, for CPUs with AVX2. */
 #define LANES 8
 #include "model/files/nf4_blocks.h"
 

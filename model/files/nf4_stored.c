@@ -33,10 +33,10 @@ int nf4_stored_shape(struct nf4_places *places, uint64_t rows, uint64_t columns,
         {"codes", places->codes.size, nf4_code_bytes(values)},
         {"absmax", parts[NF4_ABSMAX].size, nested ? blocks : 4 * blocks},
         {"nested_absmax", parts[NF4_NESTED].size, nested ? 4 * (nf4_scales(values) - 1) : 0},
-        {"quant_map", parts[NF4_MAP].size, sizeof nf4_table},
+        {"quant_map", parts[NF4_MAP].size, sizeof(nf4_table)},
         {"nested_quant_map", parts[NF4_NESTED_MAP].size, nested ? 4 * DYNAMIC_MAP_SIZE : 0},
     };
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
         if (sizes[i].has != sizes[i].wants)
             return err_set(err, ERR_UNSUPPORTED,
                            "NF4: %llu bytes of %s, where a matrix of %llu x %llu in blocks of %d has %llu",
@@ -56,20 +56,20 @@ static int part_read(struct model_source *source, const struct nf4_place *place,
     return model_source_read(source, place->file, place->offset + at, (size_t)size, dst, err);
 }
 
-/* The tables are those that we compute with. */
+/* Checks that the saved tables equal those that we compute with. */
 static int maps_check(struct model_source *source, const struct nf4_places *places, struct err *err)
 {
     float map[DYNAMIC_MAP_SIZE], want[DYNAMIC_MAP_SIZE];
-    if (part_read(source, &places->parts[NF4_MAP], 0, sizeof nf4_table, map, err) < 0)
+    if (part_read(source, &places->parts[NF4_MAP], 0, sizeof(nf4_table), map, err) < 0)
         return -1;
-    if (memcmp(map, nf4_table, sizeof nf4_table) != 0)
+    if (memcmp(map, nf4_table, sizeof(nf4_table)) != 0)
         return err_set(err, ERR_UNSUPPORTED, "NF4: quant_map is not the table of NF4");
     if (!nf4_stored_nested(places))
         return 0;
-    if (part_read(source, &places->parts[NF4_NESTED_MAP], 0, sizeof map, map, err) < 0)
+    if (part_read(source, &places->parts[NF4_NESTED_MAP], 0, sizeof(map), map, err) < 0)
         return -1;
     dynamic_map(true, want);
-    if (memcmp(map, want, sizeof map) != 0)
+    if (memcmp(map, want, sizeof(map)) != 0)
         return err_set(err, ERR_UNSUPPORTED, "NF4: nested_quant_map is not the dynamic map");
     return 0;
 }
@@ -96,7 +96,7 @@ static int state_check(const json_t *state, const struct nf4_places *places, flo
     return 0;
 }
 
-/* Everything beside the codes and scales, checked; the scales' offset. */
+/* Checks the JSON state of a tensor and returns the offset of its scales. */
 static int state_read(struct model_source *source, const struct nf4_places *places, float *offset,
                       struct err *err)
 {
@@ -110,7 +110,7 @@ static int state_read(struct model_source *source, const struct nf4_places *plac
     return status;
 }
 
-/* absmax of blocks [block, block + count), of one nested scale. */
+/* Reads the absmax of blocks [block, block + count), which share one nested scale. */
 static int absmax_read(struct model_source *source, const struct nf4_places *places, float offset,
                        const float *map, uint64_t block, uint64_t count, float *absmax, struct err *err)
 {

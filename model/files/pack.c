@@ -1,11 +1,11 @@
-/* Kinds of packing as a table: their types in files, and where a block has its fp16 scales. */
+/* A table of the storage kinds: their tensor types in files, and where a block has its fp16 scales. */
 #include "model/files/pack.h"
 
 #include "model/files/nf4.h"
 
 static const struct pack_entry {
     enum tensor_type type;
-    uint32_t halves, at; /* fp16 scales of a block, side by side, and their place in it */
+    uint32_t halves, at; /* number of adjacent fp16 scales in a block, and their offset in bytes */
 } entries[PACK_KINDS] = {
     [PACK_F32] = {TENSOR_F32, 0, 0},   [PACK_BF16] = {TENSOR_BF16, 0, 0}, [PACK_F16] = {TENSOR_F16, 0, 0},
     [PACK_Q4_0] = {TENSOR_Q4_0, 1, 0}, [PACK_Q4_1] = {TENSOR_Q4_1, 2, 0}, [PACK_Q8_0] = {TENSOR_Q8_0, 1, 0},
@@ -45,7 +45,9 @@ enum pack_kind pack_of_type(enum tensor_type type)
 
 bool pack_finite(enum pack_kind pack, const uint8_t *blocks, uint64_t count)
 {
-    enum { HIGH_EXPONENT = 0x7c }; /* of an fp16, in its upper byte: infinite or no number */
+    enum {
+        HIGH_EXPONENT = 0x7c
+    }; /* The exponent bits in the upper byte of an fp16; all set means infinity or NaN. */
     const struct pack_entry *entry = &entries[pack];
     uint32_t bytes = tensor_type_block_bytes(entry->type);
     for (uint64_t i = 0; i < count; i++)

@@ -1,4 +1,4 @@
-/* How a matrix of frozen weights is kept in memory. */
+/* How a matrix of frozen weights is stored in memory. */
 #ifndef MOTLEY_MODEL_FILES_PACK_H
 #define MOTLEY_MODEL_FILES_PACK_H
 
@@ -7,16 +7,17 @@
 
 #include "model/files/safetensors.h"
 
-/* Value by value in the order of its rows. The blocks of NF4 are bitsandbytes' (64 values under one scale,
- * codes two to a byte, the first in the high half), those of the rest GGUF's, bytes as in the file. */
+/* The storage kinds; values are stored in the order of rows. NF4's blocks are those of bitsandbytes (64
+ * values under one scale, codes two to a byte, the first in the high half). All others are GGUF's blocks,
+ * with the bytes of the file. */
 enum pack_kind {
     PACK_F32,
     PACK_BF16,
     PACK_F16,
-    PACK_NF4,        /* absmax f32 [blocks] */
-    PACK_NF4_DOUBLE, /* absmax u8 [blocks]: codes of the dynamic map; scales f32 [1 + ceil(blocks / 256)], the
-                        offset first */
-    PACK_Q4_0,       /* from here on as the file has them */
+    PACK_NF4,        /* with absmax, f32 [blocks] */
+    PACK_NF4_DOUBLE, /* with absmax, u8 [blocks], as codes of the dynamic map, and scales, f32 [1 +
+                      * ceil(blocks / 256)], of which the first is the offset */
+    PACK_Q4_0,       /* this and all following kinds have the file's bytes */
     PACK_Q4_1,
     PACK_Q8_0,
     PACK_Q4_K,
@@ -27,20 +28,21 @@ enum pack_kind {
     PACK_KINDS
 };
 
-/* How GGUF's and safetensors' types name a kind (not NF4); values of one block, and bytes of the blocks (NF4:
- * codes) that `count` values fill. */
+/* pack_type() is the tensor type of a kind (not NF4), pack_block() the number of values in a block,
+ * pack_bytes() the bytes of the blocks (NF4: of the codes) that `count` values fill. */
 enum tensor_type pack_type(enum pack_kind pack);
 uint32_t pack_block(enum pack_kind pack);
 uint64_t pack_bytes(enum pack_kind pack, uint64_t count);
 
-/* A kind whose bytes are a file's, block by block. */
+/* Returns true for a kind whose bytes are copied block by block from a file. */
 static inline bool pack_from_file(enum pack_kind pack)
 {
     return pack >= PACK_Q4_0;
 }
-/* The kind that keeps a tensor of this type as it is; types that have none are kept in fp32. */
+/* Returns the kind that stores a tensor of this type unchanged, or PACK_F32 for types that have none. */
 enum pack_kind pack_of_type(enum tensor_type type);
-/* True when every scale in so many blocks of a kind from a file is finite; then all values are. */
+/* Returns true when every scale in `count` blocks of a kind from a file is finite; all values then are
+ * finite, too. */
 bool pack_finite(enum pack_kind pack, const uint8_t *blocks, uint64_t count);
 
 #endif

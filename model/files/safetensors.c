@@ -1,4 +1,4 @@
-/* Reading safetensors: the header is a stranger's claim about the file, and each part of it is checked. */
+/* Reads safetensors. The header comes from a stranger, so each of its claims about the file is checked. */
 #include "model/files/safetensors.h"
 
 #include <stdlib.h>
@@ -13,11 +13,11 @@ struct safetensors {
     struct model_source *source;
     bool own_source;
     uint32_t file;
-    char *names; /* all names, one after the other */
+    char *names; /* all names, one after the other, each NUL-terminated */
     struct safetensors_tensor *tensors;
     struct by_name *by_name;
     uint32_t count;
-    json_t *metadata; /* an object of texts, or NULL */
+    json_t *metadata; /* "__metadata__", an object of strings, or NULL */
 };
 
 static int refuse(struct err *err, const char *name, const char *what)
@@ -35,7 +35,7 @@ static int parse_type(const char *text, enum tensor_type *type)
     return -1;
 }
 
-/* A whole number of [0, 2^53]. */
+/* Reads a whole number in [0, 2^53]. */
 static int parse_count(const json_t *value, uint64_t *out)
 {
     json_int_t n = json_integer_value(value);
@@ -45,7 +45,7 @@ static int parse_count(const json_t *value, uint64_t *out)
     return 0;
 }
 
-/* shape and dtype give the bytes; false on overflow */
+/* Computes a tensor's bytes from shape and dtype; false on overflow. */
 static bool shape_bytes(enum tensor_type type, const uint64_t *shape, uint32_t rank, uint64_t *bytes)
 {
     uint64_t n = tensor_type_block_bytes(type);
@@ -56,7 +56,7 @@ static bool shape_bytes(enum tensor_type type, const uint64_t *shape, uint32_t r
     return true;
 }
 
-/* One entry of the header. data_bytes: what lies behind the header. */
+/* Reads one entry of the header. data_bytes is the size of the data behind the header. */
 static int parse_tensor(const char *name, const json_t *entry, uint64_t data_bytes,
                         struct safetensors_tensor *t, struct err *err)
 {
@@ -116,7 +116,8 @@ static int index_names(struct safetensors *st, struct err *err)
     return 0;
 }
 
-/* Ranges must follow each other without overlap or hole and end with the file. Offsets become the file's. */
+/* Checks that ranges follow each other without overlap or hole and end with the file, and makes offsets count
+ * from the beginning of the file. */
 static int check_layout(struct safetensors *st, uint64_t data_begin, uint64_t data_bytes, struct err *err)
 {
     uint64_t at = 0;
@@ -143,8 +144,7 @@ static int check_metadata(struct safetensors *st, json_t *object, struct err *er
     json_t *value;
     if (!json_is_object(object))
         return err_set(err, ERR_CORRUPT, "safetensors: __metadata__ is no object");
-    json_object_foreach(object, key, value)
-    {
+    json_object_foreach (object, key, value) {
         if (!json_is_string(value))
             return err_set(err, ERR_CORRUPT, "safetensors: __metadata__.%.100s is no text", key);
     }
@@ -161,13 +161,13 @@ static int parse_entries(struct safetensors *st, json_t *header, uint64_t data_b
     if (entries > SAFETENSORS_TENSORS_MAX)
         return err_set(err, ERR_CORRUPT, "safetensors: %zu tensors are beyond the limit of %d", entries,
                        SAFETENSORS_TENSORS_MAX);
-    json_object_foreach(header, key, value) bytes += strlen(key) + 1;
+    json_object_foreach (header, key, value)
+        bytes += strlen(key) + 1;
     st->tensors = calloc(entries ? entries : 1, sizeof(*st->tensors));
     st->names = malloc(bytes ? bytes : 1);
     if (!st->tensors || !st->names)
         return err_set(err, ERR_NOMEM, "no memory for %zu tensors", entries);
-    json_object_foreach(header, key, value)
-    {
+    json_object_foreach (header, key, value) {
         if (strcmp(key, "__metadata__") == 0) {
             if (check_metadata(st, value, err) < 0)
                 return -1;
@@ -192,7 +192,8 @@ static int parse_header(struct safetensors *st, struct err *err)
     size_t known = size < sizeof(head) ? (size_t)size : sizeof(head);
     if (model_source_read(st->source, st->file, 0, known, head, err) < 0)
         return -1;
-    /* a header's length may have any bytes, those of another kind among them; then comes an object */
+    /* The length of a safetensors header may have any bytes, also those of another kind's magic; the object
+     * behind it decides. */
     if ((known <= 8 || head[8] != '{') && file_kind_expect(head, known, FILE_KIND_SAFETENSORS, err) < 0)
         return -1;
     if (size < 8)
@@ -246,7 +247,7 @@ int safetensors_open(struct model_source *source, uint32_t file, struct safetens
     return 0;
 }
 
-/* The file closes its source, which holds it alone. Takes it, also on failure. */
+/* Opens the only file of a source that the result owns and closes. Takes the source, also on failure. */
 static int open_owned(struct model_source *source, struct safetensors **out, struct err *err)
 {
     if (safetensors_open(source, 0, out, err) < 0) {

@@ -1,4 +1,4 @@
-/* Writing safetensors: equal inputs give equal bytes; a file is complete under its name or not there. */
+/* Writes safetensors: equal inputs give equal bytes, and a file is complete under its name or absent. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,7 +49,7 @@ static int add_item(json_t *header, const struct safetensors_item *item, uint64_
     return 0;
 }
 
-/* Length and header, padded with blanks to 8 bytes so that data is aligned. */
+/* Encodes length and header, padded with blanks to 8 bytes so that the data is aligned. */
 static int encode_header(const struct safetensors_item *items, uint32_t count,
                          const struct safetensors_meta *meta, uint32_t meta_count, struct buf *out,
                          struct err *err)
@@ -94,7 +94,7 @@ out:
     return status;
 }
 
-/* Call 'take' with an item's bytes in order, a piece at a time. */
+/* Calls 'take' with an item's bytes in order, a piece at a time. */
 static int stream_item(const struct safetensors_item *item, uint8_t *piece,
                        int (*take)(void *arg, const void *data, size_t size, struct err *err), void *arg,
                        struct err *err)
@@ -126,7 +126,7 @@ static int reserve_items(const struct safetensors_item *items, uint32_t count, s
     for (uint32_t i = 0; i < count; i++) {
         if (item_bytes(&items[i], &bytes, err) < 0)
             return -1;
-        sum += bytes; /* each and their sum were checked with the header */
+        sum += bytes; /* the items' sizes and their sum were checked with the header */
     }
     return buf_reserve(out, sum, err);
 }
@@ -140,7 +140,7 @@ int safetensors_encode(const struct safetensors_item *items, uint32_t count,
     int status = piece ? 0 : err_set(err, ERR_NOMEM, "no memory for a piece of %d bytes", PIECE_BYTES);
     if (status == 0)
         status = encode_header(items, count, meta, meta_count, out, err);
-    if (status == 0) /* at once: what grows by copying holds everything twice */
+    if (status == 0) /* All room is reserved at once, because growing by copying would hold the data twice. */
         status = reserve_items(items, count, out, err);
     for (uint32_t i = 0; status == 0 && i < count; i++)
         status = stream_item(&items[i], piece, take_buf, out, err);

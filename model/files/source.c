@@ -1,4 +1,4 @@
-/* The list of files and the checks in front of every implementation. */
+/* A source's list of files, and the checks before every call of an implementation. */
 #include "model/files/source.h"
 
 #include <stdatomic.h>

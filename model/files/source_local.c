@@ -1,4 +1,4 @@
-/* Files of this machine, mapped read-only. Which files of a folder are the model is decided here, once. */
+/* Opens files of this machine, mapped read-only, and decides which files of a folder are the model. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -22,25 +22,25 @@ enum { INDEX_BYTES_MAX = 64 << 20, PATH_BYTES = 4096 };
 static const char index_name[] = "model.safetensors.index.json";
 static const char single_name[] = "model.safetensors";
 
-/* What may stand beside the weights. */
+/* The files beside the weights that belong to a model. */
 static const char *const side_names[] = {
     "config.json",           "generation_config.json",  "tokenizer.json",
     "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja",
     "chat_template.json",    "added_tokens.json",
 };
-/* Where further chat templates are; their names are MODEL_TEMPLATES_PREFIX and the file's. */
+/* The sub-folder of further chat templates; their names are MODEL_TEMPLATES_PREFIX and the file's name. */
 static const char templates_folder[] = "additional_chat_templates";
-/* The same, where there is no tokenizer.json. */
+/* The tokenizer's file in folders without a tokenizer.json. */
 static const char pieces_name[] = "tokenizer.model";
 
-/* Pages that were read stay in the process until so many bytes are read, then they are given back: a worker's
- * memory must not grow by the model it only copied from. */
+/* Pages that were read stay in the process until 8 MiB were read, then they are given back to the kernel, so
+ * that a worker's memory does not grow by a model that it only copied from. */
 enum { GIVE_BACK_BYTES = 8 << 20 };
 
 struct mapping {
     void *data;
     size_t size;
-    _Atomic size_t read; /* since pages were given back */
+    _Atomic size_t read; /* bytes since pages were given back */
 };
 
 struct local {
@@ -73,7 +73,7 @@ static int local_read(void *self, uint32_t file, uint64_t offset, size_t size, v
 
 static const struct model_source_ops local_ops = {.read = local_read, .destroy = local_destroy};
 
-/* Map one regular file; 'shown' is what errors call it. */
+/* Maps one regular file; errors call it 'shown'. */
 static int map_file(const char *path, const char *shown, struct mapping *map, struct err *err)
 {
     struct stat st;
@@ -138,7 +138,7 @@ static bool present(const char *dir, const char *name)
            S_ISREG(st.st_mode);
 }
 
-/* The shards that the index names, in order of name. */
+/* Adds the shards that the index names, in order of name. */
 static int add_shards(const char *dir, struct names *list, struct err *err)
 {
     char path[PATH_BYTES];
@@ -159,8 +159,7 @@ static int add_shards(const char *dir, struct names *list, struct err *err)
         err_set(err, ERR_INVALID, "%s: weight_map: missing, empty or no object", index_name);
         goto out;
     }
-    json_object_foreach(map, key, value)
-    {
+    json_object_foreach (map, key, value) {
         const char *name = json_string_value(value);
         if (!name) {
             err_set(err, ERR_INVALID, "%s: weight_map.%.100s: not a file name", index_name, key);
@@ -178,8 +177,8 @@ out:
     return status;
 }
 
-/* The only file of a folder whose name has this end, in letters of either case, into 'list'; none is no
- * error. What an adapter or Mistral's own layout is called is not the model. */
+/* Adds the only file of a folder whose name ends in 'end', in letters of either case; it is no error when
+ * there is none. Names that belong to an adapter or to Mistral's own layout do not count as the model. */
 static int add_only(const char *dir, const char *end, struct names *list, struct err *err)
 {
     static const char *const others[][2] = {
@@ -229,7 +228,7 @@ static int compare_names(const void *a, const void *b)
     return strcmp(a, b);
 }
 
-/* Weights that are there in a form which is not read: what would be done about it is said. */
+/* Refuses weights in a format that is not read; the error says how to convert them. */
 static int refuse_other_weights(const char *dir, struct err *err)
 {
     static const char *const others[] = {
@@ -245,7 +244,7 @@ static int refuse_other_weights(const char *dir, struct err *err)
     return 0;
 }
 
-/* The .jinja files of the folder for further templates, if there is one. */
+/* Adds the .jinja files of the folder for further templates, if there is one. */
 static int add_templates(const char *dir, struct names *list, struct err *err)
 {
     char path[PATH_BYTES], name[MODEL_FILE_NAME_MAX + 1];
@@ -283,7 +282,7 @@ static int list_folder(const char *dir, struct names *list, struct err *err)
     if (add_templates(dir, list, err) < 0)
         return -1;
     uint32_t before = list->count;
-    if (present(dir, single_name)) { /* an index beside it does not count, as in transformers */
+    if (present(dir, single_name)) { /* an index beside model.safetensors is ignored, as in transformers */
         if (names_add(list, single_name, err) < 0)
             return -1;
     } else if (present(dir, index_name)) {
@@ -345,7 +344,7 @@ static int open_list(const char *dir, const struct names *list, struct model_sou
     return status;
 }
 
-/* Split a file's path into folder and name. */
+/* Opens a single file, whose path is split into folder and name. */
 static int open_single(const char *path, struct model_source **source, struct err *err)
 {
     const char *slash = strrchr(path, '/');
@@ -361,7 +360,8 @@ static int open_single(const char *path, struct model_source **source, struct er
     return status;
 }
 
-/* What refs/main of a hub's cache names, into snapshot; else the only folder below "snapshots". */
+/* Writes the name that refs/main of a hub's cache contains to snapshot, or else the only folder below
+ * "snapshots". */
 static int snapshot_of(const char *path, char snapshot[256], struct err *err)
 {
     char name[PATH_BYTES];

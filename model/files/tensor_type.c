@@ -1,4 +1,4 @@
-/* The types of stored tensors: names and sizes of their blocks. */
+/* The types of stored tensors, with their names and the sizes of their blocks. */
 #include "model/files/safetensors.h"
 
 static const struct type_entry {

@@ -1,18 +1,18 @@
 /* Learning rates by transformers' names (optimization.py of transformers 5: get_scheduler and the functions
- * it lists), each as the share of the peak that is left. */
+ * it lists). */
 #include <math.h>
 
 #include "model/job/spec.h"
 
 #define PI 3.14159265358979323846
-#define INVERSE_SQRT_SCALE 10000.0 /* transformers' timescale where there is no warm-up */
+#define INVERSE_SQRT_SCALE 10000.0 /* transformers' timescale without a warm-up, in steps */
 
 static double half_cosine(double part)
 {
     return 0.5 * (1 + cos(PI * part));
 }
 
-/* What is left of a schedule that comes to an end, from 1 to 0, at its part p of the way, 0..1. */
+/* Returns the falling share, from 1 to 0, of a schedule that ends, at its part p of the way from 0 to 1. */
 static double share_left(const struct spec_train_part *t, uint64_t total, uint64_t step, double p)
 {
     double cycles = t->cycles;
@@ -27,7 +27,8 @@ static double share_left(const struct spec_train_part *t, uint64_t total, uint64
         if (step >= total || t->decay_steps == 0)
             return step >= total ? 0 : 1;
         return half_cosine(fmax(0, 1 - (double)(total - step) / (double)t->decay_steps));
-    case SPEC_SCHEDULE_COSINE_WARMUP_WITH_MIN_LR: /* a step ahead, so that the last step is at the end */
+    /* is one step ahead, so that the last step reaches the end */
+    case SPEC_SCHEDULE_COSINE_WARMUP_WITH_MIN_LR:
         return half_cosine(p < 1 ? p + 1 / (double)(total - t->warmup_steps) : 1);
     default:
         return half_cosine(p);

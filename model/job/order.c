@@ -1,12 +1,12 @@
-/* Row order: a random-access permutation per pass, so that nothing is stored and any step can be asked for.
- */
+/* Row order is a random-access permutation per pass, so that nothing is stored and any step can
+ * be computed. */
 #include "model/job/order.h"
 
 #include "common/rand.h"
 
 enum { ORDER_ROUNDS = 8 };
 
-/* One Feistel permutation of [0, 2^(2*half_bits)), keyed by (seed, pass). */
+/* Applies one Feistel permutation of [0, 2^(2*half_bits)), keyed by (seed, pass). */
 static uint64_t feistel(uint64_t seed, uint64_t pass, unsigned half_bits, uint64_t value)
 {
     const uint32_t mask = (uint32_t)(((uint64_t)1 << half_bits) - 1);
@@ -24,17 +24,16 @@ static uint64_t feistel(uint64_t seed, uint64_t pass, unsigned half_bits, uint64
     return ((uint64_t)left << half_bits) | right;
 }
 
-/* Row at 'position' of the pass. Walking the cycle until the value is below 'count' keeps it a permutation;
- * the domain is less than four times 'count', so the walk is short (below 4 turns on average). */
+/* Returns the row at 'position' of the pass. Applying the permutation until the value is below 'count' keeps
+ * the result a permutation; the domain is less than four times 'count', so that takes below 4 turns on
+ * average. */
 static uint32_t order_row(const struct order *order, uint64_t pass, uint32_t position)
 {
-    if (!order->shuffle || order->row_count < 2) {
+    if (!order->shuffle || order->row_count < 2)
         return position;
-    }
     unsigned half_bits = 1;
-    while (((uint64_t)1 << (2 * half_bits)) < order->row_count) {
+    while (((uint64_t)1 << (2 * half_bits)) < order->row_count)
         half_bits++;
-    }
     uint64_t value = position;
     do {
         value = feistel(order->seed, pass, half_bits, value);
@@ -49,15 +48,12 @@ static uint64_t steps_per_epoch(const struct order *order)
 
 int order_check(const struct order *order, struct err *err)
 {
-    if (order->row_count == 0) {
+    if (order->row_count == 0)
         return err_set(err, ERR_INVALID, "there are no rows to take");
-    }
-    if (order->batch_rows == 0) {
+    if (order->batch_rows == 0)
         return err_set(err, ERR_INVALID, "train.batch_rows: must be at least 1");
-    }
-    if ((order->steps == 0) == (order->epochs == 0)) {
+    if ((order->steps == 0) == (order->epochs == 0))
         return err_set(err, ERR_INVALID, "train.steps: give either steps or epochs");
-    }
     return 0;
 }
 
@@ -68,9 +64,8 @@ uint64_t order_step_count(const struct order *order)
 
 uint32_t order_step_row_count(const struct order *order, uint64_t step)
 {
-    if (order->epochs == 0) {
+    if (order->epochs == 0)
         return order->batch_rows;
-    }
     const uint64_t begin = step % steps_per_epoch(order) * order->batch_rows;
     const uint64_t left = order->row_count - begin;
     return left < order->batch_rows ? (uint32_t)left : order->batch_rows;
@@ -85,7 +80,7 @@ uint32_t order_step_rows(const struct order *order, uint64_t step, uint32_t *row
         pass = step / steps_per_epoch(order);
         position = step % steps_per_epoch(order) * order->batch_rows;
     } else {
-        /* step * batch_rows in two parts, so that it cannot overflow. */
+        /* step * batch_rows is computed in two parts, so that it cannot overflow. */
         const uint64_t whole = step / order->row_count * order->batch_rows;
         const uint64_t rest = step % order->row_count * order->batch_rows;
         pass = whole + rest / order->row_count;
@@ -101,25 +96,7 @@ uint32_t order_step_rows(const struct order *order, uint64_t step, uint32_t *row
     return count;
 }
 
-uint64_t order_step_epoch(const struct order *order, uint64_t step)
-{
-    if (order->epochs > 0) {
-        return step / steps_per_epoch(order);
-    }
-    return step / order->row_count * order->batch_rows +
-           step % order->row_count * order->batch_rows / order->row_count;
-}
-
 uint32_t order_micro_batch_count(uint32_t rows, uint32_t micro_batch_rows)
 {
     return rows / micro_batch_rows + (rows % micro_batch_rows != 0);
-}
-
-void order_micro_batch(uint32_t rows, uint32_t micro_batch_rows, uint32_t index, uint32_t *begin,
-                       uint32_t *end)
-{
-    const uint64_t from = (uint64_t)index * micro_batch_rows;
-    const uint64_t to = from + micro_batch_rows;
-    *begin = from < rows ? (uint32_t)from : rows;
-    *end = to < rows ? (uint32_t)to : rows;
 }

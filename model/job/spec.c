@@ -1,4 +1,4 @@
-/* Reading and writing job specifications. Defaults stand here once, as the values before each read. */
+/* Reads job specifications. Defaults stand here once, as the values before each read. */
 #include "model/job/spec.h"
 
 #include <math.h>
@@ -6,130 +6,54 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/clock.h"
 #include "common/json.h"
 #include "common/units.h"
 #include "model/shape/names.h"
 
-static const char *const method_names[] = {"lora", "full", NULL};
-static const char *const base_names[] = {"fp32", "bf16", "fp16", "nf4", "packed", NULL};
-static const char *const optimizer_names[] = {"adamw", "adamw8bit", NULL};
-static const char *const compute_names[] = {"fp32", "bf16", "fp16", NULL};
-static const char *const format_names[] = {
-    "auto", "alpaca", "chat", "text", "tokens", "sharegpt", "prompt-completion", "prompt-completion-chat",
-    NULL};
-static const char *const learn_names[] = {"answer", "all", NULL};
-static const char *const schedule_names[] = {"cosine",
-                                             "linear",
-                                             "constant",
-                                             "constant_with_warmup",
-                                             "cosine_with_min_lr",
-                                             "cosine_warmup_with_min_lr",
-                                             "cosine_with_restarts",
-                                             "polynomial",
-                                             "inverse_sqrt",
-                                             "warmup_stable_decay",
-                                             NULL};
-static const char *const decay_names[] = {"all", "matrices", NULL};
-static const char *const recompute_names[] = {"auto", "true", "false", NULL};
-static const char *const boundary_names[] = {"auto", "fp32", "bf16", "fp16", NULL};
-static const char *const moments_names[] = {"device", "host", NULL};
-static const char *const objective_names[] = {"time", "cost", "energy", NULL};
-static const char *const placement_names[] = {"auto",   "single", "pipeline", "data", "hybrid",
-                                              "expert", "tensor", "server",   NULL};
-static const char *const order_names[] = {"auto", "1f1b", "gpipe", "interleaved", "split", NULL};
-static const char *const result_names[] = {"adapter", "merged", "gguf", NULL};
-static const char *const dtype_names[] = {NULL, "fp32", "bf16", "fp16", NULL};
+/* Defines the names of an enum of the specification in the order of its values, and the function that returns
+ * one of them: NULL for a value outside the enum. */
+#define NAMES(kind, ...)                                                                                     \
+    static const char *const kind##_names[] = {__VA_ARGS__, NULL};                                           \
+    const char *spec_##kind##_name(enum spec_##kind value)                                                   \
+    {                                                                                                        \
+        return (unsigned)value < sizeof(kind##_names) / sizeof(*kind##_names) ? kind##_names[value] : NULL;  \
+    }
+NAMES(method, "lora", "full")
+NAMES(base, "fp32", "bf16", "fp16", "nf4", "packed")
+NAMES(optimizer, "adamw", "adamw8bit")
+NAMES(compute, "fp32", "bf16", "fp16")
+NAMES(format, "auto", "alpaca", "chat", "text", "tokens", "sharegpt", "prompt-completion",
+      "prompt-completion-chat")
+NAMES(learn, "answer", "all")
+NAMES(schedule, "cosine", "linear", "constant", "constant_with_warmup", "cosine_with_min_lr",
+      "cosine_warmup_with_min_lr", "cosine_with_restarts", "polynomial", "inverse_sqrt",
+      "warmup_stable_decay")
+NAMES(decay, "all", "matrices")
+NAMES(boundary, "auto", "fp32", "bf16", "fp16")
+NAMES(moments, "device", "host")
+NAMES(objective, "time", "cost", "energy")
+NAMES(fallback, "wait", "any")
+NAMES(move, "auto", "never")
+NAMES(placement, "auto", "single", "pipeline", "data", "hybrid", "expert", "tensor", "server")
+NAMES(order, "auto", "1f1b", "gpipe", "interleaved", "split")
+NAMES(result, "adapter", "merged", "gguf")
+NAMES(result_dtype, NULL, "fp32", "bf16", "fp16")
+NAMES(service, "urgent", "normal", "scavenger")
 static const char *const save_names[] = {"embed_tokens", "lm_head", NULL};
 static const char *const target_defaults[] = {"q_proj", "k_proj", "v_proj", "o_proj"};
-
-#define NAME_OF(names, value) spec_name_at((names), sizeof(names) / sizeof((names)[0]) - 1, (int)(value))
-
-static const char *spec_name_at(const char *const *names, size_t count, int value)
-{
-    return value >= 0 && (size_t)value < count ? names[value] : NULL;
-}
-
-const char *spec_method_name(enum spec_method value)
-{
-    return NAME_OF(method_names, value);
-}
-const char *spec_base_name(enum spec_base value)
-{
-    return NAME_OF(base_names, value);
-}
-const char *spec_optimizer_name(enum spec_optimizer value)
-{
-    return NAME_OF(optimizer_names, value);
-}
-const char *spec_compute_name(enum spec_compute value)
-{
-    return NAME_OF(compute_names, value);
-}
-const char *spec_format_name(enum spec_format value)
-{
-    return NAME_OF(format_names, value);
-}
-const char *spec_learn_name(enum spec_learn value)
-{
-    return NAME_OF(learn_names, value);
-}
-const char *spec_schedule_name(enum spec_schedule value)
-{
-    return NAME_OF(schedule_names, value);
-}
-const char *spec_decay_name(enum spec_decay value)
-{
-    return NAME_OF(decay_names, value);
-}
-const char *spec_order_name(enum spec_order value)
-{
-    return NAME_OF(order_names, value);
-}
-const char *spec_result_name(enum spec_result value)
-{
-    return NAME_OF(result_names, value);
-}
-const char *spec_result_dtype_name(enum spec_result_dtype value)
-{
-    return NAME_OF(dtype_names, value);
-}
-const char *spec_recompute_name(enum spec_recompute value)
-{
-    return NAME_OF(recompute_names, value);
-}
-
-const char *spec_boundary_name(enum spec_boundary value)
-{
-    return NAME_OF(boundary_names, value);
-}
-
-const char *spec_moments_name(enum spec_moments value)
-{
-    return NAME_OF(moments_names, value);
-}
-
-const char *spec_objective_name(enum spec_objective value)
-{
-    return NAME_OF(objective_names, value);
-}
-
-const char *spec_placement_name(enum spec_placement value)
-{
-    return NAME_OF(placement_names, value);
-}
 
 enum { LORA_RANK_MAX = 1024 };
 #define LORA_ALPHA_MIN 1e-6
 #define LORA_ALPHA_MAX 1e6
 
-/* A copy of a text that has no control characters, into *out (freed first). */
+/* Copies a text without control characters to *out, which is freed first. */
 static int text_read(struct json_reader *reader, const char *key, enum jr_need need, size_t bytes, char **out)
 {
     const char *text = NULL;
     int got = jr_str(reader, key, need, 1, bytes - 1, &text);
-    if (got <= 0) {
+    if (got <= 0)
         return got;
-    }
     for (const char *c = text; *c != '\0'; c++) {
         if ((unsigned char)*c < 0x20 || *c == 0x7f) {
             return jr_fail(reader, key, "a control character (byte %d) is not allowed here",
@@ -137,21 +61,19 @@ static int text_read(struct json_reader *reader, const char *key, enum jr_need n
         }
     }
     char *copy = strdup(text);
-    if (copy == NULL) {
+    if (!copy)
         return err_set(reader->err, ERR_NOMEM, "out of memory for a specification");
-    }
     free(*out);
     *out = copy;
     return got;
 }
 
-/* "auto" (0) or a whole number. */
+/* Reads "auto" (0) or a whole number. */
 static int auto_u32(struct json_reader *reader, const char *key, uint32_t max, uint32_t *out)
 {
     const json_t *value = NULL;
-    if (jr_any(reader, key, JR_OPTIONAL, &value) <= 0) {
+    if (jr_any(reader, key, JR_OPTIONAL, &value) <= 0)
         return 0;
-    }
     if (json_is_string(value) && strcmp(json_string_value(value), "auto") == 0) {
         *out = 0;
         return 0;
@@ -167,12 +89,11 @@ static int auto_u32(struct json_reader *reader, const char *key, uint32_t max, u
 static void u64_read(struct json_reader *reader, const char *key, uint64_t min, uint64_t max, uint64_t *out)
 {
     int64_t value = 0;
-    if (jr_i64(reader, key, JR_OPTIONAL, (int64_t)min, (int64_t)max, &value) > 0) {
+    if (jr_i64(reader, key, JR_OPTIONAL, (int64_t)min, (int64_t)max, &value) > 0)
         *out = (uint64_t)value;
-    }
 }
 
-/* What peft has and we do not, refused by its own name unless it is switched off. */
+/* peft's keys that Motley does not compute; each is refused by name unless its value switches it off. */
 static const struct {
     const char *key, *what;
 } not_done[] = {
@@ -192,9 +113,8 @@ static const struct {
 
 static bool value_is_off(const char *key, const json_t *value)
 {
-    if (json_is_true(value)) {
+    if (json_is_true(value))
         return strcmp(key, "init_lora_weights") == 0;
-    }
     return json_is_false(value) || (json_is_string(value) && strcmp(json_string_value(value), "none") == 0) ||
            ((json_is_object(value) || json_is_array(value)) && json_object_size(value) == 0 &&
             json_array_size(value) == 0);
@@ -204,9 +124,8 @@ static void not_done_read(struct json_reader *r)
 {
     for (size_t i = 0; i < sizeof(not_done) / sizeof(not_done[0]); i++) {
         const json_t *value = NULL;
-        if (jr_any(r, not_done[i].key, JR_OPTIONAL, &value) > 0 && !value_is_off(not_done[i].key, value)) {
+        if (jr_any(r, not_done[i].key, JR_OPTIONAL, &value) > 0 && !value_is_off(not_done[i].key, value))
             jr_fail(r, not_done[i].key, "%s is not done here", not_done[i].what);
-        }
     }
 }
 
@@ -222,16 +141,15 @@ static void adapter_read(struct json_reader *r, struct spec_method_part *m)
     not_done_read(r);
 }
 
-/* What full fine-tuning has no use for, where it would change what somebody expects. */
+/* Refuses settings that full fine-tuning cannot use, where ignoring them would surprise. */
 static void method_check(struct json_reader *r, const struct spec_method_part *m)
 {
-    if (m->kind != SPEC_METHOD_FULL || r->failed) {
+    if (m->kind != SPEC_METHOD_FULL || r->failed)
         return;
-    }
     if (m->base == SPEC_BASE_NF4 || m->base == SPEC_BASE_PACKED) {
         jr_fail(r, "base", "%s weights cannot be trained themselves; use kind: lora, or base: fp32",
                 spec_base_name(m->base));
-    } else if (m->start_from != NULL) {
+    } else if (m->start_from) {
         jr_fail(r, "start_from", "an adapter to go on from needs kind: lora");
     } else if (m->modules_to_save.count > 0) {
         jr_fail(r, "modules_to_save", "kind: full trains and saves everything");
@@ -263,9 +181,8 @@ static void result_read(struct json_reader *root, struct job_spec *spec)
     int kind = SPEC_RESULT_ADAPTER, dtype = 0;
     jr_sub(root, "result", JR_OPTIONAL, &r);
     bool given = jr_choice(&r, "kind", JR_OPTIONAL, result_names, &kind) > 0;
-    if (jr_choice(&r, "dtype", JR_OPTIONAL, dtype_names + 1, &dtype) > 0) {
+    if (jr_choice(&r, "dtype", JR_OPTIONAL, result_dtype_names + 1, &dtype) > 0)
         spec->result.dtype = (enum spec_result_dtype)(dtype + 1);
-    }
     spec->result.kind = spec->method.kind == SPEC_METHOD_FULL ? SPEC_RESULT_MERGED : (enum spec_result)kind;
     if (!r.failed && given && spec->result.kind != (enum spec_result)kind) {
         jr_fail(&r, "kind", "%s needs method.kind: lora; full fine-tuning leaves a model",
@@ -273,33 +190,29 @@ static void result_read(struct json_reader *root, struct job_spec *spec)
     }
     if (!r.failed && spec->result.kind == SPEC_RESULT_ADAPTER && spec->result.dtype > SPEC_DTYPE_FP32) {
         jr_fail(&r, "dtype", "an adapter is written in fp32; merged and gguf may be %s",
-                dtype_names[spec->result.dtype]);
+                result_dtype_names[spec->result.dtype]);
     }
-    if (!r.failed && spec->result.kind == SPEC_RESULT_GGUF && spec->method.modules_to_save.count > 0) {
+    if (!r.failed && spec->result.kind == SPEC_RESULT_GGUF && spec->method.modules_to_save.count > 0)
         jr_fail(&r, "kind", "an adapter for llama.cpp cannot hold method.modules_to_save");
-    }
     jr_finish(&r);
     root->failed = root->failed || r.failed;
 }
 
-/* A chat template is checked where it is used (chat.h); here only its type. */
+/* Reads a chat template and checks only its type; chat.h checks its content when it is used. */
 static void chat_template_read(struct json_reader *r, struct job_spec *spec)
 {
     const json_t *value = NULL;
-    if (jr_any(r, "chat_template", JR_OPTIONAL, &value) <= 0) {
+    if (jr_any(r, "chat_template", JR_OPTIONAL, &value) <= 0)
         return;
-    }
-    if (json_is_string(value) && strcmp(json_string_value(value), "auto") == 0) {
+    if (json_is_string(value) && strcmp(json_string_value(value), "auto") == 0)
         return;
-    }
     if (!json_is_string(value) && !json_is_object(value)) {
         jr_fail(r, "chat_template", "must be \"auto\", the name of a template, or an object");
         return;
     }
     spec->data.chat_template = json_deep_copy(value);
-    if (spec->data.chat_template == NULL) {
+    if (!spec->data.chat_template)
         jr_fail(r, "chat_template", "out of memory");
-    }
 }
 
 static void data_read(struct json_reader *root, struct job_spec *spec)
@@ -325,9 +238,8 @@ static void data_read(struct json_reader *root, struct job_spec *spec)
 static void betas_read(struct json_reader *r, struct spec_train_part *t)
 {
     const json_t *betas = NULL;
-    if (jr_array(r, "betas", JR_OPTIONAL, 2, 2, &betas) <= 0) {
+    if (jr_array(r, "betas", JR_OPTIONAL, 2, 2, &betas) <= 0)
         return;
-    }
     double *const out[2] = {&t->beta1, &t->beta2};
     for (size_t i = 0; i < 2; i++) {
         const json_t *item = json_array_get(betas, i);
@@ -343,31 +255,27 @@ static void betas_read(struct json_reader *r, struct spec_train_part *t)
 static void recompute_read(struct json_reader *r, struct spec_train_part *t)
 {
     const json_t *value = NULL;
-    if (jr_any(r, "recompute", JR_OPTIONAL, &value) <= 0) {
+    if (jr_any(r, "recompute", JR_OPTIONAL, &value) <= 0)
         return;
-    }
-    if (json_is_boolean(value)) {
+    if (json_is_boolean(value))
         t->recompute = json_is_true(value) ? SPEC_RECOMPUTE_YES : SPEC_RECOMPUTE_NO;
-    } else if (!json_is_string(value) || strcmp(json_string_value(value), "auto") != 0) {
+    else if (!json_is_string(value) || strcmp(json_string_value(value), "auto") != 0)
         jr_fail(r, "recompute", "must be auto, true or false");
-    }
 }
 
-/* true, false or a coefficient. */
+/* Reads true, false or a coefficient. */
 static void router_aux_read(struct json_reader *r, struct spec_train_part *t)
 {
     const json_t *value = NULL;
-    if (jr_any(r, "router_aux", JR_OPTIONAL, &value) <= 0) {
+    if (jr_any(r, "router_aux", JR_OPTIONAL, &value) <= 0)
         return;
-    }
     double number = json_number_value(value);
-    if (json_is_boolean(value)) {
+    if (json_is_boolean(value))
         t->router_aux = json_is_true(value) ? SPEC_ROUTER_AUX_MODEL : 0;
-    } else if (!json_is_number(value) || !(number >= 0 && number <= 1e6)) {
+    else if (!json_is_number(value) || !(number >= 0 && number <= 1e6))
         jr_fail(r, "router_aux", "must be true, false or a number from 0 to 1e6");
-    } else {
+    else
         t->router_aux = number;
-    }
 }
 
 static void schedule_read(struct json_reader *r, struct spec_train_part *t)
@@ -381,9 +289,8 @@ static void schedule_read(struct json_reader *r, struct spec_train_part *t)
     jr_f64(r, "power", JR_OPTIONAL, 0, 1000, &t->power);
     u64_read(r, "decay_steps", 0, 1000000000, &t->decay_steps);
     t->schedule = (enum spec_schedule)schedule;
-    if (!r->failed && t->schedule == SPEC_SCHEDULE_WARMUP_STABLE_DECAY && t->decay_steps == 0) {
+    if (!r->failed && t->schedule == SPEC_SCHEDULE_WARMUP_STABLE_DECAY && t->decay_steps == 0)
         jr_fail(r, "decay_steps", "schedule: warmup_stable_decay needs it");
-    }
 }
 
 static void train_read(struct json_reader *root, struct job_spec *spec)
@@ -410,12 +317,38 @@ static void train_read(struct json_reader *root, struct job_spec *spec)
     router_aux_read(&r, t);
     t->decay = (enum spec_decay)decay;
     t->compute = (enum spec_compute)compute;
-    if (!r.failed && steps > 0 && t->epochs > 0) {
+    if (!r.failed && steps > 0 && t->epochs > 0)
         jr_fail(&r, "steps", "give steps or epochs, not both");
-    }
     t->steps = steps > 0 ? steps : t->epochs > 0 ? 0 : 100;
     jr_finish(&r);
     root->failed = root->failed || r.failed;
+}
+
+static void plan_read(struct json_reader *r, struct spec_placement_part *p)
+{
+    const json_t *plan = NULL;
+    if (jr_any(r, "plan", JR_OPTIONAL, &plan) <= 0 || json_is_null(plan))
+        return;
+    if (!json_is_object(plan) && !json_is_string(plan)) {
+        jr_fail(r, "plan", "must be a plan or the name of its file");
+        return;
+    }
+    p->plan = json_deep_copy(plan);
+    if (!p->plan)
+        jr_fail(r, "plan", "out of memory");
+}
+
+/* placement.count: {least, most}: how many devices the job is to have. */
+static void count_read(struct json_reader *placement, struct spec_placement_part *p)
+{
+    struct json_reader r;
+    jr_sub(placement, "count", JR_OPTIONAL, &r);
+    jr_u32(&r, "least", JR_OPTIONAL, 1, 1024, &p->count_least);
+    jr_u32(&r, "most", JR_OPTIONAL, 1, 1024, &p->count_most);
+    if (p->count_most > 0 && p->count_least > p->count_most)
+        jr_fail(&r, "least", "%u is more than most, %u", p->count_least, p->count_most);
+    jr_finish(&r);
+    placement->failed = placement->failed || r.failed;
 }
 
 static void placement_read(struct json_reader *root, struct job_spec *spec)
@@ -424,20 +357,27 @@ static void placement_read(struct json_reader *root, struct job_spec *spec)
     struct spec_placement_part *p = &spec->placement;
     jr_sub(root, "placement", JR_OPTIONAL, &r);
     int kind = SPEC_PLACEMENT_AUTO, objective = SPEC_OBJECTIVE_TIME, order = SPEC_ORDER_AUTO,
-        boundary = SPEC_BOUNDARY_AUTO, moments = SPEC_MOMENTS_DEVICE;
+        boundary = SPEC_BOUNDARY_AUTO, moments = SPEC_MOMENTS_DEVICE, fallback = SPEC_FALLBACK_WAIT,
+        move = SPEC_MOVE_AUTO;
     jr_choice(&r, "kind", JR_OPTIONAL, placement_names, &kind);
     names_read(&r, "devices", 1, SPEC_DEVICES_MAX, NULL, &p->devices);
     names_read(&r, "exclude", 0, SPEC_DEVICES_MAX, NULL, &p->exclude);
+    count_read(&r, p);
     auto_u32(&r, "micro_batch_rows", 65536, &p->micro_batch_rows);
     auto_u32(&r, "stages", 4096, &p->stages);
     jr_choice(&r, "schedule", JR_OPTIONAL, order_names, &order);
     jr_choice(&r, "boundary", JR_OPTIONAL, boundary_names, &boundary);
     jr_choice(&r, "moments", JR_OPTIONAL, moments_names, &moments);
     jr_choice(&r, "objective", JR_OPTIONAL, objective_names, &objective);
+    jr_choice(&r, "fallback", JR_OPTIONAL, fallback_names, &fallback);
+    jr_choice(&r, "move", JR_OPTIONAL, move_names, &move);
     text_read(&r, "planner", JR_OPTIONAL, SPEC_NAME_BYTES, &p->planner);
+    plan_read(&r, p);
     p->boundary = (enum spec_boundary)boundary;
     p->moments = (enum spec_moments)moments;
     p->objective = (enum spec_objective)objective;
+    p->fallback = (enum spec_fallback)fallback;
+    p->move = (enum spec_move)move;
     p->kind = (enum spec_placement)kind;
     p->order = (enum spec_order)order;
     if (!r.failed && p->micro_batch_rows > spec->train.batch_rows) {
@@ -461,9 +401,8 @@ static void service_read(struct json_reader *root, struct job_spec *spec)
     u64_read(&r, "every_steps", 0, 1000000000, &spec->eval.every_steps);
     jr_finish(&r);
     root->failed = root->failed || r.failed;
-    if (!root->failed && spec->eval.on && spec->data.eval == NULL) {
+    if (!root->failed && spec->eval.on && !spec->data.eval)
         jr_fail(root, "eval", "there is nothing to evaluate on: data.eval names no file");
-    }
 }
 
 static void sample_read(struct json_reader *root, struct job_spec *spec)
@@ -475,17 +414,16 @@ static void sample_read(struct json_reader *root, struct job_spec *spec)
     jr_u32(&r, "tokens", JR_OPTIONAL, 1, 65536, &spec->sample.tokens);
     jr_f64(&r, "temperature", JR_OPTIONAL, 0, 100, &spec->sample.temperature);
     u64_read(&r, "seed", 0, (uint64_t)1 << 53, &spec->sample.seed);
-    if (!r.failed && prompt != NULL) {
+    if (!r.failed && prompt) {
         spec->sample.prompt = strdup(prompt);
-        if (spec->sample.prompt == NULL) {
+        if (!spec->sample.prompt)
             jr_fail(&r, "prompt", "out of memory");
-        }
     }
     jr_finish(&r);
     root->failed = root->failed || r.failed;
 }
 
-/* limits.time: "2h" or seconds. */
+/* Reads limits, of which time is "2h" or a number of seconds. */
 static void limits_read(struct json_reader *root, struct job_spec *spec)
 {
     struct json_reader r;
@@ -496,18 +434,83 @@ static void limits_read(struct json_reader *root, struct job_spec *spec)
     if (jr_any(&r, "time", JR_OPTIONAL, &time) > 0) {
         double seconds = json_number_value(time);
         struct err why;
-        if (json_is_string(time) && units_parse_seconds(json_string_value(time), &seconds, &why) < 0) {
+        if (json_is_string(time) && units_parse_seconds(json_string_value(time), &seconds, &why) < 0)
             jr_fail(&r, "time", "%s", why.text);
-        } else if (!json_is_string(time) && !json_is_number(time)) {
+        else if (!json_is_string(time) && !json_is_number(time))
             jr_fail(&r, "time", "must be a time such as \"2h\", or a number of seconds");
-        } else if (!(seconds >= 1 && seconds <= 366.0 * 86400)) {
+        else if (!(seconds >= 1 && seconds <= 366.0 * 86400))
             jr_fail(&r, "time", "must be from 1 second to 366 days");
-        } else {
+        else
             spec->limits.time_s = (uint64_t)ceil(seconds);
-        }
     }
     jr_finish(&r);
     root->failed = root->failed || r.failed;
+}
+
+static void labels_read(struct json_reader *r, struct job_spec *spec)
+{
+    static const char in_keys[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._/-";
+    const json_t *labels;
+    json_t *value;
+    const char *key;
+    if (jr_object(r, "labels", JR_OPTIONAL, &labels) <= 0 || json_object_size(labels) == 0)
+        return;
+    if (json_object_size(labels) > SPEC_LABELS_MAX)
+        jr_fail(r, "labels", "%zu labels are more than %d", json_object_size(labels), SPEC_LABELS_MAX);
+    json_object_foreach ((json_t *)(uintptr_t)labels, key, value) {
+        const char *text = json_string_value(value);
+        if (!*key || strlen(key) >= SPEC_LABEL_KEY_BYTES || strspn(key, in_keys) != strlen(key))
+            jr_fail(r, "labels", "\"%.80s\" is not 1 to %d of the characters A-Z a-z 0-9 . _ / -", key,
+                    SPEC_LABEL_KEY_BYTES - 1);
+        bool good = text && strlen(text) < SPEC_LABEL_VALUE_BYTES;
+        for (const unsigned char *c = (const unsigned char *)text; good && *c; c++)
+            good = *c >= 0x20 && *c != 0x7f && *c != ',';
+        if (!good)
+            jr_fail(r, "labels", "the value of \"%.63s\" is not a text of at most %d bytes without commas",
+                    key, SPEC_LABEL_VALUE_BYTES - 1);
+    }
+    spec->labels = json_deep_copy(labels);
+    if (!spec->labels)
+        jr_fail(r, "labels", "out of memory");
+}
+
+static void jobs_read(struct json_reader *r, const char *key, struct spec_jobs *jobs)
+{
+    const json_t *array = NULL, *item;
+    size_t index;
+    if (jr_array(r, key, JR_OPTIONAL, 0, SPEC_AFTER_MAX, &array) <= 0)
+        return;
+    json_array_foreach ((json_t *)(uintptr_t)array, index, item) {
+        const json_int_t id = json_integer_value(item);
+        char path[32];
+        snprintf(path, sizeof(path), "%s[%zu]", key, index);
+        if (id < 1)
+            jr_fail(r, path, "must be the id of a job, a whole number from 1");
+        for (uint32_t i = 0; i < jobs->count; i++)
+            if (jobs->ids[i] == id)
+                jr_fail(r, path, "job %lld is there twice", (long long)id);
+        jobs->ids[jobs->count++] = id;
+    }
+}
+
+/* For whom the job runs, since when it may, and after which jobs. */
+static void sharing_read(struct json_reader *root, struct job_spec *spec)
+{
+    int service = SPEC_SERVICE_NORMAL;
+    text_read(root, "account", JR_OPTIONAL, SPEC_NAME_BYTES, &spec->account);
+    jr_choice(root, "service", JR_OPTIONAL, service_names, &service);
+    spec->service = (enum spec_service)service;
+    if (text_read(root, "begin", JR_OPTIONAL, 64, &spec->begin) > 0 &&
+        clock_rfc3339_parse(spec->begin, &spec->begin_us) < 0)
+        jr_fail(root, "begin", "must be a time such as 2026-01-31T08:00:00Z");
+    jobs_read(root, "after", &spec->after);
+    jobs_read(root, "after_any", &spec->after_any);
+    const json_t *array = NULL;
+    if (jr_object(root, "array", JR_OPTIONAL, &array) > 0)
+        spec->array = json_incref((json_t *)(uintptr_t)array);
+    jr_u32(root, "at_most", JR_OPTIONAL, 1, SPEC_ARRAY_MAX, &spec->at_most);
+    if (spec->at_most > 0 && !spec->array)
+        jr_fail(root, "at_most", "it goes with `array`");
 }
 
 static int spec_defaults(struct job_spec *spec, struct err *err)
@@ -529,26 +532,23 @@ static int spec_defaults(struct job_spec *spec, struct err *err)
         .checkpoint = {.every_steps = 50, .keep = 2},
         .eval = {.every_steps = 50},
         .sample = {.tokens = 64, .seed = 1},
+        .service = SPEC_SERVICE_NORMAL,
     };
     spec->name = strdup("job");
-    if (spec->name == NULL) {
+    if (!spec->name)
         return err_set(err, ERR_NOMEM, "out of memory for a specification");
-    }
-    for (size_t i = 0; i < sizeof(target_defaults) / sizeof(target_defaults[0]); i++) {
-        if (names_add(&spec->method.lora.targets.names, target_defaults[i], err) < 0) {
+    for (size_t i = 0; i < sizeof(target_defaults) / sizeof(target_defaults[0]); i++)
+        if (names_add(&spec->method.lora.targets.names, target_defaults[i], err) < 0)
             return -1;
-        }
-    }
     spec->method.lora.targets.names.given = true;
     return 0;
 }
 
-int spec_parse(const json_t *document, struct job_spec *spec, struct err *err)
+int spec_parse_job(const json_t *document, struct job_spec *spec, struct err *err)
 {
     struct json_reader r;
-    if (spec_defaults(spec, err) < 0) {
+    if (spec_defaults(spec, err) < 0)
         goto fail;
-    }
     if (!json_is_object(document)) {
         err_set(err, ERR_INVALID, "the specification must be a mapping of keys to values");
         goto fail;
@@ -559,6 +559,7 @@ int spec_parse(const json_t *document, struct job_spec *spec, struct err *err)
     int64_t priority = 0;
     jr_i64(&r, "priority", JR_OPTIONAL, -100, 100, &priority);
     spec->priority = (int32_t)priority;
+    labels_read(&r, spec);
     method_read(&r, spec);
     data_read(&r, spec);
     train_read(&r, spec);
@@ -568,9 +569,9 @@ int spec_parse(const json_t *document, struct job_spec *spec, struct err *err)
     sample_read(&r, spec);
     limits_read(&r, spec);
     jr_bool(&r, "hold", JR_OPTIONAL, &spec->hold);
-    if (jr_finish(&r) < 0) {
+    sharing_read(&r, spec);
+    if (jr_finish(&r) < 0)
         goto fail;
-    }
     return 0;
 fail:
     spec_fini(spec);
@@ -581,12 +582,17 @@ void spec_fini(struct job_spec *spec)
 {
     free(spec->name);
     free(spec->model);
+    json_decref(spec->labels);
+    free(spec->account);
+    free(spec->begin);
+    json_decref(spec->array);
     lora_rules_fini(&spec->method.lora);
     names_fini(&spec->method.modules_to_save);
     free(spec->method.start_from);
     free(spec->data.train);
     free(spec->data.eval);
     json_decref(spec->data.chat_template);
+    json_decref(spec->placement.plan);
     names_fini(&spec->placement.devices);
     names_fini(&spec->placement.exclude);
     free(spec->placement.planner);
@@ -597,15 +603,12 @@ void spec_fini(struct job_spec *spec)
 bool spec_blob_ref(const char *text, char hex[65])
 {
     static const char prefix[] = "sha256:";
-    if (text == NULL || strncmp(text, prefix, sizeof(prefix) - 1) != 0) {
+    if (!text || strncmp(text, prefix, sizeof(prefix) - 1) != 0)
         return false;
-    }
     const char *digits = text + sizeof(prefix) - 1;
-    if (strlen(digits) != 64 || strspn(digits, "0123456789abcdef") != 64) {
+    if (strlen(digits) != 64 || strspn(digits, "0123456789abcdef") != 64)
         return false;
-    }
-    if (hex != NULL) {
+    if (hex)
         memcpy(hex, digits, 65);
-    }
     return true;
 }

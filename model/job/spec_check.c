@@ -1,4 +1,4 @@
-/* What a specification asks of a model that this model does not have. */
+/* Checks that the model has what a specification asks of it. */
 #include <string.h>
 
 #include "model/shape/blocks.h"
@@ -14,11 +14,12 @@ int spec_lora_sites(const struct spec_method_part *method, const struct model_co
                                            .where = "method",
                                            .targets = "targets",
                                            .strict = true};
-    memset(sites, 0, sizeof *sites);
+    memset(sites, 0, sizeof(*sites));
     return method->kind == SPEC_METHOD_LORA ? lora_sites_of(&method->lora, &defaults, config, sites, err) : 0;
 }
 
-/* transformers 5 keeps gate and up of all experts as one tensor: one rank, and neither without the other. */
+/* Refuses adapters on only one of the experts' gate and up: transformers 5 keeps gate and up of all experts
+ * as one tensor. */
 static int check_experts(const struct lora_sites *sites, const struct model_config *config, struct err *err)
 {
     uint32_t layer = 0, asked = 0;
@@ -34,8 +35,8 @@ static int check_experts(const struct lora_sites *sites, const struct model_conf
     return 0;
 }
 
-/* peft 0.21 takes the names of the FFN's matrices in a mixture for those of experts, and passes over the
- * adapters of layers without. */
+/* Refuses adapters on the FFN of a mixture's dense layers: peft 0.21 takes these matrices' names for those of
+ * experts and ignores the adapters of layers without experts. */
 static int check_dense_layers(const struct lora_sites *sites, const struct model_config *config,
                               struct err *err)
 {
@@ -53,7 +54,7 @@ static int check_dense_layers(const struct lora_sites *sites, const struct model
     return 0;
 }
 
-/* A base kept as the file's blocks needs a file that has some. */
+/* Checks that the file has quantised blocks when the base is to be kept packed. */
 static int check_packed(const struct model_packing *packing, struct err *err)
 {
     if (packing->ways == 0 || packing_is_nf4(packing))
@@ -67,7 +68,7 @@ static int check_packed(const struct model_packing *packing, struct err *err)
     return 0;
 }
 
-/* The rotary setting must hold for rows so long. */
+/* Checks that the rotary setting covers rows of this length. */
 static int check_rows(const struct model_config *config, uint32_t sequence_tokens, struct err *err)
 {
     if (config->rope.kind == ROPE_DYNAMIC && model_rope_check(&config->rope, sequence_tokens, err) < 0)

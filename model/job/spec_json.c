@@ -1,4 +1,4 @@
-/* A specification as a document again, every value written out. */
+/* Writes a specification as a document with every value. */
 #include "model/job/spec.h"
 
 #include <string.h>
@@ -6,7 +6,7 @@
 static json_t *names_json(const struct spec_names *names)
 {
     json_t *array = json_array();
-    for (uint32_t i = 0; array != NULL && i < names->count; i++) {
+    for (uint32_t i = 0; array && i < names->count; i++) {
         if (json_array_append_new(array, json_string(names->names[i])) < 0) {
             json_decref(array);
             return NULL;
@@ -17,7 +17,7 @@ static json_t *names_json(const struct spec_names *names)
 
 static json_t *text_or_null(const char *text)
 {
-    return text != NULL ? json_string(text) : json_null();
+    return text ? json_string(text) : json_null();
 }
 
 static json_t *auto_or_number(uint32_t value)
@@ -39,7 +39,7 @@ static json_t *method_json(const struct job_spec *spec)
                              names_json(&m->modules_to_save), "base", spec_base_name(m->base), "double_quant",
                              m->double_quant ? 1 : 0, "optimizer", spec_optimizer_name(m->optimizer),
                              "start_from", text_or_null(m->start_from));
-    if (object == NULL || rest == NULL || lora_rules_write(&m->lora, "targets", NULL, object, &ignored) < 0 ||
+    if (!object || !rest || lora_rules_write(&m->lora, "targets", NULL, object, &ignored) < 0 ||
         json_object_update(object, rest) < 0) {
         json_decref(object);
         object = NULL;
@@ -55,7 +55,7 @@ static json_t *data_json(const struct job_spec *spec)
         json_pack("{s:s, s:o, s:s, s:I, s:b, s:s}", "train", d->train, "eval", text_or_null(d->eval),
                   "format", spec_format_name(d->format), "sequence_tokens", (json_int_t)d->sequence_tokens,
                   "shuffle", d->shuffle ? 1 : 0, "learn", spec_learn_name(d->learn));
-    if (object != NULL && d->chat_template != NULL &&
+    if (object && d->chat_template &&
         json_object_set_new(object, "chat_template", json_deep_copy(d->chat_template)) < 0) {
         json_decref(object);
         return NULL;
@@ -88,13 +88,20 @@ static json_t *train_json(const struct job_spec *spec)
 static json_t *placement_json(const struct job_spec *spec)
 {
     const struct spec_placement_part *p = &spec->placement;
-    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:s, s:s, s:s, s:s, s:s*}", "kind",
+    json_t *count = p->count_least > 0 || p->count_most > 0 ? json_object() : NULL;
+    if (count && p->count_least > 0)
+        json_object_set_new(count, "least", json_integer(p->count_least));
+    if (count && p->count_most > 0)
+        json_object_set_new(count, "most", json_integer(p->count_most));
+    return json_pack("{s:s, s:o, s:o, s:o*, s:o, s:o, s:s, s:s, s:s, s:s, s:s, s:s, s:s*, s:O*}", "kind",
                      spec_placement_name(p->kind), "devices",
                      p->devices.given ? names_json(&p->devices) : json_null(), "exclude",
-                     names_json(&p->exclude), "micro_batch_rows", auto_or_number(p->micro_batch_rows),
-                     "stages", auto_or_number(p->stages), "schedule", spec_order_name(p->order), "boundary",
-                     spec_boundary_name(p->boundary), "moments", spec_moments_name(p->moments), "objective",
-                     spec_objective_name(p->objective), "planner", p->planner);
+                     names_json(&p->exclude), "count", count, "micro_batch_rows",
+                     auto_or_number(p->micro_batch_rows), "stages", auto_or_number(p->stages), "schedule",
+                     spec_order_name(p->order), "boundary", spec_boundary_name(p->boundary), "moments",
+                     spec_moments_name(p->moments), "objective", spec_objective_name(p->objective),
+                     "fallback", spec_fallback_name(p->fallback), "move", spec_move_name(p->move), "planner",
+                     p->planner, "plan", p->plan);
 }
 
 static json_t *limits_json(const struct job_spec *spec)
@@ -102,6 +109,15 @@ static json_t *limits_json(const struct job_spec *spec)
     return json_pack("{s:o, s:I}", "time",
                      spec->limits.time_s > 0 ? json_integer((json_int_t)spec->limits.time_s) : json_null(),
                      "retries", (json_int_t)spec->limits.retries);
+}
+
+/* Adds a list of jobs unless it is empty. */
+static int jobs_json(json_t *object, const char *key, const struct spec_jobs *jobs)
+{
+    json_t *array = jobs->count > 0 ? json_array() : NULL;
+    for (uint32_t i = 0; array && i < jobs->count; i++)
+        json_array_append_new(array, json_integer(jobs->ids[i]));
+    return jobs->count > 0 ? json_object_set_new(object, key, array) : 0;
 }
 
 json_t *spec_to_json(const struct job_spec *spec, struct err *err)
@@ -114,21 +130,36 @@ json_t *spec_to_json(const struct job_spec *spec, struct err *err)
                   text_or_null(spec_result_dtype_name(spec->result.dtype)), "checkpoint", "every_steps",
                   (json_int_t)spec->checkpoint.every_steps, "keep", (json_int_t)spec->checkpoint.keep, "hold",
                   spec->hold ? 1 : 0);
-    int status = object != NULL ? 0 : -1;
+    int status = object ? 0 : -1;
+    if (status == 0 && spec->account)
+        status = json_object_set_new(object, "account", json_string(spec->account));
+    if (status == 0 && spec->service != SPEC_SERVICE_NORMAL)
+        status = json_object_set_new(object, "service", json_string(spec_service_name(spec->service)));
+    if (status == 0 && spec->begin)
+        status = json_object_set_new(object, "begin", json_string(spec->begin));
+    if (status == 0)
+        status = jobs_json(object, "after", &spec->after);
+    if (status == 0)
+        status = jobs_json(object, "after_any", &spec->after_any);
+    if (status == 0 && spec->array)
+        status = json_object_set(object, "array", spec->array);
+    if (status == 0 && spec->at_most > 0)
+        status = json_object_set_new(object, "at_most", json_integer((json_int_t)spec->at_most));
     if (status == 0 && spec->eval.on) {
         status = json_object_set_new(object, "eval",
                                      json_pack("{s:I}", "every_steps", (json_int_t)spec->eval.every_steps));
     }
-    if (status == 0 && spec->sample.prompt != NULL) {
+    if (status == 0 && spec->sample.prompt) {
         status =
             json_object_set_new(object, "sample",
                                 json_pack("{s:s, s:I, s:f, s:I}", "prompt", spec->sample.prompt, "tokens",
                                           (json_int_t)spec->sample.tokens, "temperature",
                                           spec->sample.temperature, "seed", (json_int_t)spec->sample.seed));
     }
-    if (status == 0 && spec->limits.on) {
+    if (status == 0 && spec->labels)
+        status = json_object_set(object, "labels", spec->labels);
+    if (status == 0 && spec->limits.on)
         status = json_object_set_new(object, "limits", limits_json(spec));
-    }
     if (status < 0) {
         json_decref(object);
         err_set(err, ERR_NOMEM, "out of memory for a specification");

@@ -1,5 +1,5 @@
-/* What JSON cannot hold is replaced in a copy of the text, and its column remembered; jansson does the rest.
- */
+/* Values that a JSON document cannot hold are replaced in a copy of the text, and their columns are recorded;
+ * jansson parses the copy. */
 #include "model/rows/row_json.h"
 
 #include <errno.h>
@@ -10,19 +10,19 @@
 #include "common/buf.h"
 
 enum {
-    DIGITS_EXACT = 18,   /* any whole number of so many digits fits 64 bits */
-    DIGITS_PYTHON = 4300 /* Python refuses longer ones (sys.int_info.default_max_str_digits) */
+    DIGITS_EXACT = 18,   /* every whole number of at most 18 digits fits 64 bits */
+    DIGITS_PYTHON = 4300 /* Python refuses numbers of more digits (sys.int_info.default_max_str_digits) */
 };
 
-/* A pass over the text outside and inside strings. */
+/* The state of one pass over the text. */
 struct json_pass {
     const char *text;
     size_t size, at;
     unsigned depth;
-    const char *key; /* the column, as it stands in the text, without quotes; NULL: none yet */
+    const char *key; /* the current column's name as written, without quotes; NULL before the first column */
     size_t key_size;
     struct buf copy;
-    size_t copied; /* of the text */
+    size_t copied; /* how many bytes of the text are in `copy` */
     struct row_json *row;
 };
 
@@ -31,18 +31,18 @@ static bool is_blank(char c)
     return c == ' ' || c == '\t' || c == '\n' || c == '\r';
 }
 
-/* The column in hand, cut, with its escapes read. One that has half a surrogate pair is nobody's. */
+/* Copies the current column's name, cut to fit, with its escapes decoded. A name with half a surrogate pair
+ * stays as written, since no format reads such a column. */
 static void key_copy(const struct json_pass *pass, char out[ROW_JSON_KEY_BYTES])
 {
-    json_t *read = pass->key_size > 0 && memchr(pass->key, '\\', pass->key_size) != NULL
+    json_t *read = pass->key_size > 0 && memchr(pass->key, '\\', pass->key_size)
                        ? json_loadb(pass->key - 1, pass->key_size + 2, JSON_DECODE_ANY, NULL)
                        : NULL;
-    const char *key = read != NULL ? json_string_value(read) : pass->key;
-    size_t size = read != NULL ? json_string_length(read) : pass->key_size;
+    const char *key = read ? json_string_value(read) : pass->key;
+    size_t size = read ? json_string_length(read) : pass->key_size;
     size = size < ROW_JSON_KEY_BYTES ? size : ROW_JSON_KEY_BYTES - 1;
-    if (size > 0) {
+    if (size > 0)
         memcpy(out, key, size);
-    }
     out[size] = '\0';
     json_decref(read);
 }
@@ -52,18 +52,16 @@ static void odd_add(struct json_pass *pass, const char *what)
     struct row_json *row = pass->row;
     char key[ROW_JSON_KEY_BYTES];
     key_copy(pass, key);
-    for (unsigned i = 0; i < row->odd_count; i++) {
-        if (strcmp(row->odd[i].key, key) == 0) {
+    for (unsigned i = 0; i < row->odd_count; i++)
+        if (strcmp(row->odd[i].key, key) == 0)
             return;
-        }
-    }
     if (row->odd_count < ROW_JSON_ODD_MAX) {
         memcpy(row->odd[row->odd_count].key, key, sizeof(key));
         row->odd[row->odd_count++].what = what;
     }
 }
 
-/* Put 'instead' in the place of [from, to). */
+/* Writes 'instead' to the copy in place of text[from..to) and records the column. */
 static int replace(struct json_pass *pass, size_t from, size_t to, const char *instead, const char *what,
                    struct err *err)
 {
@@ -76,33 +74,30 @@ static int replace(struct json_pass *pass, size_t from, size_t to, const char *i
     return 0;
 }
 
-/* The value of four hexadecimal digits behind "\u" at text[at], or -1. */
+/* Returns the value of the four hexadecimal digits behind "\u" at text[at], or -1. */
 static int escaped(const struct json_pass *pass, size_t at)
 {
     int value = 0;
-    if (at + 6 > pass->size || pass->text[at] != '\\' || pass->text[at + 1] != 'u') {
+    if (at + 6 > pass->size || pass->text[at] != '\\' || pass->text[at + 1] != 'u')
         return -1;
-    }
     for (size_t i = at + 2; i < at + 6; i++) {
         const char c = pass->text[i];
         const int digit = c >= '0' && c <= '9'   ? c - '0'
                           : c >= 'a' && c <= 'f' ? c - 'a' + 10
                           : c >= 'A' && c <= 'F' ? c - 'A' + 10
                                                  : -1;
-        if (digit < 0) {
+        if (digit < 0)
             return -1;
-        }
         value = value * 16 + digit;
     }
     return value;
 }
 
-/* Where the string at 'at' ends: behind its closing quote, or the size. */
+/* Returns the offset behind the closing quote of the string at 'at', or the text's size. */
 static size_t string_end(const struct json_pass *pass, size_t at)
 {
-    for (at++; at < pass->size && pass->text[at] != '"'; at++) {
+    for (at++; at < pass->size && pass->text[at] != '"'; at++)
         at += pass->text[at] == '\\';
-    }
     return at < pass->size ? at + 1 : pass->size;
 }
 
@@ -111,9 +106,8 @@ static int string_pass(struct json_pass *pass, struct err *err)
     const size_t begin = pass->at;
     const size_t end = string_end(pass, begin);
     size_t behind = end;
-    while (behind < pass->size && is_blank(pass->text[behind])) {
+    while (behind < pass->size && is_blank(pass->text[behind]))
         behind++;
-    }
     const bool key = behind < pass->size && pass->text[behind] == ':';
     if (key && pass->depth == 1) {
         pass->key = pass->text + begin + 1;
@@ -132,9 +126,8 @@ static int string_pass(struct json_pass *pass, struct err *err)
             }
             at += 6;
         } else if (code == 0 && key) {
-            if (replace(pass, at, at + 6, "\\ufffd", "U+0000 in a key", err) < 0) {
+            if (replace(pass, at, at + 6, "\\ufffd", "U+0000 in a key", err) < 0)
                 return -1;
-            }
             at += 6;
         } else {
             at += pass->text[at] == '\\' ? 2 : 1;
@@ -155,20 +148,17 @@ static bool word_is(const char *word, size_t size, const char *other)
     return size == strlen(other) && memcmp(word, other, size) == 0;
 }
 
-/* What is odd of the word, or NULL. */
+/* Returns why a JSON document cannot hold the word, or NULL if it can. */
 static const char *word_odd(const char *word, size_t size)
 {
-    if (word_is(word, size, "NaN") || word_is(word, size, "Infinity") || word_is(word, size, "-Infinity")) {
+    if (word_is(word, size, "NaN") || word_is(word, size, "Infinity") || word_is(word, size, "-Infinity"))
         return "NaN or Infinity, which are no JSON";
-    }
     const size_t sign = word[0] == '-';
     size_t digits = sign;
-    while (digits < size && word[digits] >= '0' && word[digits] <= '9') {
+    while (digits < size && word[digits] >= '0' && word[digits] <= '9')
         digits++;
-    }
-    if (digits == sign || (word[sign] == '0' && digits > sign + 1)) {
+    if (digits == sign || (word[sign] == '0' && digits > sign + 1))
         return NULL;
-    }
     if (digits == size) {
         const size_t count = size - sign;
         const char *limit = sign ? "9223372036854775808" : "9223372036854775807";
@@ -177,7 +167,7 @@ static const char *word_odd(const char *word, size_t size)
                    ? NULL
                    : "a whole number beyond 64 bits";
     }
-    char copy[400]; /* of a longer number the digits behind do not count */
+    char copy[400]; /* longer numbers are read as 0 */
     const size_t take = size < sizeof(copy) ? size : sizeof(copy) - 1;
     memcpy(copy, word, take);
     copy[take] = '\0';
@@ -189,11 +179,10 @@ static const char *word_odd(const char *word, size_t size)
 static int word_pass(struct json_pass *pass, struct err *err)
 {
     const size_t begin = pass->at;
-    while (pass->at < pass->size && is_of_word(pass->text[pass->at])) {
+    while (pass->at < pass->size && is_of_word(pass->text[pass->at]))
         pass->at++;
-    }
     const char *what = word_odd(pass->text + begin, pass->at - begin);
-    return what == NULL ? 0 : replace(pass, begin, pass->at, "null", what, err);
+    return !what ? 0 : replace(pass, begin, pass->at, "null", what, err);
 }
 
 static int pass_all(struct json_pass *pass, struct err *err)
@@ -201,19 +190,16 @@ static int pass_all(struct json_pass *pass, struct err *err)
     while (pass->at < pass->size) {
         const char c = pass->text[pass->at];
         if (c == '"') {
-            if (string_pass(pass, err) < 0) {
+            if (string_pass(pass, err) < 0)
                 return -1;
-            }
         } else if (is_of_word(c)) {
-            if (word_pass(pass, err) < 0) {
+            if (word_pass(pass, err) < 0)
                 return -1;
-            }
         } else {
             pass->depth += c == '{' || c == '[';
             pass->depth -= (c == '}' || c == ']') && pass->depth > 0;
-            if (pass->depth > ROW_JSON_DEPTH_MAX) {
+            if (pass->depth > ROW_JSON_DEPTH_MAX)
                 return err_set(err, ERR_TOO_BIG, "the row is nested more than %d deep", ROW_JSON_DEPTH_MAX);
-            }
             pass->at++;
         }
     }
@@ -222,12 +208,11 @@ static int pass_all(struct json_pass *pass, struct err *err)
                : buf_append(&pass->copy, pass->text + pass->copied, pass->size - pass->copied, err);
 }
 
-/* Whether the text ends as an object does. */
+/* Returns true if the text ends with '}', apart from white space. */
 static bool ends(const char *text, size_t size)
 {
-    while (size > 0 && is_blank(text[size - 1])) {
+    while (size > 0 && is_blank(text[size - 1]))
         size--;
-    }
     return size > 0 && text[size - 1] == '}';
 }
 
@@ -242,7 +227,7 @@ int row_json_parse(const char *text, size_t size, struct row_json *row, struct e
         const bool same = pass.copied == 0;
         row->object = json_loadb(same ? text : buf_str(&pass.copy), same ? size : pass.copy.size,
                                  JSON_DECODE_ANY | JSON_ALLOW_NUL, &where);
-        if (row->object == NULL) {
+        if (!row->object) {
             status = err_set(
                 err, ERR_INVALID, "no valid JSON: column %d: %s%s", where.column, where.text,
                 ends(text, size) ? "" : "; a row is a whole object on one line, or give one array of rows");
@@ -263,11 +248,9 @@ void row_json_fini(struct row_json *row)
 
 static const char *odd_find(const struct row_json *row, const char *key)
 {
-    for (unsigned i = 0; i < row->odd_count; i++) {
-        if (strncmp(row->odd[i].key, key, ROW_JSON_KEY_BYTES - 1) == 0) {
+    for (unsigned i = 0; i < row->odd_count; i++)
+        if (strncmp(row->odd[i].key, key, ROW_JSON_KEY_BYTES - 1) == 0)
             return row->odd[i].what;
-        }
-    }
     return row->odd_count == ROW_JSON_ODD_MAX ? "something that JSON has not, as many columns of the row"
                                               : NULL;
 }
@@ -277,18 +260,16 @@ int row_json_get(const struct row_json *row, const char *key, const json_t **out
     const char *what = odd_find(row, key);
     const json_t *value = json_object_get(row->object, key);
     *out = json_is_null(value) ? NULL : value;
-    return what == NULL ? 0
-                        : err_set(err, ERR_UNSUPPORTED, "%s: has %s; mend it, or leave it out", key, what);
+    return !what ? 0 : err_set(err, ERR_UNSUPPORTED, "%s: has %s; mend it, or leave it out", key, what);
 }
 
 bool row_json_says(const struct row_json *row, const char *key)
 {
     const json_t *value = json_object_get(row->object, key);
-    if (value == NULL) {
+    if (!value)
         return false;
-    }
-    return odd_find(row, key) != NULL || !(json_is_null(value) || json_is_false(value) ||
-                                           (json_is_string(value) && json_string_length(value) == 0) ||
-                                           (json_is_array(value) && json_array_size(value) == 0) ||
-                                           (json_is_object(value) && json_object_size(value) == 0));
+    return odd_find(row, key) || !(json_is_null(value) || json_is_false(value) ||
+                                   (json_is_string(value) && json_string_length(value) == 0) ||
+                                   (json_is_array(value) && json_array_size(value) == 0) ||
+                                   (json_is_object(value) && json_object_size(value) == 0));
 }

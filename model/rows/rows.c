@@ -1,4 +1,4 @@
-/* Dataset text -> encoded rows. */
+/* Encodes a dataset's text into rows. */
 #include "model/rows/rows.h"
 
 #include <inttypes.h>
@@ -23,58 +23,56 @@ static const char alpaca_response[] = "\n\n### Response:\n";
 
 enum { ROWS_BYTES_DEFAULT_GIB = 2, TEXT_BYTES_MAX = 64 << 20 };
 
-/* One dataset on its way in. Scratch lives as long as the call. */
+/* The state of encoding one dataset. Its buffers live as long as the call. */
 struct encoder {
     const struct rows_options *options;
-    enum spec_format format; /* settled by the first row */
+    enum spec_format format; /* set by the first row */
     struct rows_store *store;
     struct rows_report *report;
-    struct ids ids, labels, begins, ends; /* of the row in hand; see tokenizer_encode_placed */
-    struct ids prompt;                    /* of the row in hand, its prompt alone */
+    struct ids ids, labels, begins, ends; /* of the current row; see tokenizer_encode_placed */
+    struct ids prompt;                    /* ids of the current row's prompt, encoded alone */
     struct buf text;
     struct chat_spans spans;
 };
 
 static int labels_fill(struct encoder *e, bool learn, struct err *err)
 {
-    /* Labels of everything added to ids since. */
+    /* Appends labels for the ids that were added since the last call: the ids, if `learn`, else ROWS_IGNORE.
+     */
     const int32_t ignore = ROWS_IGNORE;
     while (e->labels.count < e->ids.count) {
         const int32_t *label = learn ? &e->ids.data[e->labels.count] : &ignore;
-        if (ids_append(&e->labels, label, 1, err) < 0) {
+        if (ids_append(&e->labels, label, 1, err) < 0)
             return -1;
-        }
     }
     return 0;
 }
 
-/* The end token behind an answer, learnt, unless the answer ends with it. 'begin': the answer's first id. */
+/* Appends the end token behind an answer and learns it, unless the answer ends with it. The answer's first id
+ * is at 'begin'. */
 static int end_token(struct encoder *e, size_t begin, struct err *err)
 {
     const int32_t eos = tokenizer_eos(e->options->tokenizer);
-    if (eos < 0) {
+    if (eos < 0)
         return err_set(err, ERR_INVALID, "the model's tokenizer names no end token to put behind a text");
-    }
-    if (e->ids.count > begin && e->ids.data[e->ids.count - 1] == eos) {
+    if (e->ids.count > begin && e->ids.data[e->ids.count - 1] == eos)
         return 0;
-    }
     return ids_append(&e->ids, &eos, 1, err) < 0 ? -1 : labels_fill(e, true, err);
 }
 
 static int encode_part(struct encoder *e, const char *text, size_t size, unsigned flags, bool learn,
                        struct err *err)
 {
-    if (tokenizer_encode(e->options->tokenizer, text, size, flags, &e->ids, err) < 0) {
+    if (tokenizer_encode(e->options->tokenizer, text, size, flags, &e->ids, err) < 0)
         return -1;
-    }
     return labels_fill(e, learn, err);
 }
 
 /* ---- texts ---- */
 
-/* A text of a row; not NUL-terminated where it has a NUL in it. */
+/* A text of a row. It may contain NUL bytes. */
 struct piece {
-    const char *text; /* NULL: there is none */
+    const char *text; /* NULL if the row has no such text */
     size_t size;
 };
 
@@ -83,31 +81,28 @@ static struct piece piece_of(const json_t *value)
     return (struct piece){.text = json_string_value(value), .size = json_string_length(value)};
 }
 
-/* A text member; absent or null gives NULL where that is allowed. */
+/* Reads a text member. An absent or null member gives NULL, or an error if 'required'. */
 static int member_text(const struct row_json *row, const char *key, bool required, struct piece *out,
                        struct err *err)
 {
     const json_t *value;
-    if (row_json_get(row, key, &value, err) < 0) {
+    if (row_json_get(row, key, &value, err) < 0)
         return -1;
-    }
     *out = piece_of(value);
-    if (out->text == NULL && (required || value != NULL)) {
-        return err_set(err, ERR_INVALID, "%s: %s", key, value == NULL ? "is missing" : "must be a text");
-    }
+    if (!out->text && (required || value))
+        return err_set(err, ERR_INVALID, "%s: %s", key, !value ? "is missing" : "must be a text");
     return 0;
 }
 
-/* What stands before an answer. 'system' in the place of Alpaca's own words; 'head' false: of a later turn,
- * without either. */
+/* Appends the text before an answer. 'system', if given, replaces Alpaca's own introduction; without 'head',
+ * as in later turns, neither is written. */
 static int alpaca_prompt(struct buf *text, struct piece system, struct piece instruction, struct piece input,
                          bool head, struct err *err)
 {
     buf_clear(text);
     if (head && system.size > 0) {
-        if (buf_append(text, system.text, system.size, err) < 0) {
+        if (buf_append(text, system.text, system.size, err) < 0)
             return -1;
-        }
     } else if (head && buf_text(text, input.size > 0 ? alpaca_with_input : alpaca_plain, err) < 0) {
         return -1;
     }
@@ -122,7 +117,7 @@ static int alpaca_prompt(struct buf *text, struct piece system, struct piece ins
     return buf_text(text, alpaca_response, err);
 }
 
-/* A question and its answer, with the end token behind it. */
+/* Encodes a question, its answer and the end token. */
 static int alpaca_turn(struct encoder *e, struct piece system, struct piece instruction, struct piece input,
                        struct piece output, bool head, struct err *err)
 {
@@ -153,20 +148,17 @@ static int alpaca_row(struct encoder *e, const struct row_json *row, struct err 
         row_json_get(row, "history", &history, err) < 0) {
         return -1;
     }
-    if (history != NULL && !json_is_array(history)) {
+    if (history && !json_is_array(history))
         return err_set(err, ERR_INVALID, "history: must be a list of [question, answer]");
-    }
     const size_t turns = json_array_size(history);
     for (size_t i = 0; i < turns; i++) {
         const json_t *pair = json_array_get(history, i);
         const struct piece question = piece_of(json_array_get(pair, 0));
         const struct piece answer = piece_of(json_array_get(pair, 1));
-        if (json_array_size(pair) != 2 || question.text == NULL || answer.text == NULL) {
+        if (json_array_size(pair) != 2 || !question.text || !answer.text)
             return err_set(err, ERR_INVALID, "history[%zu]: must be [question, answer], both texts", i);
-        }
-        if (alpaca_turn(e, system, question, none, answer, i == 0, err) < 0) {
+        if (alpaca_turn(e, system, question, none, answer, i == 0, err) < 0)
             return -1;
-        }
     }
     return alpaca_turn(e, system, instruction, input, output, turns == 0, err);
 }
@@ -183,8 +175,8 @@ static int text_row(struct encoder *e, const struct row_json *row, struct err *e
 
 /* ---- prompt and completion ---- */
 
-/* Of a row encoded whole, do not learn what it has in common with its prompt alone: where the two part, the
- * completion begins (as TRL's SFTTrainer has it). */
+/* Excludes the prompt from learning. As in TRL's SFTTrainer the row is encoded as a whole, and the completion
+ * begins at the first id that differs from those of the prompt encoded alone. */
 static void prompt_unlearn(struct encoder *e)
 {
     for (size_t i = 0; i < e->ids.count && i < e->prompt.count && e->ids.data[i] == e->prompt.data[i] &&
@@ -218,21 +210,20 @@ static int prompt_row(struct encoder *e, const struct row_json *row, struct err 
 
 /* ---- conversations ---- */
 
-/* Which tokens are learnt of a template without {% generation %}: those all of whose bytes are an answer's.
- * 'all': those of no muted answer. */
+/* Returns true if a token of a template without {% generation %} is learnt: all of its bytes belong to one
+ * answer. With 'all' every token is learnt unless it begins in a muted answer. */
 static bool is_inside(const struct chat_spans *spans, bool all, size_t *span, size_t begin, size_t end)
 {
-    while (*span + 1 < spans->count && spans->items[*span].end <= begin) {
+    while (*span + 1 < spans->count && spans->items[*span].end <= begin)
         ++*span;
-    }
     const enum chat_part part = *span < spans->count ? spans->items[*span].part
                                 : all                ? CHAT_LEARNT
                                                      : CHAT_GIVEN;
     return all ? part != CHAT_MUTED : part == CHAT_LEARNT && end <= spans->items[*span].end;
 }
 
-/* With {% generation %}, as transformers' mask has it: those of which any character is in one. A block
- * without a text that lies inside a token counts, too. */
+/* Returns true if a token of a template with {% generation %} is learnt: as in transformers' mask, any of its
+ * characters lies in such a block, or it contains an empty block. */
 static bool is_touched(const struct chat_spans *spans, size_t *span, size_t begin, size_t end)
 {
     while (*span < spans->count &&
@@ -242,8 +233,7 @@ static bool is_touched(const struct chat_spans *spans, size_t *span, size_t begi
     return *span < spans->count && end > spans->items[*span].begin && spans->items[*span].part == CHAT_LEARNT;
 }
 
-/* Encode the whole conversation at once, as it is when the model is asked, then say which tokens are learnt.
- */
+/* Encodes the whole conversation at once, as it is encoded for inference, then labels the tokens. */
 static int chat_encode(struct encoder *e, bool all, struct err *err)
 {
     const int32_t ignore = ROWS_IGNORE;
@@ -259,21 +249,20 @@ static int chat_encode(struct encoder *e, bool all, struct err *err)
         const size_t begin = (size_t)e->begins.data[i], end = (size_t)e->ends.data[i];
         const bool learnt = touching ? is_touched(&e->spans, &span, begin, end)
                                      : is_inside(&e->spans, all, &span, begin, end);
-        if (ids_append(&e->labels, learnt ? &e->ids.data[i] : &ignore, 1, err) < 0) {
+        if (ids_append(&e->labels, learnt ? &e->ids.data[i] : &ignore, 1, err) < 0)
             return -1;
-        }
     }
     return 0;
 }
 
-/* Of a conversation with a prompt of its own: all behind what is rendered when its answer is asked for. */
+/* Labels a conversation with a column `prompt`: everything behind the prompt, rendered with
+ * add_generation_prompt, is learnt. */
 static int completion_label(struct encoder *e, const struct row_chat *chat, struct err *err)
 {
     json_t *prompt = json_array();
-    int failed = prompt == NULL;
-    for (size_t i = 0; i < chat->prompt; i++) {
+    int failed = !prompt;
+    for (size_t i = 0; i < chat->prompt; i++)
         failed |= json_array_append(prompt, json_array_get(chat->messages, i));
-    }
     buf_clear(&e->text);
     e->prompt.count = 0;
     int status = failed ? err_set(err, ERR_NOMEM, "out of memory for a conversation")
@@ -305,7 +294,7 @@ static int conversation_encode(struct encoder *e, const struct row_chat *chat, s
 static int chat_row(struct encoder *e, const struct row_json *row, struct err *err)
 {
     struct row_chat chat = {0};
-    if (e->options->chat == NULL) {
+    if (!e->options->chat) {
         *err = e->options->chat_error;
         return err->code != ERR_NONE ? -1 : err_set(err, ERR_UNSUPPORTED, "there is no chat template");
     }
@@ -323,9 +312,8 @@ static int chat_row(struct encoder *e, const struct row_json *row, struct err *e
 static int token_read(const struct encoder *e, const json_t *value, bool label, const char *key, size_t index,
                       int32_t *out, struct err *err)
 {
-    if (!json_is_integer(value)) {
+    if (!json_is_integer(value))
         return err_set(err, ERR_INVALID, "%s[%zu]: must be a whole number", key, index);
-    }
     const json_int_t number = json_integer_value(value);
     const json_int_t limit = e->options->vocab > 0 ? (json_int_t)e->options->vocab : (json_int_t)INT32_MAX;
     if ((number < 0 || number >= limit) && !(label && number == ROWS_IGNORE)) {
@@ -337,22 +325,21 @@ static int token_read(const struct encoder *e, const json_t *value, bool label, 
     return 0;
 }
 
-/* A list of numbers beside the ids, as many; absent or null: NULL. */
+/* Reads a list of as many numbers as there are ids; NULL if it is absent or null. */
 static int beside_ids(const struct row_json *row, const char *key, size_t count, const json_t **out,
                       struct err *err)
 {
-    if (row_json_get(row, key, out, err) < 0) {
+    if (row_json_get(row, key, out, err) < 0)
         return -1;
-    }
-    if (*out != NULL && !json_is_array(*out)) {
+    if (*out && !json_is_array(*out))
         return err_set(err, ERR_INVALID, "%s: must be a list", key);
-    }
-    return *out == NULL || json_array_size(*out) == count
+    return !*out || json_array_size(*out) == count
                ? 0
                : err_set(err, ERR_INVALID, "%s: %zu entries for %zu ids", key, json_array_size(*out), count);
 }
 
-/* attention_mask must hide nothing and token_type_ids say nothing: rows are neither padded nor pairs. */
+/* Requires that attention_mask is 1 and token_type_ids is 0 for every token, since rows are neither padded
+ * nor pairs. */
 static int masks_check(const struct row_json *row, size_t count, struct err *err)
 {
     static const struct {
@@ -361,9 +348,8 @@ static int masks_check(const struct row_json *row, size_t count, struct err *err
     } masks[] = {{"attention_mask", 1}, {"token_type_ids", 0}};
     for (int m = 0; m < 2; m++) {
         const json_t *list;
-        if (beside_ids(row, masks[m].key, count, &list, err) < 0) {
+        if (beside_ids(row, masks[m].key, count, &list, err) < 0)
             return -1;
-        }
         for (size_t i = 0; i < json_array_size(list); i++) {
             const json_t *value = json_array_get(list, i);
             if (!json_is_integer(value) || json_integer_value(value) != masks[m].wanted) {
@@ -380,50 +366,44 @@ static int masks_check(const struct row_json *row, size_t count, struct err *err
 
 static int tokens_row(struct encoder *e, const struct row_json *row, struct err *err)
 {
-    const char *key =
-        json_object_get(row->object, "ids") == NULL && json_object_get(row->object, "input_ids") != NULL
-            ? "input_ids"
-            : "ids";
+    const char *key = !json_object_get(row->object, "ids") && json_object_get(row->object, "input_ids")
+                          ? "input_ids"
+                          : "ids";
     const json_t *ids;
     const json_t *labels;
-    if (row_json_get(row, key, &ids, err) < 0) {
+    if (row_json_get(row, key, &ids, err) < 0)
         return -1;
-    }
-    if (!json_is_array(ids)) {
-        return err_set(err, ERR_INVALID, "%s: %s", key, ids == NULL ? "is missing" : "must be a list");
-    }
+    if (!json_is_array(ids))
+        return err_set(err, ERR_INVALID, "%s: %s", key, !ids ? "is missing" : "must be a list");
     if (beside_ids(row, "labels", json_array_size(ids), &labels, err) < 0 ||
         masks_check(row, json_array_size(ids), err) < 0) {
         return -1;
     }
     for (size_t i = 0; i < json_array_size(ids); i++) {
         int32_t id;
-        if (token_read(e, json_array_get(ids, i), false, key, i, &id, err) < 0) {
+        if (token_read(e, json_array_get(ids, i), false, key, i, &id, err) < 0)
             return -1;
-        }
         int32_t label = id;
-        if (labels != NULL && e->options->learn != SPEC_LEARN_ALL &&
+        if (labels && e->options->learn != SPEC_LEARN_ALL &&
             token_read(e, json_array_get(labels, i), true, "labels", i, &label, err) < 0) {
             return -1;
         }
-        if (ids_append(&e->ids, &id, 1, err) < 0 || ids_append(&e->labels, &label, 1, err) < 0) {
+        if (ids_append(&e->ids, &id, 1, err) < 0 || ids_append(&e->labels, &label, 1, err) < 0)
             return -1;
-        }
     }
     return 0;
 }
 
 /* ---- a row ---- */
 
-/* The first row settles the format; by their keys, later rows may not be of another. */
+/* Sets the format by the first row, and refuses later rows whose keys belong to another format. */
 static int format_settle(struct encoder *e, const struct row_json *row, struct err *err)
 {
     enum spec_format format;
     const char *key;
-    if (row_format(row, e->options->format, &format, &key, err) < 0) {
+    if (row_format(row, e->options->format, &format, &key, err) < 0)
         return -1;
-    }
-    if (e->format == SPEC_FORMAT_AUTO || e->report->found_by == NULL) {
+    if (e->format == SPEC_FORMAT_AUTO || !e->report->found_by) {
         e->format = format;
         e->report->found_by = key;
     } else if (e->format != format) {
@@ -446,10 +426,9 @@ static int row_encode(struct encoder *e, const struct row_json *row, struct err 
                                                          [SPEC_FORMAT_SHAREGPT] = chat_row,
                                                          [SPEC_FORMAT_PROMPT_COMPLETION] = prompt_row,
                                                          [SPEC_FORMAT_PROMPT_COMPLETION_CHAT] = chat_row};
-    if (format_settle(e, row, err) < 0) {
+    if (format_settle(e, row, err) < 0)
         return -1;
-    }
-    if (e->format != SPEC_FORMAT_TOKENS && e->options->tokenizer == NULL) {
+    if (e->format != SPEC_FORMAT_TOKENS && !e->options->tokenizer) {
         return err_set(err, ERR_INVALID,
                        "the model has no tokenizer, so it takes token rows (\"ids\", \"labels\") only");
     }
@@ -458,7 +437,8 @@ static int row_encode(struct encoder *e, const struct row_json *row, struct err 
     return by_format[e->format](e, row, err);
 }
 
-/* A tokenizer may know more tokens than the model has rows in its embedding. */
+/* Refuses ids beyond the model's embedding, since a tokenizer may have more tokens than the embedding has
+ * rows. */
 static int ids_check(const struct rows_options *options, const struct ids *ids, size_t begin, struct err *err)
 {
     for (size_t i = begin; i < ids->count && options->vocab > 0; i++) {
@@ -471,30 +451,26 @@ static int ids_check(const struct rows_options *options, const struct ids *ids, 
     return 0;
 }
 
-/* Cut, drop or keep the row in hand. */
+/* Cuts, drops or stores the current row. */
 static int row_keep(struct encoder *e, uint32_t line, struct err *err)
 {
     struct rows_report *report = e->report;
     size_t count = e->ids.count;
     const bool cut = count > e->options->sequence_tokens;
-    if (cut) {
+    if (cut)
         count = e->options->sequence_tokens;
-    }
     uint32_t labelled = 0;
-    for (size_t i = 1; i < count; i++) {
+    for (size_t i = 1; i < count; i++)
         labelled += e->labels.data[i] != ROWS_IGNORE;
-    }
     if (labelled == 0) {
         report->first_dropped_line = report->dropped++ == 0 ? line : report->first_dropped_line;
         return 0;
     }
-    if (cut) {
+    if (cut)
         report->first_truncated_line = report->truncated++ == 0 ? line : report->first_truncated_line;
-    }
     e->labels.data[0] = ROWS_IGNORE;
-    if (rows_store_add(e->store, e->ids.data, e->labels.data, (uint32_t)count, err) < 0) {
+    if (rows_store_add(e->store, e->ids.data, e->labels.data, (uint32_t)count, err) < 0)
         return -1;
-    }
     report->rows++;
     report->tokens += count;
     report->labelled_tokens += labelled;
@@ -506,17 +482,14 @@ static int text_encode(struct encoder *e, const char *text, size_t size, uint32_
 {
     struct row_json row;
     const size_t valid = utf8_check(text, size);
-    if (valid != size) {
+    if (valid != size)
         return err_set(err, ERR_INVALID, "the row is not valid UTF-8 at its byte %zu", valid + 1);
-    }
-    if (row_json_parse(text, size, &row, err) < 0) {
+    if (row_json_parse(text, size, &row, err) < 0)
         return -1;
-    }
     int status = row_encode(e, &row, err);
     row_json_fini(&row);
-    if (status < 0 || ids_check(e->options, &e->ids, 0, err) < 0) {
+    if (status < 0 || ids_check(e->options, &e->ids, 0, err) < 0)
         return -1;
-    }
     return row_keep(e, line, err);
 }
 
@@ -532,45 +505,39 @@ static int source_encode(struct encoder *e, struct rows_source *source, struct e
         }
     }
     e->report->unit = rows_source_unit(source);
-    if (more < 0 && rows_source_number(source) > 0) {
+    if (more < 0 && rows_source_number(source) > 0)
         err_wrap(err, "%s %u", rows_source_unit(source), rows_source_number(source));
-    }
-    if (more < 0) {
+    if (more < 0)
         return -1;
-    }
     if (e->report->rows == 0 && e->report->dropped > 0) {
         return err_set(
             err, ERR_INVALID,
             "no row is left: in all %u of them there is nothing to learn within data.sequence_tokens",
             e->report->dropped);
     }
-    if (e->report->rows == 0) {
+    if (e->report->rows == 0)
         return err_set(err, ERR_INVALID, "there are no rows: the file is empty");
-    }
     return 0;
 }
 
 int rows_encode(const char *text, size_t size, const struct rows_options *options, struct rows **rows,
                 struct rows_report *report, struct err *err)
 {
-    if (options->sequence_tokens < 2) {
+    if (options->sequence_tokens < 2)
         return err_set(err, ERR_INVALID, "data.sequence_tokens: must be at least 2");
-    }
     *report = (struct rows_report){.format = options->format};
     struct encoder e = {.options = options, .format = options->format, .report = report};
     e.text.limit = TEXT_BYTES_MAX;
     e.store = rows_store_create(
         options->bytes_max > 0 ? options->bytes_max : (size_t)ROWS_BYTES_DEFAULT_GIB << 30, err);
     struct rows_source *source = NULL;
-    int status = e.store != NULL ? rows_source_open(text, size, &source, err) : -1;
-    if (status == 0) {
+    int status = e.store ? rows_source_open(text, size, &source, err) : -1;
+    if (status == 0)
         status = source_encode(&e, source, err);
-    }
     rows_source_close(source);
     report->format = e.format;
-    if (status == 0) {
+    if (status == 0)
         status = rows_store_finish(e.store, rows, err);
-    }
     rows_store_destroy(e.store);
     ids_fini(&e.ids);
     ids_fini(&e.labels);
@@ -592,13 +559,12 @@ int rows_options_from_spec(const struct spec_data_part *data, const struct token
                                      .vocab = vocab,
                                      .tokenizer = tokenizer};
     *chat = NULL;
-    if (tokenizer == NULL && data->chat_template == NULL) {
+    if (!tokenizer && !data->chat_template)
         return 0;
-    }
     struct err why = {0};
     const struct chat_given given = chat_given_by(tokenizer);
     if (chat_template_choose(data->chat_template, &given, chat, &why) < 0) {
-        if (data->chat_template != NULL || why.code == ERR_NOMEM) {
+        if (data->chat_template || why.code == ERR_NOMEM) {
             *err = why;
             return -1;
         }
@@ -612,8 +578,8 @@ static int chat_prompt(const char *prompt, const struct chat_template *chat, str
                        struct err *err)
 {
     json_t *messages = json_pack("[{s:s, s:s}]", "role", "user", "content", prompt);
-    const int status = messages != NULL ? chat_render(chat, messages, NULL, true, text, NULL, err)
-                                        : err_set(err, ERR_INVALID, "is not valid UTF-8, or memory is short");
+    const int status = messages ? chat_render(chat, messages, NULL, true, text, NULL, err)
+                                : err_set(err, ERR_INVALID, "is not valid UTF-8, or memory is short");
     json_decref(messages);
     return status;
 }
@@ -629,7 +595,7 @@ static int prompt_text(const char *prompt, enum spec_format format, const struct
     case SPEC_FORMAT_CHAT:
     case SPEC_FORMAT_SHAREGPT:
     case SPEC_FORMAT_PROMPT_COMPLETION_CHAT:
-        if (options->chat == NULL) {
+        if (!options->chat) {
             *err = options->chat_error;
             return err->code != ERR_NONE ? -1 : err_set(err, ERR_UNSUPPORTED, "there is no chat template");
         }
@@ -647,9 +613,8 @@ static int prompt_text(const char *prompt, enum spec_format format, const struct
 int rows_render_prompt(const char *prompt, enum spec_format format, const struct rows_options *options,
                        struct ids *ids, struct err *err)
 {
-    if (options->tokenizer == NULL) {
+    if (!options->tokenizer)
         return err_set(err, ERR_INVALID, "sample.prompt: the model has no tokenizer");
-    }
     const size_t begin = ids->count;
     struct buf text = {.limit = TEXT_BYTES_MAX};
     int status = prompt_text(prompt, format, options, &text, err);

@@ -7,8 +7,7 @@
  *   - chat: messages, as apply_chat_template takes them; tools, documents, chat_template_kwargs, and other
  *     columns that the template names (chat.h);
  *   - sharegpt: conversations of from and value (or role and content); system, tools;
- *   - prompt-completion: prompt and completion, two texts or two lists of messages, of which the completion
- * is learnt;
+ *   - prompt-completion: prompt and completion, two texts or two lists of messages; the completion is learnt;
  *   - text: text;
  *   - tokens: ids or input_ids; labels.
  *

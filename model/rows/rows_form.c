@@ -1,4 +1,4 @@
-/* Columns by format, and conversations in the forms that people have them. */
+/* Checks columns by format, and reads conversations in the forms that data sets have. */
 #include "model/rows/rows_form.h"
 
 #include <string.h>
@@ -8,7 +8,7 @@
 
 /* ---- the format ---- */
 
-/* The first message of a list, or NULL. */
+/* Returns the first message of a list, or NULL. */
 static const json_t *message_first(const json_t *list)
 {
     const json_t *first = json_array_get(list, 0);
@@ -26,7 +26,7 @@ static const json_t *column(const struct row_json *row, const char *key)
     return json_is_null(value) ? NULL : value;
 }
 
-/* The formats that a row's keys may make; the first key says it, the second must be there, too. */
+/* The keys that tell a row's format. `also` is a second key that the format requires. */
 static const struct form {
     enum spec_format format;
     const char *key, *also;
@@ -39,19 +39,17 @@ static const struct form {
 
 enum { FORM_COUNT = sizeof(forms) / sizeof(forms[0]) };
 
-/* The format proper: messages with from and value are ShareGPT's, a prompt that is a list is a conversation.
- */
+/* Distinguishes formats of the same key: messages with from and value are ShareGPT's, and a prompt that is a
+ * list is a conversation. */
 static enum spec_format form_refine(const struct row_json *row, const struct form *form)
 {
     if (form->format == SPEC_FORMAT_CHAT) {
         const json_t *first = message_first(column(row, "messages"));
-        return json_object_get(first, "from") != NULL && json_object_get(first, "role") == NULL
-                   ? SPEC_FORMAT_SHAREGPT
-                   : SPEC_FORMAT_CHAT;
+        return json_object_get(first, "from") && !json_object_get(first, "role") ? SPEC_FORMAT_SHAREGPT
+                                                                                 : SPEC_FORMAT_CHAT;
     }
-    if (form->format == SPEC_FORMAT_PROMPT_COMPLETION) {
+    if (form->format == SPEC_FORMAT_PROMPT_COMPLETION)
         return is_list(row, "prompt") ? SPEC_FORMAT_PROMPT_COMPLETION_CHAT : SPEC_FORMAT_PROMPT_COMPLETION;
-    }
     return form->format;
 }
 
@@ -60,15 +58,13 @@ static int format_guess(const struct row_json *row, enum spec_format *format, co
 {
     const struct form *found = NULL;
     for (int i = 0; i < FORM_COUNT; i++) {
-        if (column(row, forms[i].key) == NULL ||
-            (forms[i].also != NULL && column(row, forms[i].also) == NULL)) {
+        if (!column(row, forms[i].key) || (forms[i].also && !column(row, forms[i].also)))
             continue;
-        }
-        if (found != NULL && found->format == forms[i].format) {
+        if (found && found->format == forms[i].format) {
             return err_set(err, ERR_INVALID, "a row has \"%s\" or \"%s\", not both", found->key,
                            forms[i].key);
         }
-        if (found != NULL) {
+        if (found) {
             return err_set(
                 err, ERR_INVALID,
                 "the row has both \"%s\" (format %s) and \"%s\" (format %s); say which by data.format",
@@ -76,7 +72,7 @@ static int format_guess(const struct row_json *row, enum spec_format *format, co
         }
         found = &forms[i];
     }
-    if (found == NULL) {
+    if (!found) {
         return err_set(
             err, ERR_INVALID,
             "a row needs \"messages\", or \"conversations\", or \"instruction\" and \"output\", or "
@@ -90,18 +86,16 @@ static int format_guess(const struct row_json *row, enum spec_format *format, co
 int row_format(const struct row_json *row, enum spec_format asked, enum spec_format *format, const char **key,
                struct err *err)
 {
-    if (asked == SPEC_FORMAT_AUTO) {
+    if (asked == SPEC_FORMAT_AUTO)
         return format_guess(row, format, key, err);
-    }
     *format = asked;
     *key = "data.format";
-    if (asked == SPEC_FORMAT_PROMPT_COMPLETION && is_list(row, "prompt")) {
+    if (asked == SPEC_FORMAT_PROMPT_COMPLETION && is_list(row, "prompt"))
         *format = SPEC_FORMAT_PROMPT_COMPLETION_CHAT;
-    }
     return 0;
 }
 
-/* ---- columns that mean something ---- */
+/* ---- columns that change a row's meaning ---- */
 
 enum {
     OF_ALPACA = 1 << SPEC_FORMAT_ALPACA,
@@ -112,7 +106,8 @@ enum {
     OF_PROMPT = 1 << SPEC_FORMAT_PROMPT_COMPLETION,
     OF_PROMPT_CHAT = 1 << SPEC_FORMAT_PROMPT_COMPLETION_CHAT,
     OF_MESSAGES = OF_CHAT | OF_SHAREGPT | OF_PROMPT_CHAT,
-    /* A text is whole, and so are ids: columns that they were made of may stand beside them. */
+    /* A row with a text or ids is complete, so the columns that it was made from may be present and are
+     * ignored. */
     OF_WHOLE = OF_TEXT | OF_TOKENS
 };
 
@@ -121,8 +116,8 @@ static const char not_read[] = "Motley trains on text alone";
 
 static const struct meaning {
     const char *key;
-    unsigned formats;   /* where it is read, or means nothing */
-    bool unless_chosen; /* harmless where data.format is given */
+    unsigned formats;   /* formats that read the column, or for which it has no meaning */
+    bool unless_chosen; /* ignored if data.format is given */
     const char *advice;
 } meanings[] = {
     {"tools", OF_MESSAGES | OF_WHOLE, false, "only rows of messages have tools"},
@@ -158,13 +153,12 @@ int row_columns_check(const struct row_json *row, enum spec_format format, bool 
 {
     for (size_t i = 0; i < sizeof(meanings) / sizeof(meanings[0]); i++) {
         const struct meaning *m = &meanings[i];
-        if ((m->formats & 1u << format) != 0 || (m->unless_chosen && chosen) || !row_json_says(row, m->key)) {
+        if ((m->formats & 1u << format) != 0 || (m->unless_chosen && chosen) || !row_json_says(row, m->key))
             continue;
-        }
         const json_t *value = json_object_get(row->object, m->key);
         const bool one = strcmp(m->key, "weight") == 0 &&
                          (json_is_true(value) || (json_is_number(value) && json_number_value(value) == 1));
-        const bool templates = (OF_MESSAGES & 1u << format) != 0 && chat != NULL &&
+        const bool templates = (OF_MESSAGES & 1u << format) != 0 && chat &&
                                chat_template_names(chat, m->key) && !chat_is_argument(m->key);
         if (!one && !templates) {
             return err_set(err, ERR_UNSUPPORTED, "%s: is not read in rows of format %s: %s", m->key,
@@ -176,7 +170,7 @@ int row_columns_check(const struct row_json *row, enum spec_format format, bool 
 
 /* ---- conversations ---- */
 
-/* Who speaks, as ShareGPT's data sets call it (LLaMA-Factory, axolotl). */
+/* Names of roles in ShareGPT data sets (LLaMA-Factory, axolotl), and the roles that they stand for. */
 static const char *const speakers[][2] = {
     {"human", "user"},         {"user", "user"},
     {"gpt", "assistant"},      {"assistant", "assistant"},
@@ -190,16 +184,14 @@ static const char *const speakers[][2] = {
 
 static const char *speaker_role(const char *speaker)
 {
-    for (size_t i = 0; i < sizeof(speakers) / sizeof(speakers[0]); i++) {
-        if (strcmp(speakers[i][0], speaker) == 0) {
+    for (size_t i = 0; i < sizeof(speakers) / sizeof(speakers[0]); i++)
+        if (strcmp(speakers[i][0], speaker) == 0)
             return speakers[i][1];
-        }
-    }
     return NULL;
 }
 
-/* {"name", "arguments"}, or a list of these, as JSON in a text -> a message's tool_calls. Returns new, or
- * NULL. */
+/* Converts {"name", "arguments"}, or a list of these, given as JSON in a text, to a message's tool_calls.
+ * Returns new, or NULL. */
 static json_t *tool_calls_of(const json_t *value, size_t index, struct err *err)
 {
     struct err why = {0};
@@ -209,11 +201,11 @@ static json_t *tool_calls_of(const json_t *value, size_t index, struct err *err)
             : json_incref((json_t *)(uintptr_t)value);
     json_t *calls = json_array();
     const size_t count = json_is_array(parsed) ? json_array_size(parsed) : 1;
-    bool good = calls != NULL && parsed != NULL && count > 0;
+    bool good = calls && parsed && count > 0;
     for (size_t i = 0; i < count && good; i++) {
         json_t *call = json_is_array(parsed) ? json_array_get(parsed, i) : parsed;
         good =
-            json_is_string(json_object_get(call, "name")) && json_object_get(call, "arguments") != NULL &&
+            json_is_string(json_object_get(call, "name")) && json_object_get(call, "arguments") &&
             json_array_append_new(calls, json_pack("{s:s, s:O}", "type", "function", "function", call)) == 0;
     }
     json_decref(parsed);
@@ -228,35 +220,35 @@ static json_t *tool_calls_of(const json_t *value, size_t index, struct err *err)
     return calls;
 }
 
-/* One message of ShareGPT's as one of a chat. Returns new, or NULL. */
+/* Converts a ShareGPT message to a chat message. Returns new, or NULL. */
 static json_t *message_of(const json_t *item, size_t index, struct err *err)
 {
     const bool by_from = json_object_get(item, "from") != NULL;
     const char *key = by_from ? "from" : "role";
     const json_t *value = json_object_get(item, by_from ? "value" : "content");
     const char *speaker = json_string_value(json_object_get(item, key));
-    const char *role = speaker != NULL ? speaker_role(speaker) : NULL;
-    if (role == NULL) {
+    const char *role = speaker ? speaker_role(speaker) : NULL;
+    if (!role) {
         err_set(err, ERR_INVALID,
                 "conversations[%zu].%s: %s%.40s%s human, gpt, system, tool, observation or function_call",
-                index, key, speaker != NULL ? "\"" : "", speaker != NULL ? speaker : "must be one of",
-                speaker != NULL ? "\" is none of" : "");
+                index, key, speaker ? "\"" : "", speaker ? speaker : "must be one of",
+                speaker ? "\" is none of" : "");
         return NULL;
     }
     json_t *message = json_copy((json_t *)(uintptr_t)item);
-    int failed = message == NULL;
+    int failed = !message;
     json_object_del(message, "from");
     json_object_del(message, "value");
     failed |= json_object_set_new(message, "role", json_string(role));
     if (strcmp(speaker, "function_call") == 0) {
         json_t *calls = tool_calls_of(value, index, err);
-        if (calls == NULL) {
+        if (!calls) {
             json_decref(message);
             return NULL;
         }
         json_object_del(message, "content");
         failed |= json_object_set_new(message, "tool_calls", calls);
-    } else if (value != NULL) {
+    } else if (value) {
         failed |= json_object_set(message, "content", (json_t *)(uintptr_t)value);
     }
     if (failed) {
@@ -267,20 +259,17 @@ static json_t *message_of(const json_t *item, size_t index, struct err *err)
     return message;
 }
 
-/* The system column as the first message. */
+/* Inserts the column `system` as the first message. */
 static int system_put(const struct row_json *row, json_t *messages, struct err *err)
 {
     const json_t *system;
-    if (row_json_get(row, "system", &system, err) < 0) {
+    if (row_json_get(row, "system", &system, err) < 0)
         return -1;
-    }
-    if (system == NULL || json_string_length(system) == 0) {
-        return json_is_string(system) || system == NULL ? 0
-                                                        : err_set(err, ERR_INVALID, "system: must be a text");
-    }
+    if (!system || json_string_length(system) == 0)
+        return json_is_string(system) || !system ? 0 : err_set(err, ERR_INVALID, "system: must be a text");
     const json_t *first = json_array_get(messages, 0);
     const char *role = json_string_value(json_object_get(first, "role"));
-    if (role != NULL && strcmp(role, "system") == 0) {
+    if (role && strcmp(role, "system") == 0) {
         return json_equal(json_object_get(first, "content"), system)
                    ? 0
                    : err_set(err, ERR_INVALID,
@@ -294,26 +283,21 @@ static int system_put(const struct row_json *row, json_t *messages, struct err *
 
 static int sharegpt_read(const struct row_json *row, struct row_chat *out, struct err *err)
 {
-    const char *key = column(row, "conversations") != NULL || column(row, "messages") == NULL
-                          ? "conversations"
-                          : "messages";
+    const char *key = column(row, "conversations") || !column(row, "messages") ? "conversations" : "messages";
     const json_t *list;
-    if (row_json_get(row, key, &list, err) < 0) {
+    if (row_json_get(row, key, &list, err) < 0)
         return -1;
-    }
     if (!json_is_array(list) || json_array_size(list) == 0 || json_array_size(list) > CHAT_MESSAGES_MAX) {
         return err_set(err, ERR_INVALID, "%s: %s", key,
-                       list == NULL ? "is missing" : "must be a list of messages that is not empty");
+                       !list ? "is missing" : "must be a list of messages that is not empty");
     }
     out->messages = json_array();
     for (size_t i = 0; i < json_array_size(list); i++) {
         json_t *message = message_of(json_array_get(list, i), i, err);
-        if (message == NULL) {
+        if (!message)
             return -1;
-        }
-        if (json_array_append_new(out->messages, message) < 0) {
+        if (json_array_append_new(out->messages, message) < 0)
             return err_set(err, ERR_NOMEM, "out of memory for a conversation");
-        }
     }
     return system_put(row, out->messages, err);
 }
@@ -321,32 +305,28 @@ static int sharegpt_read(const struct row_json *row, struct row_chat *out, struc
 static int list_read(const struct row_json *row, const char *key, json_t *into, struct err *err)
 {
     const json_t *list;
-    if (row_json_get(row, key, &list, err) < 0) {
+    if (row_json_get(row, key, &list, err) < 0)
         return -1;
-    }
     if (!json_is_array(list) || json_array_size(list) == 0) {
         return err_set(err, ERR_INVALID, "%s: %s", key,
-                       list == NULL ? "is missing" : "must be a list of messages that is not empty");
+                       !list ? "is missing" : "must be a list of messages that is not empty");
     }
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        if (json_array_append(into, json_array_get(list, i)) < 0) {
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (json_array_append(into, json_array_get(list, i)) < 0)
             return err_set(err, ERR_NOMEM, "out of memory for a conversation");
-        }
-    }
     return 0;
 }
 
-/* tools may be JSON in a text, as TRL and LLaMA-Factory take it. */
+/* Reads tools, which may be JSON in a text, as TRL and LLaMA-Factory accept it. */
 static int tools_read(const struct row_json *row, struct row_chat *out, struct err *err)
 {
     const json_t *tools;
-    if (row_json_get(row, "tools", &tools, err) < 0) {
+    if (row_json_get(row, "tools", &tools, err) < 0)
         return -1;
-    }
     if (json_is_string(tools) && json_string_length(tools) > 0) {
         out->tools =
             json_parse_limited(json_string_value(tools), json_string_length(tools), JSON_DEPTH_MAX, err);
-        return out->tools != NULL ? 0 : err_wrap(err, "tools, which are JSON in a text");
+        return out->tools ? 0 : err_wrap(err, "tools, which are JSON in a text");
     }
     out->tools = json_is_string(tools) ? NULL : json_incref((json_t *)(uintptr_t)tools);
     return 0;
@@ -356,15 +336,14 @@ static bool is_of_row(const char *key)
 {
     static const char *const keys[] = {"messages",  "conversations",        "tools",
                                        "documents", "chat_template_kwargs", "completion"};
-    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
-        if (strcmp(keys[i], key) == 0) {
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
+        if (strcmp(keys[i], key) == 0)
             return true;
-        }
-    }
     return chat_is_argument(key);
 }
 
-/* Columns that the template names, and chat_template_kwargs before them. */
+/* Collects the template's further variables: chat_template_kwargs, and the columns that the template names.
+ */
 static int kwargs_read(const struct row_json *row, const struct chat_template *chat, bool sharegpt,
                        bool prompt, struct row_chat *out, struct err *err)
 {
@@ -372,46 +351,40 @@ static int kwargs_read(const struct row_json *row, const struct chat_template *c
     const char *key;
     json_t *value;
     int failed;
-    if (row_json_get(row, "chat_template_kwargs", &given, err) < 0) {
+    if (row_json_get(row, "chat_template_kwargs", &given, err) < 0)
         return -1;
-    }
-    if (given != NULL && !json_is_object(given)) {
+    if (given && !json_is_object(given))
         return err_set(err, ERR_INVALID, "chat_template_kwargs: must be an object");
-    }
     out->kwargs = json_object();
-    failed = out->kwargs == NULL;
-    json_object_foreach(row->object, key, value)
-    {
+    failed = !out->kwargs;
+    json_object_foreach (row->object, key, value) {
         const json_t *read = value;
         if (is_of_row(key) || json_is_null(value) || !chat_template_names(chat, key) ||
             (sharegpt && strcmp(key, "system") == 0) || (prompt && strcmp(key, "prompt") == 0)) {
             continue;
         }
-        if (row_json_get(row, key, &read, err) < 0) {
+        if (row_json_get(row, key, &read, err) < 0)
             return -1;
-        }
         failed |= json_object_set(out->kwargs, key, value);
     }
-    if (given != NULL) {
+    if (given)
         failed |= json_object_update(out->kwargs, (json_t *)(uintptr_t)given);
-    }
     return failed ? err_set(err, ERR_NOMEM, "out of memory for a row") : 0;
 }
 
-/* Pictures and sounds in a content would be a mark in the text, and the model would see none. */
+/* Refuses pictures and sounds in a message's content: the template would write a marker for them, and the
+ * model would not receive them. */
 static int parts_check(const json_t *messages, struct err *err)
 {
     size_t i;
     size_t k;
     json_t *message;
     json_t *part;
-    json_array_foreach((json_t *)(uintptr_t)messages, i, message)
-    {
-        json_array_foreach(json_object_get(message, "content"), k, part)
-        {
+    json_array_foreach ((json_t *)(uintptr_t)messages, i, message) {
+        json_array_foreach (json_object_get(message, "content"), k, part) {
             const char *type = json_string_value(json_object_get(part, "type"));
-            if (type != NULL && (strncmp(type, "image", 5) == 0 || strncmp(type, "video", 5) == 0 ||
-                                 strncmp(type, "audio", 5) == 0 || strcmp(type, "input_audio") == 0)) {
+            if (type && (strncmp(type, "image", 5) == 0 || strncmp(type, "video", 5) == 0 ||
+                         strncmp(type, "audio", 5) == 0 || strcmp(type, "input_audio") == 0)) {
                 return err_set(err, ERR_UNSUPPORTED, "messages[%zu].content[%zu].type: is \"%.20s\", and %s",
                                i, k, type, not_read);
             }
@@ -433,9 +406,8 @@ int row_chat_read(const struct row_json *row, enum spec_format format, const str
         out->messages = json_array();
         status = list_read(row, prompt ? "prompt" : "messages", out->messages, err);
         out->prompt = prompt ? json_array_size(out->messages) : 0;
-        if (status == 0 && prompt) {
+        if (status == 0 && prompt)
             status = list_read(row, "completion", out->messages, err);
-        }
     }
     if (status < 0 || parts_check(out->messages, err) < 0 || tools_read(row, out, err) < 0 ||
         row_json_get(row, "documents", &documents, err) < 0 ||
@@ -449,7 +421,7 @@ int row_chat_read(const struct row_json *row, enum spec_format format, const str
 
 static bool is_given(const json_t *value)
 {
-    return value != NULL && !json_is_null(value) && !(json_is_array(value) && json_array_size(value) == 0) &&
+    return value && !json_is_null(value) && !(json_is_array(value) && json_array_size(value) == 0) &&
            !(json_is_string(value) && json_string_length(value) == 0);
 }
 
@@ -463,14 +435,11 @@ unsigned row_chat_unwritten(const struct row_chat *row, const struct chat_templa
         chat_template_names(chat, "reasoning_content") || chat_template_names(chat, "thinking");
     size_t i;
     json_t *message;
-    if (calls && reasoning) {
+    if (calls && reasoning)
         return bits;
-    }
-    json_array_foreach(row->messages, i, message)
-    {
-        if (!calls && is_given(json_object_get(message, "tool_calls"))) {
+    json_array_foreach (row->messages, i, message) {
+        if (!calls && is_given(json_object_get(message, "tool_calls")))
             bits |= ROWS_CALLS_UNWRITTEN;
-        }
         if (!reasoning && (is_given(json_object_get(message, "reasoning_content")) ||
                            is_given(json_object_get(message, "thinking")) ||
                            is_given(json_object_get(message, "reasoning")))) {

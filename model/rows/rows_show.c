@@ -1,4 +1,4 @@
-/* Rows decoded for people. */
+/* Decodes rows for people to read. */
 #include "model/rows/rows_show.h"
 
 #include <inttypes.h>
@@ -39,19 +39,17 @@ int rows_report_say(const struct rows_report *report, uint32_t sequence_tokens, 
     return 0;
 }
 
-/* text[0..size) with control characters as their pictures. */
+/* Appends text[0..size) with control characters replaced by their pictures (U+2400 …). */
 static int put_text(struct buf *out, const char *text, size_t size, struct err *err)
 {
     size_t done = 0;
     for (size_t i = 0; i < size; i++) {
         const unsigned char c = (unsigned char)text[i];
-        if ((c >= 0x20 && c != 0x7f) || c == '\n' || c == '\t') {
+        if ((c >= 0x20 && c != 0x7f) || c == '\n' || c == '\t')
             continue;
-        }
         const char picture[] = {'\xe2', '\x90', (char)(0x80 + (c == 0x7f ? 0x21 : c))};
-        if (buf_append(out, text + done, i - done, err) < 0 || buf_append(out, picture, 3, err) < 0) {
+        if (buf_append(out, text + done, i - done, err) < 0 || buf_append(out, picture, 3, err) < 0)
             return -1;
-        }
         done = i + 1;
     }
     return buf_append(out, text + done, size - done, err);
@@ -59,58 +57,52 @@ static int put_text(struct buf *out, const char *text, size_t size, struct err *
 
 static int put_ids(struct buf *out, const int32_t *ids, size_t count, struct err *err)
 {
-    for (size_t i = 0; i < count; i++) {
-        if (buf_printf(out, err, " %" PRId32, ids[i]) < 0) {
+    for (size_t i = 0; i < count; i++)
+        if (buf_printf(out, err, " %" PRId32, ids[i]) < 0)
             return -1;
-        }
-    }
     return 0;
 }
 
-/* How much of the whole's text the first 'count' ids make: their own text, where it begins the whole's. A
- * character that is made by ids on both sides belongs to the later. */
+/* Writes to *size how many bytes of the whole row's text the first 'count' ids produce: the common prefix of
+ * their text and the whole. A character whose bytes come from ids before and behind the boundary belongs to
+ * the later ids. */
 static int text_before(const struct tokenizer *tokenizer, const int32_t *ids, size_t count,
                        const struct buf *whole, struct buf *scratch, size_t *size, struct err *err)
 {
     buf_clear(scratch);
-    if (tokenizer_decode(tokenizer, ids, count, false, scratch, err) < 0) {
+    if (tokenizer_decode(tokenizer, ids, count, false, scratch, err) < 0)
         return -1;
-    }
     size_t same = 0;
-    while (same < scratch->size && same < whole->size && scratch->data[same] == whole->data[same]) {
+    while (same < scratch->size && same < whole->size && scratch->data[same] == whole->data[same])
         same++;
-    }
-    while (same > 0 && same < whole->size && (whole->data[same] & 0xc0) == 0x80) {
+    while (same > 0 && same < whole->size && (whole->data[same] & 0xc0) == 0x80)
         same--;
-    }
     *size = same;
     return 0;
 }
 
-/* Where 'end' must be so that no character is cut. */
+/* Returns the largest offset up to 'end' at which no character is cut. */
 static size_t whole_characters(const struct buf *text, size_t end)
 {
-    while (end > 0 && end < text->size && (text->data[end] & 0xc0) == 0x80) {
+    while (end > 0 && end < text->size && (text->data[end] & 0xc0) == 0x80)
         end--;
-    }
     return end;
 }
 
 struct show {
     const struct tokenizer *tokenizer;
     const int32_t *ids, *labels;
-    size_t count; /* of tokens that are shown */
+    size_t count; /* number of tokens that are shown */
     struct buf whole, scratch;
-    size_t end; /* of the text that is shown */
+    size_t end; /* bytes of the text that are shown */
 };
 
-/* Tokens [from, to), whose text begins at *at. */
+/* Appends tokens [from, to), whose text begins at *at, and moves *at to its end. */
 static int put_run(struct show *show, size_t from, size_t to, size_t *at, struct buf *out, struct err *err)
 {
     size_t end = show->end;
-    if (show->tokenizer == NULL) {
+    if (!show->tokenizer)
         return put_ids(out, show->ids + from, to - from, err);
-    }
     if (to < show->count &&
         text_before(show->tokenizer, show->ids, to, &show->whole, &show->scratch, &end, err) < 0) {
         return -1;
@@ -128,9 +120,8 @@ static int put_runs(struct show *show, const char *begin, const char *end, struc
         const bool learnt = show->labels[from] != ROWS_IGNORE;
         for (to = from + 1; to < show->count && (show->labels[to] != ROWS_IGNORE) == learnt; to++) {
         }
-        if (show->tokenizer != NULL && from > 0 && at == show->end) {
+        if (show->tokenizer && from > 0 && at == show->end)
             break;
-        }
         if ((learnt && buf_text(out, begin, err) < 0) || put_run(show, from, to, &at, out, err) < 0 ||
             (learnt && buf_text(out, end, err) < 0)) {
             return -1;
@@ -150,16 +141,14 @@ int rows_show(const struct rows *rows, uint32_t row, const struct tokenizer *tok
                         .count = tokens < SHOWN_TOKENS_MAX ? (size_t)tokens : SHOWN_TOKENS_MAX,
                         .whole = {.limit = TEXT_BYTES_MAX},
                         .scratch = {.limit = TEXT_BYTES_MAX}};
-    show.count = show.count < bytes_max || tokenizer == NULL ? show.count : bytes_max;
-    int status =
-        tokenizer == NULL ? 0 : tokenizer_decode(tokenizer, show.ids, show.count, false, &show.whole, err);
+    show.count = show.count < bytes_max || !tokenizer ? show.count : bytes_max;
+    int status = !tokenizer ? 0 : tokenizer_decode(tokenizer, show.ids, show.count, false, &show.whole, err);
     if (status == 0) {
         show.end = show.whole.size > bytes_max ? whole_characters(&show.whole, bytes_max) : show.whole.size;
         status = put_runs(&show, begin, end, out, err);
     }
-    if (status == 0 && (show.count < tokens || show.end < show.whole.size)) {
+    if (status == 0 && (show.count < tokens || show.end < show.whole.size))
         status = buf_text(out, "…", err);
-    }
     buf_fini(&show.whole);
     buf_fini(&show.scratch);
     return status;

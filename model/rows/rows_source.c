@@ -1,4 +1,5 @@
-/* A window on the text: the whole file as it lies in memory, or what was inflated and not yet taken. */
+/* Reads rows through a window on the text: the whole file in memory, or the inflated text that was not yet
+ * consumed. */
 #include "model/rows/rows_source.h"
 
 #include <stdlib.h>
@@ -11,13 +12,14 @@
 
 enum { INFLATE_STEP_BYTES = 1 << 18, GZIP_WINDOW_BITS = 15 + 16 };
 
-/* Of a gzip file: beyond this much text no data set is meant, only a small file that never ends. */
+/* Limit on a gzip file's inflated text, 128 GiB. A small file that inflates to more is an attack, not a data
+ * set. */
 static const uint64_t inflated_bytes_max = UINT64_C(1) << 37;
 
 struct rows_source {
     const char *text; /* the window */
     size_t size, at;
-    bool whole; /* nothing comes behind the window */
+    bool whole; /* the window reaches the end of the text */
     bool begun, array, ended;
     uint32_t number;
     bool gzip;
@@ -28,12 +30,11 @@ struct rows_source {
 
 /* ---- gzip ---- */
 
-/* A gzip file may be several behind each other. */
+/* Inflates up to INFLATE_STEP_BYTES. A gzip file may consist of several concatenated members. */
 static int inflate_some(struct rows_source *s, struct err *err)
 {
-    if (buf_reserve(&s->inflated, INFLATE_STEP_BYTES, err) < 0) {
+    if (buf_reserve(&s->inflated, INFLATE_STEP_BYTES, err) < 0)
         return -1;
-    }
     s->stream.next_out = s->inflated.data + s->inflated.size;
     s->stream.avail_out = INFLATE_STEP_BYTES;
     const int status = inflate(&s->stream, Z_NO_FLUSH);
@@ -42,25 +43,23 @@ static int inflate_some(struct rows_source *s, struct err *err)
     s->inflated_bytes += made;
     if (status == Z_STREAM_END) {
         s->whole = s->stream.avail_in == 0;
-        if (!s->whole && inflateReset(&s->stream) != Z_OK) {
+        if (!s->whole && inflateReset(&s->stream) != Z_OK)
             return err_set(err, ERR_INTERNAL, "gzip: the library cannot go on");
-        }
     } else if (status != Z_OK || (made == 0 && s->stream.avail_in == 0)) {
         return err_set(err, ERR_CORRUPT, "the gzip file is %s",
                        s->stream.avail_in == 0 ? "cut off" : "damaged");
     }
-    if (s->inflated_bytes > inflated_bytes_max) {
+    if (s->inflated_bytes > inflated_bytes_max)
         return err_set(err, ERR_TOO_BIG, "the gzip file holds more than 128 GiB");
-    }
     return 0;
 }
 
-/* More text in the window; what was taken is given back. 0 with 'whole' when there is none. */
+/* Drops the consumed text and inflates more into the window. Returns 0 at once if the window already reaches
+ * the end of the text. */
 static int refill(struct rows_source *s, struct err *err)
 {
-    if (s->whole) {
+    if (s->whole)
         return 0;
-    }
     buf_consume(&s->inflated, s->at);
     s->at = 0;
     const int status = inflate_some(s, err);
@@ -71,7 +70,8 @@ static int refill(struct rows_source *s, struct err *err)
 
 /* ---- opening ---- */
 
-/* ERR_UNSUPPORTED unless the first bytes can be rows. 'in': " in it" of what was inflated. */
+/* Refuses a file with ERR_UNSUPPORTED if its first bytes belong to another kind of file. 'in' is " in it" for
+ * inflated text, else empty. */
 static int kind_check(const void *bytes, size_t size, const char *in, struct err *err)
 {
     const enum file_kind kind = file_kind_of(bytes, size);
@@ -86,13 +86,11 @@ static int kind_check(const void *bytes, size_t size, const char *in, struct err
 
 int rows_source_open(const void *bytes, size_t size, struct rows_source **source, struct err *err)
 {
-    if (kind_check(bytes, size, "", err) < 0) {
+    if (kind_check(bytes, size, "", err) < 0)
         return -1;
-    }
     struct rows_source *s = calloc(1, sizeof(*s));
-    if (s == NULL) {
+    if (!s)
         return err_set(err, ERR_NOMEM, "out of memory for a data file");
-    }
     s->text = bytes;
     s->size = size;
     s->whole = true;
@@ -116,12 +114,10 @@ int rows_source_open(const void *bytes, size_t size, struct rows_source **source
 
 void rows_source_close(struct rows_source *source)
 {
-    if (source == NULL) {
+    if (!source)
         return;
-    }
-    if (source->gzip) {
+    if (source->gzip)
         inflateEnd(&source->stream);
-    }
     buf_fini(&source->inflated);
     free(source);
 }
@@ -133,19 +129,16 @@ static bool is_blank(char c)
     return c == ' ' || c == '\t' || c == '\r' || c == '\n';
 }
 
-/* Skip white space; at == size then means the end of the file. */
+/* Skips white space. Afterwards at == size means the end of the file. */
 static int skip_blanks(struct rows_source *s, struct err *err)
 {
     for (;;) {
-        while (s->at < s->size && is_blank(s->text[s->at])) {
+        while (s->at < s->size && is_blank(s->text[s->at]))
             s->at++;
-        }
-        if (s->at < s->size || s->whole) {
+        if (s->at < s->size || s->whole)
             return 0;
-        }
-        if (refill(s, err) < 0) {
+        if (refill(s, err) < 0)
             return -1;
-        }
     }
 }
 
@@ -154,12 +147,12 @@ static int too_big(struct err *err)
     return err_set(err, ERR_TOO_BIG, "the row has more than %d bytes", ROWS_LINE_BYTES_MAX);
 }
 
-/* A text that begins with neither '{' nor '['. */
+/* Sets the error for a text that begins with neither '{' nor '['. */
 static int not_rows(const char *text, size_t size, struct err *err)
 {
     const char *newline = memchr(text, '\n', size);
-    const size_t line = newline != NULL ? (size_t)(newline - text) : size;
-    const bool table = memchr(text, ',', line) != NULL || memchr(text, '\t', line) != NULL;
+    const size_t line = newline ? (size_t)(newline - text) : size;
+    const bool table = memchr(text, ',', line) || memchr(text, '\t', line);
     char shown[41];
     size_t kept = 0;
     while (kept < line && kept < sizeof(shown) - 1 && text[kept] >= ' ' && text[kept] < 0x7f) {
@@ -177,20 +170,16 @@ static int not_rows(const char *text, size_t size, struct err *err)
 static int begin(struct rows_source *s, struct err *err)
 {
     s->begun = true;
-    while (s->size < FILE_KIND_BYTES && !s->whole) {
-        if (refill(s, err) < 0) {
+    while (s->size < FILE_KIND_BYTES && !s->whole)
+        if (refill(s, err) < 0)
             return -1;
-        }
-    }
-    if (s->gzip && kind_check(s->text, s->size, " in the gzip file", err) < 0) {
+    if (s->gzip && kind_check(s->text, s->size, " in the gzip file", err) < 0)
         return -1;
-    }
     s->at = s->size >= 3 && memcmp(s->text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
-    /* An array begins the file, behind white space at most; lines before it are lines. */
+    /* Only white space may precede an array; otherwise the file has JSON lines. */
     size_t first = s->at;
-    while (first < s->size && is_blank(s->text[first])) {
+    while (first < s->size && is_blank(s->text[first]))
         first++;
-    }
     s->array = first < s->size && s->text[first] == '[';
     s->at = s->array ? first + 1 : s->at;
     return s->array || first == s->size || s->text[first] == '{'
@@ -201,41 +190,35 @@ static int begin(struct rows_source *s, struct err *err)
 static int next_line(struct rows_source *s, const char **text, size_t *size, struct err *err)
 {
     for (;;) {
-        size_t looked = 0; /* of the line, for its end */
+        size_t looked = 0; /* bytes of the line that were searched for its end */
         const char *newline;
-        while ((newline = memchr(s->text + s->at + looked, '\n', s->size - s->at - looked)) == NULL &&
-               !s->whole) {
+        while (!(newline = memchr(s->text + s->at + looked, '\n', s->size - s->at - looked)) && !s->whole) {
             looked = s->size - s->at;
             if (looked > ROWS_LINE_BYTES_MAX) {
                 s->number++;
                 return too_big(err);
             }
-            if (refill(s, err) < 0) {
+            if (refill(s, err) < 0)
                 return -1;
-            }
         }
-        if (s->at >= s->size) {
+        if (s->at >= s->size)
             return 0;
-        }
-        const size_t end = newline != NULL ? (size_t)(newline - s->text) : s->size;
+        const size_t end = newline ? (size_t)(newline - s->text) : s->size;
         *text = s->text + s->at;
         *size = end - s->at;
-        s->at = newline != NULL ? end + 1 : end;
-        if (s->number == ROWS_COUNT_MAX) {
+        s->at = newline ? end + 1 : end;
+        if (s->number == ROWS_COUNT_MAX)
             return err_set(err, ERR_TOO_BIG, "the data set has more than %d lines", ROWS_COUNT_MAX);
-        }
         s->number++;
         size_t blank = 0;
-        while (blank < *size && is_blank((*text)[blank])) {
+        while (blank < *size && is_blank((*text)[blank]))
             blank++;
-        }
-        if (blank < *size) {
+        if (blank < *size)
             return *size > ROWS_LINE_BYTES_MAX ? too_big(err) : 1;
-        }
     }
 }
 
-/* Bytes of the array's element that begins at the window's place, up to the ',' or ']' behind it. */
+/* Writes to *size the bytes of the array element that begins at s->at, up to the ',' or ']' behind it. */
 static int element_size(struct rows_source *s, size_t *size, struct err *err)
 {
     unsigned depth = 0;
@@ -243,17 +226,14 @@ static int element_size(struct rows_source *s, size_t *size, struct err *err)
     size_t i = 0;
     for (;; i++) {
         while (s->at + i >= s->size) {
-            if (s->whole) {
+            if (s->whole)
                 return err_set(err, ERR_INVALID, "the array has no end: the file is cut off");
-            }
-            if (refill(s, err) < 0) {
+            if (refill(s, err) < 0)
                 return -1;
-            }
         }
         const char c = s->text[s->at + i];
-        if (i > ROWS_LINE_BYTES_MAX) {
+        if (i > ROWS_LINE_BYTES_MAX)
             return too_big(err);
-        }
         if (quoted) {
             i += c == '\\';
             quoted = c != '"';
@@ -273,25 +253,21 @@ static int element_size(struct rows_source *s, size_t *size, struct err *err)
 
 static int next_element(struct rows_source *s, const char **text, size_t *size, struct err *err)
 {
-    if (s->ended) {
+    if (s->ended)
         return 0;
-    }
-    if (s->number == ROWS_COUNT_MAX) {
+    if (s->number == ROWS_COUNT_MAX)
         return err_set(err, ERR_TOO_BIG, "the data set has more than %d rows", ROWS_COUNT_MAX);
-    }
-    if (skip_blanks(s, err) < 0) {
+    if (skip_blanks(s, err) < 0)
         return -1;
-    }
-    if (s->number > 0) { /* behind an element: ',' and the next, or the end */
+    if (s->number > 0) { /* behind an element comes ',' and the next one, or the end of the array */
         s->ended = s->at < s->size && s->text[s->at] == ']';
         s->at++;
     } else if (s->at < s->size && s->text[s->at] == ']') {
         s->ended = true;
         s->at++;
     }
-    if (s->at > s->size || skip_blanks(s, err) < 0) {
+    if (s->at > s->size || skip_blanks(s, err) < 0)
         return s->at > s->size ? err_set(err, ERR_INVALID, "the array has no end: the file is cut off") : -1;
-    }
     if (s->ended) {
         return s->at == s->size
                    ? 0
@@ -300,9 +276,8 @@ static int next_element(struct rows_source *s, const char **text, size_t *size, 
                              "rows, or one row a line");
     }
     s->number++;
-    if (element_size(s, size, err) < 0) {
+    if (element_size(s, size, err) < 0)
         return -1;
-    }
     *text = s->text + s->at;
     s->at += *size;
     return 1;
@@ -310,9 +285,8 @@ static int next_element(struct rows_source *s, const char **text, size_t *size, 
 
 int rows_source_next(struct rows_source *source, const char **text, size_t *size, struct err *err)
 {
-    if (!source->begun && begin(source, err) < 0) {
+    if (!source->begun && begin(source, err) < 0)
         return -1;
-    }
     return source->array ? next_element(source, text, size, err) : next_line(source, text, size, err);
 }
 

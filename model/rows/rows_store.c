@@ -1,8 +1,6 @@
-/* Rows in memory and in their binary file.
- *
- * File, little-endian: "MTLYROWS", u32 version 1, u32 rows, u64 tokens, u64 offset[rows + 1], i32
- * ids[tokens], i32 labels[tokens], 32 bytes of SHA-256 over everything before.
- */
+/* Stores rows in memory and in their binary file. The file is little-endian: "MTLYROWS", u32 version 1, u32
+ * rows, u64 tokens, u64 offset[rows + 1], i32 ids[tokens], i32 labels[tokens], 32 bytes of SHA-256 over
+ * everything before. */
 #include "model/rows/rows_store.h"
 
 #include <inttypes.h>
@@ -16,7 +14,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "rows are written as t
 enum { ROWS_VERSION = 1, ROWS_HEAD_BYTES = 24 };
 static const char rows_magic[8] = {'M', 'T', 'L', 'Y', 'R', 'O', 'W', 'S'};
 
-/* The public struct first: rows_destroy gets it back. */
+/* The public struct is the first member, since rows_destroy receives a pointer to it. */
 struct rows_owned {
     struct rows rows;
     uint64_t *offset;
@@ -34,7 +32,7 @@ struct rows_store {
 struct rows_store *rows_store_create(size_t bytes_max, struct err *err)
 {
     struct rows_store *store = calloc(1, sizeof(*store));
-    if (store == NULL) {
+    if (!store) {
         err_set(err, ERR_NOMEM, "out of memory for rows");
         return NULL;
     }
@@ -44,9 +42,8 @@ struct rows_store *rows_store_create(size_t bytes_max, struct err *err)
 
 void rows_store_destroy(struct rows_store *store)
 {
-    if (store == NULL) {
+    if (!store)
         return;
-    }
     free(store->offset);
     free(store->ids);
     free(store->labels);
@@ -62,24 +59,21 @@ static int store_reserve(struct rows_store *s, uint32_t more, struct err *err)
     if (s->count + 2 > s->count_capacity) {
         const uint32_t capacity = s->count_capacity == 0 ? 1024 : 2 * s->count_capacity;
         uint64_t *offset = realloc(s->offset, capacity * sizeof(*offset));
-        if (offset == NULL) {
+        if (!offset)
             return err_set(err, ERR_NOMEM, "out of memory for %u rows", capacity);
-        }
         s->offset = offset;
         s->count_capacity = capacity;
     }
     uint64_t capacity = s->token_capacity == 0 ? 65536 : s->token_capacity;
-    while (capacity < s->tokens + more) {
+    while (capacity < s->tokens + more)
         capacity *= 2;
-    }
     if (capacity > s->token_capacity) {
         int32_t *ids = realloc(s->ids, capacity * sizeof(*ids));
-        s->ids = ids != NULL ? ids : s->ids;
-        int32_t *labels = ids != NULL ? realloc(s->labels, capacity * sizeof(*labels)) : NULL;
-        s->labels = labels != NULL ? labels : s->labels;
-        if (labels == NULL) {
+        s->ids = ids ? ids : s->ids;
+        int32_t *labels = ids ? realloc(s->labels, capacity * sizeof(*labels)) : NULL;
+        s->labels = labels ? labels : s->labels;
+        if (!labels)
             return err_set(err, ERR_NOMEM, "out of memory for %" PRIu64 " tokens", capacity);
-        }
         s->token_capacity = capacity;
     }
     return 0;
@@ -88,9 +82,8 @@ static int store_reserve(struct rows_store *s, uint32_t more, struct err *err)
 int rows_store_add(struct rows_store *s, const int32_t *ids, const int32_t *labels, uint32_t count,
                    struct err *err)
 {
-    if (store_reserve(s, count, err) < 0) {
+    if (store_reserve(s, count, err) < 0)
         return -1;
-    }
     memcpy(s->ids + s->tokens, ids, count * sizeof(*ids));
     memcpy(s->labels + s->tokens, labels, count * sizeof(*labels));
     s->offset[s->count] = s->tokens;
@@ -100,12 +93,12 @@ int rows_store_add(struct rows_store *s, const int32_t *ids, const int32_t *labe
     return 0;
 }
 
-/* Takes the three arrays. */
+/* Makes rows that own the three arrays. */
 static int rows_wrap(uint32_t count, uint64_t *offset, int32_t *ids, int32_t *labels, struct rows **rows,
                      struct err *err)
 {
     struct rows_owned *owned = malloc(sizeof(*owned));
-    if (owned == NULL) {
+    if (!owned) {
         free(offset);
         free(ids);
         free(labels);
@@ -128,9 +121,8 @@ int rows_store_finish(struct rows_store *s, struct rows **rows, struct err *err)
 
 void rows_destroy(struct rows *rows)
 {
-    if (rows == NULL) {
+    if (!rows)
         return;
-    }
     struct rows_owned *owned = (struct rows_owned *)rows;
     free(owned->offset);
     free(owned->ids);
@@ -162,16 +154,15 @@ int rows_save_to(const struct rows *rows,
                  {rows->ids, tokens * sizeof(int32_t)},
                  {rows->labels, tokens * sizeof(int32_t)}};
     struct digest *whole = digest_create(err);
-    int result = whole != NULL ? 0 : -1;
+    int result = whole ? 0 : -1;
     for (size_t i = 0; result == 0 && i < sizeof(parts) / sizeof(parts[0]); i++) {
         if (digest_update(whole, parts[i].bytes, parts[i].size, err) < 0 ||
             put(arg, parts[i].bytes, parts[i].size, err) < 0) {
             result = -1;
         }
     }
-    if (result == 0) {
+    if (result == 0)
         result = digest_final(whole, digest, err) < 0 ? -1 : put(arg, digest, sizeof(digest), err);
-    }
     digest_destroy(whole);
     return result;
 }
@@ -191,7 +182,7 @@ int rows_save(const struct rows *rows, struct buf *out, struct err *err)
     return 0;
 }
 
-/* The header's numbers against the file's size: nothing is allocated before they agree. */
+/* Checks the header's numbers against the file's size, before anything is allocated. */
 static int head_check(const uint8_t *bytes, size_t size, uint32_t *count, uint64_t *tokens, struct err *err)
 {
     uint32_t head[2];
@@ -202,9 +193,8 @@ static int head_check(const uint8_t *bytes, size_t size, uint32_t *count, uint64
     memcpy(head, bytes + 8, sizeof(head));
     memcpy(tokens, bytes + 16, sizeof(*tokens));
     *count = head[1];
-    if (head[0] != ROWS_VERSION) {
+    if (head[0] != ROWS_VERSION)
         return err_set(err, ERR_UNSUPPORTED, "encoded rows of version %u; known: %d", head[0], ROWS_VERSION);
-    }
     const uint64_t body = size - ROWS_HEAD_BYTES - DIGEST_SIZE;
     if (*count == 0 || *count > ROWS_COUNT_MAX || *tokens > body / (2 * sizeof(int32_t)) ||
         ((uint64_t)*count + 1) * sizeof(uint64_t) + *tokens * 2 * sizeof(int32_t) != body) {
@@ -212,12 +202,10 @@ static int head_check(const uint8_t *bytes, size_t size, uint32_t *count, uint64
                        *count, *tokens, size);
     }
     uint8_t digest[DIGEST_SIZE];
-    if (digest_sha256(bytes, size - DIGEST_SIZE, digest, err) < 0) {
+    if (digest_sha256(bytes, size - DIGEST_SIZE, digest, err) < 0)
         return -1;
-    }
-    if (!digest_equal(digest, bytes + size - DIGEST_SIZE, DIGEST_SIZE)) {
+    if (!digest_equal(digest, bytes + size - DIGEST_SIZE, DIGEST_SIZE))
         return err_set(err, ERR_CORRUPT, "encoded rows: the bytes do not hash as they should");
-    }
     return 0;
 }
 
@@ -234,19 +222,17 @@ static int row_check(uint32_t row, uint64_t begin, uint64_t end, const int32_t *
         }
         learns = learns || (i > begin && !ignored);
     }
-    if (!learns) {
+    if (!learns)
         return err_set(err, ERR_CORRUPT, "encoded rows: row %u has nothing to learn", row);
-    }
     return 0;
 }
 
 static int rows_check(const struct rows *rows, uint64_t tokens, uint32_t vocab, struct err *err)
 {
     const int64_t limit = vocab > 0 ? (int64_t)vocab : (int64_t)INT32_MAX + 1;
-    if (rows->offset[0] != 0 || rows->offset[rows->count] != tokens) {
+    if (rows->offset[0] != 0 || rows->offset[rows->count] != tokens)
         return err_set(err, ERR_CORRUPT, "encoded rows: the rows do not cover the tokens");
-    }
-    /* All offsets first: a falling one would let a row reach outside. */
+    /* All offsets are checked first, since a falling one would let a row reach outside of the arrays. */
     for (uint32_t r = 0; r < rows->count; r++) {
         const uint64_t begin = rows->offset[r];
         const uint64_t end = rows->offset[r + 1];
@@ -256,20 +242,17 @@ static int rows_check(const struct rows *rows, uint64_t tokens, uint32_t vocab, 
                            end, tokens);
         }
     }
-    for (uint32_t r = 0; r < rows->count; r++) {
-        if (row_check(r, rows->offset[r], rows->offset[r + 1], rows->ids, rows->labels, limit, err) < 0) {
+    for (uint32_t r = 0; r < rows->count; r++)
+        if (row_check(r, rows->offset[r], rows->offset[r + 1], rows->ids, rows->labels, limit, err) < 0)
             return -1;
-        }
-    }
     return 0;
 }
 
 static void *copy_of(const uint8_t *bytes, size_t size)
 {
     void *copy = malloc(size > 0 ? size : 1);
-    if (copy != NULL) {
+    if (copy)
         memcpy(copy, bytes, size);
-    }
     return copy;
 }
 
@@ -278,25 +261,23 @@ int rows_load(const void *data, size_t size, uint32_t vocab, struct rows **rows,
     const uint8_t *bytes = data;
     uint32_t count = 0;
     uint64_t tokens = 0;
-    if (head_check(bytes, size, &count, &tokens, err) < 0) {
+    if (head_check(bytes, size, &count, &tokens, err) < 0)
         return -1;
-    }
     const size_t offset_bytes = ((size_t)count + 1) * sizeof(uint64_t);
     const size_t token_bytes = (size_t)tokens * sizeof(int32_t);
     bytes += ROWS_HEAD_BYTES;
     uint64_t *offset = copy_of(bytes, offset_bytes);
     int32_t *ids = copy_of(bytes + offset_bytes, token_bytes);
     int32_t *labels = copy_of(bytes + offset_bytes + token_bytes, token_bytes);
-    if (offset == NULL || ids == NULL || labels == NULL) {
+    if (!offset || !ids || !labels) {
         free(offset);
         free(ids);
         free(labels);
         return err_set(err, ERR_NOMEM, "out of memory for %" PRIu64 " tokens", tokens);
     }
     struct rows *loaded = NULL;
-    if (rows_wrap(count, offset, ids, labels, &loaded, err) < 0) {
+    if (rows_wrap(count, offset, ids, labels, &loaded, err) < 0)
         return -1;
-    }
     if (rows_check(loaded, tokens, vocab, err) < 0) {
         rows_destroy(loaded);
         return -1;
@@ -309,9 +290,8 @@ void rows_sizes(const struct rows *rows, struct row_size *sizes)
 {
     for (uint32_t r = 0; r < rows->count; r++) {
         sizes[r] = (struct row_size){.tokens = (uint32_t)(rows->offset[r + 1] - rows->offset[r])};
-        for (uint64_t i = rows->offset[r] + 1; i < rows->offset[r + 1]; i++) {
+        for (uint64_t i = rows->offset[r] + 1; i < rows->offset[r + 1]; i++)
             sizes[r].labelled += rows->labels[i] != ROWS_IGNORE;
-        }
     }
 }
 
@@ -323,9 +303,8 @@ void rows_histogram(const struct rows *rows, struct rows_histogram *histogram)
         histogram->tokens += length;
         histogram->sum_sq += length * length;
         histogram->longest = length > histogram->longest ? (uint32_t)length : histogram->longest;
-        for (uint64_t i = rows->offset[r] + 1; i < rows->offset[r + 1]; i++) {
+        for (uint64_t i = rows->offset[r] + 1; i < rows->offset[r + 1]; i++)
             histogram->labelled += rows->labels[i] != ROWS_IGNORE;
-        }
     }
     histogram->bin_tokens = histogram->longest / ROWS_HISTOGRAM_BINS + 1;
     histogram->bins = histogram->longest / histogram->bin_tokens + 1;

@@ -1,6 +1,6 @@
-/* One entry per architecture. Names that an entry leaves out are Llama's, which most families took over. The
- * values of absent keys are those that `transformers` gives them; GGUF's names and what is behind them are
- * llama.cpp's (its gguf-py/gguf/constants.py and convert_hf_to_gguf.py). */
+/* One entry per architecture. Names that an entry leaves out are Llama's, which most families reuse. The
+ * values of absent keys are those of `transformers`; GGUF's names and switches are those of llama.cpp (its
+ * gguf-py/gguf/constants.py and convert_hf_to_gguf.py). */
 #include "model/shape/arch.h"
 
 #include <math.h>
@@ -226,8 +226,8 @@ static const struct arch archs[MODEL_ARCH_COUNT] = {
                      .experts_key = "num_experts"},
 };
 
-/* One tensor for all experts of a layer: since transformers 5 in its own layout, and in GGUF; and GGUF's
- * older files, which have one for each. */
+/* Names of tensors that hold all experts of a layer (transformers 5's own layout, and GGUF), and of older
+ * GGUF files' tensors, one for each expert. */
 static const struct {
     const char *hf, *gguf;
     enum arch_tensor parts[2];
@@ -322,7 +322,7 @@ static char *append(char *at, const char *end, const char *text, size_t size)
     return at + size;
 }
 
-/* The pattern with the numbers in place of %u, and the suffix behind it. */
+/* Writes the pattern with the numbers in place of %u, then the suffix. */
 static void expand(const char *pattern, uint32_t layer, uint32_t expert, const char *suffix,
                    char name[ARCH_NAME_MAX])
 {
@@ -360,7 +360,8 @@ bool arch_gguf_name(enum model_arch arch, enum arch_tensor tensor, uint32_t laye
     return pattern != NULL;
 }
 
-/* What is behind the pattern in 'name', or NULL; numbers into numbers[2]. */
+/* Returns the rest of 'name' behind the pattern, or NULL when it does not match. The numbers go to
+ * numbers[2]. */
 static const char *match_pattern(const char *pattern, const char *name, uint32_t numbers[2])
 {
     const char *p = pattern;
@@ -415,7 +416,7 @@ static bool match_any(enum model_arch arch, const char *name, bool gguf, struct 
     return !gguf && match_name(archs[arch].router_too, name, false, match);
 }
 
-/* name with "model." before it; the suffix points into 'name'. */
+/* Matches "model." followed by name; the suffix points into 'name'. */
 static bool match_body(enum model_arch arch, const char *name, struct arch_match *match)
 {
     char full[ARCH_NAME_MAX] = "model.";

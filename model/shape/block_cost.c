@@ -34,7 +34,8 @@ void block_part_cost(const struct block_list *list, const struct block *block, u
         cost->gradient_bytes = 4 * (double)p->lora_params;
         cost->optimizer_bytes = 8 * (double)p->lora_params;
     }
-    if (p->kind == PART_EMBEDDING) /* nothing below it wants a gradient */
+    /* no trained parameter lies before the embedding, so its input needs no gradient */
+    if (p->kind == PART_EMBEDDING)
         cost->input_flops = 0;
     cost->recompute_flops = use->recompute ? cost->forward_flops : 0;
     cost->boundary_bytes = (double)list->boundary_per_token * use->tokens * value;
@@ -66,7 +67,7 @@ void block_cost(const struct block_list *list, uint32_t number, const struct blo
     }
 }
 
-/* Bytes of a value in whole blocks. */
+/* Returns the mean bytes of a value of this packing, from the bytes of a whole block. */
 static double value_bytes(uint8_t kind)
 {
     uint32_t block = pack_block((enum pack_kind)kind);
@@ -80,7 +81,7 @@ void model_packed_bytes(const struct model_config *config, double *matrices, dou
     *matrices = *tables = 0;
     if (packing_is_nf4(packing))
         return;
-    struct model_config wide = *config; /* of a mixture: with an expert's width */
+    struct model_config wide = *config; /* in a mixture, ffn is an expert's width */
     double bytes = 0, values = 0;
     wide.ffn = config->experts > 0 ? config->expert_ffn : config->ffn;
     for (uint32_t i = 0; i < config->layers && packing->ways > 0; i++)

@@ -1,5 +1,5 @@
-/* The list of blocks, and of tensors, that a config calls for. One description of a layer's matrices
- * (layer_matrices) serves both, so that counts and names cannot drift apart. */
+/* Makes the list of blocks, and of tensors, from a config. Both use one description of a layer's matrices
+ * (layer_matrices), so that counts and names cannot differ. */
 #include "model/shape/blocks.h"
 
 #include <stdlib.h>
@@ -63,44 +63,29 @@ void lora_target_shape(const struct model_config *config, uint32_t target, uint3
     target_shape(config, target, config->ffn, rows, cols);
 }
 
-/* The rank on a target of a layer (from 0); 0: none. */
+/* Returns the rank on a target of a layer (from 0), or 0 when it has no adapter. */
 static uint32_t target_rank(const struct block_options *o, uint32_t layer, uint32_t target)
 {
     uint32_t site = (uint32_t)__builtin_ctz(target), own = o->target_rank[site];
-    if (o->sites != NULL)
+    if (o->sites)
         return lora_rank_at(o->sites, layer, site);
     return !(target & o->lora_targets) ? 0 : own ? own : o->lora_rank;
 }
 
-static uint64_t adapter_params(const struct model_config *c, const struct block_options *o, uint32_t layer,
-                               uint32_t mask, uint32_t ffn)
+/* Sets the parameters of the part's matrices, which are the sites in `mask`, and of the adapters on them. */
+static void part_params(const struct model_config *c, const struct block_options *o, uint32_t layer,
+                        uint32_t mask, uint32_t ffn, struct block_part *part)
 {
-    uint64_t sum = 0;
-    if (!o->lora)
-        return 0;
     mask &= model_lora_targets(c);
     for (uint32_t target = 1; target < LORA_ALL; target <<= 1) {
         uint32_t rows, cols;
         if (!(target & mask))
             continue;
         target_shape(c, target, ffn, &rows, &cols);
-        sum += (uint64_t)target_rank(o, layer, target) * ((uint64_t)rows + cols);
+        part->matrix_params += (uint64_t)rows * cols;
+        if (o->lora)
+            part->lora_params += (uint64_t)target_rank(o, layer, target) * ((uint64_t)rows + cols);
     }
-    return sum;
-}
-
-static uint64_t matrix_params(const struct model_config *c, uint32_t mask, uint32_t ffn)
-{
-    uint64_t sum = 0;
-    mask &= model_lora_targets(c);
-    for (uint32_t target = 1; target < LORA_ALL; target <<= 1) {
-        uint32_t rows, cols;
-        if (!(target & mask))
-            continue;
-        target_shape(c, target, ffn, &rows, &cols);
-        sum += (uint64_t)rows * cols;
-    }
-    return sum;
 }
 
 enum { LORA_FFN = LORA_ALL & ~LORA_ATTENTION };
@@ -110,7 +95,7 @@ static struct block_part part_attention(const struct model_config *c, const stru
 {
     uint64_t h = c->hidden, q = (uint64_t)c->heads * c->head_dim, kv = (uint64_t)c->kv_heads * c->head_dim;
     struct block_part p = {.kind = PART_ATTENTION, .copies = 1, .active = 1};
-    p.matrix_params = matrix_params(c, LORA_ATTENTION, 0);
+    part_params(c, o, layer, LORA_ATTENTION, 0, &p);
     p.params = p.matrix_params + (c->post_norms ? 2 : 1) * h;
     if (c->qkv_bias)
         p.params += q + 2 * kv;
@@ -120,9 +105,8 @@ static struct block_part part_attention(const struct model_config *c, const stru
         p.params += 2 * (uint64_t)c->head_dim;
     else if (c->qk_norm == 2)
         p.params += q + kv;
-    p.lora_params = adapter_params(c, o, layer, LORA_ATTENTION, 0);
     p.flops_per_token = 2.0 * (double)p.matrix_params;
-    /* scores and their product with v: 2 * 2q per pair, half the pairs are causal */
+    /* q k^T and its product with v take 2 * 2q FLOPs per pair; causal attention computes half of the pairs */
     p.flops_per_square = 2.0 * (double)q;
     p.saved_per_token = h + 2 * q + 2 * kv;
     return p;
@@ -137,11 +121,10 @@ static struct block_part part_ffn(const struct model_config *c, const struct blo
         p.copies = c->experts;
         p.active = c->experts_active;
     }
-    p.matrix_params = matrix_params(c, LORA_FFN, (uint32_t)f);
+    part_params(c, o, layer, LORA_FFN, (uint32_t)f, &p);
     p.params = p.matrix_params + (expert ? 0 : (c->post_norms ? 2 : 1) * h);
     if (c->mlp_bias && !expert)
         p.params += 2 * f + h;
-    p.lora_params = adapter_params(c, o, layer, LORA_FFN, (uint32_t)f);
     p.flops_per_token = 2.0 * (double)p.matrix_params;
     p.saved_per_token = h + 3 * f;
     return p;
@@ -153,7 +136,8 @@ static struct block_part part_router(const struct model_config *c)
     return (struct block_part){.kind = PART_ROUTER,
                                .copies = 1,
                                .active = 1,
-                               .params = h * e + (c->post_norms ? 2 : 1) * h, /* with the norms */
+                               /* the norms' parameters are included */
+                               .params = h * e + (c->post_norms ? 2 : 1) * h,
                                .flops_per_token = 2.0 * (double)(h * e),
                                .saved_per_token = h + e};
 }
@@ -209,7 +193,7 @@ int model_blocks(const struct model_config *config, const struct block_options *
                  struct block_list *list, struct err *err)
 {
     memset(list, 0, sizeof(*list));
-    bool alike = options->lora && options->sites == NULL;
+    bool alike = options->lora && !options->sites;
     if (alike && (options->lora_rank == 0 || options->lora_rank > 65536))
         return err_set(err, ERR_INVALID, "the adapter's rank, %u, is not within 1..65536",
                        options->lora_rank);
@@ -241,7 +225,7 @@ void block_list_fini(struct block_list *list)
     memset(list, 0, sizeof(*list));
 }
 
-/* Naming tensors. A walk stops at the first visit that says so. */
+/* The state of a walk over a model's tensors, which ends when a visit returns non-zero. */
 struct walk {
     const struct model_config *config;
     int (*visit)(const struct block_tensor *tensor, void *arg);
@@ -270,7 +254,7 @@ static void walk_norm(struct walk *w, enum arch_tensor what, uint32_t width)
     walk_named(w, what, 0, ".weight", width, 0);
 }
 
-/* The targets of the mask that the model has, in order, with their biases. */
+/* Visits the model's targets in the mask in order, each with its bias. */
 static void walk_matrices(struct walk *w, uint32_t mask, uint32_t ffn)
 {
     const struct model_config *c = w->config;

@@ -1,4 +1,4 @@
-/* What a config says, layer by layer and as a file; config_parse.c reads it. */
+/* Answers what a config says about a layer, and writes a config as a file; config_parse.c reads it. */
 #include "model/shape/config.h"
 
 #include <math.h>
@@ -99,7 +99,8 @@ static json_t *cap_or_null(double cap)
     return cap > 0 ? json_real(cap) : json_null();
 }
 
-/* What scores are divided by the root of: whole in every file, and its root is not. */
+/* Writes the number whose square root divides the scores: files hold it as a whole number, its root is not
+ * one. */
 static void set_scores(json_t *out, const struct model_config *c)
 {
     if (!(c->attn_scale > 0))
@@ -136,8 +137,8 @@ json_t *model_config_to_json(const struct model_config *c, struct err *err)
     json_object_set_new(out, c->gelu ? "hidden_activation" : "hidden_act",
                         json_string(c->gelu ? "gelu_pytorch_tanh" : "silu"));
     json_object_set_new(out, "hidden_size", json_integer(c->hidden));
-    /* a mixture without dense layers keeps no dense width; the key is required, and for Mixtral and OLMoE it
-     * is the experts' */
+    /* A mixture without dense layers has no dense width, but the key is required; for Mixtral and OLMoE it is
+     * the experts' width. */
     json_object_set_new(out, "intermediate_size", json_integer(c->ffn ? c->ffn : c->expert_ffn));
     json_object_set_new(out, "num_hidden_layers", json_integer(c->layers));
     json_object_set_new(out, "num_attention_heads", json_integer(c->heads));

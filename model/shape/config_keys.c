@@ -1,4 +1,4 @@
-/* The fields of the config classes of transformers 5.24, of those keys that are read here. */
+/* The declared fields of transformers 5.24's config classes, for the keys that Motley reads. */
 #include "model/shape/config_keys.h"
 
 #include <stdbool.h>
@@ -21,12 +21,12 @@ enum {
     EVERY = (1 << MODEL_ARCH_COUNT) - 1
 };
 
-/* What a value may be. */
+/* Types that a value may have, as bits. */
 enum { WHOLE = 1, REAL = 2, TRUTH = 4, TEXT = 8, WHOLES = 16, TEXTS = 32, OBJECT = 64 };
 
 static const struct key {
     const char *name;
-    uint32_t types, declared, nullable; /* the last two are sets of architectures */
+    uint32_t types, declared, nullable; /* declared and nullable are sets of architectures */
 } keys[] = {
     {"architectures", TEXTS, EVERY, EVERY},
     {"attention_bias", TRUTH, LLAMA | QWEN3 | QWEN3_MOE | OLMOE | GEMMA | SMOLLM3, 0},
@@ -127,9 +127,9 @@ static const char *types_name(uint32_t types)
                                        : "an object";
 }
 
-/* Keys of transformers' base class, which any model may have, and the only texts, separated by blanks, that
- * they take beside null. Those of dtype are torch's types. An implementation (of attention, experts or a
- * cache) counts in transformers' own runs alone and changes nothing here. */
+/* Keys of transformers' base class, which any model's config may have, and the only texts, separated by
+ * blanks, that they accept beside null. Those of dtype are torch's types. An implementation (of attention,
+ * experts or a cache) matters only when transformers itself runs the model, so any is accepted here. */
 static const char dtypes[] =
     "float32 float bfloat16 float16 half float64 double float8_e4m3fn float8_e4m3fnuz float8_e5m2 "
     "float8_e5m2fnuz float8_e8m0fnu int8 uint8 int16 int32 int64";
@@ -138,7 +138,7 @@ static const char experts[] = "eager batched_mm grouped_mm";
 static const char caches[] = "static offloaded_static dynamic offloaded quantized sliding_window hybrid "
                              "hybrid_chunked offloaded_hybrid offloaded_hybrid_chunked";
 static const char problems[] = "regression single_label_classification multi_label_classification";
-static const char nothing[] = ""; /* null alone: anything else changes the model */
+static const char nothing[] = ""; /* accepts null alone, because any other value changes the model */
 
 static const struct word_key {
     const char *name, *words;
@@ -157,8 +157,8 @@ static const struct word_key {
     {"transformers_weights", nothing},
 };
 
-/* Names of methods and of fixed attributes of transformers' config classes: a key of such a name takes their
- * place there, and the class fails. */
+/* Names of methods and of fixed attributes of transformers' config classes. A key of such a name overwrites
+ * the attribute, and the class fails. */
 static const char *const taken[] = {"_check_received_keys",
                                     "_encode_special_floats",
                                     "_getattr_without_heterogeneous_validation",
@@ -191,8 +191,7 @@ static int taken_check(const json_t *config, const char *path, struct err *err)
 {
     const char *key;
     json_t *value;
-    json_object_foreach((json_t *)(uintptr_t)config, key, value)
-    {
+    json_object_foreach ((json_t *)(uintptr_t)config, key, value) {
         bool is_taken = strncmp(key, "_validate_", strlen("_validate_")) == 0;
         for (size_t i = 0; i < sizeof(taken) / sizeof(taken[0]); i++)
             is_taken = is_taken || strcmp(key, taken[i]) == 0;
@@ -236,7 +235,8 @@ static int words_check(const json_t *config, const char *path, struct err *err)
         const json_t *value = json_object_get(config, key->name);
         if (!value || json_is_null(value) ||
             (json_is_string(value) && is_word(key->words, json_string_value(value))) ||
-            (strcmp(key->name, "torch_dtype") == 0 && dtype && !json_is_null(dtype))) /* dtype counts */
+            /* dtype takes precedence over torch_dtype */
+            (strcmp(key->name, "torch_dtype") == 0 && dtype && !json_is_null(dtype)))
             continue;
         return err_set(err, ERR_INVALID, "%s%s%s: must be null%s%s (transformers takes nothing else)", path,
                        path[0] ? "." : "", key->name, key->words[0] ? " or one of " : "", key->words);
@@ -253,13 +253,12 @@ static int loader_check(const json_t *config, const char *path, struct err *err)
                          path[0] ? "." : "");
 }
 
-/* transformers makes numbers of the keys of id2label, and runs no model whose answers are tuples. */
+/* transformers converts the keys of id2label to numbers, and refuses to run models that return tuples. */
 static int answers_check(const json_t *config, const char *path, struct err *err)
 {
     const char *dot = path[0] ? "." : "", *key;
     json_t *label;
-    json_object_foreach(json_object_get(config, "id2label"), key, label)
-    {
+    json_object_foreach (json_object_get(config, "id2label"), key, label) {
         const char *digits = key + (key[0] == '-');
         if (digits[0] == 0 || digits[strspn(digits, "0123456789")] != 0)
             return err_set(err, ERR_INVALID, "%s%sid2label: its keys must be whole numbers, not \"%.40s\"",

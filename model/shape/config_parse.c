@@ -1,5 +1,5 @@
-/* config.json -> struct model_config. The defaults of absent keys are those that `transformers` gives them,
- * because that is what a file that leaves them out was written for; they stand in arch.c. */
+/* Converts a config.json to struct model_config. Absent keys get the defaults of `transformers`, for which a
+ * file that omits them was written; the defaults are in arch.c. */
 #include "model/shape/config.h"
 
 #include <math.h>
@@ -24,7 +24,7 @@ static int refuse_arch(const char *name, bool outer, struct err *err)
                    name, known);
 }
 
-/* Whether the class is that of the model without its head ("LlamaModel"), from which people save, too. */
+/* Returns whether the class is the model without its head ("LlamaModel"), which people also save. */
 static bool is_body_of(const char *class_name, const char *expected)
 {
     const char *const tails[] = {"Model", "TextModel"};
@@ -37,13 +37,13 @@ static bool is_body_of(const char *class_name, const char *expected)
     return false;
 }
 
-/* Which architecture: by model_type, which must not contradict `architectures`. outer: of what has a
- * text_config. */
+/* Finds the architecture by model_type, which must not contradict `architectures`. outer: searches the types
+ * that have a text_config. */
 static int parse_arch(struct json_reader *r, bool outer, enum model_arch *arch)
 {
     const char *type = NULL, *class_name = NULL;
     const json_t *classes = NULL;
-    /* transformers goes by model_type alone, whatever the architectures are */
+    /* transformers uses model_type alone and ignores architectures */
     jr_str(r, "model_type", JR_REQUIRED, 1, 64, &type);
     jr_array(r, "architectures", JR_OPTIONAL, 0, 16, &classes);
     if (r->failed)
@@ -72,15 +72,16 @@ static int refuse_value(struct json_reader *r, const char *key, double value, do
     return err_set(r->err, ERR_UNSUPPORTED, "%s: %g is not supported; only %g is", key, value, only);
 }
 
-/* Switches that change the arithmetic and that nobody here computes. */
-/* Weights that another library quantised are not read, but for bitsandbytes' NF4. */
+/* The following functions refuse switches that change the arithmetic and that Motley does not compute. */
+/* Refuses weights that another library quantised; bitsandbytes' NF4 is read. */
 static int refuse_quantisation(const json_t *config, struct err *err)
 {
     const char *method = json_string_value(json_object_get(config, "quant_method")),
                *type = json_string_value(json_object_get(config, "bnb_4bit_quant_type"));
     bool four = json_is_true(json_object_get(config, "load_in_4bit")),
          eight = json_is_true(json_object_get(config, "load_in_8bit"));
-    if (!method && (four || eight)) /* before transformers 4.34 nothing else was there */
+    /* configs from before transformers 4.34 have no quant_method; bitsandbytes was the only library */
+    if (!method && (four || eight))
         method = "bitsandbytes";
     if (!method || strcmp(method, "bitsandbytes") != 0)
         return err_set(
@@ -145,7 +146,8 @@ static json_t *copy_or_empty(const json_t *object)
     return json_is_object(object) ? json_deep_copy(object) : json_object();
 }
 
-/* Where windowed layers have a setting of their own: rope_scaling is laid over that of the others. */
+/* Makes the setting of windowed layers where they have their own: rope_scaling overrides the keys of the
+ * other layers' setting. */
 static json_t *rope_settings_by_type(struct json_reader *r, const struct arch *a, const json_t *parameters,
                                      const json_t *scaling)
 {
@@ -176,9 +178,9 @@ static json_t *rope_settings_by_type(struct json_reader *r, const struct arch *a
     return settings;
 }
 
-/* What the rotary settings are where they stand in several places, as transformers 5 has it: rope_scaling,
- * when it holds anything, counts in the place of rope_parameters, and what neither of them says of rope_theta
- * the key beside them says. Returns new. */
+/* Merges rotary settings that stand in several places, as transformers 5 does: rope_scaling, unless empty,
+ * replaces rope_parameters, and a rope_theta that is missing in both comes from the key beside them. Returns
+ * new. */
 static json_t *rope_settings(struct json_reader *r, const struct arch *a, const char **path)
 {
     const json_t *parameters = NULL, *scaling = NULL, *value;
@@ -191,8 +193,7 @@ static json_t *rope_settings(struct json_reader *r, const struct arch *a, const 
         return rope_settings_by_type(r, a, parameters, scaling);
     const json_t *counts = scaling && json_object_size(scaling) > 0 ? scaling : parameters;
     *path = counts == scaling && scaling ? "rope_scaling" : "rope_parameters";
-    json_object_foreach((json_t *)(uintptr_t)counts, key, value)
-    {
+    json_object_foreach ((json_t *)(uintptr_t)counts, key, value) {
         if (json_is_object(value)) {
             err_set(r->err, ERR_UNSUPPORTED,
                     "%s.%.64s: settings by layer are not known for this architecture", *path, key);
@@ -204,7 +205,7 @@ static json_t *rope_settings(struct json_reader *r, const struct arch *a, const 
     return settings;
 }
 
-/* Which part of a head is rotated. */
+/* Reads how many of a head's values are rotated. */
 static int parse_partial_rotary(struct json_reader *r, const json_t *settings, struct model_config *c)
 {
     double factor = 1;
@@ -274,7 +275,7 @@ static int check_factors(const struct model_config *c, struct err *err)
     return c->rope_local_set ? rope_check_factors(&c->rope_local, dim, err) : 0;
 }
 
-/* no_rope_layers says of each layer whether it is rotated; it may be longer than the model. */
+/* Reads no_rope_layers, which tells for each layer whether it is rotated and may be longer than the model. */
 static int parse_no_rope(struct json_reader *r, struct model_config *c)
 {
     uint32_t period = arch_of(c->arch)->no_rope_period;
@@ -299,7 +300,7 @@ static int parse_no_rope(struct json_reader *r, struct model_config *c)
     return 0;
 }
 
-/* layer_types: which layers use the window. */
+/* Reads layer_types, which tells the layers that use the window. */
 static int parse_layer_types(struct json_reader *r, uint32_t layers, uint8_t *windowed)
 {
     const json_t *types = NULL;
@@ -320,7 +321,7 @@ static int parse_layer_types(struct json_reader *r, uint32_t layers, uint8_t *wi
     return 0;
 }
 
-/* The layers with a window by the architecture's own rule; false: none. */
+/* Marks the layers with a window by the architecture's own rule. Returns false when there are none. */
 static bool window_by_rule(struct json_reader *r, struct model_config *c)
 {
     const struct arch *a = arch_of(c->arch);
@@ -352,7 +353,8 @@ static int parse_window(struct json_reader *r, struct model_config *c)
         window = 0;
     const struct arch *a = arch_of(c->arch);
     bool listed =
-        a->windows >= ARCH_WINDOW_FROM; /* other classes check layer_types and go by their own rule */
+        /* the other classes check layer_types and then follow their own rule */
+        a->windows >= ARCH_WINDOW_FROM;
     uint8_t types[sizeof(c->window_layer)] = {0};
     memcpy(types, c->window_layer, sizeof(types));
     if (r->failed || parse_layer_types(r, c->layers, types) < 0)
@@ -380,7 +382,7 @@ static int parse_window(struct json_reader *r, struct model_config *c)
     return 0;
 }
 
-/* A size that must be there unless the architecture has a default for it. */
+/* Reads a size that must be present unless the architecture has a default for it. */
 static void parse_size(struct json_reader *r, const char *key, uint32_t most, uint32_t otherwise,
                        uint32_t *out)
 {
@@ -397,7 +399,8 @@ static int parse_sizes(struct json_reader *r, struct model_config *c)
     parse_size(r, "vocab_size", VOCAB_MAX, a->vocab, &c->vocab);
     parse_size(r, "intermediate_size", FFN_MAX, a->ffn, &c->ffn);
     const json_t *kv_heads = json_object_get(r->object, "num_key_value_heads");
-    c->kv_heads = a->kv_heads && !json_is_null(kv_heads) ? a->kv_heads : c->heads; /* null is not absent */
+    /* null means as many as heads, while an absent key takes the architecture's default */
+    c->kv_heads = a->kv_heads && !json_is_null(kv_heads) ? a->kv_heads : c->heads;
     jr_u32(r, "num_key_value_heads", JR_OPTIONAL, 1, HEADS_MAX, &c->kv_heads);
     c->head_dim = a->head_dim;
     jr_u32(r, "head_dim", JR_OPTIONAL, 2, HEAD_DIM_MAX, &c->head_dim);
@@ -517,7 +520,8 @@ static int parse_switches(struct json_reader *r, struct model_config *c)
     return r->failed ? -1 : 0;
 }
 
-/* dtype, which transformers 4 calls torch_dtype. Anything but the two short ones is read as fp32. */
+/* Reads dtype, which transformers 4 calls torch_dtype. Values other than bfloat16 and float16 are read as
+ * fp32. */
 static void parse_dtype(const json_t *document, struct model_config *c)
 {
     const char *name = json_string_value(json_object_get(document, "dtype"));
@@ -529,8 +533,8 @@ static void parse_dtype(const json_t *document, struct model_config *c)
                                                : MODEL_F32;
 }
 
-/* Published files name ids outside the vocabulary (their tokenizers' ids count): no token of the model is
- * meant. */
+/* Reads the id of a special token. Published files contain ids outside the vocabulary (of tokens that their
+ * tokenizers add); such an id counts as no token. */
 static int parse_token(struct json_reader *r, const char *key, const struct model_config *c, int32_t *id)
 {
     int64_t value = -1;
@@ -539,7 +543,8 @@ static int parse_token(struct json_reader *r, const char *key, const struct mode
     return r->failed ? -1 : 0;
 }
 
-/* torch's embedding takes a padding token that counts from its end, too, and no other. */
+/* Reads the padding token. torch's embedding accepts a negative one, which counts from its end, and no other
+ * outside it. */
 static int parse_pad(struct json_reader *r, struct model_config *c)
 {
     const json_t *given = json_object_get(r->object, "pad_token_id");
@@ -572,7 +577,7 @@ static int parse_tokens(struct json_reader *r, struct model_config *c)
     return 0;
 }
 
-/* As it was found in a file; else what a quantised folder says that it skips. */
+/* Reads the packing that Motley wrote, or else the modules that a quantised folder's config skips. */
 static int parse_packing(const json_t *document, struct model_config *c, struct err *err)
 {
     const json_t *found = json_object_get(document, "motley_packing"),
@@ -604,7 +609,8 @@ static int parse_flat(const json_t *document, const char *path, struct model_con
     return 0;
 }
 
-/* The language model of one that sees, too, stands in text_config; what concerns the whole stands beside. */
+/* Reads the config of a model that also reads images: its language model is in text_config, and keys about
+ * the whole model stand beside it. */
 static int parse_nested(const json_t *document, struct model_config *config, struct err *err)
 {
     static const char *const shared[] = {"bos_token_id", "eos_token_id", "pad_token_id",
@@ -612,7 +618,8 @@ static int parse_nested(const json_t *document, struct model_config *config, str
     struct json_reader r;
     const json_t *inner = NULL;
     enum model_arch arch;
-    /* the whole's counts alone, whatever text_config says: absent is true, null is false */
+    /* The outer tie_word_embeddings counts, whatever text_config says: absent means true, null
+     * means false. */
     const json_t *given = json_object_get(document, "tie_word_embeddings");
     bool tied = !given;
     jr_init(&r, document, "", err);

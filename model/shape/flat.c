@@ -1,4 +1,5 @@
-/* Ranges are cut by walking the copies of the tensors: there are few, and nothing needs to be kept. */
+/* Cuts, the places at which an area may be divided (flat.h), are found by a walk over the layer's tensors and
+ * their copies. A layer has few of them, so no results are kept. */
 #include "model/shape/flat.h"
 
 enum { MOMENT8_BLOCK = 256, SCALES_UNIT = 64, VALUE = 4 };
@@ -8,7 +9,8 @@ static uint64_t aligned(uint64_t bytes)
     return (bytes + 63) / 64 * 64;
 }
 
-/* Bytes of 256 values as they are kept, without NF4's scales; GGUF's blocks hold 32 or 256 values. */
+/* Returns the bytes of 256 values in the tensor's packing, without NF4's scales; GGUF's blocks hold 32 or 256
+ * values. */
 static uint64_t cut_bytes(const struct layer_tensor *tensor)
 {
     static const uint64_t bytes[PACK_KINDS] = {
@@ -23,11 +25,11 @@ static uint64_t values_of(const struct layer_tensor *tensor)
     return (uint64_t)tensor->rows * tensor->columns;
 }
 
-/* Bytes of the values of one copy, and with its scales. */
+/* Returns the bytes of one copy without its scales. */
 static uint64_t codes_bytes(const struct layer_tensor *tensor)
 {
     uint64_t values = values_of(tensor), unit = cut_bytes(tensor);
-    /* what is left of 256 is whole blocks, or single values, or two codes a byte */
+    /* The last values % 256 are whole blocks, single values, or two codes per byte. */
     return values / FLAT_CUT_VALUES * unit +
            (values % FLAT_CUT_VALUES * unit + FLAT_CUT_VALUES - 1) / FLAT_CUT_VALUES;
 }
@@ -47,7 +49,7 @@ static uint64_t copy_bytes(const struct layer_tensor *tensor)
     return tensor->scales + 4 * (1 + (blocks + 255) / 256);
 }
 
-/* The cut within a copy, `at` bytes into it. */
+/* Returns the cut at or before `at` bytes into a copy. */
 static uint64_t copy_cut(const struct layer_tensor *tensor, uint64_t at)
 {
     if (has_scales(tensor) && at >= tensor->absmax)
@@ -76,6 +78,25 @@ uint64_t flat_cut(const struct layer_tensors *tensors, enum block_area area, uin
     return area == AREA_TRAINED ? at / VALUE * VALUE : at;
 }
 
+uint64_t flat_share_cut(const struct layer_tensors *tensors, enum block_area area, double share)
+{
+    uint64_t bytes = flat_bytes(tensors, area);
+    return share >= 1 ? bytes : flat_cut(tensors, area, (uint64_t)(share * (double)bytes));
+}
+
+struct flat_share flat_share_of(uint32_t count, const double *shares, uint32_t member)
+{
+    struct flat_share range = {0};
+    uint32_t last = count - 1; /* the last member with a share takes the rest */
+    while (shares && last > 0 && !(shares[last] > 0))
+        last--;
+    for (uint32_t i = 0; i <= member; i++) {
+        range.begin = range.end;
+        range.end = i >= last ? 1 : range.end + (shares ? shares[i] : 1.0 / count);
+    }
+    return range;
+}
+
 uint64_t flat_piece_moment_bytes(const struct layer_tensor *tensor, uint64_t count)
 {
     if (!tensor->moments8)
@@ -83,7 +104,7 @@ uint64_t flat_piece_moment_bytes(const struct layer_tensor *tensor, uint64_t cou
     return aligned(count) + aligned(VALUE * ((count + MOMENT8_BLOCK - 1) / MOMENT8_BLOCK));
 }
 
-/* The piece of a copy in [begin, end); false: there is none. */
+/* Finds the piece of a copy that lies in [begin, end); returns false when there is none. */
 static bool piece_of(const struct layer_tensor *tensor, uint32_t copy, uint64_t begin, uint64_t end,
                      struct flat_piece *piece)
 {
@@ -112,7 +133,7 @@ uint32_t flat_pieces(const struct layer_tensors *tensors, uint64_t begin, uint64
                 continue;
             piece.moment = tensors->moments8 ? moment : piece.at;
             moment += flat_piece_moment_bytes(piece.tensor, piece.count);
-            if (pieces != NULL)
+            if (pieces)
                 pieces[count] = piece;
             count++;
         }

@@ -1,17 +1,16 @@
-/* Flat ranges of a block's areas: what a rank keeps of a state that is shared out (Rajbhandari et al. 2020,
+/* Flat ranges of a block's areas: the part of a sharded state that one rank keeps (Rajbhandari et al. 2020,
  * ZeRO, section 5), as bytes [begin, end) of the frozen or the trained area of model/shape/layer.h.
  *
- * A range begins and ends at cuts: the area's ends, any place between tensors (of the trained area a
- * multiple of 4 bytes), and within a copy of a tensor every 256 of its values (blocks of 8-bit moments and
- * whole blocks of any packing begin there); within the scales of NF4, every 64 bytes from where the copy
- * begins. So ranges that follow one
- * another hold together, byte for byte, what the whole area holds, and each can be stepped by itself.
+ * A range begins and ends at cuts. Cuts are the area's ends; any place between tensors (in the trained area
+ * at multiples of 4 bytes); within a copy of a tensor every 256 of its values, where blocks of 8-bit moments
+ * and of every packing begin; and within the scales of NF4 every 64 bytes from where the copy begins. So
+ * consecutive ranges together hold the whole area byte for byte, and the optimiser can step each range alone.
  *
- * Moments of a range are placed here, too. In fp32 they lie as the values do. In 8 bits each piece has codes
- * and behind them the largest magnitudes of its blocks; of the whole area that is layer_tensors.moment_bytes.
+ * This file also gives the layout of a range's moments. In fp32 moments lie as the values do. In 8 bits each
+ * piece has codes, then the largest magnitudes of its blocks; the whole area's moments take
+ * layer_tensors.moment_bytes.
  *
- * Pure, no allocation.
- */
+ * All functions are pure and allocate nothing. */
 #ifndef MOTLEY_MODEL_SHAPE_FLAT_H
 #define MOTLEY_MODEL_SHAPE_FLAT_H
 
@@ -21,27 +20,37 @@ enum { FLAT_CUT_VALUES = 256 };
 
 enum block_area { AREA_FROZEN, AREA_TRAINED };
 
-/* Bytes of an area of a block. */
+/* Returns the bytes of an area of a block. */
 uint64_t flat_bytes(const struct layer_tensors *tensors, enum block_area area);
-/* The last cut at or before byte `at` of the area, at ≤ its bytes. */
+/* Returns the last cut at or before byte `at` of the area; `at` is at most the area's bytes. */
 uint64_t flat_cut(const struct layer_tensors *tensors, enum block_area area, uint64_t at);
+
+/* The cut that comes after a share of the area, 0 ≤ share; all of it from 1 on. */
+uint64_t flat_share_cut(const struct layer_tensors *tensors, enum block_area area, double share);
+/* The shares before and after a member's own: of `count` shares that sum to 1 (NULL: equal ones) the last
+ * one above 0 ends at exactly 1. */
+struct flat_share {
+    double begin, end;
+};
+struct flat_share flat_share_of(uint32_t count, const double *shares, uint32_t member);
 
 /* The part of one copy of a trained tensor that lies in a range. */
 struct flat_piece {
     const struct layer_tensor *tensor;
     uint32_t copy;
-    uint64_t first, count;   /* values of the copy, in the order of its rows */
-    uint64_t at;             /* bytes from where the range begins */
-    uint64_t moment, absmax; /* bytes into each moments' area; from there to the scales, with moments8 */
+    uint64_t first, count;   /* values of the copy, counted in the order of its rows */
+    uint64_t at;             /* bytes from the beginning of the range */
+    uint64_t moment, absmax; /* moment: offset in each moments' area; absmax: with moments8, bytes from there
+                              * to the scales */
 };
-/* Pieces of [begin, end) of the trained area in the order of tensors, then of copies, into pieces[]; NULL:
- * they are only counted. Returns how many, at most tensors->parameters. */
+/* Writes the pieces of [begin, end) of the trained area to pieces[], in the order of tensors, then of copies,
+ * or only counts them when pieces is NULL. Returns their number, at most tensors->parameters. */
 uint32_t flat_pieces(const struct layer_tensors *tensors, uint64_t begin, uint64_t end,
                      struct flat_piece *pieces);
-/* Bytes of one of the two moments of a range. */
+/* Returns the bytes of one of the two moments of a range. */
 uint64_t flat_moment_bytes(const struct layer_tensors *tensors, uint64_t begin, uint64_t end);
 
-/* Bytes of one moment of `count` values of a tensor, codes and scales or fp32. */
+/* Returns the bytes of one moment of `count` values of a tensor: codes and scales, or fp32. */
 uint64_t flat_piece_moment_bytes(const struct layer_tensor *tensor, uint64_t count);
 
 #endif

@@ -1,15 +1,16 @@
-/* Layouts are written once, as the order in which arrays are taken; sums follow from them. */
+/* A layout is written once, as the order in which arrays are placed; the sums follow from it. */
 #include "model/shape/footprint.h"
 
 #include <string.h>
 
+#include "model/shape/flat.h"
 #include "model/shape/packing.h"
 
 enum {
-    FIXED = 4,                   /* bytes of a value, or of a number of 32 bits */
-    HEAD_LOGIT_FLOATS = 6 << 20, /* logits held at once aim at this many values (24 MiB) … */
-    HEAD_ROWS_MIN = 16,          /* … but at least so many positions, … */
-    HEAD_ROWS_SHARE = 8          /* … and one for so many of the head's inputs */
+    FIXED = 4,                   /* bytes of an fp32 value or a 32-bit integer */
+    HEAD_LOGIT_FLOATS = 6 << 20, /* target number of logits in memory at once (24 MiB) … */
+    HEAD_ROWS_MIN = 16,          /* … for at least so many positions … */
+    HEAD_ROWS_SHARE = 8          /* … and at least one position for so many of the head's inputs */
 };
 
 static uint64_t aligned(uint64_t bytes)
@@ -17,7 +18,7 @@ static uint64_t aligned(uint64_t bytes)
     return (bytes + 63) / 64 * 64;
 }
 
-/* The place of an array [rows, width] of values of 4 bytes. */
+/* Places an array [rows, width] of 4-byte values and returns its offset. */
 static uint64_t take(uint64_t *at, uint64_t rows, uint64_t width)
 {
     uint64_t begin = *at;
@@ -65,7 +66,7 @@ struct layer_method footprint_sites(const struct lora_sites *sites, bool dropout
     return (struct layer_method){.lora = *sites, .dropout = dropout && sites->ways > 0};
 }
 
-/* A base kept as the file's blocks needs a file that has some. */
+/* Checks that the file has quantised blocks when the base is to be kept packed. */
 static int packing_check(const struct model_config *config, const struct layer_method *method,
                          struct err *err)
 {
@@ -79,11 +80,11 @@ static int packing_check(const struct model_config *config, const struct layer_m
     return 0;
 }
 
-/* Gives every layer its kind, and each kind its plan. */
+/* Assigns every layer its kind, and makes each kind's plan. */
 static int kinds_make(struct footprint_model *m, const struct model_config *config,
                       const struct layer_method *method, struct err *err)
 {
-    uint32_t first[FOOTPRINT_KINDS_MAX]; /* layer of each kind */
+    uint32_t first[FOOTPRINT_KINDS_MAX]; /* the first layer of each kind */
     for (uint32_t i = 0; i < config->layers; i++) {
         uint32_t kind = 0;
         while (kind < m->kind_count && !layer_alike(config, method, first[kind], i))
@@ -106,9 +107,9 @@ static int kinds_make(struct footprint_model *m, const struct model_config *conf
     return 0;
 }
 
-/* Every chunk of logits reads the head's matrix once more. With a row for every eight inputs a wide head's
- * products have rows enough that arithmetic, not this reading, takes their time, and the chunk takes an
- * eighth of the bytes of that matrix in fp32. */
+/* Returns how many positions' logits are in memory at once. Every chunk of logits reads the head's matrix
+ * once more. With one position for every eight inputs, the products of a wide head are bound by arithmetic,
+ * not by this reading, and the chunk takes an eighth of the bytes of that matrix in fp32. */
 static uint32_t head_rows(const struct model_config *config)
 {
     uint32_t rows = larger(HEAD_LOGIT_FLOATS / config->vocab, config->hidden / HEAD_ROWS_SHARE);
@@ -119,7 +120,7 @@ int footprint_model_init(const struct model_config *config, const struct layer_m
                          struct footprint_model *m, struct err *err)
 {
     struct model_config narrow = layer_part_config(config, &method->part);
-    memset(m, 0, sizeof *m);
+    memset(m, 0, sizeof(*m));
     m->shape = shape_of(&narrow);
     m->method = *method;
     uint32_t least;
@@ -150,20 +151,20 @@ const struct layer_tensors *footprint_tensors(const struct footprint *f, uint32_
     return m->shape.tied && !f->shares_table && !f->copies_table ? &m->head_alone : &m->head;
 }
 
-/* Bytes that a layer of this kind keeps for so many tokens. */
+/* Returns the bytes that a layer of this kind keeps for a micro-batch of so many tokens. */
 static uint64_t kept_bytes(const struct layer_plan *plan, uint32_t tokens, bool split)
 {
     return tokens * (plan->saved_bytes + (split ? plan->split_bytes : 0)) + plan->fixed_bytes;
 }
 
-/* Layers of a kind among the stage's first `layers`. */
+/* Returns the number of layers of a kind among the stage's first `layers`. */
 static uint32_t kind_layers(const struct footprint *f, uint32_t kind, uint32_t layers)
 {
     const uint16_t *before = f->model->kind_before[kind];
     return before[f->layer_begin + layers] - before[f->layer_begin];
 }
 
-/* Of the stage's first `layers` layers. */
+/* Returns the bytes that the stage's first `layers` layers keep. */
 static uint64_t saves_bytes(const struct footprint *f, uint32_t layers)
 {
     uint64_t bytes = 0;
@@ -179,7 +180,8 @@ uint64_t footprint_save_bytes(const struct footprint *f, uint32_t layer)
 
 uint64_t footprint_save_at(const struct footprint *f, uint32_t layer)
 {
-    return f->slot.saves + saves_bytes(f, layer - f->layer_begin);
+    return f->slot.saves + saves_bytes(f, layer - f->layer_begin) -
+           saves_bytes(f, f->saves_from - f->layer_begin);
 }
 
 static void slot_place(struct footprint *f, const struct footprint_options *o)
@@ -204,20 +206,20 @@ static void slot_place(struct footprint *f, const struct footprint_options *o)
     slot->middle = at;
     at += slot->middle_stride * f->layers;
     slot->saves = at;
-    at += f->saves ? saves_bytes(f, f->layers) : 0;
+    at += saves_bytes(f, f->layers) - saves_bytes(f, f->saves_from - f->layer_begin);
     slot->head = take(&at, o->train && f->has_head ? o->labelled : 0, hidden);
     slot->router = take(&at, o->train ? 2ull * o->rows : 0, f->model->shape.experts);
     slot->bytes = at;
     f->slots = o->slots;
 }
 
-/* What one layer needs of the workspace, of any kind. */
-struct need {
+/* The largest need of any layer for each area of the workspace, in bytes. */
+struct workspace_need {
     uint64_t inner, save, panel;
 };
 
-static void need_of(const struct footprint *f, const struct layer_plan *plan,
-                    const struct footprint_options *o, struct need *need)
+static void need_add(const struct footprint *f, const struct layer_plan *plan,
+                     const struct footprint_options *o, struct workspace_need *need)
 {
     uint64_t work = plan->forward_bytes;
     if (o->train && o->split)
@@ -225,7 +227,8 @@ static void need_of(const struct footprint *f, const struct layer_plan *plan,
     if (o->train)
         work = larger64(work, plan->backward.work_bytes);
     need->inner = larger64(need->inner, work * f->tokens);
-    need->save = larger64(need->save, f->saves ? 0 : kept_bytes(plan, f->tokens, f->split));
+    need->save =
+        larger64(need->save, f->saves_from == f->layer_begin ? 0 : kept_bytes(plan, f->tokens, f->split));
     need->panel = larger64(need->panel, plan->tensors.panel_bytes);
 }
 
@@ -234,11 +237,11 @@ static void workspace_place(struct footprint *f, const struct footprint_options 
     const struct footprint_model *m = f->model;
     struct footprint_workspace *w = &f->workspace;
     uint32_t head = f->has_head ? f->head_rows : 0;
-    struct need need = {0};
+    struct workspace_need need = {0};
     uint64_t at = 0;
     for (uint32_t kind = 0; kind < m->kind_count; kind++)
         if (kind_layers(f, kind, f->layers) > 0)
-            need_of(f, &m->kinds[kind], o, &need);
+            need_add(f, &m->kinds[kind], o, &need);
     if (f->has_head)
         need.panel = larger64(need.panel, f->shares_table || f->copies_table ? m->embedding.panel_bytes
                                                                              : m->head_alone.panel_bytes);
@@ -259,14 +262,17 @@ uint64_t footprint_cache_bytes(const struct footprint *f, uint32_t tokens)
     return 2ull * f->layers * tokens * f->model->shape.kv_width * FIXED;
 }
 
-/* What blocks keep: bytes as they are counted, and trained tensors. */
-struct kept_state {
-    uint64_t frozen, trained, moments, moments_largest; /* moments: of one of the two; of the largest block */
+/* The state of a range of blocks: counted bytes, and the number of trained tensors. */
+struct range_bytes {
+    /* moments: one of the two moments; moments_largest: that of the largest block */
+    uint64_t frozen, trained, moments, moments_largest;
     uint32_t parameters;
 };
 
-static void blocks_add(struct kept_state *kept, const struct layer_tensors *tensors, uint32_t count)
+static void blocks_add(struct range_bytes *kept, const struct footprint_alike *alike)
 {
+    const struct layer_tensors *tensors = alike->tensors;
+    uint32_t count = alike->count;
     uint64_t moments = footprint_counted(tensors->moment_bytes);
     kept->frozen += count * footprint_counted(tensors->frozen_bytes);
     kept->trained += count * footprint_counted(tensors->trained_bytes);
@@ -275,26 +281,50 @@ static void blocks_add(struct kept_state *kept, const struct layer_tensors *tens
     kept->parameters += count * tensors->parameters;
 }
 
-/* Of blocks [begin, end), which are the stage's. */
-static void range_add(const struct footprint *f, uint32_t begin, uint32_t end, struct kept_state *kept)
+uint32_t footprint_alike(const struct footprint *f, uint32_t begin, uint32_t end,
+                         struct footprint_alike list[FOOTPRINT_ALIKE_MAX])
 {
     const struct footprint_model *m = f->model;
-    uint32_t layers = m->shape.layers, first = begin > 1 ? begin - 1 : 0, last = end > 1 ? end - 1 : 0;
+    uint32_t layers = m->shape.layers, first = begin > 1 ? begin - 1 : 0, last = end > 1 ? end - 1 : 0,
+             count = 0;
     last = last < layers ? last : layers;
-    uint32_t count = first < last ? last - first : 0;
-    for (uint32_t kind = 0; kind < m->kind_count && count > 0; kind++)
-        blocks_add(kept, &m->kinds[kind].tensors, m->kind_before[kind][last] - m->kind_before[kind][first]);
+    for (uint32_t kind = 0; kind < m->kind_count && first < last; kind++) {
+        uint32_t alike = (uint32_t)m->kind_before[kind][last] - m->kind_before[kind][first];
+        if (alike > 0)
+            list[count++] = (struct footprint_alike){&m->kinds[kind].tensors, alike};
+    }
     if (begin == 0 && end > 0)
-        blocks_add(kept, &m->embedding, 1);
+        list[count++] = (struct footprint_alike){&m->embedding, 1};
     if (begin < end && end == layers + 2)
-        blocks_add(kept, footprint_tensors(f, layers + 1), 1);
+        list[count++] = (struct footprint_alike){footprint_tensors(f, layers + 1), 1};
+    return count;
 }
 
-/* Of all the stage's blocks but, with `without`, those from outside. */
-static struct kept_state kept_count(const struct footprint *f, const struct footprint_options *o,
-                                    bool without)
+/* Adds the state of the stage's blocks [begin, end). */
+static void range_add(const struct footprint *f, uint32_t begin, uint32_t end, struct range_bytes *kept)
 {
-    struct kept_state kept = {0};
+    struct footprint_alike list[FOOTPRINT_ALIKE_MAX];
+    uint32_t count = footprint_alike(f, begin, end, list);
+    for (uint32_t i = 0; i < count; i++)
+        blocks_add(kept, &list[i]);
+}
+
+void footprint_shard_add(struct footprint_shard *shard, const struct footprint_alike *alike, uint64_t begin,
+                         uint64_t end, bool train, bool moments_on_host)
+{
+    uint64_t moments = train ? footprint_counted(flat_moment_bytes(alike->tensors, begin, end)) : 0;
+    shard->adapters += alike->count * (train ? 2 : 1) * footprint_counted(end - begin);
+    shard->pieces += (uint64_t)alike->count * flat_pieces(alike->tensors, begin, end, NULL);
+    *(moments_on_host ? &shard->host : &shard->optimizer) += alike->count * 2 * moments;
+    if (moments_on_host)
+        shard->page = larger64(shard->page, moments);
+}
+
+/* Sums the state of the stage's blocks. `without` leaves out those whose memory belongs to another owner. */
+static struct range_bytes range_bytes_of(const struct footprint *f, const struct footprint_options *o,
+                                         bool without)
+{
+    struct range_bytes kept = {0};
     bool cut = without && o->outside_begin < o->outside_end;
     range_add(f, o->block_begin, cut ? o->outside_begin : o->block_end, &kept);
     if (cut)
@@ -305,8 +335,8 @@ static struct kept_state kept_count(const struct footprint *f, const struct foot
 static void buffers_count(struct footprint *f, const struct footprint_options *o)
 {
     const struct footprint_model *m = f->model;
-    struct kept_state frozen = kept_count(f, o, o->outside_frozen),
-                      trained = kept_count(f, o, o->outside_trained);
+    struct range_bytes frozen = range_bytes_of(f, o, o->outside_frozen),
+                       trained = range_bytes_of(f, o, o->outside_trained);
     uint64_t moments = (o->train ? 2 : 0) * trained.moments;
     f->weights = frozen.frozen;
     f->adapters = (o->train ? 2 : 1) * trained.trained;
@@ -320,6 +350,17 @@ static void buffers_count(struct footprint *f, const struct footprint_options *o
     f->table_bytes = f->copies_table ? m->embedding.trained_bytes : 0;
     f->buffers = footprint_counted(f->workspace.bytes) + footprint_counted(f->scalar_bytes) +
                  (o->train ? 2 : 1) * footprint_counted(f->table_bytes);
+}
+
+/* Returns the first layer whose values are saved, at most the end of the stage's layers. */
+static uint32_t saves_from(const struct footprint *f, const struct footprint_options *o)
+{
+    uint32_t first = f->layer_begin, end = f->layer_begin + f->layers,
+             again = o->recompute_end ? o->recompute_end - 1 : end;
+    if (o->train && !o->recompute)
+        return first;
+    again = o->train ? again : end;
+    return again < first ? first : again < end ? again : end;
 }
 
 void footprint_of(const struct footprint_model *m, const struct footprint_options *o, struct footprint *f)
@@ -336,7 +377,7 @@ void footprint_of(const struct footprint_model *m, const struct footprint_option
     f->layers = end - f->layer_begin;
     f->tokens = (o->tokens + LAYER_TOKENS_UNIT - 1) / LAYER_TOKENS_UNIT * LAYER_TOKENS_UNIT;
     f->head_rows = m->head_rows < o->tokens ? m->head_rows : o->tokens;
-    f->saves = o->train && !o->recompute;
+    f->saves_from = saves_from(f, o);
     f->split = o->train && o->split;
     slot_place(f, o);
     workspace_place(f, o);

@@ -1,9 +1,8 @@
-/* Bytes held: where everything of a stage lies, as one pure function of plain numbers. The engine allocates
- * by it and the planner predicts by it, so that the two cannot differ. engine/README.md says what it adds up.
+/* The memory layout of a stage, as one pure function of plain numbers. The engine allocates by it and the
+ * planner predicts by it, so that the two cannot differ. engine/README.md lists what it adds up.
  *
- * Sizes and offsets are bytes unless the name says otherwise; each array starts on a multiple of 64 bytes. No
- * allocation. Who calls bounds widths and tokens, so that 64 bits cannot overflow.
- */
+ * Sizes and offsets are bytes unless the name says otherwise; each array starts on a multiple of 64 bytes.
+ * Nothing is allocated. Callers bound widths and tokens, so that 64 bits cannot overflow. */
 #ifndef MOTLEY_MODEL_SHAPE_FOOTPRINT_H
 #define MOTLEY_MODEL_SHAPE_FOOTPRINT_H
 
@@ -13,10 +12,11 @@
 #include "model/shape/config.h"
 #include "model/shape/layer.h"
 
-/* The widths of a model, with the names papers use. */
+/* The widths of a model, named as papers name them. */
 struct footprint_shape {
     uint32_t hidden, q_width, kv_width, qkv_width; /* q_width = heads * head_dim, … */
-    uint32_t ffn; /* with experts: of those that a token passes; where layers differ, the wider kind's */
+    uint32_t
+        ffn; /* with experts, the width of all experts that a token passes; the largest over the layers */
     uint32_t vocab, heads, kv_heads, head_dim, layers;
     uint32_t experts;
     bool tied;
@@ -24,101 +24,144 @@ struct footprint_shape {
 
 enum { FOOTPRINT_KINDS_MAX = 32 };
 
-/* What holds for every stage of a model under a method. */
+/* The data that all stages of a model share under one method. */
 struct footprint_model {
     struct footprint_shape shape;
     struct layer_method method;
-    uint32_t rank;       /* the largest of the adapters' */
-    uint32_t head_rows;  /* labelled positions whose logits are held at once, at most */
-    uint32_t kind_count; /* layers that are alike share a plan */
+    uint32_t rank;       /* the largest rank of the adapters */
+    uint32_t head_rows;  /* labelled positions whose logits are in memory at once, at most */
+    uint32_t kind_count; /* layers that are alike share a kind, and so a plan */
     struct layer_plan kinds[FOOTPRINT_KINDS_MAX];
-    uint8_t kind_of[MODEL_LAYERS_MAX];                               /* by layer */
-    uint16_t kind_before[FOOTPRINT_KINDS_MAX][MODEL_LAYERS_MAX + 1]; /* of a kind among the first so many */
-    struct layer_tensors embedding, head, head_alone; /* head_alone: with a matrix of its own */
-    uint32_t rotary; /* values of a row of the rotary tables: the widths of the tables together */
-    uint32_t sparse_before[MODEL_LAYERS_MAX + 1]; /* layers with experts among the first so many */
+    uint8_t kind_of[MODEL_LAYERS_MAX];                               /* kind of each layer */
+    uint16_t kind_before[FOOTPRINT_KINDS_MAX][MODEL_LAYERS_MAX + 1]; /* [kind][n]: layers of that kind among
+                                                                      * the first n */
+    struct layer_tensors embedding, head, head_alone; /* head_alone: a head with a matrix of its own */
+    uint32_t rotary; /* values of a row of the rotary tables: the widths of all tables together */
+    uint32_t sparse_before[MODEL_LAYERS_MAX + 1]; /* [n]: layers with experts among the first n */
 };
 
 struct footprint_options {
-    bool train;     /* else nothing is saved, and there are no gradients and moments */
+    bool train;     /* if false, nothing is saved, and there are neither gradients nor moments */
     bool recompute; /* only each layer's input is saved */
-    bool split;     /* backward in two halves, of inputs and of weights */
+    /* With recompute, layers of blocks from this one on are saved whole all the same. 0: none */
+    uint32_t recompute_end;
+    bool split; /* backward runs in two halves, for gradients of inputs and of weights */
     uint32_t block_begin, block_end;
     uint32_t slots;                  /* micro-batches in flight, ≥ 1 */
-    uint32_t tokens, rows, labelled; /* most of a micro-batch */
-    uint32_t positions;              /* of the rotary table */
-    /* Blocks [outside_begin, outside_end), of these, whose frozen or trained areas somebody else keeps */
+    uint32_t tokens, rows, labelled; /* upper bounds for a micro-batch */
+    uint32_t positions;              /* rows of the rotary table */
+    /* Blocks [outside_begin, outside_end) of the stage have their frozen or trained areas in memory that
+     * belongs to another owner and is not counted here. */
     uint32_t outside_begin, outside_end;
     bool outside_frozen, outside_trained;
-    bool moments_on_host; /* on the device is room for the largest block's */
+    bool moments_on_host; /* moments are in host memory; the device has room for those of the largest block */
 };
 
-/* One place for a micro-batch: its description, layer inputs, what layers save, the head's gradient. */
+/* The memory of one micro-batch in flight: its description, layer inputs, saved values, the
+ * head's gradient. */
 struct footprint_slot {
     uint64_t ids, positions, row_ids, row_start, step, label_index, targets, meta_bytes;
-    uint64_t x, x_stride;           /* of inputs[layer] */
-    uint64_t middle, middle_stride; /* of what enters each layer's FFN: parts of layers with recompute */
-    uint64_t saves;                 /* of the first layer; bytes_saved() of a layer further on the next */
-    uint64_t head;                  /* [labelled, hidden] */
-    uint64_t router; /* counts, then sums: f32 [2][rows, experts]; models with experts, training */
+    uint64_t x, x_stride; /* inputs[layer] of every layer */
+    uint64_t middle,
+        middle_stride; /* the input of each layer's FFN, kept for parts of layers with recompute */
+    uint64_t saves;    /* saved values of the first layer; footprint_save_at() gives those of the
+                        * others */
+    uint64_t head;     /* [labelled, hidden] */
+    uint64_t router; /* counts, then sums: f32 [2][rows, experts]; only for models with experts in training */
     uint64_t bytes;
 };
 
 struct footprint_workspace {
-    uint64_t d, inner;               /* [tokens, hidden]; what the steps of a layer share */
-    uint64_t save;                   /* of one layer when slots hold none */
-    uint64_t panel;                  /* fp32 of a packed matrix */
-    uint64_t logits, head_x, head_n; /* [head_rows, …] */
+    uint64_t d, inner;               /* d: [tokens, hidden]; inner: memory that the steps of a layer share */
+    uint64_t save;                   /* saved values of one layer, when slots do not hold them */
+    uint64_t panel;                  /* a packed matrix unpacked to fp32, in pieces */
+    uint64_t logits, head_x, head_n; /* head_rows rows each */
     uint64_t bytes;
 };
 
-/* A stage. */
+/* The layout and the counted bytes of one stage. */
 struct footprint {
     const struct footprint_model *model; /* borrowed */
-    uint32_t layer_begin, layers;        /* transformer layers from 0; how many of them */
+    uint32_t layer_begin, layers;        /* first transformer layer (from 0) and number of layers */
     uint32_t tokens;                     /* rounded up to LAYER_TOKENS_UNIT */
     bool has_embedding, has_head, shares_table;
-    bool copies_table; /* a tied embedding that is trained is kept with block 0, elsewhere: a copy of it, and
-                          its gradient, are here for the head */
+    bool copies_table; /* the tied, trained embedding is on another stage with block 0, so this stage keeps a
+                        * copy of it and of its gradient for the head */
     struct footprint_slot slot;
-    bool saves; /* slots hold what layers save */
+    uint32_t saves_from; /* slots hold the values that layers of the stage save, from this layer on */
     bool split;
     uint32_t slots;
     struct footprint_workspace workspace;
-    uint32_t head_rows; /* labelled positions whose logits are held at once */
+    uint32_t head_rows; /* labelled positions whose logits are in memory at once */
     uint64_t rope_bytes, scalar_bytes;
-    uint64_t table_bytes; /* of the copied table's values; training, as many again of its gradient */
+    uint64_t
+        table_bytes; /* bytes of the copied table's values; in training its gradient takes as many again */
     uint32_t parameters;
-    /* Sums of buffers as they are counted, by purpose */
+    /* Sums of the buffers' counted bytes, by purpose */
     uint64_t weights, adapters, optimizer, activations, buffers;
-    uint64_t host; /* beside them, of host memory: moments_on_host */
+    uint64_t host; /* host memory beside them, for moments_on_host */
+};
+
+/* Counted bytes of the ranges of trained areas that a rank keeps beside a stage (engine/stage/shard.h). */
+struct footprint_shard {
+    uint64_t adapters;  /* values, and gradients in training */
+    uint64_t optimizer; /* both moments, unless they are on the host */
+    uint64_t host;      /* moments on the host */
+    /* with moments on the host: the largest range's bytes of one moment, for which the device has room twice
+     */
+    uint64_t page;
+    uint64_t pieces; /* parts of parameters, each of which has a sum of squares */
 };
 
 enum { FOOTPRINT_GRANULE = 4096 };
-/* What a buffer of so many bytes is counted as. */
+/* Returns the bytes that a buffer counts as: its size rounded up to whole granules. */
 static inline uint64_t footprint_counted(uint64_t bytes)
 {
     return (bytes + FOOTPRINT_GRANULE - 1) / FOOTPRINT_GRANULE * FOOTPRINT_GRANULE;
 }
 
-/* A config within its bounds (config.h). The result holds no pointers. ERR_UNSUPPORTED: layers differ in more
- * than FOOTPRINT_KINDS_MAX ways, or a packed base is asked of a model without packed matrices. */
+/* Fills *model for a config within its bounds (config.h). The result holds no pointers. ERR_UNSUPPORTED:
+ * layers differ in more than FOOTPRINT_KINDS_MAX ways, or a packed base is asked of a model without packed
+ * matrices. */
 int footprint_model_init(const struct model_config *config, const struct layer_method *method,
                          struct footprint_model *model, struct err *err);
-/* LoRA of one rank on a mask of enum lora_target, none if rank or mask is 0, on an fp32 base. */
+/* Returns the method of LoRA with one rank on a mask of enum lora_target, on an fp32 base; without adapters
+ * if rank or mask is 0. */
 struct layer_method footprint_lora(uint32_t rank, uint32_t targets, bool dropout);
-/* LoRA whose ranks differ by target or layer, likewise. */
+/* Returns the method of LoRA whose ranks differ by target or layer, on an fp32 base. */
 struct layer_method footprint_sites(const struct lora_sites *sites, bool dropout);
-/* Everything of a stage. */
+/* Computes the layout and the counted bytes of a stage. */
 void footprint_of(const struct footprint_model *model, const struct footprint_options *options,
                   struct footprint *footprint);
-/* The steps of a layer; the tensors of a block of the stage (blocks numbered as everywhere). */
+/* The plan of a layer, and the tensors of a block of the stage; blocks are numbered over the whole model. */
 const struct layer_plan *footprint_layer(const struct footprint_model *model, uint32_t layer);
 const struct layer_tensors *footprint_tensors(const struct footprint *footprint, uint32_t block);
-/* Bytes that `layer` keeps in a micro-batch's place, and where they begin there. */
+/* The bytes that `layer` keeps in a micro-batch's slot, and their offset in the slot. */
 uint64_t footprint_save_bytes(const struct footprint *footprint, uint32_t layer);
 uint64_t footprint_save_at(const struct footprint *footprint, uint32_t layer);
-/* Bytes of a KV cache: [layers, 2, tokens, kv_width]. */
+/* Blocks that have the same tensors. */
+struct footprint_alike {
+    const struct layer_tensors *tensors;
+    uint32_t count;
+};
+enum { FOOTPRINT_ALIKE_MAX = FOOTPRINT_KINDS_MAX + 2 };
+/* Lists blocks [begin, end) of the stage, those that are alike as one entry. Returns the number of entries.
+ */
+uint32_t footprint_alike(const struct footprint *footprint, uint32_t begin, uint32_t end,
+                         struct footprint_alike list[FOOTPRINT_ALIKE_MAX]);
+/* Adds bytes [begin, end), which are cuts, of the trained areas of `alike` blocks. */
+void footprint_shard_add(struct footprint_shard *shard, const struct footprint_alike *alike, uint64_t begin,
+                         uint64_t end, bool train, bool moments_on_host);
+/* Returns the bytes that a shard's moments take on the device. */
+static inline uint64_t footprint_shard_optimizer(const struct footprint_shard *shard)
+{
+    return shard->optimizer + 2 * shard->page;
+}
+static inline uint64_t footprint_shard_buffers(const struct footprint_shard *shard)
+{
+    return footprint_counted(8 * shard->pieces);
+}
+/* Returns the bytes of a KV cache [layers, 2, tokens, kv_width]. */
 uint64_t footprint_cache_bytes(const struct footprint *footprint, uint32_t tokens);
 
 #endif

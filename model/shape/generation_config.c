@@ -1,5 +1,5 @@
-/* The checks are those of GenerationConfig.__init__ and validate() of transformers 5.24, found by trying
- * every key with values of every type. Keys that take any value there are not looked at. */
+/* The checks are those of GenerationConfig.__init__ and validate() in transformers 5.24, found by trying
+ * every key with values of every type. Keys that accept any value there are not checked. */
 #include "model/shape/generation_config.h"
 
 #include <stdio.h>
@@ -23,13 +23,13 @@ static const char *const caches[] = {"static",
 
 static bool is_cache(const json_t *value)
 {
-    for (size_t i = 0; json_is_string(value) && caches[i] != NULL; i++)
+    for (size_t i = 0; json_is_string(value) && caches[i]; i++)
         if (strcmp(json_string_value(value), caches[i]) == 0)
             return true;
     return false;
 }
 
-/* Python's numbers, of which true is 1 and false is 0. */
+/* In Python true and false are the numbers 1 and 0. */
 static bool is_number(const json_t *value)
 {
     return json_is_number(value) || json_is_boolean(value);
@@ -86,7 +86,7 @@ static bool is_empty(const json_t *value)
     return json_is_object(value) && json_object_size(value) == 0;
 }
 
-/* What a key may be beside null. */
+/* The types that a key accepts beside null. */
 static const struct generation_key {
     const char *name;
     bool (*takes)(const json_t *value);
@@ -103,16 +103,15 @@ static const struct generation_key {
     {"watermarking_config", is_empty, ""},
 };
 
-/* Several sequences are returned by sampling or by that many beams only. */
+/* Checks that several sequences are returned only by sampling or by at least that many beams. */
 static int sequences_check(const json_t *document, struct err *err)
 {
     const json_t *sequences = json_object_get(document, "num_return_sequences");
-    if (sequences == NULL || json_is_null(sequences) || (is_number(sequences) && number_of(sequences) <= 1))
+    if (!sequences || json_is_null(sequences) || (is_number(sequences) && number_of(sequences) <= 1))
         return 0;
     const json_t *beams = json_object_get(document, "num_beams");
     const bool samples = json_is_true(json_object_get(document, "do_sample"));
-    if (is_number(sequences) && samples &&
-        (beams == NULL || (json_is_integer(beams) && number_of(beams) == 1)))
+    if (is_number(sequences) && samples && (!beams || (json_is_integer(beams) && number_of(beams) == 1)))
         return 0;
     if (is_number(sequences) && json_is_integer(beams) && number_of(beams) >= number_of(sequences))
         return 0;
@@ -123,21 +122,21 @@ static int sequences_check(const json_t *document, struct err *err)
 
 static int keys_check(const json_t *document, struct err *err)
 {
-    for (size_t i = 0; i < sizeof generation_keys / sizeof *generation_keys; i++) {
+    for (size_t i = 0; i < sizeof(generation_keys) / sizeof(*generation_keys); i++) {
         const struct generation_key *key = &generation_keys[i];
         const json_t *value = json_object_get(document, key->name);
-        if (value != NULL && !json_is_null(value) && !key->takes(value))
+        if (value && !json_is_null(value) && !key->takes(value))
             return err_set(err, ERR_INVALID, "%s: must be null%s", key->name, key->words);
     }
     return sequences_check(document, err);
 }
 
-/* Takes the end tokens of the document, of those that the vocabulary has. */
+/* Takes those end tokens of the document that are in the vocabulary. */
 static int ends_take(const json_t *document, struct model_config *config, char *note, size_t size,
                      struct err *err)
 {
     const json_t *value = json_object_get(document, "eos_token_id");
-    const bool named = value != NULL && !json_is_null(value);
+    const bool named = value && !json_is_null(value);
     const size_t count = !named ? 0 : json_is_array(value) ? json_array_size(value) : 1;
     int32_t ends[MODEL_EOS_MAX];
     uint32_t kept = 0;
@@ -149,9 +148,9 @@ static int ends_take(const json_t *document, struct model_config *config, char *
         if (id >= 0 && id < (json_int_t)config->vocab)
             ends[kept++] = (int32_t)id;
     }
-    if (kept == config->eos_count && memcmp(ends, config->eos, kept * sizeof *ends) == 0)
+    if (kept == config->eos_count && memcmp(ends, config->eos, kept * sizeof(*ends)) == 0)
         return 0;
-    memcpy(config->eos, ends, kept * sizeof *ends);
+    memcpy(config->eos, ends, kept * sizeof(*ends));
     config->eos_count = kept;
     snprintf(
         note, size,
@@ -175,7 +174,7 @@ int generation_config_read(struct model_source *source, struct model_config *con
     }
     json_t *document =
         hub_json_parse_settings((const char *)text.data, text.size, GENERATION_CONFIG_DEPTH_MAX, &ignored);
-    if (document == NULL)
+    if (!document)
         snprintf(note, size, "generation_config.json is no JSON and is passed over, as transformers does");
     else if (!json_is_object(document))
         status = err_set(err, ERR_INVALID, "must be an object");

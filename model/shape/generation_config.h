@@ -1,5 +1,5 @@
-/* generation_config.json, which transformers reads beside config.json: of it a model's end tokens count here.
- */
+/* Reads generation_config.json, which transformers reads beside config.json; Motley uses only its
+ * end tokens. */
 #ifndef MOTLEY_MODEL_SHAPE_GENERATION_CONFIG_H
 #define MOTLEY_MODEL_SHAPE_GENERATION_CONFIG_H
 

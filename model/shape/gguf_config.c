@@ -1,5 +1,5 @@
-/* GGUF metadata -> struct model_config. Keys begin with the architecture's name; what they mean, and what is
- * known without them, is llama.cpp's (gguf-py/gguf/constants.py, src/llama-model.cpp). */
+/* Converts GGUF metadata to struct model_config. Keys begin with the architecture's name; their meanings and
+ * defaults are llama.cpp's (gguf-py/gguf/constants.py, src/llama-model.cpp). */
 #include "model/shape/gguf_config.h"
 
 #include <inttypes.h>
@@ -14,13 +14,13 @@
 
 enum { KEY_BYTES = 128 };
 
-/* The metadata of one architecture: the first failure is kept, what comes after it does nothing. */
+/* Reads the metadata of one architecture. The first failure is kept, and later reads do nothing. */
 struct reader {
     const struct gguf *gguf;
     const struct arch *arch;
     struct err *err;
     bool failed;
-    char key[KEY_BYTES]; /* the last one asked for */
+    char key[KEY_BYTES]; /* the key that was read last */
 };
 
 static const char *key_of(struct reader *r, const char *name)
@@ -46,7 +46,7 @@ static void unsupported(struct reader *r, const char *what)
     r->failed = true;
 }
 
-/* True when the key is there. */
+/* Reads a number of at most 'most'; returns true when the key is present. */
 static bool get_u32(struct reader *r, const char *name, bool required, uint32_t most, uint32_t *out)
 {
     const char *key = key_of(r, name);
@@ -130,7 +130,7 @@ static void read_sizes(struct reader *r, struct model_config *c)
         fail(r, "a head size of %u is not even or too big", c->head_dim);
 }
 
-/* As llama.cpp computes it: attn_factor times the paper's own factor. */
+/* Computes yarn's factor as llama.cpp does: attn_factor times the factor of the paper. */
 static void read_yarn(struct reader *r, const struct model_config *c, struct rope_config *rope)
 {
     double times = 1, ignored = 0;
@@ -179,7 +179,7 @@ static void read_rope(struct reader *r, struct model_config *c)
     } else if (size == 4 && memcmp(kind, "yarn", 4) == 0) {
         read_yarn(r, c, rope);
     } else if (size == 8 && memcmp(kind, "longrope", 8) == 0) {
-        memcpy(rope->kind_name, "longrope", 9); /* by its factors, below */
+        memcpy(rope->kind_name, "longrope", 9); /* its factors are tensors, so the kind is set below */
     } else {
         rope->kind = ROPE_OTHER;
         snprintf(rope->kind_name, sizeof(rope->kind_name), "%.*s", (int)(size > 15 ? 15 : size), kind);
@@ -197,7 +197,7 @@ static void read_rope(struct reader *r, struct model_config *c)
             model_layer_mark(c->no_rope_layer, i);
 }
 
-/* llama.cpp knows a window from the metadata of those families alone whose layers use it by a fixed rule. */
+/* Reads the window. llama.cpp reads one only for families whose layers use it by a fixed rule. */
 static void read_window(struct reader *r, struct model_config *c)
 {
     const struct arch *a = r->arch;
@@ -239,7 +239,7 @@ static void read_experts(struct reader *r, struct model_config *c)
         get_u32(r, "expert_feed_forward_length", true, 1 << 20, &c->expert_ffn);
     c->router_renormalise = a->gguf_renormalise;
     c->router_aux_coef = a->aux_coef;
-    c->ffn = 0; /* dense layers among the sparse ones are not in GGUF */
+    c->ffn = 0; /* GGUF does not tell which layers of a mixture are dense, so all are sparse */
 }
 
 static int read_table(const struct gguf *g, struct model_config *c, struct err *err)
@@ -290,9 +290,9 @@ int gguf_config(const struct gguf *g, struct model_config *config, struct err *e
     return 0;
 }
 
-/* llama.cpp writes Llama 3's scaling as one divisor for each frequency. Those are functions of (factor, low,
- * high, original); the published models all have low 1 and high 4. Find the two others and compare every
- * divisor. */
+/* llama.cpp writes Llama 3's scaling as one divisor for each frequency. The divisors are functions of
+ * (factor, low, high, original); the published models all have low 1 and high 4. This function finds factor
+ * and original and compares every divisor. */
 int gguf_infer_rope(const float *divisors, uint32_t count, struct model_config *c, struct err *err)
 {
     double factor = 1;

@@ -1,4 +1,4 @@
-/* The steps of a layer, their backward, and where their values lie. */
+/* Makes the steps of a layer, their backward, and the layout of their values. */
 #include "model/shape/layer.h"
 
 #include <string.h>
@@ -29,13 +29,13 @@ static void norm_step(struct maker *maker, enum tensor_role role, enum layer_val
     maker->plan->width[out] = hidden;
 }
 
-/* One matrix of a linear step: the LoRA target that it is, and its number of outputs. */
+/* One matrix of a linear step: its LoRA target and its number of outputs. */
 struct target_matrix {
     uint32_t target, outputs;
 };
 
-/* A product with 'count' matrices of 'inputs' columns each, whose outputs lie side by side: of every token,
- * or of the tokens of each expert. */
+/* The product of every token, or of the tokens of each expert, with 'count' matrices of 'inputs' columns
+ * each, whose outputs lie side by side. */
 struct product_shape {
     enum layer_value in, out, add; /* add: the value that is added to the product, or VALUE_NONE */
     uint32_t inputs, count;
@@ -67,7 +67,7 @@ static void linear_step(struct maker *maker, const struct product_shape *shape)
     maker->plan->width[shape->out] = step->outputs * (shape->experts ? config->experts_active : 1);
 }
 
-/* Where the output of attention or FFN joins the residual stream. */
+/* The values where the output of attention or FFN joins the residual stream. */
 struct join {
     enum layer_value in, raw, post, stream,
         out; /* raw, post: the output before and after a norm of its own */
@@ -77,7 +77,7 @@ struct join {
     enum tensor_role norm;
 };
 
-/* Adds the output to the stream as it is computed, or after its norm in families that have one there. */
+/* Adds the output to the stream, directly or after its norm in families that have one there. */
 static void join_steps(struct maker *maker, const struct join *join)
 {
     bool normed = maker->tensors.config->post_norms;
@@ -166,8 +166,8 @@ static void dense_steps(struct maker *maker)
                                      .norm = TENSOR_NORM_FFN_POST});
 }
 
-/* The router's choice, from the scores that `in` are; of experts alone the choice is given, and put in order.
- */
+/* Adds the step that chooses experts by the scores `in`. On a rank with experts alone the choice is given,
+ * and the step sorts it. */
 static void route_step(struct maker *maker, enum layer_value in)
 {
     uint32_t *width = maker->plan->width, active = maker->tensors.config->experts_active;
@@ -216,7 +216,8 @@ static void expert_steps(struct maker *maker, enum layer_value in, enum layer_va
     width[VALUE_OUT] = c->hidden;
 }
 
-/* All steps of a layer, or those that are held here; a dense layer has none on ranks with experts alone. */
+/* Adds all steps of a layer, or those of this rank's part; a rank with experts alone has none for a dense
+ * layer. */
 static void layer_steps(struct maker *maker, bool sparse)
 {
     struct layer_plan *plan = maker->plan;
@@ -247,7 +248,7 @@ uint64_t layer_value_bytes(const struct layer_plan *plan, enum layer_value value
     return plan->sixteen[value] ? (2 * width + 3) / 4 * 4 : 4 * width;
 }
 
-/* Does anything but a product read this value, so that it is to be in fp32? */
+/* Returns true if a step other than a product reads this value, which then stays fp32. */
 static bool read_apart(const struct layer_plan *plan, enum layer_value value)
 {
     for (uint32_t s = 0; s < plan->step_count; s++) {
@@ -256,7 +257,7 @@ static bool read_apart(const struct layer_plan *plan, enum layer_value value)
         if (step->in == value && (step->kind != STEP_LINEAR || routes))
             return true;
     }
-    return plan->holds == HOLDS_NO_EXPERTS && value == VALUE_FFN_NORM; /* it travels */
+    return plan->holds == HOLDS_NO_EXPERTS && value == VALUE_FFN_NORM; /* it is sent to the experts' ranks */
 }
 
 static void sixteen_choose(struct layer_plan *plan, const struct layer_method *method)
@@ -265,32 +266,33 @@ static void sixteen_choose(struct layer_plan *plan, const struct layer_method *m
     if (!method->sixteen)
         return;
     plan->sixteen[VALUE_QKV_ROUNDED] = plan->sixteen[VALUE_ATT] = plan->sixteen[VALUE_GATE_UP] = true;
-    for (uint32_t i = 0; i < sizeof inputs / sizeof *inputs; i++)
+    for (uint32_t i = 0; i < sizeof(inputs) / sizeof(*inputs); i++)
         plan->sixteen[inputs[i]] = !method->dropout && !read_apart(plan, inputs[i]);
 }
 
 /* --- what forward keeps --- */
 
-/* Cheaper to make again than to keep. */
-static bool made_again(const struct layer_plan *plan, enum layer_value value)
+/* Returns true for values that backward recomputes, because that is cheaper than keeping them. */
+static bool is_recomputed(const struct layer_plan *plan, enum layer_value value)
 {
     return value == VALUE_NORM || value == VALUE_QKV_NORM || value == VALUE_FFN_NORM ||
            value == VALUE_ROUTED || value == VALUE_ACT || value == VALUE_ATT_POST ||
            value == VALUE_FFN_POST ||
            (value == VALUE_QKV_ROUNDED &&
-            plan->width[VALUE_QKV_NORM] > 0); /* of what the norm's backward reads */
+            /* rounded again from QKV_NORM, which the norm's backward recomputes anyway */
+            plan->width[VALUE_QKV_NORM] > 0);
 }
 
-/* Forward alone reads it. */
+/* Returns true for a value that only forward reads. */
 static bool passes(const struct layer_plan *plan, enum layer_value value)
 {
     return value == VALUE_QKV && plan->width[VALUE_QKV_ROUNDED] > 0 && plan->width[VALUE_QKV_NORM] == 0;
 }
 
-/* Is a value made again of one that backward turns into its gradient? */
-static bool made_of_spoiled(const struct layer_plan *plan, enum layer_value value)
+/* Returns true if the value is recomputed from a value that backward overwrites with its gradient. */
+static bool is_recomputed_from_overwritten(const struct layer_plan *plan, enum layer_value value)
 {
-    for (uint32_t s = 0; s < plan->step_count && made_again(plan, value); s++)
+    for (uint32_t s = 0; s < plan->step_count && is_recomputed(plan, value); s++)
         if (plan->steps[s].out == value && layer_gradient_in_place(plan->steps[s].in))
             return true;
     return false;
@@ -301,8 +303,8 @@ static void kept_place(struct layer_plan *plan, uint32_t experts, uint32_t activ
     uint64_t at = 0;
     for (int v = 0; v < VALUE_COUNT; v++) {
         plan->saved[v] = LAYER_ABSENT;
-        plan->kept[v] =
-            plan->width[v] > 0 && !made_again(plan, v) && !passes(plan, v) && v != VALUE_X && v != VALUE_OUT;
+        plan->kept[v] = plan->width[v] > 0 && !is_recomputed(plan, v) && !passes(plan, v) && v != VALUE_X &&
+                        v != VALUE_OUT;
         if (!plan->kept[v])
             continue;
         plan->saved[v] = at;
@@ -318,11 +320,13 @@ static void kept_place(struct layer_plan *plan, uint32_t experts, uint32_t activ
     for (uint32_t s = 0; s < plan->step_count; s++) {
         struct layer_step *step = &plan->steps[s];
         step->dout = step->split_in = LAYER_ABSENT;
-        if (step->trains && !layer_gradient_in_place(step->out)) { /* those hold their own in the end */
+        /* An output that holds its own gradient keeps it until BACKWARD_WEIGHT, so only the others need a
+         * copy. */
+        if (step->trains && !layer_gradient_in_place(step->out)) {
             step->dout = at;
             at += 4ull * plan->width[step->out];
         }
-        if (step->trains && step->kind == STEP_LINEAR && made_of_spoiled(plan, step->in)) {
+        if (step->trains && step->kind == STEP_LINEAR && is_recomputed_from_overwritten(plan, step->in)) {
             step->split_in = at;
             at += layer_value_bytes(plan, step->in);
         }
@@ -330,11 +334,11 @@ static void kept_place(struct layer_plan *plan, uint32_t experts, uint32_t activ
     plan->split_bytes = at - plan->saved_bytes;
 }
 
-/* Which steps a forward for backward alone runs. */
+/* Marks the steps of a forward pass that only serves backward. */
 static void kept_steps(struct layer_plan *plan)
 {
     bool needed[VALUE_COUNT + 1];
-    memcpy(needed, plan->kept, sizeof plan->kept);
+    memcpy(needed, plan->kept, sizeof(plan->kept));
     needed[VALUE_NONE] = false;
     for (uint32_t s = plan->step_count; s-- > 0;) {
         struct layer_step *step = &plan->steps[s];
@@ -349,7 +353,7 @@ static void kept_steps(struct layer_plan *plan)
 
 struct span {
     uint64_t bytes, at;
-    uint32_t begin, end; /* entries, both inclusive */
+    uint32_t begin, end; /* first and last entry in which it is in use, both inclusive */
 };
 
 enum { SPANS_MAX = 2 * VALUE_COUNT + LAYER_TAPE_MAX };
@@ -357,10 +361,11 @@ enum { SPANS_MAX = 2 * VALUE_COUNT + LAYER_TAPE_MAX };
 struct spans {
     uint32_t count;
     struct span list[SPANS_MAX];
-    uint64_t bytes; /* of all, once placed */
+    uint64_t bytes; /* size of the workspace, once all spans are placed */
 };
 
-/* The lowest place that is free from begin to end (first fit, in the order of their beginnings). */
+/* Places a span at the lowest offset that is free from begin to end (first fit; spans come in the order of
+ * their beginnings). */
 static void span_place(struct spans *spans, struct span *span)
 {
     bool moved = true;
@@ -386,7 +391,7 @@ static uint64_t span_take(struct spans *spans, uint64_t bytes, uint32_t begin, u
     return span->at;
 }
 
-/* Does this step read the value in forward? With a cache attention reads q, k and v in fp32. */
+/* Returns true if the step reads the value in forward. With a cache, attention reads q, k and v in fp32. */
 static bool step_reads(const struct layer_step *step, enum layer_value value)
 {
     bool cached = step->kind == STEP_ATTENTION && (value == VALUE_QKV || value == VALUE_QKV_NORM);
@@ -407,7 +412,7 @@ static void forward_place(struct layer_plan *plan)
         }
         if (step->forward_sum != LAYER_ABSENT)
             step->forward_sum = span_take(&spans, step->forward_sum, s, s);
-        bool placed = made_again(plan, step->out) || passes(plan, step->out);
+        bool placed = is_recomputed(plan, step->out) || passes(plan, step->out);
         if (!placed || plan->forward[step->out] != LAYER_ABSENT)
             continue;
         for (uint32_t t = s; t < plan->step_count; t++)
@@ -435,8 +440,8 @@ enum layer_value layer_gradient_of(enum layer_value value)
     return value == VALUE_QKV_NORM || value == VALUE_QKV_ROUNDED ? VALUE_QKV : value;
 }
 
-/* The value, not kept by forward, that a step's backward reads, or VALUE_NONE: kept ones are there anyway.
- * The inputs' half makes what the weights' half could not. */
+/* Returns the value that a step's backward reads and forward did not keep, or VALUE_NONE. In a split backward
+ * the half for inputs recomputes values that the half for weights no longer could. */
 static enum layer_value backward_needs(const struct layer_plan *plan, const struct layer_step *step,
                                        enum tape_kind kind, bool dropout)
 {
@@ -449,11 +454,11 @@ static enum layer_value backward_needs(const struct layer_plan *plan, const stru
     return reads && step->in != VALUE_X && !plan->kept[step->in] ? step->in : VALUE_NONE;
 }
 
-struct taper {
+struct tape_builder {
     const struct layer_plan *plan;
     struct tape *tape;
-    bool there[VALUE_COUNT];   /* values made again so far */
-    bool written[VALUE_COUNT]; /* gradients that hold something */
+    bool recomputed[VALUE_COUNT]; /* values recomputed so far */
+    bool written[VALUE_COUNT];    /* gradients that are already written */
 };
 
 static void tape_add(struct tape *tape, enum tape_kind kind, uint32_t step, bool accumulate)
@@ -461,34 +466,34 @@ static void tape_add(struct tape *tape, enum tape_kind kind, uint32_t step, bool
     tape->entries[tape->count++] = (struct tape_entry){.kind = kind, .step = step, .accumulate = accumulate};
 }
 
-/* Run again the steps that make `value`, and first those that make what they read. */
-static void make_again(struct taper *taper, enum layer_value value)
+/* Adds the steps that compute `value` to the tape, after those that compute the step's own inputs. */
+static void add_recomputation(struct tape_builder *builder, enum layer_value value)
 {
-    const struct layer_plan *plan = taper->plan;
-    if (value == VALUE_X || plan->kept[value] || taper->there[value])
+    const struct layer_plan *plan = builder->plan;
+    if (value == VALUE_X || plan->kept[value] || builder->recomputed[value])
         return;
-    taper->there[value] = true;
+    builder->recomputed[value] = true;
     for (uint32_t s = 0; s < plan->step_count; s++) {
         if (plan->steps[s].out != value)
             continue;
-        make_again(taper, plan->steps[s].in);
-        tape_add(taper->tape, TAPE_FORWARD, s, false);
+        add_recomputation(builder, plan->steps[s].in);
+        tape_add(builder->tape, TAPE_FORWARD, s, false);
     }
 }
 
-static void tape_entries(struct taper *taper, enum tape_kind kind, bool dropout)
+static void tape_entries(struct tape_builder *builder, enum tape_kind kind, bool dropout)
 {
-    const struct layer_plan *plan = taper->plan;
+    const struct layer_plan *plan = builder->plan;
     for (uint32_t s = plan->step_count; s-- > 0;) {
         const struct layer_step *step = &plan->steps[s];
         if (kind == TAPE_BACKWARD_WEIGHT && (step->kind != STEP_LINEAR || !step->trains))
             continue;
-        enum layer_value need = backward_needs(plan, step, kind, dropout);
-        if (need != VALUE_NONE)
-            make_again(taper, need);
+        enum layer_value input = backward_needs(plan, step, kind, dropout);
+        if (input != VALUE_NONE)
+            add_recomputation(builder, input);
         enum layer_value in = layer_gradient_of(step->in);
-        tape_add(taper->tape, kind, s, taper->written[in] || layer_gradient_is_stream(in));
-        taper->written[in] = true;
+        tape_add(builder->tape, kind, s, builder->written[in] || layer_gradient_is_stream(in));
+        builder->written[in] = true;
     }
 }
 
@@ -508,12 +513,13 @@ static bool entry_touches_gradient(const struct layer_plan *plan, const struct t
     if (entry->kind == TAPE_FORWARD || entry->kind == TAPE_BACKWARD_WEIGHT)
         return false;
     bool weights = value == VALUE_CHOSEN_WEIGHT && step->kind == STEP_COMBINE;
-    /* where experts are elsewhere it lies there before the first entry */
+    /* where experts are on other ranks, their gradient of FFN_NORM is written before the first entry */
     bool given = value == VALUE_FFN_NORM && step->kind == STEP_ROUTE && plan->holds == HOLDS_NO_EXPERTS;
     return weights || given || layer_gradient_of(step->in) == value || layer_gradient_of(step->out) == value;
 }
 
-/* Of an output in 16 bits whose bias is trained, the gradient in fp32: that is what columns are summed of. */
+/* Returns the width of an fp32 copy of the output's gradient, which a trained bias of a 16-bit output needs
+ * for its sum over rows; else 0. */
 static uint32_t step_bias_width(const struct layer_plan *plan, const struct layer_step *step)
 {
     bool bias = step->kind == STEP_LINEAR && step->members[0].bias >= 0;
@@ -521,14 +527,14 @@ static uint32_t step_bias_width(const struct layer_plan *plan, const struct laye
     return trained && plan->sixteen[step->out] ? step->outputs : 0;
 }
 
-/* Bytes per token that an entry needs for itself. */
+/* Returns the bytes per token that only this entry uses. */
 static uint64_t scratch_bytes(const struct layer_plan *plan, const struct tape_entry *entry, bool dropout,
                               uint32_t active)
 {
     const struct layer_step *step = &plan->steps[entry->step];
     uint64_t rows = step->experts ? active : 1;
     if (entry->kind == TAPE_FORWARD)
-        return 0; /* no linear step is run again */
+        return 0; /* linear steps, which alone need scratch in forward, are never recomputed */
     if (step->kind == STEP_ATTENTION)
         return 4ull * plan->width[VALUE_LSE];
     uint32_t dropped = dropout && step->ranks > 0 ? step->inputs * (plan->sixteen[step->in] ? 2 : 1) : 0;
@@ -544,7 +550,7 @@ struct tape_maker {
     struct spans spans;
 };
 
-/* What begins with entry e: values and gradients it is the first to touch, and what it alone needs. */
+/* Places the values and gradients that entry e touches first, and its scratch. */
 static void entry_place(struct tape_maker *maker, uint32_t e)
 {
     struct layer_plan *plan = maker->plan;
@@ -578,11 +584,11 @@ static void tape_make(struct layer_plan *plan, enum tape_kind kind, bool dropout
 {
     struct tape_maker maker = {
         .plan = plan, .tape = tape, .kind = kind, .dropout = dropout, .active = active};
-    struct taper taper = {.plan = plan, .tape = tape};
+    struct tape_builder builder = {.plan = plan, .tape = tape};
     for (int v = 0; v < VALUE_COUNT; v++)
         tape->value[v] = tape->gradient[v] = LAYER_ABSENT;
-    taper.written[VALUE_FFN_NORM] = plan->holds == HOLDS_NO_EXPERTS && plan->width[VALUE_CHOSEN] > 0;
-    tape_entries(&taper, kind, dropout);
+    builder.written[VALUE_FFN_NORM] = plan->holds == HOLDS_NO_EXPERTS && plan->width[VALUE_CHOSEN] > 0;
+    tape_entries(&builder, kind, dropout);
     for (uint32_t e = 0; e < tape->count; e++)
         entry_place(&maker, e);
     tape->work_bytes = maker.spans.bytes;
@@ -623,7 +629,7 @@ void layer_plan_init(const struct model_config *whole, const struct layer_method
                                       .out = &plan->tensors},
                           .plan = plan};
     uint32_t active = sparse ? config->experts_active : 0;
-    memset(plan, 0, sizeof *plan);
+    memset(plan, 0, sizeof(*plan));
     plan->width[VALUE_X] = config->hidden;
     plan->holds = method->part.holds;
     layer_steps(&maker, sparse);

@@ -12,9 +12,9 @@
  * which backward adds.
  *
  * Offsets are in bytes per token and hold for any number of tokens: multiplied by the tokens rounded up to
- * LAYER_TOKENS_UNIT they are multiples of 64 bytes. Pure, without allocation. struct layer_tensors has the
- * layer's tensors, their shapes and their offsets; the embedding and the head have one each, too.
- */
+ * LAYER_TOKENS_UNIT they are multiples of 64 bytes. All functions are pure and allocate nothing. struct
+ * layer_tensors has the layer's tensors, their shapes and their offsets; the embedding and the head have one
+ * each, too. */
 #ifndef MOTLEY_MODEL_SHAPE_LAYER_H
 #define MOTLEY_MODEL_SHAPE_LAYER_H
 
@@ -35,10 +35,10 @@ enum {
     LAYER_TARGETS_MAX = 16 /* room for lora_target bits */
 };
 
-/* --- the method --- */
+/* --- method --- */
 
-/* How frozen weights are kept. PACKED: config->packing says how for each matrix, the embedding and the head.
- */
+/* How frozen weights are stored. PACKED: config->packing gives the kind of each matrix, of the embedding and
+ * of the head. */
 enum layer_base { LAYER_BASE_F32, LAYER_BASE_BF16, LAYER_BASE_F16, LAYER_BASE_NF4, LAYER_BASE_PACKED };
 
 /* Which part of a layer with experts a rank holds: attention, norms and router may be on other ranks than the
@@ -67,8 +67,8 @@ static inline bool layer_part_set(const struct layer_part *part)
 
 struct layer_method {
     struct layer_part part;
-    bool full;            /* every parameter is trained; else adapters, and tables as said below */
-    enum layer_base base; /* how frozen matrices are kept; F32 when full */
+    bool full;            /* every parameter is trained; if false, only adapters and the tables named below */
+    enum layer_base base; /* storage of frozen matrices; F32 when full */
     bool double_quant;    /* NF4's scales are quantised, too */
     bool moments8;        /* the optimiser's moments are kept in 8 bits */
     bool train_embedding, train_head; /* these tables are trained beside adapters */
@@ -89,7 +89,7 @@ enum tensor_role {
     TENSOR_NORM_FFN_POST, /* the norm of the FFN's output (Gemma) */
     TENSOR_NORM_Q,
     TENSOR_NORM_K,
-    TENSOR_MATRIX, /* the matrix that `target` names */
+    TENSOR_MATRIX, /* the matrix of `target` */
     TENSOR_BIAS,   /* the bias of that matrix */
     TENSOR_ROUTER,
     TENSOR_LORA_A, /* [rank, inputs], the adapter of that matrix */
@@ -103,19 +103,20 @@ struct layer_tensor {
     uint32_t copies;        /* number of experts, or 1 */
     bool expert;            /* the copies belong to experts, of which the first has the number copy_begin */
     uint32_t copy_begin;
-    /* The tensor is rows [row_begin, row_begin + rows) of whole_rows in the file, and columns likewise. */
+    /* The tensor is rows [row_begin, row_begin + rows) of whole_rows in the file, and the same
+     * for columns. */
     uint32_t row_begin, column_begin, whole_rows, whole_columns;
     bool unnested; /* PACK_NF4: a part of a doubly quantised tensor, which keeps its scales unquantised */
-    bool vector;   /* files have it with one dimension: norms and biases */
-    bool trained;  /* it lies in the trained area (f32), else in the frozen one */
+    bool vector;   /* norms and biases: the file's tensor has one dimension */
+    bool trained;  /* the tensor lies in the trained area (f32), else in the frozen one */
     enum pack_kind pack;
-    uint64_t at, stride;     /* offset in its area, and distance between copies, bytes */
+    uint64_t at, stride;     /* bytes: offset in the area, and distance between copies */
     uint64_t absmax, scales; /* NF4: offsets from the beginning of a copy, bytes */
     bool moments8;           /* its moments are kept in 8 bits (model/shape/flat.h gives their offsets) */
 };
 
-/* All tensors of a block and the sizes of its areas. Gradients have the same offsets as the trained values.
- */
+/* All tensors of a block and the sizes of its areas. Gradients have the same offsets as the
+ * trained values. */
 struct layer_tensors {
     uint32_t count, parameters; /* parameters: number of trained tensors; each copy counts */
     struct layer_tensor list[LAYER_TENSORS_MAX];
@@ -136,22 +137,22 @@ void layer_tensor_name(const struct model_config *config, uint32_t layer, const 
 enum layer_value {
     VALUE_X,
     VALUE_NORM,        /* norm(x) */
-    VALUE_QKV,         /* q, k, v side by side */
-    VALUE_QKV_NORM,    /* the same with q and k normed */
-    VALUE_QKV_ROUNDED, /* the same in 16 bits, where attention reads it so */
+    VALUE_QKV,         /* q, k and v side by side */
+    VALUE_QKV_NORM,    /* q, k and v after the norms of q and k */
+    VALUE_QKV_ROUNDED, /* q, k and v in 16 bits, where attention reads them so */
     VALUE_ATT,
-    VALUE_LSE,     /* logarithms of the softmax sums, one a head */
+    VALUE_LSE,     /* logarithms of the softmax's sums, one per head */
     VALUE_ATT_OUT, /* attention's output, where it is normed before it is added */
     VALUE_ATT_POST,
     VALUE_MID, /* x + attention */
     VALUE_FFN_NORM,
-    VALUE_PROBABILITIES, /* the router's */
-    VALUE_CHOSEN,        /* u32 [tokens, active] */
+    VALUE_PROBABILITIES, /* the router's probabilities */
+    VALUE_CHOSEN,        /* u32 [tokens, active]: numbers of the chosen experts */
     VALUE_CHOSEN_WEIGHT,
-    VALUE_ROUTED_TOKEN, /* u32, as op_route_sort has it */
+    VALUE_ROUTED_TOKEN, /* u32, written by op_route_sort */
     VALUE_ROUTED_PLACE,
     VALUE_OFFSETS, /* u32 [experts + 1], independent of the number of tokens */
-    VALUE_ROUTED,  /* norm(mid) of each chosen pair, in order of experts */
+    VALUE_ROUTED,  /* norm(mid) of each pair of token and chosen expert, in order of experts */
     VALUE_GATE_UP,
     VALUE_ACT,
     VALUE_EXPERT_OUT,
@@ -168,10 +169,10 @@ enum layer_step_kind {
     STEP_LINEAR,    /* out = [add +] in W^T [+ bias] [+ adapters] */
     STEP_ROPE,      /* out = in, rotated in place */
     STEP_ROUND,     /* out = in, in 16 bits */
-    STEP_ATTENTION, /* in: qkv; out: att, beside lse */
+    STEP_ATTENTION, /* in: qkv; out: att; also writes lse */
     STEP_ADD,       /* out = add + in */
     STEP_ROUTE, /* the router's scores in `in` become probabilities; writes chosen experts, weights, places */
-    STEP_DISPATCH, /* out = rows of in for each chosen pair */
+    STEP_DISPATCH, /* out = rows of in for each pair of token and chosen expert */
     STEP_GLU,      /* out = f(gate) * up */
     STEP_COMBINE   /* out = add + weighted rows of in */
 };
@@ -247,7 +248,7 @@ struct layer_plan {
      * anyway, unless an adapter's dropout reads them before. */
     bool sixteen[VALUE_COUNT];
     bool kept[VALUE_COUNT];            /* the value is kept in the micro-batch's slot */
-    uint64_t saved[VALUE_COUNT];       /* its offset there, bytes per token */
+    uint64_t saved[VALUE_COUNT];       /* the value's offset in the slot, in bytes per token */
     uint64_t saved_bytes, fixed_bytes; /* size of the slot per token, and its size that depends on no token */
     uint64_t split_bytes;              /* per token, behind saved_bytes: what BACKWARD_INPUT keeps */
     uint64_t forward[VALUE_COUNT];     /* offsets in the workspace of values that forward does not keep */
@@ -278,12 +279,18 @@ bool layer_alike(const struct model_config *config, const struct layer_method *m
 struct model_config layer_part_config(const struct model_config *config, const struct layer_part *part);
 /* Returns true if the tensor is the whole tensor of the file. */
 bool layer_tensor_whole(const struct layer_tensor *tensor);
-/* Returns true if the part's quantisation blocks are blocks of the whole tensor; false if a cut lies inside
- * one. */
-bool layer_tensor_cut_fits(const struct layer_tensor *tensor);
+/* Returns true if every rank with a part of the layer keeps the tensor whole (norms, routers, the narrow side
+ * of adapters, biases of outputs); false for rows, columns or experts that only this part has. */
+bool layer_tensor_alike(const struct layer_part *part, const struct layer_tensor *tensor);
+/* Returns true if the part's quantisation blocks are blocks of the whole tensor, and if with `dropout` the
+ * part of an adapter's input begins and ends on the LAYER_DROPOUT_UNIT features that one random number is
+ * for; false if a cut lies inside one. */
+enum { LAYER_DROPOUT_UNIT = 8 };
+bool layer_tensor_cut_fits(const struct layer_tensor *tensor, bool dropout);
 
-/* Write the tensors of block 0, and those of the last block: the final norm, and the head's matrix if this
- * rank needs one (own_matrix: the head is untied, or tied and the embedding is on another rank). */
+/* These functions write the tensors of block 0, and those of the last block: the final norm, and the head's
+ * matrix if this rank needs one (own_matrix: the head is untied, or tied and the embedding is on another
+ * rank). */
 void layer_embedding_tensors(const struct model_config *config, const struct layer_method *method,
                              struct layer_tensors *out);
 void layer_head_tensors(const struct model_config *config, const struct layer_method *method, bool own_matrix,

@@ -1,4 +1,4 @@
-/* The tensors of a block: shapes, names, and where they lie in its areas. */
+/* The tensors of a block: shapes, names, and offsets in its areas. */
 #include "model/shape/layer_tensors.h"
 
 #include <string.h>
@@ -7,10 +7,10 @@
 #include "model/shape/packing.h"
 
 enum {
-    MOMENT8_VALUES_MIN = 4096, /* smaller tensors keep fp32 moments, as bitsandbytes has it */
+    MOMENT8_VALUES_MIN = 4096, /* smaller tensors keep fp32 moments, as in bitsandbytes */
     NF4_BLOCK = 64,
     NF4_NEST = 256,
-    PANEL_BYTES = 8 << 20 /* of a packed matrix unpacked at once */
+    PANEL_BYTES = 8 << 20 /* size of the piece of a packed matrix that is unpacked at once */
 };
 
 static uint64_t aligned(uint64_t bytes)
@@ -23,7 +23,7 @@ static uint64_t values_of(const struct layer_tensor *tensor)
     return (uint64_t)tensor->rows * tensor->columns;
 }
 
-/* Of a base whose matrices are all kept alike. */
+/* Returns the storage kind of a base whose matrices all have the same. */
 static enum pack_kind base_pack(const struct layer_method *method)
 {
     switch (method->base) {
@@ -51,7 +51,7 @@ static enum pack_kind matrix_pack(const struct tensor_maker *maker, uint32_t tar
     return kept || maker->method->base == LAYER_BASE_PACKED ? found : base_pack(maker->method);
 }
 
-/* Embedding and head are never quantised here: they stay as the file has them. */
+/* Embedding and head are never quantised here; they keep the file's kind. */
 static enum pack_kind table_pack(const struct model_config *config, const struct layer_method *method,
                                  enum tensor_role role)
 {
@@ -63,7 +63,7 @@ static enum pack_kind table_pack(const struct model_config *config, const struct
     return config->dtype == MODEL_BF16 ? PACK_BF16 : config->dtype == MODEL_F16 ? PACK_F16 : PACK_F32;
 }
 
-/* Bytes of one copy, its scales' places set. */
+/* Returns the bytes of one copy and sets the offsets of its scales. */
 static uint64_t packed_bytes(struct layer_tensor *tensor)
 {
     uint64_t values = values_of(tensor), blocks = (values + NF4_BLOCK - 1) / NF4_BLOCK;
@@ -92,7 +92,7 @@ static void moments_place(struct tensor_maker *maker, struct layer_tensor *tenso
         out->moment_bytes = out->trained_bytes;
 }
 
-/* Tensors [first, count) lie side by side, copy after copy, as one matrix of each copy. */
+/* Places tensors [first, count) side by side, copy after copy, so that each copy is one matrix. */
 static void stack_place(struct tensor_maker *maker, uint32_t first, uint32_t count)
 {
     struct layer_tensors *out = maker->out;
@@ -116,9 +116,9 @@ static void stack_place(struct tensor_maker *maker, uint32_t first, uint32_t cou
 
 /* --- parts --- */
 
-/* Where a part of a target's matrix begins along the side that is cut, and how long that side is in all. */
+/* The range of a target's matrix that a part has along the side that is cut, and that side's whole length. */
 struct cut {
-    bool rows, columns; /* which side; neither: it is whole */
+    bool rows, columns; /* the side that is cut; neither: the matrix is whole */
     uint32_t begin, whole;
 };
 
@@ -146,7 +146,7 @@ static struct cut cut_of(const struct tensor_maker *maker, uint32_t target)
     }
 }
 
-/* What of the file's tensor it is. */
+/* Sets which rows and columns of the file's tensor the part has. */
 static void part_place(const struct tensor_maker *maker, struct layer_tensor *tensor)
 {
     struct cut cut = cut_of(maker, tensor->target);
@@ -163,7 +163,8 @@ static void part_place(const struct tensor_maker *maker, struct layer_tensor *te
     }
     tensor->unnested = !layer_tensor_whole(tensor) && tensor->pack == PACK_NF4_DOUBLE;
     if (tensor->unnested)
-        tensor->pack = PACK_NF4; /* blocks of scales run across the whole tensor */
+        /* blocks of nested scales cross the cut, so the part's scales are not quantised */
+        tensor->pack = PACK_NF4;
 }
 
 bool layer_tensor_whole(const struct layer_tensor *tensor)
@@ -171,9 +172,17 @@ bool layer_tensor_whole(const struct layer_tensor *tensor)
     return tensor->rows == tensor->whole_rows && tensor->columns == tensor->whole_columns;
 }
 
-bool layer_tensor_cut_fits(const struct layer_tensor *tensor)
+bool layer_tensor_alike(const struct layer_part *part, const struct layer_tensor *tensor)
 {
-    uint64_t unit = tensor->trained ? 1 : pack_block(tensor->pack);
+    bool experts_apart = part->expert_end > 0 || part->holds == HOLDS_EXPERTS;
+    return layer_tensor_whole(tensor) && !(tensor->expert && experts_apart);
+}
+
+bool layer_tensor_cut_fits(const struct layer_tensor *tensor, bool dropout)
+{
+    uint64_t unit = dropout && tensor->role == TENSOR_LORA_A ? LAYER_DROPOUT_UNIT
+                    : tensor->trained                        ? 1
+                                                             : pack_block(tensor->pack);
     uint64_t wide = tensor->whole_columns, end = (uint64_t)tensor->row_begin + tensor->rows;
     if (tensor->columns < wide)
         return wide % unit == 0 && tensor->column_begin % unit == 0 && tensor->columns % unit == 0;
@@ -204,7 +213,7 @@ int32_t tensor_vector(struct tensor_maker *maker, enum tensor_role role, uint32_
 static void panel_for(struct layer_tensors *out, const struct layer_tensor *tensor)
 {
     uint64_t row = 4ull * tensor->columns, rows = PANEL_BYTES / row > 0 ? PANEL_BYTES / row : 1;
-    /* whole blocks of any kind of packing: rows in multiples of 64 are, whatever the columns */
+    /* A multiple of 64 rows is whole blocks of any packing, whatever the columns. */
     rows = rows > 64 ? rows / 64 * 64 : 64;
     uint64_t bytes = row * (rows < tensor->rows ? rows : tensor->rows);
     bool in_place = tensor->pack == PACK_F32 && !tensor->expert;
@@ -238,7 +247,7 @@ static void matrices_make(struct tensor_maker *maker, uint32_t copies, struct la
     }
     for (uint32_t m = 0; m < step->member_count; m++) {
         struct layer_tensor *tensor = &maker->out->list[first + m];
-        /* a copy begins aligned: its bytes are rounded up in the stride */
+        /* A copy's bytes are rounded up, so that the next copy is aligned. */
         uint64_t bytes = aligned(packed_bytes(tensor));
         tensor->at = maker->out->frozen_bytes;
         tensor->stride = bytes;
@@ -331,7 +340,7 @@ void layer_embedding_tensors(const struct model_config *config, const struct lay
                              struct layer_tensors *out)
 {
     struct tensor_maker maker = {.config = config, .whole = config, .method = method, .out = out};
-    memset(out, 0, sizeof *out);
+    memset(out, 0, sizeof(*out));
     table_make(&maker, TENSOR_EMBEDDING, method->train_embedding || (config->tied && method->train_head));
 }
 
@@ -339,13 +348,13 @@ void layer_head_tensors(const struct model_config *config, const struct layer_me
                         struct layer_tensors *out)
 {
     struct tensor_maker maker = {.config = config, .whole = config, .method = method, .out = out};
-    memset(out, 0, sizeof *out);
+    memset(out, 0, sizeof(*out));
     tensor_vector(&maker, TENSOR_NORM_FINAL, 0, config->hidden);
     if (own_matrix)
         table_make(&maker, TENSOR_HEAD, method->train_head || (config->tied && method->train_embedding));
 }
 
-/* What the table of architectures calls it. */
+/* Returns the tensor's role in the table of architectures. */
 static enum arch_tensor arch_tensor_of(const struct model_config *config, const struct layer_tensor *tensor)
 {
     static const enum arch_tensor alone[] = {[TENSOR_EMBEDDING] = ARCH_EMBEDDING,

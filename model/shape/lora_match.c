@@ -1,4 +1,4 @@
-/* See lora_match.h. */
+/* Patterns are compiled by PCRE2 after a check for what Python would read otherwise. */
 #include "model/shape/lora_match.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -12,15 +12,15 @@ enum { MATCH_LIMIT = 200000, HEAP_LIMIT_KB = 4096, PATTERN_BYTES = 2048, LAYER_D
 
 struct lora_matcher {
     enum lora_match_how how;
-    char *pattern;    /* as given */
-    pcre2_code *code; /* NULL: a plain name, compared as it is */
+    char *pattern;    /* the pattern as given */
+    pcre2_code *code; /* NULL: a plain name, which is compared without PCRE2 */
     pcre2_match_data *data;
     pcre2_match_context *context;
-    uint32_t layer_group; /* the number of (?P<idx>…) */
-    uint64_t *steps;      /* left, during a match */
+    uint32_t layer_group; /* number of the group (?P<idx>…) */
+    uint64_t *steps;      /* steps left, set during a match */
 };
 
-/* Without anything that an expression could mean, but for the dot. */
+/* Returns true if the pattern has no character of special meaning except the dot. */
 static bool is_plain(const char *pattern)
 {
     for (const char *c = pattern; *c != '\0'; c++) {
@@ -31,10 +31,10 @@ static bool is_plain(const char *pattern)
     return true;
 }
 
-/* What may stand behind "(?" in Python: 'at' is the first character there. */
+/* Returns whether Python knows the construct behind "(?"; 'at' is the first character behind it. */
 static bool group_known(const char *at, bool first)
 {
-    if (strchr(":=!>#(", at[0]) != NULL && at[0] != '\0')
+    if (strchr(":=!>#(", at[0]) && at[0] != '\0')
         return at[0] != '(' || strncmp(at, "(DEFINE", 7) != 0;
     if (at[0] == '<')
         return at[1] == '=' || at[1] == '!';
@@ -44,7 +44,7 @@ static bool group_known(const char *at, bool first)
     return flags > 0 && (at[flags] == ':' || (first && at[flags] == ')'));
 }
 
-/* NULL, or what of the pattern Python's re has not or reads otherwise. */
+/* Returns the construct of the pattern that Python's re lacks or reads otherwise, or NULL. */
 static const char *unlike_python(const char *pattern, enum lora_match_how how)
 {
     for (const char *c = pattern; *c != '\0'; c++) {
@@ -52,7 +52,7 @@ static const char *unlike_python(const char *pattern, enum lora_match_how how)
             return "has a character that no module's name has";
         if (c[0] == '\\') {
             bool letter = (c[1] >= 'a' && c[1] <= 'z') || (c[1] >= 'A' && c[1] <= 'Z');
-            if (c[1] == '\0' || (letter && strchr("AbBdDsSwWZafnrtx", c[1]) == NULL))
+            if (c[1] == '\0' || (letter && !strchr("AbBdDsSwWZafnrtx", c[1])))
                 return "has a backslash before what means nothing there";
             c++;
         } else if (c[0] == '(' && c[1] == '*') {
@@ -88,16 +88,16 @@ static int compile(struct lora_matcher *m, struct err *err)
     int error = 0, got;
     PCRE2_SIZE where = 0;
     uint32_t options = PCRE2_ANCHORED | PCRE2_DOLLAR_ENDONLY | PCRE2_AUTO_CALLOUT | PCRE2_NEVER_BACKSLASH_C;
-    got = snprintf(text, sizeof text, "%s%s%s", frames[m->how][0], m->pattern, frames[m->how][1]);
-    if (got < 0 || got >= (int)sizeof text)
+    got = snprintf(text, sizeof(text), "%s%s%s", frames[m->how][0], m->pattern, frames[m->how][1]);
+    if (got < 0 || got >= (int)sizeof(text))
         return err_set(err, ERR_INVALID, "the pattern \"%.64s…\" has %zu bytes; at most %d", m->pattern,
                        strlen(m->pattern), PATTERN_BYTES - 64);
     m->code =
         pcre2_compile((PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED,
                       options | (m->how == LORA_MATCH_WHOLE ? PCRE2_ENDANCHORED : 0), &error, &where, NULL);
-    if (m->code == NULL) {
+    if (!m->code) {
         PCRE2_UCHAR reason[128] = "";
-        pcre2_get_error_message(error, reason, sizeof reason);
+        pcre2_get_error_message(error, reason, sizeof(reason));
         return err_set(err, ERR_INVALID, "\"%.200s\" is no regular expression: %s", m->pattern,
                        (const char *)reason);
     }
@@ -109,7 +109,7 @@ static int compile(struct lora_matcher *m, struct err *err)
     m->layer_group = (uint32_t)got;
     m->data = pcre2_match_data_create_from_pattern(m->code, NULL);
     m->context = pcre2_match_context_create(NULL);
-    if (m->data == NULL || m->context == NULL)
+    if (!m->data || !m->context)
         return err_set(err, ERR_NOMEM, "out of memory for a pattern");
     pcre2_set_match_limit(m->context, MATCH_LIMIT);
     pcre2_set_heap_limit(m->context, HEAP_LIMIT_KB);
@@ -121,14 +121,14 @@ int lora_matcher_create(const char *pattern, enum lora_match_how how, struct lor
                         struct err *err)
 {
     const char *unlike = unlike_python(pattern, how);
-    struct lora_matcher *m = calloc(1, sizeof *m);
+    struct lora_matcher *m = calloc(1, sizeof(*m));
     *out = NULL;
-    if (m == NULL || (m->pattern = strdup(pattern)) == NULL) {
+    if (!m || !(m->pattern = strdup(pattern))) {
         free(m);
         return err_set(err, ERR_NOMEM, "out of memory for a pattern");
     }
     m->how = how;
-    int status = unlike != NULL ? err_set(err, ERR_INVALID, "\"%.200s\" %s", pattern, unlike) : 0;
+    int status = unlike ? err_set(err, ERR_INVALID, "\"%.200s\" %s", pattern, unlike) : 0;
     if (status == 0 && !(how == LORA_MATCH_KEY && is_plain(pattern)))
         status = compile(m, err);
     if (status < 0) {
@@ -141,7 +141,7 @@ int lora_matcher_create(const char *pattern, enum lora_match_how how, struct lor
 
 void lora_matcher_destroy(struct lora_matcher *m)
 {
-    if (m == NULL)
+    if (!m)
         return;
     pcre2_match_context_free(m->context);
     pcre2_match_data_free(m->data);
@@ -150,8 +150,8 @@ void lora_matcher_destroy(struct lora_matcher *m)
     free(m);
 }
 
-/* As (.*\.)?(pattern)$ would: the end of the name, from its beginning or from behind a dot; the pattern's own
- * dots stand for any character. */
+/* Matches a plain name as (.*\.)?(pattern)$ would: the pattern matches the whole name or its end behind a
+ * dot; the pattern's own dots match any character. */
 static bool plain_match(const char *pattern, const char *name)
 {
     size_t length = strlen(pattern), whole = strlen(name);
@@ -163,7 +163,7 @@ static bool plain_match(const char *pattern, const char *name)
     return true;
 }
 
-/* The digits that were captured. */
+/* Returns the number that the group captured. */
 static uint32_t layer_found(const struct lora_matcher *m, const char *name)
 {
     const PCRE2_SIZE *bounds = pcre2_get_ovector_pointer(m->data) + 2 * (size_t)m->layer_group;
@@ -173,7 +173,7 @@ static uint32_t layer_found(const struct lora_matcher *m, const char *name)
 
 int lora_match(struct lora_matcher *m, const char *name, uint64_t *steps, uint32_t *layer, struct err *err)
 {
-    if (m->code == NULL)
+    if (!m->code)
         return plain_match(m->pattern, name);
     m->steps = steps;
     int got = pcre2_match(m->code, (PCRE2_SPTR)name, strlen(name), 0, 0, m->data, m->context);
@@ -186,7 +186,7 @@ int lora_match(struct lora_matcher *m, const char *name, uint64_t *steps, uint32
             "the pattern \"%.120s\" takes too long on \"%s\": more than %llu steps in all, or %d on "
             "this name",
             m->pattern, name, LORA_MATCH_STEPS, MATCH_LIMIT);
-    if (layer != NULL && m->how == LORA_MATCH_LAYER)
+    if (layer && m->how == LORA_MATCH_LAYER)
         *layer = layer_found(m, name);
     return 1;
 }

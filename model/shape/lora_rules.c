@@ -1,4 +1,4 @@
-/* See lora_rules.h. */
+/* Reads and writes the six keys of lora_rules.h as JSON. */
 #include "model/shape/lora_rules.h"
 
 #include <math.h>
@@ -38,14 +38,14 @@ void lora_rules_fini(struct lora_rules *rules)
 static char *copy_text(struct json_reader *r, const char *text)
 {
     char *copy = strdup(text);
-    if (copy == NULL) {
+    if (!copy) {
         err_set(r->err, ERR_NOMEM, "out of memory for a pattern");
         r->failed = true;
     }
     return copy;
 }
 
-/* Refuses what is no expression. */
+/* Refuses a text that is not a regular expression. */
 static int expression_check(struct json_reader *r, const char *key, const char *text, enum lora_match_how how)
 {
     struct lora_matcher *matcher = NULL;
@@ -58,7 +58,7 @@ static int expression_check(struct json_reader *r, const char *key, const char *
     return status < 0 ? jr_fail(r, key, "%s", why.text) : 0;
 }
 
-/* A list of names, or one expression. 1 when it was there. */
+/* Reads a list of names, or one expression. Returns 1 when the key was present. */
 static int modules_read(struct json_reader *r, const char *key, size_t count_min, struct lora_modules *out)
 {
     const json_t *value = NULL;
@@ -90,7 +90,7 @@ static void targets_read(struct json_reader *r, const char *key, struct lora_rul
 {
     if (modules_read(r, key, 1, &rules->targets) <= 0)
         return;
-    rules->all_linear = rules->targets.expression != NULL && says_all_linear(rules->targets.expression);
+    rules->all_linear = rules->targets.expression && says_all_linear(rules->targets.expression);
     if (rules->all_linear)
         modules_fini(&rules->targets);
 }
@@ -109,7 +109,7 @@ static void layers_read(struct json_reader *r, const char *key, struct lora_rule
     rules->layer_count = 0;
     rules->layers_one = !json_is_array(value);
     rules->layers = calloc(count + 1, sizeof(*rules->layers));
-    if (rules->layers == NULL) {
+    if (!rules->layers) {
         err_set(r->err, ERR_NOMEM, "out of memory for a list of layers");
         r->failed = true;
         return;
@@ -144,7 +144,7 @@ static void layers_pattern_read(struct json_reader *r, const char *key, struct l
         jr_fail(r, key, "says where layers_to_transform counts, which is not given");
 }
 
-/* The bounds of a pattern's numbers; whole ones for ranks. */
+/* The bounds of a pattern's numbers; ranks must be whole. */
 struct bounds {
     double min, max;
     bool whole;
@@ -163,7 +163,7 @@ static int pattern_add(struct json_reader *r, const char *key, const char *name,
     if (expression_check(r, key, name, LORA_MATCH_KEY) < 0)
         return -1;
     char *copy = copy_text(r, name);
-    if (copy == NULL)
+    if (!copy)
         return -1;
     out->list[out->count++] = (struct lora_pattern){.key = copy, .value = number};
     return 0;
@@ -183,13 +183,12 @@ static void pattern_read(struct json_reader *r, const char *key, struct bounds b
     }
     patterns_fini(out);
     out->list = calloc(json_object_size(object) + 1, sizeof(*out->list));
-    if (out->list == NULL) {
+    if (!out->list) {
         err_set(r->err, ERR_NOMEM, "out of memory for patterns");
         r->failed = true;
         return;
     }
-    json_object_foreach((json_t *)(uintptr_t)object, name, value)
-    {
+    json_object_foreach ((json_t *)(uintptr_t)object, name, value) {
         if (pattern_add(r, key, name, value, bounds, out) < 0)
             return;
     }
@@ -204,10 +203,10 @@ void lora_rules_read(struct json_reader *r, const char *targets, uint32_t rank_m
     layers_pattern_read(r, "layers_pattern", rules);
     pattern_read(r, "rank_pattern", (struct bounds){.min = 1, .max = rank_max, .whole = true}, &rules->ranks);
     pattern_read(r, "alpha_pattern", (struct bounds){.min = alpha_min, .max = alpha_max}, &rules->alphas);
-    bool by_name = rules->targets.expression == NULL && !rules->all_linear;
-    bool layers = rules->layers != NULL || rules->layers_pattern.given;
+    bool by_name = !rules->targets.expression && !rules->all_linear;
+    bool layers = rules->layers || rules->layers_pattern.given;
     if (!r->failed && !by_name && layers)
-        jr_fail(r, rules->layers != NULL ? "layers_to_transform" : "layers_pattern",
+        jr_fail(r, rules->layers ? "layers_to_transform" : "layers_pattern",
                 "goes with %s as a list of names; an expression says the layers itself", targets);
 }
 
@@ -215,14 +214,14 @@ void lora_rules_read(struct json_reader *r, const char *targets, uint32_t rank_m
 
 static const char *renamed(const char *(*rename)(const char *), const char *name)
 {
-    const char *other = rename != NULL ? rename(name) : NULL;
-    return other != NULL ? other : name;
+    const char *other = rename ? rename(name) : NULL;
+    return other ? other : name;
 }
 
 static json_t *names_json(const struct spec_names *names, const char *(*rename)(const char *))
 {
     json_t *array = json_array();
-    for (uint32_t i = 0; array != NULL && i < names->count; i++)
+    for (uint32_t i = 0; array && i < names->count; i++)
         if (json_array_append_new(array, json_string(renamed(rename, names->names[i]))) < 0) {
             json_decref(array);
             return NULL;
@@ -232,7 +231,7 @@ static json_t *names_json(const struct spec_names *names, const char *(*rename)(
 
 static json_t *modules_json(const struct lora_modules *modules, const char *(*rename)(const char *))
 {
-    if (modules->expression != NULL)
+    if (modules->expression)
         return json_string(modules->expression);
     return modules->names.count > 0 ? names_json(&modules->names, rename) : json_null();
 }
@@ -244,7 +243,7 @@ static json_t *layers_json(const struct lora_rules *rules)
     if (rules->layers_one)
         return json_integer((json_int_t)rules->layers[0]);
     json_t *array = json_array();
-    for (uint32_t i = 0; array != NULL && i < rules->layer_count; i++)
+    for (uint32_t i = 0; array && i < rules->layer_count; i++)
         if (json_array_append_new(array, json_integer((json_int_t)rules->layers[i])) < 0) {
             json_decref(array);
             return NULL;
@@ -256,7 +255,7 @@ static json_t *pattern_json(const struct lora_patterns *patterns, bool whole,
                             const char *(*rename)(const char *))
 {
     json_t *object = json_object();
-    for (uint32_t i = 0; object != NULL && i < patterns->count; i++) {
+    for (uint32_t i = 0; object && i < patterns->count; i++) {
         const struct lora_pattern *p = &patterns->list[i];
         json_t *value = whole ? json_integer((json_int_t)p->value) : json_real(p->value);
         if (json_object_set_new(object, renamed(rename, p->key), value) < 0) {

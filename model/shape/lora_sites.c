@@ -1,6 +1,5 @@
-/* See lora_sites.h. One walk over a model's matrices: each is looked for among the targets, then among the
- * patterns, in peft's order (peft/tuners/tuners_utils.py, check_target_module_exists, and
- * peft/utils/other.py, get_pattern_key). */
+/* One walk over a model's matrices looks each up among the targets, then among the patterns, in peft's order
+ * (peft/tuners/tuners_utils.py, check_target_module_exists, and peft/utils/other.py, get_pattern_key). */
 #include "model/shape/lora_sites.h"
 
 #include <math.h>
@@ -18,7 +17,7 @@ static const char *const w_names[] = {"w1", "w3", "w2"};
 uint32_t lora_target_of(const char *module)
 {
     const char *last = strrchr(module, '.');
-    last = last != NULL ? last + 1 : module;
+    last = last ? last + 1 : module;
     for (uint32_t i = 0; i < 3; i++)
         if (strcmp(last, w_names[i]) == 0)
             return LORA_GATE << i;
@@ -28,7 +27,7 @@ uint32_t lora_target_of(const char *module)
 struct matchers {
     uint32_t count;
     struct lora_matcher **list;
-    bool *used; /* matched an adapted matrix */
+    bool *used; /* [pattern]: whether it matched an adapted matrix */
 };
 
 struct site {
@@ -42,20 +41,20 @@ struct resolver {
     const struct model_config *config;
     struct lora_matcher *target, *exclude;
     struct matchers layers, ranks, alphas;
-    bool *named;        /* which of targets' names matched */
+    bool *named;        /* [name]: whether this name in targets matched */
     struct site *sites; /* [layers][LORA_TARGET_COUNT] */
     uint64_t steps;
     uint32_t matched; /* mask of the targets found */
     struct err *err;
 };
 
-/* --- patterns made ready --- */
+/* --- compiling patterns --- */
 
 static int matchers_room(struct matchers *m, uint32_t count, struct err *err)
 {
-    m->list = calloc((size_t)count + 1, sizeof *m->list);
-    m->used = calloc((size_t)count + 1, sizeof *m->used);
-    return m->list != NULL && m->used != NULL ? 0 : err_set(err, ERR_NOMEM, "out of memory for patterns");
+    m->list = calloc((size_t)count + 1, sizeof(*m->list));
+    m->used = calloc((size_t)count + 1, sizeof(*m->used));
+    return m->list && m->used ? 0 : err_set(err, ERR_NOMEM, "out of memory for patterns");
 }
 
 static int matchers_of(struct matchers *m, const struct lora_patterns *patterns, struct err *err)
@@ -79,16 +78,16 @@ static int resolver_init(struct resolver *r)
     const struct lora_rules *rules = r->rules;
     const struct spec_names *layers = &rules->layers_pattern;
     r->steps = LORA_MATCH_STEPS;
-    r->sites = calloc((size_t)r->config->layers * LORA_TARGET_COUNT, sizeof *r->sites);
-    r->named = calloc((size_t)rules->targets.names.count + 1, sizeof *r->named);
-    if (r->sites == NULL || r->named == NULL)
+    r->sites = calloc((size_t)r->config->layers * LORA_TARGET_COUNT, sizeof(*r->sites));
+    r->named = calloc((size_t)rules->targets.names.count + 1, sizeof(*r->named));
+    if (!r->sites || !r->named)
         return err_set(r->err, ERR_NOMEM, "out of memory for the places of adapters");
     int status = matchers_room(&r->layers, layers->count, r->err);
     for (uint32_t i = 0; status == 0 && i < layers->count; i++, r->layers.count += status == 0)
         status = lora_matcher_create(layers->names[i], LORA_MATCH_LAYER, &r->layers.list[i], r->err);
-    if (status == 0 && rules->targets.expression != NULL)
+    if (status == 0 && rules->targets.expression)
         status = lora_matcher_create(rules->targets.expression, LORA_MATCH_WHOLE, &r->target, r->err);
-    if (status == 0 && rules->exclude.expression != NULL)
+    if (status == 0 && rules->exclude.expression)
         status = lora_matcher_create(rules->exclude.expression, LORA_MATCH_WHOLE, &r->exclude, r->err);
     if (status == 0)
         status = matchers_of(&r->ranks, &rules->ranks, r->err);
@@ -108,8 +107,8 @@ static void resolver_fini(struct resolver *r)
 
 /* --- one matrix --- */
 
-/* A matrix under the name that its file gives it, and under the last name that most models use (they differ
- * for Mixtral's w1, w3, w2). */
+/* A matrix under the name that its file gives it, and under the usual last name; the two differ for Mixtral's
+ * w1, w3, w2. */
 struct module {
     uint32_t layer, target;
     bool expert;
@@ -123,7 +122,7 @@ static bool ends_with(const char *name, const char *end)
            (length == whole || name[whole - length - 1] == '.');
 }
 
-/* The number of the first name that the module is or ends with, or count. */
+/* Returns the index of the first name that the module's name equals or ends with, or names' count. */
 static uint32_t named_by(const struct spec_names *names, const struct module *module)
 {
     uint32_t i = 0;
@@ -133,7 +132,7 @@ static uint32_t named_by(const struct spec_names *names, const struct module *mo
     return i;
 }
 
-/* 1, 0 or -1, under either name. */
+/* Returns 1 when either name of the module matches, 0 when none does, -1 on error. */
 static int either_matches(struct resolver *r, struct lora_matcher *matcher, const struct module *module)
 {
     int got = lora_match(matcher, module->name, &r->steps, NULL, r->err);
@@ -142,7 +141,7 @@ static int either_matches(struct resolver *r, struct lora_matcher *matcher, cons
     return got;
 }
 
-/* Is the layer that the module's name says among layers_to_transform? 1, 0 or -1. */
+/* Returns 1 when the layer in the module's name is among layers_to_transform, 0 when not, -1 on error. */
 static int layer_wanted(struct resolver *r, const struct module *module)
 {
     uint32_t layer = module->layer;
@@ -157,18 +156,18 @@ static int layer_wanted(struct resolver *r, const struct module *module)
     return 0;
 }
 
-/* 1, 0 or -1. */
+/* Returns 1 when the module gets an adapter, 0 when not, -1 on error. */
 static int is_target(struct resolver *r, const struct module *module)
 {
     const struct lora_rules *rules = r->rules;
     const struct spec_names *names = &rules->targets.names;
-    int got = r->exclude != NULL ? either_matches(r, r->exclude, module)
-                                 : named_by(&rules->exclude.names, module) < rules->exclude.names.count;
+    int got = r->exclude ? either_matches(r, r->exclude, module)
+                         : named_by(&rules->exclude.names, module) < rules->exclude.names.count;
     if (got != 0)
         return got < 0 ? -1 : 0;
     if (rules->all_linear)
         return 1;
-    if (r->target != NULL)
+    if (r->target)
         return either_matches(r, r->target, module);
     if (named_by(names, module) == names->count)
         return 0;
@@ -179,13 +178,13 @@ static int is_target(struct resolver *r, const struct module *module)
     return got;
 }
 
-/* What the first pattern that matches says; 'value' stays where none does. */
+/* Sets 'value' to that of the first pattern that matches, or leaves it when none does. */
 static int pattern_value(struct resolver *r, struct matchers *matchers, const struct lora_patterns *patterns,
                          const struct module *module, double *value)
 {
     bool found = false;
     for (uint32_t i = 0; i < matchers->count; i++) {
-        /* those behind the first are asked only whether they match anything at all */
+        /* later patterns are only tested until each has matched some matrix */
         int got = found && matchers->used[i] ? 0 : either_matches(r, matchers->list[i], module);
         if (got < 0)
             return -1;
@@ -211,7 +210,8 @@ static int site_of(struct resolver *r, const struct module *module, struct site 
     return 0;
 }
 
-/* Experts of a layer are asked for by the first and the last of them, which must have the same. */
+/* Looks up one tensor. Of a layer's experts only the first and the last are looked up, and both must have the
+ * same adapters. */
 static int visit(const struct block_tensor *tensor, void *arg)
 {
     struct resolver *r = arg;
@@ -219,15 +219,15 @@ static int visit(const struct block_tensor *tensor, void *arg)
     int length = (int)strlen(tensor->name) - (int)strlen(".weight");
     if (tensor->rank != 2 || tensor->bias || length <= 0)
         return 0;
-    snprintf(module.name, sizeof module.name, "%.*s", length, tensor->name);
+    snprintf(module.name, sizeof(module.name), "%.*s", length, tensor->name);
     module.target = lora_target_of(module.name);
     module.expert = tensor->what >= ARCH_EXPERT_GATE && tensor->what <= ARCH_EXPERT_DOWN;
     if (module.target == 0 ||
         (module.expert && tensor->expert != 0 && tensor->expert + 1 != r->config->experts))
         return 0;
     const char *last = strrchr(module.name, '.');
-    snprintf(module.other, sizeof module.other, "%.*s.%s", last != NULL ? (int)(last - module.name) : 0,
-             module.name, lora_target_name(module.target));
+    snprintf(module.other, sizeof(module.other), "%.*s.%s", last ? (int)(last - module.name) : 0, module.name,
+             lora_target_name(module.target));
     struct site *site =
         &r->sites[(size_t)module.layer * LORA_TARGET_COUNT + (uint32_t)__builtin_ctz(module.target)];
     struct site before = *site;
@@ -241,7 +241,7 @@ static int visit(const struct block_tensor *tensor, void *arg)
     return 0;
 }
 
-/* --- what is to be said about it --- */
+/* --- errors --- */
 
 static void list_add(char list[LIST_BYTES], const char *name)
 {
@@ -257,7 +257,7 @@ static void list_targets(uint32_t mask, char list[LIST_BYTES])
             list_add(list, lora_target_name(bit));
 }
 
-/* A name that nothing here has, or a pattern that no adapted matrix matches. */
+/* Refuses a name in targets that no module has, or a pattern that matches no adapted matrix. */
 static int check_used(const struct resolver *r)
 {
     const struct lora_rules *rules = r->rules;
@@ -273,8 +273,7 @@ static int check_used(const struct resolver *r)
         return err_set(r->err, ERR_INVALID,
                        "%s.%s: \"%.120s\" matches no layer of this model; there are model.layers.0 to "
                        "model.layers.%u, each with %s",
-                       where, targets,
-                       rules->targets.expression != NULL ? rules->targets.expression : "all-linear",
+                       where, targets, rules->targets.expression ? rules->targets.expression : "all-linear",
                        r->config->layers - 1, list);
     list_targets(r->matched, list);
     for (int k = 0; k < 2 && r->defaults->strict; k++) {
@@ -291,7 +290,8 @@ static int check_used(const struct resolver *r)
     return 0;
 }
 
-/* Those who load the adapter keep a layer's experts as one tensor: the rank and alpha of all, or none. */
+/* Checks that experts have adapters in every sparse layer or in none, and with the method's own rank and
+ * alpha, because transformers keeps the experts of a layer as one tensor. */
 static int check_experts(const struct resolver *r)
 {
     const struct site *first = NULL;
@@ -299,7 +299,7 @@ static int check_experts(const struct resolver *r)
         const struct site *sites = &r->sites[(size_t)layer * LORA_TARGET_COUNT];
         if (!model_layer_is_sparse(r->config, layer))
             continue;
-        first = first != NULL ? first : sites;
+        first = first ? first : sites;
         for (uint32_t i = 0; i < LORA_TARGET_COUNT; i++) {
             const char *name = lora_target_name(1u << i);
             if (!(EXPERT_TARGETS >> i & 1))
@@ -319,20 +319,20 @@ static int check_experts(const struct resolver *r)
     return 0;
 }
 
-/* Layers that are alike share a way. */
+/* Gives layers with the same ranks and factors one way. */
 static int ways_make(const struct resolver *r, struct lora_sites *out)
 {
     for (uint32_t layer = 0; layer < r->config->layers; layer++) {
         struct lora_way way;
         uint32_t at = 0;
-        memset(&way, 0, sizeof way); /* padding, too: ways are compared by bytes */
+        memset(&way, 0, sizeof(way)); /* clears the padding, too, because ways are compared by bytes */
         for (uint32_t i = 0; i < LORA_TARGET_COUNT; i++) {
             const struct site *site = &r->sites[(size_t)layer * LORA_TARGET_COUNT + i];
             way.rank[i] = site->rank;
             if (site->rank > 0)
                 way.scale[i] = site->alpha / (r->defaults->rslora ? sqrt(site->rank) : site->rank);
         }
-        while (at < out->ways && memcmp(&out->way[at], &way, sizeof way) != 0)
+        while (at < out->ways && memcmp(&out->way[at], &way, sizeof(way)) != 0)
             at++;
         if (at == LORA_WAYS_MAX)
             return err_set(r->err, ERR_UNSUPPORTED,
@@ -349,7 +349,7 @@ int lora_sites_of(const struct lora_rules *rules, const struct lora_defaults *de
                   const struct model_config *config, struct lora_sites *sites, struct err *err)
 {
     struct resolver r = {.rules = rules, .defaults = defaults, .config = config, .err = err};
-    memset(sites, 0, sizeof *sites);
+    memset(sites, 0, sizeof(*sites));
     if (rules->all_linear && config->experts > 0)
         return err_set(
             err, ERR_UNSUPPORTED,
@@ -371,7 +371,7 @@ int lora_sites_of(const struct lora_rules *rules, const struct lora_defaults *de
     return status;
 }
 
-/* --- plain questions --- */
+/* --- queries --- */
 
 struct lora_sites lora_sites_alike(uint32_t rank, double scale, uint32_t targets)
 {

@@ -1,4 +1,4 @@
-/* See names.h. */
+/* A list of names grows by copies and is checked for duplicates when it is read. */
 #include "model/shape/names.h"
 
 #include <stdio.h>
@@ -7,9 +7,8 @@
 
 void names_fini(struct spec_names *names)
 {
-    for (uint32_t i = 0; i < names->count; i++) {
+    for (uint32_t i = 0; i < names->count; i++)
         free(names->names[i]);
-    }
     free(names->names);
     *names = (struct spec_names){0};
 }
@@ -17,25 +16,21 @@ void names_fini(struct spec_names *names)
 int names_add(struct spec_names *names, const char *name, struct err *err)
 {
     char **grown = realloc(names->names, (names->count + 1) * sizeof(*grown));
-    if (grown == NULL) {
+    if (!grown)
         return err_set(err, ERR_NOMEM, "out of memory for a list of names");
-    }
     names->names = grown;
     char *copy = strdup(name);
-    if (copy == NULL) {
+    if (!copy)
         return err_set(err, ERR_NOMEM, "out of memory for a list of names");
-    }
     names->names[names->count++] = copy;
     return 0;
 }
 
 static bool name_known(const char *name, const char *const *known)
 {
-    for (size_t i = 0; known[i] != NULL; i++) {
-        if (strcmp(known[i], name) == 0) {
+    for (size_t i = 0; known[i] != NULL; i++)
+        if (strcmp(known[i], name) == 0)
             return true;
-        }
-    }
     return false;
 }
 
@@ -43,9 +38,8 @@ static const char *known_text(const char *const *known, char text[256])
 {
     size_t used = 0;
     text[0] = '\0';
-    for (size_t i = 0; known[i] != NULL && used < 256; i++) {
+    for (size_t i = 0; known[i] && used < 256; i++)
         used += (size_t)snprintf(text + used, 256 - used, "%s%s", i == 0 ? "" : ", ", known[i]);
-    }
     return text;
 }
 
@@ -54,24 +48,20 @@ static int compare_texts(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Through a sorted copy, so that a hostile list of thousands costs n log n. */
+/* Sorts a copy to find duplicates, so that a hostile list of thousands costs n log n. */
 static int names_check_distinct(struct json_reader *reader, const char *key, const struct spec_names *names)
 {
-    if (names->count < 2) {
+    if (names->count < 2)
         return 0;
-    }
     char **sorted = malloc(names->count * sizeof(*sorted));
-    if (sorted == NULL) {
+    if (!sorted)
         return err_set(reader->err, ERR_NOMEM, "out of memory for a list of names");
-    }
     memcpy(sorted, names->names, names->count * sizeof(*sorted));
     qsort(sorted, names->count, sizeof(*sorted), compare_texts);
     int status = 0;
-    for (uint32_t i = 1; i < names->count && status == 0; i++) {
-        if (strcmp(sorted[i - 1], sorted[i]) == 0) {
+    for (uint32_t i = 1; i < names->count && status == 0; i++)
+        if (strcmp(sorted[i - 1], sorted[i]) == 0)
             status = jr_fail(reader, key, "\"%s\" stands there twice", sorted[i]);
-        }
-    }
     free(sorted);
     return status;
 }
@@ -81,21 +71,18 @@ int names_read(struct json_reader *reader, const char *key, size_t count_min, si
 {
     const json_t *array = NULL;
     int got = jr_array(reader, key, JR_OPTIONAL, count_min, count_max, &array);
-    if (got <= 0) {
+    if (got <= 0)
         return got;
-    }
     names_fini(out);
     out->given = true;
     for (size_t i = 0; i < json_array_size(array); i++) {
         const json_t *item = json_array_get(array, i);
         const char *name = json_string_value(item);
-        if (name == NULL || json_string_length(item) != strlen(name)) {
+        if (!name || json_string_length(item) != strlen(name))
             return jr_fail(reader, key, "item %zu must be a text", i);
-        }
-        if (name[0] == '\0' || strlen(name) >= NAMES_BYTES_MAX) {
+        if (name[0] == '\0' || strlen(name) >= NAMES_BYTES_MAX)
             return jr_fail(reader, key, "item %zu must have 1 to %d bytes", i, NAMES_BYTES_MAX - 1);
-        }
-        if (known != NULL && !name_known(name, known)) {
+        if (known && !name_known(name, known)) {
             char all[256];
             return jr_fail(reader, key, "\"%s\" is not one of %s", name, known_text(known, all));
         }

@@ -1,4 +1,4 @@
-/* See nf4_skipped.h. */
+/* One walk over the tensors of a config collects the kinds of all matrices. */
 #include "model/shape/nf4_skipped.h"
 
 #include <string.h>
@@ -7,12 +7,12 @@
 #include "model/files/pack.h"
 #include "model/shape/packing.h"
 
-/* The kinds of a folder's matrices as they are found. */
+/* The kinds of a folder's matrices, collected during a walk over its tensors. */
 struct nf4_walk {
     uint8_t matrix[MODEL_LAYERS_MAX][MODEL_MATRICES];
-    bool quantised, kept; /* a matrix of a layer is, is not */
+    bool quantised, kept; /* whether any matrix of a layer is quantised, and whether any is not */
     uint8_t embedding, head, plain;
-    const json_t *skipped; /* names, or NULL: kinds are asked for */
+    const json_t *skipped; /* names of skipped modules, or NULL when `kind` returns each tensor's kind */
     uint8_t (*kind)(const void *arg, const char *name);
     const void *arg;
 };
@@ -30,15 +30,14 @@ static bool text_begins(const char *text, size_t length, const char *begin)
            (size == length || text[size] == '.' || text[size - 1] == '.');
 }
 
-/* The module begins, up to a dot, or ends with one of the names. Those that are regular expressions are
- * passed over: where there are weights, their tensors say it. */
+/* Returns true if the module's name begins, up to a dot, or ends with one of the names. Names that are
+ * regular expressions are ignored; in a folder with weights the tensors decide. */
 static bool is_skipped(const json_t *names, const char *tensor)
 {
     size_t length = strlen(tensor) - strlen(".weight");
     for (size_t i = 0; i < json_array_size(names); i++) {
         const char *name = json_string_value(json_array_get(names, i));
-        if (name != NULL && name[0] != '\0' &&
-            (text_begins(tensor, length, name) || text_ends(tensor, length, name)))
+        if (name && name[0] != '\0' && (text_begins(tensor, length, name) || text_ends(tensor, length, name)))
             return true;
     }
     return false;
@@ -50,7 +49,7 @@ static int nf4_visit(const struct block_tensor *tensor, void *arg)
     int site = packing_site(tensor->what);
     if (tensor->rank < 2 || tensor->bias)
         return 0;
-    uint8_t kind = walk->skipped == NULL                                 ? walk->kind(walk->arg, tensor->name)
+    uint8_t kind = !walk->skipped                                        ? walk->kind(walk->arg, tensor->name)
                    : site < 0 || is_skipped(walk->skipped, tensor->name) ? walk->plain
                                                                          : (uint8_t)PACK_NF4;
     if (tensor->what == ARCH_EMBEDDING)
@@ -63,7 +62,7 @@ static int nf4_visit(const struct block_tensor *tensor, void *arg)
     if (tensor->expert == 0)
         *at = kind;
     else if (*at != kind)
-        *at = PACK_NF4; /* experts share a kind: those that are not quantised are, here */
+        *at = PACK_NF4; /* experts share one kind; if they differ, all count as quantised */
     walk->quantised = walk->quantised || kind == PACK_NF4;
     walk->kept = walk->kept || kind != PACK_NF4;
     return 0;
@@ -73,7 +72,8 @@ static void nf4_fill(struct nf4_walk *walk, struct model_config *config)
 {
     struct model_packing *packing = &config->packing;
     memset(packing, 0, sizeof(*packing));
-    for (uint32_t i = 0; i < config->layers; i++) /* those that the model has not tell no layers apart */
+    /* matrices that the model lacks must not make layers differ */
+    for (uint32_t i = 0; i < config->layers; i++)
         memset(walk->matrix[i], PACK_NF4, MODEL_MATRICES);
     model_block_tensors(config, 0, config->layers + 2, nf4_visit, walk);
     if (!walk->quantised || !walk->kept)
@@ -82,7 +82,7 @@ static void nf4_fill(struct nf4_walk *walk, struct model_config *config)
     packing->head = walk->head;
     for (uint32_t i = 0; i < config->layers; i++)
         packing->layer[i] = packing_way(packing, walk->matrix[i]);
-    if (packing->ways > MODEL_PACKINGS_MAX) /* then all are quantised, as without the list */
+    if (packing->ways > MODEL_PACKINGS_MAX) /* then all matrices count as quantised, as without the list */
         memset(packing, 0, sizeof(*packing));
 }
 

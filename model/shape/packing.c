@@ -1,4 +1,5 @@
-/* The ways in which layers are packed: found in a file's header, written into a model's description. */
+/* Finds the ways in which layers are packed from a file's header, and writes them to and reads them from
+ * JSON. */
 #include "model/shape/packing.h"
 
 #include <string.h>
@@ -97,7 +98,7 @@ json_t *packing_to_json(const struct model_config *config)
                      kind_json(packing->head), "count", (int)packing->ways, "ways", ways, "layers", layers);
 }
 
-/* The kind of a type's name, or -1. */
+/* Returns the kind of a type's name, or -1. */
 static int kind_parse(const json_t *name)
 {
     const char *text = json_string_value(name);

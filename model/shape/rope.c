@@ -1,5 +1,5 @@
-/* Rotary settings: read, written, and the frequencies that they mean. The formulas are those of transformers'
- * modeling_rope_utils.py, whose names of keys these are. */
+/* Reads and writes rotary settings and computes their frequencies. Formulas and key names are those of
+ * transformers' modeling_rope_utils.py. */
 #include "model/shape/rope.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@ static const double two_pi = 6.283185307179586476925286766559;
 
 /* --- reading --- */
 
-/* One factor a frequency. */
+/* Reads a list with one factor per frequency. */
 static int factors_read(struct json_reader *r, const char *key, uint32_t *count, float *out)
 {
     const json_t *array = NULL;
@@ -80,7 +80,7 @@ static void llama3_read(struct json_reader *r, struct rope_config *rope)
                 rope->high_freq_factor);
 }
 
-/* The tokens that the model was first trained for. */
+/* Reads the number of tokens that the model was first trained for. */
 static void original_read(struct json_reader *r, uint32_t max_positions, double beside, bool required,
                           struct rope_config *rope)
 {
@@ -96,7 +96,7 @@ int rope_parse(const json_t *object, const char *path, uint32_t max_positions, d
     struct json_reader r;
     const char *kind = NULL;
     jr_init(&r, object, path, err);
-    jr_str(&r, "type", JR_OPTIONAL, 1, 15, &kind); /* the older name */
+    jr_str(&r, "type", JR_OPTIONAL, 1, 15, &kind); /* the key's older name */
     jr_str(&r, "rope_type", JR_OPTIONAL, 1, 15, &kind);
     jr_f64(&r, "rope_theta", JR_OPTIONAL, 1, 1e12, &rope->theta);
     const char *name = json_object_get(object, "rope_type") ? "rope_type" : "type";
@@ -106,10 +106,10 @@ int rope_parse(const json_t *object, const char *path, uint32_t max_positions, d
         jr_fail(&r, "rope_theta", "must be a number, is null");
     if (r.failed)
         return -1;
-    kind = kind != NULL ? kind : "default";
-    memset(rope->kind_name, 0, sizeof rope->kind_name);
+    kind = kind ? kind : "default";
+    memset(rope->kind_name, 0, sizeof(rope->kind_name));
     memcpy(rope->kind_name, kind, strlen(kind));
-    /* "su", and "yarn" with factors: longrope in Phi-3's first files */
+    /* Phi-3's first files call longrope "su", or "yarn" with lists of factors. */
     bool factors = json_object_get(object, "short_factor") != NULL, yarn = strcmp(kind, "yarn") == 0;
     bool longrope = strcmp(kind, "longrope") == 0 || strcmp(kind, "su") == 0 || (yarn && factors),
          llama3 = strcmp(kind, "llama3") == 0;
@@ -191,8 +191,8 @@ json_t *rope_to_json(const struct rope_config *rope)
 
 /* --- frequencies --- */
 
-/* Meta's scaling of Llama 3.1: wavelengths shorter than original/high are kept, longer than original/low
- * divided by factor, those between blended linearly in original/wavelength. */
+/* Applies Meta's scaling of Llama 3.1: wavelengths shorter than original/high are kept, longer than
+ * original/low divided by factor, those between blended linearly in original/wavelength. */
 static double scale_llama3(const struct rope_config *rope, double frequency)
 {
     double wavelength = two_pi / frequency;
@@ -205,7 +205,8 @@ static double scale_llama3(const struct rope_config *rope, double frequency)
     return (1 - smooth) * frequency / rope->factor + smooth * frequency;
 }
 
-/* The frequency that turns so often within the original length, as a number of frequencies. */
+/* Returns the index, which need not be whole, of the frequency that turns so often within the original
+ * length. */
 static double turning(const struct rope_config *rope, uint32_t dim, double turns)
 {
     return dim * log(rope->original_max_positions / (turns * two_pi)) / (2 * log(rope->theta));

@@ -1,4 +1,4 @@
-/* Inside model/: a rotary setting as a config.json has it. */
+/* Internal to model/: reads and writes a config.json's rotary setting. */
 #ifndef MOTLEY_MODEL_SHAPE_ROPE_H
 #define MOTLEY_MODEL_SHAPE_ROPE_H
 
@@ -6,14 +6,14 @@
 
 #include "model/shape/config.h"
 
-/* Read `rope_parameters`, or the older `rope_scaling`, which errors call 'path'; what rope holds are the
- * defaults. max_positions is max_position_embeddings; original, where it is above 0,
- * original_max_position_embeddings beside the object, which then counts (Phi-3). */
+/* Reads `rope_parameters`, or the older `rope_scaling`, from 'object', which errors call 'path'. The values
+ * that rope has before the call are the defaults. max_positions is max_position_embeddings. An 'original'
+ * above 0 is the original_max_position_embeddings beside the object, which then takes precedence (Phi-3). */
 int rope_parse(const json_t *object, const char *path, uint32_t max_positions, double original,
                struct rope_config *rope, struct err *err);
-/* longrope must have a factor for each of dim / 2 frequencies. */
+/* Checks that longrope has a factor for each of dim / 2 frequencies. */
 int rope_check_factors(const struct rope_config *rope, uint32_t dim, struct err *err);
-/* As rope_parse() reads it. Returns new, or NULL. */
+/* Returns a new object that rope_parse() reads back, or NULL. */
 json_t *rope_to_json(const struct rope_config *rope);
 
 #endif

@@ -1,4 +1,4 @@
-/* One directory of tensors under Hugging Face names over either kind of file. */
+/* Lists the tensors of safetensors and GGUF files under Hugging Face names. */
 #include "model/shape/tensors.h"
 
 #include <stdio.h>
@@ -20,14 +20,14 @@ enum { INDEX_BYTES_MAX = 64 << 20, PIECE_BYTES = 64 << 10 };
 struct model {
     struct model_source *source;
     struct model_config config;
-    struct gguf *gguf;            /* or NULL */
+    struct gguf *gguf;            /* set when the model is a GGUF, else NULL */
     struct safetensors **st;      /* [file_count], or NULL */
-    struct model_tensor *tensors; /* by name; the names are theirs */
+    struct model_tensor *tensors; /* sorted by name; owns the names */
     uint32_t count;
     size_t capacity;
-    uint32_t unused; /* tensors of the file that the model does not have */
+    uint32_t unused; /* number of the file's tensors that the model does not use */
     char first_unused[ARCH_NAME_MAX];
-    bool own_head; /* tied by the config, and not by the file */
+    bool own_head; /* the config says tied, but the file's head differs from the embedding */
     char note[640], generation_note[160];
 };
 
@@ -64,7 +64,7 @@ static int add_named(struct model *m, const char *name, struct model_tensor tens
     return 0;
 }
 
-/* A tensor as the file has it. */
+/* A tensor as its file describes it. */
 struct stored {
     const char *name;
     bool gguf;
@@ -74,8 +74,8 @@ struct stored {
     uint64_t offset, size;
 };
 
-/* One tensor of the file that holds every expert's matrix, or two of each: cut at whole rows, so a part is a
- * run of bytes. */
+/* Adds the tensors that one tensor of the file holds: every expert's matrix, or two matrices of each expert.
+ * It is cut at whole rows, so that each part is a contiguous range of bytes. */
 static int add_stacked(struct model *m, const struct stored *s, const struct arch_match *match,
                        struct err *err)
 {
@@ -101,7 +101,8 @@ static int add_stacked(struct model *m, const struct stored *s, const struct arc
     return 0;
 }
 
-/* What bitsandbytes keeps beside a quantised tensor gets that one's name, and its own behind it. */
+/* Adds a tensor that the model does not use by itself. Parts that bitsandbytes keeps beside a quantised
+ * tensor are named after that tensor, with their own suffix. */
 static int add_beside(struct model *m, const struct stored *s, struct model_tensor tensor, struct err *err)
 {
     struct arch_match match;
@@ -124,7 +125,7 @@ static int add_beside(struct model *m, const struct stored *s, struct model_tens
     return add_named(m, s->name, tensor, err);
 }
 
-/* Under its Hugging Face name; what a GGUF has beside the model's tensors is left out. */
+/* Adds a tensor under its Hugging Face name; tensors of a GGUF that the model does not use are left out. */
 static int add_tensor(struct model *m, const struct stored *s, struct err *err)
 {
     const struct model_config *c = &m->config;
@@ -171,7 +172,7 @@ static struct nf4_place place_of(const struct model *m, const char *name, const 
     return t ? (struct nf4_place){t->file, t->offset, t->size} : (struct nf4_place){0};
 }
 
-/* Finds what stands beside tensors that bitsandbytes quantised. */
+/* Attaches bitsandbytes' parts to the tensors that they belong to. */
 static int gather_nf4(struct model *m, struct err *err)
 {
     for (uint32_t i = 0; i < m->count; i++) {
@@ -197,7 +198,7 @@ static int gather_nf4(struct model *m, struct err *err)
     return 0;
 }
 
-/* True when both tensors hold the same values: compared in pieces, up to the first that differs. */
+/* Sets *equal when both tensors hold the same values, compared in pieces up to the first difference. */
 static int tensors_equal(struct model *m, const struct model_tensor *a, const struct model_tensor *b,
                          bool *equal, struct err *err)
 {
@@ -213,8 +214,8 @@ static int tensors_equal(struct model *m, const struct model_tensor *a, const st
     return 0;
 }
 
-/* What is tied where the config and the file disagree, as transformers 5 decides it (tie_weights): a head of
- * other values than the embedding is one of its own, and a head without an embedding is both. */
+/* Decides tying where config and file disagree, as transformers 5 does (tie_weights): a head that differs
+ * from the embedding is untied, and a head without an embedding serves as both. */
 static int settle_tie(struct model *m, struct err *err)
 {
     static const char table_name[] = "model.embed_tokens.weight", head_name[] = "lm_head.weight";
@@ -257,7 +258,7 @@ static int add_safetensors(struct model *m, uint32_t file, struct err *err)
     return 0;
 }
 
-/* The index must agree with what the shards really hold. */
+/* Checks that the shards hold the tensors that the index lists. */
 static int check_index(struct model *m, struct err *err)
 {
     static const char name[] = "model.safetensors.index.json";
@@ -275,8 +276,7 @@ static int check_index(struct model *m, struct err *err)
         goto out;
     }
     map = json_object_get(document, "weight_map");
-    json_object_foreach(map, key, value)
-    {
+    json_object_foreach (map, key, value) {
         const char *file = json_string_value(value);
         int shard = file ? model_source_find(m->source, file) : -1;
         if (shard < 0 || !m->st[shard] || !safetensors_find(m->st[shard], key)) {
@@ -292,7 +292,8 @@ out:
     return status;
 }
 
-/* What an NF4 base keeps the tensor as: quantised ones as they are, others as the file has them. */
+/* Returns the kind in which an NF4 base keeps the tensor: NF4 where the file is quantised, else
+ * the file's. */
 static uint8_t kind_of(const void *arg, const char *name)
 {
     const struct model_tensor *tensor = find(arg, name);
@@ -329,7 +330,8 @@ static int open_folder(struct model *m, struct err *err)
                        "the model has a config.json but no weights (safetensors or GGUF)");
     if (sort_tensors(m, err) < 0 || check_index(m, err) < 0 || gather_nf4(m, err) < 0 ||
         settle_tie(m, err) < 0 ||
-        generation_config_read(m->source, &m->config, m->generation_note, sizeof m->generation_note, err) < 0)
+        generation_config_read(m->source, &m->config, m->generation_note, sizeof(m->generation_note), err) <
+            0)
         return -1;
     packing_of_tensors(kind_of, m, &m->config);
     return 0;
@@ -348,7 +350,7 @@ static int read_rope_divisors(struct model *m, uint32_t file, struct err *err)
     return gguf_infer_rope(divisors, (uint32_t)t->shape[0], &m->config, err);
 }
 
-/* longrope's factors, which GGUF keeps as tensors. */
+/* Reads longrope's factors, which GGUF keeps as tensors. */
 static int read_rope_factors(struct model *m, uint32_t file, struct err *err)
 {
     static const char *const names[] = {"rope_factors_short.weight", "rope_factors_long.weight"};
@@ -442,13 +444,14 @@ static void write_note(struct model *m)
             : "",
         unused, m->generation_note};
     size_t used = 0;
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        if (parts[i][0] != '\0' && used < sizeof m->note)
-            used += (size_t)snprintf(m->note + used, sizeof m->note - used, "%s%s", used > 0 ? "; " : "",
+    for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++)
+        if (parts[i][0] != '\0' && used < sizeof(m->note))
+            used += (size_t)snprintf(m->note + used, sizeof(m->note) - used, "%s%s", used > 0 ? "; " : "",
                                      parts[i]);
 }
 
-/* A GGUF by its name, or a model's only file by its first bytes: people rename them. */
+/* Returns whether the file is a GGUF by its name or, for a model's only file, by its first bytes, since
+ * people rename files. */
 static bool is_gguf(struct model_source *source, uint32_t file)
 {
     const struct model_file *f = model_source_file(source, file);
@@ -564,7 +567,7 @@ bool model_tensor_is_16bit(const struct model_tensor *tensor)
     return !tensor->nf4 && (tensor->type == TENSOR_BF16 || tensor->type == TENSOR_F16);
 }
 
-/* Bytes [offset, …) of 'rows' whole rows that lie together, as fp32, a piece at a time. */
+/* Reads 'rows' contiguous rows as fp32, a piece at a time. */
 static int read_rows(struct model *m, const struct model_tensor *t, uint64_t row, uint64_t rows, float *dst,
                      struct err *err)
 {
@@ -589,7 +592,8 @@ static int read_rows(struct model *m, const struct model_tensor *t, uint64_t row
     return 0;
 }
 
-/* Row r of a permuted tensor as Hugging Face counts lies at: within its head, halves are interleaved. */
+/* Returns the file's row of a permuted tensor for row r in Hugging Face's order: within a head the two halves
+ * are interleaved. */
 static uint64_t stored_row(const struct model_tensor *t, uint64_t row)
 {
     uint64_t head_dim = t->rows / t->permuted_heads, head = row / head_dim, within = row % head_dim;

@@ -1,4 +1,4 @@
-/* Choosing a template. */
+/* Chooses a chat template and builds it from the parts that a specification gives. */
 #include "model/templates/chat_private.h"
 
 #include <stdlib.h>
@@ -18,7 +18,7 @@ enum {
 static const char *const role_names[ROLE_COUNT] = {"system", "user", "assistant"};
 static const char content_mark[] = "{content}";
 
-/* A template by its parts: turns[role] holds {content} once, or is NULL. */
+/* A template given by its parts; turns[role] contains {content} once, or is NULL. */
 struct parts {
     const char *name;
     const char *begin;
@@ -59,18 +59,16 @@ static const char how_to_give[] =
 
 static const struct parts *family_find(const char *name)
 {
-    for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++) {
-        if (strcmp(families[i].name, name) == 0) {
+    for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++)
+        if (strcmp(families[i].name, name) == 0)
             return &families[i];
-        }
-    }
     return NULL;
 }
 
 struct chat_given chat_given_by(const struct tokenizer *tokenizer)
 {
     struct chat_given given = {.template = NULL};
-    if (tokenizer != NULL) {
+    if (tokenizer) {
         given.template = tokenizer_chat_template(tokenizer);
         given.tool_use = tokenizer_template(tokenizer, "tool_use");
         given.special = tokenizer_special_tokens(tokenizer);
@@ -80,9 +78,8 @@ struct chat_given chat_given_by(const struct tokenizer *tokenizer)
 
 void chat_template_destroy(struct chat_template *chat)
 {
-    if (chat == NULL) {
+    if (!chat)
         return;
-    }
     jinja_destroy(chat->jinja);
     jinja_destroy(chat->tool_use);
     json_decref(chat->special);
@@ -90,7 +87,7 @@ void chat_template_destroy(struct chat_template *chat)
     free(chat);
 }
 
-/* Whether the text has {% generation %}, as transformers looks for it. */
+/* Returns true if the text contains {% generation %}, found by the same expression as in transformers. */
 static bool has_generation(const char *text, size_t size)
 {
     static const char word[] = "generation";
@@ -98,11 +95,10 @@ static bool has_generation(const char *text, size_t size)
     for (const char *at = text; (at = memmem(at, (size_t)(end - at), "{%", 2)) != NULL;) {
         at += 2;
         const char *name = at < end && (*at == '-' || *at == '+') ? at + 1 : at;
-        while (name < end && (*name == ' ' || *name == '\t' || *name == '\n' || *name == '\r')) {
+        while (name < end && (*name == ' ' || *name == '\t' || *name == '\n' || *name == '\r'))
             name++;
-        }
         if ((size_t)(end - name) >= sizeof(word) && memcmp(name, word, sizeof(word) - 1) == 0 &&
-            strchr(" \t\r\n-+%", name[sizeof(word) - 1]) != NULL) {
+            strchr(" \t\r\n-+%", name[sizeof(word) - 1])) {
             return true;
         }
     }
@@ -111,12 +107,11 @@ static bool has_generation(const char *text, size_t size)
 
 static json_t *special_tokens(const struct chat_given *given)
 {
-    json_t *special = given->special != NULL ? json_copy((json_t *)(uintptr_t)given->special) : json_object();
-    if (special != NULL &&
-        ((given->bos != NULL &&
-          json_object_set_new(special, "bos_token", json_stringn(given->bos, given->bos_size)) < 0) ||
-         (given->eos != NULL &&
-          json_object_set_new(special, "eos_token", json_stringn(given->eos, given->eos_size)) < 0))) {
+    json_t *special = given->special ? json_copy((json_t *)(uintptr_t)given->special) : json_object();
+    if (special && ((given->bos && json_object_set_new(special, "bos_token",
+                                                       json_stringn(given->bos, given->bos_size)) < 0) ||
+                    (given->eos && json_object_set_new(special, "eos_token",
+                                                       json_stringn(given->eos, given->eos_size)) < 0))) {
         json_decref(special);
         special = NULL;
     }
@@ -127,8 +122,7 @@ static struct chat_template *template_create(const char *jinja, size_t size, con
                                              struct err *err)
 {
     struct chat_template *chat = calloc(1, sizeof(*chat));
-    if (chat == NULL || (chat->special = special_tokens(given)) == NULL ||
-        (chat->text = strndup(jinja, size)) == NULL) {
+    if (!chat || !(chat->special = special_tokens(given)) || !(chat->text = strndup(jinja, size))) {
         chat_template_destroy(chat);
         err_set(err, ERR_NOMEM, "out of memory for a chat template");
         return NULL;
@@ -143,7 +137,7 @@ static struct chat_template *template_create(const char *jinja, size_t size, con
 
 /* ---- a template by its parts, as Jinja ---- */
 
-/* text[0..size) as a Jinja literal. */
+/* Appends text[0..size) as a Jinja string literal. */
 static int put_literal(struct buf *out, const char *text, size_t size, struct err *err)
 {
     int status = buf_text(out, "'", err);
@@ -157,8 +151,8 @@ static int put_literal(struct buf *out, const char *text, size_t size, struct er
     return status < 0 ? -1 : buf_text(out, "'", err);
 }
 
-/* A turn of a role around 'content' (an expression). What an assistant writes and its end marker, without the
- * white space behind, is what it generates. */
+/* Appends one role's turn around 'content', a Jinja expression. If 'generated', {% generation %} encloses the
+ * content and the end marker, but not the white space behind the marker. */
 static int put_turn(struct buf *out, const char *form, const char *content, bool generated, struct err *err)
 {
     const char *mark = strstr(form, content_mark);
@@ -177,25 +171,22 @@ static int put_turn(struct buf *out, const char *form, const char *content, bool
 
 static int put_default_system(struct buf *out, const struct parts *parts, struct err *err)
 {
-    if (parts->default_system == NULL) {
+    if (!parts->default_system)
         return 0;
-    }
     struct buf content = {.limit = PART_BYTES_MAX};
     int status = put_literal(&content, parts->default_system, strlen(parts->default_system), err);
-    if (status == 0 && parts->trim) {
+    if (status == 0 && parts->trim)
         status = buf_text(&content, " | trim", err);
-    }
-    if (status == 0) {
+    if (status == 0)
         status = buf_text(out, "{% if messages[0]['role'] != 'system' %}", err);
-    }
-    if (status == 0) {
+    if (status == 0)
         status = put_turn(out, parts->turns[ROLE_SYSTEM], buf_str(&content), false, err);
-    }
     buf_fini(&content);
     return status < 0 ? -1 : buf_text(out, "{% endif %}", err);
 }
 
-/* What such a template has no place for would be dropped without a word. */
+/* A template made from parts cannot write tools, documents and some keys of messages. It refuses them, since
+ * they would otherwise be dropped silently. */
 static const char refusals[] =
     "{%% if tools or documents %%}{{ raise_exception('tools, documents: are not written by the chat template "
     "\"%s\"') "
@@ -217,7 +208,7 @@ static int put_parts(struct buf *out, const struct parts *parts, struct err *err
         return -1;
     }
     for (int role = 0; role < ROLE_COUNT; role++) {
-        if (parts->turns[role] != NULL &&
+        if (parts->turns[role] &&
             (buf_printf(out, err, "{%% elif message['role'] == '%s' %%}", role_names[role]) < 0 ||
              put_turn(out, parts->turns[role], content, role == ROLE_ASSISTANT, err) < 0)) {
             return -1;
@@ -240,23 +231,21 @@ static struct chat_template *parts_create(const struct parts *parts, const struc
 {
     struct buf jinja = {.limit = PART_BYTES_MAX};
     struct chat_template *chat = NULL;
-    if (put_parts(&jinja, parts, err) == 0) {
+    if (put_parts(&jinja, parts, err) == 0)
         chat = template_create(buf_str(&jinja), jinja.size, given, err);
-    }
     buf_fini(&jinja);
     return chat;
 }
 
-/* One text of a template object into *out. */
+/* Reads one text of a template object into *out. */
 static void part_read(struct json_reader *r, const char *key, enum jr_need need, bool content,
                       const char **out)
 {
     const char *text = NULL;
-    if (jr_str(r, key, need, 0, CHAT_TEXT_BYTES, &text) <= 0) {
+    if (jr_str(r, key, need, 0, CHAT_TEXT_BYTES, &text) <= 0)
         return;
-    }
     const char *mark = strstr(text, content_mark);
-    if (content && (mark == NULL || strstr(mark + 1, content_mark) != NULL)) {
+    if (content && (!mark || strstr(mark + 1, content_mark))) {
         jr_fail(r, key, "must have %s in it, once", content_mark);
         return;
     }
@@ -276,29 +265,28 @@ static struct chat_template *custom_create(const json_t *object, const struct ch
     part_read(&r, "generation", JR_OPTIONAL, false, &parts.generation);
     part_read(&r, "default_system", JR_OPTIONAL, false, &parts.default_system);
     jr_bool(&r, "trim", JR_OPTIONAL, &parts.trim);
-    if (!r.failed && parts.default_system != NULL && parts.turns[ROLE_SYSTEM] == NULL) {
+    if (!r.failed && parts.default_system && !parts.turns[ROLE_SYSTEM])
         jr_fail(&r, "default_system", "needs system");
-    }
     return jr_finish(&r) < 0 ? NULL : parts_create(&parts, given, err);
 }
 
-/* The model's own. */
+/* Returns the model's own template, new, or NULL. */
 static struct chat_template *own_create(const struct chat_given *given, struct err *err)
 {
-    /* A model may have a template for tools alone. */
+    /* A model may have a template for conversations with tools only. */
     static const char absent[] =
         "{{ raise_exception('the model has a chat template for tools (tool_use), and none named default') }}";
-    if (given->template == NULL && given->tool_use == NULL) {
+    if (!given->template && !given->tool_use) {
         err_set(err, ERR_UNSUPPORTED, "the model has no chat template%s", how_to_give);
         return NULL;
     }
-    const char *template = given->template != NULL ? given->template : absent;
+    const char *template = given->template ? given->template : absent;
     struct err why = {0};
     struct chat_template *chat = template_create(template, strlen(template), given, &why);
-    if (chat == NULL) {
+    if (!chat) {
         err_set(err, why.code, "the model's chat template: %s%s", why.text,
                 why.code == ERR_NOMEM ? "" : how_to_give);
-    } else if (given->tool_use != NULL) {
+    } else if (given->tool_use) {
         const size_t size = strlen(given->tool_use);
         struct buf both = {.limit = 2 * JINJA_SOURCE_BYTES_MAX + 2};
         if (buf_printf(&both, err, "%s\n%s", template, given->tool_use) < 0) {
@@ -307,7 +295,7 @@ static struct chat_template *own_create(const struct chat_given *given, struct e
             return NULL;
         }
         free(chat->text);
-        chat->text = (char *)both.data; /* ends with a NUL */
+        chat->text = (char *)both.data; /* NUL-terminated */
         chat->tool_use_generation = has_generation(given->tool_use, size);
         if (jinja_parse(given->tool_use, size, &chat->tool_use, &chat->tool_use_error) < 0 &&
             chat->tool_use_error.code == ERR_NOMEM) {
@@ -323,24 +311,23 @@ int chat_template_choose(const json_t *choice, const struct chat_given *given, s
                          struct err *err)
 {
     const char *name = json_string_value(choice);
-    const char *own = given->template != NULL ? given->template : "";
-    const bool own_chatml = strstr(own, "<|im_start|>") != NULL && strstr(own, "<|im_end|>") != NULL;
-    const bool chatml = name != NULL && strcmp(name, "chatml") == 0;
-    if (choice == NULL || json_is_null(choice) || (name != NULL && strcmp(name, "auto") == 0) ||
-        (chatml && own_chatml)) {
+    const char *own = given->template ? given->template : "";
+    const bool own_chatml = strstr(own, "<|im_start|>") && strstr(own, "<|im_end|>");
+    const bool chatml = name && strcmp(name, "chatml") == 0;
+    if (!choice || json_is_null(choice) || (name && strcmp(name, "auto") == 0) || (chatml && own_chatml)) {
         *chat = own_create(given, err);
     } else if (json_is_object(choice)) {
         *chat = custom_create(choice, given, err);
-    } else if (name != NULL && strcmp(name, "chatml-plain") == 0) {
+    } else if (name && strcmp(name, "chatml-plain") == 0) {
         *chat = parts_create(family_find("chatml"), given, err);
-    } else if (name != NULL && family_find(name) != NULL) {
+    } else if (name && family_find(name)) {
         *chat = parts_create(family_find(name), given, err);
     } else {
         *chat = NULL;
         err_set(err, ERR_INVALID, "data.chat_template: \"%.60s\" is not one of auto, %s, or an object",
-                name != NULL ? name : "", known_names);
+                name ? name : "", known_names);
     }
-    return *chat != NULL ? 0 : -1;
+    return *chat ? 0 : -1;
 }
 
 static bool is_of_word(char c)
@@ -351,10 +338,8 @@ static bool is_of_word(char c)
 bool chat_template_names(const struct chat_template *chat, const char *word)
 {
     const size_t size = strlen(word);
-    for (const char *at = chat->text; size > 0 && (at = strstr(at, word)) != NULL; at++) {
-        if ((at == chat->text || !is_of_word(at[-1])) && !is_of_word(at[size])) {
+    for (const char *at = chat->text; size > 0 && (at = strstr(at, word)); at++)
+        if ((at == chat->text || !is_of_word(at[-1])) && !is_of_word(at[size]))
             return true;
-        }
-    }
     return false;
 }

@@ -4,8 +4,8 @@
  * by name (`data.chat_template: chatml`) or as an object:
  *
  *   - "begin": "" is put before everything;
- *   - "system", "user", "assistant", …: "<|im_start|>system\n{content}<|im_end|>\n", one text per role, in
- * which {content} stands for the message's text; a role without one is refused;
+ *   - "system", "user", "assistant", …: "<|im_start|>system\n{content}<|im_end|>\n", one text per role.
+ *     {content} stands for the message's text. A message of a role without a text is refused;
  *   - "generation": "<|im_start|>assistant\n" is put at the end when an answer is to be generated;
  *   - "default_system": a text or null, used when the first message is not the system's;
  *   - "trim": true strips white space around each content.

@@ -1,4 +1,4 @@
-/* Rendering a conversation and telling what of it is learnt. */
+/* Renders a conversation and determines which parts of it are learnt. */
 #include "model/templates/chat_head.h"
 #include "model/templates/chat_private.h"
 
@@ -11,9 +11,8 @@ size_t chat_size_without_blanks(const char *text, size_t size)
 {
     while (size > 0) {
         size_t at = size - 1;
-        while (at > 0 && ((unsigned char)text[at] & 0xc0) == 0x80) {
+        while (at > 0 && ((unsigned char)text[at] & 0xc0) == 0x80)
             at--;
-        }
         uint32_t code = 0;
         unsigned bad;
         if (utf8_decode((const uint8_t *)text + at, size - at, &code, &bad, NULL) != size - at ||
@@ -25,7 +24,7 @@ size_t chat_size_without_blanks(const char *text, size_t size)
     return size;
 }
 
-/* ---- what a message says of itself ---- */
+/* ---- keys of a message that exclude it from learning ---- */
 
 static const char assistant[] = "assistant";
 
@@ -44,7 +43,7 @@ int chat_message_learn(const json_t *message, size_t index, bool *learn, struct 
     *learn = role != NULL && strcmp(role, assistant) == 0;
     const bool may = *learn;
     const json_t *part = json_object_get(message, "train_detail");
-    if (part != NULL && !json_is_null(part)) {
+    if (part && !json_is_null(part)) {
         return err_set(err, ERR_UNSUPPORTED,
                        "messages[%zu].train_detail: parts of a message cannot be left out of what is learnt; "
                        "give train: true or false for the whole",
@@ -53,9 +52,8 @@ int chat_message_learn(const json_t *message, size_t index, bool *learn, struct 
     for (size_t i = 0; i < sizeof(switches) / sizeof(switches[0]); i++) {
         const json_t *value = json_object_get(message, switches[i]);
         const bool number = i == 0 && json_is_number(value);
-        if (value == NULL || json_is_null(value)) {
+        if (!value || json_is_null(value))
             continue;
-        }
         if (!json_is_boolean(value) &&
             !(number && (json_number_value(value) == 0 || json_number_value(value) == 1))) {
             return err_set(err, ERR_UNSUPPORTED, "messages[%zu].%s: must be %s", index, switches[i],
@@ -68,7 +66,7 @@ int chat_message_learn(const json_t *message, size_t index, bool *learn, struct 
                 err, ERR_UNSUPPORTED,
                 "messages[%zu].%s: is set for the role \"%.40s\", but only what an assistant says is "
                 "learnt; leave it out",
-                index, switches[i], role != NULL ? role : "");
+                index, switches[i], role ? role : "");
         }
         *learn = *learn && on;
     }
@@ -82,16 +80,15 @@ int chat_messages_mute(const json_t *messages, bool *mute, struct err *err)
         const json_t *message = json_array_get(messages, i);
         const char *role = json_string_value(json_object_get(message, "role"));
         bool learn;
-        if (chat_message_learn(message, i, &learn, err) < 0) {
+        if (chat_message_learn(message, i, &learn, err) < 0)
             return -1;
-        }
         *mute = *mute || (!learn && role != NULL && strcmp(role, assistant) == 0);
     }
     return 0;
 }
 
-/* Labels are given by the role `assistant`. A data set's "gpt", which most templates write as they write any
- * role, would be nobody's turn without a word. */
+/* Only messages of the role `assistant` are learnt. Other names such as "gpt" are refused, since most
+ * templates write any role and the message would silently not be learnt. */
 static int roles_check(const json_t *messages, struct err *err)
 {
     static const char *const others[] = {"gpt", "model",   "bot",  "chatbot",
@@ -117,18 +114,16 @@ static bool is_assistant(const json_t *messages, const struct jinja_mark *mark)
 
 /* ---- spans ---- */
 
-/* A span without bytes is left out but where it is a {% generation %} block. */
+/* Appends a span. An empty span is omitted unless it is a {% generation %} block. */
 static int span_add(struct chat_spans *spans, size_t begin, size_t end, enum chat_part part, struct err *err)
 {
-    if (end < begin || (end == begin && (!spans->touching || part == CHAT_GIVEN))) {
+    if (end < begin || (end == begin && (!spans->touching || part == CHAT_GIVEN)))
         return 0;
-    }
     if (spans->count == spans->capacity) {
         const size_t capacity = spans->capacity == 0 ? 16 : 2 * spans->capacity;
         struct chat_span *items = realloc(spans->items, capacity * sizeof(*items));
-        if (items == NULL) {
+        if (!items)
             return err_set(err, ERR_NOMEM, "out of memory for a conversation");
-        }
         spans->items = items;
         spans->capacity = capacity;
     }
@@ -136,13 +131,12 @@ static int span_add(struct chat_spans *spans, size_t begin, size_t end, enum cha
     return 0;
 }
 
-/* [begin, end) is an answer, and what lies before it and behind the last is not. */
+/* Appends [begin, end) as an answer, and the text between the last answer and this one as CHAT_GIVEN. */
 static int span_answer(struct chat_spans *spans, size_t *covered, size_t begin, size_t end, bool learn,
                        struct err *err)
 {
-    if (end < begin || (end == begin && !spans->touching)) {
+    if (end < begin || (end == begin && !spans->touching))
         return 0;
-    }
     if (span_add(spans, *covered, begin, CHAT_GIVEN, err) < 0 ||
         span_add(spans, begin, end, learn ? CHAT_LEARNT : CHAT_MUTED, err) < 0) {
         return -1;
@@ -151,63 +145,55 @@ static int span_answer(struct chat_spans *spans, size_t *covered, size_t begin, 
     return 0;
 }
 
-/* ---- an assistant's turn that is written where it is not looked for ---- */
+/* ---- assistants' messages that are written outside the loop over messages ---- */
 
 static bool contains(const char *text, size_t size, const json_t *content)
 {
     const char *wanted = json_string_value(content);
     size_t length = chat_size_without_blanks(wanted, json_string_length(content));
-    for (; length > 0 && strchr(" \t\r\n", *wanted) != NULL; length--) {
+    for (; length > 0 && strchr(" \t\r\n", *wanted); length--)
         wanted++;
-    }
-    return length == 0 || (size >= length && memmem(text, size, wanted, length) != NULL);
+    return length == 0 || (size >= length && memmem(text, size, wanted, length));
 }
 
-/* Whether messages[index] has nothing to write, or its content lies in what was written at it. */
+/* Returns true if messages[index] has no content, or if the text written for it contains its content. */
 static bool is_in_place(const json_t *messages, size_t index, const char *text,
                         const struct jinja_marks *marks)
 {
     const json_t *message = json_array_get(messages, index);
     const json_t *content = json_object_get(message, "content");
-    if (json_object_get(message, "tool_calls") != NULL || (content != NULL && !json_is_string(content))) {
+    if (json_object_get(message, "tool_calls") || (content && !json_is_string(content)))
         return false;
-    }
     for (size_t i = 0; i < marks->count; i++) {
         const struct jinja_mark *mark = &marks->items[i];
-        if (mark->message == (int32_t)index &&
-            contains(text + mark->begin, mark->end - mark->begin, content)) {
+        if (mark->message == (int32_t)index && contains(text + mark->begin, mark->end - mark->begin, content))
             return true;
-        }
     }
     return json_string_length(content) == 0;
 }
 
-/* The message with another content, and with other arguments of what it calls. Returns new, or
- * NULL. */
+/* Returns a new copy of the message with another content and other arguments of its tool calls, or NULL. */
 static json_t *message_otherwise(const json_t *message)
 {
     json_t *other = json_deep_copy(message);
     json_t *content = json_object_get(other, "content");
     json_t *call;
     size_t i;
-    if (other == NULL || json_is_null(content)) {
+    if (!other || json_is_null(content))
         return other;
-    }
-    if (content != NULL && (!json_is_string(content) || json_string_length(content) > 0)) {
+    if (content && (!json_is_string(content) || json_string_length(content) > 0))
         json_object_set_new(other, "content", json_string("\x02"));
-    }
-    json_array_foreach(json_object_get(other, "tool_calls"), i, call)
-    {
+    json_array_foreach (json_object_get(other, "tool_calls"), i, call) {
         json_t *function = json_object_get(call, "function");
-        json_object_set_new(function != NULL ? function : call, "arguments",
-                            json_is_string(json_object_get(function != NULL ? function : call, "arguments"))
+        json_object_set_new(function ? function : call, "arguments",
+                            json_is_string(json_object_get(function ? function : call, "arguments"))
                                 ? json_string("\x02")
                                 : json_pack("{s:s}", "\x02", "\x02"));
     }
     return other;
 }
 
-/* Append what was written at no message of an assistant. */
+/* Appends the parts of the text that were not written for an assistant's message. */
 static int rest_put(struct buf *out, const json_t *messages, const char *text,
                     const struct jinja_marks *marks, struct err *err)
 {
@@ -221,8 +207,8 @@ static int rest_put(struct buf *out, const json_t *messages, const char *text,
     return 0;
 }
 
-/* Whether what is written elsewhere stays the same when assistants say something else; true when the template
- * takes nothing else. */
+/* Returns true if the text outside assistants' messages stays the same when their contents change, or if the
+ * template cannot render other contents. */
 static bool rest_stays(const struct chat_rendering *r)
 {
     const json_t *messages = r->messages;
@@ -253,8 +239,8 @@ static bool rest_stays(const struct chat_rendering *r)
     return same;
 }
 
-/* ERR_UNSUPPORTED when the text tells of an assistant's turn where no mark does. A turn that the template
- * leaves out of the text (of a conversation it cuts, say) is none of these. */
+/* Refuses with ERR_UNSUPPORTED a template that writes an assistant's content outside the range of its
+ * message. A message that the template omits, for example when it shortens the conversation, is accepted. */
 static int place_check(const struct chat_rendering *r, struct err *err)
 {
     const size_t count = json_array_size(r->messages);
@@ -275,8 +261,8 @@ static int place_check(const struct chat_rendering *r, struct err *err)
 
 /* ---- what is learnt ---- */
 
-/* Without {% generation %}: what the template writes at an assistant's message, behind the head that is given
- * to it when asked and without white space at the end. */
+/* Fills the spans for a template without {% generation %}: an answer is the text written for an assistant's
+ * message, behind the head that add_generation_prompt writes and without white space at the end. */
 static int turns_fill(const struct chat_rendering *r, struct chat_spans *spans, size_t *covered, bool *seen,
                       struct err *err)
 {
@@ -288,9 +274,8 @@ static int turns_fill(const struct chat_rendering *r, struct chat_spans *spans, 
         const size_t index = (size_t)mark->message;
         size_t head = 0;
         bool learn = false;
-        if (!is_assistant(r->messages, mark)) {
+        if (!is_assistant(r->messages, mark))
             continue;
-        }
         if (!seen[index] && chat_head_size(heads, index, mark->begin, size, &head, err) < 0) {
             status = -1;
             break;
@@ -306,7 +291,7 @@ static int turns_fill(const struct chat_rendering *r, struct chat_spans *spans, 
     return status;
 }
 
-/* With {% generation %}: what stands in it. */
+/* Fills the spans for a template with {% generation %}: answers are the texts inside it. */
 static int generation_fill(const struct chat_rendering *r, bool mute, struct chat_spans *spans,
                            size_t *covered, struct err *err)
 {
@@ -315,9 +300,8 @@ static int generation_fill(const struct chat_rendering *r, bool mute, struct cha
         const struct jinja_mark *mark = &r->marks.items[i];
         const size_t index = (size_t)mark->message;
         bool learn = true;
-        if (!mark->generation) {
+        if (!mark->generation)
             continue;
-        }
         if (mute && mark->message < 0) {
             return err_set(err, ERR_UNSUPPORTED,
                            "the chat template has {%% generation %%} outside a loop over messages, so that a "
@@ -334,7 +318,7 @@ static int generation_fill(const struct chat_rendering *r, bool mute, struct cha
 
 static int chat_learn(const struct chat_rendering *r, bool mute, struct chat_spans *spans, struct err *err)
 {
-    const bool of_tools = r->chat->tool_use != NULL && chat_rest_chosen(r->rest).tools != NULL;
+    const bool of_tools = r->chat->tool_use && chat_rest_chosen(r->rest).tools;
     const bool generation = of_tools ? r->chat->tool_use_generation : r->chat->generation;
     size_t covered = r->begin;
     int status;
@@ -344,34 +328,26 @@ static int chat_learn(const struct chat_rendering *r, bool mute, struct chat_spa
         status = generation_fill(r, mute, spans, &covered, err);
     } else {
         bool *seen = calloc(json_array_size(r->messages), sizeof(*seen));
-        status = seen == NULL ? err_set(err, ERR_NOMEM, "out of memory for a conversation")
-                              : roles_check(r->messages, err);
-        if (status == 0) {
+        status = !seen ? err_set(err, ERR_NOMEM, "out of memory for a conversation")
+                       : roles_check(r->messages, err);
+        if (status == 0)
             status = turns_fill(r, spans, &covered, seen, err);
-        }
-        if (status == 0) {
+        if (status == 0)
             status = place_check(r, err);
-        }
         free(seen);
     }
     return status < 0 ? -1 : span_add(spans, covered, r->begin + r->size, CHAT_GIVEN, err);
 }
 
-/* ---- the whole ---- */
-
 static int objects_check(const json_t *list, const char *what, struct err *err)
 {
-    if (list == NULL || json_is_null(list)) {
+    if (!list || json_is_null(list))
         return 0;
-    }
-    if (!json_is_array(list)) {
+    if (!json_is_array(list))
         return err_set(err, ERR_INVALID, "%s: must be a list of objects", what);
-    }
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        if (!json_is_object(json_array_get(list, i))) {
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (!json_is_object(json_array_get(list, i)))
             return err_set(err, ERR_INVALID, "%s[%zu]: must be an object", what, i);
-        }
-    }
     return 0;
 }
 
@@ -379,11 +355,9 @@ static int kwargs_check(const json_t *kwargs, struct err *err)
 {
     const char *key;
     json_t *value;
-    if (kwargs != NULL && !json_is_null(kwargs) && !json_is_object(kwargs)) {
+    if (kwargs && !json_is_null(kwargs) && !json_is_object(kwargs))
         return err_set(err, ERR_INVALID, "chat_template_kwargs: must be an object");
-    }
-    json_object_foreach((json_t *)(uintptr_t)kwargs, key, value)
-    {
+    json_object_foreach ((json_t *)(uintptr_t)kwargs, key, value) {
         if (chat_is_argument(key)) {
             return err_set(
                 err, ERR_UNSUPPORTED,
@@ -405,10 +379,8 @@ int chat_render(const struct chat_template *chat, const json_t *messages, const 
                 bool add_generation, struct buf *text, struct chat_spans *spans, struct err *err)
 {
     static const struct chat_rest none = {0};
-    struct chat_rendering r = {.chat = chat,
-                               .rest = rest != NULL ? rest : &none,
-                               .add_generation = add_generation,
-                               .begin = text->size};
+    struct chat_rendering r = {
+        .chat = chat, .rest = rest ? rest : &none, .add_generation = add_generation, .begin = text->size};
     const struct chat_rest chosen = chat_rest_chosen(r.rest);
     bool mute = false;
     if (kwargs_check(r.rest->kwargs, err) < 0 || objects_check(chosen.tools, "tools", err) < 0 ||
@@ -417,20 +389,17 @@ int chat_render(const struct chat_template *chat, const json_t *messages, const 
     }
     json_t *normal = chat_messages_normal(messages, err);
     r.messages = normal;
-    int status = normal != NULL ? chat_messages_mute(normal, &mute, err) : -1;
-    if (status == 0) {
-        status = chat_render_names(chat, normal, r.rest, add_generation, text,
-                                   spans != NULL ? &r.marks : NULL, err);
-    }
-    if (status == 0 && spans != NULL) {
+    int status = normal ? chat_messages_mute(normal, &mute, err) : -1;
+    if (status == 0)
+        status = chat_render_names(chat, normal, r.rest, add_generation, text, spans ? &r.marks : NULL, err);
+    if (status == 0 && spans) {
         r.text = buf_str(text) + r.begin;
         r.size = text->size - r.begin;
         status = chat_learn(&r, mute, spans, err);
     }
     jinja_marks_fini(&r.marks);
     json_decref(normal);
-    if (status < 0) {
+    if (status < 0)
         text->size = r.begin;
-    }
     return status;
 }

@@ -1,13 +1,14 @@
-/* What a template is given, as transformers' apply_chat_template gives it, and rendering by that. */
+/* Makes the variables that transformers' apply_chat_template passes to a template, and renders with them. */
 #include "model/templates/chat_private.h"
 
 #include <string.h>
 
-/* The day that strftime_now tells, 26 July 2024 (Llama 3.1's own for where there is no clock). Rows are
- * encoded once, kept by what they are made of, and compared: they may not depend on the day. */
+/* The time that strftime_now returns, in seconds since 1970: 26 July 2024, the day that Llama 3.1's template
+ * uses when there is no clock. Encoded rows are cached by their inputs and compared, so they must not depend
+ * on the current day. */
 static const int64_t day_s = 1721952000;
 
-/* The names of apply_chat_template()'s own arguments: none of them can be a name of the template's. */
+/* The names of apply_chat_template()'s own arguments, which cannot be variables of a template. */
 static const char *const reserved[] = {"messages",
                                        "conversation",
                                        "chat_template",
@@ -25,39 +26,35 @@ static const char *const reserved[] = {"messages",
 
 bool chat_is_argument(const char *name)
 {
-    for (size_t i = 0; i < sizeof(reserved) / sizeof(reserved[0]); i++) {
-        if (strcmp(reserved[i], name) == 0) {
+    for (size_t i = 0; i < sizeof(reserved) / sizeof(reserved[0]); i++)
+        if (strcmp(reserved[i], name) == 0)
             return true;
-        }
-    }
     return false;
 }
 
-/* One message as transformers hands it on: without keys whose value is null, and with reasoning, whatever of
- * its three names it came under, as `thinking` and `reasoning_content`. Returns new, or NULL. */
+/* Returns a new message as transformers passes it to the template, or NULL: keys whose value is null are
+ * removed, and reasoning under any of its three names becomes both `thinking` and `reasoning_content`. */
 static json_t *message_normal(const json_t *message)
 {
     static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
     json_t *out = json_object();
     json_t *reasoning = NULL;
-    int failed = out == NULL;
+    int failed = !out;
     const char *key;
     size_t size;
     json_t *value;
-    for (size_t i = 0; i < 3 && reasoning == NULL; i++) {
+    for (size_t i = 0; i < 3 && !reasoning; i++) {
         reasoning = json_object_get(message, names[i]);
         reasoning = json_is_null(reasoning) ? NULL : reasoning;
     }
-    if (reasoning != NULL) {
+    if (reasoning)
         failed |= json_object_set(out, "thinking", reasoning);
-    }
     json_object_keylen_foreach((json_t *)(uintptr_t)message, key, size, value)
     {
         failed |= json_is_null(value) ? 0 : json_object_setn(out, key, size, value);
     }
-    if (reasoning != NULL) {
+    if (reasoning)
         failed |= json_object_set(out, "reasoning_content", reasoning);
-    }
     if (failed) {
         json_decref(out);
         out = NULL;
@@ -74,13 +71,13 @@ json_t *chat_messages_normal(const json_t *messages, struct err *err)
         return NULL;
     }
     json_t *list = json_array();
-    for (size_t i = 0; list != NULL && i < count; i++) {
+    for (size_t i = 0; list && i < count; i++) {
         const json_t *message = json_array_get(messages, i);
         if (!json_is_object(message)) {
             err_set(err, ERR_INVALID, "messages[%zu]: must be an object with role and content", i);
         } else if (!json_is_string(json_object_get(message, "role"))) {
             err_set(err, ERR_INVALID, "messages[%zu].role: %s", i,
-                    json_object_get(message, "role") == NULL ? "is missing" : "must be a text");
+                    !json_object_get(message, "role") ? "is missing" : "must be a text");
         } else if (json_array_append_new(list, message_normal(message)) == 0) {
             continue;
         } else {
@@ -92,23 +89,21 @@ json_t *chat_messages_normal(const json_t *messages, struct err *err)
     return list;
 }
 
-/* What the template is given, as transformers gives it. Returns new, or NULL. */
+/* Returns the template's variables as a new object, or NULL. */
 static json_t *names_of(const struct chat_template *chat, const json_t *messages,
                         const struct chat_rest *rest, bool add_generation, struct err *err)
 {
     json_t *names = json_copy(chat->special);
-    int failed = names == NULL;
-    if (rest->kwargs != NULL && json_is_object(rest->kwargs)) {
+    int failed = !names;
+    if (rest->kwargs && json_is_object(rest->kwargs))
         failed |= json_object_update(names, (json_t *)(uintptr_t)rest->kwargs);
-    }
     const struct chat_rest chosen = chat_rest_chosen(rest);
     failed |= json_object_set(names, "messages", (json_t *)(uintptr_t)messages);
     failed |= json_object_set_new(names, "add_generation_prompt", json_boolean(add_generation));
-    failed |= chosen.tools != NULL ? json_object_set(names, "tools", (json_t *)(uintptr_t)chosen.tools)
-                                   : json_object_set_new(names, "tools", json_null());
-    failed |= chosen.documents != NULL
-                  ? json_object_set(names, "documents", (json_t *)(uintptr_t)chosen.documents)
-                  : json_object_set_new(names, "documents", json_null());
+    failed |= chosen.tools ? json_object_set(names, "tools", (json_t *)(uintptr_t)chosen.tools)
+                           : json_object_set_new(names, "tools", json_null());
+    failed |= chosen.documents ? json_object_set(names, "documents", (json_t *)(uintptr_t)chosen.documents)
+                               : json_object_set_new(names, "documents", json_null());
     if (failed) {
         json_decref(names);
         err_set(err, ERR_NOMEM, "out of memory for a conversation");
@@ -122,8 +117,8 @@ struct chat_rest chat_rest_chosen(const struct chat_rest *rest)
     struct chat_rest chosen = *rest;
     const json_t *tools = json_object_get(rest->kwargs, "tools");
     const json_t *documents = json_object_get(rest->kwargs, "documents");
-    chosen.tools = tools != NULL ? tools : chosen.tools;
-    chosen.documents = documents != NULL ? documents : chosen.documents;
+    chosen.tools = tools ? tools : chosen.tools;
+    chosen.documents = documents ? documents : chosen.documents;
     chosen.tools = json_is_null(chosen.tools) ? NULL : chosen.tools;
     chosen.documents = json_is_null(chosen.documents) ? NULL : chosen.documents;
     return chosen;
@@ -133,13 +128,13 @@ int chat_render_names(const struct chat_template *chat, const json_t *messages, 
                       bool add_generation, struct buf *text, struct jinja_marks *marks, struct err *err)
 {
     const bool of_tools = chat_rest_chosen(rest).tools != NULL;
-    if (of_tools && chat->tool_use == NULL && chat->tool_use_error.code != ERR_NONE) {
+    if (of_tools && !chat->tool_use && chat->tool_use_error.code != ERR_NONE) {
         *err = chat->tool_use_error;
         return err_wrap(err, "the chat template tool_use");
     }
     json_t *names = names_of(chat, messages, rest, add_generation, err);
-    const struct jinja *jinja = of_tools && chat->tool_use != NULL ? chat->tool_use : chat->jinja;
-    const int status = names != NULL ? jinja_render(jinja, names, day_s, text, marks, err) : -1;
+    const struct jinja *jinja = of_tools && chat->tool_use ? chat->tool_use : chat->jinja;
+    const int status = names ? jinja_render(jinja, names, day_s, text, marks, err) : -1;
     json_decref(names);
     return status < 0 ? err_wrap(err, "the chat template") : 0;
 }

@@ -6,20 +6,16 @@ static int args_match(const struct jinja_builtin *row, const struct jinja_args *
                       struct err *err)
 {
     size_t params = 0;
-    while (params < JINJA_PARAMS_MAX && row->params[params] != NULL) {
+    while (params < JINJA_PARAMS_MAX && row->params[params])
         params++;
-    }
-    if (args->count > params) {
+    if (args->count > params)
         return err_set(err, ERR_INVALID, "%s with %zu arguments", row->name, args->count);
-    }
-    for (size_t i = 0; i < args->count; i++) {
+    for (size_t i = 0; i < args->count; i++)
         matched[i] = args->items[i];
-    }
     for (size_t n = 0; n < args->named_count; n++) {
         size_t i = 0;
-        while (i < params && !(row->params[i][0] != '\0' && jv_is_text(&args->names[n], row->params[i]))) {
+        while (i < params && !(row->params[i][0] != '\0' && jv_is_text(&args->names[n], row->params[i])))
             i++;
-        }
         if (i == params || i < args->count) {
             return err_set(err, ERR_INVALID, "%s with %s argument \"%.*s\"", row->name,
                            i == params ? "an" : "twice the",
@@ -27,11 +23,9 @@ static int args_match(const struct jinja_builtin *row, const struct jinja_args *
         }
         matched[i] = args->named[n];
     }
-    for (size_t i = 0; i < row->required; i++) {
-        if (matched[i].kind == JV_ABSENT) {
+    for (size_t i = 0; i < row->required; i++)
+        if (matched[i].kind == JV_ABSENT)
             return err_set(err, ERR_INVALID, "%s needs %u arguments", row->name, row->required);
-        }
-    }
     return 0;
 }
 
@@ -46,10 +40,8 @@ int jinja_builtin_call(const struct jinja_builtin *row, struct jinja_arena *aren
                                  .extra = args,
                                  .out = out,
                                  .err = err};
-    if (jinja_work(arena, 1 + jv_weight(self) + (args->count > 0 ? jv_weight(&args->items[0]) : 0), err) <
-        0) {
+    if (jinja_work(arena, 1 + jv_weight(self) + (args->count > 0 ? jv_weight(&args->items[0]) : 0), err) < 0)
         return -1;
-    }
     return !row->any_args && args_match(row, args, matched, err) < 0 ? -1 : row->call(&c);
 }
 

@@ -13,8 +13,8 @@ struct jinja_args {
     struct jv *names, *named;
 };
 
-/* One call of a row: args[] are the arguments in the order of its parameters, JV_ABSENT if not given; 'extra'
- * are all arguments as they were written, for rows such as select and map. */
+/* One call of a table row. args[] has the arguments in the order of the row's parameters, JV_ABSENT if not
+ * given; 'extra' has all arguments as written, for rows such as select and map. */
 struct jinja_call {
     struct jinja_arena *arena;
     const char *name;
@@ -32,14 +32,15 @@ struct jinja_builtin {
     const char *params[JINJA_PARAMS_MAX]; /* "": the parameter is positional only */
     unsigned required;                    /* how many of the first parameters must be given */
     bool any_args;                        /* arguments are not matched with params */
-    unsigned of;                          /* methods: bits of the kinds of value that have it */
+    unsigned of;                          /* for methods: bits of the kinds of value that have the method */
     bool escapes; /* methods of a Markup: arguments are escaped, and the result is a Markup */
 };
 
-/* Matches the arguments with the row's parameters and calls the row. */
+/* Matches the arguments with the row's parameters and calls the row's function. */
 int jinja_builtin_call(const struct jinja_builtin *row, struct jinja_arena *arena, const struct jv *self,
                        const struct jinja_args *args, struct jv *out, struct err *err);
-/* The function of rows that jinja2 has and Motley does not support: ERR_UNSUPPORTED with the name. */
+/* The function of rows that jinja2 has and Motley does not support; it fails with ERR_UNSUPPORTED and the
+ * name. */
 jinja_fn jinja_not_done;
 
 /* Reads an argument that must be a text or be left out (*out becomes NULL). */

@@ -8,9 +8,9 @@
 #include "model/templates/jinja_method.h"
 #include "model/templates/jinja_test.h"
 
-/* ---- filters over lists by a test or a filter ---- */
+/* ---- select, reject, map: filters that call a test or a filter for each item ---- */
 
-/* The arguments behind the first 'skip'. */
+/* Returns the positional arguments after the first 'skip', and all named ones. */
 static struct jinja_args args_behind(const struct jinja_args *args, size_t skip)
 {
     struct jinja_args rest = *args;
@@ -26,7 +26,7 @@ static int unknown(const struct jinja_call *c, const char *what, const struct jv
                    text ? (int)(name->size < 60 ? name->size : 60) : 0, text ? name->text : "");
 }
 
-/* Those of a list (by an attribute of theirs, if so) of which a test says 'wanted'. */
+/* Selects the items for which a test returns 'wanted'. The test receives the item, or an attribute of it. */
 static int choose(const struct jinja_call *c, bool by_attribute, bool wanted)
 {
     const struct jinja_args *args = c->extra;
@@ -37,26 +37,24 @@ static int choose(const struct jinja_call *c, bool by_attribute, bool wanted)
     const struct jinja_builtin *test = tested ? jinja_test_row(&args->items[skip]) : NULL;
     const struct jinja_args rest = args_behind(args, skip + 1);
     size_t count = 0;
-    if (jv_true(c->self) && jv_items(c->arena, c->self, &list, c->err) < 0) {
+    if (jv_true(c->self) && jv_items(c->arena, c->self, &list, c->err) < 0)
         return -1;
-    }
-    if (list.count > 0 && (args->count < skip || (tested && test == NULL))) {
+    if (list.count > 0 && (args->count < skip || (tested && !test))) {
         return args->count < skip ? err_set(c->err, ERR_INVALID, "%s needs an attribute", c->name)
                                   : unknown(c, "test", &args->items[skip]);
     }
     struct jv *kept = jinja_alloc(c->arena, (list.count + 1) * sizeof(*kept), c->err);
-    for (size_t i = 0; i < list.count && kept != NULL; i++) {
+    for (size_t i = 0; i < list.count && kept; i++) {
         struct jv value, said;
         if (jinja_getpath(c->arena, &list.items[i], by_attribute ? &args->items[0] : &nothing, NULL, &value,
                           c->err) < 0 ||
-            (test != NULL && jinja_builtin_call(test, c->arena, &value, &rest, &said, c->err) < 0)) {
+            (test && jinja_builtin_call(test, c->arena, &value, &rest, &said, c->err) < 0)) {
             return -1;
         }
-        if ((test != NULL ? jv_true(&said) : jv_true(&value)) == wanted) {
+        if ((test ? jv_true(&said) : jv_true(&value)) == wanted)
             kept[count++] = list.items[i];
-        }
     }
-    return kept == NULL ? -1 : jinja_iterator(c->arena, kept, count, c->name, c->out, c->err);
+    return !kept ? -1 : jinja_iterator(c->arena, kept, count, c->name, c->out, c->err);
 }
 
 static int do_select(const struct jinja_call *c)
@@ -79,14 +77,12 @@ static int do_rejectattr(const struct jinja_call *c)
     return choose(c, true, false);
 }
 
-/* The argument of that name, or NULL. */
+/* Returns the argument of that name, or NULL. */
 static const struct jv *named(const struct jinja_args *args, const char *name)
 {
-    for (size_t i = 0; i < args->named_count; i++) {
-        if (jv_is_text(&args->names[i], name)) {
+    for (size_t i = 0; i < args->named_count; i++)
+        if (jv_is_text(&args->names[i], name))
             return &args->named[i];
-        }
-    }
     return NULL;
 }
 
@@ -95,28 +91,25 @@ static int do_map(const struct jinja_call *c)
     struct jv_list list = {0};
     const struct jinja_args *args = c->extra;
     const struct jv *attribute = args->count == 0 ? named(args, "attribute") : NULL;
-    const struct jv *otherwise = attribute != NULL ? named(args, "default") : NULL;
+    const struct jv *otherwise = attribute ? named(args, "default") : NULL;
     const struct jinja_builtin *filter = args->count > 0 ? jinja_filter_row(&args->items[0]) : NULL;
     const struct jinja_args rest = args_behind(args, 1);
-    if (jv_true(c->self) && jv_items(c->arena, c->self, &list, c->err) < 0) {
+    if (jv_true(c->self) && jv_items(c->arena, c->self, &list, c->err) < 0)
         return -1;
-    }
-    if (list.count > 0 && attribute != NULL && args->named_count > 1 + (otherwise != NULL)) {
+    if (list.count > 0 && attribute && args->named_count > 1 + (otherwise != NULL))
         return err_set(c->err, ERR_INVALID, "map by an attribute with other arguments than default");
-    }
-    if (list.count > 0 && attribute == NULL && filter == NULL) {
+    if (list.count > 0 && !attribute && !filter) {
         return args->count > 0 ? unknown(c, "filter", &args->items[0])
                                : err_set(c->err, ERR_INVALID, "map needs a filter");
     }
     struct jv *made = jinja_alloc(c->arena, (list.count + 1) * sizeof(*made), c->err);
-    for (size_t i = 0; i < list.count && made != NULL; i++) {
-        if ((attribute != NULL
-                 ? jinja_getpath(c->arena, &list.items[i], attribute, otherwise, &made[i], c->err)
-                 : jinja_builtin_call(filter, c->arena, &list.items[i], &rest, &made[i], c->err)) < 0) {
+    for (size_t i = 0; i < list.count && made; i++) {
+        if ((attribute ? jinja_getpath(c->arena, &list.items[i], attribute, otherwise, &made[i], c->err)
+                       : jinja_builtin_call(filter, c->arena, &list.items[i], &rest, &made[i], c->err)) < 0) {
             return -1;
         }
     }
-    return made == NULL ? -1 : jinja_iterator(c->arena, made, list.count, c->name, c->out, c->err);
+    return !made ? -1 : jinja_iterator(c->arena, made, list.count, c->name, c->out, c->err);
 }
 
 /* ---- the tables ---- */
@@ -187,15 +180,13 @@ static const struct jinja_builtin filters[] = {
 
 const struct jinja_builtin *jinja_filter_row(const struct jv *name)
 {
-    for (size_t i = 0; i < sizeof(filters) / sizeof(filters[0]); i++) {
-        if (jv_is_text(name, filters[i].name)) {
+    for (size_t i = 0; i < sizeof(filters) / sizeof(filters[0]); i++)
+        if (jv_is_text(name, filters[i].name))
             return &filters[i];
-        }
-    }
     return NULL;
 }
 
-/* Whether there is a filter, or a test, of that name. */
+/* Test `filter`: returns true if there is a filter of that name. */
 static int is_filter(const struct jinja_call *c)
 {
     *c->out = jv_bool(jinja_filter_row(c->self) != NULL);

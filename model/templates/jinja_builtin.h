@@ -1,11 +1,10 @@
-/* Filters and tests by name, and the filters that call others. Only the files of model/templates include this
- * header. */
+/* Finds filters and tests by name. Only the files of model/templates include this header. */
 #ifndef MOTLEY_MODEL_TEMPLATES_JINJA_BUILTIN_H
 #define MOTLEY_MODEL_TEMPLATES_JINJA_BUILTIN_H
 
 #include "model/templates/jinja_args.h"
 
-/* Rows by name, or NULL. */
+/* Return the table row of that name, or NULL. */
 const struct jinja_builtin *jinja_filter_row(const struct jv *name);
 const struct jinja_builtin *jinja_test_row(const struct jv *name);
 

@@ -6,7 +6,7 @@
 #include "model/templates/jinja_print.h"
 #include "model/text/utf8.h"
 
-enum { FOLDED_MAX = 4, MAPPED_BYTES_MAX = 12 }; /* Unicode: one letter becomes three at most */
+enum { FOLDED_MAX = 4, MAPPED_BYTES_MAX = 12 }; /* Unicode maps one letter to three at most */
 
 static utf8proc_category_t category(uint32_t code)
 {
@@ -36,8 +36,8 @@ static size_t fold(uint32_t code, utf8proc_int32_t out[FOLDED_MAX])
     return (size_t)count;
 }
 
-/* The upper case, or the title case: Unicode's SpecialCasing.txt gives several letters to those that case
- * folding gives several, too. */
+/* Writes a letter's upper or title case and returns the number of letters. The letters that Unicode's
+ * SpecialCasing.txt maps to several letters are those that case folding maps to several. */
 static size_t raise_letter(uint32_t code, bool title, utf8proc_int32_t out[FOLDED_MAX])
 {
     const utf8proc_int32_t single =
@@ -49,22 +49,21 @@ static size_t raise_letter(uint32_t code, bool title, utf8proc_int32_t out[FOLDE
         return 1;
     }
     for (size_t i = 0; i < count; i++) {
-        const bool iota = title && i > 0 && out[i] == 0x3b9; /* stands below the letter */
+        const bool iota =
+            title && i > 0 && out[i] == 0x3b9; /* the iota becomes a combining mark below the letter */
         out[i] = iota ? 0x345 : i == 0 || !title || code == 0x149 ? utf8proc_toupper(out[i]) : out[i];
     }
     return count;
 }
 
-/* What a capital sigma becomes in text[at..next): another at the end of a word. */
+/* Writes the lower case of the capital sigma text[at..next), which has another form at the end of a word. */
 static int lower_sigma(const struct jv *text, size_t at, size_t next, utf8proc_int32_t *out, struct err *err)
 {
     uint32_t before = ' ', behind = ' ';
-    if (at > 0) {
+    if (at > 0)
         jv_before(text, at, &before);
-    }
-    if (next < text->size) {
+    if (next < text->size)
         jv_next(text, next, &behind);
-    }
     const uint32_t around[2] = {before, behind};
     for (size_t i = 0; i < 2; i++) {
         const utf8proc_category_t c = category(around[i]);
@@ -81,9 +80,8 @@ static int lower_sigma(const struct jv *text, size_t at, size_t next, utf8proc_i
 static int lower_letter(const struct jv *text, size_t at, size_t next, uint32_t code, utf8proc_int32_t *out,
                         struct err *err)
 {
-    if (code == 0x3a3) {
+    if (code == 0x3a3)
         return lower_sigma(text, at, next, out, err) < 0 ? -1 : 1;
-    }
     out[0] = code == 0x130 ? 'i' : utf8proc_tolower((utf8proc_int32_t)code);
     out[1] = 0x307;
     return code == 0x130 ? 2 : 1;
@@ -91,13 +89,12 @@ static int lower_letter(const struct jv *text, size_t at, size_t next, uint32_t 
 
 static bool begins_word(enum jinja_letters how, uint32_t before, size_t at)
 {
-    if (how == LETTERS_TITLE_FILTER) {
+    if (how == LETTERS_TITLE_FILTER)
         return at == 0 || (before < 0x80 && strchr("-({[<", (int)before) != NULL) || utf8_is_blank(before);
-    }
     return at == 0 || !is_cased(before);
 }
 
-/* The letter's other case in out; how many letters, or -1. */
+/* Writes the letter's other case to out. Returns the number of letters, or -1. */
 static int change(const struct jv *text, size_t at, enum jinja_letters how, uint32_t before,
                   utf8proc_int32_t *out, struct err *err)
 {
@@ -120,9 +117,8 @@ static int change(const struct jv *text, size_t at, enum jinja_letters how, uint
     case LETTERS_CAPITAL:
     case LETTERS_TITLE:
     case LETTERS_TITLE_FILTER:
-        if (begins) {
+        if (begins)
             return (int)raise_letter(code, how != LETTERS_TITLE_FILTER, out);
-        }
         break;
     case LETTERS_LOWER:
         break;
@@ -141,9 +137,8 @@ int jinja_letters(struct jinja_arena *arena, const struct jv *text, enum jinja_l
         uint8_t bytes[4 * FOLDED_MAX];
         size_t size = 0;
         const int count = change(text, at, how, before, letters, err);
-        for (int i = 0; i < count; i++) {
+        for (int i = 0; i < count; i++)
             size += utf8_encode((uint32_t)letters[i], bytes + size);
-        }
         status = count < 0 ? -1 : buf_append(&made, bytes, size, err);
     }
     const bool safe = text->safe && how != LETTERS_TITLE_FILTER;
@@ -171,7 +166,7 @@ LETTERS(jinja_do_casefold, LETTERS_FOLD)
 
 /* ---- kinds of characters ---- */
 
-/* Whether a character is of a kind: 1, 0, or -1 where the tables here do not say. */
+/* Returns 1 if a character is of a kind, 0 if not, -1 if utf8proc's tables do not say. */
 typedef int character_test(uint32_t code);
 
 static int alpha(uint32_t code)
@@ -184,13 +179,14 @@ static int decimal(uint32_t code)
     return category(code) == UTF8PROC_CATEGORY_ND;
 }
 
-/* Superscripts and circled digits are digits, too, and fractions are not. */
+/* Of the category No, Python counts superscripts and circled digits as digits, and fractions not; utf8proc
+ * does not distinguish them. */
 static int digit(uint32_t code)
 {
     return category(code) == UTF8PROC_CATEGORY_NO ? -1 : decimal(code);
 }
 
-/* Some ideographs are numbers. */
+/* Some ideographs are numbers for Python; utf8proc does not say which. */
 static int numeric(uint32_t code)
 {
     const utf8proc_category_t c = category(code);
@@ -238,9 +234,8 @@ static int all_are(const struct jinja_call *c, character_test *test, bool empty)
         uint32_t code;
         at = jv_next(c->self, at, &code);
         const int is = test(code);
-        if (is < 0) {
+        if (is < 0)
             return err_set(c->err, ERR_UNSUPPORTED, "%s of a string with U+%04X", c->name, (unsigned)code);
-        }
         all = is == 1;
     }
     *c->out = jv_bool(all);
@@ -272,7 +267,8 @@ int jinja_is_identifier(const struct jinja_call *c)
     return all_are(c, identifier, false);
 }
 
-/* The case of a letter: 'u', 'l', 't', 0 for none; -1 for characters whose case is a property of its own. */
+/* Returns the case of a letter: 'u', 'l', 't', or 0 for none. Returns -1 for characters whose case Unicode
+ * does not derive from their category. */
 static int case_of(uint32_t code)
 {
     const utf8proc_category_t c = category(code);
@@ -280,7 +276,8 @@ static int case_of(uint32_t code)
                          c == UTF8PROC_CATEGORY_SO || c == UTF8PROC_CATEGORY_MN)) {
         return utf8proc_toupper((utf8proc_int32_t)code) == (utf8proc_int32_t)code &&
                        utf8proc_tolower((utf8proc_int32_t)code) == (utf8proc_int32_t)code &&
-                       c != UTF8PROC_CATEGORY_LM && !(code >= 0x1f130 && code <= 0x1f189) /* in squares */
+                       c != UTF8PROC_CATEGORY_LM &&
+                       !(code >= 0x1f130 && code <= 0x1f189) /* letters in squares */
                    ? 0
                    : -1;
     }
@@ -290,21 +287,19 @@ static int case_of(uint32_t code)
                                                                        : 0;
 }
 
-/* islower, isupper: some letters of the wanted case and none of another. */
+/* islower and isupper: at least one letter has the wanted case, and none has another. */
 static int all_cased(const struct jinja_call *c, int wanted)
 {
     struct jv text;
     bool some = false, other = false;
-    if (jv_text_of(c->arena, c->self, &text, c->err) < 0) {
+    if (jv_text_of(c->arena, c->self, &text, c->err) < 0)
         return -1;
-    }
     for (size_t at = 0; at < text.size;) {
         uint32_t code;
         at = jv_next(&text, at, &code);
         const int is = case_of(code);
-        if (is < 0) {
+        if (is < 0)
             return err_set(c->err, ERR_UNSUPPORTED, "%s of a string with U+%04X", c->name, (unsigned)code);
-        }
         some = some || is == wanted;
         other = other || (is != 0 && is != wanted);
     }
@@ -329,9 +324,8 @@ int jinja_is_title(const struct jinja_call *c)
         uint32_t code;
         at = jv_next(c->self, at, &code);
         const int is = case_of(code);
-        if (is < 0) {
+        if (is < 0)
             return err_set(c->err, ERR_UNSUPPORTED, "%s of a string with U+%04X", c->name, (unsigned)code);
-        }
         good = is == 0 || (is == 'l') == inside;
         inside = is != 0;
         some = some || inside;

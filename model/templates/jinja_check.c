@@ -1,28 +1,25 @@
-/* What jinja2 finds when it compiles a template, before anything is rendered. */
+/* Checks what jinja2 checks when it compiles a template, before anything is rendered. */
 #include "model/templates/jinja_builtin.h"
 #include "model/templates/jinja_parser.h"
 
-/* Unknown filters and tests are an error unless an `if` of the same scope stands around ('soft'). *uses: the
- * special names that the nodes read. */
+/* Refuses unknown filters and tests, except inside an `if` of the same scope ('soft'). Adds to *uses the
+ * JINJA_USES_* bits of the names that the nodes read. */
 static int check(struct jinja_parser *p, struct jinja_node *node, bool soft, uint8_t *uses);
 
 static int check_all(struct jinja_parser *p, struct jinja_node *const *list, size_t count, bool soft,
                      uint8_t *uses)
 {
-    for (size_t i = 0; i < count; i++) {
-        if (check(p, list[i], soft, uses) < 0) {
+    for (size_t i = 0; i < count; i++)
+        if (check(p, list[i], soft, uses) < 0)
             return -1;
-        }
-    }
     return 0;
 }
 
 static int check_row(struct jinja_parser *p, const struct jinja_node *node, bool soft)
 {
     const bool filter = node->kind == JN_FILTER;
-    if (soft || (filter ? jinja_filter_row(&node->value) : jinja_test_row(&node->value)) != NULL) {
+    if (soft || (filter ? jinja_filter_row(&node->value) : jinja_test_row(&node->value)))
         return 0;
-    }
     p->token.line = node->line;
     return jinja_fail(p, ERR_UNSUPPORTED,
                       filter ? "a filter that is not known:" : "a test that is not known:", &node->value);
@@ -32,24 +29,20 @@ static int check_macro(struct jinja_parser *p, struct jinja_node *node, uint8_t 
 {
     static const char *const names[] = {"caller", "kwargs", "varargs"};
     uint8_t own = 0;
-    if (check_all(p, node->list, node->count, false, uses) < 0 || check(p, node->a, false, &own) < 0) {
+    if (check_all(p, node->list, node->count, false, uses) < 0 || check(p, node->a, false, &own) < 0)
         return -1;
-    }
     *uses |= own;
-    for (size_t i = 0; i < node->count; i++) {
-        for (size_t n = 0; n < 3; n++) {
-            own &= (uint8_t) ~(jv_is_text(&node->list[i]->value, names[n]) ? 1U << n : 0U);
-        }
-    }
+    for (size_t i = 0; i < node->count; i++)
+        for (size_t n = 0; n < 3; n++)
+            own &= (uint8_t)~(jv_is_text(&node->list[i]->value, names[n]) ? 1U << n : 0U);
     node->uses = own;
     return 0;
 }
 
 static int check(struct jinja_parser *p, struct jinja_node *node, bool soft, uint8_t *uses)
 {
-    if (node == NULL) {
+    if (!node)
         return 0;
-    }
     const bool scope = node->kind == JN_CAPTURE || node->kind == JN_GENERATION || node->kind == JN_AUTOESCAPE;
     switch (node->kind) {
     case JN_NAME:
@@ -62,20 +55,17 @@ static int check(struct jinja_parser *p, struct jinja_node *node, bool soft, uin
         return check_macro(p, node, uses);
     case JN_FILTER:
     case JN_TEST:
-        if (check_row(p, node, soft) < 0) {
+        if (check_row(p, node, soft) < 0)
             return -1;
-        }
         break;
     case JN_IF:
     case JN_CHOICE:
         soft = true;
         break;
-    case JN_COMPARE: /* its steps share their operands */
-        for (size_t i = 0; i < node->count; i++) {
-            if (check(p, node->list[i]->b, soft, uses) < 0) {
+    case JN_COMPARE: /* the right operand of one step is the left one of the next */
+        for (size_t i = 0; i < node->count; i++)
+            if (check(p, node->list[i]->b, soft, uses) < 0)
                 return -1;
-            }
-        }
         return check(p, node->a, soft, uses);
     case JN_FOR:
         return check(p, node->a, soft, uses) < 0 || check(p, node->b, false, uses) < 0 ||

@@ -1,5 +1,5 @@
-/* Expressions: one function a level of precedence, as in Jinja's documentation. Each returns a node, or NULL
- * with the error. */
+/* Parses expressions, with one function per level of precedence, as in Jinja's documentation. Each returns a
+ * node, or NULL with the error. */
 #include <string.h>
 
 #include "model/templates/jinja_parser.h"
@@ -9,8 +9,8 @@ static struct jinja_node *unary(struct jinja_parser *p, bool with_filters);
 static struct jinja_node *two(struct jinja_parser *p, enum jinja_kind kind, enum jinja_op op,
                               struct jinja_node *a, struct jinja_node *b)
 {
-    struct jinja_node *node = a != NULL && b != NULL ? jinja_node_new(p, kind) : NULL;
-    if (node != NULL) {
+    struct jinja_node *node = a && b ? jinja_node_new(p, kind) : NULL;
+    if (node) {
         node->op = op;
         node->a = a;
         node->b = b;
@@ -19,19 +19,19 @@ static struct jinja_node *two(struct jinja_parser *p, enum jinja_kind kind, enum
     return node;
 }
 
-/* *list or **mapping among arguments. */
+/* Parses *list or **mapping among arguments. */
 static struct jinja_node *spread(struct jinja_parser *p)
 {
     struct jinja_node *node = jinja_node_new(p, JN_SPREAD);
-    if (node == NULL) {
+    if (!node)
         return NULL;
-    }
     node->negated = jinja_is_operator(p, "**");
     node->a = jinja_advance(p) < 0 ? NULL : jinja_expression(p);
-    return node->a != NULL ? node : NULL;
+    return node->a ? node : NULL;
 }
 
-/* Whether an argument may stand behind those before: places, then names, *list and **mapping once each. */
+/* Returns true if an argument may follow those before it: positional arguments come first, then named ones;
+ * *list and **mapping may appear once each. */
 static bool is_in_order(const struct jinja_nodes *before, const struct jinja_node *node)
 {
     for (size_t i = 0; i < before->count; i++) {
@@ -47,27 +47,24 @@ static bool is_in_order(const struct jinja_nodes *before, const struct jinja_nod
     return true;
 }
 
-/* Expressions up to 'close', into nodes; arguments may have names. */
+/* Parses expressions up to 'close' into nodes; if 'named', they are arguments, which may have names. */
 static int series(struct jinja_parser *p, const char *close, bool named, struct jinja_nodes *nodes)
 {
     while (!jinja_is_operator(p, close)) {
         const bool stars = named && (jinja_is_operator(p, "*") || jinja_is_operator(p, "**"));
         struct jinja_node *node = stars ? spread(p) : jinja_expression(p);
-        if (node != NULL && named && node->kind == JN_NAME && jinja_is_operator(p, "=")) {
+        if (node && named && node->kind == JN_NAME && jinja_is_operator(p, "=")) {
             node->kind = JN_NAMED;
             node->a = jinja_advance(p) < 0 ? NULL : jinja_expression(p);
-            node = node->a != NULL ? node : NULL;
+            node = node->a ? node : NULL;
         }
-        if (node != NULL && named && !is_in_order(nodes, node)) {
+        if (node && named && !is_in_order(nodes, node))
             return jinja_fail(p, ERR_INVALID, "arguments in an order that cannot be, or one twice", NULL);
-        }
-        if (node == NULL || jinja_nodes_add(p, nodes, node) < 0) {
+        if (!node || jinja_nodes_add(p, nodes, node) < 0)
             return -1;
-        }
         if (jinja_is_operator(p, ",")) {
-            if (jinja_advance(p) < 0) {
+            if (jinja_advance(p) < 0)
                 return -1;
-            }
         } else if (!jinja_is_operator(p, close)) {
             return jinja_expected(p, close);
         }
@@ -78,9 +75,8 @@ static int series(struct jinja_parser *p, const char *close, bool named, struct 
 int jinja_arguments(struct jinja_parser *p, struct jinja_node *node)
 {
     struct jinja_nodes nodes = {0};
-    if (jinja_advance(p) < 0 || series(p, ")", true, &nodes) < 0) {
+    if (jinja_advance(p) < 0 || series(p, ")", true, &nodes) < 0)
         return -1;
-    }
     node->list = nodes.items;
     node->count = nodes.count;
     return 0;
@@ -89,20 +85,17 @@ int jinja_arguments(struct jinja_parser *p, struct jinja_node *node)
 static struct jinja_node *parenthesis(struct jinja_parser *p)
 {
     struct jinja_nodes nodes = {0};
-    if (jinja_advance(p) < 0) {
+    if (jinja_advance(p) < 0)
         return NULL;
-    }
     struct jinja_node *first = jinja_is_operator(p, ")") ? NULL : jinja_expression(p);
-    if (first != NULL && jinja_is_operator(p, ")")) {
+    if (first && jinja_is_operator(p, ")"))
         return jinja_advance(p) < 0 ? NULL : first;
-    }
     struct jinja_node *tuple = p->err->code == ERR_NONE ? jinja_node_new(p, JN_LIST) : NULL;
-    if (tuple == NULL ||
-        (first != NULL && (jinja_nodes_add(p, &nodes, first) < 0 || jinja_take_operator(p, ",") < 0)) ||
+    if (!tuple || (first && (jinja_nodes_add(p, &nodes, first) < 0 || jinja_take_operator(p, ",") < 0)) ||
         series(p, ")", false, &nodes) < 0) {
         return NULL;
     }
-    tuple->negated = true; /* a tuple, and not a list */
+    tuple->negated = true;
     tuple->list = nodes.items;
     tuple->count = nodes.count;
     return tuple;
@@ -112,9 +105,8 @@ static struct jinja_node *list_literal(struct jinja_parser *p)
 {
     struct jinja_nodes nodes = {0};
     struct jinja_node *node = jinja_node_new(p, JN_LIST);
-    if (node == NULL || jinja_advance(p) < 0 || series(p, "]", false, &nodes) < 0) {
+    if (!node || jinja_advance(p) < 0 || series(p, "]", false, &nodes) < 0)
         return NULL;
-    }
     node->list = nodes.items;
     node->count = nodes.count;
     return node;
@@ -124,26 +116,21 @@ static struct jinja_node *dict_literal(struct jinja_parser *p)
 {
     struct jinja_nodes nodes = {0};
     struct jinja_node *node = jinja_node_new(p, JN_DICT);
-    if (node == NULL || jinja_advance(p) < 0) {
+    if (!node || jinja_advance(p) < 0)
         return NULL;
-    }
     while (!jinja_is_operator(p, "}")) {
         struct jinja_node *key = jinja_expression(p);
-        struct jinja_node *value =
-            key == NULL || jinja_take_operator(p, ":") < 0 ? NULL : jinja_expression(p);
-        if (value == NULL || jinja_nodes_add(p, &nodes, key) < 0 || jinja_nodes_add(p, &nodes, value) < 0) {
+        struct jinja_node *value = !key || jinja_take_operator(p, ":") < 0 ? NULL : jinja_expression(p);
+        if (!value || jinja_nodes_add(p, &nodes, key) < 0 || jinja_nodes_add(p, &nodes, value) < 0)
             return NULL;
-        }
-        if (jinja_is_operator(p, ",") ? jinja_advance(p) < 0 : !jinja_is_operator(p, "}")) {
+        if (jinja_is_operator(p, ",") ? jinja_advance(p) < 0 : !jinja_is_operator(p, "}"))
             return jinja_is_operator(p, "}") ? NULL : (jinja_expected(p, "}"), NULL);
-        }
     }
     node->list = nodes.items;
     node->count = nodes.count;
     return jinja_advance(p) < 0 ? NULL : node;
 }
 
-/* A name, or one of the constants. */
 struct jinja_node *jinja_name_or_constant(struct jinja_parser *p)
 {
     static const char *const reserved[] = {"and", "or", "not", "if", "else", "elif", "in", "is", "for"};
@@ -155,9 +142,8 @@ struct jinja_node *jinja_name_or_constant(struct jinja_parser *p)
             return NULL;
         }
     }
-    if (node == NULL || jinja_advance(p) < 0) {
+    if (!node || jinja_advance(p) < 0)
         return NULL;
-    }
     if (jv_is_text(&name, "true") || jv_is_text(&name, "True")) {
         node->value = jv_bool(true);
     } else if (jv_is_text(&name, "false") || jv_is_text(&name, "False")) {
@@ -174,25 +160,21 @@ struct jinja_node *jinja_name_or_constant(struct jinja_parser *p)
 static struct jinja_node *constant(struct jinja_parser *p)
 {
     struct jinja_node *node = jinja_node_new(p, JN_CONST);
-    if (node == NULL) {
+    if (!node)
         return NULL;
-    }
     node->value = p->token.value;
     const bool text = p->token.kind == T_STRING;
-    if (jinja_advance(p) < 0) {
+    if (jinja_advance(p) < 0)
         return NULL;
-    }
-    while (text && p->token.kind == T_STRING) { /* texts side by side are one */
+    while (text && p->token.kind == T_STRING) { /* adjacent string literals are concatenated */
         char *both = jinja_alloc(p->arena, node->value.size + p->token.value.size + 1, p->err);
-        if (both == NULL) {
+        if (!both)
             return NULL;
-        }
         memcpy(both, node->value.text, node->value.size);
         memcpy(both + node->value.size, p->token.value.text, p->token.value.size);
         node->value = jv_borrow(both, node->value.size + p->token.value.size);
-        if (jinja_advance(p) < 0) {
+        if (jinja_advance(p) < 0)
             return NULL;
-        }
     }
     return node;
 }
@@ -206,15 +188,12 @@ static struct jinja_node *primary(struct jinja_parser *p)
     case T_NUMBER:
         return constant(p);
     case T_OPERATOR:
-        if (jinja_is_operator(p, "(")) {
+        if (jinja_is_operator(p, "("))
             return parenthesis(p);
-        }
-        if (jinja_is_operator(p, "[")) {
+        if (jinja_is_operator(p, "["))
             return list_literal(p);
-        }
-        if (jinja_is_operator(p, "{")) {
+        if (jinja_is_operator(p, "{"))
             return dict_literal(p);
-        }
         break;
     case T_END:
         break;
@@ -226,17 +205,15 @@ static struct jinja_node *primary(struct jinja_parser *p)
 struct jinja_node *jinja_attribute(struct jinja_parser *p, struct jinja_node *of)
 {
     struct jinja_node *node = jinja_advance(p) < 0 ? NULL : jinja_node_new(p, JN_ATTR);
-    if (node == NULL) {
+    if (!node)
         return NULL;
-    }
     node->a = of;
     node->value = p->token.value;
     if (p->token.kind == T_NUMBER && p->token.value.kind == JV_INT) { /* list.0 */
         node->kind = JN_ITEM;
         node->b = jinja_node_new(p, JN_CONST);
-        if (node->b == NULL) {
+        if (!node->b)
             return NULL;
-        }
         node->b->value = p->token.value;
     } else if (p->token.kind != T_NAME) {
         jinja_expected(p, "a name");
@@ -245,21 +222,19 @@ struct jinja_node *jinja_attribute(struct jinja_parser *p, struct jinja_node *of
     return jinja_advance(p) < 0 ? NULL : node;
 }
 
-/* [index] or [from:to:step] */
+/* Parses [index] or [from:to:step]. */
 static struct jinja_node *subscript(struct jinja_parser *p, struct jinja_node *of)
 {
     struct jinja_node *node = jinja_node_new(p, JN_SLICE);
     struct jinja_node **parts = jinja_alloc(p->arena, 3 * sizeof(struct jinja_node *), p->err);
     size_t colons = 0;
-    if (node == NULL || parts == NULL || jinja_advance(p) < 0) {
+    if (!node || !parts || jinja_advance(p) < 0)
         return NULL;
-    }
     while (!jinja_is_operator(p, "]")) {
         if (jinja_is_operator(p, ":")) {
-            if (++colons == 3 || jinja_advance(p) < 0) {
+            if (++colons == 3 || jinja_advance(p) < 0)
                 return colons == 3 ? (jinja_expected(p, "]"), NULL) : NULL;
-            }
-        } else if (parts[colons] != NULL || (parts[colons] = jinja_expression(p)) == NULL) {
+        } else if (parts[colons] || !(parts[colons] = jinja_expression(p))) {
             return p->err->code != ERR_NONE ? NULL : (jinja_expected(p, "]"), NULL);
         }
     }
@@ -269,7 +244,7 @@ static struct jinja_node *subscript(struct jinja_parser *p, struct jinja_node *o
     if (colons == 0) {
         node->kind = JN_ITEM;
         node->b = parts[0];
-        if (node->b == NULL) {
+        if (!node->b) {
             jinja_expected(p, "a value");
             return NULL;
         }
@@ -277,53 +252,47 @@ static struct jinja_node *subscript(struct jinja_parser *p, struct jinja_node *o
     return jinja_advance(p) < 0 ? NULL : node;
 }
 
-/* A call: of a function or a macro, or of a method. */
+/* Parses the call of a function, a macro or a method. */
 static struct jinja_node *call(struct jinja_parser *p, struct jinja_node *of)
 {
     struct jinja_node *node = jinja_node_new(p, JN_CALL);
-    if (node == NULL || jinja_arguments(p, node) < 0) {
+    if (!node || jinja_arguments(p, node) < 0)
         return NULL;
-    }
     node->a = of;
     return node;
 }
 
 static struct jinja_node *postfix(struct jinja_parser *p, struct jinja_node *node)
 {
-    while (node != NULL && p->token.kind == T_OPERATOR) {
-        if (jinja_is_operator(p, ".")) {
+    while (node && p->token.kind == T_OPERATOR)
+        if (jinja_is_operator(p, "."))
             node = jinja_attribute(p, node);
-        } else if (jinja_is_operator(p, "[")) {
+        else if (jinja_is_operator(p, "["))
             node = subscript(p, node);
-        } else if (jinja_is_operator(p, "(")) {
+        else if (jinja_is_operator(p, "("))
             node = call(p, node);
-        } else {
+        else
             break;
-        }
-    }
     return node;
 }
 
 struct jinja_node *jinja_filter(struct jinja_parser *p, struct jinja_node *of)
 {
     struct jinja_node *node = jinja_node_new(p, JN_FILTER);
-    if (node == NULL || p->token.kind != T_NAME) {
-        return node == NULL ? NULL : (jinja_expected(p, "a filter"), NULL);
-    }
+    if (!node || p->token.kind != T_NAME)
+        return !node ? NULL : (jinja_expected(p, "a filter"), NULL);
     node->a = of;
     node->value = p->token.value;
     return jinja_advance(p) < 0 || (jinja_is_operator(p, "(") && jinja_arguments(p, node) < 0) ? NULL : node;
 }
 
-/* Whether what comes is a test's argument without parentheses. */
+/* Returns true if the current token begins a test's argument without parentheses. */
 static bool begins_argument(const struct jinja_parser *p)
 {
     static const char *const others[] = {"else", "or", "and"};
-    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
-        if (jinja_is_name(p, others[i])) {
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+        if (jinja_is_name(p, others[i]))
             return false;
-        }
-    }
     return p->token.kind == T_NAME || p->token.kind == T_STRING || p->token.kind == T_NUMBER ||
            jinja_is_operator(p, "[") || jinja_is_operator(p, "{");
 }
@@ -332,31 +301,27 @@ static struct jinja_node *test(struct jinja_parser *p, struct jinja_node *of)
 {
     struct jinja_nodes nodes = {0};
     struct jinja_node *node = jinja_advance(p) < 0 ? NULL : jinja_node_new(p, JN_TEST);
-    if (node != NULL && jinja_is_name(p, "not")) {
+    if (node && jinja_is_name(p, "not")) {
         node->negated = true;
         node = jinja_advance(p) < 0 ? NULL : node;
     }
-    if (node == NULL || p->token.kind != T_NAME) {
-        return node == NULL ? NULL : (jinja_expected(p, "a test"), NULL);
-    }
+    if (!node || p->token.kind != T_NAME)
+        return !node ? NULL : (jinja_expected(p, "a test"), NULL);
     node->a = of;
     node->value = p->token.value;
-    if (jinja_advance(p) < 0) {
+    if (jinja_advance(p) < 0)
         return NULL;
-    }
     const bool called = jinja_is_operator(p, "(");
-    if (called && jinja_arguments(p, node) < 0) {
+    if (called && jinja_arguments(p, node) < 0)
         return NULL;
-    }
     if (!called && jinja_is_name(p, "is")) {
         jinja_expected(p, "something else than a second test");
         return NULL;
     }
     if (!called && begins_argument(p)) {
         struct jinja_node *argument = postfix(p, primary(p));
-        if (argument == NULL || jinja_nodes_add(p, &nodes, argument) < 0) {
+        if (!argument || jinja_nodes_add(p, &nodes, argument) < 0)
             return NULL;
-        }
         node->list = nodes.items;
         node->count = 1;
     }
@@ -365,38 +330,35 @@ static struct jinja_node *test(struct jinja_parser *p, struct jinja_node *of)
 
 struct jinja_node *jinja_filters(struct jinja_parser *p, struct jinja_node *node)
 {
-    while (node != NULL) {
-        if (jinja_is_operator(p, "|")) {
+    while (node)
+        if (jinja_is_operator(p, "|"))
             node = jinja_advance(p) < 0 ? NULL : jinja_filter(p, node);
-        } else if (jinja_is_name(p, "is")) {
+        else if (jinja_is_name(p, "is"))
             node = test(p, node);
-        } else if (jinja_is_operator(p, "(")) {
+        else if (jinja_is_operator(p, "("))
             node = call(p, node);
-        } else {
+        else
             break;
-        }
-    }
     return node;
 }
 
 static struct jinja_node *unary(struct jinja_parser *p, bool with_filters)
 {
     struct jinja_node *node = NULL;
-    if (jinja_deeper(p) < 0) {
+    if (jinja_deeper(p) < 0)
         return NULL;
-    }
     if (jinja_is_operator(p, "-") || jinja_is_operator(p, "+")) {
         struct jinja_node *sign = jinja_node_new(p, JN_SIGNED);
-        if (sign != NULL) {
+        if (sign) {
             sign->negated = jinja_is_operator(p, "-");
-            node = jinja_advance(p) == 0 && (sign->a = unary(p, false)) != NULL ? sign : NULL;
+            node = jinja_advance(p) == 0 && (sign->a = unary(p, false)) ? sign : NULL;
         }
     } else {
         node = primary(p);
     }
-    node = node != NULL ? postfix(p, node) : NULL;
+    node = node ? postfix(p, node) : NULL;
     p->depth--;
-    return node != NULL && with_filters ? jinja_filters(p, node) : node;
+    return node && with_filters ? jinja_filters(p, node) : node;
 }
 
 struct operator_row {
@@ -404,7 +366,8 @@ struct operator_row {
     enum jinja_op op;
 };
 
-/* Left to right: operands of the next level with the operators of this one between. */
+/* Parses operands of the next level of precedence, joined from left to right by the operators of this level.
+ */
 static struct jinja_node *level(struct jinja_parser *p, unsigned at)
 {
     static const struct operator_row rows[4][5] = {
@@ -412,24 +375,21 @@ static struct jinja_node *level(struct jinja_parser *p, unsigned at)
         {{"~", JO_CONCAT}},
         {{"*", JO_MUL}, {"//", JO_FLOOR}, {"/", JO_DIV}, {"%", JO_MOD}},
         {{"**", JO_POWER}}};
-    if (at == 4) {
+    if (at == 4)
         return unary(p, true);
-    }
     struct jinja_node *node = level(p, at + 1);
-    while (node != NULL) {
+    while (node) {
         const struct operator_row *row = rows[at];
-        while (row->text != NULL && !jinja_is_operator(p, row->text)) {
+        while (row->text && !jinja_is_operator(p, row->text))
             row++;
-        }
-        if (row->text == NULL) {
+        if (!row->text)
             break;
-        }
         node = jinja_advance(p) < 0 ? NULL : two(p, JN_BINARY, row->op, node, level(p, at + 1));
     }
     return node;
 }
 
-/* The comparison that stands here: 1 and *op, its tokens taken; 0 for none; -1. */
+/* Parses a comparison operator. Returns 1 and its operator in *op, 0 if there is none, or -1. */
 static int comparison(struct jinja_parser *p, enum jinja_op *op)
 {
     static const struct operator_row rows[] = {{"==", JO_EQ}, {"!=", JO_NE}, {"<=", JO_LE},
@@ -441,16 +401,13 @@ static int comparison(struct jinja_parser *p, enum jinja_op *op)
         }
     }
     const bool negated = jinja_is_name(p, "not");
-    if (!negated && !jinja_is_name(p, "in")) {
+    if (!negated && !jinja_is_name(p, "in"))
         return 0;
-    }
     *op = negated ? JO_NOT_IN : JO_IN;
-    if (jinja_advance(p) < 0) {
+    if (jinja_advance(p) < 0)
         return -1;
-    }
-    if (negated && !jinja_is_name(p, "in")) {
+    if (negated && !jinja_is_name(p, "in"))
         return jinja_expected(p, "in");
-    }
     return negated && jinja_advance(p) < 0 ? -1 : 1;
 }
 
@@ -461,19 +418,17 @@ static struct jinja_node *compare(struct jinja_parser *p)
     struct jinja_node *left = first;
     enum jinja_op op;
     int got = 0;
-    while (left != NULL && (got = comparison(p, &op)) > 0) {
+    while (left && (got = comparison(p, &op)) > 0) {
         struct jinja_node *right = level(p, 0);
         struct jinja_node *step = two(p, JN_BINARY, op, left, right);
-        if (step == NULL || jinja_nodes_add(p, &nodes, step) < 0) {
+        if (!step || jinja_nodes_add(p, &nodes, step) < 0)
             return NULL;
-        }
         left = right;
     }
-    if (left == NULL || got < 0 || nodes.count == 0) {
-        return left == NULL || got < 0 ? NULL : first;
-    }
+    if (!left || got < 0 || nodes.count == 0)
+        return !left || got < 0 ? NULL : first;
     struct jinja_node *node = jinja_node_new(p, JN_COMPARE);
-    if (node != NULL) {
+    if (node) {
         node->a = first;
         node->list = nodes.items;
         node->count = nodes.count;
@@ -483,13 +438,11 @@ static struct jinja_node *compare(struct jinja_parser *p)
 
 static struct jinja_node *negation(struct jinja_parser *p)
 {
-    if (!jinja_is_name(p, "not")) {
+    if (!jinja_is_name(p, "not"))
         return compare(p);
-    }
     struct jinja_node *node = jinja_deeper(p) < 0 ? NULL : jinja_node_new(p, JN_NOT);
-    if (node == NULL || jinja_advance(p) < 0 || (node->a = negation(p)) == NULL) {
+    if (!node || jinja_advance(p) < 0 || !(node->a = negation(p)))
         return NULL;
-    }
     p->depth--;
     return node;
 }
@@ -497,18 +450,16 @@ static struct jinja_node *negation(struct jinja_parser *p)
 static struct jinja_node *conjunction(struct jinja_parser *p)
 {
     struct jinja_node *node = negation(p);
-    while (node != NULL && jinja_is_name(p, "and")) {
+    while (node && jinja_is_name(p, "and"))
         node = jinja_advance(p) < 0 ? NULL : two(p, JN_AND, JO_ADD, node, negation(p));
-    }
     return node;
 }
 
 struct jinja_node *jinja_disjunction(struct jinja_parser *p)
 {
     struct jinja_node *node = conjunction(p);
-    while (node != NULL && jinja_is_name(p, "or")) {
+    while (node && jinja_is_name(p, "or"))
         node = jinja_advance(p) < 0 ? NULL : two(p, JN_OR, JO_ADD, node, conjunction(p));
-    }
     return node;
 }
 
@@ -516,23 +467,19 @@ struct jinja_node *jinja_tuple(struct jinja_parser *p, bool choices)
 {
     struct jinja_nodes nodes = {0};
     struct jinja_node *node = choices ? jinja_expression(p) : jinja_disjunction(p);
-    if (node == NULL || !jinja_is_operator(p, ",")) {
+    if (!node || !jinja_is_operator(p, ","))
         return node;
-    }
     struct jinja_node *tuple = jinja_nodes_add(p, &nodes, node) < 0 ? NULL : jinja_node_new(p, JN_LIST);
-    while (tuple != NULL && jinja_is_operator(p, ",")) {
-        if (jinja_advance(p) < 0) {
+    while (tuple && jinja_is_operator(p, ",")) {
+        if (jinja_advance(p) < 0)
             return NULL;
-        }
-        if (p->token.kind == T_END) {
+        if (p->token.kind == T_END)
             break;
-        }
         node = choices ? jinja_expression(p) : jinja_disjunction(p);
-        if (node == NULL || jinja_nodes_add(p, &nodes, node) < 0) {
+        if (!node || jinja_nodes_add(p, &nodes, node) < 0)
             return NULL;
-        }
     }
-    if (tuple != NULL) {
+    if (tuple) {
         tuple->negated = true;
         tuple->list = nodes.items;
         tuple->count = nodes.count;
@@ -540,18 +487,17 @@ struct jinja_node *jinja_tuple(struct jinja_parser *p, bool choices)
     return tuple;
 }
 
-/* a if b else c */
+/* Parses a if b else c. */
 struct jinja_node *jinja_expression(struct jinja_parser *p)
 {
-    if (jinja_deeper(p) < 0) {
+    if (jinja_deeper(p) < 0)
         return NULL;
-    }
     struct jinja_node *node = jinja_disjunction(p);
-    while (node != NULL && jinja_is_name(p, "if")) {
+    while (node && jinja_is_name(p, "if")) {
         node = jinja_advance(p) < 0 ? NULL : two(p, JN_CHOICE, JO_ADD, node, jinja_disjunction(p));
-        if (node != NULL && jinja_is_name(p, "else")) {
+        if (node && jinja_is_name(p, "else")) {
             node->c = jinja_advance(p) < 0 ? NULL : jinja_expression(p);
-            node = node->c != NULL ? node : NULL;
+            node = node->c ? node : NULL;
         }
     }
     p->depth--;

@@ -1,6 +1,5 @@
-/* Filters of one value: texts, numbers, JSON; for the tables in jinja_builtin.c. Only the files of
- * model/templates include this header.
- */
+/* Filters of texts, numbers and JSON for the table in jinja_builtin.c. Only the files of model/templates
+ * include this header. */
 #ifndef MOTLEY_MODEL_TEMPLATES_JINJA_FILTER_H
 #define MOTLEY_MODEL_TEMPLATES_JINJA_FILTER_H
 

@@ -8,9 +8,9 @@
 
 enum { WIDTH_MAX = 10000, NUMBER_BYTES_MAX = 1024 };
 
-/* How one value is written: what stands behind '%', or behind ':' in braces. */
+/* A format specification: the text behind '%', or behind ':' in braces. */
 struct spec {
-    char align; /* '<', '>', '^', '=' or 0: as the kind of value has it */
+    char align; /* '<', '>', '^', '=', or 0 for the default of the value's kind */
     char fill;
     char sign; /* '+', ' ' or 0 */
     bool alternate, zero, commas;
@@ -28,9 +28,8 @@ static int digits_read(const struct jv *format, size_t *at, int *number, struct 
     *number = 0;
     while (*at < format->size && is_digit(format->text[*at])) {
         *number = *number * 10 + format->text[(*at)++] - '0';
-        if (*number > WIDTH_MAX) {
+        if (*number > WIDTH_MAX)
             return err_set(err, ERR_TOO_BIG, "a width beyond %d in a format", WIDTH_MAX);
-        }
     }
     return 0;
 }
@@ -45,7 +44,7 @@ static int precision_read(const struct jv *format, size_t *at, struct spec *spec
     return 0;
 }
 
-/* A text in its width; a number's sign stands before zeros that fill it. */
+/* Appends a text padded to the specification's width. A number's sign stands before zeros that pad it. */
 static int put_padded(const struct spec *spec, const struct jv *text, char align, struct buf *out,
                       struct err *err)
 {
@@ -53,18 +52,15 @@ static int put_padded(const struct spec *spec, const struct jv *text, char align
     const size_t room = have < (size_t)spec->width ? (size_t)spec->width - have : 0;
     size_t sign = 0;
     if (align == '=') {
-        sign = text->size > 0 && strchr("+- ", text->text[0]) != NULL;
+        sign = text->size > 0 && strchr("+- ", text->text[0]);
         sign +=
-            text->size > sign + 1 && text->text[sign] == '0' && strchr("xXob", text->text[sign + 1]) != NULL
-                ? 2
-                : 0;
+            text->size > sign + 1 && text->text[sign] == '0' && strchr("xXob", text->text[sign + 1]) ? 2 : 0;
     }
     const size_t before = align == '<' ? 0 : align == '^' ? room / 2 : room;
     int status = buf_append(out, text->text, sign, err);
     for (size_t i = 0; i < room && status == 0; i++) {
-        if (i == before) {
+        if (i == before)
             status = buf_append(out, text->text + sign, text->size - sign, err);
-        }
         status = status < 0 ? -1 : buf_append(out, &spec->fill, 1, err);
     }
     return status < 0 || before < room ? status : buf_append(out, text->text + sign, text->size - sign, err);
@@ -72,13 +68,12 @@ static int put_padded(const struct spec *spec, const struct jv *text, char align
 
 static int put_string(const struct spec *spec, struct jv text, char align, struct buf *out, struct err *err)
 {
-    if (spec->precision >= 0) {
+    if (spec->precision >= 0)
         text.size = jv_character_at(&text, (size_t)spec->precision);
-    }
     return put_padded(spec, &text, spec->align != 0 ? spec->align : align, out, err);
 }
 
-/* Digits with commas between thousands. */
+/* Inserts commas between thousands and returns the new size. */
 static size_t with_commas(char *digits, size_t size, size_t whole)
 {
     for (size_t i = whole; i > 3;) {
@@ -95,13 +90,11 @@ static int put_number(const struct spec *spec, bool negative, char *digits, size
 {
     char made[2 * NUMBER_BYTES_MAX];
     size_t whole = 0;
-    while (whole < size && is_digit(digits[whole])) {
+    while (whole < size && is_digit(digits[whole]))
         whole++;
-    }
     if (spec->commas) {
-        if (spec->zero) {
+        if (spec->zero)
             return err_set(err, ERR_UNSUPPORTED, "a format with zeros and commas");
-        }
         size = with_commas(digits, size, whole);
     }
     const char *base = !spec->alternate          ? ""
@@ -135,13 +128,11 @@ static int put_whole(const struct spec *spec, int64_t number, struct buf *out, s
         value /= base;
     } while (value > 0);
     size_t zeros = spec->precision > (int)size ? (size_t)spec->precision - size : 0;
-    if (zeros + size >= sizeof(digits) / 2) {
+    if (zeros + size >= sizeof(digits) / 2)
         return err_set(err, ERR_UNSUPPORTED, "a format of an integer with so many digits");
-    }
     memset(digits, '0', zeros);
-    for (size_t i = 0; i < size; i++) {
+    for (size_t i = 0; i < size; i++)
         digits[zeros + i] = turned[size - 1 - i];
-    }
     return put_number(spec, number < 0, digits, zeros + size, out, err);
 }
 
@@ -151,15 +142,13 @@ static int put_real(const struct spec *spec, double real, struct buf *out, struc
     char pattern[16];
     const char conversion = spec->conversion == '%' ? 'f' : spec->conversion;
     const int precision = spec->precision < 0 ? 6 : spec->precision;
-    if (precision > 100) {
+    if (precision > 100)
         return err_set(err, ERR_UNSUPPORTED, "a format of a float with more than 100 digits");
-    }
     snprintf(pattern, sizeof(pattern), "%%%s.*%c", spec->alternate ? "#" : "", conversion);
     int size = snprintf(digits, sizeof(digits) - 400, pattern, precision,
                         fabs(spec->conversion == '%' ? real * 100 : real));
-    if (spec->conversion == '%') {
+    if (spec->conversion == '%')
         digits[size++] = '%';
-    }
     return put_number(spec, signbit(real) && !isnan(real), digits, (size_t)size, out, err);
 }
 
@@ -173,31 +162,26 @@ static int percent_read(const struct jv *format, size_t *at, struct spec *spec, 
     if (*at < format->size && format->text[*at] == '(') {
         const size_t begin = *at + 1;
         const char *end = memchr(format->text + begin, ')', format->size - begin);
-        if (end == NULL) {
+        if (!end)
             return err_set(err, ERR_INVALID, "%% with a name that does not end");
-        }
         *name = jv_borrow(format->text + begin, (size_t)(end - format->text) - begin);
-        if (name->size > 0 && memchr(name->text, '(', name->size) != NULL) {
+        if (name->size > 0 && memchr(name->text, '(', name->size) != NULL)
             return err_set(err, ERR_UNSUPPORTED, "%% with a parenthesis in a name");
-        }
         *at = (size_t)(end - format->text) + 1;
     }
-    for (; *at < format->size && memchr("-+ #0", format->text[*at], 5) != NULL; ++*at) {
+    for (; *at < format->size && memchr("-+ #0", format->text[*at], 5); ++*at) {
         const char c = format->text[*at];
         spec->align = c == '-' ? '<' : spec->align;
         spec->zero = spec->zero || c == '0';
         spec->alternate = spec->alternate || c == '#';
         spec->sign = c == '+' || (c == ' ' && spec->sign == 0) ? c : spec->sign;
     }
-    if (digits_read(format, at, &spec->width, err) < 0 || precision_read(format, at, spec, err) < 0) {
+    if (digits_read(format, at, &spec->width, err) < 0 || precision_read(format, at, spec, err) < 0)
         return -1;
-    }
-    while (*at < format->size && memchr("lhL", format->text[*at], 3) != NULL) {
+    while (*at < format->size && memchr("lhL", format->text[*at], 3))
         ++*at;
-    }
-    if (*at >= format->size) {
+    if (*at >= format->size)
         return err_set(err, ERR_INVALID, "%% with a format that does not end");
-    }
     spec->conversion = format->text[(*at)++];
     return 0;
 }
@@ -216,22 +200,21 @@ static int percent_put(struct jinja_arena *arena, struct spec *spec, const struc
     }
     spec->fill = spec->zero && spec->align == 0 ? '0' : ' ';
     spec->zero = spec->fill == '0';
-    if (memchr("diuxXo", c, 6) != NULL) {
+    if (memchr("diuxXo", c, 6)) {
         const bool decimal = memchr("diu", c, 3) != NULL;
-        if (value->kind == JV_FLOAT && decimal && fabs(value->real) < 9e18) {
+        if (value->kind == JV_FLOAT && decimal && fabs(value->real) < 9e18)
             number = (int64_t)value->real;
-        } else if (!jv_number(value, &number)) {
+        else if (!jv_number(value, &number))
             return err_set(err, ERR_INVALID, "%% with %%%c of %s", c, jv_kind_name(value));
-        }
         return put_whole(spec, number, out, err);
     }
-    if (memchr("eEfFgG", c, 6) != NULL) {
+    if (memchr("eEfFgG", c, 6)) {
         return jv_real(value, &real)
                    ? put_real(spec, real, out, err)
                    : err_set(err, ERR_INVALID, "%% with %%%c of %s", c, jv_kind_name(value));
     }
-    return err_set(err, memchr("ca*", c, 3) != NULL ? ERR_UNSUPPORTED : ERR_INVALID,
-                   "%% with the conversion \"%c\"", c >= ' ' && c < 0x7f ? c : '?');
+    return err_set(err, memchr("ca*", c, 3) ? ERR_UNSUPPORTED : ERR_INVALID, "%% with the conversion \"%c\"",
+                   c >= ' ' && c < 0x7f ? c : '?');
 }
 
 static int percent_into(struct jinja_arena *arena, const struct jv *format, const struct jv *values,
@@ -243,23 +226,19 @@ static int percent_into(struct jinja_arena *arena, const struct jv *format, cons
     size_t used = 0;
     for (size_t at = 0; at < format->size;) {
         const char *sign = memchr(format->text + at, '%', format->size - at);
-        const size_t end = sign != NULL ? (size_t)(sign - format->text) : format->size;
+        const size_t end = sign ? (size_t)(sign - format->text) : format->size;
         struct spec spec;
         struct jv name;
-        if (buf_append(out, format->text + at, end - at, err) < 0) {
+        if (buf_append(out, format->text + at, end - at, err) < 0)
             return -1;
-        }
         at = end + 1;
-        if (sign == NULL) {
+        if (!sign)
             break;
-        }
-        if (percent_read(format, &at, &spec, &name, err) < 0) {
+        if (percent_read(format, &at, &spec, &name, err) < 0)
             return -1;
-        }
         if (spec.conversion == '%') {
-            if (buf_text(out, "%", err) < 0) {
+            if (buf_text(out, "%", err) < 0)
                 return -1;
-            }
             continue;
         }
         const struct jv *value = NULL;
@@ -269,14 +248,12 @@ static int percent_into(struct jinja_arena *arena, const struct jv *format, cons
         } else if (used < count) {
             value = &items[used++];
         }
-        if (value == NULL) {
+        if (!value)
             return err_set(err, ERR_INVALID, "%% with more than it is given");
-        }
-        if (percent_put(arena, &spec, value, out, err) < 0) {
+        if (percent_put(arena, &spec, value, out, err) < 0)
             return -1;
-        }
     }
-    /* What can be looked into by an index may be left over, as in Python. */
+    /* As in Python, values that can be indexed need not be used up. */
     const bool looked_into = values->kind == JV_MAP ||
                              (values->kind == JV_LIST && values->list->form <= JF_RANGE && !tuple) ||
                              values->kind == JV_UNDEFINED;
@@ -287,24 +264,21 @@ int jinja_percent(struct jinja_arena *arena, const struct jv *format, const stru
                   struct err *err)
 {
     struct buf text = {.limit = JINJA_TEXT_MAX};
-    if (format->safe) {
+    if (format->safe)
         return err_set(err, ERR_UNSUPPORTED, "%% of a string that escape or safe marked");
-    }
     return jv_take(arena, &text, percent_into(arena, format, values, &text, err), out, err);
 }
 
 /* ---- str.format ---- */
 
-/* The field [begin, end) in braces: its value. */
+/* Evaluates the field name [begin, end) in braces. */
 static int field_value(const struct jinja_call *c, const struct jv *name, size_t *next, struct jv *out)
 {
     size_t at = 0;
     int index;
-    if (name->size > 0 && memchr(name->text, '.', name->size) == NULL &&
-        memchr(name->text, '[', name->size) == NULL) {
-        if (digits_read(name, &at, &index, c->err) < 0) {
+    if (name->size > 0 && !memchr(name->text, '.', name->size) && !memchr(name->text, '[', name->size)) {
+        if (digits_read(name, &at, &index, c->err) < 0)
             return -1;
-        }
     } else if (name->size > 0) {
         return err_set(c->err, ERR_UNSUPPORTED, "format with an attribute or an index in a field");
     }
@@ -316,9 +290,8 @@ static int field_value(const struct jinja_call *c, const struct jv *name, size_t
         }
         const size_t place = automatic ? *next : (size_t)index;
         *next = automatic ? *next + 1 : SIZE_MAX;
-        if (place >= c->extra->count) {
+        if (place >= c->extra->count)
             return err_set(c->err, ERR_INVALID, "format with more fields than it is given");
-        }
         *out = c->extra->items[place];
         return 0;
     }
@@ -333,7 +306,7 @@ static int field_value(const struct jinja_call *c, const struct jv *name, size_t
 
 static bool is_align(char c)
 {
-    return c != '\0' && strchr("<>^=", c) != NULL;
+    return c != '\0' && strchr("<>^=", c);
 }
 
 static int spec_read(const struct jv *text, struct spec *spec, struct err *err)
@@ -347,7 +320,7 @@ static int spec_read(const struct jv *text, struct spec *spec, struct err *err)
     } else if (text->size > 0 && is_align(text->text[0])) {
         spec->align = text->text[at++];
     }
-    if (at < text->size && memchr("+- ", text->text[at], 3) != NULL) {
+    if (at < text->size && memchr("+- ", text->text[at], 3)) {
         spec->sign = text->text[at] == '-' ? '\0' : text->text[at];
         at++;
     }
@@ -358,14 +331,12 @@ static int spec_read(const struct jv *text, struct spec *spec, struct err *err)
         spec->fill = '0';
         at++;
     }
-    if (digits_read(text, &at, &spec->width, err) < 0) {
+    if (digits_read(text, &at, &spec->width, err) < 0)
         return -1;
-    }
     spec->commas = at < text->size && text->text[at] == ',';
     at += spec->commas;
-    if (precision_read(text, &at, spec, err) < 0) {
+    if (precision_read(text, &at, spec, err) < 0)
         return -1;
-    }
     spec->conversion = at < text->size ? text->text[at++] : '\0';
     return at == text->size && (unsigned char)spec->fill < 0x80
                ? 0
@@ -379,57 +350,53 @@ static int field_put(const struct jinja_call *c, const struct jv *value, const s
     struct spec spec;
     int64_t number = 0;
     double real;
-    if (how->size == 0) {
+    if (how->size == 0)
         return jv_print(value, out, c->err);
-    }
-    if (spec_read(how, &spec, c->err) < 0) {
+    if (spec_read(how, &spec, c->err) < 0)
         return -1;
-    }
     if (value->kind == JV_TEXT && (spec.conversion == 's' || spec.conversion == 0) && spec.align != '=' &&
         !spec.zero && spec.sign == 0 && !spec.commas && !spec.alternate) {
         return put_string(&spec, *value, '<', out, c->err);
     }
     const bool whole = jv_number(value, &number) && value->kind == JV_INT;
-    if (whole && spec.precision < 0 && memchr("\0dxXob", spec.conversion, 6) != NULL) {
+    if (whole && spec.precision < 0 && memchr("\0dxXob", spec.conversion, 6))
         return put_whole(&spec, number, out, c->err);
-    }
     if ((whole || value->kind == JV_FLOAT) && jv_real(value, &real) && spec.conversion != 0 &&
-        memchr("eEfFgG%", spec.conversion, 7) != NULL) {
+        memchr("eEfFgG%", spec.conversion, 7)) {
         return put_real(&spec, real, out, c->err);
     }
     return err_set(c->err, ERR_UNSUPPORTED, "format of %s with \"%.*s\" behind a colon", jv_kind_name(value),
                    (int)(how->size < 40 ? how->size : 40), how->text);
 }
 
-/* The field that begins at *at, behind its brace. */
+/* Reads the field that begins at *at, behind its opening brace. */
 static int field_read(const struct jinja_call *c, size_t *at, size_t *next, struct buf *out)
 {
     const struct jv *format = c->self;
     const char *end = memchr(format->text + *at, '}', format->size - *at);
     const char *nested = memchr(format->text + *at, '{', format->size - *at);
-    if (end == NULL || (nested != NULL && nested < end)) {
-        return end == NULL ? err_set(c->err, ERR_INVALID, "format with a field that does not end")
-                           : err_set(c->err, ERR_UNSUPPORTED, "format with a field in a field");
+    if (!end || (nested && nested < end)) {
+        return !end ? err_set(c->err, ERR_INVALID, "format with a field that does not end")
+                    : err_set(c->err, ERR_UNSUPPORTED, "format with a field in a field");
     }
     struct jv name = jv_borrow(format->text + *at, (size_t)(end - format->text) - *at),
               how = jv_borrow("", 0), value;
     *at += name.size + 1;
     const char *colon = name.size > 0 ? memchr(name.text, ':', name.size) : NULL;
-    if (colon != NULL) {
+    if (colon) {
         how = jv_borrow(colon + 1, name.size - (size_t)(colon - name.text) - 1);
         name.size = (size_t)(colon - name.text);
     }
     const char *bang = name.size > 0 ? memchr(name.text, '!', name.size) : NULL;
-    const char turn = bang != NULL && bang + 2 == name.text + name.size ? bang[1] : '\0';
-    if (bang != NULL) {
+    const char turn = bang && bang + 2 == name.text + name.size ? bang[1] : '\0';
+    if (bang)
         name.size = (size_t)(bang - name.text);
-    }
     if (field_value(c, &name, next, &value) < 0 ||
         (turn == 'r' && jv_repr_of(c->arena, &value, &value, c->err) < 0) ||
         (turn == 's' && jv_text_of(c->arena, &value, &value, c->err) < 0)) {
         return -1;
     }
-    return bang != NULL && turn != 'r' && turn != 's'
+    return bang && turn != 'r' && turn != 's'
                ? err_set(c->err, ERR_UNSUPPORTED, "format with such a conversion")
                : field_put(c, &value, &how, out);
 }

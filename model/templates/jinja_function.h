@@ -4,10 +4,9 @@
 
 #include "model/templates/jinja_args.h"
 
-/* The function of that name as a value; false for none. */
+/* Writes the function of that name to *out; returns false if there is none. */
 bool jinja_function_find(const struct jv *name, struct jv *out);
-/* Call a value of kind JV_FUNCTION, or of JV_JOINER. now_s: what strftime_now tells (seconds since 1970,
- * UTC). */
+/* Calls a value of kind JV_FUNCTION or JV_JOINER. strftime_now uses now_s (seconds since 1970, UTC). */
 int jinja_function_call(struct jinja_arena *arena, const struct jv *function, int64_t now_s,
                         const struct jinja_args *args, struct jv *out, struct err *err);
 

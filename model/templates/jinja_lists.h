@@ -10,7 +10,7 @@ jinja_fn jinja_do_batch, jinja_do_slice, jinja_do_groupby;
 jinja_fn jinja_do_length, jinja_do_list, jinja_do_first, jinja_do_last, jinja_do_reverse, jinja_do_items;
 jinja_fn jinja_do_join;
 
-/* A list that can be gone through once, as the filter 'name' gives one; its items are borrowed. */
+/* Makes an iterator over borrowed items, as the filter 'name' returns one; each item can be taken once. */
 int jinja_iterator(struct jinja_arena *arena, struct jv *items, size_t count, const char *name,
                    struct jv *out, struct err *err);
 

@@ -10,7 +10,7 @@
 #include "model/templates/jinja_print.h"
 #include "model/templates/jinja_text.h"
 
-/* What a method is of. */
+/* The kinds of value that have a method, as bits. */
 enum {
     OF_TEXT = 1,
     OF_MAP = 2,
@@ -57,20 +57,15 @@ static int view_of(const struct jinja_call *c, enum jv_form form)
 {
     const struct jv_map *map = c->self->map;
     struct jv view;
-    if (jv_list_of(c->arena, form, form == JF_KEYS ? map->keys : map->values, map->count, &view, c->err) <
-        0) {
+    if (jv_list_of(c->arena, form, form == JF_KEYS ? map->keys : map->values, map->count, &view, c->err) < 0)
         return -1;
-    }
     if (form == JF_PAIRS) {
         struct jv made;
-        if (jv_list_new(c->arena, map->count, &made, c->err) < 0) {
+        if (jv_list_new(c->arena, map->count, &made, c->err) < 0)
             return -1;
-        }
-        for (size_t i = 0; i < map->count; i++, made.list->count++) {
-            if (jv_pair(c->arena, map->keys[i], map->values[i], &made.list->items[i], c->err) < 0) {
+        for (size_t i = 0; i < map->count; i++, made.list->count++)
+            if (jv_pair(c->arena, map->keys[i], map->values[i], &made.list->items[i], c->err) < 0)
                 return -1;
-            }
-        }
         made.list->form = form;
         view = made;
     }
@@ -95,9 +90,8 @@ static int do_values(const struct jinja_call *c)
 
 static int do_get(const struct jinja_call *c)
 {
-    if (!jv_hashable(&c->args[0])) {
+    if (!jv_hashable(&c->args[0]))
         return err_set(c->err, ERR_INVALID, "get of %s, which cannot be a key", jv_kind_name(&c->args[0]));
-    }
     const struct jv *found = jv_map_get(c->self->map, &c->args[0]);
     const struct jv none = {.kind = JV_NONE};
     *c->out = found != NULL ? *found : c->args[1].kind != JV_ABSENT ? c->args[1] : none;
@@ -106,7 +100,7 @@ static int do_get(const struct jinja_call *c)
 
 static int do_copy(const struct jinja_call *c)
 {
-    *c->out = *c->self; /* nothing changes what a template sees */
+    *c->out = *c->self; /* a copy may share the value, since a template cannot change it */
     c->out->message = 0;
     return c->self->kind == JV_LIST
                ? jv_list_copy(c->arena, JF_LIST, c->self->list->items, c->self->list->count, c->out, c->err)
@@ -116,9 +110,8 @@ static int do_copy(const struct jinja_call *c)
 static int do_list_count(const struct jinja_call *c)
 {
     int64_t count = 0;
-    for (size_t i = 0; i < c->self->list->count; i++) {
+    for (size_t i = 0; i < c->self->list->count; i++)
         count += jv_equal(&c->self->list->items[i], &c->args[0]);
-    }
     *c->out = jv_int(count);
     return 0;
 }
@@ -127,9 +120,8 @@ static int do_list_index(const struct jinja_call *c)
 {
     const int64_t count = (int64_t)c->self->list->count;
     int64_t from, to;
-    if (jinja_number_arg(c, 1, 0, &from) < 0 || jinja_number_arg(c, 2, count, &to) < 0) {
+    if (jinja_number_arg(c, 1, 0, &from) < 0 || jinja_number_arg(c, 2, count, &to) < 0)
         return -1;
-    }
     from = from < -count ? 0 : from < 0 ? from + count : from;
     to = to < 0 ? to + count : to > count ? count : to;
     for (int64_t i = from; i < to; i++) {
@@ -158,9 +150,8 @@ static int do_bit_length(const struct jinja_call *c)
 {
     int64_t number = 0, bits = 0;
     jv_number(c->self, &number);
-    for (uint64_t value = number < 0 ? 0 - (uint64_t)number : (uint64_t)number; value > 0; value >>= 1) {
+    for (uint64_t value = number < 0 ? 0 - (uint64_t)number : (uint64_t)number; value > 0; value >>= 1)
         bits++;
-    }
     *c->out = jv_int(bits);
     return 0;
 }
@@ -169,9 +160,8 @@ static int do_bit_length(const struct jinja_call *c)
 
 static int do_cycle(const struct jinja_call *c)
 {
-    if (c->extra->count == 0 || c->extra->named_count > 0) {
+    if (c->extra->count == 0 || c->extra->named_count > 0)
         return err_set(c->err, ERR_INVALID, "cycle needs values");
-    }
     *c->out = c->extra->items[c->self->loop->at % c->extra->count];
     return 0;
 }
@@ -179,12 +169,10 @@ static int do_cycle(const struct jinja_call *c)
 static int do_changed(const struct jinja_call *c)
 {
     struct jv all;
-    if (c->extra->named_count > 0) {
+    if (c->extra->named_count > 0)
         return err_set(c->err, ERR_INVALID, "changed takes no names");
-    }
-    if (jv_list_copy(c->arena, JF_TUPLE, c->extra->items, c->extra->count, &all, c->err) < 0) {
+    if (jv_list_copy(c->arena, JF_TUPLE, c->extra->items, c->extra->count, &all, c->err) < 0)
         return -1;
-    }
     struct jv *last = &c->self->loop->changed;
     *c->out = jv_bool(last->kind == JV_ABSENT || !jv_equal(last, &all));
     *last = all;
@@ -208,103 +196,55 @@ static int do_reset(const struct jinja_call *c)
 
 /* ---- the table ---- */
 
-#define TEXT_TEST(name, function)                                                                            \
-    {                                                                                                        \
-        name, function, .of = OF_TEXT                                                                        \
-    }
-/* What changes a list or a mapping: the sandbox hides it. */
-#define HIDDEN(name, kinds)                                                                                  \
-    {                                                                                                        \
-        name, NULL, .of = kinds                                                                              \
-    }
-#define NOT_DONE(name, kinds)                                                                                \
-    {                                                                                                        \
-        name, jinja_not_done, .any_args = true, .of = kinds                                                  \
-    }
+#define TEXT_METHOD(name, ...) {name, __VA_ARGS__, .of = OF_TEXT}
+/* The sandbox hides methods that change a list or a mapping. */
+#define HIDDEN(name, kinds) {name, NULL, .of = kinds}
+#define NOT_DONE(name, kinds) {name, jinja_not_done, .any_args = true, .of = kinds}
 
 static const struct jinja_builtin methods[] = {
-    {.name = "strip", .call = jinja_do_strip, .params = {""}, .of = OF_TEXT, .escapes = true},
-    {.name = "lstrip", .call = jinja_do_lstrip, .params = {""}, .of = OF_TEXT, .escapes = true},
-    {.name = "rstrip", .call = jinja_do_rstrip, .params = {""}, .of = OF_TEXT, .escapes = true},
-    {.name = "split", .call = jinja_do_split, .params = {"sep", "maxsplit"}, .of = OF_TEXT},
-    {.name = "rsplit", .call = jinja_do_rsplit, .params = {"sep", "maxsplit"}, .of = OF_TEXT},
-    {.name = "splitlines", .call = jinja_do_splitlines, .params = {"keepends"}, .of = OF_TEXT},
-    {.name = "partition", .call = jinja_do_partition, .params = {""}, .required = 1, .of = OF_TEXT},
-    {.name = "rpartition", .call = jinja_do_rpartition, .params = {""}, .required = 1, .of = OF_TEXT},
-    {.name = "startswith", .call = jinja_do_startswith, .params = {"", "", ""}, .required = 1, .of = OF_TEXT},
-    {.name = "endswith", .call = jinja_do_endswith, .params = {"", "", ""}, .required = 1, .of = OF_TEXT},
-    {.name = "removeprefix",
-     .call = jinja_do_removeprefix,
-     .params = {""},
-     .required = 1,
-     .of = OF_TEXT,
-     .escapes = true},
-    {.name = "removesuffix",
-     .call = jinja_do_removesuffix,
-     .params = {""},
-     .required = 1,
-     .of = OF_TEXT,
-     .escapes = true},
-    {.name = "upper", .call = jinja_do_upper, .of = OF_TEXT, .escapes = true},
-    {.name = "lower", .call = jinja_do_lower, .of = OF_TEXT, .escapes = true},
-    {.name = "title", .call = jinja_do_title_method, .of = OF_TEXT, .escapes = true},
-    {.name = "capitalize", .call = jinja_do_capitalize, .of = OF_TEXT, .escapes = true},
-    {.name = "swapcase", .call = jinja_do_swapcase, .of = OF_TEXT, .escapes = true},
-    {.name = "casefold", .call = jinja_do_casefold, .of = OF_TEXT, .escapes = true},
-    {.name = "replace",
-     .call = jinja_do_replace,
-     .params = {"", "", ""},
-     .required = 2,
-     .of = OF_TEXT,
-     .escapes = true},
-    {.name = "join",
-     .call = jinja_do_join_method,
-     .params = {""},
-     .required = 1,
-     .of = OF_TEXT,
-     .escapes = true},
-    {.name = "find", .call = jinja_do_find, .params = {"", "", ""}, .required = 1, .of = OF_TEXT},
-    {.name = "rfind", .call = jinja_do_rfind, .params = {"", "", ""}, .required = 1, .of = OF_TEXT},
-    {.name = "index", .call = jinja_do_index, .params = {"", "", ""}, .required = 1, .of = OF_TEXT},
-    {.name = "rindex", .call = jinja_do_rindex, .params = {"", "", ""}, .required = 1, .of = OF_TEXT},
-    {.name = "count", .call = jinja_do_count, .params = {"", "", ""}, .required = 1, .of = OF_TEXT},
-    {.name = "center",
-     .call = jinja_do_center,
-     .params = {"", ""},
-     .required = 1,
-     .of = OF_TEXT,
-     .escapes = true},
-    {.name = "ljust",
-     .call = jinja_do_ljust,
-     .params = {"", ""},
-     .required = 1,
-     .of = OF_TEXT,
-     .escapes = true},
-    {.name = "rjust",
-     .call = jinja_do_rjust,
-     .params = {"", ""},
-     .required = 1,
-     .of = OF_TEXT,
-     .escapes = true},
-    {.name = "zfill", .call = jinja_do_zfill, .params = {""}, .required = 1, .of = OF_TEXT, .escapes = true},
-    {.name = "expandtabs",
-     .call = jinja_do_expandtabs,
-     .params = {"tabsize"},
-     .of = OF_TEXT,
-     .escapes = true},
-    {.name = "format", .call = jinja_do_format_method, .any_args = true, .of = OF_TEXT},
-    TEXT_TEST("isalpha", jinja_is_alpha),
-    TEXT_TEST("isdigit", jinja_is_digit),
-    TEXT_TEST("isdecimal", jinja_is_decimal),
-    TEXT_TEST("isnumeric", jinja_is_numeric),
-    TEXT_TEST("isalnum", jinja_is_alnum),
-    TEXT_TEST("isspace", jinja_is_space),
-    TEXT_TEST("isascii", jinja_is_ascii),
-    TEXT_TEST("isprintable", jinja_is_printable_text),
-    TEXT_TEST("isidentifier", jinja_is_identifier),
-    TEXT_TEST("islower", jinja_is_lower),
-    TEXT_TEST("isupper", jinja_is_upper),
-    TEXT_TEST("istitle", jinja_is_title),
+    TEXT_METHOD("strip", jinja_do_strip, .params = {""}, .escapes = true),
+    TEXT_METHOD("lstrip", jinja_do_lstrip, .params = {""}, .escapes = true),
+    TEXT_METHOD("rstrip", jinja_do_rstrip, .params = {""}, .escapes = true),
+    TEXT_METHOD("split", jinja_do_split, .params = {"sep", "maxsplit"}),
+    TEXT_METHOD("rsplit", jinja_do_rsplit, .params = {"sep", "maxsplit"}),
+    TEXT_METHOD("splitlines", jinja_do_splitlines, .params = {"keepends"}),
+    TEXT_METHOD("partition", jinja_do_partition, .params = {""}, .required = 1),
+    TEXT_METHOD("rpartition", jinja_do_rpartition, .params = {""}, .required = 1),
+    TEXT_METHOD("startswith", jinja_do_startswith, .params = {"", "", ""}, .required = 1),
+    TEXT_METHOD("endswith", jinja_do_endswith, .params = {"", "", ""}, .required = 1),
+    TEXT_METHOD("removeprefix", jinja_do_removeprefix, .params = {""}, .required = 1, .escapes = true),
+    TEXT_METHOD("removesuffix", jinja_do_removesuffix, .params = {""}, .required = 1, .escapes = true),
+    TEXT_METHOD("upper", jinja_do_upper, .escapes = true),
+    TEXT_METHOD("lower", jinja_do_lower, .escapes = true),
+    TEXT_METHOD("title", jinja_do_title_method, .escapes = true),
+    TEXT_METHOD("capitalize", jinja_do_capitalize, .escapes = true),
+    TEXT_METHOD("swapcase", jinja_do_swapcase, .escapes = true),
+    TEXT_METHOD("casefold", jinja_do_casefold, .escapes = true),
+    TEXT_METHOD("replace", jinja_do_replace, .params = {"", "", ""}, .required = 2, .escapes = true),
+    TEXT_METHOD("join", jinja_do_join_method, .params = {""}, .required = 1, .escapes = true),
+    TEXT_METHOD("find", jinja_do_find, .params = {"", "", ""}, .required = 1),
+    TEXT_METHOD("rfind", jinja_do_rfind, .params = {"", "", ""}, .required = 1),
+    TEXT_METHOD("index", jinja_do_index, .params = {"", "", ""}, .required = 1),
+    TEXT_METHOD("rindex", jinja_do_rindex, .params = {"", "", ""}, .required = 1),
+    TEXT_METHOD("count", jinja_do_count, .params = {"", "", ""}, .required = 1),
+    TEXT_METHOD("center", jinja_do_center, .params = {"", ""}, .required = 1, .escapes = true),
+    TEXT_METHOD("ljust", jinja_do_ljust, .params = {"", ""}, .required = 1, .escapes = true),
+    TEXT_METHOD("rjust", jinja_do_rjust, .params = {"", ""}, .required = 1, .escapes = true),
+    TEXT_METHOD("zfill", jinja_do_zfill, .params = {""}, .required = 1, .escapes = true),
+    TEXT_METHOD("expandtabs", jinja_do_expandtabs, .params = {"tabsize"}, .escapes = true),
+    TEXT_METHOD("format", jinja_do_format_method, .any_args = true),
+    TEXT_METHOD("isalpha", jinja_is_alpha),
+    TEXT_METHOD("isdigit", jinja_is_digit),
+    TEXT_METHOD("isdecimal", jinja_is_decimal),
+    TEXT_METHOD("isnumeric", jinja_is_numeric),
+    TEXT_METHOD("isalnum", jinja_is_alnum),
+    TEXT_METHOD("isspace", jinja_is_space),
+    TEXT_METHOD("isascii", jinja_is_ascii),
+    TEXT_METHOD("isprintable", jinja_is_printable_text),
+    TEXT_METHOD("isidentifier", jinja_is_identifier),
+    TEXT_METHOD("islower", jinja_is_lower),
+    TEXT_METHOD("isupper", jinja_is_upper),
+    TEXT_METHOD("istitle", jinja_is_title),
     NOT_DONE("encode", OF_TEXT),
     NOT_DONE("translate", OF_TEXT),
     NOT_DONE("maketrans", OF_TEXT),
@@ -364,9 +304,8 @@ int jinja_method_call(struct jinja_arena *arena, const struct jv_method *method,
     if (safe && method->row->escapes && args->count > 0) {
         escaped.items = jinja_alloc(arena, args->count * sizeof(struct jv), err);
         for (size_t i = 0; i < args->count; i++) {
-            if (escaped.items == NULL) {
+            if (!escaped.items)
                 return -1;
-            }
             escaped.items[i] = args->items[i];
             if (args->items[i].kind == JV_TEXT &&
                 jinja_escaped(arena, &args->items[i], &escaped.items[i], err) < 0) {
@@ -374,16 +313,13 @@ int jinja_method_call(struct jinja_arena *arena, const struct jv_method *method,
             }
         }
     }
-    if (jinja_builtin_call(method->row, arena, &method->self, &escaped, out, err) < 0) {
+    if (jinja_builtin_call(method->row, arena, &method->self, &escaped, out, err) < 0)
         return -1;
-    }
-    const bool parts = out->kind == JV_LIST; /* of split and the like */
-    for (size_t i = 0; safe && parts && i < out->list->count; i++) {
+    const bool parts = out->kind == JV_LIST; /* the texts that split and similar methods return */
+    for (size_t i = 0; safe && parts && i < out->list->count; i++)
         out->list->items[i].safe = true;
-    }
-    if (out->kind == JV_TEXT && (method->self.kind == JV_TEXT)) {
+    if (out->kind == JV_TEXT && (method->self.kind == JV_TEXT))
         out->safe = safe;
-    }
     return 0;
 }
 
@@ -444,7 +380,7 @@ static int list_attribute(const struct jv_list *list, const struct jv *name, str
             return 1;
         }
     }
-    const bool group = list->made_by != NULL && list->form == JF_TUPLE; /* of groupby */
+    const bool group = list->made_by && list->form == JF_TUPLE; /* an item of groupby's result */
     if (group && (jv_is_text(name, "grouper") || jv_is_text(name, "list"))) {
         *out = list->items[jv_is_text(name, "list")];
         return 1;
@@ -452,7 +388,7 @@ static int list_attribute(const struct jv_list *list, const struct jv *name, str
     return 0;
 }
 
-/* name, arguments and what else a macro takes. */
+/* Reads a macro's attributes: name, arguments, and whether it accepts caller, kwargs and varargs. */
 static int macro_attribute(struct jinja_arena *arena, const struct jinja_node *macro, const struct jv *name,
                            struct jv *out, struct err *err)
 {
@@ -467,20 +403,17 @@ static int macro_attribute(struct jinja_arena *arena, const struct jinja_node *m
         *out = macro->negated ? (struct jv){.kind = JV_NONE} : macro->value;
         return 1;
     }
-    if (!jv_is_text(name, "arguments")) {
+    if (!jv_is_text(name, "arguments"))
         return 0;
-    }
-    if (jv_list_new(arena, macro->count, out, err) < 0) {
+    if (jv_list_new(arena, macro->count, out, err) < 0)
         return -1;
-    }
     out->list->form = JF_TUPLE;
-    for (size_t i = 0; i < macro->count; i++) {
+    for (size_t i = 0; i < macro->count; i++)
         out->list->items[out->list->count++] = macro->list[i]->value;
-    }
     return 1;
 }
 
-/* An attribute of the kind of value: 1, 0 for none, or -1. */
+/* Reads an attribute of the value's kind. Returns 1, 0 if there is none, or -1. */
 static int attribute_find(struct jinja_arena *arena, const struct jv *of, const struct jv *name,
                           struct jv *out, struct err *err)
 {
@@ -491,9 +424,8 @@ static int attribute_find(struct jinja_arena *arena, const struct jv *of, const 
         *out = found != NULL ? *found : *out;
         return found != NULL;
     }
-    if (of->kind == JV_MACRO) {
+    if (of->kind == JV_MACRO)
         return macro_attribute(arena, of->macro, name, out, err);
-    }
     if ((kind == OF_LOOP && loop_attribute(of->loop, name, out)) ||
         ((kind & (OF_INT | OF_FLOAT)) != 0 && number_attribute(of, name, out)) ||
         (of->kind == JV_LIST && list_attribute(of->list, name, out))) {
@@ -505,17 +437,15 @@ static int attribute_find(struct jinja_arena *arena, const struct jv *of, const 
         return 1;
     }
     for (size_t i = 0; i < sizeof(methods) / sizeof(methods[0]); i++) {
-        if ((methods[i].of & kind) == 0 || !jv_is_text(name, methods[i].name)) {
+        if ((methods[i].of & kind) == 0 || !jv_is_text(name, methods[i].name))
             continue;
-        }
-        if (methods[i].call == NULL) {
+        if (!methods[i].call) {
             *out = jv_undefined(name->text, name->size);
             return 1;
         }
         struct jv_method *method = jinja_alloc(arena, sizeof(*method), err);
-        if (method == NULL) {
+        if (!method)
             return -1;
-        }
         *method = (struct jv_method){.row = &methods[i], .self = *of};
         *out = (struct jv){.kind = JV_METHOD, .method = method};
         return 1;
@@ -523,7 +453,8 @@ static int attribute_find(struct jinja_arena *arena, const struct jv *of, const 
     return 0;
 }
 
-/* A member: of a mapping by its key, of a list or a text by its place. 1, or 0 for none. */
+/* Reads a member of a mapping by its key, or of a list or text by its index. Returns 1, or 0 if there is
+ * none. */
 static int member_find(const struct jv *of, const struct jv *key, struct jv *out)
 {
     int64_t index;
@@ -548,7 +479,7 @@ static int member_find(const struct jv *of, const struct jv *key, struct jv *out
     return found != NULL;
 }
 
-/* Whether attributes may be looked at: not of what is undefined, and not Python's own. */
+/* Refuses attributes of undefined values and Python's own attributes (names that begin with "__"). */
 static int look_check(const struct jv *of, const struct jv *name, struct err *err)
 {
     if (name->kind == JV_TEXT && name->size >= 2 && memcmp(name->text, "__", 2) == 0) {
@@ -564,9 +495,8 @@ int jinja_attribute_alone(struct jinja_arena *arena, const struct jv *of, const 
                           struct jv *out, struct err *err)
 {
     *out = jv_undefined(name->text, name->size);
-    if (look_check(of, name, err) < 0) {
+    if (look_check(of, name, err) < 0)
         return -1;
-    }
     return attribute_find(arena, of, name, out, err) < 0 || jinja_work(arena, jv_weight(of), err) < 0 ? -1
                                                                                                       : 0;
 }
@@ -575,16 +505,13 @@ int jinja_getattr(struct jinja_arena *arena, const struct jv *of, const struct j
                   struct err *err)
 {
     *out = jv_undefined(name->text, name->size);
-    if (look_check(of, name, err) < 0) {
+    if (look_check(of, name, err) < 0)
         return -1;
-    }
     const int found = attribute_find(arena, of, name, out, err);
-    if (found < 0 || jinja_work(arena, jv_weight(of), err) < 0) {
+    if (found < 0 || jinja_work(arena, jv_weight(of), err) < 0)
         return -1;
-    }
-    if (found == 0) {
+    if (found == 0)
         member_find(of, name, out);
-    }
     return 0;
 }
 
@@ -593,12 +520,10 @@ int jinja_getitem(struct jinja_arena *arena, const struct jv *of, const struct j
 {
     const bool named = key->kind == JV_TEXT;
     *out = named ? jv_undefined(key->text, key->size) : jv_undefined("an element", 10);
-    if (look_check(of, key, err) < 0) {
+    if (look_check(of, key, err) < 0)
         return -1;
-    }
-    if (jinja_work(arena, jv_weight(of), err) < 0) {
+    if (jinja_work(arena, jv_weight(of), err) < 0)
         return -1;
-    }
     return member_find(of, key, out) == 0 && named && attribute_find(arena, of, key, out, err) < 0 ? -1 : 0;
 }
 
@@ -606,26 +531,23 @@ int jinja_getpath(struct jinja_arena *arena, const struct jv *value, const struc
                   const struct jv *otherwise, struct jv *out, struct err *err)
 {
     struct jv at = *value;
-    const bool given = otherwise != NULL && !jv_is_left_out(otherwise);
+    const bool given = otherwise && !jv_is_left_out(otherwise);
     for (size_t from = 0;
          !jv_is_left_out(path) && (path->kind == JV_TEXT ? from <= path->size : from == 0);) {
         struct jv part = *path, next;
         if (path->kind == JV_TEXT) {
             const char *dot = memchr(path->text + from, '.', path->size - from);
-            part =
-                jv_borrow(path->text + from, (dot != NULL ? (size_t)(dot - path->text) : path->size) - from);
+            part = jv_borrow(path->text + from, (dot ? (size_t)(dot - path->text) : path->size) - from);
             bool digits = part.size > 0 && part.size < 9;
-            for (size_t i = 0; i < part.size; i++) {
+            for (size_t i = 0; i < part.size; i++)
                 digits = digits && part.text[i] >= '0' && part.text[i] <= '9';
-            }
             from += part.size + 1;
             part = digits ? jv_int(strtol(part.text, NULL, 10)) : part;
         } else {
             from = 1;
         }
-        if (jinja_getitem(arena, &at, &part, &next, err) < 0) {
+        if (jinja_getitem(arena, &at, &part, &next, err) < 0)
             return -1;
-        }
         at = next.kind == JV_UNDEFINED && given ? *otherwise : next;
     }
     *out = at;

@@ -31,9 +31,8 @@ static int lists_joined(struct jinja_arena *arena, const struct jv *a, const str
                         struct err *err)
 {
     struct jv made;
-    if (jv_list_new(arena, a->list->count + b->list->count, &made, err) < 0) {
+    if (jv_list_new(arena, a->list->count + b->list->count, &made, err) < 0)
         return -1;
-    }
     memcpy(made.list->items, a->list->items, a->list->count * sizeof(struct jv));
     memcpy(made.list->items + a->list->count, b->list->items, b->list->count * sizeof(struct jv));
     made.list->count = a->list->count + b->list->count;
@@ -50,21 +49,19 @@ static int power(int64_t a, int64_t b, struct jv *out, struct err *err)
     }
     int64_t result = b == 0 ? 1 : a == -1 && b % 2 == 0 ? 1 : a;
     bool over = false;
-    for (; b > 1 && (a < -1 || a > 1) && !over; b--) { /* at most 63 times */
+    for (; b > 1 && (a < -1 || a > 1) && !over; b--) /* at most 63 rounds before an overflow */
         over = __builtin_mul_overflow(result, a, &result);
-    }
     *out = jv_int(result);
     return over ? beyond(JO_POWER, err) : 0;
 }
 
-/* Whole numbers as Python counts: division and remainder are rounded down. */
+/* Computes with whole numbers as Python does: a quotient is rounded down, and a remainder fits that. */
 static int whole(enum jinja_op op, int64_t a, int64_t b, struct jv *out, struct err *err)
 {
     int64_t result = 0;
     bool over = false;
-    if (b == 0 && (op == JO_FLOOR || op == JO_MOD || op == JO_DIV)) {
+    if (b == 0 && (op == JO_FLOOR || op == JO_MOD || op == JO_DIV))
         return err_set(err, ERR_INVALID, "%s: division by zero", signs[op]);
-    }
     switch (op) {
     case JO_POWER:
         return power(a, b, out, err);
@@ -92,39 +89,36 @@ static int whole(enum jinja_op op, int64_t a, int64_t b, struct jv *out, struct 
     return over ? beyond(op, err) : 0;
 }
 
-/* A text or a list so many times. */
+/* Repeats a text or a list. */
 static int repeated(struct jinja_arena *arena, const struct jv *a, int64_t times, struct jv *out,
                     struct err *err)
 {
     const size_t size = a->kind == JV_TEXT ? a->size : a->list->count;
     const size_t most = a->kind == JV_TEXT ? JOINED_BYTES_MAX : REPEATED_MAX;
     const size_t count = times > 0 ? (size_t)times : 0;
-    if (size > 0 && count > most / size) {
+    if (size > 0 && count > most / size)
         return err_set(err, ERR_TOO_BIG, "*: %s repeated %zu times", jv_kind_name(a), count);
-    }
     if (a->kind == JV_TEXT) {
         char *text = jinja_alloc(arena, size * count + 1, err);
-        for (size_t i = 0; i < count && text != NULL && size > 0; i++) {
+        for (size_t i = 0; i < count && text && size > 0; i++)
             memcpy(text + i * size, a->text, size);
-        }
         *out = jv_borrow(text, size * count);
         out->safe = a->safe;
-        return text != NULL ? 0 : -1;
+        return text ? 0 : -1;
     }
     struct jv made;
-    if (jv_list_new(arena, size * count, &made, err) < 0) {
+    if (jv_list_new(arena, size * count, &made, err) < 0)
         return -1;
-    }
-    for (size_t i = 0; i < count && size > 0; i++) {
+    for (size_t i = 0; i < count && size > 0; i++)
         memcpy(made.list->items + i * size, a->list->items, size * sizeof(struct jv));
-    }
     made.list->count = size * count;
     made.list->form = a->list->form;
     *out = made;
     return 0;
 }
 
-/* The remainder has the divisor's sign, a zero too; the quotient is rounded down, as CPython does it. */
+/* Divides as CPython does: the quotient is rounded down, and the remainder, also a zero, has the divisor's
+ * sign. */
 static void divided(double a, double b, double *quotient, double *rest)
 {
     *rest = fmod(a, b);
@@ -144,12 +138,10 @@ static void divided(double a, double b, double *quotient, double *rest)
 static int reals(enum jinja_op op, double a, double b, struct jv *out, struct err *err)
 {
     double quotient = 0, rest = 0;
-    if (b == 0 && (op == JO_DIV || op == JO_FLOOR || op == JO_MOD)) {
+    if (b == 0 && (op == JO_DIV || op == JO_FLOOR || op == JO_MOD))
         return err_set(err, ERR_INVALID, "%s: division by zero", signs[op]);
-    }
-    if (op == JO_FLOOR || op == JO_MOD) {
+    if (op == JO_FLOOR || op == JO_MOD)
         divided(a, b, &quotient, &rest);
-    }
     if (op == JO_POWER &&
         ((a == 0 && b < 0) || (a < 0 && b != floor(b)) || (isfinite(a) && isfinite(b) && isinf(pow(a, b))))) {
         return err_set(err, ERR_INVALID, "**: no finite real number");
@@ -169,15 +161,14 @@ static bool is_repeatable(const struct jv *value)
     return value->kind == JV_TEXT || (value->kind == JV_LIST && value->list->form <= JF_TUPLE);
 }
 
-/* Texts joined: if one is a Markup, the other is escaped. */
+/* Concatenates texts. If one is a Markup, the other is escaped. */
 static int texts_joined(struct jinja_arena *arena, const struct jv *a, const struct jv *b, struct jv *out,
                         struct err *err)
 {
     struct jv left = *a, right = *b;
     const bool safe = a->safe || b->safe;
-    if (safe && (jinja_escaped(arena, a, &left, err) < 0 || jinja_escaped(arena, b, &right, err) < 0)) {
+    if (safe && (jinja_escaped(arena, a, &left, err) < 0 || jinja_escaped(arena, b, &right, err) < 0))
         return -1;
-    }
     const int status = jinja_joined(arena, &left, &right, out, err);
     out->safe = status == 0 && safe;
     return status;
@@ -188,28 +179,22 @@ int jinja_arithmetic(struct jinja_arena *arena, enum jinja_op op, const struct j
 {
     int64_t x, y;
     double u, v;
-    if (op == JO_ADD && a->kind == JV_TEXT && b->kind == JV_TEXT) {
+    if (op == JO_ADD && a->kind == JV_TEXT && b->kind == JV_TEXT)
         return texts_joined(arena, a, b, out, err);
-    }
     if (op == JO_ADD && a->kind == JV_LIST && b->kind == JV_LIST && a->list->form == b->list->form &&
         is_repeatable(a)) {
         return lists_joined(arena, a, b, out, err);
     }
-    if (op == JO_MUL && is_repeatable(a) && jv_number(b, &y)) {
+    if (op == JO_MUL && is_repeatable(a) && jv_number(b, &y))
         return repeated(arena, a, y, out, err);
-    }
-    if (op == JO_MUL && is_repeatable(b) && jv_number(a, &x)) {
+    if (op == JO_MUL && is_repeatable(b) && jv_number(a, &x))
         return repeated(arena, b, x, out, err);
-    }
-    if (op == JO_MOD && a->kind == JV_TEXT) {
+    if (op == JO_MOD && a->kind == JV_TEXT)
         return jinja_percent(arena, a, b, out, err);
-    }
-    if (jv_number(a, &x) && jv_number(b, &y)) {
+    if (jv_number(a, &x) && jv_number(b, &y))
         return whole(op, x, y, out, err);
-    }
-    if (jv_real(a, &u) && jv_real(b, &v)) {
+    if (jv_real(a, &u) && jv_real(b, &v))
         return reals(op, u, v, out, err);
-    }
     const struct jv *wrong = a->kind == JV_UNDEFINED ? a : b;
     if (wrong->kind == JV_UNDEFINED) {
         return err_set(err, ERR_INVALID, "undefined: \"%.*s\"", (int)(wrong->size < 60 ? wrong->size : 60),
@@ -226,21 +211,18 @@ int jinja_signed(const struct jv *a, bool minus, struct jv *out, struct err *err
         *out = jv_float(minus ? -a->real : a->real);
         return 0;
     }
-    if (!jv_number(a, &number)) {
+    if (!jv_number(a, &number))
         return err_set(err, ERR_INVALID, "a sign before %s", jv_kind_name(a));
-    }
     *out = jv_int(minus && number != INT64_MIN ? -number : number);
     return minus && number == INT64_MIN ? beyond(JO_SUB, err) : 0;
 }
 
-/* In an iterator it is looked for up to where it is found. */
+/* Takes items from an iterator until one equals 'item'; returns false if none does. */
 static bool taken_up_to(struct jv_list *list, const struct jv *item)
 {
-    while (list->taken < list->count) {
-        if (jv_equal(&list->items[list->taken++], item)) {
+    while (list->taken < list->count)
+        if (jv_equal(&list->items[list->taken++], item))
             return true;
-        }
-    }
     return false;
 }
 
@@ -248,35 +230,29 @@ int jinja_contains(struct jinja_arena *arena, const struct jv *all, const struct
                    struct err *err)
 {
     *in = false;
-    if (jinja_work(arena, 1 + jv_weight(all), err) < 0) {
+    if (jinja_work(arena, 1 + jv_weight(all), err) < 0)
         return -1;
-    }
     switch (all->kind) {
     case JV_UNDEFINED:
         return 0;
     case JV_TEXT:
-        if (item->kind != JV_TEXT) {
+        if (item->kind != JV_TEXT)
             return err_set(err, ERR_INVALID, "%s in a string", jv_kind_name(item));
-        }
-        *in = item->size == 0 ||
-              (all->size > 0 && memmem(all->text, all->size, item->text, item->size) != NULL);
+        *in = item->size == 0 || (all->size > 0 && memmem(all->text, all->size, item->text, item->size));
         return 0;
     case JV_LIST:
         if (all->list->form == JF_ITERATOR) {
             *in = taken_up_to(all->list, item);
             return 0;
         }
-        if (all->list->form == JF_KEYS && !jv_hashable(item)) {
+        if (all->list->form == JF_KEYS && !jv_hashable(item))
             return err_set(err, ERR_INVALID, "%s in keys", jv_kind_name(item));
-        }
-        for (size_t i = 0; i < all->list->count && !*in; i++) {
+        for (size_t i = 0; i < all->list->count && !*in; i++)
             *in = jv_equal(&all->list->items[i], item);
-        }
         return 0;
     case JV_MAP:
-        if (!jv_hashable(item)) {
+        if (!jv_hashable(item))
             return err_set(err, ERR_INVALID, "%s in a mapping", jv_kind_name(item));
-        }
         *in = jv_map_get(all->map, item) != NULL;
         return 0;
     default:
@@ -288,9 +264,8 @@ int jinja_compared(struct jinja_arena *arena, enum jinja_op op, const struct jv 
                    bool *is, struct err *err)
 {
     int order = 0;
-    if (jinja_work(arena, 1 + jv_weight(a) + jv_weight(b), err) < 0) {
+    if (jinja_work(arena, 1 + jv_weight(a) + jv_weight(b), err) < 0)
         return -1;
-    }
     switch (op) {
     case JO_EQ:
     case JO_NE:
@@ -298,9 +273,8 @@ int jinja_compared(struct jinja_arena *arena, enum jinja_op op, const struct jv 
         return 0;
     case JO_IN:
     case JO_NOT_IN:
-        if (jinja_contains(arena, b, a, is, err) < 0) {
+        if (jinja_contains(arena, b, a, is, err) < 0)
             return -1;
-        }
         *is = *is == (op == JO_IN);
         return 0;
     default:
@@ -324,17 +298,14 @@ int jinja_range_of(struct jinja_arena *arena, int64_t start, int64_t stop, int64
     size_t count = 0;
     for (int64_t i = start; (step > 0 ? i < stop : i > stop) && count <= RANGE_MAX;) {
         count++;
-        if (__builtin_add_overflow(i, step, &i)) {
+        if (__builtin_add_overflow(i, step, &i))
             break;
-        }
     }
     struct jv made = {0};
-    if (count > RANGE_MAX || jv_list_new(arena, count, &made, err) < 0) {
+    if (count > RANGE_MAX || jv_list_new(arena, count, &made, err) < 0)
         return count > RANGE_MAX ? err_set(err, ERR_TOO_BIG, "range of more than %d numbers", RANGE_MAX) : -1;
-    }
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < count; i++)
         made.list->items[made.list->count++] = jv_int(start + (int64_t)i * step);
-    }
     made.list->form = JF_RANGE;
     made.list->range[0] = start;
     made.list->range[1] = stop;
@@ -343,30 +314,27 @@ int jinja_range_of(struct jinja_arena *arena, int64_t start, int64_t stop, int64
     return 0;
 }
 
-/* A slice's bound as Python settles it, within low..high. */
+/* Computes a slice's bound as Python does, within low..high. */
 static int bound(const struct jv *value, int64_t count, int64_t low, int64_t high, int64_t *out,
                  struct err *err)
 {
     int64_t index;
-    if (value == NULL) {
+    if (!value)
         return 0;
-    }
-    if (!jv_number(value, &index)) {
+    if (!jv_number(value, &index))
         return err_set(err, ERR_INVALID, "a slice by %s", jv_kind_name(value));
-    }
     index = index < 0 ? (index < -count ? -1 - count : index) + count : index;
     *out = index < low ? low : index > high ? high : index;
     return 0;
 }
 
-/* The characters of a list of characters as one text. */
+/* Joins a list of characters into one text. */
 static int text_again(struct jinja_arena *arena, const struct jv_list *list, struct jv *out, struct err *err)
 {
     struct buf text = {.limit = JINJA_TEXT_MAX};
     int status = 0;
-    for (size_t i = 0; i < list->count && status == 0; i++) {
+    for (size_t i = 0; i < list->count && status == 0; i++)
         status = buf_append(&text, list->items[i].text, list->items[i].size, err);
-    }
     return jv_take(arena, &text, status, out, err);
 }
 
@@ -375,24 +343,19 @@ int jinja_sliced(struct jinja_arena *arena, const struct jv *of, const struct jv
 {
     struct jv_list list;
     int64_t step = 1;
-    if (of->kind != JV_TEXT && (of->kind != JV_LIST || of->list->form > JF_RANGE)) {
+    if (of->kind != JV_TEXT && (of->kind != JV_LIST || of->list->form > JF_RANGE))
         return err_set(err, ERR_INVALID, "a slice of %s", jv_kind_name(of));
-    }
-    if (given[2] != NULL && (!jv_number(given[2], &step) || step == 0)) {
+    if (given[2] && (!jv_number(given[2], &step) || step == 0))
         return err_set(err, ERR_INVALID, "a slice by a step that is no integer, or zero");
-    }
     const int64_t count = of->kind == JV_TEXT ? (int64_t)jv_characters(of) : (int64_t)of->list->count;
-    if (jinja_work(arena, (uint64_t)count, err) < 0) {
+    if (jinja_work(arena, (uint64_t)count, err) < 0)
         return -1;
-    }
     step = step > count + 1 ? count + 1 : step < -count - 1 ? -count - 1 : step;
     const int64_t low = step > 0 ? 0 : -1;
     const int64_t high = step > 0 ? count : count - 1;
     int64_t from = step > 0 ? 0 : count - 1, to = step > 0 ? count : -1;
-    if (bound(given[0], count, low, high, &from, err) < 0 ||
-        bound(given[1], count, low, high, &to, err) < 0) {
+    if (bound(given[0], count, low, high, &from, err) < 0 || bound(given[1], count, low, high, &to, err) < 0)
         return -1;
-    }
     if (jv_is_list(of, JF_RANGE)) {
         const int64_t *r = of->list->range;
         return jinja_range_of(arena, r[0] + from * r[2], r[0] + to * r[2], r[2] * step, out, err);
@@ -404,12 +367,10 @@ int jinja_sliced(struct jinja_arena *arena, const struct jv *of, const struct jv
         return 0;
     }
     struct jv made;
-    if (jv_items(arena, of, &list, err) < 0 || jv_list_new(arena, list.count, &made, err) < 0) {
+    if (jv_items(arena, of, &list, err) < 0 || jv_list_new(arena, list.count, &made, err) < 0)
         return -1;
-    }
-    for (int64_t i = from; step > 0 ? i < to : i > to; i += step) {
+    for (int64_t i = from; step > 0 ? i < to : i > to; i += step)
         made.list->items[made.list->count++] = list.items[i];
-    }
     if (of->kind == JV_LIST) {
         made.list->form = of->list->form;
         *out = made;

@@ -11,26 +11,23 @@
 
 enum { PRINT_DEPTH_MAX = 32 };
 
-/* The shortest digits that give the number again, laid out as Python does. */
+/* Python writes the fewest digits from which the same number is read again. */
 int jv_print_real(double real, struct buf *out, struct err *err)
 {
     char text[64];
-    if (isnan(real) || isinf(real)) {
+    if (isnan(real) || isinf(real))
         return buf_text(out, isnan(real) ? "nan" : real > 0 ? "inf" : "-inf", err);
-    }
-    if (real == floor(real) && fabs(real) < 1e16) {
+    if (real == floor(real) && fabs(real) < 1e16)
         return buf_printf(out, err, "%.1f", real);
-    }
     for (int digits = 1; digits <= 17; digits++) {
         snprintf(text, sizeof(text), "%.*g", digits, real);
-        if (strtod(text, NULL) == real) {
+        if (strtod(text, NULL) == real)
             break;
-        }
     }
     return buf_text(out, text, err);
 }
 
-/* Whether repr() writes the character as it is. */
+/* Returns true if repr() does not escape the character. */
 static bool is_printable(uint32_t code)
 {
     const utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)code);
@@ -40,7 +37,7 @@ static bool is_printable(uint32_t code)
 
 static int put_escape(uint32_t code, bool json, struct buf *out, struct err *err)
 {
-    if (json && code > 0xffff) { /* in two halves */
+    if (json && code > 0xffff) { /* as a surrogate pair */
         return buf_printf(out, err, "\\u%04x\\u%04x", 0xd800 + ((code - 0x10000) >> 10),
                           0xdc00 + (code & 0x3ff));
     }
@@ -49,31 +46,30 @@ static int put_escape(uint32_t code, bool json, struct buf *out, struct err *err
                                  : buf_printf(out, err, "\\U%08x", code);
 }
 
-/* A text in quotes: Python's repr, or JSON's. */
+/* Appends a text in quotes, with the escapes of Python's repr() or of JSON. */
 static int put_quoted(const struct jv *value, bool json, bool ascii, struct buf *out, struct err *err)
 {
-    const bool has_single = value->size > 0 && memchr(value->text, '\'', value->size) != NULL;
-    const bool has_double = value->size > 0 && memchr(value->text, '"', value->size) != NULL;
+    const bool has_single = value->size > 0 && memchr(value->text, '\'', value->size);
+    const bool has_double = value->size > 0 && memchr(value->text, '"', value->size);
     const char quote = json || (has_single && !has_double) ? '"' : '\'';
     int status = buf_append(out, &quote, 1, err);
     for (size_t at = 0, next; at < value->size && status == 0; at = next) {
         uint32_t code;
         next = jv_next(value, at, &code);
         const char *short_form = code != 0 && code < 0x80 ? strchr("\nn\tt\rr\bb\ff", (int)code) : NULL;
-        if (code == '\\' || code == (unsigned char)quote) {
+        if (code == '\\' || code == (unsigned char)quote)
             status = buf_printf(out, err, "\\%c", (int)code);
-        } else if (short_form != NULL && code < ' ' && (json || strchr("\n\t\r", (int)code) != NULL)) {
+        else if (short_form && code < ' ' && (json || strchr("\n\t\r", (int)code)))
             status = buf_printf(out, err, "\\%c", short_form[1]);
-        } else if (json ? code < ' ' || (ascii && code > '~') : !is_printable(code)) {
+        else if (json ? code < ' ' || (ascii && code > '~') : !is_printable(code))
             status = put_escape(code, json, out, err);
-        } else {
+        else
             status = buf_append(out, value->text + at, next - at, err);
-        }
     }
     return status < 0 ? -1 : buf_append(out, &quote, 1, err);
 }
 
-/* JSON, or repr() if that is NULL. */
+/* The state of printing one value. */
 struct printing {
     const struct jv_json_style *json;
     bool sorted;
@@ -85,34 +81,29 @@ static int put_value(const struct printing *p, const struct jv *value, int depth
 
 static int put_line(const struct printing *p, int depth)
 {
-    if (p->json == NULL || !p->json->lines) {
+    if (!p->json || !p->json->lines)
         return 0;
-    }
     int status = buf_text(p->out, "\n", p->err);
-    for (int i = 0; i < depth && status == 0; i++) {
+    for (int i = 0; i < depth && status == 0; i++)
         status = buf_append(p->out, p->json->indent.text, p->json->indent.size, p->err);
-    }
     return status;
 }
 
 static int put_between(const struct printing *p, bool member)
 {
-    if (p->json == NULL) {
+    if (!p->json)
         return buf_text(p->out, member ? ": " : ", ", p->err);
-    }
     const struct jv *text = member ? &p->json->member : &p->json->item;
     return buf_append(p->out, text->text, text->size, p->err);
 }
 
-/* A key: JSON has texts alone, and Python writes numbers and the like as texts. */
+/* Appends a mapping's key. JSON's keys are texts; as in Python, numbers, booleans and None are converted. */
 static int put_key(const struct printing *p, const struct jv *key, int depth)
 {
-    if (p->json == NULL || key->kind == JV_TEXT) {
+    if (!p->json || key->kind == JV_TEXT)
         return put_value(p, key, depth);
-    }
-    if (key->kind < JV_NONE || key->kind > JV_FLOAT) {
+    if (key->kind < JV_NONE || key->kind > JV_FLOAT)
         return err_set(p->err, ERR_INVALID, "tojson of a mapping with %s as a key", jv_kind_name(key));
-    }
     return buf_text(p->out, "\"", p->err) < 0 || put_value(p, key, depth) < 0
                ? -1
                : buf_text(p->out, "\"", p->err);
@@ -121,22 +112,19 @@ static int put_key(const struct printing *p, const struct jv *key, int depth)
 static int compare_keys(const void *a, const void *b, void *arg)
 {
     int order = 0;
-    if (!jv_order(*(const struct jv *const *)a, *(const struct jv *const *)b, &order) || order == 2) {
+    if (!jv_order(*(const struct jv *const *)a, *(const struct jv *const *)b, &order) || order == 2)
         *(bool *)arg = true;
-    }
     return order;
 }
 
 static int put_map(const struct printing *p, const struct jv_map *map, int depth)
 {
     const struct jv **keys = calloc(map->count + 1, sizeof(const struct jv *));
-    bool failed = keys == NULL;
-    for (size_t i = 0; i < map->count && !failed; i++) {
+    bool failed = !keys;
+    for (size_t i = 0; i < map->count && !failed; i++)
         keys[i] = &map->keys[i];
-    }
-    if (!failed && (p->json != NULL ? p->json->sorted : p->sorted)) {
+    if (!failed && (p->json ? p->json->sorted : p->sorted))
         qsort_r(keys, map->count, sizeof(const struct jv *), compare_keys, &failed);
-    }
     int status =
         failed ? err_set(p->err, ERR_INVALID, "keys of several kinds have no order to sort_keys or pprint by")
                : buf_text(p->out, "{", p->err);
@@ -159,10 +147,10 @@ static int put_list(const struct printing *p, const struct jv_list *list, int de
                 [JF_KEYS] = {"dict_keys([", "])"},
                 [JF_VALUES] = {"dict_values([", "])"},
                 [JF_PAIRS] = {"dict_items([", "])"}};
-    if (p->json != NULL ? list->form > JF_TUPLE : list->form == JF_ITERATOR) {
+    if (p->json ? list->form > JF_TUPLE : list->form == JF_ITERATOR) {
         return err_set(p->err, ERR_INVALID, "%s%s%s cannot be written as a text",
                        jv_kind_name(&(struct jv){.kind = JV_LIST, .list = (struct jv_list *)(uintptr_t)list}),
-                       list->made_by != NULL ? " of " : "", list->made_by != NULL ? list->made_by : "");
+                       list->made_by ? " of " : "", list->made_by ? list->made_by : "");
     }
     if (list->form == JF_RANGE) {
         const int64_t *r = list->range;
@@ -170,9 +158,9 @@ static int put_list(const struct printing *p, const struct jv_list *list, int de
                          : buf_printf(p->out, p->err, "range(%lld, %lld, %lld)", (long long)r[0],
                                       (long long)r[1], (long long)r[2]);
     }
-    const bool tuple = list->form == JF_TUPLE && p->json == NULL;
-    const char *end = tuple && list->count == 1 ? ",)" : p->json != NULL ? "]" : rows[list->form].end;
-    int status = buf_text(p->out, p->json != NULL ? "[" : rows[list->form].begin, p->err);
+    const bool tuple = list->form == JF_TUPLE && !p->json;
+    const char *end = tuple && list->count == 1 ? ",)" : p->json ? "]" : rows[list->form].end;
+    int status = buf_text(p->out, p->json ? "[" : rows[list->form].begin, p->err);
     for (size_t i = 0; i < list->count && status == 0; i++) {
         status = (i > 0 && put_between(p, false) < 0) || put_line(p, depth + 1) < 0
                      ? -1
@@ -181,7 +169,7 @@ static int put_list(const struct printing *p, const struct jv_list *list, int de
     return status < 0 || (list->count > 0 && put_line(p, depth) < 0) ? -1 : buf_text(p->out, end, p->err);
 }
 
-/* repr() alone: what is no data. */
+/* Appends the repr() of values that JSON does not have, such as functions. */
 static int put_object(const struct printing *p, const struct jv *value, int depth)
 {
     switch (value->kind) {
@@ -197,9 +185,8 @@ static int put_object(const struct printing *p, const struct jv *value, int dept
     case JV_TEMPLATE:
         return buf_text(p->out, "<TemplateReference None>", p->err);
     case JV_MACRO:
-        if (value->macro->negated) {
+        if (value->macro->negated)
             return buf_text(p->out, "<Macro anonymous>", p->err);
-        }
         return buf_text(p->out, "<Macro ", p->err) < 0 || put_value(p, &value->macro->value, depth) < 0
                    ? -1
                    : buf_text(p->out, ">", p->err);
@@ -214,18 +201,16 @@ static int put_object(const struct printing *p, const struct jv *value, int dept
 
 static int put_real(const struct printing *p, double real)
 {
-    if (p->json != NULL && !isfinite(real)) {
+    if (p->json && !isfinite(real))
         return buf_text(p->out, isnan(real) ? "NaN" : real > 0 ? "Infinity" : "-Infinity", p->err);
-    }
     return jv_print_real(real, p->out, p->err);
 }
 
 static int put_value(const struct printing *p, const struct jv *value, int depth)
 {
     const bool json = p->json != NULL;
-    if (depth > PRINT_DEPTH_MAX) {
+    if (depth > PRINT_DEPTH_MAX)
         return err_set(p->err, ERR_TOO_BIG, "a value nested more than %d deep", PRINT_DEPTH_MAX);
-    }
     switch (value->kind) {
     case JV_TEXT:
         return (value->safe && !json && buf_text(p->out, "Markup(", p->err) < 0) ||

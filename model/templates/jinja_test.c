@@ -33,7 +33,7 @@ TEST(is_callable, c->self->kind == JV_MACRO || c->self->kind == JV_FUNCTION || c
                       c->self->kind == JV_LOOP || c->self->kind == JV_JOINER || c->self->kind == JV_UNDEFINED)
 TEST(is_escaped, c->self->kind == JV_TEXT && c->self->safe)
 
-/* value % divisor == remainder */
+/* Tests value % divisor == remainder. */
 static int remains(const struct jinja_call *c, const struct jv *divisor, int64_t remainder)
 {
     struct jv rest;
@@ -88,16 +88,16 @@ COMPARED(is_greater, JO_GT)
 COMPARED(is_greater_equal, JO_GE)
 COMPARED(is_in, JO_IN)
 
-/* The same object: for values of one kind alone, where Python keeps one of each. */
+/* Test sameas. Python's identity is known for None, booleans, and lists and maps that are shared; other equal
+ * values are refused. */
 static int is_same(const struct jinja_call *c)
 {
     const struct jv *a = c->self, *b = &c->args[0];
     const bool single = a->kind == JV_NONE || a->kind == JV_BOOL || b->kind == JV_NONE || b->kind == JV_BOOL;
     const bool shared = (a->kind == JV_LIST && b->kind == JV_LIST && a->list == b->list) ||
                         (a->kind == JV_MAP && b->kind == JV_MAP && a->map == b->map);
-    if (a->kind == b->kind && !single && !shared && jv_equal(a, b)) {
+    if (a->kind == b->kind && !single && !shared && jv_equal(a, b))
         return err_set(c->err, ERR_UNSUPPORTED, "sameas of two equal values");
-    }
     *c->out = jv_bool(shared || (single && a->kind == b->kind && jv_equal(a, b)));
     return 0;
 }
@@ -141,16 +141,14 @@ static const struct jinja_builtin tests[] = {
     {.name = "lower", .call = jinja_is_lower},
     {.name = "upper", .call = jinja_is_upper},
     {.name = "filter",
-     .call = jinja_not_done}, /* these two stand in jinja_builtin.c, which knows the tables */
+     .call = jinja_not_done}, /* jinja_builtin.c, which has the tables, implements these two tests */
     {.name = "test", .call = jinja_not_done},
 };
 
 const struct jinja_builtin *jinja_test_find(const struct jv *name)
 {
-    for (size_t i = 0; i < sizeof(tests) / sizeof(tests[0]); i++) {
-        if (jv_is_text(name, tests[i].name)) {
+    for (size_t i = 0; i < sizeof(tests) / sizeof(tests[0]); i++)
+        if (jv_is_text(name, tests[i].name))
             return &tests[i];
-        }
-    }
     return NULL;
 }

@@ -4,7 +4,7 @@
 
 #include "model/templates/jinja_args.h"
 
-/* A test by name, or NULL. */
+/* Returns the test of that name, or NULL. */
 const struct jinja_builtin *jinja_test_find(const struct jv *name);
 
 #endif

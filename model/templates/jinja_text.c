@@ -23,9 +23,8 @@ int jinja_escaped(struct jinja_arena *arena, const struct jv *value, struct jv *
     }
     for (size_t i = 0; status == 0 && i < text.size; i++) {
         size_t row = 0;
-        while (row < 5 && rows[row].letter != text.text[i]) {
+        while (row < 5 && rows[row].letter != text.text[i])
             row++;
-        }
         status = row < 5 ? buf_text(&made, rows[row].instead, err) : buf_append(&made, &text.text[i], 1, err);
     }
     status = jv_take(arena, &made, status, out, err);
@@ -38,9 +37,8 @@ int jinja_escaped(struct jinja_arena *arena, const struct jv *value, struct jv *
 static int strip_of(const struct jinja_call *c, bool begin, bool end)
 {
     const struct jv *characters;
-    if (jinja_text_arg(c, 0, &characters) < 0) {
+    if (jinja_text_arg(c, 0, &characters) < 0)
         return -1;
-    }
     *c->out = jv_strip(*c->self, characters, begin, end);
     return 0;
 }
@@ -64,20 +62,17 @@ int jinja_padded(struct jinja_arena *arena, const struct jv *text, int64_t width
                  struct jv *out, struct err *err)
 {
     const int64_t count = (int64_t)jv_characters(text);
-    if (width > WIDTH_MAX) {
+    if (width > WIDTH_MAX)
         return err_set(err, ERR_TOO_BIG, "a width of %lld, above %d", (long long)width, WIDTH_MAX);
-    }
     const int64_t room = width > count ? width - count : 0;
-    /* In the middle, the odd blank stands where CPython puts it. */
+    /* For centred texts an odd blank stands on the side where CPython puts it. */
     const int64_t left = side < 0 ? 0 : side > 0 ? room : room / 2 + (room & width & 1);
     char *made = jinja_alloc(arena, text->size + (size_t)room + 1, err);
-    if (made == NULL) {
+    if (!made)
         return -1;
-    }
     memset(made, fill, text->size + (size_t)room);
-    if (text->size > 0) {
+    if (text->size > 0)
         memcpy(made + left, text->text, text->size);
-    }
     *out = jv_borrow(made, text->size + (size_t)room);
     return 0;
 }
@@ -86,16 +81,13 @@ static int justified(const struct jinja_call *c, int side)
 {
     const struct jv *fill;
     int64_t width;
-    if (jinja_number_arg(c, 0, 0, &width) < 0 || jinja_text_arg(c, 1, &fill) < 0) {
+    if (jinja_number_arg(c, 0, 0, &width) < 0 || jinja_text_arg(c, 1, &fill) < 0)
         return -1;
-    }
-    if (fill != NULL && jv_characters(fill) != 1) {
+    if (fill && jv_characters(fill) != 1)
         return err_set(c->err, ERR_INVALID, "%s with a fill that is not one character", c->name);
-    }
-    if (fill != NULL && fill->size > 1) {
+    if (fill && fill->size > 1)
         return err_set(c->err, ERR_UNSUPPORTED, "%s with a fill beyond ASCII", c->name);
-    }
-    return jinja_padded(c->arena, c->self, width, fill != NULL ? fill->text[0] : ' ', side, c->out, c->err);
+    return jinja_padded(c->arena, c->self, width, fill ? fill->text[0] : ' ', side, c->out, c->err);
 }
 
 int jinja_do_center(const struct jinja_call *c)
@@ -121,9 +113,8 @@ int jinja_do_zfill(const struct jinja_call *c)
         return -1;
     }
     const size_t zeros = c->out->size - c->self->size;
-    if (zeros > 0 && c->self->size > 0 && strchr("+-", c->self->text[0]) != NULL &&
-        c->self->text[0] != '\0') {
-        char *made = (char *)(uintptr_t)c->out->text; /* the sign stands before the zeros */
+    if (zeros > 0 && c->self->size > 0 && strchr("+-", c->self->text[0]) && c->self->text[0] != '\0') {
+        char *made = (char *)(uintptr_t)c->out->text;
         made[zeros] = '0';
         made[0] = c->self->text[0];
     }
@@ -135,9 +126,8 @@ int jinja_do_expandtabs(const struct jinja_call *c)
     struct buf made = {.limit = JINJA_TEXT_MAX};
     int64_t size, column = 0;
     int status = jinja_number_arg(c, 0, 8, &size);
-    if (status == 0 && size > WIDTH_MAX) {
+    if (status == 0 && size > WIDTH_MAX)
         status = err_set(c->err, ERR_TOO_BIG, "%s by more than %d", c->name, WIDTH_MAX);
-    }
     for (size_t at = 0, next; at < c->self->size && status == 0; at = next) {
         uint32_t code;
         next = jv_next(c->self, at, &code);
@@ -163,30 +153,28 @@ int jinja_do_replace(const struct jinja_call *c)
         jinja_number_arg(c, 2, -1, &left) < 0) {
         return -1;
     }
-    if (from == NULL || to == NULL) {
+    if (!from || !to)
         return err_set(c->err, ERR_INVALID, "replace needs a string to look for and one to put there");
-    }
     struct buf made = {.limit = JINJA_TEXT_MAX};
     const struct jv *text = c->self;
     int status = 0;
     for (size_t at = 0; status == 0;) {
-        const char *found = left == 0 ? NULL
-                            : from->size > 0
-                                ? memmem(text->text + at, text->size - at, from->text, from->size)
-                                : text->text + at; /* before every character, and at the end */
+        const char *found =
+            left == 0 ? NULL
+            : from->size > 0
+                ? memmem(text->text + at, text->size - at, from->text, from->size)
+                : text->text + at; /* an empty 'old' matches before every character and at the end */
         uint32_t code;
-        const size_t end = found != NULL ? (size_t)(found - text->text) : text->size;
+        const size_t end = found ? (size_t)(found - text->text) : text->size;
         status = buf_append(&made, text->text + at, end - at, c->err);
-        if (found == NULL) {
+        if (!found)
             break;
-        }
         status = status < 0 ? -1 : buf_append(&made, to->text, to->size, c->err);
         left--;
         at = end + from->size;
         if (from->size == 0) {
-            if (at == text->size) {
+            if (at == text->size)
                 break;
-            }
             at = jv_next(text, at, &code);
             status = status < 0 ? -1 : buf_append(&made, text->text + end, at - end, c->err);
         }
@@ -196,29 +184,26 @@ int jinja_do_replace(const struct jinja_call *c)
 
 /* ---- find ---- */
 
-/* Where 'part' stands first, or last, in text[from..to); SIZE_MAX: nowhere. */
+/* Returns the offset of the first, or last, occurrence of 'part' in text[from..to), or SIZE_MAX. */
 static size_t find_in(const struct jv *text, const struct jv *part, size_t from, size_t to, bool last)
 {
-    if (part->size > to - from) {
+    if (part->size > to - from)
         return SIZE_MAX;
-    }
     for (size_t n = 0; n <= to - from - part->size; n++) {
         const size_t at = last ? to - part->size - n : from + n;
-        if (part->size == 0 || memcmp(text->text + at, part->text, part->size) == 0) {
+        if (part->size == 0 || memcmp(text->text + at, part->text, part->size) == 0)
             return at;
-        }
     }
     return SIZE_MAX;
 }
 
-/* The arguments 'start' and 'end' as bytes of the text; false when start is beyond the end. */
+/* Converts the arguments 'start' and 'end' to byte offsets; returns false if start is beyond the end. */
 static int range_args(const struct jinja_call *c, size_t index, size_t *from, size_t *to, bool *there)
 {
     const int64_t count = (int64_t)jv_characters(c->self);
     int64_t begin, end;
-    if (jinja_number_arg(c, index, 0, &begin) < 0 || jinja_number_arg(c, index + 1, count, &end) < 0) {
+    if (jinja_number_arg(c, index, 0, &begin) < 0 || jinja_number_arg(c, index + 1, count, &end) < 0)
         return -1;
-    }
     begin = begin < -count ? 0 : begin < 0 ? begin + count : begin;
     end = end < -count ? 0 : end < 0 ? end + count : end > count ? count : end;
     *there = begin <= end;
@@ -232,16 +217,13 @@ static int find_of(const struct jinja_call *c, bool last, bool must)
     const struct jv *part;
     size_t from, to;
     bool there;
-    if (jinja_text_arg(c, 0, &part) < 0 || range_args(c, 1, &from, &to, &there) < 0) {
+    if (jinja_text_arg(c, 0, &part) < 0 || range_args(c, 1, &from, &to, &there) < 0)
         return -1;
-    }
-    if (part == NULL) {
+    if (!part)
         return err_set(c->err, ERR_INVALID, "%s needs a string", c->name);
-    }
     const size_t at = there ? find_in(c->self, part, from, to, last) : SIZE_MAX;
-    if (at == SIZE_MAX && must) {
+    if (at == SIZE_MAX && must)
         return err_set(c->err, ERR_INVALID, "%s: the string is not found", c->name);
-    }
     const struct jv before = jv_borrow(c->self->text, at == SIZE_MAX ? 0 : at);
     *c->out = jv_int(at == SIZE_MAX ? -1 : (int64_t)jv_characters(&before));
     return 0;
@@ -272,21 +254,17 @@ int jinja_do_count(const struct jinja_call *c)
     const struct jv *part;
     size_t from, to;
     bool there;
-    if (jinja_text_arg(c, 0, &part) < 0 || range_args(c, 1, &from, &to, &there) < 0) {
+    if (jinja_text_arg(c, 0, &part) < 0 || range_args(c, 1, &from, &to, &there) < 0)
         return -1;
-    }
-    if (part == NULL) {
+    if (!part)
         return err_set(c->err, ERR_INVALID, "count needs a string");
-    }
     int64_t count = 0;
     const struct jv within = jv_borrow(c->self->text + from, to - from);
-    if (part->size == 0) {
+    if (part->size == 0)
         count = there ? (int64_t)jv_characters(&within) + 1 : 0;
-    } else if (there) {
-        for (size_t at = from; (at = find_in(c->self, part, at, to, false)) != SIZE_MAX; at += part->size) {
+    else if (there)
+        for (size_t at = from; (at = find_in(c->self, part, at, to, false)) != SIZE_MAX; at += part->size)
             count++;
-        }
-    }
     *c->out = jv_int(count);
     return 0;
 }
@@ -298,15 +276,14 @@ static bool stands_at(const struct jv *text, const struct jv *part, bool end)
             memcmp(text->text + (end ? text->size - part->size : 0), part->text, part->size) == 0);
 }
 
-/* One text, or any of a tuple. */
+/* Methods startswith and endswith, whose argument is a text or a tuple of texts. */
 static int stands_at_any(const struct jinja_call *c, bool end)
 {
     const struct jv *part = &c->args[0];
     size_t from, to;
     bool there, any = false;
-    if (range_args(c, 1, &from, &to, &there) < 0) {
+    if (range_args(c, 1, &from, &to, &there) < 0)
         return -1;
-    }
     const struct jv text = jv_borrow(c->self->text + from, to - from);
     const size_t count = jv_is_list(part, JF_TUPLE) ? part->list->count : 1;
     for (size_t i = 0; i < count; i++) {
@@ -334,9 +311,8 @@ int jinja_do_endswith(const struct jinja_call *c)
 static int removed(const struct jinja_call *c, bool end)
 {
     const struct jv *part;
-    if (jinja_text_arg(c, 0, &part) < 0 || part == NULL) {
-        return part == NULL ? err_set(c->err, ERR_INVALID, "%s needs a string", c->name) : -1;
-    }
+    if (jinja_text_arg(c, 0, &part) < 0 || !part)
+        return !part ? err_set(c->err, ERR_INVALID, "%s needs a string", c->name) : -1;
     const size_t cut = stands_at(c->self, part, end) ? part->size : 0;
     *c->out = jv_borrow(c->self->text + (end ? 0 : cut), c->self->size - cut);
     return 0;
@@ -354,12 +330,13 @@ int jinja_do_removesuffix(const struct jinja_call *c)
 
 /* ---- split ---- */
 
-/* The next separator in text[from..to), the last if 'last'; a run of blanks without 'by'. False: none. */
+/* Finds the first (the last if 'last') separator in text[from..to): 'by', or a run of blanks if 'by' is NULL.
+ * Returns false if there is none. */
 static bool separator_find(const struct jv *text, const struct jv *by, bool last, size_t from, size_t to,
                            size_t *begin, size_t *end)
 {
     uint32_t code;
-    if (by != NULL) {
+    if (by) {
         *begin = find_in(text, by, from, to, last);
         *end = *begin == SIZE_MAX ? 0 : *begin + by->size;
         return *begin != SIZE_MAX;
@@ -368,9 +345,8 @@ static bool separator_find(const struct jv *text, const struct jv *by, bool last
     for (size_t at = last ? to : from; last ? at > from : at < to;) {
         const size_t other = last ? jv_before(text, at, &code) : jv_next(text, at, &code);
         const bool blank = utf8_is_blank(code);
-        if (!blank && found) {
+        if (!blank && found)
             break;
-        }
         if (blank) {
             const size_t low = last ? other : at, high = last ? at : other;
             *begin = !found || last ? low : *begin;
@@ -391,49 +367,44 @@ static int split_of(const struct jinja_call *c, bool last)
 {
     const struct jv *by;
     int64_t left;
-    if (jinja_text_arg(c, 0, &by) < 0 || jinja_number_arg(c, 1, -1, &left) < 0) {
+    if (jinja_text_arg(c, 0, &by) < 0 || jinja_number_arg(c, 1, -1, &left) < 0)
         return -1;
-    }
-    if (by != NULL && by->size == 0) {
+    if (by && by->size == 0)
         return err_set(c->err, ERR_INVALID, "%s by an empty string", c->name);
-    }
     const struct jv *text = c->self;
     struct jv list;
     size_t begin = 0, end = 0;
-    const struct jv bare = by != NULL ? *text : jv_strip(*text, NULL, !last || left < 0, last || left < 0);
+    const struct jv bare = by ? *text : jv_strip(*text, NULL, !last || left < 0, last || left < 0);
     size_t from = text->size > 0 ? (size_t)(bare.text - text->text) : 0, to = from + bare.size;
-    if (jv_list_new(c->arena, 0, &list, c->err) < 0) {
+    if (jv_list_new(c->arena, 0, &list, c->err) < 0)
         return -1;
-    }
     while (left != 0 && separator_find(text, by, last, from, to, &begin, &end)) {
-        if (by == NULL && !last && begin == from) {
+        if (!by && !last && begin == from) {
             from = end;
             continue;
         }
-        if (by == NULL && last && end == to) {
+        if (!by && last && end == to) {
             to = begin;
             continue;
         }
-        if (by == NULL && (last ? begin == from : end == to)) { /* blanks alone are left */
+        if (!by && (last ? begin == from : end == to)) { /* only blanks remain */
             from = last ? end : from;
             to = last ? to : begin;
             break;
         }
-        if (part_add(c, &list, last ? end : from, last ? to : begin) < 0) {
+        if (part_add(c, &list, last ? end : from, last ? to : begin) < 0)
             return -1;
-        }
         from = last ? from : end;
         to = last ? begin : to;
         left--;
     }
-    if (by == NULL) { /* the rest keeps the blanks at its far end alone */
+    if (!by) { /* the remaining text keeps only the blanks at its far end */
         const struct jv rest = jv_strip(jv_borrow(text->text + from, to - from), NULL, !last, last);
         from = last ? from : to - rest.size;
         to = from + rest.size;
     }
-    if ((by != NULL || to > from) && part_add(c, &list, from, to) < 0) {
+    if ((by || to > from) && part_add(c, &list, from, to) < 0)
         return -1;
-    }
     for (size_t i = 0; last && i < list.list->count / 2; i++) {
         const struct jv kept = list.list->items[i];
         list.list->items[i] = list.list->items[list.list->count - 1 - i];
@@ -456,9 +427,8 @@ int jinja_do_rsplit(const struct jinja_call *c)
 static int partition_of(const struct jinja_call *c, bool last)
 {
     const struct jv *by;
-    if (jinja_text_arg(c, 0, &by) < 0 || by == NULL || by->size == 0) {
+    if (jinja_text_arg(c, 0, &by) < 0 || !by || by->size == 0)
         return c->err->code != ERR_NONE ? -1 : err_set(c->err, ERR_INVALID, "%s needs a string", c->name);
-    }
     const size_t at = find_in(c->self, by, 0, c->self->size, last);
     const struct jv none = jv_borrow("", 0);
     const struct jv parts[3] = {
@@ -492,18 +462,16 @@ int jinja_lines(struct jinja_arena *arena, const struct jv *text, bool ends, str
         at = jv_next(text, at, &code);
         lines += ends_line(code);
     }
-    if (jv_list_new(arena, lines, out, err) < 0) {
+    if (jv_list_new(arena, lines, out, err) < 0)
         return -1;
-    }
     for (size_t at = 0, begin = 0; at < text->size; begin = at) {
         size_t end = at;
         for (code = 0; at < text->size && !ends_line(code);) {
             end = at;
             at = jv_next(text, at, &code);
         }
-        if (!ends_line(code)) {
+        if (!ends_line(code))
             end = at;
-        }
         at += code == '\r' && at < text->size && text->text[at] == '\n';
         out->list->items[out->list->count++] = jv_borrow(text->text + begin, (ends ? at : end) - begin);
     }
@@ -515,7 +483,7 @@ int jinja_do_splitlines(const struct jinja_call *c)
     return jinja_lines(c->arena, c->self, jv_true(&c->args[0]), c->out, c->err);
 }
 
-/* "x".join(iterable of strings) */
+/* Method "x".join(iterable of strings). */
 int jinja_do_join_method(const struct jinja_call *c)
 {
     struct jv_list list;
@@ -523,11 +491,10 @@ int jinja_do_join_method(const struct jinja_call *c)
     int status = jv_items(c->arena, &c->args[0], &list, c->err);
     for (size_t i = 0; status == 0 && i < list.count; i++) {
         struct jv item = list.items[i];
-        if (item.kind != JV_TEXT) {
+        if (item.kind != JV_TEXT)
             status = err_set(c->err, ERR_INVALID, "join of %s", jv_kind_name(&item));
-        } else if (c->self->safe) {
+        else if (c->self->safe)
             status = jinja_escaped(c->arena, &item, &item, c->err);
-        }
         if (status == 0) {
             status = i > 0 && buf_append(&text, c->self->text, c->self->size, c->err) < 0
                          ? -1

@@ -5,12 +5,12 @@
 
 #include "model/templates/jinja_args.h"
 
-/* HTML's five characters as entities; of a Markup: as it is. The result is a Markup. */
+/* Replaces HTML's five special characters by entities; a Markup stays as it is. The result is a Markup. */
 int jinja_escaped(struct jinja_arena *arena, const struct jv *value, struct jv *out, struct err *err);
-/* Padded to 'width' characters; side: -1 the text stands left, 1 right, 0 in the middle. */
+/* Pads a text to 'width' characters. 'side' says where the text stands: -1 left, 1 right, 0 in the middle. */
 int jinja_padded(struct jinja_arena *arena, const struct jv *text, int64_t width, char fill, int side,
                  struct jv *out, struct err *err);
-/* The lines of a text, without their ends or with them, as str.splitlines. */
+/* Makes a list of the text's lines, with their line ends if 'ends', as str.splitlines does. */
 int jinja_lines(struct jinja_arena *arena, const struct jv *text, bool ends, struct jv *out, struct err *err);
 
 jinja_fn jinja_do_strip, jinja_do_lstrip, jinja_do_rstrip;

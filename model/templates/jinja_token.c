@@ -1,4 +1,4 @@
-/* Tokens of a tag, and what tags take away of the text around them. */
+/* Reads the tokens of a tag, and skips the white space that tags remove from the text around them. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,15 +11,15 @@ enum { LIST_MAX = 65536 };
 
 int jinja_fail(struct jinja_parser *p, enum err_code code, const char *what, const struct jv *name)
 {
-    const int size = name == NULL ? 0 : (int)(name->size < 60 ? name->size : 60);
+    const int size = !name ? 0 : (int)(name->size < 60 ? name->size : 60);
     return err_set(p->err, code, "line %u: %s%s%.*s%s", p->token.line > 0 ? p->token.line : p->line, what,
-                   name != NULL ? " \"" : "", size, name != NULL ? name->text : "", name != NULL ? "\"" : "");
+                   name ? " \"" : "", size, name ? name->text : "", name ? "\"" : "");
 }
 
 struct jinja_node *jinja_node_new(struct jinja_parser *p, enum jinja_kind kind)
 {
     struct jinja_node *node = jinja_alloc(p->arena, sizeof(*node), p->err);
-    if (node != NULL) {
+    if (node) {
         node->kind = kind;
         node->line = p->token.line > 0 ? p->token.line : p->line;
     }
@@ -28,18 +28,15 @@ struct jinja_node *jinja_node_new(struct jinja_parser *p, enum jinja_kind kind)
 
 int jinja_nodes_add(struct jinja_parser *p, struct jinja_nodes *nodes, struct jinja_node *node)
 {
-    if (nodes->count == LIST_MAX) {
+    if (nodes->count == LIST_MAX)
         return jinja_fail(p, ERR_TOO_BIG, "a list of too many parts", NULL);
-    }
     if (nodes->count == nodes->capacity) {
         const size_t capacity = nodes->capacity == 0 ? 8 : 2 * nodes->capacity;
         struct jinja_node **items = jinja_alloc(p->arena, capacity * sizeof(struct jinja_node *), p->err);
-        if (items == NULL) {
+        if (!items)
             return -1;
-        }
-        if (nodes->count > 0) {
+        if (nodes->count > 0)
             memcpy(items, nodes->items, nodes->count * sizeof(struct jinja_node *));
-        }
         nodes->items = items;
         nodes->capacity = capacity;
     }
@@ -76,7 +73,6 @@ static bool looking_at(const struct jinja_parser *p, const char *text)
     return p->size - p->at >= size && memcmp(p->text + p->at, text, size) == 0;
 }
 
-/* The end of a tag: what it takes away behind it. 'block': a newline, by trim_blocks. */
 void jinja_end_trim(struct jinja_parser *p, char sign, bool block)
 {
     if (sign == '-') {
@@ -87,7 +83,7 @@ void jinja_end_trim(struct jinja_parser *p, char sign, bool block)
     }
 }
 
-/* True, and the token T_END, when the tag ends here. */
+/* Returns true and makes T_END the current token if the tag ends here. */
 static bool tag_ends(struct jinja_parser *p)
 {
     const char sign =
@@ -112,9 +108,8 @@ static int hex_of(struct jinja_parser *p, size_t digits, uint32_t *code)
         const char c = p->at < p->size ? p->text[p->at] : '\0';
         const char *hex = "0123456789abcdefABCDEF";
         const char *found = c != '\0' ? strchr(hex, c) : NULL;
-        if (found == NULL) {
+        if (!found)
             return jinja_fail(p, ERR_INVALID, "an escape that is none", NULL);
-        }
         const uint32_t digit = (uint32_t)(found - hex);
         *code = *code << 4 | (digit < 16 ? digit : digit - 6);
     }
@@ -123,7 +118,7 @@ static int hex_of(struct jinja_parser *p, size_t digits, uint32_t *code)
                : jinja_fail(p, ERR_INVALID, "an escape \\u or \\x that is no character", NULL);
 }
 
-/* An escape behind its backslash, into out[0..4). Its bytes, or -1. */
+/* Reads an escape behind its backslash and writes it to out[0..4). Returns the number of bytes, or -1. */
 static int escape_read(struct jinja_parser *p, uint8_t out[4])
 {
     static const char names[] = "abfnrtv\\'\"\n";
@@ -131,26 +126,22 @@ static int escape_read(struct jinja_parser *p, uint8_t out[4])
     uint32_t code;
     const char c = p->text[p->at++];
     const char *found = c != '\0' ? strchr(names, c) : NULL;
-    if (c == '\n') {
-        return 0; /* the line goes on */
-    }
+    if (c == '\n')
+        return 0; /* a backslash before a line end removes both */
     if (c >= '0' && c <= '7') {
         code = (uint32_t)(c - '0');
-        for (int i = 0; i < 2 && p->text[p->at] >= '0' && p->text[p->at] <= '7'; i++) {
+        for (int i = 0; i < 2 && p->text[p->at] >= '0' && p->text[p->at] <= '7'; i++)
             code = code * 8 + (uint32_t)(p->text[p->at++] - '0');
-        }
         return (int)utf8_encode(code, out);
     }
-    if (c == 'N') {
+    if (c == 'N')
         return jinja_fail(p, ERR_UNSUPPORTED, "the escape \\N in a string", NULL);
-    }
-    if (found != NULL) {
+    if (found) {
         out[0] = (uint8_t)values[found - names];
         return 1;
     }
-    if (c == 'x' || c == 'u' || c == 'U') {
+    if (c == 'x' || c == 'u' || c == 'U')
         return hex_of(p, c == 'x' ? 2 : c == 'u' ? 4 : 8, &code) < 0 ? -1 : (int)utf8_encode(code, out);
-    }
     out[0] = '\\';
     out[1] = (uint8_t)c;
     return 2;
@@ -161,21 +152,18 @@ static int string_read(struct jinja_parser *p)
     const char quote = p->text[p->at++];
     const size_t begin = p->at;
     size_t end = begin;
-    while (end < p->size && p->text[end] != quote) {
+    while (end < p->size && p->text[end] != quote)
         end += p->text[end] == '\\' ? 2 : 1;
-    }
-    if (end >= p->size) {
+    if (end >= p->size)
         return jinja_fail(p, ERR_INVALID, "a text that does not end", NULL);
-    }
     uint8_t *made = jinja_alloc(p->arena, 4 * (end - begin) + 4, p->err);
     size_t size = 0;
-    while (made != NULL && p->at < end) {
+    while (made && p->at < end) {
         if (p->text[p->at] == '\\') {
             p->at++;
             const int more = escape_read(p, made + size);
-            if (more < 0) {
+            if (more < 0)
                 return -1;
-            }
             size += (size_t)more;
             continue;
         }
@@ -185,10 +173,9 @@ static int string_read(struct jinja_parser *p)
     p->at = end + 1;
     p->token.kind = T_STRING;
     p->token.value = jv_borrow((const char *)made, size);
-    if (made != NULL && utf8_check((const char *)made, size) != size) {
+    if (made && utf8_check((const char *)made, size) != size)
         return jinja_fail(p, ERR_INVALID, "a text that is not UTF-8", NULL);
-    }
-    return made != NULL ? 0 : -1;
+    return made ? 0 : -1;
 }
 
 static bool is_letter(char c)
@@ -201,7 +188,8 @@ static bool is_digit(char c)
     return c >= '0' && c <= '9';
 }
 
-/* 0x1f, 0o17, 0b11, with underscores between digits: 1; 0 for another number, or -1. */
+/* Reads a number with a base prefix (0x1f, 0o17, 0b11), with underscores between digits. Returns 1, 0 if the
+ * number has no prefix, or -1. */
 static int based_read(struct jinja_parser *p)
 {
     const char letter = p->at + 1 < p->size ? (char)(p->text[p->at + 1] | 0x20) : '\0';
@@ -209,26 +197,23 @@ static int based_read(struct jinja_parser *p)
     const char *digits = "0123456789abcdef";
     uint64_t value = 0;
     size_t at = p->at + 2, count = 0;
-    if (p->text[p->at] != '0' || base == 0) {
+    if (p->text[p->at] != '0' || base == 0)
         return 0;
-    }
     for (; at < p->size; at++, count++) {
         at += p->text[at] == '_' && at + 1 < p->size;
         const char c = p->text[at];
         const char *found =
             c != '\0' ? memchr(digits, c >= 'A' && c <= 'F' ? c | 0x20 : c, (size_t)base) : NULL;
-        if (found == NULL) {
+        if (!found) {
             at -= p->text[at - 1] == '_';
             break;
         }
-        if (value > (uint64_t)INT64_MAX / (unsigned)base) {
+        if (value > (uint64_t)INT64_MAX / (unsigned)base)
             return jinja_fail(p, ERR_TOO_BIG, "an integer beyond 64 bits", NULL);
-        }
         value = value * (unsigned)base + (uint64_t)(found - digits);
     }
-    if (count == 0 || value > INT64_MAX) {
+    if (count == 0 || value > INT64_MAX)
         return count == 0 ? 0 : jinja_fail(p, ERR_TOO_BIG, "an integer beyond 64 bits", NULL);
-    }
     p->at = at;
     p->token.kind = T_NUMBER;
     p->token.value = jv_int((int64_t)value);
@@ -238,28 +223,24 @@ static int based_read(struct jinja_parser *p)
 static int number_read(struct jinja_parser *p)
 {
     const int based = based_read(p);
-    if (based != 0) {
+    if (based != 0)
         return based < 0 ? -1 : 0;
-    }
     char digits[64];
     size_t count = 0;
     bool real = false;
-    const bool member = p->at > 0 && p->text[p->at - 1] == '.'; /* list.0.1 */
+    const bool member = p->at > 0 && p->text[p->at - 1] == '.'; /* in list.0.1 each number is an index */
     for (; p->at < p->size && count + 1 < sizeof(digits); p->at++) {
         const char c = p->text[p->at];
-        const bool point = c == '.' && p->at + 1 < p->size &&
-                           strchr("0123456789", p->text[p->at + 1]) != NULL && p->text[p->at + 1] != '\0';
+        const bool point = c == '.' && p->at + 1 < p->size && strchr("0123456789", p->text[p->at + 1]) &&
+                           p->text[p->at + 1] != '\0';
         const bool between = c == '_' && count > 0 && p->at + 1 < p->size && is_digit(p->text[p->at + 1]);
-        if (!is_digit(c) && !between && !(point && !real && !member)) {
+        if (!is_digit(c) && !between && !(point && !real && !member))
             break;
-        }
-        if (count == 1 && digits[0] == '0' && !real && is_digit(c) && c != '0') {
+        if (count == 1 && digits[0] == '0' && !real && is_digit(c) && c != '0')
             return jinja_fail(p, ERR_INVALID, "a number that begins with 0", NULL);
-        }
         real = real || point;
-        if (c != '_') {
+        if (c != '_')
             digits[count++] = c;
-        }
     }
     const size_t sign = p->at + 1 < p->size && (p->text[p->at + 1] == '-' || p->text[p->at + 1] == '+');
     if (p->at + 1 + sign < p->size && (p->text[p->at] == 'e' || p->text[p->at] == 'E') &&
@@ -278,7 +259,6 @@ static int number_read(struct jinja_parser *p)
     return errno == ERANGE && !real ? jinja_fail(p, ERR_TOO_BIG, "an integer beyond 64 bits", NULL) : 0;
 }
 
-/* Look at the next token. */
 int jinja_advance(struct jinja_parser *p)
 {
     static const char *const operators[] = {"==", "!=", "<=", ">=", "//", "**", "+", "-", "*",
@@ -286,24 +266,19 @@ int jinja_advance(struct jinja_parser *p)
                                             "]",  "{",  "}",  ",",  ":",  ".",  "|", ";"};
     blanks_skip(p);
     p->token.line = p->line;
-    if (p->at == p->size) {
+    if (p->at == p->size)
         return jinja_fail(p, ERR_INVALID, "the template ends within a tag", NULL);
-    }
-    if (tag_ends(p)) {
+    if (tag_ends(p))
         return 0;
-    }
     const char c = p->text[p->at];
-    if (c == '\'' || c == '"') {
+    if (c == '\'' || c == '"')
         return string_read(p);
-    }
-    if (is_digit(c)) {
+    if (is_digit(c))
         return number_read(p);
-    }
     const size_t begin = p->at;
     if (is_letter(c)) {
-        while (p->at < p->size && (is_letter(p->text[p->at]) || is_digit(p->text[p->at]))) {
+        while (p->at < p->size && (is_letter(p->text[p->at]) || is_digit(p->text[p->at])))
             p->at++;
-        }
         p->token.kind = T_NAME;
         p->token.value = jv_borrow(p->text + begin, p->at - begin);
         return 0;
@@ -312,7 +287,7 @@ int jinja_advance(struct jinja_parser *p)
         if (looking_at(p, operators[i])) {
             p->at += strlen(operators[i]);
             p->open += strchr("([{", c) != NULL;
-            p->open -= strchr(")]}", c) != NULL && p->open > 0;
+            p->open -= strchr(")]}", c) && p->open > 0;
             p->token.kind = T_OPERATOR;
             p->token.value = jv_borrow(p->text + begin, p->at - begin);
             return 0;
@@ -334,9 +309,8 @@ bool jinja_is_operator(const struct jinja_parser *p, const char *text)
 
 int jinja_expected(struct jinja_parser *p, const char *what)
 {
-    if (p->token.kind == T_NUMBER) {
+    if (p->token.kind == T_NUMBER)
         return err_set(p->err, ERR_INVALID, "line %u: a number where %s must be", p->token.line, what);
-    }
     return err_set(p->err, ERR_INVALID, "line %u: \"%.*s\" where %s must be", p->token.line,
                    (int)(p->token.value.size < 60 ? p->token.value.size : 60), p->token.value.text, what);
 }

@@ -19,14 +19,14 @@ void *jinja_alloc(struct jinja_arena *arena, size_t size, struct err *err)
 {
     size = (size + sizeof(max_align_t) - 1) / sizeof(max_align_t) * sizeof(max_align_t);
     struct jinja_block *block = arena->blocks;
-    if (block == NULL || block->size - block->used < size) {
+    if (!block || block->size - block->used < size) {
         const size_t room = size > BLOCK_BYTES ? size : BLOCK_BYTES;
         if (size > arena->limit || arena->limit - arena->used < room) {
             err_set(err, ERR_TOO_BIG, "more than %zu bytes of values", arena->limit);
             return NULL;
         }
         block = calloc(1, sizeof(*block) + room);
-        if (block == NULL) {
+        if (!block) {
             err_set(err, ERR_NOMEM, "out of memory for a chat template");
             return NULL;
         }
@@ -58,7 +58,7 @@ uint64_t jv_weight(const struct jv *value)
 
 void jinja_arena_fini(struct jinja_arena *arena)
 {
-    while (arena->blocks != NULL) {
+    while (arena->blocks) {
         struct jinja_block *next = arena->blocks->next;
         free(arena->blocks);
         arena->blocks = next;
@@ -89,12 +89,10 @@ struct jv jv_undefined(const char *name, size_t size)
 int jv_copy(struct jinja_arena *arena, const char *text, size_t size, struct jv *out, struct err *err)
 {
     char *copy = jinja_alloc(arena, size + 1, err);
-    if (copy == NULL) {
+    if (!copy)
         return -1;
-    }
-    if (size > 0) {
+    if (size > 0)
         memcpy(copy, text, size);
-    }
     *out = jv_borrow(copy, size);
     return 0;
 }
@@ -102,12 +100,11 @@ int jv_copy(struct jinja_arena *arena, const char *text, size_t size, struct jv 
 int jv_list_new(struct jinja_arena *arena, size_t capacity, struct jv *out, struct err *err)
 {
     struct jv_list *list = jinja_alloc(arena, sizeof(*list), err);
-    if (list == NULL || capacity > arena->limit / sizeof(*list->items)) {
-        return list == NULL ? -1 : err_set(err, ERR_TOO_BIG, "a list of %zu values", capacity);
-    }
+    if (!list || capacity > arena->limit / sizeof(*list->items))
+        return !list ? -1 : err_set(err, ERR_TOO_BIG, "a list of %zu values", capacity);
     list->items = jinja_alloc(arena, (capacity + 1) * sizeof(*list->items), err);
     *out = (struct jv){.kind = JV_LIST, .list = list};
-    return list->items != NULL ? 0 : -1;
+    return list->items ? 0 : -1;
 }
 
 int jv_list_add(struct jinja_arena *arena, struct jv_list *list, struct jv value, struct err *err)
@@ -115,12 +112,10 @@ int jv_list_add(struct jinja_arena *arena, struct jv_list *list, struct jv value
     if (list->count == list->capacity) {
         const size_t capacity = list->capacity == 0 ? 8 : 2 * list->capacity;
         struct jv *items = jinja_alloc(arena, capacity * sizeof(*items), err);
-        if (items == NULL) {
+        if (!items)
             return -1;
-        }
-        if (list->count > 0) {
+        if (list->count > 0)
             memcpy(items, list->items, list->count * sizeof(*items));
-        }
         list->items = items;
         list->capacity = capacity;
     }
@@ -132,9 +127,8 @@ int jv_list_of(struct jinja_arena *arena, enum jv_form form, struct jv *items, s
                struct err *err)
 {
     struct jv_list *list = jinja_alloc(arena, sizeof(*list), err);
-    if (list == NULL) {
+    if (!list)
         return -1;
-    }
     *list = (struct jv_list){.form = form, .items = items, .count = count};
     *out = (struct jv){.kind = JV_LIST, .list = list};
     return 0;
@@ -144,12 +138,10 @@ int jv_list_copy(struct jinja_arena *arena, enum jv_form form, const struct jv *
                  struct jv *out, struct err *err)
 {
     struct jv made;
-    if (jv_list_new(arena, count, &made, err) < 0) {
+    if (jv_list_new(arena, count, &made, err) < 0)
         return -1;
-    }
-    if (count > 0) {
+    if (count > 0)
         memcpy(made.list->items, items, count * sizeof(*items));
-    }
     made.list->count = count;
     made.list->form = form;
     *out = made;
@@ -165,16 +157,14 @@ int jv_pair(struct jinja_arena *arena, struct jv first, struct jv second, struct
 int jv_map_new(struct jinja_arena *arena, struct jv *out, struct err *err)
 {
     *out = (struct jv){.kind = JV_MAP, .map = jinja_alloc(arena, sizeof(struct jv_map), err)};
-    return out->map != NULL ? 0 : -1;
+    return out->map ? 0 : -1;
 }
 
 const struct jv *jv_map_get(const struct jv_map *map, const struct jv *key)
 {
-    for (size_t i = 0; i < map->count; i++) {
-        if (jv_equal(&map->keys[i], key)) {
+    for (size_t i = 0; i < map->count; i++)
+        if (jv_equal(&map->keys[i], key))
             return &map->values[i];
-        }
-    }
     return NULL;
 }
 
@@ -186,24 +176,21 @@ const struct jv *jv_map_find(const struct jv_map *map, const char *key, size_t s
 
 int jv_map_put(struct jinja_arena *arena, struct jv_map *map, struct jv key, struct jv value, struct err *err)
 {
-    if (!jv_hashable(&key)) {
+    if (!jv_hashable(&key))
         return err_set(err, ERR_INVALID, "%s cannot be a key", jv_kind_name(&key));
-    }
     for (size_t i = 0; i < map->count; i++) {
         if (jv_equal(&map->keys[i], &key)) {
             map->values[i] = value;
             return 0;
         }
     }
-    if (map->count == JV_MAP_MAX) {
+    if (map->count == JV_MAP_MAX)
         return err_set(err, ERR_TOO_BIG, "a mapping of more than %d members", JV_MAP_MAX);
-    }
     if (map->count == map->capacity) {
         const size_t capacity = map->capacity == 0 ? 8 : 2 * map->capacity;
         struct jv *room = jinja_alloc(arena, 2 * capacity * sizeof(*room), err);
-        if (room == NULL) {
+        if (!room)
             return -1;
-        }
         if (map->count > 0) {
             memcpy(room, map->keys, map->count * sizeof(*room));
             memcpy(room + capacity, map->values, map->count * sizeof(*room));
@@ -240,19 +227,15 @@ int jv_from_json(struct jinja_arena *arena, const json_t *json, struct jv *out, 
         *out = (struct jv){.kind = JV_NONE};
         return 0;
     case JSON_ARRAY:
-        if (jv_list_new(arena, json_array_size(json), out, err) < 0) {
+        if (jv_list_new(arena, json_array_size(json), out, err) < 0)
             return -1;
-        }
-        for (size_t i = 0; i < json_array_size(json); i++, out->list->count++) {
-            if (jv_from_json(arena, json_array_get(json, i), &out->list->items[i], err) < 0) {
+        for (size_t i = 0; i < json_array_size(json); i++, out->list->count++)
+            if (jv_from_json(arena, json_array_get(json, i), &out->list->items[i], err) < 0)
                 return -1;
-            }
-        }
         return 0;
     case JSON_OBJECT:
-        if (jv_map_new(arena, out, err) < 0) {
+        if (jv_map_new(arena, out, err) < 0)
             return -1;
-        }
         json_object_keylen_foreach((json_t *)(uintptr_t)json, key, size, member)
         {
             struct jv value;
@@ -323,7 +306,7 @@ bool jv_true(const struct jv *value)
         return value->list->form == JF_ITERATOR || value->list->count > 0;
     case JV_MAP:
         return value->map->count > 0;
-    case JV_LOOP: /* it has a length, and runs only over what has items */
+    case JV_LOOP: /* a loop's length is at least 1 */
     default:
         return true;
     }
@@ -335,14 +318,13 @@ bool jv_hashable(const struct jv *value)
     if (value->kind == JV_LIST) {
         const enum jv_form form = value->list->form;
         good = form != JF_LIST && form != JF_KEYS && form != JF_PAIRS;
-        for (size_t i = 0; form == JF_TUPLE && good && i < value->list->count; i++) {
+        for (size_t i = 0; form == JF_TUPLE && good && i < value->list->count; i++)
             good = jv_hashable(&value->list->items[i]);
-        }
     }
     return good;
 }
 
-/* Numbers as they are, not rounded: a long double holds every whole number of 64 bits. */
+/* Converts a number without rounding: a long double represents every whole number of 64 bits. */
 static long double exact(const struct jv *value)
 {
     int64_t number = 0;
@@ -357,55 +339,48 @@ static bool is_number(const struct jv *value)
 
 static bool equal_within(const struct jv *a, const struct jv *b, int depth, size_t *budget);
 
-/* Keys or pairs of two mappings, in any order. */
+/* Compares the keys or pairs of two mappings, in any order. */
 static bool equal_views(const struct jv_list *a, const struct jv_list *b, int depth, size_t *budget)
 {
     bool all = a->count == b->count && (b->form == JF_KEYS || b->form == JF_PAIRS);
     for (size_t i = 0; i < a->count && all; i++) {
         bool found = false;
-        for (size_t k = 0; k < b->count && !found; k++) {
+        for (size_t k = 0; k < b->count && !found; k++)
             found = equal_within(&a->items[i], &b->items[k], depth + 1, budget);
-        }
         all = found;
     }
     return all;
 }
 
-/* Values may share parts, so that comparing them could take for ever: beyond the budget they are not equal.
- */
+/* Compares two values within a budget of steps. Values may share parts, which makes comparing exponential;
+ * beyond the budget they count as unequal. */
 static bool equal_within(const struct jv *a, const struct jv *b, int depth, size_t *budget)
 {
-    if (depth > EQUAL_DEPTH_MAX || *budget == 0) {
+    if (depth > EQUAL_DEPTH_MAX || *budget == 0)
         return false;
-    }
     --*budget;
-    if (is_number(a) && is_number(b)) {
+    if (is_number(a) && is_number(b))
         return exact(a) == exact(b);
-    }
-    if (a->kind != b->kind) {
+    if (a->kind != b->kind)
         return false;
-    }
     bool same = true;
     switch (a->kind) {
     case JV_TEXT:
         return a->size == b->size && (a->size == 0 || memcmp(a->text, b->text, a->size) == 0);
     case JV_LIST:
-        if (a->list->form == JF_VALUES || a->list->form == JF_ITERATOR || a->list == b->list) {
+        if (a->list->form == JF_VALUES || a->list->form == JF_ITERATOR || a->list == b->list)
             return a->list == b->list;
-        }
-        if (a->list->form == JF_KEYS || a->list->form == JF_PAIRS) {
+        if (a->list->form == JF_KEYS || a->list->form == JF_PAIRS)
             return equal_views(a->list, b->list, depth, budget);
-        }
         same = a->list->count == b->list->count && a->list->form == b->list->form;
-        for (size_t i = 0; a->list != b->list && i < a->list->count && same; i++) {
+        for (size_t i = 0; a->list != b->list && i < a->list->count && same; i++)
             same = equal_within(&a->list->items[i], &b->list->items[i], depth + 1, budget);
-        }
         return same;
     case JV_MAP:
         same = a->map->count == b->map->count;
         for (size_t i = 0; a->map != b->map && i < a->map->count && same; i++) {
             const struct jv *other = jv_map_get(b->map, &a->map->keys[i]);
-            same = other != NULL && equal_within(&a->map->values[i], other, depth + 1, budget);
+            same = other && equal_within(&a->map->values[i], other, depth + 1, budget);
         }
         return same;
     case JV_NAMESPACE:
@@ -423,7 +398,7 @@ static bool equal_within(const struct jv *a, const struct jv *b, int depth, size
         return a->method->row == b->method->row &&
                equal_within(&a->method->self, &b->method->self, depth + 1, budget);
     default:
-        return true; /* none, undefined */
+        return true; /* None and undefined */
     }
 }
 
@@ -450,11 +425,9 @@ static bool order_within(const struct jv *a, const struct jv *b, int depth, int 
         a->list->form != b->list->form || a->list->form > JF_TUPLE) {
         return false;
     }
-    for (size_t i = 0; i < a->list->count && i < b->list->count; i++) {
-        if (!jv_equal(&a->list->items[i], &b->list->items[i])) {
+    for (size_t i = 0; i < a->list->count && i < b->list->count; i++)
+        if (!jv_equal(&a->list->items[i], &b->list->items[i]))
             return order_within(&a->list->items[i], &b->list->items[i], depth + 1, order);
-        }
-    }
     *order = (a->list->count > b->list->count) - (a->list->count < b->list->count);
     return true;
 }
@@ -498,9 +471,8 @@ size_t jv_next(const struct jv *text, size_t at, uint32_t *code)
 {
     unsigned bad = 1;
     const unsigned length = utf8_decode((const uint8_t *)text->text + at, text->size - at, code, &bad, NULL);
-    if (length == 0) {
+    if (length == 0)
         *code = 0xfffd;
-    }
     return at + (length > 0 ? length : bad);
 }
 
@@ -516,31 +488,27 @@ size_t jv_before(const struct jv *text, size_t at, uint32_t *code)
 size_t jv_characters(const struct jv *text)
 {
     size_t count = 0;
-    for (size_t i = 0; i < text->size; i++) {
+    for (size_t i = 0; i < text->size; i++)
         count += !is_continuation(text->text[i]);
-    }
     return count;
 }
 
 size_t jv_character_at(const struct jv *text, size_t index)
 {
     size_t at = 0;
-    for (; at < text->size; at++) {
-        if (!is_continuation(text->text[at]) && index-- == 0) {
+    for (; at < text->size; at++)
+        if (!is_continuation(text->text[at]) && index-- == 0)
             break;
-        }
-    }
     return at;
 }
 
-/* Whether the character text[from..to) is to be stripped. */
+/* Returns true if the character text[from..to) is to be stripped. */
 static bool is_stripped(const char *text, size_t from, size_t to, const struct jv *set)
 {
     uint32_t code = 0;
     unsigned bad;
-    if (set != NULL) {
+    if (set)
         return memmem(set->text, set->size, text + from, to - from) != NULL;
-    }
     return utf8_decode((const uint8_t *)text + from, to - from, &code, &bad, NULL) > 0 && utf8_is_blank(code);
 }
 
@@ -550,22 +518,18 @@ struct jv jv_strip(struct jv text, const struct jv *set, bool begin, bool end)
     size_t to = text.size;
     while (begin && from < to) {
         size_t next = from + 1;
-        while (next < to && is_continuation(text.text[next])) {
+        while (next < to && is_continuation(text.text[next]))
             next++;
-        }
-        if (!is_stripped(text.text, from, next, set)) {
+        if (!is_stripped(text.text, from, next, set))
             break;
-        }
         from = next;
     }
     while (end && to > from) {
         size_t last = to - 1;
-        while (last > from && is_continuation(text.text[last])) {
+        while (last > from && is_continuation(text.text[last]))
             last--;
-        }
-        if (!is_stripped(text.text, last, to, set)) {
+        if (!is_stripped(text.text, last, to, set))
             break;
-        }
         to = last;
     }
     return jv_borrow(text.text + from, to - from);
@@ -573,14 +537,12 @@ struct jv jv_strip(struct jv text, const struct jv *set, bool begin, bool end)
 
 static int text_items(struct jinja_arena *arena, const struct jv *value, struct jv *list, struct err *err)
 {
-    if (jv_list_new(arena, jv_characters(value), list, err) < 0) {
+    if (jv_list_new(arena, jv_characters(value), list, err) < 0)
         return -1;
-    }
     for (size_t at = 0; at < value->size;) {
         size_t next = at + 1;
-        while (next < value->size && is_continuation(value->text[next])) {
+        while (next < value->size && is_continuation(value->text[next]))
             next++;
-        }
         list->list->items[list->list->count++] = jv_borrow(value->text + at, next - at);
         at = next;
     }
@@ -598,17 +560,15 @@ int jv_items(struct jinja_arena *arena, const struct jv *value, struct jv_list *
         *out = *value->list;
         out->items += value->list->taken;
         out->count -= value->list->taken;
-        if (value->list->form == JF_ITERATOR) {
+        if (value->list->form == JF_ITERATOR)
             value->list->taken = value->list->count;
-        }
         return 0;
     case JV_MAP:
         *out = (struct jv_list){.count = value->map->count, .items = value->map->keys};
         return 0;
     case JV_TEXT:
-        if (text_items(arena, value, &list, err) < 0) {
+        if (text_items(arena, value, &list, err) < 0)
             return -1;
-        }
         *out = *list.list;
         return 0;
     default:

@@ -23,9 +23,8 @@ void decode_steps_fini(struct decode_steps *steps)
 static char *text_copy(const char *text, size_t size)
 {
     char *copy = malloc(size + 1);
-    if (copy != NULL && size > 0) {
+    if (copy && size > 0)
         memcpy(copy, text, size);
-    }
     return copy;
 }
 
@@ -40,8 +39,8 @@ int decode_steps_add(struct decode_steps *steps, const struct decode_step *step,
     struct decode_step *grown = realloc(steps->steps, (steps->count + 1) * sizeof(*grown));
     char *from = text_copy(step->from, step->from_size);
     char *to = text_copy(step->to, step->to_size);
-    steps->steps = grown != NULL ? grown : steps->steps;
-    if (grown == NULL || from == NULL || to == NULL) {
+    steps->steps = grown ? grown : steps->steps;
+    if (!grown || !from || !to) {
         free(from);
         free(to);
         pattern_destroy(step->pattern);
@@ -60,15 +59,14 @@ void text_list_fini(struct text_list *list)
     *list = (struct text_list){.text = {.limit = list->text.limit}};
 }
 
-/* The text that was appended to the list's bytes since the last one is a text. */
+/* End a text of the list: the bytes that were appended behind the last text. */
 static int text_list_end(struct text_list *list, struct err *err)
 {
     if (list->count == list->capacity) {
         const size_t capacity = list->capacity == 0 ? 64 : 2 * list->capacity;
         size_t *grown = realloc(list->ends, capacity * sizeof(*grown));
-        if (grown == NULL) {
+        if (!grown)
             return err_set(err, ERR_NOMEM, "out of memory for %zu texts of tokens", capacity);
-        }
         list->ends = grown;
         list->capacity = capacity;
     }
@@ -81,7 +79,7 @@ int text_list_add(struct text_list *list, const char *text, size_t size, struct 
     return buf_append(&list->text, text, size, err) < 0 ? -1 : text_list_end(list, err);
 }
 
-/* A text of a list. */
+/* One text of a list. */
 struct decoded_part {
     const char *text;
     size_t size;
@@ -106,9 +104,8 @@ int decode_lossy(const uint8_t *bytes, size_t size, struct buf *out, struct err 
         const unsigned length = utf8_decode(bytes + at, size - at, &code, &bad, NULL);
         int status = length > 0 ? buf_append(out, bytes + at, length, err)
                                 : buf_append(out, replacement, sizeof(replacement) - 1, err);
-        if (status < 0) {
+        if (status < 0)
             return -1;
-        }
         at += length > 0 ? length : bad;
     }
     return 0;
@@ -121,12 +118,12 @@ static int append_replaced(struct buf *out, struct decoded_part in, const char *
     size_t done = 0;
     while (done < in.size) {
         const char *found = from_size > 0 ? memmem(in.text + done, in.size - done, from, from_size) : NULL;
-        const size_t at = found != NULL ? (size_t)(found - in.text) : in.size;
+        const size_t at = found ? (size_t)(found - in.text) : in.size;
         if (buf_append(out, in.text + done, at - done, err) < 0 ||
-            (found != NULL && buf_append(out, to, to_size, err) < 0)) {
+            (found && buf_append(out, to, to_size, err) < 0)) {
             return -1;
         }
-        done = found != NULL ? at + from_size : in.size;
+        done = found ? at + from_size : in.size;
     }
     return 0;
 }
@@ -145,9 +142,8 @@ int decode_alphabet(const char *text, size_t size, struct buf *out, struct err *
             out->size = begin;
             return buf_append(out, in.text, in.size, err);
         }
-        if (buf_append(out, &one, 1, err) < 0) {
+        if (buf_append(out, &one, 1, err) < 0)
             return -1;
-        }
         at += length;
     }
     return 0;
@@ -162,12 +158,10 @@ static int do_byte_level(const struct text_list *in, struct text_list *out, stru
 {
     struct buf bytes = {.limit = in->text.limit};
     int status = 0;
-    for (size_t i = 0; i < in->count && status == 0; i++) {
+    for (size_t i = 0; i < in->count && status == 0; i++)
         status = append_part(&bytes, part_at(in, i), err);
-    }
-    if (status == 0) {
+    if (status == 0)
         status = decode_lossy(bytes.data, bytes.size, &out->text, err);
-    }
     buf_fini(&bytes);
     return status < 0 ? -1 : text_list_end(out, err);
 }
@@ -180,29 +174,27 @@ static int hex_digit(char c)
                                   : -1;
 }
 
-/* The byte that "<0x0A>" stands for, or -1. Rust's reading of a number takes a sign, too. */
+/* The byte that a text such as "<0x0A>" stands for, or -1. Rust's parser of numbers also accepts a sign, as
+ * in "<0x+A>". */
 static int byte_of(struct decoded_part part)
 {
-    if (part.size != 6 || memcmp(part.text, "<0x", 3) != 0 || part.text[5] != '>') {
+    if (part.size != 6 || memcmp(part.text, "<0x", 3) != 0 || part.text[5] != '>')
         return -1;
-    }
     const int high = part.text[3] == '+' ? 0 : hex_digit(part.text[3]);
     const int low = hex_digit(part.text[4]);
     return high >= 0 && low >= 0 ? high << 4 | low : -1;
 }
 
-/* A run of bytes is a text, or one U+FFFD for each of them. */
+/* Append a run of bytes to the list: as one text if it is valid UTF-8, else as one U+FFFD for each byte. */
 static int run_end(struct buf *run, struct text_list *out, struct err *err)
 {
     const size_t size = run->size;
     int status = 0;
-    if (size > 0 && utf8_check(buf_str(run), size) == size) {
+    if (size > 0 && utf8_check(buf_str(run), size) == size)
         status = text_list_add(out, buf_str(run), size, err);
-    } else {
-        for (size_t i = 0; i < size && status == 0; i++) {
+    else
+        for (size_t i = 0; i < size && status == 0; i++)
             status = text_list_add(out, replacement, sizeof(replacement) - 1, err);
-        }
-    }
     buf_clear(run);
     return status;
 }
@@ -215,11 +207,10 @@ static int do_byte_fallback(const struct text_list *in, struct text_list *out, s
         const struct decoded_part part = part_at(in, i);
         const int byte = byte_of(part);
         const uint8_t one = (uint8_t)byte;
-        if (byte >= 0) {
+        if (byte >= 0)
             status = buf_append(&run, &one, 1, err);
-        } else {
+        else
             status = run_end(&run, out, err) < 0 ? -1 : text_list_add(out, part.text, part.size, err);
-        }
     }
     status = status < 0 ? -1 : run_end(&run, out, err);
     buf_fini(&run);
@@ -255,7 +246,7 @@ static int do_replace(const struct text_list *in, struct text_list *out, const s
                       struct err *err)
 {
     struct pattern_search *search = pattern_search_create(step->pattern, err);
-    int status = search != NULL ? replace_found(in, out, step, search, err) : -1;
+    int status = search ? replace_found(in, out, step, search, err) : -1;
     pattern_search_destroy(search);
     return status;
 }
@@ -275,7 +266,8 @@ static struct decoded_part stripped(const struct decode_step *step, struct decod
     return part;
 }
 
-/* "cleanup" of WordPiece: spaces before punctuation and contractions go. */
+/* Append a text after the "cleanup" of the decoder WordPiece, which removes spaces before punctuation and
+ * contractions. */
 static int append_clean(struct buf *out, struct decoded_part in, struct err *err)
 {
     static const char *const pairs[][2] = {
@@ -324,9 +316,8 @@ static int do_ctc(const struct text_list *in, struct text_list *out, const struc
     for (size_t i = 0; i < in->count; i++) {
         const struct decoded_part part = part_at(in, i);
         const struct decoded_part before = i > 0 ? part_at(in, i - 1) : (struct decoded_part){0};
-        if (i > 0 && before.size == part.size && memcmp(before.text, part.text, part.size) == 0) {
+        if (i > 0 && before.size == part.size && memcmp(before.text, part.text, part.size) == 0)
             continue;
-        }
         const size_t begin = out->text.size;
         if (append_ctc(&out->text, step, part, err) < 0 ||
             (out->text.size > begin && text_list_end(out, err) < 0)) {
@@ -356,7 +347,7 @@ static int append_word_piece(struct buf *out, const struct decode_step *step, st
     return status;
 }
 
-/* The steps that make one text of each. */
+/* Apply a step that makes one text of each text. */
 static int do_each(const struct text_list *in, struct text_list *out, const struct decode_step *step,
                    struct err *err)
 {
@@ -375,13 +366,12 @@ static int do_each(const struct text_list *in, struct text_list *out, const stru
         case DECODE_WORD_PIECE:
             status = append_word_piece(&out->text, step, part, i == 0, err);
             break;
-        default: /* DECODE_STRIP */
+        default: /* for DECODE_STRIP */
             part = stripped(step, part);
             status = buf_append(&out->text, part.text, part.size, err);
         }
-        if (status < 0 || text_list_end(out, err) < 0) {
+        if (status < 0 || text_list_end(out, err) < 0)
             return -1;
-        }
     }
     return 0;
 }
@@ -420,9 +410,8 @@ int decode_steps_apply(const struct decode_steps *steps, struct text_list *list,
     }
     for (size_t i = 0; i < list->count && status == 0; i++) {
         const struct decoded_part part = part_at(list, i);
-        if (steps->spaced && i > 0) {
+        if (steps->spaced && i > 0)
             status = buf_text(out, " ", err);
-        }
         status = status < 0 ? -1 : buf_append(out, part.text, part.size, err);
     }
     text_list_fini(&other);

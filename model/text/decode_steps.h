@@ -1,7 +1,7 @@
-/* How texts of tokens become a text: the decoders of `tokenizers`, each of which makes a list of texts of a
- * list of texts; what the last one leaves is put together.
+/* Decoding turns the texts of tokens into one text. Each step is one of the decoders of `tokenizers` and
+ * makes a list of texts from a list of texts; the texts that the last step makes are joined.
  *
- * Steps do not change once all are added. A list belongs to one thread at a time.
+ * Steps do not change once all are added. A list of texts belongs to one thread at a time.
  */
 #ifndef MOTLEY_MODEL_TEXT_DECODE_STEPS_H
 #define MOTLEY_MODEL_TEXT_DECODE_STEPS_H
@@ -14,18 +14,24 @@
 #include "common/err.h"
 #include "model/text/pattern.h"
 
-enum { DECODE_STEPS_MAX = 32, DECODE_TEXT_BYTES = 4096 };
+enum { DECODE_STEPS_MAX = 32, DECODE_TEXT_BYTES = 4096 }; /* DECODE_TEXT_BYTES: of 'from', and of 'to' */
 
 enum decode_kind {
-    DECODE_BYTE_LEVEL,    /* characters of GPT-2's alphabet are bytes; all texts become one */
-    DECODE_METASPACE,     /* 'from' is a space; with 'flag' it vanishes in the first text */
-    DECODE_REPLACE,       /* matches of 'pattern' by 'to' */
-    DECODE_BYTE_FALLBACK, /* "<0x0A>" is that byte */
+    /* all texts become one, of the bytes that their characters stand for in GPT-2's alphabet */
+    DECODE_BYTE_LEVEL,
+    DECODE_METASPACE,     /* 'from' becomes a space; with 'flag' it vanishes in the first text */
+    DECODE_REPLACE,       /* matches of 'pattern' become 'to' */
+    DECODE_BYTE_FALLBACK, /* a text such as "<0x0A>" becomes its byte */
     DECODE_FUSE,          /* all texts become one */
-    DECODE_STRIP,         /* 'from', at most 'start' times at the beginning and 'stop' times at the end */
-    DECODE_BPE,           /* 'from' (a suffix) is a space, and nothing in the last text */
-    DECODE_CTC,           /* no text twice in a row, no 'from'; with 'flag' cleaned, and 'to' is a space */
-    DECODE_WORD_PIECE     /* a space before texts that do not begin with 'from'; with 'flag' cleaned */
+    /* 'from' is removed, at most 'start' times at the beginning and 'stop' times at the end */
+    DECODE_STRIP,
+    DECODE_BPE, /* 'from' (a suffix) becomes a space, and vanishes in the last text */
+    /* equal texts in a row become one, and 'from' vanishes; with 'flag' texts are cleaned, and 'to' becomes a
+     * space */
+    DECODE_CTC,
+    /* a text behind the first loses its prefix 'from', or gets a space before it; with 'flag' texts are
+     * cleaned */
+    DECODE_WORD_PIECE
 };
 
 struct decode_step {
@@ -40,14 +46,16 @@ struct decode_step {
 struct decode_steps {
     unsigned count;
     struct decode_step *steps; /* owned */
-    bool spaced; /* texts are put together with a space between them, as they are where there is no decoder */
+    bool spaced;               /* the texts are joined with spaces, as where there is no decoder */
 };
 void decode_steps_fini(struct decode_steps *steps);
 
-/* Add a step: texts (borrowed, in 'step') are copied, its pattern is taken, also on failure. */
+/* Add a step. The texts in 'step' are copied; its pattern belongs to the steps from now on, and a failure
+ * releases it. */
 int decode_steps_add(struct decode_steps *steps, const struct decode_step *step, struct err *err);
 
-/* Texts one behind the other; text i ends before byte ends[i]. Zero it to begin, with the buf's limit set. */
+/* A list of texts, one behind the other; text i ends before byte ends[i]. Begin with zeroes and the buf's
+ * limit set. */
 struct text_list {
     struct buf text;
     size_t *ends;
@@ -56,14 +64,14 @@ struct text_list {
 void text_list_fini(struct text_list *list);
 int text_list_add(struct text_list *list, const char *text, size_t size, struct err *err);
 
-/* Do all steps to 'list' and append the outcome to 'out'. */
+/* Apply all steps to 'list', which they change, and append the outcome to 'out'. */
 int decode_steps_apply(const struct decode_steps *steps, struct text_list *list, struct buf *out,
                        struct err *err);
 
-/* Append bytes as UTF-8, one U+FFFD for each maximal invalid part. */
+/* Append bytes as UTF-8, with one U+FFFD for each maximal invalid part (utf8_decode() says which). */
 int decode_lossy(const uint8_t *bytes, size_t size, struct buf *out, struct err *err);
-/* Append the bytes that a text in GPT-2's alphabet stands for, or the text as it is when a character of it is
- * outside the alphabet. */
+/* Append the bytes that the characters of a text stand for in GPT-2's alphabet, or the text as it is when one
+ * of its characters is outside the alphabet. */
 int decode_alphabet(const char *text, size_t size, struct buf *out, struct err *err);
 
 #endif

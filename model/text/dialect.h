@@ -1,9 +1,10 @@
-/* Regular expressions as `tokenizers` reads them: Oniguruma's, in Ruby's syntax, with Unicode 16. Pure.
+/* Regular expressions are read here as `tokenizers` reads them: in Oniguruma's dialect with Ruby's syntax and
+ * Unicode 16. All functions are pure.
  *
- * Two things are known of a pattern here. Which other pattern says the same where the library's own tables
- * are of an older Unicode: every property, \w, \d, \b and bracket such as [:alpha:] is written as a class
- * that has the newer characters in it. And whether it lies wholly within what Oniguruma and PCRE2 read alike,
- * so that the faster of the two may match it.
+ * This module answers two questions about a pattern. First, which pattern means the same to a libonig whose
+ * tables are of an older Unicode: every property, \w, \d, \b and bracket such as [:alpha:] is rewritten as a
+ * class that includes the newer characters. Second, whether Oniguruma and PCRE2 read the pattern alike, so
+ * that PCRE2, which is faster, may match it.
  */
 #ifndef MOTLEY_MODEL_TEXT_DIALECT_H
 #define MOTLEY_MODEL_TEXT_DIALECT_H
@@ -15,24 +16,24 @@
 #include "common/err.h"
 #include "model/text/unicode_tables.h"
 
-/* Append to 'out' what Oniguruma is to compile for a pattern that it takes as it stands. ERR_UNSUPPORTED
- * names what cannot be given Unicode 16's meaning. */
+/* Append to 'out' the pattern that libonig is to compile in place of 'pattern', which it must accept as it
+ * stands. ERR_UNSUPPORTED names a construct that cannot be given Unicode 16's meaning. */
 int dialect_oniguruma(const char *pattern, size_t size, struct buf *out, struct err *err);
 
-/* ERR_INVALID for a quantifier behind an anchor: Oniguruma 6.9.10, which `tokenizers` has, refuses it,
- * and 6.9.8 takes it. ERR_TOO_BIG: too many groups in one another. */
+/* Fails with ERR_INVALID for a quantifier behind an anchor: Oniguruma 6.9.10, which is in `tokenizers`,
+ * refuses it, and Debian's 6.9.8 accepts it. Fails with ERR_TOO_BIG when groups are nested too deeply. */
 int dialect_targets_check(const char *pattern, size_t size, struct err *err);
 
-/* True when both engines read the pattern alike: literals, \r \n \t \s \p{general category}, flat classes,
- * groups (?: (?i: (?= (?! and plain ones, alternatives, and quantifiers with both bounds, not followed by
- * another. */
+/* True when both engines read the pattern alike: it consists of literals, \r \n \t \s \p{general category},
+ * classes without classes in them, groups (?: (?i: (?= (?! and plain ones, alternatives, and quantifiers
+ * other than {n,} and {,n} that no further quantifier follows. */
 bool dialect_is_common(const char *pattern, size_t size);
 
-/* Append what PCRE2 is to compile for a common pattern; 'newer': with the characters of unicode_newer in
- * their categories. */
+/* Append the pattern that PCRE2 is to compile for a pattern that both engines read alike. With 'newer', each
+ * general category includes the characters that Unicode 16 adds to it. */
 int dialect_pcre2(const char *pattern, size_t size, bool newer, struct buf *out, struct err *err);
 
-/* Append a set's ranges as the inside of a class of either engine. */
+/* Append the ranges of a set as they stand inside a character class of either engine. */
 int dialect_ranges(const struct code_set *set, struct buf *out, struct err *err);
 
 #endif

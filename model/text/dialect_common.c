@@ -1,24 +1,27 @@
-/* The patterns that Oniguruma and PCRE2 read alike, and how PCRE2 is given them. See dialect.h. */
+/* This file finds the patterns that Oniguruma and PCRE2 read alike, and writes them for PCRE2. See
+ * dialect.h. */
 #include <string.h>
 
 #include "model/text/dialect.h"
 #include "model/text/utf8.h"
 
+/* The greatest depth of nested groups, and the most digits of a quantifier's bound, that PCRE2 is given. */
 enum { GROUPS_DEEP = 32, COUNT_DIGITS = 3 };
 
-/* Unicode's White_Space, as the inside of a class: PCRE2's own \s has U+180E too. */
+/* Unicode's White_Space property as the inside of a character class. PCRE2's own \s has U+180E too. */
 static const char white_space[] =
     "\\t-\\r\\x20\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}";
 
-/* What is being read. */
+/* The pattern that is being read. */
 struct pattern_reader {
     const char *text;
     size_t size, at;
-    bool ignore_case; /* inside (?i: */
-    char before;      /* the letter before, there */
+    bool ignore_case; /* true inside a group "(?i:" */
+    char before;      /* the literal before 'at', or '\0'; used with 'ignore_case' */
 };
 
-/* The two-letter "\p{..}" names that mean the same in both and have nothing taken away by Unicode 16. */
+/* The size of the "\p{Name}" that 'text' begins with, or 0. Only categories are listed that mean the same in
+ * both engines and from which Unicode 16 removed no character. */
 static size_t category_size(const char *text, size_t size)
 {
     static const char *const names[] = {"L",  "N",  "P",  "S",  "M",  "Z",  "Lu", "Ll", "Lt", "Lm",
@@ -39,73 +42,66 @@ static bool is_letter(char c)
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-/* Two letters that together are another one's two cases ("ss" and U+00DF) for Oniguruma alone. */
+/* True for two letters that together are a case of one character ("ss" of U+00DF) for Oniguruma alone. */
 static bool folds_together(char first, char second)
 {
     static const char *const pairs[] = {"ss", "st", "ff", "fi", "fl"};
-    for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++) {
-        if ((first | 0x20) == pairs[i][0] && (second | 0x20) == pairs[i][1]) {
+    for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++)
+        if ((first | 0x20) == pairs[i][0] && (second | 0x20) == pairs[i][1])
             return true;
-        }
-    }
     return false;
 }
 
-/* The size of an escape at 'at' that both read alike, or 0. */
+/* The size of the escape at the current position, or 0 if the two engines may read it differently. */
 static size_t escape_size(const struct pattern_reader *r, bool in_class)
 {
     const char *text = r->text + r->at;
     const size_t left = r->size - r->at;
-    if (left < 2) {
+    if (left < 2)
         return 0;
-    }
     const char next = text[1];
-    if (next == 'p' || next == 'P') {
+    if (next == 'p' || next == 'P')
         return r->ignore_case || (in_class && next == 'P') ? 0 : category_size(text, left);
-    }
-    if (next == 'r' || next == 'n' || next == 't' || next == 's' || (next == 'S' && !in_class)) {
+    if (next == 'r' || next == 'n' || next == 't' || next == 's' || (next == 'S' && !in_class))
         return 2;
-    }
     return next > ' ' && next < 0x7f && !is_letter(next) && !(next >= '0' && next <= '9') && next != '<' &&
                    next != '>' && next != '\'' && next != '`'
                ? 2
                : 0;
 }
 
-/* One plain character for a class, from 'at': its size, or 0 if it may mean something. */
+/* The size of the plain character of a class at 'at', or 0 if it may have a meaning of its own. */
 static size_t member_size(const struct pattern_reader *r, size_t at, uint32_t *code)
 {
     unsigned bad;
     const size_t size =
         at < r->size ? utf8_decode((const uint8_t *)r->text + at, r->size - at, code, &bad, NULL) : 0;
-    const bool special = size == 1 && strchr("[]\\^-&", (int)*code) != NULL;
+    const bool special = size == 1 && strchr("[]\\^-&", (int)*code);
     return special || (r->ignore_case && size > 1) || (size == 1 && *code == 0) ? 0 : size;
 }
 
-/* A flat class; false if it is anything else. */
+/* Read a class without classes in it; false if it is anything else. */
 static bool class_read(struct pattern_reader *r)
 {
     r->at++;
-    if (r->at < r->size && r->text[r->at] == '^') {
+    if (r->at < r->size && r->text[r->at] == '^')
         r->at++;
-    }
     bool empty = true;
     while (r->at < r->size && r->text[r->at] != ']') {
         uint32_t from = 0;
         uint32_t to = 0;
         const size_t escape = r->text[r->at] == '\\' ? escape_size(r, true) : 0;
         const size_t member = escape > 0 ? 0 : member_size(r, r->at, &from);
-        if (escape == 0 && member == 0) {
+        if (escape == 0 && member == 0)
             return false;
-        }
         r->at += escape + member;
         empty = false;
         if (r->at + 1 < r->size &&
-            r->text[r->at] == '-') { /* of plain characters, rising; or the last in the class */
+            /* A range must be of plain characters and rise; or '-' must be the last in the class. */
+            r->text[r->at] == '-') {
             const size_t last = member_size(r, r->at + 1, &to);
-            if (r->text[r->at + 1] != ']' && (member == 0 || last == 0 || to < from)) {
+            if (r->text[r->at + 1] != ']' && (member == 0 || last == 0 || to < from))
                 return false;
-            }
             r->at += 1 + last;
         }
     }
@@ -113,7 +109,7 @@ static bool class_read(struct pattern_reader *r)
     return !empty && r->at++ < r->size;
 }
 
-/* The bounds of "{2,3}", both there; false if it is anything else. */
+/* Read the bounds of "{2}" or "{2,3}"; false if it is anything else. */
 static bool counts_read(struct pattern_reader *r)
 {
     unsigned count[2] = {0, 0};
@@ -131,62 +127,54 @@ static bool counts_read(struct pattern_reader *r)
             return false;
         }
     }
-    if (digits == 0 || r->at == r->size || (which == 1 && count[1] < count[0])) {
+    if (digits == 0 || r->at == r->size || (which == 1 && count[1] < count[0]))
         return false;
-    }
     r->at++;
-    return r->at == r->size || strchr("?+*{", r->text[r->at]) == NULL;
+    return r->at == r->size || !strchr("?+*{", r->text[r->at]);
 }
 
-/* A quantifier, if one is here; false if it is one that is not alike. */
+/* Read the quantifier at the current position, if there is one; false if the engines may read it
+ * differently. */
 static bool quantifier_read(struct pattern_reader *r)
 {
-    if (r->at == r->size || strchr("?*+{", r->text[r->at]) == NULL) {
+    if (r->at == r->size || !strchr("?*+{", r->text[r->at]))
         return true;
-    }
-    if (r->text[r->at] == '{') {
+    if (r->text[r->at] == '{')
         return counts_read(r);
-    }
     r->at++;
-    if (r->at < r->size && (r->text[r->at] == '?' || r->text[r->at] == '+')) {
+    if (r->at < r->size && (r->text[r->at] == '?' || r->text[r->at] == '+'))
         r->at++;
-    }
-    return r->at == r->size || strchr("?*+{", r->text[r->at]) == NULL;
+    return r->at == r->size || !strchr("?*+{", r->text[r->at]);
 }
 
-/* A literal outside classes; false if it is none. */
+/* Read a literal character outside classes; false if it is none. */
 static bool literal_read(struct pattern_reader *r)
 {
     const unsigned char c = (unsigned char)r->text[r->at];
-    if (c == 0 || strchr("\\^$.[]|()?*+{}", c) != NULL || (r->ignore_case && c >= 0x80)) {
+    if (c == 0 || strchr("\\^$.[]|()?*+{}", c) || (r->ignore_case && c >= 0x80))
         return false;
-    }
-    if (r->ignore_case && folds_together(r->before, (char)c)) {
+    if (r->ignore_case && folds_together(r->before, (char)c))
         return false;
-    }
     r->before = (char)c;
     r->at++;
-    while (r->at < r->size && ((unsigned char)r->text[r->at] & 0xc0) == 0x80) {
+    while (r->at < r->size && ((unsigned char)r->text[r->at] & 0xc0) == 0x80)
         r->at++;
-    }
     return true;
 }
 
-/* The opening of a group: its size, or 0 if it is not alike. */
+/* The size of a group's opening, or 0 if the engines may read it differently. */
 static size_t group_size(const struct pattern_reader *r)
 {
     const char *text = r->text + r->at;
     const size_t left = r->size - r->at;
-    if (left >= 4 && memcmp(text, "(?i:", 4) == 0) {
+    if (left >= 4 && memcmp(text, "(?i:", 4) == 0)
         return 4;
-    }
-    if (left >= 3 && text[1] == '?' && (text[2] == ':' || text[2] == '=' || text[2] == '!')) {
+    if (left >= 3 && text[1] == '?' && (text[2] == ':' || text[2] == '=' || text[2] == '!'))
         return 3;
-    }
     return left >= 2 && text[1] != '?' && text[1] != '*' ? 1 : 0;
 }
 
-/* One thing and its quantifier. */
+/* Read an escape, a class or a literal, and its quantifier. */
 static bool atom_read(struct pattern_reader *r)
 {
     if (r->text[r->at] == '\\') {
@@ -212,23 +200,20 @@ bool dialect_is_common(const char *pattern, size_t size)
             r.before = '\0';
         } else if (c == '(') {
             const size_t opening = group_size(&r);
-            if (opening == 0 || depth == GROUPS_DEEP) {
+            if (opening == 0 || depth == GROUPS_DEEP)
                 return false;
-            }
             outer[depth].ignore_case = r.ignore_case;
             outer[depth++].looks = opening == 3 && pattern[r.at + 2] != ':';
             r.ignore_case = r.ignore_case || opening == 4;
             r.at += opening;
         } else if (c == ')') {
-            if (depth == 0) {
+            if (depth == 0)
                 return false;
-            }
             r.ignore_case = outer[--depth].ignore_case;
             r.at++;
             const size_t behind = r.at;
-            if (!quantifier_read(&r) || (outer[depth].looks && r.at != behind)) {
+            if (!quantifier_read(&r) || (outer[depth].looks && r.at != behind))
                 return false;
-            }
         } else if (!atom_read(&r)) {
             return false;
         }
@@ -240,18 +225,14 @@ static int write_category(const char *escape, size_t size, bool in_class, bool n
                           struct err *err)
 {
     char name[4] = "";
-    for (size_t i = 3; i + 1 < size; i++) {
+    for (size_t i = 3; i + 1 < size; i++)
         name[i - 3] = (char)(escape[i] | 0x20);
-    }
     const struct unicode_property *p = newer ? unicode_property_find(name) : NULL;
     const struct code_set none = {0};
-    if (in_class || (!newer && escape[1] == 'p')) {
-        return buf_append(out, escape, size, err) < 0
-                   ? -1
-                   : dialect_ranges(p != NULL ? &p->added : &none, out, err);
-    }
+    if (in_class || (!newer && escape[1] == 'p'))
+        return buf_append(out, escape, size, err) < 0 ? -1 : dialect_ranges(p ? &p->added : &none, out, err);
     if (buf_printf(out, err, "[%s\\p%.*s", escape[1] == 'P' ? "^" : "", (int)size - 2, escape + 2) < 0 ||
-        dialect_ranges(p != NULL ? &p->added : &none, out, err) < 0) {
+        dialect_ranges(p ? &p->added : &none, out, err) < 0) {
         return -1;
     }
     return buf_text(out, "]", err);
@@ -275,9 +256,8 @@ int dialect_pcre2(const char *pattern, size_t size, bool newer, struct buf *out,
             in_class = *text == '[' ? true : *text == ']' ? false : in_class;
             status = buf_append(out, text, taken, err);
         }
-        if (status < 0) {
+        if (status < 0)
             return -1;
-        }
         at += taken;
     }
     return 0;

@@ -1,23 +1,26 @@
-/* What may stand before a quantifier: see dialect_targets_check() in dialect.h.
+/* This file checks what stands before quantifiers: see dialect_targets_check() in dialect.h.
  *
- * The rule is is_invalid_quantifier_target() of Oniguruma 6.9.10 (regparse.c): an anchor, and a group "(?:"
- * of which one alternative consists of an anchor alone, cannot be repeated.
+ * The rule is is_invalid_quantifier_target() of Oniguruma 6.9.10 (regparse.c): an anchor cannot be repeated,
+ * nor can a group "(?:" of which one alternative consists of an anchor alone.
  */
 #include <string.h>
 
 #include "model/text/dialect.h"
 
-enum { GROUPS_DEEP = 128 };
+enum { GROUPS_DEEP = 128 }; /* greatest depth of nested groups */
 
-/* A group that is open, or the whole pattern. */
+/* An open group, or the whole pattern. */
 struct group {
-    bool plain;      /* "(?:": it is to a quantifier what stands in it; else never an anchor, but a look is */
-    bool look;       /* a look ahead or behind */
-    bool extended;   /* white space and comments have no meaning */
-    bool options;    /* "(?i)" stood in it, which makes the rest of the group a part of its own */
+    /* the group is "(?:", which counts as an anchor if an alternative in it does; others, but for looks,
+     * never do */
+    bool plain;
+    bool look;       /* the group is a look-ahead or look-behind, which counts as an anchor */
+    bool extended;   /* option x holds: white space is ignored, and '#' begins a comment */
+    bool options;    /* an option such as "(?i)" stood in it, which makes the rest of the group one part */
     bool anchor;     /* the last part is an anchor */
     bool any_anchor; /* an earlier alternative consists of an anchor alone */
-    unsigned parts;  /* of the alternative that is being read; 2 stands for two or more */
+    /* number of parts of the alternative that is being read; 2 stands for two or more */
+    unsigned parts;
 };
 
 struct target_walk {
@@ -50,7 +53,8 @@ static void class_skip(struct target_walk *w)
         } else if (w->text[w->at] == '[') {
             open++;
             w->at += w->at + 1 < w->size && w->text[w->at + 1] == '^';
-            w->at += w->at + 1 < w->size && w->text[w->at + 1] == ']'; /* which is a member there */
+            /* A "]" that stands first is a member. */
+            w->at += w->at + 1 < w->size && w->text[w->at + 1] == ']';
         } else if (w->text[w->at] == ']') {
             open--;
         }
@@ -60,52 +64,47 @@ static void class_skip(struct target_walk *w)
 
 static void comment_skip(struct target_walk *w, char end)
 {
-    while (w->at < w->size && w->text[w->at] != end) {
+    while (w->at < w->size && w->text[w->at] != end)
         w->at += w->text[w->at] == '\\' && end == ')' ? 2 : 1;
-    }
     w->at++;
 }
 
-/* The size of the quantifier that begins here, or 0. */
+/* The size in bytes of the quantifier that begins at the current position, or 0. */
 static size_t quantifier_size(const struct target_walk *w)
 {
     static const char digits[] = "0123456789";
     const char *text = w->text + w->at;
     const size_t left = w->size - w->at;
-    if (strchr("*+?", *text) != NULL && *text != '\0') {
+    if (strchr("*+?", *text) && *text != '\0')
         return 1;
-    }
     size_t at = 1;
     const size_t first = at;
-    if (*text != '{') {
+    if (*text != '{')
         return 0;
-    }
-    while (at < left && text[at] != '\0' && strchr(digits, text[at]) != NULL) {
+    while (at < left && text[at] != '\0' && strchr(digits, text[at]))
         at++;
-    }
     size_t count = at - first;
     if (at < left && text[at] == ',') {
         const size_t second = ++at;
-        while (at < left && text[at] != '\0' && strchr(digits, text[at]) != NULL) {
+        while (at < left && text[at] != '\0' && strchr(digits, text[at]))
             at++;
-        }
         count += at - second;
     }
     return count > 0 && at < left && text[at] == '}' ? at + 1 : 0;
 }
 
-/* "(?imx-" up to its ")" or ":". False: it is no group of options. */
+/* Read the options of a group, from "(?" up to ")" or ":"; *opens is true for ":". Returns false if the group
+ * has none. */
 static bool options_read(struct target_walk *w, struct group *inner, bool *opens)
 {
     bool on = true;
     size_t at = w->at + 2;
-    for (; at < w->size && w->text[at] != '\0' && strchr("imx-", w->text[at]) != NULL; at++) {
+    for (; at < w->size && w->text[at] != '\0' && strchr("imx-", w->text[at]); at++) {
         on = w->text[at] == '-' ? false : on;
         inner->extended = w->text[at] == 'x' ? on : inner->extended;
     }
-    if (at >= w->size || at == w->at + 2 || (w->text[at] != ':' && w->text[at] != ')')) {
+    if (at >= w->size || at == w->at + 2 || (w->text[at] != ':' && w->text[at] != ')'))
         return false;
-    }
     *opens = w->text[at] == ':';
     w->at = at + 1;
     return true;
@@ -122,9 +121,8 @@ static int group_open(struct target_walk *w, struct err *err)
     }
     inner.plain = is_at(w, "(?:");
     inner.look = is_at(w, "(?=") || is_at(w, "(?!") || is_at(w, "(?<=") || is_at(w, "(?<!");
-    if (!is_at(w, "(?") || !options_read(w, &inner, &opens)) {
+    if (!is_at(w, "(?") || !options_read(w, &inner, &opens))
         w->at += !is_at(w, "(?") ? 1 : is_at(w, "(?<=") || is_at(w, "(?<!") ? 4 : 3;
-    }
     if (!opens) {
         part_add(w, false, 0);
         outer->extended = inner.extended;
@@ -174,7 +172,7 @@ static int step(struct target_walk *w, struct err *err)
         }
     } else if (c == '\\') {
         const char next = w->at + 1 < w->size ? w->text[w->at + 1] : '\0';
-        part_add(w, next != '\0' && strchr("AZzbBGKyY", next) != NULL, 2);
+        part_add(w, next != '\0' && strchr("AZzbBGKyY", next), 2);
     } else if (c == '[') {
         class_skip(w);
         part_add(w, false, 0);
@@ -198,10 +196,8 @@ static int step(struct target_walk *w, struct err *err)
 int dialect_targets_check(const char *pattern, size_t size, struct err *err)
 {
     struct target_walk w = {.text = pattern, .size = size};
-    while (w.at < size) {
-        if (step(&w, err) < 0) {
+    while (w.at < size)
+        if (step(&w, err) < 0)
             return -1;
-        }
-    }
     return 0;
 }

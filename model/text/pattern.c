@@ -13,27 +13,25 @@
 #include "model/text/utf8.h"
 
 enum {
-    TRIES_MAX = 50000000,       /* of PCRE2 in one match */
-    TRIES_ALL_MAX = 1000000000, /* of Oniguruma in one search: some ten seconds */
-    STACK_MAX = 4 << 20,        /* entries of Oniguruma's stack, of about 40 bytes each */
+    TRIES_MAX = 50000000,       /* PCRE2's match limit: steps of backtracking in one match */
+    TRIES_ALL_MAX = 1000000000, /* Oniguruma's retries in one search, which take some ten seconds */
+    STACK_MAX = 4 << 20,        /* entries of Oniguruma's stack, of about 40 bytes each: 160 MiB */
     JIT_STACK_BYTES = 1 << 20,
     EXPANDED_BYTES = 64 * PATTERN_BYTES
 };
 
-enum { LITERAL = 'l' }; /* the kind of a text as it stands */
-
 struct pattern {
-    pcre2_code *code;  /* or NULL, and then regex is there */
-    pcre2_code *older; /* for texts without a character newer than PCRE2's Unicode: faster; or NULL */
+    pcre2_code *code; /* PCRE2's code; NULL where 'regex' is used */
+    /* faster code for texts without characters newer than PCRE2's Unicode; or NULL */
+    pcre2_code *older;
     regex_t *regex;
-    char kind;    /* of what made it, and */
-    char *source; /* [source_size], from which it was made */
-    size_t source_size;
+    char *literal; /* [literal_size]: the text of a pattern that is a literal text; else NULL */
+    size_t literal_size;
 };
 
 struct pattern_search {
     const struct pattern *pattern;
-    const pcre2_code *code; /* the one for this text */
+    const pcre2_code *code; /* the pattern's code to use for this text */
     pcre2_match_data *match;
     pcre2_match_context *context;
     pcre2_jit_stack *jit_stack;
@@ -41,7 +39,7 @@ struct pattern_search {
     OnigMatchParam *param;
     const char *text;
     size_t size, at;
-    size_t last_end; /* of the match before; SIZE_MAX: none yet */
+    size_t last_end; /* where the match before ended; SIZE_MAX: there was none yet */
 };
 
 static void *no_memory(struct err *err)
@@ -50,57 +48,31 @@ static void *no_memory(struct err *err)
     return NULL;
 }
 
-/* Keep what the pattern was made of; on failure it is destroyed. 'pattern' may be NULL. */
-static struct pattern *with_source(struct pattern *pattern, char kind, const char *text, size_t size,
-                                   struct err *err)
-{
-    if (pattern == NULL) {
-        return NULL;
-    }
-    pattern->source = malloc(size + 1);
-    if (pattern->source == NULL) {
-        pattern_destroy(pattern);
-        return no_memory(err);
-    }
-    memcpy(pattern->source, text, size);
-    pattern->source_size = size;
-    pattern->kind = kind;
-    return pattern;
-}
-
-int pattern_digest(const struct pattern *pattern, struct digest *digest, struct err *err)
-{
-    const uint64_t head[] = {(uint64_t)pattern->kind, pattern->source_size};
-    return digest_update(digest, head, sizeof(head), err) < 0
-               ? -1
-               : digest_update(digest, pattern->source, pattern->source_size, err);
-}
-
-/* Returns new, or NULL. */
+/* Returns PCRE2's new code of a pattern, or NULL. */
 static pcre2_code *pcre2_code_of(const char *text, size_t size, uint32_t options, struct err *err)
 {
     int error = 0;
     PCRE2_SIZE where = 0;
     pcre2_code *code = pcre2_compile((PCRE2_SPTR)text, size, PCRE2_UTF | options, &error, &where, NULL);
-    if (code == NULL) {
+    if (!code) {
         PCRE2_UCHAR reason[128] = "";
         pcre2_get_error_message(error, reason, sizeof(reason));
         err_set(err, ERR_UNSUPPORTED, "the pattern \"%.100s\" cannot be used: %s", text,
                 (const char *)reason);
         return NULL;
     }
-    pcre2_jit_compile(code, PCRE2_JIT_COMPLETE); /* without it matching is slower, not different */
+    /* A failure makes matching slower and changes no match. */
+    pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);
     return code;
 }
 
 static struct pattern *compile_pcre2(const char *text, size_t size, uint32_t options, struct err *err)
 {
     struct pattern *pattern = calloc(1, sizeof(*pattern));
-    if (pattern == NULL) {
+    if (!pattern)
         return no_memory(err);
-    }
     pattern->code = pcre2_code_of(text, size, options, err);
-    if (pattern->code == NULL) {
+    if (!pattern->code) {
         pattern_destroy(pattern);
         return NULL;
     }
@@ -113,7 +85,7 @@ static void oniguruma_start(void)
     onig_initialize(encodings, 1);
 }
 
-/* Oniguruma's own reading of a pattern, or NULL with its reason. */
+/* Returns Oniguruma's new code of a pattern, or NULL with Oniguruma's reason. */
 static regex_t *compile_oniguruma(const char *text, size_t size, struct err *err)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -132,26 +104,24 @@ static regex_t *compile_oniguruma(const char *text, size_t size, struct err *err
     return regex;
 }
 
-/* A pattern must be one as it stands; then what says the same with Unicode 16 is compiled. */
+/* Returns a new pattern that Oniguruma matches, or NULL. The text must compile as it stands; then the text
+ * that means the same with Unicode 16 is compiled. */
 static struct pattern *oniguruma(const char *text, size_t size, struct err *err)
 {
     regex_t *given = compile_oniguruma(text, size, err);
-    if (given == NULL) {
+    if (!given)
         return NULL;
-    }
     onig_free(given);
     struct pattern *pattern = calloc(1, sizeof(*pattern));
-    if (pattern == NULL) {
+    if (!pattern)
         return no_memory(err);
-    }
     struct buf expanded = {.limit = EXPANDED_BYTES};
-    if (dialect_oniguruma(text, size, &expanded, err) < 0) {
+    if (dialect_oniguruma(text, size, &expanded, err) < 0)
         err_wrap(err, "the regular expression \"%.100s\" cannot be used", text);
-    } else {
+    else
         pattern->regex = compile_oniguruma(buf_str(&expanded), expanded.size, err);
-    }
     buf_fini(&expanded);
-    if (pattern->regex == NULL) {
+    if (!pattern->regex) {
         pattern_destroy(pattern);
         return NULL;
     }
@@ -163,15 +133,13 @@ static struct pattern *common(const char *text, size_t size, struct err *err)
     const uint32_t options = PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C;
     struct buf expanded = {.limit = EXPANDED_BYTES};
     struct pattern *pattern = NULL;
-    if (dialect_pcre2(text, size, true, &expanded, err) == 0) {
+    if (dialect_pcre2(text, size, true, &expanded, err) == 0)
         pattern = compile_pcre2(buf_str(&expanded), expanded.size, options, err);
-    }
     buf_clear(&expanded);
-    if (pattern != NULL && dialect_pcre2(text, size, false, &expanded, err) == 0) {
+    if (pattern && dialect_pcre2(text, size, false, &expanded, err) == 0)
         pattern->older = pcre2_code_of(buf_str(&expanded), expanded.size, options, err);
-    }
     buf_fini(&expanded);
-    if (pattern != NULL && pattern->older == NULL) {
+    if (pattern && !pattern->older) {
         pattern_destroy(pattern);
         return NULL;
     }
@@ -188,28 +156,35 @@ struct pattern *pattern_regex(const char *text, size_t size, struct err *err)
         err_wrap(err, "the regular expression \"%.100s\" cannot be used", text);
         return NULL;
     }
-    if (!dialect_is_common(text, size)) {
-        return with_source(oniguruma(text, size, err), 'r', text, size, err);
-    }
-    struct pattern *pattern = common(text, size, err);
-    return with_source(pattern, 'r', text, size, err);
+    if (!dialect_is_common(text, size))
+        return oniguruma(text, size, err);
+    return common(text, size, err);
 }
 
 struct pattern *pattern_literal(const char *text, size_t size, struct err *err)
 {
-    return with_source(compile_pcre2(text, size, PCRE2_LITERAL, err), LITERAL, text, size, err);
+    struct pattern *pattern = compile_pcre2(text, size, PCRE2_LITERAL, err);
+    if (!pattern)
+        return NULL;
+    pattern->literal = malloc(size + 1);
+    if (!pattern->literal) {
+        pattern_destroy(pattern);
+        return no_memory(err);
+    }
+    memcpy(pattern->literal, text, size);
+    pattern->literal_size = size;
+    return pattern;
 }
 
 static struct pattern *compile_and_free(struct buf *text, int status, struct err *err)
 {
     struct pattern *pattern =
         status == 0 ? compile_pcre2(buf_str(text), text->size, PCRE2_DOTALL, err) : NULL;
-    pattern = with_source(pattern, 's', buf_str(text), text->size, err);
     buf_fini(text);
     return pattern;
 }
 
-/* Unicode's White_Space, as the inside of a class. */
+/* Unicode's White_Space property as the inside of a character class. */
 static const char white_space[] =
     "\\t-\\r\\x20\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}";
 
@@ -240,31 +215,23 @@ struct pattern *pattern_characters(unsigned count, struct err *err)
 
 void pattern_destroy(struct pattern *pattern)
 {
-    if (pattern == NULL) {
+    if (!pattern)
         return;
-    }
     pcre2_code_free(pattern->code);
     pcre2_code_free(pattern->older);
-    if (pattern->regex != NULL) {
+    if (pattern->regex)
         onig_free(pattern->regex);
-    }
-    free(pattern->source);
+    free(pattern->literal);
     free(pattern);
-}
-
-bool pattern_is_fast(const struct pattern *pattern)
-{
-    return pattern->code != NULL;
 }
 
 static bool search_init(struct pattern_search *s)
 {
-    if (s->pattern->code == NULL) {
+    if (!s->pattern->code) {
         s->region = onig_region_new();
         s->param = onig_new_match_param();
-        if (s->region == NULL || s->param == NULL) {
+        if (!s->region || !s->param)
             return false;
-        }
         onig_initialize_match_param(s->param);
         onig_set_match_stack_limit_size_of_match_param(s->param, STACK_MAX);
         onig_set_retry_limit_in_search_of_match_param(s->param, TRIES_ALL_MAX);
@@ -272,23 +239,20 @@ static bool search_init(struct pattern_search *s)
     }
     s->match = pcre2_match_data_create(1, NULL);
     s->context = pcre2_match_context_create(NULL);
-    if (s->match == NULL || s->context == NULL) {
+    if (!s->match || !s->context)
         return false;
-    }
     pcre2_set_match_limit(s->context, TRIES_MAX);
     s->jit_stack = pcre2_jit_stack_create(32 * 1024, JIT_STACK_BYTES, NULL);
-    if (s->jit_stack != NULL) {
+    if (s->jit_stack)
         pcre2_jit_stack_assign(s->context, NULL, s->jit_stack);
-    }
     return true;
 }
 
 struct pattern_search *pattern_search_create(const struct pattern *pattern, struct err *err)
 {
     struct pattern_search *s = calloc(1, sizeof(*s));
-    if (s == NULL) {
+    if (!s)
         return no_memory(err);
-    }
     s->pattern = pattern;
     if (!search_init(s)) {
         pattern_search_destroy(s);
@@ -299,22 +263,19 @@ struct pattern_search *pattern_search_create(const struct pattern *pattern, stru
 
 void pattern_search_destroy(struct pattern_search *s)
 {
-    if (s == NULL) {
+    if (!s)
         return;
-    }
     pcre2_match_data_free(s->match);
     pcre2_match_context_free(s->context);
     pcre2_jit_stack_free(s->jit_stack);
-    if (s->region != NULL) {
+    if (s->region)
         onig_region_free(s->region, 1);
-    }
-    if (s->param != NULL) {
+    if (s->param)
         onig_free_match_param(s->param);
-    }
     free(s);
 }
 
-/* True when the text has a character that is of another category than PCRE2 has it. */
+/* True when the text has a character whose general category in Unicode 16 is not the one PCRE2 has for it. */
 static bool has_newer(const char *text, size_t size)
 {
     for (size_t at = 0; at < size;) {
@@ -328,14 +289,13 @@ static bool has_newer(const char *text, size_t size)
         }
         uint32_t code;
         unsigned bad;
-        if ((unsigned char)text[at] < 0xe0) { /* below U+0800, or inside a character */
+        if ((unsigned char)text[at] < 0xe0) { /* a character below U+0800, or a byte inside one */
             at++;
             continue;
         }
         at += utf8_decode((const uint8_t *)text + at, size - at, &code, &bad, NULL);
-        if (code_set_has(&unicode_newer, code)) {
+        if (code_set_has(&unicode_newer, code))
             return true;
-        }
     }
     return false;
 }
@@ -344,7 +304,7 @@ void pattern_begin(struct pattern_search *s, const char *text, size_t size)
 {
     s->text = text;
     s->size = size;
-    s->code = s->pattern->older != NULL && !has_newer(text, size) ? s->pattern->older : s->pattern->code;
+    s->code = s->pattern->older && !has_newer(text, size) ? s->pattern->older : s->pattern->code;
     s->at = 0;
     s->last_end = SIZE_MAX;
 }
@@ -363,9 +323,8 @@ static int next_oniguruma(struct pattern_search *s, size_t *begin, size_t *end, 
     const OnigUChar *text = (const OnigUChar *)s->text;
     const int got = onig_search_with_param(s->pattern->regex, text, text + s->size, text + s->at,
                                            text + s->size, s->region, ONIG_OPTION_NONE, s->param);
-    if (got == ONIG_MISMATCH) {
+    if (got == ONIG_MISMATCH)
         return 0;
-    }
     if (got < 0) {
         OnigUChar reason[ONIG_MAX_ERROR_MESSAGE_LEN] = "";
         onig_error_code_to_str(reason, got);
@@ -376,7 +335,8 @@ static int next_oniguruma(struct pattern_search *s, size_t *begin, size_t *end, 
     return 1;
 }
 
-/* The interpreter is the fallback where there is no just-in-time code, or it has not enough stack. */
+/* Find the next match with PCRE2's just-in-time code. Its interpreter is used where there is no such code, or
+ * where that has not enough stack. */
 static int next_pcre2(struct pattern_search *s, size_t *begin, size_t *end, struct err *err)
 {
     const PCRE2_SPTR text = (PCRE2_SPTR)s->text;
@@ -385,9 +345,8 @@ static int next_pcre2(struct pattern_search *s, size_t *begin, size_t *end, stru
         got = pcre2_match(s->code, text, s->size, s->at, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, s->match,
                           s->context);
     }
-    if (got == PCRE2_ERROR_NOMATCH) {
+    if (got == PCRE2_ERROR_NOMATCH)
         return 0;
-    }
     if (got < 0) {
         PCRE2_UCHAR reason[128] = "";
         pcre2_get_error_message(got, reason, sizeof(reason));
@@ -399,16 +358,16 @@ static int next_pcre2(struct pattern_search *s, size_t *begin, size_t *end, stru
     return 1;
 }
 
-/* A text as it stands needs no engine: several times as fast on short texts. */
+/* Find the next occurrence of a literal text. On short texts memmem() is several times as fast as an engine.
+ */
 static int next_literal(const struct pattern_search *s, size_t *begin, size_t *end)
 {
     const struct pattern *p = s->pattern;
-    const char *found = memmem(s->text + s->at, s->size - s->at, p->source, p->source_size);
-    if (found == NULL) {
+    const char *found = memmem(s->text + s->at, s->size - s->at, p->literal, p->literal_size);
+    if (!found)
         return 0;
-    }
     *begin = (size_t)(found - s->text);
-    *end = *begin + p->source_size;
+    *end = *begin + p->literal_size;
     return 1;
 }
 
@@ -416,21 +375,19 @@ int pattern_next(struct pattern_search *s, size_t *begin, size_t *end, struct er
 {
     while (s->at <= s->size) {
         const struct pattern *p = s->pattern;
-        const int got = p->kind == LITERAL && p->source_size > 0 ? next_literal(s, begin, end)
-                        : p->code != NULL                        ? next_pcre2(s, begin, end, err)
-                                                                 : next_oniguruma(s, begin, end, err);
-        if (got <= 0) {
+        const int got = p->literal_size > 0 ? next_literal(s, begin, end)
+                        : p->code           ? next_pcre2(s, begin, end, err)
+                                            : next_oniguruma(s, begin, end, err);
+        if (got <= 0)
             return got;
-        }
         if (*begin != *end || s->last_end != *end) {
             s->at = *end;
             s->last_end = *end;
             return 1;
         }
         s->at++;
-        while (s->at < s->size && ((unsigned char)s->text[s->at] & 0xc0) == 0x80) {
+        while (s->at < s->size && ((unsigned char)s->text[s->at] & 0xc0) == 0x80)
             s->at++;
-        }
     }
     return 0;
 }

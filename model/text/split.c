@@ -1,4 +1,5 @@
-/* See split.h. Stages are nested by recursion, at most SPLIT_STAGES_MAX deep. */
+/* See split.h. A stage calls the next one for each of its pieces, so at most SPLIT_STAGES_MAX calls are
+ * nested. */
 #include "model/text/split.h"
 
 #include <stdlib.h>
@@ -10,17 +11,18 @@ const char split_llama3[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?
                             " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 const char split_qwen2[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}|"
                            " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
-/* Mistral's "tekken". */
+/* The regular expression of Mistral's tokenizer "tekken". */
 const char split_tekken[] =
     "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+|"
     "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*|\\p{N}|"
     " ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 const char split_digit[] = "\\p{N}";
 
+/* ROOM_KEPT: bytes of text whose places (4 bytes each) a stage keeps memory for between texts. */
 enum { CHANGED_BYTES_MAX = 1 << 30, ROOM_KEPT = 1 << 20 };
 
 struct split_stage {
-    struct pattern *pattern; /* NULL: it changes, by 'steps' */
+    struct pattern *pattern; /* NULL: the stage changes pieces by 'steps' */
     enum split_how how;
     bool invert;
     struct text_steps steps;
@@ -33,24 +35,22 @@ struct splitter {
 
 struct split_scratch {
     unsigned count;
-    struct pattern_search *search[SPLIT_STAGES_MAX]; /* of the stages that cut */
-    struct text_room *room[SPLIT_STAGES_MAX];        /* of those that change */
+    struct pattern_search *search[SPLIT_STAGES_MAX]; /* searches of the stages that cut */
+    struct text_room *room[SPLIT_STAGES_MAX];        /* memory of the stages that change pieces */
 };
 
 struct splitter *splitter_create(struct err *err)
 {
     struct splitter *splitter = calloc(1, sizeof(*splitter));
-    if (splitter == NULL) {
+    if (!splitter)
         err_set(err, ERR_NOMEM, "out of memory for a pre-tokeniser");
-    }
     return splitter;
 }
 
 void splitter_destroy(struct splitter *splitter)
 {
-    if (splitter == NULL) {
+    if (!splitter)
         return;
-    }
     for (unsigned i = 0; i < splitter->count; i++) {
         pattern_destroy(splitter->stages[i].pattern);
         text_steps_fini(&splitter->stages[i].steps);
@@ -70,8 +70,8 @@ static struct split_stage *stage_new(struct splitter *splitter, struct err *err)
 int splitter_cut(struct splitter *splitter, struct pattern *pattern, enum split_how how, bool invert,
                  struct err *err)
 {
-    struct split_stage *stage = pattern != NULL ? stage_new(splitter, err) : NULL;
-    if (stage == NULL) {
+    struct split_stage *stage = pattern ? stage_new(splitter, err) : NULL;
+    if (!stage) {
         pattern_destroy(pattern);
         return -1;
     }
@@ -87,21 +87,7 @@ int splitter_add(struct splitter *splitter, const char *pattern, struct err *err
 struct text_steps *splitter_change(struct splitter *splitter, struct err *err)
 {
     struct split_stage *stage = stage_new(splitter, err);
-    return stage != NULL ? &stage->steps : NULL;
-}
-
-int splitter_digest(const struct splitter *splitter, struct digest *digest, struct err *err)
-{
-    for (unsigned i = 0; i < splitter->count; i++) {
-        const struct split_stage *stage = &splitter->stages[i];
-        const uint8_t head[] = {(uint8_t)stage->how, stage->invert, stage->pattern != NULL};
-        if (digest_update(digest, head, sizeof(head), err) < 0 ||
-            (stage->pattern != NULL ? pattern_digest(stage->pattern, digest, err)
-                                    : text_steps_digest(&stage->steps, digest, err)) < 0) {
-            return -1;
-        }
-    }
-    return 0;
+    return stage ? &stage->steps : NULL;
 }
 
 struct split_scratch *split_scratch_create(const struct splitter *splitter, struct err *err)
@@ -110,16 +96,15 @@ struct split_scratch *split_scratch_create(const struct splitter *splitter, stru
     bool good = scratch != NULL;
     for (unsigned i = 0; i < splitter->count && good; i++) {
         scratch->count++;
-        if (splitter->stages[i].pattern != NULL) {
+        if (splitter->stages[i].pattern) {
             scratch->search[i] = pattern_search_create(splitter->stages[i].pattern, err);
             good = scratch->search[i] != NULL;
             continue;
         }
         scratch->room[i] = calloc(1, sizeof(*scratch->room[i]));
         good = scratch->room[i] != NULL;
-        for (int side = 0; side < 2 && good; side++) {
+        for (int side = 0; side < 2 && good; side++)
             scratch->room[i]->text[side].limit = CHANGED_BYTES_MAX;
-        }
     }
     if (!good) {
         split_scratch_destroy(scratch);
@@ -131,14 +116,12 @@ struct split_scratch *split_scratch_create(const struct splitter *splitter, stru
 
 void split_scratch_destroy(struct split_scratch *scratch)
 {
-    if (scratch == NULL) {
+    if (!scratch)
         return;
-    }
     for (unsigned i = 0; i < scratch->count; i++) {
         pattern_search_destroy(scratch->search[i]);
-        if (scratch->room[i] != NULL) {
+        if (scratch->room[i])
             text_room_fini(scratch->room[i]);
-        }
         free(scratch->room[i]);
     }
     free(scratch);
@@ -148,9 +131,8 @@ void split_scratch_trim(struct split_scratch *scratch)
 {
     for (unsigned i = 0; i < scratch->count; i++) {
         struct text_room *room = scratch->room[i];
-        if (room != NULL && room->place_capacity[0] + room->place_capacity[1] > ROOM_KEPT) {
+        if (room && room->place_capacity[0] + room->place_capacity[1] > ROOM_KEPT)
             text_room_fini(room);
-        }
     }
 }
 
@@ -161,7 +143,7 @@ struct split_walk {
     void *arg;
 };
 
-/* A part of the text, a match or what lies between two, that may yet grow. */
+/* A part of the text: a match or the text between two matches, to which the next part may yet be joined. */
 struct split_part {
     bool there, match;
     size_t begin, end;
@@ -173,25 +155,23 @@ static int walk_stage(const struct split_walk *walk, unsigned stage, const struc
 static int walk_part(const struct split_walk *walk, unsigned stage, const struct text_view *view,
                      const struct split_part *part, struct err *err)
 {
-    if (!part->there || part->begin == part->end) {
+    if (!part->there || part->begin == part->end)
         return 0;
-    }
     const struct text_view piece = text_slice(view, part->begin, part->end);
     return walk_stage(walk, stage + 1, &piece, err);
 }
 
-/* Take in the part behind *held: it is held itself, or joined to what is. */
+/* Take the part behind *held: it is joined to *held, or replaces it while *held becomes a piece; where 'how'
+ * joins no parts, it becomes a piece at once. */
 static int part_add(const struct split_walk *walk, unsigned stage, const struct text_view *view,
                     struct split_part *held, struct split_part part, struct err *err)
 {
     const enum split_how how = walk->splitter->stages[stage].how;
     part.match = part.match != walk->splitter->stages[stage].invert;
-    if (how == SPLIT_ISOLATED || (how == SPLIT_REMOVED && !part.match)) {
+    if (how == SPLIT_ISOLATED || (how == SPLIT_REMOVED && !part.match))
         return walk_part(walk, stage, view, &part, err);
-    }
-    if (how == SPLIT_REMOVED) {
+    if (how == SPLIT_REMOVED)
         return 0;
-    }
     const bool joins = held->there && ((how == SPLIT_CONTIGUOUS && held->match == part.match) ||
                                        (how == SPLIT_WITH_PREVIOUS && !held->match && part.match) ||
                                        (how == SPLIT_WITH_NEXT && held->match && !part.match));
@@ -210,7 +190,7 @@ static int walk_cut(const struct split_walk *walk, unsigned stage, const struct 
 {
     struct pattern_search *search = walk->scratch->search[stage];
     struct split_part held = {.there = false};
-    size_t done = 0; /* parts are known up to here */
+    size_t done = 0; /* where the last match ended */
     size_t begin;
     size_t end;
     int got;
@@ -238,12 +218,10 @@ static int walk_cut(const struct split_walk *walk, unsigned stage, const struct 
 static int walk_stage(const struct split_walk *walk, unsigned stage, const struct text_view *view,
                       struct err *err)
 {
-    if (stage == walk->splitter->count) {
+    if (stage == walk->splitter->count)
         return walk->piece(walk->arg, view, err);
-    }
-    if (walk->splitter->stages[stage].pattern != NULL) {
+    if (walk->splitter->stages[stage].pattern)
         return walk_cut(walk, stage, view, err);
-    }
     struct text_view changed;
     if (text_steps_apply(&walk->splitter->stages[stage].steps, view, walk->scratch->room[stage], &changed,
                          err) < 0) {

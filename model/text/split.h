@@ -1,9 +1,10 @@
-/* Pre-tokenisers: cutting a text into the pieces that BPE merges within.
+/* Pre-tokenisers cut a text into pieces; BPE merges only within a piece.
  *
- * A splitter is a list of stages over every piece of the one before. A stage cuts, as its split_how says of
- * the matches of its pattern (the names are those of Hugging Face's "behavior"), or changes each piece by
- * steps (text_steps.h). Pieces are views, which know where in the given text each of their bytes stood. A
- * splitter is immutable once its stages are added; scratch belongs to one thread at a time.
+ * A splitter is a list of stages; each stage works on every piece that the stage before it made. A stage
+ * either cuts at the matches of its pattern, in the way that its split_how says (the names are those of
+ * Hugging Face's "behavior"), or changes each piece by steps (text_steps.h). A piece is a view, which knows
+ * where in the given text each of its bytes stood. A splitter is immutable once its stages are added; a
+ * scratch belongs to one thread at a time.
  */
 #ifndef MOTLEY_MODEL_TEXT_SPLIT_H
 #define MOTLEY_MODEL_TEXT_SPLIT_H
@@ -12,7 +13,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/digest.h"
 #include "common/err.h"
 #include "model/text/pattern.h"
 #include "model/text/text_steps.h"
@@ -23,40 +23,43 @@ struct split_scratch;
 enum { SPLIT_STAGES_MAX = 32 };
 
 enum split_how {
-    SPLIT_ISOLATED,      /* matches and what lies between them are pieces of their own */
-    SPLIT_REMOVED,       /* what lies between matches; they themselves vanish */
-    SPLIT_WITH_PREVIOUS, /* a match ends the piece before it, unless that is a match ("MergedWithPrevious") */
-    SPLIT_WITH_NEXT,     /* a match begins the piece behind it, likewise ("MergedWithNext") */
-    SPLIT_CONTIGUOUS     /* matches in a row are one piece */
+    SPLIT_ISOLATED, /* each match, and each text between two matches, is a piece */
+    SPLIT_REMOVED,  /* the texts between matches are pieces; the matches vanish */
+    /* a match is joined to the piece before it, unless that is a match ("MergedWithPrevious") */
+    SPLIT_WITH_PREVIOUS,
+    /* a match is joined to the piece behind it, unless that is a match ("MergedWithNext") */
+    SPLIT_WITH_NEXT,
+    SPLIT_CONTIGUOUS /* matches that touch are one piece */
 };
 
-/* The patterns of the known families. */
+/* The regular expressions by which the known families of models split. */
 extern const char split_gpt2[], split_llama3[], split_qwen2[], split_tekken[], split_digit[];
 
-/* An empty splitter, new: every text is one piece. */
+/* Returns a new splitter without stages, for which every text is one piece, or NULL with ERR_NOMEM. */
 struct splitter *splitter_create(struct err *err);
 void splitter_destroy(struct splitter *splitter);
-/* Add a stage that cuts; the pattern is taken, also on failure, and NULL (one that could not be made) is
- * passed on as the failure it is. 'invert': what matches and what lies between change places. ERR_TOO_BIG. */
+/* Add a stage that cuts. The splitter owns the pattern from now on; a failure releases it. With a NULL
+ * pattern, which could not be made, the call fails and leaves *err as it is. 'invert' exchanges matches and
+ * the texts between them. ERR_TOO_BIG beyond SPLIT_STAGES_MAX stages. */
 int splitter_cut(struct splitter *splitter, struct pattern *pattern, enum split_how how, bool invert,
                  struct err *err);
-/* A regular expression of the known families, isolated. */
+/* Add a stage that cuts at a regular expression with SPLIT_ISOLATED. */
 int splitter_add(struct splitter *splitter, const char *pattern, struct err *err);
-/* Add a stage that changes pieces; its steps, empty yet, are the splitter's. NULL: ERR_TOO_BIG. */
+/* Add a stage that changes pieces. Returns its steps, which are still empty and belong to the splitter, or
+ * NULL with ERR_TOO_BIG. */
 struct text_steps *splitter_change(struct splitter *splitter, struct err *err);
-/* Add the stages to a digest. */
-int splitter_digest(const struct splitter *splitter, struct digest *digest, struct err *err);
 
-/* Scratch for one thread, new; for this splitter, all of whose stages are added. */
+/* Returns a new scratch for one thread and this splitter, which gets no further stages, or NULL with
+ * ERR_NOMEM. */
 struct split_scratch *split_scratch_create(const struct splitter *splitter, struct err *err);
 void split_scratch_destroy(struct split_scratch *scratch);
-/* Give back what an unusually large text has taken. */
+/* Release the memory that an unusually large text has needed. */
 void split_scratch_trim(struct split_scratch *scratch);
 
-/* Called for each piece in order; returns 0, or -1 with *err to stop. */
+/* A function that is called for each piece in order. It returns 0, or -1 with *err to stop. */
 typedef int split_piece_fn(void *arg, const struct text_view *piece, struct err *err);
 
-/* Cut a text, valid UTF-8, and call 'piece' for every piece (none is empty). */
+/* Cut a text of valid UTF-8 and call 'piece' for every piece; no piece is empty. */
 int split_text(const struct splitter *splitter, struct split_scratch *scratch, const struct text_view *text,
                split_piece_fn *piece, void *arg, struct err *err);
 

@@ -8,51 +8,45 @@
 
 int alphabet_byte(uint32_t code)
 {
-    if ((code >= 0x21 && code <= 0x7e) || (code >= 0xa1 && code <= 0xac) || (code >= 0xae && code <= 0xff)) {
+    if ((code >= 0x21 && code <= 0x7e) || (code >= 0xa1 && code <= 0xac) || (code >= 0xae && code <= 0xff))
         return (int)code;
-    }
-    if (code < 0x100 || code > 0x143) {
+    if (code < 0x100 || code > 0x143)
         return -1;
-    }
     const uint32_t n = code - 0x100;
-    if (n <= 0x20) {
+    if (n <= 0x20)
         return (int)n;
-    }
     return n <= 0x42 ? (int)(0x7f + n - 0x21) : 0xad;
 }
 
-/* The character that stands for a byte. */
+/* The character of GPT-2's alphabet that stands for a byte. */
 static uint32_t alphabet_code(uint8_t byte)
 {
-    if (alphabet_byte(byte) == byte) {
+    if (alphabet_byte(byte) == byte)
         return byte;
-    }
     return byte <= 0x20 ? 0x100u + byte : byte == 0xad ? 0x143u : 0x121u + byte - 0x7fu;
 }
 
 static bool lower(uint32_t code, char *out, size_t *size)
 {
-    if (code == 0x130) { /* the one that becomes two */
+    if (code == 0x130) { /* the only character whose lower case is two characters */
         *size = 3;
         memcpy(out, "i\xcc\x87", 3);
         return true;
     }
     uint32_t to = code_map_find(&unicode_lower, code);
-    if (to == code) {
+    if (to == code)
         to = (uint32_t)utf8proc_tolower((utf8proc_int32_t)code);
-    }
     *size = utf8_encode(to, (uint8_t *)out);
     return to != code;
 }
 
-/* Members of one set go, those of another become a space. */
+/* Remove the characters of 'gone', and turn those of 'space' into a space. */
 static bool clean(const struct code_set *gone, const struct code_set *space, uint32_t code, char *out,
                   size_t *size)
 {
     *size = 0;
-    if (code_set_has(gone, code)) {
+    if (code_set_has(gone, code))
         return true;
-    }
     *out = ' ';
     *size = 1;
     return code != ' ' && code_set_has(space, code);
@@ -86,9 +80,8 @@ bool character_map(enum character_map map, uint32_t code, char out[CHARACTER_MAP
         uint8_t bytes[4];
         const unsigned count = utf8_encode(code, bytes);
         *size = 0;
-        for (unsigned i = 0; i < count; i++) {
+        for (unsigned i = 0; i < count; i++)
             *size += utf8_encode(alphabet_code(bytes[i]), (uint8_t *)out + *size);
-        }
         return count != 1 || alphabet_code(bytes[0]) != bytes[0];
     }
     }

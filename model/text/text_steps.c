@@ -39,7 +39,7 @@ static struct text_step *step_new(struct text_steps *steps, enum text_step_kind 
         return NULL;
     }
     struct text_step *grown = realloc(steps->steps, (steps->count + 1) * sizeof(*grown));
-    if (grown == NULL) {
+    if (!grown) {
         err_set(err, ERR_NOMEM, "out of memory for a step of normalisation");
         return NULL;
     }
@@ -56,14 +56,12 @@ int text_steps_add(struct text_steps *steps, enum text_step_kind kind, const cha
                        TEXT_STEP_BYTES);
     }
     struct text_step *step = step_new(steps, kind, err);
-    if (step == NULL) {
+    if (!step)
         return -1;
-    }
     step->from = malloc(from_size + 1);
     step->to = malloc(to_size + 1);
-    if (step->from == NULL || step->to == NULL) {
+    if (!step->from || !step->to)
         return err_set(err, ERR_NOMEM, "out of memory for a step of normalisation");
-    }
     memcpy(step->from, from, from_size);
     memcpy(step->to, to, to_size);
     step->from_size = from_size;
@@ -74,15 +72,14 @@ int text_steps_add(struct text_steps *steps, enum text_step_kind kind, const cha
 int text_steps_add_form(struct text_steps *steps, enum text_form form, struct err *err)
 {
     struct text_step *step = step_new(steps, TEXT_FORM, err);
-    if (step == NULL) {
+    if (!step)
         return -1;
-    }
     step->form = form;
     return 0;
 }
 
-/* The step is tried on short texts, so that most patterns that are refused in step_replace_found() are
- * refused with the tokenizer, and not with the first text. */
+/* Try the step on short texts, so that most patterns that step_replace_found() refuses are refused when the
+ * tokenizer is opened, and not at the first text. */
 static int step_try(const struct text_step *step, struct err *err)
 {
     static const char *const texts[] = {"a", " ", ".", "0", "\xe4\xb8\xad"};
@@ -112,9 +109,8 @@ int text_steps_add_pattern(struct text_steps *steps, struct pattern *pattern, co
 int text_steps_add_map(struct text_steps *steps, enum character_map map, struct err *err)
 {
     struct text_step *step = step_new(steps, TEXT_CHARACTERS, err);
-    if (step == NULL) {
+    if (!step)
         return -1;
-    }
     step->map = map;
     return 0;
 }
@@ -122,95 +118,68 @@ int text_steps_add_map(struct text_steps *steps, enum character_map map, struct 
 int text_steps_add_strip(struct text_steps *steps, bool left, bool right, struct err *err)
 {
     struct text_step *step = step_new(steps, TEXT_STRIP, err);
-    if (step == NULL) {
+    if (!step)
         return -1;
-    }
     step->left = left;
     step->right = right;
     return 0;
 }
 
-int text_steps_digest(const struct text_steps *steps, struct digest *digest, struct err *err)
-{
-    for (unsigned i = 0; i < steps->count; i++) {
-        const struct text_step *step = &steps->steps[i];
-        const uint32_t head[] = {step->kind,
-                                 step->form,
-                                 step->map,
-                                 step->left,
-                                 step->right,
-                                 (uint32_t)step->from_size,
-                                 (uint32_t)step->to_size};
-        if (digest_update(digest, head, sizeof(head), err) < 0 ||
-            (step->from_size > 0 && digest_update(digest, step->from, step->from_size, err) < 0) ||
-            (step->to_size > 0 && digest_update(digest, step->to, step->to_size, err) < 0) ||
-            (step->pattern != NULL && pattern_digest(step->pattern, digest, err) < 0)) {
-            return -1;
-        }
-    }
-    return 0;
-}
-
 uint32_t text_place(const struct text_view *view, size_t at)
 {
-    return view->place != NULL ? view->place[at] : view->base + (uint32_t)at;
+    return view->place ? view->place[at] : view->base + (uint32_t)at;
 }
 
 struct text_view text_slice(const struct text_view *view, size_t begin, size_t end)
 {
     return (struct text_view){.text = view->text + begin,
                               .size = end - begin,
-                              .place = view->place != NULL ? view->place + begin : NULL,
+                              .place = view->place ? view->place + begin : NULL,
                               .base = view->base + (uint32_t)begin};
 }
 
-/* What a step writes: one of the room's two texts, with the places beside it. */
+/* Where a step writes: one of the room's two texts, and the places of its bytes. */
 struct text_writer {
     struct buf *text;
     uint32_t **place;
     size_t *place_capacity;
 };
 
-/* Room in 'place' for 'more' bytes behind the text, and for its end. */
+/* Make room in 'place' for 'more' bytes behind the text, and for the text's end. */
 static int place_reserve(struct text_writer *w, size_t more, struct err *err)
 {
     const size_t wanted = w->text->size + more + 1;
-    if (wanted <= *w->place_capacity) {
+    if (wanted <= *w->place_capacity)
         return 0;
-    }
     size_t capacity = *w->place_capacity == 0 ? 256 : *w->place_capacity;
-    while (capacity < wanted) {
+    while (capacity < wanted)
         capacity *= 2;
-    }
     uint32_t *grown = realloc(*w->place, capacity * sizeof(*grown));
-    if (grown == NULL) {
+    if (!grown)
         return err_set(err, ERR_NOMEM, "out of memory for the places of %zu bytes", capacity);
-    }
     *w->place = grown;
     *w->place_capacity = capacity;
     return 0;
 }
 
-/* Bytes begin..end of 'in' as they are. */
+/* Append bytes begin..end of 'in' as they are. */
 static int write_same(struct text_writer *w, const struct text_view *in, size_t begin, size_t end,
                       struct err *err)
 {
-    if (place_reserve(w, end - begin, err) < 0) {
+    if (place_reserve(w, end - begin, err) < 0)
         return -1;
-    }
-    for (size_t i = begin; i < end; i++) {
+    for (size_t i = begin; i < end; i++)
         (*w->place)[w->text->size + i - begin] = text_place(in, i);
-    }
     return buf_append(w->text, in->text + begin, end - begin, err);
 }
 
-/* Bytes that stand for begin..end of 'in': as many places as fit, in order, and then the last of them. */
+/* Append bytes that stand for bytes begin..end of 'in'. They get the places of these bytes in order, and once
+ * these are used up the place of the last one. */
 static int write_new(struct text_writer *w, const struct text_view *in, size_t begin, size_t end,
                      const char *bytes, size_t size, struct err *err)
 {
-    if (place_reserve(w, size, err) < 0) {
+    if (place_reserve(w, size, err) < 0)
         return -1;
-    }
     for (size_t i = 0; i < size; i++) {
         const size_t from = begin + i < end ? begin + i : end > begin ? end - 1 : end;
         (*w->place)[w->text->size + i] = text_place(in, from);
@@ -218,14 +187,14 @@ static int write_new(struct text_writer *w, const struct text_view *in, size_t b
     return buf_append(w->text, bytes, size, err);
 }
 
-/* What is put in the place of in[begin..end) came, for tokenizers, from the last character before 'end'. */
+/* Append 'to' in place of a match that ends at 'end'. In `tokenizers` it has the place of the last character
+ * before 'end'. */
 static int write_instead(struct text_writer *w, const struct text_view *in, size_t end,
                          const struct text_step *step, struct err *err)
 {
     size_t last = end > 0 ? end - 1 : 0;
-    while (last > 0 && ((unsigned char)in->text[last] & 0xc0) == 0x80) {
+    while (last > 0 && ((unsigned char)in->text[last] & 0xc0) == 0x80)
         last--;
-    }
     return write_new(w, in, last, last, step->to, step->to_size, err);
 }
 
@@ -237,16 +206,13 @@ static int step_replace(const struct text_step *step, const struct text_view *in
     size_t done = 0;
     while (done < in->size) {
         const char *found = memmem(in->text + done, in->size - done, step->from, from);
-        const size_t at = found != NULL ? (size_t)(found - in->text) : in->size;
-        if (write_same(w, in, done, at, err) < 0) {
+        const size_t at = found ? (size_t)(found - in->text) : in->size;
+        if (write_same(w, in, done, at, err) < 0)
             return -1;
-        }
-        if (found == NULL) {
+        if (!found)
             break;
-        }
-        if (write_instead(w, in, at + from, step, err) < 0) {
+        if (write_instead(w, in, at + from, step, err) < 0)
             return -1;
-        }
         done = at + from;
     }
     return 0;
@@ -266,9 +232,8 @@ static int step_replace_found(const struct text_step *step, const struct text_vi
                            "normalizer Replace: its pattern matches nothing (0 bytes) at the beginning of a "
                            "text, where tokenizers writes the text's beginning twice: give another pattern");
         }
-        if (write_same(w, in, done, begin, err) < 0 || write_instead(w, in, end, step, err) < 0) {
+        if (write_same(w, in, done, begin, err) < 0 || write_instead(w, in, end, step, err) < 0)
             return -1;
-        }
         done = end;
     }
     return got < 0 ? -1 : write_same(w, in, done, in->size, err);
@@ -289,7 +254,8 @@ static size_t character_end(const struct text_view *in, size_t at)
     return at;
 }
 
-/* A character that no form changes, though utf8proc would, and which keeps the marks on its sides apart. */
+/* True for a character that no normalisation form changes in `tokenizers`, though utf8proc would change it,
+ * and which keeps the marks before and behind it apart. */
 static bool is_unformed(const struct text_view *in, size_t at)
 {
     uint32_t code = 0;
@@ -298,17 +264,16 @@ static bool is_unformed(const struct text_view *in, size_t at)
     return code_set_has(&unicode_unformed, code);
 }
 
-/* The end of the chunk that begins at 'at': the next ASCII character composes with nothing before it. */
+/* The end of the chunk at 'at', which can be normalised by itself: no character composes with an ASCII
+ * character behind it. */
 static size_t chunk_end(const struct text_view *in, size_t at)
 {
     const bool plain = (unsigned char)in->text[at] < 0x80;
     size_t end = at + 1;
-    while (plain && end < in->size && (unsigned char)in->text[end] < 0x80) {
+    while (plain && end < in->size && (unsigned char)in->text[end] < 0x80)
         end++;
-    }
-    if (plain && end < in->size && end - at > 1) {
-        return end - 1; /* the last ASCII character may compose with what follows */
-    }
+    if (plain && end < in->size && end - at > 1)
+        return end - 1; /* the last ASCII character may compose with what follows it */
     while (end < in->size && (unsigned char)in->text[end] >= 0x80 &&
            (((unsigned char)in->text[end] & 0xc0) == 0x80 || !is_unformed(in, end))) {
         end++;
@@ -328,9 +293,8 @@ static int step_form(const struct text_step *step, const struct text_view *in, s
     for (size_t at = 0; at < in->size;) {
         if ((unsigned char)in->text[at] >= 0x80 && is_unformed(in, at)) {
             const size_t behind = character_end(in, at);
-            if (write_same(w, in, at, behind, err) < 0) {
+            if (write_same(w, in, at, behind, err) < 0)
                 return -1;
-            }
             at = behind;
             continue;
         }
@@ -338,23 +302,21 @@ static int step_form(const struct text_step *step, const struct text_view *in, s
         utf8proc_uint8_t *formed = NULL;
         const utf8proc_ssize_t size =
             (unsigned char)in->text[end - 1] < 0x80
-                ? -1 /* ASCII throughout: no form changes it */
+                ? -1 /* no form changes ASCII characters */
                 : utf8proc_map((const utf8proc_uint8_t *)in->text + at, (utf8proc_ssize_t)(end - at), &formed,
                                options[step->form]);
         int status;
-        if ((unsigned char)in->text[end - 1] < 0x80) {
+        if ((unsigned char)in->text[end - 1] < 0x80)
             status = write_same(w, in, at, end, err);
-        } else if (size < 0) {
+        else if (size < 0)
             status = err_set(err, ERR_NOMEM, "could not normalise a text: %s", utf8proc_errmsg(size));
-        } else if ((size_t)size == end - at && memcmp(formed, in->text + at, end - at) == 0) {
+        else if ((size_t)size == end - at && memcmp(formed, in->text + at, end - at) == 0)
             status = write_same(w, in, at, end, err);
-        } else {
+        else
             status = write_new(w, in, at, end, (const char *)formed, (size_t)size, err);
-        }
         free(formed);
-        if (status < 0) {
+        if (status < 0)
             return -1;
-        }
         at = end;
     }
     return 0;
@@ -370,20 +332,17 @@ static int step_strip(const struct text_step *step, const struct text_view *in, 
     (void)search;
     while (step->left && begin < end) {
         const unsigned size = utf8_decode((const uint8_t *)in->text + begin, end - begin, &code, &bad, NULL);
-        if (!utf8_is_space(code)) {
+        if (!utf8_is_space(code))
             break;
-        }
         begin += size;
     }
     while (step->right && end > begin) {
         size_t at = end - 1;
-        while (at > begin && ((unsigned char)in->text[at] & 0xc0) == 0x80) {
+        while (at > begin && ((unsigned char)in->text[at] & 0xc0) == 0x80)
             at--;
-        }
         utf8_decode((const uint8_t *)in->text + at, end - at, &code, &bad, NULL);
-        if (!utf8_is_space(code)) {
+        if (!utf8_is_space(code))
             break;
-        }
         end = at;
     }
     return write_same(w, in, begin, end, err);
@@ -392,7 +351,7 @@ static int step_strip(const struct text_step *step, const struct text_view *in, 
 static int step_characters(const struct text_step *step, const struct text_view *in,
                            struct pattern_search *search, struct text_writer *w, struct err *err)
 {
-    size_t same = 0; /* from here on nothing has been written */
+    size_t same = 0; /* bytes from here on have not been written yet */
     (void)search;
     for (size_t at = 0; at < in->size;) {
         uint32_t code = 0;
@@ -420,9 +379,8 @@ static bool begins_with(const struct text_view *view, const char *text, size_t s
 static bool is_ascii(const struct text_view *view)
 {
     unsigned char any = 0;
-    for (size_t i = 0; i < view->size; i++) {
+    for (size_t i = 0; i < view->size; i++)
         any |= (unsigned char)view->text[i];
-    }
     return any < 0x80;
 }
 
@@ -432,16 +390,15 @@ static bool step_changes(const struct text_step *step, const struct text_view *v
     case TEXT_FORM:
         return !is_ascii(view);
     case TEXT_REPLACE:
-        return step->from_size > 0 && memmem(view->text, view->size, step->from, step->from_size) != NULL;
+        return step->from_size > 0 && memmem(view->text, view->size, step->from, step->from_size);
     case TEXT_REPLACE_FOUND:
     case TEXT_STRIP:
     case TEXT_CHARACTERS:
     case TEXT_PREPEND:
         return true;
     case TEXT_PREPEND_FIRST:
-        if (text_place(view, 0) != 0) {
+        if (text_place(view, 0) != 0)
             return false;
-        }
         break;
     case TEXT_PREPEND_ONCE:
         break;
@@ -466,22 +423,19 @@ int text_steps_apply(const struct text_steps *steps, const struct text_view *in,
     int side = 0;
     for (unsigned i = 0; i < steps->count && view.size > 0; i++) {
         const struct text_step *step = &steps->steps[i];
-        if (!step_changes(step, &view)) {
+        if (!step_changes(step, &view))
             continue;
-        }
         struct text_writer w = {.text = &room->text[side],
                                 .place = &room->place[side],
                                 .place_capacity = &room->place_capacity[side]};
         buf_clear(w.text);
-        if (step->pattern != NULL && room->search[i] == NULL) {
+        if (step->pattern && !room->search[i]) {
             room->search[i] = pattern_search_create(step->pattern, err);
-            if (room->search[i] == NULL) {
+            if (!room->search[i])
                 return -1;
-            }
         }
-        if (by_kind[step->kind](step, &view, room->search[i], &w, err) < 0 || place_reserve(&w, 0, err) < 0) {
+        if (by_kind[step->kind](step, &view, room->search[i], &w, err) < 0 || place_reserve(&w, 0, err) < 0)
             return -1;
-        }
         (*w.place)[w.text->size] = text_place(&view, view.size);
         view = (struct text_view){
             .text = (const char *)w.text->data, .size = w.text->size, .place = *w.place, .base = view.base};

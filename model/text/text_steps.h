@@ -1,8 +1,9 @@
-/* What a tokenizer does to a text before it is cut: replacing, prefixing, Unicode normalisation; and where
- * each byte of the outcome came from, so that tokens can be placed in the text that was given.
+/* Normalisation is what a tokenizer does to a text before it cuts it: replacing, prefixing and Unicode
+ * normalisation. For each byte of the outcome it records the byte of the given text that it came from, so
+ * that tokens can be placed in the given text.
  *
- * Steps do not change once all are added. Scratch belongs to one thread at a time; a view is good until the
- * scratch it lies in is used again.
+ * Steps do not change once all are added. A struct text_room belongs to one thread at a time; a view is valid
+ * until the room it lies in is used again.
  */
 #ifndef MOTLEY_MODEL_TEXT_TEXT_STEPS_H
 #define MOTLEY_MODEL_TEXT_TEXT_STEPS_H
@@ -17,17 +18,17 @@
 #include "model/text/pattern.h"
 #include "model/text/text_characters.h"
 
-enum { TEXT_STEPS_MAX = 64, TEXT_STEP_BYTES = 1 << 20 };
+enum { TEXT_STEPS_MAX = 64, TEXT_STEP_BYTES = 1 << 20 }; /* TEXT_STEP_BYTES: of 'from', and of 'to' */
 
 enum text_step_kind {
-    TEXT_FORM,          /* a Unicode normalisation form */
-    TEXT_REPLACE,       /* every 'from' by 'to' */
-    TEXT_REPLACE_FOUND, /* every match of 'pattern' by 'to' */
-    TEXT_PREPEND,       /* 'to' before it */
-    TEXT_PREPEND_ONCE,  /* unless it begins with 'from' or with 'to' */
-    TEXT_PREPEND_FIRST, /* the same, and only before the beginning of the whole text */
-    TEXT_STRIP,         /* white space at the beginning ('left') and at the end ('right') goes */
-    TEXT_CHARACTERS     /* each character by what text_characters.h says of it */
+    TEXT_FORM,          /* applies a Unicode normalisation form */
+    TEXT_REPLACE,       /* replaces every 'from' by 'to' */
+    TEXT_REPLACE_FOUND, /* replaces every match of 'pattern' by 'to' */
+    TEXT_PREPEND,       /* puts 'to' before the text */
+    TEXT_PREPEND_ONCE,  /* puts 'to' before a text that begins with neither 'from' nor 'to' */
+    TEXT_PREPEND_FIRST, /* does the same, but only at the beginning of the whole text */
+    TEXT_STRIP,         /* removes white space at the beginning ('left') and at the end ('right') */
+    TEXT_CHARACTERS     /* maps each character by 'map' (text_characters.h) */
 };
 
 enum text_form { TEXT_NFC, TEXT_NFD, TEXT_NFKC, TEXT_NFKD };
@@ -48,8 +49,8 @@ struct text_steps {
 };
 void text_steps_fini(struct text_steps *steps);
 
-/* A stretch of text. Byte i came from place[i] of the text that was given (place[size] is where its end came
- * from), or from base + i when place is NULL. */
+/* A stretch of text. Byte i came from byte place[i] of the given text, and its end from place[size]; where
+ * 'place' is NULL, byte i came from base + i. */
 struct text_view {
     const char *text;
     size_t size;
@@ -57,7 +58,7 @@ struct text_view {
     uint32_t base;
 };
 
-/* Room for what one list of steps makes. Zero it to begin, with the limit of both bufs set. */
+/* The memory that one list of steps works in. Begin with zeroes and the limit of both bufs set. */
 struct text_room {
     struct buf text[2];
     uint32_t *place[2];
@@ -66,9 +67,10 @@ struct text_room {
 };
 void text_room_fini(struct text_room *room);
 
-/* Add a step; texts are copied and the pattern is taken, also on failure. ERR_TOO_BIG beyond the limits,
- * ERR_UNSUPPORTED for a pattern that matches nothing (0 bytes) at the beginning of texts and puts a text
- * there: `tokenizers` then writes the text's beginning twice as soon as another step changes it. */
+/* Each function adds a step. Texts are copied; a pattern belongs to the steps from now on, and a failure
+ * releases it. ERR_TOO_BIG beyond the limits, ERR_UNSUPPORTED for a pattern with an empty match at the
+ * beginning of texts and a 'to' of some bytes: `tokenizers` then writes the text's beginning twice as soon as
+ * another step changes it. */
 int text_steps_add(struct text_steps *steps, enum text_step_kind kind, const char *from, size_t from_size,
                    const char *to, size_t to_size, struct err *err);
 int text_steps_add_form(struct text_steps *steps, enum text_form form, struct err *err);
@@ -76,16 +78,15 @@ int text_steps_add_pattern(struct text_steps *steps, struct pattern *pattern, co
                            struct err *err);
 int text_steps_add_map(struct text_steps *steps, enum character_map map, struct err *err);
 int text_steps_add_strip(struct text_steps *steps, bool left, bool right, struct err *err);
-/* Add them to a digest. */
-int text_steps_digest(const struct text_steps *steps, struct digest *digest, struct err *err);
 
-/* Where byte 'at' (at <= size) of the view came from. */
+/* The offset in the given text that byte 'at' (at <= size) of the view came from. */
 uint32_t text_place(const struct text_view *view, size_t at);
-/* Bytes [begin, end) of a view. */
+/* The view of bytes [begin, end) of a view. */
 struct text_view text_slice(const struct text_view *view, size_t begin, size_t end);
 
-/* All steps over 'in' (valid UTF-8); *out lies in 'room', or is 'in' when they change nothing. Nothing is
- * put before a text of no bytes. ERR_TOO_BIG beyond the room's limit, ERR_NOMEM, ERR_UNSUPPORTED as above. */
+/* Apply all steps to 'in' (valid UTF-8). *out lies in 'room', or is 'in' when the steps change nothing. No
+ * step changes an empty text, so nothing is put before one. ERR_TOO_BIG beyond the room's limit, ERR_NOMEM,
+ * ERR_UNSUPPORTED as for the functions that add steps. */
 int text_steps_apply(const struct text_steps *steps, const struct text_view *in, struct text_room *room,
                      struct text_view *out, struct err *err);
 

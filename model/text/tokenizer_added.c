@@ -1,4 +1,4 @@
-/* See tokenizer_added.h. The rules are AddedVocabulary::add_tokens's. */
+/* See tokenizer_added.h. The rules are those of AddedVocabulary::add_tokens in `tokenizers`. */
 #include "model/text/tokenizer_added.h"
 
 #include <inttypes.h>
@@ -29,16 +29,15 @@ json_t *added_token(const json_t *object, int special, const char *file, const c
     bool good = token != NULL;
     for (size_t i = 0; i < FLAG_COUNT && good; i++) {
         json_t *said = json_object_get(object, flags[i]);
-        if (special >= 0 && i == FLAG_COUNT - 1) {
+        if (special >= 0 && i == FLAG_COUNT - 1)
             said = special ? json_true() : json_false();
-        }
-        if (said != NULL && !json_is_boolean(said)) {
+        if (said && !json_is_boolean(said)) {
             err_set(err, ERR_INVALID, "%s: %.60s: a token's \"%s\" must be true or false", file, key,
                     flags[i]);
             json_decref(token);
             return NULL;
         }
-        good = said == NULL || json_object_set(token, flags[i], said) == 0;
+        good = !said || json_object_set(token, flags[i], said) == 0;
     }
     if (!good) {
         json_decref(token);
@@ -56,8 +55,7 @@ bool added_is_token(const json_t *value)
 bool added_flag(const json_t *token, const char *flag)
 {
     const json_t *said = json_object_get(token, flag);
-    return said == NULL && strcmp(flag, "normalized") == 0 ? !added_flag(token, "special")
-                                                           : json_is_true(said);
+    return !said && strcmp(flag, "normalized") == 0 ? !added_flag(token, "special") : json_is_true(said);
 }
 
 json_t *added_content(const json_t *value)
@@ -68,13 +66,11 @@ json_t *added_content(const json_t *value)
 
 bool added_equal(const json_t *a, const json_t *b)
 {
-    if (!added_is_token(a) || !added_is_token(b)) {
+    if (!added_is_token(a) || !added_is_token(b))
         return json_is_string(a) && json_equal(a, b);
-    }
     bool same = json_equal(added_content(a), added_content(b));
-    for (size_t i = 0; i < FLAG_COUNT && same; i++) {
+    for (size_t i = 0; i < FLAG_COUNT && same; i++)
         same = added_flag(a, flags[i]) == added_flag(b, flags[i]);
-    }
     return same;
 }
 
@@ -85,7 +81,7 @@ int added_vocabulary_init(struct added_vocabulary *v, const json_t *vocab, struc
                                    .tokens = json_object(),
                                    .special = json_object(),
                                    .next = (json_int_t)json_object_size(vocab)};
-    return v->ids != NULL && v->tokens != NULL && v->special != NULL ? 0 : no_memory(err);
+    return v->ids && v->tokens && v->special ? 0 : no_memory(err);
 }
 
 void added_vocabulary_fini(struct added_vocabulary *v)
@@ -116,31 +112,29 @@ static json_t *by_id(const struct added_vocabulary *v, const json_t *id)
 const json_t *added_vocabulary_find(const struct added_vocabulary *v, const json_t *content)
 {
     const json_t *id = by_content(v->ids, content);
-    return id == NULL ? NULL : by_id(v, id);
+    return !id ? NULL : by_id(v, id);
 }
 
-/* Under its content's id: the one it has, or the next. */
+/* Put a token under the id that its content has already, or else under the next id. */
 static int put_one(struct added_vocabulary *v, json_t *token)
 {
     const json_t *before = added_vocabulary_find(v, added_content(token));
-    if (before != NULL &&
-        (added_flag(before, "normalized") || json_object_get(before, added_was_normalised) != NULL) &&
+    if (before && (added_flag(before, "normalized") || json_object_get(before, added_was_normalised)) &&
         json_object_set_new(token, added_was_normalised, json_true()) < 0) {
         return -1;
     }
     const json_t *content = added_content(token);
     json_t *id = by_content(v->ids, content);
-    id = json_incref(id != NULL ? id : by_content(v->vocab, content));
+    id = json_incref(id ? id : by_content(v->vocab, content));
     if (!json_is_integer(id)) {
         json_decref(id);
         id = json_integer(v->next);
     }
-    if (json_integer_value(id) >= v->next) {
+    if (json_integer_value(id) >= v->next)
         v->next = json_integer_value(id) + 1;
-    }
     char text[ID_TEXT];
     snprintf(text, sizeof(text), "%" JSON_INTEGER_FORMAT, json_integer_value(id));
-    int status = id == NULL ? -1 : set_content(v->ids, content, json_incref(id));
+    int status = !id ? -1 : set_content(v->ids, content, json_incref(id));
     json_decref(id);
     return status < 0 || json_object_set(v->tokens, text, token) < 0 ? -1 : 0;
 }
@@ -149,18 +143,14 @@ int added_vocabulary_put(struct added_vocabulary *v, const json_t *list, struct 
 {
     size_t i;
     json_t *token;
-    json_array_foreach(list, i, token)
-    {
+    json_array_foreach (list, i, token) {
         const json_t *content = added_content(token);
-        if (json_string_length(content) == 0 || added_equal(added_vocabulary_find(v, content), token)) {
+        if (json_string_length(content) == 0 || added_equal(added_vocabulary_find(v, content), token))
             continue;
-        }
-        if (put_one(v, token) < 0) {
+        if (put_one(v, token) < 0)
             return no_memory(err);
-        }
     }
-    json_array_foreach(list, i, token)
-    {
+    json_array_foreach (list, i, token) {
         const json_t *content = added_content(token);
         if (json_string_length(content) > 0 && added_flag(token, "special") &&
             set_content(v->special, content, json_true()) < 0) {
@@ -170,12 +160,12 @@ int added_vocabulary_put(struct added_vocabulary *v, const json_t *list, struct 
     return 0;
 }
 
-/* tokenizer.json's entry of a token. */
+/* Returns a token's new entry in the form of tokenizer.json's added_tokens, or NULL. */
 static json_t *entry_of(const struct added_vocabulary *v, const char *id, const json_t *token)
 {
     json_t *content = added_content(token);
     json_t *entry = json_pack("{s:I, s:O}", "id", (json_int_t)strtoll(id, NULL, 10), "content", content);
-    for (size_t i = 0; i < FLAG_COUNT && entry != NULL; i++) {
+    for (size_t i = 0; i < FLAG_COUNT && entry; i++) {
         bool value = strcmp(flags[i], "special") == 0 ? by_content(v->special, content) != NULL
                                                       : added_flag(token, flags[i]);
         if (json_object_set_new(entry, flags[i], json_boolean(value)) < 0) {
@@ -183,7 +173,7 @@ static json_t *entry_of(const struct added_vocabulary *v, const char *id, const 
             entry = NULL;
         }
     }
-    if (entry != NULL && json_object_get(token, added_was_normalised) != NULL &&
+    if (entry && json_object_get(token, added_was_normalised) &&
         json_object_set_new(entry, added_was_normalised, json_true()) < 0) {
         json_decref(entry);
         entry = NULL;
@@ -204,20 +194,17 @@ json_t *added_vocabulary_list(const struct added_vocabulary *v, struct err *err)
     json_t *list = json_array(), **entries = calloc(count + 1, sizeof(*entries)), *token;
     const char *id;
     size_t n = 0;
-    int status = list == NULL || entries == NULL ? -1 : 0;
-    json_object_foreach(v->tokens, id, token)
-    {
+    int status = !list || !entries ? -1 : 0;
+    json_object_foreach (v->tokens, id, token) {
         if (status == 0) {
             entries[n] = entry_of(v, id, token);
-            status = entries[n++] == NULL ? -1 : 0;
+            status = !entries[n++] ? -1 : 0;
         }
     }
-    if (status == 0 && n > 0) {
+    if (status == 0 && n > 0)
         qsort(entries, n, sizeof(*entries), compare_entries);
-    }
-    for (size_t i = 0; i < n; i++) { /* the list takes each of them */
+    for (size_t i = 0; i < n; i++) /* the list takes over each entry */
         status = json_array_append_new(list, entries[i]) < 0 ? -1 : status;
-    }
     free(entries);
     if (status < 0) {
         json_decref(list);

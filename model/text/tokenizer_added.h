@@ -1,8 +1,8 @@
-/* Tokens that files add to a tokenizer, and the vocabulary of them as `tokenizers` 0.23 keeps it. Private to
- * model/tokenizer*.c.
+/* The tokens that files add to a tokenizer, and the vocabulary of added tokens as `tokenizers` 0.23 keeps it.
+ * Only model/text/tokenizer*.c include this header.
  *
- * A token (transformers' AddedToken) is a JSON object with a content, those flags that its file gave it
- * ("normalized" that is not said is the opposite of "special") and a mark that it is one.
+ * A token (transformers' AddedToken) is a JSON object with a content, the flags that its file states, and a
+ * mark that it is a token. Where "normalized" is not stated, it is the opposite of "special".
  */
 #ifndef MOTLEY_MODEL_TEXT_TOKENIZER_ADDED_H
 #define MOTLEY_MODEL_TEXT_TOKENIZER_ADDED_H
@@ -12,50 +12,53 @@
 
 #include "common/err.h"
 
-/* A member of the entries that tokenizer.json's list gets here: the token was once added as one that is
- * normalised, and `tokenizers` goes on decoding it so. */
+/* Key of a member that added_vocabulary_list() adds to an entry of tokenizer.json's list: the token was once
+ * added as a normalised one, and `tokenizers` still decodes it as its normalised text. */
 extern const char added_was_normalised[];
 
-/* 'object' (content and flags; members that no token has are passed over, as there) as a token; special: 1 or
- * 0, or -1: as the object says. 'file' and 'key' name the place in errors. Returns new. */
+/* Returns a new token made from 'object': a text, or an object with a content and flags, whose other members
+ * are ignored as transformers ignores them. 'special' is 1 or 0, or -1 to take the object's own flag. 'file'
+ * and 'key' name the place in errors. Returns NULL on errors. */
 json_t *added_token(const json_t *object, int special, const char *file, const char *key, struct err *err);
 bool added_is_token(const json_t *value);
 bool added_flag(const json_t *token, const char *flag);
-/* The content of a token, or the text itself; NULL for anything else. Borrowed. */
+/* The content of a token, or 'value' itself where it is a text; NULL for any other value. Borrowed. */
 json_t *added_content(const json_t *value);
-/* True for two tokens whose content and flags are the same, and for equal texts. */
+/* True for two tokens with the same content and flags, and for two equal texts. */
 bool added_equal(const json_t *a, const json_t *b);
 
 struct added_vocabulary {
-    const json_t *vocab; /* of the model: text -> id; borrowed */
-    json_t *ids;         /* content -> id */
-    json_t *tokens;      /* id in decimal -> the token last put there */
-    json_t *special;     /* contents that are special */
-    json_int_t next;     /* least id that no added token and no token of the vocabulary has */
+    const json_t *vocab; /* the model's vocabulary, text -> id; borrowed */
+    json_t *ids;         /* content of an added token -> its id */
+    json_t *tokens;      /* id in decimal -> the token that was put there last */
+    json_t *special;     /* contents of special tokens, each -> true */
+    /* id of the next new token: the vocabulary's size, or one above the largest id of an added token */
+    json_int_t next;
 };
 
-/* 'vocab' may be NULL. ERR_NOMEM. Release with added_vocabulary_fini(), after errors, too. */
+/* 'vocab' may be NULL. Fails with ERR_NOMEM. added_vocabulary_fini() releases 'v', after an error too. */
 int added_vocabulary_init(struct added_vocabulary *v, const json_t *vocab, struct err *err);
 void added_vocabulary_fini(struct added_vocabulary *v);
-/* add_tokens of the library: a token that is there keeps its id and has its flags from now on, and what was
- * special stays special. 'list' holds tokens alone. */
+/* Do what add_tokens of `tokenizers` does: a token whose content is known keeps its id and takes the new
+ * flags, and a content that was special stays special. 'list' holds tokens only. */
 int added_vocabulary_put(struct added_vocabulary *v, const json_t *list, struct err *err);
-/* The token of that content, or NULL. Borrowed. */
+/* The added token with that content, or NULL. Borrowed. */
 const json_t *added_vocabulary_find(const struct added_vocabulary *v, const json_t *content);
-/* All of them as tokenizer.json's added_tokens have them, in the order of their ids. Returns new;
- * ERR_NOMEM. */
+/* Returns a new list of all added tokens in the form of tokenizer.json's added_tokens and in the order of
+ * their ids, or NULL with ERR_NOMEM. */
 json_t *added_vocabulary_list(const struct added_vocabulary *v, struct err *err);
 
-/* What the files beside tokenizer.json say of tokens. */
+/* The tokens that the files beside tokenizer.json name. */
 struct added_names {
     json_t *decoder; /* id in decimal -> token */
     json_t *named;   /* name -> special token, a text or a token, in transformers' order */
     json_t *extra;   /* further special tokens, texts or tokens */
-    bool keeps;      /* the added tokens of tokenizer.json itself are there from the beginning */
-    bool repeats;    /* all special tokens are added once more at the end, without flags */
+    bool keeps;      /* true: the added tokens of tokenizer.json itself are put in first */
+    bool repeats;    /* true: all special tokens are added once more at the end, without flags */
 };
 
-/* Put into 'root', tokenizer.json parsed, the added tokens that the tokenizer has in the end. */
+/* Replace added_tokens in 'root', the parsed tokenizer.json, by all the added tokens that transformers'
+ * tokenizer has once it is built. */
 int added_tokens_apply(const struct added_names *names, json_t *root, struct err *err);
 
 #endif

@@ -1,4 +1,4 @@
-/* See tokenizer_added.h. The order is that of TokenizersBackend.__init__. */
+/* See tokenizer_added.h. Tokens are added in the order of TokenizersBackend.__init__. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -17,8 +17,8 @@ static int compare_ids(const void *a, const void *b)
     return (*x > *y) - (*x < *y);
 }
 
-/* The decoder's tokens in the order of their ids: all of them are added anew, so that a named one becomes
- * special that was not. */
+/* Append the decoder's tokens to 'list' in the order of their ids. All of them are added anew, so that a
+ * named token becomes special even if it was not. */
 static int decoder_sort(const struct added_names *names, json_t *list, struct err *err)
 {
     const size_t count = json_object_size(names->decoder);
@@ -26,16 +26,13 @@ static int decoder_sort(const struct added_names *names, json_t *list, struct er
     const char *id;
     json_t *token;
     size_t n = 0;
-    int status = ids == NULL ? -1 : 0;
-    json_object_foreach(names->decoder, id, token)
-    {
-        if (status == 0) {
+    int status = !ids ? -1 : 0;
+    json_object_foreach (names->decoder, id, token) {
+        if (status == 0)
             ids[n++] = strtoll(id, NULL, 10);
-        }
     }
-    if (n > 0) {
+    if (n > 0)
         qsort(ids, n, sizeof(*ids), compare_ids);
-    }
     for (size_t i = 0; i < n && status == 0; i++) {
         char text[24];
         snprintf(text, sizeof(text), "%" JSON_INTEGER_FORMAT, ids[i]);
@@ -45,20 +42,17 @@ static int decoder_sort(const struct added_names *names, json_t *list, struct er
     return status < 0 ? no_memory(err) : 0;
 }
 
-/* One more token for 'list', unless one of its content is in 'known' or it is itself in the list. */
+/* Append a token to 'list', unless 'known' has its content or the list has the token. */
 static int special_add(const json_t *known, json_t *token, json_t *list, struct err *err)
 {
     const json_t *content = added_content(token);
     size_t i;
     json_t *item;
-    if (json_object_getn(known, json_string_value(content), json_string_length(content)) != NULL) {
+    if (json_object_getn(known, json_string_value(content), json_string_length(content)))
         return 0;
-    }
-    json_array_foreach(list, i, item)
-    {
-        if (added_equal(item, token)) {
+    json_array_foreach (list, i, item) {
+        if (added_equal(item, token))
             return 0;
-        }
     }
     return json_array_append(list, token) < 0 ? no_memory(err) : 0;
 }
@@ -69,43 +63,38 @@ static int specials_add(const struct added_names *names, const struct added_voca
     const char *name;
     json_t *token, *known = json_copy(v->ids);
     size_t i;
-    int status = known == NULL ? no_memory(err) : 0;
-    json_array_foreach(list, i, token)
-    {
+    int status = !known ? no_memory(err) : 0;
+    json_array_foreach (list, i, token) {
         const json_t *content = added_content(token);
         if (status == 0 && json_object_setn_new_nocheck(known, json_string_value(content),
                                                         json_string_length(content), json_true()) < 0) {
             status = no_memory(err);
         }
     }
-    json_object_foreach(names->named, name, token)
-    {
+    json_object_foreach (names->named, name, token) {
         status = status == 0 ? special_add(known, token, list, err) : -1;
     }
-    json_array_foreach(names->extra, i, token)
-    {
+    json_array_foreach (names->extra, i, token) {
         status = status == 0 ? special_add(known, token, list, err) : -1;
     }
     json_decref(known);
     return status;
 }
 
-/* Texts become special tokens, and so do named tokens that are not. */
+/* Returns a new list of tokens, or NULL: texts become special tokens, and so do tokens that have a name. */
 static json_t *list_finish(const struct added_names *names, const json_t *list, struct err *err)
 {
     size_t i;
     const char *name;
     json_t *token, *named;
     json_t *out = json_array();
-    json_array_foreach(list, i, token)
-    {
+    json_array_foreach (list, i, token) {
         int special = json_is_string(token) ? 1 : -1;
-        json_object_foreach(names->named, name, named)
-        {
+        json_object_foreach (names->named, name, named) {
             special = json_equal(added_content(named), added_content(token)) ? 1 : special;
         }
         json_t *made = added_token(token, special, tokenizer_json, "special tokens", err);
-        if (made == NULL || json_array_append_new(out, made) < 0) {
+        if (!made || json_array_append_new(out, made) < 0) {
             json_decref(out);
             return NULL;
         }
@@ -113,23 +102,21 @@ static json_t *list_finish(const struct added_names *names, const json_t *list, 
     return out;
 }
 
-/* All special tokens once more, without flags, as Qwen2Tokenizer's constructor ends. */
+/* Add all special tokens once more, without flags, as Qwen2Tokenizer's constructor does at its end. */
 static int specials_again(const struct added_names *names, struct added_vocabulary *v, struct err *err)
 {
     const char *name;
     json_t *value;
     size_t i;
     json_t *list = json_array();
-    int status = list == NULL ? no_memory(err) : 0;
-    json_object_foreach(names->named, name, value)
-    {
+    int status = !list ? no_memory(err) : 0;
+    json_object_foreach (names->named, name, value) {
         json_t *token = added_token(added_content(value), 1, tokenizer_json, name, err);
-        status = token == NULL || json_array_append_new(list, token) < 0 ? -1 : status;
+        status = !token || json_array_append_new(list, token) < 0 ? -1 : status;
     }
-    json_array_foreach(names->extra, i, value)
-    {
+    json_array_foreach (names->extra, i, value) {
         json_t *token = added_token(added_content(value), 1, tokenizer_json, "extra_special_tokens", err);
-        status = token == NULL || json_array_append_new(list, token) < 0 ? -1 : status;
+        status = !token || json_array_append_new(list, token) < 0 ? -1 : status;
     }
     status = status == 0 ? added_vocabulary_put(v, list, err) : -1;
     json_decref(list);
@@ -140,13 +127,12 @@ static int tokens_put(const struct added_names *names, bool repeats, struct adde
                       struct err *err)
 {
     json_t *list = json_array(), *finished = NULL;
-    int status = list == NULL ? no_memory(err) : decoder_sort(names, list, err);
-    if (status == 0) {
+    int status = !list ? no_memory(err) : decoder_sort(names, list, err);
+    if (status == 0)
         status = specials_add(names, v, list, err);
-    }
     if (status == 0) {
         finished = list_finish(names, list, err);
-        status = finished == NULL ? -1 : added_vocabulary_put(v, finished, err);
+        status = !finished ? -1 : added_vocabulary_put(v, finished, err);
     }
     json_decref(list);
     json_decref(finished);
@@ -161,23 +147,19 @@ int added_tokens_apply(const struct added_names *names, json_t *root, struct err
     size_t i;
     json_t *item;
     int status = added_vocabulary_init(&v, json_object_get(json_object_get(root, "model"), "vocab"), err);
-    if (status == 0 && list != NULL && !json_is_array(list)) {
+    if (status == 0 && list && !json_is_array(list))
         status = err_set(err, ERR_INVALID, "tokenizer.json: added_tokens is not a list");
-    }
-    json_array_foreach(list, i, item)
-    {
+    json_array_foreach (list, i, item) {
         json_t *token = added_token(item, -1, tokenizer_json, "added_tokens", err);
-        status = token == NULL || json_array_append_new(own, token) < 0 ? -1 : status;
+        status = !token || json_array_append_new(own, token) < 0 ? -1 : status;
     }
-    if (status == 0 && names->keeps) {
+    if (status == 0 && names->keeps)
         status = added_vocabulary_put(&v, own, err);
-    }
-    if (status == 0) {
+    if (status == 0)
         status = tokens_put(names, names->repeats, &v, err);
-    }
     if (status == 0) {
         result = added_vocabulary_list(&v, err);
-        status = result == NULL ? -1 : json_object_set(root, "added_tokens", result) < 0 ? no_memory(err) : 0;
+        status = !result ? -1 : json_object_set(root, "added_tokens", result) < 0 ? no_memory(err) : 0;
     }
     json_decref(result);
     json_decref(own);

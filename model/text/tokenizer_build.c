@@ -1,15 +1,16 @@
-/* Tables of a tokenizer: tokens by id and by text, merges by pair, added tokens by text. */
+/* This file fills a tokenizer's tables: tokens by id and by text, merges by pair, added tokens by text. */
 #include "model/text/tokenizer_build.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/digest.h"
 #include "model/text/text_characters.h"
 #include "model/text/tokenizer_scratch.h"
 #include "model/text/utf8.h"
 
+/* SCORE_WORK_MAX bounds the sum of the squares of all tokens' sizes in bytes: finding the merges of a token
+ * hashes it once for every place where it can be cut. */
 enum { ARENA_BYTES_MAX = 1 << 30, MERGE_SIDE_BYTES = 4096, SCORE_WORK_MAX = 1 << 30 };
 
 static uint64_t mix(uint64_t h)
@@ -36,7 +37,8 @@ static uint64_t hash_bytes(const uint8_t *bytes, size_t size)
     return mix(h ^ rest);
 }
 
-/* Raw bytes of a mapped text into out[0..size); returns their number, or -1 when a character is outside. */
+/* Write the raw bytes that a text in GPT-2's alphabet stands for to out[0..size). Returns their number, or -1
+ * when a character is outside the alphabet. */
 static int unmap(const char *text, size_t size, uint8_t *out)
 {
     int count = 0;
@@ -45,9 +47,8 @@ static int unmap(const char *text, size_t size, uint8_t *out)
         unsigned bad;
         unsigned length = utf8_decode((const uint8_t *)text + at, size - at, &code, &bad, NULL);
         int byte = length > 0 ? alphabet_byte(code) : -1;
-        if (byte < 0) {
+        if (byte < 0)
             return -1;
-        }
         out[count++] = (uint8_t)byte;
         at += length;
     }
@@ -57,7 +58,7 @@ static int unmap(const char *text, size_t size, uint8_t *out)
 struct tokenizer *builder_create(struct err *err)
 {
     struct tokenizer *t = calloc(1, sizeof(*t));
-    if (t == NULL) {
+    if (!t) {
         err_set(err, ERR_NOMEM, "out of memory for a tokenizer");
         return NULL;
     }
@@ -66,7 +67,7 @@ struct tokenizer *builder_create(struct err *err)
     t->eos = -1;
     t->lock_ready = pthread_mutex_init(&t->lock, NULL) == 0;
     t->splitter = splitter_create(err);
-    if (t->splitter == NULL || !t->lock_ready) {
+    if (!t->splitter || !t->lock_ready) {
         tokenizer_destroy(t);
         err_set(err, ERR_NOMEM, "out of memory for a tokenizer");
         return NULL;
@@ -76,15 +77,12 @@ struct tokenizer *builder_create(struct err *err)
 
 void tokenizer_destroy(struct tokenizer *t)
 {
-    if (t == NULL) {
+    if (!t)
         return;
-    }
-    for (unsigned i = 0; i < t->idle_count; i++) {
+    for (unsigned i = 0; i < t->idle_count; i++)
         encode_scratch_destroy(t->idle[i]);
-    }
-    if (t->lock_ready) {
+    if (t->lock_ready)
         pthread_mutex_destroy(&t->lock);
-    }
     splitter_destroy(t->splitter);
     text_steps_fini(&t->normal);
     decode_steps_fini(&t->decode);
@@ -100,17 +98,14 @@ void tokenizer_destroy(struct tokenizer *t)
 
 static int vocab_reserve(struct tokenizer *t, uint32_t count, struct err *err)
 {
-    if (count <= t->vocab_capacity) {
+    if (count <= t->vocab_capacity)
         return 0;
-    }
     uint32_t capacity = t->vocab_capacity == 0 ? 1024 : t->vocab_capacity;
-    while (capacity < count) {
+    while (capacity < count)
         capacity *= 2;
-    }
     struct token *grown = realloc(t->tokens, capacity * sizeof(*grown));
-    if (grown == NULL) {
+    if (!grown)
         return err_set(err, ERR_NOMEM, "out of memory for %u tokens", capacity);
-    }
     memset(grown + t->vocab_capacity, 0, (capacity - t->vocab_capacity) * sizeof(*grown));
     t->tokens = grown;
     t->vocab_capacity = capacity;
@@ -119,20 +114,16 @@ static int vocab_reserve(struct tokenizer *t, uint32_t count, struct err *err)
 
 static int arena_reserve(struct tokenizer *t, size_t more, struct err *err)
 {
-    if (t->arena_capacity - t->arena_size >= more) {
+    if (t->arena_capacity - t->arena_size >= more)
         return 0;
-    }
     size_t capacity = t->arena_capacity == 0 ? 65536 : t->arena_capacity;
-    while (capacity - t->arena_size < more) {
+    while (capacity - t->arena_size < more)
         capacity *= 2;
-    }
-    if (capacity > ARENA_BYTES_MAX) {
+    if (capacity > ARENA_BYTES_MAX)
         return err_set(err, ERR_TOO_BIG, "the tokenizer's texts are larger than %d bytes", ARENA_BYTES_MAX);
-    }
     uint8_t *grown = realloc(t->arena, capacity);
-    if (grown == NULL) {
+    if (!grown)
         return err_set(err, ERR_NOMEM, "out of memory for %zu bytes of tokens", capacity);
-    }
     t->arena = grown;
     t->arena_capacity = capacity;
     return 0;
@@ -140,45 +131,39 @@ static int arena_reserve(struct tokenizer *t, size_t more, struct err *err)
 
 int builder_token(struct tokenizer *t, uint32_t id, const char *bytes, size_t size, bool bpe, struct err *err)
 {
-    if (id >= TOKENIZER_VOCAB_MAX) {
+    if (id >= TOKENIZER_VOCAB_MAX)
         return err_set(err, ERR_TOO_BIG, "token id %u is not below %d", id, TOKENIZER_VOCAB_MAX);
-    }
     if (size > TOKENIZER_TOKEN_BYTES) {
         return err_set(err, ERR_TOO_BIG, "token %u has %zu bytes, more than %d", id, size,
                        TOKENIZER_TOKEN_BYTES);
     }
-    if (vocab_reserve(t, id + 1, err) < 0 || arena_reserve(t, size, err) < 0) {
+    if (vocab_reserve(t, id + 1, err) < 0 || arena_reserve(t, size, err) < 0)
         return -1;
-    }
     struct token *token = &t->tokens[id];
-    if (token->there) {
+    if (token->there)
         return err_set(err, ERR_INVALID, "token id %u stands in the vocabulary twice", id);
-    }
     memcpy(t->arena + t->arena_size, bytes, size);
     *token = (struct token){
         .offset = (uint32_t)t->arena_size, .size = (uint16_t)size, .there = 1, .bpe = bpe && size > 0};
     t->arena_size += size;
-    if (id >= t->vocab) {
+    if (id >= t->vocab)
         t->vocab = id + 1;
-    }
     return 0;
 }
 
 int builder_token_vocab(struct tokenizer *t, uint32_t id, const char *text, size_t size, struct err *err)
 {
     uint8_t stack[256];
-    if (!t->bytes) {
+    if (!t->bytes)
         return builder_token(t, id, text, size, true, err);
-    }
     if (size <= sizeof(stack)) {
         int count = unmap(text, size, stack);
         return count < 0 ? builder_token(t, id, text, size, false, err)
                          : builder_token(t, id, (const char *)stack, (size_t)count, true, err);
     }
     uint8_t *bytes = malloc(size);
-    if (bytes == NULL) {
+    if (!bytes)
         return err_set(err, ERR_NOMEM, "out of memory for token %u", id);
-    }
     int count = size > TOKENIZER_TOKEN_BYTES ? -1 : unmap(text, size, bytes);
     int status = count < 0 ? builder_token(t, id, text, size, false, err)
                            : builder_token(t, id, (const char *)bytes, (size_t)count, true, err);
@@ -190,9 +175,8 @@ int builder_token_raw(struct tokenizer *t, uint32_t id, const char *text, size_t
 {
     if (id < t->vocab && t->tokens[id].there) {
         const struct token *old = &t->tokens[id];
-        if (old->size == size && memcmp(t->arena + old->offset, text, size) == 0) {
+        if (old->size == size && memcmp(t->arena + old->offset, text, size) == 0)
             return 0;
-        }
         t->tokens[id].there = 0;
     }
     return builder_token(t, id, text, size, false, err);
@@ -201,32 +185,27 @@ int builder_token_raw(struct tokenizer *t, uint32_t id, const char *text, size_t
 static uint32_t table_size(uint64_t entries)
 {
     uint32_t size = 1024;
-    while (size < entries * 2) {
+    while (size < entries * 2)
         size *= 2;
-    }
     return size;
 }
 
 int builder_index(struct tokenizer *t, struct err *err)
 {
-    if (t->vocab == 0) {
+    if (t->vocab == 0)
         return err_set(err, ERR_INVALID, "the tokenizer has no tokens");
-    }
     uint32_t slots = table_size(t->vocab);
     t->text_slots = calloc(slots, sizeof(*t->text_slots));
-    if (t->text_slots == NULL) {
+    if (!t->text_slots)
         return err_set(err, ERR_NOMEM, "out of memory for a vocabulary of %u", t->vocab);
-    }
     t->text_mask = slots - 1;
     for (uint32_t id = 0; id < t->vocab; id++) {
         const struct token *token = &t->tokens[id];
-        if (!token->bpe || tokenizer_lookup(t, t->arena + token->offset, token->size) >= 0) {
+        if (!token->bpe || tokenizer_lookup(t, t->arena + token->offset, token->size) >= 0)
             continue;
-        }
         uint32_t slot = (uint32_t)hash_bytes(t->arena + token->offset, token->size) & t->text_mask;
-        while (t->text_slots[slot] != 0) {
+        while (t->text_slots[slot] != 0)
             slot = (slot + 1) & t->text_mask;
-        }
         t->text_slots[slot] = id + 1;
     }
     for (unsigned byte = 0; byte < 256; byte++) {
@@ -234,7 +213,7 @@ int builder_index(struct tokenizer *t, struct err *err)
         char code[8];
         snprintf(code, sizeof(code), "<0x%02X>", byte);
         t->byte_id[byte] = t->bytes ? tokenizer_lookup(t, &one, 1) : tokenizer_lookup(t, (uint8_t *)code, 6);
-        if (byte < 0x80) { /* an affix makes it depend on the place in the piece */
+        if (byte < 0x80) { /* With an affix the token depends on the character's place in the piece. */
             const bool affixed = t->inner_prefix[0] != '\0' || t->end_suffix[0] != '\0';
             t->ascii_id[byte] = affixed ? -1 : tokenizer_lookup(t, &one, 1);
         }
@@ -247,9 +226,8 @@ int32_t tokenizer_lookup(const struct tokenizer *t, const uint8_t *bytes, size_t
     uint32_t slot = (uint32_t)hash_bytes(bytes, size) & t->text_mask;
     for (; t->text_slots[slot] != 0; slot = (slot + 1) & t->text_mask) {
         const struct token *token = &t->tokens[t->text_slots[slot] - 1];
-        if (token->size == size && memcmp(t->arena + token->offset, bytes, size) == 0) {
+        if (token->size == size && memcmp(t->arena + token->offset, bytes, size) == 0)
             return (int32_t)t->text_slots[slot] - 1;
-        }
     }
     return -1;
 }
@@ -262,9 +240,8 @@ int builder_merges_reserve(struct tokenizer *t, uint64_t count, struct err *err)
     }
     uint32_t slots = table_size(count);
     t->merges = malloc(slots * sizeof(*t->merges));
-    if (t->merges == NULL) {
+    if (!t->merges)
         return err_set(err, ERR_NOMEM, "out of memory for %llu merges", (unsigned long long)count);
-    }
     memset(t->merges, 0xff, slots * sizeof(*t->merges));
     t->merge_mask = slots - 1;
     return 0;
@@ -278,11 +255,9 @@ static uint32_t merge_slot_of(const struct tokenizer *t, uint32_t left, uint32_t
 const struct merge_slot *tokenizer_merge(const struct tokenizer *t, uint32_t left, uint32_t right)
 {
     uint32_t slot = merge_slot_of(t, left, right);
-    for (; t->merges[slot].rank != UINT32_MAX; slot = (slot + 1) & t->merge_mask) {
-        if (t->merges[slot].left == left && t->merges[slot].right == right) {
+    for (; t->merges[slot].rank != UINT32_MAX; slot = (slot + 1) & t->merge_mask)
+        if (t->merges[slot].left == left && t->merges[slot].right == right)
             return &t->merges[slot];
-        }
-    }
     return NULL;
 }
 
@@ -291,7 +266,8 @@ static void merge_insert(struct tokenizer *t, const struct merge_slot *merge)
     uint32_t slot = merge_slot_of(t, merge->left, merge->right);
     while (t->merges[slot].rank != UINT32_MAX) {
         if (t->merges[slot].left == merge->left && t->merges[slot].right == merge->right) {
-            t->merges[slot].rank = merge->rank; /* the last one counts, as in Hugging Face's map */
+            /* The last merge of a pair counts, as in Hugging Face's map. */
+            t->merges[slot].rank = merge->rank;
             return;
         }
         slot = (slot + 1) & t->merge_mask;
@@ -300,12 +276,11 @@ static void merge_insert(struct tokenizer *t, const struct merge_slot *merge)
     t->merge_count++;
 }
 
-/* A side of a merge as raw bytes into out[0..size); their number, or -1. */
+/* Write one side of a merge as raw bytes to out[0..size). Returns their number, or -1 as unmap() does. */
 static int merge_side(const struct tokenizer *t, const char *text, size_t size, uint8_t *out)
 {
-    if (t->bytes) {
+    if (t->bytes)
         return unmap(text, size, out);
-    }
     memcpy(out, text, size);
     return (int)size;
 }
@@ -314,12 +289,11 @@ int builder_merge(struct tokenizer *t, uint32_t rank, const char *left, size_t l
                   size_t right_size, struct err *err)
 {
     uint8_t bytes[2 * MERGE_SIDE_BYTES];
-    if (left_size > MERGE_SIDE_BYTES || right_size > MERGE_SIDE_BYTES) {
+    if (left_size > MERGE_SIDE_BYTES || right_size > MERGE_SIDE_BYTES)
         return err_set(err, ERR_TOO_BIG, "merge %u has a side of more than %d bytes", rank, MERGE_SIDE_BYTES);
-    }
     int left_count = merge_side(t, left, left_size, bytes);
     int right_count = left_count < 0 ? -1 : merge_side(t, right, right_size, bytes + left_count);
-    const size_t prefix = strlen(t->inner_prefix); /* which the right side of a merge loses */
+    const size_t prefix = strlen(t->inner_prefix); /* the right side of a merge loses its prefix */
     int32_t left_id = left_count > 0 ? tokenizer_lookup(t, bytes, (size_t)left_count) : -1;
     int32_t right_id = right_count > 0 ? tokenizer_lookup(t, bytes + left_count, (size_t)right_count) : -1;
     int32_t merged = -1;
@@ -348,21 +322,19 @@ static int compare_scores(const void *a, const void *b, void *arg)
     return (x < y) - (x > y);
 }
 
-/* Count, or insert as well, the merges that make token 'id'. */
+/* Count the merges that make token 'id'; with 'insert', put them into the table too. */
 static uint64_t merges_of(struct tokenizer *t, uint32_t id, uint32_t rank, bool insert)
 {
     const struct token *token = &t->tokens[id];
     const uint8_t *bytes = t->arena + token->offset;
     uint64_t count = 0;
     for (size_t cut = 1; token->bpe && cut < token->size; cut++) {
-        if ((bytes[cut] & 0xc0) == 0x80) {
+        if ((bytes[cut] & 0xc0) == 0x80)
             continue;
-        }
         const int32_t left = tokenizer_lookup(t, bytes, cut);
         const int32_t right = left >= 0 ? tokenizer_lookup(t, bytes + cut, token->size - cut) : -1;
-        if (right < 0) {
+        if (right < 0)
             continue;
-        }
         count++;
         if (insert) {
             merge_insert(t,
@@ -381,25 +353,21 @@ int builder_merges_by_score(struct tokenizer *t, const float *score, struct err 
     uint64_t count = 0;
     for (uint32_t id = 0; id < t->vocab; id++) {
         work += (uint64_t)t->tokens[id].size * t->tokens[id].size;
-        if (score[id] != score[id]) {
+        if (score[id] != score[id])
             return err_set(err, ERR_INVALID, "token %u has a score that is no number", id);
-        }
     }
-    if (work > SCORE_WORK_MAX) {
+    if (work > SCORE_WORK_MAX)
         return err_set(err, ERR_TOO_BIG, "the vocabulary's texts are too long to be taken apart");
-    }
     uint32_t *order = malloc(t->vocab * sizeof(*order));
-    if (order == NULL) {
+    if (!order)
         return err_set(err, ERR_NOMEM, "out of memory for %u tokens in order", t->vocab);
-    }
     for (uint32_t id = 0; id < t->vocab; id++) {
         order[id] = id;
         count += merges_of(t, id, 0, false);
     }
     int status = builder_merges_reserve(t, count, err);
-    if (status == 0) {
+    if (status == 0)
         qsort_r(order, t->vocab, sizeof(*order), compare_scores, (void *)(uintptr_t)score);
-    }
     uint32_t rank = 0;
     for (uint32_t i = 0; i < t->vocab && status == 0; i++) {
         rank = i > 0 && score[order[i]] == score[order[i - 1]] ? rank : i;
@@ -420,7 +388,7 @@ int builder_spaces(struct tokenizer *t, bool prefix, bool fallback, struct err *
     const struct decode_step strip = {.kind = DECODE_STRIP, .from = space, .from_size = 1, .start = 1};
     t->byte_fallback = fallback;
     t->fuse_unknown = true;
-    if (replace.pattern == NULL || decode_steps_add(&t->decode, &replace, err) < 0 ||
+    if (!replace.pattern || decode_steps_add(&t->decode, &replace, err) < 0 ||
         (fallback && decode_steps_add(&t->decode, &bytes, err) < 0) ||
         decode_steps_add(&t->decode, &fuse, err) < 0 ||
         (prefix && decode_steps_add(&t->decode, &strip, err) < 0) ||
@@ -432,18 +400,15 @@ int builder_spaces(struct tokenizer *t, bool prefix, bool fallback, struct err *
 
 int builder_added(struct tokenizer *t, const struct added_token *added, struct err *err)
 {
-    if (added->id >= t->vocab || !t->tokens[added->id].there || t->tokens[added->id].size == 0) {
+    if (added->id >= t->vocab || !t->tokens[added->id].there || t->tokens[added->id].size == 0)
         return err_set(err, ERR_INVALID, "added token %u has no text in the vocabulary", added->id);
-    }
-    if (t->added_count == TOKENIZER_ADDED_MAX) {
+    if (t->added_count == TOKENIZER_ADDED_MAX)
         return err_set(err, ERR_TOO_BIG, "more than %d added tokens", TOKENIZER_ADDED_MAX);
-    }
     if (t->added_count == t->added_capacity) {
         uint32_t capacity = t->added_capacity == 0 ? 64 : 2 * t->added_capacity;
         struct added_token *grown = realloc(t->added, capacity * sizeof(*grown));
-        if (grown == NULL) {
+        if (!grown)
             return err_set(err, ERR_NOMEM, "out of memory for %u added tokens", capacity);
-        }
         t->added = grown;
         t->added_capacity = capacity;
     }
@@ -453,7 +418,8 @@ int builder_added(struct tokenizer *t, const struct added_token *added, struct e
     return 0;
 }
 
-/* What is looked for in the text: the token's own text, normalised if it says so. */
+/* Set the text that the encoder looks for and the text that the token is decoded as: the token's own text, or
+ * its normalised text where the flags say so. */
 static int added_pattern(struct tokenizer *t, struct added_token *added, struct err *err)
 {
     const struct token *token = &t->tokens[added->id];
@@ -496,109 +462,28 @@ static int compare_added(const void *a, const void *b, void *arg)
     return order != 0 ? order : (x->size > y->size) - (x->size < y->size);
 }
 
-/* Every added token sorted by what is looked for, indexed by its first byte. */
+/* Sort the added tokens by the text that the encoder looks for, and index them by its first byte. */
 static int added_index(struct tokenizer *t, struct err *err)
 {
-    for (uint32_t i = 0; i < t->added_count; i++) {
-        if (t->added[i].size == 0 && added_pattern(t, &t->added[i], err) < 0) {
+    for (uint32_t i = 0; i < t->added_count; i++)
+        if (t->added[i].size == 0 && added_pattern(t, &t->added[i], err) < 0)
             return -1;
-        }
-    }
-    if (t->added_count > 0) {
+    if (t->added_count > 0)
         qsort_r(t->added, t->added_count, sizeof(*t->added), compare_added, t);
-    }
     uint32_t at = 0;
     for (unsigned byte = 0; byte < 256; byte++) {
         t->added_first[byte] = at;
-        while (at < t->added_count && t->arena[t->added[at].offset] == byte) {
+        while (at < t->added_count && t->arena[t->added[at].offset] == byte)
             at++;
-        }
     }
     t->added_first[256] = at;
     return 0;
 }
 
-static int digest_u32(struct digest *digest, uint32_t value, struct err *err)
-{
-    const uint8_t bytes[4] = {(uint8_t)value, (uint8_t)(value >> 8), (uint8_t)(value >> 16),
-                              (uint8_t)(value >> 24)};
-    return digest_update(digest, bytes, sizeof(bytes), err);
-}
-
-static int digest_tokens(const struct tokenizer *t, struct digest *digest, struct err *err)
-{
-    for (uint32_t id = 0; id < t->vocab; id++) {
-        const struct token *token = &t->tokens[id];
-        const uint32_t head = token->size | (uint32_t)token->there << 16 | (uint32_t)token->special << 17 |
-                              (uint32_t)token->bpe << 18;
-        if (digest_u32(digest, head, err) < 0 ||
-            digest_update(digest, t->arena + token->offset, token->size, err) < 0) {
-            return -1;
-        }
-    }
-    for (uint32_t i = 0; t->merges != NULL && i <= t->merge_mask; i++) {
-        if (t->merges[i].rank != UINT32_MAX &&
-            digest_update(digest, &t->merges[i], sizeof(t->merges[i]), err) < 0) {
-            return -1;
-        }
-    }
-    for (uint32_t i = 0; i < t->added_count; i++) {
-        const struct added_token *a = &t->added[i];
-        const uint32_t flags = a->normalized | (uint32_t)a->lstrip << 1 | (uint32_t)a->rstrip << 2 |
-                               (uint32_t)a->single_word << 3;
-        if (digest_u32(digest, a->id, err) < 0 || digest_u32(digest, flags, err) < 0) {
-            return -1;
-        }
-    }
-    return 0;
-}
-
-static int digest_settings(const struct tokenizer *t, struct digest *digest, struct err *err)
-{
-    const uint32_t flags = t->bytes | (uint32_t)t->ignore_merges << 1 | (uint32_t)t->byte_fallback << 2 |
-                           (uint32_t)t->fuse_unknown << 3;
-    if (text_steps_digest(&t->normal, digest, err) < 0 || digest_u32(digest, UINT32_MAX, err) < 0 ||
-        digest_update(digest, t->inner_prefix, sizeof(t->inner_prefix), err) < 0 ||
-        digest_update(digest, t->end_suffix, sizeof(t->end_suffix), err) < 0 ||
-        digest_u32(digest, flags, err) < 0 || digest_u32(digest, (uint32_t)t->unknown, err) < 0 ||
-        digest_u32(digest, (uint32_t)t->bos, err) < 0 || digest_u32(digest, (uint32_t)t->eos, err) < 0) {
-        return -1;
-    }
-    for (uint32_t i = 0; i < t->before_count; i++) {
-        if (digest_u32(digest, (uint32_t)t->before[i], err) < 0) {
-            return -1;
-        }
-    }
-    for (uint32_t i = 0; i < t->after_count; i++) {
-        if (digest_u32(digest, ~(uint32_t)t->after[i], err) < 0) {
-            return -1;
-        }
-    }
-    return splitter_digest(t->splitter, digest, err);
-}
-
-static int builder_digest(struct tokenizer *t, struct err *err)
-{
-    struct digest *digest = digest_create(err);
-    if (digest == NULL) {
-        return -1;
-    }
-    int status = digest_tokens(t, digest, err);
-    if (status == 0) {
-        status = digest_settings(t, digest, err);
-    }
-    if (status == 0) {
-        status = digest_final(digest, t->digest, err);
-    }
-    digest_destroy(digest);
-    return status;
-}
-
 int builder_finish(struct tokenizer *t, struct err *err)
 {
-    if (t->merges == NULL && builder_merges_reserve(t, 0, err) < 0) {
+    if (!t->merges && builder_merges_reserve(t, 0, err) < 0)
         return -1;
-    }
     const int32_t *const special[] = {&t->unknown, &t->bos, &t->eos};
     for (size_t i = 0; i < sizeof(special) / sizeof(special[0]); i++) {
         if (*special[i] >= 0 && ((uint32_t)*special[i] >= t->vocab || !t->tokens[*special[i]].there)) {
@@ -606,5 +491,5 @@ int builder_finish(struct tokenizer *t, struct err *err)
                            t->vocab);
         }
     }
-    return added_index(t, err) < 0 ? -1 : builder_digest(t, err);
+    return added_index(t, err);
 }

@@ -1,5 +1,5 @@
-/* See tokenizer_class.h. The sections were written down from what each class of transformers 5.24 serialises
- * (tokenizer._tokenizer.to_str()) over a tokenizer.json with other ones. */
+/* See tokenizer_class.h. The sections are what each class of transformers 5.24 serialises
+ * (tokenizer._tokenizer.to_str()) over a tokenizer.json whose own sections are different. */
 #include "model/text/tokenizer_class.h"
 
 #include <string.h>
@@ -7,14 +7,16 @@
 #include "model/text/tokenizer_added.h"
 
 struct tokenizer_class {
-    const char *name;     /* without "Fast" */
-    const char *sections; /* JSON: what replaces members of tokenizer.json; "model": members of the model */
-    const char *defaults; /* JSON: special tokens */
-    bool spaced;          /* the ByteLevel of the pre-tokeniser has the configuration's add_prefix_space */
-    bool metaspace;       /* of LlamaTokenizer: its prefix follows add_prefix_space and legacy */
-    bool repeats;         /* special tokens are added once more at the end */
-    bool unknown;         /* the model's unknown token is the one that is named */
-    bool bare;            /* nothing is put around a text, whatever tokenizer.json says */
+    const char *name; /* the class's name without "Fast" at its end */
+    /* JSON: what replaces members of tokenizer.json; its "model" replaces members of the model */
+    const char *sections;
+    const char *defaults; /* JSON: special tokens where no file names them */
+    /* true: the pre-tokeniser's ByteLevel takes add_prefix_space from tokenizer_config.json */
+    bool spaced;
+    bool metaspace; /* true for LlamaTokenizer, whose prefix follows add_prefix_space and legacy */
+    bool repeats;   /* true: special tokens are added once more at the end */
+    bool unknown;   /* true: the model's unk_token is the special token of that name */
+    bool bare;      /* true: nothing is put around a text, whatever tokenizer.json says */
 };
 
 #define MODEL_OF_BYTES                                                                                       \
@@ -73,10 +75,10 @@ static const struct tokenizer_class classes[] = {
      .unknown = true},
 };
 
-/* What AutoTokenizer registers for the families that Motley trains; those not here have no class of their
- * own. 'always': whatever tokenizer_class says. */
+/* The classes that AutoTokenizer registers for the families that Motley trains. A family that is not listed
+ * has no class of its own. With 'always' the class holds whatever tokenizer_class says. */
 static const struct registered {
-    const char *model_type, *class_name; /* NULL: tokenizer.json as it stands */
+    const char *model_type, *class_name; /* class_name NULL: tokenizer.json as it stands */
     bool always;
 } registered[] = {
     {"qwen2", "Qwen2Tokenizer", true},
@@ -93,50 +95,46 @@ static const struct registered {
 
 static const struct tokenizer_class *class_named(const char *name, size_t size)
 {
-    for (size_t i = 0; i < sizeof(classes) / sizeof(classes[0]); i++) {
-        if (strlen(classes[i].name) == size && memcmp(classes[i].name, name, size) == 0) {
+    for (size_t i = 0; i < sizeof(classes) / sizeof(classes[0]); i++)
+        if (strlen(classes[i].name) == size && memcmp(classes[i].name, name, size) == 0)
             return &classes[i];
-        }
-    }
     return NULL;
 }
 
-/* True when the document has the text "ByteLevel" somewhere, which is what transformers looks for. */
+/* True when the document has the text or the key "ByteLevel" somewhere; transformers looks for it too. */
 static bool has_byte_level(const json_t *value)
 {
     static const char name[] = "ByteLevel";
     const char *key, *text = json_string_value(value);
     json_t *item;
     size_t i;
-    bool found = (text != NULL && strcmp(text, name) == 0) || json_object_get(value, name) != NULL;
-    json_array_foreach(value, i, item)
-    {
+    bool found = (text && strcmp(text, name) == 0) || json_object_get(value, name);
+    json_array_foreach (value, i, item) {
         found = found || (!json_is_integer(item) && has_byte_level(item));
     }
-    json_object_foreach((json_t *)value, key, item)
-    {
+    json_object_foreach ((json_t *)value, key, item) {
         found = found || (!json_is_integer(item) && has_byte_level(item));
     }
     return found;
 }
 
-/* Its size without "Fast" at the end. */
+/* The size of a class's name without "Fast" at its end. */
 static size_t class_name_size(const char *name)
 {
     const size_t size = strlen(name);
     return size - (size > 4 && strcmp(name + size - 4, "Fast") == 0 ? 4 : 0);
 }
 
-/* The name that counts. config.json's does where tokenizer_config.json has none; where it has "", that of
- * config.json does if the family registers another one, and none does else. */
+/* Returns the class's name that counts. It is that of tokenizer_config.json, or that of config.json where
+ * tokenizer_config.json has none. Where tokenizer_config.json has "", config.json's counts if the family
+ * registers another class, and otherwise "" does, which is no class. */
 static const char *class_declared(const struct tokenizer_class_words *words, const struct registered *own)
 {
-    if (words->declared == NULL || words->config == NULL || *words->declared != '\0') {
-        return words->declared != NULL ? words->declared : words->config;
-    }
+    if (!words->declared || !words->config || *words->declared != '\0')
+        return words->declared ? words->declared : words->config;
     const size_t size = class_name_size(words->config);
-    const bool same = own == NULL || (own->class_name != NULL && strlen(own->class_name) == size &&
-                                      memcmp(own->class_name, words->config, size) == 0);
+    const bool same = !own || (own->class_name && strlen(own->class_name) == size &&
+                               memcmp(own->class_name, words->config, size) == 0);
     return same ? words->declared : words->config;
 }
 
@@ -147,25 +145,21 @@ int tokenizer_class_find(const struct tokenizer_class_words *words, const json_t
                                         "PythonBackend"};
     const struct registered *own = NULL;
     *class = NULL;
-    for (size_t i = 0; i < sizeof(registered) / sizeof(registered[0]) && words->model_type != NULL; i++) {
+    for (size_t i = 0; i < sizeof(registered) / sizeof(registered[0]) && words->model_type; i++)
         own = strcmp(registered[i].model_type, words->model_type) == 0 ? &registered[i] : own;
-    }
     const char *declared = class_declared(words, own);
-    if (own != NULL && ((own->always && (declared == NULL || *declared != '\0')) || declared == NULL)) {
+    if (own && ((own->always && (!declared || *declared != '\0')) || !declared)) {
         *class = own->class_name != NULL ? class_named(own->class_name, strlen(own->class_name)) : NULL;
         return 0;
     }
-    if (declared != NULL && *declared == '\0') {
-        declared = NULL; /* no class has that name */
-    }
-    for (size_t i = 0; i < sizeof(plain) / sizeof(plain[0]) && declared != NULL; i++) {
+    if (declared && *declared == '\0')
+        declared = NULL; /* no class has an empty name */
+    for (size_t i = 0; i < sizeof(plain) / sizeof(plain[0]) && declared; i++)
         declared = strcmp(plain[i], declared) == 0 ? NULL : declared;
-    }
-    if (declared == NULL) {
+    if (!declared)
         return 0;
-    }
     *class = class_named(declared, class_name_size(declared));
-    if (*class == NULL) {
+    if (!*class) {
         return err_set(
             err, ERR_UNSUPPORTED,
             "tokenizer_config.json: tokenizer_class \"%.60s\" is not known; known: "
@@ -173,34 +167,32 @@ int tokenizer_class_find(const struct tokenizer_class_words *words, const json_t
             "Qwen2Tokenizer, GPT2Tokenizer, GPTNeoXTokenizer",
             declared);
     }
-    if ((*class)->metaspace && has_byte_level(root)) {
-        *class = NULL; /* as Llama 3 was published */
-    }
+    if ((*class)->metaspace && has_byte_level(root))
+        *class = NULL; /* this is how Llama 3 was published */
     return 0;
 }
 
-/* add_prefix_space and legacy of the configuration, where the class reads them. */
+/* Apply add_prefix_space and legacy of tokenizer_config.json, where the class reads them. */
 static int settings_apply(const struct tokenizer_class *class, const json_t *config, json_t *root,
                           struct err *err)
 {
     const json_t *space = json_object_get(config, "add_prefix_space");
     const json_t *legacy = json_object_get(config, "legacy");
     json_t *pre = json_object_get(root, "pre_tokenizer");
-    if (space != NULL && !json_is_boolean(space) && (class->spaced || !json_is_null(space))) {
+    if (space && !json_is_boolean(space) && (class->spaced || !json_is_null(space)))
         return err_set(err, ERR_INVALID, "tokenizer_config.json: add_prefix_space must be true or false");
-    }
-    if (legacy != NULL && !json_is_boolean(legacy) && !json_is_null(legacy)) {
+    if (legacy && !json_is_boolean(legacy) && !json_is_null(legacy))
         return err_set(err, ERR_INVALID, "tokenizer_config.json: legacy must be true or false");
-    }
     int status = 0;
     if (class->spaced && json_is_true(space)) {
         json_t *list = json_object_get(pre, "pretokenizers");
-        json_t *last = list != NULL ? json_array_get(list, json_array_size(list) - 1) : pre;
+        json_t *last = list ? json_array_get(list, json_array_size(list) - 1) : pre;
         status = json_object_set_new(last, "add_prefix_space", json_true());
     } else if (class->metaspace && json_is_false(space)) {
         json_t *decoders = json_object_get(json_object_get(root, "decoder"), "decoders");
         status = json_object_set_new(pre, "prepend_scheme", json_string("never"));
-        status = json_array_remove(decoders, json_array_size(decoders) - 1) < 0 ? -1 : status; /* Strip */
+        /* removes the decoder Strip */
+        status = json_array_remove(decoders, json_array_size(decoders) - 1) < 0 ? -1 : status;
     } else if (class->metaspace && json_is_true(legacy)) {
         status = json_object_set_new(pre, "prepend_scheme", json_string("always"));
     }
@@ -209,17 +201,17 @@ static int settings_apply(const struct tokenizer_class *class, const json_t *con
 
 bool tokenizer_class_repeats(const struct tokenizer_class *class)
 {
-    return class != NULL && class->repeats;
+    return class && class->repeats;
 }
 
-/* The unknown token that is named, as Python writes it. */
+/* Make the named unknown token the model's; where none is named, Python writes "None". */
 static int unknown_apply(const json_t *named, json_t *root)
 {
     const json_t *unknown = added_content(json_object_get(named, "unk_token"));
     json_t *model = json_object_get(root, "model");
     return json_is_object(model)
                ? json_object_set_new(model, "unk_token",
-                                     unknown != NULL ? json_copy((json_t *)unknown) : json_string("None"))
+                                     unknown ? json_copy((json_t *)unknown) : json_string("None"))
                : 0;
 }
 
@@ -229,7 +221,7 @@ int tokenizer_class_build(const struct tokenizer_class *class, const json_t *con
     json_t *sections = json_loads(class->sections, 0, NULL);
     json_t *model = json_incref(json_object_get(sections, "model"));
     json_t *own = json_object_get(root, "model");
-    bool good = sections != NULL && json_object_del(sections, "model") == 0 &&
+    bool good = sections && json_object_del(sections, "model") == 0 &&
                 json_object_update(root, sections) == 0 &&
                 (!json_is_object(own) || json_object_update(own, model) == 0);
     json_decref(model);

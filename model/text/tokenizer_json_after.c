@@ -1,4 +1,4 @@
-/* The decoder and the post_processor of tokenizer.json. */
+/* This file reads the decoder and the post_processor of tokenizer.json. */
 #include "model/text/tokenizer_json_private.h"
 
 #include <string.h>
@@ -10,21 +10,19 @@ static int replace_read(struct decode_step *step, const json_t *item, struct err
     const char *literal;
     const char *to;
     size_t literal_size;
-    if (json_text(item, "content", &to, &step->to_size, err) < 0) {
+    if (json_text(item, "content", &to, &step->to_size, err) < 0)
         return -1;
-    }
     step->kind = DECODE_REPLACE;
-    step->to = (char *)to; /* read alone: copied by decode_steps_add */
+    step->to = (char *)to; /* decode_steps_add() copies the text */
     step->pattern = json_pattern(item, &literal, &literal_size, err);
-    return step->pattern != NULL ? 0 : -1;
+    return step->pattern ? 0 : -1;
 }
 
 static int metaspace_read(struct decode_step *step, const json_t *item, struct err *err)
 {
     struct metaspace m;
-    if (json_metaspace(item, &m, err) < 0) {
+    if (json_metaspace(item, &m, err) < 0)
         return -1;
-    }
     step->kind = DECODE_METASPACE;
     step->from = (char *)m.mark;
     step->from_size = m.mark_size;
@@ -49,9 +47,8 @@ static int suffix_read(struct decode_step *step, const json_t *item, struct err 
 {
     const char *text;
     step->kind = DECODE_BPE;
-    if (json_text(item, "suffix", &text, &step->from_size, err) < 0) {
+    if (json_text(item, "suffix", &text, &step->from_size, err) < 0)
         return -1;
-    }
     step->from = (char *)text;
     return 0;
 }
@@ -126,14 +123,11 @@ static int decoder_read(struct decode_steps *steps, const json_t *item, unsigned
                  {"WordPiece", word_piece_read}};
     if (json_is_type(item, "Sequence") && depth < SECTION_DEPTH_MAX) {
         const json_t *list;
-        if (json_list(item, "decoders", &list, err) < 0) {
+        if (json_list(item, "decoders", &list, err) < 0)
             return -1;
-        }
-        for (size_t i = 0; i < json_array_size(list); i++) {
-            if (decoder_read(steps, json_array_get(list, i), depth + 1, err) < 0) {
+        for (size_t i = 0; i < json_array_size(list); i++)
+            if (decoder_read(steps, json_array_get(list, i), depth + 1, err) < 0)
                 return -1;
-            }
-        }
         return 0;
     }
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
@@ -151,13 +145,13 @@ static int decoder_read(struct decode_steps *steps, const json_t *item, unsigned
 
 int json_decoder_read(struct tokenizer *t, const json_t *decoder, struct err *err)
 {
-    t->decode.spaced = decoder == NULL || json_is_null(decoder);
+    t->decode.spaced = !decoder || json_is_null(decoder);
     return t->decode.spaced ? 0 : decoder_read(&t->decode, decoder, 0, err);
 }
 
 /* --- post-processors --- */
 
-/* Tokens around a text, of one post-processor. */
+/* The tokens that one post-processor puts around a text. */
 struct around {
     int32_t before[TOKENIZER_AROUND_MAX], after[TOKENIZER_AROUND_MAX];
     uint32_t before_count, after_count;
@@ -181,17 +175,15 @@ static int around_id(const struct tokenizer *t, struct around *around, bool afte
     return 0;
 }
 
-/* The ids that stand for special token 'name' in a TemplateProcessing. */
+/* Add the ids that special token 'name' stands for in a TemplateProcessing. */
 static int special_add(const struct tokenizer *t, struct around *around, const json_t *post, const char *name,
                        bool after, struct err *err)
 {
     const json_t *ids =
         json_object_get(json_object_get(json_object_get(post, "special_tokens"), name), "ids");
-    for (size_t i = 0; i < json_array_size(ids); i++) {
-        if (around_id(t, around, after, json_array_get(ids, i), err) < 0) {
+    for (size_t i = 0; i < json_array_size(ids); i++)
+        if (around_id(t, around, after, json_array_get(ids, i), err) < 0)
             return -1;
-        }
-    }
     return json_is_array(ids)
                ? 0
                : err_set(err, ERR_INVALID,
@@ -203,22 +195,20 @@ static int template_read(const struct tokenizer *t, struct around *around, const
 {
     const json_t *single;
     unsigned texts = 0;
-    if (json_list(post, "single", &single, err) < 0) {
+    if (json_list(post, "single", &single, err) < 0)
         return -1;
-    }
     for (size_t i = 0; i < json_array_size(single); i++) {
         const json_t *item = json_array_get(single, i);
         const char *name = json_string_value(json_object_get(json_object_get(item, "SpecialToken"), "id"));
         const char *text = json_string_value(json_object_get(json_object_get(item, "Sequence"), "id"));
-        if (name == NULL && (text == NULL || strcmp(text, "A") != 0)) {
+        if (!name && (!text || strcmp(text, "A") != 0)) {
             return err_set(
                 err, ERR_UNSUPPORTED,
                 "tokenizer.json: TemplateProcessing.single[%zu] is neither a SpecialToken nor Sequence A", i);
         }
-        texts += name == NULL;
-        if (name != NULL && special_add(t, around, post, name, texts > 0, err) < 0) {
+        texts += !name;
+        if (name && special_add(t, around, post, name, texts > 0, err) < 0)
             return -1;
-        }
     }
     return texts == 1 ? 0
                       : err_set(err, ERR_UNSUPPORTED,
@@ -226,7 +216,8 @@ static int template_read(const struct tokenizer *t, struct around *around, const
                                 texts);
 }
 
-/* BertProcessing and RobertaProcessing: ["<s>", 0] before a text and ["</s>", 2] behind it. */
+/* Read a BertProcessing or RobertaProcessing: its "cls", such as ["<s>", 0], stands before a text and its
+ * "sep", such as ["</s>", 2], behind it. */
 static int pair_read(const struct tokenizer *t, struct around *around, const json_t *post, struct err *err)
 {
     return around_id(t, around, false, json_array_get(json_object_get(post, "cls"), 1), err) < 0
@@ -234,8 +225,9 @@ static int pair_read(const struct tokenizer *t, struct around *around, const jso
                : around_id(t, around, true, json_array_get(json_object_get(post, "sep"), 1), err);
 }
 
-/* What a later post-processor puts around a text is around what the earlier ones did; but after a
- * TemplateProcessing it puts it around each part of the template. */
+/* Put the tokens of the next post-processor around those of the earlier ones. Behind a TemplateProcessing
+ * `tokenizers` puts them around each part of the template, which is refused here. 'parts': the post-processor
+ * is a TemplateProcessing with other parts than the text. */
 static int around_put(struct tokenizer *t, const struct around *around, bool parts, struct err *err)
 {
     if (t->in_parts && around->before_count + around->after_count > 0) {
@@ -262,22 +254,17 @@ static int post_read(struct tokenizer *t, const json_t *post, unsigned depth, st
 {
     struct around around = {.before_count = 0};
     const bool bytes = json_is_type(post, "ByteLevel");
-    if (bytes || json_is_type(post, "RobertaProcessing")) {
+    if (bytes || json_is_type(post, "RobertaProcessing"))
         t->trims_offsets |= !json_is_false(json_object_get(post, "trim_offsets"));
-    }
-    if (bytes) {
+    if (bytes)
         return 0;
-    }
     if (json_is_type(post, "Sequence") && depth < SECTION_DEPTH_MAX) {
         const json_t *list;
-        if (json_list(post, "processors", &list, err) < 0) {
+        if (json_list(post, "processors", &list, err) < 0)
             return -1;
-        }
-        for (size_t i = 0; i < json_array_size(list); i++) {
-            if (post_read(t, json_array_get(list, i), depth + 1, err) < 0) {
+        for (size_t i = 0; i < json_array_size(list); i++)
+            if (post_read(t, json_array_get(list, i), depth + 1, err) < 0)
                 return -1;
-            }
-        }
         return 0;
     }
     if (json_is_type(post, "TemplateProcessing")) {
@@ -285,9 +272,8 @@ static int post_read(struct tokenizer *t, const json_t *post, unsigned depth, st
                    ? -1
                    : around_put(t, &around, json_array_size(json_object_get(post, "single")) > 1, err);
     }
-    if (json_is_type(post, "BertProcessing") || json_is_type(post, "RobertaProcessing")) {
+    if (json_is_type(post, "BertProcessing") || json_is_type(post, "RobertaProcessing"))
         return pair_read(t, &around, post, err) < 0 ? -1 : around_put(t, &around, false, err);
-    }
     return err_set(err, ERR_UNSUPPORTED,
                    "tokenizer.json: post_processor \"%.60s\" is not supported; supported: ByteLevel, "
                    "TemplateProcessing, BertProcessing, RobertaProcessing, Sequence, null",
@@ -296,5 +282,5 @@ static int post_read(struct tokenizer *t, const json_t *post, unsigned depth, st
 
 int json_post_processor_read(struct tokenizer *t, const json_t *post, struct err *err)
 {
-    return post == NULL || json_is_null(post) ? 0 : post_read(t, post, 0, err);
+    return !post || json_is_null(post) ? 0 : post_read(t, post, 0, err);
 }

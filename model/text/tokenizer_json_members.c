@@ -8,7 +8,7 @@
 const char *json_type_of(const json_t *object)
 {
     const char *type = json_string_value(json_object_get(object, "type"));
-    return type != NULL ? type : "(none)";
+    return type ? type : "(none)";
 }
 
 bool json_is_type(const json_t *object, const char *type)
@@ -25,7 +25,7 @@ int json_flag(const json_t *object, const char *key, enum json_absent absent, bo
               struct err *err)
 {
     const json_t *value = json_object_get(object, key);
-    if (value == NULL || (nullable && json_is_null(value))) {
+    if (!value || (nullable && json_is_null(value))) {
         *flag = absent == JSON_ABSENT_TRUE;
         return absent == JSON_ABSENT_ERROR ? wrong(object, key, "there", err) : 0;
     }
@@ -36,9 +36,8 @@ int json_flag(const json_t *object, const char *key, enum json_absent absent, bo
 int json_text(const json_t *object, const char *key, const char **text, size_t *size, struct err *err)
 {
     const json_t *value = json_object_get(object, key);
-    if (!json_is_string(value)) {
+    if (!json_is_string(value))
         return wrong(object, key, "a text", err);
-    }
     *text = json_string_value(value);
     *size = json_string_length(value);
     return 0;
@@ -48,9 +47,8 @@ int json_character(const json_t *object, const char *key, const char **text, siz
 {
     uint32_t code;
     unsigned bad;
-    if (json_text(object, key, text, size, err) < 0) {
+    if (json_text(object, key, text, size, err) < 0)
         return -1;
-    }
     return *size > 0 && utf8_decode((const uint8_t *)*text, *size, &code, &bad, NULL) == *size
                ? 0
                : wrong(object, key, "one character", err);
@@ -88,7 +86,7 @@ struct pattern *json_pattern(const json_t *object, const char **literal, size_t 
     struct pattern *pattern = json_is_string(regex)
                                   ? pattern_regex(json_string_value(regex), json_string_length(regex), err)
                                   : pattern_literal(json_string_value(text), json_string_length(text), err);
-    if (pattern == NULL) {
+    if (!pattern) {
         err_wrap(err, "tokenizer.json: %s.pattern", json_type_of(object));
     } else if (json_is_string(text) && json_string_length(text) > 0) {
         *literal = json_string_value(text);
@@ -109,14 +107,12 @@ int json_metaspace(const json_t *object, struct metaspace *out, struct err *err)
         json_flag(object, "split", JSON_ABSENT_TRUE, true, &out->split, err) < 0) {
         return -1;
     }
-    if (scheme != NULL) {
+    if (scheme) {
         int found = -1;
-        for (int i = METASPACE_ALWAYS; i <= METASPACE_NEVER && json_is_string(scheme); i++) {
+        for (int i = METASPACE_ALWAYS; i <= METASPACE_NEVER && json_is_string(scheme); i++)
             found = strcmp(json_string_value(scheme), schemes[i]) == 0 ? i : found;
-        }
-        if (found < 0) {
+        if (found < 0)
             return wrong(object, "prepend_scheme", "\"always\", \"first\" or \"never\"", err);
-        }
         out->prefix = (enum metaspace_prefix)found;
     }
     return !old && out->prefix != METASPACE_NEVER

@@ -1,9 +1,9 @@
-/* The normalizer and the pre_tokenizer of tokenizer.json. */
+/* This file reads the normalizer and the pre_tokenizer of tokenizer.json. */
 #include "model/text/tokenizer_json_private.h"
 
 #include <string.h>
 
-/* Of a type that `tokenizers` has and Motley has not, or neither. */
+/* Refuse a type: with ERR_UNSUPPORTED if `tokenizers` has it, else with ERR_INVALID. */
 static int not_known(const char *section, const json_t *item, const char *known, struct err *err)
 {
     const bool theirs = json_is_type(item, "Precompiled") || json_is_type(item, "UnicodeScripts");
@@ -20,14 +20,12 @@ static int replace_read(struct text_steps *steps, const json_t *item, struct err
     size_t to_size;
     const char *literal;
     size_t literal_size = 0;
-    if (json_text(item, "content", &to, &to_size, err) < 0) {
+    if (json_text(item, "content", &to, &to_size, err) < 0)
         return -1;
-    }
     struct pattern *pattern = json_pattern(item, &literal, &literal_size, err);
-    if (pattern == NULL) {
+    if (!pattern)
         return -1;
-    }
-    if (literal == NULL) {
+    if (!literal) {
         return text_steps_add_pattern(steps, pattern, to, to_size, err) < 0 ? err_wrap(err, "tokenizer.json")
                                                                             : 0;
     }
@@ -50,9 +48,8 @@ static int prepend_read(struct text_steps *steps, const json_t *item, struct err
 {
     const char *text;
     size_t size;
-    if (json_text(item, "prepend", &text, &size, err) < 0) {
+    if (json_text(item, "prepend", &text, &size, err) < 0)
         return -1;
-    }
     if (size == 0) {
         return err_set(
             err, ERR_UNSUPPORTED,
@@ -90,11 +87,9 @@ static int map_read(struct text_steps *steps, const json_t *item, struct err *er
                                        [MAP_ACCENTS] = "StripAccents",
                                        [MAP_NMT] = "Nmt",
                                        [MAP_BYTE_LEVEL] = "ByteLevel"};
-    for (size_t i = 0; i < sizeof(maps) / sizeof(maps[0]); i++) {
-        if (maps[i] != NULL && json_is_type(item, maps[i])) {
+    for (size_t i = 0; i < sizeof(maps) / sizeof(maps[0]); i++)
+        if (maps[i] && json_is_type(item, maps[i]))
             return text_steps_add_map(steps, (enum character_map)i, err);
-        }
-    }
     return not_known(
         "normalizer", item,
         "NFC, NFD, NFKC, NFKD, Prepend, Replace, Strip, StripAccents, Lowercase, Nmt, ByteLevel, "
@@ -108,21 +103,16 @@ static int normalizer_read(struct text_steps *steps, const json_t *item, unsigne
         [TEXT_NFC] = "NFC", [TEXT_NFD] = "NFD", [TEXT_NFKC] = "NFKC", [TEXT_NFKD] = "NFKD"};
     if (json_is_type(item, "Sequence") && depth < SECTION_DEPTH_MAX) {
         const json_t *list;
-        if (json_list(item, "normalizers", &list, err) < 0) {
+        if (json_list(item, "normalizers", &list, err) < 0)
             return -1;
-        }
-        for (size_t i = 0; i < json_array_size(list); i++) {
-            if (normalizer_read(steps, json_array_get(list, i), depth + 1, err) < 0) {
+        for (size_t i = 0; i < json_array_size(list); i++)
+            if (normalizer_read(steps, json_array_get(list, i), depth + 1, err) < 0)
                 return -1;
-            }
-        }
         return 0;
     }
-    for (int form = TEXT_NFC; form <= TEXT_NFKD; form++) {
-        if (json_is_type(item, forms[form])) {
+    for (int form = TEXT_NFC; form <= TEXT_NFKD; form++)
+        if (json_is_type(item, forms[form]))
             return text_steps_add_form(steps, (enum text_form)form, err);
-        }
-    }
     return json_is_type(item, "Prepend")          ? prepend_read(steps, item, err)
            : json_is_type(item, "Replace")        ? replace_read(steps, item, err)
            : json_is_type(item, "Strip")          ? strip_read(steps, item, err)
@@ -132,8 +122,7 @@ static int normalizer_read(struct text_steps *steps, const json_t *item, unsigne
 
 int json_normalizer_read(struct tokenizer *t, const json_t *normalizer, struct err *err)
 {
-    return normalizer == NULL || json_is_null(normalizer) ? 0
-                                                          : normalizer_read(&t->normal, normalizer, 0, err);
+    return !normalizer || json_is_null(normalizer) ? 0 : normalizer_read(&t->normal, normalizer, 0, err);
 }
 
 /* --- pre-tokenisers --- */
@@ -148,12 +137,10 @@ static int behavior_read(const json_t *item, bool required, enum split_how *how,
     const char *text = NULL;
     size_t size;
     *how = SPLIT_ISOLATED;
-    if (!required && json_object_get(item, "behavior") == NULL) {
+    if (!required && !json_object_get(item, "behavior"))
         return 0;
-    }
-    if (json_text(item, "behavior", &text, &size, err) < 0) {
+    if (json_text(item, "behavior", &text, &size, err) < 0)
         return -1;
-    }
     for (int i = SPLIT_ISOLATED; i <= SPLIT_CONTIGUOUS; i++) {
         if (strcmp(text, hows[i]) == 0) {
             *how = (enum split_how)i;
@@ -182,11 +169,10 @@ static int split_read(struct splitter *splitter, const json_t *item, struct err 
 static int metaspace_read(struct splitter *splitter, const json_t *item, struct err *err)
 {
     struct metaspace m;
-    if (json_metaspace(item, &m, err) < 0) {
+    if (json_metaspace(item, &m, err) < 0)
         return -1;
-    }
     struct text_steps *steps = splitter_change(splitter, err);
-    if (steps == NULL || text_steps_add(steps, TEXT_REPLACE, " ", 1, m.mark, m.mark_size, err) < 0 ||
+    if (!steps || text_steps_add(steps, TEXT_REPLACE, " ", 1, m.mark, m.mark_size, err) < 0 ||
         (m.prefix != METASPACE_NEVER &&
          text_steps_add(steps, m.prefix == METASPACE_FIRST ? TEXT_PREPEND_FIRST : TEXT_PREPEND_ONCE, m.mark,
                         m.mark_size, m.mark, m.mark_size, err) < 0)) {
@@ -197,7 +183,8 @@ static int metaspace_read(struct splitter *splitter, const json_t *item, struct 
                    : 0;
 }
 
-/* 'last': no stage follows, and bytes may stay bytes where the whole tokenizer is one of bytes. */
+/* Read a ByteLevel. With 'last' no stage follows it, so in a byte-level tokenizer bytes need not become
+ * characters of GPT-2's alphabet. */
 static int byte_level_read(struct tokenizer *t, const json_t *item, bool last, struct err *err)
 {
     bool prefix;
@@ -209,24 +196,22 @@ static int byte_level_read(struct tokenizer *t, const json_t *item, bool last, s
         return -1;
     }
     struct text_steps *steps = prefix ? splitter_change(t->splitter, err) : NULL;
-    if ((prefix && (steps == NULL || text_steps_add(steps, TEXT_PREPEND_ONCE, " ", 1, " ", 1, err) < 0)) ||
+    if ((prefix && (!steps || text_steps_add(steps, TEXT_PREPEND_ONCE, " ", 1, " ", 1, err) < 0)) ||
         (regex && splitter_add(t->splitter, split_gpt2, err) < 0)) {
         return -1;
     }
-    if (last && t->bytes) {
+    if (last && t->bytes)
         return 0;
-    }
     steps = splitter_change(t->splitter, err);
-    return steps != NULL ? text_steps_add_map(steps, MAP_BYTE_LEVEL, err) : -1;
+    return steps ? text_steps_add_map(steps, MAP_BYTE_LEVEL, err) : -1;
 }
 
 static int cut_by_set(struct splitter *splitter, const json_t *item, struct err *err)
 {
     if (json_is_type(item, "Digits")) {
         bool each;
-        if (json_flag(item, "individual_digits", JSON_ABSENT_ERROR, false, &each, err) < 0) {
+        if (json_flag(item, "individual_digits", JSON_ABSENT_ERROR, false, &each, err) < 0)
             return -1;
-        }
         return splitter_cut(splitter, pattern_set(&unicode_numeric, false, err),
                             each ? SPLIT_ISOLATED : SPLIT_CONTIGUOUS, false, err);
     }
@@ -236,28 +221,24 @@ static int cut_by_set(struct splitter *splitter, const json_t *item, struct err 
                    ? -1
                    : splitter_cut(splitter, pattern_set(&unicode_punctuation, false, err), how, false, err);
     }
-    if (json_is_type(item, "Whitespace")) {
+    if (json_is_type(item, "Whitespace"))
         return splitter_cut(splitter, pattern_set(&unicode_word, true, err), SPLIT_REMOVED, true, err);
-    }
-    if (splitter_cut(splitter, pattern_space(err), SPLIT_REMOVED, false, err) < 0) {
+    if (splitter_cut(splitter, pattern_space(err), SPLIT_REMOVED, false, err) < 0)
         return -1;
-    }
     return json_is_type(item, "WhitespaceSplit")
-               ? 0 /* else BertPreTokenizer */
+               ? 0 /* the other type is BertPreTokenizer */
                : splitter_cut(splitter, pattern_set(&unicode_punctuation, false, err), SPLIT_ISOLATED, false,
                               err);
 }
 
 static int cut_by_size(struct splitter *splitter, const json_t *item, struct err *err)
 {
-    enum { LENGTH_DEFAULT = 5, LENGTH_MAX = 65535 };
+    enum { LENGTH_DEFAULT = 5, LENGTH_MAX = 65535 }; /* characters; 5 is the default of `tokenizers` */
     uint32_t length = LENGTH_DEFAULT;
-    if (json_object_get(item, "length") != NULL && json_count(item, "length", LENGTH_MAX, &length, err) < 0) {
+    if (json_object_get(item, "length") && json_count(item, "length", LENGTH_MAX, &length, err) < 0)
         return -1;
-    }
-    if (length == 0) {
+    if (length == 0)
         return err_set(err, ERR_INVALID, "tokenizer.json: FixedLength.length is 0");
-    }
     return splitter_cut(splitter, pattern_characters(length, err), SPLIT_ISOLATED, false, err);
 }
 
@@ -275,9 +256,8 @@ static int stage_read(struct tokenizer *t, const json_t *item, bool last, unsign
 static int stages_read(struct tokenizer *t, const json_t *item, bool last, unsigned depth, struct err *err)
 {
     const json_t *list;
-    if (json_list(item, "pretokenizers", &list, err) < 0) {
+    if (json_list(item, "pretokenizers", &list, err) < 0)
         return -1;
-    }
     for (size_t i = 0; i < json_array_size(list); i++) {
         if (stage_read(t, json_array_get(list, i), last && i + 1 == json_array_size(list), depth + 1, err) <
             0) {
@@ -291,14 +271,11 @@ static int stage_read(struct tokenizer *t, const json_t *item, bool last, unsign
 {
     static const char *const by_set[] = {"Digits", "Punctuation", "Whitespace", "WhitespaceSplit",
                                          "BertPreTokenizer"};
-    for (size_t i = 0; i < sizeof(by_set) / sizeof(by_set[0]); i++) {
-        if (json_is_type(item, by_set[i])) {
+    for (size_t i = 0; i < sizeof(by_set) / sizeof(by_set[0]); i++)
+        if (json_is_type(item, by_set[i]))
             return cut_by_set(t->splitter, item, err);
-        }
-    }
-    if (json_is_type(item, "Sequence") && depth < SECTION_DEPTH_MAX) {
+    if (json_is_type(item, "Sequence") && depth < SECTION_DEPTH_MAX)
         return stages_read(t, item, last, depth, err);
-    }
     return json_is_type(item, "Split")                ? split_read(t->splitter, item, err)
            : json_is_type(item, "Metaspace")          ? metaspace_read(t->splitter, item, err)
            : json_is_type(item, "ByteLevel")          ? byte_level_read(t, item, last, err)
@@ -311,20 +288,17 @@ static int stage_read(struct tokenizer *t, const json_t *item, bool last, unsign
                            err);
 }
 
-/* Returns true if a Metaspace that prepends to the first piece stands behind a ByteLevel: the library then
- * takes every piece of the text's first character for the first one. *bytes: a ByteLevel stood before. */
+/* Returns true if a Metaspace with prepend_scheme "first" stands behind a ByteLevel: `tokenizers` then takes
+ * every piece of the text's first character for the first piece. *bytes: a ByteLevel stood before. */
 static bool first_behind_bytes(const json_t *stage, bool *bytes, unsigned depth)
 {
     const json_t *list = json_object_get(stage, "pretokenizers");
-    for (size_t i = 0; i < json_array_size(list) && depth < SECTION_DEPTH_MAX; i++) {
-        if (first_behind_bytes(json_array_get(list, i), bytes, depth + 1)) {
+    for (size_t i = 0; i < json_array_size(list) && depth < SECTION_DEPTH_MAX; i++)
+        if (first_behind_bytes(json_array_get(list, i), bytes, depth + 1))
             return true;
-        }
-    }
     const char *scheme = json_string_value(json_object_get(stage, "prepend_scheme"));
-    if (*bytes && json_is_type(stage, "Metaspace") && scheme != NULL && strcmp(scheme, "first") == 0) {
+    if (*bytes && json_is_type(stage, "Metaspace") && scheme && strcmp(scheme, "first") == 0)
         return true;
-    }
     *bytes |= json_is_type(stage, "ByteLevel");
     return false;
 }
@@ -332,9 +306,8 @@ static bool first_behind_bytes(const json_t *stage, bool *bytes, unsigned depth)
 int json_pre_tokenizer_read(struct tokenizer *t, const json_t *pre, struct err *err)
 {
     bool bytes = false;
-    if (pre == NULL || json_is_null(pre)) {
+    if (!pre || json_is_null(pre))
         return 0;
-    }
     if (first_behind_bytes(pre, &bytes, 0)) {
         return err_set(err, ERR_UNSUPPORTED,
                        "tokenizer.json: pre_tokenizer has a Metaspace with prepend_scheme \"first\" behind a "

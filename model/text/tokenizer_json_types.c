@@ -1,6 +1,6 @@
-/* The types of tokenizer.json's members, where no reader of a section looks at them: what `tokenizers`
- * refuses is refused, whether it decides anything here or not. They are those of the structures that
- * tokenizers 0.23 reads (truncation.rs, padding.rs, added_vocabulary.rs and processors/ there). */
+/* This file checks the types of tokenizer.json's members that no reader of a section looks at. What
+ * `tokenizers` refuses is refused, even if it decides nothing here. The types are those of the structures
+ * that tokenizers 0.23 reads (truncation.rs, padding.rs, added_vocabulary.rs and processors/ there). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,8 +11,8 @@
 enum member_type {
     MEMBER_TEXT,
     MEMBER_FLAG,
-    MEMBER_ID,    /* from 0 to 2^32 - 1 */
-    MEMBER_COUNT, /* from 0 */
+    MEMBER_ID,    /* an integer from 0 to 2^32 - 1 */
+    MEMBER_COUNT, /* an integer from 0 to 2^63 - 1 */
     MEMBER_SIDE,  /* "Left" or "Right" */
     MEMBER_STRATEGY,
     MEMBER_PADDING,
@@ -35,9 +35,8 @@ static bool is_count(const json_t *value, json_int_t max)
 static bool is_one_of(const json_t *value, const char *const *names, size_t count)
 {
     bool found = false;
-    for (size_t i = 0; i < count && json_is_string(value); i++) {
+    for (size_t i = 0; i < count && json_is_string(value); i++)
         found = found || strcmp(json_string_value(value), names[i]) == 0;
-    }
     return found;
 }
 
@@ -98,13 +97,12 @@ static int members_check(const json_t *object, const char *where, const struct j
                                         [MEMBER_IDS] = "a list of token ids",
                                         [MEMBER_TEXTS] = "a list of texts",
                                         [MEMBER_PAIR] = "[text, token id]"};
-    if (!json_is_object(object)) {
+    if (!json_is_object(object))
         return err_set(err, ERR_INVALID, "tokenizer.json: %s is not an object", where);
-    }
     for (size_t i = 0; i < count; i++) {
         const struct json_member *m = &members[i];
         const json_t *value = json_object_get(object, m->key);
-        const bool none = value == NULL ? m->optional : m->nullable && json_is_null(value);
+        const bool none = !value ? m->optional : m->nullable && json_is_null(value);
         if (!none && !is_type(value, m->type)) {
             return err_set(err, ERR_INVALID, "tokenizer.json: %s.%s is not %s", where, m->key,
                            words[m->type]);
@@ -127,10 +125,10 @@ static int pieces_check(const json_t *post, const char *key, struct err *err)
         const json_t *piece = json_array_get(list, i);
         const json_t *special = json_object_get(piece, "SpecialToken");
         const json_t *sequence = json_object_get(piece, "Sequence");
-        const json_t *inner = special != NULL ? special : sequence;
+        const json_t *inner = special ? special : sequence;
         const json_t *id = json_object_get(inner, "id");
         good = json_object_size(piece) == 1 && is_count(json_object_get(inner, "type_id"), UINT32_MAX) &&
-               (special != NULL ? json_is_string(id) : is_one_of(id, sequences, 2));
+               (special ? json_is_string(id) : is_one_of(id, sequences, 2));
     }
     return good ? 0
                 : err_set(
@@ -148,18 +146,15 @@ static int template_check(const json_t *post, struct err *err)
     const json_t *tokens = json_object_get(post, "special_tokens");
     const char *name;
     json_t *value;
-    if (pieces_check(post, "single", err) < 0 || pieces_check(post, "pair", err) < 0) {
+    if (pieces_check(post, "single", err) < 0 || pieces_check(post, "pair", err) < 0)
         return -1;
-    }
     if (!json_is_object(tokens)) {
         return err_set(err, ERR_INVALID,
                        "tokenizer.json: post_processor: TemplateProcessing.special_tokens is not an object");
     }
-    json_object_foreach((json_t *)tokens, name, value)
-    {
-        if (CHECK(value, "post_processor.special_tokens", token, err) < 0) {
+    json_object_foreach ((json_t *)tokens, name, value) {
+        if (CHECK(value, "post_processor.special_tokens", token, err) < 0)
             return -1;
-        }
     }
     return 0;
 }
@@ -174,12 +169,12 @@ static int post_check(const json_t *post, unsigned depth, struct err *err)
     if (json_is_type(post, "Sequence") && depth < SECTION_DEPTH_MAX) {
         const json_t *list;
         int status = json_list(post, "processors", &list, err);
-        for (size_t i = 0; i < json_array_size(list) && status == 0; i++) {
+        for (size_t i = 0; i < json_array_size(list) && status == 0; i++)
             status = post_check(json_array_get(list, i), depth + 1, err);
-        }
         return status;
     }
-    /* A RobertaProcessing with other members than its own is read as the BertProcessing that it then is. */
+    /* `tokenizers` reads a RobertaProcessing whose other members are wrong as a BertProcessing, so only those
+     * of a BertProcessing are checked. */
     return json_is_type(post, "TemplateProcessing") ? template_check(post, err)
            : json_is_type(post, "BertProcessing") || json_is_type(post, "RobertaProcessing")
                ? CHECK(post, json_type_of(post), bert, err)
@@ -195,7 +190,8 @@ static int post_check(const json_t *post, unsigned depth, struct err *err)
 
 enum { PLACE_BYTES = 200 };
 
-/* The first text of a document that has 'mark' in it: the path of keys to it, in 'place'. */
+/* Find the first text or key of a document that has 'mark' in it, and write the path of keys to it into
+ * 'place'. */
 static bool mark_find(const json_t *value, const char *mark, const char *path, char place[PLACE_BYTES])
 {
     char inner[PLACE_BYTES];
@@ -203,28 +199,24 @@ static bool mark_find(const json_t *value, const char *mark, const char *path, c
     json_t *item;
     size_t i;
     const char *text = json_string_value(value);
-    if (text != NULL && strstr(text, mark) != NULL) {
+    if (text && strstr(text, mark)) {
         snprintf(place, PLACE_BYTES, "%s", path);
         return true;
     }
-    json_object_foreach((json_t *)value, key, item)
-    {
+    json_object_foreach ((json_t *)value, key, item) {
         const bool is_key = strstr(key, mark) != NULL;
         snprintf(inner, sizeof(inner), "%s%s%.60s", path, *path != '\0' && !is_key ? "." : "",
                  is_key ? "" : key);
         if (is_key || mark_find(item, mark, inner, place)) {
-            if (is_key) {
+            if (is_key)
                 snprintf(place, PLACE_BYTES, "%s", inner);
-            }
             return true;
         }
     }
-    json_array_foreach(value, i, item)
-    {
+    json_array_foreach (value, i, item) {
         snprintf(inner, sizeof(inner), "%.150s[%zu]", path, i);
-        if (mark_find(item, mark, inner, place)) {
+        if (mark_find(item, mark, inner, place))
             return true;
-        }
     }
     return false;
 }
@@ -232,13 +224,12 @@ static bool mark_find(const json_t *value, const char *mark, const char *path, c
 int json_nul_name(const char *text, size_t size, struct err *err)
 {
     static const char escape[] = "\\u0000";
-    static const char mark[] = "\xef\xbf\xbf"; /* U+FFFF, which stands for no character, in its place */
+    static const char mark[] = "\xef\xbf\xbf"; /* U+FFFF, a noncharacter, takes the place of U+0000 */
     struct err other = {0};
     char place[PLACE_BYTES] = "";
     char *copy = malloc(size + 1);
-    if (copy == NULL) {
+    if (!copy)
         return -1;
-    }
     memcpy(copy, text, size);
     bool any = false;
     for (size_t i = 0; i + 6 <= size; i++) {
@@ -251,7 +242,7 @@ int json_nul_name(const char *text, size_t size, struct err *err)
     }
     json_t *root = any ? hub_json_parse(copy, size, JSON_DEPTH, &other) : NULL;
     free(copy);
-    if (root != NULL && mark_find(root, mark, "", place)) {
+    if (root && mark_find(root, mark, "", place)) {
         err_set(err, ERR_UNSUPPORTED,
                 "tokenizer.json: %s has a text with the character U+0000, which is not done", place);
     }
@@ -259,11 +250,11 @@ int json_nul_name(const char *text, size_t size, struct err *err)
     return -1;
 }
 
-/* --- the whole --- */
+/* --- the whole document --- */
 
 static bool is_none(const json_t *value)
 {
-    return value == NULL || json_is_null(value);
+    return !value || json_is_null(value);
 }
 
 static int added_check(const json_t *list, struct err *err)
@@ -275,12 +266,11 @@ static int added_check(const json_t *list, struct err *err)
                                                {.key = "rstrip", .type = MEMBER_FLAG},
                                                {.key = "normalized", .type = MEMBER_FLAG},
                                                {.key = "special", .type = MEMBER_FLAG}};
-    int status = list == NULL || json_is_array(list)
+    int status = !list || json_is_array(list)
                      ? 0
                      : err_set(err, ERR_INVALID, "tokenizer.json: added_tokens is not a list");
-    for (size_t i = 0; i < json_array_size(list) && status == 0; i++) {
+    for (size_t i = 0; i < json_array_size(list) && status == 0; i++)
         status = CHECK(json_array_get(list, i), "added_tokens", token, err);
-    }
     return status;
 }
 
@@ -291,12 +281,10 @@ static int keys_check(const json_t *root, struct err *err)
                                         "post_processor", "decoder",    "model"};
     const char *key;
     json_t *value;
-    json_object_foreach((json_t *)root, key, value)
-    {
+    json_object_foreach ((json_t *)root, key, value) {
         bool found = false;
-        for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
+        for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
             found = found || strcmp(key, known[i]) == 0;
-        }
         if (!found) {
             return err_set(err, ERR_INVALID, "tokenizer.json: \"%.60s\" is no key that tokenizers knows",
                            key);

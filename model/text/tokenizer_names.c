@@ -1,4 +1,4 @@
-/* The special tokens and templates that a tokenizer is given by name. */
+/* This file gives a tokenizer its special tokens by name, and its chat templates. */
 #include <string.h>
 
 #include "model/text/tokenizer_build.h"
@@ -9,10 +9,9 @@ int builder_special(struct tokenizer *t, const char *name, int32_t id, struct er
 {
     size_t size;
     const char *text = tokenizer_token_text(t, id, &size);
-    if (text == NULL || json_object_get(t->special, name) != NULL || utf8_check(text, size) != size) {
+    if (!text || json_object_get(t->special, name) || utf8_check(text, size) != size)
         return 0;
-    }
-    t->special = t->special != NULL ? t->special : json_object();
+    t->special = t->special ? t->special : json_object();
     return json_object_set_new(t->special, name, json_stringn(text, size)) < 0
                ? err_set(err, ERR_NOMEM, "out of memory for a special token")
                : 0;
@@ -29,8 +28,7 @@ int builder_names(struct tokenizer *t, const struct tokenizer_names *names, stru
 {
     const char *name;
     json_t *text;
-    json_object_foreach(names->special, name, text)
-    {
+    json_object_foreach (names->special, name, text) {
         if (json_string_length(text) > 0 && named_id(t, names, name) < 0) {
             return err_set(
                 err, ERR_UNSUPPORTED,

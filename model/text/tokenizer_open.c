@@ -1,4 +1,4 @@
-/* Opening the tokenizer of a model: its folder's files by name, or its GGUF metadata. */
+/* This file opens the tokenizer of a model from the files of its folder, or from its GGUF metadata. */
 #include <string.h>
 
 #include "model/files/gguf.h"
@@ -9,7 +9,7 @@
 
 enum { TOKENIZER_FILE_BYTES = 256 << 20, SIDE_FILE_BYTES = 16 << 20, TEMPLATE_BYTES = 1 << 20 };
 
-/* The bytes of the files beside a tokenizer. */
+/* The contents of the files beside a tokenizer. */
 struct side_files {
     struct buf config, special_map, added, model_config;
     json_t *templates, *model_document;
@@ -25,7 +25,7 @@ static void side_files_fini(struct side_files *side)
     json_decref(side->model_document);
 }
 
-/* A file that may be absent; 'out' then stays empty. */
+/* Read a file that may be absent; 'out' then stays empty. */
 static int optional_file(struct model_source *source, const char *name, struct buf *out, struct err *err)
 {
     out->limit = SIDE_FILE_BYTES;
@@ -33,23 +33,23 @@ static int optional_file(struct model_source *source, const char *name, struct b
                                                : model_source_read_file(source, name, out->limit, out, err);
 }
 
-/* Put the text of a template's file under its name. */
+/* Put the text of a template's file into 'templates' under 'name'. */
 static int template_file(struct model_source *source, const char *file, const char *name, size_t name_size,
                          json_t *templates, struct err *err)
 {
     struct buf text = {.limit = TEMPLATE_BYTES};
     int status = model_source_read_file(source, file, text.limit, &text, err);
     json_t *value = status == 0 ? json_stringn(buf_str(&text), text.size) : NULL;
-    if (status == 0 && value == NULL) {
+    if (status == 0 && !value)
         status = err_set(err, ERR_INVALID, "%s is not valid UTF-8", file);
-    } else if (status == 0 && json_object_setn_new_nocheck(templates, name, name_size, value) < 0) {
+    else if (status == 0 && json_object_setn_new_nocheck(templates, name, name_size, value) < 0)
         status = err_set(err, ERR_NOMEM, "out of memory for a chat template");
-    }
     buf_fini(&text);
     return status;
 }
 
-/* chat_template.jinja, and what stood in additional_chat_templates/ (source.h says under which names). */
+/* Read chat_template.jinja and the templates of additional_chat_templates/, whose names in a source are those
+ * of source.h (MODEL_TEMPLATES_PREFIX). */
 static int template_files(struct model_source *source, json_t *templates, struct err *err)
 {
     static const char prefix[] = MODEL_TEMPLATES_PREFIX, ending[] = ".jinja";
@@ -73,9 +73,8 @@ static int side_files_read(struct model_source *source, struct side_files *side,
                            struct tokenizer_files *files, struct err *err)
 {
     side->templates = json_object();
-    if (side->templates == NULL) {
+    if (!side->templates)
         return err_set(err, ERR_NOMEM, "out of memory for a tokenizer's files");
-    }
     if (optional_file(source, "tokenizer_config.json", &side->config, err) < 0 ||
         optional_file(source, "special_tokens_map.json", &side->special_map, err) < 0 ||
         optional_file(source, "added_tokens.json", &side->added, err) < 0 ||
@@ -85,9 +84,8 @@ static int side_files_read(struct model_source *source, struct side_files *side,
     }
     if (side->model_config.size > 0) {
         side->model_document = hub_json_parse(buf_str(&side->model_config), side->model_config.size, 64, err);
-        if (side->model_document == NULL) {
+        if (!side->model_document)
             return err_wrap(err, "config.json");
-        }
     }
     *files = (struct tokenizer_files){
         .config = {buf_str(&side->config), side->config.size},
@@ -99,14 +97,13 @@ static int side_files_read(struct model_source *source, struct side_files *side,
     return 0;
 }
 
-/* tokenizer.model is read alone: what would add tokens to it is refused. */
+/* Refuse an added_tokens.json that adds tokens to tokenizer.model, which is read alone. */
 static int check_nothing_added(const struct tokenizer_files *files, struct err *err)
 {
     json_t *added =
         files->added.size > 0 ? hub_json_parse(files->added.text, files->added.size, 8, err) : NULL;
-    if (files->added.size > 0 && added == NULL) {
+    if (files->added.size > 0 && !added)
         return err_wrap(err, "added_tokens.json");
-    }
     const size_t count = json_object_size(added);
     json_decref(added);
     return count == 0
@@ -131,12 +128,11 @@ int tokenizer_open_source(struct model_source *source, struct tokenizer **tokeni
     }
     int status =
         model_source_read_file(source, json ? "tokenizer.json" : "tokenizer.model", text.limit, &text, err);
-    if (status == 0) {
+    if (status == 0)
         status = side_files_read(source, &side, &files, err);
-    }
     if (status == 0 && json) {
         status = tokenizer_from_files(buf_str(&text), text.size, &files, tokenizer, err);
-    } else if (status == 0) { /* as Llama 2, Mistral and Gemma were first published */
+    } else if (status == 0) { /* Llama 2, Mistral and Gemma were first published this way */
         status = check_nothing_added(&files, err);
         status = status < 0 ? -1 : tokenizer_from_pieces(text.data, text.size, &files, tokenizer, err);
     }
@@ -148,12 +144,10 @@ int tokenizer_open_source(struct model_source *source, struct tokenizer **tokeni
 int tokenizer_open(struct model *model, struct tokenizer **tokenizer, struct err *err)
 {
     const struct gguf *gguf = model_get_gguf(model);
-    if (tokenizer_open_source(model_get_source(model), tokenizer, err) == 0) {
+    if (tokenizer_open_source(model_get_source(model), tokenizer, err) == 0)
         return 0;
-    }
-    if (err->code != ERR_NOT_FOUND || gguf == NULL) {
+    if (err->code != ERR_NOT_FOUND || !gguf)
         return -1;
-    }
     err_clear(err);
     return tokenizer_from_gguf(gguf, tokenizer, err);
 }

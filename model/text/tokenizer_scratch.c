@@ -1,4 +1,4 @@
-/* Making and ending a scratch. */
+/* See tokenizer_scratch.h. */
 #include "model/text/tokenizer_scratch.h"
 
 #include <stdlib.h>
@@ -6,15 +6,13 @@
 struct encode_scratch *encode_scratch_create(const struct splitter *splitter, struct err *err)
 {
     struct encode_scratch *scratch = calloc(1, sizeof(*scratch));
-    if (scratch != NULL) {
+    if (scratch) {
         scratch->cache = calloc(CACHE_SLOTS, sizeof(*scratch->cache));
-        for (int side = 0; side < 2; side++) {
+        for (int side = 0; side < 2; side++)
             scratch->normal.text[side].limit = ENCODE_BYTES_MAX;
-        }
         scratch->split = split_scratch_create(splitter, err);
-        if (scratch->cache != NULL && scratch->split != NULL) {
+        if (scratch->cache && scratch->split)
             return scratch;
-        }
         encode_scratch_destroy(scratch);
     }
     err_set(err, ERR_NOMEM, "out of memory for encoding text");
@@ -23,9 +21,8 @@ struct encode_scratch *encode_scratch_create(const struct splitter *splitter, st
 
 void encode_scratch_destroy(struct encode_scratch *scratch)
 {
-    if (scratch == NULL) {
+    if (!scratch)
         return;
-    }
     split_scratch_destroy(scratch->split);
     free(scratch->cache);
     free(scratch->symbols);

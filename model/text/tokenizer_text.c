@@ -1,4 +1,4 @@
-/* Decoding, and what a tokenizer tells about itself. */
+/* This file decodes token ids, and answers questions about a tokenizer. */
 #include "model/text/tokenizer.h"
 
 #include <stdlib.h>
@@ -8,17 +8,16 @@
 
 static int id_check(const struct tokenizer *t, int32_t id, struct err *err)
 {
-    if (id < 0 || (uint32_t)id >= t->vocab || !t->tokens[id].there) {
+    if (id < 0 || (uint32_t)id >= t->vocab || !t->tokens[id].there)
         return err_set(err, ERR_INVALID, "token id %d is not in the vocabulary of %u", id, t->vocab);
-    }
     return 0;
 }
 
-/* A token as it is decoded. */
+/* The text that a token is decoded as. */
 struct decoded {
     const char *text;
     size_t size;
-    bool raw; /* it consists of bytes, not of characters that stand for bytes */
+    bool raw; /* true: 'text' is raw bytes; false: its characters may stand for bytes */
     bool special;
 };
 
@@ -27,14 +26,13 @@ static bool is_special_text(const struct tokenizer *t, const char *text, size_t 
 {
     for (uint32_t i = 0; i < t->added_count; i++) {
         const struct token *token = &t->tokens[t->added[i].id];
-        if (token->special && token->size == size && memcmp(t->arena + token->offset, text, size) == 0) {
+        if (token->special && token->size == size && memcmp(t->arena + token->offset, text, size) == 0)
             return true;
-        }
     }
     return false;
 }
 
-/* `tokenizers` looks for an added token that is normalised among the special ones by its normalised text. */
+/* `tokenizers` takes a normalised added token for special if a special token has its normalised text. */
 static struct decoded decoded_of(const struct tokenizer *t, int32_t id)
 {
     const struct token *token = &t->tokens[id];
@@ -65,9 +63,8 @@ static int decode_bytes(const struct tokenizer *t, const int32_t *ids, size_t co
                                : decode_alphabet(token.text, token.size, &bytes, err);
         }
     }
-    if (status == 0) {
+    if (status == 0)
         status = decode_lossy(bytes.data, bytes.size, text, err);
-    }
     buf_fini(&bytes);
     return status;
 }
@@ -79,13 +76,11 @@ static int decode_texts(const struct tokenizer *t, const int32_t *ids, size_t co
     int status = 0;
     for (size_t i = 0; i < count && status == 0; i++) {
         const struct decoded token = decoded_of(t, ids[i]);
-        if (!(skip_special && token.special)) {
+        if (!(skip_special && token.special))
             status = text_list_add(&list, token.text, token.size, err);
-        }
     }
-    if (status == 0) {
+    if (status == 0)
         status = decode_steps_apply(&t->decode, &list, text, err);
-    }
     text_list_fini(&list);
     return status;
 }
@@ -94,16 +89,13 @@ int tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t count
                      struct buf *text, struct err *err)
 {
     const size_t begin = text->size;
-    for (size_t i = 0; i < count; i++) {
-        if (id_check(t, ids[i], err) < 0) {
+    for (size_t i = 0; i < count; i++)
+        if (id_check(t, ids[i], err) < 0)
             return -1;
-        }
-    }
     const int status = t->bytes ? decode_bytes(t, ids, count, skip_special, text, err)
                                 : decode_texts(t, ids, count, skip_special, text, err);
-    if (status < 0) {
+    if (status < 0)
         text->size = begin;
-    }
     return status;
 }
 
@@ -125,9 +117,8 @@ int32_t tokenizer_eos(const struct tokenizer *t)
 const char *tokenizer_token_text(const struct tokenizer *t, int32_t id, size_t *size)
 {
     *size = 0;
-    if (id < 0 || (uint32_t)id >= t->vocab || !t->tokens[id].there) {
+    if (id < 0 || (uint32_t)id >= t->vocab || !t->tokens[id].there)
         return NULL;
-    }
     *size = t->tokens[id].size;
     return (const char *)t->arena + t->tokens[id].offset;
 }
@@ -136,9 +127,8 @@ int32_t tokenizer_find(const struct tokenizer *t, const char *text, size_t size)
 {
     for (uint32_t i = 0; i < t->added_count; i++) {
         const struct token *token = &t->tokens[t->added[i].id];
-        if (token->size == size && memcmp(t->arena + token->offset, text, size) == 0) {
+        if (token->size == size && memcmp(t->arena + token->offset, text, size) == 0)
             return (int32_t)t->added[i].id;
-        }
     }
     return tokenizer_lookup(t, (const uint8_t *)text, size);
 }
@@ -166,15 +156,9 @@ const json_t *tokenizer_special_tokens(const struct tokenizer *t)
 int tokenizer_give_template(struct tokenizer *t, const char *text, struct err *err)
 {
     json_t *templates = json_pack("{s:s}", "default", text);
-    if (templates == NULL) {
+    if (!templates)
         return err_set(err, ERR_INVALID, "the chat template is not valid UTF-8, or memory is out");
-    }
     json_decref(t->templates);
     t->templates = templates;
     return 0;
-}
-
-void tokenizer_digest(const struct tokenizer *t, uint8_t digest[32])
-{
-    memcpy(digest, t->digest, sizeof(t->digest));
 }

@@ -1,4 +1,4 @@
-/* Searching the tables of unicode_properties.c and unicode_sets.c. */
+/* This file searches the tables of unicode_properties.c and unicode_sets.c. */
 #include <string.h>
 
 #include "model/text/unicode_tables.h"
@@ -10,14 +10,12 @@ const struct unicode_property *unicode_property_find(const char *name)
     while (low < high) {
         const unsigned middle = low + (high - low) / 2;
         const int order = strcmp(name, unicode_properties[middle].name);
-        if (order == 0) {
+        if (order == 0)
             return &unicode_properties[middle];
-        }
-        if (order > 0) {
+        if (order > 0)
             low = middle + 1;
-        } else {
+        else
             high = middle;
-        }
     }
     return NULL;
 }
@@ -28,13 +26,12 @@ bool code_set_has(const struct code_set *set, uint32_t code)
     unsigned high = set->count;
     while (low < high) {
         const unsigned middle = low + (high - low) / 2;
-        if (code < set->ranges[middle].first) {
+        if (code < set->ranges[middle].first)
             high = middle;
-        } else if (code > set->ranges[middle].last) {
+        else if (code > set->ranges[middle].last)
             low = middle + 1;
-        } else {
+        else
             return true;
-        }
     }
     return false;
 }
@@ -45,14 +42,12 @@ uint32_t code_map_find(const struct code_map *map, uint32_t code)
     unsigned high = map->count;
     while (low < high) {
         const unsigned middle = low + (high - low) / 2;
-        if (code == map->pairs[middle].from) {
+        if (code == map->pairs[middle].from)
             return map->pairs[middle].to;
-        }
-        if (code > map->pairs[middle].from) {
+        if (code > map->pairs[middle].from)
             low = middle + 1;
-        } else {
+        else
             high = middle;
-        }
     }
     return code;
 }

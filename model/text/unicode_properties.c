@@ -1,4 +1,4 @@
-/* Made by tools/unicode_tables.py properties. See unicode_tables.h. */
+/* `tools/unicode_tables.py properties` makes this file. See unicode_tables.h. */
 #include "model/text/unicode_tables.h"
 
 /* clang-format off */

@@ -1,7 +1,6 @@
-/* What kind of character a code point is where `tokenizers` has it otherwise than Debian 12's libonig, PCRE2
- * and utf8proc: their Unicode is of version 14 or 15, its Oniguruma's of 16, and Rust's own of 17. Pure; any
- * thread.
- */
+/* These tables hold the kinds of characters in which `tokenizers` differs from Debian 12's libonig, PCRE2 and
+ * utf8proc: their Unicode is of version 14 or 15, that of the Oniguruma in `tokenizers` is 16, and Rust's own
+ * is 17. All functions are pure and may be called from any thread. */
 #ifndef MOTLEY_MODEL_TEXT_UNICODE_TABLES_H
 #define MOTLEY_MODEL_TEXT_UNICODE_TABLES_H
 
@@ -13,14 +12,14 @@ struct code_range {
     uint32_t first, last;
 };
 
-/* Ranges in order, none touching the next. */
+/* A set of code points: ranges in rising order, of which no two touch. */
 struct code_set {
     const struct code_range *ranges;
     unsigned count;
 };
 
-/* A property of a regular expression ("l", "han"; lower case, without spaces, '-' and '_'): what is to be
- * added to it and taken from it. */
+/* A property of a regular expression ("l", "han"), with the code points that Unicode 16 adds to it and
+ * removes from it. The name is in lower case, without spaces, '-' and '_'. */
 struct unicode_property {
     const char *name;
     struct code_set added, removed;
@@ -30,40 +29,42 @@ struct code_pair {
     uint32_t from, to;
 };
 
-/* Pairs in order. */
+/* A map of code points: pairs in rising order of 'from'. */
 struct code_map {
     const struct code_pair *pairs;
     unsigned count;
 };
 
-/* NULL: it is not known, or the same in both. */
+/* How a property differs; NULL when it is unknown, or the same in both versions of Unicode. */
 const struct unicode_property *unicode_property_find(const char *name);
 
 /* True when a range of the set holds the code point. */
 bool code_set_has(const struct code_set *set, uint32_t code);
 
-/* What the map says, or the code point itself. */
+/* The code point that the map has for 'code', or else 'code' itself. */
 uint32_t code_map_find(const struct code_map *map, uint32_t code);
 
-/* Rust's char::is_numeric, which Digits cuts at. */
+/* The characters for which Rust's char::is_numeric is true; the pre-tokeniser Digits cuts at them. */
 extern const struct code_set unicode_numeric;
-/* What Punctuation and BertPreTokenizer cut at. */
+/* The characters at which the pre-tokenisers Punctuation and BertPreTokenizer cut. */
 extern const struct code_set unicode_punctuation;
-/* \w of Rust's regex, which Whitespace and single-word added tokens go by. */
+/* The characters of \w in Rust's regex crate. The pre-tokeniser Whitespace and added tokens with
+ * "single_word" go by them. */
 extern const struct code_set unicode_word;
 
-/* What is of another general category with Unicode 16 than with 14; all of it is from U+0800 on. */
+/* The characters whose general category differs between Unicode 16 and 14; all are from U+0800 on. */
 extern const struct code_set unicode_newer;
-/* Where Rust's lower case is another than utf8proc's. */
+/* The characters whose lower case in Rust is not the one that utf8proc gives. */
 extern const struct code_map unicode_lower;
-/* What the crate unicode-normalization-alignments leaves as it is though utf8proc knows it: no form changes
- * these characters, and marks before and behind them are apart. */
+/* The characters that the crate unicode-normalization-alignments leaves as they are, though utf8proc changes
+ * them: no form changes them, and the marks before and behind them stay apart. */
 extern const struct code_set unicode_unformed;
-/* What the normalisers StripAccents, Nmt and BertNormalizer take away, make a space or set apart. */
+/* The characters that the normalisers StripAccents, Nmt and BertNormalizer remove, turn into a space or put
+ * between spaces. */
 extern const struct code_set unicode_accents, unicode_nmt_gone, unicode_nmt_space, unicode_bert_gone,
     unicode_bert_space, unicode_bert_chinese, unicode_bert_accents;
 
-/* Private to unicode_properties.c and unicode_find.c: in order of names. */
+/* All properties, in the order of their names. Only unicode_properties.c and unicode_find.c use them. */
 extern const struct unicode_property unicode_properties[];
 extern const unsigned unicode_property_count;
 

@@ -5,9 +5,8 @@
 unsigned utf8_decode(const uint8_t *text, size_t size, uint32_t *code, unsigned *bad_bytes, bool *short_input)
 {
     const uint8_t lead = text[0];
-    if (short_input != NULL) {
+    if (short_input)
         *short_input = false;
-    }
     *bad_bytes = 1;
     if (lead < 0x80) {
         *code = lead;
@@ -17,9 +16,8 @@ unsigned utf8_decode(const uint8_t *text, size_t size, uint32_t *code, unsigned 
                       : lead >= 0xe0 && lead <= 0xef ? 3
                       : lead >= 0xf0 && lead <= 0xf4 ? 4
                                                      : 0;
-    if (length == 0) {
+    if (length == 0)
         return 0;
-    }
     /* The second byte's range rules out overlong forms, surrogates and values over 0x10ffff. */
     uint8_t low = lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : 0x80;
     uint8_t high = lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;
@@ -27,9 +25,8 @@ unsigned utf8_decode(const uint8_t *text, size_t size, uint32_t *code, unsigned 
     for (unsigned i = 1; i < length; i++) {
         if (i == size) {
             *bad_bytes = i;
-            if (short_input != NULL) {
+            if (short_input)
                 *short_input = true;
-            }
             return 0;
         }
         if (text[i] < low || text[i] > high) {
@@ -59,9 +56,8 @@ size_t utf8_check(const char *text, size_t size)
         uint32_t code;
         unsigned bad;
         unsigned length = utf8_decode((const uint8_t *)text + at, size - at, &code, &bad, NULL);
-        if (length == 0) {
+        if (length == 0)
             return at;
-        }
         at += length;
     }
     return size;

@@ -7,7 +7,7 @@
 #include "planner/candidate/objective.h"
 #include "planner/cost/alike.h"
 
-#define SINGLES_MAX 64u /* most devices that are listed alone */
+#define SINGLES_MAX 64u /* most devices for which a plan on that device alone is listed */
 
 static struct plan_alternative *line_add(struct plan_answer *a, enum plan_placement placement,
                                          struct err *err)
@@ -23,11 +23,11 @@ static struct plan_alternative *line_add(struct plan_answer *a, enum plan_placem
     return &grown[a->alternative_count++];
 }
 
-/* Fills the line of a candidate that fits: its time, and the memory of its fullest rank. */
+/* Fills an alternative from a candidate that fits in memory: seconds of a step, and memory of the fullest
+ * rank. */
 static void line_fill(const struct problem *p, struct plan_alternative *line, const struct candidate *c,
                       double step_s)
 {
-    bool laps = c->stage_count > c->member_count;
     struct err why = {0};
     struct plan *plan = kinds[c->placement]->emit(p, c, false, &why);
     double fullest = -1;
@@ -42,14 +42,13 @@ static void line_fill(const struct problem *p, struct plan_alternative *line, co
     plan_destroy(plan);
     line->verdict = VERDICT_FITS;
     line->step_s = step_s;
-    line->stages = laps ? c->member_count : c->stage_count;
+    line->stages = candidate_groups(c);
     line->schedule = c->stage_count > 1 ? plan_schedule_name(c->schedule) : NULL;
     line->micro_batch_rows = c->micro_batch_rows;
     line->runnable = kind_runnable(p, c);
 }
 
-/* Adds a line for each usable device alone, whether it fits or not; of interchangeable devices one is
- * searched. */
+/* Adds an alternative for each usable device alone, whether the job fits on it or not. */
 static int singles_add(const struct problem *p, struct plan_answer *a, struct err *err)
 {
     struct err why = {0};
@@ -105,10 +104,9 @@ int alternatives_fill(const struct problem *p, const struct search_found *found,
     }
     if (a->plan && !a->runnable && found->runnable.estimate_s < INFINITY &&
         found->runnable.placement != PLACE_SINGLE) {
-        for (uint32_t i = 0; i < a->alternative_count; i++) {
+        for (uint32_t i = 0; i < a->alternative_count; i++)
             if (a->alternatives[i].placement == found->runnable.placement && a->alternatives[i].runnable)
                 return 0;
-        }
         struct plan_alternative *line = line_add(a, found->runnable.placement, err);
         if (!line)
             return -1;
@@ -117,11 +115,11 @@ int alternatives_fill(const struct problem *p, const struct search_found *found,
     return 0;
 }
 
-/* --- left-out devices --- */
+/* --- devices that the plan leaves out --- */
 
-/* The best found with a device that was left out; zeros: unknown. */
+/* The best plan found with a device that the answer leaves out; zeros: unknown. */
 struct with_it {
-    double step_s, value; /* value: by the job's objective */
+    double step_s, value; /* value: by the job's objective (seconds, price or energy) */
 };
 
 static void why_left_out(const struct problem *p, const struct plan_answer *a, uint32_t d,
@@ -152,8 +150,8 @@ static void why_left_out(const struct problem *p, const struct plan_answer *a, u
     snprintf(text, size, "%s", why);
 }
 
-/* Searches with a left-out device; of interchangeable devices the first one's result is taken. Returns 1
- * if it beats everything found so far; *found has it then. */
+/* Searches the best plan with a device that the answer leaves out, or takes the result of an equal device
+ * tried before. Returns 1 if that plan beats everything found so far; *found has it then. */
 static int search_with_device(const struct problem *p, const struct search_options *options,
                               struct search_found *found, uint32_t d, struct with_it *with, struct err *err)
 {
@@ -180,16 +178,15 @@ static int search_with_device(const struct problem *p, const struct search_optio
     return result;
 }
 
-/* Searches with each left-out device. Returns 1 as soon as one gives a better plan. */
+/* Searches with each device that the answer leaves out. Returns 1 as soon as one gives a better plan. */
 static int left_out_search(const struct problem *p, const struct search_options *options,
                            struct search_found *found, const bool *used, struct with_it *with,
                            struct err *err)
 {
     int result = 0;
-    for (uint32_t d = 0; d < p->device_count && result == 0; d++) {
+    for (uint32_t d = 0; d < p->device_count && result == 0; d++)
         if (p->usable[d] && !used[d])
             result = search_with_device(p, options, found, d, with, err);
-    }
     return result;
 }
 

@@ -1,4 +1,4 @@
-/* The answer as a document, the simulation of its plan for drawing, and its destruction. */
+/* Writes the answer as a document, simulates its plan for drawing, and destroys it. */
 #include "planner/answer/answer.h"
 
 #include <stdio.h>
@@ -72,7 +72,7 @@ static json_t *expert_ranges_json(const struct plan_rank *rank)
     return list;
 }
 
-/* Sets "like" if the device is estimated from a catalogue entry. Returns object. */
+/* Sets "like" if the device's times are estimated from a catalogue entry. Returns the object. */
 static json_t *like_set(json_t *object, const char *like)
 {
     if (object && like)
@@ -106,15 +106,16 @@ static json_t *rank_json(const struct plan_rank *rank, uint32_t number)
         json_object_set_new(all, "experts_held", json_string(held));
         json_object_set_new(all, "expert_ranges", expert_ranges_json(rank));
     }
+    if (all && rank->recompute_end)
+        json_object_set_new(all, "recompute_end", json_integer(rank->recompute_end));
     if (all && rank->moments_host_bytes)
         json_object_set_new(all, "moments_host_bytes", json_integer((json_int_t)rank->moments_host_bytes));
     const struct plan_tensor *t = &rank->tensor;
     if (all && t->kv_head_end)
         json_object_set_new(all, "tensor",
-                            json_pack("{s:[I,I],s:[I,I],s:[I,I]}", "kv_heads", (json_int_t)t->kv_head_begin,
+                            json_pack("{s:[I,I],s:[I,I]}", "kv_heads", (json_int_t)t->kv_head_begin,
                                       (json_int_t)t->kv_head_end, "columns", (json_int_t)t->column_begin,
-                                      (json_int_t)t->column_end, "vocabulary",
-                                      (json_int_t)t->vocabulary_begin, (json_int_t)t->vocabulary_end));
+                                      (json_int_t)t->column_end));
     json_t *ranges = all && rank->range_count ? json_array() : NULL;
     for (uint32_t i = 0; ranges && i < rank->range_count; i++)
         json_array_append_new(ranges, json_pack("[i,i]", rank->ranges[i].begin, rank->ranges[i].end));

@@ -1,4 +1,4 @@
-/* A plan with its alternatives, and the options of a search. Pure. */
+/* The answer to a planning request: a plan and its alternatives. And the options of such a request. Pure. */
 #ifndef MOTLEY_PLANNER_ANSWER_ANSWER_H
 #define MOTLEY_PLANNER_ANSWER_ANSWER_H
 
@@ -9,12 +9,12 @@
 #include "program/program.h"
 #include "program/trace.h"
 
-/* Shares of a step below this are not reported, because they round to 0 %. */
+/* Shares of a step's time below this are not reported, because they round to 0 %. */
 #define ANSWER_SHARE_TOLD 0.005
 
 struct plan_options {
-    uint64_t evaluations; /* budget; 0: the default, 20,000 */
-    uint64_t seed;        /* of the search's random numbers; 0 is a seed like any other */
+    uint64_t evaluations; /* budget of the search in evaluations (search.h); 0: the default, 20,000 */
+    uint64_t seed;        /* seed of the search's random numbers; 0 is a seed like any other */
     bool programs;        /* emit step programs into answer->plan, which a worker needs; without them only the
                              assignment is filled, which is cheaper with thousands of devices */
     bool runnable_only;   /* exclude plans that a worker of this release cannot run */
@@ -24,20 +24,22 @@ struct plan_options {
     const struct plan *from;
     bool brief;   /* leave out alternatives and left-out devices */
     bool insight; /* fill answer->insight (insight.h): the critical path, and the savings of improvements */
-    uint64_t insight_evaluations; /* budget of all insights; 0: the default */
+    uint64_t insight_evaluations; /* budget of all searches for `insight`, in evaluations; 0: the default */
 };
 
 struct plan_insight; /* see insight.h */
 
 enum plan_verdict { VERDICT_FITS, VERDICT_DOES_NOT_FIT };
 
-struct plan_alternative { /* another choice and its outcome */
+struct plan_alternative { /* a plan, or a try at one, that was not chosen */
     enum plan_placement placement;
     char *device;     /* device of a single placement, else NULL */
-    const char *like; /* the device's catalogue entry, borrowed from the catalogue; NULL: none */
+    const char *like; /* name of the catalogue entry that the device's times are estimated from, borrowed;
+                         NULL: they are not */
     enum plan_verdict verdict;
-    double step_s; /* valid if it fits */
-    /* Of the fullest rank; if it does not fit and has several devices, of all together. */
+    double step_s; /* seconds of a step; valid if it fits */
+    /* Bytes that the fullest rank needs and has; if the plan does not fit and has several devices, those of
+     * all devices together. */
     uint64_t needs_bytes, has_bytes;
     uint32_t stages, micro_batch_rows;
     const char *schedule; /* if there are several stages, else NULL; borrowed from plan_schedule_name */
@@ -48,32 +50,33 @@ struct plan_left_out {
     char *device;
     const char *like;   /* as in plan_alternative */
     char *why;          /* "slower with it", "excluded", "not asked for", "too small", … */
-    double step_s_with; /* step with the device; 0: unknown */
+    double step_s_with; /* seconds of a step of the best plan with the device; 0: unknown */
 };
 
 struct plan_answer {
     enum plan_verdict verdict;
-    char *words;            /* the verdict in one or two sentences, with numbers */
-    struct plan *plan;      /* sealed; NULL if nothing fits; owned, and can be taken by setting it to NULL */
-    const char **rank_like; /* [rank_like_count], as in plan_alternative; NULL if there is no plan */
+    char *words;              /* the verdict in one or two sentences, with numbers */
+    struct plan *plan;        /* sealed; NULL if nothing fits; owned; who takes the plan sets this to NULL */
+    const char **rank_like;   /* [rank_like_count], as in plan_alternative; NULL if there is no plan */
     uint32_t rank_like_count; /* ranks of the plan */
-    /* Parameters of the model, and how many of them or of the adapters are trained. */
+    /* Parameters of the model, and how many are trained (with LoRA: of the adapters). */
     uint64_t parameters, trained;
     char method[160]; /* "lora of rank 16, base nf4, adamw8bit, computed in fp32" */
     double step_s, tokens_per_s, lower_bound_s;
-    double plan_s;            /* 0: the library has no clock; the caller sets it before printing */
+    double plan_s; /* seconds that planning took; the library has no clock, so the caller sets it before
+                      printing */
     uint64_t shortfall_bytes; /* if nothing fits: the bytes missing on all ranks together, of the placement
                                  that lacks least */
     uint32_t alternative_count;
     struct plan_alternative *alternatives;
     uint32_t left_out_count;
     struct plan_left_out *left_out;
-    uint64_t evaluations; /* evaluations that were spent */
+    uint64_t evaluations; /* evaluations that the search spent */
     bool runnable;        /* can workers of this release run the plan? true if there is none */
-    double from_step_s;   /* seconds of plan_options.from at these costs; 0: it cannot be kept, or none was
-                             given */
-    char *from_words;     /* what became of plan_options.from, in a sentence; NULL: none was given */
-    double uncertainty;   /* relative error of step_s; 0 if everything is measured */
+    double from_step_s; /* seconds of a step of plan_options.from at the present costs; 0: it cannot be kept,
+                           or none was given */
+    char *from_words;   /* what became of plan_options.from, in a sentence; NULL: none was given */
+    double uncertainty; /* relative error of step_s; 0 if all times were measured, on quiet machines */
     uint32_t warning_count;
     char **warnings;                /* suspicious values in the tables, one sentence each (doubts.h) */
     double cost_per_million_tokens; /* in the currency of the devices' prices; 0: the price of a device in the
@@ -87,9 +90,9 @@ void plan_answer_destroy(struct plan_answer *answer);
 /* Returns the document of INTERFACES.md, "What `motley plan --json` answers", new; NULL with ERR_NOMEM. */
 json_t *answer_to_json(const struct plan_answer *answer, struct err *err);
 
-/* Simulates one mean step of a plan on a cluster, for drawing beside a measured one: events with the
- * instruction numbers of the training programs. `trace` is initialised by the caller. *step_s: predicted
- * seconds. */
+/* Simulates one mean step of a plan on a cluster, for drawing it beside a measured step. Adds to *trace,
+ * which the caller has initialised, events with the instruction numbers of the training programs. *step_s:
+ * predicted seconds. */
 int plan_simulate(const struct plan *plan, const struct workload *workload, const struct cluster *cluster,
                   struct trace *trace, double *step_s, struct err *err);
 

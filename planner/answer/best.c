@@ -1,4 +1,4 @@
-/* From the search to the answer. */
+/* Searches the best plan and makes a struct plan_answer from it. */
 #include "planner/answer/best.h"
 
 #include <math.h>
@@ -24,9 +24,14 @@ struct plan_request {
     const struct plan_options *options;
     struct search_options search;
     struct search_found found;
-    struct candidate from; /* the candidate of options->from */
+    struct candidate from; /* the candidate that was read back from options->from */
     struct plan *kept;     /* a copy of options->from; NULL if it cannot be kept */
     double kept_s, kept_value;
+    /* The same problem with recomputation forbidden, which doubtful_search() may use instead. */
+    struct workload plain;
+    struct problem restricted;
+    double declined; /* the share of a step that recomputation would save by times that noise makes uncertain;
+                        0: nothing was declined */
     struct plan_answer *answer;
     struct err *err;
 };
@@ -53,8 +58,8 @@ static int from_read(struct plan_request *q, struct err *why)
     return q->kept || why->code != ERR_NOMEM ? 0 : err_set(q->err, ERR_NOMEM, "planner: out of memory");
 }
 
-/* Writes from_words. On equal values the given plan is kept, so that a running job is not moved for
- * nothing. */
+/* Sets answer->from_words and from_step_s. If the plan given and the one found have equal values, the one
+ * given is kept, so that a running job is not moved for nothing. */
 static int from_say(struct plan_request *q, const struct err *why)
 {
     char text[700], step[32], now[32];
@@ -75,7 +80,8 @@ static int from_say(struct plan_request *q, const struct err *why)
     return q->answer->from_words ? 0 : err_set(q->err, ERR_NOMEM, "planner: out of memory");
 }
 
-/* Makes the plan of a candidate, or takes the kept plan, and fills everything that depends on its times. */
+/* Puts the plan of a candidate, or the plan that is kept, into the answer, with everything that depends on
+ * its times. */
 static int plan_put(struct plan_request *q, const struct candidate *c)
 {
     const struct problem *p = q->problem;
@@ -95,7 +101,8 @@ static int plan_put(struct plan_request *q, const struct candidate *c)
         }
     }
     plan_destroy(a->plan);
-    /* The bound is for the mean step; fewer steps may have been priced, or rows may be divided. */
+    /* The bound is for the mean step; fewer steps may have been priced, or rows may be divided over devices.
+     */
     a->lower_bound_s = fmin(a->lower_bound_s, seconds);
     plan->costs.lower_bound_s = a->lower_bound_s;
     a->plan = plan;
@@ -107,17 +114,65 @@ static int plan_put(struct plan_request *q, const struct candidate *c)
     return rested;
 }
 
-static int answer_fill(struct plan_request *q)
+/* Returns the largest relative error of the measured times of the candidate's devices, from noise while they
+ * were measured; 0: the candidate does not recompute, or the machines were quiet. */
+static double recompute_noise(const struct problem *p, const struct candidate *c)
+{
+    bool recomputes = false;
+    double noise = 0;
+    for (uint32_t m = 0; m < c->member_count; m++) {
+        recomputes |= c->members[m].recompute;
+        noise = fmax(noise, p->costs[c->members[m].device].noise);
+    }
+    return recomputes ? noise : 0;
+}
+
+/* Searches the best plan. Larger micro-batches with recomputation often take nearly as long as smaller ones
+ * without, so noise in the measured times can decide between them. Where the times are uncertain, a plan that
+ * recomputes is therefore taken only if it gains more than their relative error; else the rest of the answer
+ * is about plans that do not recompute. This does not apply with a plan to start from, which was chosen
+ * before. */
+static int doubtful_search(struct plan_request *q)
 {
     const struct problem *p = q->problem;
+    struct search_found *found = &q->found, without;
+    if (search_run(p, &q->search, found, q->err) < 0)
+        return -1;
+    if (found->chosen < 0 || q->options->from || p->workload->recompute != RECOMPUTE_AUTO)
+        return 0;
+    double noise = recompute_noise(p, &found->best[found->chosen]);
+    if (noise <= 0)
+        return 0;
+    q->plain = *p->workload;
+    q->plain.recompute = RECOMPUTE_NO;
+    q->restricted = *p;
+    q->restricted.workload = &q->plain;
+    int result = search_run(&q->restricted, &q->search, &without, q->err);
+    uint64_t evaluations = found->evaluations + without.evaluations;
+    if (result == 0 && without.chosen >= 0 &&
+        without.best[without.chosen].estimate_s * (1 - noise) <= found->best[found->chosen].estimate_s) {
+        struct search_found with = *found;
+        *found = without;
+        without = with;
+        q->declined = 1 - with.best[with.chosen].estimate_s / found->best[found->chosen].estimate_s;
+        q->problem = &q->restricted;
+    }
+    found->evaluations = evaluations;
+    search_found_fini(&without);
+    return result;
+}
+
+static int answer_fill(struct plan_request *q)
+{
     struct plan_answer *a = q->answer;
     struct err why = {0};
     a->runnable = true;
-    a->lower_bound_s = bound_time(p);
+    a->lower_bound_s = bound_time(q->problem);
     if (q->options->from && from_read(q, &why) < 0)
         return -1;
-    if (search_run(p, &q->search, &q->found, q->err) < 0 || (q->options->from && from_say(q, &why) < 0))
+    if (doubtful_search(q) < 0 || (q->options->from && from_say(q, &why) < 0))
         return -1;
+    const struct problem *p = q->problem;
     a->evaluations = q->found.evaluations;
     if ((q->kept || q->found.chosen >= 0) &&
         plan_put(q, &q->found.best[q->found.chosen < 0 ? 0 : q->found.chosen]) < 0)
@@ -126,10 +181,9 @@ static int answer_fill(struct plan_request *q)
     if (!q->options->brief) {
         bool kept = q->options->from && a->plan && q->found.chosen < 0;
         int better;
-        while ((better = left_out_fill(p, &q->search, kept ? NULL : &q->found, a, q->err)) > 0) {
+        while ((better = left_out_fill(p, &q->search, kept ? NULL : &q->found, a, q->err)) > 0)
             if (plan_put(q, &q->found.best[q->found.chosen]) < 0)
                 return -1;
-        }
         if (better < 0)
             return -1;
         if (alternatives_fill(p, &q->found, a, q->err) < 0 || problem_doubts(p, a, q->err) < 0)
@@ -155,10 +209,25 @@ static int fastest_say(const struct plan_request *q)
     return a->words ? 0 : err_set(q->err, ERR_NOMEM, "planner: out of memory");
 }
 
+/* Appends that the plan does not recompute, and what recomputation would have saved by uncertain times. */
+static int declined_say(const struct plan_request *q)
+{
+    struct plan_answer *a = q->answer;
+    char text[2400];
+    if (!a->plan || q->declined < ANSWER_SHARE_TOLD)
+        return 0;
+    snprintf(text, sizeof(text),
+             "%s By these times recomputing would save %.0f %%, less than they are uncertain: it does not.",
+             a->words, 100 * q->declined);
+    free(a->words);
+    a->words = strdup(text);
+    return a->words ? 0 : err_set(q->err, ERR_NOMEM, "planner: out of memory");
+}
+
 static int answer_end(struct plan_request *q)
 {
     struct plan_answer *a = q->answer;
-    if (fastest_say(q) < 0)
+    if (fastest_say(q) < 0 || declined_say(q) < 0)
         return -1;
     for (uint32_t r = 0; a->plan && r < a->plan->rank_count && !q->options->programs && !q->options->insight;
          r++) {
@@ -168,7 +237,7 @@ static int answer_end(struct plan_request *q)
     return a->plan ? plan_seal(a->plan, q->err) : 0;
 }
 
-/* listed: the user's order of the devices. */
+/* Prepares the problem, searches and makes the answer. `listed`: the devices in the user's order. */
 static int ask(const struct workload *workload, const struct cluster *cluster, const uint32_t *listed,
                const struct plan_options *options, struct plan_answer **answer, struct err *err)
 {

@@ -4,7 +4,7 @@
 
 #include "planner/answer/answer.h"
 
-/* See plan_search (plan.h); this one leaves out options->insight. */
+/* Does what plan_search does (plan.h), except for options->insight. */
 int plan_best(const struct workload *workload, const struct cluster *cluster,
               const struct plan_options *options, struct plan_answer **answer, struct err *err);
 

@@ -1,5 +1,4 @@
-/* Warnings about measured and imported tables, about amounts in wrong units, and about what cards are
- * asked to compute. */
+/* Warnings about measured and imported times, amounts in wrong units, and number formats that cards lack. */
 #include "planner/answer/doubts.h"
 
 #include <math.h>
@@ -9,32 +8,29 @@
 #include <string.h>
 
 #include "common/units.h"
+#include "planner/cost/noise.h"
 
-/* Factor on a card's stated peak and memory that is still plausible, as clocks vary. */
+/* A measured speed or stated memory up to this multiple of the maker's figure is plausible, as clocks vary.
+ */
 #define CARD_MOST 1.1
-/* Least plausible share of the peak at the largest measured size; below it some unit is off by a thousand.
- * For a card without an entry of its own, ten times this share of the slowest card of its kind is used. */
+/* The least plausible share of a device's peak at the largest measured size; below it some unit is off by a
+ * thousand. A card without a catalogue entry of its own is judged by ten times this share of the slowest card
+ * of its kind. */
 #define PEAK_LEAST 1e-3
-/* Share of a smaller size's forward and backward by which a larger size may be faster; less is noise. */
-#define FALL 0.05
-/* Outside of these limits an amount is probably in another unit than its name says. Rules of thumb: a
- * modem's line, the fastest links there are (for networks a tenth of it), more than a satellite hop, the
- * smallest device that anybody would train on. */
+/* Outside of these limits an amount is probably in another unit than its name says. Rules of thumb: a modem's
+ * rate; the fastest links there are (for networks a tenth of it); more than the latency of a satellite hop;
+ * the smallest memory that anybody would train on. */
 #define LINK_LEAST_BYTES_PER_S 1e4
 #define LINK_MOST_BYTES_PER_S 1e13
 #define LATENCY_MOST_S 0.7
-#define WATTS_MOST 3.0 /* factor on the maker's power that is still plausible: peaks of milliseconds */
-/* Share of the measuring time: 0.00 on the same quiet machine, 0.42 to 0.59 on the loaded one. */
-#define WAITED_MOST 0.05
-/* Mean over least, minus 1: a quiet two-core machine showed 0.02 to 0.13, a load of 5 showed 0.33 to 0.42. */
-#define SPREAD_MOST 0.2
+#define WATTS_MOST 3.0 /* multiple of the maker's power that is plausible: peaks of milliseconds */
 #define MEMORY_LEAST_BYTES ((uint64_t)16 << 20)
-#define FORMATS_MAX 8u /* most kinds of cards without bfloat16 that are named */
+#define FORMATS_MAX 8u /* most catalogue entries without bfloat16 that the warning names */
 
 struct doubts {
     const struct problem *problem;
     struct plan_answer *answer;
-    uint32_t most, more; /* sentences that are still allowed, and how many were dropped */
+    uint32_t most, more; /* most warnings, and how many more were dropped */
     struct err *err;
 };
 
@@ -83,7 +79,8 @@ static double threads_of(const struct planner_device *device)
     return strcmp(device->kind, "cpu") == 0 ? device->threads : 1;
 }
 
-/* The peak of the device's own entry, or of the fastest entry of its kind; *of is that entry's name. */
+/* Returns the peak FLOP/s of the device's own catalogue entry, or of the fastest entry of its kind; *of is
+ * that entry's name. */
 static double peak_of(const struct planner_device *device, const char **of)
 {
     const struct catalogue_entry *entry = device->like ? device->like : catalogue_extreme(device->kind, true);
@@ -91,8 +88,8 @@ static double peak_of(const struct planner_device *device, const char **of)
     return entry ? catalogue_peak(entry) * threads_of(device) : 0;
 }
 
-/* The device's own entry, or a lower bound for its kind: for CPUs the plain one, for cards the slowest.
- * NULL: the kind is not in the catalogue. */
+/* Returns the device's own catalogue entry, or a lower bound for its kind: the plain CPU, or the slowest
+ * card. NULL: the kind is not in the catalogue. */
 static const struct catalogue_entry *slowest_of(const struct planner_device *device)
 {
     if (device->like)
@@ -141,65 +138,31 @@ static int rate_doubt(struct doubts *d, const struct planner_device *device, enu
     return 0;
 }
 
-/* Tokens that count as work; a head only works on labelled ones. */
+/* Returns the tokens of a measured point that count as work; a head only works on labelled ones. */
 static double tokens_worked(enum profile_block kind, const struct profile_point *point)
 {
     return kind == PROFILE_HEAD ? point->labelled : point->tokens;
 }
 
-static int head_compare(const void *left, const void *right)
-{
-    const struct profile_point *a = left, *b = right;
-    return a->labelled < b->labelled ? -1 : a->labelled > b->labelled;
-}
-
-static int work_compare(const void *left, const void *right)
-{
-    const struct profile_point *a = left, *b = right;
-    if (a->tokens != b->tokens)
-        return a->tokens < b->tokens ? -1 : 1;
-    return a->sum_sq < b->sum_sq ? -1 : a->sum_sq > b->sum_sq;
-}
-
-/* Warns about points that have more work than an earlier point in every respect, and yet take clearly less
- * time. */
+/* Warns about a measured point that has more work than another one, and yet takes clearly less time. */
 static int fall_doubt(struct doubts *d, const struct planner_device *device, enum profile_block kind)
 {
-    uint32_t count = device->profile.point_count[kind];
-    if (count < 2)
-        return 0;
-    struct profile_point *points = malloc(count * sizeof(*points));
-    if (!points)
-        return err_set(d->err, ERR_NOMEM, "planner: out of memory");
-    memcpy(points, device->profile.points[kind], count * sizeof(*points));
-    qsort(points, count, sizeof(*points), kind == PROFILE_HEAD ? head_compare : work_compare);
-    const struct profile_point *slowest = &points[0];
-    int result = 0;
-    for (uint32_t i = 1; i < count; i++) {
-        const struct profile_point *p = &points[i];
-        bool more = tokens_worked(kind, p) > tokens_worked(kind, slowest) && p->tokens >= slowest->tokens &&
-                    p->sum_sq >= slowest->sum_sq && p->labelled >= slowest->labelled;
-        double fall = fmax(slowest->forward_s - p->forward_s, slowest->backward_s - p->backward_s);
-        if (more && fall > FALL * (slowest->forward_s + slowest->backward_s)) {
-            char t[4][32];
-            result =
-                doubt(d,
-                      "profile of %s: a %s of %.0f tokens takes %s forward and %s backward, less than "
-                      "one of %.0f (%s and %s); times that fall are levelled out",
-                      device->name, names[kind], tokens_worked(kind, p), units_seconds(t[0], p->forward_s),
-                      units_seconds(t[1], p->backward_s), tokens_worked(kind, slowest),
-                      units_seconds(t[2], slowest->forward_s), units_seconds(t[3], slowest->backward_s));
-            break;
-        }
-        if (p->forward_s + p->backward_s > slowest->forward_s + slowest->backward_s)
-            slowest = p;
-    }
-    free(points);
-    return result;
+    struct noise_fall fall;
+    double share = noise_fall(&device->profile, kind, &fall, d->err);
+    const struct profile_point *less = &fall.less, *more = &fall.more;
+    char t[4][32];
+    if (share <= 0)
+        return share < 0 ? -1 : 0;
+    return doubt(d,
+                 "profile of %s: a %s of %.0f tokens takes %s forward and %s backward, less than one of %.0f "
+                 "(%s and %s); times that fall are levelled out",
+                 device->name, names[kind], tokens_worked(kind, more), units_seconds(t[0], more->forward_s),
+                 units_seconds(t[1], more->backward_s), tokens_worked(kind, less),
+                 units_seconds(t[2], less->forward_s), units_seconds(t[3], less->backward_s));
 }
 
-/* Warns, in one sentence for all, about cards whose catalogue entries have no bfloat16 products, if
- * bfloat16 is asked for. */
+/* If bfloat16 is asked for, warns in one sentence about all cards that have no bfloat16 products by their
+ * catalogue entries. */
 static int format_doubt(struct doubts *d)
 {
     const struct problem *p = d->problem;
@@ -247,7 +210,7 @@ static int link_doubt(struct doubts *d, const char *what, const char *of, bool n
                : 0;
 }
 
-/* Compares what is stated of a card with what its maker says. */
+/* Compares the speed, memory and power that are stated of a card with its maker's figures. */
 static int card_doubt(struct doubts *d, const struct planner_device *device)
 {
     const struct catalogue_entry *like = device->like;
@@ -279,7 +242,7 @@ static int card_doubt(struct doubts *d, const struct planner_device *device)
                : 0;
 }
 
-/* Warns about amounts of the cluster that seem to be in another unit. */
+/* Warns about bandwidths, latencies and memory sizes of the cluster that seem to be in another unit. */
 static int units_doubt(struct doubts *d)
 {
     const struct cluster *c = d->problem->cluster;
@@ -310,8 +273,8 @@ static int units_doubt(struct doubts *d)
     return 0;
 }
 
-/* If some devices are estimated from the catalogue, reports how far the catalogue is off for the measured
- * ones. */
+/* If some devices' times are estimated from the catalogue, says by what factor the catalogue is off for the
+ * devices that were measured. */
 static int catalogue_doubt(struct doubts *d)
 {
     const struct problem *p = d->problem;
@@ -320,7 +283,7 @@ static int catalogue_doubt(struct doubts *d)
     for (uint32_t i = 0; i < p->device_count; i++) {
         const struct planner_device *device = &p->cluster->devices[i];
         double ratio = device->profile.catalogue_ratio;
-        estimated += p->usable[i] && !device->profile.present && device->like != NULL;
+        estimated += p->usable[i] && !device->profile.present && device->like;
         if (!device->profile.present || !(ratio > 0))
             continue;
         compared++;
@@ -339,17 +302,17 @@ static int catalogue_doubt(struct doubts *d)
                        most->profile.catalogue_ratio);
 }
 
-/* The device was measured beside other work, or its times changed while it was measured. */
+/* Warns if a device was measured beside other work, or its times varied between repeats. */
 static int noise_doubt(struct doubts *d, const struct planner_device *device)
 {
     const struct device_profile *profile = &device->profile;
-    if (profile->waited_share > WAITED_MOST &&
+    if (profile->waited_share > NOISE_WAITED_MOST &&
         doubt(d,
               "profile of %s: other programs took its cores for %.0f %% of the time of measuring; its "
               "times may be too long",
               device->name, 100 * profile->waited_share) < 0)
         return -1;
-    return profile->spread > SPREAD_MOST
+    return profile->spread > NOISE_SPREAD_MOST
                ? doubt(
                      d,
                      "profile of %s: repeats of the same work took up to %.0f %% longer: the machine was not "
@@ -383,10 +346,9 @@ int problem_doubts(const struct problem *problem, struct plan_answer *answer, st
         const struct planner_device *device = &problem->cluster->devices[i];
         if (problem->usable[i] && device->profile.present && noise_doubt(&d, device) < 0)
             return -1;
-        for (int k = 0; k < 2 && problem->usable[i] && device->profile.present; k++) {
+        for (int k = 0; k < 2 && problem->usable[i] && device->profile.present; k++)
             if (rate_doubt(&d, device, kinds[k]) < 0 || fall_doubt(&d, device, kinds[k]) < 0)
                 return -1;
-        }
     }
     d.most++;
     return d.more ? doubt(&d, "%u more doubts of this kind", d.more) : 0;

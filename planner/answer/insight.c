@@ -1,4 +1,4 @@
-/* Insights in words and as documents. */
+/* Writes a struct plan_insight in words and as JSON. */
 #include "planner/answer/insight.h"
 
 #include <stdio.h>
@@ -24,7 +24,7 @@ static int losses_json(const struct plan_insight *in, json_t *answer)
     return json_object_set_new(answer, "without", list);
 }
 
-/* --- words --- */
+/* --- improvements in words --- */
 
 static const char *const kind_words[INSIGHT_KINDS] = {
     [INSIGHT_LINK] = "a 10x faster link %s",

@@ -1,10 +1,8 @@
-/* Savings are found by planning for clusters with one change.
- *
- * The improvements tried are: every link between nodes that the plan uses, and for every device more
- * memory, more speed and one more such device. The time that the critical path spends on a resource bounds
- * what a faster resource saves with this plan, so the resources with the most time come first and get
- * searches; for the others the same plan is priced at the new costs.
- */
+/* Finds what improvements save by planning for clusters with one change. Tried are a faster link, for every
+ * link between nodes that the plan uses, and for every device more memory, more speed and one more device
+ * like it. What a faster resource saves with the same plan is at most the time that the critical path spends
+ * on it, so the resources with the most time are tried first and get searches; for the others the same plan
+ * is priced at the new costs. */
 #include "planner/answer/insight_fill.h"
 
 #include <math.h>
@@ -19,16 +17,16 @@
 #include "planner/search/search.h"
 #include "planner/simulate/timeline.h"
 
-#define EVALUATIONS_LEAST 500u      /* the least budget of a search that is worth starting */
-#define DEVICES_SEARCHED 8u         /* most devices in the cluster for which every improvement is searched */
-#define SEARCHES_LARGE 12u          /* most searches in larger clusters */
-#define NODES_ALL_LINKS 5u          /* most nodes for which every link between nodes is tried, used or not */
-#define INSTRUCTIONS_MAX (1u << 21) /* longer programs get no critical path */
+#define EVALUATIONS_LEAST 500u      /* least evaluations with which a search is started */
+#define DEVICES_SEARCHED 8u         /* most devices of a cluster in which every improvement gets a search */
+#define SEARCHES_LARGE 12u          /* most searches in clusters of more than LEFT_OUT_TRIED devices */
+#define NODES_ALL_LINKS 5u          /* most nodes for which unused links are tried, too */
+#define INSTRUCTIONS_MAX (1u << 21) /* programs that are longer in all get no insight */
 
 struct ask { /* one improvement to try */
     enum insight_kind kind;
     uint32_t device, node_a, node_b;
-    double weight; /* share of the critical path that it might shorten; for sorting */
+    double weight; /* seconds of the critical path that it might shorten, for sorting */
 };
 
 struct insight_run {
@@ -41,9 +39,9 @@ struct insight_run {
     struct ask *asks;
     uint32_t ask_count, ask_capacity;
     uint64_t evaluations;
-    double base_s;  /* the plan on the unchanged cluster, over the steps that same_plan prices */
-    double again_s; /* what a search on the unchanged cluster finds, which is no improvement's merit; 0: not
-                       searched */
+    double base_s;  /* seconds of a step of the plan on the unchanged cluster, priced as plan_reprice does */
+    double again_s; /* seconds of a step that a further search on the unchanged cluster finds; what this gains
+                       is not credited to any improvement. 0: not searched */
     struct err *err;
 };
 
@@ -52,7 +50,7 @@ static int no_memory(struct insight_run *run)
     return err_set(run->err, ERR_NOMEM, "insight: out of memory");
 }
 
-/* --- the critical path and the ranks --- */
+/* --- the critical path and each rank's time --- */
 
 static int share_add(struct insight_run *run, const char *what, const char *where, double seconds)
 {
@@ -175,7 +173,8 @@ static int link_ask(struct insight_run *run, uint32_t a, uint32_t b, double weig
     return ask_add(run, &(struct ask){.kind = INSIGHT_LINK, .node_a = low, .node_b = high, .weight = weight});
 }
 
-/* Weights the links that a transfer, or one hop of a collective, uses. */
+/* Adds `weight` seconds of the critical path to the link that a transfer, or one hop of a collective, uses.
+ */
 static int path_ask(struct insight_run *run, const struct price *price, uint32_t from, uint32_t to,
                     double weight)
 {
@@ -192,18 +191,17 @@ static int group_ask(struct insight_run *run, const struct price *price, uint32_
     return result;
 }
 
-/* Lists the links that carry transfers (with few nodes all links), with the seconds of the critical path
- * on each. */
+/* Lists the links that carry transfers (with few nodes: all links), with the seconds that the critical path
+ * spends on each. */
 static int links_ask(struct insight_run *run, const struct price *price, const struct plan_graph *graph,
                      const struct sim_path *path)
 {
     uint32_t nodes = run->cluster->node_count;
     int result = 0;
-    /* An unused link may have been too slow to use. */
-    for (uint32_t a = 0; a < nodes && nodes <= NODES_ALL_LINKS; a++) {
+    /* a link may be unused because it is slow */
+    for (uint32_t a = 0; a < nodes && nodes <= NODES_ALL_LINKS; a++)
         for (uint32_t b = a + 1; b < nodes && result == 0; b++)
             result = link_ask(run, a, b, 0);
-    }
     for (uint32_t p = 0; p < graph->pair_count && result == 0; p++)
         result = path_ask(run, price, graph->pairs[p].from, graph->pairs[p].to, 0);
     for (uint32_t g = 0; g < run->plan->group_count && result == 0; g++)
@@ -224,10 +222,9 @@ static int devices_ask(struct insight_run *run, const struct price *price, const
 {
     double *seconds = calloc((size_t)run->cluster->device_count + 1, sizeof(*seconds));
     int result = seconds ? 0 : no_memory(run);
-    for (uint32_t i = 0; i < path->count && result == 0; i++) {
+    for (uint32_t i = 0; i < path->count && result == 0; i++)
         if (path->parts[i].kind == PATH_COMPUTE)
             seconds[price->device[path->parts[i].rank]] += path->parts[i].end_s - path->parts[i].begin_s;
-    }
     for (uint32_t d = 0; d < run->cluster->device_count && result == 0; d++) {
         if (!problem->usable[d])
             continue;
@@ -254,7 +251,7 @@ static int ask_compare(const void *left, const void *right)
     return a->node_b < b->node_b ? -1 : a->node_b > b->node_b;
 }
 
-/* Simulates one step: critical path, ranks, and the list of improvements. */
+/* Simulates one step and fills in its critical path, the ranks' times and the list of improvements to try. */
 static int step_look(struct insight_run *run, const struct problem *problem)
 {
     struct price price;
@@ -281,7 +278,7 @@ static int step_look(struct insight_run *run, const struct problem *problem)
     return result;
 }
 
-/* --- trying --- */
+/* --- pricing and searching with one improvement --- */
 
 static struct cluster *cluster_changed(struct insight_run *run, const struct ask *ask)
 {
@@ -304,7 +301,7 @@ static struct cluster *cluster_changed(struct insight_run *run, const struct ask
     return cluster;
 }
 
-/* Prices the same plan on a changed cluster. */
+/* Writes the mean seconds of a step of the same plan on a changed cluster. */
 static int plan_reprice(struct insight_run *run, const struct workload *w, const struct cluster *cluster,
                         double *step_s)
 {
@@ -337,7 +334,8 @@ static int plan_reprice(struct insight_run *run, const struct workload *w, const
     return result;
 }
 
-/* Searches on from the plan. *step_s is lowered to the result if that is less; *did: a plan was found. */
+/* Searches the best plan on a changed cluster, beginning with the present plan. *step_s is lowered to its
+ * seconds if that is less; *did: a plan was found. */
 static int plan_search_on(struct insight_run *run, const struct workload *w, const struct cluster *cluster,
                           double *step_s, bool *did)
 {
@@ -377,7 +375,7 @@ static int ask_try(struct insight_run *run, const struct ask *ask, bool search)
         return -1;
     w.objective = OBJECTIVE_TIME;
     int result = 0;
-    /* Devices were chosen by name, so the new one is added. */
+    /* the job names its devices, so the new one is added to the names */
     if (ask->kind == INSIGHT_DEVICE && w.device_count) {
         names = calloc((size_t)w.device_count + 1, sizeof(*names));
         result = names ? 0 : no_memory(run);
@@ -390,8 +388,7 @@ static int ask_try(struct insight_run *run, const struct ask *ask, bool search)
     bool fixed = ask->kind == INSIGHT_LINK || ask->kind == INSIGHT_SPEED;
     if (result == 0 && fixed)
         result = plan_reprice(run, &w, cluster, &same_s);
-    if (result == 0 &&
-        fixed) /* with an improvement that would slow the plan down, the old behaviour is kept */
+    if (result == 0 && fixed) /* a plan that the improvement slows down counts as unchanged */
         line.step_s *= fmin(1, same_s / run->base_s);
     if (result == 0 && search)
         result = plan_search_on(run, &w, cluster, &line.step_s, &line.searched);
@@ -433,7 +430,7 @@ static int asks_run(struct insight_run *run)
                                                                        : SEARCHES_LARGE;
     run->evaluations = all / (tried ? tried : 1);
     run->evaluations = run->evaluations < EVALUATIONS_LEAST ? EVALUATIONS_LEAST : run->evaluations;
-    /* Steps of thousands of cells are too expensive for repeated searches. */
+    /* Steps of many ranks · micro-batches take too long for repeated searches. */
     if ((uint64_t)run->plan->rank_count * run->plan->micro_batch_count > 20000)
         searches = 0;
     in->improvements = calloc((size_t)tried + 1, sizeof(*in->improvements));
@@ -451,18 +448,16 @@ static int asks_run(struct insight_run *run)
             return -1;
         run->again_s = again_s;
     }
-    for (uint32_t i = 0; i < tried; i++) {
+    for (uint32_t i = 0; i < tried; i++)
         if (ask_try(run, &run->asks[i], i < searches) < 0)
             return -1;
-    }
     qsort(in->improvements, in->improvement_count, sizeof(*in->improvements), improvement_compare);
     return 0;
 }
 
-/* --- what each device contributes --- */
+/* --- the step without one of the devices --- */
 
-/* Plans without one device of the plan. The result counts as no faster than the plan, because the search
- * would have found it. */
+/* Searches the best plan without one device of the plan, and writes the seconds of a step. */
 static int loss_try(struct insight_run *run, uint32_t rank, struct plan_loss *loss)
 {
     struct workload w = *run->workload;
@@ -475,11 +470,10 @@ static int loss_try(struct insight_run *run, uint32_t rank, struct plan_loss *lo
         free(names);
         return no_memory(run);
     }
-    for (uint32_t i = 0; i < w.device_count; i++) {
+    for (uint32_t i = 0; i < w.device_count; i++)
         if (strcmp(w.devices[i], device) != 0)
             names[kept++] = w.devices[i];
-    }
-    if (w.device_count) { /* devices were chosen by name: all of them but this one */
+    if (w.device_count) { /* the job names its devices: all but this one */
         w.devices = names;
         w.device_count = kept;
     } else {
@@ -496,7 +490,7 @@ static int loss_try(struct insight_run *run, uint32_t rank, struct plan_loss *lo
     int result = plan_best(&w, run->cluster, &options, &answer, run->err);
     if (result == 0 && answer->plan)
         loss->step_s = answer->step_s;
-    /* Too few devices remain for the requested placement. */
+    /* too few devices remain for the placement that the job asks for */
     if (result < 0 && run->err->code == ERR_UNSUPPORTED) {
         err_clear(run->err);
         result = 0;

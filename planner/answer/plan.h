@@ -1,8 +1,5 @@
-/* From workload and cluster to the plan and its alternatives.
- *
- * Pure: no clock, no files; equal inputs give equal answers. A search ends when its budget of evaluations
- * is spent.
- */
+/* Makes the plan and its alternatives from a workload and a cluster. Pure: no clock, no files; equal inputs
+ * give equal answers. The search ends when its budget of evaluations is spent. */
 #ifndef MOTLEY_PLANNER_ANSWER_PLAN_H
 #define MOTLEY_PLANNER_ANSWER_PLAN_H
 
@@ -14,8 +11,8 @@
 int plan_search(const struct workload *workload, const struct cluster *cluster,
                 const struct plan_options *options, struct plan_answer **answer, struct err *err);
 
-/* `motley plan SPEC --cluster FILE` without a server; the arguments are the parsed specification, cluster
- * file and config.json. */
+/* Does what `motley plan SPEC --cluster FILE` does without a server; the arguments are the parsed
+ * specification, cluster file and config.json. */
 int plan_from_cluster(const json_t *spec, const json_t *cluster, const json_t *config_json,
                       const struct plan_options *options, struct plan_answer **answer, struct err *err);
 

@@ -1,5 +1,5 @@
-/* Provenance of a predicted time: links count with their time on the critical path, computing by what each
- * rank computes. */
+/* Finds what a predicted time rests on: links by their time on the critical path, devices by the seconds that
+ * each rank computes. */
 #include "planner/answer/provenance.h"
 
 #include <stdio.h>
@@ -8,15 +8,16 @@
 
 #include "planner/simulate/timeline.h"
 
-/* Relative uncertainty of a link's seconds by origin. Rule of thumb: a rate that somebody wrote down is
- * about right; the default rate of a link that nobody described is right to an order of magnitude. */
+/* Relative error of a transfer's seconds by the origin of the link's rate. Rule of thumb: a rate that
+ * somebody wrote down is about right; the default rate of a link that nobody described is right to an order
+ * of magnitude. */
 static const double link_uncertainty[ORIGIN_COUNT] = {[ORIGIN_IMPORTED] = 0.1, [ORIGIN_ESTIMATED] = 0.5};
 
 struct rests_on {
     double share[ORIGIN_COUNT]; /* shares of the step, which sum to 1 */
-    double links_share;         /* share of the step that links take, of any origin */
+    double links_share;         /* share of the step that transfers take, whatever their rates' origin */
     double uncertainty;         /* relative error of the step: each part's error weighted by its share */
-    bool links_emulated;        /* some link that is used is emulated */
+    bool links_emulated;        /* some link that the plan uses is emulated */
 };
 
 struct hop {
@@ -34,7 +35,7 @@ static struct hop hop_of(const struct price *price, uint32_t from_rank, uint32_t
     return hop;
 }
 
-/* The hop of a group's ring whose origin is the least certain. */
+/* Returns the least certain origin of the links in a group's ring, and whether one of them is emulated. */
 static struct hop ring_of(const struct price *price, const struct plan_group *group)
 {
     struct hop worst = {.origin = ORIGIN_MEASURED};
@@ -46,7 +47,7 @@ static struct hop ring_of(const struct price *price, const struct plan_group *gr
     return worst;
 }
 
-/* Divides the computing part of a step by what every rank computes, because a rank that is hidden now
+/* Divides the computing part of a step over the ranks by their computing seconds: a rank that others hide now
  * would matter if it were slower than estimated. */
 static void compute_add(const struct price *price, const struct plan *plan, double part,
                         struct rests_on *rests)
@@ -62,7 +63,7 @@ static void compute_add(const struct price *price, const struct plan *plan, doub
     }
 }
 
-/* Fills the shares from a critical path of the priced plan, whose ranks' busy_s are filled. */
+/* Fills the shares from the critical path of the priced plan, whose ranks' busy_s are set. */
 static void rests_of_path(const struct price *price, const struct plan_graph *graph,
                           const struct sim_path *path, struct rests_on *rests)
 {
@@ -89,7 +90,8 @@ static void rests_of_path(const struct price *price, const struct plan_graph *gr
         rests->links_emulated |= ring_of(price, &graph->plan->groups[g]).emulated;
 }
 
-/* Finds the shares along the critical path of one step. Returns 1; 0 if that would take too long; −1. */
+/* Simulates one step if `run` did not, and finds the shares along its critical path. Returns 1; 0 if the
+ * programs are too long for that; −1. */
 static int step_path(const struct problem *problem, const struct plan *plan, uint64_t instructions,
                      const struct price_run *run, struct rests_on *rests, struct err *err)
 {
@@ -120,7 +122,7 @@ static int step_path(const struct problem *problem, const struct plan *plan, uin
     return result;
 }
 
-/* Fills the shares by busy seconds, without a path; links do not count. */
+/* Fills the shares by the ranks' computing seconds, without a critical path; links do not count. */
 static void rests_of_busy(const struct problem *problem, const struct plan *plan, struct rests_on *rests)
 {
     double all = 0;
@@ -155,11 +157,10 @@ int answer_rests(const struct problem *problem, struct plan_answer *answer, cons
     plan->costs.share_estimated = rests.share[ORIGIN_ESTIMATED];
     plan->costs.links_emulated = rests.links_emulated;
     answer->uncertainty = rests.uncertainty;
-    for (int o = 0; o < ORIGIN_COUNT; o++) {
+    for (int o = 0; o < ORIGIN_COUNT; o++)
         if (rests.share[o] >= ANSWER_SHARE_TOLD)
             used += (size_t)snprintf(text + used, sizeof(text) - used, "%s%.0f %% %s", used ? ", " : "",
                                      100 * rests.share[o], cost_origin_name((enum cost_origin)o));
-    }
     if (walked)
         used += (size_t)snprintf(text + used, sizeof(text) - used, " (links %.0f %% of the time)",
                                  100 * rests.links_share);

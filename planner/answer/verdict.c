@@ -1,4 +1,5 @@
-/* The verdict in words: the result first, numbers with units, and doubts. */
+/* Writes an answer's verdict in words: the result first, then numbers with units, then how uncertain they
+ * are. */
 #include "planner/answer/verdict.h"
 
 #include <stdarg.h>
@@ -13,8 +14,8 @@
 #include "planner/kind/kind.h"
 
 #define NAMED_LEFT_OUT 2u /* most left-out devices that the first sentence names */
-/* A gain below this share of the uncertainty is reported as a close call. Both times rest on the same
- * estimates, so most of the error is common to both. Rule of thumb. */
+/* A gain over one device below this share of the step's relative error is called uncertain. Most of the error
+ * is common to both times, as they rest on the same estimates. Rule of thumb. */
 #define CLOSE_CALL 0.15
 
 void answer_value(const struct cluster *cluster, struct plan_answer *answer)
@@ -28,7 +29,7 @@ void answer_value(const struct cluster *cluster, struct plan_answer *answer)
         plan_step_joules(cluster, answer->plan, answer->step_s) / OBJECTIVE_KWH / millions;
 }
 
-/* Appends to text[size], cut off if there is no room. */
+/* Appends to text[size]; what has no room is cut off. */
 static void say(char *text, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
 static void say(char *text, size_t size, const char *format, ...)
 {
@@ -39,13 +40,13 @@ static void say(char *text, size_t size, const char *format, ...)
     va_end(list);
 }
 
-/* Says what the specification asks for that no cluster, or not this one, can give. */
+/* Says which wish of the specification no cluster, or not this one, can fulfil. False: none. */
 static bool asked_for_too_much(const struct problem *problem, char *text, size_t size)
 {
     const struct workload *w = problem->workload;
     uint32_t usable = problem_usable_count(problem);
     struct err why = {0};
-    bool shared = w->place == PLACE_DATA || w->place == PLACE_HYBRID; /* a server may have one worker */
+    bool shared = w->place == PLACE_DATA || w->place == PLACE_HYBRID; /* a server can have one worker */
     if (shared && w->batch_rows < 2)
         say(text, size,
             "Does not fit: train.batch_rows is 1, and one row a step cannot be split over devices "
@@ -158,7 +159,7 @@ static void left_out_say(const struct problem *problem, const struct plan_answer
         say(text, size, "; so %s %u more", others == 1 ? "is" : "are", others);
 }
 
-/* Says whether several devices are worth it, by the fastest single device. */
+/* Says how much faster the plan is than the fastest single device. */
 static void alone_say(const struct plan_answer *answer, char *text, size_t size)
 {
     const struct plan_alternative *best = NULL;
@@ -187,7 +188,7 @@ static void alone_say(const struct plan_answer *answer, char *text, size_t size)
         times - 1 < CLOSE_CALL * answer->uncertainty ? ", less than such estimates can promise" : "");
 }
 
-/* Says that the plan is a forecast if workers cannot run it, and what can run today. */
+/* Says that workers of this release cannot run the plan, and which plan they can run. */
 static void forecast_say(const struct plan_answer *answer, char *text, size_t size)
 {
     const struct plan_alternative *best = NULL;
@@ -224,9 +225,12 @@ static void plan_say(const struct problem *problem, const struct plan_answer *an
     if (answer->uncertainty >= ANSWER_SHARE_TOLD && costs->share_estimated >= ANSWER_SHARE_TOLD)
         say(text, size, " ±%.0f %%: %.0f %% of the time is estimated, not measured.",
             100 * answer->uncertainty, 100 * costs->share_estimated);
-    else if (answer->uncertainty >= ANSWER_SHARE_TOLD)
+    else if (answer->uncertainty >= ANSWER_SHARE_TOLD && costs->share_imported >= ANSWER_SHARE_TOLD)
         say(text, size, " ±%.0f %%: %.0f %% of the time rests on numbers of others.",
             100 * answer->uncertainty, 100 * costs->share_imported);
+    else if (answer->uncertainty >= ANSWER_SHARE_TOLD)
+        say(text, size, " ±%.0f %%: it rests on times that were measured on a machine that was not quiet.",
+            100 * answer->uncertainty);
     if (!answer->runnable)
         forecast_say(answer, text, size);
 }
@@ -238,7 +242,8 @@ static const char *like_of(const struct cluster *cluster, const char *device)
     return estimated ? cluster->devices[d].like->name : NULL;
 }
 
-/* Fills the catalogue entry from which each rank's device is estimated. */
+/* Fills in the catalogue entries that the devices' times are estimated from: of the plan's ranks, the
+ * alternatives and the devices left out. */
 static int likes_fill(const struct cluster *cluster, struct plan_answer *answer, struct err *err)
 {
     uint32_t ranks = answer->plan ? answer->plan->rank_count : 0;
@@ -257,7 +262,7 @@ static int likes_fill(const struct cluster *cluster, struct plan_answer *answer,
     return 0;
 }
 
-/* Describes the method in the words of a specification. */
+/* Describes the training method in the words of a job's specification. */
 static void method_say(const struct workload *w, char *text, size_t size)
 {
     static const char *const bases[] = {[BASE_FP32] = "fp32",

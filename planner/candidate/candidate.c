@@ -78,17 +78,17 @@ void candidate_fini(struct candidate *c)
 
 bool candidate_uses(const struct candidate *c, uint32_t device)
 {
-    for (uint32_t m = 0; m < c->member_count; m++) {
+    for (uint32_t m = 0; m < c->member_count; m++)
         if (c->members[m].device == device)
             return true;
-    }
     return false;
 }
 
 static bool member_equal(const struct member *a, const struct member *b)
 {
     return a->device == b->device && a->rows == b->rows && a->count == b->count && a->window == b->window &&
-           a->delay == b->delay && a->recompute == b->recompute && a->state_share == b->state_share &&
+           a->delay == b->delay && a->next_count == b->next_count && a->recompute == b->recompute &&
+           a->recompute_end == b->recompute_end && a->state_share == b->state_share &&
            a->expert_share == b->expert_share && memcmp(&a->tensor, &b->tensor, sizeof(a->tensor)) == 0;
 }
 
@@ -110,6 +110,43 @@ bool candidate_has_order(const struct problem *problem, const struct candidate *
     if (order - 1 == SCHEDULE_1F1B || order - 1 == SCHEDULE_GPIPE)
         return turns && (count == 1 || all == (order - 1 == SCHEDULE_GPIPE));
     return order - 1 == (uint32_t)candidate->schedule;
+}
+
+bool candidate_runs_next(const struct candidate *c, uint32_t s, uint32_t k, uint32_t count)
+{
+    uint64_t share = candidate_next_count(c, (int32_t)s);
+    return (k + 1) * share / count > k * share / count;
+}
+
+uint32_t candidate_groups(const struct candidate *c)
+{
+    for (uint32_t s = 0; s < c->stage_count && c->schedule == SCHEDULE_INTERLEAVED; s++)
+        if (c->stages[s].member_first + c->stages[s].member_count == c->member_count)
+            return s + 1;
+    return c->stage_count;
+}
+
+uint32_t candidate_laps(const struct candidate *c)
+{
+    uint32_t groups = candidate_groups(c);
+    return groups ? c->stage_count / groups : 1;
+}
+
+bool candidate_gathers(const struct candidate *c)
+{
+    return c->placement == PLACE_HYBRID && c->gathered_layers > 0;
+}
+
+uint32_t candidate_next_count(const struct candidate *c, int32_t s)
+{
+    return s < 0 || c->stages[s].member_count > 1 || c->schedule == SCHEDULE_INTERLEAVED
+               ? 0
+               : c->members[c->stages[s].member_first].next_count;
+}
+
+int32_t candidate_stage_end(const struct candidate *c, uint32_t s)
+{
+    return c->stages[s].block_end + (candidate_next_count(c, (int32_t)s) > 0);
 }
 
 bool candidate_equal(const struct candidate *a, const struct candidate *b)
@@ -154,11 +191,11 @@ uint64_t candidate_hash(const struct candidate *c)
         const struct member *x = &c->members[m];
         fold(&hash, (uint64_t)x->device << 32 | x->rows);
         fold(&hash, (uint64_t)x->count << 32 | x->window);
-        fold(&hash, (uint64_t)x->delay << 1 | x->recompute);
+        fold(&hash, (uint64_t)x->next_count << 32 | x->delay << 1 | x->recompute);
+        fold(&hash, (uint64_t)x->recompute_end);
         fold_double(&hash, x->state_share);
         fold_double(&hash, x->expert_share);
         fold(&hash, (uint64_t)x->tensor.kv_head_end << 32 | x->tensor.column_end);
-        fold(&hash, x->tensor.vocabulary_end);
     }
     for (uint32_t k = 0; k < c->owner_count; k++)
         fold(&hash, c->owner[k]);
@@ -182,7 +219,8 @@ uint64_t candidate_cells(const struct problem *problem, const struct candidate *
     bool by_block = c->stages[0].kind == STAGE_TENSOR || c->stages[0].kind == STAGE_EXPERT;
     if (by_block) /* a layer has eight instructions, where a stage of replicas has four in all */
         return each * 2 * (blocks / c->stage_count + 1);
-    if (c->gathered_layers) /* one block at a time, for all micro-batches */
+    if (c->gathered_layers) /* members run all micro-batches block by block, and gather and reduce each block
+                               once */
         return (each + c->member_count) * blocks;
     return each;
 }
@@ -192,10 +230,9 @@ int candidate_list_add(struct candidate_list *list, const struct candidate *c, s
     uint32_t at = list->count;
     while (at > 0 && list->items[at - 1].estimate_s > c->estimate_s)
         at--;
-    for (uint32_t i = at; i-- > 0 && list->items[i].estimate_s == c->estimate_s;) {
+    for (uint32_t i = at; i-- > 0 && list->items[i].estimate_s == c->estimate_s;)
         if (candidate_equal(&list->items[i], c))
             return 0;
-    }
     if (at >= CANDIDATES_MAX)
         return 0;
     struct candidate last = list->items[CANDIDATES_MAX - 1];

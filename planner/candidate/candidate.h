@@ -16,26 +16,37 @@
 
 /* How the members of a stage divide its work. */
 enum stage_kind {
-    STAGE_REPLICAS, /* each has all blocks of the stage and works on some of the micro-batches */
-    STAGE_SHARDED,  /* likewise, but weights and state are sharded, and weights are gathered block by block */
-    STAGE_SERVER,   /* the first keeps all state; the others pull weights and push gradients */
-    STAGE_TENSOR,   /* each keeps a part of every matrix and works on every micro-batch */
+    STAGE_REPLICAS, /* each member has all blocks of the stage and works on some of the micro-batches */
+    STAGE_SHARDED,  /* as STAGE_REPLICAS, but weights and optimiser state are sharded over the members, and
+                       weights are gathered block by block */
+    STAGE_SERVER,   /* the first member is the parameter server; the others pull weights and push gradients */
+    STAGE_TENSOR,   /* each member keeps a part of every matrix and works on every micro-batch */
     STAGE_EXPERT,   /* some members compute attention, others hold experts */
     STAGE_KINDS
 };
 
-struct member {         /* one rank of the plan */
-    uint32_t device;    /* index in the cluster */
-    uint32_t rows;      /* of each micro-batch that it works on */
-    uint32_t count;     /* micro-batches that it works on in a step; 0: list scheduling decides */
-    uint32_t window;    /* most micro-batches between their forward and their backward on the member, ≥ 1 */
-    uint32_t delay;     /* SCHEDULE_SPLIT: micro-batches by which BACKWARD_WEIGHT comes later; expert:
-                           micro-batches by which its experts run behind its attention */
-    bool recompute;     /* activations are recomputed for the backward */
-    double state_share; /* its share of the stage's trained state (sharded LoRA: of the frozen base) */
-    double expert_share;       /* its share of every layer's experts */
-    struct plan_tensor tensor; /* its part of every matrix; all zero: it has whole matrices */
+struct member {          /* one rank of the plan */
+    uint32_t device;     /* index in the cluster */
+    uint32_t rows;       /* rows of each micro-batch that the member works on */
+    uint32_t count;      /* micro-batches that it works on in a step; 0: list scheduling decides */
+    uint32_t window;     /* most micro-batches between their forward and their backward on the member, ≥ 1 */
+    uint32_t delay;      /* SCHEDULE_SPLIT: micro-batches by which BACKWARD_WEIGHT comes later; STAGE_EXPERT:
+                            micro-batches by which the member's experts run behind its attention */
+    uint32_t next_count; /* pipelines of one member a stage: micro-batches for which it also runs the next
+                            stage's first block, a layer that both have (candidate_runs_next); 0: none */
+    bool recompute;      /* activations are recomputed for the backward */
+    int32_t
+        recompute_end;   /* chains: with recompute, blocks from this one on are not recomputed; 0: all are */
+    double state_share;  /* share of the stage's trained state (sharded LoRA: of the frozen base) */
+    double expert_share; /* share of every layer's experts */
+    struct plan_tensor tensor; /* the member's part of every matrix; all zero: it has whole matrices */
 };
+
+/* Returns the end of the blocks that a member recomputes. */
+static inline int32_t member_again_end(const struct member *member)
+{
+    return !member->recompute ? 0 : member->recompute_end ? member->recompute_end : INT32_MAX;
+}
 
 struct candidate_stage {
     int32_t block_begin, block_end;
@@ -48,11 +59,12 @@ struct candidate {
     enum plan_schedule schedule;
     bool eager; /* a rank runs whatever has arrived, backwards first; false: the strict order of the schedule
                    (one forward, one backward in turn, once the window is full) */
-    uint32_t micro_batch_rows; /* of the largest micro-batch */
-    uint32_t gathered_layers;  /* STAGE_SHARDED and STAGE_SERVER: layers whose weights a member can hold at a
-                                  time; 0: every member keeps all weights */
+    uint32_t micro_batch_rows; /* rows of the largest micro-batch */
+    uint32_t gathered_layers;  /* STAGE_SHARDED, STAGE_SERVER and interleaved groups: layers whose weights a
+                                  member can hold at a time; 0: every member keeps all weights */
     bool whole; /* full fine-tuning of pipelines of groups: each member keeps all of its stage's state, and
-                   gradients are summed over the members; false: state is sharded (LoRA: always whole) */
+                   gradients are summed over the members; false: state is sharded. LoRA: the adapters are
+                   always whole, and the base is sharded if there are gathered_layers */
     uint32_t together; /* STAGE_TENSOR: micro-batches worked on in turns, so that the all-reduce of one
                           overlaps the computing of the next; 0 means 1 */
     uint32_t stage_count, member_count;
@@ -68,10 +80,10 @@ struct candidate {
 /* An empty candidate is all zeros. Makes room for that many stages and members and keeps what is there.
  * ERR_NOMEM. */
 int candidate_reserve(struct candidate *candidate, uint32_t stages, uint32_t members, struct err *err);
-/* Deep copy into *to, whose arrays are reused. ERR_NOMEM. */
+/* Copies *from deeply into *to, whose arrays are reused. ERR_NOMEM. */
 int candidate_copy(struct candidate *to, const struct candidate *from, struct err *err);
 void candidate_fini(struct candidate *candidate);
-/* Makes room for the owners of that many micro-batches and sets all to 0. ERR_NOMEM. */
+/* Allocates candidate->owner for that many micro-batches and sets all entries to 0. ERR_NOMEM. */
 int candidate_own(struct candidate *candidate, uint32_t micro_batches, struct err *err);
 
 /* True if a member of the candidate is on that device of the cluster. */
@@ -79,14 +91,28 @@ bool candidate_uses(const struct candidate *candidate, uint32_t device);
 /* True if the candidate has the schedule that the workload asks for from plans of several stages. GPipe is
  * 1F1B whose windows are all micro-batches. */
 bool candidate_has_order(const struct problem *problem, const struct candidate *candidate);
+/* True if stage s runs the next stage's first block for micro-batch k of `count`: next_count of them, evenly
+ * spread over the step. */
+bool candidate_runs_next(const struct candidate *candidate, uint32_t s, uint32_t k, uint32_t count);
+/* Returns the number of groups of members: the number of stages, except in interleaved pipelines, where stage
+ * s has the members of stage s - groups. */
+uint32_t candidate_groups(const struct candidate *candidate);
+/* Returns how many ranges of blocks each member has: several in interleaved pipelines. */
+uint32_t candidate_laps(const struct candidate *candidate);
+/* True if the members of some stage are groups that gather their blocks' weights range by range. */
+bool candidate_gathers(const struct candidate *candidate);
+/* Returns the end of the blocks that a stage has. */
+int32_t candidate_stage_end(const struct candidate *candidate, uint32_t s);
+/* Returns the next_count of stage s; 0 for stages of several members, and for s of -1. */
+uint32_t candidate_next_count(const struct candidate *candidate, int32_t s);
 /* True if both are equal in everything that decides a plan. */
 bool candidate_equal(const struct candidate *a, const struct candidate *b);
-/* Equal for equal candidates; estimates do not enter the hash. */
+/* Returns a hash that is equal for equal candidates; estimates do not enter it. */
 uint64_t candidate_hash(const struct candidate *candidate);
-/* Micro-batches of a step. One stage whose members have counts: the sum of the counts; otherwise batch
- * rows over micro-batch rows, rounded up. */
+/* Returns the number of micro-batches of a step. For one stage whose members have counts it is the sum of the
+ * counts; otherwise it is batch rows over micro-batch rows, rounded up. */
 uint32_t candidate_micro_batches(const struct problem *problem, const struct candidate *candidate);
-/* A measure of the work of simulating the candidate: ranks × micro-batches × (length of its programs
+/* Returns a measure of the work of simulating the candidate: ranks × micro-batches × (length of its programs
  * relative to a pipeline's). */
 uint64_t candidate_cells(const struct problem *problem, const struct candidate *candidate);
 
@@ -100,10 +126,10 @@ struct candidate_list {
 int candidate_list_add(struct candidate_list *list, const struct candidate *candidate, struct err *err);
 void candidate_list_fini(struct candidate_list *list);
 
-/* What the candidate that came closest to fitting lacks. */
+/* The memory that the candidate which came closest to fitting lacks. */
 struct shortage {
-    uint64_t missing_bytes; /* on all its ranks together; 0: nothing was recorded */
-    /* of the one device that lacks memory, or of all such devices together */
+    uint64_t missing_bytes; /* bytes missing on all ranks together; 0: nothing was recorded */
+    /* bytes needed by, and present on, the one device that lacks memory, or all such devices together */
     uint64_t needs_bytes, has_bytes;
     uint32_t device; /* index in the cluster; UINT32_MAX: several */
 };

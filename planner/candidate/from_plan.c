@@ -1,4 +1,4 @@
-/* Conversion of a plan into a candidate, and re-pricing of a plan as it is. */
+/* Converts a plan into a candidate, and prices an existing plan again. */
 #include "planner/candidate/from_plan.h"
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #include "program/check/check.h"
 #include "program/codec.h"
 
-/* The index of the rank's device, or UINT32_MAX with the reason: the device is gone or excluded. */
+/* Returns the index of the rank's device, or UINT32_MAX with the reason: the device is gone or excluded. */
 static uint32_t rank_device(const struct problem *p, const struct plan_rank *rank, struct err *err)
 {
     uint32_t device = cluster_device_find(p->cluster, rank->device);
@@ -97,8 +97,8 @@ struct plan *from_plan_keep(const struct problem *problem, const struct plan *pl
     return copy;
 }
 
-/* The number of micro-batches that a rank works on: the forwards of the first block it has, or, without
- * programs, its rows divided by the micro-batch's rows. */
+/* Returns the number of micro-batches that a rank works on: the forwards of the first block it has, or,
+ * without programs, its rows divided by the micro-batch's rows. */
 static uint32_t rank_micro_batches(const struct plan *plan, const struct plan_rank *rank)
 {
     const struct program *program = &rank->programs[PROGRAM_TRAIN];
@@ -136,7 +136,7 @@ static int members_rows(const struct plan *plan, struct candidate *c, struct err
     return 0;
 }
 
-/* With a split backward: by how many micro-batches BACKWARD_WEIGHT comes later. */
+/* Returns by how many micro-batches BACKWARD_WEIGHT comes later in a split backward. */
 static uint32_t rank_delay(const struct plan_rank *rank)
 {
     const struct program *program = &rank->programs[PROGRAM_TRAIN];
@@ -162,27 +162,76 @@ static int member_read(const struct problem *p, const struct plan *plan, uint32_
                                     .state_share = rank->state_share,
                                     .window = rank->window,
                                     .delay = plan->schedule == SCHEDULE_SPLIT ? rank_delay(rank) : 0,
-                                    .recompute = rank->recompute};
+                                    .recompute = rank->recompute,
+                                    .recompute_end = rank->recompute_end};
     return 0;
 }
 
-/* Reads the block ranges of an interleaved plan, which go round the ranks. */
+/* Reads the lap-th range of blocks of every rank of an interleaved plan as stages; ranks with an equal
+ * `stage` are the members of one. */
+static int lap_read(const struct plan *plan, uint32_t lap, struct candidate *c, struct err *err)
+{
+    for (uint32_t r = 0; r < plan->rank_count; r++) {
+        const struct plan_rank *rank = &plan->ranks[r];
+        const struct plan_range *range = &rank->ranges[lap];
+        struct candidate_stage *last = c->stage_count ? &c->stages[c->stage_count - 1] : NULL;
+        int32_t end = last ? last->block_end : 0;
+        bool joins = r > 0 && rank->stage == plan->ranks[r - 1].stage;
+        if (rank->range_count != plan->ranks[0].range_count ||
+            (joins ? range->begin != last->block_begin || range->end != end : range->begin != end))
+            return err_set(err, ERR_INVALID, "its ranges do not go round its ranks");
+        if (joins)
+            last->member_count++;
+        else
+            c->stages[c->stage_count++] =
+                (struct candidate_stage){range->begin, range->end, STAGE_REPLICAS, r, 1};
+    }
+    return 0;
+}
+
+/* Returns how many layers' weights an interleaved rank has room for at a time; 0: it keeps all. */
+static uint32_t gathered_layers(const struct plan_rank *rank)
+{
+    uint32_t most = 0;
+    for (uint32_t s = 0; s < rank->slot_count; s++)
+        if (rank->slots[s].kind == SLOT_GATHERED && rank->slots[s].ring_blocks > most &&
+            rank->slots[s].block_end > 1)
+            most = rank->slots[s].ring_blocks;
+    return most;
+}
+
+/* Reads the stages of an interleaved plan: the ranks' (or groups of ranks') first ranges of blocks in turn,
+ * then their second ranges, and so on. */
 static int ranges_read(const struct problem *p, const struct plan *plan, struct candidate *c, struct err *err)
 {
-    uint32_t ranks = plan->rank_count;
-    int32_t end = 0;
-    for (uint32_t s = 0; s < c->stage_count; s++) {
-        const struct plan_rank *rank = &plan->ranks[s % ranks];
-        const struct plan_range *range = &rank->ranges[s / ranks];
-        if (rank->range_count != c->stage_count / ranks || range->begin != end)
-            return err_set(err, ERR_INVALID, "its ranges do not go round its ranks");
-        c->stages[s] = (struct candidate_stage){range->begin, range->end, STAGE_REPLICAS, s % ranks, 1};
-        end = range->end;
-    }
-    for (uint32_t r = 0; r < ranks; r++)
+    for (uint32_t lap = 0; lap < plan->ranks[0].range_count; lap++)
+        if (lap_read(plan, lap, c, err) < 0)
+            return -1;
+    for (uint32_t r = 0; r < plan->rank_count; r++) {
+        uint32_t layers = gathered_layers(&plan->ranks[r]);
         if (member_read(p, plan, r, c, err) < 0)
             return -1;
-    return end == p->block_count ? 0 : err_set(err, ERR_INVALID, "its ranks do not hold all blocks");
+        c->gathered_layers =
+            plan->placement == PLACE_HYBRID && layers > c->gathered_layers ? layers : c->gathered_layers;
+    }
+    return c->stage_count > 0 && c->stages[c->stage_count - 1].block_end == p->block_count
+               ? 0
+               : err_set(err, ERR_INVALID, "its ranks do not hold all blocks");
+}
+
+/* If a rank's first layer is also the last one of the stage before, the two stages share the layer; sets
+ * next_count to the number of micro-batches for which the earlier stage has a FORWARD of it. */
+static void layer_read(const struct plan *plan, uint32_t r, struct candidate *c)
+{
+    struct candidate_stage *before = &c->stages[c->stage_count - 1];
+    const struct plan_rank *rank = &plan->ranks[r - 1];
+    const struct program *train = &rank->programs[PROGRAM_TRAIN];
+    if (plan->ranks[r].block_begin != before->block_end - 1)
+        return;
+    before->block_end--;
+    for (uint32_t i = 0; i < train->instr_count; i++)
+        c->members[r - 1].next_count +=
+            train->instrs[i].op == INSTR_FORWARD && train->instrs[i].block_end == rank->block_end;
 }
 
 static int stages_read(const struct problem *p, const struct plan *plan, struct candidate *c, struct err *err)
@@ -192,6 +241,8 @@ static int stages_read(const struct problem *p, const struct plan *plan, struct 
         struct candidate_stage *last = c->stage_count ? &c->stages[c->stage_count - 1] : NULL;
         if (member_read(p, plan, r, c, err) < 0)
             return -1;
+        if (last && plan->placement == PLACE_PIPELINE)
+            layer_read(plan, r, c);
         if (last && rank->stage == plan->ranks[r - 1].stage && rank->block_begin == last->block_begin &&
             rank->block_end == last->block_end) {
             last->member_count++;
@@ -222,7 +273,8 @@ static int owners_read(const struct plan *plan, struct candidate *c, struct err 
             const struct program *program = &plan->ranks[stage->member_first + m].programs[PROGRAM_TRAIN];
             for (uint32_t i = 0; i < program->instr_count; i++) {
                 const struct instr *x = &program->instrs[i];
-                if (x->op != INSTR_FORWARD || x->micro_batch < 0 || (uint32_t)x->micro_batch >= count)
+                if (x->op != INSTR_FORWARD || x->micro_batch < 0 || (uint32_t)x->micro_batch >= count ||
+                    x->block_begin < stage->block_begin || x->block_begin >= stage->block_end)
                     continue;
                 c->owner[s * count + (uint32_t)x->micro_batch] = (uint8_t)m;
                 found++;
@@ -232,6 +284,16 @@ static int owners_read(const struct plan *plan, struct candidate *c, struct err 
     if (found != c->owner_count)
         c->owner_count = 0;
     return 0;
+}
+
+/* Whether the members of some stage shard its state; groups 1 to `stages` of the plan are the stages'
+ * members. */
+static bool shares_state(const struct plan *plan, uint32_t stages)
+{
+    bool any = false;
+    for (uint32_t g = 1; g <= stages && g < plan->group_count; g++)
+        any |= plan->groups[g].rank_count > 1 && plan->groups[g].shares;
+    return any;
 }
 
 int candidate_from_plan(const struct problem *p, const struct plan *plan, struct candidate *c,
@@ -246,20 +308,19 @@ int candidate_from_plan(const struct problem *p, const struct plan *plan, struct
         return -1;
     c->schedule = turns ? SCHEDULE_1F1B : plan->schedule;
     c->member_count = plan->rank_count;
-    c->stage_count = round ? stages : 0;
     int result = round ? ranges_read(p, plan, c, err) : stages_read(p, plan, c, err);
     if (result == 0 && c->stage_count == 1 && c->member_count > 1)
         result = members_rows(plan, c, err);
-    if (result == 0 && c->stage_count > 1 && c->member_count > c->stage_count) {
-        c->eager = true;
+    bool groups = result == 0 && c->stage_count > 1 && c->member_count > candidate_groups(c);
+    if (groups) {
+        c->eager = !round;
         result = owners_read(plan, c, err);
     }
     for (uint32_t m = 0; m < c->member_count && c->stage_count > 1; m++)
         c->members[m].count = 0;
     for (uint32_t m = 0; m < c->member_count; m++)
         c->members[m].state_share = 1;
-    c->whole = p->workload->method == METHOD_FULL && c->stage_count > 1 && c->member_count > c->stage_count &&
-               plan->group_count > 1 && !plan->groups[1].shares;
+    c->whole = p->workload->method == METHOD_FULL && groups && !shares_state(plan, candidate_groups(c));
     if (result < 0)
         candidate_fini(c);
     return result;

@@ -1,4 +1,4 @@
-/* Uses of an existing plan: may it be kept, what does its step cost, and which candidate is it. For
+/* Tells of an existing plan whether it can be kept, what its step costs, and which candidate it is. For
  * planner/ only; pure. */
 #ifndef MOTLEY_PLANNER_CANDIDATE_FROM_PLAN_H
 #define MOTLEY_PLANNER_CANDIDATE_FROM_PLAN_H
@@ -16,9 +16,10 @@ int from_plan_check(const struct problem *problem, const struct plan *plan, stru
 struct plan *from_plan_keep(const struct problem *problem, const struct plan *plan, uint32_t steps_max,
                             double *step_s, struct err *err);
 
-/* Rebuilds the candidate of a chain of replicas from a plan: stages, members, windows, delays and owners
- * (candidate_fini). The plan's ranks must stand in the order of their stages, or its ranges go round them.
- * ERR_INVALID if a device is gone or the plan has another shape; ERR_NOMEM. */
+/* Rebuilds the candidate (candidate_fini) of a plan whose stages are one rank or several replicas: stages,
+ * members, windows, delays and the owners of micro-batches. The plan's ranks must be in the order of their
+ * stages; in interleaved plans the ranks' first ranges of blocks in order, then the second ones. ERR_INVALID
+ * if a device is gone or the plan has another shape; ERR_NOMEM. */
 int candidate_from_plan(const struct problem *problem, const struct plan *plan, struct candidate *candidate,
                         struct err *err);
 

@@ -9,16 +9,16 @@
 /* Checks that every usable device states its price or power, if the objective needs it. ERR_INVALID names
  * the first that does not. */
 int objective_check(const struct problem *problem, struct err *err);
-/* The factor from a candidate's seconds to its value: 1 for time; the sum of its devices' prices per
+/* Returns the factor from a candidate's seconds to its value: 1 for time; the sum of its devices' prices per
  * second; or the sum of their watts, as if all computed throughout. */
 double objective_weight(const struct problem *problem, const struct candidate *candidate);
-/* The value of one step of a priced plan, whose ranks' busy_s are filled. */
+/* Returns the value of one step of a priced plan, whose ranks' busy_s are filled. */
 double objective_value(const struct problem *problem, const struct plan *plan, double step_s);
 
-/* The price of one step of a plan: its devices' prices for the whole step, computing or not. 0: a price is
- * missing. */
+/* Returns the price of one step of a plan: its devices' prices for the whole step, computing or not. 0: a
+ * price is missing. */
 double plan_step_price(const struct cluster *cluster, const struct plan *plan, double step_s);
-/* The energy of one step in joules: power while computing, and idle power for the rest. 0: a device's
+/* Returns the energy of one step in joules: power while computing, and idle power for the rest. 0: a device's
  * power is missing. */
 double plan_step_joules(const struct cluster *cluster, const struct plan *plan, double step_s);
 

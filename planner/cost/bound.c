@@ -2,8 +2,8 @@
 
 #include <math.h>
 
-/* The bound rows per step / Σ 1/t_d, where t_d is the least seconds that one row takes through all blocks
- * on device d, at its best micro-batch. */
+/* Returns the bound rows per step / Σ 1/t_d, where t_d is the least seconds that one row takes through all
+ * blocks on device d, at its best micro-batch. */
 static double mean_rows(const struct problem *p)
 {
     double rate = 0;
@@ -33,9 +33,9 @@ static double work_of(const struct cost_curve *curve, const struct cost_load *lo
            curve->per_labelled * load->labelled;
 }
 
-/* The least seconds per unit of work, up to the work of the largest step. A piecewise linear curve has its
- * least rate at one of its points or at the end. Work is a sum over rows, so this rate times the work of a
- * step bounds the step's seconds, however its rows are divided. */
+/* Returns the least seconds per unit of work, up to the work of the largest step. A piecewise linear curve
+ * has its least rate at one of its points or at the end. Work is a sum over rows, so this rate times the work
+ * of a step bounds the step's seconds, however its rows are divided. */
 static double least_rate(const struct problem *p, const struct cost_curve *curve, enum cost_way way)
 {
     const struct cost_point *points = curve->points;
@@ -113,11 +113,10 @@ static void least_seconds(const struct problem *p, uint32_t d, double least[WORK
             now[WORK_ATTENTION] += cost_part_seconds(cost, COST_PART_ATTENTION, (enum cost_way)way, &load) +
                                    cost_part_seconds(cost, COST_PART_ROUTER, (enum cost_way)way, &load);
             now[WORK_EXPERTS] += cost_experts_seconds(cost, (enum cost_way)way, cost->experts, each);
-            for (int cls = 0; cls < COST_CLASSES; cls++) {
+            for (int cls = 0; cls < COST_CLASSES; cls++)
                 if (cls != COST_LAYER_SPARSE && classes[cls])
                     now[WORK_OTHER] += classes[cls] * cost_class_seconds(cost, (enum cost_class)cls,
                                                                          (enum cost_way)way, &load);
-            }
         }
         now[WORK_ATTENTION] *= classes[COST_LAYER_SPARSE];
         now[WORK_EXPERTS] *= classes[COST_LAYER_SPARSE];
@@ -132,7 +131,7 @@ static void least_seconds(const struct problem *p, uint32_t d, double least[WORK
  * if devices differ in speed alone. */
 static double experts_apart(const struct problem *p)
 {
-    /* share: the least part of its time that a device gives to a row of each kind of work */
+    /* share: for each kind of work, the least share of a row's time that it takes on any device */
     double rate = 0, bound = 0, share[WORK_KINDS] = {INFINITY, INFINITY, INFINITY};
     for (uint32_t d = 0; d < p->device_count; d++) {
         double least[WORK_KINDS];
@@ -152,7 +151,7 @@ static double experts_apart(const struct problem *p)
 double bound_time(const struct problem *p)
 {
     double bound = fmin(mean_rows(p), uneven_rows(p));
-    /* Attention and experts may be on the devices that are best at each. */
+    /* In a model with experts, attention and experts may each be on the devices that are fastest at it. */
     bool parts = p->prefix[p->block_count][COST_LAYER_SPARSE] > 0;
     return parts ? fmin(bound, experts_apart(p)) : bound;
 }

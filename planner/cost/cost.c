@@ -1,15 +1,17 @@
-/* Curves of a device's blocks, measured or estimated, and of the parts of layers with experts.
+/* Makes curves of a device's blocks, measured or estimated, and of the parts of layers with experts.
  *
- * The best source of a part's curve is measured points of attention, router and one expert. If a profile
- * has whole layers only, a part takes the layer's time in proportion to the part's FLOPs. Without a
- * profile a part is estimated as blocks are: the longer of computing and of reading the weights, where the
- * weights of every expert that gets a token are read.
+ * The best source of a part's curve is measured points of attention, FFN, router and one expert. If a profile
+ * has whole layers only, a part takes the layer's time in proportion to the part's FLOPs. Without a profile a
+ * part is estimated as blocks are: the longer of computing and of reading the weights, where the weights of
+ * every expert that gets a token are read.
  */
 #include "planner/cost/cost.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "planner/cost/noise.h"
 
 /* The head's work for a token without a label, in units of a token with one. Rule of thumb. */
 #define HEAD_PER_TOKEN 0.002
@@ -20,17 +22,16 @@ enum cost_class cost_class_of(const struct block *block)
         return COST_EMBEDDING;
     if (block->kind == BLOCK_HEAD)
         return COST_HEAD;
-    for (uint32_t p = 0; p < block->part_count; p++) {
+    for (uint32_t p = 0; p < block->part_count; p++)
         if (block->parts[p].kind == PART_EXPERT)
             return COST_LAYER_SPARSE;
-    }
     return COST_LAYER;
 }
 
 /* --- estimated curves --- */
 
-/* The block whose curve stands for its class. If the layers' adapters differ, it is the layer closest to
- * their mean. */
+/* Returns the block whose curve represents its class. If the layers' adapters differ, it is the layer closest
+ * to their mean. */
 static const struct block *block_of_class(const struct block_list *blocks, enum cost_class cls)
 {
     const struct block *found = NULL;
@@ -43,9 +44,8 @@ static const struct block *block_of_class(const struct block_list *blocks, enum 
     }
     for (uint32_t b = 0; b < blocks->count; b++) {
         const struct block *block = &blocks->blocks[b];
-        if (cost_class_of(block) == cls &&
-            (found == NULL ||
-             fabs((double)block->lora_params - sum / count) < fabs((double)found->lora_params - sum / count)))
+        if (cost_class_of(block) == cls && (!found || fabs((double)block->lora_params - sum / count) <
+                                                          fabs((double)found->lora_params - sum / count)))
             found = block;
     }
     return found;
@@ -58,7 +58,7 @@ static const struct catalogue_entry *entry_of(const struct planner_device *devic
     return strcmp(device->kind, "cpu") == 0 ? catalogue_find("cpu") : NULL;
 }
 
-/* FLOP/s and bytes/s that a catalogue entry is assumed to reach; `threads` is for CPUs. */
+/* Writes the FLOP/s and bytes/s that a catalogue entry is assumed to reach; `threads` is for CPUs. */
 static void entry_rates(const struct catalogue_entry *entry, const struct workload *workload, double threads,
                         double *flops_per_s, double *bytes_per_s)
 {
@@ -66,8 +66,8 @@ static void entry_rates(const struct catalogue_entry *entry, const struct worklo
     *bytes_per_s = entry->memory_bytes_per_s * threads;
 }
 
-/* Seconds to unpack a block's matrices before a pass: packed values are read and values of the compute
- * dtype are written, anew in each pass (Dettmers et al. 2023, section 3). */
+/* Returns the seconds to unpack a block's matrices before a pass: packed values are read and values of the
+ * compute dtype are written, anew in each pass (Dettmers et al. 2023, section 3). */
 static double unpack_seconds(const struct block *block, const struct workload *w, double bytes_per_s)
 {
     double moved = workload_matrix_bytes(w) + workload_value_bytes(w);
@@ -130,7 +130,10 @@ static int device_measured(struct cost_device *cost, const struct planner_device
 {
     const struct device_profile *profile = &device->profile;
     cost->origin = profile->origin;
-    cost->uncertainty = profile->origin == ORIGIN_MEASURED ? 0 : 0.1;
+    cost->noise = noise_of(profile, err);
+    if (cost->noise < 0)
+        return -1;
+    cost->uncertainty = fmax(profile->origin == ORIGIN_MEASURED ? 0 : 0.1, cost->noise);
     for (int cls = 0; cls < COST_CLASSES; cls++) {
         enum profile_block kind = profile_of[cls];
         const struct block *block = block_of_class(blocks, (enum cost_class)cls);
@@ -156,8 +159,8 @@ static const enum profile_block part_points[COST_PARTS] = {[COST_PART_ATTENTION]
                                                            [COST_PART_ROUTER] = PROFILE_ROUTER,
                                                            [COST_PART_EXPERT] = PROFILE_EXPERT};
 
-/* The part in any layer of the list. A dense layer's FFN and a sparse layer's experts are in different
- * blocks. */
+/* Returns the description of a part from the first layer that has it: a dense layer has an FFN, a layer with
+ * experts has experts. */
 static const struct block_part *part_of(const struct block_list *blocks, enum cost_part part,
                                         const struct block **of)
 {
@@ -194,8 +197,8 @@ static int part_estimate(struct cost_curve *curve, enum cost_part kind, const st
     return cost_curve_estimate(curve, flops, rate, read, overhead, w->method == METHOD_FULL ? 2 : 1, err);
 }
 
-/* Divides a measured layer's curve: the share of one copy of this part, by FLOPs. The result's work is in
- * tokens of the part. */
+/* Makes a part's curve from a measured layer's: the share, by FLOPs, of one copy of the part (one expert).
+ * The curve's work counts the tokens that the copy gets. */
 static int part_divide(struct cost_curve *curve, const struct cost_curve *layer, const struct block *block,
                        const struct block_part *part, struct err *err)
 {
@@ -223,6 +226,17 @@ static double step_share(const struct workload *w, const struct block *block, co
     return all > 0 ? own / all : 0;
 }
 
+static int part_measured(struct cost_curve *curve, enum cost_part kind, const struct block_part *part,
+                         const struct device_profile *profile, struct err *err)
+{
+    enum profile_block points = part_points[kind];
+    bool squares = kind == COST_PART_ATTENTION;
+    double flops = part_flops(part) > 0 ? part_flops(part) : 1;
+    return cost_curve_build(curve, profile->points[points], profile->point_count[points],
+                            squares ? PROFILE_LAYER : PROFILE_EMBEDDING, part->flops_per_square / flops, 0,
+                            err);
+}
+
 static int part_init(struct cost_device *cost, enum cost_part kind, const struct planner_device *device,
                      const struct workload *workload, const struct block_list *blocks, struct err *err)
 {
@@ -240,13 +254,9 @@ static int part_init(struct cost_device *cost, enum cost_part kind, const struct
         return part_estimate(curve, kind, part, entry_of(device), workload, threads, err);
     }
     if (profile->point_count[points]) {
-        bool squares = kind == COST_PART_ATTENTION;
-        double flops = part_flops(part) > 0 ? part_flops(part) : 1;
         if (profile->step_s[points] > 0)
             cost->part_step_s[kind] = profile->step_s[points];
-        return cost_curve_build(curve, profile->points[points], profile->point_count[points],
-                                squares ? PROFILE_LAYER : PROFILE_EMBEDDING, part->flops_per_square / flops,
-                                0, err);
+        return part_measured(curve, kind, part, profile, err);
     }
     if (profile->point_count[PROFILE_LAYER])
         return part_divide(curve, &cost->curves[cls], block, part, err);
@@ -263,12 +273,56 @@ static int part_init(struct cost_device *cost, enum cost_part kind, const struct
                                             : "attention");
 }
 
+/* Makes the curves of attention and FFN of a dense model if the profile has points of both. */
+static int halves_init(struct cost_device *cost, const struct device_profile *profile,
+                       const struct block_list *blocks, struct err *err)
+{
+    static const enum cost_part halves[] = {COST_PART_ATTENTION, COST_PART_FFN};
+    const struct block *layer = block_of_class(blocks, COST_LAYER);
+    if (!layer || !profile->point_count[PROFILE_ATTENTION] || !profile->point_count[PROFILE_FFN])
+        return 0;
+    for (uint32_t h = 0; h < 2; h++)
+        for (uint32_t i = 0; i < layer->part_count; i++)
+            if (layer->parts[i].kind == kind_of[halves[h]] &&
+                part_measured(&cost->parts[halves[h]], halves[h], &layer->parts[i], profile, err) < 0)
+                return -1;
+    return 0;
+}
+
+/* Returns the seconds of a layer with experts whose tokens are spread evenly. */
+static double sparse_seconds(const struct cost_device *cost, enum cost_way way, const struct cost_load *load)
+{
+    return cost_part_seconds(cost, COST_PART_ATTENTION, way, load) +
+           cost_part_seconds(cost, COST_PART_ROUTER, way, load) +
+           cost_experts_seconds(cost, way, cost->experts,
+                                load->tokens * cost->experts_active / cost->experts);
+}
+
+/* Scales the curves of the parts of layers with experts so that their sum is as long as measured whole
+ * layers, on average over the layers' points. */
+static void parts_level(struct cost_device *cost, const struct device_profile *profile)
+{
+    const struct cost_curve *layer = &cost->curves[COST_LAYER_SPARSE];
+    for (int way = 0; way < COST_WAYS; way++) {
+        double whole = 0, sum = 0;
+        for (uint32_t i = 0; i < profile->point_count[PROFILE_LAYER]; i++) {
+            const struct profile_point *point = &profile->points[PROFILE_LAYER][i];
+            struct cost_load load = {point->rows, point->tokens, point->sum_sq, point->labelled};
+            whole += cost_curve_seconds(layer, (enum cost_way)way, &load);
+            sum += sparse_seconds(cost, (enum cost_way)way, &load);
+        }
+        for (int part = 0; part < COST_PARTS && whole > 0 && sum > 0; part++)
+            for (uint32_t i = 0; i < cost->parts[part].count; i++)
+                cost->parts[part].points[i].seconds[way] *= whole / sum;
+    }
+}
+
 static int parts_init(struct cost_device *cost, const struct planner_device *device,
                       const struct workload *workload, const struct block_list *blocks, struct err *err)
 {
     const struct block *sparse = block_of_class(blocks, COST_LAYER_SPARSE);
     if (!sparse)
-        return 0;
+        return halves_init(cost, &device->profile, blocks, err);
     for (uint32_t i = 0; i < sparse->part_count; i++) {
         if (sparse->parts[i].kind == PART_EXPERT) {
             cost->experts = sparse->parts[i].copies;
@@ -277,11 +331,20 @@ static int parts_init(struct cost_device *cost, const struct planner_device *dev
     }
     if (!device->profile.present)
         cost->experts_overhead_s = COST_KERNEL_OVERHEAD_S;
-    for (int kind = 0; kind < COST_PARTS; kind++) {
+    for (int kind = 0; kind < COST_PARTS; kind++)
         if (part_init(cost, (enum cost_part)kind, device, workload, blocks, err) < 0)
             return -1;
+    bool measured =
+        device->profile.point_count[PROFILE_ATTENTION] && device->profile.point_count[PROFILE_EXPERT];
+    if (measured && cost->curves[COST_LAYER_SPARSE].count)
+        parts_level(cost, &device->profile);
+    /* In a model with experts a dense layer costs the sum of measured attention and FFN, if both were
+     * measured, because the layers of the profile may be layers with experts. */
+    if (measured && device->profile.point_count[PROFILE_FFN]) {
+        free(cost->curves[COST_LAYER].points);
+        cost->curves[COST_LAYER] = (struct cost_curve){0};
     }
-    /* A sparse layer is the sum of its parts, so its own curve goes. */
+    /* A sparse layer is the sum of its parts, so its own curve is removed. */
     free(cost->curves[COST_LAYER_SPARSE].points);
     cost->curves[COST_LAYER_SPARSE] = (struct cost_curve){0};
     return 0;
@@ -292,18 +355,16 @@ static int parts_init(struct cost_device *cost, const struct planner_device *dev
 static void recompute_layers_alone(struct cost_device *cost)
 {
     static const enum cost_class once[] = {COST_EMBEDDING, COST_HEAD};
-    for (size_t c = 0; c < sizeof(once) / sizeof(once[0]); c++) {
+    for (size_t c = 0; c < sizeof(once) / sizeof(once[0]); c++)
         for (uint32_t i = 0; i < cost->curves[once[c]].count; i++)
             cost->curves[once[c]].points[i].seconds[COST_RECOMPUTE] = 0;
-    }
 }
 
 static void slow_down(struct cost_curve *curve, double *step_s, double factor)
 {
-    for (uint32_t i = 0; i < curve->count; i++) {
+    for (uint32_t i = 0; i < curve->count; i++)
         for (int way = 0; way < COST_WAYS; way++)
             curve->points[i].seconds[way] *= factor;
-    }
     *step_s *= factor;
 }
 
@@ -348,10 +409,18 @@ double cost_experts_seconds(const struct cost_device *cost, enum cost_way way, d
 {
     if (count <= 0 || tokens <= 0)
         return 0;
-    /* Below one token each, that share of the experts gets one token. */
+    /* With fewer than one token per expert on average, that share of the experts gets one token each, the
+     * others none. */
     struct cost_load load = {.rows = 1, .tokens = tokens < 1 ? 1 : tokens};
     double each = cost_curve_seconds(&cost->parts[COST_PART_EXPERT], way, &load);
     return cost->experts_overhead_s + count * (tokens < 1 ? tokens : 1) * each;
+}
+
+double cost_attention_share(const struct cost_device *cost, enum cost_way way, const struct cost_load *load)
+{
+    double attention = cost_part_seconds(cost, COST_PART_ATTENTION, way, load);
+    double sum = attention + cost_part_seconds(cost, COST_PART_FFN, way, load);
+    return cost->parts[COST_PART_FFN].count && sum > 0 ? attention / sum : -1;
 }
 
 double cost_class_seconds(const struct cost_device *cost, enum cost_class cls, enum cost_way way,
@@ -361,10 +430,8 @@ double cost_class_seconds(const struct cost_device *cost, enum cost_class cls, e
         return cost_curve_seconds(&cost->curves[cls], way, load);
     if (cls != COST_LAYER && cls != COST_LAYER_SPARSE)
         return 0;
-    double seconds = cost_part_seconds(cost, COST_PART_ATTENTION, way, load);
     if (cls == COST_LAYER)
-        return seconds + cost_part_seconds(cost, COST_PART_FFN, way, load);
-    return seconds + cost_part_seconds(cost, COST_PART_ROUTER, way, load) +
-           cost_experts_seconds(cost, way, cost->experts,
-                                load->tokens * cost->experts_active / cost->experts);
+        return cost_part_seconds(cost, COST_PART_ATTENTION, way, load) +
+               cost_part_seconds(cost, COST_PART_FFN, way, load);
+    return sparse_seconds(cost, way, load);
 }

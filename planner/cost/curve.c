@@ -38,8 +38,8 @@ double cost_curve_seconds(const struct cost_curve *curve, enum cost_way way, con
     return work > p[n - 1].work && seconds < p[n - 1].seconds[way] ? p[n - 1].seconds[way] : seconds;
 }
 
-/* The cost of a unit of y in units of x, by least squares of (c0 + c1·x + c2·y)/seconds = 1. Returns a
- * negative number if the points do not determine it. */
+/* Returns kappa = c2/c1, the work of a unit of y relative to one of x, by least squares of (c0 + c1·x +
+ * c2·y)/seconds = 1; a negative number if the points do not determine it. */
 static double shape_ratio(const struct profile_point *points, uint32_t count, enum profile_block kind)
 {
     double m[3][4] = {{0}};
@@ -48,10 +48,9 @@ static double shape_ratio(const struct profile_point *points, uint32_t count, en
         double x = kind == PROFILE_HEAD ? points[i].labelled : points[i].tokens;
         double y = kind == PROFILE_HEAD ? points[i].tokens : points[i].sum_sq;
         double row[4] = {1 / seconds, x / seconds, y / seconds, 1};
-        for (int a = 0; a < 3; a++) {
+        for (int a = 0; a < 3; a++)
             for (int b = 0; b < 4; b++)
                 m[a][b] += row[a] * row[b];
-        }
     }
     double scale[3] = {sqrt(m[0][0]), sqrt(m[1][1]), sqrt(m[2][2])};
     for (int a = 0; a < 3; a++) {
@@ -106,9 +105,8 @@ static void points_merge(struct cost_curve *curve)
     curve->count = out;
 }
 
-/* Makes the curve rise: more work never takes less time. Where measured times fall, neighbours are
- * averaged until they rise (the closest rising curve by least squares; pool adjacent violators, Ayer et
- * al. 1955). */
+/* Makes the seconds of the curve rise with work. Where measured times fall, neighbours are averaged until
+ * they rise (the closest rising curve by least squares; pool adjacent violators, Ayer et al. 1955). */
 static void points_level(struct cost_curve *curve, int way)
 {
     for (uint32_t end = 1; end < curve->count; end++) {
@@ -160,7 +158,7 @@ int cost_curve_estimate(struct cost_curve *curve, double flops, double flops_per
     curve->points = calloc(curve->count, sizeof(*curve->points));
     if (!curve->points)
         return err_set(err, ERR_NOMEM, "costs: out of memory");
-    for (uint32_t i = 0; i < curve->count; i++) { /* 1, 8, 32, 128 … units of work */
+    for (uint32_t i = 0; i < curve->count; i++) { /* points at 1, 8, 32, 128 … units of work */
         double work = i ? (double)(2u << 2 * i) : 1, compute = work * flops / flops_per_s;
         double forward = overhead_s + (compute > read_s ? compute : read_s);
         curve->points[i] = (struct cost_point){.work = work, .seconds = {forward, back * forward, forward}};

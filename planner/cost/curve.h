@@ -24,8 +24,8 @@ struct cost_point {
     double work, seconds[COST_WAYS];
 };
 
-/* By how much attention reaches less of the peak than matrix products. Used only if no two measured points
- * differ in shape. Rule of thumb. */
+/* The factor by which attention is slower, relative to the peak, than matrix products. It is used only if no
+ * two measured points differ in shape. Rule of thumb. */
 #define COST_SQUARE_SLOWNESS 2.0
 
 /* Seconds of kernel launches in an estimated block, on any device. Rule of thumb. */
@@ -37,7 +37,7 @@ struct cost_curve {
     double per_token, per_square, per_labelled; /* coefficients of a load's work */
 };
 
-/* Seconds of a load; 0 for an empty load. */
+/* Returns the seconds of a load; 0 for an empty load. */
 double cost_curve_seconds(const struct cost_curve *curve, enum cost_way way, const struct cost_load *load);
 
 /* Builds a curve from raw points in any order; points of equal work are averaged. The points stay the

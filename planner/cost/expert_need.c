@@ -1,137 +1,142 @@
-/* Memory of ranks when attention and experts are apart, by the rules of docs/PLANNER.md, Memory. The
- * engine does not run such plans, so there are no allocations to mirror. */
+/* Memory of a rank in an expert plan, from the layouts of model/shape/footprint.h by which the engine
+ * allocates. A rank has one stage with attention, routers and all other blocks, one stage for the experts of
+ * each layer, and one workspace for all of them (worker/program/experts.h). */
 #include "planner/cost/expert_price.h"
 
-#include <math.h>
 #include <string.h>
 
-/* A rank's experts keep room for this many times the tokens and token-expert pairs of an even routing.
- * Beyond that only inputs are kept, and the rest is recomputed for the backward. Rule of thumb. */
-#define ROUTE_HEADROOM 1.5
-#define FLOAT_BYTES ((double)sizeof(float))
+#define FLOAT_BYTES ((uint64_t)sizeof(float))
 
-struct part_parameters { /* of parameters */
-    double frozen_bytes, trained;
-};
-
-static void part_add(const struct problem *p, const struct block_part *part, double copies,
-                     struct part_parameters *held)
+static uint64_t aligned(uint64_t bytes)
 {
-    const struct workload *w = p->workload;
-    double params = (double)part->params, matrices = (double)part->matrix_params;
-    if (w->method == METHOD_FULL) {
-        held->trained += copies * params;
-        return;
-    }
-    held->frozen_bytes +=
-        copies * ((params - matrices) * workload_other_bytes(w) + matrices * workload_matrix_bytes(w));
-    held->trained += copies * (double)part->lora_params;
+    return (bytes + 63) / 64 * 64;
 }
 
-static void held_put(const struct problem *p, const struct part_parameters *held, struct memory_need *need)
+uint64_t expert_routed_bytes(const struct expert_model *model, uint64_t tokens, enum expert_routed what)
 {
-    need->purpose[PURPOSE_WEIGHTS] += (uint64_t)held->frozen_bytes;
-    double moments = workload_moment_bytes(p->workload);
-    need->purpose[PURPOSE_ADAPTERS] += (uint64_t)(held->trained * (memory_state_bytes(p) - moments));
-    need->purpose[PURPOSE_OPTIMIZER] += (uint64_t)(held->trained * moments);
+    uint64_t entry = aligned(tokens * model->active * FLOAT_BYTES), x = tokens * model->hidden * FLOAT_BYTES;
+    return what == ROUTED_OUTPUTS ? x : aligned(x) + (what == ROUTED_TOKENS ? 2 : 1) * entry;
 }
 
-static double dense_saved(const struct problem *p, const struct block *block, double tokens, double labelled,
-                          bool recompute)
+/* Parameters that are trained in a part of a layer. */
+static double trained_in(const struct problem *p, const struct block_part *part)
 {
-    double hidden = (double)p->blocks.boundary_per_token;
-    if (block->kind == BLOCK_EMBEDDING)
-        return 3 * tokens * FLOAT_BYTES; /* token numbers, positions, rows */
-    if (block->kind == BLOCK_HEAD)
-        return labelled * hidden * FLOAT_BYTES;
-    return tokens * FLOAT_BYTES * (recompute ? hidden : (double)block->saved_per_token);
+    return (double)(p->workload->method == METHOD_FULL ? part->params : part->lora_params);
 }
 
-static void attention_need(const struct problem *p, const struct expert_model *model, uint32_t rows,
-                           uint32_t wave, bool recompute, struct expert_need *need)
+static uint64_t larger(uint64_t a, uint64_t b)
 {
-    const struct footprint_shape *s = &p->footprint.shape;
-    double tokens = problem_tokens_bound(p, rows), labelled = problem_labelled_bound(p, rows);
-    double hidden = (double)p->blocks.boundary_per_token, range = 0;
-    struct part_parameters held = {0};
-    for (int32_t b = 0; b < p->block_count; b++) {
-        const struct block *block = &p->blocks.blocks[b];
-        bool sparse = cost_class_of(block) == COST_LAYER_SPARSE;
-        for (uint32_t i = 0; i < block->part_count; i++) {
-            if (block->parts[i].kind != PART_EXPERT)
-                part_add(p, &block->parts[i], 1, &held);
-        }
-        double saved = sparse ? 0 : dense_saved(p, block, tokens, labelled, recompute);
-        range = sparse ? 0 : range + saved;
-        need->saved_dense_total += (uint64_t)saved;
-        need->saved_dense_bytes = (uint64_t)fmax((double)need->saved_dense_bytes, ceil(range));
-    }
-    double attention = tokens * FLOAT_BYTES * (double)model->attention->saved_per_token;
-    need->saved_attention_bytes = (uint64_t)(recompute ? tokens * hidden * FLOAT_BYTES : attention);
-    need->saved_router_bytes =
-        (uint64_t)(tokens * (ROUTE_ENTRY_BYTES * model->active +
-                             FLOAT_BYTES * (recompute ? hidden : (double)model->router->saved_per_token)));
-    need->saved_dense_total += 64; /* alignment of the sum */
-    need->boundary_bytes = (uint64_t)(p->bytes_per_token * tokens);
-    need->routed_own_bytes = (uint64_t)(model->routed_bytes * tokens);
-    need->gradient_bytes = (uint64_t)(held.trained * 4);
-    held_put(p, &held, &need->all);
-    double saved =
-        (double)model->sparse_count * (double)(need->saved_attention_bytes + need->saved_router_bytes) +
-        (double)need->saved_dense_total;
-    need->all.purpose[PURPOSE_ACTIVATIONS] += (uint64_t)(wave * saved);
-    double head_rows = fmin(p->footprint.head_rows, tokens);
-    double workspace = tokens * FLOAT_BYTES * (2 * hidden + (double)(s->q_width + s->qkv_width + s->heads)) +
-                       head_rows * FLOAT_BYTES * ((double)s->vocab + 2 * hidden) +
-                       (recompute ? attention : 0);
-    double layers = (double)p->block_count - 2;
-    need->all.cache_bytes = p->workload->sample_tokens
-                                ? (uint64_t)(layers * 2 * s->kv_width * p->sequence_bound * FLOAT_BYTES)
-                                : 0;
-    need->all.purpose[PURPOSE_BUFFERS] +=
-        (uint64_t)(workspace + wave * (4 * (double)need->boundary_bytes + (double)need->routed_own_bytes)) +
-        need->all.cache_bytes;
+    return a > b ? a : b;
 }
 
-static void experts_need(const struct problem *p, const struct expert_model *model,
-                         const struct expert_layer *layers, double tokens, uint32_t wave, bool recompute,
-                         struct expert_need *need)
+/* Adds a stage's memory without its workspace, of which the largest over all stages counts. */
+static void stage_add(const struct footprint *f, struct expert_need *need)
 {
-    double hidden = (double)p->blocks.boundary_per_token, total = 0, most = 0;
-    /* Of a token-expert pair, without the token itself. */
-    double inner = (double)model->expert->saved_per_token - hidden;
-    struct part_parameters held = {0};
+    need->all.purpose[PURPOSE_WEIGHTS] += f->weights;
+    need->all.purpose[PURPOSE_ADAPTERS] += f->adapters;
+    need->all.purpose[PURPOSE_OPTIMIZER] += f->optimizer;
+    need->all.purpose[PURPOSE_ACTIVATIONS] += f->activations;
+    need->all.purpose[PURPOSE_BUFFERS] += f->buffers - footprint_counted(f->workspace.bytes);
+    need->all.host_bytes += f->host;
+    need->all.work_bytes = larger(need->all.work_bytes, footprint_counted(f->workspace.bytes));
+}
+
+/* Adds a slot with a buffer of `bytes` for each micro-batch of a wave. */
+static void buffer_add(const struct expert_role *role, uint64_t bytes, struct expert_need *need)
+{
+    need->all.purpose[PURPOSE_BUFFERS] += role->wave * footprint_counted(bytes);
+}
+
+static struct footprint_options options_of(const struct problem *p, const struct expert_role *role)
+{
+    return (struct footprint_options){.train = true,
+                                      .slots = role->wave,
+                                      .positions = p->sequence_bound,
+                                      .moments_on_host = p->workload->moments_on_host};
+}
+
+static void attention_need(const struct problem *p, const struct expert_model *model,
+                           const struct expert_role *role, struct expert_need *need)
+{
+    struct footprint_options options = options_of(p, role);
+    uint32_t labelled = problem_labelled_bound(p, role->all_rows);
+    struct footprint f;
+    options.recompute = role->recompute;
+    options.block_end = (uint32_t)p->block_count;
+    options.rows = role->rows;
+    options.tokens = problem_tokens_bound(p, role->rows);
+    options.labelled = labelled < options.tokens ? labelled : options.tokens;
+    footprint_of(model->attention_model, &options, &f);
+    stage_add(&f, need);
+    for (int32_t b = 0; b < p->block_count; b++)
+        for (uint32_t i = 0; i < p->blocks.blocks[b].part_count; i++)
+            if (p->blocks.blocks[b].parts[i].kind != PART_EXPERT)
+                need->trained += trained_in(p, &p->blocks.blocks[b].parts[i]);
+    uint64_t layers = 0;
     for (uint32_t l = 0; l < model->sparse_count; l++) {
-        double count = layers[l].count, load = layers[l].load;
-        double some = fmin(1, ROUTE_HEADROOM * expert_touched(model->experts, model->active, load)) * tokens;
-        double pairs =
-            fmin(fmin(model->active, count) * tokens, ROUTE_HEADROOM * model->active * load * tokens);
-        uint64_t saved = (uint64_t)ceil(FLOAT_BYTES * (some * hidden + (recompute ? 0 : pairs * inner)));
-        total += count;
-        most = fmax(most, pairs);
-        need->saved_experts_total += saved;
-        need->saved_experts_bytes = saved > need->saved_experts_bytes ? saved : need->saved_experts_bytes;
+        uint64_t saved = f.slot.x_stride + f.slot.middle_stride +
+                         ((uint32_t)model->sparse[l] - 1 >= f.saves_from
+                              ? footprint_save_bytes(&f, (uint32_t)model->sparse[l] - 1)
+                              : 0);
+        need->saved_layer_bytes = larger(need->saved_layer_bytes, saved);
+        layers += saved;
     }
-    need->routed_all_bytes = (uint64_t)(model->routed_bytes * tokens);
-    part_add(p, model->expert, total, &held);
-    need->expert_gradient_bytes = (uint64_t)(held.trained * 4);
-    held_put(p, &held, &need->all);
-    need->all.purpose[PURPOSE_ACTIVATIONS] += wave * need->saved_experts_total;
-    double workspace = most * FLOAT_BYTES * (hidden + (recompute ? inner : inner / 3));
-    need->all.purpose[PURPOSE_BUFFERS] += (uint64_t)workspace + wave * 4 * need->routed_all_bytes;
+    need->saved_layers_total = layers;
+    need->saved_dense_bytes = footprint_counted(f.slot.bytes) - layers;
+    need->gradient_bytes = f.adapters / 2;
+    need->boundary_bytes = (uint64_t)options.tokens * model->hidden * FLOAT_BYTES;
+    need->routed_own_bytes = expert_routed_bytes(model, options.tokens, ROUTED_TOKENS);
+    for (int i = 0; i < 4; i++)
+        buffer_add(role, need->boundary_bytes, need);
+    buffer_add(role, need->routed_own_bytes, need);
+    if (p->workload->sample_tokens && role->samples)
+        need->all.cache_bytes = footprint_counted(footprint_cache_bytes(&f, p->sequence_bound));
+    need->all.purpose[PURPOSE_BUFFERS] += need->all.cache_bytes;
 }
 
-void expert_need_fill(const struct problem *problem, const struct expert_model *model, uint32_t rows,
-                      const struct expert_layer *layers, double tokens, uint32_t wave, bool recompute,
-                      struct expert_need *need)
+static int experts_need(const struct problem *p, struct expert_model *model, const struct expert_role *role,
+                        struct expert_need *need, struct err *err)
+{
+    struct footprint_options options = options_of(p, role);
+    struct footprint f;
+    options.rows = role->all_rows;
+    options.tokens = problem_tokens_bound(p, role->all_rows);
+    options.labelled = 1;
+    for (uint32_t l = 0; l < model->sparse_count; l++) {
+        uint32_t count = (uint32_t)role->layers[l].count;
+        if (count == 0)
+            continue;
+        if (expert_model_hold(model, p, count, err) < 0)
+            return -1;
+        options.block_begin = (uint32_t)model->sparse[l];
+        options.block_end = options.block_begin + 1;
+        footprint_of(model->experts_model, &options, &f);
+        stage_add(&f, need);
+        need->trained += count * trained_in(p, model->expert);
+        need->expert_gradient_bytes += f.adapters / 2;
+        need->saved_experts_bytes = larger(need->saved_experts_bytes, footprint_counted(f.slot.bytes));
+        need->saved_experts_total += footprint_counted(f.slot.bytes);
+    }
+    need->routed_in_bytes = role->routed_bytes;
+    need->routed_out_bytes = expert_routed_bytes(model, options.tokens, ROUTED_OUTPUTS);
+    need->routed_back_bytes = expert_routed_bytes(model, options.tokens, ROUTED_GRADIENTS);
+    buffer_add(role, need->routed_in_bytes, need);
+    buffer_add(role, need->routed_out_bytes, need);
+    buffer_add(role, need->routed_out_bytes, need);
+    buffer_add(role, need->routed_back_bytes, need);
+    return 0;
+}
+
+int expert_need_fill(const struct problem *problem, struct expert_model *model,
+                     const struct expert_role *role, struct expert_need *need, struct err *err)
 {
     memset(need, 0, sizeof(*need));
-    if (rows)
-        attention_need(problem, model, rows, wave, recompute, need);
-    if (layers)
-        experts_need(problem, model, layers, tokens, wave, recompute, need);
-    need->all.purpose[PURPOSE_BUFFERS] += 64; /* scalars */
-    need->all.purpose[PURPOSE_ADAPTERS] += 16;
+    if (role->rows)
+        attention_need(problem, model, role, need);
+    if (role->layers && experts_need(problem, model, role, need, err) < 0)
+        return -1;
+    need->all.purpose[PURPOSE_BUFFERS] += need->all.work_bytes;
     for (int i = 0; i < PURPOSE_COUNT; i++)
         need->all.total += need->all.purpose[i];
+    return 0;
 }

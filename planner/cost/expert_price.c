@@ -6,7 +6,7 @@
 #include <string.h>
 
 struct expert_price {
-    const struct problem *problem; /* all three are borrowed */
+    const struct problem *problem; /* problem, plan and device are borrowed */
     const struct plan *plan;
     const uint32_t *device;
     struct expert_model model;
@@ -47,13 +47,36 @@ int expert_model_init(struct expert_model *model, const struct problem *problem,
     }
     model->experts = model->expert->copies;
     model->active = model->expert->active;
-    model->routed_bytes = problem->bytes_per_token + ROUTE_ENTRY_BYTES * model->active;
-    return 0;
+    model->hidden = problem->footprint.shape.hidden;
+    model->routed_bytes = 4.0 * model->hidden + ROUTE_ENTRY_BYTES * model->active;
+    model->attention_model = malloc(sizeof(*model->attention_model));
+    model->experts_model = malloc(sizeof(*model->experts_model));
+    struct layer_method method = problem->footprint.method;
+    method.part.holds = HOLDS_NO_EXPERTS;
+    int result = model->attention_model && model->experts_model
+                     ? footprint_model_init(problem->workload->config, &method, model->attention_model, err)
+                     : err_set(err, ERR_NOMEM, "planner: out of memory");
+    if (result < 0)
+        expert_model_fini(model);
+    return result;
+}
+
+int expert_model_hold(struct expert_model *model, const struct problem *problem, uint32_t count,
+                      struct err *err)
+{
+    struct layer_method method = problem->footprint.method;
+    method.part = (struct layer_part){.holds = HOLDS_EXPERTS, .expert_end = count};
+    if (count == model->held)
+        return 0;
+    model->held = count;
+    return footprint_model_init(problem->workload->config, &method, model->experts_model, err);
 }
 
 void expert_model_fini(struct expert_model *model)
 {
     free(model->sparse);
+    free(model->attention_model);
+    free(model->experts_model);
     *model = (struct expert_model){0};
 }
 
@@ -111,8 +134,8 @@ void expert_links_fini(struct expert_links *links)
     *links = (struct expert_links){0};
 }
 
-/* The longest occupation of a shared resource. All traffic from one node to another takes one wire; all
- * that leaves or enters a node passes its card. */
+/* Returns the seconds for which the busiest wire or network card is occupied. All traffic from one node to
+ * another uses one wire; all traffic out of or into a node passes its network card. */
 static double shared_seconds(const struct expert_links *links)
 {
     uint32_t nodes = links->node_count;

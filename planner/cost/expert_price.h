@@ -11,21 +11,34 @@
 struct expert_model {
     uint32_t experts, active; /* experts of a sparse layer, and how many of them a token uses */
     uint32_t sparse_count;    /* layers with experts */
-    int32_t *sparse;          /* [sparse_count] their block indices, rising */
+    int32_t *sparse;          /* [sparse_count] block indices of the layers with experts, rising */
     /* parts of the first sparse layer; borrowed from the problem */
     const struct block_part *attention, *router, *expert;
     double routed_bytes; /* bytes of one token that is sent to or from a rank with experts */
+    uint32_t hidden;
+    /* memory layouts of a stage with all blocks but experts, and of a stage with the experts of one layer */
+    struct footprint_model *attention_model, *experts_model;
+    uint32_t held; /* number of experts of the stage that experts_model describes; 0: it is not filled */
 };
 /* ERR_UNSUPPORTED if the model has no layer with experts; ERR_NOMEM. */
 int expert_model_init(struct expert_model *model, const struct problem *problem, struct err *err);
 void expert_model_fini(struct expert_model *model);
+/* Fills model->experts_model for a stage with `count` experts of a layer. */
+int expert_model_hold(struct expert_model *model, const struct problem *problem, uint32_t count,
+                      struct err *err);
+
+/* Bytes of routed tokens [tokens, hidden] with their experts' weights and numbers, of their gradients with
+ * those of the weights, and of experts' outputs, as a slot holds them: each matrix from a multiple of 64
+ * bytes on. All are fp32. */
+enum expert_routed { ROUTED_TOKENS, ROUTED_GRADIENTS, ROUTED_OUTPUTS };
+uint64_t expert_routed_bytes(const struct expert_model *model, uint64_t tokens, enum expert_routed what);
 
 /* Bytes per chosen expert of a token, sent before the payload: the expert's number and weight. */
 #define ROUTE_ENTRY_BYTES 8.0
 
-/* The share of tokens that use at least one of a set of experts to which the share `load` of all routed
- * tokens goes: 1 − Π (1 − load·N/(N − j)) over j < active. Exact for even routing (drawing without
- * replacement). */
+/* Returns the share of tokens that use at least one of a set of experts to which the share `load` of all
+ * routed tokens goes: 1 − Π (1 − load·N/(N − j)) over j < active. It is exact for even routing (drawing
+ * without replacement). */
 double expert_touched(uint32_t experts, uint32_t active, double load);
 
 /* The links between ranks, looked up once. */
@@ -35,16 +48,16 @@ struct expert_links {
     double *nic;                /* [node_count] bytes/s; 0: not limiting */
     double *latency_s, *byte_s; /* [n · n] from, to; seconds and seconds per byte; 0 on the diagonal */
     double *wire_byte_s;        /* [node_count · node_count] seconds per byte */
-    double *pair, *in_s;        /* scratch: [node_count · node_count], [n] */
+    double *pair, *in_s;        /* scratch memory: [node_count · node_count] and [n] */
 };
 int expert_links_init(struct expert_links *links, const struct cluster *cluster, const uint32_t *device,
                       uint32_t n, struct err *err);
 void expert_links_fini(struct expert_links *links);
 
-/* Seconds to send routed tokens from attention to experts; the way back takes as long. tokens[i] are the
- * tokens of member i's rows, and the share touched[j] of them goes to member j. The result is the latency
- * and the longest of: egress and ingress of each rank, each wire between a pair of nodes, and each network
- * card. 0 if nothing leaves a rank. */
+/* Returns the seconds to send routed tokens from attention to experts; the way back takes as long. tokens[i]
+ * are the tokens of member i's rows, and the share touched[j] of them goes to member j. The result is the
+ * latency and the longest of: egress and ingress of each rank, each wire between a pair of nodes, and each
+ * network card. 0 if nothing leaves a rank. */
 double expert_exchange_seconds(struct expert_links *links, const double *tokens, const double *touched,
                                double token_bytes);
 /* Call after expert_exchange_seconds. True if some wire or card is used in the same direction on the way
@@ -54,11 +67,11 @@ bool expert_links_shared(const struct expert_links *links);
 /* Seconds of one layer and one micro-batch in one direction, forward or backward. */
 struct zebra {
     double attention_s, dispatch_s, experts_s, combine_s;
-    double shared_s; /* the most that one device computes of attention and experts together, if a device does
-                        both; else 0 */
-    double wire_s;   /* dispatch and combine together, if they use the same wires; else 0 */
+    double shared_s; /* the longest seconds of attention and experts together on a device that has both; 0: no
+                        device has both */
+    double wire_s;   /* seconds of dispatch and combine together, if they use the same wires; else 0 */
 };
-/* Seconds of zebra order in closed form (docs/PLANNER.md, Time; HeterMoE, Wu et al. 2025, "Zebra
+/* Returns the seconds of zebra order in closed form (docs/PLANNER.md, Time; HeterMoE, Wu et al. 2025, "Zebra
  * parallelism"). Layers run one after the other; within a layer, attention of one micro-batch overlaps
  * dispatch, experts and combine of others. Exact if all micro-batches cost the same. */
 double zebra_seconds(const struct zebra *z, uint32_t layers, uint32_t micro_batches);
@@ -68,37 +81,50 @@ struct expert_layer {
     double count, load; /* number of experts, and their share of the layer's routed tokens */
 };
 
+/* What a rank of an expert plan computes and holds, for its memory. */
+struct expert_role {
+    uint32_t rows, all_rows;           /* rows whose attention the rank computes (0: none), of all rows */
+    const struct expert_layer *layers; /* [sparse_count] the experts that it holds; NULL: none */
+    uint64_t routed_bytes; /* bytes of the routed tokens that this rank may receive: the sum over all ranks
+                              that compute attention */
+    uint32_t wave;         /* micro-batches in a wave */
+    bool recompute;        /* attention is recomputed; experts never are */
+    bool samples;          /* the rank computes attention when sampling */
+};
+
 /* Bytes that a rank must hold. Each value is for one sparse layer and one micro-batch, unless its comment
  * says otherwise. */
 struct expert_need {
     struct memory_need all;
     uint64_t boundary_bytes;   /* one boundary tensor of the rank's rows */
     uint64_t routed_own_bytes; /* routed tokens of the rank's rows */
-    uint64_t routed_all_bytes; /* routed tokens of all rows, which the rank's experts may receive */
-    uint64_t saved_attention_bytes, saved_router_bytes;
-    uint64_t saved_dense_bytes;   /* the largest of all ranges of other blocks */
-    uint64_t saved_dense_total;   /* the sum over all those ranges */
-    uint64_t saved_experts_bytes; /* the largest of all layers */
-    uint64_t saved_experts_total; /* the sum over all layers */
-    /* Gradients of shared parameters, and of the rank's experts. */
+    uint64_t routed_in_bytes;  /* routed tokens that may come to the rank's experts */
+    uint64_t routed_out_bytes,
+        routed_back_bytes; /* results that go back for the tokens in routed_in_bytes: experts' outputs (or the
+                              gradients of these), and gradients of the tokens */
+    uint64_t saved_layer_bytes;   /* activations saved by attention and router, in the layer with most */
+    uint64_t saved_layers_total;  /* saved_layer_bytes, summed over all layers */
+    uint64_t saved_dense_bytes;   /* activations saved by all other blocks */
+    uint64_t saved_experts_bytes; /* activations saved by experts, in the layer with most */
+    uint64_t saved_experts_total; /* saved_experts_bytes, summed over all layers */
+    /* bytes of gradients of the parameters that all ranks with attention share, and of the rank's experts */
     uint64_t gradient_bytes, expert_gradient_bytes;
+    double trained; /* number of trained parameters on the rank */
 };
-/* Fills *need for a rank that computes the attention of `rows` rows of each micro-batch (0: none) and
- * holds the experts of layers[sparse_count] (NULL: none), to which up to `tokens` tokens may be sent.
- * wave: micro-batches in a wave. */
-void expert_need_fill(const struct problem *problem, const struct expert_model *model, uint32_t rows,
-                      const struct expert_layer *layers, double tokens, uint32_t wave, bool recompute,
-                      struct expert_need *need);
+/* Fills *need with what the engine allocates for a rank. ERR_NOMEM. */
+int expert_need_fill(const struct problem *problem, struct expert_model *model,
+                     const struct expert_role *role, struct expert_need *need, struct err *err);
 
 /* Prices of an expert plan's instructions, from the rows and experts of its ranks. */
 struct expert_price;
 int expert_price_init(struct expert_price **out, const struct problem *problem, const struct plan *plan,
                       const uint32_t *device, struct err *err);
 void expert_price_fini(struct expert_price *price);
-/* Seconds of ATTENTION, ROUTE, EXPERTS and STEP. load: what the instruction's rows hold. */
+/* Returns the seconds of an ATTENTION, ROUTE, EXPERTS or STEP instruction. `load` counts the rows and tokens
+ * that it works on. */
 double expert_compute_seconds(const struct expert_price *price, uint32_t rank, const struct instr *instr,
                               const struct cost_load *load);
-/* Seconds of DISPATCH and COMBINE in a priced step. */
+/* Returns the seconds of a DISPATCH or COMBINE instruction in step `step` of the priced steps. */
 double expert_group_seconds(struct expert_price *price, const struct instr *instr, uint32_t step);
 
 #endif

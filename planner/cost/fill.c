@@ -1,4 +1,4 @@
-/* Water-filling: by level for continuous shares, by the greedy rule for whole units. */
+/* Water-filling: continuous shares by bisecting the level, whole units by the greedy rule. */
 #include "planner/cost/fill.h"
 
 #include <math.h>

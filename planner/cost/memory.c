@@ -1,47 +1,56 @@
-/* model/shape/footprint.h says what the engine allocates; the other rules are docs/PLANNER.md's, Memory. */
+/* Computes a rank's memory. model/shape/footprint.h says what the engine allocates; the other rules are in
+ * docs/PLANNER.md, Memory. */
 #include "planner/cost/memory.h"
 
 #include <string.h>
 
-/* Bytes of a frozen base (docs/PLANNER.md, Memory). */
-static double frozen_bytes(const struct problem *p, double params, uint64_t matrix_params)
-{
-    double matrices = (double)matrix_params;
-    return (params - matrices) * workload_other_bytes(p->workload) +
-           matrices * workload_matrix_bytes(p->workload);
-}
-
-static double value_bytes(const struct problem *p)
-{
-    const struct workload *w = p->workload;
-    return w->method == METHOD_FULL && w->compute != COMPUTE_FP32 ? 6 : 4;
-}
-
-double memory_state_bytes(const struct problem *problem)
-{
-    return value_bytes(problem) + 4 + workload_moment_bytes(problem->workload);
-}
-
-static struct problem_params params_of(const struct problem *p, int32_t begin, int32_t end)
-{
-    const struct problem_params *a = &p->params[begin], *b = &p->params[end];
-    return (struct problem_params){
-        .all = b->all - a->all, .matrices = b->matrices - a->matrices, .adapters = b->adapters - a->adapters};
-}
-
 uint64_t memory_trained(const struct problem *problem, int32_t begin, int32_t end)
 {
-    struct problem_params params = params_of(problem, begin, end);
-    return problem->workload->method == METHOD_FULL ? params.all : params.adapters;
+    const struct problem_params *a = &problem->params[begin], *b = &problem->params[end];
+    return problem->workload->method == METHOD_FULL ? b->all - a->all : b->adapters - a->adapters;
+}
+
+uint64_t memory_trained_bytes(const struct problem *problem, int32_t begin, int32_t end)
+{
+    return problem->params[end].trained_bytes - problem->params[begin].trained_bytes;
 }
 
 uint64_t memory_gathered_bytes(const struct problem *problem, int32_t begin, int32_t end)
 {
-    const struct workload *w = problem->workload;
-    struct problem_params params = params_of(problem, begin, end);
-    if (w->method == METHOD_LORA)
-        return (uint64_t)frozen_bytes(problem, (double)params.all, params.matrices);
-    return params.all * (uint64_t)workload_value_bytes(w);
+    if (problem->workload->method == METHOD_LORA)
+        return problem->params[end].frozen_bytes - problem->params[begin].frozen_bytes;
+    return memory_trained_bytes(problem, begin, end);
+}
+
+double memory_shared_bytes(const struct problem *problem, enum memory_outside outside, int32_t begin,
+                           int32_t end)
+{
+    const struct problem_params *a = &problem->params[begin], *b = &problem->params[end];
+    uint64_t moments = b->moment_bytes - a->moment_bytes, page = 0;
+    if (outside == OUTSIDE_FROZEN)
+        return (double)(b->frozen_bytes - a->frozen_bytes);
+    for (int32_t block = begin; block < end && problem->workload->moments_on_host; block++) {
+        uint64_t own = problem_tensors(problem, block)->moment_bytes;
+        page = own > page ? own : page;
+    }
+    return (double)(2 * (b->trained_bytes - a->trained_bytes)) +
+           2 * (double)(problem->workload->moments_on_host ? page : moments);
+}
+
+/* Bytes by which a shard may exceed its share of an area: it may begin up to 256 values later; the codes and
+ * scales of 8-bit moments are padded at both of its ends; a sum of squares takes 8 bytes. */
+enum { SLACK_CUT = 1024, SLACK_PADS = 4 * 64, SLACK_AREAS = 4, SLACK_SUM = 8 };
+
+uint64_t memory_share_slack(const struct problem *problem, int32_t begin, int32_t end)
+{
+    uint64_t blocks = (uint64_t)(end - begin), pieces = 0;
+    struct footprint whole = {.model = &problem->footprint, .has_embedding = true, .shares_table = true};
+    struct footprint_alike list[FOOTPRINT_ALIKE_MAX];
+    uint32_t count = footprint_alike(&whole, (uint32_t)begin, (uint32_t)end, list);
+    for (uint32_t i = 0; i < count; i++)
+        pieces += (uint64_t)list[i].count * list[i].tensors->parameters;
+    return blocks * SLACK_AREAS * (FOOTPRINT_GRANULE + SLACK_CUT + SLACK_PADS) + SLACK_SUM * pieces +
+           FOOTPRINT_GRANULE;
 }
 
 bool memory_trains_table(const struct problem *problem)
@@ -51,8 +60,7 @@ bool memory_trains_table(const struct problem *problem)
 
 uint64_t memory_table_bytes(const struct problem *problem)
 {
-    return problem->workload->method == METHOD_FULL ? memory_gathered_bytes(problem, 0, 1)
-                                                    : memory_gradient_bytes(problem, 0, 1);
+    return memory_trained_bytes(problem, 0, 1);
 }
 
 uint64_t memory_gradient_bytes(const struct problem *problem, int32_t begin, int32_t end)
@@ -60,37 +68,67 @@ uint64_t memory_gradient_bytes(const struct problem *problem, int32_t begin, int
     return 4 * memory_trained(problem, begin, end);
 }
 
-/* Bytes of weights by docs/PLANNER.md, Memory: 16 or 18 bytes per trained parameter. */
-static void weights_estimated(const struct problem *p, const struct memory_stage *m, struct memory_need *need)
+/* --- a stage --- */
+
+void memory_kept_add(const struct problem *p, enum memory_outside outside, struct flat_share share,
+                     int32_t begin, int32_t end, struct plan_range span, struct memory_kept *kept)
 {
-    struct problem_params params = params_of(p, m->block_begin, m->block_end);
-    bool full = p->workload->method == METHOD_FULL;
-    if (m->block_end == p->block_count && m->block_begin > 0 && !m->sharded && !memory_trains_table(p))
-        params.all +=
-            p->blocks.tied_params; /* the copy for the head; a trained copy is counted among buffers */
-    double frozen = full ? 0 : frozen_bytes(p, (double)params.all, params.matrices);
-    double trained = (double)(full ? params.all : params.adapters);
-    double share = m->state_share > 0 ? m->state_share : 0, cut = m->tensor_share > 0 ? m->tensor_share : 1;
-    need->purpose[PURPOSE_WEIGHTS] = (uint64_t)(frozen * (m->sharded ? m->frozen_share : share) * cut);
-    need->purpose[PURPOSE_ADAPTERS] = (uint64_t)(trained * (value_bytes(p) + 4) * share * cut);
-    need->purpose[PURPOSE_OPTIMIZER] = (uint64_t)(trained * workload_moment_bytes(p->workload) * share * cut);
+    struct footprint_alike list[FOOTPRINT_ALIKE_MAX];
+    bool first = span.begin == 0, last = span.end == p->block_count;
+    struct footprint held = {.model = &p->footprint,
+                             .has_embedding = first,
+                             .has_head = last,
+                             .shares_table = first && last && p->blocks.tied,
+                             .copies_table = last && !first && p->blocks.tied && memory_trains_table(p)};
+    enum block_area area = outside == OUTSIDE_FROZEN ? AREA_FROZEN : AREA_TRAINED;
+    uint32_t count = footprint_alike(&held, (uint32_t)begin, (uint32_t)end, list);
+    for (uint32_t i = 0; i < count; i++) {
+        uint64_t from = flat_share_cut(list[i].tensors, area, share.begin),
+                 to = flat_share_cut(list[i].tensors, area, share.end);
+        if (area == AREA_FROZEN)
+            kept->frozen += list[i].count * ((to - from + 63) / 64 * 64);
+        else
+            footprint_shard_add(&kept->shard, &list[i], from, to, true, p->workload->moments_on_host);
+    }
 }
 
-/* Bytes of activations by docs/PLANNER.md, Memory: if the engine's sizes are unknown, values computed in
- * 16 bits are kept in 16 bits. */
-static uint64_t counted(const struct problem *p, uint64_t bytes, bool exact)
+void memory_kept_put(enum memory_outside outside, const struct memory_kept *kept, struct memory_need *need)
 {
-    return footprint_counted(exact || p->workload->compute == COMPUTE_FP32 ? bytes : bytes / 2);
+    uint64_t frozen = footprint_counted(kept->frozen), optimizer = footprint_shard_optimizer(&kept->shard),
+             buffers = outside == OUTSIDE_TRAINED ? footprint_shard_buffers(&kept->shard) : 0;
+    need->purpose[PURPOSE_WEIGHTS] += frozen;
+    need->purpose[PURPOSE_ADAPTERS] += kept->shard.adapters;
+    need->purpose[PURPOSE_OPTIMIZER] += optimizer;
+    need->purpose[PURPOSE_BUFFERS] += buffers;
+    need->total += frozen + kept->shard.adapters + optimizer + buffers;
+    need->host_bytes += kept->shard.host;
+    need->kept_values = outside == OUTSIDE_FROZEN ? frozen : kept->shard.adapters / 2;
 }
 
-/* Bytes of the copy of a tied embedding that an unsharded stage keeps. */
-static uint64_t table_copy_bytes(const struct problem *p, const struct memory_stage *m,
-                                 const struct footprint *held, bool exact)
+uint64_t memory_head_table_bytes(const struct problem *problem)
 {
-    if (m->sharded || !held->copies_table)
-        return 0;
-    return exact ? 2 * footprint_counted(held->table_bytes)
-                 : memory_table_bytes(p) + memory_gradient_bytes(p, 0, 1);
+    bool own = problem->blocks.tied && !memory_trains_table(problem);
+    return own ? problem->footprint.head_alone.frozen_bytes - problem->footprint.head.frozen_bytes : 0;
+}
+
+/* Adds what the engine allocates when it makes the stage, and the KV cache. */
+static void stage_add(const struct problem *problem, const struct memory_stage *stage,
+                      const struct footprint_options *options, const struct footprint *held,
+                      struct memory_need *need)
+{
+    need->purpose[PURPOSE_WEIGHTS] = held->weights;
+    need->purpose[PURPOSE_ADAPTERS] = held->adapters;
+    need->purpose[PURPOSE_OPTIMIZER] = held->optimizer;
+    need->host_bytes = held->host;
+    need->saved_bytes = footprint_counted(held->slot.bytes);
+    need->purpose[PURPOSE_ACTIVATIONS] = held->activations;
+    if (problem->workload->sample_tokens)
+        need->cache_bytes = footprint_counted(footprint_cache_bytes(held, options->positions));
+    need->boundary_bytes =
+        footprint_counted((uint64_t)problem_boundary_bytes(problem, options->tokens, options->rows));
+    need->work_bytes = footprint_counted(held->workspace.bytes);
+    need->purpose[PURPOSE_BUFFERS] =
+        held->buffers + stage->boundary_buffers * need->boundary_bytes + need->cache_bytes;
 }
 
 void memory_stage_need(const struct problem *problem, const struct memory_stage *stage,
@@ -98,6 +136,7 @@ void memory_stage_need(const struct problem *problem, const struct memory_stage 
 {
     struct footprint_options options = {.train = true,
                                         .recompute = stage->recompute,
+                                        .recompute_end = (uint32_t)stage->recompute_end,
                                         .split = stage->split,
                                         .block_begin = (uint32_t)stage->block_begin,
                                         .block_end = (uint32_t)stage->block_end,
@@ -106,32 +145,27 @@ void memory_stage_need(const struct problem *problem, const struct memory_stage 
                                         .rows = stage->micro_batch_rows,
                                         .labelled = problem_labelled_bound(problem, stage->micro_batch_rows),
                                         .positions = problem->sequence_bound,
+                                        .outside_frozen = stage->outside == OUTSIDE_FROZEN,
+                                        .outside_trained = stage->outside == OUTSIDE_TRAINED,
                                         .moments_on_host = problem->workload->moments_on_host};
     struct footprint held;
     memset(need, 0, sizeof(*need));
     if (stage->block_end <= stage->block_begin)
         return;
-    footprint_of(&problem->footprint, &options, &held);
-    need->exact = stage->state_share >= 1 && stage->tensor_share >= 1 && !stage->sharded;
-    if (need->exact) {
-        need->purpose[PURPOSE_WEIGHTS] = held.weights;
-        need->purpose[PURPOSE_ADAPTERS] = held.adapters;
-        need->purpose[PURPOSE_OPTIMIZER] = held.optimizer;
-        need->host_bytes = held.host;
-    } else {
-        weights_estimated(problem, stage, need);
+    if (stage->outside != OUTSIDE_NONE) {
+        options.outside_begin = options.block_begin;
+        options.outside_end = options.block_end;
     }
-    need->saved_bytes = counted(problem, held.slot.bytes, need->exact);
-    need->purpose[PURPOSE_ACTIVATIONS] = need->saved_bytes * options.slots;
-    if (problem->workload->sample_tokens)
-        need->cache_bytes = footprint_counted(footprint_cache_bytes(&held, options.positions));
-    need->boundary_bytes =
-        footprint_counted((uint64_t)problem_boundary_bytes(problem, options.tokens, options.rows));
-    need->work_bytes = counted(problem, held.workspace.bytes, need->exact);
-    need->purpose[PURPOSE_BUFFERS] = need->work_bytes + footprint_counted(held.scalar_bytes) +
-                                     stage->boundary_buffers * need->boundary_bytes + need->cache_bytes +
-                                     stage->buffer_bytes +
-                                     table_copy_bytes(problem, stage, &held, need->exact);
+    footprint_of(&problem->footprint, &options, &held);
+    if (!stage->keeps_only)
+        stage_add(problem, stage, &options, &held, need);
+    need->purpose[PURPOSE_BUFFERS] += stage->buffer_bytes;
     for (int i = 0; i < PURPOSE_COUNT; i++)
         need->total += need->purpose[i];
+    if (stage->kept.end > stage->kept.begin) {
+        struct plan_range span = {stage->block_begin, stage->block_end};
+        struct memory_kept kept = {0};
+        memory_kept_add(problem, stage->outside, stage->kept, span.begin, span.end, span, &kept);
+        memory_kept_put(stage->outside, &kept, need);
+    }
 }

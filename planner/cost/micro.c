@@ -43,6 +43,14 @@ double micro_backward(const struct problem *problem, const struct micro_cost *co
     return recompute ? seconds + classes_sum(problem, cost, begin, end, COST_RECOMPUTE) : seconds;
 }
 
+double micro_backward_again(const struct problem *problem, const struct micro_cost *cost, int32_t begin,
+                            int32_t end, int32_t again_end)
+{
+    int32_t middle = again_end < begin ? begin : again_end < end ? again_end : end;
+    return micro_backward(problem, cost, begin, middle, true) +
+           micro_backward(problem, cost, middle, end, false);
+}
+
 double micro_weight_share(const struct problem *problem, int32_t begin, int32_t end,
                           const struct cost_load *load)
 {

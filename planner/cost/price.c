@@ -1,4 +1,4 @@
-/* The cost of each instruction of a plan on the cluster. */
+/* Computes the cost of each instruction of a plan on the cluster. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,7 +61,8 @@ static double group_share(const struct plan_group *group, uint32_t rank)
     return group->shares && position >= 0 ? group->shares[position] : 1.0 / group->rank_count;
 }
 
-/* Bytes of the blocks' weights or gradients that an instruction moves; negative: it moves something else. */
+/* Returns the bytes of the blocks' weights or gradients that an instruction moves; negative: it moves
+ * something else. */
 static double blocks_bytes(const struct problem *p, const struct plan *plan, const struct instr *x)
 {
     bool chain = plan->placement == PLACE_PIPELINE || plan->placement == PLACE_HYBRID;
@@ -73,8 +74,7 @@ static double blocks_bytes(const struct problem *p, const struct plan *plan, con
         return -1;
     if (parameters && (x->op == INSTR_ALL_GATHER || !lora))
         return (double)memory_gathered_bytes(p, x->block_begin, x->block_end);
-    /* LoRA: gradients of adapters are fp32 too */
-    return (double)memory_gradient_bytes(p, x->block_begin, x->block_end);
+    return (double)memory_trained_bytes(p, x->block_begin, x->block_end);
 }
 
 static bool loads_equal(const struct cost_load *a, const struct cost_load *b)
@@ -83,7 +83,7 @@ static bool loads_equal(const struct cost_load *a, const struct cost_load *b)
            a->labelled == b->labelled;
 }
 
-/* Seconds of a whole forward or backward. The last result of each is cached. */
+/* Returns the seconds of a FORWARD or BACKWARD of whole blocks. The last result of each is cached. */
 static double pass_seconds(struct price *price, uint32_t rank, const struct instr *x)
 {
     const struct problem *p = price->problem;
@@ -96,8 +96,10 @@ static double pass_seconds(struct price *price, uint32_t rank, const struct inst
         return again->seconds;
     double seconds = problem_seconds(p, device, x->block_begin, x->block_end,
                                      backward ? COST_BACKWARD : COST_FORWARD, &load);
-    if (backward && (x->flags & FLAG_RECOMPUTE))
-        seconds += problem_seconds(p, device, x->block_begin, x->block_end, COST_RECOMPUTE, &load);
+    int32_t again_end = price->plan->ranks[rank].recompute_end;
+    again_end = again_end > 0 && again_end < x->block_end ? again_end : x->block_end;
+    if (backward && (x->flags & FLAG_RECOMPUTE) && again_end > x->block_begin)
+        seconds += problem_seconds(p, device, x->block_begin, again_end, COST_RECOMPUTE, &load);
     *again = (struct price_again){true, rank, x->block_begin, x->block_end, x->flags, load, seconds};
     return seconds;
 }
@@ -168,7 +170,7 @@ static void wire_between(void *context, uint32_t from, uint32_t to, struct sim_w
         wire->bytes_per_s = INFINITY;
         return;
     }
-    if (a == b) /* pairs of devices inside one node do not share a wire */
+    if (a == b) /* devices of one node: every pair has a link that no other pair uses */
         return;
     /* Each node has one wire to every other node, and its card has a resource for each direction. */
     wire->shared[wire->shared_count].number = a * CLUSTER_NODES_MAX + b;
@@ -205,7 +207,7 @@ static bool holds_scalars(const struct plan_slot *slot)
            slot->kind == SLOT_TOKEN;
 }
 
-/* The seconds that scalars travel from this member up the group's tree to the root and back. */
+/* Returns the seconds that scalars travel from this member up the group's tree to the root and back. */
 static double lead_seconds(void *context, const struct plan_group *group, uint32_t rank,
                            const struct instr *x)
 {
@@ -252,12 +254,13 @@ static double collective_seconds(void *context, const struct plan_group *group, 
             return 0;
         bytes = (double)slot_bytes(slot, (uint64_t)load.tokens, (uint64_t)load.rows);
     }
-    if (holds_scalars(slot)) /* lead_seconds has the time of an ALL_REDUCE of scalars */
+    if (holds_scalars(slot)) /* the time of an ALL_REDUCE of scalars is in lead_seconds */
         return x->op == INSTR_ALL_REDUCE ? 0 : depth * (latency + bytes / rate);
     if (slot->kind == SLOT_PARTIAL && x->op == INSTR_ALL_REDUCE)
         return tensor_sum_seconds(group->rank_count, bytes, latency, rate);
-    if (x->op == INSTR_REDUCE ||
-        x->op == INSTR_BROADCAST) /* all bytes pass every link of a chain, in pieces */
+    if (slot->kind == SLOT_PARTIAL)
+        return tensor_broadcast_seconds(group->rank_count, bytes, latency, rate);
+    if (x->op == INSTR_BROADCAST) /* all bytes pass every link of a chain, in pieces */
         return bytes / rate + (n - 1) * latency;
     double share = (n - 1) / n * bytes / rate + (n - 1) * latency; /* one pass round a ring */
     return x->op == INSTR_ALL_REDUCE ? 2 * share : share;

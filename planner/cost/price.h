@@ -33,14 +33,15 @@ struct price {
     struct price_group *groups; /* [group_count]: filled on first use */
     uint32_t step;              /* the step that is priced */
     bool free_links;            /* transfers take no time (used for comparisons) */
-    /* Only for plans with attention and experts apart (expert_price.h); else NULL. */
+    /* Prices of an expert plan, in which attention and experts may be on different ranks (expert_price.h);
+     * else NULL. */
     struct expert_price *expert;
     struct price_again again[2]; /* the last forward and the last backward that were priced */
 };
 
 int price_init(struct price *price, const struct problem *problem, const struct plan *plan, struct err *err);
 void price_fini(struct price *price);
-/* The costs for a simulator; they borrow the price until the run ends. */
+/* Returns the costs for a simulator; they borrow the price until the run ends. */
 struct sim_costs price_costs(struct price *price);
 /* Simulates step price->step. sums[rank_count] are the simulator's. *sim is NULL at first, is created on
  * first use, is reused for later steps, and is destroyed by the caller. */
@@ -57,8 +58,8 @@ void price_run_fini(struct price_run *run);
 /* Writes the mean over at most steps_max priced steps to *step_s; fills the ranks' busy_s and plan->costs. */
 int price_plan(const struct problem *problem, struct plan *plan, uint32_t steps_max, double *step_s,
                struct err *err);
-/* The same; *run (price_run_fini) receives the last step's run if it has at most instructions_most
- * instructions. */
+/* As price_plan; *run (price_run_fini) receives the last step's simulated run if it has at most
+ * instructions_most instructions. */
 int price_plan_run(const struct problem *problem, struct plan *plan, uint32_t steps_max,
                    uint64_t instructions_most, double *step_s, struct price_run *run, struct err *err);
 

@@ -1,11 +1,12 @@
-/* Preparation of a problem: real batches in the order that the workers use, and bounds that hold for every
- * order. */
+/* Prepares a problem: real batches in the order that the workers use, and bounds that hold for every order.
+ */
 #include "planner/cost/problem.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "model/job/order.h"
+#include "planner/cost/tensor_parts.h"
 
 /* Most pairs of a device and a micro-batch size whose mean costs are computed in advance. */
 #define MEANS_MAX 4096u
@@ -15,10 +16,9 @@
 static int names_known(const struct cluster *cluster, char *const *names, uint32_t count, const char *path,
                        struct err *err)
 {
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < count; i++)
         if (cluster_device_find(cluster, names[i]) == UINT32_MAX)
             return err_set(err, ERR_INVALID, "%s[%u]: there is no device %s", path, i, names[i]);
-    }
     return 0;
 }
 
@@ -156,7 +156,7 @@ static struct layer_method method_of(const struct workload *w, const struct bloc
                                             [BASE_PACKED] = LAYER_BASE_PACKED};
     bool full = w->method == METHOD_FULL;
     struct layer_method method =
-        !full && options->sites != NULL
+        !full && options->sites
             ? footprint_sites(options->sites, w->lora_dropout > 0)
             : footprint_lora(full ? 0 : w->lora_rank, options->lora_targets, w->lora_dropout > 0);
     method.full = full;
@@ -202,7 +202,17 @@ static int blocks_init(struct problem *p, struct err *err)
                                                    .adapters = p->params[b].adapters + block->lora_params};
     }
     struct layer_method method = method_of(w, &options);
-    return footprint_model_init(w->config, &method, &p->footprint, err);
+    if (footprint_model_init(w->config, &method, &p->footprint, err) < 0)
+        return -1;
+    for (int32_t b = 0; b < p->block_count; b++) {
+        const struct layer_tensors *tensors = problem_tensors(p, b);
+        const struct problem_params *before = &p->params[b];
+        struct problem_params *after = &p->params[b + 1];
+        after->frozen_bytes = before->frozen_bytes + tensors->frozen_bytes;
+        after->trained_bytes = before->trained_bytes + tensors->trained_bytes;
+        after->moment_bytes = before->moment_bytes + tensors->moment_bytes;
+    }
+    return 0;
 }
 
 static int links_init(struct problem *p, struct err *err)
@@ -239,11 +249,10 @@ uint32_t micro_count(const struct problem *problem, uint32_t micro_batch_rows)
 void micro_cost_load(struct micro_cost *cost, const struct problem *problem, uint32_t device,
                      const struct cost_load *load)
 {
-    for (int cls = 0; cls < COST_CLASSES; cls++) {
+    for (int cls = 0; cls < COST_CLASSES; cls++)
         for (int way = 0; way < COST_WAYS; way++)
             cost->seconds[cls][way] =
                 cost_class_seconds(&problem->costs[device], (enum cost_class)cls, (enum cost_way)way, load);
-    }
 }
 
 struct cost_load micro_load_mean(const struct problem *problem, uint32_t micro_batches)
@@ -309,12 +318,12 @@ int problem_init(struct problem *problem, const struct workload *workload, const
     if (result == 0 && (blocks_init(problem, err) < 0 || usable_init(problem, err) < 0 ||
                         steps_init(problem, err) < 0 || tops_init(problem, err) < 0))
         result = -1;
-    for (uint32_t d = 0; d < cluster->device_count && result == 0; d++) {
+    for (uint32_t d = 0; d < cluster->device_count && result == 0; d++)
         if (problem->usable[d])
             result =
                 cost_device_init(&problem->costs[d], &cluster->devices[d], workload, &problem->blocks, err);
-    }
-    if (result == 0 && (means_init(problem, err) < 0 || links_init(problem, err) < 0))
+    if (result == 0 &&
+        (means_init(problem, err) < 0 || links_init(problem, err) < 0 || tensor_parts_init(problem, err) < 0))
         result = -1;
     if (result < 0)
         problem_fini(problem);
@@ -338,6 +347,9 @@ void problem_fini(struct problem *problem)
     free(problem->means);
     free(problem->mean_of);
     free(problem->links);
+    free(problem->part_least);
+    free(problem->part_heads);
+    free(problem->part_columns);
     *problem = (struct problem){0};
 }
 
@@ -371,8 +383,8 @@ double problem_seconds(const struct problem *problem, uint32_t device, int32_t b
     return seconds;
 }
 
-/* Rate at which moments that lie on the host travel to the device and back in every step. Rule of thumb:
- * half of what 16 lanes of PCIe 3.0 carry; it is not measured yet. */
+/* Rate at which optimiser moments kept on the host are copied to the device and back in every step. Rule of
+ * thumb: half the rate of 16 lanes of PCIe 3.0; not measured yet. */
 #define HOST_BYTES_PER_S 8e9
 
 double problem_step_seconds(const struct problem *problem, uint32_t device, int32_t begin, int32_t end)

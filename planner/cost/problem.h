@@ -18,13 +18,17 @@ struct problem_step {
     struct cost_load *sum; /* [rows + 1] */
 };
 
-/* Parameters of all blocks before a block: all of them, those in matrices that NF4 packs, and those of
- * adapters. */
+/* Sums over all blocks before a block: all parameters, parameters in matrices that NF4 packs, and adapters'
+ * parameters; bytes of the engine's frozen and trained areas (a tied head's are counted with block 0); bytes
+ * of one optimiser moment of the trained areas; and bytes of gradients of parameters that all members of a
+ * tensor group hold as equal copies. */
 struct problem_params {
     uint64_t all, matrices, adapters;
+    uint64_t frozen_bytes, trained_bytes, moment_bytes, shared_bytes;
 };
 
-/* Seconds of one block of each class on a device for a mean micro-batch. */
+/* Seconds of one block of each cost class (embedding, dense layer, layer with experts, head) on a device for
+ * a mean micro-batch. */
 struct micro_cost {
     double seconds[COST_CLASSES][COST_WAYS];
 };
@@ -51,7 +55,7 @@ struct problem {
     bool *usable;              /* [device_count]: allowed by the specification and not excluded */
     uint32_t step_count;
     struct problem_step *steps;
-    struct cost_load mean_row; /* means over the rows, and over the steps, that are priced */
+    struct cost_load mean_row; /* contents of a mean row, and of a mean step, over the priced steps */
     struct cost_load mean_step;
     /* The largest sums over any k rows, k = 0..batch_rows, which bound the contents of a micro-batch of k
      * rows. */
@@ -63,8 +67,14 @@ struct problem {
      * over a row's layers (counts and probabilities of experts). Half of them travel back. */
     double bytes_per_row;
     struct footprint_model footprint;
-    struct micro_cost *means;   /* [sizes][device_count], first index mean_of[rows of a micro-batch]; NULL:
-                                   there are too many */
+    /* Memory layouts of a layer cut over a tensor group (planner/cost/tensor_parts.h): with the fewest heads
+     * and columns, with all heads, and with all columns; NULL: tensor plans are impossible (tensor_lacks
+     * gives the reason) or not asked for. Columns are cut at multiples of column_unit, because a packed base
+     * has blocks of values. */
+    struct footprint_model *part_least, *part_heads, *part_columns;
+    uint32_t column_unit;
+    struct micro_cost *means;   /* [sizes][device_count]: costs of a mean micro-batch; the first index is
+                                   mean_of[rows of a micro-batch]; NULL: too many to store */
     uint32_t *mean_of;          /* [batch_rows + 1] */
     struct problem_link *links; /* [node_count²], sender first; NULL: there are too many nodes */
     bool runnable_only;         /* exclude plans that a worker of this release cannot run */
@@ -74,25 +84,25 @@ int problem_init(struct problem *problem, const struct workload *workload, const
                  struct err *err);
 void problem_fini(struct problem *problem);
 
-/* The i-th device in the order of the user's list, for output that people read. */
+/* Returns the i-th device in the order of the user's list, for output that people read. */
 static inline uint32_t problem_listed(const struct problem *problem, uint32_t i)
 {
     return problem->listed ? problem->listed[i] : i;
 }
 
-/* The bytes that plans may allocate on a device. */
+/* Returns the bytes that plans may allocate on a device. */
 static inline uint64_t problem_limit(const struct problem *problem, uint32_t device)
 {
     return problem->cluster->devices[device].memory_limit_bytes;
 }
 
-/* Bytes of a boundary tensor of a micro-batch. */
+/* Returns the bytes of a boundary tensor of a micro-batch. */
 static inline double problem_boundary_bytes(const struct problem *problem, double tokens, double rows)
 {
     return problem->bytes_per_token * tokens + problem->bytes_per_row * rows;
 }
 
-/* The number of devices that may be used. */
+/* Returns the number of devices that may be used. */
 static inline uint32_t problem_usable_count(const struct problem *problem)
 {
     uint32_t count = 0;
@@ -108,12 +118,22 @@ static inline uint32_t problem_step_priced(const struct problem *problem, uint32
     return steps > 1 ? (uint32_t)((uint64_t)t * (problem->step_count - 1) / (steps - 1)) : 0;
 }
 
-/* The contents of that many mean rows. */
+/* Returns the tensors of a block; for a tied head, without the table, as on a rank that also has the
+ * embedding. */
+static inline const struct layer_tensors *problem_tensors(const struct problem *problem, int32_t block)
+{
+    const struct footprint_model *m = &problem->footprint;
+    return block == 0                         ? &m->embedding
+           : block + 1 < problem->block_count ? &footprint_layer(m, (uint32_t)block - 1)->tensors
+                                              : &m->head;
+}
+
+/* Returns the contents of that many mean rows. */
 struct cost_load problem_mean_rows(const struct problem *problem, double rows);
-/* The contents of rows [begin, end) of a priced step; `end` is limited to the step's rows. */
+/* Returns the contents of rows [begin, end) of a priced step; `end` is limited to the step's rows. */
 struct cost_load problem_load(const struct problem *problem, uint32_t step, uint32_t begin, uint32_t end);
 
-/* The link from one device to another. */
+/* Returns the link from one device to another. */
 static inline struct problem_link problem_link(const struct problem *problem, uint32_t from, uint32_t to)
 {
     const struct cluster *cluster = problem->cluster;
@@ -126,26 +146,26 @@ static inline struct problem_link problem_link(const struct problem *problem, ui
     return link;
 }
 
-/* Seconds of blocks [begin, end) on a device for a load. */
+/* Returns the seconds of blocks [begin, end) on a device for a load. */
 double problem_seconds(const struct problem *problem, uint32_t device, int32_t begin, int32_t end,
                        enum cost_way way, const struct cost_load *load);
-/* Seconds of the optimiser's step for blocks [begin, end). */
+/* Returns the seconds of the optimiser's step for blocks [begin, end). */
 double problem_step_seconds(const struct problem *problem, uint32_t device, int32_t begin, int32_t end);
 
-/* The most tokens, and the most labelled tokens, in a micro-batch of that many rows. Tokens also cover the
- * sample's prompt. */
+/* Return the most tokens, and the most labelled tokens, in a micro-batch of that many rows; tokens are at
+ * least the length of the sample prompt. */
 uint32_t problem_tokens_bound(const struct problem *problem, uint32_t micro_batch_rows);
 uint32_t problem_labelled_bound(const struct problem *problem, uint32_t micro_batch_rows);
 
-/* The number of micro-batches of a step whose micro-batches have that many rows. */
+/* Returns the number of micro-batches of a step whose micro-batches have that many rows. */
 uint32_t micro_count(const struct problem *problem, uint32_t micro_batch_rows);
-/* The contents of a mean micro-batch if a step is cut into that many. */
+/* Returns the contents of a mean micro-batch if a step is cut into that many. */
 struct cost_load micro_load_mean(const struct problem *problem, uint32_t micro_batches);
 
-/* Costs of a mean micro-batch of up to that many rows. */
+/* Fills the costs of a mean micro-batch of up to that many rows. */
 void micro_cost_init(struct micro_cost *cost, const struct problem *problem, uint32_t device,
                      uint32_t micro_batch_rows);
-/* Costs of a micro-batch with a given load. */
+/* Fills the costs of a micro-batch with a given load. */
 void micro_cost_load(struct micro_cost *cost, const struct problem *problem, uint32_t device,
                      const struct cost_load *load);
 

@@ -1,6 +1,7 @@
 #include "planner/cost/tensor_cost.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 static double share_of(uint32_t begin, uint32_t end, uint32_t all)
@@ -12,14 +13,16 @@ struct tensor_shares tensor_shares(const struct problem *p, const struct plan_te
 {
     const struct model_config *c = p->workload->config;
     return (struct tensor_shares){share_of(t->kv_head_begin, t->kv_head_end, c->kv_heads),
-                                  share_of(t->column_begin, t->column_end, c->ffn),
-                                  share_of(t->vocabulary_begin, t->vocabulary_end, c->vocab)};
+                                  share_of(t->column_begin, t->column_end, c->ffn)};
 }
 
-double tensor_attention(const struct problem *p, int32_t block, const struct cost_load *load)
+double tensor_attention(const struct problem *p, uint32_t device, int32_t block, enum cost_way way,
+                        const struct cost_load *load)
 {
     const struct block *b = &p->blocks.blocks[block];
-    double attention = 0, all = 0;
+    double measured = cost_attention_share(&p->costs[device], way, load), attention = 0, all = 0;
+    if (measured >= 0)
+        return measured;
     for (uint32_t i = 0; i < b->part_count; i++) {
         const struct block_part *part = &b->parts[i];
         double flops = (part->flops_per_token + part->lora_flops_per_token) * load->tokens +
@@ -32,7 +35,7 @@ double tensor_attention(const struct problem *p, int32_t block, const struct cos
 
 double tensor_shrink(double seconds, double share)
 {
-    /* The launches of half a block do not shrink with the share. */
+    /* The seconds of kernel launches of half a block do not shrink with the share. */
     double half_s = COST_KERNEL_OVERHEAD_S / 2;
     double fixed = seconds < half_s ? seconds : half_s;
     return fixed + (seconds - fixed) * share;
@@ -45,11 +48,9 @@ double tensor_seconds(const struct problem *p, uint32_t device, const struct pla
     double seconds = problem_seconds(p, device, block, block + 1, way, load);
     if (load->rows <= 0 || seconds <= 0)
         return 0;
-    if (block == 0) /* every member looks up every token, but only its own rows get gradients */
-        return way == COST_BACKWARD ? seconds * share.vocabulary : seconds;
-    if (block == p->block_count - 1)
-        return half == TENSOR_SECOND ? 0 : tensor_shrink(seconds, share.vocabulary);
-    double attention = tensor_attention(p, block, load), sum = 0;
+    if (block == 0 || block == p->block_count - 1) /* embedding and head are whole and not in halves */
+        return half == TENSOR_SECOND ? 0 : seconds;
+    double attention = tensor_attention(p, device, block, way, load), sum = 0;
     if (half != TENSOR_SECOND)
         sum += tensor_shrink(seconds * attention, share.heads);
     if (half != TENSOR_FIRST)
@@ -60,7 +61,13 @@ double tensor_seconds(const struct problem *p, uint32_t device, const struct pla
 double tensor_step_seconds(const struct problem *p, uint32_t device, const struct tensor_shares *shares,
                            int32_t begin, int32_t end)
 {
-    return tensor_shrink(problem_step_seconds(p, device, begin, end), (shares->heads + shares->columns) / 2);
+    int32_t last = p->block_count - 1, first = begin > 1 ? begin : 1, after = end < last ? end : last;
+    double seconds = 0;
+    if (after > first)
+        seconds = tensor_shrink(problem_step_seconds(p, device, first, after),
+                                (shares->heads + shares->columns) / 2);
+    seconds += begin == 0 ? problem_step_seconds(p, device, 0, 1) : 0;
+    return seconds + (end > last ? problem_step_seconds(p, device, last, last + 1) : 0);
 }
 
 double tensor_instr_seconds(const struct problem *p, uint32_t device, const struct plan_rank *rank,
@@ -86,100 +93,144 @@ double tensor_instr_seconds(const struct problem *p, uint32_t device, const stru
 
 double tensor_sum_seconds(uint32_t members, double bytes, double latency_s, double bytes_per_s)
 {
-    double n = members, depth = ceil(log2(n + 1)) - 1;
+    double n = members;
     if (members < 2)
         return 0;
-    double ring = 2 * (n - 1) / n * bytes / bytes_per_s + 2 * (n - 1) * latency_s;
-    double tree = 2 * depth * (latency_s + bytes / bytes_per_s);
-    return ring < tree ? ring : tree;
+    return members == 2 ? bytes / bytes_per_s + latency_s
+                        : 2 * (n - 1) / n * bytes / bytes_per_s + 2 * (n - 1) * latency_s;
 }
 
-/* Parameters of one layer that all members keep and train alike: the narrow matrix of an adapter whose
- * wide matrix is cut, and the norms. */
-static uint64_t layer_shared(const struct problem *p)
+double tensor_broadcast_seconds(uint32_t members, double bytes, double latency_s, double bytes_per_s)
 {
-    uint64_t hidden = p->footprint.shape.hidden;
-    if (p->workload->method == METHOD_FULL)
-        return 2 * hidden;
-    return p->footprint.rank * hidden * p->workload->target_count;
+    return members < 2 ? 0 : (members - 1) * bytes / bytes_per_s + latency_s;
 }
 
-/* Adds the bytes of frozen weights and the number of trained parameters of `count` equal blocks, as a
- * member keeps them. */
-static void blocks_keep(const struct problem *p, int32_t block, double count, const struct tensor_shares *s,
-                        double *frozen, double *trained)
+double tensor_token_bytes(const struct problem *p)
 {
-    const struct workload *w = p->workload;
-    const struct block *b = &p->blocks.blocks[block];
-    bool layer = block > 0 && block < p->block_count - 1, full = w->method == METHOD_FULL;
-    for (uint32_t i = 0; i < b->part_count; i++) {
-        const struct block_part *part = &b->parts[i];
-        double share = count * (!layer                         ? s->vocabulary
-                                : part->kind == PART_ATTENTION ? s->heads
-                                                               : s->columns);
-        double params = (double)part->params * share;
-        double matrices = (double)part->matrix_params * share;
-        *frozen +=
-            full ? 0 : (params - matrices) * workload_other_bytes(w) + matrices * workload_matrix_bytes(w);
-        *trained += full ? params : (double)part->lora_params * share;
+    return 4.0 * p->workload->config->hidden;
+}
+
+/* --- memory --- */
+
+struct tensor_member tensor_member(const struct problem *p, int32_t begin, int32_t end, uint32_t members,
+                                   uint32_t position, const struct plan_tensor *part)
+{
+    int32_t last = p->block_count - 1;
+    struct tensor_member m = {begin, end, members == 1, position > 0, *part};
+    if (position > 0) {
+        m.block_begin = begin > 1 ? begin : 1;
+        m.block_end = end < last ? end : last;
     }
-    if (layer)
-        *trained += count * (double)layer_shared(p) * (1 - fmin(s->heads, s->columns));
+    return m;
 }
 
-/* Fills the weights' bytes. All layers are equal, because a model with experts is not cut. */
-static void weights_need(const struct problem *p, int32_t begin, int32_t end, int32_t layer, uint64_t layers,
-                         const struct tensor_shares *s, struct memory_need *need)
+struct held_bytes {
+    double weights, adapters, optimizer, host, place, workspace, scalars, table, cache;
+};
+
+static struct held_bytes held_of(const struct problem *p, const struct footprint_model *model,
+                                 const struct tensor_member *m, uint32_t rows, bool recompute)
 {
-    double frozen = 0, trained = 0, copy = 0, state = memory_state_bytes(p);
-    double moments = workload_moment_bytes(p->workload);
-    bool full = p->workload->method == METHOD_FULL;
-    if (begin == 0)
-        blocks_keep(p, 0, 1, s, &frozen, &trained);
-    if (layers)
-        blocks_keep(p, layer, (double)layers, s, &frozen, &trained);
-    if (end == p->block_count)
-        blocks_keep(p, end - 1, 1, s, &frozen, &trained);
-    if (end == p->block_count && begin > 0 && p->blocks.tied)
-        copy = (double)p->blocks.tied_params * s->vocabulary;
-    frozen += full ? 0 : copy * workload_other_bytes(p->workload);
-    trained += full ? copy : 0;
-    need->purpose[PURPOSE_WEIGHTS] = (uint64_t)frozen;
-    need->purpose[PURPOSE_ADAPTERS] = (uint64_t)(trained * (state - moments)) + 1;
-    need->purpose[PURPOSE_OPTIMIZER] = (uint64_t)(trained * moments);
+    struct footprint held;
+    struct footprint_options options = {.train = true,
+                                        .recompute = recompute,
+                                        .block_begin = (uint32_t)m->block_begin,
+                                        .block_end = (uint32_t)m->block_end,
+                                        .slots = 1,
+                                        .tokens = problem_tokens_bound(p, rows),
+                                        .rows = rows,
+                                        .labelled = problem_labelled_bound(p, rows),
+                                        .positions = p->sequence_bound,
+                                        .moments_on_host = p->workload->moments_on_host};
+    footprint_of(model, &options, &held);
+    return (struct held_bytes){
+        .weights = (double)held.weights,
+        .adapters = (double)held.adapters,
+        .optimizer = (double)held.optimizer,
+        .host = (double)held.host,
+        .place = (double)footprint_counted(held.slot.bytes),
+        .workspace = (double)footprint_counted(held.workspace.bytes),
+        .scalars = (double)footprint_counted(held.scalar_bytes),
+        .table = held.copies_table ? 2.0 * (double)footprint_counted(held.table_bytes) : 0,
+        .cache = p->workload->sample_tokens
+                     ? (double)footprint_counted(footprint_cache_bytes(&held, options.positions))
+                     : 0};
 }
 
-void tensor_need_fill(const struct problem *p, int32_t begin, int32_t end, const struct plan_tensor *part,
-                      uint32_t rows, bool recompute, struct tensor_need *out)
+static void need_from(const struct problem *p, const struct tensor_member *m, const struct held_bytes *held,
+                      uint32_t rows, struct tensor_need *out)
 {
-    const struct footprint_shape *s = &p->footprint.shape;
-    struct tensor_shares share = tensor_shares(p, part);
-    uint64_t tokens = problem_tokens_bound(p, rows);
-    int32_t last = p->block_count - 1, first = begin > 1 ? begin : 1, after = end < last ? end : last;
-    uint64_t layers = after > first ? (uint64_t)(after - first) : 0;
-    double heads = recompute ? 0 : share.heads, columns = recompute ? 0 : share.columns;
-    struct memory_stage whole = {.block_begin = begin,
-                                 .block_end = end,
-                                 .window = 1,
-                                 .micro_batch_rows = rows,
-                                 .recompute = recompute,
-                                 .state_share = 1,
-                                 .tensor_share = 1};
-    struct memory_need all;
+    int32_t last = p->block_count - 1, first = m->block_begin > 1 ? m->block_begin : 1,
+            after = m->block_end < last ? m->block_end : last;
     memset(out, 0, sizeof(*out));
-    memory_stage_need(p, &whole, &all);
-    uint64_t wide = s->qkv_width + s->q_width + s->heads, z = p->footprint.rank * p->workload->target_count;
-    out->saved_first = 4 * tokens * (s->hidden + (uint64_t)ceil(heads * (double)wide) + z);
-    out->saved_second = 4 * tokens * (s->hidden + (uint64_t)ceil(columns * 2 * (double)s->ffn));
-    out->saved_head = 4 * tokens * (s->hidden + 3);
-    out->shared_gradients = 4 * layer_shared(p) * layers;
-    out->live_bytes = layers * (out->saved_first + out->saved_second) + (end > last ? out->saved_head : 0);
-    out->partial_bytes = (uint64_t)ceil(p->bytes_per_token * (double)tokens) + (end > last ? 12 * tokens : 0);
-    weights_need(p, begin, end, first, layers, &share, &out->need);
-    out->need.cache_bytes = (uint64_t)ceil((double)all.cache_bytes * share.heads);
-    /* The workspace is that of whole blocks, an upper bound. */
+    out->shared_gradients = after > first ? p->params[after].shared_bytes - p->params[first].shared_bytes : 0;
+    out->live_bytes = (uint64_t)held->place;
+    out->partial_bytes =
+        footprint_counted((uint64_t)(tensor_token_bytes(p) * (double)problem_tokens_bound(p, rows)));
+    out->need.host_bytes = (uint64_t)held->host;
+    out->need.cache_bytes = (uint64_t)held->cache;
+    out->need.purpose[PURPOSE_WEIGHTS] = (uint64_t)held->weights;
+    out->need.purpose[PURPOSE_ADAPTERS] = (uint64_t)held->adapters;
+    out->need.purpose[PURPOSE_OPTIMIZER] = (uint64_t)held->optimizer;
     out->need.purpose[PURPOSE_BUFFERS] =
-        all.purpose[PURPOSE_BUFFERS] - all.cache_bytes + out->need.cache_bytes;
+        (uint64_t)(held->workspace + held->scalars + held->table + held->cache);
     for (int i = 0; i < PURPOSE_COUNT; i++)
         out->need.total += out->need.purpose[i];
+}
+
+/* Interpolates bytes linearly between the smallest part of a layer and the parts with all heads or all
+ * columns. `slack` is the most that rounding up to pages can add to the line. */
+static double between(double least, double heads, double columns, double of_heads, double of_columns,
+                      double slack)
+{
+    return ceil(least + of_heads * (heads - least) + of_columns * (columns - least) + slack);
+}
+
+void tensor_need_fill(const struct problem *p, const struct tensor_member *m, uint32_t rows, bool recompute,
+                      struct tensor_need *out)
+{
+    const struct model_config *c = p->workload->config;
+    if (m->alone || !p->part_least) {
+        struct held_bytes whole = held_of(p, &p->footprint, m, rows, recompute);
+        need_from(p, m, &whole, rows, out);
+        return;
+    }
+    struct held_bytes a = held_of(p, p->part_least, m, rows, recompute),
+                      h = held_of(p, p->part_heads, m, rows, recompute),
+                      f = held_of(p, p->part_columns, m, rows, recompute);
+    double of_heads = (m->part.kv_head_end - m->part.kv_head_begin - 1.0) / (c->kv_heads - 1.0);
+    double columns = m->part.column_end - m->part.column_begin;
+    double of_columns = (columns - p->column_unit) / ((double)c->ffn - p->column_unit);
+    double inside = of_heads > 0 || of_columns > 0 ? 1 : 0;
+    double pages = inside * FOOTPRINT_GRANULE * (m->block_end - m->block_begin);
+    struct held_bytes held = {
+        .weights = between(a.weights, h.weights, f.weights, of_heads, of_columns, pages),
+        .adapters = between(a.adapters, h.adapters, f.adapters, of_heads, of_columns, 2 * pages),
+        .optimizer = between(a.optimizer, h.optimizer, f.optimizer, of_heads, of_columns, 2 * pages),
+        .host = between(a.host, h.host, f.host, of_heads, of_columns, 2 * pages),
+        .place = between(a.place, h.place, f.place, of_heads, of_columns, inside * FOOTPRINT_GRANULE),
+        .workspace =
+            between(a.workspace, h.workspace, f.workspace, of_heads, of_columns, inside * FOOTPRINT_GRANULE),
+        .scalars = a.scalars,
+        .table = a.table,
+        .cache = between(a.cache, h.cache, f.cache, of_heads, of_columns, inside * FOOTPRINT_GRANULE)};
+    need_from(p, m, &held, rows, out);
+}
+
+int tensor_need_exact(const struct problem *p, const struct tensor_member *m, uint32_t rows, bool recompute,
+                      struct tensor_need *out, struct err *err)
+{
+    struct footprint_model *model = NULL;
+    if (m->alone) {
+        tensor_need_fill(p, m, rows, recompute, out);
+        return 0;
+    }
+    int result = tensor_part_make(p, m->part.kv_head_end - m->part.kv_head_begin,
+                                  m->part.column_end - m->part.column_begin, &model, err);
+    if (result == 0) {
+        struct held_bytes held = held_of(p, model, m, rows, recompute);
+        need_from(p, m, &held, rows, out);
+    }
+    free(model);
+    return result;
 }

@@ -1,14 +1,13 @@
-/* Plans with attention and experts apart, in zebra order: layer by layer, and within a layer micro-batch
- * by micro-batch.
+/* Makes plans with attention and experts on different ranks, in zebra order: layer by layer, and within a
+ * layer micro-batch by micro-batch.
  *
- * Two groups contain all ranks. What goes to the experts (DISPATCH, and the backward of COMBINE) uses the
- * queue of one group, what comes back (COMBINE, and the backward of DISPATCH) the queue of the other, so
- * that both directions overlap. At the last layer a micro-batch begins its backward as soon as its loss is
- * known.
+ * Two groups contain all ranks. Transfers to the experts (DISPATCH, and the backward of COMBINE) use the
+ * queue of one group, transfers back (COMBINE, and the backward of DISPATCH) the queue of the other, so that
+ * both directions overlap. At the last layer a micro-batch begins its backward as soon as its loss is known.
  *
- * A rank with attention and experts runs the experts of one micro-batch behind the attention of the next
- * (`lag`), which hides the exchange. The residual stream of a micro-batch is in one of two slots. It
- * changes to the other slot where a block cannot write the slot that it reads.
+ * A rank with attention and experts runs the experts of one micro-batch after the attention of the next
+ * (`lag`), which hides the transfers. The residual stream of a micro-batch is in one of two slots. It changes
+ * to the other slot at each block that cannot write into the slot that it reads.
  */
 #include "planner/emit/expert.h"
 
@@ -18,12 +17,15 @@
 #include "planner/emit/expert_program.h"
 #include "planner/emit/frame.h"
 
+/* A slot for routed tokens has up to three matrices, each from a multiple of 64 bytes on. */
 static int32_t stream_slot(struct expert_plan *c, struct plan_rank *rank, int kind, double per_token,
                            uint64_t bound)
 {
+    bool routed = kind == SLOT_ROUTED || kind == SLOT_ROUTED_GRADIENT;
     return plan_rank_slot(rank, &(struct plan_slot){.kind = (uint8_t)kind,
                                                     .purpose = PURPOSE_BUFFERS,
                                                     .ring_micro_batches = c->wave,
+                                                    .bytes_fixed = routed ? 3 * 63 : 0,
                                                     .bytes_per_token = per_token,
                                                     .bytes_bound = bound});
 }
@@ -63,8 +65,8 @@ static int slots_fill(struct expert_plan *c, uint32_t r, const struct expert_nee
 {
     struct plan_rank *rank = &c->plan->ranks[r];
     const struct member *m = &c->candidate->members[r];
-    uint64_t boundary = need->boundary_bytes, routed = need->routed_all_bytes, layers = c->model.sparse_count;
-    double each = c->problem->bytes_per_token, out = c->model.routed_bytes;
+    uint64_t boundary = need->boundary_bytes;
+    double each = 4.0 * c->model.hidden, weights = 4.0 * c->model.active;
     uint32_t expected = 3;
     memset(s, 0xff, sizeof(*s));
     s->scalars = scalar_slot(rank, SLOT_STEP_SCALARS, sizeof(struct plan_step_scalars));
@@ -75,19 +77,18 @@ static int slots_fill(struct expert_plan *c, uint32_t r, const struct expert_nee
             s->stream[i] = stream_slot(c, rank, SLOT_ACTIVATION, each, boundary);
             s->gradient[i] = stream_slot(c, rank, SLOT_GRADIENT, each, boundary);
         }
-        s->routed = stream_slot(c, rank, SLOT_ROUTED, out, need->routed_own_bytes);
-        s->saved = saved_slot(c, rank, need->saved_dense_bytes, need->saved_dense_total);
-        s->saved_attention =
-            saved_slot(c, rank, need->saved_attention_bytes, need->saved_attention_bytes * layers);
-        s->saved_router = saved_slot(c, rank, need->saved_router_bytes, need->saved_router_bytes * layers);
+        s->routed = stream_slot(c, rank, SLOT_ROUTED, each + 2 * weights, need->routed_own_bytes);
+        s->saved = saved_slot(c, rank, need->saved_dense_bytes, need->saved_dense_bytes);
+        s->saved_attention = saved_slot(c, rank, need->saved_layer_bytes, need->saved_layers_total);
+        s->saved_router = saved_slot(c, rank, 0, 0); /* size 0: the bytes are counted in attention's slot */
         s->gradients = run_slot(c, rank, SLOT_GRADIENTS, PURPOSE_ADAPTERS, need->gradient_bytes);
         expected += 9;
     }
     if (m->expert_share > 0) {
-        s->routed_in = stream_slot(c, rank, SLOT_ROUTED, out, routed);
-        s->routed_out = stream_slot(c, rank, SLOT_ROUTED, out, routed);
-        s->back_in = stream_slot(c, rank, SLOT_ROUTED_GRADIENT, out, routed);
-        s->back_out = stream_slot(c, rank, SLOT_ROUTED_GRADIENT, out, routed);
+        s->routed_in = stream_slot(c, rank, SLOT_ROUTED, each + 2 * weights, need->routed_in_bytes);
+        s->routed_out = stream_slot(c, rank, SLOT_ROUTED, each, need->routed_out_bytes);
+        s->back_in = stream_slot(c, rank, SLOT_ROUTED_GRADIENT, each, need->routed_out_bytes);
+        s->back_out = stream_slot(c, rank, SLOT_ROUTED_GRADIENT, each + weights, need->routed_back_bytes);
         s->saved_experts = saved_slot(c, rank, need->saved_experts_bytes, need->saved_experts_total);
         s->expert_gradients =
             run_slot(c, rank, SLOT_GRADIENTS, PURPOSE_ADAPTERS, need->expert_gradient_bytes);
@@ -133,8 +134,7 @@ static void rank_share(const struct expert_plan *c, uint32_t r, const struct exp
     const struct workload *w = c->problem->workload;
     double all =
         w->method == METHOD_FULL ? (double)c->problem->blocks.params : (double)c->problem->blocks.lora_params;
-    double own = ((double)need->gradient_bytes + (double)need->expert_gradient_bytes) / 4;
-    rank->state_share = all > 0 ? own / all : 0;
+    rank->state_share = all > 0 ? need->trained / all : 0;
     for (uint32_t k = 0; k < c->micro_batches; k++) {
         uint32_t rows = c->plan->micro_batch_start[k + 1] - c->plan->micro_batch_start[k];
         uint32_t end = c->row_first[r + 1] < rows ? c->row_first[r + 1] : rows;
@@ -143,17 +143,23 @@ static void rank_share(const struct expert_plan *c, uint32_t r, const struct exp
     rank->rows_share = (double)rank->rows / c->plan->batch_rows;
 }
 
-void expert_member_need(const struct problem *problem, const struct expert_model *model,
-                        const struct candidate *candidate, const struct expert_split *split, uint32_t member,
-                        struct expert_need *need)
+int expert_member_need(const struct problem *problem, struct expert_model *model,
+                       const struct candidate *candidate, const struct expert_split *split, uint32_t member,
+                       struct expert_need *need, struct err *err)
 {
     const struct member *m = &candidate->members[member];
-    double tokens = 0;
+    struct expert_role role = {.rows = m->rows,
+                               .all_rows = candidate->micro_batch_rows,
+                               .wave = m->window,
+                               .recompute = m->recompute,
+                               .samples = member == 0};
     for (uint32_t i = 0; i < candidate->member_count; i++)
-        tokens += candidate->members[i].rows ? problem_tokens_bound(problem, candidate->members[i].rows) : 0;
-    const struct expert_layer *layers = &split->layers[(size_t)member * split->sparse_count];
-    expert_need_fill(problem, model, m->rows, m->expert_share > 0 ? layers : NULL, tokens, m->window,
-                     m->recompute, need);
+        if (candidate->members[i].rows)
+            role.routed_bytes += expert_routed_bytes(
+                model, problem_tokens_bound(problem, candidate->members[i].rows), ROUTED_TOKENS);
+    if (m->expert_share > 0)
+        role.layers = &split->layers[(size_t)member * split->sparse_count];
+    return expert_need_fill(problem, model, &role, need, err);
 }
 
 static int rank_emit(struct expert_plan *c, uint32_t r, bool programs)
@@ -162,7 +168,8 @@ static int rank_emit(struct expert_plan *c, uint32_t r, bool programs)
     const struct member *m = &c->candidate->members[r];
     struct expert_slots slots;
     struct expert_need need;
-    expert_member_need(c->problem, &c->model, c->candidate, &c->split, r, &need);
+    if (expert_member_need(c->problem, &c->model, c->candidate, &c->split, r, &need, c->err) < 0)
+        return -1;
     rank->block_begin = m->rows ? 0 : c->model.sparse[0];
     rank->block_end = m->rows ? c->plan->block_count : c->model.sparse[c->model.sparse_count - 1] + 1;
     rank->window = c->wave;
@@ -173,7 +180,8 @@ static int rank_emit(struct expert_plan *c, uint32_t r, bool programs)
     return programs ? expert_programs(c, r, &slots) : 0;
 }
 
-/* Fills the groups: all ranks; those with attention; or the first of these and those with experts. */
+/* Fills the groups of enum expert_group: all ranks; the ranks with attention; the first of these with the
+ * ranks that have experts. */
 static int groups_fill(struct expert_plan *c)
 {
     for (uint32_t g = 0; g < c->plan->group_count; g++) {
@@ -203,19 +211,17 @@ static int segments_fill(struct expert_plan *c)
         struct expert_segment *s = &c->segments[c->segment_count++];
         s->begin = b;
         s->sparse = cost_class_of(&c->problem->blocks.blocks[b]) == COST_LAYER_SPARSE;
-        for (b++; b < c->plan->block_count && !s->sparse; b++) {
+        for (b++; b < c->plan->block_count && !s->sparse; b++)
             if (cost_class_of(&c->problem->blocks.blocks[b]) == COST_LAYER_SPARSE)
                 break;
-        }
         s->end = b;
     }
-    /* The stream changes slots at every dense segment; the forward begins with the first slot, and the
-     * backward ends with it. */
+    /* The stream changes slots at every dense segment, its gradient at every segment; forward and backward
+     * begin with the first slot. */
     for (uint32_t i = 1; i < c->segment_count; i++)
         c->segments[i].stream = c->segments[i - 1].stream ^ (i > 1 && !c->segments[i - 1].sparse);
     for (uint32_t i = c->segment_count - 1; i-- > 0;)
-        c->segments[i].gradient =
-            c->segments[i + 1].gradient ^ (i + 2 < c->segment_count && !c->segments[i + 1].sparse);
+        c->segments[i].gradient = c->segments[i + 1].gradient ^ (i + 2 < c->segment_count);
     return 0;
 }
 
@@ -225,9 +231,8 @@ static int rows_fill(struct expert_plan *c)
     c->last = calloc((size_t)c->micro_batches * EXPERT_LASTS + 1, sizeof(*c->last));
     if (!c->row_first || !c->last)
         return err_set(c->err, ERR_NOMEM, "planner: out of memory");
-    for (uint32_t m = 0; m < c->candidate->member_count; m++) {
+    for (uint32_t m = 0; m < c->candidate->member_count; m++)
         c->row_first[m + 1] = c->row_first[m] + c->candidate->members[m].rows;
-    }
     if (c->row_first[c->candidate->member_count] != c->candidate->micro_batch_rows ||
         c->candidate->members[0].rows == 0)
         return err_set(c->err, ERR_INVALID, "planner: attention takes %u of a micro-batch's %u rows",

@@ -1,4 +1,4 @@
-/* The programs of one rank with attention, experts or both. */
+/* Makes the programs of one rank with attention, experts or both. */
 #include "planner/emit/expert_program.h"
 
 #include <string.h>
@@ -10,7 +10,8 @@ struct expert_writer {
     struct program_builder *b;
     const struct expert_slots *s;
     uint32_t rank;
-    bool attends, expert, keeps; /* keeps: saves what the backward needs */
+    bool attends, expert, keeps; /* attends: the rank computes attention; expert: it has experts; keeps:
+                                    forwards save activations for the backward */
     int32_t group_to, group_from, cache;
 };
 
@@ -35,7 +36,8 @@ static struct instr instr_of(const struct expert_writer *w, enum instr_op op, co
         x.row_begin = w->c->row_first[w->rank];
         x.row_end = w->c->row_first[w->rank + 1];
     }
-    if (w->keeps && w->c->plan->ranks[w->rank].recompute && x.queue == QUEUE_COMPUTE)
+    bool again = w->c->plan->ranks[w->rank].recompute && op != INSTR_EXPERTS;
+    if (w->keeps && again && x.queue == QUEUE_COMPUTE)
         x.flags |= FLAG_RECOMPUTE;
     return x;
 }
@@ -57,7 +59,8 @@ static void dense_add(struct expert_writer *w, uint32_t i, uint32_t k, bool back
     last_of(w, k)[LAST_CHAIN] = program_add(w->b, &x, &last_of(w, k)[LAST_CHAIN], 1);
 }
 
-/* The exchange towards the experts: DISPATCH, and the backward of COMBINE. */
+/* Appends the instruction that sends tokens, or gradients, of micro-batch k to the experts of segment i:
+ * DISPATCH, or in backward (`back`) COMBINE. */
 static void exchange_to(struct expert_writer *w, uint32_t i, uint32_t k, bool back)
 {
     const struct expert_segment *g = &w->c->segments[i];
@@ -83,18 +86,17 @@ static void experts_add(struct expert_writer *w, uint32_t i, uint32_t k, bool ba
     last[LAST_EXPERTS] = program_add(w->b, &x, after, 2);
 }
 
-/* The exchange from the experts: COMBINE, and the backward of DISPATCH. */
+/* Appends the instruction that sends results, or gradients, of micro-batch k back from the experts of segment
+ * i: COMBINE, or in backward (`back`) DISPATCH. */
 static void exchange_from(struct expert_writer *w, uint32_t i, uint32_t k, bool back)
 {
     const struct expert_segment *g = &w->c->segments[i];
-    const int32_t *slots = back ? w->s->gradient : w->s->stream;
-    int to = back ? !g->gradient : g->stream;
     int32_t *last = last_of(w, k);
     struct instr x = instr_of(w, back ? INSTR_DISPATCH : INSTR_COMBINE, g, k, back);
     x.slot_in = !w->expert ? PLAN_NONE : back ? w->s->back_out : w->s->routed_out;
-    x.slot_save = w->attends ? slots[!to] : PLAN_NONE;
-    x.slot_out = w->attends ? slots[to] : PLAN_NONE;
-    x.flags |= (w->expert ? FLAG_FREES_IN : 0) | (w->attends ? FLAG_FREES_SAVE : 0);
+    x.slot_save = w->attends && !back ? w->s->stream[!g->stream] : PLAN_NONE;
+    x.slot_out = !w->attends ? PLAN_NONE : back ? w->s->routed : w->s->stream[g->stream];
+    x.flags |= (w->expert ? FLAG_FREES_IN : 0) | (w->attends && !back ? FLAG_FREES_SAVE : 0);
     const int32_t after[3] = {back         ? last[LAST_TO]
                               : w->attends ? last[LAST_CHAIN]
                                            : PLAN_NONE,
@@ -126,13 +128,14 @@ static void attention_backward(struct expert_writer *w, uint32_t i, uint32_t k)
     const struct expert_segment *g = &w->c->segments[i];
     int32_t *last = last_of(w, k);
     struct instr x = instr_of(w, INSTR_ROUTE, g, k, true);
-    x.slot_out = w->s->gradient[!g->gradient];
+    x.slot_in = w->s->routed;
+    x.slot_out = w->s->gradient[g->gradient];
     x.slot_save = w->s->saved_router;
-    x.flags |= FLAG_ACCUMULATE | FLAG_FREES_SAVE;
+    x.flags |= FLAG_ACCUMULATE | FLAG_FREES_IN | FLAG_FREES_SAVE;
     program_add(w->b, &x, &last[LAST_FROM], 1);
     x = instr_of(w, INSTR_ATTENTION, g, k, true);
-    x.slot_in = w->s->gradient[!g->gradient];
-    x.slot_out = w->s->gradient[g->gradient];
+    x.slot_in = w->s->gradient[g->gradient];
+    x.slot_out = w->s->gradient[!g->gradient];
     x.slot_save = w->s->saved_attention;
     x.flags |= FLAG_FREES_IN | FLAG_FREES_SAVE;
     last[LAST_CHAIN] = program_add(w->b, &x, NULL, 0);
@@ -145,10 +148,11 @@ struct program_wave {
     bool drains;
 };
 
-/* Adds the attention side of segment i for micro-batch k of a wave. A rank with both roles runs experts
- * `lag` positions behind attention, which hides the exchange. `drains`: it finishes a layer before it
- * starts the next one, because a layer waits for the slowest experts of all ranks and would delay the
- * rank's own. */
+/* Adds this rank's instructions of segment i for micro-batch k that come before the experts: dense blocks, or
+ * attention, router and the exchange to the experts. A rank with both attention and experts runs the experts
+ * of micro-batch k − `lag` after attention of micro-batch k, which hides the exchange. `drains`: the rank
+ * finishes a layer before it starts the next one, because a layer waits for the slowest experts of all ranks
+ * and would delay the rank's own. */
 static void forward_front(struct expert_writer *w, uint32_t i, uint32_t k, bool turns)
 {
     bool sparse = w->c->segments[i].sparse;
@@ -163,7 +167,8 @@ static void forward_front(struct expert_writer *w, uint32_t i, uint32_t k, bool 
     }
 }
 
-/* Adds the experts' side of segment i for micro-batch k. */
+/* Adds EXPERTS of segment i for micro-batch k and the exchange back; in the backward also the exchange to the
+ * experts. */
 static void experts_side(struct expert_writer *w, uint32_t i, uint32_t k, bool back)
 {
     if (!w->c->segments[i].sparse)
@@ -185,8 +190,8 @@ static void backward_back(struct expert_writer *w, uint32_t i, uint32_t k)
         dense_add(w, i, k, true);
 }
 
-/* Adds all micro-batches of a wave through `count` segments: forward from the first, or backward from the
- * last of them. */
+/* Adds the forwards of all micro-batches of a wave through `count` segments, or their backwards from the last
+ * segment on. */
 static void wave_pass(struct expert_writer *w, const struct program_wave *v, uint32_t count, bool back,
                       bool turns)
 {
@@ -217,7 +222,8 @@ static void waves_write(struct expert_writer *w, uint32_t micro_batches, bool tr
         v.drains = delay == 0;
         v.lag = delay ? delay : 1;
         v.lag = v.lag < v.count ? v.lag : v.count - 1;
-        /* a wave reuses the buffers of the previous wave */
+        /* a wave reuses the previous wave's buffers, so its first instructions wait for that wave's last ones
+         */
         for (uint32_t k = first; k < first + v.count && first > 0; k++)
             memcpy(last_of(w, k), last_of(w, k - w->c->wave), EXPERT_LASTS * sizeof(int32_t));
         wave_pass(w, &v, w->c->segment_count, false, train);
@@ -238,13 +244,12 @@ static int32_t newest(const struct expert_writer *w, int what)
     return most;
 }
 
-/* The last forward that contributes to the loss. */
+/* Returns the last forward that contributes to the loss. */
 static int32_t loss_last(const struct program *program, int32_t block_count)
 {
-    for (uint32_t i = program->instr_count; i-- > 0;) {
+    for (uint32_t i = program->instr_count; i-- > 0;)
         if (program->instrs[i].op == INSTR_FORWARD && program->instrs[i].block_end == block_count)
             return (int32_t)i;
-    }
     return PLAN_NONE;
 }
 

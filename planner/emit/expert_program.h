@@ -1,4 +1,4 @@
-/* The instruction lists of plans with experts apart, for expert.c. */
+/* The instruction lists of expert plans (attention and experts on different ranks), for expert.c. */
 #ifndef MOTLEY_PLANNER_EMIT_EXPERT_PROGRAM_H
 #define MOTLEY_PLANNER_EMIT_EXPERT_PROGRAM_H
 
@@ -6,11 +6,12 @@
 
 enum {
     EXPERT_GROUP_ALL,
-    EXPERT_GROUP_TO,        /* all ranks: towards the experts */
-    EXPERT_GROUP_FROM,      /* all ranks: back from the experts */
-    EXPERT_GROUP_ATTENTION, /* the ranks with attention, if several: they all-reduce its gradients */
-    EXPERT_GROUP_SAMPLE_TO, /* then also the first rank with attention and all with experts: sampling, one row
-                               at a time */
+    EXPERT_GROUP_TO,        /* all ranks: transfers from ranks with attention to ranks with experts */
+    EXPERT_GROUP_FROM,      /* all ranks: transfers back from ranks with experts */
+    EXPERT_GROUP_ATTENTION, /* the ranks with attention, if several: they all-reduce gradients of attention's
+                               parameters */
+    EXPERT_GROUP_SAMPLE_TO, /* in that case: the first rank with attention and all ranks with experts, which
+                               sample one row at a time */
     EXPERT_GROUP_SAMPLE_FROM,
     EXPERT_GROUP_COUNT
 };
@@ -18,15 +19,15 @@ enum {
 struct expert_segment { /* a layer with experts, or a range of other blocks */
     int32_t begin, end;
     bool sparse;
-    int stream, gradient; /* which of the two slots holds its input in the forward, and its gradient in the
-                             backward */
+    int stream, gradient; /* which of the two slots holds the segment's input in the forward, and the gradient
+                             of that input in the backward */
 };
 
 /* Slot numbers of one rank; PLAN_NONE where it has none. */
 struct expert_slots {
-    /* Of ranks with attention. */
+    /* slots of ranks with attention */
     int32_t stream[2], gradient[2], routed, saved, saved_attention, saved_router;
-    int32_t routed_in, routed_out, back_in, back_out, saved_experts; /* of ranks with experts */
+    int32_t routed_in, routed_out, back_in, back_out, saved_experts; /* slots of ranks with experts */
     int32_t gradients, expert_gradients, scalars, norm, barrier, cache, token;
 };
 
@@ -40,8 +41,9 @@ struct expert_plan {
     struct expert_split split;
     uint32_t micro_batches, wave, attending, segment_count;
     struct expert_segment *segments;
-    uint32_t *row_first; /* [members + 1] */
-    /* [micro_batches · EXPERT_LASTS]: last instructions, of the rank whose program is being made */
+    uint32_t *row_first; /* [members + 1] first row of each member whose attention it computes */
+    /* [micro_batches · EXPERT_LASTS] the last instructions so far of each micro-batch, in the program of the
+     * rank that is being emitted */
     int32_t *last;
     struct err *err;
 };

@@ -5,19 +5,6 @@
 
 #include "planner/cost/fill.h"
 
-struct order_item {
-    double load;
-    uint32_t expert;
-};
-
-static int heavier_first(const void *left, const void *right)
-{
-    const struct order_item *a = left, *b = right;
-    if (a->load != b->load)
-        return a->load > b->load ? -1 : 1;
-    return a->expert < b->expert ? -1 : 1;
-}
-
 static struct expert_layer *layer_of(const struct expert_split *s, uint32_t m, uint32_t layer)
 {
     return &s->layers[(size_t)m * s->sparse_count + layer];
@@ -26,15 +13,15 @@ static struct expert_layer *layer_of(const struct expert_split *s, uint32_t m, u
 static uint32_t neediest(const double *want, const struct member *members, uint32_t count)
 {
     uint32_t best = count;
-    for (uint32_t m = 0; m < count; m++) {
+    for (uint32_t m = 0; m < count; m++)
         if (members[m].expert_share > 0 && (best == count || want[m] > want[best]))
             best = m;
-    }
     return best;
 }
 
-/* Even routing: every member gets the integer part of what it wants, and the rest goes to the largest
- * fractions; the experts of a member are consecutive. `want` becomes the remainder for the next layer. */
+/* Divides a layer's experts under even routing: every member gets the integer part of its share, and the rest
+ * goes to the largest fractions; the experts of a member are consecutive. `want` becomes the remainder for
+ * the next layer. */
 static void layer_even(struct expert_split *s, uint32_t layer, const struct member *members, double *want)
 {
     uint32_t given = 0, next = 0;
@@ -52,25 +39,30 @@ static void layer_even(struct expert_split *s, uint32_t layer, const struct memb
         layer_of(s, m, layer)->count++;
         want[m] -= 1;
     }
-    for (uint32_t m = 0; m < s->member_count; m++) {
+    for (uint32_t m = 0; m < s->member_count; m++)
         for (uint32_t i = 0; i < layer_of(s, m, layer)->count; i++)
             s->owner[(size_t)layer * s->experts + next++] = (uint16_t)m;
-    }
 }
 
-/* Measured routing: experts are dealt by use, the most used first, each to the member furthest below its
- * share. */
+/* Divides a layer's experts by measured routing: each member takes consecutive experts, up to the expert in
+ * whose middle the sum of use passes the wanted sum of this member and the members before it. */
 static void layer_measured(struct expert_split *s, uint32_t layer, const struct member *members,
-                           const double *share, struct order_item *order, double *want)
+                           const double *share, double *want)
 {
-    for (uint32_t e = 0; e < s->experts; e++)
-        order[e] = (struct order_item){share[e] * s->experts, e};
-    qsort(order, s->experts, sizeof(*order), heavier_first);
-    for (uint32_t i = 0; i < s->experts; i++) {
-        uint32_t m = neediest(want, members, s->member_count);
-        s->owner[(size_t)layer * s->experts + order[i].expert] = (uint16_t)m;
-        layer_of(s, m, layer)->count++;
-        want[m] -= order[i].load;
+    double wanted = 0, dealt = 0;
+    uint32_t e = 0, last = 0;
+    for (uint32_t m = 0; m < s->member_count; m++)
+        last = members[m].expert_share > 0 ? m : last;
+    for (uint32_t m = 0; m <= last; m++) {
+        if (members[m].expert_share <= 0)
+            continue;
+        wanted += want[m];
+        for (; e < s->experts && (m == last || dealt + share[e] * s->experts / 2 <= wanted); e++) {
+            s->owner[(size_t)layer * s->experts + e] = (uint16_t)m;
+            layer_of(s, m, layer)->count++;
+            want[m] -= share[e] * s->experts;
+            dealt += share[e] * s->experts;
+        }
     }
 }
 
@@ -82,14 +74,13 @@ int expert_split_init(struct expert_split *split, const struct expert_model *mod
     split->owner = calloc((size_t)layers * experts + 1, sizeof(*split->owner));
     split->layers = calloc((size_t)member_count * layers + 1, sizeof(*split->layers));
     double *want = calloc((size_t)member_count + 1, sizeof(*want));
-    struct order_item *order = calloc((size_t)experts + 1, sizeof(*order));
-    bool ready = split->owner && split->layers && want && order;
+    bool ready = split->owner && split->layers && want;
     for (uint32_t l = 0; l < layers && ready; l++) {
         const double *mine = share ? share + (size_t)(model->sparse[l] - 1) * experts : NULL;
         for (uint32_t m = 0; m < member_count; m++)
             want[m] += members[m].expert_share * experts;
         if (mine)
-            layer_measured(split, l, members, mine, order, want);
+            layer_measured(split, l, members, mine, want);
         else
             layer_even(split, l, members, want);
         for (uint32_t e = 0; e < experts; e++) {
@@ -98,7 +89,6 @@ int expert_split_init(struct expert_split *split, const struct expert_model *mod
         }
     }
     free(want);
-    free(order);
     if (ready)
         return 0;
     expert_split_fini(split);

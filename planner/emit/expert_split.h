@@ -11,10 +11,10 @@ struct expert_split {
     uint16_t *owner;             /* [sparse_count · experts]: index of the member */
     struct expert_layer *layers; /* [member_count · sparse_count] */
 };
-/* Assigns whole experts by shares. Each layer's experts are dealt longest-first (by the tokens they get)
- * to the member that is furthest below its share; what a member has too little or too much is carried to
- * the next layer. Shares that are multiples of 1/experts give the same experts in every layer. `share` as
- * in workload.h; NULL: even routing. ERR_NOMEM. */
+/* Assigns whole experts by shares. A member's experts of a layer are consecutive, because a stage of the
+ * engine has one range of them. A member's excess or lack, by the tokens that its experts get, is carried to
+ * the next layer. Under even routing, shares that are multiples of 1/experts give the same experts in every
+ * layer. `share` as in workload.h; NULL: even routing. ERR_NOMEM. */
 int expert_split_init(struct expert_split *split, const struct expert_model *model, const double *share,
                       const struct member *members, uint32_t member_count, struct err *err);
 void expert_split_fini(struct expert_split *split);

@@ -36,6 +36,7 @@ int plan_rank_fill(struct plan_rank *rank, const struct problem *problem, const 
     rank->device_base_bytes = device->base_bytes;
     rank->process_base_bytes = device->profile.process_base_bytes;
     rank->recompute = member->recompute;
+    rank->recompute_end = member->recompute ? member->recompute_end : 0;
     if (need->total > device->memory_limit_bytes)
         return err_set(err, ERR_NOFIT, "%s needs %llu bytes, its limit is %llu", device->name,
                        (unsigned long long)need->total, (unsigned long long)device->memory_limit_bytes);

@@ -1,5 +1,5 @@
-/* The parts that every emitter's plans have: the frame of a plan, of a rank, and slots. For planner/emit
- * only. Pure, except that the plan is filled. */
+/* Fills the fields that plans of every placement have: the plan's frame (all but ranks and programs), a
+ * rank's frame, and slots. For planner/emit only. Pure, except that the plan is filled. */
 #ifndef MOTLEY_PLANNER_EMIT_FRAME_H
 #define MOTLEY_PLANNER_EMIT_FRAME_H
 
@@ -7,7 +7,7 @@
 #include "planner/cost/memory.h"
 #include "planner/cost/problem.h"
 
-/* Fills the members of a plan that are neither ranks nor programs: bounds and counts. */
+/* Fills the bounds and counts of a plan. */
 void plan_frame_fill(struct plan *plan, const struct problem *problem, const struct candidate *candidate);
 /* For one stage whose members have row counts: replaces the micro-batches that plan_create cut by the
  * members' consecutive micro-batches, whose sizes differ. ERR_INTERNAL if they do not sum to the batch's
@@ -19,8 +19,8 @@ int plan_rank_fill(struct plan_rank *rank, const struct problem *problem, const 
 /* Appends a slot and returns its number; −1 if out of memory. Zeros stand for: rings of 1, bytes_bound equal
  * to bytes_fixed, bytes_total for the whole ring at its bound. */
 int32_t plan_rank_slot(struct plan_rank *rank, const struct plan_slot *slot);
-/* The same for a slot with one instance of `bytes`, which covers the rank's blocks and is independent of
- * rows. */
+/* Appends a slot of one buffer of `bytes` bytes, which covers all of the rank's blocks and whose size does
+ * not depend on rows or tokens. Returns as plan_rank_slot. */
 int32_t plan_rank_fixed_slot(struct plan_rank *rank, int kind, int lifetime, int place, int purpose,
                              uint64_t bytes);
 

@@ -34,10 +34,10 @@ struct layered_buffers layered_buffers(const struct problem *p, bool server, uin
 {
     int32_t last = p->block_count - 1;
     bool full = p->workload->method == METHOD_FULL, tied = p->blocks.tied;
-    struct layered_buffers b = {.ring_end = 1};
+    struct layered_buffers b = {.ring_end = 1, .outside = full || server ? OUTSIDE_TRAINED : OUTSIDE_FROZEN};
     if (server && !full) {
-        b.edge_weights = b.edge_gradients = memory_gradient_bytes(p, 0, p->block_count);
-        b.total = 2 * b.edge_weights;
+        b.edge_weights = b.edge_gradients = memory_trained_bytes(p, 0, p->block_count);
+        b.total = 2 * footprint_counted(b.edge_weights);
         return b;
     }
     b.ring_end = tied ? last + 1 : last;
@@ -45,54 +45,76 @@ struct layered_buffers layered_buffers(const struct problem *p, bool server, uin
     b.layers = layers < ring ? layers : ring;
     b.wholes = full ? (ring < 2 ? ring : 2) : 0;
     for (int32_t k = 0; k <= last; k++) {
-        uint64_t weights = memory_gathered_bytes(p, k, k + 1), whole = memory_gradient_bytes(p, k, k + 1);
+        uint64_t weights = memory_gathered_bytes(p, k, k + 1);
         bool layer = k >= 1 && k < b.ring_end, edge = k == 0 || (k == last && !tied);
         b.layer_weights = layer ? larger(b.layer_weights, weights) : b.layer_weights;
-        b.layer_gradients = layer ? larger(b.layer_gradients, whole) : b.layer_gradients;
         b.edge_weights = edge ? larger(b.edge_weights, weights) : b.edge_weights;
-        b.edge_gradients = edge && full ? larger(b.edge_gradients, whole) : b.edge_gradients;
     }
-    b.total = b.layers * b.layer_weights + b.edge_weights + b.wholes * b.layer_gradients + b.edge_gradients;
+    b.layer_gradients = full ? b.layer_weights : 0;
+    b.edge_gradients = full ? b.edge_weights : 0;
+    b.total = b.layers * footprint_counted(b.layer_weights) + footprint_counted(b.edge_weights) +
+              b.wholes * footprint_counted(b.layer_gradients) + footprint_counted(b.edge_gradients);
     return b;
+}
+
+static enum memory_outside shared_area(const struct problem *p)
+{
+    return p->workload->method == METHOD_FULL ? OUTSIDE_TRAINED : OUTSIDE_FROZEN;
 }
 
 double layered_state_bytes(const struct problem *p)
 {
-    if (p->workload->method == METHOD_LORA)
-        return (double)memory_gathered_bytes(p, 0, p->block_count);
-    return memory_state_bytes(p) * (double)memory_trained(p, 0, p->block_count);
+    return memory_shared_bytes(p, shared_area(p), 0, p->block_count);
+}
+
+uint64_t layered_state_slack(const struct problem *p)
+{
+    return memory_share_slack(p, 0, p->block_count);
+}
+
+struct flat_share layered_part(const struct candidate *candidate, uint32_t m)
+{
+    struct flat_share part = {0};
+    uint32_t last = candidate->member_count -
+                    1; /* the last member's share ends exactly at the end, as in flat_share_of() */
+    while (last > 0 && !(candidate->members[last].state_share > 0))
+        last--;
+    for (uint32_t i = 0; i <= m; i++) {
+        part.begin = part.end;
+        part.end = i >= last ? 1 : part.end + candidate->members[i].state_share;
+    }
+    return part;
+}
+
+/* Returns the bytes of one tensor between two blocks of a rank. It is fp32, whatever the dtype of boundary
+ * tensors between stages. */
+static uint64_t between_bytes(const struct problem *p, uint32_t rows, bool gradient)
+{
+    double row = gradient ? p->bytes_per_row / 2 : p->bytes_per_row;
+    return 4 * p->blocks.boundary_per_token * problem_tokens_bound(p, rows) + (uint64_t)(row * rows);
 }
 
 void layered_need(const struct problem *p, const struct layered_buffers *buffers, enum layered_role role,
-                  const struct member *x, struct memory_need *need)
+                  const struct member *x, struct flat_share kept, struct memory_need *need)
 {
-    bool full = p->workload->method == METHOD_FULL, holder = role == LAYERED_HOLDER,
-         worker = role == LAYERED_WORKER;
     bool at_once = buffers->layers == 0;
-    uint64_t arrives = larger(buffers->layer_gradients, buffers->edge_gradients);
+    uint32_t rows = x->rows ? x->rows : 1;
+    uint64_t between = at_once || x->count == 0 ? 0
+                                                : 2 * (footprint_counted(between_bytes(p, rows, false)) +
+                                                       footprint_counted(between_bytes(p, rows, true)));
     struct memory_stage m = {.block_end = p->block_count,
                              .window = at_once ? 1 : x->count,
-                             .micro_batch_rows = x->rows ? x->rows : 1,
+                             .micro_batch_rows = rows,
                              .recompute = x->recompute,
-                             .boundary_buffers = at_once ? 0 : 4 * x->count,
-                             .state_share = worker            ? 0
-                                            : holder || !full ? 1
-                                                              : x->state_share,
-                             .tensor_share = 1,
-                             .sharded = true,
-                             .frozen_share = holder || worker ? x->count > 0
-                                             : full           ? 0
-                                                              : x->state_share,
-                             .buffer_bytes = holder ? arrives : buffers->total};
+                             .outside = buffers->outside,
+                             .kept = role == LAYERED_HOLDER   ? (struct flat_share){0, 1}
+                                     : role == LAYERED_WORKER ? (struct flat_share){0}
+                                                              : kept,
+                             .keeps_only = x->count == 0,
+                             .buffer_bytes = x->count * between};
+    if (x->count > 0 && role != LAYERED_HOLDER)
+        m.buffer_bytes += buffers->total;
     memory_stage_need(p, &m, need);
-    if (x->count > 0)
-        return;
-    /* The holder computes nothing: it needs the state and a buffer for what arrives. */
-    need->purpose[PURPOSE_ACTIVATIONS] = 0;
-    need->purpose[PURPOSE_BUFFERS] = arrives;
-    need->saved_bytes = need->cache_bytes = need->total = 0;
-    for (int i = 0; i < PURPOSE_COUNT; i++)
-        need->total += need->purpose[i];
 }
 
 /* --- programs --- */
@@ -100,7 +122,7 @@ void layered_need(const struct problem *p, const struct layered_buffers *buffers
 enum { PLACE_LAYERS, PLACE_EDGES, PLACES };
 
 struct layered_slots {
-    int32_t act[2], grad[2]; /* by the parity of the block whose input the tensor is */
+    int32_t act[2], grad[2]; /* [parity of the block whose input the tensor is] */
     int32_t saved, scalars, norm, barrier, values, gradients, cache, token;
     int32_t gathered[PLACES], whole[PLACES];
 };
@@ -111,28 +133,44 @@ struct layered {
     struct plan *plan;
     struct layered_buffers buffers;
     bool server, full, tied;
-    bool at_once; /* all blocks are one unit */
+    bool at_once; /* all blocks are moved by one instruction */
     int32_t blocks;
+    /* LoRA with a sharded base: the group of the ranks that run blocks (each has all adapters), and the
+     * group's first rank, which counts the adapters' gradients in the norm. */
+    int32_t adapters_group;
+    uint32_t counter;
     struct err *err;
     /* The members below are for the rank whose programs are made. */
-    uint32_t r, first, count; /* its micro-batches are [first, first + count) */
+    uint32_t r, first, count; /* r: the rank; it works on micro-batches [first, first + count) */
     enum layered_role role;
     struct layered_slots slots;
     struct program_builder *b;
-    int32_t *fetched; /* [blocks]: the instruction that fetched the block's weights; PLAN_NONE: they are not
-                         there */
-    int32_t *weights_freer, *whole_freer; /* [blocks + 1]: the instructions that freed the buffers, by turn;
-                                             the last is for embedding and head */
-    int32_t *pushed, *pulled;             /* [ranks]: the holder's last transfer from and to each worker */
+    int32_t *fetched; /* [blocks]: the ALL_GATHER or PULL that brought the block's weights; PLAN_NONE: they
+                         are not in a buffer now */
+    int32_t *weights_freer,
+        *whole_freer; /* [blocks + 1]: the instruction that freed each buffer last, for gathered weights and
+                         for unreduced gradients (buffer i of the layers' ring; the last entry: the buffer of
+                         embedding and head) */
+    int32_t *pushed,
+        *pulled; /* [ranks]: the parameter server's last PUSH to, and last PULL from, each worker */
     int32_t last_reduce;
     int32_t *history; /* one allocation for these arrays */
     size_t history_size;
 };
 
-/* The end of the unit whose instruction begins at the block. */
+/* Returns the end of the blocks that the gather or reduction beginning at `block` moves: the next block, or
+ * the last of all if they are moved at once. */
 static int32_t unit_end(const struct layered *c, int32_t block)
 {
     return c->at_once ? c->blocks : block + 1;
+}
+
+static uint32_t computing_count(const struct candidate *candidate)
+{
+    uint32_t count = 0;
+    for (uint32_t m = 0; m < candidate->member_count; m++)
+        count += candidate->members[m].count > 0;
+    return count;
 }
 
 static bool computing(const struct layered *c)
@@ -140,7 +178,7 @@ static bool computing(const struct layered *c)
     return c->count > 0;
 }
 
-/* The kind of buffer for a block's weights or gradients, and which turn the block has in it. */
+/* Returns the kind of buffer for a block's weights or gradients, and sets which turn the block has in it. */
 static int place_of(const struct layered *c, int32_t block)
 {
     return !c->at_once && block >= 1 && block < c->buffers.ring_end ? PLACE_LAYERS : PLACE_EDGES;
@@ -162,7 +200,7 @@ static int32_t *whole_turn(const struct layered *c, int32_t block)
     return turn_of(c, c->whole_freer, block, c->buffers.wholes ? c->buffers.wholes : 1);
 }
 
-/* True if the block's weights stay in their buffer from forward to backward. */
+/* True if the block's gathered weights stay in their buffer from forward to backward. */
 static bool stays_gathered(const struct layered *c, int32_t block)
 {
     if (place_of(c, block) == PLACE_LAYERS)
@@ -172,14 +210,17 @@ static bool stays_gathered(const struct layered *c, int32_t block)
 
 /* --- slots --- */
 
-static int32_t boundary_slot(struct layered *c, struct plan_rank *rank, int kind, uint64_t tokens)
+static int32_t boundary_slot(struct layered *c, struct plan_rank *rank, int kind, uint32_t rows)
 {
-    double each = c->problem->bytes_per_token;
-    return plan_rank_slot(rank, &(struct plan_slot){.kind = (uint8_t)kind,
-                                                    .purpose = PURPOSE_BUFFERS,
-                                                    .ring_micro_batches = c->count,
-                                                    .bytes_per_token = each,
-                                                    .bytes_bound = (uint64_t)(each * (double)tokens)});
+    bool gradient = kind == SLOT_GRADIENT;
+    double row = c->problem->bytes_per_row;
+    return plan_rank_slot(
+        rank, &(struct plan_slot){.kind = (uint8_t)kind,
+                                  .purpose = PURPOSE_BUFFERS,
+                                  .ring_micro_batches = c->count,
+                                  .bytes_per_token = 4 * (double)c->problem->blocks.boundary_per_token,
+                                  .bytes_per_row = gradient ? row / 2 : row,
+                                  .bytes_bound = between_bytes(c->problem, rows, gradient)});
 }
 
 static int32_t layers_slot(struct layered *c, struct plan_rank *rank, int kind, uint32_t ring, uint64_t bytes)
@@ -215,19 +256,13 @@ static int slots_fill(struct layered *c, const struct memory_need *need)
     struct plan_rank *rank = &c->plan->ranks[c->r];
     struct layered_slots *s = &c->slots;
     const struct member *member = &c->candidate->members[c->r];
-    uint64_t scalars = sizeof(struct plan_step_scalars),
-             tokens = problem_tokens_bound(c->problem, member->rows);
-    double all = (double)memory_trained(c->problem, 0, c->blocks);
-    double share = c->role == LAYERED_WORKER               ? 0
-                   : c->role == LAYERED_HOLDER || !c->full ? 1
-                                                           : member->state_share;
-    uint64_t own = (uint64_t)(4 * all * share), kept_bytes = need->purpose[PURPOSE_ADAPTERS];
+    uint64_t scalars = sizeof(struct plan_step_scalars);
     int32_t end = c->blocks;
     memset(s, 0xff, sizeof(*s));
     for (int i = 0; i < 2 && computing(c) && !c->at_once; i++)
-        s->act[i] = boundary_slot(c, rank, SLOT_ACTIVATION, tokens);
+        s->act[i] = boundary_slot(c, rank, SLOT_ACTIVATION, member->rows);
     for (int i = 0; i < 2 && computing(c) && !c->at_once; i++)
-        s->grad[i] = boundary_slot(c, rank, SLOT_GRADIENT, tokens);
+        s->grad[i] = boundary_slot(c, rank, SLOT_GRADIENT, member->rows);
     if (computing(c))
         s->saved = plan_rank_slot(
             rank, &(struct plan_slot){.kind = SLOT_SAVED,
@@ -241,15 +276,14 @@ static int slots_fill(struct layered *c, const struct memory_need *need)
         plan_rank_fixed_slot(rank, SLOT_STEP_SCALARS, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS, scalars);
     s->norm = plan_rank_fixed_slot(rank, SLOT_NORM_SCALAR, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS, 8);
     s->barrier = plan_rank_fixed_slot(rank, SLOT_BARRIER, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS, 8);
-    /* What is divided among ranks: the trained values, or for LoRA the frozen base. */
+    /* sharded over the ranks: the trained parameters, or for LoRA the frozen base */
     bool trained = c->full || c->server;
-    uint64_t values = trained ? (kept_bytes > own ? kept_bytes - own : 0) : need->purpose[PURPOSE_WEIGHTS];
     if (c->role != LAYERED_WORKER) {
         s->values = plan_rank_fixed_slot(rank, SLOT_PARAMETERS, SLOT_FOR_RUN, SLOT_ON_DEVICE,
-                                         trained ? PURPOSE_ADAPTERS : PURPOSE_WEIGHTS, values);
-        own = own < kept_bytes ? own : kept_bytes;
-        s->gradients =
-            plan_rank_fixed_slot(rank, SLOT_GRADIENTS, SLOT_FOR_RUN, SLOT_ON_DEVICE, PURPOSE_ADAPTERS, own);
+                                         trained ? PURPOSE_ADAPTERS : PURPOSE_WEIGHTS, need->kept_values);
+        /* gradients of the parameters that this rank updates, which the engine keeps for the whole run */
+        s->gradients = plan_rank_fixed_slot(rank, SLOT_GRADIENTS, SLOT_FOR_RUN, SLOT_ON_DEVICE,
+                                            PURPOSE_ADAPTERS, need->purpose[PURPOSE_ADAPTERS] / 2);
     }
     if (computing(c) && c->role != LAYERED_HOLDER)
         places_fill(c, rank);
@@ -286,7 +320,7 @@ static bool works_for(const struct layered *c, uint32_t rank)
     return c->candidate->members[rank].count > 0;
 }
 
-/* Emits the arrival of a block's weights. */
+/* Adds the ALL_GATHER or PULL of a block's weights, or the parameter server's PUSHes. */
 static void fetch(struct layered *c, int32_t block)
 {
     int32_t place = computing(c) ? c->slots.gathered[place_of(c, block)] : PLAN_NONE;
@@ -317,7 +351,8 @@ static void release(struct layered *c, int32_t block)
     c->fetched[block] = PLAN_NONE;
 }
 
-/* Emits the reduction of a block's gradients to the ranks that keep them, once `after` is done. */
+/* Adds the reduction of a block's gradients to the ranks that keep the block's state, once `after` is done: a
+ * REDUCE_SCATTER, a worker's PUSH, or the parameter server's PULLs. */
 static void reduce(struct layered *c, int32_t block, int32_t after)
 {
     int32_t whole = c->slots.whole[place_of(c, block)];
@@ -378,7 +413,7 @@ static int32_t backward(struct layered *c, uint32_t k, int32_t block)
     x.slot_save = c->slots.saved;
     x.flags =
         (uint16_t)(FLAG_FREES_SAVE | (last ? 0 : FLAG_FREES_IN) | (rank->recompute ? FLAG_RECOMPUTE : 0));
-    /* The block's weights must be there, and the buffer of its gradients must be free. */
+    /* A backward waits for the block's gathered weights and for a free buffer of unreduced gradients. */
     int32_t after[3] = {first && !c->at_once ? PLAN_NONE : c->fetched[block], *whole_turn(c, block),
                         last && c->tied ? *whole_turn(c, 0) : PLAN_NONE};
     return program_add(c->b, &x, after, 3);
@@ -419,7 +454,7 @@ static int32_t backward_all(struct layered *c)
     return done;
 }
 
-/* For one unit: adds forward and backward of each micro-batch in turn. */
+/* If all blocks are moved at once: adds forward and backward of one micro-batch after the other. */
 static int32_t both_all(struct layered *c, int32_t *last_forward)
 {
     int32_t done = PLAN_NONE;
@@ -435,8 +470,9 @@ static int32_t both_all(struct layered *c, int32_t *last_forward)
 
 /* --- programs --- */
 
-/* Adds the training program. Groups: 0 all ranks; 1 those that shard, or the holder alone; 2 (LoRA) the
- * first rank alone. */
+/* Adds the training program. Groups: 0 all ranks; 1 the ranks that shard the state, or the parameter server
+ * alone; with LoRA 2 the first rank that runs blocks, alone, and 3 all ranks that run blocks, if some ranks
+ * only keep state. */
 static void train_build(struct layered *c)
 {
     const struct plan_rank *rank = &c->plan->ranks[c->r];
@@ -451,15 +487,17 @@ static void train_build(struct layered *c)
     if (!c->at_once)
         last = backward_all(c);
     int32_t summed[2] = {last, c->last_reduce};
-    if (!c->full && !c->server) { /* every rank has the same adapters: they are all-reduced, and the first
-                                     rank counts them in the norm */
-        summed[1] = program_add_collective(c->b, INSTR_ALL_REDUCE, 1, PLAN_NONE, c->slots.gradients,
-                                           TAG_PARAMETER_GRADIENTS, &last, 1);
-        if (c->r == 0)
+    if (!c->full && !c->server) { /* all ranks that compute have the same adapters: they are all-reduced, and
+                                     the first of these ranks counts them in the norm */
+        if (computing(c) && computing_count(c->candidate) > 1)
+            summed[1] = program_add_collective(c->b, INSTR_ALL_REDUCE, c->adapters_group, PLAN_NONE,
+                                               c->slots.gradients, TAG_PARAMETER_GRADIENTS, &last, 1);
+        if (c->r == c->counter)
             norm = program_add_collective(c->b, INSTR_ALL_REDUCE, 2, PLAN_NONE, c->slots.norm, TAG_NORM,
-                                          &summed[1], 1);
+                                          summed, 2);
         int32_t before[2] = {norm, summed[1]};
-        norm = program_add_collective(c->b, INSTR_BROADCAST, 1, 0, c->slots.norm, TAG_NORM, before, 2);
+        norm = program_add_collective(c->b, INSTR_BROADCAST, 1, (int32_t)c->counter, c->slots.norm, TAG_NORM,
+                                      before, 2);
     } else if (c->role == LAYERED_MEMBER) {
         norm =
             program_add_collective(c->b, INSTR_ALL_REDUCE, 0, PLAN_NONE, c->slots.norm, TAG_NORM, summed, 2);
@@ -475,7 +513,7 @@ static void train_build(struct layered *c)
     struct instr x = instr_init(INSTR_STEP, QUEUE_COMPUTE);
     x.block_end = c->blocks;
     x.group = c->full && c->role == LAYERED_MEMBER ? 1 : PLAN_NONE;
-    /* The step also waits until no worker is being sent the old values. */
+    /* The parameter server's STEP also waits until all PUSHes of the old values are done. */
     for (uint32_t w = 0; w < ranks && c->role == LAYERED_HOLDER; w++)
         c->pulled[w] = c->pushed[w];
     c->pulled[ranks] = scalars;
@@ -491,7 +529,8 @@ static void evaluate_build(struct layered *c)
                            1);
 }
 
-/* Adds sampling: the owner of micro-batch 0 computes, and the others only help with weights. */
+/* Adds sampling: the rank that works on micro-batch 0 computes, and the others only send their shards of the
+ * weights. */
 static void token_build(struct layered *c)
 {
     uint32_t chooser = 0;
@@ -512,7 +551,8 @@ static void history_clear(struct layered *c)
     c->last_reduce = PLAN_NONE;
 }
 
-/* Allocates three arrays of [blocks + 1] and two of [ranks + 3]. */
+/* Allocates the arrays that remember the last instructions per block and per rank: three of [blocks + 1] and
+ * two of [ranks + 3]. */
 static int history_alloc(struct layered *c)
 {
     size_t blocks = (size_t)c->blocks + 1, ranks = (size_t)c->plan->rank_count + 3;
@@ -563,10 +603,14 @@ static int rank_emit(struct layered *c, uint32_t r, bool programs)
     rank->window = c->count && !c->at_once ? c->count : 1;
     rank->rows = member->count * member->rows;
     rank->rows_share = (double)rank->rows / c->plan->batch_rows;
-    rank->state_share = c->server ? r == 0 : c->full ? member->state_share : 1;
+    if (member->count > 0 && member->rows < c->plan->rows_bound)
+        rank->bounds = (struct plan_bounds){.tokens = problem_tokens_bound(c->problem, member->rows),
+                                            .rows = member->rows,
+                                            .labelled = problem_labelled_bound(c->problem, member->rows)};
+    rank->state_share = c->server ? r == 0 : c->full ? member->state_share : computing(c);
     rank->owns_tied = c->tied && c->role != LAYERED_WORKER;
     rank->copies_tied = c->tied && c->role == LAYERED_WORKER;
-    layered_need(c->problem, &c->buffers, c->role, member, &need);
+    layered_need(c->problem, &c->buffers, c->role, member, layered_part(c->candidate, r), &need);
     if (plan_rank_fill(rank, c->problem, member, &need, c->err) < 0 || slots_fill(c, &need) < 0)
         return -1;
     if (programs && programs_fill(c) < 0)
@@ -590,12 +634,32 @@ static int group_of(struct plan_group *group, uint32_t count, const struct membe
     return 0;
 }
 
+static int adapter_groups(struct layered *c)
+{
+    uint32_t computes = computing_count(c->candidate), at = 0;
+    while (!works_for(c, c->counter))
+        c->counter++;
+    c->adapters_group = computes < c->candidate->member_count ? 3 : 1;
+    if (group_of(&c->plan->groups[2], 1, NULL, c->err) < 0)
+        return -1;
+    c->plan->groups[2].ranks[0] = c->counter;
+    if (c->adapters_group == 1)
+        return 0;
+    if (group_of(&c->plan->groups[3], computes, NULL, c->err) < 0)
+        return -1;
+    for (uint32_t r = 0; r < c->candidate->member_count; r++)
+        if (works_for(c, r))
+            c->plan->groups[3].ranks[at++] = r;
+    return 0;
+}
+
 struct plan *layered_emit(const struct problem *problem, const struct candidate *candidate, bool programs,
                           struct err *err)
 {
     bool full = problem->workload->method == METHOD_FULL, server = candidate->placement == PLACE_SERVER;
-    struct plan *plan = plan_create(candidate->member_count, full || server ? 2 : 3,
-                                    problem->workload->batch_rows, candidate->micro_batch_rows, err);
+    uint32_t groups = full || server ? 2 : computing_count(candidate) < candidate->member_count ? 4 : 3;
+    struct plan *plan = plan_create(candidate->member_count, groups, problem->workload->batch_rows,
+                                    candidate->micro_batch_rows, err);
     if (!plan)
         return NULL;
     struct layered c = {.problem = problem,
@@ -616,7 +680,7 @@ struct plan *layered_emit(const struct problem *problem, const struct candidate 
         result = group_of(&plan->groups[1], server ? 1 : candidate->member_count,
                           server ? NULL : candidate->members, err);
     if (result == 0 && !full && !server)
-        result = group_of(&plan->groups[2], 1, NULL, err);
+        result = adapter_groups(&c);
     for (uint32_t r = 0; r < candidate->member_count && result == 0; r++)
         result = rank_emit(&c, r, programs);
     free(c.history);
@@ -630,10 +694,9 @@ struct plan *layered_emit(const struct problem *problem, const struct candidate 
 static uint32_t layers_of(const struct plan *plan)
 {
     for (uint32_t r = 0; r < plan->rank_count; r++) {
-        for (uint32_t s = 0; s < plan->ranks[r].slot_count; s++) {
+        for (uint32_t s = 0; s < plan->ranks[r].slot_count; s++)
             if (plan->ranks[r].slots[s].kind == SLOT_GATHERED)
                 return plan->ranks[r].slots[s].ring_blocks;
-        }
     }
     return 0;
 }

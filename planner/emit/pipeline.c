@@ -1,5 +1,6 @@
-/* Plans of chains of replica stages: assignment, memory, slots. planner/schedule decides the order of
- * work, pipeline_program.c makes instructions, and pipeline_state.c the state. */
+/* Makes plans of pipelines whose stages are one rank or several replicas: assignment, memory, slots.
+ * planner/schedule decides the order of work, pipeline_program.c makes instructions, and pipeline_state.c
+ * shards weights and optimiser state. */
 #include "planner/emit/pipeline.h"
 
 #include <stdlib.h>
@@ -16,34 +17,58 @@ static uint32_t rows_bound(const struct problem *problem, const struct candidate
     return rows < batch ? rows : batch;
 }
 
+/* Adds a member's shard of the state that is not in the stages' own memory, over all its ranges of blocks, of
+ * which stage s is the first. */
+static void laps_kept_add(const struct problem *problem, const struct candidate *candidate, uint32_t s,
+                          struct flat_share share, struct memory_need *need)
+{
+    enum memory_outside outside = state_outside(problem, candidate, s);
+    uint32_t groups = candidate_groups(candidate), last = s + (candidate_laps(candidate) - 1) * groups;
+    struct plan_range span = {candidate->stages[s].block_begin, candidate->stages[last].block_end};
+    struct memory_kept kept = {0};
+    for (; s <= last && share.end > share.begin; s += groups)
+        memory_kept_add(problem, outside, share, candidate->stages[s].block_begin,
+                        candidate->stages[s].block_end, span, &kept);
+    memory_kept_put(outside, &kept, need);
+}
+
 void pipeline_member_need(const struct problem *problem, const struct candidate *candidate, uint32_t s,
-                          uint32_t member, double share, uint32_t window, uint32_t boundary_buffers,
+                          uint32_t member, struct flat_share kept, uint32_t window, uint32_t boundary_buffers,
                           struct memory_need *need)
 {
     const struct candidate_stage *stage = &candidate->stages[s];
     const struct member *m = &candidate->members[member];
-    bool full = problem->workload->method == METHOD_FULL;
-    bool sharded = stage->member_count > 1 && !state_whole(problem, candidate);
+    enum memory_outside outside = state_outside(problem, candidate, s);
     struct memory_stage range = {.block_begin = stage->block_begin,
-                                 .block_end = stage->block_end,
+                                 .block_end = candidate_stage_end(candidate, s),
                                  .window = window,
                                  .micro_batch_rows = rows_bound(problem, candidate),
                                  .recompute = m->recompute,
+                                 .recompute_end = m->recompute_end,
                                  .split = candidate->schedule == SCHEDULE_SPLIT,
-                                 .boundary_buffers = boundary_buffers,
-                                 .state_share = full ? share : 1,
-                                 .tensor_share = 1,
-                                 .sharded = sharded};
-    if (sharded)
-        range.buffer_bytes = memory_gathered_bytes(problem, stage->block_begin, stage->block_end) +
-                             memory_gradient_bytes(problem, stage->block_begin, stage->block_end);
-    if (sharded && s > 0 && s + 1 == candidate->stage_count && state_table_apart(problem, candidate))
-        range.buffer_bytes += memory_table_bytes(problem) + memory_gradient_bytes(problem, 0, 1);
+                                 .boundary_buffers = boundary_buffers};
+    if (outside != OUTSIDE_NONE) { /* gathered weights and unreduced gradients take buffers; those of a tied
+                                      embedding's table are extra */
+        struct state_ring rings[RINGS];
+        int32_t apart = outside == OUTSIDE_TRAINED && s == 0 && state_table_apart(problem, candidate);
+        uint64_t table = memory_trained_bytes(problem, 0, apart),
+                 rest = memory_trained_bytes(problem, stage->block_begin + apart, stage->block_end);
+        range.outside = outside;
+        range.kept = candidate_laps(candidate) == 1 ? kept : (struct flat_share){0};
+        range.buffer_bytes = 2 * footprint_counted(table);
+        if (!candidate_gathers(candidate))
+            range.buffer_bytes +=
+                2 * footprint_counted(rest); /* weights and gradients of all blocks at once */
+        else if (s < candidate_groups(candidate))
+            range.buffer_bytes += state_rings(problem, candidate, s, rings);
+    }
     memory_stage_need(problem, &range, need);
+    if (outside != OUTSIDE_NONE && candidate_laps(candidate) > 1 && s < candidate_groups(candidate))
+        laps_kept_add(problem, candidate, s, kept, need);
 }
 
-/* Adds one stage's need to its member's need. All purposes are summed except the workspace, which the
- * stages of a member share. *sum is zeros at first. */
+/* Adds one stage's memory to its member's. All purposes are summed except the workspace, which the stages of
+ * a member share. *sum is zeros at first. */
 static void need_add(struct memory_need *sum, const struct memory_need *more)
 {
     uint64_t again = more->work_bytes < sum->work_bytes ? more->work_bytes : sum->work_bytes;
@@ -53,7 +78,31 @@ static void need_add(struct memory_need *sum, const struct memory_need *more)
     sum->total += more->total - again;
     sum->cache_bytes += more->cache_bytes;
     sum->host_bytes += more->host_bytes;
+    sum->kept_values += more->kept_values;
     sum->work_bytes += more->work_bytes - again;
+}
+
+/* Adds to a stage's mean micro-batch its part of the layer that it shares with the next stage, and subtracts
+ * the part of its first layer that the stage before runs. */
+static void shared_price_add(const struct problem *problem, const struct candidate *candidate, uint32_t s,
+                             const struct micro_cost *cost, struct stage_price *price)
+{
+    const struct candidate_stage *stage = &candidate->stages[s];
+    int32_t again = member_again_end(&candidate->members[stage->member_first]);
+    double count = micro_count(problem, candidate->micro_batch_rows);
+    double own = candidate_next_count(candidate, (int32_t)s) / count;
+    double before = candidate_next_count(candidate, (int32_t)s - 1) / count;
+    int32_t first = stage->block_begin, next = stage->block_end;
+    if (own > 0) {
+        price->next_s[0] = micro_forward(problem, cost, next, next + 1);
+        price->next_s[1] = micro_backward_again(problem, cost, next, next + 1, again);
+    }
+    if (before > 0) {
+        price->first_s[0] = micro_forward(problem, cost, first, first + 1);
+        price->first_s[1] = micro_backward_again(problem, cost, first, first + 1, again);
+    }
+    price->forward_s += own * price->next_s[0] - before * price->first_s[0];
+    price->backward_s += own * price->next_s[1] - before * price->first_s[1];
 }
 
 void pipeline_stage_price(const struct problem *problem, const struct candidate *candidate, uint32_t s,
@@ -63,7 +112,7 @@ void pipeline_stage_price(const struct problem *problem, const struct candidate 
     const struct member *m = &candidate->members[member];
     struct cost_load load = micro_load_mean(problem, micro_count(problem, candidate->micro_batch_rows));
     struct micro_cost cost;
-    if (m->count) { /* its micro-batches have a size of their own */
+    if (m->count) { /* data plans: the member's micro-batches have their own size */
         const struct cost_load *row = &problem->mean_row;
         load = (struct cost_load){m->rows * row->rows, m->rows * row->tokens, m->rows * row->sum_sq,
                                   m->rows * row->labelled};
@@ -71,9 +120,11 @@ void pipeline_stage_price(const struct problem *problem, const struct candidate 
     } else {
         micro_cost_init(&cost, problem, m->device, candidate->micro_batch_rows);
     }
-    *price = (struct stage_price){
-        .forward_s = micro_forward(problem, &cost, stage->block_begin, stage->block_end),
-        .backward_s = micro_backward(problem, &cost, stage->block_begin, stage->block_end, m->recompute)};
+    *price =
+        (struct stage_price){.forward_s = micro_forward(problem, &cost, stage->block_begin, stage->block_end),
+                             .backward_s = micro_backward_again(problem, &cost, stage->block_begin,
+                                                                stage->block_end, member_again_end(m))};
+    shared_price_add(problem, candidate, s, &cost, price);
     if (candidate->schedule != SCHEDULE_SPLIT)
         return;
     price->weight_s = micro_weight_share(problem, stage->block_begin, stage->block_end, &load) *
@@ -126,7 +177,7 @@ static int stage_slots(struct pipeline_emitter *c, struct plan_rank *rank, uint3
                               .ring_micro_batches = part->rings.saved.ring,
                               .ring_blocks = 1,
                               .block_begin = c->candidate->stages[stage].block_begin,
-                              .block_end = c->candidate->stages[stage].block_end,
+                              .block_end = candidate_stage_end(c->candidate, stage),
                               .bytes_fixed = part->saved_bytes,
                               .bytes_bound = part->saved_bytes,
                               .bytes_total = part->saved_total};
@@ -134,17 +185,16 @@ static int stage_slots(struct pipeline_emitter *c, struct plan_rank *rank, uint3
     return part->saved < 0 ? -1 : 0;
 }
 
-/* Bytes of the gradients that the rank's optimiser step uses: those of its shard, or as many as its values
- * take. */
+/* Returns the bytes of the gradients that the rank's optimiser step uses, at most as many as its values take.
+ */
 static uint64_t gradient_bytes(const struct pipeline_emitter *c, uint32_t r, uint64_t kept)
 {
     uint64_t bytes = 0;
-    if (!c->full)
+    if (!c->full || (c->shards && stage_of(c, r)->member_count > 1))
         return kept / 2;
     for (uint32_t s = c->first_stage[r]; s < c->stages; s = c->next_stage[s])
         bytes += memory_gradient_bytes(c->problem, c->candidate->stages[s].block_begin,
-                                       c->candidate->stages[s].block_end);
-    bytes = (uint64_t)(state_share_of(c, r) * (double)bytes);
+                                       candidate_stage_end(c->candidate, s));
     return bytes < kept ? bytes : kept;
 }
 
@@ -170,7 +220,8 @@ static int slots_fill(struct pipeline_emitter *c, uint32_t r, const struct memor
                           sizeof(struct plan_step_scalars), &failed);
     c->norm = slot_add(rank, SLOT_NORM_SCALAR, SLOT_FOR_STEP, PURPOSE_BUFFERS, sizeof(double), &failed);
     c->barrier = slot_add(rank, SLOT_BARRIER, SLOT_FOR_STEP, PURPOSE_BUFFERS, sizeof(double), &failed);
-    if (c->full || c->table_group >= 0 || stage_of(c, r)->member_count > 1)
+    if (c->full || c->table_group >= 0 || stage_of(c, r)->member_count > 1 ||
+        state_layer_group(c, rank->stage) >= 0 || state_layer_group(c, rank->stage - 1) >= 0)
         c->gradients = slot_add(rank, SLOT_GRADIENTS, SLOT_FOR_RUN, PURPOSE_ADAPTERS,
                                 gradient_bytes(c, r, kept), &failed);
     /* A rank without layers has an empty cache, but takes part in sampling. */
@@ -178,13 +229,22 @@ static int slots_fill(struct pipeline_emitter *c, uint32_t r, const struct memor
         c->cache = slot_add(rank, SLOT_KV_CACHE, SLOT_FOR_RUN, PURPOSE_BUFFERS, need->cache_bytes, &failed);
         c->token = slot_add(rank, SLOT_TOKEN, SLOT_FOR_STEP, PURPOSE_BUFFERS, sizeof(int32_t), &failed);
     }
-    return failed ? err_set(c->err, ERR_NOMEM, "planner: out of memory") : state_slots(c, r, kept);
+    return failed ? err_set(c->err, ERR_NOMEM, "planner: out of memory") : state_slots(c, r, need);
 }
 
 /* --- ranks --- */
 
-/* Finds the rings of a rank's stages, and its memory with that share of its stage's state. */
-static int rank_look(struct pipeline_emitter *c, uint32_t r, double share, struct memory_need *need)
+/* Returns the bytes of a boundary gradient, which includes half of the load-balancing sums. */
+static uint64_t gradient_bytes_counted(const struct pipeline_emitter *c)
+{
+    uint32_t rows = rows_bound(c->problem, c->candidate);
+    return footprint_counted(
+        (uint64_t)problem_boundary_bytes(c->problem, problem_tokens_bound(c->problem, rows), rows / 2.0));
+}
+
+/* Computes the depth of the rings of a rank's boundary slots, and the rank's memory with the shard `kept` of
+ * its stage's state. */
+static int rank_look(struct pipeline_emitter *c, uint32_t r, struct flat_share kept, struct memory_need *need)
 {
     *need = (struct memory_need){0};
     for (uint32_t s = c->first_stage[r]; s < c->stages; s = c->next_stage[s]) {
@@ -195,7 +255,11 @@ static int rank_look(struct pipeline_emitter *c, uint32_t r, double share, struc
             return -1;
         for (int i = 0; i < BOUNDARIES; i++)
             buffers += ring_of(&part->rings, i)->held;
-        pipeline_member_need(c->problem, c->candidate, s, r, share, part->rings.saved.held, buffers, &own);
+        uint32_t gradients = part->rings.returning.held + part->rings.gradients.held;
+        pipeline_member_need(c->problem, c->candidate, s, r, kept, part->rings.saved.held, buffers, &own);
+        uint64_t less = gradients * (own.boundary_bytes - gradient_bytes_counted(c));
+        own.purpose[PURPOSE_BUFFERS] -= less;
+        own.total -= less;
         part->saved_bytes = own.saved_bytes;
         part->saved_total = own.purpose[PURPOSE_ACTIVATIONS];
         need_add(need, &own);
@@ -209,7 +273,7 @@ static int rank_assign(struct pipeline_emitter *c, uint32_t r)
     struct plan_rank *rank = &c->plan->ranks[r];
     uint32_t first = c->first_stage[r], ranges = 0, live = 0;
     for (uint32_t s = first; s < c->stages; s = c->next_stage[s], ranges++)
-        rank->block_end = c->candidate->stages[s].block_end;
+        rank->block_end = candidate_stage_end(c->candidate, s);
     rank->stage = (int32_t)first;
     rank->block_begin = c->candidate->stages[first].block_begin;
     if (ranges > 1) {
@@ -220,10 +284,9 @@ static int rank_assign(struct pipeline_emitter *c, uint32_t r)
             rank->ranges[rank->range_count++] =
                 (struct plan_range){c->candidate->stages[s].block_begin, c->candidate->stages[s].block_end};
     }
-    for (uint32_t k = 0; k < c->micro_batches; k++) {
+    for (uint32_t k = 0; k < c->micro_batches; k++)
         if (owner_of(c, first, k) == r)
             rank->rows += c->plan->micro_batch_start[k + 1] - c->plan->micro_batch_start[k];
-    }
     rank->rows_share = (double)rank->rows / c->plan->batch_rows;
     for (uint32_t i = c->schedule.first[r]; i < c->schedule.first[r + 1]; i++) {
         enum schedule_kind kind = c->schedule.events[i].kind;
@@ -242,7 +305,7 @@ static double state_share(const struct pipeline_emitter *c, uint32_t r)
         return 1;
     for (uint32_t s = c->first_stage[r]; s < c->stages; s = c->next_stage[s])
         mine += memory_trained(c->problem, c->candidate->stages[s].block_begin,
-                               c->candidate->stages[s].block_end);
+                               candidate_stage_end(c->candidate, s));
     return state_share_of(c, r) * (double)mine / (double)all;
 }
 
@@ -250,7 +313,7 @@ static int rank_emit(struct pipeline_emitter *c, uint32_t r, bool programs)
 {
     struct plan_rank *rank = &c->plan->ranks[r];
     struct memory_need need;
-    if (rank_assign(c, r) < 0 || rank_look(c, r, state_share_of(c, r), &need) < 0)
+    if (rank_assign(c, r) < 0 || rank_look(c, r, state_part_of(c, r), &need) < 0)
         return -1;
     rank->state_share = state_share(c, r);
     if (plan_rank_fill(rank, c->problem, &c->candidate->members[r], &need, c->err) < 0 ||
@@ -261,19 +324,19 @@ static int rank_emit(struct pipeline_emitter *c, uint32_t r, bool programs)
 
 /* --- the plan --- */
 
-/* Divides each stage's state in proportion to the room of its members. */
+/* Shards each stage's state in proportion to the memory that its members have left. */
 static int shares_fill(struct pipeline_emitter *c)
 {
     double *room = calloc((size_t)c->candidate->member_count + 1, sizeof(*room));
     int result = room ? 0 : err_set(c->err, ERR_NOMEM, "planner: out of memory");
-    for (uint32_t s = 0; s < c->stages && result == 0; s++) {
+    for (uint32_t s = 0; s < c->groups && result == 0; s++) {
         const struct candidate_stage *stage = &c->candidate->stages[s];
         if (stage->member_count < 2)
             continue;
         for (uint32_t m = 0; m < stage->member_count && result == 0; m++) {
             uint32_t r = stage->member_first + m, d = c->candidate->members[r].device;
             struct memory_need need;
-            result = rank_look(c, r, 0, &need);
+            result = rank_look(c, r, (struct flat_share){0}, &need);
             room[m] = (double)c->problem->cluster->devices[d].memory_limit_bytes - (double)need.total;
         }
         if (result == 0)
@@ -286,7 +349,8 @@ static int shares_fill(struct pipeline_emitter *c)
 static int schedule_make(struct pipeline_emitter *c)
 {
     const struct candidate *candidate = c->candidate;
-    struct stage_price *prices = calloc((size_t)c->stages + candidate->member_count, sizeof(*prices));
+    uint32_t laps = c->stages / c->groups;
+    struct stage_price *prices = calloc((size_t)laps * candidate->member_count, sizeof(*prices));
     struct pipeline_sync *syncs = calloc(c->stages, sizeof(*syncs));
     int result = prices && syncs ? pipeline_syncs(c->problem, candidate, syncs, c->err)
                                  : err_set(c->err, ERR_NOMEM, "planner: out of memory");
@@ -304,16 +368,17 @@ static int schedule_make(struct pipeline_emitter *c)
     return result;
 }
 
-/* Allocates what is needed for each rank, and lists each rank's stages. */
+/* Allocates the emitter's arrays and lists each rank's stages. */
 static int room_make(struct pipeline_emitter *c)
 {
-    uint32_t ranks = c->plan->rank_count, laps = c->stages > ranks ? c->stages / ranks : 1;
+    uint32_t ranks = c->plan->rank_count, laps = c->stages / c->groups;
     c->first_stage = calloc(ranks, sizeof(*c->first_stage));
     c->next_stage = calloc(c->stages, sizeof(*c->next_stage));
     c->cursor = calloc(ranks, sizeof(*c->cursor));
     c->parts = calloc(c->stages, sizeof(*c->parts));
     c->numbers = calloc(pipeline_numbers(c, laps) + 1, sizeof(*c->numbers));
-    if (!c->first_stage || !c->next_stage || !c->cursor || !c->parts || !c->numbers)
+    c->freed = calloc(state_freed_count(c), sizeof(*c->freed));
+    if (!c->first_stage || !c->next_stage || !c->cursor || !c->parts || !c->numbers || !c->freed)
         return err_set(c->err, ERR_NOMEM, "planner: out of memory");
     for (uint32_t r = 0; r < ranks; r++)
         c->first_stage[r] = c->stages;
@@ -326,7 +391,7 @@ static int room_make(struct pipeline_emitter *c)
     return 0;
 }
 
-/* Records the schedule's name: 1F1B with windows of all micro-batches runs all forwards first. */
+/* Records the schedule's name: 1F1B whose windows contain all micro-batches is GPipe. */
 static void schedule_note(const struct pipeline_emitter *c)
 {
     enum plan_schedule schedule = c->candidate->schedule;
@@ -353,7 +418,7 @@ static int plan_fill(struct pipeline_emitter *c, bool programs)
         result = schedule_make(c);
     if (result == 0)
         result = state_groups(c);
-    if (result == 0 && c->shards)
+    if (result == 0 && (c->shards || c->gathers))
         result = shares_fill(c);
     if (result == 0)
         result = state_table_shares(c);
@@ -364,29 +429,71 @@ static int plan_fill(struct pipeline_emitter *c, bool programs)
     return result;
 }
 
+bool pipeline_halves_fit(const struct candidate *candidate)
+{
+    bool again = false;
+    for (uint32_t m = 0; m < candidate->member_count; m++)
+        again |= candidate->members[m].recompute;
+    return candidate->schedule != SCHEDULE_SPLIT || !again;
+}
+
+bool pipeline_layers_fit(const struct problem *problem, const struct candidate *candidate)
+{
+    uint32_t last = candidate->stage_count - 1, count = micro_count(problem, candidate->micro_batch_rows);
+    if (candidate->schedule != SCHEDULE_1F1B || candidate->member_count != candidate->stage_count ||
+        problem->workload->router_loss)
+        return false;
+    for (uint32_t s = 0; s < last; s++) { /* the embedding and the head are not shared */
+        const struct candidate_stage *next = &candidate->stages[s + 1];
+        uint32_t shared = candidate_next_count(candidate, (int32_t)s);
+        if (shared > 0 && (shared >= count || next->block_begin + 1 >= next->block_end ||
+                           next->block_begin < 1 || next->block_begin > problem->block_count - 2))
+            return false;
+    }
+    return candidate_next_count(candidate, (int32_t)last) == 0;
+}
+
 struct plan *pipeline_emit(const struct problem *problem, const struct candidate *candidate, bool programs,
                            struct err *err)
 {
-    bool apart = state_table_apart(problem, candidate), grouped = false;
+    uint32_t layers = 0, laps_groups = candidate_groups(candidate);
+    bool apart = state_table_apart(problem, candidate), grouped = candidate->member_count > laps_groups;
     for (uint32_t s = 0; s < candidate->stage_count; s++)
-        grouped = grouped || candidate->stages[s].member_count > 1;
+        layers += candidate_next_count(candidate, (int32_t)s) > 0;
+    if (layers > 0 && !pipeline_layers_fit(problem, candidate)) {
+        err_set(err, ERR_UNSUPPORTED, "planner: a layer shared by two stages with this order or loss");
+        return NULL;
+    }
+    if (!pipeline_halves_fit(candidate)) {
+        err_set(err, ERR_UNSUPPORTED, "planner: a backward in halves with recomputation");
+        return NULL;
+    }
+    if (candidate_gathers(candidate) && candidate->schedule != SCHEDULE_INTERLEAVED) {
+        err_set(err, ERR_UNSUPPORTED,
+                "planner: weights gathered range by range in groups that do not interleave");
+        return NULL;
+    }
     bool shards = grouped && !state_whole(problem, candidate);
-    uint32_t groups = 1 + (grouped ? candidate->stage_count + 1 : 0) + apart + (apart && grouped && !shards);
+    uint32_t groups = 1 + (grouped ? laps_groups + 1 : 0) + apart + (apart && grouped && !shards) + layers;
     struct plan *plan = plan_create(candidate->member_count, groups, problem->workload->batch_rows,
                                     candidate->micro_batch_rows, err);
     if (!plan)
         return NULL;
-    struct pipeline_emitter c = {
-        .problem = problem,
-        .candidate = candidate,
-        .plan = plan,
-        .err = err,
-        .stages = candidate->stage_count,
-        .full = problem->workload->method == METHOD_FULL,
-        .grouped = grouped,
-        .shards = shards,
-        .table_group = apart ? 1 + (grouped ? (int32_t)candidate->stage_count + 1 : 0) : PLAN_NONE,
-        .table_sum = apart && grouped && !shards ? (int32_t)groups - 1 : PLAN_NONE};
+    struct pipeline_emitter c = {.problem = problem,
+                                 .candidate = candidate,
+                                 .plan = plan,
+                                 .err = err,
+                                 .stages = candidate->stage_count,
+                                 .groups = laps_groups,
+                                 .gathers = grouped && candidate_gathers(candidate) &&
+                                            (shards || problem->workload->method == METHOD_LORA),
+                                 .full = problem->workload->method == METHOD_FULL,
+                                 .grouped = grouped,
+                                 .shards = shards,
+                                 .table_group =
+                                     apart ? 1 + (grouped ? (int32_t)laps_groups + 1 : 0) : PLAN_NONE,
+                                 .table_sum = apart && grouped && !shards ? (int32_t)groups - 1 : PLAN_NONE,
+                                 .layer_groups = (int32_t)(groups - layers)};
     int result = plan_fill(&c, programs);
     schedule_fini(&c.schedule);
     free(c.first_stage);
@@ -394,6 +501,7 @@ struct plan *pipeline_emit(const struct problem *problem, const struct candidate
     free(c.cursor);
     free(c.parts);
     free(c.numbers);
+    free(c.freed);
     if (result < 0) {
         plan_destroy(plan);
         return NULL;

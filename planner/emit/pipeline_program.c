@@ -1,30 +1,34 @@
-/* Instruction lists of chains of replica stages: each rank computes in the order of its schedule.
+/* Makes the instruction lists of pipelines of replica stages. Each rank computes in the order of its
+ * schedule.
  *
- * A receive may start as soon as its ring has room; a send holds its buffer until the transport has taken
- * it. A rank receives from a peer in the order in which the peer sends. With several stages per rank this
- * is not the order in which the rank computes.
+ * A RECV may start as soon as its slot's ring has a free buffer; a SEND keeps its buffer until the transport
+ * has taken the bytes. A rank receives from a peer in the order in which the peer sends. With several stages
+ * per rank this is not the order in which the rank computes.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "planner/emit/pipeline_private.h"
 
-enum instance { TAKEN = -2 }; /* the instance is in use by an instruction that is not added yet */
+enum instance { TAKEN = -2 }; /* the buffer is in use until an instruction that is not added yet */
 
 struct pipeline_writer {
     struct pipeline_emitter *c;
     struct program_builder b;
-    uint32_t rank, limit; /* micro-batches that take part */
+    uint32_t rank, limit; /* limit: micro-batches [0, limit) are computed */
     bool train;           /* includes backwards */
     bool broken;          /* an event found no free instance in a ring */
     int32_t last[2];      /* last forward, last backward */
-    int32_t came[2];      /* gathers that the next forward waits for */
-    int32_t gave;         /* the send of kept weights that the step must wait for; PLAN_NONE: none */
+    int32_t came[3];      /* instructions that the next event waits for: gathers, and the freeing of gradient
+                             buffers */
+    int32_t reduced;      /* the last reduction of a range's gradients; PLAN_NONE: none */
+    int32_t
+        gave; /* the instruction that sends this rank's weights, for which STEP must wait; PLAN_NONE: none */
 };
 
 size_t pipeline_numbers(const struct pipeline_emitter *c, uint32_t stages)
 {
-    /* Two arrays for each track, two for receives. */
+    /* each ring_track has two arrays, received[] two more */
     return (2 * (size_t)BOUNDARIES + 2) * stages * c->micro_batches;
 }
 
@@ -59,7 +63,7 @@ static void writer_begin(struct pipeline_writer *w, uint32_t limit, bool train)
     int32_t *at = c->numbers;
     w->limit = limit;
     w->train = train;
-    w->last[0] = w->last[1] = PLAN_NONE;
+    w->last[0] = w->last[1] = w->reduced = PLAN_NONE;
     for (uint32_t s = c->first_stage[w->rank]; s < c->stages; s = c->next_stage[s]) {
         struct rank_stage *part = &c->parts[s];
         memset(at, 0xff, sizeof(*at) * pipeline_numbers(c, 1));
@@ -75,7 +79,9 @@ static void writer_begin(struct pipeline_writer *w, uint32_t limit, bool train)
         if (s + 1 < c->stages)
             cursors_reset(w, s + 1);
     }
+    memset(c->freed, 0xff, state_freed_count(c) * sizeof(*c->freed));
     state_fetch(c, &w->b, w->came, &w->gave);
+    w->came[2] = PLAN_NONE;
 }
 
 static bool takes_part(const struct pipeline_writer *w, const struct schedule_event *e)
@@ -83,23 +89,41 @@ static bool takes_part(const struct pipeline_writer *w, const struct schedule_ev
     return w->train || (e->kind == EVENT_FORWARD && e->micro_batch < w->limit);
 }
 
+/* Whether stage s runs, for micro-batch k, the layer that it shares with the next stage. When text is sampled
+ * it runs that layer for every token, because the layer's keys and values are kept in one stage. */
+static bool runs_next(const struct pipeline_writer *w, uint32_t s, uint32_t k)
+{
+    const struct pipeline_emitter *c = w->c;
+    bool tokens = w->limit < c->micro_batches;
+    return candidate_next_count(c->candidate, (int32_t)s) > 0 &&
+           (tokens || candidate_runs_next(c->candidate, s, k, c->micro_batches));
+}
+
+/* Returns the blocks that a stage runs for micro-batch k. */
+static struct plan_range blocks_of(const struct pipeline_writer *w, uint32_t stage, uint32_t k)
+{
+    const struct candidate_stage *s = &w->c->candidate->stages[stage];
+    return (struct plan_range){s->block_begin + (stage > 0 && runs_next(w, stage - 1, k)),
+                               s->block_end + runs_next(w, stage, k)};
+}
+
 static int32_t transfer_add(struct pipeline_writer *w, uint32_t stage, enum boundary at, uint32_t k,
                             const int32_t *after, size_t count)
 {
-    const struct candidate_stage *s = &w->c->candidate->stages[stage];
+    struct plan_range blocks = blocks_of(w, stage, k);
     bool sends = at == ACT_OUT || at == GRAD_OUT, behind = at == ACT_OUT || at == GRAD_IN;
     struct instr x = instr_init(sends ? INSTR_SEND : INSTR_RECV, sends ? QUEUE_SEND : QUEUE_RECV);
     x.peer = (int32_t)owner_of(w->c, behind ? stage + 1 : stage - 1, k);
     x.tag = at == ACT_IN || at == ACT_OUT ? TAG_ACTIVATION : TAG_GRADIENT;
     x.micro_batch = (int32_t)k;
-    x.block_begin = x.block_end = behind ? s->block_end : s->block_begin;
+    x.block_begin = x.block_end = behind ? blocks.end : blocks.begin;
     *(sends ? &x.slot_in : &x.slot_out) = w->c->parts[stage].slot[at];
     x.flags = sends ? FLAG_FREES_IN : 0;
     return program_add(&w->b, &x, after, count);
 }
 
-/* The receive of what a stage needs for micro-batch k; all receives that the peer sends earlier are added
- * first. */
+/* Returns the receive of the tensor that a stage needs for micro-batch k. All receives of tensors that the
+ * peer sends earlier are added first. */
 static int32_t received(struct pipeline_writer *w, uint32_t stage, bool gradient, uint32_t k)
 {
     struct pipeline_emitter *c = w->c;
@@ -134,12 +158,13 @@ static void event_add(struct pipeline_writer *w, const struct schedule_event *e,
     struct rank_stage *part = &w->c->parts[e->stage];
     bool back = e->kind != EVENT_FORWARD, weight = e->kind == EVENT_WEIGHT;
     enum boundary in = back ? GRAD_IN : ACT_IN, out = back ? GRAD_OUT : ACT_OUT;
-    int32_t after[5] = {PLAN_NONE, PLAN_NONE, PLAN_NONE, w->came[0], w->came[1]};
+    int32_t after[6] = {PLAN_NONE, PLAN_NONE, PLAN_NONE, w->came[0], w->came[1], w->came[2]};
     uint32_t k = e->micro_batch;
     struct instr x = instr_init(ops[e->kind], QUEUE_COMPUTE);
     x.micro_batch = (int32_t)k;
-    x.block_begin = w->c->candidate->stages[e->stage].block_begin;
-    x.block_end = w->c->candidate->stages[e->stage].block_end;
+    struct plan_range blocks = blocks_of(w, e->stage, k);
+    x.block_begin = blocks.begin;
+    x.block_end = blocks.end;
     x.slot_in = weight ? PLAN_NONE : part->slot[in];
     x.slot_out = weight ? PLAN_NONE : part->slot[out];
     x.slot_save = save;
@@ -151,8 +176,8 @@ static void event_add(struct pipeline_writer *w, const struct schedule_event *e,
         after[0] = received(w, e->stage, back, k);
     if (x.slot_out >= 0)
         w->broken |= !track_take(&part->track[out], k, &after[1]);
-    int32_t done = w->last[back] = program_add(&w->b, &x, after, 5);
-    w->came[0] = w->came[1] = PLAN_NONE;
+    int32_t done = w->last[back] = program_add(&w->b, &x, after, 6);
+    w->came[0] = w->came[1] = w->came[2] = PLAN_NONE;
     if (x.slot_in >= 0)
         track_give(&part->track[in], k, done);
     if (x.slot_out >= 0)
@@ -161,17 +186,61 @@ static void event_add(struct pipeline_writer *w, const struct schedule_event *e,
 
 enum save { SAVE_ALL, SAVE_NOTHING, SAVE_CACHE };
 
+static void event_save(struct pipeline_writer *w, const struct schedule_event *e, enum save save)
+{
+    if (takes_part(w, e))
+        event_add(w, e,
+                  save == SAVE_ALL     ? w->c->parts[e->stage].saved
+                  : save == SAVE_CACHE ? w->c->cache
+                                       : PLAN_NONE);
+}
+
+/* Adds the events of one range in one direction, in the order of the schedule. */
+static void range_add(struct pipeline_writer *w, uint32_t stage, bool back, enum save save)
+{
+    const struct schedule *s = &w->c->schedule;
+    for (uint32_t i = s->first[w->rank]; i < s->first[w->rank + 1]; i++)
+        if (s->events[i].stage == stage && (s->events[i].kind != EVENT_FORWARD) == back)
+            event_save(w, &s->events[i], save);
+}
+
+/* Adds the events of a rank that gathers one range of blocks after another. A range's weights are released
+ * after its last forward, except those of the last range, with which backward begins, and are gathered again
+ * for the range's backward, after which its gradients are reduced. The next range's gather comes before that
+ * reduction, so both overlap with computing. Ranks without events take part in the gathers. */
+static void ranges_add(struct pipeline_writer *w, enum save save)
+{
+    struct pipeline_emitter *c = w->c;
+    uint32_t s = c->first_stage[w->rank], first = s;
+    int32_t came = PLAN_NONE;
+    for (; s < c->stages; s += c->groups) {
+        came = w->came[1] = state_ring_fetch(c, &w->b, s);
+        range_add(w, s, false, save);
+        if (!w->train || s + c->groups < c->stages)
+            state_ring_release(c, &w->b, s, came);
+    }
+    for (s -= c->groups; w->train; s -= c->groups) {
+        w->came[2] = state_ring_room(c, s);
+        range_add(w, s, true, save);
+        state_ring_release(c, &w->b, s, came);
+        if (s > first)
+            came = w->came[1] = state_ring_fetch(c, &w->b, s - c->groups);
+        int32_t reduced = state_ring_reduce(c, &w->b, s, w->last[1]);
+        w->reduced = reduced >= 0 ? reduced : w->reduced;
+        if (s == first)
+            break;
+    }
+}
+
 static void events_add(struct pipeline_writer *w, enum save save)
 {
     const struct schedule *s = &w->c->schedule;
-    for (uint32_t i = s->first[w->rank]; i < s->first[w->rank + 1]; i++) {
-        const struct schedule_event *e = &s->events[i];
-        if (takes_part(w, e))
-            event_add(w, e,
-                      save == SAVE_ALL     ? w->c->parts[e->stage].saved
-                      : save == SAVE_CACHE ? w->c->cache
-                                           : PLAN_NONE);
+    if (rank_gathers(w->c, w->rank)) {
+        ranges_add(w, save);
+        return;
     }
+    for (uint32_t i = s->first[w->rank]; i < s->first[w->rank + 1]; i++)
+        event_save(w, &s->events[i], save);
 }
 
 /* Adds the end of a training step: reduction of gradients, norm, optimiser step. Replicas: all members of
@@ -183,14 +252,15 @@ static void train_tail(struct pipeline_writer *w, int32_t scalars)
     const struct plan_rank *rank = &c->plan->ranks[w->rank];
     const struct candidate_stage *stage = stage_of(c, w->rank);
     bool shared = stage->member_count > 1;
-    int32_t group = 1 + rank->stage, all = c->grouped && !c->shards ? 1 + (int32_t)c->stages : 0;
+    int32_t group = 1 + rank->stage, all = c->grouped && !c->shards ? 1 + (int32_t)c->groups : 0;
     state_release(c, &w->b, w->came);
-    int32_t summed = state_reduce(c, &w->b, w->rank, w->last[1]), norm = PLAN_NONE;
+    int32_t summed[2] = {w->last[1], w->reduced}, norm = PLAN_NONE;
+    state_reduce(c, &w->b, w->rank, summed);
     if (c->shards || w->rank == stage->member_first)
-        norm = program_add_collective(&w->b, INSTR_ALL_REDUCE, all, PLAN_NONE, c->norm, TAG_NORM, &summed, 1);
+        norm = program_add_collective(&w->b, INSTR_ALL_REDUCE, all, PLAN_NONE, c->norm, TAG_NORM, summed, 2);
     if (shared && !c->shards)
         norm = program_add_collective(&w->b, INSTR_BROADCAST, group, (int32_t)stage->member_first, c->norm,
-                                      TAG_NORM, norm >= 0 ? &norm : &summed, 1);
+                                      TAG_NORM, norm >= 0 ? &norm : summed, 1);
     struct instr x = instr_init(INSTR_STEP, QUEUE_COMPUTE);
     x.block_begin = rank->block_begin;
     x.block_end = rank->block_end;
@@ -234,7 +304,8 @@ int pipeline_programs(struct pipeline_emitter *c, uint32_t r)
     for (int kind = 0; kind < PROGRAM_KINDS; kind++) {
         struct pipeline_writer w = {.c = c, .rank = r};
         if (kind == PROGRAM_SAVE)
-            program_add_save(&w.b, c->barrier); /* a parameter on several ranks is saved once */
+            program_add_save(&w.b, c->barrier); /* of a parameter that several ranks keep, one rank saves it
+                                                   (worker/checkpoint/keeper.h) */
         else if (kind == PROGRAM_TRAIN || kind == PROGRAM_EVALUATE)
             batch_build(&w, kind == PROGRAM_TRAIN);
         else if (c->cache >= 0)

@@ -1,11 +1,12 @@
-/* Memory and time of state that is sharded in chains of replica stages. For planner/ only; pure. */
+/* Memory and time of sharding weights and optimiser state in pipelines of replica stages. For planner/ only;
+ * pure. */
 #ifndef MOTLEY_PLANNER_EMIT_PIPELINE_STATE_H
 #define MOTLEY_PLANNER_EMIT_PIPELINE_STATE_H
 
 #include "planner/candidate/candidate.h"
 
-/* Bytes of state (full fine-tuning) that all members of a stage keep together. */
-double pipeline_state_bytes(const struct problem *problem, const struct candidate_stage *stage);
+/* Returns the bytes of state that the members of a stage shard, over all their ranges of blocks; 0: none. */
+double pipeline_state_bytes(const struct problem *problem, const struct candidate *candidate, uint32_t stage);
 /* The seconds of a step outside micro-batches, per stage, by cost/price.c's seconds for the plan's
  * instructions. A step ends at max(end of the stage's last event + after_s) + max(update_s); its first
  * event begins at before_s. */

@@ -1,13 +1,13 @@
-/* Division of a sharded state. Both aims are water filling: for a level, each member's share lies between
- * bounds that move one way with the level. Bisection finds the least level at which the bounds allow a sum
- * of 1. */
+/* Divides sharded state among members. Both aims (short transfers, short optimiser step) are water filling:
+ * for a time limit, each member's share lies between bounds that are monotone in the limit. Bisection finds
+ * the least limit at which the bounds allow a sum of 1. */
 #include "planner/emit/share.h"
 
 #include <math.h>
 
 #define TURNS_MAX 200 /* bisections; more than the digits of a double */
 
-/* Is there a double between the two? */
+/* Whether a double lies between `low` and `high`. */
 static bool splittable(double low, double high)
 {
     double middle = (low + high) / 2;
@@ -26,7 +26,8 @@ static double room_of(const struct share_member *member)
     return member->room < 0 ? 0 : member->room > 1 ? 1 : member->room;
 }
 
-/* The least share with which a member's link is done within `level` seconds per byte. */
+/* Returns the least share r of a member whose link passes the rest, 1 − r, within `level` seconds per byte of
+ * the state. */
 static double floor_at(const struct share_member *member, double level)
 {
     double floor = 1 - level * member->bytes_per_s;
@@ -59,7 +60,7 @@ double share_level_least(const struct share_member *members, uint32_t count)
     return level_search(members, count, false);
 }
 
-/* Sets share_i = clamp(water, floor_i, room_i) with Σ = 1. */
+/* Sets share_i = clamp(water, floor_i, room_i), with the number `water` for which the shares sum to 1. */
 static void fill_evenly(const struct share_member *members, uint32_t count, double level, double *shares)
 {
     double low = 0, high = 1;
@@ -76,7 +77,9 @@ static void fill_evenly(const struct share_member *members, uint32_t count, doub
     }
 }
 
-/* Divides by the optimiser's seconds; no share is below what the member's link needs at the ring's level. */
+/* Writes the shares with which the slowest member's optimiser step is shortest, among those with which every
+ * link of the ring is done within `ring` seconds per byte of the state and every member has room for its
+ * share. */
 static void fill_by_step(const struct share_member *members, uint32_t count, double ring, double *shares)
 {
     double low = 0, high = 0;

@@ -6,13 +6,13 @@
 #include "model/shape/footprint.h"
 #include "planner/given/cluster_private.h"
 
-/* CUDA and HIP share whole allocations, whose sizes are multiples of this. */
+/* Sizes of allocations that CUDA and HIP can share between processes are multiples of this. */
 enum { SHARED_PIECE_BYTES = 2 << 20 };
 
-/* Use of one rank's slot: is it received into, is it sent. */
+/* How a rank uses a slot. */
 struct slot_use {
-    bool received, sent, apart; /* apart: also received from, or sent to, a device that cannot share memory
-                                   with the rank's device */
+    bool received, sent, apart; /* received, sent: RECVs write it, SENDs read it; apart: some peer's device
+                                   cannot share memory with the rank's device */
 };
 
 struct shares {
@@ -53,8 +53,8 @@ static struct slot_use use_of(const struct shares *s, uint32_t rank, uint32_t sl
     return use;
 }
 
-/* Grows the slot to hold its whole ring, in pieces of that many bytes. False: the rank's limit does not
- * allow it. */
+/* Sets the slot's bytes to those of its whole ring, rounded up to multiples of `piece` bytes. Returns false
+ * if the rank's memory limit does not allow it. */
 static bool make_room(struct plan_rank *rank, struct plan_slot *slot, uint64_t piece)
 {
     uint64_t bound = slot->bytes_bound, ring = (uint64_t)slot->ring_micro_batches * slot->ring_blocks,

@@ -1,6 +1,7 @@
-/* Plans of tensor groups: groups, memory and slots; tensor_program.c makes the lists. */
+/* Makes plans of tensor groups: groups, memory and slots; tensor_program.c makes the instruction lists. */
 #include "planner/emit/tensor.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,7 +30,7 @@ uint32_t tensor_ring(uint32_t window, uint32_t next)
     return window > next + 1 ? window - next + 1 : 2;
 }
 
-/* Micro-batches in the ring between stage s and s + 1. */
+/* Returns the depth, in micro-batches, of the ring of boundary buffers between stages s and s + 1. */
 static uint32_t ring_of(const struct candidate *candidate, uint32_t s, uint32_t micro_batches)
 {
     uint32_t units = tensor_ring(window_of(candidate, s), window_of(candidate, s + 1));
@@ -38,7 +39,8 @@ static uint32_t ring_of(const struct candidate *candidate, uint32_t s, uint32_t 
 
 uint32_t tensor_partials(const struct candidate *candidate, uint32_t s, uint32_t micro_batches)
 {
-    uint32_t together = tensor_together(candidate, micro_batches), count = 4 * together;
+    uint32_t together = tensor_together(candidate, micro_batches);
+    uint32_t count = candidate->stages[s].member_count > 1 ? 4 * together : 0;
     uint32_t out = at_most(2 * (uint64_t)together, micro_batches);
     if (s > 0)
         count += ring_of(candidate, s - 1, micro_batches) + out;
@@ -47,8 +49,10 @@ uint32_t tensor_partials(const struct candidate *candidate, uint32_t s, uint32_t
     return count;
 }
 
-static int32_t partial_slot(struct tensor_plan *t, struct plan_rank *rank, uint32_t ring, double per_token)
+/* Adds a slot for a boundary tensor of a tensor group, which is a partial sum until it is all-reduced. */
+static int32_t partial_slot(struct tensor_plan *t, struct plan_rank *rank, uint32_t ring)
 {
+    double per_token = tensor_token_bytes(t->problem);
     uint64_t bound = (uint64_t)(per_token * t->plan->tokens_bound);
     struct plan_slot slot = {.kind = SLOT_PARTIAL,
                              .lifetime = SLOT_FOR_INSTRUCTIONS,
@@ -59,62 +63,84 @@ static int32_t partial_slot(struct tensor_plan *t, struct plan_rank *rank, uint3
     return plan_rank_slot(rank, &slot);
 }
 
-static int32_t saved_slot(struct plan_rank *rank, int32_t begin, int32_t end, uint32_t live, uint64_t bytes)
+/* Adds a slot for the activations that forwards of blocks [begin, end) save: one buffer for each block, or
+ * one for all (`whole`). */
+static int32_t saved_slot(struct plan_rank *rank, int32_t begin, int32_t end, bool whole, uint32_t live,
+                          uint64_t bytes)
 {
-    uint32_t blocks = (uint32_t)(end - begin);
     struct plan_slot slot = {.kind = SLOT_SAVED,
                              .lifetime = SLOT_FOR_INSTRUCTIONS,
                              .purpose = PURPOSE_ACTIVATIONS,
                              .ring_micro_batches = live,
-                             .ring_blocks = blocks,
+                             .ring_blocks = whole ? 1 : (uint32_t)(end - begin),
                              .block_begin = begin,
                              .block_end = end,
                              .bytes_fixed = bytes};
     return plan_rank_slot(rank, &slot);
 }
 
+/* Adds the slots for saved activations. The engine keeps a micro-batch's activations in one allocation, so
+ * each slot is given an equal share of its bytes. */
+static void saved_slots(struct plan_rank *rank, const struct tensor_writer_blocks *blocks, uint32_t live,
+                        uint64_t bytes, struct tensor_slots *slots)
+{
+    int32_t begin = blocks->begin, end = blocks->end;
+    if (blocks->alone) {
+        slots->saved_first = saved_slot(rank, rank->block_begin, rank->block_end, true, live, bytes);
+        return;
+    }
+    bool table = rank->block_begin == 0, head = rank->block_end > end;
+    uint64_t each = bytes / (2 * (uint64_t)(end - begin) + table + head);
+    slots->saved_first = saved_slot(rank, begin, end, false, live, each);
+    slots->saved_second = saved_slot(rank, begin, end, false, live, each);
+    if (table)
+        slots->saved_table = saved_slot(rank, 0, 1, true, live, each);
+    if (head)
+        slots->saved_head = saved_slot(rank, end, end + 1, true, live, each);
+}
+
 static void boundary_slots(struct tensor_plan *t, struct plan_rank *rank, uint32_t s,
                            struct tensor_slots *slots)
 {
-    double each = t->problem->bytes_per_token;
     uint32_t count = t->plan->micro_batch_count;
     slots->ring_out = at_most(2 * (uint64_t)t->together, count);
     if (s > 0) {
         slots->ring_act = ring_of(t->candidate, s - 1, count);
-        slots->act_in = partial_slot(t, rank, slots->ring_act, each);
-        slots->grad_out = partial_slot(t, rank, slots->ring_out, each);
+        slots->act_in = partial_slot(t, rank, slots->ring_act);
+        slots->grad_out = partial_slot(t, rank, slots->ring_out);
     }
     if (s + 1 < t->candidate->stage_count) {
         slots->ring_grad = ring_of(t->candidate, s, count);
-        slots->act_out = partial_slot(t, rank, slots->ring_out, each);
-        slots->grad_in = partial_slot(t, rank, slots->ring_grad, each);
+        slots->act_out = partial_slot(t, rank, slots->ring_out);
+        slots->grad_in = partial_slot(t, rank, slots->ring_grad);
     }
+}
+
+/* Adds the slot of gradients of the layers' parameters that all members of the group hold as equal copies. */
+static int32_t shared_slot(struct plan_rank *rank, const struct tensor_writer_blocks *blocks, uint64_t bytes)
+{
+    return plan_rank_slot(rank, &(struct plan_slot){.kind = SLOT_GRADIENTS,
+                                                    .lifetime = SLOT_FOR_RUN,
+                                                    .purpose = PURPOSE_ADAPTERS,
+                                                    .block_begin = blocks->begin,
+                                                    .block_end = blocks->end,
+                                                    .bytes_fixed = bytes});
 }
 
 static int slots_fill(struct tensor_plan *t, uint32_t s, struct plan_rank *rank,
                       const struct tensor_need *need, uint32_t live, struct tensor_slots *slots)
 {
-    int32_t last = t->plan->block_count - 1;
-    int32_t begin = rank->block_begin > 1 ? rank->block_begin : 1;
-    int32_t end = rank->block_end < last ? rank->block_end : last;
+    struct tensor_writer_blocks blocks = tensor_layers(t, s);
     bool samples = t->problem->workload->sample_tokens > 0;
     memset(slots, 0xff, sizeof(*slots));
     boundary_slots(t, rank, s, slots);
-    for (int i = 0; i < 2; i++) {
-        slots->sum[i] = partial_slot(t, rank, t->together, t->problem->bytes_per_token);
-        slots->gradient[i] = partial_slot(t, rank, t->together, t->problem->bytes_per_token);
+    for (int i = 0; i < 2 && !blocks.alone; i++) {
+        slots->sum[i] = partial_slot(t, rank, t->together);
+        slots->gradient[i] = partial_slot(t, rank, t->together);
     }
-    if (end > begin) {
-        slots->saved_first = saved_slot(rank, begin, end, live, need->saved_first);
-        slots->saved_second = saved_slot(rank, begin, end, live, need->saved_second);
-        if (t->candidate->stages[s].member_count > 1)
-            slots->shared = plan_rank_fixed_slot(rank, SLOT_GRADIENTS, SLOT_FOR_RUN, SLOT_ON_DEVICE,
-                                                 PURPOSE_ADAPTERS, need->shared_gradients);
-    }
-    if (rank->block_end > last) {
-        slots->statistics = partial_slot(t, rank, t->together, 12);
-        slots->saved_head = saved_slot(rank, last, last + 1, live, need->saved_head);
-    }
+    saved_slots(rank, &blocks, live, need->live_bytes, slots);
+    if (!blocks.alone && need->shared_gradients > 0)
+        slots->shared = shared_slot(rank, &blocks, need->shared_gradients);
     slots->scalars = plan_rank_fixed_slot(rank, SLOT_STEP_SCALARS, SLOT_FOR_STEP, SLOT_ON_HOST,
                                           PURPOSE_BUFFERS, sizeof(struct plan_step_scalars));
     slots->norm =
@@ -127,14 +153,15 @@ static int slots_fill(struct tensor_plan *t, uint32_t s, struct plan_rank *rank,
         slots->token =
             plan_rank_fixed_slot(rank, SLOT_TOKEN, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS, 4);
     }
-    uint32_t expected = 7 + 2 * (uint32_t)(s > 0) + 2 * (uint32_t)(s + 1 < t->candidate->stage_count) +
-                        2 * (uint32_t)(end > begin) + (uint32_t)(slots->shared >= 0) +
-                        2 * (uint32_t)(rank->block_end > last) + 2 * (uint32_t)samples;
+    const int32_t *made = (const int32_t *)slots;
+    uint32_t expected = 0;
+    for (size_t i = 0; i < offsetof(struct tensor_slots, ring_act) / sizeof(*made); i++)
+        expected += made[i] >= 0;
     return rank->slot_count == expected ? 0 : err_set(t->err, ERR_NOMEM, "planner: out of memory");
 }
 
-/* A member's share of its stage's trained state, by parameters; a group's shares sum to 1. */
-static double state_share(const struct tensor_plan *t, const struct candidate_stage *stage,
+/* Returns a member's share of the trained parameters; the shares of a group sum to the share of its stage. */
+static double state_share(const struct tensor_plan *t, const struct candidate_stage *stage, bool first,
                           const struct plan_tensor *part)
 {
     struct tensor_shares shares = tensor_shares(t->problem, part);
@@ -146,7 +173,7 @@ static double state_share(const struct tensor_plan *t, const struct candidate_st
             const struct block_part *p = &list->blocks[b].parts[i];
             double share = p->kind == PART_ATTENTION ? shares.heads
                            : p->kind == PART_FFN     ? shares.columns
-                                                     : shares.vocabulary;
+                                                     : first;
             mine += share * (double)(full ? p->params : p->lora_params);
         }
     }
@@ -161,21 +188,23 @@ static int rank_emit(struct tensor_plan *t, uint32_t s, uint32_t r, bool program
     uint32_t count = t->plan->micro_batch_count;
     uint64_t live = at_most((uint64_t)window_of(t->candidate, s) * t->together, count);
     uint64_t partials = tensor_partials(t->candidate, s, count);
+    struct tensor_member own = tensor_member(t->problem, stage->block_begin, stage->block_end,
+                                             stage->member_count, r - stage->member_first, &member->tensor);
     struct tensor_need need;
     struct tensor_slots slots;
-    tensor_need_fill(t->problem, stage->block_begin, stage->block_end, &member->tensor, t->plan->rows_bound,
-                     member->recompute, &need);
+    if (tensor_need_exact(t->problem, &own, t->plan->rows_bound, member->recompute, &need, t->err) < 0)
+        return -1;
     need.need.total = tensor_need_total(&need, live, partials);
     need.need.purpose[PURPOSE_ACTIVATIONS] += live * need.live_bytes;
     need.need.purpose[PURPOSE_BUFFERS] += partials * need.partial_bytes;
     rank->stage = (int32_t)s;
-    rank->block_begin = stage->block_begin;
-    rank->block_end = stage->block_end;
+    rank->block_begin = own.block_begin;
+    rank->block_end = own.block_end;
     rank->tensor = member->tensor;
     rank->rows = t->plan->batch_rows;
     rank->rows_share = 1;
     rank->window = (uint32_t)live;
-    rank->state_share = state_share(t, stage, &member->tensor);
+    rank->state_share = state_share(t, stage, !own.follows, &member->tensor);
     if (plan_rank_fill(rank, t->problem, member, &need.need, t->err) < 0 ||
         slots_fill(t, s, rank, &need, (uint32_t)live, &slots) < 0)
         return -1;
@@ -208,10 +237,9 @@ struct plan *tensor_emit(const struct problem *problem, const struct candidate *
     plan_frame_fill(plan, problem, candidate);
     t.together = tensor_together(candidate, plan->micro_batch_count);
     int result = groups_fill(&t);
-    for (uint32_t s = 0; s < candidate->stage_count && result == 0; s++) {
+    for (uint32_t s = 0; s < candidate->stage_count && result == 0; s++)
         for (uint32_t m = 0; m < candidate->stages[s].member_count && result == 0; m++)
             result = rank_emit(&t, s, candidate->stages[s].member_first + m, programs);
-    }
     if (result < 0) {
         plan_destroy(plan);
         return NULL;

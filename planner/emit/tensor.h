@@ -5,14 +5,15 @@
 
 #include "planner/candidate/candidate.h"
 
-/* For a step of that many micro-batches: how many are worked on in turns (a unit), and how many buffers of
- * a boundary tensor's size a rank of stage s has. Windows are in units. */
+/* For a step of `micro_batches` micro-batches: tensor_together returns how many form a unit (they are
+ * computed in turns, so that all-reduces overlap computing); tensor_partials returns how many buffers of a
+ * boundary tensor's size a rank of stage s has. Windows are in units. */
 uint32_t tensor_together(const struct candidate *candidate, uint32_t micro_batches);
 uint32_t tensor_partials(const struct candidate *candidate, uint32_t s, uint32_t micro_batches);
-/* Depth, in units, of the ring between two stages with these windows. */
+/* Returns the depth, in units, of the ring of boundary buffers between two stages with these windows. */
 uint32_t tensor_ring(uint32_t window, uint32_t next);
 
-/* See emit in struct placement_kind. */
+/* Makes the plan of a candidate, as `emit` in struct placement_kind (planner/kind/kind.h) says. */
 struct plan *tensor_emit(const struct problem *problem, const struct candidate *candidate, bool programs,
                          struct err *err);
 

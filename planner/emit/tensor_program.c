@@ -2,8 +2,9 @@
  *
  * A unit is one micro-batch, or several that are worked on in turns: each half of each block runs for all
  * of them, so that the all-reduce of one overlaps the computing of the next. All members of a group have
- * the same list, except that the first member exchanges boundary tensors with the neighbouring groups and
- * broadcasts them.
+ * the same list, except that the first member alone has embedding and head, exchanges boundary tensors with
+ * the neighbouring groups and broadcasts what it has from them. A stage of one member runs all its blocks at
+ * once.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -16,9 +17,11 @@ struct tensor_writer {
     struct program_builder b;
     const struct tensor_slots *s;
     uint32_t rank, stage;
-    bool first, last, leads; /* first, last: of the stages; leads: the rank is the first of its group */
+    struct tensor_writer_blocks layers;
+    bool first, last, leads; /* first, last: the rank is in the first, or last, stage; leads: it is the first
+                                of its group */
     int32_t group;
-    int32_t *ready; /* [micro-batches]: the instruction that the next half must wait for */
+    int32_t *ready; /* [micro-batches]: the instruction that the next half block must wait for */
     /* [micro-batches]: the instructions that freed the buffers of received and of sent tensors */
     int32_t *used_act, *used_grad, *sent_act, *sent_grad;
     int32_t last_forward, last_backward;
@@ -40,7 +43,8 @@ static uint32_t leader(const struct tensor_writer *w, uint32_t stage)
     return w->t->candidate->stages[stage].member_first;
 }
 
-/* All-reduces the parts of micro-batch k in a slot. `frees`: nothing on this rank reads the sum. */
+/* Adds the ALL_REDUCE of micro-batch k's partial sums in a slot. `frees`: no instruction of this rank reads
+ * the result, so the ALL_REDUCE frees the slot. */
 static int32_t sum_add(struct tensor_writer *w, int32_t slot, uint32_t tag, int32_t block, uint32_t k,
                        int32_t after, bool frees)
 {
@@ -55,7 +59,26 @@ static int32_t sum_add(struct tensor_writer *w, int32_t slot, uint32_t tag, int3
     return program_add(&w->b, &x, &after, 1);
 }
 
-/* Adds the arrival of a boundary tensor from the neighbouring stage: the first member receives and
+/* Adds the BROADCAST of a boundary tensor from the group's first member, whose slot has it already, to the
+ * others, whose slot the BROADCAST writes. */
+static void broadcast_add(struct tensor_writer *w, int32_t slot, bool gradient, int32_t boundary, uint32_t k,
+                          int32_t after)
+{
+    struct instr x = instr_init(INSTR_BROADCAST, QUEUE_GROUP);
+    w->ready[k] = after;
+    if (w->layers.alone)
+        return;
+    x.group = w->group;
+    x.peer = (int32_t)leader(w, w->stage);
+    x.slot_in = w->leads ? slot : PLAN_NONE;
+    x.slot_out = w->leads ? PLAN_NONE : slot;
+    x.tag = gradient ? TAG_GRADIENT : TAG_ACTIVATION;
+    x.micro_batch = (int32_t)k;
+    x.block_begin = x.block_end = boundary;
+    w->ready[k] = program_add(&w->b, &x, &after, 1);
+}
+
+/* Adds the transfer of a boundary tensor from the neighbouring stage: the group's first member receives and
  * broadcasts it. */
 static void arrive_add(struct tensor_writer *w, bool gradient, uint32_t k)
 {
@@ -73,24 +96,13 @@ static void arrive_add(struct tensor_writer *w, bool gradient, uint32_t k)
         x.block_begin = x.block_end = boundary;
         number = program_add(&w->b, &x, &number, 1);
     }
-    if (stage->member_count > 1) {
-        struct instr x = instr_init(INSTR_BROADCAST, QUEUE_GROUP);
-        x.group = w->group;
-        x.peer = (int32_t)stage->member_first;
-        x.slot_in = w->leads ? slot : PLAN_NONE;
-        x.slot_out = w->leads ? PLAN_NONE : slot;
-        x.tag = gradient ? TAG_GRADIENT : TAG_ACTIVATION;
-        x.micro_batch = (int32_t)k;
-        x.block_begin = x.block_end = boundary;
-        number = program_add(&w->b, &x, &number, 1);
-    }
-    w->ready[k] = number;
+    broadcast_add(w, slot, gradient, boundary, k, number);
 }
 
 static void leave_add(struct tensor_writer *w, bool gradient, uint32_t k)
 {
     int32_t *sent = gradient ? w->sent_grad : w->sent_act;
-    sent[k] = w->ready[k]; /* if the tensor is not sent, the sum frees it */
+    sent[k] = w->ready[k]; /* On a member that sends nothing, the all-reduce that made the tensor frees it. */
     if (!w->leads)
         return;
     struct instr x = instr_init(INSTR_SEND, QUEUE_SEND);
@@ -103,22 +115,30 @@ static void leave_add(struct tensor_writer *w, bool gradient, uint32_t k)
     sent[k] = program_add(&w->b, &x, &w->ready[k], 1);
 }
 
-/* Adds one half of a block (or a whole one) and the all-reduce behind it. in, out: slots or PLAN_NONE. */
-static void part_add(struct tensor_writer *w, enum instr_op op, uint16_t half, int32_t block, uint32_t k,
-                     int32_t in, int32_t out, int32_t save)
+/* The operands of a FORWARD or BACKWARD: a range of blocks, or one half (attention or FFN) of a block, and
+ * its slots. */
+struct compute_part {
+    uint16_t half;
+    int32_t begin, end, in, out, save;
+};
+
+/* Adds the FORWARD or BACKWARD of `part`. If that is half a block, the ALL_REDUCE that sums the members'
+ * outputs follows. */
+static void part_add(struct tensor_writer *w, enum instr_op op, const struct compute_part *part, uint32_t k)
 {
     struct instr x = instr_init(op, QUEUE_COMPUTE);
-    bool backward = op == INSTR_BACKWARD, kept = save >= 0 && w->saving == 1;
-    bool boundary = out >= 0 && out == (backward ? w->s->grad_out : w->s->act_out);
+    bool backward = op == INSTR_BACKWARD, kept = part->save >= 0 && w->saving == 1;
+    int32_t in = part->in, out = part->out, edge = backward ? w->s->grad_out : w->s->act_out;
+    bool boundary = out >= 0 && out == edge;
     x.micro_batch = (int32_t)k;
-    x.block_begin = block;
-    x.block_end = block + 1;
+    x.block_begin = part->begin;
+    x.block_end = part->end;
     x.slot_in = in;
     x.slot_out = out;
-    x.slot_save = save;
-    x.flags =
-        (uint16_t)(half | (in >= 0 ? FLAG_FREES_IN : 0) | (backward && save >= 0 ? FLAG_FREES_SAVE : 0) |
-                   (kept && w->t->plan->ranks[w->rank].recompute ? FLAG_RECOMPUTE : 0));
+    x.slot_save = part->save;
+    x.flags = (uint16_t)(part->half | (in >= 0 ? FLAG_FREES_IN : 0) |
+                         (backward && part->save >= 0 ? FLAG_FREES_SAVE : 0) |
+                         (kept && w->t->plan->ranks[w->rank].recompute ? FLAG_RECOMPUTE : 0));
     int32_t after[2] = {w->ready[k], boundary ? past(backward ? w->sent_grad : w->sent_act, k, w->s->ring_out)
                                               : PLAN_NONE};
     int32_t number = program_add(&w->b, &x, after, 2);
@@ -128,68 +148,108 @@ static void part_add(struct tensor_writer *w, enum instr_op op, uint16_t half, i
     if (in >= 0 && in == w->s->grad_in)
         w->used_grad[k] = number;
     w->ready[k] = number;
-    if (out >= 0)
-        w->ready[k] = sum_add(w, out, backward ? TAG_GRADIENT : TAG_ACTIVATION, block, k, number,
-                              boundary && !w->leads);
+    /* The sum at a stage's end is read on the group's first member alone, which sends it on or has the head
+     * or embedding. */
+    bool leaves = backward ? part->begin == w->layers.begin && !(part->half & FLAG_SECOND_HALF)
+                           : part->end == w->layers.end && !(part->half & FLAG_FIRST_HALF);
+    if (out >= 0 && part->half)
+        w->ready[k] = sum_add(w, out, backward ? TAG_GRADIENT : TAG_ACTIVATION, part->begin, k, number,
+                              leaves && !w->leads);
 }
 
-static int32_t saved(const struct tensor_writer *w, int32_t slot, bool cache)
+/* Returns the slot in which a forward of these blocks saves: `slot` in training, the KV cache when sampling,
+ * or none. */
+static int32_t saved(const struct tensor_writer *w, int32_t slot)
 {
-    return w->saving == 1 ? slot : w->saving == 0 && cache ? w->s->cache : PLAN_NONE;
+    return w->saving == 1 ? slot : w->saving == 0 ? w->s->cache : PLAN_NONE;
 }
 
-static void forward_part(struct tensor_writer *w, int32_t block, int half, uint32_t k)
+/* Return the slots of the input and the output tensor of blocks [begin, end) of the stage. */
+static int32_t slot_before(const struct tensor_writer *w, int32_t begin)
 {
-    const struct tensor_slots *s = w->s;
-    const struct candidate_stage *stage = blocks_of(w);
-    int32_t in = block == stage->block_begin && !w->first ? s->act_in : s->sum[1];
-    int32_t out = block + 1 == stage->block_end && !w->last ? s->act_out : s->sum[1];
-    bool head = block + 1 == w->t->plan->block_count;
-    if (block == 0)
-        part_add(w, INSTR_FORWARD, 0, block, k, PLAN_NONE, out, PLAN_NONE);
-    else if (head && half == 0)
-        part_add(w, INSTR_FORWARD, FLAG_FIRST_HALF, block, k, in, s->statistics,
-                 saved(w, s->saved_head, false));
-    else if (head)
-        part_add(w, INSTR_FORWARD, FLAG_SECOND_HALF, block, k, s->statistics, PLAN_NONE, PLAN_NONE);
-    else if (half == 0)
-        part_add(w, INSTR_FORWARD, FLAG_FIRST_HALF, block, k, in, s->sum[0], saved(w, s->saved_first, true));
-    else
-        part_add(w, INSTR_FORWARD, FLAG_SECOND_HALF, block, k, s->sum[0], out,
-                 saved(w, s->saved_second, false));
+    return begin > blocks_of(w)->block_begin ? w->s->sum[1]
+                                             : w->s->act_in; /* act_in is PLAN_NONE at block 0 */
 }
 
-static void backward_part(struct tensor_writer *w, int32_t block, int half, uint32_t k)
+static int32_t slot_behind(const struct tensor_writer *w, int32_t end)
 {
-    const struct tensor_slots *s = w->s;
-    const struct candidate_stage *stage = blocks_of(w);
-    bool trains = w->t->plan->trains_embedding, head = block + 1 == w->t->plan->block_count;
-    int32_t in = block + 1 == stage->block_end && !w->last ? s->grad_in : s->gradient[1];
-    int32_t out = block == stage->block_begin && !w->first ? s->grad_out : s->gradient[1];
-    if (block == 1 && w->first && !trains) /* nothing below it is trained */
-        out = PLAN_NONE;
-    if (block == 0 && !trains && block + 1 != stage->block_end)
+    return end < blocks_of(w)->block_end ? w->s->sum[1] : w->s->act_out;
+}
+
+static int32_t gradient_behind(const struct tensor_writer *w, int32_t end)
+{
+    return end < blocks_of(w)->block_end ? w->s->gradient[1] : w->s->grad_in;
+}
+
+/* Returns the slot of the gradient that leaves at block `begin`, or PLAN_NONE if nothing below the block is
+ * trained. */
+static int32_t gradient_before(const struct tensor_writer *w, int32_t begin)
+{
+    if (begin > blocks_of(w)->block_begin)
+        return begin == 1 && !w->t->plan->trains_embedding ? PLAN_NONE : w->s->gradient[1];
+    return w->s->grad_out;
+}
+
+static void forward_whole(struct tensor_writer *w, int32_t begin, int32_t end, int32_t save, uint32_t k)
+{
+    part_add(w, INSTR_FORWARD,
+             &(struct compute_part){.begin = begin,
+                                    .end = end,
+                                    .in = slot_before(w, begin),
+                                    .out = slot_behind(w, end),
+                                    .save = saved(w, save)},
+             k);
+}
+
+static void backward_whole(struct tensor_writer *w, int32_t begin, int32_t end, int32_t save, uint32_t k)
+{
+    int32_t in = gradient_behind(w, end);
+    if (end == 1 && end < blocks_of(w)->block_end && !w->t->plan->trains_embedding)
         in = PLAN_NONE;
-    if (block == 0)
-        part_add(w, INSTR_BACKWARD, 0, block, k, in, PLAN_NONE, PLAN_NONE);
-    else if (head)
-        part_add(w, INSTR_BACKWARD, 0, block, k, PLAN_NONE, out, s->saved_head);
-    else if (half == 1)
-        part_add(w, INSTR_BACKWARD, FLAG_SECOND_HALF, block, k, in, s->gradient[0], s->saved_second);
+    part_add(w, INSTR_BACKWARD,
+             &(struct compute_part){
+                 .begin = begin, .end = end, .in = in, .out = gradient_before(w, begin), .save = save},
+             k);
+}
+
+static void half_add(struct tensor_writer *w, enum instr_op op, int32_t block, bool second, uint32_t k)
+{
+    bool back = op == INSTR_BACKWARD;
+    int32_t middle = back ? w->s->gradient[0] : w->s->sum[0];
+    struct compute_part part = {.half = second ? FLAG_SECOND_HALF : FLAG_FIRST_HALF,
+                                .begin = block,
+                                .end = block + 1,
+                                .in = middle,
+                                .out = middle};
+    if (second == back)
+        part.in = back ? gradient_behind(w, block + 1) : slot_before(w, block);
     else
-        part_add(w, INSTR_BACKWARD, FLAG_FIRST_HALF, block, k, s->gradient[0], out, s->saved_first);
+        part.out = back ? gradient_before(w, block) : slot_behind(w, block + 1);
+    part.save = second ? w->s->saved_second : w->s->saved_first;
+    part.save = back ? part.save : saved(w, part.save);
+    part_add(w, op, &part, k);
 }
 
 static void forward_unit(struct tensor_writer *w, uint32_t first, uint32_t end)
 {
     const struct candidate_stage *stage = blocks_of(w);
+    struct tensor_writer_blocks layers = w->layers;
     for (uint32_t k = first; k < end && !w->first; k++)
         arrive_add(w, false, k);
-    for (int32_t b = stage->block_begin; b < stage->block_end; b++) {
-        for (int half = 0; half < (b == 0 ? 1 : 2); half++) {
-            for (uint32_t k = first; k < end; k++)
-                forward_part(w, b, half, k);
+    if (layers.alone) {
+        for (uint32_t k = first; k < end; k++)
+            forward_whole(w, stage->block_begin, stage->block_end, w->s->saved_first, k);
+    } else {
+        for (uint32_t k = first; k < end && w->first; k++) {
+            if (w->leads)
+                forward_whole(w, 0, 1, w->s->saved_table, k);
+            broadcast_add(w, w->s->sum[1], false, 1, k, w->leads ? w->ready[k] : PLAN_NONE);
         }
+        for (int32_t h = 2 * layers.begin; h < 2 * layers.end; h++)
+            for (uint32_t k = first; k < end; k++)
+                half_add(w, INSTR_FORWARD, h / 2, h % 2, k);
+        for (uint32_t k = first; k < end && w->last && w->leads; k++)
+            forward_whole(w, layers.end, layers.end + 1, w->s->saved_head, k);
     }
     for (uint32_t k = first; k < end && !w->last; k++)
         leave_add(w, false, k);
@@ -198,17 +258,26 @@ static void forward_unit(struct tensor_writer *w, uint32_t first, uint32_t end)
 static void backward_unit(struct tensor_writer *w, uint32_t first, uint32_t end)
 {
     const struct candidate_stage *stage = blocks_of(w);
+    struct tensor_writer_blocks layers = w->layers;
     for (uint32_t k = first; k < end; k++) {
         w->ready[k] = PLAN_NONE;
         if (!w->last)
             arrive_add(w, true, k);
     }
-    for (int32_t b = stage->block_end; b-- > stage->block_begin;) {
-        bool whole = b == 0 || b + 1 == w->t->plan->block_count;
-        for (int half = whole ? 0 : 1; half >= 0; half--) {
-            for (uint32_t k = first; k < end; k++)
-                backward_part(w, b, half, k);
+    if (layers.alone) {
+        for (uint32_t k = first; k < end; k++)
+            backward_whole(w, stage->block_begin, stage->block_end, w->s->saved_first, k);
+    } else {
+        for (uint32_t k = first; k < end && w->last; k++) {
+            if (w->leads)
+                backward_whole(w, layers.end, layers.end + 1, w->s->saved_head, k);
+            broadcast_add(w, w->s->gradient[1], true, layers.end, k, w->leads ? w->ready[k] : PLAN_NONE);
         }
+        for (int32_t h = 2 * layers.end; h-- > 2 * layers.begin;)
+            for (uint32_t k = first; k < end; k++)
+                half_add(w, INSTR_BACKWARD, h / 2, h % 2, k);
+        for (uint32_t k = first; k < end && w->first && w->leads; k++)
+            backward_whole(w, 0, 1, w->s->saved_table, k);
     }
     for (uint32_t k = first; k < end && !w->first; k++)
         leave_add(w, true, k);
@@ -241,9 +310,15 @@ static void train_build(struct tensor_writer *w)
     int32_t scalars = program_add_collective(&w->b, INSTR_ALL_REDUCE, 0, PLAN_NONE, w->s->scalars,
                                              TAG_STEP_SCALARS, &w->last_forward, 1);
     int32_t summed = w->last_backward;
-    if (w->s->shared >= 0)
-        summed = program_add_collective(&w->b, INSTR_ALL_REDUCE, w->group, PLAN_NONE, w->s->shared,
-                                        TAG_PARAMETER_GRADIENTS, &w->last_backward, 1);
+    if (w->s->shared >= 0) {
+        struct instr sum = instr_init(INSTR_ALL_REDUCE, QUEUE_GROUP);
+        sum.group = w->group;
+        sum.slot_in = sum.slot_out = w->s->shared;
+        sum.tag = TAG_PARAMETER_GRADIENTS;
+        sum.block_begin = w->layers.begin;
+        sum.block_end = w->layers.end;
+        summed = program_add(&w->b, &sum, &w->last_backward, 1);
+    }
     int32_t norm =
         program_add_collective(&w->b, INSTR_ALL_REDUCE, 0, PLAN_NONE, w->s->norm, TAG_NORM, &summed, 1);
     struct instr x = instr_init(INSTR_STEP, QUEUE_COMPUTE);
@@ -271,6 +346,15 @@ static void token_build(struct tensor_writer *w)
                        w->last_forward);
 }
 
+struct tensor_writer_blocks tensor_layers(const struct tensor_plan *t, uint32_t stage)
+{
+    const struct candidate_stage *x = &t->candidate->stages[stage];
+    int32_t last = t->plan->block_count - 1;
+    return (struct tensor_writer_blocks){.begin = x->block_begin > 1 ? x->block_begin : 1,
+                                         .end = x->block_end < last ? x->block_end : last,
+                                         .alone = x->member_count == 1};
+}
+
 int tensor_programs(struct tensor_plan *t, uint32_t stage, uint32_t r, const struct tensor_slots *slots)
 {
     size_t count = t->plan->micro_batch_count;
@@ -281,6 +365,7 @@ int tensor_programs(struct tensor_plan *t, uint32_t stage, uint32_t r, const str
                                   .s = slots,
                                   .rank = r,
                                   .stage = stage,
+                                  .layers = tensor_layers(t, stage),
                                   .first = stage == 0,
                                   .last = stage + 1 == t->candidate->stage_count,
                                   .leads = r == t->candidate->stages[stage].member_first,

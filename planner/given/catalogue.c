@@ -21,10 +21,9 @@ static void plain(const char *name, char out[PLAIN_MAX])
         size_t size = 0;
         while (*name && !isalnum((unsigned char)*name))
             name++;
-        for (; isalnum((unsigned char)*name); name++) {
+        for (; isalnum((unsigned char)*name); name++)
             if (size + 1 < sizeof(word))
                 word[size++] = (char)tolower((unsigned char)*name);
-        }
         word[size] = '\0';
         bool made = false;
         for (size_t i = 0; i < sizeof(makers) / sizeof(makers[0]); i++)
@@ -48,10 +47,9 @@ const struct catalogue_entry *catalogue_find(const char *name)
     const struct catalogue_entry *entries = catalogue_entries(&count);
     char asked[PLAIN_MAX], own[PLAIN_MAX];
     const char *alias;
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < count; i++)
         if (strcmp(entries[i].name, name) == 0)
             return &entries[i];
-    }
     plain(name, asked);
     if (!*asked)
         return NULL;
@@ -134,15 +132,12 @@ double catalogue_rate(const struct catalogue_entry *entry, bool half)
                                                        : entry->flops_fp32 * entry->efficiency;
 }
 
-json_t *catalogue_difference(const char *like, const json_t *profile)
+double catalogue_measured_rate(const json_t *profile)
 {
-    const struct catalogue_entry *entry = like ? catalogue_find(like) : NULL;
     const json_t *flops = json_object_get(profile, "layer_flops"), *point;
-    const char *compute = json_string_value(json_object_get(profile, "compute"));
     double most = 0, seconds = 0;
     size_t i;
-    json_array_foreach(json_object_get(profile, "points"), i, point)
-    {
+    json_array_foreach (json_object_get(profile, "points"), i, point) {
         const char *block = json_string_value(json_object_get(point, "block"));
         double work = json_number_value(json_object_get(flops, "token")) *
                           json_number_value(json_object_get(point, "tokens")) +
@@ -153,12 +148,20 @@ json_t *catalogue_difference(const char *like, const json_t *profile)
             seconds = json_number_value(json_object_get(point, "forward_s"));
         }
     }
-    if (!entry || !compute || !(most / seconds > 0) || !isfinite(most / seconds))
+    /* without heat the device did not throttle */
+    double heat = json_number_value(json_object_get(profile, "heat"));
+    double rate = most / (seconds * (heat > 0 ? heat : 1));
+    return rate > 0 && isfinite(rate) ? rate : 0;
+}
+
+json_t *catalogue_difference(const char *like, const json_t *profile)
+{
+    const struct catalogue_entry *entry = like ? catalogue_find(like) : NULL;
+    const char *compute = json_string_value(json_object_get(profile, "compute"));
+    double rate = catalogue_measured_rate(profile);
+    if (!entry || !compute || !(rate > 0))
         return NULL;
-    double heat =
-        json_number_value(json_object_get(profile, "heat")); /* absent: the device did not throttle */
-    double rate = most / (seconds * (heat > 0 ? heat : 1)),
-           estimated = catalogue_rate(entry, strcmp(compute, "fp32") != 0);
+    double estimated = catalogue_rate(entry, strcmp(compute, "fp32") != 0);
     return json_pack("{s:s, s:f, s:f, s:f}", "entry", entry->name, "flops_per_s", rate,
                      "estimated_flops_per_s", estimated, "ratio", rate / estimated);
 }

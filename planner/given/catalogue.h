@@ -1,4 +1,5 @@
-/* The catalogue of devices that nobody here owns; an entry is found by any of its names. Pure. */
+/* The built-in catalogue of devices, for estimates without a profile; an entry is found by any of its names.
+ * Pure. */
 #ifndef MOTLEY_PLANNER_GIVEN_CATALOGUE_H
 #define MOTLEY_PLANNER_GIVEN_CATALOGUE_H
 
@@ -32,8 +33,10 @@ double catalogue_peak(const struct catalogue_entry *entry);
 /* FLOP/s that training is assumed to reach on the device (for a CPU: on one thread). half: matrix products
  * are computed in 16 bits. */
 double catalogue_rate(const struct catalogue_entry *entry, bool half);
-/* Compares a measured device with its catalogue entry. The measured rate is the FLOP/s of the layers'
- * forward pass at the profile's largest point, corrected for throttling by the profile's heat; the
+/* FLOP/s of the layers' forward pass at the largest point of a profile document, corrected for throttling by
+ * the profile's heat; 0 when the document states no FLOPs. */
+double catalogue_measured_rate(const json_t *profile);
+/* Compares a measured device with its catalogue entry. The measured rate is catalogue_measured_rate, the
  * estimated rate is catalogue_rate. Returns new {"entry", "flops_per_s", "estimated_flops_per_s", "ratio"
  * (measured by estimated)}, or NULL if `like` is not in the catalogue or the document states no FLOPs. */
 json_t *catalogue_difference(const char *like, const json_t *profile);

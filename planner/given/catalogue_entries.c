@@ -28,11 +28,19 @@
 /* Columns: name, kind, GiB, dense peak TFLOP/s in fp32 and in 16 bits, the 16-bit format, GB/s, board power
  * in W, shares of both peaks, uncertainty, origin of the shares, source. */
 #define ENTRY(n, k, mem, f32, f16, form, bw, w, s32, s16, unsure, from, sheet)                               \
-    {                                                                                                        \
-        .name = n, .kind = k, .memory_bytes = (uint64_t)((mem) * (double)GIB), .flops_fp32 = (f32)*TERA,     \
-        .flops_16 = (f16)*TERA, .bf16 = (form), .memory_bytes_per_s = (bw)*GIGA, .efficiency = s32,          \
-        .efficiency_16 = s16, .board_watts = (w), .uncertainty = unsure, .origin = from, .source = sheet     \
-    }
+    {.name = n,                                                                                              \
+     .kind = k,                                                                                              \
+     .memory_bytes = (uint64_t)((mem) * (double)GIB),                                                        \
+     .flops_fp32 = (f32) * TERA,                                                                             \
+     .flops_16 = (f16) * TERA,                                                                               \
+     .bf16 = (form),                                                                                         \
+     .memory_bytes_per_s = (bw) * GIGA,                                                                      \
+     .efficiency = s32,                                                                                      \
+     .efficiency_16 = s16,                                                                                   \
+     .board_watts = (w),                                                                                     \
+     .uncertainty = unsure,                                                                                  \
+     .origin = from,                                                                                         \
+     .source = sheet}
 #define CARD(n, k, mem, f32, f16, form, bw, w, sheet)                                                        \
     ENTRY(n, k, mem, f32, f16, form, bw, w, 0.45, 0.45, 0.35, ORIGIN_ESTIMATED, sheet)
 /* A card whose 16-bit products with 32-bit sums run at half the rate of those with 16-bit sums. */
@@ -53,11 +61,18 @@
 /* Columns: name, GFLOP/s of one thread in fp32 and in 16 bits, source. Memory is a placeholder: the host
  * states its own. */
 #define CORE(n, f32, f16, why)                                                                               \
-    {                                                                                                        \
-        .name = n, .kind = "cpu", .memory_bytes = 8 * GIB, .flops_fp32 = (f32)*GIGA, .flops_16 = (f16)*GIGA, \
-        .bf16 = true, .memory_bytes_per_s = 10 * GIGA, .efficiency = 0.5, .efficiency_16 = 0.5,              \
-        .uncertainty = 0.6, .origin = ORIGIN_ESTIMATED, .source = "one thread: " why                         \
-    }
+    {.name = n,                                                                                              \
+     .kind = "cpu",                                                                                          \
+     .memory_bytes = 8 * GIB,                                                                                \
+     .flops_fp32 = (f32) * GIGA,                                                                             \
+     .flops_16 = (f16) * GIGA,                                                                               \
+     .bf16 = true,                                                                                           \
+     .memory_bytes_per_s = 10 * GIGA,                                                                        \
+     .efficiency = 0.5,                                                                                      \
+     .efficiency_16 = 0.5,                                                                                   \
+     .uncertainty = 0.6,                                                                                     \
+     .origin = ORIGIN_ESTIMATED,                                                                             \
+     .source = "one thread: " why}
 
 static const struct catalogue_entry entries[] = {
     /* Kepler, Maxwell, Pascal: only the P100 has useful 16-bit units; on the others 16-bit work runs in
@@ -335,9 +350,8 @@ static const struct {
 
 const char *catalogue_alias(const char *plain)
 {
-    for (size_t i = 0; i < sizeof(aliases) / sizeof(aliases[0]); i++) {
+    for (size_t i = 0; i < sizeof(aliases) / sizeof(aliases[0]); i++)
         if (strcmp(aliases[i].plain, plain) == 0)
             return aliases[i].name;
-    }
     return NULL;
 }

@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Where a number came from. */
+/* The source of a number: measured here, imported from published measurements, or estimated. */
 enum cost_origin { ORIGIN_MEASURED, ORIGIN_IMPORTED, ORIGIN_ESTIMATED, ORIGIN_COUNT };
 
 /* An entry of the catalogue: rates of a device, published by its maker and not measured by the user. */
@@ -20,7 +20,8 @@ struct catalogue_entry {
     double efficiency, efficiency_16; /* share of each peak that training reaches, 0..1 */
     double board_watts;               /* the highest power draw that the maker states, W; 0: unknown */
     double uncertainty;               /* relative error of a time estimated from this entry */
-    enum cost_origin origin;          /* of the efficiencies: ORIGIN_IMPORTED where others measured them */
+    enum cost_origin
+        origin; /* origin of the efficiencies: ORIGIN_IMPORTED where they were published as measurements */
     const char *source;
 };
 

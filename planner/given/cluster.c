@@ -56,10 +56,9 @@ uint32_t cluster_node_find(const struct cluster *cluster, const char *name)
 {
     uint32_t cursor = 0, n;
     uint64_t hash = cluster_hash_name(name);
-    while ((n = cluster_index_next(&cluster->node_index, hash, &cursor)) != UINT32_MAX) {
+    while ((n = cluster_index_next(&cluster->node_index, hash, &cursor)) != UINT32_MAX)
         if (strcmp(cluster->nodes[n].name, name) == 0)
             return n;
-    }
     return UINT32_MAX;
 }
 
@@ -67,10 +66,9 @@ uint32_t cluster_device_find(const struct cluster *cluster, const char *name)
 {
     uint32_t cursor = 0, d;
     uint64_t hash = cluster_hash_name(name);
-    while ((d = cluster_index_next(&cluster->device_index, hash, &cursor)) != UINT32_MAX) {
+    while ((d = cluster_index_next(&cluster->device_index, hash, &cursor)) != UINT32_MAX)
         if (strcmp(cluster->devices[d].name, name) == 0)
             return d;
-    }
     return UINT32_MAX;
 }
 
@@ -307,10 +305,9 @@ static uint32_t link_at(const struct cluster *cluster, uint32_t from, uint32_t t
 {
     uint32_t cursor = 0, i;
     uint64_t hash = cluster_hash_pair(from, to);
-    while ((i = cluster_index_next(&cluster->link_index, hash, &cursor)) != UINT32_MAX) {
+    while ((i = cluster_index_next(&cluster->link_index, hash, &cursor)) != UINT32_MAX)
         if (cluster->links[i].from == from && cluster->links[i].to == to)
             return i;
-    }
     return UINT32_MAX;
 }
 

@@ -32,8 +32,8 @@ struct cluster_device {
     double speed;        /* scales the cost tables: 2 halves the times; 0 means 1 */
     double heat;         /* φ of PLANNER.md: moving ratio of table time to measured time, (0,1]; 0 means 1 */
     double price_per_hour; /* any currency; 0: unknown */
-    double watts;          /* while computing; 0: unknown */
-    double idle_watts;     /* while it belongs to a plan but does not compute; 0: not counted */
+    double watts;          /* power while computing; 0: unknown */
+    double idle_watts;     /* power of a device of the plan while it does not compute; 0: not counted */
 };
 
 /* Returns a new cluster (cluster_destroy), or NULL with ERR_NOMEM. */

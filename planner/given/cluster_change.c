@@ -101,7 +101,7 @@ int cluster_add_like(struct cluster *cluster, uint32_t device, struct err *err)
     if (cluster_add_device(cluster, &added, err) < 0)
         return -1;
     struct planner_device *copy =
-        &cluster->devices[cluster->device_count - 1]; /* the array may have been reallocated */
+        &cluster->devices[cluster->device_count - 1]; /* the array of devices may have been reallocated */
     if (profile_copy(&copy->profile, &cluster->devices[device].profile) < 0)
         return err_set(err, ERR_NOMEM, "cluster: out of memory");
     return 0;
@@ -112,12 +112,11 @@ int cluster_speed_link(struct cluster *cluster, uint32_t node_a, uint32_t node_b
 {
     struct link_pair now[2] = {{0}};
     uint32_t device[2] = {UINT32_MAX, UINT32_MAX};
-    for (uint32_t d = 0; d < cluster->device_count; d++) {
+    for (uint32_t d = 0; d < cluster->device_count; d++)
         if (cluster->devices[d].node == node_a && device[0] == UINT32_MAX)
             device[0] = d;
         else if (cluster->devices[d].node == node_b)
             device[1] = d;
-    }
     if (device[0] == UINT32_MAX || device[1] == UINT32_MAX)
         return err_set(err, ERR_INVALID, "link: a node without a device");
     for (int way = 0; way < 2; way++) {

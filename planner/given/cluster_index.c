@@ -35,10 +35,9 @@ int cluster_index_add(struct cluster_index *index, uint64_t hash, uint32_t item,
         grown.slots = calloc(grown.capacity, sizeof(*grown.slots));
         if (!grown.slots)
             return err_set(err, ERR_NOMEM, "cluster: out of memory");
-        for (uint32_t i = 0; i < index->capacity; i++) {
+        for (uint32_t i = 0; i < index->capacity; i++)
             if (index->slots[i].item)
                 put(&grown, index->slots[i].hash, index->slots[i].item);
-        }
         free(index->slots);
         *index = grown;
     }

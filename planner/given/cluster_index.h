@@ -12,7 +12,7 @@ struct cluster_index { /* all zeros: empty */
     struct cluster_slot {
         uint64_t hash;
         uint32_t item; /* the item's number plus 1; 0: the slot is free */
-    } * slots;
+    } *slots;
 };
 
 uint64_t cluster_hash_name(const char *name);

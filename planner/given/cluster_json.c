@@ -104,10 +104,9 @@ static int file_pair(struct json_reader *r, struct cluster *cluster)
     if (jr_finish(r) < 0)
         return -1;
     const char *const ends[2] = {a, b};
-    for (int k = 0; k < 2; k++) {
+    for (int k = 0; k < 2; k++)
         if (cluster_node_find(cluster, ends[k]) == UINT32_MAX)
             return jr_fail(r, k ? "b" : "a", "no node %s in this file", ends[k]);
-    }
     if (strcmp(a, b) == 0)
         return jr_fail(r, "b", "a link of %s to itself; what is within a node is links.within", b);
     if (cluster_link_known(cluster, cluster_node_find(cluster, a), cluster_node_find(cluster, b)))
@@ -153,13 +152,12 @@ static int file_links(struct json_reader *root, struct cluster *cluster)
                            {cluster->between_latency_s, cluster->between_bytes_per_s}};
     if (jr_sub(root, "links", JR_OPTIONAL, &links) < 0)
         return -1;
-    for (int k = 0; k < 2; k++) {
+    for (int k = 0; k < 2; k++)
         if (!is_there(&links, keys[k]))
             jr_any(&links, keys[k], JR_OPTIONAL, &pairs);
         else if (jr_sub(&links, keys[k], JR_REQUIRED, &part) < 0 ||
                  link_values(&part, &values[k][0], &values[k][1]) < 0 || jr_finish(&part) < 0)
             return -1;
-    }
     pairs = NULL;
     jr_array(&links, "pairs", JR_OPTIONAL, 0, 1000000, &pairs);
     jr_array(&links, "directed", JR_OPTIONAL, 0, 1000000, &directed);

@@ -35,15 +35,15 @@ struct device_profile {
     double waited_share;    /* share of the measuring time for which the threads had no CPU; 0: unknown */
     double spread;          /* by how much repeats of the same work differed, 0.1: by a tenth; 0: unknown */
     double catalogue_ratio; /* measured rate divided by the catalogue's; 0: not compared */
-    /* bytes that one block of a kind takes, as the device's allocator counts them; 0: unknown */
+    /* bytes of one block of each kind, as the device's allocator counts them; 0: unknown */
     uint64_t weights_bytes[PROFILE_BLOCKS], adapter_bytes[PROFILE_BLOCKS], optimizer_bytes[PROFILE_BLOCKS];
 };
 
 struct planner_device {
     char *name, *kind;
     uint32_t node;
-    uint64_t memory_limit_bytes; /* what plans may allocate: base_bytes is already subtracted */
-    uint64_t base_bytes;         /* what a worker takes for itself */
+    uint64_t memory_limit_bytes; /* bytes that plans may allocate: base_bytes is already subtracted */
+    uint64_t base_bytes;         /* bytes that a worker takes for itself */
     uint32_t threads;
     double speed, heat, price_per_hour, watts, idle_watts;
     const struct catalogue_entry *like; /* NULL: none given */
@@ -71,7 +71,8 @@ struct cluster {
     struct link_pair *links; /* in the order of adding */
     struct cluster_index device_index, node_index, link_index;
     double within_latency_s, within_bytes_per_s, between_latency_s, between_bytes_per_s;
-    /* of the four defaults: ORIGIN_ESTIMATED until somebody sets them */
+    /* origin of the default latencies and rates within and between nodes: ORIGIN_ESTIMATED until
+     * cluster_set_defaults */
     enum cost_origin within_origin, between_origin;
 };
 

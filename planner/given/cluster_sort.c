@@ -12,7 +12,8 @@
 struct sorted_machine {
     uint32_t node, first, count; /* first: index in sorter.devices */
     uint64_t memory;             /* of all its devices together */
-    /* look: the machine's colour; seen: sum of the colours at the far ends of its links, during a round */
+    /* look: the machine's colour, a hash by which rounds tell machines apart; seen: the sum of the colours at
+     * the far ends of its links in this round */
     uint64_t look, seen;
 };
 
@@ -125,7 +126,8 @@ static void machines_refine(struct sorter *s)
             link_see(s, link->from, link->to, link, true);
             link_see(s, link->to, link->from, link, false);
             if (link->from != link->to &&
-                !cluster_link_known(c, link->to, link->from)) { /* the missing direction takes these values */
+                !cluster_link_known(c, link->to, link->from)) { /* a link that was stated in one direction has
+                                                                   the same values in the other */
                 link_see(s, link->to, link->from, link, true);
                 link_see(s, link->from, link->to, link, false);
             }

@@ -7,6 +7,7 @@
 #include "model/shape/blocks.h"
 
 #define PROMPT_TOKENS_ASSUMED 256u /* tokens of a prompt that was not rendered yet. Rule of thumb */
+#define ROUTED_MOST 1e18           /* most tokens of one expert that a document may state */
 
 static int names_copy(const struct spec_names *names, uint32_t *count, char ***out, struct err *err)
 {
@@ -90,6 +91,57 @@ static int boundary_copy(const struct job_spec *spec, struct workload *w, struct
                              spec_boundary_name(spec->placement.boundary), w->config->hidden);
 }
 
+/* Reads the tokens (or shares) that each expert of one layer received, in any unit, as shares of their sum.
+ */
+static int layer_routing(const json_t *list, size_t layer, uint32_t experts, double *share, struct err *err)
+{
+    double sum = 0;
+    if (json_array_size(list) != experts)
+        return err_set(err, ERR_INVALID, "expert_share[%zu]: not a list of %u numbers, one an expert", layer,
+                       experts);
+    for (uint32_t x = 0; x < experts; x++) {
+        const json_t *value = json_array_get(list, x);
+        share[x] = json_number_value(value);
+        if (!json_is_number(value) || !(share[x] >= 0 && share[x] <= ROUTED_MOST))
+            return err_set(err, ERR_INVALID, "expert_share[%zu][%u]: not a number of tokens or a share",
+                           layer, x);
+        sum += share[x];
+    }
+    if (!(sum > 0))
+        return err_set(err, ERR_INVALID, "expert_share[%zu]: no expert got any token", layer);
+    for (uint32_t x = 0; x < experts; x++)
+        share[x] /= sum;
+    return 0;
+}
+
+/* Reads all layers' routing. A layer whose entry is null (as a dense layer's may be) counts as evenly routed.
+ */
+static int routing_copy(const json_t *routing, struct workload *w, struct err *err)
+{
+    const struct model_config *config = w->config;
+    uint32_t experts = config->experts;
+    if (!routing || json_is_null(routing))
+        return 0;
+    if (experts == 0)
+        return err_set(err, ERR_INVALID, "expert_share: the model has no experts");
+    if (json_array_size(routing) != config->layers)
+        return err_set(err, ERR_INVALID, "expert_share: not a list of %u layers", config->layers);
+    w->routing = calloc((size_t)config->layers * experts, sizeof(*w->routing));
+    if (!w->routing)
+        return err_set(err, ERR_NOMEM, "workload: out of memory for the routing of %u layers",
+                       config->layers);
+    for (uint32_t layer = 0; layer < config->layers; layer++) {
+        const json_t *list = json_array_get(routing, layer);
+        double *share = w->routing + (size_t)layer * experts;
+        for (uint32_t x = 0; x < experts; x++)
+            share[x] = 1.0 / experts;
+        if (!json_is_null(list) && layer_routing(list, layer, experts, share, err) < 0)
+            return -1;
+    }
+    w->expert_share = w->routing;
+    return 0;
+}
+
 int workload_from_spec(const struct job_spec *spec, const struct model_config *config,
                        const struct plan_rows *rows, struct workload *workload, struct err *err)
 {
@@ -120,7 +172,7 @@ int workload_from_spec(const struct job_spec *spec, const struct model_config *c
         names_copy(&spec->placement.exclude, &w.exclude_count, &w.exclude, err) < 0 ||
         rows_copy(rows->train, w.row_count, w.sequence_tokens, &w.rows, err) < 0 ||
         rows_copy(rows->eval, w.eval_row_count, w.sequence_tokens, &w.eval_rows, err) < 0 ||
-        workload_check(&w, err) < 0) {
+        routing_copy(rows->expert_share, &w, err) < 0 || workload_check(&w, err) < 0) {
         workload_fini(&w);
         return -1;
     }

@@ -10,12 +10,13 @@
 #include "model/job/spec.h"
 #include "planner/given/workload.h"
 
-/* What is known of a job's rows. NULL sizes: the data is not at hand, and every row is assumed to have
- * data.sequence_tokens tokens. prompt_tokens: length of the rendered sample prompt; 0 if unknown, and 256
- * are assumed. */
+/* The sizes of a job's rows. NULL sizes: the data is not available, and every row is assumed to have
+ * data.sequence_tokens tokens. prompt_tokens: length of the rendered sample prompt; 0 if unknown, and 256 are
+ * assumed. expert_share: measured routing (INTERFACES.md); NULL: every expert receives as many tokens. */
 struct plan_rows {
     const struct row_size *train, *eval;
     uint32_t train_count, eval_count, prompt_tokens;
+    const json_t *expert_share;
 };
 
 /* Fills *workload (workload_fini). config is borrowed until the workload ends; spec and rows are copied. */

@@ -62,8 +62,7 @@ static int nodes_read(const json_t *nodes, struct cluster *cluster, struct err *
 {
     size_t index;
     const json_t *node;
-    json_array_foreach(nodes, index, node)
-    {
+    json_array_foreach (nodes, index, node) {
         const char *name = json_string_value(json_object_get(node, "name"));
         const json_t *nic = json_object_get(node, "nic_bytes_per_s");
         if (!name || cluster_node_find(cluster, name) == UINT32_MAX || !json_is_number(nic))
@@ -113,7 +112,7 @@ static int rows_read(const json_t *list, const char *key, struct row_size **size
     *count = 0;
     if (size == 0)
         return 0;
-    *sizes = calloc(size, sizeof **sizes);
+    *sizes = calloc(size, sizeof(**sizes));
     if (!*sizes)
         return err_set(err, ERR_NOMEM, "%s: out of memory for %zu rows", key, size);
     for (size_t i = 0; i < size; i++) {
@@ -133,7 +132,7 @@ int plan_inputs_read(const json_t *document, struct plan_inputs *inputs, struct 
 {
     struct json_reader root;
     const json_t *spec = NULL, *config = NULL, *rows = NULL, *eval = NULL, *devices = NULL, *profiles = NULL,
-                 *links = NULL;
+                 *links = NULL, *routing = NULL;
     struct row_size *train_sizes = NULL, *eval_sizes = NULL;
     uint32_t version = 0, prompt_tokens = 0, train_rows = 0, eval_rows = 0;
     *inputs = (struct plan_inputs){0};
@@ -143,6 +142,7 @@ int plan_inputs_read(const json_t *document, struct plan_inputs *inputs, struct 
     jr_object(&root, "config", JR_REQUIRED, &config);
     jr_array(&root, "rows", JR_OPTIONAL, 1, INPUTS_ROWS_MAX, &rows);
     jr_array(&root, "eval_rows", JR_OPTIONAL, 1, INPUTS_ROWS_MAX, &eval);
+    jr_array(&root, "expert_share", JR_OPTIONAL, 0, MODEL_LAYERS_MAX, &routing);
     jr_u32(&root, "prompt_tokens", JR_OPTIONAL, 0, 1u << 24, &prompt_tokens);
     jr_array(&root, "devices", JR_REQUIRED, 1, CLUSTER_DEVICES_MAX, &devices);
     jr_array(&root, "profiles", JR_OPTIONAL, 0, 1000000, &profiles);
@@ -164,7 +164,8 @@ int plan_inputs_read(const json_t *document, struct plan_inputs *inputs, struct 
                                                         .eval = eval_sizes,
                                                         .train_count = train_rows,
                                                         .eval_count = eval_rows,
-                                                        .prompt_tokens = prompt_tokens},
+                                                        .prompt_tokens = prompt_tokens,
+                                                        .expert_share = routing},
                                     &inputs->workload, err);
     free(train_sizes);
     free(eval_sizes);
@@ -232,7 +233,7 @@ static json_t *links_of(const struct cluster *cluster)
     return bad ? NULL : links;
 }
 
-/* Puts the file's profiles in the place of the document's. */
+/* Replaces the document's profiles by those of the cluster file. */
 static int profiles_take(json_t *document, const json_t *cluster_file)
 {
     json_t *profiles = json_object_get(document, "profiles");
@@ -243,10 +244,8 @@ static int profiles_take(json_t *document, const json_t *cluster_file)
         profiles = json_array();
         bad |= json_object_set_new(document, "profiles", profiles);
     }
-    json_array_foreach(json_object_get(cluster_file, "nodes"), n, node)
-    {
-        json_array_foreach(json_object_get(node, "devices"), d, device)
-        {
+    json_array_foreach (json_object_get(cluster_file, "nodes"), n, node) {
+        json_array_foreach (json_object_get(node, "devices"), d, device) {
             json_t *profile = json_copy(json_object_get(device, "profile"));
             if (!profile)
                 continue;
@@ -285,4 +284,15 @@ int plan_inputs_cluster(json_t *document, const json_t *cluster_file, struct err
         bad |= json_object_set_new(placement, "exclude", json_array());
     }
     return bad ? err_set(err, ERR_NOMEM, "out of memory for another cluster") : 0;
+}
+
+json_t *plan_rows_to_json(const struct row_size *sizes, uint32_t count)
+{
+    if (!sizes)
+        return json_null();
+    json_t *list = json_array();
+    for (uint32_t i = 0; list && i < count; i++)
+        json_array_append_new(list,
+                              json_pack("[I,I]", (json_int_t)sizes[i].tokens, (json_int_t)sizes[i].labelled));
+    return list;
 }

@@ -3,6 +3,7 @@
  *
  *     {"version": 1, "spec": {…}, "config": {…}, "profile_key": "hex",
  *      "rows": [[tokens, labelled], …] | null, "eval_rows": […] | null, "prompt_tokens": n,
+ *      "expert_share"?: [[tokens or share of each expert], …, one list or null a layer],
  *      "devices": [{"name","node","kind","like"?,"memory_limit_bytes","base_bytes"?,
  *                   "threads","speed"?,"usable"?}],
  *      "profiles": [profile documents], "links": [link documents],
@@ -39,6 +40,9 @@ int plan_inputs_read(const json_t *document, struct plan_inputs *inputs, struct 
 int plan_inputs_from_files(const json_t *spec, const json_t *cluster, const json_t *config,
                            const struct plan_rows *rows, struct plan_inputs *inputs, struct err *err);
 void plan_inputs_fini(struct plan_inputs *inputs);
+
+/* Returns the new member `rows` or `eval_rows` of the document; a JSON null for NULL sizes. */
+json_t *plan_rows_to_json(const struct row_size *sizes, uint32_t count);
 
 /* Replaces the document's devices and links by those of a cluster file (INTERFACES.md). A device whose
  * name stays keeps its measured profile, unless the file brings one. ERR_INVALID with the path in the

@@ -19,6 +19,7 @@ void workload_fini(struct workload *workload)
 {
     free(workload->rows);
     free(workload->eval_rows);
+    free(workload->routing);
     names_free(workload->devices, workload->device_count);
     names_free(workload->exclude, workload->exclude_count);
     *workload = (struct workload){0};
@@ -27,12 +28,11 @@ void workload_fini(struct workload *workload)
 static int rows_check(const struct workload *w, const struct workload_row *rows, uint32_t count,
                       const char *what, struct err *err)
 {
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < count; i++)
         if (rows[i].tokens < 1 || rows[i].tokens > w->sequence_tokens || rows[i].labelled > rows[i].tokens)
             return err_set(err, ERR_INVALID,
                            "%s: row %u holds %u tokens, %u of them learnt; sequence_tokens is %u", what, i,
                            rows[i].tokens, rows[i].labelled, w->sequence_tokens);
-    }
     return 0;
 }
 
@@ -103,9 +103,8 @@ double workload_value_bytes(const struct workload *w)
 
 bool workload_names(char *const *names, uint32_t count, const char *name)
 {
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < count; i++)
         if (strcmp(names[i], name) == 0)
             return true;
-    }
     return false;
 }

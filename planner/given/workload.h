@@ -1,8 +1,7 @@
-/* The work to be planned: model, method and rows. It holds everything that has a price, and nothing about
- * where the work runs.
+/* The work to be planned: model, method and rows; all that decides costs and memory, except devices.
  *
- * Plain data; pure. workload_from_spec (planner/given/from_spec.h) makes it from a job specification;
- * tests fill it by hand.
+ * Plain data; pure. workload_from_spec (planner/given/from_spec.h) makes it from a job specification; tests
+ * fill it by hand.
  */
 #ifndef MOTLEY_PLANNER_GIVEN_WORKLOAD_H
 #define MOTLEY_PLANNER_GIVEN_WORKLOAD_H
@@ -63,10 +62,11 @@ struct workload {
     /* Measured share of a layer's routed tokens that each expert gets: [layers][experts] of the model,
      * each layer's shares summing to 1 (dense layers are ignored). Borrowed; NULL: even routing. */
     const double *expert_share;
+    double *routing; /* owned memory that expert_share may point to, or NULL */
     /* Prompt and answer together, for which a KV cache must have room; 0: no sampling. */
     uint32_t sample_tokens;
     uint32_t prompt_tokens;    /* the prompt's part of sample_tokens, which is prefilled at once */
-    int place;                 /* enum plan_placement that is asked for, or −1: any */
+    int place;                 /* enum plan_placement that the job asks for; −1: any */
     uint32_t micro_batch_rows; /* 0: the planner chooses */
     uint32_t stages;           /* 0: the planner chooses */
     /* Schedule of a plan of several stages: enum plan_schedule plus 1; 0: the planner chooses. */

@@ -2,19 +2,20 @@
 
 #include <math.h>
 
-#define SAME 1e-9 /* relative tolerance with which a quotient counts as a whole number */
-/* Most stages · micro-batches for which the whole step is scheduled: a millisecond. */
+#define SAME 1e-9 /* relative; a quotient this near to a whole number counts as whole */
+/* Up to this many stages · micro-batches the whole step is list-scheduled, which takes a millisecond. */
 #define WHOLE_CELLS 6000u
-/* Windows beyond the rule for means: a step's first and last micro-batches use them (as in tensor.c, where
- * 16 clusters gained up to 8 %). */
+/* Micro-batches in flight beyond what mean times ask for: a step's first and last micro-batches use them (as
+ * in tensor.c, where 16 clusters gained up to 8 % of a step). */
 #define WINDOW_MORE 2u
-/* A step with more micro-batches per stage than this is long: filling its pipeline hardly counts. */
+/* A step with more micro-batches per stage than this may be estimated in closed form: filling and draining
+ * its pipeline is a small part of its time. */
 #define LONG_ROUNDS 3u
 
 static uint32_t price_at(const struct candidate *c, uint32_t s)
 {
-    bool own = c->stages[s].kind == STAGE_TENSOR || c->stage_count > c->member_count;
-    return own ? s : c->stages[s].member_first;
+    bool own = c->stages[s].kind == STAGE_TENSOR;
+    return own ? s : s / candidate_groups(c) * c->member_count + c->stages[s].member_first;
 }
 
 static uint32_t price_count(const struct candidate *c, uint32_t s)
@@ -31,14 +32,15 @@ double chain_period(const struct candidate *c, const struct stage_price *prices,
     return 1 / rate;
 }
 
-/* Seconds of a micro-batch's forward and backward in stage s: the mean over the members, weighted by the
- * micro-batches they take. */
+/* Seconds of a micro-batch's forward and backward pass in stage s: the mean over the stage's members,
+ * weighted by the micro-batches each takes. */
 static double stage_pass(const struct candidate *c, const struct stage_price *prices, uint32_t s)
 {
     return chain_period(c, prices, s) * price_count(c, s);
 }
 
-/* Latency plus occupancy (s) of a mean boundary tensor between stages s and s + 1, one way. */
+/* Seconds to send a boundary tensor (activations or their gradients) of mean size between stages s and s + 1,
+ * one way: latency plus bytes over bandwidth. */
 static double stage_hop(const struct problem *p, const struct candidate *c, uint32_t s)
 {
     struct problem_link link = problem_link(p, c->members[c->stages[s].member_first].device,
@@ -78,16 +80,16 @@ bool chain_windows(struct workbench *bench, const struct candidate *c, const str
         rule->spare[s] = most - windows[s];
     }
     for (uint32_t s = 0; s < count; s++) {
-        if (s + 1 < count) /* windows that memory allows, and that no earlier stage lacks, are enlarged */
+        if (s + 1 < count) /* memory has room for more micro-batches in flight than the formula asks for */
             windows[s] += rule->spare[s] < rule->more ? rule->spare[s] : rule->more;
-        if (s > 0 && windows[s] > windows[s - 1]) /* a window above the previous stage's is of no use */
+        if (s > 0 && windows[s] > windows[s - 1]) /* more than the previous stage's is of no use */
             windows[s] = windows[s - 1];
     }
     return true;
 }
 
-/* Micro-batches of the whole stage that are in flight. A group has one less per member than its windows
- * say, because windows_fill adds one for irregular arrivals. */
+/* Micro-batches that stage s as a whole has in flight: the sum over its members. Members of a stage of
+ * several have one less than their window, because windows_fill adds one for irregular arrivals. */
 static double under_way(const struct candidate *c, uint32_t s)
 {
     uint32_t count = price_count(c, s), sum = 0;
@@ -96,9 +98,10 @@ static double under_way(const struct candidate *c, uint32_t s)
     return count > 1 && sum > count ? sum - count : sum;
 }
 
-/* Seconds that windows too short for the links add to a step. In the strict order stage s waits for the
- * gradients from stage j when w_s micro-batches are in flight, of which w_j are at j and behind it
- * (docs/PLANNER.md, Time). In the eager order it only waits for its own window. */
+/* Seconds that a step takes longer because too few micro-batches are in flight to hide the transfers. In the
+ * strict order stage s waits for the gradients from stage j when w_s micro-batches are in flight, of which
+ * w_j are in stages j and later (docs/PLANNER.md, Time). In the eager order a stage only waits for its own
+ * window. */
 static double stall_seconds(const struct candidate *c, const double *pass, const double *hop,
                             uint32_t micro_batches, double period)
 {
@@ -142,9 +145,9 @@ int chain_run(struct workbench *bench, const struct candidate *c, const struct s
     double *ends = bench->ends;
     struct schedule *s = &bench->schedule;
     uint64_t cells = (uint64_t)c->stage_count * micro_batches;
-    /* The prices of a tensor group contain the shorter last unit. */
+    /* A tensor group's prices already contain that the step's last unit of micro-batches is shorter. */
     bool group = c->stages[0].kind == STAGE_TENSOR;
-    bool turns = c->schedule == SCHEDULE_1F1B && c->stage_count <= c->member_count;
+    bool turns = c->schedule == SCHEDULE_1F1B;
     if (turns && cells > WHOLE_CELLS && micro_batches > LONG_ROUNDS * c->stage_count) {
         chain_closed(bench, c, prices, micro_batches);
         s->ranks = 0;

@@ -5,13 +5,15 @@
 
 #define TURNS 8u      /* most bisections */
 #define DOUBLINGS 40u /* most doublings of the upper bound */
-/* Relative difference of periods that bisection ignores; whole blocks make no finer difference. */
+/* Bisection stops when its bounds of the period differ by less than this fraction; whole blocks make no finer
+ * difference. */
 #define PERIOD_SAME 2e-3
-/* Bisection starts at this fraction of a rival's period, because most periods that beat it lie above. */
+/* When another candidate's step time is to be beaten, bisection starts at this fraction of that candidate's
+ * period: most periods that beat it are longer. */
 #define NARROW 0.8
 
-/* Seconds of a mean boundary tensor from one device to another and back; INFINITY if `links` links cannot
- * pass one per period. */
+/* Seconds to send a boundary tensor of mean size from one device to another, and its gradients back. INFINITY
+ * if `links` links side by side cannot send one per period. */
 static double hop_seconds(const struct workbench *bench, const struct candidate *c, uint32_t from,
                           uint32_t to, uint32_t links, double period)
 {
@@ -22,7 +24,8 @@ static double hop_seconds(const struct workbench *bench, const struct candidate 
     return seconds > period * links ? INFINITY : 2 * (link.latency_s + seconds);
 }
 
-/* Replicas send and receive micro-batches side by side, so the narrower stage gives the number of links. */
+/* Links between two neighbouring stages of that many replicas: each replica sends over its own link, so the
+ * stage with fewer replicas decides. */
 static uint32_t links_between(uint32_t members, uint32_t next)
 {
     return members < next ? members : next;
@@ -34,11 +37,10 @@ static uint32_t window_of(double stay, double period)
     return window < 1 ? 1 : window > 1e6 ? 1000000 : (uint32_t)window;
 }
 
-/* Seconds that a stage may take for a micro-batch. Even cut: one period. Tilted cut: as much as lets all
- * be done one step's micro-batches later, with `stay` behind the stage. A stage nearer to the head begins
- * earlier and ends later, so it may have more work, and a step takes M · (the last stage's period) plus a
- * micro-batch's way through all stages and back. That suits few micro-batches, if memory has room for the
- * windows. */
+/* Seconds that a stage may take for a micro-batch. Even cut: one period. Tilted cut: one period plus `stay`
+ * (seconds that a micro-batch spends in later stages and transfers, there and back) over the number of
+ * micro-batches. Earlier stages begin sooner in a step and end later, so with equal ends they can have more
+ * work. This shortens steps of few micro-batches, if memory holds the micro-batches in flight. */
 static double seconds_allowed(const struct workbench *bench, const struct candidate *c, double period,
                               double stay)
 {
@@ -46,23 +48,26 @@ static double seconds_allowed(const struct workbench *bench, const struct candid
     return bench->even ? period : period + stay * together / micro_count(bench->problem, c->micro_batch_rows);
 }
 
-/* The stage whose first block is searched. */
+/* The search for a stage's first block, when its last block is known. */
 struct begin_search {
     struct workbench *bench;
     const struct placement_kind *kind;
     struct candidate *c;
     uint32_t stage;
-    int32_t low, end;    /* the least possible begin, and the stage's end */
+    int32_t low, end;    /* the smallest first block allowed, and the block after the stage's last */
     int32_t guess;       /* the search starts this many blocks before the end */
-    double period, stay; /* seconds that it may take, and seconds of the stages behind it */
+    double period, stay; /* seconds that the stage may take for a micro-batch; seconds of one in later stages
+                            and transfers */
 };
 
-/* The first block from which the stage can take all blocks up to its end within the period. */
+/* Returns the smallest first block with which the stage computes all blocks up to b->end within the period;
+ * b->end if it can compute none. */
 static int32_t begin_least(const struct begin_search *b, struct cut_stage *found)
 {
     int32_t low = b->low, end = b->end, guess = b->guess;
-    int32_t high = end, reach = 1; /* high: a begin that is possible, or `end` for no blocks */
-    /* The stage's own pass is unknown yet. It may take a period, so its window is one micro-batch more. */
+    int32_t high = end, reach = 1; /* high: the smallest first block known to be possible */
+    /* How long the stage itself takes is unknown yet; it may be a whole period, so one more micro-batch is in
+     * flight. */
     uint32_t window = window_of(b->stay + b->period, b->period);
     int32_t at = end - guess > low ? end - guess : low;
     while (low < high) {
@@ -117,7 +122,7 @@ static bool cover(struct workbench *bench, const struct placement_kind *kind, st
     return end == 0;
 }
 
-/* A lower bound of the period, from the sum of all stages' rates. */
+/* A lower bound of the period in seconds, from the sum of all stages' speeds with one block. */
 static double period_least(struct workbench *bench, const struct placement_kind *kind, struct candidate *c)
 {
     double rate = 0, slowest = 0;
@@ -137,7 +142,8 @@ int cut_blocks(struct workbench *bench, const struct placement_kind *kind, struc
     if (low <= 0 || c->stage_count > (uint32_t)bench->problem->block_count)
         return 0;
     if (bench->rival_s < INFINITY &&
-        bench->rival_s > 0) { /* every micro-batch takes one period of the slowest stage */
+        bench->rival_s >
+            0) { /* a step takes at least one period of the slowest stage for every micro-batch */
         uint32_t together = c->together > 1 ? c->together : 1;
         double most = bench->rival_s * together / micro_count(bench->problem, c->micro_batch_rows);
         if (most <= low || !cover(bench, kind, c, most))
@@ -162,23 +168,23 @@ int cut_blocks(struct workbench *bench, const struct placement_kind *kind, struc
     return fits && cover(bench, kind, c, high);
 }
 
-/* --- grouping --- */
+/* --- forming stages from devices in a given order --- */
 
-/* What the first devices of the order can cover, from the tail. */
+/* The blocks, up to the model's last, that the first devices of g->order compute within the period. */
 struct coverage {
-    int32_t begin;        /* the first covered block */
-    double stay;          /* seconds of a micro-batch from there to the tail and back */
-    uint32_t from, width; /* the last stage has order[from] … order[from + width − 1]; reach[from] has the
-                             other stages */
+    int32_t begin; /* the first covered block */
+    double stay; /* seconds of a micro-batch's forward and backward pass from that block on, with transfers */
+    uint32_t from, width; /* the earliest of these stages has order[from] … order[from + width − 1];
+                             reach[from] describes the later stages */
 };
 
 struct grouping {
     struct workbench *bench;
     const struct placement_kind *kind;
-    struct candidate *trial; /* three stages; the middle one is evaluated */
+    struct candidate *trial; /* three stages, of which the middle one is priced */
     const uint32_t *order;
     uint32_t count, widest;
-    struct coverage *reach; /* [count + 1] */
+    struct coverage *reach; /* [count + 1]: what the first i devices compute */
 };
 
 static bool coverage_better(const struct coverage *a, const struct coverage *b)
@@ -186,7 +192,8 @@ static bool coverage_better(const struct coverage *a, const struct coverage *b)
     return a->begin != b->begin ? a->begin < b->begin : a->stay < b->stay;
 }
 
-/* The coverage with a stage of order[i] … order[i + width − 1] in front of what reach[i] covers. */
+/* Returns what is computed when a stage of devices order[i] … order[i + width − 1] is put before the stages
+ * that reach[i] describes. */
 static struct coverage coverage_extend(struct grouping *g, uint32_t i, uint32_t width, double period,
                                        int32_t guess)
 {
@@ -218,7 +225,8 @@ static struct coverage coverage_extend(struct grouping *g, uint32_t i, uint32_t 
     return next;
 }
 
-/* Fills reach[]. Returns the least number of devices that cover all blocks; 0: none does. */
+/* Fills reach[] for a period. Returns how many of the first devices of the order suffice for all blocks; 0:
+ * all of them do not. */
 static uint32_t groups_cover(struct grouping *g, double period)
 {
     for (uint32_t i = 0; i <= g->count; i++)
@@ -241,7 +249,7 @@ static uint32_t groups_cover(struct grouping *g, double period)
     return g->reach[g->count].begin == 0 ? g->count : 0;
 }
 
-/* Writes the stages that lead to reach[end], the head first. */
+/* Writes the stages that reach[end] stands for to *c, the model's first blocks first. */
 static int groups_take(struct grouping *g, uint32_t end, struct candidate *c)
 {
     const struct coverage *at = &g->reach[end];
@@ -264,7 +272,8 @@ static int groups_take(struct grouping *g, uint32_t end, struct candidate *c)
     }
 }
 
-/* The least period; 0 if nothing fits. */
+/* Returns the shortest period in seconds with which the devices compute all blocks; 0 if nothing fits in
+ * memory. */
 static double groups_period(struct grouping *g, uint32_t micro_batch_rows)
 {
     const struct problem *p = g->bench->problem;

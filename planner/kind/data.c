@@ -17,15 +17,15 @@
 #include "planner/emit/share.h"
 #include "planner/kind/shards.h"
 
-#define LEVELS 4u       /* times of the ring that are tried, between the least and the most */
-#define RING_SWAPPED 8u /* most members for which swaps in the ring are tried */
+#define LEVELS 4u /* ring times per byte that are tried, between the shortest and the longest possible */
+#define RING_SWAPPED 8u /* most members for which swapping pairs in the ring's order is tried */
 
 static bool data_supports(const struct problem *problem, struct err *err)
 {
     return shards_supports(problem, "replicas take", err);
 }
 
-/* --- the ring --- */
+/* --- the order of members in the ring --- */
 
 static double ring_rate(const struct candidate *c, const struct problem *p, double *latency_s)
 {
@@ -42,24 +42,23 @@ static void members_swap(struct member *a, struct member *b)
     *b = held;
 }
 
-/* A machine's first member receives over the slowest link of its machine, so it is the one with most
- * memory. */
+/* Sorts by machine, and in a machine by memory: its first member receives over the slow link from another
+ * machine, so that one keeps the largest share of the state and receives the least. */
 static bool comes_before(const struct planner_device *a, const struct planner_device *b)
 {
     return a->node != b->node ? a->node < b->node : a->memory_limit_bytes > b->memory_limit_bytes;
 }
 
-/* Orders members by machine, so that the ring enters each machine once. Of few members, pairs are swapped
- * while that makes the slowest link faster. */
+/* Orders members by machine, so that the ring enters each machine once. With at most RING_SWAPPED members,
+ * pairs are then swapped while that makes the ring's slowest link faster. */
 static void ring_order(const struct problem *p, struct candidate *c)
 {
     const struct planner_device *devices = p->cluster->devices;
     struct member *x = c->members;
-    for (uint32_t i = 1; i < c->member_count; i++) {
+    for (uint32_t i = 1; i < c->member_count; i++)
         for (uint32_t at = i; at > 0 && comes_before(&devices[x[at].device], &devices[x[at - 1].device]);
              at--)
             members_swap(&x[at - 1], &x[at]);
-    }
     double latency, best = ring_rate(c, p, &latency);
     bool better = c->member_count > 3 && c->member_count <= RING_SWAPPED;
     while (better) {
@@ -79,7 +78,7 @@ static void ring_order(const struct problem *p, struct candidate *c)
     }
 }
 
-/* --- estimates --- */
+/* --- estimating a step --- */
 
 static int whole_estimate(struct shards *s)
 {
@@ -96,7 +95,8 @@ struct shard_ring {
     struct share_member members[SHARDS_MEMBERS_MAX];
 };
 
-/* LoRA's frozen base is only gathered, not reduced. */
+/* Fills in the rates of the ring's links. LoRA's frozen base is only gathered, so only incoming links limit
+ * its shares. */
 static void ring_fill(const struct shards *s, struct shard_ring *ring)
 {
     bool lora = s->p->workload->method == METHOD_LORA;
@@ -140,7 +140,7 @@ static int data_estimate(struct workbench *bench, struct candidate *c)
     return result;
 }
 
-/* --- settling --- */
+/* --- dividing rows and state among the members --- */
 
 static void best_keep(const struct shards *s, struct member *best, double *best_s)
 {
@@ -150,7 +150,7 @@ static void best_keep(const struct shards *s, struct member *best, double *best_
     memcpy(best, s->c->members, s->c->member_count * sizeof(*best));
 }
 
-/* The most rows of a replica's micro-batch that fit on a device; 0: not even one does. */
+/* The most rows of a micro-batch for which a replica fits on member m's device; 0: not even one row does. */
 static uint32_t replica_most(struct shards *s, uint32_t m, bool recompute)
 {
     const struct member as = {.recompute = recompute};
@@ -167,8 +167,9 @@ static uint32_t replica_most(struct shards *s, uint32_t m, bool recompute)
     return fits;
 }
 
-/* All replicas reserve memory for the plan's largest micro-batch. A smaller size helps only if some member
- * need not recompute with it, so the largest sizes tried are those at which another member has to. */
+/* Splits the rows over whole replicas. All of them reserve memory for the plan's largest micro-batch, so a
+ * smaller largest micro-batch only helps if some member then need not recompute. The sizes tried are
+ * therefore those above which one more member has to recompute. */
 static int whole_settle(struct shards *s, struct member *best, double *best_s)
 {
     uint32_t count = s->c->member_count, caps[SHARDS_MEMBERS_MAX], most = s->most;
@@ -197,7 +198,8 @@ static int whole_settle(struct shards *s, struct member *best, double *best_s)
     return 0;
 }
 
-/* Divides the state for the given rows by every aim, and for links that limit gathers, reductions or both. */
+/* Divides the state over members whose rows are set, by every aim of share_state, and for links that limit
+ * gathers, reductions or both; keeps the fastest. */
 static void shares_try(struct shards *s, struct shard_ring *ring, double state, struct member *best,
                        double *best_s)
 {
@@ -223,7 +225,8 @@ static void shares_try(struct shards *s, struct shard_ring *ring, double state, 
     }
 }
 
-/* Tries every level of the ring's time; *best_s is the limit. */
+/* Splits rows and state at LEVELS ring times per byte and keeps the fastest; only what beats *best_s counts.
+ */
 static int sharded_settle(struct shards *s, struct member *best, double *best_s)
 {
     uint32_t count = s->c->member_count;
@@ -273,20 +276,13 @@ static int data_settle(struct workbench *bench, struct candidate *c)
     return result;
 }
 
-/* --- plans --- */
+/* --- making a plan --- */
 
 static struct plan *data_emit(const struct problem *problem, const struct candidate *candidate, bool programs,
                               struct err *err)
 {
     return candidate->gathered_layers ? layered_emit(problem, candidate, programs, err)
                                       : pipeline_emit(problem, candidate, programs, err);
-}
-
-/* Workers of this release do not gather. */
-static bool data_runnable(const struct problem *problem, const struct candidate *candidate)
-{
-    (void)problem;
-    return candidate->gathered_layers == 0;
 }
 
 const struct placement_kind kind_data = {.placement = PLACE_DATA,
@@ -299,5 +295,4 @@ const struct placement_kind kind_data = {.placement = PLACE_DATA,
                                          .settle = data_settle,
                                          .estimate = data_estimate,
                                          .emit = data_emit,
-                                         .runnable = data_runnable,
                                          .from_plan = layered_from_plan};

@@ -1,11 +1,10 @@
-/* expert: attention on some devices, experts on others (or on the same), in zebra order (HeterMoE).
- *
- * For every assignment of the two roles that is tried, rows are divided by attention's speed and experts
- * by water-filling, in waves as long as memory allows, and the closed form (zebra_seconds) estimates a
- * step. With at most ROLES_ALL devices all assignments are tried. With more, devices are sorted by the
- * speed of their attention relative to that of their experts; the front gets attention, and the rest, or
- * all, get experts.
- */
+/* The placement expert: attention on some devices and experts on others (or both on the same), in zebra order
+ * (HeterMoE). For every assignment of the two roles to devices that is tried, rows are divided by the speed
+ * of attention and experts by water-filling (equal finishing times), in waves (groups of micro-batches that
+ * pass all layers together) as long as memory allows; a step's time is estimated by the closed form
+ * (zebra_seconds), then simulated. With at most ROLES_ALL devices all assignments are tried. With more,
+ * devices are sorted by the speed of their attention relative to that of their experts; the first get
+ * attention, and the others, or all, get experts. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,48 +16,49 @@
 #include "planner/kind/expert_wave.h"
 
 #define ROLES_ALL 4u     /* most devices for which all 3^n assignments of roles are tried */
-#define DELAYS 3u        /* delays tried for experts behind attention, in micro-batches: 0 to 2 */
-#define NEARLY 1.1       /* closed forms are at most this factor too long */
-#define SHARE_LEAST 0.02 /* the least share of one expert per layer for which a rank is used */
+#define DELAYS 3u        /* experts run 0 to 2 micro-batches behind attention */
+#define NEARLY 1.1       /* the closed form's seconds are at most this factor too long */
+#define SHARE_LEAST 0.02 /* a rank with less than this fraction of one expert in each layer gets none */
 
 enum { ROLE_ATTENTION = 1, ROLE_EXPERTS = 2, ROLE_BOTH = ROLE_ATTENTION | ROLE_EXPERTS };
 
-/* Bytes of `count` experts of every layer: fixed + tokens · (token + wave · wave_token). */
+/* Bytes that some experts of every layer need: fixed, and for each micro-batch of a wave. */
 struct expert_memory {
-    double fixed, token, wave_token;
+    double fixed, wave;
 };
 
-struct expert_device { /* facts of one device of the candidate */
+struct expert_device { /* what is known of one device of the candidate */
     uint32_t device;
     uint64_t limit;
     double speed_s; /* forward and backward of attention for all rows of a micro-batch, per layer */
     double experts_s[COST_WAYS]; /* all experts of a layer, with even routing */
 };
 
-/* Facts of a candidate and its model, which do not depend on roles. */
+/* What is known of a candidate and its model before devices have roles. */
 struct expert_facts {
     struct workbench *bench;
     const struct problem *p;
     struct expert_model model;
-    struct expert_links links;     /* indexed like devices; contains scratch */
-    struct expert_memory *held[2]; /* [recompute][experts + 1] */
+    struct expert_links links;  /* indexed like devices; contains scratch */
+    struct expert_memory *held; /* [experts + 1]: by number of experts */
     double gradient_bytes;
-    double full_share;               /* mean share of a step's micro-batches that are full */
+    double full_share; /* a step's mean work, in full micro-batches, divided by its number of micro-batches */
     uint32_t n, micro_batches, rows; /* rows of a micro-batch */
     struct expert_device devices[SHARDS_MEMBERS_MAX];
 };
 
-/* Who does what: made from the facts and the devices' roles. */
+/* What each device does; follows from its role and struct expert_facts. */
 struct expert_roles {
     uint8_t role[SHARDS_MEMBERS_MAX];
     bool again[SHARDS_MEMBERS_MAX]; /* the device recomputes */
     uint32_t rows[SHARDS_MEMBERS_MAX];
     uint32_t order[SHARDS_MEMBERS_MAX]; /* devices in the order of members: attention first */
     uint32_t attending;
-    double tokens; /* bound for a micro-batch with these rows */
-    /* Seconds of the device's rows of a micro-batch: attention in one layer, and all dense blocks. */
+    double tokens; /* most tokens of a micro-batch, added up over the devices with these rows */
+    /* Seconds for the device's rows of a micro-batch: attention of one layer, and all blocks without experts.
+     */
     double attention_s[SHARDS_MEMBERS_MAX][COST_WAYS], dense_s[SHARDS_MEMBERS_MAX][COST_WAYS];
-    /* [recompute]: bytes of everything but experts: fixed, and per micro-batch of a wave */
+    /* [recompute]: bytes of everything but experts; [0]: fixed, [1]: for each micro-batch of a wave */
     double own[SHARDS_MEMBERS_MAX][2][2];
 };
 
@@ -79,34 +79,37 @@ static double attention_seconds(const struct cost_device *cost, enum cost_way wa
            cost_part_seconds(cost, COST_PART_ROUTER, way, load);
 }
 
-static double experts_bytes(const struct expert_search *s, uint32_t count, bool again, double tokens,
-                            uint32_t wave)
+static int experts_bytes(struct expert_search *s, uint32_t count, uint32_t wave, double *bytes)
 {
-    const struct expert_facts *f = &s->facts;
+    struct expert_facts *f = &s->facts;
+    uint32_t tokens = problem_tokens_bound(f->p, f->rows);
+    struct expert_role role = {.all_rows = f->rows,
+                               .layers = s->even,
+                               .routed_bytes = expert_routed_bytes(&f->model, tokens, ROUTED_TOKENS),
+                               .wave = wave};
     struct expert_need need;
     for (uint32_t l = 0; l < f->model.sparse_count; l++)
         s->even[l] = (struct expert_layer){count, (double)count / f->model.experts};
-    expert_need_fill(f->p, &f->model, 0, s->even, tokens, wave, again, &need);
-    return (double)need.all.total;
+    if (expert_need_fill(f->p, &f->model, &role, &need, f->bench->err) < 0)
+        return -1;
+    *bytes = (double)need.all.total;
+    return 0;
 }
 
-/* Memory is linear in tokens, with a slope linear in the wave's length; three evaluations give the
- * coefficients. */
-static void expert_memory_fill(struct expert_search *s)
+/* Memory is linear in the wave's length: two evaluations give the coefficients. */
+static int expert_memory_fill(struct expert_search *s)
 {
-    const double many = 65536;
-    for (int again = 0; again < 2; again++) {
-        for (uint32_t count = 0; count <= s->facts.model.experts; count++) {
-            double none = experts_bytes(s, count, again, 0, 0);
-            double token = (experts_bytes(s, count, again, many, 0) - none) / many;
-            double wave = (experts_bytes(s, count, again, many, 1) - none) / many - token;
-            s->facts.held[again][count] = (struct expert_memory){none, token, wave};
-        }
+    for (uint32_t count = 0; count <= s->facts.model.experts; count++) {
+        double none, one;
+        if (experts_bytes(s, count, 0, &none) < 0 || experts_bytes(s, count, 1, &one) < 0)
+            return -1;
+        s->facts.held[count] = (struct expert_memory){none, one - none};
     }
+    return 0;
 }
 
-/* Mean number of full micro-batches that take as long as a step, divided by the number of micro-batches.
- * Half of what a partly filled one lacks counts. */
+/* The number of full micro-batches that take as long as a mean step, divided by the step's number of
+ * micro-batches. A partly filled micro-batch counts as the mean of its rows' share and 1. */
 static double full_share(const struct expert_facts *f)
 {
     double count = 0;
@@ -120,6 +123,7 @@ static double full_share(const struct expert_facts *f)
 static int facts_init(struct expert_facts *f, struct workbench *bench, const struct candidate *c)
 {
     uint32_t device[SHARDS_MEMBERS_MAX], n = c->member_count;
+    struct expert_role role = {.rows = 1, .wave = 1};
     struct expert_need need;
     f->bench = bench;
     f->p = bench->problem;
@@ -129,11 +133,12 @@ static int facts_init(struct expert_facts *f, struct workbench *bench, const str
     f->full_share = full_share(f);
     if (expert_model_init(&f->model, f->p, bench->err) < 0)
         return -1;
-    f->held[0] = calloc(2 * ((size_t)f->model.experts + 1), sizeof(*f->held[0]));
-    if (!f->held[0])
+    f->held = calloc((size_t)f->model.experts + 1, sizeof(*f->held));
+    if (!f->held)
         return err_set(bench->err, ERR_NOMEM, "planner: out of memory");
-    f->held[1] = f->held[0] + f->model.experts + 1;
-    expert_need_fill(f->p, &f->model, 1, NULL, 0, 1, false, &need);
+    role.all_rows = f->rows;
+    if (expert_need_fill(f->p, &f->model, &role, &need, bench->err) < 0)
+        return -1;
     f->gradient_bytes = (double)need.gradient_bytes;
     for (uint32_t i = 0; i < n; i++) {
         struct expert_device *x = &f->devices[i];
@@ -168,16 +173,16 @@ static void search_free(struct expert_search *s)
         return;
     expert_model_fini(&s->facts.model);
     expert_links_fini(&s->facts.links);
-    free(s->facts.held[0]);
+    free(s->facts.held);
     free(s->even);
     free(s->best);
     free(s->turn);
     free(s);
 }
 
-/* --- price --- */
+/* --- seconds of a layer and of a step --- */
 
-/* Prices the rows of device i. */
+/* Sets the seconds of attention and of blocks without experts for device i's rows. */
 static void rows_price(const struct expert_facts *f, uint32_t i, struct expert_roles *r)
 {
     const struct cost_device *cost = &f->p->costs[f->devices[i].device];
@@ -199,7 +204,8 @@ static double pass_of(const double seconds[COST_WAYS], bool back, bool again)
     return back ? seconds[COST_BACKWARD] + (again ? seconds[COST_RECOMPUTE] : 0) : seconds[COST_FORWARD];
 }
 
-/* Seconds of a layer for shares x of the experts; `slow`: factor for layers that differ from the mean. */
+/* Fills *t with the seconds of a layer in which device i has the share x[i] of the experts. slow: factor on
+ * the experts' seconds, for layers whose shares differ from the mean. */
 static void layer_price(struct expert_facts *f, const struct expert_roles *r, const double *x, double slow,
                         struct expert_times *t)
 {
@@ -212,7 +218,7 @@ static void layer_price(struct expert_facts *f, const struct expert_roles *r, co
         double once = x[i] > 0 ? (1 - x[i]) * f->p->costs[y->device].experts_overhead_s : 0;
         for (int back = 0; back < 2; back++) {
             t->attend[i][back] = pass_of(r->attention_s[i], back, r->again[i]);
-            t->expert[i][back] = slow * x[i] * pass_of(y->experts_s, back, r->again[i]) + once;
+            t->expert[i][back] = slow * x[i] * pass_of(y->experts_s, back, false) + once;
         }
         t->dense[i] = pass_of(r->dense_s[i], false, false) + pass_of(r->dense_s[i], true, r->again[i]);
         t->attends[i] = r->rows[i] > 0;
@@ -223,7 +229,8 @@ static void layer_price(struct expert_facts *f, const struct expert_roles *r, co
     t->one_way = expert_links_shared(&f->links);
 }
 
-/* Seconds of the all-reduce of attention's gradients, of scalars and of the optimiser. */
+/* Seconds of a step outside its micro-batches: all-reduce of attention's gradients and of scalars, and the
+ * optimiser. */
 static double outside_seconds(const struct expert_facts *f, const struct expert_roles *r)
 {
     double step = 0, latency, sum = 0;
@@ -249,8 +256,9 @@ static double outside_seconds(const struct expert_facts *f, const struct expert_
     return sum + step + 4 * floor(log2(f->n)) * latency;
 }
 
-/* Prices a layer with whole experts and measured routing: 1, or 0 if it does not fit; −1 on ERR_NOMEM.
- * Layers differ by the remainders of rounding; the mean over layers of the slowest member counts. */
+/* Fills *times for the candidate's whole experts and measured routing. Returns 1, or 0 if a member does not
+ * fit in memory; −1 on ERR_NOMEM. Rounding to whole experts makes layers differ; the slowest member of each
+ * layer counts, as a mean over the layers. */
 static int split_price(struct expert_facts *f, const struct expert_roles *r, const struct candidate *c,
                        struct expert_times *times)
 {
@@ -273,7 +281,10 @@ static int split_price(struct expert_facts *f, const struct expert_roles *r, con
     for (uint32_t m = 0; m < f->n; m++) {
         struct expert_need need;
         const struct expert_device *device = &f->devices[r->order[m]];
-        expert_member_need(f->p, &f->model, c, &split, m, &need);
+        if (expert_member_need(f->p, &f->model, c, &split, m, &need, f->bench->err) < 0) {
+            expert_split_fini(&split);
+            return -1;
+        }
         most = fmax(most, x[r->order[m]] * device->experts_s[COST_FORWARD]);
         has += device->limit;
         lacks += need.all.total > device->limit ? need.all.total - device->limit : 0;
@@ -286,11 +297,11 @@ static int split_price(struct expert_facts *f, const struct expert_roles *r, con
     return lacks == 0;
 }
 
-/* --- roles --- */
+/* --- what each device computes --- */
 
-/* Orders the devices by role and divides the rows among those with attention. False if one of the roles has
- * no device, or a device with attention would have no row. */
-static bool roles_fill(const struct expert_facts *f, struct expert_roles *r)
+/* Orders the devices by role and divides the rows among those with attention. Returns 1; 0 if attention or
+ * experts are on no device, or a device with attention would have no row; -1 on ERR_NOMEM. */
+static int roles_fill(struct expert_facts *f, struct expert_roles *r)
 {
     double base[SHARDS_MEMBERS_MAX] = {0}, each[SHARDS_MEMBERS_MAX], cap[SHARDS_MEMBERS_MAX];
     uint32_t count[SHARDS_MEMBERS_MAX], at = 0;
@@ -306,7 +317,7 @@ static bool roles_fill(const struct expert_facts *f, struct expert_roles *r)
         }
     }
     if (all != ROLE_BOTH || r->attending > f->rows)
-        return false;
+        return 0;
     for (uint32_t m = 0; m < r->attending; m++) {
         each[m] = f->devices[r->order[m]].speed_s;
         cap[m] = 1;
@@ -320,16 +331,19 @@ static bool roles_fill(const struct expert_facts *f, struct expert_roles *r)
         rows_price(f, i, r);
         for (int again = 0; again < 2; again++) {
             struct expert_need need[2];
-            for (uint32_t wave = 0; wave < 2; wave++)
-                expert_need_fill(f->p, &f->model, r->rows[i], NULL, 0, wave, again, &need[wave]);
+            struct expert_role role = {
+                .rows = r->rows[i], .all_rows = f->rows, .recompute = again, .samples = m == 0};
+            for (; role.wave < 2; role.wave++)
+                if (expert_need_fill(f->p, &f->model, &role, &need[role.wave], f->bench->err) < 0)
+                    return -1;
             r->own[i][again][0] = (double)need[0].all.total;
             r->own[i][again][1] = (double)(need[1].all.total - need[0].all.total);
         }
     }
-    return true;
+    return 1;
 }
 
-/* Bytes of device i that attention leaves free for experts, in waves of that length. */
+/* Bytes of device i that attention leaves free for experts, in waves of `wave` micro-batches. */
 static double device_room(const struct expert_facts *f, const struct expert_roles *r, uint32_t i,
                           uint32_t wave)
 {
@@ -337,10 +351,18 @@ static double device_room(const struct expert_facts *f, const struct expert_role
     return (double)f->devices[i].limit - own[0] - wave * own[1];
 }
 
-/* --- waves --- */
+/* --- how many micro-batches pass all layers together --- */
 
-/* Writes the largest share of every layer's experts that each device holds beside its attention; false if
- * attention alone does not fit somewhere, or all devices together hold too few experts. */
+/* Bytes that `count` experts of every layer need in waves of `wave` micro-batches. */
+static double experts_held(const struct expert_facts *f, const struct expert_roles *r, uint32_t count,
+                           uint32_t wave)
+{
+    double more = r->tokens - problem_tokens_bound(f->p, f->rows);
+    return f->held[count].fixed + wave * (f->held[count].wave + more * f->model.routed_bytes);
+}
+
+/* Writes the largest share of every layer's experts that each device's memory holds beside its attention;
+ * false if attention alone does not fit on a device, or all devices together hold too few experts. */
 static bool caps_find(const struct expert_facts *f, const struct expert_roles *r, uint32_t wave, double *cap)
 {
     uint32_t held = 0;
@@ -351,8 +373,7 @@ static bool caps_find(const struct expert_facts *f, const struct expert_roles *r
             return false;
         while (low < high) {
             uint32_t middle = (low + high + 1) / 2;
-            const struct expert_memory *h = &f->held[r->again[i]][middle];
-            if (h->fixed + r->tokens * (h->token + wave * h->wave_token) <= room)
+            if (experts_held(f, r, middle, wave) <= room)
                 low = middle;
             else
                 high = middle - 1;
@@ -363,7 +384,8 @@ static bool caps_find(const struct expert_facts *f, const struct expert_roles *r
     return held >= f->model.experts;
 }
 
-/* The longest wave that fits in memory, with waves of equal length; 0: none fits. */
+/* The most micro-batches of a wave that fit in memory, lowered so that waves are about equally long; 0: none
+ * fits. */
 static uint32_t wave_find(const struct expert_facts *f, const struct expert_roles *r, double *cap)
 {
     uint32_t low = 0, high = f->micro_batches;
@@ -378,7 +400,7 @@ static uint32_t wave_find(const struct expert_facts *f, const struct expert_role
     return low ? (f->micro_batches + waves - 1) / waves : 0;
 }
 
-/* Records what all devices together lack with one micro-batch. */
+/* Records the bytes that all devices together lack with one micro-batch in a wave. */
 static void shortage_fill(const struct expert_facts *f, const struct expert_roles *r)
 {
     uint64_t has = 0;
@@ -387,13 +409,12 @@ static void shortage_fill(const struct expert_facts *f, const struct expert_role
         has += f->devices[i].limit;
         needs += (double)f->devices[i].limit - device_room(f, r, i, 1);
     }
-    const struct expert_memory *all = &f->held[r->again[0]][f->model.experts];
-    needs += all->fixed + r->tokens * (all->token + all->wave_token);
+    needs += experts_held(f, r, f->model.experts, 1);
     shortage_note(&f->bench->shortage[PLACE_EXPERT], UINT32_MAX,
                   needs > (double)has ? (uint64_t)needs : has + 1, has);
 }
 
-/* Makes the candidate's members, attention first, with shares x of the experts. */
+/* Makes the candidate's members, those with attention first; device i has the share x[i] of the experts. */
 static void members_fill(const struct expert_facts *f, const struct expert_roles *r, const double *x,
                          uint32_t wave, struct candidate *c)
 {
@@ -425,7 +446,7 @@ static int shares_try(struct expert_search *s, const struct expert_roles *r, con
         const struct member *y = &s->c->members[m];
         both |= y->rows && y->expert_share > 0;
         if (y->rows == 0 && y->expert_share <= 0)
-            return 0; /* the same assignment with fewer devices is tried elsewhere */
+            return 0; /* other roles without this idle device are tried elsewhere */
     }
     int fits = split_price(f, r, s->c, &times);
     for (uint32_t delay = both ? 0 : 1; fits > 0 && delay < (both ? DELAYS : 2); delay++) {
@@ -441,8 +462,9 @@ static int shares_try(struct expert_search *s, const struct expert_roles *r, con
     return fits < 0 ? -1 : 0;
 }
 
-/* Tries the given roles and recomputation: the longest wave, and shorter ones while memory limits the
- * experts of fast devices; the same experts in every layer, and fractions that are carried over. */
+/* Tries waves for the given roles and recomputation: the longest that fits, and shorter ones as long as
+ * memory keeps a device from holding its balanced share of the experts. For each, once with the same whole
+ * experts in every layer, once with fractions that are carried over to the next layer. */
 static int waves_try(struct expert_search *s, const struct expert_roles *r)
 {
     double base[SHARDS_MEMBERS_MAX], each[SHARDS_MEMBERS_MAX], cap[SHARDS_MEMBERS_MAX], x[SHARDS_MEMBERS_MAX],
@@ -453,7 +475,7 @@ static int waves_try(struct expert_search *s, const struct expert_roles *r)
     for (uint32_t i = 0; i < f->n; i++) {
         const struct expert_device *y = &f->devices[i];
         base[i] = pass_of(r->attention_s[i], false, false) + pass_of(r->attention_s[i], true, r->again[i]);
-        each[i] = pass_of(y->experts_s, false, false) + pass_of(y->experts_s, true, r->again[i]);
+        each[i] = pass_of(y->experts_s, false, false) + pass_of(y->experts_s, true, false);
         cap[i] = r->role[i] & ROLE_EXPERTS ? 1 : 0;
     }
     double outside = outside_seconds(f, r);
@@ -481,22 +503,21 @@ static int waves_try(struct expert_search *s, const struct expert_roles *r)
     return 0;
 }
 
-/* --- search --- */
+/* --- trying roles, rows and shares of experts --- */
 
-/* Tries roles with and without recomputation. */
+/* Tries roles with and without recomputation of attention; experts never recompute. */
 static int roles_try(struct expert_search *s, struct expert_roles *r)
 {
-    const struct expert_facts *f = &s->facts;
-    if (!roles_fill(f, r))
-        return 0;
+    struct expert_facts *f = &s->facts;
+    int possible = roles_fill(f, r);
+    if (possible <= 0)
+        return possible;
     f->bench->spent += 10 + f->n * f->model.sparse_count / 2;
-    /* Bit 0: ranks with attention recompute; bit 1: ranks with experts alone do. */
-    for (uint32_t mode = 0; mode < 4; mode++) {
-        bool allowed = micro_recompute_allowed(f->p, mode & 1) && micro_recompute_allowed(f->p, mode >> 1);
-        if (!allowed || (r->attending == f->n && mode >= 2))
+    for (int again = 0; again < 2; again++) {
+        if (!micro_recompute_allowed(f->p, again))
             continue;
         for (uint32_t m = 0; m < f->n; m++)
-            r->again[r->order[m]] = mode >> (m >= r->attending) & 1;
+            r->again[r->order[m]] = again && m < r->attending;
         if (waves_try(s, r) < 0)
             return -1;
     }
@@ -517,7 +538,8 @@ static int all_roles(struct expert_search *s)
     return 0;
 }
 
-/* Tries attention on prefixes of the devices, sorted by the speed of attention relative to experts. */
+/* Sorts the devices by the speed of their attention relative to that of their experts, and tries attention on
+ * the first devices, for every number of them. */
 static int prefixes_try(struct expert_search *s)
 {
     uint32_t sorted[SHARDS_MEMBERS_MAX], n = s->facts.n;
@@ -540,7 +562,8 @@ static int prefixes_try(struct expert_search *s)
     return 0;
 }
 
-/* Begins with a candidate; 0 and *s NULL if it cannot be an expert placement. */
+/* Allocates the search of a candidate's roles. Returns 0, with *s NULL if the candidate's stages and members
+ * cannot be an expert placement; −1 on error. */
 static int search_begin(struct expert_search **s, struct workbench *bench, struct candidate *c)
 {
     c->estimate_s = INFINITY;
@@ -558,9 +581,10 @@ static int expert_settle(struct workbench *bench, struct candidate *c)
     c->placement = PLACE_EXPERT;
     if (s && result == 0) {
         c->stages[0].kind = STAGE_EXPERT;
-        expert_memory_fill(s);
-        result = s->facts.n <= ROLES_ALL ? all_roles(s) : prefixes_try(s);
+        result = expert_memory_fill(s);
     }
+    if (s && result == 0)
+        result = s->facts.n <= ROLES_ALL ? all_roles(s) : prefixes_try(s);
     if (s && result == 0 && isfinite(s->best_s)) {
         memcpy(c->members, s->best, s->facts.n * sizeof(*s->best));
         c->estimate_s = s->best_s;
@@ -601,15 +625,17 @@ static bool expert_supports(const struct problem *p, struct err *err)
     if (expert_model_init(&model, p, err) < 0)
         return false;
     expert_model_fini(&model);
+    const struct workload *w = p->workload;
+    const char *lacks = w->router_loss
+                            ? "the load-balancing loss (train.router_aux) is over all experts of a token"
+                        : w->config->post_norms   ? "the outputs of this model's layers are normed as a whole"
+                        : w->boundary != PLAN_F32 ? "routed tokens travel in fp32 (placement.boundary)"
+                                                  : NULL;
+    if (lacks) {
+        err_set(err, ERR_UNSUPPORTED, "attention and experts are not put apart: %s", lacks);
+        return false;
+    }
     return shards_supports(p, "attention and experts apart take", err);
-}
-
-/* The worker has neither routers nor experts yet. */
-static bool expert_runnable(const struct problem *p, const struct candidate *c)
-{
-    (void)p;
-    (void)c;
-    return false;
 }
 
 /* Rebuilds a candidate from a plan. Plans do not store the delay; it is set to 1. */
@@ -633,7 +659,8 @@ static int expert_from_plan(const struct problem *p, const struct plan *plan, st
     for (uint32_t r = 0; r < n; r++) {
         const struct plan_rank *rank = &plan->ranks[r];
         double total = 0;
-        /* Ranks up to this one have min(end, size) rows of every micro-batch; the last one is shorter. */
+        /* The ranks up to this one together have min(end, size) rows of every micro-batch; only the last
+         * micro-batch is smaller. */
         all_rows += rank->rows;
         uint32_t end =
             all_rows <= count * rest || count == 1 ? all_rows / count : (all_rows - rest) / (count - 1);
@@ -665,5 +692,4 @@ const struct placement_kind kind_expert = {.placement = PLACE_EXPERT,
                                            .settle = expert_settle,
                                            .estimate = expert_estimate,
                                            .emit = expert_emit,
-                                           .runnable = expert_runnable,
                                            .from_plan = expert_from_plan};

@@ -4,7 +4,7 @@
 
 #include "planner/cost/expert_price.h"
 
-/* Layers simulated of a run; the last but one takes as long as any in the middle. */
+/* Layers that are simulated; each further one is taken to last as long as the last but one of these. */
 #define LAYERS_SEEN 5u
 
 double expert_times_closed(const struct expert_times *t, uint32_t wave)
@@ -28,17 +28,18 @@ double expert_times_closed(const struct expert_times *t, uint32_t wave)
 
 struct wave_run {
     const struct expert_times *t;
-    double free_s[SHARDS_MEMBERS_MAX]; /* time at which each device is free */
+    double free_s[SHARDS_MEMBERS_MAX]; /* when each device has finished its work so far (s) */
     uint32_t count, lag;
     bool drains;
-    double *waits, waits_s; /* the exchange back that has not started: where its arrival will be written, and
-                               when it was ready; NULL: none */
-    double to_s, from_s;    /* times at which the queues to and from the experts are free */
-    /* [count]: times at which a micro-batch arrives at its experts, and back at attention */
+    double *waits, waits_s; /* the transfer from experts back to attention that has not started: where its
+                               arrival time will be written, and when its data were ready; NULL: none */
+    double to_s, from_s;    /* times at which the transfers to the experts, and those back, have ended */
+    /* [count]: times at which each micro-batch arrives at its experts, and back at attention */
     double *there_s, *here_s;
 };
 
-/* All ranks with a role do their part of a micro-batch; returns the time at which the last is done. */
+/* All devices compute their part of a micro-batch's attention or experts in one layer, from the time `ready`
+ * on; returns the time at which the last one ends. */
 static double ranks_run(struct wave_run *v, bool experts, bool back, double ready)
 {
     double end = ready;
@@ -52,7 +53,8 @@ static double ranks_run(struct wave_run *v, bool experts, bool back, double read
     return end;
 }
 
-/* Starts the waiting exchange back. If both directions share a wire, the order of readiness decides. */
+/* Starts the waiting transfer from experts to attention. If both directions share a wire, they are sent in
+ * the order in which their data are ready. */
 static void exchange_back_start(struct wave_run *v)
 {
     double *queue = v->t->one_way ? &v->to_s : &v->from_s;
@@ -75,7 +77,7 @@ static void wait_back(struct wave_run *v, double ready, double *arrival)
     v->waits_s = ready;
 }
 
-/* The time of an arrival, whose exchange may still be waiting to start. */
+/* The time at which a micro-batch arrives; starts its transfer if that still waits. */
 static double arrived(struct wave_run *v, double *arrival)
 {
     if (v->waits == arrival)
@@ -83,7 +85,9 @@ static double arrived(struct wave_run *v, double *arrival)
     return *arrival;
 }
 
-/* The first half of a position, and the second half some positions later. */
+/* Computes micro-batch k's first half of a layer (forward: attention, backward: experts) and sends the result
+ * to the devices of the other half. position_second computes that half, `lag` micro-batches later in the
+ * order. */
 static void position_first(struct wave_run *v, uint32_t k, bool back)
 {
     double here = arrived(v, &v->here_s[k]);
@@ -102,12 +106,12 @@ static void position_second(struct wave_run *v, uint32_t k, bool back)
         wait_back(v, end, &v->here_s[k]);
 }
 
-/* Simulates some layers in one direction and extrapolates to all layers. */
+/* Simulates the first layers of the wave's forward or backward pass and extrapolates to all layers. */
 static void wave_pass(struct wave_run *v, bool back)
 {
     uint32_t all = v->t->layers, layers = all < LAYERS_SEEN ? all : LAYERS_SEEN;
     uint32_t places = layers * v->count, span = v->drains ? v->count : places;
-    double through[3] = {0}; /* times at which the last layers ended */
+    double through[3] = {0}; /* times at which the last three layers ended */
     for (uint32_t from = 0; from < places; from += span) {
         for (uint32_t p = from; p < from + span + v->lag; p++) {
             if (p < from + span)
@@ -132,7 +136,8 @@ static void wave_pass(struct wave_run *v, bool back)
         v->here_s[k] += more;
 }
 
-/* Seconds of forward and backward of `count` micro-batches, with dense blocks at the turn. */
+/* Seconds of a wave of `count` micro-batches: forward through all layers with experts, the other blocks, and
+ * backward. */
 static double wave_seconds(const struct expert_times *t, uint32_t count, uint32_t delay, double *scratch)
 {
     struct wave_run v = {
@@ -162,7 +167,8 @@ static double wave_seconds(const struct expert_times *t, uint32_t count, uint32_
 
 double expert_times_simulated(const struct expert_times *t, uint32_t wave, uint32_t delay, double *scratch)
 {
-    wave = wave < t->micro_batches ? wave : t->micro_batches; /* moves may set any window */
+    wave = wave < t->micro_batches ? wave : t->micro_batches; /* the search may set a member's window to more
+                                                                 than the step's micro-batches */
     return t->micro_batches / wave * wave_seconds(t, wave, delay, scratch) +
            wave_seconds(t, t->micro_batches % wave, delay, scratch);
 }

@@ -1,4 +1,5 @@
-/* Chains of replicas: single (one device), pipeline (one device per stage), hybrid (groups of devices). */
+/* The placements single (one device), pipeline (one device per stage) and hybrid (several replicas in some
+ * stage). */
 #include <math.h>
 #include <stdlib.h>
 
@@ -6,12 +7,15 @@
 #include "planner/emit/pipeline.h"
 #include "planner/kind/chain.h"
 
-#define SURE 1.15        /* largest ratio of closed form to schedule, except in 2 % of cases (README.md) */
-#define WINDOW_LOOKED 4u /* windows tried beyond the one that hides the links; more does not help */
+#define SURE 1.15        /* closed form over list schedule, at most, in 98 % of cases (README.md) */
+#define LAYER_TURNS 20u  /* bisections of a period, which find it to a millionth */
+#define WINDOW_LOOKED 4u /* in-flight micro-batches tried beyond what hides transfers */
 
+/* Whether each member of the stage keeps only a part of its trained state (LoRA: of its frozen weights). */
 static bool shards(const struct problem *p, const struct candidate *c, const struct candidate_stage *stage)
 {
-    return p->workload->method == METHOD_FULL && !c->whole && stage->member_count > 1;
+    bool shared = p->workload->method == METHOD_FULL ? !c->whole : candidate_gathers(c);
+    return shared && stage->member_count > 1;
 }
 
 static uint32_t sides(const struct candidate *c, uint32_t s)
@@ -19,33 +23,33 @@ static uint32_t sides(const struct candidate *c, uint32_t s)
     return (s > 0) + (s + 1 < c->stage_count);
 }
 
-/* A member's part of a stage's window, by its speed; one more in a group, where micro-batches come
- * irregularly. */
+/* The micro-batches in flight on a member with the given share of its stage's work; one more in a stage of
+ * several members, where micro-batches come irregularly. */
 static uint32_t window_part(uint32_t window, double share, uint32_t members)
 {
     return members == 1 ? window : (uint32_t)ceil(window * share - 1e-9) + 1;
 }
 
-/* --- cutting blocks --- */
+/* --- time and memory of a stage with some range of blocks --- */
 
-/* A member's memory with one micro-batch in flight, which does not depend on the device. */
+/* A member's memory footprint with one micro-batch in flight, which does not depend on the device. */
 static const struct memory_need *need_of(struct workbench *bench, const struct candidate *c, uint32_t s,
                                          uint32_t m)
 {
     const struct candidate_stage *x = &c->stages[s];
     bool shared = shards(bench->problem, c, x), last = s > 0 && s + 1 == c->stage_count;
     uint64_t key = (uint64_t)c->micro_batch_rows << 40 | (uint64_t)x->block_begin << 24 |
-                   (uint64_t)x->block_end << 8 | sides(c, s) << 3 | c->members[m].recompute << 2 |
-                   shared << 1 | last;
+                   (uint64_t)candidate_stage_end(c, s) << 8 | sides(c, s) << 3 |
+                   c->members[m].recompute << 2 | shared << 1 | last;
     uint32_t at = (key ^ key >> 20 ^ key >> 37) * 2654435761u >> 8 & (NEEDS_KEPT - 1);
     if (bench->needs[at].key != key)
-        pipeline_member_need(bench->problem, c, s, m, shared ? 0 : 1, 1, PIPELINE_BUFFERS_SIDE * sides(c, s),
-                             &bench->needs[at].need);
+        pipeline_member_need(bench->problem, c, s, m, (struct flat_share){0}, 1,
+                             PIPELINE_BUFFERS_SIDE * sides(c, s), &bench->needs[at].need);
     bench->needs[at].key = key;
     return &bench->needs[at].need;
 }
 
-/* Bytes that a member lacks with `window` micro-batches in flight (negative: has free). */
+/* Bytes that a member's device lacks with `window` micro-batches in flight; negative: bytes that are free. */
 static double missing_bytes(struct workbench *bench, const struct candidate *c, uint32_t s, uint32_t m,
                             uint32_t window)
 {
@@ -55,7 +59,8 @@ static double missing_bytes(struct workbench *bench, const struct candidate *c, 
     return (double)(need->total + more * need->saved_bytes) - (double)problem_limit(p, c->members[m].device);
 }
 
-/* Seconds per micro-batch for all-reducing a group's gradients, or for moving its shards. */
+/* Seconds per micro-batch for the transfers inside a stage of several members once a step: all-reduce of
+ * gradients, or gather and reduction of the sharded state. */
 static double sync_part(const struct problem *p, const struct candidate *c, const struct candidate_stage *x)
 {
     double rate = INFINITY, latency = 0, n = x->member_count;
@@ -71,7 +76,8 @@ static double sync_part(const struct problem *p, const struct candidate *c, cons
                  : 0;
 }
 
-/* Evaluates a stage; it recomputes if it does not fit otherwise. */
+/* How long stage s takes with blocks [begin, end) and `window` micro-batches in flight; sets its members to
+ * recompute if they do not fit otherwise. */
 static struct cut_stage stage_look(struct workbench *bench, struct candidate *c, uint32_t s, int32_t begin,
                                    int32_t end, uint32_t window)
 {
@@ -86,6 +92,7 @@ static struct cut_stage stage_look(struct workbench *bench, struct candidate *c,
     for (uint32_t i = 0; i < x->member_count && fits; i++) {
         uint32_t at = x->member_first + i;
         struct member *m = &c->members[at];
+        m->next_count = 0;
         uint32_t own = window_part(window, 1.0 / x->member_count, x->member_count);
         double more = INFINITY;
         for (int again = 0; again < 2 && more > 0; again++) {
@@ -99,25 +106,27 @@ static struct cut_stage stage_look(struct workbench *bench, struct candidate *c,
         rate += 1 / (micro_forward(p, &costs[m->device], begin, end) +
                      micro_backward(p, &costs[m->device], begin, end, m->recompute));
     }
-    fits = fits && (!sharded || room >= pipeline_state_bytes(p, x));
+    fits = fits && (!sharded || room >= pipeline_state_bytes(p, c, s));
     double period = fits ? 1 / rate + sync_part(p, c, x) : INFINITY;
     *x = kept;
     return fits ? (struct cut_stage){period, x->member_count / rate} : none;
 }
 
-/* --- windows --- */
+/* --- how many micro-batches in flight memory allows --- */
 
 struct capping {
     struct workbench *bench;
     struct candidate *c;
     const struct stage_price *prices;
     uint32_t micro_batches;
-    uint32_t behind;      /* most micro-batches in flight that leave the stage behind room for what arrives */
-    uint32_t behind_next; /* the same limit for the stage before, found while this stage is evaluated */
-    bool spare;           /* recomputes only where nothing fits otherwise */
+    uint32_t behind; /* most micro-batches in flight in stage s for which the next stage's memory holds the
+                        activations that arrive */
+    uint32_t behind_next; /* the same limit for the stage before s, found while s is evaluated */
+    bool spare;           /* recompute only where nothing fits otherwise */
 };
 
-/* The largest window of a stage of several members for which each has room for its part. */
+/* The most micro-batches in flight in a stage of several members, so that each member's memory holds its part
+ * of them; 0: a member does not fit. */
 static uint32_t group_most(struct capping *k, uint32_t s)
 {
     const struct problem *p = k->bench->problem;
@@ -141,8 +150,9 @@ static uint32_t group_most(struct capping *k, uint32_t s)
         if (!shards(p, k->c, x))
             most = fmin(most, floor(left / (double)each) / share);
     }
-    if (shards(p, k->c, x)) { /* memory that the state leaves free can be divided as the windows need it */
-        double state = pipeline_state_bytes(p, x);
+    if (shards(p, k->c, x)) { /* members can share out the state so that each keeps the memory that its
+                                 micro-batches in flight need */
+        double state = pipeline_state_bytes(p, k->c, s);
         if (room < state) {
             shortage_note(&k->bench->shortage[k->c->placement], UINT32_MAX, (uint64_t)state, (uint64_t)room);
             return 0;
@@ -152,8 +162,8 @@ static uint32_t group_most(struct capping *k, uint32_t s)
     return most < x->member_count ? x->member_count : (uint32_t)most;
 }
 
-/* The largest window of a stage with one member: it needs room for saved activations, and for what arrives
- * from both neighbours. */
+/* The most micro-batches in flight in a stage of one member, whose memory holds their saved activations and
+ * the boundary tensors that arrive from both neighbours; 0: it does not fit. */
 static uint32_t single_most(struct capping *k, uint32_t s, uint32_t wish, const uint32_t *windows)
 {
     const struct problem *p = k->bench->problem;
@@ -166,8 +176,8 @@ static uint32_t single_most(struct capping *k, uint32_t s, uint32_t wish, const 
         shortage_note(&k->bench->shortage[c->placement], m->device, need->total, problem_limit(p, m->device));
         return 0;
     }
-    /* A window of w needs w − 1 more places for activations; the rings to the stage behind grow by w − w'
-     * − 1. */
+    /* w micro-batches in flight save w − 1 more micro-batches' activations than one; the ring of buffers to
+     * the next stage, with w' in flight there, grows by w − w' − 1. */
     uint32_t next = s + 1 < c->stage_count ? windows[s + 1] : 0, most = 1;
     bool single_next = s + 1 < c->stage_count && c->stages[s + 1].member_count == 1;
     uint32_t end = k->behind < k->micro_batches ? k->behind : k->micro_batches;
@@ -188,8 +198,8 @@ static uint32_t single_most(struct capping *k, uint32_t s, uint32_t wish, const 
     return most;
 }
 
-/* The largest window of a stage. Where that is less than it should be (if `spare`: where nothing fits),
- * its members recompute. */
+/* The most micro-batches in flight that stage s has memory for. Its members recompute if that is fewer than
+ * `wish` otherwise (if k->spare: if nothing fits otherwise). */
 static uint32_t stage_most(void *context, uint32_t s, uint32_t wish, const uint32_t *windows)
 {
     struct capping *k = context;
@@ -209,15 +219,16 @@ static uint32_t stage_most(void *context, uint32_t s, uint32_t wish, const uint3
     return most;
 }
 
-/* --- prices --- */
+/* --- seconds of a micro-batch and of a step --- */
 
-/* Fills the prices. *syncs: seconds of each stage outside micro-batches; the caller frees it. */
+/* Fills in the price of a micro-batch for every member of every stage. *syncs: seconds of each stage's
+ * transfers and optimiser once a step; the caller frees it. */
 static int prices_fill(struct workbench *bench, const struct candidate *c, struct stage_price **out,
                        struct pipeline_sync **syncs)
 {
     const struct problem *p = bench->problem;
-    bool laps = c->stage_count > c->member_count;
-    struct stage_price *prices = workbench_prices(bench, 2 * (c->stage_count + c->member_count));
+    uint32_t at = 0, laps = candidate_laps(c);
+    struct stage_price *prices = workbench_prices(bench, 2 * (c->stage_count + laps * c->member_count));
     *syncs = malloc(c->stage_count * sizeof(**syncs));
     if (!prices || !*syncs)
         return err_set(bench->err, ERR_NOMEM, "planner: out of memory");
@@ -226,13 +237,21 @@ static int prices_fill(struct workbench *bench, const struct candidate *c, struc
     for (uint32_t s = 0; s < c->stage_count; s++) {
         const struct candidate_stage *x = &c->stages[s];
         for (uint32_t i = 0; i < x->member_count; i++) {
-            struct stage_price *price = &prices[laps ? s : x->member_first + i];
+            struct stage_price *price = &prices[at++];
             pipeline_stage_price(p, c, s, x->member_first + i, price);
             price->ready_s = (*syncs)[s].before_s;
         }
     }
     *out = prices;
     return 0;
+}
+
+static bool shares_layers(const struct candidate *c)
+{
+    bool any = false;
+    for (uint32_t m = 0; m < c->member_count; m++)
+        any |= c->members[m].next_count > 0;
+    return any;
 }
 
 static int chain_estimate(struct workbench *bench, struct candidate *c)
@@ -242,6 +261,8 @@ static int chain_estimate(struct workbench *bench, struct candidate *c)
     double end = 0, updates = 0;
     int result = prices_fill(bench, c, &prices, &syncs) < 0 ? -1 : 1;
     c->estimate_s = INFINITY;
+    if (shares_layers(c) && !pipeline_layers_fit(bench->problem, c))
+        result = 0;
     if (result > 0 && chain_run(bench, c, prices, candidate_micro_batches(bench->problem, c)) < 0)
         result = bench->err->code == ERR_NOMEM ? -1 : 0;
     /* A plan must not have a member without work. */
@@ -257,9 +278,127 @@ static int chain_estimate(struct workbench *bench, struct candidate *c)
     return result;
 }
 
-/* --- settling --- */
+/* --- filling in windows, recomputation and shared layers --- */
 
-/* Sets the windows by the rule, as far as memory allows. */
+/* Sets for how many micro-batches each stage runs the next stage's first block, so that no stage takes longer
+ * than `period` seconds for a mean micro-batch. `whole`: prices without shared layers. Returns false if that
+ * is impossible. */
+static bool layers_share(struct workbench *bench, struct candidate *c, const struct stage_price *whole,
+                         double period)
+{
+    const struct problem *p = bench->problem;
+    const struct micro_cost *costs = workbench_costs(bench, c->micro_batch_rows);
+    uint32_t count = micro_count(p, c->micro_batch_rows);
+    double given = 0; /* how often the previous stage runs this one's first block (0..1) */
+    for (uint32_t s = 0; s < c->stage_count && costs; s++) {
+        struct member *m = &c->members[c->stages[s].member_first];
+        const struct stage_price *price = &whole[c->stages[s].member_first];
+        int32_t begin = c->stages[s].block_begin, end = c->stages[s].block_end;
+        double left = period - price->forward_s - price->backward_s;
+        if (given > 0)
+            left += given * (micro_forward(p, &costs[m->device], begin, begin + 1) +
+                             micro_backward(p, &costs[m->device], begin, begin + 1, m->recompute));
+        m->next_count = 0;
+        if (left < 0)
+            return false;
+        bool layer = s + 1 < c->stage_count && end >= 1 && end <= p->block_count - 2 &&
+                     c->stages[s + 1].block_end > end + 1;
+        if (layer)
+            m->next_count = (uint32_t)fmin(
+                count - 1, floor(left * count /
+                                 (micro_forward(p, &costs[m->device], end, end + 1) +
+                                  micro_backward(p, &costs[m->device], end, end + 1, m->recompute))));
+        given = (double)m->next_count / count;
+    }
+    return costs != NULL;
+}
+
+/* Whether every member's memory holds its blocks, a layer shared with the next stage too, with its
+ * micro-batches in flight. */
+static bool windows_fit(struct workbench *bench, const struct candidate *c)
+{
+    for (uint32_t s = 0; s < c->stage_count; s++) {
+        uint32_t m = c->stages[s].member_first, window = c->members[m].window;
+        uint32_t next = s + 1 < c->stage_count ? c->members[m + 1].window : window;
+        double ring = window > next + 1 ? window - next - 1 : 0;
+        if (missing_bytes(bench, c, s, m, window) + ring * (double)need_of(bench, c, s, m)->boundary_bytes >
+            0)
+            return false;
+    }
+    return true;
+}
+
+/* Balances a pipeline more finely than by whole layers: a stage may run the next stage's first layer for some
+ * micro-batches. Bisects the period. Returns 1 if a step is faster so, and then *c is changed; 0 if not. */
+static int layers_settle(struct workbench *bench, struct candidate *c)
+{
+    struct stage_price *prices;
+    struct pipeline_sync *syncs;
+    double low = 0, high = 0, before_s = c->estimate_s;
+    if (c->placement != PLACE_PIPELINE || c->stage_count != c->member_count || bench->whole_layers)
+        return 0;
+    int result = prices_fill(bench, c, &prices, &syncs);
+    free(syncs);
+    for (uint32_t s = 0; s < c->stage_count && result == 0; s++)
+        high = fmax(high, chain_period(c, prices, s));
+    for (uint32_t i = 0; i < LAYER_TURNS && result == 0; i++) {
+        double middle = (low + high) / 2;
+        if (layers_share(bench, c, prices, middle))
+            high = middle;
+        else
+            low = middle;
+    }
+    if (result < 0 || !layers_share(bench, c, prices, high) || !shares_layers(c) ||
+        !pipeline_layers_fit(bench->problem, c) || !windows_fit(bench, c))
+        return result;
+    result = chain_estimate(bench, c);
+    return result > 0 ? c->estimate_s < before_s : result;
+}
+
+/* Bytes that stay free on the only member of stage s if it recomputes the blocks before `end` and keeps the
+ * activations of the others; negative: bytes it lacks. */
+static double again_free(struct workbench *bench, struct candidate *c, uint32_t s, int32_t end)
+{
+    const struct problem *p = bench->problem;
+    struct member *m = &c->members[c->stages[s].member_first];
+    uint32_t all = micro_count(p, c->micro_batch_rows), window = m->window < all ? m->window : all,
+             next = s + 1 < c->stage_count ? m[1].window : m->window;
+    double ring = m->window > next + 1 ? m->window - next - 1 : 0;
+    struct memory_need need;
+    m->recompute_end = end < candidate_stage_end(c, s) ? end : 0;
+    pipeline_member_need(p, c, s, c->stages[s].member_first, (struct flat_share){0}, window,
+                         PIPELINE_BUFFERS_SIDE * sides(c, s), &need);
+    return (double)problem_limit(p, m->device) - (double)need.total - ring * (double)need.boundary_bytes;
+}
+
+/* Where a pipeline's members recompute, lets each keep the activations of as many of its last blocks as its
+ * memory holds. Returns 1 if a step is faster so, and then *c is changed; 0 if not. */
+static int again_settle(struct workbench *bench, struct candidate *c)
+{
+    double before_s = c->estimate_s;
+    bool any = false;
+    if (c->stage_count != c->member_count || !micro_recompute_allowed(bench->problem, false))
+        return 0;
+    for (uint32_t s = 0; s < c->stage_count; s++) {
+        struct member *m = &c->members[c->stages[s].member_first];
+        int32_t low = c->stages[s].block_begin, high = candidate_stage_end(c, s);
+        while (m->recompute && high - low > 1) { /* recomputing up to `high` fits, up to `low` does not */
+            int32_t middle = low + (high - low) / 2;
+            if (again_free(bench, c, s, middle) >= 0)
+                high = middle;
+            else
+                low = middle;
+        }
+        m->recompute_end = m->recompute && high < candidate_stage_end(c, s) ? high : 0;
+        any |= m->recompute_end > 0;
+    }
+    int result = any ? chain_estimate(bench, c) : 0;
+    return result > 0 ? c->estimate_s < before_s : result;
+}
+
+/* Sets each member's micro-batches in flight, enough to hide transfers behind computation and `more`, as far
+ * as memory allows. spare: recompute only where nothing fits otherwise. *capped is set where memory allows
+ * fewer, or a member recomputes. Returns 1, 0 if a stage does not fit, −1 ERR_NOMEM. */
 static int windows_fill(struct workbench *bench, struct candidate *c, bool spare, uint32_t more, bool *capped)
 {
     const struct problem *p = bench->problem;
@@ -275,7 +414,7 @@ static int windows_fill(struct workbench *bench, struct candidate *c, bool spare
                                         .recompute = !micro_recompute_allowed(p, false)};
     uint32_t *windows = NULL;
     k.micro_batches = micro_count(p, c->micro_batch_rows);
-    for (int pass = 0; pass < 2; pass++) { /* in the second pass it is known which members recompute */
+    for (int pass = 0; pass < 2; pass++) { /* the second pass knows which members recompute */
         int filled = prices_fill(bench, c, &prices, &syncs);
         free(syncs);
         if (filled < 0)
@@ -299,47 +438,50 @@ static int windows_fill(struct workbench *bench, struct candidate *c, bool spare
     return 1;
 }
 
-/* True if the closed form proves that the candidate is slower than rival_s. */
+/* True if the closed form shows with near certainty that the candidate is slower than rival_s seconds a step.
+ */
 static bool surely_slower(struct workbench *bench, const struct candidate *c, double rival_s)
 {
     uint32_t count = micro_count(bench->problem, c->micro_batch_rows);
     return rival_s < INFINITY && chain_closed(bench, c, bench->prices, count) >= rival_s * SURE;
 }
 
-/* Removes from their groups the members that the schedule gives no work. Returns true if there were any. */
+/* Removes from their stages the members that the list schedule gave no micro-batch. Returns true if there
+ * were any. */
 static bool idle_drop(const struct schedule *schedule, struct candidate *c)
 {
     uint32_t kept = 0, at = 0;
-    if (schedule->ranks != c->member_count || c->stage_count >= c->member_count)
+    if (schedule->ranks != c->member_count || candidate_groups(c) >= c->member_count)
         return false;
     for (uint32_t s = 0; s < c->stage_count; s++) {
         uint32_t count = c->stages[s].member_count;
         c->stages[s].member_first = kept;
-        for (uint32_t i = 0; i < count; i++, at++) {
+        for (uint32_t i = 0; i < count; i++, at++)
             if (schedule->first[at + 1] > schedule->first[at])
                 c->members[kept++] = c->members[at];
             else
                 c->stages[s].member_count--;
-        }
     }
     bool dropped = kept < c->member_count;
     c->member_count = kept;
     return dropped;
 }
 
-/* Tries recomputing wherever windows would be too small otherwise; and if that happened, recomputing only
- * where nothing fits otherwise; the faster one is taken. Groups work eagerly; if memory is short they also
- * try the strict order, whose windows are exact. */
+/* Fills in micro-batches in flight, recomputation and the order of work in every way of the table below, and
+ * keeps the fastest. First, members recompute wherever memory otherwise holds too few micro-batches in flight
+ * to hide the transfers; if that happened, another way recomputes only where nothing fits otherwise. Stages
+ * of several members work in eager order; if memory is short, also in the strict order, whose numbers in
+ * flight are exact. */
 static int chain_settle(struct workbench *bench, struct candidate *c)
 {
     static const struct {
         bool groups, eager, spare, if_capped;
         uint32_t more;
     } ways[] = {{false, false, false, false, 0},
-                /* The first and last micro-batches of a step use one window more. */
+                /* one more in flight, which a step's first and last micro-batches use */
                 {false, false, false, false, 1},
                 {false, false, false, false,
-                 UINT32_MAX}, /* or as many as memory holds: a late micro-batch then delays fewer others */
+                 UINT32_MAX}, /* as many in flight as memory holds: a late one delays few */
                 {false, true, false, false, 1},
                 {false, false, true, true, 0},
                 {true, true, false, false, 0},
@@ -363,7 +505,7 @@ static int chain_settle(struct workbench *bench, struct candidate *c)
             result = 0;
         if (result > 0) {
             result = chain_estimate(bench, c);
-            if (result == 0 && idle_drop(&bench->schedule, c)) { /* settles again without them */
+            if (result == 0 && idle_drop(&bench->schedule, c)) { /* again, without the idle members */
                 groups = c->member_count > c->stage_count;
                 w--;
                 continue;
@@ -373,47 +515,55 @@ static int chain_settle(struct workbench *bench, struct candidate *c)
             found = true;
             result = candidate_copy(best, c, bench->err);
         }
-        if (!found && !capped && result >= 0) /* it is slower than the rival whatever the windows */
+        if (!found && !capped && result >= 0) /* slower than rival_s even with enough memory */
             break;
     }
     c->estimate_s = INFINITY;
     if (result >= 0 && found)
         result = candidate_copy(c, best, bench->err);
+    int (*const finer[])(struct workbench *, struct candidate *) = {layers_settle, again_settle};
+    for (int i = 0; i < 2 && found && result >= 0; i++) {
+        result = finer[i](bench, c);
+        if (result >= 0)
+            result = result > 0 ? candidate_copy(best, c, bench->err) : candidate_copy(c, best, bench->err);
+    }
     return result < 0 ? -1 : found;
 }
 
-/* --- the rows of the table --- */
+/* --- the rows of the table of placements --- */
 
 static bool single_supports(const struct problem *p, struct err *err)
 {
     return kind_stages_asked(p, 1, 1, err);
 }
 
+static bool halves_asked(const struct problem *p, struct err *err)
+{
+    if (p->workload->order != 1 + SCHEDULE_SPLIT || p->workload->recompute != RECOMPUTE_YES)
+        return true;
+    err_set(err, ERR_UNSUPPORTED,
+            "placement.order: split: a backward in halves keeps activations, which train.recompute drops");
+    return false;
+}
+
 static bool pipeline_supports(const struct problem *p, struct err *err)
 {
-    return kind_stages_asked(p, 2, UINT32_MAX, err) && kind_devices_enough(p, 2, "a pipeline takes", err);
+    return halves_asked(p, err) && kind_stages_asked(p, 2, UINT32_MAX, err) &&
+           kind_devices_enough(p, 2, "a pipeline takes", err);
 }
 
 static bool hybrid_supports(const struct problem *p, struct err *err)
 {
-    return kind_stages_asked(p, 2, UINT32_MAX, err) &&
+    return halves_asked(p, err) && kind_stages_asked(p, 2, UINT32_MAX, err) &&
            kind_devices_enough(p, 3, "groups of replicas in a pipeline take", err);
 }
 
-/* Workers run every order; a backward in halves excludes recomputation. */
+/* Returns false for a candidate that splits backward into the part for inputs and the part for weights
+ * (SCHEDULE_SPLIT) and also recomputes activations; pipeline_emit refuses it. */
 static bool pipeline_runnable(const struct problem *p, const struct candidate *c)
 {
     (void)p;
-    bool again = false;
-    for (uint32_t m = 0; m < c->member_count; m++)
-        again |= c->members[m].recompute;
-    return c->schedule != SCHEDULE_SPLIT || !again;
-}
-
-/* Workers of this release keep whole stages and no shards. */
-static bool hybrid_runnable(const struct problem *p, const struct candidate *c)
-{
-    return (p->workload->method == METHOD_LORA || c->whole) && pipeline_runnable(p, c);
+    return pipeline_halves_fit(c);
 }
 
 const struct placement_kind kind_single = {.placement = PLACE_SINGLE,
@@ -449,4 +599,4 @@ const struct placement_kind kind_hybrid = {.placement = PLACE_HYBRID,
                                            .settle = chain_settle,
                                            .estimate = chain_estimate,
                                            .emit = pipeline_emit,
-                                           .runnable = hybrid_runnable};
+                                           .runnable = pipeline_runnable};

@@ -10,8 +10,8 @@ static bool server_supports(const struct problem *problem, struct err *err)
     return shards_supports(problem, "a holder and workers take", err);
 }
 
-/* Seconds per byte of a block to all workers and from them. Sends overlap, limited by the holder's card;
- * receives follow each other, because sums are made in a fixed order. */
+/* How long a block takes from the holder to all workers and back. Sends overlap, limited by the holder's
+ * network card; receives follow each other, because gradients are summed in a fixed order. */
 static struct transfer_rates star(const struct shards *s)
 {
     const struct cluster *cluster = s->p->cluster;
@@ -73,14 +73,6 @@ static int server_settle(struct workbench *bench, struct candidate *c)
     return result;
 }
 
-/* Workers of this release do not pull and push. */
-static bool server_runnable(const struct problem *problem, const struct candidate *candidate)
-{
-    (void)problem;
-    (void)candidate;
-    return false;
-}
-
 const struct placement_kind kind_server = {.placement = PLACE_SERVER,
                                            .stage_kind = STAGE_SERVER,
                                            .stages_least = 1,
@@ -91,5 +83,4 @@ const struct placement_kind kind_server = {.placement = PLACE_SERVER,
                                            .settle = server_settle,
                                            .estimate = server_estimate,
                                            .emit = layered_emit,
-                                           .runnable = server_runnable,
                                            .from_plan = layered_from_plan};

@@ -5,17 +5,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define UNITS_MAX 1024u /* most parts into which the batch is divided for splitting */
-/* Number of micro-batch sizes up to which all are tried; beyond it only powers of 2 and 1.5 times these. */
+#define UNITS_MAX 1024u /* most units into which the batch's rows are divided for splitting */
+/* Micro-batches of up to this many units are tried in every size; larger ones only in powers of 2 and 1.5
+ * times these. */
 #define DENSE_UNITS 64u
-#define ROUNDING_BYTES 4096 /* bound of the rounding of shares to bytes, purpose by purpose */
-#define FIRST_LIMIT 1.5     /* the search of splits starts at this multiple of the least possible time */
+#define FIRST_LIMIT 1.5 /* splits are first searched within this multiple of the least possible step time */
 
-struct row_choice { /* a way to take some rows; only its time differs between members */
+struct row_choice { /* how a member can work on some rows; of one choice, only the seconds differ between
+                       members */
     uint32_t total, size, count;
     bool recompute;
-    uint64_t need[2]; /* memory of the first member, and of others; for replicas it depends on the largest
-                         size only */
+    uint64_t need[2]; /* bytes that the stage's first member needs, and any other; 0 for replicas, whose need
+                         depends on the largest micro-batch only */
 };
 
 bool shards_supports(const struct problem *problem, const char *who, struct err *err)
@@ -28,7 +29,7 @@ bool shards_supports(const struct problem *problem, const char *who, struct err 
     return asked <= 1 && usable >= 2;
 }
 
-/* --- time --- */
+/* --- seconds of a step for one member --- */
 
 static void overlap_add(struct shards *s, int computes, bool backward, double gathered, double reduced)
 {
@@ -43,8 +44,9 @@ static void overlap_add(struct shards *s, int computes, bool backward, double ga
     s->overlaps[s->overlap_count++] = (struct overlap){1, computes, backward, gathered, reduced};
 }
 
-/* Forward: block b overlaps the gather of b + 1. Backward: block b overlaps the reduction of b + 1 and the
- * gather of the block that reuses the buffer of b + 1. */
+/* Lists the overlaps of a step. Forward: while block b is computed, block b + 1 is gathered. Backward: while
+ * block b is computed, the gradients of b + 1 are reduced, and the block that gets the buffer of b + 1 is
+ * gathered. */
 static void overlaps_layered(struct shards *s)
 {
     const struct problem *p = s->p;
@@ -58,15 +60,16 @@ static void overlaps_layered(struct shards *s)
         bool frees = b < last && b >= 0 && b + 1 < s->buffers.ring_end, again = frees && b + 1 - places >= 1;
         overlap_add(s, b >= 0 ? (int)cost_class_of(&p->blocks.blocks[b]) : -1, true,
                     again ? (double)memory_gathered_bytes(p, b + 1 - places, b + 2 - places) : 0,
-                    full && b < last ? (double)memory_gradient_bytes(p, b + 1, b + 2) : 0);
+                    full && b < last ? (double)memory_trained_bytes(p, b + 1, b + 2) : 0);
     }
 }
 
-/* All blocks are one unit: all weights arrive, all is computed, all gradients leave. */
+/* Lists the overlaps of a step that moves all blocks at once: all weights arrive, then all blocks are
+ * computed, then all gradients leave. */
 static void overlaps_at_once(struct shards *s)
 {
     const struct problem *p = s->p;
-    double adapters = s->whole ? 0 : (double)memory_gradient_bytes(p, 0, p->block_count);
+    double adapters = s->whole ? 0 : (double)memory_trained_bytes(p, 0, p->block_count);
     overlap_add(s, -1, false, adapters, 0);
     for (int32_t b = 0; b < p->block_count; b++) {
         overlap_add(s, (int)cost_class_of(&p->blocks.blocks[b]), false, 0, 0);
@@ -87,7 +90,7 @@ static double moves_seconds(const struct overlap *x, const struct transfer_rates
     return moving->beside ? larger(in, out) : in + out;
 }
 
-/* Seconds of a step for a member that works on `count` micro-batches of that cost. */
+/* Seconds of a step for a member that works on `count` micro-batches of the given cost. */
 static double member_seconds(const struct shards *s, const struct micro_cost *cost, uint32_t count,
                              bool recompute, const struct transfer_rates *moving)
 {
@@ -144,26 +147,31 @@ void shards_fini(struct shards *s)
     free(s->chosen);
 }
 
-/* --- memory --- */
+/* --- bytes of one member --- */
 
-uint64_t shards_need(const struct shards *s, uint32_t m, const struct member *as)
+/* Bytes that a member needs that keeps the part `kept` of the state. */
+static uint64_t part_need(const struct shards *s, uint32_t m, const struct member *as, struct flat_share kept)
 {
     struct memory_need need;
     if (s->whole) {
         struct memory_stage stage = {.block_end = s->p->block_count,
                                      .window = 1,
                                      .micro_batch_rows = s->most,
-                                     .recompute = as->recompute,
-                                     .state_share = 1,
-                                     .tensor_share = 1};
+                                     .recompute = as->recompute};
         memory_stage_need(s->p, &stage, &need);
     } else {
-        layered_need(s->p, &s->buffers, layered_role(s->c, m), as, &need);
+        layered_need(s->p, &s->buffers, layered_role(s->c, m), as, kept, &need);
     }
     return need.total;
 }
 
-/* Memory that members lack: what they have and need, summed. */
+uint64_t shards_need(const struct shards *s, uint32_t m, const struct member *as)
+{
+    return part_need(s, m, as, (struct flat_share){0});
+}
+
+/* The members that lack memory: what they have and need, summed; their device (UINT32_MAX: several) and
+ * number. */
 struct lack {
     uint64_t has, needs;
     uint32_t device, count;
@@ -208,18 +216,18 @@ int shards_estimate(struct shards *s, const struct transfer_rates *moving, doubl
     double slowest = 0;
     s->bench->spent += 10;
     c->micro_batch_rows = 1;
-    for (uint32_t m = 0; m < c->member_count; m++) {
+    for (uint32_t m = 0; m < c->member_count; m++)
         if (c->members[m].count && c->members[m].rows > c->micro_batch_rows)
             c->micro_batch_rows = c->members[m].rows;
-    }
     s->most = c->micro_batch_rows;
     for (uint32_t m = 0; m < c->member_count; m++) {
         const struct member *x = &c->members[m];
         struct micro_cost cost = {0};
+        struct flat_share part = s->whole ? (struct flat_share){0} : layered_part(c, m);
         if (x->count)
             rows_cost(s->p, x->device, x->rows, &cost);
         slowest = fmax(slowest, member_seconds(s, &cost, x->count, x->recompute, moving));
-        lack_add(&lack, x->device, problem_limit(s->p, s->c->members[m].device), shards_need(s, m, x));
+        lack_add(&lack, x->device, problem_limit(s->p, x->device), part_need(s, m, x, part));
     }
     c->estimate_s = lack.count ? INFINITY : slowest + after_s;
     if (lack.count)
@@ -227,7 +235,7 @@ int shards_estimate(struct shards *s, const struct transfer_rates *moving, doubl
     return lack.count == 0;
 }
 
-/* --- rows --- */
+/* --- dividing the batch's rows among the members --- */
 
 static bool size_tried(const struct shards *s, uint32_t units)
 {
@@ -244,11 +252,12 @@ static int way_compare(const void *left, const void *right)
     const struct row_choice *a = left, *b = right;
     if (a->total != b->total)
         return a->total < b->total ? -1 : 1;
-    /* The way that is faster on most devices comes first. */
+    /* Larger micro-batches come first: they are faster on most devices. */
     return a->size > b->size ? -1 : a->size < b->size;
 }
 
-/* Adds all ways with micro-batches of one size; each further micro-batch needs the same memory more. */
+/* Adds all choices with micro-batches of sizes[size] rows; each further micro-batch needs the same number of
+ * bytes more. */
 static void ways_add(struct shards *s, uint32_t size, bool recompute)
 {
     uint32_t rows = s->sizes[size], batch = s->p->workload->batch_rows;
@@ -316,10 +325,9 @@ int shards_prepare(struct shards *s)
         s->ways[s->way_count++] =
             (struct row_choice){.need = {shards_need(s, 0, &idle), shards_need(s, 1, &idle)}};
     for (uint32_t i = 0; i < s->size_count; i++) {
-        for (int recompute = 0; recompute < 2; recompute++) {
+        for (int recompute = 0; recompute < 2; recompute++)
             if (micro_recompute_allowed(s->p, recompute))
                 ways_add(s, i, recompute);
-        }
     }
     qsort(s->ways, s->way_count, sizeof(*s->ways), way_compare);
     costs_fill(s);
@@ -328,8 +336,8 @@ int shards_prepare(struct shards *s)
     return 0;
 }
 
-/* May the member be without rows? With LoRA all members keep the adapters, so none may; of a server the
- * holder may. */
+/* May a member have no rows? Under a server only the holder may. Otherwise only in full fine-tuning: with
+ * LoRA all members keep the adapters and have to work. */
 static bool may_idle(const struct shards *s, uint32_t m)
 {
     return s->c->placement == PLACE_SERVER ? m == 0 : s->p->workload->method == METHOD_FULL;
@@ -338,18 +346,19 @@ static bool may_idle(const struct shards *s, uint32_t m)
 /* True if the member already has an option of the same total that is at least as good in time and room. */
 static bool option_beaten(const struct split_member *member, const struct split_option *option)
 {
-    for (uint32_t i = member->option_count; i-- > 0 && member->options[i].total == option->total;) {
+    for (uint32_t i = member->option_count; i-- > 0 && member->options[i].total == option->total;)
         if (member->options[i].seconds <= option->seconds && member->options[i].room >= option->room)
             return true;
-    }
     return false;
 }
 
-/* Lists a member's options within a limit. *all: none was dropped for its time. */
+/* Lists a member's options that take at most `limit` seconds. Sets *all to false if an option was left out
+ * for its time. */
 static void options_fill(struct shards *s, uint32_t m, const struct transfer_rates *moving,
                          int64_t least_room, int64_t state, double limit, bool *all)
 {
-    int64_t has = (int64_t)problem_limit(s->p, s->c->members[m].device) - (state ? ROUNDING_BYTES : 0);
+    int64_t has = (int64_t)problem_limit(s->p, s->c->members[m].device) -
+                  (int64_t)(state ? layered_state_slack(s->p) : 0);
     uint64_t replica[2] = {0};
     for (int recompute = 0; recompute < 2 && s->whole; recompute++)
         replica[recompute] = shards_need(s, m, &(struct member){.recompute = recompute});
@@ -381,8 +390,8 @@ static void options_fill(struct shards *s, uint32_t m, const struct transfer_rat
     }
 }
 
-/* A quick test whether the state can have room at all: needs lie above a line through the least need of
- * one unit and of all rows. */
+/* A quick test whether the members can have room for the state: as a lower bound, a member's bytes grow
+ * linearly with its rows, from the least need of one unit to that of the whole batch. */
 static bool room_may_do(const struct shards *s, double state)
 {
     uint32_t batch = s->p->workload->batch_rows;

@@ -1,7 +1,7 @@
-/* The common part of data and server: one stage whose members divide a step's rows. The time is that of
- * layered accumulation (docs/PLANNER.md, Time): each block's forward overlaps the gather of the next
- * block, and each block's backward overlaps the next gather and the previous reduction. For planner/kind
- * only; pure. */
+/* The common part of the placements data and server: one stage whose members divide a step's rows. The step's
+ * time is that of layered accumulation (docs/PLANNER.md, Time): while a block's forward is computed, the next
+ * block's weights are gathered; while its backward is computed, weights are gathered and the previous block's
+ * gradients are reduced. For planner/kind only; pure. */
 #ifndef MOTLEY_PLANNER_KIND_SHARDS_H
 #define MOTLEY_PLANNER_KIND_SHARDS_H
 
@@ -12,14 +12,16 @@
 
 #define SHARDS_MEMBERS_MAX 256u
 
-/* Rates of a block's transfers in seconds per byte, and the latency of each. beside: gather and reduction
- * run at the same time, else one after the other. */
+/* How long the transfers of a block take: seconds per byte (…_s) and latency in seconds (…_hop_s) of
+ * gathering its weights and of reducing its gradients. beside: both run at the same time, else one after the
+ * other. */
 struct transfer_rates {
     double gather_s, reduce_s, gather_hop_s, reduce_hop_s;
     bool beside;
 };
 
-/* The work of a block that overlaps a block's transfers, and how often this combination occurs. */
+/* A block's computation and the transfers that run meanwhile, and how often this combination occurs in a
+ * step. */
 struct overlap {
     uint32_t times;
     int computes; /* enum cost_class of the block; −1: nothing */
@@ -35,28 +37,30 @@ struct shards {
     bool whole; /* replicas: no transfers block by block */
     uint32_t overlap_count;
     struct overlap *overlaps;
-    /* The members below are for splitting rows. */
+    /* The fields below are tables for splitting the rows over the members. */
     uint32_t unit, size_count, way_count;
-    uint32_t most; /* rows of the largest micro-batch that is allowed */
+    uint32_t most; /* rows that a micro-batch may have at most */
     uint32_t *sizes;
     struct row_choice *ways;  /* sorted by total */
     struct micro_cost *costs; /* [member_count][size_count] */
-    double *through_s; /* [member_count][size_count][2]: seconds of forward and backward of all blocks; [1]
-                          with recomputation */
-    double *per_row;   /* [member_count]: the least through_s per row */
+    double *through_s; /* [member_count][size_count][2]: seconds of a micro-batch's forward and backward
+                          through all blocks; [1]: with recomputation */
+    double *per_row;   /* [member_count]: the least seconds of through_s per row, over all sizes */
     struct split_member *members;
     struct split_option *options, *chosen;
 };
 
-/* Can a stage of two or more members train the workload? `who` names it in the message. */
+/* Can the workload be trained in one stage of two or more members? Otherwise an error whose message begins
+ * with `who` ("replicas take"). */
 bool shards_supports(const struct problem *problem, const char *who, struct err *err);
 
-/* Prepares a candidate with its members' devices and gathered_layers, which is limited to the layers there
- * are. ERR_NOMEM; shards_fini is needed then, too. */
+/* Prepares *s for a candidate whose devices and gathered_layers are set; gathered_layers is lowered to the
+ * model's layers. ERR_NOMEM; shards_fini is needed then, too. */
 int shards_init(struct shards *s, struct workbench *bench, struct candidate *candidate);
 void shards_fini(struct shards *s);
 
-/* Bytes that a member needs; replicas have room for micro-batches of s->most rows. */
+/* Returns the bytes that a member needs without a part of the sharded state; a replica has room for a
+ * micro-batch of s->most rows. */
 uint64_t shards_need(const struct shards *s, uint32_t member, const struct member *as);
 /* Makes the tables for shards_split. ERR_NOMEM. */
 int shards_prepare(struct shards *s);
@@ -65,17 +69,17 @@ int shards_prepare(struct shards *s);
  * counts, windows and recomputation. Returns 1, 0 if there is no such split, −1 ERR_NOMEM. */
 int shards_split(struct shards *s, const struct transfer_rates *moving, const int64_t *least_room,
                  double state, double limit);
-/* Bytes that the split left free on that member for state. */
+/* Returns the bytes that shards_split left free on that member for its part of the state. */
 static inline int64_t shards_room(const struct shards *s, uint32_t member)
 {
     return s->chosen[member].room;
 }
 
-/* Sets estimate_s: the layered time of the slowest member plus after_s. Returns 1; 0 if a member does not
- * fit. */
+/* Sets the candidate's estimate_s: the slowest member's seconds of layered accumulation plus after_s. Returns
+ * 1; 0 if a member does not fit in memory. */
 int shards_estimate(struct shards *s, const struct transfer_rates *moving, double after_s);
-/* Call when settling failed. Records the memory that members lack with one row each, or for that much
- * state. Returns 0. */
+/* Call if no split was found. Records the memory that members lack for one row each, or together for `state`
+ * bytes. Returns 0. */
 int shards_short(struct shards *s, double state);
 
 #endif

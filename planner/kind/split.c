@@ -1,21 +1,22 @@
-/* The exact split of rows, generalised from Cephalo's (docs/PLANNER.md, Search 1): bisection over the
- * finite set of times. For each time, a table over the rows assigned so far has the most room left for
- * state. Only cells that the previous members can reach and the following members can complete are
- * visited; near the least time these are few. If memory does not limit, any split proves a time feasible,
- * and the table is made only at the end. */
+/* The exact split of rows, generalised from Cephalo's dynamic programming (docs/PLANNER.md, Search 1). The
+ * least time is bisected over the options' seconds. For each time, a table over the number of rows assigned
+ * so far has the most bytes that are left for state. Only numbers that the previous members can reach and the
+ * following members can complete to the batch are computed; near the least time these are few. If memory is
+ * plenty, a greedy split proves a time feasible, and the table is made only at the end. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "planner/kind/split.h"
 
-#define COARSE_TURNS 14 /* halvings by ratio, after which few times are left to list */
+#define COARSE_TURNS 14 /* bisections by ratio, after which few options' times are left to list */
 
-struct row_range { /* range of the rows that may be assigned */
+struct row_range { /* how many rows the first members may have together */
     uint32_t least, most;
 };
 
-struct split_offer { /* the most room that a member has left with that many rows, within a time */
+struct split_offer { /* the most bytes that a member has left with that many rows, among its options within a
+                        time */
     uint32_t total;
     double room;
 };
@@ -24,16 +25,18 @@ struct split {
     const struct split_member *members;
     uint32_t count, batch;
     double state;
-    /* [(count + 1) · (batch + 1)]: most room with that many rows assigned, in bytes, which are whole
-     * numbers far below 2^53; −INFINITY: impossible */
+    /* [(count + 1) · (batch + 1)]: the most bytes left free by the first m members with j rows together;
+     * whole numbers far below 2^53; −INFINITY: impossible */
     double *table;
-    struct row_range *within;   /* [count + 1]: range in which the table is filled */
-    uint32_t *first;            /* [count + 1] into offers */
+    struct row_range *within;   /* [count + 1]: numbers of rows that the first m members can have together;
+                                   `table` has values only for these */
+    uint32_t *first;            /* [count + 1] index of each member's first offer */
     struct split_offer *offers; /* offers of all members, each sorted by total */
     double *times;
 };
 
-/* Lists what every member can do within `seconds`. False if one can do nothing. */
+/* Lists every member's options that take at most `seconds`, the one with most bytes free of each number of
+ * rows. False if a member has none. */
 static bool offers_fill(struct split *s, double seconds)
 {
     uint32_t count = 0;
@@ -59,8 +62,8 @@ static bool offers_fill(struct split *s, double seconds)
     return all;
 }
 
-/* Finds the cells of the table that matter. False if the batch is out of reach, or the largest possible
- * room is too small. */
+/* Sets s->within: the range of rows for each number of members that can still lead to the whole batch. False
+ * if no choice adds up to the batch, or all members leave less than s->state free. */
 static bool reach_find(struct split *s)
 {
     uint64_t least = 0, most = 0, least_left = 0, most_left = 0;
@@ -89,8 +92,8 @@ static bool reach_find(struct split *s)
     return true;
 }
 
-/* A greedy test: each member takes the most it can, and the excess is removed member by member. True if
- * the result has enough room. */
+/* A greedy test: each member takes its option with most rows; member by member, smaller options remove the
+ * excess over the batch. True if the result has exactly the batch and room for the state. */
 static bool any_split(const struct split *s)
 {
     uint64_t over = 0;
@@ -126,7 +129,8 @@ static void offer_add(const double *restrict from, double *restrict to, struct r
     }
 }
 
-/* The most room of all members with their offers for the whole batch; −INFINITY if there is no split. */
+/* Fills the table and returns the most bytes that all members leave free with the whole batch; −INFINITY if
+ * there is no split. */
 static double room_most(struct split *s)
 {
     size_t width = (size_t)s->batch + 1;
@@ -152,7 +156,7 @@ static int number_compare(const void *left, const void *right)
     return a < b ? -1 : a > b;
 }
 
-/* The least feasible time among the options', or −1. */
+/* Returns the shortest feasible time among the options', in seconds, or −1. */
 static double least_time(struct split *s)
 {
     double low = 0, high = 0;
@@ -169,7 +173,7 @@ static double least_time(struct split *s)
     if (feasible(s, low))
         return low;
     for (int turn = 0; turn < COARSE_TURNS; turn++) {
-        /* by ratio, because options range from one row to all rows */
+        /* by ratio, because options' times range from one row's to the whole batch's */
         double middle = low > 0 ? sqrt(low * high) : (low + high) / 2;
         if (feasible(s, middle))
             high = middle;
@@ -197,7 +201,8 @@ static double least_time(struct split *s)
     return count ? s->times[to] : high;
 }
 
-/* Follows the table back to one choice per member within `seconds`; of equal rooms the fastest. */
+/* Follows the table back to one option per member that takes at most `seconds`; of several with equal free
+ * bytes, the fastest. */
 static void trace_back(const struct split *s, double seconds, struct split_option *chosen)
 {
     uint32_t width = s->batch + 1, left = s->batch;
@@ -213,7 +218,7 @@ static void trace_back(const struct split *s, double seconds, struct split_optio
             if (!best || o->seconds < best->seconds)
                 best = o;
         }
-        if (!best) /* impossible: the table was made of these options */
+        if (!best) /* cannot happen: the table was made of these options */
             return;
         chosen[m] = *best;
         left -= best->total;

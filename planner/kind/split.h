@@ -1,5 +1,5 @@
-/* An exact split of a batch's rows over members, each of which has options for how many rows it takes.
- * Pure. */
+/* An exact split of a batch's rows over members. Each member lists options: a number of rows with its seconds
+ * and memory. Pure. */
 #ifndef MOTLEY_PLANNER_KIND_SPLIT_H
 #define MOTLEY_PLANNER_KIND_SPLIT_H
 
@@ -21,9 +21,9 @@ struct split_member {
     struct split_option *options; /* sorted by total; owned by the caller */
 };
 
-/* Chooses one option for each member so that Σ total = batch and Σ room ≥ state. The largest seconds are
- * the least possible, and among such choices the room is the largest. Exact. Fills chosen[count] and adds
- * the number of table cells it visited to *cells. Returns 1, 0 if there is no choice, −1 ERR_NOMEM. */
+/* Chooses one option for each member so that the rows of all add up to `batch` and the bytes left free to at
+ * least `state`. The slowest member's seconds are the least possible, and among such choices the free bytes
+ * are the most. Exact. Fills chosen[count]. Returns 1, 0 if there is no choice, −1 ERR_NOMEM. */
 int split_solve(const struct split_member *members, uint32_t count, uint32_t batch, int64_t state,
                 struct split_option *chosen, struct err *err);
 

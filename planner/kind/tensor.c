@@ -1,12 +1,9 @@
-/* tensor: every matrix is cut over the devices of a group; several groups form a pipeline.
- *
- * A group's heads, columns and rows of the vocabulary are divided by speed. If memory does not hold that
- * with the window that hides the links, there are three alternatives: memory counts more in the division,
- * activations are recomputed, or the window is smaller. The one with the shortest period of the stage is
- * taken (docs/PLANNER.md, Time). With one micro-batch at a time, every half of a layer waits for its
- * slowest member and for its all-reduce; with two in turns, the all-reduce of one overlaps the computing
- * of the other.
- */
+/* The placement tensor: every matrix of a layer is cut over the devices of a group; several groups form a
+ * pipeline. Embedding and head are whole, on a group's first member. Heads and columns are divided by speed.
+ * If memory does not hold that division with enough units in flight to hide the transfers, it counts more in
+ * the division, or activations are recomputed, or fewer units are in flight: whichever gives the shortest
+ * period (docs/PLANNER.md, Time). Each half of a layer (attention, FFN) waits for its slowest member and its
+ * all-reduce; with two micro-batches in turns, one's all-reduce overlaps the other's computation. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,21 +16,20 @@
 #include "planner/kind/chain.h"
 
 #define GROUP_MAX 64u
-#define TURNS_MAX 16u  /* most micro-batches in turns; more hide hardly anything */
-#define LAYERS_SEEN 4u /* layers simulated of a stage, after which layers repeat */
-/* Units beyond what the mean asks for: a step's first and last units fill these (16 clusters,
+#define TURNS_MAX 16u  /* most micro-batches in turns; more hide hardly any transfer time */
+#define LAYERS_SEEN 4u /* layers simulated; each further one takes as long as the last */
+/* Units in flight beyond what mean times ask for; a step's first and last units use them (16 clusters,
  * tests/planner/test_kind_tensor.c: up to 8 % of a step). */
 #define WINDOW_MORE 2u
-#define MIXES 3 /* divisions tried, from by speed to by memory */
+#define MIXES 3 /* divisions of matrices that are tried: by speed, by memory, and between the two */
 
-/* What does not depend on the division: facts of the candidate, and of one stage at a time. */
+/* What does not depend on the division of matrices. A unit is the `together` micro-batches in turns. */
 struct tensor_case {
     struct workbench *bench;
     const struct problem *p;
     struct candidate *c;
     uint32_t micro_batches, together, units;
     struct cost_load load;
-    double attention; /* share of a layer's time */
 };
 
 struct tensor_group {
@@ -41,10 +37,11 @@ struct tensor_group {
     struct member *members;
     struct micro_cost cost[GROUP_MAX];
     struct tensor_shares share[GROUP_MAX];
+    double attention[GROUP_MAX][COST_WAYS]; /* attention's share of a layer's time on that member */
     uint32_t count, layers, s;
-    int32_t layer; /* one of its layers; only if layers > 0 */
+    int32_t layer; /* the group's first layer; only if layers > 0 */
     bool embedding, head;
-    double latency_s, bytes_per_s, sum_s, statistics_s, broadcast_s;
+    double latency_s, bytes_per_s, sum_s, broadcast_s;
 };
 
 /* --- seconds of a stage --- */
@@ -56,7 +53,6 @@ static void cut_init(struct tensor_case *t, struct workbench *bench, struct cand
     t->together = tensor_together(c, count);
     t->units = (count + t->together - 1) / t->together;
     t->load = micro_load_mean(t->p, count);
-    t->attention = tensor_attention(t->p, 1, &t->load);
 }
 
 static void group_init(const struct tensor_case *t, uint32_t s, struct tensor_group *g)
@@ -64,7 +60,7 @@ static void group_init(const struct tensor_case *t, uint32_t s, struct tensor_gr
     const struct candidate_stage *stage = &t->c->stages[s];
     int32_t last = t->p->block_count - 1, after = stage->block_end < last ? stage->block_end : last;
     uint32_t devices[GROUP_MAX];
-    double bytes = t->p->bytes_per_token * t->load.tokens;
+    double bytes = tensor_token_bytes(t->p) * t->load.tokens;
     g->stage = stage;
     g->s = s;
     g->members = &t->c->members[stage->member_first];
@@ -77,14 +73,15 @@ static void group_init(const struct tensor_case *t, uint32_t s, struct tensor_gr
         devices[i] = g->members[i].device;
         micro_cost_init(&g->cost[i], t->p, devices[i], t->c->micro_batch_rows);
         g->share[i] = tensor_shares(t->p, &g->members[i].tensor);
+        for (int way = 0; way < COST_WAYS; way++)
+            g->attention[i][way] = tensor_attention(t->p, devices[i], 1, (enum cost_way)way, &t->load);
     }
     g->bytes_per_s = ring_slowest(t->p->cluster, devices, g->count, &g->latency_s);
     g->sum_s = tensor_sum_seconds(g->count, bytes, g->latency_s, g->bytes_per_s);
-    g->statistics_s = tensor_sum_seconds(g->count, 12 * t->load.tokens, g->latency_s, g->bytes_per_s);
-    g->broadcast_s = g->count > 1 ? bytes / g->bytes_per_s + (g->count - 1) * g->latency_s : 0;
+    g->broadcast_s = tensor_broadcast_seconds(g->count, bytes, g->latency_s, g->bytes_per_s);
 }
 
-/* Seconds of a whole block of a class on a member, as if it had the whole block: forward or backward. */
+/* Seconds of a block of a class on a member that has its whole matrices: forward or backward. */
 static double whole_seconds(const struct tensor_group *g, uint32_t i, enum cost_class cls, bool back,
                             bool again)
 {
@@ -92,29 +89,43 @@ static double whole_seconds(const struct tensor_group *g, uint32_t i, enum cost_
     return back ? seconds[COST_BACKWARD] + (again ? seconds[COST_RECOMPUTE] : 0) : seconds[COST_FORWARD];
 }
 
-enum { PART_FIRST, PART_SECOND, PART_TABLE, PART_TOP, PARTS }; /* the halves of a layer, embedding, head */
-
-/* Writes a member's seconds of each part for a micro-batch. */
-static void member_seconds(const struct tensor_case *t, const struct tensor_group *g, uint32_t i, bool back,
-                           bool again, double seconds[PARTS])
+/* Seconds of a layer's attention on a member that has its whole matrices. */
+static double attention_seconds(const struct tensor_group *g, uint32_t i, bool back, bool again)
 {
-    const struct tensor_shares *x = &g->share[i];
-    double layer = whole_seconds(g, i, COST_LAYER, back, again);
-    seconds[PART_FIRST] = tensor_shrink(layer * t->attention, x->heads);
-    seconds[PART_SECOND] = tensor_shrink(layer * (1 - t->attention), x->columns);
-    seconds[PART_TABLE] = whole_seconds(g, i, COST_EMBEDDING, back, again) * (back ? x->vocabulary : 1);
-    seconds[PART_TOP] = tensor_shrink(whole_seconds(g, i, COST_HEAD, back, again), x->vocabulary);
+    const double *seconds = g->cost[i].seconds[COST_LAYER], *share = g->attention[i];
+    return back ? seconds[COST_BACKWARD] * share[COST_BACKWARD] +
+                      (again ? seconds[COST_RECOMPUTE] * share[COST_RECOMPUTE] : 0)
+                : seconds[COST_FORWARD] * share[COST_FORWARD];
 }
 
-/* Simulation of a unit in a stage: when members and the group's queue are free, and when each
- * micro-batch's last sum is there. */
+/* Seconds of a layer's FFN on a member that has its whole matrices. */
+static double ffn_seconds(const struct tensor_group *g, uint32_t i, bool back, bool again)
+{
+    return whole_seconds(g, i, COST_LAYER, back, again) - attention_seconds(g, i, back, again);
+}
+
+enum { PART_FIRST, PART_SECOND, PART_TABLE, PART_TOP, PARTS }; /* attention, FFN, embedding, head */
+
+/* Writes a member's seconds of attention, FFN, embedding and head for a micro-batch, with its matrices. */
+static void member_seconds(const struct tensor_group *g, uint32_t i, bool back, bool again,
+                           double seconds[PARTS])
+{
+    const struct tensor_shares *x = &g->share[i];
+    seconds[PART_FIRST] = tensor_shrink(attention_seconds(g, i, back, again), x->heads);
+    seconds[PART_SECOND] = tensor_shrink(ffn_seconds(g, i, back, again), x->columns);
+    seconds[PART_TABLE] = i == 0 ? whole_seconds(g, i, COST_EMBEDDING, back, again) : 0;
+    seconds[PART_TOP] = i == 0 ? whole_seconds(g, i, COST_HEAD, back, again) : 0;
+}
+
+/* The simulation of a unit in a stage: when each member (free_s) and the group's last transfer (queue_s) have
+ * ended, and when each micro-batch's last all-reduce has (ready_s). */
 struct unit_pass {
     uint32_t count, members;
     double seconds[GROUP_MAX][PARTS], free_s[GROUP_MAX], ready_s[TURNS_MAX], queue_s;
 };
 
-/* All micro-batches of the unit do a part in turn; each is all-reduced when the last member is done with
- * it. */
+/* Simulates attention or FFN of a layer for the unit's micro-batches, one after the other. A micro-batch is
+ * all-reduced when the last member has computed it. */
 static void pass_step(struct unit_pass *v, int part, double sum_s)
 {
     for (uint32_t k = 0; k < v->count; k++) {
@@ -127,7 +138,17 @@ static void pass_step(struct unit_pass *v, int part, double sum_s)
     }
 }
 
-/* Simulates layers; after a few of them every further layer takes as long as the last. */
+/* The first member alone computes embedding or head and, if broadcast_s > 0, broadcasts the results. */
+static void pass_alone(struct unit_pass *v, int part, double broadcast_s)
+{
+    for (uint32_t k = 0; k < v->count; k++) {
+        v->free_s[0] = fmax(v->free_s[0], v->ready_s[k]) + v->seconds[0][part];
+        v->ready_s[k] = broadcast_s > 0 ? fmax(v->queue_s, v->free_s[0]) + broadcast_s : v->free_s[0];
+        v->queue_s = fmax(v->queue_s, v->ready_s[k]);
+    }
+}
+
+/* Simulates up to LAYERS_SEEN layers; each further layer takes as long as the last of them. */
 static void pass_layers(struct unit_pass *v, uint32_t layers, bool back, double sum_s)
 {
     double before = 0, more;
@@ -144,31 +165,30 @@ static void pass_layers(struct unit_pass *v, uint32_t layers, bool back, double 
         v->ready_s[k] += more;
 }
 
-/* Seconds of `count` micro-batches in turns, forward or backward. */
-static double pass_seconds(const struct tensor_case *t, const struct tensor_group *g, bool back, bool again,
-                           uint32_t count)
+/* Seconds of the forward or backward pass of `count` micro-batches that the group works on in turns. */
+static double pass_seconds(const struct tensor_group *g, bool back, bool again, uint32_t count)
 {
     struct unit_pass v = {.count = count, .members = g->count};
     for (uint32_t i = 0; i < g->count; i++)
-        member_seconds(t, g, i, back, again, v.seconds[i]);
+        member_seconds(g, i, back, again, v.seconds[i]);
     for (uint32_t k = 0; k < count && (back ? !g->head : !g->embedding); k++)
         v.ready_s[k] = v.queue_s += g->broadcast_s;
     if (back ? g->head : g->embedding)
-        pass_step(&v, back ? PART_TOP : PART_TABLE, g->sum_s);
+        pass_alone(&v, back ? PART_TOP : PART_TABLE, g->broadcast_s);
     pass_layers(&v, g->layers, back, g->sum_s);
     if (back ? g->embedding : g->head)
-        pass_step(&v, back ? PART_TABLE : PART_TOP, back ? 0 : g->statistics_s);
+        pass_alone(&v, back ? PART_TABLE : PART_TOP, 0);
     return v.queue_s;
 }
 
-/* Mean seconds of a unit; the last unit may be shorter. */
+/* Mean seconds of a unit (micro-batches in turns); a step's last unit may be shorter. */
 static double unit_seconds(const struct tensor_case *t, const struct tensor_group *g, bool back, bool again)
 {
     uint32_t rest = t->micro_batches - (t->units - 1) * t->together;
-    double last = pass_seconds(t, g, back, again, rest);
+    double last = pass_seconds(g, back, again, rest);
     if (rest == t->together)
         return last;
-    return (last + (t->units - 1) * pass_seconds(t, g, back, again, t->together)) / t->units;
+    return (last + (t->units - 1) * pass_seconds(g, back, again, t->together)) / t->units;
 }
 
 static void group_price(const struct tensor_case *t, const struct tensor_group *g, bool again,
@@ -178,7 +198,7 @@ static void group_price(const struct tensor_case *t, const struct tensor_group *
                                   .backward_s = unit_seconds(t, g, true, again)};
 }
 
-/* Seconds of a unit's boundary tensor from a stage to the next; `busy`: its occupation of the link. */
+/* Seconds to send a unit's boundary tensors to the next stage; *busy: how long they occupy the link. */
 static double link_seconds(const struct tensor_case *t, uint32_t s, double *busy)
 {
     const struct candidate_stage *a = &t->c->stages[s], *b = &t->c->stages[s + 1];
@@ -186,21 +206,28 @@ static double link_seconds(const struct tensor_case *t, uint32_t s, double *busy
     bool emulated;
     cluster_link(t->p->cluster, t->c->members[a->member_first].device, t->c->members[b->member_first].device,
                  &latency, &rate, &emulated);
-    *busy = t->p->bytes_per_token * t->p->mean_step.tokens / t->units / rate;
+    *busy = tensor_token_bytes(t->p) * t->p->mean_step.tokens / t->units / rate;
     return latency + *busy;
 }
 
-/* --- estimating --- */
+/* --- estimating a step --- */
 
-static void part_need(const struct tensor_case *t, const struct tensor_group *g,
-                      const struct plan_tensor *part, bool again, struct tensor_need *need)
+static struct tensor_member member_of(const struct tensor_case *t, const struct tensor_group *g, uint32_t i,
+                                      const struct plan_tensor *part)
 {
-    tensor_need_fill(t->p, g->stage->block_begin, g->stage->block_end, part, t->c->micro_batch_rows, again,
-                     need);
+    return tensor_member(t->p, g->stage->block_begin, g->stage->block_end, g->count, i, part);
 }
 
-/* Estimates a step. The schedule sees a unit as a micro-batch, and a group as its first member. Added are
- * the all-reduces of replicated parameters, two scalars over the tree of all ranks, and the optimiser. */
+static void part_need(const struct tensor_case *t, const struct tensor_group *g, uint32_t i,
+                      const struct plan_tensor *part, bool again, struct tensor_need *need)
+{
+    struct tensor_member member = member_of(t, g, i, part);
+    tensor_need_fill(t->p, &member, t->c->micro_batch_rows, again, need);
+}
+
+/* Estimates a step in seconds. The list schedule takes a unit for one micro-batch, and a group for its first
+ * member. Added are the all-reduces of replicated parameters, two scalars over the tree of all ranks, and the
+ * optimiser. */
 static int cut_estimate(const struct tensor_case *t)
 {
     struct workbench *bench = t->bench;
@@ -217,14 +244,16 @@ static int cut_estimate(const struct tensor_case *t)
         struct tensor_group g;
         group_init(t, s, &g);
         group_price(t, &g, g.members[0].recompute, &prices[s]);
-        part_need(t, &g, &g.members[0].tensor, false, &need);
+        part_need(t, &g, 0, &g.members[0].tensor, false, &need);
         tails[s].forward_s = 0;
         if (g.count > 1 && g.layers)
             tails[s].forward_s =
                 2 * (g.count - 1) * ((double)need.shared_gradients / g.count / g.bytes_per_s + g.latency_s);
-        for (uint32_t i = 0; i < g.count; i++)
-            step_s = fmax(step_s, tensor_step_seconds(t->p, g.members[i].device, &g.share[i],
-                                                      g.stage->block_begin, g.stage->block_end));
+        for (uint32_t i = 0; i < g.count; i++) {
+            struct tensor_member m = member_of(t, &g, i, &g.members[i].tensor);
+            step_s = fmax(step_s, tensor_step_seconds(t->p, g.members[i].device, &g.share[i], m.block_begin,
+                                                      m.block_end));
+        }
         latency = fmax(latency, g.latency_s);
         if (s + 1 < t->c->stage_count) {
             double busy, whole = link_seconds(t, s, &busy);
@@ -240,32 +269,31 @@ static int cut_estimate(const struct tensor_case *t)
     return 1;
 }
 
-/* --- dividing matrices --- */
+/* --- dividing matrices among the members --- */
 
-/* A member's memory as a linear function of its parts: fixed + heads · its share of heads + … */
+/* A member's bytes as a linear function of its part: fixed + heads · share of heads + columns · share of
+ * columns. first: what embedding and head need on the first member. */
 struct need_line {
-    double fixed, heads, columns, vocabulary;
+    double fixed, first, heads, columns;
 };
 
 static struct need_line need_line(const struct tensor_case *t, const struct tensor_group *g, bool again,
                                   uint64_t live, uint64_t partials)
 {
     const struct model_config *c = t->p->workload->config;
-    const struct plan_tensor least = {0, 1, 0, 1, 0, 1};
-    struct plan_tensor parts[4] = {least, least, least, least};
+    const struct plan_tensor least = {0, 1, 0, t->p->column_unit};
+    const struct plan_tensor parts[4] = {
+        least, least, {0, c->kv_heads, 0, t->p->column_unit}, {0, 1, 0, c->ffn}};
     double bytes[4];
-    parts[1].kv_head_end = c->kv_heads;
-    parts[2].column_end = c->ffn;
-    parts[3].vocabulary_end = c->vocab;
     for (int i = 0; i < 4; i++) {
         struct tensor_need need;
-        part_need(t, g, &parts[i], again, &need);
+        part_need(t, g, i == 1 || g->count == 1 ? 0 : 1, &parts[i], again, &need);
         bytes[i] = (double)tensor_need_total(&need, live, partials);
     }
     return (struct need_line){bytes[0], bytes[1] - bytes[0], bytes[2] - bytes[0], bytes[3] - bytes[0]};
 }
 
-/* Rounds shares to whole units, at least one each. False if there are too few units. */
+/* Rounds shares of `units` to whole numbers, one or more each, and writes their ends. False: too few. */
 static bool rounded(const double *share, uint32_t count, uint32_t units, uint32_t *end)
 {
     double sum = 0;
@@ -280,62 +308,53 @@ static bool rounded(const double *share, uint32_t count, uint32_t units, uint32_
     return true;
 }
 
-/* Divides a group's matrices for members that have `room` bytes and should keep about `part` of
- * everything. */
+/* Divides a group's heads and columns over members that have `room` bytes and should do the fraction `part`
+ * of the work. Where attention takes a larger share of a layer, a member gets more columns instead. */
 static bool parts_deal(const struct tensor_case *t, struct tensor_group *g, bool again,
                        const struct need_line *need, const double *room, const double *part)
 {
     const struct model_config *c = t->p->workload->config;
     double base[GROUP_MAX] = {0}, each[GROUP_MAX] = {0}, cap[GROUP_MAX] = {0}, share[GROUP_MAX];
-    uint32_t heads[GROUP_MAX], ends[2][GROUP_MAX], n = g->count;
+    uint32_t heads[GROUP_MAX], ends[GROUP_MAX], n = g->count, unit = t->p->column_unit;
     for (uint32_t i = 0; i < n; i++) {
+        double attention = attention_seconds(g, i, false, again) + attention_seconds(g, i, true, again),
+               ffn = ffn_seconds(g, i, false, again) + ffn_seconds(g, i, true, again);
         base[i] = 0;
-        each[i] = 1 / part[i];
+        each[i] = (attention > 0 ? attention / (attention + ffn) : 1) / part[i];
         cap[i] = fmin(1, need->heads > 0 ? room[i] / need->heads : 1);
     }
     if (!fill_whole(n, c->kv_heads, 1, base, each, cap, heads))
         return false;
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < n; i++)
         g->share[i].heads = (double)heads[i] / c->kv_heads;
-        double left = room[i] - need->heads * g->share[i].heads - need->columns * part[i];
-        cap[i] = need->vocabulary > 0 ? left / need->vocabulary - 1.0 / c->vocab : 1;
-        cap[i] = fmax(1.0 / c->vocab, fmin(1, cap[i]));
-    }
-    if (!fill_level(n, base, each, cap, share) || !rounded(share, n, c->vocab, ends[1]))
-        return false;
-    for (uint32_t i = 0; i < n; i++) { /* columns are fine enough to correct the rounding of heads */
+    for (uint32_t i = 0; i < n; i++) { /* columns make up for the rounding of heads */
         double part_s[2][PARTS];
-        g->share[i].vocabulary = share[i];
         g->share[i].columns = 0;
         for (int back = 0; back < 2; back++)
-            member_seconds(t, g, i, back, again, part_s[back]);
+            member_seconds(g, i, back, again, part_s[back]);
         double second = part_s[0][PART_SECOND] + part_s[1][PART_SECOND];
         base[i] = g->layers * second;
         for (int back = 0; back < 2 && t->together > 1; back++)
-            base[i] += g->layers * part_s[back][PART_FIRST] + (g->embedding ? part_s[back][PART_TABLE] : 0) +
-                       (g->head ? part_s[back][PART_TOP] : 0);
-        each[i] = g->layers *
-                      (whole_seconds(g, i, COST_LAYER, false, again) +
-                       whole_seconds(g, i, COST_LAYER, true, again)) *
-                      (1 - t->attention) -
-                  g->layers * second;
+            base[i] += g->layers * part_s[back][PART_FIRST];
+        each[i] = g->layers * (ffn_seconds(g, i, false, again) + ffn_seconds(g, i, true, again) - second);
         if (!g->layers)
             each[i] = 1 / part[i];
-        double left = room[i] - need->heads * g->share[i].heads - need->vocabulary * share[i];
-        cap[i] = need->columns > 0 ? left / need->columns - 1.0 / c->ffn : 1;
-        cap[i] = fmax(1.0 / c->ffn, fmin(1, cap[i]));
+        double left = room[i] - need->heads * g->share[i].heads, least = (double)unit / c->ffn;
+        cap[i] = need->columns > 0 ? left / need->columns - least : 1;
+        cap[i] = fmax(least, fmin(1, cap[i]));
     }
-    if (!fill_level(n, base, each, cap, share) || !rounded(share, n, c->ffn, ends[0]))
+    if (!fill_level(n, base, each, cap, share) || !rounded(share, n, c->ffn / unit, ends))
         return false;
     for (uint32_t i = 0, head = 0; i < n; head += heads[i++]) {
-        g->members[i].tensor = (struct plan_tensor){
-            head, head + heads[i], i ? ends[0][i - 1] : 0, ends[0][i], i ? ends[1][i - 1] : 0, ends[1][i]};
+        g->members[i].tensor =
+            (struct plan_tensor){head, head + heads[i], i ? unit * ends[i - 1] : 0, unit * ends[i]};
         g->share[i] = tensor_shares(t->p, &g->members[i].tensor);
     }
     return true;
 }
 
-/* Writes the part of everything that a member should keep: by speed (mix 0), by room, or between them. */
+/* Writes the fraction of heads and columns that each member should have: by speed (mix 0), by free bytes
+ * (MIXES − 1), or between. */
 static void parts_aim(const struct tensor_group *g, const double *room, int mix, double *part)
 {
     double speed = 0, space = 0, by_space = (double)mix / (MIXES - 1);
@@ -349,20 +368,21 @@ static void parts_aim(const struct tensor_group *g, const double *room, int mix,
         part[i] = part[i] / speed * (1 - by_space) + fmax(room[i], 1) / space * by_space;
 }
 
-/* --- windows and alternatives --- */
+/* --- units in flight, with or without recomputation --- */
 
-struct stage_choice { /* one way for a stage to work */
+struct stage_choice { /* one division of a stage's matrices, with recomputation and units in flight */
     bool again;
-    uint32_t window, spare; /* spare: units that fit in the ring in front of it */
+    uint32_t window, spare; /* window: units in flight; spare: units that fit in the ring of buffers between
+                               the stage before and this one */
     double busy_s, period_s;
     struct plan_tensor part[GROUP_MAX];
 };
 
-/* What the following stages require of a stage. */
+/* What a stage has to know of the later ones: their longest period, and a unit's seconds in them. */
 struct stage_behind {
     double period_s, stay_s;
-    uint32_t window;    /* of the next stage */
-    uint32_t ring_most; /* most units of the ring between the two, limited by the next stage's memory */
+    uint32_t window;    /* units in flight in the next stage */
+    uint32_t ring_most; /* most units that the buffers between the two stages hold */
 };
 
 static uint64_t live_of(const struct tensor_case *t, uint32_t window)
@@ -371,27 +391,31 @@ static uint64_t live_of(const struct tensor_case *t, uint32_t window)
     return live < t->micro_batches ? live : t->micro_batches;
 }
 
-/* Buffers of a boundary tensor's size, with the shortest ring in front of the stage. */
+/* Buffers of a boundary tensor's size that a member of stage s has, with the shortest ring between the stage
+ * before and this one. */
 static uint64_t partials_of(const struct tensor_case *t, uint32_t s, uint32_t window,
                             const struct stage_behind *b)
 {
-    uint64_t count = 4 * (uint64_t)t->together + (s > 0 ? 2 * live_of(t, 2) : 0);
+    uint64_t count = t->c->stages[s].member_count > 1 ? 4 * (uint64_t)t->together : 0;
+    count += s > 0 ? 2 * live_of(t, 2) : 0;
     bool last = s + 1 == t->c->stage_count;
     return last ? count : count + live_of(t, 2) + live_of(t, tensor_ring(window, b->window));
 }
 
-/* The most units in flight, up to `most`, for which all members have memory with the given parts; 0: none.
- * *spare: units that then fit in the ring in front. */
+/* Returns the most units in flight, up to `most`, that every member's memory holds with its present part of
+ * the layers, or 0. Sets *spare to the number of units that then fit in the ring of boundary buffers between
+ * the stage before and this one. */
 static uint32_t window_held(const struct tensor_case *t, const struct tensor_group *g, bool again,
                             uint32_t most, const struct stage_behind *b, uint32_t *spare)
 {
     uint32_t window = most;
-    for (int pass = 0; pass < 2; pass++) { /* the second pass has the window that all members hold */
+    /* the first pass finds the units in flight, the second computes *spare with them for every member */
+    for (int pass = 0; pass < 2; pass++) {
         *spare = UINT32_MAX / 2;
         for (uint32_t i = 0; i < g->count && window > 0; i++) {
             struct tensor_need need;
             uint64_t limit = problem_limit(t->p, g->members[i].device), total = 0;
-            part_need(t, g, &g->members[i].tensor, again, &need);
+            part_need(t, g, i, &g->members[i].tensor, again, &need);
             for (; window > 0; window--) {
                 total = tensor_need_total(&need, live_of(t, window), partials_of(t, g->s, window, b));
                 if (total <= limit)
@@ -404,8 +428,9 @@ static uint32_t window_held(const struct tensor_case *t, const struct tensor_gro
     return window;
 }
 
-/* Divides for a window and keeps the result if its period is the shortest so far: a unit stays for R
- * seconds and w units are in flight, so the period is at least R / w. */
+/* Divides a group's matrices for now->window units in flight; keeps the result in *best if its period is the
+ * shortest. A unit takes R seconds from here to the last stage and back, so the period is R / window or more.
+ */
 static void way_try(const struct tensor_case *t, struct tensor_group *g, struct stage_choice *now,
                     uint32_t most, int mix, const struct stage_behind *b, struct stage_choice *best)
 {
@@ -414,7 +439,7 @@ static void way_try(const struct tensor_case *t, struct tensor_group *g, struct 
     double room[GROUP_MAX], part[GROUP_MAX];
     struct stage_price price;
     for (uint32_t i = 0; i < g->count; i++)
-        room[i] = (double)problem_limit(t->p, g->members[i].device) - need.fixed;
+        room[i] = (double)problem_limit(t->p, g->members[i].device) - need.fixed - (i ? 0 : need.first);
     parts_aim(g, room, mix, part);
     now->period_s = INFINITY;
     if (!parts_deal(t, g, now->again, &need, room, part))
@@ -432,8 +457,8 @@ static void way_try(const struct tensor_case *t, struct tensor_group *g, struct 
     *best = *now;
 }
 
-/* Finds the best way for a stage to have up to `most` units in flight; its period is INFINITY if memory
- * holds none. The first way that does not wait for its window ends the search. */
+/* Finds the division, recomputation and at most `most` units in flight with the shortest period; INFINITY if
+ * memory holds none. The first period that is not limited by the units in flight ends the search. */
 static void way_find(const struct tensor_case *t, struct tensor_group *g, uint32_t most,
                      const struct stage_behind *b, struct stage_choice *best)
 {
@@ -450,13 +475,13 @@ static void way_find(const struct tensor_case *t, struct tensor_group *g, uint32
     }
 }
 
-/* Bytes that all members of a stage lack together, however they divide it. */
+/* Bytes that all members of a stage lack together, however divided. Adds those they have to *has. */
 static uint64_t stage_lacks(const struct tensor_case *t, const struct tensor_group *g,
                             const struct stage_behind *b, uint64_t *has)
 {
     bool again = micro_recompute_allowed(t->p, true);
     struct need_line need = need_line(t, g, again, live_of(t, 1), partials_of(t, g->s, 1, b));
-    double needs = g->count * need.fixed + need.heads + need.columns + need.vocabulary, room = 0;
+    double needs = g->count * need.fixed + need.first + need.heads + need.columns, room = 0;
     for (uint32_t i = 0; i < g->count; i++)
         room += (double)problem_limit(t->p, g->members[i].device);
     *has += (uint64_t)room;
@@ -475,7 +500,7 @@ static void way_take(const struct tensor_case *t, const struct tensor_group *g,
                              .state_share = 1,
                              .tensor = way->part[i]};
     }
-    /* A stage never has more units in flight than the stage before it. */
+    /* a stage never has more units in flight than the stage before it */
     for (uint32_t m = g->stage->member_first + g->count; m < t->c->member_count; m++)
         t->c->members[m].window =
             t->c->members[m].window < way->window ? t->c->members[m].window : way->window;
@@ -485,7 +510,7 @@ static void way_take(const struct tensor_case *t, const struct tensor_group *g,
     b->ring_most = way->spare;
 }
 
-/* The least possible period: with unlimited memory. */
+/* The shortest possible period in seconds, of a cluster whose memory is unlimited. */
 static double period_least(const struct tensor_case *t)
 {
     const struct need_line nothing = {0};
@@ -508,8 +533,9 @@ static double period_least(const struct tensor_case *t)
     return period;
 }
 
-/* Settles everything but the estimate, from the last stage to the first, because a stage needs the windows
- * behind it. */
+/* Chooses each stage's shares of the matrices, its recomputation, and its window: the units in flight, each
+ * of `together` micro-batches that take turns. Goes from the last stage to the first, because a window must
+ * cover a unit's time in the later stages. */
 static int cut_settle(const struct tensor_case *t)
 {
     struct stage_behind b = {.period_s = period_least(t), .window = 1, .ring_most = 2};
@@ -535,32 +561,67 @@ static int cut_settle(const struct tensor_case *t)
     return lacks == 0;
 }
 
-/* Orders a group's members by machine, so that its ring enters each machine once. */
-static void ring_order(const struct problem *p, struct member *members, uint32_t count)
+/* Orders a group's members by machine, so that its ring enters each machine once: device `first` leads, the
+ * others of its machine follow. */
+static void ring_order(const struct problem *p, struct member *members, uint32_t count, uint32_t first)
 {
     const struct planner_device *devices = p->cluster->devices;
+    uint32_t node = devices[first].node, nodes = p->cluster->node_count;
     for (uint32_t i = 1; i < count; i++) {
         uint32_t at = i, device = members[i].device;
-        for (; at > 0 && devices[members[at - 1].device].node > devices[device].node; at--)
-            members[at].device = members[at - 1].device;
+        for (; at > 0; at--) {
+            uint32_t before = members[at - 1].device;
+            uint32_t far = (devices[before].node + nodes - node) % nodes,
+                     near = (devices[device].node + nodes - node) % nodes;
+            if (before == first || (device != first && far <= near))
+                break;
+            members[at].device = before;
+        }
         members[at].device = device;
     }
 }
 
-/* --- the row of the table --- */
+/* The device of stage s that computes embedding and head fastest, or (by_memory) has most memory. */
+static uint32_t leader_of(const struct problem *p, const struct candidate *c, uint32_t s, bool by_memory)
+{
+    const struct candidate_stage *stage = &c->stages[s];
+    double best = INFINITY;
+    uint32_t leader = c->members[stage->member_first].device;
+    for (uint32_t m = 0; m < stage->member_count; m++) {
+        uint32_t device = c->members[stage->member_first + m].device;
+        struct micro_cost cost;
+        double value = -(double)problem_limit(p, device);
+        micro_cost_init(&cost, p, device, c->micro_batch_rows);
+        if (!by_memory)
+            value = cost.seconds[COST_HEAD][COST_FORWARD] + cost.seconds[COST_HEAD][COST_BACKWARD];
+        if (value >= best)
+            continue;
+        best = value;
+        leader = device;
+    }
+    return leader;
+}
 
-/* True if the groups can be cut at all. A trained, tied embedding must be cut equally on its owner and on
- * its copy. */
+/* --- the row of the table of placements --- */
+
+/* True if some group has several members, each such group has a layer, and members are at most the key heads.
+ * A trained, tied embedding has to be on one rank, so it allows one stage only. */
 static bool shape_fits(const struct problem *p, const struct candidate *c)
 {
     bool group = false;
     for (uint32_t s = 0; s < c->stage_count; s++) {
-        group |= c->stages[s].member_count > 1;
-        if (c->stages[s].member_count > GROUP_MAX ||
-            c->stages[s].member_count > p->workload->config->kv_heads)
+        const struct candidate_stage *x = &c->stages[s];
+        int32_t first = x->block_begin > 1 ? x->block_begin : 1;
+        bool layers = first < (x->block_end < p->block_count ? x->block_end : p->block_count - 1);
+        group |= x->member_count > 1;
+        if (x->member_count > GROUP_MAX || x->member_count > p->workload->config->kv_heads ||
+            (x->member_count > 1 && !layers))
             return false;
+        for (uint32_t m = 0; m < x->member_count && p->column_unit; m++)
+            if (c->members[x->member_first + m].tensor.column_end % p->column_unit != 0)
+                return false;
     }
-    return group && (c->stage_count == 1 || p->workload->method != METHOD_FULL || !p->blocks.tied);
+    return group && p->part_columns && (c->stage_count == 1 || !memory_trains_table(p) || !p->blocks.tied);
 }
 
 static struct cut_stage stage_look(struct workbench *bench, struct candidate *c, uint32_t s, int32_t begin,
@@ -571,7 +632,9 @@ static struct cut_stage stage_look(struct workbench *bench, struct candidate *c,
     struct stage_choice way = {.period_s = INFINITY};
     struct tensor_group g;
     struct tensor_case t;
-    if (x->member_count > bench->problem->workload->config->kv_heads)
+    bool layers = (begin > 1 ? begin : 1) < (end < bench->problem->block_count ? end : end - 1);
+    if (!bench->problem->part_columns || x->member_count > bench->problem->workload->config->kv_heads ||
+        (x->member_count > 1 && !layers))
         return (struct cut_stage){INFINITY, INFINITY};
     x->block_begin = begin;
     x->block_end = end;
@@ -584,20 +647,12 @@ static struct cut_stage stage_look(struct workbench *bench, struct candidate *c,
                                   : (struct cut_stage){INFINITY, INFINITY};
 }
 
-static int tensor_settle(struct workbench *bench, struct candidate *c)
+/* Finds the best number of micro-batches in turns. Returns 1; 0 if memory holds none, -1 on error. */
+static int turns_settle(struct workbench *bench, struct candidate *c)
 {
     uint32_t count = micro_count(bench->problem, c->micro_batch_rows), best = 0;
     double least = INFINITY;
     struct tensor_case t;
-    c->placement = PLACE_TENSOR;
-    c->schedule = SCHEDULE_1F1B;
-    c->estimate_s = INFINITY;
-    if (!shape_fits(bench->problem, c))
-        return 0;
-    for (uint32_t s = 0; s < c->stage_count; s++) {
-        c->stages[s].kind = STAGE_TENSOR;
-        ring_order(bench->problem, &c->members[c->stages[s].member_first], c->stages[s].member_count);
-    }
     count = count < TURNS_MAX ? count : TURNS_MAX;
     for (uint32_t turns = 1, last = 0; last < count; last = turns, turns *= 2) {
         c->together = turns = turns < count ? turns : count;
@@ -615,10 +670,32 @@ static int tensor_settle(struct workbench *bench, struct candidate *c)
     if (best && best != c->together) {
         c->together = best;
         cut_init(&t, bench, c);
-        cut_settle(&t); /* restores the members */
+        cut_settle(&t); /* fills in the members for the best number of turns */
     }
     c->estimate_s = least;
     return best > 0;
+}
+
+static int tensor_settle(struct workbench *bench, struct candidate *c)
+{
+    int fits = 0;
+    c->placement = PLACE_TENSOR;
+    c->schedule = SCHEDULE_1F1B;
+    c->estimate_s = INFINITY;
+    for (uint32_t m = 0; m < c->member_count; m++)
+        c->members[m].tensor = (struct plan_tensor){0};
+    if (!shape_fits(bench->problem, c))
+        return 0;
+    for (int by_memory = 0; by_memory < 2 && fits == 0; by_memory++) {
+        for (uint32_t s = 0; s < c->stage_count; s++) {
+            struct candidate_stage *stage = &c->stages[s];
+            stage->kind = STAGE_TENSOR;
+            ring_order(bench->problem, &c->members[stage->member_first], stage->member_count,
+                       leader_of(bench->problem, c, s, by_memory));
+        }
+        fits = turns_settle(bench, c);
+    }
+    return fits;
 }
 
 static int tensor_estimate(struct workbench *bench, struct candidate *c)
@@ -635,7 +712,7 @@ static int tensor_estimate(struct workbench *bench, struct candidate *c)
         for (uint32_t i = 0; i < g.count; i++) {
             struct tensor_need need;
             uint64_t limit = problem_limit(t.p, g.members[i].device);
-            part_need(&t, &g, &g.members[i].tensor, g.members[i].recompute, &need);
+            part_need(&t, &g, i, &g.members[i].tensor, g.members[i].recompute, &need);
             uint64_t total = tensor_need_total(&need, live_of(&t, g.members[i].window),
                                                tensor_partials(c, s, t.micro_batches));
             has += limit;
@@ -650,10 +727,9 @@ static int tensor_estimate(struct workbench *bench, struct candidate *c)
 static bool tensor_supports(const struct problem *p, struct err *err)
 {
     uint32_t usable = problem_usable_count(p);
-    if (p->workload->config->experts > 0)
-        err_set(err, ERR_UNSUPPORTED, "experts are not cut into matrices");
-    else if (p->workload->config->kv_heads < 2)
-        err_set(err, ERR_UNSUPPORTED, "matrices are cut between key heads, and the model has one");
+    const char *lacks = tensor_lacks(p);
+    if (lacks)
+        err_set(err, ERR_UNSUPPORTED, "%s", lacks);
     else if (usable < 2)
         err_set(err, ERR_NOFIT, "cut matrices take 2 devices at least; %u can be used", usable);
     else
@@ -661,15 +737,7 @@ static bool tensor_supports(const struct problem *p, struct err *err)
     return false;
 }
 
-/* The worker does not run halves of blocks. */
-static bool tensor_runnable(const struct problem *p, const struct candidate *c)
-{
-    (void)p;
-    (void)c;
-    return false;
-}
-
-/* The number of micro-batches in turns, read from the rings of the buffers between the halves of a block. */
+/* The number of micro-batches in turns, read off the buffers between attention and FFN. */
 static uint32_t together_of(const struct plan_rank *rank)
 {
     uint32_t least = 0;
@@ -724,5 +792,4 @@ const struct placement_kind kind_tensor = {.placement = PLACE_TENSOR,
                                            .settle = tensor_settle,
                                            .estimate = tensor_estimate,
                                            .emit = tensor_emit,
-                                           .runnable = tensor_runnable,
                                            .from_plan = tensor_from_plan};

@@ -8,14 +8,14 @@ static uint64_t limit_of(const struct workbench *bench, const struct candidate *
     return bench->problem->cluster->devices[c->members[c->stages[s].member_first].device].memory_limit_bytes;
 }
 
-/* Bytes that a stage's member needs at least, with one micro-batch in flight, recomputing if that is
+/* The least bytes that a stage's member needs: with one micro-batch in flight, and recomputing if that is
  * allowed. */
 static uint64_t least_need(const struct workbench *bench, const struct candidate *c, uint32_t s)
 {
     uint32_t sides = (s > 0) + (s + 1 < c->stage_count);
     struct memory_need need;
-    pipeline_member_need(bench->problem, c, s, c->stages[s].member_first, 1, 1, PIPELINE_BUFFERS_SIDE * sides,
-                         &need);
+    pipeline_member_need(bench->problem, c, s, c->stages[s].member_first, (struct flat_share){0, 1}, 1,
+                         PIPELINE_BUFFERS_SIDE * sides, &need);
     return need.total;
 }
 
@@ -26,7 +26,8 @@ static bool holds(const struct workbench *bench, struct candidate *c, uint32_t s
     return least_need(bench, c, s) <= limit_of(bench, c, s);
 }
 
-/* The number of blocks that stage s can hold from `begin` on, or, backward, up to `end`. */
+/* The number of blocks that fit in stage s's memory, from block `begin` on, or, if `backward`, up to block
+ * `end`. */
 static int32_t blocks_held(const struct workbench *bench, struct candidate *c, uint32_t s, int32_t begin,
                            int32_t end, bool backward)
 {
@@ -43,8 +44,8 @@ static int32_t blocks_held(const struct workbench *bench, struct candidate *c, u
     return low;
 }
 
-/* The stages before and behind `s` take what they can hold. Returns the bytes that s lacks with the rest;
- * UINT64_MAX if a stage would have no block. */
+/* Gives the stages before and after `s` as many blocks as their memory holds, and `s` the rest. Returns the
+ * bytes that s then lacks; UINT64_MAX if a stage would have no block. */
 static uint64_t lacking(struct workbench *bench, struct candidate *c, uint32_t s)
 {
     int32_t begin = 0, end = bench->problem->block_count, left = (int32_t)c->stage_count;

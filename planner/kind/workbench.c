@@ -61,10 +61,9 @@ const struct micro_cost *workbench_costs(struct workbench *bench, uint32_t rows)
         err_set(bench->err, ERR_NOMEM, "planner: out of memory");
         return NULL;
     }
-    for (uint32_t d = 0; d < p->device_count; d++) {
+    for (uint32_t d = 0; d < p->device_count; d++)
         if (p->usable[d])
             micro_cost_init(&bench->costs[at][d], p, d, rows);
-    }
     bench->cost_micro_batches[at] = count;
     bench->cost_count++;
     return bench->costs[at];
@@ -81,7 +80,7 @@ const double *workbench_scale(struct workbench *bench, uint32_t rows)
         return bench->scale;
     double *scale = realloc(bench->scale, count * sizeof(*scale));
     if (!scale)
-        return NULL; /* the caller uses means then */
+        return NULL; /* without factors, callers take all micro-batches as equal */
     for (uint32_t k = 0; k < count; k++)
         scale[k] = problem_load(p, 0, k * rows, (k + 1) * rows).tokens / mean;
     bench->scale = scale;

@@ -1,21 +1,23 @@
-/* The number of buffers that a schedule uses at once. */
+/* The number of buffers that a stage needs for each kind of tensor, from the times of a schedule. */
 #include "planner/schedule/schedule.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Lifetimes of a buffer's contents in one stage: those of the rank's k-th micro-batch are needed from
- * begin[k] to end[k]. */
+/* How long the tensors of one stage stay in their buffers: micro-batch k's from begin[k] to end[k], in
+ * seconds. */
 struct buffer_span {
     const double *begin, *end;
-    bool backward; /* micro-batches are taken in the order of the rank's backwards, else of its forwards */
+    bool backward; /* the buffers are filled in the order of the rank's backwards; false: of its forwards */
 };
 
 struct ring_scratch {
-    double *soonest;            /* [events] the least begin among this event and all later ones */
-    uint32_t *held, *held_turn; /* [micro_batches] */
-    uint8_t *apart; /* [micro_batches]: true at d if two micro-batches d turns apart are held at once */
+    double *soonest;            /* [events]: the earliest begin[k] of this and all later events */
+    uint32_t *held, *held_turn; /* [micro_batches]: those whose tensor is in a buffer, and the position of
+                                   each among the rank's */
+    uint8_t *apart; /* [micro_batches + 1]: 1 at d if some micro-batches k and k + d are in buffers at the
+                       same time */
 };
 
 static bool of(const struct schedule_event *e, uint32_t stage, bool backward)
@@ -23,9 +25,9 @@ static bool of(const struct schedule_event *e, uint32_t stage, bool backward)
     return e->stage == stage && e->kind != EVENT_WEIGHT && (e->kind != EVENT_FORWARD) == backward;
 }
 
-/* The smallest ring of at least `least` instances in which micro-batches that are held at once have
- * different instances. Two of them collide if the ring's length divides their distance. `held`: the most
- * turns between a micro-batch and the oldest one that is unfinished when it comes. */
+/* Returns the smallest ring of at least `least` buffers in which micro-batches that are in buffers at the
+ * same time have different ones: no difference of their numbers may be a multiple of the ring's length. The
+ * result's `held` counts from the oldest micro-batch that is still in a buffer to the newest. */
 static struct schedule_ring ring_search(const struct schedule *s, uint32_t stage, uint32_t rank,
                                         const struct buffer_span *span, uint32_t least,
                                         struct ring_scratch *x)
@@ -72,8 +74,8 @@ static struct schedule_ring ring_search(const struct schedule *s, uint32_t stage
     return result;
 }
 
-/* The most micro-batches of a stage that are between their forward and the last event that needs what the
- * forward saved. */
+/* The most micro-batches in flight in a stage: after their forward, and before the last event that needs the
+ * activations saved by it. */
 static uint32_t live_most(const struct schedule *s, uint32_t stage, uint32_t rank, bool split)
 {
     uint32_t live = 0, most = 1;
@@ -88,8 +90,8 @@ static uint32_t live_most(const struct schedule *s, uint32_t stage, uint32_t ran
     return most;
 }
 
-/* Ring of the boundary between stages of one member each, in the strict order: the micro-batches that the
- * two windows allow in flight, and one that is computed. */
+/* The number of buffers between two stages of one member each, in the strict order: the difference of their
+ * micro-batches in flight, and one that is being computed. */
 static uint32_t ring_between(const struct schedule *s, const struct candidate *c, uint32_t stage)
 {
     uint32_t w = c->members[c->stages[stage].member_first].window;
@@ -120,10 +122,10 @@ static void rings_chain(const struct schedule *s, const struct candidate *c, uin
     }
 }
 
-/* Is it a plain pipeline, whose windows determine the rings? */
+/* Is it a plain pipeline in strict order, where the micro-batches in flight decide the number of buffers? */
 static bool is_chain(const struct schedule *s, const struct candidate *c)
 {
-    return !c->eager && s->stages == s->ranks;
+    return !c->eager && s->stages == s->ranks && c->schedule != SCHEDULE_INTERLEAVED;
 }
 
 int schedule_rings(struct schedule *s, const struct candidate *c, uint32_t stage, uint32_t rank,

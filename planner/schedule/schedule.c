@@ -1,4 +1,4 @@
-/* List scheduling: each rank takes its events in the order in which they can begin. */
+/* List scheduling: of all ranks, the one whose next forward or backward can begin first goes on. */
 #include "planner/schedule/schedule.h"
 
 #include <math.h>
@@ -8,17 +8,18 @@
 #include "planner/cost/micro.h"
 #include "planner/schedule/order.h"
 
-/* Most nodes for which shared wires and network cards are simulated; with more, neighbours in a pipeline
- * seldom share one. */
+/* Most nodes of a cluster for which wires and network cards that transfers share are simulated; with more
+ * nodes, neighbours in a pipeline seldom share one. */
 #define SHARED_NODES_MAX 64u
 
-/* The state of a rank while the schedule runs. */
+/* The state of a rank while the schedule is made. */
 struct scheduled_rank {
-    double free_s;    /* time at which its current event ends */
-    double sent_s[2]; /* time at which its last forward transfer, and its last backward transfer, has left */
-    uint32_t done;    /* number of events done */
-    uint32_t forwards, backwards; /* eager: number done of its own micro-batches */
-    uint32_t mine, count, limit;  /* mine: offset of its micro-batches in run.mine */
+    double free_s;    /* time at which the rank's current event ends */
+    double sent_s[2]; /* time at which the rank's last activations, and its last gradients, have left */
+    uint32_t done;    /* number of the rank's events that are scheduled */
+    uint32_t forwards, backwards; /* how many of them are forwards, and whole backwards */
+    uint32_t mine, count, limit;  /* mine, count: the rank's micro-batches are list_scheduler.mine[mine … mine
+                                     + count − 1]; limit: most in flight (the window) */
 };
 
 struct list_scheduler {
@@ -27,16 +28,19 @@ struct list_scheduler {
     const struct candidate *c;
     const struct stage_price *prices;
     struct scheduled_rank *runners;
-    uint32_t *mine;                 /* every rank's micro-batches, rising; eager only */
-    double *act_ready, *grad_ready; /* [stages · micro_batches]: time of arrival; negative: not arrived */
-    /* [2 · width]: tournament tree of the ranks' earliest possible begins */
+    uint32_t *mine;                 /* every rank's micro-batches, stage after stage, ascending */
+    double *act_ready, *grad_ready; /* [stages · micro_batches]: when activations and gradients arrive;
+                                       negative: not yet known */
+    /* [2 · width]: tournament tree of the times at which each rank can begin its next event */
     double *best;
     uint32_t width;
-    struct schedule_event *next;   /* [ranks]: the event that the rank would begin at that time */
-    double *wire_free, *card_free; /* [nodes²]; [2 · nodes] sending, receiving; NULL: not simulated */
-    double bytes;                  /* bytes of a mean boundary tensor */
+    uint32_t groups;               /* stages that a micro-batch passes before it comes to a rank again */
+    struct schedule_event *next;   /* [ranks]: the event that the rank can begin earliest */
+    double *wire_free, *card_free; /* when each wire ([nodes²]) and each network card ([2 · nodes]: sending,
+                                      receiving) is free; NULL: not simulated */
+    double bytes;                  /* mean bytes of a boundary tensor */
     const double *scale;           /* [micro_batches]: factor on the mean seconds, or NULL: 1 */
-    bool follow;                   /* the order is given and is only timed */
+    bool follow;                   /* the order of the events is given; only their times are computed */
 };
 
 /* --- the rank that can begin first --- */
@@ -53,7 +57,7 @@ static void best_set(struct list_scheduler *r, uint32_t rank, double at)
     }
 }
 
-/* The rank that can begin first; of equal ranks the one with the lowest index. */
+/* The rank whose next event can begin first; of several the one with the lowest index. */
 static uint32_t best_rank(const struct list_scheduler *r)
 {
     uint32_t i = 1;
@@ -69,7 +73,7 @@ static double later(double a, double b)
     return a > b ? a : b;
 }
 
-/* The time at which an event's input is there; negative: not yet. */
+/* The time at which an event's input is there; negative: not yet known. */
 static double ready_at(const struct list_scheduler *r, const struct schedule_event *e)
 {
     size_t cell = (size_t)e->stage * r->s->micro_batches + e->micro_batch;
@@ -121,7 +125,7 @@ static double scale_of(const struct list_scheduler *r, uint32_t micro_batch)
     return r->scale ? r->scale[micro_batch] : 1;
 }
 
-/* --- transfers --- */
+/* --- transfers between ranks --- */
 
 static void link_occupy(double *free_s, double *begin, double seconds)
 {
@@ -129,7 +133,7 @@ static void link_occupy(double *free_s, double *begin, double seconds)
     *free_s = *begin + seconds;
 }
 
-/* Sends a boundary tensor that is ready at `at`. *left: the time at which the sender's buffer is free.
+/* Sends a boundary tensor that is ready at the time `at`. *left: when the sender's buffer is free again.
  * Returns the time of arrival. */
 static double transfer(struct list_scheduler *r, uint32_t from, uint32_t to, bool back, double at,
                        double bytes, double *left)
@@ -155,16 +159,15 @@ static double transfer(struct list_scheduler *r, uint32_t from, uint32_t to, boo
     return begin + seconds + link.latency_s;
 }
 
-/* --- running --- */
+/* --- beginning an event --- */
 
 static const struct stage_price *price_of(const struct list_scheduler *r, uint32_t rank, uint32_t stage)
 {
     const struct candidate_stage *x = &r->c->stages[stage];
-    bool laps = r->s->stages > r->s->ranks;
-    return &r->prices[laps || x->kind == STAGE_TENSOR ? stage : rank];
+    return &r->prices[x->kind == STAGE_TENSOR ? stage : stage / r->groups * r->s->ranks + rank];
 }
 
-/* Passes the result of an event to the rank that needs it, whose next event is then chosen again. */
+/* Sends the result of an event to the rank that needs it, and chooses that rank's next event again. */
 static void result_pass(struct list_scheduler *r, uint32_t rank, const struct schedule_event *e, double end)
 {
     struct schedule *s = r->s;
@@ -186,6 +189,24 @@ static void result_pass(struct list_scheduler *r, uint32_t rank, const struct sc
         look(r, to, back ? e->stage - 1 : e->stage + 1);
 }
 
+/* Seconds by which an event takes longer than its mean, in a stage that shares a layer with a neighbour and
+ * runs it for some of the micro-batches. */
+static double layers_seconds(const struct list_scheduler *r, const struct stage_price *price,
+                             const struct schedule_event *e)
+{
+    uint32_t count = micro_count(r->problem, r->c->micro_batch_rows);
+    int32_t s = (int32_t)e->stage;
+    bool back = e->kind != EVENT_FORWARD;
+    double next = price->next_s[back], first = price->first_s[back], seconds = 0;
+    if (next > 0)
+        seconds += next * (candidate_runs_next(r->c, e->stage, e->micro_batch, count) -
+                           (double)candidate_next_count(r->c, s) / count);
+    if (first > 0)
+        seconds -= first * (candidate_runs_next(r->c, e->stage - 1, e->micro_batch, count) -
+                            (double)candidate_next_count(r->c, s - 1) / count);
+    return seconds;
+}
+
 static void begin(struct list_scheduler *r, uint32_t rank, double at)
 {
     struct schedule *s = r->s;
@@ -196,6 +217,8 @@ static void begin(struct list_scheduler *r, uint32_t rank, double at)
     double seconds = e.kind == EVENT_FORWARD  ? price->forward_s
                      : e.kind == EVENT_WEIGHT ? price->weight_s
                                               : price->backward_s;
+    if (price->next_s[0] > 0 || price->first_s[0] > 0)
+        seconds += layers_seconds(r, price, &e);
     double end = at + seconds * scale_of(r, e.micro_batch);
     s->events[s->first[rank] + x->done++] = e;
     x->forwards += e.kind == EVENT_FORWARD;
@@ -213,10 +236,10 @@ static void begin(struct list_scheduler *r, uint32_t rank, double at)
     look(r, rank, e.stage);
 }
 
-/* --- owners --- */
+/* --- which member works on which micro-batch --- */
 
-/* Assigns micro-batches by minimum completion time: they arrive one period apart, and the member that
- * would finish a micro-batch's forward and backward first takes it. */
+/* Assigns a stage's micro-batches to its members by minimum completion time: micro-batches arrive one period
+ * apart, and each goes to the member that would finish its forward and backward first. */
 static void stage_assign(struct list_scheduler *r, uint32_t stage, double period)
 {
     const struct candidate_stage *x = &r->c->stages[stage];
@@ -240,15 +263,14 @@ static void stage_assign(struct list_scheduler *r, uint32_t stage, double period
     }
 }
 
-/* Assigns consecutive micro-batches to the members of a single stage, which have counts. */
+/* Assigns consecutive micro-batches to the members of a single stage, as many as each member's count. */
 static bool counts_assign(struct list_scheduler *r)
 {
     const struct candidate *c = r->c;
     uint32_t k = 0;
-    for (uint32_t m = 0; m < c->member_count && c->stage_count == 1; m++) {
+    for (uint32_t m = 0; m < c->member_count && c->stage_count == 1; m++)
         for (uint32_t n = 0; n < c->members[m].count && k < r->s->micro_batches; n++)
             r->s->owner[k++] = m;
-    }
     return k == r->s->micro_batches;
 }
 
@@ -271,17 +293,19 @@ static void deal(struct list_scheduler *r)
     for (uint32_t s = 0; s < c->stage_count; s++) {
         const struct candidate_stage *x = &c->stages[s];
         bool said = c->owner && c->owner_count == c->stage_count * count;
-        if (said || x->member_count == 1 || x->kind == STAGE_TENSOR) {
+        if (s >= r->groups) /* interleaved: a micro-batch comes back to the same member */
+            memcpy(&r->s->owner[(size_t)s * count], &r->s->owner[(size_t)(s - r->groups) * count],
+                   count * sizeof(*r->s->owner));
+        else if (said || x->member_count == 1 || x->kind == STAGE_TENSOR)
             for (uint32_t k = 0; k < count; k++)
                 r->s->owner[(size_t)s * count + k] =
                     x->member_first + (said ? c->owner[(size_t)s * count + k] : 0);
-        } else {
+        else
             stage_assign(r, s, period);
-        }
     }
 }
 
-/* --- memory and start --- */
+/* --- allocating and running a schedule --- */
 
 /* Reserves the next `bytes` of the memory at `base`; with base NULL only the size is counted. */
 static void *array_reserve(char *base, size_t *used, size_t bytes)
@@ -291,7 +315,7 @@ static void *array_reserve(char *base, size_t *used, size_t bytes)
     return at;
 }
 
-/* Lays all arrays out from base on; returns the bytes. */
+/* Lays out the schedule's arrays from `base` on and returns their bytes. */
 static size_t arrays_layout(struct list_scheduler *r, char *base)
 {
     struct schedule *s = r->s;
@@ -342,7 +366,7 @@ static int make_room(struct list_scheduler *r, struct err *err)
     return 0;
 }
 
-/* Counts each rank's micro-batches, lists them if the schedule is eager, and reserves its events. */
+/* Lists each rank's micro-batches and divides the array of events among the ranks. */
 static void events_count(struct list_scheduler *r)
 {
     struct schedule *s = r->s;
@@ -364,22 +388,22 @@ static void events_count(struct list_scheduler *r)
     }
 }
 
-/* Writes the events of strict orders in advance. */
+/* Writes the events of all ranks in advance, if the order is strict. */
 static void orders_fill(struct list_scheduler *r)
 {
     struct schedule *s = r->s;
     for (uint32_t stage = 0; stage < s->stages && !r->c->eager; stage++) {
         const struct candidate_stage *x = &r->c->stages[stage];
         bool group = x->kind == STAGE_TENSOR;
-        if (s->stages > s->ranks && stage >= s->ranks)
+        if (stage >= r->groups)
             break;
         for (uint32_t m = 0; m < (group ? 1 : x->member_count); m++) {
             uint32_t rank = x->member_first + m;
             const struct order_of order = {.schedule = r->c->schedule,
-                                           .ranks = s->ranks,
+                                           .groups = r->groups,
                                            .stages = s->stages,
                                            .micro_batches = s->micro_batches,
-                                           .rank = rank,
+                                           .alone = r->groups == s->ranks,
                                            .stage = stage,
                                            .count = r->runners[rank].count,
                                            .mine = &r->mine[r->runners[rank].mine],
@@ -427,6 +451,7 @@ static void run_init(struct list_scheduler *r, struct schedule *schedule, const 
         .s = schedule, .problem = problem, .c = candidate, .prices = prices, .width = 2};
     schedule->ranks = candidate->member_count;
     schedule->stages = candidate->stage_count;
+    r->groups = candidate_groups(candidate);
     while (r->width < schedule->ranks + 1)
         r->width *= 2;
     r->bytes = problem_boundary_bytes(problem, problem->mean_step.tokens, problem->mean_step.rows) / whole *

@@ -9,20 +9,24 @@
 #include "planner/kind/cut.h"
 #include "program/check/check.h"
 
-#define BETTER (1 - 1e-9) /* relative gain that is more than rounding */
-/* Most ratio of estimates at which a candidate is simulated; estimates of neighbours have similar errors. */
+#define BETTER (1 - 1e-9) /* a value counts as better below this times the old one */
+/* A candidate is simulated if its estimate is at most this multiple of the best candidate's: estimates of
+ * similar candidates err alike. */
 #define FILTER 1.02
-/* Most ratio to the best for refining the blocks of a candidate whose structure changed. */
+/* After a change of devices or stages, single blocks are moved if the value is at most this multiple of the
+ * best. */
 #define NEAR 1.03
-#define REFINED 8u   /* most stages for refining */
-#define FIT_TRIES 3u /* each attempt reduces the windows by a sixth */
+#define REFINED 8u   /* most stages of a candidate for moving single blocks in refine() */
+#define FIT_TRIES 3u /* attempts to fit, each with a sixth fewer micro-batches in flight */
 #define FIT_PART 6u
-#define KICK_LEAST 2u /* moves of a perturbation: two to four */
+#define KICK_LEAST 2u /* a perturbation is two to four random moves */
 #define KICK_SPREAD 3u
-#define OWNED_CELLS 1200u /* most stages · micro-batches for which owners of micro-batches are searched */
-/* Units (each about a microsecond, by bench_planner_search) of settling a candidate, without its schedule. */
+#define OWNED_CELLS 1200u /* most stages · micro-batches for which moves reassign single micro-batches */
+/* Units of work for filling in a candidate, without its schedule; a unit is about a microsecond (as measured
+ * by bench_planner_search). */
 #define SETTLE_UNITS 10u
-/* Units of emitting and simulating a candidate; each rank and micro-batch of a step takes one more. */
+/* Units of work for emitting and simulating a candidate, besides one for each simulated step and each of its
+ * cells (candidate_cells). */
 #define SIMULATE_UNITS 20u
 
 double candidate_simulate(const struct problem *problem, const struct candidate *c, uint32_t steps_max,
@@ -45,8 +49,8 @@ double candidate_simulate(const struct problem *problem, const struct candidate 
     return value;
 }
 
-/* A group's rings follow from its schedule and can be deeper than settling assumes; with smaller windows
- * the plan may fit. */
+/* In a stage of several members the number of buffers follows from the schedule and can be more than the
+ * estimate assumed; with fewer micro-batches in flight the plan may fit. */
 int candidate_fit(const struct problem *problem, struct candidate *c, struct err *err)
 {
     bool groups = c->member_count > c->stage_count && c->stage_count > 1;
@@ -81,7 +85,7 @@ static bool allowed(const struct local_state *l, const struct candidate *c)
     return !l->runnable_only || kind_runnable(l->bench->problem, c);
 }
 
-/* Was the candidate simulated before? Records it. */
+/* Was the candidate simulated before? Notes that it now is. */
 static bool seen_before(struct local_state *l, const struct candidate *c)
 {
     uint64_t hash = candidate_hash(c) | 1, *at = l->seen ? &l->seen[hash / 2 % LOCAL_SEEN] : NULL;
@@ -91,7 +95,7 @@ static bool seen_before(struct local_state *l, const struct candidate *c)
     return before;
 }
 
-/* The estimated value; INFINITY if it does not fit. Negative: ERR_NOMEM. */
+/* The estimated seconds of a step; INFINITY if the candidate does not fit. Negative: ERR_NOMEM. */
 static double estimate(struct local_state *l, struct candidate *c, enum move_level level)
 {
     uint64_t before = l->bench->spent;
@@ -115,7 +119,7 @@ double local_value(struct local_state *l, struct candidate *c, enum move_level l
     l->bench->rival_s = (l->simulate ? l->estimated * FILTER : rival) / weight;
     double seconds = estimate(l, c, level);
     l->looked = seconds * weight;
-    if (seconds < 0 || seconds >= l->bench->rival_s || !allowed(l, c)) /* settling may have removed members */
+    if (seconds < 0 || seconds >= l->bench->rival_s || !allowed(l, c)) /* settle() may have removed members */
         return seconds < 0 ? -1 : INFINITY;
     c->estimate_s = l->looked;
     if (!l->simulate)
@@ -129,7 +133,7 @@ double local_value(struct local_state *l, struct candidate *c, enum move_level l
     return c->estimate_s;
 }
 
-/* --- sweeps --- */
+/* --- trying moves --- */
 
 /* All moves of a candidate in random order; NULL: ERR_NOMEM. */
 static struct move *moves_list(struct local_state *l, const struct candidate *c, uint32_t *count)
@@ -145,10 +149,9 @@ static struct move *moves_list(struct local_state *l, const struct candidate *c,
     if (!moves)
         return err_set(l->bench->err, ERR_NOMEM, "planner: out of memory"), NULL;
     uint32_t at = 0;
-    for (int kind = 0; kind < (int)last; kind++) {
+    for (int kind = 0; kind < (int)last; kind++)
         for (uint32_t i = 0; i < ranges[kind].a * ranges[kind].b; i++)
             moves[at++] = (struct move){(enum move_kind)kind, i / ranges[kind].b, i % ranges[kind].b};
-    }
     for (uint32_t i = at; i > 1; i--) { /* Fisher-Yates shuffle */
         uint32_t other = rand_stream_below(&l->rand, i);
         struct move held = moves[i - 1];
@@ -158,14 +161,15 @@ static struct move *moves_list(struct local_state *l, const struct candidate *c,
     return moves;
 }
 
-/* Writes the owners of micro-batches that list scheduling chose into the candidate, so that moves can
- * change them. */
+/* Writes into the candidate which member works on which micro-batch, as list scheduling chose, so that moves
+ * can change it. */
 static int owners_say(struct local_state *l, struct candidate *c)
 {
     const struct schedule *s = &l->bench->schedule;
     uint32_t count = micro_count(l->bench->problem, c->micro_batch_rows);
     bool groups = l->kind->stage_kind == STAGE_REPLICAS && c->member_count > c->stage_count;
-    if (!groups || c->owner_count || (uint64_t)count * c->stage_count > OWNED_CELLS)
+    if (!groups || c->schedule == SCHEDULE_INTERLEAVED || c->owner_count ||
+        (uint64_t)count * c->stage_count > OWNED_CELLS)
         return 0;
     struct candidate now = {0};
     int result = candidate_copy(&now, c, l->bench->err);
@@ -179,8 +183,8 @@ static int owners_say(struct local_state *l, struct candidate *c)
     return result;
 }
 
-/* Moves blocks between stages while that shortens the step, because the cut with the least period need not
- * give the shortest step. */
+/* Moves single blocks between stages while that improves the value: the shortest period does not always give
+ * the shortest step. */
 static int refine(struct local_state *l, struct candidate *c, double *value)
 {
     struct candidate trial = {0};
@@ -205,7 +209,7 @@ static int refine(struct local_state *l, struct candidate *c, double *value)
     return result;
 }
 
-/* Applies the first move that improves, until a whole sweep finds none. */
+/* Applies every move that improves the value as soon as it is found, until none of all moves does. */
 static int descend(struct local_state *l, struct candidate *c, double *value)
 {
     struct candidate trial = {0};
@@ -249,7 +253,7 @@ static int descend(struct local_state *l, struct candidate *c, double *value)
     return result;
 }
 
-/* Applies a few random moves of structure, whatever their value, as long as the candidate fits. */
+/* Applies a few random moves, whatever their value, as long as the candidate fits. */
 static int perturb(struct local_state *l, struct candidate *c, double *value)
 {
     uint32_t wanted = KICK_LEAST + rand_stream_below(&l->rand, KICK_SPREAD), done = 0;
@@ -278,7 +282,7 @@ static int perturb(struct local_state *l, struct candidate *c, double *value)
         }
         if (now == INFINITY)
             continue;
-        *value = last ? now : INFINITY; /* before the last move it is only estimated */
+        *value = last ? now : INFINITY; /* only the last move's result is simulated */
         l->estimated = last ? l->looked : INFINITY;
         done++;
         candidate_swap(c, &trial);

@@ -1,8 +1,8 @@
-/* Iterated local search over candidates of one kind (Lourenço, Martin, Stützle 2003). It sweeps over all
- * typed moves in random order and takes the first improvement, until none improves. Then it perturbs by a
- * few random moves of structure, and keeps the result if the next local optimum is better. The same search
- * runs on two evaluations: the estimate, and the simulation of the emitted programs. For planner/search
- * only; pure: it ends when its budget is spent. */
+/* Iterated local search over the candidates of one placement (Lourenço, Martin, Stützle 2003). It tries all
+ * typed moves (moves.h) in random order and takes each that improves, until none does. Then it applies a few
+ * random moves, searches on from there, and keeps the result if it is better. The same search runs on two
+ * values: the estimate, and the simulation of the emitted programs. For planner/search only; pure: it ends
+ * when its budget is spent. */
 #ifndef MOTLEY_PLANNER_SEARCH_LOCAL_H
 #define MOTLEY_PLANNER_SEARCH_LOCAL_H
 
@@ -10,42 +10,50 @@
 #include "planner/kind/kind.h"
 #include "planner/search/moves.h"
 
-enum local_cut { CUT_EITHER, CUT_EVEN, CUT_TILTED }; /* how blocks are cut (cut.c); CUT_EITHER: at random */
+enum local_cut {
+    CUT_EITHER,
+    CUT_EVEN,
+    CUT_TILTED
+}; /* how blocks are divided over stages: all stages may take the same time for a micro-batch, or earlier ones
+      longer (seconds_allowed in cut.c); CUT_EITHER: one of the two at random */
 
 struct local_state {
     struct workbench *bench;
     const struct placement_kind *kind;
     struct rand_stream rand;
     enum local_cut cut;
-    bool even;         /* the cut of the best candidate so far, which is tried three times as often */
-    bool simulate;     /* candidates are simulated, not only estimated */
-    uint32_t steps;    /* how many priced steps are simulated */
-    uint32_t must_use; /* only candidates with this device: 1 + its index in the cluster; 0: all candidates */
-    bool runnable_only;           /* only candidates that workers of this release can run */
-    uint64_t spent, budget;       /* units of work: SETTLE_UNITS in local.c */
-    struct candidate_list *found; /* receives every local optimum with its value; may be NULL */
-    uint64_t *seen;               /* [LOCAL_SEEN] hashes of simulated candidates */
-    double looked;                /* estimate of the candidate that was valued last */
-    double estimated;             /* estimate of the candidate to be beaten; INFINITY: unknown */
+    bool even; /* true: the best candidate so far was cut CUT_EVEN; CUT_EITHER cuts likewise three times in
+                  four */
+    bool simulate;      /* values are those of the simulation, not of the estimate */
+    uint32_t steps;     /* for how many of the problem's sampled steps a candidate is simulated */
+    uint32_t must_use;  /* only candidates that use this device count: 1 + its index in the cluster; 0: all
+                           candidates */
+    bool runnable_only; /* only candidates that workers of this release can run count */
+    uint64_t spent, budget;       /* in units of work of about a microsecond (SETTLE_UNITS in local.c) */
+    struct candidate_list *found; /* receives every local optimum that was found; may be NULL */
+    uint64_t *seen;               /* [LOCAL_SEEN] hash table of candidates that were simulated */
+    double looked;                /* estimated value of the candidate that local_value was last called with */
+    double estimated; /* estimated value of the candidate that others have to beat; INFINITY: unknown */
 };
 
 #define LOCAL_SEEN 4096u
 
-/* Cuts and settles as `level` requires, and returns the candidate's value by the job's objective (also in
- * candidate->estimate_s). INFINITY: it does not fit, is not allowed, or is not below `rival`. Negative:
- * ERR_NOMEM. */
+/* Divides the blocks over the stages anew (MOVE_CUT) and fills in rows, micro-batches in flight,
+ * recomputation and shares (also MOVE_SETTLE), as `level` asks. Returns the candidate's value by the job's
+ * objective (also in candidate->estimate_s). INFINITY: it does not fit, is not allowed, or is not below
+ * `rival`. Negative: ERR_NOMEM. */
 double local_value(struct local_state *local, struct candidate *candidate, enum move_level level,
                    double rival);
-/* Improves *candidate, whose value is *value, until the budget is spent or `rounds` perturbations in a row
- * found nothing. Returns 0, −1 on ERR_NOMEM. */
+/* Improves *candidate, whose value is *value, until the budget is spent or `rounds` perturbations (random
+ * moves) in a row found nothing better. Returns 0, −1 on ERR_NOMEM. */
 int local_search(struct local_state *local, struct candidate *candidate, double *value, uint32_t rounds);
-/* The value by emitting the plan and simulating at most steps_max priced steps (*seconds of a step; may be
- * NULL). INFINITY: it does not fit, or it is below `checked` and its plan fails the checker. Negative:
- * ERR_NOMEM. */
+/* Returns a candidate's value by the job's objective, from its emitted plan and the simulation of at most
+ * steps_max sampled steps. *seconds, which may be NULL: of a step. INFINITY: it does not fit, or the value is
+ * below `checked` and plan_check refuses the plan. Negative: ERR_NOMEM. */
 double candidate_simulate(const struct problem *problem, const struct candidate *candidate,
                           uint32_t steps_max, double checked, double *seconds, struct err *err);
-/* Reduces the windows of a candidate with groups until its plan fits. Returns 1; 0 if it does not fit; −1
- * ERR_NOMEM. Candidates without groups are not changed. */
+/* If some stage has several members, reduces the micro-batches in flight until the plan fits in memory.
+ * Returns 1; 0 if it does not fit; −1 ERR_NOMEM. */
 int candidate_fit(const struct problem *problem, struct candidate *candidate, struct err *err);
 
 #endif

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SHARES 3u       /* amounts of a shared state, or kinds of matrices, that a move can shift */
-#define SHARE_PARTS 16u /* columns and vocabulary rows move in 16ths of what the giver has */
+#define SHARES 3u /* sizes of the part of the state that MOVE_SHARE can give away, or kinds of matrices */
+#define SHARE_PARTS 16u /* MOVE_SHARE gives away about a 16th of a member's columns */
 
 /* A move that is being applied. */
 struct move_case {
@@ -24,7 +24,7 @@ static uint32_t stage_of(const struct candidate *c, uint32_t member)
     return s;
 }
 
-/* --- structure --- */
+/* --- moves that change which devices are in which stage --- */
 
 static void firsts_fill(struct candidate *c)
 {
@@ -35,7 +35,7 @@ static void firsts_fill(struct candidate *c)
     }
 }
 
-/* Removes a member, and its stage if it was the only one. */
+/* Removes a member, and its stage if it has no other member. */
 static struct member member_remove(struct candidate *c, uint32_t member)
 {
     uint32_t s = stage_of(c, member);
@@ -56,7 +56,7 @@ static struct member member_remove(struct candidate *c, uint32_t member)
     return out;
 }
 
-/* Inserts a member into stage `to`, or into a new stage at position to − stage_count. */
+/* Inserts a member into stage `to`; from stage_count on, into a new stage at position to − stage_count. */
 static int member_insert(struct candidate *c, const struct placement_kind *kind, struct member member,
                          uint32_t to, struct err *err)
 {
@@ -105,7 +105,8 @@ bool move_shape_allowed(const struct problem *p, const struct placement_kind *ki
     return most >= kind->members_least;
 }
 
-/* The end of every change of members: a single stage has all blocks. */
+/* Ends every move that changes members: forgets which member takes which micro-batch, and gives a single
+ * stage all blocks. Returns MOVE_CUT, or MOVE_VOID when the placement does not allow the shape. */
 static int structure_end(const struct move_case *m)
 {
     struct candidate *c = m->c;
@@ -157,7 +158,8 @@ static int member_add(const struct move_case *m)
     return member_insert(m->c, m->kind, member, m->b, m->err) < 0 ? -1 : structure_end(m);
 }
 
-/* Positions of stages are counted before the member is removed. */
+/* Moves member a to stage b; from stage_count on, to a new stage. The positions are those before the member
+ * is removed. */
 static int member_regroup(const struct move_case *m)
 {
     struct candidate *c = m->c;
@@ -194,7 +196,7 @@ static int stages_swap(const struct move_case *m)
     return MOVE_CUT;
 }
 
-/* --- cuts and sizes --- */
+/* --- moves that change blocks, micro-batch size or gathered layers --- */
 
 static int blocks_shift(const struct move_case *m)
 {
@@ -206,11 +208,10 @@ static int blocks_shift(const struct move_case *m)
         c->stages[s].block_end += a < b ? -1 : 1;
         c->stages[s + 1].block_begin = c->stages[s].block_end;
     }
-    for (uint32_t s = 0; s < c->stage_count; s++) {
+    for (uint32_t s = 0; s < c->stage_count; s++)
         if (c->stages[s].block_end <= c->stages[s].block_begin)
             return MOVE_VOID;
-    }
-    return c->stage_count > c->member_count ? MOVE_AS_IS : MOVE_SETTLE;
+    return c->schedule == SCHEDULE_INTERLEAVED ? MOVE_AS_IS : MOVE_SETTLE;
 }
 
 static int size_change(const struct move_case *m)
@@ -236,19 +237,26 @@ static int gathered_change(const struct move_case *m)
 {
     struct candidate *c = m->c;
     uint32_t now = c->gathered_layers, most = (uint32_t)m->p->block_count;
+    bool groups = c->schedule == SCHEDULE_INTERLEAVED; /* interleaved stages of several members, which have to
+                                                          share out a state that is trained in full */
     uint32_t next = m->b == 2 ? 0 : m->b == 0 ? (now ? 2 * now : 2) : now / 2;
     c->gathered_layers = next > most ? most : next == 1 ? 2 : next;
-    return c->gathered_layers == now ? MOVE_VOID : MOVE_SETTLE;
+    if (c->gathered_layers == now || (groups && next == 0 && m->p->workload->method == METHOD_FULL))
+        return MOVE_VOID;
+    return groups ? MOVE_AS_IS : MOVE_SETTLE;
 }
 
-/* --- inner moves --- */
+/* --- moves that change what settle() fills in --- */
 
-/* Changes the window of stage a, or of all stages up to a − stage_count. */
+/* Changes the micro-batches in flight in stage a; from stage_count on, in all stages up to a − stage_count.
+ */
 static int window_change(const struct move_case *x)
 {
     struct candidate *c = x->c;
-    bool changed = false, all = x->a >= c->stage_count, laps = c->stage_count > c->member_count;
+    bool changed = false, all = x->a >= c->stage_count, laps = c->schedule == SCHEDULE_INTERLEAVED;
     uint32_t last = all ? x->a - c->stage_count : x->a;
+    if (laps && c->member_count > candidate_groups(c)) /* its forwards all come before its backwards */
+        return MOVE_VOID;
     for (uint32_t m = 0; m < c->member_count; m++) {
         uint32_t *w = &c->members[m].window, s = laps ? m : stage_of(c, m);
         if ((all ? s > last : s != last) || (x->b && *w < 2))
@@ -268,7 +276,7 @@ static int recompute_set(const struct move_case *x)
         if ((m == a || a == c->member_count) && c->members[m].recompute != on)
             changed = c->members[m].recompute = true;
         if (m == a || a == c->member_count)
-            c->members[m].recompute = on;
+            c->members[m].recompute = on, c->members[m].recompute_end = 0;
     }
     return changed ? MOVE_AS_IS : MOVE_VOID;
 }
@@ -279,21 +287,20 @@ static int owner_set(const struct move_case *m)
     uint32_t count = micro_count(m->p, c->micro_batch_rows), s = m->a / count;
     if (c->owner_count != c->stage_count * count || m->b >= c->stages[s].member_count ||
         c->owner[m->a] == m->b)
-        return MOVE_VOID; /* owners that the schedule chooses cannot be changed; the search writes them down
-                             first */
+        return MOVE_VOID; /* the candidate leaves the choice to list scheduling; owners_say writes its choice
+                             down first */
     c->owner[m->a] = (uint8_t)m->b;
     return MOVE_AS_IS;
 }
 
-/* Sets a member's rows, in micro-batches of the divisor that is closest to its present size. */
+/* Gives a member `total` rows a step, in equal micro-batches whose size is nearest to the present one. */
 static void rows_set(struct member *m, uint32_t total)
 {
     uint32_t best = total ? 1 : 0;
-    bool all = m->window == m->count && total; /* a window of all micro-batches keeps covering all */
-    for (uint32_t size = 1; size <= total; size++) {
+    bool all = m->window == m->count && total; /* all micro-batches were in flight and stay so */
+    for (uint32_t size = 1; size <= total; size++)
         if (total % size == 0 && abs((int)size - (int)m->rows) < abs((int)best - (int)m->rows))
             best = size;
-    }
     m->rows = best;
     m->count = total ? total / best : 0;
     m->window = all ? m->count : m->window;
@@ -312,13 +319,13 @@ static int rows_give(const struct move_case *m)
     struct candidate *c = m->c;
     uint32_t a = m->a, b = m->b;
     struct member *from = &c->members[a], *to = &c->members[b % c->member_count];
-    bool expert = m->kind->stage_kind == STAGE_EXPERT; /* rows are of every micro-batch */
+    bool expert = m->kind->stage_kind == STAGE_EXPERT; /* member.rows are then rows of every micro-batch */
     uint32_t most = expert ? from->rows : from->rows * from->count;
     uint32_t given = b / c->member_count ? (expert ? from->rows / 2 : from->rows) : 1;
     if (from == to || given == 0 || given > most || (b / c->member_count && given == 1))
         return MOVE_VOID;
     if (expert) {
-        if (given == from->rows || to->rows == 0) /* a member's role does not change */
+        if (given == from->rows || to->rows == 0) /* a member keeps its role: attention or only experts */
             return MOVE_VOID;
         from->rows -= given;
         to->rows += given;
@@ -372,7 +379,8 @@ static int positions_swap(const struct move_case *m)
     return MOVE_AS_IS;
 }
 
-/* Moves `part` of a range from a member to its neighbour, whose range follows or precedes it. */
+/* Moves `part` heads or columns from a member to its neighbour, whose range follows (`forward`) or precedes.
+ */
 static bool range_give(uint32_t *from_begin, uint32_t *from_end, uint32_t *to_begin, uint32_t *to_end,
                        uint32_t part, bool forward)
 {
@@ -385,22 +393,19 @@ static bool range_give(uint32_t *from_begin, uint32_t *from_end, uint32_t *to_be
     return true;
 }
 
-static int share_tensor(struct candidate *c, uint32_t a, uint32_t b, uint32_t what)
+static int share_tensor(const struct problem *p, struct candidate *c, uint32_t a, uint32_t b, uint32_t what)
 {
     struct plan_tensor *x = &c->members[a].tensor, *y = &c->members[b].tensor;
-    uint32_t columns = x->column_end - x->column_begin, words = x->vocabulary_end - x->vocabulary_begin;
+    uint32_t unit = p->column_unit ? p->column_unit : 1, units = (x->column_end - x->column_begin) / unit;
     bool forward = a < b, given = false;
     if (stage_of(c, a) != stage_of(c, b) || (a + 1 != b && b + 1 != a))
         return MOVE_VOID;
     if (what == 0)
         given = range_give(&x->column_begin, &x->column_end, &y->column_begin, &y->column_end,
-                           columns / SHARE_PARTS + 1, forward);
+                           unit * (units / SHARE_PARTS + 1), forward);
     if (what == 1)
         given =
             range_give(&x->kv_head_begin, &x->kv_head_end, &y->kv_head_begin, &y->kv_head_end, 1, forward);
-    if (what == 2)
-        given = range_give(&x->vocabulary_begin, &x->vocabulary_end, &y->vocabulary_begin, &y->vocabulary_end,
-                           words / SHARE_PARTS + 1, forward);
     return given ? MOVE_AS_IS : MOVE_VOID;
 }
 
@@ -414,8 +419,8 @@ static int share_give(const struct move_case *m)
     if (a == b)
         return MOVE_VOID;
     if (m->kind->stage_kind == STAGE_TENSOR)
-        return share_tensor(c, a, b, what);
-    if (m->kind->stage_kind == STAGE_EXPERT) { /* one expert of every layer, or a few */
+        return share_tensor(m->p, c, a, b, what);
+    if (m->kind->stage_kind == STAGE_EXPERT) { /* one, two or four experts of every layer */
         double part = (double)(1u << what) / m->p->workload->config->experts;
         if (from->expert_share <= part || to->expert_share <= 0)
             return MOVE_VOID;
@@ -431,31 +436,52 @@ static int share_give(const struct move_case *m)
     return MOVE_AS_IS;
 }
 
-/* Interleaves: cuts each stage's blocks into `laps` parts and distributes them round the ranks. */
+/* Interleaved stages of several members: all micro-batches pass one range of blocks before the next. Members
+ * share out the frozen weights or the trained state, and gather the weights of two ranges at a time. */
+static void groups_gather(struct candidate *c)
+{
+    uint32_t most = 1;
+    for (uint32_t s = 0; s < c->stage_count; s++) {
+        uint32_t blocks = (uint32_t)(c->stages[s].block_end - c->stages[s].block_begin);
+        most = blocks > most ? blocks : most;
+    }
+    c->eager = c->whole = false;
+    c->owner_count = 0;
+    c->gathered_layers = 2 * most;
+}
+
+/* Makes the pipeline interleaved: each stage's members get `laps` ranges of blocks instead of one. */
 static int interleave(const struct problem *p, struct candidate *c, uint32_t laps, struct err *err)
 {
-    uint32_t ranks = c->stage_count, stages = ranks * laps;
-    if (ranks != c->member_count || stages > (uint32_t)p->block_count ||
-        candidate_reserve(c, stages, ranks, err) < 0)
-        return ranks == c->member_count && stages <= (uint32_t)p->block_count ? -1 : MOVE_VOID;
-    double *edge = calloc((size_t)ranks + 1, sizeof(*edge));
+    uint32_t groups = c->stage_count, stages = groups * laps;
+    if (stages > (uint32_t)p->block_count)
+        return MOVE_VOID;
+    if (candidate_reserve(c, stages, c->member_count, err) < 0)
+        return -1;
+    double *edge = calloc((size_t)groups + 1, sizeof(*edge));
     if (!edge)
         return err_set(err, ERR_NOMEM, "planner: out of memory");
-    for (uint32_t s = 0; s < ranks; s++)
+    for (uint32_t s = 0; s < groups; s++)
         edge[s] = c->stages[s].block_end;
     int32_t begin = 0;
-    for (uint32_t s = 0; s < stages; s++) { /* lap l, rank r: ends after all earlier laps and its own part */
-        uint32_t lap = s / ranks, r = s % ranks;
+    for (uint32_t s = 0; s < stages; s++) { /* the `lap`th range of stage r's members ends after all earlier
+                                               laps and its part of this one */
+        uint32_t lap = s / groups, r = s % groups;
         double end = (lap * (double)p->block_count + edge[r]) / laps;
         int32_t least = begin + 1, most = p->block_count - (int32_t)(stages - s - 1),
                 at = (int32_t)lround(end);
         at = at < least ? least : at > most ? most : at;
-        c->stages[s] = (struct candidate_stage){begin, at, STAGE_REPLICAS, r, 1};
+        c->stages[s] = (struct candidate_stage){begin, at, STAGE_REPLICAS, c->stages[r].member_first,
+                                                c->stages[r].member_count};
         begin = at;
     }
     free(edge);
     c->stage_count = stages;
     c->schedule = SCHEDULE_INTERLEAVED;
+    for (uint32_t m = 0; m < c->member_count; m++)
+        c->members[m].recompute_end = 0;
+    if (c->member_count > groups)
+        groups_gather(c);
     return MOVE_AS_IS;
 }
 
@@ -463,13 +489,17 @@ static int schedule_set(const struct move_case *x)
 {
     struct candidate *c = x->c;
     uint32_t a = x->a;
-    bool plain = c->stage_count == c->member_count;
-    if (a == 2 && c->member_count > c->stage_count) {
+    bool plain = c->stage_count == c->member_count, groups = c->member_count > c->stage_count;
+    if (c->schedule == SCHEDULE_INTERLEAVED)
+        return MOVE_VOID;
+    if (a == 2 && groups) {
         c->eager = !c->eager;
         return MOVE_AS_IS;
     }
-    if (!plain || a == 2)
+    if (a == 2 || (!plain && a < 3))
         return MOVE_VOID;
+    for (uint32_t m = 0; m < c->member_count && a > 0; m++) /* only 1F1B shares layers between stages */
+        c->members[m].next_count = 0;
     if (a >= 3)
         return interleave(x->p, c, a - 1, x->err);
     enum plan_schedule to = a ? SCHEDULE_SPLIT : SCHEDULE_1F1B;
@@ -477,7 +507,7 @@ static int schedule_set(const struct move_case *x)
         return MOVE_VOID;
     c->schedule = to;
     for (uint32_t m = 0; m < c->member_count; m++)
-        c->members[m].delay = a ? m : 0; /* a rank nearer to the tail can wait longer (Qi et al. 2023) */
+        c->members[m].delay = a ? m : 0; /* later stages can wait longer (Qi et al. 2023) */
     return MOVE_AS_IS;
 }
 
@@ -498,37 +528,38 @@ static int together_set(const struct move_case *m)
     return MOVE_AS_IS;
 }
 
-/* --- the table --- */
+/* --- the table of moves --- */
 
-/* What a or b can be. */
+/* What the a or b of a move can be. */
 enum move_operand {
     ONE,      /* no choice */
-    TWO,      /* 0 and 1, see the kind of move */
+    TWO,      /* 0 or 1, two choices that enum move_kind describes */
     MEMBER,   /* a member */
     MEMBERS,  /* a member, or member_count for all */
     DEVICE,   /* a device of the cluster */
     STAGE,    /* a stage */
-    STAGES,   /* a stage, or stage_count + the last stage of a range from the head */
-    POSITION, /* a stage to join, or stage_count + the position of a new stage */
-    SIZE,     /* 0 next larger, 1 next smaller, 2 one row more, 3 one row less */
-    GATHERED, /* 0 doubled, 1 halved, 2 none */
-    OWNED,    /* stage · micro-batches + micro-batch */
-    OWNER,    /* index of a member within its stage; larger ones are void */
-    ROWS,     /* member + member_count · (0: one row, 1: one micro-batch) */
-    SHARE,    /* member + member_count · (amount, or kind of matrix) */
-    SCHEDULE, /* 0 1F1B, 1 split, 2 eager or strict; from 3 on: interleaved with a − 1 ranges per rank */
+    STAGES,   /* a stage; from stage_count on: all stages up to this − stage_count */
+    POSITION, /* a stage; from stage_count on: a new stage at this − stage_count */
+    SIZE,     /* micro-batch size: 0 next larger, 1 next smaller, 2 one row more, 3 one row less */
+    GATHERED, /* gathered layers: 0 doubled, 1 halved, 2 none */
+    OWNED,    /* a micro-batch in a stage: stage · micro-batches + micro-batch */
+    OWNER,    /* index of a member within its stage; indexes beyond the last do not apply */
+    ROWS,     /* a member and how much: member + member_count · (0: one row, 1: one micro-batch) */
+    SHARE,    /* a member and how much: member + member_count · (size of the part, or kind of matrix) */
+    SCHEDULE, /* 0 1F1B, 1 split backwards, 2 eager or strict; from 3 on: interleaved with a − 1 ranges per
+                 rank */
     OPERANDS
 };
 
-/* What a candidate must be for a kind of move. */
+/* What a candidate must have so that a kind of move applies. */
 enum move_need {
     SEVERAL_STAGES = 1u << 0,
     REPLICAS = 1u << 1,
     GROUPS = 1u << 2,     /* some stage has several members */
-    OWN_ROWS = 1u << 3,   /* members have rows of their own */
-    OWN_COUNTS = 1u << 4, /* and micro-batches of their own */
+    OWN_ROWS = 1u << 3,   /* members have different rows */
+    OWN_COUNTS = 1u << 4, /* members have different numbers of micro-batches */
     UNEQUAL = 1u << 5,    /* members of a stage are not replicas */
-    SHARED = 1u << 6,     /* members have shares of state, experts or matrices */
+    SHARED = 1u << 6,     /* members have parts of the state, the experts or the matrices */
     GATHERS = 1u << 7,
     DELAYS = 1u << 8,
     TENSOR = 1u << 9,
@@ -538,7 +569,7 @@ enum move_need {
 static const struct move_row {
     enum move_operand a, b;
     uint32_t needs;   /* of enum move_need */
-    bool interleaved; /* also for interleaved pipelines */
+    bool interleaved; /* the move also applies to interleaved pipelines */
     int (*apply)(const struct move_case *m);
 } rows[MOVE_KINDS] = {
     [MOVE_SWAP] = {MEMBER, MEMBER, .apply = member_swap},
@@ -549,7 +580,7 @@ static const struct move_row {
     [MOVE_ORDER] = {STAGE, STAGE, SEVERAL_STAGES, .apply = stages_swap},
     [MOVE_BLOCKS] = {STAGE, STAGE, SEVERAL_STAGES, true, blocks_shift},
     [MOVE_MICRO] = {ONE, SIZE, SIZE_FREE, .apply = size_change},
-    [MOVE_GATHER] = {ONE, GATHERED, GATHERS, .apply = gathered_change},
+    [MOVE_GATHER] = {ONE, GATHERED, GATHERS, true, gathered_change},
     [MOVE_WINDOW] = {STAGES, TWO, 0, true, window_change},
     [MOVE_RECOMPUTE] = {MEMBERS, TWO, 0, true, recompute_set},
     [MOVE_OWNER] = {OWNED, OWNER, REPLICAS | GROUPS, .apply = owner_set},
@@ -580,7 +611,7 @@ static uint32_t operand_count(const struct problem *p, const struct candidate *c
         [OWNER] = 8,
         [ROWS] = 2 * members,
         [SHARE] = SHARES * members,
-        [SCHEDULE] = members > stages ? 3 : 6,
+        [SCHEDULE] = 6,
     };
     return counts[operand];
 }
@@ -591,10 +622,14 @@ static uint32_t needs_met(const struct problem *p, const struct placement_kind *
     enum stage_kind stage = kind->stage_kind;
     bool own = stage != STAGE_REPLICAS && stage != STAGE_TENSOR;
     return (kind->stages_most > 1 && c->stage_count > 1 ? SEVERAL_STAGES : 0u) |
-           (stage == STAGE_REPLICAS ? REPLICAS : UNEQUAL) | (c->member_count > c->stage_count ? GROUPS : 0u) |
-           (own ? OWN_ROWS : 0u) | (own && stage != STAGE_EXPERT ? OWN_COUNTS : 0u) |
+           (stage == STAGE_REPLICAS ? REPLICAS : UNEQUAL) |
+           (c->member_count > candidate_groups(c) ? GROUPS : 0u) | (own ? OWN_ROWS : 0u) |
+           (own && stage != STAGE_EXPERT ? OWN_COUNTS : 0u) |
            (stage != STAGE_REPLICAS && stage != STAGE_SERVER ? SHARED : 0u) |
-           (stage == STAGE_SHARDED ? GATHERS : 0u) |
+           (stage == STAGE_SHARDED ||
+                    (c->schedule == SCHEDULE_INTERLEAVED && c->member_count > candidate_groups(c))
+                ? GATHERS
+                : 0u) |
            (c->schedule == SCHEDULE_SPLIT || stage == STAGE_EXPERT ? DELAYS : 0u) |
            (stage == STAGE_TENSOR ? TENSOR : 0u) | (p->workload->micro_batch_rows ? 0u : SIZE_FREE);
 }
@@ -604,7 +639,7 @@ struct move move_range(const struct problem *p, const struct placement_kind *kin
 {
     const struct move_row *row = &rows[move];
     bool met =
-        !(row->needs & ~needs_met(p, kind, c)) && (c->stage_count <= c->member_count || row->interleaved);
+        !(row->needs & ~needs_met(p, kind, c)) && (c->schedule != SCHEDULE_INTERLEAVED || row->interleaved);
     return (struct move){move, met ? operand_count(p, c, row->a) : 0, operand_count(p, c, row->b)};
 }
 

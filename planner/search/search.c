@@ -11,17 +11,18 @@
  * are rules of thumb; no measurement in bench/results supports them yet. */
 static const struct {
     uint64_t units;      /* units of local search per evaluation, each half to one microsecond of a core */
-    double many_devices; /* Below it the budget shrinks with (devices/16)²; six devices take half a second. */
-    double swift_devices;   /* From this many devices on a search spends a part of its budget only. */
-    uint32_t swift_part;    /* That part is the budget divided by this. */
-    uint64_t least_units;   /* Few devices never reduce a budget below this many units, if it had as many. */
-    uint32_t seeds_part;    /* Seeds of a kind with several stages get the budget divided by this. */
-    uint32_t sets_part;     /* Kinds with one stage have fewer seeds and get the budget divided by this. */
+    double many_devices; /* With fewer devices the budget shrinks by (devices/16)²; six take half a second. */
+    double swift_devices; /* From this many devices on a search spends a part of its budget only. */
+    uint32_t swift_part;  /* That part is the budget divided by this. */
+    uint64_t least_units; /* Few devices never reduce a budget below this many units, if it had as many. */
+    uint32_t seeds_part;  /* Seeds of a placement with several stages get the budget divided by this. */
+    uint32_t sets_part;   /* Placements with one stage have fewer seeds and get the budget divided by this. */
     uint32_t estimate_part; /* Local search on estimates begins with the budget divided by this. */
     uint32_t simulate_part; /* Local search on simulations begins with the budget divided by this. */
-    uint32_t with_part;     /* A left-out device gets the budget divided by this, or by more devices. */
-    double near;            /* A placement within this ratio of the best one is searched on. */
-    uint32_t finalists;     /* so many candidates of each kind are simulated */
+    uint32_t with_part; /* The search with a left-out device gets the budget divided by this, or by the number
+                           of devices if that is more. */
+    double near;        /* A placement within this ratio of the best one is searched on. */
+    uint32_t finalists; /* So many candidates of each placement are simulated. */
     uint64_t long_cells; /* From this many ranks × micro-batches on, one step is simulated, without search. */
     uint64_t steps_cells; /* A search simulates about this many ranks × micro-batches per candidate. */
     uint32_t rounds;      /* This many perturbations in a row without improvement end a local search. */
@@ -102,19 +103,18 @@ static double best_of(const struct search *s, double (*value)(const struct searc
     return best;
 }
 
-/* Searches on from the placements that are near the best, best first; each gets half the budget of the
- * previous one. */
+/* Runs `run` for the placements whose value is near the best, best first; each gets half the budget of the
+ * one before. */
 static int near_best_search(struct search *s, uint64_t budget, double (*value)(const struct search *, int),
                             int (*run)(struct search *, int, uint64_t))
 {
     bool done[PLACE_COUNT] = {0};
     for (;; budget /= 2) {
         int pick = -1;
-        for (int k = 0; k < PLACE_COUNT; k++) {
+        for (int k = 0; k < PLACE_COUNT; k++)
             if (!done[k] && value(s, k) < best_of(s, value) * limits.near + 1e-300 &&
                 (pick < 0 || value(s, k) < value(s, pick)))
                 pick = k;
-        }
         if (pick < 0)
             return 0;
         done[pick] = true;
@@ -146,7 +146,7 @@ static int seeds_run(struct search *s)
     return 0;
 }
 
-/* Searches locally, by estimates, from a placement's best seed. */
+/* Runs local search on estimates from a placement's best seed. */
 static int drafts_search(struct search *s, int k, uint64_t budget)
 {
     struct candidate now = {0};
@@ -168,7 +168,7 @@ static uint32_t steps_of(const struct problem *p, uint64_t cells)
                                                   : p->step_count;
 }
 
-/* Simulates a candidate over all compared steps, and keeps it if it is the best of its placement. */
+/* Simulates a candidate over found->steps steps, and keeps it if it is the best of its placement. */
 static int best_update(struct search *s, const struct candidate *c)
 {
     struct search_found *f = s->found;
@@ -194,8 +194,9 @@ static int best_update(struct search *s, const struct candidate *c)
     return result;
 }
 
-/* Simulates the best few of every kind, fastest estimates first. Estimates of long programs are accurate,
- * so of these only candidates that promise to beat all earlier ones are simulated. */
+/* Simulates the best few candidates of every placement, in the order of their estimates. Estimates of long
+ * programs are accurate, so of those only candidates are simulated whose estimate is below every simulated
+ * value. */
 static int finalists_run(struct search *s)
 {
     uint32_t next[PLACE_COUNT] = {0};
@@ -203,12 +204,11 @@ static int finalists_run(struct search *s)
     int result = 0, pick = 0;
     while (pick >= 0 && result >= 0) {
         pick = -1;
-        for (int k = 0; k < PLACE_COUNT; k++) {
+        for (int k = 0; k < PLACE_COUNT; k++)
             if (next[k] < s->lists[k].count && next[k] < limits.finalists &&
                 (pick < 0 ||
                  s->lists[k].items[next[k]].estimate_s < s->lists[pick].items[next[pick]].estimate_s))
                 pick = k;
-        }
         if (pick < 0)
             break;
         const struct candidate *c = &s->lists[pick].items[next[pick]++];
@@ -224,7 +224,7 @@ static int finalists_run(struct search *s)
     return result < 0 ? -1 : 0;
 }
 
-/* Searches locally by simulation. */
+/* Runs local search on simulations from a candidate; none if its programs are long. */
 static int simulated_search(struct search *s, const struct candidate *from, uint64_t budget)
 {
     const struct problem *p = s->problem;
@@ -247,8 +247,8 @@ static int simulated_search(struct search *s, const struct candidate *from, uint
     return result;
 }
 
-/* Searches other schedules of the best pipeline, each from its own start, since local search does not lead
- * from one to another; continues with the best. */
+/* Runs local search on simulations from a placement's best seed under each other schedule, since local search
+ * does not lead from one schedule to another; best_update keeps the best result. */
 static int schedules_search(struct search *s, int placement, uint64_t budget)
 {
     const struct placement_kind *kind = kinds[placement];
@@ -269,7 +269,8 @@ static int schedules_search(struct search *s, int placement, uint64_t budget)
     return result;
 }
 
-/* Gives a pipeline the order that is asked for, in the `way`th way. Returns 0 if there is no such way. */
+/* Gives a pipeline the schedule that the job asks for (placement.order), in the `way`th way. Returns 0 if
+ * there is no such way. */
 static int order_apply(const struct problem *p, const struct placement_kind *kind, struct candidate *c,
                        uint32_t way, struct err *err)
 {
@@ -278,7 +279,7 @@ static int order_apply(const struct problem *p, const struct placement_kind *kin
     if (order == SCHEDULE_SPLIT || order == SCHEDULE_INTERLEAVED) {
         uint32_t first = order == SCHEDULE_SPLIT ? 1 : 3, ways = order == SCHEDULE_SPLIT ? 1 : 3;
         for (uint32_t m = 0; m < c->member_count && order == SCHEDULE_SPLIT; m++)
-            /* Split backwards exclude recomputation: see runnable. */
+            /* A split backward cannot recompute. */
             c->members[m].recompute &= !micro_recompute_allowed(p, false);
         struct move move = {MOVE_SCHEDULE, first + way, 0};
         return way < ways ? move_apply(p, kind, c, move, err) : 0;
@@ -297,7 +298,8 @@ static int order_apply(const struct problem *p, const struct placement_kind *kin
     return way < 2;
 }
 
-/* If an order is asked for, gives it to the best few of every pipeline and searches on. */
+/* If the job asks for a schedule, gives it to the best few pipelines of each placement and runs local search
+ * on simulations from each. */
 static int orders_run(struct search *s)
 {
     struct candidate start = {0};
@@ -326,7 +328,7 @@ static int placement_search(struct search *s, int k, uint64_t budget)
     return simulated_search(s, &s->found->best[k], 3 * budget / 4);
 }
 
-/* Keeps the candidate given by the caller and searches on from it. */
+/* Simulates options->from, the candidate to begin with, and runs local search on simulations from it. */
 static int from_run(struct search *s)
 {
     const struct candidate *from = s->options->from;
@@ -353,14 +355,14 @@ static void search_fini(struct search *s)
     free(s->seen);
 }
 
-/* Chooses how many steps candidates are compared over: all priced ones, or fewer if programs are long. */
+/* Chooses how many of the problem's sampled steps candidates are compared over: all, or one if programs are
+ * long. */
 static void steps_choose(struct search *s)
 {
     s->found->steps = s->problem->step_count;
-    for (int k = 0; k < PLACE_COUNT; k++) {
+    for (int k = 0; k < PLACE_COUNT; k++)
         if (s->lists[k].count && candidate_cells(s->problem, &s->lists[k].items[0]) > limits.long_cells)
             s->found->steps = 1;
-    }
 }
 
 int search_run(const struct problem *problem, const struct search_options *options,
@@ -385,11 +387,10 @@ int search_run(const struct problem *problem, const struct search_options *optio
     if (result == 0 && options->from)
         result = from_run(&s);
     memcpy(found->shortage, s.bench.shortage, sizeof(found->shortage));
-    for (int k = 0; k < PLACE_COUNT; k++) {
+    for (int k = 0; k < PLACE_COUNT; k++)
         if (found->best[k].estimate_s < INFINITY &&
             (found->chosen < 0 || found->best[k].estimate_s < found->best[found->chosen].estimate_s))
             found->chosen = k;
-    }
     search_fini(&s);
     return result;
 }
@@ -401,22 +402,42 @@ void search_found_fini(struct search_found *found)
     candidate_fini(&found->runnable);
 }
 
-/* --- a device that was left out --- */
+/* --- searching with a device that the best candidate leaves out --- */
 
-/* Adds a device to a candidate wherever it may join, by estimates; *c receives the best. */
+/* Adds a device to a candidate in the `way`th way: as a stage of its own or as the last of a stage's members,
+ * in a member's place, or as the first of a stage's members (of members that do equally well, settle() keeps
+ * the first). Returns the move's level, MOVE_VOID if there is no such way, -1 on ERR_NOMEM. */
+static int device_join_by(const struct search *s, const struct placement_kind *kind, uint32_t device,
+                          uint32_t way, struct candidate *c)
+{
+    uint32_t adds = move_range(s->problem, kind, c, MOVE_ADD).b, members = c->member_count;
+    if (way >= adds && way < adds + members)
+        return move_apply(s->problem, kind, c, (struct move){MOVE_REPLACE, way - adds, device}, s->err);
+    bool first = way >= adds;
+    uint32_t stage = first ? way - adds - members : way;
+    int level = move_apply(s->problem, kind, c, (struct move){MOVE_ADD, device, stage}, s->err);
+    if (first && level != MOVE_VOID && level >= 0) {
+        struct member *list = &c->members[c->stages[stage].member_first];
+        uint32_t last = c->stages[stage].member_count - 1;
+        struct member joined = list[last];
+        memmove(&list[1], list, last * sizeof(*list));
+        list[0] = joined;
+    }
+    return level;
+}
+
+/* Adds a device to a candidate in the way with the best estimate; *c receives the result. */
 static int device_join(struct search *s, struct local_state *l, uint32_t device, struct candidate *c)
 {
     struct candidate trial = {0}, best = {0};
     double least = INFINITY;
-    uint32_t count = move_range(s->problem, l->kind, c, MOVE_ADD).b;
+    uint32_t ways = move_range(s->problem, l->kind, c, MOVE_ADD).b + c->member_count + c->stage_count;
     int result = 0;
-    for (uint32_t b = 0; b < count + c->member_count && result == 0; b++) {
-        struct move move =
-            b < count ? (struct move){MOVE_ADD, device, b} : (struct move){MOVE_REPLACE, b - count, device};
+    for (uint32_t way = 0; way < ways && result == 0; way++) {
         result = candidate_copy(&trial, c, s->err);
         if (result < 0)
             break;
-        int level = move_apply(s->problem, l->kind, &trial, move, s->err);
+        int level = device_join_by(s, l->kind, device, way, &trial);
         if (level == MOVE_VOID)
             continue;
         double seconds = level < 0 ? -1 : local_value(l, &trial, (enum move_level)level, least);
@@ -433,6 +454,53 @@ static int device_join(struct search *s, struct local_state *l, uint32_t device,
     return result;
 }
 
+/* Makes *c a candidate of one placement with the stages and members of a candidate of another. A device that
+ * is in several stages stays in the first. */
+static int reshape(const struct search *s, const struct placement_kind *kind, const struct candidate *from,
+                   uint32_t micro_batch_rows, struct candidate *c)
+{
+    uint32_t devices[UINT8_MAX + 1];
+    candidate_fini(c);
+    *c = (struct candidate){.placement = kind->placement, .micro_batch_rows = micro_batch_rows};
+    for (uint32_t i = 0; i < from->stage_count; i++) {
+        const struct candidate_stage *stage = &from->stages[i];
+        uint32_t count = 0;
+        for (uint32_t m = stage->member_first; m < stage->member_first + stage->member_count; m++)
+            if (!candidate_uses(c, from->members[m].device) && count <= UINT8_MAX)
+                devices[count++] = from->members[m].device;
+        if (count > 0 && move_append(c, kind, devices, count, s->err) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* Lists candidates of placement k that use the device. It is added to the best candidate of k, and to those
+ * of other placements changed into k's kind of stages: a slow device is often best as a stage before what is
+ * best without it. */
+static int device_join_all(struct search *s, const struct search_found *found, int k, uint32_t device)
+{
+    struct local_state l = local_of(s, k, s->budget);
+    struct candidate now = {0};
+    uint32_t sizes[MICRO_SIZES_MAX], count = micro_sizes(s->problem, sizes);
+    int result = 0;
+    for (int from = 0; from < PLACE_COUNT && result == 0; from++) {
+        if (!(found->best[from].estimate_s < INFINITY) || (from != k && !kinds[k]->look))
+            continue;
+        for (uint32_t i = 0; i <= (kinds[k]->look ? count : 0) && result == 0; i++) {
+            if (i == 0 && from != k)
+                continue;
+            result = i == 0 ? candidate_copy(&now, &found->best[from], s->err)
+                            : reshape(s, kinds[k], &found->best[from], sizes[i - 1], &now);
+            if (result == 0)
+                result = device_join(s, &l, device, &now);
+            if (result == 0 && now.estimate_s < INFINITY)
+                result = candidate_list_add(&s->lists[k], &now, s->err);
+        }
+    }
+    candidate_fini(&now);
+    return result;
+}
+
 int search_with(const struct problem *problem, const struct search_options *options,
                 const struct search_found *found, uint32_t device, struct candidate *with, double *seconds,
                 struct err *err)
@@ -440,7 +508,6 @@ int search_with(const struct problem *problem, const struct search_options *opti
     struct search_found mine = {
         .chosen = -1, .steps = found->steps, .fastest_s = INFINITY, .runnable = {.estimate_s = INFINITY}};
     struct search s;
-    struct candidate now = {0};
     double least = INFINITY;
     int result = search_init(&s, problem, options, &mine, err);
     *with = (struct candidate){0};
@@ -451,16 +518,9 @@ int search_with(const struct problem *problem, const struct search_options *opti
     s.budget /= problem->device_count > limits.with_part ? problem->device_count : limits.with_part;
     if (result == 0)
         result = seeds_run(&s);
-    for (int k = 0; k < PLACE_COUNT && result == 0; k++) {
-        if (!(found->best[k].estimate_s < INFINITY))
-            continue;
-        struct local_state l = local_of(&s, k, s.budget);
-        result = candidate_copy(&now, &found->best[k], err);
-        if (result == 0)
-            result = device_join(&s, &l, device, &now);
-        if (result == 0 && now.estimate_s < INFINITY)
-            result = candidate_list_add(&s.lists[k], &now, err);
-    }
+    for (int k = 0; k < PLACE_COUNT && result == 0; k++)
+        if (mine.tried[k])
+            result = device_join_all(&s, found, k, device);
     if (result == 0)
         result = near_best_search(&s, s.budget / limits.estimate_part, estimated_value, drafts_search);
     if (result == 0)
@@ -474,7 +534,6 @@ int search_with(const struct problem *problem, const struct search_options *opti
             result = candidate_copy(with, &mine.best[k], err);
         }
     }
-    candidate_fini(&now);
     search_found_fini(&mine);
     search_fini(&s);
     return result;

@@ -1,6 +1,6 @@
-/* Seeds. Orders of devices: grouped by machine or not, fast or large devices first or last. Sets of
- * devices: all, the best half, quarter … of an order, single machines, and every set if there are few
- * devices. */
+/* Makes seeds. Devices are put in several orders: grouped by machine or not, fast or large devices first or
+ * last. From each order come several sets of devices: all, the first half, quarter …, single machines, and
+ * every set if there are few devices. */
 #include "planner/search/seeds.h"
 
 #include "planner/kind/cut.h"
@@ -10,32 +10,38 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SETS_ALL 5u /* most devices for which kinds of one stage try every set */
-#define NEAR 1.3    /* seeds whose value exceeds the best by this factor are not settled completely */
-/* From this many devices on dynamic programming is tried first, because equal groups seldom suit so many. */
+#define SETS_ALL 5u /* most devices for which placements of one stage try every set */
+#define NEAR 1.3    /* a seed whose value exceeds this multiple of the best is not estimated to the end */
+/* With more devices than this, stages are formed by dynamic programming first (cut_groups), because stages of
+ * equal width seldom suit so many. */
 #define GROUPS_FIRST 16u
 #define SLACKS 3u
-/* Most devices for which machines are chained by links, which compares all pairs. */
+/* Most devices for which machines are ordered by their links, which compares all pairs. */
 #define CHAINED_MAX 512u
-#define COVER_WIDEST 8u /* most devices of a stage in groupings; moves make wider ones */
-/* micro-batches per stage to begin with: filling the pipeline then takes a fifth of the step */
+/* Interleaved stages of several members are tried as two to five groups of devices with two to four ranges of
+ * blocks each. */
+#define GATHERED_GROUPS 4u
+#define GATHERED_LAPS 3u
+#define COVER_WIDEST 8u /* most devices of a stage in seeds; moves make wider stages */
+/* micro-batches per stage that are tried first: filling the pipeline then takes a fifth of the step */
 #define STAGE_MICRO 4u
 
 struct device_rank {
-    uint32_t link; /* position of its machine in a chain of fast links */
+    uint32_t link; /* position of the device's machine in the order of links_chain */
     uint32_t device, node;
-    /* speed: micro-batches of one row per second; machine: memory of all its devices */
+    /* speed: micro-batches of one row per second; memory: bytes; machine: speeds of all devices of the
+     * machine, summed */
     double speed, memory, machine;
 };
 
 struct seeder {
     struct local_state *local;
     struct candidate_list *list;
-    struct device_rank *ranks; /* [count] the usable devices */
+    struct device_rank *ranks; /* [count]: the usable devices */
     uint32_t count;
     uint32_t *order; /* [count] */
     struct candidate c, trial;
-    double best, last; /* best: least value so far; last: least value of the last grouping */
+    double best, last; /* least value of all seeds so far, and of the last set of devices */
 };
 
 enum seed_order { BY_MEMORY, BY_LINK, BY_LINK_BACK, BY_MACHINE, BY_SPEED, BY_SPEED_BACK, SEED_ORDERS };
@@ -70,8 +76,8 @@ static int by_speed(const void *left, const void *right)
     return a->speed != b->speed ? (a->speed > b->speed ? -1 : 1) : by_machine(left, right);
 }
 
-/* Chains the machines: starts at the fastest and goes on to the one with the fastest link (nearest
- * neighbour). */
+/* Orders the machines so that neighbours have fast links: starts at the fastest machine and always goes on to
+ * the one with the fastest link from the last (nearest neighbour). */
 static int links_chain(struct seeder *s)
 {
     const struct problem *p = s->local->bench->problem;
@@ -152,7 +158,7 @@ static void reverse(uint32_t *order, uint32_t count)
     }
 }
 
-/* --- one seed --- */
+/* --- making and estimating one seed --- */
 
 static void candidate_begin(struct seeder *s)
 {
@@ -161,7 +167,7 @@ static void candidate_begin(struct seeder *s)
     s->c.schedule = SCHEDULE_1F1B;
 }
 
-/* Values a candidate and lists it; s->last becomes its value if that is less. */
+/* Estimates a candidate and lists it if it fits; lowers s->last and s->best to its value. */
 static int seed_add(struct seeder *s, struct candidate *c, enum move_level level)
 {
     double now = local_value(s->local, c, level, s->best * NEAR);
@@ -172,7 +178,7 @@ static int seed_add(struct seeder *s, struct candidate *c, enum move_level level
     return 0;
 }
 
-/* Values the current candidate with blocks cut evenly and tilted. */
+/* Estimates s->c with blocks divided evenly and tilted (local.h, enum local_cut). */
 static int seed_value(struct seeder *s)
 {
     bool both = s->c.stage_count > 2;
@@ -187,8 +193,8 @@ static int seed_value(struct seeder *s)
     return 0;
 }
 
-/* Values the current candidate at one micro-batch size, then at larger and at smaller ones until two in a
- * row are worse. s->last: the best value. */
+/* Estimates s->c at one micro-batch size, then at larger and at smaller ones until two in a row are worse.
+ * s->last: the best value. */
 static int seed_sizes(struct seeder *s, uint32_t rows)
 {
     const struct problem *p = s->local->bench->problem;
@@ -214,7 +220,7 @@ static int seed_sizes(struct seeder *s, uint32_t rows)
     return 0;
 }
 
-/* The size to begin with: at least four micro-batches per stage. */
+/* The micro-batch size to begin with: the largest that gives at least STAGE_MICRO micro-batches per stage. */
 static uint32_t size_first(const struct seeder *s, uint32_t stages)
 {
     const struct problem *p = s->local->bench->problem;
@@ -225,7 +231,8 @@ static uint32_t size_first(const struct seeder *s, uint32_t stages)
     return sizes[first];
 }
 
-/* Seeds with devices [0, count) of the order in stages of `each` devices (0: one stage per machine). */
+/* Adds seeds with the first `count` devices of the order, in stages of `each` devices (0: one stage per
+ * machine). */
 static int seed_groups(struct seeder *s, uint32_t count, uint32_t each)
 {
     const struct problem *p = s->local->bench->problem;
@@ -252,8 +259,8 @@ static int seed_groups(struct seeder *s, uint32_t count, uint32_t each)
     return move_shape_allowed(p, kind, &s->c) ? seed_sizes(s, size_first(s, s->c.stage_count)) : 0;
 }
 
-/* Seeds with groups by dynamic programming over the order, from its end to its beginning: for the least
- * period, and for longer periods, which take fewer stages, also at other micro-batch sizes. */
+/* Adds seeds whose stages dynamic programming forms (cut_groups) over the order, from its end: for the
+ * shortest period, and for longer periods, which take fewer stages, also at other micro-batch sizes. */
 static int seed_cover(struct seeder *s, uint32_t widest, uint32_t slack_count, bool even)
 {
     static const double slacks[SLACKS] = {1, 1.15, 1.5};
@@ -271,7 +278,7 @@ static int seed_cover(struct seeder *s, uint32_t widest, uint32_t slack_count, b
         l->spent += l->bench->spent - before;
         if (found <= 0)
             return found;
-        if (!move_shape_allowed(l->bench->problem, l->kind, &s->c)) /* without groups it is a pipeline */
+        if (!move_shape_allowed(l->bench->problem, l->kind, &s->c)) /* it is another placement */
             continue;
         s->last = INFINITY;
         if ((slack_count == 1 ? seed_add(s, &s->c, MOVE_SETTLE) : seed_sizes(s, size)) < 0)
@@ -282,8 +289,8 @@ static int seed_cover(struct seeder *s, uint32_t widest, uint32_t slack_count, b
     return 0;
 }
 
-/* Tries every order once, and the best order thoroughly: even and tilted, and with groups of at most a
- * third of the width. */
+/* Adds seeds by cut_groups: every order once, then the best order thoroughly, with even and tilted cuts, and
+ * with stages of at most a third of the width. */
 static int seed_covers(struct seeder *s)
 {
     uint32_t most = s->local->kind->members_most, widest = most < COVER_WIDEST ? most : COVER_WIDEST;
@@ -301,7 +308,7 @@ static int seed_covers(struct seeder *s)
     return 0;
 }
 
-/* --- many seeds --- */
+/* --- sets of devices to make seeds from --- */
 
 static int seed_widths(struct seeder *s, uint32_t count)
 {
@@ -313,10 +320,9 @@ static int seed_widths(struct seeder *s, uint32_t count)
         return seed_groups(s, count, (count + asked - 1) / asked);
     if (kind->members_most == 1)
         return seed_groups(s, count, 1);
-    for (uint32_t each = COVER_WIDEST; each > 1; each -= each > 4 ? each / 2 : 1) {
+    for (uint32_t each = COVER_WIDEST; each > 1; each -= each > 4 ? each / 2 : 1)
         if (each <= count && each <= kind->members_most && seed_groups(s, count, each) < 0)
             return -1;
-    }
     return seed_groups(s, count, 0);
 }
 
@@ -327,11 +333,10 @@ static int seed_every_set(struct seeder *s)
     memcpy(all, s->order, count * sizeof(*all));
     for (uint32_t set = (1u << count) - 1; set > 0; set--) {
         uint32_t n = 0;
-        for (uint32_t i = 0; i < count; i++) {
+        for (uint32_t i = 0; i < count; i++)
             if (set >> i & 1)
                 s->order[n++] = all[i];
-        }
-        for (uint32_t first = 0; first < n; first++) { /* the first member of a server is its holder */
+        for (uint32_t first = 0; first < n; first++) { /* a server's first member holds the state */
             if (seed_groups(s, n, n) < 0)
                 return -1;
             if (s->local->kind->stage_kind != STAGE_SERVER)
@@ -344,7 +349,7 @@ static int seed_every_set(struct seeder *s)
     return 0;
 }
 
-/* Seeds with the devices of one machine. */
+/* Adds seeds with the devices of one machine. */
 static int seed_machines(struct seeder *s)
 {
     order_by(s, BY_MACHINE);
@@ -360,7 +365,8 @@ static int seed_machines(struct seeder *s)
     return 0;
 }
 
-/* Seeds with a prefix of an order: halving, then between the best length and its neighbours. */
+/* Adds seeds with the first devices of an order: all, half, a quarter …, then numbers between the best and
+ * its neighbours. */
 static int seed_prefix(struct seeder *s)
 {
     uint32_t best = s->count;
@@ -388,7 +394,7 @@ static int seed_prefix(struct seeder *s)
     return 0;
 }
 
-/* Seeds of kinds with one stage. */
+/* Adds seeds of placements with one stage. */
 static int seed_sets(struct seeder *s)
 {
     static const uint32_t gathers[] = {0, 2, 4};
@@ -423,30 +429,30 @@ static int seed_singles(struct seeder *s)
     return 0;
 }
 
-/* Seeds of pipelines: all devices in equal groups, by dynamic programming, and fewer devices. */
+/* Adds seeds of pipelines with stages of equal width, with the first `most` devices of each order down to the
+ * first `least`. */
 static int seed_orders(struct seeder *s, uint32_t most, uint32_t least)
 {
     for (int order = 0; order < SEED_ORDERS; order++) {
         order_by(s, (enum seed_order)order);
-        for (uint32_t n = most; n >= least && n > 1; n = n > 16 ? n / 2 : n > 4 ? n - n / 4 : n - 1) {
+        for (uint32_t n = most; n >= least && n > 1; n = n > 16 ? n / 2 : n > 4 ? n - n / 4 : n - 1)
             if (seed_widths(s, n) < 0)
                 return -1;
-        }
     }
     return 0;
 }
 
-/* Tries every order of every subset of the remaining devices behind those that are placed. */
+/* Adds seeds whose blocks are divided by memory (tight_cut) for every sequence of the remaining devices after
+ * the first `placed` ones. */
 static int seed_tight_orders(struct seeder *s, uint32_t placed)
 {
     uint32_t sizes[MICRO_SIZES_MAX], asked = s->local->bench->problem->workload->stages;
     double value;
     if (placed > 1 && (!asked || placed == asked)) {
         s->c.stage_count = s->c.member_count = s->c.owner_count = 0;
-        for (uint32_t i = 0; i < placed; i++) {
+        for (uint32_t i = 0; i < placed; i++)
             if (move_append(&s->c, s->local->kind, &s->order[i], 1, s->local->bench->err) < 0)
                 return -1;
-        }
         micro_sizes(s->local->bench->problem, sizes);
         s->c.micro_batch_rows = sizes[0];
         s->c.schedule = SCHEDULE_1F1B;
@@ -469,7 +475,8 @@ static int seed_tight_orders(struct seeder *s, uint32_t placed)
     return 0;
 }
 
-/* Cuts by memory, if nothing fitted with blocks cut by time. */
+/* Adds seeds whose blocks are divided by memory, for pipelines that do not fit with blocks divided by time.
+ */
 static int seed_tight(struct seeder *s)
 {
     s->c.placement = s->local->kind->placement;
@@ -483,14 +490,78 @@ static int seed_tight(struct seeder *s)
     return 0;
 }
 
+/* Interleaves s->c with `laps` ranges of blocks per rank, all recomputed, and lists it if it then fits. */
+static int seed_interleaved(struct seeder *s, uint32_t laps)
+{
+    struct workbench *bench = s->local->bench;
+    const struct problem *p = bench->problem;
+    const struct placement_kind *kind = s->local->kind;
+    struct err why = {0};
+    for (uint32_t m = 0; m < s->c.member_count; m++)
+        s->c.members[m] = (struct member){.device = s->c.members[m].device,
+                                          .rows = s->c.micro_batch_rows,
+                                          .window = 1,
+                                          .state_share = 1,
+                                          .recompute = micro_recompute_allowed(p, true)};
+    int level = move_apply(p, kind, &s->c, (struct move){MOVE_SCHEDULE, laps + 1, 0}, bench->err);
+    if (level <= MOVE_VOID)
+        return level < 0 ? -1 : 0;
+    bool fits = false;
+    for (int room = 2; room > 0 && !fits; room--) { /* gathers two ranges' weights at a time, or one's */
+        struct plan *plan = kind->emit(p, &s->c, false, &why);
+        fits = plan != NULL;
+        plan_destroy(plan);
+        s->c.gathered_layers = fits ? s->c.gathered_layers : 1;
+    }
+    double value = fits ? local_value(s->local, &s->c, MOVE_AS_IS, INFINITY) : INFINITY;
+    return value < 0 ? -1 : value < INFINITY ? candidate_list_add(s->list, &s->c, bench->err) : 0;
+}
+
+/* Adds seeds whose stages gather weights range by range, if no candidate that keeps them whole fitted:
+ * devices in order, in groups of equal size, with blocks in proportion to each group's memory. */
+static int seed_gathered(struct seeder *s)
+{
+    const struct problem *p = s->local->bench->problem;
+    uint32_t sizes[MICRO_SIZES_MAX], asked = p->workload->stages;
+    micro_sizes(p, sizes);
+    for (uint32_t i = 0; i < SEED_ORDERS * GATHERED_GROUPS * GATHERED_LAPS; i++) {
+        uint32_t laps = 2 + i % GATHERED_LAPS, groups = 2 + i / GATHERED_LAPS % GATHERED_GROUPS;
+        double memory = 0, all = 0;
+        if (groups >= s->count || groups * laps > (uint32_t)p->block_count || (asked && asked != groups))
+            continue;
+        order_by(s, (enum seed_order)(i / (GATHERED_LAPS * GATHERED_GROUPS)));
+        s->c.stage_count = s->c.member_count = s->c.owner_count = 0;
+        s->c.placement = s->local->kind->placement;
+        s->c.schedule = SCHEDULE_1F1B;
+        s->c.micro_batch_rows = sizes[0];
+        for (uint32_t d = 0; d < s->count; d++)
+            all += (double)problem_limit(p, s->order[d]);
+        for (uint32_t g = 0, from = 0; g < groups; g++) {
+            uint32_t end = s->count * (g + 1) / groups;
+            if (move_append(&s->c, s->local->kind, &s->order[from], end - from, s->local->bench->err) < 0)
+                return -1;
+            for (; from < end; from++)
+                memory += (double)problem_limit(p, s->order[from]);
+            struct candidate_stage *stage = &s->c.stages[g];
+            int32_t begin = g ? stage[-1].block_end : 0, most = p->block_count - (int32_t)(groups - g - 1),
+                    cut = (int32_t)lround(p->block_count * memory / all);
+            stage->block_begin = begin;
+            stage->block_end = cut <= begin ? begin + 1 : cut > most ? most : cut;
+        }
+        if (seed_interleaved(s, laps) < 0)
+            return -1;
+    }
+    return 0;
+}
+
 static int seed_stages(struct seeder *s)
 {
     const struct placement_kind *kind = s->local->kind;
     bool many = s->count > GROUPS_FIRST, cover = kind->stage_kind == STAGE_REPLICAS && s->count > 2;
-    if (s->count <= SETS_ALL && kind->stages_least == 1 && seed_every_set(s) < 0) /* all in one group */
+    if (s->count <= SETS_ALL && kind->stages_least == 1 && seed_every_set(s) < 0) /* one stage */
         return -1;
     uint64_t budget = s->local->budget;
-    s->local->budget = many ? budget / 2 : budget; /* with slow links equal groups are better */
+    s->local->budget = many ? budget / 2 : budget; /* half for equal widths, which suit slow links */
     if (many && cover && seed_covers(s) < 0)
         return -1;
     s->local->budget = budget;
@@ -500,7 +571,12 @@ static int seed_stages(struct seeder *s)
         return -1;
     if (seed_orders(s, s->count / 2 + 1, 2) < 0)
         return -1;
-    return s->list->count == 0 && kind->placement == PLACE_PIPELINE ? seed_tight(s) : 0;
+    uint32_t order = s->local->bench->problem->workload->order;
+    if (s->list->count > 0)
+        return 0;
+    if (kind->placement == PLACE_HYBRID && (!order || order == 1 + SCHEDULE_INTERLEAVED))
+        return seed_gathered(s);
+    return kind->placement == PLACE_PIPELINE ? seed_tight(s) : 0;
 }
 
 static int seed_all(struct seeder *s)
@@ -514,11 +590,7 @@ static int seed_all(struct seeder *s)
 int seeds_add(struct local_state *local, struct candidate_list *list)
 {
     struct seeder s = {.local = local, .list = list, .best = INFINITY};
-    const struct problem *p = local->bench->problem;
     int result = seeder_init(&s);
-    /* Groups shard fully trained state, unless workers can only run whole replicas. */
-    s.c.whole =
-        p->runnable_only && p->workload->method == METHOD_FULL && local->kind->placement == PLACE_HYBRID;
     if (result == 0)
         result = seed_all(&s);
     candidate_fini(&s.c);

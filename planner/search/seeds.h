@@ -1,12 +1,12 @@
-/* The beginnings of the search: devices in a few orders, in groups of a few sizes, with blocks cut by the
- * kind. For planner/search only; pure. */
+/* Seeds, the candidates that local search begins with: devices in a few orders, in stages of a few sizes,
+ * with blocks divided by time or memory. For planner/search only; pure. */
 #ifndef MOTLEY_PLANNER_SEARCH_SEEDS_H
 #define MOTLEY_PLANNER_SEARCH_SEEDS_H
 
 #include "planner/search/local.h"
 
-/* Values seeds of local->kind by estimates and adds those that fit to *list, until all are tried or the
- * budget is spent. Returns 0, −1 on ERR_NOMEM. */
+/* Estimates the seeds of the placement local->kind and adds those that fit to *list, until all are tried or
+ * the budget is spent. Returns 0, −1 on ERR_NOMEM. */
 int seeds_add(struct local_state *local, struct candidate_list *list);
 
 #endif

@@ -7,26 +7,28 @@
 
 struct sim_node { /* the state of one instruction during a run */
     double ready;
-    uint32_t waits;   /* predecessors that are not done */
-    uint32_t meeting; /* index of its meeting, or UINT32_MAX */
+    uint32_t waits;   /* number of instructions that must end before this one and have not */
+    uint32_t meeting; /* number of the transfer or collective (program/graph.h, meeting) that the instruction
+                         belongs to, or UINT32_MAX */
 };
 
 struct sim_pair {
     struct sim_wire wire;
-    uint32_t shared_count; /* how many of wire.shared other pairs use too */
+    uint32_t
+        shared_count; /* how many of wire.shared (wires and network cards) other pairs of ranks use too */
     struct {
         uint32_t resource;
         double bytes_per_s;
     } shared[SIM_SHARED_MAX];
 };
 
-struct sim_resource { /* a wire or network card that several pairs share */
+struct sim_resource { /* a wire or network card that several pairs of ranks share */
     double free_at;
-    uint32_t holder; /* the meeting that used it last, or UINT32_MAX */
+    uint32_t holder; /* the transfer or collective that used the resource last, or UINT32_MAX */
     uint32_t users;
 };
 
-struct sim_item { /* a meeting that waits for a shared resource */
+struct sim_item { /* a transfer or collective that waits for a shared resource */
     double start; /* the earliest possible start */
     uint32_t meeting;
 };
@@ -37,17 +39,20 @@ struct sim {
     double *end;  /* [total]; until an instruction has run: its duration (a send's: seconds on the wire) */
     double *lead; /* [total]; a collective's member must be ready this many seconds before the collective
                      begins */
-    uint32_t *missing; /* [meetings]: members that are not ready */
+    uint32_t *missing; /* [meetings]: how many instructions of the transfer or collective are not ready */
     double *meeting_ready, *meeting_start;
-    /* [meetings]: pair of a transfer; for a collective that moves tensors, the first pair of its group's
-     * ring; UINT32_MAX: a collective of scalars */
+    /* [meetings]: index in `pairs` of a transfer's sender and receiver; for a collective that moves tensors,
+     * the first pair of its group's ring; UINT32_MAX: a collective of scalars */
     uint32_t *pair_of;
-    uint32_t *holder; /* [meetings]: the meeting whose shared resource it waited for, or UINT32_MAX */
+    uint32_t *holder; /* [meetings]: the transfer or collective for whose shared resource this one waited, or
+                         UINT32_MAX */
     uint32_t *stack;
     struct sim_item *heap;
     uint32_t heap_count;
-    /* The graph's pairs come first, then the rings of the groups that move tensors. */
-    /* meetings below this index are transfers, whose members[0] sends; the others are collectives */
+    /* Pairs of ranks with transfers come first (those of the graph), then neighbours in the rings of groups
+     * that move tensors. */
+    /* meetings below this index are transfers, whose first member is the sender; the others are collectives
+     */
     uint32_t transfer_count;
     uint32_t pair_count;
     struct graph_pair *ring; /* [pair_count − graph.pair_count] */

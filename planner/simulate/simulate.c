@@ -1,8 +1,9 @@
-/* Event simulation with almost no event queue: queues run in order, so an instruction's start is known
- * when its last predecessor ends. Only meetings that share a resource must be ordered in time. They wait
- * in a heap ordered by their earliest start, and the first one is taken when nothing else can go on; this
- * is right because everything that is not ready yet depends on one of them, so it starts later. Costs are
- * asked for before the run, in program order, so that the inner loop touches little memory. */
+/* Event simulation with almost no event queue: queues run in order, so an instruction's start is known when
+ * its last predecessor ends. Only transfers and collectives that share a wire or network card must be ordered
+ * in time. They wait in a heap ordered by their earliest start, and the first one is taken when no other
+ * instruction can start; this is right because every instruction that is not ready yet depends on one in the
+ * heap, so it starts later. Costs are asked for before the run, in program order, so that the inner loop
+ * touches little memory. */
 #include "planner/simulate/simulate.h"
 
 #include <math.h>
@@ -13,7 +14,7 @@
 #include "planner/simulate/sim_private.h"
 
 #define NONE UINT32_MAX
-/* relative tolerance of equal times: far above rounding, far below differences that matter */
+/* relative tolerance of equal times: far above rounding errors, far below differences that matter */
 #define SAME_TIME 1e-9
 
 /* One run in progress. */
@@ -23,7 +24,8 @@ struct sim_progress {
     uint32_t top, finished;
 };
 
-/* Does the meeting move tensors? Scalars are so short that they do not occupy shared cards. */
+/* Whether a transfer or collective moves tensors. Scalars are so small that they do not occupy shared network
+ * cards. */
 static bool moves_tensors(const struct plan_graph *g, uint32_t n)
 {
     const struct instr *x = graph_instr(g, n);
@@ -33,8 +35,8 @@ static bool moves_tensors(const struct plan_graph *g, uint32_t n)
            kind != SLOT_TOKEN;
 }
 
-/* Counts the pairs of a dispatch or combine between attention and experts, which is no ring: every giving
- * member sends to every other receiving one. Writes them to `pairs` unless NULL. */
+/* Counts the pairs of ranks of a DISPATCH or COMBINE, which is no ring: every member with data to send sends
+ * to every receiving member. Writes the pairs to `pairs` unless NULL. */
 static uint32_t exchange_pairs(const struct plan_graph *g, uint32_t meeting, struct graph_pair *pairs)
 {
     uint32_t count = 0;
@@ -53,8 +55,8 @@ static uint32_t exchange_pairs(const struct plan_graph *g, uint32_t meeting, str
     return count;
 }
 
-/* Lists the pairs that a group's collectives use. `sample` is 1 + the index of one of the group's
- * meetings; 0: the group has none. */
+/* Lists the pairs of ranks that a group's collectives use. `sample` is 1 + the number of one of the group's
+ * collectives; 0: the group has none. */
 static uint32_t group_pairs(const struct plan_graph *g, const struct plan_group *group, uint32_t sample,
                             struct graph_pair *pairs)
 {
@@ -69,13 +71,13 @@ static uint32_t group_pairs(const struct plan_graph *g, const struct plan_group 
     return n;
 }
 
-/* Makes the pairs of all transfers, and the rings of the groups that move tensors. */
+/* Makes the pairs of ranks of all transfers, and of the rings of groups that move tensors. */
 static int pairs_init(struct sim *sim, struct err *err)
 {
     const struct plan_graph *g = &sim->graph;
     uint32_t groups = g->plan->group_count, ring = 0;
     sim->group_first = calloc((size_t)groups + 1, sizeof(uint32_t));
-    /* per group: 1 + the index of one of its meetings */
+    /* per group: 1 + the number of one of its collectives */
     uint32_t *sample = calloc((size_t)groups + 1, sizeof(*sample));
     if (!sim->group_first || !sample) {
         free(sample);
@@ -181,7 +183,7 @@ void sim_destroy(struct sim *sim)
 
 /* --- shared resources --- */
 
-struct resource_use { /* use of a resource by a pair or by the whole ring of a group */
+struct resource_use { /* use of a wire or network card by a pair of ranks or by the whole ring of a group */
     uint64_t number;
     uint32_t user, pair, at;
 };
@@ -196,7 +198,8 @@ static int use_compare(const void *left, const void *right)
     return a->pair < b->pair ? -1 : a->pair > b->pair;
 }
 
-/* The user a pair stands for: the pair itself, or the whole ring of its group. */
+/* Returns what occupies resources for a pair of ranks: the pair itself, or, for pairs of a collective, the
+ * whole ring of the group. */
 static uint32_t user_of(const struct sim *sim, uint32_t pair)
 {
     const struct plan_graph *g = &sim->graph;
@@ -213,7 +216,8 @@ static uint32_t user_of(const struct sim *sim, uint32_t pair)
     return g->pair_count + low;
 }
 
-/* Makes a resource of everything that has two users or more, and enters it at the pairs that use it. */
+/* Makes a resource of every wire or network card that two or more users have in common, and enters it at the
+ * pairs that use it. */
 static int resources_assign(struct sim *sim, struct resource_use *uses, uint32_t count, struct err *err)
 {
     sim->resource_count = 0;
@@ -275,8 +279,8 @@ static double jitter_factor(const struct sim_costs *costs, uint32_t n)
     return exp(sqrt(variance) * rand_stream_normal(&stream) - variance / 2);
 }
 
-/* Writes every instruction's duration to end[]; a receive's is 0, and a collective's is kept at its first
- * member. */
+/* Writes every instruction's duration to end[]; receives have 0, and a collective's duration is written for
+ * its first member. */
 static void costs_ask(struct sim *sim, const struct sim_costs *costs, struct sim_rank *ranks)
 {
     const struct plan_graph *g = &sim->graph;
@@ -327,8 +331,8 @@ static void heap_push(struct sim *sim, double start, uint32_t meeting)
     heap_up(sim, sim->heap_count++, (struct sim_item){start, meeting});
 }
 
-/* Searches the heap from index i on for the lowest meeting number among the items that could start by
- * `latest`; `best` is the best index so far. */
+/* Searches the heap from index i on for the item with the lowest meeting number that could start by `latest`;
+ * `best` is the best index so far. */
 static uint32_t heap_lowest(const struct sim *sim, uint32_t i, double latest, uint32_t best)
 {
     if (i >= sim->heap_count || sim->heap[i].start > latest)
@@ -359,7 +363,7 @@ static struct sim_item heap_pop(struct sim *sim)
     return result;
 }
 
-/* Ends instruction n at `end` and releases its successors. */
+/* Ends instruction n at `end` and makes ready the instructions that waited only for it. */
 static inline void finish(struct sim_progress *run, uint32_t n, double end)
 {
     struct sim *sim = run->sim;
@@ -421,7 +425,8 @@ static void collective(struct sim_progress *run, uint32_t meeting, double start)
         finish(run, g->members[k], end);
 }
 
-/* The range of pairs whose resources a meeting uses: returns the first, writes the end to *last. */
+/* Returns the first pair of ranks between which a meeting (a transfer or a collective) moves data, and writes
+ * the end of the range of such pairs to *last. */
 static uint32_t pairs_of(const struct sim *sim, uint32_t meeting, uint32_t *last)
 {
     const struct plan_graph *g = &sim->graph;
@@ -434,7 +439,8 @@ static uint32_t pairs_of(const struct sim *sim, uint32_t meeting, uint32_t *last
     return first;
 }
 
-/* The time at which all resources of a meeting are free; *holder is the meeting that frees the last one. */
+/* Returns when all shared wires and network cards that a transfer or collective needs are free; *holder is
+ * the one that frees the last of them. */
 static double shared_free(const struct sim *sim, uint32_t meeting, double ready, uint32_t *holder)
 {
     uint32_t last, first = pairs_of(sim, meeting, &last);
@@ -451,8 +457,8 @@ static double shared_free(const struct sim *sim, uint32_t meeting, double ready,
     return ready;
 }
 
-/* Occupies every resource of the meeting for bytes/(the resource's rate). A ring's bytes are what its
- * slowest link passes in the collective's seconds. */
+/* Occupies every shared wire or network card of a transfer or collective for bytes/(the resource's rate). A
+ * ring's bytes are what its slowest link passes in the collective's seconds. */
 static void shared_take(struct sim *sim, uint32_t meeting, double start, double seconds)
 {
     uint32_t last, first = pairs_of(sim, meeting, &last);
@@ -475,10 +481,9 @@ static void shared_take(struct sim *sim, uint32_t meeting, double start, double 
 static bool shares_anything(const struct sim *sim, uint32_t meeting)
 {
     uint32_t last, first = pairs_of(sim, meeting, &last);
-    for (uint32_t p = first; p < last; p++) {
+    for (uint32_t p = first; p < last; p++)
         if (sim->pairs[p].shared_count > 0)
             return true;
-    }
     return false;
 }
 
@@ -490,7 +495,8 @@ static void meet(struct sim_progress *run, uint32_t meeting, double start)
         transfer(run, meeting, start);
 }
 
-/* Starts the meeting that could start first, or puts it back if one of its resources was taken meanwhile. */
+/* Starts the transfer or collective that could start first, or puts it back into the heap if one of its
+ * resources was taken meanwhile. */
 static void heap_next(struct sim_progress *run)
 {
     struct sim *sim = run->sim;

@@ -36,7 +36,7 @@
  * run. */
 struct sim_costs {
     void *context;
-    /* Seconds on the compute or copy queue. */
+    /* Seconds on the compute queue. */
     double (*compute_s)(void *context, uint32_t rank, const struct instr *instr);
     /* Bytes that a SEND or PUSH moves; negative: the micro-batch is empty, and the instruction takes no
      * time. */
@@ -52,8 +52,8 @@ struct sim_costs {
 };
 
 struct sim_rank {
-    double compute_s, end_s; /* time on the compute queue; end of its last instruction */
-    double send_s;           /* seconds its sends keep the wire */
+    double compute_s, end_s; /* seconds on the compute queue; end of the rank's last instruction */
+    double send_s;           /* seconds for which the rank's sends occupy a wire */
 };
 
 struct sim;

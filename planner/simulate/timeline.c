@@ -9,7 +9,8 @@
 
 #define NONE UINT32_MAX
 
-/* The predecessor on the same rank that ended last, which made instruction n ready; NONE: there is none. */
+/* Returns the predecessor of instruction n on the same rank (by queue or `after`) that ended last; NONE:
+ * there is none. */
 static uint32_t sim_blocker(const struct sim *sim, uint32_t n)
 {
     const struct plan_graph *g = &sim->graph;
@@ -32,7 +33,7 @@ static uint32_t sim_blocker(const struct sim *sim, uint32_t n)
     return best;
 }
 
-/* The member of a meeting that became ready last. */
+/* Returns the instruction of a transfer or collective that became ready last. */
 static uint32_t last_member(const struct sim *sim, uint32_t meeting)
 {
     const struct plan_graph *g = &sim->graph;
@@ -45,8 +46,8 @@ static uint32_t last_member(const struct sim *sim, uint32_t meeting)
     return last;
 }
 
-/* The rank for which an instruction waited after `blocker` ended; −1: its own rank came last to the
- * meeting, so the wait was for the links. */
+/* Returns the rank for which a rank waited until `blocker` ended: the peer of a transfer, or the rank that
+ * became ready last for a collective; −1: the rank itself was the last, and it waited for the links. */
 static int32_t waited_for(const struct sim *sim, uint32_t blocker)
 {
     const struct plan_graph *g = &sim->graph;
@@ -114,7 +115,7 @@ struct path_walk {
     const struct sim *sim;
     struct sim_path *path;
     uint32_t capacity;
-    double now; /* the path is known from this time to the end */
+    double now; /* the critical path is known from this time to the step's end */
 };
 
 static int part_add(struct path_walk *w, uint32_t kind, uint32_t number, int32_t peer, double begin)
@@ -140,7 +141,8 @@ static int part_add(struct path_walk *w, uint32_t kind, uint32_t number, int32_t
     return 0;
 }
 
-/* Adds the part of the path that a meeting explains; *next receives the instruction to look at next. */
+/* Adds the part of the critical path that a transfer or collective explains; *next receives the instruction
+ * to look at next. */
 static int meeting_walk(struct path_walk *w, uint32_t n, uint32_t *next)
 {
     const struct sim *sim = w->sim;
@@ -153,14 +155,14 @@ static int meeting_walk(struct path_walk *w, uint32_t n, uint32_t *next)
         return -1;
     uint32_t holder = sim->holder[meeting];
     if (holder != NONE && sim->meeting_start[meeting] > sim->meeting_ready[meeting]) {
-        /* Another meeting held the wire or card and began earlier; the path goes on with what that one
-         * waited for. */
+        /* Another transfer or collective occupied the wire or network card; the path goes on with what that
+         * one waited for. */
         *next = g->members[g->member_first[holder]];
         return part_add(w, PATH_SHARED, number, peer, sim->meeting_start[holder]);
     }
     uint32_t last = last_member(sim, meeting);
     *next = sim_blocker(sim, last);
-    /* the last member's message was on its way */
+    /* the time from the last member's readiness is the collective's messages */
     return part_add(w, PATH_COLLECTIVE, last, -1, sim->nodes[last].ready);
 }
 
@@ -171,10 +173,9 @@ int sim_path(const struct sim *sim, struct sim_path *path, struct err *err)
     uint32_t n = NONE, steps = 0;
     int result = 0;
     *path = (struct sim_path){0};
-    for (uint32_t i = 0; i < g->total; i++) {
+    for (uint32_t i = 0; i < g->total; i++)
         if (n == NONE || sim->end[i] > sim->end[n])
             n = i;
-    }
     w.now = n == NONE ? 0 : sim->end[n];
     while (n != NONE && w.now > 0 && result == 0 && steps++ <= 2 * g->total) {
         if (g->meeting[n] == NONE) {
@@ -214,7 +215,7 @@ static int change_compare(const void *left, const void *right)
     const struct change *a = left, *b = right;
     if (a->at_s != b->at_s)
         return a->at_s < b->at_s ? -1 : 1;
-    if ((a->bytes < 0) != (b->bytes < 0)) /* bytes freed at a moment can be taken at the same moment */
+    if ((a->bytes < 0) != (b->bytes < 0)) /* at equal times, frees come before allocations */
         return a->bytes < 0 ? -1 : 1;
     return a->order < b->order ? -1 : a->order > b->order;
 }
@@ -273,10 +274,9 @@ int sim_memory_peak(const struct sim *sim, uint32_t rank,
     /* an instruction writes at most two buffers and frees three */
     w.changes = calloc(5 * (size_t)count + 1, sizeof(*w.changes));
     int result = w.changes ? held_init(&w) : -1;
-    for (uint32_t s = 0; s < w.rank->slot_count; s++) {
+    for (uint32_t s = 0; s < w.rank->slot_count; s++)
         if (w.rank->slots[s].lifetime != SLOT_FOR_RUN)
             base -= (double)w.rank->slots[s].bytes_total;
-    }
     for (uint32_t n = g->base[rank]; n < g->base[rank + 1] && result == 0; n++) {
         const struct instr *x = graph_instr_of(g, rank, n);
         double from = sim->nodes[n].ready, to = sim->end[n];

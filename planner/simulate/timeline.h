@@ -11,8 +11,8 @@
 
 struct sim_rank_time {
     double compute_s, wait_s, idle_s; /* their sum is the step; idle: after the rank's last instruction */
-    double send_s;                    /* overlaps the other three */
-    int32_t waits_on;                 /* rank for which it waits longest; −1: it never waits */
+    double send_s;                    /* seconds with a send under way; overlaps the other three */
+    int32_t waits_on;                 /* rank for which this rank waits longest; −1: this rank never waits */
     double waits_on_s;
 };
 
@@ -43,9 +43,9 @@ struct sim_path {
 int sim_path(const struct sim *sim, struct sim_path *path, struct err *err);
 void sim_path_fini(struct sim_path *path);
 
-/* The peak of bytes in use on a rank: what it holds throughout (its predicted peak less the most its rings
- * hold) and each buffer from its first write until it is freed. bytes() returns the size of one instance
- * of a slot for a micro-batch (−1: for the whole step). ERR_NOMEM. */
+/* Computes the peak of bytes in use on a rank: the bytes that it holds for the whole step (predicted peak
+ * less the most that its slots' rings hold) plus each buffer from its first write until it is freed. bytes()
+ * returns the size of one instance of a slot for a micro-batch (−1: for the whole step). ERR_NOMEM. */
 int sim_memory_peak(const struct sim *sim, uint32_t rank,
                     double (*bytes)(void *context, uint32_t rank, uint32_t slot, int32_t micro_batch),
                     void *context, double *peak_bytes, struct err *err);

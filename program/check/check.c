@@ -1,5 +1,5 @@
-/* The outermost part of the checker: facts of the whole plan, the range of every field, then the other
- * parts in order. Each part may rely on what earlier parts proved. */
+/* The outermost part of the checker. It checks facts of the whole plan and the range of every field, and then
+ * calls the other parts in order. Each part may rely on what earlier parts proved. */
 #include "program/check/check.h"
 
 #include <stdio.h>
@@ -10,9 +10,9 @@
 
 static int check_ranges(const struct plan *plan, struct err *err)
 {
-    if (plan->version != PLAN_VERSION)
-        return err_set(err, ERR_INVALID, "plan: version %u; this program runs version %u", plan->version,
-                       PLAN_VERSION);
+    if (plan->version == 0 || plan->version > PLAN_VERSION)
+        return err_set(err, ERR_INVALID, "plan: version %u; this program runs versions 1 to %u",
+                       plan->version, PLAN_VERSION);
     if (plan->block_count < 1 || plan->rank_count == 0 || plan->group_count == 0 ||
         plan->micro_batch_count == 0)
         return err_set(err, ERR_INVALID, "plan: no blocks, ranks, groups or micro-batches");
@@ -107,17 +107,26 @@ static const char *queue_problem(const struct plan *plan, uint32_t rank, const s
         return "its group does not exist";
     if (x->queue == QUEUE_GROUP && plan_group_position(&plan->groups[x->group], rank) < 0)
         return "this rank is not in its group";
-    if (instr_op_queue(x->op) != x->queue &&
-        !(instr_op_queue(x->op) == QUEUE_COMPUTE && x->queue == QUEUE_COPY))
+    if (instr_op_queue(x->op) != x->queue)
         return "it is on a queue that does not carry this instruction";
     if (x->op == INSTR_STEP && x->group != PLAN_NONE &&
         (x->group < 0 || (uint32_t)x->group >= plan->group_count ||
          plan_group_position(&plan->groups[x->group], rank) < 0))
         return "it updates a shard of a group that it is not in";
-    if ((x->op == INSTR_REDUCE || x->op == INSTR_BROADCAST) &&
+    if (x->op == INSTR_BROADCAST &&
         (x->peer < 0 || plan_group_position(&plan->groups[x->group], (uint32_t)x->peer) < 0))
         return "its root is not in its group";
     return NULL;
+}
+
+/* Checks that the rank's bounds (tokens, rows, labelled tokens) are within the plan's, and the micro-batches
+ * that it works on within the rank's bounds. */
+static bool rows_fit(const struct plan *plan, uint32_t number, const struct instr *x)
+{
+    struct plan_bounds bounds = plan_rank_bounds(plan, number);
+    const uint32_t *start = &plan->micro_batch_start[x->micro_batch < 0 ? 0 : x->micro_batch];
+    return bounds.tokens <= plan->tokens_bound && bounds.labelled <= plan->labelled_bound &&
+           bounds.rows <= plan->rows_bound && (x->micro_batch < 0 || start[1] - start[0] <= bounds.rows);
 }
 
 static const char *field_problem(const struct plan *plan, uint32_t number, const struct instr *x)
@@ -138,6 +147,8 @@ static const char *field_problem(const struct plan *plan, uint32_t number, const
                     x->op == INSTR_ROUTE;
     if (computes && (x->micro_batch < 0 || x->block_begin == x->block_end))
         return "it computes on no micro-batch or no blocks";
+    if (computes && !rows_fit(plan, number, x))
+        return "its micro-batch is larger than the rank's bounds, or these than the plan's";
     bool passes = x->op == INSTR_FORWARD || x->op == INSTR_BACKWARD || x->op == INSTR_BACKWARD_INPUT ||
                   x->op == INSTR_BACKWARD_WEIGHT;
     if ((passes || x->op == INSTR_ATTENTION) && !plan_rank_holds(rank, x->block_begin, x->block_end))
@@ -175,10 +186,9 @@ static int check_program(const struct plan *plan, uint32_t rank, int kind, struc
         const char *problem = field_problem(plan, rank, x);
         if (!problem && (uint64_t)x->after_first + x->after_count > program->after_total)
             problem = "its after list lies outside";
-        for (uint32_t k = 0; !problem && k < x->after_count; k++) {
+        for (uint32_t k = 0; !problem && k < x->after_count; k++)
             if (program->after[x->after_first + k] >= i)
                 problem = "it waits for itself or a later instruction";
-        }
         if (problem)
             return err_set(err, ERR_INVALID, "%s: %s", plan_where(plan, rank, kind, i, where), problem);
     }
@@ -215,7 +225,9 @@ static int check_ranges_held(const struct plan_rank *rank, uint32_t number, stru
     return 0;
 }
 
-int plan_check(const struct plan *plan, struct err *err)
+/* Checks a slice: the plan's frame, and the programs of the slice's rank without their counterparts on other
+ * ranks. */
+static int check_frame_and_programs(const struct plan *plan, struct err *err)
 {
     if (check_ranges(plan, err) < 0)
         return -1;
@@ -225,23 +237,36 @@ int plan_check(const struct plan *plan, struct err *err)
             rank->block_end > plan->block_count)
             return err_set(err, ERR_INVALID, "rank %u: blocks %d..%d of %d", r, rank->block_begin,
                            rank->block_end, plan->block_count);
+        if (rank->recompute_end && (!rank->recompute || rank->recompute_end <= rank->block_begin ||
+                                    rank->recompute_end >= rank->block_end))
+            return err_set(err, ERR_INVALID, "rank %u: it recomputes blocks up to %d of %d..%d", r,
+                           rank->recompute_end, rank->block_begin, rank->block_end);
         if (check_ranges_held(rank, r, err) < 0 || check_memory(plan, r, err) < 0)
             return -1;
-        for (int kind = 0; kind < PROGRAM_KINDS; kind++) {
+        for (int kind = 0; kind < PROGRAM_KINDS; kind++)
             if (check_program(plan, r, kind, err) < 0)
                 return -1;
-        }
     }
-    if (check_tensor(plan, err) < 0)
+    return check_tensor(plan, err);
+}
+
+int plan_check(const struct plan *plan, struct err *err)
+{
+    bool slice = plan->slice_rank != PLAN_NONE;
+    if (check_frame_and_programs(plan, err) < 0)
         return -1;
+    for (int kind = 0; slice && kind < PROGRAM_KINDS; kind++)
+        if (check_local(plan, (uint32_t)plan->slice_rank, kind, err) < 0)
+            return -1;
+    if (slice)
+        return 0;
     for (int kind = 0; kind < PROGRAM_KINDS; kind++) {
         if (check_walk(plan, kind, err) < 0 || check_rows(plan, kind, err) < 0 ||
             check_experts(plan, kind, err) < 0)
             return -1;
-        for (uint32_t r = 0; r < plan->rank_count; r++) {
+        for (uint32_t r = 0; r < plan->rank_count; r++)
             if (check_local(plan, r, kind, err) < 0)
                 return -1;
-        }
     }
     return check_has_experts(plan) ? check_expert_reductions(plan, err) : check_reductions(plan, err);
 }

@@ -1,4 +1,4 @@
-/* Shared by the parts of the checker; not for other rooms. */
+/* Declarations that the parts of the checker share; other rooms do not include them. */
 #ifndef MOTLEY_PROGRAM_CHECK_CHECK_PRIVATE_H
 #define MOTLEY_PROGRAM_CHECK_CHECK_PRIVATE_H
 
@@ -31,14 +31,14 @@ int check_walk(const struct plan *plan, int kind, struct err *err);
 int check_tensor(const struct plan *plan, struct err *err);
 int check_rows(const struct plan *plan, int kind, struct err *err);
 int check_reductions(const struct plan *plan, struct err *err);
-/* Plans with attention and experts apart (expert.c). */
+/* Checks of expert plans, in which attention and experts may be on different ranks (expert.c). */
 bool check_has_experts(const struct plan *plan);
 int check_experts(const struct plan *plan, int kind, struct err *err);
 int check_expert_reductions(const struct plan *plan, struct err *err);
 
 /* True if the instruction computes gradients of its blocks' parameters. */
 bool check_trains(const struct instr *x);
-/* True if held.c checks the slot: gathered weights, unreduced gradients. */
+/* True for slots of gathered weights and unreduced gradients, which held.c checks. */
 bool check_slot_held(const struct plan_slot *slot);
 
 #endif

@@ -1,12 +1,12 @@
-/* Coverage: every row passes every block once forward and once backward; the step's scalars and the norm
- * come before the one STEP. */
+/* Checks coverage: every row passes every block once forward and once backward; the step's scalars and the
+ * norm come before the one STEP. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "program/check/check_private.h"
 
-/* A rectangle of blocks × rows that one instruction works on. Blocks are counted in halves, because a
- * tensor group sums between them. */
+/* A rectangle of blocks × rows that one instruction works on. Half blocks (attention, FFN) count as one,
+ * because tensor groups all-reduce between them. */
 struct rect {
     int32_t block_begin, block_end;
     uint32_t row_begin, row_end;
@@ -52,8 +52,8 @@ static bool rect_same(const struct rect *a, const struct rect *b)
            a->row_end == b->row_end;
 }
 
-/* In a tensor placement the members of a stage share a rectangle; it counts once, and all members must be
- * there. */
+/* In a tensor placement all members of a stage work on the same blocks × rows; these count once, and each
+ * member must have an instruction for them. */
 static int rects_merge(const struct plan *plan, int kind, struct rect *rects, uint32_t count, uint32_t micro,
                        struct err *err)
 {
@@ -64,7 +64,9 @@ static int rects_merge(const struct plan *plan, int kind, struct rect *rects, ui
         while (end < count && rect_same(&rects[i], &rects[end]) && rects[end].rank != rects[end - 1].rank)
             end++;
         for (uint32_t r = 0; r < plan->rank_count; r++)
-            members += plan->ranks[r].stage == plan->ranks[rects[i].rank].stage;
+            members +=
+                plan->ranks[r].stage == plan->ranks[rects[i].rank].stage &&
+                plan_rank_holds(&plan->ranks[r], rects[i].block_begin / 2, (rects[i].block_end + 1) / 2);
         if (end - i != members)
             return err_set(
                 err, ERR_INVALID, "%s: micro-batch %u, blocks %d..%d: %u of %u ranks of stage %d work on it",
@@ -105,14 +107,12 @@ static int rects_tile(const struct plan *plan, int kind, enum cover_pass pass, s
     for (uint32_t i = 0; i < count && rects[i].block_begin <= reached; i++)
         reached = rects[i].block_end > reached ? rects[i].block_end : reached;
     uint32_t near = UINT32_MAX, holder = 0;
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < count; i++)
         if (reached > 0 && rects[i].block_end == reached)
             near = i;
-    }
-    for (uint32_t r = plan->rank_count; r-- > 0;) {
+    for (uint32_t r = plan->rank_count; r-- > 0;)
         if (plan_rank_holds(&plan->ranks[r], reached / 2, reached / 2 + 1))
             holder = r;
-    }
     return err_set(
         err, ERR_INVALID,
         "%s: micro-batch %u does not pass every block %s once with all its %u rows; missing from block %d, "
@@ -241,7 +241,7 @@ static struct step_parts step_find(const struct plan *plan, uint32_t rank)
             parts.scalar = i;
         } else if (kind == SLOT_NORM_SCALAR &&
                    (x->op == INSTR_ALL_REDUCE || (x->op == INSTR_BROADCAST && x->peer != (int32_t)rank))) {
-            parts.norms++; /* summed here, or received from the rank that summed */
+            parts.norms++; /* the clip norm is all-reduced here, or received from a rank that did so */
             parts.norm = i;
         }
     }

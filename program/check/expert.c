@@ -1,7 +1,7 @@
-/* Plans with attention and experts apart. It proves that each layer's experts are held once; every
- * micro-batch goes from attention to the router, to every rank with experts of the layer, and back, once
- * forward and once backward; what one part writes is what the next one reads; and no rank can be sent more
- * than it has room for.
+/* Checks expert plans, in which attention and experts may be on different ranks. It proves that every expert
+ * of a layer is on one rank; every micro-batch goes from attention to the router, to every rank with experts
+ * of the layer, and back, once forward and once backward; each of these instructions reads the slot that the
+ * one before wrote; and no rank can be sent more than it has room for.
  *
  * cover.c proves that every row passes attention once, slots.c that slots are written before they are
  * read, graph.c that DISPATCH and COMBINE have one order on all members.
@@ -12,8 +12,10 @@
 
 #include "program/check/check_private.h"
 
-#define EXPERTS_MAX 4096            /* per layer */
-#define CELLS_MAX ((size_t)1 << 24) /* most entries of a rank's table: layers × micro-batches × parts */
+#define EXPERTS_MAX 4096 /* per layer */
+/* Most entries of a rank's table: layers × micro-batches × PARTS (attention, router, dispatch, experts,
+ * combine). */
+#define CELLS_MAX ((size_t)1 << 24)
 
 enum expert_part { AT, RO, DI, EX, CO, PARTS };
 static const enum instr_op op_of[PARTS] = {INSTR_ATTENTION, INSTR_ROUTE, INSTR_DISPATCH, INSTR_EXPERTS,
@@ -26,7 +28,7 @@ struct expert_check {
     int32_t *layer;  /* [block_count] index among the layers with experts, or -1 */
     int32_t *block;  /* [layer_count] */
     uint16_t *owner; /* [layer_count · experts] 1 + rank */
-    bool *holds;     /* [rank_count · layer_count] */
+    bool *holds;     /* [rank_count · layer_count] true if the rank has experts of the layer */
     bool *attends;   /* [rank_count] true if it has attention in this program */
     uint32_t *cells; /* [layer_count · micro_batches · PARTS · 2] 1 + instruction, for the current rank */
     /* [rank_count · 2] most bytes sent towards and from experts; least room for them */
@@ -36,10 +38,9 @@ struct expert_check {
 
 static int part_of(const struct instr *x)
 {
-    for (int p = 0; p < PARTS; p++) {
+    for (int p = 0; p < PARTS; p++)
         if (x->op == op_of[p])
             return p;
-    }
     return -1;
 }
 
@@ -52,10 +53,9 @@ bool check_has_experts(const struct plan *plan)
             return true;
         for (int kind = 0; kind < PROGRAM_KINDS; kind++) {
             const struct program *program = &plan->ranks[r].programs[kind];
-            for (uint32_t i = 0; i < program->instr_count; i++) {
+            for (uint32_t i = 0; i < program->instr_count; i++)
                 if (part_of(&program->instrs[i]) >= 0)
                     return true;
-            }
         }
     }
     return false;
@@ -107,11 +107,10 @@ static int owners_fill(struct expert_check *s)
         }
     }
     for (uint32_t l = 0; l < s->layer_count; l++) {
-        for (uint32_t x = 0; x < s->experts; x++) {
+        for (uint32_t x = 0; x < s->experts; x++)
             if (!s->owner[(size_t)l * s->experts + x])
                 return err_set(s->err, ERR_INVALID, "expert %u of block %d is held by no rank", x,
                                s->block[l]);
-        }
     }
     return 0;
 }
@@ -200,7 +199,8 @@ static int cells_read(struct expert_check *s, uint32_t rank)
 
 static const char *const part_names[PARTS] = {"ATTENTION", "ROUTE", "DISPATCH", "EXPERTS", "COMBINE"};
 
-/* Checks that all these parts exist for one direction. */
+/* Checks that the rank has all instructions of a layer and micro-batch for one direction (forward or
+ * backward). */
 static int parts_there(const struct expert_check *s, uint32_t rank, uint32_t layer, uint32_t micro, bool back,
                        const int *parts, int count)
 {
@@ -233,7 +233,7 @@ static int32_t slot_at(const struct expert_check *s, uint32_t rank, uint32_t ins
     return field == IN ? x->slot_in : field == OUT ? x->slot_out : x->slot_save;
 }
 
-struct link { /* the output of one part is the input of another */
+struct link { /* the output slot of one instruction is the input slot of another */
     int from;
     bool from_back;
     enum slot_field left;
@@ -244,8 +244,8 @@ struct link { /* the output of one part is the input of another */
 
 static const struct link attention_forward[] = {
     {AT, false, OUT, RO, false, IN}, {RO, false, OUT, DI, false, IN}, {AT, false, OUT, CO, false, SAVE}};
-static const struct link attention_backward[] = {{CO, true, IN, DI, true, SAVE},
-                                                 {DI, true, OUT, RO, true, OUT},
+static const struct link attention_backward[] = {{DI, true, OUT, RO, true, IN},
+                                                 {CO, true, IN, RO, true, OUT},
                                                  {RO, true, OUT, AT, true, IN},
                                                  {AT, false, SAVE, AT, true, SAVE},
                                                  {RO, false, SAVE, RO, true, SAVE}};
@@ -346,8 +346,8 @@ static int groups_reach(const struct expert_check *s, uint32_t rank)
     return 0;
 }
 
-/* Reads the room for routed tokens. Each token is sent to a rank at most once, so room for all tokens is
- * enough. */
+/* Reads the sizes of the slots for routed tokens. A token is sent to a rank at most once, so a slot that has
+ * room for all tokens is large enough. */
 static int room_read(struct expert_check *s, uint32_t rank)
 {
     const struct plan_rank *r = &s->plan->ranks[rank];
@@ -413,10 +413,9 @@ int check_experts(const struct plan *plan, int kind, struct err *err)
     }
     for (uint32_t r = 0; r < plan->rank_count && result == 0; r++) {
         result = cells_read(&s, r);
-        for (uint32_t l = 0; l < s.layer_count && result == 0; l++) {
+        for (uint32_t l = 0; l < s.layer_count && result == 0; l++)
             for (uint32_t k = 0; k < s.micro_batches && result == 0; k++)
                 result = cell_check(&s, r, l, k);
-        }
         if (result == 0)
             result = groups_reach(&s, r);
         if (result == 0)
@@ -432,11 +431,12 @@ int check_experts(const struct plan *plan, int kind, struct err *err)
 
 static bool sums_gradients(const struct instr *x)
 {
-    return x->tag == TAG_PARAMETER_GRADIENTS && (x->op == INSTR_ALL_REDUCE || x->op == INSTR_REDUCE ||
-                                                 x->op == INSTR_REDUCE_SCATTER || x->op == INSTR_PUSH);
+    return x->tag == TAG_PARAMETER_GRADIENTS &&
+           (x->op == INSTR_ALL_REDUCE || x->op == INSTR_REDUCE_SCATTER || x->op == INSTR_PUSH);
 }
 
-/* Checks that nothing is added to attention's gradients after their sum may have started. */
+/* Checks that no backward adds to gradients of attention's parameters after their all-reduce may have
+ * started. */
 static int sum_waits(const struct plan *plan, uint32_t rank, uint32_t sum, struct err *err)
 {
     const struct program *program = &plan->ranks[rank].programs[PROGRAM_TRAIN];
@@ -458,9 +458,9 @@ static int sum_waits(const struct plan *plan, uint32_t rank, uint32_t sum, struc
     return result;
 }
 
-/* Checks that attention's gradients are summed once over exactly the ranks with attention, and experts'
- * never, since one rank has each. All ranks sum the norm: each adds its experts' part, and the group's
- * first rank adds attention's. */
+/* Checks that gradients of attention's parameters are all-reduced once over exactly the ranks with attention,
+ * and those of experts never, since each expert is on one rank. All ranks sum the clip norm: each adds its
+ * experts' part, and the group's first rank adds attention's. */
 int check_expert_reductions(const struct plan *plan, struct err *err)
 {
     char where[200];
@@ -488,11 +488,10 @@ int check_expert_reductions(const struct plan *plan, struct err *err)
                 return err_set(err, ERR_INVALID,
                                "%s does not sum attention's gradients over the %u ranks that have them",
                                plan_where(plan, r, PROGRAM_TRAIN, i, where), attending);
-            for (uint32_t p = 0; p < group->rank_count; p++) {
+            for (uint32_t p = 0; p < group->rank_count; p++)
                 if (plan->ranks[group->ranks[p]].rows == 0)
                     return err_set(err, ERR_INVALID, "%s: rank %u has no attention and is in the group",
                                    plan_where(plan, r, PROGRAM_TRAIN, i, where), group->ranks[p]);
-            }
         }
         if (sums == wanted) {
             if (sums && sum_waits(plan, r, last, err) < 0)

@@ -18,7 +18,7 @@
 struct held_instance {
     bool written, freed;
     uint32_t writer, freer;
-    int32_t begin, end; /* blocks it contains */
+    int32_t begin, end; /* blocks whose weights or gradients the instance contains */
     uint32_t reader_count, readers[READERS_MAX];
 };
 
@@ -123,10 +123,9 @@ static int held_free(struct held_state *s, uint32_t i, int32_t slot, int32_t beg
                       it->writer);
     if (it->writer != i && !check_order_before(s->order, it->writer, i))
         return refuse(s, i, slot, begin, "are freed while they may be written by", it->writer);
-    for (uint32_t k = 0; k < it->reader_count; k++) {
+    for (uint32_t k = 0; k < it->reader_count; k++)
         if (it->readers[k] != i && !check_order_before(s->order, it->readers[k], i))
             return refuse(s, i, slot, begin, "are freed while they may be in use by", it->readers[k]);
-    }
     it->freed = true;
     it->freer = i;
     return 0;
@@ -147,7 +146,8 @@ static int each_run(struct held_state *s, uint32_t i, const int32_t *slot_of, in
     return 0;
 }
 
-/* Accesses the blocks that an instruction computes, including the table if a tied head uses it. */
+/* Records the accesses of a FORWARD or BACKWARD to its blocks' weights, including the embedding's table if a
+ * tied head uses it. */
 static int computes(struct held_state *s, uint32_t i, const struct instr *x)
 {
     bool forward = x->op == INSTR_FORWARD || (x->op == INSTR_ATTENTION && !(x->flags & FLAG_BACKWARD));

@@ -1,4 +1,5 @@
-/* What is certainly done before an instruction starts: one vector clock entry per queue. */
+/* Computes which instructions are certainly done before an instruction starts, with one vector clock entry
+ * per queue. */
 #include <stdlib.h>
 
 #include "program/check/check_private.h"
@@ -11,8 +12,9 @@ int check_order_init(struct check_order *order, const struct plan *plan, uint32_
     const struct program *program = &plan->ranks[rank].programs[kind];
     uint32_t count = program->instr_count, queues = plan_queue_count(plan);
     *order = (struct check_order){.count = count};
-    uint32_t *dense = calloc(queues, sizeof(*dense)); /* 1 + the dense number */
-    uint32_t *last = calloc(queues, sizeof(*last));   /* per dense queue: 1 + the last instruction */
+    uint32_t *dense =
+        calloc(queues, sizeof(*dense)); /* 1 + the dense number of each queue that the program uses */
+    uint32_t *last = calloc(queues, sizeof(*last)); /* [dense queue] 1 + the last instruction */
     uint32_t *length = calloc(queues, sizeof(*length));
     order->queue = calloc((size_t)count + 1, sizeof(uint32_t));
     order->position = calloc((size_t)count + 1, sizeof(uint32_t));

@@ -1,9 +1,9 @@
-/* Reductions: every gradient ends exactly once in the sum that STEP uses, and counts once in the norm.
+/* Checks reductions: every gradient ends exactly once in the sum that STEP uses, and counts once in the norm.
  *
  * There is a tally for each rank and block: does the rank compute gradients of the block, and which
  * instruction reduces them (ALL_REDUCE, REDUCE, REDUCE_SCATTER, PUSH). Both the embedding and the head
- * compute gradients of a tied embedding, so a rank that only copies it (copies_tied) has a tally of block
- * 0, too.
+ * compute gradients of a tied embedding, so a rank that only copies it (copies_tied) has a tally of block 0,
+ * too.
  */
 #include <math.h>
 #include <stdarg.h>
@@ -17,10 +17,12 @@
 
 struct gradient_tally {
     bool trains;
-    bool gathers;     /* an instruction brings its weights */
+    bool gathers;     /* an instruction gathers or pulls the block's weights */
+    bool arrives;     /* the rank only keeps state: it receives the sum of other ranks' gradients and computes
+                         none */
     uint8_t reduced;  /* how often its gradients are reduced, up to 255 */
     uint32_t reducer; /* the last instruction that reduces them */
-    uint32_t pulled;  /* contributions of other ranks that it adds to its own */
+    uint32_t pulled;  /* number of PULLs that add another rank's gradients to this rank's */
     int32_t gather_group;
 };
 
@@ -38,7 +40,7 @@ struct reduce_state {
 static struct gradient_tally *tally_at(const struct reduce_state *s, uint32_t rank, int32_t block)
 {
     const struct plan_rank *r = &s->plan->ranks[rank];
-    if (block >= r->block_begin && block < r->block_end)
+    if (plan_rank_holds(r, block, block + 1))
         return &s->of[rank][block - r->block_begin];
     return block == 0 && r->copies_tied ? &s->tied[rank] : NULL;
 }
@@ -57,8 +59,7 @@ static bool slot_is(const struct plan_rank *rank, int32_t slot, int kind)
 static bool reduces(const struct plan_rank *rank, const struct instr *x)
 {
     return x->tag == TAG_PARAMETER_GRADIENTS && slot_is(rank, x->slot_in, SLOT_GRADIENTS) &&
-           (x->op == INSTR_ALL_REDUCE || x->op == INSTR_REDUCE || x->op == INSTR_REDUCE_SCATTER ||
-            x->op == INSTR_PUSH);
+           (x->op == INSTR_ALL_REDUCE || x->op == INSTR_REDUCE_SCATTER || x->op == INSTR_PUSH);
 }
 
 /* Records the blocks [begin, end) that an instruction touches. */
@@ -68,11 +69,13 @@ static void tally_instr(struct reduce_state *s, uint32_t rank, uint32_t i)
     const struct instr *x = &r->programs[PROGRAM_TRAIN].instrs[i];
     bool trains = check_trains(x), reduced = reduces(r, x);
     bool pulled = x->op == INSTR_PULL && x->tag == TAG_PARAMETER_GRADIENTS;
+    /* a REDUCE_SCATTER without input: the rank keeps state but computes no gradients */
+    bool arrives = x->op == INSTR_REDUCE_SCATTER && x->slot_in < 0 && slot_is(r, x->slot_out, SLOT_GRADIENTS);
     bool gathers =
         (x->op == INSTR_ALL_GATHER || x->op == INSTR_PULL) && slot_is(r, x->slot_out, SLOT_GATHERED);
     bool named = x->block_end > x->block_begin;
     int32_t begin = x->block_begin, end = x->block_end;
-    if (!trains && !reduced && !pulled && !gathers)
+    if (!trains && !reduced && !pulled && !gathers && !arrives)
         return;
     if (!named && reduced) {
         begin = r->slots[x->slot_in].block_begin;
@@ -84,6 +87,10 @@ static void tally_instr(struct reduce_state *s, uint32_t rank, uint32_t i)
             continue;
         t->trains |= trains;
         t->pulled += pulled;
+        if (arrives) {
+            t->arrives = true;
+            t->reducer = i;
+        }
         if (reduced) {
             t->reduced += t->reduced < 255;
             t->reducer = i;
@@ -177,20 +184,19 @@ static int check_push(const struct reduce_state *s, uint32_t rank, int32_t block
     return 0;
 }
 
-/* True if the rank ends up with (a part of) the sum of a block's gradients. */
+/* True if the rank has the sum of a block's gradients, or a shard of it, when STEP runs. */
 static bool owns(const struct reduce_state *s, uint32_t rank, int32_t block)
 {
     const struct gradient_tally *t = tally_at(s, rank, block);
-    if (!t || (!t->trains && !t->reduced && !t->pulled))
+    if (!t || (!t->trains && !t->reduced && !t->pulled && !t->arrives))
         return false;
-    if (t->reduced == 0)
+    if (t->reduced == 0 && !t->arrives)
         return true;
     const struct instr *x = &s->plan->ranks[rank].programs[PROGRAM_TRAIN].instrs[t->reducer];
     if (x->op == INSTR_PUSH)
         return false;
-    if (x->op == INSTR_REDUCE)
-        return x->peer == (int32_t)rank;
-    if (x->op == INSTR_ALL_REDUCE && block < s->plan->ranks[rank].block_begin) /* a copy is not stepped */
+    if (x->op == INSTR_ALL_REDUCE &&
+        block < s->plan->ranks[rank].block_begin) /* STEP does not update a copy of the tied embedding */
         return false;
     if (x->op != INSTR_REDUCE_SCATTER || !s->plan->groups[x->group].shares)
         return true;
@@ -205,11 +211,10 @@ static int check_group(struct reduce_state *s, uint32_t rank, int32_t block)
     const struct instr *x = &plan->ranks[rank].programs[PROGRAM_TRAIN].instrs[t->reducer];
     const struct plan_group *group = &plan->groups[x->group];
     position_fill(s, x->group);
-    for (uint32_t other = 0; other < plan->rank_count; other++) {
+    for (uint32_t other = 0; other < plan->rank_count; other++)
         if (s->position[other] < 0 && trains_at(s, other, block))
             return refuse(s, rank, t->reducer,
                           "rank %u also has gradients of block %d and is not in the group", other, block);
-    }
     if (x->op != INSTR_REDUCE_SCATTER)
         return 0;
     double share = group->shares ? group->shares[s->position[rank]] : 1.0 / group->rank_count;
@@ -240,7 +245,7 @@ static int check_tally(struct reduce_state *s, uint32_t rank, int32_t block, uin
     if (t->reduced == 1 && holders == 1 && !tied && !leaves)
         return refuse(s, rank, t->reducer,
                       "the gradients of block %d are reduced although only this rank has them", block);
-    if (t->reduced == 0 && holders > 1 && !edge && plan->placement != PLACE_TENSOR && t->pulled == 0)
+    if (t->reduced == 0 && holders > 1 && !edge && t->pulled == 0)
         return err_set(s->err, ERR_INVALID,
                        "%s: the gradients of block %d, which %u ranks take, are never reduced before it",
                        plan_where_end(plan, rank, PROGRAM_TRAIN, false, where), block, holders);
@@ -255,7 +260,8 @@ static int check_tally(struct reduce_state *s, uint32_t rank, int32_t block, uin
     return check_group(s, rank, block);
 }
 
-/* Checks that the ranks which sum the norm count every gradient once: all shards, or one of the replicas. */
+/* Checks that the ranks over which the clip norm is summed count every gradient once: all shards of a sharded
+ * gradient, or one replica of an equal one. */
 static int norm_counts(struct reduce_state *s, uint32_t rank, uint32_t norm, int32_t block, uint32_t holders)
 {
     const struct plan *plan = s->plan;
@@ -266,8 +272,8 @@ static int norm_counts(struct reduce_state *s, uint32_t rank, uint32_t norm, int
         if (!owns(s, o, block))
             continue;
         owners++;
-        members += s->position[o] >= 0;
-        shards |= t->reduced &&
+        members += s->position[o] >= 0 && (shards || plan_counts_alike(plan, o, block));
+        shards |= (t->reduced || t->arrives) &&
                   plan->ranks[o].programs[PROGRAM_TRAIN].instrs[t->reducer].op == INSTR_REDUCE_SCATTER;
     }
     if (members == (shards ? owners : 1))
@@ -350,10 +356,9 @@ int check_reductions(const struct plan *plan, struct err *err)
     for (int32_t block = 0; block < plan->block_count && result == 0; block++) {
         for (uint32_t r = 0; r < plan->rank_count; r++)
             holders[block] += trains_at(&s, r, block);
-        for (uint32_t r = 0; r < plan->rank_count && result == 0; r++) {
+        for (uint32_t r = 0; r < plan->rank_count && result == 0; r++)
             if (trains_at(&s, r, block))
                 result = check_tally(&s, r, block, holders[block]);
-        }
     }
     if (result == 0)
         result = check_norms(&s, holders);

@@ -1,9 +1,8 @@
-/* Slots: what an instance contains, which instruction wrote it, and which still read it.
+/* Checks slots: what an instance contains, which instruction wrote it, and which instructions still read it.
  *
  * Only the order that this rank itself establishes counts (its queues and its `after` lists). Two
- * instructions that touch one instance, one of them writing or freeing, must be ordered by it, whatever
- * the network does. List order is a linear extension of that order, so one pass over the list sees every
- * pair.
+ * instructions that touch one instance, one of them writing or freeing, must be ordered by it, whatever the
+ * network does. List order is a linear extension of that order, so one pass over the list sees every pair.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -17,13 +16,15 @@ struct index_list {
 
 struct slot_instance {
     bool written, freed;
-    bool whole; /* the parts of a sum were all-reduced, or the whole tensor arrived */
+    bool whole; /* SLOT_PARTIAL: the contents are a complete boundary tensor (all-reduced, received, or the
+                   output of whole blocks), not one member's partial sum */
     uint32_t writer, freer;
-    int32_t micro_batch, boundary; /* contents of boundary tensors */
-    int32_t block;                 /* and of routed tokens */
+    int32_t micro_batch,
+        boundary;  /* of a boundary tensor: its micro-batch, and the boundary in half blocks */
+    int32_t block; /* block of routed tokens */
     struct index_list readers;
-    struct index_list parts; /* earlier writers of other rows of the same micro-batch */
-    /* Rows of the micro-batch written so far; parts arrive from several neighbours. */
+    struct index_list parts; /* earlier RECVs that wrote other rows of the same micro-batch */
+    /* Rows of the micro-batch written so far; several neighbours may each send some of the rows. */
     uint64_t rows_written;
 };
 
@@ -88,19 +89,18 @@ static struct slot_instance *instance_of(struct slots_state *s, const struct ins
     return &s->instances[slot][slot_instance(&s->rank->slots[slot], x->micro_batch, x->block_begin)];
 }
 
-/* Checks that all readers since the last write, and the instruction that freed it, are done before
- * instruction i. */
+/* Checks that all readers of a slot instance since its last write, and the instruction that freed it, are
+ * done before instruction i. */
 static int users_done(struct slots_state *s, uint32_t i, int32_t slot, const struct slot_instance *it)
 {
-    for (uint32_t k = 0; k < it->readers.count; k++) {
+    for (uint32_t k = 0; k < it->readers.count; k++)
         if (!check_order_before(s->order, it->readers.items[k], i))
             return refuse(s, i, slot, "may still be in use by", it->readers.items[k], true);
-    }
     return 0;
 }
 
-/* The boundary, counted in halves of blocks, of the tensor (or gradient) that an instruction writes, and
- * of the one it reads. */
+/* Return the boundary, counted in halves of blocks, of the tensor (or gradient) that an instruction writes,
+ * and of the one that it reads. */
 static int32_t boundary_out(const struct instr *x)
 {
     bool forward = x->op == INSTR_FORWARD ||
@@ -117,7 +117,8 @@ static int32_t boundary_in(const struct instr *x)
                    : 2 * x->block_end - !!(x->flags & FLAG_FIRST_HALF);
 }
 
-/* Records an all-reduce, which replaces the parts by their sum, once, in place. */
+/* Records an all-reduce, which replaces a member's partial sum by the whole sum in place; a second one is an
+ * error. */
 static int slot_sum(struct slots_state *s, uint32_t i, const struct instr *x, int32_t slot)
 {
     struct slot_instance *it = instance_of(s, x, slot);
@@ -155,6 +156,10 @@ static int slot_write(struct slots_state *s, uint32_t i, const struct instr *x, 
         if (it->freed && !check_order_before(s->order, it->freer, i))
             return refuse(s, i, slot, "may not be free yet; it is freed by", it->freer, true);
     }
+    bool adds = (x->flags & FLAG_ACCUMULATE) && kind_is_boundary(table->kind);
+    if (adds &&
+        (!it->written || it->freed || it->micro_batch != x->micro_batch || it->boundary != boundary_in(x)))
+        return refuse(s, i, slot, "does not hold what it adds to", 0, false);
     if (it->written && !it->freed && !check_order_before(s->order, it->writer, i) && it->writer != i)
         return refuse(s, i, slot, "may be written at the same time by", it->writer, true);
     if (users_done(s, i, slot, it) < 0)
@@ -167,7 +172,8 @@ static int slot_write(struct slots_state *s, uint32_t i, const struct instr *x, 
     it->boundary = boundary_out(x);
     it->block = x->block_begin;
     it->rows_written = x->op == INSTR_RECV ? rows_of(s->plan, x) : rows_full(s->plan, x);
-    it->whole = x->op == INSTR_RECV || x->op == INSTR_BROADCAST;
+    it->whole = x->op == INSTR_RECV || x->op == INSTR_BROADCAST ||
+                (x->queue == QUEUE_COMPUTE && !(x->flags & (FLAG_FIRST_HALF | FLAG_SECOND_HALF)));
     return 0;
 }
 
@@ -195,10 +201,9 @@ static int slot_read(struct slots_state *s, uint32_t i, const struct instr *x, i
         return refuse(s, i, slot, "is read after it was freed by", it->freer, true);
     if (it->written && !check_order_before(s->order, it->writer, i))
         return refuse(s, i, slot, "may be read before it is written by", it->writer, true);
-    for (uint32_t k = 0; k < it->parts.count; k++) {
+    for (uint32_t k = 0; k < it->parts.count; k++)
         if (!check_order_before(s->order, it->parts.items[k], i))
             return refuse(s, i, slot, "may be read before it is written by", it->parts.items[k], true);
-    }
     if (it->written && kind_is_boundary(table->kind) && x->op != INSTR_RELEASE) {
         if (it->micro_batch != x->micro_batch || it->boundary != boundary_in(x))
             return refuse(s, i, slot, "holds another micro-batch or boundary, written by", it->writer, true);
@@ -226,10 +231,9 @@ static int slot_free(struct slots_state *s, uint32_t i, const struct instr *x, i
         return refuse(s, i, slot, "is freed twice, before by", it->freer, true);
     if (!it->written)
         return refuse(s, i, slot, "is freed but was never written", 0, false);
-    for (uint32_t k = 0; k < it->readers.count; k++) {
+    for (uint32_t k = 0; k < it->readers.count; k++)
         if (it->readers.items[k] != i && !check_order_before(s->order, it->readers.items[k], i))
             return refuse(s, i, slot, "is freed while it may be in use by", it->readers.items[k], true);
-    }
     if (it->writer != i && !check_order_before(s->order, it->writer, i))
         return refuse(s, i, slot, "is freed while it may be written by", it->writer, true);
     it->freed = true;
@@ -245,7 +249,7 @@ static bool writes_save(const struct instr *x)
             !(x->flags & FLAG_BACKWARD));
 }
 
-/* The slot, or PLAN_NONE if held.c checks it. */
+/* Returns the slot, or PLAN_NONE for a slot that held.c checks. */
 static int32_t slot_checked(const struct slots_state *s, int32_t slot)
 {
     return slot >= 0 && check_slot_held(&s->rank->slots[slot]) ? PLAN_NONE : slot;

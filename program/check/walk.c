@@ -1,4 +1,4 @@
-/* The walk: runs all queues abstractly until everything is done or nothing can start.
+/* Walks the programs: runs all queues abstractly until everything is done or nothing can start.
  *
  * Transfers count as rendezvous: neither side is done before both have started. A program that ends under
  * this rule also ends with any buffering. Buffers themselves are slots, whose reuse is ordered by `after`.
@@ -9,7 +9,7 @@
 #include "program/check/check_private.h"
 #include "program/graph.h"
 
-/* Names one instruction that waits, and what for. */
+/* Reports a deadlock: names one instruction that waits, and what it waits for. */
 static int walk_stuck(const struct plan_graph *w, const uint32_t *waits, const bool *done, struct err *err)
 {
     char one[200], two[200];
@@ -41,10 +41,9 @@ static int walk_run(const struct plan_graph *w, uint32_t *waits, uint32_t *missi
                     bool *done, struct err *err)
 {
     uint32_t top = 0, finished = 0;
-    for (uint32_t n = 0; n < w->total; n++) {
+    for (uint32_t n = 0; n < w->total; n++)
         if (waits[n] == 0)
             stack[top++] = n;
-    }
     while (top > 0) {
         uint32_t number = stack[--top], meeting = w->meeting[number];
         if (meeting != UINT32_MAX && --missing[meeting] > 0)
@@ -55,10 +54,9 @@ static int walk_run(const struct plan_graph *w, uint32_t *waits, uint32_t *missi
             uint32_t n = meeting == UINT32_MAX ? number : w->members[k];
             done[n] = true;
             finished++;
-            for (uint32_t d = w->dependent_first[n]; d < w->dependent_first[n + 1]; d++) {
+            for (uint32_t d = w->dependent_first[n]; d < w->dependent_first[n + 1]; d++)
                 if (--waits[w->dependents[d]] == 0)
                     stack[top++] = w->dependents[d];
-            }
         }
     }
     return finished == w->total ? 0 : walk_stuck(w, waits, done, err);

@@ -15,28 +15,23 @@
 
 static struct store_sched_node *find_node(struct store_view *view, const char *name)
 {
-    for (size_t i = 0; i < view->node_count; i++) {
-        if (strcmp(view->nodes[i].name, name) == 0) {
+    for (size_t i = 0; i < view->node_count; i++)
+        if (strcmp(view->nodes[i].name, name) == 0)
             return &view->nodes[i];
-        }
-    }
     return NULL;
 }
 
 static struct node_move *node_move_of(struct event_batch *batch, struct store_sched_node *node,
                                       struct err *err)
 {
-    for (size_t i = 0; i < batch->node_count; i++) {
-        if (batch->nodes[i].node == node) {
+    for (size_t i = 0; i < batch->node_count; i++)
+        if (batch->nodes[i].node == node)
             return &batch->nodes[i];
-        }
-    }
-    if (ARRAY_RESERVE(batch->nodes, batch->node_capacity, batch->node_count + 1, err) < 0) {
+    if (ARRAY_RESERVE(batch->nodes, batch->node_capacity, batch->node_count + 1, err) < 0)
         return NULL;
-    }
     struct node_move *move = &batch->nodes[batch->node_count++];
     *move = (struct node_move){.node = node, .seq = node->last_seq};
-    snprintf(move->boot, sizeof(move->boot), "%s", node->boot != NULL ? node->boot : "");
+    snprintf(move->boot, sizeof(move->boot), "%s", node->boot ? node->boot : "");
     return move;
 }
 
@@ -55,18 +50,16 @@ static json_t *device_row(const char *node, const json_t *device, struct err *er
     jr_str(&reader, "name", JR_REQUIRED, 1, 200, &name);
     jr_str(&reader, "kind", JR_OPTIONAL, 1, 40, &kind);
     jr_i64(&reader, "memory_limit_bytes", JR_REQUIRED, 1, INT64_MAX, &memory);
-    if (jr_finish_loose(&reader) < 0) {
+    if (jr_finish_loose(&reader) < 0)
         return NULL;
-    }
     if (strncmp(name, node, size) != 0 || name[size] != '/') {
         err_set(err, ERR_DENIED, "device \"%.100s\" is not one of node %s", name, node);
         return NULL;
     }
     buf_init(&text, 1u << 20);
     int rc = json_print(device, true, &text, err);
-    if (rc == 0) {
+    if (rc == 0)
         rc = digest_sha256_hex(text.data, text.size, digest, err);
-    }
     buf_fini(&text);
     return rc < 0
                ? NULL
@@ -76,12 +69,11 @@ static json_t *device_row(const char *node, const json_t *device, struct err *er
 
 static int node_change(struct event_batch *batch, struct node_move *move, struct err *err)
 {
-    if (move->change == NULL) {
+    if (!move->change) {
         json_t *change =
             json_pack("{s:s, s:s, s:b}", "node", move->node->name, "boot", move->boot, "hello", 0);
-        if (event_append(batch->owned[E_NODES], change, err) < 0) {
+        if (event_append(batch->owned[E_NODES], change, err) < 0)
             return -1;
-        }
         move->change = change;
     }
     return 0;
@@ -97,9 +89,8 @@ static int on_before(struct event_batch *batch, const char *node, const json_t *
     jr_init(&reader, before, "node_hello.before", err);
     jr_str(&reader, "incarnation", JR_REQUIRED, 0, 39, &incarnation);
     jr_array(&reader, "runs", JR_REQUIRED, 0, 512, &runs);
-    if (jr_finish_loose(&reader) < 0) {
+    if (jr_finish_loose(&reader) < 0)
         return -1;
-    }
     for (size_t i = 0; i < json_array_size(runs); i++) {
         int64_t job = 0, run = 0;
         jr_item(&reader, "runs", runs, i, &item);
@@ -131,20 +122,18 @@ static int on_hello(struct event_batch *batch, struct store_sched_node *node, co
     jr_array(&reader, "devices", JR_REQUIRED, 0, 4096, &devices);
     jr_array(&reader, "workers", JR_OPTIONAL, 0, 4096, &workers);
     jr_object(&reader, "before", JR_OPTIONAL, &before);
-    if (jr_finish_loose(&reader) < 0 || (before != NULL && on_before(batch, node->name, before, err) < 0)) {
+    if (jr_finish_loose(&reader) < 0 || (before && on_before(batch, node->name, before, err) < 0))
         return -1;
-    }
     json_t *rows = json_array();
-    json_array_foreach(devices, i, device)
-    {
+    json_array_foreach (devices, i, device) {
         json_t *row = device_row(node->name, device, err);
-        if (row == NULL || event_append(rows, row, err) < 0) {
+        if (!row || event_append(rows, row, err) < 0) {
             json_decref(rows);
             return -1;
         }
     }
     struct node_move *move = node_move_of(batch, node, err);
-    if (move == NULL) {
+    if (!move) {
         json_decref(rows);
         return -1;
     }
@@ -155,28 +144,24 @@ static int on_hello(struct event_batch *batch, struct store_sched_node *node, co
     /* A later hello in the batch replaces the devices of an earlier one. */
     for (size_t k = json_array_size(batch->owned[E_DEVICES]); k-- > 0;) {
         const json_t *row = json_array_get(batch->owned[E_DEVICES], k);
-        if (strcmp(json_string_value(json_object_get(row, "node")), node->name) == 0) {
+        if (strcmp(json_string_value(json_object_get(row, "node")), node->name) == 0)
             json_array_remove(batch->owned[E_DEVICES], k);
-        }
     }
     json_array_extend(batch->owned[E_DEVICES], rows);
     json_decref(rows);
-    if (node_change(batch, move, err) < 0) {
+    if (node_change(batch, move, err) < 0)
         return -1;
-    }
     json_t *inventory = event_body(event);
     json_object_del(inventory, "workers");
     json_object_del(inventory, "before");
     json_object_set_new(move->change, "hello", json_true());
     json_object_set_new(move->change, "boot", json_string(boot));
     json_object_set_new(move->change, "inventory", inventory);
-    if (machine != NULL) {
+    if (machine)
         json_object_set_new(move->change, "machine_id", json_string(machine));
-    }
-    if (address != NULL) {
+    if (address)
         json_object_set_new(move->change, "address", json_string(address));
-    }
-    json_object_set(batch->hellos, node->name, workers != NULL ? (json_t *)workers : json_null());
+    json_object_set(batch->hellos, node->name, workers ? (json_t *)workers : json_null());
     event_accept(batch, node->name);
     return 0;
 }
@@ -186,21 +171,16 @@ static int on_heartbeat(struct event_batch *batch, struct store_sched_node *node
 {
     const char *boot = json_string_value(json_object_get(event, "boot"));
     const char *known = node->boot;
-    for (size_t i = 0; i < batch->node_count; i++) {
-        if (batch->nodes[i].node == node) {
+    for (size_t i = 0; i < batch->node_count; i++)
+        if (batch->nodes[i].node == node)
             known = batch->nodes[i].boot;
-        }
-    }
-    if (boot == NULL) {
+    if (!boot)
         return err_set(err, ERR_INVALID, "a heartbeat of node %s without its boot", node->name);
-    }
     json_object_set_new(batch->heard, node->name, json_true());
-    if (known == NULL || strcmp(known, boot) != 0) {
+    if (!known || strcmp(known, boot) != 0)
         return event_reply(batch, node->name, json_pack("{s:s}", "type", "hello"), err);
-    }
-    if (!node->reachable) {
+    if (!node->reachable)
         return event_append(batch->owned[E_SEEN], json_string(node->name), err);
-    }
     return 0;
 }
 
@@ -208,9 +188,8 @@ static int on_received(struct event_batch *batch, const struct store_sched_node 
                        struct err *err)
 {
     const json_t *message = json_object_get(event, "message");
-    if (!json_is_integer(message)) {
+    if (!json_is_integer(message))
         return err_set(err, ERR_INVALID, "received without the message's id");
-    }
     batch->accepted++;
     return event_append(batch->owned[E_RECEIVED],
                         json_pack("{s:I, s:s}", "id", json_integer_value(message), "node", node->name), err);
@@ -221,20 +200,17 @@ static int on_received(struct event_batch *batch, const struct store_sched_node 
 static void profile_annotate(const struct event_batch *batch, const char *node, json_t *document)
 {
     const char *name = json_string_value(json_object_get(document, "device"));
-    const struct store_sched_device *device = name != NULL ? event_device(batch->view, name) : NULL;
+    const struct store_sched_device *device = name ? event_device(batch->view, name) : NULL;
     json_object_del(document, "heat");
     json_object_del(document, "catalogue");
-    if (device == NULL || strcmp(device->node, node) != 0) {
+    if (!device || strcmp(device->node, node) != 0)
         return;
-    }
-    if (device->heat < 1) { /* the measured tables are already slower by this factor */
+    if (device->heat < 1) /* the measured tables are already slower by this factor */
         json_object_set_new(document, "heat", json_real(device->heat));
-    }
     const char *like = json_string_value(json_object_get(device->inventory, "like"));
     json_t *difference = catalogue_difference(like, document);
-    if (difference != NULL) {
+    if (difference)
         json_object_set_new(document, "catalogue", difference);
-    }
 }
 
 /* Takes answers to measurements: `profile` and `link` with a document, `failed` with a reason. Other events
@@ -246,17 +222,15 @@ static int on_measured(struct event_batch *batch, const struct event_head *head,
     json_t *document = json_object_get(event, "document");
     bool profile = strcmp(head->type, "profile") == 0, link = strcmp(head->type, "link") == 0;
     bool failed = strcmp(head->type, "failed") == 0;
-    if (!profile && !link && !failed) {
+    if (!profile && !link && !failed)
         return 0;
-    }
-    if (!json_is_integer(request)) {
+    if (!json_is_integer(request))
         return err_set(err, ERR_INVALID, "%s of node %s without its request", head->type, head->node);
-    }
     if (failed || !json_is_object(document)) {
         const char *why = json_string_value(json_object_get(event, failed ? "text" : "error"));
         return event_append(batch->owned[E_FAILURES],
                             json_pack("{s:I, s:s, s:s}", "request", json_integer_value(request), "node",
-                                      head->node, "why", why != NULL ? why : "the answer has no document"),
+                                      head->node, "why", why ? why : "the answer has no document"),
                             err);
     }
     if (profile) {
@@ -267,9 +241,8 @@ static int on_measured(struct event_batch *batch, const struct event_head *head,
                             err);
     }
     const char *to = json_string_value(json_object_get(document, "to"));
-    if (to == NULL) {
+    if (!to)
         return err_set(err, ERR_INVALID, "a link document of node %s without `to`", head->node);
-    }
     return event_append(batch->owned[E_LINKS],
                         json_pack("{s:s, s:s, s:I, s:O}", "from", head->node, "to", to, "request",
                                   json_integer_value(request), "document", document),
@@ -282,16 +255,14 @@ static int add_node_event(struct event_batch *batch, struct store_sched_node *no
 {
     const char *boot = json_string_value(json_object_get(event, "boot"));
     struct node_move *move = node_move_of(batch, node, err);
-    if (move == NULL) {
+    if (!move)
         return -1;
-    }
-    if (boot != NULL && strcmp(boot, move->boot) != 0) {
+    if (boot && strcmp(boot, move->boot) != 0) {
         batch->dropped++;
         return event_reply(batch, node->name, json_pack("{s:s}", "type", "hello"), err);
     }
-    if (node_change(batch, move, err) < 0) {
+    if (node_change(batch, move, err) < 0)
         return -1;
-    }
     if (head->seq != move->seq + 1) {
         batch->dropped++;
         return 0;
@@ -309,28 +280,21 @@ int event_batch_add(struct event_batch *batch, const json_t *event, struct err *
     jr_str(&reader, "type", JR_REQUIRED, 1, 40, &head.type);
     jr_str(&reader, "node", JR_REQUIRED, 1, 64, &head.node);
     jr_i64(&reader, "seq", JR_OPTIONAL, 0, EVENT_SEQ_MAX, &head.seq);
-    if (jr_finish_loose(&reader) < 0) {
+    if (jr_finish_loose(&reader) < 0)
         return -1;
-    }
     struct store_sched_node *node = find_node(batch->view, head.node);
-    if (node == NULL) {
+    if (!node)
         return err_set(err, ERR_NOT_FOUND, "%s of node \"%s\", which is not enrolled", head.type, head.node);
-    }
-    if (strcmp(head.type, "node_hello") == 0) {
+    if (strcmp(head.type, "node_hello") == 0)
         return on_hello(batch, node, event, err);
-    }
-    if (strcmp(head.type, "heartbeat") == 0) {
+    if (strcmp(head.type, "heartbeat") == 0)
         return on_heartbeat(batch, node, event, err);
-    }
-    if (strcmp(head.type, "health") == 0) {
+    if (strcmp(head.type, "health") == 0)
         return event_on_health(batch, node, event, err);
-    }
-    if (strcmp(head.type, "received") == 0) {
+    if (strcmp(head.type, "received") == 0)
         return on_received(batch, node, event, err);
-    }
-    if (json_is_string(json_object_get(event, "boot")) && !json_is_integer(json_object_get(event, "run"))) {
+    if (json_is_string(json_object_get(event, "boot")) && !json_is_integer(json_object_get(event, "run")))
         return add_node_event(batch, node, &head, event, err);
-    }
     return event_add_of_run(batch, &head, event, err);
 }
 
@@ -338,7 +302,7 @@ int event_batch_close(struct event_batch *batch, struct err *err)
 {
     for (size_t i = 0; i < batch->move_count; i++) {
         struct rank_move *move = &batch->moves[i];
-        if (move->change != NULL) {
+        if (move->change) {
             json_object_set_new(move->change, "seq", json_integer(move->seq));
             json_object_set_new(move->change, "state",
                                 json_string(state_name(&assignment_machine, (int)move->state)));
@@ -353,9 +317,8 @@ int event_batch_close(struct event_batch *batch, struct err *err)
     }
     for (size_t i = 0; i < batch->node_count; i++) {
         struct node_move *move = &batch->nodes[i];
-        if (move->change != NULL) {
+        if (move->change)
             json_object_set_new(move->change, "seq", json_integer(move->seq));
-        }
         if (event_reply(batch, move->node->name,
                         json_pack("{s:s, s:n, s:s, s:I}", "type", "ack", "run", "boot", move->boot, "seq",
                                   (json_int_t)move->seq),
@@ -368,11 +331,9 @@ int event_batch_close(struct event_batch *batch, struct err *err)
 
 bool event_batch_is_empty(const struct event_batch *batch)
 {
-    for (int i = 0; i < E_COUNT; i++) {
-        if (json_array_size(batch->owned[i]) > 0) {
+    for (int i = 0; i < E_COUNT; i++)
+        if (json_array_size(batch->owned[i]) > 0)
             return false;
-        }
-    }
     return true;
 }
 
@@ -382,15 +343,14 @@ void event_batch_apply(struct event_batch *batch)
     for (size_t i = 0; i < batch->move_count; i++) {
         batch->moves[i].rank->last_seq = batch->moves[i].seq;
         batch->moves[i].rank->state = batch->moves[i].state;
+        batch->moves[i].rank->compute_s = batch->moves[i].compute_s;
+        batch->moves[i].rank->measured = batch->moves[i].measured;
     }
     for (size_t i = 0; i < batch->node_count; i++) {
         struct node_move *move = &batch->nodes[i];
-        if (move->node->boot == NULL || strcmp(move->node->boot, move->boot) != 0) {
-            char *boot = strdup(move->boot);
-            if (boot != NULL) {
-                free(move->node->boot);
-                move->node->boot = boot;
-            }
+        if (!move->node->boot || strcmp(move->node->boot, move->boot) != 0) {
+            char *boot = store_view_text(batch->view, move->boot);
+            move->node->boot = boot ? boot : move->node->boot;
         }
         move->node->last_seq = move->seq;
         move->node->reachable = true;

@@ -19,6 +19,8 @@ struct rank_move { /* what this batch changes of one rank */
     struct store_sched_rank *rank;
     int64_t seq;
     enum assignment_state state;
+    double compute_s; /* smoothed */
+    uint32_t measured;
     json_t *change; /* its row of store_ingest.ranks; the array owns it */
 };
 
@@ -35,7 +37,7 @@ struct event_batch {
     json_t *owned[17]; /* the arrays that `ingest` refers to, by E_RANKS … E_FAULTS */
     json_t *replies;   /* messages to send after the commit: [{"node","message"}] */
     json_t *heard;     /* {node: true} for each node that gave a new sign of life */
-    json_t *hellos; /* {node: [{"run","epoch","rank"}…]}: the living workers that the node's hello named */
+    json_t *hellos;    /* {node: [{"run","epoch","rank"}…]}: the living workers that the node's hello named */
     struct rank_move *moves;
     size_t move_count, move_capacity;
     struct node_move *nodes;

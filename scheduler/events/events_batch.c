@@ -9,14 +9,13 @@ int event_batch_init(struct event_batch *batch, struct store_view *view, struct 
     bool whole = true;
     for (int i = 0; i < E_COUNT; i++) {
         batch->owned[i] = json_array();
-        whole = whole && batch->owned[i] != NULL;
+        whole = whole && batch->owned[i];
     }
     batch->replies = json_array();
     batch->heard = json_object();
     batch->hellos = json_object();
-    if (!whole || batch->replies == NULL || batch->heard == NULL || batch->hellos == NULL) {
+    if (!whole || !batch->replies || !batch->heard || !batch->hellos)
         return err_set(err, ERR_NOMEM, "no memory for a batch of events");
-    }
     json_t *const *o = batch->owned;
     batch->ingest = (struct store_ingest){
         .ranks = o[E_RANKS],
@@ -42,9 +41,8 @@ int event_batch_init(struct event_batch *batch, struct store_view *view, struct 
 
 void event_batch_fini(struct event_batch *batch)
 {
-    for (int i = 0; i < E_COUNT; i++) {
+    for (int i = 0; i < E_COUNT; i++)
         json_decref(batch->owned[i]);
-    }
     json_decref(batch->replies);
     json_decref(batch->heard);
     json_decref(batch->hellos);
@@ -61,25 +59,22 @@ void event_accept(struct event_batch *batch, const char *node)
 
 int event_append(json_t *array, json_t *row, struct err *err)
 {
-    if (row == NULL || json_array_append_new(array, row) < 0) {
+    if (!row || json_array_append_new(array, row) < 0)
         return err_set(err, ERR_INTERNAL, "an event cannot be turned into a row");
-    }
     return 0;
 }
 
 int event_reply(struct event_batch *batch, const char *node, json_t *message, struct err *err)
 {
     return event_append(batch->replies,
-                        message != NULL ? json_pack("{s:s, s:o}", "node", node, "message", message) : NULL,
-                        err);
+                        message ? json_pack("{s:s, s:o}", "node", node, "message", message) : NULL, err);
 }
 
 json_t *event_body(const json_t *event)
 {
     static const char *const envelope[] = {"type", "node", "run", "epoch", "rank", "seq", "boot", "job"};
     json_t *body = json_copy((json_t *)event);
-    for (size_t i = 0; i < sizeof(envelope) / sizeof(envelope[0]); i++) {
+    for (size_t i = 0; i < sizeof(envelope) / sizeof(envelope[0]); i++)
         json_object_del(body, envelope[i]);
-    }
     return body;
 }

@@ -1,5 +1,5 @@
-/* The health of devices as their agents report it: kept with each device, and told in the logs of the jobs
- * that run there when it begins or ceases to matter. */
+/* Handles the health of devices as their agents report it: stores it with each device, and writes to the logs
+ * of the jobs that run there when it begins or ceases to matter. */
 #include "scheduler/events/events_private.h"
 
 #include <stdio.h>
@@ -15,11 +15,9 @@ enum { HEALTH_BYTES_MAX = 16 << 10, REASONS_MAX = 16, LINKS_MAX = 256 };
 
 struct store_sched_device *event_device(struct store_view *view, const char *name)
 {
-    for (size_t i = 0; i < view->device_count; i++) {
-        if (strcmp(view->devices[i].name, name) == 0) {
+    for (size_t i = 0; i < view->device_count; i++)
+        if (strcmp(view->devices[i].name, name) == 0)
             return &view->devices[i];
-        }
-    }
     return NULL;
 }
 
@@ -41,23 +39,19 @@ static json_t *health_read(const json_t *given, const char *device, struct err *
     char path[160];
     snprintf(path, sizeof(path), "health.devices.%.100s", device);
     jr_init(&reader, given, path, err);
-    for (i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+    for (i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
         jr_i64(&reader, numbers[i], JR_OPTIONAL, 0, INT64_MAX, &number);
-    }
     jr_f64(&reader, "heat", JR_OPTIONAL, 1e-3, 1, &heat);
     jr_array(&reader, "throttle", JR_OPTIONAL, 0, REASONS_MAX, &reasons);
     jr_array(&reader, "links", JR_OPTIONAL, 0, LINKS_MAX, &links);
     jr_object(&reader, "mig", JR_OPTIONAL, &mig);
     jr_str(&reader, "why", JR_OPTIONAL, 0, 1000, &why);
-    json_array_foreach((json_t *)reasons, i, reason)
-    {
-        if (!json_is_string(reason) || json_string_length(reason) > 40) {
+    json_array_foreach ((json_t *)reasons, i, reason) {
+        if (!json_is_string(reason) || json_string_length(reason) > 40)
             jr_fail(&reader, "throttle", "a reason is a text of at most 40 bytes");
-        }
     }
-    if (jr_finish_loose(&reader) < 0) {
+    if (jr_finish_loose(&reader) < 0)
         return NULL;
-    }
     int printed = json_print(given, false, &text, err);
     buf_fini(&text);
     return printed < 0 ? NULL : json_incref((json_t *)given);
@@ -70,8 +64,7 @@ static const char *reasons_text(const json_t *health, char out[80])
     const json_t *reason;
     size_t i, used = 0;
     out[0] = '\0';
-    json_array_foreach(json_object_get(health, "throttle"), i, reason)
-    {
+    json_array_foreach (json_object_get(health, "throttle"), i, reason) {
         int more = snprintf(out + used, 80 - used, "%s%s", used > 0 ? ", " : "", json_string_value(reason));
         used += more > 0 && used + (size_t)more < 80 ? (size_t)more : 0;
     }
@@ -81,7 +74,7 @@ static const char *reasons_text(const json_t *health, char out[80])
 static bool rises(const struct store_sched_device *was, const struct store_sched_device *is, const char *key)
 {
     const json_t *after = json_object_get(is->health, key);
-    return was->health != NULL && json_is_integer(after) &&
+    return was->health && json_is_integer(after) &&
            json_integer_value(after) > json_integer_value(json_object_get(was->health, key));
 }
 
@@ -109,7 +102,7 @@ static void line_of(const struct store_sched_device *was, const struct store_sch
     } else if (which == 2 && rises(was, is, "ecc_uncorrected")) {
         snprintf(out, 400, "%s had memory errors that its ECC could not correct: %lld since its driver began",
                  is->name, (long long)json_integer_value(json_object_get(is->health, "ecc_uncorrected")));
-    } else if (which == 3 && xid != NULL && !json_equal(xid, json_object_get(was->health, "xid"))) {
+    } else if (which == 3 && xid && !json_equal(xid, json_object_get(was->health, "xid"))) {
         snprintf(out, 400, "the driver of %s told a critical error: Xid %lld", is->name,
                  (long long)json_integer_value(xid));
     }
@@ -147,8 +140,7 @@ static int device_take(struct event_batch *batch, const struct store_sched_devic
     size_t i;
     char line[400];
     int result = 0;
-    json_array_foreach(batch->owned[E_HEALTH], i, row)
-    {
+    json_array_foreach (batch->owned[E_HEALTH], i, row) {
         if (strcmp(json_string_value(json_object_get(row, "device")), known->name) == 0) {
             /* the same batch has an earlier report of this device: the later one replaces it */
             json_decref(before);
@@ -175,22 +167,17 @@ int event_on_health(struct event_batch *batch, const struct store_sched_node *no
     const char *boot = json_string_value(json_object_get(event, "boot")), *name;
     const json_t *devices = json_object_get(event, "devices");
     json_t *given;
-    if (boot == NULL || !json_is_object(devices)) {
+    if (!boot || !json_is_object(devices))
         return err_set(err, ERR_INVALID, "health of node %s without its boot or devices", node->name);
-    }
-    if (node->boot == NULL || strcmp(node->boot, boot) != 0) {
+    if (!node->boot || strcmp(node->boot, boot) != 0)
         return 0; /* the agent will say hello, and then report its health again */
-    }
-    json_object_foreach((json_t *)devices, name, given)
-    {
+    json_object_foreach ((json_t *)devices, name, given) {
         const struct store_sched_device *known = event_device(batch->view, name);
-        if (known == NULL || strcmp(known->node, node->name) != 0) {
+        if (!known || strcmp(known->node, node->name) != 0)
             continue; /* the device is not yet in the view */
-        }
         json_t *health = health_read(given, name, err);
-        if (health == NULL || device_take(batch, known, health, err) < 0) {
+        if (!health || device_take(batch, known, health, err) < 0)
             return -1;
-        }
     }
     return 0;
 }
@@ -199,12 +186,10 @@ void event_health_apply(struct event_batch *batch)
 {
     json_t *row;
     size_t i;
-    json_array_foreach(batch->owned[E_HEALTH], i, row)
-    {
+    json_array_foreach (batch->owned[E_HEALTH], i, row) {
         struct store_sched_device *device =
             event_device(batch->view, json_string_value(json_object_get(row, "device")));
-        if (device != NULL) {
+        if (device)
             store_sched_health(device, json_incref(json_object_get(row, "health")));
-        }
     }
 }

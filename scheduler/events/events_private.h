@@ -1,5 +1,5 @@
-/* What the files of the batch share: events.c (nodes), events_run.c (ranks), events_health.c (devices) and
- * events_batch.c (the batch's arrays). E_… number the arrays of struct store_ingest. */
+/* Declarations that the files of the batch share: events.c (nodes), events_run.c (ranks), events_health.c
+ * (devices) and events_batch.c (the batch's arrays). E_… number the arrays of struct store_ingest. */
 #ifndef MOTLEY_SCHEDULER_EVENTS_EVENTS_PRIVATE_H
 #define MOTLEY_SCHEDULER_EVENTS_EVENTS_PRIVATE_H
 

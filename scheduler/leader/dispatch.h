@@ -31,6 +31,12 @@ void dispatch_destroy(struct dispatch *dispatch);
  * copied and has at most 39 bytes. */
 void dispatch_live(struct dispatch *dispatch, const char *incarnation);
 
+/* Plans are not in the outbox. An `assign` that names its plan by "plan_digest" and has no "plan" is sent
+ * with its rank's slice of the run's plan, which must be given before dispatch_keep: as plan_to_json writes
+ * it. dispatch_plans_forget releases the plans given. */
+int dispatch_plan(struct dispatch *dispatch, int64_t run, const json_t *plan, struct err *err);
+void dispatch_plans_forget(struct dispatch *dispatch);
+
 /* Keeps and publishes row 'id' of the outbox for 'node', and adds "type" and "id" to the payload. Ids must
  * rise from call to call. 'run' is 0 for a message that belongs to no run. */
 int dispatch_keep(struct dispatch *dispatch, int64_t id, const char *node, int64_t run, const char *type,

@@ -28,9 +28,8 @@ struct node_streams {
 struct node_streams *node_streams_create(struct err *err)
 {
     struct node_streams *node_streams = calloc(1, sizeof(*node_streams));
-    if (node_streams == NULL) {
+    if (!node_streams)
         err_set(err, ERR_NOMEM, "no memory for the nodes' streams");
-    }
     return node_streams;
 }
 
@@ -43,9 +42,8 @@ static void node_stream_fini(struct node_stream *node_stream)
 
 void node_streams_clear(struct node_streams *node_streams)
 {
-    for (size_t i = 0; i < node_streams->count; i++) {
+    for (size_t i = 0; i < node_streams->count; i++)
         node_stream_fini(&node_streams->items[i]);
-    }
     free(node_streams->items);
     node_streams->items = NULL;
     node_streams->count = 0;
@@ -53,7 +51,7 @@ void node_streams_clear(struct node_streams *node_streams)
 
 void node_streams_destroy(struct node_streams *node_streams)
 {
-    if (node_streams != NULL) {
+    if (node_streams) {
         node_streams_clear(node_streams);
         free(node_streams);
     }
@@ -68,11 +66,11 @@ static int node_stream_make(struct node_stream *node_stream, const struct store_
     snprintf(node_stream->node, sizeof(node_stream->node), "%s", node->name);
     snprintf(node_stream->stream, sizeof(node_stream->stream), "motley:events:%s", node->name);
     snprintf(node_stream->after, sizeof(node_stream->after), "0");
-    snprintf(node_stream->boot, sizeof(node_stream->boot), "%s", node->boot != NULL ? node->boot : "");
+    snprintf(node_stream->boot, sizeof(node_stream->boot), "%s", node->boot ? node->boot : "");
     memcpy(node_stream->redis_hash, node->redis_hash, sizeof(node_stream->redis_hash));
     memcpy(node_stream->seal_key, node->seal_key, sizeof(node_stream->seal_key));
     node_stream->seal = node->admitted ? seal_create(node->seal_key, node->name, err) : NULL;
-    return node->admitted && node_stream->seal == NULL ? -1 : 0;
+    return node->admitted && !node_stream->seal ? -1 : 0;
 }
 
 static bool is_same(const struct node_stream *node_stream, const struct store_sched_node *node)
@@ -86,12 +84,11 @@ int node_streams_sync(struct node_streams *node_streams, const struct store_view
 {
     struct node_streams next = {.items = calloc(view->node_count + 1, sizeof(*next.items))};
     bool changed = false;
-    if (next.items == NULL) {
+    if (!next.items)
         return err_set(err, ERR_NOMEM, "no memory for the nodes' streams");
-    }
     for (size_t i = 0; i < view->node_count; i++) {
         struct node_stream *old = node_streams_find(node_streams, view->nodes[i].name);
-        if (old != NULL && is_same(old, &view->nodes[i])) {
+        if (old && is_same(old, &view->nodes[i])) {
             next.items[next.count++] = *old; /* moved, with the memory it owns */
             *old = (struct node_stream){0};
         } else if (node_stream_make(&next.items[next.count], &view->nodes[i], err) == 0) {
@@ -128,21 +125,17 @@ struct node_stream *node_streams_at(struct node_streams *node_streams, size_t i)
 
 struct node_stream *node_streams_find(struct node_streams *node_streams, const char *node)
 {
-    for (size_t i = 0; node != NULL && i < node_streams->count; i++) {
-        if (strcmp(node_streams->items[i].node, node) == 0) {
+    for (size_t i = 0; node && i < node_streams->count; i++)
+        if (strcmp(node_streams->items[i].node, node) == 0)
             return &node_streams->items[i];
-        }
-    }
     return NULL;
 }
 
 struct node_stream *node_streams_find_key(struct node_streams *node_streams, const char *stream)
 {
-    for (size_t i = 0; stream != NULL && i < node_streams->count; i++) {
-        if (strcmp(node_streams->items[i].stream, stream) == 0) {
+    for (size_t i = 0; stream && i < node_streams->count; i++)
+        if (strcmp(node_streams->items[i].stream, stream) == 0)
             return &node_streams->items[i];
-        }
-    }
     return NULL;
 }
 
@@ -156,20 +149,18 @@ static int beat_check(struct node_stream *node_stream, const json_t *event, stru
     const char *type = json_string_value(json_object_get(event, "type"));
     const char *boot = NULL;
     int64_t beat = 0;
-    if (type == NULL ||
+    if (!type ||
         (strcmp(type, "heartbeat") != 0 && strcmp(type, "node_hello") != 0 && strcmp(type, "health") != 0)) {
         return 0;
     }
     jr_init(&reader, event, type, err);
     jr_str(&reader, "boot", JR_REQUIRED, 1, sizeof(node_stream->boot) - 1, &boot);
     jr_i64(&reader, "beat", JR_REQUIRED, 1, EVENT_NUMBER_MAX, &beat);
-    if (jr_finish_loose(&reader) < 0) {
+    if (jr_finish_loose(&reader) < 0)
         return -1;
-    }
     const int order = strcmp(boot, node_stream->boot);
-    if (order < 0 || (order == 0 && beat <= node_stream->beat)) {
+    if (order < 0 || (order == 0 && beat <= node_stream->beat))
         return err_set(err, ERR_STALE, "%s %" PRId64 " of start %s comes again", type, beat, boot);
-    }
     snprintf(node_stream->boot, sizeof(node_stream->boot), "%s", boot);
     node_stream->beat = beat;
     return 0;
@@ -177,7 +168,7 @@ static int beat_check(struct node_stream *node_stream, const json_t *event, stru
 
 json_t *node_stream_open(struct node_stream *node_stream, const struct redis_entry *entry, struct err *err)
 {
-    if (entry->payload == NULL) {
+    if (!entry->payload) {
         err_set(err, ERR_CORRUPT, "an entry without the field m");
         return NULL;
     }
@@ -193,13 +184,12 @@ json_t *node_stream_open(struct node_stream *node_stream, const struct redis_ent
     }
     json_t *event = frame_decode(entry->payload, entry->size, &event_limits, err);
     const json_t *named = json_object_get(event, "node");
-    if (event == NULL) {
+    if (!event)
         return NULL;
-    }
     const char *name = json_string_value(named);
-    if (!json_is_object(event) || (named != NULL && (name == NULL || strcmp(name, node_stream->node) != 0))) {
+    if (!json_is_object(event) || (named && (!name || strcmp(name, node_stream->node) != 0))) {
         err_set(err, ERR_DENIED, "an event in the name of node \"%.80s\" in the stream of node %s",
-                name != NULL ? name : "?", node_stream->node);
+                name ? name : "?", node_stream->node);
     } else if (json_object_set_new(event, "node", json_string(node_stream->node)) < 0) {
         err_set(err, ERR_NOMEM, "no memory for an event");
     } else if (beat_check(node_stream, event, err) == 0) {
@@ -237,13 +227,11 @@ void node_stream_refuse(struct node_stream *node_stream, uint64_t now_ns, enum e
         return;
     snprintf(node_stream->why, sizeof(node_stream->why), "%.*s", NODE_STREAM_WHY_SIZE - 1, why);
     /* people read this text, and a hostile node may have written a part of it */
-    for (char *at = node_stream->why; *at != '\0'; at++) {
-        if (*at == '"') {
+    for (char *at = node_stream->why; *at != '\0'; at++)
+        if (*at == '"')
             *at = '\'';
-        } else if ((unsigned char)*at < ' ' || *at == 127) {
+        else if ((unsigned char)*at < ' ' || *at == 127)
             *at = '?';
-        }
-    }
     if (node_stream->logged_ns == 0 || now_ns - node_stream->logged_ns > LOG_NS) {
         log_event(LOG_LEVEL_WARN, "event_refused", "node=%s count=%" PRId64 " why=\"%s\"", node_stream->node,
                   node_stream->unlogged, node_stream->why);
@@ -271,15 +259,15 @@ json_t *node_streams_marks(struct node_streams *node_streams)
     json_t *marks = json_array();
     for (size_t i = 0; i < node_streams->count; i++) {
         struct node_stream *node_stream = &node_streams->items[i];
-        if (node_stream->refused > 0 || (node_stream->bar && node_stream->seal != NULL)) {
+        if (node_stream->refused > 0 || (node_stream->bar && node_stream->seal)) {
             /* A sender's text may be cut inside a character; it is left out then. */
             json_t *why = json_string(node_stream->why);
             json_array_append_new(
-                marks, json_pack("{s:s, s:I, s:I, s:o, s:o, s:b}", "node", node_stream->node, "generation",
-                                 (json_int_t)node_stream->generation, "refused",
-                                 (json_int_t)node_stream->refused, "reasons", reasons_take(node_stream),
-                                 "why", why != NULL ? why : json_string("(no readable words)"), "barred",
-                                 (int)node_stream->bar));
+                marks,
+                json_pack("{s:s, s:I, s:I, s:o, s:o, s:b}", "node", node_stream->node, "generation",
+                          (json_int_t)node_stream->generation, "refused", (json_int_t)node_stream->refused,
+                          "reasons", reasons_take(node_stream), "why",
+                          why ? why : json_string("(no readable words)"), "barred", (int)node_stream->bar));
             node_stream->refused = 0;
         }
     }

@@ -1,5 +1,5 @@
-/* What scheduler.c (the loop and leadership), tasks.c (what is next), ingest.c (events) and pass*.c
- * (decisions) share.
+/* Declarations that scheduler.c (the loop and leadership), tasks.c (which task is next), ingest.c (events)
+ * and pass*.c (decisions) share.
  *
  * One database task runs at a time: `busy` is true while a load, an ingest or a decision is under way, and
  * its callback ends with scheduler_turn(), which starts the next. `chain` is the epoch under which the task
@@ -16,6 +16,7 @@
 #include "scheduler/leader/node_streams.h"
 #include "scheduler/placer/planning.h"
 #include "scheduler/leader/scheduler.h"
+#include "scheduler/policy/range.h"
 #include "store/leader.h"
 #include "store/sched.h"
 
@@ -38,15 +39,20 @@ struct missing_worker {
     bool asked; /* the agent was asked a second time */
 };
 
-/* A run whose devices are slower than when they are cool, and how often a move was weighed for it
- * (pass_move.c). */
+/* A run, and how often a move was considered for it (pass_move.c). The settled_… fields hold what the last
+ * series of weighings ended with; a later difference from them is a reason to consider a move again. */
 struct run_weighing {
     int64_t run;
-    uint64_t settled; /* hash of the device speeds for which the weighing has ended */
-    uint64_t next_ns, began_ns;
-    /* count: weighings so far; windows: consecutive weighings that showed a gain */
-    uint32_t count, windows;
-    bool kept; /* the present pass has seen the run */
+    uint64_t settled_heat; /* hash of the devices' heat factors */
+    double *settled_drift; /* [rank_count] measured seconds of computing over the plan's; owned */
+    json_t *settled_free;  /* {device: true}: free devices that were weighed; owned */
+    double *compute_s;     /* [rank_count] what was measured when the weighing under way began; owned */
+    uint32_t rank_count;
+    uint32_t steps;                       /* steps that all ranks had measured at the last weighing */
+    uint64_t next_ns, began_ns, asked_ns; /* asked_ns: when the planner was asked; 0: not yet */
+    /* count: weighings so far; windows: consecutive weighings that showed a gain; stays: series without a
+     * move */
+    uint32_t count, windows, stays;
 };
 
 struct scheduler {
@@ -60,7 +66,12 @@ struct scheduler {
     struct dispatch *dispatch;
     struct facts *facts;
     struct planning *planning;
-    struct waiting *waiting;
+    struct plan_memo *memo;
+    struct use_shares *shares;   /* use of all users and accounts */
+    struct start_history starts; /* how predicted starts turned out, up to those at started_us */
+    int64_t started_us;
+    json_t *idle; /* {id of a lease: since when this leader has seen its device idle, µs} */
+    json_t *away; /* {device: since when this leader has seen it away or unfit, µs} */
     /* the last queued job that was examined, when devices remain and the queue is longer than the view */
     struct store_queue_mark queue_mark;
     /* turn: deferred scheduler_turn; tick: every 250 ms; wake: the next due time */
@@ -70,8 +81,10 @@ struct scheduler {
     int64_t chain;
     bool ready; /* the outbox is loaded */
     bool busy, dirty, view_stale;
-    bool events_next; /* events go before a pass when both have work */
+    bool reconfigured; /* the configuration has changed since the last load */
+    bool events_next;  /* events go before a pass when both have work */
     bool redis_up;
+    bool sharing_said;  /* the database has the settings of the policies */
     bool devices_free;  /* the last pass left a device free */
     uint64_t passed_ns; /* when the last pass began */
     struct store_view *view;
@@ -102,6 +115,7 @@ struct scheduler {
     uint64_t listening_ns; /* silence of a node counts from this moment on */
     struct run_weighing *weighings;
     size_t weighing_count, weighing_capacity;
+    uint64_t remeasured_ns; /* when profiles were last looked at for those that are to be measured again */
     uint64_t pruned_ns, complained_ns;
     bool pruning, prune_more;
     bool marker_asked;
@@ -128,7 +142,8 @@ void ingest_forget(struct scheduler *scheduler); /* drops what was read; called 
 
 /* floods.c bounds the size of each node's stream and empties one that is too large; the agent sends
  * unacknowledged events again. */
-/* Asks Redis how large the streams are; with `cut`, only those that the last read left a rest of. */
+/* Asks Redis how large the streams are; with `cut`, only those that the last read did not read to their end.
+ */
 void floods_measure(struct scheduler *scheduler, bool cut);
 /* Empties the node's stream and adds 'strikes' to the node's count; too many within a minute bar the node. */
 void floods_empty(struct scheduler *scheduler, struct node_stream *node_stream, unsigned strikes,
@@ -140,12 +155,14 @@ void floods_mark(struct scheduler *scheduler);
  * redis_users_check compares now, or after the comparison under way. */
 void redis_users_check(struct scheduler *scheduler);
 void redis_users_tick(struct scheduler *scheduler, uint64_t now_ns);
-/* Forgets what is known of the users: the connection is new, and Redis may have lost them. */
+/* Forgets what is known of the users, because the connection is new and Redis may have lost them. */
 void redis_users_forget(struct scheduler *scheduler);
 
 /* pass.c. pass_start decides on the view that was just loaded, and ends in scheduler_turn. */
 void pass_start(struct scheduler *scheduler);
 void pass_forget(struct scheduler *scheduler);
+/* Drops all records of considered moves. */
+void pass_forget_weighings(struct scheduler *scheduler);
 
 /* liveness.c. Notes a sign of life of the node. */
 void liveness_heard(struct scheduler *scheduler, const char *node, uint64_t now_ns);

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "common/err.h"
-#include "scheduler/pass/policy.h"
+#include "scheduler/pass/pauses.h"
 
 struct tally {
     uint32_t living, done, stopped, failed, gone;
@@ -19,7 +19,8 @@ struct tally {
     const struct store_sched_rank *own;  /* the first rank with a fault of the job's own */
     const struct store_sched_rank *lost; /* the first rank that failed or was lost otherwise */
     const char *lost_why;
-    const struct store_sched_rank *drained; /* the first rank on a draining device */
+    const struct store_sched_rank *drained; /* the first rank on a draining or leased device */
+    const char *leased_by;                  /* who leased that device, or NULL */
 };
 
 static void say(struct run_verdict *verdict, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -35,16 +36,16 @@ static void say(struct run_verdict *verdict, const char *fmt, ...)
 /* A rank that reports a broken connection or a timeout reports another rank's end, not its own. */
 static bool is_consequence(const struct store_sched_rank *rank)
 {
-    return rank->state == ASSIGNMENT_FAILED && rank->code != NULL &&
+    return rank->state == ASSIGNMENT_FAILED && rank->code &&
            (strcmp(rank->code, err_code_name(ERR_NET)) == 0 ||
             strcmp(rank->code, err_code_name(ERR_TIMEOUT)) == 0);
 }
 
 static void note_loss(struct tally *tally, const struct store_sched_rank *rank, const char *why)
 {
-    if (tally->lost == NULL || (is_consequence(tally->lost) && !is_consequence(rank))) {
+    if (!tally->lost || (is_consequence(tally->lost) && !is_consequence(rank))) {
         tally->lost = rank;
-        tally->lost_why = why != NULL ? why : "it ended without a reason";
+        tally->lost_why = why ? why : "it ended without a reason";
     }
 }
 
@@ -63,11 +64,10 @@ static struct tally count_ranks(const struct store_sched_run *run, const struct 
             continue;
         case ASSIGNMENT_FAILED:
             tally.failed++;
-            if (rank->own_fault && tally.own == NULL) {
+            if (rank->own_fault && !tally.own)
                 tally.own = rank;
-            } else if (!rank->own_fault) {
+            else if (!rank->own_fault)
                 note_loss(&tally, rank, rank->why);
-            }
             continue;
         case ASSIGNMENT_LOST:
             tally.gone++;
@@ -83,8 +83,9 @@ static struct tally count_ranks(const struct store_sched_run *run, const struct 
         }
         tally.living++;
         tally.ready += rank->state != ASSIGNMENT_SENT ? 1 : 0;
-        if (facts[i].drained && tally.drained == NULL) {
+        if ((facts[i].drained || facts[i].leased_by) && !tally.drained) {
             tally.drained = rank;
+            tally.leased_by = facts[i].leased_by;
         }
     }
     return tally;
@@ -92,9 +93,8 @@ static struct tally count_ranks(const struct store_sched_run *run, const struct 
 
 static void earliest(int64_t *check_us, int64_t at_us)
 {
-    if (*check_us == 0 || at_us < *check_us) {
+    if (*check_us == 0 || at_us < *check_us)
         *check_us = at_us;
-    }
 }
 
 static int64_t time_left_ms(const struct store_sched_run *run, const struct store_sched_job *job,
@@ -110,10 +110,38 @@ static void stop(struct run_verdict *verdict, enum stop_why why, bool checkpoint
     verdict->checkpoint = checkpoint;
 }
 
-/* The run is starting or running. */
+/* Decides about a run that was asked for a checkpoint. It stops only once that is stored; if it is not stored
+ * in time, or nobody waits for the devices any more, the run goes on. Returns whether that decides. */
+static bool decide_asked(const struct store_sched_run *run, const struct run_facts *facts, int64_t now_us,
+                         struct run_verdict *verdict)
+{
+    const bool late = now_us >= run->save_by_us;
+    if (run->save_by_us == 0)
+        return false;
+    if (facts->awaited && run->saved_us >= run->save_asked_us) {
+        stop(verdict, run->save_for > 0 ? STOP_PREEMPT : STOP_SLICE, false);
+        if (run->save_for > 0)
+            say(verdict, "yields to job %lld", (long long)run->save_for);
+        else
+            say(verdict, "its slice is over");
+        return true;
+    }
+    if (!facts->awaited || late) {
+        verdict->action = RUN_ACTION_GO_ON;
+        verdict->missed = facts->awaited;
+        if (verdict->missed)
+            say(verdict, "its checkpoint was not stored within %.0f s: it keeps its devices",
+                1e-6 * (double)(run->save_by_us - run->save_asked_us));
+        return true;
+    }
+    earliest(&verdict->check_us, run->save_by_us);
+    return false;
+}
+
+/* Decides about a run that is starting or running. */
 static void decide_active(const struct store_sched_run *run, const struct store_sched_job *job,
-                          const struct tally *tally, const struct scheduler_limits *limits, int64_t now_us,
-                          struct run_verdict *verdict)
+                          const struct tally *tally, const struct run_facts *facts,
+                          const struct scheduler_limits *limits, int64_t now_us, struct run_verdict *verdict)
 {
     if (tally->done == run->rank_count && run->state == RUN_RUNNING) {
         verdict->action = RUN_ACTION_FINISH;
@@ -121,11 +149,11 @@ static void decide_active(const struct store_sched_run *run, const struct store_
         verdict->job_event = JOB_EVENT_DONE;
         return;
     }
-    if (tally->own != NULL) {
+    if (tally->own) {
         stop(verdict, STOP_FAULT, false);
         return;
     }
-    if (tally->lost != NULL) {
+    if (tally->lost) {
         stop(verdict, STOP_LOST, false);
         say(verdict, "lost %s: %s", tally->lost->device, tally->lost_why);
         return;
@@ -139,11 +167,16 @@ static void decide_active(const struct store_sched_run *run, const struct store_
         say(verdict, "a worker was stopped by its agent");
         return;
     }
-    if (tally->drained != NULL) {
+    if (tally->drained) {
         stop(verdict, STOP_DRAIN, true);
-        say(verdict, "%s is being drained", tally->drained->device);
+        if (tally->leased_by)
+            say(verdict, "%s is leased by %s", tally->drained->device, tally->leased_by);
+        else
+            say(verdict, "%s is being drained", tally->drained->device);
         return;
     }
+    if (decide_asked(run, facts, now_us, verdict))
+        return;
     if (job->time_limit_ms > 0) {
         int64_t left_ms = time_left_ms(run, job, now_us);
         if (left_ms <= 0) {
@@ -167,23 +200,33 @@ static void decide_active(const struct store_sched_run *run, const struct store_
     }
 }
 
-/* The run is stopping, and a rank still lives. */
-static void decide_stopping(const struct store_sched_run *run, const struct scheduler_limits *limits,
-                            int64_t now_us, struct run_verdict *verdict)
+/* Decides about a run that is stopping while a rank still lives. */
+static void decide_stopping(const struct store_sched_run *run, const struct run_facts *facts,
+                            const struct scheduler_limits *limits, int64_t now_us,
+                            struct run_verdict *verdict)
 {
-    bool checkpoint = run->stop_why != STOP_LOST && run->stop_why != STOP_FAULT;
-    int64_t wait_ms = checkpoint ? limits->checkpoint_stop_ms : limits->stop_ms;
+    const bool checkpoint = run->stop_why != STOP_LOST && run->stop_why != STOP_FAULT &&
+                            run->stop_why != STOP_PREEMPT && run->stop_why != STOP_SLICE;
+    int64_t wait_ms = checkpoint ? facts->save_wait_ms : limits->stop_ms;
     int64_t until_us = run->stopping_us + wait_ms * 1000;
-    if (run->killed_us != 0) {
+    if (run->killed_us != 0)
         until_us = run->killed_us + (int64_t)limits->kill_ms * 1000;
-    }
-    if (now_us < until_us) {
+    if (now_us < until_us)
         earliest(&verdict->check_us, until_us);
-    } else if (run->killed_us == 0) {
+    else if (run->killed_us == 0)
         verdict->action = RUN_ACTION_KILL;
-    } else {
+    else
         verdict->action = RUN_ACTION_FINISH;
-    }
+}
+
+/* Returns the earlier losses that count against the job: those since its last newer checkpoint, and since a
+ * person let it begin anew. Steps without a checkpoint do not cancel losses, because the next attempt repeats
+ * them. */
+static uint32_t losses_before(const struct store_sched_run *run, const struct store_sched_job *job)
+{
+    if (run->advanced)
+        return 0;
+    return run->lost_before < job->losses ? run->lost_before : job->losses;
 }
 
 /* The pause before the next attempt, which bounds how often attempts without progress begin. It counts from
@@ -192,36 +235,42 @@ static void decide_stopping(const struct store_sched_run *run, const struct sche
 static uint32_t pause_ms(const struct store_sched_run *run, const struct store_sched_job *job,
                          const struct scheduler_limits *limits, int64_t now_us)
 {
-    const uint32_t before = run->lost_before < job->losses ? run->lost_before : job->losses;
     const int64_t lasted_ms = (now_us - run->created_us) / 1000;
-    const int64_t whole_ms = policy_backoff_ms(before + 1, limits->retry_ms_min, limits->retry_ms_max);
+    const int64_t whole_ms =
+        pause_backoff_ms(losses_before(run, job) + 1, limits->retry_ms_min, limits->retry_ms_max);
     return run->advanced || lasted_ms >= whole_ms ? 0
                                                   : (uint32_t)(whole_ms - (lasted_ms > 0 ? lasted_ms : 0));
 }
 
-/* The cause named in the text is a rank that was lost itself, else what was seen first (run->why). */
+/* Finishes a run after a loss. The text names a rank that was lost itself as the cause, else what was seen
+ * first (run->why). */
 static void finish_lost(const struct store_sched_run *run, const struct store_sched_job *job,
                         const struct tally *tally, const struct scheduler_limits *limits, int64_t now_us,
                         struct run_verdict *verdict)
 {
     char cause[300] = "a worker was lost";
-    if (tally->lost != NULL && (!is_consequence(tally->lost) || run->why == NULL)) {
+    if (tally->lost && (!is_consequence(tally->lost) || !run->why))
         snprintf(cause, sizeof(cause), "lost %s: %s", tally->lost->device, tally->lost_why);
-    } else if (run->why != NULL) {
+    else if (run->why)
         snprintf(cause, sizeof(cause), "%s", run->why);
-    }
     verdict->run_event = RUN_EVENT_LOSE;
-    verdict->loss = true;
-    if (job->losses + 1 > job->retries_max) {
+    verdict->losses = losses_before(run, job) + 1;
+    if (verdict->losses > job->retries_max) {
         verdict->job_event = JOB_EVENT_FAULT;
         verdict->code = err_code_name(ERR_PEER);
-        say(verdict, "lost %u times, limits.retries is %u; the last time: %s", job->losses + 1,
-            job->retries_max, cause);
+        say(verdict, "lost %u times without a new checkpoint, limits.retries is %u; the last time: %s",
+            verdict->losses, job->retries_max, cause);
         return;
     }
     verdict->job_event = JOB_EVENT_REQUEUE;
     verdict->delay_ms = pause_ms(run, job, limits, now_us);
     say(verdict, "attempt %u ended (%s); goes on from its last checkpoint", job->attempt, cause);
+}
+
+/* Whether a run is stopped so that its job goes on elsewhere or later. */
+static bool goes_on(enum stop_why why)
+{
+    return why == STOP_DRAIN || why == STOP_YIELD || why == STOP_PREEMPT || why == STOP_SLICE;
 }
 
 /* All ranks have ended after a stop: decides what becomes of the job. */
@@ -235,42 +284,52 @@ static void decide_finish(const struct store_sched_run *run, const struct store_
     if (tally->done == run->rank_count) {
         verdict->run_event = RUN_EVENT_DONE;
         verdict->job_event = JOB_EVENT_DONE;
-    } else if (tally->own != NULL) {
+    } else if (tally->own) {
         verdict->run_event = RUN_EVENT_FAIL;
         verdict->job_event = JOB_EVENT_FAULT;
         verdict->code = tally->own->code;
-        say(verdict, "%s", tally->own->why != NULL ? tally->own->why : "the worker gave no reason");
+        say(verdict, "%s", tally->own->why ? tally->own->why : "the worker gave no reason");
     } else if (why == STOP_CANCEL) {
         verdict->job_event = JOB_EVENT_CANCELLED;
     } else if (why == STOP_HOLD) {
         verdict->job_event = JOB_EVENT_HELD;
+    } else if (why == STOP_TIME && (run->advanced || run->start_step > 0)) {
+        verdict->job_event = JOB_EVENT_DONE;
+        verdict->ended_by = "time_limit";
+        say(verdict, "limits.time of %lld s is used up: resume goes on from the last checkpoint",
+            (long long)(job->time_limit_ms / 1000));
     } else if (why == STOP_TIME) {
         verdict->run_event = RUN_EVENT_FAIL;
         verdict->job_event = JOB_EVENT_FAULT;
         verdict->code = err_code_name(ERR_TIMEOUT);
-        say(verdict, "limits.time of %lld s is used up", (long long)(job->time_limit_ms / 1000));
-    } else if ((why == STOP_DRAIN || why == STOP_YIELD) && tally->lost == NULL && tally->living == 0) {
+        say(verdict, "limits.time of %lld s was used up before a checkpoint was stored",
+            (long long)(job->time_limit_ms / 1000));
+    } else if (goes_on(why) && run->killed_us != 0) {
         verdict->job_event = JOB_EVENT_REQUEUE;
-        say(verdict, "moves to other devices");
+        say(verdict, "did not stop in time: goes on from its last checkpoint");
+    } else if (goes_on(why) && !tally->lost && tally->living == 0) {
+        verdict->job_event = JOB_EVENT_REQUEUE;
+        if (why == STOP_PREEMPT || why == STOP_SLICE)
+            say(verdict, "%s", run->why ? run->why : "yields");
+        else
+            say(verdict, "moves to other devices");
     } else {
         finish_lost(run, job, tally, limits, now_us, verdict);
     }
 }
 
 void lifecycle_decide(const struct store_sched_run *run, const struct store_sched_job *job,
-                      const struct rank_facts *facts, const struct scheduler_limits *limits, int64_t now_us,
+                      const struct run_facts *facts, const struct scheduler_limits *limits, int64_t now_us,
                       struct run_verdict *verdict)
 {
     *verdict = (struct run_verdict){.action = RUN_ACTION_WAIT};
-    const struct tally tally = count_ranks(run, facts);
+    const struct tally tally = count_ranks(run, facts->ranks);
     if (run->state != RUN_STOPPING) {
-        decide_active(run, job, &tally, limits, now_us, verdict);
+        decide_active(run, job, &tally, facts, limits, now_us, verdict);
         return;
     }
-    if (tally.living > 0) {
-        decide_stopping(run, limits, now_us, verdict);
-    }
-    if (tally.living == 0 || verdict->action == RUN_ACTION_FINISH) {
+    if (tally.living > 0)
+        decide_stopping(run, facts, limits, now_us, verdict);
+    if (tally.living == 0 || verdict->action == RUN_ACTION_FINISH)
         decide_finish(run, job, &tally, limits, now_us, verdict);
-    }
 }

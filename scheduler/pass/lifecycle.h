@@ -12,11 +12,19 @@
 
 enum { LIFECYCLE_TEXT = 400 };
 
-/* What the view does not say of a rank. */
+/* Facts about a rank. */
 struct rank_facts {
-    bool gone;    /* its node or its worker was given up; gone_why says why */
-    bool drained; /* its device is being drained */
+    bool gone;             /* its node or its worker was given up; gone_why says why */
+    bool drained;          /* its device is being drained */
+    const char *leased_by; /* who holds a lease of its device now, or NULL */
     const char *gone_why;
+};
+
+/* Facts about a run that the view does not have. */
+struct run_facts {
+    const struct rank_facts *ranks; /* [run->rank_count] */
+    int64_t save_wait_ms;           /* how long the ranks may take to store a checkpoint and stop */
+    bool awaited; /* the job for which the run was asked for a checkpoint still waits for its devices */
 };
 
 enum run_action {
@@ -24,26 +32,31 @@ enum run_action {
     RUN_ACTION_PEERS,  /* every rank is ready: tell each rank the addresses of the others */
     RUN_ACTION_STOP,   /* tell the living ranks to stop; the job and the run become stopping */
     RUN_ACTION_KILL,   /* the ranks did not stop in time: kill them */
+    RUN_ACTION_GO_ON,  /* the run is no longer asked for a checkpoint and goes on as it does */
     RUN_ACTION_FINISH, /* no rank runs any more */
 };
 
 struct run_verdict {
     enum run_action action;
-    enum stop_why why;         /* STOP only */
-    bool checkpoint;           /* STOP only: the ranks write a checkpoint first */
-    enum run_event run_event;  /* FINISH only */
-    enum job_event job_event;  /* FINISH only */
-    bool loss;                 /* FINISH only: this end counts against limits.retries */
+    enum stop_why why;        /* STOP only */
+    bool checkpoint;          /* STOP only: the ranks write a checkpoint first */
+    bool missed;              /* GO_ON only: the checkpoint was not stored in time */
+    enum run_event run_event; /* FINISH only */
+    enum job_event job_event; /* FINISH only */
+    /* FINISH only: losses of the job since its last newer checkpoint, this end included, which count against
+     * limits.retries; 0: this end is no loss */
+    uint32_t losses;
     uint32_t delay_ms;         /* FINISH only: pause before the next attempt */
+    const char *ended_by;      /* FINISH only: what ended a job that succeeded so far, or NULL; static */
     const char *code;          /* name of the job's error code, or NULL; borrowed from the run, or static */
     char text[LIFECYCLE_TEXT]; /* a sentence for the job's log, or "" */
     /* WAIT only: decide again at this time at the latest; 0: only when something has changed */
     int64_t check_us;
 };
 
-/* 'facts' has run->rank_count entries. now_us is the view's time. */
+/* now_us is the view's time. */
 void lifecycle_decide(const struct store_sched_run *run, const struct store_sched_job *job,
-                      const struct rank_facts *facts, const struct scheduler_limits *limits, int64_t now_us,
+                      const struct run_facts *facts, const struct scheduler_limits *limits, int64_t now_us,
                       struct run_verdict *verdict);
 
 #endif

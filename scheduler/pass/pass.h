@@ -7,21 +7,38 @@
 #define MOTLEY_SCHEDULER_PASS_PASS_H
 
 #include "scheduler/leader/scheduler_private.h"
+#include "scheduler/policy/policy.h"
+
+/* A job that starts. */
+struct pass_start {
+    const struct store_sched_job *job;
+    struct placer_answer answer;
+    json_t *model, *train, *eval; /* documents for the assignments; owned */
+    double step_s;                /* predicted seconds of a step */
+    /* For the ledger: speeds is {device: speed relative to the reference device's}, owned; reference is that
+     * device ("": none was measured); and the factor of the job's service. */
+    json_t *speeds;
+    char reference[160];
+    double factor;
+};
 
 struct scheduler_pass {
     struct scheduler *scheduler;
     struct store_view *view; /* the scheduler's view, which stays while the pass lives */
     uint64_t now_ns;
-    json_t *ranks_lost, *runs, *jobs, *waits, *requests, *unreachable, *messages, *runs_new, *links, *said;
+    json_t *ranks_lost, *runs, *jobs, *waits, *places, *ready, *elements, *leases, *requests, *unreachable,
+        *messages, *runs_new, *links, *said, *speeds, *measures, *arrivals, *forecasts, *sharing, *saves,
+        *sooner;
     json_t *ended;                 /* ids of the runs that end: their messages are dropped after the commit */
     bool *free_devices, *reserved; /* [view->device_count] */
+    bool free_found;               /* free_devices is filled */
+    json_t *free_names;            /* {device: true} of the free ones, or NULL; owned */
     /* the next pass begins at this time of the view's clock at the latest; 0: when something changes */
     int64_t check_us;
     bool failed; /* an allocation failed: nothing is written */
 
-    const struct store_sched_job *placed; /* the job that starts, or NULL */
-    struct placer_answer answer;
-    json_t *placed_model, *placed_train, *placed_eval; /* documents for the assignments; owned */
+    struct pass_start *starts;
+    size_t start_count, start_capacity;
 };
 
 /* pass_rows.c. Appends `row`, which it takes over. */
@@ -35,29 +52,107 @@ void pass_check_at(struct scheduler_pass *pass, int64_t at_us);
 void pass_wait(struct scheduler_pass *pass, const struct store_sched_job *job, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* Returns the wait code of a reason why a job waits. */
+const char *pass_wait_code(enum policy_reason reason);
+/* Adds a line to the job's log. */
+void pass_say(struct scheduler_pass *pass, int64_t job, const char *level, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+
 /* Returns the view's node of that name, or NULL. */
 const struct store_sched_node *pass_node(const struct scheduler_pass *pass, const char *name);
+
+/* pass_record.c. Records what simulations read later: the settings of the policies once a leader; a place and
+ * predicted start of a waiting job; the devices and forecast of a job that starts; and the planner's answers,
+ * on the devices of the set (plan NULL: nothing fits there). A class is given by its digest. `speeds` is
+ * taken over. */
+struct policy_plan;
+struct device_set;
+struct pass_prediction {
+    uint32_t place;
+    int64_t starts_us, from_us, to_us; /* 0: unknown; from_us and to_us are the range */
+};
+void pass_say_sharing(struct scheduler_pass *pass);
+void pass_record_wait(struct scheduler_pass *pass, const struct store_sched_job *job,
+                      const uint8_t class[DIGEST_SIZE], json_t *speeds,
+                      const struct pass_prediction *predicted);
+/* Takes how predicted starts turned out from the view. */
+void pass_take_starts(struct scheduler_pass *pass);
+/* Finds the range of a start that is predicted at starts_us (0: unknown) for the job at that place. */
+struct pass_prediction pass_predict(const struct scheduler_pass *pass, uint32_t place, int64_t starts_us);
+void pass_record_start(struct scheduler_pass *pass, const struct store_sched_job *job,
+                       const uint8_t class[DIGEST_SIZE], json_t *speeds, const struct policy_plan *plan);
+void pass_record_answer(struct scheduler_pass *pass, const uint8_t class[DIGEST_SIZE],
+                        const struct device_set *devices, const struct policy_plan *plan);
+
+/* pass_leases.c. Records the leases whose charge begins or ends now, and wakes the scheduler for the next. */
+void pass_leases(struct scheduler_pass *pass);
+/* Returns the lease that holds the device now, or NULL. */
+const struct store_sched_lease *pass_lease(const struct scheduler_pass *pass, const char *device);
+/* Returns new: the leases that are not over as intervals of the policies, view->lease_count at most; writes
+ * their number to *count. NULL without memory. */
+struct policy_interval *pass_intervals(const struct scheduler_pass *pass, size_t *count);
+
+/* pass_dependents.c decides about jobs that come after others. */
+void pass_dependents(struct scheduler_pass *pass);
+
+/* pass_arrays.c makes jobs of arrays' elements that may start, and ends arrays whose elements have ended. */
+void pass_arrays(struct scheduler_pass *pass);
 
 /* pass_runs.c decides about nodes and active runs. */
 void pass_nodes(struct scheduler_pass *pass);
 void pass_runs(struct scheduler_pass *pass);
 
-/* pass_move.c weighs a run again when its devices have become slower or faster. Returns true when the run is
- * to stop and go on elsewhere; `text` says why. */
-bool pass_must_move(struct scheduler_pass *pass, const struct store_sched_run *run, char *text, size_t size);
-/* drops the notes on runs that have ended; call it after pass_must_move was asked about all runs */
-void pass_forget_weighings(struct scheduler_pass *pass);
+/* pass_yield.c: runs that are to make room. */
+/* Returns the seconds of a step as the ranks measure them, or else as the plan predicts them. */
+double pass_step_s(const struct store_sched_run *run);
+/* Returns the predicted seconds until a checkpoint of the run is stored: its bytes over the rate of the
+ * slowest link, after the step under way. It doubles with every checkpoint that was not stored in time. */
+double pass_save_s(const struct scheduler_pass *pass, const struct store_sched_run *run);
+/* Returns how long the run is given for a checkpoint: limits.checkpoint_stop_ms and twice the predicted time.
+ */
+int64_t pass_save_wait_ms(const struct scheduler_pass *pass, const struct store_sched_run *run);
+/* Whether the run can be asked for a checkpoint now. */
+bool pass_can_save(const struct scheduler_pass *pass, const struct store_sched_run *run,
+                   const struct store_sched_job *job);
+/* Asks the run for a checkpoint, after which it stops and goes on elsewhere. for_job 0: for no job. */
+void pass_ask_save(struct scheduler_pass *pass, const struct store_sched_run *run, const char *why,
+                   int64_t for_job);
+/* Whether a job that may start now waits for devices and goes before the job, which runs, if both are queued.
+ */
+bool pass_others_wait(const struct scheduler_pass *pass, const struct store_sched_job *job);
+/* Asks the run for a checkpoint if its account's slice is over and others wait. */
+void pass_slice(struct scheduler_pass *pass, const struct store_sched_run *run,
+                const struct store_sched_job *job);
+/* Whether the run of the job `of` was asked for a checkpoint so that it can yield to another job. */
+bool pass_yields_to(const struct scheduler_pass *pass, int64_t of, int64_t job);
+/* Has the run of the policies' decision yield to the job. */
+void pass_yield(struct scheduler_pass *pass, const struct policy_run *run, enum policy_rule rule,
+                int64_t job);
 
-/* pass_place.c finds the free devices, walks the queue and places at most one job. */
+/* pass_move.c weighs a run again when its devices are slower or faster than planned, or when another one is
+ * free. Returns true when the run is to stop and go on elsewhere; `text` says why. */
+bool pass_must_move(struct scheduler_pass *pass, const struct store_sched_run *run, char *text, size_t size);
+/* Drops the records of considered moves of runs that have ended. */
+void pass_end_weighings(struct scheduler_pass *pass);
+/* Notes that the run was planned with all devices that are free now. */
+void pass_note_run(struct scheduler_pass *pass, int64_t run, uint32_t rank_count);
+
+/* pass_place.c finds the free devices, has the policies decide about the queue, and carries out the decision.
+ */
+void pass_find_free(struct scheduler_pass *pass);
+/* Whether the specification's placement allows the device. */
+bool pass_allows(const json_t *spec, const char *device);
 void pass_queue(struct scheduler_pass *pass);
-/* Weighs whether a run should go on as it does, on its own devices and, where no job waits, on free ones.
- * `asked` holds the id, spec and inputs of its job. Returns 1 with the decision in answer->answer; 0 while
- * facts or the plan are under way; -1 on failure. */
+/* Decides whether a run should stay on its devices or move, also to free devices if no job waits. `asked`
+ * holds the id, spec and inputs of its job. Returns 1 with the decision in answer->answer, and stores the
+ * measured speeds of the run's devices; 0 while facts or the plan are under way; -1 on failure. */
 int pass_weigh_move(struct scheduler_pass *pass, const struct store_sched_run *run,
                     const struct store_sched_job *asked, const struct placer_move *move,
                     struct placer_answer *answer, struct err *err);
-/* Composes the run, its assignments and the messages, with the ids in `numbers`. */
-void pass_compose_run(struct scheduler_pass *pass, const json_t *numbers);
+/* Returns since when this leader has seen the device away or unfit; the view's time when it is neither. */
+int64_t pass_away(struct scheduler_pass *pass, const char *device, bool away);
+/* pass_compose.c. Composes the runs, their assignments and the messages, with the ids in `numbers`. */
+void pass_compose_runs(struct scheduler_pass *pass, const json_t *numbers);
 
 /* pass_measure.c asks for profiles and links. */
 void pass_links(struct scheduler_pass *pass);
@@ -65,6 +160,9 @@ void pass_links(struct scheduler_pass *pass);
  * missing, records that the job waits, and returns false. */
 bool pass_profiles(struct scheduler_pass *pass, const struct store_sched_job *job, const bool *allowed,
                    const bool *usable, const char *key, const json_t *profiles, const json_t *model);
+/* Whether pass_profiles would return true. */
+bool pass_is_measured_for(const struct scheduler_pass *pass, const bool *allowed, const bool *usable,
+                          const char *key, const json_t *profiles);
 /* Writes the ids of the requests into their rows and messages. */
 void pass_number_requests(struct scheduler_pass *pass, const json_t *numbers);
 

@@ -1,4 +1,4 @@
-/* Measurements: profiles of devices for a model's shape, and links between nodes.
+/* Requests measurements: profiles of devices for a model's shape, and links between nodes.
  *
  * All free devices of a machine are measured at once, beginning at the same moment, so that each is measured
  * while its neighbours are busy.
@@ -33,9 +33,8 @@ bool pass_is_measured(const struct scheduler_pass *pass, const struct store_sche
 {
     for (size_t i = 0; i < pass->view->request_count; i++) {
         const struct store_sched_request *request = &pass->view->requests[i];
-        if (request->profile && strcmp(request->device, device->name) == 0 && is_open(pass, request)) {
+        if (request->profile && strcmp(request->device, device->name) == 0 && is_open(pass, request))
             return true;
-        }
     }
     return false;
 }
@@ -43,7 +42,7 @@ bool pass_is_measured(const struct scheduler_pass *pass, const struct store_sche
 /* Whether the request failed a moment ago and will be repeated; a job that needs it waits. */
 static bool is_resting(const struct scheduler_pass *pass, const struct store_sched_request *request)
 {
-    return request != NULL && request->failed && pass->view->now_us < request->deadline_us &&
+    return request && request->failed && pass->view->now_us < request->deadline_us &&
            request->tries < pass->scheduler->config->limits.measure_tries;
 }
 
@@ -51,9 +50,9 @@ static bool is_resting(const struct scheduler_pass *pass, const struct store_sch
 static bool is_given_up(const struct scheduler_pass *pass, const struct store_sched_request *request,
                         const char *digest)
 {
-    return request != NULL && !is_open(pass, request) &&
+    return request && !is_open(pass, request) &&
            request->tries >= pass->scheduler->config->limits.measure_tries &&
-           (digest == NULL || strcmp(request->digest, digest) == 0);
+           (!digest || strcmp(request->digest, digest) == 0);
 }
 
 /* ---- links ---- */
@@ -63,9 +62,8 @@ static bool has_link(const struct scheduler_pass *pass, const char *from, const 
 {
     for (size_t i = 0; i < pass->view->link_count; i++) {
         const struct store_sched_link *link = &pass->view->links[i];
-        if (strcmp(link->from, from) == 0 && strcmp(link->to, to) == 0) {
+        if (strcmp(link->from, from) == 0 && strcmp(link->to, to) == 0)
             return !json_is_true(json_object_get(link->document, "emulated"));
-        }
     }
     return false;
 }
@@ -75,7 +73,7 @@ static void request_link(struct scheduler_pass *pass, const struct store_sched_n
 {
     json_t *message = json_pack("{s:[{s:s, s:s}]}", "to", "node", to->name, "address", to->address);
     pass_add(pass, pass->requests,
-             message != NULL
+             message
                  ? json_pack("{s:s, s:s, s:s, s:I, s:s, s:o}", "kind", "links", "device", from->name, "key",
                              to->name, "deadline_ms", (json_int_t)pass->scheduler->config->limits.links_ms,
                              "node", from->name, "message", message)
@@ -87,8 +85,7 @@ static void put_emulated(struct scheduler_pass *pass)
 {
     size_t i;
     json_t *link;
-    json_array_foreach(pass->scheduler->config->links, i, link)
-    {
+    json_array_foreach (pass->scheduler->config->links, i, link) {
         const char *from = json_string_value(json_object_get(link, "from"));
         const char *to = json_string_value(json_object_get(link, "to"));
         bool known = false;
@@ -97,7 +94,7 @@ static void put_emulated(struct scheduler_pass *pass)
             known = known || (strcmp(have->from, from) == 0 && strcmp(have->to, to) == 0 &&
                               json_equal(have->document, link));
         }
-        if (!known && pass_node(pass, from) != NULL && pass_node(pass, to) != NULL) {
+        if (!known && pass_node(pass, from) && pass_node(pass, to)) {
             pass_add(pass, pass->links,
                      json_pack("{s:s, s:s, s:O}", "from", from, "to", to, "document", link));
         }
@@ -108,8 +105,7 @@ static bool is_emulated(const struct scheduler_pass *pass, const char *from, con
 {
     size_t i;
     json_t *link;
-    json_array_foreach(pass->scheduler->config->links, i, link)
-    {
+    json_array_foreach (pass->scheduler->config->links, i, link) {
         if (strcmp(json_string_value(json_object_get(link, "from")), from) == 0 &&
             strcmp(json_string_value(json_object_get(link, "to")), to) == 0) {
             return true;
@@ -124,9 +120,8 @@ void pass_links(struct scheduler_pass *pass)
     size_t open = 0;
     put_emulated(pass);
     for (size_t i = 0; i < view->request_count; i++) {
-        if (is_resting(pass, &view->requests[i])) {
+        if (is_resting(pass, &view->requests[i]))
             pass_check_at(pass, view->requests[i].deadline_us);
-        }
         if (is_open(pass, &view->requests[i])) {
             open += view->requests[i].profile ? 0 : 1;
             pass_check_at(pass, view->requests[i].deadline_us);
@@ -140,8 +135,8 @@ void pass_links(struct scheduler_pass *pass)
                 continue;
             }
             const struct store_sched_request *request = find_request(pass, false, from->name, to->name);
-            if (request == NULL || (!is_open(pass, request) && !is_resting(pass, request) &&
-                                    !is_given_up(pass, request, NULL))) {
+            if (!request || (!is_open(pass, request) && !is_resting(pass, request) &&
+                             !is_given_up(pass, request, NULL))) {
                 request_link(pass, from, to);
                 open++;
             }
@@ -151,15 +146,14 @@ void pass_links(struct scheduler_pass *pass)
 
 /* ---- profiles ---- */
 
+/* Whether there is a profile of the device that is not stale. */
 static bool has_profile(const json_t *profiles, const char *device)
 {
     size_t i;
     json_t *row;
-    json_array_foreach((json_t *)profiles, i, row)
-    {
-        if (strcmp(json_string_value(json_object_get(row, "device")), device) == 0) {
-            return true;
-        }
+    json_array_foreach ((json_t *)profiles, i, row) {
+        if (strcmp(json_string_value(json_object_get(row, "device")), device) == 0)
+            return !json_is_true(json_object_get(row, "stale"));
     }
     return false;
 }
@@ -167,7 +161,7 @@ static bool has_profile(const json_t *profiles, const char *device)
 static const char *machine_of(const struct scheduler_pass *pass, const struct store_sched_device *device)
 {
     const struct store_sched_node *node = pass_node(pass, device->node);
-    return node != NULL && node->machine_id[0] != '\0' ? node->machine_id : device->node;
+    return node && node->machine_id[0] != '\0' ? node->machine_id : device->node;
 }
 
 static bool lacks(const struct scheduler_pass *pass, const struct store_sched_device *device, const char *key,
@@ -186,7 +180,7 @@ static uint32_t measure_ms(const struct scheduler_pass *pass, const json_t *mode
     double hidden = json_number_value(json_object_get(config, "hidden_size"));
     double ffn = json_number_value(json_object_get(config, "intermediate_size"));
     double share = hidden * (4 * hidden + 3 * ffn) / LAYER_WEIGHTS_MANY;
-    share = config == NULL || share > 1 ? 1 : share < 0.25 ? 0.25 : share;
+    share = !config || share > 1 ? 1 : share < 0.25 ? 0.25 : share;
     return (uint32_t)(share * pass->scheduler->config->limits.profile_ms);
 }
 
@@ -208,11 +202,11 @@ static void request_profile(struct scheduler_pass *pass, const struct store_sche
     json_int_t deadline =
         (json_int_t)limits->profile_start_ms + limits->profile_ms * (json_int_t)3 + limits->profile_grace_ms;
     pass_add(pass, pass->requests,
-             message != NULL ? json_pack("{s:s, s:s, s:s, s:O?, s:s, s:I, s:s, s:o}", "kind", "profile",
-                                         "device", device->name, "key", key, "content",
-                                         json_object_get(model, "content"), "digest", device->digest,
-                                         "deadline_ms", deadline, "node", device->node, "message", message)
-                             : NULL);
+             message ? json_pack("{s:s, s:s, s:s, s:O?, s:s, s:I, s:s, s:o}", "kind", "profile", "device",
+                                 device->name, "key", key, "content", json_object_get(model, "content"),
+                                 "digest", device->digest, "deadline_ms", deadline, "node", device->node,
+                                 "message", message)
+                     : NULL);
 }
 
 /* Whether a measurement that this job needs is still under way. */
@@ -222,16 +216,22 @@ static bool awaits(const struct scheduler_pass *pass, const bool *allowed, const
     for (size_t i = 0; i < view->device_count; i++) {
         const struct store_sched_request *request =
             allowed[i] ? find_request(pass, true, view->devices[i].name, key) : NULL;
-        if (request != NULL && (is_open(pass, request) || is_resting(pass, request))) {
+        if (request && (is_open(pass, request) || is_resting(pass, request)))
             return true;
-        }
     }
-    for (size_t i = 0; i < view->request_count; i++) {
-        if (!view->requests[i].profile && view->requests[i].tries == 1 && is_open(pass, &view->requests[i])) {
+    for (size_t i = 0; i < view->request_count; i++)
+        if (!view->requests[i].profile && view->requests[i].tries == 1 && is_open(pass, &view->requests[i]))
             return true;
-        }
-    }
     return false;
+}
+
+bool pass_is_measured_for(const struct scheduler_pass *pass, const bool *allowed, const bool *usable,
+                          const char *key, const json_t *profiles)
+{
+    for (size_t i = 0; i < pass->view->device_count; i++)
+        if (usable[i] && lacks(pass, &pass->view->devices[i], key, profiles))
+            return false;
+    return !awaits(pass, allowed, key) && json_array_size(pass->requests) == 0;
 }
 
 bool pass_profiles(struct scheduler_pass *pass, const struct store_sched_job *job, const bool *allowed,
@@ -240,9 +240,8 @@ bool pass_profiles(struct scheduler_pass *pass, const struct store_sched_job *jo
     const struct store_view *view = pass->view;
     size_t asked = 0;
     for (size_t i = 0; i < view->device_count; i++) {
-        if (!usable[i] || !lacks(pass, &view->devices[i], key, profiles)) {
+        if (!usable[i] || !lacks(pass, &view->devices[i], key, profiles))
             continue;
-        }
         /* The first device of a machine without a profile asks for all devices of that machine. */
         const char *machine = machine_of(pass, &view->devices[i]);
         bool first = true;
@@ -265,9 +264,8 @@ bool pass_profiles(struct scheduler_pass *pass, const struct store_sched_job *jo
     }
     if (awaits(pass, allowed, key) || json_array_size(pass->requests) > 0) {
         pass_wait(pass, job, "devices or links are being measured");
-        for (size_t i = 0; i < view->device_count; i++) {
+        for (size_t i = 0; i < view->device_count; i++)
             pass->reserved[i] = pass->reserved[i] || usable[i];
-        }
         return false;
     }
     return true;
@@ -277,14 +275,11 @@ void pass_number_requests(struct scheduler_pass *pass, const json_t *numbers)
 {
     size_t i;
     json_t *request;
-    json_array_foreach(pass->requests, i, request)
-    {
+    json_array_foreach (pass->requests, i, request) {
         json_t *id = json_array_get(numbers, i);
         json_t *message = json_incref(json_object_get(request, "message"));
-        if (id == NULL || json_object_set(request, "id", id) < 0 ||
-            json_object_set(message, "request", id) < 0) {
+        if (!id || json_object_set(request, "id", id) < 0 || json_object_set(message, "request", id) < 0)
             pass->failed = true;
-        }
         pass_message(pass, json_string_value(json_object_get(request, "node")), 0,
                      json_string_value(json_object_get(request, "kind")), message);
         json_object_del(request, "message");

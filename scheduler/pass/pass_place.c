@@ -1,37 +1,21 @@
-/* The queue: which job may start now, and on which devices. */
-#include "scheduler/pass/pass.h"
+/* Handles the queue: lets the policies decide about the jobs of the view, and carries out their decision. */
+#include "scheduler/pass/job_class.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/array.h"
 #include "common/units.h"
-#include "scheduler/pass/policy.h"
-#include "scheduler/pass/waiting.h"
+#include "scheduler/pass/pass_queue.h"
+#include "scheduler/pass/plan_memo.h"
+#include "scheduler/pass/queue_order.h"
+#include "scheduler/pass/shares.h"
 
 #define RETRY_US 5000000
-/* 50 ms: the time that one pass spends on the queue; the next pass goes on where it ended */
-#define QUEUE_NS_MAX 50000000u
-
-/* The result of considering one job. */
-enum placement_outcome {
-    OUTCOME_PLACED,
-    OUTCOME_SETTLED, /* it was refused, or waits for other devices: the next job may be tried */
-    OUTCOME_PENDING, /* facts or a plan are being fetched: no job behind it may overtake it */
-};
-
-struct placement_candidate {
-    const struct store_sched_job *job;
-    struct fact model, train, eval, profiles;
-    char key[DIGEST_HEX_SIZE];
-    /* Masks over the view's devices. known: ever seen and allowed by the specification. allowed: the known
-     * ones that are present. usable: the allowed ones that are free. wanted: the ones that it would take if
-     * all were free. */
-    bool *known, *allowed, *usable, *wanted;
-    size_t known_count, allowed_count, usable_count;
-};
+/* While jobs wait for absent devices, or for a predicted start that has passed, their predictions are renewed
+ * this often, in microseconds. */
+#define CLAIMS_US 1000000
 
 /* ---- devices ---- */
 
@@ -49,143 +33,16 @@ static bool runs_something(const struct scheduler_pass *pass, const char *device
     return false;
 }
 
-static void find_free(struct scheduler_pass *pass)
+void pass_find_free(struct scheduler_pass *pass)
 {
+    pass->free_found = true;
     for (size_t i = 0; i < pass->view->device_count; i++) {
         const struct store_sched_device *device = &pass->view->devices[i];
         const struct store_sched_node *node = pass_node(pass, device->node);
-        pass->free_devices[i] = device->present && !device->drained && node != NULL && node->reachable &&
-                                !pass_is_measured(pass, device) && !runs_something(pass, device->name);
+        pass->free_devices[i] = device->present && !device->drained && node && node->reachable &&
+                                !pass_lease(pass, device->name) && !pass_is_measured(pass, device) &&
+                                !runs_something(pass, device->name);
     }
-}
-
-static bool lists_name(const json_t *list, const char *name)
-{
-    size_t i;
-    json_t *item;
-    json_array_foreach((json_t *)list, i, item)
-    {
-        const char *text = json_string_value(item);
-        if (text != NULL && strcmp(text, name) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static void find_allowed(const struct scheduler_pass *pass, struct placement_candidate *candidate)
-{
-    const json_t *placement = json_object_get(candidate->job->spec, "placement");
-    const json_t *devices = json_object_get(placement, "devices");
-    const json_t *exclude = json_object_get(placement, "exclude");
-    for (size_t i = 0; i < pass->view->device_count; i++) {
-        const struct store_sched_device *device = &pass->view->devices[i];
-        candidate->known[i] = (!json_is_array(devices) || lists_name(devices, device->name)) &&
-                              !lists_name(exclude, device->name);
-        candidate->allowed[i] = candidate->known[i] && device->present;
-        candidate->known_count += candidate->known[i] ? 1 : 0;
-        candidate->allowed_count += candidate->allowed[i] ? 1 : 0;
-    }
-    policy_usable(pass->free_devices, pass->reserved, pass->view->device_count, candidate->usable);
-    for (size_t i = 0; i < pass->view->device_count; i++) {
-        candidate->usable[i] =
-            candidate->usable[i] && candidate->allowed[i] && pass->view->devices[i].usable_bytes > 0;
-        candidate->usable_count += candidate->usable[i] ? 1 : 0;
-    }
-}
-
-/* ---- facts ---- */
-
-static int get_named(struct scheduler_pass *pass, enum fact_kind kind, const struct store_sched_job *job,
-                     const char *input, struct fact *fact, struct err *err)
-{
-    const char *key = json_string_value(json_object_get(job->inputs, input));
-    return key != NULL ? facts_get(pass->scheduler->facts, kind, key, fact, err) : 1;
-}
-
-/* Returns 1 when all facts are there, 0 while one is being fetched, -1 with err. All are asked for at once.
- */
-static int get_facts(struct scheduler_pass *pass, struct placement_candidate *candidate, struct err *err)
-{
-    const struct store_sched_job *job = candidate->job;
-    int model = get_named(pass, FACT_MODEL, job, "model", &candidate->model, err);
-    int train = model >= 0 ? get_named(pass, FACT_DATASET, job, "train", &candidate->train, err) : -1;
-    int eval = train >= 0 ? get_named(pass, FACT_DATASET, job, "eval", &candidate->eval, err) : -1;
-    if (model < 0 || train < 0 || eval < 0) {
-        return -1;
-    }
-    if (model == 0 || train == 0 || eval == 0) {
-        return 0;
-    }
-    if (placer_profile_key(job->spec, json_object_get(candidate->model.document, "config"), candidate->key,
-                           err) < 0) {
-        return -1;
-    }
-    return facts_get(pass->scheduler->facts, FACT_PROFILES, candidate->key, &candidate->profiles, err);
-}
-
-/* ---- planning ---- */
-
-static const json_t *profile_of(const struct placement_candidate *candidate, const char *device)
-{
-    size_t i;
-    json_t *row;
-    json_array_foreach((json_t *)candidate->profiles.document, i, row)
-    {
-        if (strcmp(json_string_value(json_object_get(row, "device")), device) == 0) {
-            return json_object_get(row, "document");
-        }
-    }
-    return NULL;
-}
-
-/* Plans the job on the devices of `mask`. Returns 1 with *answer, 0 while it is being planned, -1 on failure.
- * With `now`, each device counts with the speed and memory that it has at present; otherwise with those that
- * it has when it is cool and nobody else uses its memory. */
-static int plan_on(struct scheduler_pass *pass, const struct placement_candidate *candidate, const bool *mask,
-                   bool now, const struct placer_move *move, struct placer_answer *answer, struct err *err)
-{
-    const struct store_view *view = pass->view;
-    struct placer_device *devices = calloc(view->device_count + 1, sizeof(*devices));
-    const json_t **links = calloc(view->link_count + 1, sizeof(const json_t *));
-    size_t device_count = 0, link_count = 0;
-    int rc = -1;
-    if (devices == NULL || links == NULL) {
-        err_set(err, ERR_NOMEM, "no memory for planning");
-        goto out;
-    }
-    for (size_t i = 0; i < view->device_count; i++) {
-        if (mask[i]) {
-            const struct store_sched_device *device = &view->devices[i];
-            devices[device_count++] = (struct placer_device){.device = device,
-                                                             .profile = profile_of(candidate, device->name),
-                                                             .memory_bytes = now ? device->usable_bytes
-                                                                                 : device->memory_limit_bytes,
-                                                             .heat = now ? device->heat : 1};
-        }
-    }
-    for (size_t i = 0; i < view->link_count; i++) {
-        links[link_count++] = view->links[i].document;
-    }
-    const struct placer_request request = {
-        .spec = candidate->job->spec,
-        .inputs = candidate->job->inputs,
-        .model = candidate->model.document,
-        .train_sizes = candidate->train.sizes,
-        .train_bytes = candidate->train.sizes_bytes,
-        .eval_sizes = candidate->eval.sizes,
-        .eval_bytes = candidate->eval.sizes_bytes,
-        .devices = devices,
-        .device_count = device_count,
-        .links = links,
-        .link_count = link_count,
-        .move = move,
-    };
-    rc = planning_get(pass->scheduler->planning, &request, answer, err);
-out:
-    free(devices);
-    free(links);
-    return rc;
 }
 
 /* ---- outcomes ---- */
@@ -203,14 +60,20 @@ static void refuse(struct scheduler_pass *pass, const struct store_sched_job *jo
 }
 
 /* Handles an error in planning: refuses the job if it is the job's fault, otherwise tries again after
- * RETRY_US. */
-static enum placement_outcome give_up(struct scheduler_pass *pass, const struct store_sched_job *job,
-                                      const struct err *err)
+ * RETRY_US. A job that ran before waits for devices like those it ran on: its steps are not to be given up.
+ */
+static void give_up(struct scheduler_pass *pass, const struct store_sched_job *job, const struct err *err)
 {
+    const bool ran = job->attempt > 0;
     switch (err->code) {
-    case ERR_INVALID:
     case ERR_UNSUPPORTED:
     case ERR_NOFIT:
+        if (ran)
+            pass_wait(pass, job, "waits for devices like those it ran on: %s", err->text);
+        else
+            refuse(pass, job, err->code, err->text);
+        break;
+    case ERR_INVALID:
     case ERR_NOT_FOUND:
     case ERR_TOO_BIG:
     case ERR_CORRUPT:
@@ -221,35 +84,6 @@ static enum placement_outcome give_up(struct scheduler_pass *pass, const struct 
         pass_check_at(pass, pass->view->now_us + RETRY_US);
         break;
     }
-    return OUTCOME_SETTLED;
-}
-
-/* Whether other processes hold memory of the device that plans count on. */
-static bool is_taken(const struct store_sched_device *device)
-{
-    return device->usable_bytes < device->memory_limit_bytes;
-}
-
-static bool is_there(const struct scheduler_pass *pass, size_t i)
-{
-    const struct store_sched_device *device = &pass->view->devices[i];
-    const struct store_sched_node *node = pass_node(pass, device->node);
-    return device->present && !device->drained && node != NULL && node->reachable && !is_taken(device);
-}
-
-/* Reserves the devices that a waiting job would use against the jobs behind it, but only while all of them
- * are present and will become free by themselves: nobody knows when an absent device comes back, or when
- * other processes release memory. */
-static void reserve(struct scheduler_pass *pass, const struct placement_candidate *candidate)
-{
-    for (size_t i = 0; i < pass->view->device_count; i++) {
-        if (candidate->wanted[i] && !is_there(pass, i)) {
-            return;
-        }
-    }
-    for (size_t i = 0; i < pass->view->device_count; i++) {
-        pass->reserved[i] = pass->reserved[i] || candidate->wanted[i];
-    }
 }
 
 static const char *why_not_usable(const struct scheduler_pass *pass, size_t i, char text[240])
@@ -257,256 +91,605 @@ static const char *why_not_usable(const struct scheduler_pass *pass, size_t i, c
     char usable[32];
     const struct store_sched_device *device = &pass->view->devices[i];
     const struct store_sched_node *node = pass_node(pass, device->node);
-    if (node == NULL || !node->reachable) {
+    if (!node || !node->reachable)
         return "unreachable";
-    }
-    if (!device->present) {
+    if (!device->present)
         return "missing: its agent no longer names it";
-    }
-    if (device->drained && device->drain_why != NULL) {
+    if (device->drained && device->drain_why) {
         snprintf(text, 240, "drained: %s", device->drain_why);
         return text;
     }
-    if (device->drained) {
+    if (device->drained)
         return "drained";
+    const struct store_sched_lease *lease = pass_lease(pass, device->name);
+    if (lease) {
+        snprintf(text, 240, "leased by %s", lease->holder);
+        return text;
     }
-    if (pass_is_measured(pass, device)) {
+    if (pass_is_measured(pass, device))
         return "being measured";
-    }
-    if (is_taken(device)) {
+    if (device_is_taken(device)) {
         snprintf(text, 240, "others hold memory of it: %s are left",
                  units_bytes(usable, device->usable_bytes));
         return text;
     }
-    return pass->reserved[i] && pass->free_devices[i] ? "kept for a job in front" : "busy";
+    return pass->free_devices[i] ? "kept for a job in front" : "busy";
 }
 
-static void say_waits(struct scheduler_pass *pass, const struct placement_candidate *candidate)
+/* Records that the job waits for the wanted devices. `kept`: the free ones among them are reserved for other
+ * jobs. */
+static void say_waits(struct scheduler_pass *pass, const struct job_class *class,
+                      const struct store_sched_job *job, bool kept)
 {
     char text[400] = "", why[240];
     size_t used = 0;
+    bool absent = false;
     for (size_t i = 0; i < pass->view->device_count && used < sizeof(text); i++) {
-        if (candidate->wanted[i] && (!candidate->usable[i] || is_taken(&pass->view->devices[i]))) {
+        if (class->wanted[i] &&
+            (kept || !pass->free_devices[i] || device_is_taken(&pass->view->devices[i]))) {
             int more = snprintf(text + used, sizeof(text) - used, "%s%s (%s)", used > 0 ? ", " : "",
                                 pass->view->devices[i].name, why_not_usable(pass, i, why));
             used += more > 0 ? (size_t)more : 0;
+            absent = absent || !device_is_there(pass, i);
         }
     }
-    pass_wait(pass, candidate->job, "waits for %s", text[0] != '\0' ? text : "devices");
+    const bool forced = absent && job_class_forces_kind(class);
+    pass_wait(pass, job, "waits for %s%s%s%s", text[0] != '\0' ? text : "devices",
+              forced ? ", as placement.kind is " : "", forced ? job_class_word(class, "kind") : "",
+              forced ? "; with placement.fallback: any it need not" : "");
 }
 
-/* The job waits for the devices of `ideal`, and is not planned again while no further device is free for it.
- */
-static enum placement_outcome waits_for(struct scheduler_pass *pass,
-                                        const struct placement_candidate *candidate,
-                                        const struct placer_answer *ideal)
+static void want(struct scheduler_pass *pass, struct job_class *class, const struct placer_answer *answer)
 {
     for (size_t i = 0; i < pass->view->device_count; i++) {
-        for (size_t k = 0; k < ideal->rank_count; k++) {
-            candidate->wanted[i] =
-                candidate->wanted[i] || strcmp(ideal->ranks[k].device, pass->view->devices[i].name) == 0;
-        }
+        class->wanted[i] = false;
+        for (size_t k = 0; k < answer->rank_count; k++)
+            class->wanted[i] =
+                class->wanted[i] || strcmp(answer->ranks[k].device, pass->view->devices[i].name) == 0;
     }
-    say_waits(pass, candidate);
-    reserve(pass, candidate);
-    waiting_put(pass->scheduler->waiting, candidate->job->id, candidate->usable, candidate->wanted);
-    return OUTCOME_SETTLED;
 }
 
-/* Asks whether the job would fit on `mask`; if so, it waits for those devices. Otherwise *fits is false and
- * err says why. */
-static enum placement_outcome would_fit(struct scheduler_pass *pass,
-                                        const struct placement_candidate *candidate, const bool *mask,
-                                        bool *fits, struct err *err)
+/* Asks whether the job would fit on `mask` with devices as they are when they are cool and not shared; if so,
+ * it waits for those devices. Returns 1 then, 0 while that is being planned, -1 with err when it would not.
+ */
+static int would_fit(struct scheduler_pass *pass, struct job_class *class, const struct store_sched_job *job,
+                     const bool *mask, struct err *err)
 {
     struct placer_answer ideal;
-    enum placement_outcome outcome = OUTCOME_SETTLED;
-    int planned = plan_on(pass, candidate, mask, false, NULL, &ideal, err);
-    *fits = planned == 0 || (planned > 0 && ideal.fits);
-    if (planned == 0) {
-        return OUTCOME_PENDING;
-    }
-    if (*fits) {
-        outcome = waits_for(pass, candidate, &ideal);
-    } else if (planned > 0) {
+    int planned = job_class_plan(pass, class, mask, false, NULL, &ideal, err);
+    if (planned <= 0)
+        return planned;
+    const bool fits = ideal.fits;
+    if (fits) {
+        want(pass, class, &ideal);
+        say_waits(pass, class, job, false);
+    } else {
         err_set(err, ERR_NOFIT, "%s", ideal.words);
     }
     placer_answer_fini(&ideal);
-    return outcome;
+    return fits ? 1 : -1;
 }
 
-/* The job does not fit on the free devices, for the reason in `why`. Asks whether it would fit on all present
- * devices, or else on all devices ever seen. */
-static enum placement_outcome not_now(struct scheduler_pass *pass,
-                                      const struct placement_candidate *candidate, const struct err *why)
+/* Handles a job for which no present device suits as it is now. Asks whether the job would fit on all present
+ * devices, or else on all devices ever seen; otherwise the job is refused, or waits for such devices. */
+static void fits_nowhere(struct scheduler_pass *pass, struct job_class *class,
+                         const struct store_sched_job *job)
 {
-    struct err err = *why;
-    bool fits = false;
-    enum placement_outcome outcome = OUTCOME_SETTLED;
+    struct err err = class->err;
     bool taken = false;
-    for (size_t i = 0; i < pass->view->device_count; i++) {
-        taken = taken || (candidate->allowed[i] && is_taken(&pass->view->devices[i]));
-    }
-    if (taken || candidate->usable_count < candidate->allowed_count) {
-        outcome = would_fit(pass, candidate, candidate->allowed, &fits, &err);
-    }
-    if (!fits && err.code != ERR_NOMEM && candidate->allowed_count < candidate->known_count) {
-        outcome = would_fit(pass, candidate, candidate->known, &fits, &err);
-    }
-    return fits ? outcome : give_up(pass, candidate->job, &err);
-}
-
-static enum placement_outcome try_to_plan(struct scheduler_pass *pass,
-                                          const struct placement_candidate *candidate)
-{
-    struct err err;
-    if (candidate->known_count == 0) {
-        pass_wait(pass, candidate->job,
-                  pass->view->device_count == 0 ? "no device has joined the cluster yet"
-                                                : "none of the devices it may use is there");
-        return OUTCOME_SETTLED;
-    }
-    if (candidate->usable_count == 0) {
-        err_set(&err, ERR_NOFIT, "nothing is free");
-        return not_now(pass, candidate, &err);
-    }
-    int planned = plan_on(pass, candidate, candidate->usable, true, NULL, &pass->answer, &err);
-    if (planned == 0) {
-        return OUTCOME_PENDING;
-    }
-    if (planned > 0 && !pass->answer.fits) {
-        err_set(&err, ERR_NOFIT, "%s", pass->answer.words);
-        placer_answer_fini(&pass->answer);
-        pass->answer = (struct placer_answer){0};
-        planned = -1;
-    }
-    /* a plan may be possible once more devices are free ("a pipeline needs two devices") */
-    if (planned < 0) {
-        return err.code != ERR_NOMEM ? not_now(pass, candidate, &err) : give_up(pass, candidate->job, &err);
-    }
-    pass->placed = candidate->job;
-    pass->placed_model = json_incref((json_t *)candidate->model.document);
-    pass->placed_train = json_incref((json_t *)candidate->train.document);
-    pass->placed_eval = json_incref((json_t *)candidate->eval.document);
-    return OUTCOME_PLACED;
-}
-
-static void candidate_fini(struct placement_candidate *candidate)
-{
-    free(candidate->known);
-    free(candidate->allowed);
-    free(candidate->usable);
-    free(candidate->wanted);
-}
-
-static int candidate_init(struct scheduler_pass *pass, const struct store_sched_job *job,
-                          struct placement_candidate *candidate)
-{
-    *candidate = (struct placement_candidate){.job = job};
-    bool **const masks[] = {&candidate->known, &candidate->allowed, &candidate->usable, &candidate->wanted};
-    for (size_t i = 0; i < sizeof(masks) / sizeof(masks[0]); i++) {
-        *masks[i] = calloc(pass->view->device_count + 1, sizeof(bool));
-        pass->failed = pass->failed || *masks[i] == NULL;
-    }
-    if (pass->failed) {
-        candidate_fini(candidate);
-        return -1;
-    }
-    find_allowed(pass, candidate);
-    return 0;
-}
-
-static enum placement_outcome consider(struct scheduler_pass *pass, const struct store_sched_job *job)
-{
-    struct placement_candidate candidate;
-    struct err err;
-    enum placement_outcome outcome = OUTCOME_SETTLED;
-    if (candidate_init(pass, job, &candidate) < 0) {
-        return OUTCOME_SETTLED;
-    }
-    if (waiting_get(pass->scheduler->waiting, job->id, candidate.usable, candidate.wanted)) {
-        say_waits(pass, &candidate);
-        reserve(pass, &candidate);
-        candidate_fini(&candidate);
-        return OUTCOME_SETTLED;
-    }
-    int there = get_facts(pass, &candidate, &err);
-    if (there <= 0) {
-        outcome = there < 0 ? give_up(pass, job, &err) : OUTCOME_PENDING;
-    } else if (pass_profiles(pass, job, candidate.allowed, candidate.usable, candidate.key,
-                             candidate.profiles.document, candidate.model.document)) {
-        outcome = try_to_plan(pass, &candidate);
-    }
-    candidate_fini(&candidate);
-    return outcome;
-}
-
-int pass_weigh_move(struct scheduler_pass *pass, const struct store_sched_run *run,
-                    const struct store_sched_job *asked, const struct placer_move *move,
-                    struct placer_answer *answer, struct err *err)
-{
-    struct placement_candidate candidate;
-    find_free(pass);
-    if (candidate_init(pass, asked, &candidate) < 0) {
-        return err_set(err, ERR_NOMEM, "no memory for planning");
-    }
-    bool others = false; /* queued jobs: free devices are kept for them */
-    for (size_t i = 0; i < pass->view->job_count; i++) {
-        others = others || pass->view->jobs[i].state == JOB_QUEUED;
-    }
-    for (size_t i = 0; i < pass->view->device_count; i++) {
-        bool own = false;
-        for (uint32_t k = 0; k < run->rank_count && !own; k++) {
-            own = strcmp(run->ranks[k].device, pass->view->devices[i].name) == 0;
-        }
-        candidate.usable[i] = own || (candidate.usable[i] && !others);
-    }
-    int there = get_facts(pass, &candidate, err);
-    there = there == 1 ? plan_on(pass, &candidate, candidate.usable, true, move, answer, err) : there;
-    candidate_fini(&candidate);
-    return there;
+    int fits = -1;
+    for (size_t i = 0; i < pass->view->device_count; i++)
+        taken = taken || (class->allowed[i] && device_is_taken(&pass->view->devices[i]));
+    if (taken || class->usable_count < class->allowed_count)
+        fits = would_fit(pass, class, job, class->allowed, &err);
+    if (fits < 0 && err.code != ERR_NOMEM && class->allowed_count < class->known_count)
+        fits = would_fit(pass, class, job, class->known, &err);
+    if (fits < 0)
+        give_up(pass, job, &err);
 }
 
 /* Measures devices for people who asked only for a plan, while no job takes the devices. */
 static void measure_wanted(struct scheduler_pass *pass)
 {
-    for (size_t i = 0; i < pass->view->measure_count && pass->placed == NULL; i++) {
+    struct scheduler *scheduler = pass->scheduler;
+    const uint64_t pause_ns = (uint64_t)scheduler->config->limits.remeasure_ms * 1000000;
+    if (pass->view->measure_count > 0 && pass->now_ns > scheduler->remeasured_ns + pause_ns) {
+        scheduler->remeasured_ns = pass->now_ns;
+        facts_refresh_profiles(scheduler->facts);
+    }
+    if (pass->view->measure_count > 0)
+        pass_check_at(pass, pass->view->now_us + (int64_t)(pause_ns / 1000));
+    for (size_t i = 0; i < pass->view->measure_count && pass->start_count == 0; i++) {
         const struct store_sched_job asked = {.spec = pass->view->measures[i].spec,
                                               .inputs = pass->view->measures[i].inputs};
-        struct placement_candidate candidate;
+        struct job_class class;
         struct err err;
-        if (candidate_init(pass, &asked, &candidate) < 0) {
+        if (job_class_init(pass, &asked, &class) < 0)
             return;
+        if (job_class_facts(pass, &class, &err) == 1) {
+            pass_profiles(pass, &asked, class.allowed, class.usable, class.key, class.profiles.document,
+                          class.model.document);
         }
-        if (get_facts(pass, &candidate, &err) == 1) {
-            pass_profiles(pass, &asked, candidate.allowed, candidate.usable, candidate.key,
-                          candidate.profiles.document, candidate.model.document);
-        }
-        candidate_fini(&candidate);
+        job_class_fini(&class);
     }
 }
 
-/* Whether a device is left for the jobs behind. */
-static bool something_is_left(const struct scheduler_pass *pass)
+/* ---- the snapshot ---- */
+
+/* Returns the class of the job, a new one if it is the first of it; -1 without memory. */
+static int64_t class_of(struct queue *queue, const struct store_sched_job *job)
 {
-    for (size_t i = 0; i < pass->view->device_count; i++) {
-        if (pass->free_devices[i] && !pass->reserved[i]) {
-            return true;
+    struct scheduler_pass *pass = queue->pass;
+    struct job_class made, *class;
+    struct err err;
+    if (job_class_init(pass, job, &made) < 0)
+        return -1;
+    for (size_t i = 0; i < queue->class_count; i++) {
+        if (memcmp(queue->classes[i].digest, made.digest, sizeof(made.digest)) == 0) {
+            job_class_fini(&made);
+            return (int64_t)i;
         }
     }
+    if (ARRAY_RESERVE(queue->classes, queue->class_capacity, queue->class_count + 1, &err) < 0) {
+        pass->failed = true;
+        job_class_fini(&made);
+        return -1;
+    }
+    class = &queue->classes[queue->class_count];
+    *class = made;
+    int there = class->known_count == 0 ? 1 : job_class_facts(pass, class, &class->err);
+    class->state =
+        class->known_count == 0 ? CLASS_NOWHERE
+        : there < 0             ? CLASS_FAILED
+        : there == 0            ? CLASS_PENDING
+        : pass_is_measured_for(pass, class->allowed, class->usable, class->key, class->profiles.document)
+            ? CLASS_READY
+            : CLASS_UNMEASURED;
+    if (there > 0 && class->known_count > 0)
+        job_class_speeds(pass, class);
+    return (int64_t)queue->class_count++;
+}
+
+static bool is_disabled(const struct store_view *view, int64_t user)
+{
+    for (size_t i = 0; i < view->user_count; i++)
+        if (view->users[i].id == user)
+            return view->users[i].disabled;
     return false;
 }
 
-/* All jobs of this view wait, and devices are left. The next pass examines a further window of the queue, and
- * so on until a job takes the devices or the end of the queue is reached. */
-static void look_further(struct scheduler_pass *pass, const struct policy_job *queue, const size_t *order,
+/* Finds the job's class. What cannot be decided about is settled: returns false then. */
+static bool take_job(struct queue *queue, const struct store_sched_job *job, uint32_t *class)
+{
+    struct scheduler_pass *pass = queue->pass;
+    if (is_disabled(pass->view, job->owner)) {
+        pass_wait(pass, job, "waits: its owner is disabled");
+        return false;
+    }
+    const int64_t found = class_of(queue, job);
+    if (found < 0)
+        return false;
+    *class = (uint32_t)found;
+    switch (queue->classes[found].state) {
+    case CLASS_FAILED:
+        give_up(pass, job, &queue->classes[found].err);
+        return false;
+    case CLASS_NOWHERE:
+        pass_wait(pass, job,
+                  pass->view->device_count == 0 ? "no device has joined the cluster yet"
+                                                : "none of the devices it may use is there");
+        return false;
+    default:
+        return queue->classes[found].state != CLASS_PENDING;
+    }
+}
+
+/* Takes the view's queued jobs: those that can be planned stand first, then those whose devices are not
+ * measured. */
+static int take_jobs(struct queue *queue)
+{
+    const struct store_view *view = queue->pass->view;
+    struct queue_job *unmeasured = calloc(view->job_count + 1, sizeof(*unmeasured));
+    size_t unmeasured_count = 0;
+    for (size_t i = 0; unmeasured && i < view->job_count && !queue->pass->failed; i++) {
+        struct queue_job of = {.job = &view->jobs[i]};
+        if (of.job->state != JOB_QUEUED || !take_job(queue, of.job, &of.class))
+            continue;
+        if (queue->classes[of.class].state == CLASS_READY)
+            queue->jobs[queue->job_count++] = of;
+        else
+            unmeasured[unmeasured_count++] = of;
+    }
+    queue->ready_count = queue->job_count;
+    for (size_t i = 0; i < unmeasured_count; i++)
+        queue->jobs[queue->job_count++] = unmeasured[i];
+    const int rc = unmeasured && !queue->pass->failed ? 0 : -1;
+    free(unmeasured);
+    return rc;
+}
+
+/* Returns the devices that the job uses only if it fits on no others, or NULL. */
+static const struct device_set *avoided(struct queue *queue, size_t i)
+{
+    const struct store_view *view = queue->pass->view;
+    char word[80]; /* a node's name has at most 64 bytes */
+    if (!queue->jobs[i].job->avoid)
+        return NULL;
+    for (size_t d = 0; d < view->device_count && d < POLICY_DEVICES_MAX; d++)
+        if (snprintf(word, sizeof(word), " %s ", view->devices[d].node) > 0 &&
+            strstr(queue->jobs[i].job->avoid, word))
+            device_set_add(&queue->avoid[i], d);
+    return device_set_is_empty(&queue->avoid[i]) ? NULL : &queue->avoid[i];
+}
+
+static void fill_jobs(struct queue *queue)
+{
+    const struct use_shares *shares = queue->pass->scheduler->shares;
+    for (size_t i = 0; i < queue->job_count; i++) {
+        const struct store_sched_job *job = queue->jobs[i].job;
+        const int64_t done = job->checkpoint_step > 0 ? job->checkpoint_step : 0;
+        const int64_t left_ms = job->time_limit_ms - job->used_ms;
+        const json_t *count = json_object_get(json_object_get(job->spec, "placement"), "count");
+        const json_int_t least = json_integer_value(json_object_get(count, "least"));
+        queue->facts[i] = (struct policy_job){
+            .id = job->id,
+            .eligible_us = job->begin_us > job->eligible_us ? job->begin_us : job->eligible_us,
+            .steps_left = job->steps - done,
+            .limit_us = job->time_limit_ms > 0 ? (left_ms > 1 ? left_ms : 1) * 1000 : 0,
+            .priority = job->priority,
+            .shape = queue->jobs[i].class,
+            .user = shares_user(shares, job->owner),
+            .account = shares_leaf(shares, job->owner, job->account),
+            .devices_least = (uint16_t)(least > 1 ? least : 1),
+            .devices_most = (uint16_t)json_integer_value(json_object_get(count, "most")),
+            .service = (enum policy_service)job->service,
+            .avoid = avoided(queue, i)};
+    }
+}
+
+static void fill_run(struct queue *queue, const struct store_sched_run *from,
+                     const struct store_sched_job *job)
+{
+    const struct store_view *view = queue->pass->view;
+    const struct use_shares *shares = queue->pass->scheduler->shares;
+    struct policy_run run = {.job = from->job,
+                             .started_us = from->started_us > 0 ? from->started_us : from->created_us,
+                             .ends_us = INT64_MAX,
+                             .rate = shares_rate(shares, from->job),
+                             .user = shares_user(shares, job->owner),
+                             .account = shares_leaf(shares, job->owner, job->account),
+                             .service = (enum policy_service)job->service};
+    const double left_s = pass_step_s(from) * (double)(job->steps - job->reported);
+    if (from->step_s > 0 && left_s < 1e9)
+        run.ends_us = view->now_us + (int64_t)(left_s > 0 ? left_s * 1e6 : 0);
+    if (job->time_limit_ms > 0) {
+        const int64_t limit_us = from->created_us + 1000 * (job->time_limit_ms - job->used_ms);
+        run.ends_us = limit_us < run.ends_us ? limit_us : run.ends_us;
+    }
+    if (from->save_by_us > 0 && from->save_by_us < run.ends_us)
+        run.ends_us = from->save_asked_us + (int64_t)(1e6 * pass_save_s(queue->pass, from));
+    if (pass_can_save(queue->pass, from, job))
+        run.save_s = pass_save_s(queue->pass, from);
+    for (uint32_t k = 0; k < from->rank_count; k++)
+        for (size_t d = 0; d < view->device_count && d < POLICY_DEVICES_MAX; d++)
+            if (!state_is_final(&assignment_machine, (int)from->ranks[k].state) &&
+                strcmp(view->devices[d].name, from->ranks[k].device) == 0)
+                device_set_add(&run.devices, d);
+    if (run.user != POLICY_NONE && run.account != POLICY_NONE && !device_set_is_empty(&run.devices))
+        queue->runs[queue->snapshot.run_count++] = run;
+}
+
+static void fill_runs(struct queue *queue)
+{
+    const struct store_view *view = queue->pass->view;
+    for (size_t i = 0; i < view->run_count; i++)
+        for (size_t k = 0; k < view->job_count; k++)
+            if (view->jobs[k].id == view->runs[i].job)
+                fill_run(queue, &view->runs[i], &view->jobs[k]);
+}
+
+/* Fills in which devices are present, and since when the others are away. */
+static void fill_devices(struct queue *queue)
+{
+    struct scheduler_pass *pass = queue->pass;
+    struct policy_snapshot *snapshot = &queue->snapshot;
+    snapshot->device_count =
+        pass->view->device_count < POLICY_DEVICES_MAX ? pass->view->device_count : POLICY_DEVICES_MAX;
+    for (size_t d = 0; d < snapshot->device_count; d++) {
+        const struct store_sched_device *device = &pass->view->devices[d];
+        const struct store_sched_node *node = pass_node(pass, device->node);
+        const bool present = device->present && !device->drained && node && node->reachable;
+        if (present)
+            device_set_add(&snapshot->present, d);
+        /* a device that is neither free nor held by a run is being measured */
+        const bool fit = device->usable_bytes > 0 && !pass_is_measured(pass, device);
+        if (present && !fit)
+            device_set_add(&snapshot->unfit, d);
+        queue->away_us[d] = pass_away(pass, device->name, !present || !fit);
+        queue->owners[d] =
+            device->owner > 0 ? shares_group(pass->scheduler->shares, device->owner) : POLICY_NONE;
+    }
+    snapshot->owners = queue->owners;
+    queue->there = snapshot->present;
+    device_set_subtract(&queue->there, &snapshot->unfit);
+    snapshot->away_since_us = queue->away_us;
+}
+
+static int queue_init(struct queue *queue, struct scheduler_pass *pass)
+{
+    const struct store_view *view = pass->view;
+    struct err err;
+    *queue = (struct queue){.pass = pass};
+    queue->jobs = calloc(view->job_count + 1, sizeof(*queue->jobs));
+    queue->facts = calloc(view->job_count + 1, sizeof(*queue->facts));
+    queue->avoid = calloc(view->job_count + 1, sizeof(*queue->avoid));
+    queue->runs = calloc(view->run_count + 1, sizeof(*queue->runs));
+    queue->away_us = calloc(view->device_count + 1, sizeof(*queue->away_us));
+    queue->owners = calloc(view->device_count + 1, sizeof(*queue->owners));
+    queue->intervals = pass_intervals(pass, &queue->snapshot.interval_count);
+    if (!queue->jobs || !queue->facts || !queue->avoid || !queue->runs || !queue->away_us || !queue->owners ||
+        !queue->intervals ||
+        shares_begin(pass->scheduler->shares, view, pass->scheduler->config->sharing.half_life_s, &err) < 0 ||
+        take_jobs(queue) < 0)
+        return -1;
+    fill_jobs(queue);
+    fill_runs(queue);
+    fill_devices(queue);
+    shares_fill(pass->scheduler->shares, &queue->snapshot);
+    queue->snapshot.jobs = queue->facts;
+    queue->snapshot.runs = queue->runs;
+    queue->snapshot.intervals = queue->intervals;
+    return 0;
+}
+
+static void queue_fini(struct queue *queue)
+{
+    for (size_t i = 0; i < queue->class_count; i++)
+        job_class_fini(&queue->classes[i]);
+    free(queue->classes);
+    free(queue->jobs);
+    free(queue->facts);
+    free(queue->avoid);
+    free(queue->runs);
+    free(queue->away_us);
+    free(queue->owners);
+    free(queue->intervals);
+}
+
+/* ---- what was decided ---- */
+
+static enum policy_fit best(void *arg, uint32_t shape, const struct device_set *among, uint16_t most,
+                            struct policy_plan *plan)
+{
+    struct queue *queue = arg;
+    return job_class_best(queue->pass, &queue->classes[shape], &queue->there, among, most, plan);
+}
+
+/* Starts the job on the plan, if its devices are still free. */
+static void start(struct queue *queue, const struct queue_job *of, const struct policy_plan *plan)
+{
+    struct scheduler_pass *pass = queue->pass;
+    struct job_class *class = &queue->classes[of->class];
+    struct placer_answer answer;
+    struct err err;
+    for (size_t d = device_set_next(&plan->devices, 0); d < POLICY_DEVICES_MAX;
+         d = device_set_next(&plan->devices, d + 1))
+        if (!pass->free_devices[d] || pass->reserved[d]) { /* it is taken by this very pass: decide anew */
+            pass_check_at(pass, pass->view->now_us + 100000);
+            return;
+        }
+    int got = job_class_get(pass, class, &queue->there, plan, &answer);
+    if (got <= 0) /* the pass that follows the planner's answer starts the job */
+        return;
+    if (ARRAY_RESERVE(pass->starts, pass->start_capacity, pass->start_count + 1, &err) < 0) {
+        placer_answer_fini(&answer);
+        pass->failed = true;
+        return;
+    }
+    struct pass_start *start = &pass->starts[pass->start_count];
+    *start = (struct pass_start){.job = of->job,
+                                 .answer = answer,
+                                 .model = json_incref((json_t *)(uintptr_t)class->model.document),
+                                 .train = json_incref((json_t *)(uintptr_t)class->train.document),
+                                 .eval = json_incref((json_t *)(uintptr_t)class->eval.document),
+                                 .step_s = plan->step_s,
+                                 .factor = of->job->service == SERVICE_SCAVENGER
+                                               ? pass->scheduler->config->sharing.scavenger_charge
+                                               : 1,
+                                 .speeds = json_object()};
+    pass->start_count++;
+    pass_record_start(pass, of->job, class->digest, job_class_speeds_document(pass, class), plan);
+    for (size_t d = device_set_next(&plan->devices, 0); d < POLICY_DEVICES_MAX;
+         d = device_set_next(&plan->devices, d + 1)) {
+        pass->free_devices[d] = false;
+        if (class->speeds[d] > 0)
+            json_object_set_new(start->speeds, pass->view->devices[d].name, json_real(class->speeds[d]));
+    }
+    snprintf(start->reference, sizeof(start->reference), "%s", class->reference);
+    const char *kind = json_string_value(json_object_get(start->answer.plan, "placement"));
+    if (class->any_kind)
+        pass_say(pass, of->job->id, "warn", "%s%s", class->fell, kind ? kind : "another kind");
+}
+
+/* Records that the job waits for devices: those of its reservation, or those that it would take if all were
+ * free. */
+static void wait_for_devices(struct queue *queue, const struct queue_job *of,
+                             const struct policy_action *action)
+{
+    struct scheduler_pass *pass = queue->pass;
+    struct job_class *class = &queue->classes[of->class];
+    struct policy_plan ideal = {0};
+    struct device_set all = {0};
+    const struct policy_plan *plan = action->plan;
+    for (size_t d = 0; d < queue->snapshot.device_count; d++)
+        device_set_add(&all, d);
+    if (!plan && job_class_best(pass, class, &queue->there,
+                                action->reason == REASON_ABSENT ? &all : &queue->there, 0, &ideal) == FIT_YES)
+        plan = &ideal;
+    bool free_one = false;
+    for (size_t d = 0; d < pass->view->device_count; d++) {
+        class->wanted[d] =
+            plan ? d < POLICY_DEVICES_MAX && device_set_has(&plan->devices, d) : class->known[d];
+        free_one = free_one || (class->wanted[d] && pass->free_devices[d]);
+    }
+    say_waits(pass, class, of->job, free_one && action->reason == REASON_RESERVED);
+    if (action->reason == REASON_RESERVED || action->reason == REASON_SLOW || action->reason == REASON_ABSENT)
+        pass_check_at(pass, pass->view->now_us + CLAIMS_US);
+}
+
+static void wait_for_limit(struct queue *queue, const struct queue_job *of,
+                           const struct policy_action *action)
+{
+    struct scheduler_pass *pass = queue->pass;
+    const bool user = action->reason <= REASON_USER_MONTH;
+    const char *who = user ? pass->view->users[action->subject].name
+                           : shares_name(pass->scheduler->shares, (uint16_t)action->subject);
+    const char *kind = user ? "user" : "group";
+    if (action->reason == REASON_USER_DEVICES || action->reason == REASON_ACCOUNT_DEVICES)
+        pass_wait(pass, of->job, "waits: %s %s may hold %.0f device%s at once", kind, who, action->number,
+                  action->number == 1 ? "" : "s");
+    else if (action->reason == REASON_USER_RUNNING || action->reason == REASON_ACCOUNT_RUNNING)
+        pass_wait(pass, of->job, "waits: %s %s may run %.0f job%s at once", kind, who, action->number,
+                  action->number == 1 ? "" : "s");
+    else
+        pass_wait(pass, of->job, "waits: %s %s has used the %.0f device-seconds that it may use in 30 days",
+                  kind, who, action->number);
+}
+
+/* Writes the place, the predicted start and the reason, when they differ from what was written last: a start
+ * that moves by less than a tenth of the wait is the same. */
+static void write_place(struct scheduler_pass *pass, const struct store_sched_job *job,
+                        const struct job_class *class, const struct policy_action *action)
+{
+    const int64_t starts_us = action->starts_us == INT64_MAX ? 0 : action->starts_us;
+    const int64_t moved_us = llabs(starts_us - job->starts_us),
+                  wait_us = llabs(starts_us - pass->view->now_us);
+    const char *code = pass_wait_code(
+        action->reason == REASON_DEVICES && pass_yields_to(pass, action->subject, job->id) ? REASON_YIELDS
+                                                                                           : action->reason);
+    const bool same = job->place == action->place && job->wait_code && strcmp(job->wait_code, code) == 0 &&
+                      (starts_us > 0) == (job->starts_us > 0) &&
+                      moved_us <= (wait_us > 10000000 ? wait_us / 10 : 1000000);
+    const bool of_job =
+        action->subject >= 0 &&
+        (action->reason == REASON_DEVICES || action->reason == REASON_RESERVED ||
+         action->reason == REASON_YIELDS || action->reason == REASON_WIDTH || action->reason == REASON_SLOW);
+    if (same)
+        return;
+    const struct pass_prediction predicted = pass_predict(pass, action->place, starts_us);
+    json_t *row = json_pack("{s:I, s:I, s:I, s:s, s:o}", "job", (json_int_t)job->id, "place",
+                            (json_int_t)action->place, "starts_us", (json_int_t)starts_us, "code", code,
+                            "subject", of_job ? json_integer(action->subject) : json_null());
+    if (row && predicted.to_us > 0) {
+        json_object_set_new(row, "from_us", json_integer(predicted.from_us));
+        json_object_set_new(row, "to_us", json_integer(predicted.to_us));
+    }
+    pass_add(pass, pass->places, row);
+    if (job->place == 0 || starts_us > 0)
+        pass_record_wait(pass, job, class->digest, job_class_speeds_document(pass, class), &predicted);
+}
+
+/* Nothing fits on as many devices as the job may take now. It waits if that is for a limit alone. */
+static void fits_nowhere_or_waits(struct queue *queue, const struct queue_job *of)
+{
+    struct scheduler_pass *pass = queue->pass;
+    struct job_class *class = &queue->classes[of->class];
+    struct device_set all = {0};
+    struct policy_plan plan;
+    for (size_t d = 0; d < queue->snapshot.device_count; d++)
+        device_set_add(&all, d);
+    const unsigned least = queue->facts[of - queue->jobs].devices_least;
+    const enum policy_fit fit = job_class_best(pass, class, &queue->there, &all, 0, &plan);
+    if (fit == FIT_NO)
+        fits_nowhere(pass, class, of->job);
+    else if (fit == FIT_YES && device_set_count(&plan.devices) < least)
+        pass_wait(pass, of->job, "waits: placement.count.least is %u, and on all devices it would use %zu",
+                  least, device_set_count(&plan.devices));
+    else if (fit == FIT_YES)
+        pass_wait(
+            pass, of->job,
+            "waits: its plan needs %zu devices at once, more than the limits of its user and groups leave it",
+            device_set_count(&plan.devices));
+}
+
+static void carry_out(struct queue *queue, const struct queue_job *of, const struct policy_action *action)
+{
+    struct scheduler_pass *pass = queue->pass;
+    if (action->verdict == VERDICT_START) {
+        start(queue, of, action->plan);
+        return;
+    }
+    write_place(pass, of->job, &queue->classes[of->class], action);
+    switch (action->reason) {
+    case REASON_PLANNING:
+        break; /* the pass that follows the answer decides */
+    case REASON_NOFIT:
+        fits_nowhere_or_waits(queue, of);
+        break;
+    case REASON_USER_DEVICES:
+    case REASON_USER_RUNNING:
+    case REASON_USER_MONTH:
+    case REASON_ACCOUNT_DEVICES:
+    case REASON_ACCOUNT_RUNNING:
+    case REASON_ACCOUNT_MONTH:
+        wait_for_limit(queue, of, action);
+        break;
+    default:
+        wait_for_devices(queue, of, action);
+        break;
+    }
+}
+
+/* Asks for the profiles that a job's class lacks, on devices that are free still. */
+static void measure(struct queue *queue, const struct queue_job *of)
+{
+    struct scheduler_pass *pass = queue->pass;
+    struct job_class *class = &queue->classes[of->class];
+    job_class_devices(pass, class);
+    pass_profiles(pass, of->job, class->allowed, class->usable, class->key, class->profiles.document,
+                  class->model.document);
+}
+
+/* Carries out the decision in the order of the queue, so that a job in front has its devices measured before
+ * a job behind it takes them. */
+static int carry_out_all(struct queue *queue, const struct policy_decision *decision, struct err *err)
+{
+    const size_t count = queue->job_count;
+    const double no_charge = 0;
+    uint32_t *order = calloc(count + 1, sizeof(*order));
+    size_t *actions = calloc(count + 1, sizeof(*actions));
+    int rc = order && actions ? 0 : err_set(err, ERR_NOMEM, "no memory for the queue");
+    queue->snapshot.job_count = count;
+    if (rc == 0 && count > queue->ready_count)
+        rc = policy_order(&queue->snapshot, &queue->pass->scheduler->config->sharing, &no_charge, 0,
+                          queue->pass->view->now_us, order, err);
+    for (size_t i = 0; i < decision->count && rc == 0; i++) {
+        actions[decision->actions[i].job] = i;
+        if (count == queue->ready_count)
+            order[i] = (uint32_t)decision->actions[i].job;
+    }
+    for (size_t i = 0; i < count && rc == 0; i++) {
+        const struct queue_job *of = &queue->jobs[order[i]];
+        if (order[i] < queue->ready_count)
+            carry_out(queue, of, &decision->actions[actions[order[i]]]);
+        else
+            measure(queue, of);
+    }
+    free(order);
+    free(actions);
+    return rc;
+}
+
+/* Called when all jobs of this view wait and devices are left. The next pass examines a further window of the
+ * queue, and so on until a job takes the devices or the end of the queue is reached. */
+static void look_further(struct scheduler_pass *pass, const struct queued_job *queue, const size_t *order,
                          size_t count)
 {
     struct scheduler *scheduler = pass->scheduler;
     struct store_queue_mark *mark = &scheduler->queue_mark;
     size_t behind = 0;
     for (size_t i = 0; i < count; i++) {
-        const struct policy_job *job = &queue[order[i]];
+        const struct queued_job *job = &queue[order[i]];
         bool further = !mark->set || job->priority < mark->priority ||
                        (job->priority == mark->priority && job->id > mark->id);
         behind += further ? 1 : 0;
@@ -515,179 +698,67 @@ static void look_further(struct scheduler_pass *pass, const struct policy_job *q
         mark->set = false;
         return;
     }
-    const struct policy_job *last = &queue[order[count - 1]];
+    const struct queued_job *last = &queue[order[count - 1]];
     *mark = (struct store_queue_mark){.set = true, .priority = last->priority, .id = last->id};
     pass_check_at(pass, pass->view->now_us);
 }
 
-/* Considers the queue in order, for at most QUEUE_NS_MAX. What was found of a waiting job is remembered, so
- * the next pass comes further. */
-static void walk(struct scheduler_pass *pass, const struct policy_job *queue, const size_t *index,
-                 const size_t *order, size_t count)
+/* Whether a device is left that no job of the view takes. */
+static bool something_is_left(const struct scheduler_pass *pass)
 {
-    uint64_t until_ns = clock_mono_ns() + QUEUE_NS_MAX;
-    for (size_t i = 0; i < count; i++) {
-        if (consider(pass, &pass->view->jobs[index[order[i]]]) != OUTCOME_SETTLED) {
-            return;
-        }
-        if (clock_mono_ns() > until_ns && i + 1 < count) {
-            pass_check_at(pass, pass->view->now_us);
-            return;
-        }
+    for (size_t i = 0; i < pass->view->device_count; i++)
+        if (pass->free_devices[i] && !pass->reserved[i])
+            return true;
+    return false;
+}
+
+/* Lets the next pass look further back in the queue if all jobs of the view wait and devices are left. */
+static void look_further_back(struct scheduler_pass *pass, const struct queue *queue)
+{
+    struct queued_job *jobs = calloc(queue->job_count + 1, sizeof(*jobs));
+    size_t *order = calloc(queue->job_count + 1, sizeof(*order));
+    pass->failed = pass->failed || !jobs || !order;
+    if (jobs && order) {
+        for (size_t i = 0; i < queue->job_count; i++)
+            jobs[i] = (struct queued_job){queue->jobs[i].job->id, queue->jobs[i].job->priority};
+        queue_order(jobs, queue->job_count, order);
+        look_further(pass, jobs, order, queue->job_count);
     }
-    if (count > 0 && something_is_left(pass)) {
-        look_further(pass, queue, order, count);
-    }
+    free(jobs);
+    free(order);
+}
+
+static int decide(struct scheduler_pass *pass, struct queue *queue, struct err *err)
+{
+    const struct policy_planner planner = {.best = best, .arg = queue};
+    struct policy_decision decision = {0};
+    queue->snapshot.job_count = queue->ready_count;
+    int rc = policy_decide(&queue->snapshot, &pass->scheduler->config->sharing, &planner, pass->view->now_us,
+                           &decision, err);
+    if (rc == 0)
+        rc = carry_out_all(queue, &decision, err);
+    for (size_t i = 0; i < decision.preemption_count && rc == 0; i++)
+        pass_yield(pass, &queue->runs[decision.preemptions[i].run], decision.preemptions[i].rule,
+                   queue->facts[decision.preemptions[i].job].id);
+    policy_decision_fini(&decision);
+    return rc;
 }
 
 void pass_queue(struct scheduler_pass *pass)
 {
-    const struct store_view *view = pass->view;
-    struct policy_job *queue = calloc(view->job_count + 1, sizeof(*queue));
-    size_t *index = calloc(view->job_count + 1, sizeof(*index));
-    size_t *order = calloc(view->job_count + 1, sizeof(*order));
-    size_t count = 0;
-    if (queue == NULL || index == NULL || order == NULL) {
+    struct queue queue;
+    struct err err;
+    pass_find_free(pass);
+    plan_memo_begin(pass->scheduler->memo, pass->view, facts_profiles_seen(pass->scheduler->facts));
+    if (queue_init(&queue, pass) < 0 || decide(pass, &queue, &err) < 0)
         pass->failed = true;
-        goto out;
-    }
-    for (size_t i = 0; i < view->job_count; i++) {
-        if (view->jobs[i].state == JOB_QUEUED) {
-            queue[count] = (struct policy_job){view->jobs[i].id, view->jobs[i].priority};
-            index[count++] = i;
-        }
-    }
-    find_free(pass);
-    waiting_begin(pass->scheduler->waiting, view, facts_profiles_seen(pass->scheduler->facts));
-    policy_order(queue, count, order);
-    walk(pass, queue, index, order, count);
+    else if (queue.job_count > 0 && pass->start_count == 0 && something_is_left(pass))
+        look_further_back(pass, &queue);
+    else if (queue.job_count == 0)
+        pass->scheduler->queue_mark.set = false;
+    if (!pass->failed && pass->start_count == 0)
+        pass_sooner(&queue);
     measure_wanted(pass);
-    pass->scheduler->devices_free = false;
-    for (size_t i = 0; i < view->device_count; i++) {
-        pass->scheduler->devices_free = pass->scheduler->devices_free || pass->free_devices[i];
-    }
-out:
-    free(queue);
-    free(index);
-    free(order);
-}
-
-/* ---- the run ---- */
-
-static const struct store_sched_device *find_device(const struct scheduler_pass *pass, const char *name)
-{
-    for (size_t i = 0; i < pass->view->device_count; i++) {
-        if (strcmp(pass->view->devices[i].name, name) == 0) {
-            return &pass->view->devices[i];
-        }
-    }
-    return NULL;
-}
-
-/* Where the run begins: at the last complete checkpoint, or at step 0. */
-static json_t *compose_start(const struct store_sched_job *job)
-{
-    bool resumes = job->checkpoint_step >= 0 && job->checkpoint_blobs != NULL;
-    json_t *start =
-        json_pack("{s:I, s:I, s:O?, s:O?}", "step", (json_int_t)(resumes ? job->checkpoint_step : 0),
-                  "reported", (json_int_t)job->reported, "checkpoint", resumes ? job->checkpoint_blobs : NULL,
-                  "adapter", json_object_get(job->inputs, "adapter"));
-    if (start != NULL && resumes && isfinite(job->best_loss)) {
-        json_object_set_new(start, "best_loss", json_real(job->best_loss));
-    }
-    return start;
-}
-
-static json_t *compose_data(const struct scheduler_pass *pass)
-{
-    json_t *data = json_pack("{s:O?, s:O?}", "train", json_object_get(pass->placed_train, "blob"), "eval",
-                             json_object_get(pass->placed_eval, "blob"));
-    static const char *const keys[] = {"format", "said", "first"};
-    for (size_t i = 0; data != NULL && i < sizeof(keys) / sizeof(keys[0]); i++) {
-        json_t *text = json_object_get(json_object_get(pass->placed_train, "stats"), keys[i]);
-        if (json_is_string(text)) {
-            json_object_set(data, keys[i], text);
-        }
-    }
-    return data;
-}
-
-static json_t *compose_model(const struct scheduler_pass *pass)
-{
-    json_t *model = json_pack("{}");
-    static const char *const keys[] = {"name", "content", "config", "files"};
-    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
-        json_object_set(model, keys[i], json_object_get(pass->placed_model, keys[i]));
-    }
-    return model;
-}
-
-static json_t *compose_ranks(struct scheduler_pass *pass, const json_t *assignments)
-{
-    json_t *ranks = json_array();
-    for (size_t i = 0; i < pass->answer.rank_count; i++) {
-        const struct store_sched_device *device = find_device(pass, pass->answer.ranks[i].device);
-        pass_add(pass, ranks,
-                 device != NULL
-                     ? json_pack("{s:I, s:s, s:s, s:O}", "rank", (json_int_t)i, "node", device->node,
-                                 "device", device->name, "assignment", json_array_get(assignments, i))
-                     : NULL);
-    }
-    return ranks;
-}
-
-/* How long the ranks wait for each other, derived from the plan's predicted step time. */
-static json_t *compose_limits(const struct scheduler_pass *pass)
-{
-    const struct scheduler_limits *limits = &pass->scheduler->config->limits;
-    double step_s = json_number_value(json_object_get(json_object_get(pass->answer.plan, "costs"), "step_s"));
-    uint32_t wait_ms = policy_wait_ms(step_s, limits->wait_steps, limits->wait_ms_min, limits->wait_ms_max);
-    return json_pack("{s:f, s:f}", "wait", wait_ms / 1e3, "save", limits->save_wait_ms / 1e3);
-}
-
-/* The part of an assignment that is the same for every rank. */
-static json_t *compose_common(struct scheduler_pass *pass, const json_t *numbers, json_t *ranks)
-{
-    const struct store_sched_job *job = pass->placed;
-    json_t *common = json_pack("{s:I, s:O, s:I, s:O, s:O, s:O, s:O, s:o, s:o, s:o, s:O, s:o}", "job",
-                               (json_int_t)job->id, "run", json_object_get(numbers, "run"), "attempt",
-                               (json_int_t)job->attempt + 1, "epoch", json_object_get(numbers, "epoch"),
-                               "ranks", ranks, "plan", pass->answer.plan, "spec", job->spec, "model",
-                               compose_model(pass), "data", compose_data(pass), "start", compose_start(job),
-                               "links", pass->scheduler->config->links, "limits", compose_limits(pass));
-    json_t *sample = json_object_get(job->inputs, "sample");
-    if (common != NULL && json_is_object(sample)) {
-        json_object_set(common, "sample", sample);
-    }
-    return common;
-}
-
-void pass_compose_run(struct scheduler_pass *pass, const json_t *numbers)
-{
-    const struct store_sched_job *job = pass->placed;
-    int64_t run = json_integer_value(json_object_get(numbers, "run"));
-    json_t *ranks = compose_ranks(pass, json_object_get(numbers, "assignments"));
-    json_t *common = compose_common(pass, numbers, ranks);
-    const json_t *planner = json_object_get(pass->answer.answer, "planner");
-    size_t i;
-    json_t *rank;
-    json_array_foreach(ranks, i, rank)
-    {
-        json_t *assign = json_copy(common);
-        if (assign == NULL || json_object_update(assign, rank) < 0) {
-            pass->failed = true;
-        }
-        pass_message(pass, json_string_value(json_object_get(rank, "node")), run, "assign", assign);
-    }
-    pass_add(pass, pass->runs_new,
-             json_pack("{s:I, s:I, s:I, s:O, s:O, s:O?, s:I, s:O}", "run", (json_int_t)run, "job",
-                       (json_int_t)job->id, "attempt", (json_int_t)job->attempt + 1, "epoch",
-                       json_object_get(numbers, "epoch"), "plan", pass->answer.plan, "answer",
-                       pass->answer.answer, "start_step",
-                       (json_int_t)(job->checkpoint_step > 0 ? job->checkpoint_step : 0), "ranks", ranks));
-    pass_add(pass, pass->jobs,
-             json_pack("{s:I, s:s, s:s, s:I, s:O?}", "job", (json_int_t)job->id, "before", "queued", "state",
-                       "starting", "run", (json_int_t)run, "why", json_object_get(planner, "why")));
-    json_decref(common);
-    json_decref(ranks);
+    pass->scheduler->devices_free = something_is_left(pass);
+    queue_fini(&queue);
 }

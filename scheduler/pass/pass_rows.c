@@ -1,4 +1,4 @@
-/* What every part of a pass writes: rows, messages, why a job waits, and when the next pass begins. */
+/* Writes what every part of a pass needs: rows, messages, why a job waits, and when the next pass begins. */
 #include "scheduler/pass/pass.h"
 
 #include <stdarg.h>
@@ -7,52 +7,90 @@
 
 void pass_add(struct scheduler_pass *pass, json_t *array, json_t *row)
 {
-    if (row == NULL || json_array_append_new(array, row) < 0) {
+    if (!row || json_array_append_new(array, row) < 0)
         pass->failed = true;
-    }
 }
 
 void pass_message(struct scheduler_pass *pass, const char *node, int64_t run, const char *type,
                   json_t *payload)
 {
     pass_add(pass, pass->messages,
-             payload != NULL
-                 ? json_pack("{s:s, s:o, s:s, s:o}", "node", node, "run",
-                             run != 0 ? json_integer(run) : json_null(), "type", type, "payload", payload)
-                 : NULL);
+             payload ? json_pack("{s:s, s:o, s:s, s:o}", "node", node, "run",
+                                 run != 0 ? json_integer(run) : json_null(), "type", type, "payload", payload)
+                     : NULL);
+}
+
+int64_t pass_away(struct scheduler_pass *pass, const char *device, bool away)
+{
+    json_t *since = pass->scheduler->away;
+    if (!away) {
+        json_object_del(since, device);
+        return pass->view->now_us;
+    }
+    if (!json_object_get(since, device) &&
+        json_object_set_new(since, device, json_integer(pass->view->now_us)) < 0)
+        pass->failed = true;
+    return json_integer_value(json_object_get(since, device));
 }
 
 void pass_check_at(struct scheduler_pass *pass, int64_t at_us)
 {
-    if (pass->check_us == 0 || at_us < pass->check_us) {
+    if (pass->check_us == 0 || at_us < pass->check_us)
         pass->check_us = at_us;
-    }
 }
 
 void pass_wait(struct scheduler_pass *pass, const struct store_sched_job *job, const char *fmt, ...)
 {
     char text[512];
     va_list args;
-    if (job->id == 0) { /* the request is a measurement without a job */
+    if (job->id == 0) /* the request is a measurement without a job */
         return;
-    }
     va_start(args, fmt);
     vsnprintf(text, sizeof(text), fmt, args);
     va_end(args);
-    if (job->why == NULL || strcmp(job->why, text) != 0) {
+    if (!job->why || strcmp(job->why, text) != 0) {
         json_t *why = json_string(text);
-        pass_add(pass, pass->waits,
-                 json_pack("{s:I, s:o}", "job", (json_int_t)job->id, "why",
-                           why != NULL ? why : json_string("waits")));
+        pass_add(
+            pass, pass->waits,
+            json_pack("{s:I, s:o}", "job", (json_int_t)job->id, "why", why ? why : json_string("waits")));
     }
+}
+
+void pass_say(struct scheduler_pass *pass, int64_t job, const char *level, const char *fmt, ...)
+{
+    char text[1200];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof(text), fmt, args);
+    va_end(args);
+    pass_add(pass, pass->said,
+             json_pack("{s:I, s:s, s:s}", "job", (json_int_t)job, "level", level, "text", text));
 }
 
 const struct store_sched_node *pass_node(const struct scheduler_pass *pass, const char *name)
 {
-    for (size_t i = 0; i < pass->view->node_count; i++) {
-        if (strcmp(pass->view->nodes[i].name, name) == 0) {
+    for (size_t i = 0; i < pass->view->node_count; i++)
+        if (strcmp(pass->view->nodes[i].name, name) == 0)
             return &pass->view->nodes[i];
-        }
-    }
     return NULL;
+}
+
+const char *pass_wait_code(enum policy_reason reason)
+{
+    static const char *const codes[] = {[REASON_DEVICES] = "devices",
+                                        [REASON_YIELDS] = "yields",
+                                        [REASON_RESERVED] = "reserved",
+                                        [REASON_INTERVAL] = "interval",
+                                        [REASON_WIDTH] = "width",
+                                        [REASON_SLOW] = "slow",
+                                        [REASON_ABSENT] = "absent",
+                                        [REASON_NOFIT] = "no-fit",
+                                        [REASON_PLANNING] = "planning",
+                                        [REASON_USER_DEVICES] = "user-devices",
+                                        [REASON_USER_RUNNING] = "user-running",
+                                        [REASON_USER_MONTH] = "user-month",
+                                        [REASON_ACCOUNT_DEVICES] = "account-devices",
+                                        [REASON_ACCOUNT_RUNNING] = "account-running",
+                                        [REASON_ACCOUNT_MONTH] = "account-month"};
+    return codes[reason];
 }

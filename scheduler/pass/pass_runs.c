@@ -1,4 +1,4 @@
-/* Decisions about nodes and active runs. */
+/* Decides about nodes and active runs. */
 #include "scheduler/pass/pass.h"
 
 #include <stdio.h>
@@ -26,21 +26,17 @@ void pass_nodes(struct scheduler_pass *pass)
 
 static const struct store_sched_job *find_job(const struct scheduler_pass *pass, int64_t id)
 {
-    for (size_t i = 0; i < pass->view->job_count; i++) {
-        if (pass->view->jobs[i].id == id) {
+    for (size_t i = 0; i < pass->view->job_count; i++)
+        if (pass->view->jobs[i].id == id)
             return &pass->view->jobs[i];
-        }
-    }
     return NULL;
 }
 
 static bool is_drained(const struct scheduler_pass *pass, const char *device)
 {
-    for (size_t i = 0; i < pass->view->device_count; i++) {
-        if (strcmp(pass->view->devices[i].name, device) == 0) {
-            return pass->view->devices[i].drained;
-        }
-    }
+    for (size_t i = 0; i < pass->view->device_count; i++)
+        if (strcmp(pass->view->devices[i].name, device) == 0)
+            return pass->view->devices[i].drained && pass->view->devices[i].drain_at_us <= pass->view->now_us;
     return false;
 }
 
@@ -48,8 +44,10 @@ static struct rank_facts facts_of(const struct scheduler_pass *pass, const struc
                                   const struct store_sched_rank *rank)
 {
     const struct scheduler *scheduler = pass->scheduler;
-    struct rank_facts facts = {.drained = is_drained(pass, rank->device)};
-    if (pass_node(pass, rank->node) == NULL) {
+    const struct store_sched_lease *lease = pass_lease(pass, rank->device);
+    struct rank_facts facts = {.drained = is_drained(pass, rank->device),
+                               .leased_by = lease ? lease->holder : NULL};
+    if (!pass_node(pass, rank->node)) {
         facts.gone = true;
         facts.gone_why = "its node is no longer enrolled";
     } else if (identity_is_old(pass_node(pass, rank->node), rank->identity)) {
@@ -84,9 +82,8 @@ static void add_run(struct scheduler_pass *pass, const struct store_sched_run *r
                        state_name(&run_machine, (int)run->state), "state", state_name(&run_machine, to),
                        "stop_why", stop_why_name(verdict->why), "why",
                        verdict->text[0] != '\0' ? verdict->text : NULL, "kill", (int)kill));
-    if (state_is_final(&run_machine, to)) {
+    if (state_is_final(&run_machine, to))
         pass_add(pass, pass->ended, json_integer(run->id));
-    }
 }
 
 static void add_job(struct scheduler_pass *pass, const struct store_sched_job *job, enum job_event event,
@@ -99,11 +96,14 @@ static void add_job(struct scheduler_pass *pass, const struct store_sched_job *j
         return;
     }
     pass_add(pass, pass->jobs,
-             json_pack("{s:I, s:s, s:s, s:s?, s:s?, s:s?, s:I, s:b}", "job", (json_int_t)job->id, "before",
-                       state_name(&job_machine, (int)job->state), "state", state_name(&job_machine, to),
-                       "stop_why", stop_why_name(verdict->why), "why",
-                       verdict->text[0] != '\0' ? verdict->text : NULL, "code", verdict->code, "delay_ms",
-                       (json_int_t)verdict->delay_ms, "loss", (int)verdict->loss));
+             json_pack("{s:I, s:s, s:s, s:s?, s:s?, s:s?, s:s?, s:b, s:I, s:o}", "job", (json_int_t)job->id,
+                       "before", state_name(&job_machine, (int)job->state), "state",
+                       state_name(&job_machine, to), "stop_why", stop_why_name(verdict->why), "why",
+                       verdict->text[0] != '\0' ? verdict->text : NULL, "code", verdict->code, "ended_by",
+                       verdict->ended_by, "behind",
+                       (int)(event == JOB_EVENT_REQUEUE && job->stop_why == STOP_SLICE), "delay_ms",
+                       (json_int_t)verdict->delay_ms, "losses",
+                       verdict->losses > 0 ? json_integer(verdict->losses) : json_null()));
 }
 
 static void tell_living(struct scheduler_pass *pass, const struct store_sched_run *run,
@@ -115,8 +115,7 @@ static void tell_living(struct scheduler_pass *pass, const struct store_sched_ru
             pass_message(pass, run->ranks[i].node, run->id, "stop",
                          json_pack("{s:I, s:I, s:I, s:s, s:b, s:b}", "run", (json_int_t)run->id, "epoch",
                                    (json_int_t)run->epoch, "rank", (json_int_t)run->ranks[i].rank, "why",
-                                   name != NULL ? name : "lost", "checkpoint", (int)checkpoint, "kill",
-                                   (int)kill));
+                                   name ? name : "lost", "checkpoint", (int)checkpoint, "kill", (int)kill));
         }
     }
 }
@@ -130,15 +129,14 @@ static void tell_peers(struct scheduler_pass *pass, const struct store_sched_run
         const struct store_sched_rank *rank = &run->ranks[i];
         const struct store_sched_node *node = pass_node(pass, rank->node);
         char identity[TLS_IDENTITY_SIZE];
-        tls_agent_identity(rank->node, node != NULL ? node->generation : 0, identity);
+        tls_agent_identity(rank->node, node ? node->generation : 0, identity);
         pass_add(pass, peers,
                  json_pack("{s:I, s:s, s:s}", "rank", (json_int_t)rank->rank, "address", rank->address,
                            "identity", identity));
     }
     for (uint32_t i = 0; i < run->rank_count; i++) {
-        if (state_is_final(&assignment_machine, (int)run->ranks[i].state)) {
+        if (state_is_final(&assignment_machine, (int)run->ranks[i].state))
             continue;
-        }
         pass_message(pass, run->ranks[i].node, run->id, "peers",
                      json_pack("{s:I, s:I, s:I, s:O}", "run", (json_int_t)run->id, "epoch",
                                (json_int_t)run->epoch, "rank", (json_int_t)run->ranks[i].rank, "peers",
@@ -165,9 +163,8 @@ static void apply(struct scheduler_pass *pass, const struct store_sched_run *run
 {
     switch (verdict->action) {
     case RUN_ACTION_WAIT:
-        if (verdict->check_us > 0) {
+        if (verdict->check_us > 0)
             pass_check_at(pass, verdict->check_us);
-        }
         break;
     case RUN_ACTION_PEERS:
         tell_peers(pass, run);
@@ -186,6 +183,12 @@ static void apply(struct scheduler_pass *pass, const struct store_sched_run *run
                  json_pack("{s:I, s:s, s:s, s:b}", "run", (json_int_t)run->id, "before", "stopping", "state",
                            "stopping", "kill", 1));
         break;
+    case RUN_ACTION_GO_ON:
+        pass_add(pass, pass->saves,
+                 json_pack("{s:I, s:b}", "run", (json_int_t)run->id, "missed", (int)verdict->missed));
+        if (verdict->text[0] != '\0')
+            pass_say(pass, job->id, "warn", "%s", verdict->text);
+        break;
     case RUN_ACTION_FINISH:
         write_gone(pass, run, facts);
         add_run(pass, run, verdict->run_event, verdict, false);
@@ -196,28 +199,38 @@ static void apply(struct scheduler_pass *pass, const struct store_sched_run *run
 
 void pass_runs(struct scheduler_pass *pass)
 {
+    for (size_t i = 0; i < pass->view->device_count; i++)
+        if (pass->view->devices[i].drained && pass->view->devices[i].drain_at_us > pass->view->now_us &&
+            pass->view->devices[i].drain_at_us < INT64_MAX)
+            pass_check_at(pass, pass->view->devices[i].drain_at_us);
     for (size_t i = 0; i < pass->view->run_count; i++) {
         const struct store_sched_run *run = &pass->view->runs[i];
         const struct store_sched_job *job = find_job(pass, run->job);
         struct rank_facts *facts = calloc(run->rank_count + 1, sizeof(*facts));
-        if (facts == NULL || job == NULL) {
-            pass->failed = pass->failed || facts == NULL;
+        if (!facts || !job) {
+            pass->failed = pass->failed || !facts;
             free(facts);
             continue;
         }
-        for (uint32_t k = 0; k < run->rank_count; k++) {
+        for (uint32_t k = 0; k < run->rank_count; k++)
             facts[k] = facts_of(pass, run, &run->ranks[k]);
-        }
+        const struct store_sched_job *for_job = find_job(pass, run->save_for);
+        const struct run_facts all = {.ranks = facts,
+                                      .save_wait_ms = pass_save_wait_ms(pass, run),
+                                      .awaited = run->save_for > 0 ? for_job && for_job->state == JOB_QUEUED
+                                                                   : pass_others_wait(pass, job)};
         struct run_verdict verdict;
-        lifecycle_decide(run, job, facts, &pass->scheduler->config->limits, pass->view->now_us, &verdict);
-        if (verdict.action == RUN_ACTION_WAIT && run->state == RUN_RUNNING && job->state == JOB_RUNNING &&
+        lifecycle_decide(run, job, &all, &pass->scheduler->config->limits, pass->view->now_us, &verdict);
+        if (verdict.action == RUN_ACTION_WAIT && job->state != JOB_STOPPING &&
             pass_must_move(pass, run, verdict.text, sizeof(verdict.text))) {
             verdict.action = RUN_ACTION_STOP;
             verdict.why = STOP_YIELD;
             verdict.checkpoint = true;
         }
         apply(pass, run, job, facts, &verdict);
+        if (verdict.action == RUN_ACTION_WAIT)
+            pass_slice(pass, run, job);
         free(facts);
     }
-    pass_forget_weighings(pass);
+    pass_end_weighings(pass);
 }

@@ -31,6 +31,7 @@ struct fact_entry {
 
 struct facts {
     struct store *store;
+    uint32_t remeasure_ms;
     void (*arrived)(void *arg);
     void *arg;
     uint64_t pass, profiles_seen;
@@ -51,21 +52,22 @@ static void drop(struct facts *facts, size_t i)
 {
     struct fact_entry *entry = facts->entries[i];
     facts->entries[i] = facts->entries[--facts->count];
-    if (entry->state == ENTRY_FETCHING) {
+    if (entry->state == ENTRY_FETCHING)
         entry->facts = NULL;
-    } else {
+    else
         entry_free(entry);
-    }
 }
 
-struct facts *facts_create(struct store *store, void (*arrived)(void *arg), void *arg, struct err *err)
+struct facts *facts_create(struct store *store, uint32_t remeasure_ms, void (*arrived)(void *arg), void *arg,
+                           struct err *err)
 {
     struct facts *facts = calloc(1, sizeof(*facts));
-    if (facts == NULL) {
+    if (!facts) {
         err_set(err, ERR_NOMEM, "no memory for the scheduler's cache");
         return NULL;
     }
     facts->store = store;
+    facts->remeasure_ms = remeasure_ms;
     facts->arrived = arrived;
     facts->arg = arg;
     return facts;
@@ -73,12 +75,10 @@ struct facts *facts_create(struct store *store, void (*arrived)(void *arg), void
 
 void facts_destroy(struct facts *facts)
 {
-    if (facts == NULL) {
+    if (!facts)
         return;
-    }
-    while (facts->count > 0) {
+    while (facts->count > 0)
         drop(facts, facts->count - 1);
-    }
     free(facts);
 }
 
@@ -92,14 +92,17 @@ uint64_t facts_profiles_seen(const struct facts *facts)
     return facts->profiles_seen;
 }
 
+void facts_refresh_profiles(struct facts *facts)
+{
+    for (size_t i = facts->count; i-- > 0;)
+        if (facts->entries[i]->kind == FACT_PROFILES)
+            drop(facts, i);
+}
+
 void facts_forget_profiles(struct facts *facts)
 {
     facts->profiles_seen++;
-    for (size_t i = facts->count; i-- > 0;) {
-        if (facts->entries[i]->kind == FACT_PROFILES) {
-            drop(facts, i);
-        }
-    }
+    facts_refresh_profiles(facts);
 }
 
 /* Makes room for one more entry: drops the least recently used ones, but none that this pass has asked for.
@@ -107,9 +110,8 @@ void facts_forget_profiles(struct facts *facts)
 static bool make_room(struct facts *facts)
 {
     size_t bytes = 0;
-    for (size_t i = 0; i < facts->count; i++) {
+    for (size_t i = 0; i < facts->count; i++)
         bytes += facts->entries[i]->sizes_bytes;
-    }
     while (facts->count == ENTRIES_MAX || bytes > BYTES_MAX) {
         size_t oldest = facts->count;
         for (size_t i = 0; i < facts->count; i++) {
@@ -118,9 +120,8 @@ static bool make_room(struct facts *facts)
                 oldest = i;
             }
         }
-        if (oldest == facts->count) {
+        if (oldest == facts->count)
             return facts->count < ENTRIES_MAX;
-        }
         bytes -= facts->entries[oldest]->sizes_bytes;
         drop(facts, oldest);
     }
@@ -132,23 +133,21 @@ static bool make_room(struct facts *facts)
 static void settle(struct fact_entry *entry, const struct err *err)
 {
     struct facts *facts = entry->facts;
-    if (facts == NULL) {
+    if (!facts) {
         entry_free(entry);
         return;
     }
-    entry->state = err == NULL ? ENTRY_READY : ENTRY_FAILED;
-    if (err != NULL) {
+    entry->state = !err ? ENTRY_READY : ENTRY_FAILED;
+    if (err)
         entry->err = *err;
-    }
     facts->arrived(facts->arg);
 }
 
 static void got_document(void *arg, const struct err *err, json_t *doc)
 {
     struct fact_entry *entry = arg;
-    if (err == NULL) {
+    if (!err)
         entry->document = json_incref(doc);
-    }
     settle(entry, err);
 }
 
@@ -156,10 +155,10 @@ static void got_dataset(void *arg, const struct err *err, const struct store_dat
 {
     struct fact_entry *entry = arg;
     struct err why;
-    if (err == NULL) {
+    if (!err) {
         entry->document = json_pack("{s:s, s:O}", "blob", dataset->blob, "stats", dataset->stats);
         entry->sizes = malloc(dataset->sizes_bytes > 0 ? dataset->sizes_bytes : 1);
-        if (entry->document == NULL || entry->sizes == NULL) {
+        if (!entry->document || !entry->sizes) {
             err_set(&why, ERR_NOMEM, "no memory for a data set's row sizes");
             err = &why;
         } else {
@@ -180,20 +179,18 @@ static int fetch(struct facts *facts, struct fact_entry *entry, struct err *err)
     case FACT_RUN:
         return store_sched_run_get(facts->store, strtoll(entry->key, NULL, 10), got_document, entry, err);
     default:
-        return store_profiles_get(facts->store, entry->key, got_document, entry, err);
+        return store_profiles_get(facts->store, entry->key, facts->remeasure_ms, got_document, entry, err);
     }
 }
 
 static int start_fetch(struct facts *facts, enum fact_kind kind, const char *key, struct err *err)
 {
-    if (!make_room(facts)) {
+    if (!make_room(facts))
         return err_set(err, ERR_BUSY, "too many facts are needed at once");
-    }
     struct fact_entry *entry = calloc(1, sizeof(*entry));
-    if (entry != NULL) {
+    if (entry)
         entry->key = strdup(key);
-    }
-    if (entry == NULL || entry->key == NULL) {
+    if (!entry || !entry->key) {
         free(entry);
         return err_set(err, ERR_NOMEM, "no memory for the scheduler's cache");
     }
@@ -213,9 +210,8 @@ int facts_get(struct facts *facts, enum fact_kind kind, const char *key, struct 
     *fact = (struct fact){0};
     for (size_t i = 0; i < facts->count; i++) {
         struct fact_entry *entry = facts->entries[i];
-        if (entry->kind != kind || strcmp(entry->key, key) != 0) {
+        if (entry->kind != kind || strcmp(entry->key, key) != 0)
             continue;
-        }
         entry->used = facts->pass;
         if (entry->state == ENTRY_READY) {
             *fact = (struct fact){entry->document, entry->sizes, entry->sizes_bytes};

@@ -23,8 +23,11 @@ struct fact {
     size_t sizes_bytes;
 };
 
-/* Calls 'arrived' whenever a fact that was asked for has come or has failed. */
-struct facts *facts_create(struct store *store, void (*arrived)(void *arg), void *arg, struct err *err);
+/* Calls 'arrived' whenever a fact that was asked for has come or has failed. remeasure_ms is how
+ * long a device that a run measured slower than its profile must go unmeasured before the profile counts as
+ * stale (store_profiles_get). */
+struct facts *facts_create(struct store *store, uint32_t remeasure_ms, void (*arrived)(void *arg), void *arg,
+                           struct err *err);
 /* Drops the answers that are still under way. */
 void facts_destroy(struct facts *facts);
 
@@ -35,6 +38,8 @@ void facts_begin(struct facts *facts);
  * when the fetch failed. A call after a failure fetches again. */
 int facts_get(struct facts *facts, enum fact_kind kind, const char *key, struct fact *fact, struct err *err);
 
+/* Drops all profiles, because some may have become stale; what they say has not changed. */
+void facts_refresh_profiles(struct facts *facts);
 /* Drops all profiles, because some have changed. */
 void facts_forget_profiles(struct facts *facts);
 /* Returns how often facts_forget_profiles was called. */

@@ -7,9 +7,9 @@ void placer_answer_fini(struct placer_answer *answer)
 {
     json_decref(answer->plan);
     json_decref(answer->answer);
-    for (size_t i = 0; i < answer->rank_count; i++) {
+    json_decref(answer->timeline);
+    for (size_t i = 0; i < answer->rank_count; i++)
         free(answer->ranks[i].device);
-    }
     free(answer->ranks);
     *answer = (struct placer_answer){0};
 }

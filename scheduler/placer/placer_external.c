@@ -8,9 +8,8 @@
 /* Returns the name of the external planner to ask, or NULL for none. `name` is the specification's. */
 static const char *name_of(const struct placer_request *request, const char *name)
 {
-    if (name == NULL) {
-        return planners_find(request->planners, PLANNER_DEFAULT) != NULL ? PLANNER_DEFAULT : NULL;
-    }
+    if (!name)
+        return planners_find(request->planners, PLANNER_DEFAULT) ? PLANNER_DEFAULT : NULL;
     return strcmp(name, PLANNER_BUILT_IN) != 0 ? name : NULL;
 }
 
@@ -18,13 +17,11 @@ static const char *name_of(const struct placer_request *request, const char *nam
 static int ask(const struct placer_request *request, const char *name, json_t **document, struct err *err)
 {
     const struct planner_entry *entry = planners_find(request->planners, name);
-    if (entry == NULL) {
+    if (!entry)
         return err_set(err, ERR_NOT_FOUND, "the scheduler's configuration has no planner of this name");
-    }
     json_t *problem = placer_problem(request, err);
-    if (problem == NULL) {
+    if (!problem)
         return -1;
-    }
     const int result = child_json(&entry->program, problem, request->cancel_fd, document, err);
     json_decref(problem);
     return result;
@@ -37,19 +34,17 @@ int placer_external(const struct placer_request *request, const char *name, cons
     json_t *document = NULL;
     struct err why = {0};
     *told = NULL;
-    if (asked == NULL) {
+    if (!asked)
         return 0;
-    }
     const uint64_t begin_ns = clock_mono_ns();
-    if (ask(request, asked, &document, &why) < 0 && why.code == ERR_NOMEM) {
+    if (ask(request, asked, &document, &why) < 0 && why.code == ERR_NOMEM)
         return err_set(err, ERR_NOMEM, "%s", why.text);
-    }
     const struct planner_entry *entry = planners_find(request->planners, asked);
     const struct plug_answer theirs = {.name = asked,
                                        .document = document,
                                        .why = &why,
                                        .plan_s = (double)(clock_mono_ns() - begin_ns) * 1e-9,
-                                       .slower_at_most = entry != NULL ? entry->slower_at_most : 0};
+                                       .slower_at_most = entry ? entry->slower_at_most : 0};
     const int result = plug_choose(&theirs, workload, cluster, found, told, err);
     json_decref(document);
     return result;

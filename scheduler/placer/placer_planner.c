@@ -12,17 +12,22 @@
 #include "planner/given/catalogue.h"
 #include "planner/given/cluster.h"
 #include "planner/given/from_spec.h"
+#include "plug/plug.h"
 #include "profiles/profile_key.h"
 #include "program/codec.h"
+#include "program/trace.h"
 #include "replay/replan.h"
 #include "scheduler/placer/placer_private.h"
 
-static struct cluster *build_cluster(const struct placer_request *request, struct err *err)
+enum { TIMELINE_EVENTS_MAX = 300000 };
+
+/* speeds[request->device_count]: as in struct placer_device. */
+static struct cluster *build_cluster(const struct placer_request *request, const double *speeds,
+                                     struct err *err)
 {
     struct cluster *cluster = cluster_create(err);
-    if (cluster == NULL) {
+    if (!cluster)
         return NULL;
-    }
     for (size_t i = 0; i < request->device_count; i++) {
         const struct store_sched_device *from = request->devices[i].device;
         json_int_t threads = json_integer_value(json_object_get(from->inventory, "threads"));
@@ -32,19 +37,19 @@ static struct cluster *build_cluster(const struct placer_request *request, struc
             .name = from->name,
             .node = from->node,
             .kind = from->kind,
-            /* an unknown name is left out: its device has a measured profile */
-            .like = like != NULL && catalogue_find(like) != NULL ? like : NULL,
+            /* a name that the catalogue lacks is left out, since the device has a measured profile */
+            .like = like && catalogue_find(like) ? like : NULL,
             .base_bytes = base > 0 ? (uint64_t)base : 0,
             .memory_limit_bytes = request->devices[i].memory_bytes,
             .heat = request->devices[i].heat,
+            .speed = speeds[i],
             .threads = threads > 0 && threads < 65536 ? (uint32_t)threads : 1,
         };
-        if (cluster_add_device(cluster, &device, err) < 0) {
+        if (cluster_add_device(cluster, &device, err) < 0)
             goto fail;
-        }
     }
     for (size_t i = 0; i < request->device_count; i++) {
-        if (request->devices[i].profile != NULL &&
+        if (request->devices[i].profile &&
             cluster_add_profile(cluster, request->devices[i].profile, err) < 0) {
             err_wrap(err, "profile of %s", request->devices[i].device->name);
             goto fail;
@@ -64,6 +69,23 @@ fail:
     return NULL;
 }
 
+/* Leaves those names of placement.devices and exclude that are among the devices of this question: the
+ * scheduler has applied both, and asks about a part of the cluster. */
+static void keep_names(const struct placer_request *request, char **names, uint32_t *count)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < *count; i++) {
+        bool there = false;
+        for (size_t d = 0; d < request->device_count && !there; d++)
+            there = strcmp(request->devices[d].device->name, names[i]) == 0;
+        if (there)
+            names[kept++] = names[i];
+        else
+            free(names[i]);
+    }
+    *count = kept;
+}
+
 static int read_workload(const struct placer_request *request, const struct job_spec *spec,
                          const struct model_config *config, struct workload *workload, struct err *err)
 {
@@ -71,24 +93,25 @@ static int read_workload(const struct placer_request *request, const struct job_
     struct row_size *train = NULL, *eval = NULL;
     const json_t *ids = json_object_get(json_object_get(request->inputs, "sample"), "ids");
     int rc = -1;
-    if (request->train_sizes != NULL) {
+    if (request->train_sizes) {
         train = placer_sizes(request->train_sizes, request->train_bytes, &train_count, err);
-        if (train == NULL) {
+        if (!train)
             goto out;
-        }
     }
-    if (request->eval_sizes != NULL) {
+    if (request->eval_sizes) {
         eval = placer_sizes(request->eval_sizes, request->eval_bytes, &eval_count, err);
-        if (eval == NULL) {
+        if (!eval)
             goto out;
-        }
     }
     const struct plan_rows rows = {.train = train,
                                    .eval = eval,
                                    .train_count = train_count,
                                    .eval_count = eval_count,
-                                   .prompt_tokens = (uint32_t)json_array_size(ids)};
+                                   .prompt_tokens = (uint32_t)json_array_size(ids),
+                                   .expert_share = json_object_get(request->inputs, "expert_share")};
     rc = workload_from_spec(spec, config, &rows, workload, err);
+    keep_names(request, workload->devices, &workload->device_count);
+    keep_names(request, workload->exclude, &workload->exclude_count);
 out:
     free(train);
     free(eval);
@@ -98,60 +121,150 @@ out:
 static int take_ranks(const struct plan *plan, struct placer_answer *answer, struct err *err)
 {
     answer->ranks = calloc(plan->rank_count, sizeof(*answer->ranks));
-    if (answer->ranks == NULL) {
+    if (!answer->ranks)
         return err_set(err, ERR_NOMEM, "no memory for %u ranks", plan->rank_count);
-    }
     for (uint32_t i = 0; i < plan->rank_count; i++) {
         answer->ranks[i].device = strdup(plan->ranks[i].device);
         answer->rank_count++;
-        if (answer->ranks[i].device == NULL) {
+        if (!answer->ranks[i].device)
             return err_set(err, ERR_NOMEM, "no memory for %u ranks", plan->rank_count);
-        }
     }
     return 0;
 }
 
-static int take_answer(struct plan_answer *found, json_t *told, struct placer_answer *answer, struct err *err)
+/* A slice may have half of what an agent decodes; the other half is for the rest of the assignment. */
+static const struct frame_limits slice_limits = {
+    .bytes_max = (size_t)8 << 20, .depth_max = 31, .count_max = 1u << 19};
+
+/* Simulates a step of the plan, for lanes beside the measured ones. NULL: it is too long to be stored, or it
+ * cannot be simulated, which the plan's check says. */
+static json_t *timeline_of(const struct plan *plan, const struct workload *workload,
+                           const struct cluster *cluster)
 {
-    answer->fits = found->verdict == VERDICT_FITS && found->plan != NULL;
-    snprintf(answer->words, sizeof(answer->words), "%s",
-             found->words != NULL ? found->words : "does not fit");
+    struct trace trace;
+    struct err ignored = {0};
+    double step_s;
+    trace_init(&trace, TIMELINE_EVENTS_MAX);
+    char *text = plan_simulate(plan, workload, cluster, &trace, &step_s, &ignored) == 0 && trace.dropped == 0
+                     ? trace_pack(&trace, &ignored)
+                     : NULL;
+    json_t *timeline = text ? json_string(text) : NULL;
+    trace_fini(&trace);
+    free(text);
+    return timeline;
+}
+
+static int take_answer(struct plan_answer *found, const struct workload *workload,
+                       const struct cluster *cluster, json_t *told, struct placer_answer *answer,
+                       struct err *err)
+{
+    answer->fits = found->verdict == VERDICT_FITS && found->plan;
+    snprintf(answer->words, sizeof(answer->words), "%s", found->words ? found->words : "does not fit");
     answer->answer = answer_to_json(found, err);
-    if (answer->answer == NULL) {
+    if (!answer->answer)
         return -1;
-    }
-    if (told != NULL && json_object_set(answer->answer, "planner", told) < 0) {
+    if (told && json_object_set(answer->answer, "planner", told) < 0)
         return err_set(err, ERR_NOMEM, "no memory for an answer");
-    }
-    if (!answer->fits) {
+    if (!answer->fits)
         return 0;
-    }
     answer->plan = plan_to_json(found->plan, err);
-    return answer->plan != NULL ? take_ranks(found->plan, answer, err) : -1;
+    if (!answer->plan || placer_plan_check(found->plan, answer->plan, &slice_limits, err) < 0)
+        return -1;
+    answer->timeline = timeline_of(found->plan, workload, cluster);
+    return take_ranks(found->plan, answer, err);
+}
+
+/* Sets the speeds of the plan's devices to what the run measured. */
+static int speeds_measure(const struct placer_request *request, const struct workload *workload,
+                          const struct plan *old, double *speeds, struct err *err)
+{
+    double *factors = calloc(old->rank_count + 1, sizeof(*factors));
+    struct cluster *cluster = factors ? build_cluster(request, speeds, err) : NULL;
+    int result =
+        factors ? -1 : err_set(err, ERR_NOMEM, "no memory for the speeds of %u ranks", old->rank_count);
+    if (cluster)
+        result = replan_factors(workload, cluster, old, request->move->compute_s, factors, err);
+    for (size_t i = 0; i < request->device_count && result == 0; i++) {
+        for (uint32_t r = 0; r < old->rank_count; r++) {
+            /* The smoothed times of a card that throttles now partly stem from before it did, so they do not
+             * show that it is fast. */
+            bool hot = request->devices[i].heat < 1 && factors[r] > 1;
+            if (strcmp(old->ranks[r].device, request->devices[i].device->name) == 0 && factors[r] != 1 &&
+                !hot) {
+                speeds[i] = (speeds[i] > 0 ? speeds[i] : 1) * factors[r];
+                break;
+            }
+        }
+    }
+    cluster_destroy(cluster);
+    free(factors);
+    return result;
+}
+
+static json_t *speeds_json(const struct placer_request *request, const double *speeds)
+{
+    json_t *json = json_object();
+    for (size_t i = 0; i < request->device_count; i++)
+        if (speeds[i] != request->devices[i].speed)
+            json_object_set_new(json, request->devices[i].device->name, json_real(speeds[i]));
+    return json;
+}
+
+/* Returns a summary of a plan, with enough of it to tell two plans apart. */
+static json_t *summary_json(const struct plan *plan)
+{
+    json_t *devices = json_array();
+    for (uint32_t r = 0; plan && r < plan->rank_count; r++)
+        json_array_append_new(devices, json_string(plan->ranks[r].device));
+    json_t *json = plan ? json_pack("{s:s, s:O, s:I}", "placement", plan_placement_name(plan->placement),
+                                    "devices", devices, "micro_batch_rows", (json_int_t)plan->rows_bound)
+                        : json_null();
+    json_decref(devices);
+    return json;
 }
 
 /* Decides whether the run stays or moves, and stores the decision in answer->answer. */
-static int weigh_move(const struct placer_request *request, const struct workload *workload,
-                      const struct cluster *cluster, struct placer_answer *answer, struct err *err)
+static int weigh_plans(const struct placer_request *request, const struct workload *workload,
+                       const struct plan *old, const double *speeds, struct placer_answer *answer,
+                       struct err *err)
 {
     const struct placer_move *move = request->move;
     const struct plan_options options = {.runnable_only = true};
     struct replan_state state = {.windows = move->windows};
     struct replan_decision decision = {0};
-    struct plan *old = plan_from_json(move->plan, err);
+    struct cluster *cluster = build_cluster(request, speeds, err);
     const struct replan_input input = {.old = old,
                                        .workload = workload,
                                        .cluster = cluster,
                                        .steps_left = move->steps_left,
                                        .restart_s = move->restart_s,
                                        .options = &options};
-    int result = old != NULL ? replan_decide(&input, &state, &decision, err) : -1;
+    int result = cluster ? replan_decide(&input, &state, &decision, err) : -1;
     if (result == 0) {
         answer->answer = replan_to_json(&decision, err);
         answer->fits = true;
-        result = answer->answer != NULL ? 0 : -1;
+        result = !answer->answer || json_object_set_new(answer->answer, "old", summary_json(old)) < 0 ||
+                         json_object_set_new(answer->answer, "new", summary_json(decision.plan)) < 0 ||
+                         json_object_set_new(answer->answer, "speeds", speeds_json(request, speeds)) < 0
+                     ? err_set(err, ERR_NOMEM, "no memory for a decision")
+                     : 0;
     }
     replan_decision_fini(&decision);
+    cluster_destroy(cluster);
+    return result;
+}
+
+static int weigh_move(const struct placer_request *request, const struct workload *workload, double *speeds,
+                      struct placer_answer *answer, struct err *err)
+{
+    struct plan *old = plan_from_json(request->move->plan, err);
+    struct plan *priced = plan_from_json(request->move->plan, err); /* pricing changes what the seal covers */
+    int result = old && priced ? 0 : -1;
+    if (result == 0 && request->move->rank_count == old->rank_count)
+        result = speeds_measure(request, workload, priced, speeds, err);
+    if (result == 0)
+        result = weigh_plans(request, workload, old, speeds, answer, err);
+    plan_destroy(priced);
     plan_destroy(old);
     return result;
 }
@@ -163,45 +276,51 @@ static int plan(const struct placer_request *request, struct placer_answer *answ
     struct workload workload = {0};
     struct cluster *cluster = NULL;
     struct plan_answer *found = NULL;
+    double *speeds = calloc(request->device_count + 1, sizeof(*speeds));
     json_t *told = NULL;
     int rc = -1;
 
     *answer = (struct placer_answer){0};
-    if (config == NULL) {
-        return err_set(err, ERR_NOMEM, "no memory for a model's configuration");
+    if (!config || !speeds) {
+        err_set(err, ERR_NOMEM, "no memory for a model's configuration");
+        goto out;
     }
+    for (size_t i = 0; i < request->device_count; i++)
+        speeds[i] = request->devices[i].speed;
     if (spec_parse(request->spec, &spec, err) < 0 ||
         model_config_parse(json_object_get(request->model, "config"), config, err) < 0 ||
         read_workload(request, &spec, config, &workload, err) < 0) {
         goto out;
     }
-    cluster = build_cluster(request, err);
-    if (cluster == NULL) {
+    if (request->move) {
+        rc = weigh_move(request, &workload, speeds, answer, err);
         goto out;
     }
-    if (request->move != NULL) {
-        rc = weigh_move(request, &workload, cluster, answer, err);
+    cluster = build_cluster(request, speeds, err);
+    if (!cluster)
         goto out;
-    }
     const struct plan_options options = {.programs = true, .runnable_only = true};
     uint64_t begin_ns = clock_mono_ns();
-    if (plan_search(&workload, cluster, &options, &found, err) < 0) {
+    if (spec.placement.plan) {
+        rc = plug_repeat(spec.placement.plan, &workload, cluster, &found, err);
+        rc = rc == 0 ? take_answer(found, &workload, cluster, NULL, answer, err) : rc;
         goto out;
     }
+    if (plan_search(&workload, cluster, &options, &found, err) < 0)
+        goto out;
     found->plan_s = (double)(clock_mono_ns() - begin_ns) * 1e-9;
-    if (placer_external(request, spec.placement.planner, &workload, cluster, found, &told, err) < 0) {
+    if (placer_external(request, spec.placement.planner, &workload, cluster, found, &told, err) < 0)
         goto out;
-    }
-    rc = take_answer(found, told, answer, err);
+    rc = take_answer(found, &workload, cluster, told, answer, err);
 out:
-    if (rc < 0) {
+    if (rc < 0)
         placer_answer_fini(answer);
-    }
     json_decref(told);
     plan_answer_destroy(found);
     cluster_destroy(cluster);
     workload_fini(&workload);
     spec_fini(&spec);
+    free(speeds);
     free(config);
     return rc;
 }

@@ -7,11 +7,9 @@
 
 bool placer_has_node(const struct placer_request *request, const char *node)
 {
-    for (size_t i = 0; node != NULL && i < request->device_count; i++) {
-        if (strcmp(request->devices[i].device->node, node) == 0) {
+    for (size_t i = 0; node && i < request->device_count; i++)
+        if (strcmp(request->devices[i].device->node, node) == 0)
             return true;
-        }
-    }
     return false;
 }
 
@@ -24,7 +22,7 @@ struct row_size *placer_sizes(const uint8_t *bytes, size_t size, uint32_t *count
 {
     *count = (uint32_t)(size / 8);
     struct row_size *sizes = calloc(*count > 0 ? *count : 1, sizeof(*sizes));
-    if (sizes == NULL) {
+    if (!sizes) {
         err_set(err, ERR_NOMEM, "no memory for %u row sizes", *count);
         return NULL;
     }
@@ -38,11 +36,10 @@ struct row_size *placer_sizes(const uint8_t *bytes, size_t size, uint32_t *count
 /* JSON null when there are no rows. */
 static json_t *rows_json(const uint8_t *bytes, size_t size)
 {
-    if (bytes == NULL || size < 8) {
+    if (!bytes || size < 8)
         return json_null();
-    }
     json_t *list = json_array();
-    for (size_t at = 0; list != NULL && at + 8 <= size; at += 8) {
+    for (size_t at = 0; list && at + 8 <= size; at += 8) {
         json_array_append_new(
             list, json_pack("[I,I]", (json_int_t)load_u32(bytes + at), (json_int_t)load_u32(bytes + at + 4)));
     }
@@ -52,7 +49,7 @@ static json_t *rows_json(const uint8_t *bytes, size_t size)
 static json_t *devices_json(const struct placer_request *request)
 {
     json_t *list = json_array();
-    for (size_t i = 0; list != NULL && i < request->device_count; i++) {
+    for (size_t i = 0; list && i < request->device_count; i++) {
         const struct store_sched_device *device = request->devices[i].device;
         json_t *row =
             json_pack("{s:s, s:s, s:s, s:O*, s:I, s:O*, s:O*}", "name", device->name, "node", device->node,
@@ -60,9 +57,10 @@ static json_t *devices_json(const struct placer_request *request)
                       "memory_limit_bytes", (json_int_t)request->devices[i].memory_bytes, "threads",
                       json_object_get(device->inventory, "threads"), "base_bytes",
                       json_object_get(device->inventory, "base_bytes"));
-        if (request->devices[i].heat < 1) {
+        if (request->devices[i].heat < 1)
             json_object_set_new(row, "heat", json_real(request->devices[i].heat));
-        }
+        if (request->devices[i].speed > 0)
+            json_object_set_new(row, "speed", json_real(request->devices[i].speed));
         json_array_append_new(list, row);
     }
     return list;
@@ -71,18 +69,16 @@ static json_t *devices_json(const struct placer_request *request)
 static json_t *profiles_json(const struct placer_request *request)
 {
     json_t *list = json_array();
-    for (size_t i = 0; list != NULL && i < request->device_count; i++) {
-        if (request->devices[i].profile != NULL) {
+    for (size_t i = 0; list && i < request->device_count; i++)
+        if (request->devices[i].profile)
             json_array_append(list, (json_t *)(uintptr_t)request->devices[i].profile);
-        }
-    }
     return list;
 }
 
 static json_t *links_json(const struct placer_request *request)
 {
     json_t *list = json_array();
-    for (size_t i = 0; list != NULL && i < request->link_count; i++) {
+    for (size_t i = 0; list && i < request->link_count; i++) {
         const json_t *link = request->links[i];
         if (placer_has_node(request, json_string_value(json_object_get(link, "from"))) &&
             placer_has_node(request, json_string_value(json_object_get(link, "to")))) {
@@ -101,14 +97,15 @@ json_t *placer_problem(const struct placer_request *request, struct err *err)
                 PROBLEM_ROWS_MAX);
         return NULL;
     }
-    json_t *problem = json_pack("{s:i, s:O, s:O, s:o, s:o, s:I, s:o, s:o, s:o}", "version", INPUTS_VERSION,
-                                "spec", request->spec, "config", json_object_get(request->model, "config"),
-                                "rows", rows_json(request->train_sizes, request->train_bytes), "eval_rows",
-                                rows_json(request->eval_sizes, request->eval_bytes), "prompt_tokens",
-                                (json_int_t)json_array_size(ids), "devices", devices_json(request),
-                                "profiles", profiles_json(request), "links", links_json(request));
-    if (problem == NULL) {
+    json_t *problem =
+        json_pack("{s:i, s:O, s:O, s:o, s:o, s:I, s:o, s:o, s:o, s:O*}", "version", INPUTS_VERSION, "spec",
+                  request->spec, "config", json_object_get(request->model, "config"), "rows",
+                  rows_json(request->train_sizes, request->train_bytes), "eval_rows",
+                  rows_json(request->eval_sizes, request->eval_bytes), "prompt_tokens",
+                  (json_int_t)json_array_size(ids), "devices", devices_json(request), "profiles",
+                  profiles_json(request), "links", links_json(request), "expert_share",
+                  json_object_get(request->inputs, "expert_share"));
+    if (!problem)
         err_set(err, ERR_NOMEM, "no memory for a problem document of %zu rows", rows);
-    }
     return problem;
 }

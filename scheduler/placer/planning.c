@@ -1,8 +1,11 @@
-/* One thread that plans one question at a time, and a memory of the last answers.
+/* A few threads that plan one question each, and a memory of the last answers.
  *
- * Invariant: a question belongs to the planning thread from `asked` to `answered`, and to the loop before and
- * after; the lock guards nothing but that hand-over. Documents are copied deeply, because Jansson's reference
- * counts must not be shared between the threads.
+ * Questions with the same specification are planned one after the other, so that a class of jobs whose
+ * searches are long leaves threads to the others.
+ *
+ * Invariant: a question belongs to the planning threads from when `asked` holds it until `answered` does, and
+ * to the loop before and after; the lock guards nothing but that hand-over. Documents are copied deeply,
+ * because Jansson's reference counts must not be shared between the threads.
  */
 #include "scheduler/placer/planning.h"
 
@@ -19,13 +22,22 @@
 #include "common/digest.h"
 #include "common/json.h"
 
-enum { ANSWERS_MAX = 32, KEY_BYTES_MAX = 1 << 28 };
+/* QUESTIONS_MAX: questions that wait or are planned, CLASS_QUESTIONS_MAX of one specification; a pass asks
+ * what finds no room again. */
+enum { ANSWERS_MAX = 64, QUESTIONS_MAX = 16, CLASS_QUESTIONS_MAX = 4, THREADS = 4, KEY_BYTES_MAX = 1 << 28 };
+
+/* A question's digest, and a hash of its specification. */
+struct question_key {
+    uint8_t digest[DIGEST_SIZE];
+    uint64_t class;
+};
 
 struct question {
-    uint8_t key[DIGEST_SIZE];
+    struct question_key key;
     struct placer_request request;
     struct placer_device *devices;
     struct placer_move move;
+    double *compute_s; /* compute times of the move's ranks */
     struct store_sched_device *rows;
     json_t **links;
     json_t **owned; /* references to every document above */
@@ -37,7 +49,7 @@ struct question {
 };
 
 struct cached_answer {
-    uint8_t key[DIGEST_SIZE];
+    uint8_t digest[DIGEST_SIZE];
     struct placer_answer answer;
     int result;
     struct err err;
@@ -52,34 +64,39 @@ struct planning {
     void *arg;
     struct event *news;
     int eventfd;
-    pthread_t thread;
-    bool started;
+    pthread_t threads[THREADS];
+    size_t started;
     size_t cached_count;
     struct cached_answer cached[ANSWERS_MAX];
     uint64_t clock;
 
     pthread_mutex_t lock;
     pthread_cond_t wanted;
-    struct question *asked, *answered; /* at most one of the two is set */
+    struct question *asked[QUESTIONS_MAX]; /* in their order */
+    struct question *answered[QUESTIONS_MAX];
+    size_t asked_count, answered_count;
+    uint64_t planned[THREADS]; /* classes of the questions that are being planned */
+    size_t planned_count;
     bool stop;
-    struct question *under_way; /* the loop's pointer to the question; the loop reads only its key */
+    /* keys of the questions that were asked and whose answers the loop has not taken */
+    struct question_key open[QUESTIONS_MAX];
+    size_t open_count;
 };
 
 /* ---- questions ---- */
 
 static void question_free(struct question *question)
 {
-    if (question == NULL) {
+    if (!question)
         return;
-    }
-    for (size_t i = 0; i < question->owned_count; i++) {
+    for (size_t i = 0; i < question->owned_count; i++)
         json_decref(question->owned[i]);
-    }
     placer_answer_fini(&question->answer);
     free(question->owned);
     free(question->links);
     free(question->devices);
     free(question->rows);
+    free(question->compute_s);
     free(question->train);
     free(question->eval);
     free(question);
@@ -87,19 +104,17 @@ static void question_free(struct question *question)
 
 static json_t *own(struct question *question, const json_t *document)
 {
-    json_t *copy = document != NULL ? json_deep_copy(document) : NULL;
-    if (copy != NULL) {
+    json_t *copy = document ? json_deep_copy(document) : NULL;
+    if (copy)
         question->owned[question->owned_count++] = copy;
-    }
     return copy;
 }
 
 static uint8_t *copy_bytes(const uint8_t *bytes, size_t size)
 {
     uint8_t *copy = malloc(size + 1);
-    if (copy != NULL && size > 0) {
+    if (copy && size > 0)
         memcpy(copy, bytes, size);
-    }
     return copy;
 }
 
@@ -110,9 +125,8 @@ static int copy_devices(struct question *question, const struct placer_request *
         const json_t *const names[] = {json_string(device->name), json_string(device->node),
                                        json_string(device->kind)};
         for (size_t n = 0; n < 3; n++) {
-            if (names[n] == NULL) {
+            if (!names[n])
                 return -1;
-            }
             question->owned[question->owned_count++] = (json_t *)names[n];
         }
         question->rows[i] = (struct store_sched_device){.name = (char *)json_string_value(names[0]),
@@ -125,48 +139,51 @@ static int copy_devices(struct question *question, const struct placer_request *
         question->devices[i].device = &question->rows[i];
         question->devices[i].memory_bytes = from->devices[i].memory_bytes;
         question->devices[i].heat = from->devices[i].heat;
+        question->devices[i].speed = from->devices[i].speed;
         question->devices[i].profile = own(question, from->devices[i].profile);
-        if ((device->inventory != NULL && question->rows[i].inventory == NULL) ||
-            (from->devices[i].profile != NULL && question->devices[i].profile == NULL)) {
+        if ((device->inventory && !question->rows[i].inventory) ||
+            (from->devices[i].profile && !question->devices[i].profile)) {
             return -1;
         }
     }
     return 0;
 }
 
-static struct question *question_copy(const struct placer_request *from, const uint8_t *key)
+static struct question *question_copy(const struct placer_request *from, const struct question_key *key)
 {
     struct question *question = calloc(1, sizeof(*question));
-    if (question == NULL) {
+    if (!question)
         return NULL;
-    }
-    memcpy(question->key, key, sizeof(question->key));
+    question->key = *key;
     question->owned = calloc(from->device_count * 5 + from->link_count + 5, sizeof(json_t *));
     question->devices = calloc(from->device_count + 1, sizeof(*question->devices));
     question->rows = calloc(from->device_count + 1, sizeof(*question->rows));
     question->links = calloc(from->link_count + 1, sizeof(json_t *));
     question->train = copy_bytes(from->train_sizes, from->train_bytes);
     question->eval = copy_bytes(from->eval_sizes, from->eval_bytes);
-    bool whole = question->owned != NULL && question->devices != NULL && question->rows != NULL &&
-                 question->links != NULL && question->train != NULL && question->eval != NULL;
+    bool whole = question->owned && question->devices && question->rows && question->links &&
+                 question->train && question->eval;
     if (whole) {
         question->request = *from;
         question->request.spec = own(question, from->spec);
         question->request.inputs = own(question, from->inputs);
         question->request.model = own(question, from->model);
-        question->request.train_sizes = from->train_sizes != NULL ? question->train : NULL;
-        question->request.eval_sizes = from->eval_sizes != NULL ? question->eval : NULL;
+        question->request.train_sizes = from->train_sizes ? question->train : NULL;
+        question->request.eval_sizes = from->eval_sizes ? question->eval : NULL;
         question->request.devices = question->devices;
         question->request.links = (const json_t *const *)question->links;
-        whole = (question->request.spec != NULL || from->spec == NULL) &&
-                (question->request.inputs != NULL || from->inputs == NULL) &&
-                (question->request.model != NULL || from->model == NULL) && copy_devices(question, from) == 0;
+        whole = (question->request.spec || !from->spec) && (question->request.inputs || !from->inputs) &&
+                (question->request.model || !from->model) && copy_devices(question, from) == 0;
     }
-    if (whole && from->move != NULL) {
+    if (whole && from->move) {
         question->move = *from->move;
         question->move.plan = own(question, from->move->plan);
+        question->compute_s = calloc(from->move->rank_count + 1, sizeof(double));
+        question->move.compute_s = question->compute_s;
         question->request.move = &question->move;
-        whole = question->move.plan != NULL;
+        whole = question->move.plan && question->compute_s;
+        for (size_t i = 0; whole && i < from->move->rank_count; i++)
+            question->compute_s[i] = from->move->compute_s[i];
     }
     for (size_t i = 0; whole && i < from->link_count; i++) {
         question->links[i] = own(question, from->links[i]);
@@ -184,9 +201,8 @@ static struct question *question_copy(const struct placer_request *from, const u
 static int add_document(struct digest *digest, struct buf *text, const json_t *document, struct err *err)
 {
     text->size = 0;
-    if (document != NULL && json_print(document, true, text, err) < 0) {
+    if (document && json_print(document, true, text, err) < 0)
         return -1;
-    }
     uint64_t size = text->size;
     return digest_update(digest, &size, sizeof(size), err) < 0 ||
                    digest_update(digest, text->data, size, err) < 0
@@ -199,13 +215,12 @@ static int add_device(struct digest *digest, struct buf *text, const struct plac
 {
     const struct store_sched_device *row = device->device;
     const char *const names[] = {row->name, row->node, row->kind};
-    for (size_t i = 0; i < 3; i++) {
-        if (digest_update(digest, names[i], strlen(names[i]) + 1, err) < 0) {
+    for (size_t i = 0; i < 3; i++)
+        if (digest_update(digest, names[i], strlen(names[i]) + 1, err) < 0)
             return -1;
-        }
-    }
     return digest_update(digest, &device->memory_bytes, sizeof(device->memory_bytes), err) < 0 ||
                    digest_update(digest, &device->heat, sizeof(device->heat), err) < 0 ||
+                   digest_update(digest, &device->speed, sizeof(device->speed), err) < 0 ||
                    add_document(digest, text, row->inventory, err) < 0 ||
                    add_document(digest, text, device->profile, err) < 0
                ? -1
@@ -214,9 +229,9 @@ static int add_device(struct digest *digest, struct buf *text, const struct plac
 
 static int add_bytes(struct digest *digest, const uint8_t *bytes, size_t size, struct err *err)
 {
-    uint64_t all = bytes != NULL ? size : UINT64_MAX;
+    uint64_t all = bytes ? size : UINT64_MAX;
     return digest_update(digest, &all, sizeof(all), err) < 0 ||
-                   (bytes != NULL && size > 0 && digest_update(digest, bytes, size, err) < 0)
+                   (bytes && size > 0 && digest_update(digest, bytes, size, err) < 0)
                ? -1
                : 0;
 }
@@ -226,52 +241,85 @@ static int add_move(struct digest *digest, struct buf *text, const struct placer
     return digest_update(digest, &move->steps_left, sizeof(move->steps_left), err) < 0 ||
                    digest_update(digest, &move->restart_s, sizeof(move->restart_s), err) < 0 ||
                    digest_update(digest, &move->windows, sizeof(move->windows), err) < 0 ||
+                   digest_update(digest, move->compute_s, move->rank_count * sizeof(double), err) < 0 ||
                    add_document(digest, text, move->plan, err) < 0
                ? -1
                : 0;
 }
 
-static int key_of(const struct placer_request *request, uint8_t key[DIGEST_SIZE], struct err *err)
+static uint64_t hash_of(const struct buf *text)
+{
+    uint64_t hash = 14695981039346656037u;
+    for (size_t i = 0; i < text->size; i++)
+        hash = (hash ^ (uint8_t)text->data[i]) * 1099511628211u; /* one step of FNV-1a */
+    return hash;
+}
+
+static int key_of(const struct placer_request *request, struct question_key *key, struct err *err)
 {
     struct digest *digest = digest_create(err);
     struct buf text = {.limit = KEY_BYTES_MAX};
-    int result = digest != NULL && buf_reserve(&text, 1, err) == 0 ? 0 : -1;
+    int result = digest && buf_reserve(&text, 1, err) == 0 ? 0 : -1;
     const json_t *const documents[] = {request->spec, request->inputs, request->model};
     for (size_t i = 0; i < 3 && result == 0; i++) {
         result = add_document(digest, &text, documents[i], err);
+        if (i == 0)
+            key->class = hash_of(&text);
     }
-    if (result == 0) {
+    if (result == 0)
         result = add_bytes(digest, request->train_sizes, request->train_bytes, err);
-    }
-    if (result == 0) {
+    if (result == 0)
         result = add_bytes(digest, request->eval_sizes, request->eval_bytes, err);
-    }
-    for (size_t i = 0; i < request->device_count && result == 0; i++) {
+    for (size_t i = 0; i < request->device_count && result == 0; i++)
         result = add_device(digest, &text, &request->devices[i], err);
-    }
-    for (size_t i = 0; i < request->link_count && result == 0; i++) {
+    for (size_t i = 0; i < request->link_count && result == 0; i++)
         result = add_document(digest, &text, request->links[i], err);
-    }
-    if (result == 0 && request->move != NULL) {
+    if (result == 0 && request->move)
         result = add_move(digest, &text, request->move, err);
-    }
-    if (result == 0) {
-        result = digest_final(digest, key, err);
-    }
+    if (result == 0)
+        result = digest_final(digest, key->digest, err);
     digest_destroy(digest);
     buf_fini(&text);
     return result;
 }
 
-/* ---- the thread ---- */
+/* ---- the threads ---- */
+
+/* Takes the first question of a class of which none is being planned; NULL when there is none. */
+static struct question *take_question(struct planning *planning)
+{
+    for (size_t i = 0; i < planning->asked_count; i++) {
+        struct question *question = planning->asked[i];
+        bool busy = false;
+        for (size_t k = 0; k < planning->planned_count; k++)
+            busy = busy || planning->planned[k] == question->key.class;
+        if (busy)
+            continue;
+        memmove(planning->asked + i, planning->asked + i + 1,
+                (--planning->asked_count - i) * sizeof(question));
+        planning->planned[planning->planned_count++] = question->key.class;
+        return question;
+    }
+    return NULL;
+}
+
+/* Ends the planning of a question of the class: another one may be planned. */
+static void end_class(struct planning *planning, uint64_t class)
+{
+    size_t at = 0;
+    while (planning->planned[at] != class)
+        at++;
+    planning->planned[at] = planning->planned[--planning->planned_count];
+    pthread_cond_signal(&planning->wanted);
+}
 
 static void *plan_all(void *arg)
 {
     struct planning *planning = arg;
     pthread_mutex_lock(&planning->lock);
     while (!planning->stop) {
-        struct question *question = planning->asked;
-        if (question == NULL || planning->answered != NULL) {
+        struct question *question = take_question(planning);
+        if (!question) {
             pthread_cond_wait(&planning->wanted, &planning->lock);
             continue;
         }
@@ -279,8 +327,8 @@ static void *plan_all(void *arg)
         question->result = planning->placer->plan(&question->request, &question->answer, &question->err);
         uint64_t one = 1;
         pthread_mutex_lock(&planning->lock);
-        planning->asked = NULL;
-        planning->answered = question;
+        end_class(planning, question->key.class);
+        planning->answered[planning->answered_count++] = question;
         while (write(planning->eventfd, &one, sizeof(one)) < 0 && errno == EINTR) {
         }
     }
@@ -292,45 +340,50 @@ static void *plan_all(void *arg)
 
 static struct cached_answer *cache_slot(struct planning *planning)
 {
-    if (planning->cached_count < ANSWERS_MAX) {
+    if (planning->cached_count < ANSWERS_MAX)
         return &planning->cached[planning->cached_count++];
-    }
     struct cached_answer *oldest = &planning->cached[0];
-    for (size_t i = 1; i < planning->cached_count; i++) {
-        if (planning->cached[i].used < oldest->used) {
+    for (size_t i = 1; i < planning->cached_count; i++)
+        if (planning->cached[i].used < oldest->used)
             oldest = &planning->cached[i];
-        }
-    }
     placer_answer_fini(&oldest->answer);
     return oldest;
 }
 
-static void on_news(evutil_socket_t fd, short what, void *arg)
+static void keep_answer(struct planning *planning, struct question *question)
 {
-    struct planning *planning = arg;
-    uint64_t count;
-    (void)what;
-    if (read(fd, &count, sizeof(count)) < 0) {
-        return;
-    }
-    pthread_mutex_lock(&planning->lock);
-    struct question *question = planning->answered;
-    planning->answered = NULL;
-    pthread_cond_signal(&planning->wanted);
-    pthread_mutex_unlock(&planning->lock);
-    if (question == NULL) {
-        return;
-    }
     struct cached_answer *cached = cache_slot(planning);
     *cached = (struct cached_answer){.answer = question->answer,
                                      .result = question->result,
                                      .err = question->err,
                                      .used = ++planning->clock};
-    memcpy(cached->key, question->key, sizeof(cached->key));
+    memcpy(cached->digest, question->key.digest, sizeof(cached->digest));
     question->answer = (struct placer_answer){0};
+    size_t kept = 0;
+    for (size_t i = 0; i < planning->open_count; i++)
+        if (memcmp(planning->open[i].digest, question->key.digest, DIGEST_SIZE) != 0)
+            planning->open[kept++] = planning->open[i];
+    planning->open_count = kept;
     question_free(question);
-    planning->under_way = NULL;
-    planning->arrived(planning->arg);
+}
+
+static void on_news(evutil_socket_t fd, short what, void *arg)
+{
+    struct planning *planning = arg;
+    struct question *answered[QUESTIONS_MAX];
+    uint64_t count;
+    (void)what;
+    if (read(fd, &count, sizeof(count)) < 0)
+        return;
+    pthread_mutex_lock(&planning->lock);
+    size_t answered_count = planning->answered_count;
+    memcpy(answered, planning->answered, answered_count * sizeof(answered[0]));
+    planning->answered_count = 0;
+    pthread_mutex_unlock(&planning->lock);
+    for (size_t i = 0; i < answered_count; i++)
+        keep_answer(planning, answered[i]);
+    if (answered_count > 0)
+        planning->arrived(planning->arg);
 }
 
 static int answer_copy(struct placer_answer *to, const struct placer_answer *from, struct err *err)
@@ -338,16 +391,16 @@ static int answer_copy(struct placer_answer *to, const struct placer_answer *fro
     *to = *from;
     to->plan = json_incref(from->plan);
     to->answer = json_incref(from->answer);
+    to->timeline = json_incref(from->timeline);
     to->rank_count = 0;
     to->ranks = calloc(from->rank_count + 1, sizeof(*to->ranks));
-    while (to->ranks != NULL && to->rank_count < from->rank_count) {
+    while (to->ranks && to->rank_count < from->rank_count) {
         to->ranks[to->rank_count].device = strdup(from->ranks[to->rank_count].device);
-        if (to->ranks[to->rank_count].device == NULL) {
+        if (!to->ranks[to->rank_count].device)
             break;
-        }
         to->rank_count++;
     }
-    if (to->ranks == NULL || to->rank_count < from->rank_count) {
+    if (!to->ranks || to->rank_count < from->rank_count) {
         placer_answer_fini(to);
         return err_set(err, ERR_NOMEM, "no memory for a plan of %zu ranks", from->rank_count);
     }
@@ -357,51 +410,52 @@ static int answer_copy(struct placer_answer *to, const struct placer_answer *fro
 int planning_get(struct planning *planning, const struct placer_request *request,
                  struct placer_answer *answer, struct err *err)
 {
-    uint8_t key[DIGEST_SIZE];
+    struct question_key key = {0};
+    size_t alike = 0; /* open questions of the class */
     *answer = (struct placer_answer){0};
-    if (key_of(request, key, err) < 0) {
+    if (key_of(request, &key, err) < 0)
         return -1;
-    }
     for (size_t i = 0; i < planning->cached_count; i++) {
         struct cached_answer *cached = &planning->cached[i];
-        if (memcmp(cached->key, key, sizeof(key)) == 0) {
+        if (memcmp(cached->digest, key.digest, sizeof(key.digest)) == 0) {
             cached->used = ++planning->clock;
             if (cached->result < 0) {
                 *err = cached->err;
-                if (err->code == ERR_NOMEM || err->code == ERR_INTERNAL) { /* another try may succeed */
+                if (err->code == ERR_NOMEM || err->code == ERR_INTERNAL) /* another try may succeed */
                     *cached = planning->cached[--planning->cached_count];
-                }
                 return -1;
             }
             return answer_copy(answer, &cached->answer, err);
         }
     }
-    /* this question or another one is being planned; a later pass asks again */
-    if (planning->under_way != NULL) {
+    for (size_t i = 0; i < planning->open_count; i++) {
+        if (memcmp(planning->open[i].digest, key.digest, sizeof(key.digest)) == 0)
+            return 0;
+        alike += planning->open[i].class == key.class ? 1 : 0;
+    }
+    if (planning->open_count == QUESTIONS_MAX || alike == CLASS_QUESTIONS_MAX)
         return 0;
-    }
-    struct question *question = question_copy(request, key);
-    if (question == NULL) {
+    struct question *question = question_copy(request, &key);
+    if (!question)
         return err_set(err, ERR_NOMEM, "no memory for planning");
-    }
     question->request.planners = planning->planners;
     question->request.cancel_fd = planning->cancel_fd;
-    planning->under_way = question;
+    planning->open[planning->open_count++] = key;
     pthread_mutex_lock(&planning->lock);
-    planning->asked = question;
+    planning->asked[planning->asked_count++] = question;
     pthread_cond_signal(&planning->wanted);
     pthread_mutex_unlock(&planning->lock);
     return 0;
 }
 
-/* ---- life ---- */
+/* ---- creating and destroying ---- */
 
 struct planning *planning_create(struct event_base *base, const struct placer *placer,
                                  const struct planners *planners, void (*arrived)(void *arg), void *arg,
                                  struct err *err)
 {
     struct planning *planning = calloc(1, sizeof(*planning));
-    if (planning == NULL) {
+    if (!planning) {
         err_set(err, ERR_NOMEM, "no memory for planning");
         return NULL;
     }
@@ -416,50 +470,48 @@ struct planning *planning_create(struct event_base *base, const struct placer *p
     planning->news = planning->eventfd >= 0
                          ? event_new(base, planning->eventfd, EV_READ | EV_PERSIST, on_news, planning)
                          : NULL;
-    if (planning->cancel_fd < 0 || planning->news == NULL || event_add(planning->news, NULL) < 0) {
+    if (planning->cancel_fd < 0 || !planning->news || event_add(planning->news, NULL) < 0) {
         err_set(err, ERR_NOMEM, "no memory for planning");
         planning_destroy(planning);
         return NULL;
     }
-    int error = pthread_create(&planning->thread, NULL, plan_all, planning);
-    if (error != 0) {
-        err_errno(err, ERR_NOMEM, error, "could not start a thread for planning");
-        planning_destroy(planning);
-        return NULL;
+    while (planning->started < THREADS) {
+        int error = pthread_create(&planning->threads[planning->started], NULL, plan_all, planning);
+        if (error != 0) {
+            err_errno(err, ERR_NOMEM, error, "could not start a thread for planning");
+            planning_destroy(planning);
+            return NULL;
+        }
+        planning->started++;
     }
-    planning->started = true;
     return planning;
 }
 
 void planning_destroy(struct planning *planning)
 {
-    if (planning == NULL) {
+    if (!planning)
         return;
-    }
     pthread_mutex_lock(&planning->lock);
     planning->stop = true;
-    pthread_cond_signal(&planning->wanted);
+    pthread_cond_broadcast(&planning->wanted);
     pthread_mutex_unlock(&planning->lock);
     uint64_t one = 1;
     while (planning->cancel_fd >= 0 && write(planning->cancel_fd, &one, sizeof(one)) < 0 && errno == EINTR) {
     }
-    if (planning->started) {
-        pthread_join(planning->thread, NULL);
-    }
-    question_free(planning->asked);
-    question_free(planning->answered);
-    for (size_t i = 0; i < planning->cached_count; i++) {
+    while (planning->started > 0)
+        pthread_join(planning->threads[--planning->started], NULL);
+    for (size_t i = 0; i < planning->asked_count; i++)
+        question_free(planning->asked[i]);
+    for (size_t i = 0; i < planning->answered_count; i++)
+        question_free(planning->answered[i]);
+    for (size_t i = 0; i < planning->cached_count; i++)
         placer_answer_fini(&planning->cached[i].answer);
-    }
-    if (planning->news != NULL) {
+    if (planning->news)
         event_free(planning->news);
-    }
-    if (planning->eventfd >= 0) {
+    if (planning->eventfd >= 0)
         close(planning->eventfd);
-    }
-    if (planning->cancel_fd >= 0) {
+    if (planning->cancel_fd >= 0)
         close(planning->cancel_fd);
-    }
     pthread_cond_destroy(&planning->wanted);
     pthread_mutex_destroy(&planning->lock);
     free(planning);

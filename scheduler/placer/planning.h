@@ -1,10 +1,11 @@
-/* Plans on a second thread, since a search over many devices takes seconds and the event loop must go on
+/* Plans on threads of their own, since a search over many devices takes seconds and the event loop must go on
  * meanwhile.
  *
  * Planning is pure, so an answer is stored under a digest of its question. A pass whose question has no
- * answer yet leaves the job as it is; a later pass asks the same question again and finds the answer. One
- * question is planned at a time. The answer to a question that nobody repeats drops out of the bounded
- * memory. Everything else runs on the loop's thread.
+ * answer yet leaves the job as it is; a later pass asks the same question again and finds the answer. A few
+ * questions wait at a time, a few of each class of jobs, and one of each class is planned at a time; what
+ * finds no room is asked again. The answer to a question that nobody repeats drops out of the bounded memory.
+ * Everything else runs on the loop's thread.
  */
 #ifndef MOTLEY_SCHEDULER_PLACER_PLANNING_H
 #define MOTLEY_SCHEDULER_PLACER_PLANNING_H
@@ -19,7 +20,7 @@ struct planning;
 struct planning *planning_create(struct event_base *base, const struct placer *placer,
                                  const struct planners *planners, void (*arrived)(void *arg), void *arg,
                                  struct err *err);
-/* Waits for the search under way, and ends an external planner that is being asked. NULL is a no-op. */
+/* Waits for the searches under way, and ends an external planner that is being asked. NULL is a no-op. */
 void planning_destroy(struct planning *planning);
 
 /* Returns 1 with the answer, even when nothing fits (release it with placer_answer_fini); 0 while it is being

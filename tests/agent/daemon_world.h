@@ -48,11 +48,10 @@ static char self[512];
 
 static inline void world_connect(struct world *world)
 {
-    if (world->client != NULL) {
+    if (world->client)
         redisFree(world->client);
-    }
     world->client = redisConnectUnix(world->redis.address + 5);
-    assert_true(world->client != NULL && world->client->err == 0);
+    assert_true(world->client && world->client->err == 0);
     snprintf(world->after, sizeof(world->after), "0");
 }
 
@@ -76,12 +75,11 @@ static inline void say_sealed(struct world *world, json_t *message, struct seal 
     uint8_t mac[SEAL_SIZE] = {0};
     buf_init(&bytes, 1 << 20);
     assert_int_equal(frame_encode(message, &bytes, &err), 0);
-    if (seal != NULL) {
+    if (seal)
         assert_int_equal(seal_make(seal, direction, bytes.data, bytes.size, mac, &err), 0);
-    }
     redisReply *reply = redisCommand(world->client, "XADD motley:agent:left * m %b a %b", bytes.data,
                                      bytes.size, mac, sizeof(mac));
-    assert_true(reply != NULL && reply->type != REDIS_REPLY_ERROR);
+    assert_true(reply && reply->type != REDIS_REPLY_ERROR);
     freeReplyObject(reply);
     buf_fini(&bytes);
     json_decref(message);
@@ -102,14 +100,12 @@ static inline int64_t say(struct world *world, json_t *message)
 
 static inline void event_ack(struct world *world, const json_t *event)
 {
-    if (json_integer_value(json_object_get(event, "seq")) == 0) {
+    if (json_integer_value(json_object_get(event, "seq")) == 0)
         return;
-    }
     json_t *ack = json_pack("{s:s}", "type", "ack");
     static const char *const keys[] = {"run", "epoch", "rank", "boot", "seq"};
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 5; i++)
         json_object_set(ack, keys[i], json_object_get(event, keys[i]));
-    }
     say_quietly(world, ack);
 }
 
@@ -124,7 +120,7 @@ static inline void events_take(struct world *world, int block_ms)
 {
     redisReply *reply = redisCommand(world->client, "XREAD COUNT 1000 BLOCK %d STREAMS motley:events:left %s",
                                      block_ms, world->after);
-    assert_true(reply != NULL && reply->type != REDIS_REPLY_ERROR);
+    assert_true(reply && reply->type != REDIS_REPLY_ERROR);
     if (reply->type == REDIS_REPLY_ARRAY) {
         redisReply *entries = reply->element[0]->element[1];
         for (size_t i = 0; i < entries->elements; i++) {
@@ -136,9 +132,8 @@ static inline void events_take(struct world *world, int block_ms)
             snprintf(world->after, sizeof(world->after), "%s", entries->element[i]->element[0]->str);
             json_t *event = frame_decode(payload->str, (size_t)payload->len, &frame_limits_default, &err);
             assert_non_null(event);
-            if (world->ack) {
+            if (world->ack)
                 event_ack(world, event);
-            }
             json_array_append_new(world->events, event);
         }
     }
@@ -172,9 +167,8 @@ static inline void await_received(struct world *world, int64_t id)
         json_t *event = await(world, "received", -1);
         bool found = json_integer_value(json_object_get(event, "message")) == id;
         json_decref(event);
-        if (found) {
+        if (found)
             return;
-        }
     }
 }
 
@@ -182,7 +176,7 @@ static inline void agent_start(struct world *world)
 {
     char program[600], log[200], token[200];
     const char *bin = getenv("MOTLEY_BIN");
-    snprintf(program, sizeof(program), "%s/motley-agent", bin != NULL ? bin : "build/bin");
+    snprintf(program, sizeof(program), "%s/motley-agent", bin ? bin : "build/bin");
     snprintf(log, sizeof(log), "%s/agent.log", world->dir.path);
     snprintf(token, sizeof(token), "%s/join-token", world->dir.path);
     struct err err;
@@ -251,16 +245,15 @@ static inline int processes_of(const char *home)
     int count = 0;
     DIR *folder = opendir("/proc");
     struct dirent *entry;
-    while ((entry = readdir(folder)) != NULL) {
+    while ((entry = readdir(folder))) {
         struct buf text;
         struct err err;
         buf_init(&text, 65536);
         snprintf(path, sizeof(path), "/proc/%.32s/cmdline", entry->d_name);
         if (entry->d_name[0] >= '1' && entry->d_name[0] <= '9' &&
             file_read_all(path, 65535, &text, &err) == 0) {
-            for (size_t i = 0; i < text.size; i++) {
+            for (size_t i = 0; i < text.size; i++)
                 text.data[i] = text.data[i] == '\0' ? ' ' : text.data[i];
-            }
             count += strstr(buf_str(&text), home) != NULL;
         }
         buf_fini(&text);
@@ -272,9 +265,8 @@ static inline int processes_of(const char *home)
 static inline int world_down(void **state)
 {
     struct world *world = *state;
-    if (world->agent > 0) {
+    if (world->agent > 0)
         agent_kill(world, SIGTERM);
-    }
     int left = processes_of(world->home);
     world->api.stopping = true;
     pthread_join(world->api.thread, NULL);
@@ -307,19 +299,17 @@ static inline void await_whole_run(struct world *world, int64_t run, const char 
     for (;;) {
         json_t *event = NULL;
         uint64_t deadline_ns = clock_mono_ns() + 15000000000u;
-        while (event == NULL) {
+        while (!event) {
             assert_true(clock_left_ms(deadline_ns, 1) > 0);
-            for (size_t i = 0; i < json_array_size(world->events) && event == NULL; i++) {
+            for (size_t i = 0; i < json_array_size(world->events) && !event; i++) {
                 json_t *each = json_array_get(world->events, i);
-                if (json_integer_value(json_object_get(each, "run")) == run &&
-                    json_object_get(each, "run") != NULL) {
+                if (json_integer_value(json_object_get(each, "run")) == run && json_object_get(each, "run")) {
                     event = json_incref(each);
                     json_array_remove(world->events, i);
                 }
             }
-            if (event == NULL) {
+            if (!event)
                 events_take(world, 500);
-            }
         }
         int64_t seq = json_integer_value(json_object_get(event, "seq"));
         bool fresh = seq == next;
@@ -341,11 +331,9 @@ static inline void await_whole_run(struct world *world, int64_t run, const char 
 /* Call it first in main: runs this program as a worker, or stores its own path. */
 static inline void world_begin(int argc, char **argv)
 {
-    for (int i = 1; i + 1 < argc; i++) {
-        if (strcmp(argv[i], "--socket") == 0) {
+    for (int i = 1; i + 1 < argc; i++)
+        if (strcmp(argv[i], "--socket") == 0)
             _exit(fake_main(argv[i + 1])); /* _exit skips the leak check, which would change the status */
-        }
-    }
     ssize_t length = readlink("/proc/self/exe", self, sizeof(self) - 1);
     self[length > 0 ? length : 0] = '\0';
 }

@@ -41,24 +41,22 @@ static inline void api_answer(struct api *api, int fd)
     buf_init(&cert, 65536);
     char *body = NULL;
     size_t want = 0;
-    while (body == NULL || text.size < want) {
+    while (!body || text.size < want) {
         assert_int_equal(buf_reserve(&text, 65536, &err), 0);
         ssize_t got = recv(fd, text.data + text.size, 65536, 0);
-        if (got <= 0) {
+        if (got <= 0)
             goto out;
-        }
         text.size += (size_t)got;
         text.data[text.size] = '\0';
         body = strstr((char *)text.data, "\r\n\r\n");
         char *length = strstr((char *)text.data, "Content-Length: ");
-        if (body != NULL && length != NULL) {
+        if (body && length)
             want = (size_t)(body + 4 - (char *)text.data) + strtoul(length + 16, NULL, 10);
-        }
     }
     json_t *asked = json_parse_limited(body + 4, want - (size_t)(body + 4 - (char *)text.data), 8, &err);
     char identity[TLS_IDENTITY_SIZE], ignored[TLS_IDENTITY_SIZE];
     const char *node = json_string_value(json_object_get(asked, "node"));
-    bool renews = node == NULL;
+    bool renews = !node;
     if (renews && api->forgot) {
         dprintf(fd, "HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n");
         json_decref(asked);

@@ -54,9 +54,8 @@ static inline void fake_greet(struct fake *fake)
     json_object_update(hello, fake->fields);
     fake_send(fake, hello);
     json_decref(hello);
-    for (int64_t seq = fake->acked; seq < fake->last; seq++) {
+    for (int64_t seq = fake->acked; seq < fake->last; seq++)
         fake_send(fake, fake->events[seq]);
-    }
 }
 
 /* Returns the next message other than ack, or NULL when 'until_acked' is set and every event is acknowledged.
@@ -67,13 +66,11 @@ static inline json_t *fake_next(struct fake *fake, bool until_acked)
     while (clock_left_ms(deadline_ns, 1) > 0 && !(until_acked && fake->acked == fake->last)) {
         struct pollfd fds[2] = {{.fd = fake->listener, .events = POLLIN},
                                 {.fd = fake->agent, .events = POLLIN}};
-        if (poll(fds, fake->agent >= 0 ? 2 : 1, 1000) <= 0) {
+        if (poll(fds, fake->agent >= 0 ? 2 : 1, 1000) <= 0)
             continue;
-        }
         if (fds[0].revents) {
-            if (fake->agent >= 0) {
+            if (fake->agent >= 0)
                 close(fake->agent);
-            }
             fake->agent = accept(fake->listener, NULL, NULL);
             fake_greet(fake);
         } else if (fake->agent >= 0 && fds[1].revents) {
@@ -97,9 +94,8 @@ static inline json_t *fake_next(struct fake *fake, bool until_acked)
 
 static inline void fake_steps(struct fake *fake, int from, int count)
 {
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < count; i++)
         fake_emit(fake, "step", json_pack("{s:i}", "step", from + i));
-    }
 }
 
 static inline int fake_finish(struct fake *fake, const char *type)
@@ -133,12 +129,11 @@ static inline int fake_run(struct fake *fake, const char *what)
         fake_emit(fake, "done", json_object());
         return 0;
     }
-    if (strcmp(what, "stubborn") == 0) {
+    if (strcmp(what, "stubborn") == 0)
         signal(SIGTERM, SIG_IGN);
-    }
     for (int step = 0;;) { /* "wait": ten steps for the first `peers` and for each later one, until stop */
         json_t *message = fake_next(fake, false);
-        const char *type = message == NULL ? "" : json_string_value(json_object_get(message, "type"));
+        const char *type = !message ? "" : json_string_value(json_object_get(message, "type"));
         bool stop = strcmp(type, "stop") == 0 && strcmp(what, "stubborn") != 0;
         if (strcmp(type, "peers") == 0) {
             fake_emit(fake, "started", json_object());
@@ -146,44 +141,35 @@ static inline int fake_run(struct fake *fake, const char *what)
             step += 10;
         }
         json_decref(message);
-        if (stop) {
+        if (stop)
             return fake_finish(fake, "stopped");
-        }
-        if (message == NULL) {
+        if (!message)
             return 1;
-        }
     }
 }
 
 static inline int fake_main(const char *path)
 {
-    if (prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) != 1) {
+    if (prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) != 1)
         return 78; /* every worker must be started without a way to new privileges */
-    }
     struct fake fake = {.agent = -1, .fields = json_object()};
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     snprintf(address.sun_path, sizeof(address.sun_path), "%s", path);
     fake.listener = socket(AF_UNIX, SOCK_STREAM, 0);
     unlink(path);
-    if (bind(fake.listener, (struct sockaddr *)&address, sizeof(address)) < 0 ||
-        listen(fake.listener, 4) < 0) {
+    if (bind(fake.listener, (struct sockaddr *)&address, sizeof(address)) < 0 || listen(fake.listener, 4) < 0)
         return 3;
-    }
     json_t *work = fake_next(&fake, false);
-    if (work == NULL) {
+    if (!work)
         return 4;
-    }
     static const char *const keys[] = {"run", "epoch", "rank", "request"};
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 4; i++)
         json_object_set(fake.fields, keys[i], json_object_get(work, keys[i]));
-    }
-    if (getenv("MOTLEY_ISA") == NULL || getenv("OPENBLAS_NUM_THREADS") == NULL) {
+    if (!getenv("MOTLEY_ISA") || !getenv("OPENBLAS_NUM_THREADS"))
         return 5;
-    }
     if (strcmp(json_string_value(json_object_get(work, "type")), "profile") == 0) {
-        if (strcmp(json_string_value(json_object_get(work, "method")), "crash") == 0) {
+        if (strcmp(json_string_value(json_object_get(work, "method")), "crash") == 0)
             return 9;
-        }
         fake_emit(&fake, "profile",
                   json_pack("{s:{s:O}}", "document", "local", json_object_get(work, "local")));
         json_decref(fake_next(&fake, true));

@@ -16,6 +16,7 @@ static void it_joins_once_and_tells_what_it_has(void **state)
     agent_kill(world, SIGTERM);
     agent_start(world);
     json_t *hello = await(world, "node_hello", -1);
+    assert_true(json_is_true(json_object_get(hello, "plan_slices")));
     assert_int_equal(world->api.enrolments, 1);
     assert_string_equal(json_string_value(json_object_get(hello, "node")), "left");
     assert_int_equal(json_array_size(json_object_get(hello, "devices")), 2);
@@ -79,7 +80,7 @@ static void an_assignment_is_executed_once_an_epoch(void **state)
     await_whole_run(world, 5, "done", 1);
     for (size_t i = 0; i < json_array_size(world->events); i++) {
         const json_t *event = json_array_get(world->events, i), *run = json_object_get(event, "run");
-        assert_false(run != NULL && (json_integer_value(run) == 3 || json_integer_value(run) == 4) &&
+        assert_false(run && (json_integer_value(run) == 3 || json_integer_value(run) == 4) &&
                      !event_is(event, "failed", 3)); /* except an event whose number is past */
     }
     json_decref(message);
@@ -255,10 +256,9 @@ static size_t of_run_waiting(struct world *world, int64_t run)
 {
     size_t i, count = 0;
     json_t *event;
-    json_array_foreach(world->events, i, event)
-    {
+    json_array_foreach (world->events, i, event) {
         const json_t *of = json_object_get(event, "run");
-        count += of != NULL && json_integer_value(of) == run;
+        count += of && json_integer_value(of) == run;
     }
     return count;
 }

@@ -88,9 +88,8 @@ static void another_life_of_the_cluster_ends_the_workers_and_accepts_lower_ids(v
     json_array_clear(world->events);
     say(world, of_life(assign(4, 4, "left/cpu0", "steps:2"), LIFE_2));
     await_whole_run(world, 4, "done", 2);
-    for (size_t i = 0; i < json_array_size(world->events); i++) {
+    for (size_t i = 0; i < json_array_size(world->events); i++)
         assert_false(event_is(json_array_get(world->events, i), "worker_ready", 41));
-    }
 }
 
 int main(int argc, char **argv)

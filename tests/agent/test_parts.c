@@ -16,6 +16,7 @@
 #include "agent/journal.h"
 #include "agent/machine.h"
 #include "agent/seen.h"
+#include "agent/supervise.h"
 #include "common/frame.h"
 #include "common/json.h"
 #include "common/rand.h"
@@ -41,9 +42,8 @@ static struct journal *reopen(struct journal *journal, const struct test_dir *di
     struct err err = {0};
     journal_close(journal);
     journal = journal_open(dir->path, bytes_max, &err);
-    if (journal == NULL) {
+    if (!journal)
         fail_msg("%s", err.text);
-    }
     return journal;
 }
 
@@ -51,9 +51,8 @@ static void append(struct journal_stream *stream, const char *text, bool final)
 {
     struct err err = {0};
     json_t *event = json_pack("{s:s}", "text", text);
-    if (journal_append(stream, event, final, &err) < 0) {
+    if (journal_append(stream, event, final, &err) < 0)
         fail_msg("%s", err.text);
-    }
     json_decref(event);
 }
 
@@ -63,9 +62,8 @@ static void events_outlive_the_agent_until_acknowledged(void **state)
     struct err err = {0};
     struct journal *journal = reopen(NULL, dir, 1 << 20);
     struct journal_stream *stream = journal_stream(journal, "run-1-2-3", &err);
-    for (int i = 0; i < 10; i++) {
+    for (int i = 0; i < 10; i++)
         append(stream, "event", false);
-    }
     journal_ack(stream, 4);
     append(stream, "last", true);
     json_t *late = json_object();
@@ -124,7 +122,7 @@ static void a_journal_holds_exactly_what_was_not_acknowledged(void **state)
             assert_true(stream->acked <= acked); /* some events may be repeated, none is missing */
             journal_ack(stream, acked);
         }
-        uint64_t first = stream->first == NULL ? last + 1 : stream->first->seq;
+        uint64_t first = !stream->first ? last + 1 : stream->first->seq;
         assert_int_equal(first, acked + 1);
         assert_true(stream->file_bytes < (2u << 20)); /* the file is rewritten as it empties */
     }
@@ -200,9 +198,8 @@ static int sync_stream(struct journal *journal, struct journal_stream *stream)
     struct err err;
     struct journal_sync sync;
     int begun = journal_sync_begin(stream, &sync, &err);
-    if (begun > 0) {
+    if (begun > 0)
         journal_sync_end(journal, &sync, journal_sync_run(&sync, &err));
-    }
     return begun < 0 ? -1 : 0;
 }
 
@@ -243,9 +240,8 @@ static void a_failed_write_leaves_no_hole_and_nothing_is_durable_before_it_is_wr
         assert_int_equal(stream->durable, last + 3);
         uint64_t next = stream->first->seq;
         assert_true(next <= first);
-        for (struct journal_event *each = stream->first; each != NULL; each = each->next) {
+        for (struct journal_event *each = stream->first; each != NULL; each = each->next)
             assert_int_equal(each->seq, next++);
-        }
         assert_int_equal(next, last + 4);
     }
     journal_stream_drop(stream);
@@ -321,9 +317,8 @@ static void configurations_are_read_and_wrong_ones_named(void **state)
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         document = parsed(bad[i].text);
         assert_int_equal(agent_config_read(document, "127.0.0.1", config, &err), -1);
-        if (strncmp(err.text, bad[i].want, strlen(bad[i].want)) != 0) {
+        if (strncmp(err.text, bad[i].want, strlen(bad[i].want)) != 0)
             fail_msg("\"%s\", wanted \"%s\"", err.text, bad[i].want);
-        }
         json_decref(document);
     }
     char host[256];
@@ -350,7 +345,7 @@ static const char CARDS[] =
 static json_t *with_cards(const char *config_text, struct agent_config *config)
 {
     struct err err = {0};
-    json_t *document = config_text == NULL ? NULL : parsed(config_text);
+    json_t *document = !config_text ? NULL : parsed(config_text);
     assert_int_equal(agent_config_read(document, "127.0.0.1", config, &err), 0);
     assert_int_equal(agent_config_cards(config, parsed(CARDS), &err), 0);
     json_t *inventory = inventory_make(config, &err);
@@ -529,9 +524,8 @@ static json_t *health_at(struct health *health, double second, const char *devic
     json_error_t wrong;
     json_t *card = json_vpack_ex(&wrong, 0, format, args);
     va_end(args);
-    if (card == NULL) {
+    if (!card)
         fail_msg("%s", wrong.text);
-    }
     json_t *reading = json_pack("{s:[], s:[o]}", "libraries", "cards", card);
     json_t *due = health_take(health, reading, (uint64_t)(second * 1e9));
     json_t *told = json_incref(json_object_get(due, device));
@@ -571,7 +565,7 @@ static void a_throttled_card_is_told_when_it_lasts(void **state)
     double heat = 1;
     for (double second = 114; second < 500; second += 2) {
         json_t *told = health_at(health, second, name, CARD_IS(1000, "thermal", 0, 0));
-        heat = told != NULL ? said(told, "heat") : heat;
+        heat = told ? said(told, "heat") : heat;
         assert_true(second > 120 || heat > 0.9);
     }
     assert_true(fabs(heat - 0.5) < 0.03);
@@ -579,14 +573,14 @@ static void a_throttled_card_is_told_when_it_lasts(void **state)
     uint32_t times = 0;
     for (double second = 500; second < 740; second += 2) {
         json_t *told = health_at(health, second, name, CARD_IS(1000, "thermal", 0, 0));
-        times += told != NULL ? 1 : 0;
+        times += told ? 1 : 0;
         json_decref(told);
     }
     assert_true(times >= 3 && times <= 5);
     for (double second = 740; second < 800; second += 2) {
         json_t *told = health_at(health, second, name,
                                  CARD_IS(2000, (int)second / 2 % 2 != 0 ? "hardware" : none, 0, 0));
-        times += told != NULL ? 1 : 0;
+        times += told ? 1 : 0;
         json_decref(told);
     }
     assert_true(times <= 17);
@@ -704,9 +698,20 @@ static void the_inventory_is_plausible_and_stable(void **state)
     free(config);
 }
 
+static void a_worker_that_amd_s_runtime_ended_is_the_card_s_fault(void **state)
+{
+    (void)state;
+    assert_int_equal(supervisor_loss_code("hip", "killed by signal 6 (Aborted); its last words: x"),
+                     ERR_DEVICE_FAULT);
+    assert_int_equal(supervisor_loss_code("hip", "killed by signal 9 (Killed)"), ERR_PEER);
+    assert_int_equal(supervisor_loss_code("hip", "killed by signal 64 (x)"), ERR_PEER);
+    assert_int_equal(supervisor_loss_code("cuda", "killed by signal 6 (Aborted)"), ERR_PEER);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_worker_that_amd_s_runtime_ended_is_the_card_s_fault),
         cmocka_unit_test(events_outlive_the_agent_until_acknowledged),
         cmocka_unit_test(a_journal_holds_exactly_what_was_not_acknowledged),
         cmocka_unit_test(a_torn_record_is_dropped_and_numbers_go_on),

@@ -1,10 +1,12 @@
-"""Drives a real motley-api over HTTP, on a private PostgreSQL. Standard library alone."""
+"""Drives a real motley-api over HTTP, on a private PostgreSQL. It needs the standard library alone."""
 import contextlib
+import functools
 import hashlib
 import http.client
 import json
 import os
 import pwd
+import re
 import secrets
 import shutil
 import signal
@@ -33,7 +35,7 @@ def pg_program(name):
 
 
 def wait_for(question, what, seconds=DEADLINE_S):
-    """Ask until it is answered with something true; every wait has a deadline."""
+    """Calls `question` until its answer is true, and fails after `seconds`."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         answer = question()
@@ -44,7 +46,7 @@ def wait_for(question, what, seconds=DEADLINE_S):
 
 
 class Postgres:
-    """A private server on a unix socket, as an unprivileged user when we are root."""
+    """A private server on a unix socket. It runs as an unprivileged user when the tests run as root."""
 
     def __init__(self, base):
         self.folder = os.path.join(base, "pg")
@@ -89,6 +91,14 @@ class Postgres:
         return f"host={self.folder} dbname=postgres user=motley"
 
 
+@functools.cache
+def problem_codes():
+    """The codes of problems that docs/INTERFACES.md lists."""
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "docs", "INTERFACES.md"), encoding="utf-8") as handle:
+        text = handle.read()
+    return set(re.findall(r"^\| `([a-z-]+)` \| [0-9, ]+ \|", text, re.M))
+
+
 class Answer:
     def __init__(self, response, body):
         self.status = response.status
@@ -104,13 +114,16 @@ class Answer:
         expect(self.headers.get("content-type") == "application/problem+json", f"{self.status} {self.headers}: no problem+json")
         document = self.json
         expect(document["status"] == self.status, f"problem says {document['status']}, HTTP {self.status}")
-        for key in ("type", "title", "detail", "code"):
+        for key in ("type", "title", "detail", "code", "instance"):
             expect(isinstance(document.get(key), str) and document[key], f"problem without {key}: {document}")
+        expect(document["code"] in problem_codes(), f"docs/INTERFACES.md does not list the code {document['code']}")
+        expect(document["type"] == "urn:motley:problem:" + document["code"], document)
+        expect(document["instance"] == "urn:motley:request:" + self.headers["x-request-id"], f"{document} {self.headers}")
         return document
 
 
 class Api:
-    """One motley-api with its database; a context manager that stops everything."""
+    """One motley-api with its database. As a context manager it stops both at the end."""
 
     def __init__(self, blobs=None, **config):
         self.base = tempfile.mkdtemp(prefix="motley-api-")
@@ -193,7 +206,7 @@ class Api:
         return http.client.HTTPConnection(host, int(port), timeout=DEADLINE_S)
 
     def call(self, method, path, body=None, token="", headers=None, connection=None):
-        """token "": the administrator's; None: none."""
+        """Sends one request. `token` "" is the administrator's, and None sends none."""
         own = connection or self.connection()
         headers = dict(headers or {})
         if token is not None:
@@ -216,7 +229,7 @@ class Api:
         return answer.json if answer.body else None
 
     def refused(self, status, method, path, body=None, *words, **keywords):
-        """The problem of a refusal with that status, whose detail holds all the words."""
+        """Returns the problem document of a refusal. It must have that status, and its detail all the words."""
         answer = self.call(method, path, body, **keywords)
         expect(answer.status == status, f"{method} {path}: {answer.status}, not {status}: {answer.body[:500]}")
         problem = answer.problem
@@ -225,7 +238,7 @@ class Api:
         return problem
 
     def raw(self, data, seconds=DEADLINE_S):
-        """Bytes in, all bytes out until the server closes or is silent."""
+        """Sends bytes, and returns all bytes that come until the server closes or is silent."""
         host, port = self.address.rsplit(":", 1)
         with socket.create_connection((host, int(port)), timeout=seconds) as sock:
             sock.sendall(data)
@@ -239,7 +252,7 @@ class Api:
             return out
 
     def psql(self, text):
-        """What the database says, as text; for states that no request can make."""
+        """Returns what psql prints for this SQL. Tests use it for states that no request can make."""
         done = subprocess.run(["psql", "-v", "ON_ERROR_STOP=1", "-X", "-q", "-A", "-t", "-c", text, self.postgres.conninfo],
                               capture_output=True, text=True, timeout=60, check=False)
         expect(done.returncode == 0, done.stderr)
@@ -271,7 +284,7 @@ def spec(rows_file, **changes):
 
 
 def agent_token(api, node):
-    """An enrolled node's bearer token, without an enrolment."""
+    """Writes an enrolled node with a bearer token into the database, and returns the token."""
     token = secrets.token_hex(32)
     api.psql(f"INSERT INTO nodes (name) VALUES ('{node}') ON CONFLICT DO NOTHING; INSERT INTO tokens (hash, node, scopes) "
              f"VALUES ('\\x{hashlib.sha256(token.encode()).hexdigest()}', '{node}', 128)")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Who may do what to which object: one's own, one's group's, everyone's, and nothing else."""
+"""Tests who may do what to which object: one's own, one's group's, everyone's, and nothing else."""
 import hashlib
 import json
 import os
@@ -16,7 +16,7 @@ def noise(seed, size=100000):
 
 
 def upload_model(name, token, **more):
-    """The tiny model from uploaded files, as people register theirs."""
+    """Uploads the tiny model's files and registers the model, as people do."""
     files = []
     for file in ("config.json", "model.safetensors"):
         with open(os.path.join(LLAMA, file), "rb") as handle:
@@ -52,6 +52,7 @@ def knowing_a_hash_is_not_seeing_the_file():
         for token in (bob, agent):
             there = api.refused(404, "GET", path, token=token)
             absent = api.refused(404, "GET", path.replace(sha256, "0" * 64), token=token)
+            there.pop("instance"), absent.pop("instance")  # each request's own
             expect(json.dumps(there).replace(sha256, "0" * 64) == json.dumps(absent), f"{there} is not {absent}")
             expect(api.call("HEAD", path, token=token).status == 404, "HEAD")
 
@@ -68,7 +69,7 @@ def a_file_sent_again_by_another_is_taken_as_new_and_then_theirs():
 
 
 def run_of(job, *nodes, state="running"):
-    """A run of the job with a rank on each node, as a scheduler makes it."""
+    """Writes a run of the job with a rank on each node into the database, as a scheduler does."""
     run = api.psql(f"INSERT INTO runs (job, attempt, epoch, state, plan) SELECT {job}, 1 + count(*), nextval('run_epochs'), '{state}', '{{}}' "
                    f"FROM runs WHERE job = {job} RETURNING id")
     for rank, node in enumerate(nodes):
@@ -103,7 +104,7 @@ def a_node_reads_the_files_of_its_runs_while_they_last():
 
 
 def naming_anothers_file_gives_it_to_nobody():
-    """Every way to let a document of one's own say a hash: names of files, templates, what a node reports, shared jobs."""
+    """A user's own document may name a hash as a file, as a template, in a node's report or in a shared job."""
     secret = api.upload(noise(3), token=ada)
     own = api.upload_rows_as(bob)
     upload_model("named", bob)
@@ -150,7 +151,7 @@ def sharing_is_with_a_group_one_is_in_and_ends_with_it():
     expect(status(f"/v1/jobs/{job}", cem) == 404, "before")
     api.good("POST", f"/v1/jobs/{job}/share", {"visibility": "group", "group": "lab"}, token=ada)
     expect(status(f"/v1/jobs/{job}", cem) == 200 and status(f"/v1/jobs/{job}", bob) == 404, "the group's")
-    api.good("POST", "/v1/jobs", spec(rows, model="ada/common"), token=cem)  # its data too
+    api.good("POST", "/v1/jobs", spec(rows, model="ada/common"), token=cem)  # sharing the job shared its data too
     api.good("DELETE", "/v1/groups/lab")
     expect(status(f"/v1/jobs/{job}", cem) == 404 and status(f"/v1/jobs/{job}", ada) == 200, "without the group")
     api.refused(422, "POST", "/v1/groups", {"name": "x", "members": ["ada", "nobody-yet"]}, "members")
@@ -183,6 +184,163 @@ def nobody_submits_above_their_ceiling():
     api.refused(422, "PATCH", "/v1/users/bob", {"priority_max": 500}, "priority_max")
 
 
+def the_queue_shows_everybodys_jobs_and_the_names_of_those_one_may_see():
+    rows = api.upload_rows_as(ada)
+    first = api.good("POST", "/v1/jobs", spec(rows, model="common", name="secret"), token=ada)["id"]
+    second = api.good("POST", "/v1/jobs", spec(rows, model="common", name="also"), token=ada)["id"]
+    api.psql(f"UPDATE jobs SET place = 2, wait_code = 'reserved', wait_subject = {second}, starts_at = '2031-01-01' WHERE id = {first};"
+             f"UPDATE jobs SET place = 1 WHERE id = {second}")
+    def seen(token):
+        pages, after = [], ""
+        while after is not None:
+            page = api.good("GET", f"/v1/queue?limit=1{after and '&after=' + after}", token=token)
+            expect(len(page["queue"]) <= 1, page)
+            pages += page["queue"]
+            after = page["next"]
+        return {job["id"]: (job, place) for place, job in enumerate(pages) if job["id"] in (first, second)}
+    for token, name in ((ada, "secret"), (bob, None)):
+        jobs = seen(token)
+        job = jobs[first][0]
+        expect((job["name"], job["owner"], job["place"], job["wait"], job["starts"]) == (name, "ada", 2, "reserved", "2031-01-01T00:00:00.000000Z"), job)
+        expect(jobs[second][1] < jobs[first][1], "by place")
+    expect("reserved" in motley(bob, "queue"), "the client")
+    why = api.good("GET", f"/v1/jobs/{first}/why", token=ada)
+    expect((why["place"], why["wait"], why["waits_for"]) == (2, "reserved", second), why)
+    expect("place 2, to start about 2031-01-01" in motley(ada, "why", str(first)), "the client's why")
+    why = api.good("GET", f"/v1/jobs/{first}/why", token=ada)
+    expect((why["starts_latest"], why["sooner"], why["ranges_right"]) == (None, None, None), why)  # nobody has answered
+    changes = [{"kind": "run", "job": 7, "owner": "bob", "ends": "2031-01-01T01:02:03Z", "starts": "2030-12-31T00:00:00Z"}, {"kind": "memory", "bytes": 2**30, "starts": "2030-12-31T01:00:00Z"}]
+    api.psql(f"UPDATE jobs SET starts_from = '2000-01-01', starts_to = '2031-02-01' WHERE id = {first};"
+             f"UPDATE sooner SET answered_at = now(), changes = '{json.dumps(changes)}' WHERE job = {first};"
+             "INSERT INTO arrivals (job, arrived_at, said_at, starts_from, starts_to, started_at, class) SELECT 1000000 + n, now(), now(), now(), now() + interval '1 h', now() + n * interval '20 min', 1 FROM generate_series(0, 4) n")
+    why = api.good("GET", f"/v1/jobs/{first}/why", token=ada)
+    expect((why["starts_latest"], why["ranges"], why["ranges_right"]) == ("2031-02-01T00:00:00.000000Z", 5, 0.8) and why["starts_earliest"] > "2026", why)
+    expect([change["words"] for change in why["sooner"]] == ["after bob's job 7, predicted to end at 2031-01-01T01:02", "with 1 GiB less memory"], why)
+    said = motley(ada, "why", str(first))
+    expect("(so far 80 % of 5 such ranges were right)" in said and "sooner, at 2030-12-31T01:00:00Z: with 1 GiB less memory" in said, said)
+    expect(seen(bob)[first][0]["starts_latest"] == "2031-02-01T00:00:00.000000Z", "the queue's range")
+    api.psql("DELETE FROM arrivals WHERE job >= 1000000")
+    late = api.good("POST", "/v1/jobs", spec(rows, model="common", begin="2031-05-06T07:08:09Z", service="scavenger"), token=ada)["id"]
+    expect("to begin at 2031-05-06T07:08:09" in api.good("GET", f"/v1/jobs/{late}/why", token=ada)["why"], "begin")
+    job = api.good("GET", f"/v1/jobs/{late}", token=ada)
+    expect((job["account"], job["service"], job["begins"]) == (None, "scavenger", "2031-05-06T07:08:09.000000Z"), job)
+    api.good("POST", f"/v1/jobs/{late}/cancel", token=ada)
+    for job in (first, second):
+        api.good("POST", f"/v1/jobs/{job}/cancel", token=ada)
+
+
+def usage_and_shares_are_sums_over_the_ledger():
+    api.good("POST", "/v1/groups", {"name": "p", "members": ["ada"]})
+    api.good("POST", "/v1/groups", {"name": "q", "members": ["bob", "cem"]})
+    api.good("PATCH", "/v1/groups/p", {"weight": 3})
+    api.psql("INSERT INTO ledger (assignment, run, job, user_id, account, device, begins, ends, speed, factor, closed) SELECT n, n, n, "
+             "(SELECT id FROM users WHERE name = who), account, device, now() - b * interval '1 hour', now() - e * interval '1 hour', speed, 1, n "
+             "FROM (VALUES (9001, 'ada', 'p', 'left/cpu0', 4, 2, 0.5), (9002, 'ada', 'p', 'right/cpu0', 4, 2, 1), (9003, 'bob', 'q', 'left/cpu0', 2, 1, 1)) "
+             "AS v(n, who, account, device, b, e, speed);"
+             "INSERT INTO usage_days SELECT (now() AT TIME ZONE 'UTC')::date - 300, id, 'p', 'left/cpu0', 7200000000, 3600 FROM users WHERE name = 'ada'")
+    def sums(query=""):
+        return [(row["name"], round(row["held_s"]), round(row["charged_s"]), row["jobs"]) for row in api.good("GET", "/v1/usage" + query, token=cem)["usage"]]
+    expect(sums() == [("ada", 14400, 10800, 2), ("bob", 3600, 3600, 1)], sums())
+    expect(sums("?by=group") == [("p", 14400, 10800, 2), ("q", 3600, 3600, 1)], sums("?by=group"))
+    expect(sums("?by=device") == [("left/cpu0", 10800, 7200, 2), ("right/cpu0", 7200, 7200, 1)], sums("?by=device"))
+    expect(sums("?from=2020-01-01")[0] == ("ada", 21600, 14400, 2), sums("?from=2020-01-01"))  # with the sums by day
+    expect(sums("?from=2020-01-01&to=2020-02-01") == [], "an empty span")
+    for query, part in (("?by=colour", "by"), ("?from=soon", "from"), ("?from=2020-02-01&to=2020-01-01", "from")):
+        api.refused(400, "GET", "/v1/usage" + query, None, part)
+    rows = [row for row in api.good("GET", "/v1/shares?half_life=604800", token=cem)["shares"] if row["group"] in ("p", "q")]
+    by = {row["user"]: row for row in rows}
+    expect([row["user"] for row in rows] == ["ada", "cem", "bob"] or by["cem"]["rank"] < by["bob"]["rank"], rows)
+    expect(abs(by["ada"]["due"] - 6 * by["bob"]["due"]) < 1e-9 and abs(by["ada"]["used"] - 0.75) < 0.01 and by["cem"]["used"] == 0, by)
+    api.psql("DELETE FROM ledger; DELETE FROM usage_days")
+    api.good("DELETE", "/v1/groups/p")
+    api.good("DELETE", "/v1/groups/q")
+
+
+def what_was_recorded_is_simulated_beside_what_happened():
+    rows = api.upload_rows_as(ada)
+    jobs = [api.good("POST", "/v1/jobs", spec(rows, model="common"), token=token)["id"] for token in (ada, bob, ada)]
+    ids = ", ".join(str(job) for job in jobs)
+    api.psql("INSERT INTO nodes (name, generation) VALUES ('sim', 1) ON CONFLICT DO NOTHING;"
+             "INSERT INTO devices (name, node, kind, inventory, digest, memory_limit_bytes) VALUES ('sim/0', 'sim', 'cpu', '{}', '', 1000);"
+             "INSERT INTO classes (id, digest, speeds) VALUES (900, 'x', '{\"sim/0\": 1}');"
+             "INSERT INTO device_sets VALUES (900, '{sim/0}'); INSERT INTO forecasts VALUES (900, 900, 10);"
+             f"UPDATE jobs SET steps = 360, state = 'succeeded', started_at = '2027-01-01 06:00Z', ended_at = '2027-01-01 07:00Z' WHERE id IN ({ids});"
+             f"INSERT INTO arrivals (job, arrived_at, started_at, class, devices, step_s, ran_s) SELECT id, '2027-01-01 03:00Z', '2027-01-01 06:00Z', 900, 900, 10, 3600 FROM jobs WHERE id IN ({ids})")
+    pages, after = [], ""
+    while after is not None:
+        page = api.good("GET", f"/v1/arrivals?from=2027-01-01&to=2027-01-02&limit=2{after and '&after=' + after}", token=bob)
+        pages, after = pages + page["arrivals"], page["next"]
+    expect([row["id"] for row in pages] == sorted(jobs) and pages[0]["devices"] == ["sim/0"] and pages[0]["user"] == "ada", pages)
+    expect(api.good("GET", "/v1/arrivals?from=2027-02-01&to=2027-02-02", token=bob) == {"arrivals": [], "next": None}, "an empty span")
+    for path in ("/v1/arrivals", "/v1/records"):
+        api.refused(400, "GET", path + "?from=2020-02-01&to=2020-01-01", None, "from")
+    policy = api.path("policy.yaml")
+    def columns(*options):
+        return {column["name"]: column for column in json.loads(motley(bob, "simulate", "2027-01-01..2027-01-02", "--json", *options))["columns"]}
+    with open(policy, "w", encoding="utf-8") as handle:
+        handle.write("share: false\nhalf_life: 2h\n")
+    told = columns("--policy", policy, "--add", "sim/0", "--add", "sim/0")
+    expect([told[name]["ended"] for name in ("happened", "simulated", "changed")] == [3, 3, 3], told)
+    expect([told[name]["wait_mean_s"] for name in ("happened", "simulated", "changed")] == [10800, 3600, 0], told)
+    expect(abs(told["simulated"]["use"] - 3 / 24) < 1e-9 and abs(told["changed"]["use"] - 1 / 24) < 1e-9, told)
+    expect("longest wait" in motley(bob, "simulate", "2027-01-01..2027-01-02"), "the table")
+    with open(policy, "w", encoding="utf-8") as handle:
+        handle.write("share: false\nfairness: 3\n")
+    said = motley(bob, "simulate", "2027-01-01..2027-01-02", "--policy", policy, fails=True)
+    expect(f"{policy}: fairness" in said, said)
+    expect("there is no such device" in motley(bob, "simulate", "2027-01-01..2027-01-02", "--add", "sim/9", fails=True), "a device")
+    expect("ends before it begins" in motley(bob, "simulate", "2027-01-02..2027-01-01", fails=True), "a span")
+    api.psql("DELETE FROM arrivals; DELETE FROM forecasts; DELETE FROM classes; DELETE FROM devices WHERE node = 'sim'; DELETE FROM nodes WHERE name = 'sim'")
+
+
+def any_device_of_a_model_is_leased_where_it_can_be_had_first():
+    api.psql("INSERT INTO nodes (name, generation, state) VALUES ('any', 1, 'alive');"
+             "INSERT INTO devices (name, node, kind, inventory, digest, memory_limit_bytes) SELECT 'any/cuda' || n, 'any', 'cuda', "
+             "json_build_object('like', CASE n WHEN 2 THEN 'NVIDIA H100' ELSE 'NVIDIA A100-SXM4-80GB' END), '', 1000 FROM generate_series(0, 2) n;"
+             "UPDATE devices SET drained = true WHERE name = 'any/cuda1'")
+    def had(*words):
+        lease = json.loads(motley(bob, "lease", "--any", *words, "--json"))
+        return lease["device"], lease["active"], lease
+    device, now, first = had("a100", "--hours", "2")
+    expect((device, now) == ("any/cuda0", True), first)
+    device, now, second = had("A100", "--for", "1h")  # behind the first: the other one is drained
+    expect((device, now, second["begins"]) == ("any/cuda0", False, first["ends"]), second)
+    api.psql("UPDATE devices SET drained = false WHERE name = 'any/cuda1'")
+    expect(had("a100", "--for", "1h")[:2] == ("any/cuda1", True), "the one that is back")
+    expect(had("h100", "--for", "1h")[0] == "any/cuda2", "another model")
+    expect("is like \"v100\"" in motley(bob, "lease", "--any", "v100", "--hours", "1", fails=True), "no such model")
+    api.refused(422, "POST", "/v1/leases", {"seconds": 60}, "device", token=bob)
+    api.refused(422, "POST", "/v1/leases", {"seconds": 60, "device": "any/cuda0", "any": "a100"}, "device", token=bob)
+    api.psql("DELETE FROM leases; DELETE FROM devices WHERE node = 'any'; DELETE FROM nodes WHERE name = 'any'")
+
+
+def limits_and_the_tree_of_groups_are_set_and_keep_their_rules():
+    for name in ("dept", "team"):
+        api.good("POST", "/v1/groups", {"name": name, "members": ["bob"]})
+    expect(api.good("PATCH", "/v1/groups/team", {"parent": "dept", "weight": 3, "queued_max": 1}) ==
+           {"name": "team", "parent": "dept", "weight": 3, "queued_max": 1}, "set")
+    team = {group["name"]: group for group in api.good("GET", "/v1/groups")["groups"]}["team"]
+    expect((team["parent"], team["weight"], team["queued_max"], team["devices_max"]) == ("dept", 3, 1, 0), team)
+    for body, part in (({"parent": "team"}, "parent"), ({"parent": "nowhere"}, "group"), ({"weight": -1}, "weight"), ({"weight": 0}, "weight"),
+                       ({"devices_max": -1}, "devices_max"), ({"height": 1}, "height"), ({}, "nothing")):
+        api.refused(422, "PATCH", "/v1/groups/dept", body, part)
+    api.refused(422, "PATCH", "/v1/groups/dept", {"parent": "dept"}, "below itself")
+    api.refused(404, "PATCH", "/v1/groups/nowhere", {"weight": 1}, "nowhere")
+    api.refused(409, "DELETE", "/v1/groups/dept", None, "below it")
+    rows = api.upload_rows_as(bob)
+    job = api.good("POST", "/v1/jobs", spec(rows, model="common", hold=True, account="team"), token=bob)["id"]
+    api.refused(422, "POST", "/v1/jobs", spec(rows, model="common", account="team"), "group team may have 1 jobs", token=bob)
+    api.refused(422, "POST", "/v1/jobs", spec(rows, model="common", account="dept-x"), "account", token=bob)
+    api.refused(403, "POST", "/v1/jobs", spec(rows, model="common", service="urgent"), "service", token=bob)
+    api.refused(409, "DELETE", "/v1/groups/team", None, "not ended")
+    api.good("POST", f"/v1/jobs/{job}/cancel", token=bob)
+    expect(api.good("PATCH", "/v1/users/bob", {"disabled": True, "account": "team"}) == {"name": "bob", "disabled": True, "account": "team"}, "user")
+    api.refused(401, "POST", "/v1/jobs", spec(rows, model="common"), "disabled", token=bob)
+    api.good("PATCH", "/v1/users/bob", {"disabled": False, "account": None})
+    api.good("DELETE", "/v1/groups/team")
+    api.good("DELETE", "/v1/groups/dept")
+
+
 def a_devices_job_is_shown_to_who_may_see_it():
     api.psql("INSERT INTO devices (name, node, kind, inventory, digest, memory_limit_bytes) VALUES ('left/cpu0', 'left', 'cpu', '{}', 'd', 1)")
     job = api.good("POST", "/v1/jobs", spec(api.upload_rows_as(bob), model="common"), token=bob)["id"]
@@ -201,7 +359,7 @@ def every_change_leaves_a_row_that_says_who_and_what():
     for command in ("hold", "release", "cancel", "resume"):
         api.good("POST", f"/v1/jobs/{job}/{command}", token=token)
     api.good("POST", f"/v1/jobs/{job}/share", {"visibility": "everyone"}, token=token)
-    api.refused(403, "POST", f"/v1/jobs/{job}/cancel", token=bob)  # changes nothing: no row
+    api.refused(403, "POST", f"/v1/jobs/{job}/cancel", token=bob)  # a refusal changes nothing and adds no row to the audit
     upload_model("audited", ada)
     api.good("DELETE", "/v1/models/audited", token=token)
     api.good("POST", "/v1/devices/left%2Fcpu0/drain")
@@ -212,7 +370,7 @@ def every_change_leaves_a_row_that_says_who_and_what():
         {"name": "far/cpu0", "node": "far", "memory_limit_bytes": 1000000}]})
     api.good("DELETE", f"/v1/tokens/{whoami['id']}")
     page, found = api.good("GET", "/v1/audit?limit=3"), []
-    while True:  # by pages, each row once
+    while True:  # reads page by page, and each row comes once
         found += [row for row in page["audit"] if row["id"] > newest]
         if not page["next"] or page["audit"][-1]["id"] <= newest:
             break
@@ -225,14 +383,14 @@ def every_change_leaves_a_row_that_says_who_and_what():
     expect((submit["who"], submit["token"], submit["address"], submit["object"]) == ("ada", whoami["id"], "127.0.0.1", str(job)), submit)
     expect(submit["after"]["name"] == "watched", submit)
     expect(cancel["before"] == {"state": "queued"} and cancel["after"]["state"] == "cancelled", cancel)
-    expect(found[9]["who"] == "admin" and found[9]["before"] == {"drained": False} and found[9]["after"] == {"drained": True}, found[9])
+    expect(found[9]["who"] == "admin" and found[9]["before"] == {"drained": False} and found[9]["after"] == {"drained": True, "why": None, "at": None}, found[9])
     expect(found[12]["before"] == {"priority_max": 100} and found[12]["after"] == {"priority_max": 7}, found[12])
     expect(token not in json.dumps(found), "a token's secret is in the audit")
     api.refused(403, "GET", "/v1/audit", None, "admin", token=ada)
 
 
 def motley(token, *words, fails=False):
-    """The client as that person; what it printed."""
+    """Runs the client as that person, and returns what it printed."""
     home = api.path(f"home-{hashlib.sha256(token.encode()).hexdigest()[:8]}")
     os.makedirs(home, exist_ok=True)
     with open(os.path.join(home, "client.json"), "w", encoding="utf-8") as handle:
@@ -256,7 +414,13 @@ def the_client_does_all_of_it():
     expect(status(f"/v1/jobs/{job}", cem) == 200, "shared")
     motley(ada, "model", "add", "shell", LLAMA, "--visibility", "everyone")
     expect("ada/shell" in motley(bob, "model", "list"), "with its owner")
-    motley("", "user", "set", "bob", "--priority-max", "50")
+    motley("", "user", "set", "bob", "--priority-max", "50", "--account", "none", "--running", "9")
+    motley("", "group", "set", "lab", "--weight", "2.5", "--devices", "4")
+    lab = {group["name"]: group for group in api.good("GET", "/v1/groups")["groups"]}["lab"]
+    expect((lab["weight"], lab["devices_max"], lab["members"]) == (2.5, 4, ["ada", "cem"]), lab)
+    motley("", "group", "set", "lab", "--weight", "0", fails=True)
+    expect(motley(bob, "usage", "--csv", "--by", "device").splitlines()[0] == "name,held_s,charged_s,jobs", "CSV")
+    expect("cem" in motley(bob, "shares"), "everybody's shares")
     rows = api.path("rows.jsonl")
     with open(rows, "w", encoding="utf-8") as handle:
         handle.writelines(json.dumps(row) + "\n" for row in token_rows(4))
@@ -266,6 +430,25 @@ def the_client_does_all_of_it():
     said = motley("", "audit", "--limit", "10")
     expect("job.share" in said and "user.set" in said and "job.submit" in said and "bob" in said, said)
     motley(bob, "audit", fails=True)
+
+
+def a_disabled_users_tokens_are_refused_and_the_jobs_held_or_cancelled():
+    token = api.token_for("gina", PEOPLE)
+    data = api.upload_rows_as(token)
+    upload_model("ginas", token)
+    jobs = [api.good("POST", "/v1/jobs", spec(data, model="ginas"), token=token)["id"] for _ in range(3)]
+    api.good("POST", f"/v1/jobs/{jobs[0]}/cancel", token=token)
+    for body, words in (({"jobs": "hold"}, "disabled"), ({"disabled": False, "jobs": "hold"}, "disabled"), ({"disabled": True, "jobs": "eat"}, "jobs")):
+        api.refused(422, "PATCH", "/v1/users/gina", body, words)
+    api.refused(422, "PATCH", "/v1/users/admin", {"disabled": True}, "yourself")
+    answer = api.good("PATCH", "/v1/users/gina", {"disabled": True, "jobs": "hold"})
+    expect(answer["told"] == 2 and answer["disabled"] is True, answer)
+    expect([api.good("GET", f"/v1/jobs/{job}")["state"] for job in jobs] == ["cancelled", "held", "held"], "held")
+    api.refused(401, "GET", "/v1/jobs", None, "disabled", token=token)
+    expect(api.good("PATCH", "/v1/users/gina", {"disabled": True, "jobs": "cancel"})["told"] == 2, "and cancelled")
+    expect([api.good("GET", f"/v1/jobs/{job}")["state"] for job in jobs] == ["cancelled"] * 3, "all of them")
+    api.good("PATCH", "/v1/users/gina", {"disabled": False})
+    expect(api.good("POST", "/v1/jobs", spec(data, model="ginas"), token=token)["state"] == "queued", "the tokens are good again")
 
 
 with Api() as api:
@@ -278,5 +461,5 @@ with Api() as api:
          knowing_a_hash_is_not_seeing_the_file, a_file_sent_again_by_another_is_taken_as_new_and_then_theirs,
          a_node_reads_the_files_of_its_runs_while_they_last, naming_anothers_file_gives_it_to_nobody,
          a_bare_name_is_ones_own_then_the_oldest_one_may_see, sharing_is_with_a_group_one_is_in_and_ends_with_it,
-         a_token_makes_none_that_may_more_or_lives_longer, nobody_submits_above_their_ceiling,
-         a_devices_job_is_shown_to_who_may_see_it, every_change_leaves_a_row_that_says_who_and_what, the_client_does_all_of_it)
+         a_token_makes_none_that_may_more_or_lives_longer, nobody_submits_above_their_ceiling, the_queue_shows_everybodys_jobs_and_the_names_of_those_one_may_see, usage_and_shares_are_sums_over_the_ledger, what_was_recorded_is_simulated_beside_what_happened, any_device_of_a_model_is_leased_where_it_can_be_had_first, limits_and_the_tree_of_groups_are_set_and_keep_their_rules,
+         a_devices_job_is_shown_to_who_may_see_it, a_disabled_users_tokens_are_refused_and_the_jobs_held_or_cancelled, every_change_leaves_a_row_that_says_who_and_what, the_client_does_all_of_it)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A join token makes one node: certificate, Redis user, bearer token; anything else makes nothing."""
+"""Tests that a join token makes one node with a certificate, a Redis user and a bearer token, and that anything else makes nothing."""
 import hashlib
 import os
 import shutil
@@ -34,7 +34,7 @@ def request_for(identity, key=None, *more):
 
 
 def described(certificate):
-    """A certificate that the CA signed, as text."""
+    """Returns the text of a certificate, which the CA must have signed."""
     path = os.path.join(home, "cert.pem")
     with open(path, "w", encoding="utf-8") as handle:
         handle.write(certificate)
@@ -95,7 +95,7 @@ def an_agents_token_reaches_files_only():
 
 
 def what_the_scheduler_makes_its_redis_user_and_seals_its_messages_with_is_kept():
-    """No Redis is there: the scheduler makes the user from the node's row, whenever it finds that one is missing."""
+    """These tests have no Redis. The scheduler makes the user from the node's row whenever it finds none."""
     made = api.good("POST", "/v1/enroll", enroll(join_token(), "stream"), token=None)
     redis = made["redis"]
     expect(redis["address"] == "redis.lab:6379" and redis["user"] == "agent-stream" and redis["tls"] is True, redis)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Uploads are whole and verified or not there; downloads serve ranges; a full disk leaves nothing behind."""
+"""Tests that uploads are whole and verified or absent, that downloads serve ranges, and that a full disk leaves nothing behind."""
 import hashlib
 import os
 import random
@@ -17,7 +17,7 @@ def noise(size, seed=1):
 
 
 def kept(folder):
-    """Files under the blob folder: (visible, temporary)."""
+    """Returns the names of files under the blob folder: (visible, temporary)."""
     temporary = os.listdir(os.path.join(folder, "tmp"))
     visible = [name for sub in os.listdir(folder) if len(sub) == 2 for name in os.listdir(os.path.join(folder, sub))]
     return visible, temporary
@@ -91,7 +91,7 @@ def an_upload_without_a_length_or_in_chunks():
 
 
 def cut_after(path, data, count):
-    """Send the head and only so many bytes of the body, then cut the connection."""
+    """Sends the head and `count` bytes of the body, then cuts the connection."""
     connection = api.connection()
     connection.putrequest("PUT", path)
     connection.putheader("Authorization", f"Bearer {api.token}")
@@ -113,7 +113,7 @@ def an_upload_in_parts_goes_on_where_it_was_cut():
     expect(first.status == 202 and first.json == {"sha256": sha256, "size": size, "received": MIB, "busy": False}, f"{first.status} {first.body}")
 
     def cut_on_the_way():
-        """Where the connection ends before its token was looked up, nothing of it is kept: once more."""
+        """If the connection ends before the server has looked up its token, nothing is kept; then it is tried again."""
         cut_after(f"/v1/blobs/{sha256}?offset={MIB}&size={size}", data[MIB:], 2 * MIB + 5)
         time.sleep(0.1)
         return part(0, b"").json["received"] > MIB
@@ -170,7 +170,7 @@ def a_full_disk_answers_507_and_leaves_nothing():
         with Api(blobs=folder) as small:
             data = noise(8 * MIB, 7)
             sha256 = hashlib.sha256(data).hexdigest()
-            small.refused(507, "PUT", f"/v1/blobs/{sha256}", data, "no space left")  # known before it begins
+            small.refused(507, "PUT", f"/v1/blobs/{sha256}", data, "no space left")  # the size is known before the upload begins
             connection = small.connection()
             try:
                 connection.request("PUT", f"/v1/blobs/{sha256}", body=(data[i:i + 65536] for i in range(0, len(data), 65536)),
@@ -213,7 +213,7 @@ def what_nothing_refers_to_goes_and_the_rest_stays():
         for step, part in ((5, dropped_part), (10, kept_part)):
             swept.psql("INSERT INTO checkpoints (job, step, run, parts, ranks, blobs, complete) VALUES "
                        f"({job}, {step}, 1, 1, '{{0}}', '{{\"state.json\": {{\"sha256\": \"{part}\", \"size\": 1000}}}}', true)")
-        for data in files:  # after what refers to them: a second without a reference may pass on a busy machine
+        for data in files:  # after the rows that refer to them, because on a busy machine a second without a reference may pass
             swept.upload(data)
         swept.psql("DELETE FROM checkpoints WHERE step = 5")
         gone = {lone, dropped_part}

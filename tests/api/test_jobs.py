@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Jobs: what is good is committed once; what is wrong is refused by path, line and limit, and leaves nothing."""
+"""Tests that a good job is committed once, and that a wrong one is refused by path, line and limit and leaves nothing."""
 import hashlib
 import gzip
 import json
@@ -91,9 +91,116 @@ def commands_change_the_state_or_say_why_not():
     api.refused(404, "POST", "/v1/jobs/999999999/cancel", None, "999999999")
 
 
+def a_job_comes_only_after_jobs_that_are_there_and_can_succeed():
+    before = count()
+    first = api.good("POST", "/v1/jobs", spec(api.upload_rows(token_rows(9)), hold=True))["id"]  # its data are shared with it
+    second = api.good("POST", "/v1/jobs", spec(rows, after=[first], after_any=[first]))["id"]
+    job = api.good("GET", f"/v1/jobs/{second}")
+    expect(job["spec"]["after"] == [first] and job["state"] == "queued", job)
+    ghost = 10 ** 12
+    problem = api.refused(422, "POST", "/v1/jobs", spec(rows, after=[first, ghost]), f"there is no job {ghost}")
+    expect(problem["errors"][0]["pointer"] == "/after/1", problem)
+    api.refused(422, "POST", "/v1/jobs", spec(rows, after=[second + 2]), "there is no job")  # the id that it has itself
+    api.refused(422, "POST", "/v1/jobs", spec(rows, after_any=[ghost]), "after_any[0]: there is no job")
+    api.refused(422, "POST", "/v1/jobs", spec(rows, after=list(range(1, 66))), "after", "64")
+    token = api.token_for("dora", ["jobs:read", "jobs:write", "models:write"])
+    api.upload("".join(json.dumps(row) + "\n" for row in token_rows()).encode(), token=token)
+    api.refused(422, "POST", "/v1/jobs", spec(rows, after=[first]), f"after[0]: there is no job {first}", token=token)
+    api.good("POST", f"/v1/jobs/{first}/share", {"visibility": "everyone"})
+    api.good("POST", "/v1/jobs", spec(rows, after=[first]), token=token)
+    api.good("POST", f"/v1/jobs/{first}/share", {"visibility": "mine"})
+    api.good("POST", f"/v1/jobs/{first}/cancel")
+    api.refused(422, "POST", "/v1/jobs", spec(rows, after=[first]), f"after[0]: job {first} is cancelled")
+    api.good("POST", "/v1/jobs", spec(rows, after_any=[first]))
+    expect(count() == before + 4, "nothing else was committed")
+
+
+def an_array_is_one_job_of_which_every_element_was_checked():
+    before = count()
+    made = api.good("POST", "/v1/jobs", spec(rows, array={"learning_rate": [1e-4, 3e-4], "seed": [1, 2]}, at_most=3, hold=True))
+    job = api.good("GET", f"/v1/jobs/{made['id']}")
+    expect(job["state"] == "held" and job["array"] == {"size": 4, "made": 0, "at_most": 3, "states": {}}, job)
+    expect(job["spec"]["array"] == {"train.learning_rate": [1e-4, 3e-4], "train.seed": [1, 2]}, job["spec"])
+    again = api.good("POST", "/v1/jobs", job["spec"])["id"]
+    expect(api.good("GET", f"/v1/jobs/{again}")["spec"] == job["spec"], "and can be posted again")
+    line = api.good("GET", "/v1/jobs?limit=1")["jobs"][0]
+    expect((line["elements"], line["array_of"], line["index"]) == (4, None, None), line)
+    expect(api.good("GET", f"/v1/jobs?array={again}")["jobs"] == [], "no element is a job yet")
+    api.good("POST", f"/v1/jobs/{again}/release")
+    row = [job for job in api.good("GET", "/v1/queue?limit=1000")["queue"] if job["id"] == again][0]
+    expect((row["elements"], row["made"], row["array_of"], row["index"]) == (4, 0, None, None), row)
+    expect("0 of its 4 elements" in api.good("GET", f"/v1/jobs/{again}/why")["why"], "why")
+    million = list(range(1000))
+    for array, words in (({}, ["array"]), ({"seed": []}, ["array.seed"]), ({"seed": million, "warmup_steps": million}, ["array", "1000"]),
+                         ({"learning_rate": [1e-4, "fast"]}, ["array.learning_rate[1]"]), ({"data.train": [rows]}, ["array", "data.train"]),
+                         ({"rank": [4, 0]}, ["array.rank[1]", "method.rank"]), ({"targets": [["q_proj"], ["sofa"]]}, ["array.method.targets[1]", "sofa"])):
+        api.refused(422, "POST", "/v1/jobs", spec(rows, array=array), *words)
+    problem = api.refused(422, "POST", "/v1/jobs", spec(rows, array={"seed": [1, -1]}))
+    expect(problem["errors"][0]["pointer"] == "/array/seed/1", problem)
+    api.refused(422, "POST", "/v1/jobs", spec(rows, at_most=2), "at_most")
+    expect(count() == before + 2, "nothing else was committed")
+
+
+def many_jobs_take_a_command_each_for_itself():
+    def submit(**changes):
+        return api.good("POST", "/v1/jobs", spec(rows, labels={"sweep": "many"}, **changes))["id"]
+    one, two, held = submit(), submit(), submit(hold=True)
+    answer = api.good("POST", "/v1/jobs:hold", {"ids": [two, held, 10 ** 12, one]})
+    expect([(job["id"], job["state"]) for job in answer["jobs"]] == [(two, "held"), (one, "held")], answer)
+    expect([(job["id"], job["code"]) for job in answer["refused"]] == [(held, "conflict"), (10 ** 12, "not-found")], answer)
+    expect(answer["refused"][1]["detail"] == f"there is no job {10 ** 12}" and answer["more"] is False, answer)
+    token = api.token_for("emil", ["jobs:read", "jobs:write"])
+    answer = api.good("POST", "/v1/jobs:cancel", {"ids": [one]}, token=token)
+    expect(answer["jobs"] == [] and answer["refused"][0]["code"] == "not-found", answer)
+    api.good("POST", f"/v1/jobs/{one}/share", {"visibility": "everyone"})
+    answer = api.good("POST", "/v1/jobs:cancel", {"ids": [one]}, token=token)
+    expect(answer["refused"][0]["code"] == "denied", answer)
+    api.good("POST", f"/v1/jobs/{one}/share", {"visibility": "mine"})
+    expect(api.good("POST", "/v1/jobs:cancel", {"labels": {"sweep": None}}, token=token)["jobs"] == [], "a filter takes one's own")
+    answer = api.good("POST", "/v1/jobs:release", {"labels": {"sweep": "many"}, "state": ["held", "succeeded"]})
+    expect({job["id"] for job in answer["jobs"]} == {one, two, held} and not answer["refused"], answer)
+    expect(api.good("POST", "/v1/jobs:release", {"state": ["queued"]}) == {"jobs": [], "refused": [], "more": False}, "no state of it can")
+    answer = api.good("POST", "/v1/jobs:cancel", {"labels": {"sweep": None}, "owner": "admin"})
+    expect({job["state"] for job in answer["jobs"]} == {"cancelled"} and len(answer["jobs"]) == 3, answer)
+    for body, words in (({}, ["ids"]), ({"owner": None}, ["ids"]), ({"ids": []}, ["ids"]), ({"ids": [1, 1]}, ["ids", "twice"]), ({"ids": ["1"]}, ["ids"]),
+                        ({"ids": [1], "owner": "x"}, ["ids", "filter"]), ({"state": ["lost"]}, ["state"]), ({"labels": {"a": 1}}, ["labels"]),
+                        ({"ids": list(range(1, 502))}, ["ids", "500"]), ({"from": "now"}, ["from"]), ({"ids": [1], "colour": "red"}, ["colour"])):
+        api.refused(422, "POST", "/v1/jobs:cancel", body, *words)
+
+
+def a_job_that_waits_has_another_priority_begin_and_width():
+    ident = api.good("POST", "/v1/jobs", spec(rows, priority=3))["id"]
+    path = f"/v1/jobs/{ident}"
+    begin = "2031-02-03T04:05:06.000000Z"
+    expect(api.good("PATCH", path, {"priority": -5, "begin": begin}) ==
+           {"id": ident, "state": "queued", "priority": -5, "begins": begin, "at_most": None}, "changed")
+    job = api.good("GET", path)
+    expect((job["priority"], job["begins"], job["spec"]["priority"], job["spec"]["begin"]) == (-5, begin, -5, begin), job)
+    expect(api.good("PATCH", path, {"begin": None})["begins"] is None, "at once")
+    again = api.good("POST", "/v1/jobs", api.good("GET", path)["spec"])["id"]
+    expect(api.good("GET", f"/v1/jobs/{again}")["priority"] == -5, "its specification can be posted")
+    array = api.good("POST", "/v1/jobs", spec(rows, array={"seed": [1, 2]}, at_most=1))["id"]
+    expect(api.good("PATCH", f"/v1/jobs/{array}", {"at_most": None})["at_most"] is None, "any number")
+    for body, words in (({}, ["changes nothing"]), ({"priority": 101}, ["priority"]), ({"priority": None}, ["priority"]), ({"begin": "soon"}, ["begin"]),
+                        ({"at_most": 0}, ["at_most"]), ({"name": "x"}, ["name"])):
+        api.refused(422, "PATCH", path, body, *words)
+    api.refused(409, "PATCH", path, {"at_most": 2}, "at_most", "no array")
+    token = api.token_for("frida", ["jobs:read", "jobs:write", "models:write"])
+    api.good("PATCH", "/v1/users/frida", {"priority_max": 5})
+    api.upload("".join(json.dumps(row) + "\n" for row in token_rows()).encode(), token=token)
+    hers = api.good("POST", "/v1/jobs", spec(rows), token=token)["id"]
+    api.refused(403, "PATCH", f"/v1/jobs/{hers}", {"priority": 6}, "ceiling", token=token)
+    api.psql(f"UPDATE jobs SET state = 'running' WHERE id = {ident}")
+    api.refused(409, "PATCH", path, {"begin": begin}, "begin", "running")
+    expect(api.good("PATCH", path, {"priority": 1})["priority"] == 1, "for when it waits again")
+    api.psql(f"UPDATE jobs SET state = 'succeeded' WHERE id = {ident}")
+    api.refused(409, "PATCH", path, {"priority": 2}, "succeeded")
+    expect([row["what"] for row in api.good("GET", "/v1/audit?limit=1")["audit"]] == ["job.change"], "and the audit has it")
+
+
 def other_peoples_jobs_are_not_there():
     token = api.token_for("anna", ["jobs:read", "jobs:write", "models:write"])
-    api.refused(422, "POST", "/v1/jobs", spec(rows), "was not uploaded", token=token)  # somebody else's data
+    api.refused(422, "POST", "/v1/jobs", spec(rows), "was not uploaded", token=token)  # the data is somebody else's
     api.upload("".join(json.dumps(row) + "\n" for row in token_rows()).encode(), token=token)
     mine = api.good("POST", "/v1/jobs", spec(rows), token=token)["id"]
     ours = api.good("POST", "/v1/jobs", spec(rows))["id"]
@@ -107,7 +214,7 @@ def other_peoples_jobs_are_not_there():
 def a_job_that_has_not_run_has_no_parts_yet():
     ident = api.good("POST", "/v1/jobs", spec(rows))["id"]
     expect(api.good("GET", f"/v1/jobs/{ident}/metrics") == {"lines": [], "next": None}, "metrics")
-    expect(api.good("GET", f"/v1/jobs/{ident}/artifacts") == {"artifacts": []}, "artifacts")
+    expect(api.good("GET", f"/v1/jobs/{ident}/artifacts") == {"artifacts": [], "next": None}, "artifacts")
     expect(api.good("GET", f"/v1/jobs/{ident}/logs")["lines"] == [], "logs")
     expect("queued" in api.good("GET", f"/v1/jobs/{ident}/why")["why"], "why")
     api.refused(404, "GET", f"/v1/jobs/{ident}/plan")
@@ -246,7 +353,7 @@ def an_adapter_that_does_what_we_do_not_is_refused_by_name():
         whole = handle.read()
 
     def with_weights(change):
-        """The same adapter with other tensors: {name: {dtype, shape, data_offsets}} is changed in its header."""
+        """Returns the same adapter with its header changed: {name: {dtype, shape, data_offsets}}."""
         size = int.from_bytes(whole[:8], "little")
         header = change(json.loads(whole[8:8 + size]))
         text = json.dumps(header).encode()
@@ -279,7 +386,7 @@ def a_plan_waits_for_measurements_and_a_job_that_never_fits_is_refused_with_numb
          "INSERT INTO devices (name, node, kind, inventory, digest, memory_limit_bytes) "
          "VALUES ('left/cpu0', 'left', 'cpu', '{\"threads\": 1}', 'd', 300000)")
     body = spec(rows, name="big")
-    plan = api.good("POST", "/v1/jobs:validate", body)  # nobody measures here: after measure_seconds it estimates
+    plan = api.good("POST", "/v1/jobs:validate", body)  # nobody measures here, so after measure_seconds the api estimates
     expect(plan["unmeasured"] == ["left/cpu0"] and plan["verdict"] == "does not fit", plan)
     wanted = api.psql("SELECT key FROM measures")
     expect(len(wanted) == 64, f"the measurement was asked for: {wanted}")
@@ -303,6 +410,13 @@ def a_plan_waits_for_measurements_and_a_job_that_never_fits_is_refused_with_numb
     api.good("POST", "/v1/jobs", spec(rows, name="big", train={"batch_rows": 4, "steps": 3}))
     plan = api.good("POST", "/v1/jobs:validate?programs=1", body)
     expect(plan["verdict"] == "fits" and "FORWARD" in plan["program"] and plan["ranks"][0]["device"] == "left/cpu0", plan)
+    # A pipeline over one device fits nowhere; with a fallback the job is taken, and planned as what fits.
+    pipeline = dict(body, placement={"kind": "pipeline"})
+    expect(api.refused(422, "POST", "/v1/jobs", pipeline)["code"] in ("no-fit", "unsupported"), "a pipeline over one device")
+    pipeline["placement"]["fallback"] = "any"
+    plan = api.good("POST", "/v1/jobs:validate", pipeline)
+    expect(plan["verdict"] == "fits" and plan["placement"] == "single", plan)
+    api.good("POST", "/v1/jobs", pipeline)
     api.psql("DELETE FROM devices; DELETE FROM nodes")
 
 
@@ -320,7 +434,8 @@ with Api(measure_seconds=1) as api:
     rows = api.upload_rows(token_rows())
     main(a_good_job_is_committed_and_comes_back_with_every_default, jobs_of_one_shape_keep_their_own_names, epochs_become_steps,
          commands_change_the_state_or_say_why_not, pages_hold_every_job_once_newest_first, a_repeated_key_makes_one_job,
-         other_peoples_jobs_are_not_there, a_job_that_has_not_run_has_no_parts_yet,
+         many_jobs_take_a_command_each_for_itself, a_job_that_waits_has_another_priority_begin_and_width,
+         an_array_is_one_job_of_which_every_element_was_checked, a_job_comes_only_after_jobs_that_are_there_and_can_succeed, other_peoples_jobs_are_not_there, a_job_that_has_not_run_has_no_parts_yet,
          what_is_wrong_in_a_specification_is_named_by_its_path, what_is_wrong_in_the_data_is_named_by_its_line,
          equal_data_is_encoded_once, a_model_is_the_same_uploaded_or_by_reference,
          a_changed_file_is_a_new_content_and_an_unchanged_one_the_same,

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Whoever drips, idles, guesses or sends without end costs others nothing: deadlines, limits by address and by user."""
+"""Tests deadlines and the limits by address and by user: a client that drips, idles, guesses or sends without end costs others nothing."""
 import contextlib
 import http.client
 import multiprocessing
@@ -15,12 +15,12 @@ import time
 
 from api import SLOW, Api, expect, main, spec, token_rows, wait_for
 
-P99_MS = 50  # asked of an honest client's submits while others misbehave
+P99_MS = 50  # ms; the most that the p99 of an honest client's submits may be while others misbehave
 IDLE_S = 2
 
 
 def certificate(folder):
-    """A certificate for both addresses that signs itself."""
+    """Makes a self-signed certificate for both addresses."""
     key, cert = os.path.join(folder, "server.key"), os.path.join(folder, "server.pem")
     subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", key,
                     "-out", cert, "-days", "2", "-subj", "/CN=server:test", "-addext",
@@ -39,7 +39,7 @@ def head(method, path, *fields):
 
 
 def seconds_until_closed(sock, drip, pause, most):
-    """Sends a byte of `drip` again and again; how long the server bears it."""
+    """Sends `drip` again and again, and returns the seconds until the server closes the connection, at most `most`."""
     began = time.monotonic()
     with contextlib.suppress(OSError):
         while time.monotonic() - began < most:
@@ -54,7 +54,7 @@ def seconds_until_closed(sock, drip, pause, most):
 # ---- deadlines ----
 
 def a_drip_of_bytes_renews_no_deadline():
-    """Heads have 15 s in all; a body must keep up with bytes_per_second, whatever its framing."""
+    """A head has 15 s in all. A body must keep up with bytes_per_second, whatever its framing."""
     sha256 = "ab" * 32
     for what, begin, drip in (
             ("a body of known length", head("POST", "/v1/jobs", "Content-Type: application/json", "Content-Length: 100000"), b" "),
@@ -67,7 +67,7 @@ def a_drip_of_bytes_renews_no_deadline():
 
 
 def a_reader_of_drips_is_cut_off():
-    """It takes a little of its answer now and then, far below what the limit asks."""
+    """The reader takes a little of its answer now and then, far below the rate that the limit asks."""
     sha256 = api.upload(secrets.token_bytes(32 << 20))
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -84,7 +84,7 @@ def a_reader_of_drips_is_cut_off():
 
 
 def who_does_not_read_answers_is_sent_no_more():
-    """Requests without end on one connection, no answer read: the server stops reading them."""
+    """A client sends requests without end on one connection and reads no answer. The server stops reading them."""
     with dial() as sock:
         sock.settimeout(1)
         sent, question = 0, head("GET", "/v1/openapi.yaml") * 100
@@ -112,7 +112,7 @@ def connections():
 
 
 def a_user_may_keep_so_many_bytes_of_files():
-    """However they come: with a length, in chunks without end, in parts of several files, or all at once."""
+    """The limit holds for bodies with a length, for endless chunks, for parts of several files and for uploads at once."""
     keep, mib = 40 << 20, 1 << 20
     token = api.token_for("keeper", ["models:write", "models:read"])
     more = {"token": token}
@@ -160,7 +160,7 @@ def a_user_has_so_many_streams_and_a_revoked_token_ends_them():
 # ---- others go on ----
 
 def honest(seconds):
-    """p99 in ms of submits one after the other from another address."""
+    """Returns the p99 in ms of submits, one after the other, from another address."""
     times, until = [], time.monotonic() + seconds
     connection = http.client.HTTPSConnection(*api.address.rsplit(":", 1), timeout=10, context=context, source_address=("127.0.0.2", 0))
     while time.monotonic() < until:
@@ -232,7 +232,7 @@ def p99_beside(attack):
 
 
 def an_honest_client_hardly_notices_any_of_them():
-    """What else runs on this machine makes a window worse, alone or not: an attack that is noticed makes all of them so."""
+    """Other work on this machine may make single windows slow. An attack that is noticed makes all windows slow."""
     quiet = honest(2)
     told = [f"alone {quiet:.0f}"]
     for attack in (drips, idlers, endless, guesses):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Every route of the api × who asks × whose object: the whole of who may do what, in one table.
+"""Tests every route of the api × who asks × whose object: one table says who may do what.
 
 The routes are those of openapi.yaml, which api/openapi holds equal to the table in route_table.c. A route that is not in
 the table below fails this test, and so does a line of it without a route.
@@ -14,14 +14,21 @@ from api import LLAMA, Api, agent_token, expect, main, spec, token_rows
 PEOPLE = ["jobs:read", "jobs:write", "models:read", "models:write", "nodes:read"]
 WHO = ("owner", "other", "member", "agent", "nobody", "admin")
 
-# route: what it is asked for, then the status for the owner, another user, a member of the group that the object is
-# shared with, an agent that has nothing to do with it, nobody, and an administrator. All ask for the owner's object.
+# Each line has a route, the kind of object that it is asked for, and the status for the owner, another user, a member of
+# the group that the object is shared with, an agent that has nothing to do with the object, a request without a token,
+# and an administrator. All ask for the owner's object.
 TABLE = {
     "POST /v1/jobs": ("data", 201, 422, 201, 403, 401, 201),
     "POST /v1/jobs:validate": ("data", 200, 422, 200, 403, 401, 200),
+    "POST /v1/plans": ("question", 422, 422, 422, 403, 401, 422),  # of a model that is not there
     "GET /v1/jobs": (None, 200, 200, 200, 403, 401, 200),
     "GET /v1/jobs/{id}": ("job cancelled", 200, 404, 200, 403, 401, 200),
+    "PATCH /v1/jobs/{id}": ("job held", 200, 404, 403, 403, 401, 200),
+    "POST /v1/jobs:cancel": ("jobs queued", 200, 200, 200, 403, 401, 200),  # what became of each job is in the answer
+    "POST /v1/jobs:hold": ("jobs queued", 200, 200, 200, 403, 401, 200),
+    "POST /v1/jobs:release": ("jobs held", 200, 200, 200, 403, 401, 200),
     "POST /v1/jobs/{id}/cancel": ("job queued", 200, 404, 403, 403, 401, 200),
+    "POST /v1/jobs/{id}/extend": ("limited", 200, 404, 403, 403, 401, 200),
     "POST /v1/jobs/{id}/hold": ("job queued", 200, 404, 403, 403, 401, 200),
     "POST /v1/jobs/{id}/release": ("job held", 200, 404, 403, 403, 401, 200),
     "POST /v1/jobs/{id}/resume": ("job cancelled", 200, 404, 403, 403, 401, 200),
@@ -31,11 +38,13 @@ TABLE = {
     "GET /v1/jobs/{id}/events": ("job cancelled", 200, 404, 200, 403, 401, 200),
     "GET /v1/jobs/{id}/plan": ("job cancelled", 200, 404, 200, 403, 401, 200),
     "GET /v1/jobs/{id}/runs": ("job cancelled", 200, 404, 200, 403, 401, 200),
-    "GET /v1/jobs/{id}/trace": ("job cancelled", 404, 404, 404, 403, 401, 404),  # the job has none; others hear: no job
+    "GET /v1/jobs/{id}/trace": ("job cancelled", 404, 404, 404, 403, 401, 404),  # the job has no trace; others are told that there is no job
+    "GET /v1/jobs/{id}/lanes": ("job cancelled", 400, 404, 400, 403, 401, 400),  # the run's plan is no plan here
     "GET /v1/jobs/{id}/why": ("job cancelled", 200, 404, 200, 403, 401, 200),
     "GET /v1/jobs/{id}/artifacts": ("job cancelled", 200, 404, 200, 403, 401, 200),
     "GET /v1/jobs/{id}/artifacts/{name}": ("job cancelled", 200, 404, 200, 403, 401, 200),
     "GET /v1/queue": (None, 200, 200, 200, 403, 401, 200),
+    "GET /v1/events": (None, 400, 400, 400, 403, 401, 400),  # without topics: a stream has no end
     "GET /v1/models": (None, 200, 200, 200, 403, 401, 200),
     "POST /v1/models": ("files", 201, 422, 201, 403, 401, 201),
     "GET /v1/models/{name}": ("model", 200, 404, 200, 403, 401, 200),
@@ -46,21 +55,38 @@ TABLE = {
     "GET /v1/nodes": (None, 200, 200, 200, 403, 401, 200),
     "DELETE /v1/nodes/{name}": ("node", 403, 403, 403, 403, 401, 200),
     "GET /v1/devices": (None, 200, 200, 200, 403, 401, 200),
+    "PATCH /v1/devices/{name}": ("device owner", 403, 403, 403, 403, 401, 200),
     "POST /v1/devices/{name}/drain": ("device", 403, 403, 403, 403, 401, 200),
+    "POST /v1/nodes/{name}/drain": ("node devices", 403, 403, 403, 403, 401, 200),
+    "POST /v1/nodes/{name}/undrain": ("node devices", 403, 403, 403, 403, 401, 200),
     "POST /v1/devices/{name}/undrain": ("device", 403, 403, 403, 403, 401, 200),
+    "GET /v1/leases": (None, 200, 200, 200, 403, 401, 200),
+    "POST /v1/leases": ("lease of", 200, 200, 200, 403, 401, 200),
+    "PATCH /v1/leases/{id}": ("lease", 200, 403, 403, 403, 401, 200),
+    "DELETE /v1/leases/{id}": ("lease", 200, 403, 403, 403, 401, 200),
+    "GET /v1/load": (None, 200, 200, 200, 403, 401, 200),
+    "GET /v1/links": (None, 200, 200, 200, 403, 401, 200),
     "GET /v1/profiles": (None, 200, 200, 200, 403, 401, 200),
     "POST /v1/profiles": ("profiles", 403, 403, 403, 403, 401, 200),
-    "POST /v1/enroll": ("join", 503, 503, 503, 503, 503, 503),  # no CA here; the join token is what counts
-    "POST /v1/renew": ("request", 403, 403, 403, 503, 401, 403),  # no CA here
+    "POST /v1/enroll": ("join", 503, 503, 503, 503, 503, 503),  # there is no CA here; the join token alone decides
+    "POST /v1/renew": ("request", 403, 403, 403, 503, 401, 403),  # there is no CA here
     "POST /v1/join-tokens": ("nothing", 403, 403, 403, 403, 401, 503),
     "GET /v1/users": (None, 403, 403, 403, 403, 401, 200),
     "PATCH /v1/users/{name}": ("user", 403, 403, 403, 403, 401, 200),
     "GET /v1/groups": (None, 200, 200, 200, 403, 401, 200),
     "POST /v1/groups": ("group", 403, 403, 403, 403, 401, 200),
+    "PATCH /v1/groups/{name}": ("group weight", 403, 403, 403, 403, 401, 200),
     "DELETE /v1/groups/{name}": ("group", 403, 403, 403, 403, 401, 204),
+    "GET /v1/usage": (None, 200, 200, 200, 403, 401, 200),
+    "GET /v1/shares": (None, 200, 200, 200, 403, 401, 200),
+    "GET /v1/records": (None, 200, 200, 200, 403, 401, 200),
+    "GET /v1/arrivals": (None, 200, 200, 200, 403, 401, 200),
     "GET /v1/tokens": (None, 200, 200, 200, 403, 401, 200),
     "POST /v1/tokens": ("for", 201, 403, 403, 403, 401, 201),
     "DELETE /v1/tokens/{id}": ("token", 204, 404, 404, 403, 401, 204),
+    "POST /v1/session": ("session", 403, 403, 403, 403, 403, 403),  # without a page's Origin; tests/api/test_web.py has the rest
+    "DELETE /v1/session": (None, 409, 409, 409, 403, 401, 409),  # these are no sessions' tokens
+    "POST /v1/session-codes": (None, 201, 201, 201, 403, 401, 201),
     "GET /v1/whoami": (None, 200, 200, 200, 200, 401, 200),
     "GET /v1/audit": (None, 403, 403, 403, 403, 401, 200),
     "GET /v1/openapi.yaml": (None, 200, 200, 200, 200, 200, 200),
@@ -84,8 +110,8 @@ def routes_described():
 
 
 class Objects:
-    """Ada's, by the dozen: each cell of the table takes one that nobody has changed. `shared` ones are the group's.
-    `absent` ones never were, and are named so that they look like the others."""
+    """Makes objects of ada's by the dozen: each cell of the table takes one that nobody has changed. `shared` ones are
+    shared with the group. `absent` ones never existed, and their names look like those of the others."""
 
     def __init__(self):
         self.count = 0
@@ -103,7 +129,7 @@ class Objects:
                 self.jobs[state, kind] = api.psql(
                     "WITH j AS (INSERT INTO jobs (owner, name, state, steps, spec, inputs, visibility, grp) SELECT "
                     f"(SELECT id FROM users WHERE name = 'ada'), 'j', '{state}', 10, '{{\"train\": {{}}}}', '{{}}', {more} "
-                    "FROM generate_series(1, 90) RETURNING id), "
+                    "FROM generate_series(1, 180) RETURNING id), "
                     "r AS (INSERT INTO runs (job, attempt, epoch, state, plan) SELECT id, 1, 1000000 + id, 'stopped', '{}' FROM j "
                     "RETURNING id, job), "
                     "a AS (INSERT INTO assignments (run, rank, node, device, state) SELECT id, 0, 'maker', 'maker/cpu0', 'stopped' FROM r), "
@@ -112,7 +138,7 @@ class Objects:
         api.psql("UPDATE jobs j SET run = r.id FROM runs r WHERE r.job = j.id")
 
     def model(self, name, **more):
-        """Registered by ada from files whose config.json nobody else has."""
+        """Registers a model of ada's from files whose config.json nobody else has."""
         files = []
         for file in ("config.json", "model.safetensors"):
             with open(os.path.join(LLAMA, file), "rb") as handle:
@@ -128,14 +154,21 @@ class Objects:
         return f"{self.count:06d}"
 
     def take(self, what, kind):
-        """(words that name the object, its path parameter, a body) of `what`: 'private', 'shared' or 'absent'."""
+        """Returns (words that name the object, its path parameter, a body) for `what`; `kind` is 'private', 'shared' or 'absent'."""
         fresh = self.next()
         nothing = hashlib.sha256(b"absent" + fresh.encode()).hexdigest()
         if what is None:
             return (), None, None
+        if what == "limited":
+            words, ident, _ = self.take("job held", kind)
+            api.psql(f"UPDATE jobs SET time_limit_ms = 1000 WHERE id = {ident}")
+            return words, ident, {"seconds": 60}
         if what.startswith("job "):
             ident = "9" * 9 if kind == "absent" else self.jobs[what[4:], kind].pop()
             return (ident,), ident, ({"visibility": "mine"} if what == "job held" else None)
+        if what.startswith("jobs "):
+            ident = "9" * 9 if kind == "absent" else self.jobs[what[5:], kind].pop()
+            return (ident,), None, {"ids": [int(ident)]}
         if what == "data":
             rows = {"private": self.private_rows, "shared": self.group_rows, "absent": nothing}[kind]
             return (rows,), None, spec("sha256:" + rows, name=fresh)
@@ -164,16 +197,28 @@ class Objects:
                 ident = api.psql("INSERT INTO tokens (hash, user_id, scopes) SELECT decode(md5(random()::text) || md5(random()::text), "
                                  "'hex'), id, 1 FROM users WHERE name = 'ada' RETURNING id")
             return (ident,), ident, None
+        if what in ("lease", "lease of"):
+            # each on a device of its own, so that leases do not overlap
+            device, ident = f"left/lease{fresh}", "9" * 9
+            api.psql(f"INSERT INTO devices (name, node, kind, digest, memory_limit_bytes, inventory, present) "
+                     f"SELECT '{device}', node, kind, digest, memory_limit_bytes, inventory, present FROM devices WHERE name = 'left/cpu0'")
+            if what == "lease of":
+                return (device,), None, {"device": device, "seconds": 3600}
+            if kind != "absent":
+                ident = str(api.good("POST", "/v1/leases", {"device": device, "seconds": 3600}, token=tokens["owner"])["id"])
+            return (ident,), ident, {"extend_seconds": 3600}
         if what == "for":
             user = "nobody-yet" if kind == "absent" else "ada"
             return (user,), None, {"user": user}
-        if what == "group":
+        if what in ("group", "group weight"):
             name = f"g{fresh}"
             if kind != "absent":
                 api.good("POST", "/v1/groups", {"name": name, "members": ["ada", "cem"]})
-            return (name,), name, {"name": name, "members": ["ada", "bob"]}
+            return (name,), name, {"weight": 2} if what == "group weight" else {"name": name, "members": ["ada", "bob"]}
         return {
             "device": (("left/cpu0",), "nowhere%2Fcpu0" if kind == "absent" else "left%2Fcpu0", None),
+            "node devices": (("left",), "nowhere" if kind == "absent" else "left", None),
+            "device owner": (("left/cpu0",), "nowhere%2Fcpu0" if kind == "absent" else "left%2Fcpu0", {"group": None}),
             "node": (("gone",), "nowhere" if kind == "absent" else "gone", None),
             "request": ((), None, {"csr": "x"}),
             "user": (("ada",), "nobody-yet" if kind == "absent" else "ada", {"priority_max": 100}),
@@ -181,11 +226,13 @@ class Objects:
                 {"name": "far/cpu0", "node": "far", "memory_limit_bytes": 1000000}]}),
             "join": ((), None, {"token": "0" * 64 + "." + "0" * 64, "node": "x", "csr": "x"}),
             "nothing": ((), None, {}),
+            "question": ((), None, {"spec": spec("sha256:" + nothing, model="none")}),
+            "session": ((), None, {"token": fresh}),
         }[what]
 
 
 def ask(route, who, what, kind):
-    """The answer, and its document with the object's own name blanked."""
+    """Returns the answer, and its document with the object's own name blanked."""
     method, path = route.split(" ")
     words, parameter, body = objects.take(what, kind)
     path = path.replace("artifacts/{name}", "artifacts/a")
@@ -195,8 +242,8 @@ def ask(route, who, what, kind):
     elif route.endswith("/share"):
         body = {"visibility": "everyone"}
     elif what and what.startswith("job "):
-        body = {}
-    answer = api.call(method, path, body, token=tokens[who])
+        body = {"priority": 1} if method == "PATCH" else {}
+    answer = api.call(method, path, body, token=tokens[who], headers={"X-Request-Id": "same"})
     text = answer.body.decode(errors="replace")
     for word in words:
         text = text.replace(word, "X")
@@ -224,7 +271,7 @@ def each_may_do_what_the_table_says():
 def what_one_may_not_see_is_as_what_is_not_there():
     wrong, pairs = [], 0
     for route, (what, *expected) in TABLE.items():
-        for who in ("other", "member", "agent") if what else ():
+        for who in ("other", "member", "agent") if what and not what.startswith("lease") else ():  # everybody sees leases
             there, said = ask(route, who, what, "private")
             absent, words = ask(route, who, what, "absent")
             pairs += 1

@@ -1,4 +1,4 @@
-/* openapi.yaml describes the routes that there are, with their parameters, and no others. */
+/* Tests that openapi.yaml describes the routes that exist, with their parameters, and no others. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -34,7 +34,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* A parameter, its reference followed. */
+/* Returns a parameter, or the one that its "$ref" refers to. */
 static const json_t *resolve(const json_t *parameter)
 {
     const char *reference = json_string_value(json_object_get(parameter, "$ref"));
@@ -52,7 +52,7 @@ static json_t *path_of(const struct route *route)
 static json_t *operation_of(const struct route *route)
 {
     char method[16];
-    snprintf(method, sizeof method, "%s", httpd_method_name(route->method));
+    snprintf(method, sizeof(method), "%s", httpd_method_name(route->method));
     for (char *c = method; *c; c++)
         *c = (char)(*c | 0x20);
     return json_object_get(path_of(route), method);
@@ -62,8 +62,7 @@ static bool query_described(const json_t *list, const char *name, size_t size)
 {
     size_t index;
     json_t *parameter;
-    json_array_foreach((json_t *)list, index, parameter)
-    {
+    json_array_foreach ((json_t *)list, index, parameter) {
         const json_t *whole = resolve(parameter);
         const char *given = json_string_value(json_object_get(whole, "name"));
         const char *in = json_string_value(json_object_get(whole, "in"));
@@ -100,15 +99,35 @@ static void every_route_is_described_with_its_parameters(void **state)
     }
 }
 
+static bool header_described(const json_t *list, const char *name)
+{
+    size_t index;
+    json_t *parameter;
+    json_array_foreach ((json_t *)list, index, parameter) {
+        const json_t *whole = resolve(parameter);
+        if (strcmp(json_string_value(json_object_get(whole, "in")), "header") == 0 &&
+            strcmp(json_string_value(json_object_get(whole, "name")), name) == 0)
+            return true;
+    }
+    return false;
+}
+
+static void every_post_of_somebody_known_takes_an_idempotency_key(void **state)
+{
+    (void)state;
+    for (const struct route *route = route_table(); route->pattern; route++)
+        if (route->method == HTTP_POST && route->scope &&
+            !header_described(json_object_get(operation_of(route), "parameters"), "Idempotency-Key"))
+            fail_msg("POST %s: openapi.yaml does not say that it takes an Idempotency-Key", route->pattern);
+}
+
 static void nothing_is_described_that_is_not_there(void **state)
 {
     (void)state;
     const char *path, *key;
     json_t *item, *operation;
-    json_object_foreach(json_object_get(document, "paths"), path, item)
-    {
-        json_object_foreach(item, key, operation)
-        {
+    json_object_foreach (json_object_get(document, "paths"), path, item) {
+        json_object_foreach (item, key, operation) {
             if (strcmp(key, "parameters") == 0 || strcmp(key, "head") == 0)
                 continue;
             bool found = false;
@@ -125,6 +144,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_route_is_described_with_its_parameters),
+        cmocka_unit_test(every_post_of_somebody_known_takes_an_idempotency_key),
         cmocka_unit_test(nothing_is_described_that_is_not_there),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

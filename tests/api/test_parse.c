@@ -1,5 +1,5 @@
-/* Request heads: what is good is read, what two readers could understand differently is refused, and nothing
- * that can be sent makes the parser read or write outside the text. */
+/* Tests the parser of request heads: it reads good heads, refuses heads that two parsers could understand
+ * differently, and never reads or writes outside the text. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -55,14 +55,14 @@ static void percent_encoding_is_undone_or_refused(void **state)
 {
     (void)state;
     char out[8];
-    assert_int_equal(httpd_decode("a%2Fb+c", 7, false, out, sizeof out), 0);
+    assert_int_equal(httpd_decode("a%2Fb+c", 7, false, out, sizeof(out)), 0);
     assert_string_equal(out, "a/b+c");
-    assert_int_equal(httpd_decode("a+b", 3, true, out, sizeof out), 0);
+    assert_int_equal(httpd_decode("a+b", 3, true, out, sizeof(out)), 0);
     assert_string_equal(out, "a b");
-    assert_int_equal(httpd_decode("%00", 3, false, out, sizeof out), -1);
-    assert_int_equal(httpd_decode("%4", 2, false, out, sizeof out), -1);
-    assert_int_equal(httpd_decode("%zz", 3, false, out, sizeof out), -1);
-    assert_int_equal(httpd_decode("12345678", 8, false, out, sizeof out), -1);
+    assert_int_equal(httpd_decode("%00", 3, false, out, sizeof(out)), -1);
+    assert_int_equal(httpd_decode("%4", 2, false, out, sizeof(out)), -1);
+    assert_int_equal(httpd_decode("%zz", 3, false, out, sizeof(out)), -1);
+    assert_int_equal(httpd_decode("12345678", 8, false, out, sizeof(out)), -1);
 }
 
 static void patterns_match_whole_paths(void **state)
@@ -80,8 +80,8 @@ static void patterns_match_whole_paths(void **state)
     assert_true(route_match("/v1/models/{name}", "/v1/models/%ff", params, &bad) && bad);
 }
 
-/* Seeded changes to good heads: the answer is 0 or one of the statuses, and under the sanitizers nothing else
- * happens. */
+/* Good heads are changed at random from a fixed seed. The answer is 0 or one of the parser's statuses, and
+ * the sanitizers find nothing. */
 static void changed_heads_are_read_or_refused(void **state)
 {
     (void)state;
@@ -95,13 +95,14 @@ static void changed_heads_are_read_or_refused(void **state)
     for (uint64_t i = 0; i < 60000; i++) {
         const char *seed = seeds[i % 3];
         size_t size = strlen(seed);
-        char *text = malloc(size); /* exactly as long as the head: the sanitizer sees one byte too far */
+        /* The buffer has no spare byte, so the sanitizer sees a read of one byte too many. */
+        char *text = malloc(size);
         uint32_t random[4];
         assert_non_null(text);
         memcpy(text, seed, size);
         rand_u32x4((const uint32_t[2]){42, 0}, (const uint32_t[4]){(uint32_t)i, 0, 0, 0}, random);
         for (unsigned k = 0; k <= random[3] % 3; k++)
-            text[random[k] % (size - 4)] = alphabet[(random[k] >> 16) % (sizeof alphabet - 1)];
+            text[random[k] % (size - 4)] = alphabet[(random[k] >> 16) % (sizeof(alphabet) - 1)];
         struct httpd_head head;
         const char *why = NULL;
         int status = httpd_head_parse(text, size, &head, &why);

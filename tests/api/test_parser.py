@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Users' files are read by a process of their own: when it dies, hangs or eats memory, one upload pays for it."""
+"""Tests that a process of its own reads a user's files: when it dies, hangs or eats memory, only one upload fails."""
 import contextlib
 import json
 import os
@@ -12,13 +12,13 @@ SECONDS = int(8 * SLOW)
 
 
 def big_rows(seed):
-    """Rows that keep a parser busy for a while."""
+    """Uploads rows that keep a parser busy for a while."""
     row = json.dumps({"ids": [seed] + list(range(1, 200)) * 5, "labels": [seed] + list(range(1, 200)) * 5})
     return "sha256:" + api.upload((row + "\n").encode() * 6000)
 
 
 def parsers():
-    """Pids of the api's children."""
+    """Returns the pids of the api's children."""
     found = []
     for task in os.listdir(f"/proc/{api.process.pid}/task"):
         with open(f"/proc/{api.process.pid}/task/{task}/children", encoding="ascii") as handle:
@@ -27,7 +27,7 @@ def parsers():
 
 
 def parser_at_work():
-    """The pid of one that is in its sandbox, and what the kernel says of it."""
+    """Returns the pid of a parser that is in its sandbox, and its /proc status."""
     for pid in parsers():
         with contextlib.suppress(OSError):
             with open(f"/proc/{pid}/status", encoding="ascii") as handle:
@@ -38,7 +38,7 @@ def parser_at_work():
 
 
 def refused_when(happens, seed):
-    """What a submit is told when that happens to its parser."""
+    """Returns the refusal of a submit to whose parser `happens` was done."""
     reference, answers = big_rows(seed), []
     asked = threading.Thread(target=lambda: answers.append(api.call("POST", "/v1/jobs", spec(reference))))
     asked.start()
@@ -65,7 +65,7 @@ def a_parser_that_hangs_is_ended():
 
 
 def a_parser_that_eats_memory_has_its_share():
-    row = json.dumps({"ids": [9] * 1000, "labels": [9] * 1000}).encode() + b"\n"  # 8000 bytes encoded
+    row = json.dumps({"ids": [9] * 1000, "labels": [9] * 1000}).encode() + b"\n"  # encoded, a row has 8000 bytes
     said = api.refused(422, "POST", "/v1/jobs", spec("sha256:" + api.upload(row * 2300)), "data.train", "out of memory")
     expect(said["code"] == "too-big", said)
     expect(api.call("POST", "/v1/jobs", spec(api.upload_rows(token_rows(5)))).status == 201, "and the next is read")

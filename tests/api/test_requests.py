@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Wrong requests get the right status and a sentence, and the connection stays in step."""
+"""Tests that wrong requests get the right status and a sentence, and that the connection stays usable."""
 import json
 import re
 
@@ -16,8 +16,8 @@ def without_a_valid_token_nothing_is_told():
 
 
 def who_shows_too_many_wrong_tokens_waits_and_right_ones_never_do():
-    """20 at once, then one in 2 s (api/http/wrong.h)."""
-    reader = api.token_for("neighbour", ["jobs:read"])  # shown for the first time below: looked up, not remembered
+    """An address may show 20 wrong tokens at once, then one in 2 s (api/http/wrong.h)."""
+    reader = api.token_for("neighbour", ["jobs:read"])  # its first use is below, so the api looks it up and has not cached it
     seen, waits = [], []
     for n in range(30):
         answer = api.call("GET", "/v1/whoami", token=f"{n:064x}")
@@ -46,7 +46,7 @@ def a_token_without_the_scope_is_refused_by_the_scopes_name():
     asks = dict(spec("x"), placement={"planner": "mine"})
     for path in ("/v1/jobs", "/v1/jobs:validate"):
         api.refused(403, "POST", path, asks, "placement.planner", token=person)
-        api.refused(422, "POST", path, asks, "no model is registered")  # an administrator gets as far as with any job
+        api.refused(422, "POST", path, asks, "no model is registered")  # an administrator may set it, and fails only for want of a model
         api.refused(422, "POST", path, dict(spec("x"), placement={"planner": 3}), "placement.planner", token=person)
     writer = api.token_for("writer", ["models:write"])
     api.refused(403, "POST", "/v1/models", {"name": "m", "path": "/etc"}, "administrator", token=writer)
@@ -61,8 +61,8 @@ def a_revoked_and_an_expired_token_end():
 
 
 def bodies_over_the_limit_are_refused_before_they_are_read():
-    big = b"{" + b" " * (1 << 20) + b"}"
-    api.refused(413, "POST", "/v1/jobs", big, "1048576", headers={"Content-Type": "application/json"})
+    big = b"{" + b" " * (16 << 20) + b"}"
+    api.refused(413, "POST", "/v1/jobs", big, "16777216", headers={"Content-Type": "application/json"})
     connection = api.connection()
     headers = {"Authorization": f"Bearer {api.token}", "Content-Type": "application/json", "Transfer-Encoding": "chunked"}
     try:
@@ -108,7 +108,7 @@ def malformed_heads_are_refused_and_close():
     cases = {
         b"GET /healthz\r\n\r\n": 400,
         b"GET /healthz HTTP/2.0\r\nHost: x\r\n\r\n": 505,
-        b"GET /healthz HTTP/1.1\r\n\r\n": 400,  # no Host
+        b"GET /healthz HTTP/1.1\r\n\r\n": 400,  # the header Host is missing
         b"GET http://x/healthz HTTP/1.1\r\nHost: x\r\n\r\n": 400,
         b"G@T /healthz HTTP/1.1\r\nHost: x\r\n\r\n": 400,
         b"GET /healthz HTTP/1.1\r\nHost: x\r\n folded: y\r\n\r\n": 400,

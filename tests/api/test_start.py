@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""The api starts, or says in a sentence why not; it outlives its database and Redis; TLS where it is not loopback."""
+"""Tests that the api starts or says in a sentence why not, outlives its database and Redis, and needs TLS beyond loopback."""
 import contextlib
+import hashlib
 import http.client
 import os
 import shutil
@@ -13,7 +14,7 @@ from api import LLAMA, Api, expect, main, spec, token_rows, wait_for
 
 
 def ended(api, status, *words):
-    """It ends by itself with that status and says all the words."""
+    """Checks that the api ends by itself with that status and says all the words."""
     done = subprocess.run(api.command(), capture_output=True, text=True, timeout=30, check=False)
     expect(done.returncode == status, f"status {done.returncode}, not {status}: {done.stderr}")
     for word in words:
@@ -116,6 +117,12 @@ def over_tls_everything_works_and_plain_is_not_spoken():
         ident = api.good("POST", "/v1/jobs", spec(api.upload_rows(token_rows())))["id"]
         expect(api.good("GET", f"/v1/jobs/{ident}")["state"] == "queued", "a job over TLS")
         expect(b"HTTP/1.1 200" not in api.raw(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", seconds=3), "plain HTTP on the TLS port")
+        page = {"X-Motley": "1", "Origin": "https://motley.lab:7070", "Host": "motley.lab:7070"}  # any name, as certificates have it
+        kept = api.call("POST", "/v1/session", {"token": api.token}, token=None, headers=page).headers["set-cookie"]
+        expect(kept.startswith("__Host-motley=") and kept.endswith("; Secure") and "; Path=/;" in kept, kept)
+        page["Cookie"] = kept.split(";")[0]
+        expect(api.call("POST", "/v1/tokens", {}, token=None, headers=page).status == 201, "a session over TLS")
+        expect(api.call("POST", "/v1/tokens", {}, token=None, headers=dict(page, Origin="http://motley.lab:7070")).status == 403, "another scheme")
         host, port = api.address.rsplit(":", 1)
         old = ssl.create_default_context(cafile=f"{base}/tls.pem")
         old.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -126,8 +133,32 @@ def over_tls_everything_works_and_plain_is_not_spoken():
             pass
 
 
+def the_configuration_is_read_again_without_a_restart():
+    def hang_up(**config):
+        shared.config.update(config)
+        shared.command()  # writes the file
+        said = shared.log().count("config_")
+        shared.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: shared.log().count("config_") > said, "an answer to SIGHUP")
+        return shared.log().splitlines()[-1]
+    big = os.urandom(2000)
+    shared.upload(big)
+    expect("config_reloaded" in hang_up(limits={"upload": 1000}), shared.log())
+    shared.refused(413, "PUT", "/v1/blobs/" + hashlib.sha256(big[:1500]).hexdigest(), big[:1500], "1000")
+    for change, key in (({"threads": 3}, "threads: another value takes a restart"), ({"limits": {"upload": 9000, "connections": 9}}, "limits: another"),
+                        ({"limits": {"uplood": 1}}, "limits.uplood"), ({"measure_seconds": -1}, "measure_seconds")):
+        before = dict(shared.config)
+        line = hang_up(**change)
+        expect("config_refused" in line and key in line, line)
+        shared.config.clear()
+        shared.config.update(before)
+    shared.refused(413, "PUT", "/v1/blobs/" + hashlib.sha256(big[:1600]).hexdigest(), big[:1600], "1000")
+    expect("config_reloaded" in hang_up(limits={"upload": 10000}), shared.log())
+    shared.upload(big[:1500])
+
+
 with Api(wait_seconds=2) as shared:
     shared.tiny_model()
     main(without_a_database_it_waits_and_then_says_so, a_database_that_comes_late_is_waited_for, a_database_without_the_schema_is_refused,
          a_wrong_configuration_is_refused_by_its_key, a_port_in_use_is_named, the_database_may_go_and_come, sigterm_answers_what_is_under_way,
-         over_tls_everything_works_and_plain_is_not_spoken)
+         the_configuration_is_read_again_without_a_restart, over_tls_everything_works_and_plain_is_not_spoken)

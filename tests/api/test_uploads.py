@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A client behind a link that is slow and breaks: what the server has is not sent again, and in the end it is all there."""
+"""Tests a client behind a link that is slow and breaks: it sends nothing again that the server has, and in the end all is there."""
 import contextlib
 import hashlib
 import json
@@ -17,7 +17,7 @@ MIB = 1 << 20
 
 
 class Link:
-    """A proxy in front of the api: each connection ends after so many bytes towards it, at so many a second."""
+    """A proxy in front of the api, with bytes_per_second towards it; each connection ends after cut_bytes."""
 
     def __init__(self, address, cut_bytes, bytes_per_second):
         host, port = address.rsplit(":", 1)
@@ -37,7 +37,7 @@ class Link:
             threading.Thread(target=self.forward, args=(client,), daemon=True).start()
 
     def forward(self, client):
-        with contextlib.suppress(OSError):  # an end that has gone
+        with contextlib.suppress(OSError):  # either end may have closed
             self.pass_on(client)
 
     def pass_on(self, client):

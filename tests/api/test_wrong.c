@@ -1,4 +1,5 @@
-/* Wrong tokens have a rate for each address: no more than that passes, and no address pays for another's. */
+/* Tests the limit on wrong tokens: each address has a rate of its own, and one address's wrong tokens do not
+ * count against another. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -34,11 +35,11 @@ static void a_burst_passes_and_then_one_each_interval(void **state)
     assert_int_equal(wrong_note(wrong, one, now, &first), WRONG_SECONDS_EACH);
     assert_true(first);
     assert_int_equal(wrong_note(wrong, one, now + SECOND / 2, &first), 2);
-    assert_false(first); /* said once */
+    assert_false(first); /* the refusals of one burst are announced once */
     assert_int_equal(wrong_note(wrong, one, now + SECOND, &first), 1);
     assert_int_equal(wrong_note(wrong, one, now + 2 * SECOND, &first), 0);
     assert_int_equal(wrong_note(wrong, one, now + 2 * SECOND, &first), 2);
-    assert_true(first); /* it had been within the rate again */
+    assert_true(first); /* the address was within its rate in between, so this refusal is announced */
     assert_int_equal(wrong_note(wrong, two, now + 2 * SECOND, &first), 0);
     now += 2 * SECOND + WRONG_BURST * WRONG_SECONDS_EACH * SECOND;
     for (int i = 0; i < WRONG_BURST; i++)
@@ -53,7 +54,7 @@ static void asking_on_while_told_to_wait_does_not_lengthen_the_wait(void **state
     struct wrong *wrong = fresh();
     bool first;
     unsigned passed = 0;
-    for (uint64_t tenth = 0; tenth < 1000; tenth++) /* 100 s, ten a second */
+    for (uint64_t tenth = 0; tenth < 1000; tenth++) /* ten requests a second for 100 s */
         passed += wrong_note(wrong, one, SECOND + tenth * SECOND / 10, &first) == 0;
     assert_in_range(passed, WRONG_BURST + 100 / WRONG_SECONDS_EACH - 1,
                     WRONG_BURST + 100 / WRONG_SECONDS_EACH + 1);
@@ -71,7 +72,7 @@ static void a_network_of_ipv6_counts_as_one_address(void **state)
     for (int i = 0; i < 100; i++) {
         uint8_t host[16] = {0x20, 0x01, 0x0d, 0xb8};
         uint64_t low = rand_stream_u64(&rand);
-        memcpy(host + 8, &low, sizeof low);
+        memcpy(host + 8, &low, sizeof(low));
         passed += wrong_note(wrong, host, SECOND, &first) == 0;
     }
     assert_int_equal(passed, WRONG_BURST);
@@ -90,7 +91,7 @@ static void many_addresses_do_not_forget_who_is_over(void **state)
     for (int i = 0; i < 100000; i++) {
         uint8_t other[16];
         uint64_t parts[2] = {rand_stream_u64(&rand), rand_stream_u64(&rand)};
-        memcpy(other, parts, sizeof other);
+        memcpy(other, parts, sizeof(other));
         wrong_note(wrong, other, SECOND, &first);
     }
     assert_true(wrong_note(wrong, one, SECOND, &first) > 0);

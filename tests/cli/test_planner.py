@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`motley plan --planner`: another program's plan beside ours; and the schemas of what goes in and comes out."""
+"""Tests `motley plan --planner`, which shows another program's plan beside Motley's, and the schemas of its input and output."""
 import copy
 import json
 import os
@@ -10,7 +10,7 @@ from test_plan_alone import BIN, expect, folder, main  # noqa: F401  (puts tests
 
 from claims import SOURCE, skip
 
-SHORT = ("--evaluations", "200")  # how good ours is does not matter here
+SHORT = ("--evaluations", "200")  # the quality of Motley's own plan does not matter here
 EXAMPLE = os.path.join(SOURCE, "examples", "planner_by_speed.py")
 
 
@@ -62,7 +62,7 @@ def what_is_refused_is_shown_with_the_reason():
 
 
 def wrong_assignments():
-    """Of a good one, each with one thing wrong that a schema can see."""
+    """Yields copies of a good assignment, each with one error that a schema can see."""
     good = {"version": 1, "placement": "pipeline", "schedule": "1f1b", "micro_batch_rows": 1,
             "stages": [{"blocks": [0, 9], "members": [{"device": "a/0", "window": 2, "recompute": False}]},
                        {"blocks": [9, 18], "members": [{"device": "a/1"}]}]}
@@ -125,7 +125,7 @@ def the_schemas_say_what_the_codec_takes():
         f.write("spec.json", f.spec_of())
         for n, (what, document) in enumerate(wrong_assignments()):
             expect(schemas["plan"].is_valid(document) == (what is None), f"{what}: the schema says otherwise")
-            if what is None or n % 4 == 0:  # Motley on some; all that a schema sees is in tests/planner/test_plug.c
+            if what is None or n % 4 == 0:  # Motley checks some of them; tests/planner/test_plug.c has all errors that a schema sees
                 path = program(f, "answers", f"print({json.dumps(document)!r})\n")
                 told = f.plan("--planner", path, *SHORT)["planner"]
                 expect((told["verdict"] == "accepted") == (what is None), f"{what}: {told}")

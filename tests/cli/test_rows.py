@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`motley rows`: what a job would learn, without a server; bad rows are refused by file, line and key."""
+"""Tests `motley rows`, which shows without a server what a job would learn: bad rows are refused by file, line and key."""
 import gzip
 import json
 import os
@@ -23,7 +23,7 @@ def case(name):
 
 
 def rows(lines, *words, config=None, data=None, status=0, tokenizer=True):
-    """stdout and stderr of `motley rows` over a data file of these bytes."""
+    """Runs `motley rows` over a data file of these bytes. Returns its stdout and stderr."""
     with tempfile.TemporaryDirectory(prefix="motley-rows-") as home:
         os.mkdir(os.path.join(home, "model"))
         for name, document in (("model/config.json", MODEL), ("model/tokenizer_config.json", config or {}),

@@ -1,9 +1,9 @@
-/* libFuzzer over every parser of common that reads what others wrote. Built by hand:
+/* This program runs libFuzzer over every parser of common/ that reads what others wrote. It is built by hand:
  *
  *     P="jansson msgpack yaml-0.1 openssl"
  *     C=common/{frame,json,yaml,units,tls,buf,err,clock,digest,file}.c
- *     clang-14 -std=c17 -D_GNU_SOURCE -g -O1 -fsanitize=fuzzer,address,undefined -I.
- * tests/common/fuzz_documents.c $C -o fuzz_documents $(pkg-config --cflags --libs $P) -lm
+ *     clang-14 -std=c17 -D_GNU_SOURCE -g -O1 -fsanitize=fuzzer,address,undefined -I. \
+ *         tests/common/fuzz_documents.c $C -o fuzz_documents $(pkg-config --cflags --libs $P) -lm
  *     ./fuzz_documents -max_len=600 -max_total_time=60 CORPUS
  */
 #include <stdlib.h>
@@ -20,16 +20,14 @@ static void fuzz_frame(const uint8_t *data, size_t size)
     struct err err;
     struct buf bytes;
     json_t *value = frame_decode(data, size, &limits, &err);
-    if (value == NULL) {
+    if (!value)
         return;
-    }
     buf_init(&bytes, 1 << 20);
     json_t *again = frame_encode(value, &bytes, &err) < 0
                         ? NULL
                         : frame_decode(bytes.data, bytes.size, &frame_limits_default, &err);
-    if (again == NULL || !json_equal(value, again)) {
+    if (!again || !json_equal(value, again))
         __builtin_trap();
-    }
     json_decref(again);
     json_decref(value);
     buf_fini(&bytes);
@@ -40,9 +38,8 @@ static void fuzz_stream(const uint8_t *data, size_t size)
     struct err err;
     json_t *value = NULL;
     size_t used = 0;
-    if (frame_take(data, size, &frame_limits_default, &value, &used, &err) == 1 && used > size) {
+    if (frame_take(data, size, &frame_limits_default, &value, &used, &err) == 1 && used > size)
         __builtin_trap();
-    }
     json_decref(value);
 }
 
@@ -77,8 +74,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static void (*const targets[])(const uint8_t *, size_t) = {fuzz_frame, fuzz_stream, fuzz_yaml, fuzz_json,
                                                                fuzz_texts};
-    if (size > 0) {
+    if (size > 0)
         targets[data[0] % 5](data + 1, size - 1);
-    }
     return 0;
 }

@@ -25,7 +25,7 @@ static void errors_keep_code_and_errno_and_are_cut(void **state)
     assert_int_equal(errno, ENOSPC);
     assert_int_equal(err.code, ERR_NOFIT);
     assert_string_equal(err.text, "plan of job 7: rank 3: too small");
-    err_set(&err, ERR_IO, "again: %s", err.text); /* its own text is an argument */
+    err_set(&err, ERR_IO, "again: %s", err.text); /* the error's own text is an argument */
     assert_string_equal(err.text, "again: plan of job 7: rank 3: too small");
     char lengthy[2000];
     memset(lengthy, 'x', sizeof(lengthy) - 1);
@@ -36,7 +36,8 @@ static void errors_keep_code_and_errno_and_are_cut(void **state)
     err_set(&err, ERR_INVALID, "%.4s", "ab\xc3\xa9\xe4\xb8\xad");
     assert_string_equal(err.text, "ab\xc3\xa9");
     err_set(&err, ERR_INVALID, "%.6s and %.1s", "ab\xc3\xa9\xe4\xb8\xad", "\xf0\x9f\x98\x80");
-    assert_string_equal(err.text, "ab\xc3\xa9?? and ?"); /* what is cut in two is still UTF-8 */
+    /* A character that is cut in two becomes '?', so the text is still UTF-8. */
+    assert_string_equal(err.text, "ab\xc3\xa9?? and ?");
     for (int code = 0; code < ERR_CODE_COUNT; code++) {
         assert_int_equal(err_code_from_name(err_code_name((enum err_code)code)), code);
         assert_true(err_http_status((enum err_code)code) >= 200);
@@ -52,9 +53,8 @@ static void buffers_grow_up_to_their_limit(void **state)
     struct err err = {0};
     struct buf buf;
     buf_init(&buf, 1000);
-    for (int i = 0; i < 100; i++) {
+    for (int i = 0; i < 100; i++)
         assert_int_equal(buf_printf(&buf, &err, "%09d\n", i), 0);
-    }
     assert_int_equal(buf.size, 1000);
     assert_int_equal(buf_append(&buf, "x", 1, &err), -1);
     assert_int_equal(err.code, ERR_TOO_BIG);
@@ -80,22 +80,22 @@ static void arrays_grow_and_refuse_what_overflows(void **state)
         moves += capacity != before;
         items[count] = (uint32_t)count;
     }
-    assert_in_range(moves, 8, 12); /* the capacity doubles, about log2(5000 / 8) times */
+    assert_in_range(moves, 8, 12); /* the capacity doubles about log2(5000 / 8) times */
     assert_int_equal(ARRAY_RESERVE(items, capacity, 100000, &err), 0);
     assert_int_equal(capacity, 100000);
 
     uint32_t *same = items;
-    assert_int_equal(ARRAY_RESERVE(items, capacity, SIZE_MAX, &err),
-                     -1); /* multiplied by 4 it wraps around */
+    /* The size in bytes, four times as much, wraps around. */
+    assert_int_equal(ARRAY_RESERVE(items, capacity, SIZE_MAX, &err), -1);
     assert_int_equal(err.code, ERR_NOMEM);
     err = (struct err){0};
-    assert_int_equal(ARRAY_RESERVE(items, capacity, SIZE_MAX / 4, &err), -1); /* more than any machine has */
+    /* No machine has that much memory. */
+    assert_int_equal(ARRAY_RESERVE(items, capacity, SIZE_MAX / 4, &err), -1);
     assert_int_equal(err.code, ERR_NOMEM);
     assert_ptr_equal(items, same);
     assert_int_equal(capacity, 100000);
-    for (size_t i = 0; i < 5000; i++) {
+    for (size_t i = 0; i < 5000; i++)
         assert_int_equal(items[i], i);
-    }
     free(items);
 }
 
@@ -134,7 +134,7 @@ static void philox_gives_the_published_numbers(void **state)
     static const struct {
         uint32_t key[2], counter[4], want[4];
     } known[] = {
-        /* kat_vectors of Random123, philox 4x32 with 10 rounds */
+        /* These are Random123's kat_vectors of philox 4x32 with 10 rounds. */
         {{0, 0}, {0, 0, 0, 0}, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
         {{0xffffffff, 0xffffffff},
          {0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff},
@@ -163,9 +163,8 @@ static void streams_are_uniform(void **state)
         sum += normal;
         squares += normal * normal;
     }
-    for (int i = 0; i < 6; i++) {
-        assert_true(counts[i] > 9500 && counts[i] < 10500); /* within 5.5 standard deviations */
-    }
+    for (int i = 0; i < 6; i++)
+        assert_true(counts[i] > 9500 && counts[i] < 10500); /* 5.5 standard deviations on either side */
     assert_true(fabs(sum / 60000) < 0.03 && fabs(squares / 60000 - 1) < 0.04);
 }
 
@@ -278,8 +277,8 @@ static void processes_are_started_watched_and_recognised(void **state)
     buf_init(&text, 4096);
     assert_int_equal(file_read_all(log, 4096, &text, &err), 0);
     char want[200];
-    snprintf(want, sizeof(want), "hello\n4\n%s\n",
-             dir.path); /* descriptors 0, 1, 2 and the one that ls opens */
+    /* The program has descriptors 0, 1, 2 and the one that ls opens. */
+    snprintf(want, sizeof(want), "hello\n4\n%s\n", dir.path);
     assert_string_equal(buf_str(&text), want);
     assert_int_equal(process_start_time(pid), 0);
     argv[0] = "/nowhere/program";
@@ -305,21 +304,21 @@ static void stopping_kills_a_group_that_does_not_listen(void **state)
     pid_t pid = 0;
     assert_int_equal(process_spawn(&options, &pid, &err), 0);
     char number[32] = "";
-    assert_true(read(out[0], number, sizeof(number) - 1) > 0); /* it runs, and its child too */
+    /* The process and its child are running. */
+    assert_true(read(out[0], number, sizeof(number) - 1) > 0);
     pid_t grandchild = (pid_t)strtol(number, NULL, 10);
     uint64_t start = process_start_time(pid);
     assert_true(start != 0);
     assert_true(process_is(pid, start));
     assert_false(process_is(pid, start + 1));
-    assert_int_equal(process_stop(pid, start + 1, SIGTERM, 10, &err),
-                     0); /* this is another process and is not touched */
+    /* With another start time it is another process, which is not touched. */
+    assert_int_equal(process_stop(pid, start + 1, SIGTERM, 10, &err), 0);
     assert_true(process_is(pid, start));
     assert_int_equal(process_stop(pid, start, SIGTERM, 100, &err), 0);
     assert_false(process_is(pid, start));
     uint64_t deadline_ns = clock_mono_ns() + 5000000000u;
-    while (process_start_time(grandchild) != 0 && clock_left_ms(deadline_ns, 1) > 0) {
+    while (process_start_time(grandchild) != 0 && clock_left_ms(deadline_ns, 1) > 0)
         poll(NULL, 0, 2);
-    }
     assert_int_equal(process_start_time(grandchild), 0);
     close(out[0]);
     close(out[1]);

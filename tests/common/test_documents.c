@@ -1,4 +1,4 @@
-/* Tests reading and writing documents: JSON, YAML, msgpack frames, amounts with units. */
+/* Tests that documents are read and written: JSON, YAML, msgpack frames, amounts with units. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,9 +22,8 @@ static json_t *parse(const char *text)
 {
     struct err err = {0};
     json_t *value = json_parse_limited(text, strlen(text), 8, &err);
-    if (value == NULL) {
+    if (!value)
         fail_msg("%s: %s", text, err.text);
-    }
     return value;
 }
 
@@ -53,8 +52,8 @@ static void bad_json_is_refused_with_its_place(void **state)
         assert_int_equal(err.code, ERR_INVALID);
         assert_true(strlen(err.text) > 10);
     }
-    json_decref(
-        parse("{\"deep\": [[[[[[1, \"]]]]]][[[[[[[\\\"\"]]]]]]}")); /* brackets in texts are not nesting */
+    /* Brackets inside texts are no nesting. */
+    json_decref(parse("{\"deep\": [[[[[[1, \"]]]]]][[[[[[[\\\"\"]]]]]]}"));
 }
 
 static void readers_name_the_path_and_the_limit(void **state)
@@ -99,15 +98,14 @@ static void readers_name_the_path_and_the_limit(void **state)
                 bool a = false;
                 jr_item(&train, "list", list, k, &item);
                 jr_bool(&item, "a", JR_OPTIONAL, &a);
-                jr_finish(&item); /* its parents report its error, too */
+                jr_finish(&item); /* the readers of the parents report the item's error too */
             }
         }
         jr_finish(&train);
         int result = jr_finish(&root);
         assert_int_equal(result, -1);
-        if (strstr(err.text, cases[i].want) != err.text) {
+        if (strstr(err.text, cases[i].want) != err.text)
             fail_msg("%s: \"%s\", wanted \"%s\"", cases[i].text, err.text, cases[i].want);
-        }
         json_decref(document);
     }
 }
@@ -160,13 +158,11 @@ static void yaml_means_the_same_as_json(void **state)
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct err err = {0};
         json_t *got = yaml_parse(cases[i].yaml, strlen(cases[i].yaml), &err);
-        if (got == NULL) {
+        if (!got)
             fail_msg("%s: %s", cases[i].yaml, err.text);
-        }
         json_t *want = parse(cases[i].json);
-        if (!json_equal(got, want)) {
+        if (!json_equal(got, want))
             fail_msg("%s became %s", cases[i].yaml, json_dumps(got, JSON_ENCODE_ANY));
-        }
         json_decref(got);
         json_decref(want);
     }
@@ -200,9 +196,8 @@ static void bad_yaml_is_refused_with_its_line(void **state)
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         struct err err = {0};
         json_t *value = yaml_parse(bad[i], strlen(bad[i]), &err);
-        if (value != NULL) {
+        if (value)
             fail_msg("accepted: %s", bad[i]);
-        }
         assert_true(err.code == ERR_INVALID || err.code == ERR_TOO_BIG);
         assert_non_null(strstr(err.text, "line "));
     }
@@ -212,7 +207,8 @@ static void a_file_is_json_by_its_ending_or_its_text(void **state)
 {
     (void)state;
     static const struct {
-        const char *path, *text, *json, *said; /* the value or the error, one of which is NULL */
+        /* 'json' is the value and 'said' the error; one of them is NULL */
+        const char *path, *text, *json, *said;
     } cases[] = {
         {"a.json", "{\"a\": \"x\\ud83d\\ude00\"}", "{\"a\": \"x\xf0\x9f\x98\x80\"}", NULL},
         {"a.yaml", "{\"a\": \"x\\ud83d\\ude00\"}", "{\"a\": \"x\xf0\x9f\x98\x80\"}", NULL},
@@ -240,7 +236,7 @@ static void a_file_is_json_by_its_ending_or_its_text(void **state)
         json_t *got = document_parse(cases[i].path, cases[i].text, strlen(cases[i].text), &err);
         json_t *want = cases[i].json ? parse(cases[i].json) : NULL;
         if ((got != NULL) != (want != NULL) || (want && !json_equal(got, want)) ||
-            (!want && strstr(err.text, cases[i].said) == NULL)) {
+            (!want && !strstr(err.text, cases[i].said))) {
             fail_msg("%s: %s: %s", cases[i].path, cases[i].text, err.text);
         }
         json_decref(got);
@@ -291,9 +287,8 @@ static void amounts_are_read_and_printed(void **state)
         double number;
         assert_int_equal(units_parse_bytes(bad[i], &bytes, &err), -1);
         assert_int_equal(err.code, ERR_INVALID);
-        if (strcmp(bad[i], "1.5") != 0 && strcmp(bad[i], "1e30") != 0) {
+        if (strcmp(bad[i], "1.5") != 0 && strcmp(bad[i], "1e30") != 0)
             assert_int_equal(units_parse_rate(bad[i], &number, &err), -1);
-        }
     }
     double seconds;
     assert_int_equal(units_parse_seconds("1h30m", &seconds, &err), 0);
@@ -330,16 +325,14 @@ static json_t *random_document(struct rand_stream *random, int depth)
         char text[400];
         size_t size = rand_stream_below(random, 3) == 0 ? rand_stream_below(random, 399)
                                                         : rand_stream_below(random, 20);
-        for (size_t i = 0; i < size; i++) {
+        for (size_t i = 0; i < size; i++)
             text[i] = (char)rand_stream_below(random, 128);
-        }
         return json_stringn(text, size);
     }
     case 6: {
         json_t *array = json_array();
-        for (uint32_t i = rand_stream_below(random, 20); i > 0; i--) {
+        for (uint32_t i = rand_stream_below(random, 20); i > 0; i--)
             json_array_append_new(array, random_document(random, depth + 1));
-        }
         return array;
     }
     default: {
@@ -367,9 +360,8 @@ static void frames_carry_any_document_unchanged(void **state)
         assert_int_equal(frame_put(document, &bytes, &err), 0);
         json_t *back = NULL;
         size_t used = 0;
-        for (size_t cut = 0; cut < bytes.size; cut += 1 + bytes.size / 7) {
+        for (size_t cut = 0; cut < bytes.size; cut += 1 + bytes.size / 7)
             assert_int_equal(frame_take(bytes.data, cut, &frame_limits_default, &back, &used, &err), 0);
-        }
         assert_int_equal(frame_take(bytes.data, bytes.size, &frame_limits_default, &back, &used, &err), 1);
         assert_int_equal(used, bytes.size);
         assert_true(json_equal(document, back));
@@ -390,13 +382,12 @@ static void damaged_frames_are_refused_or_are_documents(void **state)
         buf_init(&bytes, 1 << 20);
         json_t *document = random_document(&random, 2);
         assert_int_equal(frame_encode(document, &bytes, &err), 0);
-        for (uint32_t hits = 1 + rand_stream_below(&random, 4); hits > 0 && bytes.size > 0; hits--) {
+        for (uint32_t hits = 1 + rand_stream_below(&random, 4); hits > 0 && bytes.size > 0; hits--)
             bytes.data[rand_stream_below(&random, (uint32_t)bytes.size)] = (uint8_t)rand_stream_u32(&random);
-        }
         size_t size =
             rand_stream_below(&random, 2) ? bytes.size : rand_stream_below(&random, (uint32_t)bytes.size + 1);
         json_t *back = frame_decode(bytes.data, size, &frame_limits_default, &err);
-        assert_true(back != NULL || err.code == ERR_CORRUPT || err.code == ERR_TOO_BIG);
+        assert_true(back || err.code == ERR_CORRUPT || err.code == ERR_TOO_BIG);
         json_decref(back);
         json_decref(document);
         buf_fini(&bytes);
@@ -411,17 +402,17 @@ static void lying_frames_take_no_memory(void **state)
         size_t size;
         enum err_code code;
     } bad[] = {
-        {"\xdd\xff\xff\xff\xff", 5, ERR_CORRUPT},      /* a list of 4 Gi */
-        {"\xdf\xff\xff\xff\xff\xa1x", 7, ERR_CORRUPT}, /* a map of 4 Gi */
+        {"\xdd\xff\xff\xff\xff", 5, ERR_CORRUPT},      /* a list of 2^32 - 1 entries */
+        {"\xdf\xff\xff\xff\xff\xa1x", 7, ERR_CORRUPT}, /* a map of 2^32 - 1 entries */
         {"\xdb\x7f\xff\xff\xff", 5, ERR_CORRUPT},      /* a text of 2 GiB */
-        {"\xc4\x01x", 3, ERR_CORRUPT},                 /* binary */
-        {"\xc7\x01\x05x", 4, ERR_CORRUPT},             /* extension */
+        {"\xc4\x01x", 3, ERR_CORRUPT},                 /* a value of the type "binary" */
+        {"\xc7\x01\x05x", 4, ERR_CORRUPT},             /* a value of the type "extension" */
         {"\xcf\xff\xff\xff\xff\xff\xff\xff\xff", 9, ERR_CORRUPT},
-        {"\xcb\x7f\xf0\0\0\0\0\0\0", 9, ERR_CORRUPT}, /* infinity */
-        {"\xca\x7f\xc0\0\0", 5, ERR_CORRUPT},         /* NaN */
+        {"\xcb\x7f\xf0\0\0\0\0\0\0", 9, ERR_CORRUPT}, /* the number infinity */
+        {"\xca\x7f\xc0\0\0", 5, ERR_CORRUPT},         /* the number NaN */
         {"\x81\x01\x01", 3, ERR_CORRUPT},             /* a key that is a number */
-        {"\x82\xa1x\x01\xa1x\x02", 7, ERR_CORRUPT},   /* a key twice */
-        {"\xa1\xff", 2, ERR_CORRUPT},                 /* invalid UTF-8 */
+        {"\x82\xa1x\x01\xa1x\x02", 7, ERR_CORRUPT},   /* a key that occurs twice */
+        {"\xa1\xff", 2, ERR_CORRUPT},                 /* a text of invalid UTF-8 */
         {"\x01\x01", 2, ERR_CORRUPT},                 /* bytes behind the document */
         {"", 0, ERR_CORRUPT},
     };

@@ -45,17 +45,15 @@ static struct pg_conn *fresh_tables(void)
 {
     struct err err = {0};
     struct pg_conn *conn = pg_connect(postgres.conninfo, 5000, &err);
-    if (conn == NULL) {
+    if (!conn)
         fail_msg("%s", err.text);
-    }
     int made = pg_script(
         conn,
         "DROP TABLE IF EXISTS item;"
         "CREATE TABLE item (id bigserial PRIMARY KEY, name text UNIQUE, amount bigint CHECK (amount >= 0))",
         &err);
-    if (made < 0) {
+    if (made < 0)
         fail_msg("%s", err.text);
-    }
     return conn;
 }
 
@@ -75,18 +73,16 @@ static void tally_done(void *arg, const struct pg_result *const *results, int co
     struct tally *tally = arg;
     if (err->code == ERR_NONE) {
         tally->good++;
-        if (count > 0 && pg_rows(results[count - 1]) > 0) {
+        if (count > 0 && pg_rows(results[count - 1]) > 0)
             tally->value = pg_i64(results[count - 1], 0, 0);
-        }
     } else {
         tally->failed++;
         tally->conflicts += err->code == ERR_CONFLICT;
         tally->last = err->code;
         snprintf(tally->text, sizeof(tally->text), "%s", err->text);
     }
-    if (--tally->waited == 0) {
+    if (--tally->waited == 0)
         event_base_loopbreak(tally->base);
-    }
 }
 
 static void too_late(evutil_socket_t fd, short what, void *arg)
@@ -113,9 +109,8 @@ static struct pg *pool(struct event_base *base, uint32_t connections, uint32_t t
     struct pg_config config = {
         .conninfo = postgres.conninfo, .connections = connections, .timeout_ms = timeout_ms};
     struct pg *pg = pg_create(base, &config, &err);
-    if (pg == NULL) {
+    if (!pg)
         fail_msg("%s", err.text);
-    }
     return pg;
 }
 
@@ -149,9 +144,8 @@ static void values_come_back_as_they_were_given(void **state)
     pg_param_null(&params);
     pg_param_text_array(&params, texts, 4);
     struct pg_result *result = NULL;
-    if (pg_exec(conn, &echo_values, &params, &result, &err) < 0) {
+    if (pg_exec(conn, &echo_values, &params, &result, &err) < 0)
         fail_msg("%s", err.text);
-    }
     assert_int_equal(pg_rows(result), 1);
     assert_string_equal(pg_text(result, 0, 0), "it's");
     assert_true(pg_i64(result, 0, 1) == INT64_MIN);
@@ -185,17 +179,17 @@ static void one_bad_work_does_not_fail_its_neighbours(void **state)
         snprintf(name, sizeof(name), "item %d", i);
         insert(pg, name, 1, &good);
         if (i % 100 == 50) {
-            good.waited++; /* 'good' waits for all of them */
+            good.waited++; /* 'good' waits for the answers to all inserts */
             insert(pg, name, 1, &bad);
             bad.waited = 1000000;
         }
     }
     good.waited -= 5;
     loop(base, 20000);
-    while (bad.failed + bad.good < 5) {
+    while (bad.failed + bad.good < 5)
         event_base_loop(base, EVLOOP_ONCE);
-    }
-    assert_int_equal(good.good + bad.good, 500); /* which of two equal names wins is not defined */
+    /* Which of two inserts with equal names succeeds is not defined. */
+    assert_int_equal(good.good + bad.good, 500);
     assert_int_equal(good.conflicts + bad.conflicts, 5);
     struct tally count = {.base = base, .waited = 1};
     struct err err = {0};
@@ -222,9 +216,9 @@ static void steps_of_one_work_stand_or_fall_together(void **state)
     pg_param_i64(&second, -1);
     struct pg_step steps[] = {{&insert_item, &first}, {&insert_item, &second}};
     struct tally tally = {.base = base, .waited = 1};
-    assert_int_equal(pg_query_steps(pg, steps, 2, tally_done, &tally, &err), 0);
+    assert_int_equal(pg_query_with(pg, steps, 2, 0, false, tally_done, &tally, &err), 0);
     loop(base, 5000);
-    assert_int_equal(tally.last, ERR_INVALID); /* the check on amount */
+    assert_int_equal(tally.last, ERR_INVALID); /* the table's check on 'amount' refuses the row */
     struct tally count = {.base = base, .waited = 1, .value = -1};
     assert_int_equal(pg_query(pg, &count_items, NULL, tally_done, &count, &err), 0);
     loop(base, 5000);
@@ -248,9 +242,8 @@ static void a_statement_that_cannot_be_prepared_fails_alone(void **state)
     assert_int_equal(pg_query(pg, &count_items, NULL, tally_done, &good, &err), 0);
     assert_int_equal(pg_query(pg, &count_items, NULL, tally_done, &good, &err), 0);
     loop(base, 5000);
-    while (bad.failed == 0) {
+    while (bad.failed == 0)
         event_base_loop(base, EVLOOP_ONCE);
-    }
     assert_int_equal(good.good, 3);
     assert_non_null(strstr(bad.text, "bad_syntax"));
     assert_non_null(strstr(bad.text, "42601"));
@@ -290,7 +283,8 @@ static void works_wait_while_the_server_restarts(void **state)
     loop(base, 5000);
     assert_int_equal(tally.good, 1);
     test_postgres_end(&postgres, SIGQUIT);
-    insert(pg, "during", 1, &tally); /* on a connection that is already broken: the result may be unknown */
+    /* The connection is already broken, so the result may be unknown. */
+    insert(pg, "during", 1, &tally);
     event_base_loop(base, EVLOOP_NONBLOCK);
     event_base_loop(base, EVLOOP_NONBLOCK);
     insert(pg, "after", 1, &tally);
@@ -329,7 +323,8 @@ static void a_server_that_is_away_is_told_and_waited_for_until_the_deadline(void
     loop(base, 5000);
     assert_int_equal(tally.last, ERR_TIMEOUT);
     assert_non_null(strstr(tally.text, "not connected"));
-    assert_true(trouble_count >= 2 && trouble_count <= 20); /* the attempts backed off */
+    /* The pauses between attempts to connect grew. */
+    assert_true(trouble_count >= 2 && trouble_count <= 20);
     assert_non_null(strstr(trouble_text, "nowhere"));
     pg_destroy(pg);
     config.conninfo = "host=x nonsense";
@@ -346,9 +341,8 @@ static void a_full_queue_is_busy_and_destroy_answers_all(void **state)
     struct pg_config config = {.conninfo = postgres.conninfo, .queue_max = 3};
     struct pg *pg = pg_create(base, &config, &err);
     struct tally tally = {.base = base, .waited = 100};
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 3; i++)
         assert_int_equal(pg_query(pg, &count_items, NULL, tally_done, &tally, &err), 0);
-    }
     assert_int_equal(pg_query(pg, &count_items, NULL, tally_done, &tally, &err), -1);
     assert_int_equal(err.code, ERR_BUSY);
     pg_destroy(pg);
@@ -367,11 +361,10 @@ static void note_heard(void *arg, const char *channel, const char *payload)
 {
     struct heard *heard = arg;
     assert_string_equal(channel, "events");
-    if (payload == NULL) {
+    if (!payload)
         heard->connections++;
-    } else {
+    else
         snprintf(heard->payload, sizeof(heard->payload), "%s", payload);
-    }
     event_base_loopbreak(heard->base);
 }
 
@@ -389,15 +382,13 @@ static void notifications_arrive_and_reconnections_are_told(void **state)
     pg_params_init(&params);
     pg_param_text(&params, "hello");
     assert_int_equal(pg_query(pg, &notify_channel, &params, NULL, NULL, &err), 0);
-    while (heard.payload[0] == '\0') {
+    while (heard.payload[0] == '\0')
         loop(base, 5000);
-    }
     assert_string_equal(heard.payload, "hello");
     test_postgres_end(&postgres, SIGINT);
     test_postgres_resume(&postgres);
-    while (heard.connections < 2) {
+    while (heard.connections < 2)
         loop(base, 9000);
-    }
     pg_params_fini(&params);
     pg_destroy(pg);
     event_base_free(base);
@@ -419,12 +410,11 @@ static void blocking_errors_are_classified(void **state)
     assert_int_equal(pg_script(conn, "BEGIN; SELECT 1/0; COMMIT", &err), -1);
     assert_int_equal(err.code, ERR_INVALID);
     assert_int_equal(pg_script(conn, "ROLLBACK", &err), 0);
-    assert_true(pg_conn_alive(conn));
     pg_params_fini(&params);
     pg_disconnect(conn);
 }
 
-/* 16 callers, each with one insert in flight, as in the api under load. */
+/* There are 16 callers with one insert in flight each, as in the api under load. */
 struct caller {
     struct pg *pg;
     struct tally *tally;
@@ -448,9 +438,8 @@ static void caller_done(void *arg, const struct pg_result *const *results, int c
 static void caller_next(struct caller *caller)
 {
     if (*caller->left == 0) {
-        if (--caller->tally->waited == 0) {
+        if (--caller->tally->waited == 0)
             event_base_loopbreak(caller->tally->base);
-        }
         return;
     }
     (*caller->left)--;

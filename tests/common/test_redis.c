@@ -49,20 +49,18 @@ struct probe {
 static void probe_reply(void *arg, const redisReply *reply, const struct err *err)
 {
     struct probe *probe = arg;
-    assert_true((reply == NULL) == (err->code != ERR_NONE));
-    if (reply != NULL) {
+    assert_true((!reply) == (err->code != ERR_NONE));
+    if (reply) {
         probe->good++;
-        if (reply->str != NULL) {
+        if (reply->str)
             snprintf(probe->value, sizeof(probe->value), "%s", reply->str);
-        }
     } else {
         probe->failed++;
         probe->last = err->code;
         snprintf(probe->text, sizeof(probe->text), "%s", err->text);
     }
-    if (--probe->waited == 0) {
+    if (--probe->waited == 0)
         event_base_loopbreak(probe->base);
-    }
 }
 
 static void probe_connected(void *arg)
@@ -77,9 +75,8 @@ static void probe_lost(void *arg, const struct err *why)
     probe->lost++;
     probe->why = why->code;
     snprintf(probe->text, sizeof(probe->text), "%s", why->text);
-    if (probe->waited < 0) {
+    if (probe->waited < 0)
         event_base_loopbreak(probe->base);
-    }
 }
 
 static const struct redis_events probe_events = {.connected = probe_connected, .disconnected = probe_lost};
@@ -113,9 +110,8 @@ static struct redis *client(struct probe *probe, const struct redis_config *conf
 {
     struct err err = {0};
     struct redis *redis = redis_create(probe->base, config, &probe_events, probe, &err);
-    if (redis == NULL) {
+    if (!redis)
         fail_msg("%s", err.text);
-    }
     return redis;
 }
 
@@ -138,9 +134,8 @@ static void commands_are_answered_in_order(void **state)
     struct redis *redis = client(&probe, &(struct redis_config){.address = server.address});
     assert_false(redis_is_connected(redis));
     SAY(redis, &probe, 0, "SET", "a", "1");
-    for (int i = 0; i < 1000; i++) {
+    for (int i = 0; i < 1000; i++)
         SAY(redis, &probe, 0, "INCR", "a");
-    }
     SAY(redis, &probe, 0, "GET", "a");
     loop(probe.base, 5000);
     assert_int_equal(probe.good, 1002);
@@ -161,7 +156,7 @@ static int note_entry(void *arg, const char *stream, const char *id, const struc
     assert_true(stream[1] == '\0' && (stream[0] == 's' || stream[0] == 't'));
     assert_non_null(strchr(id, '-'));
     assert_non_null(entry->payload);
-    assert_true(entry->seal == NULL || memcmp(entry->seal, "seal", 4) == 0);
+    assert_true(!entry->seal || memcmp(entry->seal, "seal", 4) == 0);
     probe->entries++;
     probe->bytes += entry->size + entry->seal_size;
     return 0;
@@ -171,9 +166,8 @@ static void stream_reply(void *arg, const redisReply *reply, const struct err *e
 {
     struct probe *probe = arg;
     struct err bad = {0};
-    if (reply == NULL) {
+    if (!reply)
         fail_msg("%s", err->text);
-    }
     assert_int_equal(redis_stream_entries(reply, note_entry, probe, &bad), 0);
     event_base_loopbreak(probe->base);
 }
@@ -188,9 +182,8 @@ static void a_blocked_reader_gets_an_entry_at_once(void **state)
     uint64_t start_ns = clock_mono_ns();
     const struct redis_position both[] = {{"t", "0"}, {"s", "0"}};
     assert_int_equal(redis_streams_read(reader, both, 2, 10, 4000, stream_reply, &probe, &err), 0);
-    while (!redis_is_connected(reader)) {
+    while (!redis_is_connected(reader))
         event_base_loop(probe.base, EVLOOP_ONCE);
-    }
     const struct redis_entry entry = {.payload = "\0binary\r\n", .size = 9};
     assert_int_equal(redis_stream_add(writer, "s", 100, &entry, 0, NULL, NULL, &err), 0);
     loop(probe.base, 6000);
@@ -201,7 +194,7 @@ static void a_blocked_reader_gets_an_entry_at_once(void **state)
     assert_int_equal(redis_stream_add(writer, "t", 100, &sealed, 0, NULL, NULL, &err), 0);
     assert_int_equal(redis_streams_read(reader, both, 2, 10, 4000, stream_reply, &probe, &err), 0);
     loop(probe.base, 6000);
-    if (probe.entries == 2) { /* the read ran before the write */
+    if (probe.entries == 2) { /* the read was answered before the second entry was written */
         assert_int_equal(redis_streams_read(reader, both, 2, 10, 4000, stream_reply, &probe, &err), 0);
         loop(probe.base, 6000);
     }
@@ -211,7 +204,8 @@ static void a_blocked_reader_gets_an_entry_at_once(void **state)
     base_end(probe.base);
 }
 
-/* An entry of a million fields is cheap to send and expensive to read, so the connection ends. */
+/* A reply with an entry of a million fields is cheap to send and expensive to read, so the client ends the
+ * connection. */
 static void an_entry_of_very_many_fields_is_no_reply(void **state)
 {
     (void)state;
@@ -219,16 +213,15 @@ static void an_entry_of_very_many_fields_is_no_reply(void **state)
     struct redis *redis = client(&probe, &(struct redis_config){.address = server.address});
     const char *argv[1003] = {"XADD", "many", "*"};
     struct err err;
-    for (int i = 3; i < 1003; i++) {
+    for (int i = 3; i < 1003; i++)
         argv[i] = "f";
-    }
     probe.waited++;
     assert_int_equal(redis_command(redis, 0, probe_reply, &probe, 1003, argv, NULL, &err), 0);
     loop(probe.base, 5000);
     assert_int_equal(probe.good, 1);
     SAY(redis, &probe, 0, "XRANGE", "many", "-", "+");
     loop(probe.base, 5000);
-    assert_int_equal(probe.good, 2); /* 1000 elements are allowed */
+    assert_int_equal(probe.good, 2); /* an answer of 1000 elements is allowed */
     SAY(redis, &probe, 0, "EVAL", "local t = {} for i = 1, 5000 do t[i] = i end return t", "0");
     loop(probe.base, 5000);
     assert_int_equal(probe.last, ERR_PEER);
@@ -252,13 +245,12 @@ static void waiting_commands_survive_a_restart_and_sent_ones_are_unknown(void **
     struct err err = {0};
     const char *block[] = {"BLPOP", "nothing", "0"};
     assert_int_equal(redis_command(redis, 60000, probe_reply, &blocked, 3, block, NULL, &err), 0);
-    SAY(redis, &probe, 60000, "PING"); /* sent behind the blocking command */
+    SAY(redis, &probe, 60000, "PING"); /* PING is sent behind the blocking command */
     event_base_loop(probe.base, EVLOOP_NONBLOCK);
     test_redis_kill(&server);
     loop(probe.base, 5000);
-    if (blocked.failed == 0 || probe.failed == 0) {
+    if (blocked.failed == 0 || probe.failed == 0)
         loop(probe.base, 5000);
-    }
     assert_int_equal(blocked.last, ERR_NET);
     assert_int_equal(probe.last, ERR_NET);
     SAY(redis, &probe, 20000, "EXISTS", "kept");
@@ -284,7 +276,7 @@ static void deadlines_hold_while_nobody_answers(void **state)
     assert_int_equal(probe.last, ERR_TIMEOUT);
     assert_int_equal(probe.why, ERR_NET);
     assert_true(clock_mono_ns() - start_ns < 1500000000u);
-    assert_true(probe.lost >= 2 && probe.lost < 10); /* it tried again with back-off */
+    assert_true(probe.lost >= 2 && probe.lost < 10); /* the client tried again, with growing pauses */
     redis_destroy(redis);
     base_end(probe.base);
 }
@@ -408,9 +400,8 @@ static SSL_CTX *context(const char *ca, const struct test_cert *cert)
     struct err err = {0};
     struct tls_files files = {.ca_file = ca, .cert_file = cert->cert_file, .key_file = cert->key_file};
     SSL_CTX *made = tls_context_create(&files, TLS_ROLE_CLIENT, &err);
-    if (made == NULL) {
+    if (!made)
         fail_msg("%s", err.text);
-    }
     return made;
 }
 
@@ -428,9 +419,8 @@ static void tls_and_acl_work_together(void **state)
     char big[300000];
     memset(big, 'x', sizeof(big) - 1);
     big[sizeof(big) - 1] = '\0';
-    for (int i = 0; i < 30; i++) {
+    for (int i = 0; i < 30; i++)
         SAY(redis, &probe, 0, "XADD", "motley:events:left", "*", "m", big);
-    }
     loop(probe.base, 10000);
     assert_int_equal(probe.good, 31);
     SAY(redis, &probe, 0, "XADD", "motley:agent:right", "*", "m", "x");
@@ -460,25 +450,24 @@ static void another_clusters_certificate_is_refused_on_either_side(void **state)
 {
     struct secure *secure = *state;
     struct probe probe = {.base = event_base_new(), .waited = -1};
-    SSL_CTX *tls = context(secure->theirs.ca_file, &secure->stranger); /* we do not trust the server */
+    /* The client does not trust the server. */
+    SSL_CTX *tls = context(secure->theirs.ca_file, &secure->stranger);
     struct redis_config config = {
         .address = secure->address, .user = "left", .password = "secret", .tls = tls};
     struct redis *redis = client(&probe, &config);
     loop(probe.base, 5000);
     assert_int_equal(probe.why, ERR_PEER);
-    if (strstr(probe.text, "another cluster") == NULL) {
+    if (!strstr(probe.text, "another cluster"))
         fail_msg("%s", probe.text);
-    }
     redis_destroy(redis);
     SSL_CTX_free(tls);
-    tls = context(secure->ours.ca_file, &secure->stranger); /* the server does not trust us */
+    tls = context(secure->ours.ca_file, &secure->stranger); /* the server does not trust the client */
     config.tls = tls;
     redis = client(&probe, &config);
     loop(probe.base, 5000);
     assert_int_equal(probe.why, ERR_PEER);
-    if (strstr(probe.text, "another cluster") == NULL) {
+    if (!strstr(probe.text, "another cluster"))
         fail_msg("%s", probe.text);
-    }
     redis_destroy(redis);
     SSL_CTX_free(tls);
     base_end(probe.base);
@@ -505,9 +494,8 @@ static void another_certificate_of_the_cluster_cannot_pose_as_redis(void **state
     struct redis *redis = client(&probe, &config);
     loop(probe.base, 5000);
     assert_int_equal(probe.why, ERR_PEER);
-    if (strstr(probe.text, "no server of this cluster") == NULL) {
+    if (!strstr(probe.text, "no server of this cluster"))
         fail_msg("%s", probe.text);
-    }
     redis_destroy(redis);
     SSL_CTX_free(tls);
     base_end(probe.base);

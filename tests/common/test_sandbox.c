@@ -55,7 +55,7 @@ static void it_reads_its_input_and_writes_its_output(void **state)
     buf_fini(&out);
 }
 
-/* Tries each line and reports the ones that work. */
+/* Tries lines that reach outside the sandbox, and reports the ones that work. */
 static void nothing_that_reaches_out_works(void **state)
 {
     struct err err = {0};
@@ -175,9 +175,8 @@ static void bad_ends_are_told_apart(void **state)
         struct buf out;
         const uint64_t begin_ns = clock_mono_ns();
         assert_int_equal(python(cases[i].text, cases[i].deadline_ms, &out, &err), -1);
-        if (err.code != cases[i].code || strstr(err.text, cases[i].says) == NULL) {
+        if (err.code != cases[i].code || !strstr(err.text, cases[i].says))
             fail_msg("%s\n  %s: %s", cases[i].text, err_code_name(err.code), err.text);
-        }
         assert_true(clock_mono_ns() - begin_ns < (uint64_t)(cases[i].deadline_ms + 5000) * 1000000u);
         assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* no child is left to reap */
         buf_fini(&out);
@@ -282,19 +281,19 @@ static void a_configuration_that_is_wrong_is_refused_by_its_path(void **state)
         jr_init(&reader, config, "planner", &err);
         int result = child_program_read(&reader, &program);
         assert_true(jr_finish(&reader) < 0 || result < 0);
-        if (strstr(err.text, wrong[i].says) == NULL)
+        if (!strstr(err.text, wrong[i].says))
             fail_msg("%s: %s", wrong[i].text, err.text);
         child_program_fini(&program);
         json_decref(config);
     }
 }
 
-/* A parser of our own: a child of this program that enters the sandbox itself and answers by its exit status.
- */
+/* A parser that the tests bring: a child of this program that enters the sandbox itself and answers by its
+ * exit status. */
 static void parse(int answer)
 {
-    const struct sandbox_limits limits = {.cpu_s =
-                                              10}; /* no memory limit, because sanitizers reserve terabytes */
+    /* There is no memory limit, because sanitizers reserve terabytes. */
+    const struct sandbox_limits limits = {.cpu_s = 10};
     struct err err = {0};
     char seen = 'n';
     if (sandbox_enter(&limits, &err) < 0)

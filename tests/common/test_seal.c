@@ -17,16 +17,16 @@ static struct seal *make(const char *node)
 {
     struct err err;
     struct seal *seal = seal_create(key, node, &err);
-    if (seal == NULL) {
+    if (!seal)
         fail_msg("%s", err.text);
-    }
     return seal;
 }
 
 static void a_seal_is_the_hmac_of_direction_node_and_body(void **state)
 {
     (void)state;
-    /* hmac.new(bytes(range(32)), b"".join(len(p).to_bytes(8) + p for p in (way, node, body)), "sha256") */
+    /* The vectors come from hmac.new(bytes(range(32)), b"".join(len(p).to_bytes(8) + p for p in (way, node,
+     * body)), "sha256"). */
     static const struct {
         enum seal_direction direction;
         const char *node, *body;
@@ -67,8 +67,10 @@ static void anything_else_does_not_hold(void **state)
     struct err err;
     assert_int_equal(seal_make(left, SEAL_EVENTS, "hello", 5, mac, &err), 0);
     assert_true(seal_holds(left, SEAL_EVENTS, "hello", 5, mac, SEAL_SIZE));
-    assert_false(seal_holds(left, SEAL_MESSAGES, "hello", 5, mac, SEAL_SIZE)); /* returned to its sender */
-    assert_false(seal_holds(right, SEAL_EVENTS, "hello", 5, mac, SEAL_SIZE));  /* sent to another node */
+    /* The message is returned to its sender. */
+    assert_false(seal_holds(left, SEAL_MESSAGES, "hello", 5, mac, SEAL_SIZE));
+    /* The message is sent to another node. */
+    assert_false(seal_holds(right, SEAL_EVENTS, "hello", 5, mac, SEAL_SIZE));
     assert_false(seal_holds(left, SEAL_EVENTS, "hellp", 5, mac, SEAL_SIZE));
     assert_false(seal_holds(left, SEAL_EVENTS, "hell", 4, mac, SEAL_SIZE));
     assert_false(seal_holds(left, SEAL_EVENTS, "hello", 5, mac, SEAL_SIZE - 1));
@@ -86,9 +88,8 @@ static void anything_else_does_not_hold(void **state)
 static int setup(void **state)
 {
     (void)state;
-    for (int i = 0; i < SEAL_KEY_SIZE; i++) {
+    for (int i = 0; i < SEAL_KEY_SIZE; i++)
         key[i] = (uint8_t)i;
-    }
     memset(large, 'x', sizeof(large));
     return 0;
 }

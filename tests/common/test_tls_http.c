@@ -32,7 +32,8 @@ static int cluster_up(void **state)
     test_cert_make(&server_cert, &ours, dir.path, "server:api");
     test_cert_make(&left_cert, &ours, dir.path, "agent:left");
     test_cert_make(&right_cert, &ours, dir.path, "agent:right");
-    test_cert_make(&poser_cert, &ours, dir.path, "client:poser"); /* names the api's host */
+    /* This certificate names the api's host too. */
+    test_cert_make(&poser_cert, &ours, dir.path, "client:poser");
     test_cert_make(&stranger_cert, &theirs, dir.path, "agent:stranger");
     return 0;
 }
@@ -50,16 +51,15 @@ static SSL_CTX *context(const struct test_cluster *cluster, const struct test_ce
 {
     struct err err = {0};
     struct tls_files files = {.ca_file = cluster->ca_file,
-                              .cert_file = cert == NULL ? NULL : cert->cert_file,
-                              .key_file = cert == NULL ? NULL : cert->key_file};
+                              .cert_file = !cert ? NULL : cert->cert_file,
+                              .key_file = !cert ? NULL : cert->key_file};
     SSL_CTX *made = tls_context_create(&files, role, &err);
-    if (made == NULL) {
+    if (!made)
         fail_msg("%s", err.text);
-    }
     return made;
 }
 
-/* ---- two ends in memory ---- */
+/* ---- TLS connections in memory ---- */
 
 struct pair {
     SSL *client, *server;
@@ -76,7 +76,7 @@ static void pair_shake(struct pair *pair, SSL_CTX *client, SSL_CTX *server, cons
     ERR_clear_error();
     pair->client = tls_client_create(client, host, &err);
     pair->server = SSL_new(server);
-    assert_true(pair->client != NULL && pair->server != NULL);
+    assert_true(pair->client && pair->server);
     SSL_set_bio(pair->client, one, one);
     SSL_set_bio(pair->server, two, two);
     SSL_set_accept_state(pair->server);
@@ -94,12 +94,10 @@ static void pair_shake(struct pair *pair, SSL_CTX *client, SSL_CTX *server, cons
         }
         ERR_clear_error();
         pair->server_result = SSL_do_handshake(pair->server);
-        if (pair->server_result == 1) {
+        if (pair->server_result == 1)
             SSL_write(pair->server, &byte, 1);
-        } else if (SSL_get_error(pair->server, pair->server_result) == SSL_ERROR_SSL &&
-                   pair->server_code == 0) {
+        else if (SSL_get_error(pair->server, pair->server_result) == SSL_ERROR_SSL && pair->server_code == 0)
             pair->server_code = ERR_get_error();
-        }
         ERR_clear_error();
     }
 }
@@ -157,7 +155,7 @@ static void another_cluster_is_refused_by_both_ends_in_words(void **state)
     assert_non_null(strstr(err.text, "peer right refused our certificate: it belongs to another cluster"));
     pair_free(&pair);
     SSL_CTX_free(client);
-    client = context(&ours, NULL, TLS_ROLE_PEER); /* no certificate at all */
+    client = context(&ours, NULL, TLS_ROLE_PEER); /* the client has no certificate */
     pair_shake(&pair, client, server, NULL);
     tls_error(pair.client, "right", pair.client_code, &err);
     assert_string_equal(err.text, "peer right: a certificate is required");
@@ -192,7 +190,8 @@ static void host_names_are_checked_when_asked_for(void **state)
     SSL_CTX_free(server);
 }
 
-/* Every certificate of the cluster has a chain to its CA: only the identity makes a server. */
+/* Every certificate of the cluster has a chain to the cluster's CA, so only the identity in a certificate
+ * makes it a server's. */
 static void no_other_certificate_of_the_cluster_can_pose_as_a_server(void **state)
 {
     (void)state;
@@ -226,7 +225,8 @@ static void a_certificate_tells_its_identity_and_its_times(void **state)
     buf_init(&again, 65536);
     buf_init(&cert, 65536);
     assert_int_equal(tls_request_create("agent:left", &key, &csr, &err), 0);
-    assert_int_equal(tls_request_create("agent:left", &key, &again, &err), 0); /* with the same key */
+    /* A second request uses the same key. */
+    assert_int_equal(tls_request_create("agent:left", &key, &again, &err), 0);
     assert_int_equal(tls_request_read(buf_str(&csr), identity, first, &err), 0);
     assert_int_equal(tls_request_read(buf_str(&again), identity, second, &err), 0);
     assert_memory_equal(first, second, sizeof(first));
@@ -283,9 +283,8 @@ static void bad_requests_and_tokens_are_refused(void **state)
     assert_string_equal(secret, "abc");
     assert_memory_equal(ca, back, 32);
     static const char *const bad[] = {"", "abc", "abc.", ".00", "abc.0011", "a.b.c"};
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 6; i++)
         assert_int_equal(tls_join_token_parse(bad[i], secret, back, &err), -1);
-    }
     buf_fini(&key);
     buf_fini(&csr);
     buf_fini(&out);
@@ -300,7 +299,7 @@ struct server {
     pthread_t thread;
     atomic_bool stopping;
     atomic_int connections;
-    char heads[8192]; /* heads of the last request */
+    char heads[8192]; /* request line and headers of the last request */
     struct buf body;
 };
 
@@ -311,17 +310,15 @@ struct peer {
 
 static ssize_t peer_read(struct peer *peer, void *data, size_t size)
 {
-    return peer->ssl != NULL ? SSL_read(peer->ssl, data, (int)size) : recv(peer->fd, data, size, 0);
+    return peer->ssl ? SSL_read(peer->ssl, data, (int)size) : recv(peer->fd, data, size, 0);
 }
 
 static void peer_write(struct peer *peer, const char *data, size_t size)
 {
     while (size > 0) {
-        ssize_t wrote =
-            peer->ssl != NULL ? SSL_write(peer->ssl, data, (int)size) : send(peer->fd, data, size, 0);
-        if (wrote <= 0) {
+        ssize_t wrote = peer->ssl ? SSL_write(peer->ssl, data, (int)size) : send(peer->fd, data, size, 0);
+        if (wrote <= 0)
             return;
-        }
         data += wrote;
         size -= (size_t)wrote;
     }
@@ -343,8 +340,8 @@ static void route(struct server *server, struct peer *peer)
     if (strncmp(path, "/echo", 5) == 0) {
         answer(peer, "200 OK", "application/json", buf_str(&server->body));
     } else if (strncmp(path, "/range", 6) == 0) {
-        answer(peer, strstr(server->heads, "Range: bytes=2-5\r\n") != NULL ? "206 Partial Content" : "200 OK",
-               "application/octet-stream", strstr(server->heads, "Range:") != NULL ? "cdef" : "abcdefgh");
+        answer(peer, strstr(server->heads, "Range: bytes=2-5\r\n") ? "206 Partial Content" : "200 OK",
+               "application/octet-stream", strstr(server->heads, "Range:") ? "cdef" : "abcdefgh");
     } else if (strncmp(path, "/deaf", 5) == 0) {
         answer(peer, "200 OK", "application/octet-stream", "abcdefgh");
     } else if (strncmp(path, "/problem", 8) == 0) {
@@ -357,41 +354,39 @@ static void route(struct server *server, struct peer *peer)
     } else if (strncmp(path, "/silent", 7) == 0) {
         peer_write(peer, "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nab", 41);
         char byte;
-        peer_read(peer, &byte, 1); /* waits until the client gives up */
+        peer_read(peer, &byte, 1); /* this returns when the client gives up */
     } else if (strncmp(path, "/short", 6) == 0) {
         peer_write(peer, "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nab", 41);
         shutdown(peer->fd, SHUT_RDWR);
     } else {
         answer(peer, "200 OK", "application/json",
-               strstr(server->heads, "Bearer secret") != NULL ? "{\"ok\":true}" : "{}");
+               strstr(server->heads, "Bearer secret") ? "{\"ok\":true}" : "{}");
     }
 }
 
-/* Reads one request into heads and body; false at the end of the connection. */
+/* Reads one request into heads and body. Returns false at the end of the connection. */
 static bool request_read(struct server *server, struct peer *peer)
 {
     size_t used = 0;
     char *end = NULL;
-    while (end == NULL) {
+    while (!end) {
         ssize_t got = peer_read(peer, server->heads + used, sizeof(server->heads) - 1 - used);
-        if (got <= 0) {
+        if (got <= 0)
             return false;
-        }
         used += (size_t)got;
         server->heads[used] = '\0';
         end = strstr(server->heads, "\r\n\r\n");
     }
     struct err err;
     const char *length = strstr(server->heads, "Content-Length: ");
-    size_t want = length != NULL && length < end ? strtoul(length + 16, NULL, 10) : 0;
+    size_t want = length && length < end ? strtoul(length + 16, NULL, 10) : 0;
     buf_clear(&server->body);
     buf_append(&server->body, end + 4, used - (size_t)(end + 4 - server->heads), &err);
     while (server->body.size < want) {
         char chunk[65536];
         ssize_t got = peer_read(peer, chunk, sizeof(chunk));
-        if (got <= 0) {
+        if (got <= 0)
             return false;
-        }
         buf_append(&server->body, chunk, (size_t)got, &err);
     }
     return true;
@@ -402,20 +397,18 @@ static void *server_main(void *arg)
     struct server *server = arg;
     while (!server->stopping) {
         struct pollfd entry = {.fd = server->listener, .events = POLLIN};
-        if (poll(&entry, 1, 20) <= 0) {
+        if (poll(&entry, 1, 20) <= 0)
             continue;
-        }
         struct peer peer = {.fd = accept(server->listener, NULL, NULL)};
         server->connections++;
         bool good = true;
-        if (server->tls != NULL) {
+        if (server->tls) {
             peer.ssl = SSL_new(server->tls);
             SSL_set_fd(peer.ssl, peer.fd);
             good = SSL_accept(peer.ssl) == 1;
         }
-        while (good && request_read(server, &peer)) {
+        while (good && request_read(server, &peer))
             route(server, &peer);
-        }
         SSL_free(peer.ssl);
         close(peer.fd);
         ERR_clear_error();
@@ -450,12 +443,11 @@ static struct http *client(const struct server *server, const char *ca, const ui
 {
     char url[64];
     struct err err = {0};
-    snprintf(url, sizeof(url), "%s://127.0.0.1:%d/", server->tls != NULL ? "https" : "http", server->port);
+    snprintf(url, sizeof(url), "%s://127.0.0.1:%d/", server->tls ? "https" : "http", server->port);
     struct http_options options = {.url = url, .bearer = "secret", .ca_file = ca, .ca_sha256 = pin};
     struct http *http = http_create(&options, &err);
-    if (http == NULL) {
+    if (!http)
         fail_msg("%s", err.text);
-    }
     return http;
 }
 
@@ -536,7 +528,7 @@ static void ranges_and_limits_are_kept(void **state)
     assert_int_equal(http_perform(http, &request, NULL, &err), 0);
     assert_string_equal(buf_str(&got), "cdef");
     buf_clear(&got);
-    request.path = "/deaf"; /* a server that ignores the range */
+    request.path = "/deaf"; /* for this path the server ignores the range */
     assert_int_equal(http_perform(http, &request, NULL, &err), -1);
     assert_int_equal(err.code, ERR_PEER);
     request.range_bytes = 0;
@@ -563,7 +555,8 @@ static void ranges_and_limits_are_kept(void **state)
     http = client(&server, NULL, NULL);
     request.idle_ms = 0;
     request.timeout_ms = 2000;
-    assert_int_equal(http_perform(http, &request, NULL, &err), -1); /* nothing listens there */
+    /* Nothing listens at that address. */
+    assert_int_equal(http_perform(http, &request, NULL, &err), -1);
     assert_int_equal(err.code, ERR_NET);
     http_destroy(http);
     struct http_options bad = {.url = "ftp://x"};
@@ -584,7 +577,8 @@ static void a_joining_node_trusts_only_the_pinned_ca(void **state)
     json_t *out = NULL;
     SSL_CTX *tls = context(&ours, &server_cert, TLS_ROLE_SERVER);
     server_start(&server, tls);
-    struct http *http = client(&server, ours.ca_file, NULL); /* as an enrolled agent */
+    /* An enrolled agent knows the CA's certificate. */
+    struct http *http = client(&server, ours.ca_file, NULL);
     assert_int_equal(http_json(http, "GET", "/", NULL, 0, &out, &err), 0);
     json_decref(out);
     http_destroy(http);
@@ -610,7 +604,7 @@ static void a_joining_node_trusts_only_the_pinned_ca(void **state)
 
 static _Atomic int64_t clock_shift_s;
 
-/* Stands for the C library's time(), by which OpenSSL checks certificates, too. */
+/* Replaces the C library's time(), by which OpenSSL checks certificates, by a clock that a test can shift. */
 __attribute__((visibility("default"))) time_t time(time_t *out)
 {
     struct timespec now;
@@ -634,7 +628,7 @@ static void a_clock_that_jumped_is_named(void **state)
     json_t *out = NULL;
     SSL_CTX *tls = context(&ours, &server_cert, TLS_ROLE_SERVER);
     server_start(&server, tls);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         struct http *http = client(&server, ours.ca_file, NULL);
         clock_shift_s = cases[i].shift_s;
         assert_int_equal(http_json(http, "GET", "/", NULL, 0, &out, &err), -1);
@@ -648,7 +642,7 @@ static void a_clock_that_jumped_is_named(void **state)
     SSL_CTX_free(tls);
 }
 
-/* This holds with the CA configured and also while joining. */
+/* The agent disconnects whether the CA is configured or pinned while it joins. */
 static void an_agent_that_poses_as_the_api_is_left_at_once(void **state)
 {
     (void)state;

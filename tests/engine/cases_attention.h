@@ -1,23 +1,24 @@
-/* Attention against its definition in double, its gradient against differences, the cache against the whole;
- * in 16 bits both against their definitions with the same values rounded. */
+/* Compares attention with its definition in double, its gradients with finite differences, and attention over
+ * a cache with attention over whole rows. In 16 bits, attention and gradients are compared with their
+ * definitions on equally rounded values. */
 #pragma once
 
 #include "engine/harness.h"
 
-/* What the three ops say of it. */
+/* The parameters that the three attention ops share. */
 struct attention {
     uint32_t heads, kv_heads, head_dim, ld, window;
     double scale, cap;
     enum dtype compute;
 };
 
-/* Scores of query i of head h for positions first… of its row. */
+/* Returns the first key position that query i attends to in its row. */
 static inline uint32_t attention_first(const struct attention *a, uint32_t begin, uint32_t i)
 {
     return a->window == 0 || i - begin < a->window ? begin : i - a->window + 1;
 }
 
-/* The dtype's values of an operand. */
+/* Rounds an operand's values to the dtype. */
 static inline void operand_round(struct trial *t, const char *name, enum dtype compute)
 {
     struct array *array = array_named(t, name);
@@ -25,8 +26,9 @@ static inline void operand_round(struct trial *t, const char *name, enum dtype c
         array->value[i] = rounded(compute, array->value[i]);
 }
 
-/* One query: out[head_dim] from keys [first, i], rows ldk apart; returns the logarithm of the softmax's sum.
- * q, k and v are rounded already; weights are, relative to a whole power of two. */
+/* Computes out[head_dim] of one query from keys [first, i], whose rows are ldk apart; returns the logarithm
+ * of the softmax's sum. q, k and v are rounded already; weights are rounded relative to a whole power of two.
+ */
 static inline double attention_query(const struct attention *a, const double *q, const double *k,
                                      const double *v, uint32_t ldk, uint32_t first, uint32_t i, double *out)
 {
@@ -41,7 +43,7 @@ static inline double attention_query(const struct attention *a, const double *q,
     }
     if (a->compute != DTYPE_F32)
         max = ceil(max / log(2)) * log(2);
-    memset(out, 0, sizeof *out * a->head_dim);
+    memset(out, 0, sizeof(*out) * a->head_dim);
     for (uint32_t j = first; j <= i; j++) {
         double e = exp(p[j - first] - max);
         sum += e;
@@ -53,7 +55,7 @@ static inline double attention_query(const struct attention *a, const double *q,
     return max + log(sum);
 }
 
-/* out[tokens, heads, head_dim] and lse[tokens, heads] (unless NULL) of all rows. */
+/* Computes out[tokens, heads, head_dim] and, unless NULL, lse[tokens, heads] of all rows. */
 static inline void attention_forward(const struct trial *t, const struct attention *a, uint32_t rows,
                                      double *out, double *lse)
 {
@@ -66,19 +68,20 @@ static inline void attention_forward(const struct trial *t, const struct attenti
                 double sum = attention_query(a, q + (size_t)i * a->ld + (size_t)h * a->head_dim, k + at,
                                              v + at, a->ld, attention_first(a, (uint32_t)start[row], i), i,
                                              out + ((size_t)i * a->heads + h) * a->head_dim);
-                if (lse != NULL)
+                if (lse)
                     lse[(size_t)i * a->heads + h] = sum;
             }
 }
 
-/* Sometimes one row of several tiles, sometimes many short ones, some of them empty. */
+/* Draws either one row of several tiles, or many short rows, some of them empty. */
 static inline void attention_draw_rows(struct trial *t, uint32_t *rows, uint32_t *tokens)
 {
     *rows = draw_below(t, 3) == 0 ? 1 : draw_rows(t, 5);
     *tokens = *rows == 0 ? 0 : *rows == 1 ? 60 + draw_below(t, 200) : draw_below(t, 90);
 }
 
-/* Heads of more than 32 values only where there are few tokens: differences take long. */
+/* Draws heads. More than 32 values a head are drawn only with few tokens, because finite differences take
+ * long. */
 static inline struct attention attention_draw_heads(struct trial *t, uint32_t tokens)
 {
     uint32_t kv_heads = 1 + draw_below(t, 2), heads = kv_heads * (1 + draw_below(t, tokens > 100 ? 2 : 4));
@@ -119,7 +122,7 @@ static inline void attention_draw(struct trial *t)
     bind(t, &o->lse);
 }
 
-/* q, k and v as the op reads them. */
+/* Rounds q, k and v as the op does when it reads them. */
 static inline void attention_round(struct trial *t, enum dtype compute)
 {
     operand_round(t, "q", compute);
@@ -189,7 +192,8 @@ static inline double attention_loss(const struct trial *t)
     return loss;
 }
 
-/* out and lse are those of the rounded operands; q, k, v, out and lse stay as they were settled. */
+/* Sets out and lse to those of the rounded operands. The values of q, k, v, out and lse are not changed
+ * afterwards. */
 static inline void attention_rounded_prepare(struct trial *t)
 {
     const char *const names[] = {"q", "k", "v"};
@@ -208,9 +212,10 @@ static inline void attention_rounded_prepare(struct trial *t)
     }
 }
 
-/* What a query of head h and a key add to the gradients; `at`: where q, k (and v), dout begin. */
+/* What one query of head h and one key contribute to the gradients. `at` says where q, k (and v) and dout
+ * begin. */
 struct attention_pair {
-    double p, slope; /* the probability, and the slope of its score by q k^T */
+    double p, slope; /* the probability, and the derivative of its score with respect to q k^T */
     size_t q, k, out;
 };
 
@@ -233,7 +238,8 @@ static inline struct attention_pair attention_pair_of(const struct trial *t, con
     return pair;
 }
 
-/* The definition, query by query: dout, probabilities and the scores' gradients are rounded. */
+/* Computes the gradients by definition, query by query, with dout, the probabilities and the scores'
+ * gradients rounded. */
 static inline void attention_rounded_backward_want(struct trial *t)
 {
     const struct op_attention *o = &t->op.attention_backward.forward;
@@ -328,8 +334,8 @@ static inline void attention_cached_rounded_draw(struct trial *t)
     t->op.attention_cached.compute = compute_draw(t);
 }
 
-/* A probability that is rounded to the other side is off by 2^-8 of itself (bf16), and a row may be little
- * more than one; gradients of scores, by 2^-8 of them. */
+/* A probability that is rounded to the other neighbour differs by 2^-8 of itself (bf16), and a row's sum may
+ * be little more than one probability. The scores' gradients differ by 2^-8 of themselves in the same way. */
 #define ATTENTION_ROUNDED_CASES                                                                              \
     {.name = "attention_rounded",                                                                            \
      .draw = attention_rounded_draw,                                                                         \
@@ -348,7 +354,8 @@ static inline void attention_cached_rounded_draw(struct trial *t)
          .tolerance = 4e-6,                                                                                  \
          .flip = 0x1p-7},
 
-/* Scores sum head_dim terms in fp32, probabilities a row's: tolerances as of sums. */
+/* Scores sum head_dim terms in fp32 and outputs a row's probabilities, so the tolerances are those of fp32
+ * sums. */
 #define ATTENTION_CASES                                                                                      \
     {.name = "attention", .draw = attention_draw, .want = attention_want, .tolerance = 2e-6},                \
         {.name = "attention_backward",                                                                       \

@@ -1,5 +1,5 @@
-/* Every op but those of experts against its definition in double, and the backward ones against finite
- * differences of that. Those of attention and of tables stand in headers of their own. */
+/* Compares every op except those of experts with its definition in double, and backward ops with finite
+ * differences of it. Attention and tables have headers of their own. */
 #pragma once
 
 #include "engine/cases_attention.h"
@@ -10,7 +10,8 @@
 
 static void gemm_draw(struct trial *t)
 {
-    /* m and n on both sides of what chooses a kernel: few rows, few columns, the library */
+    /* m and n lie on both sides of the limits at which a device chooses another kernel or the matrix library.
+     */
     struct op_gemm *o = &t->op.gemm;
     uint32_t shape = draw_below(t, 3), layout = draw_below(t, 3);
     t->op.kind = OP_GEMM;
@@ -29,7 +30,7 @@ static void gemm_draw(struct trial *t)
     bind(t, &o->c);
 }
 
-/* Few values, each a sum of many terms, which devices may cut into pieces. */
+/* Draws products with few results and many terms, which devices may cut into pieces. */
 static void gemm_deep_draw(struct trial *t)
 {
     struct op_gemm *o = &t->op.gemm;
@@ -210,7 +211,8 @@ static void rmsnorm_backward_draw(struct trial *t)
     struct op_rmsnorm_backward *o = &t->op.rmsnorm_backward;
     uint32_t which = draw_below(t, 3);
     t->op.kind = OP_RMSNORM_BACKWARD;
-    bool many = draw_below(t, 6) == 0; /* more than inverse norms are held of at once */
+    bool many =
+        draw_below(t, 6) == 0; /* sometimes more rows than the device holds inverse norms of at once */
     o->rows = many ? 4000 + draw_below(t, 1000) : draw_rows(t, 40);
     o->width = many ? 6 : 1 + draw_below(t, 90);
     o->vectors = draw_below(t, 4);
@@ -334,7 +336,7 @@ static double glu_loss(const struct trial *t)
 
 /* --- dropout */
 
-/* Dropout of random values, into a bound y. */
+/* Sets up dropout of random values into y. */
 static void dropout_bind(struct trial *t, struct op_dropout *o)
 {
     *o = (struct op_dropout){.tokens = draw_rows(t, 30),
@@ -365,7 +367,7 @@ static void dropout_backward_draw(struct trial *t)
         bind(t, &t->op.dropout_backward.dx);
 }
 
-/* What feature i of token is multiplied by, with the seed and site that both draws give. */
+/* Returns the factor of feature i of a token under dropout, by the seed and site that were drawn. */
 static double dropout_factor(const struct trial *t, size_t token, size_t i)
 {
     const uint32_t key[2] = {0x56789abcu, 0x1234u};
@@ -391,7 +393,7 @@ static void dropout_backward_want(struct trial *t)
     double *x = values(t, "x"), *y = expected(t, "y"), *dx = expected(t, "dx");
     for (size_t i = 0; i < o->tokens * (size_t)o->width; i++) {
         double factor = dropout_factor(t, i / o->width, i % o->width);
-        if (dx != NULL)
+        if (dx)
             dx[i] += y[i] * factor;
         y[i] = x[i] * factor;
     }
@@ -476,8 +478,8 @@ static void cross_entropy_want(struct trial *t)
         *loss += cross_entropy_row(o, x + i * o->vocab, (size_t)targets[i]);
 }
 
-/* Tolerances: sums of n terms in fp32 lose about sqrt(n) * 6e-8 of the terms; elementwise ops a few roundings
- * of 6e-8; exponentials 2 ulp. Copies and casts are exact. Add an op here. */
+/* Tolerances: a sum of n terms in fp32 loses about sqrt(n) * 6e-8 of its terms, an elementwise op a few
+ * roundings of 6e-8, and an exponential 2 ulp. Copies and casts are exact. New ops are added here. */
 static const struct op_case basic_cases[] = {
     {.name = "gemm", .draw = gemm_draw, .want = gemm_want, .tolerance = 2e-6},
     {.name = "gemm_deep", .draw = gemm_deep_draw, .want = gemm_want, .tolerance = 2e-6},
@@ -516,7 +518,8 @@ static const struct op_case basic_cases[] = {
      .loss = cross_entropy_loss,
      .slopes = {{"logits", "logits"}},
      .replaces = true,
-     .tolerance = 2e-6}, /* a probability near 1, less 1 */
+     .tolerance =
+         2e-6}, /* The gradient of the right label is a probability near 1 minus 1, so digits cancel. */
     ATTENTION_CASES{.name = "cast", .draw = cast_draw, .want = cast_want},
     {.name = "square_sum", .draw = square_sum_draw, .want = square_sum_want, .tolerance = 1e-12},
     {.name = "adamw", .draw = adamw_draw, .want = adamw_want, .tolerance = 1e-6},

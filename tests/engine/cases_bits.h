@@ -1,6 +1,6 @@
-/* What must be so to the bit on CPUs and GPUs alike, beside the cases of the harness: weights unpack to the
- * bits of the plain functions of model/ from every place of a matrix, and a norm is derived in place.
- */
+/* Tests, beside the harness's cases, what must be equal to the bit on CPUs and GPUs: weights unpack to the
+ * bits of model/'s plain functions from any position of a matrix, and a norm's gradient may be computed in
+ * place. */
 #pragma once
 
 #include "engine/ops.h"
@@ -20,7 +20,7 @@ static const struct {
     {PACK_Q5_1, TENSOR_Q5_1},
 };
 
-/* A packed matrix in host memory, and what it says. */
+/* A packed matrix in host memory and its values. */
 struct packed {
     enum pack_kind pack;
     uint64_t total, bytes;
@@ -28,7 +28,7 @@ struct packed {
     float *absmax, *scales, *want;
 };
 
-/* The fp16 scales of blocks at random, but finite: which of two NaNs a sum keeps is nobody's promise. */
+/* Makes the random fp16 scales of blocks finite, because no device promises which of two NaNs a sum keeps. */
 static inline void halves_make_finite(enum pack_kind pack, uint8_t *block)
 {
     int at = pack == PACK_Q6_K ? 208 : 0,
@@ -45,14 +45,13 @@ static inline void bytes_make(struct packed *p, size_t kind, struct rand_stream 
     p->x = malloc(p->bytes);
     for (uint64_t i = 0; i < p->bytes; i++)
         p->x[i] = (uint8_t)rand_stream_u32(stream);
-    for (uint64_t i = 0; i < p->total; i += block) {
+    for (uint64_t i = 0; i < p->total; i += block)
         if (p->pack == PACK_F32 || p->pack == PACK_BF16)
             p->x[pack_bytes(p->pack, i + 1) - 1] &= 0xbf;
         else if (p->pack == PACK_F16)
             p->x[2 * i + 1] = (uint8_t)(i % 7 == 0 ? p->x[2 * i + 1] & 0x83 : p->x[2 * i + 1] & 0xbf);
         else
             halves_make_finite(p->pack, p->x + pack_bytes(p->pack, i));
-    }
     check(tensor_dequantise(kinds[kind].type, p->x, p->total, p->want, &err));
 }
 
@@ -130,11 +129,12 @@ static inline void same_bits(struct bench *b, const struct packed *p, struct op 
 
 static inline void each_kind_on(struct bench *b)
 {
-    for (size_t kind = 0; kind < sizeof kinds / sizeof kinds[0]; kind++) {
+    for (size_t kind = 0; kind < sizeof(kinds) / sizeof(kinds[0]); kind++) {
         struct bench own;
         struct packed p;
         bench_open(&own, device_kind(b->device));
-        packed_make(&p, kind, 256 * 201, &own.stream); /* four parts of a CPU, the last short */
+        packed_make(&p, kind, 256 * 201,
+                    &own.stream); /* A CPU cuts this into four parts, the last of them short. */
         struct op op = unpack_op(&own, &p);
         uint64_t block = pack_block(p.pack);
         same_bits(&own, &p, op);
@@ -163,12 +163,12 @@ static inline void ragged_on(struct bench *b)
         }
 }
 
-/* Rows of a packed table, looked up in any order. */
+/* Looks up rows of a packed table in any order. */
 static inline void looked_up_on(struct bench *b)
 {
     enum { ROWS = 7, WIDTH = 512 };
     static const int32_t ids[] = {6, 0, 3, 3, 5};
-    for (size_t kind = 5; kind < sizeof kinds / sizeof kinds[0]; kind++) {
+    for (size_t kind = 5; kind < sizeof(kinds) / sizeof(kinds[0]); kind++) {
         struct packed p;
         struct err err;
         float got[5 * WIDTH];
@@ -178,22 +178,22 @@ static inline void looked_up_on(struct bench *b)
                                   .hidden = WIDTH,
                                   .vocab = ROWS,
                                   .pack = p.pack,
-                                  .ids = bytes_in(b, ids, sizeof ids, DTYPE_I32),
+                                  .ids = bytes_in(b, ids, sizeof(ids), DTYPE_I32),
                                   .table = bytes_in(b, p.x, p.bytes, DTYPE_U8),
                                   .out = empty(b, 5 * WIDTH)}};
         submit(b, op);
-        check(buffer_read(op.embed.out.buffer, 0, got, sizeof got, &err));
+        check(buffer_read(op.embed.out.buffer, 0, got, sizeof(got), &err));
         check(device_sync(b->device, &err));
         for (int t = 0; t < 5; t++)
             assert_memory_equal(got + t * WIDTH, p.want + ids[t] * WIDTH, 4 * WIDTH);
-        op.embed.hidden = WIDTH - 100; /* rows would begin within blocks */
+        op.embed.hidden = WIDTH - 100; /* With this width, rows would begin within blocks. */
         assert_false(op_supports(b->device, &op));
         packed_free(&p);
     }
 }
 
-/* The gradient before a norm may take the place of that after it (heads' norms do so): the weight's gradient
- * is then the same. */
+/* The input gradient of a norm may overwrite the output gradient (the norms of heads do so). The weight's
+ * gradient must not change by that. */
 static inline void norm_backward_in_place_on(struct bench *b)
 {
     enum { ROWS = 40, WIDTH = 24, VECTORS = 3, COUNT = ROWS * WIDTH * VECTORS };
@@ -207,12 +207,12 @@ static inline void norm_backward_in_place_on(struct bench *b)
     o.dy = normal(b, COUNT, dy);
     for (int in_place = 0; in_place < 2; in_place++) {
         o.dx = in_place ? o.dy : empty(b, COUNT);
-        o.dweight = bytes_in(b, zeros, sizeof zeros, DTYPE_F32);
+        o.dweight = bytes_in(b, zeros, sizeof(zeros), DTYPE_F32);
         submit(b, (struct op){.kind = OP_RMSNORM_BACKWARD, .rmsnorm_backward = o});
-        check(buffer_read(o.dx.buffer, 0, got[in_place], sizeof got[0], &err));
-        check(buffer_read(o.dweight.buffer, 0, sums[in_place], sizeof sums[0], &err));
+        check(buffer_read(o.dx.buffer, 0, got[in_place], sizeof(got[0]), &err));
+        check(buffer_read(o.dweight.buffer, 0, sums[in_place], sizeof(sums[0]), &err));
         check(device_sync(b->device, &err));
     }
-    assert_memory_equal(got[0], got[1], sizeof got[0]);
-    assert_memory_equal(sums[0], sums[1], sizeof sums[0]);
+    assert_memory_equal(got[0], got[1], sizeof(got[0]));
+    assert_memory_equal(sums[0], sums[1], sizeof(sums[0]));
 }

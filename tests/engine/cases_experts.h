@@ -1,4 +1,5 @@
-/* The ops of mixtures of experts: routers, sorting, combining and grouped products by their definitions. */
+/* Compares the ops of mixtures of experts (routers, sorting, combining, grouped products) with their
+ * definitions. */
 #pragma once
 
 #include "engine/harness.h"
@@ -7,7 +8,7 @@ enum { EXPERTS_MAX = 160 };
 
 /* --- routers */
 
-/* What op_route and op_route_backward say of a router. */
+/* The parameters that op_route and op_route_backward share. */
 struct router {
     uint32_t rows, tokens, experts, active;
     bool renormalise;
@@ -34,7 +35,7 @@ static inline void softmax_of(const double *scores, uint32_t n, double *p)
         p[e] /= sum;
 }
 
-/* The largest as fp32 has them, again and again; the first of equals. */
+/* Chooses the largest fp32 probabilities one after the other; of equal ones the first. */
 static inline void choose(const double *p, const struct router *r, double *chosen)
 {
     bool taken[EXPERTS_MAX] = {false};
@@ -95,10 +96,10 @@ static void route_want(struct trial *t)
         softmax_of(p, o->experts, p);
         choose(p, &r, chosen);
         weights_of(&r, p, chosen, weight);
-        uint32_t row = counts == NULL ? 0 : row_of_token(values(t, "row_start"), i);
-        for (uint32_t e = 0; e < o->experts && counts != NULL; e++)
+        uint32_t row = !counts ? 0 : row_of_token(values(t, "row_start"), i);
+        for (uint32_t e = 0; e < o->experts && counts; e++)
             sums[row * o->experts + e] += p[e];
-        for (uint32_t j = 0; j < o->active && counts != NULL; j++)
+        for (uint32_t j = 0; j < o->active && counts; j++)
             counts[row * o->experts + (uint32_t)chosen[j]]++;
         p += o->experts;
         chosen += o->active;
@@ -138,7 +139,8 @@ static void route_backward_prepare(struct trial *t)
     }
 }
 
-/* What of the loss token i makes from its scores: Σ dweight * weight, and aux / length * Σ counts * p. */
+/* Returns token i's part of the loss as a function of its scores: Σ dweight * weight, plus aux / length * Σ
+ * counts * p. */
 static double router_loss_of(const struct trial *t, uint32_t i, const double *scores)
 {
     const struct op_route_backward *o = &t->op.route_backward;
@@ -150,7 +152,7 @@ static double router_loss_of(const struct trial *t, uint32_t i, const double *sc
     weights_of(&r, p, values(t, "chosen") + (size_t)i * o->active, weight);
     for (uint32_t j = 0; j < o->active; j++)
         loss += dweight[i * o->active + j] * weight[j];
-    if (counts == NULL)
+    if (!counts)
         return loss;
     uint32_t row = row_of_token(start, i);
     for (uint32_t e = 0; e < o->experts; e++)
@@ -158,7 +160,7 @@ static double router_loss_of(const struct trial *t, uint32_t i, const double *sc
     return loss;
 }
 
-/* By differences: scores are the logarithms of the probabilities. */
+/* Computes the gradients by finite differences. The scores are the logarithms of the probabilities. */
 static void route_backward_want(struct trial *t)
 {
     const struct op_route_backward *o = &t->op.route_backward;
@@ -213,7 +215,7 @@ static void route_sort_draw(struct trial *t)
     o->tokens = draw_rows(t, 60);
     o->active = 1 + draw_below(t, 8);
     o->experts = 1 + draw_below(t, 70);
-    /* sometimes all to one expert, or to few of many */
+    /* Sometimes all tokens go to one expert, or to few of many. */
     bind_as(t, &o->chosen, FILL_BELOW, draw_below(t, 3) ? o->experts : 1 + draw_below(t, o->experts));
     bind(t, &o->token);
     bind(t, &o->place);
@@ -237,7 +239,7 @@ static void route_sort_want(struct trial *t)
     offsets[o->experts] = at;
 }
 
-/* Each place once, in any order. */
+/* Fills in every position once, in random order. */
 static void place_prepare(struct trial *t)
 {
     struct array *place = array_named(t, "place");
@@ -271,7 +273,7 @@ static void combine_want(struct trial *t)
     for (uint32_t i = 0; i < o->tokens * o->active; i++)
         for (uint32_t c = 0; c < o->width; c++)
             y[(size_t)(i / o->active) * o->width + c] +=
-                (weight == NULL ? 1 : weight[i]) * x[(size_t)place[i] * o->width + c];
+                (!weight ? 1 : weight[i]) * x[(size_t)place[i] * o->width + c];
 }
 
 static void combine_backward_draw(struct trial *t)
@@ -305,7 +307,8 @@ static double combine_loss(const struct trial *t)
 
 static void gemm_grouped_draw(struct trial *t)
 {
-    /* groups without rows, one group with nearly all, and rows that the library multiplies */
+    /* Draws groups without rows, one group with nearly all rows, and products that are large enough for the
+     * matrix library. */
     struct op_gemm_grouped *o = &t->op.gemm_grouped;
     uint32_t layout = draw_below(t, 3), depth = 1 + draw_below(t, 150);
     t->op.kind = OP_GEMM_GROUPED;
@@ -333,7 +336,7 @@ static void gemm_grouped_draw(struct trial *t)
     bind_as(t, &o->offsets, FILL_STARTS, o->rows);
 }
 
-/* Many groups are empty, at times all but one. */
+/* Makes many groups empty, sometimes all but one. */
 static void gemm_grouped_prepare(struct trial *t)
 {
     const struct op_gemm_grouped *o = &t->op.gemm_grouped;
@@ -344,7 +347,7 @@ static void gemm_grouped_prepare(struct trial *t)
             offsets[g] = offsets[g - 1];
 }
 
-/* Group g in double: m rows of c, sums over depth. */
+/* Computes group g in double: m rows of c, each value a sum over depth. */
 static void group_want(const struct op_gemm_grouped *o, const double *a, const double *b, double *c,
                        uint32_t m, uint32_t depth)
 {
@@ -372,8 +375,8 @@ static void gemm_grouped_want(struct trial *t)
     }
 }
 
-/* Probabilities are rounded once; gradients start from rounded ones. Products have at most 400 terms of unit
- * variance, kept to 6e-8 of the sum of magnitudes. */
+/* Probabilities are rounded once, and gradients start from the rounded ones. Products have at most 400 terms
+ * of unit variance, exact to 6e-8 of the sum of magnitudes. */
 static const struct op_case expert_cases[] = {
     {.name = "route", .draw = route_draw, .want = route_want, .tolerance = 2.5e-7},
     {.name = "route_backward",

@@ -1,5 +1,5 @@
-/* Products with weights as they are kept: what model/ makes of the bytes, multiplied in double. For devices
- * that take them. */
+/* Compares products with packed weights with products in double of the values that model/ unpacks. For
+ * devices that multiply packed weights. */
 #pragma once
 
 #include "engine/harness.h"
@@ -7,7 +7,8 @@
 #include "model/files/gguf.h"
 #include "model/files/nf4.h"
 
-/* Rows of whole blocks, or for NF4 of whole fours; 16-bit rows of any length and distance. */
+/* Draws rows of whole blocks, for NF4 of multiples of four values, and 16-bit rows of any length and
+ * distance. */
 static void gemm_packed_draw(struct trial *t)
 {
     struct op_gemm *o = &t->op.gemm;
@@ -40,7 +41,7 @@ static void gemm_packed_draw(struct trial *t)
     bind(t, &o->c);
 }
 
-/* fp16 scales of blocks at random become finite and below 2. */
+/* Makes the random fp16 scales of blocks finite and smaller than 2. */
 static void scales_tame(enum pack_kind pack, double *b, uint64_t count)
 {
     uint64_t bytes = pack_bytes(pack, pack_block(pack));
@@ -57,7 +58,7 @@ static void gemm_packed_prepare(struct trial *t)
         scales_tame(t->op.gemm.pack, values(t, "b"), array_named(t, "b")->count);
 }
 
-/* A matrix as it is kept, its arrays as the trial has them; absmax and scales of NF4 alone. */
+/* A packed matrix with its arrays from the trial. Only NF4 has absmax and scales. */
 struct kept {
     enum pack_kind pack;
     const double *b, *absmax, *scales;
@@ -81,7 +82,7 @@ static float *unnested_absmax(const struct kept *kept, uint64_t blocks)
     return absmax;
 }
 
-/* All `total` values of b by the functions of model/, rounded as the product does. */
+/* Returns all `total` values of b, unpacked by model/ and rounded as the product rounds them. */
 static double *unpacked(const struct kept *kept, uint64_t total, enum dtype compute)
 {
     enum pack_kind pack = kept->pack;
@@ -108,7 +109,7 @@ static double *unpacked(const struct kept *kept, uint64_t total, enum dtype comp
     return wide;
 }
 
-/* Values of a matrix whose rows lie ld apart. */
+/* Returns the number of values between the first and the last of a matrix whose rows are ld apart. */
 static uint64_t span_of(uint64_t rows, uint64_t width, uint64_t ld)
 {
     return rows == 0 || width == 0 ? 0 : (rows - 1) * ld + width;
@@ -132,7 +133,7 @@ static void gemm_packed_want(struct trial *t)
     free(b);
 }
 
-/* The same in 16 bits, and with b in fp32. */
+/* Draws products with 16-bit compute, also with b in fp32. */
 static void gemm_rounded_draw(struct trial *t)
 {
     struct op_gemm *o = &t->op.gemm;
@@ -169,7 +170,8 @@ static void grouped_packed_draw(struct trial *t)
     uint64_t span =
         o->transpose_a ? span_of(o->m, o->n, o->ldc) : span_of(o->transpose_b ? o->n : o->k, width, o->ldb);
     uint64_t bytes = o->pack == PACK_F32 ? span : o->pack <= PACK_F16 ? 2 * span : pack_bytes(o->pack, span);
-    o->stride = (bytes + 11) / 4 * 4 + 4 * draw_below(t, 4); /* scales alone may take 8 */
+    o->stride =
+        (bytes + 11) / 4 * 4 + 4 * draw_below(t, 4); /* Scales alone may need a multiple of 8 bytes. */
     bind(t, &o->a);
     if (o->pack <= PACK_F16)
         bind(t, &o->b);
@@ -193,7 +195,8 @@ static void grouped_packed_prepare(struct trial *t)
         scales_tame(o->pack, values(t, "b") + g * o->stride, pack_bytes(o->pack, span));
 }
 
-/* Group g: the values of its b; of the outer ones, whose b are rows, all of them rounded. */
+/* Returns the values of group g's b, rounded. Of outer products, whose b are rows of activations, it returns
+ * all rows. */
 static double *group_weights(const struct trial *t, uint64_t g, uint64_t begin, uint64_t rows)
 {
     const struct op_gemm_grouped *o = &t->op.gemm_grouped;
@@ -204,9 +207,9 @@ static double *group_weights(const struct trial *t, uint64_t g, uint64_t begin, 
     }
     bool halves = o->pack == PACK_BF16 || o->pack == PACK_F16;
     kept.b += g * o->stride / (halves ? 2 : 1);
-    if (kept.absmax != NULL)
+    if (kept.absmax)
         kept.absmax += g * o->stride / (o->pack == PACK_NF4 ? 4 : 1);
-    if (kept.scales != NULL)
+    if (kept.scales)
         kept.scales += g * o->stride / 4;
     return unpacked(&kept, span_of(o->transpose_b ? o->n : o->k, o->transpose_b ? o->k : o->n, o->ldb),
                     o->compute);
@@ -242,7 +245,7 @@ static const struct op_case packed_cases[] = {
      .tolerance = 2e-6},
 };
 
-/* Products of two values of 16 bits are exact in fp32: what is lost is lost in sums. */
+/* Products of two 16-bit values are exact in fp32, so errors come from the sums only. */
 static const struct op_case rounded_cases[] = {
     {.name = "gemm_rounded",
      .draw = gemm_rounded_draw,

@@ -1,11 +1,11 @@
-/* Products, and attention, whose operands are rounded to bf16 or fp16 first: their definitions, with the
- * operands rounded by the definition of rounding, and the rounding alone, value by value. */
+/* Compares products and attention whose operands are rounded to bf16 or fp16 with their definitions on
+ * operands rounded by the definition of rounding; and tests the rounding of single values. */
 #pragma once
 
 #include "engine/cases_basic.h"
 #include "engine/cases_experts.h"
 
-/* b in fp32, or as frozen weights lie in 16 bits. */
+/* Draws products with b in fp32, or in 16 bits as frozen weights are stored. */
 static void gemm_rounded_draw(struct trial *t)
 {
     struct op_gemm *o = &t->op.gemm;
@@ -24,7 +24,7 @@ static void gemm_rounded_want(struct trial *t)
     gemm_want(t);
 }
 
-/* Values of any size, infinities and NaNs, each times 1. */
+/* Draws values of any size, infinities and NaNs, each multiplied by 1. */
 static void rounding_draw(struct trial *t)
 {
     struct op_gemm *o = &t->op.gemm;
@@ -51,7 +51,7 @@ static void rounding_want(struct trial *t)
         c[i] = rounded(t->op.gemm.compute, a[i]);
 }
 
-/* The matrices of groups likewise: of packed ones the stride is in bytes. */
+/* Draws grouped products in the same way. Packed matrices have their stride in bytes. */
 static void grouped_rounded_draw(struct trial *t)
 {
     struct op_gemm_grouped *o = &t->op.gemm_grouped;
@@ -68,11 +68,12 @@ static void grouped_rounded_want(struct trial *t)
     operand_round(t, "b", t->op.gemm_grouped.compute);
     uint64_t stride = t->op.gemm_grouped.stride;
     t->op.gemm_grouped.stride = t->op.gemm_grouped.pack == PACK_F32 ? stride : stride / 2;
-    gemm_grouped_want(t); /* counts in values */
+    gemm_grouped_want(t); /* This definition counts the stride in values. */
     t->op.gemm_grouped.stride = stride;
 }
 
-/* Products of two values of 8 or 11 digits are exact in fp32: tolerances are those of sums in fp32. */
+/* Products of two values of 8 or 11 binary digits are exact in fp32, so the tolerances are those of fp32
+ * sums. */
 static const struct op_case rounded_cases[] = {
     {.name = "gemm_rounded", .draw = gemm_rounded_draw, .want = gemm_rounded_want, .tolerance = 2e-6},
     {.name = "rounding", .draw = rounding_draw, .prepare = rounding_prepare, .want = rounding_want},

@@ -1,4 +1,4 @@
-/* Ops over tables of embeddings and over flat arrays, against their definitions. */
+/* Compares the ops on embedding tables and on flat arrays with their definitions. */
 #pragma once
 
 #include "engine/harness.h"
@@ -88,7 +88,7 @@ static inline void scatter_want(struct trial *t)
 {
     const struct op_scatter_rows *o = &t->op.scatter_rows;
     double *x = values(t, "x"), *index = values(t, "index"), *y = expected(t, "y");
-    memset(y, 0, sizeof *y * o->y_rows * o->width);
+    memset(y, 0, sizeof(*y) * o->y_rows * o->width);
     for (size_t i = 0; i < o->rows; i++)
         for (size_t j = 0; j < o->width; j++)
             y[(size_t)index[i] * o->width + j] = (double)o->scale * x[i * o->width + j];
@@ -182,8 +182,8 @@ static inline void adamw8_draw(struct trial *t)
     bind_as(t, &o->absmax2, FILL_POSITIVE, 0);
 }
 
-/* Values and the blocks' magnitudes; codes are compared with bitsandbytes' (test_adamw8.c), since a rounding
- * decides between two of them. */
+/* Computes the updated values and the blocks' magnitudes. Codes are compared with those of bitsandbytes in
+ * test_adamw8.c, because a rounding decides between two neighbouring codes. */
 static inline void adamw8_want(struct trial *t)
 {
     const struct op_adamw8 *o = &t->op.adamw8;

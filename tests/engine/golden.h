@@ -21,10 +21,10 @@ static inline double worst_relative(const double *got, json_t *want, uint32_t co
 
 static const char *const families[] = {"llama",     "llama3-rope", "mistral", "qwen2",  "qwen3", "mixtral",
                                        "qwen3-moe", "olmoe",       "gemma2",  "gemma3", "phi3",  "smollm3"};
-enum { FAMILIES = sizeof families / sizeof families[0], GOLDEN_STEPS = 20 };
+enum { FAMILIES = sizeof(families) / sizeof(families[0]), GOLDEN_STEPS = 20 };
 
-/* kind: "lora", "full" or "full_aux"; o.steps: so many of the golden run's, 0 for all of them and the adapter
- * after them. */
+/* Trains a golden model. kind is "lora", "full" or "full_aux" (with the load-balancing loss). o.steps says
+ * how many of the golden run's 20 steps run; 0: all. After all steps of LoRA the adapter is compared, too. */
 static inline void run_golden(const char *name, const char *kind, const char *device_kind, uint32_t threads,
                               struct train_options o)
 {
@@ -35,8 +35,8 @@ static inline void run_golden(const char *name, const char *kind, const char *de
     bool lora = strcmp(kind, "lora") == 0;
     size_t i;
     for (i = 0; i < 5; i++)
-        snprintf(path[i], sizeof path[i], "%s/%s/%s", golden, name, files[i]);
-    snprintf(key, sizeof key, "%s_fp64", kind);
+        snprintf(path[i], sizeof(path[i]), "%s/%s/%s", golden, name, files[i]);
+    snprintf(key, sizeof(key), "%s_fp64", kind);
     json_t *expected = json_of(path[1]), *want = json_object_get(expected, key);
     const json_t *settings = json_object_get(expected, lora ? "lora" : "full"), *target;
     struct dataset data;
@@ -53,12 +53,12 @@ static inline void run_golden(const char *name, const char *kind, const char *de
     if (lora) {
         o.adapter = path[2];
         o.lora = (struct lora_options){.rank = 16, .alpha = 32};
-        json_array_foreach(json_object_get(settings, "targets"), i, target) o.lora.targets |=
-            lora_target_from_name(json_string_value(target));
+        json_array_foreach (json_object_get(settings, "targets"), i, target)
+            o.lora.targets |= lora_target_from_name(json_string_value(target));
     }
     o.gradients = strcmp(kind, "full_aux") == 0 ? NULL : path[4];
     o.gradient_step = lora ? 1 : 0;
-    o.gradient_tolerance = 1e-4; /* the bound asked for; about 1e-6 is seen */
+    o.gradient_tolerance = 1e-4; /* The required bound; about 1e-6 is measured. */
     struct device *device = device_make(device_kind, threads);
     trainer_init(&trainer, device, &o);
     if (strcmp(kind, "full_aux") == 0)
@@ -67,8 +67,8 @@ static inline void run_golden(const char *name, const char *kind, const char *de
     double loss = worst_relative(result.loss, json_object_get(want, "loss"), o.steps);
     double norm = worst_relative(result.norm, json_object_get(want, "grad_norm"), o.steps);
     bool whole = lora && o.steps == GOLDEN_STEPS;
-    /* AdamW divides a gradient near zero by its own size, so the last bits of fp32 sums become steps: one
-     * tensor of qwen3-moe ends 1.1e-4 away, all others within 5e-5. */
+    /* AdamW divides a gradient near zero by its own magnitude, so the last bits of fp32 sums become whole
+     * steps: one tensor of qwen3-moe ends 1.1e-4 away, all others within 5e-5. */
     double adapter = whole ? adapter_distance(&trainer, path[3], path[2], true, 2e-4) : 0;
     print_message("    %s %s on %s, %u stages, rows %u: loss %.1e, norm %.1e, adapter %.1e\n", name, kind,
                   device_kind, trainer.count, o.micro_batch_rows, loss, norm, adapter);

@@ -1,16 +1,15 @@
-/* One harness for every op on every device: what a new device is brought up with.
- *
- * A case draws an op with random shapes and says what it should do, in double. Sizes, dtypes and access come
- * from op_operands(): each operand lies somewhere in a buffer of its own, rows apart where the op allows it,
- * with values of any dtype that the op allows. After the op ran, what it wrote is compared with the
- * definition or, for gradients, with central differences of a loss in double; what lies between rows and
- * around operands must be as it was; devices of one group must agree to the bit, whatever their threads.
- */
+/* One harness for every op on every device; a new device is tested with it first. A case draws an op with
+ * random shapes and says what the op should do, in double. Sizes, dtypes and access come from op_operands():
+ * each operand lies somewhere in a buffer of its own, with gaps between rows where the op allows them, and
+ * has values of any dtype that the op allows. After the op ran, what it wrote is compared with the definition
+ * or, for gradients, with central differences of a loss in double. What lies between rows and around operands
+ * must be unchanged. Devices of one group must agree to the bit, whatever their numbers of threads. */
 #pragma once
 
 #include "engine/ops.h"
 
-/* The devices of this program: those of one group give equal bits, and one that is partial may lack ops. */
+/* A device that this program tests. Devices of one group must give equal bits; a partial device may lack ops.
+ */
 struct candidate {
     const char *kind;
     uint32_t threads, group;
@@ -19,27 +18,24 @@ struct candidate {
 };
 #ifndef HARNESS_CANDIDATES
 #define HARNESS_CANDIDATES                                                                                   \
-    {.kind = "cpu", .threads = 1}, {.kind = "cpu", .threads = 3},                                            \
-    {                                                                                                        \
-        .kind = "checked", .threads = 2                                                                      \
-    }
+    {.kind = "cpu", .threads = 1}, {.kind = "cpu", .threads = 3}, {.kind = "checked", .threads = 2}
 #endif
 static const struct candidate candidates[] = {HARNESS_CANDIDATES};
 
-enum { CANDIDATES = sizeof candidates / sizeof *candidates, PAD_MAX = 7, SLOPES_MAX = 4, SAMPLES = 24 };
+enum { CANDIDATES = sizeof(candidates) / sizeof(*candidates), PAD_MAX = 7, SLOPES_MAX = 4, SAMPLES = 24 };
 
 enum fill { FILL_NORMAL, FILL_POSITIVE, FILL_WIDE, FILL_BELOW, FILL_STARTS, FILL_DISTINCT };
 
 struct array {
-    struct operand *operand; /* in the trial's op */
+    struct operand *operand; /* the operand's field in the trial's op */
     enum fill fill;
-    uint32_t bound; /* of FILL_BELOW, FILL_STARTS (the last), FILL_DISTINCT */
+    uint32_t bound; /* the exclusive bound of FILL_BELOW and FILL_DISTINCT, the last value of FILL_STARTS */
     struct operand_use use;
     uint64_t count;   /* elements from the operand's first to its last, gaps included */
     uint64_t lead;    /* elements before it */
-    double *value;    /* before the op; after want(): what it should be */
-    double *original; /* stays as it was before */
-    uint8_t *bytes;   /* what goes to devices: lead + count + PAD_MAX elements */
+    double *value;    /* the values before the op; after want(), the expected ones */
+    double *original; /* the values before the op, never changed */
+    uint8_t *bytes;   /* the bytes that are copied to devices: lead + count + PAD_MAX elements */
     bool expected;
 };
 
@@ -58,17 +54,17 @@ struct slope {
 struct op_case {
     const char *name;
     void (*draw)(struct trial *t);
-    void (*prepare)(struct trial *t);      /* makes values that follow from others; or NULL */
-    void (*want)(struct trial *t);         /* or NULL */
-    double (*loss)(const struct trial *t); /* of what slopes are taken, from value; or NULL */
+    void (*prepare)(struct trial *t); /* computes values that depend on others, or NULL */
+    void (*want)(struct trial *t);    /* computes the expected values, or NULL */
+    double (*loss)(
+        const struct trial *t); /* the loss whose finite differences are the expected gradients, or NULL */
     struct slope slopes[SLOPES_MAX];
-    bool replaces;    /* gradients replace what was there though the op updates it */
+    bool replaces;    /* the op writes gradients over old values although the operand is marked as updated */
     bool aligned;     /* operands begin at multiples of 16 bytes */
-    double tolerance; /* of the largest magnitude */
-    /* Ops that round to 16 bits within: a value that lies near the middle of two may become either, and what
-     * is made of it is off by up to `flip` of the largest magnitude. One in 20 of an operand's may be so, or
-     * three.
-     */
+    double tolerance; /* relative to the largest magnitude */
+    /* For ops that round to 16 bits internally. A value near the middle of two 16-bit values may be rounded
+     * to either, which changes results by up to `flip` of the largest magnitude. One in 20 of an operand's
+     * values may differ so, or three values if that is more. */
     double flip;
 };
 
@@ -79,13 +75,13 @@ static inline uint32_t draw_below(struct trial *t, uint32_t bound)
     return rand_stream_below(&t->stream, bound);
 }
 
-/* From 0 (one in eight) or 1 up to most. */
+/* Draws a number of rows from 1 to `most`; one in eight times 0. */
 static inline uint32_t draw_rows(struct trial *t, uint32_t most)
 {
     return draw_below(t, 8) == 0 ? 0 : 1 + draw_below(t, most);
 }
 
-/* A row distance for `width`. */
+/* Draws a row distance of at least `width`. */
 static inline uint32_t draw_ld(struct trial *t, uint32_t width)
 {
     return width + (draw_below(t, 2) ? draw_below(t, 9) : 0);
@@ -93,7 +89,7 @@ static inline uint32_t draw_ld(struct trial *t, uint32_t width)
 
 static inline void bind_as(struct trial *t, struct operand *operand, enum fill fill, uint32_t bound)
 {
-    static char some; /* stands for a buffer until there is one */
+    static char some; /* a placeholder until the buffer exists */
     assert_true(t->count < OP_OPERANDS_MAX);
     *operand = (struct operand){.buffer = (struct buffer *)(void *)&some, .at = t->count};
     t->arrays[t->count++] = (struct array){.operand = operand, .fill = fill, .bound = bound};
@@ -114,18 +110,18 @@ static inline struct array *array_named(const struct trial *t, const char *name)
     return NULL;
 }
 
-/* The values of an operand; NULL where it is absent. */
+/* Returns an operand's values, or NULL when it is absent. */
 static inline double *values(const struct trial *t, const char *name)
 {
     struct array *array = array_named(t, name);
-    return array == NULL ? NULL : array->value;
+    return !array ? NULL : array->value;
 }
 
-/* The same, where want() puts what the op should write. */
+/* Returns an operand's values, to which want() writes the expected results. */
 static inline double *expected(struct trial *t, const char *name)
 {
     struct array *array = array_named(t, name);
-    if (array == NULL)
+    if (!array)
         return NULL;
     array->expected = true;
     return array->value;
@@ -171,7 +167,8 @@ static inline double read_as(enum dtype dtype, const uint8_t *at)
     return NAN;
 }
 
-/* To a float of 8 (bf16) or 5 (f16) bits of exponent, nearest even, by the definition of rounding. */
+/* Rounds to a float with 8 (bf16) or 5 (f16) exponent bits, to nearest even, by the definition of rounding.
+ */
 static inline double rounded(enum dtype dtype, double x)
 {
     int digits = dtype == DTYPE_BF16 ? 8 : dtype == DTYPE_F16 ? 11 : 24, exponent;
@@ -185,7 +182,7 @@ static inline double rounded(enum dtype dtype, double x)
     return fabs(y) > most ? copysign(INFINITY, x) : y;
 }
 
-/* What rounding to 16 bits once may take from x; 0 for other dtypes. */
+/* Returns the largest error of rounding x to 16 bits; 0 for other dtypes. */
 static inline double half_unit(enum dtype dtype, double x)
 {
     int exponent, digits = dtype == DTYPE_BF16 ? 8 : 11, least = dtype == DTYPE_F16 ? -14 : -126;
@@ -239,7 +236,8 @@ static inline enum dtype draw_dtype(struct trial *t, uint32_t dtypes)
     return dtype;
 }
 
-/* Any size that a dtype has and more, halfway between two numbers of few bits, sometimes no number. */
+/* Draws a value of any magnitude within and beyond the dtype's range, values halfway between two
+ * representable ones, and sometimes NaN. */
 static inline double draw_wide(struct trial *t)
 {
     uint32_t which = draw_below(t, 60);
@@ -265,7 +263,7 @@ static inline void fill_array(struct trial *t, struct array *a)
     if (a->fill == FILL_STARTS) {
         a->value[0] = 0;
         a->value[a->count - 1] = a->bound;
-        qsort(a->value, a->count, sizeof *a->value, compare_doubles);
+        qsort(a->value, a->count, sizeof(*a->value), compare_doubles);
     }
     for (uint64_t i = 0, left = a->bound; a->fill == FILL_DISTINCT && i < a->count; i++, left--)
         a->value[i] =
@@ -288,7 +286,7 @@ static inline void array_create(struct trial *t, struct array *a, bool aligned)
         fill_array(t, a);
 }
 
-/* The values as the dtype holds them, in double and in bytes. */
+/* Rounds the values to the dtype, and writes them as double and as bytes. */
 static inline void array_settle(struct array *a)
 {
     enum dtype dtype = a->use.operand.dtype;
@@ -303,7 +301,7 @@ static inline void array_settle(struct array *a)
 static inline void trial_create(struct trial *t, const struct op_case *c, uint64_t seed)
 {
     struct operand_use uses[OP_OPERANDS_MAX];
-    memset(t, 0, sizeof *t);
+    memset(t, 0, sizeof(*t));
     t->where = c->name;
     rand_stream_init(&t->stream, 23, seed);
     c->draw(t);
@@ -316,7 +314,7 @@ static inline void trial_create(struct trial *t, const struct op_case *c, uint64
         a->use = uses[i];
         array_create(t, a, c->aligned);
     }
-    if (c->prepare != NULL)
+    if (c->prepare)
         c->prepare(t);
     for (uint32_t i = 0; i < count; i++)
         array_settle(&t->arrays[i]);
@@ -331,8 +329,8 @@ static inline void trial_destroy(struct trial *t)
     }
 }
 
-/* Run the trial's op on a device; what its operands hold then goes to after[]. False: it may lack the op, and
- * does. */
+/* Runs the trial's op on a device and copies its operands to after[]. Returns false when a partial device
+ * lacks the op. */
 static inline bool trial_run(struct trial *t, struct device *device, bool partial, uint8_t **after)
 {
     struct buffer *buffers[OP_OPERANDS_MAX];
@@ -359,13 +357,13 @@ static inline bool trial_run(struct trial *t, struct device *device, bool partia
     return !lacking;
 }
 
-/* Is element i of the operand one of its own, and not between rows? */
+/* Whether element i belongs to the operand's rows, not to the gaps between them. */
 static inline bool element_is_own(const struct array *a, uint64_t i)
 {
     return i % a->use.ld < a->use.width;
 }
 
-/* What the op may not have written is as it was. */
+/* Checks that the op wrote only where it may. */
 static inline void untouched_check(const struct trial *t, const struct array *a, const uint8_t *after)
 {
     uint32_t size = dtype_bytes(a->use.operand.dtype);
@@ -400,15 +398,17 @@ static inline void expected_check(const struct trial *t, const struct op_case *c
     }
 }
 
-/* Some of a gradient against differences of the loss. */
+/* Compares samples of a gradient with finite differences of the loss. */
 static inline void slope_check(const struct trial *t, const struct op_case *c, const struct slope *slope,
                                uint8_t *const *after)
 {
     const double h = 1e-5;
     struct array *input = array_named(t, slope->input), *gradient = array_named(t, slope->gradient);
-    double want[SAMPLES], got[SAMPLES], scale = 0.1; /* what cancels to nothing was of normal numbers */
+    double want[SAMPLES], got[SAMPLES],
+        scale = 0.1; /* The tolerance is relative to at least 0.1, because a gradient near zero may be a sum
+                        of terms of about 1 that cancel. */
     uint64_t at[SAMPLES];
-    if (gradient == NULL || gradient->count == 0 || (gradient->use.access & OPERAND_WRITE) == 0)
+    if (!gradient || gradient->count == 0 || (gradient->use.access & OPERAND_WRITE) == 0)
         return;
     struct rand_stream stream = t->stream;
     for (int i = 0; i < SAMPLES; i++) {
@@ -440,9 +440,9 @@ static inline void trial_check(struct trial *t, const struct op_case *c, uint8_t
         memcpy(t->arrays[i].value, t->arrays[i].original, t->arrays[i].count * sizeof(double));
     for (uint32_t i = 0; i < t->count; i++)
         untouched_check(t, &t->arrays[i], after[i]);
-    for (int i = 0; i < SLOPES_MAX && c->slopes[i].input != NULL; i++)
+    for (int i = 0; i < SLOPES_MAX && c->slopes[i].input; i++)
         slope_check(t, c, &c->slopes[i], after);
-    if (c->want != NULL)
+    if (c->want)
         c->want(t);
     for (uint32_t i = 0; i < t->count; i++)
         if (t->arrays[i].expected)
@@ -461,7 +461,7 @@ static inline void bits_check(const struct trial *t, uint8_t *const *first, uint
     }
 }
 
-/* The trial on every device. */
+/* Runs the trial on every device and compares the results. */
 static inline void trial_run_all(struct trial *t, struct device *const *devices, const struct op_case *c)
 {
     uint8_t *after[CANDIDATES][OP_OPERANDS_MAX];
@@ -490,19 +490,18 @@ static inline void case_run(struct device *const *devices, const struct op_case 
     }
 }
 
-/* Every case on every device of this process's instruction set. */
+/* Runs every case on every device of this process's instruction set. */
 static inline void cases_run(const struct op_case *cases, size_t count, uint32_t trials)
 {
     struct device *devices[CANDIDATES];
     struct err err;
     for (uint32_t d = 0; d < CANDIDATES; d++)
-        check(device_open(
-            &(struct device_options){.kind = candidates[d].kind,
-                                     .name = candidates[d].kind,
-                                     .threads = candidates[d].threads,
-                                     .isa = candidates[d].isa != NULL ? candidates[d].isa : bench_isa,
-                                     .memory_limit_bytes = 64 << 20},
-            &devices[d], &err));
+        check(device_open(&(struct device_options){.kind = candidates[d].kind,
+                                                   .name = candidates[d].kind,
+                                                   .threads = candidates[d].threads,
+                                                   .isa = candidates[d].isa ? candidates[d].isa : bench_isa,
+                                                   .memory_limit_bytes = 64 << 20},
+                          &devices[d], &err));
     for (size_t i = 0; i < count; i++)
         case_run(devices, &cases[i], trials);
     for (uint32_t d = 0; d < CANDIDATES; d++)

@@ -1,5 +1,5 @@
-/* A product large enough for the largest tiles, against its definition in double: a wrong place among the
- * tiles shows, and so does what is written beyond a row. */
+/* Compares a product that is large enough for the largest tiles with its definition in double. It finds
+ * misplaced tiles and writes beyond a row. */
 #pragma once
 
 #include "engine/harness.h"
@@ -10,7 +10,7 @@ struct large_product {
     enum dtype compute;
 };
 
-/* c[m, n] of distance ldc += a[m, k] w[n, k]^T, on the bench's device. */
+/* Computes c[m, n] += a[m, k] w[n, k]^T, with rows of c ldc apart, on the bench's device, and checks it. */
 static inline void large_product_check(struct bench *b, const struct large_product *p)
 {
     struct err err;

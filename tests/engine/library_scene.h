@@ -1,5 +1,5 @@
-/* A device over a fake driver and a product on it that is just large enough for the vendor's library: what
- * the tests of cublasLt and rocBLAS share. */
+/* Shared parts of the tests of cublasLt and rocBLAS: a device over a fake driver, and a product that is just
+ * large enough for the vendor's library. */
 #pragma once
 
 #include "engine/harness.h"
@@ -15,13 +15,13 @@ enum { M = 264, N = 256, K = 264, LDC = 260 };
 static inline void *symbol_of(const char *file, const char *name)
 {
     void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    void *found = library == NULL ? NULL : dlsym(library, name);
-    if (found == NULL)
+    void *found = !library ? NULL : dlsym(library, name);
+    if (!found)
         fail_msg("%s", dlerror());
     return found;
 }
 
-/* The switches of the fake library `file`, set back, which `variable` names from now on. */
+/* Returns the reset switches of the fake library `file`, and sets the environment variable to its path. */
 static inline struct fake_products *fake_of(const char *file, const char *symbol, const char *variable)
 {
     struct fake_products *fake = symbol_of(file, symbol);
@@ -41,11 +41,11 @@ static inline void fake_clean(const struct fake_products *fake, const char *when
         fail_msg("%s: %llu objects are left", when, (unsigned long long)fake->live);
 }
 
-/* Else the tests of a build without kernels are skipped. */
+/* Whether this build has code for the card; otherwise its tests are skipped. */
 static inline bool code_inside(const char *kind, const char *arch)
 {
     struct err err;
-    if (gpu_code_choose(kind, arch, &err) != NULL)
+    if (gpu_code_choose(kind, arch, &err))
         return true;
     printf("%s\n", err.text);
     return false;
@@ -62,7 +62,7 @@ static inline void scene_open(struct scene *s, const char *kind, enum dtype comp
                               bool transpose_b, bool halves)
 {
     struct err err;
-    memset(s, 0, sizeof *s);
+    memset(s, 0, sizeof(*s));
     check(device_open(&(struct device_options){.kind = kind, .name = "library"}, &s->b.device, &err));
     rand_stream_init(&s->b.stream, 9, 0);
     s->a = doubles(M * K), s->w = doubles(N * K), s->old = doubles(M * LDC);
@@ -100,7 +100,7 @@ static inline void scene_close(struct scene *s)
     bench_close(&s->b);
 }
 
-/* c after `times` products, against double. */
+/* Checks every seventh row of c, to which `times` equal products were added, against sums in double. */
 static inline void scene_right(struct scene *s, uint32_t times)
 {
     const struct op_gemm *o = &s->op.gemm;
@@ -120,8 +120,8 @@ static inline void scene_right(struct scene *s, uint32_t times)
     free(got);
 }
 
-/* Large products of every type and order go to the library; `call` alone is made of one that was asked
- * before. */
+/* Large products of every dtype and transposition go to the library. A product that was asked before makes
+ * only the call `call`. */
 static inline void products_are_the_library_s(struct fake_products *fake, const char *kind, const char *call)
 {
     static const struct {
@@ -130,7 +130,7 @@ static inline void products_are_the_library_s(struct fake_products *fake, const 
     } cases[] = {{DTYPE_F32, false, true, false},  {DTYPE_F32, true, false, false},
                  {DTYPE_BF16, false, true, true},  {DTYPE_F16, false, false, true},
                  {DTYPE_BF16, true, false, false}, {DTYPE_F16, false, true, false}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         struct scene s;
         scene_open(&s, kind, cases[i].compute, cases[i].transpose_a, cases[i].transpose_b, cases[i].halves);
         fake->products = 0;
@@ -146,7 +146,8 @@ static inline void products_are_the_library_s(struct fake_products *fake, const 
     }
 }
 
-/* Recorded and replayed, it gives the bits that it gave. */
+/* A recorded pass that contains a product of the library gives right results when it is replayed, and the
+ * library is not called again. */
 static inline void passes_hold_the_library_s(struct fake_products *fake, const char *kind)
 {
     struct scene s;

@@ -1,7 +1,6 @@
-/* What tests of ops share: a device with buffers of random numbers, known in double as well; every test runs
- * on both devices and on every instruction set this machine has (one process each: the matrix library is
- * loaded once a process).
- */
+/* Shared parts of the ops' tests: a device with buffers of random numbers and the same numbers in double.
+ * Tests run on the CPU device and on the checked device (each_device), and on each instruction set of this
+ * machine (run_each_isa): in a process each, because a process loads the matrix library once. */
 #pragma once
 
 #include <setjmp.h>
@@ -24,11 +23,11 @@
 
 enum { ARRAYS_MAX = 40 };
 
-/* A device and its buffers, each with a host copy in double of what is in it. */
+/* A device and its buffers, each with a copy of its values in double. */
 struct bench {
     struct device *device;
     struct buffer *buffers[ARRAYS_MAX];
-    float *kept[ARRAYS_MAX]; /* queued copies read from these until the device is waited for */
+    float *kept[ARRAYS_MAX]; /* host memory that queued copies read until the device has finished */
     uint32_t count;
     struct rand_stream stream;
 };
@@ -38,7 +37,7 @@ static const char *bench_isa;
 static inline void bench_open(struct bench *b, const char *kind)
 {
     struct err err;
-    memset(b, 0, sizeof *b);
+    memset(b, 0, sizeof(*b));
     struct device_options options = {.kind = kind, .name = "ops", .threads = 2, .isa = bench_isa};
     check(device_open(&options, &b->device, &err));
     rand_stream_init(&b->stream, 42, 0);
@@ -62,7 +61,7 @@ static inline struct operand bytes_in(struct bench *b, const void *values, uint6
     struct buffer **buffer = &b->buffers[b->count];
     check(buffer_create(b->device, bytes, MEM_BUFFERS, "test", buffer, &err));
     b->kept[b->count] = malloc(bytes + 1);
-    if (values != NULL) {
+    if (values) {
         memcpy(b->kept[b->count], values, bytes);
         check(buffer_write(*buffer, 0, b->kept[b->count], bytes, &err));
     }
@@ -70,7 +69,7 @@ static inline struct operand bytes_in(struct bench *b, const void *values, uint6
     return (struct operand){.buffer = *buffer, .dtype = dtype};
 }
 
-/* Normal numbers, on the device and, exactly those, in double. */
+/* Fills a buffer with normally distributed numbers, and writes exactly the same numbers in double. */
 static inline struct operand normal(struct bench *b, uint32_t count, double *copy)
 {
     float *values = malloc(4ull * count);
@@ -93,7 +92,7 @@ static inline void submit(struct bench *b, struct op op)
     check(op_submit(b->device, &op, &err));
 }
 
-/* Largest error relative to the largest magnitude of what was wanted. */
+/* Checks the largest error relative to the largest expected magnitude. */
 static inline void expect(struct bench *b, struct operand got, const double *want, uint32_t count,
                           double tolerance, const char *what)
 {

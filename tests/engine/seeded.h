@@ -1,11 +1,12 @@
-/* Small models of seeded random weights, for tests of what no split may change. */
+/* Small models with seeded random weights, for tests that splitting a model changes no result. */
 #pragma once
 
 #include "engine/trainer.h"
 
 #include "common/rand.h"
 
-/* Tied; k and v of odd sizes, so that few tensors begin on a round number of values. */
+/* A tied dense model. Its sizes are not round (k and v have 20 × 48 values), so that few tensors begin at a
+ * multiple of a power of two. */
 static const struct model_config seeded_dense = {
     .arch = MODEL_LLAMA,
     .hidden = 48,
@@ -21,7 +22,8 @@ static const struct model_config seeded_dense = {
     .tied = true,
 };
 
-/* Untied, biases, norms of q and k, every layer a mixture. */
+/* An untied model whose layers are all mixtures of experts, with biases of q, k and v and with norms of q and
+ * k. */
 static const struct model_config seeded_experts = {
     .arch = MODEL_QWEN3_MOE,
     .hidden = 40,
@@ -42,18 +44,19 @@ static const struct model_config seeded_experts = {
     .router_renormalise = true,
 };
 
-/* A weight_source whose context is the config: each row a function of the tensor's name and its number. */
+/* Reads weights as a weight_source whose context is the config. A row's values are a function of the tensor's
+ * name and the row's number. */
 static inline int seeded_read(void *context, const char *name, uint64_t begin, uint64_t end, float *dst,
                               struct err *err)
 {
     const struct model_config *config = context;
     uint64_t columns = config->hidden;
     (void)err;
-    if (strstr(name, "norm") != NULL || strstr(name, "bias") != NULL)
+    if (strstr(name, "norm") || strstr(name, "bias"))
         columns = 1;
-    else if (strstr(name, "down_proj") != NULL)
-        columns = strstr(name, "experts") != NULL ? config->expert_ffn : config->ffn;
-    else if (strstr(name, "o_proj") != NULL)
+    else if (strstr(name, "down_proj"))
+        columns = strstr(name, "experts") ? config->expert_ffn : config->ffn;
+    else if (strstr(name, "o_proj"))
         columns = (uint64_t)config->heads * config->head_dim;
     uint64_t hash = 0;
     for (const char *c = name; *c != '\0'; c++)
@@ -77,7 +80,8 @@ static inline struct weight_source seeded_source(const struct model_config *conf
 
 enum { SEEDED_TOKENS = 41, SEEDED_ROWS = 4 };
 
-/* Rows [first, first + rows) of four; arrays live until the next call with the same `first`. */
+/* Makes a micro-batch of rows [first, first + rows) of a batch of four. Its arrays live until the next call
+ * with the same `first`. */
 static inline void seeded_batch(struct micro_batch *mb, uint32_t first, uint32_t rows, uint64_t step)
 {
     static const uint32_t starts[SEEDED_ROWS + 1] = {0, 13, 14, 30, SEEDED_TOKENS};

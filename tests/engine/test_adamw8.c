@@ -1,5 +1,5 @@
-/* 8-bit AdamW against steps that bitsandbytes made (tools/golden_adamw8.py), and its codes against a search.
- */
+/* Compares 8-bit AdamW with steps of bitsandbytes (tools/golden_adamw8.py), and its codes with a search over
+ * all boundaries. */
 #include "engine/ops.h"
 
 #include <jansson.h>
@@ -57,7 +57,7 @@ static void adamw8_on(struct bench *b)
                                .rule.eps = 1e-8,
                                .rule.weight_decay = 0.1,
                                .rule.grad_scale = 0.5,
-                               .value = bytes_in(b, value, sizeof value, DTYPE_F32),
+                               .value = bytes_in(b, value, sizeof(value), DTYPE_F32),
                                .gradient = empty(b, COUNT),
                                .code1 = bytes_in(b, zeros, COUNT, DTYPE_U8),
                                .code2 = bytes_in(b, zeros, COUNT, DTYPE_U8),
@@ -65,7 +65,7 @@ static void adamw8_on(struct bench *b)
                                .absmax2 = bytes_in(b, zeros, 4 * BLOCKS, DTYPE_F32)};
     for (int step = 1; step <= STEPS; step++) {
         gradient_of(step, gradients[step - 1]);
-        check(buffer_write(update.gradient.buffer, 0, gradients[step - 1], sizeof value, &err));
+        check(buffer_write(update.gradient.buffer, 0, gradients[step - 1], sizeof(value), &err));
         update.rule.bias_correction1 = 1 - pow(update.rule.beta1, step);
         update.rule.bias_correction2 = 1 - pow(update.rule.beta2, step);
         submit(b, (struct op){.kind = OP_ADAMW8, .adamw8 = update});
@@ -84,7 +84,7 @@ static void steps_are_bitsandbytes(void **state)
     each_device(adamw8_on);
 }
 
-/* Codes of x[n], whose largest magnitude is 1, by looking through all boundaries. */
+/* Checks the codes of x[n], whose largest magnitude is 1, by a search over all boundaries. */
 static void nearest_check(const float *map, const float *x, const uint8_t *codes, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
@@ -96,7 +96,7 @@ static void nearest_check(const float *map, const float *x, const uint8_t *codes
     }
 }
 
-/* Of blocks whose largest magnitude is 1: boundaries, their neighbours, and noise of any size. */
+/* Tests blocks whose largest magnitude is 1, with boundaries, their neighbours and noise of any size. */
 static void every_code_is_that_of_the_nearest_value(void **state)
 {
     (void)state;
@@ -126,7 +126,7 @@ static void every_code_is_that_of_the_nearest_value(void **state)
                                .rule.bias_correction1 = 1,
                                .rule.bias_correction2 = 1,
                                .value = empty(b, ALL),
-                               .gradient = bytes_in(b, x, sizeof x, DTYPE_F32),
+                               .gradient = bytes_in(b, x, sizeof(x), DTYPE_F32),
                                .code1 = bytes_in(b, zeros, ALL, DTYPE_U8),
                                .code2 = bytes_in(b, zeros, ALL, DTYPE_U8),
                                .absmax1 = bytes_in(b, zeros, ALL / 64, DTYPE_F32),
@@ -147,5 +147,5 @@ int main(void)
         cmocka_unit_test(steps_are_bitsandbytes),
         cmocka_unit_test(every_code_is_that_of_the_nearest_value),
     };
-    return run_each_isa(tests, sizeof tests / sizeof *tests);
+    return run_each_isa(tests, sizeof(tests) / sizeof(*tests));
 }

@@ -1,5 +1,5 @@
-/* Boundary tensors in 16 bits: a split that has them gives, to the bit, what a split in fp32 gives whose
- * tensors are rounded by hand on their way. */
+/* Boundary tensors in 16 bits: a split model with them gives the same bits as a split model in fp32 whose
+ * boundary tensors are rounded by hand. */
 #include "engine/seeded.h"
 
 #include "common/half.h"
@@ -11,12 +11,12 @@ enum {
     BUFFER_BYTES = 4 * (SEEDED_TOKENS * 64 + 2 * SEEDED_ROWS * 8)
 };
 
-/* Which model, and how it is passed. */
+/* The model, and how its boundary tensors are passed. */
 struct way {
     const struct model_config *config;
     const char *device;
-    enum dtype boundary; /* of the stages */
-    enum dtype by_hand;  /* DTYPE_F32: not rounded by hand */
+    enum dtype boundary; /* the stages' boundary dtype */
+    enum dtype by_hand;  /* the dtype to which the test rounds by hand; DTYPE_F32: no rounding */
     bool full;
     double router_scale, loss_scale;
 };
@@ -76,7 +76,7 @@ static void pair_end(struct pair *pair)
     device_close(pair->device);
 }
 
-/* What the wire does to a tensor of fp32. */
+/* Rounds an fp32 boundary tensor as sending it in 16 bits would. */
 static void round_by_hand(const struct pair *pair, const struct way *way, struct buffer *buffer,
                           uint32_t tokens)
 {
@@ -147,7 +147,7 @@ static void same_bits(const struct way *way)
     assert_true(narrow.loss == by_hand.loss && narrow.router == by_hand.router);
     assert_true(way->router_scale == 0 || narrow.router > 0);
     assert_memory_equal(narrow.gradients, by_hand.gradients, 4 * narrow.count);
-    /* … which is not what fp32 gives, and not far from it */
+    /* The result differs from fp32's, but not much. */
     double distance = tensor_distance(narrow.gradients, wide.gradients, wide.count, 1);
     assert_true(distance > 1e-6 && distance < (way->boundary == DTYPE_BF16 ? 2e-2 : 3e-3));
     assert_true(narrow.loss != wide.loss && fabs(narrow.loss - wide.loss) < 1e-2 * wide.loss);
@@ -165,7 +165,7 @@ static void a_narrow_boundary_is_a_rounded_one(void **state)
         for (size_t t = 0; t < 2; t++) {
             same_bits(&(struct way){
                 .config = &seeded_dense, .device = devices[d], .boundary = dtypes[t], .loss_scale = SCALE});
-            if (d == t) /* either dtype once */
+            if (d == t) /* Each of the two dtypes is used once. */
                 same_bits(&(struct way){.config = &seeded_experts,
                                         .device = devices[d],
                                         .boundary = dtypes[t],
@@ -200,10 +200,10 @@ static void a_cache_takes_rounded_tensors(void **state)
             kv_cache_destroy(caches[s]);
         pair_end(&pair);
     }
-    assert_memory_equal(logits[0], logits[1], sizeof logits[0]);
+    assert_memory_equal(logits[0], logits[1], sizeof(logits[0]));
 }
 
-/* A gradient beyond fp16's range becomes infinite as it leaves, and the stage that takes it says so. */
+/* A gradient beyond fp16's range becomes infinite when it is sent, and the receiving stage reports it. */
 static void a_gradient_that_overflows_is_not_finite_below(void **state)
 {
     (void)state;
@@ -232,11 +232,12 @@ static void refused(struct stage_options options, enum err_code code, const char
     struct err err;
     struct stage_memory memory;
     assert_int_equal(stage_memory_predict(&options, &memory, &err), -1);
-    if (err.code != code || strstr(err.text, word) == NULL)
+    if (err.code != code || !strstr(err.text, word))
         fail_msg("\"%s\" does not say \"%s\"", err.text, word);
 }
 
-/* The workspace is there anyway: in 16 bits a stage takes what it takes in 32. */
+/* A stage takes the same memory with 16-bit boundaries, because the workspace holds the rounded tensors. What
+ * is not supported is refused. */
 static void memory_is_as_before_and_what_cannot_be_is_refused(void **state)
 {
     (void)state;
@@ -250,7 +251,7 @@ static void memory_is_as_before_and_what_cannot_be_is_refused(void **state)
             break;
         check(stage_memory_predict(&a, &one, &err));
         check(stage_memory_predict(&b, &two, &err));
-        assert_memory_equal(&one, &two, sizeof one);
+        assert_memory_equal(&one, &two, sizeof(one));
     }
     struct stage_options odd = options_of(&narrow, 0, CUT), part = options_of(&narrow, 1, 3);
     struct model_config config = seeded_dense;
@@ -262,6 +263,12 @@ static void memory_is_as_before_and_what_cannot_be_is_refused(void **state)
     struct stage_options number = options_of(&wide, 0, CUT);
     number.boundary_out = DTYPE_I32;
     refused(number, ERR_INVALID, "not fp32, bf16 or fp16");
+    struct stage_options ends = options_of(&narrow, 1, 3);
+    ends.enter_last = 3; /* behind the stage's blocks */
+    refused(ends, ERR_INVALID, "enter up to 3");
+    ends.enter_last = 2;
+    ends.leave_first = 1; /* in front of them */
+    refused(ends, ERR_INVALID, "leave from 1");
 }
 
 int main(void)

@@ -1,5 +1,5 @@
-/* examples/train.c, as a newcomer runs it: losses of the tiny Llama with every parameter trained beside
- * PyTorch's, and a sentence for a file of rows that is no such file. */
+/* Runs examples/train.c as a newcomer would: full fine-tuning of the tiny Llama prints PyTorch's losses, and
+ * a file of rows in the wrong format gives a clear error. */
 #include <sys/wait.h>
 
 #include <stdio.h>
@@ -30,26 +30,25 @@ static int example_run(const struct scratch *scratch, const char *const *argumen
     return WEXITSTATUS(status);
 }
 
-/* The rows of all golden batches, one after the other, one a line. */
+/* Writes the rows of all golden batches in order, one a line. */
 static void rows_write(const json_t *expected, const char *path)
 {
     const json_t *batch, *ids;
     size_t i, row;
     FILE *file = fopen(path, "w");
     assert_non_null(file);
-    json_array_foreach(json_object_get(expected, "batches"), i, batch)
-        json_array_foreach(json_object_get(batch, "ids"), row, ids)
-    {
-        json_t *line = json_pack("{s:O, s:O}", "ids", ids, "labels",
-                                 json_array_get(json_object_get(batch, "labels"), row));
-        assert_int_equal(json_dumpf(line, file, JSON_COMPACT), 0);
-        fputc('\n', file);
-        json_decref(line);
-    }
+    json_array_foreach (json_object_get(expected, "batches"), i, batch)
+        json_array_foreach (json_object_get(batch, "ids"), row, ids) {
+            json_t *line = json_pack("{s:O, s:O}", "ids", ids, "labels",
+                                     json_array_get(json_object_get(batch, "labels"), row));
+            assert_int_equal(json_dumpf(line, file, JSON_COMPACT), 0);
+            fputc('\n', file);
+            json_decref(line);
+        }
     fclose(file);
 }
 
-/* The bound is that of tests/engine/golden.h. */
+/* The bound is the one in tests/engine/golden.h. */
 static void the_example_prints_the_losses_of_pytorch(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* PyTorch's numbers for a tiny model of every family: losses, gradient norms, gradients, adapters; whole and
- * split. */
+/* Compares a tiny model of every family with PyTorch: losses, gradient norms, gradients and adapters, on one
+ * stage and on several. */
 #include "engine/golden.h"
 
 #include "common/file.h"
@@ -20,7 +20,7 @@ static void every_family_matches_fp64_when_all_is_trained(void **state)
         run_golden(families[i], "full", "cpu", 1, (struct train_options){0});
 }
 
-/* The loss is over layers of one stage, of two and of three. */
+/* The load-balancing loss covers layers on one, two and three stages. */
 static void mixtures_match_fp64_with_the_load_balancing_loss(void **state)
 {
     (void)state;
@@ -48,13 +48,13 @@ static void golden_matches_for_every_split_and_micro_batch(void **state)
         for (uint32_t rows = 1; rows <= 4; rows *= 2) {
             struct train_options o = {
                 .cut_count = i + 1, .micro_batch_rows = rows, .recompute = rows == 2, .split = rows == 4};
-            memcpy(o.cuts, cuts[i], sizeof cuts[i]);
+            memcpy(o.cuts, cuts[i], sizeof(cuts[i]));
             run_golden(families[(3 * i + rows) % FAMILIES], "lora", "cpu", 1 + i % 2, o);
         }
 }
 
-/* An adapter whose ranks and factors differ from layer to layer, and which some matrices lack: made by peft
- * (tools/make_golden.py llama-patterns), alone and over cuts. */
+/* An adapter of peft (tools/make_golden.py llama-patterns) whose ranks and scaling factors differ by layer
+ * and which lacks some matrices, on one stage and on several. */
 static void patterns_over_layers_match_fp64(void **state)
 {
     (void)state;
@@ -62,13 +62,13 @@ static void patterns_over_layers_match_fp64(void **state)
     struct dataset data;
     struct peft *peft;
     struct err err;
-    snprintf(model, sizeof model, "%s/llama", golden);
-    snprintf(file, sizeof file, "%s/llama/expected.json", golden);
-    snprintf(init, sizeof init, "%s/llama-patterns/adapter_init", golden);
-    snprintf(after, sizeof after, "%s/llama-patterns/adapter_after_20", golden);
+    snprintf(model, sizeof(model), "%s/llama", golden);
+    snprintf(file, sizeof(file), "%s/llama/expected.json", golden);
+    snprintf(init, sizeof(init), "%s/llama-patterns/adapter_init", golden);
+    snprintf(after, sizeof(after), "%s/llama-patterns/adapter_after_20", golden);
     json_t *expected = json_of(file);
     dataset_parse(json_object_get(expected, "batches"), &data);
-    snprintf(file, sizeof file, "%s/llama-patterns/expected.json", golden);
+    snprintf(file, sizeof(file), "%s/llama-patterns/expected.json", golden);
     json_t *want = json_of(file);
     struct train_options o = {
         .model = model, .adapter = init, .data = &data, .steps = 20, .warmup = 4, .peak_lr = 5e-3};
@@ -100,8 +100,9 @@ static void patterns_over_layers_match_fp64(void **state)
     json_decref(want);
 }
 
-/* Rotary scalings on the tiny Llama (tools/golden_rope.py losses): the loss of batch 0 as transformers 5.23
- * has it in double precision, the rows padded to the longest, by which it chooses longrope's factors. */
+/* Rotary scalings on the tiny Llama (tools/golden_rope.py losses): the loss of batch 0 equals transformers
+ * 5.23 in double precision. transformers pads the rows to the longest one, whose length selects longrope's
+ * factors. */
 static void rotary_scalings_give_the_losses_of_transformers(void **state)
 {
     (void)state;
@@ -117,10 +118,10 @@ static void rotary_scalings_give_the_losses_of_transformers(void **state)
     };
     char path[600];
     struct dataset data;
-    snprintf(path, sizeof path, "%s/llama/expected.json", golden);
+    snprintf(path, sizeof(path), "%s/llama/expected.json", golden);
     json_t *expected = json_of(path);
     dataset_parse(json_object_get(expected, "batches"), &data);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         struct scratch scratch;
         struct trainer trainer;
         struct train_result result;
@@ -128,12 +129,12 @@ static void rotary_scalings_give_the_losses_of_transformers(void **state)
         char text[512];
         struct buf weights = {.limit = 1 << 22}, written = {.limit = 1 << 16};
         assert_int_equal(scratch_make(&scratch), 0);
-        snprintf(path, sizeof path, "%s/llama/model.safetensors", golden);
+        snprintf(path, sizeof(path), "%s/llama/model.safetensors", golden);
         check(file_read_all(path, weights.limit, &weights, &err));
         check(file_write_atomic(scratch_path(&scratch, "model.safetensors"), weights.data, weights.size, 0600,
                                 &err));
-        snprintf(path, sizeof path, "%s/llama/config.json", golden);
-        snprintf(text, sizeof text, "%s", cases[i].rope);
+        snprintf(path, sizeof(path), "%s/llama/config.json", golden);
+        snprintf(text, sizeof(text), "%s", cases[i].rope);
         for (char *c = text; *c != '\0'; c++)
             *c = *c == '\'' ? '"' : *c;
         json_t *config = json_of(path), *rope = json_loads(text, 0, NULL);
@@ -162,7 +163,7 @@ static void rotary_scalings_give_the_losses_of_transformers(void **state)
     json_decref(expected);
 }
 
-/* The head's use of a tied embedding has its gradient on another stage than the table. */
+/* The gradient of a tied embedding by the head arises on another stage than the table's. */
 static void a_tied_embedding_is_trained_over_a_cut(void **state)
 {
     (void)state;
@@ -172,13 +173,13 @@ static void a_tied_embedding_is_trained_over_a_cut(void **state)
                (struct train_options){.cuts = {1, 4}, .cut_count = 2, .micro_batch_rows = 4});
 }
 
-/* `make equality`: every family and method on every cut and micro-batch, forward kept, made again, and
- * backward in halves. */
+/* `make equality`: every family and method with every cut and micro-batch size, with kept activations, with
+ * recomputation, and with split backward passes. */
 static void everything_matches_everywhere(void **state)
 {
     (void)state;
     const uint32_t cuts[][3] = {{3}, {1, 4}, {1, 3, 4}};
-    if (getenv("MOTLEY_EQUALITY") == NULL) {
+    if (!getenv("MOTLEY_EQUALITY")) {
         print_message("skipped: only make equality runs all of it\n");
         skip();
     }
@@ -187,12 +188,13 @@ static void everything_matches_everywhere(void **state)
         uint32_t cut = i / (2 * FAMILIES) % 3, rows = 1u << (i / (6 * FAMILIES));
         struct train_options o = {
             .cut_count = cut + 1, .micro_batch_rows = rows, .recompute = rows == 2, .split = rows == 4};
-        memcpy(o.cuts, cuts[cut], sizeof cuts[cut]);
+        memcpy(o.cuts, cuts[cut], sizeof(cuts[cut]));
         run_golden(name, kind, "cpu", 1 + cut % 2, o);
     }
 }
 
-/* A stage's blocks in parts, backward whole and in halves: the bits of a stage that does all at once. */
+/* Running a stage's blocks in parts, with whole or split backward passes, gives the same bits as running all
+ * at once. */
 static void parts_and_halves_change_no_bit(void **state)
 {
     (void)state;
@@ -202,8 +204,8 @@ static void parts_and_halves_change_no_bit(void **state)
         char model[512], file[600];
         struct dataset data;
         struct train_result whole, parts;
-        snprintf(model, sizeof model, "%s/%s", golden, families[i]);
-        snprintf(file, sizeof file, "%s/expected.json", model);
+        snprintf(model, sizeof(model), "%s/%s", golden, families[i]);
+        snprintf(file, sizeof(file), "%s/expected.json", model);
         json_t *expected = json_of(file);
         dataset_parse(json_object_get(expected, "batches"), &data);
         struct train_options o = {.model = model,
@@ -216,7 +218,7 @@ static void parts_and_halves_change_no_bit(void **state)
                                   .micro_batch_rows = 2};
         struct device *device = device_make("cpu", 1);
         bool experts = i >= 5 && i < 8;
-        o.lora.dropout = experts ? 0 : 0.2; /* which adapters of experts do not have */
+        o.lora.dropout = experts ? 0 : 0.2; /* Adapters of experts have no dropout. */
         for (int turn = 0; turn < 3; turn++) {
             struct trainer trainer;
             o.part_blocks = turn == 0 ? 0 : 1 + rand_stream_below(&stream, 3);

@@ -1,10 +1,8 @@
-/* What GPUs compute to the bits of CPUs, and the paths of their kernels that the harness's shapes seldom
- * take: four values in one access, a block to a row, sums cut into chunks. */
+/* Tests the ops that GPUs compute with the same bits as CPUs, and the paths of kernels that the harness's
+ * shapes seldom take: four values in one access, one block for a row, sums cut into chunks. */
 #define HARNESS_CANDIDATES                                                                                   \
     {.kind = "cpu", .threads = 2, .group = 1}, {.kind = "emulated", .group = 1, .isa = "warp32,checks"},     \
-    {                                                                                                        \
-        .kind = "emulated", .group = 1, .isa = "warp64,checks"                                               \
-    }
+        {.kind = "emulated", .group = 1, .isa = "warp64,checks"}
 #include "engine/cases_basic.h"
 #include "engine/cases_bits.h"
 
@@ -12,14 +10,14 @@ static const char *const warps[] = {"warp32,checks", "warp64,checks"};
 
 static const struct op_case *case_named(const char *name)
 {
-    for (size_t i = 0; i < sizeof basic_cases / sizeof *basic_cases; i++)
+    for (size_t i = 0; i < sizeof(basic_cases) / sizeof(*basic_cases); i++)
         if (strcmp(basic_cases[i].name, name) == 0)
             return &basic_cases[i];
     fail_msg("no case is named %s", name);
     return NULL;
 }
 
-/* AdamW among them: a GPU fuses products and sums where a CPU with FMA does. */
+/* AdamW is one of these ops, because a GPU fuses a product and a sum where a CPU with FMA does. */
 static void ops_without_sums_have_the_bits_of_cpus(void **state)
 {
     const char *const names[] = {"copy",        "gather_rows", "scatter_rows",     "embed", "cast",
@@ -29,7 +27,7 @@ static void ops_without_sums_have_the_bits_of_cpus(void **state)
         print_message("this CPU has no FMA\n");
         skip();
     }
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
         cases_run(case_named(names[i]), 1, 6);
 }
 
@@ -39,7 +37,8 @@ static void many_blocks_draw(struct trial *t)
     t->op.adamw8.count = 1100 * ADAMW8_BLOCK + 17;
 }
 
-/* Of 8-bit AdamW, a block of threads takes several when there are more than 1024. */
+/* Runs 8-bit AdamW on more than 1,024 blocks of values, so that a block of GPU threads works on several
+ * blocks of values. */
 static void many_blocks_have_the_bits_of_cpus(void **state)
 {
     struct op_case c = *case_named("adamw8");
@@ -55,7 +54,8 @@ static void many_blocks_have_the_bits_of_cpus(void **state)
 /* --- aligned shapes */
 
 static const struct op_case *base;
-static bool large; /* rows for blocks of threads, sums in several chunks */
+static bool
+    large; /* whether rows are long enough for one block of threads each, and sums for several chunks */
 
 static void norm_shape(struct op *op)
 {
@@ -137,7 +137,8 @@ static void table_shape(struct op *op)
 
 static void flat_shape(struct op *op)
 {
-    uint32_t count = large ? 34000 : 2002; /* the last four are not whole */
+    /* 2002 is not a multiple of four, the number of values in one access. */
+    uint32_t count = large ? 34000 : 2002;
     switch (op->kind) {
     case OP_CROSS_ENTROPY:
         op->cross_entropy.rows = large ? 40 : 300, op->cross_entropy.vocab = large ? 1300 : 92;
@@ -166,7 +167,7 @@ static void aligned_draw(struct trial *t)
         norm_shape(&t->op);
 }
 
-/* Put every operand `lead` elements into its buffer. */
+/* Moves every operand `lead` elements into its buffer. */
 static void trial_shift(struct trial *t, uint64_t lead)
 {
     for (uint32_t i = 0; i < t->count; i++) {
@@ -236,7 +237,7 @@ static void aligned_shapes_are_right_and_give_the_bits_of_others(void **state)
     (void)state;
     for (int w = 0; w < 2; w++) {
         struct device *device = emulated(warps[w]);
-        for (size_t i = 0; i < 2 * sizeof names / sizeof *names; i++) {
+        for (size_t i = 0; i < 2 * sizeof(names) / sizeof(*names); i++) {
             struct trial t;
             struct op_case c = *case_named(names[i / 2]);
             base = case_named(names[i / 2]);
@@ -250,7 +251,7 @@ static void aligned_shapes_are_right_and_give_the_bits_of_others(void **state)
     }
 }
 
-/* --- beside the cases */
+/* --- tests that are no cases of the harness */
 
 static void each_warp(void (*test)(struct bench *b))
 {
@@ -291,7 +292,7 @@ static void ids_beyond_their_table_are_told(void **state)
                     .embed = {.tokens = 2,
                               .hidden = 4,
                               .vocab = 9,
-                              .ids = bytes_in(&b, ids, sizeof ids, DTYPE_I32),
+                              .ids = bytes_in(&b, ids, sizeof(ids), DTYPE_I32),
                               .table = normal(&b, 40, table),
                               .out = empty(&b, 8)}};
     int status = op_submit(b.device, &op, &err);

@@ -1,5 +1,5 @@
-/* What `motley-worker --devices` says of cards that cannot be used, on the vendors' fake libraries: each says
- * why in a sentence, and the others are there all the same. */
+/* Tests what `motley-worker --devices` reports of unusable cards, on the vendors' fake libraries: each has a
+ * reason in a sentence, and the other cards are listed as usual. */
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,23 +33,22 @@ static const json_t *of_kind(const json_t *all, const char *list, const char *ki
 {
     const json_t *item;
     size_t i;
-    json_array_foreach(json_object_get(all, list), i,
-                       item) if (strcmp(json_string_value(json_object_get(item, "kind")), kind) == 0 &&
-                                 index-- == 0) return item;
+    json_array_foreach (json_object_get(all, list), i, item)
+        if (strcmp(json_string_value(json_object_get(item, "kind")), kind) == 0 && index-- == 0)
+            return item;
     return NULL;
 }
 
-/* `item` is there and its why has the words; NULL: it has none. */
+/* Checks that `item` exists and that its `why` has the words; with NULL, that it has no `why`. */
 static void says(const json_t *item, const char *words)
 {
     const json_t *why = json_object_get(item, "why");
     assert_non_null(item);
-    if (words == NULL ? !json_is_null(why)
-                      : !json_is_string(why) || strstr(json_string_value(why), words) == NULL)
+    if (!words ? !json_is_null(why) : !json_is_string(why) || !strstr(json_string_value(why), words))
         fail_msg("\"%s\", wanted \"%s\"", json_string_value(why), words);
 }
 
-/* A build without kernels for cards has other reasons, sooner. */
+/* Whether the build has kernels for cards. Without them, cards are unusable for that reason first. */
 static bool has_code(void)
 {
     struct err err;
@@ -60,6 +59,19 @@ static void setup(void)
 {
     setenv("MOTLEY_CUDA_LIBRARY", CUDA, 1);
     setenv("MOTLEY_HIP_LIBRARY", HIP, 1);
+}
+
+/* A card without code of its own whose instructions are another card's is told how it can run. */
+static void code_of_an_alike_card_is_named(void **state)
+{
+    (void)state;
+    struct err err;
+    if (!gpu_code_choose("hip", "gfx1030", &err))
+        skip(); /* this build has no code for AMD's cards */
+    assert_null(gpu_code_choose("hip", "gfx1032", &err));
+    assert_non_null(strstr(err.text, "with HSA_OVERRIDE_GFX_VERSION=10.3.0 in the agent's environment"));
+    assert_null(gpu_code_choose("hip", "gfx803", &err));
+    assert_null(strstr(err.text, "HSA_OVERRIDE_GFX_VERSION"));
 }
 
 static void a_broken_driver_takes_nothing_from_the_other(void **state)
@@ -75,7 +87,7 @@ static void a_broken_driver_takes_nothing_from_the_other(void **state)
         {MOTLEY_FAKES "/libfake_bare.so", 12040, "lacks cuInit"},
     };
     struct fake_control *cuda = control_of(CUDA);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         setup();
         setenv("MOTLEY_CUDA_LIBRARY", cases[i].library, 1);
         cuda->version = cases[i].version;
@@ -108,7 +120,7 @@ static void a_card_that_cannot_be_used_says_why(void **state)
     cuda->compute_mode = 0;
 }
 
-/* In exclusive use by somebody: the context of the first card is refused, the second is there. */
+/* The first card is in exclusive use, so its context is refused; the second card is usable. */
 static void a_card_in_exclusive_use_is_named_and_the_next_one_serves(void **state)
 {
     (void)state;
@@ -120,16 +132,16 @@ static void a_card_in_exclusive_use_is_named_and_the_next_one_serves(void **stat
         cuda->compute_mode = 0;
         skip();
     }
-    /* The call that makes a context is the one behind the last question about the card. */
+    /* The call that creates the context follows the last query of the card. */
     for (uint64_t at = 1; at < 200; at++) {
         cuda->calls = 0;
         cuda->trace[0] = '\0';
         cuda->fail_at = at;
-        cuda->fail_with = 46; /* the devices are busy or unavailable */
+        cuda->fail_with = 46; /* error 46: the devices are busy or unavailable */
         json_t *all = asked();
         cuda->fail_at = 0;
         const json_t *why = json_object_get(of_kind(all, "cards", "cuda", 0), "why");
-        bool found = json_is_string(why) && strstr(json_string_value(why), "(exclusive)") != NULL;
+        bool found = json_is_string(why) && strstr(json_string_value(why), "(exclusive)");
         if (found) {
             says(of_kind(all, "cards", "cuda", 1), NULL);
             assert_true(json_is_true(json_object_get(of_kind(all, "cards", "cuda", 1), "usable")));
@@ -143,7 +155,8 @@ static void a_card_in_exclusive_use_is_named_and_the_next_one_serves(void **stat
     fail_msg("no call that fails says that the card is in exclusive use");
 }
 
-/* A process sees one slice at most: the list says what to show alone, and why a card that is cut is none. */
+/* A process sees at most one MIG slice. The list says which slice to make visible, and why a divided card
+ * itself is unusable. */
 static void a_card_that_is_cut_is_its_slices(void **state)
 {
     static const char *const apart[] = {"MIG-00010203", "MIG-00010204", "GPU-00010201"};
@@ -151,7 +164,7 @@ static void a_card_that_is_cut_is_its_slices(void **state)
     setup();
     setenv("MOTLEY_NVML_LIBRARY", MOTLEY_FAKES "/libfake_nvml.so", 1);
     json_t *all = asked();
-    assert_null(json_object_get(all, "apart")); /* nothing is cut */
+    assert_null(json_object_get(all, "apart")); /* No card is divided. */
     assert_non_null(of_kind(all, "cards", "cuda", 1));
     json_decref(all);
     setenv("MOTLEY_FAKE_MIG", "1", 1);
@@ -161,9 +174,10 @@ static void a_card_that_is_cut_is_its_slices(void **state)
         assert_string_equal(json_string_value(json_array_get(json_object_get(all, "apart"), i)), apart[i]);
     says(of_kind(all, "cards", "cuda", 0), "it is cut into MIG slices");
     assert_null(of_kind(all, "cards", "cuda", 1));
-    assert_non_null(of_kind(all, "cards", "hip", 1)); /* the other vendor's stay */
+    assert_non_null(of_kind(all, "cards", "hip", 1)); /* The other vendor's cards stay in the list. */
     json_decref(all);
-    setenv("CUDA_VISIBLE_DEVICES", apart[0], 1); /* shown alone, it is a card like any other */
+    setenv("CUDA_VISIBLE_DEVICES", apart[0],
+           1); /* A slice that is the only visible device is listed like a card. */
     all = asked();
     assert_null(json_object_get(all, "apart"));
     assert_non_null(of_kind(all, "cards", "cuda", 0));
@@ -178,6 +192,7 @@ static void a_card_that_is_cut_is_its_slices(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(code_of_an_alike_card_is_named),
         cmocka_unit_test(a_broken_driver_takes_nothing_from_the_other),
         cmocka_unit_test(a_card_that_cannot_be_used_says_why),
         cmocka_unit_test(a_card_that_is_cut_is_its_slices),

@@ -1,6 +1,6 @@
-/* `make emulated-check`: PyTorch's numbers for every family on the emulated GPU, every access of every kernel
- * checked, with warps of 32 and of 64 threads, alone and split. Five steps are each batch once: later ones run
- * the same kernels on the same shapes. */
+/* `make emulated-check`: every family matches PyTorch on the emulated GPU with every access of every kernel
+ * checked, with warps of 32 and 64 threads, on one stage and on several. Five steps run each batch once;
+ * later steps would run the same kernels on the same shapes. */
 #include "engine/golden.h"
 
 static void golden_run(const char *name, const char *kind, uint32_t turn)
@@ -20,7 +20,7 @@ static void every_kernel_is_checked_in_training(void **state)
 {
     (void)state;
     const char *const mixtures[] = {"mixtral", "qwen3-moe", "olmoe"};
-    if (getenv("MOTLEY_EMULATED_CHECK") == NULL) {
+    if (!getenv("MOTLEY_EMULATED_CHECK")) {
         print_message("skipped: only make emulated-check runs all of it\n");
         skip();
     }

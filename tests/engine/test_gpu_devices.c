@@ -1,6 +1,6 @@
-/* GPUs as devices, on the emulated one: faults that come at a certain call end in their typed error and leak
- * nothing, queues overlap and events order them, memory is shared with other processes, passes are recorded
- * and run again. */
+/* Tests GPU devices on the emulated driver: a fault at any call ends in its typed error and leaks nothing,
+ * queues overlap and events order them, memory is shared with other processes, and passes are recorded and
+ * replayed. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -11,7 +11,7 @@
 
 enum { COUNT = 64 };
 static const uint64_t DEADLINE_NS = 20ull * 1000 * 1000 * 1000;
-static const uint64_t MEMORY_BYTES = 32 << 20; /* little address space, as valgrind has */
+static const uint64_t MEMORY_BYTES = 32 << 20; /* small, because valgrind has little address space */
 
 static struct device_options options_of(const char *kind, const char *text)
 {
@@ -33,7 +33,7 @@ static struct operand floats_in(struct buffer *buffer)
     return (struct operand){.buffer = buffer, .dtype = DTYPE_F32};
 }
 
-/* y += alpha * x, `count` values */
+/* Makes the op y += alpha * x on `count` values. */
 static struct op adding(struct buffer *x, struct buffer *y, uint32_t count, float alpha)
 {
     return (struct op){.kind = OP_ADD,
@@ -63,31 +63,31 @@ static uint32_t entries(const char *path)
     uint32_t count = 0;
     DIR *folder = opendir(path);
     assert_non_null(folder);
-    while (readdir(folder) != NULL)
+    while (readdir(folder))
         count++;
     closedir(folder);
     return count;
 }
 
-/* What a worker does, in short: 2 buffers, 3 ops, a copy back. Leaves the device open in any case but that of
- * its own failure. */
+/* Does a worker's work in short: two buffers, three ops and a copy back. The device stays open unless opening
+ * it failed. */
 static int work(struct device *device, struct buffer *buffers[2], float *out, struct err *err)
 {
     static const float ones[COUNT] = {1, 1, 1, 1, 1, 1, 1, 1};
     for (int i = 0; i < 2; i++)
-        if (buffer_create(device, sizeof ones, MEM_BUFFERS, "values", &buffers[i], err) != 0 ||
-            buffer_write(buffers[i], 0, ones, sizeof ones, err) != 0)
+        if (buffer_create(device, sizeof(ones), MEM_BUFFERS, "values", &buffers[i], err) != 0 ||
+            buffer_write(buffers[i], 0, ones, sizeof(ones), err) != 0)
             return -1;
     struct op op = adding(buffers[0], buffers[1], COUNT, 1);
     for (int i = 0; i < 3; i++)
         if (op_submit(device, &op, err) != 0)
             return -1;
-    if (buffer_read(buffers[1], 0, out, sizeof ones, err) != 0)
+    if (buffer_read(buffers[1], 0, out, sizeof(ones), err) != 0)
         return -1;
     return device_sync(device, err);
 }
 
-/* After a fault of the device itself, all that follows fails with it. */
+/* Checks that after a device fault every later call fails with the same error. */
 static void sticky_check(struct device *device, struct buffer *buffer, enum err_code code)
 {
     struct err err = {0};
@@ -109,7 +109,7 @@ static void sticky_check(struct device *device, struct buffer *buffer, enum err_
     event_destroy(event);
 }
 
-/* The fault at the n-th call of its sort: true when it came. */
+/* Provokes the fault at the n-th call of its kind. Returns whether it occurred. */
 static bool fault_comes(const char *fault, uint32_t n, enum err_code code)
 {
     char text[64];
@@ -117,15 +117,15 @@ static bool fault_comes(const char *fault, uint32_t n, enum err_code code)
     struct device *device = NULL;
     struct buffer *buffers[2] = {NULL, NULL};
     float out[COUNT] = {0};
-    snprintf(text, sizeof text, "warp32,checks,%s=%u", fault, n);
+    snprintf(text, sizeof(text), "warp32,checks,%s=%u", fault, n);
     struct device_options options = options_of("emulated", text);
     int status = device_open(&options, &device, &err);
     if (status == 0)
         status = work(device, buffers, out, &err);
     if (status != 0 && err.code != code)
         fail_msg("%s: code %d, not %d: %s", text, err.code, code, err.text);
-    if (status != 0 && strstr(err.text, "as it was told") == NULL &&
-        strstr(err.text, "the system refused 4096 bytes for values") == NULL)
+    if (status != 0 && !strstr(err.text, "as it was told") &&
+        !strstr(err.text, "the system refused 4096 bytes for values"))
         fail_msg("%s: another error: %s", text, err.text);
     if (status == 0 && out[0] != 4.0f)
         fail_msg("%s: no error, and %g instead of 4", text, (double)out[0]);
@@ -143,8 +143,9 @@ static void every_fault_has_its_type_stays_and_leaks_nothing(void **state)
     static const struct {
         const char *name;
         enum err_code code;
-        uint32_t times; /* how often the work above makes such a call: 3 of scratch and 2 */
-    } faults[] = {{"nomem", ERR_NOMEM, 5},
+        uint32_t times; /* how often device_open() and work() make such a call; for memory: 4 times for the
+                           device's scratch memory and twice for the buffers */
+    } faults[] = {{"nomem", ERR_NOMEM, 6},
                   {"launch", ERR_DEVICE_FAULT, 3},
                   {"lost", ERR_DEVICE_LOST, 3},
                   {"ecc", ERR_DEVICE_FAULT, 3}};
@@ -160,7 +161,7 @@ static void every_fault_has_its_type_stays_and_leaks_nothing(void **state)
 static void memory_that_is_refused_once_is_there_the_next_time(void **state)
 {
     (void)state;
-    struct device *device = opened("emulated", "warp32,nomem=4");
+    struct device *device = opened("emulated", "warp32,nomem=5");
     struct buffer *buffer;
     struct err err = {0};
     assert_int_equal(buffer_create(device, 4096, MEM_BUFFERS, "values", &buffer, &err), -1);
@@ -195,8 +196,6 @@ static void unknown_options_are_refused_by_name(void **state)
 
 /* --- queues */
 
-/* A small op on one queue, queued after a large one on another, is done before it. A machine so busy that it
- * is not seen at once is tried again, with more. */
 static void a_device_says_how_wide_its_warps_are(void **state)
 {
     static const char *const said[][2] = {
@@ -209,6 +208,8 @@ static void a_device_says_how_wide_its_warps_are(void **state)
     }
 }
 
+/* A small op on one queue finishes before a large one that was queued earlier on another queue. When the
+ * machine is too busy to show this at once, it is tried again with a larger op. */
 static void queues_run_at_once(void **state)
 {
     (void)state;
@@ -241,8 +242,8 @@ static void queues_run_at_once(void **state)
     device_close(device);
 }
 
-/* One thread adds on a queue, another copies what it finds on a second one: 40 rounds, each tied to the one
- * before by events alone, none of the two threads waiting for the device. */
+/* One thread adds on one queue and another copies the result on a second queue, in 40 rounds. Only events
+ * order the rounds; neither thread waits for the device. */
 enum { ROUNDS = 40, LARGE = 1 << 12 };
 
 struct relay {
@@ -251,7 +252,7 @@ struct relay {
     struct event *added[ROUNDS], *copied[ROUNDS];
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    uint32_t turns; /* begun: even, adding; odd, copying */
+    uint32_t turns; /* number of turns begun: even turns add, odd turns copy */
     struct err err;
     int status;
 };
@@ -379,7 +380,7 @@ static bool pipe_read(int file, void *to, size_t bytes)
     return true;
 }
 
-/* The other process: doubles what a handle says, by an op on a device of its own. */
+/* The other process: it opens the shared buffer and doubles its values by an op on its own device. */
 static int sharer(const char *kind, int in, int out)
 {
     struct buffer_handle handle, wrong;
@@ -389,15 +390,15 @@ static int sharer(const char *kind, int in, int out)
     struct err err;
     char done = 1;
     alarm(20);
-    if (!pipe_read(in, &handle, sizeof handle) || device_open(&options, &device, &err) != 0)
+    if (!pipe_read(in, &handle, sizeof(handle)) || device_open(&options, &device, &err) != 0)
         return 2;
     wrong = handle;
-    snprintf(wrong.kind, sizeof wrong.kind, "%s", strcmp(kind, "cpu") == 0 ? "emulated" : "cpu");
+    snprintf(wrong.kind, sizeof(wrong.kind), "%s", strcmp(kind, "cpu") == 0 ? "emulated" : "cpu");
     if (buffer_import(device, &wrong, &none, &err) == 0 || err.code != ERR_INVALID)
         return 3;
     wrong = handle;
     wrong.bytes = UINT64_MAX / 2;
-    memset(wrong.of_device, 0x7F, sizeof wrong.of_device);
+    memset(wrong.of_device, 0x7F, sizeof(wrong.of_device));
     if (buffer_import(device, &wrong, &none, &err) == 0)
         return 4;
     if (buffer_import(device, &handle, &shared, &err) != 0 || buffer_bytes(shared) != sizeof(float[COUNT]))
@@ -408,7 +409,8 @@ static int sharer(const char *kind, int in, int out)
     if (op_submit(device, &op, &err) != 0 || device_sync(device, &err) != 0 || account.held_total != 0)
         return 6;
     buffer_destroy(shared);
-    if (write(out, &done, 1) != 1 || !pipe_read(in, &done, 1)) /* the exporter has destroyed its buffer */
+    if (write(out, &done, 1) != 1 ||
+        !pipe_read(in, &done, 1)) /* Waits until the exporter has destroyed its buffer. */
         return 7;
     if (buffer_import(device, &handle, &shared, &err) == 0 || err.code != ERR_NOT_FOUND)
         return 8;
@@ -420,7 +422,7 @@ static void shared_with_another_process(const char *kind)
 {
     int to[2], from[2], status = -1;
     assert_int_equal(pipe2(to, O_CLOEXEC) + pipe2(from, O_CLOEXEC), 0);
-    pid_t child = fork(); /* before there is any device, and so any thread */
+    pid_t child = fork(); /* The fork comes before any device, and so any thread, exists. */
     assert_true(child >= 0);
     if (child == 0)
         _exit(sharer(kind, to[0], from[1]));
@@ -433,17 +435,17 @@ static void shared_with_another_process(const char *kind)
     for (uint32_t i = 0; i < COUNT; i++)
         values[i] = (float)i;
     check(buffer_create(device, 100, MEM_BUFFERS, "plain", &plain, &err));
-    check(buffer_create_shared(device, sizeof values, MEM_BUFFERS, "shared", &shared, &err));
-    check(buffer_write(shared, 0, values, sizeof values, &err));
+    check(buffer_create_shared(device, sizeof(values), MEM_BUFFERS, "shared", &shared, &err));
+    check(buffer_write(shared, 0, values, sizeof(values), &err));
     check(device_sync(device, &err));
     check(buffer_export(shared, &handle, &err));
-    assert_int_equal(write(to[1], &handle, sizeof handle), sizeof handle);
+    assert_int_equal(write(to[1], &handle, sizeof(handle)), sizeof(handle));
     if (!pipe_read(from[0], &done, 1)) {
         kill(child, SIGKILL);
         waitpid(child, &status, 0);
         fail_msg("%s: the other process ended with %d", kind, WIFEXITED(status) ? WEXITSTATUS(status) : -1);
     }
-    check(buffer_read(shared, 0, values, sizeof values, &err));
+    check(buffer_read(shared, 0, values, sizeof(values), &err));
     check(device_sync(device, &err));
     for (uint32_t i = 0; i < COUNT; i++)
         assert_true(values[i] == 2 * (float)i);
@@ -474,7 +476,7 @@ static void processes_share_memory_of_gpus(void **state)
 
 /* --- passes */
 
-/* What a pass may be given: y += alpha x, x += y, and a copy of y to the host. */
+/* Runs a pass that varies: y += alpha x, x += y, and a copy of y to the host. */
 static bool pass(struct device *device, struct buffer *x, struct buffer *y, uint64_t key, float alpha,
                  float *out)
 {
@@ -510,9 +512,12 @@ static void passes_give_the_same_numbers_recorded_or_not(void **state)
         uint32_t key = i % KEYS;
         float alpha = 0.25f * (float)(key + 1);
         bool replayed = pass(devices[0], x[0], y[0], key + 1, alpha, out[0][key]);
-        assert_int_equal(replayed, i >= 2 * KEYS); /* seen, then recorded, then run again */
+        assert_int_equal(
+            replayed,
+            i >=
+                2 * KEYS); /* A key is first only seen, then recorded, and from the third time on replayed. */
         assert_false(pass(devices[1], x[1], y[1], 0, alpha, out[1][key]));
-        assert_memory_equal(out[0][key], out[1][key], sizeof out[0][key]);
+        assert_memory_equal(out[0][key], out[1][key], sizeof(out[0][key]));
     }
     for (int d = 0; d < 2; d++) {
         buffer_destroy(x[d]);
@@ -521,7 +526,8 @@ static void passes_give_the_same_numbers_recorded_or_not(void **state)
     }
 }
 
-/* More keys than a device keeps: those that were not used for longest go, and come again as new ones. */
+/* A device keeps the passes of a limited number of keys. The least recently used ones are dropped, and are
+ * recorded anew when their keys come again. */
 static void passes_kept_are_bounded(void **state)
 {
     (void)state;
@@ -530,7 +536,8 @@ static void passes_kept_are_bounded(void **state)
     float ones[COUNT] = {1}, zeros[COUNT] = {0}, out[COUNT];
     struct buffer *x = filled(device, zeros, COUNT), *y = filled(device, ones, COUNT);
     for (int turn = 0; turn < 3; turn++)
-        for (uint64_t key = KEYS; key > 0; key--) /* turn 1 records all; the last KEPT stay */
+        for (uint64_t key = KEYS; key > 0; key--) /* Turn 0 sees all keys, turn 1 records them, and the last
+                                                     KEPT of these recordings are replayed in turn 2. */
             assert_int_equal(pass(device, x, y, key, 0, out), turn == 2 && key <= KEPT);
     buffer_destroy(x);
     buffer_destroy(y);

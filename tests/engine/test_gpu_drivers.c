@@ -1,5 +1,5 @@
-/* The drivers over vendors' libraries, unchanged, on fake ones (fakes/): what they call, in which order and
- * with which handles; every call failing once in turn; libraries that are absent, too old or lacking. */
+/* Tests the unchanged CUDA and HIP drivers on fake libraries (fakes/): which calls they make, in which order
+ * and with which handles; every call failing once; and libraries that are absent, too old or incomplete. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,7 +22,7 @@ struct brand {
     const char *variable, *library;
     const char *image;
     uint32_t image_bytes;
-    const char *arch, *pci, *uuid, *least;
+    const char *arch, *pci, *uuid, *uuid_second, *least;
     uint32_t version, version_old, warp, shared;
 };
 
@@ -33,10 +33,11 @@ static const struct brand brands[] = {
      .variable = "MOTLEY_CUDA_LIBRARY",
      .library = MOTLEY_FAKES "/libfake_cuda.so",
      .image = ptx,
-     .image_bytes = sizeof ptx,
+     .image_bytes = sizeof(ptx),
      .arch = "sm_86",
      .pci = "0000:0a:00.0",
      .uuid = "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f",
+     .uuid_second = "GPU-10111213-1415-1617-1819-1a1b1c1d1e1f",
      .least = "version 11.2: at least CUDA 11.4 (driver 470) is needed",
      .version = 12040,
      .version_old = 11020,
@@ -46,10 +47,11 @@ static const struct brand brands[] = {
      .variable = "MOTLEY_HIP_LIBRARY",
      .library = MOTLEY_FAKES "/libfake_hip.so",
      .image = elf,
-     .image_bytes = sizeof elf,
+     .image_bytes = sizeof(elf),
      .arch = "gfx90a",
      .pci = "0000:c1:00.0",
-     .uuid = "",
+     .uuid = "GPU-0123456789abcdef",
+     .uuid_second = "", /* two cards without a UUID must not look like one */
      .least = "version 4.5: at least ROCm 5.0 is needed",
      .version = 60342134,
      .version_old = 40521401,
@@ -57,14 +59,14 @@ static const struct brand brands[] = {
      .shared = 65536},
 };
 
-enum { BRANDS = sizeof brands / sizeof *brands, COUNT = 1000, BYTES = COUNT * 4 };
+enum { BRANDS = sizeof(brands) / sizeof(*brands), COUNT = 1000, BYTES = COUNT * 4 };
 
-/* The fake's switches. It is the very library that the driver opens. */
+/* Returns the switches of the fake library, which is the same one that the driver opens. */
 static struct fake_control *control_of(const struct brand *brand)
 {
     void *library = dlopen(brand->library, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    struct fake_control *control = library == NULL ? NULL : dlsym(library, "fake_control");
-    if (control == NULL)
+    struct fake_control *control = !library ? NULL : dlsym(library, "fake_control");
+    if (!control)
         fail_msg("%s", dlerror());
     setenv(brand->variable, brand->library, 1);
     control->calls = control->fail_at = control->misuses = 0;
@@ -78,7 +80,7 @@ static void must(int result, const struct err *err)
         fail_msg("%s: %s", err_code_name(err->code), err->text);
 }
 
-/* What a use of a card holds; all of it may be missing. */
+/* The objects of one use of a card; each may be missing. */
 struct scene {
     const struct gpu_driver *driver;
     struct gpu_library *library;
@@ -97,7 +99,7 @@ static void scene_close(struct scene *s)
     const struct gpu_driver *driver = s->driver;
     struct err ignored;
     for (int i = 0; i < 2; i++)
-        if (s->queues[i] != NULL)
+        if (s->queues[i])
             driver->queue_sync(s->queues[i], &ignored);
     driver->graph_destroy(s->graph);
     driver->event_destroy(s->begin);
@@ -109,7 +111,7 @@ static void scene_close(struct scene *s)
         driver->memory_destroy(s->context, s->x, &ignored);
     if (s->y != 0)
         driver->memory_destroy(s->context, s->y, &ignored);
-    if (s->host != NULL)
+    if (s->host)
         driver->host_destroy(s->context, s->host, &ignored);
     for (int i = 0; i < 2; i++)
         driver->queue_destroy(s->queues[i]);
@@ -148,14 +150,14 @@ static int scene_open(struct scene *s, const struct brand *brand, struct err *er
     return 0;
 }
 
-/* y += 2x, with dynamic shared memory beyond what needs no leave where `shared` says so. */
+/* Runs y += 2x, with `shared` bytes of dynamic shared memory; beyond a limit these must be allowed first. */
 static int scene_add(struct scene *s, uint32_t shared, struct err *err)
 {
     struct add_rows_args args = {
         .x = s->x, .y = s->y, .rows = 1, .width = COUNT, .ldx = COUNT, .ldy = COUNT, .alpha = 2};
     return s->driver->launch(s->queues[0], s->add,
                              (struct gpu_dims){(uint32_t)gpu_row_blocks(1, COUNT, 4), 1, 1}, 256, shared,
-                             &args, sizeof args, err);
+                             &args, sizeof(args), err);
 }
 
 static int scene_record(struct scene *s, struct err *err)
@@ -175,7 +177,7 @@ static int scene_record(struct scene *s, struct err *err)
                : driver->graph_launch(s->graph, s->queues[0], err);
 }
 
-/* x = 1, 2, …; y = 0; y += 2x twice; x = y, and back to the host, on two queues. */
+/* On two queues: sets x = 1, 2, … and y = 0, runs y += 2x twice, copies y to x, and x to the host. */
 static int scene_work(struct scene *s, struct err *err)
 {
     const struct gpu_driver *driver = s->driver;
@@ -239,7 +241,7 @@ static void a_card_computes_through_its_driver(void **state)
     }
 }
 
-/* A card's life is these calls and no others. */
+/* The use of a card makes exactly these calls in this order. */
 static void calls_come_in_order(void **state)
 {
     (void)state;
@@ -298,6 +300,8 @@ static void cards_say_what_they_are(void **state)
         assert_int_equal(info.memory, 512 << 20);
         assert_int_equal(info.clock_khz, 1700000);
         assert_false(info.exclusive || info.prohibited);
+        must(driver->info(library, 1, NULL, &info, &err), &err);
+        assert_string_equal(info.uuid, brands[i].uuid_second);
         control->compute_mode = 3;
         must(driver->info(library, 0, NULL, &info, &err), &err);
         assert_true(info.exclusive && !info.prohibited);
@@ -311,38 +315,45 @@ static void cards_say_what_they_are(void **state)
     }
 }
 
-/* ROCm 5 tells the architecture by a structure of another layout. */
-static void the_layout_of_rocm_5_is_known(void **state)
+/* ROCm 5 reports the architecture in a structure of another layout, and opens another process's memory with
+ * another flag. */
+static void a_card_computes_under_rocm_5(void **state)
 {
     (void)state;
+    struct brand brand = brands[1];
     struct gpu_library *library;
     struct gpu_info info;
     struct err err;
     uint32_t version;
-    setenv("MOTLEY_HIP_LIBRARY", MOTLEY_FAKES "/libfake_hip_rocm5.so", 1);
+    brand.library = MOTLEY_FAKES "/libfake_hip_rocm5.so";
+    brand.version = 50221153;
+    struct fake_control *control = control_of(&brand);
     must(gpu_driver_hip.open(&library, &version, &err), &err);
     must(gpu_driver_hip.info(library, 0, NULL, &info, &err), &err);
     assert_string_equal(info.arch, "gfx90a");
     gpu_driver_hip.close(library);
+    must(scene_run(&brand, &err), &err);
+    clean(control, brand.library);
 }
 
-/* Does the call give something back, so that nobody is told when it fails? */
+/* Whether the call belongs to a release (or waits for a stream before one), so that nobody is told when it
+ * fails. A call that makes the context current belongs to the call after it. */
 static bool gives_back(const char *trace, uint64_t call)
 {
     char name[64] = "", next[64] = "";
     const char *at = trace;
-    for (uint64_t i = 0; i < call && at != NULL; i++)
+    for (uint64_t i = 0; i < call && at; i++)
         at = strchr(at + 1, ' ');
-    /* `at` stands behind the call; it and the one after are read from its beginning */
-    const char *begin = at == NULL ? strrchr(trace, ' ') : at;
-    while (at != NULL && begin > trace && *--begin != ' ')
+    /* `at` is the end of the call's name (NULL: the call is the last one); `begin` becomes the beginning of
+     * the name. */
+    const char *begin = !at ? strrchr(trace, ' ') : at;
+    while (at && begin > trace && *--begin != ' ')
         ;
     sscanf(begin, " %63s %63s", name, next);
     const char *which =
         strcmp(name, "cuCtxSetCurrent") == 0 || strcmp(name, "hipSetDevice") == 0 ? next : name;
-    return strstr(which, "Destroy") != NULL || strstr(which, "Free") != NULL ||
-           strstr(which, "Release") != NULL || strstr(which, "Unload") != NULL ||
-           strstr(which, "Close") != NULL || strstr(which, "StreamSynchronize") != NULL;
+    return strstr(which, "Destroy") || strstr(which, "Free") || strstr(which, "Release") ||
+           strstr(which, "Unload") || strstr(which, "Close") || strstr(which, "StreamSynchronize");
 }
 
 static void every_call_may_fail_once(void **state)
@@ -351,19 +362,19 @@ static void every_call_may_fail_once(void **state)
     static const int errors[] = {2, 700, 999, 801};
     for (int i = 0; i < BRANDS; i++) {
         struct fake_control *control = control_of(&brands[i]);
-        char trace[sizeof control->trace], when[64];
+        char trace[sizeof(control->trace)], when[64];
         struct err err;
         must(scene_run(&brands[i], &err), &err);
         uint64_t calls = control->calls, told = 0;
         assert_in_range(calls, 80, 400);
-        memcpy(trace, control->trace, sizeof trace);
+        memcpy(trace, control->trace, sizeof(trace));
         for (uint64_t call = 1; call <= calls; call++)
-            for (size_t e = 0; e < sizeof errors / sizeof *errors; e++) {
+            for (size_t e = 0; e < sizeof(errors) / sizeof(*errors); e++) {
                 control_of(&brands[i]);
                 control->fail_at = call;
                 control->fail_with = errors[e];
                 int result = scene_run(&brands[i], &err);
-                snprintf(when, sizeof when, "%s: call %llu failed with %d", brands[i].driver->kind,
+                snprintf(when, sizeof(when), "%s: call %llu failed with %d", brands[i].driver->kind,
                          (unsigned long long)call, errors[e]);
                 clean(control, when);
                 if (result == 0 && !gives_back(trace, call))
@@ -372,11 +383,14 @@ static void every_call_may_fail_once(void **state)
                     fail_msg("%s: told as %s: %s", when, err_code_name(err.code), err.text);
                 told += result != 0;
             }
-        assert_true(told > calls); /* of four times as many */
+        assert_true(
+            told >
+            calls); /* Each call failed with four errors, of which on average more than one was reported. */
     }
 }
 
-/* A call that failed while another thread's work went on: the device answers with that error from then on. */
+/* After a call failed with a device error, the driver answers every later call that can fail with that error,
+ * and makes no further calls of the library. */
 static void a_lost_card_stays_lost(void **state)
 {
     (void)state;
@@ -386,13 +400,14 @@ static void a_lost_card_stays_lost(void **state)
     } cases[] = {{214, ERR_DEVICE_FAULT}, {700, ERR_DEVICE_FAULT}, {719, ERR_DEVICE_FAULT},
                  {709, ERR_DEVICE_LOST},  {46, ERR_DEVICE_LOST},   {999, ERR_DEVICE_LOST}};
     for (int i = 0; i < BRANDS; i++)
-        for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        for (size_t c = 0; c < sizeof(cases) / sizeof(*cases); c++) {
             struct fake_control *control = control_of(&brands[i]);
             struct scene s = {.driver = brands[i].driver};
             struct err err, again;
             uint64_t available, total;
             must(scene_open(&s, &brands[i], &err), &err);
-            control->fail_at = control->calls + 2; /* behind that which makes the context current */
+            control->fail_at =
+                control->calls + 2; /* The call after the one that makes the context current fails. */
             control->fail_with = cases[c].error;
             assert_int_equal(s.driver->fill(s.queues[0], s.x, 0, BYTES, &err), -1);
             assert_int_equal(err.code, cases[c].code);
@@ -401,7 +416,7 @@ static void a_lost_card_stays_lost(void **state)
             assert_int_equal(scene_add(&s, 0, &again), -1);
             assert_int_equal(again.code, cases[c].code);
             assert_string_equal(again.text, err.text);
-            assert_int_equal(control->calls, calls); /* the card is not asked again */
+            assert_int_equal(control->calls, calls); /* The driver makes no further calls. */
             scene_close(&s);
             clean(control, "a lost card");
         }
@@ -427,7 +442,8 @@ static void errors_name_call_and_reason(void **state)
     assert_int_equal(s.driver->function(s.module, "no_such", &function, &err), -1);
     assert_int_equal(err.code, ERR_NOT_FOUND);
     assert_non_null(strstr(err.text, "kernel no_such"));
-    control->trace[0] = '\0'; /* more shared memory than the fake's fibers have, but leave is asked first */
+    control->trace[0] = '\0'; /* 64 KiB are more shared memory than the fake card's blocks have: the driver
+                                 asks for so much first, and the launch fails. */
     assert_int_equal(scene_add(&s, 64 << 10, &err), -1);
     assert_string_equal(control->trace, " cuCtxSetCurrent cuFuncSetAttribute cuLaunchKernel");
     scene_close(&s);
@@ -441,7 +457,7 @@ static void open_refused(const struct gpu_driver *driver, enum err_code code, co
     uint32_t version;
     assert_int_equal(driver->open(&library, &version, &err), -1);
     assert_int_equal(err.code, code);
-    if (strstr(err.text, why) == NULL)
+    if (!strstr(err.text, why))
         fail_msg("'%s' says nothing of '%s'", err.text, why);
 }
 
@@ -454,7 +470,7 @@ static void libraries_that_do_not_serve_are_named(void **state)
         control->version = (int)brands[i].version_old;
         open_refused(driver, ERR_UNSUPPORTED, brands[i].least);
         control->version = (int)brands[i].version;
-        control->fail_at = 4; /* the second time: the version, then cuInit */
+        control->fail_at = 4; /* On the second opening the calls are the version and then cuInit. */
         control->calls = 2;
         control->fail_with = 100;
         open_refused(driver, ERR_NOT_FOUND, "(100)");
@@ -491,7 +507,7 @@ static void a_driver_without_cards_shows_none(void **state)
     }
 }
 
-/* What a number means does not depend on who reads the table. */
+/* Each error number of the vendors has one type of ours. */
 static void numbers_have_types(void **state)
 {
     (void)state;
@@ -502,7 +518,7 @@ static void numbers_have_types(void **state)
                  {214, ERR_DEVICE_FAULT}, {222, ERR_UNSUPPORTED},  {702, ERR_DEVICE_FAULT},
                  {710, ERR_DEVICE_FAULT}, {718, ERR_DEVICE_FAULT}, {909, ERR_TIMEOUT},
                  {3, ERR_INTERNAL},       {-7, ERR_INTERNAL},      {123456, ERR_INTERNAL}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
         assert_int_equal(vendor_error_code(cases[i].error), cases[i].code);
 }
 
@@ -512,7 +528,7 @@ int main(void)
         cmocka_unit_test(a_card_computes_through_its_driver),
         cmocka_unit_test(calls_come_in_order),
         cmocka_unit_test(cards_say_what_they_are),
-        cmocka_unit_test(the_layout_of_rocm_5_is_known),
+        cmocka_unit_test(a_card_computes_under_rocm_5),
         cmocka_unit_test(every_call_may_fail_once),
         cmocka_unit_test(a_lost_card_stays_lost),
         cmocka_unit_test(errors_name_call_and_reason),

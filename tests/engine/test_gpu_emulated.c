@@ -1,5 +1,5 @@
-/* The emulated GPU finds what is wrong with a kernel: each sort of fault is planted in a kernel here and must
- * be named, and the same kernel without it must run, with warps of 32 and of 64 threads. */
+/* Tests that the emulated GPU finds faults in kernels: each kind of fault is planted in a kernel and must be
+ * named, and the same kernel without the fault must run, with warps of 32 and 64 threads. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,16 +13,16 @@
 #include "engine/gpu/kernels/dialect.h"
 #include "support/must.h"
 
-enum { THREADS = 128, COUNT = 4 * THREADS }; /* words of each allocation */
+enum { THREADS = 128, COUNT = 4 * THREADS }; /* COUNT: the words of each allocation */
 
-/* data, other: COUNT words; only those of `data` are written before. freed: an allocation that is no more.
- * planted: whether the fault is there. */
+/* data and other have COUNT words, of which only those of `data` are written before the kernel runs. freed is
+ * a released allocation. planted says whether the fault is there. */
 struct plant_args {
     uint64_t data, other, freed;
     uint32_t planted;
 };
 
-/* A kernel of this file: its arguments are a struct plant_args whatever its name. */
+/* Defines a kernel of this file; its arguments are a struct plant_args. */
 #define PLANT(name, threads)                                                                                 \
     struct name##_args {                                                                                     \
         struct plant_args of;                                                                                \
@@ -113,7 +113,7 @@ PLANT(uninitialised_shared, THREADS)
     STORE(DATA, thread(), GET(cells, thread()));
 }
 
-/* What a block left in shared memory is not there for the next. */
+/* A block must not read what an earlier block left in shared memory. */
 PLANT(uninitialised_later_block, THREADS)
 {
     SHARED(uint32_t, cells, THREADS);
@@ -141,7 +141,7 @@ PLANT(race_shared, THREADS)
     STORE(OTHER, thread(), GET(cells, thread() % 64));
 }
 
-/* The barrier after reading is what is forgotten in loops. */
+/* The barrier after reading is the one most often forgotten in loops. */
 PLANT(race_write_after_read, THREADS)
 {
     SHARED(uint32_t, cells, THREADS);
@@ -163,7 +163,7 @@ PLANT(race_of_lanes, THREADS)
     STORE(OTHER, thread(), GET(cells, thread() & ~1u));
 }
 
-/* A shuffle orders no memory. */
+/* A shuffle does not order memory accesses. */
 PLANT(race_despite_shuffle, THREADS)
 {
     SHARED(float, cells, THREADS);
@@ -251,7 +251,7 @@ PLANT(shuffle_and_barrier, THREADS)
         (void)shuffle_xor(1.0f, 1);
 }
 
-/* Half a warp: some lanes are not there. */
+/* The block has half a warp, and the shuffle reads from lanes that do not exist. */
 PLANT(shuffle_from_nobody, 16)
 {
     STORE(POINTER(float, args.of.other), thread(), shuffle_from(1.0f, PLANTED ? 16 : 15));
@@ -272,16 +272,13 @@ PLANT(warp_of_64_only, THREADS)
     STORE(OTHER, thread(), GET(cells, thread() & ~32u));
 }
 
-#define KERNEL_OF(kernel, threads_of_block)                                                                  \
-    {                                                                                                        \
-#kernel, threads_of_block, emulated_##kernel                                                         \
-    }
+#define KERNEL_OF(kernel, threads_of_block) {#kernel, threads_of_block, emulated_##kernel}
 
-/* What each says, planted. */
+/* The kernels, and the error that each must give when its fault is planted. */
 static const struct plant {
     struct gpu_function function;
     const char *says;
-    uint32_t blocks; /* 0: one */
+    uint32_t blocks; /* number of blocks; 0: one */
 } plants[] = {
     {.function = KERNEL_OF(read_beyond, THREADS), .says = "thread 127: reads 4 bytes at address"},
     {.function = KERNEL_OF(write_beyond, THREADS), .says = "thread 127: writes 4 bytes at address"},
@@ -330,9 +327,9 @@ static const struct plant {
      .says = "a shuffle from a lane that the block does not have"},
     {.function = KERNEL_OF(assertion, THREADS), .says = "thread 100: assertion failed: !"},
 };
-enum { PLANTS = sizeof plants / sizeof *plants };
+enum { PLANTS = sizeof(plants) / sizeof(*plants) };
 
-/* A device's memory with `data` written and `other` not. */
+/* A device with an allocation `data` that is written and `other` that is not. */
 struct bed {
     struct emulated_memory memory;
     struct plant_args args;
@@ -341,7 +338,7 @@ struct bed {
 static void bed_init(struct bed *bed, bool checks)
 {
     struct err err;
-    memset(bed, 0, sizeof *bed);
+    memset(bed, 0, sizeof(*bed));
     check(emulated_memory_init(&bed->memory, 1 << 20, checks, &err));
     check(emulated_memory_take(&bed->memory, 4096, &bed->args.freed, &err));
     check(emulated_memory_take(&bed->memory, sizeof(uint32_t[COUNT]), &bed->args.data, &err));
@@ -372,8 +369,8 @@ static void plant_check(const struct plant *plant, uint32_t warp_size, bool plan
         fail_msg("%s, warps of %u, without its fault: %s", name, warp_size, err.text);
     if (planted && status == 0)
         fail_msg("%s, warps of %u: nobody found the fault", name, warp_size);
-    if (planted && (err.code != ERR_DEVICE_FAULT || strstr(err.text, plant->says) == NULL ||
-                    strstr(err.text, name) == NULL))
+    if (planted &&
+        (err.code != ERR_DEVICE_FAULT || !strstr(err.text, plant->says) || !strstr(err.text, name)))
         fail_msg("%s, warps of %u: '%s' does not say '%s'", name, warp_size, err.text, plant->says);
     emulated_memory_fini(&bed.memory);
 }
@@ -410,8 +407,8 @@ static void what_only_a_warp_of_64_orders_is_a_race_in_one_of_32(void **state)
     }
 }
 
-/* Without checks, memory is still kept to its bounds: places, alignment, barriers and assertions are found.
- */
+/* Without the option `checks`, the emulated GPU still finds accesses out of bounds, misalignment, barrier
+ * faults and failed assertions. */
 static void bounds_and_barriers_are_kept_without_checks(void **state)
 {
     (void)state;
@@ -419,10 +416,10 @@ static void bounds_and_barriers_are_kept_without_checks(void **state)
         struct bed bed;
         struct err err = {0};
         const char *says = plants[i].says;
-        bool shadow = strstr(says, "nobody wrote") != NULL || strstr(says, "another thread") != NULL ||
-                      strstr(says, "no barrier between") != NULL ||
-                      strstr(plants[i].function.name, "uninitialised") != NULL ||
-                      strstr(plants[i].function.name, "race") != NULL;
+        bool shadow = strstr(says, "nobody wrote") || strstr(says, "another thread") ||
+                      strstr(says, "no barrier between") ||
+                      strstr(plants[i].function.name, "uninitialised") ||
+                      strstr(plants[i].function.name, "race");
         bed_init(&bed, false);
         int status = bed_launch(&bed, &plants[i], 32, true, &err);
         if ((status == 0) != shadow)
@@ -431,7 +428,7 @@ static void bounds_and_barriers_are_kept_without_checks(void **state)
     }
 }
 
-/* A fault ends its own launch: the next begins afresh, on the same memory. */
+/* A fault ends only its own launch; the next launch runs on the same memory. */
 static void a_launch_after_a_fault_is_its_own(void **state)
 {
     (void)state;
@@ -439,8 +436,8 @@ static void a_launch_after_a_fault_is_its_own(void **state)
     struct err err = {0};
     bed_init(&bed, true);
     for (int i = 0; i < PLANTS; i++) {
-        if (strstr(plants[i].function.name, "uninitialised") != NULL)
-            continue; /* others have written by then what it reads */
+        if (strstr(plants[i].function.name, "uninitialised"))
+            continue; /* Other kernels have already written what this one reads. */
         if (bed_launch(&bed, &plants[i], 32, true, &err) == 0)
             fail_msg("%s: nobody found the fault", plants[i].function.name);
         check(bed_launch(&bed, &plants[i], 32, false, &err));

@@ -1,5 +1,5 @@
-/* PyTorch's numbers on the emulated GPU: the whole engine, alone and split, with warps of 32 and of 64. All
- * families, every access checked, are test_gpu_checks.c's (make emulated-check). */
+/* Compares the whole engine on the emulated GPU with PyTorch, on one stage and on several, with warps of 32
+ * and 64 threads. test_gpu_checks.c (make emulated-check) runs all families with every access checked. */
 #include "engine/golden.h"
 
 static void families_match_fp64_on_gpus(void **state)
@@ -14,7 +14,7 @@ static void families_match_fp64_on_gpus(void **state)
     unsetenv("MOTLEY_EMULATED");
 }
 
-/* Mixtral's experts in NF4, its scales in 8 bits. */
+/* Trains the tiny Mixtral with experts in NF4, whose scales have 8 bits. */
 static void experts_train(const char *kind, struct train_result *result)
 {
     char model[512], expected[512];
@@ -22,8 +22,8 @@ static void experts_train(const char *kind, struct train_result *result)
     struct dataset data;
     struct trainer trainer;
     struct device *device;
-    snprintf(model, sizeof model, "%s/mixtral", golden);
-    snprintf(expected, sizeof expected, "%s/mixtral/expected.json", golden);
+    snprintf(model, sizeof(model), "%s/mixtral", golden);
+    snprintf(expected, sizeof(expected), "%s/mixtral/expected.json", golden);
     json_t *document = json_of(expected);
     dataset_parse(json_object_get(document, "batches"), &data);
     struct train_options o = {.model = model,
@@ -44,7 +44,8 @@ static void experts_train(const char *kind, struct train_result *result)
     json_decref(document);
 }
 
-/* There they are multiplied as they are kept, all experts at once; on the CPU unpacked one by one. */
+/* A GPU multiplies packed experts directly, all at once; the CPU unpacks them one after the other. Both must
+ * train alike. */
 static void packed_experts_train_as_unpacked_ones(void **state)
 {
     (void)state;

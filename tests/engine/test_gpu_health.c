@@ -1,5 +1,5 @@
-/* The management libraries behind fakes: what each says becomes a card's health; what one lacks, or one that
- * is broken, takes nothing from the others. */
+/* Tests health by the fake management libraries: what each reports becomes a card's health, and a library
+ * that is incomplete or broken does not affect the others. */
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,6 +61,13 @@ static const char *why(const json_t *all, size_t library)
         json_object_get(json_array_get(json_object_get(all, "libraries"), library), "why"));
 }
 
+static void is_reason(const json_t *object, const char *reason)
+{
+    const json_t *list = json_object_get(object, "throttle");
+    assert_int_equal(json_array_size(list), 1);
+    assert_string_equal(json_string_value(json_array_get(list, 0)), reason);
+}
+
 static const char *level(const json_t *object)
 {
     return json_string_value(json_object_get(json_array_get(json_object_get(object, "links"), 0), "level"));
@@ -102,8 +109,9 @@ static void both_vendors_say_how_their_cards_are(void **state)
     assert_string_equal(level(one), "node");
     const json_t *two = card(all, 1);
     assert_string_equal(level(two), "nvlink");
-    assert_null(json_object_get(two, "ecc_uncorrected"));                   /* a card without it */
-    assert_int_equal(json_array_size(json_object_get(two, "throttle")), 0); /* idle is no throttling */
+    assert_null(json_object_get(two, "ecc_uncorrected")); /* The card has no ECC. */
+    assert_int_equal(json_array_size(json_object_get(two, "throttle")),
+                     0); /* Being idle is not throttling. */
     assert_null(json_object_get(two, "xid"));
 
     const json_t *amd = card(all, 2);
@@ -115,10 +123,11 @@ static void both_vendors_say_how_their_cards_are(void **state)
     assert_int_equal(number(amd, "ecc_uncorrected"), 4);
     assert_int_equal(number(amd, "memory_bytes"), 64000000000);
     assert_string_equal(level(amd), "xgmi");
-    assert_null(json_object_get(amd, "power_limit_w")); /* the library has no such call */
+    assert_null(json_object_get(amd, "power_limit_w")); /* The library lacks this call. */
     const json_t *other = card(all, 3);
-    assert_int_equal(number(other, "temperature_c"), 70); /* without a hotspot, its edge */
-    assert_null(json_object_get(other, "throttle"));      /* a table of an unknown layout */
+    assert_int_equal(number(other, "temperature_c"),
+                     70); /* Without a hotspot sensor, the edge temperature counts. */
+    assert_null(json_object_get(other, "throttle")); /* The metrics table has an unknown layout. */
     assert_int_equal(nvml->open, nvml->closed);
     json_decref(reasons);
     json_decref(processes);
@@ -135,7 +144,8 @@ static void an_older_driver_a_sliced_card_and_one_that_is_lost(void **state)
     nvml->older = 1;
     nvml->mig = 1;
     json_t *all = reading(health);
-    assert_int_equal(number(card(all, 0), "used_bytes"), 6400000000); /* its reserve is not told apart */
+    assert_int_equal(number(card(all, 0), "used_bytes"),
+                     6400000000); /* The driver's reserve is not reported separately. */
     assert_int_equal(json_array_size(json_object_get(json_object_get(card(all, 0), "mig"), "slices")), 2);
     json_decref(all);
     nvml->older = 0;
@@ -151,13 +161,42 @@ static void an_older_driver_a_sliced_card_and_one_that_is_lost(void **state)
     is_text(card(all, 0), "why", "GPU is lost (NVML 15)");
     assert_null(json_object_get(card(all, 0), "temperature_c"));
     assert_int_equal(number(card(all, 1), "temperature_c"), 41);
-    assert_int_equal(number(card(all, 1), "xid"), 79); /* and it stays told */
+    assert_int_equal(number(card(all, 1), "xid"), 79); /* The Xid stays in the report. */
     json_decref(all);
     nvml->lost = -1;
     all = reading(health);
     assert_int_equal(number(card(all, 1), "xid"), 79);
     json_decref(all);
     gpu_health_close(health);
+}
+
+static void records_of_other_releases_are_read(void **state)
+{
+    (void)state;
+    setup();
+    struct fake_health *nvml = control(NVML), *rocm = control(ROCM);
+    json_t *processes =
+        json_pack("[{s:i,s:I},{s:i,s:n}]", "pid", 77, "bytes", (json_int_t)3000000000, "pid", 1, "bytes");
+    nvml->early_535 = 1; /* 32 bytes for each process, where other drivers write 24 */
+    rocm->version = 1;   /* as Debian's builds say */
+    rocm->throttle = 4;
+    json_t *all = read_once();
+    assert_true(json_equal(json_object_get(card(all, 0), "processes"), processes));
+    is_reason(card(all, 2), "hardware");
+    json_decref(all);
+    nvml->early_535 = 0;
+    rocm->reasons = 1 << 3; /* a power limit, which is no overheating */
+    all = read_once();
+    assert_true(json_equal(json_object_get(card(all, 0), "processes"), processes));
+    is_reason(card(all, 2), "power");
+    json_decref(all);
+    rocm->reasons = 1ull << 36; /* the hotspot's temperature */
+    all = read_once();
+    is_reason(card(all, 2), "thermal");
+    json_decref(all);
+    json_decref(processes);
+    rocm->reasons = rocm->throttle = 0;
+    rocm->version = 6;
 }
 
 static void what_cannot_be_asked_says_why_and_hides_nothing(void **state)
@@ -193,7 +232,7 @@ static void emulated_cards_are_as_a_file_says(void **state)
     int fd = mkstemp(path);
     static const char said[] =
         "{\"left/emulated0\":{\"temperature_c\":93,\"throttle\":[\"thermal\"]},\"x\":7}";
-    assert_true(fd >= 0 && write(fd, said, sizeof said - 1) == (ssize_t)sizeof said - 1);
+    assert_true(fd >= 0 && write(fd, said, sizeof(said) - 1) == (ssize_t)sizeof(said) - 1);
     setenv("MOTLEY_NVML_LIBRARY", "/nonexistent.so", 1);
     setenv("MOTLEY_ROCM_SMI_LIBRARY", "/nonexistent.so", 1);
     setenv("MOTLEY_EMULATED_HEALTH", path, 1);
@@ -205,7 +244,7 @@ static void emulated_cards_are_as_a_file_says(void **state)
     json_decref(all);
     assert_int_equal(ftruncate(fd, 5), 0);
     all = read_once();
-    assert_non_null(strstr(why(all, 2), path)); /* half a file is said, and is none */
+    assert_non_null(strstr(why(all, 2), path)); /* An incomplete file is reported, and counts as absent. */
     json_decref(all);
     close(fd);
     unlink(path);
@@ -216,6 +255,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(both_vendors_say_how_their_cards_are),
         cmocka_unit_test(an_older_driver_a_sliced_card_and_one_that_is_lost),
+        cmocka_unit_test(records_of_other_releases_are_read),
         cmocka_unit_test(what_cannot_be_asked_says_why_and_hides_nothing),
         cmocka_unit_test(emulated_cards_are_as_a_file_says),
     };

@@ -1,5 +1,5 @@
-/* Products by cublasLt, faked (fakes/cublaslt.c) on the fake driver: what it is asked for, what becomes of
- * every call that fails, passes that are recorded, and libraries that do not serve. */
+/* Tests products by a fake cublasLt (fakes/cublaslt.c) on the fake driver: the questions to the library, the
+ * effect of every failing call, recorded passes, and unsuitable libraries. */
 #include "engine/library_scene.h"
 
 #include "engine/fakes/fake.h"
@@ -23,8 +23,8 @@ static void large_products_go_to_the_library(void **state)
     products_are_the_library_s(lt_of(), "cuda", " Matmul");
 }
 
-/* Operands that do not fit the areas (1 MiB here, 128 lines of 3072 terms) come in pieces: 4 of them, and 2
- * where one is kept in 16 bits already. */
+/* Operands that exceed the conversion areas (here 1 MiB, 128 lines of 3,072 terms) are converted in pieces:
+ * 4, or 2 when one operand is in 16 bits already. */
 static void operands_come_in_pieces(void **state)
 {
     enum { SIDE = 136, DEPTH = 3072 };
@@ -36,7 +36,7 @@ static void operands_come_in_pieces(void **state)
         skip();
     double *a = doubles(SIDE * DEPTH), *w = doubles(SIDE * DEPTH);
     float *got = malloc(4 * SIDE * SIDE), *again = malloc(4 * SIDE * SIDE);
-    memset(&b, 0, sizeof b);
+    memset(&b, 0, sizeof(b));
     check(device_open(&(struct device_options){.kind = "cuda", .name = "library"}, &b.device, &err));
     rand_stream_init(&b.stream, 10, 0);
     struct op_gemm o = {.m = SIDE,
@@ -77,7 +77,7 @@ static void operands_come_in_pieces(void **state)
     fake_clean(lt, "pieces");
 }
 
-/* What the library is not for, or says it cannot do, our own kernels do. */
+/* Products that the library is not meant for, or refuses, run on our own kernels. */
 static void other_products_are_our_own(void **state)
 {
     struct fake_products *lt = lt_of();
@@ -90,16 +90,16 @@ static void other_products_are_our_own(void **state)
     submit(&s.b, s.op);
     lt->none = 0;
     lt->trace[0] = '\0';
-    submit(&s.b, s.op); /* it is not asked again */
+    submit(&s.b, s.op); /* The library is not asked a second time. */
     assert_string_equal(lt->trace, "");
     scene_right(&s, 2);
-    s.op.gemm.m = 32; /* narrow */
+    s.op.gemm.m = 32; /* The product is too narrow. */
     submit(&s.b, s.op);
     s.op.gemm.m = M;
-    s.op.gemm.k = 200; /* few terms */
+    s.op.gemm.k = 200; /* The product has too few terms. */
     submit(&s.b, s.op);
     s.op.gemm.k = K;
-    s.op.gemm.c.at = 4; /* not on 16 bytes */
+    s.op.gemm.c.at = 4; /* The operand is not aligned to 16 bytes. */
     s.op.gemm.m--;
     submit(&s.b, s.op);
     assert_int_equal(lt->products, 0);
@@ -115,8 +115,9 @@ static void recorded_passes_hold_the_library_s_products(void **state)
     passes_hold_the_library_s(lt_of(), "cuda");
 }
 
-/* Every call of the library failing once, the product itself with each sort of error: the device opens and
- * multiplies all the same, but where a product may have begun, which ends typed; nothing is left. */
+/* Every call of the library fails once, the product itself with each kind of error. The device opens and
+ * multiplies nevertheless, except where a product may have started; that ends in a typed error. Nothing
+ * leaks. */
 static void every_call_may_fail_once(void **state)
 {
     static const int errors[] = {13, 3, 15};
@@ -125,7 +126,7 @@ static void every_call_may_fail_once(void **state)
     (void)state;
     if (!code_inside("cuda", "sm_86"))
         skip();
-    for (size_t e = 0; e < sizeof errors / sizeof *errors; e++) {
+    for (size_t e = 0; e < sizeof(errors) / sizeof(*errors); e++) {
         bool failed = true;
         for (uint64_t call = 1; failed; call++) {
             struct scene s;
@@ -141,7 +142,7 @@ static void every_call_may_fail_once(void **state)
             failed = lt->calls >= call;
             bool multiplied = failed && strcmp(strrchr(lt->trace, ' '), " Matmul") == 0 && lt->calls == call;
             product = multiplied ? call : product;
-            lt->fail_at = lt->calls < call ? call : 0; /* closing may fail, too */
+            lt->fail_at = lt->calls < call ? call : 0; /* Closing may fail as well. */
             if (status != 0) {
                 assert_true(multiplied && errors[e] != 15);
                 assert_int_equal(err.code, errors[e] == 3 ? ERR_NOMEM : ERR_DEVICE_FAULT);
@@ -172,7 +173,8 @@ static uint64_t free_bytes(struct gpu_library *library)
     return available;
 }
 
-/* With the library and without: what a device says is what it takes, and what the list of cards foretells. */
+/* The memory that a device reports as taken by itself (device_base_bytes) is what it really takes, and what
+ * the list of cards predicts; with cublasLt and without it. */
 static void what_a_device_takes_for_itself_is_told(void **state)
 {
     struct gpu_library *driver;
@@ -194,7 +196,7 @@ static void what_a_device_takes_for_itself_is_told(void **state)
         json_t *cards = gpu_cards(&err), *card = json_array_get(json_object_get(cards, "cards"), 0);
         json_int_t foretold = json_integer_value(json_object_get(card, "base_bytes"));
         json_decref(cards);
-        assert_int_equal(told, (12u << 20) + (without ? 0 : 2u << 20)); /* of 512 MiB */
+        assert_int_equal(told, (16u << 20) + (without ? 0 : 2u << 20)); /* on a card of 512 MiB */
         assert_int_equal(taken, told);
         assert_int_equal(foretold, told);
     }
@@ -205,9 +207,9 @@ static void refused(uint32_t driver, enum err_code code, const char *why)
 {
     char name[256];
     struct err err;
-    assert_int_equal(products_cublaslt.find(driver, NULL, name, sizeof name, &err), -1);
+    assert_int_equal(products_cublaslt.find(driver, NULL, name, sizeof(name), &err), -1);
     assert_int_equal(err.code, code);
-    if (strstr(err.text, why) == NULL)
+    if (!strstr(err.text, why))
         fail_msg("'%s' does not say '%s'", err.text, why);
 }
 
@@ -217,7 +219,7 @@ static void libraries_that_do_not_serve_are_named(void **state)
     char name[256];
     struct err err;
     (void)state;
-    check(products_cublaslt.find(12040, NULL, name, sizeof name, &err));
+    check(products_cublaslt.find(12040, NULL, name, sizeof(name), &err));
     assert_non_null(strstr(name, "libfake_cublaslt.so, 12.1.3"));
     refused(11040, ERR_UNSUPPORTED, "is of CUDA 12.1, the driver of 11.4");
     lt->version = 10201;
@@ -231,6 +233,41 @@ static void libraries_that_do_not_serve_are_named(void **state)
     refused(12040, ERR_NOT_FOUND, "turned off: MOTLEY_CUBLASLT_LIBRARY");
 }
 
+static int older_driver(const void *api, uint32_t driver_version, const char *arch, char *name, uint32_t room,
+                        struct err *err)
+{
+    (void)api, (void)arch, (void)room;
+    return strstr(name, "libfake_cublaslt") && driver_version < 12000
+               ? err_set(err, ERR_UNSUPPORTED, "%s is too new", name)
+               : 0;
+}
+
+/* A library that does not serve hides no other one: CUDA 13's file beside 12's, with a driver of CUDA 12. */
+static void the_first_library_that_serves_is_taken(void **state)
+{
+    static const char *const files[] = {MOTLEY_FAKES "/libfake_bare.so", MOTLEY_FAKES "/libfake_cublaslt.so",
+                                        MOTLEY_FAKES "/libfake_cuda.so", NULL};
+    static const struct products_symbol lt = {"cublasLtGetVersion", 0}, cuda = {"cuInit", 0};
+    struct products_search search = {.what = "products",
+                                     .environment = "MOTLEY_TEST_UNSET",
+                                     .usual = files,
+                                     .symbols = &lt,
+                                     .symbol_count = 1,
+                                     .check = older_driver};
+    char name[256];
+    void *found;
+    struct err err;
+    (void)state;
+    check(products_find(&search, 12000, NULL, &found, name, sizeof(name), &err));
+    assert_string_equal(name, files[1]);
+    assert_int_equal(products_find(&search, 11000, NULL, &found, name, sizeof(name), &err), -1);
+    assert_int_equal(err.code, ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "libfake_bare.so lacks cublasLtGetVersion")); /* the first that opened */
+    search.symbols = &cuda;
+    check(products_find(&search, 11000, NULL, &found, name, sizeof(name), &err));
+    assert_string_equal(name, files[2]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -240,6 +277,7 @@ int main(void)
         cmocka_unit_test(recorded_passes_hold_the_library_s_products),
         cmocka_unit_test(every_call_may_fail_once),
         cmocka_unit_test(what_a_device_takes_for_itself_is_told),
+        cmocka_unit_test(the_first_library_that_serves_is_taken),
         cmocka_unit_test(libraries_that_do_not_serve_are_named),
     };
     setenv("MOTLEY_CUDA_LIBRARY", MOTLEY_FAKES "/libfake_cuda.so", 1);

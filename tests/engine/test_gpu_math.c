@@ -1,10 +1,10 @@
-/* The functions of the kernels' dialect against libm in double, and conversions against the definition of
+/* Compares the functions of the kernels' dialect with libm in double, and conversions with the definition of
  * rounding. */
 #include "engine/harness.h"
 
 #include "engine/gpu/kernels/dialect.h"
 
-/* Of a float near `want`: its last bit. */
+/* Returns the unit in the last place of a float near `want`. */
 static double ulp_of(double want)
 {
     int exponent;
@@ -12,7 +12,7 @@ static double ulp_of(double want)
     return ldexp(1, (exponent < -125 ? -125 : exponent) - 24);
 }
 
-/* Every 1009th float of [low, high], of both signs, within `most` ulp. */
+/* Checks every 1,009th float of [low, high] with both signs to within `most` ulp. */
 static void sweep(const char *name, float (*got)(float), double (*want)(double), float low, float high,
                   double most)
 {
@@ -55,7 +55,7 @@ static void functions_have_their_limits(void **state)
     assert_true(math_log_wide(0) == -(double)INFINITY && isnan(math_log_wide(-1)));
 }
 
-/* A root that the device rounded wrongly by an ulp is found right. */
+/* A square root that the device rounded wrongly by one ulp is corrected. */
 static void roots_are_made_exact(void **state)
 {
     struct rand_stream stream;
@@ -85,7 +85,8 @@ static void logarithms_in_double_are_as_near_as_they_say(void **state)
     }
 }
 
-/* Both 16-bit types, as harness.h reads and rounds them by definition. */
+/* from_half and to_half convert either 16-bit type by the functions of the kernels, which the tests compare
+ * with the conversions of harness.h, written after the formats' definitions. */
 static float from_half(enum dtype dtype, uint16_t h)
 {
     return dtype == DTYPE_BF16 ? math_of_bf16(h) : math_of_f16(h);
@@ -115,7 +116,7 @@ static void halves_are_read_and_rounded_by_definition(void **state)
             double want = read_as(dtypes[d], bytes);
             assert_true((double)x == want ? !signbit(x) == !signbit(want) : isnan(x) && isnan(want));
             assert_true(isnan(x) || to_half(dtypes[d], x) == bits);
-            /* halfway to the next, and the floats on both sides of that */
+            /* The test takes the middle to the next value and its two neighbouring floats. */
             float next = from_half(dtypes[d], (uint16_t)(h + 1)), middle = x / 2 + next / 2;
             round_check(dtypes[d], middle);
             round_check(dtypes[d], nextafterf(middle, -INFINITY));

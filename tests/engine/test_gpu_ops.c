@@ -1,29 +1,27 @@
-/* Every op on the emulated GPU, with warps of 32 and of 64 threads, every access checked: the cases that CPU
- * devices pass. */
+/* Runs the harness's cases of every op on the emulated GPU, with warps of 32 and 64 threads and every access
+ * checked. */
 #define HARNESS_CANDIDATES                                                                                   \
     {.kind = "emulated", .group = 1, .partial = true, .isa = "warp32,checks"},                               \
-    {                                                                                                        \
-        .kind = "emulated", .group = 2, .partial = true, .isa = "warp64,checks"                              \
-    }
+        {.kind = "emulated", .group = 2, .partial = true, .isa = "warp64,checks"}
 #include "engine/cases_basic.h"
 #include "engine/cases_experts.h"
 
-/* `make emulated-check` draws more. */
+/* Returns the number of trials; `make emulated-check` runs more. */
 static uint32_t trials(void)
 {
-    return getenv("MOTLEY_EMULATED_CHECK") == NULL ? 12 : 150;
+    return !getenv("MOTLEY_EMULATED_CHECK") ? 12 : 150;
 }
 
 static void every_op_is_its_definition_on_gpus(void **state)
 {
     (void)state;
-    cases_run(basic_cases, sizeof basic_cases / sizeof *basic_cases, trials());
+    cases_run(basic_cases, sizeof(basic_cases) / sizeof(*basic_cases), trials());
 }
 
 static void expert_ops_are_right_on_gpus(void **state)
 {
     (void)state;
-    cases_run(expert_cases, sizeof expert_cases / sizeof *expert_cases, trials());
+    cases_run(expert_cases, sizeof(expert_cases) / sizeof(*expert_cases), trials());
 }
 
 int main(void)

@@ -1,6 +1,6 @@
-/* Passes of stages on devices that record them: the same bits with and without, from the third step on
- * nothing but recorded passes, whatever the method and however many micro-batches are in flight, with masks
- * and noise that every step draws anew; and what cannot be recorded is queued as it comes. */
+/* Tests recorded passes of stages: they give the same bits as without recording; from the third step on only
+ * recorded passes run, with any method, any number of micro-batches in flight, and new dropout masks and
+ * noise every step; what cannot be recorded runs op by op. */
 #include "engine/seeded.h"
 
 #include <dlfcn.h>
@@ -13,15 +13,15 @@ enum { STEPS = 4, CUT = 2, PARTS = 2, VALUES_MAX = 1 << 18 };
 struct way {
     const char *name;
     const struct model_config *config;
-    struct stage_options options; /* of both stages */
+    struct stage_options options; /* the options of both stages */
     double router_scale;
-    uint32_t rows; /* of a micro-batch; all of a step are in flight at once */
+    uint32_t rows; /* rows of a micro-batch; all micro-batches of a step are in flight at once */
 };
 
 static const struct lora_options lora = {.rank = 4, .alpha = 8, .targets = LORA_Q | LORA_V | LORA_O};
 static const struct lora_options dropped = {.rank = 4, .alpha = 8, .dropout = 0.1, .targets = LORA_Q};
 
-static struct model_config dense; /* two layers, head and embedding apart */
+static struct model_config dense; /* two layers, untied */
 
 enum { HALVES, WHOLE };
 static const struct way ways[] = {
@@ -48,16 +48,17 @@ static const struct way ways[] = {
      .rows = 2},
 };
 
-/* Two stages of one model on one device. */
+/* A model in two stages on one device. */
 struct run {
     struct device *device;
     struct stage *stages[2];
-    struct buffer *activation, *gradient; /* between them; one micro-batch after the other */
+    struct buffer *activation,
+        *gradient; /* the boundary tensors between the stages; micro-batches use them in turn */
     double losses[STEPS], squares[STEPS];
     uint64_t value_count;
-    float values[VALUES_MAX];        /* what is trained, after the last step */
-    struct pass_counts counts, last; /* in all; within the passes of the last step */
-    uint64_t norm, update;           /* launches of the last step's: sums of squares; optimiser */
+    float values[VALUES_MAX];        /* the trained values after the last step */
+    struct pass_counts counts, last; /* of the whole run; of the last step's passes */
+    uint64_t norm, update; /* launches of the last step: for sums of squares, and for the optimiser */
 };
 
 static void run_open(struct run *run, const struct way *way, const char *kind, const char *isa)
@@ -65,7 +66,7 @@ static void run_open(struct run *run, const struct way *way, const char *kind, c
     struct err err;
     struct weight_source source = seeded_source(way->config);
     uint64_t bytes = 4ull * SEEDED_TOKENS * way->config->hidden + 8ull * SEEDED_ROWS * way->config->experts;
-    memset(run, 0, sizeof *run);
+    memset(run, 0, sizeof(*run));
     check(device_open(&(struct device_options){.kind = kind, .name = kind, .isa = isa}, &run->device, &err));
     for (uint32_t s = 0; s < 2; s++) {
         struct stage_options o = way->options;
@@ -81,7 +82,7 @@ static void run_open(struct run *run, const struct way *way, const char *kind, c
     check(buffer_create(run->device, bytes, MEM_BUFFERS, "boundary", &run->gradient, &err));
 }
 
-/* All micro-batches forward, then all backward. */
+/* Runs all micro-batches forward, then all backward. */
 static void passes(struct run *run, const struct way *way, uint64_t step)
 {
     struct err err;
@@ -108,7 +109,7 @@ static uint64_t launches(const struct device *device)
     return counts.launches;
 }
 
-/* The norm of the gradients, and an update. */
+/* Computes the gradients' norm and updates the parameters. */
 static void step_end(struct run *run, uint32_t number)
 {
     struct err err;
@@ -164,7 +165,7 @@ static void run_close(struct run *run)
 
 static struct run *run_whole(const struct way *way, const char *kind, const char *isa)
 {
-    struct run *run = malloc(sizeof *run);
+    struct run *run = malloc(sizeof(*run));
     run_open(run, way, kind, isa);
     for (uint32_t i = 0; i < STEPS; i++)
         step(run, way, i);
@@ -174,8 +175,8 @@ static struct run *run_whole(const struct way *way, const char *kind, const char
 
 static void same_bits(const struct way *way, const struct run *a, const struct run *b)
 {
-    if (memcmp(a->losses, b->losses, sizeof a->losses) != 0 ||
-        memcmp(a->squares, b->squares, sizeof a->squares) != 0 || a->value_count != b->value_count ||
+    if (memcmp(a->losses, b->losses, sizeof(a->losses)) != 0 ||
+        memcmp(a->squares, b->squares, sizeof(a->squares)) != 0 || a->value_count != b->value_count ||
         memcmp(a->values, b->values, a->value_count * sizeof(float)) != 0)
         fail_msg("%s: other bits where passes were recorded", way->name);
 }
@@ -183,11 +184,13 @@ static void same_bits(const struct way *way, const struct run *a, const struct r
 static void recorded_passes_give_the_same_bits(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+    for (size_t i = 0; i < sizeof(ways) / sizeof(*ways); i++) {
         const struct way *way = &ways[i];
         uint32_t turns = SEEDED_ROWS / way->rows, kinds = way->options.split ? 3 : 2;
         struct run *recorded = run_whole(way, "emulated", "warp32");
-        struct run *plain = run_whole(way, "emulated", "warp32,record=1"); /* gives up at once */
+        struct run *plain =
+            run_whole(way, "emulated", "warp32,record=1"); /* "record=1" makes the first recording fail, so
+                                                              that all passes run op by op. */
         same_bits(way, recorded, plain);
         assert_int_equal(plain->counts.recorded + plain->counts.replayed, 0);
         assert_true(plain->last.launches > 0);
@@ -200,19 +203,20 @@ static void recorded_passes_give_the_same_bits(void **state)
         assert_int_equal(recorded->norm, 0);
         assert_true(plain->norm > 0 && plain->update > 0);
         assert_int_equal(recorded->last.replayed, 2 * kinds * turns);
-        assert_int_equal(recorded->counts.recorded, 2 * kinds * turns + 2); /* and of each stage's norm */
+        assert_int_equal(recorded->counts.recorded,
+                         2 * kinds * turns + 2); /* plus one recording of each stage's norm */
         free(recorded);
         free(plain);
     }
 }
 
-/* Another shape, place, buffer, or factor is another pass; and the same ones come back. */
+/* Another shape, position, buffer or factor makes another pass, and an earlier pass is found again. */
 static void what_differs_is_not_run_again(void **state)
 {
     (void)state;
     struct err err;
     const struct way *way = &ways[WHOLE];
-    struct run *recorded = malloc(sizeof *recorded), *plain = malloc(sizeof *plain);
+    struct run *recorded = malloc(sizeof(*recorded)), *plain = malloc(sizeof(*plain));
     struct run *runs[2] = {recorded, plain};
     run_open(recorded, way, "emulated", "warp32");
     run_open(plain, way, "emulated", "warp32,record=1");
@@ -222,7 +226,7 @@ static void what_differs_is_not_run_again(void **state)
         for (uint32_t i = 0; i < STEPS; i++) {
             other.rows = i == 2 ? 2 : 4;
             step(run, &other, i);
-            if (i == 1) { /* the boundary moves */
+            if (i == 1) { /* The boundary tensor moves. */
                 struct buffer *moved;
                 check(buffer_create(run->device, buffer_bytes(run->activation), MEM_BUFFERS, "boundary",
                                     &moved, &err));
@@ -231,7 +235,7 @@ static void what_differs_is_not_run_again(void **state)
             }
         }
     }
-    /* Step 3 has the shapes of 0 and 1, but forward's passes by way of another buffer. */
+    /* Step 3 has the shapes of steps 0 and 1, but its forward passes use another buffer. */
     assert_int_equal(recorded->last.replayed, 2);
     assert_true(recorded->last.launches > 0 && recorded->last.launches < plain->last.launches);
     for (uint32_t r = 0; r < 2; r++) {
@@ -246,22 +250,22 @@ static void what_differs_is_not_run_again(void **state)
     free(plain);
 }
 
-/* What a card would see: the unchanged CUDA driver over a fake libcuda. */
+/* Tests the calls that a card would get: the unchanged CUDA driver runs on a fake libcuda. */
 static void a_step_on_a_card_launches_graphs_alone(void **state)
 {
     (void)state;
     struct err err;
     const struct way *way = &ways[HALVES];
     void *library = dlopen(MOTLEY_FAKES "/libfake_cuda.so", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    struct fake_control *control = library == NULL ? NULL : dlsym(library, "fake_control");
+    struct fake_control *control = !library ? NULL : dlsym(library, "fake_control");
     assert_non_null(control);
-    if (gpu_code_choose("cuda", "sm_86", &err) == NULL) {
+    if (!gpu_code_choose("cuda", "sm_86", &err)) {
         printf("skipped: %s\n", err.text);
         skip();
     }
     setenv("MOTLEY_CUDA_LIBRARY", MOTLEY_FAKES "/libfake_cuda.so", 1);
     control->capability = 86;
-    struct run *run = malloc(sizeof *run), *emulated = run_whole(way, "emulated", "warp32");
+    struct run *run = malloc(sizeof(*run)), *emulated = run_whole(way, "emulated", "warp32");
     run_open(run, way, "cuda", NULL);
     for (uint32_t i = 0; i + 1 < STEPS; i++)
         step(run, way, i);
@@ -273,7 +277,8 @@ static void a_step_on_a_card_launches_graphs_alone(void **state)
     uint32_t launched = 0;
     for (const char *at = control->trace; (at = strstr(at, " cuGraphLaunch")) != NULL; at++)
         launched++;
-    assert_int_equal(launched, 12); /* two stages, two micro-batches, forward and backward in two halves */
+    assert_int_equal(launched,
+                     12); /* two stages × two micro-batches × (forward and the backward pass's two halves) */
     assert_null(strstr(control->trace, " cuLaunchKernel"));
     assert_null(strstr(control->trace, " cuStreamBeginCapture"));
     uint64_t labelled;

@@ -1,18 +1,16 @@
-/* Products and experts on the emulated GPU beyond what every device does: weights as they are kept, the large
- * tile, and that what the device reads (offsets, choices, places) is checked before it is followed. */
+/* Tests products and experts that only GPUs compute: packed weights, the large tile, and checks of what the
+ * device itself reads (offsets, choices, positions) before it is used. */
 #define HARNESS_CANDIDATES                                                                                   \
     {.kind = "emulated", .group = 1, .isa = "warp32,checks"},                                                \
         {.kind = "emulated", .group = 2, .isa = "warp64,checks"},                                            \
-    {                                                                                                        \
-        .kind = "emulated", .group = 3, .isa = "warp32,checks,plain"                                         \
-    }
+        {.kind = "emulated", .group = 3, .isa = "warp32,checks,plain"}
 #include "engine/cases_packed.h"
 #include "engine/large_product.h"
 
 static void bench_open_gpu(struct bench *b, const char *isa)
 {
     struct err err;
-    memset(b, 0, sizeof *b);
+    memset(b, 0, sizeof(*b));
     check(device_open(&(struct device_options){.kind = "emulated", .name = "ops", .isa = isa}, &b->device,
                       &err));
     rand_stream_init(&b->stream, 5, 0);
@@ -21,14 +19,14 @@ static void bench_open_gpu(struct bench *b, const char *isa)
 static void products_with_packed_weights_are_those_of_the_unpacked_ones(void **state)
 {
     (void)state;
-    cases_run(packed_cases, sizeof packed_cases / sizeof *packed_cases, 30);
+    cases_run(packed_cases, sizeof(packed_cases) / sizeof(*packed_cases), 30);
 }
 
-/* By matrix units of both layouts, and in fp32 on a card that has none. */
+/* Tests matrix units of both layouts, and fp32 on a card without matrix units. */
 static void products_in_16_bits_round_their_operands_once(void **state)
 {
     (void)state;
-    cases_run(rounded_cases, sizeof rounded_cases / sizeof *rounded_cases, 10);
+    cases_run(rounded_cases, sizeof(rounded_cases) / sizeof(*rounded_cases), 10);
 }
 
 static void what_a_device_cannot_multiply_is_not_taken(void **state)
@@ -52,12 +50,12 @@ static void what_a_device_cannot_multiply_is_not_taken(void **state)
                              .ldc = 8,
                              .pack = PACK_Q4_K}};
     assert_true(op_supports(b.device, &op));
-    op.gemm.ldb = 512; /* not the whole matrix */
+    op.gemm.ldb = 512; /* This is not the whole matrix. */
     assert_false(op_supports(b.device, &op));
-    op.gemm.ldb = op.gemm.k = 100; /* half a block at the end */
+    op.gemm.ldb = op.gemm.k = 100; /* The row ends with half a block. */
     assert_false(op_supports(b.device, &op));
     op.gemm.ldb = op.gemm.k = 256;
-    op.gemm.b = some; /* of another dtype */
+    op.gemm.b = some; /* The operand has another dtype. */
     assert_false(op_supports(b.device, &op));
     bench_close(&b);
     bench_open(&b, "cpu");
@@ -69,7 +67,8 @@ static void what_a_device_cannot_multiply_is_not_taken(void **state)
     bench_close(&b);
 }
 
-/* From 64 tiles of 128 x 128 on; edges on both sides, c rows apart. */
+/* Checks a product of at least 64 tiles of 128 × 128, with partial tiles at both edges and gaps between c's
+ * rows. */
 static void large_product(const char *isa, enum dtype compute)
 {
     struct bench b;
@@ -86,7 +85,7 @@ static void large_products_are_their_definition(void **state)
     large_product("warp64", DTYPE_F16);
 }
 
-/* Codes whose blocks' scales are finite: Q8_0's are fp16, of random bits below 2. */
+/* Makes random codes with finite scales: Q8_0's scales are fp16 of random bits below 2. */
 static struct operand random_codes(struct bench *b, enum pack_kind pack, uint64_t values)
 {
     uint64_t bytes = pack_bytes(pack, values);
@@ -153,14 +152,14 @@ static void large_packed_products_have_the_bits_of_unpacked_ones(void **state)
     large_packed("warp64,plain", PACK_NF4, DTYPE_BF16);
 }
 
-/* Whoever queues more or waits learns what was wrong. */
+/* Checks that the next submission or wait reports the fault. */
 static void faults(struct bench *b, const struct op *op, const char *kernel)
 {
     struct err err;
-    if (op_submit(b->device, op, &err) == 0) /* its later launches may fail already */
+    if (op_submit(b->device, op, &err) == 0) /* Later launches may already fail. */
         assert_int_equal(device_sync(b->device, &err), -1);
     assert_int_equal(err.code, ERR_DEVICE_FAULT);
-    if (strstr(err.text, kernel) == NULL || strstr(err.text, "assertion failed") == NULL)
+    if (!strstr(err.text, kernel) || !strstr(err.text, "assertion failed"))
         fail_msg("'%s' does not say that %s checked", err.text, kernel);
     for (uint32_t i = 0; i < b->count; i++) {
         buffer_destroy(b->buffers[i]);
@@ -202,7 +201,7 @@ static void group_offsets_that_fall_or_leave_the_rows_end_the_launch(void **stat
     }
 }
 
-/* Operands of small routings: what is right, and what leads out of range. */
+/* The operands of small routings: valid ones, and ones with indices out of range. */
 struct routing {
     struct operand f[4], u[3], fine, far, backwards, loss;
 };
@@ -217,10 +216,10 @@ static struct routing routing_in(struct bench *b)
         r.f[i] = normal(b, 32, x);
     for (int i = 0; i < 3; i++)
         r.u[i] = bytes_in(b, NULL, 64, DTYPE_U32);
-    r.fine = bytes_in(b, fine, sizeof fine, DTYPE_U32);
-    r.far = bytes_in(b, far, sizeof far, DTYPE_U32);
-    r.backwards = bytes_in(b, backwards, sizeof backwards, DTYPE_U32);
-    r.loss = bytes_in(b, &none, sizeof none, DTYPE_F64);
+    r.fine = bytes_in(b, fine, sizeof(fine), DTYPE_U32);
+    r.far = bytes_in(b, far, sizeof(far), DTYPE_U32);
+    r.backwards = bytes_in(b, backwards, sizeof(backwards), DTYPE_U32);
+    r.loss = bytes_in(b, &none, sizeof(none), DTYPE_F64);
     return r;
 }
 

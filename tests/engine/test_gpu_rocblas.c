@@ -1,5 +1,5 @@
-/* Products by rocBLAS, faked (fakes/rocblas.c) on the fake HIP driver: what it is asked for, what becomes of
- * every call that fails, passes that are recorded, and libraries that do not serve. */
+/* Tests products by a fake rocBLAS (fakes/rocblas.c) on the fake HIP driver: the questions to the library,
+ * the effect of every failing call, recorded passes, and unsuitable libraries. */
 #include "engine/library_scene.h"
 
 #include <sys/stat.h>
@@ -28,7 +28,8 @@ static void large_products_go_to_the_library(void **state)
     products_are_the_library_s(roc_of(), "hip", " gemm_ex");
 }
 
-/* What it refuses (not implemented), our own kernels do; and a card that it has no code for is all ours. */
+/* Products that rocBLAS refuses as not implemented run on our own kernels, as do all products on a card for
+ * which it has no code. */
 static void refused_products_are_our_own(void **state)
 {
     struct fake_products *roc = roc_of();
@@ -62,7 +63,7 @@ static void recorded_passes_hold_the_library_s_products(void **state)
     passes_hold_the_library_s(roc_of(), "hip");
 }
 
-/* What a product that fails with a status of rocBLAS becomes; 0: our own kernels do it. */
+/* The error that each rocBLAS status becomes; 0: our own kernels compute the product. */
 static const struct {
     int status;
     enum err_code code;
@@ -74,7 +75,7 @@ static void every_call_may_fail_once(void **state)
     (void)state;
     if (!code_inside("hip", "gfx90a"))
         skip();
-    for (size_t e = 0; e < sizeof ends / sizeof *ends; e++) {
+    for (size_t e = 0; e < sizeof(ends) / sizeof(*ends); e++) {
         bool reached = true;
         for (uint64_t call = 1; reached; call++) {
             struct scene s;
@@ -107,9 +108,9 @@ static void refused(uint32_t driver, const char *arch, enum err_code code, const
 {
     char name[256];
     struct err err;
-    assert_int_equal(products_rocblas.find(driver, arch, name, sizeof name, &err), -1);
+    assert_int_equal(products_rocblas.find(driver, arch, name, sizeof(name), &err), -1);
     assert_int_equal(err.code, code);
-    if (strstr(err.text, why) == NULL)
+    if (!strstr(err.text, why))
         fail_msg("'%s' does not say '%s'", err.text, why);
 }
 
@@ -119,7 +120,7 @@ static void libraries_that_do_not_serve_are_named(void **state)
     struct err err;
     (void)state;
     roc_of();
-    check(products_rocblas.find(HIP_VERSION, "gfx90a", name, sizeof name, &err));
+    check(products_rocblas.find(HIP_VERSION, "gfx90a", name, sizeof(name), &err));
     assert_non_null(strstr(name, "libfake_rocblas.so, 4.2.1.fake"));
     refused(HIP_VERSION, "gfx1031", ERR_UNSUPPORTED, "libfake_rocblas.so has no code for gfx1031");
     refused(50221153, "gfx90a", ERR_UNSUPPORTED, "is of HIP 60342134, the driver of 50221153");
@@ -131,7 +132,8 @@ static void libraries_that_do_not_serve_are_named(void **state)
     refused(HIP_VERSION, "gfx90a", ERR_NOT_FOUND, "turned off: MOTLEY_ROCBLAS_LIBRARY");
 }
 
-/* Code beside the library, where a real one has it. */
+/* Selects the fake HIP library, and makes an empty file of GPU code for gfx90a in the folder beside the fake
+ * rocBLAS library in which a real rocBLAS keeps such files. */
 static int setup(void **state)
 {
     (void)state;
@@ -139,7 +141,7 @@ static int setup(void **state)
     mkdir(MOTLEY_FAKES "/rocblas", 0755);
     mkdir(CODE, 0755);
     FILE *file = fopen(CODE "/TensileLibrary_lazy_gfx90a.dat", "w");
-    return file == NULL ? -1 : fclose(file);
+    return !file ? -1 : fclose(file);
 }
 
 int main(void)

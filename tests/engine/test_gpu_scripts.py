@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """gpu-check and every part of gpu-bench, at toy size on the emulated device: the scripts that a machine with a card
 runs. A part that is there is not run again, and what lacks is said."""
+import glob
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -26,6 +28,31 @@ def checks():
     expect(code == 0 and "1 kind(s) of device are right" in said, f"gpu-check: {said[-2000:]}")
     code, said = run(["bench/gpu_check.sh"], GPU_DEVICE="cuda", MOTLEY_CUDA_LIBRARY="/nowhere/libcuda.so")
     expect(code == 77 and "SKIP cuda" in said and "/nowhere/libcuda.so" in said, f"gpu-check without a card: {said}")
+
+
+def objects_of_the_engine_alone():
+    """This build's objects of the files that cmake/engine_only.cmake names, as where all it may need is there."""
+    with open(os.path.join(SOURCE, "cmake/engine_only.cmake"), encoding="utf-8") as handle:
+        text = handle.read()
+    build = os.path.join(os.path.dirname(BIN), "CMakeFiles")
+    for room in ("common", "model"):
+        for names in re.findall(rf"\((?:APPEND )?{room} ([^)]*)\)", text):
+            # The engine alone is compiled so that functions which nothing calls fall away, and with them the need of OpenSSL.
+            for name in [*names.split(), *(["digest"] if "buf" in names else [])]:
+                yield from glob.glob(f"{build}/*.dir/{room}/{name}.c.o")
+    for path in glob.glob(f"{build}/motley_engine.dir/engine/**/*.o", recursive=True):
+        if not re.search(r"engine/profile[a-z_]*\.c\.o$", path):
+            yield path
+
+
+def links():
+    """gpu-check is linked with the files that it names: on a machine with a card, it is built for the first time."""
+    program = os.path.join(os.path.dirname(BIN), "tests/CMakeFiles/gpu_check.dir/__/bench/gpu/gpu_check.c.o")
+    code, said = run(["cc", "-Wl,--gc-sections", "-o", "/dev/null", program, *objects_of_the_engine_alone(), "-ljansson", "-lpcre2-8",
+                      "-lz", "-lcmocka", "-lcrypto", "-lpthread", "-ldl", "-lm",
+                      *glob.glob(os.path.join(os.path.dirname(BIN), "CMakeFiles/motley_engine.dir/gpu_code/*.o"))])
+    missing = sorted(set(re.findall(r"undefined reference to [`'](\w+)", said)))
+    expect(code == 0, f"cmake/engine_only.cmake lacks the files of {', '.join(missing) or said[-2000:]}")
 
 
 def benches(folder):
@@ -53,6 +80,7 @@ def benches(folder):
     expect(code == 77 and "SKIP lora" in said, f"gpu-bench without a card: {said}")
 
 
+links()
 checks()
 with tempfile.TemporaryDirectory() as scratch:
     benches(scratch)

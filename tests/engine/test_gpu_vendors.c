@@ -1,6 +1,6 @@
-/* The same kernels behind every driver: whole devices of kind cuda and hip, on the vendors' fake libraries
- * (fakes/), give each op the bits that the emulated device of that warp size gives. Code objects come out of
- * this build as they would for a card. Which is which of them, and that each holds every kernel. */
+/* Tests devices of kind cuda and hip on the vendors' fake libraries (fakes/): each op gives the bits of the
+ * emulated device with the same warp size. The build's code objects are loaded as for a card; each must have
+ * every kernel and be chosen for the right cards. */
 #define HARNESS_CANDIDATES                                                                                   \
     {.kind = "emulated", .group = 1, .partial = true, .isa = "warp32"},                                      \
         {.kind = "cuda", .group = 1, .partial = true},                                                       \
@@ -22,13 +22,13 @@ static bool inside(const char *kind, const char *arch)
     return gpu_code_choose(kind, arch, &err) != NULL;
 }
 
-/* Says so and skips where nothing was compiled. */
+/* Skips visibly when the build has no code for cards. */
 static void code_needed(void)
 {
     if (inside("cuda", "sm_86") && inside("hip", "gfx90a"))
         return;
     for (uint32_t i = 0; i < gpu_code_count; i++)
-        if (gpu_codes[i].packed == NULL)
+        if (!gpu_codes[i].packed)
             printf("no code for %s: %s\n", gpu_codes[i].arch, gpu_codes[i].why);
     skip();
 }
@@ -37,11 +37,11 @@ static void ops_give_the_same_bits_behind_every_driver(void **state)
 {
     (void)state;
     code_needed();
-    cases_run(basic_cases, sizeof basic_cases / sizeof *basic_cases, TRIALS);
-    cases_run(expert_cases, sizeof expert_cases / sizeof *expert_cases, TRIALS);
+    cases_run(basic_cases, sizeof(basic_cases) / sizeof(*basic_cases), TRIALS);
+    cases_run(expert_cases, sizeof(expert_cases) / sizeof(*expert_cases), TRIALS);
 }
 
-/* Every target is inside with all kernels, or says why it is not. */
+/* The code of every target has all kernels, or the table says why there is no code. */
 static void code_objects_hold_every_kernel(void **state)
 {
 #define NAME(kernel, threads) #kernel,
@@ -54,9 +54,9 @@ static void code_objects_hold_every_kernel(void **state)
         uint64_t bytes;
         uint32_t matrix;
         struct err err;
-        if (code->packed == NULL) {
+        if (!code->packed) {
             printf("no code for %s: %s\n", code->arch, code->why);
-            assert_true(code->why != NULL && code->why[0] != '\0');
+            assert_true(code->why && code->why[0] != '\0');
             continue;
         }
         check(gpu_code_load(code->kind, code->arch, &image, &bytes, &matrix, &err));
@@ -64,14 +64,14 @@ static void code_objects_hold_every_kernel(void **state)
         assert_int_equal(matrix, code->matrix);
         bool ptx = strncmp(code->form, "ptx", 3) == 0;
         assert_true(ptx ? strstr(image, code->arch) != NULL : memcmp(image, "\177ELF", 4) == 0);
-        if (ptx) { /* what the table says of matrix units is what the text has */
+        if (ptx) { /* The table's matrix units are those that the PTX uses. */
             assert_int_equal((matrix & GPU_MATRIX_F16) != 0, strstr(image, ".f32.f16.f16.f32") != NULL);
             assert_int_equal((matrix & GPU_MATRIX_BF16) != 0, strstr(image, ".f32.bf16.bf16.f32") != NULL);
         }
-        for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
+        for (size_t k = 0; k < sizeof(names) / sizeof(*names); k++) {
             char entry[128];
-            int length = snprintf(entry, sizeof entry, ptx ? ".entry %s(" : "%s.kd", names[k]);
-            if (memmem(image, bytes, entry, (size_t)length) == NULL)
+            int length = snprintf(entry, sizeof(entry), ptx ? ".entry %s(" : "%s.kd", names[k]);
+            if (!memmem(image, bytes, entry, (size_t)length))
                 fail_msg("%s has no kernel %s", code->arch, names[k]);
         }
         free(image);
@@ -88,10 +88,10 @@ static void a_card_takes_the_newest_code_that_it_can(void **state)
                  {"cuda", "sm_75", "sm_75"},  {"cuda", "sm_89", "sm_80"}, {"cuda", "sm_120", "sm_80"},
                  {"hip", "gfx90a", "gfx90a"}, {"cuda", "sm_50", NULL},    {"hip", "gfx803", NULL},
                  {"cuda", "gfx90a", NULL},    {"hip", "sm_86", NULL},     {"cuda", "", NULL}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         struct err err;
         const struct gpu_code *code = gpu_code_choose(cases[i].kind, cases[i].arch, &err);
-        if (cases[i].takes != NULL) {
+        if (cases[i].takes) {
             assert_non_null(code);
             assert_string_equal(code->arch, cases[i].takes);
             continue;

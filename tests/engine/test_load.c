@@ -1,6 +1,5 @@
-/* Loading by helper threads: items in order, the first error in order, the same bits whatever the number of
- * threads, and 16-bit files taken as they are.
- */
+/* Tests loading by helper threads: items and the first error come in order, any number of threads gives the
+ * same bits, and 16-bit files are read as they are. */
 #include "engine/trainer.h"
 
 #include <stdatomic.h>
@@ -14,7 +13,7 @@
 enum { ITEMS = 1000 };
 
 struct items {
-    uint32_t described, used, fail_prepare, fail_use; /* of which item; ITEMS: none */
+    uint32_t described, used, fail_prepare, fail_use; /* fail_…: the item that fails; ITEMS: none */
     uint32_t slots[AHEAD_SLOTS_MAX];
     atomic_uint prepared[ITEMS];
 };
@@ -52,7 +51,7 @@ static int items_run(struct items *items, uint32_t threads, uint32_t slots, stru
                           .next = item_next,
                           .prepare = item_prepare,
                           .use = item_use};
-    memset(items->prepared, 0, sizeof items->prepared);
+    memset(items->prepared, 0, sizeof(items->prepared));
     items->described = items->used = 0;
     return ahead_run(&ahead, err);
 }
@@ -80,7 +79,8 @@ static void items_are_used_in_order_and_the_first_failure_ends_them(void **state
 
 /* --- stages --- */
 
-/* Matrices of more than one piece (1 MiB of f32), in columns that are and are not whole blocks of NF4. */
+/* The large matrices exceed one piece of loading (1 MiB of f32). Rows of 6016 values are whole NF4 blocks of
+ * 64, rows of 100 are not. */
 static const struct model_config model = {
     .arch = MODEL_LLAMA,
     .hidden = 100,
@@ -97,7 +97,7 @@ static const struct model_config model = {
 };
 
 struct values {
-    enum pack_kind packing; /* of all matrices, for who asks */
+    enum pack_kind packing; /* the packing that the source reports for all matrices */
     const char *poisoned;
     uint64_t poisoned_row;
     uint16_t poison;
@@ -106,10 +106,10 @@ struct values {
 
 static uint64_t columns_of(const char *name)
 {
-    return strstr(name, "norm") != NULL ? 1 : strstr(name, "down_proj") != NULL ? model.ffn : model.hidden;
+    return strstr(name, "norm") ? 1 : strstr(name, "down_proj") ? model.ffn : model.hidden;
 }
 
-/* Values that bf16 and fp16 hold exactly. */
+/* Returns values that bf16 and fp16 represent exactly. */
 static float value_of(const char *name, uint64_t row, uint64_t column)
 {
     uint64_t hash = (row * 6151 + column + 1) * 0x9E3779B97F4A7C15ull + (uint8_t)name[strlen(name) - 9];
@@ -142,8 +142,8 @@ static int values_read_packed(void *context, const char *name, enum pack_kind pa
         for (uint64_t i = 0; i < columns; i++, half++) {
             float value = value_of(name, row, i);
             *half = pack == PACK_BF16 ? bf16_from_f32(value) : f16_from_f32(value);
-            if (values->poisoned != NULL && strcmp(name, values->poisoned) == 0 &&
-                row == values->poisoned_row && i == columns - 1)
+            if (values->poisoned && strcmp(name, values->poisoned) == 0 && row == values->poisoned_row &&
+                i == columns - 1)
                 *half = values->poison;
         }
     return 0;
@@ -169,7 +169,7 @@ static struct stage_options options_of(enum layer_base base)
     };
 }
 
-/* The gradients of one step, which any weight changes. */
+/* Returns a hash of one step's gradients, which every weight influences. */
 static uint64_t step_of(struct device *device, const struct weight_source *source, enum layer_base base,
                         float *gradients)
 {
@@ -212,7 +212,7 @@ static void threads_and_16_bit_files_change_no_bit(void **state)
     static const enum layer_base bases[] = {LAYER_BASE_F32, LAYER_BASE_BF16, LAYER_BASE_F16, LAYER_BASE_NF4};
     static const enum pack_kind packings[] = {PACK_F32, PACK_BF16, PACK_F16, PACK_F32};
     float *one = calloc(1 << 16, 4), *other = calloc(1 << 16, 4);
-    for (size_t b = 0; b < sizeof bases / sizeof *bases; b++)
+    for (size_t b = 0; b < sizeof(bases) / sizeof(*bases); b++)
         for (uint32_t threads = 1; threads <= 4; threads *= 4) {
             struct device *device = device_of(threads);
             struct weight_source plain = {.read = values_read};
@@ -245,7 +245,7 @@ static void a_16_bit_value_that_is_not_finite_is_named(void **state)
                  {LAYER_BASE_BF16, PACK_BF16, 0x7fc1},
                  {LAYER_BASE_F16, PACK_F16, 0xfc00},
                  {LAYER_BASE_F16, PACK_F16, 0x7e01}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         struct err err;
         struct stage *stage;
         struct device *device = device_of(2);

@@ -1,6 +1,6 @@
-/* Folders that transformers and bitsandbytes saved in NF4 (tools/make_nf4_folders.py) are read as they are:
- * the values that bitsandbytes dequantises, the loss that transformers has, and an NF4 base of the file's own
- * codes and scales. What differs from that format is refused by name. */
+/* Tests folders that transformers and bitsandbytes saved in NF4 (tools/make_nf4_folders.py): they give
+ * bitsandbytes' dequantised values and transformers' loss, and an NF4 base has the file's own codes and
+ * scales. Deviations from the format are refused by name. */
 #include "engine/trainer.h"
 
 #include "common/digest.h"
@@ -24,17 +24,16 @@ static void values_are_those_that_bitsandbytes_dequantises(void **state)
         const char *name;
         json_t *sha;
         folder_of(path, names[i]);
-        snprintf(file, sizeof file, "%s/expected.json", path);
+        snprintf(file, sizeof(file), "%s/expected.json", path);
         json_t *expected = json_of(file), *tensors = json_object_get(expected, "dequantised");
         assert_int_equal(json_object_size(tensors), i == 0 ? 7 : 6);
         check(model_open_path(path, &model, &err));
-        json_object_foreach(tensors, name, sha)
-        {
+        json_object_foreach (tensors, name, sha) {
             const struct model_tensor *tensor = model_tensor_find(model, name);
             char hex[DIGEST_HEX_SIZE];
             assert_non_null(tensor->nf4);
             float *values = malloc(4 * tensor->rows * tensor->cols);
-            /* in pieces that begin and end within blocks */
+            /* The test reads pieces that begin and end within blocks. */
             for (uint64_t row = 0; row < tensor->rows; row += 5) {
                 uint64_t end = row + 5 < tensor->rows ? row + 5 : tensor->rows;
                 check(model_tensor_read_f32(model, tensor, row, end, values + row * tensor->cols, &err));
@@ -55,7 +54,7 @@ static double loss_of(const char *path, enum layer_base base, bool double_quant,
     struct train_result result;
     struct trainer trainer;
     char file[600];
-    snprintf(file, sizeof file, "%s/expected.json", path);
+    snprintf(file, sizeof(file), "%s/expected.json", path);
     json_t *expected = json_of(file);
     *want = json_number_value(json_object_get(expected, "loss"));
     batch_parse(expected, &data.batches[0]);
@@ -87,7 +86,7 @@ static void losses_are_those_of_transformers(void **state)
            nf4 = loss_of(path, LAYER_BASE_NF4, true, &want);
     print_message("double: %.8f as fp32, %.8f as NF4, %.8f by transformers\n", fp32, nf4, want);
     assert_true(fabs(fp32 - want) <= 1e-5 * want && fabs(nf4 - want) <= 1e-5 * want);
-    /* its scales unnested: the same values */
+    /* A base with fp32 scales has the same values. */
     assert_true(fabs(loss_of(path, LAYER_BASE_NF4, false, &want) - nf4) <= 1e-7 * want);
     folder_of(path, "single");
     fp32 = loss_of(path, LAYER_BASE_F32, false, &want);
@@ -95,11 +94,11 @@ static void losses_are_those_of_transformers(void **state)
     print_message("single, o_proj unquantised: %.8f as fp32, %.8f as NF4, %.8f by transformers\n", fp32, nf4,
                   want);
     assert_true(fabs(fp32 - want) <= 1e-5 * want);
-    assert_true(fabs(nf4 - want) <= 1e-5 * want); /* which stays as the file has it */
+    assert_true(fabs(nf4 - want) <= 1e-5 * want); /* o_proj stays unquantised, as in the file. */
 }
 
-/* What is not quantised is known from the config alone, too, and passes through the description of the model.
- */
+/* The config alone tells, too, which tensors are not quantised, and the model's description keeps it: the
+ * description, once parsed, gives the same config. */
 static void what_is_skipped_is_part_of_the_models_description(void **state)
 {
     (void)state;
@@ -109,26 +108,26 @@ static void what_is_skipped_is_part_of_the_models_description(void **state)
     struct model *model;
     struct err err;
     folder_of(path, "single");
-    snprintf(file, sizeof file, "%s/config.json", path);
+    snprintf(file, sizeof(file), "%s/config.json", path);
     check(model_open_path(path, &model, &err));
     opened = model_get_config(model);
     assert_int_equal(1, opened->packing.ways);
     for (uint32_t site = 0; site < 7; site++)
         assert_int_equal(1u << site == LORA_O ? PACK_F32 : PACK_NF4, opened->packing.matrix[0][site]);
     check(model_config_load(file, &config, &err));
-    assert_memory_equal(&opened->packing, &config.packing, sizeof config.packing);
+    assert_memory_equal(&opened->packing, &config.packing, sizeof(config.packing));
     json_t *document = model_config_to_json(opened, &err);
     check(model_config_parse(document, &again, &err));
-    assert_memory_equal(opened, &again, sizeof again);
+    assert_memory_equal(opened, &again, sizeof(again));
     json_decref(document);
     model_close(model);
-    /* where all are quantised nothing is said */
+    /* When all matrices are quantised, config.packing has no exceptions. */
     folder_of(path, "double");
     check(model_config_load(path, &config, &err));
     assert_int_equal(0, config.packing.ways);
 }
 
-/* Bytes of a tensor's part in the file. */
+/* Checks that a part of a tensor has the file's bytes. */
 static void same_bytes(struct model *model, const struct nf4_place *place, const uint8_t *held)
 {
     struct err err;
@@ -182,7 +181,9 @@ static void a_base_holds_the_files_codes_and_scales(void **state)
     }
 }
 
-/* A copy of "double" with one text of its weights or config put in the place of another as long. */
+/* Makes a copy of the test model folder nf4/double in which every `from` in `file` is replaced by `to`, a
+ * text of the same length. Fails unless opening the copy, or reading one of its weights, is refused with an
+ * error that contains `says`. */
 static void altered(const char *file, const char *from, const char *to, const char *says)
 {
     static const char *const files[] = {"config.json", "model.safetensors"};
@@ -196,7 +197,7 @@ static void altered(const char *file, const char *from, const char *to, const ch
     for (int f = 0; f < 2; f++) {
         char path[600];
         struct buf bytes = {.limit = 1 << 22};
-        snprintf(path, sizeof path, "%s/nf4/double/%s", MOTLEY_TEST_DATA, files[f]);
+        snprintf(path, sizeof(path), "%s/nf4/double/%s", MOTLEY_TEST_DATA, files[f]);
         check(file_read_all(path, bytes.limit, &bytes, &err));
         for (size_t at = 0; strcmp(files[f], file) == 0 && at + strlen(from) <= bytes.size; at++)
             if (memcmp(bytes.data + at, from, strlen(from)) == 0) {
@@ -212,7 +213,7 @@ static void altered(const char *file, const char *from, const char *to, const ch
         const struct model_tensor *tensor = model_tensor_find(model, "model.layers.0.mlp.up_proj.weight");
         status = model_tensor_read_f32(model, tensor, 0, tensor->rows, values, &err);
     }
-    if (status == 0 || strstr(err.text, says) == NULL)
+    if (status == 0 || !strstr(err.text, says))
         fail_msg("%s for %s: %s, not \"%s\"", to, from, status == 0 ? "accepted" : err.text, says);
     model_close(model);
     free(values);

@@ -1,4 +1,4 @@
-/* Every op on every CPU device: the cases of cases_basic.h, and what no case says. */
+/* Runs the cases of cases_basic.h on every CPU device, and tests that no case covers. */
 #include "engine/cases_basic.h"
 #include "engine/cases_bits.h"
 #include "engine/cases_rounded.h"
@@ -6,17 +6,17 @@
 static void every_op_is_its_definition_on_every_device(void **state)
 {
     (void)state;
-    cases_run(basic_cases, sizeof basic_cases / sizeof *basic_cases, 24);
+    cases_run(basic_cases, sizeof(basic_cases) / sizeof(*basic_cases), 24);
 }
 
 static void products_round_their_operands_to_16_bits(void **state)
 {
     (void)state;
-    cases_run(rounded_cases, sizeof rounded_cases / sizeof *rounded_cases, 40);
+    cases_run(rounded_cases, sizeof(rounded_cases) / sizeof(*rounded_cases), 40);
 }
 
-/* Adding to a large c must round once at its size, not once a term (a residual stream is a hundred times
- * larger than what a layer adds to it). */
+/* A product that is added to a large c must be rounded at c's size once a block of terms, not once a term: a
+ * residual stream is a hundred times larger than what a layer adds to it. */
 static void gemm_onto_large_c_on(struct bench *b)
 {
     enum { M = 60, N = 70, K = 1500 };
@@ -26,7 +26,7 @@ static void gemm_onto_large_c_on(struct bench *b)
     struct err err;
     for (uint32_t i = 0; i < M * N; i++)
         c[i] = large[i] = 30000;
-    struct operand oc = bytes_in(b, large, sizeof large, DTYPE_F32);
+    struct operand oc = bytes_in(b, large, sizeof(large), DTYPE_F32);
     submit(b, (struct op){.kind = OP_GEMM,
                           .gemm = {.m = M,
                                    .n = N,
@@ -40,13 +40,14 @@ static void gemm_onto_large_c_on(struct bench *b)
                                    .lda = K,
                                    .ldb = K,
                                    .ldc = N}});
-    check(buffer_read(oc.buffer, 0, got, sizeof got, &err));
+    check(buffer_read(oc.buffer, 0, got, sizeof(got), &err));
     check(device_sync(b->device, &err));
     for (uint32_t i = 0; i < M; i++)
         for (uint32_t j = 0; j < N; j++) {
             for (uint32_t p = 0; p < K; p++)
                 c[i * N + j] += a[i * K + p] * w[j * K + p];
-            /* blocks of at least 128 terms: at most 12 roundings of half of 2^-9 */
+            /* 1,500 terms in blocks of at least 128 are at most 12 roundings, each by at most half of 2^-9,
+             * the unit in the last place of 30,000. */
             assert_true(fabs((double)got[i * N + j] - c[i * N + j]) <= 12 * 0.5 / 512);
         }
     free(a), free(w), free(c);
@@ -95,7 +96,7 @@ static void operands_are_checked_before_an_op_is_queued(void **state)
                                .ldx = 6,
                                .table_rows = 1,
                                .x = a,
-                               .positions = bytes_in(&b, at, sizeof at, DTYPE_U32),
+                               .positions = bytes_in(&b, at, sizeof(at), DTYPE_U32),
                                .table = empty(&b, 8)}};
     assert_true(op_supports(b.device, &rope));
     rope.rope.rotary_dim = 3;
@@ -111,11 +112,11 @@ static void told_at_the_wait(struct bench *b, const struct op *op, const char *w
     check(op_submit(b->device, op, &err));
     assert_int_equal(device_sync(b->device, &err), -1);
     assert_int_equal(err.code, ERR_INTERNAL);
-    if (strstr(err.text, word) == NULL)
+    if (!strstr(err.text, word))
         fail_msg("'%s' does not say '%s'", err.text, word);
 }
 
-/* Each mistake on a device of its own: the first error stays. */
+/* Each mistake runs on its own device, because a device keeps its first error. */
 static void the_checked_device_tells_what_the_cpu_lets_pass(void **state)
 {
     (void)state;
@@ -127,7 +128,7 @@ static void the_checked_device_tells_what_the_cpu_lets_pass(void **state)
         const uint32_t far[] = {0, 7};
         bench_open(&b, "checked");
         struct operand a = normal(&b, 60, x), fresh = empty(&b, 60),
-                       index = bytes_in(&b, far, sizeof far, DTYPE_U32);
+                       index = bytes_in(&b, far, sizeof(far), DTYPE_U32);
         struct operand ids = index, within = a;
         ids.dtype = DTYPE_I32;
         within.at = 40;
@@ -142,7 +143,7 @@ static void the_checked_device_tells_what_the_cpu_lets_pass(void **state)
         const char *const words[] = {"never written", "overlaps", "ids[1] is 7", "index[1] is 7"};
         check(event_create(b.device, &event, &err));
         check(event_record(event, &err));
-        assert_false(event_done(event)); /* nothing runs before somebody waits */
+        assert_false(event_done(event)); /* Nothing runs before somebody waits. */
         check(event_wait(event, 1000000000, &err));
         assert_true(event_done(event));
         told_at_the_wait(&b, &ops[mistake], words[mistake]);
@@ -165,5 +166,5 @@ int main(void)
         cmocka_unit_test(the_checked_device_tells_what_the_cpu_lets_pass),
         cmocka_unit_test(operands_are_checked_before_an_op_is_queued),
     };
-    return run_each_isa(tests, sizeof tests / sizeof tests[0]);
+    return run_each_isa(tests, sizeof(tests) / sizeof(tests[0]));
 }

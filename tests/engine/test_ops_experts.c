@@ -1,6 +1,5 @@
-/* The ops of mixtures of experts: the harness's cases, transformers' routers, ties, a group beside the plain
- * product, and indices that lead astray.
- */
+/* Tests the ops of mixtures of experts: the harness's cases, transformers' routers, ties, a grouped product
+ * beside plain ones, and invalid indices. */
 #include "engine/cases_experts.h"
 
 #include "model/files/safetensors.h"
@@ -8,7 +7,7 @@
 static void expert_ops_are_right_on_every_device(void **state)
 {
     (void)state;
-    cases_run(expert_cases, sizeof expert_cases / sizeof expert_cases[0], 80);
+    cases_run(expert_cases, sizeof(expert_cases) / sizeof(expert_cases[0]), 80);
 }
 
 static struct operand numbers(struct bench *b, const uint32_t *values, uint32_t count)
@@ -23,7 +22,7 @@ static void read_back(struct bench *b, struct operand from, void *to, uint64_t b
     check(device_sync(b->device, &err));
 }
 
-/* Of a device with an error, which stays. */
+/* Releases a device that has an error; the error stays until then. */
 static void bench_drop(struct bench *b)
 {
     for (uint32_t i = 0; i < b->count; i++) {
@@ -45,9 +44,9 @@ struct golden {
 static const struct safetensors_tensor *found(const struct golden *g, int layer, const char *what)
 {
     char name[64];
-    snprintf(name, sizeof name, "%s.%d.%s", g->name, layer, what);
+    snprintf(name, sizeof(name), "%s.%d.%s", g->name, layer, what);
     const struct safetensors_tensor *tensor = safetensors_find(g->file, name);
-    if (tensor == NULL)
+    if (!tensor)
         fail_msg("%s is missing", name);
     return tensor;
 }
@@ -110,7 +109,7 @@ static struct layer layer_route(struct bench *b, const struct golden *g, int lay
     return l;
 }
 
-/* One row through two layers, forward and backward. */
+/* Runs one row through two layers, forward and backward. */
 static void golden_case(struct bench *b, const struct golden *g)
 {
     const uint32_t starts[] = {0, g->tokens};
@@ -131,7 +130,7 @@ static void golden_case(struct bench *b, const struct golden *g)
                                           .sums = sums,
                                           .loss = oloss}});
     read_back(b, oloss, &loss, 8);
-    assert_true(fabs(loss - g->tokens * *want) < 1e-6 * loss); /* theirs is fp32 */
+    assert_true(fabs(loss - g->tokens * *want) < 1e-6 * loss); /* transformers computes it in fp32. */
     free(want);
     for (int i = 0; i < 2; i++) {
         struct operand dscores = empty(b, g->tokens * g->experts);
@@ -141,7 +140,8 @@ static void golden_case(struct bench *b, const struct golden *g)
                                                  .experts = g->experts,
                                                  .active = g->active,
                                                  .renormalise = g->renormalise,
-                                                 .aux = (float)g->experts / 4, /* layers^2 */
+                                                 .aux = (float)g->experts /
+                                                        4, /* 4 is the number of layers squared. */
                                                  .probabilities = layers[i].scores,
                                                  .chosen = layers[i].chosen,
                                                  .dweight = on_device(b, g, i, "dweight"),
@@ -172,7 +172,7 @@ static void routers_are_those_of_transformers(void **state)
     each_device(golden_on);
 }
 
-/* Among equals the lower number; what is no number does not lead astray. */
+/* Of equal probabilities the expert with the lower number is chosen. NaNs cause no invalid index. */
 static void ties_on(struct bench *b)
 {
     const float scores[3][6] = {{1, 1, 1, 1, 1, 1}, {0, 2, 1, 2, 1, 2}, {NAN, 1, 2, NAN, 3, 0}};
@@ -183,11 +183,11 @@ static void ties_on(struct bench *b)
                           .route = {.tokens = 3,
                                     .experts = 6,
                                     .active = 4,
-                                    .scores = bytes_in(b, scores, sizeof scores, DTYPE_F32),
+                                    .scores = bytes_in(b, scores, sizeof(scores), DTYPE_F32),
                                     .chosen = chosen,
                                     .weight = empty(b, 12)}});
-    read_back(b, chosen, got, sizeof got);
-    assert_memory_equal(got, want, sizeof want);
+    read_back(b, chosen, got, sizeof(got));
+    assert_memory_equal(got, want, sizeof(want));
     for (int j = 0; j < 4; j++)
         assert_in_range(got[2][j], 0, 5);
 }
@@ -209,7 +209,7 @@ struct layout {
     float beta;
 };
 
-/* The grouped product into c, the plain product of each group into d. */
+/* Computes the grouped product into c, and each group's plain product into d. */
 static void both_submit(struct bench *b, const struct layout *l, struct operand a, struct operand w,
                         struct operand c, struct operand d)
 {
@@ -257,7 +257,8 @@ static void both_submit(struct bench *b, const struct layout *l, struct operand 
     }
 }
 
-/* To the bit: its rows alone choose a group's kernel and pieces. */
+/* A group's result equals the plain product to the bit, because only its own rows choose the kernel and the
+ * pieces. */
 static void a_group_is_a_plain_product_whatever_is_beside_it(void **state)
 {
     const struct layout layouts[] = {{false, true, 0}, {false, false, 1}, {true, false, 1}, {true, false, 0}};
@@ -282,7 +283,8 @@ static void a_group_is_a_plain_product_whatever_is_beside_it(void **state)
     }
 }
 
-/* Rows of other groups, and beyond the last, need not be there; and what is not written stays unwritten. */
+/* Rows of other groups, and rows beyond the last group, need not exist; and memory that is not a group's
+ * result stays unwritten. */
 static void a_group_touches_its_rows_alone(void **state)
 {
     const uint32_t offsets[] = {0, 2, 5, 6};
@@ -326,93 +328,103 @@ static void fails_with(const char *kind, struct bench *b, const struct op *op, c
     if (strcmp(kind, "checked") == 0)
         failed = device_sync(b->device, &err) != 0;
     assert_true(failed);
-    if (strstr(err.text, word) == NULL)
+    if (!strstr(err.text, word))
         fail_msg("'%s' does not say '%s'", err.text, word);
 }
 
-static void mistake_on(const char *kind, int mistake)
+/* The operands of ops with invalid indices: `index` holds 0, 3, 2, 9, 1, and `past` its last three values. */
+struct mistaken {
+    struct operand a, w, c, d, index, past, u1, u2, u3;
+};
+
+static struct op grouped_product(const struct mistaken *m, uint32_t groups, struct operand offsets)
 {
-    struct bench b;
-    double x[200];
-    const uint32_t bad[] = {0, 3, 2, 9, 1};
-    bench_open(&b, kind);
-    struct operand a = normal(&b, 100, x), w = normal(&b, 100, x), c = normal(&b, 100, x),
-                   index = numbers(&b, bad, 5), d = normal(&b, 100, x), u1 = numbers(&b, NULL, 10),
-                   u2 = numbers(&b, NULL, 10), u3 = numbers(&b, NULL, 10), past = index;
-    past.at = 8; /* 2, 9, 1 */
+    return (struct op){.kind = OP_GEMM_GROUPED,
+                       .gemm_grouped = {.groups = groups,
+                                        .groups_all = groups,
+                                        .rows = 3,
+                                        .n = 2,
+                                        .k = 2,
+                                        .alpha = 1,
+                                        .stride = 4,
+                                        .a = m->a,
+                                        .b = m->w,
+                                        .c = m->c,
+                                        .offsets = offsets,
+                                        .lda = 2,
+                                        .ldb = 2,
+                                        .ldc = 2}};
+}
+
+static struct op mistaken_op(const struct mistaken *m, int mistake)
+{
     const struct op ops[] = {
-        {.kind = OP_GEMM_GROUPED,
-         .gemm_grouped = {.groups = 2,
-                          .groups_all = 2,
-                          .rows = 3,
-                          .n = 2,
-                          .k = 2,
-                          .alpha = 1,
-                          .stride = 4,
-                          .a = a,
-                          .b = w,
-                          .c = c,
-                          .offsets = index,
-                          .lda = 2,
-                          .ldb = 2,
-                          .ldc = 2}},
-        {.kind = OP_GEMM_GROUPED,
-         .gemm_grouped = {.groups = 1,
-                          .groups_all = 1,
-                          .rows = 3,
-                          .n = 2,
-                          .k = 2,
-                          .alpha = 1,
-                          .stride = 4,
-                          .a = a,
-                          .b = w,
-                          .c = c,
-                          .offsets = past,
-                          .lda = 2,
-                          .ldb = 2,
-                          .ldc = 2}},
+        grouped_product(m, 2, m->index),
+        grouped_product(m, 1, m->past),
         {.kind = OP_ROUTE_SORT,
          .route_sort = {.tokens = 2,
                         .active = 2,
                         .experts = 4,
-                        .chosen = index,
-                        .token = u1,
-                        .place = u2,
-                        .offsets = u3}},
+                        .chosen = m->index,
+                        .token = m->u1,
+                        .place = m->u2,
+                        .offsets = m->u3}},
         {.kind = OP_COMBINE,
-         .combine = {.tokens = 2, .active = 2, .width = 3, .x = a, .place = index, .weight = w, .y = c}},
+         .combine =
+             {.tokens = 2, .active = 2, .width = 3, .x = m->a, .place = m->index, .weight = m->w, .y = m->c}},
         {.kind = OP_COMBINE_BACKWARD,
          .combine_backward = {.tokens = 2,
                               .active = 2,
                               .width = 3,
-                              .x = a,
-                              .place = index,
-                              .weight = w,
-                              .dy = c,
-                              .dweight = d}},
+                              .x = m->a,
+                              .place = m->index,
+                              .weight = m->w,
+                              .dy = m->c,
+                              .dweight = m->d}},
         {.kind = OP_ROUTE_BACKWARD,
          .route_backward = {.tokens = 2,
                             .experts = 4,
                             .active = 2,
-                            .probabilities = a,
-                            .chosen = index,
-                            .dweight = w,
-                            .dscores = d}},
+                            .probabilities = m->a,
+                            .chosen = m->index,
+                            .dweight = m->w,
+                            .dscores = m->d}},
         {.kind = OP_ROUTE,
          .route = {.rows = 2,
                    .tokens = 3,
                    .experts = 4,
                    .active = 2,
-                   .scores = a,
-                   .chosen = u1,
-                   .weight = w,
-                   .row_start = index,
-                   .counts = c,
-                   .sums = d}},
+                   .scores = m->a,
+                   .chosen = m->u1,
+                   .weight = m->w,
+                   .row_start = m->index,
+                   .counts = m->c,
+                   .sums = m->d}},
     };
-    const char *const words[] = {"offsets[2] is 2", "offsets[1] is 9", "chosen[3] is 9",   "place[3] is 9",
-                                 "place[3] is 9",   "chosen[3] is 9",  "row_start[2] is 2"};
-    fails_with(kind, &b, &ops[mistake], words[mistake]);
+    return ops[mistake];
+}
+
+static void mistake_on(const char *kind, int mistake)
+{
+    static const char *const words[] = {"offsets[2] is 2",  "offsets[1] is 9", "chosen[3] is 9",
+                                        "place[3] is 9",    "place[3] is 9",   "chosen[3] is 9",
+                                        "row_start[2] is 2"};
+    const uint32_t bad[] = {0, 3, 2, 9, 1};
+    struct bench b;
+    double x[200];
+    bench_open(&b, kind);
+    struct mistaken m = {.a = normal(&b, 100, x),
+                         .w = normal(&b, 100, x),
+                         .c = normal(&b, 100, x),
+                         .d = normal(&b, 100, x),
+                         .index = numbers(&b, bad, 5),
+                         .u1 = numbers(&b, NULL, 10),
+                         .u2 = numbers(&b, NULL, 10),
+                         .u3 = numbers(&b, NULL, 10)};
+    m.past = m.index;
+    m.past.at = 8; /* `past` then holds 2, 9, 1. */
+    struct op op = mistaken_op(&m, mistake);
+    fails_with(kind, &b, &op, words[mistake]);
     bench_drop(&b);
 }
 
@@ -435,5 +447,5 @@ int main(void)
         cmocka_unit_test(a_group_touches_its_rows_alone),
         cmocka_unit_test(indices_out_of_bounds_are_errors),
     };
-    return run_each_isa(tests, sizeof tests / sizeof tests[0]);
+    return run_each_isa(tests, sizeof(tests) / sizeof(tests[0]));
 }

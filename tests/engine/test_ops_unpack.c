@@ -24,7 +24,7 @@ static void any_number_of_threads_gives_the_same(void **state)
 {
     (void)state;
     for (uint32_t threads = 1; threads <= 5; threads++)
-        for (size_t kind = 3; kind < sizeof kinds / sizeof kinds[0]; kind += 2) {
+        for (size_t kind = 3; kind < sizeof(kinds) / sizeof(kinds[0]); kind += 2) {
             struct bench b = {.count = 0};
             struct packed p;
             struct err err;
@@ -55,7 +55,7 @@ static void what_does_not_fall_on_blocks_is_not_supported(void **state)
     assert_false(op_supports(b.device, &op));
     op = good;
     op.unpack.begin = 256;
-    assert_false(op_supports(b.device, &op)); /* beyond the end */
+    assert_false(op_supports(b.device, &op)); /* The range ends beyond the matrix. */
     op = good;
     op.unpack.total = op.unpack.count = 1000;
     assert_false(op_supports(b.device, &op));
@@ -75,5 +75,5 @@ int main(void)
         cmocka_unit_test(any_number_of_threads_gives_the_same),
         cmocka_unit_test(what_does_not_fall_on_blocks_is_not_supported),
     };
-    return run_each_isa(tests, sizeof tests / sizeof tests[0]);
+    return run_each_isa(tests, sizeof(tests) / sizeof(tests[0]));
 }

@@ -1,11 +1,10 @@
-/* State from outside: whole, gathered for the moment, and in flat shards stepped apart, it gives the same
- * bits; it takes the memory that was predicted; what is missing is said by name.
- */
+/* Tests state that the caller owns: bound as a whole, gathered temporarily, or updated in flat shards, it
+ * gives the same bits and takes the predicted memory. Missing state is reported by name. */
 #include "engine/seeded.h"
 
 #include "engine/stage/shard.h"
 
-static const char *tested = "cpu"; /* every test runs on both devices */
+static const char *tested = "cpu"; /* the kind of device; every test runs on both kinds */
 
 enum { SHARDS_MAX = 4, BLOCKS_MOST = 8, STEPS = 2, BATCHES = 2 };
 
@@ -26,7 +25,7 @@ static const struct method methods[] = {
      .double_quant = true,
      .train_head = true},
 };
-enum { METHODS = sizeof methods / sizeof methods[0] };
+enum { METHODS = sizeof(methods) / sizeof(methods[0]) };
 
 static struct stage_options options_of(const struct model_config *config, const struct method *method)
 {
@@ -43,7 +42,7 @@ static struct stage_options options_of(const struct model_config *config, const 
         .micro_batches_in_flight = BATCHES,
         .tokens_max = SEEDED_TOKENS,
     };
-    /* 100 × 48 and more values have moments in 8 bits */
+    /* With rank 100, adapters' tensors of 100 × 48 values and more are large enough for 8-bit moments. */
     if (!method->full)
         o.lora = (struct lora_options){.rank = 100, .alpha = 8, .targets = LORA_ALL};
     if (!method->full && config->experts == 0)
@@ -58,12 +57,13 @@ struct split {
     struct stage_options options;
     struct weight_source source;
     struct device *device;
-    uint32_t blocks, count;                       /* shards */
-    uint64_t frozen[BLOCKS_MOST][SHARDS_MAX + 1]; /* cuts of areas */
+    uint32_t blocks, count;                       /* number of blocks, and of shards */
+    uint64_t frozen[BLOCKS_MOST][SHARDS_MAX + 1]; /* [block] where the frozen area is cut into shards */
     uint64_t trained[BLOCKS_MOST][SHARDS_MAX + 1];
-    struct buffer *pieces[BLOCKS_MOST][SHARDS_MAX];       /* of frozen areas */
-    struct shard *shards[SHARDS_MAX];                     /* ranges: one a block */
-    struct buffer *weights[2], *values[2], *gradients[2]; /* gathered: layers by turns, and edges' */
+    struct buffer *pieces[BLOCKS_MOST][SHARDS_MAX]; /* [block][shard] the shards of the frozen areas */
+    struct shard *shards[SHARDS_MAX];               /* each shard has one range a block */
+    struct buffer *weights[2], *values[2],
+        *gradients[2]; /* gathered areas: one for the layers in turn, one for embedding and head */
     struct buffer *x[BATCHES][2], *d[BATCHES][2];
     struct stage *stage;
 };
@@ -124,7 +124,7 @@ static void split_init(struct split *s, const struct model_config *config, const
 {
     struct err err;
     uint64_t weights = 64, values = 64;
-    memset(s, 0, sizeof *s);
+    memset(s, 0, sizeof(*s));
     s->config = config;
     s->options = options_of(config, method);
     s->source = seeded_source(config);
@@ -181,7 +181,7 @@ static void split_fini(struct split *s)
     }
 }
 
-/* ALL_GATHER of a block into one of two places, 64 bytes into them, and binding it there. */
+/* Gathers a block into one of two buffers, 64 bytes from its beginning, and binds it there. */
 static void gather(struct split *s, uint32_t block, int place)
 {
     struct err err;
@@ -205,7 +205,7 @@ static void gradients_zero(struct split *s, uint32_t block, int place)
     check(buffer_zero(s->gradients[place], 64, area_bytes(s, block, AREA_TRAINED), &err));
 }
 
-/* REDUCE_SCATTER of one member: its gradients are all there are. */
+/* Scatters a block's gradients to the shards. There is one member, so its gradients are the sum. */
 static void scatter(struct split *s, uint32_t block, int place)
 {
     struct err err;
@@ -218,8 +218,8 @@ static void scatter(struct split *s, uint32_t block, int place)
     stage_block_release(s->stage, block);
 }
 
-/* A step as the layered programs have it: block by block, all micro-batches through each. The edges keep the
- * second place, since a tied head uses block 0's. */
+/* Runs a step as layered programs do: block by block, all micro-batches through each. Embedding and head keep
+ * the second buffer, since a tied head uses block 0's values. */
 static double split_step(struct split *s, uint64_t step, double *squares)
 {
     struct err err;
@@ -264,7 +264,7 @@ static double split_step(struct split *s, uint64_t step, double *squares)
     return loss;
 }
 
-/* The same step on a stage that keeps all: micro-batches forward, then backward, as above. */
+/* Runs the same step on a stage that owns its whole state. */
 static double whole_step(struct stage *stage, uint64_t step, double *squares)
 {
     struct err err;
@@ -285,7 +285,8 @@ static double whole_step(struct stage *stage, uint64_t step, double *squares)
     return loss;
 }
 
-/* Every value and moment of the shards against the stage's, bit by bit; returns how many values. */
+/* Compares every value and moment of the shards with the stage's, bit by bit. Returns the number of values.
+ */
 static uint64_t states_compare(struct split *s, struct stage *whole, const char *method)
 {
     struct err err;
@@ -329,7 +330,7 @@ static void flat_shards_stepped_apart_are_the_whole(const struct model_config *c
     check(stage_create_from(device, &s.source, &s.options, &whole, &err));
     for (uint64_t step = 0; step < STEPS; step++) {
         double apart, together, a = split_step(&s, step, &apart), b = whole_step(whole, step, &together);
-        if (memcmp(&a, &b, sizeof a) != 0)
+        if (memcmp(&a, &b, sizeof(a)) != 0)
             fail_msg("%s: loss %.17g in step %llu, the whole has %.17g", method->name, a,
                      (unsigned long long)step, b);
         assert_true(fabs(apart - together) <= 1e-12 * together);
@@ -350,7 +351,8 @@ static void whole_gathered_and_sharded_state_give_the_same_bits(void **state)
     struct rand_stream stream;
     rand_stream_init(&stream, 21, 0);
     for (int m = 0; m < METHODS; m++) {
-        bool slow = strcmp(tested, "checked") == 0; /* every method once, on either model */
+        bool slow = strcmp(tested, "checked") ==
+                    0; /* The slow checked device runs every method once, on one of the two models. */
         if (!slow || m % 2 == 0)
             flat_shards_stepped_apart_are_the_whole(&seeded_dense, &methods[m], &stream);
         if (!slow || m % 2 == 1)
@@ -378,7 +380,7 @@ static uint8_t *area_read(const struct split *s, uint32_t block, enum block_area
     return all;
 }
 
-/* What is quantised is so by its whole tensor, wherever it is cut. */
+/* A tensor is quantised as a whole, wherever a shard cuts it. */
 static void ranges_are_loaded_as_the_whole_is(void **state)
 {
     (void)state;
@@ -407,7 +409,8 @@ static void ranges_are_loaded_as_the_whole_is(void **state)
     }
 }
 
-/* Areas of some blocks from outside, those of the rest the stage's own: bound once, whole. */
+/* Some blocks' areas are the caller's and are bound once as a whole; the other blocks' are the stage's own.
+ */
 static void blocks_of_both_kinds_run_side_by_side(void **state)
 {
     (void)state;
@@ -443,7 +446,7 @@ static void blocks_of_both_kinds_run_side_by_side(void **state)
         for (uint64_t step = 0; step < 2; step++) {
             check(shard_step_begin(shard, &err));
             double loss = whole_step(whole, step, &squares), other = whole_step(mixed, step, &part);
-            assert_memory_equal(&loss, &other, sizeof loss);
+            assert_memory_equal(&loss, &other, sizeof(loss));
             if (o.outside.trained)
                 check(shard_update(shard, seeded_update(), &err));
         }
@@ -453,6 +456,32 @@ static void blocks_of_both_kinds_run_side_by_side(void **state)
         buffer_destroy(frozen);
     }
     device_close(device);
+}
+
+/* Checks that state read and written in parts equals, to the bit, state read and written as a whole. */
+static void parts_hold_the_whole(struct stage *from, struct stage *to, uint32_t index, enum stage_state state)
+{
+    struct err err;
+    struct parameter p = stage_parameter_at(from, index);
+    uint64_t count = (uint64_t)p.rows * p.columns;
+    float *whole = malloc(4 * count), *got = malloc(4 * count);
+    check(stage_state_read(from, index, state, whole, &err));
+    for (uint64_t first = 0, size = SHARD_PART_VALUES; first < count; first += size, size *= 2) {
+        uint64_t left = count - first;
+        struct shard_part part = {
+            .piece = index, .state = state, .first = first, .count = size < left ? size : left};
+        check(stage_part_read(from, &part, got + first, &err));
+        check(stage_part_write(to, &part, got + first, &err));
+    }
+    assert_memory_equal(got, whole, 4 * count);
+    check(stage_state_read(to, index, state, got, &err));
+    assert_memory_equal(got, whole, 4 * count);
+    struct shard_part off = {.piece = index, .state = state, .first = 1, .count = count - 1},
+                      beyond = {.piece = index, .state = state, .count = count + SHARD_PART_VALUES};
+    assert_int_equal(stage_part_read(from, &off, got, &err), -1);
+    assert_int_equal(stage_part_write(to, &beyond, whole, &err), -1);
+    free(whole);
+    free(got);
 }
 
 static void moments_on_the_host_give_the_same_bits(void **state)
@@ -483,7 +512,7 @@ static void moments_on_the_host_give_the_same_bits(void **state)
             double a, b, squares;
             a = whole_step(here, step, &squares);
             b = whole_step(paged, step, &squares);
-            assert_memory_equal(&a, &b, sizeof a);
+            assert_memory_equal(&a, &b, sizeof(a));
         }
         for (uint32_t i = 0; i < stage_parameter_count(here); i++) {
             struct parameter p = stage_parameter_at(here, i);
@@ -494,7 +523,11 @@ static void moments_on_the_host_give_the_same_bits(void **state)
                 check(stage_state_read(paged, i, (enum stage_state)kind, b, &err));
                 assert_memory_equal(a, b, bytes);
             }
-            check(stage_state_write(paged, i, STATE_MOMENT1, a, &err)); /* any values: the second's */
+            for (int kind = STATE_VALUE; kind <= STATE_MOMENT2; kind++)
+                parts_hold_the_whole(here, paged, i, (enum stage_state)kind);
+            check(stage_state_write(
+                paged, i, STATE_MOMENT1, a,
+                &err)); /* Writes other values, here those of the second moments, to the first moments. */
             check(stage_state_read(paged, i, STATE_MOMENT1, b, &err));
             if (!methods[m].moments8)
                 assert_memory_equal(a, b, bytes);
@@ -511,7 +544,7 @@ static void said(const struct err *err, int status, const char *words)
 {
     assert_int_equal(status, -1);
     assert_int_equal(err->code, ERR_INVALID);
-    if (strstr(err->text, words) == NULL)
+    if (!strstr(err->text, words))
         fail_msg("'%s' does not say '%s'", err->text, words);
 }
 
@@ -549,7 +582,7 @@ static void what_is_missing_or_askew_is_said_by_name(void **state)
     check(stage_block_bind(stage, 2, &(struct block_areas){.trained = {big, 0}}, &err));
     check(stage_forward(stage, &mb, NULL, NULL, &saved, &err));
     said(&err, stage_backward(stage, &mb, saved, NULL, NULL, &err), "gradients of block 2");
-    assert_int_equal(stage_saved_bytes(stage), 0); /* it ended what was saved */
+    assert_int_equal(stage_saved_bytes(stage), 0); /* The call released the saved activations. */
     stage_block_release(stage, 2);
     said(&err, stage_forward(stage, &mb, NULL, NULL, &saved, &err), "frozen values of block 2");
     check(device_sync(device, &err));

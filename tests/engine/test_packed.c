@@ -1,7 +1,6 @@
-/* A base kept as the quantised blocks of a GGUF trains as the fp32 base does that the same file unpacks to:
- * matrices of every kind, beside some of 16 and 32 bits, rows of q and k permuted as llama.cpp has them.
- * Memory is exact; what cannot be kept so is refused by name.
- */
+/* Training on a base of a GGUF's quantised blocks equals training on the fp32 base that the file unpacks to,
+ * for matrices of every kind beside 16-bit and 32-bit ones, with rows of q and k permuted as llama.cpp does.
+ * Memory is exact. Files whose blocks cannot be kept are refused by name. */
 #include "engine/trainer.h"
 
 #include "common/rand.h"
@@ -11,8 +10,9 @@
 enum { STEPS = 3, ROWS = 4 };
 
 static const struct packed_model shapes[] = {
-    {.hidden = 256, .ffn = 512, .heads = 4, .kv_heads = 2, .tied = true},  /* computed in double */
-    {.hidden = 512, .ffn = 768, .heads = 8, .kv_heads = 4, .tied = false}, /* by the fast kernels */
+    /* A tied model: the embedding is also the head. */
+    {.hidden = 256, .ffn = 512, .heads = 4, .kv_heads = 2, .tied = true},
+    {.hidden = 512, .ffn = 768, .heads = 8, .kv_heads = 4, .tied = false},
     {.hidden = 256, .ffn = 256, .heads = 4, .kv_heads = 4, .tied = false, .experts = true},
 };
 
@@ -20,15 +20,15 @@ static void data_make(struct dataset *data)
 {
     struct rand_stream stream;
     rand_stream_init(&stream, 5, 0);
-    memset(data, 0, sizeof *data);
+    memset(data, 0, sizeof(*data));
     data->count = STEPS;
     for (uint32_t i = 0; i < STEPS; i++) {
         struct batch *b = &data->batches[i];
         b->rows = ROWS;
         for (uint32_t row = 0; row < ROWS; row++)
             b->row_start[row + 1] = b->row_start[row] + 3 + rand_stream_below(&stream, 20);
-        b->ids = calloc(b->row_start[ROWS], sizeof *b->ids);
-        b->labels = calloc(b->row_start[ROWS], sizeof *b->labels);
+        b->ids = calloc(b->row_start[ROWS], sizeof(*b->ids));
+        b->labels = calloc(b->row_start[ROWS], sizeof(*b->labels));
         for (uint32_t t = 0; t < b->row_start[ROWS]; t++)
             b->labels[t] = b->ids[t] = (int32_t)rand_stream_below(&stream, PACKED_VOCAB);
     }
@@ -65,7 +65,7 @@ static void a_packed_base_trains_as_the_fp32_base_that_it_unpacks_to(void **stat
     struct err err;
     assert_int_equal(scratch_make(&scratch), 0);
     data_make(&data);
-    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
         const char *path = scratch_path(&scratch, "packed.gguf");
         struct train_result want, got, cut;
         double worst = 0;
@@ -95,7 +95,7 @@ static void a_packed_base_trains_as_the_fp32_base_that_it_unpacks_to(void **stat
     scratch_remove(&scratch);
 }
 
-/* Bytes of the file's tensors in blocks [begin, end), each copy on a multiple of 64 bytes or beside others.
+/* Returns the file's bytes of the tensors in blocks [begin, end); each copy begins at a multiple of 64 bytes.
  */
 static uint64_t file_bytes(const struct model *model, uint32_t begin, uint32_t end)
 {
@@ -116,7 +116,7 @@ static void memory_is_the_files_blocks_to_the_byte(void **state)
     struct scratch scratch;
     struct err err;
     assert_int_equal(scratch_make(&scratch), 0);
-    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
         const char *path = scratch_path(&scratch, "packed.gguf");
         struct model *model;
         check(packed_model_write(&shapes[i], 21 + i, path, &err));
@@ -140,7 +140,8 @@ static void memory_is_the_files_blocks_to_the_byte(void **state)
             device_memory(device, &account);
             for (int p = 0; p < MEM_PURPOSES; p++)
                 assert_int_equal(account.held[p], predicted.bytes[p]);
-            /* rotary tables, and at most 64 bytes a tensor's copy and a page a buffer for being aligned */
+            /* Beside the file's bytes there are rotary tables, and for alignment at most 64 bytes a tensor
+             * and a page a buffer. */
             uint64_t rotary = 4ull * 50 * 64, blocks = o.block_end - o.block_begin;
             uint64_t file = file_bytes(model, o.block_begin, o.block_end);
             assert_in_range(account.held[MEM_WEIGHTS], file,
@@ -165,7 +166,7 @@ static void refused(const struct model_config *config, struct model *model, enum
                               .base = LAYER_BASE_PACKED,
                               .tokens_max = 8};
     assert_int_equal(stage_create(device, model, &o, &stage, &err), -1);
-    if (err.code != code || strstr(err.text, word) == NULL)
+    if (err.code != code || !strstr(err.text, word))
         fail_msg("\"%s\" (%d), not \"%s\" (%d)", err.text, err.code, word, code);
     device_close(device);
 }
@@ -184,14 +185,14 @@ static void what_cannot_be_kept_packed_is_refused_by_name(void **state)
     check(model_open_path(path, &model, &err));
     refused(model_get_config(model), model, ERR_UNSUPPORTED, "method.base");
     model_close(model);
-    /* a description of another file */
+    /* This is the description of another file. */
     check(packed_model_write(&shapes[0], 1, path, &err));
     check(model_open_path(path, &model, &err));
     struct model_config other = *model_get_config(model);
     other.packing.matrix[0][0] = PACK_Q5_K;
     refused(&other, model, ERR_INVALID, "model.layers.0.self_attn.q_proj.weight is Q4_K");
     model_close(model);
-    /* an infinite scale, in the last block of the last layer's up_proj (Q5_K) */
+    /* Puts an infinite scale into the last block of the last layer's up_proj (Q5_K). */
     struct buf bytes = {.limit = 1 << 24};
     check(file_read_all(path, bytes.limit, &bytes, &err));
     check(model_open_path(path, &model, &err));

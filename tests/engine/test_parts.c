@@ -1,13 +1,12 @@
-/* Parts of layers: heads, columns of the FFN and ranges of experts, each on a member of a group, sum to what
- * whole layers give; so do the gradients of what all keep alike.
- */
+/* Tests parts of layers (heads, FFN columns, ranges of experts) on the members of a group: their sums equal
+ * whole layers, and so do gradients of parameters that all members keep alike. */
 #include "engine/seeded.h"
 
-static const char *tested = "cpu"; /* every test runs on both devices */
+static const char *tested = "cpu"; /* the kind of device; every test runs on both kinds */
 
 enum { MEMBERS_MAX = 3, HIDDEN_MAX = 64 };
 
-/* Widths that NF4's blocks of 64 can be cut at; biases everywhere. */
+/* A dense model with biases, whose widths can be cut at NF4's blocks of 64. */
 static const struct model_config dense = {
     .arch = MODEL_QWEN2,
     .hidden = 64,
@@ -31,6 +30,7 @@ struct method {
     bool full, double_quant;
     enum layer_base base;
     enum dtype compute;
+    double dropout; /* dropout of dense layers */
 };
 static const struct method methods[] = {
     {.name = "full", .full = true},
@@ -38,8 +38,9 @@ static const struct method methods[] = {
     {.name = "lora on nf4", .base = LAYER_BASE_NF4},
     {.name = "lora on nf4 doubly quantised", .base = LAYER_BASE_NF4, .double_quant = true},
     {.name = "full in bf16", .full = true, .compute = DTYPE_BF16},
+    {.name = "lora with dropout", .base = LAYER_BASE_BF16, .dropout = 0.3},
 };
-enum { METHODS = sizeof methods / sizeof methods[0] };
+enum { METHODS = sizeof(methods) / sizeof(methods[0]) };
 
 static struct stage_options options_of(const struct model_config *config, const struct method *method)
 {
@@ -48,7 +49,10 @@ static struct stage_options options_of(const struct model_config *config, const 
         .block_begin = 1,
         .block_end = config->layers + 1,
         .mode = STAGE_TRAIN,
-        .lora = {.rank = method->full ? 0 : 5, .alpha = 8, .targets = LORA_ALL},
+        .lora = {.rank = method->full ? 0 : 5,
+                 .alpha = 8,
+                 .dropout = config->experts > 0 ? 0 : method->dropout,
+                 .targets = LORA_ALL},
         .full = method->full,
         .base = method->base,
         .compute = method->compute,
@@ -59,7 +63,7 @@ static struct stage_options options_of(const struct model_config *config, const 
     };
 }
 
-/* A group: the whole layers, and their parts. */
+/* A group: a stage with whole layers, and the members' stages with parts of them. */
 struct group {
     const struct model_config *config;
     struct device *device;
@@ -87,18 +91,18 @@ static struct stage *stage_make(struct device *device, const struct stage_option
     return stage;
 }
 
-/* `count` members' ranges of `all` in units. */
+/* Cuts 0..all at random into `count` ranges of whole units: member i has [cuts[i], cuts[i + 1]). */
 static void cuts_draw(struct rand_stream *stream, uint32_t all, uint32_t unit, uint32_t count, uint32_t *cuts)
 {
     cuts[0] = 0;
     cuts[count] = all;
-    for (uint32_t i = 1; i < count; i++) { /* each has one unit at least */
+    for (uint32_t i = 1; i < count; i++) { /* Each range has at least one unit. */
         uint32_t room = (all - cuts[i - 1]) / unit - (count - i);
         cuts[i] = cuts[i - 1] + unit * (1 + rand_stream_below(stream, room));
     }
 }
 
-/* The same random values of every B, which begin as zeros, in whole and parts. */
+/* Writes the same random values to every lora_B (which begins as zeros), whole and in parts. */
 static void adapters_fill(struct group *g)
 {
     struct err err;
@@ -106,7 +110,7 @@ static void adapters_fill(struct group *g)
     rand_stream_init(&stream, 31, 0);
     for (uint32_t i = 0; i < stage_parameter_count(g->whole); i++) {
         struct parameter p = stage_parameter_at(g->whole, i);
-        if (strstr(p.name, "lora_B") == NULL)
+        if (!strstr(p.name, "lora_B"))
             continue;
         float *all = malloc(4ull * p.rows * p.columns), *own = malloc(4ull * p.rows * p.columns);
         for (uint32_t v = 0; v < p.rows * p.columns; v++)
@@ -115,7 +119,7 @@ static void adapters_fill(struct group *g)
         for (uint32_t m = 0; m < g->count; m++) {
             uint32_t at;
             if (stage_parameter_find(g->members[m], p.name, &at, &err) != 0)
-                continue; /* another's expert */
+                continue; /* This expert belongs to another member. */
             struct parameter q = stage_parameter_at(g->members[m], at);
             for (uint32_t row = 0; row < q.rows; row++)
                 memcpy(own + row * q.columns, all + (q.row_begin + row) * p.columns + q.column_begin,
@@ -199,7 +203,7 @@ static void get(struct group *g, float *values)
     check(device_sync(g->device, &err));
 }
 
-/* Half a block on all stages given, values becoming the sum of what they leave. */
+/* Runs half a block on all given stages, and replaces `values` by the sum of the stages' outputs. */
 static void half_run(struct group *g, struct stage **stages, uint32_t count, struct saved **saved,
                      uint32_t block, enum stage_half half, bool back, float *values)
 {
@@ -218,7 +222,7 @@ static void half_run(struct group *g, struct stage **stages, uint32_t count, str
     memcpy(values, sum, 4 * boundary_values(g));
 }
 
-/* Forward and backward of all layers in halves: x becomes the output, d the gradient of the input. */
+/* Runs all layers forward and backward in halves. x becomes the output, and d the gradient of the input. */
 static void halves_run(struct group *g, struct stage **stages, uint32_t count, float *x, float *d)
 {
     struct err err;
@@ -248,7 +252,7 @@ static void whole_run(struct group *g, float *x, float *d)
     get(g, d);
 }
 
-/* A parameter's gradient from the members': parts in their places, added where they lie on one another. */
+/* Sums the members' gradients of their parts of a parameter, each where the part lies in the whole. */
 static void gradient_gather(struct group *g, const struct parameter *p, float *sum)
 {
     struct err err;
@@ -273,15 +277,63 @@ static void gradient_gather(struct group *g, const struct parameter *p, float *s
     assert_true(seen > 0);
 }
 
-/* In fp32 a sum made in parts adds in another order: a few units of 6e-8 a term, 1.4e-6 at worst as seen. In
- * bf16 it may be rounded to the value beside, 2^-8 away, and what is made of it again. (Adapters' parts of z
- * are rounded each by itself: small gradients of theirs differ by more.) */
+/* In fp32, sums of parts add in another order: at worst 1.4e-6 apart, as measured. In bf16 a sum may be
+ * rounded to the neighbouring value, 2^-8 away, and adapters' parts of z are rounded separately. */
 static void close_to(const float *got, const float *want, uint64_t count, const struct method *method,
                      const char *what)
 {
     double distance = tensor_distance(got, want, count, 1);
     if (!(distance <= (method->compute == DTYPE_F32 ? 4e-6 : 0x1p-7)))
         fail_msg("%s: %s is off by %.2e relative", method->name, what, distance);
+}
+
+/* Sums the members' gradients of a parameter that each keeps whole, and gives each the sum. */
+static void alike_reduce(struct group *g, uint32_t index)
+{
+    struct err err;
+    struct parameter p = stage_parameter_at(g->members[0], index);
+    uint64_t count = (uint64_t)p.rows * p.columns;
+    float *sum = calloc(count, 4), *own = malloc(4 * count);
+    for (int write = 0; write < 2; write++) {
+        for (uint32_t m = 0; m < g->count; m++) {
+            uint32_t at;
+            if (stage_parameter_find(g->members[m], p.name, &at, &err) != 0) {
+                assert_true(p.block == 0 ||
+                            p.block > g->config->layers); /* Only the first member has embedding and head. */
+                continue;
+            }
+            assert_true(stage_parameter_at(g->members[m], at).alike);
+            if (write)
+                check(stage_state_write(g->members[m], at, STATE_GRADIENT, sum, &err));
+            else
+                check(stage_state_read(g->members[m], at, STATE_GRADIENT, own, &err));
+            for (uint64_t i = 0; i < count && !write; i++)
+                sum[i] += own[i];
+        }
+    }
+    free(sum);
+    free(own);
+}
+
+/* Checks that all squares of the first member and the others' own ones sum to those of whole layers. */
+static void squares_count_once(struct group *g, const struct method *method)
+{
+    struct err err;
+    double want, sum = 0, twice = 0;
+    check(stage_grad_square_sum(g->whole, &want, &err));
+    for (uint32_t i = 0; i < stage_parameter_count(g->members[0]); i++)
+        if (stage_parameter_at(g->members[0], i).alike)
+            alike_reduce(g, i);
+    for (uint32_t m = 0; m < g->count; m++) {
+        double all, own;
+        check(stage_grad_square_sum(g->members[m], &all, &err));
+        check(stage_grad_square_sum_from(g->members[m], UINT32_MAX, &own, &err));
+        sum += m == 0 ? all : own;
+        twice += all;
+    }
+    if (!(fabs(sum - want) <= (method->compute == DTYPE_F32 ? 1e-5 : 0.02) * want))
+        fail_msg("%s: squares sum to %.9g, those of whole layers to %.9g", method->name, sum, want);
+    assert_true(twice > 1.001 * want);
 }
 
 static void parts_sum_to_the_whole(const struct model_config *config, const struct method *method,
@@ -310,6 +362,7 @@ static void parts_sum_to_the_whole(const struct model_config *config, const stru
         free(want);
         free(got);
     }
+    squares_count_once(&g, method);
     group_fini(&g);
 }
 
@@ -320,7 +373,7 @@ static void heads_columns_and_experts_sum_to_the_whole(void **state)
     rand_stream_init(&stream, 41, 0);
     for (int m = 0; m < METHODS; m++) {
         struct model_config experts = seeded_experts;
-        experts.head_dim = 32; /* NF4 can be cut between heads */
+        experts.head_dim = 32; /* With this width, NF4 can be cut between heads. */
         parts_sum_to_the_whole(&dense, &methods[m], &stream);
         parts_sum_to_the_whole(&experts, &methods[m], &stream);
     }
@@ -348,16 +401,118 @@ static void whole_layers_in_halves_give_the_same_bits(void **state)
         check(stage_grad_square_sum(g.whole, &halves, &err));
         assert_memory_equal(x, out, 4 * count);
         assert_memory_equal(d, dx, 4 * count);
-        assert_memory_equal(&whole, &halves, sizeof whole);
+        assert_memory_equal(&whole, &halves, sizeof(whole));
+        group_fini(&g);
+    }
+}
+
+/* Runs two micro-batches alternately through a group whose first member has embedding and head. */
+static void turns_run(struct group *g, struct buffer *bufs[2], const struct micro_batch *batch)
+{
+    struct err err;
+    struct saved *saved[2][MEMBERS_MAX] = {{NULL}};
+    uint32_t head = g->config->layers + 1;
+    static float values[2][VALUES];
+    for (uint32_t m = 0; m < g->count; m++)
+        check(stage_step_begin(g->members[m], &err));
+    for (int k = 0; k < 2; k++) {
+        check(buffer_zero(bufs[k], 0, 4 * boundary_values(g), &err));
+        check(stage_forward_blocks(g->members[0], &batch[k], 0, 1, NULL, bufs[k], &saved[k][0], &err));
+        check(buffer_read(bufs[k], 0, values[k], 4 * boundary_values(g), &err));
+        check(device_sync(g->device, &err));
+    }
+    for (uint32_t h = 0; h < 2 * g->config->layers; h++)
+        for (int k = 0; k < 2; k++) {
+            g->batch = batch[k];
+            half_run(g, g->members, g->count, saved[k], 1 + h / 2,
+                     h % 2 ? STAGE_HALF_FFN : STAGE_HALF_ATTENTION, false, values[k]);
+        }
+    for (int k = 0; k < 2; k++) {
+        put(g, values[k]);
+        check(
+            stage_forward_blocks(g->members[0], &batch[k], head, head + 1, g->in, NULL, &saved[k][0], &err));
+    }
+    for (int k = 0; k < 2; k++) {
+        check(
+            stage_backward_blocks(g->members[0], &batch[k], saved[k][0], head, head + 1, NULL, g->out, &err));
+        get(g, values[k]);
+    }
+    for (uint32_t h = 2 * g->config->layers; h-- > 0;)
+        for (int k = 0; k < 2; k++) {
+            g->batch = batch[k];
+            half_run(g, g->members, g->count, saved[k], 1 + h / 2,
+                     h % 2 ? STAGE_HALF_FFN : STAGE_HALF_ATTENTION, true, values[k]);
+        }
+    for (int k = 0; k < 2; k++) { /* A frozen embedding needs no gradient. */
+        bool needs = stage_parameter_at(g->members[0], 0).block == 0;
+        put(g, values[k]);
+        check(stage_backward_blocks(g->members[0], &batch[k], saved[k][0], 0, 1, needs ? g->in : NULL, NULL,
+                                    &err));
+    }
+    for (uint32_t m = 0; m < g->count; m++)
+        assert_int_equal(stage_saved_bytes(g->members[m]), 0);
+}
+
+static void embedding_and_head_are_whole_on_the_first_member(void **state)
+{
+    (void)state;
+    struct rand_stream stream;
+    rand_stream_init(&stream, 44, 0);
+    for (int m = 0; m < METHODS; m++) {
+        struct err err;
+        struct group g;
+        struct model_config config = dense;
+        struct micro_batch batch[2];
+        struct saved *saved;
+        double want, loss, own;
+        uint64_t labelled;
+        config.tied = m % 2 == 0;
+        group_init(&g, &config, &methods[m], &stream);
+        struct stage_options first, whole = options_of(&config, &methods[m]);
+        stage_options_get(g.members[0], &first);
+        whole.block_begin = first.block_begin = 0;
+        whole.block_end = first.block_end = config.layers + 2;
+        first.config = &config;
+        first.micro_batches_in_flight = 2;
+        stage_destroy(g.whole);
+        stage_destroy(g.members[0]);
+        g.whole = stage_make(g.device, &whole);
+        g.members[0] = stage_make(g.device, &first);
+        for (uint32_t i = 1; i < g.count; i++) {
+            struct stage_options o;
+            stage_options_get(g.members[i], &o);
+            o.config = &config;
+            o.micro_batches_in_flight = 2;
+            stage_destroy(g.members[i]);
+            g.members[i] = stage_make(g.device, &o);
+        }
+        adapters_fill(&g);
+        for (int k = 0; k < 2; k++)
+            seeded_batch(&batch[k], (uint32_t)k, SEEDED_ROWS - (uint32_t)k, 0);
+        check(stage_step_begin(g.whole, &err));
+        for (int k = 0; k < 2; k++) {
+            check(stage_forward(g.whole, &batch[k], NULL, NULL, &saved, &err));
+            check(stage_backward(g.whole, &batch[k], saved, NULL, NULL, &err));
+        }
+        check(stage_loss(g.whole, &want, &labelled, &err));
+        turns_run(&g, (struct buffer *[2]){g.in, g.out}, batch);
+        check(stage_loss(g.members[0], &loss, &labelled, &err));
+        close_to(&(float){(float)loss}, &(float){(float)want}, 1, &methods[m], "the loss");
+        for (uint32_t i = 1; i < g.count; i++) {
+            check(stage_loss(g.members[i], &own, &labelled, &err));
+            assert_true(own == 0 && labelled == 0);
+        }
+        squares_count_once(&g, &methods[m]);
         group_fini(&g);
     }
 }
 
 /* --- experts apart from their routers --- */
 
-/* Forward and backward with attention and routers on one stage, experts on others, one a block and member. */
+/* One stage has the attention and routers of all blocks; each block's experts are divided among other stages.
+ */
 struct apart {
-    struct stage *attention, *experts[2][MEMBERS_MAX]; /* [layers] */
+    struct stage *attention, *experts[2][MEMBERS_MAX]; /* experts: [layer][member] */
     struct buffer *x, *chosen, *weight, *dx, *dweight, *stream;
 };
 
@@ -404,7 +559,7 @@ static void apart_init(struct group *g, struct apart *a, const struct method *me
         check(buffer_create(g->device, 4 * VALUES, MEM_BUFFERS, "routed", all[i], &err));
 }
 
-/* The stage's parameters become those of the whole. */
+/* Copies the values of the stage's parameters from the stage that has the whole layers. */
 static void values_take(struct group *g, struct stage *stage)
 {
     struct err err;
@@ -442,7 +597,7 @@ static void apart_run(struct group *g, struct apart *a, float *x, float *d)
         put(g, x);
         check(stage_half_forward(a->attention, &g->batch, b, STAGE_HALF_ATTENTION, g->in, g->out, &saved,
                                  &err));
-        get(g, x); /* the stream */
+        get(g, x); /* the residual stream */
         check(stage_route_forward(a->attention, &g->batch, b, g->out, &routed, &saved, &err));
         for (uint32_t m = 0; m < MEMBERS_MAX; m++) {
             check(stage_step_begin(a->experts[b - 1][m], &err));
@@ -470,7 +625,6 @@ static void apart_run(struct group *g, struct apart *a, float *x, float *d)
     }
 }
 
-/* A parameter's gradient, from the one stage that has it. */
 static void apart_gradient(struct group *g, struct apart *a, const char *name, float *values)
 {
     struct err err;
@@ -524,6 +678,18 @@ static void experts_apart_from_their_routers_give_the_whole(void **state)
             free(want);
             free(got);
         }
+        double want, sum, own;
+        check(stage_grad_square_sum(g.whole, &want, &err));
+        check(stage_grad_square_sum(a.attention, &sum, &err));
+        check(stage_grad_square_sum_from(a.attention, UINT32_MAX, &own, &err));
+        assert_true(own == 0); /* Every rank with attention keeps all of these parameters, so this member has
+                                  none that only it keeps. */
+        for (uint32_t layer = 0; layer < g.config->layers; layer++)
+            for (uint32_t e = 0; e < MEMBERS_MAX; e++) {
+                check(stage_grad_square_sum_from(a.experts[layer][e], UINT32_MAX, &own, &err));
+                sum += own;
+            }
+        close_to(&(float){(float)sum}, &(float){(float)want}, 1, &methods[m], "the norm");
         apart_fini(&g, &a);
         group_fini(&g);
     }
@@ -535,7 +701,7 @@ static void refused(struct stage_options o, enum err_code code, const char *word
     struct stage_memory memory;
     assert_int_equal(stage_memory_predict(&o, &memory, &err), -1);
     assert_int_equal(err.code, code);
-    if (strstr(err.text, words) == NULL)
+    if (!strstr(err.text, words))
         fail_msg("'%s' does not say '%s'", err.text, words);
 }
 
@@ -551,14 +717,22 @@ static void what_cannot_be_cut_is_refused_by_name(void **state)
     o.part = (struct layer_part){.expert_begin = 0, .expert_end = 1};
     refused(o, ERR_INVALID, "experts 0..1 of 0");
     o.part = (struct layer_part){.kv_head_end = 1};
+    o.part = (struct layer_part){.kv_head_begin = 1, .kv_head_end = 2};
+    config.head_dim = 18; /* Each key head then has 36 features of o_proj's input. */
+    o.config = &config;
+    o.base = LAYER_BASE_BF16;
     o.lora.dropout = 0.1;
-    refused(o, ERR_UNSUPPORTED, "with dropout");
+    refused(o, ERR_UNSUPPORTED, "model.layers.0.self_attn.o_proj.lora_A.weight");
     o.lora.dropout = 0;
+    o.config = &dense;
+    o.base = LAYER_BASE_NF4;
+    o.part = (struct layer_part){.kv_head_end = 1};
     o.split = true;
     refused(o, ERR_UNSUPPORTED, "split");
     o.split = false;
     o.block_begin = 0;
-    refused(o, ERR_UNSUPPORTED, "the embedding or the head");
+    o.part.follows = true;
+    refused(o, ERR_UNSUPPORTED, "the embedding or the head, which the first member has");
     o.block_begin = 1;
     o.part = (struct layer_part){.holds = HOLDS_EXPERTS};
     refused(o, ERR_UNSUPPORTED, "where there are none");
@@ -615,6 +789,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(heads_columns_and_experts_sum_to_the_whole),
         cmocka_unit_test(whole_layers_in_halves_give_the_same_bits),
+        cmocka_unit_test(embedding_and_head_are_whole_on_the_first_member),
         cmocka_unit_test(experts_apart_from_their_routers_give_the_whole),
         cmocka_unit_test(what_cannot_be_cut_is_refused_by_name),
         cmocka_unit_test(halves_that_are_another_s_are_refused_by_name),

@@ -1,8 +1,12 @@
-/* A profile document says what a planner needs, in the bytes that a stage will take. */
+/* Tests profile documents: they have what the planner needs, and were measured in the memory that a stage
+ * will take. */
 #include "engine/trainer.h"
+
+#include <time.h>
 
 #include "common/clock.h"
 #include "engine/profile.h"
+#include "engine/seeded.h"
 
 static const struct model_config small = {
     .arch = MODEL_LLAMA,
@@ -37,6 +41,19 @@ static double number(json_t *object, const char *key)
     return json_number_value(value);
 }
 
+enum { EMBEDDING, LAYER, HEAD, ATTENTION, FFN, ROUTER, EXPERT, KINDS };
+
+static int kind_of(const char *block)
+{
+    static const char *const names[KINDS] = {"embedding", "layer",  "head",  "attention",
+                                             "ffn",       "router", "expert"};
+    for (int kind = 0; kind < KINDS; kind++)
+        if (strcmp(block, names[kind]) == 0)
+            return kind;
+    fail_msg("a point of a %s", block);
+    return -1;
+}
+
 static void a_profile_has_points_of_every_block_and_leaves_nothing(void **state)
 {
     (void)state;
@@ -46,22 +63,28 @@ static void a_profile_has_points_of_every_block_and_leaves_nothing(void **state)
     struct mem_account account;
     json_t *document, *point;
     size_t i;
-    uint32_t seen[3] = {0};
+    uint32_t seen[KINDS] = {0};
     check(profile_measure(device, &request, &document, &err));
-    json_array_foreach(json_object_get(document, "points"), i, point)
-    {
+    json_array_foreach (json_object_get(document, "points"), i, point) {
         const char *block = json_string_value(json_object_get(point, "block"));
-        int kind = strcmp(block, "embedding") == 0 ? 0 : strcmp(block, "layer") == 0 ? 1 : 2;
+        int kind = kind_of(block);
         seen[kind]++;
         assert_true(number(point, "forward_s") > 0);
         assert_true(number(point, "backward_s") > 0);
-        if (kind == 1) /* all of a layer's products but down's: 96 of 2·64 + 2·32 + 3·96 */
+        if (kind == FFN) /* Recomputation repeats all products of the FFN except down's, 2 of 3. */
+            assert_true(fabs(number(point, "recompute_s") / number(point, "forward_s") - 2.0 / 3) < 1e-9);
+        if (kind == LAYER) /* Recomputation repeats all products of a layer except down's, 96 of 2·64 + 2·32 +
+                              3·96 columns. */
             assert_true(fabs(number(point, "recompute_s") / number(point, "forward_s") - 0.8) < 1e-9);
-        assert_true(number(point, "tokens") >= number(point, "labelled"));
         assert_true(number(point, "sum_sq") <= number(point, "tokens") * number(point, "tokens"));
+        if (kind >= ATTENTION)
+            continue;
+        assert_true(number(point, "tokens") >= number(point, "labelled"));
         assert_true(number(point, "boundary_bytes") == 4 * 64 * number(point, "tokens"));
     }
-    assert_true(seen[0] >= 2 && seen[1] >= 4 && seen[2] >= 4);
+    assert_true(seen[EMBEDDING] >= 2 && seen[LAYER] >= 4 && seen[HEAD] >= 4);
+    assert_true(seen[ATTENTION] == seen[LAYER] && seen[FFN] == seen[LAYER]);
+    assert_true(seen[ROUTER] == 0 && seen[EXPERT] == 0);
     struct stage_options o = {.config = &small,
                               .block_begin = 1,
                               .block_end = 2,
@@ -89,19 +112,20 @@ static void a_block_that_does_not_fit_has_no_points(void **state)
     struct model_config wide = small;
     json_t *document, *point;
     size_t i;
-    wide.vocab = 40000; /* 10 MB of embedding against a limit of 6 */
+    wide.vocab = 40000; /* The embedding has 10 MB, and the limit is 6 MB. */
     request.config = &wide;
     check(device_open(&(struct device_options){.kind = "cpu", .name = "small", .memory_limit_bytes = 6 << 20},
                       &device, &err));
     check(profile_measure(device, &request, &document, &err));
-    json_array_foreach(json_object_get(document, "points"), i, point)
-        assert_string_equal(json_string_value(json_object_get(point, "block")), "layer");
+    json_array_foreach (json_object_get(document, "points"), i, point)
+        assert_in_set(kind_of(json_string_value(json_object_get(point, "block"))),
+                      ((const uintmax_t[]){LAYER, ATTENTION, FFN}), 3);
     assert_true(i > 0);
     json_decref(document);
     device_close(device);
 }
 
-/* Each with the bytes that a stage of that method takes, and its own names. */
+/* Each method's profile has the bytes of its stages and names of its own. */
 static void a_profile_is_that_of_the_method_asked_for(void **state)
 {
     static const struct {
@@ -114,7 +138,7 @@ static void a_profile_is_that_of_the_method_asked_for(void **state)
         {"emulated", "lora", "nf4", "fp16", {.base = LAYER_BASE_NF4, .compute = DTYPE_F16}},
     };
     (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         struct err err;
         struct device *device = device_make(cases[i].device, 1);
         struct profile_request request = small_request();
@@ -141,12 +165,128 @@ static void a_profile_is_that_of_the_method_asked_for(void **state)
                     (double)predicted.bytes[MEM_WEIGHTS]);
         assert_true(number(json_object_get(document, "optimizer_bytes"), "layer") ==
                     (double)predicted.bytes[MEM_OPTIMIZER]);
-        json_array_foreach(json_object_get(document, "points"), k, point)
+        json_array_foreach (json_object_get(document, "points"), k, point)
             assert_true(number(point, "forward_s") > 0 && number(point, "backward_s") > 0);
         assert_true(k > 4 && number(json_object_get(document, "step_s"), "layer") > 0);
         json_decref(document);
         device_close(device);
     }
+}
+
+/* Returns the seconds of the largest point of this kind, forward plus backward. */
+static double largest_s(json_t *document, int kind)
+{
+    double most = 0, seconds = 0;
+    json_t *point;
+    size_t i;
+    json_array_foreach (json_object_get(document, "points"), i, point)
+        if (kind_of(json_string_value(json_object_get(point, "block"))) == kind &&
+            number(point, "tokens") > most) {
+            most = number(point, "tokens");
+            seconds = number(point, "forward_s") + number(point, "backward_s");
+        }
+    return seconds;
+}
+
+/* In a mixture, attention, router and experts, and the FFN of dense layers, are measured separately. */
+static void a_mixture_is_measured_in_parts(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *device;
+        struct stage_options options;
+    } cases[] = {
+        {"cpu", {.full = true}},
+        {"cpu", {.base = LAYER_BASE_NF4, .lora = {.rank = 4, .alpha = 8, .targets = LORA_ALL}}},
+        {"checked", {.lora = {.rank = 4, .alpha = 8, .dropout = 0.1, .targets = LORA_Q}}},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        for (int dense = 0; dense < 2; dense++) {
+            struct err err;
+            struct device *device = device_make(cases[i].device, 1);
+            struct profile_request request = small_request();
+            struct model_config config = seeded_experts;
+            struct mem_account account;
+            uint32_t seen[KINDS] = {0};
+            json_t *document, *point;
+            size_t k;
+            config.dense_layer[0] = (uint8_t)dense; /* whether the first layer is dense */
+            request.config = &config;
+            request.method = cases[i].options;
+            request.sequence_tokens = 16;
+            check(profile_measure(device, &request, &document, &err));
+            json_array_foreach (json_object_get(document, "points"), k, point) {
+                int kind = kind_of(json_string_value(json_object_get(point, "block")));
+                seen[kind]++;
+                assert_true(number(point, "forward_s") > 0 && number(point, "backward_s") > 0);
+                assert_true(number(point, "tokens") >= 1);
+            }
+            assert_true(seen[ATTENTION] == seen[LAYER] && seen[ROUTER] == seen[LAYER]);
+            assert_true(seen[FFN] == (dense ? seen[LAYER] : 0) && seen[EXPERT] >= 3);
+            device_memory(device, &account);
+            assert_int_equal(account.held_total, 0);
+            json_decref(document);
+            device_close(device);
+        }
+    }
+}
+
+/* Returns this process's CPU time, which other programs do not lengthen. */
+static uint64_t computed_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* Tests a model whose attention has much less work than its FFN, and one with the reverse. */
+static void halves_take_the_time_of_their_own_work(void **state)
+{
+    (void)state;
+    const uint32_t widths[2][2] = {{2, 2048}, {32, 64}}; /* {heads, ffn} */
+    for (int i = 0; i < 2; i++) {
+        struct err err;
+        struct device *device = device_make("cpu", 1);
+        struct profile_request request = small_request();
+        struct model_config config = small;
+        json_t *document;
+        config.heads = config.kv_heads = widths[i][0];
+        config.head_dim = 32;
+        config.ffn = widths[i][1];
+        request.config = &config;
+        request.seconds = 0.2;
+        request.now_ns = computed_ns;
+        check(profile_measure(device, &request, &document, &err));
+        double attention = largest_s(document, ATTENTION), ffn = largest_s(document, FFN);
+        if (i == 0 ? ffn < 1.5 * attention : attention < 1.5 * ffn)
+            fail_msg("attention of %u heads %g s, FFN of %u columns %g s", widths[i][0], attention,
+                     widths[i][1], ffn);
+        json_decref(document);
+        device_close(device);
+    }
+}
+
+/* A bias has one value a row, however wide the model is. */
+static void wide_biases_stay_in_their_buffer(void **state)
+{
+    (void)state;
+    struct err err;
+    struct device *device = device_make("cpu", 1);
+    struct profile_request request = small_request();
+    struct model_config wide = small;
+    json_t *document;
+    wide.arch = MODEL_QWEN2;
+    wide.hidden = 2048;
+    wide.layers = 1;
+    wide.heads = 2048 / wide.head_dim;
+    wide.kv_heads = wide.heads;
+    wide.qkv_bias = true;
+    request.config = &wide;
+    request.sequence_tokens = 4;
+    request.seconds = 0.01;
+    check(profile_measure(device, &request, &document, &err));
+    json_decref(document);
+    device_close(device);
 }
 
 static void a_packed_base_is_refused_by_name(void **state)
@@ -165,25 +305,23 @@ static void a_packed_base_is_refused_by_name(void **state)
 
 static uint64_t fake_ns, fake_calls, fake_disturbed;
 
-/* A millisecond between one question and the next; 20 before the disturbed one. */
+/* A clock that advances one millisecond a call, and 20 before the disturbed call. */
 static uint64_t fake_now_ns(void)
 {
     fake_ns += ++fake_calls == fake_disturbed ? 20000000 : 1000000;
     return fake_ns;
 }
 
-/* The largest share by which a shape of an embedding takes less than one with fewer tokens. */
+/* Returns the largest relative fall of the embedding's time from one size to a larger one. */
 static double embedding_fall(json_t *document)
 {
     double most = 0, fall;
     size_t i, k;
     json_t *less, *more;
-    json_array_foreach(json_object_get(document, "points"), i, less)
-    {
+    json_array_foreach (json_object_get(document, "points"), i, less) {
         if (strcmp(json_string_value(json_object_get(less, "block")), "embedding") != 0)
             continue;
-        json_array_foreach(json_object_get(document, "points"), k, more)
-        {
+        json_array_foreach (json_object_get(document, "points"), k, more) {
             if (strcmp(json_string_value(json_object_get(more, "block")), "embedding") != 0 ||
                 number(more, "tokens") <= number(less, "tokens"))
                 continue;
@@ -195,8 +333,8 @@ static double embedding_fall(json_t *document)
     return most;
 }
 
-/* Something else ran for a moment of the three passes there is time for: measured on until it
- * no longer shows. */
+/* A disturbance in one of the three passes that the time allows is measured again until it no longer shows.
+ */
 static void what_slowed_one_shape_once_is_measured_away(void **state)
 {
     (void)state;
@@ -204,7 +342,8 @@ static void what_slowed_one_shape_once_is_measured_away(void **state)
     struct device *device = device_make("cpu", 1);
     struct profile_request request = small_request();
     json_t *document;
-    request.seconds = 1.2; /* of it 36 ms are the embedding's, three passes of 2 shapes and a step */
+    request.seconds =
+        1.2; /* 36 ms of it are for the embedding: enough for three passes over two shapes and a step. */
     request.now_ns = fake_now_ns;
     for (uint64_t call = 3; call < 36; call += 5) {
         fake_ns = fake_calls = 0;
@@ -276,8 +415,54 @@ static void samples_beside_other_programs_are_taken_again(void **state)
     }
     assert_true(waited[0] == 0);
     assert_true(waited[1] > 0.02 && waited[1] < 0.9 * waited[2]);
-    assert_true(waited[2] > 0.4); /* nothing undisturbed: it ends all the same, and says so */
+    assert_true(waited[2] >
+                0.4); /* No measurement was undisturbed: the profile ends nevertheless, and says so. */
     assert_true(took_s[2] > took_s[0] && took_s[2] < 2.2 * request.seconds);
+    device_close(device);
+}
+
+static uint64_t noisy_until_ns;
+static struct rand_stream noise_stream;
+
+/* A clock that advances one millisecond a call, and up to four while the machine is disturbed. The threads
+ * never wait for a CPU. */
+static uint64_t noisy_ns(void)
+{
+    double slowed = clock_ns < noisy_until_ns ? 1 + 3 * rand_stream_unit(&noise_stream) : 1;
+    return clock_ns += (uint64_t)(1e6 * slowed);
+}
+
+/* Noise that ends in time is measured away. Noise that stays is reported and does not delay the profile. */
+static void a_noisy_profile_is_taken_again_or_said_to_be_noisy(void **state)
+{
+    (void)state;
+    struct err err;
+    struct device *device = device_make("cpu", 1);
+    struct profile_request request = small_request();
+    request.now_ns = noisy_ns;
+    request.seconds = 1;
+    double took_s[3], spread[3], layer_s[3];
+    const uint64_t noisy_ms[] = {0, 600, 1000000}; /* The layers' measurement ends within 600 ms. */
+    for (uint64_t seed = 1; seed <= 5; seed++) {
+        for (int i = 0; i < 3; i++) {
+            json_t *document;
+            clock_ns = 0;
+            noisy_until_ns = noisy_ms[i] * 1000000;
+            rand_stream_init(&noise_stream, seed, 0);
+            check(profile_measure(device, &request, &document, &err));
+            took_s[i] = (double)clock_ns * 1e-9;
+            spread[i] = number(document, "spread");
+            layer_s[i] = largest_s(document, LAYER);
+            json_decref(document);
+        }
+        if (!(spread[0] < 0.01 && spread[1] < 0.2 && spread[2] > 0.2))
+            fail_msg("seed %llu: spreads %.2f %.2f %.2f", (unsigned long long)seed, spread[0], spread[1],
+                     spread[2]);
+        if (!(fabs(layer_s[1] / layer_s[0] - 1) < 0.05 && layer_s[2] > 1.2 * layer_s[0]))
+            fail_msg("seed %llu: layers of %g, %g, %g s", (unsigned long long)seed, layer_s[0], layer_s[1],
+                     layer_s[2]);
+        assert_true(took_s[0] < 1.2 * request.seconds && took_s[2] < 2.3 * request.seconds);
+    }
     device_close(device);
 }
 
@@ -288,8 +473,12 @@ int main(void)
         cmocka_unit_test(samples_beside_other_programs_are_taken_again),
         cmocka_unit_test(a_block_that_does_not_fit_has_no_points),
         cmocka_unit_test(a_profile_is_that_of_the_method_asked_for),
+        cmocka_unit_test(a_mixture_is_measured_in_parts),
+        cmocka_unit_test(halves_take_the_time_of_their_own_work),
+        cmocka_unit_test(wide_biases_stay_in_their_buffer),
         cmocka_unit_test(a_packed_base_is_refused_by_name),
         cmocka_unit_test(what_slowed_one_shape_once_is_measured_away),
+        cmocka_unit_test(a_noisy_profile_is_taken_again_or_said_to_be_noisy),
         cmocka_unit_test(a_profile_stops_when_asked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -28,8 +28,7 @@ static void every_setting_gives_the_frequencies_of_transformers(void **state)
     double worst = 0;
     size_t c;
     assert_true(json_array_size(cases) > 50);
-    json_array_foreach(cases, c, one)
-    {
+    json_array_foreach (cases, c, one) {
         static struct model_config config, again;
         const json_t *want = json_object_get(one, "inv_freq");
         uint32_t count = (uint32_t)json_array_size(want),
@@ -52,7 +51,7 @@ static void every_setting_gives_the_frequencies_of_transformers(void **state)
         }
         json_t *written = model_config_to_json(&config, &err);
         must(model_config_parse(written, &again, &err), &err);
-        assert_memory_equal(&config, &again, sizeof config);
+        assert_memory_equal(&config, &again, sizeof(config));
         json_decref(written);
     }
     print_message("    frequencies %.1e apart at most\n", worst);
@@ -89,17 +88,17 @@ static void what_is_wrong_or_not_computed_is_named(void **state)
     };
     struct model_config config;
     double inverse[8];
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         char text[512];
         struct err err = {0};
-        snprintf(text, sizeof text,
+        snprintf(text, sizeof(text),
                  "{'model_type':'llama','hidden_size':64,'intermediate_size':176,'num_attention_heads':4,"
                  "'num_hidden_layers':4,'vocab_size':259,'rope_scaling':%s}",
                  cases[i].scaling);
         for (char *c = text; *c != '\0'; c++)
             *c = *c == '\'' ? '"' : *c;
         assert_int_equal(-1, model_config_parse_text(text, strlen(text), &config, &err));
-        if (strstr(err.text, cases[i].says) == NULL)
+        if (!strstr(err.text, cases[i].says))
             fail_msg("%s: %s", cases[i].scaling, err.text);
     }
     struct rope_config dynamic = {.theta = 1e4,

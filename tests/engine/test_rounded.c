@@ -1,5 +1,7 @@
-/* Training in 16 bits: beside PyTorch's numbers with the same values rounded (tools/golden_rounded.py) and
- * for its autocast; what no split, repeat or loss scale may change; and a loss scale that is too large. */
+/* Tests training in 16 bits. Losses and norms are compared with those of PyTorch when it rounds the same
+ * values (tools/golden_rounded.py), and with those of PyTorch's autocast. Splitting the model into stages,
+ * repeating a run and another loss scale must change no bit. A loss scale that is too large must be reported,
+ * and must leave the stage as it was. */
 #include "engine/golden.h"
 #include "engine/seeded.h"
 
@@ -10,22 +12,22 @@ static double worst_of(const double *got, json_t *curve, const char *what, uint3
     return worst_relative(got, json_object_get(curve, what), count);
 }
 
-/* Bounds of relative differences. A value that lies so close between two of 16 bits that fp64 and fp32 round
- * it to either side changes an operand by 2^-8 (bf16) or 2^-11, and others after it: curves then part by as
- * much as rounding itself moves them. Where that happens nowhere in the first step (in three of the 24 runs
- * here: sums are in fp32), its loss is the reference's. Mixtures may choose another expert, too. autocast
- * rounds the outputs of all linears. */
+/* Bounds of relative differences. Where fp64 and fp32 round a value to different 16-bit neighbours, an
+ * operand changes by 2^-8 (bf16) or 2^-11 (fp16), and later values with it: the curves then differ by about
+ * as much as rounding changes them. In three of the 24 runs this happens nowhere in the first step, and its
+ * loss is the reference's. A mixture's tokens may also go to other experts. autocast rounds the outputs of
+ * all linear layers, too. */
 struct bounds {
-    double first;            /* loss of the first step */
-    double loss, norm, cast; /* over all steps; cast: the loss beside autocast's */
+    double first;            /* bound of the first step's loss */
+    double loss, norm, cast; /* bounds over all steps; cast: of the loss compared with autocast's */
 };
-/* bf16, fp16 */
+/* [0]: bf16, [1]: fp16 */
 static const struct bounds bounds_dense[] = {{5e-5, 5e-4, 1e-2, 1e-3}, {1e-5, 1e-4, 4e-3, 2e-4}};
 static const struct bounds bounds_mixture[] = {{5e-5, 3e-3, 5e-2, 5e-3}, {1e-5, 3e-3, 2e-2, 3e-3}};
 static const double first_norm = 2e-3, first_same = 2e-8;
 enum { FIRST_SAME_MIN = 2, ROUNDED_STEPS = 6 };
 
-/* Returns whether the first step's loss is the reference's. */
+/* Trains and compares with PyTorch. Returns whether the first step's loss equals the reference's to 2e-8. */
 static bool run_rounded(json_t *values, const char *name, const char *method, const char *compute,
                         const char *device_kind, struct train_options o)
 {
@@ -33,10 +35,10 @@ static bool run_rounded(json_t *values, const char *name, const char *method, co
     bool lora = strcmp(method, "lora") == 0, half = strcmp(compute, "fp16") == 0;
     const json_t *target;
     size_t i;
-    snprintf(path, sizeof path, "%s/%s", golden, name);
-    snprintf(file, sizeof file, "%s/expected.json", path);
-    snprintf(adapter, sizeof adapter, "%s/adapter_init", path);
-    snprintf(key, sizeof key, "%s_%s", method, compute);
+    snprintf(path, sizeof(path), "%s/%s", golden, name);
+    snprintf(file, sizeof(file), "%s/expected.json", path);
+    snprintf(adapter, sizeof(adapter), "%s/adapter_init", path);
+    snprintf(key, sizeof(key), "%s_%s", method, compute);
     json_t *expected = json_of(file);
     json_t *curves = json_object_get(json_object_get(json_object_get(values, "families"), name), key);
     json_t *rounded = json_object_get(curves, "rounded"), *cast = json_object_get(curves, "autocast");
@@ -57,8 +59,8 @@ static bool run_rounded(json_t *values, const char *name, const char *method, co
     if (lora) {
         o.adapter = adapter;
         o.lora = (struct lora_options){.rank = 16, .alpha = 32};
-        json_array_foreach(json_object_get(settings, "targets"), i, target) o.lora.targets |=
-            lora_target_from_name(json_string_value(target));
+        json_array_foreach (json_object_get(settings, "targets"), i, target)
+            o.lora.targets |= lora_target_from_name(json_string_value(target));
     }
     struct device *device = device_make(device_kind, 1);
     trainer_init(&trainer, device, &o);
@@ -85,7 +87,7 @@ static void every_family_matches_pytorch_with_rounded_products(void **state)
     char path[512];
     uint32_t same_first = 0;
     (void)state;
-    snprintf(path, sizeof path, "%s/rounded.json", golden);
+    snprintf(path, sizeof(path), "%s/rounded.json", golden);
     json_t *values = json_of(path);
     for (uint32_t i = 0; i < FAMILIES; i++) {
         same_first += run_rounded(values, families[i], "lora", i % 2 ? "bf16" : "fp16",
@@ -98,12 +100,12 @@ static void every_family_matches_pytorch_with_rounded_products(void **state)
     json_decref(values);
 }
 
-/* The kernels of GPUs, which sum in fp32. */
+/* Tests the GPUs' kernels, which sum in fp32. */
 static void emulated_gpus_match_pytorch_with_rounded_products(void **state)
 {
     char path[512];
     (void)state;
-    snprintf(path, sizeof path, "%s/rounded.json", golden);
+    snprintf(path, sizeof(path), "%s/rounded.json", golden);
     json_t *values = json_of(path);
     run_rounded(values, "phi3", "lora", "fp16", "emulated",
                 (struct train_options){.steps = 3, .micro_batch_rows = 2});
@@ -114,7 +116,7 @@ static void emulated_gpus_match_pytorch_with_rounded_products(void **state)
 
 /* --- what changes no number --- */
 
-/* Too wide to be computed in double: its products are those of large models. */
+/* A model that is wider than those of seeded.h. */
 static const struct model_config seeded_wide = {
     .arch = MODEL_LLAMA,
     .hidden = 320,
@@ -136,15 +138,15 @@ struct plan {
     const char *device; /* NULL: cpu */
     const struct model_config *config;
     enum dtype compute;
-    enum layer_base base; /* but of block 0, which is in fp32 where it is apart */
+    enum layer_base base; /* of all blocks; but block 0 is in fp32 when it is a stage of its own */
     double loss_scale;
-    uint32_t threads, cut, rows; /* cut 0: one stage */
+    uint32_t threads, cut, rows; /* cut: the first block of the second stage; 0: one stage */
     bool recompute, split;
 };
 
 struct outcome {
     double loss[STEPS];
-    float *values; /* of everything trained, after the steps */
+    float *values; /* all trained values after the steps */
     uint64_t count;
 };
 
@@ -201,7 +203,7 @@ static void values_append(struct outcome *out, struct stage *stage)
 static struct outcome plan_run(const struct plan *p)
 {
     struct err err;
-    struct device *device = device_make(p->device == NULL ? "cpu" : p->device, p->threads);
+    struct device *device = device_make(!p->device ? "cpu" : p->device, p->threads);
     struct stage *stages[2];
     struct buffer *x, *d;
     struct outcome out = {.values = calloc(VALUES_MAX, 4)};
@@ -232,7 +234,7 @@ static struct outcome plan_run(const struct plan *p)
     return out;
 }
 
-/* Losses of the first `steps`. */
+/* Compares the losses of the first `steps` steps. */
 static void same(const struct plan *a, const struct plan *b, int steps, double tolerance)
 {
     struct outcome first = plan_run(a), second = plan_run(b);
@@ -271,8 +273,8 @@ static void splits_repeats_and_threads_change_no_bit(void **state)
     }
 }
 
-/* Frozen weights are rounded to what a base kept in 16 bits holds: in fp32 they give the same numbers. (The
- * embedding, which is looked up as it is kept, is another stage's here.) */
+/* Frozen fp32 weights are rounded to the values of a 16-bit base, so both give the same numbers. (The
+ * embedding, which is not rounded, is on another stage here.) */
 static void a_base_in_fp32_is_rounded_to_what_16_bits_keep(void **state)
 {
     (void)state;
@@ -287,12 +289,13 @@ static void a_base_in_fp32_is_rounded_to_what_16_bits_keep(void **state)
                             .rows = 4},
                     wide = kept;
         wide.base = LAYER_BASE_F32;
-        same(&kept, &wide, 1,
-             1e-6); /* q, k and v are one product in fp32: AdamW makes more of the last bits */
+        same(&kept, &wide, 1, 1e-6); /* In fp32, q, k and v are one product, and AdamW amplifies the
+                                        difference in the last bits. */
     }
 }
 
-/* Packed experts: on GPUs all at once as they are kept, on CPUs so in 16 bits, else unpacked one by one. */
+/* Experts' weights that are kept packed give the same losses on an emulated GPU as on the CPU, though a GPU
+ * takes all experts at once and a CPU, unless it computes in 16 bits, unpacks one after the other. */
 static void packed_experts_are_the_same_on_gpus(void **state)
 {
     const enum layer_base bases[] = {LAYER_BASE_NF4, LAYER_BASE_BF16, LAYER_BASE_F16};
@@ -335,7 +338,7 @@ static void an_overflow_is_told_and_leaves_no_trace(void **state)
     check(stage_loss_scale_set(stage, 0x1p24, &err));
     check(stage_step_begin(stage, &err));
     plan_pass(&p, &stage, 1, NULL, NULL, 0);
-    check(stage_loss(stage, &loss, &labelled, &err)); /* it is not scaled */
+    check(stage_loss(stage, &loss, &labelled, &err)); /* The loss itself is not scaled. */
     assert_true(loss == plain.loss[0]);
     assert_int_equal(stage_grad_square_sum(stage, &square, &err), -1);
     assert_int_equal(err.code, ERR_NOT_FINITE);
@@ -369,7 +372,7 @@ static void what_is_no_loss_scale_or_dtype_is_refused(void **state)
     struct stage_options o;
     struct err err;
     (void)state;
-    for (size_t i = 0; i < sizeof scales / sizeof scales[0]; i++) {
+    for (size_t i = 0; i < sizeof(scales) / sizeof(scales[0]); i++) {
         assert_int_equal(stage_loss_scale_set(stage, scales[i], &err), -1);
         assert_int_equal(err.code, ERR_INVALID);
         assert_non_null(strstr(err.text, "loss scale"));

@@ -1,6 +1,6 @@
-/* PyTorch's numbers for a real model: SmolLM2-135M from its GGUF. Longer: needs the model (MOTLEY_SMOLLM2, a
- * .gguf) and the golden files (MOTLEY_GOLDEN, or golden/smollm2 in ../shared), and skips visibly without.
- */
+/* Compares a real model, SmolLM2-135M from its GGUF, with PyTorch. It needs the model (MOTLEY_SMOLLM2, a
+ * .gguf) and the golden files (MOTLEY_GOLDEN, or golden/smollm2 in ../shared), and skips visibly without
+ * them. */
 #include "engine/trainer.h"
 
 static char golden[1024];
@@ -16,18 +16,18 @@ static bool available(void)
     const char *dir = getenv("MOTLEY_GOLDEN"), *source = getenv("MOTLEY_SOURCE");
     static char fetched[1200];
     char file[1200];
-    if (dir != NULL)
-        snprintf(golden, sizeof golden, "%s/smollm2", dir);
+    if (dir)
+        snprintf(golden, sizeof(golden), "%s/smollm2", dir);
     else
-        snprintf(golden, sizeof golden, "%s/../shared/golden/smollm2", source == NULL ? "." : source);
+        snprintf(golden, sizeof(golden), "%s/../shared/golden/smollm2", !source ? "." : source);
     path_of(file, "train.json");
     model_path = getenv("MOTLEY_SMOLLM2");
-    if (model_path == NULL) {
-        snprintf(fetched, sizeof fetched, "%s/.cache/SmolLM2-135M-Instruct.Q4_1.gguf",
-                 source == NULL ? "." : source);
+    if (!model_path) {
+        snprintf(fetched, sizeof(fetched), "%s/.cache/SmolLM2-135M-Instruct.Q4_1.gguf",
+                 !source ? "." : source);
         model_path = fetched;
     }
-    return model_path != NULL && access(model_path, R_OK) == 0 && access(file, R_OK) == 0;
+    return model_path && access(model_path, R_OK) == 0 && access(file, R_OK) == 0;
 }
 
 static uint32_t ids_of(json_t *list, int32_t *ids, uint32_t max)
@@ -51,7 +51,7 @@ struct split_model {
 static void split_open(struct split_model *m, uint32_t cut)
 {
     struct err err;
-    memset(m, 0, sizeof *m);
+    memset(m, 0, sizeof(*m));
     m->device = device_make("cpu", 2);
     check(model_open_path(model_path, &m->model, &err));
     const struct model_config *config = model_get_config(m->model);
@@ -147,7 +147,7 @@ static void logits_and_top_tokens_match(void **state)
         ids_of(json_object_get(json_array_get(texts, k), "top_ids"), top, 8);
         kv_cache_clear(m.caches[0]);
         split_infer(&m, ids, tokens, got);
-        snprintf(name, sizeof name, "logits_last.%u", k);
+        snprintf(name, sizeof(name), "logits_last.%u", k);
         check(safetensors_read_f32(st, safetensors_find(st, name), want, vocab, &err));
         double worst = 0;
         for (uint32_t i = 0; i < vocab; i++)
@@ -183,24 +183,25 @@ static void train(struct train_options *o, struct dataset *data, uint32_t thread
     struct device *device = device_make("cpu", threads);
     trainer_init(&trainer, device, o);
     trainer_run(&trainer, result);
-    if (adapter != NULL)
+    if (adapter)
         *adapter = adapter_distance(&trainer, after, init, false, 0);
     trainer_fini(&trainer);
     device_close(device);
 }
 
-/* The first `steps` of a run that PyTorch made; gradients of its first step where `gradients` is a file. */
+/* Compares the first `steps` of PyTorch's run and, when `gradients` names a file, the first step's gradients.
+ */
 static void steps_match(const char *kind, const char *gradients, struct train_options o, double bound)
 {
     char path[1200], gradient_path[1200];
     path_of(path, "train.json");
-    path_of(gradient_path, gradients != NULL ? gradients : "");
+    path_of(gradient_path, gradients ? gradients : "");
     json_t *document = json_of(path), *want = json_object_get(document, kind);
     struct dataset data;
     struct train_result result;
     double adapter, loss = 0, norm = 0;
     dataset_parse(json_object_get(document, "batches"), &data);
-    o.gradients = gradients != NULL ? gradient_path : NULL;
+    o.gradients = gradients ? gradient_path : NULL;
     o.gradient_tolerance = 1e-3;
     train(&o, &data, 2, &result, &adapter);
     for (uint32_t i = 0; i < o.steps; i++) {
@@ -209,7 +210,8 @@ static void steps_match(const char *kind, const char *gradients, struct train_op
         loss = fmax(loss, fabs(result.loss[i] - l) / l);
         norm = fmax(norm, fabs(result.norm[i] - g) / g);
     }
-    print_message("    %s, %u steps: loss %.1e, norm %.1e, adapter %.1e\n", kind, o.steps, loss, norm, adapter);
+    print_message("    %s, %u steps: loss %.1e, norm %.1e, adapter %.1e\n", kind, o.steps, loss, norm,
+                  adapter);
     assert_true(loss <= bound);
     assert_true(norm <= 2 * bound);
     assert_true(o.steps < 20 || adapter <= 10 * bound);
@@ -261,10 +263,8 @@ static void splits_agree_to_1e7(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(logits_and_top_tokens_match),
-        cmocka_unit_test(greedy_tokens_match_whole_and_split),
-        cmocka_unit_test(splits_agree_to_1e7),
-        cmocka_unit_test(twenty_steps_match),
+        cmocka_unit_test(logits_and_top_tokens_match), cmocka_unit_test(greedy_tokens_match_whole_and_split),
+        cmocka_unit_test(splits_agree_to_1e7),         cmocka_unit_test(twenty_steps_match),
         cmocka_unit_test(steps_on_an_nf4_base_match),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

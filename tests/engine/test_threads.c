@@ -1,6 +1,6 @@
-/* A product's and attention's numbers are the same bits whatever the number of threads: for shapes around
- * every threshold at which another kernel is chosen or work is cut, on every instruction set this machine
- * has. And there are parts enough for many threads. */
+/* Products and attention give the same bits with any number of threads, for shapes around every limit at
+ * which another kernel is chosen or work is divided, on every instruction set of this machine. There are also
+ * enough parts for many threads. */
 #include "engine/cpu/product.h"
 #include "engine/ops.h"
 
@@ -12,18 +12,18 @@ struct product {
     float beta;
 };
 
-/* Devices of one to eight threads, each with the same matrices, as large as the largest product. */
+/* Devices with one to eight threads, each with the same matrices, large enough for the largest product. */
 struct crowd {
     struct bench benches[THREADS_MAX];
     struct operand a[THREADS_MAX], w[THREADS_MAX], c[THREADS_MAX];
-    float *start, *one, *more; /* c before, and after */
+    float *start, *one, *more; /* c before the product, after it with one thread, and with more threads */
 };
 
 static void crowd_open(struct crowd *crowd)
 {
     struct err err;
     double *copy = doubles(SIDE_MAX * SIDE_MAX);
-    memset(crowd, 0, sizeof *crowd);
+    memset(crowd, 0, sizeof(*crowd));
     crowd->start = calloc(SIDE_MAX * SIDE_MAX, sizeof(float));
     crowd->one = calloc(SIDE_MAX * SIDE_MAX, sizeof(float));
     crowd->more = calloc(SIDE_MAX * SIDE_MAX, sizeof(float));
@@ -91,8 +91,8 @@ static void all_give_the_same(struct crowd *crowd, const struct product *p)
     }
 }
 
-/* On both sides of 4 (dot products), 24 (copied panels), 48 and 64 (parts), 192 (the library), 240 (strips)
- * and 512 and 1024 (the library's pieces), and of what eight threads make of them. */
+/* Sizes on both sides of the limits 4 (dot products), 24 (copied panels), 48 and 64 (parts), 192 (the
+ * library), 240 (strips), and 512 and 1024 (the library's pieces), also when eight threads divide them. */
 static const uint32_t around[] = {1,   4,   5,   23,  24,  47,  48,  49,  52,  64,  65,  97,
                                   129, 192, 193, 240, 241, 289, 385, 433, 511, 512, 577, 1025};
 
@@ -102,8 +102,8 @@ static void a_product_does_not_depend_on_the_number_of_threads(void **state)
     static const uint32_t other[] = {1, 4, 20, 64, 100, 289};
     struct crowd crowd;
     crowd_open(&crowd);
-    for (size_t i = 0; i < sizeof around / sizeof *around; i++)
-        for (size_t j = 0; j < 2 * (sizeof other / sizeof *other); j++) {
+    for (size_t i = 0; i < sizeof(around) / sizeof(*around); i++)
+        for (size_t j = 0; j < 2 * (sizeof(other) / sizeof(*other)); j++) {
             struct product p = {.m = around[i], .n = other[j / 2], .beta = (float)(i % 2)};
             if (j % 2)
                 p = (struct product){.m = p.n, .n = p.m, .beta = p.beta};
@@ -118,7 +118,7 @@ static void a_product_does_not_depend_on_the_number_of_threads(void **state)
 
 /* --- attention --- */
 
-/* Heads of 20 values; q, k, v side by side. */
+/* An attention case with heads of 20 values; q, k and v are stored side by side. */
 struct attention_case {
     uint32_t rows, heads, kv_heads, window;
     float cap;
@@ -163,7 +163,7 @@ static void attention_submit(struct bench *b, const struct attention_case *c, st
                 .forward = forward, .dout = a->dout, .delta = a->delta, .dq = a->dqkv, .dk = dk, .dv = dv}});
 }
 
-/* out and lse, then dqkv, of one device. */
+/* Computes out and lse, then dqkv, on one device. */
 static void attention_run(const struct attention_case *c, uint32_t threads, float *results)
 {
     struct err err;
@@ -173,7 +173,7 @@ static void attention_run(const struct attention_case *c, uint32_t threads, floa
     struct device_options options = {.kind = "cpu", .name = "ops", .threads = threads, .isa = bench_isa};
     check(device_open(&options, &b.device, &err));
     rand_stream_init(&b.stream, 9, 0);
-    struct attention_bench a = {.row_start = bytes_in(&b, c->row_start, sizeof c->row_start, DTYPE_U32),
+    struct attention_bench a = {.row_start = bytes_in(&b, c->row_start, sizeof(c->row_start), DTYPE_U32),
                                 .qkv = normal(&b, tokens * ld, copy),
                                 .dout = normal(&b, tokens * width, copy),
                                 .out = empty(&b, tokens * width),
@@ -191,7 +191,9 @@ static void attention_run(const struct attention_case *c, uint32_t threads, floa
     free(copy);
 }
 
-/* One long row, rows of all kinds, and rows around a tile; more threads than key heads and fewer. */
+/* The cases have one long row, rows of very unlike lengths (one is empty), and rows as long as one or two
+ * tiles or one token more. The key heads are 1 to 3, so the tests' 2, 3 and 8 threads are sometimes more and
+ * sometimes fewer. */
 static const struct attention_case attention_cases[] = {
     {.rows = 1, .heads = 4, .kv_heads = 1, .row_start = {0, 333}},
     {.rows = 1, .heads = 2, .kv_heads = 2, .cap = 2, .row_start = {0, 640}},
@@ -206,16 +208,16 @@ static void attention_does_not_depend_on_the_number_of_threads(void **state)
     (void)state;
     static const uint32_t threads[] = {2, 3, 8};
     const size_t most = (size_t)TOKENS_MAX * 15 * HEAD * 3;
-    float *one = malloc(most * sizeof *one), *more = malloc(most * sizeof *more);
-    for (size_t i = 0; i < sizeof attention_cases / sizeof *attention_cases; i++) {
+    float *one = malloc(most * sizeof(*one)), *more = malloc(most * sizeof(*more));
+    for (size_t i = 0; i < sizeof(attention_cases) / sizeof(*attention_cases); i++) {
         const struct attention_case *c = &attention_cases[i];
         size_t count = (size_t)c->row_start[c->rows] * (2 * (c->heads + c->kv_heads) * HEAD + c->heads);
         attention_run(c, 1, one);
-        for (size_t t = 0; t < sizeof threads / sizeof *threads; t++) {
-            memset(more, 0, count * sizeof *more);
+        for (size_t t = 0; t < sizeof(threads) / sizeof(*threads); t++) {
+            memset(more, 0, count * sizeof(*more));
             attention_run(c, threads[t], more);
             for (size_t v = 0; v < count; v++)
-                if (memcmp(&one[v], &more[v], sizeof *one) != 0)
+                if (memcmp(&one[v], &more[v], sizeof(*one)) != 0)
                     fail_msg("case %zu, value %zu: %u threads gave %.9g and one %.9g (%s)", i, v, threads[t],
                              (double)more[v], (double)one[v], bench_isa);
         }
@@ -224,7 +226,8 @@ static void attention_does_not_depend_on_the_number_of_threads(void **state)
     free(more);
 }
 
-/* Counts parts that have work; every query of every row is in one part of each key head. */
+/* Counts the parts that have work, and checks that parts lie within their rows and that their queries are, by
+ * number, all queries of all rows once for each key head. */
 static uint32_t parts_count(const struct attention_cut *cut)
 {
     uint32_t count = 0, queries = 0;
@@ -248,20 +251,22 @@ static void sixteen_threads_have_work_for_one_long_row(void **state)
     const uint32_t one[] = {0, 2048}, four[] = {0, 57, 128, 128, 246};
     struct attention_cut cut = attention_forward_cut(1, one, 9, 3);
     assert_int_equal(parts_count(&cut), 3 * 2048 / 64);
-    cut = attention_forward_cut(1, one, 16, 16); /* a head each: 3 tiles of queries share one of keys */
+    /* Each query head has its own key head, and a part has 3 tiles of queries. */
+    cut = attention_forward_cut(1, one, 16, 16);
     assert_int_equal(parts_count(&cut), 16 * 11);
     cut = attention_backward_cut(16, 1, one, 3);
     assert_int_equal(cut.step, ATTENTION_TILE);
     assert_int_equal(parts_count(&cut), 3 * 2048 / ATTENTION_TILE);
-    cut = attention_backward_cut(2, 1, one, 3); /* two threads have enough with heads, */
+    cut = attention_backward_cut(2, 1, one, 3); /* For two threads the heads alone are enough parts. */
     assert_int_equal(parts_count(&cut), 3);
-    cut = attention_backward_cut(4, 4, four, 3); /* and so have four with short rows */
+    cut = attention_backward_cut(4, 4, four, 3); /* For four threads short rows and heads are enough parts. */
     assert_int_equal(parts_count(&cut), 9);
     cut = attention_backward_cut(2, 1, one, 1);
     assert_int_equal(parts_count(&cut), 2048 / ATTENTION_TILE);
 }
 
-/* Products of one row of a model like SmolLM2 (576 wide) and of one of 2048, forward: rows by outputs. */
+/* The forward products of one row of a model with hidden size 576, like SmolLM2, and of one with 2048: rows
+ * by outputs. */
 static void sixteen_threads_have_work_for_the_products_of_one_row(void **state)
 {
     (void)state;
@@ -271,7 +276,7 @@ static void sixteen_threads_have_work_for_the_products_of_one_row(void **state)
     struct err err;
     struct device_options options = {.kind = "cpu", .name = "parts", .threads = 16, .isa = bench_isa};
     check(cpu_runner_init(&runner, &options, &err));
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++) {
         struct op_gemm op = {.m = shapes[i][0], .n = shapes[i][1], .k = 576, .transpose_b = true, .alpha = 1};
         uint32_t parts = product_parts(&runner, &op);
         if (parts < 16)
@@ -288,5 +293,5 @@ int main(void)
         cmocka_unit_test(sixteen_threads_have_work_for_one_long_row),
         cmocka_unit_test(sixteen_threads_have_work_for_the_products_of_one_row),
     };
-    return run_each_isa(tests, sizeof tests / sizeof *tests);
+    return run_each_isa(tests, sizeof(tests) / sizeof(*tests));
 }

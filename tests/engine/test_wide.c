@@ -1,6 +1,6 @@
-/* PyTorch's numbers for models of odd and larger shapes, on the kernels that users' models run on: heads that
- * no vector divides, rows of 1 to 1,000 tokens, hidden sizes of 264 to 576. The models' weights come from a
- * formula that tools/golden_wide.py shares. */
+/* Compares models of odd and larger shapes with PyTorch on the kernels that users' models run on: heads that
+ * no vector width divides, rows of 1 to 1,000 tokens, hidden sizes of 264 to 576. A formula that
+ * tools/golden_wide.py shares gives the weights. */
 #include "engine/golden.h"
 
 #include <sys/stat.h>
@@ -12,7 +12,7 @@
 
 enum { TENSORS_MAX = 128, JSON_BYTES_MAX = 1 << 20 };
 
-/* splitmix64 (Steele, Lea, Flood 2014): its number 'index' from a seed, 24 bits. */
+/* Returns 24 bits of the number `index` of splitmix64 (Steele, Lea, Flood 2014) with the given seed. */
 static uint64_t mix(uint64_t seed, uint64_t index)
 {
     uint64_t z = seed + (index + 1) * 0x9E3779B97F4A7C15ull;
@@ -21,7 +21,7 @@ static uint64_t mix(uint64_t seed, uint64_t index)
     return (z ^ (z >> 31)) >> 40;
 }
 
-/* FNV-1a, 64 bits. */
+/* Returns the 64-bit FNV-1a hash of a name. */
 static uint64_t hash_of(const char *name)
 {
     uint64_t hash = 0xCBF29CE484222325ull;
@@ -30,7 +30,8 @@ static uint64_t hash_of(const char *name)
     return hash;
 }
 
-/* Writes a safetensors file of the shapes {name: [sizes]}; names with "norm" lie around 'norm_centre'. */
+/* Writes a safetensors file of the shapes {name: [sizes]}. Values of names with "norm" are around
+ * `norm_centre`. */
 static void tensors_write(const char *path, json_t *shapes, double norm_centre)
 {
     struct safetensors_item items[TENSORS_MAX];
@@ -40,16 +41,15 @@ static void tensors_write(const char *path, json_t *shapes, double norm_centre)
     const char *name;
     json_t *shape;
     assert_in_range(json_object_size(shapes), 1, TENSORS_MAX);
-    json_object_foreach(shapes, name, shape)
-    {
+    json_object_foreach (shapes, name, shape) {
         struct safetensors_item *item = &items[count++];
         uint64_t size = 1;
         *item = (struct safetensors_item){
             .name = name, .type = TENSOR_F32, .rank = (uint32_t)json_array_size(shape)};
         for (uint32_t i = 0; i < item->rank; i++)
             size *= item->shape[i] = (uint64_t)json_integer_value(json_array_get(shape, i));
-        float *values = malloc(size * sizeof *values);
-        double centre = strstr(name, "norm") != NULL ? norm_centre : 0, spread = item->rank == 1 ? 0.3 : 0.12;
+        float *values = malloc(size * sizeof(*values));
+        double centre = strstr(name, "norm") ? norm_centre : 0, spread = item->rank == 1 ? 0.3 : 0.12;
         uint64_t seed = hash_of(name);
         assert_non_null(values);
         for (uint64_t i = 0; i < size; i++)
@@ -70,16 +70,15 @@ static void json_write(const char *path, const json_t *document)
     buf_fini(&written);
 }
 
-/* The case's batches: lengths of rows to {"ids", "labels"}, of which the first token is not learnt. */
+/* Makes the case's batches from the rows' lengths: {"ids", "labels"}, with the first token outside the loss.
+ */
 static void dataset_make(json_t *lengths, uint32_t vocab, struct dataset *data)
 {
     json_t *batches = json_array(), *rows, *length;
     size_t b, r;
-    json_array_foreach(lengths, b, rows)
-    {
+    json_array_foreach (lengths, b, rows) {
         json_t *all_ids = json_array(), *all_labels = json_array();
-        json_array_foreach(rows, r, length)
-        {
+        json_array_foreach (rows, r, length) {
             json_t *ids = json_array(), *labels = json_array();
             for (json_int_t i = 0; i < json_integer_value(length); i++) {
                 json_int_t id = (json_int_t)(mix(1000 * b + r, (uint64_t)i) % (vocab - 3) + 3);
@@ -95,7 +94,7 @@ static void dataset_make(json_t *lengths, uint32_t vocab, struct dataset *data)
     json_decref(batches);
 }
 
-/* fp32 sums of up to 1,000 terms beside fp64: ten times what is seen. */
+/* Bounds for fp32 sums of up to 1,000 terms compared with fp64: ten times the measured errors. */
 static const double loss_bound = 1e-5, norm_bound = 1e-4;
 
 static void case_run(json_t *one, const char *kind, const struct scratch *scratch, struct train_options o)
@@ -107,8 +106,8 @@ static void case_run(json_t *one, const char *kind, const struct scratch *scratc
     struct trainer trainer;
     struct train_result result;
     size_t i;
-    snprintf(model, sizeof model, "%s", scratch->dir);
-    snprintf(adapter, sizeof adapter, "%s/adapter", scratch->dir);
+    snprintf(model, sizeof(model), "%s", scratch->dir);
+    snprintf(adapter, sizeof(adapter), "%s/adapter", scratch->dir);
     json_t *vocab = json_object_get(json_object_get(one, "config"), "vocab_size");
     dataset_make(json_object_get(one, "rows"), (uint32_t)json_integer_value(vocab), &data);
     o.model = model;
@@ -121,8 +120,8 @@ static void case_run(json_t *one, const char *kind, const struct scratch *scratc
     if (lora) {
         o.adapter = adapter;
         o.lora = (struct lora_options){.rank = 6, .alpha = 12};
-        json_array_foreach(json_object_get(one, "targets"), i, target) o.lora.targets |=
-            lora_target_from_name(json_string_value(target));
+        json_array_foreach (json_object_get(one, "targets"), i, target)
+            o.lora.targets |= lora_target_from_name(json_string_value(target));
     }
     struct device *device = device_make("cpu", 1 + o.cut_count);
     trainer_init(&trainer, device, &o);
@@ -143,8 +142,7 @@ static void odd_and_larger_shapes_match_fp64(void **state)
     (void)state;
     json_t *cases = json_of(MOTLEY_TEST_DATA "/golden/wide.json"), *one;
     size_t i;
-    json_array_foreach(cases, i, one)
-    {
+    json_array_foreach (cases, i, one) {
         struct scratch scratch;
         assert_int_equal(scratch_make(&scratch), 0);
         json_write(scratch_path(&scratch, "config.json"), json_object_get(one, "config"));

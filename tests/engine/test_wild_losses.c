@@ -1,10 +1,10 @@
-/* The loss of folders whose files say one thing twice, or leave out what the class has: that of transformers
- * 5.24 for one row of the ids 5 to 14, all learnt. Folders without weights here have those of "tied". */
+/* Tests folders whose files repeat or omit settings: the loss of one row of the ids 5 to 14 equals that of
+ * transformers 5.24. Folders without weights use those of "tied". */
 #include "engine/trainer.h"
 
 #include "support/scratch.h"
 
-static char note[512]; /* of the model that loss_of() opened last */
+static char note[512]; /* the note about the model that loss_of() opened last */
 
 static double loss_of(const char *folder)
 {
@@ -19,7 +19,7 @@ static double loss_of(const char *folder)
         .model = folder, .data = &data, .steps = 1, .warmup = 1, .peak_lr = 1e-3, .full = true};
     struct device *device = device_make("cpu", 1);
     trainer_init(&trainer, device, &o);
-    snprintf(note, sizeof note, "%s", model_get_note(trainer.model));
+    snprintf(note, sizeof(note), "%s", model_get_note(trainer.model));
     trainer_run(&trainer, &result);
     trainer_fini(&trainer);
     device_close(device);
@@ -31,7 +31,7 @@ static void copy(const struct scratch *scratch, const char *folder, const char *
     char path[600];
     struct buf bytes = {.limit = 1 << 22};
     struct err err;
-    snprintf(path, sizeof path, "%s/wild/models/%s/%s", MOTLEY_TEST_DATA, folder, name);
+    snprintf(path, sizeof(path), "%s/wild/models/%s/%s", MOTLEY_TEST_DATA, folder, name);
     check(file_read_all(path, bytes.limit, &bytes, &err));
     check(file_write_atomic(scratch_path(scratch, name), bytes.data, bytes.size, 0600, &err));
     buf_fini(&bytes);
@@ -48,7 +48,7 @@ static void folders_have_the_losses_of_transformers(void **state)
                  {"twice", "tied", 5.819846},
                  {"far-end", "tied", 5.819846}};
     (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         struct scratch scratch;
         assert_int_equal(scratch_make(&scratch), 0);
         copy(&scratch, cases[i].config, "config.json");

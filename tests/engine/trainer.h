@@ -1,6 +1,5 @@
-/* A plain trainer in one process: stages side by side on one device, micro-batches in order, nothing clever.
- * The reference that tests compare golden values and splits with. Fails its test by cmocka's assertions.
- */
+/* A plain trainer in one process: the stages share one device and micro-batches run in order. It is the
+ * reference with which tests compare golden values and splits. It fails its test by cmocka's assertions. */
 #pragma once
 
 #include <setjmp.h>
@@ -27,7 +26,7 @@
 
 enum { STAGES_MAX = 8, BATCHES_MAX = 64, ROWS_MAX = 16 };
 
-/* One batch: rows concatenated. */
+/* One batch; its rows are concatenated. */
 struct batch {
     uint32_t rows, row_start[ROWS_MAX + 1];
     int32_t *ids, *labels;
@@ -42,7 +41,7 @@ static inline json_t *json_of(const char *path)
 {
     json_error_t why;
     json_t *document = json_load_file(path, 0, &why);
-    if (document == NULL)
+    if (!document)
         fail_msg("%s: %s", path, why.text);
     return document;
 }
@@ -67,7 +66,7 @@ static inline void batch_parse(json_t *document, struct batch *batch)
 
 static inline void dataset_parse(json_t *batches, struct dataset *data)
 {
-    memset(data, 0, sizeof *data);
+    memset(data, 0, sizeof(*data));
     data->count = (uint32_t)json_array_size(batches);
     assert_in_range(data->count, 1, BATCHES_MAX);
     for (uint32_t i = 0; i < data->count; i++)
@@ -91,14 +90,15 @@ struct train_options {
     enum dtype compute;
     double loss_scale; /* 0: none */
     double router_aux;
-    uint32_t steps, cuts[STAGES_MAX - 1], cut_count; /* cuts: first block of stages 1, 2, … */
+    uint32_t steps, cuts[STAGES_MAX - 1], cut_count; /* cuts: the first blocks of stages 1, 2, … */
     uint32_t micro_batch_rows;                       /* 0: the whole batch */
     uint32_t warmup;
     double peak_lr, weight_decay;
     bool recompute, split;
-    uint32_t part_blocks; /* a stage's blocks pass in parts of at most so many; 0: all together */
+    uint32_t part_blocks; /* the largest number of a stage's blocks that run in one call; 0: all */
     uint64_t seed;
-    const char *gradients; /* safetensors to compare gradients of gradient_step with, or NULL */
+    const char
+        *gradients; /* the safetensors file with which the gradients of gradient_step are compared, or NULL */
     uint32_t gradient_step;
     double gradient_tolerance;
 };
@@ -111,8 +111,9 @@ struct trainer {
     struct device *device;
     struct model *model;
     struct stage *stages[STAGES_MAX];
-    struct buffer *activations[STAGES_MAX], *gradients[STAGES_MAX]; /* at the entrance of each stage */
-    struct buffer *between[2];                                      /* its parts, in turns */
+    struct buffer *activations[STAGES_MAX],
+        *gradients[STAGES_MAX]; /* [stage] boundary tensors at the stage's input */
+    struct buffer *between[2];  /* boundary tensors between a stage's parts, used alternately */
     uint32_t count;
     const struct train_options *options;
 };
@@ -131,8 +132,8 @@ static inline void adapter_load(struct trainer *t, const char *dir)
             assert_int_equal(sscanf(p.name, "model.layers.%u.", &layer), 1);
             const char *module = strchr(strstr(p.name, "_proj") - 5, '.') + 1;
             char target[16];
-            snprintf(target, sizeof target, "%.*s", (int)(strchr(module, '.') - module), module);
-            char which = strstr(p.name, "lora_A") != NULL ? 'A' : 'B';
+            snprintf(target, sizeof(target), "%.*s", (int)(strchr(module, '.') - module), module);
+            char which = strstr(p.name, "lora_A") ? 'A' : 'B';
             check(peft_read(peft, layer, lora_target_from_name(target), which, values, count, &err));
             check(stage_state_write(t->stages[s], i, STATE_VALUE, values, &err));
             free(values);
@@ -144,7 +145,7 @@ static inline void trainer_init(struct trainer *t, struct device *device, const 
 {
     struct err err;
     uint32_t tokens_max = 1;
-    memset(t, 0, sizeof *t);
+    memset(t, 0, sizeof(*t));
     t->device = device;
     t->options = o;
     check(model_open_path(o->model, &t->model, &err));
@@ -181,7 +182,7 @@ static inline void trainer_init(struct trainer *t, struct device *device, const 
     for (int i = 0; i < 2 && o->part_blocks > 0; i++)
         check(buffer_create(device, 4ull * tokens_max * config->hidden, MEM_BUFFERS, "between",
                             &t->between[i], &err));
-    if (o->adapter != NULL)
+    if (o->adapter)
         adapter_load(t, o->adapter);
 }
 
@@ -197,7 +198,7 @@ static inline void trainer_fini(struct trainer *t)
     model_close(t->model);
 }
 
-/* A stage's forward, in its parts. */
+/* Runs a stage's forward pass, in parts of part_blocks blocks (0: as a whole). */
 static inline struct saved *stage_pass(struct trainer *t, uint32_t s, const struct micro_batch *mb,
                                        struct buffer *in, struct buffer *out)
 {
@@ -220,7 +221,8 @@ static inline struct saved *stage_pass(struct trainer *t, uint32_t s, const stru
     return saved;
 }
 
-/* … and its backward: of the inputs part by part, then, in halves, of the weights. */
+/* Runs a stage's backward pass in parts; when it is split, first the input gradients of all parts and then
+ * the weight gradients. */
 static inline void stage_pass_back(struct trainer *t, uint32_t s, const struct micro_batch *mb,
                                    struct saved *saved, struct buffer *in, struct buffer *out)
 {
@@ -281,9 +283,9 @@ static inline double tensor_distance(const float *got, const float *want, uint64
     return norm == 0 ? sqrt(difference) : sqrt(difference / norm);
 }
 
-/* Every tensor of the file that a stage trains, against the gradients now held times `factor`. After a first
- * step of Adam a value whose gradient was below its eps has moved by what rounding left of that gradient, so
- * one tensor of the second step's may be off by ten times the tolerance. */
+/* Compares the file's gradients of every tensor that a stage trains with the current gradients times
+ * `factor`. After Adam's first step, a value whose gradient was below eps has moved by the rounding of that
+ * gradient, so one tensor of the second step may differ by ten times the tolerance. */
 static inline void gradients_compare(struct trainer *t, double factor)
 {
     struct err err;
@@ -295,7 +297,7 @@ static inline void gradients_compare(struct trainer *t, double factor)
         for (uint32_t i = 0; i < stage_parameter_count(t->stages[s]); i++) {
             struct parameter p = stage_parameter_at(t->stages[s], i);
             const struct safetensors_tensor *tensor = safetensors_find(st, p.name);
-            if (tensor == NULL)
+            if (!tensor)
                 continue;
             uint64_t count = (uint64_t)p.rows * p.columns;
             float *got = malloc(4 * count), *want = malloc(4 * count);
@@ -315,7 +317,8 @@ static inline void gradients_compare(struct trainer *t, double factor)
     safetensors_close(st);
 }
 
-/* The schedule of the golden files: warm-up W, cosine to 0.1 at T = 20. */
+/* Returns the golden runs' learning rate: it rises linearly over `warmup` steps, and then falls along a
+ * cosine to 0.1 of the peak at step 20. */
 static inline double golden_rate(const struct train_options *o, uint32_t step)
 {
     if (step < o->warmup)
@@ -323,7 +326,7 @@ static inline double golden_rate(const struct train_options *o, uint32_t step)
     return o->peak_lr * (0.1 + 0.9 * 0.5 * (1 + cos(M_PI * (step - o->warmup) / (20.0 - o->warmup))));
 }
 
-/* Labels that are learnt: all but -100 and a row's first. */
+/* Returns the number of labels in the loss: all but -100 and each row's first. */
 static inline double labelled_of(const struct batch *b)
 {
     double count = 0;
@@ -333,26 +336,30 @@ static inline double labelled_of(const struct batch *b)
     return count;
 }
 
-/* Between the stage with block 0 and the one with a copy of its table, where there is one: values to the copy
- * before a step, its gradient added to that of block 0 after it. */
+/* For a tied model that is cut: sends the table's values from the stage with block 0 to the stage with the
+ * copy before a step, and adds the copy's gradient to block 0's after it. */
 static inline void table_exchange(struct trainer *t, bool after)
 {
     struct err err;
     struct stage *first = t->stages[0], *last = t->stages[t->count - 1];
     uint64_t count = stage_table_values(last);
     uint32_t index;
+    struct area_view table;
     if (count == 0)
         return;
+    check(stage_table_view(last, after ? STATE_GRADIENT : STATE_VALUE, &table, &err));
     float *own = malloc(4 * count), *more = malloc(4 * count);
     check(stage_parameter_find(first, "model.embed_tokens.weight", &index, &err));
     check(stage_state_read(first, index, after ? STATE_GRADIENT : STATE_VALUE, own, &err));
     if (after) {
-        check(stage_table_read(last, STATE_GRADIENT, more, &err));
+        check(buffer_read(table.buffer, table.at, more, 4 * count, &err));
+        check(device_sync(t->device, &err));
         for (uint64_t i = 0; i < count; i++)
             own[i] += more[i];
         check(stage_state_write(first, index, STATE_GRADIENT, own, &err));
     } else {
-        check(stage_table_write(last, STATE_VALUE, own, &err));
+        check(buffer_write(table.buffer, table.at, own, 4 * count, &err));
+        check(device_sync(t->device, &err));
     }
     free(own);
     free(more);
@@ -384,7 +391,7 @@ static inline void step_run(struct trainer *t, uint32_t step, struct train_resul
     }
     result->loss[step] = (loss + router * router_loss) / (double)labelled;
     result->norm[step] = sqrt(squares) / (double)labelled;
-    if (o->gradients != NULL && step == o->gradient_step)
+    if (o->gradients && step == o->gradient_step)
         gradients_compare(t, 1.0 / (double)labelled);
     struct step_update update = {
         .learning_rate = golden_rate(o, step),
@@ -405,7 +412,9 @@ static inline void trainer_run(struct trainer *t, struct train_result *result)
         step_run(t, step, result);
 }
 
-/* ‖got − want‖ and ‖want − base‖ over all adapter tensors of `after`. */
+/* Returns ‖got − want‖ / ‖want − base‖ over all adapter tensors, where `got` is trained, `want` is in the
+ * folder `after` and `base` in `before`. With per_tensor, it fails the test when one tensor's relative
+ * distance is more than the tolerance. */
 static inline double adapter_distance(struct trainer *t, const char *after, const char *before,
                                       bool per_tensor, double tolerance)
 {
@@ -419,12 +428,12 @@ static inline double adapter_distance(struct trainer *t, const char *after, cons
             float *got = malloc(4 * count), *want = malloc(4 * count), *base = malloc(4 * count);
             char key[160], path[2048];
             struct safetensors *st;
-            snprintf(key, sizeof key, "base_model.model.%s", p.name);
-            snprintf(path, sizeof path, "%s/adapter_model.safetensors", after);
+            snprintf(key, sizeof(key), "base_model.model.%s", p.name);
+            snprintf(path, sizeof(path), "%s/adapter_model.safetensors", after);
             check(safetensors_open_path(path, &st, &err));
             check(safetensors_read_f32(st, safetensors_find(st, key), want, count, &err));
             safetensors_close(st);
-            snprintf(path, sizeof path, "%s/adapter_model.safetensors", before);
+            snprintf(path, sizeof(path), "%s/adapter_model.safetensors", before);
             check(safetensors_open_path(path, &st, &err));
             check(safetensors_read_f32(st, safetensors_find(st, key), base, count, &err));
             safetensors_close(st);

@@ -1,5 +1,6 @@
-/* Output of the parser process, which the file that it read may have taken over: cut into pieces anywhere, it
- * ends in an answer or an error, and no more bytes reach the caller than were announced. */
+/* Feeds the reader of the parser process's output. The file that was parsed may have taken the process over,
+ * so the output can be anything. In pieces of any size it ends in an answer or an error, and no more bytes
+ * reach the caller than were announced. */
 #include "fuzz/fuzz.h"
 
 #include "common/sandbox.h"

@@ -1,4 +1,4 @@
-/* Messages to a worker: an assignment, its local part, a model's files, a manifest. */
+/* Feeds a worker's readers of messages: an assignment, its local part, a model's files, a manifest. */
 #include "fuzz/fuzz.h"
 
 #include <stdlib.h>

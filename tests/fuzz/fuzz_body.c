@@ -1,5 +1,5 @@
-/* Requests with bodies, chunked ones most of all, as a connection reads them: whole or cut into pieces
- * anywhere, the same bytes are the same requests with the same bodies. */
+/* Feeds requests with bodies, mostly chunked ones, to a connection, whole and cut into pieces: the same bytes
+ * must give the same requests with the same bodies. */
 #include "fuzz/fuzz.h"
 
 #include "api/http/httpd_private.h"
@@ -18,7 +18,7 @@ static void tell(char what, const void *bytes, size_t size)
 {
     struct err err;
     if (size > BODY_MAX || buf_append(&told, &what, 1, &err) < 0 ||
-        buf_append(&told, &size, sizeof size, &err) < 0 || buf_append(&told, bytes, size, &err) < 0)
+        buf_append(&told, &size, sizeof(size), &err) < 0 || buf_append(&told, bytes, size, &err) < 0)
         abort();
 }
 
@@ -39,7 +39,7 @@ static void ready(struct httpd_request *request, void *arg)
 static void malformed(struct httpd_request *request, int status, const char *why, void *arg)
 {
     (void)arg;
-    tell('m', &status, sizeof status);
+    tell('m', &status, sizeof(status));
     httpd_reply(request, status, "text/plain", NULL, why, strlen(why));
 }
 
@@ -108,7 +108,7 @@ static void turn(struct bufferevent *client)
 static void bring(const uint8_t *data, size_t size, size_t piece)
 {
     struct bufferevent *pair[2];
-    struct httpd_conn *conn = calloc(1, sizeof *conn);
+    struct httpd_conn *conn = calloc(1, sizeof(*conn));
     if (!conn || bufferevent_pair_new(base, BEV_OPT_DEFER_CALLBACKS, pair) < 0 ||
         !address_take(&server->addresses, conn->address, 1))
         abort();

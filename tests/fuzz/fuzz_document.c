@@ -11,7 +11,7 @@
 static struct plan_inputs inputs;
 static struct problem problem;
 
-/* Makes a problem of two devices and six rows, once. */
+/* Makes the problem: two devices and batches of six rows. It is made once. */
 static void problem_make(void)
 {
     static const char text[] =

@@ -22,7 +22,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     size_t index;
     if (document && event_batch_init(&batch, &view, &err) == 0) {
         if (json_is_array(document))
-            json_array_foreach(document, index, event) event_batch_add(&batch, event, &err);
+            json_array_foreach (document, index, event)
+                event_batch_add(&batch, event, &err);
         else
             event_batch_add(&batch, document, &err);
         event_batch_close(&batch, &err);

@@ -1,4 +1,5 @@
-/* What another worker sends: hello, answer and frame headers. Accepted values are within their bounds. */
+/* Feeds what another worker may send (hello, answer, frame headers). Accepted values must be within their
+ * bounds. */
 #include "fuzz/fuzz.h"
 
 #include <string.h>

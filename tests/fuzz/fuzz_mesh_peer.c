@@ -1,9 +1,6 @@
-/* Frames of a peer after its hello, while receives are posted: whatever the peer sends, each receive ends
- * exactly once, with no more bytes than it has room for.
- *
- * The connection is the input, in steps of some bytes, so that most frames continue a message and pass the
- * checks of their headers (fuzz_mesh tests those).
- */
+/* Feeds a peer's frames after its hello, while receives are posted. Whatever the peer sends, each receive
+ * ends exactly once, with no more bytes than it has room for. The input is cut into steps of some bytes, so
+ * that most frames continue a message and pass the checks of their headers (fuzz_mesh tests those). */
 #include "fuzz/fuzz.h"
 
 #include "mesh/mesh_private.h"
@@ -169,8 +166,8 @@ void mesh_conn_close(struct mesh_conn *conn)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    struct mesh_peer_state *p = calloc(1, sizeof *p), *peers[] = {p};
-    mesh = calloc(1, sizeof *mesh);
+    struct mesh_peer_state *p = calloc(1, sizeof(*p)), *peers[] = {p};
+    mesh = calloc(1, sizeof(*mesh));
     if (!mesh || !p)
         abort();
     mesh->options.epoch = EPOCH;
@@ -189,7 +186,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     input = data;
     left = size;
     posted = ended = 0;
-    memset(next_sequence, 0, sizeof next_sequence);
+    memset(next_sequence, 0, sizeof(next_sequence));
     mesh_rx_run(p);
     finish_ready(p);
     if (ended != posted || !p->rx_over)

@@ -29,16 +29,14 @@ static void collect(json_t *value, struct places *places)
     json_t *item;
     size_t index;
     if (json_is_object(value)) {
-        json_object_foreach(value, key, item)
-        {
+        json_object_foreach (value, key, item) {
             if (places->count < PLACES_MAX)
                 places->items[places->count++] = (struct place){.parent = value, .key = key};
             collect(item, places);
         }
         return;
     }
-    json_array_foreach(value, index, item)
-    {
+    json_array_foreach (value, index, item) {
         if (places->count < PLACES_MAX)
             places->items[places->count++] = (struct place){.parent = value, .index = index};
         collect(item, places);

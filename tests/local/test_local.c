@@ -1,5 +1,5 @@
-/* Tests the supervisor with services of a test's own, and what `motley up` reads and writes before it starts
- * anything. */
+/* Tests the supervisor with small services made for the test, and what `motley up` reads and writes before it
+ * starts anything. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -35,9 +35,8 @@ enum { DEADLINE_MS = 15000 };
 static void write_text(const char *path, const char *text)
 {
     struct err err = {0};
-    if (file_write_atomic(path, text, strlen(text), 0600, &err) < 0) {
+    if (file_write_atomic(path, text, strlen(text), 0600, &err) < 0)
         fail_msg("%s", err.text);
-    }
 }
 
 /* ---- configuration ---- */
@@ -103,12 +102,10 @@ static void a_wrong_configuration_is_refused_by_its_path(void **state)
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct err err = {0};
         struct local_config config;
-        if (config_read(cases[i].text, &config, &err) == 0) {
+        if (config_read(cases[i].text, &config, &err) == 0)
             fail_msg("accepted: %s", cases[i].text);
-        }
-        if (err.code != ERR_INVALID || strstr(err.text, cases[i].path) == NULL) {
+        if (err.code != ERR_INVALID || !strstr(err.text, cases[i].path))
             fail_msg("%s: %s", cases[i].text, err.text);
-        }
         local_config_fini(&config);
     }
 }
@@ -169,19 +166,18 @@ static void an_odd_or_long_home_has_a_short_plain_place(void **state)
     assert_string_equal(scratch.dir, place);
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) + 1; i++) {
         int length = snprintf(home, sizeof(home), "%s/%s", scratch.dir, i < 5 ? names[i] : "long");
-        while (i == 5 && length < 3800) { /* folders with names of 200 bytes */
+        while (i == 5 && length < 3800) /* folders with names of 200 bytes */
             length += snprintf(home + length, sizeof(home) - (size_t)length, "/%0200d", 7);
-        }
         assert_int_equal(-1, home_place(home, false, place, &err));
         assert_int_equal(ERR_NOT_FOUND, err.code);
         assert_int_equal(0, file_mkdirs(home, 0700, &err));
         assert_int_equal(0, home_place(home, true, place, &err));
-        assert_true(strlen(place) < 64 && strpbrk(place, " '\"\\#%$\n") == NULL);
+        assert_true(strlen(place) < 64 && !strpbrk(place, " '\"\\#%$\n"));
         assert_non_null(realpath(place, real));
         assert_string_equal(home, real);
         assert_int_equal(0, home_place(home, false, again, &err));
         assert_string_equal(place, again);
-        assert_int_equal(0, unlink(place)); /* as a cleaner of /tmp does */
+        assert_int_equal(0, unlink(place)); /* programs that clean /tmp delete it */
         assert_int_equal(-1, home_place(home, false, again, &err));
         assert_int_equal(0, home_place(home, true, again, &err));
         assert_int_equal(0, unlink(place));
@@ -203,25 +199,24 @@ static void a_port_is_kept_and_a_taken_one_is_named(void **state)
     assert_int_equal(first, second);
     unsigned outgoing = 0; /* lowest port of outgoing connections */
     FILE *range = fopen("/proc/sys/net/ipv4/ip_local_port_range", "r");
-    assert_true(range == NULL || fscanf(range, "%u", &outgoing) == 1);
-    assert_true(range == NULL || (first >= 10240 && first < outgoing));
+    assert_true(!range || fscanf(range, "%u", &outgoing) == 1);
+    assert_true(!range || (first >= 10240 && first < outgoing));
     const int fd = socket(AF_INET, SOCK_STREAM, 0);
     const struct sockaddr_in address = {
         .sin_family = AF_INET, .sin_port = htons(first), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     assert_int_equal(0, bind(fd, (const struct sockaddr *)&address, sizeof(address)));
     assert_int_equal(0, listen(fd, 1));
-    assert_int_equal(
-        0, home_port(scratch.dir, "api", "127.0.0.1", 0, &second, &err)); /* another port is taken */
+    /* Another free port is used. */
+    assert_int_equal(0, home_port(scratch.dir, "api", "127.0.0.1", 0, &second, &err));
     assert_int_not_equal(first, second);
-    assert_int_equal(-1, home_port(scratch.dir, "api", "127.0.0.1", first, &second,
-                                   &err)); /* the port was asked for by number */
+    /* A port that was asked for by number is not replaced. */
+    assert_int_equal(-1, home_port(scratch.dir, "api", "127.0.0.1", first, &second, &err));
     assert_int_equal(ERR_CONFLICT, err.code);
     char number[8];
     snprintf(number, sizeof(number), "%u", first);
     assert_non_null(strstr(err.text, number));
-    if (range != NULL) {
+    if (range)
         (void)fclose(range);
-    }
     close(fd);
     scratch_remove(&scratch);
 }
@@ -241,16 +236,14 @@ static void supervise(struct supervised *s, const char *services)
     assert_int_equal(0, scratch_make(&s->scratch));
     assert_int_equal(0, home_make(s->scratch.dir, &err));
     char *out = text;
-    for (const char *c = services; *c != '\0'; c++) { /* replaces @ by the folder */
+    for (const char *c = services; *c != '\0'; c++) /* replaces @ by the folder */
         out += *c == '@' ? snprintf(out, 300, "%s", s->scratch.dir) : snprintf(out, 2, "%c", *c);
-    }
     write_text(scratch_path(&s->scratch, "run/services.json"), text);
     s->supervisor = fork();
     if (s->supervisor == 0) {
         prctl(PR_SET_PDEATHSIG, SIGTERM);
-        if (freopen("/dev/null", "w", stderr) == NULL || freopen("/dev/null", "w", stdout) == NULL) {
+        if (!freopen("/dev/null", "w", stderr) || !freopen("/dev/null", "w", stdout))
             _exit(1);
-        }
         _exit(local_supervise(s->scratch.dir, &err) < 0);
     }
     assert_true(s->supervisor > 0);
@@ -282,9 +275,8 @@ static pid_t service_wait(const struct supervised *s, const char *name, pid_t no
 static bool file_wait(const char *path)
 {
     const uint64_t deadline = clock_mono_ns() + (uint64_t)DEADLINE_MS * 1000000u;
-    while (!file_exists(path) && clock_left_ms(deadline, 1) > 0) {
+    while (!file_exists(path) && clock_left_ms(deadline, 1) > 0)
         poll(NULL, 0, 5);
-    }
     return file_exists(path);
 }
 

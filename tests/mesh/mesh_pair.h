@@ -63,11 +63,10 @@ static inline void group_init(struct group *g, uint32_t count)
 static inline void group_open(struct group *g)
 {
     struct err err;
-    for (uint32_t i = 0; i < g->count; i++) {
+    for (uint32_t i = 0; i < g->count; i++)
         if (mesh_create(&g->options[i], &g->mesh[i], &err) < 0 ||
             mesh_listen(g->mesh[i], "127.0.0.1:0", g->address[i], sizeof(g->address[i]), &err) < 0)
             fail_msg("%s", err.text);
-    }
     for (uint32_t i = 0; i < g->count; i++)
         for (uint32_t j = 0, k = 0; j < g->count; j++)
             if (j != i)

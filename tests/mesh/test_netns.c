@@ -21,8 +21,7 @@ extern char **environ;
 /* Runs a command in this thread's namespaces and returns its exit status. */
 static int run(const char *command)
 {
-    char *argv[] = {(char *)(uintptr_t) "/bin/sh", (char *)(uintptr_t) "-c", (char *)(uintptr_t)command,
-                    NULL};
+    char *argv[] = {(char *)(uintptr_t)"/bin/sh", (char *)(uintptr_t)"-c", (char *)(uintptr_t)command, NULL};
     pid_t pid;
     int status = 0;
     if (posix_spawn(&pid, argv[0], NULL, NULL, argv, environ) != 0 || waitpid(pid, &status, 0) != pid)

@@ -1,4 +1,4 @@
-/* Names: what an architecture calls a tensor is recognised again, and as that tensor alone. */
+/* The name that an architecture gives a tensor is recognised again, and as that tensor alone. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,7 +18,7 @@ static void every_name_is_recognised_as_itself(void **state)
             char name[ARCH_NAME_MAX], again[ARCH_NAME_MAX];
             struct arch_match match;
             arch_tensor_name((enum model_arch)a, (enum arch_tensor)t, 1023, 77, ".weight", name);
-            if (strcmp(name, ".weight") == 0) /* a norm that the family has not */
+            if (strcmp(name, ".weight") == 0) /* the family lacks this norm */
                 continue;
             if (!arch_match_hf((enum model_arch)a, name, &match))
                 fail_msg("%s: %s is not recognised", arch->model_type, name);
@@ -37,7 +37,8 @@ static void families_are_found_by_each_of_their_names(void **state)
         const struct arch *arch = arch_of((enum model_arch)a);
         assert_int_equal(arch_find(arch->model_type, false), a);
         int gguf = arch_find_gguf(arch->gguf, strlen(arch->gguf), arch->sparse);
-        assert_int_equal(gguf, a == MODEL_MISTRAL ? MODEL_LLAMA : a); /* one name for both in GGUF */
+        /* in GGUF Llama and Mistral share one name */
+        assert_int_equal(gguf, a == MODEL_MISTRAL ? MODEL_LLAMA : a);
     }
     assert_int_equal(arch_find("gemma3", true), MODEL_GEMMA3);
     assert_int_equal(arch_find("gemma3", false), -1);
@@ -60,7 +61,8 @@ static const struct {
     {MODEL_MIXTRAL, false, "model.layers.2.mlp.experts.gate_up_proj", ARCH_EXPERT_GATE, 2, 0, true},
     {MODEL_OLMOE, false, "model.layers.2.mlp.experts.down_proj", ARCH_EXPERT_DOWN, 2, 0, true},
     {MODEL_MIXTRAL, true, "blk.4.ffn_up_exps.weight", ARCH_EXPERT_UP, 4, 0, true},
-    {MODEL_MIXTRAL, true, "blk.4.ffn_down.6.weight", ARCH_EXPERT_DOWN, 4, 6, false}, /* files of 2023 */
+    /* this is the form of files from 2023 */
+    {MODEL_MIXTRAL, true, "blk.4.ffn_down.6.weight", ARCH_EXPERT_DOWN, 4, 6, false},
     {MODEL_PHI3, true, "blk.4.ffn_up.weight", ARCH_GATE_UP, 4, 0, false},
     {MODEL_QWEN2, true, "blk.4.attn_k.bias", ARCH_K, 4, 0, false},
 };

@@ -1,5 +1,5 @@
-/* Models as lists of blocks: published counts to the digit, what a token passes, and what parts cost by
- * method, dtype, length and recomputation. */
+/* Tests models as lists of blocks: published parameter counts to the digit, the parameters that a token
+ * passes, and the costs of parts by method, dtype, length and recomputation. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,9 +14,9 @@
 #include "model/shape/config.h"
 #include "model/shape/layer.h"
 
-/* Parameters as the models' own pages state them (safetensors' counts); tied heads counted once. Shapes:
- * their config.json. All were counted once more as transformers 5 builds them from these shapes (parameters
- * on the meta device). */
+/* Parameters as the models' own pages state them (safetensors' counts), with tied heads counted once. The
+ * shapes are from their config.json. All were counted once more from the models that transformers 5 builds
+ * from these shapes (parameters on the meta device). */
 static const struct published {
     const char *name, *arch;
     uint64_t params;
@@ -91,10 +91,9 @@ static void config_of(const struct published *p, struct model_config *config)
 
 static const struct published *model_named(const char *name)
 {
-    for (int i = 0; i < PUBLISHED; i++) {
+    for (int i = 0; i < PUBLISHED; i++)
         if (strcmp(published[i].name, name) == 0)
             return &published[i];
-    }
     fail_msg("no %s", name);
     return NULL;
 }
@@ -139,7 +138,7 @@ static void published_counts_match_to_the_digit_by_parts_and_by_tensors(void **s
     }
 }
 
-/* What "A3B" and "A22B" mean, and what the authors of the others state: 12.9, 39.1 and 1.3 billion. */
+/* The names of a layer's tensors, collected in order. */
 struct names {
     char names[64][ARCH_NAME_MAX];
     uint32_t count;
@@ -153,7 +152,8 @@ static int add_name(const struct block_tensor *tensor, void *arg)
     return 0;
 }
 
-/* The engine's names and the files' are made apart; one expert is still an expert. */
+/* The engine and the file readers make names in different functions; a model with a single expert still names
+ * it as an expert. */
 static void layers_name_their_tensors_as_files_do(void **state)
 {
     (void)state;
@@ -209,8 +209,8 @@ static void active_parameters_are_what_the_names_say(void **state)
     }
 }
 
-/* 6 FLOPs a parameter and token for full fine-tuning, 4 for a frozen base (Kaplan et al. 2020, section 2.1),
- * of all but the embedding's table; 2 more with recomputation. */
+/* Full fine-tuning takes 6 FLOPs per parameter and token, a frozen base 4 (Kaplan et al. 2020, section 2.1),
+ * without the embedding's table; recomputation adds 2. */
 static void flops_follow_the_rules_of_thumb(void **state)
 {
     (void)state;
@@ -241,7 +241,7 @@ static void flops_follow_the_rules_of_thumb(void **state)
     }
 }
 
-/* docs/PLANNER.md, Memory. */
+/* The expected bytes are those of docs/PLANNER.md, Memory. */
 static void bytes_follow_method_dtype_length_and_recomputation(void **state)
 {
     (void)state;
@@ -260,7 +260,7 @@ static void bytes_follow_method_dtype_length_and_recomputation(void **state)
     assert_true(fabs(cost.weight_bytes - (packed * 0.516 + (params - packed) * 2)) < 1);
     assert_true(cost.adapter_bytes + cost.gradient_bytes + cost.optimizer_bytes == 16 * adapters);
     assert_true(cost.boundary_bytes == 1000 * 4096 * 2);
-    /* ~2sb(4h + 2kv + 3f) bytes of activations in bf16, to a sixth */
+    /* about 2sb(4h + 2kv + 3f) bytes of activations in bf16, within a sixth */
     assert_true(fabs(cost.saved_bytes / (2 * 1000.0 * (4 * 4096 + 2 * 1024 + 3 * 14336)) - 1) < 0.17);
     use.recompute = true;
     block_cost(&list, 1, &use, &cost);
@@ -268,7 +268,7 @@ static void bytes_follow_method_dtype_length_and_recomputation(void **state)
     use = (struct block_use){.base = BLOCK_BASE_FP32, .tokens = 2000, .sum_sq = 2000 * 500};
     block_cost(&list, 1, &use, &cost);
     assert_true(cost.weight_bytes == 4 * params && cost.boundary_bytes == 2000 * 4096 * 4);
-    for (int half = 0; half < 2; half++) { /* full AdamW: 16 bytes a parameter */
+    for (int half = 0; half < 2; half++) { /* full fine-tuning with AdamW takes 16 bytes per parameter */
         use = (struct block_use){.full = true, .base = half ? BLOCK_BASE_BF16 : BLOCK_BASE_FP32, .tokens = 1};
         block_cost(&list, 1, &use, &cost);
         assert_true(cost.weight_bytes + cost.gradient_bytes + cost.optimizer_bytes == 16 * params);
@@ -276,7 +276,7 @@ static void bytes_follow_method_dtype_length_and_recomputation(void **state)
     }
     block_list_fini(&list);
     list_of("Qwen3-30B-A3B", &lora, &config,
-            &list); /* weights of all experts, activations of those a token passes */
+            &list); /* weights of all experts, but activations only of those that a token passes */
     block_cost(&list, 5, &use, &cost);
     use = (struct block_use){.base = BLOCK_BASE_BF16, .compute_bf16 = true, .tokens = 10};
     block_cost(&list, 5, &use, &cost);

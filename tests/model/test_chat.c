@@ -1,5 +1,5 @@
-/* Chat templates: the model's own, templates given in the specification, and refusals (test_jinja.c: the
- * language). */
+/* Tests chat templates: the model's own, those given in the specification, and refusals. test_jinja.c tests
+ * the language. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -51,9 +51,8 @@ static void expect_rendering(const json_t *choice, const char *jinja, bool add, 
     struct chat_template *chat = NULL;
     struct buf text = {.limit = 65536};
     const struct chat_given given = {.template = jinja, .bos = "<|begin_of_text|>", .bos_size = 17};
-    if (chat_template_choose(choice, &given, &chat, &err) < 0) {
+    if (chat_template_choose(choice, &given, &chat, &err) < 0)
         fail_msg("%s", err.text);
-    }
     assert_int_equal(0, render(chat, conversation, add, &text, NULL, &err));
     assert_string_equal(wanted, buf_str(&text));
     buf_fini(&text);
@@ -131,7 +130,8 @@ static void what_an_assistant_said_and_its_end_marker_are_learnt(void **state)
     chat_template_destroy(chat);
 }
 
-/* What is learnt of a conversation by a template: the parts in order, "|" between them. */
+/* Checks which parts of a conversation are learnt under a template: the parts in order, with "|" between
+ * them. */
 static void expect_learnt(const char *template, const char *messages, const char *rest, const char *rendered,
                           const char *learnt)
 {
@@ -146,9 +146,8 @@ static void expect_learnt(const char *template, const char *messages, const char
                                      .documents = json_object_get(more, "documents"),
                                      .kwargs = json_object_get(more, "kwargs")};
     assert_int_equal(0, chat_template_choose(NULL, &given, &chat, &err));
-    if (chat_render(chat, list, &passed, false, &text, &spans, &err) < 0) {
+    if (chat_render(chat, list, &passed, false, &text, &spans, &err) < 0)
         fail_msg("%s", err.text);
-    }
     for (size_t i = 0; i < spans.count; i++) {
         if (spans.items[i].part == CHAT_LEARNT) {
             buf_append(&parts, buf_str(&text) + spans.items[i].begin,
@@ -245,7 +244,7 @@ static void a_turn_beside_the_loop_is_refused_and_one_that_is_cut_is_not_learnt(
     assert_int_equal(-1, render(chat, messages, false, &text, &spans, &err));
     assert_non_null(strstr(err.text, "messages[0]"));
     chat_template_destroy(chat);
-    /* turns that are written one round later, behind their head */
+    /* This template writes each turn one round later, behind the next turn's head. */
     const struct chat_given late = {
         .template =
             "{% set ns = namespace(t='') %}{% for m in messages %}{{ ns.t }}<{{ m.role }}>{% set ns.t = "
@@ -261,7 +260,7 @@ static void a_turn_beside_the_loop_is_refused_and_one_that_is_cut_is_not_learnt(
 static void an_answer_begins_where_it_is_asked_for(void **state)
 {
     (void)state;
-    /* a system turn of the template's own, written at the first message, which is an answer */
+    /* The template writes a system turn of its own at the first message, which is an answer. */
     expect_learnt(
         "{% for m in messages %}{% if loop.first and m.role != 'system' %}<|system|>S.</s>{% endif "
         "%}<|{{ m.role }}|>{{ m.content }}</s>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% "
@@ -269,8 +268,8 @@ static void an_answer_begins_where_it_is_asked_for(void **state)
         "[{\"role\":\"assistant\",\"content\":\"a\"},{\"role\":\"user\",\"content\":\"q\"},{\"role\":"
         "\"assistant\",\"content\":\"b\"}]",
         "{}", "<|system|>S.</s><|assistant|>a</s><|user|>q</s><|assistant|>b</s>", "a</s>|b</s>|");
-    /* asked for with the beginning of a thought that answers are written without, and an answer that begins
-     * like it */
+    /* The generation prompt has the beginning of a thought; recorded answers are written without it, and one
+     * answer begins like it. */
     static const char thought[] =
         "{% for m in messages %}{% if m.role == 'tool' %}[{{ m.content }}]{% else %}<{{ m.role "
         "}}>{{ m.content }};{% endif %}{% endfor %}{% if add_generation_prompt "
@@ -281,7 +280,7 @@ static void an_answer_begins_where_it_is_asked_for(void **state)
     expect_learnt(thought,
                   "[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"<think>h\"}]",
                   "{}", "<user>q;<assistant><think>h;", "h;|");
-    /* what stands between a tool's answer and the assistant's is written when it is asked for */
+    /* The text between a tool's answer and the assistant's is part of the generation prompt. */
     expect_learnt(
         "{% set ns = namespace(tool=false) %}{% for m in messages %}{% if m.role == 'tool' %}<t>{{ m.content "
         "}}{% set ns.tool = true %}{% elif m.role == 'assistant' %}{% if ns.tool %}</t>{% else %}<a>{% endif "
@@ -333,7 +332,7 @@ static void templates_beyond_us_are_refused_and_say_what_to_do(void **state)
         assert_int_equal(-1, chat_template_choose(NULL, &given, &chat, &err));
         assert_int_equal(ERR_UNSUPPORTED, err.code);
         assert_non_null(strstr(err.text, "data.chat_template"));
-        assert_true(i == 0 || strstr(err.text, "line 2") != NULL);
+        assert_true(i == 0 || strstr(err.text, "line 2"));
         assert_null(chat);
     }
 }

@@ -1,5 +1,5 @@
-/* Configs are read as published, contradictions are refused, and counts match the published ones to the
- * digit. */
+/* Configs are read as published, contradictions are refused, and parameter counts match the published ones to
+ * the digit. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,7 +15,7 @@
 #include "model/shape/config.h"
 
 #define TWELVE "1,1,1.1,1.2,1.3,1.4,2,3,4.5,6,7,8"
-#define FACTORS TWELVE "," TWELVE "," TWELVE "," TWELVE /* of 48 frequencies */
+#define FACTORS TWELVE "," TWELVE "," TWELVE "," TWELVE /* factors of 48 frequencies */
 
 static const struct published {
     const char *name;
@@ -121,7 +121,7 @@ static const struct published {
 
 enum { PUBLISHED = sizeof(published) / sizeof(published[0]) };
 
-/* JSON with ' for " */
+/* Parses a JSON text in which ' stands for ". */
 static int parse(const char *text, struct model_config *config, struct err *err)
 {
     char json[4096];
@@ -163,7 +163,8 @@ static void adapters_of_llama_8b_have_the_published_size(void **state)
     assert_int_equal(model_blocks(&config, &options, &list, &err), 0);
     assert_int_equal(list.lora_params, 13631488);
     assert_int_equal(list.boundary_per_token, 4096);
-    /* a layer's matrices: 2 FLOPs a weight and token; attention 2 * 4096 per unit of squared length */
+    /* a layer's matrices take 2 FLOPs per weight and token; attention takes 2 * 4096 per unit of squared
+     * length */
     const struct block *b = &list.blocks[1];
     assert_true(b->flops_per_token == 2.0 * (double)(b->matrix_params + b->lora_params));
     assert_true(b->flops_per_square == 8192.0);
@@ -271,8 +272,9 @@ static void old_and_new_rotary_settings_mean_the_same(void **state)
     assert_memory_equal(&a, &b, sizeof(a));
     assert_int_equal(a.rope.kind, ROPE_LLAMA3);
     assert_int_equal(model_rope_frequencies(&a, 0, frequencies, &err), 0);
-    assert_true(frequencies[0] == 1.0); /* wavelength 6.3 < 32/4: kept */
-    assert_true(fabs(frequencies[7] * 8 / pow(5e5, -14.0 / 16) - 1) < 1e-15); /* long ones: divided by 8 */
+    assert_true(frequencies[0] == 1.0); /* wavelength 6.3 is below 32/4, so it is kept */
+    /* long wavelengths are divided by 8 */
+    assert_true(fabs(frequencies[7] * 8 / pow(5e5, -14.0 / 16) - 1) < 1e-15);
 }
 
 static void the_tiny_architectures_are_told_apart(void **state)
@@ -314,7 +316,7 @@ static void the_tiny_architectures_are_told_apart(void **state)
     }
 }
 
-/* a good config with one thing changed: "key": value put behind, so that it replaces */
+/* Replaces or adds one key of a good config and expects a refusal. */
 static void refused(const char *key, const char *value, enum err_code code, const char *word)
 {
     static const char *const base[][2] = {
@@ -370,7 +372,8 @@ static void contradictory_and_missing_sizes_are_refused_by_name(void **state)
     refused("layer_types", "['full_attention']", ERR_INVALID, "layer_types");
 }
 
-/* transformers 5.24's Gemma3Config: the key beside text_config counts alone; absent true, null false. */
+/* In transformers 5.24's Gemma3Config only the key beside text_config counts; absent means true, null means
+ * false. */
 static void a_nested_config_is_tied_as_the_whole_says(void **state)
 {
     static const struct {

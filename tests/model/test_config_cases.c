@@ -1,5 +1,5 @@
-/* config.json of every family with each key absent, null, of another type and at odd values: what
- * transformers made of it (tools/golden_configs.py recorded it), or refused by the key. */
+/* A config.json of every family with each key absent, null, of another type and at odd values is read as
+ * transformers reads it (tools/golden_configs.py recorded that), or refused by the key. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -65,7 +65,7 @@ static bool layers_are(const struct model_config *c, const json_t *windows, cons
     return true;
 }
 
-/* The name of what differs, or NULL. */
+/* Returns the name of the first difference, or NULL. */
 static const char *difference(const struct model_config *c, const json_t *what, const json_t *first)
 {
     const json_t *active = of(what, first, "active"), *caps = of(what, first, "caps");
@@ -102,8 +102,7 @@ static bool names_a_key(const char *text, const json_t *patch)
 {
     const char *key;
     json_t *value;
-    json_object_foreach((json_t *)(uintptr_t)patch, key, value)
-    {
+    json_object_foreach ((json_t *)(uintptr_t)patch, key, value) {
         if (strstr(text, key[0] == '-' ? key + 1 : key))
             return true;
     }
@@ -114,8 +113,7 @@ static void patch_apply(json_t *document, const json_t *patch)
 {
     const char *key;
     json_t *value;
-    json_object_foreach((json_t *)(uintptr_t)patch, key, value)
-    {
+    json_object_foreach ((json_t *)(uintptr_t)patch, key, value) {
         if (key[0] == '-')
             json_object_del(document, key + 1);
         else
@@ -143,7 +141,7 @@ static void check_case(const json_t *head, const json_t *item, const json_t *fir
         wrong = "transformers refuses it";
     } else {
         wrong = difference(&config, what, first);
-        counts->equal += wrong == NULL;
+        counts->equal += !wrong;
     }
     if (wrong || (status < 0 && !json_is_null(what) && getenv("MOTLEY_SHOW"))) {
         char *text = json_dumps(patch, JSON_COMPACT);

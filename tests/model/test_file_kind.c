@@ -1,4 +1,4 @@
-/* What a file is, by its first bytes. */
+/* Files are recognised by their first bytes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -48,9 +48,8 @@ static void every_kind_is_known_by_its_first_bytes(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(heads) / sizeof(heads[0]); i++) {
         const enum file_kind kind = file_kind_of(heads[i].bytes, heads[i].size);
-        if (kind != heads[i].kind) {
+        if (kind != heads[i].kind)
             fail_msg("head %zu is %s, not %s", i, file_kind_name(kind), file_kind_name(heads[i].kind));
-        }
         assert_true(strlen(file_kind_name(kind)) > 3);
     }
     char tar[512] = "rows.jsonl";

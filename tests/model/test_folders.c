@@ -1,6 +1,6 @@
-/* Folders as transformers 4 and 5 save them, and GGUF files with llama.cpp's names, of every family: config
- * and each tensor are what transformers itself says of the model. They were made by tools/make_folders.py;
- * test_folders.py makes them anew where transformers is installed (MOTLEY_FOLDERS). */
+/* Folders as transformers 4 and 5 save them, and GGUF files with llama.cpp's names, of every family have the
+ * config and tensors that transformers itself gives the model. tools/make_folders.py made them;
+ * test_folders.py makes them again where transformers is installed (MOTLEY_FOLDERS). */
 #include <dirent.h>
 #include <math.h>
 #include <setjmp.h>
@@ -19,7 +19,7 @@
 static double number(const json_t *object, const char *key)
 {
     const json_t *value = json_object_get(object, key);
-    if (value == NULL)
+    if (!value)
         fail_msg("expected.json has no %s", key);
     return json_is_boolean(value) ? json_is_true(value) : json_number_value(value);
 }
@@ -30,12 +30,12 @@ static void close_to(const char *where, const char *what, double got, double wan
         fail_msg("%s: %s is %.9g, transformers says %.9g", where, what, got, want);
 }
 
-/* rows, columns, sum and sum with places weighed */
+/* rows, columns, sum, and sum weighted by index */
 static void check_tensor(const char *where, struct model *model, const char *name, const json_t *want)
 {
     const struct model_tensor *t = model_tensor_find(model, name);
     struct err err;
-    if (t == NULL)
+    if (!t)
         fail_msg("%s: no tensor %s", where, name);
     assert_int_equal(t->rows, json_integer_value(json_array_get(want, 0)));
     assert_int_equal(t->cols, json_integer_value(json_array_get(want, 1)));
@@ -79,7 +79,7 @@ static void check_folder(const char *folder)
     json_t *value;
     snprintf(path, sizeof(path), "%s/expected.json", folder);
     json_t *want = json_load_file(path, 0, &why);
-    if (want == NULL)
+    if (!want)
         fail_msg("%s: %s", path, why.text);
     if (model_open_path(folder, &model, &err) < 0)
         fail_msg("%s", err.text);
@@ -98,7 +98,8 @@ static void check_folder(const char *folder)
     close_to(folder, "the logits' cap", c->logit_softcap, number(want, "logit_cap"), 0);
     assert_int_equal(c->tied, number(want, "tied"));
     assert_int_equal(c->max_positions, number(want, "max_positions"));
-    json_object_foreach(tensors, name, value) check_tensor(folder, model, name, value);
+    json_object_foreach (tensors, name, value)
+        check_tensor(folder, model, name, value);
 
     json_t *written = model_config_to_json(c, &err);
     struct model_config again;

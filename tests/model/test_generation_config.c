@@ -1,4 +1,5 @@
-/* generation_config.json beside config.json: whose end tokens count, and what transformers refuses of it. */
+/* A generation_config.json beside config.json replaces its end tokens, and values that transformers refuses
+ * are refused. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,7 +23,7 @@ static int open_with(const struct scratch *scratch, const char *text, struct mod
     for (size_t i = 0; i < 2; i++) {
         struct buf data = {.limit = 1 << 22};
         char path[600];
-        snprintf(path, sizeof path, "%s/%s", llama, files[i]);
+        snprintf(path, sizeof(path), "%s/%s", llama, files[i]);
         check(file_read_all(path, data.limit, &data, &err));
         check(file_write_atomic(scratch_path(scratch, files[i]), data.data, data.size, 0600, &err));
         buf_fini(&data);
@@ -47,7 +48,7 @@ static void its_end_tokens_replace_those_of_config_json(void **state)
         {"{\"eos_token_id\": null}", 0, {0}, "other eos_token_id"},
         {"{", 1, {2}, "is no JSON"},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         struct scratch scratch;
         struct model *model;
         struct err err;
@@ -56,16 +57,16 @@ static void its_end_tokens_replace_those_of_config_json(void **state)
         const struct model_config *config = model_get_config(model);
         assert_int_equal(config->eos_count, cases[i].count);
         assert_memory_equal(config->eos, cases[i].ends, cases[i].count * sizeof(int32_t));
-        if (cases[i].note == NULL)
+        if (!cases[i].note)
             assert_string_equal(model_get_note(model), "");
-        else if (strstr(model_get_note(model), cases[i].note) == NULL)
+        else if (!strstr(model_get_note(model), cases[i].note))
             fail_msg("%s: the note is \"%s\"", cases[i].text, model_get_note(model));
         model_close(model);
         scratch_remove(&scratch);
     }
 }
 
-/* Each of them keeps transformers 5.24 from loading the folder. */
+/* Each of these values keeps transformers 5.24 from loading the folder. */
 static void values_that_transformers_refuses_are_refused_by_key(void **state)
 {
     (void)state;
@@ -81,13 +82,13 @@ static void values_that_transformers_refuses_are_refused_by_key(void **state)
         {"{\"watermarking_config\": 3}", "watermarking_config"},
         {"[]", "must be an object"},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         struct scratch scratch;
         struct model *model;
         struct err err;
         assert_int_equal(scratch_make(&scratch), 0);
         assert_int_equal(open_with(&scratch, cases[i][0], &model, &err), -1);
-        if (strstr(err.text, cases[i][1]) == NULL || strstr(err.text, "generation_config.json") == NULL)
+        if (!strstr(err.text, cases[i][1]) || !strstr(err.text, "generation_config.json"))
             fail_msg("%s: %s", cases[i][0], err.text);
         scratch_remove(&scratch);
     }

@@ -1,4 +1,4 @@
-/* GGUF headers are checked before they are believed; every block type gives what its definition says. */
+/* Every claim of a GGUF header is checked, and every block type gives the values of its definition. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -93,7 +93,7 @@ static void lies_about_tensors_are_refused_by_name(void **state)
     (void)state;
     struct gguf_build b;
     one_tensor(&b, 4, 8, 0, 0, 64);
-    refused(&b, ERR_CORRUPT, "t.weight"); /* truncated */
+    refused(&b, ERR_CORRUPT, "t.weight"); /* the file is truncated */
     one_tensor(&b, 4, 8, 0, 1ull << 62, 128);
     refused(&b, ERR_CORRUPT, "beyond the file");
     one_tensor(&b, 4, 8, 0, 8, 160);
@@ -185,7 +185,8 @@ static void metadata_is_read_by_kind(void **state)
     free(b.data);
 }
 
-/* The definitions of the block types again, in double and by element, from ggml's description of them. */
+/* The definitions of the block types once more, in double and element by element, from ggml's description of
+ * them. */
 static double half(const uint8_t *p)
 {
     int bits = p[0] | p[1] << 8, e = bits >> 10 & 31, m = bits & 1023;
@@ -239,7 +240,7 @@ static double expected(enum tensor_type type, const uint8_t *p, int i)
     }
 }
 
-/* finite scales wherever a type keeps them */
+/* Makes the scales of a random block finite. */
 static void tame(enum tensor_type type, uint8_t *block)
 {
     int at[2] = {0, -1};
@@ -249,7 +250,7 @@ static void tame(enum tensor_type type, uint8_t *block)
         at[1] = 2;
     for (int i = 0; i < 2; i++)
         if (at[i] >= 0)
-            block[at[i] + 1] = (uint8_t)((block[at[i] + 1] & 0x83) | 0x20); /* about 2^-7 */
+            block[at[i] + 1] = (uint8_t)((block[at[i] + 1] & 0x83) | 0x20); /* an fp16 of about 2^-7 */
 }
 
 static void every_block_type_gives_what_its_definition_says(void **state)
@@ -274,7 +275,8 @@ static void every_block_type_gives_what_its_definition_says(void **state)
                 largest = fmax(largest, fabs(expected(kinds[k], src, (int)i)));
             for (uint32_t i = 0; i < block; i++) {
                 double want = expected(kinds[k], src, (int)i);
-                /* two roundings to 24 bits of numbers up to the largest, which d*q - m may cancel */
+                /* The error is two roundings to 24 bits of numbers up to the largest, because d*q - m may
+                 * cancel. */
                 if (fabs(dst[i] - want) > 4 * largest * 0x1p-24 + 0x1p-149)
                     fail_msg("%s element %u: %.9g, not %.9g", tensor_type_name(kinds[k]), i, (double)dst[i],
                              want);
@@ -318,7 +320,7 @@ static void good_file(struct gguf_build *b)
     gb_bytes(b, NULL, 112);
 }
 
-/* A model of 64-wide heads with the rotary keys that llama.cpp's converter writes; the file in 'dir'. */
+/* Writes a model of 64-wide heads with the rotary keys that llama.cpp's converter writes. */
 static void rope_file(const char *path, bool longrope)
 {
     enum { EMBEDDING = 4 * 300 * 256 };
@@ -340,7 +342,7 @@ static void rope_file(const char *path, bool longrope)
     gb_key_text(&b, "llama.rope.scaling.type", longrope ? "longrope" : "yarn");
     if (!longrope)
         gb_key_f32(&b, "llama.rope.scaling.yarn_beta_fast", 32);
-    gb_tensor(&b, "token_embd.weight", 300, 256, 0, 0); /* what says the vocabulary's size */
+    gb_tensor(&b, "token_embd.weight", 300, 256, 0, 0); /* this tensor gives the vocabulary's size */
     for (int i = 0; i < 2 && longrope; i++)
         gb_tensor(&b, i == 0 ? "rope_factors_short.weight" : "rope_factors_long.weight", 32, 0, 0,
                   EMBEDDING + 128 * (uint64_t)i);
@@ -350,13 +352,14 @@ static void rope_file(const char *path, bool longrope)
         float all[32];
         for (int k = 0; k < 32; k++)
             all[k] = factors[i][k] > 0 ? factors[i][k] : (float)(6 + i);
-        gb_bytes(&b, all, sizeof all);
+        gb_bytes(&b, all, sizeof(all));
     }
     must(file_write_atomic(path, b.data, b.size, 0600, &err), &err);
     free(b.data);
 }
 
-/* As transformers has them of the same numbers (tests/engine/test_rope.c compares those). */
+/* The frequencies equal those of a config with the same numbers (tests/engine/test_rope.c compares these with
+ * transformers). */
 static void rotary_scalings_of_a_gguf_are_those_of_a_config(void **state)
 {
     (void)state;
@@ -372,7 +375,7 @@ static void rotary_scalings_of_a_gguf_are_those_of_a_config(void **state)
     const char *path = scratch_path(&scratch, "m.gguf");
     rope_file(path, false);
     must(model_config_load(path, &found, &err), &err);
-    must(model_config_parse_text(yarn, sizeof yarn - 1, &want, &err), &err);
+    must(model_config_parse_text(yarn, sizeof(yarn) - 1, &want, &err), &err);
     assert_int_equal(found.rope.kind, ROPE_YARN);
     assert_true(fabs(found.rope.attention - want.rope.attention) < 1e-9);
     must(model_rope_frequencies(&found, 9, got, &err), &err);
@@ -431,7 +434,7 @@ static void mutated_files_never_read_out_of_bounds(void **state)
                 }
                 assert_true(sum <= 2 * 255);
             }
-            assert_int_equal(gguf_config(g, &config, &err), -1); /* it lacks sizes */
+            assert_int_equal(gguf_config(g, &config, &err), -1); /* the sizes are missing */
             gguf_close(g);
         }
         assert_true(err.code != ERR_NONE);

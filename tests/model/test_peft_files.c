@@ -1,4 +1,4 @@
-/* Adapters as people have them, key by key: what peft 0.21.2 makes of each (observed) is done or refused. */
+/* Published adapters, key by key, are loaded as peft 0.21.2 was observed to load them, or refused. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -73,7 +73,7 @@ static void add_table(struct files *f, const char *name, float value)
     add(f, name, f->model.vocab, f->model.hidden, values);
 }
 
-/* "….lora_A.weight" becomes "….lora_A.NAME.weight". */
+/* Renames "….lora_A.weight" to "….lora_A.NAME.weight". */
 static void call(struct files *f, uint32_t item, const char *name)
 {
     char *end = strstr(f->names[item], ".weight"), tail[64];
@@ -124,13 +124,13 @@ static void keys_with_the_adapters_name_are_read(void **state)
     files_fini(&f);
 }
 
-/* Refuse with all of these words; NULL: opened. */
+/* Expects a refusal with both words in its text, or success when 'word' is NULL. */
 static void expect(struct files *f, const char *word, const char *other)
 {
     struct peft *peft = NULL;
     struct err err = {0};
     int status = open_it(f, &peft, &err);
-    if ((status == 0) != (word == NULL) || (word && (!strstr(err.text, word) || !strstr(err.text, other))))
+    if ((status == 0) != (!word) || (word && (!strstr(err.text, word) || !strstr(err.text, other))))
         fail_msg("%s, %s: %s", word ? word : "opened", other ? other : "", err.text);
     peft_close(peft);
     files_fini(f);
@@ -203,8 +203,8 @@ static void tables_beside_are_known_and_compared_with_the_base(void **state)
     expect(&f, NULL, NULL);
 }
 
-/* Of a tied model, by what modules_to_save and ensure_weight_tying say and whether both tables are the same.
- */
+/* The cases of a tied model differ in modules_to_save, in ensure_weight_tying, and in whether both tables are
+ * the same. */
 static void a_tied_models_tables_are_one(void **state)
 {
     (void)state;
@@ -214,10 +214,11 @@ static void a_tied_models_tables_are_one(void **state)
     } cases[] = {
         {{"embed_tokens", "lm_head"}, false, true, true, true, true},
         {{"embed_tokens", "lm_head"}, false, true, true, false, false},
-        {{"embed_tokens", "model.embed_tokens"}, true, true, true, true, true}, /* as peft 0.21 writes it */
+        /* peft 0.21 writes this form */
+        {{"embed_tokens", "model.embed_tokens"}, true, true, true, true, true},
         {{"model.embed_tokens", NULL}, true, true, true, false, false},
         {{"embed_tokens", NULL}, true, true, false, false, true},
-        {{"embed_tokens", NULL}, false, true, false, false, false}, /* the head stays as it was */
+        {{"embed_tokens", NULL}, false, true, false, false, false}, /* the head stays untrained */
         {{"lm_head", NULL}, false, false, true, false, false},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -271,7 +272,7 @@ static void a_tied_table_is_written_under_both_names(void **state)
     scratch_remove(&scratch);
 }
 
-/* Keys of LoraConfig in peft 0.13, which takes no others. */
+/* The keys of LoraConfig in peft 0.13, which accepts no others. */
 static bool peft_knew_two_years_ago(const char *key)
 {
     static const char *const known[] = {"alpha_pattern",
@@ -308,7 +309,7 @@ static void what_is_written_has_keys_that_peft_knew_two_years_ago(void **state)
 {
     (void)state;
     static const struct {
-        const char *given, *written; /* keys of adapter_config.json */
+        const char *given, *written; /* JSON of keys in adapter_config.json */
     } cases[] = {
         {"{\"target_modules\": [\"q_proj\", \"v_proj\"], \"exclude_modules\": [\"v_proj\"]}",
          "{\"target_modules\": [\"q_proj\"]}"},
@@ -343,11 +344,13 @@ static void what_is_written_has_keys_that_peft_knew_two_years_ago(void **state)
         json_t *written = peft_config_to_json(&config, &model, NULL, &err);
         if (!written)
             fail_msg("%s", err.text);
-        json_object_foreach(written, key, value) if (!peft_knew_two_years_ago(key))
-            fail_msg("%s is newer", key);
-        json_object_foreach(want, key, value) if (!json_equal(json_object_get(written, key), value))
-            fail_msg("%s: %s became %s", cases[i].given, key,
-                     json_dumps(json_object_get(written, key), JSON_ENCODE_ANY));
+        json_object_foreach (written, key, value)
+            if (!peft_knew_two_years_ago(key))
+                fail_msg("%s is newer", key);
+        json_object_foreach (want, key, value)
+            if (!json_equal(json_object_get(written, key), value))
+                fail_msg("%s: %s became %s", cases[i].given, key,
+                         json_dumps(json_object_get(written, key), JSON_ENCODE_ANY));
         json_decref(given);
         json_decref(want);
         json_decref(written);
@@ -355,12 +358,12 @@ static void what_is_written_has_keys_that_peft_knew_two_years_ago(void **state)
     }
 }
 
-/* Values of keys that peft 0.21.2 loads to the same model (good), or does not load, or loads to another. */
+/* Values of keys that peft 0.21.2 loads to the same model (good), or refuses, or loads to another model. */
 static void values_mean_what_they_mean_to_peft(void **state)
 {
     (void)state;
     static const struct {
-        const char *key, *value; /* NULL: absent */
+        const char *key, *value; /* NULL: the key is absent */
         bool good;
     } cases[] = {
         {"alora_invocation_tokens", "null", true},

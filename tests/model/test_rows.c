@@ -1,4 +1,4 @@
-/* Datasets: what is learnt, what is cut or dropped, what is refused, and the binary form. */
+/* Tests datasets: which tokens are learnt, what is cut, dropped or refused, and the binary form. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -61,13 +61,12 @@ static struct rows *encode(const struct rows_options *options, const char *text,
 {
     struct err err = {0};
     struct rows *rows = NULL;
-    if (rows_encode(text, strlen(text), options, &rows, report, &err) < 0) {
+    if (rows_encode(text, strlen(text), options, &rows, report, &err) < 0)
         fail_msg("%s: %s", text, err.text);
-    }
     return rows;
 }
 
-/* Another tokenizer, with a template of tests/data/chat. */
+/* Opens a tokenizer of another family, with a template of tests/data/chat. */
 static void fixture_open(struct fixture *f, const char *family, const char *template)
 {
     struct err err = {0};
@@ -89,7 +88,7 @@ static void fixture_open(struct fixture *f, const char *family, const char *temp
     buf_fini(&jinja);
 }
 
-/* The text of a row's learnt labels, or of all its ids. */
+/* Returns the text of a row's learnt labels, or of all its ids. */
 static const char *text_of(const struct fixture *f, const struct rows *rows, uint32_t row, bool learnt,
                            struct buf *out)
 {
@@ -135,8 +134,8 @@ static void an_alpaca_row_learns_its_answer_and_the_end(void **state)
     buf_fini(&out);
 }
 
-/* Spaces are U+2581 there, and one is put before each part: places, not the bytes of tokens, say what is
- * learnt. The space before an answer is part of its first token. */
+/* SentencePiece writes spaces as U+2581 and puts one before each part, so places, not the bytes of tokens,
+ * decide what is learnt. The space before an answer belongs to its first token. */
 static void a_chat_row_of_a_sentencepiece_model_learns_the_same(void **state)
 {
     (void)state;
@@ -260,13 +259,10 @@ static void a_bad_row_is_refused_with_line_and_reason(void **state)
         struct err err = {0};
         struct rows *rows = NULL;
         struct rows_report report;
-        if (rows_encode(cases[i].text, strlen(cases[i].text), &f->options, &rows, &report, &err) == 0) {
+        if (rows_encode(cases[i].text, strlen(cases[i].text), &f->options, &rows, &report, &err) == 0)
             fail_msg("accepted: %s", cases[i].text);
-        }
-        if (err.code != ERR_INVALID || strstr(err.text, cases[i].line) == NULL ||
-            strstr(err.text, cases[i].reason) == NULL) {
+        if (err.code != ERR_INVALID || !strstr(err.text, cases[i].line) || !strstr(err.text, cases[i].reason))
             fail_msg("%s: %s", cases[i].text, err.text);
-        }
     }
 }
 
@@ -356,7 +352,7 @@ static void saved_rows_are_loaded_as_they_were(void **state)
     buf_fini(&file);
 }
 
-/* A changed file whose hash was made to fit is still checked value by value. */
+/* A changed file whose hash was recomputed is still checked value by value. */
 static void damaged_files_of_rows_are_refused(void **state)
 {
     const struct fixture *f = *state;
@@ -374,20 +370,18 @@ static void damaged_files_of_rows_are_refused(void **state)
         memcpy(copy, file.data, file.size);
         size_t size = file.size;
         const bool fit = round % 2 == 0;
-        if (round % 7 == 0) {
+        if (round % 7 == 0)
             size = rand_stream_below(&random, (uint32_t)size);
-        }
         if (size > 0) {
             copy[rand_stream_below(&random, (uint32_t)size)] ^=
                 (uint8_t)(1 + rand_stream_below(&random, 255));
         }
-        if (fit && size > DIGEST_SIZE) {
+        if (fit && size > DIGEST_SIZE)
             assert_int_equal(0, digest_sha256(copy, size - DIGEST_SIZE, copy + size - DIGEST_SIZE, &err));
-        }
         if (rows_load(copy, size, 480, &loaded, &err) < 0) {
             assert_true((err.code == ERR_CORRUPT || err.code == ERR_UNSUPPORTED) && err.text[0] != '\0');
         } else {
-            assert_true(fit); /* another id or label within range */
+            assert_true(fit); /* the byte changed an id or label to another within range */
             loaded_count++;
             rows_destroy(loaded);
         }
@@ -395,7 +389,8 @@ static void damaged_files_of_rows_are_refused(void **state)
     assert_true(loaded_count < 1000);
     struct err err = {0};
     struct rows *loaded = NULL;
-    assert_int_equal(-1, rows_load(file.data, file.size, 8, &loaded, &err)); /* another model's vocabulary */
+    /* the vocabulary is that of another model */
+    assert_int_equal(-1, rows_load(file.data, file.size, 8, &loaded, &err));
     free(copy);
     buf_fini(&file);
 }
@@ -414,12 +409,10 @@ static void damaged_datasets_give_errors_and_nothing_worse(void **state)
         struct rows *rows = NULL;
         struct rows_report report;
         memcpy(copy, text, sizeof(text));
-        for (uint32_t i = rand_stream_below(&random, 3) + 1; i > 0; i--) {
+        for (uint32_t i = rand_stream_below(&random, 3) + 1; i > 0; i--)
             copy[rand_stream_below(&random, sizeof(text) - 1)] = (char)rand_stream_below(&random, 256);
-        }
-        if (rows_encode(copy, sizeof(text) - 1, &f->options, &rows, &report, &err) < 0) {
+        if (rows_encode(copy, sizeof(text) - 1, &f->options, &rows, &report, &err) < 0)
             assert_true(err.code != ERR_NONE && err.text[0] != '\0');
-        }
         rows_destroy(rows);
     }
 }

@@ -1,5 +1,5 @@
-/* Rows of every format, against what transformers and TRL make of them (tests/data/rows, by
- * tools/golden_rows.py): ids and labels are theirs, or the row is refused by key. */
+/* Rows of every format equal those of transformers and TRL (tests/data/rows, by tools/golden_rows.py) in ids
+ * and labels, or are refused by key. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -26,9 +26,8 @@ static struct tokenizer *open_tokenizer(const json_t *item)
              strcmp(name, "bytes") == 0 ? "rows" : "tokenizer", name);
     assert_int_equal(0, file_read_all(path, 1 << 22, &text, &err));
     assert_int_equal(0, json_print(json_object_get(item, "config"), false, &config, &err));
-    if (tokenizer_from_json(buf_str(&text), text.size, buf_str(&config), config.size, &tokenizer, &err) < 0) {
+    if (tokenizer_from_json(buf_str(&text), text.size, buf_str(&config), config.size, &tokenizer, &err) < 0)
         fail_msg("%s", err.text);
-    }
     buf_fini(&text);
     buf_fini(&config);
     return tokenizer;
@@ -42,7 +41,7 @@ static int encode(const json_t *item, const char *text, size_t size, struct rows
     struct rows_options options;
     struct spec_data_part data = {.sequence_tokens = 4096};
     const char *format = json_string_value(json_object_get(item, "format"));
-    for (int f = 0; format != NULL && f < SPEC_FORMAT_COUNT; f++) {
+    for (int f = 0; format && f < SPEC_FORMAT_COUNT; f++) {
         data.format =
             strcmp(spec_format_name((enum spec_format)f), format) == 0 ? (enum spec_format)f : data.format;
     }
@@ -57,18 +56,16 @@ static int encode(const json_t *item, const char *text, size_t size, struct rows
 static void list_print(struct buf *out, const int32_t *values, size_t count)
 {
     struct err err;
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < count; i++)
         buf_printf(out, &err, "%d ", values[i]);
-    }
 }
 
 static void expect_list(const char *name, const char *what, const json_t *wanted, const int32_t *got,
                         size_t count)
 {
     bool same = json_array_size(wanted) == count;
-    for (size_t i = 0; i < count && same; i++) {
+    for (size_t i = 0; i < count && same; i++)
         same = json_integer_value(json_array_get(wanted, i)) == got[i];
-    }
     if (!same) {
         struct buf text = {.limit = 1 << 20};
         list_print(&text, got, count);
@@ -86,15 +83,14 @@ static void expect_case(const json_t *item, const char *text, size_t size)
     struct err err = {0};
     const int status = encode(item, text, size, &rows, &report, &err);
     if (json_is_string(want)) {
-        if (status == 0 || strstr(err.text, json_string_value(want)) == NULL) {
+        if (status == 0 || !strstr(err.text, json_string_value(want))) {
             fail_msg("%s: \"%s\", not \"%s\"", name, status == 0 ? "taken" : err.text,
                      json_string_value(want));
         }
         return;
     }
-    if (status < 0 || rows->count != json_array_size(want)) {
+    if (status < 0 || rows->count != json_array_size(want))
         fail_msg("%s: %s, %u rows", name, err.text, status == 0 ? rows->count : 0);
-    }
     for (uint32_t r = 0; r < rows->count; r++) {
         const json_t *row = json_array_get(want, r);
         const size_t count = rows->offset[r + 1] - rows->offset[r];
@@ -120,15 +116,14 @@ static void every_row_has_the_libraries_ids_and_labels_or_is_refused_by_key(void
     json_t *cases = cases_open();
     size_t i;
     json_t *item;
-    json_array_foreach(cases, i, item)
-    {
+    json_array_foreach (cases, i, item) {
         const json_t *lines = json_object_get(item, "lines");
         expect_case(item, json_string_value(lines), json_string_length(lines));
     }
     json_decref(cases);
 }
 
-/* A gzip file of the bytes, new; in two members, as `cat a.gz b.gz` makes it. */
+/* Returns a new gzip file of the bytes in two members, as `cat a.gz b.gz` makes it. */
 static uint8_t *gzip(const char *text, size_t size, size_t *packed)
 {
     uint8_t *out = malloc(size + 4096);
@@ -153,8 +148,7 @@ static void gzip_files_are_read_as_what_is_in_them(void **state)
     json_t *cases = cases_open();
     size_t i;
     json_t *item;
-    json_array_foreach(cases, i, item)
-    {
+    json_array_foreach (cases, i, item) {
         const json_t *lines = json_object_get(item, "lines");
         size_t packed;
         uint8_t *bytes = gzip(json_string_value(lines), json_string_length(lines), &packed);

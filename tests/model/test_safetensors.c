@@ -1,5 +1,5 @@
-/* Every lie a safetensors header can tell is caught; what is written reads back; a write is whole or not
- * there. */
+/* Every false claim in a safetensors header is found, written files read back, and a file is written whole or
+ * not at all. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,7 +15,8 @@
 #include "model/files/safetensors.h"
 #include "support/scratch.h"
 
-/* A file in memory: length of the header (or 'claimed'), header with ' for ", 'data' zero bytes. */
+/* Makes a file in memory: the header's length (or 'claimed'), the header with ' for ", and 'data'
+ * zero bytes. */
 static size_t make(uint8_t *out, const char *header, uint64_t claimed, size_t data)
 {
     size_t n = strlen(header);
@@ -47,10 +48,14 @@ static void lies_of_the_header_are_refused_by_name(void **state)
     refused("{'a':{'dtype':'F32','shape':[2],'data_offsets':[0,8]}}", 1ull << 40, 8, "header of");
     refused("{'a':{'dtype':'F32','shape':[2],'data_offsets':[0,8]}}", UINT64_MAX, 8, "header of");
     refused("{'a':{'dtype':'F32','shape':[2],'data_offsets':[0,8]}}", 1, 8, "header of");
-    refused("{'a':{'dtype':'F32','shape':[2],'data_offsets':[0,8]}}", 0, 4, "\"a\""); /* truncated */
-    refused("{'a':{'dtype':'F32','shape':[2],'data_offsets':[0,8]}}", 0, 12, "12");   /* bytes left over */
-    refused("{'a':{'dtype':'F32','shape':[3],'data_offsets':[0,8]}}", 0, 8, "\"a\""); /* shape lies */
-    refused("{'a':{'dtype':'F16','shape':[2],'data_offsets':[0,8]}}", 0, 8, "\"a\""); /* dtype lies */
+    /* the data is truncated */
+    refused("{'a':{'dtype':'F32','shape':[2],'data_offsets':[0,8]}}", 0, 4, "\"a\"");
+    /* bytes are left over */
+    refused("{'a':{'dtype':'F32','shape':[2],'data_offsets':[0,8]}}", 0, 12, "12");
+    /* the shape contradicts the bytes */
+    refused("{'a':{'dtype':'F32','shape':[3],'data_offsets':[0,8]}}", 0, 8, "\"a\"");
+    /* the dtype contradicts the bytes */
+    refused("{'a':{'dtype':'F16','shape':[2],'data_offsets':[0,8]}}", 0, 8, "\"a\"");
     refused("{'a':{'dtype':'Q4','shape':[2],'data_offsets':[0,8]}}", 0, 8, "Q4");
     refused("{'a':{'dtype':'F32','shape':[2],'data_offsets':[8,0]}}", 0, 8, "\"a\"");
     refused("{'a':{'dtype':'F32','shape':[2],'data_offsets':[-8,0]}}", 0, 8, "\"a\"");
@@ -113,7 +118,7 @@ static void what_is_written_reads_back(void **state)
     struct scratch scratch;
     struct err err;
     static const float a[6] = {1, -2, 3.5f, 0, 1e-30f, 6};
-    static const uint16_t b[2] = {0x3f80, 0xc000}; /* bf16 1, -2 */
+    static const uint16_t b[2] = {0x3f80, 0xc000}; /* 1 and -2 in bf16 */
     struct safetensors_item items[] = {
         {.name = "a", .type = TENSOR_F32, .rank = 2, .shape = {2, 3}, .data = a},
         {.name = "b.weight", .type = TENSOR_BF16, .rank = 1, .shape = {2}, .data = b},
@@ -171,7 +176,7 @@ static void a_failed_write_leaves_the_old_file_and_nothing_else(void **state)
     assert_int_equal(file_read_all(path, 100, &text, &err), 0);
     assert_string_equal(buf_str(&text), "old");
     unlink(path);
-    assert_int_equal(rmdir(scratch.dir), 0); /* nothing was left beside it */
+    assert_int_equal(rmdir(scratch.dir), 0); /* no temporary file was left beside it */
     struct safetensors_item twice[2] = {{.name = "a", .type = TENSOR_F32, .data = "abcd"},
                                         {.name = "a", .type = TENSOR_F32, .data = "abcd"}};
     assert_int_equal(safetensors_encode(twice, 2, NULL, 0, &text, &err), -1);
@@ -179,7 +184,7 @@ static void a_failed_write_leaves_the_old_file_and_nothing_else(void **state)
     buf_fini(&text);
 }
 
-/* Whatever becomes of the bytes, opening ends in an error or in a file all of whose tensors can be read. */
+/* After any change of the bytes, opening ends in an error or in a file all of whose tensors can be read. */
 static void mutated_files_never_read_out_of_bounds(void **state)
 {
     (void)state;
@@ -195,7 +200,8 @@ static void mutated_files_never_read_out_of_bounds(void **state)
     int opened = 0;
     for (int round = 0; round < 20000; round++) {
         size_t n = rand_stream_below(&rand, 8) == 0 ? rand_stream_below(&rand, (uint32_t)size + 1) : size;
-        uint8_t *bytes = malloc(n ? n : 1); /* exact, so that a sanitizer sees one byte too many */
+        /* the buffer has the exact size, so that a sanitizer finds one byte too many */
+        uint8_t *bytes = malloc(n ? n : 1);
         memcpy(bytes, good, n);
         for (uint32_t k = 1 + rand_stream_below(&rand, 4); n && k > 0; k--) {
             static const char useful[] = "0123456789[]{},\":-eF";
@@ -218,7 +224,7 @@ static void mutated_files_never_read_out_of_bounds(void **state)
         }
         free(bytes);
     }
-    assert_true(opened > 100); /* the mutations must not all be trivial */
+    assert_true(opened > 100); /* enough mutated files must still open */
 }
 
 int main(void)

@@ -1,4 +1,4 @@
-/* Job specifications: defaults, round trip, and errors that name their path. */
+/* Job specifications have defaults, survive a round trip, and give errors that name their path. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,12 +10,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/clock.h"
 #include "common/file.h"
 #include "common/json.h"
 #include "common/rand.h"
 #include "common/yaml.h"
 #include "model/shape/config.h"
 #include "model/job/spec.h"
+#include "model/job/spec_array.h"
 
 static const char smallest[] = "{model: m, data: {train: t.jsonl}}";
 
@@ -23,9 +25,8 @@ static json_t *document(const char *text)
 {
     struct err err = {0};
     json_t *value = yaml_parse(text, strlen(text), &err);
-    if (value == NULL) {
+    if (!value)
         fail_msg("%s: %s", text, err.text);
-    }
     return value;
 }
 
@@ -33,9 +34,8 @@ static void parse_good(const char *text, struct job_spec *spec)
 {
     struct err err = {0};
     json_t *value = document(text);
-    if (spec_parse(value, spec, &err) < 0) {
+    if (spec_parse(value, spec, &err) < 0)
         fail_msg("%s: %s", text, err.text);
-    }
     json_decref(value);
 }
 
@@ -77,6 +77,8 @@ static void every_default_is_the_one_of_interfaces_md(void **state)
     assert_int_equal(SPEC_ORDER_AUTO, spec.placement.order);
     assert_int_equal(SPEC_BOUNDARY_AUTO, spec.placement.boundary);
     assert_int_equal(SPEC_MOMENTS_DEVICE, spec.placement.moments);
+    assert_int_equal(SPEC_FALLBACK_WAIT, spec.placement.fallback);
+    assert_int_equal(SPEC_MOVE_AUTO, spec.placement.move);
     assert_int_equal(SPEC_RESULT_ADAPTER, spec.result.kind);
     assert_int_equal(SPEC_DTYPE_BASE, spec.result.dtype);
     assert_int_equal(SPEC_PLACEMENT_AUTO, spec.placement.kind);
@@ -104,7 +106,7 @@ static void a_specification_given_back_can_be_posted_again(void **state)
         "{model: m, priority: -4, data: {train: t}, train: {recompute: true, betas: [0.8, 0.99], steps: 7}, "
         "placement: "
         "{kind: pipeline, devices: [a/cpu0, b/cpu0], exclude: [c/cpu0], micro_batch_rows: 4, stages: 2, "
-        "moments: host}}",
+        "count: {least: 2, most: 3}, moments: host, fallback: any, move: never, plan: {ranks: []}}}",
         "{model: m, data: {train: t}, method: {targets: [gate_proj, q_proj], start_from: a/b}, train: "
         "{recompute: "
         "false}, eval: null, limits: {}}",
@@ -115,7 +117,11 @@ static void a_specification_given_back_can_be_posted_again(void **state)
         "matrices, label_smoothing: 0.1, neftune_alpha: 5, router_aux: 0.02}, placement: {schedule: split, "
         "boundary: bf16}, "
         "result: {kind: merged, dtype: bf16}}",
-        "{model: m, data: {train: t}, method: {kind: full, base: fp16}, train: {schedule: "
+        "{model: m, data: {train: t}, account: vision, service: scavenger, begin: "
+        "'2031-02-03T04:05:06.5+01:00', after: [3, 9007199254740993], after_any: [3]}",
+        "{model: m, data: {train: t}, array: {method.rank: [8, 4], steps: [5, 6, 7]}, at_most: 2, hold: "
+        "true}",
+        "{model: m, data: {train: t}, after: [], method: {kind: full, base: fp16}, train: {schedule: "
         "warmup_stable_decay, "
         "decay_steps: 9, cycles: 3, router_aux: true}, result: {dtype: fp16}}",
     };
@@ -133,6 +139,25 @@ static void a_specification_given_back_can_be_posted_again(void **state)
         json_decref(second);
         spec_fini(&spec);
         spec_fini(&again);
+    }
+}
+
+static void a_time_to_begin_at_is_read_as_rfc_3339(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        int64_t us;
+    } times[] = {
+        {"1970-01-01T00:00:00Z", 0},
+        {"2026-01-02T03:04:05.678901Z", 1767323045678901},
+        {"2026-01-02T04:34:05.678901999+01:30", 1767323045678901},
+        {"2026-01-01T22:04:05.6-05:00", 1767323045600000},
+    };
+    for (size_t i = 0; i < sizeof(times) / sizeof(times[0]); i++) {
+        int64_t us = -1;
+        assert_int_equal(clock_rfc3339_parse(times[i].text, &us), 0);
+        assert_int_equal(us, times[i].us);
     }
 }
 
@@ -185,6 +210,9 @@ static const struct {
     {"{model: m, data: {train: t}, placement: {schedule: zigzag}}", "placement.schedule"},
     {"{model: m, data: {train: t}, placement: {boundary: fp8}}", "placement.boundary"},
     {"{model: m, data: {train: t}, placement: {moments: disk}}", "placement.moments"},
+    {"{model: m, data: {train: t}, placement: {fallback: single}}", "placement.fallback"},
+    {"{model: m, data: {train: t}, placement: {move: always}}", "placement.move"},
+    {"{model: m, data: {train: t}, placement: {plan: 3}}", "placement.plan"},
     {"{model: m, data: {train: t}, train: {compute: half}}", "train.compute"},
     {"{model: m, data: {train: t}, result: {kind: onnx}}", "result.kind"},
     {"{model: m, data: {train: t}, result: {dtype: bf16}}", "result.dtype"},
@@ -201,12 +229,98 @@ static const struct {
     {"{model: m, data: {train: t}, limits: {retries: -1}}", "limits.retries"},
     {"{model: m, data: {train: t}, placement: {kind: fsdp}}", "placement.kind"},
     {"{model: m, data: {train: t}, placement: {devices: [a, a]}}", "placement.devices"},
+    {"{model: m, data: {train: t}, placement: {count: {least: 0}}}", "placement.count.least"},
+    {"{model: m, data: {train: t}, placement: {count: {least: 3, most: 2}}}", "placement.count.least"},
+    {"{model: m, data: {train: t}, placement: {count: {about: 2}}}", "placement.count.about"},
     {"{model: m, data: {train: t}, placement: {micro_batch_rows: 0}}", "placement.micro_batch_rows"},
     {"{model: m, data: {train: t}, placement: {micro_batch_rows: 17}}", "placement.micro_batch_rows"},
     {"{model: m, data: {train: t}, checkpoint: {keep: 0}}", "checkpoint.keep"},
     {"{model: m, name: \"a\\tb\", data: {train: t}}", "name"},
     {"{model: m, data: {train: t}, hold: maybe}", "hold"},
+    {"{model: m, data: {train: t}, array: {}}", "array: it must be"},
+    {"{model: m, data: {train: t}, array: [1]}", "array: it must be"},
+    {"{model: m, data: {train: t}, array: {seed: []}}", "array.seed: "},
+    {"{model: m, data: {train: t}, array: {seed: 3}}", "array.seed: "},
+    {"{model: m, data: {train: t}, array: {data.train: [a, b]}}", "array: \"data.train\" may not"},
+    {"{model: m, data: {train: t}, array: {seed: [1], train.seed: [2]}}",
+     "array.train.seed: it is there twice"},
+    {"{model: m, data: {train: t}, array: {learning_rate: [1e-4, -1]}}",
+     "array.learning_rate[1]: train.learning_rate: "},
+    {"{model: m, data: {train: t}, array: {learning_rate: [-1, 1e-4]}}",
+     "array.learning_rate[0]: train.learning_rate: "},
+    {"{model: m, data: {train: t}, placement: {micro_batch_rows: 8}, array: {batch_rows: [8, 4]}}",
+     "array.batch_rows[1]: placement.micro_batch_rows: "},
+    {"{model: m, data: {train: t}, method: {start_from: a}, array: {rank: [8, 4]}}",
+     "array.rank: method.start_from"},
+    {"{model: m, data: {train: t}, train: {batch_rows: 0}, array: {seed: [1, 2]}}", "train.batch_rows: "},
+    {"{data: {train: t}, array: {seed: [1, 2]}}", "model: "},
+    {"{model: m, data: {train: t}, at_most: 2}", "at_most: it goes with"},
+    {"{model: m, data: {train: t}, at_most: 0, array: {seed: [1, 2]}}", "at_most: "},
+    {"{model: m, data: {train: t}, after: 3}", "after: "},
+    {"{model: m, data: {train: t}, after: [3, 0]}", "after[1]: "},
+    {"{model: m, data: {train: t}, after: [3, 4, 3]}", "after[2]: job 3"},
+    {"{model: m, data: {train: t}, after_any: [three]}", "after_any[0]: "},
+    {"{model: m, data: {train: t}, service: first}", "service"},
+    {"{model: m, data: {train: t}, account: ''}", "account"},
+    {"{model: m, data: {train: t}, begin: tomorrow}", "begin"},
+    {"{model: m, data: {train: t}, begin: '2031-02-03T04:05:06'}", "begin"},
+    {"{model: m, data: {train: t}, begin: '2031-02-03T04:05:06+1'}", "begin"},
+    {"{model: m, data: {train: t}, begin: '2031-02-03T04:05:06.Z'}", "begin"},
 };
+
+/* A million elements are refused before any of them is made. */
+static void an_array_has_an_element_for_each_combination_within_its_limit(void **state)
+{
+    (void)state;
+    static const struct {
+        double rate;
+        uint64_t seed;
+        uint32_t epochs;
+    } wanted[] = {{1e-4, 1, 1}, {1e-4, 1, 2}, {1e-4, 2, 1}, {1e-4, 2, 2},
+                  {3e-4, 1, 1}, {3e-4, 1, 2}, {3e-4, 2, 1}, {3e-4, 2, 2}};
+    struct err err = {0};
+    struct job_spec spec;
+    json_t *given = document(
+        "{name: sweep, model: m, data: {train: t}, train: {steps: 9}, after: [3], hold: true, at_most: 3, "
+        "array: {learning_rate: [1e-4, 3e-4], train.seed: [1, 2], epochs: [1, 2]}}");
+    assert_int_equal(0, spec_parse(given, &spec, &err));
+    json_decref(given);
+    assert_int_equal(8, spec.array_size);
+    assert_int_equal(3, spec.at_most);
+    assert_true(spec.hold && spec.after.count == 1 && spec.train.epochs == 1 &&
+                spec.train.learning_rate == 1e-4);
+    json_t *array = spec_to_json(&spec, &err);
+    spec_fini(&spec);
+    for (uint32_t i = 0; i < 8; i++) {
+        char name[32];
+        json_t *element = spec_array_element(array, i, &err);
+        assert_non_null(element);
+        assert_int_equal(0, spec_parse(element, &spec, &err));
+        snprintf(name, sizeof(name), "sweep[%u]", i);
+        assert_string_equal(name, spec.name);
+        assert_true(spec.train.learning_rate == wanted[i].rate && spec.train.seed == wanted[i].seed &&
+                    spec.train.epochs == wanted[i].epochs && spec.train.steps == 0);
+        assert_true(!spec.array && !spec.hold && spec.after.count == 0 && spec.at_most == 0);
+        spec_fini(&spec);
+        json_decref(element);
+    }
+    assert_null(spec_array_element(array, 8, &err));
+    json_decref(array);
+
+    given = document("{model: m, data: {train: t}, array: {}}");
+    json_t *seeds = json_array();
+    for (int i = 0; i < 1000; i++)
+        json_array_append_new(seeds, json_integer(i));
+    json_object_set(json_object_get(given, "array"), "seed", seeds);
+    assert_int_equal(0, spec_parse(given, &spec, &err));
+    assert_int_equal(1000, spec.array_size);
+    spec_fini(&spec);
+    json_object_set(json_object_get(given, "array"), "warmup_steps", seeds);
+    assert_int_equal(-1, spec_parse(given, &spec, &err));
+    assert_string_equal("array: it has more than 1000 elements", err.text);
+    json_decref(seeds);
+    json_decref(given);
+}
 
 static void what_is_wrong_is_named_by_its_path(void **state)
 {
@@ -215,25 +329,22 @@ static void what_is_wrong_is_named_by_its_path(void **state)
         struct err err = {0};
         struct job_spec spec;
         json_t *value = document(wrong[i].text);
-        if (spec_parse(value, &spec, &err) == 0) {
+        if (spec_parse(value, &spec, &err) == 0)
             fail_msg("accepted: %s", wrong[i].text);
-        }
-        if (err.code != ERR_INVALID || strncmp(err.text, wrong[i].path, strlen(wrong[i].path)) != 0) {
+        if (err.code != ERR_INVALID || strncmp(err.text, wrong[i].path, strlen(wrong[i].path)) != 0)
             fail_msg("%s: the error does not begin with %s: %s", wrong[i].text, wrong[i].path, err.text);
-        }
         spec_fini(&spec);
         json_decref(value);
     }
 }
 
-/* Replace one random value anywhere by something else: never a crash, and an error always has a text. */
+/* Replaces one random value anywhere by another; parsing never crashes, and an error always has a text. */
 static void mutate(json_t *value, struct rand_stream *random)
 {
     const char *key;
     json_t *member;
     void *next;
-    json_object_foreach_safe(value, next, key, member)
-    {
+    json_object_foreach_safe (value, next, key, member) {
         if (json_is_object(member) && rand_stream_below(random, 2) == 0) {
             mutate(member, random);
         } else if (rand_stream_below(random, 6) == 0) {
@@ -288,7 +399,7 @@ static void the_learning_rate_is_warm_up_then_the_schedule(void **state)
         assert_true(fabs(spec_learning_rate(&train, 20, t) - wanted) <= 1e-15);
     }
     assert_true(fabs(spec_learning_rate(&train, 20, 25) - 0.0005) <
-                1e-15); /* a job that goes on beyond its end */
+                1e-15); /* the job continues beyond its end */
     train.schedule = SPEC_SCHEDULE_LINEAR;
     assert_true(fabs(spec_learning_rate(&train, 20, 12) - 0.005 * 0.55) < 1e-15);
     train.schedule = SPEC_SCHEDULE_CONSTANT;
@@ -343,7 +454,7 @@ static void what_a_model_does_not_have_is_refused_with_what_it_has(void **state)
     }
 }
 
-/* tools/golden_schedules.py */
+/* The expected rates were recorded by tools/golden_schedules.py. */
 static void learning_rates_are_those_of_transformers(void **state)
 {
     (void)state;
@@ -353,15 +464,13 @@ static void learning_rates_are_those_of_transformers(void **state)
     json_t *cases = json_parse_limited(buf_str(&text), text.size, 8, &err), *one, *rate;
     size_t c, t;
     assert_true(json_array_size(cases) == 20);
-    json_array_foreach(cases, c, one)
-    {
+    json_array_foreach (cases, c, one) {
         struct job_spec spec;
         json_t *whole = json_pack("{s:s, s:{s:s}, s:O}", "model", "m", "data", "train", "t", "train",
                                   json_object_get(one, "spec"));
         assert_int_equal(0, spec_parse(whole, &spec, &err));
         uint64_t steps = (uint64_t)json_integer_value(json_object_get(one, "steps"));
-        json_array_foreach(json_object_get(one, "rate"), t, rate)
-        {
+        json_array_foreach (json_object_get(one, "rate"), t, rate) {
             double ours = spec_learning_rate(&spec.train, steps, t), theirs = json_number_value(rate);
             if (fabs(ours - theirs) > 1e-11 * theirs + 1e-18)
                 fail_msg("%s of %zu: step %zu: %.15g, not %.15g", spec_schedule_name(spec.train.schedule),
@@ -393,6 +502,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_default_is_the_one_of_interfaces_md),
         cmocka_unit_test(a_specification_given_back_can_be_posted_again),
+        cmocka_unit_test(a_time_to_begin_at_is_read_as_rfc_3339),
+        cmocka_unit_test(an_array_has_an_element_for_each_combination_within_its_limit),
         cmocka_unit_test(what_is_wrong_is_named_by_its_path),
         cmocka_unit_test(damaged_specifications_give_errors_and_nothing_worse),
         cmocka_unit_test(the_learning_rate_is_warm_up_then_the_schedule),

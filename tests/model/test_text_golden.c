@@ -1,5 +1,6 @@
-/* Text against what transformers made of it (../shared/golden/smollm2), with the real model's GGUF. Skips,
- * visibly, where the golden files or the model (tools/fetch_smollm2.sh, or MOTLEY_SMOLLM2) are not there. */
+/* Text has the ids that transformers gave it (../shared/golden/smollm2), with the real model's GGUF. The test
+ * skips visibly where the golden files or the model (tools/fetch_smollm2.sh, or MOTLEY_SMOLLM2)
+ * are missing. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -24,7 +25,7 @@ struct golden {
 static const char *source_folder(void)
 {
     const char *source = getenv("MOTLEY_SOURCE");
-    return source != NULL ? source : ".";
+    return source ? source : ".";
 }
 
 static int golden_setup(void **state)
@@ -35,7 +36,7 @@ static int golden_setup(void **state)
     const char *given = getenv("MOTLEY_SMOLLM2");
     snprintf(path, sizeof(path), "%s/.cache/SmolLM2-135M-Instruct.Q4_1.gguf", source_folder());
     snprintf(golden.folder, sizeof(golden.folder), "%s/../shared/golden/smollm2", source_folder());
-    const char *model = given != NULL ? given : path;
+    const char *model = given ? given : path;
     *state = NULL;
     if (access(model, R_OK) != 0 || access(golden.folder, R_OK) != 0) {
         fprintf(stderr, "SKIP: %s or %s is not there\n", model, golden.folder);
@@ -53,7 +54,7 @@ static int golden_setup(void **state)
 static int golden_teardown(void **state)
 {
     struct golden *golden = *state;
-    if (golden != NULL) {
+    if (golden) {
         tokenizer_destroy(golden->tokenizer);
         model_close(golden->model);
     }
@@ -62,9 +63,8 @@ static int golden_teardown(void **state)
 
 static struct golden *need(void **state)
 {
-    if (*state == NULL) {
+    if (!*state)
         skip();
-    }
     return *state;
 }
 
@@ -74,22 +74,18 @@ static json_t *load(const struct golden *golden, const char *name)
     json_error_t why;
     snprintf(path, sizeof(path), "%s/%s", golden->folder, name);
     json_t *document = json_load_file(path, JSON_ALLOW_NUL, &why);
-    if (document == NULL) {
+    if (!document)
         fail_msg("%s: %s", path, why.text);
-    }
     return document;
 }
 
 static void expect_ids(const json_t *expected, const int32_t *ids, size_t count, const char *what)
 {
-    if (json_array_size(expected) != count) {
+    if (json_array_size(expected) != count)
         fail_msg("%s: %zu ids instead of %zu", what, count, json_array_size(expected));
-    }
-    for (size_t i = 0; i < count; i++) {
-        if (json_integer_value(json_array_get(expected, i)) != ids[i]) {
+    for (size_t i = 0; i < count; i++)
+        if (json_integer_value(json_array_get(expected, i)) != ids[i])
             fail_msg("%s: id %zu is %d", what, i, ids[i]);
-        }
-    }
 }
 
 static void every_text_has_the_golden_ids_and_decodes_back(void **state)

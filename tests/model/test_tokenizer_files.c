@@ -1,6 +1,6 @@
-/* The files beside tokenizer.json: what AutoTokenizer of transformers 5.24 makes of several hundred folders
- * (tests/data/tokenizer/files.json, recorded by tools/golden_tokenizer_files.py), or a refusal that names the
- * key. */
+/* The files beside tokenizer.json are read as AutoTokenizer of transformers 5.24 read them in several hundred
+ * folders (tests/data/tokenizer/files.json, recorded by tools/golden_tokenizer_files.py), or refused with a
+ * text that names the key. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -24,15 +24,14 @@ static void write_text(struct scratch *scratch, const char *name, const char *te
         fail_msg("%s", err.text);
 }
 
-/* Members of 'change' over those of 'base'; "-" takes one away. */
+/* Writes the members of 'base' replaced by those of 'change'; the value "-" removes a member. */
 static void write_merged(struct scratch *scratch, const char *name, const json_t *base, const json_t *change)
 {
     const char *key;
     json_t *value, *merged = json_copy((json_t *)base);
-    json_object_foreach((json_t *)change, key, value)
-    {
+    json_object_foreach ((json_t *)change, key, value) {
         const char *text = json_string_value(value);
-        if (text != NULL && strcmp(text, "-") == 0)
+        if (text && strcmp(text, "-") == 0)
             json_object_del(merged, key);
         else
             json_object_set(merged, key, value);
@@ -54,9 +53,8 @@ static void write_case(struct scratch *scratch, const json_t *base, const json_t
     for (size_t i = 0; i < 3; i++)
         write_merged(scratch, parts[i][1], json_object_get(base, parts[i][0]),
                      json_object_get(one, parts[i][0]));
-    json_object_foreach(json_object_get(one, "files"), name, value)
-    {
-        if (strchr(name, '/') != NULL)
+    json_object_foreach (json_object_get(one, "files"), name, value) {
+        if (strchr(name, '/'))
             assert_int_equal(0, file_mkdirs(scratch_path(scratch, "additional_chat_templates"), 0700, &err));
         char *text = json_is_string(value) ? strdup(json_string_value(value)) : json_dumps(value, 0);
         write_text(scratch, name, text);
@@ -64,15 +62,16 @@ static void write_case(struct scratch *scratch, const json_t *base, const json_t
     }
 }
 
-/* Some key that the case changes, or a file of it, stands in the message. */
+/* Returns whether the message names a key that the case changes, or one of its files. */
 static bool names_a_key(const json_t *one, const char *message)
 {
     static const char *const parts[] = {"config", "tokenizer_config", "tokenizer", "files"};
     const char *key;
     json_t *value;
     for (size_t i = 0; i < 4; i++)
-        json_object_foreach(json_object_get(one, parts[i]), key,
-                            value) if (strstr(message, key) != NULL) return true;
+        json_object_foreach (json_object_get(one, parts[i]), key, value)
+            if (strstr(message, key))
+                return true;
     return false;
 }
 
@@ -117,7 +116,7 @@ static void ids_are(const struct tokenizer *tokenizer, const json_t *texts, cons
     }
 }
 
-/* As where a tokenizer's unknown token is not in its vocabulary. */
+/* Returns whether some text is refused, as where a tokenizer's unknown token is not in its vocabulary. */
 static bool some_text_is_refused(const struct tokenizer *tokenizer, const json_t *texts)
 {
     struct err err;
@@ -174,8 +173,7 @@ static void every_folder_is_what_transformers_makes_of_it_or_is_refused(void **s
     assert_int_equal(0, file_read_all(MOTLEY_TEST_DATA "/tokenizer/files.json", text.limit, &text, &err));
     json_t *golden = json_parse_limited(buf_str(&text), text.size, 32, &err);
     assert_non_null(golden);
-    json_array_foreach(json_object_get(golden, "cases"), i, one)
-    {
+    json_array_foreach (json_object_get(golden, "cases"), i, one) {
         json_t *short_one = json_copy(one);
         json_object_del(short_one, "want");
         json_object_del(short_one, "tokenizer");

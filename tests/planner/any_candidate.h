@@ -1,4 +1,5 @@
-/* Random candidates of any kind that fit, and are not only what a search would choose: for tests. */
+/* Makes random candidates of every placement kind that fit into memory, including poor ones that a search
+ * would never choose. */
 #ifndef MOTLEY_TESTS_PLANNER_ANY_CANDIDATE_H
 #define MOTLEY_TESTS_PLANNER_ANY_CANDIDATE_H
 
@@ -6,13 +7,14 @@
 
 #include <math.h>
 
+#include "planner/emit/pipeline.h"
 #include "planner/kind/cut.h"
 #include "planner/search/moves.h"
 
 #define ANY_DEVICES 32u
-#define ANY_MOVES 6u /* at most, at random */
+#define ANY_MOVES 6u /* The number of random moves is drawn from 0 to this. */
 
-/* What a move's level asks for. 1: it fits. */
+/* Settles the candidate again as far as the last move's level demands. Returns 1 when it fits into memory. */
 static inline int any_settle(struct workbench *bench, const struct placement_kind *kind, struct candidate *c,
                              int level)
 {
@@ -26,7 +28,7 @@ static inline int any_settle(struct workbench *bench, const struct placement_kin
     return result;
 }
 
-/* Random devices in random stages, as many as the kind allows. */
+/* Distributes random devices over random stages, within the numbers that the kind allows. */
 static inline bool any_shape(const struct problem *p, const struct placement_kind *kind,
                              struct rand_stream *r, struct candidate *c)
 {
@@ -58,7 +60,7 @@ static inline bool any_shape(const struct problem *p, const struct placement_kin
     return widest >= kind->members_least;
 }
 
-/* Members of a stage take its micro-batches in turn, if that fits. */
+/* Assigns each stage's micro-batches to its members in turn, if they then fit into memory. */
 static inline void any_owners(const struct problem *p, struct workbench *bench,
                               const struct placement_kind *kind, struct candidate *c)
 {
@@ -71,7 +73,23 @@ static inline void any_owners(const struct problem *p, struct workbench *bench,
         c->owner_count = 0;
 }
 
-/* One that fits, moved about at random; *c is released by the caller in any case. False: none was found. */
+/* Lets members of chains recompute some of their blocks. */
+static inline void any_recompute(const struct problem *p, struct rand_stream *r, struct candidate *c)
+{
+    uint32_t groups = candidate_groups(c);
+    bool allowed = micro_recompute_allowed(p, true) && micro_recompute_allowed(p, false);
+    for (uint32_t s = 0; s < groups && allowed && c->schedule != SCHEDULE_SPLIT; s++) {
+        int32_t begin = c->stages[s].block_begin, end = c->stages[c->stage_count - groups + s].block_end;
+        for (uint32_t m = 0; m < c->stages[s].member_count && end - begin > 1; m++) {
+            struct member *x = &c->members[c->stages[s].member_first + m];
+            x->recompute = true;
+            x->recompute_end = begin + 1 + (int32_t)rand_stream_below(r, (uint32_t)(end - begin - 1));
+        }
+    }
+}
+
+/* Makes a candidate that fits and changes it by random moves. The caller releases *c whatever is returned.
+ * Returns false when no candidate fits. */
 static inline bool any_candidate(const struct problem *p, const struct placement_kind *kind,
                                  struct rand_stream *r, struct candidate *c)
 {
@@ -88,6 +106,12 @@ static inline bool any_candidate(const struct problem *p, const struct placement
     }
     if (found && kind == kinds[PLACE_HYBRID] && c->member_count > c->stage_count && rand_stream_below(r, 2))
         any_owners(p, &bench, kind, c);
+    if (found && kind == kinds[PLACE_HYBRID] && rand_stream_below(r, 3) == 0) {
+        assert_int_equal(candidate_copy(&trial, c, &err), 0);
+        if (move_apply(p, kind, &trial, (struct move){MOVE_SCHEDULE, 3 + rand_stream_below(r, 3), 0}, &err) >
+            MOVE_VOID) /* interleaved groups */
+            assert_int_equal(candidate_copy(c, &trial, &err), 0);
+    }
     for (uint32_t moves = found ? rand_stream_below(r, ANY_MOVES + 1) : 0; moves > 0; moves--) {
         struct move move = move_range(p, kind, c, (enum move_kind)rand_stream_below(r, MOVE_KINDS));
         if (move.a == 0 || move.b == 0)
@@ -99,12 +123,16 @@ static inline bool any_candidate(const struct problem *p, const struct placement
         if (level != MOVE_VOID && any_settle(&bench, kind, &trial, level) > 0)
             assert_int_equal(candidate_copy(c, &trial, &err), 0);
     }
+    if (found && kind->emit == pipeline_emit && rand_stream_below(r, 3) == 0) {
+        any_recompute(p, r, c);
+        found = kind->estimate(&bench, c) > 0; /* the estimate is of what is recomputed now */
+    }
     candidate_fini(&trial);
     workbench_fini(&bench);
     return found;
 }
 
-/* The plan of one, sealed; NULL: nothing was found that fits. */
+/* Returns the sealed plan of a random candidate, or NULL when no candidate fits. */
 static inline struct plan *any_plan(const struct workload *workload, const struct cluster *cluster, int place,
                                     struct rand_stream *r, uint64_t seed)
 {

@@ -10,7 +10,7 @@
 
 #define GIB_OF(n) ((uint64_t)(n) << 30)
 
-/* Qwen3-MoE's shape, small. */
+/* Returns a small model configuration of Qwen3-MoE's form. */
 static inline struct model_config expert_config(uint32_t layers, uint32_t experts, uint32_t active)
 {
     struct model_config c = {.arch = MODEL_QWEN3_MOE,
@@ -57,7 +57,8 @@ static inline void expert_device(struct cluster *cluster, const char *name, cons
         fail_msg("%s", err.text);
 }
 
-/* A random division of a random model among random devices, fit for expert_emit. */
+/* A random mixture-of-experts model, random devices and a random division of its experts among them, valid as
+ * input of expert_emit. */
 struct expert_case {
     struct model_config config;
     struct workload workload;
@@ -91,10 +92,9 @@ static inline void expert_case_init(struct expert_case *c, uint64_t seed)
     memset(c, 0, sizeof(*c));
     uint32_t layers = 1 + rand_stream_below(&r, 6), experts = 4 + rand_stream_below(&r, 13);
     c->config = expert_config(layers, experts, 1 + rand_stream_below(&r, 3));
-    for (uint32_t l = 0; layers > 1 && l < layers; l++) {
+    for (uint32_t l = 0; layers > 1 && l < layers; l++)
         if (rand_stream_below(&r, 4) == 0 && l + 1 < layers)
             expert_layer_dense(&c->config, l);
-    }
     c->workload = fixture_workload(&c->config, 10 + rand_stream_below(&r, 40), 2 + rand_stream_below(&r, 16));
     c->workload.sample_tokens = rand_stream_below(&r, 2) ? 96 : 0;
     c->workload.prompt_tokens = c->workload.sample_tokens / 2;

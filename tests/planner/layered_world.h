@@ -1,6 +1,6 @@
-/* Executing train programs of sharded and server plans by brute force, knowing nothing of the checker: ranks'
- * instructions in random legal orders, on buffers that remember whose weights and which micro-batches'
- * gradients they hold. Small plans only. */
+/* Executes training programs of sharded and server plans, independently of the checker: the ranks'
+ * instructions run in random legal orders on buffers that record whose weights and which micro-batches'
+ * gradients they hold. Only for small plans. */
 #ifndef TEST_LAYERED_WORLD_H
 #define TEST_LAYERED_WORLD_H
 
@@ -14,15 +14,17 @@
 
 struct world_cell {
     bool full;
-    int begin, end, micro;   /* blocks, or boundary and micro-batch */
-    uint64_t taken, as_head; /* gradients: of which micro-batches; of a tied table, those by the head */
+    int begin, end,
+        micro; /* a range of blocks of weights or gradients; or a boundary tensor and its micro-batch */
+    uint64_t taken, as_head; /* Bit sets of the micro-batches whose gradients the buffer holds; as_head: those
+                                that the head contributed to a tied table. */
 };
 
 struct world {
     const struct plan *plan;
     struct rand_stream *random;
     struct world_cell *cells[WORLD_RANKS][WORLD_SLOTS];
-    struct world_cell own[WORLD_RANKS][WORLD_BLOCKS]; /* gradients to be stepped with */
+    struct world_cell own[WORLD_RANKS][WORLD_BLOCKS]; /* the gradients that the optimiser's step will use */
     bool *done[WORLD_RANKS], stepped[WORLD_RANKS];
     int forward[WORLD_MICRO][WORLD_BLOCKS], backward[WORLD_MICRO][WORLD_BLOCKS];
     char why[160];
@@ -44,15 +46,14 @@ static inline struct world_cell *world_cell_of(struct world *w, uint32_t rank, i
     return &w->cells[rank][slot][slot_instance(&w->plan->ranks[rank].slots[slot], micro, block)];
 }
 
-/* The first slot of a kind that covers the block, of those that come and go; −1: none. */
+/* Returns the first temporary slot of a kind that covers the block, or −1. */
 static inline int world_slot(const struct world *w, uint32_t rank, int kind, int block)
 {
     const struct plan_rank *r = &w->plan->ranks[rank];
-    for (uint32_t s = 0; s < r->slot_count; s++) {
+    for (uint32_t s = 0; s < r->slot_count; s++)
         if (r->slots[s].kind == kind && world_held_kind(&r->slots[s]) && r->slots[s].block_begin <= block &&
             block < r->slots[s].block_end)
             return (int)s;
-    }
     return -1;
 }
 
@@ -85,7 +86,7 @@ static inline int world_gradient(struct world *w, uint32_t rank, int begin, int 
         if (!c->full)
             *c = (struct world_cell){.full = true, .begin = from, .end = to};
         if (!as_head && block > from)
-            return 0; /* counted with the first */
+            return 0; /* The gradients of a range of blocks are counted once, with its first block. */
     }
     uint64_t bit = 1ull << micro, *set = as_head ? &c->as_head : &c->taken;
     if (*set & bit)
@@ -178,7 +179,7 @@ static inline int world_compute(struct world *w, uint32_t rank, const struct ins
     return world_fill(w, rank, x->slot_out, x, back ? x->block_begin : x->block_end);
 }
 
-/* The first undone instruction of a queue, if it may go; UINT32_MAX. */
+/* Returns the first unfinished instruction of a queue if it may start, otherwise UINT32_MAX. */
 static inline uint32_t world_head(const struct world *w, uint32_t rank, int queue, int peer, int group)
 {
     const struct program *p = &w->plan->ranks[rank].programs[PROGRAM_TRAIN];
@@ -196,7 +197,7 @@ static inline const struct instr *world_instr(const struct world *w, uint32_t ra
     return &w->plan->ranks[rank].programs[PROGRAM_TRAIN].instrs[i];
 }
 
-/* Adds gradients that come to what a rank steps with. */
+/* Adds received gradients to those that the rank's optimiser step will use. */
 static inline int world_add(struct world *w, uint32_t rank, int begin, int end, uint64_t taken,
                             uint64_t as_head)
 {
@@ -212,7 +213,7 @@ static inline int world_add(struct world *w, uint32_t rank, int begin, int end, 
     return 0;
 }
 
-/* What a rank gives to a reduction: takes it out of its place. */
+/* Removes the gradients that a rank contributes to a reduction from the rank's buffer and returns them. */
 static inline int world_give(struct world *w, uint32_t rank, const struct instr *x, uint64_t *taken,
                              uint64_t *as_head)
 {
@@ -309,7 +310,7 @@ static inline int world_transfer(struct world *w, uint32_t from, uint32_t i, uin
     return world_add(w, to, a->block_begin, a->block_end, taken, as_head) < 0 ? -1 : 1;
 }
 
-/* Returns 1 when something was done. */
+/* Executes instruction i of a rank if it can run. Returns 1 when it ran. */
 static inline int world_advance(struct world *w, uint32_t rank, uint32_t i)
 {
     const struct instr *x = world_instr(w, rank, i);
@@ -345,10 +346,9 @@ static inline int world_finished(struct world *w)
     const struct plan *plan = w->plan;
     double stepped = 0;
     for (uint32_t k = 0; k < plan->micro_batch_count; k++) {
-        for (int b = 0; b < plan->block_count; b++) {
+        for (int b = 0; b < plan->block_count; b++)
             if (w->forward[k][b] != 1 || w->backward[k][b] != 1)
                 return world_wrong(w, 0, "a row passes a block not exactly once");
-        }
     }
     for (uint32_t r = 0; r < plan->rank_count; r++) {
         uint32_t steps = 0, scalars = 0, norms = 0;
@@ -363,10 +363,9 @@ static inline int world_finished(struct world *w)
         stepped += w->stepped[r] ? plan->ranks[r].state_share : 0;
         for (uint32_t s = 0; s < plan->ranks[r].slot_count; s++) {
             const struct plan_slot *slot = &plan->ranks[r].slots[s];
-            for (uint32_t n = 0; n < slot->ring_micro_batches * slot->ring_blocks; n++) {
+            for (uint32_t n = 0; n < slot->ring_micro_batches * slot->ring_blocks; n++)
                 if (world_held_kind(slot) && w->cells[r][s][n].full)
                     return world_wrong(w, r, "something is left");
-            }
         }
     }
     return stepped > 1 - 1e-6 ? 0 : world_wrong(w, 0, "state is left that nobody stepped");
@@ -389,16 +388,16 @@ static inline int world_run(struct world *w)
                 any = result > 0;
             }
         }
-        for (uint32_t r = 0; r < ranks && !any; r++) {
+        for (uint32_t r = 0; r < ranks && !any; r++)
             for (uint32_t i = 0; i < w->plan->ranks[r].programs[PROGRAM_TRAIN].instr_count; i++)
                 all = all && w->done[r][i];
-        }
         if (!any)
             return all ? world_finished(w) : world_wrong(w, 0, "stuck");
     }
 }
 
-/* Small enough to be executed, and of whole backwards and one range of blocks a rank? */
+/* Whether the execution supports the plan: it is small, its backward passes are not split, and each rank has
+ * one range of blocks. */
 static inline bool world_holds(const struct plan *plan)
 {
     bool holds = plan->schedule <= SCHEDULE_GPIPE && plan->rank_count <= WORLD_RANKS &&
@@ -408,7 +407,7 @@ static inline bool world_holds(const struct plan *plan)
     return holds;
 }
 
-/* Is the plan's train program right, as far as `turns` random executions tell? */
+/* Runs the plan's training program in `turns` random orders. Returns whether all of them were correct. */
 static inline bool world_right(const struct plan *plan, struct rand_stream *random, int turns, char why[160])
 {
     bool good = true;
@@ -438,7 +437,8 @@ static inline bool world_right(const struct plan *plan, struct rand_stream *rand
 
 #define WORLD_SPOILS 10u
 
-/* Spoils one thing of the train programs; false when there was nothing to spoil. */
+/* Introduces one random fault into the training programs. Returns false when this fault does not apply to the
+ * plan. */
 static inline bool world_spoil(struct plan *plan, struct rand_stream *random)
 {
     uint32_t rank = rand_stream_below(random, plan->rank_count);
@@ -447,14 +447,14 @@ static inline bool world_spoil(struct plan *plan, struct rand_stream *random)
     uint32_t i = rand_stream_below(random, p->instr_count);
     struct instr *x = &p->instrs[i];
     switch (rand_stream_below(random, WORLD_SPOILS)) {
-    case 0: /* dropped */
+    case 0: /* The instruction is dropped. */
         return spoil_drop(x);
-    case 1: /* swapped with the next on its queue */
+    case 1: /* The instruction is swapped with the next one on its queue. */
         return spoil_swap_next(plan, p, i);
-    case 2: /* another micro-batch */
+    case 2: /* The instruction names another micro-batch. */
         return spoil_micro_batch(plan, x);
-    case 3: /* the reduction of one block twice, on all members */
-    case 4: /* a block never reduced, on all members */
+    case 3: /* One block is reduced twice on all members. */
+    case 4: /* One block is never reduced on any member. */
         if (x->op != INSTR_REDUCE_SCATTER)
             return false;
         for (uint32_t m = 0; m < plan->rank_count; m++) {
@@ -468,17 +468,17 @@ static inline bool world_spoil(struct plan *plan, struct rand_stream *random)
             }
         }
         return true;
-    case 5: /* no waiting */
+    case 5: /* The instruction no longer waits for others. */
         return spoil_wait(x);
-    case 6: /* not freed, or not added */
+    case 6: /* The slot is not freed, or the gradient is not accumulated. */
         return spoil_flags(x);
-    case 7: /* another block */
+    case 7: /* The instruction names another block. */
         if (x->block_begin == x->block_end || x->block_end >= plan->block_count)
             return false;
         x->block_begin++;
         x->block_end++;
         return true;
-    case 8: /* gathered too late or not at all: the copy gives its place up early */
+    case 8: /* The weights are gathered too late or never, because the copy is released early. */
         if (x->op != INSTR_RELEASE || i == 0)
             return false;
         for (uint32_t k = i; k-- > 0;) {
@@ -488,7 +488,7 @@ static inline bool world_spoil(struct plan *plan, struct rand_stream *random)
             }
         }
         return false;
-    default: /* another slot */
+    default: /* The instruction uses another slot. */
         return spoil_slot_out(r, x, random);
     }
 }

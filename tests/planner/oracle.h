@@ -1,20 +1,16 @@
-/* What the enumerators of the oracle share (oracle_rows.h, oracle_stages.h, oracle_tensor.h,
- * oracle_expert.h).
- *
- * They know nothing of the planner's search: every candidate of a placement is built up choice by choice,
- * emitted and simulated. A branch is left early only where a bound proves that nothing in it beats what is
- * known: a rank's work, which no schedule shortens, and what must be moved before or after it. The bounds use
- * the same prices as the simulator (problem_seconds, cluster_link, memory_*), so they say nothing of whether
- * those are right; the enumerators are tested against themselves without bounds (test_oracle_walks.c).
- *
- * What a placement may be is taken from docs/PLANNER.md, Decisions: which devices in which order, cuts, size
- * of micro-batches (every one of 1 to the batch), windows, who recomputes, of replicas and shards rows,
- * micro-batches and share of each member and how many layers are gathered at once. Not looked at: rows of a
- * member in micro-batches of unlike size (a member has m micro-batches of μ rows), and boundary dtypes (the
- * workload's).
- *
- * What is continuous (shares of state, columns, rows of the vocabulary) is enumerated on a grid, or filled
- * like water where one number decides; said where it is done. */
+/* Shared parts of the oracle's enumerators (oracle_rows.h, oracle_stages.h, oracle_tensor.h,
+ * oracle_expert.h). The oracle enumerates all candidates of a placement and simulates them, independently of
+ * the planner's search. A branch is cut only where a lower bound proves that nothing in it beats the best
+ * step time known: the bound counts a rank's compute time, which no schedule shortens, and the transfers that
+ * must precede or follow it. The bounds use the simulator's own prices (problem_seconds, cluster_link,
+ * memory_*), so they do not test those prices. test_oracle_walks.c tests the enumerators against themselves
+ * without bounds. The choices follow docs/PLANNER.md, "Decisions": devices and their order, cuts, the
+ * micro-batch size (every one from 1 to the batch), windows, recomputation; for replicas and shards each
+ * member's rows, micro-batches and share, and how many layers are gathered at once. Two choices are not
+ * enumerated: micro-batches of unlike size within one member (a member has m micro-batches of μ rows), and
+ * boundary dtypes (the workload's is used). Continuous choices (shares of state, columns, rows of the
+ * vocabulary) are enumerated on a grid, or solved by water filling where one number decides; comments say
+ * which. */
 #ifndef TEST_ORACLE_H
 #define TEST_ORACLE_H
 
@@ -34,25 +30,28 @@
 #define ORACLE_ROWS 8
 #define ORACLE_BLOCKS 10
 #define ORACLE_STEPS 2
-#define LOOKS_PER_SIMULATION 40u /* bounds that take about as long as a simulation */
+#define LOOKS_PER_SIMULATION 40u /* About so many bounds take as long as one simulation. */
 
 struct oracle {
     const struct problem *p;
-    bool uniform;                              /* devices differ by one factor in layers and head */
-    bool unpruned;                             /* no bounds: to test them */
-    double best;                               /* seconds to beat */
-    uint64_t simulated, looked, simulated_max; /* more are not looked at, and the case counts as unfinished */
-    double rate_best;                          /* bytes/s of the cluster's fastest link */
-    struct candidate found;                    /* the candidate that beat it, if any; its arrays below */
+    bool uniform;  /* The devices' speeds differ by one factor, the same for layers and head. */
+    bool unpruned; /* Switches the bounds off, to test them. */
+    double best;   /* seconds to beat */
+    uint64_t simulated, looked, simulated_max; /* simulated_max limits the simulations; a case that reaches it
+                                                  counts as unfinished. */
+    double rate_best;                          /* bandwidth of the cluster's fastest link, bytes/s */
+    struct candidate found; /* the best candidate so far, if one was found; the arrays below belong to it */
     struct candidate_stage found_stages[ORACLE_BLOCKS];
     struct member found_members[ORACLE_DEVICES];
-    uint8_t owner[ORACLE_BLOCKS * ORACLE_ROWS], found_owner[ORACLE_BLOCKS * ORACLE_ROWS]; /* hybrids' */
-    struct candidate c;                                                                   /* being built */
+    uint8_t owner[ORACLE_BLOCKS * ORACLE_ROWS],
+        found_owner[ORACLE_BLOCKS * ORACLE_ROWS]; /* of hybrid candidates */
+    struct candidate c;                           /* the candidate that is being built */
     struct candidate_stage stages[ORACLE_BLOCKS];
     struct member members[ORACLE_DEVICES];
     bool taken[ORACLE_DEVICES];
     uint32_t micro_batches;
-    /* seconds of micro-batches, block by block; and of their backwards what is not for parameters alone */
+    /* Seconds of each micro-batch per block, and the part of its backward pass that computes input gradients.
+     */
     double table[ORACLE_DEVICES][ORACLE_STEPS][ORACLE_ROWS][ORACLE_BLOCKS][COST_WAYS];
     double input[ORACLE_STEPS][ORACLE_ROWS];
 };
@@ -68,7 +67,8 @@ static inline double seconds_of(const struct problem *p, const struct candidate 
     return seconds;
 }
 
-/* Simulates the candidate in hand; INFINITY when it does not fit. */
+/* Simulates the candidate that is being built and returns its step's seconds; INFINITY when it does not fit.
+ */
 static inline double leaf(struct oracle *o)
 {
     o->simulated++;
@@ -128,7 +128,8 @@ static inline void link_of(const struct oracle *o, uint32_t from, uint32_t to, d
     cluster_link(o->p->cluster, from, to, latency, rate, &emulated);
 }
 
-/* Seconds of rows [begin, end) of a priced step through blocks on a device, there and back. */
+/* Returns the seconds of forward and backward of rows [begin, end) of a priced step through a range of blocks
+ * on a device. */
 static inline double work(const struct problem *p, uint32_t step, uint32_t device, int32_t from, int32_t to,
                           bool recompute, uint32_t begin, uint32_t end)
 {
@@ -140,7 +141,7 @@ static inline double work(const struct problem *p, uint32_t step, uint32_t devic
            (recompute ? problem_seconds(p, device, from, to, COST_RECOMPUTE, &load) : 0);
 }
 
-/* The same in micro-batches, mean over the priced steps. */
+/* As work(), for rows cut into micro-batches, averaged over the priced steps. */
 static inline double work_mean(const struct problem *p, uint32_t device, bool recompute, uint32_t row,
                                uint32_t rows, uint32_t micro)
 {
@@ -169,7 +170,7 @@ static inline uint64_t limit_of(const struct problem *p, uint32_t device)
     return p->cluster->devices[device].memory_limit_bytes;
 }
 
-/* Places for gathered layers that make a difference. */
+/* Returns the largest useful number of buffers for gathered layers. */
 static inline uint32_t layers_most(const struct problem *p)
 {
     return (uint32_t)p->block_count - 1 - !p->blocks.tied;

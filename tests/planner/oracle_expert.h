@@ -1,6 +1,7 @@
-/* Enumerator of attention here and experts there: rows of every micro-batch, and experts of all layers
- * together, in every way among any devices in any order; waves, delays, recomputation. A share that is not of
- * whole experts of one layer means unlike layers (planner/emit/expert.h). */
+/* Enumerates expert placements: attention on some devices and experts on the same or others. It tries all
+ * divisions of each micro-batch's rows and of all layers' experts among any devices in any order, with all
+ * waves, delays and recomputation. Where a member's share of the experts is not a whole number in each layer,
+ * its number of experts differs from layer to layer (planner/emit/expert.h). */
 #ifndef TEST_ORACLE_EXPERT_H
 #define TEST_ORACLE_EXPERT_H
 
@@ -10,12 +11,12 @@
 
 struct expert_walk {
     struct oracle *o;
-    uint32_t experts, active, sparse; /* sparse: layers with experts */
-    uint32_t all;                     /* experts of them all */
+    uint32_t experts, active, sparse; /* sparse: the number of layers that have experts */
+    uint32_t all;                     /* the experts of all sparse layers together */
 };
 
-/* What a device computes of a step at least with rows [row, row + rows) of each micro-batch, and so many
- * experts of all layers. */
+/* Returns a lower bound on a device's compute time a step when it attends to rows [row, row + rows) of each
+ * micro-batch and holds so many experts of all layers. */
 static inline double part_work(const struct expert_walk *w, const struct member *x, uint32_t row,
                                uint32_t held, uint32_t micro)
 {
@@ -69,7 +70,7 @@ static inline void waves_walk(struct expert_walk *w)
     }
 }
 
-/* Those with rows come first, then those with experts alone. */
+/* Adds a member. Members with rows come first, then members that hold experts only. */
 static inline void holder_add(struct expert_walk *w, uint32_t rows, uint32_t experts)
 {
     struct oracle *o = w->o;

@@ -1,10 +1,13 @@
-/* Enumerators of what shares out rows: single, data as replicas and in shards, server. */
+/* Enumerates all candidates of the placements that give rows of a batch to devices which each run the whole
+ * model: single, data (with replicas, or with a sharded state) and server. */
 #ifndef TEST_ORACLE_ROWS_H
 #define TEST_ORACLE_ROWS_H
 
 #include "planner/oracle.h"
 
-#define SHARE_LEVELS 9u /* of the ring's time, between the least and the most that memory asks for */
+#define SHARE_LEVELS                                                                                         \
+    9u /* The number of limits that are tried on the ring's time, from the least possible to the largest     \
+          that memory forces. */
 
 static inline void one_stage(struct oracle *o)
 {
@@ -13,10 +16,9 @@ static inline void one_stage(struct oracle *o)
                                             .member_count = o->c.member_count};
     o->c.stage_count = 1;
     o->c.micro_batch_rows = 1;
-    for (uint32_t m = 0; m < o->c.member_count; m++) {
+    for (uint32_t m = 0; m < o->c.member_count; m++)
         if (o->members[m].rows > o->c.micro_batch_rows)
             o->c.micro_batch_rows = o->members[m].rows;
-    }
 }
 
 /* --- single and replicas: members one after the other, each with its rows --- */
@@ -72,7 +74,8 @@ static inline double bytes_all(const struct problem *p, bool gradients)
     return bytes;
 }
 
-/* Of a ring: what every link passes at least, however the state is shared out, seconds a byte. */
+/* Returns a lower bound, over all divisions of the state, on the seconds per byte of the state that the
+ * ring's slowest link needs. */
 static inline double ring_level(const struct oracle *o)
 {
     double rates = 0, n = o->c.member_count;
@@ -84,8 +87,9 @@ static inline double ring_level(const struct oracle *o)
     return (n - 1) / rates;
 }
 
-/* Block 0 is there before anything is computed, and its gradients leave when all is; in between each member
- * computes, and the ring passes what it must. */
+/* Returns a lower bound on a step's seconds with a sharded state: the ring gathers block 0 before any member
+ * computes and passes its gradients on after all have; nor is a step shorter than all transfers of the ring.
+ */
 static inline double shards_lower(const struct layered_walk *w, double level)
 {
     const struct problem *p = w->o->p;
@@ -97,7 +101,8 @@ static inline double shards_lower(const struct layered_walk *w, double level)
     return fmax(first + most + last, moved);
 }
 
-/* The shares that take least time to step among those within floors and rooms; false when there are none. */
+/* Writes the shares between floors and rooms with which the slowest optimiser step is shortest. Returns false
+ * if no such shares sum to 1. */
 static inline bool shares_fill(const double *floors, const double *rooms, const double *steps, uint32_t n,
                                double *shares)
 {
@@ -125,7 +130,7 @@ static inline bool shares_fill(const double *floors, const double *rooms, const 
     double sum = 0;
     for (uint32_t i = 0; i < n; i++)
         sum += shares[i];
-    for (uint32_t i = 0; i < n; i++) { /* what bisection left over */
+    for (uint32_t i = 0; i < n; i++) { /* the bisection's remainder goes to members with room */
         double more = fmax(floors[i] - shares[i], fmin(rooms[i] - shares[i], 1 - sum));
         shares[i] += more;
         sum += more;
@@ -133,7 +138,8 @@ static inline bool shares_fill(const double *floors, const double *rooms, const 
     return fabs(sum - 1) < 1e-12;
 }
 
-/* What the ring's busiest link passes with the shares in hand, the lesser of its two directions. */
+/* Returns the seconds per byte of the state on the slowest link of the ring with the given shares, for
+ * gathering weights or for scattering gradients, whichever is less. */
 static inline double shares_level(const struct oracle *o, const double *shares)
 {
     uint32_t n = o->c.member_count;
@@ -147,7 +153,8 @@ static inline double shares_level(const struct oracle *o, const double *shares)
     return fmin(gather, scatter);
 }
 
-/* Rows and devices are known: every level of the ring's time, and for each the shares that step fastest. */
+/* With the rows and devices chosen, tries SHARE_LEVELS limits on the ring's seconds per byte, and for each
+ * the shares with the shortest optimiser step. */
 static inline void shares_walk(struct layered_walk *w)
 {
     struct oracle *o = w->o;
@@ -163,8 +170,9 @@ static inline void shares_walk(struct layered_walk *w)
         struct memory_need need;
         double latency, rate;
         x->state_share = 0;
-        layered_need(p, &buffers, LAYERED_MEMBER, x, &need);
-        rooms[i] = ((double)limit_of(p, x->device) - (double)need.total - 4096) / state;
+        layered_need(p, &buffers, LAYERED_MEMBER, x, (struct flat_share){0}, &need);
+        rooms[i] =
+            ((double)limit_of(p, x->device) - (double)need.total - (double)layered_state_slack(p)) / state;
         rooms[i] = fmin(1, rooms[i]);
         if (rooms[i] < 0)
             return;
@@ -187,7 +195,8 @@ static inline void shares_walk(struct layered_walk *w)
     }
 }
 
-/* A worker gets the first weights before it computes, and its last gradients leave after. */
+/* Returns a lower bound on a step's seconds for member m of a parameter server: a worker receives its first
+ * weights before it computes, and sends its last gradients afterwards. */
 static inline double worker_lower(const struct layered_walk *w, uint32_t m)
 {
     const struct problem *p = w->o->p;
@@ -260,8 +269,8 @@ static inline void layered_add(struct layered_walk *w, uint32_t row)
     }
 }
 
-/* Data whose state (of LoRA: whose frozen base) is in shards, or the server; every number of places for
- * gathered layers. */
+/* Tries all candidates of one kind, data parallelism with sharded state (with LoRA: a sharded frozen base) or
+ * the parameter server, with every number of buffers for gathered layers. */
 static inline void layered_run(struct oracle *o, enum plan_placement kind)
 {
     struct layered_walk w = {.o = o, .server = kind == PLACE_SERVER, .full = full_of(o->p)};

@@ -1,5 +1,6 @@
-/* The clusters that the oracle looks at: of five, three train adapters of a dense model, one trains all of
- * it, one adapters of a mixture of experts. And the walks, one for each placement and schedule. */
+/* Random clusters and workloads for the oracle, and the list of its walks, one for each placement and
+ * schedule. Of five workloads, three train adapters of a dense model, one trains a dense model whole, and one
+ * trains adapters of a mixture of experts. */
 #ifndef TEST_ORACLE_SCENE_H
 #define TEST_ORACLE_SCENE_H
 
@@ -15,7 +16,7 @@ struct scene {
     struct model_config config;
     struct workload workload;
     struct cluster *cluster;
-    bool uniform; /* devices differ by one factor */
+    bool uniform; /* The devices' speeds differ by one factor. */
 };
 
 struct oracle_walk {
@@ -73,7 +74,8 @@ static inline void scene_dense(struct scene *s, struct rand_stream *r, uint32_t 
     s->cluster = cluster_create(&err);
     per_node = 1 + rand_stream_below(r, 2);
     double tight = rand_stream_unit(r);
-    /* what the whole model takes with a row or two, roughly: limits are a part of it, or more */
+    /* The approximate memory of the whole model with one or two rows; the devices' memory limits are
+     * multiples of it, below and above 1. */
     uint64_t layer = 3600000, table = 576ull * s->config.vocab;
     uint64_t whole = (full ? 18ull : 4ull) * (s->config.layers * layer + table) + 12 * MIB;
     for (uint32_t d = 0; d < devices; d++) {
@@ -116,7 +118,8 @@ static inline void scene_sparse(struct scene *s, struct rand_stream *r, uint32_t
     scene_links(s, r, (devices + per_node - 1) / per_node, 3e8);
 }
 
-/* 2 to 5 devices, 3 to 8 blocks; tiny: 2 or 3, and 3 or 4, so that everything can be looked at. */
+/* Draws 2 to 5 devices and 3 to 8 blocks. With `tiny` it draws 2 or 3 devices and 3 or 4 blocks, so that
+ * every candidate can be simulated. */
 static inline void scene_init(struct scene *s, uint64_t seed, bool tiny)
 {
     struct rand_stream r;
@@ -139,8 +142,8 @@ static inline void scene_fini(struct scene *s)
     workload_fini(&s->workload);
 }
 
-/* Seconds of what the planner answers when asked for one kind (−1: any); INFINITY when nothing fits or the
- * kind is not for this workload. */
+/* Returns the step's seconds of the planner's answer for one kind (−1: any kind), or INFINITY when nothing
+ * fits or the kind does not apply to this workload. */
 static inline double planned(struct scene *s, int kind, uint64_t seed)
 {
     struct err err = {0};
@@ -191,10 +194,8 @@ static inline void candidate_print(const struct candidate *c)
             if (x->expert_share > 0)
                 print_message(" experts %.3f", x->expert_share);
             if (x->tensor.column_end)
-                print_message(" heads %u columns %u words %u",
-                              x->tensor.kv_head_end - x->tensor.kv_head_begin,
-                              x->tensor.column_end - x->tensor.column_begin,
-                              x->tensor.vocabulary_end - x->tensor.vocabulary_begin);
+                print_message(" heads %u columns %u", x->tensor.kv_head_end - x->tensor.kv_head_begin,
+                              x->tensor.column_end - x->tensor.column_begin);
         }
         for (uint32_t k = 0; c->owner && k < c->owner_count / c->stage_count; k++)
             print_message("%s%u", k ? "" : " owners ", c->owner[s * (c->owner_count / c->stage_count) + k]);

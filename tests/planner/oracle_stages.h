@@ -1,10 +1,11 @@
-/* Enumerators of stages: contiguous pipelines, hybrids, split backwards, interleaved pipelines. */
+/* Enumerates placements made of stages: contiguous pipelines, hybrids, pipelines with split backward passes,
+ * and interleaved pipelines. */
 #ifndef TEST_ORACLE_STAGES_H
 #define TEST_ORACLE_STAGES_H
 
 #include "planner/oracle.h"
 
-/* Seconds of every micro-batch of the size in hand, looked up once. */
+/* Fills the table of seconds of every micro-batch of the current size, so that each is looked up once. */
 static inline void table_fill(struct oracle *o)
 {
     const struct problem *p = o->p;
@@ -16,12 +17,11 @@ static inline void table_fill(struct oracle *o)
             for (int32_t block = 0; block < p->block_count && load.rows > 0; block++)
                 o->input[t][k] = fmin(o->input[t][k], 1 - micro_weight_share(p, block, block + 1, &load));
             for (uint32_t d = 0; d < p->device_count; d++) {
-                for (int32_t block = 0; block < p->block_count; block++) {
+                for (int32_t block = 0; block < p->block_count; block++)
                     for (int way = 0; way < COST_WAYS; way++)
                         o->table[d][t][k][block][way] =
                             load.rows > 0 ? problem_seconds(p, d, block, block + 1, (enum cost_way)way, &load)
                                           : 0;
-                }
             }
         }
     }
@@ -36,23 +36,23 @@ static inline double looked_up(const struct oracle *o, uint32_t d, uint32_t t, u
     return seconds;
 }
 
-/* A device's part of a step at least when it takes all micro-batches through the stage. */
+/* Returns a lower bound on a device's compute time a step when it runs all micro-batches through the stage.
+ */
 static inline double stage_work(const struct oracle *o, uint32_t device, const struct candidate_stage *stage,
                                 bool recompute)
 {
     double mean = 0;
-    for (uint32_t t = 0; t < o->p->step_count; t++) {
+    for (uint32_t t = 0; t < o->p->step_count; t++)
         for (uint32_t k = 0; k < o->micro_batches; k++)
             mean += (looked_up(o, device, t, k, stage, COST_FORWARD) +
                      looked_up(o, device, t, k, stage, COST_BACKWARD) +
                      (recompute ? looked_up(o, device, t, k, stage, COST_RECOMPUTE) : 0)) /
                     o->p->step_count;
-    }
     return mean;
 }
 
-/* The least time of a micro-batch from one stage to the next, or back. The next stage's members may not be
- * known yet; `device` is one of them, or of a later stage's. */
+/* Returns a lower bound on the time of one boundary transfer between a stage and the next. Where the next
+ * stage's members are not known yet, `device` is a member of that stage or of a later one. */
 static inline double hop_lower(const struct oracle *o, const struct candidate_stage *from,
                                const struct candidate_stage *to, uint32_t t, uint32_t device)
 {
@@ -81,8 +81,8 @@ static inline double hop_lower(const struct oracle *o, const struct candidate_st
     return least < INFINITY ? least : 0;
 }
 
-/* Summing a stage's gradients over the members it has so far (a ring of more is no faster), or gathering its
- * weights and scattering the sums: what is before the work, and what after it. */
+/* Returns lower bounds on a stage's synchronisation before and after the compute: all-reducing gradients over
+ * the members chosen so far (a larger ring is no faster), or gathering weights and scattering gradients. */
 static inline void sync_lower(const struct oracle *o, const struct candidate_stage *stage, double *before,
                               double *after)
 {
@@ -103,7 +103,7 @@ static inline void sync_lower(const struct oracle *o, const struct candidate_sta
     for (int32_t b = stage->block_begin; b < stage->block_end; b++)
         bytes += 4 * (double)p->blocks.blocks[b].lora_params;
     for (uint32_t m = 0; m < stage->member_count; m++) {
-        double best = INFINITY; /* of this member's links to any other device */
+        double best = INFINITY; /* the least time over this member's links to any other device */
         uint32_t here = o->members[stage->member_first + m].device;
         for (uint32_t d = 0; d < p->device_count; d++) {
             double latency, rate;
@@ -117,7 +117,8 @@ static inline void sync_lower(const struct oracle *o, const struct candidate_sta
     *after = slowest;
 }
 
-/* Through all stages before this one, the quickest micro-batch by the quickest member: forward, and back. */
+/* Returns a lower bound on the time of one micro-batch through all earlier stages, forward and backward, each
+ * by its quickest member. */
 static inline void passes_lower(const struct oracle *o, const struct candidate_stage *stage, uint32_t t,
                                 uint32_t device, double *onward, double *back)
 {
@@ -138,8 +139,9 @@ static inline void passes_lower(const struct oracle *o, const struct candidate_s
     }
 }
 
-/* A member's part of a step at least: its micro-batches, whichever they are; before the first of them one has
- * passed the stages before, after the last one passes them again (split: after its input's half). */
+/* Returns a lower bound on a step's time by one member: it computes its micro-batches; before the first, one
+ * micro-batch has passed the earlier stages, and after the last, it passes them again backwards (with split
+ * backward passes: after the half that computes input gradients). */
 static inline double member_lower(const struct oracle *o, const struct candidate_stage *stage,
                                   const struct member *member, uint32_t count)
 {
@@ -173,9 +175,9 @@ static inline double member_lower(const struct oracle *o, const struct candidate
     return fmax(mean, own);
 }
 
-/* What is left of the blocks, shared by the devices that are left as if it were water. Where devices differ
- * by one factor in layers and head, none is better at some part of it; else each block is taken to be where
- * it is quickest. */
+/* Returns a lower bound on the time of the remaining blocks, divided continuously among the remaining
+ * devices. If the devices differ by one factor in layers and head, no device is relatively better at one of
+ * them; otherwise each block is assumed to be on the device that is quickest for it. */
 static inline double rest_lower(const struct oracle *o, int32_t begin)
 {
     const struct problem *p = o->p;
@@ -197,11 +199,10 @@ static inline double rest_lower(const struct oracle *o, int32_t begin)
             const struct candidate_stage one = {.block_begin = b, .block_end = b + 1};
             for (uint32_t k = 0; k < o->micro_batches; k++) {
                 double least = INFINITY;
-                for (uint32_t d = 0; d < p->device_count; d++) {
+                for (uint32_t d = 0; d < p->device_count; d++)
                     if (!o->taken[d])
                         least = fmin(least, looked_up(o, d, t, k, &one, COST_FORWARD) +
                                                 looked_up(o, d, t, k, &one, COST_BACKWARD));
-                }
                 quickest += least / left;
             }
         }
@@ -210,7 +211,7 @@ static inline double rest_lower(const struct oracle *o, int32_t begin)
     return mean;
 }
 
-/* One device a stage, all of them known. */
+/* Returns a lower bound on a step of a pipeline with one device a stage, when all stages are known. */
 static inline double chain_lower(const struct oracle *o)
 {
     double worst = 0;
@@ -221,8 +222,10 @@ static inline double chain_lower(const struct oracle *o)
 
 /* --- windows and delays --- */
 
-/* The first stages keep all micro-batches, so that their windows may say more: the difference is how many may
- * be on the link behind them. */
+/* Tries larger windows for the leading stages whose windows already are all micro-batches. They cannot keep
+ * more micro-batches in flight. But the more a stage's window exceeds the next stage's, the more buffers
+ * there are for the tensors on the link between the two (planner/schedule/rings.c), so every round of the
+ * loop gives each of these links one more buffer. */
 static inline void rings_walk(struct oracle *o)
 {
     uint32_t all = 0, held[ORACLE_DEVICES];
@@ -274,7 +277,8 @@ static inline void windows_walk(struct oracle *o, uint32_t s)
     }
 }
 
-/* Hybrids: every member's window up to the micro-batches that it has; in the strict order, and eagerly. */
+/* For hybrids, tries every window of each member up to its number of micro-batches, in strict and in eager
+ * order. */
 static inline void group_windows_walk(struct oracle *o, uint32_t s, uint32_t m)
 {
     uint32_t own = 0;
@@ -310,7 +314,8 @@ static inline void stages_whole(struct oracle *o)
         group_windows_walk(o, 0, 0);
 }
 
-/* The open stage has its members and they their micro-batches: the next one, or the end. */
+/* The open stage's members and their micro-batches are chosen: opens the next stage, or evaluates the
+ * candidate. */
 static inline void stage_next(struct oracle *o)
 {
     if (o->stages[o->c.stage_count - 1].block_end < o->p->block_count)
@@ -319,7 +324,8 @@ static inline void stage_next(struct oracle *o)
         stages_whole(o);
 }
 
-/* Micro-batches from k on of the open stage dealt to its members in every way that leaves none without. */
+/* Deals the micro-batches from k on to the open stage's members in every way that gives each member at least
+ * one. */
 static inline void deal_walk(struct oracle *o, uint32_t k, uint32_t *counts)
 {
     uint32_t s = o->c.stage_count - 1, n = o->stages[s].member_count, idle = 0;
@@ -350,7 +356,7 @@ static inline void stage_close(struct oracle *o)
         deal_walk(o, 0, counts);
 }
 
-/* The open stage closed, or one more member of it. */
+/* Closes the open stage, or adds one more member to it. */
 static inline void member_add(struct oracle *o)
 {
     const struct problem *p = o->p;

@@ -1,17 +1,16 @@
-/* Enumerator of tensor groups: one group of any devices in any order, or a pipeline of groups and single
- * devices; key heads in every way, rows of the vocabulary on a grid and as speeds ask for, the columns of the
- * FFN by what makes the slowest member soonest done within the memory that is left. */
+/* Enumerates tensor groups: one group of any devices in any order, or a pipeline of groups and single
+ * devices. Key heads are dealt in every way. The FFN's columns follow by water filling: the slowest member
+ * finishes as early as possible within the memory that is left. */
 #ifndef TEST_ORACLE_TENSOR_H
 #define TEST_ORACLE_TENSOR_H
 
 #include "planner/oracle.h"
 
-#define VOCABULARY_PARTS 4u /* of the grid */
-
-/* Devices, heads and vocabulary of every stage are known; of the stage being dealt the columns follow. */
+/* The state of the walk. Devices and heads of every stage are chosen first; then columns are dealt stage by
+ * stage. */
 struct tensor_walk {
     struct oracle *o;
-    double reach[ORACLE_DEVICES]; /* of each stage: what its slowest member computes in a step */
+    double reach[ORACLE_DEVICES]; /* [stage] seconds that its slowest member computes a step */
 };
 
 static inline struct cost_load tensor_load(const struct oracle *o, uint32_t t, uint32_t k)
@@ -23,12 +22,14 @@ static inline bool tensor_fits(const struct oracle *o, const struct candidate_st
                                uint32_t live, uint32_t partials)
 {
     struct tensor_need need;
-    tensor_need_fill(o->p, stage->block_begin, stage->block_end, &o->members[m].tensor, o->c.micro_batch_rows,
-                     o->members[m].recompute, &need);
+    struct tensor_member member =
+        tensor_member(o->p, stage->block_begin, stage->block_end, stage->member_count,
+                      m - stage->member_first, &o->members[m].tensor);
+    tensor_need_fill(o->p, &member, o->c.micro_batch_rows, o->members[m].recompute, &need);
     return tensor_need_total(&need, live, partials) <= limit_of(o->p, o->members[m].device);
 }
 
-/* Sets the columns of a group from how many each has. */
+/* Sets the column ranges of a group's members from the members' numbers of columns. */
 static inline void columns_set(struct oracle *o, const struct candidate_stage *stage, const uint32_t *columns)
 {
     uint32_t at = 0;
@@ -39,8 +40,9 @@ static inline void columns_set(struct oracle *o, const struct candidate_stage *s
     }
 }
 
-/* What a member takes at the mean load, there and back, for the stage but for its layers' columns; and for
- * one layer's half with so many columns. */
+/* Returns a member's seconds for the forward and backward (and recomputation) of a mean micro-batch. With
+ * 'ffn' they are those of the FFN half of one layer, of which the member has `columns` columns; otherwise
+ * those of the attention halves of all layers of the stage. */
 static inline double mean_seconds(const struct oracle *o, const struct candidate_stage *stage, uint32_t m,
                                   uint32_t columns, bool ffn)
 {
@@ -56,17 +58,16 @@ static inline double mean_seconds(const struct oracle *o, const struct candidate
     for (int way = 0; way < (o->members[m].recompute ? 3 : 2); way++) {
         for (int32_t b = ffn ? 1 : stage->block_begin; b < (ffn ? 2 : stage->block_end); b++) {
             bool layer = b > 0 && b + 1 < o->p->block_count;
+            if (!layer) /* Embedding and head run on the first member alone while the others wait. */
+                continue;
             seconds += tensor_seconds(o->p, o->members[m].device, &part, b,
-                                      ffn     ? TENSOR_SECOND
-                                      : layer ? TENSOR_FIRST
-                                              : TENSOR_WHOLE,
-                                      (enum cost_way)way, &load);
+                                      ffn ? TENSOR_SECOND : TENSOR_FIRST, (enum cost_way)way, &load);
         }
     }
     return seconds;
 }
 
-/* Most columns a member holds; 0: not even one. */
+/* Returns the largest number of columns for which a member has memory, or 0. */
 static inline uint32_t columns_most(struct oracle *o, const struct candidate_stage *stage, uint32_t m,
                                     uint32_t most, uint32_t live, uint32_t partials)
 {
@@ -83,13 +84,13 @@ static inline uint32_t columns_most(struct oracle *o, const struct candidate_sta
     return low;
 }
 
-/* A member's time with c columns is base + fixed + c·each. */
+/* A member's time as a linear function of its columns: with c columns it is base + fixed + c·each. */
 struct column_line {
     double base, fixed, each;
     uint32_t most, columns;
 };
 
-/* Water: the least level at which the members' columns within it are all there. */
+/* Water filling: finds the least time at which the members can together take all columns. */
 static inline bool columns_level(struct column_line *lines, uint32_t n, uint32_t ffn)
 {
     double low = 0, high = 0;
@@ -125,8 +126,8 @@ static inline bool columns_level(struct column_line *lines, uint32_t n, uint32_t
     return given == ffn;
 }
 
-/* Columns so that the slowest half is soonest done, or (weight 1) all that a member does. live 0: whatever
- * memory there is. */
+/* Deals a stage's columns so that the slowest member's half of a layer takes the least time or, with weight
+ * 1, its whole compute time. With live 0, memory is not limited. */
 static inline bool columns_fill(struct oracle *o, const struct candidate_stage *stage, double weight,
                                 uint32_t live, uint32_t partials)
 {
@@ -165,8 +166,9 @@ static inline bool columns_fill(struct oracle *o, const struct candidate_stage *
     return fits;
 }
 
-/* A step of one group at least: with one micro-batch at a time every half waits for the slowest member and
- * for the sum before it; with more in turns, each member computes and each sum travels. */
+/* Returns a lower bound on a step of one group. With one micro-batch at a time, every half of a layer waits
+ * for the slowest member and for the all-reduce before it. With several in turns, each member's compute and
+ * each all-reduce is a bound. */
 static inline double group_lower(const struct oracle *o, const struct candidate_stage *stage, bool in_turn)
 {
     const struct problem *p = o->p;
@@ -181,9 +183,9 @@ static inline double group_lower(const struct oracle *o, const struct candidate_
     for (uint32_t t = 0; t < p->step_count; t++) {
         for (uint32_t k = 0; k < o->micro_batches; k++) {
             struct cost_load load = tensor_load(o, t, k);
-            double sum = load.rows > 0
-                             ? tensor_sum_seconds(n, floor(p->bytes_per_token * load.tokens), latency, rate)
-                             : 0;
+            double sum = load.rows > 0 ? tensor_sum_seconds(n, floor(tensor_token_bytes(p) * load.tokens),
+                                                            latency, rate)
+                                       : 0;
             for (int32_t b = stage->block_begin; b < stage->block_end; b++) {
                 bool layer = b > 0 && b + 1 < p->block_count;
                 for (int half = 0; half < (layer ? 2 : 1); half++) {
@@ -192,6 +194,8 @@ static inline double group_lower(const struct oracle *o, const struct candidate_
                         double slowest = 0;
                         for (uint32_t i = 0; i < n; i++) {
                             const struct member *x = &o->members[first + i];
+                            if (!layer && i > 0)
+                                continue;
                             double s =
                                 tensor_seconds(p, x->device, &x->tensor, b, which, (enum cost_way)way, &load);
                             if (x->recompute && way == COST_BACKWARD)
@@ -201,7 +205,7 @@ static inline double group_lower(const struct oracle *o, const struct candidate_
                             slowest = fmax(slowest, s);
                         }
                         serial += slowest / p->step_count;
-                        /* nothing is handed down to an embedding that is not trained */
+                        /* A frozen embedding receives no gradient. */
                         bool summed = layer && !(b == 1 && half == 0 && way == COST_BACKWARD);
                         sums += summed ? sum / p->step_count : 0;
                     }
@@ -214,7 +218,8 @@ static inline double group_lower(const struct oracle *o, const struct candidate_
     return in_turn ? serial + sums : fmax(most, sums);
 }
 
-/* Columns of all stages; false when memory has no room for them, or nothing better can come of them. */
+/* Deals the columns of all stages. Returns false when memory has no room for them, or when the bound shows
+ * that the candidate cannot beat the best. */
 static inline bool columns_deal(struct oracle *o, double weight)
 {
     for (uint32_t s = 0; s < o->c.stage_count; s++) {
@@ -230,17 +235,17 @@ static inline bool columns_deal(struct oracle *o, double weight)
     return true;
 }
 
-/* Windows from the tail, in units of the micro-batches that are worked on in turns. */
+/* Tries windows from the last stage to the first, as multiples of the micro-batches that are computed in
+ * turns. */
 static inline void units_walk(struct tensor_walk *w, uint32_t s)
 {
     struct oracle *o = w->o;
     uint32_t units = (o->micro_batches - 1) / o->c.together + 1;
     if (exhausted(o))
         return;
-    for (double weight = 0; s == 0 && weight <= 1; weight += o->c.together > 1 ? 0.5 : 2) {
+    for (double weight = 0; s == 0 && weight <= 1; weight += o->c.together > 1 ? 0.5 : 2)
         if (columns_deal(o, weight))
             leaf(o);
-    }
     if (s == 0)
         return;
     const struct candidate_stage *stage = &o->stages[s - 1];
@@ -265,7 +270,11 @@ static inline void group_whole(struct tensor_walk *w)
 {
     struct oracle *o = w->o;
     const struct candidate_stage *stage = &o->stages[o->c.stage_count - 1];
-    /* with the columns that make the busiest member least busy, whatever memory there is */
+    int32_t layer = stage->block_begin > 1 ? stage->block_begin : 1;
+    if (stage->member_count > 1 && (layer >= stage->block_end || layer + 1 == o->p->block_count))
+        return; /* A group must have layers to share. */
+    /* This bound uses the columns that minimise the busiest member's compute time without any memory limit.
+     */
     if (!columns_fill(o, stage, 1, 0, 0))
         return;
     if (hopeless(o, group_lower(o, stage, false)))
@@ -276,55 +285,7 @@ static inline void group_whole(struct tensor_walk *w)
         together_walk(w);
 }
 
-/* Rows of the vocabulary: on the grid, or in proportion to the speed of the head. */
-static inline void vocabulary_walk(struct tensor_walk *w, uint32_t i, uint32_t left)
-{
-    struct oracle *o = w->o;
-    const struct candidate_stage *stage = &o->stages[o->c.stage_count - 1];
-    uint32_t n = stage->member_count, vocab = o->p->workload->config->vocab;
-    uint32_t before = i ? o->members[stage->member_first + i - 1].tensor.vocabulary_end : 0;
-    bool uses = stage->block_begin == 0 || stage->block_end == o->p->block_count;
-    if (i == n) {
-        group_whole(w);
-        return;
-    }
-    for (uint32_t parts = 1; parts + (n - i - 1) <= left; parts++) {
-        struct plan_tensor *part = &o->members[stage->member_first + i].tensor;
-        if (i + 1 == n && parts < left)
-            continue;
-        part->vocabulary_begin = before;
-        part->vocabulary_end = i + 1 == n ? vocab : before + vocab * parts / VOCABULARY_PARTS;
-        vocabulary_walk(w, i + 1, left - parts);
-        if (!uses)
-            break;
-    }
-}
-
-static inline void vocabulary_by_speed(struct tensor_walk *w)
-{
-    struct oracle *o = w->o;
-    const struct candidate_stage *stage = &o->stages[o->c.stage_count - 1];
-    uint32_t vocab = o->p->workload->config->vocab, at = 0;
-    double rate = 0, sum = 0;
-    for (int turn = 0; turn < 2; turn++) {
-        for (uint32_t i = 0; i < stage->member_count; i++) {
-            struct member *x = &o->members[stage->member_first + i];
-            double each = problem_seconds(o->p, x->device, o->p->block_count - 1, o->p->block_count,
-                                          COST_FORWARD, &o->p->mean_row);
-            if (turn == 0) {
-                rate += 1 / each;
-                continue;
-            }
-            sum += 1 / each / rate;
-            x->tensor.vocabulary_begin = at;
-            at = i + 1 == stage->member_count ? vocab : (uint32_t)(sum * vocab);
-            x->tensor.vocabulary_end = at;
-        }
-    }
-    group_whole(w);
-}
-
-/* One more device of the open group; heads_left of the model's key heads are not dealt. */
+/* Adds a device to the open group; heads_left of the model's key heads are not dealt yet. */
 static inline void part_add(struct tensor_walk *w, uint32_t heads_left)
 {
     struct oracle *o = w->o;
@@ -332,9 +293,7 @@ static inline void part_add(struct tensor_walk *w, uint32_t heads_left)
     struct candidate_stage *stage = &o->stages[o->c.stage_count - 1];
     uint32_t m = o->c.member_count, all = p->workload->config->kv_heads;
     if (heads_left == 0) {
-        vocabulary_by_speed(w);
-        if (stage->member_count > 1)
-            vocabulary_walk(w, 0, VOCABULARY_PARTS);
+        group_whole(w);
         return;
     }
     for (uint32_t way = 0; way < 2 * p->device_count * heads_left; way++) {
@@ -362,7 +321,7 @@ static inline void part_add(struct tensor_walk *w, uint32_t heads_left)
 static inline void group_open(struct tensor_walk *w, int32_t begin)
 {
     struct oracle *o = w->o;
-    bool one = full_of(o->p) && o->p->blocks.tied; /* a table that is trained is cut alike everywhere */
+    bool one = memory_trains_table(o->p) && o->p->blocks.tied; /* A trained tied table is on one rank only. */
     if (o->c.member_count == o->p->device_count)
         return;
     for (int32_t end = one ? o->p->block_count : begin + 1; end <= o->p->block_count; end++) {
@@ -376,7 +335,7 @@ static inline void group_open(struct tensor_walk *w, int32_t begin)
 static inline void tensor_run(struct oracle *o)
 {
     struct tensor_walk w = {.o = o};
-    if (o->p->workload->config->experts)
+    if (tensor_lacks(o->p) || !o->p->part_columns)
         return;
     for (uint32_t rows = 1; rows <= o->p->workload->batch_rows; rows++) {
         candidate_start(o, PLACE_TENSOR);

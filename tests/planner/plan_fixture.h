@@ -1,4 +1,4 @@
-/* A model, data and clusters for the planner's tests. */
+/* Builds the models, data and clusters of the planner's tests. */
 #ifndef TEST_PLAN_FIXTURE_H
 #define TEST_PLAN_FIXTURE_H
 
@@ -69,10 +69,23 @@ static inline struct workload fixture_workload(const struct model_config *config
     return w;
 }
 
+/* Appends points of a layer's attention and FFN, whose seconds are `share` and 1 - `share` of the layer's. */
+static inline void fixture_halves(json_t *points, int rows, int tokens, double sum_sq, double layer_s,
+                                  double share)
+{
+    for (int half = 0; half < 2; half++) {
+        double seconds = layer_s * (half ? 1 - share : share);
+        json_array_append_new(points,
+                              json_pack("{s:s,s:i,s:i,s:f,s:f,s:f,s:f}", "block", half ? "ffn" : "attention",
+                                        "rows", rows, "tokens", tokens, "sum_sq", sum_sq, "forward_s",
+                                        seconds, "backward_s", 1.2 * seconds, "recompute_s", seconds));
+    }
+}
+
 /* A device with a profile: seconds of a layer = (overhead + per_token·tokens + per_square·Σ length²)/speed.
- */
-static inline void fixture_device(struct cluster *cluster, const char *name, const char *node,
-                                  uint64_t memory, double speed)
+ * `attention`: the share of a layer that its profile measures for attention, 0: it does not measure that. */
+static inline void fixture_device_halves(struct cluster *cluster, const char *name, const char *node,
+                                         uint64_t memory, double speed, double attention)
 {
     struct err err;
     struct cluster_device device = {.name = name, .node = node, .memory_limit_bytes = memory};
@@ -87,6 +100,8 @@ static inline void fixture_device(struct cluster *cluster, const char *name, con
                                                     "rows", rows, "tokens", tokens, "labelled", tokens / 2,
                                                     "sum_sq", sq, "forward_s", layer, "backward_s",
                                                     1.2 * layer, "recompute_s", layer));
+            if (attention > 0)
+                fixture_halves(points, rows, tokens, sq, layer, attention);
             json_array_append_new(points, json_pack("{s:s,s:i,s:i,s:i,s:f,s:f,s:f}", "block", "head", "rows",
                                                     rows, "tokens", tokens, "labelled", tokens / 2, "sum_sq",
                                                     sq, "forward_s", head, "backward_s", head));
@@ -102,6 +117,12 @@ static inline void fixture_device(struct cluster *cluster, const char *name, con
     json_decref(profile);
 }
 
+static inline void fixture_device(struct cluster *cluster, const char *name, const char *node,
+                                  uint64_t memory, double speed)
+{
+    fixture_device_halves(cluster, name, node, memory, speed, 0);
+}
+
 static inline void fixture_link(struct cluster *cluster, const char *from, const char *to, double latency_s,
                                 double bytes_per_s)
 {
@@ -112,23 +133,23 @@ static inline void fixture_link(struct cluster *cluster, const char *from, const
     json_decref(link);
 }
 
-/* May instruction i of a rank's train program start, after those that are done? Not if it is done itself. */
+/* Whether instruction i of a rank's training program may start after those marked as done; false when it is
+ * done itself. */
 static inline bool fixture_ready(const struct plan *plan, uint32_t rank, uint32_t i, const bool *done)
 {
     const struct program *p = &plan->ranks[rank].programs[PROGRAM_TRAIN];
     const struct instr *x = &p->instrs[i];
-    for (uint32_t k = 0; k < x->after_count; k++) {
+    for (uint32_t k = 0; k < x->after_count; k++)
         if (!done[p->after[x->after_first + k]])
             return false;
-    }
-    for (uint32_t k = i; k-- > 0;) {
+    for (uint32_t k = i; k-- > 0;)
         if (!done[k] && instr_queue_index(plan, &p->instrs[k]) == instr_queue_index(plan, x))
             return false;
-    }
     return !done[i];
 }
 
-/* The answer with its programs; the caller's (plan_answer_destroy). */
+/* Searches, and returns the answer with its programs emitted. The caller releases it with
+ * plan_answer_destroy. */
 static inline struct plan_answer *fixture_search(const struct workload *w, const struct cluster *cluster)
 {
     struct err err = {0};

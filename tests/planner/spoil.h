@@ -1,6 +1,5 @@
-/* Ways to spoil one instruction of a program, that a checker must see or that do no harm. Each returns false
- * when there was nothing to spoil. For tests.
- */
+/* Faults for tests: each function spoils one instruction of a program in a way that is either harmless or
+ * must be found by the checker. Each returns false when its fault does not apply to the instruction. */
 #ifndef MOTLEY_TESTS_PLANNER_SPOIL_H
 #define MOTLEY_TESTS_PLANNER_SPOIL_H
 
@@ -10,7 +9,7 @@
 #include "common/rand.h"
 #include "program/program.h"
 
-/* In place of an instruction, one that does nothing. */
+/* Replaces an instruction by one that does nothing. */
 static inline bool spoil_drop(struct instr *x)
 {
     x->op = INSTR_RELEASE;
@@ -20,7 +19,7 @@ static inline bool spoil_drop(struct instr *x)
     return true;
 }
 
-/* Two instructions change places; what the places wait for stays. */
+/* Exchanges two instructions; the dependences stay with their positions. */
 static inline void spoil_exchange(struct instr *x, struct instr *y)
 {
     struct instr mine = *x;
@@ -59,7 +58,7 @@ static inline bool spoil_wait(struct instr *x)
     return true;
 }
 
-/* Nothing freed, added or computed again. */
+/* Clears the flags that free a slot, accumulate, or recompute. */
 static inline bool spoil_flags(struct instr *x)
 {
     if (!x->flags)

@@ -1,5 +1,5 @@
-/* Nonsense in cluster files, model descriptions, tables and specifications: each is a sentence that names the
- * place; no plan comes of it. What is merely doubtful is planned with, and said. */
+/* Tests that invalid cluster files, model descriptions, tables and specifications are refused with a sentence
+ * that names the place, and give no plan. Doubtful input is used for planning, and the answer says so. */
 #include "planner/plan_fixture.h"
 
 #include <math.h>
@@ -36,7 +36,7 @@ static json_t *model_json(uint32_t layers)
     return json;
 }
 
-/* Plans; takes all three. Returns NULL with *err. */
+/* Plans and releases all three documents. Returns NULL with *err on failure. */
 static struct plan_answer *plan(json_t *spec, json_t *cluster, json_t *model, struct err *err)
 {
     struct plan_answer *answer = NULL;
@@ -226,8 +226,8 @@ static void tables_with_holes_and_zeros_are_refused_by_path(void **state)
             model_json(4), "a table in a cluster file", "nodes[0].devices[0]");
 }
 
-/* A table of a layer and a head whose times are `scale` of what 5e10 FLOP/s would take, with one point
- * spoilt. */
+/* Plans with a table of a layer and a head whose times are `scale` times those of 5e10 FLOP/s. The time of
+ * one point is multiplied by `spoil`. */
 static struct plan_answer *with_table(double scale, double spoil)
 {
     struct err err = {0};
@@ -260,10 +260,9 @@ static struct plan_answer *with_table(double scale, double spoil)
 
 static bool warned(const struct plan_answer *answer, const char *part)
 {
-    for (uint32_t i = 0; i < answer->warning_count; i++) {
+    for (uint32_t i = 0; i < answer->warning_count; i++)
         if (strstr(answer->warnings[i], part))
             return true;
-    }
     return false;
 }
 
@@ -344,7 +343,7 @@ static void models_are_refused_by_key(void **state)
         refused(parsed(SPEC), parsed(NODE(CARD)), model, bad[i].key, bad[i].part);
     }
     json_t *narrow =
-        model_json(4); /* heads that do not divide the width, and nothing says how wide they are */
+        model_json(4); /* The number of heads does not divide the width, and head_dim is not given. */
     json_object_del(narrow, "head_dim");
     json_object_set_new(narrow, "hidden_size", json_integer(577));
     refused(parsed(SPEC), parsed(NODE(CARD)), narrow, "hidden_size", "hidden_size");
@@ -433,8 +432,35 @@ static void specifications_that_ask_the_impossible_are_refused_by_path(void **st
         refused(parsed(bad[i].spec), parsed(NODE(CARD)), model_json(4), bad[i].spec, bad[i].part);
 }
 
-/* One row cannot be split over replicas, one block not over stages: the answer uses what it can, or says why
- * not. */
+/* The engine packs two values of 16 bits into a word, so boundary tensors of an odd width travel in fp32:
+ * they are planned so where the dtype follows from the compute dtype, and refused where 16 bits are asked
+ * for. */
+static void boundaries_of_odd_width_are_fp32_or_refused(void **state)
+{
+    (void)state;
+    static const char *const asked[] = {"auto", "fp32", "bf16", "fp16"};
+    for (size_t i = 0; i < sizeof(asked) / sizeof(asked[0]); i++) {
+        struct err err = {0};
+        json_t *model = model_json(4), *spec = parsed(SPEC);
+        json_object_set_new(model, "hidden_size", json_integer(9 * 65));
+        json_object_set_new(spec, "train", json_pack("{s:s}", "compute", "bf16"));
+        json_object_set_new(spec, "placement", json_pack("{s:s}", "boundary", asked[i]));
+        if (i >= 2) {
+            refused(spec, parsed(NODE(CARD)), model, asked[i], "placement.boundary");
+            continue;
+        }
+        struct plan_answer *answer = plan(spec, parsed(NODE(CARD)), model, &err);
+        if (!answer)
+            fail_msg("%s: %s", asked[i], err.text);
+        for (uint32_t r = 0; r < answer->plan->rank_count; r++)
+            for (uint32_t s = 0; s < answer->plan->ranks[r].slot_count; s++)
+                assert_int_equal(answer->plan->ranks[r].slots[s].dtype, PLAN_F32);
+        plan_answer_destroy(answer);
+    }
+}
+
+/* A batch of one row cannot be split over replicas. The answer uses the devices that it can use, or says why
+ * it leaves one out. */
 static void a_batch_smaller_than_any_split_is_still_answered(void **state)
 {
     static const char *const kinds[] = {"auto", "single", "pipeline", "data", "hybrid"};
@@ -539,6 +565,7 @@ int main(void)
         cmocka_unit_test(models_are_refused_by_key),
         cmocka_unit_test(mixtures_are_refused_by_key),
         cmocka_unit_test(specifications_that_ask_the_impossible_are_refused_by_path),
+        cmocka_unit_test(boundaries_of_odd_width_are_fp32_or_refused),
         cmocka_unit_test(a_batch_smaller_than_any_split_is_still_answered),
         cmocka_unit_test(ten_thousand_devices_are_planned_and_one_more_is_refused),
         cmocka_unit_test(many_links_are_read_in_moments),

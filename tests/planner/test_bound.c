@@ -1,5 +1,5 @@
-/* The lower bound is one: no plan is faster, whatever the lengths of its rows and whatever its devices are
- * good at. */
+/* Tests the stated lower bound: no plan is faster, for rows of any lengths and devices with different
+ * strengths. */
 #include "planner/plan_fixture.h"
 
 #include <math.h>
@@ -15,7 +15,7 @@ struct scene {
     struct cluster *cluster;
 };
 
-/* Rows of one to sixty tokens, one to three devices that need not be alike. */
+/* Draws rows of one to sixty tokens and one to three devices, which may be unlike. */
 static void scene_init(struct scene *s, uint64_t seed)
 {
     struct rand_stream r;
@@ -70,10 +70,11 @@ static void no_plan_is_faster_than_the_lower_bound(void **state)
         scene_fini(&s);
     }
     print_message("%u problems, the nearest %.4f of the bound\n", SEEDS, nearest);
-    assert_true(nearest < 1.02); /* measured 1.0021: a bound, and not an idle one */
+    assert_true(nearest <
+                1.02); /* The bound is tight: the nearest plan is 1.0021 times the bound (measured). */
 }
 
-/* Equal rows, equal devices, whole batches at a time: what PLANNER.md's formula says is what comes out. */
+/* With equal rows, equal devices and whole batches, the bound equals the formula of docs/PLANNER.md. */
 static void the_bound_of_equal_rows_is_the_formula(void **state)
 {
     (void)state;

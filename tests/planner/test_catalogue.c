@@ -1,4 +1,5 @@
-/* The catalogue: devices that labs own are in it, every number is possible and says where it comes from. */
+/* Tests the catalogue of devices: it has the devices that labs own, every number is plausible, and each entry
+ * names its source. */
 #include "planner/plan_fixture.h"
 
 #include <math.h>
@@ -63,10 +64,9 @@ static void every_entry_is_possible_and_names_its_source(void **state)
         assert_true(strlen(json_string_value(json_object_get(e, "source"))) > 8);
         imported += strcmp(origin, "imported") == 0;
         assert_true(strcmp(origin, "imported") == 0 || strcmp(origin, "estimated") == 0);
-        for (size_t k = 0; k < i; k++) {
+        for (size_t k = 0; k < i; k++)
             if (strcmp(name, json_string_value(json_object_get(json_array_get(list, k), "name"))) == 0)
                 fail_msg("%s is there twice", name);
-        }
     }
     print_message("%zu devices, %u of them with measured shares of their peaks\n", json_array_size(list),
                   imported);
@@ -74,7 +74,7 @@ static void every_entry_is_possible_and_names_its_source(void **state)
     json_decref(catalogue);
 }
 
-/* Each can be planned on; what the plan rests on is what the entry says. */
+/* Every entry can be planned on, and the answer states the entry's figures as its basis. */
 static void every_entry_can_be_planned_on(void **state)
 {
     (void)state;
@@ -131,8 +131,8 @@ static double step_on(const char *like, enum workload_base base, uint32_t *passe
     return step_s;
 }
 
-/* Each pass of each layer reads its matrices' 0.516 bytes a parameter and writes 2, at the card's memory
- * rate. */
+/* Each pass through a layer with 4-bit weights first unpacks them: at the card's memory rate it reads 0.516
+ * bytes a parameter and writes 2. */
 static void four_bit_weights_are_unpacked_before_each_pass(void **state)
 {
     (void)state;
@@ -147,16 +147,17 @@ static void four_bit_weights_are_unpacked_before_each_pass(void **state)
     assert_true(fabs(packed - plain - passes * unpack) < 1e-9);
 }
 
-/* A profile whose layers reach 5 TFLOP/s in their largest point. */
+/* Makes a profile whose layers reach 5 TFLOP/s at the largest measured point. */
 static json_t *profile_of(const char *device, const char *compute)
 {
-    /* the second is 1e12 FLOPs in 0.2 s; the first is small and slow, the third no layer */
+    /* The second point is 1e12 FLOP in 0.2 s; the first is small and slow, and the third is not of a layer.
+     */
     static const struct {
         const char *block;
         double tokens, forward_s;
     } points[] = {{"layer", 10, 1}, {"layer", 100, 0.2}, {"head", 900, 0.001}};
     json_t *list = json_array();
-    for (size_t i = 0; i < sizeof points / sizeof *points; i++)
+    for (size_t i = 0; i < sizeof(points) / sizeof(*points); i++)
         json_array_append_new(list, json_pack("{s:s,s:f,s:f,s:f,s:f,s:f}", "block", points[i].block, "tokens",
                                               points[i].tokens, "labelled", points[i].tokens, "sum_sq",
                                               points[i].tokens * points[i].tokens, "forward_s",
@@ -178,7 +179,9 @@ static void a_measured_card_says_how_far_the_catalogue_is_off(void **state)
     assert_true(fabs(json_number_value(json_object_get(said, "ratio")) -
                      5e12 / (v100->flops_fp32 * v100->efficiency)) < 1e-9);
     json_decref(said);
-    json_object_set_new(full, "heat", json_real(0.5)); /* throttled to half its speed as it was measured */
+    json_object_set_new(
+        full, "heat",
+        json_real(0.5)); /* The device was throttled to half of its speed while it was measured. */
     said = catalogue_difference("v100", full);
     assert_true(fabs(json_number_value(json_object_get(said, "flops_per_s")) - 1e13) < 1);
     json_decref(said);
@@ -194,7 +197,8 @@ static void a_measured_card_says_how_far_the_catalogue_is_off(void **state)
     json_decref(half);
 }
 
-/* A plan with an estimated card in reach says what the measured ones found; without one it does not. */
+/* When an estimated card could be used, the answer says how measured cards compared with their estimates.
+ * Without an estimated card it does not. */
 static void forecasts_say_what_measured_cards_found(void **state)
 {
     (void)state;
@@ -224,7 +228,8 @@ static void forecasts_say_what_measured_cards_found(void **state)
     workload_fini(&w);
 }
 
-/* A table that was measured beside other programs, or on a machine whose speed changed, is said to be so. */
+/* A profile that was measured beside other programs, or on a machine whose speed changed, is reported as
+ * doubtful. */
 static void a_profile_measured_under_noise_is_doubted(void **state)
 {
     (void)state;

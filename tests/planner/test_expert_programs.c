@@ -1,9 +1,7 @@
-/* Programs of attention and experts apart, run in random legal orders on buffers that remember what is in
- * them: right ones come out right, and whatever goes wrong in a spoilt one, the checker had refused by rank
- * and instruction.
- *
- * The execution knows nothing of the checker: it follows queues, `after` and meetings, and sees whether an
- * instruction finds what it needs. */
+/* Executes expert plans' programs in random legal orders on buffers that record their contents. Correct
+ * programs give correct results, and for every wrong result of a spoilt program, the checker had refused the
+ * program by rank and instruction. The execution does not use the checker: it follows queues, `after` and
+ * collectives, and sees whether an instruction finds its inputs. */
 #include "expert_fixture.h"
 
 enum content { NOTHING, STREAM, MIDDLE, ROUTED, CAME, MADE, BACK, WENT, RETURNED, PASSED, ADDED, KEPT };
@@ -16,7 +14,7 @@ struct cell {
 struct world {
     const struct plan *plan;
     struct rand_stream *random;
-    struct cell *cells[8][32]; /* [rank][slot] → ring */
+    struct cell *cells[8][32]; /* [rank][slot] the slot's ring of buffers */
     bool *done[8];
     uint32_t left;
     int stepped[8], summed[8];
@@ -66,7 +64,8 @@ static int get(struct world *w, uint32_t rank, uint32_t i, int32_t slot, enum co
     return 0;
 }
 
-/* Block numbers of what is kept: attention 4b, router 4b + 1, experts 4b + 2, other blocks 4b + 3. */
+/* Executes a compute instruction. Buffers are labelled by part: attention of block b is 4b, its router 4b +
+ * 1, its experts 4b + 2, and other blocks are 4b + 3. */
 static int compute(struct world *w, uint32_t r, uint32_t i)
 {
     const struct instr *x = &w->plan->ranks[r].programs[PROGRAM_TRAIN].instrs[i];
@@ -98,12 +97,13 @@ static int compute(struct world *w, uint32_t r, uint32_t i)
                    : 0;
     case INSTR_ROUTE:
         if (back) {
-            if (get(w, r, i, x->slot_out, PASSED, b, false) < 0 ||
+            if (get(w, r, i, x->slot_in, PASSED, b, in) < 0 ||
+                get(w, r, i, x->slot_out, BACK, b + 1, false) < 0 ||
                 get(w, r, i, x->slot_save, KEPT, 4 * b + 1, save) < 0)
                 return -1;
             if (!(x->flags & FLAG_ACCUMULATE))
                 return wrong(w, "replaces what it should add to", r, i);
-            cell_of(w, r, x->slot_out, x)->what = ADDED;
+            *cell_of(w, r, x->slot_out, x) = (struct cell){ADDED, b, x->micro_batch};
             return 0;
         }
         return get(w, r, i, x->slot_in, MIDDLE, b, in) < 0 ||
@@ -124,10 +124,9 @@ static int compute(struct world *w, uint32_t r, uint32_t i)
                    : 0;
     case INSTR_STEP:
         w->stepped[r]++;
-        for (uint32_t k = 0; k < w->plan->ranks[r].programs[PROGRAM_TRAIN].instr_count; k++) {
+        for (uint32_t k = 0; k < w->plan->ranks[r].programs[PROGRAM_TRAIN].instr_count; k++)
             if (k != i && !w->done[r][k])
                 return wrong(w, "steps before all is done", r, i);
-        }
         return 0;
     case INSTR_RELEASE:
         if (tracked(w, r, x->slot_in))
@@ -138,17 +137,16 @@ static int compute(struct world *w, uint32_t r, uint32_t i)
     }
 }
 
-/* Does it run experts, be it none of some layers? */
+/* Whether the rank runs experts; it may have none of some layers. */
 static bool holds(const struct world *w, uint32_t rank)
 {
-    for (uint32_t s = 0; s < w->plan->ranks[rank].slot_count; s++) {
+    for (uint32_t s = 0; s < w->plan->ranks[rank].slot_count; s++)
         if (w->plan->ranks[rank].slots[s].kind == SLOT_ROUTED_GRADIENT)
             return true;
-    }
     return false;
 }
 
-/* One member's side of a meeting. */
+/* Executes one member's side of an exchange. */
 static int exchange(struct world *w, uint32_t r, uint32_t i)
 {
     const struct instr *x = &w->plan->ranks[r].programs[PROGRAM_TRAIN].instrs[i];
@@ -162,8 +160,7 @@ static int exchange(struct world *w, uint32_t r, uint32_t i)
                    : 0;
     if (x->op == INSTR_DISPATCH)
         return (holds(w, r) && get(w, r, i, x->slot_in, RETURNED, b, in) < 0) ||
-                       (attends && (get(w, r, i, x->slot_save, BACK, b + 1, save) < 0 ||
-                                    put(w, r, i, x->slot_out, PASSED, b) < 0))
+                       (attends && put(w, r, i, x->slot_out, PASSED, b) < 0)
                    ? -1
                    : 0;
     if (x->op == INSTR_COMBINE && !back)
@@ -189,14 +186,13 @@ static int exchange(struct world *w, uint32_t r, uint32_t i)
     return 0;
 }
 
-/* The first instruction of the group's queue that is not done on a member, if it may start. */
+/* Returns a member's first unfinished instruction of the group's queue if it may start. */
 static uint32_t group_head(const struct world *w, uint32_t rank, int32_t group)
 {
     const struct program *p = &w->plan->ranks[rank].programs[PROGRAM_TRAIN];
-    for (uint32_t i = 0; i < p->instr_count; i++) {
+    for (uint32_t i = 0; i < p->instr_count; i++)
         if (!w->done[rank][i] && p->instrs[i].queue == QUEUE_GROUP && p->instrs[i].group == group)
             return fixture_ready(w->plan, rank, i, w->done[rank]) ? i : UINT32_MAX;
-    }
     return UINT32_MAX;
 }
 
@@ -225,7 +221,8 @@ static int meet(struct world *w, uint32_t rank, uint32_t i)
     return 1;
 }
 
-/* One instruction that may go. 1: something was done, 0: nothing on this rank, −1: it went wrong. */
+/* Executes one instruction of the rank that may start. Returns 1 when one ran, 0 when none could, and −1 when
+ * it failed. */
 static int advance(struct world *w, uint32_t rank)
 {
     const struct program *p = &w->plan->ranks[rank].programs[PROGRAM_TRAIN];
@@ -278,8 +275,8 @@ static bool run(struct world *w)
     return true;
 }
 
-/* Every layer of every micro-batch, on every rank that has a part in it, both ways. A rank whose rows the
- * last, short micro-batch does not have does nothing there that counts. */
+/* Whether every layer of every micro-batch ran forward and backward on every rank that has a part in it. A
+ * rank without rows in the last, short micro-batch has nothing to do there. */
 static bool complete(const struct plan *plan, const struct candidate *candidate, char *why, size_t size)
 {
     uint32_t first = 0;
@@ -351,13 +348,13 @@ static bool spoil(struct plan *plan, struct rand_stream *r)
     const uint16_t flags[5] = {FLAG_FREES_IN, FLAG_FREES_SAVE, FLAG_ACCUMULATE, FLAG_BACKWARD,
                                FLAG_FREES_OUT};
     switch (rand_stream_below(r, 9)) {
-    case 0: /* dropped */
+    case 0: /* The instruction is dropped. */
         x->op = INSTR_RELEASE;
         x->queue = QUEUE_COMPUTE;
         x->flags = 0;
         x->slot_out = x->slot_save = PLAN_NONE;
         return true;
-    case 1: /* swapped with the next of its queue */
+    case 1: /* The instruction is swapped with the next one of its queue. */
         for (uint32_t n = i + 1; n < p->instr_count; n++) {
             if (instr_queue_index(plan, &p->instrs[n]) != instr_queue_index(plan, x))
                 continue;

@@ -1,4 +1,5 @@
-/* Why a step takes as long as it does, what would help, what is left out, and what numbers rest on. */
+/* Tests the answer's explanations: what bounds the step, what would help, what is left out, and which figures
+ * are estimates. */
 #include "planner/plan_fixture.h"
 
 #include <math.h>
@@ -32,10 +33,9 @@ static struct cluster *pair_of(uint64_t memory_a, uint64_t memory_b, double late
 static const struct plan_improvement *line_of(const struct plan_insight *in, enum insight_kind kind,
                                               const char *what)
 {
-    for (uint32_t i = 0; i < in->improvement_count; i++) {
+    for (uint32_t i = 0; i < in->improvement_count; i++)
         if (in->improvements[i].kind == kind && strcmp(in->improvements[i].what, what) == 0)
             return &in->improvements[i];
-    }
     return NULL;
 }
 
@@ -104,7 +104,7 @@ static void improvements_are_what_a_better_cluster_gives(void **state)
         assert_non_null(speed);
         assert_non_null(line_of(in, INSIGHT_DEVICE, "right/0"));
         assert_non_null(line_of(in, INSIGHT_MEMORY, "right/0"));
-        /* a slow link is what hurts; a fast one is not */
+        /* Only a slow link bounds the step. */
         assert_true(slow ? link->saves > 0.1 : link->saves < 0.05);
         struct cluster *better = cluster_copy(cluster, &err);
         assert_int_equal(cluster_speed_link(better, 0, 1, 10, &err), 0);
@@ -123,7 +123,7 @@ static void improvements_are_what_a_better_cluster_gives(void **state)
         workload_fini(&w);
     }
     printf("worst improvement over a full search on the better cluster: %.4f\n", worst);
-    assert_true(worst < 1.05); /* its budget is a part of a full one */
+    assert_true(worst < 1.05); /* Each improvement is searched with only a part of the full budget. */
 }
 
 static void memory_that_lacks_is_worth_something(void **state)
@@ -134,17 +134,21 @@ static void memory_that_lacks_is_worth_something(void **state)
     struct cluster *cluster = NULL;
     struct plan_answer *answer = NULL;
     w.place = PLACE_SINGLE;
-    /* little enough that backward must run forward again */
-    for (uint64_t mib = 600; mib > 250 && !(answer && answer->plan && answer->plan->ranks[0].recompute);
-         mib -= 10) {
+    /* The least memory that has a plan, in steps of 10 MiB: with it most blocks are recomputed. */
+    bool fits = true;
+    for (uint64_t mib = 600; mib > 250 && fits; mib -= 10) {
         struct err why;
-        plan_answer_destroy(answer);
-        cluster_destroy(cluster);
-        cluster = cluster_create(&why);
-        fixture_device(cluster, "a/0", "a", mib << 20, 1);
-        answer = search(&w, cluster, true);
+        struct cluster *less = cluster_create(&why);
+        fixture_device(less, "a/0", "a", mib << 20, 1);
+        struct plan_answer *found = search(&w, less, true);
+        fits = found->plan != NULL;
+        plan_answer_destroy(fits ? answer : found);
+        cluster_destroy(fits ? cluster : less);
+        answer = fits ? found : answer;
+        cluster = fits ? less : cluster;
     }
-    assert_non_null(answer->plan);
+    assert_non_null(answer);
+    assert_true(!fits && answer->plan->ranks[0].recompute);
     const struct plan_improvement *more = line_of(answer->insight, INSIGHT_MEMORY, "a/0");
     assert_non_null(more);
     assert_true(more->saves > 0.1);
@@ -163,7 +167,8 @@ static void memory_that_lacks_is_worth_something(void **state)
     workload_fini(&w);
 }
 
-/* Every usable device that is left out has its line, and what it says is no better than the answer. */
+/* The answer has a line for every usable device that its plan leaves out. The line says how long a step would
+ * take with that device, which is no less than the answer's own step. */
 static void what_is_left_out_was_tried(void **state)
 {
     (void)state;
@@ -210,7 +215,7 @@ static void times_say_what_they_rest_on(void **state)
     struct model_config config = fixture_config(12);
     struct workload w = fixture_workload(&config, 60, 8);
     w.place = PLACE_PIPELINE;
-    /* all measured */
+    /* All figures are measured. */
     struct cluster *cluster = pair_of((uint64_t)450 << 20, (uint64_t)450 << 20, 1e-3, 2e7);
     struct plan_answer *answer = search(&w, cluster, false);
     assert_true(answer->plan->costs.share_measured > 1 - 1e-9);
@@ -219,7 +224,7 @@ static void times_say_what_they_rest_on(void **state)
     assert_false(answer->plan->costs.links_emulated);
     plan_answer_destroy(answer);
     cluster_destroy(cluster);
-    /* devices measured, the link between them never mentioned */
+    /* The devices are measured, but no link between them is given. */
     cluster = cluster_create(&err);
     fixture_device(cluster, "left/0", "left", (uint64_t)450 << 20, 1);
     fixture_device(cluster, "right/0", "right", (uint64_t)450 << 20, 1);
@@ -230,7 +235,8 @@ static void times_say_what_they_rest_on(void **state)
     assert_true(answer->uncertainty > 0);
     plan_answer_destroy(answer);
     cluster_destroy(cluster);
-    /* one device by its data sheet: most of the time is estimated, and the first line says so */
+    /* One device is known by its data sheet only, so most of the step's time is estimated, and the answer's
+     * first line says so. */
     cluster = cluster_create(&err);
     fixture_device(cluster, "left/0", "left", (uint64_t)450 << 20, 1);
     struct cluster_device guess = {
@@ -252,8 +258,9 @@ static void times_say_what_they_rest_on(void **state)
     workload_fini(&w);
 }
 
-/* By what has changed since it was measured, where it was hot then: what is slower already is not slowed
- * again, and a device that has cooled is faster than its tables. */
+/* The device's current heat factor counts relative to the one at its profile. A device that was throttled
+ * equally when it was profiled is not slowed twice, and one that has cooled since is faster than its profile.
+ */
 static void a_hot_device_takes_longer_by_its_factor(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* data and server: rows are split as an exhaustive search does, and what is settled becomes plans that are
- * right. */
+/* Tests the kinds `data` and `server`: rows are divided as an exhaustive search divides them, and settled
+ * candidates become correct plans. */
 #include "planner/plan_fixture.h"
 
 #include <math.h>
@@ -22,8 +22,8 @@ struct made {
     struct err err;
 };
 
-/* Random unlike devices, two a machine where machines are told apart. Batch 0: a random one, of rows all
- * alike. */
+/* Draws random unlike devices, two a machine where machines matter. Batch 0 draws a random batch of rows of
+ * equal length. */
 static void made_init(struct made *m, uint64_t seed, enum plan_placement place, bool lora, bool tight,
                       bool machines, uint32_t batch)
 {
@@ -74,7 +74,7 @@ static void made_fini(struct made *m)
     workload_fini(&m->workload);
 }
 
-/* The least estimate of all ways to split what is left of the batch over the members from `at` on. */
+/* Returns the least estimate over all divisions of the remaining rows among the members from `at` on. */
 static double least_of(struct made *m, const struct placement_kind *kind, struct candidate *c, uint32_t at,
                        uint32_t left)
 {
@@ -104,7 +104,8 @@ static double least_of(struct made *m, const struct placement_kind *kind, struct
     return least;
 }
 
-/* Of shards: in one machine, where all links are alike, against the same rows with even shares. */
+/* For sharded state the test uses one machine with equal links, and compares with the same rows and even
+ * shares. */
 static void rows_are_split_as_an_exhaustive_search_does(void **state)
 {
     (void)state;
@@ -157,7 +158,7 @@ static void members_are_equal(const struct candidate *a, const struct candidate 
     }
 }
 
-/* With rows all alike, the estimate is near what simulation says. */
+/* With rows of equal length, the estimate is near the simulated time. */
 static void plans_are_right_and_take_what_was_estimated(void **state)
 {
     (void)state;

@@ -1,6 +1,5 @@
-/* Attention and experts apart: the closed form of zebra order, dividing experts, what crosses, programs that
- * the checker accepts, spoilt ones that it refuses by rank and instruction, and what is settled.
- */
+/* Tests expert plans: the closed form of zebra order, the division of experts, the bytes that are exchanged,
+ * programs that the checker accepts, spoilt ones that it refuses by rank and instruction, and settling. */
 #include "planner/expert_fixture.h"
 
 #include <math.h>
@@ -63,7 +62,8 @@ static double simulated(const struct plan *plan, int kind, struct fixed_costs *f
     return seconds;
 }
 
-/* One device with attention, one with experts, all micro-batches of one row in one wave. */
+/* Makes the plan in which one device has attention and another all experts. Micro-batches have one row, and
+ * all of them are in one wave. */
 static struct plan *pair_plan(struct expert_case *c, uint32_t layers, uint32_t micro_batches)
 {
     struct err err = {0};
@@ -108,8 +108,8 @@ static void the_simulator_gives_the_closed_form_to_rounding(void **state)
             double closed = zebra_seconds(&z, layers, micro_batches);
             double forward = simulated(plan, PROGRAM_EVALUATE, &fixed);
             worst = fmax(worst, fabs(forward - closed) / closed);
-            /* forward and back: never more than one after the other, never less than the slower of what is
-             * busy */
+            /* The step is at most the sum of all parts in sequence, and at least the slower of the busy
+             * parts. */
             double both = simulated(plan, PROGRAM_TRAIN, &fixed);
             double busy = fmax(fmax(fixed.attention, fixed.experts), fmax(fixed.dispatch, fixed.combine));
             longest = fmax(longest, both / (2 * closed));
@@ -172,6 +172,15 @@ static void water_filling_beats_every_other_division(void **state)
     }
 }
 
+/* A stage of the engine supports one range of experts, so a member's experts are consecutive. */
+static void experts_of_a_member_are_consecutive(const struct expert_split *split)
+{
+    for (uint32_t l = 0; l < split->sparse_count; l++)
+        for (uint32_t e = 1; e < split->experts; e++)
+            assert_true(split->owner[(size_t)l * split->experts + e] >=
+                        split->owner[(size_t)l * split->experts + e - 1]);
+}
+
 static void experts_are_dealt_whole_and_what_is_left_is_carried(void **state)
 {
     (void)state;
@@ -198,14 +207,16 @@ static void experts_are_dealt_whole_and_what_is_left_is_carried(void **state)
             }
         }
         assert_int_equal(expert_split_init(&split, &model, measured ? share : NULL, c.members, n, &err), 0);
+        experts_of_a_member_are_consecutive(&split);
         for (uint32_t m = 0; m < n; m++) {
             double got = 0;
             double count = 0;
             for (uint32_t l = 0; l < layers; l++) {
                 got += split.layers[m * layers + l].load;
                 count += split.layers[m * layers + l].count;
-                /* never farther from its share of all layers so far than about an expert */
-                if (fabs(got - c.members[m].expert_share * (l + 1)) > 1.5 * largest + 1e-9 && !measured)
+                /* A member's experts so far differ from its share of the layers so far by at most about one
+                 * expert. */
+                if (fabs(got - c.members[m].expert_share * (l + 1)) > 1.5 * largest + 1e-9)
                     fail_msg("seed %llu: rank %u has %g of %g", (unsigned long long)seed, m, got,
                              c.members[m].expert_share * (l + 1));
             }
@@ -214,6 +225,23 @@ static void experts_are_dealt_whole_and_what_is_left_is_carried(void **state)
         expert_split_fini(&split);
         expert_model_fini(&model);
         free(share);
+        expert_case_fini(&c);
+    }
+}
+
+static void what_no_worker_does_is_refused_by_name(void **state)
+{
+    (void)state;
+    static const char *const words[] = {NULL, "train.router_aux", "placement.boundary", "normed as a whole"};
+    for (uint32_t i = 0; i < 4; i++) {
+        struct expert_case c;
+        struct err err = {0};
+        expert_case_init(&c, 1);
+        c.workload.router_loss = i == 1;
+        c.workload.boundary = i == 2 ? PLAN_BF16 : PLAN_F32;
+        c.config.post_norms = i == 3;
+        assert_int_equal(kind_expert.supports(&c.problem, &err), i == 0);
+        assert_true(i == 0 || (err.code == ERR_UNSUPPORTED && strstr(err.text, words[i])));
         expert_case_fini(&c);
     }
 }
@@ -267,18 +295,20 @@ static void a_layer_costs_the_sum_of_its_parts(void **state)
     }
 }
 
-static json_t *point(const char *block, double tokens, double seconds) /* rows of 16 tokens */
+static json_t *point(const char *block, double tokens, double seconds) /* The rows have 16 tokens. */
 {
     return json_pack("{s:s,s:f,s:f,s:f,s:f,s:f,s:f}", "block", block, "rows", tokens / 16, "tokens", tokens,
                      "sum_sq", tokens * 16, "labelled", tokens / 2, "forward_s", seconds, "backward_s",
                      2 * seconds);
 }
 
-/* A profile of parts is used as it is; one of whole layers is divided by FLOPs and sums to itself. */
+/* A profile of a layer's parts is used as measured; a profile of whole layers is divided by FLOPs, and the
+ * parts add up to the layer. With both, whole layers give the sum, and the parts, here measured at half of
+ * the speed, give only the ratio. */
 static void measured_parts_are_used_and_measured_layers_divided(void **state)
 {
     (void)state;
-    for (int parts = 0; parts < 2; parts++) {
+    for (int parts = 0; parts < 3; parts++) {
         struct model_config config = expert_config(4, 8, 2);
         struct workload w = fixture_workload(&config, 20, 4);
         struct err err;
@@ -288,13 +318,18 @@ static void measured_parts_are_used_and_measured_layers_divided(void **state)
         assert_int_equal(cluster_add_device(cluster, &device, &err), 0);
         json_t *points = json_array();
         for (double tokens = 16; tokens <= 4096; tokens *= 2) {
+            double slow = parts == 2 ? 2 : 1;
             if (parts) {
-                json_array_append_new(points, point("attention", tokens, 1e-3 + 2e-6 * tokens));
-                json_array_append_new(points, point("router", tokens, 1e-5 + 1e-8 * tokens));
-                json_array_append_new(points, point("expert", tokens, 1e-4 + 3e-6 * tokens));
-            } else {
-                json_array_append_new(points, point("layer", tokens, 1e-3 + 9e-6 * tokens));
+                json_array_append_new(points, point("attention", tokens, slow * (1e-3 + 2e-6 * tokens)));
+                json_array_append_new(points, point("router", tokens, slow * (1e-5 + 1e-8 * tokens)));
+                json_array_append_new(points, point("expert", tokens, slow * (1e-4 + 3e-6 * tokens)));
             }
+            if (parts == 2)
+                json_array_append_new(points, point("layer", tokens,
+                                                    1e-3 + 2e-6 * tokens + 1e-5 + 1e-8 * tokens +
+                                                        8 * (1e-4 + 3e-6 * tokens / 4)));
+            if (parts == 0)
+                json_array_append_new(points, point("layer", tokens, 1e-3 + 9e-6 * tokens));
             json_array_append_new(points, point("head", tokens, 1e-3 + 9e-6 * tokens));
             json_array_append_new(points, point("embedding", tokens, 1e-6));
         }
@@ -310,6 +345,46 @@ static void measured_parts_are_used_and_measured_layers_divided(void **state)
             parts ? 1e-3 + 2e-6 * 512 + 1e-5 + 1e-8 * 512 + 8 * (1e-4 + 3e-6 * 128) : 1e-3 + 9e-6 * 512;
         if (fabs(seconds / expected - 1) > (parts ? 1e-9 : 0.02))
             fail_msg("%s: %g s, expected %g", parts ? "parts" : "layers", seconds, expected);
+        double attention = cost_part_seconds(&p.costs[0], COST_PART_ATTENTION, COST_FORWARD, &load);
+        if (parts)
+            assert_true(fabs(attention / (1e-3 + 2e-6 * 512) - 1) < 1e-9);
+        problem_fini(&p);
+        cluster_destroy(cluster);
+        workload_fini(&w);
+    }
+}
+
+/* A dense layer, too, is divided by the measured times of its halves. */
+static void a_dense_layer_has_the_measured_share_of_attention(void **state)
+{
+    (void)state;
+    for (int measured = 0; measured < 2; measured++) {
+        struct model_config config = fixture_config(4);
+        struct workload w = fixture_workload(&config, 20, 4);
+        struct err err = {0};
+        struct problem p;
+        struct cluster *cluster = cluster_create(&err);
+        struct cluster_device device = {.name = "a/0", .node = "a", .memory_limit_bytes = GIB_OF(8)};
+        assert_int_equal(cluster_add_device(cluster, &device, &err), 0);
+        json_t *points = json_array();
+        for (double tokens = 16; tokens <= 4096; tokens *= 2) {
+            json_array_append_new(points, point("layer", tokens, 1e-3 + 9e-6 * tokens));
+            json_array_append_new(points, point("head", tokens, 1e-3 + 9e-6 * tokens));
+            if (measured) {
+                json_array_append_new(points, point("attention", tokens, 3e-6 * tokens));
+                json_array_append_new(points, point("ffn", tokens, 1e-6 * tokens));
+            }
+        }
+        json_t *profile = json_pack("{s:s,s:o}", "device", "a/0", "points", points);
+        if (cluster_add_profile(cluster, profile, &err) < 0)
+            fail_msg("%s", err.text);
+        json_decref(profile);
+        if (problem_init(&p, &w, cluster, &err) < 0)
+            fail_msg("%s", err.text);
+        struct cost_load load = {.rows = 32, .tokens = 512, .sum_sq = 512 * 16, .labelled = 256};
+        double share = cost_attention_share(&p.costs[0], COST_BACKWARD, &load);
+        assert_true(measured ? fabs(share - 0.75) < 1e-9 : share < 0);
+        assert_true(fabs(problem_seconds(&p, 0, 1, 2, COST_FORWARD, &load) / (1e-3 + 9e-6 * 512) - 1) < 1e-9);
         problem_fini(&p);
         cluster_destroy(cluster);
         workload_fini(&w);
@@ -328,11 +403,12 @@ static void the_exchange_takes_its_slowest_port_wire_or_card(void **state)
     const uint32_t device[3] = {0, 1, 2};
     struct expert_links links;
     assert_int_equal(expert_links_init(&links, cluster, device, 3, &err), 0);
-    /* 100 tokens on a: half of them to b/0, a quarter to b/1, 1,000 bytes each, one wire from a to b */
+    /* 100 tokens are on node a: half of them go to b/0 and a quarter to b/1, 1,000 bytes each, over one wire
+     * from a to b. */
     const double tokens[3] = {100, 0, 0}, touched[3] = {0.9, 0.5, 0.25};
     double seconds = expert_exchange_seconds(&links, tokens, touched, 1000);
     assert_true(fabs(seconds - (1e-3 + 75e3 / 1e6)) < 1e-12);
-    /* all on one rank: nothing crosses */
+    /* With everything on one rank nothing is sent. */
     const double own[3] = {0.9, 0, 0};
     assert_true(expert_exchange_seconds(&links, tokens, own, 1000) == 0);
     expert_links_fini(&links);
@@ -358,6 +434,13 @@ static void divided_programs_pass_the_checker(void **state)
         struct plan *plan = expert_emit(&c.problem, &c.candidate, true, &err);
         if (!plan || plan_check(plan, &err) < 0)
             fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
+        for (int32_t b = 0; b < plan->block_count;
+             b++) { /* One of the attention ranks counts the gradient norm. */
+            uint32_t counts = 0;
+            for (uint32_t r = 0; r < plan->rank_count; r++)
+                counts += plan_counts_alike(plan, r, b);
+            assert_int_equal(counts, 1);
+        }
         if (price_plan(&c.problem, plan, 2, &seconds, &err) < 0 || !(seconds > 0))
             fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
         assert_int_equal(plan_seal(plan, &err), 0);
@@ -384,7 +467,7 @@ static void divided_programs_pass_the_checker(void **state)
 
 enum { SPOIL_COUNT = 12 };
 
-/* Spoils one instruction that belongs to the exchange. Returns false when it does not apply. */
+/* Spoils one instruction that belongs to the exchange. Returns false when the fault does not apply. */
 static bool spoil(struct plan *plan, struct rand_stream *r, uint32_t how, uint32_t *rank, uint32_t *instr)
 {
     *rank = rand_stream_below(r, plan->rank_count);
@@ -396,24 +479,24 @@ static bool spoil(struct plan *plan, struct rand_stream *r, uint32_t how, uint32
     if (!part && how != 10)
         return false;
     switch (how) {
-    case 0: /* experts never run: in their place something that only frees */
+    case 0: /* The experts never run: an instruction that only frees stands in their place. */
         if (x->op != INSTR_EXPERTS)
             return false;
         x->op = INSTR_RELEASE;
         return true;
-    case 1: /* another micro-batch */
+    case 1: /* The instruction names another micro-batch. */
         if (plan->micro_batch_count < 2)
             return false;
         x->micro_batch = (int32_t)((uint32_t)(x->micro_batch + 1) % plan->micro_batch_count);
         return true;
-    case 2: /* another layer */
+    case 2: /* The instruction names another layer. */
         x->block_begin += x->block_begin > 1 ? -1 : 1;
         x->block_end = x->block_begin + 1;
         return true;
-    case 3: /* the other direction */
+    case 3: /* The instruction runs in the other direction. */
         x->flags ^= FLAG_BACKWARD;
         return true;
-    case 4: /* another slot of the same kind */
+    case 4: /* The instruction uses another slot of the same kind. */
         for (uint32_t s = 0; s < k->slot_count; s++) {
             if (x->slot_in >= 0 && (int32_t)s != x->slot_in &&
                 k->slots[s].kind == k->slots[x->slot_in].kind) {
@@ -422,38 +505,38 @@ static bool spoil(struct plan *plan, struct rand_stream *r, uint32_t how, uint32
             }
         }
         return false;
-    case 5: /* does not wait */
+    case 5: /* The instruction does not wait. */
         if (x->after_count == 0)
             return false;
         x->after_count = 0;
         return true;
-    case 6: /* replaces instead of adding */
+    case 6: /* The instruction overwrites instead of accumulating. */
         if (!(x->flags & FLAG_ACCUMULATE))
             return false;
         x->flags &= (uint16_t)~FLAG_ACCUMULATE;
         return true;
-    case 7: /* less room than may be sent */
+    case 7: /* The slot is smaller than what may arrive. */
         if (x->op != INSTR_DISPATCH || x->slot_out < 0 || k->slots[x->slot_out].kind != SLOT_ROUTED)
             return false;
         k->slots[x->slot_out].bytes_bound /= 2;
         return true;
-    case 8: /* an expert that nobody holds, or two hold */
+    case 8: /* An expert is held by nobody, or by two members. */
         if (k->expert_count == 0 ||
-            plan->block_count < 6) /* one layer alone says nothing of how many there are */
+            plan->block_count < 6) /* With one sparse layer the number of experts cannot be checked. */
             return false;
         k->experts[rand_stream_below(r, k->expert_count)].end += rand_stream_below(r, 2) ? 1 : -1;
         return true;
-    case 9: /* the other group */
+    case 9: /* The instruction names the other group. */
         if (x->queue != QUEUE_GROUP)
             return false;
         x->group = x->group == 1 ? 2 : 1;
         return true;
-    case 10: /* attention's gradients are not summed, or twice */
+    case 10: /* Attention's gradients are never all-reduced, or twice. */
         if (x->tag != TAG_PARAMETER_GRADIENTS)
             return false;
         x->tag = TAG_NORM;
         return true;
-    default: /* fewer rows */
+    default: /* The instruction has fewer rows. */
         if ((x->op != INSTR_ATTENTION && x->op != INSTR_ROUTE) || x->micro_batch != 0 ||
             plan->rows_bound < 2 || x->row_end == x->row_begin + 1)
             return false;
@@ -481,8 +564,8 @@ static void spoilt_programs_are_refused_by_rank_and_instruction(void **state)
         if (done) {
             if (plan_check(plan, &err) < 0) {
                 refused[how]++;
-                unnamed += strstr(err.text, "rank") == NULL && strstr(err.text, "micro-batch") == NULL &&
-                           strstr(err.text, "expert") == NULL;
+                unnamed += !strstr(err.text, "rank") && !strstr(err.text, "micro-batch") &&
+                           !strstr(err.text, "expert");
             } else {
                 accepted[how]++;
                 if (how != 5)
@@ -503,8 +586,8 @@ static void spoilt_programs_are_refused_by_rank_and_instruction(void **state)
 
 /* --- settling --- */
 
-/* Every set of devices at every size: what is settled is emitted, checked and simulated near its estimate;
- * what is read off the plan is priced alike. */
+/* For every set of devices and every micro-batch size, the settled candidate is emitted, checked, and
+ * simulated near its estimate; the candidate that is rebuilt from the plan has the same price. */
 static void what_is_settled_runs_as_estimated(void **state)
 {
     (void)state;
@@ -551,9 +634,8 @@ static void what_is_settled_runs_as_estimated(void **state)
     assert_true(settled > 40 && apart > 5 && mean / settled < 0.15);
 }
 
-/* One device attends (1 s forward, 2 s backward), another has the experts (2 s and 3 s); an exchange takes
- * half a second, and the dense blocks a quarter. Two micro-batches overlap; the closed form is an upper
- * bound. */
+/* One device runs attention (1 s forward, 2 s backward) and another the experts (2 s and 3 s); an exchange
+ * takes 0.5 s and the dense blocks 0.25 s. Two micro-batches overlap; the closed form is an upper bound. */
 static void a_wave_takes_what_its_parts_take(void **state)
 {
     (void)state;
@@ -579,8 +661,10 @@ int main(void)
         cmocka_unit_test(the_simulator_gives_the_closed_form_to_rounding),
         cmocka_unit_test(water_filling_beats_every_other_division),
         cmocka_unit_test(experts_are_dealt_whole_and_what_is_left_is_carried),
+        cmocka_unit_test(what_no_worker_does_is_refused_by_name),
         cmocka_unit_test(touched_tokens_are_counted_as_by_drawing),
         cmocka_unit_test(a_layer_costs_the_sum_of_its_parts),
+        cmocka_unit_test(a_dense_layer_has_the_measured_share_of_attention),
         cmocka_unit_test(measured_parts_are_used_and_measured_layers_divided),
         cmocka_unit_test(the_exchange_takes_its_slowest_port_wire_or_card),
         cmocka_unit_test(divided_programs_pass_the_checker),

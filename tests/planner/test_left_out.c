@@ -1,16 +1,18 @@
-/* What a step would take with a device that is left out: the best plan with it, not any plan with it. */
+/* The answer states a step's time with each left-out device included. That must be the time of the best plan
+ * that uses the device. */
 #include "planner/plan_fixture.h"
 
 #include <math.h>
 
 #define SEEDS 16u
 #define DEVICES_MOST 8u
-/* of the answer, but for one device in ten: the search knows no better for the very slow */
+/* At most one device in ten may have a time above 1.11 times the answer's step: where a hybrid is asked for,
+ * the search finds no better plans for very slow devices. */
 #define LITTLE 1.11
 
-/* Devices of very different speed, each in its machine, on a network that costs next to nothing and with
- * memory for anything: the slowest can hold the embedding, a layer, or take one micro-batch of many, so that
- * nobody makes a step much longer. */
+/* Makes devices of very different speeds, each in its own machine, with nearly free links and enough memory
+ * for anything. The slowest can hold the embedding or a layer, or take one of many micro-batches, so using it
+ * makes a step little longer. */
 static struct cluster *unlike(uint64_t seed, uint32_t *count)
 {
     struct rand_stream r;
@@ -49,7 +51,7 @@ static void a_device_costs_little_where_the_network_costs_nothing(void **state)
         for (uint32_t i = 0; i < answer->left_out_count; i++) {
             const struct plan_left_out *line = &answer->left_out[i];
             double ratio = line->step_s_with / answer->step_s;
-            if (line->step_s_with == 0) { /* no plan was found that has work for it */
+            if (line->step_s_with == 0) { /* No plan was found that gives this device work. */
                 printf("seed %llu, %s: %s\n", (unsigned long long)seed, line->device, line->why);
                 lines++;
                 much++;

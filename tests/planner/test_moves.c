@@ -1,5 +1,5 @@
-/* What the search takes for granted of its moves: whatever they change, blocks, devices, rows, shares and
- * matrices stay whole; and an estimate does not depend on how a candidate came to be. */
+/* Tests the search's moves: after any move, blocks, devices, rows, shares and matrices are complete, and an
+ * estimate depends on the candidate alone, not on how it was reached. */
 #include "planner/any_candidate.h"
 #include "planner/expert_fixture.h"
 #include "planner/search/search.h"
@@ -44,7 +44,8 @@ static void scene_fini(struct scene *s)
     workload_fini(&s->workload);
 }
 
-/* Stages are all blocks in order, members the stages' in order, each of another device. */
+/* Whether the stages cover all blocks in order, the members cover the stages in order, and each member is
+ * another device. */
 static bool stages_whole(const struct problem *p, const struct candidate *c)
 {
     int32_t block = 0;
@@ -67,7 +68,7 @@ static bool stages_whole(const struct problem *p, const struct candidate *c)
 
 static bool work_whole(const struct problem *p, const struct candidate *c)
 {
-    uint32_t rows = 0, columns = 0, heads = 0, words = 0;
+    uint32_t rows = 0, columns = 0, heads = 0;
     double state = 0, experts = 0;
     for (uint32_t m = 0; m < c->member_count; m++) {
         const struct member *x = &c->members[m];
@@ -76,9 +77,9 @@ static bool work_whole(const struct problem *p, const struct candidate *c)
         experts += x->expert_share;
         columns += x->tensor.column_end - x->tensor.column_begin;
         heads += x->tensor.kv_head_end - x->tensor.kv_head_begin;
-        words += x->tensor.vocabulary_end - x->tensor.vocabulary_begin;
     }
-    bool keeps = p->workload->method == METHOD_FULL && c->gathered_layers; /* state alone, no rows */
+    bool keeps = p->workload->method == METHOD_FULL &&
+                 c->gathered_layers; /* A member may hold state only, without rows. */
     for (uint32_t m = 0; m < c->member_count && (c->placement == PLACE_DATA || c->placement == PLACE_SERVER);
          m++) {
         if (c->members[m].count == 0 && !(c->placement == PLACE_SERVER ? m == 0 : keeps))
@@ -86,19 +87,16 @@ static bool work_whole(const struct problem *p, const struct candidate *c)
     }
     const struct model_config *config = p->workload->config;
     uint32_t stages = c->stage_count, owned = stages * micro_count(p, c->micro_batch_rows);
-    for (uint32_t i = 0; i < c->owner_count; i++) {
+    for (uint32_t i = 0; i < c->owner_count; i++)
         if (c->owner_count != owned || c->owner[i] >= c->stages[i / (owned / stages)].member_count)
             return false;
-    }
     switch (c->placement) {
     case PLACE_TENSOR:
-        return columns == stages * config->ffn && heads == stages * config->kv_heads &&
-               words == stages * config->vocab;
+        return columns == stages * config->ffn && heads == stages * config->kv_heads;
     case PLACE_EXPERT:
-        for (uint32_t m = 0; m + 1 < c->member_count; m++) {
+        for (uint32_t m = 0; m + 1 < c->member_count; m++)
             if (!c->members[m].rows && c->members[m + 1].rows)
-                return false; /* attention comes first */
-        }
+                return false; /* Ranks with attention come first. */
         return rows == c->micro_batch_rows && fabs(experts - 1) < NEAR;
     case PLACE_DATA:
         return rows == p->workload->batch_rows && (c->gathered_layers == 0 || fabs(state - 1) < NEAR);
@@ -109,7 +107,7 @@ static bool work_whole(const struct problem *p, const struct candidate *c)
     }
 }
 
-/* All moves of candidates of every kind. */
+/* Tries all moves on candidates of every kind. */
 static void moves_keep_candidates_whole(void **state)
 {
     (void)state;
@@ -161,7 +159,7 @@ static void moves_keep_candidates_whole(void **state)
     }
 }
 
-/* Settled, estimated again, copied, hashed: the same. */
+/* Settling again, estimating again, copying and hashing give the same estimate and hash. */
 static void an_estimate_is_of_the_candidate_alone(void **state)
 {
     (void)state;
@@ -198,7 +196,8 @@ static void an_estimate_is_of_the_candidate_alone(void **state)
     assert_true(looked > SCENES / 2);
 }
 
-/* Below 16 devices the budget falls by the square, but not below 40,000 units; from 64 on it is a sixth. */
+/* Below 16 devices the budget shrinks with (devices/16)², but not below 40,000 units; from 64 devices on it
+ * is a sixth. */
 static void the_budget_follows_the_devices(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* What is answered for many devices does not depend on their names, nor on the order in which devices,
- * machines and links are given. */
+/* The answer for many devices depends neither on their names nor on the order in which devices, machines and
+ * links are given. */
 #include "planner/plan_fixture.h"
 
 #include <jansson.h>
@@ -25,7 +25,8 @@ struct world {
     double nic[DEVICES_MAX];
 };
 
-/* Machines of one to four cards of a few kinds, some twins; wires between some, and two network cards. */
+/* Makes machines of one to four cards of a few kinds, some of them identical, with wires between some
+ * machines and two network cards. */
 static struct world world_make(uint64_t seed, uint32_t devices)
 {
     static const double speeds[] = {0.5, 1, 1, 2.25};
@@ -60,7 +61,7 @@ static void shuffled(struct rand_stream *r, uint32_t *order, uint32_t count, boo
     }
 }
 
-/* The world as somebody names and lists it; turn 0: plainly. */
+/* Returns the cluster under other names and in another order for each turn; turn 0 keeps both as they are. */
 static struct cluster *cluster_of(const struct world *w, uint64_t turn)
 {
     struct err err = {0};
@@ -141,7 +142,7 @@ static void names_and_order_of_devices_machines_and_links_change_no_answer(void 
     assert_true(fits > clusters / 2);
 }
 
-/* What people read stays in the order in which they gave it. */
+/* The lists that people read keep the order of the input. */
 static void devices_left_out_and_alone_are_listed_as_they_were_given(void **state)
 {
     (void)state;

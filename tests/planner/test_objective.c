@@ -1,4 +1,4 @@
-/* Choosing by price and by energy, and what a plan says of them. */
+/* Tests plans that minimise price or energy, and what answers say of both. */
 #include "planner/plan_fixture.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@
 #define SIX 6u
 #define SIX_SEEDS 2u
 
-struct shape { /* of a random lab */
+struct shape { /* the sizes of a random lab */
     uint32_t count;
     double speed[5], price[5], watts[5], idle[5];
     uint64_t memory[5];
@@ -64,7 +64,7 @@ static struct plan_answer *search(struct workload *w, const struct cluster *clus
     return answer;
 }
 
-/* The least of any set of devices, each searched for time. */
+/* Returns the least price over all sets of devices, each searched for time. */
 static double least_price(struct workload *w, const struct cluster *cluster)
 {
     double least = INFINITY;
@@ -73,10 +73,9 @@ static double least_price(struct workload *w, const struct cluster *cluster)
         struct workload some = *w;
         struct plan_answer *answer;
         some.devices = names;
-        for (uint32_t d = 0; d < cluster->device_count; d++) {
+        for (uint32_t d = 0; d < cluster->device_count; d++)
             if (mask >> d & 1)
                 names[some.device_count++] = cluster->devices[d].name;
-        }
         answer = search(&some, cluster, OBJECTIVE_TIME);
         if (answer->plan)
             least = fmin(least, plan_step_price(cluster, answer->plan, answer->step_s));
@@ -113,7 +112,7 @@ static void the_cheapest_is_the_cheapest_of_all_sets(void **state)
     printf("%u clusters, %u leave something out, worst price over the least of all sets %.6f\n", found,
            left_out, worst);
     assert_true(found > 2 && left_out > 0);
-    /* searches of a set get a part of the budget */
+    /* The search of each set gets only a part of the budget. */
     assert_true(worst < 1.01);
 }
 
@@ -125,9 +124,9 @@ static double paid(const struct cluster *cluster, const struct plan_answer *answ
                   : plan_step_price(cluster, answer->plan, answer->step_s);
 }
 
-/* No two hold the model. The two that are best for their price need a third: a fast one that is dear, which
- * comes next, or a slow one that is cheap and holds the embedding. To change the one for the other costs more
- * on the way, or does not fit. */
+/* No two devices hold the model. The two with the best value need a third: a fast expensive one, which is
+ * tried next, or a slow cheap one that can hold the embedding. Exchanging one for the other is worse in
+ * between, or does not fit. */
 static void one_device_takes_the_place_of_another_where_that_is_cheaper(void **state)
 {
     (void)state;
@@ -147,14 +146,13 @@ static void one_device_takes_the_place_of_another_where_that_is_cheaper(void **s
     }
     assert_int_equal(cluster_set_defaults(cluster, 1e-5, 1e9, 1e-3, 1e8, &err), 0);
     struct plan_answer *answer = search(&w, cluster, OBJECTIVE_COST);
-    for (uint32_t mask = 0; mask < 1u << 4; mask++) { /* without the dearest */
+    for (uint32_t mask = 0; mask < 1u << 4; mask++) { /* All sets without the most expensive device. */
         struct workload some = w;
         char *names[4];
         some.devices = names;
-        for (uint32_t i = 0; i < 4; i++) {
+        for (uint32_t i = 0; i < 4; i++)
             if (mask >> i & 1)
                 names[some.device_count++] = cluster->devices[i].name;
-        }
         if (some.device_count < 2)
             continue;
         struct plan_answer *other = search(&some, cluster, OBJECTIVE_TIME);
@@ -170,7 +168,7 @@ static void one_device_takes_the_place_of_another_where_that_is_cheaper(void **s
     workload_fini(&w);
 }
 
-/* Six devices on three machines, three of which hold the model at best. */
+/* Makes six devices on three machines; at least three devices are needed to hold the model. */
 static struct cluster *machines_of(uint64_t seed)
 {
     struct rand_stream r;
@@ -191,8 +189,8 @@ static struct cluster *machines_of(uint64_t seed)
     return cluster;
 }
 
-/* What six devices are answered with is not dearer than what is answered without one of them, or where a
- * placement is asked for by name. */
+/* The answer for six devices is not more expensive than the answer without one of them, or with a placement
+ * that is asked for by name. */
 static void neither_fewer_devices_nor_a_placement_by_name_are_cheaper(void **state)
 {
     (void)state;
@@ -210,10 +208,9 @@ static void neither_fewer_devices_nor_a_placement_by_name_are_cheaper(void **sta
             struct workload some = w;
             char *names[SIX];
             some.devices = names;
-            for (uint32_t d = 0; d < SIX && other < SIX; d++) {
+            for (uint32_t d = 0; d < SIX && other < SIX; d++)
                 if (d != other)
                     names[some.device_count++] = cluster->devices[d].name;
-            }
             if (other >= SIX)
                 some.place = kinds[other - SIX];
             struct plan_answer *answer = search(&some, cluster, objective);
@@ -232,7 +229,7 @@ static void neither_fewer_devices_nor_a_placement_by_name_are_cheaper(void **sta
     assert_true(worst < 1.02);
 }
 
-/* Thirty devices, every other one three times as dear for its speed. */
+/* Thirty devices, every second of which costs three times as much for its speed. */
 static void among_many_devices_the_dear_ones_are_left_out(void **state)
 {
     (void)state;
@@ -318,12 +315,12 @@ static void what_is_not_known_is_asked_for_by_name(void **state)
     w.objective = OBJECTIVE_ENERGY;
     assert_int_equal(plan_search(&w, cluster, NULL, &answer, &err), -1);
     assert_non_null(strstr(err.text, "watts"));
-    /* excluded, it need not say */
+    /* An excluded device needs no price. */
     w.exclude = exclude;
     w.exclude_count = 1;
     answer = search(&w, cluster, OBJECTIVE_COST);
     plan_answer_destroy(answer);
-    /* asked for time, a price that is missing is only not told */
+    /* When the objective is time, a missing price is only left out of the answer. */
     w.exclude = NULL;
     w.exclude_count = 0;
     answer = search(&w, cluster, OBJECTIVE_TIME);

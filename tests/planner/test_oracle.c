@@ -1,9 +1,8 @@
-/* The search against the best there is, found by looking at all there are (oracle.h, oracle_scene.h).
- *
- * MOTLEY_LONG: 500 clusters; MOTLEY_SEED: where they start; MOTLEY_CASES: how many; MOTLEY_ONLY: one walk, or
- * all: no walk, the answer alone; MOTLEY_LOOKS: simulations of a walk, a case with more counts as unfinished
- * (its ratio is against what was found until then); MOTLEY_TABLE: a line for each; MOTLEY_SHOW: the planner's
- * answers. */
+/* Compares the search with the optimum found by exhaustive enumeration (oracle.h, oracle_scene.h).
+ * Environment: MOTLEY_LONG runs 500 clusters; MOTLEY_SEED is the first seed and MOTLEY_CASES their number;
+ * MOTLEY_ONLY names one walk, or `all` for the planner's answer alone; MOTLEY_LOOKS limits a walk's
+ * simulations (a case that reaches it counts as unfinished, and its ratio is against the best found until
+ * then); MOTLEY_TABLE prints a line a case, and MOTLEY_SHOW the planner's answers. */
 #include "planner/oracle_scene.h"
 
 #include <time.h>
@@ -14,7 +13,7 @@
 
 struct tally {
     uint32_t cases, unfinished, above,
-        missed; /* above: over 1 + SAME; missed: the planner says nothing fits */
+        missed; /* above: ratios over 1 + SAME; missed: cases for which the planner found nothing that fits */
     double sum, worst;
     uint64_t worst_seed, simulated;
     double cpu_s;
@@ -52,7 +51,8 @@ struct looks {
     struct tally by_walk[ORACLE_WALKS], all;
 };
 
-/* One walk over one cluster, from what the planner found. Returns the best. */
+/* Runs one walk over one cluster, starting with the planner's step time as the bound. Returns the best step
+ * time. */
 static double walk_one(struct looks *l, size_t i, const struct scene *s, const struct problem *p, double ours,
                        uint64_t seed)
 {

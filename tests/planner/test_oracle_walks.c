@@ -1,12 +1,12 @@
-/* The enumerators of the oracle against themselves: what their bounds leave out is never the best, and they
- * look at everything that the planner may choose. Tiny clusters, on which everything can be simulated.
- *
- * MOTLEY_LONG: 60 clusters. */
+/* Tests the oracle's enumerators against themselves: their bounds never cut the best candidate, and they
+ * enumerate everything that the planner may choose. The clusters are so small that every candidate can be
+ * simulated. MOTLEY_LONG runs 60 clusters. */
 #include "planner/oracle_scene.h"
 
 #define LIKE 1e-9
 #define GRID                                                                                                 \
-    0.01 /* what filling shares and columns on a grid may cost; of hybrids, deeper rings between stages */
+    0.01 /* The largest loss by choosing shares and columns on a grid; for hybrids, by not trying deeper     \
+            rings between stages. */
 
 struct checked {
     uint32_t compared, covered, failed;
@@ -20,8 +20,8 @@ static bool continuous(const struct scene *s, const struct oracle_walk *walk)
            (walk->kind == PLACE_DATA && full) || (walk->kind == PLACE_DATA && s->workload.config->experts);
 }
 
-/* One walk over one cluster: without bounds, with bounds from scratch, with bounds from the planner's plan.
- */
+/* Runs one walk over one cluster three times: without bounds, with bounds and no known step time, and with
+ * the planner's step time as the bound. */
 static void walk_check(struct scene *s, const struct problem *p, const struct oracle_walk *walk,
                        uint64_t seed, struct checked *sum)
 {
@@ -74,10 +74,9 @@ static void bounds_lose_nothing_and_walks_cover_what_the_planner_finds(void **st
         struct err err = {0};
         scene_init(&s, seed, true);
         assert_int_equal(problem_init(&problem, &s.workload, s.cluster, &err), 0);
-        for (size_t i = 0; i < ORACLE_WALKS; i++) {
+        for (size_t i = 0; i < ORACLE_WALKS; i++)
             if (!only || strcmp(only, oracle_walks[i].name) == 0)
                 walk_check(&s, &problem, &oracle_walks[i], seed, &sums[i]);
-        }
         problem_fini(&problem);
         scene_fini(&s);
     }

@@ -1,7 +1,9 @@
-/* Plans for two unlike devices: what the demo does, with made-up profiles. */
+/* Tests plans for two unlike devices as in the demo, with invented profiles. */
 #include "planner/plan_fixture.h"
 
 #include "common/buf.h"
+#include "planner/candidate/from_plan.h"
+#include "planner/emit/pipeline.h"
 #include "show/print.h"
 
 #define MIB ((uint64_t)1 << 20)
@@ -52,7 +54,48 @@ static void two_small_devices_get_a_pipeline_that_passes_the_checker(void **stat
     workload_fini(&w);
 }
 
-/* What a device takes for itself is no plan's, is told of each rank, and lives on in the document. */
+/* The cut between two unlike devices falls within a layer, which both have. */
+static void a_pipeline_is_balanced_finer_than_a_layer(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    struct model_config config = fixture_config(6);
+    struct workload w = fixture_workload(&config, 640, 64);
+    struct cluster *cluster = cluster_create(&err);
+    struct plan_options options = {.programs = true};
+    struct plan_answer *answer = NULL;
+    struct problem problem;
+    struct candidate candidate;
+    w.place = PLACE_PIPELINE;
+    w.micro_batch_rows = 1;
+    fixture_device(cluster, "left/cpu0", "left", 900 * MIB, 1.37);
+    fixture_device(cluster, "right/cpu0", "right", 900 * MIB, 1);
+    if (plan_search(&w, cluster, &options, &answer, &err) < 0)
+        fail_msg("%s", err.text);
+    struct plan *plan = answer->plan;
+    assert_int_equal(plan->ranks[0].block_end, plan->ranks[1].block_begin + 1);
+    print_message("%.4f s a step, %.4f s at least\n", plan->costs.step_s, plan->costs.lower_bound_s);
+    assert_true(plan->costs.lower_bound_s > 0.96 * plan->costs.step_s);
+
+    /* Read back as a candidate, it gives the same programs. */
+    assert_int_equal(problem_init(&problem, &w, cluster, &err), 0);
+    assert_int_equal(candidate_from_plan(&problem, plan, &candidate, &err), 0);
+    assert_true(candidate.members[0].next_count > 0 && candidate.members[0].next_count < 64);
+    struct plan *again = pipeline_emit(&problem, &candidate, true, &err);
+    assert_non_null(again);
+    assert_int_equal(plan_seal(again, &err), 0);
+    for (uint32_t r = 0; r < 2; r++)
+        assert_string_equal(again->ranks[r].programs_digest, plan->ranks[r].programs_digest);
+    plan_destroy(again);
+    candidate_fini(&candidate);
+    problem_fini(&problem);
+    plan_answer_destroy(answer);
+    cluster_destroy(cluster);
+    workload_fini(&w);
+}
+
+/* The memory that a device takes for itself (context, code) is not available to plans, is stated for each
+ * rank, and survives in the plan's document. */
 static void what_a_device_takes_for_itself_is_left_to_it(void **state)
 {
     (void)state;
@@ -60,7 +103,7 @@ static void what_a_device_takes_for_itself_is_left_to_it(void **state)
     struct model_config config = fixture_config(4);
     struct workload w = fixture_workload(&config, 40, 8);
     static const uint64_t bases[] = {0, 140 * MIB, 2000 * MIB};
-    for (size_t i = 0; i < sizeof bases / sizeof *bases; i++) {
+    for (size_t i = 0; i < sizeof(bases) / sizeof(*bases); i++) {
         struct cluster *cluster = cluster_create(&err);
         struct cluster_device device = {.name = "a/cuda0",
                                         .node = "a",
@@ -93,7 +136,7 @@ static void what_a_device_takes_for_itself_is_left_to_it(void **state)
     workload_fini(&w);
 }
 
-/* Everything trained, the embedding that the head shares too: workers run it in every chain of replicas. */
+/* Full fine-tuning includes the tied embedding; every pipeline and hybrid of replicas can run it. */
 static void a_tied_model_is_trained_by_pipelines_and_replicas(void **state)
 {
     static const enum plan_placement placements[] = {PLACE_PIPELINE, PLACE_DATA, PLACE_HYBRID};
@@ -135,6 +178,7 @@ static void a_tied_model_is_trained_by_pipelines_and_replicas(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_pipeline_is_balanced_finer_than_a_layer),
         cmocka_unit_test(what_a_device_takes_for_itself_is_left_to_it),
         cmocka_unit_test(a_tied_model_is_trained_by_pipelines_and_replicas),
         cmocka_unit_test(two_small_devices_get_a_pipeline_that_passes_the_checker),

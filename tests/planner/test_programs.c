@@ -1,10 +1,11 @@
-/* Every generated program passes the checker; spoilt ones that a brute-force execution finds wrong do not.
- *
- * The execution below knows nothing of the checker: it runs the ranks' instructions in random legal orders on
- * buffers that remember what was put into them, and sees whether any row is missed, repeated or overtaken. */
+/* Tests that every generated program passes the checker, and that programs with a fault that a brute-force
+ * execution finds do not. The execution does not use the checker: it runs the ranks' instructions in random
+ * legal orders on buffers that record their contents, and sees whether any row is missed, repeated or
+ * overtaken. */
 #include "planner/any_candidate.h"
 #include "planner/expert_fixture.h"
 #include "planner/spoil.h"
+#include "program/host.h"
 
 #include <time.h>
 
@@ -15,7 +16,7 @@ struct made {
     struct model_config config;
     struct workload workload;
     struct cluster *cluster;
-    struct plan *plan; /* NULL: nothing fits, or the placement is not for this workload */
+    struct plan *plan; /* NULL when nothing fits, or when the placement does not apply to this workload */
 };
 
 static uint64_t how_many(uint64_t usual, uint64_t longer)
@@ -71,6 +72,32 @@ static void made_fini(struct made *m)
     workload_fini(&m->workload);
 }
 
+/* A rank's slice states the same as the whole plan: its peers, its host memory, what it counts, and which
+ * state every rank updates. */
+static void slice_tells_the_same(const struct plan *plan, uint32_t rank, const json_t *json, uint64_t seed)
+{
+    struct err err = {0};
+    struct plan *slice = plan_slice_from_json(json, &err);
+    if (!slice || plan_check(slice, &err) < 0)
+        fail_msg("seed %llu: slice %u: %s", (unsigned long long)seed, rank, err.text);
+    bool peers[2][64];
+    assert_true(plan->rank_count <= 64);
+    plan_rank_peers(plan, rank, peers[0]);
+    plan_rank_peers(slice, rank, peers[1]);
+    assert_memory_equal(peers[0], peers[1], plan->rank_count * sizeof(peers[0][0]));
+    struct plan_host host = plan_host_bytes(plan, rank), own = plan_host_bytes(slice, rank);
+    assert_memory_equal(&host, &own, sizeof(host));
+    for (int32_t b = 0; b < plan->block_count; b++)
+        assert_int_equal(plan_counts_alike(plan, rank, b), plan_counts_alike(slice, rank, b));
+    for (uint32_t r = 0; r < plan->rank_count; r++) {
+        const struct plan_rank *a = &plan->ranks[r], *b = &slice->ranks[r];
+        assert_int_equal(a->update_count, b->update_count);
+        if (a->update_count > 0)
+            assert_memory_equal(a->updates, b->updates, a->update_count * sizeof(*a->updates));
+    }
+    plan_destroy(slice);
+}
+
 static void generated_programs_pass(void **state)
 {
     (void)state;
@@ -91,6 +118,10 @@ static void generated_programs_pass(void **state)
             struct plan *again = plan_from_json(json, &err);
             if (!again)
                 fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
+            json_t *slices = plan_slices(json, &err);
+            for (uint32_t r = 0; r < m.plan->rank_count; r++)
+                slice_tells_the_same(again, r, json_array_get(slices, r), seed);
+            json_decref(slices);
             plan_destroy(again);
             json_decref(json);
         }
@@ -107,9 +138,9 @@ static void generated_programs_pass(void **state)
 
 /* --- brute force --- */
 
-struct cell {                  /* what a buffer holds */
-    int full, micro, boundary; /* boundary: half a block the tensor enters, as written */
-    int part;                  /* of a sum over a tensor group that was not taken yet */
+struct cell {                  /* the contents of a buffer */
+    int full, micro, boundary; /* boundary: the half block that the tensor enters, as the writer stated it */
+    int part;                  /* the member's part of a tensor group's sum before the all-reduce */
 };
 
 struct world {
@@ -117,8 +148,9 @@ struct world {
     struct rand_stream *random;
     struct cell *cells[8][BUFFERS_MAX]; /* [rank][slot] → ring */
     bool *done[8];
-    int forward[64][128], backward[64][128], weights[64][128]; /* [micro][half a block] */
-    uint64_t live[8];                                          /* bytes of live instances */
+    int forward[64][128], backward[64][128],
+        weights[64][128]; /* [micro-batch][half block] how often it was computed */
+    uint64_t live[8];     /* bytes of live instances */
     char why[128];
 };
 
@@ -146,7 +178,8 @@ static int fill(struct world *w, uint32_t rank, int32_t slot, const struct instr
     struct cell *c = cell_of(w, rank, slot, x);
     if (c->full)
         return wrong(w, "overwritten");
-    bool part = w->plan->ranks[rank].slots[slot].kind == SLOT_PARTIAL && x->queue == QUEUE_COMPUTE;
+    bool part = w->plan->ranks[rank].slots[slot].kind == SLOT_PARTIAL && x->queue == QUEUE_COMPUTE &&
+                (x->flags & (FLAG_FIRST_HALF | FLAG_SECOND_HALF));
     *c = (struct cell){1, x->micro_batch, boundary, part};
     return 0;
 }
@@ -179,10 +212,9 @@ static int execute(struct world *w, uint32_t rank, const struct instr *x)
                    ? -1
                    : 0;
     case INSTR_BACKWARD_WEIGHT:
-        for (int b = begin; b < end; b++) {
+        for (int b = begin; b < end; b++)
             if (++w->weights[x->micro_batch][b] > w->backward[x->micro_batch][b])
                 return wrong(w, "weights before the input");
-        }
         return take(w, rank, x->slot_save, x, -1, save);
     case INSTR_BACKWARD:
     case INSTR_BACKWARD_INPUT:
@@ -191,7 +223,7 @@ static int execute(struct world *w, uint32_t rank, const struct instr *x)
             w->weights[x->micro_batch][b] += x->op == INSTR_BACKWARD;
         }
         if (x->block_end < w->plan->block_count && x->slot_in < 0 &&
-            (x->block_end > 1 || w->plan->trains_embedding)) /* a frozen embedding needs none */
+            (x->block_end > 1 || w->plan->trains_embedding)) /* A frozen embedding needs no gradient. */
             return wrong(w, "no gradient");
         return take(w, rank, x->slot_in, x, end, in) || take(w, rank, x->slot_save, x, -1, save) ||
                        fill(w, rank, x->slot_out, x, begin)
@@ -207,10 +239,9 @@ static int execute(struct world *w, uint32_t rank, const struct instr *x)
 static uint32_t head_of(const struct world *w, uint32_t rank, int queue, int peer)
 {
     const struct program *p = &w->plan->ranks[rank].programs[PROGRAM_TRAIN];
-    for (uint32_t i = 0; i < p->instr_count; i++) {
+    for (uint32_t i = 0; i < p->instr_count; i++)
         if (!w->done[rank][i] && p->instrs[i].queue == queue && p->instrs[i].peer == peer)
             return fixture_ready(w->plan, rank, i, w->done[rank]) ? i : UINT32_MAX;
-    }
     return UINT32_MAX;
 }
 
@@ -230,7 +261,7 @@ static int transfer(struct world *w, uint32_t from, uint32_t i, uint32_t to, uin
     return 0;
 }
 
-/* What a collective on boundary tensors does to one member's buffer. */
+/* Applies a collective on boundary tensors to one member's buffer. */
 static int exchanged(struct world *w, uint32_t rank, uint32_t i)
 {
     const struct instr *x = &w->plan->ranks[rank].programs[PROGRAM_TRAIN].instrs[i];
@@ -256,12 +287,11 @@ static int collective(struct world *w, uint32_t rank, uint32_t i)
     for (uint32_t m = 0; m < group->rank_count; m++) {
         const struct program *p = &w->plan->ranks[group->ranks[m]].programs[PROGRAM_TRAIN];
         at[m] = UINT32_MAX;
-        for (uint32_t k = 0; k < p->instr_count && at[m] == UINT32_MAX; k++) {
+        for (uint32_t k = 0; k < p->instr_count && at[m] == UINT32_MAX; k++)
             if (!w->done[group->ranks[m]][k] && p->instrs[k].queue == QUEUE_GROUP &&
                 p->instrs[k].group == x->group)
                 at[m] =
                     fixture_ready(w->plan, group->ranks[m], k, w->done[group->ranks[m]]) ? k : UINT32_MAX - 1;
-        }
         if (at[m] >= UINT32_MAX - 1)
             return 0;
         if (p->instrs[at[m]].op != x->op || p->instrs[at[m]].tag != x->tag)
@@ -275,7 +305,7 @@ static int collective(struct world *w, uint32_t rank, uint32_t i)
     return 1;
 }
 
-/* One instruction that may go, if there is one. Returns 1 when something was done. */
+/* Executes one instruction of the rank that may start. Returns 1 when one ran. */
 static int advance(struct world *w, uint32_t rank, uint32_t i)
 {
     const struct instr *x = &w->plan->ranks[rank].programs[PROGRAM_TRAIN].instrs[i];
@@ -307,7 +337,8 @@ static int finished(struct world *w)
     const struct plan *plan = w->plan;
     for (uint32_t k = 0; k < plan->micro_batch_count; k++) {
         for (int b = 0; b < 2 * plan->block_count; b++) {
-            int times = 0; /* all members of a tensor group, or one rank */
+            int times =
+                0; /* the number of ranks that compute the block: all members of a tensor group, or one */
             for (uint32_t r = 0; r < plan->rank_count; r++)
                 times += plan_rank_holds(&plan->ranks[r], b / 2, b / 2 + 1);
             times = plan->placement == PLACE_TENSOR ? times : 1;
@@ -316,7 +347,7 @@ static int finished(struct world *w)
         }
     }
     for (uint32_t r = 0; r < plan->rank_count; r++) {
-        uint32_t steps = 0, scalars = 0, norms = 0, sums = 0, replicas = 0;
+        uint32_t steps = 0, scalars = 0, norms = 0, sums = 0, replicas = 0, layers = 0;
         for (uint32_t i = 0; i < plan->ranks[r].programs[PROGRAM_TRAIN].instr_count; i++) {
             const struct instr *x = &plan->ranks[r].programs[PROGRAM_TRAIN].instrs[i];
             steps += x->op == INSTR_STEP;
@@ -324,18 +355,21 @@ static int finished(struct world *w)
             norms += x->tag == TAG_NORM && (x->op == INSTR_ALL_REDUCE || x->peer != (int32_t)r);
             sums += x->op == INSTR_ALL_REDUCE && x->tag == TAG_PARAMETER_GRADIENTS;
         }
-        for (uint32_t o = 0; o < plan->rank_count; o++)
-            replicas += plan->ranks[o].stage == plan->ranks[r].stage;
-        bool updates = plan->ranks[r].state_share > 0; /* a rank with the head alone trains nothing */
-        if (steps > 1 || (steps == 0 && updates) || scalars != 1 || norms != 1 || sums > 1 ||
-            (sums == 1) != (replicas > 1 && updates))
+        for (uint32_t o = 0; o < plan->rank_count; o++) {
+            const struct plan_rank *a = &plan->ranks[r], *b = &plan->ranks[o];
+            replicas += a->stage == b->stage;
+            layers += plan->placement == PLACE_PIPELINE && r != o && !a->range_count &&
+                      a->block_begin < b->block_end && b->block_begin < a->block_end;
+        }
+        bool updates = plan->ranks[r].state_share > 0; /* A rank that has only the head trains nothing. */
+        if (steps > 1 || (steps == 0 && updates) || scalars != 1 || norms != 1 ||
+            sums != (replicas > 1 && updates) + layers)
             return wrong(w, "steps or reductions");
         for (uint32_t s = 0; s < plan->ranks[r].slot_count; s++) {
             const struct plan_slot *slot = &plan->ranks[r].slots[s];
-            for (uint32_t n = 0; n < slot->ring_micro_batches * slot->ring_blocks; n++) {
+            for (uint32_t n = 0; n < slot->ring_micro_batches * slot->ring_blocks; n++)
                 if (w->cells[r][s][n].full)
                     return wrong(w, "something is left");
-            }
         }
     }
     return 0;
@@ -360,10 +394,9 @@ static int run_once(struct world *w)
                 any = result > 0;
             }
         }
-        for (uint32_t r = 0; r < ranks && !any; r++) {
+        for (uint32_t r = 0; r < ranks && !any; r++)
             for (uint32_t i = 0; i < w->plan->ranks[r].programs[PROGRAM_TRAIN].instr_count; i++)
                 all = all && w->done[r][i];
-        }
         if (!any)
             return all ? finished(w) : wrong(w, "stuck");
     }
@@ -382,7 +415,7 @@ static uint64_t memory_held(const struct plan *plan, uint32_t rank)
            r->memory_peak[PURPOSE_OPTIMIZER];
 }
 
-/* Is the plan's train program right, as far as `turns` random executions tell? */
+/* Runs the plan's training program in `turns` random orders. Returns whether all of them were correct. */
 static bool right(const struct plan *plan, struct rand_stream *random, int turns, char why[128])
 {
     for (uint32_t r = 0; r < plan->rank_count; r++) {
@@ -415,24 +448,23 @@ static bool right(const struct plan *plan, struct rand_stream *random, int turns
     return good;
 }
 
-/* Does the execution above know all that the plan does? Not yet: gathered weights, experts, pulls. */
+/* Whether the execution supports the plan. It does not support gathered weights, experts and pulls. */
 static bool known(const struct plan *plan)
 {
     const uint32_t ops = 1u << INSTR_FORWARD | 1u << INSTR_BACKWARD | 1u << INSTR_BACKWARD_INPUT |
                          1u << INSTR_BACKWARD_WEIGHT | 1u << INSTR_SEND | 1u << INSTR_RECV |
-                         1u << INSTR_ALL_REDUCE | 1u << INSTR_REDUCE | 1u << INSTR_BROADCAST |
-                         1u << INSTR_STEP | 1u << INSTR_RELEASE;
+                         1u << INSTR_ALL_REDUCE | 1u << INSTR_BROADCAST | 1u << INSTR_STEP |
+                         1u << INSTR_RELEASE;
     for (uint32_t r = 0; r < plan->rank_count; r++) {
         const struct program *p = &plan->ranks[r].programs[PROGRAM_TRAIN];
-        for (uint32_t i = 0; i < p->instr_count; i++) {
+        for (uint32_t i = 0; i < p->instr_count; i++)
             if (!(ops >> p->instrs[i].op & 1))
                 return false;
-        }
     }
     return true;
 }
 
-/* The same instruction twice, the second after the first; everything behind moves on by one. */
+/* Doubles instruction i; the second one depends on the first, and all later positions move by one. */
 static void doubled(struct program *p, uint32_t i)
 {
     p->instrs = realloc(p->instrs, (p->instr_count + 1) * sizeof(*p->instrs));
@@ -446,7 +478,7 @@ static void doubled(struct program *p, uint32_t i)
     p->instrs[i + 1].after_count = 1;
 }
 
-/* A collective twice on all members of its group, so that nobody waits for it in vain. */
+/* Doubles a collective on all members of its group, so that no member waits forever. */
 static bool reduced_twice(struct plan *plan, const struct instr *x)
 {
     if (x->op != INSTR_ALL_REDUCE || x->group < 0)
@@ -467,7 +499,7 @@ static bool reduced_twice(struct plan *plan, const struct instr *x)
     return true;
 }
 
-/* A message that is neither sent nor waited for. */
+/* Removes a message from both its sender and its receiver. */
 static bool message_lost(struct plan *plan, struct instr *x)
 {
     if (x->op != INSTR_SEND)
@@ -484,7 +516,7 @@ static bool message_lost(struct plan *plan, struct instr *x)
     return false;
 }
 
-/* Spoils one thing; returns false when there was nothing to spoil. */
+/* Introduces one random fault. Returns false when it does not apply to the plan. */
 static bool spoil(struct plan *plan, struct rand_stream *random)
 {
     uint32_t rank = rand_stream_below(random, plan->rank_count);
@@ -493,50 +525,49 @@ static bool spoil(struct plan *plan, struct rand_stream *random)
     uint32_t i = rand_stream_below(random, p->instr_count);
     struct instr *x = &p->instrs[i];
     switch (rand_stream_below(random, 13)) {
-    case 0: /* dropped */
+    case 0: /* The instruction is dropped. */
         return spoil_drop(x);
     case 10:
         return reduced_twice(plan, x);
     case 11:
         return message_lost(plan, x);
-    case 12: /* to or from another */
+    case 12: /* The message goes to, or comes from, another rank. */
         if ((x->queue != QUEUE_SEND && x->queue != QUEUE_RECV) || plan->rank_count < 3)
             return false;
         x->peer = (int32_t)((uint32_t)(x->peer + 1) % plan->rank_count);
         return true;
-    case 1: /* swapped with the next on its queue */
+    case 1: /* The instruction is swapped with the next one on its queue. */
         return spoil_swap_next(plan, p, i);
-    case 2: /* another micro-batch */
+    case 2: /* The instruction names another micro-batch. */
         return spoil_micro_batch(plan, x);
-    case 3: /* a doubled reduction in place of another instruction */
+    case 3: /* The all-reduce becomes that of the norm or of the step's scalars, which then runs twice. */
         if (x->op != INSTR_ALL_REDUCE)
             return false;
         p->instrs[i].tag = x->tag == TAG_NORM ? TAG_STEP_SCALARS : TAG_NORM;
-        for (uint32_t s = 0; s < r->slot_count; s++) {
+        for (uint32_t s = 0; s < r->slot_count; s++)
             if (r->slots[s].kind == (x->tag == TAG_NORM ? SLOT_NORM_SCALAR : SLOT_STEP_SCALARS))
                 x->slot_in = x->slot_out = (int32_t)s;
-        }
         return true;
-    case 4: /* wrong rows */
+    case 4: /* The instruction has the wrong rows. */
         if (x->queue != QUEUE_SEND && x->queue != QUEUE_RECV)
             return false;
         x->row_end = 0;
         return true;
-    case 5: /* too much memory */
+    case 5: /* The rank's memory limit is one byte less than its buffers take. */
         if (r->slot_count == 0)
             return false;
         r->memory_limit_bytes = memory_held(plan, rank) - 1;
         return true;
-    case 6: /* no waiting */
+    case 6: /* The instruction no longer waits for others. */
         return spoil_wait(x);
-    case 7: /* not freed */
+    case 7: /* The slot is not freed. */
         return spoil_flags(x);
-    case 8: /* fewer blocks */
+    case 8: /* The instruction covers fewer blocks. */
         if (x->block_end - x->block_begin < 2)
             return false;
         x->block_end--;
         return true;
-    default: /* another slot */
+    default: /* The instruction uses another slot. */
         return spoil_slot_out(r, x, random);
     }
 }

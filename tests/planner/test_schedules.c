@@ -1,5 +1,5 @@
-/* Schedules of pipelines: the closed forms of docs/PLANNER.md against the simulator running emitted programs,
- * and what the other schedules promise. */
+/* Compares the closed forms of docs/PLANNER.md for pipeline schedules with the simulation of emitted
+ * programs, and tests the properties of the other schedules. */
 #include "planner/plan_fixture.h"
 
 #include <math.h>
@@ -12,10 +12,11 @@
 #define MIB ((uint64_t)1 << 20)
 #define STAGES_MAX 8u
 
-/* A pipeline of stages whose seconds are made up: the programs are real, the costs are not. */
+/* A pipeline with real programs and invented costs. */
 struct made {
     uint32_t ranks, stages;
-    double f[64], b[64], w[64]; /* of a stage */
+    double f[64], b[64],
+        w[64]; /* [stage] seconds of forward, of the input gradients and of the weight gradients */
     double latency[64], occupied[64];
     uint32_t window[STAGES_MAX], delay[STAGES_MAX];
     enum plan_schedule schedule;
@@ -24,7 +25,7 @@ struct made {
 static uint32_t stage_of(const struct made *m, const struct instr *x)
 {
     (void)m;
-    return (uint32_t)x->block_begin; /* a block a stage */
+    return (uint32_t)x->block_begin; /* Each stage has one block. */
 }
 
 static double made_compute(void *context, uint32_t rank, const struct instr *x)
@@ -56,7 +57,7 @@ static void made_wire(void *context, uint32_t from, uint32_t to, struct sim_wire
     const struct made *m = context;
     uint32_t low = from < to ? from : to;
     if (low == 0 && from + to == m->ranks - 1 && m->ranks > 2)
-        low = m->ranks - 1; /* from the last back to the first */
+        low = m->ranks - 1; /* the link from the last rank back to the first */
     *wire = (struct sim_wire){.latency_s = m->latency[low], .bytes_per_s = 1};
 }
 
@@ -70,7 +71,7 @@ static double made_collective(void *context, const struct plan_group *group, uin
     return 0;
 }
 
-/* The workload and devices that programs are made for; their costs are not used. */
+/* The workload and devices of the programs. Their costs are not used. */
 struct bench {
     struct model_config config;
     struct workload workload;
@@ -144,7 +145,7 @@ static double made_run(const struct bench *t, const struct made *m)
     return seconds;
 }
 
-/* A random uneven pipeline; windows fall to 1 at the tail. */
+/* Draws a random uneven pipeline. Windows fall to 1 at the last stage. */
 static void made_random(struct made *m, struct rand_stream *r)
 {
     *m = (struct made){.ranks = 2 + rand_stream_below(r, 7)};
@@ -163,7 +164,9 @@ static double link_s(const struct made *m, uint32_t s)
     return m->latency[s] + m->occupied[s];
 }
 
-/* docs/PLANNER.md, 1F1B: P = max(max over s ≤ j of the cycle through s..j per micro-batch in it, max o). */
+/* Returns the period that docs/PLANNER.md gives for 1F1B: the longest of all stages' cycles (a cycle runs
+ * through stages s..j and back, and counts per micro-batch that it holds) and of all links' occupied times.
+ */
 static double period_1f1b(const struct made *m)
 {
     double period = 0;
@@ -178,8 +181,9 @@ static double period_1f1b(const struct made *m)
     return period;
 }
 
-/* Micro-batches of two runs whose difference is the steady part: it begins after a few times the windows, and
- * repeats after as many micro-batches as the cycle that binds holds, 1 to 15, most of which divide 360. */
+/* The numbers of micro-batches of two runs whose difference is the steady state. It begins after a few times
+ * the windows and repeats with the number of micro-batches in the binding cycle, 1 to 15, most of which
+ * divide 360. */
 #define SHORT_RUN 144u
 #define LONG_RUN 504u
 
@@ -210,10 +214,12 @@ static void the_period_of_1f1b_is_the_closed_form(void **state)
                   100 * worst);
     bench_fini(&s);
     bench_fini(&l);
-    assert_true(mean < 0.00006 && worst < 0.0046); /* as docs/PLANNER.md has them */
+    assert_true(mean < 0.00006 && worst < 0.0046); /* the figures stated in docs/PLANNER.md */
 }
 
-/* docs/PLANNER.md, windows that hide the links: from the tail, as many as the cycles need at P*. */
+/* Each stage, from the last to the first, gets the smallest window with which no cycle through it and a later
+ * stage takes longer per micro-batch than the slowest stage or link. The simulated period must then be that
+ * of the slowest stage or link (docs/PLANNER.md, "Windows that hide the links"). */
 static void windows_that_hide_the_links_reach_the_slowest_stage(void **state)
 {
     (void)state;
@@ -270,7 +276,7 @@ static void gpipe_takes_exactly_its_closed_form(void **state)
             f = fmax(f, fmax(m.f[s], s + 1 < m.stages ? m.occupied[s] : 0));
             b = fmax(b, fmax(m.b[s], s + 1 < m.stages ? m.occupied[s] : 0));
         }
-        for (uint32_t s = m.stages; s-- > 0;) { /* rings as deep as the links are long */
+        for (uint32_t s = m.stages; s-- > 0;) { /* The rings are deep enough to hide the links. */
             m.window[s] = count;
             if (s + 1 < m.stages)
                 m.window[s] = m.window[s + 1] + (uint32_t)ceil((3 + link_s(&m, s)) / fmin(f, b));
@@ -299,7 +305,7 @@ static void interleaving_divides_the_bubble_by_the_laps(void **state)
             }
             for (uint32_t r = 0; r < ranks; r++)
                 m.window[r] = (laps - 1) * ranks + 2 * (ranks - 1 - r) + 1;
-            if (laps == 1) { /* the common form of 1F1B */
+            if (laps == 1) { /* With one lap this is plain 1F1B. */
                 m.schedule = SCHEDULE_1F1B;
                 for (uint32_t r = 0; r < ranks; r++)
                     m.window[r] = ranks - r;
@@ -345,7 +351,7 @@ static void any_interleaved_pipeline_passes_the_checker(void **state)
         if (plan && plan_check(plan, &err) < 0)
             fail_msg("%u ranks, %u laps, %u micro-batches: %s", ranks, laps, count, err.text);
         plans += plan != NULL;
-        impossible += plan == NULL;
+        impossible += !plan;
         plan_destroy(plan);
         bench_fini(&t);
     }
@@ -353,7 +359,7 @@ static void any_interleaved_pipeline_passes_the_checker(void **state)
     assert_int_equal(impossible, 0);
 }
 
-/* Split backwards of equal stages: the gradient need not wait for the weights. */
+/* With split backward passes of equal stages, the input gradient need not wait for the weight gradients. */
 static void split_backwards_shorten_the_way_back(void **state)
 {
     (void)state;
@@ -365,10 +371,11 @@ static void split_backwards_shorten_the_way_back(void **state)
         for (uint32_t s = 0; s < ranks; s++) {
             m.f[s] = m.b[s] = m.w[s] = 1;
             m.window[s] = ranks - s;
-            m.delay[s] = s; /* as much memory as the first stage has */
+            m.delay[s] = s; /* This gives every stage as much memory as the first one has. */
         }
         double split = made_run(&t, &m), whole = 3.0 * (count + ranks - 1);
-        double least = 3.0 * count + ranks - 1; /* the last stage waits for the first forwards at least */
+        double least =
+            3.0 * count + ranks - 1; /* The last stage waits at least for the first forward passes. */
         if (split > whole - (ranks - 1) + 1e-9 || split < least - 1e-9)
             fail_msg("%u stages: %g; 1F1B %g, at least %g", ranks, split, whole, least);
         print_message("%u stages of f = b = w = 1, %u micro-batches: 1F1B %g, split %g, bound %g\n", ranks,
@@ -384,16 +391,15 @@ static size_t encoded_bytes(const struct plan *plan, uint64_t *instructions)
     char *text = json_dumps(json, JSON_COMPACT);
     size_t bytes = strlen(text);
     *instructions = 0;
-    for (uint32_t r = 0; r < plan->rank_count; r++) {
+    for (uint32_t r = 0; r < plan->rank_count; r++)
         for (int kind = 0; kind < PROGRAM_KINDS; kind++)
             *instructions += plan->ranks[r].programs[kind].instr_count;
-    }
     free(text);
     json_decref(json);
     return bytes;
 }
 
-/* 64 stages × 256 micro-batches: what is regular is written once. */
+/* For 64 stages and 256 micro-batches, regular parts of the programs are stored as loops. */
 static void large_regular_programs_fold(void **state)
 {
     (void)state;
@@ -436,7 +442,7 @@ static void large_regular_programs_fold(void **state)
     bench_fini(&t);
 }
 
-/* Of a trained model a split backward gains most: half of it is for weights. */
+/* In full fine-tuning a split backward pass gains most, because half of it computes weight gradients. */
 static void full_fine_tuning_gains_from_a_split_backward(void **state)
 {
     (void)state;
@@ -479,7 +485,8 @@ static void full_fine_tuning_gains_from_a_split_backward(void **state)
     workload_fini(&w);
 }
 
-/* What the owner and the copy exchange every step is large: with several devices a node both are in one. */
+/* The tied table's owner and copy exchange many bytes every step, so with several devices a node both ends
+ * are placed on one node. */
 static void the_ends_of_a_tied_pipeline_are_in_one_node(void **state)
 {
     (void)state;
@@ -508,7 +515,8 @@ static void the_ends_of_a_tied_pipeline_are_in_one_node(void **state)
     workload_fini(&w);
 }
 
-/* Nine rows in micro-batches of two, then six: empty micro-batches are done at once, on all schedules. */
+/* A batch of nine rows in micro-batches of two is followed by one of six: on all schedules, empty
+ * micro-batches take no time. */
 static void a_short_last_batch_takes_less_on_every_schedule(void **state)
 {
     (void)state;
@@ -582,7 +590,8 @@ static void unread(json_t *json, const char *text)
         fail_msg("\"%s\" says nothing of \"%s\"", plan ? "read" : err.text, text);
 }
 
-/* Ranges that overlap, do not rise or belong to others; documents with ranges that are none. */
+/* Block ranges that overlap, do not ascend or belong to other ranks are refused, as are documents with
+ * malformed ranges. */
 static void ranges_that_are_not_right_are_refused(void **state)
 {
     (void)state;
@@ -603,7 +612,7 @@ static void ranges_that_are_not_right_are_refused(void **state)
     struct plan *plan = pipeline_emit(&t.problem, &candidate, true, &err);
     assert_non_null(plan);
     assert_int_equal(plan_check(plan, &err), 0);
-    plan->ranks[0].ranges[1].begin = 1; /* touches the first: it would be one */
+    plan->ranks[0].ranges[1].begin = 1; /* The range touches the first, so both should be one range. */
     refused(plan, "range 1");
     plan->ranks[0].ranges[1] = (struct plan_range){2, 2};
     refused(plan, "range 1");
@@ -612,7 +621,7 @@ static void ranges_that_are_not_right_are_refused(void **state)
     refused(plan, "range 1");
     plan->ranks[0].block_end = 3;
     struct instr *x = &plan->ranks[0].programs[PROGRAM_TRAIN].instrs[0];
-    x->block_begin = 1; /* a block between its ranges */
+    x->block_begin = 1; /* This block lies between the rank's ranges. */
     x->block_end = 2;
     refused(plan, "does not hold");
     x->block_begin = 0;

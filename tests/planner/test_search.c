@@ -1,9 +1,9 @@
-/* What every answer of the search promises, on random clusters of 1 to 24 devices, dense models and mixtures,
- * adapters and full fine-tuning, tight and roomy: it fits, the checker accepts it, its step is what
- * simulating it again gives, not below the lower bound, not above any device alone; the same question gives
- * the same plan, and names and order decide nothing; the budget is kept.
- *
- * MOTLEY_LONG: 600 clusters; MOTLEY_SEED: where they start; MOTLEY_CASES: how many. */
+/* Tests what every answer of the search promises, on random clusters of 1 to 24 devices, dense models and
+ * mixtures of experts, adapters and full fine-tuning, scarce and ample memory. The plan fits, the checker
+ * accepts it, and simulating it again gives the stated step time, which is neither below the lower bound nor
+ * above the time of any single device. The same question gives the same plan; names and order of devices do
+ * not matter; the budget is kept. MOTLEY_LONG runs 600 clusters; MOTLEY_SEED is the first seed and
+ * MOTLEY_CASES the number of clusters. */
 #include "planner/expert_fixture.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@
 
 #define MIB ((uint64_t)1 << 20)
 #define DEVICES_MOST 24u
-#define EVALUATIONS 3000u /* a quick search's: its promises are those of a long one */
+#define EVALUATIONS 3000u /* A short search's budget; its promises are the same as a long one's. */
 #define SAME 1e-9
 
 struct scene {
@@ -40,7 +40,7 @@ static void scene_init(struct scene *s, uint64_t seed)
     s->workload.epochs = 0;
     s->workload.steps = 3;
     s->workload.seed = seed;
-    /* what the model takes on one device, roughly; tight: it takes several */
+    /* The approximate memory of the model on one device. With `tight`, several devices are needed. */
     double whole =
         (full ? 18 : 4) * (layers * (mixture ? 1.5e6 : 3.6e6) + 576.0 * s->config.vocab) + 30 * (double)MIB;
     double least = rand_stream_below(&r, 2) ? 1.2 : 0.25;
@@ -51,7 +51,7 @@ static void scene_init(struct scene *s, uint64_t seed)
     }
 }
 
-/* turn: 0 as they are; else other names, in another order. */
+/* Turn 0 keeps the devices' names and order; other turns change both. */
 static struct cluster *cluster_of(const struct scene *s, uint64_t turn)
 {
     struct err err = {0};
@@ -95,7 +95,7 @@ static struct plan_answer *asked(const struct scene *s, uint64_t turn, uint64_t 
     return answer;
 }
 
-/* The fastest of its devices alone; INFINITY: none fits. */
+/* Returns the step's seconds on the fastest single device, or INFINITY when none fits. */
 static double alone(const struct scene *s, uint64_t seed)
 {
     struct scene one = *s;
@@ -181,7 +181,7 @@ static void every_answer_is_what_it_says(void **state)
     assert_true(count < 10 || (fits > count / 2 && several > fits / 3));
 }
 
-/* placement.schedule: every order can be had where there is room, and the answer is right. */
+/* Every placement.schedule can be requested where memory suffices, and the answer's plan has it. */
 static void a_pipeline_has_the_order_that_is_asked_for(void **state)
 {
     (void)state;
@@ -196,7 +196,8 @@ static void a_pipeline_has_the_order_that_is_asked_for(void **state)
         for (uint32_t order = 1; order <= SCHEDULE_COUNT && any->plan; order++) {
             s.workload.order = order;
             struct plan_answer *answer = asked(&s, 0, EVALUATIONS, seed);
-            bool one = answer->plan && answer->plan->micro_batch_count == 1; /* then GPipe is 1F1B */
+            bool one = answer->plan && answer->plan->micro_batch_count ==
+                                           1; /* With one micro-batch, GPipe and 1F1B are the same. */
             if (answer->plan && answer->plan->schedule != order - 1 && !one)
                 fail_msg("seed %llu: %s asked for, %s found", (unsigned long long)seed,
                          plan_schedule_name((enum plan_schedule)(order - 1)),
@@ -216,8 +217,8 @@ static void a_pipeline_has_the_order_that_is_asked_for(void **state)
     assert_true(found >= 20);
 }
 
-/* A tenth of the evaluations takes less time, and never more than was asked for by much: what is under way is
- * finished. */
+/* A tenth of the evaluations takes less time. The budget is exceeded only by the evaluation that is under way
+ * when it ends. */
 static void the_budget_is_kept(void **state)
 {
     (void)state;

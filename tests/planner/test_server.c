@@ -1,5 +1,5 @@
-/* server: the plans are right, every gradient reaches the holder once, and the star shares the holder's card.
- */
+/* Tests the kind `server`: plans are correct, every gradient reaches the holder once, and all transfers of
+ * the star share the holder's network card. */
 #include "planner/layered_world.h"
 
 #include <math.h>
@@ -14,7 +14,7 @@ struct made {
     struct workload workload;
     struct cluster *cluster;
     struct plan_answer *answer;
-    struct plan *plan; /* any that fits: not only what a search would choose */
+    struct plan *plan; /* a plan of any candidate that fits, not only of one that a search would choose */
 };
 
 static uint64_t times(uint64_t usual, uint64_t longer)
@@ -22,7 +22,7 @@ static uint64_t times(uint64_t usual, uint64_t longer)
     return getenv("MOTLEY_LONG") ? longer : usual;
 }
 
-/* One device of much memory among random others. */
+/* Makes random devices, one of which has much memory. */
 static void made_init(struct made *m, uint64_t seed, uint32_t devices_max)
 {
     struct rand_stream r;
@@ -139,7 +139,8 @@ static void what_an_execution_finds_wrong_the_checker_refuses(void **state)
     assert_true(found >= wanted);
 }
 
-/* A holder and two workers with equal cards: what crosses the holder's card is a bound. */
+/* With a holder and two workers with equal network cards, the bytes that cross the holder's card bound the
+ * step. */
 static void a_step_is_no_shorter_than_what_crosses_the_holders_card(void **state)
 {
     (void)state;
@@ -164,7 +165,7 @@ static void a_step_is_no_shorter_than_what_crosses_the_holders_card(void **state
         struct block_list blocks;
         struct block_options none = {0};
         assert_int_equal(model_blocks(&m.config, &none, &blocks, &err), 0);
-        /* each worker gets every block at least once and sends its gradients, fp32 */
+        /* Each worker receives every block at least once and sends its gradients in fp32. */
         double bytes = 4.0 * (double)blocks.params * (plan->rank_count - 1);
         assert_true(m.answer->step_s >= bytes / card);
         seconds[fast] = m.answer->step_s;
@@ -187,7 +188,7 @@ static struct instr *find(struct plan *plan, uint32_t rank, int op, uint32_t tag
     return NULL;
 }
 
-/* A device without room for the base may still keep the adapters for one that has it. */
+/* A device without memory for the base may still hold the adapters of another that has it. */
 static void who_has_no_room_for_the_base_holds_the_adapters(void **state)
 {
     (void)state;
@@ -196,7 +197,8 @@ static void who_has_no_room_for_the_base_holds_the_adapters(void **state)
     struct err err = {0};
     struct problem problem;
     struct memory_need idle, works, worker;
-    for (int room = 0; room < 2; room++) { /* of one row less than is needed; enough */
+    for (int room = 0; room < 2;
+         room++) { /* first with memory for one row less than needed, then with enough */
         struct cluster *cluster = cluster_create(&err);
         struct plan_options options = {.programs = true};
         struct plan_answer *answer = NULL;
@@ -205,9 +207,9 @@ static void who_has_no_room_for_the_base_holds_the_adapters(void **state)
         assert_int_equal(problem_init(&problem, &workload, cluster, &err), 0);
         struct layered_buffers buffers = layered_buffers(&problem, true, 2);
         const struct member none = {0}, one = {.rows = 1, .count = 1}, all = {.rows = 1, .count = 4};
-        layered_need(&problem, &buffers, LAYERED_HOLDER, &none, &idle);
-        layered_need(&problem, &buffers, LAYERED_HOLDER, &one, &works);
-        layered_need(&problem, &buffers, LAYERED_WORKER, &all, &worker);
+        layered_need(&problem, &buffers, LAYERED_HOLDER, &none, (struct flat_share){0}, &idle);
+        layered_need(&problem, &buffers, LAYERED_HOLDER, &one, (struct flat_share){0}, &works);
+        layered_need(&problem, &buffers, LAYERED_WORKER, &all, (struct flat_share){0}, &worker);
         assert_true(idle.total < works.total / 2);
         problem_fini(&problem);
         cluster_destroy(cluster);
@@ -235,7 +237,7 @@ static void what_is_wrong_is_named(void **state)
     struct made m;
     struct err err = {0};
     uint64_t seed = 0;
-    for (;; seed++) { /* the first full plan with a worker */
+    for (;; seed++) { /* Searches for the first seed whose job is full fine-tuning and has a plan. */
         made_init(&m, seed, 3);
         if (m.plan && m.plan->trains_embedding)
             break;
@@ -255,7 +257,7 @@ static void what_is_wrong_is_named(void **state)
     struct instr *step = &p->instrs[p->instr_count - 1];
     assert_int_equal(step->op, INSTR_STEP);
     uint32_t after = step->after_count;
-    step->after_first++; /* does not wait for the last parameters to be sent */
+    step->after_first++; /* The step does not wait until the last parameters are sent. */
     step->after_count = after - 1;
     assert_int_equal(plan_check(plan, &err), -1);
     assert_non_null(strstr(err.text, "half updated"));

@@ -1,4 +1,5 @@
-/* data with sharded state: the plans are right, the rows are split exactly, uneven beats even. */
+/* Tests the kind `data` with sharded state: plans are correct, rows are divided exactly, and uneven shares
+ * beat even ones. */
 #include "planner/layered_world.h"
 
 #include <math.h>
@@ -16,7 +17,7 @@ struct made {
     struct workload workload;
     struct cluster *cluster;
     struct plan_answer *answer;
-    struct plan *plan; /* any that fits: not only what a search would choose */
+    struct plan *plan; /* a plan of any candidate that fits, not only of one that a search would choose */
 };
 
 static uint64_t times(uint64_t usual, uint64_t longer)
@@ -24,7 +25,7 @@ static uint64_t times(uint64_t usual, uint64_t longer)
     return getenv("MOTLEY_LONG") ? longer : usual;
 }
 
-/* A random full fine-tuning (or LoRA whose base is too large for a device) on random devices. */
+/* Draws a full fine-tuning job, or LoRA with a base that is too large for one device, on random devices. */
 static void made_init(struct made *m, uint64_t seed, uint32_t devices_max, bool lora, int place)
 {
     struct rand_stream r;
@@ -125,7 +126,7 @@ static void every_plan_passes_the_checker_and_an_execution(void **state)
     assert_true(plans > count / 2);
 }
 
-/* Stages of a pipeline whose members share its state. */
+/* Hybrids: the members of each pipeline stage share the stage's state. */
 static void every_hybrid_plan_passes_the_checker_and_an_execution(void **state)
 {
     (void)state;
@@ -206,10 +207,9 @@ static void what_an_execution_finds_wrong_the_checker_refuses(void **state)
 static struct instr *find(struct plan *plan, uint32_t rank, int op, int32_t block)
 {
     struct program *p = &plan->ranks[rank].programs[PROGRAM_TRAIN];
-    for (uint32_t i = 0; i < p->instr_count; i++) {
+    for (uint32_t i = 0; i < p->instr_count; i++)
         if (p->instrs[i].op == op && (block < 0 || p->instrs[i].block_begin == block))
             return &p->instrs[i];
-    }
     fail_msg("no such instruction");
     return NULL;
 }
@@ -228,7 +228,8 @@ static void what_is_wrong_is_named(void **state)
     struct made m;
     struct err err = {0};
     uint64_t seed = 0;
-    for (;; seed++) { /* a plan of two ranks or more, all with rows and shards, tied */
+    for (;;
+         seed++) { /* Searches for a plan of a tied model with two ranks or more, all with rows and shards. */
         bool good;
         made_init(&m, seed, 3, false, PLACE_DATA);
         const struct plan *p = m.plan;
@@ -253,7 +254,7 @@ static void what_is_wrong_is_named(void **state)
     refused(plan, "are freed", "rank 1 train instruction");
     *x = kept;
 
-    x = find(plan, 0, INSTR_FORWARD, 1); /* does not wait for its weights */
+    x = find(plan, 0, INSTR_FORWARD, 1); /* The instruction does not wait for its weights. */
     kept = *x;
     x->after_count = 0;
     refused(plan, "the weights of block 1 may be used before they come", "rank 0 train instruction");
@@ -273,7 +274,7 @@ static void what_is_wrong_is_named(void **state)
     refused(plan, "a group that it is not in", "rank 0 train instruction");
     x->group = 1;
 
-    for (uint32_t r = 0; r < plan->rank_count; r++) { /* block 1 in place of block 2, on all ranks */
+    for (uint32_t r = 0; r < plan->rank_count; r++) { /* Block 1 is used in place of block 2 on all ranks. */
         x = find(plan, r, INSTR_REDUCE_SCATTER, 2);
         x->block_begin = 1;
         x->block_end = 2;
@@ -398,7 +399,8 @@ static void shards_fit_and_no_other_division_is_better(void **state)
             assert_true(step_of(members, shares[aim], count) <=
                         step_of(members, shares[SHARE_FOR_LINKS], count) + 1e-9);
         }
-        for (int tries = 0; tries < 20; tries++) { /* any other division, within the rooms */
+        for (int tries = 0; tries < 20;
+             tries++) { /* Tries random other divisions within the memory limits. */
             double left = 1;
             for (uint32_t i = 0; i < count; i++) {
                 double after = 0;
@@ -419,7 +421,8 @@ static void shards_fit_and_no_other_division_is_better(void **state)
     assert_true(divided > 500);
 }
 
-/* Two devices on each of two nodes; a ring that goes back and forth shares both wires, and a's card. */
+/* With two devices on each of two nodes, a ring that crosses between the nodes several times divides both
+ * wires and node a's network card. */
 static void a_ring_divides_wires_and_cards_that_it_uses_twice(void **state)
 {
     (void)state;
@@ -448,6 +451,8 @@ static void a_ring_divides_wires_and_cards_that_it_uses_twice(void **state)
 
 /* --- memory --- */
 
+/* Trained values, gradients and moments take 16 bytes a parameter in fp32 under any compute type, once over
+ * all ranks. The rest is rounding to buffer granules. */
 static void sixteen_bytes_a_parameter_are_kept_once_in_all(void **state)
 {
     (void)state;
@@ -472,11 +477,12 @@ static void sixteen_bytes_a_parameter_are_kept_once_in_all(void **state)
         struct block_list blocks;
         struct block_options none = {0};
         assert_int_equal(model_blocks(&m.config, &none, &blocks, &err), 0);
-        double kept = 0, each = half ? 18 : 16;
+        double kept = 0;
         for (uint32_t r = 0; r < m.answer->plan->rank_count; r++)
             kept += (double)m.answer->plan->ranks[r].memory_peak[PURPOSE_ADAPTERS] +
                     (double)m.answer->plan->ranks[r].memory_peak[PURPOSE_OPTIMIZER];
-        assert_true(fabs(kept - each * (double)blocks.params) < 64);
+        double granules = 4.0 * FOOTPRINT_GRANULE * blocks.count * m.answer->plan->rank_count;
+        assert_true(kept >= 16 * (double)blocks.params && kept <= 16 * (double)blocks.params + granules);
         block_list_fini(&blocks);
         made_fini(&m);
     }
@@ -484,7 +490,7 @@ static void sixteen_bytes_a_parameter_are_kept_once_in_all(void **state)
 
 /* --- against simulation --- */
 
-/* Devices with one link rate between all, rows all alike. */
+/* Makes devices with equal links and rows of equal length. */
 static void alike_init(struct made *m, uint64_t seed, uint32_t layers, double bytes_per_s)
 {
     struct rand_stream r;
@@ -526,8 +532,9 @@ static double simulated(const struct problem *p, const struct candidate *candida
     return seconds;
 }
 
-/* One more layer of a long model: what the simulator adds for it, against the formulas. The simulator waits
- * for the slowest member in each pass, Cephalo's form once for both, so it is never above the simulator. */
+/* Compares the simulated time of one more layer of a deep model with the published formulas. The simulator
+ * waits for the slowest member in each pass, Cephalo's form once for both passes, so Cephalo's is never above
+ * the simulator. */
 static void a_layer_takes_what_cephalos_formula_says(void **state)
 {
     (void)state;
@@ -598,7 +605,7 @@ static void a_layer_takes_what_cephalos_formula_says(void **state)
     assert_true(count > 20 && worst < 0.002);
 }
 
-/* Unlike devices: what was chosen against the same rows and state for each. */
+/* On unlike devices the chosen division is compared with equal rows and equal state for each device. */
 static void uneven_beats_even_where_devices_are_unlike(void **state)
 {
     (void)state;
@@ -646,7 +653,7 @@ static void uneven_beats_even_where_devices_are_unlike(void **state)
     assert_true(least >= 1 - 1e-9 && sum / count > 1.15);
 }
 
-/* The last batch of an epoch holds fewer rows: the same program serves it. */
+/* The last batch of an epoch has fewer rows and runs by the same program. */
 static void a_short_last_batch_takes_no_longer_than_full_ones(void **state)
 {
     (void)state;
@@ -655,7 +662,8 @@ static void a_short_last_batch_takes_no_longer_than_full_ones(void **state)
         struct made m;
         struct problem p;
         struct err err = {0};
-        alike_init(&m, seed, 6, seed % 2 ? 1e9 : 1e8); /* rows of one length: nothing else differs */
+        alike_init(&m, seed, 6,
+                   seed % 2 ? 1e9 : 1e8); /* All rows have one length, so that nothing else differs. */
         m.workload.row_count = 2 * m.workload.batch_rows + 3;
         m.workload.steps = 0;
         m.workload.epochs = 1;
@@ -677,8 +685,11 @@ static void a_short_last_batch_takes_no_longer_than_full_ones(void **state)
                 slowest = fmax(slowest, seconds);
                 assert_int_equal(price_step(&price, &sim, &seconds, sums, &err), 0);
             }
-            assert_true(seconds > 0 &&
-                        seconds <= slowest * (1 + 1e-9)); /* of the last step, and of the full ones before */
+            assert_true(
+                seconds > 0 &&
+                seconds <=
+                    slowest *
+                        (1 + 1e-9)); /* seconds of the last step, compared with the full steps before it */
             shorter++;
             sim_destroy(sim);
             price_fini(&price);

@@ -1,4 +1,5 @@
-/* The simulator: what links share, bounded buffers, jitter, and what is read off a run. */
+/* Tests the simulator: shared links and network cards, bounded buffers, jitter, and the figures reported of a
+ * run. */
 #include "planner/plan_fixture.h"
 
 #include <math.h>
@@ -10,7 +11,7 @@
 
 /* --- programs by hand --- */
 
-struct hand { /* costs of a program written here */
+struct hand { /* the costs of a hand-written program */
     double compute_s[8], bytes;
     struct sim_wire wires[8][8];
 };
@@ -100,7 +101,7 @@ static double hand_run(const struct plan *plan, struct hand *hand, struct sim **
     return seconds;
 }
 
-/* Rank 0 sends one thing each to ranks 1 and 2. */
+/* Returns a plan in which rank 0 sends one tensor each to ranks 1 and 2. */
 static struct plan *fork_plan(void)
 {
     struct err err;
@@ -129,7 +130,7 @@ static void slow_links_run_side_by_side_on_a_fast_card(void **state)
     struct hand hand = {.bytes = 100};
     for (uint32_t to = 1; to < 3; to++) {
         hand.wires[0][to] = (struct sim_wire){.latency_s = 0.5, .bytes_per_s = 10};
-        share(&hand.wires[0][to], 7, 1000); /* the card passes 100 bytes in 0.1 s */
+        share(&hand.wires[0][to], 7, 1000); /* The network card passes 100 bytes in 0.1 s. */
     }
     assert_true(fabs(hand_run(plan, &hand, NULL) - (10 + 0.1 + 0.5)) < 1e-12);
     plan_destroy(plan);
@@ -145,7 +146,7 @@ static void a_card_passes_no_more_than_it_can(void **state)
         share(&hand.wires[0][to], 7, 10);
     }
     assert_true(fabs(hand_run(plan, &hand, NULL) - 20) < 1e-12);
-    hand.wires[0][2].shared_count = 0; /* the second link goes another way */
+    hand.wires[0][2].shared_count = 0; /* The second link does not use the shared card. */
     assert_true(fabs(hand_run(plan, &hand, NULL) - 10) < 1e-12);
     plan_destroy(plan);
 }
@@ -155,14 +156,15 @@ static double hand_lead(void *context, const struct plan_group *group, uint32_t 
     (void)context;
     (void)group;
     (void)x;
-    return rank == 0 ? 0 : 0.5; /* rank 1 to the root and back */
+    return rank == 0 ? 0 : 0.5; /* Rank 1 sends to the root, and the root answers. */
 }
 
-/* Two ranks compute for so long, then sum a scalar. */
+/* Returns the seconds of a run in which two ranks compute for the given times and then all-reduce a scalar.
+ */
 static double summed_run(double first_s, double second_s)
 {
     struct err err;
-    struct plan *plan = hand_plan(2, 1); /* its one group is of both */
+    struct plan *plan = hand_plan(2, 1); /* The plan's one group has both ranks. */
     for (uint32_t r = 0; r < 2; r++) {
         struct program_builder b = {0};
         int32_t made = hand_add(&b, INSTR_FORWARD, 0, PLAN_NONE, -1);
@@ -188,12 +190,15 @@ static double summed_run(double first_s, double second_s)
 static void the_root_of_a_tree_may_be_late_by_the_round_trip_of_the_others(void **state)
 {
     (void)state;
-    assert_true(fabs(summed_run(3, 1) - 3) < 1e-12);     /* the other's message is there long before */
-    assert_true(fabs(summed_run(3, 2.7) - 3.2) < 1e-12); /* or nearly */
-    assert_true(fabs(summed_run(1, 3) - 3.5) < 1e-12);   /* the root waits for it, and it for the answer */
+    assert_true(fabs(summed_run(3, 1) - 3) <
+                1e-12); /* The other rank's message arrives long before it is needed. */
+    assert_true(fabs(summed_run(3, 2.7) - 3.2) < 1e-12); /* The message arrives shortly after it is needed. */
+    assert_true(fabs(summed_run(1, 3) - 3.5) <
+                1e-12); /* The root waits for rank 1, and rank 1 for the root's answer. */
 }
 
-/* Rank 0 computes and sends `count` times; rank 1 takes three seconds for each and has `ring` buffers. */
+/* Rank 0 computes and sends `count` times. Rank 1 computes three seconds on each tensor and has `ring`
+ * buffers. */
 static double ring_run(uint32_t count, uint32_t ring)
 {
     struct err err;
@@ -219,7 +224,7 @@ static double ring_run(uint32_t count, uint32_t ring)
 static void a_receive_waits_for_its_buffer(void **state)
 {
     (void)state;
-    /* one buffer: receiving (1 s) and computing (3 s) take turns; two: they overlap */
+    /* With one buffer, receiving (1 s) and computing (3 s) alternate; with two they overlap. */
     assert_true(fabs(ring_run(4, 1) - (1 + 4 * (1 + 3))) < 1e-12);
     assert_true(fabs(ring_run(4, 2) - (1 + 1 + 4 * 3)) < 1e-12);
     assert_true(fabs(ring_run(4, 4) - (1 + 1 + 4 * 3)) < 1e-12);
@@ -235,7 +240,7 @@ struct made {
     struct plan *plan;
 };
 
-/* A random pipeline, of one device a stage or of groups, over random nodes with or without cards. */
+/* Makes a random pipeline or hybrid over random nodes with or without shared network cards. */
 static bool make(struct made *m, uint64_t seed, uint32_t micro_batches, bool ragged)
 {
     struct err err = {0};
@@ -279,7 +284,8 @@ static bool make(struct made *m, uint64_t seed, uint32_t micro_batches, bool rag
             candidate.members[s * width + k] =
                 (struct member){.device = s * width + k, .state_share = 1, .window = window + width};
     }
-    if (width > 1) { /* in turn, in every other stage two at a time: all wait for all */
+    if (width > 1) { /* Members take micro-batches in turn; in every second stage two at a time, so that all
+                        stages wait for each other. */
         assert_int_equal(candidate_own(&candidate, micro_batches, &err), 0);
         for (uint32_t i = 0; i < candidate.owner_count; i++)
             candidate.owner[i] = (uint8_t)(i % micro_batches / (1 + i / micro_batches % 2) % width);
@@ -343,7 +349,7 @@ static void jitter_is_the_seeds_and_costs_time(void **state)
     assert_true(jittered(&m, 0.2, 1) != jittered(&m, 0.2, 2));
     for (uint64_t seed = 0; seed < 20; seed++)
         sum += jittered(&m, 0.2, seed) / 20;
-    /* factors have mean 1, and a maximum of several waits for the slowest */
+    /* The jitter's factors have mean 1, but a step waits for the slowest of several ranks. */
     assert_true(sum > still && sum < 1.3 * still);
     unmake(&m);
 }
@@ -422,7 +428,7 @@ static void memory_in_use_stays_under_the_predicted_peak(void **state)
                 base -= (double)slot->bytes_total;
             }
             assert_int_equal(sim_memory_peak(sim, r, slot_size, m.plan, &peak, &err), 0);
-            /* all rings full at their bound is the most there can be */
+            /* The peak is largest when all rings are full. */
             assert_true(peak > base && peak <= fmax(base, 0) + rings + 1);
             fullest = fmax(fullest, peak / (double)m.plan->ranks[r].memory_bytes);
         }
@@ -433,7 +439,8 @@ static void memory_in_use_stays_under_the_predicted_peak(void **state)
     }
 }
 
-/* The path of a chain that waits for nothing but itself, and of one that waits for a card. */
+/* Tests the critical path of a chain of instructions without other waits, and of a chain that waits for a
+ * shared network card. */
 static void the_path_names_who_held_the_card(void **state)
 {
     (void)state;
@@ -444,7 +451,7 @@ static void the_path_names_who_held_the_card(void **state)
     struct sim_path path;
     for (uint32_t to = 1; to < 3; to++) {
         hand.wires[0][to] = (struct sim_wire){.bytes_per_s = 10, .latency_s = 1};
-        share(&hand.wires[0][to], 7, 20); /* half of the transfer's time */
+        share(&hand.wires[0][to], 7, 20); /* The card is occupied for half of the transfer's time. */
     }
     assert_true(fabs(hand_run(plan, &hand, &sim) - (5 + 10 + 1)) < 1e-12);
     assert_int_equal(sim_path(sim, &path, &err), 0);

@@ -1,5 +1,7 @@
-/* Where memory is scarce: what fits is found, and what does not fit says truly how much is missing. */
+/* Tests scarce memory: a plan that fits is found, and otherwise the stated shortage is true. */
 #include "planner/plan_fixture.h"
+
+#include <math.h>
 
 #define MIB ((uint64_t)1 << 20)
 
@@ -31,7 +33,7 @@ static bool fits(const struct workload *w, const uint64_t *memory, uint32_t coun
     return yes;
 }
 
-/* The device that a verdict names as too small. */
+/* Returns the device that the answer names as too small. */
 static uint32_t named(const char *words)
 {
     const char *at = strstr(words, " on n");
@@ -40,15 +42,15 @@ static uint32_t named(const char *words)
     return (uint32_t)strtoul(at + 5, NULL, 10);
 }
 
-/* "needs … on n1/0, which has …: 80 MiB too little" is a promise: with so much more there it fits, and with 3
- * % less than that it does not. */
+/* The sentence "needs … on n1/0, which has …: 80 MiB too little" is a promise: with so much more memory on
+ * that device the plan fits, and with 3 % less than that it does not. */
 static void with_what_is_missing_a_pipeline_fits_and_with_less_it_does_not(void **state)
 {
     (void)state;
     struct model_config config = fixture_config(12);
     config.tied = false;
-    config.vocab =
-        4096; /* else embedding and head may each be too large for a device, and no one device be named */
+    config.vocab = 4096; /* With a larger vocabulary embedding and head could each be too large for a device,
+                            and no single device would be named. */
     struct workload w = fixture_workload(&config, 40, 8);
     struct rand_stream r;
     uint32_t told = 0;
@@ -80,8 +82,7 @@ static void with_what_is_missing_a_pipeline_fits_and_with_less_it_does_not(void 
     workload_fini(&w);
 }
 
-/* Whatever placement comes nearest: what is missing is no less than what the weights alone exceed all memory
- * by. */
+/* The stated shortage is never less than the amount by which the weights alone exceed all memory. */
 static void a_model_of_ten_times_the_memory_lacks_nine_tenths(void **state)
 {
     (void)state;
@@ -106,14 +107,15 @@ static void a_model_of_ten_times_the_memory_lacks_nine_tenths(void **state)
     workload_fini(&w);
 }
 
-/* Each of the devices needs its very last megabyte: windows of one micro-batch, recomputed. */
+/* Gives the device that is named as too small exactly the bytes that it is said to lack: then the plan fits,
+ * and no rank takes more than its limit. */
 static void a_plan_that_just_fits_is_found(void **state)
 {
     (void)state;
     struct model_config config = fixture_config(12);
     config.tied = false;
-    config.vocab =
-        4096; /* else embedding and head may each be too large for a device, and no one device be named */
+    config.vocab = 4096; /* With a larger vocabulary embedding and head could each be too large for a device,
+                            and no single device would be named. */
     struct workload w = fixture_workload(&config, 40, 8);
     uint64_t memory[3] = {60 * MIB, 60 * MIB, 60 * MIB};
     w.place = PLACE_PIPELINE;
@@ -129,8 +131,8 @@ static void a_plan_that_just_fits_is_found(void **state)
     workload_fini(&w);
 }
 
-/* A fast device without room for what its speed asks for, and two slow ones that share layers over a fast
- * link: by time alone no cut of the blocks fits, and groups over the slow link take many times as long. */
+/* A fast device lacks memory for the layers that its speed would give it; two slow devices can share layers
+ * over a fast link. Cuts by time alone do not fit, and groups over the slow link take many times as long. */
 static void tensor_groups_are_cut_by_memory_where_time_asks_too_much(void **state)
 {
     (void)state;
@@ -138,7 +140,7 @@ static void tensor_groups_are_cut_by_memory_where_time_asks_too_much(void **stat
     struct model_config config = fixture_config(24);
     config.tied = false;
     config.vocab = 4096;
-    config.kv_heads = 9; /* else two members cannot share a layer about evenly */
+    config.kv_heads = 9; /* With fewer key heads two members could not share a layer about evenly. */
     struct workload w = fixture_workload(&config, 40, 8);
     double seconds[2] = {0};
     for (int k = 0; k < 2; k++) {
@@ -166,6 +168,47 @@ static void tensor_groups_are_cut_by_memory_where_time_asks_too_much(void **stat
     workload_fini(&w);
 }
 
+/* Between what a plan needs that recomputes everything and one that recomputes nothing, some blocks are
+ * recomputed: a step is never longer with more memory, and somewhere shorter than with everything recomputed.
+ */
+static void memory_in_between_keeps_what_some_blocks_save(void **state)
+{
+    (void)state;
+    struct model_config config = fixture_config(12);
+    config.tied = false;
+    config.vocab = 4096;
+    struct workload w = fixture_workload(&config, 40, 8);
+    uint32_t partly = 0, whole = 0, none = 0;
+    double before_s = INFINITY;
+    w.place = PLACE_SINGLE;
+    w.micro_batch_rows = 8;
+    for (uint64_t memory = 240 * MIB; memory < 1024 * MIB; memory += 16 * MIB) {
+        w.recompute = RECOMPUTE_AUTO;
+        struct plan_answer *answer = search(&w, &memory, 1);
+        if (answer->verdict != VERDICT_FITS) {
+            plan_answer_destroy(answer);
+            continue;
+        }
+        const struct plan_rank *rank = &answer->plan->ranks[0];
+        w.recompute = RECOMPUTE_YES;
+        struct plan_answer *again = search(&w, &memory, 1);
+        assert_int_equal(again->verdict, VERDICT_FITS);
+        assert_true(rank->memory_bytes <= memory);
+        assert_true(answer->plan->costs.step_s <= before_s * (1 + 1e-9));
+        if (rank->recompute_end > 0)
+            assert_true(answer->plan->costs.step_s < again->plan->costs.step_s);
+        before_s = answer->plan->costs.step_s;
+        partly += rank->recompute_end > 0;
+        whole += rank->recompute && rank->recompute_end == 0;
+        none += !rank->recompute;
+        plan_answer_destroy(answer);
+        plan_answer_destroy(again);
+    }
+    print_message("recomputed: all %u, some %u, nothing %u\n", whole, partly, none);
+    assert_true(partly > 3 && none > 0);
+    workload_fini(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -173,6 +216,7 @@ int main(void)
         cmocka_unit_test(a_model_of_ten_times_the_memory_lacks_nine_tenths),
         cmocka_unit_test(a_plan_that_just_fits_is_found),
         cmocka_unit_test(tensor_groups_are_cut_by_memory_where_time_asks_too_much),
+        cmocka_unit_test(memory_in_between_keeps_what_some_blocks_save),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* Answers of somebody else's planner: what is good is taken, what lies is not. */
+/* Tests the answers of a user's own planner: correct assignments and plans are accepted, and those with false
+ * or impossible statements are refused with a reason. */
 #include "planner/plan_fixture.h"
 
 #include "planner/candidate/from_plan.h"
@@ -91,7 +92,7 @@ static void an_assignment_becomes_a_plan_that_the_checker_passes(void **state)
     assert_int_equal(plan->ranks[0].window, 2);
     assert_int_equal(plan->ranks[0].memory_limit_bytes, 4096 * MIB);
     json_t *sealed = plan_to_json(plan, &err);
-    struct plan *read = plan_from_json(sealed, &err); /* as a worker will */
+    struct plan *read = plan_from_json(sealed, &err); /* A worker reads the plan from this text. */
     assert_non_null(read);
     plan_destroy(read);
     json_decref(sealed);
@@ -101,7 +102,7 @@ static void an_assignment_becomes_a_plan_that_the_checker_passes(void **state)
     cluster_destroy(cluster);
 }
 
-/* ---- saying a candidate ---- */
+/* ---- candidates as documents ---- */
 
 static json_t *member_of(const struct problem *p, const struct member *m)
 {
@@ -115,14 +116,14 @@ static json_t *member_of(const struct problem *p, const struct member *m)
         json_object_set_new(said, "rows", json_integer((json_int_t)m->rows));
     if (t->kv_head_end)
         json_object_set_new(said, "tensor",
-                            json_pack("{s:[I,I], s:[I,I], s:[I,I]}", "kv_heads", (json_int_t)t->kv_head_begin,
+                            json_pack("{s:[I,I],s:[I,I]}", "kv_heads", (json_int_t)t->kv_head_begin,
                                       (json_int_t)t->kv_head_end, "columns", (json_int_t)t->column_begin,
-                                      (json_int_t)t->column_end, "vocabulary",
-                                      (json_int_t)t->vocabulary_begin, (json_int_t)t->vocabulary_end));
+                                      (json_int_t)t->column_end));
     return said;
 }
 
-/* All of it, or devices alone; not who takes which micro-batch. */
+/* Writes a candidate as an assignment: everything, or the devices of each stage only. Which member takes
+ * which micro-batch is not written in either case. */
 static json_t *document_of(const struct problem *p, const struct candidate *c, bool all)
 {
     json_t *stages = json_array();
@@ -150,8 +151,8 @@ static json_t *document_of(const struct problem *p, const struct candidate *c, b
     return document;
 }
 
-/* What the search finds for a placement comes back as it was said; and from its devices alone something near
- * it, that needs no more than they have. */
+/* Writes what the search found for a placement as an assignment and reads it: the whole document must give
+ * the same candidate, and its devices alone must give one that is at most half slower. */
 static void candidate_said(int place, struct workload *w, const struct cluster *cluster)
 {
     const struct search_options options = {.evaluations = 20000};
@@ -193,10 +194,9 @@ static void every_placement_can_be_said(void **state)
     for (int full = 0; full < 2; full++) {
         struct workload w = fixture_workload(&config, 64, 8);
         w.method = full ? METHOD_FULL : METHOD_LORA;
-        for (int place = 0; place < PLACE_COUNT; place++) {
+        for (int place = 0; place < PLACE_COUNT; place++)
             if (place != PLACE_EXPERT)
                 candidate_said(place, &w, cluster);
-        }
         workload_fini(&w);
     }
     struct model_config moe = config;
@@ -212,7 +212,8 @@ static void every_placement_can_be_said(void **state)
     cluster_destroy(cluster);
 }
 
-/* Devices alone make a plan as good as ours with the same devices in the same order. */
+/* An assignment that has only devices becomes a plan that is at most 10 % slower than the planner's own plan
+ * with the same devices in the same order. */
 static void what_is_left_out_is_settled(void **state)
 {
     static const int places[] = {PLACE_SINGLE, PLACE_PIPELINE, PLACE_DATA, PLACE_HYBRID};
@@ -250,7 +251,7 @@ static void what_is_left_out_is_settled(void **state)
     cluster_destroy(cluster);
 }
 
-/* Each change alone, of an assignment that is taken. */
+/* Each of these changes is made alone, to an assignment that would be accepted without it. */
 static void what_is_wrong_in_an_assignment_is_named_by_its_path(void **state)
 {
     struct model_config config = fixture_config(8);
@@ -261,7 +262,7 @@ static void what_is_wrong_in_an_assignment_is_named_by_its_path(void **state)
     } wrong[] = {
         {"version", "2", "version"},
         {"placement", "\"magic\"", "placement"},
-        {"placement", "\"tensor\"", "do not run such a plan (tensor"},
+        {"placement", "\"tensor\"", "these stages do not fit"}, /* no stage has two members */
         {"placement", "\"single\"", "single has one"},
         {"placement", "\"hybrid\"", "take 3 devices at least"},
         {"schedule", "\"interleaved\"", "interleaved is not said"},
@@ -344,8 +345,8 @@ static void what_the_specification_and_the_devices_forbid_is_refused(void **stat
     cluster_destroy(small);
 }
 
-/* Every kind of plan that the planner itself makes for today's workers comes back as it went, without its
- * digest too. */
+/* A plan of each kind that the planner makes for workers of this release is accepted, with its digest and
+ * without, and its step time is the one that the planner gave. */
 static void our_own_plans_are_taken_at_the_same_time(void **state)
 {
     static const int places[] = {PLACE_SINGLE, PLACE_PIPELINE, PLACE_DATA, PLACE_HYBRID};
@@ -376,7 +377,7 @@ static void our_own_plans_are_taken_at_the_same_time(void **state)
     }
 }
 
-/* A plan that says too little of memory: everywhere at once, so that its own sums agree. */
+/* Plans that state too little memory are refused, although their own sums agree and their digest is right. */
 static void a_plan_that_lies_about_memory_is_refused(void **state)
 {
     struct model_config config = fixture_config(8);
@@ -389,7 +390,7 @@ static void a_plan_that_lies_about_memory_is_refused(void **state)
     answer = search(&w, cluster);
     assert_int_equal(answer->verdict, VERDICT_FITS);
     struct plan *plan = answer->plan;
-    /* weights alone: nothing in the plan contradicts it */
+    /* Too little is stated for weights. Nothing else in the plan contradicts it, so plan_check() passes. */
     plan->ranks[0].memory_peak[PURPOSE_WEIGHTS] -= 50 * MIB;
     plan->ranks[0].memory_bytes -= 50 * MIB;
     must(plan_seal(plan, &err), &err);
@@ -399,7 +400,7 @@ static void a_plan_that_lies_about_memory_is_refused(void **state)
     json_decref(document);
     plan->ranks[0].memory_peak[PURPOSE_WEIGHTS] += 50 * MIB;
     plan->ranks[0].memory_bytes += 50 * MIB;
-    /* what forward keeps, with its sum */
+    /* Half the bytes are stated for what forward keeps for backward, in both of the slot's numbers. */
     for (uint32_t s = 0; s < plan->ranks[0].slot_count; s++) {
         struct plan_slot *slot = &plan->ranks[0].slots[s];
         if (slot->kind != SLOT_SAVED)
@@ -412,7 +413,7 @@ static void a_plan_that_lies_about_memory_is_refused(void **state)
         refused(document, &w, cluster, "it needs");
         json_decref(document);
         *slot = before;
-        /* or as many of them as its windows say not */
+        /* The ring has two more buffers than the plan's windows need. */
         slot->ring_micro_batches += 2;
         must(plan_seal(plan, &err), &err);
         document = plan_to_json(plan, &err);
@@ -420,7 +421,7 @@ static void a_plan_that_lies_about_memory_is_refused(void **state)
         json_decref(document);
         *slot = before;
     }
-    /* another digest */
+    /* The plan is changed and keeps its old digest. */
     must(plan_seal(plan, &err), &err);
     document = plan_to_json(plan, &err);
     set(document, "tokens_bound", json_integer((json_int_t)plan->tokens_bound + 1));
@@ -431,7 +432,7 @@ static void a_plan_that_lies_about_memory_is_refused(void **state)
     cluster_destroy(cluster);
 }
 
-/* A few bytes of document that become more instructions than anybody wants to simulate. */
+/* A short document whose repeat count makes 4 million instructions of it is refused. */
 static void what_unfolds_without_end_is_refused(void **state)
 {
     struct model_config config = fixture_config(8);
@@ -452,14 +453,14 @@ static void what_unfolds_without_end_is_refused(void **state)
     cluster_destroy(cluster);
 }
 
-/* The n-th number, truth or text within, counting down *n; its holder and place. */
+/* Finds the *n-th value in `at` that is no object or array, at any depth, and counts *n down. *holder is the
+ * object or array that holds it, and *name its key or *index its position there. */
 static bool leaf_find(json_t *at, uint32_t *n, json_t **holder, size_t *index, const char **name)
 {
     size_t i;
     const char *key;
     json_t *value;
-    json_array_foreach(at, i, value)
-    {
+    json_array_foreach (at, i, value) {
         if (!json_is_object(value) && !json_is_array(value) && (*n)-- == 0) {
             *holder = at;
             *index = i;
@@ -468,8 +469,7 @@ static bool leaf_find(json_t *at, uint32_t *n, json_t **holder, size_t *index, c
         if (leaf_find(value, n, holder, index, name))
             return true;
     }
-    json_object_foreach(at, key, value)
-    {
+    json_object_foreach (at, key, value) {
         if (!json_is_object(value) && !json_is_array(value) && (*n)-- == 0) {
             *holder = at;
             *name = key;
@@ -495,7 +495,7 @@ static json_t *odd_value(struct rand_stream *r)
     return which == 15 ? json_null() : json_integer(numbers[which]);
 }
 
-/* The assignment that makes that plan. */
+/* Returns the assignment (new) that makes this plan. */
 static json_t *said_of(const struct workload *w, const struct cluster *cluster, const struct plan *plan)
 {
     const struct placement_kind *kind = kinds[plan->placement];
@@ -510,8 +510,8 @@ static json_t *said_of(const struct workload *w, const struct cluster *cluster, 
     return document;
 }
 
-/* A good answer with a few values changed at random: refused or taken, and nothing breaks (the sanitizers
- * see). */
+/* Answers with one to three values changed at random are refused or accepted; the sanitizers must not find
+ * anything. */
 static void random_changes_are_survived(void **state)
 {
     struct model_config config = fixture_config(4);

@@ -1,4 +1,4 @@
-/* A two-stage program of ten lines a rank, written by hand. */
+/* Makes a two-stage program by hand, with ten instructions for each rank. */
 #ifndef TEST_PROGRAM_FIXTURE_H
 #define TEST_PROGRAM_FIXTURE_H
 
@@ -64,7 +64,8 @@ static inline void hand_tail(struct program_builder *b, int32_t forward, int32_t
     hand_add(b, INSTR_STEP, QUEUE_COMPUTE, -1, 0, 0, -1, -1, -1, -1, 0, s, n);
 }
 
-/* Blocks 0..3 on rank 0, 3..6 on rank 1, `count` micro-batches of one row, one after the other. */
+/* Makes a plan with blocks 0..3 on rank 0 and 3..6 on rank 1, and `count` micro-batches of one row, one after
+ * the other. */
 static inline struct plan *hand_plan(uint32_t count)
 {
     struct err err;

@@ -1,4 +1,4 @@
-/* The checker accepts a hand-written program and names what is wrong with spoilt ones. */
+/* Tests that the checker accepts a hand-written program and names the fault in each spoilt one. */
 #include "program/program_fixture.h"
 
 #include "common/json.h"
@@ -31,8 +31,9 @@ static void a_hand_written_program_passes(void **state)
     }
 }
 
-/* rank 0: 0 F0 1 S0 2 R0 3 B0 4 F1 5 S1 6 R1 7 B1 8 scalars 9 norm 10 STEP;
- * rank 1: 0 R0 1 F0 2 B0 3 S0 4 R1 5 F1 6 B1 7 S1 8 scalars 9 norm 10 STEP */
+/* The instructions are, by position: rank 0: 0 F0 1 S0 2 R0 3 B0 4 F1 5 S1 6 R1 7 B1 8 scalars 9 norm 10
+ * STEP; rank 1: 0 R0 1 F0 2 B0 3 S0 4 R1 5 F1 6 B1 7 S1 8 scalars 9 norm 10 STEP. F, B, S and R with the
+ * micro-batch's number are FORWARD, BACKWARD, SEND and RECV. */
 static void spoilt_programs_are_named(void **state)
 {
     (void)state;
@@ -74,7 +75,7 @@ static void spoilt_programs_are_named(void **state)
     expect(plan, "one order on all members", "group 0");
 
     plan = hand_plan(2);
-    at(plan, 1, 4)->after_count = 0; /* receives micro-batch 1 before 0 was read */
+    at(plan, 1, 4)->after_count = 0; /* the rank receives micro-batch 1 before it has read micro-batch 0 */
     expect(plan, "may not be free yet", "rank 1 train instruction 4");
 
     plan = hand_plan(2);
@@ -86,7 +87,7 @@ static void spoilt_programs_are_named(void **state)
     expect(plan, "never freed", "rank 0 train instruction 6");
 
     plan = hand_plan(2);
-    at(plan, 1, 1)->after_count = 0; /* computes on what has not come */
+    at(plan, 1, 1)->after_count = 0; /* the rank computes on a tensor that has not arrived */
     expect(plan, "may be read before it is written", "rank 1 train instruction 1");
 
     plan = hand_plan(2);
@@ -96,6 +97,11 @@ static void spoilt_programs_are_named(void **state)
     plan = hand_plan(2);
     at(plan, 1, 1)->block_begin = 1;
     expect(plan, "does not hold its blocks", "rank 1 train instruction 1");
+
+    plan = hand_plan(2);
+    plan->ranks[0].recompute_end = plan->ranks[0].block_end; /* all of its blocks: 0 says that */
+    plan->ranks[0].recompute = true;
+    expect(plan, "rank 0", "it recomputes blocks up to");
 }
 
 static void spoilt_slots_are_named(void **state)
@@ -111,7 +117,7 @@ static void spoilt_slots_are_named(void **state)
     expect(plan, "rank 1", "its slots hold 3000 bytes of activations");
 
     plan = hand_plan(2);
-    plan->ranks[1].slots[SLOT_HAND_GRAD].dtype = PLAN_F16; /* rank 0 takes it for fp32 */
+    plan->ranks[1].slots[SLOT_HAND_GRAD].dtype = PLAN_F16; /* rank 0 reads the tensor as fp32 */
     expect(plan, "which meet, have different dtypes", "rank 1 train instruction 3");
 
     plan = hand_plan(2);
@@ -128,7 +134,8 @@ static void a_circle_of_waiting_is_named(void **state)
 {
     (void)state;
     struct plan *plan = hand_plan(1);
-    /* rank 1 sends its gradient only after the norm, which rank 0 reduces after the gradient came */
+    /* Rank 1 sends its gradient only after the norm, and rank 0 all-reduces the norm only after the gradient
+     * has come. */
     struct program *p = &plan->ranks[1].programs[PROGRAM_TRAIN];
     struct program_builder b = {0};
     struct err err;
@@ -159,7 +166,7 @@ static void traces_have_one_shape(void **state)
     trace_init(&again, 0);
     assert_int_equal(trace_from_json(json, &again, &err), 0);
     assert_int_equal(again.count, 3);
-    for (uint32_t i = 0; i < 3; i++) { /* by member: what lies between them is nobody's */
+    for (uint32_t i = 0; i < 3; i++) { /* member by member, as padding bytes differ */
         const struct trace_event *a = &again.events[i], *b = &trace.events[i];
         assert_true(a->rank == b->rank && a->step == b->step && a->instr == b->instr &&
                     a->program == b->program && a->begin_ns == b->begin_ns && a->end_ns == b->end_ns &&

@@ -1,4 +1,5 @@
-/* Plans survive the way through JSON, small, and nonsense does not. */
+/* Tests that a plan read back from its JSON is the same plan, that the JSON is small, and that nonsense is
+ * refused. */
 #include "program/program_fixture.h"
 
 #include "common/json.h"
@@ -93,12 +94,21 @@ static void nonsense_is_refused_by_path(void **state)
     json_object_set_new(json_object_get(rank_of(json, 0), "programs"), "train",
                         json_pack("[{s:s}]", "op", "FLY"));
     refused("op", json, ERR_INVALID, "FLY");
+    /* keys and flags that older versions of the format had, and that no plan used */
+    json = hand_json();
+    json_object_set_new(json_object_get(rank_of(json, 0), "programs"), "train",
+                        json_pack("[{s:s, s:i}]", "op", "STEP", "chunk", 1));
+    refused("chunk", json, ERR_INVALID, "chunk");
+    json = hand_json();
+    json_object_set_new(json_object_get(rank_of(json, 0), "programs"), "train",
+                        json_pack("[{s:s, s:i}]", "op", "STEP", "flags", 1 << 6));
+    refused("flags", json, ERR_INVALID, "flags");
     json = hand_json();
     json_object_set_new(json, "surprise", json_true());
     refused("unknown key", json, ERR_INVALID, "surprise");
 }
 
-/* Where moments lie comes back, and is said only where it is the host. */
+/* The place of the moments is read back. The document states it only where it is the host. */
 static void moments_on_the_host_are_said(void **state)
 {
     (void)state;
@@ -116,8 +126,29 @@ static void moments_on_the_host_are_said(void **state)
     plan_destroy(again);
 }
 
-/* Only slots of 16-bit values say what they hold: the documents, and so the digests, of plans from before are
- * what they were. */
+/* A rank whose micro-batches are smaller than the plan's bounds states its own bounds; other ranks state
+ * none. */
+static void bounds_of_a_rank_come_back(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    struct plan *plan = hand_plan(4);
+    plan->ranks[1].bounds = (struct plan_bounds){.tokens = 7, .rows = 2, .labelled = 5};
+    assert_int_equal(plan_seal(plan, &err), 0);
+    json_t *json = plan_to_json(plan, &err);
+    assert_null(json_object_get(rank_of(json, 0), "bounds"));
+    struct plan *again = plan_from_json(json, &err);
+    assert_non_null(again);
+    struct plan_bounds plans = plan_rank_bounds(again, 0), own = plan_rank_bounds(again, 1);
+    assert_true(plans.tokens == again->tokens_bound && plans.labelled == again->labelled_bound);
+    assert_true(own.tokens == 7 && own.rows == 2 && own.labelled == 5);
+    json_decref(json);
+    plan_destroy(plan);
+    plan_destroy(again);
+}
+
+/* Only slots of 16-bit values state their dtype, so that documents and digests of older plans are unchanged.
+ */
 static void the_dtype_of_a_boundary_comes_back(void **state)
 {
     (void)state;
@@ -179,6 +210,7 @@ int main(void)
         cmocka_unit_test(nonsense_is_refused_by_path),
         cmocka_unit_test(the_dtype_of_a_boundary_comes_back),
         cmocka_unit_test(moments_on_the_host_are_said),
+        cmocka_unit_test(bounds_of_a_rank_come_back),
         cmocka_unit_test(micro_batches_of_unlike_sizes_come_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

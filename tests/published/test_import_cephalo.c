@@ -1,5 +1,5 @@
-/* Cephalo's problem on clusters nobody published: the planner's answer is the optimum of a solver written
- * here, from the fixtures' README, without a line of the planner's own. */
+/* Tests Cephalo's problem on random clusters: the importer's answer is the optimum. The test finds the
+ * optimum with a solver of its own, written from the fixtures' README without code of the planner. */
 #include "planner/plan_fixture.h"
 
 #include <math.h>
@@ -32,7 +32,7 @@ static json_t *load(const char *file)
     return json;
 }
 
-/* The problem as numbers, read here a second time. */
+/* The case as numbers, which the test reads from the document by itself. */
 struct puzzle {
     uint32_t gpus, batch, most[GPUS_MAX], even[GPUS_MAX];
     double forward[GPUS_MAX][BATCH_MAX + 1], backward[GPUS_MAX][BATCH_MAX + 1], memory[BATCH_MAX + 1];
@@ -53,7 +53,9 @@ static const json_t *entry_at(const char *model, const char *gpu, const char *le
 {
     const json_t *entry = json_object_get(json_object_get(latencies, model), gpu);
     entry = json_object_get(json_object_get(entry, length), dtype);
-    bool flat = json_is_array(entry) && json_is_number(json_array_get(entry, 0)); /* the old format */
+    bool flat = json_is_array(entry) &&
+                json_is_number(json_array_get(
+                    entry, 0)); /* the old format of latencies: one number list without tables */
     return flat ? NULL : entry;
 }
 
@@ -64,25 +66,24 @@ static double spend(const struct puzzle *p, uint32_t g, uint32_t n, uint32_t m)
     return fmax(a, forward) + fmax(a + r, forward + backward);
 }
 
-/* Least time, by sets of (time, memory) of which none is worse than another in both, one batch at a time. */
+/* A Pareto front: pairs of time and memory, none of which is worse than another in both. The solver extends
+ * such fronts GPU by GPU to find the least time. */
 struct front {
     uint32_t count, capacity;
     struct pair {
         double ms, gib;
-    } * items;
+    } *items;
 };
 
 static void front_add(struct front *f, double ms, double gib)
 {
     uint32_t keep = 0;
-    for (uint32_t i = 0; i < f->count; i++) {
+    for (uint32_t i = 0; i < f->count; i++)
         if (f->items[i].ms <= ms && f->items[i].gib <= gib)
             return;
-    }
-    for (uint32_t i = 0; i < f->count; i++) {
+    for (uint32_t i = 0; i < f->count; i++)
         if (!(ms <= f->items[i].ms && gib <= f->items[i].gib))
             f->items[keep++] = f->items[i];
-    }
     f->count = keep;
     if (f->count == f->capacity) {
         f->capacity = f->capacity ? 2 * f->capacity : 8;
@@ -100,11 +101,10 @@ static double least_by_fronts(const struct puzzle *p)
         next = calloc(p->batch + 1, sizeof(*next));
         for (uint32_t j = 0; j <= p->batch; j++) {
             for (uint32_t i = 0; i < now[j].count; i++) {
-                for (uint32_t m = 1; m <= p->most[g] && m + j <= p->batch; m++) {
+                for (uint32_t m = 1; m <= p->most[g] && m + j <= p->batch; m++)
                     for (uint32_t n = 1; j + n * m <= p->batch; n++)
                         front_add(&next[j + n * m], fmax(now[j].items[i].ms, spend(p, g, n, m)),
                                   now[j].items[i].gib + p->memory[m]);
-                }
             }
         }
         for (uint32_t j = 0; j <= p->batch; j++)
@@ -112,17 +112,17 @@ static double least_by_fronts(const struct puzzle *p)
         free(now);
         now = next;
     }
-    for (uint32_t i = 0; i < now[p->batch].count; i++) {
+    for (uint32_t i = 0; i < now[p->batch].count; i++)
         if (now[p->batch].items[i].gib + p->state < p->total)
             best = fmin(best, now[p->batch].items[i].ms);
-    }
     for (uint32_t j = 0; j <= p->batch; j++)
         free(now[j].items);
     free(now);
     return best;
 }
 
-/* Can all GPUs be done within `ms`? The least memory of doing so, by the plainest table there is. */
+/* Returns the least memory with which all GPUs together process the batch within `ms`, or INFINITY if they
+ * cannot, by a plain table of rows. */
 static double memory_within(const struct puzzle *p, double ms)
 {
     double *now = malloc((p->batch + 1) * sizeof(*now)), *next = malloc((p->batch + 1) * sizeof(*next));
@@ -133,15 +133,13 @@ static double memory_within(const struct puzzle *p, double ms)
         for (uint32_t j = 0; j <= p->batch; j++)
             next[j] = way[j] = INFINITY;
         for (uint32_t m = 1; m <= p->most[g] && m <= p->batch; m++) {
-            for (uint32_t n = 1; n * m <= p->batch; n++) {
+            for (uint32_t n = 1; n * m <= p->batch; n++)
                 if (spend(p, g, n, m) <= ms)
                     way[n * m] = fmin(way[n * m], p->memory[m]);
-            }
         }
-        for (uint32_t t = 1; t <= p->batch; t++) {
+        for (uint32_t t = 1; t <= p->batch; t++)
             for (uint32_t j = 0; way[t] < INFINITY && j + t <= p->batch; j++)
                 next[j + t] = fmin(next[j + t], now[j] + way[t]);
-        }
         double *swap = now;
         now = next;
         next = swap;
@@ -153,10 +151,11 @@ static double memory_within(const struct puzzle *p, double ms)
     return gib;
 }
 
-/* `answer` is feasible and nothing faster is; or, when infeasible is said, nothing is. */
+/* Checks that `answer` is feasible and that no shorter time is; for INFINITY, that no time is feasible. */
 static void checked_by_table(const struct puzzle *p, double answer)
 {
-    double slack = 1e-9; /* what is just below one of the finitely many times is below it */
+    double slack = 1e-9; /* relative distance by which the test goes below `answer`; no other of the finitely
+                            many times lies so near */
     if (answer < INFINITY && !(memory_within(p, answer * (1 + slack)) + p->state < p->total))
         fail_msg("%g ms cannot be done", answer);
     if (memory_within(p, answer < INFINITY ? answer * (1 - slack) : 1e300) + p->state < p->total)
@@ -188,7 +187,7 @@ static const char *pick_model(struct rand_stream *r, const char **cluster, const
     }
 }
 
-/* A case, and the same read into *p. */
+/* Makes a random case as a document, and fills *p with the same numbers. */
 static json_t *case_make(struct rand_stream *r, uint32_t gpus, uint32_t batch, struct puzzle *p)
 {
     const char *cluster, *length, *dtype, *model = pick_model(r, &cluster, &length, &dtype);
@@ -197,7 +196,8 @@ static json_t *case_make(struct rand_stream *r, uint32_t gpus, uint32_t batch, s
     const json_t *table = json_object_get(json_object_get(about, "profiled_compute_memory"), dtype);
     double parameters = json_number_value(json_object_get(about, "parameters")), reserve = 2;
     double shrink = 0.3 + rand_stream_unit(r) * 1.2;
-    bool usual = rand_stream_below(r, 2) != 0, like = rand_stream_below(r, 4) == 0; /* usual: by defaults */
+    bool usual = rand_stream_below(r, 2) != 0,
+         like = rand_stream_below(r, 4) == 0; /* usual: the puzzle keeps the importer's default settings */
     uint32_t most = usual ? 10000 : 1 + rand_stream_below(r, 12), bytes = usual ? 16 : 12;
     *p = (struct puzzle){.gpus = gpus, .batch = batch, .fraction = 0.75, .uneven = 1.25, .accumulate = 10};
     if (!usual) {
@@ -297,8 +297,8 @@ static double at(const json_t *line, const char *key, uint32_t g)
     return json_number_value(value);
 }
 
-/* What a line says of itself is so: rows, times, memory, shares. Returns layer_ms, INFINITY for infeasible.
- */
+/* Checks that the rows, times, memory and shares that a line states are consistent. Returns its layer_ms, or
+ * INFINITY if it states that the case is infeasible. */
 static double line_check(const struct puzzle *p, const json_t *line)
 {
     const char *status = json_string_value(json_object_get(line, "status"));
@@ -379,7 +379,8 @@ static void large_cases_cannot_be_beaten_and_take_milliseconds(void **state)
     }
     print_message("%u feasible, %u infeasible; slowest %.2f ms\n", feasible, none, 1e3 * slowest);
     assert_true(feasible > 30 && none > 5);
-    assert_true(slowest < 0.05); /* 5 ms asked of an optimised build on a quiet core; sanitizers are slower */
+    assert_true(slowest < 0.05); /* Required are 5 ms of an optimised build on a quiet core; builds with
+                                    sanitizers are slower. */
     free(p);
 }
 

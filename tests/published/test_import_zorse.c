@@ -1,6 +1,6 @@
-/* Zorse's problem on clusters nobody published: never slower than the layout that a case records, a plan
- * exactly where one exists, and every plan complete and within memory by the fixtures' formula written here
- * again. */
+/* Tests Zorse's problem on random clusters: our plan is never slower than the layout that a case records;
+ * there is a plan exactly where one exists; and every plan is complete and fits in memory. The test has the
+ * fixtures' memory formula a second time, written independently. */
 #include "planner/plan_fixture.h"
 
 #include <math.h>
@@ -129,7 +129,8 @@ static double bytes_of(const struct made *m, double gpus, double layers, double 
            layers * m->params * 12 / gpus + 2 * GIB;
 }
 
-/* A layout such as Zorse might record: a group a machine (or one for all), layers as evenly as they go. */
+/* Adds a layout such as Zorse might have recorded: one group for each machine (or one for all), with layers
+ * divided as evenly as possible. */
 static void theirs_add(struct rand_stream *r, const struct made *m, json_t *one)
 {
     bool single = rand_stream_below(r, 2) != 0;
@@ -197,7 +198,8 @@ static bool theirs_fits(const struct made *m, const json_t *one)
     return true;
 }
 
-/* Every layer once and in order, every row once in every stage, each group within its smallest GPU. */
+/* Checks our plan: every layer occurs once and in order, every row passes every stage once, and each group's
+ * layers fit its smallest GPU. */
 static void ours_check(const struct made *m, const json_t *ours)
 {
     const json_t *stages = json_object_get(ours, "stages");
@@ -268,12 +270,14 @@ static void never_slower_than_what_is_recorded_and_fits(void **state)
     assert_true(fit > 30 && gain / fit > 1.1);
 }
 
-/* All ways to put GPUs into groups (or none), all interleavings: does any hold every layer at one row? */
+/* Tries all ways to put GPUs into groups or leave them out. Returns whether any of them, with `d` chunks a
+ * group and micro-batches of one row, holds all layers. */
 static bool exists_by_partitions(const struct made *m, uint32_t *group_of, uint32_t k, uint32_t groups,
                                  uint32_t d)
 {
     if (k < m->gpus) {
-        for (uint32_t g = 0; g <= groups + 1; g++) { /* groups: a new one; groups + 1: left out */
+        for (uint32_t g = 0; g <= groups + 1;
+             g++) { /* groups: the GPU starts a new group; groups + 1: it is left out */
             group_of[k] = g <= groups ? g : UINT32_MAX;
             if (exists_by_partitions(m, group_of, k + 1, g == groups ? groups + 1 : groups, d))
                 return true;
@@ -295,7 +299,8 @@ static bool exists_by_partitions(const struct made *m, uint32_t *group_of, uint3
         }
         held += most;
     }
-    return groups > 0 && groups * d <= m->layers && held >= m->layers; /* no chunk is empty */
+    return groups > 0 && groups * d <= m->layers &&
+           held >= m->layers; /* every chunk needs at least one layer */
 }
 
 static void a_plan_is_found_exactly_where_one_exists(void **state)
@@ -307,12 +312,12 @@ static void a_plan_is_found_exactly_where_one_exists(void **state)
     for (uint32_t turn = 0; turn < 400; turn++) {
         struct made m;
         json_t *one = case_make(&r, turn % 2 ? 6 : 4, &m);
-        if (turn % 2 == 0) { /* few layers: whether chunks would be empty decides */
+        if (turn % 2 == 0) { /* With few layers a plan may fail because a chunk would have no layer. */
             m.layers = 1 + rand_stream_below(&r, 10);
             json_object_set_new(json_object_get(one, "inputs"), "num_layers", json_integer(m.layers));
         }
-        double most =
-            0; /* layers that its memory would hold in one piece: near the edge is where it is hard */
+        double most = 0; /* the number of layers that all memory together would hold; cases near this limit
+                            are the hard ones */
         for (uint32_t i = 0; i < m.gpus; i++)
             most += m.memory[i] - 2 * GIB;
         m.params = floor(most / (14 * m.layers) * (0.7 + 0.35 * rand_stream_unit(&r)));
@@ -339,7 +344,7 @@ static void a_plan_is_found_exactly_where_one_exists(void **state)
     assert_true(found > 30 && none > 30);
 }
 
-/* Each holds two layers alone, and two together only three. */
+/* Each of the 64 GPUs holds two layers alone, but two GPUs in a group hold only three together. */
 static void sixty_four_gpus_hold_alone_what_no_grouping_does_and_why_not_is_said(void **state)
 {
     const char *model = json_object_iter_key(json_object_iter(latencies));
@@ -362,7 +367,8 @@ static void sixty_four_gpus_hold_alone_what_no_grouping_does_and_why_not_is_said
     assert_true(json_array_size(json_object_get(json_object_get(line, "ours"), "stages")) >= 64);
     json_decref(line);
     json_object_set_new(json_object_get(one, "inputs"), "intranode_bw_gb_s", json_pack("[f]", 0.0));
-    json_object_set_new(json_object_get(one, "inputs"), "hidden_size", json_real(1e5)); /* no small message */
+    json_object_set_new(json_object_get(one, "inputs"), "hidden_size",
+                        json_real(1e5)); /* messages between stages become large */
     json_object_set_new(json_object_get(one, "inputs"), "params_per_layer", json_real(m.params / 1.02));
     line = solve(one);
     assert_string_equal(json_string_value(json_object_get(line, "status")), "infeasible");

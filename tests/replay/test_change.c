@@ -1,4 +1,4 @@
-/* What-ifs on the document that a plan rests on: numbers keep saying where they come from. */
+/* Tests changes of a plan's input document for what-if questions: every number keeps its origin. */
 #include "planner/plan_fixture.h"
 
 #include "planner/given/cluster_private.h"
@@ -23,7 +23,7 @@ static json_t *document(void)
     return made;
 }
 
-/* Of the link from the first device to the second. */
+/* Returns the origin of the link from the first device to the second. */
 static enum cost_origin link_origin(const json_t *inputs_document)
 {
     struct plan_inputs inputs;
@@ -70,7 +70,7 @@ static void links_of_another_cluster_say_where_they_come_from(void **state)
     }
 }
 
-/* Two that are bought are two machines, unlike or not. */
+/* Two added devices are on two nodes, whether they are of one kind or not. */
 static void each_added_device_is_on_a_node_of_its_own(void **state)
 {
     static const char *const likes[] = {"rtx-3090", "t4", "t4", "a/0"};
@@ -92,7 +92,7 @@ static void each_added_device_is_on_a_node_of_its_own(void **state)
     json_decref(inputs);
 }
 
-/* A job that asked for one device alone, without that one: the others may serve. */
+/* When the only device that the job asks for is removed, the plan may use the others. */
 static void without_the_only_device_asked_for_the_others_are_planned_on(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* Staying or moving. */
+/* Tests the decision whether a run stays on its devices or moves. */
 #include "planner/plan_fixture.h"
 
 #include <math.h>
@@ -147,7 +147,7 @@ static void the_last_steps_are_done_where_they_are(void **state)
         assert_non_null(strstr(d.words, "would save only"));
         replan_decision_fini(&d);
     }
-    /* the same gain with more to do */
+    /* The gain is the same, but more steps remain. */
     struct replan_decision d = decide(&lab, slow, 1000000, 300, &windows);
     assert_int_equal(d.verdict, REPLAN_MOVE);
     json_t *json = replan_to_json(&d, &(struct err){0});
@@ -184,7 +184,8 @@ static void a_device_that_is_gone_is_left_at_once(void **state)
     lab_fini(&lab);
 }
 
-/* Blocks 5..8 go from the first device to the second: their base and the state of their adapters. */
+/* Blocks 5..8 go from the first device to the second. Their base and the state of their adapters have to be
+ * moved. */
 static void what_moves_is_what_was_not_there(void **state)
 {
     (void)state;
@@ -214,7 +215,7 @@ static void what_moves_is_what_was_not_there(void **state)
     assert_int_equal(replan_migration(&lab.workload, lab.cluster, from, to, &bytes, &seconds, &err), 0);
     assert_true(fabs((double)bytes - expected) <= 3);
     assert_true(fabs(seconds - (expected / 1e8 + 3 * 1e-3)) < 1e-6);
-    /* the other way the same; staying, nothing */
+    /* Moving back moves as many bytes, and staying moves none. */
     assert_int_equal(replan_migration(&lab.workload, lab.cluster, to, from, &bytes, &seconds, &err), 0);
     assert_true(fabs((double)bytes - expected) <= 3);
     assert_int_equal(replan_migration(&lab.workload, lab.cluster, from, from, &bytes, &seconds, &err), 0);

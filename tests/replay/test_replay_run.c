@@ -1,5 +1,5 @@
-/* Recorded runs put together from their own times, and changed. The runs here are made by the simulator, with
- * gaps, eager sends and skews added as real ones have them. */
+/* Tests the replay of recorded runs, with their own times and with changed ones. The simulator makes the
+ * runs, with gaps, eager sends and clock skews added as real runs have them. */
 #include "planner/plan_fixture.h"
 
 #include <math.h>
@@ -37,7 +37,8 @@ static void world_init(struct world *w, int place, double latency_s, double byte
     w->workload = fixture_workload(&w->config, 64, 8);
     w->workload.place = place;
     w->workload.micro_batch_rows = 1;
-    for (uint32_t i = 0; i < w->workload.row_count; i++) /* equal rows: a step is like the mean step */
+    for (uint32_t i = 0; i < w->workload.row_count;
+         i++) /* with equal rows every step takes the mean step's time */
         w->workload.rows[i] = (struct workload_row){60, 30};
     struct cluster *cluster = cluster_of(2, 1, latency_s, bytes_per_s);
     const struct plan_options options = {.programs = true};
@@ -56,7 +57,7 @@ static void world_fini(struct world *w)
     trace_fini(&w->trace);
 }
 
-/* What the simulator says of the same plan on other devices or links. */
+/* Returns the simulated seconds of the same plan on other devices or links. */
 static double simulated_on(const struct world *w, double left, double right, double latency_s,
                            double bytes_per_s)
 {
@@ -84,7 +85,7 @@ static const int places[] = {PLACE_SINGLE, PLACE_PIPELINE, PLACE_DATA};
 static void a_run_is_reproduced_from_its_own_times(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
+    for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
         struct world w;
         world_init(&w, places[i], 1e-3, 1e7);
         struct replay_answer answer = replayed(&w, NULL, NULL);
@@ -94,15 +95,16 @@ static void a_run_is_reproduced_from_its_own_times(void **state)
     }
 }
 
-/* Late wake-ups before every instruction, on both ranks, as an executor on a busy machine has them. The step
- * grows, and what is put together grows with it. */
+/* Instructions begin late on both ranks, as they do on a busy machine. The step takes longer, and the replay
+ * predicts the longer time. */
 static void gaps_between_instructions_are_kept(void **state)
 {
     struct world w;
     (void)state;
     world_init(&w, PLACE_PIPELINE, 1e-3, 1e7);
     double before = replayed(&w, NULL, NULL).recorded_s;
-    for (uint32_t i = 0; i < w.trace.count; i++) { /* stretched threefold, each shortened to its own time */
+    /* Begin times are stretched threefold, and durations stay as they are. */
+    for (uint32_t i = 0; i < w.trace.count; i++) {
         struct trace_event *e = &w.trace.events[i];
         int64_t length = e->end_ns - e->begin_ns;
         e->end_ns *= 3;
@@ -121,7 +123,8 @@ static void ranks_that_begin_late_are_kept(void **state)
     (void)state;
     world_init(&w, PLACE_PIPELINE, 1e-3, 1e7);
     int64_t late = (int64_t)(0.2 * w.step_s * 1e9);
-    for (uint32_t i = 0; i < w.trace.count; i++) { /* all of it later, but what the second rank awaits */
+    /* All instructions begin later, except those that the second rank waits for. */
+    for (uint32_t i = 0; i < w.trace.count; i++) {
         struct trace_event *e = &w.trace.events[i];
         e->end_ns += late;
         if (e->rank == 0 || e->begin_ns > 0)
@@ -132,11 +135,11 @@ static void ranks_that_begin_late_are_kept(void **state)
     world_fini(&w);
 }
 
-/* Two machines' clocks are never the same. */
+/* The clocks of two machines differ, which must not change the result. */
 static void clocks_that_differ_do_no_harm(void **state)
 {
     (void)state;
-    for (size_t i = 1; i < sizeof places / sizeof places[0]; i++) {
+    for (size_t i = 1; i < sizeof(places) / sizeof(places[0]); i++) {
         for (int k = -1; k <= 1; k += 2) {
             struct world w;
             world_init(&w, places[i], 1e-3, 1e7);
@@ -147,7 +150,7 @@ static void clocks_that_differ_do_no_harm(void **state)
             }
             struct replay_answer answer = replayed(&w, NULL, NULL);
             assert_near(answer.simulated_s, answer.recorded_s, 1e-6 * answer.recorded_s);
-            double speeds[2] = {0.5, 0.5}; /* free of links, half the speed is twice the time */
+            double speeds[2] = {0.5, 0.5}; /* without links, half the speed doubles the time */
             const struct replay_change change = {.device_speed = speeds};
             double slow = replayed(&w, NULL, &change).changed_s;
             assert_true(slow > 1.4 * answer.recorded_s && slow < 2.1 * answer.recorded_s);
@@ -159,7 +162,7 @@ static void clocks_that_differ_do_no_harm(void **state)
 static void a_faster_device_is_what_the_simulator_says(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
+    for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
         struct world w;
         world_init(&w, places[i], 1e-4, 1e8);
         for (int slow = 0; slow < 2; slow++) {
@@ -174,7 +177,8 @@ static void a_faster_device_is_what_the_simulator_says(void **state)
     }
 }
 
-/* Transfers of the simulator wait for both sides, recorded ones for neither: so a bound of 3 %. */
+/* The replay agrees with the simulator within 3 %: the simulator's transfers wait for both sides, recorded
+ * ones for neither. */
 static void another_link_is_what_the_simulator_says(void **state)
 {
     struct world w;
@@ -185,7 +189,7 @@ static void another_link_is_what_the_simulator_says(void **state)
     world_init(&w, PLACE_PIPELINE, 1e-3, 1e7);
     json_t *were = json_pack("[{s:s,s:s,s:f,s:f}]", "from", "left", "to", "right", "latency_s", 1e-3,
                              "bytes_per_s", 1e7);
-    for (size_t i = 0; i < sizeof links / sizeof links[0]; i++) {
+    for (size_t i = 0; i < sizeof(links) / sizeof(links[0]); i++) {
         struct replay_change change = {.link_count = 1};
         change.links[0].from = "right";
         change.links[0].to = "left";
@@ -198,8 +202,8 @@ static void another_link_is_what_the_simulator_says(void **state)
     world_fini(&w);
 }
 
-/* Replicas reduce their gradients there and back: the last way back is not awaited by who measures, but by
- * the other, who begins the next step as much later. */
+/* Two replicas all-reduce their gradients by a message each way. The rank whose step is measured does not
+ * wait for the last message, but the other rank does, and begins its next step that much later. */
 static void a_farther_link_delays_collectives_by_their_messages(void **state)
 {
     struct world w;

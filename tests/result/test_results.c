@@ -1,5 +1,6 @@
-/* What is written for others is read back value by value: merged and trained models, adapters for llama.cpp.
- * With arguments it writes instead, for test_loads.py: `KIND MODEL ADAPTER OUT [DTYPE [SHARD_BYTES]]`. */
+/* Writes results and reads them back value by value: merged models, trained models, and adapters for
+ * llama.cpp. With arguments the program only writes a result, for test_loads.py: `KIND MODEL ADAPTER OUT
+ * [DTYPE [SHARD_BYTES]]`. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,7 +14,7 @@
 
 #include "common/file.h"
 #include "common/half.h"
-#include "model/files/gguf.h"
+#include "result/files_state.h"
 #include "result/gguf_adapter.h"
 #include "result/model_folder.h"
 #include "support/must.h"
@@ -62,7 +63,7 @@ static const float *values_of(struct model *model, const char *name, uint64_t *c
     return dst;
 }
 
-/* W + scale B A in double, of a square or other matrix. */
+/* Adds scale · B · A to the values of matrix `name` in double, if the adapter changes that matrix. */
 static void add_adapter(const struct scene *s, const char *name, double *values, uint64_t count)
 {
     static float a[VALUES_MAX], b[VALUES_MAX];
@@ -88,7 +89,7 @@ static void add_adapter(const struct scene *s, const char *name, double *values,
 struct compare {
     const struct scene *scene;
     struct model *written;
-    double tolerance; /* of a value, and of the sums (0.02, as the weights) that it came from */
+    double tolerance; /* relative to |value| + 0.02; 0.02 is about the size of the weights that were added */
     uint32_t changed;
 };
 
@@ -113,7 +114,8 @@ static int compare_tensor(const struct block_tensor *tensor, void *arg)
     return 0;
 }
 
-/* Both golden models say dtype: float32 llama, bfloat16 llama3-rope. */
+/* Checks the dtype and rope entries of the written config.json. Both golden models have a dtype: float32 in
+ * llama, bfloat16 in llama3-rope. */
 static void config_says(const char *dir, enum spec_result_dtype dtype)
 {
     static const char *const names[] = {"float", "float32", "bfloat16", "float16"};
@@ -124,11 +126,11 @@ static void config_says(const char *dir, enum spec_result_dtype dtype)
     const char *found = json_string_value(json_object_get(document, "dtype"));
     assert_non_null(found);
     assert_non_null(strstr(found, names[dtype]));
-    /* and as transformers 4 reads it */
+    /* transformers 4 reads this key */
     assert_string_equal(found, json_string_value(json_object_get(document, "torch_dtype")));
     const json_t *rope = json_object_get(document, "rope_parameters");
     const char *type = json_string_value(json_object_get(rope, "rope_type"));
-    if (type != NULL) {
+    if (type) {
         const json_t *scaling = json_object_get(document, "rope_scaling");
         assert_true(json_equal(json_object_get(rope, "rope_theta"), json_object_get(document, "rope_theta")));
         assert_true(strcmp(type, "default") == 0 ||
@@ -150,7 +152,7 @@ static void merged_as(const char *name, enum spec_result_dtype dtype, uint64_t s
     char *dir = strdup(scratch_path(&scratch, "merged"));
     struct result_folder_options options = {.dir = dir, .dtype = dtype, .shard_bytes = shard_bytes};
     must(result_model_folder(s.base, &s.state, &options, &err), &err);
-    must(result_model_folder(s.base, &s.state, &options, &err), &err); /* over the old one */
+    must(result_model_folder(s.base, &s.state, &options, &err), &err); /* replaces the folder just written */
     struct compare c = {.scene = &s, .tolerance = tolerance};
     must(model_open_path(dir, &c.written, &err), &err); /* also checks the index against the shards */
     const struct model_config *config = model_get_config(c.written);
@@ -160,7 +162,7 @@ static void merged_as(const char *name, enum spec_result_dtype dtype, uint64_t s
     model_block_tensors(config, 0, config->layers + 2, compare_tensor, &c);
     assert_int_equal(c.changed, 16); /* 4 layers, q k v o */
     assert_true(model_source_find(model_get_source(c.written), "generation_config.json") >= 0);
-    if (config->tied) /* not written a second time */
+    if (config->tied) /* the head is the embedding's table and is not written again */
         assert_string_equal(model_tensor_find(c.written, "lm_head.weight")->name,
                             "model.embed_tokens.weight");
     bool sharded = model_source_find(model_get_source(c.written), "model.safetensors.index.json") >= 0;
@@ -181,7 +183,8 @@ static void a_merged_model_holds_base_and_adapter(void **state)
     merged_as("llama3-rope", SPEC_DTYPE_FP32, 100000, 2e-6);
 }
 
-/* Full fine-tuning: values under the model's own names (here gradients, which have them and its shapes). */
+/* Tests the result of full fine-tuning, whose tensors have the model's own names. A file of gradients stands
+ * for the trained weights, because it has the same names and shapes. */
 static void a_trained_model_holds_what_was_trained(void **state)
 {
     (void)state;
@@ -214,7 +217,7 @@ static void a_trained_model_holds_what_was_trained(void **state)
     scratch_remove(&scratch);
 }
 
-/* A state that holds one tensor of one value. */
+/* A state with a single tensor, all of whose elements are `value`. */
 struct one {
     const char *name;
     uint64_t rows, columns;
@@ -312,7 +315,8 @@ static void an_adapter_for_llama_cpp_has_its_names_orders_and_scale(void **state
     read_gguf(source, b, ours);
     must(peft_read(s.peft, 2, LORA_K, 'B', theirs, b->shape[0] * 16, &err), &err);
     uint64_t dim = model_get_config(s.base)->head_dim;
-    for (uint64_t r = 0; r < b->shape[0]; r++) { /* llama.cpp's row 2i of a head is i of the first half */
+    for (uint64_t r = 0; r < b->shape[0];
+         r++) { /* llama.cpp's rows 2i and 2i + 1 of a head are row i of its first and of its second half */
         uint64_t head = r / dim * dim, hub = head + r % dim / 2 + (r % 2) * (dim / 2);
         assert_memory_equal(ours + r * 16, theirs + hub * 16, 16 * sizeof(float));
     }
@@ -322,7 +326,7 @@ static void an_adapter_for_llama_cpp_has_its_names_orders_and_scale(void **state
     scratch_remove(&scratch);
 }
 
-/* The adapter as we write it, from what was read. */
+/* Writes the scene's adapter again, as Motley writes adapters. */
 static int write_peft(const struct scene *s, const char *dir, struct err *err)
 {
     uint32_t count = safetensors_count(s->files[0]);

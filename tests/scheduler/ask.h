@@ -1,4 +1,4 @@
-/* A question for the planner as the scheduler asks it: a small model on two devices that nobody has measured.
+/* Makes a question for the planner as the scheduler asks it: a small model on two devices without profiles.
  */
 #pragma once
 
@@ -29,9 +29,8 @@ static inline json_t *full_spec(const char *placement)
     json_t *given = json_pack("{s:s, s:s, s:{s:s, s:s, s:i}, s:{s:i, s:i}, s:{s:s}}", "name", "tiny", "model",
                               "m", "data", "train", "rows", "format", "tokens", "sequence_tokens", 64,
                               "train", "batch_rows", 4, "steps", 3, "placement", "kind", placement);
-    if (spec_parse(given, &spec, &err) < 0) {
+    if (spec_parse(given, &spec, &err) < 0)
         fail_msg("%s", err.text);
-    }
     json_t *full = spec_to_json(&spec, &err);
     spec_fini(&spec);
     json_decref(given);

@@ -1,9 +1,9 @@
-/* Agents for tests of the scheduler: speak the streams protocol of docs/CONTRACTS.md from the test's own
+/* Fake agents for tests of the scheduler speak the streams protocol of docs/CONTRACTS.md from the test's own
  * loop.
  *
- * An agent keeps a journal for each worker and sends again what is not acknowledged. A worker "trains": one
- * step a tick, a checkpoint every few steps, `done` at the end. Faults are switches: silent, lossy, doubling,
- * shuffling.
+ * An agent keeps a journal for each worker and sends events again that are not acknowledged. A worker
+ * "trains": it does one step a tick, writes a checkpoint every few steps, and sends `done` at the end.
+ * Switches make an agent silent, or make it lose, double or shuffle messages.
  */
 #ifndef MOTLEY_TESTS_FAKE_AGENT_H
 #define MOTLEY_TESTS_FAKE_AGENT_H
@@ -29,11 +29,12 @@ enum fake_phase { FAKE_READY, FAKE_RUNNING, FAKE_ENDED };
 struct fake_worker {
     int64_t run, epoch, rank, rank_count, job;
     char device[80];
-    int64_t step, steps, every, start, fault_at; /* fault_at: fail by its own fault at this step; -1 never */
+    /* the worker fails by its own fault at step fault_at; -1: never */
+    int64_t step, steps, every, start, fault_at;
     enum fake_phase phase;
     int64_t last_seq;
-    json_t *journal; /* not yet acknowledged */
-    bool frozen;     /* takes no more steps */
+    json_t *journal; /* events that are not yet acknowledged */
+    bool frozen;     /* true: the worker takes no more steps */
 };
 
 struct fake_agent {
@@ -50,17 +51,26 @@ struct fake_agent {
     int worker_count;
     uint64_t ticks, rng;
     int drop_percent, double_percent, shuffle_percent;
-    bool silent; /* sends nothing (its workers go on) */
+    bool silent; /* true: the agent sends nothing, and its workers go on */
     bool profiles_fail;
-    int64_t fault_at;  /* given to new workers */
-    int64_t steps_max; /* workers freeze there; 0: no */
+    bool start_fails;   /* true: its workers end before they are ready */
+    bool saves_late;    /* true: its workers store no checkpoint when asked for one */
+    unsigned saves;     /* messages that asked for a checkpoint */
+    bool heedless;      /* true: the agent neither confirms assignments nor acts on them */
+    bool before_slices; /* true: its hello is of a version whose workers read whole plans only */
+    /* called for each assignment that comes, with the bytes of its message; may be NULL */
+    void (*on_assign)(const json_t *message, size_t size);
+    int64_t fault_at;  /* fault_at of new workers */
+    int64_t steps_max; /* step at which workers stop to take steps; 0: none */
+    double compute_s;  /* seconds of computing a step that its workers report; 0: they report none */
     bool reading;
-    json_t *acted; /* ids of messages acted on */
+    json_t *acted; /* ids of messages that the agent has acted on */
     unsigned assigns, kills, stops, profiles, repeats, link_requests, unsealed;
-    size_t links_told;  /* emulated links in the last assignment */
-    double wait_told;   /* its limits.wait */
-    uint64_t assign_ns; /* when the last assign came */
-    char last_stop[40]; /* of a worker that lived: what comes late, of a run that is over, is told "lost" */
+    size_t links_told;  /* number of emulated links in the last assignment */
+    double wait_told;   /* limits.wait of the last assignment, in seconds */
+    uint64_t assign_ns; /* when the last assignment came (CLOCK_MONOTONIC) */
+    /* "why" of the last message that stopped a living worker; for a worker that has ended it is not noted */
+    char last_stop[40];
 };
 
 static inline uint64_t fake_random(struct fake_agent *agent)
@@ -76,37 +86,34 @@ static inline bool fake_chance(struct fake_agent *agent, int percent)
     return percent > 0 && (int)(fake_random(agent) % 100) < percent;
 }
 
-/* The key that world_enrol gives a node of this name. */
+/* Writes the key that world_enrol() gives to a node of this name. */
 static inline void fake_key(const char *node, uint8_t key[SEAL_KEY_SIZE])
 {
     memset(key, 7, SEAL_KEY_SIZE);
     memcpy(key, node, strlen(node) < SEAL_KEY_SIZE ? strlen(node) : SEAL_KEY_SIZE);
 }
 
-/* Bytes as they are, sealed, into the agent's stream. */
+/* Seals bytes as they are and adds them to the agent's stream. */
 static inline void fake_add(struct fake_agent *agent, const void *bytes, size_t size)
 {
     uint8_t mac[SEAL_SIZE];
     struct err err;
     const struct redis_entry entry = {.payload = bytes, .size = size, .seal = mac, .seal_size = sizeof(mac)};
-    if (seal_make(agent->seal, SEAL_EVENTS, bytes, size, mac, &err) == 0) {
+    if (seal_make(agent->seal, SEAL_EVENTS, bytes, size, mac, &err) == 0)
         redis_stream_add(agent->commands, agent->stream, 100000, &entry, 0, NULL, NULL, &err);
-    }
 }
 
 static inline void fake_send(struct fake_agent *agent, const json_t *event)
 {
     struct buf out;
     struct err err;
-    if (agent->silent || fake_chance(agent, agent->drop_percent)) {
+    if (agent->silent || fake_chance(agent, agent->drop_percent))
         return;
-    }
     buf_init(&out, 1 << 20);
     if (frame_encode(event, &out, &err) == 0) {
         int times = fake_chance(agent, agent->double_percent) ? 2 : 1;
-        while (times-- > 0) {
+        while (times-- > 0)
             fake_add(agent, out.data, out.size);
-        }
     }
     buf_fini(&out);
 }
@@ -119,7 +126,7 @@ static inline json_t *fake_envelope(struct fake_agent *agent, const char *type, 
     return body;
 }
 
-/* An event of a worker: journaled, then sent. Takes body. */
+/* Puts a worker's event into its journal and sends it. Takes body. */
 static inline void fake_emit(struct fake_agent *agent, struct fake_worker *worker, const char *type,
                              json_t *body)
 {
@@ -160,8 +167,9 @@ static inline void fake_hello(struct fake_agent *agent)
         }
     }
     fake_pass(agent, "node_hello",
-              json_pack("{s:s, s:s, s:s, s:o, s:o}", "boot", agent->boot, "machine_id", "m1", "address",
-                        "127.0.0.1:7000", "devices", devices, "workers", workers));
+              json_pack("{s:s, s:s, s:s, s:b, s:o, s:o}", "boot", agent->boot, "machine_id", "m1", "address",
+                        "127.0.0.1:7000", "plan_slices", (int)!agent->before_slices, "devices", devices,
+                        "workers", workers));
 }
 
 static inline struct fake_worker *fake_find(struct fake_agent *agent, const json_t *message, int from)
@@ -172,7 +180,7 @@ static inline struct fake_worker *fake_find(struct fake_agent *agent, const json
     for (int i = from; i < agent->worker_count; i++) {
         struct fake_worker *worker = &agent->workers[i];
         if (worker->run == run && worker->epoch == epoch &&
-            (rank == NULL || json_integer_value(rank) == worker->rank)) {
+            (!rank || json_integer_value(rank) == worker->rank)) {
             return worker;
         }
     }
@@ -195,7 +203,7 @@ static inline void fake_checkpoint(struct fake_agent *agent, struct fake_worker 
     }
 }
 
-/* The loss of a step is a function of the step alone: any attempt reports the same. */
+/* The loss depends on the step alone, so every attempt reports the same one. */
 static inline double fake_loss(int64_t step)
 {
     return 5.0 / (double)(step + 1);
@@ -208,9 +216,8 @@ static inline void fake_assign(struct fake_agent *agent, const json_t *message)
     agent->links_told = json_array_size(json_object_get(message, "links"));
     agent->wait_told = json_number_value(json_object_get(json_object_get(message, "limits"), "wait"));
     agent->assign_ns = clock_mono_ns();
-    if (agent->worker_count == FAKE_WORKERS_MAX) {
+    if (agent->worker_count == FAKE_WORKERS_MAX)
         return;
-    }
     struct fake_worker *worker = &agent->workers[agent->worker_count++];
     *worker = (struct fake_worker){.journal = json_array(), .fault_at = agent->fault_at};
     worker->run = json_integer_value(json_object_get(message, "run"));
@@ -224,9 +231,15 @@ static inline void fake_assign(struct fake_agent *agent, const json_t *message)
     worker->step = worker->start;
     snprintf(worker->device, sizeof(worker->device), "%s",
              json_string_value(json_object_get(message, "device")));
+    if (agent->start_fails) {
+        fake_emit(agent, worker, "failed",
+                  json_pack("{s:s, s:s, s:b}", "code", "no-memory", "text", "no room", "own_fault", 0));
+        worker->phase = FAKE_ENDED;
+        return;
+    }
     fake_emit(agent, worker, "worker_ready",
               json_pack("{s:s, s:s}", "address", "127.0.0.1:9000", "identity", "worker:x"));
-    if (worker->rank_count == 1) { /* nobody to wait for */
+    if (worker->rank_count == 1) { /* a single rank has no peers to wait for */
         worker->phase = FAKE_RUNNING;
         fake_emit(agent, worker, "started", json_object());
     }
@@ -239,18 +252,16 @@ static inline void fake_stop(struct fake_agent *agent, const json_t *message)
     bool kill = json_is_true(json_object_get(message, "kill"));
     agent->stops++;
     agent->kills += kill ? 1 : 0;
-    while ((worker = fake_find(agent, message, at)) != NULL) {
+    while ((worker = fake_find(agent, message, at))) {
         at = (int)(worker - agent->workers) + 1;
-        if (worker->phase == FAKE_ENDED) {
+        if (worker->phase == FAKE_ENDED)
             continue;
-        }
         snprintf(agent->last_stop, sizeof(agent->last_stop), "%s",
                  json_string_value(json_object_get(message, "why")));
         bool checkpoint =
             json_is_true(json_object_get(message, "checkpoint")) && worker->phase == FAKE_RUNNING;
-        if (checkpoint) {
+        if (checkpoint)
             fake_checkpoint(agent, worker);
-        }
         fake_emit(agent, worker, "stopped",
                   json_pack("{s:I, s:b}", "step", (json_int_t)worker->step, "checkpoint", (int)checkpoint));
         worker->phase = FAKE_ENDED;
@@ -270,15 +281,13 @@ static inline void fake_ack(struct fake_agent *agent, const json_t *message)
     int64_t seq = json_integer_value(json_object_get(message, "seq"));
     if (!json_is_integer(json_object_get(message, "run"))) {
         const char *boot = json_string_value(json_object_get(message, "boot"));
-        if (boot != NULL && strcmp(boot, agent->boot) == 0) {
+        if (boot && strcmp(boot, agent->boot) == 0)
             fake_trim(agent->node_journal, seq);
-        }
         return;
     }
     struct fake_worker *worker = fake_find(agent, message, 0);
-    if (worker != NULL) {
+    if (worker)
         fake_trim(worker->journal, seq);
-    }
 }
 
 static inline void fake_measured(struct fake_agent *agent, const char *type, json_t *body)
@@ -311,8 +320,7 @@ static inline void fake_links(struct fake_agent *agent, const json_t *message)
     agent->link_requests++;
     size_t i;
     json_t *to;
-    json_array_foreach(json_object_get(message, "to"), i, to)
-    {
+    json_array_foreach (json_object_get(message, "to"), i, to) {
         fake_measured(agent, "link",
                       json_pack("{s:O, s:{s:s, s:O, s:f, s:f}}", "request",
                                 json_object_get(message, "request"), "document", "from", agent->node, "to",
@@ -328,7 +336,7 @@ static inline void fake_message(struct fake_agent *agent, const json_t *message)
         char key[24];
         snprintf(key, sizeof(key), "%lld", (long long)json_integer_value(id));
         fake_pass(agent, "received", json_pack("{s:I}", "message", json_integer_value(id)));
-        if (json_object_get(agent->acted, key) != NULL) {
+        if (json_object_get(agent->acted, key)) {
             agent->repeats++;
             return;
         }
@@ -338,10 +346,15 @@ static inline void fake_message(struct fake_agent *agent, const json_t *message)
         fake_assign(agent, message);
     } else if (strcmp(type, "peers") == 0) {
         struct fake_worker *worker = fake_find(agent, message, 0);
-        if (worker != NULL && worker->phase == FAKE_READY) {
+        if (worker && worker->phase == FAKE_READY) {
             worker->phase = FAKE_RUNNING;
             fake_emit(agent, worker, "started", json_object());
         }
+    } else if (strcmp(type, "save") == 0) {
+        struct fake_worker *worker = fake_find(agent, message, 0);
+        agent->saves++;
+        if (worker && worker->phase == FAKE_RUNNING && !agent->saves_late)
+            fake_checkpoint(agent, worker);
     } else if (strcmp(type, "stop") == 0) {
         fake_stop(agent, message);
     } else if (strcmp(type, "ack") == 0) {
@@ -366,8 +379,12 @@ static inline int fake_entry(void *arg, const char *stream, const char *id, cons
         return 0;
     }
     json_t *message = frame_decode(entry->payload, entry->size, &frame_limits_default, err);
-    if (message != NULL) {
-        fake_message(agent, message);
+    if (message) {
+        bool assign = strcmp(json_string_value(json_object_get(message, "type")), "assign") == 0;
+        if (assign && agent->on_assign)
+            agent->on_assign(message, entry->size);
+        if (!assign || !agent->heedless)
+            fake_message(agent, message);
         json_decref(message);
     }
     return 0;
@@ -380,9 +397,8 @@ static inline void fake_read_done(void *arg, const redisReply *reply, const stru
     struct fake_agent *agent = arg;
     struct err err;
     agent->reading = false;
-    if (why->code == ERR_CANCELLED) {
+    if (why->code == ERR_CANCELLED)
         return;
-    }
     if (why->code == ERR_NONE) {
         redis_stream_entries(reply, fake_entry, agent, &err);
         fake_read(agent);
@@ -393,9 +409,8 @@ static inline void fake_read(struct fake_agent *agent)
 {
     char stream[80];
     struct err err;
-    if (agent->reading || !redis_is_connected(agent->reader)) {
+    if (agent->reading || !redis_is_connected(agent->reader))
         return;
-    }
     snprintf(stream, sizeof(stream), "motley:agent:%s", agent->node);
     const struct redis_position inbox = {stream, agent->after};
     agent->reading = redis_streams_read(agent->reader, &inbox, 1, 100, 500, fake_read_done, agent, &err) == 0;
@@ -420,10 +435,13 @@ static inline void fake_step(struct fake_agent *agent, struct fake_worker *worke
                       json_pack("{s:I, s:f, s:i}", "step", (json_int_t)worker->step, "loss",
                                 fake_loss(worker->step), "rows", 16));
         }
+        if (agent->compute_s > 0)
+            fake_emit(agent, worker, "ranks",
+                      json_pack("{s:I, s:f, s:f}", "step", (json_int_t)worker->step, "compute_s",
+                                agent->compute_s, "wall_s", agent->compute_s));
         worker->step++;
-        if (worker->every > 0 && worker->step % worker->every == 0) {
+        if (worker->every > 0 && worker->step % worker->every == 0)
             fake_checkpoint(agent, worker);
-        }
     }
     if (worker->step >= worker->steps) {
         json_t *done =
@@ -431,15 +449,15 @@ static inline void fake_step(struct fake_agent *agent, struct fake_worker *worke
                 ? json_pack("{s:{s:{s:s, s:i}}}", "artifacts", "adapter/adapter_model.safetensors", "sha256",
                             "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff", "size", 7)
                 : json_object();
-        if (worker->every == 0 || worker->step % worker->every != 0) {
+        if (worker->every == 0 || worker->step % worker->every != 0)
             fake_checkpoint(agent, worker);
-        }
         fake_emit(agent, worker, "done", done);
         worker->phase = FAKE_ENDED;
     }
 }
 
-/* Go back to the first that is not acknowledged; shuffled if so wished. */
+/* Sends the journal's events, which are not yet acknowledged, again. With shuffle_percent, some of them are
+ * replaced by random events of the journal. */
 static inline void fake_resend(struct fake_agent *agent, json_t *journal)
 {
     size_t count = json_array_size(journal);
@@ -455,25 +473,21 @@ static inline void fake_tick(evutil_socket_t fd, short what, void *arg)
     (void)fd;
     (void)what;
     fake_read(agent);
-    if (!redis_is_connected(agent->commands)) {
+    if (!redis_is_connected(agent->commands))
         return;
-    }
     agent->ticks++;
-    for (int i = 0; i < agent->worker_count; i++) {
+    for (int i = 0; i < agent->worker_count; i++)
         fake_step(agent, &agent->workers[i]);
-    }
-    if (agent->ticks % (100 / FAKE_TICK_MS) == 1) {
+    if (agent->ticks % (100 / FAKE_TICK_MS) == 1)
         fake_pass(agent, "heartbeat", json_pack("{s:s}", "boot", agent->boot));
-    }
     if (agent->ticks % (200 / FAKE_TICK_MS) == 0) {
-        for (int i = 0; i < agent->worker_count; i++) {
+        for (int i = 0; i < agent->worker_count; i++)
             fake_resend(agent, agent->workers[i].journal);
-        }
         fake_resend(agent, agent->node_journal);
     }
 }
 
-/* A new start of the same agent; starts are in order. */
+/* Restarts the agent with a higher boot id. */
 static inline void fake_boot(struct fake_agent *agent)
 {
     snprintf(agent->boot, sizeof(agent->boot), "%016llx", (unsigned long long)clock_wall_us());
@@ -509,20 +523,18 @@ static inline struct fake_agent *fake_agent_start(struct event_base *base, const
     return agent;
 }
 
-/* Forgets all its workers, as if they had never been. */
+/* Forgets all workers of an agent, as if it had never had them. */
 static inline void fake_forget(struct fake_agent *agent)
 {
-    for (int i = 0; i < agent->worker_count; i++) {
+    for (int i = 0; i < agent->worker_count; i++)
         json_decref(agent->workers[i].journal);
-    }
     agent->worker_count = 0;
 }
 
 static inline void fake_agent_end(struct fake_agent *agent)
 {
-    if (agent == NULL) {
+    if (!agent)
         return;
-    }
     event_free(agent->timer);
     redis_destroy(agent->reader);
     redis_destroy(agent->commands);
@@ -533,18 +545,16 @@ static inline void fake_agent_end(struct fake_agent *agent)
     free(agent);
 }
 
-/* The newest worker that lives, or NULL. */
+/* Returns the newest worker that has not ended, or NULL. */
 static inline struct fake_worker *fake_living(struct fake_agent *agent)
 {
-    for (int i = agent->worker_count; i-- > 0;) {
-        if (agent->workers[i].phase != FAKE_ENDED) {
+    for (int i = agent->worker_count; i-- > 0;)
+        if (agent->workers[i].phase != FAKE_ENDED)
             return &agent->workers[i];
-        }
-    }
     return NULL;
 }
 
-/* The worker dies; its agent says so. */
+/* Kills the worker; its agent reports the death. */
 static inline void fake_kill_worker(struct fake_agent *agent, struct fake_worker *worker)
 {
     worker->phase = FAKE_ENDED;

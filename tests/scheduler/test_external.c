@@ -1,5 +1,5 @@
-/* Planners of somebody else's, as programs that the scheduler runs: a good one is used; whatever else they
- * do, the job has the built-in plan, soon, and the answer says why. */
+/* Tests external planners, which the scheduler runs as programs. A good planner's plan is used. Whatever else
+ * a planner does, the job soon has the built-in plan, and the answer says why. */
 #include "scheduler/ask.h"
 
 #include <stdio.h>
@@ -11,10 +11,10 @@
 #include "scheduler/leader/config.h"
 #include "support/must.h"
 
-static struct planners planners; /* of the one configuration below */
+static struct planners planners; /* the planners that the configuration below names */
 
-/* What the planners do. `plan` is the built-in planner's answer to the same question, so that a lie can be
- * near the truth: read from a file that they may read. */
+/* The programs of bad planners. PLAN names a file with the built-in planner's answer to the same question, so
+ * that a planner can return a plan that is nearly right. */
 static const struct {
     const char *name, *text, *says;
 } bad[] = {
@@ -29,7 +29,7 @@ static const struct {
      "wrote more than 8388608 bytes"},
     {"forks", "import os\nwhile True: os.fork()", "PermissionError"},
     {"threads", "import threading, time\nwhile True: threading.Thread(target=time.sleep, args=(60,)).start()",
-     ""}, /* out of threads, of memory or of time, as the machine has it */
+     ""}, /* the machine's limits decide whether threads, memory or time run out */
     {"calls", "import socket; socket.create_connection(('127.0.0.1', 22))", "PermissionError"},
     {"writes", "open('/tmp/motley-planner-was-here', 'w')", "PermissionError"},
     {"eats", "x = bytearray(1 << 31)", "MemoryError"},
@@ -56,7 +56,7 @@ static const char good[] =
     "    {'blocks': [0, 2], 'members': [{'device': names[1]}]},\n"
     "    {'blocks': [2, blocks], 'members': [{'device': names[0], 'window': 1}]}]}))\n";
 
-/* Asks as the scheduler does; `planner`: placement.planner, or NULL. */
+/* Asks for a plan as the scheduler does. `planner` is placement.planner, or NULL. */
 static struct placer_answer ask_planner(const char *kind, const char *planner)
 {
     struct ask ask;
@@ -64,9 +64,8 @@ static struct placer_answer ask_planner(const char *kind, const char *planner)
     struct err err = {0};
     ask_make(&ask, kind, (uint64_t)400 << 20);
     ask.request.planners = &planners;
-    if (planner != NULL) {
+    if (planner)
         json_object_set_new(json_object_get(ask.spec, "placement"), "planner", json_string(planner));
-    }
     must(placer_planner.plan(&ask.request, &answer, &err), &err);
     ask_fini(&ask);
     return answer;
@@ -75,7 +74,7 @@ static struct placer_answer ask_planner(const char *kind, const char *planner)
 static const char *told(const struct placer_answer *answer, const char *key)
 {
     const char *text = json_string_value(json_object_get(json_object_get(answer->answer, "planner"), key));
-    return text != NULL ? text : "";
+    return text ? text : "";
 }
 
 static void a_good_one_is_used(void **state)
@@ -89,7 +88,7 @@ static void a_good_one_is_used(void **state)
     assert_int_equal(answer.rank_count, 2);
     assert_string_equal(answer.ranks[0].device, "right/cpu0");
     struct plan *plan = plan_from_json(answer.plan, &err);
-    assert_non_null(plan); /* sealed, as workers want it */
+    assert_non_null(plan); /* workers refuse a plan without its digest */
     assert_int_equal(plan->ranks[0].block_end, 2);
     plan_destroy(plan);
     placer_answer_fini(&answer);
@@ -114,8 +113,7 @@ static void whatever_they_do_the_job_has_the_built_in_plan(void **state)
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         const uint64_t begin_ns = clock_mono_ns();
         struct placer_answer answer = ask_planner("pipeline", bad[i].name);
-        if (strcmp(told(&answer, "verdict"), "refused") != 0 ||
-            strstr(told(&answer, "why"), bad[i].says) == NULL)
+        if (strcmp(told(&answer, "verdict"), "refused") != 0 || !strstr(told(&answer, "why"), bad[i].says))
             fail_msg("%s: %s: %s", bad[i].name, told(&answer, "verdict"), told(&answer, "why"));
         assert_non_null(strstr(told(&answer, "why"), bad[i].name));
         assert_true(json_equal(answer.plan, ours.plan));
@@ -156,7 +154,7 @@ static void a_configuration_with_wrong_planners_is_refused(void **state)
         json_object_update_new(document, json_pack("{s:s, s:s, s:{s:s}}", "name", "s", "postgres", "x",
                                                    "redis", "address", "unix:/x"));
         assert_int_equal(scheduler_config_parse(document, &config, &err), -1);
-        if (strstr(err.text, wrong[i].says) == NULL)
+        if (!strstr(err.text, wrong[i].says))
             fail_msg("%s: %s", wrong[i].text, err.text);
         json_decref(document);
     }
@@ -166,7 +164,7 @@ static void a_configuration_with_wrong_planners_is_refused(void **state)
 
 static char plan_file[] = "/tmp/motley-test-plan-XXXXXX";
 
-/* {command: [python3, -S, -c, TEXT], read: [PLAN], …} */
+/* Returns a planner's entry of the configuration: {command: [python3, -S, -c, TEXT], read: [PLAN], …}. */
 static json_t *entry(const char *text, double seconds, double slower_at_most)
 {
     char whole[2000];
@@ -190,7 +188,7 @@ static int setup(void **state)
     json_object_set_new(named, "good", entry(good, 20, 1000));
     json_object_set_new(named, "slow", entry(good, 20, 0.5));
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-        const bool late = *bad[i].says == '\0' || strstr(bad[i].says, "within") != NULL;
+        const bool late = *bad[i].says == '\0' || strstr(bad[i].says, "within");
         json_object_set_new(named, bad[i].name, entry(bad[i].text, late ? 0.5 : 5, 1.1));
     }
     jr_init(&reader, document, "", &err);

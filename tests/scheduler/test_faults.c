@@ -1,6 +1,6 @@
-/* What may die, dies: the leader, Redis and its data, PostgreSQL, an agent; and messages come twice, late or
- * never. Each time the job succeeds, every step is reported once, and nothing under an old epoch is written.
- */
+/* Tests faults: the leader, Redis and its data, PostgreSQL or an agent dies, and messages come twice, late
+ * or never. Each time the job succeeds, every step is reported once, and nothing is written under an old
+ * epoch. */
 #include "scheduler/world.h"
 
 static struct world world;
@@ -29,9 +29,8 @@ static bool all_reached(int64_t step)
 {
     for (int i = 0; i < WORLD_AGENTS; i++) {
         const struct fake_worker *worker = fake_living(world.agents[i]);
-        if (worker == NULL || worker->step < step) {
+        if (!worker || worker->step < step)
             return false;
-        }
     }
     return true;
 }
@@ -40,9 +39,8 @@ static void finish(int64_t id, int64_t steps, int64_t attempts)
 {
     WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
     world_check_metrics(&world, id, steps);
-    if (world_number(&world, id, "attempt") != attempts) {
+    if (world_number(&world, id, "attempt") != attempts)
         world_logs(&world);
-    }
     assert_int_equal(world_number(&world, id, "attempt"), attempts);
 }
 
@@ -51,9 +49,9 @@ static void emulated_links_are_told_and_not_measured(void **state)
     (void)state;
     int64_t id = start("emulated", 3);
     finish(id, 3, 1);
-    assert_int_equal(world.agents[0]->links_told, 2); /* one a direction */
-    assert_true(world.agents[0]->wait_told >= 60 &&
-                world.agents[0]->wait_told < 600); /* limits.wait_ms_min */
+    assert_int_equal(world.agents[0]->links_told, 2); /* one link for each direction */
+    /* limits.wait is at least limits.wait_ms_min, 60 s. */
+    assert_true(world.agents[0]->wait_told >= 60 && world.agents[0]->wait_told < 600);
     assert_int_equal(world.agents[0]->link_requests + world.agents[1]->link_requests, 0);
     struct answer answer;
     AWAIT_OK(world.fixture, answer,
@@ -68,18 +66,18 @@ static void a_node_confirms_only_its_own_messages(void **state)
 {
     (void)state;
     fresh_agents();
-    world.agents[1]->silent = true; /* does not confirm its assignment */
+    world.agents[1]->silent = true; /* the agent does not confirm its assignment */
     world.agents[0]->steps_max = 1;
     const struct world_job job = {
         .name = "confirmed", .devices = BOTH, .steps = 12, .every = 6, .retries = 3};
     unsigned before = world.agents[1]->assigns;
     int64_t id = world_submit(&world, &job);
     WORLD_UNTIL(&world, world.agents[1]->assigns > before);
-    for (int64_t message = 1; message < 200; message++) {
+    for (int64_t message = 1; message < 200; message++)
         fake_pass(world.agents[0], "received", json_pack("{s:I}", "message", (json_int_t)message));
-    }
     unsigned repeats = world.agents[1]->repeats;
-    WORLD_UNTIL(&world, world.agents[1]->repeats > repeats + 1); /* it is still sent again */
+    /* The assignment is still sent again. */
+    WORLD_UNTIL(&world, world.agents[1]->repeats > repeats + 1);
     world.agents[1]->silent = false;
     world.agents[0]->steps_max = 0;
     finish(id, 12, 1);
@@ -107,7 +105,7 @@ static void a_standby_takes_over_from_a_killed_leader_within_2_s(void **state)
 static void a_frozen_leader_is_deposed_and_writes_nothing_when_it_wakes(void **state)
 {
     (void)state;
-    world_kill(&world, 0, SIGKILL); /* so that the other leads */
+    world_kill(&world, 0, SIGKILL); /* then the other scheduler is the leader */
     int64_t id = start("frozen", 150);
     WORLD_UNTIL(&world, all_reached(10));
     world_spawn(&world, 0);
@@ -123,22 +121,19 @@ static void a_leader_killed_at_any_moment_loses_nothing(void **state)
     (void)state;
     int64_t ids[3];
     uint64_t rng = 7;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 3; i++)
         ids[i] = start("restarted", 30);
-    }
     for (int kills = 0; kills < 8; kills++) {
         uint64_t until_ns;
         rng = rng * 6364136223846793005u + 1442695040888963407u;
         until_ns = clock_mono_ns() + (rng >> 33) % 250000000u;
-        while (clock_mono_ns() < until_ns) {
+        while (clock_mono_ns() < until_ns)
             world_turn(&world);
-        }
         world_kill(&world, kills % 2, SIGKILL);
         world_spawn(&world, kills % 2);
     }
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 3; i++)
         finish(ids[i], 30, 1);
-    }
 }
 
 static void a_wiped_redis_loses_nothing(void **state)
@@ -148,9 +143,8 @@ static void a_wiped_redis_loses_nothing(void **state)
     for (int i = 0; i < 6; i++) {
         uint64_t until_ns = clock_mono_ns() + 90000000u;
         world_flush(&world);
-        while (clock_mono_ns() < until_ns) {
+        while (clock_mono_ns() < until_ns)
             world_turn(&world);
-        }
     }
     finish(id, 120, 1);
 }
@@ -161,10 +155,10 @@ static void a_restarted_redis_loses_nothing(void **state)
     int64_t id = start("redisless", 100);
     WORLD_UNTIL(&world, all_reached(10));
     test_redis_kill(&world.redis);
-    uint64_t until_ns = clock_mono_ns() + 900000000u; /* longer than unreachable_ms: silence must not count */
-    while (clock_mono_ns() < until_ns) {
+    /* The pause is longer than unreachable_ms, because silence while Redis is away must not count. */
+    uint64_t until_ns = clock_mono_ns() + 900000000u;
+    while (clock_mono_ns() < until_ns)
         world_turn(&world);
-    }
     test_redis_start(&world.redis, world.fixture->dir.path);
     finish(id, 100, 1);
 }
@@ -183,22 +177,23 @@ static void a_silent_node_is_given_up_and_its_old_epoch_writes_nothing(void **st
 {
     (void)state;
     int64_t id = start("silent", 60);
-    world.agents[0]->steps_max = 18; /* a true worker would wait for its silent peer */
+    world.agents[0]->steps_max = 18; /* a real worker would wait for its silent peer */
     WORLD_UNTIL(&world, all_reached(15));
     WORLD_UNTIL(&world, world_number(&world, id, "step") >= 10);
-    world.agents[1]->silent = true; /* its worker goes on */
+    world.agents[1]->silent = true; /* the agent's worker goes on */
     WORLD_UNTIL(&world, world_number(&world, id, "losses") == 1);
     world.agents[0]->steps_max = 0;
     struct fake_worker *old = &world.agents[1]->workers[0];
-    WORLD_UNTIL(&world, old->step == old->steps); /* it has "finished" under the old epoch */
+    WORLD_UNTIL(&world, old->step == old->steps); /* the worker has "finished" under the old epoch */
     unsigned kills = world.agents[1]->kills;
     world.agents[1]->silent = false;
-    /* What it tells now is refused; it is told to end; the new attempt does all the rest. */
+    /* The scheduler refuses what the old worker reports now and tells it to end; the new attempt does all
+     * remaining steps. */
     finish(id, 60, 2);
     WORLD_UNTIL(&world, json_array_size(old->journal) == 0);
     WORLD_UNTIL(&world, world.agents[1]->kills > kills);
     struct answer answer;
-    AWAIT_OK(world.fixture, answer, store_job_runs(world.fixture->store, id, on_doc, &answer, E));
+    AWAIT_OK(world.fixture, answer, store_job_runs(world.fixture->store, id, 0, 100, on_doc, &answer, E));
     json_t *first = json_array_get(json_object_get(answer.doc, "runs"), 1);
     assert_string_equal(json_string_value(json_object_get(first, "state")), "lost");
     json_t *rank = json_array_get(json_object_get(first, "ranks"), 1);
@@ -213,9 +208,8 @@ static void a_short_silence_is_not_a_loss(void **state)
     WORLD_UNTIL(&world, all_reached(15));
     world.agents[1]->silent = true;
     uint64_t until_ns = clock_mono_ns() + 900000000u;
-    while (clock_mono_ns() < until_ns) {
+    while (clock_mono_ns() < until_ns)
         world_turn(&world);
-    }
     world.agents[1]->silent = false;
     finish(id, 100, 1);
 }
@@ -227,7 +221,7 @@ static void an_agent_that_comes_back_without_its_worker_costs_the_attempt(void *
     world.agents[0]->steps_max = 18;
     WORLD_UNTIL(&world, all_reached(12));
     struct fake_agent *agent = world.agents[1];
-    fake_forget(agent); /* its journal is gone too */
+    fake_forget(agent); /* the agent's journal is gone too */
     fake_boot(agent);
     fake_hello(agent);
     WORLD_UNTIL(&world, world_number(&world, id, "losses") == 1);
@@ -242,7 +236,7 @@ static void an_agent_that_comes_back_with_its_worker_costs_nothing(void **state)
     WORLD_UNTIL(&world, all_reached(12));
     struct fake_agent *agent = world.agents[1];
     fake_boot(agent);
-    finish(id, 100, 1); /* its heartbeat's new boot is asked for a hello */
+    finish(id, 100, 1); /* the scheduler sees the new boot in a heartbeat and asks for a hello */
 }
 
 static void lost_doubled_and_reordered_messages_change_nothing(void **state)
@@ -257,9 +251,8 @@ static void lost_doubled_and_reordered_messages_change_nothing(void **state)
             world.agents[i]->shuffle_percent = 30;
         }
         WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
-        if (world_number(&world, id, "attempt") != 1) {
+        if (world_number(&world, id, "attempt") != 1)
             world_logs(&world);
-        }
         world_check_metrics(&world, id, 40);
     }
     fresh_agents();
@@ -270,15 +263,15 @@ static void garbage_on_the_stream_is_refused_and_nothing_stops(void **state)
     (void)state;
     static const char *const junk[] = {"", "x", "\xff\xff\xff\xff", "\x93\x01\x02\x03"};
     int64_t id = start("garbage", 30);
-    for (size_t i = 0; i < 4; i++) {
+    for (size_t i = 0; i < 4; i++)
         fake_add(world.agents[0], junk[i], strlen(junk[i]));
-    }
     fake_pass(world.agents[0], "heartbeat", json_pack("{s:i}", "boot", 7));
     fake_pass(world.agents[0], "worker_ready", json_object());
     fake_pass(world.agents[0], "no-such-type", json_pack("{s:i, s:i, s:i}", "run", 1, "epoch", 1, "rank", 0));
     fake_pass(world.agents[0], "node_hello",
               json_pack("{s:s, s:[{s:s, s:i}]}", "boot", world.agents[0]->boot, "devices", "name",
-                        "right/cpu0", "memory_limit_bytes", 5)); /* another node's device */
+                        /* The device belongs to another node. */
+                        "right/cpu0", "memory_limit_bytes", 5));
     finish(id, 30, 1);
     struct answer answer;
     AWAIT_OK(world.fixture, answer,
@@ -303,9 +296,8 @@ static int teardown(void **state)
 
 int main(int argc, char **argv)
 {
-    if (argc == 3 && strcmp(argv[1], "--scheduler") == 0) {
+    if (argc == 3 && strcmp(argv[1], "--scheduler") == 0)
         return world_scheduler_main(argv[2]);
-    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(emulated_links_are_told_and_not_measured),
         cmocka_unit_test(a_node_confirms_only_its_own_messages),

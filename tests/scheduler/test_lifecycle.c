@@ -1,4 +1,4 @@
-/* Whole lives of jobs under a real scheduler process, with agents of our own. */
+/* Tests whole lives of jobs under a real scheduler process, with fake agents. */
 #include "scheduler/world.h"
 
 static struct world world;
@@ -31,7 +31,8 @@ static void a_job_runs_on_two_nodes_and_succeeds(void **state)
     const struct world_job job = {.name = "both", .devices = BOTH, .steps = 25, .every = 10, .retries = 3};
     int64_t id = run_to_success(&job);
     json_t *doc = world_job(&world, id);
-    assert_int_equal(json_array_size(json_object_get(doc, "checkpoints")), 2); /* keep: 2 */
+    /* The job keeps two checkpoints. */
+    assert_int_equal(json_array_size(json_object_get(doc, "checkpoints")), 2);
     assert_int_equal(json_array_size(json_object_get(doc, "artifacts")), 1);
     assert_int_equal(json_integer_value(json_object_get(doc, "attempt")), 1);
     assert_int_equal(json_integer_value(json_object_get(doc, "step")), 25);
@@ -39,7 +40,8 @@ static void a_job_runs_on_two_nodes_and_succeeds(void **state)
     assert_string_equal(json_string_value(json_object_get(run, "state")), "done");
     assert_int_equal(json_array_size(json_object_get(run, "ranks")), 2);
     json_decref(doc);
-    assert_true(world.agents[0]->profiles >= 1); /* measured before it was planned */
+    /* The device was measured before the job was planned. */
+    assert_true(world.agents[0]->profiles >= 1);
 }
 
 static void a_known_model_is_not_measured_again(void **state)
@@ -74,9 +76,9 @@ static void a_lost_worker_costs_an_attempt_and_no_step(void **state)
     fresh_agents(state);
     const struct world_job job = {.name = "lossy", .devices = BOTH, .steps = 60, .every = 10, .retries = 3};
     int64_t id = world_submit(&world, &job);
-    WORLD_UNTIL(&world, fake_living(world.agents[1]) != NULL && fake_living(world.agents[1])->step >= 25);
+    WORLD_UNTIL(&world, fake_living(world.agents[1]) && fake_living(world.agents[1])->step >= 25);
     if (fake_living(world.agents[0]))
-        fake_living(world.agents[0])->frozen = true; /* a rank waits for one that is lost */
+        fake_living(world.agents[0])->frozen = true; /* a rank waits for a lost peer */
     fake_kill_worker(world.agents[1], fake_living(world.agents[1]));
     WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
     world_check_metrics(&world, id, 60);
@@ -93,14 +95,34 @@ static void retries_are_bounded_and_the_reason_is_told(void **state)
         .name = "doomed", .devices = "left/cpu0", .steps = 1000, .every = 10, .retries = 2};
     int64_t id = world_submit(&world, &job);
     for (int attempt = 1; attempt <= 3; attempt++) {
-        WORLD_UNTIL(&world, fake_living(world.agents[0]) != NULL &&
-                                fake_living(world.agents[0])->phase == FAKE_RUNNING);
+        WORLD_UNTIL(&world,
+                    fake_living(world.agents[0]) && fake_living(world.agents[0])->phase == FAKE_RUNNING);
         fake_kill_worker(world.agents[0], fake_living(world.agents[0]));
     }
     WORLD_UNTIL(&world, world_is(&world, id, "failed"));
-    assert_true(world_says(&world, id, "lost 3 times, limits.retries is 2"));
+    assert_true(world_says(&world, id, "lost 3 times without a new checkpoint, limits.retries is 2"));
     assert_true(world_says(&world, id, "killed by signal 9"));
     assert_int_equal(world_number(&world, id, "attempt"), 3);
+}
+
+/* Seven losses with two retries: each attempt wins a checkpoint before it is lost, so the job ends. */
+static void losses_are_forgiven_by_progress(void **state)
+{
+    fresh_agents(state);
+    const struct world_job job = {
+        .name = "tough", .devices = "left/cpu0", .steps = 80, .every = 10, .retries = 2};
+    int64_t id = world_submit(&world, &job);
+    for (int attempt = 1; attempt <= 7; attempt++) {
+        world.agents[0]->steps_max = 10 * attempt + 5;
+        WORLD_UNTIL(&world, world_number(&world, id, "step") == 10 * attempt + 5);
+        fake_kill_worker(world.agents[0], fake_living(world.agents[0]));
+        WORLD_UNTIL(&world, world_number(&world, id, "losses") == 1 &&
+                                world_number(&world, id, "attempt") == attempt + 1);
+    }
+    world.agents[0]->steps_max = 0;
+    WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
+    world_check_metrics(&world, id, 80);
+    assert_int_equal(world_number(&world, id, "losses"), 1);
 }
 
 static void a_fault_of_its_own_is_never_retried(void **state)
@@ -113,7 +135,7 @@ static void a_fault_of_its_own_is_never_retried(void **state)
     assert_true(world_says(&world, id, "step 7: loss is NaN on rank 0"));
     assert_int_equal(world_number(&world, id, "attempt"), 1);
     world_check_metrics(&world, id, 7);
-    WORLD_UNTIL(&world, fake_living(world.agents[0]) == NULL); /* the other rank was stopped */
+    WORLD_UNTIL(&world, !fake_living(world.agents[0])); /* the other rank was stopped */
 }
 
 static void cancel_writes_a_checkpoint_and_resume_goes_on_from_it(void **state)
@@ -142,7 +164,7 @@ static void cancel_writes_a_checkpoint_and_resume_goes_on_from_it(void **state)
     AWAIT(world.fixture, answer,
           store_job_command(world.fixture->store, &principal_service, id, JOB_EVENT_RESUME, 0, on_doc,
                             &answer, E));
-    assert_int_equal(answer.err.code, ERR_INVALID); /* nothing is left to do */
+    assert_int_equal(answer.err.code, ERR_INVALID); /* the job has no steps left */
 }
 
 static void hold_and_release_of_a_running_job_lose_nothing(void **state)
@@ -181,7 +203,7 @@ static void a_job_that_needs_a_drained_device_waits_for_it(void **state)
     fresh_agents(state);
     world_drain(&world, "right/cpu0", true);
     const struct world_job job = {.name = "needs-two", .devices = BOTH, .steps = 5, .every = 5};
-    int64_t id = world_submit(&world, &job); /* the placer refuses to plan it on one device */
+    int64_t id = world_submit(&world, &job); /* the tests' placer plans this job only on both devices */
     WORLD_UNTIL(&world, world_says(&world, id, "waits for right/cpu0 (drained)"));
     world_drain(&world, "right/cpu0", false);
     WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
@@ -189,7 +211,23 @@ static void a_job_that_needs_a_drained_device_waits_for_it(void **state)
 
 static const uint64_t WHOLE = (uint64_t)450 << 20;
 
-/* It is said, and the run moves once the rule has seen it twice and there is enough left to do. */
+/* Whether the scheduler has stored that left/cpu0 has its whole speed. */
+static bool left_is_cool(void)
+{
+    struct answer answer;
+    size_t i;
+    json_t *device;
+    bool cool = false;
+    AWAIT_OK(world.fixture, answer,
+             store_device_list(world.fixture->store, &principal_service, on_doc, &answer, E));
+    json_array_foreach (json_object_get(answer.doc, "devices"), i, device)
+        if (strcmp(json_string_value(json_object_get(device, "name")), "left/cpu0") == 0)
+            cool = json_number_value(json_object_get(json_object_get(device, "health"), "heat")) == 1;
+    json_decref(answer.doc);
+    return cool;
+}
+
+/* The log reports the throttling. The run moves once the rule has seen it twice, if enough steps are left. */
 static void a_throttled_device_is_left_when_that_pays(void **state)
 {
     fresh_agents(state);
@@ -206,6 +244,7 @@ static void a_throttled_device_is_left_when_that_pays(void **state)
     assert_string_equal(world.agents[0]->last_stop, "yield");
     assert_string_equal(world.agents[1]->workers[0].device, "right/cpu0");
     world_health(&world, 0, 1, WHOLE);
+    WORLD_UNTIL(&world, left_is_cool()); /* else the next test's job may be planned for right/cpu0 */
 }
 
 static void a_throttled_device_is_kept_when_leaving_it_does_not_pay(void **state)
@@ -230,8 +269,8 @@ static void a_throttled_device_is_kept_when_leaving_it_does_not_pay(void **state
     WORLD_UNTIL(&world, world_is(&world, id, "cancelled"));
 }
 
-/* Memory that others took between plan and start, or take meanwhile: what needs it waits for it, what does
- * not goes on. */
+/* Other programs take memory between planning and start, or during a run. A job that needs that memory waits
+ * for it; another job goes on. */
 static void memory_that_others_hold_is_waited_for(void **state)
 {
     fresh_agents(state);
@@ -242,7 +281,7 @@ static void memory_that_others_hold_is_waited_for(void **state)
     world_health(&world, 0, 1, (uint64_t)100 << 20);
     WORLD_UNTIL(&world, world_logged(&world, beside,
                                      "others hold 350 MiB of left/cpu0: of its 450 MiB, 100 MiB are left"));
-    fresh_agents(state); /* its worker is gone; it fits into what is left */
+    fresh_agents(state); /* The job's worker is gone; the job fits into the memory that is left. */
     json_decref(world_command(&world, beside, JOB_EVENT_CANCEL, 0));
     WORLD_UNTIL(&world, world_is(&world, beside, "cancelled"));
     const struct world_job job = {.name = "needs-400-MiB", .devices = "left/cpu0", .steps = 5};
@@ -276,7 +315,7 @@ static void a_device_that_fails_twice_is_drained_until_somebody_says_so(void **s
     const struct world_job job = {
         .name = "card", .devices = "left/cpu0", .steps = 8, .every = 2, .retries = 9};
     int64_t id = world_submit(&world, &job);
-    for (int i = 0; i < 3; i++) { /* no memory is nobody's fault */
+    for (int i = 0; i < 3; i++) { /* "no-memory" does not count against the device */
         WORLD_UNTIL(&world, world_number(&world, id, "attempt") == i + 1 && world_is(&world, id, "running"));
         fail_device(world.agents[0], codes[i]);
     }
@@ -288,7 +327,7 @@ static void a_device_that_fails_twice_is_drained_until_somebody_says_so(void **s
     world.agents[0]->steps_max = 0;
     world_drain(&world, "left/cpu0", false);
     WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
-    /* What was before is forgotten: one more end does not drain it. */
+    /* The undrained device starts without failures, so one more does not drain it. */
     world.agents[0]->steps_max = 3;
     const struct world_job next = {.name = "next", .devices = "left/cpu0", .steps = 8, .retries = 9};
     id = world_submit(&world, &next);
@@ -330,8 +369,7 @@ static bool device_is(const char *name, const char *wanted)
     bool is = false;
     AWAIT_OK(world.fixture, answer,
              store_device_list(world.fixture->store, &principal_service, on_doc, &answer, E));
-    json_array_foreach(json_object_get(answer.doc, "devices"), i, device)
-    {
+    json_array_foreach (json_object_get(answer.doc, "devices"), i, device) {
         is = is || (strcmp(json_string_value(json_object_get(device, "name")), name) == 0 &&
                     strcmp(json_string_value(json_object_get(device, "state")), wanted) == 0);
     }
@@ -342,7 +380,7 @@ static bool device_is(const char *name, const char *wanted)
 static void a_job_waits_for_a_device_that_is_missing_and_holds_up_nobody(void **state)
 {
     fresh_agents(state);
-    world.agents[1]->devices = 0; /* its agent came back without the card */
+    world.agents[1]->devices = 0; /* the agent comes back without the device */
     fake_hello(world.agents[1]);
     WORLD_UNTIL(&world, device_is("right/cpu0", "gone"));
     const struct world_job both = {.name = "needs-two", .devices = BOTH, .steps = 4, .every = 2};
@@ -356,7 +394,8 @@ static void a_job_waits_for_a_device_that_is_missing_and_holds_up_nobody(void **
     int64_t a = world_submit(&world, &both), b = world_submit(&world, &alone);
     WORLD_UNTIL(&world, world_says(&world, a, why) && world_says(&world, b, why));
     int64_t c = world_submit(&world, &big);
-    WORLD_UNTIL(&world, world_is(&world, c, "failed")); /* not even with all there ever was */
+    /* The job does not fit even on all devices that were ever there. */
+    WORLD_UNTIL(&world, world_is(&world, c, "failed"));
     assert_true(world_says(&world, c, "needs 9.0 GiB"));
     run_to_success(&small);
     assert_true(world_is(&world, a, "queued") && world_is(&world, b, "queued"));
@@ -367,7 +406,7 @@ static void a_job_waits_for_a_device_that_is_missing_and_holds_up_nobody(void **
     json_decref(world_command(&world, none, JOB_EVENT_CANCEL, 0));
 }
 
-enum { WAITING = 150 }; /* more than a pass reads at once */
+enum { WAITING = 150 }; /* more jobs than one pass of the scheduler reads at once */
 
 static void any_number_of_jobs_that_wait_hide_none_that_fits(void **state)
 {
@@ -380,8 +419,9 @@ static void any_number_of_jobs_that_wait_hide_none_that_fits(void **state)
     WORLD_UNTIL(&world, world_is(&world, holder, "running"));
     for (int i = 0; i < WAITING; i++) {
         char name[32];
-        snprintf(name, sizeof(name), "waits-%d",
-                 i); /* another question each: the planner's answers are few */
+        /* Each job has a name of its own, so each is a new question to the planner, which remembers few
+         * answers. */
+        snprintf(name, sizeof(name), "waits-%d", i);
         const struct world_job job = {.name = name, .devices = "right/cpu0", .steps = 6, .every = 3};
         ids[i] = world_submit(&world, &job);
     }
@@ -407,7 +447,9 @@ static void higher_priority_goes_first_and_nobody_overtakes_onto_reserved_device
     int64_t a = world_submit(&world, &running);
     WORLD_UNTIL(&world, world_is(&world, a, "running"));
     int64_t b = world_submit(&world, &wide);
-    int64_t c = world_submit(&world, &small); /* right/cpu0 is free, but kept for the one in front */
+    /* until its plan is found the job in front keeps nothing */
+    WORLD_UNTIL(&world, world_says(&world, b, "waits for left/cpu0 (busy)"));
+    int64_t c = world_submit(&world, &small); /* right/cpu0 is free, but is kept for the job in front */
     WORLD_UNTIL(&world, world_says(&world, c, "waits for right/cpu0 (kept for a job in front)"));
     assert_true(world_is(&world, b, "queued"));
     world.agents[0]->steps_max = world.agents[1]->steps_max = 0;
@@ -421,14 +463,22 @@ static void a_time_limit_ends_the_job_after_a_checkpoint(void **state)
     fresh_agents(state);
     world.agents[0]->steps_max = 5;
     const struct world_job job = {
-        .name = "timed", .devices = "left/cpu0", .steps = 100, .every = 1000, .time_limit_ms = 700};
+        .name = "timed", .devices = "left/cpu0", .steps = 30, .every = 1000, .time_limit_ms = 700};
     int64_t id = world_submit(&world, &job);
-    WORLD_UNTIL(&world, world_is(&world, id, "failed"));
+    WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
     assert_true(world_says(&world, id, "limits.time"));
     json_t *doc = world_job(&world, id);
-    assert_string_equal(json_string_value(json_object_get(doc, "code")), err_code_name(ERR_TIMEOUT));
+    assert_string_equal(json_string_value(json_object_get(doc, "ended_by")), "time_limit");
     assert_int_equal(json_array_size(json_object_get(doc, "checkpoints")), 1);
     json_decref(doc);
+    fresh_agents(state); /* resume gives the job its whole time again, and it ends as any other */
+    json_decref(world_command(&world, id, JOB_EVENT_RESUME, 0));
+    WORLD_UNTIL(&world, world_is(&world, id, "succeeded") && world_number(&world, id, "step") == 30);
+    doc = world_job(&world, id);
+    assert_true(json_is_null(json_object_get(doc, "ended_by")));
+    assert_int_equal(json_integer_value(json_object_get(doc, "losses")), 0);
+    json_decref(doc);
+    world_check_metrics(&world, id, 30);
 }
 
 static void failed_measurements_do_not_stop_a_job(void **state)
@@ -440,11 +490,12 @@ static void failed_measurements_do_not_stop_a_job(void **state)
         .name = "unmeasured", .devices = "left/cpu0", .steps = 4, .every = 2, .tokens = 77};
     run_to_success(&job);
     world.agents[0]->profiles_fail = false;
-    assert_int_equal(world.agents[0]->profiles, before + 3); /* limits.measure_tries */
+    /* The profile was tried limits.measure_tries times. */
+    assert_int_equal(world.agents[0]->profiles, before + 3);
 }
 
-/* The profile of a device that throttles as it is measured says so; one of a device that does not, does not.
- */
+/* The profile of a device that throttles while it is measured says so, and that of another device does
+ * not. */
 static void a_profile_knows_how_hot_its_device_was(void **state)
 {
     static const struct world_job jobs[] = {
@@ -454,7 +505,7 @@ static void a_profile_knows_how_hot_its_device_was(void **state)
     uint32_t hot = 0, cool = 0;
     fresh_agents(state);
     world_health(&world, 0, 0.5, WHOLE);
-    run_to_success(&jobs[0]); /* what its agent says comes after its health */
+    run_to_success(&jobs[0]); /* messages stay in order, so the scheduler reads the health first */
     run_to_success(&jobs[1]);
     world_health(&world, 0, 1, WHOLE);
     run_to_success(&jobs[0]);
@@ -464,12 +515,10 @@ static void a_profile_knows_how_hot_its_device_was(void **state)
              store_profile_list(world.fixture->store, &principal_service, NULL, on_doc, &answer, E));
     size_t i;
     json_t *profile;
-    json_array_foreach(json_object_get(answer.doc, "profiles"), i, profile)
-    {
+    json_array_foreach (json_object_get(answer.doc, "profiles"), i, profile) {
         const json_t *heat = json_object_get(profile, "heat");
         hot += json_number_value(heat) == 0.5;
-        cool +=
-            heat == NULL && strcmp(json_string_value(json_object_get(profile, "device")), "left/cpu0") == 0;
+        cool += !heat && strcmp(json_string_value(json_object_get(profile, "device")), "left/cpu0") == 0;
     }
     assert_int_equal(hot, 1);
     assert_true(cool >= 1);
@@ -478,6 +527,7 @@ static void a_profile_knows_how_hot_its_device_was(void **state)
 
 static int setup(void **state)
 {
+    world.lost_ms = WORLD_PATIENT_MS;
     world_make(&world, state);
     return 0;
 }
@@ -491,15 +541,15 @@ static int teardown(void **state)
 
 int main(int argc, char **argv)
 {
-    if (argc == 3 && strcmp(argv[1], "--scheduler") == 0) {
+    if (argc == 3 && strcmp(argv[1], "--scheduler") == 0)
         return world_scheduler_main(argv[2]);
-    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_job_runs_on_two_nodes_and_succeeds),
         cmocka_unit_test(a_known_model_is_not_measured_again),
         cmocka_unit_test(a_submit_reaches_its_agent_within_50_ms),
         cmocka_unit_test(a_lost_worker_costs_an_attempt_and_no_step),
         cmocka_unit_test(retries_are_bounded_and_the_reason_is_told),
+        cmocka_unit_test(losses_are_forgiven_by_progress),
         cmocka_unit_test(a_fault_of_its_own_is_never_retried),
         cmocka_unit_test(cancel_writes_a_checkpoint_and_resume_goes_on_from_it),
         cmocka_unit_test(hold_and_release_of_a_running_job_lose_nothing),

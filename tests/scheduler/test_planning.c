@@ -1,4 +1,5 @@
-/* Plans are made beside the loop, remembered by what was asked, and handed out as often as asked for. */
+/* Tests that plans are made beside the event loop, remembered by their question, and given out as often as
+ * they are asked for. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,14 +15,15 @@
 
 #include "scheduler/placer/planning.h"
 
-static sem_t gate; /* each plan waits for one post */
+static sem_t gate; /* each plan waits for one sem_post() */
+static sem_t slow; /* the plans of "slow" wait for this one instead */
 static atomic_int planned;
 
 static int gated_plan(const struct placer_request *request, struct placer_answer *answer, struct err *err)
 {
-    sem_wait(&gate);
-    atomic_fetch_add(&planned, 1);
     const char *name = json_string_value(json_object_get(request->spec, "name"));
+    sem_wait(strcmp(name, "slow") == 0 ? &slow : &gate);
+    atomic_fetch_add(&planned, 1);
     *answer = (struct placer_answer){0};
     if (strcmp(name, "nonsense") == 0)
         return err_set(err, ERR_INVALID, "nonsense on %s", request->devices[0].device->name);
@@ -67,6 +69,7 @@ static void world_open(struct world *world)
     struct err err;
     *world = (struct world){.base = event_base_new()};
     sem_init(&gate, 0, 0);
+    sem_init(&slow, 0, 0);
     atomic_store(&planned, 0);
     world->planning = planning_create(world->base, &gated, NULL, arrived, world, &err);
     assert_non_null(world->planning);
@@ -87,6 +90,7 @@ static void world_close(struct world *world)
     json_decref(world->spec);
     json_decref(world->inventory);
     sem_destroy(&gate);
+    sem_destroy(&slow);
 }
 
 static int ask(struct world *world, const char *name, struct placer_answer *answer, struct err *err)
@@ -107,7 +111,7 @@ static void wait_for_arrival(struct world *world)
     event_del(world->patience);
 }
 
-/* Something new: it is planned, and here when this returns. */
+/* Asks a new question and waits until it is answered. */
 static void ask_and_wait(struct world *world, const char *name)
 {
     struct placer_answer answer;
@@ -124,7 +128,8 @@ static void the_loop_runs_while_a_plan_is_made(void **state)
     struct err err;
     world_open(&world);
     assert_int_equal(ask(&world, "first", &answer, &err), 0);
-    assert_int_equal(ask(&world, "first", &answer, &err), 0); /* asked again: not begun again */
+    /* A second question does not start a second plan. */
+    assert_int_equal(ask(&world, "first", &answer, &err), 0);
     assert_int_equal(event_base_loop(world.base, EVLOOP_NONBLOCK), 0);
     assert_int_equal(world.arrived, 0);
     sem_post(&gate);
@@ -212,7 +217,41 @@ static void many_answers_are_kept_within_bounds(void **state)
     assert_int_equal(ask(&world, "job 99", &answer, &err), 1);
     placer_answer_fini(&answer);
     sem_post(&gate);
-    ask_and_wait(&world, "job 0"); /* long forgotten */
+    ask_and_wait(&world, "job 0"); /* this answer was forgotten, so the question is new */
+    world_close(&world);
+}
+
+/* However many questions of a class are asked whose search is long, questions of others are answered
+ * meanwhile; and the class's own are answered in the end. */
+static void a_long_search_holds_up_its_own_class_alone(void **state)
+{
+    (void)state;
+    struct world world;
+    struct placer_answer answer;
+    struct err err;
+    world_open(&world);
+    for (uint64_t bytes = 1; bytes <= 20;
+         bytes++) { /* more than find room: the others are asked again later */
+        world.device.memory_bytes = bytes;
+        assert_int_equal(ask(&world, "slow", &answer, &err), 0);
+    }
+    for (int i = 0; i < 3; i++) {
+        char name[16];
+        snprintf(name, sizeof(name), "quick %d", i);
+        sem_post(&gate);
+        ask_and_wait(&world, name);
+        assert_int_equal(ask(&world, name, &answer, &err), 1);
+        placer_answer_fini(&answer);
+    }
+    assert_int_equal(atomic_load(&planned), 3);
+    for (uint64_t bytes = 1; bytes <= 20; bytes++) {
+        world.device.memory_bytes = bytes;
+        sem_post(&slow);
+        while (ask(&world, "slow", &answer, &err) == 0)
+            wait_for_arrival(&world);
+        placer_answer_fini(&answer);
+    }
+    assert_int_equal(atomic_load(&planned), 23);
     world_close(&world);
 }
 
@@ -235,6 +274,7 @@ int main(void)
         cmocka_unit_test(anything_else_asked_is_planned_anew),
         cmocka_unit_test(refusals_are_remembered_and_lack_of_memory_is_not),
         cmocka_unit_test(many_answers_are_kept_within_bounds),
+        cmocka_unit_test(a_long_search_holds_up_its_own_class_alone),
         cmocka_unit_test(it_can_end_with_a_question_open),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

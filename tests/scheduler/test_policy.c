@@ -1,293 +1,295 @@
-/* The queue's order and the life of a run: pure functions, tried on many random cases. */
+/* Tests the policies of a shared cluster as tables: situation, action, reason. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <stdio.h>
 #include <string.h>
 
-#include "scheduler/pass/lifecycle.h"
-#include "scheduler/pass/policy.h"
+#include "scheduler/policy/policy.h"
+#include "scheduler/policy_situations.h"
+#include "scheduler/simulate/speeds.h"
 
-static uint64_t rng_state = 20260101;
+/* A step takes a second on the reference card; device 3 is four times as slow. */
+static const struct speed_shape shapes[] = {[ANY_CARD] = {.step_s = 1},
+                                            [ALL_CARDS] = {.step_s = 1, .bytes = 100},
+                                            [TWO_CARDS] = {.step_s = 1, .bytes = 50},
+                                            [POOR_TOGETHER] = {.step_s = 1, .loss = 0.6},
+                                            [TOO_BIG] = {.step_s = 1, .bytes = 1000},
+                                            [NOT_PLANNED] = {.step_s = 1}};
+static const struct speed_device devices[DEVICES] = {{1, 25}, {1, 25}, {1, 25}, {0.25, 25}};
+static struct speed_model model = {DEVICES, 6, devices, shapes, NULL};
 
-static uint32_t draw(uint32_t bound)
+static enum policy_fit best(void *arg, uint32_t shape, const struct device_set *among, uint16_t most,
+                            struct policy_plan *plan)
 {
-    rng_state = rng_state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(rng_state >> 33) % bound;
+    return shape == NOT_PLANNED ? FIT_PENDING : speeds_best(arg, shape, among, most, plan);
 }
 
-static void the_order_is_priority_then_first_come(void **state)
+static const struct policy_planner planner = {best, &model};
+
+static const struct policy_account accounts[] = {
+    {.parent = POLICY_NONE, .weight = 1}, {.parent = 0, .weight = 1}, {.parent = 0, .weight = 1}};
+static const struct policy_user users[2] = {{.use = {0}}, {.use = {0}}};
+
+static struct device_set set_of(unsigned bits)
 {
-    (void)state;
-    for (int round = 0; round < 200; round++) {
-        struct policy_job jobs[40];
-        size_t order[40];
-        bool seen[40] = {false};
-        size_t count = draw(41);
-        for (size_t i = 0; i < count; i++) {
-            jobs[i] = (struct policy_job){.id = (int64_t)draw(1000) * 64 + (int64_t)i,
-                                          .priority = (int)draw(5) - 2};
-        }
-        policy_order(jobs, count, order);
-        for (size_t i = 0; i < count; i++) {
-            assert_true(order[i] < count && !seen[order[i]]);
-            seen[order[i]] = true;
-            if (i > 0) {
-                const struct policy_job *a = &jobs[order[i - 1]], *b = &jobs[order[i]];
-                assert_true(a->priority > b->priority || (a->priority == b->priority && a->id < b->id));
-            }
-        }
+    return (struct device_set){{bits}};
+}
+
+static struct policy_snapshot snapshot_of(const struct policy_job *jobs, size_t job_count,
+                                          const struct policy_run *runs, size_t run_count)
+{
+    return (struct policy_snapshot){.account_count = 3,
+                                    .user_count = 2,
+                                    .job_count = job_count,
+                                    .run_count = run_count,
+                                    .device_count = DEVICES,
+                                    .accounts = accounts,
+                                    .users = users,
+                                    .jobs = jobs,
+                                    .runs = runs,
+                                    .present = set_of(0xf)};
+}
+
+static struct policy_job job_of(int64_t id, uint32_t shape, int64_t steps)
+{
+    return (struct policy_job){.id = id,
+                               .eligible_us = id,
+                               .steps_left = steps,
+                               .shape = shape,
+                               .account = 1,
+                               .service = SERVICE_NORMAL};
+}
+
+static struct policy_run run_of(int64_t job, unsigned bits, int64_t ends_us)
+{
+    return (struct policy_run){.job = job,
+                               .started_us = NOW - HOUR,
+                               .ends_us = ends_us,
+                               .rate = 1,
+                               .account = 1,
+                               .devices = set_of(bits)};
+}
+
+static struct policy_decision decide(const struct policy_snapshot *snapshot,
+                                     const struct policy_settings *settings)
+{
+    struct policy_decision decision;
+    struct err err;
+    if (policy_decide(snapshot, settings, &planner, NOW, &decision, &err) < 0)
+        fail_msg("%s", err.text);
+    return decision;
+}
+
+/* Returns the action that concerns the job with this id, or NULL. */
+static const struct policy_action *action_of(const struct policy_snapshot *snapshot,
+                                             const struct policy_decision *decision, int64_t id)
+{
+    for (size_t i = 0; i < decision->count; i++)
+        if (snapshot->jobs[decision->actions[i].job].id == id)
+            return &decision->actions[i];
+    fail_msg("no action about job %lld", (long long)id);
+    return NULL;
+}
+
+/* ---- tables: situation, action, reason ---- */
+
+static const size_t situation_count = sizeof(situations) / sizeof(situations[0]);
+
+static void switch_off(struct policy_settings *settings, const char *policy)
+{
+    settings->share = strcmp(policy, "share") != 0;
+    settings->limits = strcmp(policy, "limits") != 0;
+    settings->width = strcmp(policy, "width") != 0;
+    settings->wait = strcmp(policy, "wait") != 0;
+    settings->reserve = strcmp(policy, "reserve") != 0;
+    settings->backfill = strcmp(policy, "backfill") != 0;
+    settings->preempt = strcmp(policy, "preempt") != 0;
+}
+
+/* Copies the jobs of a table. Those that name no account are of account 1; their service is normal unless
+ * said. */
+static size_t jobs_of(const struct policy_job from[4], struct policy_job to[4])
+{
+    size_t count = 0;
+    for (; count < 4 && from[count].id != 0; count++) {
+        to[count] = from[count];
+        to[count].account = from[count].account ? from[count].account : 1;
+        if (from[count].service == SERVICE_URGENT && from[count].limit_us != URGENT)
+            to[count].service = SERVICE_NORMAL;
     }
+    return count;
 }
 
-static void usable_is_free_and_not_reserved(void **state)
+static void check_yields(const struct situation *s, const struct policy_snapshot *snapshot,
+                         const struct policy_decision *decision)
+{
+    if (decision->preemption_count != (s->rule == RULE_NONE ? 0u : 1u))
+        fail_msg("%s: %zu runs yield", s->what, decision->preemption_count);
+    if (s->rule == RULE_NONE)
+        return;
+    const struct policy_preemption *one = &decision->preemptions[0];
+    if (one->rule != s->rule || snapshot->runs[one->run].job != s->subject ||
+        snapshot->jobs[one->job].id != s->id || !(one->gain_s > one->loss_s))
+        fail_msg("%s: run of job %lld yields to job %lld by rule %d", s->what,
+                 (long long)snapshot->runs[one->run].job, (long long)snapshot->jobs[one->job].id,
+                 (int)one->rule);
+}
+
+static void check_situation(const struct situation *s)
+{
+    struct policy_account tree[3];
+    struct policy_user people[2] = {{.limits = s->user, .use = s->user_use}, {.use = {0}}};
+    int64_t away_us[DEVICES] = {s->away_us, s->away_us, s->away_us, s->away_us};
+    struct policy_settings settings = policy_defaults;
+    struct policy_job waiting[4];
+    size_t runs = 0;
+    const size_t jobs = jobs_of(s->jobs, waiting);
+    while (runs < 3 && s->runs[runs].job != 0)
+        runs++;
+    memcpy(tree, accounts, sizeof(tree));
+    tree[0].limits = s->root;
+    tree[1].limits = s->account;
+    tree[1].use = s->use;
+    struct policy_snapshot snapshot = snapshot_of(waiting, jobs, s->runs, runs);
+    snapshot.accounts = tree;
+    snapshot.users = people;
+    snapshot.present.words[0] &= ~(uint64_t)s->absent;
+    snapshot.unfit.words[0] = s->unfit;
+    snapshot.away_since_us = away_us;
+    snapshot.intervals = &s->interval;
+    snapshot.interval_count = s->interval.id != 0 ? 1 : 0;
+    uint16_t owners[DEVICES];
+    for (size_t d = 0; d < DEVICES; d++)
+        owners[d] = s->owned >> d & 1 ? 1 : POLICY_NONE;
+    snapshot.owners = owners;
+    const struct device_set avoid = set_of(s->avoid);
+    waiting[0].avoid = s->avoid ? &avoid : NULL;
+    if (s->off)
+        switch_off(&settings, s->off);
+    struct policy_decision decision = decide(&snapshot, &settings);
+    const struct policy_action *action = action_of(&snapshot, &decision, s->id);
+    const uint64_t taken = action->plan ? action->plan->devices.words[0] : 0;
+    check_yields(s, &snapshot, &decision);
+    if (action->verdict != s->verdict || action->reason != s->reason || action->subject != s->subject ||
+        (s->starts_us != 0 && action->starts_us != s->starts_us) || (s->devices != 0 && taken != s->devices))
+        fail_msg("%s: verdict %d, reason %d of %lld, starts %.3f h from now on %llx", s->what,
+                 (int)action->verdict, (int)action->reason, (long long)action->subject,
+                 action->starts_us == INT64_MAX ? -1 : (double)(action->starts_us - NOW) / (double)HOUR,
+                 (unsigned long long)taken);
+    policy_decision_fini(&decision);
+}
+
+static void situations_have_their_actions_and_reasons(void **state)
 {
     (void)state;
-    const bool free_devices[4] = {true, true, false, false}, reserved[4] = {true, false, true, false};
-    bool usable[4];
-    assert_int_equal(policy_usable(free_devices, reserved, 4, usable), 1);
-    assert_true(usable[1] && !usable[0] && !usable[2] && !usable[3]);
+    for (size_t i = 0; i < situation_count; i++)
+        check_situation(&situations[i]);
 }
 
-static void back_off_doubles_up_to_its_bound(void **state)
-{
-    (void)state;
-    assert_int_equal(policy_backoff_ms(1, 1000, 60000), 1000);
-    assert_int_equal(policy_backoff_ms(3, 1000, 60000), 4000);
-    assert_int_equal(policy_backoff_ms(7, 1000, 60000), 60000);
-    assert_int_equal(policy_backoff_ms(4000000000u, 1000, 60000), 60000);
-}
+/* ---- the order ---- */
 
-/* ---- lives ---- */
-
-enum { RANKS = 3 };
-
-struct life {
-    struct store_sched_run run;
-    struct store_sched_job job;
-    struct store_sched_rank ranks[RANKS];
-    struct rank_facts facts[RANKS];
-    struct run_verdict verdict;
-    int64_t now_us;
+struct order_case {
+    const char *what;
+    struct policy_job jobs[4];
+    double decayed[3];
+    bool no_share;
+    int64_t ids[4]; /* expected */
 };
 
-static const struct scheduler_limits limits = {.start_ms = 60000,
-                                               .stop_ms = 1000,
-                                               .checkpoint_stop_ms = 5000,
-                                               .kill_ms = 1000,
-                                               .retry_ms_min = 100,
-                                               .retry_ms_max = 1000};
+static const struct order_case order_cases[] = {
+    {.what = "priority, then who waits longer: a job that was held is not in front for its small id",
+     .jobs = {JOB(.id = 1, .eligible_us = 50), JOB(.id = 2, .eligible_us = 20),
+              JOB(.id = 3, .eligible_us = 30, .priority = 1)},
+     .ids = {3, 2, 1}},
+    {.what = "urgent jobs first, scavengers last",
+     .jobs = {JOB(.id = 1, .priority = 9, .service = SERVICE_SCAVENGER), JOB(.id = 2),
+              JOB(.id = 3, .limit_us = URGENT)},
+     .ids = {3, 2, 1}},
+    {.what = "the account that used less goes first, and accounts alternate",
+     .jobs = {JOB(.id = 1, .steps_left = 60), JOB(.id = 2, .steps_left = 60),
+              JOB(.id = 3, .steps_left = 60, .account = 2), JOB(.id = 4, .steps_left = 60, .account = 2)},
+     .decayed = {0, 100, 50},
+     .ids = {3, 1, 4, 2}},
+    {.what = "without shares whoever waits longer goes first",
+     .no_share = true,
+     .jobs = {JOB(.id = 1, .eligible_us = 1), JOB(.id = 2, .eligible_us = 2),
+              JOB(.id = 3, .account = 2, .eligible_us = 3)},
+     .decayed = {0, 100, 50},
+     .ids = {1, 2, 3}},
+};
 
-static void life_make(struct life *life, enum run_state run, enum job_state job, enum assignment_state rank)
-{
-    static char device[] = "left/cpu0", code[] = "not-finite", why[] = "loss is NaN";
-    *life = (struct life){.now_us = 1000000000};
-    life->run = (struct store_sched_run){.id = 1, .job = 1, .epoch = 1, .state = run, .rank_count = RANKS};
-    life->run.created_us = life->now_us;
-    life->run.ranks = life->ranks;
-    life->job = (struct store_sched_job){.id = 1, .state = job, .attempt = 1, .retries_max = 2};
-    for (int i = 0; i < RANKS; i++) {
-        life->ranks[i] = (struct store_sched_rank){
-            .rank = (uint32_t)i, .device = device, .state = rank, .code = code, .why = why};
-    }
-    if (run == RUN_STOPPING) {
-        life->run.stopping_us = life->now_us;
-    }
-}
-
-static const struct run_verdict *decide(struct life *life)
-{
-    lifecycle_decide(&life->run, &life->job, life->facts, &limits, life->now_us, &life->verdict);
-    return &life->verdict;
-}
-
-static void a_wait_follows_the_predicted_step_between_its_bounds(void **state)
+static void the_order_is_by_service_share_priority_and_waiting(void **state)
 {
     (void)state;
-    assert_int_equal(policy_wait_ms(0.5, 20, 60000, 86400000), 60000);
-    assert_int_equal(policy_wait_ms(1200, 20, 60000, 86400000),
-                     24000000); /* 600 s were too few for one step */
-    assert_int_equal(policy_wait_ms(1e9, 20, 60000, 86400000), 86400000);
-    assert_int_equal(policy_wait_ms(0, 20, 60000, 86400000), 60000);
-    assert_int_equal(policy_wait_ms(100, 20, 60000, 1000), 60000);
-}
-
-static void peers_are_told_when_the_last_rank_is_ready(void **state)
-{
-    struct life life;
-    (void)state;
-    life_make(&life, RUN_STARTING, JOB_STARTING, ASSIGNMENT_READY);
-    life.ranks[1].state = ASSIGNMENT_SENT;
-    assert_int_equal(decide(&life)->action, RUN_ACTION_WAIT);
-    life.ranks[1].state = ASSIGNMENT_READY;
-    assert_int_equal(decide(&life)->action, RUN_ACTION_PEERS);
-}
-
-static void a_run_that_was_done_before_it_was_told_its_peers_runs_first_and_then_ends(void **state)
-{
-    struct life life;
-    (void)state;
-    life_make(&life, RUN_STARTING, JOB_STARTING, ASSIGNMENT_DONE);
-    assert_int_equal(decide(&life)->action, RUN_ACTION_PEERS);
-    life_make(&life, RUN_RUNNING, JOB_RUNNING, ASSIGNMENT_DONE);
-    assert_int_equal(decide(&life)->action, RUN_ACTION_FINISH);
-    assert_int_equal(life.verdict.job_event, JOB_EVENT_DONE);
-}
-
-static void a_start_that_takes_too_long_is_a_loss(void **state)
-{
-    struct life life;
-    (void)state;
-    life_make(&life, RUN_STARTING, JOB_STARTING, ASSIGNMENT_SENT);
-    assert_int_equal(decide(&life)->check_us, life.now_us + 60000000);
-    life.now_us += 60000000;
-    assert_int_equal(decide(&life)->action, RUN_ACTION_STOP);
-    assert_int_equal(life.verdict.why, STOP_LOST);
-}
-
-static void a_fault_wins_over_the_losses_it_causes(void **state)
-{
-    struct life life;
-    (void)state;
-    life_make(&life, RUN_RUNNING, JOB_RUNNING, ASSIGNMENT_RUNNING);
-    life.ranks[0].state = ASSIGNMENT_FAILED; /* its peer is gone, it says */
-    assert_int_equal(decide(&life)->action, RUN_ACTION_STOP);
-    assert_int_equal(life.verdict.why, STOP_LOST);
-    life_make(&life, RUN_STOPPING, JOB_STOPPING, ASSIGNMENT_STOPPED);
-    life.job.stop_why = life.run.stop_why = STOP_LOST;
-    life.ranks[0].state = life.ranks[2].state = ASSIGNMENT_FAILED;
-    life.ranks[2].own_fault = true;
-    assert_int_equal(decide(&life)->action, RUN_ACTION_FINISH);
-    assert_int_equal(life.verdict.job_event, JOB_EVENT_FAULT);
-    assert_string_equal(life.verdict.code, "not-finite");
-    assert_false(life.verdict.loss);
-}
-
-static void a_stop_is_killed_and_then_given_up(void **state)
-{
-    struct life life;
-    (void)state;
-    life_make(&life, RUN_STOPPING, JOB_STOPPING, ASSIGNMENT_RUNNING);
-    life.run.stop_why = life.job.stop_why = STOP_CANCEL;
-    assert_int_equal(decide(&life)->action, RUN_ACTION_WAIT);
-    life.now_us = life.verdict.check_us;
-    assert_int_equal(decide(&life)->action, RUN_ACTION_KILL);
-    life.run.killed_us = life.now_us;
-    assert_int_equal(decide(&life)->action, RUN_ACTION_WAIT);
-    life.now_us = life.verdict.check_us;
-    assert_int_equal(decide(&life)->action, RUN_ACTION_FINISH);
-    assert_int_equal(life.verdict.job_event, JOB_EVENT_CANCELLED);
-}
-
-static void losses_are_bounded(void **state)
-{
-    struct life life;
-    (void)state;
-    for (uint32_t losses = 0; losses < 5; losses++) {
-        life_make(&life, RUN_STOPPING, JOB_STOPPING, ASSIGNMENT_LOST);
-        life.run.stop_why = life.job.stop_why = STOP_LOST;
-        life.job.losses = losses;
-        assert_int_equal(decide(&life)->action, RUN_ACTION_FINISH);
-        assert_true(life.verdict.loss);
-        assert_int_equal(life.verdict.job_event, losses < 2 ? JOB_EVENT_REQUEUE : JOB_EVENT_FAULT);
+    const double charges[] = {1, 1, 1, 1, 1, 1};
+    for (size_t i = 0; i < sizeof(order_cases) / sizeof(order_cases[0]); i++) {
+        const struct order_case *c = &order_cases[i];
+        struct policy_account tree[3];
+        struct policy_settings settings = policy_defaults;
+        uint32_t order[4];
+        struct policy_job jobs[4];
+        struct err err;
+        const size_t count = jobs_of(c->jobs, jobs);
+        memcpy(tree, accounts, sizeof(tree));
+        for (size_t k = 0; k < 3; k++)
+            tree[k].decayed = c->decayed[k];
+        struct policy_snapshot snapshot = snapshot_of(jobs, count, NULL, 0);
+        snapshot.accounts = tree;
+        settings.share = !c->no_share;
+        assert_int_equal(policy_order(&snapshot, &settings, charges, 6, NOW, order, &err), 0);
+        for (size_t k = 0; k < count; k++)
+            if (jobs[order[k]].id != c->ids[k])
+                fail_msg("%s: place %zu has job %lld", c->what, k + 1, (long long)jobs[order[k]].id);
     }
 }
 
-static uint32_t pause_after(uint32_t losses, uint32_t lost_before, bool advanced, int64_t lasted_ms)
-{
-    struct life life;
-    life_make(&life, RUN_STOPPING, JOB_STOPPING, ASSIGNMENT_LOST);
-    life.run.stop_why = life.job.stop_why = STOP_LOST;
-    life.job.retries_max = 1000;
-    life.job.losses = losses;
-    life.run.lost_before = lost_before;
-    life.run.advanced = advanced;
-    life.now_us += lasted_ms * 1000;
-    assert_int_equal(decide(&life)->job_event, JOB_EVENT_REQUEUE);
-    return life.verdict.delay_ms;
-}
-
-static void a_pause_grows_in_a_loop_of_crashes_and_forgets_losses_once_a_checkpoint_is_won(void **state)
+/* Fair Tree: a group below its share goes before its sibling with all that is in it. */
+static void accounts_are_ranked_from_the_root_down(void **state)
 {
     (void)state;
-    assert_int_equal(pause_after(0, 0, false, 0), 100);
-    assert_int_equal(pause_after(3, 3, false, 0), 800);
-    assert_int_equal(pause_after(40, 40, false, 0), 1000);
-    assert_int_equal(pause_after(40, 2, false, 0), 400); /* the others were lost before a later checkpoint */
-    assert_int_equal(pause_after(0, 9, false, 0), 100);  /* a person has let it begin anew */
-    assert_int_equal(pause_after(40, 40, true, 0), 0);
-    assert_int_equal(pause_after(40, 40, false, 300),
-                     700); /* attempts begin so far apart, whatever their length */
-    assert_int_equal(pause_after(40, 40, false, 5000), 0);
-    assert_int_equal(pause_after(40, 40, false, -5000), 1000); /* the clock was set back */
-}
-
-/* Whatever the facts: every verdict has its line in the tables, and a run that nobody lives in never just
- * waits. */
-static void any_facts_give_a_verdict_that_the_tables_know(void **state)
-{
+    static const struct policy_account tree[] = {{.parent = POLICY_NONE, .weight = 1},
+                                                 {.parent = 0, .weight = 1},
+                                                 {.parent = 0, .weight = 1},
+                                                 {.parent = 1, .weight = 1, .decayed = 90},
+                                                 {.parent = 1, .weight = 3, .decayed = 100},
+                                                 {.parent = 2, .weight = 1, .decayed = 80},
+                                                 {.parent = 2, .weight = 1, .decayed = 10}};
+    uint32_t rank[7];
     struct err err;
+    assert_int_equal(policy_rank(tree, 7, rank, &err), 0);
+    assert_true(rank[6] == 0 && rank[5] == 1 && rank[4] == 2 && rank[3] == 3);
+}
+
+/* A wide job is dated although seventy jobs that a limit holds stand before it. */
+static void a_wide_job_is_dated_wherever_it_stands(void **state)
+{
     (void)state;
-    for (int round = 0; round < 20000; round++) {
-        struct life life;
-        enum run_state run = (enum run_state)draw(3);
-        enum job_state job = run == RUN_STOPPING  ? JOB_STOPPING
-                             : run == RUN_RUNNING ? JOB_RUNNING
-                                                  : JOB_STARTING;
-        life_make(&life, run, job, ASSIGNMENT_SENT);
-        if (run != RUN_STOPPING && draw(4) == 0) {
-            life.job.state = JOB_STOPPING;
-            life.job.stop_why = draw(2) == 0 ? STOP_CANCEL : STOP_HOLD;
-        }
-        if (run == RUN_STOPPING) {
-            life.run.stop_why = life.job.stop_why = (enum stop_why)(1 + draw(STOP_WHYS - 1));
-        }
-        uint32_t living = 0;
-        for (int i = 0; i < RANKS; i++) {
-            life.ranks[i].state = (enum assignment_state)draw(ASSIGNMENT_STATES);
-            life.ranks[i].own_fault = draw(3) == 0;
-            life.facts[i] =
-                (struct rank_facts){.gone = draw(6) == 0, .drained = draw(6) == 0, .gone_why = "gone"};
-            living +=
-                !state_is_final(&assignment_machine, (int)life.ranks[i].state) && !life.facts[i].gone ? 1 : 0;
-        }
-        life.job.losses = draw(4);
-        life.job.time_limit_ms = draw(2) * 1000;
-        life.now_us += (int64_t)draw(100000) * 1000;
-        const struct run_verdict *verdict = decide(&life);
-        if (verdict->action == RUN_ACTION_PEERS) {
-            assert_true(state_next(&run_machine, (int)run, RUN_EVENT_READY, &err) >= 0);
-            assert_true(state_next(&job_machine, (int)life.job.state, JOB_EVENT_READY, &err) >= 0);
-        } else if (verdict->action == RUN_ACTION_STOP) {
-            assert_true(state_next(&run_machine, (int)run, RUN_EVENT_STOP, &err) >= 0);
-            assert_true(state_next(&job_machine, (int)life.job.state, JOB_EVENT_STOP, &err) >= 0);
-            assert_true(verdict->why != STOP_NONE);
-        } else if (verdict->action == RUN_ACTION_FINISH) {
-            assert_true(state_next(&run_machine, (int)run, (int)verdict->run_event, &err) >= 0);
-            assert_true(state_next(&job_machine, (int)life.job.state, (int)verdict->job_event, &err) >= 0);
-        } else if (verdict->action == RUN_ACTION_WAIT) {
-            assert_true(living > 0);
-        }
-    }
+    struct policy_job jobs[71];
+    const struct policy_run runs[] = {run_of(9, 0x1, NOW + HOUR)};
+    struct policy_user people[2] = {{.limits = {.running_max = 1}, .use = {.running = 1}}, {.use = {0}}};
+    for (int i = 0; i < 71; i++)
+        jobs[i] = job_of(i + 1, ANY_CARD, 100);
+    jobs[70].shape = ALL_CARDS;
+    jobs[70].user = 1;
+    struct policy_snapshot snapshot = snapshot_of(jobs, 71, runs, 1);
+    snapshot.users = people;
+    struct policy_decision decision = decide(&snapshot, &policy_defaults);
+    assert_int_equal(action_of(&snapshot, &decision, 71)->starts_us, NOW + HOUR);
+    assert_int_equal(action_of(&snapshot, &decision, 70)->reason, REASON_USER_RUNNING);
+    policy_decision_fini(&decision);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_order_is_priority_then_first_come),
-        cmocka_unit_test(usable_is_free_and_not_reserved),
-        cmocka_unit_test(back_off_doubles_up_to_its_bound),
-        cmocka_unit_test(a_wait_follows_the_predicted_step_between_its_bounds),
-        cmocka_unit_test(peers_are_told_when_the_last_rank_is_ready),
-        cmocka_unit_test(a_run_that_was_done_before_it_was_told_its_peers_runs_first_and_then_ends),
-        cmocka_unit_test(a_start_that_takes_too_long_is_a_loss),
-        cmocka_unit_test(a_fault_wins_over_the_losses_it_causes),
-        cmocka_unit_test(a_stop_is_killed_and_then_given_up),
-        cmocka_unit_test(losses_are_bounded),
-        cmocka_unit_test(a_pause_grows_in_a_loop_of_crashes_and_forgets_losses_once_a_checkpoint_is_won),
-        cmocka_unit_test(any_facts_give_a_verdict_that_the_tables_know),
+        cmocka_unit_test(situations_have_their_actions_and_reasons),
+        cmocka_unit_test(the_order_is_by_service_share_priority_and_waiting),
+        cmocka_unit_test(accounts_are_ranked_from_the_root_down),
+        cmocka_unit_test(a_wide_job_is_dated_wherever_it_stands),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* How motley-scheduler starts, or says why it does not: the program itself, as people run it. */
+/* Tests how the program motley-scheduler starts, and that it says why it does not start. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -34,7 +34,7 @@ static void write_config(const char *conninfo, const char *address, const char *
     write_file("config.yaml", text);
 }
 
-/* Its exit status, and what it said in `said`. */
+/* Runs the program. Returns its exit status; its output is in `said`. */
 static int run(const char *option, char *said, size_t size)
 {
     char config[160], log[160];
@@ -64,9 +64,8 @@ static int run(const char *option, char *said, size_t size)
 
 static void expect_says(const char *said, const char *part)
 {
-    if (strstr(said, part) == NULL) {
+    if (!strstr(said, part))
         fail_msg("\"%s\" does not say \"%s\"", said, part);
-    }
 }
 
 static void a_wrong_configuration_is_named_by_its_path(void **state)
@@ -84,6 +83,19 @@ static void a_wrong_configuration_is_named_by_its_path(void **state)
                "name: s\npostgres: x\nredis: {address: 'unix:/x'}\nlinks: [{between: [a, a], rate: 1}]\n");
     assert_int_equal(run(NULL, said, sizeof(said)), 2);
     expect_says(said, "links");
+    static const char *const sharing[][2] = {{"half_live: 3d", "sharing.half_live"},
+                                             {"half_life: 1s", "sharing.half_life"},
+                                             {"share: often", "sharing.share"},
+                                             {"width_least: 0", "sharing.width_least"},
+                                             {"scavenger_charge: -1", "sharing.scavenger_charge"}};
+    for (size_t i = 0; i < sizeof(sharing) / sizeof(sharing[0]); i++) {
+        char text[160];
+        snprintf(text, sizeof(text), "name: s\npostgres: x\nredis: {address: 'unix:/x'}\nsharing: {%s}\n",
+                 sharing[i][0]);
+        write_file("config.yaml", text);
+        assert_int_equal(run(NULL, said, sizeof(said)), 2);
+        expect_says(said, sharing[i][1]);
+    }
 }
 
 static void a_database_without_our_schema_is_refused_until_it_is_migrated(void **state)
@@ -144,7 +156,7 @@ static bool port_answers(void *arg)
     return conn != NULL;
 }
 
-/* A real pgbouncer in front of the server, pooling `mode`; its pid. */
+/* Starts a real pgbouncer in front of the server with pool mode `mode`. Returns its pid. */
 static pid_t bouncer_start(const char *mode, const char *more)
 {
     char text[1200], config[160], log[160], conninfo[256];
@@ -191,7 +203,8 @@ static void a_proxy_that_pools_transactions_is_refused_and_named(void **state)
         assert_true(clock_mono_ns() - begin_ns < 5000000000u);
         bouncer_end(pid);
     }
-    pid_t pid = bouncer_start("session", ""); /* a session of one's own is all that is needed */
+    /* With pool mode `session` the scheduler has a database session of its own, and starts. */
+    pid_t pid = bouncer_start("session", "");
     assert_int_equal(store_session_check(conninfo, &err), 0);
     bouncer_end(pid);
     assert_int_equal(store_session_check(postgres.conninfo, &err), 0);
@@ -202,11 +215,10 @@ static int setup(void **state)
     const char *bin = getenv("MOTLEY_BIN");
     struct err err;
     (void)state;
-    if (bin != NULL) {
+    if (bin)
         snprintf(program, sizeof(program), "%s/motley-scheduler", bin);
-    } else if (process_sibling("motley-scheduler", program, sizeof(program), &err) < 0) {
+    else if (process_sibling("motley-scheduler", program, sizeof(program), &err) < 0)
         test_services_fail("motley-scheduler", err.text);
-    }
     test_dir_make(&dir);
     test_postgres_start(&postgres, dir.path);
     test_redis_start(&redis, dir.path);

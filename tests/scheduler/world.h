@@ -1,6 +1,5 @@
 /* A whole control plane for tests: private PostgreSQL and Redis, schedulers as processes of their own (this
- * program again, with --scheduler), and fake agents on the test's loop.
- */
+ * program again, with --scheduler), and fake agents on the test's loop. */
 #ifndef MOTLEY_TESTS_WORLD_H
 #define MOTLEY_TESTS_WORLD_H
 
@@ -15,74 +14,118 @@
 
 enum { WORLD_AGENTS = 2, WORLD_SCHEDULERS = 2 };
 
+enum { WORLD_PATIENT_MS = 30000 };
+
 struct world {
     struct fixture *fixture;
     struct test_redis redis;
     pid_t schedulers[WORLD_SCHEDULERS];
     struct fake_agent *agents[WORLD_AGENTS];
     char program[512];
-    const char *more; /* of the schedulers' configuration, or NULL */
+    /* limits.lost_ms of the schedulers, 0: 2000; limits.unreachable_ms is 3/10 of it. Tests that lose no node
+     * take WORLD_PATIENT_MS, as a busy machine may well keep their agents silent for 2 s. */
+    unsigned lost_ms;
+    const char *more; /* further members of the schedulers' configuration, or NULL */
 };
 
 static const char world_key[] = "00000000000000000000000000000000000000000000000000000000000000aa";
 
-/* ---- the placer of these tests: the devices the specification names, all of them, or the first there is
- * ---- */
+/* ---- the tests' placer: it plans on the devices that the specification names, or on the first ---- */
 
 static bool world_named(const json_t *devices, const char *name)
 {
     size_t i;
     json_t *item;
-    json_array_foreach((json_t *)devices, i, item)
-    {
-        if (strcmp(json_string_value(item), name) == 0) {
+    json_array_foreach ((json_t *)devices, i, item) {
+        if (strcmp(json_string_value(item), name) == 0)
             return true;
-        }
     }
     return false;
 }
 
-/* Worth it where more than 50 steps are left and a device is slow, seen twice. */
+/* The seconds of computing a step that the tests' plans predict. */
+#define WORLD_BUSY_S 0.01
+/* The digest of the tests' plans and of their programs; nothing here computes or compares digests. */
+#define WORLD_DIGEST "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+
+/* Decides to move when a device was slow in two windows (throttled, or slower than planned by its measured
+ * times) and more than 50 steps are left. */
 static int world_weigh(const struct placer_request *request, struct placer_answer *answer)
 {
+    const struct placer_move *move = request->move;
     double slowest = 1;
-    for (size_t i = 0; i < request->device_count; i++) {
+    json_t *speeds = json_object();
+    for (size_t i = 0; i < request->device_count; i++)
         slowest = request->devices[i].heat < slowest ? request->devices[i].heat : slowest;
+    for (size_t k = 0; k < move->rank_count; k++) {
+        const char *device = json_string_value(
+            json_object_get(json_array_get(json_object_get(move->plan, "ranks"), k), "device"));
+        if (move->compute_s[k] > 0) {
+            const double speed = WORLD_BUSY_S / move->compute_s[k];
+            slowest = speed < slowest ? speed : slowest;
+            json_object_set_new(speeds, device, json_real(speed));
+        }
     }
-    const unsigned windows = slowest < 0.9 ? request->move->windows + 1 : 0;
-    const bool moves = windows >= 2 && request->move->steps_left > 50;
+    const unsigned windows = slowest < 0.9 ? move->windows + 1 : 0;
+    const bool moves = windows >= 2 && move->steps_left > 50;
     answer->fits = true;
-    answer->answer =
-        json_pack("{s:s, s:i, s:o}", "verdict", moves ? "move" : "stay", "windows", (int)windows, "words",
-                  json_sprintf("%s: slowest %.2f, look %u, %llu steps left", moves ? "Move" : "Stay", slowest,
-                               windows, (unsigned long long)request->move->steps_left));
+    answer->answer = json_pack(
+        "{s:s, s:i, s:o, s:o}", "verdict", moves ? "move" : "stay", "windows", (int)windows, "words",
+        json_sprintf("%s: slowest %.2f, look %u, %llu steps left, %zu devices", moves ? "Move" : "Stay",
+                     slowest, windows, (unsigned long long)move->steps_left, request->device_count),
+        "speeds", speeds);
     return 0;
+}
+
+/* Answers any request with the plan of a file. */
+static int world_plan_of_file(const char *path, struct placer_answer *answer, struct err *err)
+{
+    size_t i;
+    json_t *rank;
+    answer->plan = json_load_file(path, 0, NULL);
+    const json_t *ranks = json_object_get(answer->plan, "ranks");
+    answer->answer = json_pack("{s:s}", "verdict", "fits");
+    answer->ranks = calloc(json_array_size(ranks) + 1, sizeof(*answer->ranks));
+    json_array_foreach (ranks, i, rank)
+        answer->ranks[answer->rank_count++].device =
+            strdup(json_string_value(json_object_get(rank, "device")));
+    answer->fits = answer->rank_count > 0;
+    return answer->fits ? 0 : err_set(err, ERR_INVALID, "%s holds no plan", path);
 }
 
 static int world_plan(const struct placer_request *request, struct placer_answer *answer, struct err *err)
 {
     const json_t *devices = json_object_get(json_object_get(request->spec, "placement"), "devices");
-    const char *name = json_string_value(json_object_get(request->spec, "name"));
+    const char *name = json_string_value(json_object_get(request->spec, "model"));
     *answer = (struct placer_answer){0};
-    if (request->move != NULL) {
+    if (request->move)
         return world_weigh(request, answer);
+    if (strcmp(name, "long-search") == 0) { /* as a search over many devices; the test's patience is 30 s */
+        const struct timespec pause = {.tv_sec = 5};
+        nanosleep(&pause, NULL);
     }
-    if (strcmp(name, "unplannable") == 0) {
+    if (strcmp(name, "planned") == 0)
+        return world_plan_of_file(getenv("WORLD_PLAN"), answer, err);
+    if (strcmp(name, "unplannable") == 0)
         return err_set(err, ERR_INVALID, "placement.stages: 99 stages are more than the model has layers");
-    }
     uint64_t least = UINT64_MAX;
-    size_t wanted = json_is_array(devices) ? json_array_size(devices) : 1;
+    const char *kind =
+        json_string_value(json_object_get(json_object_get(request->spec, "placement"), "kind"));
+    const bool pipeline = kind && strcmp(kind, "pipeline") == 0;
+    size_t wanted = json_is_array(devices) ? json_array_size(devices) : pipeline ? 2 : 1;
     answer->ranks = calloc(wanted, sizeof(*answer->ranks));
     answer->answer = json_pack("{s:s}", "verdict", "fits");
     for (size_t i = 0; i < request->device_count && answer->rank_count < wanted; i++) {
         const char *device = request->devices[i].device->name;
-        bool hot = !json_is_array(devices) && request->devices[i].heat < 1 && i + 1 < request->device_count;
+        bool hot = !json_is_array(devices) && i + 1 < request->device_count &&
+                   (request->devices[i].heat < 1 ||
+                    (request->devices[i].speed > 0 && request->devices[i].speed < 0.9));
         if (!hot && (!json_is_array(devices) || world_named(devices, device))) {
             least = request->devices[i].memory_bytes < least ? request->devices[i].memory_bytes : least;
             answer->ranks[answer->rank_count++].device = strdup(device);
         }
     }
-    if (strcmp(name, "needs-two") == 0 && answer->rank_count < 2) {
+    if ((pipeline || strcmp(name, "needs-two") == 0) && answer->rank_count < 2) {
         placer_answer_fini(answer);
         return err_set(err, ERR_UNSUPPORTED, "a pipeline needs two devices; %zu can be used",
                        request->device_count);
@@ -90,7 +133,14 @@ static int world_plan(const struct placer_request *request, struct placer_answer
     answer->fits = answer->rank_count == wanted && strcmp(name, "too-big") != 0 &&
                    (strcmp(name, "needs-400-MiB") != 0 || least >= (uint64_t)400 << 20);
     snprintf(answer->words, sizeof(answer->words), "needs 9.0 GiB, the largest device has 450 MiB");
-    answer->plan = json_pack("{s:s}", "fake", "plan");
+    json_t *ranks = json_array();
+    for (size_t i = 0; i < answer->rank_count; i++)
+        json_array_append_new(ranks,
+                              json_pack("{s:s, s:f, s:s, s:{s:[{s:s}]}}", "device", answer->ranks[i].device,
+                                        "busy_s", WORLD_BUSY_S, "programs_digest", WORLD_DIGEST, "programs",
+                                        "train", "op", "STEP"));
+    answer->plan = json_pack("{s:s, s:s, s:s, s:o}", "fake", "plan", "digest", WORLD_DIGEST, "placement",
+                             answer->rank_count > 1 ? "pipeline" : "single", "ranks", ranks);
     return 0;
 }
 
@@ -103,7 +153,25 @@ static inline void world_term(evutil_socket_t fd, short what, void *arg)
     event_base_loopbreak(arg);
 }
 
-/* `PROGRAM --scheduler CONFIG` */
+/* Runs a scheduler: the body of `PROGRAM --scheduler CONFIG`. */
+struct world_scheduler {
+    struct scheduler *scheduler;
+    struct scheduler_config *config;
+    const char *path;
+};
+
+static inline void world_reload(evutil_socket_t fd, short what, void *arg)
+{
+    struct world_scheduler *of = arg;
+    struct err err;
+    (void)fd;
+    (void)what;
+    if (scheduler_config_reload(of->path, of->config, &err) == 0)
+        scheduler_reconfigured(of->scheduler);
+    else
+        fprintf(stderr, "%s\n", err.text);
+}
+
 static inline int world_scheduler_main(const char *path)
 {
     struct scheduler_config config;
@@ -117,13 +185,17 @@ static inline int world_scheduler_main(const char *path)
         return 2;
     }
     struct scheduler *scheduler = scheduler_create(base, &config, &world_placer, &err);
-    if (scheduler == NULL) {
+    if (!scheduler) {
         fprintf(stderr, "%s\n", err.text);
         return 1;
     }
+    struct world_scheduler of = {scheduler, &config, path};
+    struct event *hangup = evsignal_new(base, SIGHUP, world_reload, &of);
+    event_add(hangup, NULL);
     event_base_dispatch(base);
     scheduler_destroy(scheduler);
     event_free(term);
+    event_free(hangup);
     event_base_free(base);
     scheduler_config_fini(&config);
     return 0;
@@ -131,30 +203,37 @@ static inline int world_scheduler_main(const char *path)
 
 /* ---- the world ---- */
 
-static inline void world_spawn(struct world *world, int i)
+/* Writes the configuration of scheduler i, and its path to `path`. */
+static inline void world_configure(const struct world *world, int i, char path[160])
 {
-    char path[160], log[160];
+    const unsigned lost_ms = world->lost_ms > 0 ? world->lost_ms : 2000;
     struct err err;
-    snprintf(path, sizeof(path), "%s/scheduler-%d.yaml", world->fixture->dir.path, i);
-    snprintf(log, sizeof(log), "%s/scheduler-%d.log", world->fixture->dir.path, i);
+    snprintf(path, 160, "%s/scheduler-%d.yaml", world->fixture->dir.path, i);
     char text[1024];
     int size = snprintf(
         text, sizeof(text),
         "name: s%d\npostgres: \"%s\"\nredis: {address: \"%s\"}\n"
-        "limits: {unreachable_ms: 600, lost_ms: 2000, missing_ms: 500, stop_ms: 1500, kill_ms: 1000, "
+        "limits: {unreachable_ms: %u, lost_ms: %u, missing_ms: 500, stop_ms: 1500, kill_ms: 1000, "
         "checkpoint_stop_ms: 1500, retry_ms_min: 20, retry_ms_max: 100, redeliver_ms: 150, "
         "profile_start_ms: 1, profile_ms: 50, profile_grace_ms: 1500, links_ms: 500, "
-        "look_ms: 50, leader_poll_ms: 50, leader_silent_ms: 1500}\n%s",
-        i, world->fixture->postgres.conninfo, world->redis.address, world->more != NULL ? world->more : "");
-    if (file_write_atomic(path, text, (size_t)size, 0600, &err) < 0) {
+        "look_ms: 50, lease_idle_ms: 400, remeasure_ms: 300, leader_poll_ms: 50, leader_silent_ms: 1500}\n%s",
+        i, world->fixture->postgres.conninfo, world->redis.address, lost_ms * 3 / 10, lost_ms,
+        world->more ? world->more : "");
+    if (file_write_atomic(path, text, (size_t)size, 0600, &err) < 0)
         test_services_fail("scheduler", err.text);
-    }
+}
+
+static inline void world_spawn(struct world *world, int i)
+{
+    char path[160], log[160];
+    struct err err;
+    world_configure(world, i, path);
+    snprintf(log, sizeof(log), "%s/scheduler-%d.log", world->fixture->dir.path, i);
     const char *argv[] = {world->program, "--scheduler", path, NULL};
     const struct process_options options = {
         .argv = argv, .stdout_path = log, .stderr_path = log, .own_group = true, .die_with_parent = true};
-    if (process_spawn(&options, &world->schedulers[i], &err) < 0) {
+    if (process_spawn(&options, &world->schedulers[i], &err) < 0)
         test_services_fail("scheduler", err.text);
-    }
 }
 
 static inline void world_logs(struct world *world)
@@ -180,7 +259,8 @@ static inline void world_kill(struct world *world, int i, int signal_number)
         kill(world->schedulers[i], signal_number);
         waitpid(world->schedulers[i], &status, 0);
         world->schedulers[i] = 0;
-        if (signal_number == SIGTERM && status != 0) { /* sanitizers speak through it, too */
+        /* Sanitizers report through the exit status too. */
+        if (signal_number == SIGTERM && status != 0) {
             world_logs(world);
             test_services_fail("scheduler", "did not end well when asked to");
         }
@@ -194,7 +274,7 @@ static inline void world_turn(struct world *world)
     event_base_loop(world->fixture->base, EVLOOP_ONCE);
 }
 
-/* Turn the loop until `condition`, at most 30 s. */
+/* Runs the loop until `condition` holds, and fails after 30 s. */
 #define WORLD_UNTIL(world, condition)                                                                        \
     do {                                                                                                     \
         uint64_t until_ = clock_mono_ns() + 30000000000u;                                                    \
@@ -213,7 +293,8 @@ static inline void world_enrol(struct world *world, const char *node, uint8_t ma
     uint8_t join[32] = {mark, 7}, token[32] = {mark, 8}, key[32], hash[32];
     fake_key(node, key);
     struct err err;
-    assert_int_equal(digest_sha256(node, strlen(node), hash, &err), 0); /* its Redis password is its name */
+    /* The node's Redis password is its name. */
+    assert_int_equal(digest_sha256(node, strlen(node), hash, &err), 0);
     AWAIT_OK(world->fixture, answer,
              store_join_token_put(
                  world->fixture->store, &principal_service,
@@ -246,7 +327,8 @@ static inline void world_data(struct world *world)
     AWAIT_OK(world->fixture, answer,
              store_model_put(world->fixture->store, &world->fixture->user, &model, on_done, &answer, E));
     AWAIT_OK(world->fixture, answer, store_dataset_put(world->fixture->store, &data, on_done, &answer, E));
-    /* The files that fake_blobs names: a checkpoint is taken only with its files. */
+    /* The database gets the files that fake_blobs() names, because a checkpoint is accepted only with its
+     * files. */
     struct err err;
     struct pg_conn *conn = pg_connect(world->fixture->postgres.conninfo, 5000, &err);
     must(pg_script(conn,
@@ -269,7 +351,7 @@ static inline void world_agents(struct world *world, uint64_t seed)
     }
 }
 
-/* The schedulers are this very program (`world_scheduler_main`). */
+/* The schedulers are this same program (`world_scheduler_main`). */
 static inline void world_make(struct world *world, void **state)
 {
     fixture_setup(state);
@@ -288,12 +370,10 @@ static inline void world_make(struct world *world, void **state)
 static inline void world_end(struct world *world)
 {
     void *state = world->fixture;
-    for (int i = 0; i < WORLD_SCHEDULERS; i++) {
+    for (int i = 0; i < WORLD_SCHEDULERS; i++)
         world_kill(world, i, SIGTERM);
-    }
-    for (int i = 0; i < WORLD_AGENTS; i++) {
+    for (int i = 0; i < WORLD_AGENTS; i++)
         fake_agent_end(world->agents[i]);
-    }
     test_redis_kill(&world->redis);
     fixture_teardown(&state);
 }
@@ -301,31 +381,50 @@ static inline void world_end(struct world *world)
 /* ---- jobs ---- */
 
 struct world_job {
-    const char *name, *devices; /* "left/cpu0 right/cpu0" or NULL: any */
+    const char *name, *devices;         /* such as "left/cpu0 right/cpu0"; NULL: any device */
+    const char *kind, *fallback, *move; /* of `placement`; NULL: left out */
     int steps, every, retries, priority;
-    int tokens; /* sequence_tokens; 0: 64. Another length is another profile */
+    int tokens; /* sequence_tokens; 0: 64. Another length needs another profile. */
     int64_t time_limit_ms;
     bool held;
+    const struct principal *owner; /* NULL: ada */
+    const char *account;           /* NULL: the owner's default */
+    int service;                   /* enum policy_service - 1; 0: normal */
+    int64_t begin_us;              /* 0: at once */
+    int64_t after, after_any;      /* a job; 0: none */
+    const char *array;             /* {path: values} as JSON; NULL: no array */
+    unsigned elements, at_most;    /* of the array */
 };
 
 static inline int64_t world_submit(struct world *world, const struct world_job *wanted)
 {
     struct answer answer;
     json_t *devices = json_null();
-    if (wanted->devices != NULL) {
+    if (wanted->devices) {
         char text[200];
         char *rest = NULL;
         snprintf(text, sizeof(text), "%s", wanted->devices);
         devices = json_array();
-        for (char *name = strtok_r(text, " ", &rest); name != NULL; name = strtok_r(NULL, " ", &rest)) {
+        for (char *name = strtok_r(text, " ", &rest); name != NULL; name = strtok_r(NULL, " ", &rest))
             json_array_append_new(devices, json_string(name));
-        }
     }
     json_t *spec = json_pack(
-        "{s:s, s:{s:s, s:i, s:[s], s:s}, s:{s:i}, s:{s:i, s:s}, s:{s:i, s:i}, s:{s:o}}", "name", wanted->name,
-        "method", "kind", "lora", "rank", 16, "targets", "q_proj", "base", "fp32", "data", "sequence_tokens",
-        wanted->tokens > 0 ? wanted->tokens : 64, "train", "steps", wanted->steps, "compute", "fp32",
-        "checkpoint", "every_steps", wanted->every, "keep", 2, "placement", "devices", devices);
+        "{s:s, s:s, s:{s:s, s:i, s:[s], s:s}, s:{s:s, s:i}, s:{s:i, s:s}, s:{s:i, s:i}, s:{s:o}}", "name",
+        wanted->name, "model", wanted->name, "method", "kind", "lora", "rank", 16, "targets", "q_proj",
+        "base", "fp32", "data", "train", "rows", "sequence_tokens", wanted->tokens > 0 ? wanted->tokens : 64,
+        "train", "steps", wanted->steps, "compute", "fp32", "checkpoint", "every_steps", wanted->every,
+        "keep", 2, "placement", "devices", devices);
+    const char *const words[][2] = {
+        {"kind", wanted->kind}, {"fallback", wanted->fallback}, {"move", wanted->move}};
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+        if (words[i][1])
+            json_object_set_new(json_object_get(spec, "placement"), words[i][0], json_string(words[i][1]));
+    if (wanted->array)
+        json_object_set_new(spec, "array", json_loads(wanted->array, 0, NULL));
+    if (wanted->after)
+        json_object_set_new(spec, "after", json_pack("[I]", (json_int_t)wanted->after));
+    if (wanted->after_any)
+        json_object_set_new(spec, "after_any", json_pack("[I]", (json_int_t)wanted->after_any));
     json_t *inputs = json_pack("{s:s, s:s}", "model", "content-m", "train", world_key);
     struct store_job_new job = fixture_job(world->fixture, wanted->name, spec, inputs);
     job.steps = wanted->steps;
@@ -333,13 +432,19 @@ static inline int64_t world_submit(struct world *world, const struct world_job *
     job.priority = wanted->priority;
     job.time_limit_ms = wanted->time_limit_ms;
     job.held = wanted->held;
+    job.owner = wanted->owner ? wanted->owner : job.owner;
+    job.account = wanted->account;
+    job.service = (unsigned)(wanted->service + 1);
+    job.begin_us = wanted->begin_us;
+    job.array_size = wanted->elements;
+    job.at_most = wanted->at_most;
     AWAIT_OK(world->fixture, answer, store_job_insert(world->fixture->store, &job, on_made, &answer, E));
     json_decref(spec);
     json_decref(inputs);
     return answer.made.id;
 }
 
-/* The job's document; new reference. Database errors of a restarting server are asked again. */
+/* Returns the job's document as a new reference. Asks again after errors of a database that restarts. */
 static inline json_t *world_job(struct world *world, int64_t id)
 {
     struct answer answer;
@@ -371,13 +476,13 @@ static inline bool world_says(struct world *world, int64_t id, const char *part)
 {
     json_t *doc = world_job(world, id);
     const char *why = json_string_value(json_object_get(doc, "why"));
-    bool says = why != NULL && strstr(why, part) != NULL;
+    bool says = why && strstr(why, part);
     json_decref(doc);
     return says;
 }
 
-/* Every step 0..steps-1 is there exactly once, with the loss it must have, and followers heard of each
- * exactly once. */
+/* Checks that every step 0..steps-1 was reported exactly once, with the right loss, to the database and to
+ * followers. */
 static inline void world_check_metrics(struct world *world, int64_t id, int64_t steps)
 {
     struct answer answer;
@@ -387,8 +492,7 @@ static inline void world_check_metrics(struct world *world, int64_t id, int64_t 
              store_job_metrics(world->fixture->store, id, "step", -1, 10000, on_doc, &answer, E));
     json_t *lines = json_object_get(answer.doc, "lines");
     assert_int_equal(json_array_size(lines), steps);
-    json_array_foreach(lines, i, line)
-    {
+    json_array_foreach (lines, i, line) {
         assert_int_equal(json_integer_value(json_object_get(line, "step")), (int64_t)i);
         assert_true(json_real_value(json_object_get(line, "loss")) == fake_loss((int64_t)i));
     }
@@ -399,7 +503,7 @@ static inline void world_check_metrics(struct world *world, int64_t id, int64_t 
     json_decref(answer.doc);
 }
 
-/* Does the job's log have a line with `part`? */
+/* True when the job's log has a line with `part`. */
 static inline bool world_logged(struct world *world, int64_t id, const char *part)
 {
     struct answer answer;
@@ -408,16 +512,15 @@ static inline bool world_logged(struct world *world, int64_t id, const char *par
     bool found = false;
     AWAIT_OK(world->fixture, answer,
              store_event_list(world->fixture->store, id, "log", 0, 1000, on_doc, &answer, E));
-    json_array_foreach(json_object_get(answer.doc, "events"), i, event)
-    {
+    json_array_foreach (json_object_get(answer.doc, "events"), i, event) {
         const char *text = json_string_value(json_object_get(json_object_get(event, "body"), "text"));
-        found = found || (text != NULL && strstr(text, part) != NULL);
+        found = found || (text && strstr(text, part));
     }
     json_decref(answer.doc);
     return found;
 }
 
-/* The node's agent says how its first device is. */
+/* The node's agent reports the health of its first device. */
 static inline void world_health(struct world *world, int agent, double heat, uint64_t usable)
 {
     struct fake_agent *of = world->agents[agent];
@@ -441,13 +544,14 @@ static inline json_t *world_command(struct world *world, int64_t id, enum job_ev
 static inline void world_drain(struct world *world, const char *device, bool drained)
 {
     struct answer answer;
-    AWAIT_OK(
-        world->fixture, answer,
-        store_device_drain(world->fixture->store, &principal_service, device, drained, on_doc, &answer, E));
+    AWAIT_OK(world->fixture, answer,
+             store_device_drain(world->fixture->store, &principal_service,
+                                &(struct store_drain){.name = device, .drained = drained}, on_doc, &answer,
+                                E));
     json_decref(answer.doc);
 }
 
-/* A Redis command whose answer is waited for. */
+/* Sets *arg, a bool, when Redis has answered a command that the test waits for. */
 static inline void world_redis_replied(void *arg, const redisReply *reply, const struct err *err)
 {
     (void)reply;

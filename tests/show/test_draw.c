@@ -23,8 +23,8 @@ static void world_init(struct world *w, uint32_t nodes, uint32_t batch, int plac
     w->cluster = cluster_create(&err);
     for (uint32_t n = 0; n < nodes; n++) {
         char node[64], device[64];
-        snprintf(node, sizeof node, "n%u", n);
-        snprintf(device, sizeof device, "n%u/%s", n, name);
+        snprintf(node, sizeof(node), "n%u", n);
+        snprintf(device, sizeof(device), "n%u/%s", n, name);
         fixture_device(w->cluster, device, node, (uint64_t)1 << 30, 1 + n % 3);
     }
     const struct plan_options options = {.programs = true, .evaluations = 200};
@@ -70,7 +70,7 @@ static void assert_well_formed(const char *text)
     for (const char *at = text; (at = strchr(at, '<')) != NULL;) {
         const char *end = strchr(at, '>');
         assert_non_null(end);
-        assert_true(memchr(at + 1, '<', (size_t)(end - at - 1)) == NULL);
+        assert_true(!memchr(at + 1, '<', (size_t)(end - at - 1)));
         depth += at[1] == '/' ? -1 : end[-1] == '/' ? 0 : 1;
         assert_true(depth >= 0);
         at = end;
@@ -140,15 +140,16 @@ static void graphviz_places_boxes_and_nonsense_from_it_does_not(void **state)
     struct buf dot = {.limit = 1 << 20};
     assert_int_equal(draw_dot(&input, &dot, &err), 0);
     assert_int_equal(count_of(buf_str(&dot), " -- "), 1);
-    for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++) {
+    for (size_t i = 0; i < sizeof(layouts) / sizeof(layouts[0]); i++) {
         struct buf out = {.limit = DRAW_BYTES_MAX};
         input.layout = layouts[i];
         if (draw_svg(&input, &out, &err) < 0)
             fail_msg("%s", err.text);
         assert_well_formed(buf_str(&out));
         assert_int_equal(count_of(buf_str(&out), "class=\"box\""), 2);
-        bool placed = strstr(buf_str(&out), "x=\"420.0\"") != NULL; /* n1 is at 7 inches less half a box */
-        assert_true(i > 0 || placed || strstr(buf_str(&out), "x=\"440.0\"") != NULL);
+        bool placed = strstr(buf_str(&out), "x=\"420.0\"") !=
+                      NULL; /* the left edge of n1's box: its centre at 7 inches less half the box's width */
+        assert_true(i > 0 || placed || strstr(buf_str(&out), "x=\"440.0\""));
         buf_fini(&out);
     }
     buf_fini(&dot);
@@ -201,11 +202,12 @@ static void tables_are_found_by_device_and_key_and_come_out_as_imported(void **s
     json_t *document = tables();
     if (profiles_check(document, &err) < 0)
         fail_msg("%s", err.text);
-    json_t *profile = profiles_pick(document, "mine/0", false, key, &err); /* the only table there is */
+    json_t *profile = profiles_pick(document, "mine/0", false, key,
+                                    &err); /* the name matches no table, but there is only one */
     assert_non_null(profile);
     assert_string_equal(json_string_value(json_object_get(profile, "origin")), "imported");
     json_decref(profile);
-    assert_null(profiles_pick(document, "mine/0", true, key, &err)); /* must match the name */
+    assert_null(profiles_pick(document, "mine/0", true, key, &err)); /* true: the name must match */
     assert_non_null(strstr(err.text, "mine/0"));
     assert_null(profiles_pick(document, "lab/0", false, other, &err));
     assert_non_null(strstr(err.text, "1 others"));
@@ -247,7 +249,7 @@ static void spoilt_tables_are_refused_by_their_path(void **state)
          "profiles[0].device"},
     };
     (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct err err = {0};
         json_t *document = json_loads(cases[i].text, 0, NULL);
         assert_non_null(document);

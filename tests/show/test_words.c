@@ -82,7 +82,8 @@ static void cards_are_known_by_what_drivers_call_them(void **state)
     assert_string_equal(catalogue_near("rtx-3091"), "rtx-3090");
 }
 
-/* A card gives 92 % less half a GB unless the file has a limit; a CPU gives what the host's memory allows. */
+/* Of a catalogue card the planner uses 92 % of the memory less 0.5 GB, unless the file has a limit; of a CPU,
+ * what the host's memory allows. */
 static void a_catalogue_card_is_not_filled_to_the_brim(void **state)
 {
     (void)state;

@@ -23,7 +23,7 @@ static pid_t start(struct world *world, const char *key_file)
 {
     char program[600], log[200];
     const char *bin = getenv("MOTLEY_BIN");
-    snprintf(program, sizeof(program), "%s/motley-signer", bin != NULL ? bin : "build/bin");
+    snprintf(program, sizeof(program), "%s/motley-signer", bin ? bin : "build/bin");
     snprintf(log, sizeof(log), "%s/signer.log", world->dir.path);
     const char *argv[] = {program,    "--ca",        world->cluster.ca_file, "--key", key_file,
                           "--socket", world->socket, "--lifetime",           "60s",   NULL};
@@ -36,9 +36,8 @@ static int connect_to(const char *path)
     struct sockaddr_un where = {.sun_family = AF_UNIX};
     snprintf(where.sun_path, sizeof(where.sun_path), "%.100s", path);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (connect(fd, (struct sockaddr *)&where, sizeof(where)) == 0) {
+    if (connect(fd, (struct sockaddr *)&where, sizeof(where)) == 0)
         return fd;
-    }
     close(fd);
     return -1;
 }
@@ -107,9 +106,8 @@ static json_t *ask(const struct world *world, json_t *request)
     json_t *answer = NULL;
     int fd = dial(world);
     assert_int_equal(frame_send(fd, request, soon(), &err), 0);
-    if (frame_recv(fd, &frame_limits_default, soon(), &answer, &err) < 0) {
+    if (frame_recv(fd, &frame_limits_default, soon(), &answer, &err) < 0)
         answer = NULL;
-    }
     close(fd);
     json_decref(request);
     return answer;
@@ -218,9 +216,8 @@ static void anything_else_is_refused_in_words(void **state)
         json_t *answer = ask(world, cases[i].request);
         const char *text = json_string_value(json_object_get(answer, "error"));
         assert_null(json_object_get(answer, "certificate"));
-        if (text == NULL || strstr(text, cases[i].word) == NULL) {
+        if (!text || !strstr(text, cases[i].word))
             fail_msg("case %zu: %s", i, text);
-        }
         json_decref(answer);
     }
     check_works(world);
@@ -252,14 +249,11 @@ static long status_of(pid_t pid, const char *key)
     long value = -1;
     snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
     FILE *file = fopen(path, "r");
-    while (file != NULL && fgets(line, sizeof(line), file) != NULL) {
-        if (strncmp(line, key, strlen(key)) == 0) {
+    while (file && fgets(line, sizeof(line), file))
+        if (strncmp(line, key, strlen(key)) == 0)
             value = strtol(line + strlen(key), NULL, 10);
-        }
-    }
-    if (file != NULL) {
+    if (file)
         fclose(file);
-    }
     return value;
 }
 
@@ -268,11 +262,10 @@ static pid_t child_of(pid_t parent)
     pid_t found = 0;
     DIR *folder = opendir("/proc");
     struct dirent *entry;
-    while ((entry = readdir(folder)) != NULL) {
+    while ((entry = readdir(folder))) {
         pid_t pid = (pid_t)strtol(entry->d_name, NULL, 10);
-        if (pid > 0 && status_of(pid, "PPid:") == parent) {
+        if (pid > 0 && status_of(pid, "PPid:") == parent)
             found = pid;
-        }
     }
     closedir(folder);
     return found;

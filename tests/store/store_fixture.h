@@ -1,4 +1,5 @@
-/* One private PostgreSQL with our schema, a store on a loop, and calls that wait for their answer. */
+/* A private PostgreSQL with Motley's schema, a store on an event loop, and macros that make a call and wait
+ * for its answer. */
 #ifndef MOTLEY_TESTS_STORE_FIXTURE_H
 #define MOTLEY_TESTS_STORE_FIXTURE_H
 
@@ -27,7 +28,7 @@ struct fixture {
     struct principal user; /* ada */
 };
 
-/* A person of that id, without an administrator's rights. */
+/* Returns a principal for the user with this id, without an administrator's rights. */
 static inline struct principal fixture_person(int64_t id, const char *name)
 {
     struct principal person = {.kind = PRINCIPAL_USER, .id = id, .scopes = SCOPES_USER, .priority_max = 100};
@@ -35,7 +36,7 @@ static inline struct principal fixture_person(int64_t id, const char *name)
     return person;
 }
 
-/* What a callback said. */
+/* What a callback of the store was given. */
 struct answer {
     bool come;
     struct err err; /* code ERR_NONE on success */
@@ -50,9 +51,8 @@ static inline void answer_take(struct answer *answer, const struct err *err)
     assert_false(answer->come);
     answer->come = true;
     err_clear(&answer->err);
-    if (err != NULL) {
+    if (err)
         answer->err = *err;
-    }
 }
 
 static inline void on_done(void *arg, const struct err *err)
@@ -78,21 +78,19 @@ static inline void on_made(void *arg, const struct err *err, const struct store_
 {
     struct answer *answer = arg;
     answer_take(answer, err);
-    if (made != NULL) {
+    if (made)
         answer->made = *made;
-    }
 }
 
 static inline void on_principal(void *arg, const struct err *err, const struct principal *principal)
 {
     struct answer *answer = arg;
     answer_take(answer, err);
-    if (principal != NULL) {
+    if (principal)
         answer->principal = *principal;
-    }
 }
 
-/* Turn the loop until the answer is there; 20 s at most. */
+/* Runs the loop until the answer has come; fails the test after 20 s. */
 static inline void await_answer(struct fixture *fixture, struct answer *answer)
 {
     uint64_t deadline = clock_mono_ns() + 20000000000u;
@@ -116,7 +114,7 @@ static inline void await_answer(struct fixture *fixture, struct answer *answer)
         await_answer((fixture), &(answer));                                                                  \
     } while (0)
 
-/* … that must succeed; the document is returned (new reference). */
+/* Makes a call that must succeed, and waits for its answer. answer.doc is then a new reference. */
 #define AWAIT_OK(fixture, answer, call)                                                                      \
     do {                                                                                                     \
         AWAIT(fixture, answer, call);                                                                        \
@@ -135,14 +133,12 @@ static inline int fixture_setup(void **state)
     unsigned applied = 0;
     test_dir_make(&fixture->dir);
     test_postgres_start(&fixture->postgres, fixture->dir.path);
-    if (store_migrate(fixture->postgres.conninfo, 10000, &applied, &err) < 0) {
+    if (store_migrate(fixture->postgres.conninfo, 10000, &applied, &err) < 0)
         test_services_fail("migrations", err.text);
-    }
     fixture->base = event_base_new();
     const struct store_config config = {.conninfo = fixture->postgres.conninfo};
-    if (store_create(fixture->base, &config, &fixture->store, &err) < 0) {
+    if (store_create(fixture->base, &config, &fixture->store, &err) < 0)
         test_services_fail("store", err.text);
-    }
     AWAIT_OK(fixture, answer, store_user_put(fixture->store, "ada", on_id, &answer, E));
     fixture->user = fixture_person(answer.id, "ada");
     *state = fixture;
@@ -171,6 +167,7 @@ static inline struct store_job_new fixture_job(const struct fixture *fixture, co
                                   .spec = spec,
                                   .inputs = inputs,
                                   .retries_max = 3,
+                                  .service = 1,
                                   .steps = 100};
 }
 

@@ -1,4 +1,4 @@
-/* Jobs in the database: submits, keys, pages, commands. */
+/* Tests jobs in the database: submits, idempotency keys, pages, and people's commands. */
 #include "store_fixture.h"
 
 static json_t *small_spec(void)
@@ -51,9 +51,8 @@ static void one_idempotency_key_makes_one_job(void **state)
     struct err err;
     job.idempotency_key = "the-key";
     memset(answers, 0, sizeof(answers));
-    for (int i = 0; i < 20; i++) {
+    for (int i = 0; i < 20; i++)
         assert_int_equal(store_job_insert(fixture->store, &job, on_made, &answers[i], &err), 0);
-    }
     int fresh = 0;
     for (int i = 0; i < 20; i++) {
         await_answer(fixture, &answers[i]);
@@ -83,9 +82,8 @@ static void one_bad_submit_does_not_spoil_those_beside_it(void **state)
     memset(answers, 0, sizeof(answers));
     for (int i = 0; i < 10; i++) {
         struct store_job_new job = good;
-        if (i == 4) {
+        if (i == 4)
             job.owner = &nobody_there;
-        }
         assert_int_equal(store_job_insert(fixture->store, &job, on_made, &answers[i], &err), 0);
     }
     for (int i = 0; i < 10; i++) {
@@ -102,9 +100,8 @@ static json_t *command(struct fixture *fixture, int64_t id, enum job_event event
     struct answer answer;
     AWAIT(fixture, answer,
           store_job_command(fixture->store, &fixture->user, id, event, more, on_doc, &answer, E));
-    if (answer.err.code != want) {
+    if (answer.err.code != want)
         fail_msg("event %d: %s", (int)event, answer.err.text);
-    }
     return answer.doc;
 }
 
@@ -144,13 +141,12 @@ static void pages_walk_all_jobs_once_newest_first(void **state)
 {
     struct fixture *fixture = *state;
     struct answer answer;
-    for (int i = 0; i < 25; i++) {
+    for (int i = 0; i < 25; i++)
         submit(fixture, "paged", NULL);
-    }
     const int states[] = {-1, JOB_QUEUED};
     for (int s = 0; s < 2; s++) {
         for (int owner = 0; owner < 2; owner++) {
-            struct store_job_filter filter = {.state = states[s], .limit = 10};
+            struct store_job_filter filter = {.states = states[s] < 0 ? 0 : 1u << states[s], .limit = 10};
             const struct principal *principal = owner ? &fixture->user : &principal_service;
             int64_t last = INT64_MAX;
             int seen = 0;
@@ -159,8 +155,7 @@ static void pages_walk_all_jobs_once_newest_first(void **state)
                          store_job_page(fixture->store, principal, &filter, on_doc, &answer, E));
                 size_t i;
                 json_t *job;
-                json_array_foreach(json_object_get(answer.doc, "jobs"), i, job)
-                {
+                json_array_foreach (json_object_get(answer.doc, "jobs"), i, job) {
                     int64_t id = json_integer_value(json_object_get(job, "id"));
                     assert_true(id < last);
                     last = id;
@@ -172,9 +167,10 @@ static void pages_walk_all_jobs_once_newest_first(void **state)
             assert_true(seen >= 25);
         }
     }
-    AWAIT_OK(fixture, answer, store_job_counts(fixture->store, on_doc, &answer, E));
-    assert_true(json_integer_value(json_object_get(answer.doc, "queued")) >= 25);
-    assert_int_equal(json_object_size(answer.doc), JOB_STATES);
+    AWAIT_OK(fixture, answer, store_counts(fixture->store, on_doc, &answer, E));
+    const json_t *counts = json_object_get(answer.doc, "jobs");
+    assert_true(json_integer_value(json_object_get(counts, "queued")) >= 25);
+    assert_int_equal(json_object_size(counts), JOB_STATES);
     json_decref(answer.doc);
 }
 
@@ -196,8 +192,6 @@ static void events_of_a_job_are_listed_in_order_and_from_an_id(void **state)
     AWAIT_OK(fixture, answer, store_event_list(fixture->store, id, "log", 0, 100, on_doc, &answer, E));
     assert_int_equal(json_array_size(json_object_get(answer.doc, "events")), 0);
     json_decref(answer.doc);
-    AWAIT_OK(fixture, answer, store_event_last(fixture->store, id, on_id, &answer, E));
-    assert_true(answer.id > first);
 }
 
 static void absent_plans_metrics_and_runs_are_said_so(void **state)
@@ -209,16 +203,126 @@ static void absent_plans_metrics_and_runs_are_said_so(void **state)
     assert_int_equal(answer.err.code, ERR_NOT_FOUND);
     AWAIT(fixture, answer, store_job_trace(fixture->store, id, on_doc, &answer, E));
     assert_int_equal(answer.err.code, ERR_NOT_FOUND);
-    AWAIT_OK(fixture, answer, store_job_runs(fixture->store, id, on_doc, &answer, E));
+    AWAIT_OK(fixture, answer, store_job_runs(fixture->store, id, 0, 100, on_doc, &answer, E));
     assert_int_equal(json_array_size(json_object_get(answer.doc, "runs")), 0);
     json_decref(answer.doc);
     AWAIT_OK(fixture, answer, store_job_metrics(fixture->store, id, "all", -1, 100, on_doc, &answer, E));
     assert_int_equal(json_array_size(json_object_get(answer.doc, "lines")), 0);
     json_decref(answer.doc);
-    AWAIT_OK(fixture, answer,
-             store_artifact_put(fixture->store, id, "adapter/adapter_config.json",
-                                "0123456789012345678901234567890123456789012345678901234567890123", 5,
-                                on_done, &answer, E));
+}
+
+static struct answer submit_as(struct fixture *fixture, const char *account, uint32_t devices)
+{
+    struct answer answer;
+    json_t *spec = json_object(), *inputs = json_object();
+    struct store_job_new job = fixture_job(fixture, "limited", spec, inputs);
+    job.account = account;
+    job.devices_least = devices;
+    AWAIT(fixture, answer, store_job_insert(fixture->store, &job, on_made, &answer, E));
+    json_decref(spec);
+    json_decref(inputs);
+    return answer;
+}
+
+static void change(struct fixture *fixture, const char *text)
+{
+    struct err err;
+    struct pg_conn *conn = pg_connect(fixture->postgres.conninfo, 5000, &err);
+    assert_non_null(conn);
+    if (pg_script(conn, text, &err) < 0)
+        fail_msg("%s", err.text);
+    pg_disconnect(conn);
+}
+
+static void limits_of_owner_and_groups_refuse_what_can_never_start(void **state)
+{
+    struct fixture *fixture = *state;
+    static const struct {
+        const char *account, *reason; /* reason NULL: accepted */
+        uint32_t devices;
+    } cases[] = {
+        {"inner", NULL, 2},
+        {NULL, NULL, 4},
+        {"inner", "placement: it needs 3 devices at once, and group outer may hold 2", 3},
+        {NULL, "placement: it needs 5 devices at once, and user ada may hold 4", 5},
+        {"others", "account: there is no group \"others\" that ada is in", 1},
+        {"nowhere", "account: there is no group \"nowhere\" that ada is in", 1},
+        {"inner", NULL, 1},
+        {"inner", "account: group outer may have 2 jobs in the queue and has 2", 1},
+    };
+    change(fixture,
+           "UPDATE jobs SET state = 'succeeded'; INSERT INTO groups (name, devices_max, queued_max) VALUES "
+           "('outer', 2, 2), "
+           "('others', 0, 0); INSERT INTO groups (name, parent) SELECT 'inner', id FROM groups WHERE name = "
+           "'outer'; INSERT INTO group_members SELECT id, 1 FROM groups WHERE name = 'inner';"
+           "UPDATE users SET devices_max = 4 WHERE id = 1;");
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct answer answer = submit_as(fixture, cases[i].account, cases[i].devices);
+        assert_int_equal(answer.err.code, cases[i].reason ? ERR_INVALID : ERR_NONE);
+        if (cases[i].reason)
+            assert_string_equal(answer.err.text, cases[i].reason);
+    }
+    change(fixture, "UPDATE users SET queued_max = 5, account = (SELECT id FROM groups WHERE name = "
+                    "'others') WHERE id = 1");
+    struct answer many[4];
+    struct err err;
+    json_t *spec = json_object(), *inputs = json_object();
+    struct store_job_new job = fixture_job(fixture, "many", spec, inputs);
+    memset(many, 0, sizeof(many));
+    for (int i = 0; i < 4; i++) /* all four jobs go into one batch */
+        assert_int_equal(store_job_insert(fixture->store, &job, on_made, &many[i], &err), 0);
+    int taken = 0;
+    for (int i = 0; i < 4; i++) {
+        await_answer(fixture, &many[i]);
+        taken += many[i].err.code == ERR_NONE;
+    }
+    assert_int_equal(taken,
+                     2); /* three jobs of the cases above are in the queue, and the user may have five */
+    struct answer answer;
+    job.idempotency_key = "again";
+    change(fixture, "UPDATE users SET queued_max = 6 WHERE id = 1");
+    AWAIT_OK(fixture, answer, store_job_insert(fixture->store, &job, on_made, &answer, E));
+    AWAIT_OK(fixture, answer, store_job_insert(fixture->store, &job, on_made, &answer, E));
+    assert_true(
+        answer.made.repeated); /* the repeated request is answered with its job, although the queue is full */
+    /* an array counts once, whatever elements it has in the queue */
+    change(fixture, "UPDATE jobs SET state = 'succeeded'; UPDATE users SET queued_max = 2 WHERE id = 1");
+    job.idempotency_key = NULL;
+    job.array_size = 9;
+    AWAIT_OK(fixture, answer, store_job_insert(fixture->store, &job, on_made, &answer, E));
+    change(fixture,
+           "INSERT INTO jobs (owner, name, state, spec, inputs, array_of, array_index) SELECT owner, name, "
+           "state, spec, inputs, id, n FROM jobs, generate_series(0, 4) n WHERE array_size = 9");
+    AWAIT_OK(fixture, answer, store_job_insert(fixture->store, &job, on_made, &answer, E));
+    AWAIT(fixture, answer, store_job_insert(fixture->store, &job, on_made, &answer, E));
+    assert_string_equal(answer.err.text, "account: user ada may have 2 jobs in the queue and has 2");
+    json_decref(spec);
+    json_decref(inputs);
+    change(fixture, "UPDATE users SET disabled = true, queued_max = 0 WHERE id = 1");
+    assert_string_equal(submit_as(fixture, NULL, 1).err.text, "user: ada is disabled");
+    change(
+        fixture,
+        "UPDATE users SET disabled = false, queued_max = 0, devices_max = 0 WHERE id = 1; UPDATE groups SET "
+        "queued_max = 0");
+}
+
+static void groups_make_no_cycle(void **state)
+{
+    struct fixture *fixture = *state;
+    struct err err;
+    struct pg_conn *conn = pg_connect(fixture->postgres.conninfo, 5000, &err);
+    static const char *const bad[] = {
+        "UPDATE groups SET parent = id WHERE name = 'outer'",
+        "UPDATE groups SET parent = (SELECT id FROM groups WHERE name = 'inner') WHERE name = 'outer'",
+        "UPDATE groups SET weight = 0 WHERE name = 'outer'",
+        "UPDATE groups SET weight = -1 WHERE name = 'outer'",
+        "UPDATE groups SET weight = 'NaN' WHERE name = 'outer'",
+        "UPDATE groups SET devices_max = -1 WHERE name = 'outer'",
+    };
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+        if (pg_script(conn, bad[i], &err) == 0)
+            fail_msg("taken: %s", bad[i]);
+    pg_disconnect(conn);
 }
 
 int main(void)
@@ -231,6 +335,8 @@ int main(void)
         cmocka_unit_test(pages_walk_all_jobs_once_newest_first),
         cmocka_unit_test(events_of_a_job_are_listed_in_order_and_from_an_id),
         cmocka_unit_test(absent_plans_metrics_and_runs_are_said_so),
+        cmocka_unit_test(limits_of_owner_and_groups_refuse_what_can_never_start),
+        cmocka_unit_test(groups_make_no_cycle),
     };
     return cmocka_run_group_tests(tests, fixture_setup, fixture_teardown);
 }

@@ -1,4 +1,4 @@
-/* Users, tokens, joining, models, blobs, data sets, devices; migrations. */
+/* Tests users, tokens, enrolment, models, blobs, data sets, devices, and migrations. */
 #include "store/migrations.h"
 #include "store_fixture.h"
 
@@ -143,7 +143,8 @@ static void joining_refuses_bad_names_old_tokens_and_living_namesakes(void **sta
                                       .certified_until_s = INT32_MAX};
     AWAIT_OK(fixture, answer, store_enrol(fixture->store, &first, on_id, &answer, E));
     assert_int_equal(answer.id, 1);
-    /* It says hello: alive. Its name cannot be taken, and the second token stays good for another. */
+    /* The node has said hello and is alive. Its name cannot be taken, and the token of a refused attempt can
+     * still enrol another node. */
     json_t *nodes = json_pack("[{s:s, s:s, s:i, s:b}]", "node", "left", "boot", "b1", "seq", 0, "hello", 1);
     const struct store_ingest hello = {.leader = 0, .nodes = nodes};
     AWAIT_OK(fixture, answer, store_ingest(fixture->store, &hello, on_done, &answer, E));
@@ -159,7 +160,7 @@ static void joining_refuses_bad_names_old_tokens_and_living_namesakes(void **sta
     AWAIT_OK(fixture, answer, store_enrol(fixture->store, &second, on_id, &answer, E));
 }
 
-/* One enrolment with a token made for it; the answer's error code. */
+/* Stores the token and enrols a node with it. Returns the error code of the answer. */
 static enum err_code enrol_as(struct fixture *fixture, const struct store_join_token *token, const char *node,
                               const uint8_t key[32], int64_t generation, const uint8_t bearer[32])
 {
@@ -190,13 +191,13 @@ static void age_node(struct fixture *fixture, const char *name)
              name);
     struct pg_conn *conn = pg_connect(fixture->postgres.conninfo, 5000, &err);
     assert_non_null(conn);
-    if (pg_script(conn, text, &err) < 0) {
+    if (pg_script(conn, text, &err) < 0)
         fail_msg("%s", err.text);
-    }
     pg_disconnect(conn);
 }
 
-/* A name that was seen is taken for good: dead for 40 days, or removed. */
+/* The name of a node that has enrolled once stays taken, also when the node was last seen 40 days ago or was
+ * removed. */
 static void a_name_that_was_seen_is_had_by_its_key_or_an_administrator_alone(void **state)
 {
     struct fixture *fixture = *state;
@@ -215,9 +216,10 @@ static void a_name_that_was_seen_is_had_by_its_key_or_an_administrator_alone(voi
     assert_int_equal(enrol_as(fixture, &bound, "old", other, 2, bearers[1]), ERR_CONFLICT);
     bound.hash = hashes[4];
     assert_int_equal(enrol_as(fixture, &bound, "old", key, 3, bearers[1]),
-                     ERR_CONFLICT); /* not what was checked */
+                     ERR_CONFLICT); /* the generation is not the next one */
     bound.hash = hashes[5];
-    assert_int_equal(enrol_as(fixture, &bound, "old", key, 2, bearers[1]), ERR_NONE); /* its own machine */
+    assert_int_equal(enrol_as(fixture, &bound, "old", key, 2, bearers[1]),
+                     ERR_NONE); /* the same key and a token for this name */
     AWAIT(fixture, answer, store_token_find(fixture->store, bearers[0], on_principal, &answer, E));
     assert_int_equal(answer.err.code, ERR_AUTH);
     AWAIT_OK(fixture, answer, store_renew_check(fixture->store, "old", key, on_id, &answer, E));
@@ -225,10 +227,10 @@ static void a_name_that_was_seen_is_had_by_its_key_or_an_administrator_alone(voi
     AWAIT(fixture, answer, store_renew_check(fixture->store, "old", other, on_id, &answer, E));
     assert_int_equal(answer.err.code, ERR_NOT_FOUND);
     AWAIT(fixture, answer, store_node_renew(fixture->store, "old", key, 1, now_s, on_id, &answer, E));
-    assert_int_equal(answer.err.code, ERR_NOT_FOUND); /* of an earlier generation */
+    assert_int_equal(answer.err.code, ERR_NOT_FOUND); /* the certificate is of an earlier generation */
     AWAIT_OK(fixture, answer, store_node_renew(fixture->store, "old", key, 2, now_s - 1, on_id, &answer, E));
     AWAIT(fixture, answer, store_renew_check(fixture->store, "old", key, on_id, &answer, E));
-    assert_int_equal(answer.err.code, ERR_NOT_FOUND); /* it let its certificate end */
+    assert_int_equal(answer.err.code, ERR_NOT_FOUND); /* its certificate has expired */
 
     AWAIT_OK(fixture, answer,
              store_node_remove(fixture->store, &principal_service, "old", on_doc, &answer, E));
@@ -242,12 +244,12 @@ static void a_name_that_was_seen_is_had_by_its_key_or_an_administrator_alone(voi
     assert_int_equal(answer.err.code, ERR_NOT_FOUND);
     bound.hash = hashes[6];
     assert_int_equal(enrol_as(fixture, &bound, "old", key, 4, bearers[2]),
-                     ERR_CONFLICT); /* not even its key */
+                     ERR_CONFLICT); /* once removed, the name is refused even to its own key */
     const struct store_join_token replace = {.hash = hashes[7], .node = "old", .replace = true};
     assert_int_equal(enrol_as(fixture, &replace, "old", other, 4, bearers[3]), ERR_NONE);
 }
 
-/* What a removed node still says changes nothing, and nobody sees it. */
+/* Messages that a removed node still sends change nothing, and no list shows the node. */
 static void a_removed_node_is_gone_from_every_list(void **state)
 {
     struct fixture *fixture = *state;
@@ -285,9 +287,9 @@ static void models_blobs_and_data_sets_come_back(void **state)
     assert_string_equal(json_string_value(json_object_get(answer.doc, "content")), "c2");
     assert_true(json_equal(json_object_get(answer.doc, "config"), config));
     json_decref(answer.doc);
-    AWAIT_OK(
-        fixture, answer,
-        store_model_get(fixture->store, &principal_service, "c1", on_doc, &answer, E)); /* jobs keep it */
+    AWAIT_OK(fixture, answer,
+             store_model_get(fixture->store, &principal_service, "c1", on_doc, &answer,
+                             E)); /* jobs may use the earlier content */
     json_decref(answer.doc);
     AWAIT(fixture, answer, store_model_get(fixture->store, &fixture->user, "none", on_doc, &answer, E));
     assert_int_equal(answer.err.code, ERR_NOT_FOUND);
@@ -319,7 +321,7 @@ static void on_dataset(void *arg, const struct err *err, const struct store_data
 {
     struct seen_dataset *seen = arg;
     answer_take(&seen->answer, err);
-    if (dataset != NULL) {
+    if (dataset) {
         seen->bytes = dataset->sizes_bytes;
         memcpy(seen->sizes, dataset->sizes, sizeof(seen->sizes));
     }
@@ -349,7 +351,9 @@ static void draining_names_an_unknown_device(void **state)
     struct fixture *fixture = *state;
     struct answer answer;
     AWAIT(fixture, answer,
-          store_device_drain(fixture->store, &principal_service, "left/cpu9", true, on_doc, &answer, E));
+          store_device_drain(fixture->store, &principal_service,
+                             &(struct store_drain){.name = "left/cpu9", .drained = true}, on_doc, &answer,
+                             E));
     assert_int_equal(answer.err.code, ERR_NOT_FOUND);
     assert_non_null(strstr(answer.err.text, "left/cpu9"));
 }
@@ -394,9 +398,8 @@ static void concurrent_migrations_apply_each_once(void **state)
     }
     for (int i = 0; i < 4; i++) {
         pthread_join(threads[i], NULL);
-        if (migrations[i].rc != 0) {
+        if (migrations[i].rc != 0)
             fail_msg("%s", migrations[i].err.text);
-        }
         applied += migrations[i].applied;
     }
     assert_int_equal(applied, store_migration_count);

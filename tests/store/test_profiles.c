@@ -1,4 +1,5 @@
-/* What was measured elsewhere stands behind what is measured here, and counts for the very device alone. */
+/* Tests imported profiles: a plan uses one only for the device that it was measured on, and only while that
+ * device has no measured profile. */
 #include "store_fixture.h"
 #include "store/nodes.h"
 #include "store/sched.h"
@@ -44,7 +45,7 @@ static int64_t import(struct fixture *fixture, json_t *row)
     return count;
 }
 
-/* The profile that a plan would rest on for a device; borrowed from *all, or NULL. */
+/* Returns the profile that a plan would use for a device, borrowed from *all, or NULL. */
 static const json_t *planned(struct fixture *fixture, const char *device, json_t **all)
 {
     struct answer answer;
@@ -52,12 +53,11 @@ static const json_t *planned(struct fixture *fixture, const char *device, json_t
     const json_t *row, *found = NULL;
     AWAIT_OK(fixture, answer, store_profile_plan(fixture->store, &fixture->user, KEY, on_doc, &answer, E));
     *all = answer.doc;
-    json_array_foreach(answer.doc, index,
-                       row) if (strcmp(json_string_value(json_object_get(row, "device")), device) == 0)
-    {
-        assert_null(found); /* one at most */
-        found = row;
-    }
+    json_array_foreach (answer.doc, index, row)
+        if (strcmp(json_string_value(json_object_get(row, "device")), device) == 0) {
+            assert_null(found); /* a plan gets at most one profile for a device */
+            found = row;
+        }
     return found;
 }
 
@@ -79,7 +79,8 @@ static void an_imported_one_serves_the_same_device_until_it_is_measured(void **s
     json_t *all;
     assert_null(planned(fixture, "right/cpu0", &all));
     json_decref(all);
-    import(fixture, imported("right/cpu0", "another inventory", 1)); /* only the name is the same */
+    import(fixture,
+           imported("right/cpu0", "another inventory", 1)); /* the name is the same, the inventory is not */
     assert_null(planned(fixture, "right/cpu0", &all));
     json_decref(all);
     import(fixture, imported("right/cpu0", "d", 2));
@@ -90,9 +91,9 @@ static void an_imported_one_serves_the_same_device_until_it_is_measured(void **s
     assert_string_equal(json_string_value(json_object_get(document, "origin")), "imported");
     assert_int_equal(json_integer_value(json_object_get(document, "number")), 2); /* the later import */
     json_decref(all);
-    /* the scheduler, which can have it measured, does not take it */
+    /* The scheduler does not use imported profiles, because it can have the device measured. */
     struct answer answer;
-    AWAIT_OK(fixture, answer, store_profiles_get(fixture->store, KEY, on_doc, &answer, E));
+    AWAIT_OK(fixture, answer, store_profiles_get(fixture->store, KEY, 60000, on_doc, &answer, E));
     assert_int_equal(json_array_size(answer.doc), 1);
     json_decref(answer.doc);
 }
@@ -105,8 +106,7 @@ static void the_list_says_where_each_comes_from(void **state)
     size_t index;
     const json_t *row;
     AWAIT_OK(fixture, answer, store_profile_list(fixture->store, &fixture->user, "m", on_doc, &answer, E));
-    json_array_foreach(json_object_get(answer.doc, "profiles"), index, row)
-    {
+    json_array_foreach (json_object_get(answer.doc, "profiles"), index, row) {
         const char *origin = json_string_value(json_object_get(row, "origin"));
         measured += strcmp(origin, "measured") == 0;
         from_elsewhere += strcmp(origin, "imported") == 0;

@@ -1,4 +1,4 @@
-/* What only the leader may write, and only under the present epoch. */
+/* Tests what only the leading scheduler may write, and only under its present epoch. */
 #include "store_fixture.h"
 #include "store/leader.h"
 
@@ -7,9 +7,8 @@ static void sql(struct fixture *fixture, const char *text)
     struct err err;
     struct pg_conn *conn = pg_connect(fixture->postgres.conninfo, 5000, &err);
     assert_non_null(conn);
-    if (pg_script(conn, text, &err) < 0) {
+    if (pg_script(conn, text, &err) < 0)
         fail_msg("%s", err.text);
-    }
     pg_disconnect(conn);
 }
 
@@ -20,9 +19,8 @@ static int64_t number(struct fixture *fixture, const char *query)
     const struct pg_statement statement = {query, query, PG_READ};
     struct pg_conn *conn = pg_connect(fixture->postgres.conninfo, 5000, &err);
     assert_non_null(conn);
-    if (pg_exec(conn, &statement, NULL, &result, &err) < 0) {
+    if (pg_exec(conn, &statement, NULL, &result, &err) < 0)
         fail_msg("%s", err.text);
-    }
     int64_t value = pg_i64(result, 0, 0);
     pg_result_free(result);
     pg_disconnect(conn);
@@ -31,7 +29,7 @@ static int64_t number(struct fixture *fixture, const char *query)
 
 #define FILE_A "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 
-/* A run of job 1 on two devices, epoch 5, as the scheduler would have written it. */
+/* Makes a run of job 1 on two devices with epoch 5, as the scheduler would write it. */
 static int setup(void **state)
 {
     fixture_setup(state);
@@ -77,9 +75,11 @@ static void a_stale_epoch_writes_nothing_at_all(void **state)
 {
     struct fixture *fixture = *state;
     assert_int_equal(ingest(fixture, 7, rank_row(1, 4, 3, 4), 10),
-                     ERR_CONFLICT); /* another epoch of the run */
-    assert_int_equal(ingest(fixture, 7, rank_row(1, 5, 2, 3), 10), ERR_CONFLICT); /* a seq already taken */
-    assert_int_equal(ingest(fixture, 6, rank_row(1, 5, 3, 4), 10), ERR_STALE); /* a leader that is no more */
+                     ERR_CONFLICT); /* the event is of an earlier epoch of the run */
+    assert_int_equal(ingest(fixture, 7, rank_row(1, 5, 2, 3), 10),
+                     ERR_CONFLICT); /* the caller's view of the rank's seq is old */
+    assert_int_equal(ingest(fixture, 6, rank_row(1, 5, 3, 4), 10),
+                     ERR_STALE); /* the epoch of a former leader */
     assert_int_equal(number(fixture, "SELECT count(*) FROM metrics"), 0);
     assert_int_equal(number(fixture, "SELECT count(*) FROM events"), 0);
     assert_int_equal(number(fixture, "SELECT step FROM jobs WHERE id = 1"), 0);
@@ -99,7 +99,8 @@ static void a_step_once_reported_is_not_new_again(void **state)
     assert_int_equal(ingest(fixture, 7, rank_row(1, 5, 6, 7), 15), ERR_NONE);
     assert_int_equal(number(fixture, "SELECT count(*) FROM metrics WHERE step = 20"), 1);
     assert_int_equal(number(fixture, "SELECT count(*) FROM events WHERE type = 'step'"), before + 2);
-    assert_int_equal(number(fixture, "SELECT step FROM jobs WHERE id = 1"), 21); /* never goes back */
+    assert_int_equal(number(fixture, "SELECT step FROM jobs WHERE id = 1"),
+                     21); /* a lower step does not lower it */
 }
 
 static bool prune(struct fixture *fixture, unsigned rows)
@@ -130,7 +131,7 @@ static void a_checkpoint_is_complete_or_absent(void **state)
     struct fixture *fixture = *state;
     checkpoint(fixture, 10, 0, 2, false, "part0");
     assert_int_equal(number(fixture, "SELECT count(*) FROM checkpoints WHERE complete"), 0);
-    checkpoint(fixture, 10, 0, 2, false, "part0"); /* the same part twice is one part */
+    checkpoint(fixture, 10, 0, 2, false, "part0"); /* a part that is reported twice counts once */
     assert_int_equal(number(fixture, "SELECT count(*) FROM checkpoints WHERE complete"), 0);
     checkpoint(fixture, 10, 1, 2, false, "part1");
     assert_int_equal(number(fixture, "SELECT count(*) FROM checkpoints WHERE complete"), 1);
@@ -141,12 +142,39 @@ static void a_checkpoint_is_complete_or_absent(void **state)
     checkpoint(fixture, 40, 0, 1, false, "x");
     checkpoint(fixture, 50, 0, 1, false, "x");
     assert_int_equal(number(fixture, "SELECT count(*) FROM checkpoints WHERE best"), 1);
-    /* keep: 2, and the best beside the last */
+    /* The job keeps two checkpoints (`keep`: 2), and the best one in addition to the last ones. */
     assert_int_equal(number(fixture, "SELECT count(*) FROM checkpoints"), 3);
     assert_int_equal(number(fixture, "SELECT min(step) FROM checkpoints"), 20);
     while (prune(fixture, 100)) {
     }
     assert_int_equal(number(fixture, "SELECT count(*) FROM checkpoints"), 3);
+}
+
+/* The expert shares that the newest complete checkpoint states become an input of the job's next plan. */
+static void measured_routing_becomes_an_input(void **state)
+{
+    struct fixture *fixture = *state;
+    static const char share_of_the_first_expert[] =
+        "SELECT coalesce((inputs #>> '{expert_share,1,0}')::float8 * 100, -1)::bigint FROM jobs WHERE id = 1";
+    sql(fixture, "UPDATE jobs SET inputs = '{\"model\": \"m\"}'");
+    assert_int_equal(number(fixture, share_of_the_first_expert), -1);
+    for (int parts = 2; parts > 0; parts--) {
+        struct answer answer;
+        json_t *rows = json_pack("[{s:i, s:i, s:i, s:i, s:i, s:{s:s}, s:[n, [f, f]]}, {s:i, s:i, s:i, s:i, "
+                                 "s:i, s:{s:s}, s:[n, [f, f]]}]",
+                                 "job", 1, "run", 1, "step", 70, "rank", 0, "parts", parts, "blobs", "x",
+                                 FILE_A, "expert_share", 0.75, 0.25, "job", 1, "run", 1, "step", 60, "rank",
+                                 0, "parts", parts, "blobs", "x", FILE_A, "expert_share", 0.5, 0.5);
+        const struct store_ingest batch = {.leader = 7, .checkpoints = rows};
+        assert_non_null(rows);
+        AWAIT_OK(fixture, answer, store_ingest(fixture->store, &batch, on_done, &answer, E));
+        json_decref(rows);
+        assert_int_equal(number(fixture, share_of_the_first_expert), parts == 2 ? -1 : 75);
+    }
+    checkpoint(fixture, 80, 0, 1, false, "x"); /* A checkpoint without expert shares changes nothing. */
+    assert_int_equal(number(fixture, share_of_the_first_expert), 75);
+    assert_int_equal(number(fixture, "SELECT count(*) FROM jobs WHERE id = 1 AND inputs ->> 'model' = 'm'"),
+                     1);
 }
 
 static void a_checkpoint_whose_files_are_gone_is_not_taken_and_the_older_one_stays(void **state)
@@ -167,7 +195,9 @@ static void a_checkpoint_whose_files_are_gone_is_not_taken_and_the_older_one_sta
                             "SELECT count(*) FROM events WHERE job = 1 AND type = 'log' AND "
                             "body ->> 'text' LIKE 'the checkpoint after step 90 is not taken: 1 of its%'"),
                      1);
-    checkpoint(fixture, 91, 0, 1, false, "one"); /* and one that is taken is not swept a moment later */
+    checkpoint(
+        fixture, 91, 0, 1, false,
+        "one"); /* The file of an accepted checkpoint is marked as used, so it is not removed as unused. */
     assert_int_equal(
         number(fixture, "SELECT count(*) FROM blobs WHERE used_at > now() - interval '1 minute'"), 1);
 }
@@ -200,24 +230,22 @@ static void what_grows_for_ever_is_bounded_and_finished_jobs_keep_their_summary(
         "INSERT INTO datasets (key, blob, stats, sizes, used_at) SELECT repeat(n::text, 64), 'b', '{}', '', "
         "  now() - interval '91 days' FROM generate_series(3, 5) n;"
         "UPDATE datasets SET used_at = now() - interval '89 days' WHERE key = repeat('3', 64);");
-    sql(fixture,
-        "INSERT INTO jobs (id, owner, name, state, spec, inputs, steps, attempt, step) VALUES "
-        "  (1006, 1, 'runs', 'running', '{}', '{}', 900, 1, 300);"
-        "INSERT INTO metrics (job, kind, step, rank, document) SELECT 1006, k, s, r, '{}' FROM "
-        "  unnest(ARRAY['step', 'ranks']) k, generate_series(0, 299) s, generate_series(0, 1) r;");
-    while (prune(fixture, 150) &&
-           number(fixture, "SELECT count(*) FROM metrics WHERE job = 1006") > 1000) {
+    sql(fixture, "INSERT INTO jobs (id, owner, name, state, spec, inputs, steps, attempt, step) VALUES "
+                 "  (1006, 1, 'runs', 'running', '{}', '{}', 900, 1, 300);"
+                 "INSERT INTO metrics (job, kind, step, rank, document) SELECT 1006, k, s, r, '{}' FROM "
+                 "  unnest(ARRAY['step', 'ranks']) k, generate_series(0, 299) s, generate_series(0, 1) r;");
+    while (prune(fixture, 150) && number(fixture, "SELECT count(*) FROM metrics WHERE job = 1006") > 1000) {
     }
     assert_int_equal(number(fixture, "SELECT count(*) FROM metrics WHERE job = 1006 AND kind = 'step'"), 600);
-    assert_int_equal(number(fixture, "SELECT count(*) FROM metrics WHERE job = 1006 AND kind = 'ranks'"), 400);
+    assert_int_equal(number(fixture, "SELECT count(*) FROM metrics WHERE job = 1006 AND kind = 'ranks'"),
+                     400);
     sql(fixture, "DELETE FROM metrics WHERE job = 1006; DELETE FROM jobs WHERE id = 1006;");
     int64_t all = number(fixture, "SELECT count(*) FROM metrics");
-    assert_true(prune(fixture, 100)); /* no more than that at a time */
+    assert_true(prune(fixture, 100)); /* one call removes at most 100 rows */
     assert_int_equal(number(fixture, "SELECT count(*) FROM metrics"), all - 100);
     int calls = 1;
-    while (prune(fixture, 100)) {
+    while (prune(fixture, 100))
         assert_true(++calls < 100);
-    }
     prune(fixture, 100);
     for (int job = 1001; job <= 1003; job++) {
         char query[200];
@@ -234,7 +262,7 @@ static void what_grows_for_ever_is_bounded_and_finished_jobs_keep_their_summary(
     assert_int_equal(number(fixture, "SELECT count(*) FROM runs WHERE job = 1004"), 3);
     assert_int_equal(number(fixture, "SELECT count(*) FROM events WHERE job = 1001"), 0);
     assert_int_equal(number(fixture, "SELECT count(*) FROM traces WHERE run > 2000"), 0);
-    /* used lately; needed by a job in the queue */
+    /* Two data sets remain: one was used recently, and a job in the queue needs the other. */
     assert_int_equal(
         number(fixture, "SELECT count(*) FROM datasets WHERE key IN (repeat('3', 64), repeat('5', 64))"), 2);
     assert_int_equal(number(fixture, "SELECT count(*) FROM datasets WHERE key = repeat('4', 64)"), 0);
@@ -276,7 +304,7 @@ static void a_decision_rests_on_what_it_saw_or_is_not_made(void **state)
     assert_true(json_integer_value(json_array_get(answer.doc, 0)) <
                 json_integer_value(json_array_get(answer.doc, 1)));
     json_decref(answer.doc);
-    /* A run that ends takes its messages with it, and its unfinished ranks. */
+    /* When a run ends, its messages are dropped and its unfinished ranks become lost. */
     json_t *runs =
         json_pack("[{s:i, s:s, s:s, s:b}]", "run", 1, "before", "running", "state", "lost", "kill", 0);
     const struct store_decision end = {.leader = 7, .runs = runs};
@@ -332,7 +360,8 @@ static void one_leads_and_the_next_has_a_higher_epoch(void **state)
     turn_until(fixture, &a.epoch, true);
     int64_t first = a.epoch;
     b.leader = store_leader_create(fixture->base, &config, &events, &b, &err);
-    /* Its session is ended by the server: it learns of it, and somebody leads under a higher epoch. */
+    /* PostgreSQL ends the session of leader a. It must notice, and a or b must then lead under a higher
+     * epoch. */
     sql(fixture, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid IN "
                  "(SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted)");
     uint64_t deadline = clock_mono_ns() + 10000000000u;
@@ -343,7 +372,7 @@ static void one_leads_and_the_next_has_a_higher_epoch(void **state)
     }
     assert_int_equal(a.losses, 1);
     struct candidate *next = NULL;
-    while (next == NULL && clock_mono_ns() < deadline) {
+    while (!next && clock_mono_ns() < deadline) {
         const struct timeval slice = {.tv_usec = 20000};
         event_base_loopexit(fixture->base, &slice);
         event_base_loop(fixture->base, EVLOOP_ONCE);
@@ -365,6 +394,7 @@ int main(void)
         cmocka_unit_test(a_stale_epoch_writes_nothing_at_all),
         cmocka_unit_test(a_step_once_reported_is_not_new_again),
         cmocka_unit_test(a_checkpoint_is_complete_or_absent),
+        cmocka_unit_test(measured_routing_becomes_an_input),
         cmocka_unit_test(a_checkpoint_whose_files_are_gone_is_not_taken_and_the_older_one_stays),
         cmocka_unit_test(what_grows_for_ever_is_bounded_and_finished_jobs_keep_their_summary),
         cmocka_unit_test(one_device_has_one_living_rank),

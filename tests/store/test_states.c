@@ -1,4 +1,4 @@
-/* The machines as tables. */
+/* Tests the tables of the state machines. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,9 +19,8 @@ static void every_state_and_event_has_a_name_that_leads_back(void **state)
             assert_non_null(machines[m]->states[i]);
             assert_int_equal(state_from_name(machines[m], machines[m]->states[i]), (int)i);
         }
-        for (size_t i = 0; i < machines[m]->event_count; i++) {
+        for (size_t i = 0; i < machines[m]->event_count; i++)
             assert_non_null(machines[m]->events[i]);
-        }
         assert_int_equal(state_from_name(machines[m], "no such state"), -1);
     }
 }
@@ -45,14 +44,14 @@ static void an_event_without_a_line_is_an_error_and_not_no_change(void **state)
                 }
             }
         }
-        assert_int_equal(found, machines[m]->edge_count); /* no line stands twice */
+        assert_int_equal(found, machines[m]->edge_count); /* no edge is listed twice */
     }
     struct err err;
     assert_int_equal(state_next(&job_machine, 99, 0, &err), -1);
     assert_int_equal(err.code, ERR_INTERNAL);
 }
 
-/* From each state that is not final a final one can be reached: no job can be stuck by design. */
+/* From each state a final one can be reached, so the tables have no state in which a job stays for ever. */
 static void every_state_leads_to_a_final_one(void **state)
 {
     (void)state;
@@ -62,15 +61,12 @@ static void every_state_leads_to_a_final_one(void **state)
             seen[start] = true;
             bool final = false;
             for (size_t round = 0; round < machines[m]->state_count; round++) {
-                for (size_t e = 0; e < machines[m]->edge_count; e++) {
-                    if (seen[machines[m]->edges[e].from]) {
+                for (size_t e = 0; e < machines[m]->edge_count; e++)
+                    if (seen[machines[m]->edges[e].from])
                         seen[machines[m]->edges[e].to] = true;
-                    }
-                }
             }
-            for (size_t i = 0; i < machines[m]->state_count; i++) {
+            for (size_t i = 0; i < machines[m]->state_count; i++)
                 final = final || (seen[i] && state_is_final(machines[m], (int)i));
-            }
             assert_true(final);
         }
     }

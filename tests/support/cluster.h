@@ -71,9 +71,8 @@ static inline void test_cert_make(struct test_cert *cert, struct test_cluster *c
         &err);
     char safe[80];
     snprintf(safe, sizeof(safe), "%s", identity);
-    for (char *at = safe; *at != '\0'; at++) {
+    for (char *at = safe; *at != '\0'; at++)
         *at = *at == '/' || *at == ':' ? '-' : *at;
-    }
     snprintf(cert->cert_file, sizeof(cert->cert_file), "%s/%s.pem", dir, safe);
     snprintf(cert->key_file, sizeof(cert->key_file), "%s/%s.key", dir, safe);
     test_cluster_check(file_write_atomic(cert->cert_file, issued.data, issued.size, 0644, &err), &err);

@@ -1,11 +1,13 @@
 /* Private servers for tests: a temporary folder, PostgreSQL and Redis on unix sockets in it.
  *
  *     struct test_dir dir;            test_dir_make(&dir);
- *     struct test_postgres postgres;  test_postgres_start(&postgres, dir.path);     ~1 s, trust
- * authentication … pg_connect(postgres.conninfo, …) test_postgres_stop(&postgres);  test_dir_remove(&dir);
+ *     struct test_postgres postgres;  test_postgres_start(&postgres, dir.path);
+ *     … pg_connect(postgres.conninfo, …) …
+ *     test_postgres_stop(&postgres);  test_dir_remove(&dir);
  *
- * Failures print the reason and end the test program with status 1. The servers die with the thread that
- * started them. As root PostgreSQL runs as the user postgres (or nobody). One thread.
+ * A start takes about one second; the servers trust every local connection. Failures print the reason and end
+ * the test program with status 1. The servers die with the thread that started them. As root PostgreSQL runs
+ * as the user postgres (or nobody). One thread.
  */
 #ifndef MOTLEY_TESTS_SERVICES_H
 #define MOTLEY_TESTS_SERVICES_H
@@ -57,9 +59,8 @@ static inline bool test_wait_until(bool (*condition)(void *), void *arg, int tim
 {
     uint64_t deadline_ns = clock_mono_ns() + (uint64_t)timeout_ms * 1000000;
     while (!condition(arg)) {
-        if (clock_left_ms(deadline_ns, 1) == 0) {
+        if (clock_left_ms(deadline_ns, 1) == 0)
             return false;
-        }
         poll(NULL, 0, 2);
     }
     return true;
@@ -68,17 +69,15 @@ static inline bool test_wait_until(bool (*condition)(void *), void *arg, int tim
 static inline void test_dir_make(struct test_dir *dir)
 {
     snprintf(dir->path, sizeof(dir->path), "/tmp/motley-test-XXXXXX");
-    if (mkdtemp(dir->path) == NULL || chmod(dir->path, 0755) < 0) {
+    if (!mkdtemp(dir->path) || chmod(dir->path, 0755) < 0)
         test_services_fail("temporary folder", "cannot be made");
-    }
 }
 
 static inline void test_dir_remove(struct test_dir *dir)
 {
     struct err err;
-    if (file_remove_tree(dir->path, &err) < 0) {
+    if (file_remove_tree(dir->path, &err) < 0)
         fprintf(stderr, "test services: %s\n", err.text);
-    }
 }
 
 static inline pid_t test_spawn(const char *const *argv, const char *log, const struct passwd *as)
@@ -87,36 +86,33 @@ static inline pid_t test_spawn(const char *const *argv, const char *log, const s
         .argv = argv,
         .stdout_path = log,
         .stderr_path = log,
-        .uid = as != NULL ? as->pw_uid : 0,
-        .gid = as != NULL ? as->pw_gid : 0,
+        .uid = as ? as->pw_uid : 0,
+        .gid = as ? as->pw_gid : 0,
         .own_group = true,
         .die_with_parent = true,
         .dir = "/",
     };
     struct err err;
     pid_t pid = 0;
-    if (process_spawn(&options, &pid, &err) < 0) {
+    if (process_spawn(&options, &pid, &err) < 0)
         test_services_fail(argv[0], err.text);
-    }
     return pid;
 }
 
 static inline const struct passwd *test_plain_user(void)
 {
-    if (getuid() != 0) {
+    if (getuid() != 0)
         return NULL;
-    }
     const struct passwd *user = getpwnam("postgres");
-    return user != NULL ? user : getpwnam("nobody");
+    return user ? user : getpwnam("nobody");
 }
 
 static inline void test_postgres_program(char *out, size_t size, const char *name)
 {
     for (int version = 19; version >= 13; version--) {
         snprintf(out, size, "/usr/lib/postgresql/%d/bin/%s", version, name);
-        if (access(out, X_OK) == 0) {
+        if (access(out, X_OK) == 0)
             return;
-        }
     }
     test_services_fail(name, "PostgreSQL is not installed");
 }
@@ -125,9 +121,8 @@ static inline bool test_postgres_answers(void *arg)
 {
     struct test_postgres *postgres = arg;
     struct err err;
-    if (waitpid(postgres->pid, NULL, WNOHANG) == postgres->pid) {
+    if (waitpid(postgres->pid, NULL, WNOHANG) == postgres->pid)
         test_services_fail("postgres", "ended at start; see its log");
-    }
     struct pg_conn *conn = pg_connect(postgres->conninfo, 2000, &err);
     pg_disconnect(conn);
     return conn != NULL;
@@ -153,9 +148,8 @@ static inline void test_postgres_resume(struct test_postgres *postgres)
                           "shared_buffers=32MB",
                           NULL};
     postgres->pid = test_spawn(argv, log, test_plain_user());
-    if (!test_wait_until(test_postgres_answers, postgres, 20000)) {
+    if (!test_wait_until(test_postgres_answers, postgres, 20000))
         test_services_fail("postgres", "does not answer");
-    }
 }
 
 /* Makes a database cluster under 'parent' and starts it with the default durability: fsync and
@@ -167,10 +161,8 @@ static inline void test_postgres_start(struct test_postgres *postgres, const cha
     snprintf(postgres->dir, sizeof(postgres->dir), "%s/pg", parent);
     snprintf(postgres->conninfo, sizeof(postgres->conninfo), "host=%s dbname=postgres user=motley",
              postgres->dir);
-    if (mkdir(postgres->dir, 0700) < 0 ||
-        (user != NULL && chown(postgres->dir, user->pw_uid, user->pw_gid) < 0)) {
+    if (mkdir(postgres->dir, 0700) < 0 || (user && chown(postgres->dir, user->pw_uid, user->pw_gid) < 0))
         test_services_fail("postgres", "its folder cannot be made");
-    }
     test_postgres_program(program, sizeof(program), "initdb");
     snprintf(data, sizeof(data), "%s/data", postgres->dir);
     snprintf(log, sizeof(log), "%s/log", postgres->dir);
@@ -179,9 +171,8 @@ static inline void test_postgres_start(struct test_postgres *postgres, const cha
                           NULL};
     pid_t pid = test_spawn(argv, log, user);
     int status = 0;
-    if (waitpid(pid, &status, 0) != pid || status != 0) {
+    if (waitpid(pid, &status, 0) != pid || status != 0)
         test_services_fail("initdb", "failed");
-    }
     test_postgres_resume(postgres);
 }
 
@@ -189,9 +180,8 @@ static inline void test_postgres_start(struct test_postgres *postgres, const cha
 static inline void test_postgres_end(struct test_postgres *postgres, int signal_number)
 {
     struct err err;
-    if (postgres->pid > 0 && process_stop(postgres->pid, 0, signal_number, 10000, &err) < 0) {
+    if (postgres->pid > 0 && process_stop(postgres->pid, 0, signal_number, 10000, &err) < 0)
         test_services_fail("postgres", err.text);
-    }
     postgres->pid = 0;
 }
 
@@ -204,9 +194,8 @@ static inline void test_postgres_stop(struct test_postgres *postgres)
 static inline bool test_redis_answers(void *arg)
 {
     struct test_redis *redis = arg;
-    if (waitpid(redis->pid, NULL, WNOHANG) == redis->pid) {
+    if (waitpid(redis->pid, NULL, WNOHANG) == redis->pid)
         test_services_fail("redis-server", "ended at start; see its log");
-    }
     struct sockaddr_un where = {.sun_family = AF_UNIX};
     if ((size_t)snprintf(where.sun_path, sizeof(where.sun_path), "%s", redis->address + 5) >=
         sizeof(where.sun_path)) {
@@ -214,9 +203,8 @@ static inline bool test_redis_answers(void *arg)
     }
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     bool answers = fd >= 0 && connect(fd, (struct sockaddr *)&where, sizeof(where)) == 0;
-    if (fd >= 0) {
+    if (fd >= 0)
         close(fd);
-    }
     return answers;
 }
 
@@ -241,9 +229,8 @@ static inline void test_redis_start(struct test_redis *redis, const char *parent
     unlink(redis->address + 5);
     const char *argv[] = {"redis-server", config, NULL};
     redis->pid = test_spawn(argv, log, NULL);
-    if (!test_wait_until(test_redis_answers, redis, 10000)) {
+    if (!test_wait_until(test_redis_answers, redis, 10000))
         test_services_fail("redis-server", "does not answer");
-    }
 }
 
 /* Ends Redis with SIGKILL: its data is lost. */

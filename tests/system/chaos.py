@@ -23,7 +23,7 @@ import threading
 import time
 import urllib.parse
 
-from motley import GOLDEN, SLOW, Failed, Motley, expect, golden_spec, poll, tokens_rows, two_unlike
+from motley import GOLDEN, SLOW, Failed, Motley, expect, golden_spec, pids, poll, tokens_rows, two_unlike
 
 DUE_S = 10        # from the storm's end until everything that is due runs
 LOSS = 2e-5      # relative, where an attempt had another plan
@@ -128,6 +128,20 @@ class Api:
 
 libc = ctypes.CDLL(None, use_errno=True)
 PIDFD_GETFD = 438
+
+
+def killed_once(motley, spec, name):
+    """The ended job, of which a worker was killed after its first checkpoint. Its steps must take longer than a kill needs:
+    a job that has ended first has one run."""
+    job = motley.submit(spec, name="killed.json")
+    motley.wait_steps(job["id"], 8)
+    workers = pids(motley, "worker")
+    expect(len(workers) >= 2, f"{name}: {len(workers)} workers")
+    os.kill(workers[-1], signal.SIGKILL)
+    job = motley.wait_state(job["id"], ("succeeded", "failed", "cancelled"))
+    runs = Api(motley).get(f"/v1/jobs/{job['id']}/runs")["runs"]
+    expect(len(runs) == 2, f"{name}: {len(runs)} runs, not one that was killed and one that resumed")
+    return job
 
 
 def sockets_of(pid):

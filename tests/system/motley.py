@@ -213,6 +213,35 @@ def llama_spec(motley, name, steps, batch_rows, repeat=1, warmup=4, every=10, re
                        checkpoint={"every_steps": every}, limits={"retries": retries}, **changes)
 
 
+def golden_job(motley, model, method, placement, name, steps):
+    """A job of a golden model on its own rows by LoRA or "full", with a checkpoint every six steps."""
+    folder = os.path.join(GOLDEN, model)
+    with open(os.path.join(folder, "expected.json"), encoding="utf-8") as handle:
+        expected = json.load(handle)
+    rows = motley.write_rows(f"{model}.jsonl", tokens_rows(expected["batches"]))
+    peak = expected["full" if method == "full" else "lora"]["peak_lr"]
+    spec = golden_spec(name, folder, rows, peak, expected, len(expected["batches"][0]["ids"]), placement=placement,
+                       train={"steps": steps}, checkpoint={"every_steps": 6}, limits={"retries": 3})
+    if method == "full":
+        spec["method"] = {"kind": "full"}
+    return spec
+
+
+def every_loss(motley, job, name, steps):
+    """The losses of an ended job, which must have succeeded with each step once."""
+    expect(job["state"] == "succeeded", f"{name}: {job['state']}: {job.get('why')}")
+    done = motley.metrics(job["id"])[0]
+    expect([m["step"] for m in done] == list(range(steps)), f"{name}: {len(done)} steps")
+    return [m["loss"] for m in done]
+
+
+def slowly_linked(devices):
+    """Agents n0, n1 … of one device each, behind links so slow that a run of tiny models can be killed in the middle."""
+    names = [f"n{i}" for i in range(len(devices))]
+    return {"agents": [{"name": name, "devices": [{"kind": "cpu", "threads": 1, **device}]} for name, device in zip(names, devices)],
+            "links": [{"between": [a, b], "rate": "200Mbit/s", "latency": "1ms"} for i, b in enumerate(names) for a in names[:i]]}
+
+
 def pids(motley, role):
     return [process["pid"] for process in motley.processes() if process["role"] == role]
 

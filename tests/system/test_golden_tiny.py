@@ -171,16 +171,18 @@ def two_jobs_share_the_devices():
 
 METHODS = {"lora": {}, "full": {"method": {"kind": "full"}}, "full_aux": {"method": {"kind": "full"}, "train": {"router_aux": True}}}
 PLACEMENTS = {"single": {"kind": "single"}, "two": SPLIT, "three": {**SPLIT, "stages": 3}, "data": {"kind": "data"},
-              "interleaved": {**SPLIT, "schedule": "interleaved"}, "halves": {**SPLIT, "schedule": "split"}}
+              "interleaved": {**SPLIT, "schedule": "interleaved"}, "halves": {**SPLIT, "schedule": "split"},
+              "groups": {"kind": "hybrid", "stages": 2, "schedule": "interleaved", "micro_batch_rows": 1}}
 APART = 2e-5  # relative, to float64 and to one device: what a placement may cost
 
 
-def losses_of(many, model, method, tag):
+def losses_of(many, model, method, tag, placement=None):
+    """The losses, and the placement that repeats this very plan."""
     folder, expected = golden(model)
     rows = many.write_rows(f"{model}.jsonl", tokens_rows(expected["batches"]))
     settings = expected["lora" if method == "lora" else "full"]
     spec = golden_spec(f"{model}-{method}-{tag}", folder, rows, settings["peak_lr"], expected,
-                       len(expected["batches"][0]["ids"]), placement=PLACEMENTS[tag])
+                       len(expected["batches"][0]["ids"]), placement=placement or PLACEMENTS[tag])
     if method == "lora":
         spec["method"].update(start_from=os.path.join(folder, "adapter_init"), targets=settings["targets"])
     else:
@@ -188,7 +190,8 @@ def losses_of(many, model, method, tag):
         spec["train"].update(weight_decay=settings["weight_decay"], **METHODS[method].get("train", {}))
     job = many.submit(spec, wait=True)
     expect(job["state"] == "succeeded", f"{model} {method} {tag}: {job['state']}: {job.get('why')}")
-    return [m["loss"] for m in many.metrics(job["id"])[0]]
+    plan = os.path.join(many.get(job["id"], f"{model}-{method}-{tag}"), "plan.json")
+    return [m["loss"] for m in many.metrics(job["id"])[0]], {"plan": plan}
 
 
 def every_model_and_method_is_trained_alike_on_every_placement():
@@ -203,13 +206,15 @@ def every_model_and_method_is_trained_alike_on_every_placement():
                 reference = golden(model)[1].get(f"{method}_fp64")
                 if reference is None:
                     continue
-                single = losses_of(many, model, method, "single")
+                single, same_plan = losses_of(many, model, method, "single")
                 for tag in PLACEMENTS:
-                    losses = single if tag == "single" else losses_of(many, model, method, tag)
+                    losses = single
+                    if tag != "single":
+                        losses, same_plan = losses_of(many, model, method, tag)
                     apart = max(largest_relative(losses, reference["loss"]), largest_relative(losses, single))
                     expect(apart <= APART, f"{model} {method} {tag}: loss off by {apart:.2e}")
                     runs, worst = runs + 1, max(worst, apart)
-                expect(losses_of(many, model, method, tag) == losses, f"{model} {method} {tag}: two runs differ")
+                expect(losses_of(many, model, method, "again", same_plan)[0] == losses, f"{model} {method} {tag}: two runs differ")
     return f"{runs} runs, at most {worst:.1e} apart"
 
 

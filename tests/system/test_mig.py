@@ -8,7 +8,7 @@ from motley import BIN, GOLDEN, Motley, expect, golden_spec, largest_relative, m
 
 FAKES = os.path.join(BIN, "..", "tests", "fakes")
 SLICES = ["left/cuda0", "left/cuda1"]
-BASE = 12 << 20  # scratch memory of three queues; no library of products here
+BASE = 16 << 20  # scratch memory of four queues; no library of products here
 
 
 def slices_train(motley):

@@ -73,7 +73,8 @@ def losses(motley, ident, steps):
 
 
 def jobs_before_the_backup_finish_and_no_id_comes_again():
-    with Motley(two_unlike()) as motley:
+    # One instruction set: what runs measure may give the restored ones another cut, which must not change a bit.
+    with Motley(two_unlike(isa_right="native")) as motley:
         database = Database(motley)
         ended = motley.submit(spec_for(motley, "ended", 5), wait=True)["id"]
         running = motley.submit(spec_for(motley, "running", STEPS))["id"]

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import statistics
+import urllib.request
 import xml.etree.ElementTree as xml
 
 from motley import GOLDEN, Motley, expect, golden_spec, main, tokens_rows, two_unlike
@@ -21,6 +22,37 @@ def write_spec(motley, name, placement):
     spec = golden_spec(name, folder, rows, expected["lora"]["peak_lr"], expected, len(expected["batches"][0]["ids"]),
                        placement=placement)
     return motley.write(f"{name}.json", spec)
+
+
+def ask(motley, path):
+    with open(os.path.join(motley.home, "client.json"), encoding="utf-8") as handle:
+        client = json.load(handle)
+    request = urllib.request.Request(client["address"] + path, headers={"Authorization": f"Bearer {client['token']}"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)
+
+
+def check_load(motley):
+    """What devices did is in the roll-ups of minutes, and no more than there was time for."""
+    load = ask(motley, "/v1/load")
+    for device in load["devices"]:
+        busy = device["compute_s"] + device["wait_s"]
+        expect(device["compute_s"] > 0 and device["held_s"] > 0, device)
+        expect(busy <= device["held_s"] * 1.01 + 1 and abs(device["held_s"] + device["free_s"] - 3600) < 1, device)
+        points = ask(motley, f"/v1/load?device={device['name'].replace('/', '%2F')}")["devices"][0]["points"]
+        expect(abs(sum(point["compute_s"] for point in points) - device["compute_s"]) < 1e-6, points)
+        expect(all(point["compute_s"] + point["wait_s"] <= 63 for point in points), points)
+
+
+def check_lanes(motley, job):
+    """Every instruction of a recorded step is in the lanes, predicted and measured, and messages bound the clocks both ways."""
+    lanes = ask(motley, f"/v1/jobs/{job}/lanes?px=10000")
+    expect(lanes["unmatched"] == 0 and lanes["slack_ns"] == 0 and lanes["steps"], {key: lanes[key] for key in ("unmatched", "slack_ns", "steps")})
+    for rank in lanes["ranks"]:
+        predicted, measured = (sum(box[-1] for box in rank[which]) for which in ("predicted", "measured"))
+        expect(predicted == measured > 0, f"{rank['device']}: {predicted} instructions predicted, {measured} measured")
+    expect(lanes["predicted_ns"] > 0 and lanes["measured_ns"] > 0, f"{lanes['predicted_ns']} {lanes['measured_ns']}")
+    expect(lanes["residual_ns"] is not None and lanes["residual_ns"] < lanes["measured_ns"], f"{lanes['residual_ns']} of {lanes['measured_ns']}")
 
 
 def runs_are_reproduced_and_changed():
@@ -42,6 +74,8 @@ def runs_are_reproduced_and_changed():
             details.append(f"{kind} {100 * off:+.2f} %")
 
         job = jobs["pipeline"]
+        check_lanes(motley, job)
+        check_load(motley)
         before = motley.run("replay", job, parse=True)["simulated_s"]
         slower = motley.run("replay", job, "--speed", "left/cpu0=0.2", "--speed", "right/cpu0=0.2", parse=True)
         expect(slower["changed_s"] > 1.5 * before, f"a fifth of the speed: {slower['changed_s']} after {before}")

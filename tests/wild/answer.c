@@ -6,8 +6,7 @@
  *   {"do": "decode", "folder", "ids", "skip_special": false}       {"text"}
  *   {"do": "render", "template", "variables", "now": 0}            {"text"}
  *   {"do": "render", "folder", "messages", "tools", "documents", "kwargs", "add_generation_prompt"}  {"text"}
- *   {"do": "special", "folder"}                                    {"special": {name: text}, "templates":
- * bool}
+ *   {"do": "special", "folder"}                             {"special": {name: text}, "templates": true}
  *   {"do": "rows", "folder", "rows": text, "data": {of a specification}}  {"rows": [{"ids", "labels"}], ...}
  *   {"do": "config", "folder"}                                     {"config": {...}}
  *   {"do": "loss", "folder", "adapter", "ids", "labels", "logits": false}  {"loss", "labelled", "logits"}
@@ -52,11 +51,11 @@ static json_t *numbers(const int32_t *values, uint64_t count)
     return list;
 }
 
-/* New: free(). NULL when 'list' has no members. */
+/* Returns the list's numbers, which the caller frees, or NULL when it has no members. */
 static int32_t *numbers_read(const json_t *list, size_t *count)
 {
     *count = json_array_size(list);
-    int32_t *values = *count ? calloc(*count, sizeof *values) : NULL;
+    int32_t *values = *count ? calloc(*count, sizeof(*values)) : NULL;
     for (size_t i = 0; values && i < *count; i++)
         values[i] = (int32_t)json_integer_value(json_array_get(list, i));
     return values;
@@ -182,7 +181,7 @@ static json_t *rows_answer(const struct rows *rows, const struct rows_report *re
                      "dropped", (json_int_t)report->dropped, "truncated", (json_int_t)report->truncated);
 }
 
-/* A specification with the question's data part. */
+/* Makes a specification with the question's data part. */
 static int spec_of(const json_t *question, struct job_spec *spec, struct err *err)
 {
     json_t *data =
@@ -231,16 +230,16 @@ static json_t *answer_config(const json_t *question, struct err *err)
     return document ? json_pack("{s:o}", "config", document) : NULL;
 }
 
-/* Values of an adapter into the stage that has its places. */
+/* Copies an adapter's values into the stage's adapter parameters. */
 static int adapter_load(struct peft *peft, struct stage *stage, struct err *err)
 {
     for (uint32_t i = 0; i < stage_parameter_count(stage); i++) {
         const struct parameter p = stage_parameter_at(stage, i);
         const uint64_t count = (uint64_t)p.rows * p.columns;
         char key[256];
-        snprintf(key, sizeof key, "base_model.model.%s", p.name);
+        snprintf(key, sizeof(key), "base_model.model.%s", p.name);
         const struct safetensors_tensor *tensor = peft_find(peft_tensors(peft), key);
-        float *values = malloc(count * sizeof *values);
+        float *values = malloc(count * sizeof(*values));
         int result = !tensor ? err_set(err, ERR_INTERNAL, "the adapter has no %s", key) : 0;
         if (result == 0)
             result = values ? safetensors_read_f32(peft_tensors(peft), tensor, values, count, err)
@@ -258,7 +257,7 @@ static int logits_add(struct stage *stage, const struct micro_batch *batch, uint
                       struct err *err)
 {
     const uint64_t count = (uint64_t)batch->row_start[1] * vocab;
-    float *logits = malloc(count * sizeof *logits);
+    float *logits = malloc(count * sizeof(*logits));
     int result = logits ? stage_logits(stage, batch, NULL, logits, err) : no_memory(err);
     json_t *list = json_array();
     for (uint64_t i = 0; result == 0 && i < count; i++)
@@ -365,7 +364,7 @@ static const struct {
 static json_t *answer_to(const json_t *question, struct err *err)
 {
     const char *name = text_of(question, "do");
-    for (size_t i = 0; name && i < sizeof kinds / sizeof *kinds; i++)
+    for (size_t i = 0; name && i < sizeof(kinds) / sizeof(*kinds); i++)
         if (strcmp(kinds[i].name, name) == 0)
             return kinds[i].answer(question, err);
     err_set(err, ERR_INVALID, "the question's do is none of the kinds");

@@ -51,7 +51,7 @@ static inline void hand_slot(struct plan_slot *slot, int kind, int lifetime, int
 static inline void hand_slots(struct plan_rank *rank, uint32_t window, uint64_t boundary)
 {
     rank->slot_count = HAND_SLOTS;
-    rank->slots = calloc(HAND_SLOTS, sizeof *rank->slots);
+    rank->slots = calloc(HAND_SLOTS, sizeof(*rank->slots));
     for (int s = HAND_ACT_IN; s <= HAND_GRAD_OUT; s++)
         hand_slot(&rank->slots[s], s <= HAND_ACT_OUT ? SLOT_ACTIVATION : SLOT_GRADIENT, SLOT_FOR_INSTRUCTIONS,
                   PURPOSE_BUFFERS, HAND_RING, boundary);
@@ -223,9 +223,9 @@ static inline struct plan *hand_plan(const struct model_config *config, const st
     for (uint32_t s = 0; s < shape->stages; s++) {
         struct plan_rank *rank = &plan->ranks[s];
         char name[32];
-        snprintf(name, sizeof name, "node%u/cpu0", s);
+        snprintf(name, sizeof(name), "node%u/cpu0", s);
         rank->device = strdup(name);
-        snprintf(name, sizeof name, "node%u", s);
+        snprintf(name, sizeof(name), "node%u", s);
         rank->node = strdup(name);
         rank->stage = (int32_t)s;
         rank->block_begin = (int32_t)(s * (config->layers + 2) / shape->stages);

@@ -32,7 +32,7 @@ static int connect_to(int port)
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    return connect(fd, (struct sockaddr *)&address, sizeof address) == 0 ? fd : -1;
+    return connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0 ? fd : -1;
 }
 
 static void forward(struct link *link, int client, int server)
@@ -44,7 +44,7 @@ static void forward(struct link *link, int client, int server)
         for (int e = 0; e < 2; e++) {
             if (!ends[e].revents)
                 continue;
-            ssize_t got = read(ends[e].fd, data, sizeof data);
+            ssize_t got = read(ends[e].fd, data, sizeof(data));
             for (ssize_t at = 0, n; at < got; at += n)
                 if ((n = write(ends[1 - e].fd, data + at, (size_t)(got - at))) <= 0)
                     return;
@@ -75,12 +75,12 @@ static void *link_main(void *arg)
 static void link_open(struct link *link, int target)
 {
     struct sockaddr_in address = {.sin_family = AF_INET};
-    socklen_t size = sizeof address;
-    memset(link, 0, sizeof *link);
+    socklen_t size = sizeof(address);
+    memset(link, 0, sizeof(*link));
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     link->target = target;
     link->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_int_equal(bind(link->listener, (struct sockaddr *)&address, sizeof address), 0);
+    assert_int_equal(bind(link->listener, (struct sockaddr *)&address, sizeof(address)), 0);
     assert_int_equal(listen(link->listener, 8), 0);
     assert_int_equal(getsockname(link->listener, (struct sockaddr *)&address, &size), 0);
     link->port = ntohs(address.sin_port);
@@ -110,7 +110,7 @@ static void a_blob_passes_a_link_that_breaks_both_ways(void **state)
     assert_int_equal(scratch_make(&scratch), 0);
     assert_int_equal(blob_server_start(&store, scratch.dir), 0);
     link_open(&link, (int)strtol(strrchr(store.url, ':') + 1, NULL, 10));
-    snprintf(url, sizeof url, "http://127.0.0.1:%d", link.port);
+    snprintf(url, sizeof(url), "http://127.0.0.1:%d", link.port);
     struct blobs_options options = {.api = url, .patience_ns = 10000000000u};
     check(blobs_open(&options, &blobs, &err));
     buf_init(&back, BLOB_BYTES);
@@ -131,11 +131,46 @@ static void a_blob_passes_a_link_that_breaks_both_ways(void **state)
     free(data);
 }
 
+/* A range is fetched, and a file that can be read only after a while is waited for. */
+static void a_range_is_fetched_and_a_file_awaited(void **state)
+{
+    (void)state;
+    struct scratch scratch;
+    struct blob_server store;
+    struct blobs *blobs = NULL;
+    struct err err;
+    char sha256[65];
+    uint8_t data[5000], got[1000];
+    for (size_t i = 0; i < sizeof(data); i++)
+        data[i] = (uint8_t)(i * 37 + i / 256);
+    assert_int_equal(scratch_make(&scratch), 0);
+    assert_int_equal(blob_server_start(&store, scratch.dir), 0);
+    struct blobs_options options = {.api = store.url, .patience_ns = 10000000000u};
+    check(blobs_open(&options, &blobs, &err));
+    check(blobs_put(blobs, data, sizeof(data), sha256, &err));
+    check(blobs_get_range(blobs, sha256, 3456, sizeof(got), got, &err));
+    assert_memory_equal(got, data + 3456, sizeof(got));
+    assert_int_equal(blobs_get_range(blobs, sha256, 4500, sizeof(got), got, &err), -1);
+    atomic_store(&store.hidden, 3);
+    check(blobs_await(blobs, sha256, &err));
+    assert_int_equal(atomic_load(&store.hidden), 0);
+    blobs_close(blobs);
+    options.patience_ns = 1;
+    check(blobs_open(&options, &blobs, &err));
+    atomic_store(&store.hidden, 1);
+    assert_int_equal(blobs_await(blobs, sha256, &err), -1);
+    assert_int_equal(err.code, ERR_NOT_FOUND);
+    blobs_close(blobs);
+    blob_server_stop(&store);
+    scratch_remove(&scratch);
+}
+
 int main(void)
 {
     signal(SIGPIPE, SIG_IGN);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_blob_passes_a_link_that_breaks_both_ways),
+        cmocka_unit_test(a_range_is_fetched_and_a_file_awaited),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,12 +7,14 @@
 
 enum { LAST = 20 };
 
-static const struct shape alone = {PLACE_SINGLE, SCHEDULE_1F1B, 1},
-                          shapes[] = {{PLACE_PIPELINE, SCHEDULE_1F1B, 2},
-                                      {PLACE_PIPELINE, SCHEDULE_INTERLEAVED, 2},
-                                      {PLACE_PIPELINE, SCHEDULE_SPLIT, 3},
-                                      {PLACE_DATA, SCHEDULE_1F1B, 2}};
-enum { SHAPES = sizeof shapes / sizeof *shapes };
+static const struct shape
+    alone = {.placement = PLACE_SINGLE, .order = SCHEDULE_1F1B, .ranks = 1},
+    shapes[] = {{.placement = PLACE_PIPELINE, .order = SCHEDULE_1F1B, .ranks = 2},
+                {.placement = PLACE_PIPELINE, .order = SCHEDULE_INTERLEAVED, .ranks = 2},
+                {.placement = PLACE_PIPELINE, .order = SCHEDULE_SPLIT, .ranks = 3},
+                {.placement = PLACE_DATA, .order = SCHEDULE_1F1B, .ranks = 2}},
+    layers_shared = {.placement = PLACE_PIPELINE, .order = SCHEDULE_1F1B, .ranks = 3, .shares_layers = true};
+enum { SHAPES = sizeof(shapes) / sizeof(*shapes) };
 
 static void scene_open(struct fixture *fix, const char *model)
 {
@@ -66,10 +68,10 @@ static void splits_give_one_devices_numbers(void **state)
     fix_close(&fix);
 }
 
-/* Checks that 16-bit boundaries stay near one device, in the shapes from `first` on, and that a repeated run
- * has equal bits. */
+/* Checks that 16-bit boundaries stay near one device, in the shape and in every second one from `first` on,
+ * and that a repeated run has equal bits. */
 static void narrow_boundaries(const char *model, enum trained trained, enum workload_compute compute,
-                              enum plan_dtype boundary, double bound, size_t first)
+                              enum plan_dtype boundary, double bound, size_t first, const struct shape *shape)
 {
     struct fixture fix;
     struct world world, wide;
@@ -78,16 +80,18 @@ static void narrow_boundaries(const char *model, enum trained trained, enum work
     world_init_in(&world, &fix, BASE_FP32, trained, compute, boundary);
     world_init_in(&wide, &fix, BASE_FP32, trained, compute, PLAN_F32);
     run_from(&fix, &wide, &alone, (struct resume){0}, &one);
-    for (size_t s = first; s < 3; s += 2) {
-        run_from(&fix, &world, &shapes[s], (struct resume){0}, &out);
+    for (size_t s = first; s < (shape ? 5 : 3); s += 2) {
+        const struct shape *own = s < 3 ? &shapes[s] : shape;
+        run_from(&fix, &world, own, (struct resume){0}, &out);
         double off = distance(&out, &one);
-        print_message("%s, boundaries in %s, %s on %u: off by %.1e\n", model, plan_dtype_name(boundary),
-                      plan_schedule_name(shapes[s].order), shapes[s].ranks, off);
+        print_message("%s, boundaries in %s, %s on %u%s: off by %.1e\n", model, plan_dtype_name(boundary),
+                      plan_schedule_name(own->order), own->ranks,
+                      own->shares_layers ? " that share layers" : "", off);
         assert_true(off > 0 && off < bound);
         if (s == 0 && boundary == PLAN_F16) {
-            run_from(&fix, &world, &shapes[s], (struct resume){0}, &again);
-            assert_memory_equal(out.loss, again.loss, sizeof out.loss);
-            assert_memory_equal(out.norm, again.norm, sizeof out.norm);
+            run_from(&fix, &world, own, (struct resume){0}, &again);
+            assert_memory_equal(out.loss, again.loss, sizeof(out.loss));
+            assert_memory_equal(out.norm, again.norm, sizeof(out.norm));
             assert_true(json_equal(out.artifacts, again.artifacts));
             outcome_fini(&again);
         }
@@ -104,9 +108,9 @@ static void narrow_boundaries(const char *model, enum trained trained, enum work
 static void boundaries_in_16_bits_stay_near_and_repeat(void **state)
 {
     (void)state;
-    narrow_boundaries("llama", ADAPTERS, COMPUTE_FP32, PLAN_BF16, 2e-3, 2);
-    narrow_boundaries("llama", ADAPTERS, COMPUTE_FP16, PLAN_F16, 1e-3, 0);
-    narrow_boundaries("mixtral", EVERYTHING_BALANCED, COMPUTE_BF16, PLAN_BF16, 1e-2, 2);
+    narrow_boundaries("llama", ADAPTERS, COMPUTE_FP32, PLAN_BF16, 2e-3, 2, &layers_shared);
+    narrow_boundaries("llama", ADAPTERS, COMPUTE_FP16, PLAN_F16, 1e-3, 0, &layers_shared);
+    narrow_boundaries("mixtral", EVERYTHING_BALANCED, COMPUTE_BF16, PLAN_BF16, 1e-2, 2, NULL);
 }
 
 /* Returns the checkpoint of step `step` with another loss scale in its state. */
@@ -118,7 +122,7 @@ static struct resume changed(struct fixture *fix, const struct outcome *out, uin
     const json_t *checkpoint = checkpoint_at(out, step);
     json_t *blobs = json_deep_copy(json_object_get(checkpoint, "blobs"));
     json_t *file = json_object_get(blobs, "state.json");
-    snprintf(path, sizeof path, "%s/%s", fix->store.dir, json_string_value(json_object_get(file, "sha256")));
+    snprintf(path, sizeof(path), "%s/%s", fix->store.dir, json_string_value(json_object_get(file, "sha256")));
     json_t *state = json_load_file(path, 0, NULL);
     assert_non_null(state);
     assert_true(json_number_value(json_object_get(state, "loss_scale")) == LOSS_SCALE_FIRST);
@@ -137,7 +141,7 @@ static int64_t state_of(const struct fixture *fix, const struct outcome *out, ui
 {
     char path[400];
     const json_t *file = json_object_get(json_object_get(checkpoint_at(out, step), "blobs"), "state.json");
-    snprintf(path, sizeof path, "%s/%s", fix->store.dir, json_string_value(json_object_get(file, "sha256")));
+    snprintf(path, sizeof(path), "%s/%s", fix->store.dir, json_string_value(json_object_get(file, "sha256")));
     json_t *state = json_load_file(path, 0, NULL);
     assert_non_null(state);
     int64_t value = (int64_t)json_number_value(json_object_get(state, key));
@@ -165,7 +169,7 @@ static void the_scale_goes_on_elsewhere_and_moves_alike(void **state)
     for (size_t s = 2; s < SHAPES; s++) {
         /* far too large: it is halved in skipped steps until training goes on */
         struct resume start = changed(&fix, &one, from, LOSS_SCALE_MAX, 5);
-        memset(&scales, 0, sizeof scales);
+        memset(&scales, 0, sizeof(scales));
         run_seen(&fix, &world, &shapes[s], start, &scales, &out);
         uint64_t skipped = 0;
         while (scales.skipped[from + skipped])
@@ -255,7 +259,7 @@ static void the_scale_is_torchs(void **state)
     assert_true(!scale.on && scale.value == 0 && loss_scale_of_sums(&scale, 77) == 1);
     spec.train.compute = SPEC_COMPUTE_FP16;
     loss_scale_init(&scale, &spec, &plan);
-    for (size_t i = 0; i < sizeof torch / sizeof *torch; i++) {
+    for (size_t i = 0; i < sizeof(torch) / sizeof(*torch); i++) {
         for (int s = 0; s < torch[i].steps; s++)
             if (torch[i].bad)
                 must(loss_scale_bad(&scale, false, &err));

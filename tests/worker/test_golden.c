@@ -34,9 +34,9 @@ static void check_adapter(const struct fixture *fix, const struct outcome *out, 
     assert_non_null(out->artifacts);
     const char *sha256 = json_string_value(
         json_object_get(json_object_get(out->artifacts, "adapter/adapter_model.safetensors"), "sha256"));
-    snprintf(path, sizeof path, "%s/%s", fix->store.dir, sha256);
+    snprintf(path, sizeof(path), "%s/%s", fix->store.dir, sha256);
     must(safetensors_open_path(path, &ours, &err));
-    snprintf(path, sizeof path, "%s/golden/%s/adapter_after_20/adapter_model.safetensors", MOTLEY_TEST_DATA,
+    snprintf(path, sizeof(path), "%s/golden/%s/adapter_after_20/adapter_model.safetensors", MOTLEY_TEST_DATA,
              name);
     must(safetensors_open_path(path, &golden, &err));
     assert_int_equal(safetensors_count(ours), safetensors_count(golden));
@@ -47,7 +47,7 @@ static void check_adapter(const struct fixture *fix, const struct outcome *out, 
         assert_int_equal(got->shape[0], want->shape[0]);
         assert_int_equal(got->shape[1], want->shape[1]);
         uint64_t count = want->shape[0] * want->shape[1];
-        float *a = calloc(count, sizeof *a), *b = calloc(count, sizeof *b);
+        float *a = calloc(count, sizeof(*a)), *b = calloc(count, sizeof(*b));
         must(safetensors_read_f32(ours, got, a, count, &err));
         must(safetensors_read_f32(golden, want, b, count, &err));
         double difference = 0, size = 0;
@@ -73,7 +73,7 @@ static void run_golden(const char *name, uint32_t stages, uint32_t micro_rows)
     json_t *spec = fix_spec(&fix);
     struct plan *plan = fix_plan(&fix, stages, micro_rows);
     fix_run(&fix, plan, spec, NULL, NULL, NULL, &out);
-    snprintf(what, sizeof what, "%s, %u stages, micro-batches of %u", name, stages, micro_rows);
+    snprintf(what, sizeof(what), "%s, %u stages, micro-batches of %u", name, stages, micro_rows);
     if (json_array_size(out.failures))
         fail_msg("%s: %s", what, json_string_value(json_object_get(json_array_get(out.failures, 0), "text")));
     check_losses(&fix, &out, "lora_fp64", what);

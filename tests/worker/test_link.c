@@ -18,7 +18,7 @@
 #include "support/scratch.h"
 #include "worker/session/link.h"
 
-#define SECONDS(n) ((uint64_t)(n)*1000000000u)
+#define SECONDS(n) ((uint64_t)(n) * 1000000000u)
 
 struct place {
     struct scratch scratch;
@@ -30,7 +30,7 @@ static void place_open(struct place *place, uint64_t spool_bytes, uint64_t alone
 {
     struct err err;
     assert_int_equal(scratch_make(&place->scratch), 0);
-    snprintf(place->path, sizeof place->path, "%s/s", place->scratch.dir);
+    snprintf(place->path, sizeof(place->path), "%s/s", place->scratch.dir);
     struct worker_link_options options = {
         .path = place->path, .spool_bytes = spool_bytes, .alone_ns = alone_ns};
     assert_int_equal(worker_link_open(&options, &place->link, &err), 0);
@@ -47,8 +47,8 @@ static int dial(const struct place *place)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    snprintf(address.sun_path, sizeof address.sun_path, "%.107s", place->path);
-    assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
+    snprintf(address.sun_path, sizeof(address.sun_path), "%.107s", place->path);
+    assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof(address)), 0);
     return fd;
 }
 
@@ -110,9 +110,10 @@ static void what_is_not_acknowledged_comes_again_on_each_connection(void **state
         expect(fd, "step", i);
     emit(&place, "eval", 10);
     expect(fd, "eval", 6);
-    say(fd, json_pack("{s:s, s:i, s:i}", "type", "ack", "run", 4, "seq", 6)); /* of another run */
+    say(fd, json_pack("{s:s, s:i, s:i}", "type", "ack", "run", 4, "seq", 6)); /* this ack is of another run */
     say(fd, json_pack("{s:s, s:i, s:i}", "type", "ack", "run", 5, "seq", 3));
-    say(fd, json_pack("{s:s}", "type", "peers")); /* when this was taken, the acks were taken too */
+    say(fd, json_pack("{s:s}", "type",
+                      "peers")); /* once the worker has taken this message, it has taken the acks before it */
     json_t *peers = worker_link_take(place.link, clock_mono_ns() + SECONDS(20), &err);
     assert_non_null(peers);
     json_decref(peers);
@@ -125,7 +126,7 @@ static void what_is_not_acknowledged_comes_again_on_each_connection(void **state
     assert_int_equal(worker_link_flush(place.link, 1000000, &err), -1);
     assert_int_equal(err.code, ERR_TIMEOUT);
     say(fd, json_pack("{s:s, s:i, s:i}", "type", "ack", "run", 5, "seq",
-                      600)); /* above the last number: acknowledges up to the last */
+                      600)); /* a number above the last acknowledges everything */
     assert_int_equal(worker_link_flush(place.link, SECONDS(20), &err), 0);
     emit(&place, "done", 1);
     expect(fd, "done", 7);

@@ -69,9 +69,9 @@ static void check_alike(const struct outcome *a, const struct outcome *b)
 {
     assert_int_equal(a->steps, b->steps);
     assert_int_equal(a->evals, b->evals);
-    assert_memory_equal(a->loss, b->loss, a->steps * sizeof *a->loss);
-    assert_memory_equal(a->norm, b->norm, a->steps * sizeof *a->norm);
-    assert_memory_equal(a->eval, b->eval, a->evals * sizeof *a->eval);
+    assert_memory_equal(a->loss, b->loss, a->steps * sizeof(*a->loss));
+    assert_memory_equal(a->norm, b->norm, a->steps * sizeof(*a->norm));
+    assert_memory_equal(a->eval, b->eval, a->evals * sizeof(*a->eval));
     assert_true(json_equal(a->samples, b->samples));
 }
 
@@ -125,7 +125,7 @@ static void processes_write_into_each_other(void **state)
     char program[400];
     const char *programs = getenv("MOTLEY_BIN");
     fix_open(&fix, "mixtral");
-    snprintf(program, sizeof program, "%s/motley-worker", programs ? programs : "bin");
+    snprintf(program, sizeof(program), "%s/motley-worker", programs ? programs : "bin");
     fix.program = program;
     json_t *spec = spec_of(&fix);
     check_local(&fix, spec, 2, 2, "emulated");
@@ -155,7 +155,7 @@ static void what_cannot_be_shared_goes_by_the_mesh(void **state)
     fix_close(&fix);
 }
 
-/* --- a peer that is killed while a copy into its memory, or by it into ours, is half done --- */
+/* --- a peer is killed in the middle of a copy into its memory or out of it --- */
 
 struct death {
     const char *fifo;
@@ -172,7 +172,7 @@ static uint32_t mapped_memories(void)
     uint32_t count = 0;
     FILE *file = fopen("/proc/self/maps", "r");
     assert_non_null(file);
-    while (fgets(line, sizeof line, file))
+    while (fgets(line, sizeof(line), file))
         count += strstr(line, "motley-emulated") != NULL;
     fclose(file);
     return count;
@@ -184,7 +184,7 @@ static void die_in_the_copy(void *arg, struct fix_worker *workers, uint32_t rank
     struct death *death = arg;
     const char *text = json_string_value(json_object_get(event, "text"));
     (void)rank;
-    if (death->dead || text == NULL || strstr(text, "is reached within the node") == NULL)
+    if (death->dead || !text || !strstr(text, "is reached within the node"))
         return;
     int file = open(death->fifo, O_RDONLY | O_CLOEXEC);
     assert_true(file >= 0);
@@ -192,7 +192,7 @@ static void die_in_the_copy(void *arg, struct fix_worker *workers, uint32_t rank
     assert_true(mapped_memories() > 0); /* the survivor's own memory and the peer's */
     struct fix_worker *victim = &workers[death->victim];
     assert_int_equal(kill(victim->pid, SIGKILL), 0);
-    snprintf(victim->end, sizeof victim->end, "killed");
+    snprintf(victim->end, sizeof(victim->end), "killed");
     death->dead = true;
     death->death_ns = clock_mono_ns();
     if (!death->releases)
@@ -208,7 +208,7 @@ static void peer_dies(struct fixture *fix, const json_t *spec, const char *progr
     struct outcome out;
     struct fix_worker workers[2];
     char fifo[300];
-    snprintf(fifo, sizeof fifo, "%s", scratch_path(&fix->scratch, "hold"));
+    snprintf(fifo, sizeof(fifo), "%s", scratch_path(&fix->scratch, "hold"));
     struct death death = {.fifo = fifo, .victim = victim, .survivor = 1 - victim, .releases = victim == 1};
     struct plan *plan = fix_plan(fix, 2, 2);
     put_on_one_node(plan, true);
@@ -234,7 +234,7 @@ static void peer_dies(struct fixture *fix, const json_t *spec, const char *progr
     assert_int_equal(json_array_size(out.failures), 1);
     const json_t *failed = json_array_get(out.failures, 0);
     char name[16];
-    snprintf(name, sizeof name, "rank %u", victim);
+    snprintf(name, sizeof(name), "rank %u", victim);
     assert_true(json_is_false(json_object_get(failed, "own_fault")));
     assert_non_null(strstr(json_string_value(json_object_get(failed, "text")), name));
     assert_string_equal(json_string_value(json_object_get(failed, "code")), err_code_name(ERR_NET));
@@ -255,7 +255,7 @@ static void a_peer_that_dies_in_a_copy_ends_the_run_typed_and_unmapped(void **st
     char program[400];
     const char *programs = getenv("MOTLEY_BIN");
     fix_open(&fix, "llama");
-    snprintf(program, sizeof program, "%s/motley-worker", programs ? programs : "bin");
+    snprintf(program, sizeof(program), "%s/motley-worker", programs ? programs : "bin");
     json_t *spec = spec_of(&fix);
     peer_dies(&fix, spec, program, 0); /* the victim is the writer */
     peer_dies(&fix, spec, program, 1); /* the victim is the one written into */

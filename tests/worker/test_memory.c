@@ -7,7 +7,7 @@ enum { RANKS = 2 };
 
 /* The `memory` events of a run. */
 struct seen {
-    double process[RANKS], device[RANKS], predicted[RANKS], base[RANKS];
+    double process[RANKS], device[RANKS], predicted[RANKS], base[RANKS], early[RANKS], early_bound[RANKS];
 };
 
 static double number_of(const json_t *event, const char *key)
@@ -25,19 +25,21 @@ static void see(void *arg, struct fix_worker *workers, uint32_t rank, const json
     seen->device[rank] = number_of(event, "peak_bytes");
     seen->predicted[rank] = number_of(event, "predicted_base_bytes");
     seen->base[rank] = number_of(event, "process_base_bytes");
+    seen->early[rank] = number_of(event, "early_bytes");
+    seen->early_bound[rank] = number_of(json_object_get(event, "host"), "early");
 }
 
 /* Runs two stages as processes with a checkpoint every second step and LoRA of this rank. */
 static void run_with_rank(struct fixture *fix, int lora_rank, struct seen *seen)
 {
     struct outcome out;
-    memset(seen, 0, sizeof *seen);
+    memset(seen, 0, sizeof(*seen));
     json_t *spec = fix_spec(fix);
     json_object_set_new(json_object_get(spec, "method"), "rank", json_integer(lora_rank));
     json_object_set_new(json_object_get(spec, "checkpoint"), "every_steps", json_integer(2));
     json_object_set_new(json_object_get(spec, "train"), "steps", json_integer(4));
     struct plan *plan = fix_plan(fix, RANKS, 2);
-    for (uint32_t r = 0; r < RANKS; r++) { /* as the planner counts: values and gradients of two layers */
+    for (uint32_t r = 0; r < RANKS; r++) { /* the planner counts values and gradients of two layers */
         uint64_t width = fix->config.hidden, kv = (uint64_t)fix->config.kv_heads * fix->config.head_dim;
         uint64_t layer = 4ull * (uint64_t)lora_rank * (4 * width + 2 * width + 2 * kv);
         plan->ranks[r].memory_bytes -= plan->ranks[r].memory_peak[PURPOSE_ADAPTERS];
@@ -67,7 +69,7 @@ static void the_processes_growth_is_predicted(void **state)
 #endif
     fix_open(&fix, "llama");
     json_object_clear(fix.adapter); /* the adapter has another LoRA rank */
-    snprintf(program, sizeof program, "%s/motley-worker", programs ? programs : "bin");
+    snprintf(program, sizeof(program), "%s/motley-worker", programs ? programs : "bin");
     fix.program = program;
     run_with_rank(&fix, 8, &small);
     run_with_rank(&fix, 1024, &large);
@@ -76,6 +78,9 @@ static void the_processes_growth_is_predicted(void **state)
         double said = large.predicted[r] - large.base[r] - (small.predicted[r] - small.base[r]);
         print_message("rank %d: beside the device %.1f MB more, %.1f MB predicted at most\n", r, grew / 1e6,
                       said / 1e6);
+        print_message("rank %d: a queue held %.0f bytes of early messages, %.0f predicted at most for all\n",
+                      r, large.early[r], large.early_bound[r]);
+        assert_true(large.early[r] <= large.early_bound[r] && large.early_bound[r] > 0);
         assert_true(said > 0);
         assert_true(grew <= said + 4e6); /* tolerance for the allocator's rounding */
         assert_true(grew >= 0.3 * said);
@@ -91,14 +96,56 @@ static void the_plan_says_what_travels_and_what_a_checkpoint_takes(void **state)
     fix_open(&fix, "llama");
     struct plan *plan = fix_plan(&fix, 3, 2);
     uint64_t boundary = ((uint64_t)fix.tokens_bound * fix.config.hidden * 4 + 4095) / 4096 * 4096,
-             one = ((uint64_t)1 << 26) / 2;
+             file = 32 << 20, wait = 32 << 20, adapter = 16 << 20; /* less than the ranks' states */
     static const uint64_t slots[] = {2, 4, 2};
     for (uint32_t r = 0; r < 3; r++) {
-        struct plan_host host = plan_host_bytes(plan, r, 0);
+        struct plan_host host = plan_host_bytes(plan, r);
         assert_int_equal(host.cells, slots[r] * HAND_RING * boundary);
         assert_int_equal(host.collectives, 0);
-        assert_int_equal(host.checkpoint,
-                         r == 0 ? 7 * one : 5 * one); /* the root holds the parts of two ranks */
+        assert_int_equal(host.checkpoint, file + wait + (r == 0 ? adapter : 0));
+    }
+    plan_destroy(plan);
+    fix_close(&fix);
+}
+
+/* Counts the micro-batches that a rank receives with a tag. */
+static uint32_t receives(const struct plan *plan, uint32_t rank, uint32_t tag)
+{
+    const struct program *train = &plan->ranks[rank].programs[PROGRAM_TRAIN];
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < train->instr_count; i++)
+        count += train->instrs[i].op == INSTR_RECV && train->instrs[i].tag == tag;
+    return count;
+}
+
+/* The middle of the hand-written pipeline receives activations from one side and gradients from the other.
+ * All of a step's may come early, up to the mesh's window for each; scalars are small. */
+static void the_plan_says_what_may_come_early(void **state)
+{
+    (void)state;
+    enum { SCALARS = 8192 };
+    struct fixture fix;
+    fix_open(&fix, "llama");
+    struct plan *plan = fix_plan(&fix, 3, 2);
+    uint64_t files = 64 << 10;
+    for (uint32_t r = 0; r < 3; r++)
+        files += plan->ranks[r].memory_peak[PURPOSE_ADAPTERS] / 2;
+    files = files < HOST_WINDOW_BYTES ? files : HOST_WINDOW_BYTES;
+    for (int large = 0; large < 2; large++) {
+        for (uint32_t r = 0; r < 3; r++) {
+            struct plan_rank *me = &plan->ranks[r];
+            uint64_t bytes = (uint64_t)fix.tokens_bound * fix.config.hidden * 4, sum = 0;
+            uint32_t count[2] = {receives(plan, r, TAG_ACTIVATION), receives(plan, r, TAG_GRADIENT)};
+            assert_true((r > 0) == (count[0] > 0) && (r < 2) == (count[1] > 0));
+            for (uint32_t s = 0; s < me->slot_count && large; s++)
+                if (me->slots[s].kind == SLOT_ACTIVATION || me->slots[s].kind == SLOT_GRADIENT)
+                    me->slots[s].bytes_bound = 2 * HOST_WINDOW_BYTES;
+            for (int i = 0; i < 2; i++)
+                sum += large && count[i] ? HOST_WINDOW_BYTES : count[i] * (bytes + HOST_MESSAGE_BYTES);
+            sum += r == 0 ? 2 * files : 0; /* files of its children in the tree */
+            struct plan_host host = plan_host_bytes(plan, r);
+            assert_true(host.early >= sum && host.early <= sum + SCALARS);
+        }
     }
     plan_destroy(plan);
     fix_close(&fix);
@@ -107,6 +154,7 @@ static void the_plan_says_what_travels_and_what_a_checkpoint_takes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_plan_says_what_may_come_early),
         cmocka_unit_test(the_plan_says_what_travels_and_what_a_checkpoint_takes),
         cmocka_unit_test(the_processes_growth_is_predicted),
     };

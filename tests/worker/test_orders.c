@@ -29,10 +29,11 @@ static void check_shapes(const char *model, enum trained trained, const struct s
     fix_open(&fix, model);
     json_object_clear(fix.adapter); /* start as peft does: with dropout the golden values do not apply */
     world_init(&world, &fix, BASE_FP32, trained);
-    run_from(&fix, &world, &(struct shape){PLACE_SINGLE, SCHEDULE_1F1B, 1}, (struct resume){0}, &one);
+    run_from(&fix, &world, &(struct shape){.placement = PLACE_SINGLE, .order = SCHEDULE_1F1B, .ranks = 1},
+             (struct resume){0}, &one);
     for (size_t i = 0; i < count; i += everything ? 1 : 2) {
         char what[120];
-        snprintf(what, sizeof what, "%s, %s %s on %u ranks", model, plan_placement_name(shapes[i].placement),
+        snprintf(what, sizeof(what), "%s, %s %s on %u ranks", model, plan_placement_name(shapes[i].placement),
                  plan_schedule_name(shapes[i].order), shapes[i].ranks);
         if (shapes[i].order == SCHEDULE_INTERLEAVED &&
             shapes[i].ranks * LAPS > (uint32_t)world.problem.block_count) {
@@ -46,8 +47,8 @@ static void check_shapes(const char *model, enum trained trained, const struct s
         if (count > 1 && (!repeated || shapes[i].placement == PLACE_HYBRID)) {
             repeated = true;
             run_from(&fix, &world, &shapes[i], (struct resume){0}, &again);
-            assert_memory_equal(out.loss, again.loss, sizeof out.loss);
-            assert_memory_equal(out.norm, again.norm, sizeof out.norm);
+            assert_memory_equal(out.loss, again.loss, sizeof(out.loss));
+            assert_memory_equal(out.norm, again.norm, sizeof(out.norm));
             assert_true(json_equal(out.artifacts, again.artifacts)); /* compared by SHA-256 */
             outcome_fini(&again);
         }
@@ -58,51 +59,81 @@ static void check_shapes(const char *model, enum trained trained, const struct s
     fix_close(&fix);
 }
 
-#define SHAPES(list) list, sizeof(list) / sizeof *(list)
+#define SHAPES(list) list, sizeof(list) / sizeof(*(list))
 
 static void every_order_gives_one_devices_numbers(void **state)
 {
-    static const struct shape shapes[] = {{PLACE_PIPELINE, SCHEDULE_INTERLEAVED, 2},
-                                          {PLACE_PIPELINE, SCHEDULE_SPLIT, 2},
-                                          {PLACE_PIPELINE, SCHEDULE_SPLIT, 3},
-                                          {PLACE_PIPELINE, SCHEDULE_INTERLEAVED, 3}};
+    static const struct shape shapes[] = {
+        {.placement = PLACE_PIPELINE, .order = SCHEDULE_INTERLEAVED, .ranks = 2},
+        {.placement = PLACE_PIPELINE, .order = SCHEDULE_SPLIT, .ranks = 2},
+        {.placement = PLACE_PIPELINE, .order = SCHEDULE_SPLIT, .ranks = 3},
+        {.placement = PLACE_PIPELINE, .order = SCHEDULE_INTERLEAVED, .ranks = 3}};
     (void)state;
     check_shapes("llama", ADAPTERS, SHAPES(shapes));
 }
 
 static void every_order_gives_one_devices_numbers_of_a_mixture(void **state)
 {
-    static const struct shape shapes[] = {{PLACE_PIPELINE, SCHEDULE_INTERLEAVED, 2},
-                                          {PLACE_PIPELINE, SCHEDULE_SPLIT, 2},
-                                          {PLACE_PIPELINE, SCHEDULE_SPLIT, 3}};
+    static const struct shape shapes[] = {
+        {.placement = PLACE_PIPELINE, .order = SCHEDULE_INTERLEAVED, .ranks = 2},
+        {.placement = PLACE_PIPELINE, .order = SCHEDULE_SPLIT, .ranks = 2},
+        {.placement = PLACE_PIPELINE, .order = SCHEDULE_SPLIT, .ranks = 3}};
     (void)state;
     check_shapes("mixtral", ADAPTERS, SHAPES(shapes));
 }
 
-/* The loss's sums over layers travel from stage to stage with the boundary tensors. */
+/* The sums over layers of the load-balancing loss travel from stage to stage with the boundary tensors. */
 static void the_load_balancing_loss_is_over_all_stages(void **state)
 {
-    static const struct shape shapes[] = {{PLACE_PIPELINE, SCHEDULE_INTERLEAVED, 2},
-                                          {PLACE_DATA, SCHEDULE_1F1B, 2},
-                                          {PLACE_HYBRID, SCHEDULE_1F1B, 3},
-                                          {PLACE_PIPELINE, SCHEDULE_SPLIT, 3}},
-                              few[] = {{PLACE_PIPELINE, SCHEDULE_1F1B, 3}};
+    static const struct shape shapes[] = {{.placement = PLACE_PIPELINE,
+                                           .order = SCHEDULE_INTERLEAVED,
+                                           .ranks = 2},
+                                          {.placement = PLACE_DATA, .order = SCHEDULE_1F1B, .ranks = 2},
+                                          {.placement = PLACE_HYBRID, .order = SCHEDULE_1F1B, .ranks = 3},
+                                          {.placement = PLACE_PIPELINE, .order = SCHEDULE_SPLIT, .ranks = 3}},
+                              few[] = {{.placement = PLACE_PIPELINE, .order = SCHEDULE_1F1B, .ranks = 3}};
     (void)state;
     check_shapes("mixtral", EVERYTHING_BALANCED, SHAPES(shapes));
     check_shapes("qwen3-moe", EVERYTHING_BALANCED, SHAPES(few));
     check_shapes("olmoe", EVERYTHING_BALANCED, SHAPES(few));
 }
 
+/* Two neighbours both have a layer, and each runs it for some of the micro-batches. */
+static void stages_share_a_layer(void **state)
+{
+    static const struct shape shapes[] = {
+        {.placement = PLACE_PIPELINE, .order = SCHEDULE_1F1B, .ranks = 2, .shares_layers = true},
+        {.placement = PLACE_PIPELINE, .order = SCHEDULE_GPIPE, .ranks = 2, .shares_layers = true},
+        {.placement = PLACE_PIPELINE, .order = SCHEDULE_1F1B, .ranks = 3, .shares_layers = true}};
+    (void)state;
+    check_shapes("llama", ADAPTERS, SHAPES(shapes));
+    check_shapes("qwen2", EVERYTHING, SHAPES(shapes));
+}
+
+/* A rank recomputes some of its blocks and keeps what the others save. */
+static void some_blocks_are_recomputed(void **state)
+{
+    static const struct shape shapes[] = {
+        {.placement = PLACE_PIPELINE, .order = SCHEDULE_1F1B, .ranks = 1, .recompute = true},
+        {.placement = PLACE_PIPELINE, .order = SCHEDULE_1F1B, .ranks = 2, .recompute = true},
+        {.placement = PLACE_PIPELINE, .order = SCHEDULE_GPIPE, .ranks = 2, .recompute = true}};
+    (void)state;
+    check_shapes("llama", ADAPTERS, SHAPES(shapes));
+    check_shapes("mixtral", EVERYTHING, SHAPES(shapes));
+}
+
 /* The embedding belongs to block 0 and is copied to the head; the gradients of both uses are added at block
  * 0. */
 static void a_tied_embedding_is_trained_in_every_order(void **state)
 {
-    static const struct shape shapes[] = {{PLACE_PIPELINE, SCHEDULE_INTERLEAVED, 2},
-                                          {PLACE_PIPELINE, SCHEDULE_1F1B, 3},
-                                          {PLACE_PIPELINE, SCHEDULE_SPLIT, 3},
-                                          {PLACE_PIPELINE, SCHEDULE_INTERLEAVED, 3},
-                                          {PLACE_HYBRID, SCHEDULE_1F1B, 3}};
-    static const struct shape few[] = {{PLACE_PIPELINE, SCHEDULE_SPLIT, 2}, {PLACE_HYBRID, SCHEDULE_1F1B, 3}};
+    static const struct shape shapes[] = {
+        {.placement = PLACE_PIPELINE, .order = SCHEDULE_INTERLEAVED, .ranks = 2},
+        {.placement = PLACE_PIPELINE, .order = SCHEDULE_1F1B, .ranks = 3},
+        {.placement = PLACE_PIPELINE, .order = SCHEDULE_SPLIT, .ranks = 3},
+        {.placement = PLACE_PIPELINE, .order = SCHEDULE_INTERLEAVED, .ranks = 3},
+        {.placement = PLACE_HYBRID, .order = SCHEDULE_1F1B, .ranks = 3}};
+    static const struct shape few[] = {{.placement = PLACE_PIPELINE, .order = SCHEDULE_SPLIT, .ranks = 2},
+                                       {.placement = PLACE_HYBRID, .order = SCHEDULE_1F1B, .ranks = 3}};
     (void)state;
     check_shapes("qwen2", EVERYTHING, SHAPES(shapes));
     check_shapes("gemma2", ADAPTERS_AND_TABLE, SHAPES(few));
@@ -110,7 +141,8 @@ static void a_tied_embedding_is_trained_in_every_order(void **state)
 
 static void replicas_train_everything_as_pytorch_does(void **state)
 {
-    static const struct shape shapes[] = {{PLACE_DATA, SCHEDULE_1F1B, 3}, {PLACE_HYBRID, SCHEDULE_1F1B, 3}};
+    static const struct shape shapes[] = {{.placement = PLACE_DATA, .order = SCHEDULE_1F1B, .ranks = 3},
+                                          {.placement = PLACE_HYBRID, .order = SCHEDULE_1F1B, .ranks = 3}};
     (void)state;
     check_shapes("qwen3", EVERYTHING, SHAPES(shapes));
 }
@@ -118,9 +150,10 @@ static void replicas_train_everything_as_pytorch_does(void **state)
 /* Results are equal bit by bit; check_memory compares the device's memory with the plan. */
 static void moments_on_the_host_change_no_number(void **state)
 {
-    static const struct shape shapes[] = {{PLACE_SINGLE, SCHEDULE_1F1B, 1},
-                                          {PLACE_PIPELINE, SCHEDULE_INTERLEAVED, 2},
-                                          {PLACE_HYBRID, SCHEDULE_1F1B, 3}};
+    static const struct shape shapes[] = {
+        {.placement = PLACE_SINGLE, .order = SCHEDULE_1F1B, .ranks = 1},
+        {.placement = PLACE_PIPELINE, .order = SCHEDULE_INTERLEAVED, .ranks = 2},
+        {.placement = PLACE_HYBRID, .order = SCHEDULE_1F1B, .ranks = 3}};
     struct fixture fix;
     struct world world;
     struct outcome here, there;
@@ -128,13 +161,13 @@ static void moments_on_the_host_change_no_number(void **state)
     fix_open(&fix, "qwen2");
     json_object_clear(fix.adapter); /* full training has no adapter */
     world_init(&world, &fix, BASE_FP32, EVERYTHING);
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++) {
         world.w.moments_on_host = false;
         run_from(&fix, &world, &shapes[i], (struct resume){0}, &here);
         world.w.moments_on_host = true;
         run_from(&fix, &world, &shapes[i], (struct resume){0}, &there);
-        assert_memory_equal(here.loss, there.loss, sizeof here.loss);
-        assert_memory_equal(here.norm, there.norm, sizeof here.norm);
+        assert_memory_equal(here.loss, there.loss, sizeof(here.loss));
+        assert_memory_equal(here.norm, there.norm, sizeof(here.norm));
         assert_true(json_equal(here.artifacts, there.artifacts)); /* compared by SHA-256 */
         outcome_fini(&here);
         outcome_fini(&there);
@@ -143,14 +176,16 @@ static void moments_on_the_host_change_no_number(void **state)
     fix_close(&fix);
 }
 
-/* A checkpoint that one shape wrote is read by the others: with a copied embedding, as replicas, on one
+/* Other shapes read a checkpoint that one shape wrote: a pipeline with a copied embedding, replicas, and one
  * device. */
 static void a_checkpoint_resumes_in_another_shape(void **state)
 {
-    static const struct shape shapes[] = {{PLACE_PIPELINE, SCHEDULE_SPLIT, 2},
-                                          {PLACE_HYBRID, SCHEDULE_1F1B, 3},
-                                          {PLACE_SINGLE, SCHEDULE_1F1B, 1}};
-    enum { COUNT = sizeof shapes / sizeof *shapes };
+    static const struct shape shapes[] = {
+        {.placement = PLACE_PIPELINE, .order = SCHEDULE_SPLIT, .ranks = 2},
+        {.placement = PLACE_PIPELINE, .order = SCHEDULE_1F1B, .ranks = 2, .shares_layers = true},
+        {.placement = PLACE_HYBRID, .order = SCHEDULE_1F1B, .ranks = 3},
+        {.placement = PLACE_SINGLE, .order = SCHEDULE_1F1B, .ranks = 1}};
+    enum { COUNT = sizeof(shapes) / sizeof(*shapes) };
     struct fixture fix;
     struct world world;
     struct outcome out[COUNT];
@@ -183,8 +218,8 @@ static void a_packed_base_gives_the_numbers_of_what_it_unpacks_to(void **state)
 {
     (void)state;
     static const struct packed_model model = {.hidden = 512, .ffn = 512, .heads = 8, .kv_heads = 2};
-    static const struct shape single = {PLACE_SINGLE, SCHEDULE_1F1B, 1},
-                              halves = {PLACE_PIPELINE, SCHEDULE_SPLIT, 2};
+    static const struct shape single = {.placement = PLACE_SINGLE, .order = SCHEDULE_1F1B, .ranks = 1},
+                              halves = {.placement = PLACE_PIPELINE, .order = SCHEDULE_SPLIT, .ranks = 2};
     char dir[300], path[300], expected[400], adapter[400];
     struct scratch scratch;
     struct fixture fix;
@@ -193,13 +228,13 @@ static void a_packed_base_gives_the_numbers_of_what_it_unpacks_to(void **state)
     struct outcome fp32, one, two;
     uint64_t bytes[2];
     assert_int_equal(scratch_make(&scratch), 0);
-    snprintf(path, sizeof path, "%.200s/packed.gguf", scratch.dir);
-    snprintf(dir, sizeof dir, "%s/golden/llama", MOTLEY_TEST_DATA);
-    snprintf(expected, sizeof expected, "%s/expected.json", dir);
-    snprintf(adapter, sizeof adapter, "%s/adapter_init", dir);
+    snprintf(path, sizeof(path), "%.200s/packed.gguf", scratch.dir);
+    snprintf(dir, sizeof(dir), "%s/golden/llama", MOTLEY_TEST_DATA);
+    snprintf(expected, sizeof(expected), "%s/expected.json", dir);
+    snprintf(adapter, sizeof(adapter), "%s/adapter_init", dir);
     must(packed_model_write(&model, 31, path, &err));
     fix_open_files(&fix, path, expected, adapter);
-    json_object_clear(fix.adapter); /* that adapter is for another shape */
+    json_object_clear(fix.adapter); /* the golden adapter is for a model of another shape */
     for (int packed = 0; packed < 2; packed++) {
         world_init(&world, &fix, packed ? BASE_PACKED : BASE_FP32, ADAPTERS);
         struct plan *plan = shape_plan(&world, &single);
@@ -230,6 +265,8 @@ int main(void)
         cmocka_unit_test(every_order_gives_one_devices_numbers),
         cmocka_unit_test(every_order_gives_one_devices_numbers_of_a_mixture),
         cmocka_unit_test(the_load_balancing_loss_is_over_all_stages),
+        cmocka_unit_test(stages_share_a_layer),
+        cmocka_unit_test(some_blocks_are_recomputed),
         cmocka_unit_test(a_tied_embedding_is_trained_in_every_order),
         cmocka_unit_test(replicas_train_everything_as_pytorch_does),
         cmocka_unit_test(a_checkpoint_resumes_in_another_shape),

@@ -1,4 +1,8 @@
 /* Tests profile mode through the worker's socket. */
+#include <sched.h>
+#include <signal.h>
+#include <sys/wait.h>
+
 #include "worker/worker_fixture.h"
 
 static json_t *profile_message(const struct fixture *fix, const json_t *method, const char *compute)
@@ -69,7 +73,7 @@ static void a_profile_is_that_of_the_specification(void **state)
     } cases[] = {{"lora", "nf4", "bf16"}, {"full", "fp32", "fp32"}};
     struct fixture fix;
     fix_open(&fix, "llama");
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         json_t *spec = fix_spec(&fix), *method = json_object_get(spec, "method");
         if (strcmp(cases[i].kind, "full") == 0)
             json_object_clear(method);
@@ -111,11 +115,54 @@ static void a_method_that_is_not_measured_is_refused_by_name(void **state)
     fix_close(&fix);
 }
 
+/* Pins the process to its first CPU; *before receives the CPUs that it had. */
+static void pin(cpu_set_t *before)
+{
+    cpu_set_t one;
+    assert_int_equal(sched_getaffinity(0, sizeof(*before), before), 0);
+    CPU_ZERO(&one);
+    for (int cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(&one) == 0; cpu++)
+        if (CPU_ISSET(cpu, before))
+            CPU_SET(cpu, &one);
+    assert_int_equal(sched_setaffinity(0, sizeof(one), &one), 0);
+}
+
+/* While another program computes on the device's CPU, the profile's document says so. */
+static void a_busy_neighbour_is_seen(void **state)
+{
+    (void)state;
+    if (access("/proc/self/schedstat", R_OK) != 0) {
+        print_message("skipped: this kernel does not count how long threads wait\n");
+        skip();
+    }
+    cpu_set_t before;
+    pin(&before);
+    pid_t neighbour = fork();
+    if (neighbour == 0)
+        for (volatile uint64_t turns = 0;; turns++)
+            ;
+    assert_true(neighbour > 0);
+    struct fixture fix;
+    fix_open(&fix, "llama");
+    json_t *spec = fix_spec(&fix);
+    json_t *event = ask(&fix, profile_message(&fix, json_object_get(spec, "method"), "fp32"));
+    kill(neighbour, SIGKILL);
+    waitpid(neighbour, NULL, 0);
+    assert_int_equal(sched_setaffinity(0, sizeof(before), &before), 0);
+    double waited = json_number_value(json_object_get(json_object_get(event, "document"), "waited_share"));
+    if (!(waited > 0.2)) /* two programs on one CPU each wait for half of the time */
+        fail_msg("beside a busy program threads waited for %.3f of the time", waited);
+    json_decref(event);
+    json_decref(spec);
+    fix_close(&fix);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_profile_answers_with_the_document_of_the_contract),
         cmocka_unit_test(a_profile_is_that_of_the_specification),
+        cmocka_unit_test(a_busy_neighbour_is_seen),
         cmocka_unit_test(a_method_that_is_not_measured_is_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

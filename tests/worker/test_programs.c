@@ -1,4 +1,4 @@
-/* Tests programs that no generator makes, written here line by line: the worker must not depend on a
+/* Tests programs that no generator makes, written here line by line, because the worker must not depend on a
  * placement. */
 #include "worker/worker_fixture.h"
 
@@ -20,9 +20,10 @@ static void check_golden(struct fixture *fix, struct plan *plan)
     json_decref(spec);
 }
 
-/* In a ring with bytes for one buffer the device buffer moves from cell to cell. It is never taken from an
- * instruction that was given it (which has two slots, or one cell twice), and data that was read or written
- * is in the transport's memory by then. */
+/* Each slot may have bytes for a single device buffer, though its ring has several cells. A cell that needs
+ * the buffer then frees another cell's. That loses no data, since what a cell received or is about to send is
+ * also in the host memory of the mesh, and no instruction loses a buffer that it uses, because its input and
+ * its output are in different slots or in the same cell. */
 static void a_ring_with_bytes_for_one_buffer_keeps_the_numbers(void **state)
 {
     struct fixture fix;
@@ -102,8 +103,8 @@ static void ten_lines_run_on_two_workers(void **state)
     (void)state;
     fix_open(&fix, "llama");
     struct plan *plan = fix_plan(&fix, 2, 4);
-    write_rank(plan, 0, first, sizeof first / sizeof *first);
-    write_rank(plan, 1, second, sizeof second / sizeof *second);
+    write_rank(plan, 0, first, sizeof(first) / sizeof(*first));
+    write_rank(plan, 1, second, sizeof(second) / sizeof(*second));
     must(plan_seal(plan, &err));
     must(plan_check(plan, &err));
     check_golden(&fix, plan);
@@ -113,11 +114,11 @@ static void ten_lines_run_on_two_workers(void **state)
 
 static int32_t add_group(struct plan *plan, uint32_t ranks)
 {
-    struct plan_group *groups = realloc(plan->groups, (plan->group_count + 1) * sizeof *groups);
+    struct plan_group *groups = realloc(plan->groups, (plan->group_count + 1) * sizeof(*groups));
     assert_non_null(groups);
     plan->groups = groups;
     struct plan_group *group = &groups[plan->group_count];
-    *group = (struct plan_group){.rank_count = ranks, .ranks = calloc(ranks, sizeof *group->ranks)};
+    *group = (struct plan_group){.rank_count = ranks, .ranks = calloc(ranks, sizeof(*group->ranks))};
     for (uint32_t r = 0; r < ranks; r++)
         group->ranks[r] = r;
     return (int32_t)plan->group_count++;
@@ -148,7 +149,7 @@ static struct plan *replicas_plan(const struct fixture *fix, uint32_t replicas, 
         rank->rows = (plan->batch_rows + replicas - 1 - r) / replicas;
         for (int kind = PROGRAM_EVALUATE; kind < PROGRAM_KINDS; kind++)
             program_fini(&rank->programs[kind]);
-        memset(&rank->programs[PROGRAM_EVALUATE], 0, (PROGRAM_KINDS - 1) * sizeof *rank->programs);
+        memset(&rank->programs[PROGRAM_EVALUATE], 0, (PROGRAM_KINDS - 1) * sizeof(*rank->programs));
         rank->slots[HAND_GRAD_OUT].kind = SLOT_GRADIENTS;
         rank->slots[HAND_GRAD_OUT].lifetime = SLOT_FOR_RUN;
         rank->slots[HAND_GRAD_OUT].ring_micro_batches = 1;
@@ -215,12 +216,12 @@ static void replicas_reduce_their_gradients(void **state)
         replicas_reduce(replicas, 0);
 }
 
-/* A plan has as many groups as a large one: messages of two groups with the same ranks must not mix. */
+/* The plan has as many groups as a large plan; messages of two groups with the same ranks must not mix. */
 static void groups_of_the_same_ranks_do_not_mix(void **state)
 {
     (void)state;
     static const int32_t numbers[] = {2, 40, 47, 48, 80, 94};
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers); i++)
         replicas_reduce(2, numbers[i]);
     replicas_reduce(3, 40);
 }
@@ -315,7 +316,7 @@ static void cut_plan(struct plan *plan)
     struct err err;
     for (uint32_t r = 0; r < plan->rank_count; r++) {
         struct plan_rank *rank = &plan->ranks[r];
-        rank->slots = realloc(rank->slots, LOCAL_SLOTS * sizeof *rank->slots);
+        rank->slots = realloc(rank->slots, LOCAL_SLOTS * sizeof(*rank->slots));
         assert_non_null(rank->slots);
         rank->slots[LOCAL_ACT] = rank->slots[HAND_ACT_OUT];
         rank->slots[LOCAL_GRAD] = rank->slots[HAND_GRAD_OUT];
@@ -384,7 +385,7 @@ static void what_is_not_done_here_is_refused_by_name(void **state)
     (void)state;
     fix_open(&fix, "llama");
     struct plan *plan = fix_plan(&fix, 1, 2);
-    find_op(plan, INSTR_FORWARD)->flags |= FLAG_RECOMPUTE; /* for the first of two micro-batches */
+    find_op(plan, INSTR_FORWARD)->flags |= FLAG_RECOMPUTE; /* set for one of two micro-batches */
     check_refused(&fix, plan, "RECOMPUTE: of 2 FORWARDs in blocks 0..6 1 have it");
     plan = fix_plan(&fix, 1, 4);
     find_op(plan, INSTR_STEP)->group = 0;

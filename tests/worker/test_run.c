@@ -41,7 +41,7 @@ struct scene {
 
 static void scene_open(struct scene *scene, const char *model, uint32_t stages, uint32_t micro_rows)
 {
-    memset(scene, 0, sizeof *scene);
+    memset(scene, 0, sizeof(*scene));
     fix_open(&scene->fix, model);
     scene->spec = fix_spec(&scene->fix);
     scene->plan = fix_plan(&scene->fix, stages, micro_rows);
@@ -133,7 +133,8 @@ static void resume_on(const struct scene *scene, uint32_t stages)
     resume_from(scene, json_object_get(checkpoint_at(&scene->out, 8), "blobs"), stages);
 }
 
-/* Every parameter and both moments, in 32 bits and in 8, move from two ranks to one and to three. */
+/* A checkpoint with every parameter and both moments, in 32 bits and in 8, resumes from two ranks on one and
+ * on three. */
 static void a_whole_models_checkpoint_resumes_on_any_split(void **state)
 {
     (void)state;
@@ -164,9 +165,15 @@ static void a_checkpoint_resumes_on_any_split(void **state)
     expect_success(&scene.out);
     assert_int_equal(json_array_size(scene.out.checkpoints), 3); /* steps 8, 16 and the last */
     const json_t *blobs = json_object_get(checkpoint_at(&scene.out, 8), "blobs");
-    static const char *const files[] = {"adapter_config.json", "adapter_model.safetensors", "state.json",
-                                        "optimizer-0.safetensors", "optimizer-1.safetensors"};
-    for (size_t f = 0; f < sizeof files / sizeof *files; f++)
+    static const char *const files[] = {"adapter_config.json",
+                                        "adapter_model.safetensors",
+                                        "optimizer-0-0.safetensors",
+                                        "optimizer-1-0.safetensors",
+                                        "pieces-0-0.jsonl",
+                                        "pieces-1-0.jsonl",
+                                        "state.json"};
+    assert_int_equal(json_object_size(blobs), sizeof(files) / sizeof(*files));
+    for (size_t f = 0; f < sizeof(files) / sizeof(*files); f++)
         assert_non_null(json_object_get(blobs, files[f]));
     for (uint32_t stages = 1; stages <= 3; stages++)
         resume_on(&scene, stages);
@@ -193,47 +200,101 @@ static void an_adapter_that_differs_by_layer_resumes_on_any_split(void **state)
     scene_close(&scene);
 }
 
-/* Returns the checkpoint as four ranks write it: two replicas of each of two stages, where the second
- * replica's files have the same names. */
-static json_t *written_by_replicas(const json_t *blobs)
+/* Reads a file of a checkpoint. */
+static void blob_read(const struct scene *scene, const json_t *blobs, const char *name, struct buf *out)
 {
+    struct err err;
+    char path[400];
+    snprintf(path, sizeof(path), "%s/%s", scene->fix.store.dir,
+             text_of(json_object_get(blobs, name), "sha256"));
+    buf_init(out, 1 << 26);
+    must(file_read_all(path, out->limit, out, &err));
+}
+
+/* Replaces a file of a checkpoint, or adds one. */
+static void blob_write(struct scene *scene, json_t *blobs, const char *name, const void *data, size_t size)
+{
+    struct err err;
+    char sha256[65];
+    must(blob_server_add(&scene->fix.store, data, size, sha256));
+    json_object_set_new(blobs, name, json_pack("{s:s, s:I}", "sha256", sha256, "size", (json_int_t)size));
+}
+
+/* Returns the checkpoint in the format before indexes, as four ranks wrote it: two replicas of each of two
+ * stages, where the second replica's files have the same names. */
+static json_t *written_by_old_replicas(struct scene *scene, const json_t *blobs)
+{
+    static const char position[] = "{\"version\": 1, \"step\": 8, \"updates\": 8, \"seed\": 0, \"ranks\": 4}";
     json_t *copy = json_copy((json_t *)blobs);
-    json_t *first = json_object_get(blobs, "optimizer-0.safetensors"),
-           *second = json_object_get(blobs, "optimizer-1.safetensors");
-    json_object_del(copy, "optimizer-0.safetensors");
-    json_object_del(copy, "optimizer-1.safetensors");
+    json_t *first = json_object_get(blobs, "optimizer-0-0.safetensors"),
+           *second = json_object_get(blobs, "optimizer-1-0.safetensors");
     json_object_set(copy, "optimizer-0.safetensors", first);
     json_object_set(copy, "optimizer-1.safetensors", first);
     json_object_set(copy, "optimizer-2.safetensors", second);
     json_object_set(copy, "optimizer-3.safetensors", second);
+    json_object_del(copy, "optimizer-0-0.safetensors");
+    json_object_del(copy, "optimizer-1-0.safetensors");
+    json_object_del(copy, "pieces-0-0.jsonl");
+    json_object_del(copy, "pieces-1-0.jsonl");
+    blob_write(scene, copy, "state.json", position, sizeof(position) - 1);
     return copy;
 }
 
-static void a_checkpoint_of_replicas_resumes_on_fewer_ranks(void **state)
+/* The run that resumes this checkpoint ends with ERR_CORRUPT and these words. */
+static void expect_corrupt(const struct scene *scene, json_t *blobs, const char *words)
 {
-    (void)state;
-    struct scene scene;
     struct outcome out;
-    scene_open(&scene, "llama", 2, 2);
-    set(scene.spec, "checkpoint", "every_steps", json_integer(8));
-    scene_run(&scene, NULL, NULL);
-    expect_success(&scene.out);
-    json_t *blobs = written_by_replicas(json_object_get(checkpoint_at(&scene.out, 8), "blobs"));
-    resume_from(&scene, blobs, 1);
-    resume_from(&scene, blobs, 3);
-    json_object_del(blobs, "optimizer-2.safetensors");
-    json_object_del(blobs, "optimizer-3.safetensors");
     struct resume resume = {.step = 8, .blobs = blobs};
-    struct plan *single = fix_plan(&scene.fix, 1, 2);
-    fix_run(&scene.fix, single, scene.spec, start_there, NULL, &resume, &out);
+    struct plan *single = fix_plan(&scene->fix, 1, 2);
+    fix_run(&scene->fix, single, scene->spec, start_there, NULL, &resume, &out);
     assert_int_equal(out.done, 0);
     assert_int_equal(json_array_size(out.failures), 1);
     const json_t *failed = json_array_get(out.failures, 0);
     assert_string_equal(text_of(failed, "code"), "corrupt");
-    if (!strstr(text_of(failed, "text"), "model.layers.2.self_attn"))
-        fail_msg("it does not say what is missing: %s", text_of(failed, "text"));
+    if (!strstr(text_of(failed, "text"), words))
+        fail_msg("'%s' does not say '%s'", text_of(failed, "text"), words);
     outcome_fini(&out);
     plan_destroy(single);
+}
+
+static void a_checkpoint_of_the_old_format_resumes(void **state)
+{
+    (void)state;
+    struct scene scene;
+    scene_open(&scene, "llama", 2, 2);
+    set(scene.spec, "checkpoint", "every_steps", json_integer(8));
+    scene_run(&scene, NULL, NULL);
+    expect_success(&scene.out);
+    json_t *blobs = written_by_old_replicas(&scene, json_object_get(checkpoint_at(&scene.out, 8), "blobs"));
+    resume_from(&scene, blobs, 1);
+    resume_from(&scene, blobs, 3);
+    json_object_del(blobs, "optimizer-2.safetensors");
+    json_object_del(blobs, "optimizer-3.safetensors");
+    expect_corrupt(&scene, blobs, "model.layers.2.self_attn");
+    json_decref(blobs);
+    scene_close(&scene);
+}
+
+static void a_damaged_checkpoint_is_refused_by_tensor(void **state)
+{
+    (void)state;
+    struct scene scene;
+    struct buf bytes;
+    scene_open(&scene, "llama", 2, 2);
+    set(scene.spec, "checkpoint", "every_steps", json_integer(8));
+    scene_run(&scene, NULL, NULL);
+    expect_success(&scene.out);
+    json_t *whole = json_object_get(checkpoint_at(&scene.out, 8), "blobs"), *blobs = json_copy(whole);
+    json_object_del(blobs, "pieces-1-0.jsonl");
+    expect_corrupt(&scene, blobs, "no file holds model.layers.2.");
+    json_object_update(blobs, whole);
+    blob_read(&scene, blobs, "optimizer-1-0.safetensors", &bytes);
+    bytes.data[bytes.size - 3] ^= 1;
+    blob_write(&scene, blobs, "optimizer-1-0.safetensors", bytes.data, bytes.size);
+    buf_fini(&bytes);
+    expect_corrupt(&scene, blobs,
+                   "model.layers.3.self_attn.o_proj.lora_B.weight.exp_avg_sq in optimizer-1-0.safetensors "
+                   "are not those");
     json_decref(blobs);
     scene_close(&scene);
 }
@@ -392,8 +453,8 @@ static void two_runs_of_one_plan_are_bit_identical(void **state)
     scene_run(&scene, NULL, NULL);
     expect_success(&first);
     expect_success(&scene.out);
-    assert_memory_equal(first.loss, scene.out.loss, sizeof first.loss);
-    assert_memory_equal(first.norm, scene.out.norm, sizeof first.norm);
+    assert_memory_equal(first.loss, scene.out.loss, sizeof(first.loss));
+    assert_memory_equal(first.norm, scene.out.norm, sizeof(first.norm));
     assert_true(json_equal(first.artifacts, scene.out.artifacts));
     outcome_fini(&first);
     scene_close(&scene);
@@ -413,7 +474,7 @@ static void stop_hook(void *arg, struct fix_worker *workers, uint32_t rank, cons
     struct stop_at *stop = arg;
     if (stop->sent || strcmp(text_of(event, "type"), "step") != 0 || number_of(event, "step") != stop->step)
         return;
-    stop->sent = true; /* sent to one rank only: the others must learn of it in the same step */
+    stop->sent = true; /* only one rank is told, and the others must learn of it in the same step */
     fix_send(&workers[stop->kill ? rank : 0],
              json_pack("{s:s, s:i, s:I, s:s, s:b, s:b}", "type", "stop", "run", 70, "epoch", stop->epoch,
                        "why", "cancel", "checkpoint", 1, "kill", (int)stop->kill));
@@ -602,8 +663,8 @@ static void wrong_assignments_are_refused_by_name(void **state)
     fix_close(&fix);
 }
 
-/* A worker whose system gives it so little memory that the stage cannot be made, although the device's limit
- * is far. */
+/* The system gives the worker too little memory for its stage, although the device's limit is not reached.
+ * That failure does not count against the job. */
 static void memory_that_the_node_lacks_is_not_the_jobs_fault(void **state)
 {
     (void)state;
@@ -616,8 +677,8 @@ static void memory_that_the_node_lacks_is_not_the_jobs_fault(void **state)
     skip();
 #endif
     fix_open(&fix, "llama");
-    snprintf(path, sizeof path, "%s", scratch_path(&fix.scratch, "worker.sh"));
-    snprintf(text, sizeof text, "#!/bin/sh\nulimit -v 1500000\nexec %s/motley-worker \"$@\"\n",
+    snprintf(path, sizeof(path), "%s", scratch_path(&fix.scratch, "worker.sh"));
+    snprintf(text, sizeof(text), "#!/bin/sh\nulimit -v 1500000\nexec %s/motley-worker \"$@\"\n",
              programs ? programs : "bin");
     must(file_write_atomic(path, text, strlen(text), 0700, &err));
     fix.program = path;
@@ -691,7 +752,8 @@ int main(void)
         cmocka_unit_test(a_checkpoint_resumes_on_any_split),
         cmocka_unit_test(an_adapter_that_differs_by_layer_resumes_on_any_split),
         cmocka_unit_test(a_whole_models_checkpoint_resumes_on_any_split),
-        cmocka_unit_test(a_checkpoint_of_replicas_resumes_on_fewer_ranks),
+        cmocka_unit_test(a_checkpoint_of_the_old_format_resumes),
+        cmocka_unit_test(a_damaged_checkpoint_is_refused_by_tensor),
         cmocka_unit_test(steps_go_on_while_a_checkpoint_is_stored),
         cmocka_unit_test(the_next_checkpoint_waits_for_the_one_before),
         cmocka_unit_test(a_slow_store_is_no_transfer_that_stands_still),

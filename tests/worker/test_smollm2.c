@@ -9,17 +9,17 @@ static bool find_files(void)
 {
     const char *source = getenv("MOTLEY_SOURCE"), *bin = getenv("MOTLEY_BIN"), *dir = getenv("MOTLEY_GOLDEN");
     const char *model = getenv("MOTLEY_SMOLLM2");
-    snprintf(model_path, sizeof model_path, "%s%s",
+    snprintf(model_path, sizeof(model_path), "%s%s",
              model    ? model
              : source ? source
                       : ".",
              model ? "" : "/.cache/SmolLM2-135M-Instruct.Q4_1.gguf");
-    snprintf(golden, sizeof golden, "%s%s",
+    snprintf(golden, sizeof(golden), "%s%s",
              dir      ? dir
              : source ? source
                       : ".",
              dir ? "" : "/../shared/golden/smollm2");
-    snprintf(program, sizeof program, "%s/motley-worker", bin ? bin : "bin");
+    snprintf(program, sizeof(program), "%s/motley-worker", bin ? bin : "bin");
     return file_exists(model_path) && file_exists(golden) && file_exists(program);
 }
 
@@ -42,8 +42,8 @@ static void run_split(uint32_t stages, uint32_t micro_rows, const char *first, c
     struct fixture fix;
     struct outcome out;
     char expected[600], adapter[600];
-    snprintf(expected, sizeof expected, "%.500s/train.json", golden);
-    snprintf(adapter, sizeof adapter, "%.500s/adapter_init", golden);
+    snprintf(expected, sizeof(expected), "%.500s/train.json", golden);
+    snprintf(adapter, sizeof(adapter), "%.500s/adapter_init", golden);
     fix_open_files(&fix, model_path, expected, adapter);
     fix.program = program;
     fix.isa[0] = first;

@@ -1,5 +1,5 @@
-/* Runs a job of a golden tiny model through real workers on threads, with the agent's and scheduler's side of
- * their sockets and an artifact store. */
+/* Runs a job of a golden tiny model through real workers on threads. The fixture is the agent and scheduler
+ * at the other end of their sockets, and an artifact store. */
 #ifndef MOTLEY_TESTS_WORKER_FIXTURE_H
 #define MOTLEY_TESTS_WORKER_FIXTURE_H
 
@@ -8,6 +8,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -65,12 +66,13 @@ struct fixture {
     struct test_cluster cluster;
     struct test_cert certs[FIX_RANKS];
     struct model_config config;
-    json_t *model;              /* the assignment's model object */
-    json_t *expected;           /* content of expected.json */
-    const json_t *lora;         /* the method's settings in `expected` */
-    const char *program;        /* path of motley-worker to run as processes, or NULL to use threads */
-    const char *isa[FIX_RANKS]; /* instruction set of a rank's device, or NULL */
-    json_t *adapter;            /* {file: sha256} of adapter_init */
+    json_t *model;               /* the assignment's model object */
+    json_t *expected;            /* content of expected.json */
+    const json_t *lora;          /* the method's settings in `expected` */
+    const char *program;         /* path of motley-worker to run as processes, or NULL to use threads */
+    const char *isa[FIX_RANKS];  /* instruction set of a rank's device, or NULL */
+    const char *kind[FIX_RANKS]; /* kind of a rank's device; NULL: MOTLEY_TEST_DEVICE, else "cpu" */
+    json_t *adapter;             /* {file: sha256} of adapter_init */
     char train[65], eval[65];
     uint32_t tokens_bound, labelled_bound; /* bounds for a batch of 4 rows */
     uint32_t batch_rows;
@@ -125,9 +127,9 @@ static inline void fix_model(struct fixture *fix, const char *dir)
     for (uint32_t f = 0; f < model_source_file_count(source); f++) {
         const struct model_file *file = model_source_file(source, f);
         char path[1024], sha256[65];
-        snprintf(path, sizeof path, "%s/%s", dir, file->name);
+        snprintf(path, sizeof(path), "%s/%s", dir, file->name);
         if (!file_exists(path))
-            snprintf(path, sizeof path, "%s", dir); /* the model is a single file */
+            snprintf(path, sizeof(path), "%s", dir); /* the model is a single file */
         fix_add_file(fix, path, sha256, NULL);
         json_array_append_new(json_object_get(fix->model, "files"),
                               json_pack("{s:s, s:I, s:s}", "name", file->name, "size", (json_int_t)file->size,
@@ -143,7 +145,7 @@ static inline void fix_rows(struct fixture *fix)
     struct err err;
     const json_t *batches = json_object_get(fix->expected, "batches");
     uint64_t offset[256] = {0};
-    int32_t *ids = calloc(1 << 16, sizeof *ids), *labels = calloc(1 << 16, sizeof *labels);
+    int32_t *ids = calloc(1 << 16, sizeof(*ids)), *labels = calloc(1 << 16, sizeof(*labels));
     uint32_t rows = 0;
     for (size_t b = 0; b < json_array_size(batches); b++) {
         const json_t *batch = json_array_get(batches, b), *all = json_object_get(batch, "ids");
@@ -182,19 +184,22 @@ static inline void fix_rows(struct fixture *fix)
 static inline void fix_open_files(struct fixture *fix, const char *model, const char *expected,
                                   const char *adapter)
 {
+    /* as motley-worker does: the store of files and the workers that are threads here may write to a killed
+     * peer */
+    signal(SIGPIPE, SIG_IGN);
     struct err err;
     char path[1024], sha256[65];
     json_error_t error;
-    memset(fix, 0, sizeof *fix);
+    memset(fix, 0, sizeof(*fix));
     assert_int_equal(scratch_make(&fix->scratch), 0);
     must(file_mkdirs(scratch_path(&fix->scratch, "blobs"), 0700, &err));
     assert_int_equal(blob_server_start(&fix->store, scratch_path(&fix->scratch, "blobs")), 0);
     char certs[96]; /* short enough for cluster.h's names */
-    assert_true(snprintf(certs, sizeof certs, "%.80s", fix->scratch.dir) == (int)strlen(fix->scratch.dir));
+    assert_true(snprintf(certs, sizeof(certs), "%.80s", fix->scratch.dir) == (int)strlen(fix->scratch.dir));
     test_cluster_make(&fix->cluster, certs, "lab");
     for (int r = 0; r < FIX_RANKS; r++) {
         char identity[48];
-        snprintf(identity, sizeof identity, "agent:node%d", r);
+        snprintf(identity, sizeof(identity), "agent:node%d", r);
         test_cert_make(&fix->certs[r], &fix->cluster, certs, identity);
     }
     fix_model(fix, model);
@@ -207,7 +212,7 @@ static inline void fix_open_files(struct fixture *fix, const char *model, const 
     fix->adapter = json_object();
     static const char *const files[] = {"adapter_config.json", "adapter_model.safetensors"};
     for (int f = 0; f < 2; f++) {
-        snprintf(path, sizeof path, "%s/%s", adapter, files[f]);
+        snprintf(path, sizeof(path), "%s/%s", adapter, files[f]);
         fix_add_file(fix, path, sha256, NULL);
         json_object_set_new(fix->adapter, files[f], json_string(sha256));
     }
@@ -217,9 +222,9 @@ static inline void fix_open_files(struct fixture *fix, const char *model, const 
 static inline void fix_open(struct fixture *fix, const char *name)
 {
     char dir[300], expected[400], adapter[400];
-    snprintf(dir, sizeof dir, "%s/golden/%s", MOTLEY_TEST_DATA, name);
-    snprintf(expected, sizeof expected, "%s/expected.json", dir);
-    snprintf(adapter, sizeof adapter, "%s/adapter_init", dir);
+    snprintf(dir, sizeof(dir), "%s/golden/%s", MOTLEY_TEST_DATA, name);
+    snprintf(expected, sizeof(expected), "%s/expected.json", dir);
+    snprintf(adapter, sizeof(adapter), "%s/adapter_init", dir);
     fix_open_files(fix, dir, expected, adapter);
 }
 
@@ -246,8 +251,8 @@ static inline json_t *fix_spec(const struct fixture *fix)
 {
     const json_t *lora = fix->lora, *betas = json_object_get(fix->expected, "betas");
     char train[80], eval[80];
-    snprintf(train, sizeof train, "sha256:%s", fix->train);
-    snprintf(eval, sizeof eval, "sha256:%s", fix->eval);
+    snprintf(train, sizeof(train), "sha256:%s", fix->train);
+    snprintf(eval, sizeof(eval), "sha256:%s", fix->eval);
     return json_pack(
         "{s:s, s:{s:s, s:O, s:O, s:f, s:O}, s:{s:s, s:s, s:s, s:b}, s:{s:i, s:O, s:O, s:O, s:f, s:O, s:O, "
         "s:O}, s:{s:i}}",
@@ -260,6 +265,12 @@ static inline json_t *fix_spec(const struct fixture *fix)
         json_object_get(fix->expected, "clip"), "checkpoint", "every_steps", 0);
 }
 
+static inline const char *fix_kind(const struct fixture *fix, uint32_t rank)
+{
+    const char *all = getenv("MOTLEY_TEST_DEVICE");
+    return fix->kind[rank] ? fix->kind[rank] : all ? all : "cpu";
+}
+
 /* Makes the `assign` of one rank. Borrows everything. */
 static inline json_t *fix_assign(const struct fixture *fix, const struct plan *plan, const json_t *spec,
                                  uint32_t rank, json_int_t epoch)
@@ -268,21 +279,27 @@ static inline json_t *fix_assign(const struct fixture *fix, const struct plan *p
     json_t *ranks = json_array(), *codec = plan_to_json(plan, &err);
     char cache[600];
     assert_non_null(codec);
+    if (plan->version > 1) { /* the scheduler sends slices of newer plans */
+        json_t *slices = plan_slices(codec, &err);
+        assert_non_null(slices);
+        json_decref(codec);
+        codec = json_deep_copy(json_array_get(slices, rank));
+        json_decref(slices);
+    }
     for (uint32_t r = 0; r < plan->rank_count; r++)
         json_array_append_new(ranks, json_pack("{s:i, s:s, s:s}", "rank", (int)r, "node", plan->ranks[r].node,
                                                "device", plan->ranks[r].device));
     char identity[48];
-    snprintf(identity, sizeof identity, "agent:node%u", rank);
-    snprintf(cache, sizeof cache, "%s/cache", fix->scratch.dir);
-    json_t *assign =
-        json_pack("{s:s, s:i, s:i, s:I, s:i, s:o, s:o, s:O, s:O, s:{s:s, s:s}, s:{s:i, s:O}, s:{s:i}}",
-                  "type", "assign", "job", 7, "run", 70, "epoch", epoch, "rank", (int)rank, "ranks", ranks,
-                  "plan", codec, "spec", spec, "model", fix->model, "data", "train", fix->train, "eval",
-                  fix->eval, "start", "step", 0, "adapter", fix->adapter, "limits", "wait", FIX_SECONDS);
+    snprintf(identity, sizeof(identity), "agent:node%u", rank);
+    snprintf(cache, sizeof(cache), "%s/cache", fix->scratch.dir);
+    json_t *assign = json_pack(
+        "{s:s, s:i, s:i, s:I, s:i, s:o, s:o, s:s, s:O, s:O, s:{s:s, s:s}, s:{s:i, s:O}, s:{s:i}}", "type",
+        "assign", "job", 7, "run", 70, "epoch", epoch, "rank", (int)rank, "ranks", ranks, "plan", codec,
+        "plan_digest", plan->digest, "spec", spec, "model", fix->model, "data", "train", fix->train, "eval",
+        fix->eval, "start", "step", 0, "adapter", fix->adapter, "limits", "wait", FIX_SECONDS);
     json_object_set_new(assign, "local",
                         json_pack("{s:{s:s, s:s, s:i, s:I}, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:I}",
-                                  "device", "name", plan->ranks[rank].device, "kind",
-                                  getenv("MOTLEY_TEST_DEVICE") ? getenv("MOTLEY_TEST_DEVICE") : "cpu",
+                                  "device", "name", plan->ranks[rank].device, "kind", fix_kind(fix, rank),
                                   "threads", 1, "memory_limit_bytes",
                                   (json_int_t)plan->ranks[rank].memory_limit_bytes, "listen", "127.0.0.1:0",
                                   "identity", identity, "cert", fix->certs[rank].cert_file, "key",
@@ -317,8 +334,8 @@ static inline int fix_try_connect(const char *path)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    snprintf(address.sun_path, sizeof address.sun_path, "%.107s", path);
-    if (connect(fd, (struct sockaddr *)&address, sizeof address) == 0)
+    snprintf(address.sun_path, sizeof(address.sun_path), "%.107s", path);
+    if (connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0)
         return fd;
     close(fd);
     return -1;
@@ -344,10 +361,10 @@ static inline json_t *fix_receive(const struct fix_worker *w)
 static inline void fix_start_worker(const struct fixture *fix, struct fix_worker *w, uint32_t rank)
 {
     struct err err;
-    memset(w, 0, sizeof *w);
-    snprintf(w->dir, sizeof w->dir, "%s/w%u", fix->scratch.dir, rank);
+    memset(w, 0, sizeof(*w));
+    snprintf(w->dir, sizeof(w->dir), "%s/w%u", fix->scratch.dir, rank);
     must(file_mkdirs(w->dir, 0700, &err));
-    snprintf(w->socket, sizeof w->socket, "%s/w%u/s", fix->scratch.dir, rank);
+    snprintf(w->socket, sizeof(w->socket), "%s/w%u/s", fix->scratch.dir, rank);
     if (fix->program) {
         const char *argv[] = {fix->program, "--socket", w->socket, "--dir", w->dir, NULL};
         struct process_options process = {.argv = argv, .stderr_path = "-", .die_with_parent = true};
@@ -413,7 +430,7 @@ static inline void fix_note(struct outcome *out, struct fix_worker *w, const jso
     out->memories += strcmp(type, "memory") == 0;
     bool last = strcmp(type, "done") == 0 || strcmp(type, "failed") == 0 || strcmp(type, "stopped") == 0;
     if (last)
-        snprintf(w->end, sizeof w->end, "%s", type);
+        snprintf(w->end, sizeof(w->end), "%s", type);
 }
 
 /* Called for every event (borrowed) before it is recorded, so that a test can act on it. */
@@ -467,7 +484,7 @@ static inline void fix_watch(struct fix_worker *workers, uint32_t count, json_in
 
 static inline void outcome_init(struct outcome *out)
 {
-    memset(out, 0, sizeof *out);
+    memset(out, 0, sizeof(*out));
     out->samples = json_array();
     out->checkpoints = json_array();
     out->failures = json_array();
@@ -528,8 +545,8 @@ static inline struct plan *fix_plan(const struct fixture *fix, uint32_t stages, 
     return plan;
 }
 
-/* Makes the values of one tensor so large that its products overflow. */
-static inline void fix_spoil_model(struct fixture *fix, const char *tensor_name)
+/* Makes the last so many values of one tensor (0: all) so large that its products overflow. */
+static inline void fix_spoil_values(struct fixture *fix, const char *tensor_name, uint64_t last)
 {
     struct err err;
     struct buf bytes;
@@ -537,25 +554,31 @@ static inline void fix_spoil_model(struct fixture *fix, const char *tensor_name)
     char path[400], sha256[65];
     size_t index;
     json_t *item;
-    json_array_foreach(json_object_get(fix->model, "files"), index, item)
-    {
+    json_array_foreach (json_object_get(fix->model, "files"), index, item) {
         if (strcmp(json_string_value(json_object_get(item, "name")), "model.safetensors") != 0)
             continue;
         buf_init(&bytes, 1 << 28);
-        snprintf(path, sizeof path, "%s/%s", fix->store.dir,
+        snprintf(path, sizeof(path), "%s/%s", fix->store.dir,
                  json_string_value(json_object_get(item, "sha256")));
         must(file_read_all(path, bytes.limit, &bytes, &err));
         must(safetensors_open_memory(bytes.data, bytes.size, &file, &err));
         const struct safetensors_tensor *tensor = safetensors_find(file, tensor_name);
         assert_non_null(tensor);
         float huge = 3e38f;
-        for (uint64_t at = 0; at < tensor->size; at += sizeof huge)
-            memcpy(bytes.data + tensor->offset + at, &huge, sizeof huge);
+        uint64_t spoilt = last > 0 ? last * sizeof(huge) : tensor->size;
+        for (uint64_t at = tensor->size - spoilt; at < tensor->size; at += sizeof(huge))
+            memcpy(bytes.data + tensor->offset + at, &huge, sizeof(huge));
         safetensors_close(file);
         must(blob_server_add(&fix->store, bytes.data, bytes.size, sha256));
         json_object_set_new(item, "sha256", json_string(sha256));
         buf_fini(&bytes);
     }
+}
+
+/* Makes all values of one tensor so large that its products overflow. */
+static inline void fix_spoil_model(struct fixture *fix, const char *tensor_name)
+{
+    fix_spoil_values(fix, tensor_name, 0);
 }
 
 /* --- going on from a checkpoint --- */
@@ -573,7 +596,7 @@ static inline void start_there(void *arg, json_t *assign)
     json_t *files = json_object();
     const char *name;
     json_t *value;
-    json_object_foreach(resume->blobs, name, value)
+    json_object_foreach (resume->blobs, name, value)
         json_object_set(files, name, json_object_get(value, "sha256"));
     json_object_set_new(assign, "start",
                         json_pack("{s:I, s:o, s:I}", "step", (json_int_t)resume->step, "checkpoint", files,

@@ -7,15 +7,16 @@ json_t *adapter_config(const struct job_spec *spec, const struct model_config *m
     return peft_config_to_json(&config, model, base_model, err);
 }
 
-int adapter_check(const struct buf *config_json, const struct buf *safetensors,
-                  const struct model_config *config, const struct job_spec *spec, struct err *err)
+int adapter_open(const struct buf *config_json, struct safetensors *tensors,
+                 const struct model_config *config, const struct job_spec *spec, struct peft **peft,
+                 struct err *err)
 {
-    struct peft *peft = NULL;
-    if (peft_open_memory(config_json->data, config_json->size, safetensors->data, safetensors->size, config,
-                         &peft, err) < 0)
+    const struct peft_config asked = peft_config_of(spec, config);
+    if (peft_open_tensors(config_json->data, config_json->size, tensors, config, peft, err) < 0)
         return -1;
-    const struct peft_config *found = peft_get_config(peft), asked = peft_config_of(spec, config);
-    int result = peft_config_same(found, &asked, config, err);
-    peft_close(peft);
-    return result;
+    if (peft_config_same(peft_get_config(*peft), &asked, config, err) == 0)
+        return 0;
+    peft_close(*peft);
+    *peft = NULL;
+    return -1;
 }

@@ -12,8 +12,10 @@
 /* Makes adapter_config.json for the specification's method (new). */
 json_t *adapter_config(const struct job_spec *spec, const struct model_config *model, const char *base_model,
                        struct err *err);
-/* Refuses an adapter that was made for another model or method. */
-int adapter_check(const struct buf *config_json, const struct buf *safetensors,
-                  const struct model_config *config, const struct job_spec *spec, struct err *err);
+/* Opens an adapter; takes over `tensors`, also on error. Refuses an adapter that was made for another model
+ * or method. */
+int adapter_open(const struct buf *config_json, struct safetensors *tensors,
+                 const struct model_config *config, const struct job_spec *spec, struct peft **peft,
+                 struct err *err);
 
 #endif

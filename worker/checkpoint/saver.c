@@ -1,6 +1,6 @@
 /* Each checkpoint has a thread, and at most one runs at a time. The main thread copies the state and goes on
- * with the next step; the thread uploads, gathers the parts over the tree, and emits `checkpoint` when
- * everything is stored. */
+ * with the next step; the checkpoint's thread uploads the copy, gathers file names over the tree of ranks,
+ * and emits `checkpoint` when all ranks' files are stored. */
 #include "worker/checkpoint/saver.h"
 
 #include <math.h>
@@ -19,21 +19,24 @@ struct saver {
     pthread_cond_t changed;
     bool finished; /* guarded by lock: the thread has finished */
     pthread_t thread;
-    bool running; /* there is a thread to join; until then it owns all fields below */
+    bool running; /* there is a thread to join, which owns all fields below until it is joined */
     struct save_request request;
-    bool stored;         /* every part of this rank's subtree is stored */
-    struct err failure;  /* reason why it is not stored */
-    struct err not_told; /* its code is not ERR_NONE when the agent could not be told */
+    bool stored;         /* all files of this rank and of the ranks below it in the tree are stored */
+    struct err failure;  /* why the checkpoint is not stored */
+    struct err not_told; /* set (code not ERR_NONE) when the agent could not be told */
     json_t *blobs;       /* files of a complete checkpoint, on rank 0 */
+    json_t *routing; /* on rank 0 of an expert plan: each expert's share of tokens since the last checkpoint;
+                        else NULL */
 };
 
 int saver_create(struct session *session, struct saver **out, struct err *err)
 {
-    struct saver *saver = calloc(1, sizeof *saver);
+    struct saver *saver = calloc(1, sizeof(*saver));
     *out = saver;
-    if (saver)
-        saver->snapshot = snapshot_create();
-    if (saver && saver->snapshot && cond_init(&saver->changed) == 0) {
+    if (saver &&
+        snapshot_create(session->assignment->local.cache, session->assignment->checkpoint_bytes,
+                        &saver->snapshot, err) == 0 &&
+        cond_init(&saver->changed) == 0) {
         pthread_mutex_init(&saver->lock, NULL);
         saver->session = session;
         return 0;
@@ -52,6 +55,8 @@ static int say_checkpoint(struct saver *saver, struct err *err)
                               "best", (int)request->best);
     if (event && isfinite(request->loss))
         json_object_set_new(event, "loss", json_real(request->loss));
+    if (event && saver->routing)
+        json_object_set(event, "expert_share", saver->routing);
     return worker_link_emit(saver->session->link, "checkpoint", event, err);
 }
 
@@ -114,8 +119,31 @@ int saver_wait(struct saver *saver, bool *stored, json_t **blobs, struct err *er
     return 0;
 }
 
+/* Returns the share of tokens that each expert got, by layer; a dense layer's list is empty. NULL: no layer
+ * has a measured share. */
+static json_t *routing_of(struct session *session)
+{
+    uint32_t experts = ops_take_routing(session->ops, 0, NULL);
+    uint64_t *counts = calloc((size_t)experts + 1, sizeof(*counts));
+    json_t *layers = experts > 0 && counts ? json_array() : NULL;
+    for (uint32_t l = 0; layers && l < session->config.layers; l++) {
+        uint64_t all = 0;
+        ops_take_routing(session->ops, l, counts);
+        for (uint32_t e = 0; e < experts; e++)
+            all += counts[e];
+        json_t *shares = all > 0 ? json_array() : json_null();
+        for (uint32_t e = 0; e < experts && all > 0; e++)
+            json_array_append_new(shares, json_real((double)counts[e] / (double)all));
+        json_array_append_new(layers, shares);
+    }
+    free(counts);
+    return layers;
+}
+
 void saver_copy(struct saver *saver)
 {
+    json_decref(saver->routing);
+    saver->routing = saver->session->assignment->rank == 0 ? routing_of(saver->session) : NULL;
     snapshot_take(saver->session, saver->request.step, saver->snapshot);
 }
 
@@ -153,6 +181,7 @@ void saver_destroy(struct saver *saver)
         return;
     saver_wait(saver, NULL, NULL, &ignored);
     snapshot_destroy(saver->snapshot);
+    json_decref(saver->routing);
     pthread_cond_destroy(&saver->changed);
     pthread_mutex_destroy(&saver->lock);
     free(saver);

@@ -1,4 +1,4 @@
-/* Stores checkpoints while training goes on: the main thread copies the state (milliseconds), a second thread
+/* Stores checkpoints while training goes on: the main thread copies the state into a spool, a second thread
  * stores the copy.
  *
  * One checkpoint is stored at a time. The next one waits until the one before is stored or has failed, so
@@ -32,8 +32,8 @@ int saver_create(struct session *session, struct saver **out, struct err *err);
 /* Waits for the previous checkpoint and sets what the next one is. -1 when the agent can no longer be told.
  */
 int saver_prepare(struct saver *saver, const struct save_request *request, struct err *err);
-/* Copies the present state. A failure is recorded in the copy and stored in its place, because the other
- * ranks wait for this rank's part. */
+/* Copies the state of this step. A failure is recorded in the copy and sent to the other ranks in its place,
+ * because they wait for this rank. */
 void saver_copy(struct saver *saver);
 /* Runs for INSTR_SAVE: saver_copy of the session `arg`. A failed copy does not fail the program, because the
  * other ranks must complete it too. */

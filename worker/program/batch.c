@@ -6,13 +6,13 @@
 
 int batch_init(struct batch *batch, const struct plan *plan, struct err *err)
 {
-    memset(batch, 0, sizeof *batch);
+    memset(batch, 0, sizeof(*batch));
     batch->micro_batch_count = plan->micro_batch_count;
     batch->rows_capacity = plan->batch_rows ? plan->batch_rows : 1;
-    batch->micro = calloc((size_t)plan->micro_batch_count + 1, sizeof *batch->micro);
-    batch->row_ids = calloc((size_t)batch->rows_capacity + 1, sizeof *batch->row_ids);
+    batch->micro = calloc((size_t)plan->micro_batch_count + 1, sizeof(*batch->micro));
+    batch->row_ids = calloc((size_t)batch->rows_capacity + 1, sizeof(*batch->row_ids));
     batch->row_start =
-        calloc((size_t)batch->rows_capacity + plan->micro_batch_count + 1, sizeof *batch->row_start);
+        calloc((size_t)batch->rows_capacity + plan->micro_batch_count + 1, sizeof(*batch->row_start));
     if (!batch->micro || !batch->row_ids || !batch->row_start) {
         batch_fini(batch);
         return err_set(err, ERR_NOMEM, "no memory for a batch of %u rows", plan->batch_rows);
@@ -27,7 +27,7 @@ void batch_fini(struct batch *batch)
     free(batch->row_start);
     free(batch->ids);
     free(batch->labels);
-    memset(batch, 0, sizeof *batch);
+    memset(batch, 0, sizeof(*batch));
 }
 
 static int reserve_tokens(struct batch *batch, uint64_t tokens, struct err *err)
@@ -38,8 +38,8 @@ static int reserve_tokens(struct batch *batch, uint64_t tokens, struct err *err)
         return err_set(err, ERR_TOO_BIG, "a batch of %llu tokens is too big", (unsigned long long)tokens);
     free(batch->ids);
     free(batch->labels);
-    batch->ids = malloc(tokens * sizeof *batch->ids);
-    batch->labels = malloc(tokens * sizeof *batch->labels);
+    batch->ids = malloc(tokens * sizeof(*batch->ids));
+    batch->labels = malloc(tokens * sizeof(*batch->labels));
     batch->tokens_capacity = batch->ids && batch->labels ? tokens : 0;
     if (batch->tokens_capacity == 0)
         return err_set(err, ERR_NOMEM, "no memory for a batch of %llu tokens", (unsigned long long)tokens);
@@ -61,7 +61,7 @@ static void point_micro_batches(struct batch *batch, const struct plan *plan, ui
                                       .labels = batch->labels + token,
                                       .step = step,
                                       .index = m};
-        /* row_start holds lengths here; turn them into starts */
+        /* row_start holds the rows' lengths up to here; replace them by prefix sums */
         uint32_t at = 0;
         for (uint32_t r = 0; r < micro->rows; r++) {
             uint32_t length = starts[r];
@@ -74,7 +74,7 @@ static void point_micro_batches(struct batch *batch, const struct plan *plan, ui
     }
 }
 
-/* Writes the lengths of rows into row_start, with one entry of room behind each micro-batch, and checks the
+/* Writes the rows' lengths into row_start, leaving one free entry after each micro-batch, and checks the
  * plan's bounds. */
 static int measure(struct batch *batch, const struct plan *plan, const struct rows *rows,
                    const uint32_t *numbers, uint32_t count, struct err *err)
@@ -118,8 +118,8 @@ int batch_fill(struct batch *batch, const struct plan *plan, const struct rows *
     for (uint32_t r = 0; r < count; r++) {
         uint64_t first = rows->offset[numbers[r]], length = rows->offset[numbers[r] + 1] - first;
         batch->row_ids[r] = numbers[r];
-        memcpy(batch->ids + token, rows->ids + first, length * sizeof *batch->ids);
-        memcpy(batch->labels + token, rows->labels + first, length * sizeof *batch->labels);
+        memcpy(batch->ids + token, rows->ids + first, length * sizeof(*batch->ids));
+        memcpy(batch->labels + token, rows->labels + first, length * sizeof(*batch->labels));
         for (uint64_t t = 1; t < length; t++)
             batch->labelled += rows->labels[first + t] != ROWS_IGNORE;
         token += length;
@@ -136,7 +136,7 @@ int batch_fill_ids(struct batch *batch, const struct plan *plan, const int32_t *
                        plan->tokens_bound < plan->sequence_bound ? plan->tokens_bound : plan->sequence_bound);
     if (reserve_tokens(batch, count, err) < 0)
         return -1;
-    memcpy(batch->ids, ids, count * sizeof *ids);
+    memcpy(batch->ids, ids, count * sizeof(*ids));
     for (uint32_t t = 0; t < count; t++)
         batch->labels[t] = ROWS_IGNORE;
     batch->rows = 1;

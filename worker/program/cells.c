@@ -18,14 +18,16 @@ static void find_uses(const struct ops *ops, uint32_t number, struct slot_cells 
         const struct program *program = &ops->me->programs[kind];
         for (uint32_t i = 0; i < program->instr_count; i++) {
             const struct instr *instr = &program->instrs[i];
-            bool sent = instr->op == INSTR_SEND && instr->slot_in == (int32_t)number;
+            bool sums = instr->op == INSTR_ALL_REDUCE || instr->op == INSTR_BROADCAST;
+            bool sent = (instr->op == INSTR_SEND || sums) && instr->slot_in == (int32_t)number;
+            bool arrives = (instr->op == INSTR_RECV || sums) && instr->slot_out == (int32_t)number;
             cells->sent_by_mesh |= sent;
-            cells->travels |= sent || (instr->op == INSTR_RECV && instr->slot_out == (int32_t)number);
+            cells->travels |= sent || arrives;
         }
     }
 }
 
-/* Makes the buffers of a shared slot once. They are never replaced, because peers are told their addresses
+/* Makes the buffers of a SLOT_SHARED slot. They are never replaced, because peers are told their addresses
  * only once. */
 static int make_shared(struct ops *ops, struct slot_cells *cells, struct err *err)
 {
@@ -58,7 +60,7 @@ int cells_make(struct ops *ops, uint32_t number, struct err *err)
         return err_set(err, ERR_INVALID, "slot %u has a ring of %llu buffers", number,
                        (unsigned long long)count);
     cells->slot = slot;
-    cells->cells = calloc(count, sizeof *cells->cells);
+    cells->cells = calloc(count, sizeof(*cells->cells));
     if (!cells->cells)
         return err_set(err, ERR_NOMEM, "no memory for slot %u", number);
     cells->count = (uint32_t)count;
@@ -76,6 +78,20 @@ void cell_forget_caches(struct ops *ops, struct slot_cell *cell)
         kv_cache_destroy(cell->caches[i]);
     free(cell->caches);
     cell->caches = NULL;
+}
+
+int cell_need_cache(struct ops *ops, const struct instr *instr, int stage, struct kv_cache **out,
+                    struct err *err)
+{
+    struct slot_cell *cell = ops_cell(ops, instr->slot_save, instr->micro_batch, instr->block_begin);
+    const struct stages *stages = ops->options.stages;
+    if (!cell->caches && !(cell->caches = calloc(stages->count, sizeof(struct kv_cache *))))
+        return err_set(err, ERR_NOMEM, "no memory for %u KV caches", stages->count);
+    if (!cell->caches[stage] && kv_cache_create(stages->list[stage], ops->options.plan->sequence_bound,
+                                                &cell->caches[stage], err) < 0)
+        return -1;
+    *out = cell->caches[stage];
+    return 0;
 }
 
 void cells_free(struct ops *ops, uint32_t slot)
@@ -99,17 +115,17 @@ size_t cells_tensor_bytes(const struct ops *ops, int32_t slot, uint32_t tokens)
     return (size_t)tokens * ops->options.hidden * plan_dtype_bytes(ops->slots[slot].slot->dtype);
 }
 
-/* Only training sends the sums over layers of the load-balancing loss. */
+/* Only training sends the load-balancing loss's sums behind the tensor. */
 size_t cells_tail_bytes(const struct ops *ops, int32_t slot, uint32_t rows)
 {
     bool balances = ops->kind == PROGRAM_TRAIN && ops->step->router_scale != 0;
     return balances ? (size_t)(ops->slots[slot].slot->bytes_per_row * rows) : 0;
 }
 
-/* Bytes of a whole micro-batch in that slot. */
+/* Returns the bytes of a slot's tensor for all rows of a micro-batch. */
 static size_t whole_bytes(const struct ops *ops, int32_t slot, int32_t micro_batch)
 {
-    const struct micro_batch *micro = &ops->batch->micro[micro_batch];
+    const struct micro_batch *micro = ops_micro(ops, micro_batch);
     return cells_tensor_bytes(ops, slot, micro->row_start[micro->rows]) +
            cells_tail_bytes(ops, slot, micro->rows);
 }
@@ -133,11 +149,12 @@ static void drop_buffer(struct slot_cells *cells, struct slot_cell *cell)
     cell->buffer_size = 0;
 }
 
-/* Whether the buffer can be freed without losing data: a slot that travels over the mesh has a copy in host
- * memory. */
+/* Whether the device buffer can be freed without losing data: a tensor sent over the mesh has a copy in host
+ * memory. A tensor that this rank broadcasts may still be read from the device buffer alone. */
 static bool may_drop(const struct slot_cells *cells, const struct slot_cell *cell)
 {
-    return (cells->travels && !cells->sent_locally) || !cell->in_use;
+    bool copied = cells->travels && !cells->sent_locally && cells->slot->kind != SLOT_PARTIAL;
+    return copied || !cell->in_use;
 }
 
 /* Gives the cell a device buffer of at least `bytes`. When the slot would exceed its bytes_total, buffers of
@@ -152,7 +169,7 @@ static int cell_need_buffer(struct ops *ops, struct slot_cells *cells, struct sl
     for (uint32_t c = 0; c < cells->count && cells->device_size + bytes > cells->slot->bytes_total; c++)
         if (may_drop(cells, &cells->cells[c]))
             drop_buffer(cells, &cells->cells[c]);
-    snprintf(what, sizeof what, "a boundary tensor (%s)", slot_kind_name(cells->slot->kind));
+    snprintf(what, sizeof(what), "a boundary tensor (%s)", slot_kind_name(cells->slot->kind));
     if (buffer_create(ops->options.device, bytes, MEM_BUFFERS, what, &cell->buffer, err) < 0)
         return -1;
     cell->buffer_size = bytes;
@@ -218,13 +235,16 @@ int cells_take_out(struct ops *ops, const struct instr *instr, struct buffer **o
         cell_need_buffer(ops, cells, cell, bytes, err) < 0)
         return -1;
     cell->in_use = true;
+    atomic_store(
+        &cell->arrived,
+        NULL); /* drops an earlier all-reduce result that was sent on and never copied into the buffer */
     *out = cell->buffer;
     return 0;
 }
 
 int cells_publish(struct ops *ops, const struct instr *instr, struct event *made, struct err *err)
 {
-    if (ops->batch->micro[instr->micro_batch].rows == 0)
+    if (ops_micro(ops, instr->micro_batch)->rows == 0)
         return 0;
     if (instr->slot_in != PLAN_NONE && (instr->flags & FLAG_FREES_IN))
         ops_cell(ops, instr->slot_in, instr->micro_batch, instr->block_begin)->in_use = false;

@@ -59,7 +59,7 @@ static void *courier_main(void *arg)
 
 int courier_create(uint64_t timeout_ns, struct courier **out, struct err *err)
 {
-    struct courier *courier = calloc(1, sizeof *courier);
+    struct courier *courier = calloc(1, sizeof(*courier));
     if (!courier)
         return err_set(err, ERR_NOMEM, "no memory for a thread that waits for copies");
     courier->timeout_ns = timeout_ns;

@@ -71,7 +71,7 @@ struct exec {
 
 static bool runs_on_this_thread(const struct instr *instr)
 {
-    return instr->queue == QUEUE_COMPUTE || instr->queue == QUEUE_COPY;
+    return instr->queue == QUEUE_COMPUTE;
 }
 
 /* --- preparation --- */
@@ -117,7 +117,7 @@ static int index_dependents(struct exec *exec, struct err *err)
     for (uint32_t i = 0; i < program->instr_count; i++)
         exec->dependent_first[i + 1] += exec->dependent_first[i];
     uint32_t *fill = exec->remaining; /* used as a counter here; every run sets it anew */
-    memset(fill, 0, program->instr_count * sizeof *fill);
+    memset(fill, 0, program->instr_count * sizeof(*fill));
     for (uint32_t i = 0; i < program->instr_count; i++) {
         const struct instr *instr = &program->instrs[i];
         for (uint32_t a = 0; a < instr->after_count; a++) {
@@ -143,7 +143,7 @@ static int make_locks(struct exec *exec, struct err *err)
 int exec_create(const struct plan *plan, const struct program *program, const struct exec_ops *ops,
                 void *host, struct exec **out, struct err *err)
 {
-    struct exec *exec = calloc(1, sizeof *exec);
+    struct exec *exec = calloc(1, sizeof(*exec));
     if (!exec)
         return err_set(err, ERR_NOMEM, "no memory for a program of %u instructions", program->instr_count);
     size_t count = (size_t)program->instr_count + 1;
@@ -152,15 +152,15 @@ int exec_create(const struct plan *plan, const struct program *program, const st
     exec->ops = ops;
     exec->host = host;
     exec->queue_count = plan_queue_count(plan);
-    exec->queues = calloc(exec->queue_count + 1, sizeof *exec->queues);
-    exec->order = calloc(count, sizeof *exec->order);
-    exec->queue_of = calloc(count, sizeof *exec->queue_of);
-    exec->dependent_first = calloc(count, sizeof *exec->dependent_first);
-    exec->dependents = calloc((size_t)program->after_total + 1, sizeof *exec->dependents);
-    exec->remaining = calloc(count, sizeof *exec->remaining);
-    exec->state = calloc(count, sizeof *exec->state);
-    exec->times = calloc(count, sizeof *exec->times);
-    exec->begin_list = calloc(count, sizeof *exec->begin_list);
+    exec->queues = calloc(exec->queue_count + 1, sizeof(*exec->queues));
+    exec->order = calloc(count, sizeof(*exec->order));
+    exec->queue_of = calloc(count, sizeof(*exec->queue_of));
+    exec->dependent_first = calloc(count, sizeof(*exec->dependent_first));
+    exec->dependents = calloc((size_t)program->after_total + 1, sizeof(*exec->dependents));
+    exec->remaining = calloc(count, sizeof(*exec->remaining));
+    exec->state = calloc(count, sizeof(*exec->state));
+    exec->times = calloc(count, sizeof(*exec->times));
+    exec->begin_list = calloc(count, sizeof(*exec->begin_list));
     if (!exec->queues || !exec->order || !exec->queue_of || !exec->dependent_first || !exec->dependents ||
         !exec->remaining || !exec->state || !exec->times || !exec->begin_list) {
         exec_destroy(exec);
@@ -317,7 +317,7 @@ static void reset(struct exec *exec)
     for (uint32_t i = 0; i < program->instr_count; i++)
         exec->remaining[i] = program->instrs[i].after_count;
     memset(exec->state, WAITING, program->instr_count);
-    memset(exec->times, 0, program->instr_count * sizeof *exec->times);
+    memset(exec->times, 0, program->instr_count * sizeof(*exec->times));
     for (uint32_t q = 0; q < exec->queue_count; q++)
         exec->queues[q].head = 0;
     exec->begin_first = exec->begin_count = 0;
@@ -325,7 +325,7 @@ static void reset(struct exec *exec)
     exec->post_first = exec->post_last = NULL;
     exec->failed = false;
     exec->submitted = NONE;
-    memset(&exec->totals, 0, sizeof exec->totals);
+    memset(&exec->totals, 0, sizeof(exec->totals));
     exec->run_begin_ns = exec->progress_ns = clock_mono_ns();
     for (uint32_t q = 0; q < exec->queue_count; q++)
         wake_queue(exec, q, exec->run_begin_ns);
@@ -350,18 +350,14 @@ static void run_posted(struct exec *exec)
         fail_locked(exec, &failure);
 }
 
-/* Returns a ready instruction of the compute queue, else of the copy queue, else NONE. */
+/* Returns the compute queue's next instruction if it is ready, else NONE. */
 static uint32_t next_ready(const struct exec *exec)
 {
-    for (uint32_t q = 0; q < 2 && q < exec->queue_count; q++) {
-        uint32_t next = queue_head(exec, q);
-        if (next != NONE && exec->state[next] == READY)
-            return next;
-    }
-    return NONE;
+    uint32_t next = queue_head(exec, 0);
+    return next != NONE && exec->state[next] == READY ? next : NONE;
 }
 
-/* Records the end of an instruction of the compute or copy queue: its time, and its failure or completion.
+/* Records the end of an instruction of the compute queue: its time, and its failure or completion.
  * The lock is held. */
 static void end_compute(struct exec *exec, uint32_t number, int result, const struct err *failure)
 {
@@ -461,7 +457,7 @@ static int stall_error(struct exec *exec, uint64_t stall_ns, struct err *err)
             continue;
         const struct instr *instr = &exec->program->instrs[i];
         char text[128];
-        instr_describe(instr, text, sizeof text);
+        instr_describe(instr, text, sizeof(text));
         return err_set(err, ERR_TIMEOUT,
                        "nothing was complete for %.0f s: instruction %u (%s) waits for %s %d",
                        (double)stall_ns * 1e-9, i, text, instr->peer >= 0 ? "rank" : "group",

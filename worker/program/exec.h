@@ -2,7 +2,7 @@
  *
  * The instructions of a queue run in order; different queues run at the same time. An instruction starts when
  * its queue is free and every instruction in its `after` list is complete. exec_run's own thread runs the
- * instructions of the compute and copy queues, one at a time. On a device that computes asynchronously the
+ * instructions of the compute queue, one at a time. On a device that computes asynchronously the
  * executor submits one further instruction behind the one under way, also when that instruction's
  * dependencies complete late, so that the device never waits for the host. Instructions of all other queues
  * are begun on that thread, or on the thread that completed their last dependency, and are completed later
@@ -24,7 +24,7 @@ struct exec;
 
 /* The operations that the executor drives. It calls them without holding its lock. */
 struct exec_ops {
-    /* Runs an instruction of the compute or copy queue. Returns 0 when it is complete; 1 when it was
+    /* Runs an instruction of the compute queue. Returns 0 when it is complete; 1 when it was
      * submitted to a device that works asynchronously, so that the next instruction of its queue may be
      * submitted before compute_wait; -1 to end the run. */
     int (*compute)(void *host, uint32_t number, const struct instr *instr, struct err *err);

@@ -28,7 +28,8 @@ enum { STREAMS_MAX = 4096, BUFFERS_MAX = 4096, HELLO_VERSION = 1 };
 struct offer_hello {
     uint32_t version, streams, buffers, zero;
 };
-/* A stream: all SENDs of the peer with this program, tag and boundary write into offered buffers. */
+/* One boundary tensor of one program: all of the peer's SENDs with this program, tag and boundary block write
+ * into offered buffers. */
 struct local_stream {
     uint16_t program, tag;
     int32_t boundary;
@@ -56,13 +57,13 @@ struct local_pair {
     struct buffer_offer *offers;
     struct local_stream *receives;
     uint32_t own_count, receive_count;
-    bool peer_writes; /* the peer writes into them */
+    bool peer_writes; /* the peer can write into this rank's buffers */
     /* the peer's buffers, which we write */
     struct buffer **imported; /* [imported_count], imported; each NULL after it was unmapped */
     uint64_t *sizes;          /* [imported_count] bytes of each buffer */
     struct local_stream *sends;
     uint32_t imported_count, send_count;
-    bool we_write;              /* we write into them */
+    bool we_write;              /* this rank can write into the peer's buffers */
     struct offer_answer answer; /* our answer about the peer's buffers */
 };
 
@@ -85,7 +86,7 @@ static bool is_shared(const struct plan_rank *rank)
     return false;
 }
 
-/* Returns the peer if the instruction exchanges a boundary tensor, else PLAN_NONE. */
+/* Returns the peer of a SEND or RECV of a boundary tensor; PLAN_NONE for other instructions. */
 static int32_t exchanges(const struct ops *ops, const struct instr *instr)
 {
     bool send = instr->op == INSTR_SEND;
@@ -95,7 +96,8 @@ static int32_t exchanges(const struct ops *ops, const struct instr *instr)
                                                                                      : PLAN_NONE;
 }
 
-/* Whether this rank and the peer form a pair. Both ranks come to the same answer, from the plan alone. */
+/* Whether this rank and the peer are on one node and exchange boundary tensors. The answer depends on the
+ * plan alone, so both ranks compute the same. */
 static bool is_pair(const struct ops *ops, uint32_t peer)
 {
     const struct plan_rank *other = &ops->options.plan->ranks[peer];
@@ -135,7 +137,7 @@ static bool receives_shared(const struct ops *ops, const struct local_pair *pair
            ops->slots[instr->slot_out].shared;
 }
 
-/* Finds the streams of the peer all of whose RECVs write into shared buffers. */
+/* Finds the peer's streams for which every RECV of this rank writes into a SLOT_SHARED slot. */
 static void find_receives(const struct ops *ops, struct local_pair *pair)
 {
     for (int kind = 0; kind < PROGRAM_KINDS; kind++) {
@@ -177,7 +179,7 @@ static void find_own_buffers(struct ops *ops, struct local_pair *pair)
                 pair->own[pair->own_count++] = &ops->slots[s].cells[c];
 }
 
-/* Makes the handles and secrets of our buffers. */
+/* Makes the offers of this rank's buffers: a handle to import each by, and a random secret to verify it. */
 static int make_offers(struct ops *ops, struct local_pair *pair, struct err *err)
 {
     uint64_t words[BUFFERS_MAX];
@@ -185,10 +187,10 @@ static int make_offers(struct ops *ops, struct local_pair *pair, struct err *err
     find_own_buffers(ops, pair);
     for (uint32_t i = 0; i < pair->own_count; i++) {
         struct buffer *buffer = pair->own[i]->buffer;
-        if (buffer_bytes(buffer) < sizeof *words ||
-            getrandom(&words[i], sizeof words[i], 0) != sizeof words[i] ||
+        if (buffer_bytes(buffer) < sizeof(*words) ||
+            getrandom(&words[i], sizeof(words[i]), 0) != sizeof(words[i]) ||
             buffer_export(buffer, &pair->offers[i].handle, err) < 0 ||
-            buffer_write(buffer, 0, &words[i], sizeof words[i], err) < 0) {
+            buffer_write(buffer, 0, &words[i], sizeof(words[i]), err) < 0) {
             pair->own_count = pair->receive_count = 0; /* nothing is offered: the mesh carries the tensors */
             break;
         }
@@ -202,21 +204,22 @@ static int make_offers(struct ops *ops, struct local_pair *pair, struct err *err
 static void refuse(struct local_pair *pair, const char *reason)
 {
     pair->answer.yes = 0;
-    snprintf(pair->answer.reason, sizeof pair->answer.reason, "%.119s", reason);
+    snprintf(pair->answer.reason, sizeof(pair->answer.reason), "%.119s", reason);
 }
 
-/* Checks that an imported buffer is the one that was offered and writes our answer into it. */
+/* Checks that an imported buffer begins with the offered secret, and overwrites it with answer_of(secret). */
 static int answer_buffer(struct ops *ops, struct buffer *buffer, uint64_t secret, struct err *err)
 {
     uint64_t found = 0, back = answer_of(secret);
-    if (buffer_read(buffer, 0, &found, sizeof found, err) < 0 || device_sync(ops->options.device, err) < 0)
+    if (buffer_read(buffer, 0, &found, sizeof(found), err) < 0 || device_sync(ops->options.device, err) < 0)
         return -1;
     if (found != secret)
         return err_set(err, ERR_INVALID, "the memory found is not the memory meant");
-    return buffer_write(buffer, 0, &back, sizeof back, err) < 0 ? -1 : device_sync(ops->options.device, err);
+    return buffer_write(buffer, 0, &back, sizeof(back), err) < 0 ? -1 : device_sync(ops->options.device, err);
 }
 
-/* Imports the offered buffers. A refusal is recorded in the pair; it is not an error. */
+/* Imports the peer's offered buffers. If one cannot be used, the reason is recorded in the pair; that is not
+ * an error. */
 static void import_buffers(struct ops *ops, struct local_pair *pair, const struct buffer_offer *offers)
 {
     struct err err = {.code = ERR_NONE};
@@ -224,7 +227,7 @@ static void import_buffers(struct ops *ops, struct local_pair *pair, const struc
     for (uint32_t i = 0; i < pair->imported_count && pair->answer.yes; i++) {
         pair->sizes[i] = offers[i].handle.bytes;
         if (offers[i].handle.bytes < sizeof(uint64_t) ||
-            memchr(offers[i].handle.kind, 0, sizeof offers[i].handle.kind) == NULL)
+            !memchr(offers[i].handle.kind, 0, sizeof(offers[i].handle.kind)))
             refuse(pair, "a handle that says nothing");
         else if (buffer_import(ops->options.device, &offers[i].handle, &pair->imported[i], &err) < 0 ||
                  answer_buffer(ops, pair->imported[i], offers[i].secret, &err) < 0)
@@ -232,12 +235,12 @@ static void import_buffers(struct ops *ops, struct local_pair *pair, const struc
     }
 }
 
-/* Checks that our buffers hold the peer's answers. */
+/* Checks that this rank's buffers contain answer_of(secret), which the peer has written. */
 static int verify_answers(struct ops *ops, struct local_pair *pair, struct err *err)
 {
     for (uint32_t i = 0; i < pair->own_count && pair->peer_writes; i++) {
         uint64_t found = 0;
-        if (buffer_read(pair->own[i]->buffer, 0, &found, sizeof found, err) < 0 ||
+        if (buffer_read(pair->own[i]->buffer, 0, &found, sizeof(found), err) < 0 ||
             device_sync(ops->options.device, err) < 0)
             return -1;
         pair->peer_writes = found == answer_of(pair->offers[i].secret);
@@ -279,9 +282,9 @@ static int receive_message(const struct offer_exchange *x, const struct local_pa
 static int send_offers(const struct offer_exchange *x, struct local_pair *pair)
 {
     struct offer_hello hello = {.version = HELLO_VERSION, pair->receive_count, pair->own_count, 0};
-    return send_message(x, pair, &hello, sizeof hello) < 0 ||
-                   send_message(x, pair, pair->receives, hello.streams * sizeof *pair->receives) < 0 ||
-                   send_message(x, pair, pair->offers, hello.buffers * sizeof *pair->offers) < 0
+    return send_message(x, pair, &hello, sizeof(hello)) < 0 ||
+                   send_message(x, pair, pair->receives, hello.streams * sizeof(*pair->receives)) < 0 ||
+                   send_message(x, pair, pair->offers, hello.buffers * sizeof(*pair->offers)) < 0
                ? -1
                : 0;
 }
@@ -289,20 +292,20 @@ static int send_offers(const struct offer_exchange *x, struct local_pair *pair)
 static int receive_offers(const struct offer_exchange *x, struct local_pair *pair)
 {
     struct offer_hello hello;
-    if (receive_message(x, pair, &hello, sizeof hello) < 0)
+    if (receive_message(x, pair, &hello, sizeof(hello)) < 0)
         return -1;
     if (hello.version != HELLO_VERSION || hello.streams > STREAMS_MAX || hello.buffers > BUFFERS_MAX)
         return err_set(x->err, ERR_PEER, "rank %u shares %u streams in %u buffers, and %u and %u are allowed",
                        pair->peer, hello.streams, hello.buffers, STREAMS_MAX, BUFFERS_MAX);
-    struct buffer_offer *offers = calloc((size_t)hello.buffers + 1, sizeof *offers);
-    pair->sends = calloc((size_t)hello.streams + 1, sizeof *pair->sends);
+    struct buffer_offer *offers = calloc((size_t)hello.buffers + 1, sizeof(*offers));
+    pair->sends = calloc((size_t)hello.streams + 1, sizeof(*pair->sends));
     pair->imported = calloc((size_t)hello.buffers + 1, sizeof(struct buffer *));
-    pair->sizes = calloc((size_t)hello.buffers + 1, sizeof *pair->sizes);
+    pair->sizes = calloc((size_t)hello.buffers + 1, sizeof(*pair->sizes));
     int result = offers && pair->sends && pair->imported && pair->sizes
                      ? 0
                      : err_set(x->err, ERR_NOMEM, "no memory for what rank %u shares", pair->peer);
-    if (result == 0 && (receive_message(x, pair, pair->sends, hello.streams * sizeof *pair->sends) < 0 ||
-                        receive_message(x, pair, offers, hello.buffers * sizeof *offers) < 0))
+    if (result == 0 && (receive_message(x, pair, pair->sends, hello.streams * sizeof(*pair->sends)) < 0 ||
+                        receive_message(x, pair, offers, hello.buffers * sizeof(*offers)) < 0))
         result = -1;
     pair->send_count = hello.streams;
     pair->imported_count = hello.buffers;
@@ -316,9 +319,9 @@ static int receive_offers(const struct offer_exchange *x, struct local_pair *pai
 static int receive_answer(const struct offer_exchange *x, struct local_pair *pair,
                           struct offer_answer *answer)
 {
-    if (receive_message(x, pair, answer, sizeof *answer) < 0)
+    if (receive_message(x, pair, answer, sizeof(*answer)) < 0)
         return -1;
-    answer->reason[sizeof answer->reason - 1] = '\0';
+    answer->reason[sizeof(answer->reason) - 1] = '\0';
     pair->peer_writes = answer->yes == 1 && pair->own_count > 0;
     return verify_answers(x->ops, pair, x->err);
 }
@@ -326,7 +329,7 @@ static int receive_answer(const struct offer_exchange *x, struct local_pair *pai
 static int receive_verdict(const struct offer_exchange *x, struct local_pair *pair)
 {
     struct offer_answer verdict;
-    if (receive_message(x, pair, &verdict, sizeof verdict) < 0)
+    if (receive_message(x, pair, &verdict, sizeof(verdict)) < 0)
         return -1;
     pair->we_write = pair->answer.yes && verdict.yes == 1 && pair->imported_count > 0;
     return 0;
@@ -346,13 +349,13 @@ static void log_pair(const struct ops *ops, const struct local_pair *pair, const
     bool has_buffers = pair->own_count > 0 || pair->imported_count > 0;
     if (!has_buffers ||
         ((pair->peer_writes || pair->own_count == 0) && (pair->we_write || pair->imported_count == 0))) {
-        snprintf(text, sizeof text, "rank %u (%.80s) is reached within the node", pair->peer,
+        snprintf(text, sizeof(text), "rank %u (%.80s) is reached within the node", pair->peer,
                  other->device ? other->device : "?");
         if (has_buffers)
             log_text(ops, "info", text);
         return;
     }
-    snprintf(text, sizeof text, "rank %u (%.80s) is on this node, but the mesh carries its tensors: %.120s",
+    snprintf(text, sizeof(text), "rank %u (%.80s) is on this node, but the mesh carries its tensors: %.120s",
              pair->peer, other->device ? other->device : "?", *why ? why : "their memory was not found");
     log_text(ops, "warning", text);
 }
@@ -360,19 +363,19 @@ static void log_pair(const struct ops *ops, const struct local_pair *pair, const
 static int exchange_offers(const struct offer_exchange *x)
 {
     struct local_links *local = x->ops->local;
-    struct offer_answer *theirs = calloc((size_t)local->count + 1, sizeof *theirs);
+    struct offer_answer *theirs = calloc((size_t)local->count + 1, sizeof(*theirs));
     int result = theirs ? 0 : err_set(x->err, ERR_NOMEM, "no memory for %u peers", local->count);
     for (uint32_t p = 0; p < local->count && result == 0; p++)
         result = send_offers(x, &local->pairs[p]);
     for (uint32_t p = 0; p < local->count && result == 0; p++)
         result = receive_offers(x, &local->pairs[p]);
     for (uint32_t p = 0; p < local->count && result == 0; p++)
-        result = send_message(x, &local->pairs[p], &local->pairs[p].answer, sizeof local->pairs[p].answer);
+        result = send_message(x, &local->pairs[p], &local->pairs[p].answer, sizeof(local->pairs[p].answer));
     for (uint32_t p = 0; p < local->count && result == 0; p++)
         result = receive_answer(x, &local->pairs[p], &theirs[p]);
     for (uint32_t p = 0; p < local->count && result == 0; p++) {
         struct offer_answer verdict = {.yes = local->pairs[p].peer_writes};
-        result = send_message(x, &local->pairs[p], &verdict, sizeof verdict);
+        result = send_message(x, &local->pairs[p], &verdict, sizeof(verdict));
     }
     for (uint32_t p = 0; p < local->count && result == 0; p++)
         result = receive_verdict(x, &local->pairs[p]);
@@ -404,8 +407,11 @@ static bool uses_local_link(const struct ops *ops, int kind, const struct instr 
 
 static void mark_transfers(struct ops *ops)
 {
-    for (uint32_t s = 0; s < ops->me->slot_count; s++)
-        ops->slots[s].sent_by_mesh = ops->slots[s].sent_locally = false;
+    for (uint32_t s = 0; s < ops->me->slot_count; s++) {
+        /* partial sums are sent by collectives, which use the mesh */
+        ops->slots[s].sent_by_mesh = ops->slots[s].travels && ops->slots[s].slot->kind == SLOT_PARTIAL;
+        ops->slots[s].sent_locally = false;
+    }
     for (int kind = 0; kind < PROGRAM_KINDS; kind++)
         for (uint32_t i = 0; i < ops->me->programs[kind].instr_count; i++) {
             struct transfer *transfer = ops->programs[kind].transfer_at[i];
@@ -424,7 +430,7 @@ static int make_pairs(struct ops *ops, struct err *err)
 {
     const struct plan *plan = ops->options.plan;
     struct local_links *local = ops->local;
-    local->pairs = calloc((size_t)plan->rank_count + 1, sizeof *local->pairs);
+    local->pairs = calloc((size_t)plan->rank_count + 1, sizeof(*local->pairs));
     if (!local->pairs)
         return err_set(err, ERR_NOMEM, "no memory for %u peers", plan->rank_count);
     for (uint32_t r = 0; r < plan->rank_count; r++) {
@@ -433,8 +439,8 @@ static int make_pairs(struct ops *ops, struct err *err)
         struct local_pair *pair = &local->pairs[local->count++];
         pair->peer = r;
         pair->own = calloc(BUFFERS_MAX, sizeof(struct slot_cell *));
-        pair->offers = calloc(BUFFERS_MAX, sizeof *pair->offers);
-        pair->receives = calloc(STREAMS_MAX, sizeof *pair->receives);
+        pair->offers = calloc(BUFFERS_MAX, sizeof(*pair->offers));
+        pair->receives = calloc(STREAMS_MAX, sizeof(*pair->receives));
         if (!pair->own || !pair->offers || !pair->receives)
             return err_set(err, ERR_NOMEM, "no memory for a link within the node");
         if (make_offers(ops, pair, err) < 0)
@@ -446,7 +452,7 @@ static int make_pairs(struct ops *ops, struct err *err)
 int local_connect(struct ops *ops, uint64_t deadline_ns, struct err *err)
 {
     struct offer_exchange x = {.ops = ops, .deadline_ns = deadline_ns, .err = err};
-    ops->local = calloc(1, sizeof *ops->local);
+    ops->local = calloc(1, sizeof(*ops->local));
     if (!ops->local)
         return err_set(err, ERR_NOMEM, "no memory for links within the node");
     if (make_pairs(ops, err) < 0 || exchange_offers(&x) < 0)
@@ -506,7 +512,7 @@ static void copy_done(void *arg, const struct err *failure)
     if (failure)
         transfer_end(transfer, failure);
     else if (mesh_send(transfer->ops->options.mesh, &post, &meta, &transfer->local.note,
-                       sizeof transfer->local.note, &err) < 0)
+                       sizeof(transfer->local.note), &err) < 0)
         transfer_end(transfer, &err);
 }
 
@@ -533,7 +539,7 @@ static void receiver_ready(const struct mesh_done *done)
     const struct local_ready *ready = &transfer->local.ready;
     const struct local_pair *pair = pair_of(ops, transfer->instr->peer);
     struct err err = done->err;
-    if (done->ok && done->size == sizeof *ready && ready->buffer < pair->imported_count &&
+    if (done->ok && done->size == sizeof(*ready) && ready->buffer < pair->imported_count &&
         ready->bytes == transfer->size && ready->at <= pair->sizes[ready->buffer] &&
         ready->bytes <= pair->sizes[ready->buffer] - ready->at) {
         transfer->job = (struct courier_job){
@@ -553,7 +559,7 @@ int local_send(struct transfer *transfer, struct err *err)
 {
     struct mesh_post post = transfer_post(transfer, OPS_QUEUE_LOCAL, receiver_ready);
     return mesh_recv(transfer->ops->options.mesh, &post, transfer->tag, &transfer->local.ready,
-                     sizeof transfer->local.ready, err);
+                     sizeof(transfer->local.ready), err);
 }
 
 /* --- a transfer: the receiver --- */
@@ -580,7 +586,7 @@ static void note_received(const struct mesh_done *done)
     struct transfer *transfer = done->arg;
     struct mesh_done judged = *done;
     if (done->ok &&
-        (done->size != sizeof transfer->local.note || transfer->local.note.bytes != transfer->size)) {
+        (done->size != sizeof(transfer->local.note) || transfer->local.note.bytes != transfer->size)) {
         judged.ok = false;
         err_set(&judged.err, ERR_PEER, "rank %u wrote %llu bytes where %zu are due", done->peer,
                 (unsigned long long)transfer->local.note.bytes, transfer->size);
@@ -607,11 +613,11 @@ int local_receive(struct transfer *transfer, struct err *err)
                              .at = transfer->at,
                              .bytes = transfer->size};
     atomic_store(&transfer->local.open, 2);
-    if (mesh_recv(ops->options.mesh, &note, transfer->tag, &transfer->local.note, sizeof transfer->local.note,
-                  err) < 0)
+    if (mesh_recv(ops->options.mesh, &note, transfer->tag, &transfer->local.note,
+                  sizeof(transfer->local.note), err) < 0)
         return -1;
-    /* it fails only when the peer has failed, which ends the receive too */
-    (void)mesh_send(ops->options.mesh, &ready, &meta, &transfer->local.ready, sizeof transfer->local.ready,
+    /* mesh_send fails only when the peer has failed, which ends the receive too */
+    (void)mesh_send(ops->options.mesh, &ready, &meta, &transfer->local.ready, sizeof(transfer->local.ready),
                     err);
     return 0;
 }

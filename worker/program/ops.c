@@ -7,7 +7,8 @@
 #include <string.h>
 
 #include "common/clock.h"
-#include "worker/program/ops_private.h"
+#include "worker/program/exchange_private.h"
+#include "worker/program/gather_private.h"
 
 /* --- slots and instructions, made once --- */
 
@@ -25,8 +26,7 @@ static const struct exec_ops exec_ops = {.compute = op_compute,
 
 static bool is_collective(const struct instr *instr)
 {
-    return instr->op == INSTR_ALL_REDUCE || instr->op == INSTR_REDUCE || instr->op == INSTR_BROADCAST ||
-           instr->op == INSTR_ALL_GATHER || instr->op == INSTR_REDUCE_SCATTER;
+    return instr->op == INSTR_ALL_REDUCE || instr->op == INSTR_BROADCAST;
 }
 
 static int make_program(struct ops *ops, int kind, struct err *err)
@@ -35,14 +35,15 @@ static int make_program(struct ops *ops, int kind, struct err *err)
     if (program->instr_count == 0)
         return 0;
     size_t count = program->instr_count;
-    ops->programs[kind].reduces = calloc(count, sizeof *ops->programs[kind].reduces);
+    ops->programs[kind].reduces = calloc(count, sizeof(*ops->programs[kind].reduces));
     if (!ops->programs[kind].reduces)
         return err_set(err, ERR_NOMEM, "no memory for a program of %u instructions", program->instr_count);
     for (uint32_t i = 0; i < program->instr_count; i++) {
         const struct instr *instr = &program->instrs[i];
         if (ops_check_instr(ops, kind, i, instr, err) < 0)
             return -1;
-        if (is_collective(instr) && reduce_create(ops, i, instr, &ops->programs[kind].reduces[i], err) < 0)
+        if (is_collective(instr) && !stream_moves(ops, instr) &&
+            reduce_create(ops, i, instr, &ops->programs[kind].reduces[i], err) < 0)
             return err_wrap(err, "%s, instruction %u", program_kind_name(kind), i);
     }
     if (transfer_make(ops, kind, err) < 0)
@@ -50,7 +51,8 @@ static int make_program(struct ops *ops, int kind, struct err *err)
     return exec_create(ops->options.plan, program, &exec_ops, ops, &ops->programs[kind].exec, err);
 }
 
-/* Gives collectives their host memory; with NULL it only returns how much the largest program's take. */
+/* Gives collectives their host memory, which all programs share, and returns the bytes that the program with
+ * the largest collectives needs. memory NULL: it only returns the bytes. */
 static size_t place_collectives(struct ops *ops, uint8_t *memory)
 {
     size_t most = 0;
@@ -79,12 +81,12 @@ static int make_collectives(struct ops *ops, struct err *err)
 
 int ops_create(const struct ops_options *options, struct ops **out, struct err *err)
 {
-    struct ops *ops = calloc(1, sizeof *ops);
+    struct ops *ops = calloc(1, sizeof(*ops));
     if (!ops)
         return err_set(err, ERR_NOMEM, "no memory for a worker");
     ops->options = *options;
     ops->me = &options->plan->ranks[options->rank];
-    ops->slots = calloc((size_t)ops->me->slot_count + 1, sizeof *ops->slots);
+    ops->slots = calloc((size_t)ops->me->slot_count + 1, sizeof(*ops->slots));
     ops->saved =
         calloc((size_t)options->stages->count * options->plan->micro_batch_count + 1, sizeof(struct saved *));
     int result =
@@ -97,6 +99,14 @@ int ops_create(const struct ops_options *options, struct ops **out, struct err *
         result = event_create(options->device, &ops->queued[i], err);
     for (uint32_t s = 0; s < ops->me->slot_count && result == 0; s++)
         result = cells_make(ops, s, err);
+    if (result == 0)
+        result = halves_make(ops, err);
+    if (result == 0)
+        result = gather_make(ops, err);
+    if (result == 0)
+        result = streams_make(ops, err);
+    if (result == 0)
+        result = exchange_make(ops, err);
     for (int kind = 0; kind < PROGRAM_KINDS && result == 0; kind++)
         result = make_program(ops, kind, err);
     if (result == 0)
@@ -127,6 +137,8 @@ void ops_stop(struct ops *ops)
         return;
     if (ops->courier)
         courier_stop(ops->courier);
+    streams_stop(ops->streams);
+    exchange_stop(ops->exchange);
     local_unmap(ops->local);
 }
 
@@ -141,6 +153,8 @@ void ops_destroy(struct ops *ops)
         return;
     ops_stop(ops);
     courier_destroy(ops->courier);
+    streams_destroy(ops->streams);
+    exchange_destroy(ops->exchange);
     local_destroy(ops->local);
     for (int kind = 0; kind < PROGRAM_KINDS; kind++) {
         exec_destroy(ops->programs[kind].exec);
@@ -155,36 +169,38 @@ void ops_destroy(struct ops *ops)
     size_t saved = (size_t)ops->options.stages->count * ops->options.plan->micro_batch_count;
     for (size_t i = 0; ops->saved && i < saved; i++)
         stage_saved_release(ops->saved[i]);
+    gather_destroy(ops->gather);
     for (int i = 0; i < 2; i++)
         event_destroy(ops->queued[i]);
     pthread_mutex_destroy(&ops->out_lock);
+    free(ops->own_micro);
+    free(ops->own_starts);
+    free(ops->came_starts);
     free(ops->saved);
     free(ops->slots);
     free(ops->logits);
     free(ops->collectives);
+    free(ops->parts);
     free(ops);
 }
 
 /* --- compute queue --- */
 
-/* The index of the stage that holds an instruction's blocks. */
+/* Returns the index of the stage that holds an instruction's blocks. */
 static int stage_of(const struct ops *ops, const struct instr *instr)
 {
     return stages_find(ops->options.stages, instr->block_begin, instr->block_end);
 }
 
-static int need_cache(struct ops *ops, const struct instr *instr, int stage, struct kv_cache **out,
-                      struct err *err)
+/* Whether an instruction is the program's first FORWARD in the stage's blocks, at which the KV cache is
+ * cleared. */
+static bool enters(const struct ops *ops, const struct instr *instr, const struct stage_options *stage)
 {
-    struct slot_cell *cell = ops_cell(ops, instr->slot_save, instr->micro_batch, instr->block_begin);
-    const struct stages *stages = ops->options.stages;
-    if (!cell->caches && !(cell->caches = calloc(stages->count, sizeof(struct kv_cache *))))
-        return err_set(err, ERR_NOMEM, "no memory for %u KV caches", stages->count);
-    if (!cell->caches[stage] && kv_cache_create(stages->list[stage], ops->options.plan->sequence_bound,
-                                                &cell->caches[stage], err) < 0)
-        return -1;
-    *out = cell->caches[stage];
-    return 0;
+    const struct instr *x = ops->me->programs[ops->kind].instrs;
+    while (x->op != INSTR_FORWARD || x->block_begin < (int32_t)stage->block_begin ||
+           x->block_end > (int32_t)stage->block_end)
+        x++;
+    return x == instr;
 }
 
 static int infer(struct ops *ops, const struct instr *instr, const struct micro_batch *micro, uint32_t tokens,
@@ -192,18 +208,28 @@ static int infer(struct ops *ops, const struct instr *instr, const struct micro_
 {
     int stage = stage_of(ops, instr);
     struct kv_cache *cache = NULL;
-    if (need_cache(ops, instr, stage, &cache, err) < 0)
+    struct stage_options has;
+    if (cell_need_cache(ops, instr, stage, &cache, err) < 0)
         return -1;
-    if (ops->kind == PROGRAM_PREFILL)
+    stage_options_get(ops->options.stages->list[stage], &has);
+    if (ops->kind == PROGRAM_PREFILL && enters(ops, instr, &has))
         kv_cache_clear(cache);
     bool head = instr->block_end == ops->options.plan->block_count;
     if (head && !ops->logits && !(ops->logits = malloc(sizeof(float) * ops->options.vocab)))
         return err_set(err, ERR_NOMEM, "no memory for the logits of %u tokens", ops->options.vocab);
-    return stage_infer(ops->options.stages->list[stage], cache, micro->ids, tokens, in, out,
-                       head ? ops->logits : NULL, err);
+    struct infer_pass pass = {.block_begin = (uint32_t)instr->block_begin,
+                              .block_end = (uint32_t)instr->block_end,
+                              .ids = micro->ids,
+                              .tokens = tokens,
+                              .in = in,
+                              .out = out,
+                              .logits = head ? ops->logits : NULL};
+    struct stage *runs = ops->options.stages->list[stage];
+    return ops_is_half(instr) ? stage_half_infer(runs, cache, &pass, (enum stage_half)ops_half(instr), err)
+                              : stage_infer_blocks(runs, cache, &pass, err);
 }
 
-/* Adds the step and the micro-batch to an error. */
+/* Adds the step and the micro-batch to an error's text. */
 static int wrap_step(const struct ops *ops, const struct instr *instr, struct err *err)
 {
     return err_wrap(err, "step %llu, micro-batch %d", (unsigned long long)ops->step->step,
@@ -212,20 +238,22 @@ static int wrap_step(const struct ops *ops, const struct instr *instr, struct er
 
 static int op_forward(struct ops *ops, const struct instr *instr, struct err *err)
 {
-    const struct micro_batch *micro = &ops->batch->micro[instr->micro_batch];
+    const struct micro_batch *micro = ops_micro(ops, instr->micro_batch);
     uint32_t tokens = micro->row_start[micro->rows];
     int stage = stage_of(ops, instr);
     struct buffer *in, *out;
     if (micro->rows == 0)
         return 0;
-    if (cells_take_in(ops, instr, &in, err) < 0 || cells_take_out(ops, instr, &out, err) < 0)
+    if (cells_take_in(ops, instr, &in, err) < 0 || cells_take_out(ops, instr, &out, err) < 0 ||
+        gather_bind(ops, instr, ops->options.stages->list[stage], err) < 0)
         return -1;
     bool caches = instr->slot_save != PLAN_NONE && ops->slots[instr->slot_save].slot->kind == SLOT_KV_CACHE;
     struct saved **saved = instr->slot_save != PLAN_NONE ? ops_saved(ops, stage, instr->micro_batch) : NULL;
-    int result =
-        caches ? infer(ops, instr, micro, tokens, in, out, err)
-               : stage_forward_blocks(ops->options.stages->list[stage], micro, (uint32_t)instr->block_begin,
-                                      (uint32_t)instr->block_end, in, out, saved, err);
+    struct stage *runs = ops->options.stages->list[stage];
+    int result = caches               ? infer(ops, instr, micro, tokens, in, out, err)
+                 : ops_is_half(instr) ? halves_forward(ops, instr, runs, in, out, err)
+                                      : stage_forward_blocks(runs, micro, (uint32_t)instr->block_begin,
+                                                             (uint32_t)instr->block_end, in, out, saved, err);
     if (result < 0)
         return wrap_step(ops, instr, err);
     return 0;
@@ -235,23 +263,25 @@ static int op_forward(struct ops *ops, const struct instr *instr, struct err *er
 static int run_backward(struct ops *ops, const struct instr *instr, struct stage *stage, struct saved **place,
                         struct buffer *in, struct buffer *out, struct err *err)
 {
-    const struct micro_batch *micro = &ops->batch->micro[instr->micro_batch];
+    const struct micro_batch *micro = ops_micro(ops, instr->micro_batch);
     uint32_t begin = (uint32_t)instr->block_begin, end = (uint32_t)instr->block_end;
     struct stage_options has;
     int result = 0;
+    if (ops_is_half(instr))
+        return halves_backward(ops, instr, stage, place, in, out, err);
     stage_options_get(stage, &has);
     if (instr->op != INSTR_BACKWARD_WEIGHT)
         result = stage_backward_blocks(stage, micro, *place, begin, end, in, out, err);
     if (result == 0 && has.split && instr->op != INSTR_BACKWARD_INPUT)
         result = stage_backward_weights(stage, micro, *place, begin, end, err);
-    if (result < 0 || (begin == has.block_begin && instr->op != INSTR_BACKWARD_INPUT))
-        *place = NULL; /* the stage has released it, also on error */
+    if (result < 0 || !stage_saved_taken(*place))
+        *place = NULL; /* the stage has released the saved activations, also on error */
     return result;
 }
 
 static int op_backward(struct ops *ops, const struct instr *instr, struct err *err)
 {
-    const struct micro_batch *micro = &ops->batch->micro[instr->micro_batch];
+    const struct micro_batch *micro = ops_micro(ops, instr->micro_batch);
     int stage = stage_of(ops, instr);
     struct saved **place = ops_saved(ops, stage, instr->micro_batch);
     struct buffer *in, *out;
@@ -260,25 +290,28 @@ static int op_backward(struct ops *ops, const struct instr *instr, struct err *e
     if (!*place)
         return err_set(
             err, ERR_INVALID,
-            "%s of micro-batch %d in blocks %d..%d comes without its FORWARD, or after that of its "
-            "range's first block",
+            "%s of micro-batch %d in blocks %d..%d comes without its FORWARD, or after that of the "
+            "first block that it passed",
             instr_op_name(instr->op), (int)instr->micro_batch, (int)instr->block_begin,
             (int)instr->block_end);
-    if (cells_take_in(ops, instr, &in, err) < 0 || cells_take_out(ops, instr, &out, err) < 0)
+    if (cells_take_in(ops, instr, &in, err) < 0 || cells_take_out(ops, instr, &out, err) < 0 ||
+        gather_bind(ops, instr, ops->options.stages->list[stage], err) < 0)
         return -1;
     if (run_backward(ops, instr, ops->options.stages->list[stage], place, in, out, err) < 0)
         return wrap_step(ops, instr, err);
     return 0;
 }
 
-static int op_step(struct ops *ops, struct err *err)
+/* Concludes the step from the reduced sums, alike on every rank: computes the norm and decides whether
+ * parameters are updated. Returns 1 if they are, 0 if the step is skipped. */
+static int conclude_step(struct ops *ops, struct err *err)
 {
     struct ops_step *step = ops->step;
     if (!ops->scalars_reduced && ops_own_scalars(ops, &step->sum, err) < 0)
         return -1;
     if (!ops->norm_reduced && ops_own_norm(ops, &ops->norm_square, err) < 0)
         return -1;
-    ops->scalars_reduced = ops->norm_reduced = true;
+    ops->scalars_reduced = ops->norm_reduced = ops->concluded = true;
     double labelled = (double)step->sum.labelled;
     step->loss_lost = (step->sum.control & CONTROL_NOT_FINITE) || !isfinite(step->sum.loss_sum);
     if (!isfinite(ops->norm_square) || !isfinite(step->sum.loss_sum))
@@ -286,7 +319,18 @@ static int op_step(struct ops *ops, struct err *err)
     if ((step->sum.control & CONTROL_NOT_FINITE) || step->sum.labelled == 0)
         return 0;
     step->norm = sqrt(ops->norm_square) / labelled;
-    /* as torch.nn.utils.clip_grad_norm_: min(1, max_norm / (norm + 1e-6)) */
+    step->stepped = true;
+    return 1;
+}
+
+static int op_step(struct ops *ops, struct err *err)
+{
+    struct ops_step *step = ops->step;
+    int goes_on = conclude_step(ops, err);
+    if (goes_on <= 0)
+        return goes_on;
+    double labelled = (double)step->sum.labelled;
+    /* the rule of torch.nn.utils.clip_grad_norm_: min(1, max_norm / (norm + 1e-6)) */
     double clip = step->clip_norm > 0 ? fmin(1.0, step->clip_norm / (step->norm + 1e-6)) : 1.0;
     struct step_update update = {.learning_rate = step->learning_rate,
                                  .beta1 = step->beta1,
@@ -298,7 +342,6 @@ static int op_step(struct ops *ops, struct err *err)
     ops->table_current = false;
     if (stages_update(ops->options.stages, &update, err) < 0 || device_sync(ops->options.device, err) < 0)
         return err_wrap(err, "step %llu", (unsigned long long)step->step);
-    step->stepped = true;
     return 0;
 }
 
@@ -328,6 +371,7 @@ static void op_release(struct ops *ops, const struct instr *instr)
         stage_saved_release(*ops_saved(ops, stage, instr->micro_batch));
         *ops_saved(ops, stage, instr->micro_batch) = NULL;
     }
+    gather_release(ops, instr);
     cell->in_use = false;
     cell_forget_caches(ops, cell);
 }
@@ -369,6 +413,11 @@ static int op_compute(void *host, uint32_t number, const struct instr *instr, st
     case INSTR_BACKWARD_INPUT:
     case INSTR_BACKWARD_WEIGHT:
         return op_backward(ops, instr, err) < 0 ? -1 : op_submitted(ops, number, instr, err);
+    case INSTR_ATTENTION:
+    case INSTR_ROUTE:
+    case INSTR_EXPERTS:
+        return apart_compute(ops, instr, err) < 0 ? wrap_step(ops, instr, err)
+                                                  : op_submitted(ops, number, instr, err);
     case INSTR_STEP:
         return op_step(ops, err);
     case INSTR_SAMPLE:
@@ -388,16 +437,18 @@ static int op_compute(void *host, uint32_t number, const struct instr *instr, st
 static int op_begin(void *host, uint32_t number, const struct instr *instr, struct err *err)
 {
     struct ops *ops = host;
+    if (ops->streams && stream_moves(ops, instr))
+        return stream_begin(ops, number, instr, err);
     switch (instr->op) {
     case INSTR_SEND:
     case INSTR_RECV:
         return transfer_begin(ops, number, instr, err);
     case INSTR_ALL_REDUCE:
-    case INSTR_REDUCE:
     case INSTR_BROADCAST:
-    case INSTR_ALL_GATHER:
-    case INSTR_REDUCE_SCATTER:
         return reduce_begin(ops->programs[ops->kind].reduces[number], err);
+    case INSTR_DISPATCH:
+    case INSTR_COMBINE:
+        return exchange_begin(ops, number, instr, err);
     default:
         return err_set(err, ERR_UNSUPPORTED, "%s is not done on a queue of the transport",
                        instr_op_name(instr->op));
@@ -416,9 +467,9 @@ int ops_run(struct ops *ops, enum program_kind kind, const struct batch *batch, 
     ops->step = step;
     ops->wait_ns = step->wait_ns ? step->wait_ns : ops->options.wait_ns;
     ops->run_number++;
-    ops->scalars_reduced = ops->norm_reduced = false;
+    ops->scalars_reduced = ops->norm_reduced = ops->concluded = false;
     ops->norm_square = 0;
-    memset(&step->sum, 0, sizeof step->sum);
+    memset(&step->sum, 0, sizeof(step->sum));
     step->norm = 0;
     step->stepped = step->loss_lost = false;
     step->token = -1;
@@ -429,7 +480,16 @@ int ops_run(struct ops *ops, enum program_kind kind, const struct batch *batch, 
     if ((kind == PROGRAM_TRAIN || kind == PROGRAM_EVALUATE) &&
         stages_step_begin(ops->options.stages, err) < 0)
         return -1;
+    /* Other ranks' gradients may arrive before this rank computes anything, so the device must have zeroed
+     * those of the step before. */
+    if (ops->streams && device_sync(ops->options.device, err) < 0)
+        return -1;
+    gather_run_begin(ops);
+    apart_run_begin(ops);
     if (exec_run(ops->programs[kind].exec, ops->wait_ns, err) < 0)
+        return -1;
+    /* A rank without state has no STEP, and learns the step's outcome from the reductions. */
+    if (kind == PROGRAM_TRAIN && ops->norm_reduced && !ops->concluded && conclude_step(ops, err) < 0)
         return -1;
     if (kind == PROGRAM_EVALUATE && !ops->scalars_reduced)
         return ops_own_scalars(ops, &step->sum, err);

@@ -3,9 +3,8 @@
  *
  * exec.h decides when an instruction runs; ops decides, by opcode and slot kind, what it does. Neither knows
  * the placement: FORWARD and BACKWARD (whole or in halves) run the stages, SEND and RECV use the mesh,
- * collectives reduce in the order of their group's ranks. ops_create refuses every other opcode by name.
- * Supported are FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, SEND, RECV, ALL_REDUCE, REDUCE,
- * BROADCAST, ALL_GATHER and REDUCE_SCATTER of a tied embedding, STEP, SAMPLE, RELEASE, SAVE.
+ * collectives reduce in an order that follows from their group. ops_check.c refuses by name what this worker
+ * does not do.
  *
  * Slots. An instance of a boundary slot gets a device buffer (MEM_BUFFERS) of its micro-batch's size when it
  * is first needed and reuses it as long as the slot stays within its bytes_total. Slots that travel over the
@@ -84,14 +83,14 @@ struct ops_step {
     struct err not_finite; /* has code ERR_NOT_FINITE when this rank found a value that is not finite */
 };
 
-/* Makes the slots and executors of all programs of the rank. ERR_UNSUPPORTED names an opcode; ERR_INVALID a
- * slot that does not fit its use; ERR_NOMEM. */
+/* Makes the slots' buffers and the executors of all programs of the rank. ERR_UNSUPPORTED names an opcode;
+ * ERR_INVALID a slot that does not fit its use; ERR_NOMEM. */
 int ops_create(const struct ops_options *options, struct ops **out, struct err *err);
 /* Agrees with peers on links within the node. Call it when the mesh is connected, before the first program.
  */
 int ops_connect(struct ops *ops, uint64_t deadline_ns, struct err *err);
-/* Ends all copies, so that none is under way, begins or causes a message. Call it before the mesh is closed;
- * only ops_destroy may follow. NULL is a no-op. */
+/* Ends all copies between device and host, so that none begins later or sends a message. Call it before the
+ * mesh is closed; only ops_destroy may follow. NULL is a no-op. */
 void ops_stop(struct ops *ops);
 /* Bytes of boundary tensors that were sent over links within the node. */
 uint64_t ops_local_bytes(const struct ops *ops);
@@ -107,6 +106,11 @@ int ops_run(struct ops *ops, enum program_kind kind, const struct batch *batch, 
 
 /* Ends a run under way from another thread. */
 void ops_fail(struct ops *ops, const struct err *failure);
+
+/* In an expert plan, on a rank with attention: writes how many of this rank's tokens chose each expert of a
+ * layer (counted from 0; all 0 for a dense layer) in the training steps since the last call, and returns the
+ * number of experts. With counts NULL it only returns that number. Returns 0 on other ranks. */
+uint32_t ops_take_routing(struct ops *ops, uint32_t layer, uint64_t *counts);
 
 /* Frees the KV caches of all slots: nothing needs their memory between samples. */
 void ops_forget_caches(struct ops *ops);

@@ -1,6 +1,7 @@
 /* Refuses, by name and before the first instruction runs, everything in a plan that this worker does not
  * support. */
-#include "worker/program/ops_private.h"
+#include "worker/program/exchange_private.h"
+#include "worker/program/gather_private.h"
 
 static int check_slot(const struct ops *ops, uint32_t number, int32_t slot, uint32_t kinds, struct err *err)
 {
@@ -17,10 +18,10 @@ static int check_slot(const struct ops *ops, uint32_t number, int32_t slot, uint
 }
 
 #define KIND(name) (1u << (name))
-#define BOUNDARY (KIND(SLOT_ACTIVATION) | KIND(SLOT_GRADIENT))
-#define REDUCED                                                                                              \
-    (KIND(SLOT_STEP_SCALARS) | KIND(SLOT_NORM_SCALAR) | KIND(SLOT_GRADIENTS) | KIND(SLOT_PARAMETERS) |       \
-     KIND(SLOT_TOKEN) | KIND(SLOT_BARRIER))
+#define BOUNDARY (KIND(SLOT_ACTIVATION) | KIND(SLOT_GRADIENT) | KIND(SLOT_PARTIAL))
+#define ROUTED (KIND(SLOT_ROUTED) | KIND(SLOT_ROUTED_GRADIENT))
+#define STATE (KIND(SLOT_GRADIENTS) | KIND(SLOT_PARAMETERS))
+#define SCALARS (KIND(SLOT_STEP_SCALARS) | KIND(SLOT_NORM_SCALAR) | KIND(SLOT_TOKEN) | KIND(SLOT_BARRIER))
 
 /* The slot kinds that each op accepts as in, out and save; ops that are not listed are refused. */
 static const struct {
@@ -35,12 +36,20 @@ static const struct {
     [INSTR_SAMPLE] = {KIND(SLOT_TOKEN), KIND(SLOT_TOKEN), KIND(SLOT_KV_CACHE), true},
     [INSTR_SEND] = {BOUNDARY | KIND(SLOT_TOKEN), 0, 0, true},
     [INSTR_RECV] = {0, BOUNDARY | KIND(SLOT_TOKEN), 0, true},
-    [INSTR_ALL_REDUCE] = {REDUCED, REDUCED, 0, true},
-    [INSTR_REDUCE] = {REDUCED, REDUCED, 0, true},
-    [INSTR_BROADCAST] = {REDUCED, REDUCED, 0, true},
+    [INSTR_ALL_REDUCE] = {SCALARS | STATE | KIND(SLOT_PARTIAL), SCALARS | STATE | KIND(SLOT_PARTIAL), 0,
+                          true},
+    [INSTR_BROADCAST] = {SCALARS | KIND(SLOT_PARTIAL), SCALARS | KIND(SLOT_PARTIAL), 0, true},
+    [INSTR_PULL] = {0, KIND(SLOT_GATHERED) | KIND(SLOT_GRADIENTS), 0, true},
+    [INSTR_PUSH] = {KIND(SLOT_PARAMETERS) | KIND(SLOT_GRADIENTS), 0, 0, true},
     [INSTR_ALL_GATHER] = {KIND(SLOT_PARAMETERS), KIND(SLOT_GATHERED), 0, true},
     [INSTR_REDUCE_SCATTER] = {KIND(SLOT_GRADIENTS), KIND(SLOT_GRADIENTS), 0, true},
-    [INSTR_STEP] = {REDUCED, REDUCED, REDUCED, true},
+    [INSTR_ATTENTION] = {BOUNDARY, BOUNDARY, KIND(SLOT_SAVED) | KIND(SLOT_KV_CACHE), true},
+    [INSTR_ROUTE] = {BOUNDARY | ROUTED, BOUNDARY | ROUTED, KIND(SLOT_SAVED), true},
+    [INSTR_DISPATCH] = {ROUTED, ROUTED, 0, true},
+    [INSTR_EXPERTS] = {ROUTED, ROUTED, KIND(SLOT_SAVED), true},
+    [INSTR_COMBINE] = {ROUTED | KIND(SLOT_GRADIENT), ROUTED | KIND(SLOT_ACTIVATION), KIND(SLOT_ACTIVATION),
+                       true},
+    [INSTR_STEP] = {SCALARS | STATE, SCALARS | STATE, SCALARS | STATE, true},
     [INSTR_RELEASE] = {UINT32_MAX, UINT32_MAX, UINT32_MAX, true},
     [INSTR_SAVE] = {UINT32_MAX, UINT32_MAX, UINT32_MAX, true},
 };
@@ -62,43 +71,47 @@ int ops_whole_owner(const struct plan_group *group)
     return keeper;
 }
 
-/* Returns why a gather is not supported, or NULL. Weights come from another rank in one case only: a tied
- * embedding, whole, from the rank that keeps it, for a head. */
+/* Returns why an ALL_GATHER of weights of which this rank keeps no shard is not supported, or NULL. It is
+ * supported for a tied embedding alone, which the ranks that keep it send to the ranks with the head. */
 static const char *unsupported_gather(const struct ops *ops, const struct instr *instr)
 {
     const struct plan *plan = ops->options.plan;
-    if (instr->group < 0 || (uint32_t)instr->group >= plan->group_count ||
-        ops_whole_owner(&plan->groups[instr->group]) < 0)
+    if (instr->group < 0 || (uint32_t)instr->group >= plan->group_count)
         return "shards of the state";
-    bool keeps = (int)plan->groups[instr->group].ranks[ops_whole_owner(&plan->groups[instr->group])] ==
-                 (int)ops->options.rank;
+    const struct plan_group *group = &plan->groups[instr->group];
+    int position = plan_group_position(group, ops->options.rank);
+    bool keeps = position >= 0 && position == ops_whole_owner(group);
+    if (ops_whole_owner(group) < 0 && (!group->shares || position < 0 || group->shares[position] > 0))
+        return "shards of the state";
     if (instr->block_begin != 0 || instr->block_end != 1 || (!keeps && !stages_table(ops->options.stages)))
         return "blocks other than a tied embedding that the head here shares";
     return NULL;
 }
 
 /* Returns the feature of an instruction that this worker does not support, or NULL. */
-static const char *unsupported_feature(const struct ops *ops, const struct instr *instr)
+static const char *unsupported_feature(const struct ops *ops, int kind, const struct instr *instr)
 {
     static const struct {
         uint16_t flag;
         const char *name;
-    } flags[] = {{FLAG_ACCUMULATE, "ACCUMULATE"},
-                 {FLAG_BACKWARD, "BACKWARD"},
-                 {FLAG_KEEP, "KEEP"},
-                 {FLAG_FIRST_HALF, "FIRST_HALF"},
-                 {FLAG_SECOND_HALF, "SECOND_HALF"}};
+    } flags[] = {{FLAG_ACCUMULATE, "ACCUMULATE"}, {FLAG_BACKWARD, "BACKWARD"}};
     bool transfer = instr->op == INSTR_SEND || instr->op == INSTR_RECV;
-    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
-        if (instr->flags & flags[i].flag)
+    bool moved = gather_moves(ops, instr);
+    if (ops->exchange && (apart_has(instr) || instr->op == INSTR_FORWARD || instr->op == INSTR_BACKWARD))
+        return apart_lacks(ops, kind, instr);
+    for (size_t i = 0; i < sizeof(flags) / sizeof(*flags); i++)
+        if ((instr->flags & flags[i].flag) && !(moved && flags[i].flag == FLAG_ACCUMULATE))
             return flags[i].name;
-    if (instr->chunk != 0)
-        return "a chunk";
+    if (halves_unsupported(ops, instr))
+        return halves_unsupported(ops, instr);
     if (!transfer && (instr->row_begin != 0 || instr->row_end != PLAN_ROWS_ALL))
         return "some of the rows";
-    if (instr->op == INSTR_ALL_GATHER || instr->op == INSTR_REDUCE_SCATTER)
+    if ((instr->op == INSTR_PULL || instr->op == INSTR_PUSH) && !moved)
+        return "blocks that are not this rank's";
+    if ((instr->op == INSTR_ALL_GATHER || instr->op == INSTR_REDUCE_SCATTER) && !moved)
         return unsupported_gather(ops, instr);
-    if (instr->op == INSTR_STEP && instr->group != PLAN_NONE)
+    if (instr->op == INSTR_STEP && instr->group != PLAN_NONE &&
+        (!ops->options.stages->shares || ops->options.stages->shares->group != instr->group))
         return "a group's shares";
     if (instr->op == INSTR_STEP && instr->block_begin < instr->block_end &&
         (instr->block_begin > ops->me->block_begin || instr->block_end < ops->me->block_end))
@@ -116,44 +129,37 @@ static bool passes_blocks(const struct instr *instr)
            instr->op == INSTR_BACKWARD_WEIGHT;
 }
 
-/* Checks that a stage holds the instruction's blocks. With a KV cache an instruction must cover the stage's
- * whole range. */
+/* Checks that a stage holds the instruction's blocks. */
 static int check_blocks(const struct ops *ops, const struct instr *instr, struct err *err)
 {
     const struct stages *stages = ops->options.stages;
-    int stage = stages_find(stages, instr->block_begin, instr->block_end);
-    struct stage_options has;
-    if (stage < 0)
+    if (stages_find(stages, instr->block_begin, instr->block_end) < 0)
         return err_set(err, ERR_UNSUPPORTED, "rank %u has no range of blocks with %d..%d", ops->options.rank,
                        (int)instr->block_begin, (int)instr->block_end);
-    stage_options_get(stages->list[stage], &has);
-    if (instr->op == INSTR_FORWARD && instr->slot_save != PLAN_NONE &&
-        ops->me->slots[instr->slot_save].kind == SLOT_KV_CACHE &&
-        (instr->block_begin != (int32_t)has.block_begin || instr->block_end != (int32_t)has.block_end))
-        return err_set(err, ERR_UNSUPPORTED,
-                       "with a KV cache this worker runs blocks %u..%u together, not %d..%d", has.block_begin,
-                       has.block_end, (int)instr->block_begin, (int)instr->block_end);
     if (instr->op != INSTR_FORWARD && instr->slot_save == PLAN_NONE)
         return err_set(err, ERR_INVALID, "it names no slot of what forward saved");
     return 0;
 }
 
-/* Whether a slot holds boundary tensors of another dtype. */
+/* Whether a slot holds boundary tensors of another dtype than `dtype`. */
 static bool slot_differs(const struct ops *ops, int32_t slot, enum dtype dtype)
 {
     const struct plan_slot *has = slot == PLAN_NONE ? NULL : &ops->me->slots[slot];
     return has && (KIND(has->kind) & BOUNDARY) && stages_dtype((enum plan_dtype)has->dtype) != dtype;
 }
 
-/* Checks that activations and gradients have one dtype at each end of a range, in every program. Between
- * parts of a range, where nothing travels, the stage uses fp32. */
+/* Checks that boundary tensors have the stage's dtype at both ends of its range of blocks, in every program.
+ * Between instructions for parts of the range the tensors stay on the rank and are fp32. */
 static int check_dtypes(const struct ops *ops, const struct instr *instr, struct err *err)
 {
     struct stage_options has;
     int stage = stages_find(ops->options.stages, instr->block_begin, instr->block_end);
     stage_options_get(ops->options.stages->list[stage], &has);
-    enum dtype first = instr->block_begin == (int32_t)has.block_begin ? has.boundary_in : DTYPE_F32,
-               last = instr->block_end == (int32_t)has.block_end ? has.boundary_out : DTYPE_F32;
+    uint32_t leaves = has.leave_first ? has.leave_first : has.block_end;
+    bool enters =
+        instr->block_begin == (int32_t)has.block_begin || instr->block_begin <= (int32_t)has.enter_last;
+    enum dtype first = enters ? has.boundary_in : DTYPE_F32,
+               last = instr->block_end >= (int32_t)leaves ? has.boundary_out : DTYPE_F32;
     bool forward = instr->op == INSTR_FORWARD;
     bool in = slot_differs(ops, instr->slot_in, forward ? first : last),
          out = slot_differs(ops, instr->slot_out, forward ? last : first);
@@ -167,15 +173,24 @@ static int check_dtypes(const struct ops *ops, const struct instr *instr, struct
                    (int)instr->block_begin, (int)instr->block_end);
 }
 
-/* Checks an instruction; the caller adds the name of the program to an error. */
-static int check_use(const struct ops *ops, uint32_t number, const struct instr *instr, struct err *err)
+/* Whether a collective reduces or broadcasts a boundary tensor, and so belongs to a micro-batch. */
+static bool sums_parts(const struct ops *ops, const struct instr *instr)
 {
-    const char *feature = unsupported_feature(ops, instr);
+    int32_t slot = instr->slot_in != PLAN_NONE ? instr->slot_in : instr->slot_out;
+    return (instr->op == INSTR_ALL_REDUCE || instr->op == INSTR_BROADCAST) && slot >= 0 &&
+           (uint32_t)slot < ops->me->slot_count && ops->me->slots[slot].kind == SLOT_PARTIAL;
+}
+
+/* Checks an instruction; the caller adds the name of the program to an error. */
+static int check_use(const struct ops *ops, int kind, uint32_t number, const struct instr *instr,
+                     struct err *err)
+{
+    const char *feature = unsupported_feature(ops, kind, instr);
     bool transfer = instr->op == INSTR_SEND || instr->op == INSTR_RECV;
     if (feature)
         return err_set(err, ERR_UNSUPPORTED, "instruction %u: this worker does not do %s with %s", number,
                        instr_op_name(instr->op), feature);
-    if ((passes_blocks(instr) || transfer) &&
+    if ((passes_blocks(instr) || transfer || sums_parts(ops, instr)) &&
         (instr->micro_batch < 0 || (uint32_t)instr->micro_batch >= ops->options.plan->micro_batch_count))
         return err_set(err, ERR_INVALID, "instruction %u: there is no micro-batch %d", number,
                        (int)instr->micro_batch);
@@ -197,5 +212,5 @@ int ops_check_instr(const struct ops *ops, int kind, uint32_t number, const stru
         return err_set(err, ERR_UNSUPPORTED, "%s, instruction %u: this worker does not do %s",
                        program_kind_name(kind), number,
                        instr->op < INSTR_COUNT ? instr_op_name(instr->op) : "that");
-    return check_use(ops, number, instr, err) < 0 ? err_wrap(err, "%s", program_kind_name(kind)) : 0;
+    return check_use(ops, kind, number, instr, err) < 0 ? err_wrap(err, "%s", program_kind_name(kind)) : 0;
 }

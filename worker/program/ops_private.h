@@ -1,5 +1,4 @@
-/* Declarations that ops.c, cells.c, transfer.c, local.c, ops_check.c, ops_own.c and reduce.c share. No other
- * file includes this header. */
+/* Declarations that the files of this part share. No file of another part includes this header. */
 #ifndef MOTLEY_WORKER_PROGRAM_OPS_PRIVATE_H
 #define MOTLEY_WORKER_PROGRAM_OPS_PRIVATE_H
 
@@ -16,7 +15,7 @@
 struct slot_cell {
     struct buffer *buffer; /* the boundary tensor on the device, or NULL */
     uint64_t buffer_size;  /* capacity of `buffer` in bytes */
-    _Atomic(bool) in_use;  /* set while the buffer holds the only copy of its data */
+    _Atomic(bool) in_use;  /* set while the device buffer is the only copy of its data */
     uint8_t *host;         /* memory for the mesh, page-locked where the device copies by itself; or NULL */
     uint64_t host_size;
     struct event *up,
@@ -47,7 +46,7 @@ struct local_note {
     uint64_t bytes;
 };
 
-/* The part of struct transfer for a transfer within the node. */
+/* Fields of struct transfer for a copy between two devices of one node. */
 struct local_transfer {
     bool used; /* the transfer uses a link within the node */
     struct local_ready ready;
@@ -80,6 +79,9 @@ static inline struct mesh_post transfer_post(struct transfer *transfer, uint32_t
 
 struct reduce;
 struct local_links;
+struct gather;
+struct streams;
+struct exchange;
 
 struct ops {
     struct ops_options options;
@@ -93,13 +95,26 @@ struct ops {
         struct transfer *transfers;
         struct reduce **reduces; /* [instr_count], NULL for an instruction that is not a collective */
     } programs[PROGRAM_KINDS];
-    struct courier *courier;       /* waits for copies; NULL without a mesh */
-    struct local_links *local;     /* links to peers of this node; NULL without any */
+    struct gather
+        *gather; /* blocks whose state is sharded over ranks; NULL if there are none (gather_private.h) */
+    struct streams
+        *streams; /* carries parameters and gradients between ranks; NULL if no instruction moves any */
+    struct exchange
+        *exchange; /* moves routed tokens; NULL if the plan is no expert plan (exchange_private.h) */
+    struct micro_batch
+        *own_micro; /* [micro-batches] the rows of each whose attention this rank computes; NULL: all rows */
+    uint32_t *own_starts, *came_starts; /* memory for row_start of own_micro, and of the tokens that this
+                                           rank's experts received */
+    struct courier *courier;            /* waits for copies; NULL without a mesh */
+    struct local_links *local;          /* links to peers of this node; NULL without any */
     pthread_mutex_t out_lock;      /* guards DEVICE_OUT, which the executor's and the courier's threads use */
     _Atomic(uint64_t) local_bytes; /* bytes sent over links within the node */
-    uint8_t *collectives;          /* host memory for the collectives of one program at a time */
-    float *logits;                 /* [vocab], allocated when first needed */
-    bool works_when_waited;        /* the device (kind "checked") works only while the host waits for it */
+    uint8_t *parts; /* host memory for a partial sum received from a member of the tensor group; NULL: no
+                       tensor group */
+    uint64_t parts_bytes;
+    uint8_t *collectives;      /* host memory for the collectives of one program at a time */
+    float *logits;             /* [vocab], allocated when first needed */
+    bool works_when_waited;    /* the device (kind "checked") works only while the host waits for it */
     struct event *queued[2];   /* recorded after each of the last two instructions submitted to the device */
     uint32_t queued_number[2]; /* their instruction numbers */
     uint32_t queued_count;     /* how many instructions were submitted so far */
@@ -109,9 +124,10 @@ struct ops {
     struct ops_step *step;
     uint64_t wait_ns;    /* limit for a transfer */
     uint64_t run_number; /* executions of any program so far; a part of every message tag */
-    bool table_current; /* every copy of a tied embedding equals the kept original. All ranks know this alike,
-                           because they gather and step together. */
+    bool table_current;  /* every copy of a tied embedding equals the original, so no gather is needed. The
+                            flag is equal on all ranks, because they gather and step together. */
     bool scalars_reduced, norm_reduced;
+    bool concluded;     /* conclude_step has run */
     double norm_square; /* Σ g² of the gradients, without the loss scale */
 };
 
@@ -122,7 +138,13 @@ static inline struct slot_cell *ops_cell(struct ops *ops, int32_t slot, int32_t 
     return &cells->cells[slot_instance(cells->slot, micro_batch < 0 ? 0 : micro_batch, block_begin)];
 }
 
-/* The saved activations of a micro-batch in a stage. */
+/* Returns the rows of a micro-batch that this rank computes. */
+static inline const struct micro_batch *ops_micro(const struct ops *ops, int32_t micro_batch)
+{
+    return ops->own_micro ? &ops->own_micro[micro_batch] : &ops->batch->micro[micro_batch];
+}
+
+/* Returns the saved activations of a micro-batch in a stage. */
 static inline struct saved **ops_saved(struct ops *ops, int stage, int32_t micro_batch)
 {
     return &ops->saved[(size_t)stage * ops->options.plan->micro_batch_count + (uint32_t)micro_batch];
@@ -130,16 +152,31 @@ static inline struct saved **ops_saved(struct ops *ops, int stage, int32_t micro
 
 static inline bool ops_is_boundary(const struct plan_slot *slot)
 {
-    return slot->kind == SLOT_ACTIVATION || slot->kind == SLOT_GRADIENT;
+    return slot->kind == SLOT_ACTIVATION || slot->kind == SLOT_GRADIENT || slot->kind == SLOT_PARTIAL;
+}
+
+static inline bool ops_is_half(const struct instr *instr)
+{
+    return (instr->flags & (FLAG_FIRST_HALF | FLAG_SECOND_HALF)) != 0;
+}
+
+/* Returns an enum stage_half, or -1 when both flags are set. */
+static inline int ops_half(const struct instr *instr)
+{
+    bool first = instr->flags & FLAG_FIRST_HALF, second = instr->flags & FLAG_SECOND_HALF;
+    return first && second ? -1 : second ? STAGE_HALF_FFN : STAGE_HALF_ATTENTION;
 }
 
 /* cells.c: boundary tensors on the device and in memory for the mesh. */
 int cells_make(struct ops *ops, uint32_t slot, struct err *err);
 /* Frees the cells of a slot, also of one that cells_make did not complete. */
 void cells_free(struct ops *ops, uint32_t slot);
-/* Destroys the KV caches of one cell. */
+/* Sets the KV cache of a stage in the cell of the instruction's slot_save; it is made when first needed. */
+int cell_need_cache(struct ops *ops, const struct instr *instr, int stage, struct kv_cache **out,
+                    struct err *err);
 void cell_forget_caches(struct ops *ops, struct slot_cell *cell);
-/* Bytes of `tokens` tokens in a slot, and of the router sums that travel behind a tensor of `rows` rows. */
+/* cells_tensor_bytes: bytes of `tokens` tokens of a boundary tensor. cells_tail_bytes: bytes of the
+ * load-balancing loss's sums that are sent behind a tensor of `rows` rows. */
 size_t cells_tensor_bytes(const struct ops *ops, int32_t slot, uint32_t tokens);
 size_t cells_tail_bytes(const struct ops *ops, int32_t slot, uint32_t rows);
 /* cells_bound refuses a micro-batch that exceeds its slot's bytes_bound (ERR_TOO_BIG); cell_need_host
@@ -161,18 +198,29 @@ void transfer_end(struct transfer *transfer, const struct err *failure);
 int transfer_make(struct ops *ops, int kind, struct err *err);
 int transfer_begin(struct ops *ops, uint32_t number, const struct instr *instr, struct err *err);
 
+/* halves.c: FORWARD and BACKWARD of half a layer (attention or FFN) in tensor groups. */
+int halves_make(struct ops *ops, struct err *err);
+/* Returns why this worker cannot run the instruction as half a layer, or NULL. */
+const char *halves_unsupported(const struct ops *ops, const struct instr *instr);
+int halves_forward(struct ops *ops, const struct instr *instr, struct stage *stage, struct buffer *in,
+                   struct buffer *out, struct err *err);
+/* Runs the backward of half a layer. *place, the micro-batch's saved activations, becomes NULL when the stage
+ * has released them. */
+int halves_backward(struct ops *ops, const struct instr *instr, struct stage *stage, struct saved **place,
+                    struct buffer *in, struct buffer *out, struct err *err);
+
 /* local.c: links within the node. */
-/* Agrees with each peer of the node. Called once, when the mesh is connected and before the first program.
- * Logs which peers are reached within the node and why others are not; the only errors are those of the mesh.
- */
+/* Agrees with each peer on the same node whether boundary tensors are copied directly between the two
+ * devices. Called once, when the mesh is connected and before the first program. Logs with which peers this
+ * works and why not with others; the only errors are those of the mesh. */
 int local_connect(struct ops *ops, uint64_t deadline_ns, struct err *err);
 /* Begins a transfer whose local.used is set. It ends with transfer_end. */
 int local_send(struct transfer *transfer, struct err *err);
 int local_receive(struct transfer *transfer, struct err *err);
-/* Unmaps the memory of other processes. Called after the courier has stopped and before the mesh is closed,
- * while the peers still have that memory. */
+/* Unmaps the device memory of peers' processes. Called after the courier has stopped and before the mesh is
+ * closed, while those processes still exist. */
 void local_unmap(struct local_links *local);
-/* Frees the links after the mesh was destroyed. For both functions NULL is a no-op. */
+/* Frees the links after the mesh was destroyed. NULL is a no-op here and in local_unmap. */
 void local_destroy(struct local_links *local);
 
 /* ops_check.c: refuses an instruction that this worker does not support. ERR_UNSUPPORTED names the feature;
@@ -180,21 +228,27 @@ void local_destroy(struct local_links *local);
 int ops_check_instr(const struct ops *ops, int kind, uint32_t number, const struct instr *instr,
                     struct err *err);
 
-/* The tag of an instruction's messages in this execution of its program. */
+/* Returns the tag of an instruction's messages in this execution of its program. */
 uint64_t ops_tag(const struct ops *ops, const struct instr *instr);
 
-/* This rank's contribution to the step's scalars and to Σ g². A value that is not finite is noted in
- * step->not_finite and sets CONTROL_NOT_FINITE in the scalars, or makes *square NaN. */
+/* Return this rank's contribution to the step's scalars and to Σ g² (squared gradient norm). A value that is
+ * not finite is noted in step->not_finite and sets CONTROL_NOT_FINITE in the scalars, or makes *square NaN.
+ */
 int ops_own_scalars(struct ops *ops, struct plan_step_scalars *scalars, struct err *err);
 int ops_own_norm(struct ops *ops, double *square, struct err *err);
 
-/* The position in the group of the member that keeps the whole state; -1 where several members keep shards.
- */
+/* Returns the position in the group of the member that keeps the whole state; -1 where several members keep
+ * shards. */
 int ops_whole_owner(const struct plan_group *group);
 
-/* reduce.c: collectives. reduce_bytes is the host memory that one needs, a multiple of 64 bytes; reduce_place
- * gives it that memory. Collectives of one program have separate memory; those of different programs share
- * it. */
+/* Sets the mesh queue that this rank and another use for a group. Its number counts the earlier groups that
+ * contain both ranks, so every group of two ranks has a queue of its own, and both ranks compute the same
+ * number. ERR_UNSUPPORTED beyond OPS_QUEUE_GROUP_COUNT. */
+int ops_group_queue(const struct ops *ops, int32_t group, uint32_t rank, uint32_t *queue, struct err *err);
+
+/* reduce.c: collectives. reduce_bytes returns the host memory that a collective needs, a multiple of 64
+ * bytes; reduce_place gives it that memory. Collectives of one program have separate memory; collectives of
+ * different programs use the same memory. */
 size_t reduce_bytes(const struct reduce *reduce);
 void reduce_place(struct reduce *reduce, uint8_t *memory);
 int reduce_create(struct ops *ops, uint32_t number, const struct instr *instr, struct reduce **out,

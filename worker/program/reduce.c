@@ -1,14 +1,13 @@
-/* Collectives: ALL_REDUCE, REDUCE and BROADCAST of scalars, of trained parameters and of their gradients;
- * ALL_GATHER and REDUCE_SCATTER of a tied embedding that one member of the group keeps whole.
+/* Collectives on the executor's thread: ALL_REDUCE and BROADCAST of scalars and of boundary tensors
+ * (halves.c). Parameters and their gradients travel as in stream.c.
  *
- * The ALL_REDUCE of scalars uses the group's binary tree (plan_group_tree). REDUCE and BROADCAST use a star
- * whose centre is the instruction's root, and so do REDUCE_SCATTER and ALL_GATHER, whose root is the keeper.
- * In both shapes a member has at most one parent and some children. It adds its children's contributions and
- * its own in a fixed order, sends the sum to its parent, and receives the result from there. The ALL_REDUCE
- * of parameters goes round a ring: values are cut into one part for each member, summed while a part goes
- * round once, and distributed while it goes round again, so that every link carries 2(k-1)/k of the bytes of
- * k members and is used in both directions. The order of additions is the plan's, so a repeated run is
- * bit-identical.
+ * The ALL_REDUCE of scalars uses the group's binary tree (plan_group_tree), a BROADCAST a star whose centre
+ * is the instruction's root. In both shapes a member has at most one parent and some children. It adds its
+ * children's contributions to its own in a fixed order, sends the sum to its parent, and receives the result
+ * from there. The ALL_REDUCE of boundary tensors goes round a ring: values are cut into one part for each
+ * member, summed while a part goes round once, and distributed while it goes round again, so that every link
+ * carries 2(k-1)/k of the bytes of k members and is used in both directions. The order of additions is the
+ * plan's, so a repeated run is bit-identical.
  *
  * All arithmetic and all device access happen on the executor's thread (exec_post); callbacks of the
  * transport only report arrivals. One operation of a reduce is under way at a time, so it needs no lock.
@@ -30,38 +29,22 @@ static int start(void *arg, struct err *err)
 
 int reduce_begin(struct reduce *reduce, struct err *err)
 {
-    (void)err;
-    if (reduce->instr->op == INSTR_ALL_GATHER && reduce->ops->table_current) {
-        exec_done(reduce_executor(reduce), reduce->number,
-                  NULL); /* no parameter changed since the last gather */
-        return 0;
-    }
     if (reduce->shape == REDUCE_TREE) {
         reduce->tree.next = 0;
         reduce->tree.arrived = false;
     }
+    if (halves_reduces(reduce))
+        return halves_begin(reduce, err);
     exec_post(reduce_executor(reduce), &reduce->start);
     return 0;
 }
 
 /* --- making and freeing --- */
 
-/* Sets a neighbour. Its queue number is the number of earlier groups that contain both ranks, so each group
- * of a pair has its own queue and both ends count alike. */
 static int set_neighbour(struct reduce *reduce, uint32_t rank, struct neighbour *out, struct err *err)
 {
-    const struct plan *plan = reduce->ops->options.plan;
-    uint32_t before = 0;
-    for (int32_t g = 0; g < reduce->instr->group; g++)
-        before += plan_group_position(&plan->groups[g], rank) >= 0 &&
-                  plan_group_position(&plan->groups[g], reduce->ops->options.rank) >= 0;
-    if (before >= OPS_QUEUE_GROUP_COUNT)
-        return err_set(err, ERR_UNSUPPORTED,
-                       "group %d is the %uth that ranks %u and %u share, and this worker keeps apart %d",
-                       (int)reduce->instr->group, before + 1, reduce->ops->options.rank, rank,
-                       OPS_QUEUE_GROUP_COUNT);
-    *out = (struct neighbour){.rank = rank, .queue = OPS_QUEUE_GROUPS + before};
-    return 0;
+    out->rank = rank;
+    return ops_group_queue(reduce->ops, reduce->instr->group, rank, &out->queue, err);
 }
 
 static int add_child(struct reduce *reduce, uint32_t rank, struct err *err)
@@ -86,21 +69,15 @@ static int find_in_tree(struct reduce *reduce, const struct plan_group *group, u
     return parent == PLAN_NONE ? 0 : set_parent(reduce, (uint32_t)parent, err);
 }
 
-static int find_in_star(struct reduce *reduce, const struct plan_group *group, uint32_t position,
-                        struct err *err)
+static int find_in_star(struct reduce *reduce, const struct plan_group *group, struct err *err)
 {
     const struct instr *instr = reduce->instr;
-    bool whole = instr->op == INSTR_ALL_GATHER || instr->op == INSTR_REDUCE_SCATTER;
-    uint32_t rank = reduce->ops->options.rank;
-    uint32_t root = instr->op == INSTR_ALL_REDUCE ? group->ranks[0]
-                    : whole                       ? group->ranks[ops_whole_owner(group)]
-                                                  : (uint32_t)instr->peer;
+    uint32_t rank = reduce->ops->options.rank, root = (uint32_t)instr->peer;
     if (plan_group_position(group, root) < 0)
         return err_set(err, ERR_INVALID, "its root %d is no member of group %d", (int)root,
                        (int)instr->group);
     if (rank != root)
         return set_parent(reduce, root, err);
-    reduce->tree.own_at = position;
     for (uint32_t p = 0; p < group->rank_count; p++)
         if (group->ranks[p] != root && add_child(reduce, group->ranks[p], err) < 0)
             return -1;
@@ -110,17 +87,14 @@ static int find_in_star(struct reduce *reduce, const struct plan_group *group, u
 static int tree_make(struct reduce *reduce, const struct plan_group *group, uint32_t position,
                      struct err *err)
 {
-    enum instr_op op = reduce->instr->op;
     reduce->shape = REDUCE_TREE;
     reduce->tree.is_root = true;
-    reduce->tree.up = op != INSTR_BROADCAST && op != INSTR_ALL_GATHER;
-    reduce->tree.down = op != INSTR_REDUCE && op != INSTR_REDUCE_SCATTER;
-    reduce->tree.children = calloc((size_t)group->rank_count + 1, sizeof *reduce->tree.children);
+    reduce->tree.up = reduce->instr->op == INSTR_ALL_REDUCE;
+    reduce->tree.children = calloc((size_t)group->rank_count + 1, sizeof(*reduce->tree.children));
     if (!reduce->tree.children)
         return err_set(err, ERR_NOMEM, "no memory for a group of %u", group->rank_count);
     reduce_tree_init(reduce);
-    bool binary = op == INSTR_ALL_REDUCE && !reduce_has_parameters(reduce);
-    return binary ? find_in_tree(reduce, group, position, err) : find_in_star(reduce, group, position, err);
+    return reduce->tree.up ? find_in_tree(reduce, group, position, err) : find_in_star(reduce, group, err);
 }
 
 static int ring_make(struct reduce *reduce, const struct plan_group *group, uint32_t position,
@@ -143,7 +117,7 @@ int reduce_create(struct ops *ops, uint32_t number, const struct instr *instr, s
     if (slot < 0 || (uint32_t)slot >= ops->me->slot_count || instr->group < 0 ||
         (uint32_t)instr->group >= ops->options.plan->group_count)
         return err_set(err, ERR_INVALID, "%s names no slot or no group", instr_op_name(instr->op));
-    struct reduce *reduce = calloc(1, sizeof *reduce);
+    struct reduce *reduce = calloc(1, sizeof(*reduce));
     if (!reduce)
         return err_set(err, ERR_NOMEM, "no memory for a collective");
     *out = reduce; /* the caller destroys it, also on error */
@@ -158,7 +132,7 @@ int reduce_create(struct ops *ops, uint32_t number, const struct instr *instr, s
     if (position < 0)
         return err_set(err, ERR_INVALID, "rank %u is no member of group %d", ops->options.rank,
                        (int)instr->group);
-    bool ring = instr->op == INSTR_ALL_REDUCE && reduce_has_parameters(reduce) && group->rank_count > 1;
+    bool ring = instr->op == INSTR_ALL_REDUCE && group->rank_count > 1 && halves_reduces(reduce);
     if ((ring ? ring_make : tree_make)(reduce, group, (uint32_t)position, err) < 0)
         return -1;
     reduce->size = reduce_value_bytes(reduce);
@@ -170,32 +144,15 @@ static size_t aligned(size_t bytes)
     return (bytes + 63) / 64 * 64;
 }
 
-/* Whether `sum` needs memory of its own: it starts as the first contribution, which is this rank's own unless
- * a child comes before it. */
-static bool sum_is_apart(const struct reduce *reduce)
-{
-    return reduce->shape == REDUCE_TREE && reduce->tree.up && reduce->tree.own_at > 0;
-}
-
-static size_t incoming_bytes(const struct reduce *reduce)
-{
-    if (reduce->shape == REDUCE_RING)
-        return reduce_ring_part_bytes(reduce);
-    return reduce->tree.up && reduce->tree.child_count > 0 ? reduce->size : 0;
-}
-
 size_t reduce_bytes(const struct reduce *reduce)
 {
-    return aligned(reduce->size) * (sum_is_apart(reduce) ? 2 : 1) + aligned(incoming_bytes(reduce));
+    return halves_reduces(reduce) ? 0 : 2 * aligned(reduce->size);
 }
 
 void reduce_place(struct reduce *reduce, uint8_t *memory)
 {
-    uint8_t *sum = sum_is_apart(reduce) ? memory + aligned(reduce->size) : memory;
     reduce->own = memory;
-    reduce->incoming = sum + aligned(reduce->size);
-    if (reduce->shape == REDUCE_TREE)
-        reduce->tree.sum = sum;
+    reduce->incoming = memory + aligned(reduce->size);
 }
 
 void reduce_destroy(struct reduce *reduce)

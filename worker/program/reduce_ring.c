@@ -1,22 +1,30 @@
-/* The ALL_REDUCE of parameters round a ring. Values are cut into one part for each member. A part goes round
- * once while it is summed, and round again to be distributed. */
+/* Runs the ALL_REDUCE of boundary tensors round a ring. Values are cut into one part for each member. A part
+ * goes round once while it is summed, and round again to be distributed. Two members exchange their whole
+ * tensors in one step instead, with the same bytes and half the latencies. */
 #include <string.h>
 
 #include "worker/program/reduce_private.h"
 
+/* Whether the group has two members, which exchange whole tensors. Each adds the other's; both get equal
+ * bits, as the sum of two values does not depend on their order. */
+static bool exchanges(const struct reduce *reduce)
+{
+    return reduce->ring.count == 2;
+}
+
 /* Sets the byte range [*begin, *end) of a part. `part` counts modulo the number of members. */
 static void ring_part(const struct reduce *reduce, uint32_t part, size_t *begin, size_t *end)
 {
-    size_t values = reduce->size / sizeof(float), n = reduce->ring.count;
-    part %= reduce->ring.count;
+    size_t values = reduce->size / sizeof(float), n = exchanges(reduce) ? 1 : reduce->ring.count;
+    part %= n;
     *begin = values / n * part + (values % n < part ? values % n : part);
     *end = *begin + values / n + (part < values % n ? 1 : 0);
     *begin *= sizeof(float);
     *end *= sizeof(float);
 }
 
-/* The part that a step sends: a part to be summed in the first count - 1 steps, a summed one in the others.
- * The part that it receives is the one before. */
+/* Returns the part of the tensor that the current step sends: a partial sum in the first count - 1 steps, a
+ * complete sum afterwards. The step receives the part before it. */
 static uint32_t ring_sends(const struct reduce *reduce)
 {
     uint32_t n = reduce->ring.count, step = reduce->ring.step;
@@ -41,7 +49,7 @@ static void ring_received(const struct mesh_done *done)
         exec_post(reduce_executor(reduce), &reduce->ring.received);
 }
 
-/* Begins both transfers of the step, or of the next one that has a part with values. */
+/* Begins the send and the receive of the current step, or of the next step whose parts are not empty. */
 static int ring_step(struct reduce *reduce, struct err *err)
 {
     struct ops *ops = reduce->ops;
@@ -49,7 +57,8 @@ static int ring_step(struct reduce *reduce, struct err *err)
     struct mesh_meta meta = {.tag = ops_tag(ops, reduce->instr)};
     struct mesh_post to = reduce_post(reduce, ring->next, ring_sent),
                      from = reduce_post(reduce, ring->previous, ring_received);
-    for (ring->open = 0; ring->step < 2 * (ring->count - 1); ring->step++) {
+    uint32_t steps = exchanges(reduce) ? 1 : 2 * (ring->count - 1);
+    for (ring->open = 0; ring->step < steps; ring->step++) {
         size_t begin, end, out_begin, out_end;
         ring_part(reduce, ring_sends(reduce), &out_begin, &out_end);
         ring_part(reduce, ring_sends(reduce) + ring->count - 1, &begin, &end);
@@ -63,10 +72,8 @@ static int ring_step(struct reduce *reduce, struct err *err)
         if (ring->open > 0)
             return 0;
     }
-    bool wanted = reduce->instr->slot_out != PLAN_NONE; /* false for a rank that only contributed the gradient
-                                                           of its copy */
-    if (wanted && reduce_write_result(reduce, reduce->own, err) < 0)
-        return -1;
+    if (reduce->instr->slot_out != PLAN_NONE)
+        reduce_write_result(reduce);
     exec_done(reduce_executor(reduce), reduce->number, NULL);
     return 0;
 }
@@ -75,6 +82,8 @@ static int ring_advance(struct reduce *reduce, struct err *err)
 {
     if (--reduce->ring.open > 0)
         return 0;
+    if (exchanges(reduce)) /* the tensor was sent, so adding to it is allowed now */
+        reduce_sum(reduce->own, reduce->incoming, reduce->size);
     reduce->ring.step++;
     return ring_step(reduce, err);
 }
@@ -89,14 +98,12 @@ static int ring_on_received(void *arg, struct err *err)
     struct reduce *reduce = arg;
     size_t begin, end;
     ring_part(reduce, ring_sends(reduce) + reduce->ring.count - 1, &begin, &end);
-    if (reduce->ring.step < reduce->ring.count - 1) {
-        float *sum = (float *)(void *)(reduce->own + begin);
-        const float *more = (const float *)(const void *)reduce->incoming;
-        for (size_t i = 0; i < (end - begin) / sizeof(float); i++)
-            sum[i] += more[i];
-    } else {
+    if (exchanges(reduce))
+        return ring_advance(reduce, err);
+    if (reduce->ring.step < reduce->ring.count - 1)
+        reduce_sum(reduce->own + begin, reduce->incoming, end - begin);
+    else
         memcpy(reduce->own + begin, reduce->incoming, end - begin);
-    }
     return ring_advance(reduce, err);
 }
 
@@ -110,11 +117,4 @@ int reduce_ring_start(struct reduce *reduce, struct err *err)
 {
     reduce->ring.step = 0;
     return ring_step(reduce, err);
-}
-
-size_t reduce_ring_part_bytes(const struct reduce *reduce)
-{
-    size_t begin, end;
-    ring_part(reduce, 0, &begin, &end); /* the first part is the largest */
-    return end - begin;
 }

@@ -1,7 +1,5 @@
-/* Collectives over the group's binary tree or over a star: a member adds its children's contributions and its
- * own in a fixed order, sends the sum to its parent, and hands the result from there to its children. */
-#include <string.h>
-
+/* Runs collectives over the group's binary tree or over a star: a member adds its children's contributions to
+ * its own in a fixed order, sends the sum to its parent, and hands the result from there to its children. */
 #include "worker/program/reduce_private.h"
 
 static void arrived(const struct mesh_done *done)
@@ -36,16 +34,13 @@ static int send(struct reduce *reduce, struct neighbour peer, const uint8_t *fro
     return mesh_send(reduce->ops->options.mesh, &post, &meta, from, reduce->size, err);
 }
 
-/* Called when the sum was sent to the parent. */
 static void sent_up(const struct mesh_done *done)
 {
     struct reduce *reduce = done->arg;
     struct err err;
     if (!done->ok)
         exec_done(reduce_executor(reduce), reduce->number, &done->err);
-    else if (!reduce->tree.down)
-        exec_done(reduce_executor(reduce), reduce->number, NULL);
-    else if (receive(reduce, reduce->tree.parent, reduce->tree.sum, result_arrived, &err) < 0)
+    else if (receive(reduce, reduce->tree.parent, reduce->own, result_arrived, &err) < 0)
         exec_done(reduce_executor(reduce), reduce->number, &err);
 }
 
@@ -57,22 +52,18 @@ static void sent_down(const struct mesh_done *done)
         exec_done(reduce_executor(reduce), reduce->number, &done->err);
     else if (++reduce->tree.sent == reduce->tree.child_count)
         exec_done(reduce_executor(reduce), reduce->number, NULL);
-    else if (send(reduce, reduce->tree.children[reduce->tree.sent], reduce->tree.sum, sent_down, &err) < 0)
+    else if (send(reduce, reduce->tree.children[reduce->tree.sent], reduce->own, sent_down, &err) < 0)
         exec_done(reduce_executor(reduce), reduce->number, &err);
 }
 
-/* Writes the result from `sum` to its slot and sends it to the children. */
+/* Writes the result to its slot and sends it to the children. */
 static int finish(void *arg, struct err *err)
 {
     struct reduce *reduce = arg;
-    bool had = reduce->tree.is_root && !reduce->tree.up &&
-               reduce_has_parameters(reduce); /* the parameters came from this rank */
-    reduce->ops->table_current |= reduce->instr->op == INSTR_ALL_GATHER;
-    if (!had && reduce_write_result(reduce, reduce->tree.sum, err) < 0)
-        return -1;
+    reduce_write_result(reduce);
     reduce->tree.sent = 0;
-    if (reduce->tree.down && reduce->tree.child_count > 0)
-        return send(reduce, reduce->tree.children[0], reduce->tree.sum, sent_down, err);
+    if (reduce->tree.child_count > 0)
+        return send(reduce, reduce->tree.children[0], reduce->own, sent_down, err);
     exec_done(reduce_executor(reduce), reduce->number, NULL);
     return 0;
 }
@@ -82,35 +73,26 @@ static int finish(void *arg, struct err *err)
 static int advance(void *arg, struct err *err)
 {
     struct reduce *reduce = arg;
-    while (reduce->tree.next <= reduce->tree.child_count) {
-        bool own = reduce->tree.next == reduce->tree.own_at;
-        if (!own && !reduce->tree.arrived) {
-            uint32_t child =
-                reduce->tree.next > reduce->tree.own_at ? reduce->tree.next - 1 : reduce->tree.next;
-            return receive(reduce, reduce->tree.children[child], reduce->incoming, arrived, err);
-        }
-        reduce_add(reduce, reduce->tree.sum, own ? reduce->own : reduce->incoming, reduce->tree.next == 0);
-        if (!own)
-            reduce->tree.arrived = false;
+    while (reduce->tree.next < reduce->tree.child_count) {
+        if (!reduce->tree.arrived)
+            return receive(reduce, reduce->tree.children[reduce->tree.next], reduce->incoming, arrived, err);
+        reduce_add(reduce, reduce->incoming);
+        reduce->tree.arrived = false;
         reduce->tree.next++;
     }
     if (!reduce->tree.is_root)
-        return send(reduce, reduce->tree.parent, reduce->tree.sum, sent_up, err);
+        return send(reduce, reduce->tree.parent, reduce->own, sent_up, err);
     return finish(reduce, err);
 }
 
 int reduce_tree_receive_result(struct reduce *reduce, struct err *err)
 {
-    return receive(reduce, reduce->tree.parent, reduce->tree.sum, result_arrived, err);
+    return receive(reduce, reduce->tree.parent, reduce->own, result_arrived, err);
 }
 
 int reduce_tree_start(struct reduce *reduce, struct err *err)
 {
-    if (reduce->tree.up)
-        return advance(reduce, err);
-    if (reduce->tree.sum != reduce->own)
-        memcpy(reduce->tree.sum, reduce->own, reduce->size);
-    return finish(reduce, err);
+    return reduce->tree.up ? advance(reduce, err) : finish(reduce, err);
 }
 
 void reduce_tree_init(struct reduce *reduce)

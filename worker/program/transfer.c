@@ -76,13 +76,13 @@ static int mesh_send_now(struct transfer *transfer, struct err *err)
     bool token = ops->slots[instr->slot_in].slot->kind == SLOT_TOKEN;
     uint32_t before, tokens = batch_tokens(micro, instr->row_begin, instr->row_end, &before);
     uint8_t dtype = ops->slots[instr->slot_in].slot->dtype;
-    uint32_t each = token ? sizeof transfer->cell->token : plan_dtype_bytes(dtype);
+    uint32_t each = token ? sizeof(transfer->cell->token) : plan_dtype_bytes(dtype);
     struct mesh_meta meta = {.tag = transfer->tag,
                              .dtype = (uint8_t)stages_dtype((enum plan_dtype)dtype),
                              .rank = 2,
                              .shape = {tokens, (uint32_t)(transfer->size / each / tokens)}};
     if (!token && transfer->size > cells_tensor_bytes(ops, instr->slot_in, tokens)) {
-        meta.rank = 1; /* with router sums behind it the tensor is not a rectangle */
+        meta.rank = 1; /* with router sums behind the tensor, the message is no rectangle */
         meta.shape[0] = (uint32_t)(transfer->size / each);
     }
     const void *data = token ? (const void *)&transfer->cell->token : transfer->cell->host + transfer->at;
@@ -122,7 +122,8 @@ static int receive_by_mesh(struct transfer *transfer, struct err *err)
 
 /* --- all transfers --- */
 
-/* Sets the range of the cell that the instruction's rows occupy. *tokens is 0 for an empty micro-batch. */
+/* Sets the byte range of the slot's buffer that the instruction's rows occupy. *tokens is 0 for an empty
+ * micro-batch. */
 static int find_range(struct transfer *transfer, uint32_t *tokens, struct err *err)
 {
     struct ops *ops = transfer->ops;
@@ -133,7 +134,7 @@ static int find_range(struct transfer *transfer, uint32_t *tokens, struct err *e
     *tokens = batch_tokens(micro, instr->row_begin, instr->row_end, &before);
     transfer->cell = ops_cell(ops, slot, instr->micro_batch, instr->block_begin);
     transfer->at = 0;
-    transfer->size = *tokens ? sizeof transfer->cell->token : 0;
+    transfer->size = *tokens ? sizeof(transfer->cell->token) : 0;
     if (ops->slots[slot].slot->kind == SLOT_TOKEN)
         return 0;
     size_t tail = cells_tail_bytes(ops, slot, micro->rows);
@@ -144,7 +145,7 @@ static int find_range(struct transfer *transfer, uint32_t *tokens, struct err *e
     transfer->at = cells_tensor_bytes(ops, slot, before);
     transfer->size = cells_tensor_bytes(ops, slot, *tokens) + tail;
     if (cells_bound(ops, slot, instr->micro_batch, err) <
-        0) /* parts of a micro-batch are collected in one tensor */
+        0) /* several transfers may fill rows of one tensor */
         return -1;
     return transfer->local.used || *tokens == 0 ? 0
                                                 : cell_need_host(ops, &ops->slots[slot], transfer->cell, err);

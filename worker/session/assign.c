@@ -10,7 +10,7 @@
 #include "program/check/check.h"
 #include "program/codec.h"
 
-enum { TEXT_MAX = 4096, RANKS_MAX = 16384 };
+enum { TEXT_MAX = 4096, RANKS_MAX = 16384, CHECKPOINT_BYTES_MIN = 1024, CHECKPOINT_BYTES_MAX = 32 << 20 };
 #define BYTES_MAX ((uint64_t)1 << 60)
 #define EPOCH_MAX ((int64_t)1 << 62)
 
@@ -19,8 +19,8 @@ const char *blob_name(const char *text)
     static const char prefix[] = "sha256:";
     if (!text)
         return NULL;
-    if (strncmp(text, prefix, sizeof prefix - 1) == 0)
-        text += sizeof prefix - 1;
+    if (strncmp(text, prefix, sizeof(prefix) - 1) == 0)
+        text += sizeof(prefix) - 1;
     return strlen(text) == 64 && strspn(text, "0123456789abcdef") == 64 ? text : NULL;
 }
 
@@ -33,8 +33,8 @@ static int read_blob(struct json_reader *reader, const char *key, enum jr_need n
     return *out ? 0 : jr_fail(reader, key, "\"%s\" is no SHA-256 in hex", text);
 }
 
-/* Reads {file name: sha256}: plain names, valid hashes, at most 1,024. A document that has them under "blobs"
- * is accepted too. */
+/* Reads {file name: sha256}: plain names, valid hashes. A document that has them under "blobs" is
+ * accepted too. */
 static int read_blobs(struct json_reader *reader, const char *key, const json_t **out)
 {
     const json_t *object = NULL;
@@ -43,12 +43,9 @@ static int read_blobs(struct json_reader *reader, const char *key, const json_t 
     const json_t *inner = json_object_get(object, "blobs");
     if (json_is_object(inner))
         object = inner;
-    if (json_object_size(object) > 1024)
-        return jr_fail(reader, key, "%zu files are more than 1024", json_object_size(object));
     const char *name;
     json_t *value;
-    json_object_foreach((json_t *)object, name, value)
-    {
+    json_object_foreach ((json_t *)object, name, value) {
         if (!*name || strlen(name) > 200 || strchr(name, '/') || !blob_name(json_string_value(value)))
             return jr_fail(reader, key, "\"%.60s\" is no plain file name with a SHA-256", name);
     }
@@ -59,7 +56,7 @@ static int read_blobs(struct json_reader *reader, const char *key, const json_t 
 int local_read(const json_t *message, struct local_part *local, struct err *err)
 {
     struct json_reader top, reader, device;
-    memset(local, 0, sizeof *local);
+    memset(local, 0, sizeof(*local));
     local->kind = "cpu";
     local->threads = 1;
     local->cache_limit_bytes = (uint64_t)8 << 30;
@@ -93,7 +90,7 @@ int model_part_read(const json_t *object, struct model_part *model, struct err *
 {
     struct json_reader reader;
     const json_t *files = NULL;
-    memset(model, 0, sizeof *model);
+    memset(model, 0, sizeof(*model));
     jr_init(&reader, object, "model", err);
     jr_str(&reader, "name", JR_OPTIONAL, 1, 255, &model->name);
     jr_str(&reader, "path", JR_OPTIONAL, 1, TEXT_MAX, &model->path);
@@ -102,7 +99,7 @@ int model_part_read(const json_t *object, struct model_part *model, struct err *
     if (jr_finish_loose(&reader) < 0)
         return -1;
     size_t count = json_array_size(files);
-    model->files = calloc(count, sizeof *model->files);
+    model->files = calloc(count, sizeof(*model->files));
     if (!model->files)
         return err_set(err, ERR_NOMEM, "no memory for a model of %zu files", count);
     for (size_t f = 0; f < count; f++) {
@@ -147,7 +144,7 @@ static int read_ranks(struct json_reader *top, struct assignment *assignment, st
     if (jr_array(top, "ranks", JR_REQUIRED, 1, RANKS_MAX, &ranks) <= 0)
         return -1;
     size_t count = json_array_size(ranks);
-    assignment->nodes = calloc(count, sizeof *assignment->nodes);
+    assignment->nodes = calloc(count, sizeof(*assignment->nodes));
     if (!assignment->nodes)
         return err_set(err, ERR_NOMEM, "no memory for %zu ranks", count);
     assignment->rank_count = (uint32_t)count;
@@ -168,13 +165,33 @@ static int read_ranks(struct json_reader *top, struct assignment *assignment, st
     return 0;
 }
 
-static int read_plan(const json_t *document, struct assignment *assignment, struct err *err)
+/* Reads this rank's slice, or the whole plan that a scheduler from before slices sends. A slice that is mixed
+ * up is not the job's fault. */
+static int read_slice(const json_t *document, const char *digest, struct assignment *assignment,
+                      struct err *err)
 {
-    assignment->plan = plan_from_json(document, err);
-    if (!assignment->plan && err->code == ERR_CORRUPT)
-        err->code = ERR_PEER; /* the plan changed in transit, which is not the job's fault */
-    if (!assignment->plan)
-        return err_wrap(err, "plan");
+    if (!document)
+        return err_set(err, ERR_PEER, "plan: it is missing");
+    assignment->plan = plan_slice_from_json(document, err);
+    if (!assignment->plan) {
+        err->code = err->code == ERR_CORRUPT ? ERR_PEER : err->code; /* it changed in transit */
+        return -1;
+    }
+    const struct plan *plan = assignment->plan;
+    if (plan->slice_rank != PLAN_NONE && plan->slice_rank != (int32_t)assignment->rank)
+        return err_set(err, ERR_PEER, "plan.slice: it is the slice of rank %d, and this is rank %u",
+                       (int)plan->slice_rank, assignment->rank);
+    if (digest && strcmp(digest, plan->digest) != 0)
+        return err_set(err, ERR_PEER, "plan.digest: it is a slice of plan %.12s…, and the run's is %.12s…",
+                       plan->digest, digest);
+    return 0;
+}
+
+static int read_plan(const json_t *document, const char *digest, struct assignment *assignment,
+                     struct err *err)
+{
+    if (read_slice(document, digest, assignment, err) < 0)
+        return -1;
     if (plan_check(assignment->plan, err) < 0)
         return err_wrap(err, "the plan cannot be executed");
     if (assignment->plan->rank_count != assignment->rank_count)
@@ -194,6 +211,7 @@ static int read_fields(struct assignment *assignment, struct err *err)
 {
     struct json_reader top, data, limits, sample;
     const json_t *plan = NULL, *spec = NULL, *model = NULL;
+    const char *digest = NULL;
     double wait_s = 600, save_s = 3600;
     jr_init(&top, assignment->document, "", err);
     jr_i64(&top, "job", JR_REQUIRED, 0, EPOCH_MAX, &assignment->job);
@@ -201,7 +219,8 @@ static int read_fields(struct assignment *assignment, struct err *err)
     jr_i64(&top, "attempt", JR_OPTIONAL, 0, EPOCH_MAX, &assignment->attempt);
     jr_i64(&top, "epoch", JR_REQUIRED, 0, EPOCH_MAX, &assignment->epoch);
     jr_u32(&top, "rank", JR_REQUIRED, 0, RANKS_MAX - 1, &assignment->rank);
-    jr_object(&top, "plan", JR_REQUIRED, &plan);
+    jr_object(&top, "plan", JR_OPTIONAL, &plan);
+    jr_str(&top, "plan_digest", JR_OPTIONAL, PLAN_DIGEST_HEX - 1, PLAN_DIGEST_HEX - 1, &digest);
     jr_object(&top, "spec", JR_REQUIRED, &spec);
     jr_object(&top, "model", JR_REQUIRED, &model);
     jr_sub(&top, "data", JR_REQUIRED, &data);
@@ -215,6 +234,9 @@ static int read_fields(struct assignment *assignment, struct err *err)
     jr_sub(&top, "limits", JR_OPTIONAL, &limits);
     jr_seconds(&limits, "wait", JR_OPTIONAL, 1, 86400, &wait_s);
     jr_seconds(&limits, "save", JR_OPTIONAL, 1, 86400, &save_s);
+    assignment->checkpoint_bytes = CHECKPOINT_BYTES_MAX;
+    jr_bytes(&limits, "checkpoint", JR_OPTIONAL, CHECKPOINT_BYTES_MIN, CHECKPOINT_BYTES_MAX,
+             &assignment->checkpoint_bytes);
     if (jr_finish_loose(&data) < 0 || jr_finish_loose(&sample) < 0 || jr_finish_loose(&limits) < 0 ||
         read_start(&top, assignment) < 0 || read_ranks(&top, assignment, err) < 0 ||
         jr_finish_loose(&top) < 0)
@@ -226,12 +248,12 @@ static int read_fields(struct assignment *assignment, struct err *err)
         return -1;
     if (spec_parse(spec, &assignment->spec, err) < 0)
         return err_wrap(err, "spec");
-    return read_plan(plan, assignment, err);
+    return read_plan(plan, digest, assignment, err);
 }
 
 int assignment_read(json_t *document, struct assignment **out, struct err *err)
 {
-    struct assignment *assignment = calloc(1, sizeof *assignment);
+    struct assignment *assignment = calloc(1, sizeof(*assignment));
     if (!assignment) {
         json_decref(document);
         return err_set(err, ERR_NOMEM, "no memory for an assignment");
@@ -264,8 +286,7 @@ struct mesh_link assignment_link(const struct assignment *assignment, uint32_t p
     const char *from = assignment->nodes[assignment->rank], *to = assignment->nodes[peer];
     size_t index;
     json_t *item;
-    json_array_foreach((json_t *)links, index, item)
-    {
+    json_array_foreach ((json_t *)links, index, item) {
         const char *a = json_string_value(json_object_get(item, "from"));
         const char *b = json_string_value(json_object_get(item, "to"));
         if (!a || !b || strcmp(a, from) != 0 || strcmp(b, to) != 0)

@@ -60,13 +60,15 @@ struct assignment {
     const json_t *adapter; /* {file name: sha256} to start from, or NULL */
     uint64_t wait_ns;      /* limit for one transfer and for a step without progress */
     uint64_t save_wait_ns; /* the same limit while another rank may be storing its part of a checkpoint */
+    uint64_t
+        checkpoint_bytes; /* of files of a checkpoint that wait in memory, and most bytes of values in one */
     uint32_t rank_count;
     const char **nodes; /* [rank_count] name of each rank's node */
 };
 
 /* Reads an `assign` message. Takes the document, also on error; release with assignment_destroy. ERR_INVALID
- * with the path of the field, ERR_NOFIT from the plan checker, ERR_PEER for a plan whose digest does not
- * match. */
+ * with the path of the field, ERR_NOFIT from the plan checker, ERR_PEER for a plan that is missing, changed
+ * in transit, or the slice of another rank or plan. */
 int assignment_read(json_t *document, struct assignment **out, struct err *err);
 void assignment_destroy(struct assignment *assignment);
 

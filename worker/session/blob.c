@@ -24,7 +24,7 @@ struct blobs {
 
 int blobs_open(const struct blobs_options *options, struct blobs **out, struct err *err)
 {
-    struct blobs *blobs = calloc(1, sizeof *blobs);
+    struct blobs *blobs = calloc(1, sizeof(*blobs));
     if (!blobs)
         return err_set(err, ERR_NOMEM, "no memory for a client");
     blobs->patience_ns = options->patience_ns ? options->patience_ns : PATIENCE_NS;
@@ -83,7 +83,7 @@ static int get_rest(struct blobs *blobs, const char *path, struct buf *out, size
     struct http_answer answer;
     size_t had = out->size - begin;
     const char *headers[] = {range, NULL};
-    snprintf(range, sizeof range, "Range: bytes=%zu-", had);
+    snprintf(range, sizeof(range), "Range: bytes=%zu-", had);
     struct http_request request = {.method = "GET",
                                    .path = path,
                                    .headers = had > 0 ? headers : NULL,
@@ -104,7 +104,7 @@ int blobs_get(struct blobs *blobs, const char *sha256, struct buf *out, struct e
     char path[96], found[DIGEST_HEX_SIZE];
     struct retry retry = {.patience_ns = blobs->patience_ns, .stopped = cancelled, .arg = blobs};
     size_t begin = out->size;
-    snprintf(path, sizeof path, "/v1/blobs/%.64s", sha256);
+    snprintf(path, sizeof(path), "/v1/blobs/%.64s", sha256);
     retry_moved(&retry);
     for (size_t before = begin; get_rest(blobs, path, out, begin, err) < 0; before = out->size) {
         if (out->size > before)
@@ -116,6 +116,71 @@ int blobs_get(struct blobs *blobs, const char *sha256, struct buf *out, struct e
         return -1;
     if (strcmp(found, sha256) != 0)
         return err_set(err, ERR_PEER, "the artifact store answered other bytes than %.12s…", sha256);
+    return 0;
+}
+
+struct range_download {
+    const struct blobs *blobs;
+    uint8_t *dst;
+    size_t got, size;
+};
+
+static int take_range(void *arg, const void *data, size_t size, struct err *err)
+{
+    struct range_download *download = arg;
+    if (cancelled(download->blobs))
+        return err_set(err, ERR_CANCELLED, "cancelled while it was fetched");
+    if (size > download->size - download->got)
+        return err_set(err, ERR_PEER, "the artifact store sent more than the %zu bytes asked for",
+                       download->size);
+    memcpy(download->dst + download->got, data, size);
+    download->got += size;
+    return 0;
+}
+
+int blobs_get_range(struct blobs *blobs, const char *sha256, uint64_t offset, size_t size, void *dst,
+                    struct err *err)
+{
+    char path[96];
+    struct retry retry = {.patience_ns = blobs->patience_ns, .stopped = cancelled, .arg = blobs};
+    struct range_download download = {.blobs = blobs, .dst = dst, .size = size};
+    snprintf(path, sizeof(path), "/v1/blobs/%.64s", sha256);
+    retry_moved(&retry);
+    while (download.got < size) {
+        size_t before = download.got;
+        struct http_request request = {.method = "GET",
+                                       .path = path,
+                                       .range_begin = offset + before,
+                                       .range_bytes = size - before,
+                                       .sink = take_range,
+                                       .sink_arg = &download,
+                                       .timeout_ms = UINT32_MAX,
+                                       .idle_ms = IDLE_MS};
+        if (http_perform(blobs->http, &request, NULL, err) == 0)
+            continue; /* all bytes asked for have arrived */
+        if (download.got > before)
+            retry_moved(&retry);
+        if (retry_pause(&retry, err) < 0)
+            return err_wrap(err, "could not fetch %zu bytes of %.12s…", size, sha256);
+    }
+    return 0;
+}
+
+int blobs_await(struct blobs *blobs, const char *sha256, struct err *err)
+{
+    uint8_t first;
+    struct retry retry = {.patience_ns = blobs->patience_ns, .stopped = cancelled, .arg = blobs};
+    retry_moved(&retry);
+    while (blobs_get_range(blobs, sha256, 0, 1, &first, err) < 0) {
+        bool absent = err->code == ERR_NOT_FOUND;
+        if (absent)
+            err->code = ERR_BUSY; /* the blob may still come */
+        if (retry_pause(&retry, err) < 0) {
+            if (absent && err->code == ERR_BUSY)
+                err->code = ERR_NOT_FOUND;
+            return -1;
+        }
+    }
     return 0;
 }
 
@@ -142,6 +207,13 @@ int blobs_put(struct blobs *blobs, const void *data, size_t size, char sha256[65
         return -1;
     struct upload_file file = {
         .sha256 = sha256, .size = size, .read = copy_bytes, .arg = (void *)(uintptr_t)data};
+    return put(blobs, &file, err);
+}
+
+int blobs_put_read(struct blobs *blobs, const char *sha256, uint64_t size, blobs_read_fn *read, void *arg,
+                   struct err *err)
+{
+    struct upload_file file = {.sha256 = sha256, .size = size, .read = read, .arg = arg};
     return put(blobs, &file, err);
 }
 

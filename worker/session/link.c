@@ -29,7 +29,7 @@ enum { MESSAGES_MAX = 64, EVENT_BYTES_MAX = 16 << 20, READ_BYTES = 64 << 10 };
 struct link_event {
     struct link_event *next;
     uint64_t seq;
-    struct buf bytes; /* frame: length and document */
+    struct buf bytes; /* the event as a frame: its length and the document */
 };
 
 struct link_message {
@@ -65,7 +65,7 @@ struct worker_link {
 static void wake_thread(struct worker_link *link)
 {
     uint64_t one = 1;
-    ssize_t ignored = write(link->wake, &one, sizeof one);
+    ssize_t ignored = write(link->wake, &one, sizeof(one));
     (void)ignored; /* the write fails only when the counter is full, and that wakes the thread too */
 }
 
@@ -126,7 +126,7 @@ static void accept_agent(struct worker_link *link)
     if (fd < 0)
         return;
     struct ucred peer;
-    socklen_t size = sizeof peer;
+    socklen_t size = sizeof(peer);
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0 ||
         (peer.uid != geteuid() && peer.uid != 0)) {
         close(fd);
@@ -164,7 +164,7 @@ static int handle(struct worker_link *link, json_t *document)
     }
     if (link->options.urgent)
         link->options.urgent(link->options.urgent_arg, document);
-    struct link_message *message = calloc(1, sizeof *message);
+    struct link_message *message = calloc(1, sizeof(*message));
     pthread_mutex_lock(&link->lock);
     bool kept = message && link->message_count < MESSAGES_MAX;
     if (kept) {
@@ -266,7 +266,7 @@ static void *link_main(void *arg)
             break;
         if (fds[1].revents) {
             uint64_t count;
-            ssize_t ignored = read(link->wake, &count, sizeof count);
+            ssize_t ignored = read(link->wake, &count, sizeof(count));
             (void)ignored;
             pthread_mutex_lock(&link->lock);
             pthread_cond_broadcast(&link->changed);
@@ -289,14 +289,14 @@ static int listen_on(struct worker_link *link, struct err *err)
 {
     struct sockaddr_un address;
     int folder;
-    if (file_path(link->path, sizeof link->path, err, "%s", link->options.path) < 0 ||
+    if (file_path(link->path, sizeof(link->path), err, "%s", link->options.path) < 0 ||
         unix_socket_address(link->path, &address, &folder, err) < 0)
         return -1;
     link->options.path = link->path;
     link->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     unlink(link->path);
     int failed = 0;
-    if (link->listener < 0 || bind(link->listener, (struct sockaddr *)&address, sizeof address) < 0 ||
+    if (link->listener < 0 || bind(link->listener, (struct sockaddr *)&address, sizeof(address)) < 0 ||
         chmod(link->path, 0600) < 0 || listen(link->listener, 8) < 0)
         failed = errno;
     if (folder >= 0)
@@ -306,7 +306,7 @@ static int listen_on(struct worker_link *link, struct err *err)
 
 int worker_link_open(const struct worker_link_options *options, struct worker_link **out, struct err *err)
 {
-    struct worker_link *link = calloc(1, sizeof *link);
+    struct worker_link *link = calloc(1, sizeof(*link));
     if (!link)
         return err_set(err, ERR_NOMEM, "no memory for a link");
     link->options = *options;
@@ -387,7 +387,7 @@ void worker_link_interrupt(struct worker_link *link)
 static struct link_event *make_event(struct worker_link *link, const char *type, json_t *document,
                                      struct err *err)
 {
-    struct link_event *event = calloc(1, sizeof *event);
+    struct link_event *event = calloc(1, sizeof(*event));
     if (!event || json_object_set_new(document, "type", json_string(type)) < 0 ||
         json_object_set_new(document, "seq", json_integer((json_int_t)link->seq + 1)) < 0 ||
         json_object_set_new(document, "at", json_integer((json_int_t)clock_wall_us())) < 0 ||

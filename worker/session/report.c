@@ -160,30 +160,37 @@ uint64_t process_resident_bytes(void)
 static uint64_t rows_bytes(const struct rows *rows)
 {
     uint64_t tokens = rows ? rows->offset[rows->count] : 0;
-    return rows ? tokens * (sizeof *rows->ids + sizeof *rows->labels) +
-                      ((uint64_t)rows->count + 1) * sizeof *rows->offset
+    return rows ? tokens * (sizeof(*rows->ids) + sizeof(*rows->labels)) +
+                      ((uint64_t)rows->count + 1) * sizeof(*rows->offset)
                 : 0;
 }
 
-int report_memory(struct session *session, uint64_t checkpoint_bytes, struct err *err)
+_Static_assert((int)HOST_WINDOW_BYTES == (int)MESH_WINDOW_BYTES &&
+                   (int)HOST_MESSAGE_BYTES == (int)MESH_MESSAGE_COST,
+               "plans count what the mesh holds");
+
+int report_memory(struct session *session, struct err *err)
 {
+    struct mesh_stats mesh = {0};
+    if (session->mesh && mesh_stats(session->mesh, MESH_RANK_NONE, &mesh, err) < 0)
+        return -1;
     const struct plan_rank *me = &session->assignment->plan->ranks[session->assignment->rank];
     struct mem_account account;
     device_memory(session->device, &account);
-    struct plan_host host =
-        plan_host_bytes(session->assignment->plan, session->assignment->rank, checkpoint_bytes);
+    struct plan_host host = plan_host_bytes(session->assignment->plan, session->assignment->rank);
     uint64_t data = rows_bytes(session->data.train) + rows_bytes(session->data.eval);
     uint64_t base = me->process_base_bytes ? me->process_base_bytes : session->process_base_bytes;
     json_t *peak = json_object(), *predicted = json_object();
     json_t *event = json_pack(
-        "{s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:{s:I, s:I, s:I, s:I, s:I}}", "peak", peak,
+        "{s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:{s:I, s:I, s:I, s:I, s:I, s:I}}", "peak", peak,
         "predicted", predicted, "peak_bytes", (json_int_t)account.peak_total, "limit_bytes",
         (json_int_t)account.limit, "predicted_bytes", (json_int_t)me->memory_bytes, "device_base_bytes",
         (json_int_t)device_base_bytes(session->device), "vm_hwm_bytes", (json_int_t)process_peak_bytes(),
         "process_base_bytes", (json_int_t)session->process_base_bytes, "predicted_base_bytes",
-        (json_int_t)(base + plan_host_total(&host) + data), "host", "cells", (json_int_t)host.cells,
-        "collectives", (json_int_t)host.collectives, "checkpoint", (json_int_t)host.checkpoint, "moments",
-        (json_int_t)host.moments, "data", (json_int_t)data);
+        (json_int_t)(base + plan_host_total(&host) + data), "early_bytes",
+        (json_int_t)mesh.early_bytes_held_max, "host", "cells", (json_int_t)host.cells, "collectives",
+        (json_int_t)host.collectives, "checkpoint", (json_int_t)host.checkpoint, "moments",
+        (json_int_t)host.moments, "early", (json_int_t)host.early, "data", (json_int_t)data);
     if (!event)
         return err_set(err, ERR_NOMEM, "no memory for an event");
     for (int p = 0; p < MEM_PURPOSES; p++)
@@ -202,9 +209,9 @@ int report_links(struct session *session, struct err *err)
     if (mesh_stats(session->mesh, MESH_RANK_NONE, &stats, err) < 0)
         return -1;
     if (ops_local_bytes(session->ops) > 0)
-        snprintf(within, sizeof within, " and %llu within the node",
+        snprintf(within, sizeof(within), " and %llu within the node",
                  (unsigned long long)ops_local_bytes(session->ops));
-    snprintf(text, sizeof text, "sent %llu bytes over the mesh%s", (unsigned long long)stats.sent_bytes,
+    snprintf(text, sizeof(text), "sent %llu bytes over the mesh%s", (unsigned long long)stats.sent_bytes,
              within);
     return report_log(session->link, "info", text, err);
 }

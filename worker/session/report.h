@@ -16,12 +16,11 @@ int report_eval(struct session *session, uint64_t step, double loss, uint64_t la
                 struct err *err);
 int report_sample(struct session *session, uint64_t step, const int32_t *ids, uint32_t count,
                   struct err *err);
-/* checkpoint_bytes: state_streamed_bytes. */
-int report_memory(struct session *session, uint64_t checkpoint_bytes, struct err *err);
+int report_memory(struct session *session, struct err *err);
 /* Logs how many bytes went to other ranks and over which links. */
 int report_links(struct session *session, struct err *err);
 int report_log(struct worker_link *link, const char *level, const char *text, struct err *err);
-/* VmHWM and VmRSS of this process in bytes; 0 when unknown. */
+/* Return VmHWM and VmRSS of this process in bytes; 0 when unknown. */
 uint64_t process_peak_bytes(void);
 uint64_t process_resident_bytes(void);
 

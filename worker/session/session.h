@@ -3,8 +3,8 @@
  * mesh_abort and ops_fail. The saver's thread uses only `blobs`, the mesh queue for checkpoints, and fields
  * that never change.
  *
- * Reading order: worker.c (lifetime), setup.c (makes a session), train.c (the steps), state.c (checkpoints),
- * saver.c (the thread that stores them), report.c (events).
+ * Reading order: worker.c (lifetime), setup.c (makes a session), train.c (the steps), checkpoint/README.md
+ * (checkpoints), saver.c (the thread that stores them), report.c (events).
  */
 #ifndef MOTLEY_WORKER_SESSION_SESSION_H
 #define MOTLEY_WORKER_SESSION_SESSION_H
@@ -39,6 +39,7 @@ enum { SESSION_FETCH_PATIENCE_S = 120 };
 struct stop_request {
     atomic_bool asked;      /* end after a step, all ranks together */
     atomic_bool checkpoint; /* save a checkpoint before ending */
+    atomic_bool save;       /* save a checkpoint after a step and go on */
     atomic_bool yield;      /* end because the job is to be started again elsewhere */
     atomic_bool kill;       /* end at once */
 };

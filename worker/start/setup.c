@@ -19,12 +19,7 @@
 enum { CONNECT_SECONDS = 60, TRACE_EVENTS_A_STEP = 20000, CLOSE_SECONDS = 20 };
 #define ROWS_BYTES_MAX ((uint64_t)2 << 30)
 
-static const struct plan_rank *own_rank(const struct session *session)
-{
-    return &session->assignment->plan->ranks[session->assignment->rank];
-}
-
-/* Refuses what the specification may ask for and this worker cannot do. */
+/* Refuses a specification with settings that this worker does not support. */
 static int check_supported(const struct assignment *assignment, struct err *err)
 {
     const struct job_spec *spec = &assignment->spec;
@@ -46,26 +41,27 @@ static int check_supported(const struct assignment *assignment, struct err *err)
 static int open_stages(struct session *session, struct err *err)
 {
     const struct plan *plan = session->assignment->plan;
-    const struct plan_rank *me = own_rank(session);
     const struct job_spec *spec = &session->assignment->spec;
     const struct local_part *local = &session->assignment->local;
+    struct plan_bounds bounds = plan_rank_bounds(plan, session->assignment->rank);
     struct device_options device = {.kind = local->kind,
                                     .index = local->index,
                                     .name = local->device,
                                     .threads = local->threads,
                                     .isa = local->isa,
                                     .memory_limit_bytes = local->memory_limit_bytes};
-    struct stage_options options = {.config = &session->config,
-                                    .mode = STAGE_TRAIN,
-                                    .tokens_max = plan->tokens_bound,
-                                    .rows_max = plan->rows_bound,
-                                    .row_tokens_max = plan->sequence_bound < plan->tokens_bound
-                                                          ? plan->sequence_bound
-                                                          : plan->tokens_bound,
-                                    .positions_max = plan->sequence_bound,
-                                    .labelled_max = plan->labelled_bound};
+    struct stage_options options = {
+        .config = &session->config,
+        .mode = STAGE_TRAIN,
+        .tokens_max = bounds.tokens,
+        .rows_max = bounds.rows,
+        .row_tokens_max = plan->sequence_bound < bounds.tokens ? plan->sequence_bound : bounds.tokens,
+        .positions_max = plan->sequence_bound,
+        .labelled_max = bounds.labelled};
+    struct weight_source source = stage_model_source(session->model);
     if (method_options(spec, &options, err) < 0 || device_open(&device, &session->device, err) < 0 ||
-        stages_create(session->device, session->model, &options, me, &session->stages, err) < 0)
+        stages_create(session->device, &source, &options, plan, session->assignment->rank, &session->stages,
+                      err) < 0)
         return err_wrap(err, "%s", local->device);
     return 0;
 }
@@ -81,7 +77,7 @@ static int report_fetched(struct session *session, struct err *err)
     model_source_stats(source, &stats);
     for (uint32_t i = 0; i < model_source_file_count(source); i++)
         bytes += model_source_file(source, i)->size;
-    snprintf(text, sizeof text,
+    snprintf(text, sizeof(text),
              "model %.80s: read %s of %s for these blocks; fetched %llu of %llu bytes, %llu chunks from the "
              "node's "
              "cache, %llu chunks verified",
@@ -94,7 +90,7 @@ static int report_fetched(struct session *session, struct err *err)
     if (session->assignment->rank != 0 || note[0] == '\0')
         return 0;
     char warning[640];
-    snprintf(warning, sizeof warning, "model %.80s: %s", name ? name : "", note);
+    snprintf(warning, sizeof(warning), "model %.80s: %s", name ? name : "", note);
     return report_log(session->link, "warning", warning, err);
 }
 
@@ -141,7 +137,7 @@ static int open_rows(struct session *session, struct err *err)
         report_rows(session, err) < 0)
         return -1;
     if (spec->eval.on && session->assignment->eval &&
-        plan->ranks[0].programs[PROGRAM_EVALUATE].instr_count > 0 &&
+        plan->ranks[session->assignment->rank].programs[PROGRAM_EVALUATE].instr_count > 0 &&
         fetch_rows(session, session->assignment->eval, "data.eval", &session->data.eval, err) < 0)
         return -1;
     session->data.order = (struct order){.seed = spec->train.seed,
@@ -153,7 +149,7 @@ static int open_rows(struct session *session, struct err *err)
     if (order_check(&session->data.order, err) < 0)
         return -1;
     session->progress.steps = order_step_count(&session->data.order);
-    session->data.numbers = calloc(plan->batch_rows, sizeof *session->data.numbers);
+    session->data.numbers = calloc(plan->batch_rows, sizeof(*session->data.numbers));
     if (!session->data.numbers)
         return err_set(err, ERR_NOMEM, "no memory for a batch of %u rows", plan->batch_rows);
     return batch_init(&session->data.batch, plan, err);
@@ -167,10 +163,10 @@ static int set_prompt(struct session *session, const int32_t *ids, size_t count,
         return err_set(err, ERR_TOO_BIG,
                        "sample: a prompt of %zu tokens and %u to come, and the plan allows %u", count,
                        session->assignment->spec.sample.tokens, plan->sequence_bound);
-    session->sample.prompt = malloc(count * sizeof *session->sample.prompt);
+    session->sample.prompt = malloc(count * sizeof(*session->sample.prompt));
     if (!session->sample.prompt)
         return err_set(err, ERR_NOMEM, "no memory for a prompt of %zu tokens", count);
-    memcpy(session->sample.prompt, ids, count * sizeof *ids);
+    memcpy(session->sample.prompt, ids, count * sizeof(*ids));
     session->sample.prompt_count = (uint32_t)count;
     return 0;
 }
@@ -179,7 +175,7 @@ static int prompt_from_document(struct session *session, struct err *err)
 {
     const json_t *list = session->assignment->sample_ids;
     size_t count = json_array_size(list);
-    int32_t *ids = malloc((count ? count : 1) * sizeof *ids);
+    int32_t *ids = malloc((count ? count : 1) * sizeof(*ids));
     if (!ids)
         return err_set(err, ERR_NOMEM, "no memory for a prompt of %zu tokens", count);
     int result = 0;
@@ -233,7 +229,7 @@ static int open_prompt(struct session *session, struct err *err)
 {
     const struct assignment *assignment = session->assignment;
     if (!assignment->spec.sample.prompt ||
-        assignment->plan->ranks[0].programs[PROGRAM_PREFILL].instr_count == 0)
+        assignment->plan->ranks[assignment->rank].programs[PROGRAM_PREFILL].instr_count == 0)
         return 0;
     bool reports = session_reports(session);
     if (assignment->sample_ids && prompt_from_document(session, err) < 0)
@@ -294,7 +290,7 @@ static int open_mesh(struct session *session, char *address, size_t size, struct
     if (position < 0)
         return err_set(err, ERR_INVALID, "group 0 of the plan lacks rank %u", assignment->rank);
     plan_group_tree(all, (uint32_t)position, &session->tree.parent, session->tree.children);
-    bool *peers = calloc(assignment->rank_count, sizeof *peers);
+    bool *peers = calloc(assignment->rank_count, sizeof(*peers));
     if (!peers)
         return err_set(err, ERR_NOMEM, "no memory for %u peers", assignment->rank_count);
     uint32_t count = mark_peers(session, peers);
@@ -312,7 +308,7 @@ static int open_mesh(struct session *session, char *address, size_t size, struct
                                    .ca_file = local->ca};
     char bound[256];
     if (mesh_create(&options, &session->mesh, err) < 0 ||
-        mesh_listen(session->mesh, local->listen, bound, sizeof bound, err) < 0)
+        mesh_listen(session->mesh, local->listen, bound, sizeof(bound), err) < 0)
         return -1;
     if (local->advertise)
         return advertise(bound, local->advertise, address, size, err);
@@ -338,14 +334,13 @@ int session_connect(struct session *session, const json_t *message, struct err *
     if (!session->mesh)
         return 0;
     uint32_t ranks = session->assignment->rank_count, count = 0;
-    bool *wanted = calloc(ranks, sizeof *wanted);
-    struct mesh_peer *peers = calloc(ranks, sizeof *peers);
+    bool *wanted = calloc(ranks, sizeof(*wanted));
+    struct mesh_peer *peers = calloc(ranks, sizeof(*peers));
     int result = wanted && peers ? 0 : err_set(err, ERR_NOMEM, "no memory for %u peers", ranks);
     uint32_t missing = result == 0 ? mark_peers(session, wanted) : 0;
     size_t index;
     json_t *item;
-    json_array_foreach(json_object_get(message, "peers"), index, item)
-    {
+    json_array_foreach (json_object_get(message, "peers"), index, item) {
         struct mesh_peer peer;
         if (result < 0 || read_peer(session, item, &peer) < 0 || !wanted[peer.rank] || !peer.address ||
             !peer.identity)
@@ -422,7 +417,7 @@ static int open_all(struct session *session, char *address, size_t size, struct 
 int session_open(struct worker_link *link, struct stop_request *stop, struct assignment *assignment,
                  struct session **out, struct err *err)
 {
-    struct session *session = calloc(1, sizeof *session);
+    struct session *session = calloc(1, sizeof(*session));
     char address[256];
     if (!session) {
         assignment_destroy(assignment);
@@ -436,7 +431,7 @@ int session_open(struct worker_link *link, struct stop_request *stop, struct ass
     loss_scale_init(&session->scale, &assignment->spec, assignment->plan);
     session->process_base_bytes = process_resident_bytes();
     trace_init(&session->trace, TRACE_EVENTS_A_STEP);
-    int result = open_all(session, address, sizeof address, err);
+    int result = open_all(session, address, sizeof(address), err);
     if (result == 0) {
         const char *identity = assignment->local.identity;
         result = worker_link_emit(link, "worker_ready",
@@ -465,7 +460,7 @@ void session_close(struct session *session, bool clean)
     saver_destroy(session->saver);
     ops_stop(session->ops);
     if (session->mesh &&
-        clean) /* it fails only when a peer failed, and the scheduler hears of that from the peer */
+        clean) /* closing fails only when a peer failed, which the scheduler hears from the peer */
         (void)mesh_close(session->mesh, clock_mono_ns() + CLOSE_SECONDS * 1000000000ull, &ignored);
     mesh_destroy(session->mesh);
     ops_destroy(session->ops);

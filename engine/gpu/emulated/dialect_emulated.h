@@ -77,12 +77,13 @@ static inline __attribute__((unused)) void *emulated_shared_near(const void *add
     static void name##_body(const struct name##_args args)
 #define KERNEL_ALONE(name, threads) KERNEL(name, threads)
 #define POINTER(type, address) ((type *)(uintptr_t)(address))
+#define VECTOR(type, name, count) __attribute__((vector_size(sizeof(type) * (count)))) type name
 #define LOAD(p, i)                                                                                           \
-    (*(const __typeof__(*(p)) *)emulated_global_near((uintptr_t)((p) + (i)), sizeof *(p), EMULATED_READ))
+    (*(const __typeof__(*(p)) *)emulated_global_near((uintptr_t)((p) + (i)), sizeof(*(p)), EMULATED_READ))
 #define STORE(p, i, v)                                                                                       \
     do {                                                                                                     \
         const __typeof__(*(p)) emulated_value = (v);                                                         \
-        *(__typeof__(p))emulated_global_near((uintptr_t)((p) + (i)), sizeof *(p), EMULATED_WRITE) =          \
+        *(__typeof__(p))emulated_global_near((uintptr_t)((p) + (i)), sizeof(*(p)), EMULATED_WRITE) =         \
             emulated_value;                                                                                  \
     } while (0)
 #define ADD_ATOMIC_U32(p, i, v)                                                                              \
@@ -92,11 +93,11 @@ static inline __attribute__((unused)) void *emulated_shared_near(const void *add
     static const char emulated_site_##name;                                                                  \
     type *const name = emulated_block_memory(&emulated_site_##name, sizeof(type) * (count))
 #define GET(name, i)                                                                                         \
-    (*(const __typeof__(*(name)) *)emulated_shared_near((name) + (i), sizeof *(name), EMULATED_READ))
+    (*(const __typeof__(*(name)) *)emulated_shared_near((name) + (i), sizeof(*(name)), EMULATED_READ))
 #define PUT(name, i, v)                                                                                      \
     do {                                                                                                     \
         const __typeof__(*(name)) emulated_value = (v);                                                      \
-        *(__typeof__(*(name)) *)emulated_shared_near((name) + (i), sizeof *(name), EMULATED_WRITE) =         \
+        *(__typeof__(*(name)) *)emulated_shared_near((name) + (i), sizeof(*(name)), EMULATED_WRITE) =        \
             emulated_value;                                                                                  \
     } while (0)
 #define assert_device(x) ((x) ? (void)0 : emulated_assert(#x))

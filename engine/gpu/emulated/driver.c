@@ -132,9 +132,9 @@ static bool fault_now(struct gpu_context *context, enum fault_kind kind)
 
 static int emulated_open(struct gpu_library **out, uint32_t *version, struct err *err)
 {
-    *out = malloc(sizeof **out);
+    *out = malloc(sizeof(**out));
     *version = 0;
-    return *out != NULL ? 0 : err_set(err, ERR_NOMEM, "out of memory for a driver");
+    return *out ? 0 : err_set(err, ERR_NOMEM, "out of memory for a driver");
 }
 
 static void emulated_close(struct gpu_library *library)
@@ -147,7 +147,7 @@ static int emulated_count(struct gpu_library *library, uint32_t *out, struct err
     const char *said = getenv("MOTLEY_EMULATED_CARDS");
     (void)library;
     (void)err;
-    *out = said == NULL ? DEVICES : (uint32_t)strtoul(said, NULL, 10) % (DEVICES + 1);
+    *out = !said ? DEVICES : (uint32_t)strtoul(said, NULL, 10) % (DEVICES + 1);
     return 0;
 }
 
@@ -182,7 +182,7 @@ static int option_read(struct driver_options *settings, const char *text, size_t
 
 static int option_words_read(struct driver_options *settings, const char *text, struct err *err)
 {
-    while (text != NULL && *text != '\0') {
+    while (text && *text != '\0') {
         size_t length = strcspn(text, ",");
         if (option_read(settings, text, length, err) != 0)
             return -1;
@@ -196,11 +196,11 @@ static int environment_read(struct driver_options *settings, struct err *err)
 {
     const char *text = getenv("MOTLEY_EMULATED");
     char line[256] = "";
-    if (text != NULL && text[0] == '@') {
+    if (text && text[0] == '@') {
         FILE *file = fopen(text + 1, "re");
-        if (file != NULL && fgets(line, sizeof line, file) != NULL)
+        if (file && fgets(line, sizeof(line), file))
             line[strcspn(line, "\n")] = '\0';
-        if (file != NULL)
+        if (file)
             fclose(file);
         text = line;
     }
@@ -229,7 +229,7 @@ static int emulated_info(struct gpu_library *library, uint32_t index, const char
                              .shared = EMULATED_SHARED_BYTES,
                              .matrix = settings.plain ? 0 : GPU_MATRIX_F16 | GPU_MATRIX_BF16,
                              .memory = MEMORY_DEFAULT};
-    snprintf(out->arch, sizeof out->arch, "warp%u", settings.warp_size);
+    snprintf(out->arch, sizeof(out->arch), "warp%u", settings.warp_size);
     return 0;
 }
 
@@ -237,9 +237,9 @@ static int context_create(struct gpu_library *library, uint32_t index, const cha
                           struct gpu_context **out, struct err *err)
 {
     (void)library;
-    struct gpu_context *context = calloc(1, sizeof *context);
+    struct gpu_context *context = calloc(1, sizeof(*context));
     *out = NULL;
-    if (context == NULL)
+    if (!context)
         return err_set(err, ERR_NOMEM, "out of memory for a context");
     if (options_read(&context->settings, index, options, err) != 0 ||
         emulated_memory_init(&context->memory, limit == 0 ? MEMORY_DEFAULT : limit, context->settings.checks,
@@ -254,7 +254,7 @@ static int context_create(struct gpu_library *library, uint32_t index, const cha
 
 static void context_destroy(struct gpu_context *context)
 {
-    if (context == NULL)
+    if (!context)
         return;
     emulated_memory_fini(&context->memory);
     pthread_mutex_destroy(&context->lock);
@@ -292,8 +292,7 @@ static int host_create(struct gpu_context *context, uint64_t bytes, void **out, 
     if (context_check(context, err) != 0)
         return -1;
     *out = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
-    return *out != NULL ? 0
-                        : err_set(err, ERR_NOMEM, "the host has no %llu bytes", (unsigned long long)bytes);
+    return *out ? 0 : err_set(err, ERR_NOMEM, "the host has no %llu bytes", (unsigned long long)bytes);
 }
 
 static int host_destroy(struct gpu_context *context, void *memory, struct err *err)
@@ -330,7 +329,7 @@ static void copy_hold(void)
 {
     const char *fifo = getenv("MOTLEY_EMULATED_HOLD");
     static const int turns[] = {O_WRONLY, O_RDONLY};
-    for (int i = 0; i < 2 && fifo != NULL; i++) {
+    for (int i = 0; i < 2 && fifo; i++) {
         int file = open(fifo, turns[i] | O_CLOEXEC); /* open() returns when the other end is opened */
         if (file >= 0)
             close(file);
@@ -350,7 +349,7 @@ static int copy_run(struct gpu_context *context, const struct queue_command *com
     void *to = writes ? emulated_memory_at(memory, command->to, command->bytes, true) : command->host_to;
     const void *from =
         reads ? emulated_memory_at(memory, command->from, command->bytes, false) : command->host_from;
-    if (to == NULL || (from == NULL && command->kind != COMMAND_FILL))
+    if (!to || (!from && command->kind != COMMAND_FILL))
         return err_set(err, ERR_DEVICE_FAULT, "a copy of %llu bytes leaves its allocation",
                        (unsigned long long)command->bytes);
     uint64_t half = command->bytes / 2;
@@ -421,7 +420,7 @@ static void command_run(struct gpu_queue *queue, const struct queue_command *com
                                              : copy_run(queue->context, command, &err);
     if (rc != 0)
         context_fail(queue->context, &err);
-    if (command->event != NULL)
+    if (command->event)
         event_use(command->event, false);
 }
 
@@ -449,8 +448,8 @@ static int capture_add(struct gpu_graph *graph, const struct queue_command *comm
 {
     if (graph->count == graph->room) {
         uint32_t room = graph->room == 0 ? 64 : 2 * graph->room;
-        struct queue_command *commands = realloc(graph->commands, room * sizeof *commands);
-        if (commands == NULL)
+        struct queue_command *commands = realloc(graph->commands, room * sizeof(*commands));
+        if (!commands)
             return err_set(err, ERR_NOMEM, "out of memory for a graph of %u commands", room);
         graph->commands = commands;
         graph->room = room;
@@ -461,7 +460,7 @@ static int capture_add(struct gpu_graph *graph, const struct queue_command *comm
 
 static void command_add(struct gpu_queue *queue, const struct queue_command *command)
 {
-    if (command->event != NULL)
+    if (command->event)
         event_use(command->event, true);
     pthread_mutex_lock(&queue->lock);
     while (queue->tail - queue->head == QUEUE_ROOM)
@@ -475,7 +474,7 @@ static int command_queue(struct gpu_queue *queue, const struct queue_command *co
 {
     if (context_check(queue->context, err) != 0)
         return -1;
-    if (queue->capture != NULL)
+    if (queue->capture)
         return capture_add(queue->capture, command, err);
     command_add(queue, command);
     return 0;
@@ -484,9 +483,9 @@ static int command_queue(struct gpu_queue *queue, const struct queue_command *co
 static int queue_create(struct gpu_context *context, struct gpu_queue **out, struct err *err)
 {
     *out = NULL;
-    struct gpu_queue *queue = calloc(1, sizeof *queue);
-    struct queue_command *commands = calloc(QUEUE_ROOM, sizeof *commands);
-    if (queue == NULL || commands == NULL) {
+    struct gpu_queue *queue = calloc(1, sizeof(*queue));
+    struct queue_command *commands = calloc(QUEUE_ROOM, sizeof(*commands));
+    if (!queue || !commands) {
         free(queue);
         free(commands);
         return err_set(err, ERR_NOMEM, "out of memory for a queue");
@@ -506,7 +505,7 @@ static int queue_create(struct gpu_context *context, struct gpu_queue **out, str
 
 static void graph_destroy(struct gpu_graph *graph)
 {
-    if (graph == NULL)
+    if (!graph)
         return;
     free(graph->commands);
     free(graph);
@@ -514,7 +513,7 @@ static void graph_destroy(struct gpu_graph *graph)
 
 static void queue_destroy(struct gpu_queue *queue)
 {
-    if (queue == NULL)
+    if (!queue)
         return;
     pthread_mutex_lock(&queue->lock);
     queue->ending = true;
@@ -541,8 +540,8 @@ static int queue_sync(struct gpu_queue *queue, struct err *err)
 static int event_create(struct gpu_context *context, bool timed, struct gpu_event **out, struct err *err)
 {
     (void)timed;
-    *out = calloc(1, sizeof **out);
-    if (*out == NULL)
+    *out = calloc(1, sizeof(**out));
+    if (!*out)
         return err_set(err, ERR_NOMEM, "out of memory for an event");
     (*out)->context = context;
     pthread_mutex_init(&(*out)->lock, NULL);
@@ -552,7 +551,7 @@ static int event_create(struct gpu_context *context, bool timed, struct gpu_even
 
 static void event_destroy(struct gpu_event *event)
 {
-    if (event == NULL)
+    if (!event)
         return;
     pthread_mutex_lock(&event->lock);
     while (event->uses > 0)
@@ -638,8 +637,8 @@ static int module_load(struct gpu_context *context, const void *image, uint64_t 
 {
     (void)image;
     (void)bytes;
-    *out = malloc(sizeof **out);
-    if (*out == NULL)
+    *out = malloc(sizeof(**out));
+    if (!*out)
         return err_set(err, ERR_NOMEM, "out of memory for a module");
     (*out)->context = context;
     return 0;
@@ -683,10 +682,10 @@ static int launch(struct gpu_queue *queue, struct gpu_function *called, struct g
 
 static int capture_begin(struct gpu_queue *queue, struct err *err)
 {
-    if (queue->capture != NULL)
+    if (queue->capture)
         return err_set(err, ERR_INVALID, "a graph is being recorded already");
-    queue->capture = calloc(1, sizeof *queue->capture);
-    return queue->capture != NULL ? 0 : err_set(err, ERR_NOMEM, "out of memory for a graph");
+    queue->capture = calloc(1, sizeof(*queue->capture));
+    return queue->capture ? 0 : err_set(err, ERR_NOMEM, "out of memory for a graph");
 }
 
 static int capture_end(struct gpu_queue *queue, struct gpu_graph **out, struct err *err)
@@ -698,7 +697,7 @@ static int capture_end(struct gpu_queue *queue, struct gpu_graph **out, struct e
         *out = NULL;
         return err_set(err, ERR_INVALID, "the recording failed (as it was told)");
     }
-    return *out != NULL ? 0 : err_set(err, ERR_INVALID, "no graph is being recorded");
+    return *out ? 0 : err_set(err, ERR_INVALID, "no graph is being recorded");
 }
 
 static int graph_launch(struct gpu_graph *graph, struct gpu_queue *queue, struct err *err)

@@ -158,7 +158,7 @@ static _Noreturn void fault(const char *what)
 void emulated_assert(const char *text)
 {
     char what[256];
-    snprintf(what, sizeof what, "assertion failed: %s", text);
+    snprintf(what, sizeof(what), "assertion failed: %s", text);
     fault(what);
 }
 
@@ -179,8 +179,8 @@ static _Noreturn void access_fault(const char *wrong, const char *where, uint64_
     static const char *const names[] = {"reads", "writes", "updates"};
     char what[256], with[64] = "";
     if (other->launch != 0)
-        snprintf(with, sizeof with, " (block %u, thread %u)", other->block, other->thread);
-    snprintf(what, sizeof what, "%s %u bytes at %s + %llu: %s%s", names[access], bytes, where,
+        snprintf(with, sizeof(with), " (block %u, thread %u)", other->block, other->thread);
+    snprintf(what, sizeof(what), "%s %u bytes at %s + %llu: %s%s", names[access], bytes, where,
              (unsigned long long)at, wrong, with);
     fault(what);
 }
@@ -194,16 +194,16 @@ void *emulated_global(uintptr_t address, uint32_t bytes, enum emulated_access ac
         if (!emulated_memory_find(memory, address, bytes, &last_span))
             access_fault("outside of what is allocated", "address", address, bytes, access, &other);
     }
-    if (memory->shadow == NULL)
+    if (!memory->shadow)
         emulated_now.near[address / 4096 % EMULATED_NEAR] =
             (struct emulated_near){.begin = last_span.begin, .bytes = last_span.bytes};
     uint64_t at = address - (uintptr_t)memory->addresses;
     if (address % bytes != 0)
         access_fault("not a multiple of its size", "address", address, bytes, access, &other);
-    if (memory->shadow != NULL) {
+    if (memory->shadow) {
         struct emulated_who me = current_thread();
         const char *wrong = emulated_shadow_access(memory->shadow, at, bytes, access, &me, &other);
-        if (wrong != NULL)
+        if (wrong)
             access_fault(wrong, "an allocation's byte", address - last_span.begin, bytes, access, &other);
     }
     return memory->pages + at;
@@ -224,9 +224,9 @@ void *emulated_block_memory(const void *site, uint64_t bytes)
     r->site_count++;
     r->block_used += ((uint32_t)bytes + 15) / 16 * 16;
     memset(r->block_memory + at, 0xff, bytes); /* reads before a write give NaN */
-    for (uint32_t i = 0; r->memory->shadow == NULL && i < bytes; i += EMULATED_UNIT)
+    for (uint32_t i = 0; !r->memory->shadow && i < bytes; i += EMULATED_UNIT)
         r->units[(at + i) / EMULATED_UNIT] = (uint8_t)(bytes - i < EMULATED_UNIT ? bytes - i : EMULATED_UNIT);
-    if (r->block_shadow != NULL)
+    if (r->block_shadow)
         emulated_shadow_forget(r->block_shadow, at, bytes);
     return r->block_memory + at;
 }
@@ -241,10 +241,10 @@ void *emulated_shared(const void *address, uint32_t bytes, enum emulated_access 
             if (at % bytes != 0)
                 access_fault("not a multiple of its size", "shared byte", at - r->sites[i].at, bytes, access,
                              &other);
-            if (r->memory->shadow != NULL) {
+            if (r->memory->shadow) {
                 struct emulated_who me = current_thread();
                 const char *wrong = emulated_shadow_access(r->block_shadow, at, bytes, access, &me, &other);
-                if (wrong != NULL)
+                if (wrong)
                     access_fault(wrong, "shared byte", at - r->sites[i].at, bytes, access, &other);
             }
             return r->block_memory + at;
@@ -317,7 +317,7 @@ static void block_run(struct block_runner *r)
     r->site_count = 0;
     r->block_used = 0;
     r->epoch = 1;
-    memset(r->warp_epochs, 0, sizeof r->warp_epochs);
+    memset(r->warp_epochs, 0, sizeof(r->warp_epochs));
     for (uint32_t t = 0; t < r->threads; t++)
         fiber_begin(&r->fibers[t], r->stacks + (uint64_t)t * STACK_BYTES);
     for (;;) {
@@ -364,12 +364,12 @@ static void runner_key_make(void)
 static int runner_get(bool checks, struct err *err)
 {
     pthread_once(&runner_once, runner_key_make);
-    if (runner == NULL) {
-        struct block_runner *r = calloc(1, sizeof *r);
+    if (!runner) {
+        struct block_runner *r = calloc(1, sizeof(*r));
         uint8_t *memory = aligned_alloc(64, BLOCK_BYTES);
         void *stacks = mmap(NULL, (uint64_t)EMULATED_BLOCK_THREADS_MAX * STACK_BYTES, PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (r == NULL || memory == NULL || stacks == MAP_FAILED) {
+        if (!r || !memory || stacks == MAP_FAILED) {
             free(r);
             free(memory);
             if (stacks != MAP_FAILED)
@@ -381,7 +381,7 @@ static int runner_get(bool checks, struct err *err)
         runner = r;
         pthread_setspecific(runner_key, r);
     }
-    if (checks && runner->block_shadow == NULL)
+    if (checks && !runner->block_shadow)
         return emulated_shadow_create(BLOCK_BYTES, &runner->block_shadow, err);
     return 0;
 }
@@ -408,7 +408,7 @@ int emulated_launch(struct emulated_memory *memory, const struct gpu_function *f
                                             .addresses = (uintptr_t)memory->addresses,
                                             .block_memory = runner->block_memory,
                                             .block_units = runner->units,
-                                            .block_bytes = memory->shadow == NULL ? BLOCK_BYTES : 0};
+                                            .block_bytes = !memory->shadow ? BLOCK_BYTES : 0};
     for (uint32_t z = 0; z < blocks.z && !runner->failed; z++)
         for (uint32_t y = 0; y < blocks.y && !runner->failed; y++)
             for (uint32_t x = 0; x < blocks.x && !runner->failed; x++) {

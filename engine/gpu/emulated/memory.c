@@ -18,7 +18,7 @@ static uint64_t round_up(uint64_t value, uint64_t to)
 
 int emulated_memory_init(struct emulated_memory *memory, uint64_t limit, bool checks, struct err *err)
 {
-    memset(memory, 0, sizeof *memory);
+    memset(memory, 0, sizeof(*memory));
     memory->limit = limit;
     /* twice the limit, because address space costs nothing and fragmentation could otherwise exhaust it */
     memory->half = round_up(2 * limit + (64ull << 20), PAGE);
@@ -66,8 +66,8 @@ static uint32_t span_insert(struct emulated_memory *memory, uint64_t begin, uint
 {
     if (memory->count == memory->room) {
         uint32_t room = memory->room == 0 ? 64 : 2 * memory->room;
-        struct emulated_span *spans = realloc(memory->spans, room * sizeof *spans);
-        if (spans == NULL)
+        struct emulated_span *spans = realloc(memory->spans, room * sizeof(*spans));
+        if (!spans)
             return UINT32_MAX;
         memory->spans = spans;
         memory->room = room;
@@ -85,7 +85,7 @@ static uint32_t span_insert(struct emulated_memory *memory, uint64_t begin, uint
     }
     if (at > end || bytes > end - at)
         return UINT32_MAX;
-    memmove(memory->spans + i + 1, memory->spans + i, (memory->count - i) * sizeof *memory->spans);
+    memmove(memory->spans + i + 1, memory->spans + i, (memory->count - i) * sizeof(*memory->spans));
     memory->spans[i] = (struct emulated_span){.begin = at, .bytes = bytes};
     memory->count++;
     return i;
@@ -113,7 +113,7 @@ int emulated_memory_take(struct emulated_memory *memory, uint64_t bytes, gpu_add
         /* Reads before a write give NaN. Only the beginning of large allocations is filled, because each page
          * takes time. */
         memset(memory->pages + at, 0xff, bytes < POISON_BYTES ? bytes : POISON_BYTES);
-        if (memory->shadow != NULL)
+        if (memory->shadow)
             emulated_shadow_forget(memory->shadow, at, bytes);
         rc = 0;
     }
@@ -140,7 +140,7 @@ int emulated_memory_give(struct emulated_memory *memory, gpu_address address, st
             mmap(memory->pages + at / PAGE * PAGE, round_up(bytes + at % PAGE, PAGE), PROT_NONE,
                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
         }
-        memmove(memory->spans + i, memory->spans + i + 1, (memory->count - i - 1) * sizeof *memory->spans);
+        memmove(memory->spans + i, memory->spans + i + 1, (memory->count - i - 1) * sizeof(*memory->spans));
         memory->count--;
         rc = 0;
         break;
@@ -179,7 +179,7 @@ void *emulated_memory_at(struct emulated_memory *memory, gpu_address address, ui
     if (!emulated_memory_find(memory, address, bytes, &span))
         return NULL;
     uint64_t at = address - (uintptr_t)memory->addresses;
-    if (written && memory->shadow != NULL) {
+    if (written && memory->shadow) {
         pthread_mutex_lock(&memory->lock);
         emulated_shadow_write(memory->shadow, at, bytes);
         pthread_mutex_unlock(&memory->lock);
@@ -204,7 +204,7 @@ int emulated_memory_export(struct emulated_memory *memory, gpu_address address, 
                                    .at = address - (uintptr_t)memory->addresses,
                                    .bytes = span.bytes};
     memset(handle, 0, GPU_IPC_BYTES);
-    memcpy(handle, &shared, sizeof shared);
+    memcpy(handle, &shared, sizeof(shared));
     return 0;
 }
 
@@ -213,12 +213,12 @@ int emulated_memory_import(struct emulated_memory *memory, const uint8_t handle[
 {
     struct shared_handle shared;
     char path[64];
-    memcpy(&shared, handle, sizeof shared);
+    memcpy(&shared, handle, sizeof(shared));
     *out = 0;
     if (shared.bytes == 0 || shared.bytes > memory->half || shared.at > INT64_MAX / 2)
         return err_set(err, ERR_INVALID, "a handle of shared memory says %llu bytes",
                        (unsigned long long)shared.bytes);
-    snprintf(path, sizeof path, "/proc/%d/fd/%d", shared.process, shared.file);
+    snprintf(path, sizeof(path), "/proc/%d/fd/%d", shared.process, shared.file);
     int file = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK);
     struct stat about;
     if (file < 0)
@@ -239,7 +239,7 @@ int emulated_memory_import(struct emulated_memory *memory, const uint8_t handle[
                            (off_t)(shared.at - skip));
         memory->spans[span] = (struct emulated_span){.begin = at + skip, .bytes = shared.bytes};
         *out = (uintptr_t)(memory->addresses + at + skip);
-        if (memory->shadow != NULL)
+        if (memory->shadow)
             emulated_shadow_write(memory->shadow, at + skip, shared.bytes);
         rc = pages == MAP_FAILED ? -1 : 0;
     }

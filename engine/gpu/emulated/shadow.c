@@ -46,14 +46,14 @@ static struct shadow_cell *cells_map(uint64_t count)
 
 int emulated_shadow_create(uint64_t bytes, struct emulated_shadow **out, struct err *err)
 {
-    struct emulated_shadow *shadow = calloc(1, sizeof *shadow);
+    struct emulated_shadow *shadow = calloc(1, sizeof(*shadow));
     *out = NULL;
-    if (shadow != NULL) {
+    if (shadow) {
         shadow->bytes = (bytes + WORD - 1) / WORD * WORD;
         shadow->words = cells_map(shadow->bytes / WORD);
         shadow->parts = cells_map(shadow->bytes);
     }
-    if (shadow == NULL || shadow->words == NULL || shadow->parts == NULL) {
+    if (!shadow || !shadow->words || !shadow->parts) {
         emulated_shadow_destroy(shadow);
         return err_set(err, ERR_NOMEM, "no address space to check the accesses of %llu bytes",
                        (unsigned long long)bytes);
@@ -64,11 +64,11 @@ int emulated_shadow_create(uint64_t bytes, struct emulated_shadow **out, struct 
 
 void emulated_shadow_destroy(struct emulated_shadow *shadow)
 {
-    if (shadow == NULL)
+    if (!shadow)
         return;
-    if (shadow->words != NULL)
+    if (shadow->words)
         munmap(shadow->words, shadow->bytes / WORD * sizeof(struct shadow_cell));
-    if (shadow->parts != NULL)
+    if (shadow->parts)
         munmap(shadow->parts, shadow->bytes * sizeof(struct shadow_cell));
     free(shadow);
 }
@@ -217,11 +217,11 @@ const char *emulated_shadow_access(struct emulated_shadow *shadow, uint64_t at, 
     const char *wrong = NULL;
     uint32_t count, done = 0;
     for (struct shadow_cell *word = shadow->words + at / WORD; /* nearly all accesses are to whole words */
-         at % WORD == 0 && bytes - done >= WORD && !word->split && wrong == NULL; word++, done += WORD)
+         at % WORD == 0 && bytes - done >= WORD && !word->split && !wrong; word++, done += WORD)
         wrong = cell_access(word, access, who->launch, &now, other);
-    for (uint64_t step; done < bytes && wrong == NULL; done += (uint32_t)step) {
+    for (uint64_t step; done < bytes && !wrong; done += (uint32_t)step) {
         struct shadow_cell *cells = cells_at(shadow, at + done, bytes - done, &step, &count);
-        for (uint32_t i = 0; i < count && wrong == NULL; i++)
+        for (uint32_t i = 0; i < count && !wrong; i++)
             wrong = cell_access(&cells[i], access, who->launch, &now, other);
     }
     return wrong;

@@ -235,7 +235,7 @@ FUNCTION void attention_units_share(float *shared, const float mine[4], float ot
         other[i] = GET(shared, (1 - half) * ATTENTION_ROWS + attention_units_row() + fragment_row(2 * i));
 }
 
-/* attention_softmax for fragments. */
+/* Does what attention_softmax does, on fragments. */
 FUNCTION void attention_units_softmax(const struct attention_shape *a, uint32_t query, uint32_t queries,
                                       uint32_t key, float scores[4][4], struct attention_running *running,
                                       float *shared)
@@ -292,7 +292,7 @@ FUNCTION void attention_units_start(struct attention_running *running, const uin
         attention_units_clear(sums[p]);
 }
 
-/* For one panel: multiplies the earlier sums by the factor and adds the weights times a tile of v. */
+/* Multiplies the earlier sums of one panel by the factor, and adds the weights times a tile of v. */
 FUNCTION void attention_units_gain(uint32_t element, const struct attention_running *running,
                                    struct attention_eight *weights, struct attention_eight *tile,
                                    float sums[4][4])
@@ -478,7 +478,7 @@ FUNCTION void attention_units_stats(const struct attention_backward_args *args,
     PUT(stats, thread(), LOAD(from, (uint64_t)(pair->token + row) * args->shape.heads + pair->head));
 }
 
-/* attention_gradients for fragments. The products' rows are queries, or keys if `turned`. */
+/* Does what attention_gradients does, on fragments. The products' rows are queries, or keys if `turned`. */
 FUNCTION void attention_units_gradients(const struct attention_shape *a, const struct attention_pair *pair,
                                         float *stats, const uint32_t turned, float weight[4][4],
                                         float slope[4][4])

@@ -8,10 +8,13 @@
  *   thread(), block_x(), block_y(), block_z(), blocks_x(), lane(), warp(), warp_size()
  *   barrier()          waits for all threads of the block; they then see memory written before
  *   warp_barrier()     the same for all lanes of the warp
- *   shuffle_xor(v, m), shuffle_from(v, lane)  exchange floats between lanes; all lanes must take part; they
- * do not order memory POINTER(type, args.x)  an address of device memory as a pointer, to be used only
- * through LOAD(p, i), STORE(p, i, v), and ADD_ATOMIC_U32(p, i, v), which returns the old value SHARED(type,
- * name, count)  uninitialised memory of the block, to be used only through GET(name, i), PUT(name, i, v)
+ *   shuffle_xor(v, m), shuffle_from(v, lane)  exchange floats between lanes, all of which must take part;
+ *                      they do not order memory
+ *   POINTER(type, args.x)  an address of device memory as a pointer, to be used only through LOAD(p, i),
+ *                      STORE(p, i, v), and ADD_ATOMIC_U32(p, i, v), which returns the old value
+ *   SHARED(type, name, count)  uninitialised memory of the block, to be used only through GET(name, i) and
+ *                      PUT(name, i, v)
+ *   VECTOR(type, name, count)  a struct's member whose values move in one access: name[i] are its values
  *   FUNCTION           before a function that kernels call
  *   assert_device(x)   ends the launch with ERR_DEVICE_FAULT if false
  *   UNROLL             before a loop with a constant count: arrays that it indexes stay in registers

@@ -24,7 +24,17 @@ typedef unsigned long long uint64_t;
     extern "C" __attribute__((global)) __attribute__((launch_bounds(threads, 1))) void name(                 \
         const struct name##_args args)
 #endif
-#define POINTER(type, address) ((type *)(address))
+#if defined(__clang__)
+/* Device memory is global memory (address space 1 of NVPTX and AMDGPU). Through a pointer that could as well
+ * be one to shared or private memory, every access would be a generic one. */
+#define POINTER(type, address) ((type *)(__attribute__((address_space(1))) type *)(address))
+#define VECTOR(type, name, count) __attribute__((vector_size(sizeof(type) * (count)))) type name
+#else
+#define POINTER(type, address)                                                                               \
+    ((type *)(address)) /* With a conversion to the global address space, nvcc would compile for minutes. */
+/* nvcc loads and stores an aligned array in one access. */
+#define VECTOR(type, name, count) __align__(sizeof(type) * (count)) type name[count]
+#endif
 #define LOAD(p, i) ((p)[i])
 #define STORE(p, i, v) ((void)((p)[i] = (v)))
 #define SHARED(type, name, count) static __attribute__((shared)) type name[count]

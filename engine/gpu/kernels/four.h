@@ -10,9 +10,10 @@ enum { ELEMENT_F32, ELEMENT_BF16, ELEMENT_F16 };
 
 #ifdef GPU_KERNELS
 
+/* A vector and not an array: compilers split an array's load into single values. */
 struct four {
-    float v[4];
-} __attribute__((aligned(16)));
+    VECTOR(float, v, 4);
+};
 
 struct four_halves {
     uint16_t v[4];

@@ -10,8 +10,9 @@
 #define TEAM_SHARED(threads) ((threads) / 32)
 
 struct team {
-    uint32_t rank, size; /* number of this thread in the team, and the team's threads */
-    double *shared;      /* 0: the team is a warp */
+    uint32_t rank, size, warps; /* number of this thread in the team, and the team's threads and warps */
+    double *shared;             /* of a block. It says nothing of a team being a warp: whether the address
+                                   of shared memory differs from 0 is not defined on cards */
 };
 
 FUNCTION struct team team_warp(void)
@@ -19,6 +20,7 @@ FUNCTION struct team team_warp(void)
     struct team team;
     team.rank = lane();
     team.size = warp_size();
+    team.warps = 1;
     team.shared = 0;
     return team;
 }
@@ -28,6 +30,7 @@ FUNCTION struct team team_block(uint32_t threads, double *shared)
     struct team team;
     team.rank = thread();
     team.size = threads;
+    team.warps = threads / warp_size();
     team.shared = shared;
     return team;
 }
@@ -56,10 +59,10 @@ FUNCTION float team_sum(struct team team, float v)
 {
     float total = 0.0f;
     v = warp_sum(v);
-    if (team.shared == 0)
+    if (team.warps == 1)
         return v;
     team_share(team, (double)v);
-    for (uint32_t i = 0; i < team.size / warp_size(); i++)
+    for (uint32_t i = 0; i < team.warps; i++)
         total += (float)GET(team.shared, i);
     return total;
 }
@@ -68,10 +71,10 @@ FUNCTION double team_sum_wide(struct team team, double v)
 {
     double total = 0.0;
     v = warp_sum_wide(v);
-    if (team.shared == 0)
+    if (team.warps == 1)
         return v;
     team_share(team, v);
-    for (uint32_t i = 0; i < team.size / warp_size(); i++)
+    for (uint32_t i = 0; i < team.warps; i++)
         total += GET(team.shared, i);
     return total;
 }
@@ -79,10 +82,10 @@ FUNCTION double team_sum_wide(struct team team, double v)
 FUNCTION float team_max(struct team team, float v)
 {
     v = warp_max(v);
-    if (team.shared == 0)
+    if (team.warps == 1)
         return v;
     team_share(team, (double)v);
-    for (uint32_t i = 0; i < team.size / warp_size(); i++)
+    for (uint32_t i = 0; i < team.warps; i++)
         v = math_max(v, (float)GET(team.shared, i));
     return v;
 }

@@ -1,4 +1,4 @@
-/* A driver of a fitting version that lacks everything else. */
+/* A fake driver library that has a suitable version and no other function. */
 #define EXPORT __attribute__((visibility("default")))
 
 EXPORT int cuDriverGetVersion(int *version);

@@ -1,5 +1,5 @@
-/* libcublasLt.so, faked: descriptors, layouts and preferences are looked up, products are checked and done by
- * our own kernels on the stream that is given, through the driver library that MOTLEY_CUDA_LIBRARY names. */
+/* A fake libcublasLt.so. It looks up descriptors, layouts and preferences, checks each product, and computes
+ * it by our own kernels on the given stream, through the driver library that MOTLEY_CUDA_LIBRARY names. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,38 +15,38 @@ enum sort { HANDLE = 1, DESC, LAYOUT, PREFERENCE };
 
 struct object {
     enum sort sort;
-    int compute, scale, transpose[2]; /* of a descriptor */
-    int type;                         /* of a layout */
+    int compute, scale, transpose[2]; /* fields of a descriptor */
+    int type;                         /* field of a layout */
     uint64_t rows, columns;
     int64_t ld;
-    uint64_t workspace; /* of a preference */
+    uint64_t workspace; /* field of a preference */
     uint32_t reductions, alignments;
-    void *module, *gemm, *cast, *driver; /* of a handle */
+    void *module, *gemm, *cast, *driver; /* fields of a handle */
 };
 static struct object *live[LIVE_MAX];
 
 static int enter(const char *name)
 {
     size_t at = strlen(fake_lt.trace);
-    snprintf(fake_lt.trace + at, sizeof fake_lt.trace - at, " %s", name + strlen("cublasLt"));
+    snprintf(fake_lt.trace + at, sizeof(fake_lt.trace) - at, " %s", name + strlen("cublasLt"));
     return ++fake_lt.calls == fake_lt.fail_at ? fake_lt.fail_with : OK;
 }
 
 static int misuse(const char *what)
 {
     fake_lt.misuses++;
-    snprintf(fake_lt.misuse, sizeof fake_lt.misuse, "%s", what);
+    snprintf(fake_lt.misuse, sizeof(fake_lt.misuse), "%s", what);
     return INVALID;
 }
 
 static struct object *make(enum sort sort, void **out)
 {
     int i = 0;
-    while (i < LIVE_MAX && live[i] != NULL)
+    while (i < LIVE_MAX && live[i])
         i++;
     if (i == LIVE_MAX)
         return NULL;
-    live[i] = calloc(1, sizeof *live[i]);
+    live[i] = calloc(1, sizeof(*live[i]));
     live[i]->sort = sort;
     fake_lt.live++;
     *out = live[i];
@@ -56,7 +56,7 @@ static struct object *make(enum sort sort, void **out)
 static struct object *find(enum sort sort, const void *handle)
 {
     for (int i = 0; i < LIVE_MAX; i++)
-        if (live[i] != NULL && live[i] == handle && live[i]->sort == sort)
+        if (live[i] && live[i] == handle && live[i]->sort == sort)
             return live[i];
     misuse("a handle that is not alive");
     return NULL;
@@ -65,7 +65,7 @@ static struct object *find(enum sort sort, const void *handle)
 static int drop(enum sort sort, void *handle)
 {
     for (int i = 0; i < LIVE_MAX; i++)
-        if (live[i] != NULL && live[i] == handle && live[i]->sort == sort) {
+        if (live[i] && live[i] == handle && live[i]->sort == sort) {
             free(live[i]);
             live[i] = NULL;
             fake_lt.live--;
@@ -74,7 +74,7 @@ static int drop(enum sort sort, void *handle)
     return misuse("given back twice");
 }
 
-/* A prototype and a body for each: nothing else declares them. */
+/* Declares and defines a function, since no header declares it. */
 #define LT(name, ...)                                                                                        \
     FAKE_EXPORT int cublasLt##name(__VA_ARGS__);                                                             \
     FAKE_EXPORT int cublasLt##name(__VA_ARGS__)
@@ -93,8 +93,8 @@ FAKE_EXPORT size_t cublasLtGetCudartVersion(void)
 static int driver_call(const struct object *handle, const char *name, void *call)
 {
     void *found = dlsym(handle->driver, name);
-    memcpy(call, &found, sizeof found);
-    return found == NULL;
+    memcpy(call, &found, sizeof(found));
+    return !found;
 }
 
 LT(Create, void **handle)
@@ -106,7 +106,7 @@ LT(Create, void **handle)
         return result;
     struct object *made = make(HANDLE, handle);
     made->driver = dlopen(getenv("MOTLEY_CUDA_LIBRARY"), RTLD_NOW | RTLD_LOCAL);
-    if (made->driver == NULL || driver_call(made, "cuModuleLoadDataEx", &load) ||
+    if (!made->driver || driver_call(made, "cuModuleLoadDataEx", &load) ||
         driver_call(made, "cuModuleGetFunction", &function) ||
         load(&made->module, image, 0, NULL, NULL) != 0 ||
         function(&made->gemm, made->module, "gemm_64x64") != 0 ||
@@ -121,7 +121,7 @@ LT(Destroy, void *handle)
 {
     int (*unload)(void *), result = enter(__func__);
     struct object *given = find(HANDLE, handle);
-    if (given == NULL)
+    if (!given)
         return INVALID;
     if (!driver_call(given, "cuModuleUnload", &unload) && unload(given->module) != 0)
         misuse("no context is current");
@@ -149,7 +149,7 @@ LT(MatmulDescSetAttribute, void *desc, int attribute, const void *value, size_t 
 {
     int result = enter(__func__);
     struct object *d = find(DESC, desc);
-    if (result != OK || d == NULL)
+    if (result != OK || !d)
         return result != OK ? result : INVALID;
     if ((attribute != 3 && attribute != 4) || bytes != sizeof(int))
         return misuse("an attribute of a descriptor");
@@ -194,7 +194,7 @@ LT(MatmulPreferenceSetAttribute, void *preference, int attribute, const void *va
     int result = enter(__func__);
     uint32_t word = 0;
     struct object *p = find(PREFERENCE, preference);
-    if (result != OK || p == NULL)
+    if (result != OK || !p)
         return result != OK ? result : INVALID;
     if (bytes != (attribute == 1 ? 8 : 4))
         return misuse("bytes of a preference");
@@ -222,7 +222,7 @@ LT(MatmulAlgoGetHeuristic, void *handle, void *desc, void *a, void *b, void *c, 
     int result = enter(__func__);
     struct object *p = find(PREFERENCE, preference);
     if (!find(HANDLE, handle) || !find(DESC, desc) || !find(LAYOUT, a) || !find(LAYOUT, b) ||
-        !find(LAYOUT, c) || !find(LAYOUT, d) || p == NULL || asked != 1)
+        !find(LAYOUT, c) || !find(LAYOUT, d) || !p || asked != 1)
         return INVALID;
     if ((p->reductions & 1) != 0 || p->reductions == 0 || p->alignments != 4)
         return misuse("a preference that lets sums be in any order, or addresses anywhere");
@@ -243,7 +243,8 @@ static int launch(const struct object *handle, void *function, unsigned x, unsig
                : OK;
 }
 
-/* An operand in fp32: where it lies, or a copy in the workspace, behind what is there. */
+/* Gives an operand in fp32: its own address, or that of a converted copy that is appended to the workspace.
+ */
 static int widen(const struct object *handle, const struct object *layout, uint64_t *at, uint64_t *workspace,
                  uint64_t end, void *stream)
 {
@@ -259,7 +260,7 @@ static int widen(const struct object *handle, const struct object *layout, uint6
     *workspace += (4 * count + 15) / 16 * 16;
     if (*workspace > end)
         return misuse("more than the workspace");
-    return launch(handle, handle->cast, (unsigned)((count + 1023) / 1024), 1, &args, sizeof args, stream);
+    return launch(handle, handle->cast, (unsigned)((count + 1023) / 1024), 1, &args, sizeof(args), stream);
 }
 
 LT(Matmul, void *handle, void *desc, const float *alpha, uint64_t a, void *layout_a, uint64_t b,
@@ -269,7 +270,7 @@ LT(Matmul, void *handle, void *desc, const float *alpha, uint64_t a, void *layou
     int result = enter(__func__);
     struct object *h = find(HANDLE, handle), *of = find(DESC, desc), *x = find(LAYOUT, layout_a),
                   *y = find(LAYOUT, layout_b), *z = find(LAYOUT, layout_c);
-    if (result != OK || h == NULL || of == NULL || x == NULL || y == NULL || z == NULL)
+    if (result != OK || !h || !of || !x || !y || !z)
         return result != OK ? result : INVALID;
     if (c != d || layout_c != layout_d || algorithm[0] != 42 || of->compute != 68 || of->scale != 0 ||
         x->type != y->type || z->type != 0 || (a | b | c | workspace) % 16 != 0)
@@ -280,7 +281,8 @@ LT(Matmul, void *handle, void *desc, const float *alpha, uint64_t a, void *layou
         (of->transpose[1] ? y->rows : y->columns) != z->columns)
         return misuse("sizes that do not match");
     uint64_t at = workspace, end = workspace + workspace_bytes;
-    /* what is column by column here is row by row there: op(y)^T op(x)^T in rows */
+    /* The library's matrices are column-major and our kernels' row-major, so the product is computed as
+     * op(y)^T op(x)^T. */
     if (widen(h, x, &a, &at, end, stream) != OK || widen(h, y, &b, &at, end, stream) != OK)
         return EXECUTION_FAILED;
     struct gemm_64x64_args args = {.product = {.a = b,
@@ -299,5 +301,5 @@ LT(Matmul, void *handle, void *desc, const float *alpha, uint64_t a, void *layou
                                                .beta = *beta}};
     fake_lt.products++;
     return launch(h, h->gemm, (unsigned)((z->rows + 63) / 64), (unsigned)((z->columns + 63) / 64), &args,
-                  sizeof args, stream);
+                  sizeof(args), stream);
 }

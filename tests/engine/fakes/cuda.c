@@ -1,9 +1,12 @@
-/* libcuda.so.1, faked: the names and shapes of NVIDIA's cuda.h. */
+/* A fake libcuda.so.1 with the names and types of NVIDIA's cuda.h. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/fakes/fake.h"
+#ifdef FAKE_PTX /* the kernels are run from the text (ptx/) */
+#include "engine/ptx/module.h"
+#endif
 
 FAKE_EXPORT struct fake_control fake_control = {.version = 12040, .devices = 2, .capability = 86};
 const char *const fake_warps = "warp32";
@@ -17,14 +20,35 @@ struct fake_object *fake_current(void)
     return fake_context_alive(current) ? current : NULL;
 }
 
+#ifdef FAKE_PTX
 const char *fake_image_refuse(const char *image)
 {
-    return strstr(image, ".version") != NULL && strstr(image, ".target sm_") != NULL
+    return ptx_module_load(image);
+}
+
+bool fake_args_refuse(const char *kernel, size_t bytes)
+{
+    struct err err;
+    const struct ptx_kernel *found = ptx_module_kernel(kernel, &err);
+    return found && found->args_bytes != bytes;
+}
+#else
+const char *fake_image_refuse(const char *image)
+{
+    return strstr(image, ".version") && strstr(image, ".target sm_")
                ? NULL
                : "ptxas fatal   : Unsupported image: no .version directive";
 }
 
-/* A prototype and a body for each: nothing else declares them. */
+bool fake_args_refuse(const char *kernel, size_t bytes)
+{
+    (void)kernel;
+    (void)bytes;
+    return false;
+}
+#endif
+
+/* Declares and defines a function, since no header declares it. */
 #define CU(name, ...)                                                                                        \
     FAKE_EXPORT int name(__VA_ARGS__);                                                                       \
     FAKE_EXPORT int name(__VA_ARGS__)
@@ -41,9 +65,9 @@ CU(cuInit, unsigned flags)
     int result = fake_enter(__func__);
     initialised = result == 0 && flags == 0;
     const char *shown =
-        getenv("CUDA_VISIBLE_DEVICES"); /* a UUID; with a card that is cut nothing else is seen */
-    if (shown != NULL || getenv("MOTLEY_FAKE_MIG") != NULL)
-        fake_control.devices = shown != NULL ? 1 : 0;
+        getenv("CUDA_VISIBLE_DEVICES"); /* the UUID of the only visible card when a card is divided by MIG */
+    if (shown || getenv("MOTLEY_FAKE_MIG"))
+        fake_control.devices = shown ? 1 : 0;
     return result != 0 ? result : flags != 0 ? FAKE_INVALID_VALUE : 0;
 }
 
@@ -54,7 +78,7 @@ CU(cuGetErrorName, int error, const char **name)
             : error == 200 ? "CUDA_ERROR_INVALID_IMAGE"
             : error == 700 ? "CUDA_ERROR_ILLEGAL_ADDRESS"
                            : text;
-    snprintf(text, sizeof text, "CUDA_ERROR_%d", error);
+    snprintf(text, sizeof(text), "CUDA_ERROR_%d", error);
     return 0;
 }
 
@@ -104,7 +128,7 @@ CU(cuDevicePrimaryCtxRetain, void **context, int device)
     if (result != 0)
         return result;
     *context = fake_context_retain(device);
-    return *context != NULL ? 0 : FAKE_OUT_OF_MEMORY;
+    return *context ? 0 : FAKE_OUT_OF_MEMORY;
 }
 CU(cuDevicePrimaryCtxRelease_v2, int device)
 {
@@ -114,7 +138,7 @@ CU(cuDevicePrimaryCtxRelease_v2, int device)
 CU(cuCtxSetCurrent, void *context)
 {
     int result = fake_enter(__func__);
-    if (result == 0 && context != NULL && !fake_context_alive(context))
+    if (result == 0 && context && !fake_context_alive(context))
         result = fake_misuse(__func__, "a context that is not alive");
     if (result == 0)
         current = context;
@@ -239,7 +263,7 @@ CU(cuModuleGetFunction, void **out, void *module, const char *function)
 CU(cuFuncSetAttribute, void *function, int attribute, int value)
 {
     int result = fake_enter(__func__);
-    return result != 0 ? result : function != NULL && attribute == 8 && value > 0 ? 0 : FAKE_INVALID_VALUE;
+    return result != 0 ? result : function && attribute == 8 && value > 0 ? 0 : FAKE_INVALID_VALUE;
 }
 CU(cuLaunchKernel, void *function, unsigned bx, unsigned by, unsigned bz, unsigned tx, unsigned ty,
    unsigned tz, unsigned shared, void *stream, void **parameters, void **extra)

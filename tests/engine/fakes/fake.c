@@ -1,4 +1,4 @@
-/* A vendor's library on the emulated driver. */
+/* The fake driver libraries' calls, implemented by the emulated driver. */
 #include "engine/fakes/fake.h"
 
 #include <pthread.h>
@@ -14,9 +14,10 @@ static const uint64_t MEMORY_BYTES = 512ull << 20;
 struct fake_object {
     struct fake_object *next;
     enum fake_sort sort;
-    struct fake_object *context; /* that it belongs to */
-    uint64_t address;            /* of memory */
-    void *real;                  /* of the emulated driver */
+    struct fake_object *context; /* the context that the object belongs to */
+    uint64_t address;            /* address of an allocation */
+    void *real;                  /* the emulated driver's object */
+    const char *name;            /* of a function */
     unsigned flags, uses;
     int device;
     bool recorded;
@@ -31,7 +32,7 @@ int fake_enter(const char *name)
     int result = 0;
     pthread_mutex_lock(&lock);
     size_t at = strlen(fake_control.trace);
-    snprintf(fake_control.trace + at, sizeof fake_control.trace - at, " %s", name);
+    snprintf(fake_control.trace + at, sizeof(fake_control.trace) - at, " %s", name);
     if (++fake_control.calls == fake_control.fail_at)
         result = fake_control.fail_with;
     pthread_mutex_unlock(&lock);
@@ -42,15 +43,15 @@ int fake_misuse(const char *name, const char *what)
 {
     pthread_mutex_lock(&lock);
     fake_control.misuses++;
-    snprintf(fake_control.misuse, sizeof fake_control.misuse, "%s: %s", name, what);
+    snprintf(fake_control.misuse, sizeof(fake_control.misuse), "%s: %s", name, what);
     pthread_mutex_unlock(&lock);
     return FAKE_INVALID_HANDLE;
 }
 
 static struct fake_object *object_add(enum fake_sort sort, struct fake_object *context, void *real)
 {
-    struct fake_object *object = calloc(1, sizeof *object);
-    if (object == NULL)
+    struct fake_object *object = calloc(1, sizeof(*object));
+    if (!object)
         return NULL;
     object->sort = sort;
     object->context = context;
@@ -58,7 +59,7 @@ static struct fake_object *object_add(enum fake_sort sort, struct fake_object *c
     pthread_mutex_lock(&lock);
     object->next = objects;
     objects = object;
-    fake_control.live += sort != FAKE_FUNCTION; /* those live as long as their module */
+    fake_control.live += sort != FAKE_FUNCTION; /* Functions live as long as their module. */
     pthread_mutex_unlock(&lock);
     return object;
 }
@@ -75,29 +76,30 @@ static void object_drop(struct fake_object *object)
     free(object);
 }
 
-/* The living object of this sort whose handle or address it is; NULL after counting a misuse. */
+/* Returns the living object of this kind with this handle or address, or NULL after counting a misuse. */
 static struct fake_object *object_given(const char *name, enum fake_sort sort, const void *handle,
                                         uint64_t address)
 {
     struct fake_object *found;
     pthread_mutex_lock(&lock);
     for (found = objects; found != NULL; found = found->next)
-        if (found->sort == sort && (handle == NULL || found == handle) &&
+        if (found->sort == sort && (!handle || found == handle) &&
             (address == 0 || found->address == address))
             break;
     pthread_mutex_unlock(&lock);
-    if (found != NULL && (handle != NULL || address != 0))
+    if (found && (handle || address != 0))
         return found;
     fake_misuse(name, "a handle that is not alive");
     return NULL;
 }
 
-/* The same for calls that do more than give it back: its context must be the current one. */
+/* Returns the living object with this handle or address, or NULL after counting a misuse. Its context must be
+ * the thread's current one, which calls that only release an object do not need. */
 static struct fake_object *object_find(const char *name, enum fake_sort sort, const void *handle,
                                        uint64_t address)
 {
     struct fake_object *found = object_given(name, sort, handle, address);
-    if (found == NULL || found->context == fake_current())
+    if (!found || found->context == fake_current())
         return found;
     fake_misuse(name, "the current context is not the handle's");
     return NULL;
@@ -168,7 +170,7 @@ struct fake_object *fake_context_retain(int device)
     struct err err;
     if (device < 0 || device >= fake_control.devices || device >= FAKE_DEVICES)
         return NULL;
-    if (contexts[device] == NULL) {
+    if (!contexts[device]) {
         if (driver->context_create(NULL, (uint32_t)device, fake_warps, MEMORY_BYTES, &real, &err) != 0)
             return NULL;
         contexts[device] = object_add(FAKE_CONTEXT, NULL, real);
@@ -181,7 +183,7 @@ struct fake_object *fake_context_retain(int device)
 int fake_context_release(int device)
 {
     struct fake_object *context = contexts[device];
-    if (context == NULL)
+    if (!context)
         return fake_misuse("a context", "released more often than retained");
     if (--context->uses == 0) {
         driver->context_destroy(context->real);
@@ -193,14 +195,14 @@ int fake_context_release(int device)
 
 struct fake_object *fake_context_keep(int device)
 {
-    if (contexts[device] == NULL && fake_context_retain(device) != NULL)
+    if (!contexts[device] && fake_context_retain(device))
         fake_control.live--;
     return contexts[device];
 }
 
 bool fake_context_alive(const void *context)
 {
-    for (int i = 0; context != NULL && i < FAKE_DEVICES; i++)
+    for (int i = 0; context && i < FAKE_DEVICES; i++)
         if (contexts[i] == context)
             return true;
     return false;
@@ -208,11 +210,11 @@ bool fake_context_alive(const void *context)
 
 /* --- memory */
 
-/* The current context, or NULL after counting a misuse. */
+/* Returns the current context, or NULL after counting a misuse. */
 static struct fake_object *current_of(const char *name)
 {
     struct fake_object *context = fake_current();
-    if (context == NULL)
+    if (!context)
         fake_misuse(name, "no context is current");
     return context;
 }
@@ -223,7 +225,7 @@ int fake_memory_info(const char *name, size_t *available, size_t *total)
     uint64_t bytes[2];
     struct err err;
     struct fake_object *context = current_of(name);
-    if (result != 0 || context == NULL)
+    if (result != 0 || !context)
         return result != 0 ? result : FAKE_INVALID_CONTEXT;
     driver->memory_info(context->real, &bytes[0], &bytes[1], &err);
     *available = bytes[0];
@@ -234,7 +236,7 @@ int fake_memory_info(const char *name, size_t *available, size_t *total)
 static int address_keep(struct fake_object *context, enum fake_sort sort, uint64_t address, uint64_t *out)
 {
     struct fake_object *object = object_add(sort, context, NULL);
-    if (object == NULL)
+    if (!object)
         return FAKE_OUT_OF_MEMORY;
     object->address = address;
     *out = address;
@@ -247,14 +249,14 @@ int fake_memory_alloc(const char *name, uint64_t *out, size_t bytes)
     gpu_address address;
     struct err err;
     struct fake_object *context = current_of(name);
-    if (result != 0 || context == NULL)
+    if (result != 0 || !context)
         return result != 0 ? result : FAKE_INVALID_CONTEXT;
     if (driver->memory_create(context->real, bytes, &address, &err) != 0)
         return result_of(&err);
     return address_keep(context, FAKE_MEMORY, address, out);
 }
 
-/* Memory is given back only when nothing runs that may use it. */
+/* Waits for the context's streams, because memory is released only when nothing can use it. */
 static void streams_wait(const struct fake_object *context)
 {
     struct err ignored;
@@ -268,7 +270,7 @@ static int memory_give(const char *name, enum fake_sort sort, uint64_t address)
     int result = fake_enter(name);
     struct err err;
     struct fake_object *memory = object_given(name, sort, NULL, address);
-    if (memory == NULL)
+    if (!memory)
         return FAKE_INVALID_VALUE;
     streams_wait(memory->context);
     if (driver->memory_destroy(memory->context->real, address, &err) != 0)
@@ -293,7 +295,7 @@ int fake_host_alloc(const char *name, void **out, size_t bytes)
     void *memory;
     struct err err;
     struct fake_object *context = current_of(name);
-    if (result != 0 || context == NULL)
+    if (result != 0 || !context)
         return result != 0 ? result : FAKE_INVALID_CONTEXT;
     if (driver->host_create(context->real, bytes, &memory, &err) != 0)
         return result_of(&err);
@@ -305,7 +307,7 @@ int fake_host_free(const char *name, void *memory)
 {
     int result = fake_enter(name);
     struct fake_object *object = object_given(name, FAKE_HOST, NULL, (uintptr_t)memory);
-    if (object == NULL)
+    if (!object)
         return FAKE_INVALID_VALUE;
     streams_wait(object->context);
     free(memory);
@@ -318,7 +320,7 @@ int fake_ipc_get(const char *name, struct fake_ipc *handle, uint64_t address)
     int result = fake_enter(name);
     struct err err;
     struct fake_object *memory = object_find(name, FAKE_MEMORY, NULL, address);
-    if (result != 0 || memory == NULL)
+    if (result != 0 || !memory)
         return result != 0 ? result : FAKE_INVALID_VALUE;
     return driver->memory_export(memory->context->real, address, handle->bytes, &err) == 0 ? 0
                                                                                            : result_of(&err);
@@ -330,7 +332,7 @@ int fake_ipc_open(const char *name, uint64_t *out, struct fake_ipc handle)
     gpu_address address;
     struct err err;
     struct fake_object *context = current_of(name);
-    if (result != 0 || context == NULL)
+    if (result != 0 || !context)
         return result != 0 ? result : FAKE_INVALID_CONTEXT;
     if (driver->memory_import(context->real, handle.bytes, &address, &err) != 0)
         return result_of(&err);
@@ -355,7 +357,7 @@ int fake_stream_create(const char *name, void **out, unsigned flags)
     struct gpu_queue *queue;
     struct err err;
     struct fake_object *context = current_of(name);
-    if (result != 0 || context == NULL)
+    if (result != 0 || !context)
         return result != 0 ? result : FAKE_INVALID_CONTEXT;
     if (flags > 1)
         return FAKE_INVALID_VALUE;
@@ -369,7 +371,7 @@ int fake_stream_destroy(const char *name, void *stream)
 {
     int result = fake_enter(name);
     struct fake_object *object = object_given(name, FAKE_STREAM, stream, 0);
-    if (object == NULL)
+    if (!object)
         return FAKE_INVALID_HANDLE;
     driver->queue_destroy(object->real);
     object_drop(object);
@@ -381,7 +383,7 @@ int fake_stream_sync(const char *name, void *stream)
     int result = fake_enter(name);
     struct err err;
     struct fake_object *object = object_find(name, FAKE_STREAM, stream, 0);
-    if (result != 0 || object == NULL)
+    if (result != 0 || !object)
         return result != 0 ? result : FAKE_INVALID_HANDLE;
     return driver->queue_sync(object->real, &err) == 0 ? 0 : result_of(&err);
 }
@@ -392,7 +394,7 @@ int fake_event_create(const char *name, void **out, unsigned flags)
     struct gpu_event *event;
     struct err err;
     struct fake_object *context = current_of(name);
-    if (result != 0 || context == NULL)
+    if (result != 0 || !context)
         return result != 0 ? result : FAKE_INVALID_CONTEXT;
     if (flags > 3)
         return FAKE_INVALID_VALUE;
@@ -408,20 +410,20 @@ int fake_event_destroy(const char *name, void *event)
 {
     int result = fake_enter(name);
     struct fake_object *object = object_given(name, FAKE_EVENT, event, 0);
-    if (object == NULL)
+    if (!object)
         return FAKE_INVALID_HANDLE;
     driver->event_destroy(object->real);
     object_drop(object);
     return result;
 }
 
-/* Both of a call on an event and a stream. */
+/* Finds the event and the stream of a call. */
 static int pair_find(const char *name, void *event, void *stream, struct fake_object *pair[2])
 {
     int result = fake_enter(name);
     pair[0] = object_find(name, FAKE_EVENT, event, 0);
     pair[1] = object_find(name, FAKE_STREAM, stream, 0);
-    return result != 0 ? result : pair[0] == NULL || pair[1] == NULL ? FAKE_INVALID_HANDLE : 0;
+    return result != 0 ? result : !pair[0] || !pair[1] ? FAKE_INVALID_HANDLE : 0;
 }
 
 int fake_event_record(const char *name, void *event, void *stream)
@@ -451,7 +453,7 @@ int fake_event_query(const char *name, void *event)
     bool done = false;
     struct err err;
     struct fake_object *object = object_find(name, FAKE_EVENT, event, 0);
-    if (result != 0 || object == NULL)
+    if (result != 0 || !object)
         return result != 0 ? result : FAKE_INVALID_HANDLE;
     if (driver->event_done(object->real, &done, &err) != 0)
         return result_of(&err);
@@ -463,7 +465,7 @@ int fake_event_sync(const char *name, void *event)
     int result = fake_enter(name);
     struct err err;
     struct fake_object *object = object_find(name, FAKE_EVENT, event, 0);
-    if (result != 0 || object == NULL)
+    if (result != 0 || !object)
         return result != 0 ? result : FAKE_INVALID_HANDLE;
     return driver->event_sync(object->real, &err) == 0 ? 0 : result_of(&err);
 }
@@ -473,7 +475,7 @@ int fake_event_elapsed(const char *name, float *milliseconds, void *from, void *
     int result = fake_enter(name);
     struct err err;
     struct fake_object *a = object_find(name, FAKE_EVENT, from, 0), *b = object_find(name, FAKE_EVENT, to, 0);
-    if (result != 0 || a == NULL || b == NULL)
+    if (result != 0 || !a || !b)
         return result != 0 ? result : FAKE_INVALID_HANDLE;
     if (((a->flags | b->flags) & 2) != 0 || !a->recorded || !b->recorded)
         return FAKE_INVALID_HANDLE;
@@ -487,7 +489,7 @@ int fake_copy_in(const char *name, uint64_t to, const void *from, size_t bytes, 
     int result = fake_enter(name);
     struct err err;
     struct fake_object *object = object_find(name, FAKE_STREAM, stream, 0);
-    if (result != 0 || object == NULL)
+    if (result != 0 || !object)
         return result != 0 ? result : FAKE_INVALID_HANDLE;
     return driver->copy_in(object->real, to, from, bytes, &err) == 0 ? 0 : result_of(&err);
 }
@@ -497,7 +499,7 @@ int fake_copy_out(const char *name, void *to, uint64_t from, size_t bytes, void 
     int result = fake_enter(name);
     struct err err;
     struct fake_object *object = object_find(name, FAKE_STREAM, stream, 0);
-    if (result != 0 || object == NULL)
+    if (result != 0 || !object)
         return result != 0 ? result : FAKE_INVALID_HANDLE;
     return driver->copy_out(object->real, to, from, bytes, &err) == 0 ? 0 : result_of(&err);
 }
@@ -507,7 +509,7 @@ int fake_copy(const char *name, uint64_t to, uint64_t from, size_t bytes, void *
     int result = fake_enter(name);
     struct err err;
     struct fake_object *object = object_find(name, FAKE_STREAM, stream, 0);
-    if (result != 0 || object == NULL)
+    if (result != 0 || !object)
         return result != 0 ? result : FAKE_INVALID_HANDLE;
     return driver->copy(object->real, to, from, bytes, &err) == 0 ? 0 : result_of(&err);
 }
@@ -517,14 +519,14 @@ int fake_fill(const char *name, uint64_t to, uint8_t value, size_t bytes, void *
     int result = fake_enter(name);
     struct err err;
     struct fake_object *object = object_find(name, FAKE_STREAM, stream, 0);
-    if (result != 0 || object == NULL)
+    if (result != 0 || !object)
         return result != 0 ? result : FAKE_INVALID_HANDLE;
     return driver->fill(object->real, to, value, bytes, &err) == 0 ? 0 : result_of(&err);
 }
 
 /* --- modules */
 
-/* As the JIT does: what is wrong goes to the log that the options name. */
+/* Writes an error to the log that the options name, as the JIT does. */
 static void log_write(unsigned options, const int *names, void **values, const char *text)
 {
     char *log = NULL;
@@ -534,7 +536,7 @@ static void log_write(unsigned options, const int *names, void **values, const c
             log = values[i];
         else if (names[i] == 6)
             room = (uintptr_t)values[i];
-    if (log != NULL)
+    if (log)
         snprintf(log, room, "%s\n", text);
 }
 
@@ -545,10 +547,10 @@ int fake_module_load(const char *name, void **out, const void *image, unsigned o
     struct gpu_module *module;
     struct err err;
     struct fake_object *context = current_of(name);
-    if (result != 0 || context == NULL)
+    if (result != 0 || !context)
         return result != 0 ? result : FAKE_INVALID_CONTEXT;
     const char *wrong = fake_image_refuse(image);
-    if (wrong != NULL) {
+    if (wrong) {
         log_write(options, names, values, wrong);
         return FAKE_INVALID_IMAGE;
     }
@@ -562,7 +564,7 @@ int fake_module_unload(const char *name, void *module)
 {
     int result = fake_enter(name);
     struct fake_object *object = object_given(name, FAKE_MODULE, module, 0), *function, *next;
-    if (object == NULL)
+    if (!object)
         return FAKE_INVALID_HANDLE;
     for (function = objects; function != NULL; function = next) {
         next = function->next;
@@ -580,28 +582,29 @@ int fake_module_function(const char *name, void **out, void *module, const char 
     struct gpu_function *found;
     struct err err;
     struct fake_object *object = object_find(name, FAKE_MODULE, module, 0);
-    if (result != 0 || object == NULL)
+    if (result != 0 || !object)
         return result != 0 ? result : FAKE_INVALID_HANDLE;
     if (driver->function(object->real, function, &found, &err) != 0)
         return result_of(&err);
     struct fake_object *made = object_add(FAKE_FUNCTION, object->context, found);
     made->address = (uintptr_t)module;
+    made->name = function;
     *out = made;
     return 0;
 }
 
-/* The arguments come as one block, through `extra`. */
+/* Finds the block of arguments that is passed through `extra`. */
 static const void *block_find(void **extra, size_t *bytes)
 {
     const void *block = NULL;
     *bytes = 0;
-    for (int i = 0; extra != NULL && i < 4; i += 2) {
+    for (int i = 0; extra && i < 4; i += 2) {
         if ((uintptr_t)extra[i] == 1)
             block = extra[i + 1];
         if ((uintptr_t)extra[i] == 2)
-            memcpy(bytes, extra[i + 1], sizeof *bytes);
+            memcpy(bytes, extra[i + 1], sizeof(*bytes));
     }
-    return extra != NULL && (uintptr_t)extra[4] == fake_extra_end ? block : NULL;
+    return extra && (uintptr_t)extra[4] == fake_extra_end ? block : NULL;
 }
 
 int fake_launch(const char *name, void *function, const unsigned blocks[3], const unsigned threads[3],
@@ -612,10 +615,10 @@ int fake_launch(const char *name, void *function, const unsigned blocks[3], cons
     size_t bytes;
     struct fake_object *f = object_find(name, FAKE_FUNCTION, function, 0),
                        *s = object_find(name, FAKE_STREAM, stream, 0);
-    if (result != 0 || f == NULL || s == NULL)
+    if (result != 0 || !f || !s)
         return result != 0 ? result : FAKE_INVALID_HANDLE;
     const void *block = block_find(extra, &bytes);
-    if (parameters != NULL || block == NULL || threads[1] != 1 || threads[2] != 1) {
+    if (parameters || !block || threads[1] != 1 || threads[2] != 1 || fake_args_refuse(f->name, bytes)) {
         fake_misuse(name, "arguments or threads");
         return FAKE_INVALID_VALUE;
     }
@@ -633,7 +636,7 @@ int fake_capture_begin(const char *name, void *stream)
     int result = fake_enter(name);
     struct err err;
     struct fake_object *object = object_find(name, FAKE_STREAM, stream, 0);
-    if (result != 0 || object == NULL)
+    if (result != 0 || !object)
         return result != 0 ? result : FAKE_INVALID_HANDLE;
     return driver->capture_begin(object->real, &err) == 0 ? 0 : result_of(&err);
 }
@@ -644,11 +647,11 @@ int fake_capture_end(const char *name, void *stream, void **graph)
     struct gpu_graph *real = NULL;
     struct err err;
     struct fake_object *object = object_given(name, FAKE_STREAM, stream, 0);
-    if (object == NULL)
+    if (!object)
         return FAKE_INVALID_HANDLE;
     if (driver->capture_end(object->real, &real, &err) != 0)
         return result_of(&err);
-    if (result != 0) /* an invalidated recording is over, and there is no graph */
+    if (result != 0) /* An invalidated recording ends, and gives no graph. */
         driver->graph_destroy(real);
     else
         *graph = object_add(FAKE_GRAPH, object->context, real);
@@ -659,7 +662,7 @@ int fake_instantiate(const char *name, void **executable, void *graph)
 {
     int result = fake_enter(name);
     struct fake_object *object = object_find(name, FAKE_GRAPH, graph, 0);
-    if (result != 0 || object == NULL)
+    if (result != 0 || !object)
         return result != 0 ? result : FAKE_INVALID_HANDLE;
     *executable = object_add(FAKE_EXECUTABLE, object->context, object->real);
     object->real = NULL;
@@ -672,7 +675,7 @@ int fake_graph_launch(const char *name, void *executable, void *stream)
     struct err err;
     struct fake_object *e = object_find(name, FAKE_EXECUTABLE, executable, 0),
                        *s = object_find(name, FAKE_STREAM, stream, 0);
-    if (result != 0 || e == NULL || s == NULL)
+    if (result != 0 || !e || !s)
         return result != 0 ? result : FAKE_INVALID_HANDLE;
     return driver->graph_launch(e->real, s->real, &err) == 0 ? 0 : result_of(&err);
 }
@@ -681,7 +684,7 @@ static int recording_destroy(const char *name, enum fake_sort sort, void *handle
 {
     int result = fake_enter(name);
     struct fake_object *object = object_given(name, sort, handle, 0);
-    if (object == NULL)
+    if (!object)
         return FAKE_INVALID_HANDLE;
     driver->graph_destroy(object->real);
     object_drop(object);

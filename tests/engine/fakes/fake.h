@@ -1,31 +1,29 @@
-/* What the two fake vendors' libraries share: the emulated driver below, and above it the habits of a
- * vendor's library that our drivers must live with. Every handle is looked up and refused when it is not
- * alive, of another sort or of another context; a call that needs a current context has one. Any call can be
- * made to fail. One that gives something back gives it back also when it fails, as the real ones do: they
- * tell of earlier mistakes then.
- *
- * The calls' names are the vendors'; what they do is told by their public documentation.
- */
+/* Shared parts of the two fake driver libraries (CUDA and HIP). They run on the emulated driver and behave to
+ * their callers as the vendors' libraries do. Every handle is looked up, and refused when it is not alive, is
+ * of another kind, or belongs to a context that is not current. A test can make any call fail. A call that
+ * frees or destroys an object does so even when it returns an error, as the real ones do, since such an error
+ * comes from earlier work. The calls have the vendors' names and follow the vendors' public documentation. */
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-/* Exported by each library as `fake_control`; a test sets and reads it, one thread at a time. */
+/* The switches and counters of a fake library, exported as `fake_control`. Tests set and read them from one
+ * thread at a time. */
 struct fake_control {
-    uint64_t calls;   /* so far, but of those that name errors and tell versions of a library */
+    uint64_t calls;   /* calls so far, except those that only give an error's name or text */
     uint64_t fail_at; /* the call, counted from 1, that fails; 0: none */
     int fail_with;
     int version, devices;
-    int capability; /* 86 is 8.6 */
+    int capability; /* compute capability: 86 is 8.6 */
     int compute_mode;
-    const char *arch;     /* of AMD: with its features */
-    uint64_t live;        /* handles and memory not given back */
-    uint64_t misuses;     /* calls with handles that are not alive, of another sort or context */
-    char misuse[128];     /* the last of them */
-    char trace[8192];     /* names of calls, each behind a space */
-    uint32_t block_bytes; /* of arguments of the last launch */
+    const char *arch;     /* AMD's architecture with its features */
+    uint64_t live;        /* handles and allocations that were not released */
+    uint64_t misuses;     /* calls with handles that are not alive, or of another kind or context */
+    char misuse[128];     /* a description of the last misuse */
+    char trace[8192];     /* the names of the calls, each preceded by a space */
+    uint32_t block_bytes; /* bytes of the last launch's arguments */
 };
 
 enum fake_sort {
@@ -41,7 +39,7 @@ enum fake_sort {
     FAKE_EXECUTABLE
 };
 
-/* Numbers that both vendors have. */
+/* Error numbers that both vendors share. */
 enum {
     FAKE_INVALID_VALUE = 1,
     FAKE_OUT_OF_MEMORY = 2,
@@ -61,28 +59,32 @@ struct fake_ipc {
     uint8_t bytes[FAKE_IPC_BYTES];
 };
 
-/* Each vendor's file says these. */
+/* Defined by each vendor's file. */
 extern struct fake_control fake_control;
-extern const char *const fake_warps;              /* of its cards: "warp32" */
-extern const uintptr_t fake_extra_end;            /* of a launch's arguments */
-struct fake_object *fake_current(void);           /* the context of the calling thread, NULL: none */
-const char *fake_image_refuse(const char *image); /* NULL, or what is wrong with it */
+extern const char *const fake_warps;    /* the emulated device's option for its cards' warps: "warp32" */
+extern const uintptr_t fake_extra_end;  /* the value that ends the `extra` list of a launch's arguments */
+struct fake_object *fake_current(void); /* Returns the calling thread's current context, or NULL. */
+const char *
+fake_image_refuse(const char *image); /* Returns NULL for a valid image, otherwise what is wrong with it. */
+/* Whether the loaded code of a kernel is known to have arguments of another size. */
+bool fake_args_refuse(const char *kernel, size_t bytes);
 
-/* Count the call; the number it must fail with, or 0. */
+/* Counts the call. Returns the error that it must fail with, or 0. */
 int fake_enter(const char *name);
 
-/* The context of a device, made on first use; retained. NULL: no such device or no memory. */
+/* Returns a device's context with one more reference; it is made on first use. NULL: the device does not
+ * exist, or memory is short. */
 struct fake_object *fake_context_retain(int device);
 int fake_context_release(int device);
-/* The same, retained once for ever and not counted as alive. */
+/* As fake_context_retain, but holds one reference for ever, and the context is not counted in `live`. */
 struct fake_object *fake_context_keep(int device);
 bool fake_context_alive(const void *context);
-/* Count a misuse; the number of an invalid handle. */
+/* Counts a misuse and returns the error number of an invalid handle. */
 int fake_misuse(const char *name, const char *what);
 
-/* The calls proper, in the order of struct vendor_api. Each counts itself under `name`. */
+/* The calls themselves, in the order of struct vendor_api. Each call is counted under `name`. */
 int fake_count(const char *name, int *count);
-int fake_device(const char *name, int device); /* is there such a one? */
+int fake_device(const char *name, int device); /* Returns 0 when the device exists. */
 int fake_device_get(const char *name, int *device, int index);
 int fake_text(const char *name, int device, const char *text, char *out, int room);
 int fake_memory_total(const char *name, size_t *bytes, int device);

@@ -1,4 +1,5 @@
-/* What the fake management libraries say: exported as `fake_health`, set by a test. Two cards each. */
+/* What the fake management libraries (NVML, ROCm SMI) report. Each library exports it as `fake_health` and
+ * has two cards; tests set it. */
 #pragma once
 
 #include <stdint.h>
@@ -6,14 +7,16 @@
 #define FAKE_EXPORT __attribute__((visibility("default")))
 
 struct fake_health {
-    int init;          /* what opening answers; 0: it works */
-    int lost;          /* the card that is lost; -1: none */
-    int older;         /* calls that came late are not supported */
-    int mig;           /* card 0 is sliced */
-    uint32_t version;  /* of ROCm SMI, its first number */
-    uint64_t throttle; /* of card 0 */
-    uint64_t xid;      /* told once, of card 1 */
-    uint64_t used;     /* bytes, of card 0 */
-    uint32_t pid;      /* that uses half of them */
+    int init;          /* the status that initialisation returns; 0: success */
+    int lost;          /* the number of the lost card; -1: none */
+    int older;         /* whether calls of newer library versions are missing */
+    int mig;           /* whether card 0 is divided by MIG */
+    int early_535;     /* whether processes are written as early drivers of release 535 do */
+    uint32_t version;  /* the major version of ROCm SMI */
+    uint64_t reasons;  /* throttle reasons of AMD's card 0 by bits that all cards share; 0: not told */
+    uint64_t throttle; /* card 0's throttle reasons */
+    uint64_t xid;      /* an Xid of card 1, reported once */
+    uint64_t used;     /* card 0's used bytes */
+    uint32_t pid;      /* the process that uses half of these bytes */
     uint32_t open, closed;
 };

@@ -1,15 +1,20 @@
-/* libamdhip64.so, faked: the names and shapes of AMD's hip_runtime_api.h. */
+/* A fake libamdhip64.so with the names and types of AMD's hip_runtime_api.h. */
 #include <stdio.h>
 #include <string.h>
 
 #include "engine/fakes/fake.h"
 
+#ifdef FAKE_ROCM_5
+enum { VERSION = 50221153, IPC_FLAGS = 0 }; /* HIP 5.2 */
+#else
+enum { VERSION = 60342134, IPC_FLAGS = 1 }; /* HIP 6.3 */
+#endif
 FAKE_EXPORT struct fake_control fake_control = {
-    .version = 60342134, .devices = 2, .arch = "gfx90a:sramecc+:xnack-"};
+    .version = VERSION, .devices = 2, .arch = "gfx90a:sramecc+:xnack-"};
 const char *const fake_warps = "warp64";
 const uintptr_t fake_extra_end = 3;
 
-/* What hipSetDevice was told last by this thread. */
+/* The context of the device that this thread last passed to hipSetDevice. */
 static _Thread_local struct fake_object *current;
 
 struct fake_object *fake_current(void)
@@ -22,7 +27,14 @@ const char *fake_image_refuse(const char *image)
     return memcmp(image, "\177ELF", 4) == 0 ? NULL : "not a code object";
 }
 
-/* hipDeviceProp_t as far as gcnArchName, of ROCm 5 and before; */
+bool fake_args_refuse(const char *kernel, size_t bytes)
+{
+    (void)kernel;
+    (void)bytes;
+    return false;
+}
+
+/* hipDeviceProp_t of ROCm 5 and earlier, up to gcnArchName. */
 struct properties_5 {
     char name[256];
     size_t totalGlobalMem, sharedMemPerBlock;
@@ -38,7 +50,7 @@ struct properties_5 {
     char gcnArchName[256];
 };
 
-/* and as ROCm 6 laid it out anew. */
+/* hipDeviceProp_t in ROCm 6's new layout. */
 struct properties_6 {
     char name[256], uuid[16], luid[8];
     unsigned luidDeviceNodeMask;
@@ -79,7 +91,7 @@ struct properties_6 {
     char gcnArchName[256];
 };
 
-/* A prototype and a body for each: nothing else declares them. */
+/* Declares and defines a function, since no header declares it. */
 #define HIP(name, ...)                                                                                       \
     FAKE_EXPORT int name(__VA_ARGS__);                                                                       \
     FAKE_EXPORT int name(__VA_ARGS__)
@@ -117,6 +129,14 @@ HIP(hipDeviceGetPCIBusId, char *out, int room, int device)
 {
     return fake_text(__func__, device, device == 0 ? "0000:C1:00.0" : "0000:C6:00.0", out, room);
 }
+/* The UUID is 16 digits of text; the second card has none. */
+HIP(hipDeviceGetUuid, char *uuid, int device)
+{
+    int result = fake_device(__func__, device);
+    if (result == 0)
+        memcpy(uuid, device == 0 ? "0123456789abcdef" : "XX\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 16);
+    return result;
+}
 HIP(hipDeviceTotalMem, size_t *bytes, int device)
 {
     return fake_memory_total(__func__, bytes, device);
@@ -135,14 +155,14 @@ HIP(hipDeviceGetAttribute, int *value, int attribute, int device)
     return *value < 0 ? FAKE_INVALID_VALUE : 0;
 }
 
-/* The old symbol keeps the old layout in all releases. */
+/* This symbol has the old layout in all releases. */
 HIP(hipGetDeviceProperties, struct properties_5 *out, int device)
 {
     int result = fake_device(__func__, device);
     if (result != 0)
         return result;
-    memset(out, 0, sizeof *out);
-    snprintf(out->gcnArchName, sizeof out->gcnArchName, "%s", fake_control.arch);
+    memset(out, 0, sizeof(*out));
+    snprintf(out->gcnArchName, sizeof(out->gcnArchName), "%s", fake_control.arch);
     return 0;
 }
 #ifndef FAKE_ROCM_5
@@ -151,13 +171,13 @@ HIP(hipGetDevicePropertiesR0600, struct properties_6 *out, int device)
     int result = fake_device(__func__, device);
     if (result != 0)
         return result;
-    memset(out, 0, sizeof *out);
-    snprintf(out->gcnArchName, sizeof out->gcnArchName, "%s", fake_control.arch);
+    memset(out, 0, sizeof(*out));
+    snprintf(out->gcnArchName, sizeof(out->gcnArchName), "%s", fake_control.arch);
     return 0;
 }
 #endif
 
-/* A device's context is made when a thread first asks for the device, and kept. */
+/* A device's context is made when a thread first selects the device, and is kept. */
 HIP(hipSetDevice, int device)
 {
     int result = fake_device(__func__, device);
@@ -200,7 +220,7 @@ HIP(hipIpcGetMemHandle, struct fake_ipc *handle, uint64_t address)
 }
 HIP(hipIpcOpenMemHandle, uint64_t *out, struct fake_ipc handle, unsigned flags)
 {
-    return flags == 1 ? fake_ipc_open(__func__, out, handle) : fake_misuse(__func__, "flags");
+    return flags == IPC_FLAGS ? fake_ipc_open(__func__, out, handle) : fake_misuse(__func__, "flags");
 }
 HIP(hipIpcCloseMemHandle, uint64_t address)
 {

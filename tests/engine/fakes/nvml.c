@@ -1,4 +1,4 @@
-/* libnvidia-ml.so.1, faked: two cards, the second with NVLink to the first. */
+/* A fake libnvidia-ml.so.1 with two cards that NVLink connects. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +11,8 @@ FAKE_EXPORT struct fake_health fake_health = {.lost = -1, .used = 6000000000u, .
 enum { NOT_SUPPORTED = 3, NOT_FOUND = 6, TIMEOUT = 10, GPU_IS_LOST = 15 };
 static char cards[2], slices[2], set;
 
-/* The first card's, at 1 and 3. MOTLEY_FAKE_MIG in the environment cuts it, too. */
+/* Whether the handle is a MIG slice of the first card, whose slices have the indices 1 and 3. The card counts
+ * as divided by MIG when fake_health.mig or the environment variable MOTLEY_FAKE_MIG is set. */
 static bool is_slice(const void *device)
 {
     return device == &slices[0] || device == &slices[1];
@@ -84,7 +85,7 @@ struct pci {
 NVML(nvmlDeviceGetPciInfo_v3, void *device, struct pci *pci)
 {
     *pci = (struct pci){.bus = number(device) == 0 ? 0x0a : 0x0b};
-    snprintf(pci->bus_id, sizeof pci->bus_id, "00000000:%02X:00.0", pci->bus);
+    snprintf(pci->bus_id, sizeof(pci->bus_id), "00000000:%02X:00.0", pci->bus);
     return 0;
 }
 NVML(nvmlDeviceGetTemperature, void *device, int sensor, unsigned *out)
@@ -109,7 +110,7 @@ NVML(nvmlDeviceGetEnforcedPowerLimit, void *device, unsigned *out)
 }
 NVML(nvmlDeviceGetCurrentClocksThrottleReasons, void *device, unsigned long long *out)
 {
-    *out = number(device) == 0 ? fake_health.throttle : 1; /* the second is idle */
+    *out = number(device) == 0 ? fake_health.throttle : 1; /* The second card reports that it is idle. */
     return alive(device);
 }
 NVML(nvmlDeviceGetTotalEccErrors, void *device, int kind, int counter, unsigned long long *out)
@@ -132,7 +133,7 @@ struct memory_v2 {
 };
 NVML(nvmlDeviceGetMemoryInfo_v2, void *device, struct memory_v2 *out)
 {
-    if (fake_health.older || out->version != (sizeof *out | 2u << 24))
+    if (fake_health.older || out->version != (sizeof(*out) | 2u << 24))
         return NOT_SUPPORTED;
     out->total = is_slice(device) ? 12000000000u : 24000000000u;
     out->used = is_slice(device) ? 1000000000u : fake_health.used;
@@ -143,14 +144,21 @@ struct process {
     unsigned long long bytes;
     unsigned gpu, compute;
 };
-NVML(nvmlDeviceGetComputeRunningProcesses_v3, void *device, unsigned *count, struct process *out)
+struct process_535 {
+    struct process is;
+    unsigned long long bytes_protected;
+};
+NVML(nvmlDeviceGetComputeRunningProcesses_v3, void *device, unsigned *count, void *out)
 {
-    unsigned room = *count;
+    const struct process list[] = {{.pid = fake_health.pid, .bytes = fake_health.used / 2},
+                                   {.pid = 1, .bytes = ~0ull}};
+    const unsigned room = *count;
     *count = number(device) == 0 ? 2 : 0;
-    if (room >= 2) {
-        out[0] = (struct process){.pid = fake_health.pid, .bytes = fake_health.used / 2};
-        out[1] = (struct process){.pid = 1, .bytes = ~0ull};
-    }
+    for (unsigned i = 0; i < *count && *count <= room; i++)
+        if (fake_health.early_535)
+            ((struct process_535 *)out)[i] = (struct process_535){list[i], 0};
+        else
+            ((struct process *)out)[i] = list[i];
     return alive(device);
 }
 NVML(nvmlDeviceGetMigMode, void *device, unsigned *now, unsigned *next)
@@ -180,7 +188,7 @@ NVML(nvmlEventSetCreate, void **out)
 }
 NVML(nvmlDeviceRegisterEvents, void *device, unsigned long long types, void *events)
 {
-    return device != NULL && types == 8 && events == &set ? 0 : NOT_SUPPORTED;
+    return device && types == 8 && events == &set ? 0 : NOT_SUPPORTED;
 }
 struct event {
     void *device;

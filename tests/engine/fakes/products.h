@@ -1,5 +1,5 @@
-/* The switches of the fake libraries of products: libcublasLt (cublaslt.c) exports them as `fake_lt`,
- * librocblas (rocblas.c) as `fake_rocblas`; one thread at a time. */
+/* The switches of the fake matrix-product libraries: libcublasLt (cublaslt.c) exports them as `fake_lt`,
+ * librocblas (rocblas.c) as `fake_rocblas`. One thread at a time. */
 #pragma once
 
 #include <stddef.h>
@@ -8,14 +8,14 @@
 struct fake_products {
     uint64_t calls, fail_at; /* the call, counted from 1, that fails; 0: none. Versions are not counted */
     int fail_with;
-    uint64_t live;     /* objects that were not given back */
-    uint64_t products; /* done */
+    uint64_t live;     /* objects that were not released */
+    uint64_t products; /* products that were computed */
     uint64_t misuses;
     char misuse[128];
-    char trace[8192]; /* names of calls, each behind a space, without their "cublasLt" or "rocblas_" */
-    /* cublasLt's alone */
+    char trace[8192]; /* the names of the calls without "cublasLt" or "rocblas_", each preceded by a space */
+    /* only cublasLt has these */
     size_t version, runtime;
-    int none; /* no algorithm is found for anything */
+    int none; /* whether the search for an algorithm finds none */
 };
 
 #define FAKE_EXPORT __attribute__((visibility("default")))

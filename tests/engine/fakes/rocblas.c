@@ -1,6 +1,6 @@
-/* librocblas.so, faked: the names and shapes of AMD's rocblas-functions.h. Handles are looked up, products
- * are checked and done by our own kernels on the handle's stream, through the fake HIP library that this one
- * is linked with, as the real one is with the real. */
+/* A fake librocblas.so with the names and types of AMD's rocblas-functions.h. It looks up handles, checks
+ * each product, and computes it by our own kernels on the handle's stream, through the fake HIP library that
+ * it is linked with, as the real one is with the real library. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,23 +25,23 @@ struct handle {
     size_t workspace_bytes;
     int atomics, pointers;
 };
-static struct handle *alive; /* one at a time */
+static struct handle *alive; /* The only handle that may be alive. */
 
 static int enter(const char *name)
 {
     size_t at = strlen(fake_rocblas.trace);
-    snprintf(fake_rocblas.trace + at, sizeof fake_rocblas.trace - at, " %s", name + strlen("rocblas_"));
+    snprintf(fake_rocblas.trace + at, sizeof(fake_rocblas.trace) - at, " %s", name + strlen("rocblas_"));
     return ++fake_rocblas.calls == fake_rocblas.fail_at ? fake_rocblas.fail_with : OK;
 }
 
 static int misuse(const char *what)
 {
     fake_rocblas.misuses++;
-    snprintf(fake_rocblas.misuse, sizeof fake_rocblas.misuse, "%s", what);
+    snprintf(fake_rocblas.misuse, sizeof(fake_rocblas.misuse), "%s", what);
     return INVALID_HANDLE;
 }
 
-/* A prototype and a body for each: nothing else declares them. */
+/* Declares and defines a function, since no header declares it. */
 #define ROC(name, ...)                                                                                       \
     FAKE_EXPORT int rocblas_##name(__VA_ARGS__);                                                             \
     FAKE_EXPORT int rocblas_##name(__VA_ARGS__)
@@ -57,10 +57,10 @@ ROC(create_handle, void **out)
     int result = enter(__func__);
     if (result != OK)
         return result;
-    if (alive != NULL)
+    if (alive)
         return misuse("two handles");
-    struct handle *made = calloc(1, sizeof *made);
-    made->atomics = 1; /* as those of ROCm 5 and 6 begin */
+    struct handle *made = calloc(1, sizeof(*made));
+    made->atomics = 1; /* Handles of ROCm 5 and 6 begin with atomics allowed. */
     if (hipModuleLoadDataEx(&made->module, "\177ELF", 0, NULL, NULL) != 0 ||
         hipModuleGetFunction(&made->gemm, made->module, "gemm_64x64") != 0 ||
         hipModuleGetFunction(&made->cast, made->module, "cast") != 0) {
@@ -75,7 +75,7 @@ ROC(create_handle, void **out)
 ROC(destroy_handle, void *handle)
 {
     int result = enter(__func__);
-    if (handle == NULL || handle != alive)
+    if (!handle || handle != alive)
         return misuse("given back twice");
     if (hipModuleUnload(alive->module) != 0)
         misuse("no context is current");
@@ -87,7 +87,7 @@ ROC(destroy_handle, void *handle)
 
 static int given(int result, const void *handle)
 {
-    return handle == NULL || handle != alive ? misuse("a handle that is not alive") : result;
+    return !handle || handle != alive ? misuse("a handle that is not alive") : result;
 }
 
 ROC(set_stream, void *handle, void *stream)
@@ -128,7 +128,8 @@ static int launch(void *function, unsigned x, unsigned y, const void *args, size
                                                                                                    : INTERNAL;
 }
 
-/* An operand in fp32: where it lies, or a copy in the workspace, behind what is there. */
+/* Gives an operand in fp32: its own address, or that of a converted copy that is appended to the workspace.
+ */
 static int widen(int type, uint64_t count, uint64_t *at, uint64_t *used)
 {
     struct cast_args args = {.x = *at,
@@ -142,7 +143,7 @@ static int widen(int type, uint64_t count, uint64_t *at, uint64_t *used)
     *used += (4 * count + 15) / 16 * 16;
     if (*used > alive->workspace_bytes)
         return misuse("more than the workspace");
-    return launch(alive->cast, (unsigned)((count + 1023) / 1024), 1, &args, sizeof args);
+    return launch(alive->cast, (unsigned)((count + 1023) / 1024), 1, &args, sizeof(args));
 }
 
 ROC(gemm_ex, void *handle, int operation_a, int operation_b, int32_t m, int32_t n, int32_t k,
@@ -154,7 +155,7 @@ ROC(gemm_ex, void *handle, int operation_a, int operation_b, int32_t m, int32_t 
     bool a_across = operation_a == 112, b_across = operation_b == 112;
     if (result != OK)
         return result;
-    if (alive->stream == NULL || alive->workspace == 0 || alive->atomics != 0 || alive->pointers != 0)
+    if (!alive->stream || alive->workspace == 0 || alive->atomics != 0 || alive->pointers != 0)
         return misuse("a handle without a stream or workspace, or whose sums are in any order");
     if ((!a_across && operation_a != 111) || (!b_across && operation_b != 111) || type_a != type_b ||
         (type_a != F16 && type_a != F32 && type_a != BF16) || type_c != F32 || type_d != F32 ||
@@ -166,7 +167,8 @@ ROC(gemm_ex, void *handle, int operation_a, int operation_b, int32_t m, int32_t 
     if (widen(type_a, (uint64_t)lda * (uint64_t)(a_across ? m : k), &a, &used) != OK ||
         widen(type_b, (uint64_t)ldb * (uint64_t)(b_across ? k : n), &b, &used) != OK)
         return INTERNAL;
-    /* what is column by column here is row by row there: op(b)^T op(a)^T in rows */
+    /* The library's matrices are column-major and our kernels' row-major, so the product is computed as
+     * op(b)^T op(a)^T. */
     struct gemm_64x64_args args = {.product = {.a = b,
                                                .b = a,
                                                .c = c,
@@ -182,5 +184,5 @@ ROC(gemm_ex, void *handle, int operation_a, int operation_b, int32_t m, int32_t 
                                                .alpha = *alpha,
                                                .beta = *beta}};
     fake_rocblas.products++;
-    return launch(alive->gemm, (unsigned)((m + 63) / 64), (unsigned)((n + 63) / 64), &args, sizeof args);
+    return launch(alive->gemm, (unsigned)((m + 63) / 64), (unsigned)((n + 63) / 64), &args, sizeof(args));
 }

@@ -1,4 +1,4 @@
-/* librocm_smi64.so, faked: two cards with XGMI between them. */
+/* A fake librocm_smi64.so with two cards that XGMI connects. */
 #include <stdio.h>
 #include <string.h>
 
@@ -49,7 +49,9 @@ RSMI(rsmi_dev_name_get, uint32_t device, char *out, size_t room)
 RSMI(rsmi_dev_temp_metric_get, uint32_t device, uint32_t sensor, int metric, int64_t *out)
 {
     *out = sensor == 0 ? 70000 : 88500;
-    return metric == 0 && (device == 0 || sensor == 0) ? 0 : NOT_SUPPORTED; /* the second has no hotspot */
+    return metric == 0 && (device == 0 || sensor == 0)
+               ? 0
+               : NOT_SUPPORTED; /* The second card has no hotspot sensor. */
 }
 RSMI(rsmi_dev_power_ave_get, uint32_t device, uint32_t sensor, uint64_t *out)
 {
@@ -69,7 +71,7 @@ RSMI(rsmi_dev_memory_usage_get, uint32_t device, int kind, uint64_t *out)
 struct errors {
     uint64_t corrected, uncorrected, deferred;
 };
-RSMI(rsmi_dev_ecc_count_get, uint32_t device, int block, struct errors *out)
+RSMI(rsmi_dev_ecc_count_get, uint32_t device, uint64_t block, struct errors *out)
 {
     *out = (struct errors){9, block == 1 ? 3 : 1, 0};
     return device == 0 && (block == 1 || block == 4) ? 0 : NOT_SUPPORTED;
@@ -79,9 +81,10 @@ RSMI(rsmi_dev_gpu_metrics_info_get, uint32_t device, uint8_t *out)
     const uint16_t clock = 1234;
     const uint32_t throttle = (uint32_t)fake_health.throttle;
     out[2] = 1;
-    out[3] = (uint8_t)(device == 0 ? 3 : 4); /* a table of the second's sort is not known */
-    memcpy(out + 54, &clock, sizeof clock);
-    memcpy(out + 68, &throttle, sizeof throttle);
+    out[3] = (uint8_t)(device == 0 ? 3 : 4); /* The second card's metrics table has an unknown format. */
+    memcpy(out + 54, &clock, sizeof(clock));
+    memcpy(out + 68, &throttle, sizeof(throttle));
+    memcpy(out + 112, &fake_health.reasons, sizeof(fake_health.reasons));
     return 0;
 }
 RSMI(rsmi_topo_get_link_type, uint32_t one, uint32_t other, uint64_t *hops, int *type)

@@ -1,5 +1,5 @@
-/* Stands for OpenBLAS's header on a machine without it: the two functions that engine/cpu/blas.c looks up at
- * run time, as the reference CBLAS declares them. */
+/* Replaces OpenBLAS's header on a machine without it. It declares the two functions that engine/cpu/blas.c
+ * looks up at run time, as the reference CBLAS declares them. */
 #pragma once
 
 enum CBLAS_ORDER { CblasRowMajor = 101, CblasColMajor = 102 };

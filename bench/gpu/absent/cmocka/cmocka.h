@@ -1,8 +1,8 @@
-/* Stands for cmocka on a machine without it: the assertions that the checks of GPUs use, and a group of tests
- * run one after the other in this process, which ends at the first failure. */
+/* Replaces cmocka on a machine without it. It has the assertions that the checks of GPUs use, and runs a
+ * group of tests one after the other in this process, which ends at the first failure. */
 #pragma once
 
-#include <setjmp.h> /* as who includes the real one expects */
+#include <setjmp.h> /* files that include cmocka.h rely on its including setjmp.h */
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -11,12 +11,12 @@
 
 #define fail_msg(...)                                                                                        \
     (printf("%s:%d: ", __FILE__, __LINE__), printf(__VA_ARGS__), printf("\n[  FAILED  ]\n"), exit(1))
-#define skip() return /* of the test itself */
+#define skip() return /* ends the test function */
 #define print_message printf
 #define assert_true(condition) ((condition) ? (void)0 : (void)fail_msg("not true: %s", #condition))
 #define assert_false(condition) assert_true(!(condition))
 #define assert_non_null(pointer) assert_true((pointer) != NULL)
-#define assert_null(pointer) assert_true((pointer) == NULL)
+#define assert_null(pointer) assert_true(!(pointer))
 #define assert_int_equal(a, b) assert_true((long long)(a) == (long long)(b))
 #define assert_in_range(value, least, most) assert_true((value) >= (least) && (value) <= (most))
 #define assert_string_equal(a, b) assert_true(strcmp(a, b) == 0)
@@ -26,17 +26,14 @@ struct CMUnitTest {
     const char *name;
     void (*run)(void **state);
 };
-#define cmocka_unit_test(function)                                                                           \
-    {                                                                                                        \
-#function, function                                                                                  \
-    }
+#define cmocka_unit_test(function) {#function, function}
 #define cmocka_run_group_tests(tests, setup, teardown)                                                       \
-    _cmocka_run_group_tests(#tests, tests, sizeof(tests) / sizeof *(tests), setup, teardown)
+    _cmocka_run_group_tests(#tests, tests, sizeof(tests) / sizeof(*(tests)), setup, teardown)
 
 static inline int _cmocka_run_group_tests(const char *name, const struct CMUnitTest *tests, size_t count,
                                           void *setup, void *teardown)
 {
-    (void)name, (void)setup, (void)teardown; /* no group of ours has any */
+    (void)name, (void)setup, (void)teardown; /* our groups have no setup and teardown */
     for (size_t i = 0; i < count; i++) {
         void *state = NULL;
         printf("[ RUN      ] %s\n", tests[i].name);

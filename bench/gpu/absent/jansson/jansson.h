@@ -1,7 +1,6 @@
-/* Stands for jansson's header on a machine without it: what the engine's headers and the list of code objects
- * name. Nothing that calls these is kept by the linker there; what reads JSON is left out
- * (cmake/engine_only.cmake).
- */
+/* Replaces jansson's header on a machine without it, with the names that the engine's headers and the list of
+ * code objects use. The linker drops every function that would call jansson, and files that read JSON are not
+ * compiled (cmake/engine_only.cmake). */
 #pragma once
 
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* Stands for zlib's header on a machine without it: code objects are then packed without compression
+/* Replaces zlib's header on a machine without it. Code objects are then packed without compression
  * (tools/gpu_code.py --stored), as a zlib stream of stored blocks (RFC 1950, RFC 1951 section 3.2.4). */
 #pragma once
 
@@ -11,7 +11,7 @@ enum { Z_OK = 0, Z_DATA_ERROR = -3 };
 
 static inline int uncompress(Bytef *to, uLongf *to_bytes, const Bytef *from, uLong from_bytes)
 {
-    uLong at = 2, done = 0; /* behind the two bytes of the header */
+    uLong at = 2, done = 0; /* the data begins behind the header's two bytes */
     int last = 0;
     while (!last) {
         if (at + 5 > from_bytes || (from[at] & 6) != 0)

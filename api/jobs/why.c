@@ -1,0 +1,132 @@
+/* Why a job waits, when it should start, and what would let it start sooner. */
+#include "api/request/route.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "store/jobs.h"
+#include "store/records.h"
+
+struct why_request {
+    struct call *call;
+    json_t *answer; /* owned */
+};
+
+static void answer_why(struct call *call, json_t *answer)
+{
+    call_json(call, 200, answer, NULL);
+}
+
+/* Puts a change into words. */
+static json_t *change_words(const json_t *change)
+{
+    const char *kind = json_string_value(json_object_get(change, "kind"));
+    const char *of = json_string_value(json_object_get(change, "of"));
+    const char *ends = json_string_value(json_object_get(change, "ends"));
+    const char *limit = json_string_value(json_object_get(change, "limit"));
+    if (!kind)
+        return json_null();
+    if (strcmp(kind, "run") == 0)
+        return json_sprintf("after %s's job %lld%s%.16s", json_string_value(json_object_get(change, "owner")),
+                            (long long)json_integer_value(json_object_get(change, "job")),
+                            ends ? ", predicted to end at " : "", ends ? ends : "");
+    if (strcmp(kind, "lease") == 0)
+        return json_sprintf("without lease %lld",
+                            (long long)json_integer_value(json_object_get(change, "lease")));
+    if (strcmp(kind, "device") == 0)
+        return json_sprintf("when %s is back", json_string_value(json_object_get(change, "device")));
+    if (strcmp(kind, "steps") == 0)
+        return json_sprintf("with at most %lld steps left",
+                            (long long)json_integer_value(json_object_get(change, "steps")));
+    if (strcmp(kind, "memory") == 0)
+        return json_sprintf("with %.0f GiB less memory",
+                            json_number_value(json_object_get(change, "bytes")) / 1073741824);
+    if (strcmp(kind, "limit") == 0)
+        return json_sprintf("without the limit %s%s%s", limit ? limit : "", of && *of ? " of " : "",
+                            of ? of : "");
+    return json_string("on any devices, without placement.devices and placement.exclude");
+}
+
+static void sooner_found(void *arg, const struct err *err, json_t *doc)
+{
+    struct why_request *request = arg;
+    json_t *changes = json_deep_copy(json_object_get(doc, "sooner"));
+    size_t i;
+    json_t *change;
+    if (err) {
+        json_decref(changes);
+        json_decref(request->answer);
+        call_fail(request->call, err);
+        free(request);
+        return;
+    }
+    json_object_update(request->answer, doc);
+    json_array_foreach (changes, i, change)
+        json_object_set_new(change, "words", change_words(change));
+    if (changes)
+        json_object_set_new(request->answer, "sooner", changes);
+    answer_why(request->call, request->answer);
+    free(request);
+}
+
+static json_t *words_of(const json_t *doc)
+{
+    const json_t *planned = json_object_get(json_object_get(doc, "run"), "plan_answer");
+    const char *planner = json_string_value(json_object_get(json_object_get(planned, "planner"), "why"));
+    const char *state = json_string_value(json_object_get(doc, "state"));
+    const char *begins = json_string_value(json_object_get(doc, "begins"));
+    const json_t *array = json_object_get(doc, "array");
+    json_t *why = json_object_get(doc, "why");
+    int64_t begins_us = 0;
+    if (json_is_string(why))
+        return json_incref(why);
+    if (begins && clock_rfc3339_parse(begins, &begins_us) == 0 && begins_us > clock_wall_us())
+        return json_sprintf("it is to begin at %s", begins);
+    if (json_is_object(array))
+        return json_sprintf("the array is %s: %lld of its %lld elements are jobs", state,
+                            (long long)json_integer_value(json_object_get(array, "made")),
+                            (long long)json_integer_value(json_object_get(array, "size")));
+    /* a running job's text also says why an external planner's plan was not used */
+    return json_sprintf("the job is %s%s%.1000s", state ? state : "unknown", planner ? ". " : "",
+                        planner ? planner : "");
+}
+
+static void why_found(void *arg, const struct err *err, json_t *doc)
+{
+    static const char *const keys[] = {"id", "state", "code", "run", "place", "wait", "waits_for", "starts"};
+    struct call *call = arg;
+    struct err wrong;
+    if (err) {
+        call_fail(call, err);
+        return;
+    }
+    json_t *answer = json_pack("{s:o}", "why", words_of(doc));
+    for (size_t i = 0; answer && i < sizeof(keys) / sizeof(keys[0]); i++)
+        json_object_set(answer, keys[i], json_object_get(doc, keys[i]));
+    const char *state = json_string_value(json_object_get(doc, "state"));
+    if (!state || strcmp(state, "queued") != 0) {
+        answer_why(call, answer);
+        return;
+    }
+    struct why_request *request = malloc(sizeof(*request));
+    if (request)
+        *request = (struct why_request){call, answer};
+    else
+        err_set(&wrong, ERR_NOMEM, "out of memory for an answer");
+    if (request && store_sooner_ask(call->app->store, json_integer_value(json_object_get(doc, "id")),
+                                    sooner_found, request, &wrong) == 0)
+        return;
+    free(request);
+    json_decref(answer);
+    call_fail(call, &wrong);
+}
+
+void jobs_why(struct call *call)
+{
+    int64_t id;
+    struct err err = {0};
+    if (call_id(call, 0, "job", &id) == 0 &&
+        store_job_get(call->app->store, &call->principal, id, why_found, call, &err) < 0)
+        call_fail(call, &err);
+}

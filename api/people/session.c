@@ -1,0 +1,236 @@
+/* Sessions (session.h) and their routes. */
+#include "api/people/session.h"
+
+#include "api/people/access.h"
+#include "api/people/auth.h"
+#include "api/request/route.h"
+#include "common/clock.h"
+#include "common/digest.h"
+#include "common/json.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <openssl/crypto.h>
+
+enum { SESSION_SECONDS = 12 * 3600, CODE_SECONDS = 600, CODE_BYTES = 20 };
+
+/* ---- the cookie ---- */
+
+static void cookie_name(const struct call *call, char name[32])
+{
+    if (httpd_request_is_tls(call->request))
+        snprintf(name, 32, "__Host-motley");
+    else
+        snprintf(name, 32, "motley-%u", httpd_server_port(call->app->server));
+}
+
+bool session_token(const struct call *call, char token[SESSION_TOKEN_BYTES])
+{
+    char name[32];
+    const char *at = httpd_head_get(httpd_request_head(call->request), "cookie");
+    cookie_name(call, name);
+    while (at && *at) {
+        size_t size = strcspn(at, ";"), named = strlen(name);
+        if (size > named && strncmp(at, name, named) == 0 && at[named] == '=' &&
+            size - named - 1 < SESSION_TOKEN_BYTES) {
+            snprintf(token, SESSION_TOKEN_BYTES, "%.*s", (int)(size - named - 1), at + named + 1);
+            return *token != '\0';
+        }
+        at += size;
+        at += strspn(at, "; ");
+    }
+    return false;
+}
+
+void session_cookie(const struct call *call, const char *token, int64_t seconds,
+                    char text[SESSION_COOKIE_BYTES])
+{
+    char name[32];
+    cookie_name(call, name);
+    snprintf(text, SESSION_COOKIE_BYTES, "%s=%s; Path=/; Max-Age=%lld; HttpOnly; SameSite=Strict%s", name,
+             token, (long long)seconds, httpd_request_is_tls(call->request) ? "; Secure" : "");
+}
+
+/* ---- who asks ---- */
+
+int session_host(const struct call *call, struct err *err)
+{
+    const char *host = httpd_head_get(httpd_request_head(call->request), "host");
+    char name[300] = "";
+    if (httpd_request_is_tls(call->request))
+        return 0;
+    if (host && *host == '[')
+        snprintf(name, sizeof(name), "%.*s", (int)strcspn(host + 1, "]"), host + 1);
+    else if (host)
+        snprintf(name, sizeof(name), "%.*s", (int)strcspn(host, ":"), host);
+    if (api_config_is_loopback(name))
+        return 0;
+    return err_set(err, ERR_DENIED, "Host: \"%.80s\" is no name of this machine's own, and there is no TLS",
+                   name);
+}
+
+int session_guard(const struct call *call, bool changes, struct err *err)
+{
+    const struct httpd_head *head = httpd_request_head(call->request);
+    const char *site = httpd_head_get(head, "sec-fetch-site");
+    const char *origin = httpd_head_get(head, "origin"), *host = httpd_head_get(head, "host");
+    const char *scheme = httpd_request_is_tls(call->request) ? "https://" : "http://";
+    size_t size = strlen(scheme);
+    if (session_host(call, err) < 0)
+        return -1;
+    if (site && strcmp(site, "same-origin") != 0 && strcmp(site, "none") != 0)
+        return err_set(err, ERR_DENIED,
+                       "Sec-Fetch-Site: a session is for the page itself, not for other sites");
+    if (!changes)
+        return 0;
+    if (!httpd_head_get(head, "x-motley"))
+        return err_set(err, ERR_DENIED,
+                       "X-Motley: with a session, a request that changes something needs it");
+    if (!origin || !host || strncmp(origin, scheme, size) != 0 || strcasecmp(origin + size, host) != 0)
+        return err_set(err, ERR_DENIED, "Origin: \"%.80s\" is not this server's", origin ? origin : "");
+    return 0;
+}
+
+/* ---- routes ---- */
+
+/* A secret that is made for an answer. */
+struct session_made {
+    char token[SESSION_TOKEN_BYTES];
+    uint8_t hash[32];
+    int64_t expires_us;
+};
+
+static void session_made_free(void *state)
+{
+    OPENSSL_cleanse(state, sizeof(struct session_made));
+    free(state);
+}
+
+/* Makes a random token of so many bytes for the call's answer. NULL when the call was answered. */
+static struct session_made *session_make(struct call *call, size_t bytes)
+{
+    struct err err = {0};
+    struct session_made *made = calloc(1, sizeof(*made));
+    if (!made) {
+        err_set(&err, ERR_NOMEM, "out of memory for a session");
+    } else {
+        call->state = made;
+        call->state_free = session_made_free;
+        if (random_hex(made->token, bytes, &err) == 0 &&
+            digest_sha256(made->token, 2 * bytes, made->hash, &err) == 0)
+            return made;
+    }
+    call_fail(call, &err);
+    return NULL;
+}
+
+static const struct httpd_field not_stored = {"Cache-Control", "no-store"};
+
+static void code_made(void *arg, const struct err *err)
+{
+    struct call *call = arg;
+    const struct session_made *made = call->state;
+    char expires[32];
+    const struct httpd_field fields[] = {not_stored, {NULL, NULL}};
+    if (err && err->code == ERR_NOT_FOUND)
+        call_problem(call, 403, "denied", NULL, "%s", err->text);
+    else if (err)
+        call_fail(call, err);
+    else
+        call_json(
+            call, 201,
+            json_pack("{s:s, s:s}", "code", made->token, "expires", clock_rfc3339(made->expires_us, expires)),
+            fields);
+}
+
+void session_codes_post(struct call *call)
+{
+    struct err err = {0};
+    struct session_made *made = session_make(call, CODE_BYTES);
+    if (!made)
+        return;
+    made->expires_us = clock_wall_us() + CODE_SECONDS * INT64_C(1000000);
+    if (store_session_code_put(call->app->store, &call->principal, made->hash, made->expires_us, code_made,
+                               call, &err) < 0)
+        call_fail(call, &err);
+}
+
+static void session_opened(void *arg, const struct err *err, json_t *doc)
+{
+    struct call *call = arg;
+    const struct session_made *made = call->state;
+    char cookie[SESSION_COOKIE_BYTES];
+    if (err && err->code == ERR_NOT_FOUND) {
+        struct err unknown;
+        err_set(&unknown, ERR_AUTH, "%s: %s", json_object_get(call->body, "code") ? "code" : "token",
+                err->text);
+        call_wrong_token(call, &unknown);
+    } else if (err) {
+        call_fail(call, err);
+    } else {
+        session_cookie(call, made->token, json_integer_value(json_object_get(doc, "seconds")), cookie);
+        const struct httpd_field fields[] = {{"Set-Cookie", cookie}, not_stored, {NULL, NULL}};
+        unsigned scopes = (unsigned)json_integer_value(json_object_get(doc, "scopes"));
+        call_json(call, 201,
+                  json_pack("{s:O, s:o, s:O}", "user", json_object_get(doc, "user"), "scopes",
+                            access_scope_names(scopes), "expires", json_object_get(doc, "expires")),
+                  fields);
+    }
+}
+
+void session_post(struct call *call)
+{
+    struct err err = {0};
+    struct json_reader reader;
+    const char *code = NULL, *token = NULL;
+    uint8_t shown[32];
+    char address[PRINCIPAL_ADDRESS_BYTES];
+    if (session_guard(call, true, &err) < 0) {
+        call_fail(call, &err);
+        return;
+    }
+    jr_init(&reader, call->body, "", &err);
+    jr_str(&reader, "code", JR_OPTIONAL, 1, 512, &code);
+    jr_str(&reader, "token", JR_OPTIONAL, 1, 512, &token);
+    if (!code == !token)
+        jr_fail(&reader, "code", "either it or a token must be given");
+    if (jr_finish(&reader) < 0) {
+        call_refuse(call, &err);
+        return;
+    }
+    struct session_made *made = session_make(call, 32);
+    if (!made)
+        return;
+    call_address(call, address);
+    const char *secret = code ? code : token;
+    if (digest_sha256(secret, strlen(secret), shown, &err) < 0 ||
+        store_session_open(call->app->store, shown, made->hash, SESSION_SECONDS, address, session_opened,
+                           call, &err) < 0)
+        call_fail(call, &err);
+}
+
+static void session_closed(void *arg, const struct err *err)
+{
+    struct call *call = arg;
+    char cookie[SESSION_COOKIE_BYTES];
+    auth_forget(call->app->auth);
+    if (err && err->code == ERR_NOT_FOUND) {
+        call_problem(call, 409, "conflict", NULL, "%s", err->text);
+    } else if (err) {
+        call_fail(call, err);
+    } else {
+        session_cookie(call, "", 0, cookie);
+        const struct httpd_field fields[] = {{"Set-Cookie", cookie}, {NULL, NULL}};
+        call_count(call, 204);
+        httpd_reply(call->request, 204, NULL, fields, NULL, 0);
+    }
+}
+
+void session_delete(struct call *call)
+{
+    struct err err = {0};
+    if (store_session_close(call->app->store, &call->principal, session_closed, call, &err) < 0)
+        call_fail(call, &err);
+}

@@ -1,0 +1,477 @@
+/* Gathers what planning a class of jobs needs, and keeps the planner's answers. */
+#include "scheduler/pass/job_class.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/array.h"
+#include "common/json.h"
+#include "planner/given/catalogue.h"
+#include "scheduler/pass/plan_memo.h"
+
+/* ---- devices ---- */
+
+static bool lists_name(const json_t *list, const char *name)
+{
+    size_t i;
+    json_t *item;
+    json_array_foreach ((json_t *)list, i, item) {
+        const char *text = json_string_value(item);
+        if (text && strcmp(text, name) == 0)
+            return true;
+    }
+    return false;
+}
+
+bool pass_allows(const json_t *spec, const char *device)
+{
+    const json_t *placement = json_object_get(spec, "placement");
+    const json_t *devices = json_object_get(placement, "devices");
+    return (!json_is_array(devices) || lists_name(devices, device)) &&
+           !lists_name(json_object_get(placement, "exclude"), device);
+}
+
+bool device_is_taken(const struct store_sched_device *device)
+{
+    return device->usable_bytes < device->memory_limit_bytes;
+}
+
+bool device_is_there(const struct scheduler_pass *pass, size_t i)
+{
+    const struct store_sched_device *device = &pass->view->devices[i];
+    const struct store_sched_node *node = pass_node(pass, device->node);
+    return device->present && !device->drained && node && node->reachable && !device_is_taken(device);
+}
+
+void job_class_devices(const struct scheduler_pass *pass, struct job_class *class)
+{
+    class->known_count = class->allowed_count = class->usable_count = 0;
+    for (size_t i = 0; i < pass->view->device_count; i++) {
+        const struct store_sched_device *device = &pass->view->devices[i];
+        class->known[i] = pass_allows(class->spec, device->name);
+        class->allowed[i] = class->known[i] && device->present;
+        class->usable[i] = class->allowed[i] && pass->free_devices[i] && device->usable_bytes > 0;
+        class->known_count += class->known[i] ? 1 : 0;
+        class->allowed_count += class->allowed[i] ? 1 : 0;
+        class->usable_count += class->usable[i] ? 1 : 0;
+    }
+}
+
+/* ---- the class ---- */
+
+/* Returns a new specification without the keys that no plan depends on, or NULL. */
+static json_t *class_spec(const json_t *spec)
+{
+    static const char *const people[] = {"name",       "priority", "labels",    "account", "service",
+                                         "begin",      "hold",     "limits",    "eval",    "result",
+                                         "checkpoint", "after",    "after_any", "array",   "at_most"};
+    static const char *const course[] = {"learning_rate",   "schedule",      "warmup_steps", "final_fraction",
+                                         "cycles",          "power",         "decay_steps",  "weight_decay",
+                                         "decay",           "betas",         "eps",          "clip_norm",
+                                         "label_smoothing", "neftune_alpha", "seed"};
+    json_t *class = json_copy((json_t *)(uintptr_t)spec);
+    json_t *train = json_copy(json_object_get(spec, "train"));
+    for (size_t i = 0; i < sizeof(people) / sizeof(people[0]); i++)
+        json_object_del(class, people[i]);
+    for (size_t i = 0; i < sizeof(course) / sizeof(course[0]); i++)
+        json_object_del(train, course[i]);
+    if (train && (!class || json_object_set_new(class, "train", train) < 0)) {
+        json_decref(class);
+        return NULL;
+    }
+    return class;
+}
+
+static int class_digest(const json_t *spec, const json_t *inputs, uint8_t digest[DIGEST_SIZE],
+                        struct err *err)
+{
+    struct buf text = {.limit = (size_t)1 << 26};
+    int result = json_print(spec, true, &text, err) < 0 || json_print(inputs, true, &text, err) < 0
+                     ? -1
+                     : digest_sha256(text.data, text.size, digest, err);
+    buf_fini(&text);
+    return result;
+}
+
+void job_class_fini(struct job_class *class)
+{
+    free(class->questions);
+    json_decref(class->spec);
+    free(class->speeds);
+    free(class->known);
+    free(class->allowed);
+    free(class->usable);
+    free(class->wanted);
+}
+
+int job_class_init(struct scheduler_pass *pass, const struct store_sched_job *job, struct job_class *class)
+{
+    struct err err;
+    *class = (struct job_class){.job = job, .spec = class_spec(job->spec)};
+    bool **const masks[] = {&class->known, &class->allowed, &class->usable, &class->wanted};
+    for (size_t i = 0; i < sizeof(masks) / sizeof(masks[0]); i++) {
+        *masks[i] = calloc(pass->view->device_count + 1, sizeof(bool));
+        pass->failed = pass->failed || !*masks[i];
+    }
+    class->speeds = calloc(pass->view->device_count + 1, sizeof(double));
+    if (pass->failed || !class->spec || !class->speeds ||
+        class_digest(class->spec, job->inputs, class->digest, &err) < 0) {
+        pass->failed = true;
+        job_class_fini(class);
+        return -1;
+    }
+    err_set(&class->err, ERR_NOFIT, "nothing is free");
+    job_class_devices(pass, class);
+    return 0;
+}
+
+const char *job_class_word(const struct job_class *class, const char *key)
+{
+    const char *word = json_string_value(json_object_get(json_object_get(class->spec, "placement"), key));
+    return word ? word : "";
+}
+
+bool job_class_forces_kind(const struct job_class *class)
+{
+    const char *kind = job_class_word(class, "kind");
+    return *kind && strcmp(kind, "auto") != 0;
+}
+
+int job_class_any_kind(struct scheduler_pass *pass, struct job_class *class)
+{
+    static const char *const shapes[] = {"kind", "stages", "schedule"};
+    json_t *spec = json_deep_copy(class->spec);
+    int rc = spec ? 0 : -1;
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]) && rc == 0; i++)
+        rc = json_object_set_new(json_object_get(spec, "placement"), shapes[i], json_string("auto"));
+    if (rc < 0) {
+        pass->failed = true;
+        json_decref(spec);
+        return -1;
+    }
+    json_decref(class->spec);
+    class->spec = spec;
+    class->any_kind = true;
+    return 0;
+}
+
+/* ---- facts ---- */
+
+static int get_named(struct scheduler_pass *pass, enum fact_kind kind, const struct store_sched_job *job,
+                     const char *input, struct fact *fact, struct err *err)
+{
+    const char *key = json_string_value(json_object_get(job->inputs, input));
+    return key ? facts_get(pass->scheduler->facts, kind, key, fact, err) : 1;
+}
+
+/* Asks for all facts at once. */
+int job_class_facts(struct scheduler_pass *pass, struct job_class *class, struct err *err)
+{
+    const struct store_sched_job *job = class->job;
+    int model = get_named(pass, FACT_MODEL, job, "model", &class->model, err);
+    int train = model >= 0 ? get_named(pass, FACT_DATASET, job, "train", &class->train, err) : -1;
+    int eval = train >= 0 ? get_named(pass, FACT_DATASET, job, "eval", &class->eval, err) : -1;
+    if (model < 0 || train < 0 || eval < 0)
+        return -1;
+    if (model == 0 || train == 0 || eval == 0)
+        return 0;
+    if (placer_profile_key(job->spec, json_object_get(class->model.document, "config"), class->key, err) < 0)
+        return -1;
+    return facts_get(pass->scheduler->facts, FACT_PROFILES, class->key, &class->profiles, err);
+}
+
+/* ---- planning ---- */
+
+static const json_t *profile_of(const struct job_class *class, const char *device, double *speed)
+{
+    size_t i;
+    json_t *row;
+    json_array_foreach ((json_t *)class->profiles.document, i, row) {
+        if (strcmp(json_string_value(json_object_get(row, "device")), device) == 0) {
+            *speed = json_number_value(json_object_get(row, "speed"));
+            return json_object_get(row, "document");
+        }
+    }
+    return NULL;
+}
+
+int job_class_plan(struct scheduler_pass *pass, const struct job_class *class, const bool *mask, bool now,
+                   const struct placer_move *move, struct placer_answer *answer, struct err *err)
+{
+    const struct store_view *view = pass->view;
+    struct placer_device *devices = calloc(view->device_count + 1, sizeof(*devices));
+    const json_t **links = calloc(view->link_count + 1, sizeof(const json_t *));
+    size_t device_count = 0, link_count = 0;
+    int rc = -1;
+    if (!devices || !links) {
+        err_set(err, ERR_NOMEM, "no memory for planning");
+        goto out;
+    }
+    for (size_t i = 0; i < view->device_count; i++) {
+        if (mask[i]) {
+            const struct store_sched_device *device = &view->devices[i];
+            struct placer_device *to = &devices[device_count++];
+            *to = (struct placer_device){.device = device,
+                                         .memory_bytes =
+                                             class->spare_bytes +
+                                             (now ? device->usable_bytes : device->memory_limit_bytes),
+                                         .heat = now ? device->heat : 1};
+            to->profile = profile_of(class, device->name, &to->speed);
+        }
+    }
+    for (size_t i = 0; i < view->link_count; i++)
+        links[link_count++] = view->links[i].document;
+    const struct placer_request request = {
+        .spec = class->spec,
+        .inputs = class->job->inputs,
+        .model = class->model.document,
+        .train_sizes = class->train.sizes,
+        .train_bytes = class->train.sizes_bytes,
+        .eval_sizes = class->eval.sizes,
+        .eval_bytes = class->eval.sizes_bytes,
+        .devices = devices,
+        .device_count = device_count,
+        .links = links,
+        .link_count = link_count,
+        .move = move,
+    };
+    rc = planning_get(pass->scheduler->planning, &request, answer, err);
+out:
+    free(devices);
+    free(links);
+    return rc;
+}
+
+void job_class_speeds(const struct scheduler_pass *pass, struct job_class *class)
+{
+    const char *wanted = pass->scheduler->config->sharing_reference;
+    double reference = 0;
+    for (size_t i = 0; i < pass->view->device_count; i++) {
+        double measured = 0;
+        const char *name = pass->view->devices[i].name;
+        const json_t *profile = profile_of(class, name, &measured);
+        const double rate = profile ? catalogue_measured_rate(profile) : 0;
+        const bool named = wanted && strcmp(wanted, name) == 0;
+        class->speeds[i] = rate > 0 ? rate * (measured > 0 ? measured : 1) : 0;
+        if (class->speeds[i] > 0 && (named || class->speeds[i] > reference) &&
+            (!wanted || strcmp(class->reference, wanted) != 0)) {
+            reference = class->speeds[i];
+            snprintf(class->reference, sizeof(class->reference), "%s", name);
+        }
+    }
+    for (size_t i = 0; i < pass->view->device_count && reference > 0; i++)
+        class->speeds[i] /= reference;
+}
+
+json_t *job_class_speeds_document(const struct scheduler_pass *pass, const struct job_class *class)
+{
+    json_t *speeds = json_object();
+    for (size_t d = 0; d < pass->view->device_count; d++)
+        if (class->known[d])
+            json_object_set_new(speeds, pass->view->devices[d].name,
+                                json_real(class->speeds[d] > 0 ? class->speeds[d] : 1));
+    return speeds;
+}
+
+/* Turns an answer into the policies' form. */
+static void to_policy(const struct scheduler_pass *pass, const struct job_class *class,
+                      const struct placer_answer *answer, struct policy_plan *plan)
+{
+    size_t i;
+    json_t *rank;
+    *plan = (struct policy_plan){
+        .step_s = json_number_value(json_object_get(json_object_get(answer->plan, "costs"), "step_s"))};
+    for (size_t r = 0; r < answer->rank_count; r++) {
+        for (size_t d = 0; d < pass->view->device_count && d < POLICY_DEVICES_MAX; d++) {
+            if (strcmp(pass->view->devices[d].name, answer->ranks[r].device) != 0)
+                continue;
+            plan->rate += device_set_has(&plan->devices, d) ? 0 : class->speeds[d] > 0 ? class->speeds[d] : 1;
+            device_set_add(&plan->devices, d);
+        }
+    }
+    if (plan->step_s > 0)
+        return;
+    json_array_foreach (json_object_get(answer->plan, "ranks"), i, rank)
+        plan->step_s = fmax(plan->step_s, json_number_value(json_object_get(rank, "busy_s")));
+    plan->step_s = plan->step_s > 0 ? plan->step_s : 1; /* a plan without a forecast: a second is a guess */
+}
+
+/* Removes all but the fastest `most` devices from the set. */
+static void keep_fastest(const struct job_class *class, struct device_set *set, size_t most)
+{
+    while (device_set_count(set) > most) {
+        size_t slowest = device_set_next(set, 0);
+        for (size_t d = slowest; d < POLICY_DEVICES_MAX; d = device_set_next(set, d + 1))
+            if (class->speeds[d] < class->speeds[slowest])
+                slowest = d;
+        device_set_remove(set, slowest);
+    }
+}
+
+/* With placement.fallback: any, a forced kind that does not fit all devices that are there becomes any kind.
+ * Returns 1 when that is settled, 0 while it is being planned, -1 without memory. */
+static int settle_kind(struct scheduler_pass *pass, struct job_class *class)
+{
+    struct placer_answer answer;
+    struct err err;
+    if (class->kind_asked || class->any_kind || !job_class_forces_kind(class) ||
+        strcmp(job_class_word(class, "fallback"), "any") != 0)
+        return 1;
+    bool *mask = calloc(pass->view->device_count + 1, sizeof(bool));
+    if (!mask) {
+        pass->failed = true;
+        return -1;
+    }
+    for (size_t i = 0; i < pass->view->device_count; i++)
+        mask[i] = class->allowed[i] && device_is_there(pass, i);
+    err_set(&err, ERR_NOFIT, "nothing is there");
+    int planned = job_class_plan(pass, class, mask, false, NULL, &answer, &err);
+    const bool fits = planned > 0 && answer.fits;
+    if (planned > 0 && !fits)
+        err_set(&err, ERR_NOFIT, "%s", answer.words);
+    if (planned > 0)
+        placer_answer_fini(&answer);
+    free(mask);
+    if (planned == 0)
+        return 0;
+    class->kind_asked = true;
+    if (fits)
+        return 1;
+    snprintf(
+        class->fell, sizeof(class->fell),
+        "placement.kind: %s does not fit the devices that are there (%.300s); as placement.fallback is any, "
+        "it runs as ",
+        job_class_word(class, "kind"), err.text);
+    return job_class_any_kind(pass, class) < 0 ? -1 : 1;
+}
+
+/* Plans on a set of devices. Returns the fit, with *plan and *answer when there is a plan. */
+static enum policy_fit plan_set(struct scheduler_pass *pass, struct job_class *class,
+                                const struct device_set *set, bool now, struct policy_plan *plan,
+                                struct placer_answer *answer)
+{
+    size_t count = 0;
+    bool *mask = calloc(pass->view->device_count + 1, sizeof(bool));
+    if (!mask) {
+        pass->failed = true;
+        return FIT_NO;
+    }
+    for (size_t d = 0; d < pass->view->device_count && d < POLICY_DEVICES_MAX; d++) {
+        mask[d] = device_set_has(set, d) && class->known[d] &&
+                  (!now || (class->allowed[d] && pass->view->devices[d].usable_bytes > 0));
+        count += mask[d] ? 1 : 0;
+    }
+    int planned = count == 0 ? -1 : job_class_plan(pass, class, mask, now, NULL, answer, &class->err);
+    free(mask);
+    if (planned <= 0)
+        return planned == 0 ? FIT_PENDING : FIT_NO;
+    if (!answer->fits) {
+        err_set(&class->err, ERR_NOFIT, "%s", answer->words);
+        placer_answer_fini(answer);
+        return FIT_NO;
+    }
+    to_policy(pass, class, answer, plan);
+    return FIT_YES;
+}
+
+/* Finds the best plan on at most `most` devices: it searches on the fastest ones that the unlimited best plan
+ * uses. */
+static enum policy_fit plan_best(struct scheduler_pass *pass, struct job_class *class,
+                                 const struct device_set *there, const struct device_set *among,
+                                 uint16_t most, struct policy_plan *plan, struct placer_answer *answer)
+{
+    const bool now = device_set_is_subset(among, there);
+    enum policy_fit fit = plan_set(pass, class, among, now, plan, answer);
+    if (fit != FIT_YES || most == 0 || device_set_count(&plan->devices) <= most)
+        return fit;
+    placer_answer_fini(answer);
+    struct device_set fewer = plan->devices;
+    keep_fastest(class, &fewer, most);
+    return plan_set(pass, class, &fewer, now, plan, answer);
+}
+
+int job_class_get(struct scheduler_pass *pass, struct job_class *class, const struct device_set *there,
+                  const struct policy_plan *plan, struct placer_answer *answer)
+{
+    struct policy_plan same;
+    for (size_t i = 0; i < class->question_count; i++) {
+        const struct class_question *question = &class->questions[i];
+        if (question->plan.step_s != plan->step_s ||
+            !device_set_equal(&question->plan.devices, &plan->devices))
+            continue;
+        const enum policy_fit fit =
+            plan_best(pass, class, there, &question->among, question->most, &same, answer);
+        if (fit == FIT_YES && device_set_equal(&same.devices, &plan->devices))
+            return 1;
+        if (fit == FIT_PENDING)
+            return 0;
+        /* Planners of others need not answer twice alike: the next pass decides with what was answered now.
+         */
+        if (fit == FIT_YES)
+            placer_answer_fini(answer);
+        plan_memo_drop(pass->scheduler->memo);
+        pass_check_at(pass, pass->view->now_us);
+        return -1;
+    }
+    return -1;
+}
+
+static struct plan_memo_key key_of(const struct job_class *class, const struct device_set *among,
+                                   uint16_t most)
+{
+    struct plan_memo_key key = {.among = *among, .most = most, .any_kind = class->any_kind};
+    memcpy(key.class, class->digest, sizeof(key.class));
+    return key;
+}
+
+bool job_class_is_known(const struct scheduler_pass *pass, const struct job_class *class,
+                        const struct device_set *among, uint16_t most)
+{
+    const struct plan_memo_key key = key_of(class, among, most);
+    return plan_memo_get(pass->scheduler->memo, &key) != NULL;
+}
+
+enum policy_fit job_class_best(struct scheduler_pass *pass, struct job_class *class,
+                               const struct device_set *there, const struct device_set *among, uint16_t most,
+                               struct policy_plan *plan)
+{
+    struct plan_memo *memo = pass->scheduler->memo;
+    struct plan_memo_answer found = {0};
+    const int settled = settle_kind(pass, class);
+    if (settled <= 0)
+        return settled == 0 ? FIT_PENDING : FIT_NO;
+    const struct plan_memo_key key = key_of(class, among, most);
+    const struct plan_memo_answer *known = plan_memo_get(memo, &key);
+    if (known) {
+        found = *known;
+        *plan = found.plan;
+        if (!found.fits)
+            err_set(&class->err, found.code, "%s", found.words);
+    } else {
+        struct placer_answer answer = {0};
+        const enum policy_fit fit = plan_best(pass, class, there, among, most, plan, &answer);
+        placer_answer_fini(&answer);
+        if (fit == FIT_PENDING)
+            return FIT_PENDING;
+        found = (struct plan_memo_answer){.fits = fit == FIT_YES, .plan = *plan, .code = class->err.code};
+        snprintf(found.words, sizeof(found.words), "%.470s", class->err.text);
+        /* after a temporary failure the planner is asked again */
+        if (found.fits || (found.code != ERR_NOMEM && found.code != ERR_INTERNAL)) {
+            plan_memo_put(memo, &key, &found);
+            if (class->spare_bytes == 0 && (found.fits || most == 0))
+                pass_record_answer(pass, class->digest, found.fits ? &found.plan.devices : among,
+                                   found.fits ? &found.plan : NULL);
+        }
+    }
+    if (!found.fits)
+        return FIT_NO;
+    if (ARRAY_RESERVE(class->questions, class->question_capacity, class->question_count + 1, &class->err) <
+        0) {
+        pass->failed = true;
+        return FIT_NO;
+    }
+    class->questions[class->question_count++] = (struct class_question){*among, most, found.plan};
+    return FIT_YES;
+}

@@ -1,0 +1,94 @@
+/* The classes of a pass: queued jobs that have the same plans on the same devices.
+ *
+ * A class is everything that a plan depends on: the specification, without keys that concern only the course
+ * of training or people (name, account, learning rate, …), and the inputs. The first job represents all jobs
+ * of its class.
+ */
+#ifndef MOTLEY_SCHEDULER_PASS_JOB_CLASS_H
+#define MOTLEY_SCHEDULER_PASS_JOB_CLASS_H
+
+#include "scheduler/pass/pass.h"
+#include "scheduler/policy/policy.h"
+
+enum class_state {
+    CLASS_READY,
+    CLASS_UNMEASURED, /* profiles of devices are missing */
+    CLASS_PENDING,    /* facts are being fetched */
+    CLASS_FAILED,     /* facts could not be fetched: err says why */
+    CLASS_NOWHERE,    /* none of the devices it may use is known */
+};
+
+/* A question of this pass that has a plan. */
+struct class_question {
+    struct device_set among;
+    uint16_t most;
+    struct policy_plan plan;
+};
+
+struct job_class {
+    const struct store_sched_job *job; /* the first of the class */
+    uint8_t digest[DIGEST_SIZE];
+    enum class_state state;
+    struct err err;  /* why the planner found no plan last */
+    json_t *spec;    /* owned; of the class, or after a fallback the same with any kind of placement */
+    bool any_kind;   /* the class fell back to any kind of placement */
+    bool kind_asked; /* it is known whether the forced kind fits the present devices */
+    char fell[600];  /* why the class fell back, without the kind that its jobs run as */
+    struct fact model, train, eval, profiles;
+    char key[DIGEST_HEX_SIZE];
+    uint64_t spare_bytes; /* each device counts as if it had so much more memory */
+    /* Masks over the view's devices. known: devices ever seen that the specification allows. allowed: known
+     * devices that are present. usable: allowed devices that are free. wanted: devices that a job of the
+     * class waits for. */
+    bool *known, *allowed, *usable, *wanted;
+    size_t known_count, allowed_count, usable_count;
+    double *speeds; /* [device_count] on this class, as a part of the reference device's; 0: not measured */
+    char reference[160]; /* the reference device, "": none is measured */
+    struct class_question *questions;
+    size_t question_count, question_capacity;
+};
+
+int job_class_init(struct scheduler_pass *pass, const struct store_sched_job *job, struct job_class *class);
+void job_class_fini(struct job_class *class);
+/* Finds the devices that the class may use and those that are free for it now. */
+void job_class_devices(const struct scheduler_pass *pass, struct job_class *class);
+/* Returns 1 when all facts are there, 0 while one is being fetched, -1 with err. */
+int job_class_facts(struct scheduler_pass *pass, struct job_class *class, struct err *err);
+/* Fills class->speeds from its profiles. */
+void job_class_speeds(const struct scheduler_pass *pass, struct job_class *class);
+/* Returns {device that the class may use: its speed; 1 if it is not measured}, new. */
+json_t *job_class_speeds_document(const struct scheduler_pass *pass, const struct job_class *class);
+
+/* Plans the class on the devices of `mask`. Returns 1 with *answer, 0 while it is being planned, -1 on
+ * failure. With `now`, each device counts with the speed and memory that it has at present; otherwise with
+ * those that it has when it is cool and nobody else uses its memory. */
+int job_class_plan(struct scheduler_pass *pass, const struct job_class *class, const bool *mask, bool now,
+                   const struct placer_move *move, struct placer_answer *answer, struct err *err);
+/* Finds the class's best plan on at most `most` (0: any number) of the devices `among`, in the form of struct
+ * policy_planner. `there`: the devices that are present and fit. */
+enum policy_fit job_class_best(struct scheduler_pass *pass, struct job_class *class,
+                               const struct device_set *there, const struct device_set *among, uint16_t most,
+                               struct policy_plan *plan);
+
+/* Whether job_class_best would answer without asking the planner. */
+bool job_class_is_known(const struct scheduler_pass *pass, const struct job_class *class,
+                        const struct device_set *among, uint16_t most);
+
+/* Gets the plan that job_class_best found: returns 1 with *answer, 0 while it is made again, -1 when there is
+ * none. */
+int job_class_get(struct scheduler_pass *pass, struct job_class *class, const struct device_set *there,
+                  const struct policy_plan *plan, struct placer_answer *answer);
+
+/* job_class_word returns the text of a key of `placement`, or "". job_class_forces_kind tells whether the
+ * specification asks for one kind of placement. */
+const char *job_class_word(const struct job_class *class, const char *key);
+bool job_class_forces_kind(const struct job_class *class);
+/* Lets the class be planned as any kind of placement from now on. */
+int job_class_any_kind(struct scheduler_pass *pass, struct job_class *class);
+
+/* device_is_taken: whether other processes hold memory of the device that plans count on. device_is_there:
+ * whether the device can be used at all. */
+bool device_is_taken(const struct store_sched_device *device);
+bool device_is_there(const struct scheduler_pass *pass, size_t device);
+
+#endif

@@ -1,0 +1,191 @@
+/* Composes new runs: their rows, and the `assign` message of each rank. */
+#include "scheduler/pass/pass.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/log.h"
+#include "scheduler/pass/pauses.h"
+
+static const struct store_sched_device *find_device(const struct scheduler_pass *pass, const char *name)
+{
+    for (size_t i = 0; i < pass->view->device_count; i++)
+        if (strcmp(pass->view->devices[i].name, name) == 0)
+            return &pass->view->devices[i];
+    return NULL;
+}
+
+/* Returns where the run begins: at the last complete checkpoint, or at step 0. */
+static json_t *compose_start(const struct store_sched_job *job)
+{
+    bool resumes = job->checkpoint_step >= 0 && job->checkpoint_blobs;
+    json_t *start =
+        json_pack("{s:I, s:I, s:O?, s:O?}", "step", (json_int_t)(resumes ? job->checkpoint_step : 0),
+                  "reported", (json_int_t)job->reported, "checkpoint", resumes ? job->checkpoint_blobs : NULL,
+                  "adapter", json_object_get(job->inputs, "adapter"));
+    if (start && resumes && isfinite(job->best_loss))
+        json_object_set_new(start, "best_loss", json_real(job->best_loss));
+    return start;
+}
+
+static json_t *compose_data(const struct pass_start *start)
+{
+    json_t *data = json_pack("{s:O?, s:O?}", "train", json_object_get(start->train, "blob"), "eval",
+                             json_object_get(start->eval, "blob"));
+    static const char *const keys[] = {"format", "said", "first"};
+    for (size_t i = 0; data && i < sizeof(keys) / sizeof(keys[0]); i++) {
+        json_t *text = json_object_get(json_object_get(start->train, "stats"), keys[i]);
+        if (json_is_string(text))
+            json_object_set(data, keys[i], text);
+    }
+    return data;
+}
+
+static json_t *compose_model(const struct pass_start *start)
+{
+    json_t *model = json_pack("{}");
+    static const char *const keys[] = {"name", "content", "config", "files"};
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
+        json_object_set(model, keys[i], json_object_get(start->model, keys[i]));
+    return model;
+}
+
+/* Composes the rows of the run's ranks. `first` is the index of the run's first assignment in the ids. */
+static json_t *compose_ranks(struct scheduler_pass *pass, const struct pass_start *start,
+                             const json_t *assignments, size_t first)
+{
+    json_t *ranks = json_array();
+    const json_t *planned = json_object_get(start->answer.plan, "ranks");
+    char origin[192] = "";
+    if (*start->reference)
+        snprintf(origin, sizeof(origin), "profile, reference %s", start->reference);
+    for (size_t i = 0; i < start->answer.rank_count; i++) {
+        const struct store_sched_device *device = find_device(pass, start->answer.ranks[i].device);
+        const json_t *speed = device ? json_object_get(start->speeds, device->name) : NULL;
+        pass_add(pass, ranks,
+                 device ? json_pack("{s:I, s:s, s:s, s:O, s:O?, s:O?, s:s, s:f}", "rank", (json_int_t)i,
+                                    "node", device->node, "device", device->name, "assignment",
+                                    json_array_get(assignments, first + i), "busy_s",
+                                    json_object_get(json_array_get(planned, i), "busy_s"), "speed", speed,
+                                    "origin", speed ? origin : "", "factor", start->factor)
+                        : NULL);
+    }
+    return ranks;
+}
+
+/* Returns how long the ranks wait for each other, derived from the plan's predicted step time. */
+static json_t *compose_limits(const struct scheduler_pass *pass, const struct pass_start *start)
+{
+    const struct scheduler_limits *limits = &pass->scheduler->config->limits;
+    double step_s =
+        json_number_value(json_object_get(json_object_get(start->answer.plan, "costs"), "step_s"));
+    uint32_t wait_ms = pause_wait_ms(step_s, limits->wait_steps, limits->wait_ms_min, limits->wait_ms_max);
+    return json_pack("{s:f, s:f}", "wait", wait_ms / 1e3, "save", limits->save_wait_ms / 1e3);
+}
+
+/* Returns the job's specification without its plan, because an assignment has the plan anyway. */
+static json_t *compose_spec(const struct store_sched_job *job)
+{
+    json_t *spec = json_copy(job->spec);
+    json_t *placement = json_copy(json_object_get(spec, "placement"));
+    if (placement) {
+        json_object_del(placement, "plan");
+        json_object_set_new(spec, "placement", placement);
+    }
+    return spec;
+}
+
+/* Returns the part of an assignment that is the same for every rank. */
+static json_t *compose_common(struct scheduler_pass *pass, const struct pass_start *start,
+                              const json_t *numbers, json_t *ranks)
+{
+    const struct store_sched_job *job = start->job;
+    json_t *common =
+        json_pack("{s:I, s:O, s:I, s:O, s:O, s:O, s:o, s:o, s:o, s:o, s:O, s:o}", "job", (json_int_t)job->id,
+                  "run", json_object_get(numbers, "run"), "attempt", (json_int_t)job->attempt + 1, "epoch",
+                  json_object_get(numbers, "epoch"), "ranks", ranks, "plan_digest",
+                  json_object_get(start->answer.plan, "digest"), "spec", compose_spec(job), "model",
+                  compose_model(start), "data", compose_data(start), "start", compose_start(job), "links",
+                  pass->scheduler->config->links, "limits", compose_limits(pass, start));
+    json_t *sample = json_object_get(job->inputs, "sample");
+    if (common && json_is_object(sample))
+        json_object_set(common, "sample", sample);
+    return common;
+}
+
+/* The `assign` of a rank. It names the plan, whose slice is added when it is sent. An agent from before
+ * slices is sent the whole plan, in the version that its workers read; *old has it once it was made. */
+static json_t *compose_assign(struct scheduler_pass *pass, const struct pass_start *start,
+                              const json_t *common, json_t *rank, json_t **old)
+{
+    const struct store_sched_node *node = pass_node(pass, json_string_value(json_object_get(rank, "node")));
+    struct err err;
+    json_t *assign = json_copy((json_t *)(uintptr_t)common);
+    if (!assign || json_object_update(assign, rank) < 0)
+        pass->failed = true;
+    if (pass->failed || !node || node->slices)
+        return assign;
+    if (!*old && !(*old = placer_plan_before_slices(start->answer.plan, &err))) {
+        log_event(LOG_LEVEL_ERROR, "plan_unread", "why=\"%s\"", err.text);
+        pass->failed = true;
+    }
+    json_object_del(assign, "plan_digest");
+    json_object_set(assign, "plan", *old);
+    return assign;
+}
+
+/* Returns the bytes of a checkpoint as the plan predicts them: the adapters, and the optimizer's two moments
+ * with the weights that they belong to. */
+static json_int_t save_bytes(const json_t *plan)
+{
+    double bytes = 0;
+    size_t i;
+    json_t *rank;
+    json_array_foreach (json_object_get(plan, "ranks"), i, rank) {
+        const json_t *memory = json_object_get(rank, "memory");
+        bytes += json_number_value(json_object_get(memory, "adapters")) +
+                 1.5 * json_number_value(json_object_get(memory, "optimizer"));
+    }
+    return bytes < 1e18 ? (json_int_t)bytes : 0;
+}
+
+/* Composes one run with its ids {"run","epoch"}. */
+static void compose_run(struct scheduler_pass *pass, const struct pass_start *start, const json_t *numbers,
+                        const json_t *assignments, size_t first)
+{
+    const struct store_sched_job *job = start->job;
+    int64_t run = json_integer_value(json_object_get(numbers, "run"));
+    json_t *ranks = compose_ranks(pass, start, assignments, first);
+    json_t *common = compose_common(pass, start, numbers, ranks);
+    const json_t *planner = json_object_get(start->answer.answer, "planner");
+    size_t i;
+    json_t *rank, *old = NULL;
+    json_array_foreach (ranks, i, rank)
+        pass_message(pass, json_string_value(json_object_get(rank, "node")), run, "assign",
+                     compose_assign(pass, start, common, rank, &old));
+    pass_add(pass, pass->runs_new,
+             json_pack("{s:I, s:I, s:I, s:O, s:O, s:O?, s:O?, s:I, s:f, s:I, s:O}", "run", (json_int_t)run,
+                       "job", (json_int_t)job->id, "attempt", (json_int_t)job->attempt + 1, "epoch",
+                       json_object_get(numbers, "epoch"), "plan", start->answer.plan, "answer",
+                       start->answer.answer, "timeline", start->answer.timeline, "start_step",
+                       (json_int_t)(job->checkpoint_step > 0 ? job->checkpoint_step : 0), "step_s",
+                       start->step_s, "save_bytes", save_bytes(start->answer.plan), "ranks", ranks));
+    pass_add(pass, pass->jobs,
+             json_pack("{s:I, s:s, s:s, s:I, s:O?}", "job", (json_int_t)job->id, "before", "queued", "state",
+                       "starting", "run", (json_int_t)run, "why", json_object_get(planner, "why")));
+    json_decref(old);
+    json_decref(common);
+    json_decref(ranks);
+    pass_note_run(pass, run, (uint32_t)start->answer.rank_count);
+}
+
+void pass_compose_runs(struct scheduler_pass *pass, const json_t *numbers)
+{
+    size_t first = 0;
+    for (size_t i = 0; i < pass->start_count; i++) {
+        compose_run(pass, &pass->starts[i], json_array_get(json_object_get(numbers, "runs"), i),
+                    json_object_get(numbers, "assignments"), first);
+        first += pass->starts[i].answer.rank_count;
+    }
+}

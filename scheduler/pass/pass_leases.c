@@ -1,0 +1,85 @@
+/* Leases: devices that people hold for a time. */
+#include "scheduler/pass/pass.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "scheduler/policy/device_set.h"
+#include "scheduler/policy/policy.h"
+
+/* Whether an agent tells that nobody's process holds memory of the device. */
+static bool is_idle(const struct scheduler_pass *pass, const char *name)
+{
+    for (size_t i = 0; i < pass->view->device_count; i++) {
+        const json_t *others = json_object_get(pass->view->devices[i].health, "others_bytes");
+        if (strcmp(pass->view->devices[i].name, name) == 0)
+            return json_is_integer(others) && json_integer_value(others) == 0;
+    }
+    return false;
+}
+
+/* Whether the lease's device has been idle for so long that the lease is to end. */
+static bool idles(struct scheduler_pass *pass, const struct store_sched_lease *lease)
+{
+    const int64_t now_us = pass->view->now_us,
+                  most_us = (int64_t)pass->scheduler->config->limits.lease_idle_ms * 1000;
+    char id[24];
+    snprintf(id, sizeof(id), "%lld", (long long)lease->id);
+    if (lease->maintenance || lease->begins_us > now_us || !is_idle(pass, lease->device)) {
+        json_object_del(pass->scheduler->idle, id);
+        return false;
+    }
+    int64_t since_us = json_integer_value(json_object_get(pass->scheduler->idle, id));
+    if (since_us == 0) {
+        since_us = now_us;
+        json_object_set_new(pass->scheduler->idle, id, json_integer(since_us));
+    }
+    pass_check_at(pass, since_us + most_us);
+    return now_us >= since_us + most_us;
+}
+
+void pass_leases(struct scheduler_pass *pass)
+{
+    const int64_t now_us = pass->view->now_us;
+    for (size_t i = 0; i < pass->view->lease_count; i++) {
+        const struct store_sched_lease *lease = &pass->view->leases[i];
+        const bool over = lease->ends_us <= now_us, begins = !lease->opened && lease->begins_us <= now_us;
+        const bool idle = !over && idles(pass, lease);
+        if (over || begins || idle)
+            pass_add(pass, pass->leases, json_pack("{s:I, s:b}", "id", (json_int_t)lease->id, "idle", idle));
+        if (!over)
+            pass_check_at(pass, lease->begins_us > now_us ? lease->begins_us : lease->ends_us);
+    }
+}
+
+const struct store_sched_lease *pass_lease(const struct scheduler_pass *pass, const char *device)
+{
+    for (size_t i = 0; i < pass->view->lease_count; i++) {
+        const struct store_sched_lease *lease = &pass->view->leases[i];
+        if (lease->begins_us <= pass->view->now_us && lease->ends_us > pass->view->now_us &&
+            strcmp(lease->device, device) == 0)
+            return lease;
+    }
+    return NULL;
+}
+
+struct policy_interval *pass_intervals(const struct scheduler_pass *pass, size_t *count)
+{
+    const struct store_view *view = pass->view;
+    struct policy_interval *intervals = calloc(view->lease_count + 1, sizeof(*intervals));
+    *count = 0;
+    for (size_t i = 0; intervals && i < view->lease_count; i++) {
+        const struct store_sched_lease *lease = &view->leases[i];
+        struct policy_interval *interval = &intervals[*count];
+        if (lease->ends_us <= view->now_us)
+            continue;
+        *interval = (struct policy_interval){
+            .id = lease->id, .begins_us = lease->begins_us, .ends_us = lease->ends_us};
+        for (size_t d = 0; d < view->device_count && d < POLICY_DEVICES_MAX; d++)
+            if (strcmp(view->devices[d].name, lease->device) == 0)
+                device_set_add(&interval->devices, d);
+        ++*count;
+    }
+    return intervals;
+}

@@ -1,0 +1,58 @@
+/* Asks the planner whether a run should go on as it does. */
+#include "scheduler/pass/job_class.h"
+
+#include <string.h>
+
+/* Stores the speeds of its devices that the run has measured; later plans of this shape use them. Devices
+ * that the run leaves are measured again when they are free. */
+static void keep_speeds(struct scheduler_pass *pass, const struct store_sched_run *run,
+                        const struct job_class *class, const json_t *decision)
+{
+    const char *verdict = json_string_value(json_object_get(decision, "verdict"));
+    const json_t *speeds = json_object_get(decision, "speeds");
+    bool slow = false;
+    const char *device;
+    json_t *speed;
+    json_object_foreach ((json_t *)speeds, device, speed) {
+        slow = slow || json_number_value(speed) < 1;
+        pass_add(pass, pass->speeds,
+                 json_pack("{s:s, s:s, s:O, s:I}", "device", device, "key", class->key, "speed", speed, "run",
+                           (json_int_t)run->id));
+    }
+    if (slow && verdict && strcmp(verdict, "move") == 0)
+        pass_add(pass, pass->measures,
+                 json_pack("{s:s, s:O, s:O}", "key", class->key, "spec", class->spec, "inputs",
+                           class->job->inputs));
+}
+
+int pass_weigh_move(struct scheduler_pass *pass, const struct store_sched_run *run,
+                    const struct store_sched_job *asked, const struct placer_move *move,
+                    struct placer_answer *answer, struct err *err)
+{
+    struct job_class class;
+    if (!pass->free_found)
+        pass_find_free(pass);
+    if (job_class_init(pass, asked, &class) < 0)
+        return err_set(err, ERR_NOMEM, "no memory for planning");
+    bool others = false; /* whether jobs are queued, for which free devices are kept */
+    for (size_t i = 0; i < pass->view->job_count; i++)
+        others = others || pass->view->jobs[i].state == JOB_QUEUED;
+    for (size_t i = 0; i < pass->view->device_count; i++) {
+        bool own = false;
+        for (uint32_t k = 0; k < run->rank_count && !own; k++)
+            own = strcmp(run->ranks[k].device, pass->view->devices[i].name) == 0;
+        class.usable[i] = own || (class.usable[i] && !others);
+    }
+    const char *kind = json_string_value(json_object_get(move->plan, "placement"));
+    if (job_class_forces_kind(&class) && kind && strcmp(kind, job_class_word(&class, "kind")) != 0 &&
+        job_class_any_kind(pass, &class) < 0) { /* it fell back, so any kind may follow */
+        job_class_fini(&class);
+        return err_set(err, ERR_NOMEM, "no memory for planning");
+    }
+    int there = job_class_facts(pass, &class, err);
+    there = there == 1 ? job_class_plan(pass, &class, class.usable, true, move, answer, err) : there;
+    if (there == 1)
+        keep_speeds(pass, run, &class, answer->answer);
+    job_class_fini(&class);
+    return there;
+}

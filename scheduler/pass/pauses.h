@@ -1,0 +1,16 @@
+/* Computes how long the scheduler waits before it tries again, and before it gives up on a transfer or step
+ * that stands still. The functions are pure. */
+#ifndef MOTLEY_SCHEDULER_PASS_PAUSES_H
+#define MOTLEY_SCHEDULER_PASS_PAUSES_H
+
+#include <stdint.h>
+
+/* Milliseconds to wait before the attempt that follows loss number `losses` (from 1): min * 2^(losses-1), at
+ * most max. */
+uint32_t pause_backoff_ms(uint32_t losses, uint32_t min_ms, uint32_t max_ms);
+
+/* Milliseconds that a transfer or a step of a run may stand still: `steps` times the plan's predicted step
+ * time, between min and max; min when max is less than min. */
+uint32_t pause_wait_ms(double step_s, uint32_t steps, uint32_t min_ms, uint32_t max_ms);
+
+#endif

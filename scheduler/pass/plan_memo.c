@@ -1,0 +1,132 @@
+/* Remembers plans in a hash table with open addressing, which is emptied when anything changes that the
+ * answers depend on. */
+#include "scheduler/pass/plan_memo.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { SLOTS = 2 * PLAN_MEMO_MAX };
+
+struct memo_note {
+    struct plan_memo_key key;
+    struct plan_memo_answer answer;
+};
+
+struct plan_memo {
+    uint64_t world;
+    size_t device_count, count;
+    struct memo_note *notes[SLOTS]; /* NULL: the slot is empty */
+};
+
+static uint64_t mix(uint64_t hash, const void *bytes, size_t size)
+{
+    const uint8_t *at = bytes;
+    for (size_t i = 0; i < size; i++)
+        hash = (hash ^ at[i]) * 1099511628211u; /* one step of FNV-1a */
+    return hash;
+}
+
+static uint64_t mix_text(uint64_t hash, const char *text)
+{
+    return mix(hash, text, strlen(text) + 1);
+}
+
+/* Hashes everything that an answer depends on beside its class and its devices. */
+static uint64_t world_of(const struct store_view *view, uint64_t profiles)
+{
+    static const char *const rates[] = {"latency_s", "bytes_per_s"};
+    uint64_t hash = mix(14695981039346656037u, &profiles, sizeof(profiles));
+    for (size_t i = 0; i < view->device_count; i++) {
+        const struct store_sched_device *device = &view->devices[i];
+        hash = mix_text(mix_text(hash, device->name), device->digest);
+        hash = mix(hash, &device->memory_limit_bytes, sizeof(device->memory_limit_bytes));
+        hash = mix(hash, &device->present, sizeof(device->present));
+        hash = mix(hash, &device->drained, sizeof(device->drained));
+        hash = mix(hash, &device->usable_bytes, sizeof(device->usable_bytes));
+        hash = mix(hash, &device->heat, sizeof(device->heat));
+    }
+    for (size_t i = 0; i < view->node_count; i++)
+        hash = mix(mix_text(hash, view->nodes[i].name), &view->nodes[i].reachable, sizeof(bool));
+    for (size_t i = 0; i < view->link_count; i++) {
+        hash = mix_text(mix_text(hash, view->links[i].from), view->links[i].to);
+        for (size_t k = 0; k < 2; k++) {
+            double rate = json_number_value(json_object_get(view->links[i].document, rates[k]));
+            hash = mix(hash, &rate, sizeof(rate));
+        }
+    }
+    return hash;
+}
+
+void plan_memo_drop(struct plan_memo *memo)
+{
+    for (size_t i = 0; memo->count > 0 && i < SLOTS; i++) {
+        free(memo->notes[i]);
+        memo->notes[i] = NULL;
+    }
+    memo->count = 0;
+}
+
+struct plan_memo *plan_memo_create(struct err *err)
+{
+    struct plan_memo *memo = calloc(1, sizeof(*memo));
+    if (!memo)
+        err_set(err, ERR_NOMEM, "no memory for the planner's answers");
+    return memo;
+}
+
+void plan_memo_destroy(struct plan_memo *memo)
+{
+    if (memo) {
+        plan_memo_drop(memo);
+        free(memo);
+    }
+}
+
+void plan_memo_begin(struct plan_memo *memo, const struct store_view *view, uint64_t profiles)
+{
+    uint64_t world = world_of(view, profiles);
+    if (world != memo->world || memo->device_count != view->device_count) {
+        plan_memo_drop(memo);
+        memo->world = world;
+        memo->device_count = view->device_count;
+    }
+}
+
+static bool same(const struct plan_memo_key *a, const struct plan_memo_key *b)
+{
+    return memcmp(a->class, b->class, sizeof(a->class)) == 0 && device_set_equal(&a->among, &b->among) &&
+           a->most == b->most && a->any_kind == b->any_kind;
+}
+
+/* Returns the answer's slot, or the empty slot where it would be. */
+static size_t slot_of(const struct plan_memo *memo, const struct plan_memo_key *key)
+{
+    uint64_t hash = mix(14695981039346656037u, key->class, 8);
+    hash = mix(hash, &key->among, sizeof(key->among));
+    hash = mix(hash, &key->most, sizeof(key->most));
+    size_t at = (size_t)(hash % SLOTS);
+    while (memo->notes[at] && !same(&memo->notes[at]->key, key))
+        at = (at + 1) % SLOTS;
+    return at;
+}
+
+void plan_memo_put(struct plan_memo *memo, const struct plan_memo_key *key,
+                   const struct plan_memo_answer *answer)
+{
+    if (memo->count == PLAN_MEMO_MAX)
+        plan_memo_drop(memo);
+    size_t slot = slot_of(memo, key);
+    if (!memo->notes[slot]) {
+        memo->notes[slot] = malloc(sizeof(**memo->notes));
+        if (!memo->notes[slot])
+            return;
+        memo->count++;
+    }
+    *memo->notes[slot] = (struct memo_note){*key, *answer};
+}
+
+const struct plan_memo_answer *plan_memo_get(const struct plan_memo *memo, const struct plan_memo_key *key)
+{
+    const struct memo_note *note = memo->notes[slot_of(memo, key)];
+    return note ? &note->answer : NULL;
+}

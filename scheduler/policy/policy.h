@@ -1,0 +1,225 @@
+/* The policies of a shared cluster: which queued jobs start now, on which devices, and why the others wait.
+ *
+ * Pure functions of a snapshot, a time and the answers of a planner: no clock, no database, no randomness.
+ * The scheduler, the simulator and the tests call the same object files. Times are microseconds of one clock
+ * (the database's, or the simulator's). Usage is in device-seconds normalised by speed: a second of a device
+ * that computes a job's shape at half of the reference card's speed counts as half a second.
+ *
+ * Sources: the ranking of accounts is Slurm's Fair Tree (Cox and Kim); reservations and backfill are EASY
+ * (Lifka 1995) with several reservations.
+ */
+#ifndef MOTLEY_SCHEDULER_POLICY_POLICY_H
+#define MOTLEY_SCHEDULER_POLICY_POLICY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/err.h"
+#include "scheduler/policy/device_set.h"
+
+enum {
+    POLICY_RESERVATIONS_MAX = 8, /* dated reservations of one decision */
+    POLICY_NONE = UINT16_MAX,    /* no account, no parent */
+};
+
+/* How much of the cluster somebody may use. 0: unlimited. */
+struct policy_limits {
+    uint32_t devices_max;     /* held at once */
+    uint32_t running_max;     /* running jobs */
+    double month_seconds_max; /* normalised device-seconds in the last 30 days */
+};
+
+/* What somebody holds and has used. */
+struct policy_use {
+    uint32_t devices, running;
+    double month_seconds; /* normalised device-seconds in the last 30 days */
+};
+
+/* A node of the tree of accounts. The root is account 0. A leaf is one user within one group; jobs are
+ * charged to leaves. Parents stand before their children. */
+struct policy_account {
+    uint16_t parent; /* POLICY_NONE for the root */
+    double weight;   /* share among its siblings, above 0 */
+    double decayed; /* charged use of the account itself, without its children's; it halves every half-life */
+    struct policy_limits limits;
+    struct policy_use use; /* use of the account itself, without its children's */
+};
+
+/* A user across all accounts. */
+struct policy_user {
+    struct policy_limits limits;
+    struct policy_use use;
+};
+
+/* How a job competes: urgent jobs (granted by an administrator) go before normal ones, and scavengers after
+ * all, at a lower charge, and yield to everybody. */
+enum policy_service { SERVICE_URGENT, SERVICE_NORMAL, SERVICE_SCAVENGER };
+
+/* A queued job that may start now. */
+struct policy_job {
+    int64_t id;
+    int64_t eligible_us; /* since when the job waits: its submission, or the end of its hold or pause */
+    int64_t steps_left;
+    int64_t limit_us; /* time limit that is left; 0: none */
+    int32_t priority; /* orders the jobs of one account */
+    uint32_t shape;   /* jobs of one shape have the same plans on the same devices */
+    uint16_t user, account;
+    uint16_t devices_least, devices_most; /* placement.count; most 0: any number */
+    enum policy_service service;
+    /* devices that the job uses only when it fits on no others, because its last attempt died there; NULL:
+     * none */
+    const struct device_set *avoid;
+};
+
+/* A job that runs. */
+struct policy_run {
+    int64_t job;
+    int64_t started_us, ends_us; /* ends_us: predicted end, INT64_MAX when unknown */
+    double rate;                 /* normalised device-seconds charged a second */
+    /* predicted seconds until a checkpoint of the run is stored; 0: the run cannot be asked for one now, so
+     * it yields to nobody */
+    double save_s;
+    uint16_t user, account;
+    enum policy_service service;
+    struct device_set devices;
+};
+
+/* Devices that are kept from jobs for a time: a person's lease, a booking, maintenance. */
+struct policy_interval {
+    int64_t id, begins_us, ends_us; /* ends_us INT64_MAX: until it is ended */
+    struct device_set devices;
+};
+
+struct policy_snapshot {
+    size_t account_count, user_count, job_count, run_count, interval_count;
+    size_t device_count; /* known devices, whether they are there or not: at most POLICY_DEVICES_MAX */
+    const struct policy_account *accounts;
+    const struct policy_user *users;
+    const struct policy_job *jobs; /* in any order */
+    const struct policy_run *runs;
+    const struct policy_interval *intervals;
+    struct device_set present; /* devices that are there, not drained and reachable */
+    struct device_set unfit;   /* present devices that no job may take now: being measured, held by others */
+    /* Since when each device is absent or unfit; NULL: since now. A device that has been away for a time is
+     * expected to stay away for as long again. Only jobs that end before then may use the other devices that
+     * are reserved together with it, so a short absence lets hardly any job pass. */
+    const int64_t *away_since_us;
+    /* The account that owns each device, or POLICY_NONE; NULL: no device has an owner. The jobs of the
+     * account and of those below it go first on the device, and the runs of others yield it to them. */
+    const uint16_t *owners;
+};
+
+/* The configuration. */
+struct policy_settings {
+    /* Which policies apply; all true by default. Without backfill the devices of a reservation are idle until
+     * its job starts. */
+    bool share, limits, width, wait, reserve, backfill, preempt;
+    double half_life_s;      /* half-life of charged use: 7 days by default */
+    double width_least;      /* throughput per charged device-second, as a part of the best width's: 0.7 */
+    double scavenger_charge; /* factor on the charge of scavengers: 0.25 by default */
+    double move_s;           /* seconds that a run loses when it moves or yields: 60 by default */
+};
+extern const struct policy_settings policy_defaults;
+
+/* A plan of a shape on some devices. */
+struct policy_plan {
+    struct device_set devices;
+    double step_s; /* predicted seconds a step */
+    double rate;   /* normalised device-seconds charged a second */
+};
+
+enum policy_fit { FIT_NO, FIT_YES, FIT_PENDING /* the search is under way: ask again later */ };
+
+/* The planner as the policies see it: the fastest plan of a shape on at most `most` (0: any number) of the
+ * devices `among`. Equal questions of one decision have equal answers. */
+struct policy_planner {
+    enum policy_fit (*best)(void *arg, uint32_t shape, const struct device_set *among, uint16_t most,
+                            struct policy_plan *plan);
+    void *arg;
+};
+
+enum policy_verdict { VERDICT_START, VERDICT_WAIT };
+
+/* Why a job starts or waits, as a code with numbers. The program that shows the reason puts it into words. */
+enum policy_reason {
+    REASON_FITS,     /* starts: it is the first that fits */
+    REASON_BACKFILL, /* starts: it ends before the reservations in front of it */
+    REASON_DEVICES, /* waits until the runs that hold its devices end; subject: the job that ends last of them
+                     */
+    REASON_YIELDS,  /* waits until a run that yields to it has stored its checkpoint; subject: that run's job;
+                       number: the rule */
+    REASON_RESERVED, /* waits: starting would delay the reservation of a job in front; subject: that job */
+    REASON_INTERVAL, /* waits: a lease or booking holds its devices; subject: the interval */
+    REASON_WIDTH,  /* waits: the free devices would do, but are fewer than placement.count.least; subject: the
+                      job that ends last on its devices; number: the fewest devices that it takes */
+    REASON_SLOW,   /* waits: it will end earlier on better devices; subject: the job that holds them */
+    REASON_ABSENT, /* waits: its devices are away, drained or short of memory; subject: one of them */
+    REASON_NOFIT,  /* waits: no plan, not even on all devices that are known */
+    REASON_PLANNING,     /* its plan is being searched for */
+    REASON_USER_DEVICES, /* a limit of its user or of an account; subject: the account's index; number: limit
+                          */
+    REASON_USER_RUNNING,
+    REASON_USER_MONTH,
+    REASON_ACCOUNT_DEVICES,
+    REASON_ACCOUNT_RUNNING,
+    REASON_ACCOUNT_MONTH,
+};
+
+struct policy_action {
+    size_t job;     /* index in snapshot.jobs */
+    uint32_t place; /* in the order of the queue, from 1 */
+    enum policy_verdict verdict;
+    enum policy_reason reason;
+    int64_t subject;                /* what the reason names; -1: nothing */
+    double number;                  /* the number that the reason names */
+    int64_t starts_us;              /* predicted start: now for VERDICT_START; INT64_MAX when unknown */
+    const struct policy_plan *plan; /* of VERDICT_START and of a dated reservation, else NULL */
+};
+
+/* Why a run yields to a job that is not a scavenger: the run is one, the job is urgent and the run is not, or
+ * the run holds a device that belongs to the job's account or to one above it and not to the run's. */
+enum policy_rule { RULE_NONE, RULE_SCAVENGER, RULE_OWNER, RULE_URGENT };
+
+/* A run is asked for a checkpoint and stops once that is stored. It is not asked when the device-seconds that
+ * it and others lose (until the checkpoint, and settings.move_s each) exceed those that the job gains by
+ * ending earlier. */
+struct policy_preemption {
+    size_t run, job; /* indices in snapshot.runs and snapshot.jobs */
+    enum policy_rule rule;
+    double gain_s, loss_s; /* device-seconds; the gain is INFINITY when the job had no date before */
+};
+
+/* A decision. The caller owns it and releases it with policy_decision_fini. */
+struct policy_decision {
+    size_t count;                  /* as many as the snapshot has jobs */
+    struct policy_action *actions; /* in the order of the queue */
+    size_t plan_count;
+    struct policy_plan *plans; /* plans that the actions point to, and others */
+    size_t preemption_count;
+    struct policy_preemption *preemptions; /* in the order of the queue */
+};
+
+/* Ranks the accounts by their level fair shares (Fair Tree): rank[i] of leaf i is its place, 0 first. An
+ * account whose use is below its share is ranked before its siblings. Pure. */
+int policy_rank(const struct policy_account *accounts, size_t count, uint32_t *rank, struct err *err);
+
+/* Writes to order[0..job_count) the jobs in the order in which they are considered: by service, by their
+ * account's rank, by priority within the account, by eligible_us, by id. An account is charged, for the order
+ * alone, with the predicted use of its running jobs and of its jobs that stand before in the order, so
+ * accounts alternate. step_charge[shape] is the charged device-seconds of a step, 0 where unknown, for
+ * shape_count shapes. Without settings->share the order is by service, priority, eligible_us and id.
+ * Returns 0, or -1 with ERR_NOMEM, or ERR_INVALID when a job's account is not a leaf. */
+int policy_order(const struct policy_snapshot *snapshot, const struct policy_settings *settings,
+                 const double *step_charge, size_t shape_count, int64_t now_us, uint32_t *order,
+                 struct err *err);
+
+/* Decides about all jobs of the snapshot. Fills *decision. Returns 0, or -1 with ERR_NOMEM, or ERR_INVALID
+ * when the snapshot contradicts itself. */
+int policy_decide(const struct policy_snapshot *snapshot, const struct policy_settings *settings,
+                  const struct policy_planner *planner, int64_t now_us, struct policy_decision *decision,
+                  struct err *err);
+
+void policy_decision_fini(struct policy_decision *decision);
+
+#endif

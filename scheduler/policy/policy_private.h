@@ -1,0 +1,199 @@
+/* What the files of scheduler/policy share: the state of one decision. */
+#ifndef MOTLEY_SCHEDULER_POLICY_POLICY_PRIVATE_H
+#define MOTLEY_SCHEDULER_POLICY_POLICY_PRIVATE_H
+
+#include "scheduler/policy/policy.h"
+
+/* ---- share.c: the tree of accounts ---- */
+
+/* The tree of accounts while jobs are taken from it in the order of the shares. Every node keeps a heap of
+ * its children that have jobs left; the child that is furthest below its share is on top. */
+struct share_tree {
+    size_t count;
+    const struct policy_account *accounts;
+    double *ratio;        /* charged device-seconds of each account with its children, over its weight */
+    int64_t *front_us;    /* eligible_us of the account's next job */
+    uint32_t *heap_begin; /* where each account's children begin in `heap`; one more at the end */
+    uint32_t *heap_count; /* children with jobs left */
+    uint16_t *heap;
+    void *memory;
+};
+
+/* Builds the tree with the accounts' own use. Returns 0, or -1 with ERR_NOMEM, or ERR_INVALID for a parent
+ * that does not stand before its child or a weight that is not above 0. */
+int share_tree_init(struct share_tree *tree, const struct policy_account *accounts, size_t count,
+                    struct err *err);
+void share_tree_fini(struct share_tree *tree);
+/* Adds charged device-seconds to an account and to those above it. Call it before the heaps are filled. */
+void share_tree_charge(struct share_tree *tree, uint16_t account, double seconds);
+/* Fills the heaps with the leaves i for which has_jobs[i]; their front_us are set. */
+void share_tree_fill(struct share_tree *tree, const bool *has_jobs);
+/* Returns the leaf whose job is next, or POLICY_NONE when no leaf has jobs left. */
+uint16_t share_tree_top(const struct share_tree *tree);
+/* Takes the job on top and charges its leaf. `more` says whether the leaf has further jobs; the next one is
+ * eligible from front_us on. */
+void share_tree_take(struct share_tree *tree, double seconds, bool more, int64_t front_us);
+
+/* ---- limits.c: what users and accounts may still take ---- */
+
+struct limits_state {
+    bool on;
+    struct policy_use *accounts; /* use of each account with its children's; month_seconds includes the
+                                    predicted use of running jobs */
+    struct policy_use *users;
+};
+
+/* Returns 0, or -1 with ERR_NOMEM. */
+int limits_init(struct limits_state *limits, const struct policy_snapshot *snapshot,
+                const struct policy_settings *settings, int64_t now_us, struct err *err);
+void limits_fini(struct limits_state *limits);
+/* Whether the limits allow the job to start. If so, *most is how many devices it may take (0: any number);
+ * otherwise the action's reason, subject and number are filled in. */
+bool limits_allow(const struct limits_state *limits, const struct policy_snapshot *snapshot,
+                  const struct policy_job *job, uint16_t *most, struct policy_action *action);
+/* Adds the use of a job that starts. */
+void limits_take(struct limits_state *limits, const struct policy_snapshot *snapshot,
+                 const struct policy_job *job, size_t devices, double seconds);
+
+/* ---- width.c: the planner's answers of one decision ---- */
+
+/* A question to the planner: the plan of a shape on a set of devices, given by the set's number. */
+struct width_question {
+    uint32_t shape, set;
+    uint16_t least, most; /* devices; most 0: any number */
+    /* The job's equal part of the devices while other jobs wait, a power of two: the devices there, divided
+     * by the number of waiting and running jobs (equipartition: Tucker and Gupta 1989). 0: no other job
+     * waits, and the job may take all. */
+    uint16_t fair;
+};
+
+struct width_answers {
+    const struct policy_planner *planner;
+    const struct policy_settings *settings;
+    struct device_set *sets;
+    size_t set_count, set_capacity;
+    uint32_t *set_slots;
+    size_t set_slot_count; /* a power of two */
+    struct width_entry *entries;
+    size_t entry_count, entry_slots; /* a power of two */
+    struct policy_plan *plans;
+    size_t plan_count, plan_capacity;
+};
+
+int width_answers_init(struct width_answers *answers, const struct policy_planner *planner,
+                       const struct policy_settings *settings, struct err *err);
+void width_answers_fini(struct width_answers *answers);
+/* Returns the number of a set of devices, or -1 with ERR_NOMEM. Equal sets have equal numbers. */
+int64_t width_set(struct width_answers *answers, const struct device_set *set, struct err *err);
+/* Finds the plan that the job may take on the devices of the set: the fastest plan that pays for its devices.
+ * Returns an enum policy_fit, with *plan an index in answers->plans when it is FIT_YES; or -1 with ERR_NOMEM.
+ * The planner is asked once for each question. */
+int width_choose(struct width_answers *answers, const struct width_question *question, uint32_t *plan,
+                 struct err *err);
+
+/* ---- reserve.c: when devices are free, and for which job they are reserved ---- */
+
+enum { RESERVE_WINDOWS_MAX = 16 };
+
+enum holder_kind { HOLDER_NONE, HOLDER_JOB, HOLDER_INTERVAL, HOLDER_AWAY };
+
+struct device_claim {
+    int64_t booked_us, back_us; /* begin of its next booking, and end of its last; INT64_MAX and 0: none */
+    int64_t holder;             /* job or interval that holds it now; device when away */
+    int64_t keeper;             /* job or interval for which it is kept from until_us[device] on */
+    enum holder_kind held_by, kept_by;
+};
+
+/* Devices that are free now and may be taken by a job that ends by `until_us`. */
+struct reserve_window {
+    int64_t until_us;
+    uint32_t set; /* free devices that are not reserved before until_us */
+};
+
+struct reserve_state {
+    const struct policy_snapshot *snapshot;
+    int64_t now_us;
+    struct device_set all, there;         /* known devices, and those that are neither absent nor unfit */
+    struct device_set free;               /* devices neither held by a run nor taken in this decision */
+    int64_t free_us[POLICY_DEVICES_MAX];  /* when each device is free for a further reservation */
+    int64_t until_us[POLICY_DEVICES_MAX]; /* a job that starts now on the device must end by then */
+    struct device_claim devices[POLICY_DEVICES_MAX];
+    bool booked;       /* a device has a booking in the future */
+    size_t time_count; /* of times at which starts are weighed, in order; some may be of no device any more */
+    int64_t times[4 * POLICY_DEVICES_MAX];
+    size_t window_count;
+    struct reserve_window windows[RESERVE_WINDOWS_MAX];
+    bool changed; /* the windows are to be found anew */
+};
+
+/* A start, now or later. */
+struct reserve_start {
+    uint32_t plan;
+    int64_t starts_us, ends_us;
+};
+
+void reserve_init(struct reserve_state *reserve, const struct policy_snapshot *snapshot, int64_t now_us);
+/* Finds the windows anew if anything changed. Returns 0, or -1 with ERR_NOMEM. */
+int reserve_windows(struct reserve_state *reserve, struct width_answers *answers, struct err *err);
+/* Finds the start of a job with the least predicted end before start->ends_us, as devices become free; among
+ * `among` only. Returns an enum policy_fit, or -1 with ERR_NOMEM. */
+int reserve_find(struct reserve_state *reserve, struct width_answers *answers, const struct policy_job *job,
+                 struct width_question question, const struct device_set *among, struct reserve_start *start,
+                 struct err *err);
+/* Gives the devices of a plan to a job from now on, or reserves them for it from start->starts_us on. */
+void reserve_take(struct reserve_state *reserve, const struct policy_plan *plan, int64_t job,
+                  int64_t ends_us);
+void reserve_keep(struct reserve_state *reserve, const struct policy_plan *plan, int64_t job,
+                  const struct reserve_start *start);
+/* Returns the first device of the plan that is reserved or booked for somebody before `ends_us`, or
+ * POLICY_DEVICES_MAX. */
+size_t reserve_kept_before(const struct reserve_state *reserve, const struct policy_plan *plan,
+                           int64_t ends_us);
+/* Returns the device of a set that becomes free last. */
+size_t reserve_last(const struct reserve_state *reserve, const struct device_set *devices);
+/* Returns begins_us plus the predicted time of the job's steps under the plan, or plus its time limit if that
+ * is less. The sum saturates. */
+int64_t reserve_end(int64_t begins_us, const struct policy_job *job, const struct policy_plan *plan);
+
+/* ---- preempt.c: runs that yield, and devices with owners ---- */
+
+struct preempt_state {
+    const struct policy_snapshot *snapshot;
+    const struct policy_settings *settings;
+    struct device_set owned; /* devices that have an owner */
+    bool yielding;           /* a run can be asked for a checkpoint */
+    struct device_set *own;  /* [account_count] devices of each account and of those above it */
+    uint32_t *waiting; /* [account_count] jobs that have not started, of each account with those below */
+    size_t *order;     /* [run_count] runs that may yield to the job at hand */
+    bool *asked;       /* [run_count] */
+    struct policy_preemption *list; /* [run_count] */
+    size_t count, searches;
+};
+
+/* A job for which runs are to yield. */
+struct preempt_job {
+    size_t index; /* in snapshot.jobs */
+    struct width_question question;
+    const struct device_set *among; /* devices that it may use */
+    int64_t ends_us;                /* its predicted end if nobody yields; INT64_MAX: unknown */
+};
+
+/* Returns 0, or -1 with ERR_NOMEM. */
+int preempt_init(struct preempt_state *preempt, const struct policy_snapshot *snapshot,
+                 const struct policy_settings *settings, struct err *err);
+void preempt_fini(struct preempt_state *preempt);
+/* Notes that a job has started, so it no longer keeps others off its group's devices. */
+void preempt_started(struct preempt_state *preempt, const struct policy_job *job);
+/* Removes from `set` the devices whose owners have jobs that wait, unless the job is one of them or urgent.
+ */
+void preempt_leave(const struct preempt_state *preempt, const struct policy_job *job, struct device_set *set);
+/* Whether, of `waiting` jobs, some are of none of the accounts that own a device of the job's. */
+bool preempt_has_rivals(const struct preempt_state *preempt, const struct policy_job *job, size_t waiting);
+/* Looks for the fewest runs that can yield to the job and whose loss is less than its gain. Returns FIT_YES
+ * with *start, when they will have yielded, and the runs added to preempt->list; another enum policy_fit; or
+ * -1 with ERR_NOMEM. */
+int preempt_find(struct preempt_state *preempt, const struct reserve_state *reserve,
+                 struct width_answers *answers, const struct preempt_job *job, struct reserve_start *start,
+                 struct err *err);
+
+#endif

@@ -1,0 +1,78 @@
+/* Sessions of the page: codes that open them, and the tokens that they are. */
+#include "store/store_private.h"
+#include "store/users.h"
+
+#include "common/digest.h"
+
+/* clang-format off */
+/* $1: the code's hash; $2: the asker's token; $3: when the code ends, in µs */
+static const struct pg_statement put_code = {
+    "session_code_put",
+    "WITH codes AS (DELETE FROM session_codes WHERE expires_at < now() - interval '1 day'), "
+    "sessions AS (DELETE FROM tokens WHERE session AND expires_at < now() - interval '1 day') "
+    "INSERT INTO session_codes (hash, token, expires_at) SELECT $1, id, to_timestamp($3::bigint / 1e6) FROM tokens "
+    "WHERE id = $2::bigint AND user_id IS NOT NULL AND NOT session RETURNING true",
+    PG_WRITE};
+/* $1: the hash of what is shown; $2: the new token's hash; $3: seconds; $4: the client's address */
+static const struct pg_statement open_session = {
+    "session_open",
+    "WITH code AS (UPDATE session_codes SET used_at = now() WHERE hash = $1 AND used_at IS NULL AND expires_at > now() "
+    "  RETURNING token), "
+    "shown AS (SELECT t.* FROM tokens t LEFT JOIN tokens p ON p.id = t.parent "
+    "  WHERE (t.hash = $1 OR t.id = (SELECT token FROM code)) AND t.user_id IS NOT NULL AND NOT t.session "
+    "  AND t.revoked_at IS NULL AND p.revoked_at IS NULL AND least(t.expires_at, p.expires_at, 'infinity') > now()), "
+    "t AS (INSERT INTO tokens (hash, user_id, scopes, note, expires_at, made_by, parent, session) "
+    "  SELECT $2, user_id, scopes, 'the page', least(expires_at, now() + $3::bigint * interval '1 s'), id, "
+    "    coalesce(parent, id), true FROM shown RETURNING *), "
+    "u AS (SELECT t.*, users.name FROM t JOIN users ON users.id = t.user_id), "
+    "said AS ("
+    AUDIT("json_build_object('who', u.name, 'user_id', u.user_id, 'token', u.made_by, 'address', nullif($4, ''))", "'session.open'", "u.id::text", "NULL::json", "json_build_object('expires', motley_time(u.expires_at))", "u")
+    "  ) "
+    "SELECT json_build_object('user', name, 'scopes', scopes, 'expires', motley_time(expires_at), "
+    "  'seconds', floor(extract(epoch FROM expires_at - now()))::bigint) FROM u",
+    PG_WRITE};
+static const struct pg_statement close_session = {
+    "session_close",
+    "WITH t AS (UPDATE tokens SET revoked_at = now() WHERE id = $1::bigint AND session RETURNING id), "
+    "said AS ("
+    AUDIT("$2", "'session.close'", "t.id::text", "NULL::json", "NULL::json", "t")
+    "  ) "
+    "SELECT id FROM t",
+    PG_WRITE};
+/* clang-format on */
+
+int store_session_code_put(struct store *store, const struct principal *principal, const uint8_t code[32],
+                           int64_t expires_us, store_done_fn *done, void *arg, struct err *err)
+{
+    struct pg_params params;
+    pg_params_init(&params);
+    pg_param_bytes(&params, code, DIGEST_SIZE);
+    pg_param_i64(&params, principal->token);
+    pg_param_i64(&params, expires_us);
+    return store_one_touched(store, &put_code, &params, "a session makes no sessions: use a token", done, arg,
+                             err);
+}
+
+int store_session_open(struct store *store, const uint8_t shown[32], const uint8_t token[32],
+                       unsigned seconds, const char *address, store_doc_fn *done, void *arg, struct err *err)
+{
+    struct pg_params params;
+    pg_params_init(&params);
+    pg_param_bytes(&params, shown, DIGEST_SIZE);
+    pg_param_bytes(&params, token, DIGEST_SIZE);
+    pg_param_i64(&params, seconds);
+    pg_param_text(&params, address);
+    return store_one_doc(store, &open_session, &params, "it is not valid: unknown, expired, used or revoked",
+                         done, arg, err);
+}
+
+int store_session_close(struct store *store, const struct principal *principal, store_done_fn *done,
+                        void *arg, struct err *err)
+{
+    struct pg_params params;
+    pg_params_init(&params);
+    pg_param_i64(&params, principal->token);
+    store_param_actor(&params, principal);
+    return store_one_touched(store, &close_session, &params, "the token that you ask with is no session's",
+                             done, arg, err);
+}

@@ -1,0 +1,305 @@
+/* Runs the text of the kernels' PTX (ptx/), as this build gives it to NVIDIA's drivers, behind the fake
+ * libcuda. Ops and training give the bits of the emulated device, on which the same source was compiled for
+ * the CPU; a wrong lane, offset or register and a missing barrier in the text are found. */
+#define HARNESS_CANDIDATES                                                                                   \
+    {.kind = "emulated", .group = 1, .partial = true},                                                       \
+    {                                                                                                        \
+        .kind = "cuda", .group = 1, .partial = true                                                          \
+    }
+#include "engine/cases_basic.h"
+#include "engine/cases_experts.h"
+#define rounded_cases packed_rounded_cases /* both files have these names */
+#define gemm_rounded_draw packed_rounded_draw
+#include "engine/cases_packed.h"
+#undef rounded_cases
+#undef gemm_rounded_draw
+#include "engine/cases_units.h"
+
+#include <dlfcn.h>
+
+#include "engine/fakes/fake.h"
+#include "engine/gpu/code.h"
+#include "engine/gpu/gpu.h"
+#include "engine/ptx/module.h"
+
+static const char *const library = MOTLEY_FAKES "/libfake_cuda_ptx.so";
+static const char *const archs[] = {"sm_52", "sm_75", "sm_80"};
+static struct fake_control *control;
+static struct ptx_control *ptx;
+
+static int setup(void **state)
+{
+    (void)state;
+    setenv("MOTLEY_CUDA_LIBRARY", library, 1);
+    void *handle = dlopen(library, RTLD_NOW);
+    control = !handle ? NULL : dlsym(handle, "fake_control");
+    ptx = !handle ? NULL : dlsym(handle, "ptx_control");
+    return control && ptx ? 0 : -1;
+}
+
+/* Says what the interpreter found, of which the driver passes on no more than a number. */
+static int teardown(void **state)
+{
+    (void)state;
+    if (ptx->fault[0] != '\0')
+        print_message("%s\n", ptx->fault);
+    ptx->fault[0] = '\0';
+    return 0;
+}
+
+/* Makes the fake card one that takes the text of `arch`; skips visibly when the build has none. */
+static void card_is(const char *arch)
+{
+    struct err err;
+    const struct gpu_code *code = gpu_code_choose("cuda", arch, &err);
+    if (!code || strcmp(code->arch, arch) != 0) {
+        printf("skipped: %s\n", !code ? err.text : "this build lacks one of NVIDIA's codes");
+        skip();
+    }
+    control->capability = (int)strtol(arch + 3, NULL, 10);
+}
+
+static void devices_open(const char *isa, struct device **devices)
+{
+    struct err err;
+    for (uint32_t d = 0; d < CANDIDATES; d++)
+        check(device_open(&(struct device_options){.kind = candidates[d].kind,
+                                                   .name = candidates[d].kind,
+                                                   .isa = d == 0 ? isa : NULL,
+                                                   .memory_limit_bytes = 64 << 20},
+                          &devices[d], &err));
+}
+
+static void cases_compare(const char *arch, const char *isa, const struct op_case *cases, size_t count,
+                          uint32_t trials)
+{
+    struct device *devices[CANDIDATES];
+    card_is(arch);
+    devices_open(isa, devices);
+    for (size_t i = 0; i < count; i++)
+        case_run(devices, &cases[i], trials);
+    for (uint32_t d = 0; d < CANDIDATES; d++)
+        device_close(devices[d]);
+}
+
+#define NAME(kernel, threads) #kernel,
+static const char *const names[] = {GPU_KERNEL_LIST(NAME)};
+
+/* Prints which kernels nothing has launched so far. */
+static void unlaunched_print(void)
+{
+    uint32_t count = 0;
+    for (size_t k = 0; k < sizeof(names) / sizeof(*names); k++)
+        if (ptx->launches[k] == 0)
+            print_message("%s%s", count++ == 0 ? "    never launched: " : ", ", names[k]);
+    print_message("%s%u of %zu kernels were launched\n", count == 0 ? "    " : "\n    ",
+                  (uint32_t)(sizeof(names) / sizeof(*names)) - count, sizeof(names) / sizeof(*names));
+}
+
+/* --- shapes that the other cases seldom have */
+
+/* A result of 72 tiles of 128 × 128, of which some are not whole. */
+static void large_draw(struct trial *t)
+{
+    static const enum dtype computes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
+    struct op_gemm *o = &t->op.gemm;
+    gemm_draw(t);
+    o->m = 1020;
+    o->n = 1030;
+    o->k = 20 + draw_below(t, 20);
+    o->lda = o->transpose_a ? o->m : o->k;
+    o->ldb = o->transpose_b ? o->k : o->n;
+    o->ldc = o->n;
+    o->compute = computes[draw_below(t, 3)];
+}
+
+static void attention_fp32_draw(struct trial *t)
+{
+    forward_draw(t);
+    t->op.attention.compute = DTYPE_F32;
+}
+
+static void attention_backward_fp32_draw(struct trial *t)
+{
+    backward_draw(t);
+    t->op.attention_backward.forward.compute = DTYPE_F32;
+}
+
+static const struct op_case shape_cases[] = {
+    {.name = "large", .draw = large_draw},
+    {.name = "attention_fp32", .draw = attention_fp32_draw, .aligned = true},
+    {.name = "attention_backward_fp32",
+     .draw = attention_backward_fp32_draw,
+     .prepare = attention_rounded_prepare,
+     .aligned = true},
+};
+
+static void ops_give_the_bits_of_the_emulated_device(void **state)
+{
+    (void)state;
+    uint32_t trials = getenv("MOTLEY_EMULATED_CHECK") ? 20 : 2;
+    for (size_t i = 0; i < sizeof(archs) / sizeof(*archs); i++) {
+        const char *isa = strcmp(archs[i], "sm_80") == 0 ? "warp32" : "warp32,plain";
+        cases_compare(archs[i], isa, basic_cases, sizeof(basic_cases) / sizeof(*basic_cases), trials);
+        cases_compare(archs[i], isa, expert_cases, sizeof(expert_cases) / sizeof(*expert_cases), trials);
+        cases_compare(archs[i], isa, packed_cases, sizeof(packed_cases) / sizeof(*packed_cases), trials);
+        cases_compare(archs[i], isa, rounded_cases, sizeof(rounded_cases) / sizeof(*rounded_cases), trials);
+        cases_compare(archs[i], isa, packed_rounded_cases,
+                      sizeof(packed_rounded_cases) / sizeof(*packed_rounded_cases), trials);
+    }
+    cases_compare("sm_52", "warp32,plain", shape_cases, sizeof(shape_cases) / sizeof(*shape_cases),
+                  2 * trials);
+    cases_compare("sm_80", "warp32", shape_cases, sizeof(shape_cases) / sizeof(*shape_cases), 2 * trials);
+    cases_compare("sm_80", "warp32", units_cases, sizeof(units_cases) / sizeof(*units_cases), 3 * trials);
+    unlaunched_print();
+}
+
+/* Every kernel of every text is understood, whether the tests launch it or not. */
+static void every_instruction_is_known(void **state)
+{
+    (void)state;
+    struct err err;
+    struct ptx_kernel *(*parse)(const char *, const char *, struct err *);
+    void (*release)(struct ptx_kernel *);
+    *(void **)&parse = dlsym(dlopen(library, RTLD_NOW), "ptx_parse");
+    *(void **)&release = dlsym(dlopen(library, RTLD_NOW), "ptx_free");
+    for (size_t i = 0; i < sizeof(archs) / sizeof(*archs); i++) {
+        void *text;
+        uint64_t bytes;
+        uint32_t matrix;
+        card_is(archs[i]);
+        check(gpu_code_load("cuda", archs[i], &text, &bytes, &matrix, &err));
+        for (size_t k = 0; k < sizeof(names) / sizeof(*names); k++) {
+            struct ptx_kernel *kernel = parse(text, names[k], &err);
+            if (!kernel)
+                fail_msg("%s", err.text);
+            release(kernel);
+        }
+        free(text);
+    }
+}
+
+/* --- faults that are planted into the text */
+
+/* Runs a trial on the fake card and tells whether it fails or gives other bits than `expected`. */
+static bool trial_differs(struct trial *t, struct device *card, uint8_t **expected)
+{
+    struct buffer *buffers[OP_OPERANDS_MAX];
+    uint64_t bytes[OP_OPERANDS_MAX];
+    struct err err;
+    for (uint32_t i = 0; i < t->count; i++) {
+        struct array *a = &t->arrays[i];
+        uint32_t size = dtype_bytes(a->use.operand.dtype);
+        bytes[i] = (a->lead + a->count + PAD_MAX) * size;
+        check(buffer_create(card, bytes[i], MEM_BUFFERS, "operand", &buffers[i], &err));
+        check(buffer_write(buffers[i], 0, a->bytes, bytes[i], &err));
+        *a->operand =
+            (struct operand){.buffer = buffers[i], .at = a->lead * size, .dtype = a->use.operand.dtype};
+    }
+    bool differs = op_submit(card, &t->op, &err) != 0 || device_sync(card, &err) != 0;
+    for (uint32_t i = 0; i < t->count; i++) {
+        uint8_t *after = calloc(1, bytes[i]);
+        differs = differs || buffer_read(buffers[i], 0, after, bytes[i], &err) != 0 ||
+                  device_sync(card, &err) != 0 || memcmp(after, expected[i], bytes[i]) != 0;
+        free(after);
+        buffer_destroy(buffers[i]);
+    }
+    return differs;
+}
+
+struct planted {
+    const char *kernel, *find, *with;
+    const struct op_case *cases;
+    uint32_t case_count;
+    const char *case_name;
+    const char *fault; /* what the interpreter must say; NULL: other bits are enough */
+    uint32_t first;    /* the first of the places */
+};
+
+static const struct op_case *case_of(const struct planted *planted)
+{
+    for (uint32_t i = 0; i < planted->case_count; i++)
+        if (strcmp(planted->cases[i].name, planted->case_name) == 0)
+            return &planted->cases[i];
+    fail_msg("no case is named %s", planted->case_name);
+    return NULL;
+}
+
+/* Plants the fault at the `which`-th place. False: the text has no such place. */
+static bool planted_is_found(const struct planted *planted, uint32_t which)
+{
+    enum { TRIALS = 12 };
+    struct device *devices[CANDIDATES];
+    const struct op_case *c = case_of(planted);
+    bool found = false;
+    ptx->edit.kernel = planted->kernel;
+    ptx->edit.find = planted->find;
+    ptx->edit.with = planted->with;
+    ptx->edit.which = which;
+    ptx->fault[0] = '\0';
+    setenv("MOTLEY_EMULATED", "checks", 1);
+    devices_open("warp32", devices);
+    unsetenv("MOTLEY_EMULATED");
+    ptx->edit.kernel = NULL;
+    for (uint64_t seed = 0; seed < TRIALS && ptx->edit.done && !found; seed++) {
+        uint8_t *expected[OP_OPERANDS_MAX];
+        struct trial t;
+        trial_create(&t, c, seed);
+        if (trial_run(&t, devices[0], true, expected) && op_supports(devices[1], &t.op))
+            found = trial_differs(&t, devices[1], expected);
+        for (uint32_t i = 0; i < t.count; i++)
+            free(expected[i]);
+        trial_destroy(&t);
+    }
+    for (uint32_t d = 0; d < CANDIDATES; d++)
+        device_close(devices[d]);
+    if (!ptx->edit.done)
+        return false;
+    print_message("    %s, '%s' number %u: %s\n", planted->kernel, planted->find, which,
+                  ptx->fault[0] != '\0' ? ptx->fault
+                  : found               ? "other bits"
+                                        : "not found");
+    assert_true(found);
+    if (planted->fault)
+        assert_non_null(strstr(ptx->fault, planted->fault));
+    ptx->fault[0] = '\0';
+    return true;
+}
+
+#define BASIC(name) basic_cases, sizeof(basic_cases) / sizeof(*basic_cases), name
+#define ROUNDED(name) rounded_cases, sizeof(rounded_cases) / sizeof(*rounded_cases), name
+#define EXPERTS(name) expert_cases, sizeof(expert_cases) / sizeof(*expert_cases), name
+
+static void planted_faults_are_found(void **state)
+{
+    (void)state;
+    static const struct planted places[] = {
+        {"gemm_64x64", "bar.sync", "// bar.sync", BASIC("gemm"), "no barrier between them", 0},
+        {"units_64x64", "bar.sync", "// bar.sync", ROUNDED("gemm_rounded"), "no barrier between them", 0},
+        /* Its first barrier only keeps apart two sums of one block. */
+        {"square_sums", "bar.sync", "// bar.sync", BASIC("square_sum"), "nobody wrote it", 1},
+        {"square_sums", "31, -1;", "7, -1;", BASIC("square_sum"), NULL, 0}, /* the source's highest lane */
+        {"square_sums", "shared+8]", "shared+16]", BASIC("square_sum"), NULL, 0}, /* another warp's sum */
+        {"square_sums", "shared+56]", "shared+64]", BASIC("square_sum"), "outside of every shared array", 0},
+        {"units_64x64", "+384]", "+388]", ROUNDED("gemm_rounded"), NULL,
+         0}, /* a fragment of b, one word on */
+    };
+    card_is("sm_80");
+    for (size_t i = 0; i < sizeof(places) / sizeof(*places); i++) {
+        uint32_t found = 0;
+        while (found < 2 && planted_is_found(&places[i], places[i].first + found))
+            found++;
+        if (found == 0)
+            fail_msg("%s has no '%s' to plant a fault at", places[i].kernel, places[i].find);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_instruction_is_known),
+        cmocka_unit_test_teardown(ops_give_the_bits_of_the_emulated_device, teardown),
+        cmocka_unit_test_teardown(planted_faults_are_found, teardown),
+    };
+    return cmocka_run_group_tests(tests, setup, NULL);
+}

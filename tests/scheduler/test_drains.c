@@ -1,0 +1,149 @@
+/* Tests drains of devices and nodes under a real scheduler process: at once, after the jobs, by a time, with
+ * a reason that is kept; nodes that are drained because starts fail there; and that a job avoids the node on
+ * which it died. */
+#include "scheduler/world.h"
+
+static struct world world;
+static struct principal bob;
+
+static void fresh_agents(void)
+{
+    for (int i = 0; i < WORLD_AGENTS; i++) {
+        world.agents[i]->steps_max = 0;
+        world.agents[i]->start_fails = false;
+        fake_forget(world.agents[i]);
+    }
+}
+
+/* Starts a job that stays in its third step until the test lets its steps go on. */
+static int64_t run_on(const char *devices)
+{
+    fresh_agents();
+    world.agents[0]->steps_max = world.agents[1]->steps_max = 3;
+    const struct world_job job = {.name = "runs", .devices = devices, .steps = 30, .every = 10, .retries = 9};
+    int64_t id = world_submit(&world, &job);
+    WORLD_UNTIL(&world, world_is(&world, id, "running") && world_number(&world, id, "step") == 3);
+    return id;
+}
+
+static json_t *drain(const struct store_drain *how)
+{
+    struct answer answer;
+    AWAIT_OK(world.fixture, answer,
+             store_device_drain(world.fixture->store, &principal_service, how, on_doc, &answer, E));
+    return answer.doc;
+}
+
+static void a_drain_after_jobs_lets_what_runs_end_and_nothing_start(void **state)
+{
+    (void)state;
+    int64_t runs = run_on("left/cpu0");
+    json_t *doc =
+        drain(&(struct store_drain){.name = "left", .drained = true, .after_jobs = true, .why = "a new fan"});
+    assert_string_equal(json_string_value(json_object_get(doc, "drain_at")), "after jobs");
+    assert_string_equal(json_string_value(json_object_get(doc, "drain_why")), "a new fan");
+    assert_int_equal(json_array_size(json_object_get(doc, "devices")), 1);
+    json_decref(doc);
+    const struct world_job job = {.name = "waits", .devices = "left/cpu0", .steps = 4, .every = 2};
+    int64_t id = world_submit(&world, &job);
+    WORLD_UNTIL(&world, world_says(&world, id, "waits for left/cpu0 (drained: a new fan)"));
+    assert_true(world_is(&world, runs, "running"));
+    world.agents[0]->steps_max = 0;
+    WORLD_UNTIL(&world, world_is(&world, runs, "succeeded"));
+    assert_int_equal(world_number(&world, runs, "attempt"), 1);
+    assert_true(world_is(&world, id, "queued"));
+    doc = drain(&(struct store_drain){.name = "left/cpu0", .drained = true}); /* keeps the reason */
+    assert_string_equal(json_string_value(json_object_get(doc, "drain_why")), "a new fan");
+    assert_true(json_is_null(json_object_get(doc, "drain_at")));
+    json_decref(doc);
+    json_decref(drain(&(struct store_drain){.name = "left"}));
+    WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
+}
+
+static void a_drain_by_a_time_moves_what_still_runs_then(void **state)
+{
+    char by[32];
+    (void)state;
+    int64_t runs = run_on(NULL);
+    json_t *doc = world_job(&world, runs);
+    const char *device = json_string_value(
+        json_object_get(json_array_get(json_object_get(json_object_get(doc, "run"), "ranks"), 0), "device"));
+    char name[80];
+    snprintf(name, sizeof(name), "%s", device);
+    json_decref(doc);
+    clock_rfc3339(clock_wall_us() + 600000, by);
+    json_decref(drain(&(struct store_drain){.name = name, .drained = true, .by = by}));
+    assert_true(world_is(&world, runs, "running"));
+    WORLD_UNTIL(&world, world_number(&world, runs, "attempt") == 2);
+    world.agents[0]->steps_max = world.agents[1]->steps_max = 0;
+    WORLD_UNTIL(&world, world_is(&world, runs, "succeeded"));
+    assert_int_equal(world_number(&world, runs, "losses"), 0);
+    world_check_metrics(&world, runs, 30);
+    json_decref(drain(&(struct store_drain){.name = name}));
+}
+
+static void a_job_avoids_the_node_on_which_it_died(void **state)
+{
+    (void)state;
+    int64_t runs = run_on(NULL);
+    int died = fake_living(world.agents[0]) ? 0 : 1;
+    fake_kill_worker(world.agents[died], fake_living(world.agents[died]));
+    WORLD_UNTIL(&world, world_number(&world, runs, "attempt") == 2 && world_is(&world, runs, "running"));
+    assert_null(fake_living(world.agents[died]));
+    assert_non_null(fake_living(world.agents[1 - died]));
+    world.agents[0]->steps_max = world.agents[1]->steps_max = 0;
+    WORLD_UNTIL(&world, world_is(&world, runs, "succeeded"));
+    world_check_metrics(&world, runs, 30);
+}
+
+static void three_failed_starts_of_two_people_drain_the_node(void **state)
+{
+    (void)state;
+    fresh_agents();
+    world.agents[0]->start_fails = true;
+    const struct world_job adas = {
+        .name = "adas", .devices = "left/cpu0", .steps = 4, .every = 2, .retries = 9};
+    const struct world_job bobs = {
+        .name = "bobs", .devices = "left/cpu0", .steps = 4, .every = 2, .retries = 9, .owner = &bob};
+    int64_t first = world_submit(&world, &adas);
+    WORLD_UNTIL(&world,
+                world_number(&world, first, "losses") >= 3); /* one person's jobs alone drain nothing */
+    assert_false(world_says(&world, first, "drained"));
+    int64_t second = world_submit(&world, &bobs);
+    WORLD_UNTIL(&world,
+                world_says(&world, second, "of 2 people failed on left within a day; the last: no room"));
+    world.agents[0]->start_fails = false;
+    json_decref(drain(&(struct store_drain){.name = "left"}));
+    WORLD_UNTIL(&world, world_is(&world, second, "succeeded"));
+    WORLD_UNTIL(&world, world_is(&world, first, "succeeded"));
+}
+
+static int make(void **state)
+{
+    struct answer answer;
+    world.lost_ms = WORLD_PATIENT_MS;
+    world_make(&world, state);
+    AWAIT_OK(world.fixture, answer, store_user_put(world.fixture->store, "bob", on_id, &answer, E));
+    bob = fixture_person(answer.id, "bob");
+    return 0;
+}
+
+static int end(void **state)
+{
+    (void)state;
+    world_end(&world);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 3 && strcmp(argv[1], "--scheduler") == 0)
+        return world_scheduler_main(argv[2]);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_drain_after_jobs_lets_what_runs_end_and_nothing_start),
+        cmocka_unit_test(a_drain_by_a_time_moves_what_still_runs_then),
+        cmocka_unit_test(a_job_avoids_the_node_on_which_it_died),
+        cmocka_unit_test(three_failed_starts_of_two_people_drain_the_node),
+    };
+    return cmocka_run_group_tests(tests, make, end);
+}

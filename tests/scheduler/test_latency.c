@@ -1,0 +1,124 @@
+/* Measures how long a submitted job waits for its decision under a real scheduler process with PostgreSQL and
+ * Redis: with an empty queue, with a thousand jobs queued, and while the planner searches for seconds for
+ * another class of jobs. The figures are printed; only what no load of the machine explains fails the test.
+ */
+#include "scheduler/world.h"
+
+enum { QUEUED = 1000, ASKED = 40 };
+
+static struct world world;
+static struct principal bob;
+
+static void sql(const char *text)
+{
+    struct err err;
+    struct pg_conn *conn = pg_connect(world.fixture->postgres.conninfo, 5000, &err);
+    assert_non_null(conn);
+    must(pg_script(conn, text, &err), &err);
+    pg_disconnect(conn);
+}
+
+/* A connection knows a statement by its address, so each number has a connection of its own. */
+static int64_t number(const char *query)
+{
+    struct err err;
+    struct pg_result *result = NULL;
+    const struct pg_statement statement = {query, query, PG_READ};
+    struct pg_conn *conn = pg_connect(world.fixture->postgres.conninfo, 5000, &err);
+    assert_non_null(conn);
+    must(pg_exec(conn, &statement, NULL, &result, &err), &err);
+    int64_t value = pg_i64(result, 0, 0);
+    pg_result_free(result);
+    pg_disconnect(conn);
+    return value;
+}
+
+static int compare_doubles(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Submits short jobs for right/cpu0 one after the other, all of one class or each `fresh`, of a class of its
+ * own, which has to be planned. Prints how long each takes from its submission to its run's row, in
+ * milliseconds of the database's clock, and returns the longest. */
+static double measure(const char *what, const struct principal *owner, bool fresh)
+{
+    double ms[ASKED];
+    for (int i = 0; i < ASKED; i++) {
+        char query[200], name[16];
+        fake_forget(world.agents[1]);
+        snprintf(name, sizeof(name), fresh ? "fresh-%d" : "quick", i);
+        const struct world_job job = {
+            .name = name, .devices = "right/cpu0", .steps = 2, .every = 2, .owner = owner};
+        const int64_t id = world_submit(&world, &job);
+        WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
+        snprintf(query, sizeof(query),
+                 "SELECT (extract(epoch FROM r.created_at - j.created_at) * 1e6)::bigint FROM jobs j JOIN "
+                 "runs r ON r.job = "
+                 "j.id WHERE j.id = %lld",
+                 (long long)id);
+        ms[i] = 1e-3 * (double)number(query);
+    }
+    qsort(ms, ASKED, sizeof(*ms), compare_doubles);
+    printf("%s: from submission to decision %.1f ms at the median, %.1f ms at the 90th percentile, %.1f ms "
+           "at most, of %d "
+           "jobs\n",
+           what, ms[ASKED / 2], ms[ASKED * 9 / 10], ms[ASKED - 1], ASKED);
+    return ms[ASKED - 1];
+}
+
+static void decisions_are_quick_whatever_waits(void **state)
+{
+    (void)state;
+    char text[600];
+    measure("nothing queued", NULL, false);
+    world.agents[0]->steps_max = 2;
+    const struct world_job holds = {.name = "holder", .devices = "left/cpu0", .steps = 6, .every = 3};
+    const int64_t holder = world_submit(&world, &holds);
+    WORLD_UNTIL(&world, world_is(&world, holder, "running"));
+    snprintf(text, sizeof(text),
+             "INSERT INTO jobs (owner, name, spec, inputs, priority, state, retries_max, time_limit_ms, "
+             "steps) SELECT owner, "
+             "'waits', spec, inputs, 0, 'queued', 0, 0, 6 + n %% 7 FROM jobs, generate_series(1, %d) n WHERE "
+             "id = %lld",
+             QUEUED, (long long)holder);
+    sql(text);
+    snprintf(text, sizeof(text), "%d jobs queued", QUEUED);
+    measure(text, NULL, false);
+    snprintf(text, sizeof(text), "%d jobs of another queued", QUEUED);
+    measure(text, &bob, false);
+    const struct world_job searches = {
+        .name = "long-search", .devices = "right/cpu0", .steps = 2, .every = 2};
+    const int64_t searched = world_submit(&world, &searches);
+    const double searching_ms = measure("a search of 5 s under way, each of a class of its own", &bob, true);
+    assert_true(searching_ms < 3000);
+    WORLD_UNTIL(&world, world_is(&world, searched, "succeeded"));
+    sql("DELETE FROM jobs WHERE name = 'waits'");
+    world.agents[0]->steps_max = 0;
+    WORLD_UNTIL(&world, world_is(&world, holder, "succeeded"));
+}
+
+static int make(void **state)
+{
+    struct answer answer;
+    world_make(&world, state);
+    AWAIT_OK(world.fixture, answer, store_user_put(world.fixture->store, "bob", on_id, &answer, E));
+    bob = fixture_person(answer.id, "bob");
+    return 0;
+}
+
+static int end(void **state)
+{
+    (void)state;
+    world_end(&world);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 3 && strcmp(argv[1], "--scheduler") == 0)
+        return world_scheduler_main(argv[2]);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(decisions_are_quick_whatever_waits)};
+    return cmocka_run_group_tests(tests, make, end);
+}

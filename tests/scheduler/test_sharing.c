@@ -1,0 +1,800 @@
+/* Tests which job starts next under a real scheduler process: shares, limits, service classes, begin times,
+ * and the ledger of all runs. */
+#include "scheduler/world.h"
+
+static struct world world;
+static struct principal bob;
+
+static void fresh_agents(void)
+{
+    for (int i = 0; i < WORLD_AGENTS; i++) {
+        world.agents[i]->silent = false;
+        world.agents[i]->steps_max = 0;
+        world.agents[i]->saves_late = false;
+        fake_forget(world.agents[i]);
+    }
+}
+
+static void sql(const char *text)
+{
+    struct err err;
+    struct pg_conn *conn = pg_connect(world.fixture->postgres.conninfo, 5000, &err);
+    assert_non_null(conn);
+    must(pg_script(conn, text, &err), &err);
+    pg_disconnect(conn);
+}
+
+static int64_t number(const char *query)
+{
+    struct err err;
+    struct pg_result *result = NULL;
+    const struct pg_statement statement = {query, query, PG_READ};
+    struct pg_conn *conn = pg_connect(world.fixture->postgres.conninfo, 5000, &err);
+    assert_non_null(conn);
+    must(pg_exec(conn, &statement, NULL, &result, &err), &err);
+    int64_t value = pg_i64(result, 0, 0);
+    pg_result_free(result);
+    pg_disconnect(conn);
+    return value;
+}
+
+static int64_t run_of(int64_t id)
+{
+    json_t *doc = world_job(&world, id);
+    int64_t run = json_integer_value(json_object_get(json_object_get(doc, "run"), "id"));
+    json_decref(doc);
+    return run;
+}
+
+/* Starts a job that holds left/cpu0 until the test lets its steps go on. */
+static int64_t hold_left(void)
+{
+    fresh_agents();
+    world.agents[0]->steps_max = 2;
+    const struct world_job job = {.name = "holder", .devices = "left/cpu0", .steps = 6, .every = 3};
+    int64_t id = world_submit(&world, &job);
+    WORLD_UNTIL(&world, world_is(&world, id, "running"));
+    return id;
+}
+
+static void who_used_less_goes_first_however_many_jobs_the_other_has(void **state)
+{
+    (void)state;
+    int64_t ids[6], holder = hold_left();
+    const struct world_job many = {
+        .name = "many", .devices = "left/cpu0", .steps = 6, .every = 3, .priority = 9};
+    const struct world_job one = {
+        .name = "many", .devices = "left/cpu0", .steps = 6, .every = 3, .owner = &bob};
+    for (int i = 0; i < 6; i++)
+        ids[i] = world_submit(&world, &many);
+    int64_t last = world_submit(&world, &one);
+    WORLD_UNTIL(&world, world_says(&world, last, "waits for left/cpu0 (busy)"));
+    WORLD_UNTIL(&world, number("SELECT count(*) FROM jobs WHERE state = 'queued' AND place > 0") == 7);
+    char query[200];
+    snprintf(query, sizeof(query),
+             "SELECT count(*) FROM jobs WHERE id = %lld AND place = 1 AND wait_code = 'devices' AND "
+             "wait_subject = %lld AND "
+             "starts_at IS NOT NULL",
+             (long long)last, (long long)holder);
+    assert_int_equal(number(query), 1);
+    world.agents[0]->steps_max = 0;
+    WORLD_UNTIL(&world, world_is(&world, last, "succeeded"));
+    for (int i = 0; i < 6; i++) {
+        WORLD_UNTIL(&world, world_is(&world, ids[i], "succeeded"));
+        assert_true(run_of(ids[i]) > run_of(last));
+        assert_true(i == 0 || run_of(ids[i]) > run_of(ids[i - 1]));
+    }
+    assert_true(world_is(&world, holder, "succeeded"));
+}
+
+static void urgent_jobs_go_before_and_scavengers_after_all(void **state)
+{
+    (void)state;
+    hold_left();
+    const struct world_job kinds[] = {
+        {.name = "s", .devices = "left/cpu0", .steps = 4, .every = 2, .service = 1},
+        {.name = "n", .devices = "left/cpu0", .steps = 4, .every = 2},
+        {.name = "u", .devices = "left/cpu0", .steps = 4, .every = 2, .service = -1}};
+    int64_t ids[3];
+    for (int i = 0; i < 3; i++)
+        ids[i] = world_submit(&world, &kinds[i]);
+    WORLD_UNTIL(&world, world_says(&world, ids[2], "waits for left/cpu0"));
+    world.agents[0]->steps_max = 0;
+    for (int i = 0; i < 3; i++)
+        WORLD_UNTIL(&world, world_is(&world, ids[i], "succeeded"));
+    assert_true(run_of(ids[2]) < run_of(ids[1]) && run_of(ids[1]) < run_of(ids[0]));
+    char query[200];
+    snprintf(query, sizeof(query), "SELECT count(*) FROM ledger WHERE factor = 0.25 AND job = %lld",
+             (long long)ids[0]);
+    assert_int_equal(number(query), 1);
+}
+
+static void a_limit_is_waited_for_and_said_and_holds_up_nobody_else(void **state)
+{
+    (void)state;
+    sql("INSERT INTO groups (name, running_max) VALUES ('lab', 1); INSERT INTO group_members SELECT id, 1 "
+        "FROM groups;"
+        "UPDATE users SET devices_max = 1 WHERE id = 1");
+    int64_t holder = hold_left();
+    const struct world_job more = {.name = "more", .devices = "right/cpu0", .steps = 4, .every = 2};
+    const struct world_job other = {
+        .name = "more", .devices = "right/cpu0", .steps = 4, .every = 2, .owner = &bob, .priority = -9};
+    int64_t waits = world_submit(&world, &more);
+    WORLD_UNTIL(&world, world_says(&world, waits, "waits: user ada may hold 1 device at once"));
+    int64_t runs = world_submit(&world, &other);
+    WORLD_UNTIL(&world, world_is(&world, runs, "succeeded"));
+    assert_true(world_is(&world, waits, "queued"));
+    sql("UPDATE users SET devices_max = 0 WHERE id = 1; NOTIFY motley_jobs");
+    WORLD_UNTIL(&world, world_is(&world, waits, "succeeded"));
+    world.agents[0]->steps_max = 0;
+    WORLD_UNTIL(&world, world_is(&world, holder, "succeeded"));
+
+    world.agents[0]->steps_max = 2;
+    const struct world_job in_lab = {
+        .name = "holder", .devices = "left/cpu0", .steps = 6, .every = 3, .account = "lab"};
+    const struct world_job second = {
+        .name = "more", .devices = "right/cpu0", .steps = 4, .every = 2, .account = "lab"};
+    holder = world_submit(&world, &in_lab);
+    WORLD_UNTIL(&world, world_is(&world, holder, "running"));
+    waits = world_submit(&world, &second);
+    WORLD_UNTIL(&world, world_says(&world, waits, "waits: group lab may run 1 job at once"));
+    world.agents[0]->steps_max = 0;
+    WORLD_UNTIL(&world, world_is(&world, waits, "succeeded"));
+    assert_int_equal(number("SELECT count(*) FROM ledger WHERE account = 'lab'"), 2);
+}
+
+/* SIGHUP: the policies and limits of the file hold from then on; a file with another value that takes a
+ * restart changes nothing. */
+static void the_configuration_is_read_again_without_a_restart(void **state)
+{
+    (void)state;
+    char path[160];
+    struct scheduler_config config;
+    struct err err;
+    sql("UPDATE users SET running_max = 1 WHERE id = 1");
+    int64_t holder = hold_left();
+    const struct world_job more = {.name = "more", .devices = "right/cpu0", .steps = 4, .every = 2};
+    int64_t waits = world_submit(&world, &more);
+    WORLD_UNTIL(&world, world_says(&world, waits, "waits: user ada may run 1 job at once"));
+
+    world_configure(&world, 0, path);
+    must(scheduler_config_load(path, &config, &err), &err);
+    static const struct {
+        const char *more, *words;
+    } refused[] = {{"links: [{between: [left, right], rate: 1Gbit/s}]\nsharing: {limits: false}\n",
+                    "links: another value"},
+                   {"sharing: {limits: perhaps}\n", "sharing.limits"},
+                   {"sharing: {luck: 1}\n", "sharing.luck"}};
+    for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
+        world.more = refused[i].more;
+        world_configure(&world, 0, path);
+        assert_int_equal(scheduler_config_reload(path, &config, &err), -1);
+        if (!strstr(err.text, refused[i].words))
+            fail_msg("%s", err.text);
+        assert_true(config.sharing.limits && json_array_size(config.links) == 0);
+        kill(world.schedulers[0], SIGHUP);
+    }
+    scheduler_config_fini(&config);
+    assert_true(world_is(&world, waits, "queued"));
+    world.more = "sharing: {limits: false, half_life: 1h}\n";
+    world_configure(&world, 0, path);
+    kill(world.schedulers[0], SIGHUP);
+    WORLD_UNTIL(&world, world_is(&world, waits, "succeeded"));
+    assert_true(world_is(&world, holder, "running"));
+    world.more = NULL;
+    world_configure(&world, 0, path);
+    kill(world.schedulers[0], SIGHUP);
+    sql("UPDATE users SET running_max = 0 WHERE id = 1");
+    world.agents[0]->steps_max = 0;
+    WORLD_UNTIL(&world, world_is(&world, holder, "succeeded"));
+}
+
+static void a_job_that_a_limit_leaves_too_few_devices_waits_and_is_not_refused(void **state)
+{
+    (void)state;
+    fresh_agents();
+    world.agents[0]->steps_max = 2;
+    const struct world_job holds = {
+        .name = "holder", .devices = "left/cpu0", .steps = 6, .every = 3, .owner = &bob};
+    const struct world_job both = {
+        .name = "needs-two", .devices = "left/cpu0 right/cpu0", .steps = 4, .every = 2};
+    int64_t holder = world_submit(&world, &holds);
+    WORLD_UNTIL(&world, world_is(&world, holder, "running"));
+    int64_t id = world_submit(&world, &both);
+    WORLD_UNTIL(&world, world_says(&world, id, "waits for left/cpu0 (busy)"));
+    sql("UPDATE users SET devices_max = 1 WHERE id = 1");
+    world.agents[0]->steps_max = 0;
+    WORLD_UNTIL(&world, world_is(&world, holder, "succeeded"));
+    WORLD_UNTIL(&world, world_says(&world, id, "waits: its plan needs 2 devices at once"));
+    sql("UPDATE users SET devices_max = 0 WHERE id = 1; NOTIFY motley_jobs");
+    WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
+}
+
+static void a_job_does_not_start_before_it_is_to_begin(void **state)
+{
+    (void)state;
+    fresh_agents();
+    const struct world_job job = {.name = "later",
+                                  .devices = "left/cpu0",
+                                  .steps = 4,
+                                  .every = 2,
+                                  .begin_us = clock_wall_us() + 700000};
+    int64_t id = world_submit(&world, &job);
+    WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
+    assert_int_equal(
+        number("SELECT count(*) FROM runs r JOIN jobs j ON j.id = r.job WHERE r.created_at < j.begin_at"), 0);
+}
+
+static int64_t submit_after(const char *name, int64_t after, int64_t after_any, bool held)
+{
+    const struct world_job job = {.name = name,
+                                  .devices = "right/cpu0",
+                                  .steps = 4,
+                                  .every = 2,
+                                  .held = held,
+                                  .after = after,
+                                  .after_any = after_any};
+    return world_submit(&world, &job);
+}
+
+static bool waits_for(int64_t id, int64_t other)
+{
+    char query[160];
+    snprintf(query, sizeof(query),
+             "SELECT count(*) FROM jobs WHERE id = %lld AND state = 'queued' AND wait_code = 'after' AND "
+             "wait_subject = %lld AND place IS NULL",
+             (long long)id, (long long)other);
+    return number(query) == 1;
+}
+
+static bool failed_with(int64_t id, int64_t other, const char *state)
+{
+    char why[100];
+    json_t *doc = world_job(&world, id);
+    const char *code = json_string_value(json_object_get(doc, "code"));
+    const char *said = json_string_value(json_object_get(doc, "why"));
+    snprintf(why, sizeof(why), "it was to start after job %lld had succeeded, which is %s", (long long)other,
+             state);
+    const bool is = strcmp(json_string_value(json_object_get(doc, "state")), "failed") == 0 && code &&
+                    strcmp(code, "dependency") == 0 && said && strcmp(said, why) == 0;
+    json_decref(doc);
+    return is;
+}
+
+static void a_job_after_another_starts_when_that_has_succeeded(void **state)
+{
+    (void)state;
+    int64_t first = hold_left();
+    int64_t second = submit_after("after", first, 0, false), third = submit_after("after", second, 0, false),
+            ended = submit_after("after", 0, second, false);
+    WORLD_UNTIL(&world, waits_for(second, first));
+    WORLD_UNTIL(&world, waits_for(third, second));
+    WORLD_UNTIL(&world, waits_for(ended, second));
+    world.agents[0]->steps_max = 0;
+    WORLD_UNTIL(&world, world_is(&world, third, "succeeded"));
+    WORLD_UNTIL(&world, world_is(&world, ended, "succeeded"));
+    assert_int_equal(
+        number("SELECT count(*) FROM job_after a JOIN jobs o ON o.id = a.after JOIN runs r ON r.job = a.job "
+               "WHERE r.created_at < o.ended_at"),
+        0);
+    assert_int_equal(
+        number("SELECT count(*) FROM jobs j JOIN job_after a ON a.job = j.id JOIN jobs o ON o.id = a.after "
+               "WHERE j.eligible_at < o.ended_at"),
+        0);
+}
+
+static void a_job_fails_with_the_one_that_it_comes_after(void **state)
+{
+    (void)state;
+    struct answer answer;
+    int64_t first = hold_left();
+    int64_t second = submit_after("after", first, 0, false), third = submit_after("after", second, 0, false),
+            held = submit_after("after", second, 0, true), ended = submit_after("after", 0, second, false);
+    WORLD_UNTIL(&world, waits_for(second, first));
+    AWAIT_OK(world.fixture, answer,
+             store_job_command(world.fixture->store, &principal_service, first, JOB_EVENT_CANCEL, 0, on_doc,
+                               &answer, E));
+    json_decref(answer.doc);
+    WORLD_UNTIL(&world, failed_with(second, first, "cancelled"));
+    WORLD_UNTIL(&world, failed_with(third, second, "failed"));
+    WORLD_UNTIL(&world, failed_with(held, second, "failed"));
+    WORLD_UNTIL(&world, world_is(&world, ended, "succeeded"));
+    world.agents[0]->steps_max = 0;
+    /* resumed, it fails again until the other has succeeded, too */
+    AWAIT_OK(world.fixture, answer,
+             store_job_command(world.fixture->store, &principal_service, second, JOB_EVENT_RESUME, 0, on_doc,
+                               &answer, E));
+    json_decref(answer.doc);
+    WORLD_UNTIL(&world, failed_with(second, first, "cancelled"));
+    const int64_t both[] = {first, second};
+    for (int i = 0; i < 2; i++) {
+        AWAIT_OK(world.fixture, answer,
+                 store_job_command(world.fixture->store, &principal_service, both[i], JOB_EVENT_RESUME, 0,
+                                   on_doc, &answer, E));
+        json_decref(answer.doc);
+    }
+    WORLD_UNTIL(&world, world_is(&world, second, "succeeded"));
+    assert_true(world_is(&world, first, "succeeded"));
+}
+
+static int64_t count_elements(int64_t array, const char *condition)
+{
+    char query[300];
+    snprintf(query, sizeof(query), "SELECT count(*) FROM jobs WHERE array_of = %lld AND %s", (long long)array,
+             condition);
+    return number(query);
+}
+
+static void an_array_is_one_row_until_its_elements_run_at_most_so_many_at_once(void **state)
+{
+    (void)state;
+    fresh_agents();
+    const struct world_job sweep = {
+        .name = "sweep",
+        .steps = 4,
+        .every = 2,
+        .array = "{\"train.learning_rate\": [0.001, 0.002], \"train.seed\": [1, 2, 3]}",
+        .elements = 6,
+        .at_most = 1};
+    int64_t array = world_submit(&world, &sweep), last = submit_after("after", array, 0, false);
+    WORLD_UNTIL(&world, world_is(&world, last, "succeeded"));
+    assert_true(world_is(&world, array, "succeeded"));
+    assert_int_equal(
+        count_elements(array, "state = 'succeeded' AND steps = 4 AND name = 'sweep[' || array_index || ']'"),
+        6);
+    assert_int_equal(
+        count_elements(array, "(spec #>> '{train,seed}')::int = 1 + array_index % 3 AND "
+                              "(spec #>> '{train,learning_rate}')::float8 = 0.001 * (1 + array_index / 3)"),
+        6);
+    assert_int_equal(
+        number("SELECT count(*) FROM runs a JOIN jobs j ON j.id = a.job JOIN runs b ON b.id > a.id AND "
+               "b.created_at < a.ended_at JOIN jobs k ON k.id = b.job WHERE j.array_of = k.array_of"),
+        0);
+    /* other rates and seeds take no other plans */
+    assert_int_equal(
+        number("SELECT count(DISTINCT a.class) FROM arrivals a JOIN jobs j ON j.id = a.job WHERE "
+               "j.array_of IS NOT NULL"),
+        1);
+    assert_int_equal(
+        number("SELECT count(*) FROM (SELECT state, count(*) AS n FROM jobs GROUP BY state) j FULL JOIN "
+               "(SELECT state, sum(n) AS n FROM job_counts GROUP BY state HAVING sum(n) <> 0) c USING "
+               "(state) WHERE j.n IS DISTINCT FROM c.n"),
+        0);
+}
+
+static void tell(int64_t id, enum job_event event)
+{
+    struct answer answer;
+    AWAIT_OK(world.fixture, answer,
+             store_job_command(world.fixture->store, &world.fixture->user, id, event, 0, on_doc, &answer, E));
+    json_decref(answer.doc);
+}
+
+static void an_array_is_held_released_and_cancelled_as_a_whole(void **state)
+{
+    (void)state;
+    fresh_agents();
+    for (int i = 0; i < WORLD_AGENTS; i++)
+        world.agents[i]->steps_max = 2;
+    const struct world_job sweep = {.name = "sweep",
+                                    .steps = 6,
+                                    .every = 3,
+                                    .array = "{\"train.seed\": [1, 2, 3, 4, 5, 6, 7, 8, 9]}",
+                                    .elements = 9};
+    int64_t array = world_submit(&world, &sweep);
+    WORLD_UNTIL(&world, count_elements(array, "state = 'running'") == 2);
+    WORLD_UNTIL(&world, count_elements(array, "state = 'queued'") == 2); /* one for each device */
+    assert_int_equal(count_elements(array, "true"), 4);
+    tell(array, JOB_EVENT_HOLD);
+    WORLD_UNTIL(&world, count_elements(array, "state = 'held'") == 4);
+    assert_true(world_is(&world, array, "held"));
+    tell(array, JOB_EVENT_RELEASE);
+    WORLD_UNTIL(&world, count_elements(array, "state = 'running'") == 2);
+    tell(array, JOB_EVENT_CANCEL);
+    WORLD_UNTIL(&world, count_elements(array, "state = 'cancelled'") == 4);
+    assert_true(world_is(&world, array, "cancelled"));
+    struct answer answer;
+    AWAIT(world.fixture, answer,
+          store_job_command(world.fixture->store, &world.fixture->user, array, JOB_EVENT_RESUME, 0, on_doc,
+                            &answer, E));
+    assert_int_equal(answer.err.code, ERR_CONFLICT);
+    assert_non_null(strstr(answer.err.text, "resume its elements"));
+    /* nothing more is made of it */
+    fresh_agents();
+    const struct world_job other = {.name = "other", .devices = "left/cpu0", .steps = 4, .every = 2};
+    int64_t id = world_submit(&world, &other);
+    WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
+    assert_int_equal(count_elements(array, "true"), 4);
+}
+
+static void an_array_whose_elements_are_all_jobs_ends_with_the_last_of_them(void **state)
+{
+    (void)state;
+    fresh_agents();
+    for (int i = 0; i < WORLD_AGENTS; i++)
+        world.agents[i]->steps_max = 2;
+    const struct world_job sweep = {
+        .name = "sweep", .steps = 6, .every = 3, .array = "{\"train.seed\": [1, 2, 3]}", .elements = 3};
+    int64_t array = world_submit(&world, &sweep);
+    WORLD_UNTIL(&world, world_is(&world, array, "running"));
+    WORLD_UNTIL(&world, count_elements(array, "state = 'running'") == 2);
+    char query[100], why[100];
+    snprintf(query, sizeof(query), "SELECT id FROM jobs WHERE array_of = %lld AND state = 'queued'",
+             (long long)array);
+    int64_t third = number(query);
+    tell(array, JOB_EVENT_HOLD); /* as a running job, it is held once its elements have stopped */
+    WORLD_UNTIL(&world, world_is(&world, array, "held"));
+    assert_int_equal(count_elements(array, "state = 'held'"), 3);
+    tell(array, JOB_EVENT_RELEASE);
+    tell(third, JOB_EVENT_CANCEL);
+    for (int i = 0; i < WORLD_AGENTS; i++)
+        world.agents[i]->steps_max = 0;
+    WORLD_UNTIL(&world, world_is(&world, array, "failed"));
+    snprintf(why, sizeof(why), "1 of 3 elements did not succeed, job %lld the first", (long long)third);
+    assert_true(world_says(&world, array, why));
+    assert_int_equal(count_elements(array, "state = 'succeeded'"), 2);
+}
+
+/* A job that waits for a drained device does not keep its other devices idle: a smaller job runs on them
+ * first. */
+static void a_claim_on_an_absent_device_holds_up_nobody_for_ever(void **state)
+{
+    (void)state;
+    fresh_agents();
+    world_drain(&world, "right/cpu0", true);
+    const struct world_job both = {
+        .name = "needs-two", .devices = "left/cpu0 right/cpu0", .steps = 5, .every = 5};
+    const struct world_job small = {
+        .name = "small", .devices = "left/cpu0", .steps = 4, .every = 2, .owner = &bob};
+    int64_t first = world_submit(&world, &both);
+    WORLD_UNTIL(&world, world_says(&world, first, "waits for right/cpu0 (drained)"));
+    int64_t second = world_submit(&world, &small);
+    WORLD_UNTIL(&world, world_is(&world, second, "succeeded"));
+    assert_true(world_is(&world, first, "queued"));
+    world_drain(&world, "right/cpu0", false);
+    WORLD_UNTIL(&world, world_is(&world, first, "succeeded"));
+}
+
+/* Starts a long job of ada's that holds left/cpu0 in its third step. */
+static int64_t run_long(int service)
+{
+    fresh_agents();
+    world.agents[0]->steps_max = 3;
+    const struct world_job job = {
+        .name = "long", .devices = "left/cpu0", .steps = 100000, .every = 1000, .service = service};
+    int64_t id = world_submit(&world, &job);
+    WORLD_UNTIL(&world, world_number(&world, id, "step") == 3);
+    return id;
+}
+
+static bool waits_with(int64_t id, const char *code, int64_t of)
+{
+    char query[200];
+    snprintf(query, sizeof(query),
+             "SELECT count(*) FROM jobs WHERE id = %lld AND wait_code = '%s' AND wait_subject = %lld",
+             (long long)id, code, (long long)of);
+    return number(query) == 1;
+}
+
+/* The run that yields is asked for a checkpoint, goes on from it later and keeps its place; it has no loss.
+ */
+static void check_yields(int64_t runs, const struct world_job *job)
+{
+    world.agents[0]->saves_late = true;
+    const unsigned saves = world.agents[0]->saves;
+    int64_t id = world_submit(&world, job);
+    WORLD_UNTIL(&world, world.agents[0]->saves > saves && waits_with(id, "yields", runs));
+    assert_true(world_is(&world, runs, "running"));
+    fake_checkpoint(world.agents[0], fake_living(world.agents[0]));
+    world.agents[0]->steps_max = 0;
+    WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
+    assert_true(run_of(id) > run_of(runs) || world_number(&world, runs, "attempt") == 2);
+    WORLD_UNTIL(&world, world_number(&world, runs, "attempt") == 2 && world_is(&world, runs, "running") &&
+                            world_number(&world, runs, "step") > 3);
+    assert_int_equal(world_number(&world, runs, "losses"), 0);
+    json_decref(world_command(&world, runs, JOB_EVENT_CANCEL, 0));
+    WORLD_UNTIL(&world, world_is(&world, runs, "cancelled"));
+    world_check_metrics(&world, runs, world_number(&world, runs, "step"));
+}
+
+static void scavengers_yield_and_others_to_urgent_jobs_and_owners(void **state)
+{
+    (void)state;
+    const struct world_job normal = {
+        .name = "normal", .devices = "left/cpu0", .steps = 4, .every = 2, .owner = &bob};
+    const struct world_job urgent = {
+        .name = "urgent", .devices = "left/cpu0", .steps = 4, .every = 2, .owner = &bob, .service = -1};
+    const struct world_job own = {
+        .name = "own", .devices = "left/cpu0", .steps = 4, .every = 2, .owner = &bob, .account = "vision"};
+    check_yields(run_long(1), &normal);
+    check_yields(run_long(0), &urgent);
+    sql("INSERT INTO groups (name) VALUES ('vision'); INSERT INTO group_members SELECT g.id, u.id FROM "
+        "groups g, "
+        "users u WHERE g.name = 'vision' AND u.name = 'bob'; UPDATE devices SET owner = (SELECT id FROM "
+        "groups "
+        "WHERE name = 'vision') WHERE name = 'left/cpu0'");
+    check_yields(run_long(0), &own);
+    sql("UPDATE devices SET owner = NULL");
+}
+
+/* The account's slice is over: the job goes back behind those who wait, and goes on after them. */
+static void a_job_longer_than_its_slice_makes_room(void **state)
+{
+    (void)state;
+    sql("UPDATE groups SET slice_s = 0.2 WHERE name = 'vision'; INSERT INTO group_members SELECT g.id, 1 "
+        "FROM groups g "
+        "WHERE g.name = 'vision'");
+    fresh_agents();
+    world.agents[0]->steps_max = 3;
+    const struct world_job sliced = {
+        .name = "long", .devices = "left/cpu0", .steps = 100000, .every = 1000, .account = "vision"};
+    const struct world_job other = {
+        .name = "normal", .devices = "left/cpu0", .steps = 4, .every = 2, .owner = &bob};
+    int64_t runs = world_submit(&world, &sliced);
+    WORLD_UNTIL(&world, world_number(&world, runs, "step") == 3);
+    assert_true(world_is(&world, runs, "running"));
+    int64_t id = world_submit(&world, &other);
+    WORLD_UNTIL(&world, world_number(&world, runs, "attempt") == 1 && !world_is(&world, runs, "running"));
+    world.agents[0]->steps_max = 0;
+    WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
+    WORLD_UNTIL(&world, world_number(&world, runs, "attempt") == 2 && world_is(&world, runs, "running"));
+    assert_int_equal(world_number(&world, runs, "losses"), 0);
+    char query[200];
+    snprintf(query, sizeof(query), "SELECT count(*) FROM runs WHERE job = %lld AND stop_why = 'slice'",
+             (long long)runs);
+    assert_int_equal(number(query), 1);
+    json_decref(world_command(&world, runs, JOB_EVENT_CANCEL, 0));
+    WORLD_UNTIL(&world, world_is(&world, runs, "cancelled"));
+    sql("UPDATE groups SET slice_s = 0");
+}
+
+static json_t *extend(int64_t id, int64_t seconds, const struct principal *asker, enum err_code wanted)
+{
+    struct answer answer;
+    AWAIT(world.fixture, answer,
+          store_job_extend(world.fixture->store, asker, id, seconds, on_doc, &answer, E));
+    assert_int_equal(answer.err.code, wanted);
+    return answer.doc;
+}
+
+/* More time is given unless a job that waits for the devices would start later. */
+static void a_time_limit_is_extended_where_no_reservation_moves(void **state)
+{
+    (void)state;
+    fresh_agents();
+    world.agents[0]->steps_max = 3;
+    const struct world_job limited = {
+        .name = "long", .devices = "left/cpu0", .steps = 100000, .every = 1000, .time_limit_ms = 60000};
+    const struct world_job other = {
+        .name = "normal", .devices = "left/cpu0", .steps = 4, .every = 2, .owner = &bob};
+    int64_t runs = world_submit(&world, &limited);
+    WORLD_UNTIL(&world, world_is(&world, runs, "running"));
+    json_t *doc = extend(runs, 30, &world.fixture->user, ERR_NONE);
+    assert_true(json_number_value(json_object_get(doc, "time_limit_s")) == 90);
+    json_decref(doc);
+    int64_t id = world_submit(&world, &other);
+    char query[200];
+    snprintf(query, sizeof(query),
+             "SELECT count(*) FROM jobs WHERE id = %lld AND starts_at < now() + interval '92 s'",
+             (long long)id);
+    WORLD_UNTIL(&world, number(query) == 1);
+    extend(runs, 3600, &world.fixture->user, ERR_CONFLICT);
+    extend(id, 3600, &bob, ERR_INVALID);
+    extend(runs, 3600, &bob, ERR_NOT_FOUND);
+    json_decref(extend(runs, 3600, &principal_service, ERR_NONE));
+    json_decref(world_command(&world, id, JOB_EVENT_CANCEL, 0));
+    json_decref(world_command(&world, runs, JOB_EVENT_CANCEL, 0));
+    WORLD_UNTIL(&world, world_is(&world, runs, "cancelled"));
+    extend(runs, 3600, &principal_service, ERR_CONFLICT);
+    /* a job that names no limit has its group's */
+    sql("UPDATE groups SET time_limit_s = 600 WHERE name = 'vision'");
+    const struct world_job in_vision = {.name = "held", .steps = 4, .held = true, .account = "vision"};
+    id = world_submit(&world, &in_vision);
+    snprintf(query, sizeof(query), "SELECT time_limit_ms FROM jobs WHERE id = %lld", (long long)id);
+    assert_int_equal(number(query), 600000);
+    json_decref(world_command(&world, id, JOB_EVENT_CANCEL, 0));
+    sql("UPDATE groups SET time_limit_s = 0");
+    fresh_agents();
+}
+
+static void an_administrators_hold_is_released_by_administrators_alone(void **state)
+{
+    (void)state;
+    struct answer answer;
+    const struct world_job job = {
+        .name = "held", .devices = "left/cpu0", .steps = 4, .held = true, .owner = &bob};
+    int64_t id = world_submit(&world, &job);
+    json_decref(world_command(&world, id, JOB_EVENT_RELEASE, 0));
+    WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
+    sql("UPDATE devices SET drained = true");
+    id = world_submit(&world, &job);
+    json_decref(world_command(&world, id, JOB_EVENT_RELEASE, 0));
+    json_decref(world_command(&world, id, JOB_EVENT_HOLD, 0));
+    static const enum job_event events[] = {JOB_EVENT_RELEASE, JOB_EVENT_RESUME};
+    for (size_t i = 0; i < 2; i++) {
+        AWAIT(world.fixture, answer,
+              store_job_command(world.fixture->store, &bob, id, events[i], 0, on_doc, &answer, E));
+        assert_int_equal(answer.err.code, ERR_DENIED);
+        assert_non_null(strstr(answer.err.text, "held by an administrator"));
+    }
+    sql("UPDATE devices SET drained = false");
+    json_decref(world_command(&world, id, JOB_EVENT_RELEASE, 0));
+    WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
+}
+
+static void a_run_without_a_checkpoint_in_time_keeps_its_devices(void **state)
+{
+    (void)state;
+    int64_t runs = run_long(1);
+    world.agents[0]->saves_late = true;
+    const struct world_job job = {
+        .name = "normal", .devices = "left/cpu0", .steps = 4, .every = 2, .owner = &bob};
+    int64_t id = world_submit(&world, &job);
+    WORLD_UNTIL(&world, world_logged(&world, runs, "its checkpoint was not stored within"));
+    assert_true(world_is(&world, runs, "running") && world_is(&world, id, "queued"));
+    assert_int_equal(world_number(&world, runs, "attempt"), 1);
+    WORLD_UNTIL(&world, waits_with(id, "devices", runs));
+    json_decref(world_command(&world, id, JOB_EVENT_CANCEL, 0));
+    json_decref(world_command(&world, runs, JOB_EVENT_CANCEL, 0));
+    WORLD_UNTIL(&world, world_is(&world, runs, "cancelled"));
+    fresh_agents();
+}
+
+static void everything_that_ran_is_in_the_ledger_and_nothing_is_open(void **state)
+{
+    (void)state;
+    assert_true(number("SELECT count(*) FROM assignments") > 12);
+    assert_int_equal(
+        number("SELECT count(*) FROM assignments a FULL JOIN ledger l ON l.assignment = a.id JOIN runs r ON "
+               "r.id = "
+               "coalesce(a.run, l.run) WHERE a.id IS NULL OR l.ends IS NULL OR l.begins <> r.created_at "
+               "OR l.ends > r.ended_at"),
+        0);
+}
+
+/* A job that waits has a range for its start once forty starts have turned out, and is told that it would
+ * start at once if the job that holds its device ended, or on other devices. */
+static void a_waiting_job_has_a_range_and_is_told_what_would_be_sooner(void **state)
+{
+    (void)state;
+    sql("INSERT INTO arrivals (job, arrived_at, said_at, starts_at, said_place, said_count, started_at, "
+        "class) SELECT "
+        "1000000 + n, now() - interval '1 h', now() - interval '1 h', now() - interval '50 min', 1, 1, now() "
+        "- n * "
+        "interval '10 s' + interval '10 min', 1 FROM generate_series(1, 60) n");
+    int64_t holder = hold_left();
+    const struct world_job job = {.name = "waiter", .devices = "left/cpu0", .steps = 8, .every = 4};
+    int64_t id = world_submit(&world, &job);
+    char query[400];
+    snprintf(query, sizeof(query),
+             "SELECT count(*) FROM jobs WHERE id = %lld AND starts_from <= starts_to AND starts_to > "
+             "starts_at - interval "
+             "'1 day'",
+             (long long)id);
+    WORLD_UNTIL(&world, number(query) == 1);
+    snprintf(query, sizeof(query), "INSERT INTO sooner (job) VALUES (%lld); NOTIFY motley_jobs",
+             (long long)id);
+    sql(query);
+    snprintf(query, sizeof(query),
+             "SELECT count(*) FROM sooner, json_array_elements(changes) c WHERE sooner.job = %lld AND c ->> "
+             "'kind' = 'run' "
+             "AND (c ->> 'job')::bigint = %lld AND c ->> 'owner' = 'ada' AND (c ->> 'starts')::timestamptz "
+             "<= answered_at",
+             (long long)id, (long long)holder);
+    WORLD_UNTIL(&world, number(query) == 1);
+    snprintf(query, sizeof(query),
+             "SELECT count(*) FROM sooner, json_array_elements(changes) c WHERE sooner.job = %lld AND c ->> "
+             "'kind' = "
+             "'devices' AND (c ->> 'starts')::timestamptz <= answered_at",
+             (long long)id);
+    assert_int_equal(number(query), 1);
+    world.agents[0]->steps_max = 0;
+    WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
+    sql("DELETE FROM arrivals WHERE job > 1000000");
+}
+
+/* A lease ends when nobody's process has held memory of its device for a time; one that is used, or kept for
+ * maintenance, does not, nor does one of a device of which nothing is told. */
+static void a_lease_of_an_idle_device_ends_early(void **state)
+{
+    (void)state;
+    sql("INSERT INTO devices (name, node, kind, inventory, digest, memory_limit_bytes, health) SELECT "
+        "'right/x' || n, "
+        "'right', 'cuda', '{}', '', 1000, CASE n WHEN 1 THEN '{\"others_bytes\": 0}' WHEN 2 THEN "
+        "'{\"others_bytes\": "
+        "67108864}' WHEN 3 THEN '{\"others_bytes\": 0}' END::json FROM generate_series(1, 4) n;"
+        "INSERT INTO leases (device, user_id, kind, begins, ends) SELECT 'right/x' || n, 1, CASE n WHEN 3 "
+        "THEN "
+        "'maintenance' ELSE 'lease' END, now(), now() + interval '1 h' FROM generate_series(1, 4) n; NOTIFY "
+        "motley_jobs");
+    WORLD_UNTIL(
+        &world,
+        number("SELECT count(*) FROM leases WHERE device = 'right/x1' AND settled AND ends < begins + "
+               "interval '30 s' AND ends >= begins + interval '400 ms' AND note LIKE '%idle%'") == 1);
+    assert_int_equal(
+        number("SELECT count(*) FROM ledger g JOIN leases l ON g.assignment = -l.id WHERE g.device = "
+               "'right/x1' AND g.ends = l.ends"),
+        1);
+    assert_int_equal(number("SELECT count(*) FROM leases WHERE device LIKE 'right/x%' AND ends > now()"), 3);
+    sql("UPDATE leases SET ends = now() WHERE ends > now(); NOTIFY motley_jobs");
+    WORLD_UNTIL(&world, number("SELECT count(*) FROM leases WHERE NOT settled") == 0);
+    sql("DELETE FROM ledger WHERE device LIKE 'right/x%'; DELETE FROM devices WHERE name LIKE 'right/x%'");
+}
+
+/* What simulations read: jobs with their class and what their runs took, and forecasts to which runs add. */
+static void everything_that_ran_is_recorded(void **state)
+{
+    (void)state;
+    assert_int_equal(
+        number("SELECT count(*) FROM runs r LEFT JOIN arrivals a ON a.job = r.job WHERE a.job IS NULL OR "
+               "a.devices IS NULL OR a.step_s <= 0 OR a.started_at > r.created_at OR (a.ran_s <= 0 AND "
+               "r.started_at IS NOT NULL) OR "
+               "a.arrived_at > a.started_at OR (a.said_at IS NULL) <> (a.starts_at IS NULL)"),
+        0);
+    assert_int_equal(
+        number(
+            "SELECT count(*) FROM arrivals a LEFT JOIN forecasts f USING (class, devices) WHERE "
+            "a.devices IS NOT NULL AND (f.runs IS NULL OR (f.runs > 0) <> (f.seconds > 0 AND f.steps > 0))"),
+        0);
+    /* each run that took a step is counted once; one that a later run repeated may have taken none */
+    assert_int_equal(
+        number(
+            "SELECT count(*) FROM (SELECT count(*) AS most, count(*) FILTER (WHERE coalesce((SELECT "
+            "n.start_step FROM runs n WHERE n.job = r.job AND n.id > r.id ORDER BY n.id LIMIT 1), j.step) > "
+            "r.start_step) AS least FROM runs r JOIN jobs j ON j.id = r.job WHERE j.step > r.start_step) c "
+            "WHERE (SELECT sum(runs) FROM forecasts) BETWEEN least AND most"),
+        1);
+    assert_true(
+        number("SELECT count(*) FROM arrivals WHERE starts_at >= said_at - interval '1 s' AND said_at <= "
+               "started_at") >= 4);
+    assert_int_equal(number("SELECT count(*) FROM arrivals a WHERE pg_column_size(a.*) > 170"), 0);
+    assert_int_equal(
+        number("SELECT count(*) FROM sharing WHERE (document ->> 'scavenger_charge')::float = 0.25"), 1);
+}
+
+static int make(void **state)
+{
+    struct answer answer;
+    world.lost_ms = WORLD_PATIENT_MS;
+    world_make(&world, state);
+    AWAIT_OK(world.fixture, answer, store_user_put(world.fixture->store, "bob", on_id, &answer, E));
+    bob = fixture_person(answer.id, "bob");
+    return 0;
+}
+
+static int end(void **state)
+{
+    (void)state;
+    world_end(&world);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 3 && strcmp(argv[1], "--scheduler") == 0)
+        return world_scheduler_main(argv[2]);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(who_used_less_goes_first_however_many_jobs_the_other_has),
+        cmocka_unit_test(urgent_jobs_go_before_and_scavengers_after_all),
+        cmocka_unit_test(a_limit_is_waited_for_and_said_and_holds_up_nobody_else),
+        cmocka_unit_test(the_configuration_is_read_again_without_a_restart),
+        cmocka_unit_test(a_job_that_a_limit_leaves_too_few_devices_waits_and_is_not_refused),
+        cmocka_unit_test(a_job_does_not_start_before_it_is_to_begin),
+        cmocka_unit_test(a_job_after_another_starts_when_that_has_succeeded),
+        cmocka_unit_test(a_job_fails_with_the_one_that_it_comes_after),
+        cmocka_unit_test(an_array_is_one_row_until_its_elements_run_at_most_so_many_at_once),
+        cmocka_unit_test(an_array_is_held_released_and_cancelled_as_a_whole),
+        cmocka_unit_test(an_array_whose_elements_are_all_jobs_ends_with_the_last_of_them),
+        cmocka_unit_test(a_claim_on_an_absent_device_holds_up_nobody_for_ever),
+        cmocka_unit_test(scavengers_yield_and_others_to_urgent_jobs_and_owners),
+        cmocka_unit_test(a_job_longer_than_its_slice_makes_room),
+        cmocka_unit_test(a_time_limit_is_extended_where_no_reservation_moves),
+        cmocka_unit_test(an_administrators_hold_is_released_by_administrators_alone),
+        cmocka_unit_test(a_run_without_a_checkpoint_in_time_keeps_its_devices),
+        cmocka_unit_test(everything_that_ran_is_in_the_ledger_and_nothing_is_open),
+        cmocka_unit_test(a_waiting_job_has_a_range_and_is_told_what_would_be_sooner),
+        cmocka_unit_test(a_lease_of_an_idle_device_ends_early),
+        cmocka_unit_test(everything_that_ran_is_recorded),
+    };
+    return cmocka_run_group_tests(tests, make, end);
+}

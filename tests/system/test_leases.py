@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""A person holds a device: no job starts there, one that runs there moves at a checkpoint when a booking begins, the time is
+in the ledger, and what cannot be had is refused by name."""
+import json
+import os
+import subprocess
+import time
+
+from motley import SLOW, Motley, expect, llama_spec, main, poll, two_unlike
+
+
+def lease(motley, *words, status=0):
+    return motley.run("lease", *words, "--json", parse=status == 0, status=status)
+
+
+def spec(motley, name, steps, **placement):
+    return llama_spec(motley, name, steps, 16, repeat=8, every=5, placement=placement)
+
+
+def wait_until(what, question):
+    deadline = time.monotonic() + 60 * SLOW
+    while not question():
+        expect(time.monotonic() < deadline, what() if callable(what) else what)
+        poll()
+
+
+def a_leased_device_takes_no_job_until_it_is_given_back(motley):
+    made = lease(motley, "left/cpu0", "--for", "1h", "--note", "notebook")
+    expect(made["active"] and made["device"] == "left/cpu0" and made["note"] == "notebook", made)
+    ident = motley.submit(spec(motley, "elsewhere", 5, kind="single"), wait=True)["id"]
+    expect([r["device"] for r in motley.job(ident)["run"]["ranks"]] == ["right/cpu0"], "it ran on the leased device")
+    waiting = motley.submit(spec(motley, "waits", 5, kind="single", devices=["left/cpu0"]))["id"]
+    wait_until("the job does not say why it waits", lambda: "leased by" in (motley.job(waiting).get("why") or ""))
+    lease(motley, "left/cpu0", "--for", "1h", status=1)
+    expect("left/cpu0 is leased by" in motley.last_error and f"lease {made['id']}" in motley.last_error, motley.last_error)
+    extended = lease(motley, "extend", str(made["id"]), "--for", "30m")
+    expect(extended["ends"] > made["ends"], extended)
+    over = lease(motley, "end", str(made["id"]))
+    expect(not over["active"], over)
+    expect(motley.wait_state(waiting, ("succeeded", "failed"))["state"] == "succeeded", "it did not run after the lease")
+    lease(motley, "end", str(made["id"]), status=1)
+    expect(f"no lease {made['id']}" in motley.last_error, motley.last_error)
+
+
+def a_booking_moves_what_runs_there(motley):
+    ident = motley.submit(spec(motley, "moves", 100000, kind="single", devices=["left/cpu0", "right/cpu0"]))["id"]
+    motley.wait_steps(ident, 10)
+    device = motley.job(ident)["run"]["ranks"][0]["device"]
+    lease(motley, device, "--for", "1h", status=1)
+    expect(f"is held by job {ident}" in motley.last_error, motley.last_error)
+    booked = lease(motley, device, "--in", "3s", "--for", "1h")
+    expect(not booked["active"], booked)
+    wait_until(lambda: f"the job did not move: {motley.job(ident)}", lambda: (motley.job(ident)["run"] or {}).get("ranks", [{}])[0].get("device") not in (None, device))
+    job = motley.job(ident)
+    expect(job["losses"] == 0 and job["attempt"] == 2, job)
+    steps = len(motley.metrics(ident)[0])
+    motley.wait_steps(ident, steps + 5)
+    motley.run("cancel", str(ident))
+    motley.wait_state(ident, ("cancelled",))
+    done = [step["step"] for step in motley.metrics(ident)[0]]
+    expect(done == list(range(len(done))), "a step is missing or there twice")
+    listed = motley.run("leases", "--json", parse=True)["leases"]
+    expect([(one["device"], one["active"]) for one in listed] == [(device, True)], listed)
+    lease(motley, "end", str(booked["id"]))
+    return device
+
+
+def nonsense_is_refused_by_name(motley):
+    for words, said in ((("nowhere/cpu0", "--for", "1h"), "there is no device"), (("left/cpu0", "--for", "1s"), "seconds"),
+                        (("left/cpu0",), "--for"), (("left/cpu0", "--for", "1h", "--at", "2020-01-31T08:00:00Z"), "has passed"),
+                        (("left/cpu0", "--for", "1h", "--in", "100000h"), "ahead"), (("left/cpu0", "--for", "soon"), "no time")):
+        motley.run("lease", *words, status=(1, 2))
+        expect(said in motley.last_error, f"{words}: {motley.last_error}")
+
+
+def devices_are_leased_booked_and_given_back():
+    with Motley(two_unlike()) as motley:
+        a_leased_device_takes_no_job_until_it_is_given_back(motley)
+        nonsense_is_refused_by_name(motley)
+        device = a_booking_moves_what_runs_there(motley)
+        # every lease has one closed row in the ledger, as long as it was
+        wait_until("the ledger is not closed", lambda: ledger(motley) == 2)
+    return f"a job left {device}"
+
+
+def ledger(motley):
+    """The number of leases whose interval is in the ledger."""
+    with open(os.path.join(motley.home, "run", "scheduler-1.yaml"), encoding="utf-8") as handle:
+        conninfo = json.load(handle)["postgres"]
+    query = ("SELECT count(*) FROM ledger g JOIN leases l ON g.assignment = -l.id "
+             "WHERE l.settled AND g.begins = l.begins AND g.ends = l.ends AND g.closed IS NOT NULL")
+    return int(subprocess.run(["psql", "-At", "-d", conninfo, "-c", query], capture_output=True, text=True, check=True).stdout)
+
+
+if __name__ == "__main__":
+    main(devices_are_leased_booked_and_given_back)

@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+"""Runs that make room, with real agents, workers and plans: a scavenger yields to another person's job, and another's job to
+the owner of the device, each with a checkpoint, and both go on elsewhere with the losses that they have undisturbed. A time
+limit ends a job as succeeded so far, and resume goes on from there. A drain waits for its time or for the jobs."""
+import time
+
+from motley import SLOW, Motley, every_loss, expect, llama_spec, main, poll, two_unlike
+
+STEPS = 500
+
+
+def spec(motley, name, steps, **more):
+    return llama_spec(motley, name, steps, 16, repeat=8, every=10000, **more)
+
+
+def makes_room(motley, what, ident, job):
+    """Job `ident` leaves its device to a job of specification `job` and is done elsewhere."""
+    motley.wait_steps(ident, 10)
+    device = motley.job(ident)["run"]["ranks"][0]["device"]
+    job["placement"]["devices"] = [device]
+    other = motley.submit(job, wait=True)["id"]
+    yielded = motley.job(ident)
+    expect(yielded["attempt"] == 2 and yielded["losses"] == 0 and yielded["state"] in ("running", "starting", "succeeded"),
+           f"{what}: {yielded['state']}, attempt {yielded['attempt']}, {yielded['losses']} losses")
+    log = motley.run("logs", str(ident))
+    expect(f"is to yield its devices to job {other} ({what})" in log, f"{what}: {log}")
+    done = motley.wait_state(ident, ("succeeded", "failed", "cancelled"), timeout=300)
+    expect([rank["device"] for rank in done["run"]["ranks"]] != [device], f"{what}: it stayed on {device}")
+    return every_loss(motley, done, what, STEPS)
+
+
+def limited(motley, job):
+    """A job of 6 s is resumed until it is done; its losses."""
+    job["limits"]["time"] = "6s"
+    ident, ends = motley.submit(job)["id"], 0
+    while True:
+        done = motley.wait_state(ident, ("succeeded", "failed", "cancelled"))
+        expect(done["state"] == "succeeded" and done["losses"] == 0, f"{done['state']}: {done.get('why')}")
+        if done["ended_by"] is None:
+            break
+        expect(done["ended_by"] == "time_limit" and done["checkpoints"] and "limits.time" in done["why"], done["why"])
+        motley.run("extend", str(ident), "--for", "1m", status=1)
+        expect("is succeeded" in motley.last_error, motley.last_error)
+        motley.run("resume", str(ident))
+        ends += 1
+    expect(ends >= 1, "the time limit never ended it")
+    print(f"      the limit of 6 s ended it {ends} times")
+    return every_loss(motley, done, "limited", STEPS)
+
+
+def drained(motley, job):
+    """A job leaves its device when the drain's time has come, and the other device, drained after its jobs, when it is done."""
+    ident = motley.submit(job)["id"]
+    motley.wait_steps(ident, 10)
+    device = motley.job(ident)["run"]["ranks"][0]["device"]
+    other = {"left/cpu0": "right/cpu0", "right/cpu0": "left/cpu0"}[device]
+    said = motley.run("drain", device, "--by", "1s", "--reason", "a new fan", parse=True)
+    expect(said["drained"] and said["drain_why"] == "a new fan" and said["drain_at"], said)
+    deadline = time.monotonic() + 60 * SLOW
+    while motley.job(ident)["attempt"] < 2:
+        expect(time.monotonic() < deadline, f"it did not leave {device}: {motley.job(ident)}")
+        poll()
+    motley.run("drain", other.split("/")[0], "--after-jobs")
+    shown = {one["name"]: one for one in motley.run("devices", parse=True)["devices"]}
+    expect(shown[other]["drain_at"] == "after jobs" and shown[device]["drain_why"] == "a new fan", shown)
+    done = motley.wait_state(ident, ("succeeded", "failed", "cancelled"))
+    expect(done["attempt"] == 2 and done["losses"] == 0 and [r["device"] for r in done["run"]["ranks"]] == [other], done["run"])
+    for name in (device, other.split("/")[0]):
+        motley.run("undrain", name)
+    return every_loss(motley, done, "drained", STEPS)
+
+
+def runs_yield_and_lose_nothing():
+    with Motley(two_unlike(isa_left="avx2", sharing={"move": 0.1})) as motley:
+        # alike devices and one batch a step: every run computes the same sums
+        single = {"kind": "single", "micro_batch_rows": 16, "devices": ["left/cpu0", "right/cpu0"]}
+        one = motley.submit(spec(motley, "one", 10, placement={"count": {"most": 1}}), wait=True)
+        expect(len(one["run"]["ranks"]) == 1, one["run"])
+        alone = every_loss(motley, motley.submit(spec(motley, "alone", STEPS, placement=single), wait=True), "alone", STEPS)
+        expect(limited(motley, spec(motley, "limited", STEPS, placement=single)) == alone, "the limited job's losses differ")
+        expect(drained(motley, spec(motley, "drained", STEPS, placement=single)) == alone, "the drained job's losses differ")
+        scavenger = motley.submit(spec(motley, "scavenger", STEPS, placement=single, service="scavenger"))["id"]
+        losses = makes_room(motley, "scavenger", scavenger, spec(motley, "normal", 250, placement={"kind": "single"}))
+        expect(losses == alone, "the scavenger's losses differ from those that it has undisturbed")
+        me = motley.run("token", "list", parse=True)["tokens"][0]["user"]
+        motley.run("group", "set", "vision", me)
+        for device in ("left/cpu0", "right/cpu0"):
+            motley.run("device", "set", device, "--group", "vision")
+        motley.run("device", "set", "left/cpu0", "--group", "nobody", status=2)
+        expect("no such group" in motley.last_error, motley.last_error)
+        listed = motley.run("devices", parse=True)["devices"]
+        expect([device["group"] for device in listed] == ["vision", "vision"], listed)
+        guest = motley.submit(spec(motley, "guest", STEPS, placement=single))["id"]
+        losses = makes_room(motley, "owner", guest, spec(motley, "own", 250, placement={"kind": "single"}, account="vision"))
+        expect(losses == alone, "the guest's losses differ from those that it has undisturbed")
+    return f"{STEPS} losses as undisturbed, twice"
+
+
+if __name__ == "__main__":
+    main(runs_yield_and_lose_nothing)
