@@ -18,6 +18,7 @@ enum {
 };
 
 static const char *const files[] = {"libcuda.so.1", NULL};
+static const char *const nodes[] = {"nvidiactl", "nvidia-uvm", NULL};
 
 static const struct vendor_symbol symbols[] = {
     VENDOR_SYMBOL("cuDriverGetVersion", version),
@@ -140,6 +141,8 @@ const struct vendor vendor_cuda = {
     .symbol_count = sizeof(symbols) / sizeof(*symbols),
     .version_least = 11040,
     .least = "CUDA 11.4 (driver 470)",
+    .nodes = nodes,
+    .nodes_made_by = "nvidia-modprobe -c 0 -u",
     .attribute_warp = ATTRIBUTE_WARP_SIZE,
     .attribute_shared = ATTRIBUTE_SHARED_PER_BLOCK_OPTIN,
     .attribute_units = ATTRIBUTE_MULTIPROCESSOR_COUNT,

@@ -25,6 +25,7 @@ static const char *const files[] = {"libamdhip64.so.7",
                                     "libamdhip64.so",
                                     "/opt/rocm/lib/libamdhip64.so",
                                     NULL};
+static const char *const nodes[] = {"kfd", NULL};
 
 static const struct vendor_symbol symbols[] = {
     VENDOR_SYMBOL("hipRuntimeGetVersion", version),
@@ -152,6 +153,8 @@ const struct vendor vendor_hip = {
     .symbol_count = sizeof(symbols) / sizeof(*symbols),
     .version_least = 50000000,
     .least = "ROCm 5.0",
+    .nodes = nodes,
+    .nodes_made_by = "modprobe amdgpu",
     .attribute_warp = ATTRIBUTE_WARP_SIZE,
     .attribute_shared = ATTRIBUTE_SHARED_PER_BLOCK,
     .attribute_units = ATTRIBUTE_MULTIPROCESSOR_COUNT,

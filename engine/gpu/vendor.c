@@ -2,9 +2,11 @@
 #include "engine/gpu/vendor_private.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 _Static_assert(sizeof(void *) == sizeof(gpu_address), "addresses of devices travel as pointers");
 
@@ -162,6 +164,45 @@ static int symbols_find(struct gpu_library *library, struct err *err)
     return 0;
 }
 
+/* Appends "folder/node" of each node that cannot be opened for the reason `why` to list[room]. */
+static void nodes_list(const struct vendor *vendor, const char *folder, int why, char *list, size_t room)
+{
+    char path[256];
+    list[0] = '\0';
+    for (const char *const *node = vendor->nodes; *node; node++) {
+        size_t at = strlen(list);
+        snprintf(path, sizeof(path), "%s/%s", folder, *node);
+        if (access(path, R_OK | W_OK) != 0 && errno == why && at + strlen(path) + 3 < room)
+            snprintf(list + at, room - at, "%s%s", at > 0 ? ", " : "", path);
+    }
+}
+
+void vendor_nodes_tell(const struct vendor *vendor, const char *folder, struct err *err)
+{
+    char missing[512], denied[512];
+    nodes_list(vendor, folder, ENOENT, missing, sizeof(missing));
+    nodes_list(vendor, folder, EACCES, denied, sizeof(denied));
+    struct err said = *err;
+    if (missing[0] != '\0')
+        err_set(err, said.code, "%s; missing: %s (as root, once after each boot: %s)", said.text, missing,
+                vendor->nodes_made_by);
+    said = *err;
+    if (denied[0] != '\0')
+        err_set(err, said.code, "%s; this user may not open %s (the group that owns it may)", said.text,
+                denied);
+}
+
+/* Starts the driver. Drivers make device nodes that are missing through a program that is root's, which a
+ * service that takes no new privileges cannot run. */
+static int driver_start(struct gpu_library *library, struct err *err)
+{
+    int result = library->api.init(0);
+    if (vendor_result(library, offsetof(struct vendor_api, init), result, library->file, err) == 0)
+        return 0;
+    vendor_nodes_tell(library->vendor, "/dev", err);
+    return -1;
+}
+
 int vendor_open(const struct vendor *vendor, struct gpu_library **out, uint32_t *version, struct err *err)
 {
     struct gpu_library *library = calloc(1, sizeof(*library));
@@ -171,9 +212,7 @@ int vendor_open(const struct vendor *vendor, struct gpu_library **out, uint32_t 
         return err_set(err, ERR_NOMEM, "out of memory for a driver");
     library->vendor = vendor;
     if (library_find(vendor, library, err) != 0 || version_check(library, err) != 0 ||
-        symbols_find(library, err) != 0 ||
-        vendor_result(library, offsetof(struct vendor_api, init), library->api.init(0), library->file, err) !=
-            0) {
+        symbols_find(library, err) != 0 || driver_start(library, err) != 0) {
         if (library->handle)
             dlclose(library->handle);
         free(library);

@@ -127,7 +127,9 @@ struct vendor {
     const struct vendor_symbol *symbols;
     uint32_t symbol_count;
     uint32_t version_least;
-    const char *least; /* version_least in words */
+    const char *least;         /* version_least in words */
+    const char *const *nodes;  /* device nodes in /dev without which no card can be used; NULL ends */
+    const char *nodes_made_by; /* what makes them, as root */
     int attribute_warp, attribute_shared, attribute_units, attribute_clock, attribute_mode;
     uintptr_t param_end;     /* ends the `extra` array of a launch */
     uint32_t ipc_flag_since; /* ipc_open takes flag 1 (access to peers on demand) from this version on, and 0
@@ -173,6 +175,11 @@ extern const struct vendor vendor_cuda, vendor_hip; /* cuda.c and hip.c */
 
 /* Open the library and look up its symbols; the driver table's `open`. */
 int vendor_open(const struct vendor *vendor, struct gpu_library **out, uint32_t *version, struct err *err);
+
+/* Appends to an error of the driver's start which of the vendor's device nodes are missing in `folder`
+ * ("/dev"), or may not be opened by this user, and what helps. Leaves it as it is if there is nothing to
+ * say. */
+void vendor_nodes_tell(const struct vendor *vendor, const char *folder, struct err *err);
 
 /* Turn the result of the call at offset `at` of struct vendor_api into an error that says `what`; 0 stays 0.
  */

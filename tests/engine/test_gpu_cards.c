@@ -3,10 +3,13 @@
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "engine/fakes/fake.h"
 #include "engine/gpu/cards.h"
 #include "engine/gpu/code.h"
+#include "engine/gpu/vendor_private.h"
 #include "support/must.h"
 
 #define CUDA MOTLEY_FAKES "/libfake_cuda.so"
@@ -37,6 +40,56 @@ static const json_t *of_kind(const json_t *all, const char *list, const char *ki
         if (strcmp(json_string_value(json_object_get(item, "kind")), kind) == 0 && index-- == 0)
             return item;
     return NULL;
+}
+
+/* Makes an empty file with these permissions. */
+static void node_make(const char *folder, const char *name, mode_t mode)
+{
+    char path[256];
+    snprintf(path, sizeof(path), "%s/%s", folder, name);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fclose(file);
+    assert_int_equal(chmod(path, mode), 0);
+}
+
+static const char *nodes_told(const struct vendor *vendor, const char *folder, struct err *err)
+{
+    err_set(err, ERR_DEVICE_LOST, "libcuda.so.1: CUDA_ERROR_UNKNOWN (999) of cuInit");
+    vendor_nodes_tell(vendor, folder, err);
+    assert_int_equal(err->code, ERR_DEVICE_LOST);
+    return err->text;
+}
+
+/* A driver that does not start because a device node is missing, or may not be opened, says which, and what
+ * makes it: after a boot nobody but root may make /dev/nvidia-uvm. */
+static void a_missing_device_node_is_named_with_its_command(void **state)
+{
+    char folder[] = "/tmp/motley-nodes-XXXXXX", path[256];
+    struct err err;
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    node_make(folder, "nvidiactl", 0666);
+    snprintf(path, sizeof(path),
+             "libcuda.so.1: CUDA_ERROR_UNKNOWN (999) of cuInit; missing: %s/nvidia-uvm (as root, once after "
+             "each boot: nvidia-modprobe -c 0 -u)",
+             folder);
+    assert_string_equal(nodes_told(&vendor_cuda, folder, &err), path);
+    node_make(folder, "nvidia-uvm", 0);
+    const char *said = nodes_told(&vendor_cuda, folder, &err);
+    snprintf(path, sizeof(path), "this user may not open %s/nvidia-uvm", folder);
+    assert_true(geteuid() == 0 || strstr(said, path)); /* root may open everything */
+    assert_null(strstr(said, "missing"));
+    node_make(folder, "nvidia-uvm", 0666);
+    assert_null(strchr(nodes_told(&vendor_cuda, folder, &err), ';'));
+    assert_non_null(strstr(nodes_told(&vendor_hip, folder, &err),
+                           "/kfd (as root, once after each boot: modprobe amdgpu)"));
+    const char *const made[] = {"nvidiactl", "nvidia-uvm"};
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof(path), "%s/%s", folder, made[i]);
+        unlink(path);
+    }
+    rmdir(folder);
 }
 
 /* Checks that `item` exists and that its `why` has the words; with NULL, that it has no `why`. */
@@ -99,6 +152,25 @@ static void a_broken_driver_takes_nothing_from_the_other(void **state)
         assert_non_null(of_kind(all, "cards", "hip", 1));
         json_decref(all);
     }
+}
+
+/* What cuInit says on a machine without /dev/nvidia-uvm reaches whoever asks for the list of cards. */
+static void a_driver_that_does_not_start_names_the_node(void **state)
+{
+    struct fake_control *cuda = control_of(CUDA);
+    (void)state;
+    if (access("/dev/nvidia-uvm", F_OK) == 0)
+        skip(); /* this machine has the node */
+    setup();
+    cuda->calls = 0;
+    cuda->fail_at = 2; /* cuInit follows cuDriverGetVersion */
+    cuda->fail_with = 999;
+    json_t *all = asked();
+    cuda->fail_at = 0;
+    says(of_kind(all, "drivers", "cuda", 0), "CUDA_ERROR_999 (999) of cuInit; missing: ");
+    says(of_kind(all, "drivers", "cuda", 0),
+         "/dev/nvidia-uvm (as root, once after each boot: nvidia-modprobe -c 0 -u)");
+    json_decref(all);
 }
 
 static void a_card_that_cannot_be_used_says_why(void **state)
@@ -194,6 +266,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(code_of_an_alike_card_is_named),
         cmocka_unit_test(a_broken_driver_takes_nothing_from_the_other),
+        cmocka_unit_test(a_missing_device_node_is_named_with_its_command),
+        cmocka_unit_test(a_driver_that_does_not_start_names_the_node),
         cmocka_unit_test(a_card_that_cannot_be_used_says_why),
         cmocka_unit_test(a_card_that_is_cut_is_its_slices),
         cmocka_unit_test(a_card_in_exclusive_use_is_named_and_the_next_one_serves),
