@@ -57,7 +57,7 @@ static json_t *card_describe(const struct gpu_driver *driver, struct gpu_library
                      status == 0 ? json_integer((json_int_t)available) : json_null(), "warp", (int)info.warp,
                      "units", (int)info.units, "clock_khz", (int)info.clock_khz, "usable", status == 0, "why",
                      status == 0 ? json_null() : json_string(err.text), "products", products, "base_bytes",
-                     (json_int_t)(known ? gpu_base_bytes(info.memory, served) : 0));
+                     (json_int_t)(known ? gpu_base_bytes(&info, served) : 0));
 }
 
 static void driver_describe(const struct gpu_driver *driver, json_t *drivers, json_t *cards)

@@ -78,7 +78,8 @@ static int gpu_start(struct gpu *gpu, const struct device_options *options, stru
         return -1;
     for (int i = 0; i < DEVICE_QUEUES; i++)
         if (driver->queue_create(gpu->context, &gpu->queues[i], err) != 0 ||
-            driver->memory_create(gpu->context, GPU_SCRATCH_BYTES, &gpu->scratch[i], err) != 0)
+            driver->memory_create(gpu->context, gpu_scratch_bytes(gpu->info.arch, (enum device_queue)i),
+                                  &gpu->scratch[i], err) != 0)
             return -1;
     return 0;
 }
@@ -101,7 +102,7 @@ static int gpu_open(const struct gpu_driver *driver, const struct device_options
     }
     gpu_library_open(gpu, version);
     gpu->base.isa = gpu->info.arch;
-    gpu->base.base_bytes = gpu_base_bytes(gpu->info.memory, gpu->products != NULL);
+    gpu->base.base_bytes = gpu_base_bytes(&gpu->info, gpu->products != NULL);
     *out = &gpu->base;
     return 0;
 }

@@ -18,7 +18,7 @@ enum gpu_kernel { GPU_KERNEL_LIST(GPU_KERNEL_NAME) GPU_KERNEL_COUNT };
 #undef GPU_KERNEL_NAME
 
 enum {
-    GPU_SCRATCH_BYTES = 4 << 20, /* of each queue; not in the device's account */
+    GPU_SCRATCH_BYTES = 4 << 20, /* least of each queue; not in the device's account */
     GPU_GRAPHS_MAX = 32,         /* most recorded passes that are kept */
     GPU_SEEN_MAX = 128 /* most keys remembered of passes that came once; a pass is recorded when it comes the
                           second time */
@@ -102,7 +102,7 @@ static inline gpu_address gpu_at(const struct operand *operand)
 /* trace.c: records an event before or after a launch, if there is a trace. */
 int gpu_trace_mark(struct gpu_call *call, bool after);
 
-/* The scratch memory of the call's queue, GPU_SCRATCH_BYTES. */
+/* The scratch memory of the call's queue, at least GPU_SCRATCH_BYTES. */
 static inline gpu_address gpu_scratch(const struct gpu_call *call)
 {
     return call->gpu->scratch[call->queue];
@@ -149,9 +149,11 @@ static inline bool gpu_by_units(const struct gpu *gpu, enum dtype compute)
 int gpu_cast(struct gpu_call *call, gpu_address x, enum dtype from, gpu_address y, enum dtype to,
              uint64_t count);
 
-/* Bytes that a device takes for itself when it opens on a card with `memory` bytes: gpu_scratch of each queue
- * and, with a vendor's library of products, two areas for converted operands. Pure. */
-uint64_t gpu_base_bytes(uint64_t memory, bool products);
+/* Bytes of a queue's gpu_scratch on a card of this architecture. Pure. */
+uint64_t gpu_scratch_bytes(const char *arch, enum device_queue queue);
+/* Bytes that a device takes for itself when it opens on a card: gpu_scratch of each queue and, with a
+ * vendor's library of products, two areas for converted operands. Pure. */
+uint64_t gpu_base_bytes(const struct gpu_info *card, bool products);
 
 /* product_library.c: open and close the vendor's library of products, if there is one. Close it before the
  * context. */

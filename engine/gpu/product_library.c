@@ -8,10 +8,13 @@
 #include "engine/gpu/gpu.h"
 #include "engine/gpu/products.h"
 
+#include <stdio.h>
+
 enum {
-    STAGE_MOST = 64 << 20, /* most bytes of each area, */
-    STAGE_PART = 512,      /* or the card's memory divided by this, if that is less */
-    SIDE_MIN = 64,         /* fewest rows and columns; narrower products use our kernels */
+    WORKSPACE_BYTES = 32 << 20, /* of the library, from sm_90 on; on older cards GPU_SCRATCH_BYTES */
+    STAGE_MOST = 64 << 20,      /* most bytes of each area, */
+    STAGE_PART = 512,           /* or the card's memory divided by this, if that is less */
+    SIDE_MIN = 64,              /* fewest rows and columns; narrower products use our kernels */
     ALIGNMENT = 16
 };
 static const uint64_t TERMS_MIN = 1 << 24; /* fewest multiplications, m * n * k, for the library */
@@ -22,9 +25,21 @@ static uint64_t area_bytes(uint64_t memory)
     return part < STAGE_MOST ? part : STAGE_MOST;
 }
 
-uint64_t gpu_base_bytes(uint64_t memory, bool products)
+/* The library's workspace is the compute queue's scratch. NVIDIA recommends 32 MiB for Hopper and 4 MiB for
+ * older cards (cuBLAS's manual, cublasSetWorkspace); with less, some of the faster algorithms are refused. */
+uint64_t gpu_scratch_bytes(const char *arch, enum device_queue queue)
 {
-    return DEVICE_QUEUES * (uint64_t)GPU_SCRATCH_BYTES + (products ? 2 * area_bytes(memory) : 0);
+    unsigned capability = 0;
+    bool hopper = sscanf(arch, "sm_%u", &capability) == 1 && capability >= 90;
+    return hopper && queue == DEVICE_COMPUTE ? WORKSPACE_BYTES : GPU_SCRATCH_BYTES;
+}
+
+uint64_t gpu_base_bytes(const struct gpu_info *card, bool products)
+{
+    uint64_t bytes = products ? 2 * area_bytes(card->memory) : 0;
+    for (int i = 0; i < DEVICE_QUEUES; i++)
+        bytes += gpu_scratch_bytes(card->arch, (enum device_queue)i);
+    return bytes;
 }
 
 void gpu_library_open(struct gpu *gpu, uint32_t driver_version)
@@ -35,7 +50,7 @@ void gpu_library_open(struct gpu *gpu, uint32_t driver_version)
     struct products_place place = {.driver_version = driver_version,
                                    .arch = gpu->info.arch,
                                    .workspace = gpu->scratch[DEVICE_COMPUTE],
-                                   .workspace_bytes = GPU_SCRATCH_BYTES};
+                                   .workspace_bytes = gpu_scratch_bytes(gpu->info.arch, DEVICE_COMPUTE)};
     if (!vendor || gpu->driver->queue_native(gpu->queues[DEVICE_COMPUTE], &place.stream, &ignored) != 0 ||
         vendor->open(&place, &gpu->products, &ignored) != 0)
         return;

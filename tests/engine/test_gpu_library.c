@@ -174,7 +174,8 @@ static uint64_t free_bytes(struct gpu_library *library)
 }
 
 /* The memory that a device reports as taken by itself (device_base_bytes) is what it really takes, and what
- * the list of cards predicts; with cublasLt and without it. */
+ * the list of cards predicts; with cublasLt and without it. From Hopper on, the library's workspace has
+ * 32 MiB of it, before 4 MiB. */
 static void what_a_device_takes_for_itself_is_told(void **state)
 {
     struct gpu_library *driver;
@@ -183,10 +184,12 @@ static void what_a_device_takes_for_itself_is_told(void **state)
     (void)state;
     if (!code_inside("cuda", "sm_86"))
         skip();
-    lt_of();
     check(gpu_driver_cuda.open(&driver, &version, &err));
-    for (int without = 0; without < 2; without++) {
+    for (int i = 0; i < 4; i++) {
+        const bool hopper = i > 1, without = i % 2 == 1;
+        struct fake_products *lt = lt_of();
         struct device *device;
+        cuda_of()->capability = hopper ? 90 : 86;
         if (without)
             setenv("MOTLEY_CUBLASLT_LIBRARY", "none", 1);
         uint64_t before = free_bytes(driver);
@@ -196,10 +199,20 @@ static void what_a_device_takes_for_itself_is_told(void **state)
         json_t *cards = gpu_cards(&err), *card = json_array_get(json_object_get(cards, "cards"), 0);
         json_int_t foretold = json_integer_value(json_object_get(card, "base_bytes"));
         json_decref(cards);
-        assert_int_equal(told, (16u << 20) + (without ? 0 : 2u << 20)); /* on a card of 512 MiB */
+        /* on a card of 512 MiB */
+        assert_int_equal(told, ((hopper ? 44u : 16u) << 20) + (without ? 0 : 2u << 20));
         assert_int_equal(taken, told);
         assert_int_equal(foretold, told);
+        if (without)
+            continue;
+        struct scene s;
+        scene_open(&s, "cuda", DTYPE_BF16, false, true, false);
+        submit(&s.b, s.op);
+        assert_int_equal(lt->workspace, (hopper ? 32u : 4u) << 20);
+        scene_right(&s, 1);
+        scene_close(&s);
     }
+    cuda_of()->capability = 86;
     gpu_driver_cuda.close(driver);
 }
 

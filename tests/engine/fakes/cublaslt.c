@@ -199,7 +199,7 @@ LT(MatmulPreferenceSetAttribute, void *preference, int attribute, const void *va
     if (bytes != (attribute == 1 ? 8 : 4))
         return misuse("bytes of a preference");
     if (attribute == 1)
-        memcpy(&p->workspace, value, 8);
+        memcpy(&p->workspace, value, 8), fake_lt.workspace = p->workspace;
     else
         memcpy(&word, value, 4);
     if (attribute == 3)

@@ -13,6 +13,8 @@ struct fake_products {
     uint64_t misuses;
     char misuse[128];
     char trace[8192]; /* the names of the calls without "cublasLt" or "rocblas_", each preceded by a space */
+    uint64_t workspace; /* bytes that the last search for an algorithm, or the handle, was given */
+    int lacks;          /* whether rocBLAS has no kernels for 16 bits */
     /* only cublasLt has these */
     size_t version, runtime;
     int none; /* whether the search for an algorithm finds none */
