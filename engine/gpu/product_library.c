@@ -147,7 +147,9 @@ static bool library_takes(const struct gpu_call *call, const struct op_gemm *o)
         (uint64_t)o->m * o->n * o->k < TERMS_MIN)
         return false;
     return (o->pack == PACK_F32 || (halves && o->b.dtype == o->compute)) && gpu_at(&o->c) % ALIGNMENT == 0 &&
-           o->ldc % 4 == 0;
+           o->ldc % 4 == 0 &&
+           (!gpu->driver->products->takes ||
+            gpu->driver->products->takes(gpu->products, o->compute, o->transpose_a, o->transpose_b));
 }
 
 /* Multiplies rows [row, row + rows) and columns [column, column + columns) of c. */

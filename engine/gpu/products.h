@@ -61,6 +61,10 @@ struct products_vendor {
      * ERR_DEVICE_FAULT or ERR_INTERNAL. */
     int (*multiply)(struct products *products, const struct library_product *product, bool *done,
                     struct err *err);
+
+    /* Is it worth asking for products of this type and these transpositions? False once the library has
+     * shown that it has no kernels for them. NULL: it always is. */
+    bool (*takes)(const struct products *products, enum dtype type, bool transpose_a, bool transpose_b);
 };
 
 /* --- helpers of both libraries --- */

@@ -8,6 +8,7 @@
  * library if it was built for another one than we opened. Both are checked before it is used.
  * MOTLEY_ROCBLAS_LIBRARY names a file to open, or "none".
  */
+#include "common/log.h"
 #include "engine/gpu/products.h"
 
 #include <dlfcn.h>
@@ -67,9 +68,13 @@ static const struct products_symbol symbols[] = {
     {"hipRuntimeGetVersion", offsetof(struct rocblas_api, hip_version)},
 };
 
+enum { TYPES = DTYPE_F16 + 1, TRANSPOSITIONS = 4 /* of a product's two operands */ };
+
 struct products {
     struct rocblas_api api;
     void *handle;
+    char arch[32];
+    bool lacks[TYPES][TRANSPOSITIONS]; /* the library has no kernels for such products */
 };
 
 /* --- opening */
@@ -180,6 +185,7 @@ static int rocblas_open(const struct products_place *place, struct products **ou
     *out = NULL;
     if (!library)
         return err_set(err, ERR_NOMEM, "out of memory for rocBLAS");
+    snprintf(library->arch, sizeof(library->arch), "%s", place->arch);
     int status =
         products_find(&search, place->driver_version, place->arch, &library->api, name, sizeof(name), err);
     if (status == 0 && (status = handle_create(library, place)) != 0)
@@ -208,6 +214,31 @@ static bool refused(int status)
            status == STATUS_ARCH_MISMATCH;
 }
 
+static int transpositions(bool transpose_a, bool transpose_b)
+{
+    return 2 * transpose_a + transpose_b;
+}
+
+static bool rocblas_takes(const struct products *library, enum dtype type, bool transpose_a, bool transpose_b)
+{
+    return !library->lacks[type][transpositions(transpose_a, transpose_b)];
+}
+
+/* Remembers that the library has no kernels for a type, as rocBLAS for gfx1030 lacks some of 16 bits: from
+ * then on our kernels are used at once. The log says so once a type. */
+static void lack_note(struct products *library, const struct library_product *p)
+{
+    static const char *const names[TYPES] = {"fp32", "bf16", "fp16"};
+    bool *lacks = library->lacks[p->type], known = false;
+    for (int i = 0; i < TRANSPOSITIONS; i++)
+        known = known || lacks[i];
+    lacks[transpositions(p->transpose_a, p->transpose_b)] = true;
+    if (!known)
+        log_event(LOG_LEVEL_WARN, "products_without_library",
+                  "library=rocBLAS arch=%s type=%s note=\"it has no kernels for them, so our own are used\"",
+                  library->arch, names[p->type]);
+}
+
 /* rocBLAS's matrices are column-major, so it computes c^T = op(b)^T op(a)^T: its first operand is our b. */
 static int rocblas_multiply(struct products *library, const struct library_product *p, bool *done,
                             struct err *err)
@@ -222,6 +253,8 @@ static int rocblas_multiply(struct products *library, const struct library_produ
         &p->alpha, p->b, type, (int32_t)p->ldb, p->a, type, (int32_t)p->lda, &p->beta, p->c, TYPE_F32,
         (int32_t)p->ldc, p->c, TYPE_F32, (int32_t)p->ldc, TYPE_F32, ALGORITHM_STANDARD, 0, FLAGS_NONE);
     *done = status == 0;
+    if (status == STATUS_NOT_IMPLEMENTED || status == STATUS_EXCLUDED_FROM_BUILD)
+        lack_note(library, p);
     if (status == 0 || refused(status))
         return 0;
     return err_set(err,
@@ -235,4 +268,5 @@ const struct products_vendor products_rocblas = {.name = "rocBLAS",
                                                  .find = rocblas_find,
                                                  .open = rocblas_open,
                                                  .close = rocblas_close,
-                                                 .multiply = rocblas_multiply};
+                                                 .multiply = rocblas_multiply,
+                                                 .takes = rocblas_takes};

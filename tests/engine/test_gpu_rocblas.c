@@ -55,6 +55,56 @@ static void refused_products_are_our_own(void **state)
     fake_clean(roc, "our own");
 }
 
+/* Counts the lines that `file`, which stands for the log, has with the words. */
+static int lines_with(FILE *file, const char *words)
+{
+    char line[4096];
+    int count = 0;
+    rewind(file);
+    while (fgets(line, sizeof(line), file))
+        count += strstr(line, words) != NULL;
+    return count;
+}
+
+/* A rocBLAS without 16-bit kernels, as gfx1030's may be: each kind of product is asked for once, then our own
+ * kernels compute it at once, and the log says so once a type. Products in fp32 still go to the library. */
+static void a_library_without_16_bit_kernels_is_said_once(void **state)
+{
+    static const enum dtype types[] = {DTYPE_BF16, DTYPE_F16};
+    struct fake_products *roc = roc_of();
+    struct scene s;
+    (void)state;
+    if (!code_inside("hip", "gfx90a"))
+        skip();
+    FILE *log = tmpfile();
+    int kept = dup(STDERR_FILENO);
+    dup2(fileno(log), STDERR_FILENO);
+    roc->lacks = 1;
+    for (size_t i = 0; i < sizeof(types) / sizeof(*types); i++) {
+        scene_open(&s, "hip", types[i], false, true, false);
+        roc->trace[0] = '\0';
+        submit(&s.b, s.op);
+        assert_string_equal(roc->trace, " gemm_ex");
+        submit(&s.b, s.op);
+        submit(&s.b, s.op);
+        assert_string_equal(roc->trace, " gemm_ex");
+        scene_right(&s, 3);
+        scene_close(&s);
+    }
+    scene_open(&s, "hip", DTYPE_F32, false, true, false);
+    submit(&s.b, s.op);
+    assert_int_equal(roc->products, 1);
+    scene_close(&s);
+    roc->lacks = 0;
+    dup2(kept, STDERR_FILENO);
+    close(kept);
+    assert_int_equal(lines_with(log, "products_without_library library=rocBLAS arch=gfx90a"), 2);
+    assert_int_equal(lines_with(log, "type=bf16"), 1);
+    assert_int_equal(lines_with(log, "type=fp16"), 1);
+    fclose(log);
+    fake_clean(roc, "without 16 bits");
+}
+
 static void recorded_passes_hold_the_library_s_products(void **state)
 {
     (void)state;
@@ -149,6 +199,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(large_products_go_to_the_library),
         cmocka_unit_test(refused_products_are_our_own),
+        cmocka_unit_test(a_library_without_16_bit_kernels_is_said_once),
         cmocka_unit_test(recorded_passes_hold_the_library_s_products),
         cmocka_unit_test(every_call_may_fail_once),
         cmocka_unit_test(libraries_that_do_not_serve_are_named),

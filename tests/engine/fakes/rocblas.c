@@ -17,7 +17,16 @@ int hipModuleUnload(void *module);
 int hipModuleLaunchKernel(void *function, unsigned bx, unsigned by, unsigned bz, unsigned tx, unsigned ty,
                           unsigned tz, unsigned shared, void *stream, void **parameters, void **extra);
 
-enum { OK = 0, INVALID_HANDLE = 1, MEMORY = 5, INTERNAL = 6, F16 = 150, F32 = 151, BF16 = 168 };
+enum {
+    OK = 0,
+    INVALID_HANDLE = 1,
+    NOT_IMPLEMENTED = 2,
+    MEMORY = 5,
+    INTERNAL = 6,
+    F16 = 150,
+    F32 = 151,
+    BF16 = 168
+};
 
 struct handle {
     void *module, *gemm, *cast, *stream;
@@ -103,6 +112,7 @@ ROC(set_workspace, void *handle, uint64_t workspace, size_t bytes)
     if (result == OK) {
         alive->workspace = workspace;
         alive->workspace_bytes = bytes;
+        fake_rocblas.workspace = bytes;
     }
     return result;
 }
@@ -155,6 +165,8 @@ ROC(gemm_ex, void *handle, int operation_a, int operation_b, int32_t m, int32_t 
     bool a_across = operation_a == 112, b_across = operation_b == 112;
     if (result != OK)
         return result;
+    if (fake_rocblas.lacks && type_a != F32)
+        return NOT_IMPLEMENTED;
     if (!alive->stream || alive->workspace == 0 || alive->atomics != 0 || alive->pointers != 0)
         return misuse("a handle without a stream or workspace, or whose sums are in any order");
     if ((!a_across && operation_a != 111) || (!b_across && operation_b != 111) || type_a != type_b ||
