@@ -344,6 +344,35 @@ static int refused(const struct http_exchange *exchange, int status)
     return -1;
 }
 
+/* Performs the request and calls `ready` of its watch meanwhile. */
+static CURLcode perform_watched(struct http_exchange *exchange)
+{
+    const struct http_watch *watch = exchange->request->watch;
+    CURLM *multi = curl_multi_init();
+    if (!multi)
+        return CURLE_OUT_OF_MEMORY;
+    struct curl_waitfd fds[HTTP_WATCH_FDS] = {0};
+    for (unsigned i = 0; i < watch->fd_count; i++)
+        fds[i] = (struct curl_waitfd){.fd = watch->fds[i], .events = CURL_WAIT_POLLIN};
+    int running = 1;
+    CURLMcode state = curl_multi_add_handle(multi, exchange->http->curl);
+    while (state == CURLM_OK && running > 0 && !exchange->failed) {
+        state = curl_multi_perform(multi, &running);
+        if (state == CURLM_OK && running > 0)
+            state = curl_multi_poll(multi, fds, watch->fd_count, (int)watch->every_ms, NULL);
+        if (!exchange->failed && watch->ready(watch->arg, exchange->err) < 0)
+            exchange->failed = true;
+    }
+    int left;
+    CURLMsg *message = curl_multi_info_read(multi, &left);
+    CURLcode code = message ? message->data.result : CURLE_ABORTED_BY_CALLBACK;
+    if (state != CURLM_OK)
+        code = CURLE_FAILED_INIT;
+    curl_multi_remove_handle(multi, exchange->http->curl);
+    curl_multi_cleanup(multi);
+    return code;
+}
+
 int http_perform(struct http *http, const struct http_request *request, struct http_answer *answer,
                  struct err *err)
 {
@@ -369,7 +398,7 @@ int http_perform(struct http *http, const struct http_request *request, struct h
     method_set_up(&exchange);
     curl_easy_setopt(http->curl, CURLOPT_URL, buf_str(&url));
     curl_easy_setopt(http->curl, CURLOPT_HTTPHEADER, headers);
-    CURLcode code = curl_easy_perform(http->curl);
+    CURLcode code = request->watch ? perform_watched(&exchange) : curl_easy_perform(http->curl);
     long status = 0;
     curl_easy_getinfo(http->curl, CURLINFO_RESPONSE_CODE, &status);
     answer->status = (int)status;

@@ -36,6 +36,18 @@ typedef int64_t http_read_fn(void *arg, void *dst, size_t size, struct err *err)
  * ERR_CANCELLED). */
 typedef int http_sink_fn(void *arg, const void *data, size_t size, struct err *err);
 
+/* What is waited for beside the answer, by who follows a stream and hears keys meanwhile. */
+enum { HTTP_WATCH_FDS = 2 };
+struct http_watch {
+    int fds[HTTP_WATCH_FDS]; /* descriptors that may become readable */
+    unsigned fd_count;
+    uint32_t every_ms; /* `ready` is called at the latest so long after its last call */
+    /* Called when a descriptor can be read, and whenever something else happened. Returns 0, or -1 with *err
+     * to stop the request (ERR_CANCELLED where that is no failure). It must not use the same client. */
+    int (*ready)(void *arg, struct err *err);
+    void *arg;
+};
+
 struct http_request {
     const char *method; /* "GET", "POST", "PUT", "DELETE", "HEAD" */
     const char *path;   /* "/v1/jobs?limit=50", already escaped */
@@ -55,6 +67,7 @@ struct http_request {
     uint32_t timeout_ms; /* limit for the whole request; 0 means 30000, UINT32_MAX no limit, for streams that
                             are followed */
     uint32_t idle_ms;    /* the request ends when nothing arrives for so long; 0: no limit */
+    const struct http_watch *watch; /* or NULL */
 };
 
 struct http_answer {
