@@ -10,6 +10,7 @@
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "common/err.h"
 #include "common/http.h"
@@ -77,6 +78,8 @@ int cli_option_i64(const struct cli *cli, const char *name, int64_t min, int64_t
 
 /* Opens the server that HOME/client.json names. ERR_NET "no server: …" when the file does not exist. */
 int client_open(struct cli *cli, struct err *err);
+/* A client of that server for somebody who uses two at once. Returns new. */
+struct http *client_connect(struct cli *cli, struct err *err);
 void client_close(struct cli *cli);
 /* Makes one JSON call; the path is formatted like printf. Opens the client if needed. `out` may be NULL; *out
  * becomes new. */
@@ -108,11 +111,16 @@ int upload_model(struct cli *cli, const char *name, const char *path, json_t **a
 /* Prints a JSON document as one line of stdout. */
 int show_json(const json_t *document, struct err *err);
 /* Prints aligned columns. `columns` is "HEADER:key:kind …", where kind is s text, n number, b bytes, t
- * seconds, w time of day. */
+ * seconds, w time of day. Texts are cleaned. */
 int show_table(const json_t *rows, const char *columns, struct err *err);
-/* Prints a text of a model or a log as one line of stdout: line ends become " / ", other control characters
- * "?". */
+int show_table_to(FILE *out, const json_t *rows, const char *columns, struct err *err);
+/* Prints a text of a model or a log as one line of stdout: line ends become " / ", and the rest is cleaned.
+ */
 void show_one_line(const char *text);
+/* Cleans a text that may come from anybody for a terminal: what is not UTF-8, control characters, and
+ * characters that are not seen or turn the direction of writing become "?". Writes at most `columns` columns
+ * and size - 1 bytes. Returns how many columns it wrote. */
+unsigned show_clean(const char *text, unsigned columns, char *out, size_t size);
 /* A member as text, borrowed; "" when it is absent. */
 const char *show_str(const json_t *object, const char *key);
 double show_num(const json_t *object, const char *key, double missing);
@@ -273,6 +281,7 @@ int command_group(struct cli *cli, struct err *err);
 int command_user(struct cli *cli, struct err *err);
 int command_audit(struct cli *cli, struct err *err);
 int command_queue(struct cli *cli, struct err *err);
+int command_top(struct cli *cli, struct err *err);
 int command_usage(struct cli *cli, struct err *err);
 int command_shares(struct cli *cli, struct err *err);
 int command_simulate(struct cli *cli, struct err *err);

@@ -34,29 +34,33 @@ static json_t *read_client_file(struct cli *cli, struct err *err)
     return document;
 }
 
-int client_open(struct cli *cli, struct err *err)
+struct http *client_connect(struct cli *cli, struct err *err)
 {
-    if (cli->http)
-        return 0;
+    struct http *http = NULL;
     json_t *document = read_client_file(cli, err);
     if (!document)
-        return -1;
+        return NULL;
     struct json_reader reader;
     const char *address = NULL, *token = NULL, *ca = NULL;
     jr_init(&reader, document, "client.json", err);
     jr_str(&reader, "address", JR_REQUIRED, 1, 255, &address);
     jr_str(&reader, "token", JR_REQUIRED, 1, 512, &token);
     jr_str(&reader, "ca", JR_OPTIONAL, 1, 4096, &ca);
-    int result = jr_finish_loose(&reader);
-    if (result == 0) {
+    if (jr_finish_loose(&reader) == 0) {
         snprintf(cli->address, sizeof(cli->address), "%s", address);
         const struct http_options options = {
             .url = address, .bearer = token, .ca_file = ca, .user_agent = "motley", .connect_ms = 3000};
-        cli->http = http_create(&options, err);
-        result = cli->http ? 0 : -1;
+        http = http_create(&options, err);
     }
     json_decref(document);
-    return result;
+    return http;
+}
+
+int client_open(struct cli *cli, struct err *err)
+{
+    if (!cli->http)
+        cli->http = client_connect(cli, err);
+    return cli->http ? 0 : -1;
 }
 
 void client_close(struct cli *cli)

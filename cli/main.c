@@ -106,6 +106,14 @@ static const struct cli_command commands[] = {
      {{NULL, NULL, NULL}},
      command_queue,
      CLI_LOOK},
+    {"top",
+     "",
+     0,
+     0,
+     "the queue, the devices and what runs, live on a terminal; once elsewhere",
+     {{NULL, NULL, NULL}},
+     command_top,
+     CLI_LOOK},
     {"usage",
      "",
      0,
@@ -492,6 +500,8 @@ static int status_of(const struct err *err)
 int main(int argc, char **argv)
 {
     setlocale(LC_ALL, "");
+    if (MB_CUR_MAX == 1)
+        setlocale(LC_CTYPE, "C.UTF-8"); /* Motley writes UTF-8; this says how wide its characters are */
     setlocale(LC_NUMERIC, "C");
     signal(SIGPIPE, SIG_DFL);
     if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0) {

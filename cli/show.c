@@ -1,6 +1,7 @@
 /* Prints answers for people and for programs. */
 #include "cli/cli.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +10,7 @@
 #include "common/buf.h"
 #include "common/json.h"
 #include "common/units.h"
+#include "model/text/utf8.h"
 
 enum { COLUMNS_MAX = 16, CELL_BYTES = 160 };
 
@@ -34,16 +36,56 @@ double show_num(const json_t *object, const char *key, double missing)
     return json_is_number(value) ? json_number_value(value) : missing;
 }
 
+/* Columns that a character takes; -1: it is not shown as it is. */
+static int code_columns(uint32_t code)
+{
+    /* not seen, or they turn the direction in which the rest of a line is written */
+    static const uint32_t hidden[][2] = {{0xad, 0xad},     {0x61c, 0x61c},   {0x180e, 0x180e},
+                                         {0x200b, 0x200f}, {0x2028, 0x202e}, {0x2060, 0x206f},
+                                         {0xfeff, 0xfeff}, {0xfff9, 0xfffb}, {0xe0000, 0xe0fff}};
+    if (code < ' ' || (code >= 0x7f && code < 0xa0))
+        return -1;
+    for (size_t i = 0; i < sizeof(hidden) / sizeof(hidden[0]); i++)
+        if (code >= hidden[i][0] && code <= hidden[i][1])
+            return -1;
+    int columns = wcwidth((wchar_t)code);
+    return columns < 0 ? 1 : columns; /* the locale does not know it */
+}
+
+unsigned show_clean(const char *text, unsigned columns, char *out, size_t size)
+{
+    const uint8_t *at = (const uint8_t *)text;
+    size_t left = strlen(text), used = 0;
+    unsigned column = 0;
+    while (left > 0) {
+        uint32_t code = 0;
+        unsigned bad = 1, length = utf8_decode(at, left, &code, &bad, NULL);
+        int wide = length > 0 ? code_columns(code) : -1;
+        unsigned bytes = wide < 0 ? 1 : length;
+        if (column + (wide < 0 ? 1 : (unsigned)wide) > columns || used + bytes >= size)
+            break;
+        memcpy(out + used, wide < 0 ? (const void *)"?" : (const void *)at, bytes);
+        used += bytes;
+        column += wide < 0 ? 1 : (unsigned)wide;
+        at += length > 0 ? length : bad;
+        left -= length > 0 ? length : bad;
+    }
+    out[used] = '\0';
+    return column;
+}
+
 void show_one_line(const char *text)
 {
     while (*text == '\n' || *text == ' ')
         text++;
-    for (; *text; text++)
-        if (*text == '\n')
-            fputs(" / ", stdout);
-        else
-            putchar((unsigned char)*text < ' ' ? '?' : *text);
-    putchar('\n');
+    char *copy = strdup(text), *clean = malloc(strlen(text) + 1), *rest = copy, *line;
+    while (copy && clean && (line = strsep(&rest, "\n"))) {
+        show_clean(line, UINT_MAX, clean, strlen(text) + 1); /* a clean text is not longer than it was */
+        fputs(clean, stdout);
+        fputs(rest ? " / " : "\n", stdout);
+    }
+    free(copy);
+    free(clean);
 }
 
 struct column {
@@ -86,29 +128,32 @@ static void format_cell(const json_t *row, const struct column *column, char cel
     else if (json_is_string(value) && column->kind == 'w' && strlen(json_string_value(value)) >= 19)
         snprintf(cell, CELL_BYTES, "%.10s %.8s", json_string_value(value), json_string_value(value) + 11);
     else
-        snprintf(cell, CELL_BYTES, "%s", json_is_string(value) ? json_string_value(value) : "-");
+        show_clean(json_is_string(value) ? json_string_value(value) : "-", CELL_BYTES, cell, CELL_BYTES);
 }
 
 /* Counts the columns on screen, not the bytes. */
 static size_t cell_width(const char *cell)
 {
-    size_t width = 0;
-    for (; *cell; cell++)
-        width += ((unsigned char)*cell & 0xc0) != 0x80;
-    return width;
+    char same[CELL_BYTES];
+    return show_clean(cell, CELL_BYTES, same, sizeof(same));
 }
 
-static void print_cell(const char *cell, size_t width, bool right, bool last)
+static void print_cell(FILE *out, const char *cell, const struct column *column, bool last)
 {
-    int pad = (int)(width - cell_width(cell));
-    if (right)
-        printf("%*s%s", pad, "", cell);
+    int pad = (int)(column->width - cell_width(cell));
+    if (strchr("nbt", column->kind))
+        fprintf(out, "%*s%s", pad, "", cell);
     else
-        printf("%s%*s", cell, last ? 0 : pad, "");
-    fputs(last ? "\n" : "  ", stdout);
+        fprintf(out, "%s%*s", cell, last ? 0 : pad, "");
+    fputs(last ? "\n" : "  ", out);
 }
 
-int show_table(const json_t *rows, const char *columns_text, struct err *err)
+int show_table(const json_t *rows, const char *columns, struct err *err)
+{
+    return show_table_to(stdout, rows, columns, err);
+}
+
+int show_table_to(FILE *out, const json_t *rows, const char *columns_text, struct err *err)
 {
     struct column columns[COLUMNS_MAX];
     unsigned count = parse_columns(columns_text, columns);
@@ -126,12 +171,11 @@ int show_table(const json_t *rows, const char *columns_text, struct err *err)
         }
     }
     for (unsigned c = 0; c < count; c++)
-        print_cell(columns[c].header, columns[c].width, strchr("nbt", columns[c].kind) != NULL,
-                   c + 1 == count);
+        print_cell(out, columns[c].header, &columns[c], c + 1 == count);
     json_array_foreach (rows, index, row) {
         for (unsigned c = 0; c < count; c++) {
             format_cell(row, &columns[c], cell);
-            print_cell(cell, columns[c].width, strchr("nbt", columns[c].kind) != NULL, c + 1 == count);
+            print_cell(out, cell, &columns[c], c + 1 == count);
         }
     }
     return 0;

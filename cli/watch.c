@@ -5,20 +5,25 @@
  */
 #include "cli/cli.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "common/buf.h"
+#include "cli/curve.h"
+#include "cli/events.h"
+#include "cli/screen.h"
 #include "common/clock.h"
 #include "common/json.h"
 #include "common/units.h"
 
 enum {
-    EVENT_BYTES_MAX = 8 << 20,
     VIEW_RANKS_MAX = 64,
     VIEW_BAR = 24,
+    VIEW_DRAW_NS = 100000000, /* a terminal is drawn at most ten times a second */
+    VIEW_CURVE_COLUMNS = 100,
+    VIEW_CURVE_ROWS = 10,      /* of the curve; of a smaller terminal at most a third */
     VIEW_LINE_NS = 1000000000, /* without a terminal, steps are printed at most once a second */
     VIEW_RANKS_STEPS = 10,     /* printed steps after which the devices' shares are printed */
     SILENCE_MS = 40000,        /* the server sends a comment more often than this */
@@ -33,7 +38,7 @@ struct view_rank {
 struct view {
     struct cli *cli;
     int64_t id;
-    int64_t last_event;
+    struct event_reader events;
     bool terminal, logs_only, ended;
     double steps;
     double step, loss, grad_norm, tokens_per_s, step_s;
@@ -42,9 +47,9 @@ struct view {
     struct view_rank ranks[VIEW_RANKS_MAX];
     uint64_t told_ns;
     unsigned told_lines;
-    struct buf line, data; /* line: the incomplete SSE line; data: the event's data so far */
-    char type[64];
-    int64_t event_id;
+    struct step_curve losses;
+    bool has_step, is_stale; /* there is a view to draw; it changed since it was drawn */
+    uint64_t drawn_ns;
 };
 
 static bool state_is_last(const char *state)
@@ -58,18 +63,19 @@ static void erase(struct view *view)
         fputs("\033[1A\033[2K", stdout);
 }
 
-static void print_bar(const struct view_rank *rank)
+static void print_bar(const struct view_rank *rank, FILE *out)
 {
     double all = rank->compute_s + rank->wait_s;
     int full = all > 0 ? (int)(VIEW_BAR * rank->compute_s / all + 0.5) : 0;
-    printf("  %-16s ", rank->device);
+    fprintf(out, "  %-16s ", rank->device);
     for (int i = 0; i < VIEW_BAR; i++)
-        fputs(i < full ? "█" : "░", stdout);
-    printf(" computes %3.0f %%, waits %3.0f %%, sends %3.0f %%\n", all > 0 ? 100 * rank->compute_s / all : 0,
-           all > 0 ? 100 * rank->wait_s / all : 0, all > 0 ? 100 * rank->send_s / all : 0);
+        fputs(i < full ? "█" : "░", out);
+    fprintf(out, " computes %3.0f %%, waits %3.0f %%, sends %3.0f %%\n",
+            all > 0 ? 100 * rank->compute_s / all : 0, all > 0 ? 100 * rank->wait_s / all : 0,
+            all > 0 ? 100 * rank->send_s / all : 0);
 }
 
-static void print_step(struct view *view)
+static void print_step(const struct view *view, FILE *out)
 {
     char step[32], left[32] = "", norm[48] = "skipped, not finite";
     double steps_left = view->steps - view->step - 1;
@@ -77,31 +83,54 @@ static void print_step(struct view *view)
         units_seconds(left, view->step_s * steps_left);
     if (!view->skipped)
         snprintf(norm, sizeof(norm), "norm %.3f", view->grad_norm);
-    printf("step %4.0f/%.0f  loss %.4f  %s  %5.0f tokens/s  %s/step  %s%s\n", view->step + 1, view->steps,
-           view->loss, norm, view->tokens_per_s, units_seconds(step, view->step_s),
-           steps_left > 0 ? "left " : "the last", left);
+    fprintf(out, "step %4.0f/%.0f  loss %.4f  %s  %5.0f tokens/s  %s/step  %s%s\n", view->step + 1,
+            view->steps, view->loss, norm, view->tokens_per_s, units_seconds(step, view->step_s),
+            steps_left > 0 ? "left " : "the last", left);
 }
 
-static void print_bars(const struct view *view)
+static void print_bars(const struct view *view, FILE *out)
 {
     for (unsigned i = 0; i < view->rank_count; i++)
-        print_bar(&view->ranks[i]);
+        print_bar(&view->ranks[i], out);
 }
 
-static void draw(struct view *view)
+/* Draws the view in its place: the step, the devices' shares and the curve of the loss. */
+static void draw_view(struct view *view)
 {
+    unsigned columns, rows;
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = view->has_step ? open_memstream(&text, &size) : NULL;
+    view->is_stale = false;
+    view->drawn_ns = clock_mono_ns();
+    if (!out)
+        return;
+    screen_size(&columns, &rows);
+    print_step(view, out);
+    print_bars(view, out);
+    curve_draw(&view->losses, columns < VIEW_CURVE_COLUMNS ? columns : VIEW_CURVE_COLUMNS,
+               rows / 3 < VIEW_CURVE_ROWS ? rows / 3 : VIEW_CURVE_ROWS, out);
+    fclose(out);
+    erase(view);
+    view->lines_drawn = screen_lines(text, columns, rows > 1 ? rows - 1 : 1, "\n");
+    free(text);
+    fflush(stdout);
+}
+
+static void show_step(struct view *view)
+{
+    view->has_step = true;
     if (view->terminal) {
-        erase(view);
-        print_step(view);
-        print_bars(view);
-        view->lines_drawn = 1 + view->rank_count;
+        view->is_stale = true;
+        if (clock_mono_ns() - view->drawn_ns >= VIEW_DRAW_NS)
+            draw_view(view);
     } else if (clock_mono_ns() - view->told_ns >= VIEW_LINE_NS || view->step + 1 >= view->steps) {
         view->told_ns = clock_mono_ns();
-        print_step(view);
+        print_step(view, stdout);
         if (++view->told_lines % VIEW_RANKS_STEPS == 0 || view->step + 1 >= view->steps)
-            print_bars(view);
+            print_bars(view, stdout);
+        fflush(stdout);
     }
-    fflush(stdout);
 }
 
 /* Prints a line that stays on screen above the view. Line ends inside the text are shown as " / ". */
@@ -111,6 +140,7 @@ static void tell(struct view *view, const char *label, const char *text)
     fputs(label, stdout);
     show_one_line(text);
     fflush(stdout);
+    view->is_stale = view->terminal;
 }
 
 static void on_step(struct view *view, const json_t *body)
@@ -123,7 +153,8 @@ static void on_step(struct view *view, const json_t *body)
     view->step_s = view->step_s > 0 ? 0.8 * view->step_s + 0.2 * seconds : seconds;
     if (seconds > 0)
         view->tokens_per_s = show_num(body, "tokens", 0) / seconds;
-    draw(view);
+    curve_add(&view->losses, (int64_t)view->step, show_num(body, "loss", NAN));
+    show_step(view);
 }
 
 static void on_ranks(struct view *view, const json_t *body)
@@ -139,10 +170,8 @@ static void on_ranks(struct view *view, const json_t *body)
     shown->compute_s = 0.8 * shown->compute_s + 0.2 * show_num(body, "compute_s", 0);
     shown->wait_s = 0.8 * shown->wait_s + 0.2 * show_num(body, "wait_s", 0);
     shown->send_s = 0.8 * shown->send_s + 0.2 * show_num(body, "send_s", 0);
-    if (rank >= view->rank_count) {
-        erase(view);
+    if (rank >= view->rank_count)
         view->rank_count = rank + 1;
-    }
 }
 
 static void on_state(struct view *view, const json_t *body)
@@ -183,71 +212,32 @@ static void on_event(struct view *view, const char *type, const json_t *body)
     }
 }
 
-/* Handles a complete event. Its data is {"id","job","type","at","body"}, or the body alone. */
-static int dispatch(struct view *view, struct err *err)
+/* Takes an event, {"id","job","type","at","body"}, or the body alone. */
+static int take_event(void *arg, const char *named, const json_t *event, struct err *err)
 {
-    if (view->data.size == 0)
-        return 0;
-    json_t *event = json_parse_limited(buf_str(&view->data), view->data.size, JSON_DEPTH_MAX, err);
-    buf_clear(&view->data);
-    if (!event)
-        return err_wrap(err, "an event of job %lld", (long long)view->id);
+    struct view *view = arg;
     const json_t *body =
         json_is_object(json_object_get(event, "body")) ? json_object_get(event, "body") : event;
-    const char *type = *show_str(event, "type") ? show_str(event, "type") : view->type;
+    const char *type = *show_str(event, "type") ? show_str(event, "type") : named;
     int result = 0;
-    view->last_event = view->event_id > view->last_event ? view->event_id : view->last_event;
     if (view->cli->json && !view->cli->quiet)
         result = show_json(event, err);
     if (!view->cli->json)
         on_event(view, type, body);
     else if (strcmp(type, "state") == 0)
         view->ended = state_is_last(show_str(body, "state"));
-    json_decref(event);
     if (result == 0 && view->ended)
         return err_set(err, ERR_CANCELLED, "the job has ended");
     return result;
 }
 
-static int take_line(struct view *view, const char *line, struct err *err)
-{
-    if (*line == '\0') {
-        int result = dispatch(view, err);
-        view->type[0] = '\0';
-        return result;
-    }
-    const char *colon = strchr(line, ':');
-    if (!colon || colon == line)
-        return 0;
-    const char *value = colon + 1 + (colon[1] == ' ');
-    if (strncmp(line, "id:", 3) == 0)
-        view->event_id = strtoll(value, NULL, 10);
-    else if (strncmp(line, "event:", 6) == 0)
-        snprintf(view->type, sizeof(view->type), "%s", value);
-    else if (strncmp(line, "data:", 5) == 0)
-        return buf_text(&view->data, value, err);
-    return 0;
-}
-
-static int take_stream(void *arg, const void *data, size_t size, struct err *err)
+/* Draws what came since the last drawing, if it is time to. */
+static int on_tick(void *arg, struct err *err)
 {
     struct view *view = arg;
-    const char *at = data, *end = at + size;
-    while (at < end) {
-        const char *newline = memchr(at, '\n', (size_t)(end - at));
-        size_t piece = (size_t)((newline ? newline : end) - at);
-        if (buf_append(&view->line, at, piece, err) < 0)
-            return -1;
-        at += piece + (newline != NULL);
-        if (!newline)
-            break;
-        if (view->line.size > 0 && view->line.data[view->line.size - 1] == '\r')
-            view->line.data[--view->line.size] = '\0';
-        int result = take_line(view, buf_str(&view->line), err);
-        buf_clear(&view->line);
-        if (result < 0)
-            return -1;
-    }
+    (void)err;
+    if (view->is_stale && clock_mono_ns() - view->drawn_ns >= VIEW_DRAW_NS)
+        draw_view(view);
     return 0;
 }
 
@@ -258,20 +248,24 @@ static int follow_once(struct view *view, struct err *err)
     const char *headers[2] = {NULL, NULL};
     snprintf(path, sizeof(path), "/v1/jobs/%lld/events%s", (long long)view->id,
              view->logs_only ? "?type=log" : "");
-    if (view->last_event > 0) {
-        snprintf(resume, sizeof(resume), "Last-Event-ID: %lld", (long long)view->last_event);
+    if (view->events.last_id > 0) {
+        snprintf(resume, sizeof(resume), "Last-Event-ID: %lld", (long long)view->events.last_id);
         headers[0] = resume;
     }
+    const struct http_watch watch = {.every_ms = VIEW_DRAW_NS / 1000000, .ready = on_tick, .arg = view};
     struct http_request request = {.method = "GET",
                                    .path = path,
                                    .headers = headers,
-                                   .sink = take_stream,
-                                   .sink_arg = view,
+                                   .sink = event_reader_bytes,
+                                   .sink_arg = &view->events,
+                                   .watch = view->terminal ? &watch : NULL,
                                    .timeout_ms = UINT32_MAX,
                                    .idle_ms = SILENCE_MS};
-    buf_clear(&view->line);
-    buf_clear(&view->data);
-    return http_perform(view->cli->http, &request, NULL, err);
+    event_reader_begin(&view->events);
+    int result = http_perform(view->cli->http, &request, NULL, err);
+    if (view->is_stale)
+        draw_view(view);
+    return result;
 }
 
 /* Reads the job's document, and waits for a server that is away until `deadline`. */
@@ -332,7 +326,9 @@ static int watch(struct cli *cli, int64_t id, bool logs_only, json_t **job, stru
     view->id = id;
     view->logs_only = logs_only;
     view->terminal = !cli->json && isatty(STDOUT_FILENO);
-    view->line.limit = view->data.limit = EVENT_BYTES_MAX;
+    view->events.take = take_event;
+    view->events.arg = view;
+    event_reader_init(&view->events);
     *job = NULL;
     int result = client_open(cli, err);
     if (result == 0)
@@ -341,8 +337,7 @@ static int watch(struct cli *cli, int64_t id, bool logs_only, json_t **job, stru
         json_decref(*job);
         *job = NULL;
     }
-    buf_fini(&view->line);
-    buf_fini(&view->data);
+    event_reader_fini(&view->events);
     free(view);
     return result;
 }

@@ -17,7 +17,7 @@ from claims import BIN, expect, main  # noqa: E402
 
 MOTLEY = os.path.join(BIN, "motley")
 SVG = "{http://www.w3.org/2000/svg}"
-COMMANDS = ("up down status run submit rows plan simulate web change extend device jobs job queue usage shares why watch logs cancel hold release resume metrics get join-token drain "
+COMMANDS = ("up down status run submit rows plan simulate web change extend device jobs job queue top usage shares why watch logs cancel hold release resume metrics get join-token drain "
             "undrain node nodes devices lease leases model share token group user audit replay profile").split()
 
 LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192,
