@@ -179,10 +179,25 @@ static void send_replies(struct scheduler *scheduler)
     }
 }
 
-/* States, hello messages, health and measurements are reasons for a pass; steps and log lines are not. */
+/* Whether the batch stores a checkpoint, or a part of one, for which a run was asked. */
+static bool stores_awaited(const struct event_batch *batch)
+{
+    size_t i;
+    json_t *row;
+    json_array_foreach (batch->ingest.checkpoints, i, row) {
+        const json_int_t id = json_integer_value(json_object_get(row, "run"));
+        for (size_t r = 0; r < batch->view->run_count; r++)
+            if (batch->view->runs[r].id == id && batch->view->runs[r].save_by_us > 0)
+                return true;
+    }
+    return false;
+}
+
+/* States, hello messages, health, measurements and awaited checkpoints are reasons for a pass; steps and log
+ * lines are not. */
 static bool changes_decisions(const struct event_batch *batch)
 {
-    if (batch->health_counts || json_object_size(batch->hellos) > 0 ||
+    if (batch->health_counts || stores_awaited(batch) || json_object_size(batch->hellos) > 0 ||
         json_array_size(batch->ingest.seen) > 0 || json_array_size(batch->ingest.profiles) > 0 ||
         json_array_size(batch->ingest.links) > 0 || json_array_size(batch->ingest.failures) > 0) {
         return true;

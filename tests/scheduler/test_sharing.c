@@ -476,8 +476,8 @@ static bool waits_with(int64_t id, const char *code, int64_t of)
     return number(query) == 1;
 }
 
-/* The run that yields is asked for a checkpoint, goes on from it later and keeps its place; it has no loss.
- */
+/* The run that yields is asked for a checkpoint, stops as soon as that is stored, goes on from it later and
+ * keeps its place; it has no loss. */
 static void check_yields(int64_t runs, const struct world_job *job)
 {
     world.agents[0]->saves_late = true;
@@ -489,6 +489,8 @@ static void check_yields(int64_t runs, const struct world_job *job)
     world.agents[0]->steps_max = 0;
     WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
     assert_true(run_of(id) > run_of(runs) || world_number(&world, runs, "attempt") == 2);
+    assert_int_equal(
+        number("SELECT count(*) FROM runs WHERE stop_why = 'preempt' AND stopping_at >= save_by"), 0);
     WORLD_UNTIL(&world, world_number(&world, runs, "attempt") == 2 && world_is(&world, runs, "running") &&
                             world_number(&world, runs, "step") > 3);
     assert_int_equal(world_number(&world, runs, "losses"), 0);
@@ -508,11 +510,9 @@ static void scavengers_yield_and_others_to_urgent_jobs_and_owners(void **state)
         .name = "own", .devices = "left/cpu0", .steps = 4, .every = 2, .owner = &bob, .account = "vision"};
     check_yields(run_long(1), &normal);
     check_yields(run_long(0), &urgent);
-    sql("INSERT INTO groups (name) VALUES ('vision'); INSERT INTO group_members SELECT g.id, u.id FROM "
-        "groups g, "
-        "users u WHERE g.name = 'vision' AND u.name = 'bob'; UPDATE devices SET owner = (SELECT id FROM "
-        "groups "
-        "WHERE name = 'vision') WHERE name = 'left/cpu0'");
+    sql("INSERT INTO groups (name) VALUES ('vision'); INSERT INTO group_members SELECT g.id, u.id "
+        "FROM groups g, users u WHERE g.name = 'vision' AND u.name = 'bob'; "
+        "UPDATE devices SET owner = (SELECT id FROM groups WHERE name = 'vision') WHERE name = 'left/cpu0'");
     check_yields(run_long(0), &own);
     sql("UPDATE devices SET owner = NULL");
 }
@@ -658,10 +658,8 @@ static void a_waiting_job_has_a_range_and_is_told_what_would_be_sooner(void **st
 {
     (void)state;
     sql("INSERT INTO arrivals (job, arrived_at, said_at, starts_at, said_place, said_count, started_at, "
-        "class) SELECT "
-        "1000000 + n, now() - interval '1 h', now() - interval '1 h', now() - interval '50 min', 1, 1, now() "
-        "- n * "
-        "interval '10 s' + interval '10 min', 1 FROM generate_series(1, 60) n");
+        "class) SELECT 1000000 + n, now() - interval '1 h', now() - interval '1 h', now() - interval '50 "
+        "min', 1, 1, now() - n * interval '10 s' + interval '10 min', 1 FROM generate_series(1, 60) n");
     int64_t holder = hold_left();
     const struct world_job job = {.name = "waiter", .devices = "left/cpu0", .steps = 8, .every = 4};
     int64_t id = world_submit(&world, &job);
@@ -699,14 +697,12 @@ static void a_lease_of_an_idle_device_ends_early(void **state)
 {
     (void)state;
     sql("INSERT INTO devices (name, node, kind, inventory, digest, memory_limit_bytes, health) SELECT "
-        "'right/x' || n, "
-        "'right', 'cuda', '{}', '', 1000, CASE n WHEN 1 THEN '{\"others_bytes\": 0}' WHEN 2 THEN "
-        "'{\"others_bytes\": "
-        "67108864}' WHEN 3 THEN '{\"others_bytes\": 0}' END::json FROM generate_series(1, 4) n;"
+        "'right/x' || n, 'right', 'cuda', '{}', '', 1000, CASE n WHEN 1 THEN '{\"others_bytes\": 0}' WHEN 2 "
+        "THEN '{\"others_bytes\": 67108864}' WHEN 3 THEN '{\"others_bytes\": 0}' END::json "
+        "FROM generate_series(1, 4) n;"
         "INSERT INTO leases (device, user_id, kind, begins, ends) SELECT 'right/x' || n, 1, CASE n WHEN 3 "
-        "THEN "
-        "'maintenance' ELSE 'lease' END, now(), now() + interval '1 h' FROM generate_series(1, 4) n; NOTIFY "
-        "motley_jobs");
+        "THEN 'maintenance' ELSE 'lease' END, now(), now() + interval '1 h' FROM generate_series(1, 4) n; "
+        "NOTIFY motley_jobs");
     WORLD_UNTIL(
         &world,
         number("SELECT count(*) FROM leases WHERE device = 'right/x1' AND settled AND ends < begins + "
@@ -756,6 +752,7 @@ static int make(void **state)
 {
     struct answer answer;
     world.lost_ms = WORLD_PATIENT_MS;
+    world.look_ms = 5000; /* as by default, so that passes come for a reason */
     world_make(&world, state);
     AWAIT_OK(world.fixture, answer, store_user_put(world.fixture->store, "bob", on_id, &answer, E));
     bob = fixture_person(answer.id, "bob");

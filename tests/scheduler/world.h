@@ -25,6 +25,7 @@ struct world {
     /* limits.lost_ms of the schedulers, 0: 2000; limits.unreachable_ms is 3/10 of it. Tests that lose no node
      * take WORLD_PATIENT_MS, as a busy machine may well keep their agents silent for 2 s. */
     unsigned lost_ms;
+    unsigned look_ms; /* limits.look_ms of the schedulers, 0: 50 */
     const char *more; /* further members of the schedulers' configuration, or NULL */
 };
 
@@ -216,9 +217,9 @@ static inline void world_configure(const struct world *world, int i, char path[1
         "limits: {unreachable_ms: %u, lost_ms: %u, missing_ms: 500, stop_ms: 1500, kill_ms: 1000, "
         "checkpoint_stop_ms: 1500, retry_ms_min: 20, retry_ms_max: 100, redeliver_ms: 150, "
         "profile_start_ms: 1, profile_ms: 50, profile_grace_ms: 1500, links_ms: 500, "
-        "look_ms: 50, lease_idle_ms: 400, remeasure_ms: 300, leader_poll_ms: 50, leader_silent_ms: 1500}\n%s",
+        "look_ms: %u, lease_idle_ms: 400, remeasure_ms: 300, leader_poll_ms: 50, leader_silent_ms: 1500}\n%s",
         i, world->fixture->postgres.conninfo, world->redis.address, lost_ms * 3 / 10, lost_ms,
-        world->more ? world->more : "");
+        world->look_ms > 0 ? world->look_ms : 50, world->more ? world->more : "");
     if (file_write_atomic(path, text, (size_t)size, 0600, &err) < 0)
         test_services_fail("scheduler", err.text);
 }
