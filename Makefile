@@ -3,7 +3,7 @@ SHELL := /bin/bash
 JOBS := $(shell nproc)
 SLOTS := $(shell expr 2 \* $$(nproc)) # of ctest: a test takes one or two (tests/CMakeLists.txt)
 
-.PHONY: build demo packages-test test test-page check bench gpu-check gpu-bench lint equality emulated-check sanitize fuzz wild chaos clean
+.PHONY: build demo packages-test test test-page wheel check bench gpu-check gpu-bench lint equality emulated-check sanitize fuzz wild chaos clean
 .DEFAULT_GOAL := build
 
 build:
@@ -19,7 +19,9 @@ demo:
 # Before the build: the kernels for cards are compiled where their compiler is.
 packages-test:
 	@tools/packages.sh test
-	@tools/page_packages.sh
+	@tools/pypi_packages.sh page
+	@tools/pypi_packages.sh client
+	@tools/promtool.sh
 
 test: packages-test build
 	@ctest --test-dir build --output-on-failure --timeout 600 -j $(SLOTS)
@@ -28,6 +30,12 @@ test: packages-test build
 # The page alone, in Chromium, against a live service.
 test-page: packages-test build
 	@ctest --test-dir build --output-on-failure --timeout 600 -R '^page/'
+
+# The Python client (client/README.md), into build/wheel.
+wheel:
+	@tools/packages.sh
+	@tools/pypi_packages.sh client
+	@tools/wheel.sh
 
 # For the minute between two commits: the rooms that differ from origin/main, or those named: make check ROOMS="model api".
 check: packages-test

@@ -1,6 +1,6 @@
 """Drives the page in Debian's Chromium through Playwright, against a live Motley. What every page test stands on.
 
-Playwright and axe-core are no Debian packages: tools/page_packages.sh puts them into .cache/page; without them, or without Chromium, the tests
+Playwright and axe-core are no Debian packages: tools/pypi_packages.sh puts them into .cache/page; without them, or without Chromium, the tests
 are skipped and say so."""
 import contextlib
 import functools
@@ -18,7 +18,7 @@ CHROMIUM = os.environ.get("MOTLEY_CHROMIUM") or shutil.which("chromium")
 try:
     from playwright.sync_api import Error, sync_playwright
 except ImportError:
-    skip("Playwright is not there: tools/page_packages.sh fetches it")
+    skip("Playwright is not there: tools/pypi_packages.sh page fetches it")
 if not CHROMIUM:
     skip("Chromium is not installed: tools/packages.sh test installs it")
 

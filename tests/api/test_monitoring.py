@@ -1,0 +1,73 @@
+#!/usr/bin/env python3
+"""What GET /metrics says is what Prometheus takes, and alerts and dashboard of deploy/prometheus ask for nothing else.
+
+promtool is on the PATH or in .cache/promtool (tools/promtool.sh), PyYAML in .cache/client; a visible skip without them."""
+import os
+import shutil
+import subprocess
+import sys
+
+from api import Api, expect, main, skip
+
+SOURCE = os.environ.get("MOTLEY_SOURCE") or os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+PACKAGES = os.path.join(SOURCE, ".cache", "client")
+os.environ["PATH"] += os.pathsep + os.path.join(SOURCE, ".cache", "promtool", "usr", "bin")
+# promtool's taste, not a rule: dashboards out there use these names.
+KNOWN_REMARKS = {'motley_device_clock_khz use base unit "hertz" instead of "khz"'}
+HEALTH = '{"temperature_c": 61, "power_w": 80, "clock_khz": 1410000, "heat": 0.9, "others_bytes": 5, "ecc_uncorrected": 0}'
+
+
+def metrics_are_what_prometheus_takes():
+    api.psql("INSERT INTO nodes (name) VALUES ('n'); INSERT INTO devices (name, node, kind, inventory, digest, memory_limit_bytes, health) "
+             f"VALUES ('n/cuda0', 'n', 'cuda', '{{}}', 'x', 1000000, '{HEALTH}'); "
+             "INSERT INTO refused_events (reason, n) VALUES ('mac', 2)")
+    text = api.call("GET", "/metrics", token=None).body
+    with open(api.path("metrics"), "wb") as handle:
+        handle.write(text)
+    done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, timeout=60, check=False)
+    remarks = set((done.stdout + done.stderr).decode().splitlines()) - KNOWN_REMARKS
+    expect(not remarks, f"promtool check metrics: {sorted(remarks)}")
+    expect(b'motley_device_heat{device="n/cuda0"} 0.9' in text and b'motley_refused_events_total{reason="mac"} 2' in text, text.decode())
+
+
+def check(folder=None):
+    tool = os.path.join(folder or SOURCE, "tools", "dashboard_check.py")
+    return subprocess.run([sys.executable, tool, api.path("metrics")], capture_output=True, text=True, timeout=120, check=False,
+                          env={**os.environ, "PYTHONPATH": PACKAGES})
+
+
+def alerts_and_dashboard_ask_for_what_there_is():
+    done = check()
+    expect(done.returncode == 0 and " 0 findings" in done.stdout, done.stdout + done.stderr)
+    return done.stdout.strip()
+
+
+def mistakes_in_them_are_found():
+    copy = api.path("copy")
+    for name, old, new, finding in (
+            ("alerts.yml", "motley_database_up == 0", "motley_database == 0", "there is no metric motley_database"),
+            ("alerts.yml", 'state="queued"', 'stat="queued"', "motley_jobs has no label stat"),
+            ("alerts.yml", "for: 30m", "for: 90m", "test rules alerts_days_test.yml alerts_test.yml"),
+            ("dashboard.json", "max by (state)", "max by state", "parse error"),
+            ("dashboard.json", '"x": 8,', '"x": 9,', "it lies over"),
+            ("dashboard.json", "rate(motley_api_submits_total{instance=~\\\"$instance\\\"}[$__rate_interval])", "motley_api_requests_total",
+             "no panel shows motley_api_submits_total")):
+        shutil.copytree(os.path.join(SOURCE, "deploy", "prometheus"), os.path.join(copy, "deploy", "prometheus"))
+        shutil.copytree(os.path.join(SOURCE, "tools"), os.path.join(copy, "tools"))
+        path = os.path.join(copy, "deploy", "prometheus", name)
+        with open(path, encoding="utf-8") as handle:
+            text = handle.read()
+        expect(old in text, f"{name} has no {old}")
+        with open(path, "w", encoding="utf-8") as handle:
+            handle.write(text.replace(old, new, 1))
+        done = check(copy)
+        expect(done.returncode == 1 and finding in done.stdout, f"{name}, {old} → {new}: {done.stdout}{done.stderr}")
+        shutil.rmtree(copy)
+
+
+if not shutil.which("promtool"):
+    skip("promtool is not there: tools/promtool.sh takes it out of Debian's package prometheus")
+if not os.path.isdir(os.path.join(PACKAGES, "yaml")):
+    skip("PyYAML is not in .cache/client: tools/pypi_packages.sh client fetches it")
+with Api() as api:
+    main(metrics_are_what_prometheus_takes, alerts_and_dashboard_ask_for_what_there_is, mistakes_in_them_are_found)
