@@ -22,7 +22,7 @@ def config():
 
 
 def spec_for(motley, name):
-    return llama_spec(motley, name, STEPS, 32, repeat=8, retries=5, placement={"kind": "pipeline", "stages": 2, "micro_batch_rows": 8})
+    return llama_spec(motley, name, STEPS, 32, repeat=8, retries=5, placement={"kind": "pipeline", "stages": 2, "micro_batch_rows": 8, "move": "never"})
 
 
 def within(seconds, what, question):

@@ -15,7 +15,7 @@ STEPS = 40
 
 
 def spec_for(motley, name, steps):
-    return llama_spec(motley, name, steps, 32, repeat=8, warmup=1, placement={"kind": "pipeline", "stages": 2, "micro_batch_rows": 8})
+    return llama_spec(motley, name, steps, 32, repeat=8, warmup=1, placement={"kind": "pipeline", "stages": 2, "micro_batch_rows": 8, "move": "never"})
 
 
 class Database:

@@ -13,7 +13,7 @@ HIGHEST = "18446744073709551615-18446744073709551615"
 
 
 def spec_for(motley, name, steps=STEPS):
-    return llama_spec(motley, name, steps, 16, repeat=4, every=50, placement={"devices": ["left/cpu0"], "micro_batch_rows": 4})
+    return llama_spec(motley, name, steps, 16, repeat=4, every=50, placement={"devices": ["left/cpu0"], "micro_batch_rows": 4, "move": "never"})
 
 
 def node_of(motley, name):

@@ -153,7 +153,7 @@ class Liar:
 
 
 def spec_for(motley, name):
-    return llama_spec(motley, name, STEPS, 2, every=20, placement={"kind": "pipeline", "stages": 2, "micro_batch_rows": 1})
+    return llama_spec(motley, name, STEPS, 2, every=20, placement={"kind": "pipeline", "stages": 2, "micro_batch_rows": 1, "move": "never"})
 
 
 def a_lying_redis_starts_stops_and_reports_nothing():

@@ -40,7 +40,7 @@ def counted(motley, ident, count):
 
 def a_job_goes_on_while_every_process_is_replaced():
     with Motley(two_unlike(schedulers=2)) as motley:
-        spec = llama_spec(motley, "rolling", STEPS, 32, repeat=8, every=STEPS, placement={"kind": "pipeline", "stages": 2, "micro_batch_rows": 8})
+        spec = llama_spec(motley, "rolling", STEPS, 32, repeat=8, every=STEPS, placement={"kind": "pipeline", "stages": 2, "micro_batch_rows": 8, "move": "never"})
         ident = motley.submit(spec)["id"]
         motley.wait_steps(ident, 3)
         workers = sorted(pids(motley, "worker"))
