@@ -238,6 +238,31 @@ static void begin(struct list_scheduler *r, uint32_t rank, double at)
 
 /* --- which member works on which micro-batch --- */
 
+/* Gives each member of a stage at least one micro-batch if there are enough: a member without one takes the
+ * last of the member that has the most. A plan whose rank never had a micro-batch would be refused. */
+static void stage_assign_all(struct list_scheduler *r, uint32_t stage)
+{
+    const struct candidate_stage *x = &r->c->stages[stage];
+    uint32_t *owner = &r->s->owner[(size_t)stage * r->s->micro_batches], count = r->s->micro_batches;
+    double *given = r->best; /* [member]: micro-batches; the tournament tree is not in use yet */
+    for (uint32_t m = 0; m < x->member_count; m++)
+        given[m] = 0;
+    for (uint32_t k = 0; k < count; k++)
+        given[owner[k] - x->member_first]++;
+    for (uint32_t m = 0; m < x->member_count && x->member_count <= count; m++) {
+        uint32_t most = 0, last = count;
+        if (given[m] > 0)
+            continue;
+        for (uint32_t i = 0; i < x->member_count; i++)
+            most = given[i] > given[most] ? i : most;
+        while (owner[--last] != x->member_first + most)
+            continue;
+        owner[last] = x->member_first + m;
+        given[most]--;
+        given[m]++;
+    }
+}
+
 /* Assigns a stage's micro-batches to its members by minimum completion time: micro-batches arrive one period
  * apart, and each goes to the member that would finish its forward and backward first. */
 static void stage_assign(struct list_scheduler *r, uint32_t stage, double period)
@@ -261,6 +286,7 @@ static void stage_assign(struct list_scheduler *r, uint32_t stage, double period
         done[best] = least;
         owner[k] = x->member_first + best;
     }
+    stage_assign_all(r, stage);
 }
 
 /* Assigns consecutive micro-batches to the members of a single stage, as many as each member's count. */

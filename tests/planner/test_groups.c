@@ -2,6 +2,8 @@
  * which gather their weights range by range (Zorse's form). */
 #include "planner/plan_fixture.h"
 
+#include <math.h>
+
 #include "common/rand.h"
 #include "planner/answer/answer.h"
 #include "planner/candidate/from_plan.h"
@@ -23,7 +25,9 @@ struct groups {
     struct candidate c;
 };
 
-static void cluster_make(struct groups *t, uint32_t layers, uint32_t batch, uint32_t devices, uint64_t memory)
+/* `unlike`: how often the slowest device may be slower than the fastest; their speeds are drawn from `r`. */
+static void unlike_make(struct groups *t, uint32_t layers, uint32_t batch, uint32_t devices, uint64_t memory,
+                        double unlike, struct rand_stream *r)
 {
     struct err err = {0};
     t->config = fixture_config(layers);
@@ -34,7 +38,7 @@ static void cluster_make(struct groups *t, uint32_t layers, uint32_t batch, uint
         char name[32], node[16];
         snprintf(node, sizeof(node), "n%u", d);
         snprintf(name, sizeof(name), "n%u/0", d);
-        fixture_device(t->cluster, name, node, memory, 1);
+        fixture_device(t->cluster, name, node, memory, r ? pow(unlike, rand_stream_unit(r)) : 1);
         for (uint32_t other = 0; other < d; other++) {
             char to[16];
             snprintf(to, sizeof(to), "n%u", other);
@@ -42,6 +46,11 @@ static void cluster_make(struct groups *t, uint32_t layers, uint32_t batch, uint
             fixture_link(t->cluster, to, node, 1e-4, 1e9);
         }
     }
+}
+
+static void cluster_make(struct groups *t, uint32_t layers, uint32_t batch, uint32_t devices, uint64_t memory)
+{
+    unlike_make(t, layers, batch, devices, memory, 1, NULL);
 }
 
 static void problem_make(struct groups *t)
@@ -208,12 +217,40 @@ static void groups_hold_what_no_member_holds(void **state)
     groups_fini(&t, false);
 }
 
+/* Two groups of three devices that are up to ten times as fast as one another, on links of 200 Mbit/s or
+ * faster: interleaving is possible, so a job that asks for it gets it. */
+static void interleaving_that_is_asked_for_is_found(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 60; seed++) {
+        struct groups t;
+        struct rand_stream r;
+        struct err err = {0};
+        struct plan_options options = {.programs = true, .runnable_only = true, .evaluations = 2000};
+        struct plan_answer *answer = NULL;
+        rand_stream_init(&r, seed, 11);
+        unlike_make(&t, 4, 4, 3, 400 * MIB, 10, &r);
+        t.w.place = PLACE_HYBRID;
+        t.w.stages = 2;
+        t.w.order = 1 + SCHEDULE_INTERLEAVED;
+        t.w.micro_batch_rows = rand_stream_below(&r, 2);
+        if (plan_search(&t.w, t.cluster, &options, &answer, &err) < 0)
+            fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
+        if (answer->verdict != VERDICT_FITS)
+            fail_msg("seed %llu: %s", (unsigned long long)seed, answer->words);
+        assert_int_equal(answer->plan->schedule, SCHEDULE_INTERLEAVED);
+        plan_answer_destroy(answer);
+        groups_fini(&t, false);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_interleaved_groups_pass_the_checker_and_are_read_back),
         cmocka_unit_test(ranges_shorten_the_filling),
         cmocka_unit_test(groups_hold_what_no_member_holds),
+        cmocka_unit_test(interleaving_that_is_asked_for_is_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
