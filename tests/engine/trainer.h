@@ -283,9 +283,14 @@ static inline double tensor_distance(const float *got, const float *want, uint64
     return norm == 0 ? sqrt(difference) : sqrt(difference / norm);
 }
 
+/* After Adam's first step, a value whose gradient was near eps (1e-8) has moved by the rounding of that
+ * gradient, and rounding depends on the instruction set and on the BLAS. Over avx512, avx2 and sse42, one
+ * tensor of a model was off by up to 1.3e-3 at the second step, others by 1e-4 at most; a wrong term would be
+ * far above. */
+#define GRADIENT_LOOSE 30
+
 /* Compares the file's gradients of every tensor that a stage trains with the current gradients times
- * `factor`. After Adam's first step, a value whose gradient was below eps has moved by the rounding of that
- * gradient, so one tensor of the second step may differ by ten times the tolerance. */
+ * `factor`. One tensor may differ by GRADIENT_LOOSE times the tolerance. */
 static inline void gradients_compare(struct trainer *t, double factor)
 {
     struct err err;
@@ -306,7 +311,7 @@ static inline void gradients_compare(struct trainer *t, double factor)
             double distance = tensor_distance(got, want, count, factor);
             worst = fmax(worst, distance);
             loose += distance > t->options->gradient_tolerance;
-            if (!(distance <= 10 * t->options->gradient_tolerance) || loose > 1)
+            if (!(distance <= GRADIENT_LOOSE * t->options->gradient_tolerance) || loose > 1)
                 fail_msg("gradient of %s is off by %.2e relative", p.name, distance);
             free(got);
             free(want);

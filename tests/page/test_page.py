@@ -173,17 +173,23 @@ def steps(page):
     return page.evaluate("() => { const curves = document.querySelector('[data-last]'); return curves ? [Number(curves.dataset.steps ?? 0), Number(curves.dataset.last)] : [0, -1]; }")
 
 
+def growing():
+    """The state of the job that grows, and why it does not run, as a failure says them."""
+    job = motley.job(world.grows)
+    return f"job {job['id']} is {job['state']}: {job.get('why')}"
+
+
 def curves_grow_and_no_step_is_lost_when_the_stream_is_cut():
     page = browser.open(admin, f"/jobs/{world.grows}")
     first = until("no step is shown", lambda: steps(page)[0])
-    until("the curves do not grow", lambda: steps(page)[0] > first + 3)
+    until(lambda: f"the curves do not grow: {growing()}", lambda: steps(page)[0] > first + 3)
     expect("predicted" in page.locator(".figures").inner_text(), "the headline has no prediction")
     for pid in pids(motley, "api"):
         subprocess.run(["kill", "-9", str(pid)], check=True)
     before = steps(page)[0]
     page.locator(".link.cut").wait_for()
     page.locator(".link.live").wait_for(timeout=60000)
-    until("the curves do not grow again", lambda: steps(page)[0] > before + 3, timeout=60)
+    until(lambda: f"the curves do not grow again: {growing()}", lambda: steps(page)[0] > before + 3, timeout=60)
     have, last = steps(page)
     expect(have == last + 1, f"{have} steps, the last is {last}")
     page.close()
@@ -195,7 +201,7 @@ def twelve_tabs_live_on_one_stream():
         page.locator(".link.live").wait_for()
     for page in pages[1::2]:
         first = steps(page)[0]
-        until("a tab does not live", lambda: steps(page)[0] > first)
+        until(lambda: f"a tab does not live: {growing()}", lambda: steps(page)[0] > first)
     streams = int(re.search(r"^motley_api_followers (\d+)", pages[0].request.get(browser.address + "/metrics").text(), re.M).group(1))
     expect(1 <= streams <= 2, f"{streams} streams: tabs have their own")
     for page in pages:
