@@ -136,7 +136,8 @@ static void print_people(const json_t *columns, const char *list, const char *wh
                  json_is_string(name) ? json_string_value(name) : "(none)");
         printf("%-24.24s", label);
         json_array_foreach ((json_t *)(uintptr_t)columns, c, column) {
-            const json_t *of = json_array_get(json_object_get(column, list), i); /* all have the same jobs */
+            /* Every column simulates the same jobs, so entry i is the same user or account in each. */
+            const json_t *of = json_array_get(json_object_get(column, list), i);
             snprintf(share, sizeof(share), "%.0f %%", 100 * show_num(of, "share", 0));
             printf(" %6s %7s", share, units_seconds(wait, show_num(of, "wait_mean_s", 0)));
         }

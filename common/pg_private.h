@@ -139,7 +139,7 @@ void pg_list_push(struct pg_list *list, struct pg_work *work);
 void pg_list_push_front(struct pg_list *list, struct pg_work *work);
 struct pg_work *pg_list_pop(struct pg_list *list); /* NULL when the list is empty */
 
-/* Drops the results of a work that will be sent again. */
+/* Drops a work's results, before the work is sent again or freed. */
 void pg_work_clear(struct pg_work *work);
 /* Answers a work (with its results when err is NULL) and frees it. The callback may do anything with the
  * pool. */

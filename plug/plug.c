@@ -44,7 +44,8 @@ static int whole_read(const struct problem *problem, const json_t *document, str
     return candidate_run_check(problem, c, err) < 0 ? -1 : recount_memory(problem, c, *plan, err);
 }
 
-/* Reads either form. *plan becomes new, also on failure. */
+/* Reads an answer that is a whole plan or an assignment. The caller frees *plan, which may be set on failure
+ * too. */
 static int form_read(const struct problem *problem, const json_t *document, struct candidate *c,
                      struct plan **plan, struct err *err)
 {

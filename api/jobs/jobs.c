@@ -370,7 +370,8 @@ void jobs_runs(struct call *call)
 struct trace_parts {
     struct pool_task task; /* must come first */
     struct call *call;
-    json_t *plan, *parts, *answer; /* copies for the pool thread */
+    json_t *plan, *parts; /* copies for the pool thread */
+    json_t *answer;       /* made by the pool thread */
     struct err err;
 };
 

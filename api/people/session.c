@@ -95,7 +95,8 @@ int session_guard(const struct call *call, bool changes, struct err *err)
 
 /* ---- routes ---- */
 
-/* A secret that is made for an answer. */
+/* A random token that an answer carries (a sign-in code or a session's token), with its SHA-256 and the end
+ * of its validity. It is wiped when the call ends. */
 struct session_made {
     char token[SESSION_TOKEN_BYTES];
     uint8_t hash[32];

@@ -163,7 +163,8 @@ void gpu_library_close(struct gpu *gpu);
  * matters was queued. */
 int gpu_library_gemm(struct gpu_call *call, const struct op_gemm *op, bool *done);
 
-/* unpack.c: the kernels' name of a kind of blocks (kernels/unpack.k.h). */
+/* unpack.c: converts a format of quantisation blocks to the UNPACK_… value that kernels take
+ * (kernels/unpack.k.h). */
 uint32_t gpu_unpack_kind(enum pack_kind pack);
 
 #endif

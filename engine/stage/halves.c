@@ -103,7 +103,7 @@ int stage_half_backward(struct stage *stage, const struct micro_batch *batch, st
     return pass.queue.failed ? -1 : 0;
 }
 
-/* --- experts apart --- */
+/* --- experts on other ranks than their router --- */
 
 /* Can the router, or for HOLDS_EXPERTS the experts, of this block run here? *layer counts from the stage's
  * first layer. */

@@ -147,7 +147,8 @@ static void router_copy(struct stage_pass *pass, const struct boundary_tensor *b
 
 enum { ROUTER_COUNTS = 1, ROUTER_BOTH = 2 };
 
-/* Receives, or starts, the counts and sums at the stage's first block. */
+/* Prepares the router's counts and sums for the load-balancing loss. A stage that begins behind block 0 takes
+ * those that came with the boundary tensor; the first stage sets them to zero. */
 static void router_begin(struct stage_pass *pass, const struct boundary_tensor *in)
 {
     const struct stage *stage = pass->stage;

@@ -72,13 +72,14 @@ struct rope_config {
 enum model_dtype { MODEL_F32, MODEL_BF16, MODEL_F16 };
 
 /* How a GGUF stores its matrices where some are in quantised blocks, which a base of kind `packed` keeps. The
- * values are of enum pack_kind (pack.h); layers with the same kinds share a way. */
+ * values are of enum pack_kind (pack.h); layers whose matrices have the same formats share
+ * one entry of matrix[]. */
 struct model_packing {
-    uint32_t
-        ways; /* 0: no matrix of a layer is quantised. More than MODEL_PACKINGS_MAX: layers differ too much */
+    uint32_t ways; /* used entries of matrix[]. 0: no matrix of a layer is quantised. More than
+                      MODEL_PACKINGS_MAX: layers differ too much */
     uint8_t embedding, head;
     uint8_t matrix[MODEL_PACKINGS_MAX][MODEL_MATRICES]; /* indexed by the number of the target's bit */
-    uint8_t layer[MODEL_LAYERS_MAX];                    /* the way of each layer */
+    uint8_t layer[MODEL_LAYERS_MAX];                    /* each layer's index into matrix[] */
 };
 
 struct model_config {

@@ -8,9 +8,9 @@
 
 enum {
     FIXED = 4,                   /* bytes of an fp32 value or a 32-bit integer */
-    HEAD_LOGIT_FLOATS = 6 << 20, /* target number of logits in memory at once (24 MiB) … */
-    HEAD_ROWS_MIN = 16,          /* … for at least so many positions … */
-    HEAD_ROWS_SHARE = 8          /* … and at least one position for so many of the head's inputs */
+    HEAD_LOGIT_FLOATS = 6 << 20, /* target number of logits in memory at once (24 MiB of fp32) */
+    HEAD_ROWS_MIN = 16,          /* least number of positions whose logits are in memory at once */
+    HEAD_ROWS_SHARE = 8          /* or one position per 8 of the head's inputs, if that is more (head_rows) */
 };
 
 static uint64_t aligned(uint64_t bytes)

@@ -53,9 +53,11 @@ void jinja_marks_fini(struct jinja_marks *marks);
 
 /* Renders the template with the members of 'variables', an object, as its variables, and appends to 'out'.
  * now_s is the time of strftime_now (seconds since 1970, UTC). 'marks' may be NULL; otherwise it receives
- * ranges in order and without gaps, whose message is an index into variables.messages. Errors name the line:
- * ERR_INVALID (an operation that fails on these values, or the template's raise_exception), ERR_UNSUPPORTED,
- * ERR_TOO_BIG (a limit of JINJA_* is exceeded). After an error 'out' is unchanged. */
+ * ranges in order and without gaps, whose message is an index into variables.messages. Errors of the template
+ * name its line: ERR_INVALID (an operation that fails on these values, or the template's raise_exception),
+ * ERR_UNSUPPORTED, ERR_TOO_BIG (a limit of JINJA_* is exceeded). Errors without a line: ERR_TOO_BIG (the
+ * variables alone exceed a limit), ERR_NOMEM, ERR_INTERNAL ('variables' is no object). After an error 'out'
+ * is unchanged. */
 int jinja_render(const struct jinja *jinja, const json_t *variables, int64_t now_s, struct buf *out,
                  struct jinja_marks *marks, struct err *err);
 

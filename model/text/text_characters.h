@@ -16,8 +16,8 @@ enum character_map {
     MAP_NMT,     /* Nmt: some control characters are removed, and kinds of white space become a space */
     /* BertNormalizer's clean_text: control characters are removed, and white space becomes a space */
     MAP_BERT_CLEAN,
-    MAP_BERT_CHINESE, /* its handle_chinese_chars: an ideograph gets a space on both sides */
-    MAP_BERT_ACCENTS, /* its strip_accents, which runs after NFD: nonspacing marks are removed */
+    MAP_BERT_CHINESE, /* BertNormalizer's handle_chinese_chars: an ideograph gets a space on both sides */
+    MAP_BERT_ACCENTS, /* BertNormalizer's strip_accents, which runs after NFD: nonspacing marks are removed */
     MAP_BYTE_LEVEL    /* each byte of the character becomes a character of GPT-2's alphabet */
 };
 

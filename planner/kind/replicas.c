@@ -289,7 +289,8 @@ static bool layers_share(struct workbench *bench, struct candidate *c, const str
     const struct problem *p = bench->problem;
     const struct micro_cost *costs = workbench_costs(bench, c->micro_batch_rows);
     uint32_t count = micro_count(p, c->micro_batch_rows);
-    double given = 0; /* how often the previous stage runs this one's first block (0..1) */
+    double given = 0; /* share of the step's micro-batches (0..1) for which the previous stage runs this
+                         stage's first block */
     for (uint32_t s = 0; s < c->stage_count && costs; s++) {
         struct member *m = &c->members[c->stages[s].member_first];
         const struct stage_price *price = &whole[c->stages[s].member_first];

@@ -52,8 +52,9 @@ int local_search(struct local_state *local, struct candidate *candidate, double 
  * below `checked` and plan_check refuses the plan. Negative: ERR_NOMEM. */
 double candidate_simulate(const struct problem *problem, const struct candidate *candidate,
                           uint32_t steps_max, double checked, double *seconds, struct err *err);
-/* If some stage has several members, reduces the micro-batches in flight until the plan fits in memory.
- * Returns 1; 0 if it does not fit; −1 ERR_NOMEM. */
+/* If there are several stages and one has several members, reduces the micro-batches in flight, by about a
+ * sixth at most three times, until the plan can be emitted. Returns 1 (every other candidate: unchecked); 0
+ * if it still does not fit; −1 ERR_NOMEM. */
 int candidate_fit(const struct problem *problem, struct candidate *candidate, struct err *err);
 
 #endif

@@ -166,7 +166,8 @@ static int get_named(struct scheduler_pass *pass, enum fact_kind kind, const str
     return key ? facts_get(pass->scheduler->facts, kind, key, fact, err) : 1;
 }
 
-/* Asks for all facts at once. */
+/* Asks the cache (placer/facts.h) for the model and both data sets at once, so that they are fetched
+ * together, and for the profiles once these are there. */
 int job_class_facts(struct scheduler_pass *pass, struct job_class *class, struct err *err)
 {
     const struct store_sched_job *job = class->job;

@@ -30,7 +30,8 @@ struct job_class {
     uint8_t digest[DIGEST_SIZE];
     enum class_state state;
     struct err err;  /* why the planner found no plan last */
-    json_t *spec;    /* owned; of the class, or after a fallback the same with any kind of placement */
+    json_t *spec;    /* owned: the specification that the class's jobs share; after a fallback, a copy
+                           whose placement kind, stages and schedule are "auto" */
     bool any_kind;   /* the class fell back to any kind of placement */
     bool kind_asked; /* it is known whether the forced kind fits the present devices */
     char fell[600];  /* why the class fell back, without the kind that its jobs run as */

@@ -380,7 +380,8 @@ bool pass_must_move(struct scheduler_pass *pass, const struct store_sched_run *r
     forget_taken(pass, weighing);
     if (run->state != RUN_RUNNING)
         return false;
-    /* Steps are no reason for a pass, so their times are looked at from time to time. */
+    /* Reports of steps do not start a scheduling pass. The next pass is scheduled in look_ms, so that the
+     * times of steps are compared again. */
     pass_check_at(pass, pass->view->now_us + (int64_t)pass->scheduler->config->limits.look_ms * 1000);
     const struct reason reason = find_reason(pass, run, weighing);
     if (reason.cause == CAUSE_NONE) {

@@ -7,13 +7,14 @@
 
 enum { SOONER_MAX = 5 };
 
+/* Changes with which the job would start sooner. */
 enum sooner_kind {
     SOONER_RUN,    /* that job ended now; subject: the job */
     SOONER_LEASE,  /* that lease or booking were given back; subject: the interval */
     SOONER_DEVICE, /* that device came back; subject: the device */
     SOONER_LIMIT,  /* the limit for which it waits were gone; reason: which; subject: the user or account */
-    SOONER_STEPS,  /* it had so many steps left; number: steps */
-    SOONER_SHAPE,  /* it had another shape; subject: the shape */
+    SOONER_STEPS,  /* the job had so many steps left; number: steps */
+    SOONER_SHAPE,  /* the job asked for another shape (policy.h); subject: the shape */
 };
 
 struct sooner_change {
