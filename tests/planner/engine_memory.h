@@ -169,7 +169,7 @@ static inline void engine_kept(const struct engine_case *c, uint32_t r, const st
                                const struct engine_shared *shared, struct engine_bytes *sum)
 {
     struct err err = {0};
-    uint32_t blocks = o->block_end - o->block_begin;
+    uint32_t blocks = o->block_end - o->block_begin, held = 0;
     uint64_t *cuts = calloc(shared->count + 1, sizeof(*cuts)), frozen = 0;
     struct shard_range *ranges = calloc(blocks, sizeof(*ranges));
     for (uint32_t i = 0; i < blocks; i++) {
@@ -180,13 +180,13 @@ static inline void engine_kept(const struct engine_case *c, uint32_t r, const st
             c,
             stage_area_cuts(o, o->block_begin + i, shared->area, shared->count, shared->shares, cuts, &err),
             &err);
-        ranges[i] =
-            (struct shard_range){o->block_begin + i, cuts[shared->position], cuts[shared->position + 1]};
-        frozen += (ranges[i].end - ranges[i].begin + 63) / 64 * 64;
+        uint64_t begin = cuts[shared->position], end = cuts[shared->position + 1];
+        ranges[held++] = (struct shard_range){o->block_begin + i, begin, end};
+        frozen += (end - begin + 63) / 64 * 64;
     }
     struct stage_memory memory = {.bytes = {[MEM_WEIGHTS] = footprint_counted(frozen)}};
     if (shared->area == AREA_TRAINED)
-        engine_must(c, shard_memory_predict(o, blocks, ranges, &memory, &err), &err);
+        engine_must(c, shard_memory_predict(o, held, ranges, &memory, &err), &err);
     engine_add(sum, &memory);
     free(cuts);
     free(ranges);

@@ -44,26 +44,27 @@ static void scene_fini(struct scene *s)
     workload_fini(&s->workload);
 }
 
-/* Whether the stages cover all blocks in order, the members cover the stages in order, and each member is
- * another device. */
+/* Whether the stages cover all blocks in order, the members cover the stages in order (once for each lap of
+ * an interleaved schedule), and each member is another device. */
 static bool stages_whole(const struct problem *p, const struct candidate *c)
 {
     int32_t block = 0;
     uint32_t member = 0, used = 0;
-    bool laps = c->stage_count > c->member_count, whole = true;
+    bool laps = c->schedule == SCHEDULE_INTERLEAVED, whole = true;
     for (uint32_t s = 0; s < c->stage_count; s++) {
         const struct candidate_stage *x = &c->stages[s];
         whole = whole && x->block_begin == block && x->block_end > block && x->member_count > 0 &&
-                x->member_first == (laps ? s % c->member_count : member);
+                x->member_first == member;
         block = x->block_end;
         member += x->member_count;
+        member = laps && member == c->member_count && s + 1 < c->stage_count ? 0 : member;
     }
     for (uint32_t m = 0; m < c->member_count; m++) {
         whole = whole && c->members[m].device < p->device_count && !(used >> c->members[m].device & 1) &&
                 c->members[m].window > 0;
         used |= 1u << c->members[m].device;
     }
-    return whole && block == p->block_count && (laps || member == c->member_count);
+    return whole && block == p->block_count && member == c->member_count;
 }
 
 static bool work_whole(const struct problem *p, const struct candidate *c)
