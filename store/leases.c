@@ -32,13 +32,14 @@ static const struct pg_statement made_lease = {
     "  ) "
     "SELECT " LEASE_JSON " FROM l JOIN users u ON u.id = l.user_id",
     PG_WRITE};
-/* A lease that has begun keeps its beginning, a booking becomes empty. */
+/* A lease that has begun keeps its beginning. A booking that is withdrawn becomes an empty interval at this
+ * moment: at its own time it would still keep jobs from running beyond it. */
 static const struct pg_statement change_lease = {
     "lease_change",
     "WITH old AS (SELECT l.*, u.name AS holder, ($2::boolean OR l.user_id = $1::bigint) AS own FROM leases l "
     "  JOIN users u ON u.id = l.user_id WHERE l.id = $3 AND l.ends > now() FOR UPDATE OF l), "
-    "upd AS (UPDATE leases l SET ends = CASE WHEN $4::bigint > 0 THEN l.ends + $4::bigint * interval '1 s' "
-    "    ELSE greatest(l.begins, now()) END FROM old WHERE l.id = old.id AND old.own RETURNING l.*), "
+    "upd AS (UPDATE leases l SET begins = CASE WHEN $4::bigint > 0 THEN l.begins ELSE least(l.begins, now()) END, "
+    "    ends = CASE WHEN $4::bigint > 0 THEN l.ends + $4::bigint * interval '1 s' ELSE now() END FROM old WHERE l.id = old.id AND old.own RETURNING l.*), "
     "said AS ("
     AUDIT("$5", "CASE WHEN $4::bigint > 0 THEN 'lease.extend' ELSE 'lease.end' END", "upd.device", "json_build_object('lease', upd.id)", "json_build_object('ends', motley_time(upd.ends))", "upd")
     "  ) "

@@ -65,6 +65,19 @@ def a_booking_moves_what_runs_there(motley):
     return device
 
 
+def a_withdrawn_booking_holds_no_job_up(motley):
+    """A job that would run into a booking waits for its end, or until the booking is withdrawn."""
+    booked = lease(motley, "left/cpu0", "--in", "1h", "--for", "1h")
+    ident = motley.submit(spec(motley, "endless", 100000000, kind="single", devices=["left/cpu0"]))["id"]
+    wait_until(lambda: f"it does not wait for the booking: {motley.job(ident)}",
+               lambda: motley.job(ident).get("wait") == "interval")
+    lease(motley, "end", str(booked["id"]))
+    expect(motley.run("leases", "--json", parse=True)["leases"] == [], "the booking is listed")
+    motley.wait_steps(ident, 1)
+    motley.run("cancel", str(ident))
+    motley.wait_state(ident, ("cancelled",))
+
+
 def nonsense_is_refused_by_name(motley):
     for words, said in ((("nowhere/cpu0", "--for", "1h"), "there is no device"), (("left/cpu0", "--for", "1s"), "seconds"),
                         (("left/cpu0",), "--for"), (("left/cpu0", "--for", "1h", "--at", "2020-01-31T08:00:00Z"), "has passed"),
@@ -76,6 +89,7 @@ def nonsense_is_refused_by_name(motley):
 def devices_are_leased_booked_and_given_back():
     with Motley(two_unlike()) as motley:
         a_leased_device_takes_no_job_until_it_is_given_back(motley)
+        a_withdrawn_booking_holds_no_job_up(motley)
         nonsense_is_refused_by_name(motley)
         device = a_booking_moves_what_runs_there(motley)
         # every lease has one closed row in the ledger, as long as it was
