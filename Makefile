@@ -3,7 +3,7 @@ SHELL := /bin/bash
 JOBS := $(shell nproc)
 SLOTS := $(shell expr 2 \* $$(nproc)) # of ctest: a test takes one or two (tests/CMakeLists.txt)
 
-.PHONY: build demo packages-test test test-page wheel check bench gpu-check gpu-bench lint equality emulated-check sanitize fuzz wild chaos clean
+.PHONY: build demo packages-test test test-page wheel check bench gpu-check gpu-bench gpu-hour lint equality emulated-check sanitize fuzz wild chaos clean
 .DEFAULT_GOAL := build
 
 build:
@@ -51,6 +51,10 @@ gpu-check:
 
 gpu-bench:
 	@bench/gpu_bench.py $(PARTS)
+
+# The first hour on a card: all of that and more, step by step, resumable, into one archive; STEPS alone (all).
+gpu-hour:
+	@bench/gpu_hour.py $(STEPS)
 
 lint:
 	@tools/packages.sh lint

@@ -134,7 +134,7 @@ static void gemm_packed_want(struct trial *t)
 }
 
 /* Draws products with 16-bit compute, also with b in fp32. */
-static void gemm_rounded_draw(struct trial *t)
+static void packed_rounded_draw(struct trial *t)
 {
     struct op_gemm *o = &t->op.gemm;
     gemm_packed_draw(t);
@@ -246,9 +246,9 @@ static const struct op_case packed_cases[] = {
 };
 
 /* Products of two 16-bit values are exact in fp32, so errors come from the sums only. */
-static const struct op_case rounded_cases[] = {
+static const struct op_case packed_rounded_cases[] = {
     {.name = "gemm_rounded",
-     .draw = gemm_rounded_draw,
+     .draw = packed_rounded_draw,
      .prepare = gemm_packed_prepare,
      .want = gemm_packed_want,
      .tolerance = 2e-6},

@@ -496,7 +496,7 @@ static inline void cases_run(const struct op_case *cases, size_t count, uint32_t
     struct device *devices[CANDIDATES];
     struct err err;
     for (uint32_t d = 0; d < CANDIDATES; d++)
-        check(device_open(&(struct device_options){.kind = candidates[d].kind,
+        check(DEVICE_OPEN(&(struct device_options){.kind = candidates[d].kind,
                                                    .name = candidates[d].kind,
                                                    .threads = candidates[d].threads,
                                                    .isa = candidates[d].isa ? candidates[d].isa : bench_isa,

@@ -26,7 +26,7 @@ static void products_with_packed_weights_are_those_of_the_unpacked_ones(void **s
 static void products_in_16_bits_round_their_operands_once(void **state)
 {
     (void)state;
-    cases_run(rounded_cases, sizeof(rounded_cases) / sizeof(*rounded_cases), 10);
+    cases_run(packed_rounded_cases, sizeof(packed_rounded_cases) / sizeof(*packed_rounded_cases), 10);
 }
 
 static void what_a_device_cannot_multiply_is_not_taken(void **state)

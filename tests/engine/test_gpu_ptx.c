@@ -8,11 +8,7 @@
     }
 #include "engine/cases_basic.h"
 #include "engine/cases_experts.h"
-#define rounded_cases packed_rounded_cases /* both files have these names */
-#define gemm_rounded_draw packed_rounded_draw
 #include "engine/cases_packed.h"
-#undef rounded_cases
-#undef gemm_rounded_draw
 #include "engine/cases_units.h"
 
 #include <dlfcn.h>
