@@ -66,7 +66,7 @@ target_link_libraries(motley_engine PUBLIC motley_flags)
 include(${CMAKE_SOURCE_DIR}/model/options.cmake)
 include(${CMAKE_SOURCE_DIR}/engine/options.cmake)
 
-foreach(program gpu_check gpu_bench gpu_hour)
+foreach(program gpu_check gpu_bench gpu_hour gpu_paper)
   add_executable(${program} ${CMAKE_SOURCE_DIR}/bench/gpu/${program}.c)
   target_link_libraries(${program} PRIVATE motley_engine)
   target_include_directories(${program} PRIVATE ${CMAKE_SOURCE_DIR}/tests)

@@ -8,31 +8,15 @@
  * the emulated device. Each figure comes from windows that follow a warm-up and continue until two agree
  * within 2 %, but at most ten.
  */
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "common/clock.h"
+#include "bench/gpu/step.h"
 #include "engine/gpu/gpu.h"
 #include "engine/gpu/trace.h"
-#include "engine/stage/stage.h"
 
-enum { WINDOWS_MAX = 10, ROWS = 4, LAUNCHES_MAX = 60000 };
+enum { WINDOWS_MAX = 10, LAUNCHES_MAX = 60000 };
 static const double WINDOW_S = 0.25, AGREE = 0.02;
 
-static struct device *device;
 static bool toy;
-static struct err err;
 static const char *comma = "";
-
-static void must(int status)
-{
-    if (status == 0)
-        return;
-    fprintf(stderr, "%s\n", err.text);
-    exit(1);
-}
 
 static void value(const char *name, double number)
 {
@@ -223,50 +207,12 @@ static void attention(void)
 
 /* --- a step of training */
 
-static const struct model_config shape_8b = {.arch = MODEL_LLAMA,
-                                             .hidden = 4096,
-                                             .layers = 32,
-                                             .heads = 32,
-                                             .kv_heads = 8,
-                                             .head_dim = 128,
-                                             .ffn = 14336,
-                                             .vocab = 128256,
-                                             .max_positions = 8192,
-                                             .norm_eps = 1e-5,
-                                             .rope = {.theta = 500000, .kind = ROPE_DEFAULT, .factor = 1}};
-static const struct model_config shape_1b = {.arch = MODEL_LLAMA,
-                                             .hidden = 2048,
-                                             .layers = 16,
-                                             .heads = 32,
-                                             .kv_heads = 8,
-                                             .head_dim = 64,
-                                             .ffn = 8192,
-                                             .vocab = 128256,
-                                             .max_positions = 8192,
-                                             .norm_eps = 1e-5,
-                                             .rope = {.theta = 500000, .kind = ROPE_DEFAULT, .factor = 1},
-                                             .tied = true};
-static const struct model_config shape_toy = {.arch = MODEL_LLAMA,
-                                              .hidden = 32,
-                                              .layers = 2,
-                                              .heads = 4,
-                                              .kv_heads = 2,
-                                              .head_dim = 8,
-                                              .ffn = 64,
-                                              .vocab = 96,
-                                              .max_positions = 64,
-                                              .norm_eps = 1e-5,
-                                              .rope = {.theta = 10000, .kind = ROPE_DEFAULT, .factor = 1}};
-
 /* Fills in random weights of about 0.02, like those of new models, so that losses stay finite. */
 static int random_read(void *context, const char *name, uint64_t begin, uint64_t end, float *dst,
                        struct err *why)
 {
     const struct model_config *config = context;
-    uint64_t columns = strstr(name, "norm")        ? 1
-                       : strstr(name, "down_proj") ? config->ffn
-                       : strstr(name, "o_proj")    ? (uint64_t)config->heads * config->head_dim
-                                                   : config->hidden;
+    uint64_t columns = weight_columns(config, name);
     uint64_t seed = strlen(name) * 0x9E3779B97F4A7C15ull;
     (void)why;
     for (uint64_t i = 0; i < (end - begin) * columns; i++) {
@@ -275,52 +221,6 @@ static int random_read(void *context, const char *name, uint64_t begin, uint64_t
             columns == 1 ? 1.0f : (float)((double)((mixed ^ mixed >> 29) >> 40) / (1 << 24) - 0.5) * 0.07f;
     }
     return 0;
-}
-
-struct timed_step {
-    struct stage *stage;
-    struct micro_batch batch;
-    double loss;
-};
-
-static void step_run(void *context)
-{
-    struct timed_step *step = context;
-    struct saved *saved;
-    uint64_t labelled;
-    double squares;
-    must(stage_step_begin(step->stage, &err));
-    must(stage_forward(step->stage, &step->batch, NULL, NULL, &saved, &err));
-    must(stage_backward(step->stage, &step->batch, saved, NULL, NULL, &err));
-    must(stage_loss(step->stage, &step->loss, &labelled, &err));
-    must(stage_grad_square_sum(step->stage, &squares, &err));
-    step->loss /= (double)labelled;
-    double norm = sqrt(squares) / (double)labelled;
-    struct step_update update = {.learning_rate = 1e-5,
-                                 .beta1 = 0.9,
-                                 .beta2 = 0.999,
-                                 .eps = 1e-8,
-                                 .grad_scale = fmin(1, 1 / (norm + 1e-6)) / (double)labelled};
-    must(stage_update(step->stage, &update, &err));
-}
-
-/* Returns the number of parameters of the matrices that every token is multiplied by: layers and head, but
- * not the embedding table. */
-static double matmul_parameters(const struct model_config *c)
-{
-    double q = (double)c->heads * c->head_dim, kv = (double)c->kv_heads * c->head_dim;
-    return c->layers * ((double)c->hidden * (2 * q + 2 * kv) + 3.0 * c->hidden * c->ffn) +
-           (double)c->hidden * c->vocab;
-}
-
-/* Returns the FLOPs of a step: 4 for each parameter and token if matrices are frozen (forward, and the
- * gradient of the input), else 6; and causal attention forward, and twice that backward. Recomputation is not
- * counted. */
-static double step_flops(const struct model_config *c, bool full, uint32_t rows, uint32_t length)
-{
-    double attention =
-        3 * 4.0 * c->layers * c->heads * c->head_dim * rows * (double)length * (length + 1) / 2;
-    return (full ? 6 : 4) * matmul_parameters(c) * rows * length + attention;
 }
 
 static uint64_t driver_free(void)
@@ -340,6 +240,12 @@ static void traced(struct timed_step *step)
     value("launches", sums.launches);
     value("kernels_s", sums.busy_s);
     value("idle_between_kernels", 1 - sums.busy_s / sums.span_s);
+    for (int kind = 0; kind < OP_KINDS; kind++) {
+        char name[64];
+        snprintf(name, sizeof(name), "op_%s_s", op_name((enum op_kind)kind));
+        if (sums.op_s[kind] > 0)
+            value(name, sums.op_s[kind]);
+    }
 }
 
 /* Creates the stage, with recomputation if memory is short without it. */
@@ -348,11 +254,7 @@ static void step_stage(struct timed_step *step, struct stage_options *o, uint64_
     const struct weight_source source = {.read = random_read, .context = (void *)(uintptr_t)o->config};
     struct stage_memory predicted;
     struct mem_account account;
-    must(stage_memory_predict(o, &predicted, &err));
-    if (predicted.total > before - before / 16) {
-        o->recompute = true;
-        must(stage_memory_predict(o, &predicted, &err));
-    }
+    step_fit(o, before, &predicted);
     must(stage_create_from(device, &source, o, &step->stage, &err));
     step_run(step);
     device_memory(device, &account);
@@ -365,27 +267,9 @@ static void step_stage(struct timed_step *step, struct stage_options *o, uint64_
 static void train(const struct model_config *config, struct stage_options o)
 {
     const uint32_t length = toy ? 8 : 2048, tokens = ROWS * length;
-    uint32_t starts[ROWS + 1], ids[ROWS] = {0, 1, 2, 3};
     struct timed_step step = {0};
     uint64_t before = driver_free();
-    int32_t *text = malloc(4ull * tokens);
-    must(!text ? err_set(&err, ERR_NOMEM, "out of memory") : 0);
-    for (uint32_t i = 0; i <= ROWS; i++)
-        starts[i] = i * length;
-    for (uint32_t i = 0; i < tokens; i++)
-        text[i] = (int32_t)((i * 7919ull) % config->vocab);
-    o.config = config;
-    o.block_end = config->layers + 2;
-    o.mode = STAGE_TRAIN;
-    o.compute = DTYPE_BF16;
-    o.double_quant = true;
-    o.seed = 1;
-    o.micro_batches_in_flight = 1;
-    o.tokens_max = tokens;
-    o.row_tokens_max = length;
-    o.rows_max = ROWS;
-    step.batch =
-        (struct micro_batch){.rows = ROWS, .row_ids = ids, .row_start = starts, .ids = text, .labels = text};
+    step_prepare(&step, &o, config, length);
     step_stage(&step, &o, before);
     double first = step.loss, seconds = timed(step_run, &step);
     struct pass_counts counts;
@@ -398,26 +282,22 @@ static void train(const struct model_config *config, struct stage_options o)
     value("passes_replayed", (double)counts.replayed);
     traced(&step);
     stage_destroy(step.stage);
-    free(text);
+    free(step.text);
 }
 
 static void lora(void)
 {
-    static const struct lora_options all = {
-        .rank = 16, .alpha = 32, .targets = LORA_Q | LORA_K | LORA_V | LORA_O};
-    train(toy ? &shape_toy : &shape_8b, (struct stage_options){.lora = all, .base = LAYER_BASE_BF16});
+    train(toy ? &shape_toy : &shape_8b, step_method("lora"));
 }
 
 static void qlora(void)
 {
-    static const struct lora_options all = {
-        .rank = 16, .alpha = 32, .targets = LORA_Q | LORA_K | LORA_V | LORA_O};
-    train(toy ? &shape_toy : &shape_8b, (struct stage_options){.lora = all, .base = LAYER_BASE_NF4});
+    train(toy ? &shape_toy : &shape_8b, step_method("qlora"));
 }
 
 static void full(void)
 {
-    train(toy ? &shape_toy : &shape_1b, (struct stage_options){.full = true});
+    train(toy ? &shape_toy : &shape_1b, step_method("full"));
 }
 
 int main(int argc, char **argv)

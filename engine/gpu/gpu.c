@@ -371,7 +371,7 @@ static bool gpu_supports(const struct device *device, const struct op *op)
 
 static int gpu_submit(enum device_queue queue, struct device *device, const struct op *op, struct err *err)
 {
-    struct gpu_call call = {.gpu = gpu_of(device), .queue = queue, .err = err};
+    struct gpu_call call = {.gpu = gpu_of(device), .queue = queue, .kind = op->kind, .err = err};
     queue_use(call.gpu, queue);
     return gpu_run(&call, op) == 0 ? 0 : err_wrap(err, "device %s, op %s", device->name, op_name(op->kind));
 }

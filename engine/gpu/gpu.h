@@ -34,6 +34,7 @@ struct gpu_pass {
 /* A trace in progress (trace.h). */
 struct gpu_trace {
     struct gpu_event **events; /* [2 * room]: one before and one after each launch */
+    uint8_t *kinds;            /* [room]: the op of each launch */
     uint32_t room, count;
     bool recorded_nothing; /* value of records_nothing before the trace */
 };
@@ -68,6 +69,7 @@ struct gpu {
 struct gpu_call {
     struct gpu *gpu;
     enum device_queue queue;
+    enum op_kind kind; /* of the op that is being queued */
     struct err *err;
 };
 

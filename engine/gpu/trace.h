@@ -5,11 +5,13 @@
 #define MOTLEY_ENGINE_GPU_TRACE_H
 
 #include "engine/device/backend.h"
+#include "engine/device/op.h"
 
 struct gpu_trace_sums {
-    uint32_t launches; /* of kernels, and fills with zeros */
-    double busy_s;     /* seconds between the events of each launch, summed */
-    double span_s;     /* seconds from the first launch's event to the last one's */
+    uint32_t launches;     /* of kernels, and fills with zeros */
+    double busy_s;         /* seconds between the events of each launch, summed */
+    double span_s;         /* seconds from the first launch's event to the last one's */
+    double op_s[OP_KINDS]; /* busy_s by the op that made the launches */
 };
 
 /* Trace up to launches_max > 0 launches from now on; later ones run untraced. Meanwhile passes are queued op

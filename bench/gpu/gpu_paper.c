@@ -1,0 +1,324 @@
+/* Counts what one step of training asks of a card: every op with its FLOPs, bytes and launches, by the engine
+ * itself. The device is the engine's own device for GPUs, over a driver that takes memory, copies and
+ * launches without doing anything, with a library of products that counts. bench/gpu_paper.py makes a
+ * roofline of it.
+ *
+ *   gpu_paper SHAPE METHOD GIB LAYERS    SHAPE: 8b, 1b or toy; METHOD: qlora, lora or full; GIB: the card's
+ *                                        memory, which decides whether layers are recomputed; LAYERS: of the
+ *                                        model that is counted (all layers are alike)
+ *
+ * It prints one document of JSON: the step, and a list of its ops. A kernel has its launches and blocks;
+ * "bytes" are those of an op's operands, each read or written once; "library_flops" are those of products
+ * that go to the vendor's library.
+ */
+#include "bench/gpu/step.h"
+#include "engine/gpu/gpu.h"
+#include "engine/gpu/products.h"
+
+enum { GROUPS_MAX = 512, GROUP_KERNELS = 16, WORDS = 96 };
+
+/* Ops of one kind and size. */
+struct op_group {
+    enum op_kind kind;
+    char detail[WORDS];
+    uint64_t count, launches, fills, library_products;
+    double flops, bytes, library_flops;
+    struct {
+        uint16_t kernel;
+        uint64_t launches, blocks;
+    } kernels[GROUP_KERNELS];
+    uint32_t kernel_count;
+};
+
+static struct op_group groups[GROUPS_MAX];
+static uint32_t group_count;
+static struct op_group *now; /* the group of the op that is being queued; NULL: none */
+static uint64_t memory_bytes, memory_next = 1ull << 40;
+static const struct op_ops *real_ops;
+static uint32_t step_length; /* tokens of a row */
+
+/* --- a driver that does nothing */
+
+static int paper_memory_create(struct gpu_context *context, uint64_t bytes, gpu_address *out, struct err *why)
+{
+    (void)context, (void)why;
+    *out = memory_next;
+    memory_next += (bytes + 255) / 256 * 256;
+    return 0;
+}
+
+static int paper_memory_destroy(struct gpu_context *context, gpu_address address, struct err *why)
+{
+    (void)context, (void)address, (void)why;
+    return 0;
+}
+
+static int paper_queue_native(struct gpu_queue *queue, void **out, struct err *why)
+{
+    (void)why;
+    *out = queue;
+    return 0;
+}
+
+static int paper_copy_in(struct gpu_queue *queue, gpu_address to, const void *from, uint64_t bytes,
+                         struct err *why)
+{
+    (void)queue, (void)to, (void)from, (void)bytes, (void)why;
+    return 0;
+}
+
+static int paper_copy_out(struct gpu_queue *queue, void *to, gpu_address from, uint64_t bytes,
+                          struct err *why)
+{
+    (void)queue, (void)from, (void)why;
+    memset(to, 0, bytes);
+    return 0;
+}
+
+static int paper_copy(struct gpu_queue *queue, gpu_address to, gpu_address from, uint64_t bytes,
+                      struct err *why)
+{
+    (void)queue, (void)to, (void)from, (void)bytes, (void)why;
+    return 0;
+}
+
+static int paper_fill(struct gpu_queue *queue, gpu_address to, uint8_t byte, uint64_t bytes, struct err *why)
+{
+    (void)queue, (void)to, (void)byte, (void)why;
+    if (now) {
+        now->fills++;
+        now->bytes += (double)bytes;
+    }
+    return 0;
+}
+
+static int kernel_of(const struct gpu_function *function)
+{
+    const struct gpu *gpu = (const struct gpu *)device;
+    int kernel = 0;
+    while (gpu->functions[kernel] != function)
+        kernel++;
+    return kernel;
+}
+
+static int paper_launch(struct gpu_queue *queue, struct gpu_function *function, struct gpu_dims blocks,
+                        uint32_t threads, uint32_t shared, const void *args, uint32_t args_bytes,
+                        struct err *why)
+{
+    (void)queue, (void)threads, (void)shared, (void)args, (void)args_bytes;
+    uint32_t i = 0;
+    if (!now)
+        return 0;
+    int kernel = kernel_of(function);
+    while (i < now->kernel_count && now->kernels[i].kernel != kernel)
+        i++;
+    if (i == GROUP_KERNELS)
+        return err_set(why, ERR_TOO_BIG, "an op of more than %d kernels", GROUP_KERNELS);
+    now->kernel_count = i == now->kernel_count ? i + 1 : now->kernel_count;
+    now->kernels[i].kernel = (uint16_t)kernel;
+    now->kernels[i].launches++;
+    now->kernels[i].blocks += (uint64_t)blocks.x * blocks.y * blocks.z;
+    now->launches++;
+    return 0;
+}
+
+static int paper_products_open(const struct products_place *place, struct products **out, struct err *why)
+{
+    (void)place, (void)why;
+    *out = (struct products *)&memory_bytes; /* any address: it is never followed */
+    return 0;
+}
+
+static void paper_products_close(struct products *products)
+{
+    (void)products;
+}
+
+static int paper_multiply(struct products *products, const struct library_product *p, bool *done,
+                          struct err *why)
+{
+    (void)products, (void)why;
+    *done = true;
+    if (!now)
+        return 0;
+    now->library_flops += 2.0 * p->m * p->n * p->k;
+    now->library_products++;
+    now->launches++;
+    return 0;
+}
+
+/* --- ops */
+
+static const char *pack_word(enum pack_kind pack)
+{
+    return pack == PACK_F32          ? "f32"
+           : pack == PACK_BF16       ? "bf16"
+           : pack == PACK_F16        ? "f16"
+           : pack == PACK_NF4        ? "nf4"
+           : pack == PACK_NF4_DOUBLE ? "nf4 double"
+                                     : "blocks";
+}
+
+/* Pairs of query and key of causal attention over the step's rows. */
+static double pairs(uint32_t tokens)
+{
+    return (double)tokens * (step_length + 1) / 2;
+}
+
+/* The op's FLOPs of products, and what tells it from others of its kind. */
+static double op_flops(const struct op *op, char detail[WORDS])
+{
+    const struct op_gemm *g = &op->gemm;
+    const struct op_attention *a =
+        op->kind == OP_ATTENTION ? &op->attention : &op->attention_backward.forward;
+    switch (op->kind) {
+    case OP_GEMM:
+        snprintf(detail, WORDS, "%u x %u x %u, %s weights, %s%s%s", g->m, g->n, g->k, pack_word(g->pack),
+                 g->compute == DTYPE_F32 ? "fp32" : "16 bit", g->transpose_a ? ", a across" : "",
+                 g->transpose_b ? ", b across" : "");
+        return 2.0 * g->m * g->n * g->k;
+    case OP_ATTENTION:
+    case OP_ATTENTION_BACKWARD:
+        snprintf(detail, WORDS, "%u tokens, %u heads of %u, %s", a->tokens, a->heads, a->head_dim,
+                 a->compute == DTYPE_F32 ? "fp32" : "16 bit");
+        return (op->kind == OP_ATTENTION ? 4 : 10) * pairs(a->tokens) * a->heads * a->head_dim;
+    default:
+        return 0;
+    }
+}
+
+/* Bytes of all operands. A table that is looked up is read where rows are asked for. */
+static double op_bytes(const struct op *op)
+{
+    struct operand_use uses[OP_OPERANDS_MAX];
+    uint32_t count = op_operands(op, uses);
+    double bytes = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        double size = (double)uses[i].rows * (double)uses[i].width * dtype_bytes(uses[i].operand.dtype);
+        bool looked_up = op->kind == OP_EMBED && uses[i].access == OPERAND_READ;
+        bytes += looked_up ? 0 : uses[i].access == OPERAND_UPDATE || op->kind == OP_EMBED ? 2 * size : size;
+    }
+    return bytes;
+}
+
+static int paper_submit(enum device_queue queue, struct device *on, const struct op *op, struct err *why)
+{
+    char detail[WORDS] = "";
+    double flops = op_flops(op, detail);
+    uint32_t i = 0;
+    while (i < group_count && (groups[i].kind != op->kind || strcmp(groups[i].detail, detail) != 0))
+        i++;
+    if (i == GROUPS_MAX)
+        return err_set(why, ERR_TOO_BIG, "more than %d kinds of ops", GROUPS_MAX);
+    group_count = i == group_count ? i + 1 : group_count;
+    now = &groups[i];
+    now->kind = op->kind;
+    memcpy(now->detail, detail, sizeof(detail));
+    now->count++;
+    now->flops += flops;
+    now->bytes += op_bytes(op);
+    int status = real_ops->submit(queue, on, op, why);
+    now = NULL;
+    return status;
+}
+
+/* --- the device and the step */
+
+/* Opens an emulated device and puts a card with these tables in its place. */
+static void paper_open(void)
+{
+    static const struct products_vendor products = {.name = "library",
+                                                    .open = paper_products_open,
+                                                    .close = paper_products_close,
+                                                    .multiply = paper_multiply};
+    static struct gpu_driver driver;
+    static struct backend backend;
+    static struct op_ops ops;
+    must(device_open(&(struct device_options){.kind = "emulated", .name = "paper"}, &device, &err));
+    struct gpu *gpu = (struct gpu *)device;
+    driver = *gpu->driver;
+    driver.products = &products;
+    driver.memory_create = paper_memory_create;
+    driver.memory_destroy = paper_memory_destroy;
+    driver.queue_native = paper_queue_native;
+    driver.copy_in = paper_copy_in;
+    driver.copy_out = paper_copy_out;
+    driver.copy = paper_copy;
+    driver.fill = paper_fill;
+    driver.launch = paper_launch;
+    driver.capture_begin = NULL;
+    gpu->driver = &driver;
+    gpu->info.memory = memory_bytes;
+    snprintf(gpu->info.arch, sizeof(gpu->info.arch), "sm_90");
+    gpu->matrix = GPU_MATRIX_F16 | GPU_MATRIX_BF16;
+    gpu_library_open(gpu, 0);
+    real_ops = device->backend->op;
+    ops = *real_ops;
+    ops.submit = paper_submit;
+    backend = *device->backend;
+    backend.op = &ops;
+    device->backend = &backend;
+}
+
+/* Zeros, because nobody looks at the weights' values. */
+static int zero_read(void *context, const char *name, uint64_t begin, uint64_t end, float *dst,
+                     struct err *why)
+{
+    (void)why;
+    memset(dst, 0, (end - begin) * weight_columns(context, name) * sizeof(*dst));
+    return 0;
+}
+
+static void group_print(const struct op_group *g)
+{
+#define NAME(name, threads) #name,
+    static const char *const names[GPU_KERNEL_COUNT] = {GPU_KERNEL_LIST(NAME)};
+    printf("{\"op\": \"%s\", \"detail\": \"%s\", \"count\": %llu, \"flops\": %.17g, \"bytes\": %.17g, "
+           "\"launches\": "
+           "%llu, \"fills\": %llu, \"library_products\": %llu, \"library_flops\": %.17g, \"kernels\": {",
+           op_name(g->kind), g->detail, (unsigned long long)g->count, g->flops, g->bytes,
+           (unsigned long long)g->launches, (unsigned long long)g->fills,
+           (unsigned long long)g->library_products, g->library_flops);
+    for (uint32_t i = 0; i < g->kernel_count; i++)
+        printf("%s\"%s\": [%llu, %llu]", i > 0 ? ", " : "", names[g->kernels[i].kernel],
+               (unsigned long long)g->kernels[i].launches, (unsigned long long)g->kernels[i].blocks);
+    printf("}}");
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 5)
+        return fprintf(stderr, "gpu_paper 8b|1b|toy qlora|lora|full GIB LAYERS\n"), 2;
+    const struct model_config *shape = strcmp(argv[1], "8b") == 0   ? &shape_8b
+                                       : strcmp(argv[1], "1b") == 0 ? &shape_1b
+                                                                    : &shape_toy;
+    struct model_config counted = *shape;
+    struct stage_options o = step_method(argv[2]), whole;
+    struct timed_step step = {0};
+    struct stage_memory predicted;
+    step_length = shape == &shape_toy ? 8 : 2048;
+    memory_bytes = strtoull(argv[3], NULL, 10) << 30;
+    counted.layers = (uint32_t)strtoul(argv[4], NULL, 10);
+    paper_open();
+    step_prepare(&step, &o, shape, step_length);
+    step_fit(&o, memory_bytes, &predicted);
+    whole = o;
+    o.config = &counted;
+    o.block_end = counted.layers + 2;
+    const struct weight_source source = {.read = zero_read, .context = &counted};
+    must(stage_create_from(device, &source, &o, &step.stage, &err));
+    group_count = 0; /* making the stage is no part of the step */
+    memset(groups, 0, sizeof(groups));
+    step_run(&step);
+    printf("{\"layers\": %u, \"counted\": %u, \"rows\": %u, \"tokens\": %u, \"recompute\": %s, "
+           "\"predicted_bytes\": "
+           "%llu, \"model_flops\": %.17g, \"ops\": [",
+           shape->layers, counted.layers, ROWS, ROWS * step_length, whole.recompute ? "true" : "false",
+           (unsigned long long)predicted.total, step_flops(shape, whole.full, ROWS, step_length));
+    for (uint32_t i = 0; i < group_count; i++) {
+        printf("%s", i > 0 ? ", " : "");
+        group_print(&groups[i]);
+    }
+    printf("]}\n");
+    return 0; /* the device is not closed: its memory was never the emulated driver's */
+}
