@@ -169,4 +169,15 @@ int gpu_library_gemm(struct gpu_call *call, const struct op_gemm *op, bool *done
  * (kernels/unpack.k.h). */
 uint32_t gpu_unpack_kind(enum pack_kind pack);
 
+/* Rows of a packed tensor to unpack: y[rows,width], with rows ldy values apart, as `type` (f32, bf16 or f16),
+ * from values begin + row * ldx + column of x. begin and ldx are multiples of 4. */
+struct gpu_unpacked {
+    enum pack_kind pack; /* NF4 or blocks */
+    enum dtype type;
+    gpu_address x, absmax, scales, y;
+    uint64_t begin, rows;
+    uint32_t width, ldx, ldy;
+};
+int gpu_unpack(struct gpu_call *call, const struct gpu_unpacked *u);
+
 #endif

@@ -59,6 +59,14 @@ static struct tile gemm_tile(const struct gpu *gpu, const struct op_gemm *o)
     return (struct tile){units ? tiles->units_usual : tiles->usual, 64, 64};
 }
 
+/* Do both operands come in aligned fours of values? Matrix units' kernels for tiles other than 64 x 64 read
+ * nothing else. */
+static bool comes_in_fours(const struct product *p)
+{
+    return p->wide_a && p->wide_b && (p->transpose_a ? p->m : p->k) % 4 == 0 &&
+           (p->transpose_b ? p->k : p->n) % 4 == 0;
+}
+
 /* Can the kernels read b in this stored form? Packed values are unpacked in fours, so rows must be a multiple
  * of four, and b must be a whole matrix. */
 static bool pack_fits(enum pack_kind pack, uint64_t rows, uint32_t width, uint32_t ld)
@@ -135,7 +143,10 @@ static int gemm_run(struct gpu_call *call, const struct op *op)
                               .a_as = gpu_element(o->a.dtype),
                               .kind = kind_of(o->pack, o->b.dtype),
                               .compute = gpu_element(o->compute)};
-    if (gpu_launch(call, tile.kernel, x, y, pieces, &product, sizeof(product)) != 0)
+    if (gpu_by_units(call->gpu, o->compute) && !comes_in_fours(&product)) /* the sums' pieces stay */
+        tile = (struct tile){tiles_of(o->pack)->units_usual, 64, 64};
+    if (gpu_launch(call, tile.kernel, gpu_blocks(o->n, tile.columns), gpu_blocks(o->m, tile.rows), pieces,
+                   &product, sizeof(product)) != 0)
         return -1;
     if (pieces == 1)
         return 0;

@@ -143,6 +143,51 @@ static void large_packed(const char *isa, enum pack_kind pack, enum dtype comput
     bench_close(&b);
 }
 
+/* Multiplies with a's rows in aligned fours of values, which each kernel for matrix units reads, and then one
+ * value further apart, which only that for tiles of 64 × 64 reads. */
+static void spread_product(const char *isa, uint32_t m, uint32_t n, uint32_t k, enum dtype compute)
+{
+    struct bench b;
+    struct err err;
+    uint64_t bytes = 4ull * m * n;
+    float *got = malloc(bytes), *want = malloc(bytes);
+    double *values = doubles((size_t)(m > n ? m : n) * k);
+    bench_open_gpu(&b, isa);
+    struct op_gemm o = {.m = m,
+                        .n = n,
+                        .k = k,
+                        .transpose_b = true,
+                        .alpha = 1,
+                        .a = normal(&b, (size_t)m * k, values),
+                        .b = normal(&b, (size_t)n * k, values),
+                        .c = empty(&b, (size_t)m * n),
+                        .lda = k,
+                        .ldb = k,
+                        .ldc = n,
+                        .compute = compute};
+    submit(&b, (struct op){.kind = OP_GEMM, .gemm = o});
+    check(buffer_read(o.c.buffer, 0, want, bytes, &err));
+    struct op_copy copy = {
+        .rows = m, .width = k, .ldx = k, .ldy = k + 1, .x = o.a, .y = empty(&b, (size_t)m * (k + 1))};
+    submit(&b, (struct op){.kind = OP_COPY, .copy = copy});
+    o.a = copy.y;
+    o.lda = k + 1;
+    submit(&b, (struct op){.kind = OP_GEMM, .gemm = o});
+    check(buffer_read(o.c.buffer, 0, got, bytes, &err));
+    check(device_sync(b.device, &err));
+    assert_memory_equal(got, want, bytes);
+    free(got), free(want), free(values);
+    bench_close(&b);
+}
+
+static void rows_out_of_line_give_the_same_bits(void **state)
+{
+    (void)state;
+    spread_product("warp32", 1030, 1027, 36, DTYPE_BF16); /* tiles of 128 × 128 */
+    spread_product("warp64", 20, 132, 1028, DTYPE_F16);   /* 32 × 128, in pieces */
+    spread_product("warp32", 200, 24, 1028, DTYPE_BF16);  /* 128 × 32, in pieces */
+}
+
 static void large_packed_products_have_the_bits_of_unpacked_ones(void **state)
 {
     (void)state;
@@ -317,6 +362,7 @@ int main(void)
         cmocka_unit_test(what_a_device_cannot_multiply_is_not_taken),
         cmocka_unit_test(large_products_are_their_definition),
         cmocka_unit_test(large_packed_products_have_the_bits_of_unpacked_ones),
+        cmocka_unit_test(rows_out_of_line_give_the_same_bits),
         cmocka_unit_test(group_offsets_that_fall_or_leave_the_rows_end_the_launch),
         cmocka_unit_test(experts_and_places_out_of_range_end_the_launch),
         cmocka_unit_test(rows_that_end_before_they_begin_end_the_launch),

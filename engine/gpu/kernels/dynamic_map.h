@@ -38,6 +38,7 @@ FUNCTION float dynamic_point(uint32_t i, uint32_t count)
 FUNCTION float dynamic_above(uint32_t most, uint32_t k)
 {
     uint32_t decade = 0;
+    ROLLED
     while (decade < 7 && k >= most << decade) {
         k -= most << decade;
         decade++;
@@ -52,7 +53,8 @@ FUNCTION float dynamic_with_sign(uint32_t code)
 {
     if (code == 127)
         return 0.0f;
-    return code > 127 ? dynamic_above(1, code - 128) : -dynamic_above(1, 126 - code);
+    float above = dynamic_above(1, code > 127 ? code - 128 : 126 - code);
+    return code > 127 ? above : -above;
 }
 
 FUNCTION float dynamic_without_sign(uint32_t code)

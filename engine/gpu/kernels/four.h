@@ -25,20 +25,25 @@ struct four_position {
     uint32_t n;
 };
 
-/* Position of this thread's values, counting threads over all blocks of `threads`. A 32-bit division is used
- * where it suffices, because it is faster. */
-FUNCTION struct four_position place_of_group(uint64_t rows, uint32_t width, uint32_t per_thread,
-                                             uint32_t threads)
+/* Position of the i-th group of per_thread values in rows of `width` values. A 32-bit division is used where
+ * it suffices, because it is faster. */
+FUNCTION struct four_position place_of(uint64_t i, uint64_t rows, uint32_t width, uint32_t per_thread)
 {
     struct four_position place;
     uint32_t groups = (width + per_thread - 1) / per_thread, group;
-    uint64_t i = (uint64_t)block_x() * threads + thread();
     place.row = i <= 0xffffffffu ? (uint32_t)i / groups : i / groups;
     group = (uint32_t)(i - place.row * groups);
     place.column = (uint64_t)group * per_thread;
     place.n = place.row >= rows ? 0 : width - (uint32_t)place.column;
     place.n = place.n < per_thread ? place.n : per_thread;
     return place;
+}
+
+/* Position of this thread's values, counting threads over all blocks of `threads`. */
+FUNCTION struct four_position place_of_group(uint64_t rows, uint32_t width, uint32_t per_thread,
+                                             uint32_t threads)
+{
+    return place_of((uint64_t)block_x() * threads + thread(), rows, width, per_thread);
 }
 
 /* In rows of `width` values, with blocks of 256 threads. */

@@ -63,7 +63,8 @@ GEMM_ARGS(gemm_nf4_16x64);
 GEMM_ARGS(gemm_blocks_128x128);
 GEMM_ARGS(gemm_blocks_64x64);
 GEMM_ARGS(gemm_blocks_16x64);
-/* In bf16 or fp16 with matrix units. */
+/* In bf16 or fp16 with matrix units. But for tiles of 64 x 64, the values of a and b must exist in aligned
+ * fours (wide_a, wide_b, and the lengths of stored rows). */
 GEMM_ARGS(units_128x128);
 GEMM_ARGS(units_64x64);
 GEMM_ARGS(units_32x128);
@@ -122,7 +123,7 @@ GROUPED_ARGS(outer_units_64x64);
 #include "engine/gpu/kernels/scan.h"
 #include "engine/gpu/kernels/units.h"
 
-/* Stores four fetched values in a tile. Tiles are stored term by term, with 4 values of padding so that few
+/* Stores four values in a tile. Tiles are stored term by term, with 4 values of padding so that few
  * accesses use the same bank. */
 FUNCTION void tile_put(struct four *tile, uint32_t element, uint32_t along, uint32_t wide, uint32_t depth,
                        struct four next)
@@ -212,32 +213,28 @@ FUNCTION void product_tile(const struct product *p, uint32_t storage, uint32_t r
 {
     SHARED(struct four, tile_a, 272);
     SHARED(struct four, tile_b, 272);
-    SHARED(float, table, 16);
+    SHARED(float, table, NF4_TABLE);
     float sums[8][8];
     uint32_t begin = piece * p->k_piece, end = p->k - begin < p->k_piece ? p->k : begin + p->k_piece;
     uint32_t works = row + tile_place(rows, 0, thread() / 16) < p->m &&
                      column + tile_place(columns, 0, thread() % 16) < p->n;
-    struct tile_source a = source_a(p), b = source_b(p);
+    struct tile_source a = source_a(p), b = source_b(p, storage, table);
     UNROLL
     for (uint32_t i = 0; i < rows; i++) {
         UNROLL
         for (uint32_t j = 0; j < columns; j++)
             sums[i][j] = 0.0f;
     }
-    if (storage == STORED_NF4) {
-        if (thread() < 16)
-            PUT(table, thread(), nf4_value(thread()));
-        barrier();
-    }
-    struct four next_a = tile_fetch(&a, STORED_PLAIN, table, 16 * rows, depth, row, begin, end);
-    struct four next_b = tile_fetch(&b, storage, table, 16 * columns, depth, column, begin, end);
+    struct fetched next_a = tile_fetch(&a, STORED_PLAIN, 16 * rows, depth, row, begin, end);
+    struct fetched next_b = tile_fetch(&b, storage, 16 * columns, depth, column, begin, end);
     for (uint32_t term = begin; term < end; term += depth) {
-        tile_put(tile_a, p->compute, a.along, 16 * rows, depth, next_a);
-        tile_put(tile_b, p->compute, b.along, 16 * columns, depth, next_b);
+        tile_put(tile_a, p->compute, a.along, 16 * rows, depth,
+                 source_values(&a, STORED_PLAIN, table, next_a));
+        tile_put(tile_b, p->compute, b.along, 16 * columns, depth, source_values(&b, storage, table, next_b));
         barrier();
         if (end - term > depth) {
-            next_a = tile_fetch(&a, STORED_PLAIN, table, 16 * rows, depth, row, term + depth, end);
-            next_b = tile_fetch(&b, storage, table, 16 * columns, depth, column, term + depth, end);
+            next_a = tile_fetch(&a, STORED_PLAIN, 16 * rows, depth, row, term + depth, end);
+            next_b = tile_fetch(&b, storage, 16 * columns, depth, column, term + depth, end);
         }
         if (works)
             tile_multiply(tile_a, tile_b, rows, columns, depth, sums);
@@ -305,65 +302,65 @@ KERNEL(gemm_blocks_16x64, 256)
 }
 
 #if FRAGMENT_F16
-#define UNITS_TILE(storage, rows, columns)                                                                   \
-    units_tile(&args.product, storage, rows, columns, block_y() * 32 * (rows), block_x() * 32 * (columns),   \
-               block_z())
+#define UNITS_TILE(storage, whole, rows, columns)                                                            \
+    units_tile(&args.product, storage, whole, rows, columns, block_y() * 32 * (rows),                        \
+               block_x() * 32 * (columns), block_z())
 #define UNITS_GROUPED(storage) grouped_tile(&args.grouped, storage, 4, 1)
 #define UNITS_OUTER outer_tile(&args.grouped, 4, 4, 1)
 #else /* the host never launches these on cards without matrix units */
-#define UNITS_TILE(storage, rows, columns) assert_device(0)
+#define UNITS_TILE(storage, whole, rows, columns) assert_device(0)
 #define UNITS_GROUPED(storage) assert_device(0)
 #define UNITS_OUTER assert_device(0)
 #endif
 
 KERNEL(units_128x128, 256)
 {
-    UNITS_TILE(STORED_PLAIN, 4, 4);
+    UNITS_TILE(STORED_PLAIN, 1, 4, 4);
 }
 
 KERNEL(units_64x64, 256)
 {
-    UNITS_TILE(STORED_PLAIN, 2, 2);
+    UNITS_TILE(STORED_PLAIN, 0, 2, 2);
 }
 
 KERNEL(units_32x128, 256)
 {
-    UNITS_TILE(STORED_PLAIN, 1, 4);
+    UNITS_TILE(STORED_PLAIN, 1, 1, 4);
 }
 
 KERNEL(units_128x32, 256)
 {
-    UNITS_TILE(STORED_PLAIN, 4, 1);
+    UNITS_TILE(STORED_PLAIN, 1, 4, 1);
 }
 
 KERNEL(units_nf4_128x128, 256)
 {
-    UNITS_TILE(STORED_NF4, 4, 4);
+    UNITS_TILE(STORED_NF4, 1, 4, 4);
 }
 
 KERNEL(units_nf4_64x64, 256)
 {
-    UNITS_TILE(STORED_NF4, 2, 2);
+    UNITS_TILE(STORED_NF4, 0, 2, 2);
 }
 
 KERNEL(units_nf4_32x128, 256)
 {
-    UNITS_TILE(STORED_NF4, 1, 4);
+    UNITS_TILE(STORED_NF4, 1, 1, 4);
 }
 
 KERNEL(units_blocks_128x128, 256)
 {
-    UNITS_TILE(STORED_BLOCKS, 4, 4);
+    UNITS_TILE(STORED_BLOCKS, 1, 4, 4);
 }
 
 KERNEL(units_blocks_64x64, 256)
 {
-    UNITS_TILE(STORED_BLOCKS, 2, 2);
+    UNITS_TILE(STORED_BLOCKS, 0, 2, 2);
 }
 
 KERNEL(units_blocks_32x128, 256)
 {
-    UNITS_TILE(STORED_BLOCKS, 1, 4);
+    UNITS_TILE(STORED_BLOCKS, 1, 1, 4);
 }
 
 KERNEL(gemm_sum, 256)
@@ -427,7 +424,7 @@ FUNCTION void grouped_tile(const struct grouped_product *grouped, uint32_t stora
     p.c += 4 * (uint64_t)begin * p.ldc;
     uint32_t row = LOAD(tiles, 2 * block_y() + 1) - begin;
     if (units)
-        units_tile(&p, storage, 2, 2, row, block_x() * 64, 0);
+        units_tile(&p, storage, 0, 2, 2, row, block_x() * 64, 0);
     else
         product_tile(&p, storage, 4, columns, 16, row, block_x() * 16 * columns, 0);
 }
@@ -477,7 +474,7 @@ FUNCTION void outer_tile(const struct grouped_product *grouped, uint32_t rows, u
     p.b += element_bytes(p.kind) * (uint64_t)begin * p.ldb;
     p.c += block_z() * grouped->stride;
     if (units)
-        units_tile(&p, STORED_PLAIN, 2, 2, block_y() * 64, block_x() * 64, 0);
+        units_tile(&p, STORED_PLAIN, 0, 2, 2, block_y() * 64, block_x() * 64, 0);
     else
         product_tile(&p, STORED_PLAIN, rows, columns, 16, block_y() * 16 * rows, block_x() * 16 * columns, 0);
 }

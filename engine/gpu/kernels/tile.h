@@ -29,11 +29,13 @@ struct product {
 enum storage { STORED_PLAIN, STORED_NF4, STORED_BLOCKS };
 
 /* A matrix from which tiles are fetched. Its lines are rows of a or columns of b, `limit` of them. along: the
- * terms of a line are neighbours in memory. raw: plain 16-bit values are fetched unchanged, two in the bits
- * of one float. */
+ * terms of a line are neighbours in memory. whole: a constant; if it is 1, values exist in aligned fours and
+ * fetching does not branch, so that nothing waits for one part of a tile before the next is asked for.
+ * offset: of nested scales of NF4. */
 struct tile_source {
     uint64_t matrix, absmax, scales;
-    uint32_t ld, along, wide, limit, kind, raw;
+    uint32_t ld, along, wide, whole, limit, kind;
+    float offset;
 };
 
 FUNCTION struct tile_source source_a(const struct product *p)
@@ -44,13 +46,15 @@ FUNCTION struct tile_source source_a(const struct product *p)
     a.ld = p->lda;
     a.along = !p->transpose_a;
     a.wide = p->wide_a;
+    a.whole = 0;
     a.limit = p->m;
     a.kind = p->a_as;
-    a.raw = 0;
+    a.offset = 0.0f;
     return a;
 }
 
-FUNCTION struct tile_source source_b(const struct product *p)
+/* All threads of the block call this. table: nf4_table, to be filled if b is stored in NF4. */
+FUNCTION struct tile_source source_b(const struct product *p, uint32_t storage, float *table)
 {
     struct tile_source b;
     b.matrix = p->b;
@@ -59,37 +63,65 @@ FUNCTION struct tile_source source_b(const struct product *p)
     b.ld = p->ldb;
     b.along = p->transpose_b;
     b.wide = p->wide_b;
+    b.whole = 0;
     b.limit = p->n;
     b.kind = p->kind;
-    b.raw = 0;
+    b.offset = 0.0f;
+    if (storage == STORED_NF4) {
+        b.offset = b.kind ? LOAD(POINTER(const float, b.scales), 0) : 0.0f;
+        nf4_table(table, b.kind);
+    }
     return b;
 }
 
-FUNCTION struct four source_raw(const struct tile_source *s, uint64_t i, uint32_t n)
+/* Reads four plain values, which exist and are aligned. No kind has a branch of its own with loads, because a
+ * branch might wait for the loads of the others. */
+FUNCTION struct fetched source_read_whole(const struct tile_source *s, uint64_t i)
 {
-    struct four_words words = words_load(s->matrix, i, n, s->wide);
-    struct four x;
-    x.v[0] = math_float(words.w[0]);
-    x.v[1] = math_float(words.w[1]);
-    x.v[2] = x.v[3] = 0.0f;
-    return x;
+    const struct four_words *at =
+        POINTER(const struct four_words, s->matrix + (s->kind == ELEMENT_F32 ? 4 : 2) * i);
+    struct four_words low = LOAD(at, 0), high;
+    high.w[0] = high.w[1] = 0;
+    if (s->kind == ELEMENT_F32)
+        high = LOAD(at, 1);
+    return fetched_words(low.w[0], low.w[1], high.w[0], high.w[1]);
 }
 
-/* Loads four values from value i on, of which the first n ≤ 4 exist; zeros beyond. Packed values always exist
- * in fours. */
-FUNCTION struct four source_four(const struct tile_source *s, uint32_t storage, float *table, uint64_t i,
-                                 uint32_t n)
+/* Reads four values from value i on, of which the first n ≤ 4 exist; zeros beyond. Packed values always exist
+ * in fours. source_values makes values of the result, so nothing waits for the memory before that. */
+FUNCTION struct fetched source_read(const struct tile_source *s, uint32_t storage, uint64_t i, uint32_t n)
 {
-    if (storage == STORED_PLAIN && s->raw)
-        return source_raw(s, i, n);
-    if (storage == STORED_PLAIN)
-        return four_load_as(s->kind, s->matrix, i, n, s->wide);
+    struct four x;
     if (n == 0)
-        return four_load(POINTER(const float, s->matrix), i, 0, 0);
-    const uint8_t *x = POINTER(const uint8_t, s->matrix);
+        return fetched_words(storage == STORED_NF4 ? NF4_ZEROS : 0, 0, 0, 0);
     if (storage == STORED_NF4)
-        return unpack_nf4_four(x, table, nf4_absmax(s->absmax, s->scales, s->kind, i / 64), i, 4);
-    return unpack_four(s->kind, x, i);
+        return nf4_read(s->matrix, s->absmax, s->scales, s->kind, i, 4, s->whole || s->wide);
+    if (storage == STORED_PLAIN && s->whole)
+        return source_read_whole(s, i);
+    if (storage == STORED_PLAIN && s->kind != ELEMENT_F32) {
+        struct four_words words = words_load(s->matrix, i, n, s->wide);
+        return fetched_words(words.w[0], words.w[1], 0, 0);
+    }
+    if (storage == STORED_BLOCKS)
+        x = unpack_four(s->kind, POINTER(const uint8_t, s->matrix), i);
+    else
+        x = four_load(POINTER(const float, s->matrix), i, n, s->wide);
+    return fetched_words(math_bits(x.v[0]), math_bits(x.v[1]), math_bits(x.v[2]), math_bits(x.v[3]));
+}
+
+FUNCTION struct four source_values(const struct tile_source *s, uint32_t storage, float *table,
+                                   struct fetched next)
+{
+    struct four x;
+    if (storage == STORED_NF4)
+        return nf4_values(table, s->kind, s->offset, next);
+    UNROLL
+    for (uint32_t j = 0; j < 4; j++) {
+        uint16_t half = (uint16_t)(next.w[j / 2] >> 16 * (j % 2));
+        x.v[j] = storage == STORED_BLOCKS || s->kind == ELEMENT_F32 ? math_float(next.w[j])
+                                                                    : element_of(s->kind, half);
+    }
+    return x;
 }
 
 /* Line and term, in a tile of `wide` lines by `depth` terms, of the first of the four values that this thread
@@ -104,17 +136,17 @@ FUNCTION uint32_t fetch_term(uint32_t wide, uint32_t depth, uint32_t along)
     return along ? 4 * thread() % depth : 4 * thread() / wide;
 }
 
-/* Fetches this thread's four values of the tile at (across, term); zeros beyond the source's `limit` and
- * `end`. */
-FUNCTION struct four tile_fetch(const struct tile_source *s, uint32_t storage, float *table, uint32_t wide,
-                                uint32_t depth, uint32_t across, uint32_t term, uint32_t end)
+/* Reads this thread's four values of the tile at (across, term), for source_values; zeros beyond the source's
+ * `limit` and `end`. */
+FUNCTION struct fetched tile_fetch(const struct tile_source *s, uint32_t storage, uint32_t wide,
+                                   uint32_t depth, uint32_t across, uint32_t term, uint32_t end)
 {
     uint32_t r = across + fetch_across(wide, depth, s->along), t = term + fetch_term(wide, depth, s->along);
     uint32_t n = s->along ? end - t : s->limit - r;
     if (r >= s->limit || t >= end || 4 * thread() >= wide * depth)
         n = 0;
     uint64_t at = s->along ? (uint64_t)r * s->ld + t : (uint64_t)t * s->ld + r;
-    return source_four(s, storage, table, at, n < 4 ? n : 4);
+    return source_read(s, storage, at, n < 4 ? n : 4);
 }
 
 FUNCTION float product_value(const struct product *p, float sum, const float *c)

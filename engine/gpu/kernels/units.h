@@ -12,23 +12,33 @@
 enum { UNITS_LD = 12, UNITS_WORDS = 128 * UNITS_LD };
 
 /* Fetches this thread's part of a tile: four values in each piece of 64 rows (or fewer) by 16 terms. */
-FUNCTION void units_fetch(const struct tile_source *s, uint32_t storage, float *table, uint32_t wide,
-                          uint32_t across, uint32_t term, uint32_t end, struct four next[2])
+FUNCTION void units_fetch(const struct tile_source *s, uint32_t storage, uint32_t wide, uint32_t across,
+                          uint32_t term, uint32_t end, struct fetched next[2])
 {
     UNROLL
     for (uint32_t h = 0; h < 2; h++)
         if (64 * h < wide)
-            next[h] = tile_fetch(s, storage, table, wide < 64 ? wide : 64, 16, across + 64 * h, term, end);
+            next[h] = tile_fetch(s, storage, wide < 64 ? wide : 64, 16, across + 64 * h, term, end);
 }
 
-/* Word i of the two that hold the four values; they are rounded unless they are raw. */
-FUNCTION uint32_t units_word(const struct tile_source *s, uint32_t element, struct four next, uint32_t i)
+/* The two words of four values: rounded to the element type, unless they are stored in it. */
+FUNCTION struct four_words units_words(const struct tile_source *s, uint32_t storage, float *table,
+                                       uint32_t element, struct fetched next)
 {
-    return s->raw ? math_bits(next.v[i]) : fragment_pair(element, next.v[2 * i], next.v[2 * i + 1]);
+    struct four_words words;
+    if (storage == STORED_PLAIN && s->kind == element) {
+        words.w[0] = next.w[0];
+        words.w[1] = next.w[1];
+        return words;
+    }
+    struct four x = source_values(s, storage, table, next);
+    words.w[0] = fragment_pair(element, x.v[0], x.v[1]);
+    words.w[1] = fragment_pair(element, x.v[2], x.v[3]);
+    return words;
 }
 
-FUNCTION void units_put(const struct tile_source *s, uint32_t *tile, uint32_t element, uint32_t wide,
-                        struct four next[2])
+FUNCTION void units_put(const struct tile_source *s, uint32_t storage, float *table, uint32_t *tile,
+                        uint32_t element, uint32_t wide, struct fetched next[2])
 {
     uint32_t along = s->along;
     uint32_t part = wide < 64 ? wide : 64;
@@ -39,9 +49,10 @@ FUNCTION void units_put(const struct tile_source *s, uint32_t *tile, uint32_t el
     for (uint32_t h = 0; h < 2; h++, row += 64) {
         if (64 * h >= wide)
             continue;
+        struct four_words words = units_words(s, storage, table, element, next[h]);
         UNROLL
         for (uint32_t i = 0; i < 2; i++) {
-            uint32_t word = units_word(s, element, next[h], i);
+            uint32_t word = words.w[i];
             if (along) {
                 PUT(tile, row * UNITS_LD + term / 2 + i, word);
                 continue;
@@ -117,42 +128,36 @@ FUNCTION void units_store(const struct product *product, uint32_t rows, uint32_t
 }
 
 /* Computes the tile of c at (row, column), of 32 * rows by 32 * columns values, from the terms of one piece.
- * Operands are rounded to p->compute on their way to shared memory; sums are fp32. rows, columns and the
- * storage of b are constants. */
-FUNCTION void units_tile(const struct product *p, uint32_t storage, uint32_t rows, uint32_t columns,
-                         uint32_t row, uint32_t column, uint32_t piece)
+ * Operands are rounded to p->compute on their way to shared memory; sums are fp32. The storage of b, `whole`
+ * (tile.h), rows and columns are constants. */
+FUNCTION void units_tile(const struct product *p, uint32_t storage, uint32_t whole, uint32_t rows,
+                         uint32_t columns, uint32_t row, uint32_t column, uint32_t piece)
 {
     SHARED(uint32_t, tile_a, 2 * UNITS_WORDS);
     SHARED(uint32_t, tile_b, 2 * UNITS_WORDS);
-    SHARED(float, table, 16);
+    SHARED(float, table, NF4_TABLE);
     float sums[16][4];
     uint32_t begin = piece * p->k_piece, end = p->k - begin < p->k_piece ? p->k : begin + p->k_piece;
     uint32_t element = FRAGMENT_BF16 ? p->compute : ELEMENT_F16, at = 0;
     uint32_t works = row + units_row(rows) < p->m && column + units_column(columns) < p->n;
-    struct tile_source a = source_a(p), b = source_b(p);
-    a.raw = a.kind == element;
-    b.raw = storage == STORED_PLAIN && b.kind == element;
-    struct four next_a[2], next_b[2];
+    struct tile_source a = source_a(p), b = source_b(p, storage, table);
+    a.whole = b.whole = whole;
+    struct fetched next_a[2], next_b[2];
     UNROLL
     for (uint32_t i = 0; i < rows; i++) {
         UNROLL
         for (uint32_t j = 0; j < 4 * columns; j++)
             sums[4 * i + j / 4][j % 4] = 0.0f;
     }
-    if (storage == STORED_NF4) {
-        if (thread() < 16)
-            PUT(table, thread(), nf4_value(thread()));
-        barrier();
-    }
-    units_fetch(&a, STORED_PLAIN, table, 32 * rows, row, begin, end, next_a);
-    units_fetch(&b, storage, table, 32 * columns, column, begin, end, next_b);
+    units_fetch(&a, STORED_PLAIN, 32 * rows, row, begin, end, next_a);
+    units_fetch(&b, storage, 32 * columns, column, begin, end, next_b);
     for (uint32_t term = begin; term < end; term += 16) {
-        units_put(&a, tile_a + at, element, 32 * rows, next_a);
-        units_put(&b, tile_b + at, element, 32 * columns, next_b);
+        units_put(&a, STORED_PLAIN, table, tile_a + at, element, 32 * rows, next_a);
+        units_put(&b, storage, table, tile_b + at, element, 32 * columns, next_b);
         barrier();
         if (end - term > 16) {
-            units_fetch(&a, STORED_PLAIN, table, 32 * rows, row, term + 16, end, next_a);
-            units_fetch(&b, storage, table, 32 * columns, column, term + 16, end, next_b);
+            units_fetch(&a, STORED_PLAIN, 32 * rows, row, term + 16, end, next_a);
+            units_fetch(&b, storage, 32 * columns, column, term + 16, end, next_b);
         }
         if (works && element == ELEMENT_F16)
             units_multiply(ELEMENT_F16, tile_a + at, tile_b + at, rows, columns, sums);

@@ -21,20 +21,39 @@ enum {
     UNPACK_Q6_K
 };
 
-/* y[count] = values from `begin` on of codes x with scales absmax: f32, or if `nested` u8 with their own
- * scales. begin is a multiple of 64 */
+/* Fours of values that each thread unpacks. */
+enum { UNPACK_FOURS = 8 };
+
+/* y[rows,width], with rows ldy values apart, gets values begin + row * ldx + column of codes x, as y_as.
+ * Scales are absmax: f32, or if `nested` u8 with their own scales. begin and ldx are multiples of 4. */
 struct unpack_nf4_args {
-    uint64_t x, absmax, scales, y, begin, count;
-    uint32_t nested, wide;
+    uint64_t x, absmax, scales, y, begin, rows;
+    uint32_t width, ldx, ldy, y_as, nested, wide;
 };
 
-/* y[count] = values from `begin` on of blocks x of a kind; begin is a multiple of the kind's block */
+/* The same of blocks x of a kind. */
 struct unpack_blocks_args {
-    uint64_t x, y, begin, count;
-    uint32_t kind, wide;
+    uint64_t x, y, begin, rows;
+    uint32_t width, ldx, ldy, y_as, kind, wide;
 };
 
 #ifdef GPU_KERNELS
+
+/* Four values as they were read, before anything is computed of them. Not a vector: words that are not used
+ * take no registers. */
+struct fetched {
+    uint32_t w[4];
+};
+
+FUNCTION struct fetched fetched_words(uint32_t w0, uint32_t w1, uint32_t w2, uint32_t w3)
+{
+    struct fetched x;
+    x.w[0] = w0;
+    x.w[1] = w1;
+    x.w[2] = w2;
+    x.w[3] = w3;
+    return x;
+}
 
 FUNCTION float nf4_value(uint32_t code)
 {
@@ -74,43 +93,72 @@ FUNCTION float nf4_value(uint32_t code)
     }
 }
 
-/* The scale of NF4 block number `block`, of 64 values. */
-FUNCTION float nf4_absmax(uint64_t absmax, uint64_t scales, uint32_t nested, uint64_t block)
+/* Shared memory for nf4_values: the values of nf4_value, and from NF4_SCALES on those of dynamic_with_sign,
+ * which only nested scales use. The block has 256 threads. */
+enum { NF4_SCALES = 16, NF4_TABLE = NF4_SCALES + 256 };
+
+FUNCTION void nf4_table(float *table, uint32_t nested)
 {
-    if (!nested)
-        return LOAD(POINTER(const float, absmax), block);
-    const float *scale = POINTER(const float, scales);
-    float product =
-        dynamic_with_sign(LOAD(POINTER(const uint8_t, absmax), block)) * LOAD(scale, 1 + block / 256);
-    return product + LOAD(scale, 0);
+    if (thread() < 16)
+        PUT(table, thread(), nf4_value(thread()));
+    if (nested)
+        PUT(table, NF4_SCALES + thread(), dynamic_with_sign(thread()));
+    barrier();
 }
 
-/* Values [i, i + n) of codes, with 0 beyond; i is a multiple of 4, n ≤ 4. table: the 16 values of nf4_value
- * in shared memory. */
-FUNCTION struct four unpack_nf4_four(const uint8_t *codes, float *table, float absmax, uint64_t i, uint32_t n)
+/* Reads the codes of n = 1 … 4 values from value i on, which is a multiple of 4, and what their scale is made
+ * of, for nf4_values. pairs: n is 4, and codes begin at an even address. */
+enum { NF4_ZEROS = 0x7777 }; /* codes of four zeros */
+
+FUNCTION struct fetched nf4_read(uint64_t codes, uint64_t absmax, uint64_t scales, uint32_t nested,
+                                 uint64_t i, uint32_t n, uint32_t pairs)
+{
+    const uint8_t *bytes = POINTER(const uint8_t, codes + i / 2);
+    uint32_t four = pairs ? LOAD(POINTER(const uint16_t, codes), i / 4)
+                          : LOAD(bytes, 0) | (n > 2 ? (uint32_t)LOAD(bytes, 1) << 8 : 0u);
+    /* Both kinds of scales make the same accesses: a branch would wait for them. */
+    uint32_t code = LOAD(POINTER(const uint8_t, absmax), nested ? i / 64 : 0);
+    float scale = LOAD(POINTER(const float, nested ? scales : absmax), nested ? 1 + i / 64 / 256 : i / 64);
+    return fetched_words(four, code, math_bits(scale), 0);
+}
+
+/* The values of what nf4_read returned. offset: the first of the scales of scales. */
+FUNCTION struct four nf4_values(float *table, uint32_t nested, float offset, struct fetched next)
 {
     struct four x;
-    for (uint32_t j = 0; j < 4; j += 2) {
-        uint32_t pair = j < n ? LOAD(codes, (i + j) / 2) : 0x77u;
-        x.v[j] = GET(table, pair >> 4) * absmax;
-        x.v[j + 1] = GET(table, pair & 15u) * absmax;
+    float absmax = math_float(next.w[2]);
+    if (nested) {
+        float product = GET(table, NF4_SCALES + next.w[1]) * absmax;
+        absmax = product + offset;
     }
+    UNROLL
+    for (uint32_t j = 0; j < 4; j++) /* the first value of a byte is in its upper half */
+        x.v[j] = GET(table, next.w[0] >> 4 * (j ^ 1u) & 15u) * absmax;
     return x;
+}
+
+/* Where a thread's four number f goes; blocks unpack neighbouring values. */
+FUNCTION struct four_position unpack_place(uint32_t f, uint64_t rows, uint32_t width)
+{
+    return place_of(((uint64_t)block_x() * UNPACK_FOURS + f) * 256 + thread(), rows, width, 4);
 }
 
 KERNEL(unpack_nf4, 256)
 {
-    SHARED(float, table, 16);
-    if (thread() < 16)
-        PUT(table, thread(), nf4_value(thread()));
-    barrier();
-    struct four_position at = place_in_array(args.count);
-    if (at.n == 0)
-        return;
-    uint64_t i = args.begin + at.column;
-    float absmax = nf4_absmax(args.absmax, args.scales, args.nested, i / 64);
-    struct four x = unpack_nf4_four(POINTER(const uint8_t, args.x), table, absmax, i, at.n);
-    four_store(POINTER(float, args.y), at.column, at.n, args.wide, x);
+    SHARED(float, table, NF4_TABLE);
+    float offset = args.nested ? LOAD(POINTER(const float, args.scales), 0) : 0.0f;
+    nf4_table(table, args.nested);
+    ROLLED
+    for (uint32_t f = 0; f < UNPACK_FOURS; f++) {
+        struct four_position at = unpack_place(f, args.rows, args.width);
+        if (at.n == 0)
+            return;
+        struct fetched x = nf4_read(args.x, args.absmax, args.scales, args.nested,
+                                    args.begin + at.row * args.ldx + at.column, at.n,
+                                    args.x % 2 == 0 && at.n == 4);
+        four_store_as(args.y_as, args.y, at.row * args.ldy + at.column, at.n, args.wide,
+                      nf4_values(table, args.nested, offset, x));
+    }
 }
 
 FUNCTION float half_at(const uint8_t *p, uint32_t i)
@@ -213,11 +261,15 @@ FUNCTION struct four unpack_four(uint32_t kind, const uint8_t *x, uint64_t i)
 
 KERNEL(unpack_blocks, 256)
 {
-    struct four_position at = place_in_array(args.count);
-    if (at.n == 0)
-        return;
-    struct four x = unpack_four(args.kind, POINTER(const uint8_t, args.x), args.begin + at.column);
-    four_store(POINTER(float, args.y), at.column, at.n, args.wide, x);
+    ROLLED
+    for (uint32_t f = 0; f < UNPACK_FOURS; f++) {
+        struct four_position at = unpack_place(f, args.rows, args.width);
+        if (at.n == 0)
+            return;
+        struct four x = unpack_four(args.kind, POINTER(const uint8_t, args.x),
+                                    args.begin + at.row * args.ldx + at.column);
+        four_store_as(args.y_as, args.y, at.row * args.ldy + at.column, at.n, args.wide, x);
+    }
 }
 
 #endif
