@@ -1,9 +1,10 @@
 /* Decides which products go to the vendor's library, and in what pieces.
  *
  * Products in fp32 go there unchanged. For 16 bits, the op asks for operands rounded to bf16 or fp16, and the
- * library needs them stored in that type. Operands stored otherwise are first converted into two areas that
- * the device owns, as many columns of op(b) and rows of op(a) at a time as fit. All of this follows from the
- * shape alone. The areas belong to the compute queue: products on other queues use our kernels.
+ * library needs them stored in that type. Operands stored otherwise are first converted, and packed weights
+ * unpacked, into two areas that the device owns, as many columns of op(b) and rows of op(a) at a time as fit.
+ * All of this follows from the shape alone. The areas belong to the compute queue: products on other queues
+ * use our kernels.
  */
 #include "engine/gpu/gpu.h"
 #include "engine/gpu/products.h"
@@ -77,6 +78,8 @@ void gpu_library_close(struct gpu *gpu)
 /* An operand for the library. op(x) has `lines` (rows of a, columns of b) of k terms each. */
 struct side {
     gpu_address at, stage;
+    gpu_address absmax, scales; /* of NF4 */
+    enum pack_kind pack;        /* as it is stored: PACK_F32 if it is not packed */
     uint32_t lines, k, ld, bytes; /* bytes of one value */
     bool along;                   /* the terms of a line are neighbours in memory */
     bool kept;                    /* used where it is, without conversion */
@@ -114,40 +117,56 @@ static bool side_fits(const struct side *side)
     return side->stage != 0 && side->step > 0;
 }
 
+/* Converts the values from `from` on into the area, with rows ldy values apart. */
+static int side_convert(struct gpu_call *call, const struct side *side, uint64_t from, uint32_t rows,
+                        uint32_t width, enum dtype type, uint32_t ldy)
+{
+    gpu_address x = side->at + from * side->bytes;
+    struct gpu_unpacked packed = {.pack = side->pack,
+                                  .type = type,
+                                  .x = side->at,
+                                  .absmax = side->absmax,
+                                  .scales = side->scales,
+                                  .y = side->stage,
+                                  .begin = from,
+                                  .rows = rows,
+                                  .width = width,
+                                  .ldx = side->ld,
+                                  .ldy = ldy};
+    struct cast_rows_args args = {.x = x,
+                                  .y = side->stage,
+                                  .rows = rows,
+                                  .width = width,
+                                  .ldx = side->ld,
+                                  .ldy = ldy,
+                                  .y_as = gpu_element(type),
+                                  .wide = gpu_fours(x, 4, side->ld)};
+    if (side->pack != PACK_F32)
+        return gpu_unpack(call, &packed);
+    return gpu_launch(call, KERNEL_cast_rows, gpu_row_blocks(rows, width, 4), 1, 1, &args, sizeof(args));
+}
+
 /* Prepares lines [begin, begin + count) for the library: returns their address and the distance of their
  * rows. */
 static int side_prepare(struct gpu_call *call, const struct side *side, uint32_t begin, uint32_t count,
                         enum dtype type, gpu_address *at, uint32_t *ld)
 {
-    gpu_address from = side->at + (uint64_t)begin * side->bytes * (side->along ? side->ld : 1);
-    struct cast_rows_args args = {.x = from,
-                                  .y = side->stage,
-                                  .rows = side->along ? count : side->k,
-                                  .width = side->along ? side->k : count,
-                                  .ldx = side->ld,
-                                  .y_as = gpu_element(type)};
-    if (side->kept) {
-        *at = from;
-        *ld = side->ld;
-        return 0;
-    }
-    args.ldy = round_up_to_8(args.width);
-    args.wide = gpu_fours(from, 4, side->ld);
-    *at = side->stage;
-    *ld = args.ldy;
-    return gpu_launch(call, KERNEL_cast_rows, gpu_row_blocks(args.rows, args.width, 4), 1, 1, &args,
-                      sizeof(args));
+    uint64_t from = (uint64_t)begin * (side->along ? side->ld : 1);
+    uint32_t rows = side->along ? count : side->k, width = side->along ? side->k : count;
+    *at = side->kept ? side->at + from * side->bytes : side->stage;
+    *ld = side->kept ? side->ld : round_up_to_8(width);
+    return side->kept ? 0 : side_convert(call, side, from, rows, width, type, *ld);
 }
 
 static bool library_takes(const struct gpu_call *call, const struct op_gemm *o)
 {
     const struct gpu *gpu = call->gpu;
     bool halves = o->pack == PACK_BF16 || o->pack == PACK_F16;
+    bool ready = halves ? o->b.dtype == o->compute : o->pack == PACK_F32 || o->compute != DTYPE_F32;
     if (!gpu->products || call->queue != DEVICE_COMPUTE || o->m < SIDE_MIN || o->n < SIDE_MIN ||
         (uint64_t)o->m * o->n * o->k < TERMS_MIN)
         return false;
-    return (o->pack == PACK_F32 || (halves && o->b.dtype == o->compute)) && gpu_at(&o->c) % ALIGNMENT == 0 &&
-           o->ldc % 4 == 0 &&
+    return ready && gpu_at(&o->c) % ALIGNMENT == 0 && o->ldc % 4 == 0 &&
            (!gpu->driver->products->takes ||
             gpu->driver->products->takes(gpu->products, o->compute, o->transpose_a, o->transpose_b));
 }
@@ -187,7 +206,10 @@ int gpu_library_gemm(struct gpu_call *call, const struct op_gemm *o, bool *done)
     struct side a =
         side_of(&o->a, o->m, o->k, o->lda, !o->transpose_a, fp32 || o->a.dtype != DTYPE_F32, call->gpu, 0);
     struct side b =
-        side_of(&o->b, o->n, o->k, o->ldb, o->transpose_b, fp32 || o->pack != PACK_F32, call->gpu, 1);
+        side_of(&o->b, o->n, o->k, o->ldb, o->transpose_b, fp32 || o->b.dtype == o->compute, call->gpu, 1);
+    b.pack = o->pack;
+    b.absmax = gpu_at(&o->absmax);
+    b.scales = gpu_at(&o->scales);
     if (!side_fits(&a) || !side_fits(&b))
         return 0;
     for (uint32_t column = 0; column < o->n; column += b.step) {

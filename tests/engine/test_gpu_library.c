@@ -216,6 +216,101 @@ static void what_a_device_takes_for_itself_is_told(void **state)
     gpu_driver_cuda.close(driver);
 }
 
+static struct operand packed_codes(struct bench *b, enum pack_kind pack, uint64_t values)
+{
+    uint64_t bytes = pack_bytes(pack, values);
+    uint8_t *codes = malloc(bytes);
+    for (uint64_t i = 0; i < bytes; i++)
+        codes[i] = (uint8_t)rand_stream_below(&b->stream, 256);
+    for (uint64_t i = 1; pack == PACK_Q8_0 && i < bytes; i += 34) /* fp16 scales below 2 */
+        codes[i] &= 0xbf;
+    for (uint64_t i = 1; pack == PACK_Q4_K && i < bytes; i += 144) {
+        codes[i] &= 0xbf;
+        codes[i + 2] &= 0xbf;
+    }
+    struct operand operand = bytes_in(b, codes, bytes, DTYPE_U8);
+    free(codes);
+    return operand;
+}
+
+/* A product of packed weights in pieces has the bits of the one of what OP_UNPACK makes of them, and takes no
+ * memory but that which the device took when it opened. */
+static void packed_product(struct fake_products *lt, struct gpu_library *driver, enum pack_kind pack,
+                           bool transpose_b)
+{
+    enum { SIDE = 136, DEPTH = 3072, BLOCKS = SIDE * DEPTH / 64 };
+    struct bench b;
+    struct err err;
+    uint32_t nonzero = 0;
+    memset(&b, 0, sizeof(b));
+    double *a = doubles(SIDE * DEPTH);
+    float *got = malloc(4 * SIDE * SIDE), *want = malloc(4 * SIDE * SIDE);
+    check(device_open(&(struct device_options){.kind = "cuda", .name = "library"}, &b.device, &err));
+    rand_stream_init(&b.stream, 11, 0);
+    struct op_unpack unpack = {.pack = pack,
+                               .count = SIDE * DEPTH,
+                               .total = SIDE * DEPTH,
+                               .x = packed_codes(&b, pack, SIDE * DEPTH),
+                               .y = empty(&b, SIDE * DEPTH)};
+    if (pack == PACK_NF4)
+        unpack.absmax = normal(&b, BLOCKS, a);
+    if (pack == PACK_NF4_DOUBLE) {
+        unpack.absmax = packed_codes(&b, PACK_NF4, 2 * BLOCKS);
+        unpack.scales = normal(&b, 1 + (BLOCKS + 255) / 256, a);
+    }
+    struct op_gemm o = {.m = SIDE,
+                        .n = SIDE,
+                        .k = DEPTH,
+                        .transpose_b = transpose_b,
+                        .alpha = 1,
+                        .a = normal(&b, SIDE * DEPTH, a),
+                        .b = unpack.x,
+                        .c = empty(&b, SIDE * SIDE),
+                        .lda = DEPTH,
+                        .ldb = transpose_b ? DEPTH : SIDE,
+                        .ldc = SIDE,
+                        .pack = pack,
+                        .absmax = unpack.absmax,
+                        .scales = unpack.scales,
+                        .compute = pack == PACK_NF4 ? DTYPE_F16 : DTYPE_BF16};
+    uint64_t before = free_bytes(driver);
+    submit(&b, (struct op){.kind = OP_GEMM, .gemm = o});
+    assert_int_equal(lt->products, 4); /* areas of 1 MiB hold 128 lines of either operand */
+    check(buffer_read(o.c.buffer, 0, got, 4 * SIDE * SIDE, &err));
+    check(device_sync(b.device, &err));
+    assert_int_equal(free_bytes(driver), before);
+    submit(&b, (struct op){.kind = OP_UNPACK, .unpack = unpack});
+    o.b = unpack.y;
+    o.pack = PACK_F32;
+    submit(&b, (struct op){.kind = OP_GEMM, .gemm = o});
+    check(buffer_read(o.c.buffer, 0, want, 4 * SIDE * SIDE, &err));
+    check(device_sync(b.device, &err));
+    assert_memory_equal(got, want, 4 * SIDE * SIDE);
+    for (size_t i = 0; i < SIDE * SIDE; i++)
+        nonzero += isfinite(got[i]) && fabsf(got[i]) > 1e-3f;
+    assert_true(nonzero > SIDE * SIDE * 9 / 10);
+    free(a), free(got), free(want);
+    bench_close(&b);
+    fake_clean(lt, "packed");
+}
+
+static void packed_weights_are_unpacked_for_the_library(void **state)
+{
+    struct gpu_library *driver;
+    struct err err;
+    uint32_t version;
+    (void)state;
+    if (!code_inside("cuda", "sm_86"))
+        skip();
+    check(gpu_driver_cuda.open(&driver, &version, &err));
+    packed_product(lt_of(), driver, PACK_NF4, true);
+    packed_product(lt_of(), driver, PACK_NF4_DOUBLE, false);
+    packed_product(lt_of(), driver, PACK_NF4_DOUBLE, true);
+    packed_product(lt_of(), driver, PACK_Q4_K, true);
+    packed_product(lt_of(), driver, PACK_Q8_0, false);
+    gpu_driver_cuda.close(driver);
+}
+
 static void refused(uint32_t driver, enum err_code code, const char *why)
 {
     char name[256];
@@ -286,6 +381,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(large_products_go_to_the_library),
         cmocka_unit_test(operands_come_in_pieces),
+        cmocka_unit_test(packed_weights_are_unpacked_for_the_library),
         cmocka_unit_test(other_products_are_our_own),
         cmocka_unit_test(recorded_passes_hold_the_library_s_products),
         cmocka_unit_test(every_call_may_fail_once),
