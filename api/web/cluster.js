@@ -1,14 +1,17 @@
 // /cluster: machines as boxes with a tile a device, the links between them, and a table to act on devices.
-import {ask, h, toast} from './dom.js';
+import {ask, Drawn, h, toast} from './dom.js';
 import {call, get, getOrNull, may, segment} from './api.js';
-import {away, bytes, duration, figure, percent, rate, time} from './format.js';
+import {away, bytes, duration, figure, now, percent, rate, time} from './format.js';
 import {empty, meter, stack, table, trouble} from './parts.js';
 import {subscribe} from './stream.js';
 
 const PICTURE_NODES = 12; // of more machines, links are in the table alone
+const MACHINES = 6; // drawn at once: the next ones come with the next drawing, so that none takes long
+const PAGE = 50; // devices of the table
+const MINUTE = 60000;
 
 export function open(frame) {
-  const state = {devices: null, nodes: [], links: [], leases: [], queue: [], load: new Map()};
+  const state = {devices: null, nodes: [], links: [], leases: [], queue: [], load: new Map(), jobs: new Map(), machines: MACHINES, page: null, drawn: new Drawn()};
   frame.title('Cluster');
   frame.draw = () => draw(frame, state);
   state.poke = frame.repeat(() => readDevices(frame, state), 10000, 1500);
@@ -19,7 +22,7 @@ export function open(frame) {
 async function readDevices(frame, state) {
   const options = {signal: frame.signal};
   const [devices, nodes, leases, queue] = await Promise.all([get('/v1/devices', options), get('/v1/nodes', options), get('/v1/leases', options), get('/v1/queue', options)]);
-  Object.assign(state, {devices: devices.devices, nodes: nodes.nodes, leases: leases.leases, queue: queue.queue});
+  Object.assign(state, {devices: devices.devices, nodes: nodes.nodes, leases: leases.leases, queue: queue.queue, jobs: new Map(queue.queue.map((row) => [row.id, row]))});
 }
 
 // Links, and what every device did in the last hour.
@@ -38,22 +41,30 @@ function draw(frame, state) {
   if (names.length === 0) return [trouble(frame.trouble), empty('No machine has joined', h('code', null, 'motley join-token'), ' prints what the first one needs.')];
   const busy = state.devices.filter((device) => device.job).length;
   const lost = state.nodes.filter((node) => node.state !== 'alive');
+  if (state.machines < names.length) {
+    requestAnimationFrame(() => {
+      state.machines += MACHINES;
+      frame.paint();
+    });
+  }
   return [
     h('div', {class: 'head'}, h('h1', null, `${busy} of ${state.devices.length} devices ${busy === 1 ? 'works' : 'work'}, on ${names.length} ${names.length === 1 ? 'machine' : 'machines'}.`), trouble(frame.trouble),
       lost.map((node) => h('p', {key: node.name, class: 'notice warn'}, `${node.name} is ${node.state}${node.why ? `: ${node.why}` : ''}`))),
-    h('div', {class: 'machines'}, names.map((name) => machine(state, name))),
+    h('div', {class: 'machines'}, names.slice(0, state.machines).map((name) => machine(state, name))),
     links(state, names),
     devicesTable(frame, state),
   ];
 }
 
-const jobOf = (state, device) => state.queue.find((row) => row.id === device.job);
+const jobOf = (state, device) => state.jobs.get(device.job);
 
 function machine(state, name) {
   const node = state.nodes.find((each) => each.name === name);
   const devices = state.devices.filter((device) => device.node === name);
-  return h('section', {key: name, class: 'card machine', 'aria-label': `Machine ${name}`}, h('div', {class: 'row between'}, h('h2', null, name), h('span', {class: `state ${node?.state === 'alive' ? 'running' : 'failed'}`}, h('span', {class: 'dot', 'aria-hidden': 'true'}), node?.state || 'unknown')),
-    h('div', {class: 'tiles'}, devices.map((device) => tile(state, device))), devices.length === 0 && h('p', {class: 'dim'}, 'It has no device that can be used.'));
+  const leases = state.leases.filter((lease) => lease.active && devices.some((device) => device.name === lease.device));
+  const facts = [node?.state, devices, leases, devices.map((device) => [jobOf(state, device), state.load.get(device.name)])];
+  return state.drawn.of(`machine ${name}`, facts, () => h('section', {key: name, class: 'card machine', 'aria-label': `Machine ${name}`}, h('div', {class: 'row between'}, h('h2', null, name), h('span', {class: `state ${node?.state === 'alive' ? 'running' : 'failed'}`}, h('span', {class: 'dot', 'aria-hidden': 'true'}), node?.state || 'unknown')),
+    h('div', {class: 'tiles'}, devices.map((device) => tile(state, device))), devices.length === 0 && h('p', {class: 'dim'}, 'It has no device that can be used.')));
 }
 
 function tile(state, device) {
@@ -130,14 +141,27 @@ function devicesTable(frame, state) {
   const drain = (device) => change('POST', `/v1/devices/${segment(device.name)}/${device.drained ? 'undrain' : 'drain'}`, undefined, device.drained ? `Jobs may start on ${device.name} again.` : `Nothing new starts on ${device.name}; what runs there moves at its next checkpoint.`);
   const reason = may('nodes:write') ? null : 'Your session lacks the scope nodes:write.';
   const wanted = frame.place.query.get('device');
+  state.page ??= Math.max(0, Math.floor(state.devices.findIndex((device) => device.name === wanted) / PAGE));
+  const shown = state.devices.slice(PAGE * state.page, PAGE * (state.page + 1));
   return h('section', {class: 'card', 'aria-label': 'Devices'}, h('h2', null, 'Devices'),
-    table('Devices', ['Device', 'Kind', 'State', 'Job', '#Memory', '#Measured', '#Heat', 'Lease', ''], state.devices.map((device) => {
+    table('Devices', ['Device', 'Kind', 'State', 'Job', '#Memory', '#Measured', '#Heat', 'Lease', ''], shown.map((device) => {
       const held = state.leases.filter((each) => each.device === device.name);
-      return h('tr', {key: device.name, class: wanted === device.name ? 'mine' : null}, h('td', null, device.name), h('td', null, device.kind), h('td', null, device.state, device.drained && h('span', {class: 'tag', title: device.drain_why}, 'drained'), device.drain_why && h('span', {class: 'dim'}, ` ${device.drain_why}`)),
+      return state.drawn.of(device.name, [device, held, jobOf(state, device)?.name, wanted === device.name, reason, held.length > 0 ? Math.floor(now() / MINUTE) : 0], () => h('tr', {key: device.name, class: wanted === device.name ? 'mine' : null}, h('td', null, device.name), h('td', null, device.kind), h('td', null, device.state, device.drained && h('span', {class: 'tag', title: device.drain_why}, 'drained'), device.drain_why && h('span', {class: 'dim'}, ` ${device.drain_why}`)),
         h('td', null, device.job ? h('a', {href: `/jobs/${device.job}`}, jobOf(state, device)?.name || `job ${device.job}`) : '–'), h('td', {class: 'number'}, bytes(device.memory_limit_bytes)),
         h('td', {class: 'number'}, device.catalogue ? h('span', {title: `${device.catalogue.entry}: ${figure(device.catalogue.ratio)} of what the catalogue expects`}, `${figure(device.catalogue.flops_per_s / 1e9)} GFLOP/s`) : '–'),
         h('td', {class: 'number'}, device.health?.temperature_c !== undefined ? `${device.health.temperature_c} °C` : '–'),
         h('td', null, held.map((each) => h('span', {key: each.id}, each.active ? `${each.holder} until ` : `${each.holder} from `, time(each.active ? each.ends : each.begins, each.active ? away(each.ends) : undefined), ' '))),
-        h('td', {class: 'row end'}, h('button', {type: 'button', onclick: () => lease(device)}, 'Hold'), h('button', {type: 'button', 'aria-disabled': reason ? 'true' : null, title: reason, onclick: () => reason ? toast(reason, 'bad') : drain(device)}, device.drained ? 'Undrain' : 'Drain')));
-    })), h('p', {class: 'dim'}, 'Who used what: ', h('code', null, 'motley usage --by device'), '.'));
+        h('td', {class: 'row end'}, h('button', {type: 'button', onclick: () => lease(device)}, 'Hold'), h('button', {type: 'button', 'aria-disabled': reason ? 'true' : null, title: reason, onclick: () => reason ? toast(reason, 'bad') : drain(device)}, device.drained ? 'Undrain' : 'Drain'))));
+    })), devicePages(frame, state), h('p', {class: 'dim'}, 'Who used what: ', h('code', null, 'motley usage --by device'), '.'));
+}
+
+function devicePages(frame, state) {
+  const last = Math.ceil(state.devices.length / PAGE) - 1;
+  state.page = Math.min(state.page, Math.max(0, last));
+  if (last < 1) return null;
+  const turn = (by) => {
+    state.page += by;
+    frame.paint();
+  };
+  return h('nav', {class: 'row wrap pages', 'aria-label': 'Pages of devices'}, h('button', {type: 'button', disabled: state.page === 0, onclick: () => turn(-1)}, 'Before'), h('span', {class: 'dim'}, `page ${state.page + 1} of ${last + 1}`), h('button', {type: 'button', disabled: state.page === last, onclick: () => turn(1)}, 'Next'));
 }

@@ -2,6 +2,7 @@
 // stay. Texts become text nodes: nothing here reads a text as HTML.
 
 const SVG = 'http://www.w3.org/2000/svg';
+const DRAWN_MAX = 5000;
 // These are set as properties, because their attributes only say what a field begins with.
 const PROPERTIES = new Set(['value', 'checked', 'disabled', 'indeterminate', 'open', 'hidden', 'selected']);
 
@@ -15,6 +16,23 @@ export function h(tag, props, ...children) {
 // Makes `parent` show these children.
 export function render(parent, ...children) {
   patchChildren(parent, h('', null, ...children).children);
+}
+
+// Keeps descriptions by key: equal facts give the description of before, which `render` then leaves as it is drawn.
+export class Drawn {
+  constructor() {
+    this.kept = new Map();
+  }
+
+  of(key, facts, make) {
+    const text = JSON.stringify(facts);
+    const had = this.kept.get(key);
+    if (had?.text === text) return had.made;
+    if (this.kept.size > DRAWN_MAX) this.kept.clear();
+    const made = make();
+    this.kept.set(key, {text, made});
+    return made;
+  }
 }
 
 function patchChildren(parent, wanted) {
@@ -65,6 +83,8 @@ function patch(node, child) {
     if (node.data !== String(child)) node.data = String(child);
     return;
   }
+  if (node.motleyDrawn === child) return;
+  node.motleyDrawn = child;
   const before = node.motleyProps || {};
   node.motleyProps = child.props;
   if (!child.props.own) patchChildren(node, child.children);

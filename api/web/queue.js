@@ -1,5 +1,5 @@
 // /queue: what runs and what waits, of everybody; one job's whole why beside it; leases and shares below.
-import {ask, h, speak, toast} from './dom.js';
+import {ask, Drawn, h, speak, toast} from './dom.js';
 import {call, get, getOrNull, may, segment, session} from './api.js';
 import {away, duration, figure, now, percent, plural, sentence, time, when} from './format.js';
 import {actionButtons, empty, ENDED, meter, RUNNING, shorten, stateBadge, table, trouble, WAITING} from './parts.js';
@@ -8,15 +8,20 @@ import {subscribe} from './stream.js';
 const PAGE = 100;
 const ALL = 1000; // a request, where everything is read to be filtered
 const ALL_PAGES = 20;
+const LARGE_MS = 10000; // how often everything is read at most, where that is much, whatever happens
+const TIMES_MS = 20000; // how often rows with times are drawn anew
 const KINDS = {all: 'Now', running: 'Running', waiting: 'Waiting', mine: 'Mine', ended: 'Ended'};
 
 export function open(frame) {
-  const state = {rows: [], counts: {}, next: null, page: 0, cursors: [null], details: new Map(), chosen: new Set(), leases: null, shares: null, devices: [], why: null, at: 0};
+  const state = {rows: [], counts: {}, next: null, page: 0, cursors: [null], details: new Map(), chosen: new Set(), leases: null, shares: null, devices: [], why: null, at: 0, drawn: new Drawn()};
   frame.title('Queue');
   frame.draw = () => draw(frame, state);
   state.poke = frame.repeat(() => readQueue(frame, state), 15000, 2000);
   frame.repeat(() => readOthers(frame, state), 30000);
-  frame.atEnd(subscribe(['queue'], () => state.poke()));
+  frame.atEnd(subscribe(['queue'], () => {
+    const large = state.whole && state.rows.length > ALL;
+    if (!large || performance.now() - state.readAt > LARGE_MS) state.poke();
+  }));
   const keys = (event) => onKey(event, frame, state);
   document.addEventListener('keydown', keys);
   frame.atEnd(() => document.removeEventListener('keydown', keys));
@@ -28,13 +33,16 @@ export function open(frame) {
 async function readQueue(frame, state) {
   const kind = frame.place.query.get('show');
   const options = {signal: frame.signal};
+  const whole = isFiltered(frame);
   const [rows, lines] = await Promise.all([
-    isFiltered(frame) ? readWhole(state, options) : readPage(state, options),
+    whole ? readWhole(state, options) : readPage(state, options),
     get(`/v1/jobs?limit=500&state=${kind === 'ended' ? ENDED.join(',') : [...RUNNING, ...WAITING].join(',')}`, options)]);
   state.details = new Map(lines.jobs.map((job) => [job.id, job]));
   state.rows = kind === 'ended' ? lines.jobs.map((job) => ({devices: [], place: null, wait: null, starts: null, ends: job.updated, ...job}))
-    : (state.next ? rows : withHeld(rows, lines.jobs)).map((row) => ({...state.details.get(row.id), ...row}));
+    : (state.next ? rows : withHeld(rows, lines.jobs)).map((row) => state.details.has(row.id) ? {...state.details.get(row.id), ...row} : row);
   state.read = true;
+  state.readAt = performance.now();
+  state.whole = whole || kind === 'ended';
   const id = Number(frame.place.query.get('job'));
   if (id) await readWhy(frame, state, id);
 }
@@ -64,6 +72,7 @@ async function readWhole(state, options) {
   for (let page = 0; page < ALL_PAGES; page++) {
     const document = await get(`/v1/queue?limit=${ALL}${after ? `&after=${segment(after)}` : ''}`, options);
     rows.push(...document.queue);
+    document.queue.forEach(textOf); // a page at a time, so that no task is long
     state.counts = document.jobs;
     after = document.next;
     if (!after) break;
@@ -123,9 +132,16 @@ function filtered(frame, state) {
     if (show === 'running' && !RUNNING.includes(row.state)) return false;
     if (show === 'waiting' && !WAITING.includes(row.state)) return false;
     if (show === 'mine' && row.owner !== session.user) return false;
-    const text = `${row.id} ${row.name ?? ''} ${row.owner} ${row.account ?? ''} ${row.state} ${row.devices.join(' ')} ${row.why ?? ''} ${Object.entries(row.labels || {}).map(([key, value]) => `${key}=${value}`).join(' ')}`.toLowerCase();
-    return words.every((word) => text.includes(word));
+    return words.length === 0 || words.every((word) => textOf(row).includes(word));
   });
+}
+
+const texts = new WeakMap();
+
+// What is looked for in a row: made once a row, because there may be ten thousand.
+function textOf(row) {
+  if (!texts.has(row)) texts.set(row, `${row.id} ${row.name ?? ''} ${row.owner} ${row.account ?? ''} ${row.state} ${row.devices.join(' ')} ${row.why ?? ''} ${Object.entries(row.labels || {}).map(([key, value]) => `${key}=${value}`).join(' ')}`.toLowerCase());
+  return texts.get(row);
 }
 
 function draw(frame, state) {
@@ -182,14 +198,14 @@ function jobsTable(frame, state, rows) {
     h('thead', null, h('tr', null,
       h('th', {class: 'check'}, h('input', {type: 'checkbox', 'aria-label': 'Choose all', checked: every, indeterminate: !every && rows.some((row) => state.chosen.has(row.id)), onchange: (event) => rows.forEach((row) => choose(row, event.target.checked))})),
       ['Place', 'Job', 'Owner', 'State', 'Devices', 'Why', 'Starts, ends', 'Progress'].map((name) => h('th', {scope: 'col'}, name)))),
-    h('tbody', null, shownOf(frame, state, rows).map((row) => jobRow(frame, state, row, choose))))), pages(frame, state, rows)];
+    h('tbody', null, shownOf(frame, state, rows).map((row) => state.drawn.of(row.id, factsOf(frame, state, row), () => jobRow(frame, state, row, choose)))))), pages(frame, state, rows)];
 }
 
-// Of what is filtered, the part that is shown; else the server sent just that.
-const shownOf = (frame, state, rows) => isFiltered(frame) ? rows.slice(PAGE * state.page, PAGE * (state.page + 1)) : rows;
+// Of everything, the part that is shown; else the server sent just that.
+const shownOf = (frame, state, rows) => state.whole ? rows.slice(PAGE * state.page, PAGE * (state.page + 1)) : rows;
 
 function pages(frame, state, rows) {
-  const more = isFiltered(frame) ? rows.length > PAGE * (state.page + 1) : state.next;
+  const more = state.whole ? rows.length > PAGE * (state.page + 1) : state.next;
   if (!more && state.page === 0) return null;
   const turn = (by) => {
     state.page = Math.max(0, state.page + by);
@@ -198,6 +214,9 @@ function pages(frame, state, rows) {
   };
   return h('nav', {class: 'row wrap pages', 'aria-label': 'Pages'}, h('button', {type: 'button', disabled: state.page === 0, onclick: () => turn(-1)}, 'Before'), h('span', {class: 'dim'}, `page ${state.page + 1}`), h('button', {type: 'button', disabled: !more, onclick: () => turn(1)}, 'Next'));
 }
+
+// What a row's looks depend on.
+const factsOf = (frame, state, row) => [row, state.chosen.has(row.id), frame.place.query.get('job') === String(row.id), row.starts || row.ends ? Math.floor(now() / TIMES_MS) : 0];
 
 function jobRow(frame, state, row, choose) {
   const open = frame.place.query.get('job') === String(row.id);

@@ -1,9 +1,13 @@
 #!/usr/bin/env python3
 """Every view of the page against a live service with real jobs: what it says, every action, by mouse and by keys alone, while
 the stream is cut, in twelve tabs, with hostile names, in both colours, on a phone and on a wall."""
+import json
+import os
 import re
+import signal
 import subprocess
 import sys
+import threading
 
 from page import Browser, in_browser, no_refusals, until
 from motley import Motley, expect, llama_spec, main, pids
@@ -27,6 +31,7 @@ class World:
         spec = llama_spec(motley, "done", 30, 16, repeat=8)
         spec["data"]["eval"] = rows
         spec["eval"] = {"every_steps": 10}
+        self.local = spec
         self.done = motley.submit(spec, wait=True)["id"]
         self.grows = motley.submit(self.spec("grows", 1000000, kind="pipeline", move="never"))["id"]
         self.waits = motley.submit(self.spec("waits", 20, kind="single", devices=["left/cpu0"]))["id"]
@@ -306,6 +311,72 @@ def a_plan_follows_the_devices_and_is_submitted():
     page.close()
 
 
+def a_plan_of_described_devices_is_what_motley_plan_says_of_the_exported_file():
+    page = browser.open(admin, f"/plan?job={world.done}")
+    takes = page.get_by_role("region", name="What it takes")
+    takes.get_by_text("A step").wait_for()
+    for name in ("t4", "rtx-3090"):  # of devices that are there the api has measured tables, which the file lacks
+        page.get_by_placeholder(re.compile("a100x40")).fill(name)
+        page.get_by_role("button", name="Add it").click()
+    page.get_by_role("button", name="right/cpu0: leave it out").click()
+    takes.get_by_text("A step").wait_for()
+    with page.expect_response(lambda answer: answer.url.endswith("/v1/plans") and answer.ok and not answer.request.post_data_json["brief"]) as told:
+        page.get_by_role("button", name="left/cpu0: leave it out").click()
+    ours = told.value.json()
+    asked = json.loads(told.value.request.post_data)["cluster"]
+    until("another cluster was asked for than is exported", lambda: json.loads(page.locator("details pre").text_content()) == asked)
+    cluster = motley.write("exported.json", page.locator("details pre").text_content())
+    spec = motley.job(world.done)["spec"]
+    local = {**spec, "model": world.local["model"], "data": {**spec["data"], **{key: world.local["data"][key] for key in ("train", "eval")}}}
+    theirs = motley.run("plan", motley.write("planned.json", local), "--cluster", cluster, parse=True)
+    for key in ("verdict", "placement", "step_s", "tokens_per_s", "lower_bound_s", "micro_batches", "micro_batch_rows", "ranks"):
+        expect(ours[key] == theirs[key], f"{key}: the page has {ours[key]}, motley plan {theirs[key]}")
+    page.close()
+    return f"{ours['placement']}, {ours['step_s']:.4g} s on both"
+
+
+class Slowed:
+    """A worker that is stopped most of the time while one is inside, as by another program on its cores."""
+
+    def __init__(self, pid):
+        self.pid, self.over = pid, threading.Event()
+        self.thread = threading.Thread(target=self.run)
+
+    def run(self):
+        while not self.over.is_set():
+            for number, seconds in ((signal.SIGSTOP, 0.09), (signal.SIGCONT, 0.01)):
+                os.kill(self.pid, number)
+                self.over.wait(seconds)
+
+    def __enter__(self):
+        self.thread.start()
+
+    def __exit__(self, *_):
+        self.over.set()
+        self.thread.join()
+        os.kill(self.pid, signal.SIGCONT)
+
+
+def a_worker_that_is_slowed_is_named_within_ten_steps():
+    page = browser.open(admin, f"/jobs/{world.grows}")
+    until("no step is shown", lambda: steps(page)[0])
+    until("it does not run", lambda: motley.job(world.grows)["state"] == "running", 60)
+    pid = next(p["pid"] for p in motley.processes() if p["role"] == "worker" and "left" in p["name"])
+
+    def shown():
+        """(how many times as long left takes, the last step), as the page shows them at one moment."""
+        text, last = page.evaluate("[[...document.querySelectorAll('.notice.warn')].map((each) => each.textContent).join(' '), Number(document.querySelector('[data-last]').dataset.last)]")
+        found = re.search(r"left/cpu0 takes ([0-9.]+) times", text)
+        return float(found.group(1)) if found else 1, last
+
+    before, first = shown()  # other tests may slow it, too: what is done on purpose is much more
+    with Slowed(pid):
+        _, last = until(lambda: f"it is not named: {shown()}, {before} times before", lambda: next((each for each in [shown()] if each[0] >= max(3, 2 * before)), None), 60)
+    expect(last - first <= 10, f"it is named after {last - first} steps")
+    page.close()
+    return f"after {last - first} steps"
+
+
 def the_first_view_is_small_and_ten_thousand_jobs_do_not_hold_it_up():
     rows = [{"id": i, "name": f"job-{i}", "owner": f"user{i % 50}", "account": None, "service": "normal", "state": "running" if i < 400 else "queued", "priority": 0, "place": None if i < 400 else i - 399,
              "wait": None, "devices": ["left/cpu0"], "since": "2026-01-01T00:00:00Z", "starts": None, "ends": None} for i in range(10000)]
@@ -349,6 +420,7 @@ with Motley(config()) as motley, Browser(motley) as browser:
     admin = browser.person()
     claims = (a_code_signs_in_once_and_leaves_the_address, the_queue_says_it_in_one_sentence_first, by_keys_alone_a_job_is_found_held_released_and_cancelled,
               many_are_held_at_once_and_what_is_not_allowed_says_why, a_device_is_held_drained_and_given_back, lanes_show_what_an_instruction_took_by_keys, a_plan_follows_the_devices_and_is_submitted,
+              a_plan_of_described_devices_is_what_motley_plan_says_of_the_exported_file, a_worker_that_is_slowed_is_named_within_ten_steps,
               hostile_names_are_texts, every_view_passes_axe_in_both_colours_and_fits_from_phone_to_wall, a_spike_of_one_step_is_in_every_picture,
               the_first_view_is_small_and_ten_thousand_jobs_do_not_hold_it_up, twelve_tabs_live_on_one_stream, curves_grow_and_no_step_is_lost_when_the_stream_is_cut,
               a_revoked_session_is_signed_out_within_ten_seconds, signing_out_ends_the_session)
