@@ -51,6 +51,8 @@ static void loaded(void *arg, const struct err *err, struct store_view *view)
     store_view_destroy(scheduler->view);
     scheduler->view = view;
     scheduler->view_stale = false;
+    if (view->differs[0] != '\0')
+        log_event(LOG_LEVEL_ERROR, "queue_differs", "why=\"%s\"", view->differs);
     /* must come first: its messages are sealed with the keys of the nodes that leave */
     identities_leave(scheduler);
     sync_node_streams(scheduler);
@@ -72,8 +74,11 @@ static void start_pass(struct scheduler *scheduler)
     const double faded_us =
         1e7 * scheduler->config->sharing.half_life_s; /* after 10 half-lives a thousandth is left */
     const int64_t kept_us = faded_us > (double)SHARES_MONTH_US ? (int64_t)faded_us : SHARES_MONTH_US;
-    const struct store_sched_want want = {.queue_max = scheduler->config->limits.queue_max,
-                                          .behind = scheduler->queue_mark,
+    const uint64_t check_ns = (uint64_t)scheduler->config->limits.queue_check_ms * 1000000;
+    const bool check = scheduler->checked_ns == 0 || scheduler->passed_ns - scheduler->checked_ns >= check_ns;
+    scheduler->checked_ns = check ? scheduler->passed_ns : scheduler->checked_ns;
+    const struct store_sched_want want = {.queue = scheduler->queue,
+                                          .check = check,
                                           .closed = shares_closed(scheduler->shares),
                                           .use_from_us = clock_wall_us() - kept_us,
                                           .started_us = scheduler->started_us};
@@ -305,6 +310,7 @@ static void forget(struct scheduler *scheduler)
     facts_forget_profiles(scheduler->facts);
     store_view_destroy(scheduler->view);
     scheduler->view = NULL;
+    store_queue_forget(scheduler->queue);
     pass_forget_weighings(scheduler);
     shares_forget(scheduler->shares);
     json_object_clear(scheduler->away);
@@ -440,10 +446,11 @@ static int connect_store(struct scheduler *scheduler, struct err *err)
                                           facts_arrived, scheduler, err);
     scheduler->memo = plan_memo_create(err);
     scheduler->shares = shares_create(err);
+    scheduler->queue = store_queue_create(err);
     scheduler->away = json_object();
     scheduler->idle = json_object();
     if (!scheduler->facts || !scheduler->dispatch || !scheduler->planning || !scheduler->shares ||
-        !scheduler->memo || !scheduler->away || !scheduler->idle)
+        !scheduler->queue || !scheduler->memo || !scheduler->away || !scheduler->idle)
         return -1;
     scheduler->candidate = store_leader_create(scheduler->base, &candidate, &events, scheduler, err);
     return scheduler->candidate ? 0 : -1;
@@ -515,6 +522,7 @@ void scheduler_destroy(struct scheduler *scheduler)
     planning_destroy(scheduler->planning);
     plan_memo_destroy(scheduler->memo);
     shares_destroy(scheduler->shares);
+    store_queue_destroy(scheduler->queue);
     json_decref(scheduler->away);
     json_decref(scheduler->idle);
     pass_forget_weighings(scheduler);

@@ -52,10 +52,12 @@ static const struct pg_statement end_runs = {
     "SELECT (SELECT count(*) FROM j), (SELECT count(*) FROM r), (SELECT count(*) FROM a), (SELECT count(*) FROM e)",
     PG_WRITE};
 
-/* Forgets the messages for agents, the measurements they were asked for, and the seqs of their events. */
+/* Forgets the messages for agents, the measurements they were asked for, and the seqs of their events. A backup that
+ * another server made also names transactions that this one has yet to begin. */
 static const struct pg_statement forget = {
     "restore_forget",
     "WITH o AS (DELETE FROM outbox RETURNING 1), q AS (DELETE FROM requests RETURNING 1), "
+    "j AS (UPDATE jobs SET changed = pg_current_xact_id() WHERE changed > pg_current_xact_id()), "
     "m AS (DELETE FROM measures RETURNING 1), n AS (UPDATE nodes SET boot = NULL, last_seq = 0, "
     "  state = CASE state WHEN 'joining' THEN state ELSE 'unreachable' END RETURNING 1) "
     "SELECT (SELECT count(*) FROM o), (SELECT count(*) FROM q), (SELECT count(*) FROM m), (SELECT count(*) FROM n)",

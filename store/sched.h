@@ -14,25 +14,7 @@
 #include "store/states.h"
 #include "store/store.h"
 
-/* The values of jobs.stop_why and runs.stop_why: why a run is being stopped, which decides what becomes of
- * the job. */
-enum stop_why {
-    STOP_NONE,
-    STOP_CANCEL,
-    STOP_HOLD,
-    STOP_DRAIN,
-    STOP_TIME,
-    STOP_LOST,
-    STOP_FAULT,
-    STOP_YIELD,
-    STOP_PREEMPT, /* it yields to another job, and its checkpoint is stored */
-    STOP_SLICE,   /* its slice is over, and its checkpoint is stored */
-    STOP_WHYS
-};
-const char *stop_why_name(enum stop_why why);       /* NULL for STOP_NONE */
-enum stop_why stop_why_from_name(const char *name); /* STOP_NONE for an unknown name or NULL */
-
-struct store_sched_job { /* all starting, running and stopping jobs, and some of the queued ones */
+struct store_sched_job { /* a job that is active (struct store_view) or queued (struct store_queue) */
     int64_t id, owner;
     int32_t priority;
     enum job_state state;
@@ -48,18 +30,18 @@ struct store_sched_job { /* all starting, running and stopping jobs, and some of
      * code of the reason why it waits, or NULL */
     uint32_t place;
     int64_t starts_us;
-    char *wait_code;
+    char wait_code[16];      /* "": none */
+    uint32_t leaf, class;    /* of queued jobs: see store_queue_leaf_at and store_queue_class_at */
     int64_t steps, run;      /* run 0: the job has no run yet */
     char *why;               /* or NULL */
-    json_t *spec, *inputs;   /* of queued jobs, else NULL */
     int64_t checkpoint_step; /* of queued jobs: step of the last complete checkpoint, -1 without one */
     int64_t reported;        /* steps whose metrics are stored */
-    double best_loss; /* of queued jobs: smallest held-out loss up to the checkpoint, NAN without one */
-    json_t *checkpoint_blobs; /* or NULL */
     char *avoid; /* of queued jobs: names of the nodes on which the last attempt died, each between spaces; or
                   * NULL
                   */
 };
+_Static_assert(sizeof(struct store_sched_job) <= 200,
+               "a job and its place in a queue take at most 256 bytes");
 
 /* A queued or held job that comes after others, where something is to be decided: `bad` did not succeed and
  * should have, or `open` has not ended and is another than the job was said to wait for. Both 0: all have
@@ -175,7 +157,8 @@ struct store_sched_lease { /* every lease that is not over, or whose charge is n
     bool maintenance;
 };
 
-struct store_sched_measure { /* profiles that somebody waits for without a job */
+struct store_sched_measure { /* what somebody asks about without a job: wanted profiles, a run that could move
+                              */
     json_t *spec, *inputs;
 };
 
@@ -213,6 +196,7 @@ struct store_view {
     struct view_block *memory; /* all arrays and texts */
     json_t *documents;         /* an array that holds all documents but the devices' health */
     bool incomplete;           /* an allocation failed */
+    char differs[200];         /* how the queue differed from the database, "": it did not */
     int64_t now_us;
     /* the earliest time at which a waiting job may start; 0: no job waits for a time */
     int64_t next_due_us;
@@ -241,19 +225,11 @@ struct store_view {
 /* The callback takes the view over and releases it with store_view_destroy; the view is NULL when there is an
  * `err`. */
 typedef void store_view_fn(void *arg, const struct err *err, struct store_view *view);
-/* A position in the queue: behind the job of this priority and id. */
-struct store_queue_mark {
-    bool set;
-    int32_t priority;
-    int64_t id;
-};
 /* What a load reads. */
+struct store_queue;
 struct store_sched_want {
-    /* queued jobs that may start now: of each user within each account the first ones by service, priority
-     * and eligible_us, in all about queue_max and at least 2 of each; and, if the mark `behind` is set, at
-     * most queue_max of those that stand behind it in the order of priority and id */
-    unsigned queue_max;
-    struct store_queue_mark behind;
+    struct store_queue *queue; /* is brought up to date */
+    bool check; /* the queue is also read whole and compared; if it differs, it is replaced (view->differs) */
     /* rows of the ledger that were closed after `closed`, and not before `use_from_us` */
     int64_t closed, use_from_us;
     int64_t started_us; /* starts after this time are read, at most the newest 512 */
@@ -275,10 +251,12 @@ int store_profiles_get(struct store *store, const char *key, uint32_t remeasure_
  * {"incarnation","messages": [{"id","node","run"|null,"type","payload"}]}. */
 int store_outbox_list(struct store *store, store_doc_fn *done, void *arg, struct err *err);
 
-/* Allots new ids: {"runs":[{"run","epoch"}],"assignments":[one id per rank],"requests":[request ids]}. Unused
- * ids are never allotted again. */
-int store_sched_numbers(struct store *store, unsigned runs, unsigned ranks, unsigned requests,
-                        store_doc_fn *done, void *arg, struct err *err);
+/* Allots new ids, and reads what the jobs need that start: {"runs":[{"run","epoch"}],"assignments":[one id
+ * per rank],"requests":[request ids],"jobs":[{"spec","inputs","step": of the last complete
+ * checkpoint,"blobs","loss": smallest held-out loss up to it}]}, in the order of `jobs`. Unused ids are never
+ * allotted again. */
+int store_sched_numbers(struct store *store, const int64_t *jobs, size_t job_count, unsigned ranks,
+                        unsigned requests, store_doc_fn *done, void *arg, struct err *err);
 
 /* Events of agents as rows: arrays of objects, NULL when empty; borrowed for the call. */
 struct store_ingest {

@@ -1,36 +1,15 @@
 /* Reads everything that a scheduling decision depends on, in one transaction. */
-#include "store/sched.h"
-#include "store/store_private.h"
+#include "store/queue_private.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define MICROS(column) "coalesce((extract(epoch FROM " column ") * 1e6)::bigint, 0)"
-
-static const char *const stop_names[STOP_WHYS] = {
-    [STOP_CANCEL] = "cancel", [STOP_HOLD] = "hold",       [STOP_DRAIN] = "drain",
-    [STOP_TIME] = "time",     [STOP_LOST] = "lost",       [STOP_FAULT] = "fault",
-    [STOP_YIELD] = "yield",   [STOP_PREEMPT] = "preempt", [STOP_SLICE] = "slice",
-};
-
-const char *stop_why_name(enum stop_why why)
-{
-    return why > STOP_NONE && why < STOP_WHYS ? stop_names[why] : NULL;
-}
-
-enum stop_why stop_why_from_name(const char *name)
-{
-    for (int i = STOP_NONE + 1; name && i < STOP_WHYS; i++)
-        if (strcmp(stop_names[i], name) == 0)
-            return (enum stop_why)i;
-    return STOP_NONE;
-}
-
 enum {
     Q_NOW,
     Q_ACTIVE,
-    Q_QUEUED,
+    Q_WHOLE, /* the queue, when it is to be compared: what changed is read after it */
+    Q_CHANGES,
     Q_RUNS,
     Q_RANKS,
     Q_NODES,
@@ -50,18 +29,7 @@ enum {
 
 /* clang-format off */
 #define ACTIVE "('starting', 'running', 'stopping')"
-#define DUE "SELECT id FROM jobs WHERE state = 'queued' AND NOT depends AND array_size = 0 AND coalesce(greatest(not_before, begin_at) <= now(), true)"
-#define JOB_COLUMNS \
-    "j.id, j.owner, j.priority, j.state, j.stop_why, j.attempt, j.losses, j.retries_max, j.time_limit_ms, " \
-    "j.used_ms - j.limit_from_ms, " MICROS("j.not_before") ", j.steps, coalesce(j.run, 0), j.why, j.account, j.service, " \
-    MICROS("j.eligible_at") ", " MICROS("j.begin_at") ", j.step, coalesce(j.place, 0), " \
-    MICROS("j.starts_at") ", j.wait_code"
-/* The users within accounts that have queued jobs: the index is entered once for each of them. */
-#define LEAVES \
-    "leaves AS ((SELECT owner, account FROM jobs WHERE state = 'queued' ORDER BY owner, account LIMIT 1) UNION ALL " \
-    "  SELECT n.owner, n.account FROM leaves l, LATERAL (SELECT owner, account FROM jobs WHERE state = 'queued' " \
-    "    AND (owner, account) > (l.owner, l.account) ORDER BY owner, account LIMIT 1) n)"
-
+/* Q_WHOLE and Q_CHANGES are store_queue_whole and store_queue_changes. */
 static const struct pg_statement statements[Q_COUNT] = {
     [Q_NOW] = {"sched_now",
                "SELECT " MICROS("now()") ", (SELECT " MICROS("min(greatest(not_before, begin_at))") " FROM jobs "
@@ -70,23 +38,6 @@ static const struct pg_statement statements[Q_COUNT] = {
     [Q_ACTIVE] = {"sched_active",
                   "SELECT " JOB_COLUMNS " FROM jobs j "
                   "WHERE j.id IN (SELECT job FROM runs WHERE state IN " ACTIVE ") ORDER BY j.id",
-                  PG_READ},
-    [Q_QUEUED] = {"sched_queued",
-                  "WITH RECURSIVE " LEAVES ", "
-                 "heads AS (SELECT h.id FROM leaves l, LATERAL (" DUE " AND owner = l.owner AND account = l.account "
-                 "  ORDER BY service, priority DESC, eligible_at, id "
-                 "  LIMIT greatest(2, $1::bigint / (SELECT count(*) FROM leaves))) h) "
-                 "SELECT " JOB_COLUMNS ", j.spec, j.inputs, coalesce(c.step, -1), c.blobs, "
-                  "  (SELECT min((m.document ->> 'loss')::float8) FROM metrics m "
-                  "   WHERE m.job = j.id AND m.kind = 'eval' AND m.step <= c.step), "
-                  "  (SELECT ' ' || string_agg(DISTINCT a.node, ' ') || ' ' FROM assignments a JOIN runs r ON r.id = a.run "
-                  "   WHERE a.run = j.run AND r.state = 'lost' AND a.state IN ('lost', 'failed') AND NOT a.own_fault "
-                  "   AND coalesce(a.code, '') NOT IN ('network', 'timeout')) "
-                  "FROM (SELECT * FROM jobs WHERE id IN ((SELECT id FROM heads) UNION ALL "
-                  "      (" DUE " AND (priority < $2 OR (priority = $2 AND id > $3)) "
-                  "       ORDER BY priority DESC, id LIMIT $1))) j "
-                  "LEFT JOIN LATERAL (SELECT step, blobs FROM checkpoints WHERE job = j.id AND complete "
-                  "                   ORDER BY step DESC LIMIT 1) c ON true ORDER BY j.priority DESC, j.id",
                   PG_READ},
     [Q_RUNS] = {"sched_runs",
                 "SELECT id, job, epoch, attempt, state, stop_why, " MICROS("created_at") ", " MICROS("started_at")
@@ -244,53 +195,29 @@ static enum stop_why stop_of(const struct pg_result *result, int row, int column
     return stop_why_from_name(pg_is_null(result, row, column) ? NULL : pg_text(result, row, column));
 }
 
-static void read_job(struct store_view *view, const struct pg_result *result, int row,
-                     struct store_sched_job *job)
+static void read_jobs(struct store_view *view, const struct pg_result *active)
 {
-    job->id = pg_i64(result, row, 0);
-    job->owner = pg_i64(result, row, 1);
-    job->priority = (int32_t)pg_i64(result, row, 2);
-    job->state = (enum job_state)state_from_name(&job_machine, pg_text(result, row, 3));
-    job->stop_why = stop_of(result, row, 4);
-    job->attempt = (uint32_t)pg_i64(result, row, 5);
-    job->losses = (uint32_t)pg_i64(result, row, 6);
-    job->retries_max = (uint32_t)pg_i64(result, row, 7);
-    job->time_limit_ms = pg_i64(result, row, 8);
-    job->used_ms = pg_i64(result, row, 9);
-    job->not_before_us = pg_i64(result, row, 10);
-    job->steps = pg_i64(result, row, 11);
-    job->run = pg_i64(result, row, 12);
-    job->why = text_of(view, result, row, 13, true);
-    job->account = pg_i64(result, row, 14);
-    job->service = (unsigned)pg_i64(result, row, 15);
-    job->eligible_us = pg_i64(result, row, 16);
-    job->begin_us = pg_i64(result, row, 17);
-    job->reported = pg_i64(result, row, 18);
-    job->place = (uint32_t)pg_i64(result, row, 19);
-    job->starts_us = pg_i64(result, row, 20);
-    job->wait_code = text_of(view, result, row, 21, true);
-    job->checkpoint_step = -1;
+    view->jobs = rows_of(view, active, sizeof(*view->jobs), &view->job_count);
+    for (size_t i = 0; i < view->job_count; i++) {
+        store_read_job(active, (int)i, &view->jobs[i]);
+        view->jobs[i].why = text_of(view, active, (int)i, JOB_WHY, true);
+    }
 }
 
-static void read_jobs(struct store_view *view, const struct pg_result *active, const struct pg_result *queued)
+/* Brings the queue up to date. If it was also read whole, what changed since then is among the changes, which
+ * the fresh queue takes too; then both are as of the same snapshot. */
+static int read_queue(struct store_view *view, struct store_queue *queue, const struct pg_result *whole,
+                      const struct pg_result *changes, struct err *err)
 {
-    size_t active_count = (size_t)pg_rows(active);
-    size_t queued_count = (size_t)pg_rows(queued);
-    view->jobs = view_alloc(view, (active_count + queued_count) * sizeof(*view->jobs));
-    if (!view->jobs)
-        return;
-    for (size_t i = 0; i < active_count; i++)
-        read_job(view, active, (int)i, &view->jobs[view->job_count++]);
-    for (size_t i = 0; i < queued_count; i++) {
-        struct store_sched_job *job = &view->jobs[view->job_count++];
-        read_job(view, queued, (int)i, job);
-        job->spec = document_of(view, queued, (int)i, 22);
-        job->inputs = document_of(view, queued, (int)i, 23);
-        job->checkpoint_step = pg_i64(queued, (int)i, 24);
-        job->checkpoint_blobs = document_of(view, queued, (int)i, 25);
-        job->best_loss = pg_is_null(queued, (int)i, 26) ? NAN : pg_f64(queued, (int)i, 26);
-        job->avoid = text_of(view, queued, (int)i, 27, true);
-    }
+    if (store_queue_take(queue, changes, err) < 0 || pg_rows(whole) == 0)
+        return pg_rows(whole) == 0 ? 0 : -1;
+    struct store_queue *fresh = store_queue_create(err);
+    int rc = fresh ? store_queue_take(fresh, whole, err) : -1;
+    rc = rc < 0 ? -1 : store_queue_take(fresh, changes, err);
+    if (rc == 0 && store_queue_differs(queue, fresh, view->differs))
+        store_queue_swap(queue, fresh);
+    store_queue_destroy(fresh);
+    return rc;
 }
 
 static void read_rank(struct store_view *view, const struct pg_result *result, int row,
@@ -524,21 +451,38 @@ static void read_arrays(struct store_view *view, const struct pg_result *arrays)
 
 /* ---- the call ---- */
 
+/* What a load's caller gets. */
+struct load_call {
+    struct store_queue *queue;
+    unsigned forgotten; /* store_queue_forgotten at the call */
+    store_view_fn *done;
+    void *arg;
+};
+
 static void view_fail(struct store_call *call, const struct err *err)
 {
-    ((store_view_fn *)call->done)(call->arg, err, NULL);
+    struct load_call *load = call->arg;
+    load->done(load->arg, err, NULL);
+    free(load);
 }
 
 static void view_deliver(struct store_call *call, const struct pg_result *const *results, int count)
 {
-    store_view_fn *done = (store_view_fn *)call->done;
+    struct load_call load = *(struct load_call *)call->arg;
     struct store_view *view = calloc(1, sizeof(*view));
+    struct err err;
+    free(call->arg);
+    err_set(&err, ERR_NOMEM, "no memory for the scheduler's view");
     if (view)
         view->documents = json_array();
     if (view && count == Q_COUNT) {
         view->now_us = pg_i64(results[Q_NOW], 0, 0);
         view->next_due_us = pg_i64(results[Q_NOW], 0, 1);
-        read_jobs(view, results[Q_ACTIVE], results[Q_QUEUED]);
+        read_jobs(view, results[Q_ACTIVE]);
+        if (store_queue_forgotten(load.queue) != load.forgotten)
+            view->incomplete = err_set(&err, ERR_CANCELLED, "the queue was forgotten meanwhile") < 0;
+        else if (read_queue(view, load.queue, results[Q_WHOLE], results[Q_CHANGES], &err) < 0)
+            view->incomplete = true;
         read_runs(view, results[Q_RUNS], results[Q_RANKS]);
         read_cluster(view, results[Q_NODES], results[Q_DEVICES]);
         read_measurements(view, results[Q_REQUESTS], results[Q_LINKS]);
@@ -550,44 +494,52 @@ static void view_deliver(struct store_call *call, const struct pg_result *const 
         view->asked = document_of(view, results[Q_ASKED], 0, 0);
     }
     if (!view || count != Q_COUNT || view->incomplete) {
-        struct err err;
         store_view_destroy(view);
-        err_set(&err, ERR_NOMEM, "no memory for the scheduler's view");
-        done(call->arg, &err, NULL);
+        load.done(load.arg, &err, NULL);
         return;
     }
-    done(call->arg, NULL, view);
+    load.done(load.arg, NULL, view);
+}
+
+/* Fills in the statements and the parameters of those that have some. */
+static void load_steps(const struct store_sched_want *want, struct pg_step steps[Q_COUNT],
+                       struct pg_params params[Q_COUNT])
+{
+    const char *snapshot = store_queue_snapshot(want->queue);
+    for (int i = 0; i < Q_COUNT; i++) {
+        pg_params_init(&params[i]);
+        steps[i] = (struct pg_step){&statements[i], &params[i]};
+    }
+    steps[Q_WHOLE].statement = &store_queue_whole;
+    pg_param_bool(&params[Q_WHOLE], want->check && snapshot);
+    steps[Q_CHANGES].statement = snapshot ? &store_queue_changes : &store_queue_whole;
+    if (snapshot)
+        pg_param_text(&params[Q_CHANGES], snapshot);
+    else
+        pg_param_bool(&params[Q_CHANGES], true);
+    pg_param_i64(&params[Q_USES], want->closed);
+    pg_param_i64(&params[Q_USES], want->use_from_us);
+    pg_param_i64(&params[Q_ASKED], want->started_us);
 }
 
 int store_sched_load(struct store *store, const struct store_sched_want *want, store_view_fn *done, void *arg,
                      struct err *err)
 {
-    struct pg_params queue, uses, asked;
+    struct pg_params params[Q_COUNT];
     struct pg_step steps[Q_COUNT];
-    pg_params_init(&queue);
-    pg_param_i64(&queue, want->queue_max);
-    if (want->behind.set) {
-        pg_param_i64(&queue, want->behind.priority);
-        pg_param_i64(&queue, want->behind.id);
-    } else {
-        pg_param_null(&queue);
-        pg_param_null(&queue);
-    }
-    pg_params_init(&uses);
-    pg_param_i64(&uses, want->closed);
-    pg_param_i64(&uses, want->use_from_us);
-    pg_params_init(&asked);
-    pg_param_i64(&asked, want->started_us);
-    for (int i = 0; i < Q_COUNT; i++)
-        steps[i] = (struct pg_step){&statements[i], NULL};
-    steps[Q_QUEUED].params = &queue;
-    steps[Q_USES].params = &uses;
-    steps[Q_ASKED].params = &asked;
+    struct load_call *load = calloc(1, sizeof(*load));
+    if (!load)
+        return err_set(err, ERR_NOMEM, "no memory for a database call");
+    if (!store_queue_snapshot(want->queue))
+        store_queue_forget(want->queue);
+    *load = (struct load_call){want->queue, store_queue_forgotten(want->queue), done, arg};
+    load_steps(want, steps, params);
     int rc = store_run(store, steps, Q_COUNT, 0,
-                       store_call_create(view_deliver, view_fail, (void (*)(void))done, arg, NULL, err), err);
-    pg_params_fini(&queue);
-    pg_params_fini(&uses);
-    pg_params_fini(&asked);
+                       store_call_create(view_deliver, view_fail, NULL, load, NULL, err), err);
+    for (int i = 0; i < Q_COUNT; i++)
+        pg_params_fini(&params[i]);
+    if (rc < 0)
+        free(load);
     return rc;
 }
 
@@ -621,13 +573,21 @@ static const struct pg_statement list_outbox = {
     PG_READ};
 static const struct pg_statement fresh_numbers = {
     "sched_numbers",
+    "WITH s AS (SELECT * FROM unnest($1::bigint[]) WITH ORDINALITY AS s(id, n)) "
     "SELECT json_build_object('runs', (SELECT coalesce(json_agg(json_build_object('run', "
     "nextval('runs_id_seq'), "
-    "'epoch', nextval('run_epochs'))), '[]'::json) FROM generate_series(1, $1::integer)), 'assignments', "
+    "'epoch', nextval('run_epochs'))), '[]'::json) FROM s), 'assignments', "
     "(SELECT coalesce(json_agg(nextval('assignments_id_seq')), '[]'::json) FROM generate_series(1, "
     "$2::integer)), "
     "'requests', (SELECT coalesce(json_agg(nextval('requests_id_seq')), '[]'::json) "
-    "FROM generate_series(1, $3::integer)))",
+    "FROM generate_series(1, $3::integer)), "
+    "'jobs', (SELECT coalesce(json_agg(json_build_object('spec', j.spec, 'inputs', j.inputs, 'step', "
+    "coalesce(c.step, -1), "
+    "'blobs', c.blobs, 'loss', (SELECT min((m.document ->> 'loss')::float8) FROM metrics m "
+    "  WHERE m.job = j.id AND m.kind = 'eval' AND m.step <= c.step)) ORDER BY s.n), '[]'::json) "
+    "FROM s LEFT JOIN jobs j USING (id) LEFT JOIN LATERAL (SELECT step, blobs FROM checkpoints WHERE job = "
+    "s.id AND complete "
+    "  ORDER BY step DESC LIMIT 1) c ON true))",
     PG_WRITE};
 
 int store_profiles_get(struct store *store, const char *key, uint32_t remeasure_ms, store_doc_fn *done,
@@ -653,12 +613,12 @@ int store_outbox_list(struct store *store, store_doc_fn *done, void *arg, struct
     return store_one_doc(store, &list_outbox, NULL, NULL, done, arg, err);
 }
 
-int store_sched_numbers(struct store *store, unsigned runs, unsigned ranks, unsigned requests,
-                        store_doc_fn *done, void *arg, struct err *err)
+int store_sched_numbers(struct store *store, const int64_t *jobs, size_t job_count, unsigned ranks,
+                        unsigned requests, store_doc_fn *done, void *arg, struct err *err)
 {
     struct pg_params params;
     pg_params_init(&params);
-    pg_param_i64(&params, runs);
+    pg_param_i64_array(&params, jobs, job_count);
     pg_param_i64(&params, ranks);
     pg_param_i64(&params, requests);
     return store_one_doc(store, &fresh_numbers, &params, "no numbers", done, arg, err);

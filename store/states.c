@@ -172,3 +172,22 @@ bool state_is_final(const struct state_machine *machine, int state)
             return false;
     return true;
 }
+
+static const char *const stop_names[STOP_WHYS] = {
+    [STOP_CANCEL] = "cancel", [STOP_HOLD] = "hold",       [STOP_DRAIN] = "drain",
+    [STOP_TIME] = "time",     [STOP_LOST] = "lost",       [STOP_FAULT] = "fault",
+    [STOP_YIELD] = "yield",   [STOP_PREEMPT] = "preempt", [STOP_SLICE] = "slice",
+};
+
+const char *stop_why_name(enum stop_why why)
+{
+    return why > STOP_NONE && why < STOP_WHYS ? stop_names[why] : NULL;
+}
+
+enum stop_why stop_why_from_name(const char *name)
+{
+    for (int i = STOP_NONE + 1; name && i < STOP_WHYS; i++)
+        if (strcmp(stop_names[i], name) == 0)
+            return (enum stop_why)i;
+    return STOP_NONE;
+}

@@ -121,4 +121,22 @@ int state_from_name(const struct state_machine *machine, const char *name);
 /* True when no event but RESUME leaves the state (for a run or an assignment: no event). */
 bool state_is_final(const struct state_machine *machine, int state);
 
+/* The values of jobs.stop_why and runs.stop_why: why a run is being stopped, which decides what becomes of
+ * the job. */
+enum stop_why {
+    STOP_NONE,
+    STOP_CANCEL,
+    STOP_HOLD,
+    STOP_DRAIN,
+    STOP_TIME,
+    STOP_LOST,
+    STOP_FAULT,
+    STOP_YIELD,
+    STOP_PREEMPT, /* it yields to another job, and its checkpoint is stored */
+    STOP_SLICE,   /* its slice is over, and its checkpoint is stored */
+    STOP_WHYS
+};
+const char *stop_why_name(enum stop_why why);       /* NULL for STOP_NONE */
+enum stop_why stop_why_from_name(const char *name); /* STOP_NONE for an unknown name or NULL */
+
 #endif

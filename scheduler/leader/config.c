@@ -29,6 +29,7 @@ static const struct scheduler_limits defaults = {
     .links_ms = 10000,
     .measure_tries = 3,
     .queue_max = 64,
+    .queue_check_ms = 600000,
     .batch_max = 512,
     .event_days = 30,
     .history_days = 180,
@@ -87,6 +88,7 @@ static void read_limits(struct json_reader *top, struct scheduler_limits *limits
     jr_u32(&reader, "links_ms", JR_OPTIONAL, 10, day, &limits->links_ms);
     jr_u32(&reader, "measure_tries", JR_OPTIONAL, 1, 100, &limits->measure_tries);
     jr_u32(&reader, "queue_max", JR_OPTIONAL, 1, 10000, &limits->queue_max);
+    jr_u32(&reader, "queue_check_ms", JR_OPTIONAL, 0, 86400000, &limits->queue_check_ms);
     jr_u32(&reader, "batch_max", JR_OPTIONAL, 1, 4096, &limits->batch_max);
     jr_u32(&reader, "event_days", JR_OPTIONAL, 1, 36500, &limits->event_days);
     jr_u32(&reader, "history_days", JR_OPTIONAL, 1, 36500, &limits->history_days);

@@ -49,10 +49,11 @@ struct scheduler_limits {
     uint32_t profile_grace_ms;
     uint32_t links_ms;      /* how long a link measurement's answer may take; 10000 */
     uint32_t measure_tries; /* attempts to measure one profile or one link; 3 */
-    /* queued jobs that one view holds from the queue's head, and as many from further back; 64 */
+    /* queued jobs that are told their place and why they wait, shared by the users within accounts; 64 */
     uint32_t queue_max;
-    uint32_t batch_max;  /* events that one transaction commits at most; 512 */
-    uint32_t event_days; /* days that events and traces are kept; 30 */
+    uint32_t queue_check_ms; /* how often the queue in memory is compared with the database; 600000 */
+    uint32_t batch_max;      /* events that one transaction commits at most; 512 */
+    uint32_t event_days;     /* days that events and traces are kept; 30 */
     /* days that a finished job keeps its lines of single steps and its earlier attempts; 180 */
     uint32_t history_days;
     uint32_t dataset_days; /* days that an encoded data set which nobody uses is kept; 90 */

@@ -18,7 +18,7 @@
 #include "scheduler/leader/scheduler.h"
 #include "scheduler/policy/range.h"
 #include "store/leader.h"
-#include "store/sched.h"
+#include "store/queue.h"
 
 struct event;
 struct redis;
@@ -55,6 +55,13 @@ struct run_weighing {
     uint32_t count, windows, stays;
 };
 
+/* A position in the queue: behind the job of this priority and id. */
+struct queue_mark {
+    bool set;
+    int32_t priority;
+    int64_t id;
+};
+
 struct scheduler {
     struct event_base *base;
     const struct scheduler_config *config;
@@ -70,10 +77,14 @@ struct scheduler {
     struct use_shares *shares;   /* use of all users and accounts */
     struct start_history starts; /* how predicted starts turned out, up to those at started_us */
     int64_t started_us;
-    json_t *idle; /* {id of a lease: since when this leader has seen its device idle, µs} */
-    json_t *away; /* {device: since when this leader has seen it away or unfit, µs} */
-    /* the last queued job that was examined, when devices remain and the queue is longer than the view */
-    struct store_queue_mark queue_mark;
+    json_t *idle;              /* {id of a lease: since when this leader has seen its device idle, µs} */
+    json_t *away;              /* {device: since when this leader has seen it away or unfit, µs} */
+    struct store_queue *queue; /* the queued jobs as of the last load */
+    uint64_t checked_ns;       /* when the queue was last compared with the database; 0: it is due */
+    unsigned conflicts;        /* decisions in a row that the database refused */
+    /* the last queued job that was examined, when devices remain and more classes are queued than one pass
+     * examines */
+    struct queue_mark queue_mark;
     /* turn: deferred scheduler_turn; tick: every 250 ms; wake: the next due time */
     struct event *turn, *tick, *wake;
 

@@ -61,7 +61,8 @@ void job_class_devices(const struct scheduler_pass *pass, struct job_class *clas
 
 /* ---- the class ---- */
 
-/* Returns a new specification without the keys that no plan depends on, or NULL. */
+/* Returns a new specification without the keys that no plan depends on, or NULL. motley_class (migrations/)
+ * leaves out the same keys. */
 static json_t *class_spec(const json_t *spec)
 {
     static const char *const people[] = {"name",       "priority", "labels",    "account", "service",
@@ -106,10 +107,19 @@ void job_class_fini(struct job_class *class)
     free(class->wanted);
 }
 
-int job_class_init(struct scheduler_pass *pass, const struct store_sched_job *job, struct job_class *class)
+int job_class_init(struct scheduler_pass *pass, const json_t *spec, const json_t *inputs,
+                   const uint8_t digest[DIGEST_SIZE], struct job_class *class)
 {
+    const json_t *count = json_object_get(json_object_get(spec, "placement"), "count");
+    const json_int_t least = json_integer_value(json_object_get(count, "least"));
     struct err err;
-    *class = (struct job_class){.job = job, .spec = class_spec(job->spec)};
+    *class = (struct job_class){.asked = spec,
+                                .inputs = inputs,
+                                .spec = class_spec(spec),
+                                .devices_least = (uint16_t)(least > 1 ? least : 1),
+                                .devices_most = (uint16_t)json_integer_value(json_object_get(count, "most"))};
+    if (digest)
+        memcpy(class->digest, digest, sizeof(class->digest));
     bool **const masks[] = {&class->known, &class->allowed, &class->usable, &class->wanted};
     for (size_t i = 0; i < sizeof(masks) / sizeof(masks[0]); i++) {
         *masks[i] = calloc(pass->view->device_count + 1, sizeof(bool));
@@ -117,7 +127,7 @@ int job_class_init(struct scheduler_pass *pass, const struct store_sched_job *jo
     }
     class->speeds = calloc(pass->view->device_count + 1, sizeof(double));
     if (pass->failed || !class->spec || !class->speeds ||
-        class_digest(class->spec, job->inputs, class->digest, &err) < 0) {
+        (!digest && class_digest(class->spec, inputs, class->digest, &err) < 0)) {
         pass->failed = true;
         job_class_fini(class);
         return -1;
@@ -159,10 +169,10 @@ int job_class_any_kind(struct scheduler_pass *pass, struct job_class *class)
 
 /* ---- facts ---- */
 
-static int get_named(struct scheduler_pass *pass, enum fact_kind kind, const struct store_sched_job *job,
+static int get_named(struct scheduler_pass *pass, enum fact_kind kind, const json_t *inputs,
                      const char *input, struct fact *fact, struct err *err)
 {
-    const char *key = json_string_value(json_object_get(job->inputs, input));
+    const char *key = json_string_value(json_object_get(inputs, input));
     return key ? facts_get(pass->scheduler->facts, kind, key, fact, err) : 1;
 }
 
@@ -170,15 +180,15 @@ static int get_named(struct scheduler_pass *pass, enum fact_kind kind, const str
  * together, and for the profiles once these are there. */
 int job_class_facts(struct scheduler_pass *pass, struct job_class *class, struct err *err)
 {
-    const struct store_sched_job *job = class->job;
-    int model = get_named(pass, FACT_MODEL, job, "model", &class->model, err);
-    int train = model >= 0 ? get_named(pass, FACT_DATASET, job, "train", &class->train, err) : -1;
-    int eval = train >= 0 ? get_named(pass, FACT_DATASET, job, "eval", &class->eval, err) : -1;
+    int model = get_named(pass, FACT_MODEL, class->inputs, "model", &class->model, err);
+    int train = model >= 0 ? get_named(pass, FACT_DATASET, class->inputs, "train", &class->train, err) : -1;
+    int eval = train >= 0 ? get_named(pass, FACT_DATASET, class->inputs, "eval", &class->eval, err) : -1;
     if (model < 0 || train < 0 || eval < 0)
         return -1;
     if (model == 0 || train == 0 || eval == 0)
         return 0;
-    if (placer_profile_key(job->spec, json_object_get(class->model.document, "config"), class->key, err) < 0)
+    if (placer_profile_key(class->asked, json_object_get(class->model.document, "config"), class->key, err) <
+        0)
         return -1;
     return facts_get(pass->scheduler->facts, FACT_PROFILES, class->key, &class->profiles, err);
 }
@@ -226,7 +236,7 @@ int job_class_plan(struct scheduler_pass *pass, const struct job_class *class, c
         links[link_count++] = view->links[i].document;
     const struct placer_request request = {
         .spec = class->spec,
-        .inputs = class->job->inputs,
+        .inputs = class->inputs,
         .model = class->model.document,
         .train_sizes = class->train.sizes,
         .train_bytes = class->train.sizes_bytes,

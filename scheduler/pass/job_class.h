@@ -1,8 +1,8 @@
 /* The classes of a pass: queued jobs that have the same plans on the same devices.
  *
  * A class is everything that a plan depends on: the specification, without keys that concern only the course
- * of training or people (name, account, learning rate, …), and the inputs. The first job represents all jobs
- * of its class.
+ * of training or people (name, account, learning rate, …), and the inputs. One job represents all jobs of its
+ * class. The database gives queued jobs the digests of their classes (migrations/0042_queue.sql).
  */
 #ifndef MOTLEY_SCHEDULER_PASS_JOB_CLASS_H
 #define MOTLEY_SCHEDULER_PASS_JOB_CLASS_H
@@ -26,12 +26,13 @@ struct class_question {
 };
 
 struct job_class {
-    const struct store_sched_job *job; /* the first of the class */
+    const json_t *asked, *inputs; /* the specification and inputs of one of its jobs; borrowed */
     uint8_t digest[DIGEST_SIZE];
     enum class_state state;
     struct err err;  /* why the planner found no plan last */
     json_t *spec;    /* owned: the specification that the class's jobs share; after a fallback, a copy
                            whose placement kind, stages and schedule are "auto" */
+    bool asked_for;  /* the profiles that it lacks were asked for by one of its jobs */
     bool any_kind;   /* the class fell back to any kind of placement */
     bool kind_asked; /* it is known whether the forced kind fits the present devices */
     char fell[600];  /* why the class fell back, without the kind that its jobs run as */
@@ -43,13 +44,17 @@ struct job_class {
      * class waits for. */
     bool *known, *allowed, *usable, *wanted;
     size_t known_count, allowed_count, usable_count;
+    uint16_t devices_least, devices_most; /* placement.count; most 0: any number */
     double *speeds; /* [device_count] on this class, as a part of the reference device's; 0: not measured */
     char reference[160]; /* the reference device, "": none is measured */
     struct class_question *questions;
     size_t question_count, question_capacity;
 };
 
-int job_class_init(struct scheduler_pass *pass, const struct store_sched_job *job, struct job_class *class);
+/* Makes the class of jobs with that specification and these inputs, which are borrowed for its life. `digest`
+ * NULL: it is computed. */
+int job_class_init(struct scheduler_pass *pass, const json_t *spec, const json_t *inputs,
+                   const uint8_t digest[DIGEST_SIZE], struct job_class *class);
 void job_class_fini(struct job_class *class);
 /* Finds the devices that the class may use and those that are free for it now. */
 void job_class_devices(const struct scheduler_pass *pass, struct job_class *class);

@@ -129,6 +129,14 @@ static void log_decision(const struct scheduler_pass *pass)
     }
 }
 
+/* A decision that the database refuses was made before somebody changed a state, which the next load reads. A
+ * second one in a row may mean that the queue in memory is wrong. */
+static void note_conflict(struct scheduler *scheduler, const struct err *err)
+{
+    if (err->code == ERR_CONFLICT && ++scheduler->conflicts >= 2)
+        scheduler->checked_ns = 0;
+}
+
 static void decided(void *arg, const struct err *err, json_t *ids)
 {
     struct scheduler *scheduler = arg;
@@ -137,9 +145,11 @@ static void decided(void *arg, const struct err *err, json_t *ids)
     struct scheduler_pass *pass = scheduler->pass;
     if (err) {
         pass_forget(scheduler);
+        note_conflict(scheduler, err);
         scheduler_retry(scheduler, "decision_failed", err);
         return;
     }
+    scheduler->conflicts = 0;
     size_t i;
     json_t *run;
     json_array_foreach (pass->ended, i, run) {
@@ -224,6 +234,28 @@ static void numbered(void *arg, const struct err *err, json_t *numbers)
     write_decision(scheduler);
 }
 
+/* Asks for ids for the runs that start, their ranks and the requests, and for what the runs' jobs need. */
+static void ask_numbers(struct scheduler *scheduler, size_t ranks, size_t requests)
+{
+    struct scheduler_pass *pass = scheduler->pass;
+    struct err err;
+    int64_t *jobs = calloc(pass->start_count + 1, sizeof(*jobs));
+    int rc = jobs ? 0 : err_set(&err, ERR_NOMEM, "no memory for a decision");
+    for (size_t i = 0; jobs && i < pass->start_count; i++)
+        jobs[i] = pass->starts[i].job->id;
+    scheduler->busy = true;
+    scheduler->chain = scheduler->epoch;
+    if (rc == 0)
+        rc = store_sched_numbers(scheduler->store, jobs, pass->start_count, (unsigned)ranks,
+                                 (unsigned)requests, numbered, scheduler, &err);
+    free(jobs);
+    if (rc < 0) {
+        scheduler->busy = false;
+        pass_forget(scheduler);
+        scheduler_retry(scheduler, "decision_failed", &err);
+    }
+}
+
 void pass_start(struct scheduler *scheduler)
 {
     struct err err;
@@ -259,12 +291,5 @@ void pass_start(struct scheduler *scheduler)
     size_t ranks = 0;
     for (size_t i = 0; i < pass->start_count; i++)
         ranks += pass->starts[i].answer.rank_count;
-    scheduler->busy = true;
-    scheduler->chain = scheduler->epoch;
-    if (store_sched_numbers(scheduler->store, (unsigned)pass->start_count, (unsigned)ranks,
-                            (unsigned)requests, numbered, scheduler, &err) < 0) {
-        scheduler->busy = false;
-        pass_forget(scheduler);
-        scheduler_retry(scheduler, "decision_failed", &err);
-    }
+    ask_numbers(scheduler, ranks, requests);
 }

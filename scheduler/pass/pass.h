@@ -11,7 +11,12 @@
 
 /* A job that starts. */
 struct pass_start {
-    const struct store_sched_job *job;
+    const struct store_sched_job *job; /* in the queue */
+    /* What was read of the job with the ids, which own it: its documents, its last complete checkpoint (step
+     * -1, NULL: none) and the smallest held-out loss up to that (NAN: unknown). */
+    json_t *spec, *inputs, *checkpoint_blobs;
+    int64_t checkpoint_step;
+    double best_loss;
     struct placer_answer answer;
     json_t *model, *train, *eval; /* documents for the assignments; owned */
     double step_s;                /* predicted seconds of a step */
@@ -51,6 +56,9 @@ void pass_check_at(struct scheduler_pass *pass, int64_t at_us);
 /* Records why a queued job waits, if the text differs from the recorded one. */
 void pass_wait(struct scheduler_pass *pass, const struct store_sched_job *job, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* Handles an error in planning: refuses the job if it is the job's fault, otherwise tries again later. */
+void pass_give_up(struct scheduler_pass *pass, const struct store_sched_job *job, const struct err *err);
 
 /* Returns the wait code of a reason why a job waits. */
 const char *pass_wait_code(enum policy_reason reason);
@@ -143,11 +151,14 @@ void pass_find_free(struct scheduler_pass *pass);
 /* Whether the specification's placement allows the device. */
 bool pass_allows(const json_t *spec, const char *device);
 void pass_queue(struct scheduler_pass *pass);
+/* pass_take.c. Whether a queued job may start now; free devices are kept for it then, and runs do not move to
+ * them. */
+bool pass_somebody_waits(const struct scheduler_pass *pass);
 /* Decides whether a run should stay on its devices or move, also to free devices if no job waits. `asked`
- * holds the id, spec and inputs of its job. Returns 1 with the decision in answer->answer, and stores the
+ * holds the spec and inputs of its job. Returns 1 with the decision in answer->answer, and stores the
  * measured speeds of the run's devices; 0 while facts or the plan are under way; -1 on failure. */
 int pass_weigh_move(struct scheduler_pass *pass, const struct store_sched_run *run,
-                    const struct store_sched_job *asked, const struct placer_move *move,
+                    const struct store_sched_measure *asked, const struct placer_move *move,
                     struct placer_answer *answer, struct err *err);
 /* Returns since when this leader has seen the device away or unfit; the view's time when it is neither. */
 int64_t pass_away(struct scheduler_pass *pass, const char *device, bool away);
@@ -156,10 +167,11 @@ void pass_compose_runs(struct scheduler_pass *pass, const json_t *numbers);
 
 /* pass_measure.c asks for profiles and links. */
 void pass_links(struct scheduler_pass *pass);
-/* Returns true when the job can be planned with the profiles and links there are. Otherwise asks for what is
- * missing, records that the job waits, and returns false. */
-bool pass_profiles(struct scheduler_pass *pass, const struct store_sched_job *job, const bool *allowed,
-                   const bool *usable, const char *key, const json_t *profiles, const json_t *model);
+/* Returns true when jobs of the class can be planned with the profiles and links there are. Otherwise asks
+ * for what is missing, records that the job waits (NULL: nobody does), and returns false. */
+struct job_class;
+bool pass_profiles(struct scheduler_pass *pass, const struct store_sched_job *job,
+                   const struct job_class *class);
 /* Whether pass_profiles would return true. */
 bool pass_is_measured_for(const struct scheduler_pass *pass, const bool *allowed, const bool *usable,
                           const char *key, const json_t *profiles);

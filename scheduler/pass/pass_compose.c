@@ -17,15 +17,15 @@ static const struct store_sched_device *find_device(const struct scheduler_pass 
 }
 
 /* Returns where the run begins: at the last complete checkpoint, or at step 0. */
-static json_t *compose_start(const struct store_sched_job *job)
+static json_t *compose_start(const struct pass_start *of)
 {
-    bool resumes = job->checkpoint_step >= 0 && job->checkpoint_blobs;
+    bool resumes = of->checkpoint_step >= 0 && of->checkpoint_blobs;
     json_t *start =
-        json_pack("{s:I, s:I, s:O?, s:O?}", "step", (json_int_t)(resumes ? job->checkpoint_step : 0),
-                  "reported", (json_int_t)job->reported, "checkpoint", resumes ? job->checkpoint_blobs : NULL,
-                  "adapter", json_object_get(job->inputs, "adapter"));
-    if (start && resumes && isfinite(job->best_loss))
-        json_object_set_new(start, "best_loss", json_real(job->best_loss));
+        json_pack("{s:I, s:I, s:O?, s:O?}", "step", (json_int_t)(resumes ? of->checkpoint_step : 0),
+                  "reported", (json_int_t)of->job->reported, "checkpoint",
+                  resumes ? of->checkpoint_blobs : NULL, "adapter", json_object_get(of->inputs, "adapter"));
+    if (start && resumes && isfinite(of->best_loss))
+        json_object_set_new(start, "best_loss", json_real(of->best_loss));
     return start;
 }
 
@@ -85,9 +85,9 @@ static json_t *compose_limits(const struct scheduler_pass *pass, const struct pa
 }
 
 /* Returns the job's specification without its plan, because an assignment has the plan anyway. */
-static json_t *compose_spec(const struct store_sched_job *job)
+static json_t *compose_spec(const struct pass_start *start)
 {
-    json_t *spec = json_copy(job->spec);
+    json_t *spec = json_copy(start->spec);
     json_t *placement = json_copy(json_object_get(spec, "placement"));
     if (placement) {
         json_object_del(placement, "plan");
@@ -105,10 +105,10 @@ static json_t *compose_common(struct scheduler_pass *pass, const struct pass_sta
         json_pack("{s:I, s:O, s:I, s:O, s:O, s:O, s:o, s:o, s:o, s:o, s:O, s:o}", "job", (json_int_t)job->id,
                   "run", json_object_get(numbers, "run"), "attempt", (json_int_t)job->attempt + 1, "epoch",
                   json_object_get(numbers, "epoch"), "ranks", ranks, "plan_digest",
-                  json_object_get(start->answer.plan, "digest"), "spec", compose_spec(job), "model",
-                  compose_model(start), "data", compose_data(start), "start", compose_start(job), "links",
+                  json_object_get(start->answer.plan, "digest"), "spec", compose_spec(start), "model",
+                  compose_model(start), "data", compose_data(start), "start", compose_start(start), "links",
                   pass->scheduler->config->links, "limits", compose_limits(pass, start));
-    json_t *sample = json_object_get(job->inputs, "sample");
+    json_t *sample = json_object_get(start->inputs, "sample");
     if (common && json_is_object(sample))
         json_object_set(common, "sample", sample);
     return common;
@@ -169,7 +169,7 @@ static void compose_run(struct scheduler_pass *pass, const struct pass_start *st
                        "job", (json_int_t)job->id, "attempt", (json_int_t)job->attempt + 1, "epoch",
                        json_object_get(numbers, "epoch"), "plan", start->answer.plan, "answer",
                        start->answer.answer, "timeline", start->answer.timeline, "start_step",
-                       (json_int_t)(job->checkpoint_step > 0 ? job->checkpoint_step : 0), "step_s",
+                       (json_int_t)(start->checkpoint_step > 0 ? start->checkpoint_step : 0), "step_s",
                        start->step_s, "save_bytes", save_bytes(start->answer.plan), "ranks", ranks));
     pass_add(pass, pass->jobs,
              json_pack("{s:I, s:s, s:s, s:I, s:O?}", "job", (json_int_t)job->id, "before", "queued", "state",
@@ -180,10 +180,23 @@ static void compose_run(struct scheduler_pass *pass, const struct pass_start *st
     pass_note_run(pass, run, (uint32_t)start->answer.rank_count);
 }
 
+/* Completes the job with what was read for its start: {"spec","inputs","step","blobs","loss"}. */
+static void complete_job(struct pass_start *start, json_t *read)
+{
+    const json_t *loss = json_object_get(read, "loss");
+    json_t *blobs = json_object_get(read, "blobs");
+    start->spec = json_object_get(read, "spec");
+    start->inputs = json_object_get(read, "inputs");
+    start->checkpoint_step = json_integer_value(json_object_get(read, "step"));
+    start->checkpoint_blobs = json_is_object(blobs) ? blobs : NULL;
+    start->best_loss = json_is_number(loss) ? json_number_value(loss) : NAN;
+}
+
 void pass_compose_runs(struct scheduler_pass *pass, const json_t *numbers)
 {
     size_t first = 0;
     for (size_t i = 0; i < pass->start_count; i++) {
+        complete_job(&pass->starts[i], json_array_get(json_object_get(numbers, "jobs"), i));
         compose_run(pass, &pass->starts[i], json_array_get(json_object_get(numbers, "runs"), i),
                     json_object_get(numbers, "assignments"), first);
         first += pass->starts[i].answer.rank_count;

@@ -3,7 +3,7 @@
  * All free devices of a machine are measured at once, beginning at the same moment, so that each is measured
  * while its neighbours are busy.
  */
-#include "scheduler/pass/pass.h"
+#include "scheduler/pass/job_class.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -184,28 +184,29 @@ static uint32_t measure_ms(const struct scheduler_pass *pass, const json_t *mode
     return (uint32_t)(share * pass->scheduler->config->limits.profile_ms);
 }
 
-static void request_profile(struct scheduler_pass *pass, const struct store_sched_job *job,
-                            const struct store_sched_device *device, const char *key, const json_t *model)
+static void request_profile(struct scheduler_pass *pass, const struct job_class *class,
+                            const struct store_sched_device *device)
 {
+    const json_t *model = class->model.document;
     const struct scheduler_limits *limits = &pass->scheduler->config->limits;
     json_t *slim = json_pack("{s:O?, s:O?, s:O?, s:O?}", "name", json_object_get(model, "name"), "content",
                              json_object_get(model, "content"), "config", json_object_get(model, "config"),
                              "files", json_object_get(model, "files"));
-    json_t *method = json_object_get(job->spec, "method");
-    json_t *message =
-        json_pack("{s:s, s:o, s:O, s:O?, s:O?, s:O?, s:O, s:I, s:f}", "device", device->name, "model", slim,
-                  "method", method, "base", json_object_get(method, "base"), "compute",
-                  json_object_get(json_object_get(job->spec, "train"), "compute"), "sequence_tokens",
-                  json_object_get(json_object_get(job->spec, "data"), "sequence_tokens"), "spec", job->spec,
-                  "start_at", (json_int_t)(pass->view->now_us + (int64_t)limits->profile_start_ms * 1000),
-                  "seconds", measure_ms(pass, model) / 1000.0);
+    json_t *method = json_object_get(class->asked, "method");
+    json_t *message = json_pack(
+        "{s:s, s:o, s:O, s:O?, s:O?, s:O?, s:O, s:I, s:f}", "device", device->name, "model", slim, "method",
+        method, "base", json_object_get(method, "base"), "compute",
+        json_object_get(json_object_get(class->asked, "train"), "compute"), "sequence_tokens",
+        json_object_get(json_object_get(class->asked, "data"), "sequence_tokens"), "spec", class->asked,
+        "start_at", (json_int_t)(pass->view->now_us + (int64_t)limits->profile_start_ms * 1000), "seconds",
+        measure_ms(pass, model) / 1000.0);
     json_int_t deadline =
         (json_int_t)limits->profile_start_ms + limits->profile_ms * (json_int_t)3 + limits->profile_grace_ms;
     pass_add(pass, pass->requests,
              message ? json_pack("{s:s, s:s, s:s, s:O?, s:s, s:I, s:s, s:o}", "kind", "profile", "device",
-                                 device->name, "key", key, "content", json_object_get(model, "content"),
-                                 "digest", device->digest, "deadline_ms", deadline, "node", device->node,
-                                 "message", message)
+                                 device->name, "key", class->key, "content",
+                                 json_object_get(model, "content"), "digest", device->digest, "deadline_ms",
+                                 deadline, "node", device->node, "message", message)
                      : NULL);
 }
 
@@ -234,10 +235,13 @@ bool pass_is_measured_for(const struct scheduler_pass *pass, const bool *allowed
     return !awaits(pass, allowed, key) && json_array_size(pass->requests) == 0;
 }
 
-bool pass_profiles(struct scheduler_pass *pass, const struct store_sched_job *job, const bool *allowed,
-                   const bool *usable, const char *key, const json_t *profiles, const json_t *model)
+bool pass_profiles(struct scheduler_pass *pass, const struct store_sched_job *job,
+                   const struct job_class *class)
 {
     const struct store_view *view = pass->view;
+    const bool *usable = class->usable;
+    const json_t *profiles = class->profiles.document;
+    const char *key = class->key;
     size_t asked = 0;
     for (size_t i = 0; i < view->device_count; i++) {
         if (!usable[i] || !lacks(pass, &view->devices[i], key, profiles))
@@ -251,7 +255,7 @@ bool pass_profiles(struct scheduler_pass *pass, const struct store_sched_job *jo
         }
         for (size_t k = 0; first && k < view->device_count; k++) {
             if (usable[k] && strcmp(machine_of(pass, &view->devices[k]), machine) == 0) {
-                request_profile(pass, job, &view->devices[k], key, model);
+                request_profile(pass, class, &view->devices[k]);
                 pass->free_devices[k] = false;
                 asked++;
             }
@@ -262,7 +266,7 @@ bool pass_profiles(struct scheduler_pass *pass, const struct store_sched_job *jo
                   asked == 1 ? " is" : "s are");
         return false;
     }
-    if (awaits(pass, allowed, key) || json_array_size(pass->requests) > 0) {
+    if (awaits(pass, class->allowed, key) || json_array_size(pass->requests) > 0) {
         pass_wait(pass, job, "devices or links are being measured");
         for (size_t i = 0; i < view->device_count; i++)
             pass->reserved[i] = pass->reserved[i] || usable[i];

@@ -123,15 +123,6 @@ static const json_t *free_names(struct scheduler_pass *pass)
     return pass->free_names;
 }
 
-/* Whether a job waits; free devices are kept for it then, and runs do not move to them. */
-static bool somebody_waits(const struct scheduler_pass *pass)
-{
-    for (size_t i = 0; i < pass->view->job_count; i++)
-        if (pass->view->jobs[i].state == JOB_QUEUED)
-            return true;
-    return false;
-}
-
 /* Forgets devices that are no longer free, so that one that becomes free again is a new reason to consider a
  * move. */
 static void forget_taken(struct scheduler_pass *pass, struct run_weighing *weighing)
@@ -190,7 +181,7 @@ static void find_free_device(struct scheduler_pass *pass, const struct run_weigh
 {
     const char *device;
     json_t *one;
-    if (somebody_waits(pass))
+    if (pass_somebody_waits(pass))
         return;
     json_object_foreach ((json_t *)free_names(pass), device, one) {
         if (!json_object_get(weighing->settled_free, device)) {
@@ -224,7 +215,7 @@ static void settle(struct scheduler_pass *pass, const struct store_sched_run *ru
     for (uint32_t k = 0; k < run->rank_count; k++)
         if (drift_of(&run->ranks[k]) > 0)
             weighing->settled_drift[k] = drift_of(&run->ranks[k]);
-    if (!somebody_waits(pass))
+    if (!pass_somebody_waits(pass))
         json_object_update(weighing->settled_free, (json_t *)free_names(pass));
     weighing->windows = 0;
     weighing->began_ns = 0;
@@ -256,8 +247,8 @@ static int weigh(struct scheduler_pass *pass, const struct store_sched_run *run,
                                      .restart_s =
                                          restarts * json_number_value(json_object_get(document, "started_s")),
                                      .windows = weighing->windows};
-    const struct store_sched_job asked = {.spec = json_object_get(document, "spec"),
-                                          .inputs = json_object_get(document, "inputs")};
+    const struct store_sched_measure asked = {.spec = json_object_get(document, "spec"),
+                                              .inputs = json_object_get(document, "inputs")};
     return pass_weigh_move(pass, run, &asked, &move, answer, err);
 }
 

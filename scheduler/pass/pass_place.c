@@ -9,10 +9,10 @@
 #include "common/units.h"
 #include "scheduler/pass/pass_queue.h"
 #include "scheduler/pass/plan_memo.h"
-#include "scheduler/pass/queue_order.h"
 #include "scheduler/pass/shares.h"
 
-#define RETRY_US 5000000
+/* The first jobs of the queue, about which people may ask what would let them start sooner. */
+enum { FRONT_MAX = 128 };
 /* While jobs wait for absent devices, or for a predicted start that has passed, their predictions are renewed
  * this often, in microseconds. */
 #define CLAIMS_US 1000000
@@ -46,45 +46,6 @@ void pass_find_free(struct scheduler_pass *pass)
 }
 
 /* ---- outcomes ---- */
-
-static void refuse(struct scheduler_pass *pass, const struct store_sched_job *job, enum err_code code,
-                   const char *why)
-{
-    struct err err;
-    int to = state_next(&job_machine, (int)job->state, JOB_EVENT_REFUSE, &err);
-    if (to >= 0) {
-        pass_add(pass, pass->jobs,
-                 json_pack("{s:I, s:s, s:s, s:s, s:s}", "job", (json_int_t)job->id, "before", "queued",
-                           "state", state_name(&job_machine, to), "code", err_code_name(code), "why", why));
-    }
-}
-
-/* Handles an error in planning: refuses the job if it is the job's fault, otherwise tries again after
- * RETRY_US. A job that ran before waits for devices like those it ran on: its steps are not to be given up.
- */
-static void give_up(struct scheduler_pass *pass, const struct store_sched_job *job, const struct err *err)
-{
-    const bool ran = job->attempt > 0;
-    switch (err->code) {
-    case ERR_UNSUPPORTED:
-    case ERR_NOFIT:
-        if (ran)
-            pass_wait(pass, job, "waits for devices like those it ran on: %s", err->text);
-        else
-            refuse(pass, job, err->code, err->text);
-        break;
-    case ERR_INVALID:
-    case ERR_NOT_FOUND:
-    case ERR_TOO_BIG:
-    case ERR_CORRUPT:
-        refuse(pass, job, err->code, err->text);
-        break;
-    default:
-        pass_wait(pass, job, "cannot be planned now: %s", err->text);
-        pass_check_at(pass, pass->view->now_us + RETRY_US);
-        break;
-    }
-}
 
 static const char *why_not_usable(const struct scheduler_pass *pass, size_t i, char text[240])
 {
@@ -185,7 +146,7 @@ static void fits_nowhere(struct scheduler_pass *pass, struct job_class *class,
     if (fits < 0 && err.code != ERR_NOMEM && class->allowed_count < class->known_count)
         fits = would_fit(pass, class, job, class->known, &err);
     if (fits < 0)
-        give_up(pass, job, &err);
+        pass_give_up(pass, job, &err);
 }
 
 /* Measures devices for people who asked only for a plan, while no job takes the devices. */
@@ -200,152 +161,18 @@ static void measure_wanted(struct scheduler_pass *pass)
     if (pass->view->measure_count > 0)
         pass_check_at(pass, pass->view->now_us + (int64_t)(pause_ns / 1000));
     for (size_t i = 0; i < pass->view->measure_count && pass->start_count == 0; i++) {
-        const struct store_sched_job asked = {.spec = pass->view->measures[i].spec,
-                                              .inputs = pass->view->measures[i].inputs};
+        const struct store_sched_measure *asked = &pass->view->measures[i];
         struct job_class class;
         struct err err;
-        if (job_class_init(pass, &asked, &class) < 0)
+        if (job_class_init(pass, asked->spec, asked->inputs, NULL, &class) < 0)
             return;
-        if (job_class_facts(pass, &class, &err) == 1) {
-            pass_profiles(pass, &asked, class.allowed, class.usable, class.key, class.profiles.document,
-                          class.model.document);
-        }
+        if (job_class_facts(pass, &class, &err) == 1)
+            pass_profiles(pass, NULL, &class);
         job_class_fini(&class);
     }
 }
 
 /* ---- the snapshot ---- */
-
-/* Returns the class of the job, a new one if it is the first of it; -1 without memory. */
-static int64_t class_of(struct queue *queue, const struct store_sched_job *job)
-{
-    struct scheduler_pass *pass = queue->pass;
-    struct job_class made, *class;
-    struct err err;
-    if (job_class_init(pass, job, &made) < 0)
-        return -1;
-    for (size_t i = 0; i < queue->class_count; i++) {
-        if (memcmp(queue->classes[i].digest, made.digest, sizeof(made.digest)) == 0) {
-            job_class_fini(&made);
-            return (int64_t)i;
-        }
-    }
-    if (ARRAY_RESERVE(queue->classes, queue->class_capacity, queue->class_count + 1, &err) < 0) {
-        pass->failed = true;
-        job_class_fini(&made);
-        return -1;
-    }
-    class = &queue->classes[queue->class_count];
-    *class = made;
-    int there = class->known_count == 0 ? 1 : job_class_facts(pass, class, &class->err);
-    class->state =
-        class->known_count == 0 ? CLASS_NOWHERE
-        : there < 0             ? CLASS_FAILED
-        : there == 0            ? CLASS_PENDING
-        : pass_is_measured_for(pass, class->allowed, class->usable, class->key, class->profiles.document)
-            ? CLASS_READY
-            : CLASS_UNMEASURED;
-    if (there > 0 && class->known_count > 0)
-        job_class_speeds(pass, class);
-    return (int64_t)queue->class_count++;
-}
-
-static bool is_disabled(const struct store_view *view, int64_t user)
-{
-    for (size_t i = 0; i < view->user_count; i++)
-        if (view->users[i].id == user)
-            return view->users[i].disabled;
-    return false;
-}
-
-/* Finds the job's class. What cannot be decided about is settled: returns false then. */
-static bool take_job(struct queue *queue, const struct store_sched_job *job, uint32_t *class)
-{
-    struct scheduler_pass *pass = queue->pass;
-    if (is_disabled(pass->view, job->owner)) {
-        pass_wait(pass, job, "waits: its owner is disabled");
-        return false;
-    }
-    const int64_t found = class_of(queue, job);
-    if (found < 0)
-        return false;
-    *class = (uint32_t)found;
-    switch (queue->classes[found].state) {
-    case CLASS_FAILED:
-        give_up(pass, job, &queue->classes[found].err);
-        return false;
-    case CLASS_NOWHERE:
-        pass_wait(pass, job,
-                  pass->view->device_count == 0 ? "no device has joined the cluster yet"
-                                                : "none of the devices it may use is there");
-        return false;
-    default:
-        return queue->classes[found].state != CLASS_PENDING;
-    }
-}
-
-/* Takes the view's queued jobs: those that can be planned stand first, then those whose devices are not
- * measured. */
-static int take_jobs(struct queue *queue)
-{
-    const struct store_view *view = queue->pass->view;
-    struct queue_job *unmeasured = calloc(view->job_count + 1, sizeof(*unmeasured));
-    size_t unmeasured_count = 0;
-    for (size_t i = 0; unmeasured && i < view->job_count && !queue->pass->failed; i++) {
-        struct queue_job of = {.job = &view->jobs[i]};
-        if (of.job->state != JOB_QUEUED || !take_job(queue, of.job, &of.class))
-            continue;
-        if (queue->classes[of.class].state == CLASS_READY)
-            queue->jobs[queue->job_count++] = of;
-        else
-            unmeasured[unmeasured_count++] = of;
-    }
-    queue->ready_count = queue->job_count;
-    for (size_t i = 0; i < unmeasured_count; i++)
-        queue->jobs[queue->job_count++] = unmeasured[i];
-    const int rc = unmeasured && !queue->pass->failed ? 0 : -1;
-    free(unmeasured);
-    return rc;
-}
-
-/* Returns the devices that the job uses only if it fits on no others, or NULL. */
-static const struct device_set *avoided(struct queue *queue, size_t i)
-{
-    const struct store_view *view = queue->pass->view;
-    char word[80]; /* a node's name has at most 64 bytes */
-    if (!queue->jobs[i].job->avoid)
-        return NULL;
-    for (size_t d = 0; d < view->device_count && d < POLICY_DEVICES_MAX; d++)
-        if (snprintf(word, sizeof(word), " %s ", view->devices[d].node) > 0 &&
-            strstr(queue->jobs[i].job->avoid, word))
-            device_set_add(&queue->avoid[i], d);
-    return device_set_is_empty(&queue->avoid[i]) ? NULL : &queue->avoid[i];
-}
-
-static void fill_jobs(struct queue *queue)
-{
-    const struct use_shares *shares = queue->pass->scheduler->shares;
-    for (size_t i = 0; i < queue->job_count; i++) {
-        const struct store_sched_job *job = queue->jobs[i].job;
-        const int64_t done = job->checkpoint_step > 0 ? job->checkpoint_step : 0;
-        const int64_t left_ms = job->time_limit_ms - job->used_ms;
-        const json_t *count = json_object_get(json_object_get(job->spec, "placement"), "count");
-        const json_int_t least = json_integer_value(json_object_get(count, "least"));
-        queue->facts[i] = (struct policy_job){
-            .id = job->id,
-            .eligible_us = job->begin_us > job->eligible_us ? job->begin_us : job->eligible_us,
-            .steps_left = job->steps - done,
-            .limit_us = job->time_limit_ms > 0 ? (left_ms > 1 ? left_ms : 1) * 1000 : 0,
-            .priority = job->priority,
-            .shape = queue->jobs[i].class,
-            .user = shares_user(shares, job->owner),
-            .account = shares_leaf(shares, job->owner, job->account),
-            .devices_least = (uint16_t)(least > 1 ? least : 1),
-            .devices_most = (uint16_t)json_integer_value(json_object_get(count, "most")),
-            .service = (enum policy_service)job->service,
-            .avoid = avoided(queue, i)};
-    }
-}
 
 static void fill_run(struct queue *queue, const struct store_sched_run *from,
                      const struct store_sched_job *job)
@@ -420,19 +247,16 @@ static int queue_init(struct queue *queue, struct scheduler_pass *pass)
     const struct store_view *view = pass->view;
     struct err err;
     *queue = (struct queue){.pass = pass};
-    queue->jobs = calloc(view->job_count + 1, sizeof(*queue->jobs));
-    queue->facts = calloc(view->job_count + 1, sizeof(*queue->facts));
-    queue->avoid = calloc(view->job_count + 1, sizeof(*queue->avoid));
+    queue->front = calloc(FRONT_MAX, sizeof(*queue->front));
     queue->runs = calloc(view->run_count + 1, sizeof(*queue->runs));
     queue->away_us = calloc(view->device_count + 1, sizeof(*queue->away_us));
     queue->owners = calloc(view->device_count + 1, sizeof(*queue->owners));
     queue->intervals = pass_intervals(pass, &queue->snapshot.interval_count);
-    if (!queue->jobs || !queue->facts || !queue->avoid || !queue->runs || !queue->away_us || !queue->owners ||
-        !queue->intervals ||
-        shares_begin(pass->scheduler->shares, view, pass->scheduler->config->sharing.half_life_s, &err) < 0 ||
-        take_jobs(queue) < 0)
+    if (!queue->front || !queue->runs || !queue->away_us || !queue->owners || !queue->intervals ||
+        shares_begin(pass->scheduler->shares, view, pass->scheduler->queue,
+                     pass->scheduler->config->sharing.half_life_s, &err) < 0 ||
+        pass_take(queue) < 0)
         return -1;
-    fill_jobs(queue);
     fill_runs(queue);
     fill_devices(queue);
     shares_fill(pass->scheduler->shares, &queue->snapshot);
@@ -447,6 +271,9 @@ static void queue_fini(struct queue *queue)
     for (size_t i = 0; i < queue->class_count; i++)
         job_class_fini(&queue->classes[i]);
     free(queue->classes);
+    free(queue->class_at);
+    free(queue->leaves);
+    free(queue->front);
     free(queue->jobs);
     free(queue->facts);
     free(queue->avoid);
@@ -567,7 +394,7 @@ static void write_place(struct scheduler_pass *pass, const struct store_sched_jo
     const char *code = pass_wait_code(
         action->reason == REASON_DEVICES && pass_yields_to(pass, action->subject, job->id) ? REASON_YIELDS
                                                                                            : action->reason);
-    const bool same = job->place == action->place && job->wait_code && strcmp(job->wait_code, code) == 0 &&
+    const bool same = job->place == action->place && strcmp(job->wait_code, code) == 0 &&
                       (starts_us > 0) == (job->starts_us > 0) &&
                       moved_us <= (wait_us > 10000000 ? wait_us / 10 : 1000000);
     const bool of_job =
@@ -612,13 +439,10 @@ static void fits_nowhere_or_waits(struct queue *queue, const struct queue_job *o
             device_set_count(&plan.devices));
 }
 
-static void carry_out(struct queue *queue, const struct queue_job *of, const struct policy_action *action)
+/* Records the place of a job that waits, and why. */
+static void say_place(struct queue *queue, const struct queue_job *of, const struct policy_action *action)
 {
     struct scheduler_pass *pass = queue->pass;
-    if (action->verdict == VERDICT_START) {
-        start(queue, of, action->plan);
-        return;
-    }
     write_place(pass, of->job, &queue->classes[of->class], action);
     switch (action->reason) {
     case REASON_PLANNING:
@@ -646,8 +470,15 @@ static void measure(struct queue *queue, const struct queue_job *of)
     struct scheduler_pass *pass = queue->pass;
     struct job_class *class = &queue->classes[of->class];
     job_class_devices(pass, class);
-    pass_profiles(pass, of->job, class->allowed, class->usable, class->key, class->profiles.document,
-                  class->model.document);
+    pass_profiles(pass, of->job, class);
+    class->asked_for = true;
+}
+
+/* Whether the job is among the first ones of its leaf, which are told their place and why they wait. */
+static bool is_shown(struct queue *queue, const struct queue_job *of)
+{
+    struct queue_leaf *leaf = &queue->leaves[of->job->leaf];
+    return leaf->shown < queue->shown_most && ++leaf->shown > 0;
 }
 
 /* Carries out the decision in the order of the queue, so that a job in front has its devices measured before
@@ -670,9 +501,16 @@ static int carry_out_all(struct queue *queue, const struct policy_decision *deci
     }
     for (size_t i = 0; i < count && rc == 0; i++) {
         const struct queue_job *of = &queue->jobs[order[i]];
-        if (order[i] < queue->ready_count)
-            carry_out(queue, of, &decision->actions[actions[order[i]]]);
-        else
+        const bool ready = order[i] < queue->ready_count;
+        const struct policy_action *action = ready ? &decision->actions[actions[order[i]]] : NULL;
+        if (action && action->verdict == VERDICT_START) {
+            start(queue, of, action->plan);
+            continue;
+        }
+        const bool shown = is_shown(queue, of);
+        if (action && shown)
+            say_place(queue, of, action);
+        else if (!action && (shown || !queue->classes[of->class].asked_for))
             measure(queue, of);
     }
     free(order);
@@ -680,52 +518,13 @@ static int carry_out_all(struct queue *queue, const struct policy_decision *deci
     return rc;
 }
 
-/* Called when all jobs of this view wait and devices are left. The next pass examines a further window of the
- * queue, and so on until a job takes the devices or the end of the queue is reached. */
-static void look_further(struct scheduler_pass *pass, const struct queued_job *queue, const size_t *order,
-                         size_t count)
-{
-    struct scheduler *scheduler = pass->scheduler;
-    struct store_queue_mark *mark = &scheduler->queue_mark;
-    size_t behind = 0;
-    for (size_t i = 0; i < count; i++) {
-        const struct queued_job *job = &queue[order[i]];
-        bool further = !mark->set || job->priority < mark->priority ||
-                       (job->priority == mark->priority && job->id > mark->id);
-        behind += further ? 1 : 0;
-    }
-    if (behind < scheduler->config->limits.queue_max) {
-        mark->set = false;
-        return;
-    }
-    const struct queued_job *last = &queue[order[count - 1]];
-    *mark = (struct store_queue_mark){.set = true, .priority = last->priority, .id = last->id};
-    pass_check_at(pass, pass->view->now_us);
-}
-
-/* Whether a device is left that no job of the view takes. */
+/* Whether a device is left that no job takes. */
 static bool something_is_left(const struct scheduler_pass *pass)
 {
     for (size_t i = 0; i < pass->view->device_count; i++)
         if (pass->free_devices[i] && !pass->reserved[i])
             return true;
     return false;
-}
-
-/* Lets the next pass look further back in the queue if all jobs of the view wait and devices are left. */
-static void look_further_back(struct scheduler_pass *pass, const struct queue *queue)
-{
-    struct queued_job *jobs = calloc(queue->job_count + 1, sizeof(*jobs));
-    size_t *order = calloc(queue->job_count + 1, sizeof(*order));
-    pass->failed = pass->failed || !jobs || !order;
-    if (jobs && order) {
-        for (size_t i = 0; i < queue->job_count; i++)
-            jobs[i] = (struct queued_job){queue->jobs[i].job->id, queue->jobs[i].job->priority};
-        queue_order(jobs, queue->job_count, order);
-        look_further(pass, jobs, order, queue->job_count);
-    }
-    free(jobs);
-    free(order);
 }
 
 static int decide(struct scheduler_pass *pass, struct queue *queue, struct err *err)
@@ -737,6 +536,8 @@ static int decide(struct scheduler_pass *pass, struct queue *queue, struct err *
                            &decision, err);
     if (rc == 0)
         rc = carry_out_all(queue, &decision, err);
+    for (size_t i = 0; rc == 0 && i < decision.count && i < FRONT_MAX; i++)
+        queue->front[queue->front_count++] = (uint32_t)decision.actions[i].job;
     for (size_t i = 0; i < decision.preemption_count && rc == 0; i++)
         pass_yield(pass, &queue->runs[decision.preemptions[i].run], decision.preemptions[i].rule,
                    queue->facts[decision.preemptions[i].job].id);
@@ -752,10 +553,10 @@ void pass_queue(struct scheduler_pass *pass)
     plan_memo_begin(pass->scheduler->memo, pass->view, facts_profiles_seen(pass->scheduler->facts));
     if (queue_init(&queue, pass) < 0 || decide(pass, &queue, &err) < 0)
         pass->failed = true;
-    else if (queue.job_count > 0 && pass->start_count == 0 && something_is_left(pass))
-        look_further_back(pass, &queue);
-    else if (queue.job_count == 0)
-        pass->scheduler->queue_mark.set = false;
+    else if (pass->start_count == 0 && something_is_left(pass))
+        pass->scheduler->queue_mark = queue.further;
+    if (pass->scheduler->queue_mark.set && pass->start_count == 0 && something_is_left(pass))
+        pass_check_at(pass, pass->view->now_us);
     if (!pass->failed && pass->start_count == 0)
         pass_sooner(&queue);
     measure_wanted(pass);

@@ -5,14 +5,25 @@
 #include "scheduler/pass/job_class.h"
 #include "scheduler/policy/policy.h"
 
-/* A queued job of the view. */
+/* A queued job about which the pass decides. */
 struct queue_job {
     const struct store_sched_job *job;
     uint32_t class; /* index in queue.classes */
 };
 
+/* A user within an account (struct store_queue_leaf). */
+struct queue_leaf {
+    uint16_t user, account; /* in the snapshot of the policies */
+    bool disabled;
+    uint32_t shown; /* jobs of the leaf that were told their place so far */
+};
+
 struct queue {
     struct scheduler_pass *pass;
+    struct queue_leaf *leaves; /* by store_sched_job.leaf */
+    uint32_t shown_most;       /* of each leaf so many jobs are told their place and why they wait */
+    uint32_t *class_at;        /* by store_sched_job.class: see pass_take.c */
+    struct queue_mark further; /* where the next pass looks, if this one leaves devices */
     struct job_class *classes;
     size_t class_count, class_capacity;
     struct queue_job *jobs;
@@ -26,7 +37,14 @@ struct queue {
     struct device_set there;           /* devices that are present and fit */
     struct device_set *avoid; /* [job_count] devices of the nodes on which a job's last attempt died */
     struct policy_snapshot snapshot;
+    /* [front_count] the first jobs in the order of the last decision, as indices; owned */
+    uint32_t *front;
+    size_t front_count;
 };
+
+/* pass_take.c. Fills the leaves, the classes, the jobs and their facts, after shares_begin. Returns -1
+ * without memory. */
+int pass_take(struct queue *queue);
 
 /* Answers one of the open questions of what would let a job start sooner, if its plans are known. */
 void pass_sooner(struct queue *queue);

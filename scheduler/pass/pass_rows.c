@@ -5,6 +5,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#define RETRY_US 5000000
+/* One pass writes so many reasons, and refuses no more jobs once so many states change; the next pass goes
+ * on. */
+enum { WAITS_MAX = 256, REFUSED_MAX = 256 };
+
 void pass_add(struct scheduler_pass *pass, json_t *array, json_t *row)
 {
     if (!row || json_array_append_new(array, row) < 0)
@@ -43,7 +48,7 @@ void pass_wait(struct scheduler_pass *pass, const struct store_sched_job *job, c
 {
     char text[512];
     va_list args;
-    if (job->id == 0) /* the request is a measurement without a job */
+    if (!job || json_array_size(pass->waits) >= WAITS_MAX) /* the next pass says more */
         return;
     va_start(args, fmt);
     vsnprintf(text, sizeof(text), fmt, args);
@@ -65,6 +70,45 @@ void pass_say(struct scheduler_pass *pass, int64_t job, const char *level, const
     va_end(args);
     pass_add(pass, pass->said,
              json_pack("{s:I, s:s, s:s}", "job", (json_int_t)job, "level", level, "text", text));
+}
+
+static void refuse(struct scheduler_pass *pass, const struct store_sched_job *job, enum err_code code,
+                   const char *why)
+{
+    struct err err;
+    int to = state_next(&job_machine, (int)job->state, JOB_EVENT_REFUSE, &err);
+    if (to >= 0 && json_array_size(pass->jobs) < REFUSED_MAX) { /* the next pass refuses more */
+        pass_add(pass, pass->jobs,
+                 json_pack("{s:I, s:s, s:s, s:s, s:s}", "job", (json_int_t)job->id, "before", "queued",
+                           "state", state_name(&job_machine, to), "code", err_code_name(code), "why", why));
+    }
+}
+
+/* Handles an error in planning: refuses the job if it is the job's fault, otherwise tries again after
+ * RETRY_US. A job that ran before waits for devices like those it ran on: its steps are not to be given up.
+ */
+void pass_give_up(struct scheduler_pass *pass, const struct store_sched_job *job, const struct err *err)
+{
+    const bool ran = job->attempt > 0;
+    switch (err->code) {
+    case ERR_UNSUPPORTED:
+    case ERR_NOFIT:
+        if (ran)
+            pass_wait(pass, job, "waits for devices like those it ran on: %s", err->text);
+        else
+            refuse(pass, job, err->code, err->text);
+        break;
+    case ERR_INVALID:
+    case ERR_NOT_FOUND:
+    case ERR_TOO_BIG:
+    case ERR_CORRUPT:
+        refuse(pass, job, err->code, err->text);
+        break;
+    default:
+        pass_wait(pass, job, "cannot be planned now: %s", err->text);
+        pass_check_at(pass, pass->view->now_us + RETRY_US);
+        break;
+    }
 }
 
 const struct store_sched_node *pass_node(const struct scheduler_pass *pass, const char *name)

@@ -214,11 +214,11 @@ void pass_runs(struct scheduler_pass *pass)
         }
         for (uint32_t k = 0; k < run->rank_count; k++)
             facts[k] = facts_of(pass, run, &run->ranks[k]);
-        const struct store_sched_job *for_job = find_job(pass, run->save_for);
-        const struct run_facts all = {.ranks = facts,
-                                      .save_wait_ms = pass_save_wait_ms(pass, run),
-                                      .awaited = run->save_for > 0 ? for_job && for_job->state == JOB_QUEUED
-                                                                   : pass_others_wait(pass, job)};
+        const bool is_awaited = run->save_for > 0
+                                    ? store_queue_find(pass->scheduler->queue, run->save_for) != NULL
+                                    : run->save_by_us > 0 && pass_others_wait(pass, job);
+        const struct run_facts all = {
+            .ranks = facts, .save_wait_ms = pass_save_wait_ms(pass, run), .awaited = is_awaited};
         struct run_verdict verdict;
         lifecycle_decide(run, job, &all, &pass->scheduler->config->limits, pass->view->now_us, &verdict);
         if (verdict.action == RUN_ACTION_WAIT && job->state != JOB_STOPPING &&

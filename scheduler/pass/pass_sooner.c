@@ -24,7 +24,6 @@ struct asked_planner {
 
 /* The other shapes that the job's owner could ask for. */
 struct variants {
-    struct store_sched_job jobs[VARIANTS];
     json_t *specs[VARIANTS]; /* owned, or NULL */
     enum variant_kind kinds[VARIANTS];
     uint32_t shapes[VARIANTS];
@@ -44,17 +43,16 @@ static enum policy_fit best(void *arg, uint32_t shape, const struct device_set *
     return fit;
 }
 
-/* Adds a class of the job with that specification. Its facts are those of the job's own class. */
-static void add_variant(struct queue *queue, const struct store_sched_job *job, json_t *spec,
-                        enum variant_kind kind, struct variants *variants)
+/* Adds a class of a specification like that of the class `like`, whose facts it has. `spec` NULL: the same.
+ */
+static void add_variant(struct queue *queue, uint32_t like, json_t *spec, enum variant_kind kind,
+                        struct variants *variants)
 {
-    struct store_sched_job *of = &variants->jobs[variants->count];
+    const struct job_class *of = &queue->classes[like];
     struct job_class class;
     struct err err;
     variants->specs[variants->count] = spec;
-    *of = *job;
-    of->spec = spec ? spec : job->spec;
-    if (job_class_init(queue->pass, of, &class) < 0)
+    if (job_class_init(queue->pass, spec ? spec : of->asked, of->inputs, NULL, &class) < 0)
         return;
     if (kind == VARIANT_MEMORY) {
         class.spare_bytes = LESS_BYTES;
@@ -80,17 +78,17 @@ static bool is_measured(const struct queue *queue, const struct job_class *class
                                 class->profiles.document);
 }
 
-static void add_variants(struct queue *queue, const struct store_sched_job *job, struct variants *variants)
+static void add_variants(struct queue *queue, uint32_t class, struct variants *variants)
 {
-    const json_t *placement = json_object_get(job->spec, "placement");
-    add_variant(queue, job, NULL, VARIANT_MEMORY, variants);
+    const json_t *asked = queue->classes[class].asked, *placement = json_object_get(asked, "placement");
+    add_variant(queue, class, NULL, VARIANT_MEMORY, variants);
     if (!json_is_array(json_object_get(placement, "devices")) &&
         json_array_size(json_object_get(placement, "exclude")) == 0)
         return;
-    json_t *spec = json_deep_copy(job->spec), *free_placement = json_object_get(spec, "placement");
+    json_t *spec = json_deep_copy(asked), *free_placement = json_object_get(spec, "placement");
     json_object_del(free_placement, "devices");
     json_object_del(free_placement, "exclude");
-    add_variant(queue, job, spec, VARIANT_DEVICES, variants);
+    add_variant(queue, class, spec, VARIANT_DEVICES, variants);
     if (variants->count > 0 && variants->kinds[variants->count - 1] == VARIANT_DEVICES &&
         !is_measured(queue, &queue->classes[queue->class_count - 1]))
         variants->count--;
@@ -156,7 +154,7 @@ static json_t *row_of(const struct queue *queue, const struct sooner_change *cha
 }
 
 /* Asks about a job. Returns the changes, new; NULL while the planner is searching, or after a failure. */
-static json_t *ask(struct queue *queue, size_t index, bool late)
+static json_t *ask(struct queue *queue, const struct policy_snapshot *snapshot, size_t index, bool late)
 {
     struct scheduler_pass *pass = queue->pass;
     struct asked_planner asked = {.queue = queue};
@@ -166,8 +164,8 @@ static json_t *ask(struct queue *queue, size_t index, bool late)
     struct err err;
     int64_t starts_us;
     json_t *changes = NULL;
-    add_variants(queue, queue->jobs[index].job, &variants);
-    const struct sooner_question question = {.snapshot = &queue->snapshot,
+    add_variants(queue, snapshot->jobs[index].shape, &variants);
+    const struct sooner_question question = {.snapshot = snapshot,
                                              .settings = &pass->scheduler->config->sharing,
                                              .planner = &planner,
                                              .now_us = pass->view->now_us,
@@ -193,20 +191,28 @@ void pass_sooner(struct queue *queue)
 {
     struct scheduler_pass *pass = queue->pass;
     const json_t *open = json_object_get(pass->view->asked, "sooner");
-    size_t at, index = 0;
+    struct policy_snapshot snapshot = queue->snapshot;
+    struct policy_job *front = calloc(queue->front_count + 1, sizeof(*front));
+    size_t at;
     json_t *row;
-    queue->snapshot.job_count = queue->ready_count;
-    json_array_foreach ((json_t *)(uintptr_t)open, at, row) {
+    pass->failed = pass->failed || !front;
+    for (size_t i = 0; front && i < queue->front_count; i++)
+        front[i] = queue->facts[queue->front[i]];
+    snapshot.jobs = front;
+    snapshot.job_count = queue->front_count;
+    json_array_foreach ((json_t *)(uintptr_t)(front ? open : NULL), at, row) {
         const json_int_t id = json_integer_value(json_array_get(row, 0));
         const bool late = json_number_value(json_array_get(row, 1)) > WAIT_S_MAX;
-        for (index = 0; index < queue->ready_count && queue->facts[index].id != id;)
+        size_t index = 0;
+        while (index < queue->front_count && front[index].id != id)
             index++;
-        json_t *changes = index < queue->ready_count ? ask(queue, index, late) : json_array();
+        json_t *changes = index < queue->front_count ? ask(queue, &snapshot, index, late) : json_array();
         if (changes) {
             pass_add(pass, pass->sooner, json_pack("{s:I, s:o}", "job", id, "changes", changes));
-            return; /* one a pass: the others wait for the next */
+            break; /* one a pass: the others wait for the next */
         }
-        if (index < queue->ready_count)
+        if (index < queue->front_count)
             pass_check_at(pass, pass->view->now_us + 1000000);
     }
+    free(front);
 }

@@ -20,23 +20,21 @@ static void keep_speeds(struct scheduler_pass *pass, const struct store_sched_ru
                            (json_int_t)run->id));
     }
     if (slow && verdict && strcmp(verdict, "move") == 0)
-        pass_add(pass, pass->measures,
-                 json_pack("{s:s, s:O, s:O}", "key", class->key, "spec", class->spec, "inputs",
-                           class->job->inputs));
+        pass_add(
+            pass, pass->measures,
+            json_pack("{s:s, s:O, s:O}", "key", class->key, "spec", class->spec, "inputs", class->inputs));
 }
 
 int pass_weigh_move(struct scheduler_pass *pass, const struct store_sched_run *run,
-                    const struct store_sched_job *asked, const struct placer_move *move,
+                    const struct store_sched_measure *asked, const struct placer_move *move,
                     struct placer_answer *answer, struct err *err)
 {
     struct job_class class;
     if (!pass->free_found)
         pass_find_free(pass);
-    if (job_class_init(pass, asked, &class) < 0)
+    if (job_class_init(pass, asked->spec, asked->inputs, NULL, &class) < 0)
         return err_set(err, ERR_NOMEM, "no memory for planning");
-    bool others = false; /* whether jobs are queued, for which free devices are kept */
-    for (size_t i = 0; i < pass->view->job_count; i++)
-        others = others || pass->view->jobs[i].state == JOB_QUEUED;
+    const bool others = pass_somebody_waits(pass); /* free devices are kept for them */
     for (size_t i = 0; i < pass->view->device_count; i++) {
         bool own = false;
         for (uint32_t k = 0; k < run->rank_count && !own; k++)

@@ -82,14 +82,14 @@ void pass_ask_save(struct scheduler_pass *pass, const struct store_sched_run *ru
 bool pass_others_wait(const struct scheduler_pass *pass, const struct store_sched_job *job)
 {
     static const char *const codes[] = {"devices", "reserved", "slow", "width", "yields"};
-    for (size_t i = 0; i < pass->view->job_count; i++) {
-        const struct store_sched_job *other = &pass->view->jobs[i];
+    const struct store_queue *queue = pass->scheduler->queue;
+    for (size_t i = 0; i < store_queue_count(queue); i++) {
+        const struct store_sched_job *other = store_queue_at(queue, i);
         bool waits = false;
-        for (size_t c = 0; c < sizeof(codes) / sizeof(codes[0]) && other->wait_code; c++)
+        for (size_t c = 0; c < sizeof(codes) / sizeof(codes[0]) && other->wait_code[0] != '\0'; c++)
             waits = waits || strcmp(other->wait_code, codes[c]) == 0;
         const bool alike = other->owner == job->owner && other->account == job->account;
-        if (other->state == JOB_QUEUED && waits && other->service <= job->service &&
-            (!alike || other->priority >= job->priority))
+        if (waits && other->service <= job->service && (!alike || other->priority >= job->priority))
             return true;
     }
     return false;

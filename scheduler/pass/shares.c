@@ -237,13 +237,18 @@ static void add_uses(struct use_shares *shares, double half_life_s)
     }
 }
 
-int shares_begin(struct use_shares *shares, const struct store_view *view, double half_life_s,
-                 struct err *err)
+int shares_begin(struct use_shares *shares, const struct store_view *view, const struct store_queue *queue,
+                 double half_life_s, struct err *err)
 {
     tree_free(shares);
     decay(shares, view->now_us, half_life_s);
     if (take_rows(shares, view, half_life_s, err) < 0)
         return -1;
+    for (uint32_t l = 0; l < store_queue_leaf_count(queue); l++) {
+        const struct store_queue_leaf leaf = store_queue_leaf_at(queue, l);
+        if (leaf.count > 0 && !add_leaf(shares, leaf.owner, leaf.account, err))
+            return -1;
+    }
     const size_t most = 1 + view->account_count + shares->leaf_count;
     shares->view = view;
     shares->accounts = calloc(most, sizeof(*shares->accounts));

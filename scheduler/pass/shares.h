@@ -8,7 +8,7 @@
 #define MOTLEY_SCHEDULER_PASS_SHARES_H
 
 #include "scheduler/policy/policy.h"
-#include "store/sched.h"
+#include "store/queue.h"
 
 #define SHARES_MONTH_US (30 * 86400 * (int64_t)1000000)
 
@@ -25,10 +25,10 @@ void shares_forget(struct use_shares *shares);
 int64_t shares_closed(const struct use_shares *shares);
 
 /* Takes the view's rows of the ledger and builds the tree anew: the root, the view's groups, and a leaf for
- * each user within an account who has used anything or has a job in the view. Borrows the view until the next
- * call. */
-int shares_begin(struct use_shares *shares, const struct store_view *view, double half_life_s,
-                 struct err *err);
+ * each user within an account who has used anything or has a job in the view or in the queue. Borrows the
+ * view until the next call. */
+int shares_begin(struct use_shares *shares, const struct store_view *view, const struct store_queue *queue,
+                 double half_life_s, struct err *err);
 
 /* Fills the snapshot's accounts and users. */
 void shares_fill(const struct use_shares *shares, struct policy_snapshot *snapshot);

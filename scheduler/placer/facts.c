@@ -10,9 +10,9 @@
 #include <string.h>
 
 #include "store/models.h"
-#include "store/sched.h"
+#include "store/queue.h"
 
-enum { ENTRIES_MAX = 64 };
+enum { ENTRIES_MAX = 512 };
 #define BYTES_MAX ((size_t)256 << 20)
 
 enum entry_state { ENTRY_FETCHING, ENTRY_READY, ENTRY_FAILED };
@@ -178,6 +178,8 @@ static int fetch(struct facts *facts, struct fact_entry *entry, struct err *err)
         return store_dataset_get(facts->store, entry->key, got_dataset, entry, err);
     case FACT_RUN:
         return store_sched_run_get(facts->store, strtoll(entry->key, NULL, 10), got_document, entry, err);
+    case FACT_CLASS:
+        return store_queue_class_get(facts->store, entry->key, got_document, entry, err);
     default:
         return store_profiles_get(facts->store, entry->key, facts->remeasure_ms, got_document, entry, err);
     }

@@ -13,11 +13,12 @@
 struct facts;
 struct store;
 
-enum fact_kind { FACT_MODEL, FACT_DATASET, FACT_PROFILES, FACT_RUN };
+enum fact_kind { FACT_MODEL, FACT_DATASET, FACT_PROFILES, FACT_RUN, FACT_CLASS };
 
 struct fact {
     /* FACT_MODEL: the model. FACT_DATASET: {"blob","stats"}. FACT_PROFILES: [{"device","document"}].
-     * FACT_RUN: the answer of store_sched_run_get at the time its key "RUN/…" was first asked for */
+     * FACT_RUN: the answer of store_sched_run_get at the time its key "RUN/…" was first asked for.
+     * FACT_CLASS: {"spec","inputs"} of a queued job of the class, whose digest in hex is the key */
     const json_t *document;
     const uint8_t *sizes; /* FACT_DATASET: the row sizes as stored */
     size_t sizes_bytes;

@@ -47,7 +47,8 @@ static double measure(const char *what, const struct principal *owner, bool fres
     double ms[ASKED];
     for (int i = 0; i < ASKED; i++) {
         char query[200], name[16];
-        fake_forget(world.agents[1]);
+        if (!fake_living(world.agents[1])) /* the job whose search is over may run meanwhile */
+            fake_forget(world.agents[1]);
         snprintf(name, sizeof(name), fresh ? "fresh-%d" : "quick", i);
         const struct world_job job = {
             .name = name, .devices = "right/cpu0", .steps = 2, .every = 2, .owner = owner};
@@ -94,7 +95,7 @@ static void decisions_are_quick_whatever_waits(void **state)
     const double searching_ms = measure("a search of 5 s under way, each of a class of its own", &bob, true);
     assert_true(searching_ms < 3000);
     WORLD_UNTIL(&world, world_is(&world, searched, "succeeded"));
-    sql("DELETE FROM jobs WHERE name = 'waits'");
+    sql("UPDATE jobs SET state = 'cancelled', ended_at = now() WHERE name = 'waits'");
     world.agents[0]->steps_max = 0;
     WORLD_UNTIL(&world, world_is(&world, holder, "succeeded"));
 }
@@ -102,6 +103,7 @@ static void decisions_are_quick_whatever_waits(void **state)
 static int make(void **state)
 {
     struct answer answer;
+    world.unchecked = true;
     world_make(&world, state);
     AWAIT_OK(world.fixture, answer, store_user_put(world.fixture->store, "bob", on_id, &answer, E));
     bob = fixture_person(answer.id, "bob");

@@ -1,4 +1,4 @@
-/* Tests the queue's order and the life of a run, which are pure functions, on many random cases. */
+/* Tests the life of a run, which is a pure function, on many random cases. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,7 +10,6 @@
 #include "scheduler/events/events.h"
 #include "scheduler/pass/lifecycle.h"
 #include "scheduler/pass/pauses.h"
-#include "scheduler/pass/queue_order.h"
 
 static uint64_t rng_state = 20260101;
 
@@ -18,30 +17,6 @@ static uint32_t draw(uint32_t bound)
 {
     rng_state = rng_state * 6364136223846793005u + 1442695040888963407u;
     return (uint32_t)(rng_state >> 33) % bound;
-}
-
-static void the_order_is_priority_then_first_come(void **state)
-{
-    (void)state;
-    for (int round = 0; round < 200; round++) {
-        struct queued_job jobs[40];
-        size_t order[40];
-        bool seen[40] = {false};
-        size_t count = draw(41);
-        for (size_t i = 0; i < count; i++) {
-            jobs[i] = (struct queued_job){.id = (int64_t)draw(1000) * 64 + (int64_t)i,
-                                          .priority = (int)draw(5) - 2};
-        }
-        queue_order(jobs, count, order);
-        for (size_t i = 0; i < count; i++) {
-            assert_true(order[i] < count && !seen[order[i]]);
-            seen[order[i]] = true;
-            if (i > 0) {
-                const struct queued_job *a = &jobs[order[i - 1]], *b = &jobs[order[i]];
-                assert_true(a->priority > b->priority || (a->priority == b->priority && a->id < b->id));
-            }
-        }
-    }
 }
 
 static void back_off_doubles_up_to_its_bound(void **state)
@@ -429,7 +404,6 @@ static void a_checkpoint_brings_the_routing_of_its_steps(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_order_is_priority_then_first_come),
         cmocka_unit_test(back_off_doubles_up_to_its_bound),
         cmocka_unit_test(a_wait_follows_the_predicted_step_between_its_bounds),
         cmocka_unit_test(peers_are_told_when_the_last_rank_is_ready),

@@ -1,0 +1,497 @@
+/* The queue in memory: an array of jobs, a hash table from ids to places in it, and two tables of what many
+ * jobs have in common. A job that leaves the queue gives its place to the last one. */
+#include "store/queue_private.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/array.h"
+
+/* The tables of leaves and classes only grow. When they hold so many entries more than twice those in use,
+ * the queue is read anew. */
+enum { UNUSED_MAX = 4096 };
+
+/* clang-format off */
+/* Of a job that ran, where it goes on and which nodes it avoids is read with it; neither changes while it is queued. */
+#define QUEUE_COLUMNS \
+    JOB_COLUMNS ", s.seen, j.state = 'queued' AND NOT j.depends AND j.array_size = 0, j.plan_class, " \
+    "CASE WHEN j.attempt > 0 THEN (SELECT max(step) FROM checkpoints WHERE job = j.id AND complete) END, " \
+    "CASE WHEN j.attempt > 0 THEN (SELECT ' ' || string_agg(DISTINCT a.node, ' ') || ' ' FROM assignments a JOIN runs r ON r.id = a.run " \
+    " WHERE a.run = j.run AND r.state = 'lost' AND a.state IN ('lost', 'failed') AND NOT a.own_fault " \
+    " AND coalesce(a.code, '') NOT IN ('network', 'timeout')) END "
+enum { Q_SEEN = JOB_COLUMN_COUNT, Q_WAITS, Q_CLASS, Q_STEP, Q_AVOID };
+
+/* A row without a job says which snapshot was read. */
+const struct pg_statement store_queue_whole = {
+    "queue_whole",
+    "SELECT " QUEUE_COLUMNS "FROM (SELECT pg_current_snapshot()::text AS seen) s "
+    "LEFT JOIN jobs j ON j.state = 'queued' AND NOT j.depends AND j.array_size = 0 WHERE $1::boolean",
+    PG_READ};
+const struct pg_statement store_queue_changes = {
+    "queue_changes",
+    "SELECT " QUEUE_COLUMNS "FROM (SELECT pg_current_snapshot()::text AS seen) s "
+    "LEFT JOIN (motley_jobs_since($1::pg_snapshot) AS c(id) JOIN jobs j USING (id)) ON true",
+    PG_READ};
+static const struct pg_statement get_class = {
+    "queue_class_get",
+    "SELECT json_build_object('spec', spec, 'inputs', inputs) FROM jobs WHERE plan_class = decode($1, 'hex') AND state = 'queued' "
+    "ORDER BY id LIMIT 1",
+    PG_READ};
+/* clang-format on */
+
+/* ---- tables of what many jobs have in common ---- */
+
+struct shared_entry {
+    uint8_t key[DIGEST_SIZE];
+    size_t count; /* jobs that have it */
+};
+
+struct shared_table {
+    struct shared_entry *entries;
+    size_t count, capacity, used; /* used: entries that a job has */
+    uint32_t *slots;              /* [slot_count] index of the entry and 1; 0: empty */
+    size_t slot_count;            /* a power of two, at most two thirds of them used */
+};
+
+struct store_queue {
+    struct store_sched_job *jobs;
+    size_t count, capacity;
+    uint32_t *slots; /* as in struct shared_table, of jobs by id */
+    size_t slot_count;
+    struct shared_table leaves, classes;
+    char *snapshot;
+    unsigned forgotten; /* how often store_queue_forget was called */
+};
+
+static size_t hash_bytes(const uint8_t *key, size_t size)
+{
+    uint64_t hash = 14695981039346656037u; /* FNV-1a */
+    for (size_t i = 0; i < size; i++)
+        hash = (hash ^ key[i]) * 1099511628211u;
+    return (size_t)(hash ^ (hash >> 32));
+}
+
+static size_t hash_id(int64_t id)
+{
+    return (size_t)(((uint64_t)id * 0x9e3779b97f4a7c15u) >> 24); /* Fibonacci hashing */
+}
+
+/* Returns new slots for `count` items, and their number; NULL with ERR_NOMEM. */
+static uint32_t *slots_create(size_t count, size_t *slot_count, struct err *err)
+{
+    size_t slots = 64;
+    while (2 * slots <= 3 * count)
+        slots *= 2;
+    uint32_t *made = calloc(slots, sizeof(*made));
+    if (!made)
+        err_set(err, ERR_NOMEM, "no memory for the queue");
+    *slot_count = made ? slots : 0;
+    return made;
+}
+
+static void shared_place(struct shared_table *table, size_t index)
+{
+    size_t slot = hash_bytes(table->entries[index].key, DIGEST_SIZE) & (table->slot_count - 1);
+    while (table->slots[slot] != 0)
+        slot = (slot + 1) & (table->slot_count - 1);
+    table->slots[slot] = (uint32_t)index + 1;
+}
+
+static int shared_grow(struct shared_table *table, struct err *err)
+{
+    if (ARRAY_RESERVE(table->entries, table->capacity, table->count + 1, err) < 0)
+        return -1;
+    if (3 * (table->count + 1) < 2 * table->slot_count)
+        return 0;
+    free(table->slots);
+    table->slots = slots_create(table->count + 1, &table->slot_count, err);
+    for (size_t i = 0; table->slots && i < table->count; i++)
+        shared_place(table, i);
+    return table->slots ? 0 : -1;
+}
+
+/* Counts one more job with the key. Returns the entry's index, or -1 with ERR_NOMEM. */
+static int64_t shared_add(struct shared_table *table, const uint8_t key[DIGEST_SIZE], struct err *err)
+{
+    if (shared_grow(table, err) < 0)
+        return -1;
+    size_t slot = hash_bytes(key, DIGEST_SIZE) & (table->slot_count - 1);
+    while (table->slots[slot] != 0 &&
+           memcmp(table->entries[table->slots[slot] - 1].key, key, DIGEST_SIZE) != 0)
+        slot = (slot + 1) & (table->slot_count - 1);
+    if (table->slots[slot] == 0) {
+        memcpy(table->entries[table->count].key, key, DIGEST_SIZE);
+        table->entries[table->count].count = 0;
+        table->slots[slot] = (uint32_t)++table->count;
+    }
+    struct shared_entry *entry = &table->entries[table->slots[slot] - 1];
+    table->used += entry->count++ == 0 ? 1 : 0;
+    return (int64_t)table->slots[slot] - 1;
+}
+
+static void shared_drop(struct shared_table *table, uint32_t index)
+{
+    table->used -= --table->entries[index].count == 0 ? 1 : 0;
+}
+
+static void shared_fini(struct shared_table *table)
+{
+    free(table->entries);
+    free(table->slots);
+    *table = (struct shared_table){0};
+}
+
+/* ---- jobs by id ---- */
+
+/* Returns the slot of the job, or the empty one where it would be. */
+static size_t slot_of(const struct store_queue *queue, int64_t id)
+{
+    size_t slot = hash_id(id) & (queue->slot_count - 1);
+    while (queue->slots[slot] != 0 && queue->jobs[queue->slots[slot] - 1].id != id)
+        slot = (slot + 1) & (queue->slot_count - 1);
+    return slot;
+}
+
+static int jobs_grow(struct store_queue *queue, struct err *err)
+{
+    if (queue->count == queue->capacity) { /* an eighth at a time, as a queue may be large */
+        const size_t capacity = queue->count + queue->count / 8 + 64;
+        struct store_sched_job *jobs = realloc(queue->jobs, capacity * sizeof(*jobs));
+        if (!jobs)
+            return err_set(err, ERR_NOMEM, "no memory for the queue");
+        queue->jobs = jobs;
+        queue->capacity = capacity;
+    }
+    if (3 * (queue->count + 1) < 2 * queue->slot_count)
+        return 0;
+    free(queue->slots);
+    queue->slots = slots_create(queue->count + 1, &queue->slot_count, err);
+    for (size_t i = 0; queue->slots && i < queue->count; i++)
+        queue->slots[slot_of(queue, queue->jobs[i].id)] = (uint32_t)i + 1;
+    return queue->slots ? 0 : -1;
+}
+
+/* Empties the slot; what stands behind it moves up, so that no search ends too early (Knuth, algorithm R). */
+static void slot_empty(struct store_queue *queue, size_t slot)
+{
+    const size_t mask = queue->slot_count - 1;
+    queue->slots[slot] = 0;
+    for (size_t next = (slot + 1) & mask; queue->slots[next] != 0; next = (next + 1) & mask) {
+        const size_t home = hash_id(queue->jobs[queue->slots[next] - 1].id) & mask;
+        if (((next - home) & mask) < ((next - slot) & mask))
+            continue;
+        queue->slots[slot] = queue->slots[next];
+        queue->slots[next] = 0;
+        slot = next;
+    }
+}
+
+static void job_fini(struct store_queue *queue, struct store_sched_job *job)
+{
+    shared_drop(&queue->leaves, job->leaf);
+    shared_drop(&queue->classes, job->class);
+    free(job->why);
+    free(job->avoid);
+}
+
+static void job_remove(struct store_queue *queue, int64_t id)
+{
+    const size_t slot = queue->slot_count > 0 ? slot_of(queue, id) : 0;
+    if (queue->slot_count == 0 || queue->slots[slot] == 0)
+        return;
+    struct store_sched_job *job = &queue->jobs[queue->slots[slot] - 1];
+    const struct store_sched_job *last = &queue->jobs[queue->count - 1];
+    const size_t last_slot = slot_of(queue, last->id);
+    job_fini(queue, job);
+    *job = *last;
+    queue->slots[last_slot] = queue->slots[slot];
+    slot_empty(queue, slot);
+    queue->count--;
+}
+
+/* ---- rows ---- */
+
+void store_read_job(const struct pg_result *result, int row, struct store_sched_job *job)
+{
+    *job = (struct store_sched_job){
+        .id = pg_i64(result, row, 0),
+        .owner = pg_i64(result, row, 1),
+        .priority = (int32_t)pg_i64(result, row, 2),
+        .state = (enum job_state)state_from_name(&job_machine, pg_text(result, row, 3)),
+        .stop_why = stop_why_from_name(pg_is_null(result, row, 4) ? NULL : pg_text(result, row, 4)),
+        .attempt = (uint32_t)pg_i64(result, row, 5),
+        .losses = (uint32_t)pg_i64(result, row, 6),
+        .retries_max = (uint32_t)pg_i64(result, row, 7),
+        .time_limit_ms = pg_i64(result, row, 8),
+        .used_ms = pg_i64(result, row, 9),
+        .not_before_us = pg_i64(result, row, 10),
+        .steps = pg_i64(result, row, 11),
+        .run = pg_i64(result, row, 12),
+        .account = pg_i64(result, row, 13),
+        .service = (unsigned)pg_i64(result, row, 14),
+        .eligible_us = pg_i64(result, row, 15),
+        .begin_us = pg_i64(result, row, 16),
+        .reported = pg_i64(result, row, 17),
+        .place = (uint32_t)pg_i64(result, row, 18),
+        .starts_us = pg_i64(result, row, 19),
+        .checkpoint_step = -1,
+    };
+    snprintf(job->wait_code, sizeof(job->wait_code), "%s", pg_text(result, row, 20));
+}
+
+/* Copies a text that may be null. Returns -1 without memory. */
+static int copy_text(const struct pg_result *result, int row, int column, char **text, struct err *err)
+{
+    *text = pg_is_null(result, row, column) ? NULL : strdup(pg_text(result, row, column));
+    return *text || pg_is_null(result, row, column) ? 0 : err_set(err, ERR_NOMEM, "no memory for the queue");
+}
+
+static int job_add(struct store_queue *queue, const struct pg_result *result, int row, struct err *err)
+{
+    struct store_sched_job job;
+    uint8_t leaf[DIGEST_SIZE] = {0}, class[DIGEST_SIZE] = {0};
+    store_read_job(result, row, &job);
+    memcpy(leaf, &job.owner, sizeof(job.owner));
+    memcpy(leaf + sizeof(job.owner), &job.account, sizeof(job.account));
+    pg_bytes(result, row, Q_CLASS, class, sizeof(class));
+    if (!pg_is_null(result, row, Q_STEP))
+        job.checkpoint_step = pg_i64(result, row, Q_STEP);
+    if (jobs_grow(queue, err) < 0)
+        return -1;
+    const int64_t leaf_index = shared_add(&queue->leaves, leaf, err);
+    const int64_t class_index = leaf_index < 0 ? -1 : shared_add(&queue->classes, class, err);
+    if (class_index < 0)
+        return -1;
+    job.leaf = (uint32_t)leaf_index;
+    job.class = (uint32_t)class_index;
+    struct store_sched_job *to = &queue->jobs[queue->count];
+    *to = job;
+    queue->slots[slot_of(queue, job.id)] = (uint32_t)++queue->count;
+    return copy_text(result, row, JOB_WHY, &to->why, err) < 0
+               ? -1
+               : copy_text(result, row, Q_AVOID, &to->avoid, err);
+}
+
+static int take_row(struct store_queue *queue, const struct pg_result *result, int row, struct err *err)
+{
+    if (pg_is_null(result, row, 0))
+        return 0;
+    job_remove(queue, pg_i64(result, row, 0));
+    return pg_bool(result, row, Q_WAITS) ? job_add(queue, result, row, err) : 0;
+}
+
+static bool is_crowded(const struct shared_table *table)
+{
+    return table->count > 2 * table->used + UNUSED_MAX;
+}
+
+int store_queue_take(struct store_queue *queue, const struct pg_result *result, struct err *err)
+{
+    int rc = 0;
+    for (int row = 0; row < pg_rows(result) && rc == 0; row++)
+        rc = take_row(queue, result, row, err);
+    if (rc == 0 && pg_rows(result) > 0) {
+        free(queue->snapshot);
+        rc = copy_text(result, 0, Q_SEEN, &queue->snapshot, err);
+    }
+    if (rc < 0) {
+        store_queue_forget(queue);
+    } else if (is_crowded(&queue->leaves) || is_crowded(&queue->classes)) {
+        free(queue->snapshot);
+        queue->snapshot = NULL;
+    }
+    return rc;
+}
+
+const char *store_queue_snapshot(const struct store_queue *queue)
+{
+    return queue->snapshot;
+}
+
+unsigned store_queue_forgotten(const struct store_queue *queue)
+{
+    return queue->forgotten;
+}
+
+void store_queue_swap(struct store_queue *a, struct store_queue *b)
+{
+    const struct store_queue held = *a;
+    *a = *b;
+    *b = held;
+    b->forgotten = a->forgotten;
+    a->forgotten = held.forgotten;
+}
+
+/* ---- the queue ---- */
+
+struct store_queue *store_queue_create(struct err *err)
+{
+    struct store_queue *queue = calloc(1, sizeof(*queue));
+    if (!queue)
+        err_set(err, ERR_NOMEM, "no memory for the queue");
+    return queue;
+}
+
+void store_queue_forget(struct store_queue *queue)
+{
+    for (size_t i = 0; i < queue->count; i++) {
+        free(queue->jobs[i].why);
+        free(queue->jobs[i].avoid);
+    }
+    free(queue->jobs);
+    free(queue->slots);
+    free(queue->snapshot);
+    shared_fini(&queue->leaves);
+    shared_fini(&queue->classes);
+    *queue = (struct store_queue){.forgotten = queue->forgotten + 1};
+}
+
+void store_queue_destroy(struct store_queue *queue)
+{
+    if (queue) {
+        store_queue_forget(queue);
+        free(queue);
+    }
+}
+
+size_t store_queue_count(const struct store_queue *queue)
+{
+    return queue->count;
+}
+
+const struct store_sched_job *store_queue_at(const struct store_queue *queue, size_t at)
+{
+    return &queue->jobs[at];
+}
+
+const struct store_sched_job *store_queue_find(const struct store_queue *queue, int64_t id)
+{
+    const size_t slot = queue->slot_count > 0 ? slot_of(queue, id) : 0;
+    return queue->slot_count > 0 && queue->slots[slot] != 0 ? &queue->jobs[queue->slots[slot] - 1] : NULL;
+}
+
+size_t store_queue_leaf_count(const struct store_queue *queue)
+{
+    return queue->leaves.count;
+}
+
+struct store_queue_leaf store_queue_leaf_at(const struct store_queue *queue, uint32_t leaf)
+{
+    const struct shared_entry *entry = &queue->leaves.entries[leaf];
+    struct store_queue_leaf of = {.count = entry->count};
+    memcpy(&of.owner, entry->key, sizeof(of.owner));
+    memcpy(&of.account, entry->key + sizeof(of.owner), sizeof(of.account));
+    return of;
+}
+
+size_t store_queue_class_count(const struct store_queue *queue)
+{
+    return queue->classes.count;
+}
+
+const uint8_t *store_queue_class_at(const struct store_queue *queue, uint32_t class, size_t *count)
+{
+    *count = queue->classes.entries[class].count;
+    return queue->classes.entries[class].key;
+}
+
+size_t store_queue_bytes(const struct store_queue *queue)
+{
+    size_t bytes = queue->capacity * sizeof(*queue->jobs) + queue->slot_count * sizeof(*queue->slots);
+    const struct shared_table *const tables[] = {&queue->leaves, &queue->classes};
+    for (size_t t = 0; t < 2; t++)
+        bytes += tables[t]->capacity * sizeof(*tables[t]->entries) +
+                 tables[t]->slot_count * sizeof(*tables[t]->slots);
+    for (size_t i = 0; i < queue->count; i++)
+        bytes += (queue->jobs[i].why ? strlen(queue->jobs[i].why) + 1 : 0) +
+                 (queue->jobs[i].avoid ? strlen(queue->jobs[i].avoid) + 1 : 0);
+    return bytes;
+}
+
+/* ---- comparing ---- */
+
+static bool texts_differ(const char *a, const char *b)
+{
+    return (a != NULL) != (b != NULL) || (a && strcmp(a, b) != 0);
+}
+
+/* Returns the name of a field in which the jobs differ, or NULL. */
+static const char *differing_field(const struct store_queue *qa, const struct store_sched_job *a,
+                                   const struct store_queue *qb, const struct store_sched_job *b)
+{
+    const struct {
+        const char *name;
+        bool differs;
+    } fields[] = {
+        {"owner", a->owner != b->owner},
+        {"account", a->account != b->account},
+        {"priority", a->priority != b->priority},
+        {"state", a->state != b->state},
+        {"stop_why", a->stop_why != b->stop_why},
+        {"attempt", a->attempt != b->attempt},
+        {"losses", a->losses != b->losses},
+        {"retries_max", a->retries_max != b->retries_max},
+        {"time_limit", a->time_limit_ms != b->time_limit_ms},
+        {"used", a->used_ms != b->used_ms},
+        {"not_before", a->not_before_us != b->not_before_us},
+        {"service", a->service != b->service},
+        {"eligible", a->eligible_us != b->eligible_us},
+        {"begin", a->begin_us != b->begin_us},
+        {"place", a->place != b->place},
+        {"starts", a->starts_us != b->starts_us},
+        {"wait_code", strcmp(a->wait_code, b->wait_code) != 0},
+        {"steps", a->steps != b->steps},
+        {"run", a->run != b->run},
+        {"checkpoint", a->checkpoint_step != b->checkpoint_step},
+        {"reported", a->reported != b->reported},
+        {"why", texts_differ(a->why, b->why)},
+        {"avoid", texts_differ(a->avoid, b->avoid)},
+        {"leaf", memcmp(qa->leaves.entries[a->leaf].key, qb->leaves.entries[b->leaf].key, DIGEST_SIZE) != 0},
+        {"class",
+         memcmp(qa->classes.entries[a->class].key, qb->classes.entries[b->class].key, DIGEST_SIZE) != 0},
+    };
+    for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
+        if (fields[i].differs)
+            return fields[i].name;
+    return NULL;
+}
+
+/* Whether the counts of the table's entries are those of the jobs. */
+static bool counts_are_right(const struct store_queue *queue)
+{
+    size_t leaves = 0, classes = 0;
+    for (size_t i = 0; i < queue->leaves.count; i++)
+        leaves += queue->leaves.entries[i].count;
+    for (size_t i = 0; i < queue->classes.count; i++)
+        classes += queue->classes.entries[i].count;
+    return leaves == queue->count && classes == queue->count;
+}
+
+bool store_queue_differs(const struct store_queue *a, const struct store_queue *b, char text[200])
+{
+    for (size_t i = 0; i < a->count; i++) {
+        const struct store_sched_job *job = &a->jobs[i], *other = store_queue_find(b, job->id);
+        const char *field = other ? differing_field(a, job, b, other) : "presence";
+        if (field) {
+            snprintf(text, 200, "job %lld: %s", (long long)job->id, field);
+            return true;
+        }
+    }
+    if (a->count != b->count || !counts_are_right(a) || !counts_are_right(b)) {
+        snprintf(text, 200, "%zu jobs, and %zu in the database", a->count, b->count);
+        return true;
+    }
+    return false;
+}
+
+/* ---- classes ---- */
+
+int store_queue_class_get(struct store *store, const char *class_hex, store_doc_fn *done, void *arg,
+                          struct err *err)
+{
+    struct pg_params params;
+    pg_params_init(&params);
+    pg_param_text(&params, class_hex);
+    return store_one_doc(store, &get_class, &params, "no job of the class is queued", done, arg, err);
+}
