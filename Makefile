@@ -3,7 +3,7 @@ SHELL := /bin/bash
 JOBS := $(shell nproc)
 SLOTS := $(shell expr 2 \* $$(nproc)) # of ctest: a test takes one or two (tests/CMakeLists.txt)
 
-.PHONY: build demo packages-test test test-page wheel check bench gpu-check gpu-bench gpu-hour lint equality emulated-check sanitize fuzz wild chaos clean
+.PHONY: build demo packages-test test test-page schema-check wheel check bench gpu-check gpu-bench gpu-hour lint equality emulated-check sanitize fuzz wild chaos clean
 .DEFAULT_GOAL := build
 
 build:
@@ -30,6 +30,11 @@ test: packages-test build
 # The page alone, in Chromium, against a live service.
 test-page: packages-test build
 	@ctest --test-dir build --output-on-failure --timeout 600 -R '^page/'
+
+# Everything that api/openapi.yaml allows and forbids, asked of a live service by schemathesis: SCHEMA_EXAMPLES (25) of an
+# operation, by SCHEMA_SEED (1), and each boundary.
+schema-check: packages-test build
+	@MOTLEY_BIN=$(CURDIR)/build/bin MOTLEY_EXAMPLES=$(or $(SCHEMA_EXAMPLES),25) MOTLEY_SEED=$(or $(SCHEMA_SEED),1) python3 tests/client/test_schemathesis.py
 
 # The Python client (client/README.md), into build/wheel.
 wheel:

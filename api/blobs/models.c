@@ -308,6 +308,7 @@ static int take_registration(struct call *call, struct registration *r, struct e
     jr_str(&reader, "name", JR_REQUIRED, 1, STORE_NAME_MAX, &name);
     jr_str(&reader, "path", JR_OPTIONAL, 1, BLOB_PATH_MAX - 1 - MODEL_FILE_NAME_MAX - 1, &path);
     jr_array(&reader, "files", JR_OPTIONAL, 1, FILES_MAX, &files);
+    call_plain(&reader, "name", name);
     for (size_t i = 0; !reader.failed && i < json_array_size(files); i++)
         if (take_file(&reader, files, i, r->files) < 0)
             return -1;

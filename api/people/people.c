@@ -183,6 +183,7 @@ void groups_post(struct call *call)
     jr_init(&reader, call->body, "", &err);
     jr_str(&reader, "name", JR_REQUIRED, 1, STORE_NAME_MAX, &name);
     jr_array(&reader, "members", JR_REQUIRED, 0, MEMBERS_MAX, &list);
+    call_plain(&reader, "name", name);
     for (size_t i = 0; i < json_array_size(list); i++)
         if (!(members[i] = json_string_value(json_array_get(list, i)))) {
             jr_fail(&reader, "members", "it is not a list of users' names");

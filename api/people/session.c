@@ -149,6 +149,14 @@ static void code_made(void *arg, const struct err *err)
 void session_codes_post(struct call *call)
 {
     struct err err = {0};
+    struct json_reader reader;
+    if (call->body) {
+        jr_init(&reader, call->body, "", &err);
+        if (jr_finish(&reader) < 0) {
+            call_refuse(call, &err);
+            return;
+        }
+    }
     struct session_made *made = session_make(call, CODE_BYTES);
     if (!made)
         return;

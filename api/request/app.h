@@ -119,6 +119,9 @@ void call_address(const struct call *call, char text[PRINCIPAL_ADDRESS_BYTES]);
 /* Reads "visibility" and "group" of a body; the visibility is `missing` when the body has neither. The group
  * is borrowed from the body. Returns -1 with the reader's error. */
 int call_sharing(struct json_reader *reader, enum visibility missing, struct sharing *sharing);
+/* Fails the reader at `key` if the text (which may be NULL) holds a control character: names and notes are
+ * shown on terminals. */
+void call_plain(struct json_reader *reader, const char *key, const char *text);
 /* Reads the same two values from query parameters. */
 int call_query_sharing(const struct call *call, enum visibility missing, struct sharing *sharing,
                        struct err *err);

@@ -372,6 +372,15 @@ void call_fail(struct call *call, const struct err *err)
     problem(call, status_of(err), err_code_name(err->code), NULL, err->text);
 }
 
+void call_plain(struct json_reader *reader, const char *key, const char *text)
+{
+    for (; text && *text; text++)
+        if ((unsigned char)*text < 0x20 || *text == 0x7f) {
+            jr_fail(reader, key, "it holds a control character");
+            return;
+        }
+}
+
 void call_refuse(struct call *call, const struct err *err)
 {
     bool content = err->code == ERR_INVALID || err->code == ERR_UNSUPPORTED || err->code == ERR_NOFIT ||

@@ -297,8 +297,8 @@ def list_leases(*, limit: int | Unset = UNSET, after: str | Unset = UNSET) -> Li
 
 
 def make_lease(
-    *, seconds: int, device: str | Unset = UNSET, any: str | Unset = UNSET, begins: datetime | Unset = UNSET, note: str | Unset = UNSET,
-    kind: Literal['lease', 'maintenance'] | Unset = UNSET, idempotency_key: str | None = None
+    *, seconds: int, device: str | None | Unset = UNSET, any: str | None | Unset = UNSET, begins: datetime | None | Unset = UNSET,
+    note: str | None | Unset = UNSET, kind: Literal['lease', 'maintenance'] | None | Unset = UNSET, idempotency_key: str | None = None
 ) -> Call[Lease]:
     """Hold a device, now or from a time on. No job is on the device while the lease lasts; what runs there when a booking begins moves at a
     checkpoint. 409 names the lease or the job that has the device then. Scope jobs:write."""
@@ -338,7 +338,7 @@ def change_device(name: str, *, group: str | None) -> Call[ChangeDeviceAnswer]:
 
 
 def drain_node(
-    name: str, *, after_jobs: bool | Unset = UNSET, by: datetime | Unset = UNSET, reason: str | Unset = UNSET,
+    name: str, *, after_jobs: bool | None | Unset = UNSET, by: datetime | None | Unset = UNSET, reason: str | None | Unset = UNSET,
     idempotency_key: str | None = None
 ) -> Call[Drained]:
     """The same for all devices of a machine. Scope nodes:write."""
@@ -354,7 +354,7 @@ def undrain_node(name: str, *, idempotency_key: str | None = None) -> Call[Drain
 
 
 def drain_device(
-    name: str, *, after_jobs: bool | Unset = UNSET, by: datetime | Unset = UNSET, reason: str | Unset = UNSET,
+    name: str, *, after_jobs: bool | None | Unset = UNSET, by: datetime | None | Unset = UNSET, reason: str | None | Unset = UNSET,
     idempotency_key: str | None = None
 ) -> Call[Drained]:
     """Nothing new starts there; what runs moves with a checkpoint. Scope nodes:write."""
@@ -394,7 +394,7 @@ def import_profiles(
 
 
 def add_join_token(
-    *, expires_in: float | str | None | Unset = UNSET, node: str | Unset = UNSET, replace: bool | Unset = UNSET,
+    *, expires_in: float | str | None | Unset = UNSET, node: str | None | Unset = UNSET, replace: bool | None | Unset = UNSET,
     idempotency_key: str | None = None
 ) -> Call[AddJoinTokenAnswer]:
     """A token with which one machine may join, once. It pins the cluster's CA. Scope nodes:write."""
@@ -430,9 +430,9 @@ def list_users(*, limit: int | Unset = UNSET, after: str | Unset = UNSET) -> Lis
 
 
 def set_user(
-    name: str, *, priority_max: int | Unset = UNSET, disabled: bool | Unset = UNSET, jobs: Literal['hold', 'cancel'] | Unset = UNSET,
-    account: str | None | Unset = UNSET, devices_max: int | Unset = UNSET, running_max: int | Unset = UNSET,
-    queued_max: int | Unset = UNSET, month_seconds_max: float | Unset = UNSET
+    name: str, *, priority_max: int | None | Unset = UNSET, disabled: bool | None | Unset = UNSET, jobs: Literal['hold',
+    'cancel'] | None | Unset = UNSET, account: str | None | Unset = UNSET, devices_max: int | None | Unset = UNSET,
+    running_max: int | None | Unset = UNSET, queued_max: int | None | Unset = UNSET, month_seconds_max: float | None | Unset = UNSET
 ) -> Call[SetUserAnswer]:
     """What a user may at most, and what is charged. Scope admin."""
     return Call(
@@ -456,9 +456,9 @@ def put_group(*, name: str, members: Sequence[str], idempotency_key: str | None 
 
 
 def set_group(
-    name: str, *, parent: str | None | Unset = UNSET, weight: float | Unset = UNSET, devices_max: int | Unset = UNSET,
-    running_max: int | Unset = UNSET, queued_max: int | Unset = UNSET, month_seconds_max: float | Unset = UNSET,
-    time_limit_s: float | Unset = UNSET, slice_s: float | Unset = UNSET
+    name: str, *, parent: str | None | Unset = UNSET, weight: float | None | Unset = UNSET, devices_max: int | None | Unset = UNSET,
+    running_max: int | None | Unset = UNSET, queued_max: int | None | Unset = UNSET, month_seconds_max: float | None | Unset = UNSET,
+    time_limit_s: float | None | Unset = UNSET, slice_s: float | None | Unset = UNSET
 ) -> Call[SetGroupAnswer]:
     """Where a group stands in the tree of accounts, its weight and its limits. Scope admin. A limit holds for all that is charged to the
     group and to those below it."""
@@ -476,7 +476,7 @@ def remove_group(name: str) -> Call[None]:
 
 
 def get_usage(
-    *, from_: str | Unset = UNSET, to: str | Unset = UNSET, by: Literal['user', 'group', 'device'] | Unset = UNSET
+    *, from_: datetime | Unset = UNSET, to: datetime | Unset = UNSET, by: Literal['user', 'group', 'device'] | Unset = UNSET
 ) -> Call[GetUsageAnswer]:
     """What was used between two times, from the ledger. Scope jobs:read; everybody sees everybody's. A second of a device that computes a
     job at half of the reference card's speed is charged as half a second. Days of which only sums are kept count whole."""
@@ -488,14 +488,14 @@ def get_shares(*, half_life: int | Unset = UNSET) -> Call[GetSharesAnswer]:
     return Call("GET", "/v1/shares", GetSharesAnswer, query={"half_life": half_life})
 
 
-def get_records(*, from_: str | Unset = UNSET, to: str | Unset = UNSET) -> Call[GetRecordsAnswer]:
+def get_records(*, from_: datetime | Unset = UNSET, to: datetime | Unset = UNSET) -> Call[GetRecordsAnswer]:
     """What a simulation of a span of time needs beside the jobs that arrived in it. Scope jobs:read; everybody sees everybody's. Read by
     `motley simulate`."""
     return Call("GET", "/v1/records", GetRecordsAnswer, query={"from": from_, "to": to})
 
 
 def list_arrivals(
-    *, from_: str | Unset = UNSET, to: str | Unset = UNSET, limit: int | Unset = UNSET, after: str | Unset = UNSET
+    *, from_: datetime | Unset = UNSET, to: datetime | Unset = UNSET, limit: int | Unset = UNSET, after: str | Unset = UNSET
 ) -> Listing[ListArrivalsAnswer, ListArrivalsAnswerArrival]:
     """The jobs that arrived in a span of time. Scope jobs:read; everybody sees everybody's, without names and specifications."""
     return Listing(
@@ -520,7 +520,7 @@ def list_tokens(*, limit: int | Unset = UNSET, after: str | Unset = UNSET) -> Li
 
 
 def add_token(
-    *, user: str | Unset = UNSET, note: str | None | Unset = UNSET, expires_in: float | str | None | Unset = UNSET,
+    *, user: str | None | Unset = UNSET, note: str | None | Unset = UNSET, expires_in: float | str | None | Unset = UNSET,
     scopes: Sequence[Literal['jobs:read', 'jobs:write', 'nodes:read', 'nodes:write', 'models:read', 'models:write',
     'admin']] | None | Unset = UNSET, idempotency_key: str | None = None
 ) -> Call[AddTokenAnswer]:
