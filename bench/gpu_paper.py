@@ -30,8 +30,8 @@ MMA_SHARE_HOPPER = 0.629
 # FLOPs of one fp32 peak that an issued warp instruction stands for: 64 where a quarter of a multiprocessor has 32 lanes (cards
 # from Ampere's GA10x on, Hopper), 32 where it has 16 (Volta, Turing, A100).
 LANES_16 = ("v100", "titan-v", "gv100", "t4", "rtx-20", "titan-rtx", "rtx-4000", "rtx-5000", "rtx-6000", "rtx-8000", "a100", "a30")
-# Bytes that a value takes which is converted for the library: read in its stored form, and written in 16 bits.
-STAGED_BYTES = {"cast_rows": (4, 2), "unpack": (0.6, 2)}
+# Bytes of a value that is converted for the library: read in its stored form, and written in 16 bits.
+READ_BYTES, WRITTEN_BYTES = {"nf4": 0.6, "f32": 4, "blo": 1}, 2
 # Products that each kernel of attention makes for a pair of query and key; an op's own FLOPs count 2 forward and 5 backward.
 ATTENTION_PRODUCTS = {"attention_units_queries": 3, "attention_units_keys": 4, "attention_queries": 3, "attention_keys": 4}
 
@@ -92,7 +92,9 @@ def kernel_counts(ptx):
     for text in re.split(r"\.entry ", ptx)[1:]:
         body = Body(text)
         loops = [(body.count(begin, end), begin, end) for begin, end in body.loops]
-        if not loops:
+        if not loops:  # one turn is the whole kernel
+            whole = body.count(0, len(body.lines) - 1)
+            found[re.match(r"\w+", text).group(0)] = {**whole, "shortest": whole["instructions"]}
             continue
         counts, begin, end = max(loops, key=lambda loop: (loop[0]["mma"], loop[0]["fma"], loop[1] - loop[2]))
         found[re.match(r"\w+", text).group(0)] = {**counts, "shortest": body.shortest(begin, end)}
@@ -166,12 +168,16 @@ def own_seconds(op, kernels, card, which):
 
 def op_line(op, kernels, card, which):
     """One op on the roofline: its seconds, what bounds them, and their parts."""
-    staged = [(value[1] * 1024, *size) for name, value in op["kernels"].items() for start, size in STAGED_BYTES.items()
-              if op["library_flops"] and name.startswith(start)]  # a block converts 1024 values
-    read, written = (sum(values * each[i] for values, *each in staged) for i in (0, 1))
+    form = re.search(r", (\w{3})", op["detail"])
+    values = op["converted_a"] + op["converted_b"]
+    read = 4 * op["converted_a"] + READ_BYTES.get(form and form.group(1), 4) * op["converted_b"]
+    written = WRITTEN_BYTES * values
     times = {"memory": (max(0, op["bytes"] - read) + written) / card["bytes_per_s"],
              "instructions": own_seconds(op, kernels, card, which), "library": op["library_flops"] / card["library"]}
-    staging, launching = (read + written) / card["bytes_per_s"], (op["launches"] + op["fills"]) * LAUNCH_S
+    words = max((kernels[name][which] for name in op["kernels"] if values and name in kernels), default=0)
+    # the loop of a conversion handles four values of each of a warp's 32 lanes
+    staging = max((read + written) / card["bytes_per_s"], values / 128 * words / card["issue"])
+    launching = (op["launches"] + op["fills"]) * LAUNCH_S
     bound = max(times, key=times.get)
     return {"seconds": times[bound] + staging + launching, "bound": bound if times[bound] > max(staging, launching) else
             "converting" if staging > launching else "launches", "times": times, "staging": staging, "launching": launching}

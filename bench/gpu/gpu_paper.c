@@ -23,6 +23,7 @@ struct op_group {
     char detail[WORDS];
     uint64_t count, launches, fills, library_products;
     double flops, bytes, library_flops;
+    double converted_a, converted_b; /* values of both operands that were converted for the library */
     struct {
         uint16_t kernel;
         uint64_t launches, blocks;
@@ -33,6 +34,8 @@ struct op_group {
 static struct op_group groups[GROUPS_MAX];
 static uint32_t group_count;
 static struct op_group *now; /* the group of the op that is being queued; NULL: none */
+static uint32_t
+    launches_before; /* launches since the library's last product: conversions, if the op goes there */
 static uint64_t memory_bytes, memory_next = 1ull << 40;
 static const struct op_ops *real_ops;
 static uint32_t step_length; /* tokens of a row */
@@ -119,7 +122,18 @@ static int paper_launch(struct gpu_queue *queue, struct gpu_function *function, 
     now->kernels[i].launches++;
     now->kernels[i].blocks += (uint64_t)blocks.x * blocks.y * blocks.z;
     now->launches++;
+    launches_before++;
     return 0;
+}
+
+/* Is the address in one of the areas for converted operands? */
+static bool is_converted(gpu_address at)
+{
+    const struct gpu *gpu = (const struct gpu *)device;
+    for (int i = 0; i < 2; i++)
+        if (at >= gpu->stages[i] && at < gpu->stages[i] + gpu->stage_bytes)
+            return true;
+    return false;
 }
 
 static int paper_products_open(const struct products_place *place, struct products **out, struct err *why)
@@ -142,6 +156,11 @@ static int paper_multiply(struct products *products, const struct library_produc
     if (!now)
         return 0;
     now->library_flops += 2.0 * p->m * p->n * p->k;
+    /* a piece of a is converted before each product, one of b before the first of its products */
+    bool a = is_converted(p->a);
+    now->converted_a += a ? (double)p->m * p->k : 0;
+    now->converted_b += is_converted(p->b) && launches_before > a ? (double)p->n * p->k : 0;
+    launches_before = 0;
     now->library_products++;
     now->launches++;
     return 0;
@@ -217,6 +236,7 @@ static int paper_submit(enum device_queue queue, struct device *on, const struct
     now->count++;
     now->flops += flops;
     now->bytes += op_bytes(op);
+    launches_before = 0;
     int status = real_ops->submit(queue, on, op, why);
     now = NULL;
     return status;
@@ -275,10 +295,11 @@ static void group_print(const struct op_group *g)
     static const char *const names[GPU_KERNEL_COUNT] = {GPU_KERNEL_LIST(NAME)};
     printf("{\"op\": \"%s\", \"detail\": \"%s\", \"count\": %llu, \"flops\": %.17g, \"bytes\": %.17g, "
            "\"launches\": "
-           "%llu, \"fills\": %llu, \"library_products\": %llu, \"library_flops\": %.17g, \"kernels\": {",
+           "%llu, \"fills\": %llu, \"library_products\": %llu, \"library_flops\": %.17g, \"converted_a\": "
+           "%.17g, \"converted_b\": %.17g, \"kernels\": {",
            op_name(g->kind), g->detail, (unsigned long long)g->count, g->flops, g->bytes,
            (unsigned long long)g->launches, (unsigned long long)g->fills,
-           (unsigned long long)g->library_products, g->library_flops);
+           (unsigned long long)g->library_products, g->library_flops, g->converted_a, g->converted_b);
     for (uint32_t i = 0; i < g->kernel_count; i++)
         printf("%s\"%s\": [%llu, %llu]", i > 0 ? ", " : "", names[g->kernels[i].kernel],
                (unsigned long long)g->kernels[i].launches, (unsigned long long)g->kernels[i].blocks);
