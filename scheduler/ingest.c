@@ -193,12 +193,28 @@ static bool stores_awaited(const struct event_batch *batch)
     return false;
 }
 
-/* States, hello messages, health, measurements and awaited checkpoints are reasons for a pass; steps and log
- * lines are not. */
+/* Whether a node gives a sign of life that the view says is unreachable or does not know. */
+static bool finds_node(const struct event_batch *batch)
+{
+    size_t i;
+    json_t *name;
+    json_array_foreach (batch->ingest.seen, i, name) {
+        bool known = false;
+        for (size_t n = 0; n < batch->view->node_count && !known; n++)
+            known = batch->view->nodes[n].reachable &&
+                    strcmp(batch->view->nodes[n].name, json_string_value(name)) == 0;
+        if (!known)
+            return true;
+    }
+    return false;
+}
+
+/* States, hello messages, health, measurements, awaited checkpoints and nodes that come back are reasons for a
+ * pass; steps, log lines and signs of life are not. */
 static bool changes_decisions(const struct event_batch *batch)
 {
     if (batch->health_counts || stores_awaited(batch) || json_object_size(batch->hellos) > 0 ||
-        json_array_size(batch->ingest.seen) > 0 || json_array_size(batch->ingest.profiles) > 0 ||
+        finds_node(batch) || json_array_size(batch->ingest.profiles) > 0 ||
         json_array_size(batch->ingest.links) > 0 || json_array_size(batch->ingest.failures) > 0) {
         return true;
     }
