@@ -8,6 +8,8 @@
 /* clang-format off */
 #define UNFINISHED "('sent', 'ready', 'running')"
 
+/* A job is looked up by itself: two lists of records joined with all jobs are taken for 10,000 rows, and all jobs are
+ * read. */
 static const struct pg_statement add_runs = {
     "decide_runs_new",
     "WITH c AS MATERIALIZED (SELECT * FROM "
@@ -19,8 +21,9 @@ static const struct pg_statement add_runs = {
     "x AS MATERIALIZED (SELECT c.run, c.job, x.* FROM c, json_to_recordset(c.ranks) AS x(assignment bigint, rank integer, "
     "  node text, device text, busy_s double precision, speed double precision, origin text, factor double precision)), "
     "held AS (INSERT INTO ledger (assignment, run, job, user_id, account, device, speed, origin, factor) "
-    "  SELECT x.assignment, x.run, x.job, j.owner, coalesce(g.name, ''), x.device, coalesce(x.speed, 1), "
-    "  coalesce(x.origin, ''), coalesce(x.factor, 1) FROM x JOIN jobs j ON j.id = x.job LEFT JOIN groups g ON g.id = j.account) "
+    "  SELECT x.assignment, x.run, x.job, (SELECT owner FROM jobs WHERE id = x.job), coalesce((SELECT g.name FROM jobs j "
+    "    JOIN groups g ON g.id = j.account WHERE j.id = x.job), ''), x.device, coalesce(x.speed, 1), coalesce(x.origin, ''), "
+    "    coalesce(x.factor, 1) FROM x) "
     "INSERT INTO assignments (id, run, rank, node, device, state, busy_s) "
     "SELECT assignment, run, rank, node, device, 'sent', busy_s FROM x",
     PG_WRITE};

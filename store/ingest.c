@@ -105,8 +105,8 @@ static const struct pg_statement add_checkpoints = {
 /* Keeps the job's last `keep` complete checkpoints, and the best one. */
 static const struct pg_statement trim_checkpoints = {
     "ingest_checkpoints_trim",
-    "DELETE FROM checkpoints k USING (SELECT c.job, c.step, c.best, j.spec, row_number() OVER "
-    "    (PARTITION BY c.job ORDER BY c.step DESC) AS n FROM checkpoints c JOIN jobs j ON j.id = c.job "
+    "DELETE FROM checkpoints k USING (SELECT c.job, c.step, c.best, (SELECT spec FROM jobs WHERE id = c.job) AS spec, "
+    "    row_number() OVER (PARTITION BY c.job ORDER BY c.step DESC) AS n FROM checkpoints c "
     "  WHERE c.complete AND c.job IN (SELECT job FROM " RECORDS("job bigint") ")) o "
     "WHERE k.job = o.job AND k.step = o.step AND NOT o.best "
     "AND o.n > greatest(coalesce((o.spec #>> '{checkpoint,keep}')::bigint, 2), 1)",
