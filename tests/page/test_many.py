@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """The page with 10,000 jobs and 500 devices of a live service: first views, words in the filter, and what tasks cost while
 jobs change. bench/page_scale.py measures the same for longer."""
+import os
+
 from many import Database, Tasks, make_devices, make_jobs
 from page import Browser, in_browser, until
-from motley import Motley, expect, main, two_unlike
+from motley import Motley, expect, main, skip, two_unlike
 
 JOBS = 10000
 TASK_MS = 200  # of CPU: twice what is asked for, because a machine that does other things has cold caches
@@ -67,6 +69,8 @@ def five_hundred_devices_come_a_few_at_a_time():
     return f"{size} bytes; {tasks}"
 
 
+if "MOTLEY_PAGE" not in os.environ:
+    skip("10,000 jobs take minutes: make test-page")
 with Motley(two_unlike()) as motley, Browser(motley) as browser:
     database = Database(motley)
     one = make_jobs(motley, database, JOBS)

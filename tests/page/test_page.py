@@ -415,6 +415,9 @@ def signing_out_ends_the_session():
     context.close()
 
 
+LONG = (a_worker_that_is_slowed_is_named_within_ten_steps, hostile_names_are_texts, every_view_passes_axe_in_both_colours_and_fits_from_phone_to_wall,
+        the_first_view_is_small_and_ten_thousand_jobs_do_not_hold_it_up, twelve_tabs_live_on_one_stream)
+
 with Motley(config()) as motley, Browser(motley) as browser:
     world = World(motley)
     admin = browser.person()
@@ -424,4 +427,7 @@ with Motley(config()) as motley, Browser(motley) as browser:
               hostile_names_are_texts, every_view_passes_axe_in_both_colours_and_fits_from_phone_to_wall, a_spike_of_one_step_is_in_every_picture,
               the_first_view_is_small_and_ten_thousand_jobs_do_not_hold_it_up, twelve_tabs_live_on_one_stream, curves_grow_and_no_step_is_lost_when_the_stream_is_cut,
               a_revoked_session_is_signed_out_within_ten_seconds, signing_out_ends_the_session)
+    if "MOTLEY_PAGE" not in os.environ and not sys.argv[1:]:  # two minutes for `make test`
+        print("left to make test-page:", ", ".join(claim.__name__ for claim in LONG), flush=True)
+        claims = [claim for claim in claims if claim not in LONG]
     main(*(in_browser(claim, browser) for claim in claims if not sys.argv[1:] or claim.__name__ in sys.argv[1:]))
