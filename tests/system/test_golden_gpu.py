@@ -135,7 +135,7 @@ def a_card_without_memory_is_tried_again(motley):
 
 
 def a_throttled_card_is_left(motley):
-    spec = llama_spec(motley, "hot", 4000, 4, repeat=10, every=1000, placement={"kind": "single", "devices": CARDS})
+    spec = llama_spec(motley, "hot", 40000, 4, repeat=10, every=1000, placement={"kind": "single", "devices": CARDS})
     ident = motley.submit(spec)["id"]
     motley.wait_steps(ident, 2)
     hot = motley.job(ident)["run"]["ranks"][0]["device"]
@@ -143,7 +143,7 @@ def a_throttled_card_is_left(motley):
     cool_s = motley.run("plan", alone, parse=True)["step_s"]
     motley.write("health", {hot: {"temperature_c": 93, "clock_khz": 300000, "clock_max_khz": 1000000, "throttle": ["thermal"],
                                   "power_w": 250, "power_limit_w": 250}})
-    until("its job moves", lambda: motley.job(ident)["attempt"] == 2)
+    until("its job moves", lambda: motley.job(ident)["attempt"] == 2, timeout=180)
     motley.wait_state(ident, ("running",))
     log = motley.run("logs", str(ident))
     expect(f"{hot} throttles (thermal, 93 °C)" in log and "Move: " in log, log)
