@@ -53,10 +53,7 @@ static void a_known_model_is_not_measured_again(void **state)
     assert_int_equal(world.agents[0]->profiles, before);
 }
 
-/* Here every load of the queue is compared with the table, which takes longer than a decision, and the
- * machine may run other tests. On a quiet one, without the comparison, a submit takes 13 ms at the median
- * (bench/results/2026-11-27-queue.txt). */
-static void a_submit_reaches_its_agent_within_half_a_second(void **state)
+static void a_submit_reaches_its_agent_within_50_ms(void **state)
 {
     uint64_t best_ns = UINT64_MAX;
     for (int i = 0; i < 5; i++) {
@@ -71,7 +68,7 @@ static void a_submit_reaches_its_agent_within_half_a_second(void **state)
         WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
     }
     print_message("submit to assignment at the agent: %.1f ms (best of 5)\n", (double)best_ns / 1e6);
-    assert_true(best_ns < 500000000);
+    assert_true(best_ns < 50000000);
 }
 
 static void a_lost_worker_costs_an_attempt_and_no_step(void **state)
@@ -549,7 +546,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_job_runs_on_two_nodes_and_succeeds),
         cmocka_unit_test(a_known_model_is_not_measured_again),
-        cmocka_unit_test(a_submit_reaches_its_agent_within_half_a_second),
+        cmocka_unit_test(a_submit_reaches_its_agent_within_50_ms),
         cmocka_unit_test(a_lost_worker_costs_an_attempt_and_no_step),
         cmocka_unit_test(retries_are_bounded_and_the_reason_is_told),
         cmocka_unit_test(losses_are_forgiven_by_progress),
