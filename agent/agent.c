@@ -43,7 +43,8 @@ struct agent {
     struct event *signals[SIGNALS];
     struct event *flush; /* timer that gives the last events time to be sent */
     struct node_history *history;
-    char renewal[HISTORY_INCARNATION_SIZE]; /* the incarnation to start again with; "": none */
+    char renewal[HISTORY_INCARNATION_SIZE]; /* incarnation (history.h) with which the agent starts again; "":
+                                               none */
     struct journal *journal;
     struct groups *groups;
     struct worker_supervisor *supervisor;
@@ -419,7 +420,7 @@ static int groups_make(struct agent *agent, struct err *err)
     return 0;
 }
 
-/* Makes everything that starts again with another incarnation of the cluster. */
+/* Creates the parts of the agent that are created anew when the cluster's incarnation (history.h) changes. */
 static int parts_make(struct agent *agent, struct err *err)
 {
     static const int numbers[SIGNALS] = {SIGTERM, SIGINT, SIGUSR2};
@@ -513,8 +514,8 @@ static void agent_fini(struct agent *agent)
     free(agent);
 }
 
-/* Removes everything of the incarnation before except the names of its jobs. The incarnation is stored last,
- * so that after a crash before that everything is done again. */
+/* Removes this home's state of the previous incarnation, except which jobs it had. The new incarnation is
+ * stored last, so that after a crash in between the next start removes everything again. */
 static int renew(struct agent *agent, struct err *err)
 {
     static const char *const names[] = {"run", "journal/seen"};

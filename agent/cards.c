@@ -11,9 +11,9 @@
 
 enum { ANSWER_SECONDS = 30, CARDS_ALONE_MAX = 64 };
 static const uint64_t RESERVE_BYTES =
-    500000000; /* bytes of a card that stay free beside the share that plans use */
+    500000000; /* bytes of a card that stay free in addition to the 8 % that plans do not use */
 static const uint64_t STEP_BYTES =
-    64 << 20; /* limits are rounded to this, so that a few bytes more or less do not make another device */
+    64 << 20; /* limits are multiples of this, so that small changes of the free memory change no limit */
 
 /* Returns the card that a process sees when only `uuid` is visible to it, or why it sees none. */
 static json_t *card_alone(const char *worker, const char *uuid)
@@ -36,8 +36,8 @@ static json_t *card_alone(const char *worker, const char *uuid)
     return card;
 }
 
-/* Queries cards that must be queried one at a time. They come first in the list and are numbered in their
- * order; cards divided into slices follow. */
+/* Queries the cards and MIG slices of answer's "apart", each by a process to which only it is visible. They
+ * become the first entries of "cards", numbered from 0; the cards that are divided into slices follow. */
 static void cards_alone(const char *worker, json_t *answer)
 {
     json_t *apart = json_object_get(answer, "apart"), *cards = json_array(), *item;
@@ -108,7 +108,7 @@ int card_lock(const json_t *card, int *file, struct err *err)
     char path[128];
     *file = -1;
     if (!id || *id == '\0')
-        return 0; /* an emulated card: there may be any number */
+        return 0; /* an emulated card needs no lock */
     snprintf(path, sizeof(path), "/dev/shm/motley-card-%.80s", id);
     for (char *at = path + strlen("/dev/shm/"); *at != '\0'; at++)
         *at = *at == '/' ? '-' : *at;

@@ -29,8 +29,8 @@ enum {
     DRAIN_MS = 1000
 };
 
-static const char *const stored_names[] = {"assign", "peers",
-                                           "stop"}; /* in the order in which they are sent again */
+/* Files of the worker's folder with the messages it was sent, in the order in which they are sent again. */
+static const char *const stored_names[] = {"assign", "peers", "stop"};
 enum { STORED_COUNT = 3 };
 
 struct child {

@@ -20,7 +20,8 @@
 
 struct child;
 
-/* The work of a child. run < 0 means that it measures for 'request'. */
+/* The work of a child: a rank of a run or, with run < 0, measuring its device for the profile request
+ * 'request'. */
 struct child_work {
     char device[96];
     int64_t run, epoch, rank;
@@ -37,7 +38,7 @@ struct child_events {
 struct child_options {
     const char *program;    /* path of motley-worker */
     const char *dir;        /* folder; replaced if it exists */
-    const char *const *env; /* environment as in process_options.env */
+    const char *const *env; /* changes to the environment (process_options.env) */
     const char *group;      /* path of the cgroup.procs that the process joins, or NULL */
     struct child_work work;
     const json_t *document; /* the assign or profile message with its local part; borrowed */

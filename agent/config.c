@@ -314,7 +314,7 @@ static void found_cards(struct agent_config *config, json_t *list)
     json_array_foreach (list, i, card) {
         struct agent_device device = {.threads = 1, .isa = "native"};
         if (json_object_get(card, "device"))
-            continue; /* the configuration named it */
+            continue; /* already used, because the configuration names this card */
         snprintf(device.kind, sizeof(device.kind), "%s", json_text_of(card, "kind"));
         device.index = (uint32_t)json_integer_value(json_object_get(card, "index"));
         if (strcmp(device.kind, "emulated") == 0)

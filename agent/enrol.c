@@ -173,8 +173,9 @@ static void key_fini(struct buf *key)
     buf_fini(key);
 }
 
-/* Sends the enrolment until the server answers. The token is used at most once: a request whose result is
- * unknown is not repeated blindly, because the server answers ERR_AUTH then. */
+/* Sends the enrolment, and again for up to wait_ms while the server does not answer. The server accepts a
+ * token once: if an earlier request used the token but its answer was lost, the next one ends with ERR_AUTH.
+ */
 static int enrol_ask(struct http *http, const json_t *body, unsigned wait_ms, json_t **answer,
                      struct err *err)
 {

@@ -16,11 +16,11 @@ enum {
     HEARTBEAT_TICKS = 4, /* one heartbeat a second */
     BLOCK_MS = 5000,
     READ_COUNT = 64,
-    STREAM_LENGTH_MAX = 50000, /* bound of the Redis stream when nobody reads it */
+    STREAM_LENGTH_MAX = 50000, /* entries of the Redis stream that stay when nobody reads it */
     WINDOW_EVENTS = 4096,
-    WINDOW_BYTES =
-        6 << 20, /* bytes of all sequences together; sent twice they are less than a node's stream may hold */
-    WINDOW_BYTES_MIN = 64 << 10, /* bytes of one sequence */
+    WINDOW_BYTES = 6 << 20,      /* unacknowledged bytes that all journal streams together may send. Even sent
+                                    twice they stay below 16 MiB, where the scheduler empties a Redis stream. */
+    WINDOW_BYTES_MIN = 64 << 10, /* least window of one journal stream, in bytes */
     SEND_MS = 10000,
     AGAIN_MS_SOON = 500,
     AGAIN_MS_MIN = 2000,
@@ -88,7 +88,7 @@ static int send_sealed(struct feed *feed, const void *bytes, size_t size, redis_
                : 0;
 }
 
-/* Returns the window of one sequence in bytes. All windows together stay within the node's share. */
+/* Returns the window of one journal stream in bytes: an equal share of WINDOW_BYTES. */
 static uint64_t window_bytes(const struct feed *feed)
 {
     uint64_t count = 0;
@@ -116,7 +116,7 @@ static void stream_send(struct feed *feed, struct journal_stream *stream)
         bool beyond = event->seq > last || event->seq > stream->acked + WINDOW_EVENTS ||
                       (out_bytes > window && event != stream->first);
         if (beyond || send_sealed(feed, event->bytes, event->size, event_answered, &err) < 0)
-            break; /* the next tick continues */
+            break; /* the next tick sends the rest */
         if (stream->sent == stream->acked)
             again_later(stream, stream->again_ms == 0 ? AGAIN_MS_MIN : stream->again_ms);
         stream->sent = event->seq;
@@ -331,7 +331,7 @@ struct feed *feed_create(struct event_base *base, const struct feed_config *conf
         .user = config->user,
         .password = config->password,
         .tls = config->tls,
-        .backoff_ms_max = 500, /* the agent's Redis user may not exist yet */
+        .backoff_ms_max = 500, /* often, because the scheduler may still be creating the agent's Redis user */
         .queue_max = 65536,
     };
     static const struct redis_events writer = {.connected = writer_connected, .disconnected = writer_lost};

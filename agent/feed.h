@@ -5,10 +5,10 @@
  * Numbered events are sent in order, up to a window beyond the last acknowledged one. They are sent again
  * from the last acknowledged one after a reconnection, or after an acknowledgement that did not move although
  * events were outstanding. After silence (2 s, doubling to 30 s) one event of each sequence is sent again:
- * there may be no leader, and what waits in Redis must stay small. Unnumbered events (heartbeat, node_hello,
- * received) are sent once, if Redis is connected, with a rising `beat`. After each connection reading starts
- * with everything that the stream still holds: messages have ids, so reading one twice does nothing, and a
- * Redis that was wiped or whose clock went back loses nothing. Thread: the event base's.
+ * perhaps no scheduler is running, and the Redis stream must stay small. Unnumbered events (heartbeat,
+ * node_hello, received) are sent once, if Redis is connected, with a rising `beat`. After each connection
+ * reading starts with everything that the stream still holds: messages have ids, so reading one twice does
+ * nothing, and a Redis that was wiped or whose clock went back loses nothing. Thread: the event base's.
  */
 #ifndef MOTLEY_AGENT_FEED_H
 #define MOTLEY_AGENT_FEED_H

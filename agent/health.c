@@ -28,10 +28,10 @@ struct card {
     const struct agent_device *device;
     const json_t *inventory; /* entry of config->cards; NULL for an emulated card */
     double share;     /* fraction of its clock that the card reached, an exponential mean over the window */
-    double heat;      /* the same, rounded to steps */
+    double heat;      /* `share` as last reported, a multiple of 1 / HEAT_STEPS */
     uint64_t read_ns; /* time of the last reading */
     uint64_t others, before; /* bytes that other processes hold: the confirmed value, and the last reading */
-    uint64_t first; /* the first confirmed value; the device's limit was made from what was free then */
+    uint64_t first; /* first confirmed value of `others`, which the device's memory limit already excludes */
     bool counted;   /* `first` is set */
     json_t *told;   /* health as last sent; NULL: none yet */
     uint64_t told_ns;
@@ -162,7 +162,7 @@ static uint64_t usable_bytes(const struct card *card, const json_t *record)
     uint64_t left = limit > more ? limit - more : 0;
     if (card->inventory && total > 0 && (uint64_t)total > card->others) {
         uint64_t room = card_memory_share((uint64_t)total - card->others);
-        left = room > left ? room : left; /* a configured limit may leave room */
+        left = room > left ? room : left; /* other processes may fit beside a low configured limit */
     }
     return left < limit ? left : limit;
 }

@@ -38,7 +38,7 @@ static json_t *load(const char *path, struct err *err)
     return document;
 }
 
-/* Loads the epochs that earlier releases stored alone. */
+/* Loads epochs.json, the file of earlier releases, which holds only the epochs. */
 static json_t *load_old(const char *home, struct err *err)
 {
     char path[700];

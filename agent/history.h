@@ -1,5 +1,5 @@
-/* The history of this home, on disk: the incarnation of the cluster that it belongs to, the last epoch of
- * each device under it, the jobs that it was assigned last, and those of the incarnation before.
+/* The history of this home, on disk: the cluster's incarnation, the last epoch of each device under this
+ * incarnation, the jobs that the node was assigned last, and the jobs of the previous incarnation.
  *
  * An incarnation is a text that changes when the cluster's database is restored from a backup; a later one
  * compares greater. Every change is synced before the call returns. Thread: one.
@@ -16,8 +16,8 @@ enum { HISTORY_INCARNATION_SIZE = 40, HISTORY_RUNS_MAX = 512 };
 
 struct node_history;
 
-/* Opens the history of 'home'; without a file the home is new. ERR_IO, ERR_CORRUPT: then the agent must not
- * start, because executing an assignment twice is worse. */
+/* Opens the history of 'home'; without a file the home is new. ERR_IO, ERR_CORRUPT: the agent must not start,
+ * because without the epochs it might execute an assignment twice. */
 struct node_history *history_open(const char *home, struct err *err);
 /* NULL is a no-op. */
 void history_close(struct node_history *history);

@@ -37,7 +37,7 @@ enum {
     BULK_FIRST = 1 << 20,
     BULK_MAX = 256 << 20,
     BULK_SECONDS_PERCENT = 50,
-    KNOWN_MS = 2000 /* a node that we have not been told of yet is waited for so long */
+    KNOWN_MS = 2000 /* wait for the scheduler to announce a node that is not in `nodes` yet */
 };
 
 struct task {
@@ -62,10 +62,10 @@ struct links {
     atomic_bool stopping;
     pthread_mutex_t lock;
     pthread_cond_t asked;
-    struct task *tasks, *tasks_last; /* waiting */
-    struct task *results;            /* finished */
+    struct task *tasks, *tasks_last; /* requests that wait to be measured */
+    struct task *results;            /* measured requests */
     unsigned task_count;
-    json_t *nodes;       /* {"NODE": generation}, or NULL. It and both contexts are guarded by lock. */
+    json_t *nodes;       /* {"NODE": generation}, or NULL. `lock` guards it, `server` and `client`. */
     pthread_cond_t told; /* signalled when `nodes` changes */
     struct tls_files files;
 };

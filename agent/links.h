@@ -23,7 +23,7 @@ struct links_config {
     const char *ca_file, *cert_file, *key_file; /* borrowed until links_destroy */
 };
 
-/* One measured link. err->code is set when it could not be measured. Called on the base's thread. */
+/* One measured link. err.code is set when it could not be measured. */
 struct links_result {
     int64_t request;
     char to[80];
@@ -31,6 +31,7 @@ struct links_result {
     double bytes_per_s;
     struct err err;
 };
+/* Called on the event base's thread for each request. */
 typedef void links_done_fn(void *arg, const struct links_result *result);
 
 /* Listens and starts the threads. ERR_NET, ERR_IO. */
@@ -45,7 +46,7 @@ void links_nodes(struct links *links, const json_t *nodes);
 /* Uses the certificate that is now in the files for new connections. */
 int links_reload(struct links *links, struct err *err);
 
-/* Returns the port on which it listens. */
+/* Returns the port on which this agent listens for other agents. */
 uint16_t links_port(const struct links *links);
 
 /* Queues a measurement of the link to node 'to' at "host:port". ERR_BUSY when 256 are waiting. */

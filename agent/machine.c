@@ -39,7 +39,7 @@ uint64_t memory_total_bytes(void)
     uint64_t total = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
     char text[64];
     uint64_t limit = strtoull(line_read("/sys/fs/cgroup/memory.max", text, sizeof(text)), NULL,
-                              10); /* the text "max" gives 0 */
+                              10); /* "max", which means no limit, is read as 0 */
     return limit > 0 && limit < total ? limit : total;
 }
 

@@ -28,7 +28,7 @@ struct renewer {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     bool stopping, now;
-    struct err err; /* the last result */
+    struct err err; /* error of the last request */
     struct agent_certificate certificate;
 };
 
@@ -67,7 +67,8 @@ static void *renew_main(void *arg)
         pthread_mutex_lock(&r->lock);
         r->err = err;
         r->certificate = r->identity.certificate;
-        if (unknown != 1) { /* the first time it may be a server that is being restored */
+        /* A first ERR_AUTH is not reported, because the server's database may be being restored. */
+        if (unknown != 1) {
             ssize_t ignored = write(r->wake, &one, sizeof(one));
             (void)ignored;
         }

@@ -22,9 +22,9 @@ struct device_state {
     int64_t last_epoch; /* epoch of the last accepted assignment; -1: none */
     struct child *child;
     bool finished;         /* the worker has sent its last event */
-    uint64_t events_taken; /* number of events taken from a measuring worker; they get numbers of the node's
-                              stream */
-    uint64_t node_number;  /* number of the last of them in the node's stream */
+    uint64_t events_taken; /* number of events taken from a measuring worker. The node's stream numbers them
+                              anew. */
+    uint64_t node_number;  /* number that the worker's last event got in the node's stream */
     uint64_t acked;        /* events acknowledged to the worker */
     json_t *pending;       /* assignment to start when the present child has ended; or NULL */
 };
@@ -282,10 +282,11 @@ static int work_start(struct worker_supervisor *supervisor, struct device_state 
     char dir[PATH_SIZE], threads[48], omp[48], isa[48], core[48], visible[80], cache[PATH_SIZE + 32],
         group[4096];
     const char *type = core_type(state->device->isa);
-    snprintf(threads, sizeof(threads), "OPENBLAS_NUM_THREADS=1"); /* the engine divides the work itself */
+    snprintf(threads, sizeof(threads),
+             "OPENBLAS_NUM_THREADS=1"); /* the engine itself divides products among its threads */
     snprintf(omp, sizeof(omp), "OMP_NUM_THREADS=%u", state->device->threads);
-    bool cpu = strcmp(state->device->kind, "cpu") ==
-               0; /* the name of an emulated warp does not concern the CPU's kernels */
+    /* The isa of an emulated card (warp32, warp64) is none of the CPU's kernels. */
+    bool cpu = strcmp(state->device->kind, "cpu") == 0;
     snprintf(isa, sizeof(isa), "MOTLEY_ISA=%s", cpu ? state->device->isa : "native");
     snprintf(core, sizeof(core), "OPENBLAS_CORETYPE%s%s", !type ? "" : "=", !type ? "" : type);
     const char *shown = state->device->visible;
@@ -384,14 +385,15 @@ static void take_assign(struct worker_supervisor *supervisor, const json_t *mess
         feed_key(key, work.run, work.epoch, work.rank);
         if (work.epoch == state->last_epoch && !state->pending && !runs(state, work.run, work.epoch) &&
             !journal_find(supervisor->journal, key)) {
-            /* Either an agent noted it and ended before it had started the worker, so nobody else will report
-             * it; or it was executed, and then the journal ignores this event because its number is past. */
+            /* Either an agent recorded this assignment and ended before it started the worker, so nobody else
+             * reports the failure; or the assignment was executed, and the scheduler ignores this event,
+             * because it has committed one with this number. */
             failure_append(supervisor, &work, ERR_PEER, "its agent ended before the worker was started");
         }
         return;
     }
     state->last_epoch = work.epoch;
-    json_decref(state->pending); /* it was never started and its epoch is superseded */
+    json_decref(state->pending); /* the pending assignment was never started, and this one's epoch is later */
     state->pending = json_incref((json_t *)(uintptr_t)message);
     if (state->child) {
         log_event(LOG_LEVEL_WARN, "worker_replaced", "device=%s run=%" PRId64, work.device,
@@ -463,7 +465,7 @@ static void take_profile(struct worker_supervisor *supervisor, const json_t *mes
     if (!state)
         failure_append(supervisor, &work, ERR_NOT_FOUND, "this node has no such device");
     else if (state->child && child_work(state->child)->request == work.request)
-        return; /* sent again after the agent restarted: its worker was adopted and still measures */
+        return; /* the request was sent again after the agent restarted: its adopted worker still measures */
     else if (state->child || supervisor->ending)
         failure_append(supervisor, &work, ERR_BUSY, "the device is busy");
     else if (work_start(supervisor, state, &work, message, &err) < 0)
