@@ -54,20 +54,20 @@ struct cli {
     const char *words[CLI_WORDS_MAX]; /* borrowed from argv */
     unsigned option_count;
     struct {
-        const char *name;  /* as in the command's table */
+        const char *name;  /* of struct cli_command */
         const char *value; /* "" for a flag */
     } options[CLI_REPEATS_MAX * 2];
     bool json;
     bool quiet;        /* watching prints nothing, because one document is printed at the end */
-    char home[4096];   /* LOCAL_HOME_BYTES */
+    char home[4096];   /* folder of Motley's files (--home); LOCAL_HOME_BYTES of local/local.h */
     struct http *http; /* opened on first use */
     char address[256]; /* the server's address, for messages */
     int exit_status;   /* exit status of a command that succeeds; usually CLI_DONE */
 };
 
-/* The value of an option ("" for a flag), or NULL when it was not given. */
+/* Returns the value of an option ("" for a flag), or NULL when it was not given. */
 const char *cli_option(const struct cli *cli, const char *name);
-/* The nth value of an option that may be repeated; NULL beyond the last. */
+/* Returns the nth value of an option that may be repeated; NULL beyond the last. */
 const char *cli_option_nth(const struct cli *cli, const char *name, unsigned nth);
 /* Reads the option as a whole number in [min, max]; `missing` when it was not given. ERR_INVALID names the
  * option. */
@@ -78,7 +78,7 @@ int cli_option_i64(const struct cli *cli, const char *name, int64_t min, int64_t
 
 /* Opens the server that HOME/client.json names. ERR_NET "no server: …" when the file does not exist. */
 int client_open(struct cli *cli, struct err *err);
-/* A client of that server for somebody who uses two at once. Returns new. */
+/* Returns a second client of the same server, new, for a command that makes two requests at a time. */
 struct http *client_connect(struct cli *cli, struct err *err);
 void client_close(struct cli *cli);
 /* Makes one JSON call; the path is formatted like printf. Opens the client if needed. `out` may be NULL; *out
@@ -90,10 +90,10 @@ int client_job_id(const char *word, int64_t *id, struct err *err);
 /* Reads all pages of a GET: *out becomes the first page's document, new, with the items of all pages in its
  * array `member`. It follows "next" by sending it as `after`. */
 int client_list(struct cli *cli, const char *path, const char *member, json_t **out, struct err *err);
-/* The same, but only the array. Returns new, or NULL. */
+/* As client_list, but returns only the array, new; or NULL. */
 json_t *client_pages(struct cli *cli, const char *path, const char *member, struct err *err);
 
-/* The lines of `motley metrics`: steps and evaluations. Returns new, or NULL. */
+/* Returns the lines that `motley metrics` prints, the job's steps and evaluations, new; or NULL. */
 json_t *client_metrics(struct cli *cli, int64_t id, struct err *err);
 
 /* ---- files by content (cli/upload.c) ---- */
@@ -117,11 +117,11 @@ int show_table_to(FILE *out, const json_t *rows, const char *columns, struct err
 /* Prints a text of a model or a log as one line of stdout: line ends become " / ", and the rest is cleaned.
  */
 void show_one_line(const char *text);
-/* Cleans a text that may come from anybody for a terminal: what is not UTF-8, control characters, and
- * characters that are not seen or turn the direction of writing become "?". Writes at most `columns` columns
- * and size - 1 bytes. Returns how many columns it wrote. */
+/* Makes a text of an untrusted source safe for a terminal: bytes that are not UTF-8, control characters, and
+ * invisible characters or ones that change the direction of writing become "?". Writes at most `columns`
+ * columns and size - 1 bytes. Returns how many columns it wrote. */
 unsigned show_clean(const char *text, unsigned columns, char *out, size_t size);
-/* A member as text, borrowed; "" when it is absent. */
+/* Returns a member as text, borrowed; "" when it is absent. */
 const char *show_str(const json_t *object, const char *key);
 double show_num(const json_t *object, const char *key, double missing);
 
@@ -174,15 +174,17 @@ json_t *given_by_server(struct cli *cli, const json_t *spec, json_t **answer, st
  * Returns new. 'folder' becomes the model's folder, 'path' its config.json or .gguf; both have room for
  * PATH_MAX bytes. */
 json_t *given_config(const char *spec_path, const char *model, char *folder, char *path, struct err *err);
-/* The path of a data file that a specification names, written to 'out' (PATH_MAX bytes); NULL when it does
- * not exist. */
+/* Writes the path of a data file that a specification names to 'out' (PATH_MAX bytes) and returns it; NULL
+ * when there is no such file. */
 const char *given_data_file(const char *spec_path, const char *word, char *out);
 
-/* What encodes a data file into rows (cli/given_rows.c). */
+/* ---- encoding data files into rows (cli/given_rows.c) ---- */
+
 struct rows;
 struct rows_options;
 struct rows_report;
 struct spec_data_part;
+/* The tools that turn a job's text into tokens. */
 struct given_text {
     struct tokenizer *tokenizer; /* owned; NULL: the model has no tokenizer */
     struct chat_template *chat;  /* owned, or NULL */
@@ -216,9 +218,8 @@ void given_rows_fini(struct given_rows *given);
 int given_by_files(const char *spec_path, const char *cluster_path, const json_t *routing,
                    struct plan_inputs *inputs, json_t **rows, struct err *err);
 
-/* The same inputs as a problem document (planner/given/inputs.h), which external planners read. Returns new,
- * or NULL.
- */
+/* Returns the inputs of given_by_files as a problem document (planner/given/inputs.h), which external
+ * planners read, new; or NULL. */
 json_t *given_problem(const char *spec_path, const char *cluster_path, json_t **rows, struct err *err);
 
 /* ---- external planners (cli/planner.c) ---- */
@@ -226,9 +227,9 @@ json_t *given_problem(const char *spec_path, const char *cluster_path, json_t **
 struct plan_answer;
 /* Writes the problem document to a file. */
 int planner_problem(const char *path, const json_t *problem, struct err *err);
-/* Asks the program at `path` about the problem and puts its answer beside ours: under `planner` in `told`
- * (docs/INTERFACES.md), and as a table on stdout unless cli->json. A refused answer is reported, and is not
- * an error. */
+/* Runs the external planner at `path` on the problem and compares its plan with `ours`, the built-in
+ * planner's: under `planner` in `told` (docs/INTERFACES.md), and as a table on stdout unless cli->json. An
+ * invalid plan of the external planner is reported, and is not an error. */
 int planner_tell(struct cli *cli, const char *path, const json_t *problem, const struct plan_inputs *inputs,
                  const struct plan_answer *ours, json_t *told, struct err *err);
 

@@ -148,6 +148,6 @@ json_t *client_metrics(struct cli *cli, int64_t id, struct err *err)
     json_t *lines = client_pages(cli, path, "lines", err);
     for (size_t i = json_array_size(lines); i-- > 0;)
         if (!json_object_get(json_array_get(lines, i), "loss"))
-            json_array_remove(lines, i); /* `motley get` writes samples to a file of their own */
+            json_array_remove(lines, i); /* a sample, which `motley get` writes to another file */
     return lines;
 }

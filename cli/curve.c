@@ -1,4 +1,4 @@
-/* Draws a curve in characters of braille (U+2800 and following: a bit a dot). */
+/* Draws a curve in braille characters (U+2800 and following), in which each dot is one bit. */
 #include "cli/curve.h"
 
 #include <inttypes.h>
@@ -8,7 +8,7 @@
 
 enum { LABEL_COLUMNS = 11, LEAST_COLUMNS = 24, LEAST_ROWS = 4 };
 
-/* The dots of a picture, from its upper left corner. */
+/* A picture of braille characters, by row and column from its upper left corner; a cell has a bit per dot. */
 struct dots {
     unsigned columns, rows; /* in characters */
     uint8_t cells[CURVE_ROWS_MAX][CURVE_COLUMNS_MAX];

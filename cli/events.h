@@ -14,7 +14,7 @@ struct event_reader {
      * -1 with *err to stop. */
     int (*take)(void *arg, const char *type, const json_t *data, struct err *err);
     void *arg;
-    int64_t last_id;       /* of the last whole event that had one; 0: none */
+    int64_t last_id;       /* id of the last whole event that had an id; 0: none */
     struct buf line, data; /* the incomplete line; the event's data so far */
     char type[64];
     int64_t id;
@@ -22,7 +22,7 @@ struct event_reader {
 
 void event_reader_init(struct event_reader *reader);
 void event_reader_fini(struct event_reader *reader);
-/* Forgets the incomplete event: another connection begins. */
+/* Drops the incomplete event, because another connection begins. */
 void event_reader_begin(struct event_reader *reader);
 /* Takes bytes of the stream; an http_sink_fn. */
 int event_reader_bytes(void *reader, const void *data, size_t size, struct err *err);

@@ -29,7 +29,7 @@ int given_text(const char *path, size_t most, struct buf *text, struct err *err)
     text->limit = most;
     if (file_read_all(path, most, text, err) == 0)
         return 0;
-    /* for example a folder, which is a wrong argument */
+    /* A path that cannot be read, such as a folder's, is a wrong argument. */
     if (err->code == ERR_NOT_FOUND || err->code == ERR_IO)
         err->code = ERR_INVALID;
     return -1;
@@ -237,8 +237,8 @@ json_t *given_cluster(const char *path, const char *profile_key, struct err *err
     return cluster;
 }
 
-/* Computes the key under which profiles of such a job are stored; the server computes it from the model's
- * parsed config. */
+/* Computes the key under which the profiles for this specification and model are stored. Like the server it
+ * uses the parsed config. */
 static int key_of(const json_t *spec_json, const json_t *config_json, char key[DIGEST_HEX_SIZE],
                   struct err *err)
 {
@@ -379,8 +379,8 @@ int given_by_files(const char *spec_path, const char *cluster_path, const json_t
     return result < 0 ? given_wrong(err) : 0;
 }
 
-/* The problem document, with every default of the specification and the model filled in, as a server fills
- * them. */
+/* Returns the problem document of the files. Like the server it fills in every default of the specification
+ * and the config. */
 static json_t *problem_of(const struct files *files, struct err *err)
 {
     struct job_spec spec;

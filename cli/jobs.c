@@ -21,7 +21,7 @@ static int print_answer(struct cli *cli, const json_t *answer, const char *what,
     return 0;
 }
 
-/* The first submit with new data encodes them on the server, which takes longer than other calls. */
+/* Submits the specification. The time limit is long, because the server encodes new data during the call. */
 static int post_job(struct cli *cli, const json_t *spec, json_t **answer, struct err *err)
 {
     struct buf body = {.limit = (size_t)1 << 26}, response = {.limit = (size_t)1 << 26};
@@ -209,8 +209,8 @@ int command_job(struct cli *cli, struct err *err)
     return result;
 }
 
-/* Asks until the scheduler has answered what would let a queued job start sooner, for three seconds at most.
- */
+/* Repeats the request for up to three seconds, until the scheduler has computed which changes would let a
+ * queued job start sooner. */
 static int ask_why(struct cli *cli, int64_t id, json_t **answer, struct err *err)
 {
     const uint64_t until_ns = clock_mono_ns() + 3000000000u;
@@ -228,7 +228,8 @@ static int ask_why(struct cli *cli, int64_t id, json_t **answer, struct err *err
     }
 }
 
-/* Prints the place and the range of the start, and what would be sooner. */
+/* Prints the job's place in the queue, when it will probably start, and which changes would let it start
+ * sooner. */
 static void print_place(const json_t *answer)
 {
     size_t i;
@@ -276,7 +277,7 @@ int command_watch(struct cli *cli, struct err *err)
     return result;
 }
 
-/* Several jobs: those that are refused are named on stderr, and the others take the command. */
+/* Applies the command to several jobs. Jobs that refuse it are named on stderr; the others carry it out. */
 static int act_on_several(struct cli *cli, struct err *err)
 {
     json_t *ids = json_array(), *answer = NULL, *entry;

@@ -34,7 +34,7 @@ static int show_lease(struct cli *cli, json_t *answer, struct err *err)
     return result;
 }
 
-/* lease extend ID --for TIME, lease end ID */
+/* Runs `lease extend ID --for TIME` and `lease end ID`. */
 static int change(struct cli *cli, struct err *err)
 {
     int64_t id;

@@ -501,7 +501,7 @@ int main(int argc, char **argv)
 {
     setlocale(LC_ALL, "");
     if (MB_CUR_MAX == 1)
-        setlocale(LC_CTYPE, "C.UTF-8"); /* Motley writes UTF-8; this says how wide its characters are */
+        setlocale(LC_CTYPE, "C.UTF-8"); /* gives wcwidth the widths of the characters that Motley prints */
     setlocale(LC_NUMERIC, "C");
     signal(SIGPIPE, SIG_DFL);
     if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0) {

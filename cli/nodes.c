@@ -20,7 +20,7 @@ static int show_list(struct cli *cli, json_t *answer, const char *member, const 
     return result;
 }
 
-/* Lists the jobs that only the nodes remember after a backup was restored. */
+/* Lists the jobs that only nodes know, because the database was restored from an older backup. */
 static void show_unknown(const json_t *jobs)
 {
     const json_t *job;
@@ -97,7 +97,7 @@ static int show_catalogue(struct cli *cli, struct err *err)
     return 0;
 }
 
-/* Prints one more fact of a line that began with a name. */
+/* Prints a fact about a device behind its name: ": " before the first, ", " before the others. */
 static void add_fact(bool *first, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 static void add_fact(bool *first, const char *fmt, ...)

@@ -113,8 +113,8 @@ int command_token(struct cli *cli, struct err *err)
     return said(cli, answer ? answer : json_object(), "revoked", err);
 }
 
-/* Adds the options of a `set` that change a limit, or anything else by name, to the body. Returns how many,
- * or -1. */
+/* Adds the options of `user set` or `group set` to the body: limits, and the options of `texts`, pairs of an
+ * option and a member, whose value "none" becomes null. Returns the number of the body's members, or -1. */
 static int changes_of(struct cli *cli, json_t *body, const char *const (*texts)[2], struct err *err)
 {
     static const char *const limits[][2] = {{"--devices", "devices_max"},
@@ -138,7 +138,7 @@ static int changes_of(struct cli *cli, json_t *body, const char *const (*texts)[
     return (int)json_object_size(body);
 }
 
-/* Sets the members when any are named or nothing else is changed, and then what the options say. */
+/* Sets the group's members, unless only options are given, and then the properties that options give. */
 static int group_set(struct cli *cli, struct err *err)
 {
     static const char *const texts[][2] = {{"--parent", "parent"}, {NULL, NULL}};
@@ -234,7 +234,7 @@ int command_user(struct cli *cli, struct err *err)
     return result < 0 ? -1 : said(cli, answer, "done", err);
 }
 
-/* Prints rows as CSV with the given columns, in the order of RFC 4180's example; numbers as JSON has them. */
+/* Prints rows as CSV (RFC 4180) with the given columns; texts are quoted, numbers are not. */
 static int print_csv(const json_t *rows, const char *const *columns, size_t count)
 {
     size_t i;

@@ -26,8 +26,8 @@ struct recorded {
     int64_t id;
     json_t *job, *metrics, *links;
     struct plan *plan;
-    struct trace trace;    /* as recorded */
-    struct trace timeline; /* as simulated, without or with the changes */
+    struct trace trace;    /* instruction times as recorded */
+    struct trace timeline; /* instruction times as simulated, without or with the changes */
     struct replay_change change;
     char (*link_texts)[LINK_TEXT_BYTES]; /* memory of the names in change.links */
     bool changed, again; /* changed: something is changed; again: the change needs a new plan */
@@ -38,7 +38,7 @@ struct recorded {
 struct again {
     struct plan_inputs inputs;
     struct plan_answer *answer;
-    /* predicted step time of the recorded plan at the costs used; 0: one of its devices is gone */
+    /* predicted step time of the recorded plan at the costs of the new plan; 0: a device of it is gone */
     double priced_s;
     json_t *added; /* names of the added devices */
 };
@@ -198,7 +198,8 @@ static int read_run(struct cli *cli, struct recorded *run, struct err *err)
 
 /* --- planning again --- */
 
-/* Applies the changes to the inputs document, in the order in which a person would make them. */
+/* Applies the changes to the inputs document: first the cluster, then added and removed devices, speeds and
+ * links, which may name added devices, and last the placement. */
 static int change_inputs(struct cli *cli, json_t *inputs, json_t *added, struct err *err)
 {
     const char *text, *cluster = cli_option(cli, "--cluster"), *place = cli_option(cli, "--placement");
@@ -237,7 +238,7 @@ static int change_inputs(struct cli *cli, json_t *inputs, json_t *added, struct 
         if (plan_inputs_link(inputs, ends[0], ends[1], rate, latency, err) < 0)
             return err_wrap(err, "--link");
     }
-    /* the recorded job's placement need not be right on other devices */
+    /* The placement that the recorded job asked for may not suit other devices. */
     result = plan_inputs_place(inputs, place ? place : "auto", err);
     return result < 0 ? err_wrap(err, "--placement") : 0;
 }
@@ -293,8 +294,8 @@ static int tell_json(const struct recorded *run, const struct again *again, stru
     return result;
 }
 
-/* relative difference from the simulation above which the run's costs no longer explain the run; a rule of
- * thumb */
+/* relative difference between predicted and simulated step time above which the user is warned that the costs
+ * do not explain the run; a rule of thumb */
 #define PRICED_FAR 0.1
 
 static int tell_again(const struct recorded *run, const struct again *again, struct err *err)
@@ -302,7 +303,7 @@ static int tell_again(const struct recorded *run, const struct again *again, str
     char text[32];
     size_t index;
     json_t *name;
-    /* compares with the simulation, since the recorded time has gaps and noise that predictions do not have
+    /* The prediction is compared with the simulation, not with the recorded time, which has gaps and noise.
      */
     double simulated_s = run->answer.simulated_s, priced_s = again->priced_s;
     double base_s = priced_s > 0 ? priced_s : simulated_s,

@@ -45,7 +45,7 @@ int screen_open(struct screen *screen, struct err *err)
     sigprocmask(SIG_BLOCK, &set, NULL);
     screen->signals = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
     struct termios keys = screen->before;
-    keys.c_lflag &= ~(tcflag_t)(ICANON | ECHO); /* Ctrl-C stays a signal */
+    keys.c_lflag &= ~(tcflag_t)(ICANON | ECHO); /* ISIG stays set, so Ctrl-C sends SIGINT */
     keys.c_cc[VMIN] = 0;
     keys.c_cc[VTIME] = 0;
     if (screen->signals < 0 || tcsetattr(STDIN_FILENO, TCSANOW, &keys) < 0) {
@@ -69,12 +69,12 @@ void screen_close(struct screen *screen)
     tcsetattr(STDIN_FILENO, TCSANOW, &screen->before);
     close(screen->signals);
     signals_of_interest(&set);
-    sigprocmask(SIG_UNBLOCK, &set, NULL); /* one that came and was not read ends the process now */
+    sigprocmask(SIG_UNBLOCK, &set, NULL); /* a pending signal that was not read ends the process here */
     screen->is_open = false;
 }
 
-/* Takes the signals that came. Returns whether one of them says to end; another size is asked for at each
- * drawing. */
+/* Reads all pending signals. Returns whether one of them asks the program to end. SIGWINCH needs no action
+ * here, because each drawing asks for the terminal's size. */
 static bool told_to_end(const struct screen *screen)
 {
     struct signalfd_siginfo info;

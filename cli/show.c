@@ -36,10 +36,10 @@ double show_num(const json_t *object, const char *key, double missing)
     return json_is_number(value) ? json_number_value(value) : missing;
 }
 
-/* Columns that a character takes; -1: it is not shown as it is. */
+/* Returns how many terminal columns a character takes; -1: the character is not safe to print. */
 static int code_columns(uint32_t code)
 {
-    /* not seen, or they turn the direction in which the rest of a line is written */
+    /* ranges of characters that are invisible or change the direction of writing */
     static const uint32_t hidden[][2] = {{0xad, 0xad},     {0x61c, 0x61c},   {0x180e, 0x180e},
                                          {0x200b, 0x200f}, {0x2028, 0x202e}, {0x2060, 0x206f},
                                          {0xfeff, 0xfeff}, {0xfff9, 0xfffb}, {0xe0000, 0xe0fff}};
@@ -49,7 +49,7 @@ static int code_columns(uint32_t code)
         if (code >= hidden[i][0] && code <= hidden[i][1])
             return -1;
     int columns = wcwidth((wchar_t)code);
-    return columns < 0 ? 1 : columns; /* the locale does not know it */
+    return columns < 0 ? 1 : columns; /* wcwidth returns -1 for characters that the locale does not know */
 }
 
 unsigned show_clean(const char *text, unsigned columns, char *out, size_t size)
@@ -80,7 +80,7 @@ void show_one_line(const char *text)
         text++;
     char *copy = strdup(text), *clean = malloc(strlen(text) + 1), *rest = copy, *line;
     while (copy && clean && (line = strsep(&rest, "\n"))) {
-        show_clean(line, UINT_MAX, clean, strlen(text) + 1); /* a clean text is not longer than it was */
+        show_clean(line, UINT_MAX, clean, strlen(text) + 1); /* cleaning never makes a text longer */
         fputs(clean, stdout);
         fputs(rest ? " / " : "\n", stdout);
     }
@@ -131,7 +131,7 @@ static void format_cell(const json_t *row, const struct column *column, char cel
         show_clean(json_is_string(value) ? json_string_value(value) : "-", CELL_BYTES, cell, CELL_BYTES);
 }
 
-/* Counts the columns on screen, not the bytes. */
+/* Returns the columns that the cell takes on screen. */
 static size_t cell_width(const char *cell)
 {
     char same[CELL_BYTES];

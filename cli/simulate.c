@@ -1,4 +1,4 @@
-/* motley simulate: recorded arrivals under other policies, or with more devices. */
+/* `motley simulate`: simulates the recorded arrivals of jobs with another policy or more devices. */
 #include "cli/cli.h"
 
 #include <stdio.h>
@@ -14,11 +14,11 @@
 #include "scheduler/policy/settings.h"
 #include "scheduler/simulate/records.h"
 
-/* What is simulated. */
+/* The span that is simulated, what the server recorded of it, and the changes to simulate. */
 struct simulate_request {
     json_t *records, *arrivals; /* owned */
     int64_t span[2];
-    const char *policy; /* a file, or NULL */
+    const char *policy; /* file with the policy to simulate; NULL: the recorded policy */
     const char *added[CLI_REPEATS_MAX];
     size_t added_count;
 };
@@ -42,7 +42,7 @@ static int read_span(const char *word, int64_t *from_us, int64_t *to_us, char pa
     return 0;
 }
 
-/* Changes the settings as the file says. */
+/* Reads a policy file and overwrites the settings that it gives. */
 static int read_policy(const char *path, struct policy_settings *settings, struct err *err)
 {
     struct json_reader reader;
@@ -58,8 +58,9 @@ static int read_policy(const char *path, struct policy_settings *settings, struc
     if (rc == 0) {
         jr_init(&reader, document, "", err);
         policy_settings_read(&reader, settings);
-        jr_str(&reader, "reference", JR_OPTIONAL, 1, 4096,
-               &reference); /* speeds were normalised when they were recorded */
+        /* "reference" is accepted but not used: recorded speeds are relative to the reference device already.
+         */
+        jr_str(&reader, "reference", JR_OPTIONAL, 1, 4096, &reference);
         rc = jr_finish(&reader);
         if (rc < 0)
             err_wrap(err, "%s", path);
@@ -69,7 +70,7 @@ static int read_policy(const char *path, struct policy_settings *settings, struc
     return rc;
 }
 
-/* Adds a column. */
+/* Adds the summary of these outcomes as a column of the comparison. */
 static int add(json_t *columns, const char *name, const struct recorded_world *world,
                const struct recorded_outcome *outcomes, size_t devices, struct err *err)
 {
@@ -80,8 +81,8 @@ static int add(json_t *columns, const char *name, const struct recorded_world *w
     return 0;
 }
 
-/* Simulates the span as it was, which adds columns of what happened and of what is simulated then; or
- * `changed` by the request, which adds one column. */
+/* Simulates the span and adds columns: without `changed` "happened" (as recorded) and "simulated" (under the
+ * recorded policy and devices), with it "changed" (under the request's policy and devices). */
 static int simulate(const struct simulate_request *request, bool changed, json_t *columns, struct err *err)
 {
     struct recorded_world world;
@@ -106,7 +107,8 @@ static int simulate(const struct simulate_request *request, bool changed, json_t
     return rc;
 }
 
-/* Prints one row of the comparison: a number of each column. */
+/* Prints one row of the comparison: the value `key` of each column. kind: t seconds, % a share, n a number.
+ */
 static void print_row(const char *label, const json_t *columns, const char *key, char kind)
 {
     size_t i;
@@ -124,7 +126,7 @@ static void print_row(const char *label, const json_t *columns, const char *key,
     printf("\n");
 }
 
-/* Prints the mean wait and share of everybody in a list of the columns. */
+/* Prints a row with share and mean wait for each entry of the columns' `list` ("groups" or "users"). */
 static void print_people(const json_t *columns, const char *list, const char *what)
 {
     size_t i, c;
@@ -189,7 +191,7 @@ int command_simulate(struct cli *cli, struct err *err)
     for (const char *device; request.added_count < CLI_REPEATS_MAX &&
                              (device = cli_option_nth(cli, "--add", (unsigned)request.added_count));)
         request.added[request.added_count++] = device;
-    if (rc == 0 && request.policy) /* refused before anything is asked of the server */
+    if (rc == 0 && request.policy) /* an invalid policy is refused before the server is asked */
         rc = read_policy(request.policy, &checked, err);
     if (rc == 0)
         rc = fetch(cli, span, &request, err);

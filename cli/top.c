@@ -1,8 +1,8 @@
-/* `motley top`: follows the cluster's event stream and draws on a terminal; elsewhere it says once how things
- * are.
+/* `motley top`: on a terminal it follows the cluster's event stream and redraws the view; elsewhere it prints
+ * the present state once.
  *
- * One request is under way all the time: the stream. Keys and signals are waited for beside it (struct
- * http_watch), and what the events make worth reading again is read between them over another connection.
+ * The request for the event stream never ends. While it waits it also watches keys and signals (struct
+ * http_watch) and, over a second connection, reads the documents again that events have made stale.
  */
 #include "cli/top.h"
 
@@ -19,17 +19,17 @@
 
 enum {
     TICK_MS = 100,
-    DRAW_MS = 100,         /* at most so often */
-    QUEUE_MS = 1000,       /* the queue is read again after an event, at most so often, */
-    QUEUE_MOST_MS = 15000, /* and without one so often */
-    DEVICES_MS = 1500,     /* the same for the devices */
-    DEVICES_MOST_MS = 10000,
-    LOAD_MS = 60000,    /* how often what devices did is read */
-    AGAIN_MS = 2000,    /* after something could not be read, or the stream was cut */
-    SILENCE_MS = 40000, /* the server sends a comment more often than this */
+    DRAW_MS = 100,           /* least time between two drawings */
+    QUEUE_MS = 1000,         /* least time between two readings of the queue, each after an event */
+    QUEUE_MOST_MS = 15000,   /* time after which the queue is read without an event */
+    DEVICES_MS = 1500,       /* least time between two readings of the devices, each after an event */
+    DEVICES_MOST_MS = 10000, /* time after which the devices are read without an event */
+    LOAD_MS = 60000,         /* least time between two readings of the devices' load in the last hour */
+    AGAIN_MS = 2000,         /* wait after a failed request or a broken stream */
+    SILENCE_MS = 40000,      /* a stream this long silent is broken: the server sends more often */
     STREAM_PATH_BYTES = 1024,
-    FRAME_LINES = 2, /* the first sentence and the last line */
-    TABLE_LINES = 4, /* of a table beside its rows: title, heads, an empty one, how many more */
+    FRAME_LINES = 2, /* lines of the screen beside the tables: the headline and the last line */
+    TABLE_LINES = 4, /* lines of a table beside its rows: title, headers, "… more", an empty line */
     HEADLINE_BYTES = 320,
 };
 
@@ -41,7 +41,7 @@ struct live {
     enum top_view view;
     unsigned scroll, columns, rows;
     bool is_live, is_over, is_stale;
-    bool other_jobs; /* others are followed than the stream was asked for */
+    bool other_jobs; /* the followed jobs are no longer those that the stream was requested for */
     bool queue_due, devices_due;
     uint64_t queue_ns, devices_ns, load_ns, drawn_ns;
     char trouble[sizeof(((struct err *)NULL)->text)];
@@ -54,7 +54,7 @@ static bool is_past(uint64_t since_ns, unsigned ms)
 
 /* ---- drawing ---- */
 
-/* How many rows each table may have, so that all three fit. */
+/* Returns how many rows each of the three tables may have, so that together they fit into `lines`. */
 static unsigned rows_that_fit(const struct live *live, unsigned lines)
 {
     unsigned most = lines;
@@ -88,9 +88,8 @@ static void draw_last_line(const struct live *live)
     fputs("\033[0m", stdout);
 }
 
-/* The beginning of a line of the text; fewer than `*lines` are skipped where the text would end before it
- * fills the room.
- */
+/* Returns the text without its first *lines lines. *lines is reduced where less than `room` lines would be
+ * left. */
 static const char *scrolled(const char *text, unsigned *lines, unsigned room)
 {
     unsigned count = 0;
@@ -173,7 +172,8 @@ static bool will_pass(const struct err *err)
     return err->code == ERR_NET || err->code == ERR_TIMEOUT || err->code == ERR_BUSY || err->code == ERR_PEER;
 }
 
-/* Notes what could not be read, if that will pass. Returns `result`, or 0 when it will. */
+/* Records a temporary error (will_pass) in live->trouble, clears `err` and returns 0. Otherwise returns
+ * `result`. */
 static int note_trouble(struct live *live, int result, struct err *err)
 {
     live->is_stale = true;
@@ -188,7 +188,7 @@ static int note_trouble(struct live *live, int result, struct err *err)
     return 0;
 }
 
-/* Reads what is due. After a failure everything is due again, a little later. */
+/* Reads the documents that are due. After a failure all are read again once AGAIN_MS have passed. */
 static int read_due(struct live *live, struct err *err)
 {
     int result = 0;
@@ -216,7 +216,8 @@ static int read_due(struct live *live, struct err *err)
     return note_trouble(live, result, err);
 }
 
-/* Everything beside the stream: keys, what is due, drawing. Returns -1 when the stream is to end. */
+/* Handles keys, reads due documents and draws, while the stream waits. Returns -1 when the stream must end.
+ */
 static int tick(void *arg, struct err *err)
 {
     struct live *live = arg;
@@ -252,7 +253,7 @@ static int take_bytes(void *arg, const void *data, size_t size, struct err *err)
     return event_reader_bytes(&live->events, data, size, err);
 }
 
-/* Follows the stream over one connection, until it breaks or other jobs are to be followed. */
+/* Follows the stream over one connection, until it breaks or must be requested for other jobs. */
 static int follow_once(struct live *live, struct err *err)
 {
     char path[STREAM_PATH_BYTES], resume[64];
@@ -286,7 +287,7 @@ static int follow_once(struct live *live, struct err *err)
     return result;
 }
 
-/* Waits before the stream is asked for again; keys are heard meanwhile. */
+/* Waits AGAIN_MS before the stream is requested again; keys still work meanwhile. */
 static int wait_a_little(struct live *live, struct err *err)
 {
     struct pollfd fds[] = {{.fd = STDIN_FILENO, .events = POLLIN},

@@ -1,4 +1,4 @@
-/* What `motley top` knows: documents of the api, and the last steps of the jobs that it follows. */
+/* Reads what `motley top` shows: documents of the api, and the last steps of the followed jobs. */
 #include "cli/top.h"
 
 #include <math.h>
@@ -71,7 +71,7 @@ struct top_job *top_followed(const struct top *top, int64_t id)
     return NULL;
 }
 
-/* Takes what was predicted for a job's run. */
+/* Takes the predicted times of a job's run from the job's document. */
 static void take_plan(struct top_job *job, const json_t *document)
 {
     const json_t *run = json_object_get(document, "run"), *answer = json_object_get(run, "plan_answer");
@@ -88,7 +88,7 @@ static void take_plan(struct top_job *job, const json_t *document)
     }
 }
 
-/* Begins to follow a job: its plan, and the steps that it did last. */
+/* Begins to follow a job: reads its plan and its last steps. */
 static int follow_job(struct top *top, struct top_job *job, int64_t id, struct err *err)
 {
     json_t *document = NULL, *metrics = NULL, *bucket;
@@ -112,7 +112,8 @@ static int follow_job(struct top *top, struct top_job *job, int64_t id, struct e
     return 0;
 }
 
-/* Follows the first jobs of the list; those that were followed before keep what is known of them. */
+/* Follows the first TOP_FOLLOWED_MAX running jobs. A job that was followed before keeps its recorded steps.
+ */
 static int follow_jobs(struct top *top, bool *changed, struct err *err)
 {
     struct top_job *now = calloc(TOP_FOLLOWED_MAX, sizeof(*now));
@@ -132,7 +133,7 @@ static int follow_jobs(struct top *top, bool *changed, struct err *err)
         } else if (follow_job(top, &now[count], id, err) == 0) {
             *changed |= !before;
             count++;
-        } else if (err->code != ERR_NOT_FOUND) { /* else it went meanwhile */
+        } else if (err->code != ERR_NOT_FOUND) { /* ERR_NOT_FOUND: the job was deleted meanwhile */
             free(now);
             return -1;
         }
@@ -144,8 +145,8 @@ static int follow_jobs(struct top *top, bool *changed, struct err *err)
     return 0;
 }
 
-/* The queue has what runs and waits; jobs that are held, of those that one may see, are put behind them.
- * Returns those that run, new. */
+/* Splits the jobs that the user may see: returns the running ones as a new array, and appends the held ones
+ * to the rows of the queue, unless the queue has further pages. */
 static json_t *part_jobs(json_t *queue, const json_t *jobs)
 {
     json_t *runs = json_array(), *rows = json_object_get(queue, "queue"), *job;

@@ -20,7 +20,7 @@ enum { TIME_BYTES = 32, HEADLINE_BYTES = 320 };
     "PLACE:place:n ID:id:n STATE:state:s OWNER:owner:s NAME:name:s DEVICES:devices:s STARTS:starts:s "       \
     "ENDS:ends:s WAITS:wait:s"
 
-/* Writes a time of the server as people here say it: "14:05", "Sat 28 Nov 09:00"; "" for none. */
+/* Writes a time of the api in local time: "14:05" for today, else "Sat 28 Nov 09:00"; "" for no time. */
 static const char *say_time(const char *text, char out[TIME_BYTES])
 {
     int64_t us;
@@ -42,7 +42,7 @@ static long count_of(const struct top *top, const char *state)
     return (long)show_num(json_object_get(top->queue, "jobs"), state, 0);
 }
 
-/* The reader's first job: the one that waits at the best place, else one that runs. NULL: there is none. */
+/* Returns the user's job that stands first in the queue, else one that runs; NULL: there is none. */
 static const json_t *own_job(const struct top *top)
 {
     const json_t *waits = NULL, *runs = NULL;
@@ -92,14 +92,14 @@ void top_headline(const struct top *top, char *out, size_t size)
 
 /* ---- jobs that run ---- */
 
-/* Sets a member to a number that is known. */
+/* Sets a member to the value, unless the value is unknown (NaN or 0). */
 static void set_number(json_t *row, const char *key, double value)
 {
     if (isfinite(value) && value > 0)
         json_object_set_new(row, key, json_real(value));
 }
 
-/* Names the device whose computing takes longest beside what was predicted, where that is worth a word. */
+/* Names the device whose computing exceeds its predicted time most, if the ratio is above TOP_SLOW. */
 static void set_slow(json_t *row, const struct top_job *job)
 {
     const struct top_rank *slowest = NULL;
@@ -139,7 +139,7 @@ static json_t *job_row(const struct top *top, json_t *job)
 
 /* ---- devices ---- */
 
-/* Which part of a step the device computes, of the followed job that it works for. */
+/* Returns the share of a step that the device computes (0..1), if it works for a followed job; else NaN. */
 static double use_of(const struct top *top, const char *device)
 {
     for (unsigned i = 0; i < top->followed_count; i++) {

@@ -19,7 +19,7 @@
 #include "model/job/spec.h"
 
 enum {
-    PLAN_BYTES_MAX = 15 << 20,       /* a specification of more than 16 MiB is not taken */
+    PLAN_BYTES_MAX = 15 << 20,       /* the server refuses a specification above 16 MiB */
     MODEL_CALL_MS = 6 * 3600 * 1000, /* the server hashes the whole model before it answers */
 };
 
@@ -266,7 +266,7 @@ static int replace_adapter(struct cli *cli, json_t *spec, struct err *err)
     return 0;
 }
 
-/* Replaces placement.plan, or the option --plan, by the content of the file that it names. */
+/* Sets placement.plan to the content of the plan file that --plan or placement.plan names. */
 static int replace_plan(struct cli *cli, json_t *spec, struct err *err)
 {
     json_t *placement = json_object_get(spec, "placement");

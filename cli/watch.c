@@ -23,11 +23,11 @@ enum {
     VIEW_BAR = 24,
     VIEW_DRAW_NS = 100000000, /* a terminal is drawn at most ten times a second */
     VIEW_CURVE_COLUMNS = 100,
-    VIEW_CURVE_ROWS = 10,      /* of the curve; of a smaller terminal at most a third */
+    VIEW_CURVE_ROWS = 10,      /* greatest height of the loss curve, at most a third of the terminal's */
     VIEW_LINE_NS = 1000000000, /* without a terminal, steps are printed at most once a second */
     VIEW_RANKS_STEPS = 10,     /* printed steps after which the devices' shares are printed */
-    SILENCE_MS = 40000,        /* the server sends a comment more often than this */
-    GONE_NS_SECONDS = 120,     /* seconds that a server may be away */
+    SILENCE_MS = 40000,        /* a connection this long silent is broken: the server sends more often */
+    GONE_NS_SECONDS = 120,     /* seconds for which an unreachable server is tried again */
 };
 
 struct view_rank {
@@ -231,7 +231,7 @@ static int take_event(void *arg, const char *named, const json_t *event, struct 
     return result;
 }
 
-/* Draws what came since the last drawing, if it is time to. */
+/* Draws the view if it has changed and was not drawn within the last VIEW_DRAW_NS. */
 static int on_tick(void *arg, struct err *err)
 {
     struct view *view = arg;
@@ -268,7 +268,7 @@ static int follow_once(struct view *view, struct err *err)
     return result;
 }
 
-/* Reads the job's document, and waits for a server that is away until `deadline`. */
+/* Reads the job's document. An unreachable server is tried again until `deadline`. */
 static int read_job(struct view *view, uint64_t deadline, json_t **job, struct err *err)
 {
     for (;;) {
