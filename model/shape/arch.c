@@ -322,7 +322,7 @@ static char *append(char *at, const char *end, const char *text, size_t size)
     return at + size;
 }
 
-/* Writes the pattern with the numbers in place of %u, then the suffix. */
+/* Writes the pattern with layer and expert in place of its %u, then the suffix. */
 static void expand(const char *pattern, uint32_t layer, uint32_t expert, const char *suffix,
                    char name[ARCH_NAME_MAX])
 {
@@ -360,8 +360,8 @@ bool arch_gguf_name(enum model_arch arch, enum arch_tensor tensor, uint32_t laye
     return pattern != NULL;
 }
 
-/* Returns the rest of 'name' behind the pattern, or NULL when it does not match. The numbers go to
- * numbers[2]. */
+/* Returns the rest of 'name' behind the pattern, or NULL when it does not match. The numbers that 'name' has
+ * in place of the pattern's %u go to numbers[2]. */
 static const char *match_pattern(const char *pattern, const char *name, uint32_t numbers[2])
 {
     const char *p = pattern;
@@ -416,7 +416,8 @@ static bool match_any(enum model_arch arch, const char *name, bool gguf, struct 
     return !gguf && match_name(archs[arch].router_too, name, false, match);
 }
 
-/* Matches "model." followed by name; the suffix points into 'name'. */
+/* Matches the name with "model." put before it, for files that leave it out; the suffix points into
+ * 'name'. */
 static bool match_body(enum model_arch arch, const char *name, struct arch_match *match)
 {
     char full[ARCH_NAME_MAX] = "model.";

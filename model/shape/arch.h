@@ -44,7 +44,7 @@ enum arch_tensor {
 };
 
 /* Tensor names without ".weight" or ".bias". The first %u is the layer, the second the expert. A GGUF file
- * holds all experts of a layer in one tensor, whose name this is. */
+ * holds all experts of a layer in one tensor; `gguf` is that tensor's name. */
 struct arch_name {
     const char *hf, *gguf;
 };
@@ -68,13 +68,14 @@ enum arch_window {
 };
 
 struct arch {
-    const char *model_type, *class_name;       /* model_type and architectures[0] of config.json */
-    const char *outer_type, *outer_class;      /* the same two of a config.json whose text_config holds this
-                                                * model, or NULL */
+    const char *model_type, *class_name; /* model_type and architectures[0] of config.json */
+    /* model_type and architectures[0] of a config.json that has this model in its text_config, or NULL */
+    const char *outer_type, *outer_class;
     const char *gguf;                          /* general.architecture of GGUF metadata */
     struct arch_name names[ARCH_TENSOR_COUNT]; /* names that differ from Llama's */
     const char *router_too;                    /* another name of the router in Hugging Face files, or NULL */
-    /* Values of absent keys. 0 means that the key is required, unless the field's comment says otherwise. */
+    /* Defaults of keys that config.json lacks. 0 means that the key is required, unless the field's comment
+     * says otherwise. */
     uint32_t hidden, layers, heads, ffn, vocab, max_positions;
     uint32_t kv_heads; /* 0: as many as heads */
     uint32_t head_dim; /* 0: hidden / heads */
@@ -92,20 +93,23 @@ struct arch {
     bool whole_heads;         /* hidden must be a multiple of heads even where head_dim is given */
     bool rope_by_type;        /* windowed layers have a rotary setting of their own */
     bool partial_rotary;      /* partial_rotary_factor is read */
-    uint32_t no_rope_period;  /* the last layer of each such period is not rotated (no_rope_layer_interval,
-                               * no_rope_layers) */
+    /* every no_rope_period-th layer is not rotated (default of no_rope_layer_interval); 0: all layers are
+     * rotated */
+    uint32_t no_rope_period;
     /* Mixtures of experts. */
     bool sparse;
     const char *experts_key;    /* config.json's key of the number of experts */
     const char *expert_ffn_key; /* config.json's key of an expert's width, or NULL: intermediate_size */
     bool w_names;               /* experts' gate, up and down are called w1, w3 and w2 */
     bool dense_layers;          /* decoder_sparse_step and mlp_only_layers are read */
-    bool renormalise;           /* chosen weights are always divided by their sum; if false, only if
-                                 * norm_topk_prob is true */
+    bool renormalise; /* the chosen experts' weights are always divided by their sum; if false, only if
+                         norm_topk_prob is true */
     /* What the GGUF converter changes, and what llama.cpp assumes without a key in the file. */
-    bool gguf_permutes;          /* rows of q and k within each head are interleaved */
-    bool gguf_renormalise;       /* llama.cpp divides chosen weights by their sum */
-    uint32_t gguf_scaled_layers; /* a model of so many layers scales scores by 1 / sqrt(hidden / heads) */
+    bool gguf_permutes;    /* rows of q and k within each head are interleaved */
+    bool gguf_renormalise; /* llama.cpp divides the chosen experts' weights by their sum */
+    /* number of layers of the one size (27B) whose attention scores llama.cpp scales by 1 / sqrt(hidden /
+     * heads); 0: none */
+    uint32_t gguf_scaled_layers;
 };
 
 /* Returns the entry; never NULL for a value of the enum. */
@@ -133,8 +137,9 @@ void arch_tensor_name(enum model_arch arch, enum arch_tensor tensor, uint32_t la
 bool arch_gguf_name(enum model_arch arch, enum arch_tensor tensor, uint32_t layer, const char *suffix,
                     char name[ARCH_NAME_MAX]);
 
-/* The role of a file's tensor. One tensor of a file may hold several of the model's: all experts of a layer
- * (experts > 0: [experts, rows, columns]), and for each of them gate above up (part_count 2). */
+/* The role of a file's tensor. One tensor of a file may hold several of the model's tensors: those of all
+ * experts of a layer (stacked: [experts, rows, columns]), where each expert may have gate's rows above up's
+ * (part_count 2). */
 struct arch_match {
     enum arch_tensor parts[2];
     uint32_t part_count;

@@ -63,7 +63,7 @@ void lora_target_shape(const struct model_config *config, uint32_t target, uint3
     target_shape(config, target, config->ffn, rows, cols);
 }
 
-/* Returns the rank on a target of a layer (from 0), or 0 when it has no adapter. */
+/* Returns the rank of the adapter on a target of a layer (from 0), or 0 when the target has no adapter. */
 static uint32_t target_rank(const struct block_options *o, uint32_t layer, uint32_t target)
 {
     uint32_t site = (uint32_t)__builtin_ctz(target), own = o->target_rank[site];

@@ -81,8 +81,8 @@ struct block {
     uint64_t saved_per_token;                 /* counting active copies only */
 };
 
-/* The positions of adapters on a model, as a plain value that lora_sites.h makes. Layers with the same ranks
- * and factors share a way. */
+/* The ranks and factors of a model's adapters, as a plain value that lora_sites.h makes. Layers with the same
+ * ranks and factors share one entry of way[]. */
 enum { LORA_WAYS_MAX = 64 };
 
 struct lora_way {
@@ -92,12 +92,13 @@ struct lora_way {
 };
 
 struct lora_sites {
-    uint32_t ways; /* number of ways in use; 0: no adapters at all */
+    uint32_t ways; /* number of used entries of way[]; 0: no adapters at all */
     struct lora_way way[LORA_WAYS_MAX];
-    uint8_t layer[MODEL_LAYERS_MAX]; /* the way of each layer */
+    uint8_t layer[MODEL_LAYERS_MAX]; /* each layer's index into way[] */
 };
 
-/* The rank (0: no adapter) and the factor of an adapter, by layer (from 0) and number of the target's bit. */
+/* These functions return the rank (0: no adapter) and the factor of the adapter on a matrix: 'layer' counts
+ * from 0, 'site' is the number of the target's bit. */
 static inline uint32_t lora_rank_at(const struct lora_sites *sites, uint32_t layer, uint32_t site)
 {
     return sites->ways > 0 && site < LORA_TARGET_COUNT ? sites->way[sites->layer[layer]].rank[site] : 0;
@@ -111,7 +112,8 @@ struct block_options {
     bool lora;                               /* false: rank and targets are ignored */
     uint32_t lora_rank;                      /* >= 1 when lora */
     uint32_t target_rank[LORA_TARGET_COUNT]; /* rank by the number of the target's bit; 0 means lora_rank */
-    bool saves_embedding, saves_head;        /* trained whole beside the adapters, and counted with them */
+    /* embedding and head are trained whole beside the adapters; their parameters count as lora_params */
+    bool saves_embedding, saves_head;
     uint32_t lora_targets; /* mask of enum lora_target; targets that the model lacks do not count. In MoE
                             * layers gate, up and down mean every expert's */
     /* Adapters that differ among layers (lora_sites.h), used in place of the three fields above. Borrowed for
@@ -137,7 +139,7 @@ int model_blocks(const struct model_config *config, const struct block_options *
                  struct block_list *list, struct err *err);
 void block_list_fini(struct block_list *list);
 
-/* How a block is used: the method, the storage of its weights, and the micro-batch. */
+/* The dtype in which a block's frozen weights are kept. */
 enum block_base { BLOCK_BASE_FP32, BLOCK_BASE_BF16, BLOCK_BASE_NF4 };
 /* Bytes of an NF4 parameter: a 4-bit code, an 8-bit scale for each 64, and an fp32 scale for each 256 of
  * those. */
@@ -150,7 +152,7 @@ struct block_use {
                             * excludes NF4 */
     bool compute_bf16;     /* activations and products are bf16; if false, fp32 */
     bool recompute;        /* backward runs forward again from the block's input */
-    double tokens, sum_sq; /* of the micro-batch: the sum of its rows' lengths and of their squares */
+    double tokens, sum_sq; /* micro-batch: the sum of its rows' lengths, and of their squares */
 };
 
 /* The cost of a part (one copy, or the copies that a token passes) or of a block. FLOPs of backward are those
@@ -162,9 +164,10 @@ struct block_use {
 struct block_cost {
     double forward_flops, input_flops, weight_flops, recompute_flops;
     double weight_bytes, adapter_bytes, gradient_bytes, optimizer_bytes;
-    double saved_bytes;    /* kept from forward to backward: all saved values, or with recompute the block's
-                            * input */
-    double boundary_bytes; /* sent to the next block, or to and from experts, for each token that crosses */
+    double saved_bytes; /* kept from forward to backward: all saved values, or with recompute the block's
+                         * input */
+    /* the tokens' hidden values, which are sent to the next block, or to and from experts on other ranks */
+    double boundary_bytes;
 };
 
 /* Computes the cost of one copy of a part on `use->tokens` tokens. With recompute only the first part of a

@@ -99,8 +99,9 @@ static json_t *cap_or_null(double cap)
     return cap > 0 ? json_real(cap) : json_null();
 }
 
-/* Writes the number whose square root divides the scores: files hold it as a whole number, its root is not
- * one. */
+/* Writes query_pre_attn_scalar, whose square root divides the attention scores, and the caps. Published files
+ * have a whole number, which 1 / attn_scale² may miss by a rounding error, so a value within 1e-9 of a whole
+ * number is written as that number. */
 static void set_scores(json_t *out, const struct model_config *c)
 {
     if (!(c->attn_scale > 0))

@@ -18,9 +18,10 @@ enum {
     MODEL_LAYERS_MAX = 1024,
     MODEL_EXPERTS_MAX = 1024,
     MODEL_EOS_MAX = 8,
-    ROPE_FACTORS_MAX = 128,          /* frequencies that longrope may scale */
-    MODEL_MATRICES = 9,              /* matrices of a layer: LORA_TARGET_COUNT (blocks.h) */
-    MODEL_PACKINGS_MAX = 16,         /* ways in which layers of a file may be packed */
+    ROPE_FACTORS_MAX = 128, /* frequencies that longrope may scale */
+    MODEL_MATRICES = 9,     /* matrices of a layer: LORA_TARGET_COUNT (blocks.h) */
+    /* entries of model_packing.matrix: different sets of formats that the layers of a file may have */
+    MODEL_PACKINGS_MAX = 16,
     MODEL_CONFIG_BYTES_MAX = 4 << 20 /* bytes of a config.json */
 };
 
@@ -52,18 +53,19 @@ enum rope_kind {
 };
 
 struct rope_config {
-    double theta; /* base of the frequencies: theta^(-2i/head_dim) */
+    double theta; /* base of the frequencies theta^(-2i/head_dim) */
     enum rope_kind kind;
-    char kind_name[16]; /* the name in the file */
+    char kind_name[16]; /* the scaling's name in the file */
     /* The factor divides all frequencies (linear) or the low ones (llama3, yarn); 1 where it is unused. */
     double factor;
-    double low_freq_factor, high_freq_factor; /* llama3 */
-    double original_max_positions;            /* tokens: llama3, yarn, longrope; for dynamic, max_positions */
-    double attention;            /* yarn, longrope: factor of cosines and sines; 0 stands for 1 */
-    double beta_fast, beta_slow; /* yarn: the blend lies between the frequencies that turn so often within
-                                  * original_max_positions */
-    bool ramp_exact;             /* yarn: the blend's ends are not rounded outwards ("truncate": false) */
-    uint32_t factor_count;       /* longrope: half the number of rotated values */
+    double low_freq_factor, high_freq_factor; /* used by llama3 only */
+    /* tokens; used by llama3, yarn and longrope. For dynamic it is max_positions */
+    double original_max_positions;
+    double attention; /* yarn, longrope: factor of cosines and sines; 0 stands for 1 */
+    /* yarn: frequencies between these two numbers of turns within original_max_positions are blended */
+    double beta_fast, beta_slow;
+    bool ramp_exact;       /* yarn: the blend's ends are not rounded outwards ("truncate": false) */
+    uint32_t factor_count; /* longrope: half the number of rotated values */
     /* longrope: divisors of the frequencies for short and for long rows */
     float short_factor[ROPE_FACTORS_MAX], long_factor[ROPE_FACTORS_MAX];
 };
@@ -72,8 +74,8 @@ struct rope_config {
 enum model_dtype { MODEL_F32, MODEL_BF16, MODEL_F16 };
 
 /* How a GGUF stores its matrices where some are in quantised blocks, which a base of kind `packed` keeps. The
- * values are of enum pack_kind (pack.h); layers whose matrices have the same formats share
- * one entry of matrix[]. */
+ * values are of enum pack_kind (pack.h); layers whose matrices have the same formats share one entry of
+ * matrix[]. */
 struct model_packing {
     uint32_t ways; /* used entries of matrix[]. 0: no matrix of a layer is quantised. More than
                       MODEL_PACKINGS_MAX: layers differ too much */
@@ -104,8 +106,9 @@ struct model_config {
     uint8_t window_layer[MODEL_LAYERS_MAX / 8];  /* bit i: layer i attends to the window only */
     uint8_t no_rope_layer[MODEL_LAYERS_MAX / 8]; /* bit i: layer i does not rotate q and k (SmolLM3) */
     /* Features that Llama does not have; all are zero in its configs. */
-    uint32_t rotary_dim; /* so many of a head's values are rotated; 0: all */
-    bool rope_local_set; /* windowed layers have a rotary setting of their own (Gemma 3): */
+    uint32_t rotary_dim; /* number of a head's values that are rotated; 0: all */
+    bool rope_local_set; /* windowed layers are rotated by rope_local (Gemma 3); if false, all layers by rope
+                          */
     struct rope_config rope_local;
     bool gelu;          /* the gate is GELU in its tanh form; if false, SiLU */
     bool packed;        /* q, k, v are one matrix, and so are gate and up (Phi-3) */
@@ -117,11 +120,11 @@ struct model_config {
     enum model_dtype dtype;             /* dtype of the file's values */
     struct model_packing packing;       /* packing of a GGUF, or of a folder saved in NF4 */
     /* Mixture of experts; experts = 0 means a dense model. */
-    uint32_t experts;                          /* number of experts in a sparse layer */
-    uint32_t experts_active;                   /* experts chosen for a token */
-    uint32_t expert_ffn;                       /* width of one expert */
-    bool router_renormalise;                   /* chosen weights are divided by their sum */
-    double router_aux_coef;                    /* coefficient of the load-balancing loss */
+    uint32_t experts;        /* number of experts in a sparse layer */
+    uint32_t experts_active; /* experts chosen for a token */
+    uint32_t expert_ffn;     /* width of one expert */
+    bool router_renormalise; /* the weights of a token's chosen experts are divided by their sum */
+    double router_aux_coef;  /* coefficient of the load-balancing loss */
     uint8_t dense_layer[MODEL_LAYERS_MAX / 8]; /* bit i: layer i of a mixture model is dense */
     /* Special tokens; -1 when the file names none. */
     int32_t bos, pad;
@@ -140,7 +143,7 @@ int model_config_parse_text(const char *text, size_t size, struct model_config *
 int model_config_load(const char *path, struct model_config *config, struct err *err);
 
 /* Returns a new config.json with Hugging Face's keys, which model_config_parse() reads back to the same
- * value. A GGUF's packing is under "motley_packing", which is not a key of theirs. */
+ * value. A GGUF's packing is under "motley_packing", a key that only Motley knows. */
 json_t *model_config_to_json(const struct model_config *config, struct err *err);
 
 /* Sets the bit of a layer in window_layer, no_rope_layer or dense_layer; layer < MODEL_LAYERS_MAX. */

@@ -127,9 +127,10 @@ static const char *types_name(uint32_t types)
                                        : "an object";
 }
 
-/* Keys of transformers' base class, which any model's config may have, and the only texts, separated by
- * blanks, that they accept beside null. Those of dtype are torch's types. An implementation (of attention,
- * experts or a cache) matters only when transformers itself runs the model, so any is accepted here. */
+/* Keys of transformers' base class, which any model's config may have, each with its list of accepted texts,
+ * separated by blanks; null is accepted, too. dtypes are the names of torch's types. The implementation of
+ * attention, experts or a cache matters only when transformers itself runs the model, so any known one is
+ * accepted here. */
 static const char dtypes[] =
     "float32 float bfloat16 float16 half float64 double float8_e4m3fn float8_e4m3fnuz float8_e5m2 "
     "float8_e5m2fnuz float8_e8m0fnu int8 uint8 int16 int32 int64";
@@ -157,8 +158,8 @@ static const struct word_key {
     {"transformers_weights", nothing},
 };
 
-/* Names of methods and of fixed attributes of transformers' config classes. A key of such a name overwrites
- * the attribute, and the class fails. */
+/* Names of methods and of fixed attributes of transformers' config classes. A config.json key with such a
+ * name would overwrite the attribute, and the class fails to load. */
 static const char *const taken[] = {"_check_received_keys",
                                     "_encode_special_floats",
                                     "_getattr_without_heterogeneous_validation",
@@ -253,7 +254,8 @@ static int loader_check(const json_t *config, const char *path, struct err *err)
                          path[0] ? "." : "");
 }
 
-/* transformers converts the keys of id2label to numbers, and refuses to run models that return tuples. */
+/* Checks id2label and return_dict as transformers does: it converts the keys of id2label to numbers, and runs
+ * no model with return_dict false. */
 static int answers_check(const json_t *config, const char *path, struct err *err)
 {
     const char *dot = path[0] ? "." : "", *key;

@@ -353,7 +353,7 @@ static int parse_window(struct json_reader *r, struct model_config *c)
         window = 0;
     const struct arch *a = arch_of(c->arch);
     bool listed =
-        /* the other classes check layer_types and then follow their own rule */
+        /* Classes with the earlier rules check layer_types but do not follow it. */
         a->windows >= ARCH_WINDOW_FROM;
     uint8_t types[sizeof(c->window_layer)] = {0};
     memcpy(types, c->window_layer, sizeof(types));
@@ -543,8 +543,8 @@ static int parse_token(struct json_reader *r, const char *key, const struct mode
     return r->failed ? -1 : 0;
 }
 
-/* Reads the padding token. torch's embedding accepts a negative one, which counts from its end, and no other
- * outside it. */
+/* Reads the padding token. torch's embedding accepts an id in the vocabulary, or a negative one, which counts
+ * from the vocabulary's end; any other is refused. */
 static int parse_pad(struct json_reader *r, struct model_config *c)
 {
     const json_t *given = json_object_get(r->object, "pad_token_id");

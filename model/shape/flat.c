@@ -29,7 +29,7 @@ static uint64_t values_of(const struct layer_tensor *tensor)
 static uint64_t codes_bytes(const struct layer_tensor *tensor)
 {
     uint64_t values = values_of(tensor), unit = cut_bytes(tensor);
-    /* The last values % 256 are whole blocks, single values, or two codes per byte. */
+    /* The last values % 256 take their share of the bytes of 256 values, rounded up to whole bytes. */
     return values / FLAT_CUT_VALUES * unit +
            (values % FLAT_CUT_VALUES * unit + FLAT_CUT_VALUES - 1) / FLAT_CUT_VALUES;
 }
@@ -87,7 +87,7 @@ uint64_t flat_share_cut(const struct layer_tensors *tensors, enum block_area are
 struct flat_share flat_share_of(uint32_t count, const double *shares, uint32_t member)
 {
     struct flat_share range = {0};
-    uint32_t last = count - 1; /* the last member with a share takes the rest */
+    uint32_t last = count - 1; /* the last member with a share above 0 takes the rest */
     while (shares && last > 0 && !(shares[last] > 0))
         last--;
     for (uint32_t i = 0; i <= member; i++) {

@@ -25,10 +25,12 @@ uint64_t flat_bytes(const struct layer_tensors *tensors, enum block_area area);
 /* Returns the last cut at or before byte `at` of the area; `at` is at most the area's bytes. */
 uint64_t flat_cut(const struct layer_tensors *tensors, enum block_area area, uint64_t at);
 
-/* The cut that comes after a share of the area, 0 ≤ share; all of it from 1 on. */
+/* Returns the last cut at or before a share (0 ≤ share) of the area's bytes; from a share of 1 on, the area's
+ * end. */
 uint64_t flat_share_cut(const struct layer_tensors *tensors, enum block_area area, double share);
-/* The shares before and after a member's own: of `count` shares that sum to 1 (NULL: equal ones) the last
- * one above 0 ends at exactly 1. */
+/* A member's range of 0..1: it begins at the sum of the shares of the members before it and ends a share
+ * further. `shares` has `count` numbers that sum to 1; NULL stands for equal shares. The range of the last
+ * member with a share above 0 ends at exactly 1. */
 struct flat_share {
     double begin, end;
 };
@@ -38,10 +40,12 @@ struct flat_share flat_share_of(uint32_t count, const double *shares, uint32_t m
 struct flat_piece {
     const struct layer_tensor *tensor;
     uint32_t copy;
-    uint64_t first, count;   /* values of the copy, counted in the order of its rows */
-    uint64_t at;             /* bytes from the beginning of the range */
-    uint64_t moment, absmax; /* moment: offset in each moments' area; absmax: with moments8, bytes from there
-                              * to the scales */
+    /* number of the piece's first value in the copy, row by row, and number of values */
+    uint64_t first, count;
+    uint64_t at; /* offset of the values, in bytes from the beginning of the range */
+    /* moment: offset of the piece in each of the two areas of moments, bytes; absmax: with moments8, bytes
+     * from `moment` to the scales */
+    uint64_t moment, absmax;
 };
 /* Writes the pieces of [begin, end) of the trained area to pieces[], in the order of tensors, then of copies,
  * or only counts them when pieces is NULL. Returns their number, at most tensors->parameters. */

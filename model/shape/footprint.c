@@ -1,4 +1,5 @@
-/* A layout is written once, as the order in which arrays are placed; the sums follow from it. */
+/* Each layout is written as a sequence of calls that place one array behind the other; its size is where the
+ * last one ends. */
 #include "model/shape/footprint.h"
 
 #include <string.h>
@@ -80,7 +81,8 @@ static int packing_check(const struct model_config *config, const struct layer_m
     return 0;
 }
 
-/* Assigns every layer its kind, and makes each kind's plan. */
+/* Gives every layer the number of its kind (layers with equal plans are of one kind), and makes each kind's
+ * plan. */
 static int kinds_make(struct footprint_model *m, const struct model_config *config,
                       const struct layer_method *method, struct err *err)
 {
@@ -151,7 +153,7 @@ const struct layer_tensors *footprint_tensors(const struct footprint *f, uint32_
     return m->shape.tied && !f->shares_table && !f->copies_table ? &m->head_alone : &m->head;
 }
 
-/* Returns the bytes that a layer of this kind keeps for a micro-batch of so many tokens. */
+/* Returns the bytes that a layer with this plan keeps for a micro-batch of `tokens` tokens. */
 static uint64_t kept_bytes(const struct layer_plan *plan, uint32_t tokens, bool split)
 {
     return tokens * (plan->saved_bytes + (split ? plan->split_bytes : 0)) + plan->fixed_bytes;
@@ -262,9 +264,9 @@ uint64_t footprint_cache_bytes(const struct footprint *f, uint32_t tokens)
     return 2ull * f->layers * tokens * f->model->shape.kv_width * FIXED;
 }
 
-/* The state of a range of blocks: counted bytes, and the number of trained tensors. */
+/* A range of blocks: the counted bytes of its areas, and the number of its trained tensors. */
 struct range_bytes {
-    /* moments: one of the two moments; moments_largest: that of the largest block */
+    /* moments: bytes of one of AdamW's two moments; moments_largest: the same of the largest block */
     uint64_t frozen, trained, moments, moments_largest;
     uint32_t parameters;
 };
@@ -300,7 +302,7 @@ uint32_t footprint_alike(const struct footprint *f, uint32_t begin, uint32_t end
     return count;
 }
 
-/* Adds the state of the stage's blocks [begin, end). */
+/* Adds the areas and moments of the stage's blocks [begin, end). */
 static void range_add(const struct footprint *f, uint32_t begin, uint32_t end, struct range_bytes *kept)
 {
     struct footprint_alike list[FOOTPRINT_ALIKE_MAX];
@@ -320,7 +322,8 @@ void footprint_shard_add(struct footprint_shard *shard, const struct footprint_a
         shard->page = larger64(shard->page, moments);
 }
 
-/* Sums the state of the stage's blocks. `without` leaves out those whose memory belongs to another owner. */
+/* Sums the areas and moments of the stage's blocks. `without` leaves out the blocks whose memory belongs to
+ * another owner. */
 static struct range_bytes range_bytes_of(const struct footprint *f, const struct footprint_options *o,
                                          bool without)
 {
@@ -352,7 +355,8 @@ static void buffers_count(struct footprint *f, const struct footprint_options *o
                  (o->train ? 2 : 1) * footprint_counted(f->table_bytes);
 }
 
-/* Returns the first layer whose values are saved, at most the end of the stage's layers. */
+/* Returns the first layer whose values the slots save; the layer behind the stage's last one if they save
+ * none. */
 static uint32_t saves_from(const struct footprint *f, const struct footprint_options *o)
 {
     uint32_t first = f->layer_begin, end = f->layer_begin + f->layers,

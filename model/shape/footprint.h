@@ -14,9 +14,9 @@
 
 /* The widths of a model, named as papers name them. */
 struct footprint_shape {
-    uint32_t hidden, q_width, kv_width, qkv_width; /* q_width = heads * head_dim, … */
-    uint32_t
-        ffn; /* with experts, the width of all experts that a token passes; the largest over the layers */
+    /* q_width = heads * head_dim, kv_width = kv_heads * head_dim, qkv_width = q_width + 2 * kv_width */
+    uint32_t hidden, q_width, kv_width, qkv_width;
+    uint32_t ffn; /* width of the FFN; with experts, of all experts that a token passes, if that is more */
     uint32_t vocab, heads, kv_heads, head_dim, layers;
     uint32_t experts;
     bool tied;
@@ -29,21 +29,22 @@ struct footprint_model {
     struct footprint_shape shape;
     struct layer_method method;
     uint32_t rank;       /* the largest rank of the adapters */
-    uint32_t head_rows;  /* labelled positions whose logits are in memory at once, at most */
-    uint32_t kind_count; /* layers that are alike share a kind, and so a plan */
+    uint32_t head_rows;  /* largest number of labelled positions whose logits are in memory at once */
+    uint32_t kind_count; /* number of used kinds[]; layers with equal plans are of one kind */
     struct layer_plan kinds[FOOTPRINT_KINDS_MAX];
     uint8_t kind_of[MODEL_LAYERS_MAX];                               /* kind of each layer */
     uint16_t kind_before[FOOTPRINT_KINDS_MAX][MODEL_LAYERS_MAX + 1]; /* [kind][n]: layers of that kind among
                                                                       * the first n */
     struct layer_tensors embedding, head, head_alone; /* head_alone: a head with a matrix of its own */
-    uint32_t rotary; /* values of a row of the rotary tables: the widths of all tables together */
+    uint32_t rotary; /* values in a row of the rotary tables, all tables together */
     uint32_t sparse_before[MODEL_LAYERS_MAX + 1]; /* [n]: layers with experts among the first n */
 };
 
 struct footprint_options {
     bool train;     /* if false, nothing is saved, and there are neither gradients nor moments */
     bool recompute; /* only each layer's input is saved */
-    /* With recompute, layers of blocks from this one on are saved whole all the same. 0: none */
+    /* with recompute: the first block whose layer saves all its values nevertheless, as do those behind it;
+     * 0: none */
     uint32_t recompute_end;
     bool split; /* backward runs in two halves, for gradients of inputs and of weights */
     uint32_t block_begin, block_end;
@@ -54,28 +55,35 @@ struct footprint_options {
      * belongs to another owner and is not counted here. */
     uint32_t outside_begin, outside_end;
     bool outside_frozen, outside_trained;
-    bool moments_on_host; /* moments are in host memory; the device has room for those of the largest block */
+    /* moments are in host memory; the device has room for the moments of the largest block */
+    bool moments_on_host;
 };
 
-/* The memory of one micro-batch in flight: its description, layer inputs, saved values, the
- * head's gradient. */
+/* Where the data of one micro-batch in flight lies in its memory: ids and labels, layer inputs, saved values,
+ * the gradient of the head's input. */
 struct footprint_slot {
     uint64_t ids, positions, row_ids, row_start, step, label_index, targets, meta_bytes;
-    uint64_t x, x_stride; /* inputs[layer] of every layer */
-    uint64_t middle,
-        middle_stride; /* the input of each layer's FFN, kept for parts of layers with recompute */
-    uint64_t saves;    /* saved values of the first layer; footprint_save_at() gives those of the
-                        * others */
-    uint64_t head;     /* [labelled, hidden] */
-    uint64_t router; /* counts, then sums: f32 [2][rows, experts]; only for models with experts in training */
+    /* x: the inputs [tokens, hidden] of the stage's layers; x_stride: bytes from one layer's to the next */
+    uint64_t x, x_stride;
+    /* middle: the input of each layer's FFN, kept with recompute where ranks hold parts of layers;
+     * middle_stride: bytes from one layer's to the next */
+    uint64_t middle, middle_stride;
+    uint64_t saves; /* saved values of the layer saves_from; footprint_save_at() gives the offsets of the
+                       layers behind it */
+    uint64_t head;  /* gradient of the last block's input at the labelled positions, [labelled, hidden] */
+    /* for the load-balancing loss of models with experts, in training: how often the rows' tokens chose each
+     * expert, then the sums of the router's probabilities, f32 [2][rows, experts] */
+    uint64_t router;
     uint64_t bytes;
 };
 
 struct footprint_workspace {
-    uint64_t d, inner;               /* d: [tokens, hidden]; inner: memory that the steps of a layer share */
-    uint64_t save;                   /* saved values of one layer, when slots do not hold them */
-    uint64_t panel;                  /* a packed matrix unpacked to fp32, in pieces */
-    uint64_t logits, head_x, head_n; /* head_rows rows each */
+    uint64_t d, inner; /* d: gradient of the residual stream, [tokens, hidden]; inner: memory that the steps
+                          of a layer share */
+    uint64_t save;     /* saved values of one layer, when slots do not hold them */
+    uint64_t panel;    /* the piece of a packed matrix that is unpacked to fp32 */
+    /* head_rows rows each: logits, and the inputs of the head before and after its norm */
+    uint64_t logits, head_x, head_n;
     uint64_t bytes;
 };
 
@@ -83,34 +91,34 @@ struct footprint_workspace {
 struct footprint {
     const struct footprint_model *model; /* borrowed */
     uint32_t layer_begin, layers;        /* first transformer layer (from 0) and number of layers */
-    uint32_t tokens;                     /* rounded up to LAYER_TOKENS_UNIT */
+    uint32_t tokens;                     /* upper bound of a micro-batch, rounded up to LAYER_TOKENS_UNIT */
     bool has_embedding, has_head, shares_table;
-    bool copies_table; /* the tied, trained embedding is on another stage with block 0, so this stage keeps a
-                        * copy of it and of its gradient for the head */
+    bool copies_table; /* the tied, trained embedding is on another stage with block 0, so this stage keeps
+                          copies of the embedding and of its gradient for the head */
     struct footprint_slot slot;
-    uint32_t saves_from; /* slots hold the values that layers of the stage save, from this layer on */
+    uint32_t saves_from; /* slots hold the saved values of the layers from this one on */
     bool split;
     uint32_t slots;
     struct footprint_workspace workspace;
     uint32_t head_rows; /* labelled positions whose logits are in memory at once */
     uint64_t rope_bytes, scalar_bytes;
-    uint64_t
-        table_bytes; /* bytes of the copied table's values; in training its gradient takes as many again */
+    uint64_t table_bytes; /* bytes of the copied embedding; in training its gradient takes as many again */
     uint32_t parameters;
-    /* Sums of the buffers' counted bytes, by purpose */
+    /* Counted bytes of the stage's buffers, by purpose. */
     uint64_t weights, adapters, optimizer, activations, buffers;
-    uint64_t host; /* host memory beside them, for moments_on_host */
+    uint64_t host; /* bytes of host memory that the moments take with moments_on_host */
 };
 
 /* Counted bytes of the ranges of trained areas that a rank keeps beside a stage (engine/stage/shard.h). */
 struct footprint_shard {
-    uint64_t adapters;  /* values, and gradients in training */
+    uint64_t adapters;  /* the ranges' values, in training also their gradients */
     uint64_t optimizer; /* both moments, unless they are on the host */
     uint64_t host;      /* moments on the host */
-    /* with moments on the host: the largest range's bytes of one moment, for which the device has room twice
-     */
+    /* with moments on the host: bytes of one moment of the largest range; the device has room for both
+     * moments */
     uint64_t page;
-    uint64_t pieces; /* parts of parameters, each of which has a sum of squares */
+    uint64_t pieces; /* number of the ranges' pieces of parameters (flat_pieces); for each the device keeps a
+                        sum of squares, 8 bytes */
 };
 
 enum { FOOTPRINT_GRANULE = 4096 };
@@ -133,23 +141,26 @@ struct layer_method footprint_sites(const struct lora_sites *sites, bool dropout
 /* Computes the layout and the counted bytes of a stage. */
 void footprint_of(const struct footprint_model *model, const struct footprint_options *options,
                   struct footprint *footprint);
-/* The plan of a layer, and the tensors of a block of the stage; blocks are numbered over the whole model. */
+/* These functions return the plan of a layer, and the tensors of a block of the stage. Layers count from 0
+ * and blocks are numbered over the whole model. */
 const struct layer_plan *footprint_layer(const struct footprint_model *model, uint32_t layer);
 const struct layer_tensors *footprint_tensors(const struct footprint *footprint, uint32_t block);
-/* The bytes that `layer` keeps in a micro-batch's slot, and their offset in the slot. */
+/* These functions return the bytes that `layer` keeps in a micro-batch's slot, and the offset of these bytes
+ * in the slot. */
 uint64_t footprint_save_bytes(const struct footprint *footprint, uint32_t layer);
 uint64_t footprint_save_at(const struct footprint *footprint, uint32_t layer);
-/* Blocks that have the same tensors. */
+/* A number of blocks that have the same tensors. */
 struct footprint_alike {
     const struct layer_tensors *tensors;
     uint32_t count;
 };
 enum { FOOTPRINT_ALIKE_MAX = FOOTPRINT_KINDS_MAX + 2 };
-/* Lists blocks [begin, end) of the stage, those that are alike as one entry. Returns the number of entries.
- */
+/* Lists blocks [begin, end) of the stage, with one entry for all blocks that have the same tensors. Returns
+ * the number of entries. */
 uint32_t footprint_alike(const struct footprint *footprint, uint32_t begin, uint32_t end,
                          struct footprint_alike list[FOOTPRINT_ALIKE_MAX]);
-/* Adds bytes [begin, end), which are cuts, of the trained areas of `alike` blocks. */
+/* Adds bytes [begin, end) of the trained area of each block of `alike` to the shard; both ends are cuts
+ * (flat.h). */
 void footprint_shard_add(struct footprint_shard *shard, const struct footprint_alike *alike, uint64_t begin,
                          uint64_t end, bool train, bool moments_on_host);
 /* Returns the bytes that a shard's moments take on the device. */

@@ -131,7 +131,7 @@ static int keys_check(const json_t *document, struct err *err)
     return sequences_check(document, err);
 }
 
-/* Takes those end tokens of the document that are in the vocabulary. */
+/* Replaces the config's end tokens by those end tokens of the document that are in the vocabulary. */
 static int ends_take(const json_t *document, struct model_config *config, char *note, size_t size,
                      struct err *err)
 {

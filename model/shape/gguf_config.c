@@ -130,7 +130,8 @@ static void read_sizes(struct reader *r, struct model_config *c)
         fail(r, "a head size of %u is not even or too big", c->head_dim);
 }
 
-/* Computes yarn's factor as llama.cpp does: attn_factor times the factor of the paper. */
+/* Reads yarn's settings. As in llama.cpp, the factor of cosines and sines is attn_factor times the
+ * paper's. */
 static void read_yarn(struct reader *r, const struct model_config *c, struct rope_config *rope)
 {
     double times = 1, ignored = 0;
@@ -179,7 +180,8 @@ static void read_rope(struct reader *r, struct model_config *c)
     } else if (size == 4 && memcmp(kind, "yarn", 4) == 0) {
         read_yarn(r, c, rope);
     } else if (size == 8 && memcmp(kind, "longrope", 8) == 0) {
-        memcpy(rope->kind_name, "longrope", 9); /* its factors are tensors, so the kind is set below */
+        /* longrope's factors are tensors, so the kind is set below, where they are found */
+        memcpy(rope->kind_name, "longrope", 9);
     } else {
         rope->kind = ROPE_OTHER;
         snprintf(rope->kind_name, sizeof(rope->kind_name), "%.*s", (int)(size > 15 ? 15 : size), kind);

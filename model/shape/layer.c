@@ -69,15 +69,16 @@ static void linear_step(struct maker *maker, const struct product_shape *shape)
 
 /* The values where the output of attention or FFN joins the residual stream. */
 struct join {
-    enum layer_value in, raw, post, stream,
-        out; /* raw, post: the output before and after a norm of its own */
+    enum layer_value in, raw, post, stream, out; /* raw, post: the output before and after its own norm, in
+                                                    families that have one (config.post_norms) */
     uint32_t inputs;
     struct target_matrix matrix;
     bool bias;
     enum tensor_role norm;
 };
 
-/* Adds the output to the stream, directly or after its norm in families that have one there. */
+/* Adds the steps that multiply the output of attention or FFN with its last matrix and add the product to the
+ * residual stream, after a norm where config.post_norms is set. */
 static void join_steps(struct maker *maker, const struct join *join)
 {
     bool normed = maker->tensors.config->post_norms;
@@ -166,8 +167,8 @@ static void dense_steps(struct maker *maker)
                                      .norm = TENSOR_NORM_FFN_POST});
 }
 
-/* Adds the step that chooses experts by the scores `in`. On a rank with experts alone the choice is given,
- * and the step sorts it. */
+/* Adds the step that chooses experts by the scores `in`. On a rank that holds experts alone another rank has
+ * chosen, and the step only sorts the choice by expert. */
 static void route_step(struct maker *maker, enum layer_value in)
 {
     uint32_t *width = maker->plan->width, active = maker->tensors.config->experts_active;
@@ -216,8 +217,8 @@ static void expert_steps(struct maker *maker, enum layer_value in, enum layer_va
     width[VALUE_OUT] = c->hidden;
 }
 
-/* Adds all steps of a layer, or those of this rank's part; a rank with experts alone has none for a dense
- * layer. */
+/* Adds all steps of a layer, or those of this rank's part; a rank that holds experts alone has no steps in a
+ * dense layer. */
 static void layer_steps(struct maker *maker, bool sparse)
 {
     struct layer_plan *plan = maker->plan;
@@ -257,7 +258,8 @@ static bool read_apart(const struct layer_plan *plan, enum layer_value value)
         if (step->in == value && (step->kind != STEP_LINEAR || routes))
             return true;
     }
-    return plan->holds == HOLDS_NO_EXPERTS && value == VALUE_FFN_NORM; /* it is sent to the experts' ranks */
+    /* the ranks with experts receive FFN_NORM, in fp32 */
+    return plan->holds == HOLDS_NO_EXPERTS && value == VALUE_FFN_NORM;
 }
 
 static void sixteen_choose(struct layer_plan *plan, const struct layer_method *method)
@@ -279,7 +281,7 @@ static bool is_recomputed(const struct layer_plan *plan, enum layer_value value)
            value == VALUE_ROUTED || value == VALUE_ACT || value == VALUE_ATT_POST ||
            value == VALUE_FFN_POST ||
            (value == VALUE_QKV_ROUNDED &&
-            /* rounded again from QKV_NORM, which the norm's backward recomputes anyway */
+            /* QKV_ROUNDED is made again from QKV_NORM, which the norm's backward recomputes anyway */
             plan->width[VALUE_QKV_NORM] > 0);
 }
 
@@ -334,7 +336,7 @@ static void kept_place(struct layer_plan *plan, uint32_t experts, uint32_t activ
     plan->split_bytes = at - plan->saved_bytes;
 }
 
-/* Marks the steps of a forward pass that only serves backward. */
+/* Marks the steps that a forward pass has to run when only backward uses its values. */
 static void kept_steps(struct layer_plan *plan)
 {
     bool needed[VALUE_COUNT + 1];
@@ -527,7 +529,7 @@ static uint32_t step_bias_width(const struct layer_plan *plan, const struct laye
     return trained && plan->sixteen[step->out] ? step->outputs : 0;
 }
 
-/* Returns the bytes per token that only this entry uses. */
+/* Returns the bytes of scratch memory per token that a tape entry uses. */
 static uint64_t scratch_bytes(const struct layer_plan *plan, const struct tape_entry *entry, bool dropout,
                               uint32_t active)
 {

@@ -54,8 +54,8 @@ struct layer_part {
     uint32_t kv_head_begin, kv_head_end;
     uint32_t column_begin, column_end;
     uint32_t expert_begin, expert_end;
-    bool follows; /* another part adds the residual and the replicated biases, and counts the routers' choices
-                   */
+    bool follows; /* another part adds the residual and the biases that every part has, and counts the
+                     routers' choices */
 };
 
 /* Returns true if the part is not the whole layer. */
@@ -90,10 +90,10 @@ enum tensor_role {
     TENSOR_NORM_Q,
     TENSOR_NORM_K,
     TENSOR_MATRIX, /* the matrix of `target` */
-    TENSOR_BIAS,   /* the bias of that matrix */
+    TENSOR_BIAS,   /* the bias beside the matrix of `target` */
     TENSOR_ROUTER,
-    TENSOR_LORA_A, /* [rank, inputs], the adapter of that matrix */
-    TENSOR_LORA_B  /* [outputs, rank], the adapter of that matrix */
+    TENSOR_LORA_A, /* [rank, inputs]: A of the adapter on the matrix of `target` */
+    TENSOR_LORA_B  /* [outputs, rank]: B of the adapter on the matrix of `target` */
 };
 
 struct layer_tensor {
@@ -106,7 +106,8 @@ struct layer_tensor {
     /* The tensor is rows [row_begin, row_begin + rows) of whole_rows in the file, and the same
      * for columns. */
     uint32_t row_begin, column_begin, whole_rows, whole_columns;
-    bool unnested; /* PACK_NF4: a part of a doubly quantised tensor, which keeps its scales unquantised */
+    bool unnested; /* PACK_NF4: a part of a tensor whose scales the file quantises, too, while the part's are
+                      not quantised */
     bool vector;   /* norms and biases: the file's tensor has one dimension */
     bool trained;  /* the tensor lies in the trained area (f32), else in the frozen one */
     enum pack_kind pack;
@@ -120,7 +121,7 @@ struct layer_tensor {
 struct layer_tensors {
     uint32_t count, parameters; /* parameters: number of trained tensors; each copy counts */
     struct layer_tensor list[LAYER_TENSORS_MAX];
-    bool moments8; /* moments are kept in 8 bits, of those tensors that allow it */
+    bool moments8; /* the method keeps moments in 8 bits; list[].moments8 says for which tensors */
     uint64_t frozen_bytes, trained_bytes, moment_bytes; /* moment_bytes: one of AdamW's two moments */
     uint64_t
         panel_bytes; /* fp32 buffer into which packed matrices are unpacked in pieces; 0: nothing is packed */
@@ -149,10 +150,10 @@ enum layer_value {
     VALUE_PROBABILITIES, /* the router's probabilities */
     VALUE_CHOSEN,        /* u32 [tokens, active]: numbers of the chosen experts */
     VALUE_CHOSEN_WEIGHT,
-    VALUE_ROUTED_TOKEN, /* u32, written by op_route_sort */
+    VALUE_ROUTED_TOKEN, /* u32: the token of each routed row, in order of experts (op_route_sort) */
     VALUE_ROUTED_PLACE,
     VALUE_OFFSETS, /* u32 [experts + 1], independent of the number of tokens */
-    VALUE_ROUTED,  /* norm(mid) of each pair of token and chosen expert, in order of experts */
+    VALUE_ROUTED,  /* norm(mid) of each pair of token and chosen expert, in order of experts (a routed row) */
     VALUE_GATE_UP,
     VALUE_ACT,
     VALUE_EXPERT_OUT,
@@ -179,29 +180,34 @@ enum layer_step_kind {
 
 /* One of the matrices that a linear step multiplies with; their outputs lie side by side. */
 struct layer_member {
-    uint32_t target;          /* bit of enum lora_target; 0: the router, which takes no adapter */
-    uint32_t site;            /* number of that bit, which seeds the dropout */
-    uint32_t outputs, column; /* width of its part of the output, and the column at which it begins */
-    int32_t matrix, bias;     /* indices of tensors; bias -1: none */
-    uint32_t rank, z; /* the adapter's rank (0: no adapter), and the column of z at which its part begins */
-    int32_t a, b;     /* indices of the adapter's tensors */
+    uint32_t target; /* bit of enum lora_target; 0: the router, which takes no adapter */
+    uint32_t site;   /* number of target's bit, which seeds the dropout */
+    /* width of this matrix's part of the output, and the column at which the part begins */
+    uint32_t outputs, column;
+    int32_t matrix, bias; /* indices of the matrix and its bias in layer_tensors.list; bias -1: none */
+    /* the adapter's rank (0: no adapter), and the first column of its A x in layer_step.z */
+    uint32_t rank, z;
+    int32_t a, b; /* indices of the adapter's A and B in layer_tensors.list */
 };
 
 struct layer_step {
     enum layer_step_kind kind;
     enum layer_value in, out, add; /* add: VALUE_NONE if nothing is added */
-    int32_t norm, norm_k;          /* indices of a norm's tensors */
-    /* The rest describes a linear step. */
+    int32_t norm, norm_k; /* indices in layer_tensors.list of a norm's weights; norm_k: of the norm of k */
+    /* The fields below, except `kept`, belong to linear steps alone. */
     bool experts; /* each expert has matrices of its own and multiplies the rows routed to it */
     uint32_t inputs, outputs, ranks; /* ranks: the sum of the members' ranks */
     uint32_t member_count;
     struct layer_member members[LAYER_MEMBERS_MAX];
-    bool stacked;             /* the members' matrices lie one behind the other in fp32, as one matrix */
-    bool kept;                /* a forward pass whose only purpose is backward runs this step */
-    bool kept_z;              /* such a pass computes only the adapters' inner product of this step */
-    bool trains;              /* one of its matrices, biases or adapters is trained */
-    uint64_t z;               /* offset of A x, [ranks], in the micro-batch's slot, bytes per token */
-    uint64_t forward_scratch; /* offset in the workspace, bytes per token: dropped-out inputs, also as fp32 */
+    bool stacked; /* the members' matrices lie one behind the other in fp32, as one matrix */
+    bool kept;    /* a forward pass that only serves backward runs this step */
+    bool kept_z;  /* where the step is not kept, a forward pass that only serves backward computes its
+                     adapters' A x */
+    bool trains;  /* one of its matrices, biases or adapters is trained */
+    uint64_t z;   /* offset of A x, [ranks], in the micro-batch's slot, bytes per token */
+    /* offset in the workspace of dropped-out inputs and, for 16-bit inputs, of their fp32 copies; bytes per
+     * token */
+    uint64_t forward_scratch;
     uint64_t
         forward_sum; /* offset in the workspace of fp32 sums for a 16-bit output; LAYER_ABSENT: out is fp32 */
     uint64_t
@@ -222,7 +228,7 @@ struct tape_entry {
     enum tape_kind kind;
     uint32_t step;
     bool accumulate;  /* the gradient of `in` exists already; this entry adds to it */
-    uint64_t scratch; /* offset in the workspace of bytes that only this entry uses, bytes per token */
+    uint64_t scratch; /* offset in the workspace of memory that only this entry uses, bytes per token */
 };
 
 struct tape {
@@ -230,39 +236,43 @@ struct tape {
     struct tape_entry entries[LAYER_TAPE_MAX];
     uint64_t work_bytes;         /* size of the workspace, bytes per token */
     uint64_t value[VALUE_COUNT]; /* offsets in the workspace of recomputed values, bytes per token */
-    uint64_t
-        gradient[VALUE_COUNT]; /* offsets of gradients; LAYER_ABSENT: the gradient is not in the workspace */
+    /* offsets in the workspace, bytes per token; LAYER_ABSENT: the gradient is not in the workspace */
+    uint64_t gradient[VALUE_COUNT];
 };
 #define LAYER_ABSENT UINT64_MAX
 
 struct layer_plan {
     struct layer_tensors tensors;
     uint32_t step_count;
-    enum layer_holds holds; /* NO_EXPERTS: the plan ends with the router's choice; EXPERTS: x is the routers'
-                               input, and their choice is given */
-    uint32_t second_half;   /* index of the FFN's first step, its norm */
+    /* NO_EXPERTS: the plan ends with the router's choice of experts; EXPERTS: x is the input of the router,
+     * whose choice another rank has made */
+    enum layer_holds holds;
+    uint32_t second_half; /* index of the FFN's first step, its norm */
     struct layer_step steps[LAYER_STEPS_MAX];
     uint32_t width[VALUE_COUNT]; /* elements per token, of 4 or 2 bytes; 0: this layer lacks the value */
-    /* Values that are stored in 16 bits: attention's inputs and output and the gate's, so that no number
-     * depends on what is kept and what is recomputed; and inputs that only products read, which round them
-     * anyway, unless an adapter's dropout reads them before. */
+    /* Values that are stored in 16 bits: QKV_ROUNDED, ATT and GATE_UP, so that recomputing values does not
+     * change results; and NORM, FFN_NORM and ACT where only products read them, as products round their
+     * inputs anyway. With dropout on the adapters' inputs the last three stay fp32. */
     bool sixteen[VALUE_COUNT];
-    bool kept[VALUE_COUNT];            /* the value is kept in the micro-batch's slot */
-    uint64_t saved[VALUE_COUNT];       /* the value's offset in the slot, in bytes per token */
-    uint64_t saved_bytes, fixed_bytes; /* size of the slot per token, and its size that depends on no token */
-    uint64_t split_bytes;              /* per token, behind saved_bytes: what BACKWARD_INPUT keeps */
-    uint64_t forward[VALUE_COUNT];     /* offsets in the workspace of values that forward does not keep */
-    uint64_t forward_bytes;            /* size of the workspace in forward, bytes per token */
+    bool kept[VALUE_COUNT];      /* the value is kept in the micro-batch's slot */
+    uint64_t saved[VALUE_COUNT]; /* the value's offset in the slot, in bytes per token */
+    /* bytes of the slot per token, and bytes that do not depend on the number of tokens */
+    uint64_t saved_bytes, fixed_bytes;
+    /* bytes of the slot per token, behind saved_bytes, that BACKWARD_INPUT keeps for BACKWARD_WEIGHT */
+    uint64_t split_bytes;
+    uint64_t forward[VALUE_COUNT]; /* offsets in the workspace of values that forward does not keep */
+    uint64_t forward_bytes;        /* size of the workspace in forward, bytes per token */
     struct tape backward, backward_input, backward_weight;
 };
 
 /* Returns the bytes of a value per token. */
 uint64_t layer_value_bytes(const struct layer_plan *plan, enum layer_value value);
 
-/* Tells where the gradient of a value lies. It is `d` for the residual stream and for values that are added
- * to it unchanged; then this returns true. Otherwise it is the value's own memory and dtype, if backward
- * overwrites the value with its gradient, or else the workspace in fp32, where q, k and v, normed and rounded
- * or not, share the memory of layer_gradient_of(). */
+/* Tells where the gradient of a value lies. Returns true for the residual stream and for values that are
+ * added to it unchanged: their gradient is `d`. Gradients of other values lie in the value's own memory and
+ * dtype, if backward overwrites the value with its gradient, or else in the workspace in fp32. There QKV,
+ * QKV_NORM and QKV_ROUNDED have one gradient, that of the value which layer_gradient_of() returns for
+ * them. */
 bool layer_gradient_is_stream(enum layer_value value);
 /* Returns true if backward overwrites the value with its gradient. */
 bool layer_gradient_in_place(enum layer_value value);
@@ -282,9 +292,9 @@ bool layer_tensor_whole(const struct layer_tensor *tensor);
 /* Returns true if every rank with a part of the layer keeps the tensor whole (norms, routers, the narrow side
  * of adapters, biases of outputs); false for rows, columns or experts that only this part has. */
 bool layer_tensor_alike(const struct layer_part *part, const struct layer_tensor *tensor);
-/* Returns true if the part's quantisation blocks are blocks of the whole tensor, and if with `dropout` the
- * part of an adapter's input begins and ends on the LAYER_DROPOUT_UNIT features that one random number is
- * for; false if a cut lies inside one. */
+/* Returns true if no quantisation block of the whole tensor lies across the ends of this part. With
+ * `dropout`, A's columns must also be cut at multiples of LAYER_DROPOUT_UNIT, because one random number
+ * decides for that many features. */
 enum { LAYER_DROPOUT_UNIT = 8 };
 bool layer_tensor_cut_fits(const struct layer_tensor *tensor, bool dropout);
 

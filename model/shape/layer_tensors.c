@@ -23,7 +23,7 @@ static uint64_t values_of(const struct layer_tensor *tensor)
     return (uint64_t)tensor->rows * tensor->columns;
 }
 
-/* Returns the storage kind of a base whose matrices all have the same. */
+/* Returns the kind in which a base stores its matrices, for bases that store all of them in one kind. */
 static enum pack_kind base_pack(const struct layer_method *method)
 {
     switch (method->base) {
@@ -51,7 +51,7 @@ static enum pack_kind matrix_pack(const struct tensor_maker *maker, uint32_t tar
     return kept || maker->method->base == LAYER_BASE_PACKED ? found : base_pack(maker->method);
 }
 
-/* Embedding and head are never quantised here; they keep the file's kind. */
+/* Returns the kind of embedding or head. An NF4 base keeps them unquantised, in the dtype of the file. */
 static enum pack_kind table_pack(const struct model_config *config, const struct layer_method *method,
                                  enum tensor_role role)
 {
@@ -92,7 +92,8 @@ static void moments_place(struct tensor_maker *maker, struct layer_tensor *tenso
         out->moment_bytes = out->trained_bytes;
 }
 
-/* Places tensors [first, count) side by side, copy after copy, so that each copy is one matrix. */
+/* Places `count` tensors from `first` on one behind the other, copy after copy, so that the tensors of each
+ * copy are one matrix. */
 static void stack_place(struct tensor_maker *maker, uint32_t first, uint32_t count)
 {
     struct layer_tensors *out = maker->out;
@@ -116,7 +117,7 @@ static void stack_place(struct tensor_maker *maker, uint32_t first, uint32_t cou
 
 /* --- parts --- */
 
-/* The range of a target's matrix that a part has along the side that is cut, and that side's whole length. */
+/* The side along which a part cuts a target's matrix: where the part begins, and the whole side's length. */
 struct cut {
     bool rows, columns; /* the side that is cut; neither: the matrix is whole */
     uint32_t begin, whole;

@@ -5,8 +5,8 @@
 #include "model/shape/layer.h"
 
 struct tensor_maker {
-    const struct model_config *config; /* the config of this rank's part of the layer … */
-    const struct model_config *whole;  /* … and of the whole layer */
+    const struct model_config *config; /* the config of this rank's part of the layer */
+    const struct model_config *whole;  /* the config of the whole layer */
     const struct layer_method *method;
     uint32_t layer; /* number of the layer, from 0 */
     struct layer_tensors *out;

@@ -163,7 +163,7 @@ static bool plain_match(const char *pattern, const char *name)
     return true;
 }
 
-/* Returns the number that the group captured. */
+/* Returns the layer's number that the group (?P<idx>…) captured. */
 static uint32_t layer_found(const struct lora_matcher *m, const char *name)
 {
     const PCRE2_SIZE *bounds = pcre2_get_ovector_pointer(m->data) + 2 * (size_t)m->layer_group;

@@ -25,8 +25,8 @@ struct lora_modules {
     char *expression; /* owned, or NULL */
 };
 
-/* Values by module. A key is a name, the end of one, or a regular expression of either; the first key that
- * matches counts. */
+/* Values by module. A key is a module's name, the end of a name, or a regular expression for either; the
+ * first key that matches a module gives its value. */
 struct lora_pattern {
     char *key; /* owned */
     double value;
@@ -47,10 +47,10 @@ struct lora_rules {
     struct lora_patterns ranks, alphas;
 };
 
-/* Reads the six keys from the object of 'reader'; `targets` has the name given, a literal. Fields of absent
- * keys stay as they are. rank_max, alpha_min and alpha_max bound the patterns' numbers. Expressions are
- * compiled, so that a bad one is refused here. Errors are the reader's; the caller calls lora_rules_fini()
- * also after an error. */
+/* Reads the six keys from the object of 'reader'; 'targets', a string literal, is the key that holds
+ * target_modules. Fields of absent keys stay as they are. rank_max, alpha_min and alpha_max bound the
+ * patterns' numbers. Expressions are compiled, so that a bad one is refused here. Errors are the reader's;
+ * the caller calls lora_rules_fini() also after an error. */
 void lora_rules_read(struct json_reader *reader, const char *targets, uint32_t rank_max, double alpha_min,
                      double alpha_max, struct lora_rules *rules);
 /* Sets the six keys of an object so that lora_rules_read() reads the same rules; rename (or NULL) replaces

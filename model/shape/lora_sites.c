@@ -319,13 +319,13 @@ static int check_experts(const struct resolver *r)
     return 0;
 }
 
-/* Gives layers with the same ranks and factors one way. */
+/* Gives layers with the same ranks and factors one entry of out->way. */
 static int ways_make(const struct resolver *r, struct lora_sites *out)
 {
     for (uint32_t layer = 0; layer < r->config->layers; layer++) {
         struct lora_way way;
         uint32_t at = 0;
-        memset(&way, 0, sizeof(way)); /* clears the padding, too, because ways are compared by bytes */
+        memset(&way, 0, sizeof(way)); /* clears the padding, too, because entries are compared by bytes */
         for (uint32_t i = 0; i < LORA_TARGET_COUNT; i++) {
             const struct site *site = &r->sites[(size_t)layer * LORA_TARGET_COUNT + i];
             way.rank[i] = site->rank;

@@ -26,8 +26,8 @@ struct lora_defaults {
 };
 
 /* Fills *sites. ERR_INVALID: nothing matches (the error lists the model's names). ERR_UNSUPPORTED: experts of
- * one layer, or of two layers, would have different adapters; all-linear of a mixture; layers differ in more
- * than LORA_WAYS_MAX ways. ERR_TOO_BIG: matching a pattern takes too long. */
+ * one layer, or of two layers, would have different adapters; all-linear of a mixture; layers have more than
+ * LORA_WAYS_MAX different sets of ranks and factors. ERR_TOO_BIG: matching a pattern takes too long. */
 int lora_sites_of(const struct lora_rules *rules, const struct lora_defaults *defaults,
                   const struct model_config *config, struct lora_sites *sites, struct err *err);
 /* Returns sites with the same rank and factor on a mask of enum lora_target in all layers. */

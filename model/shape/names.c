@@ -1,4 +1,4 @@
-/* A list of names grows by copies and is checked for duplicates when it is read. */
+/* Appends copies of names to a list, and refuses duplicates when a list is read. */
 #include "model/shape/names.h"
 
 #include <stdio.h>

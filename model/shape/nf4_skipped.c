@@ -1,4 +1,4 @@
-/* One walk over the tensors of a config collects the kinds of all matrices. */
+/* One walk over the tensors of a config collects the storage kinds (enum pack_kind) of all matrices. */
 #include "model/shape/nf4_skipped.h"
 
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "model/files/pack.h"
 #include "model/shape/packing.h"
 
-/* The kinds of a folder's matrices, collected during a walk over its tensors. */
+/* The storage kinds of a folder's matrices, collected during a walk over its tensors. */
 struct nf4_walk {
     uint8_t matrix[MODEL_LAYERS_MAX][MODEL_MATRICES];
     bool quantised, kept; /* whether any matrix of a layer is quantised, and whether any is not */
@@ -82,7 +82,8 @@ static void nf4_fill(struct nf4_walk *walk, struct model_config *config)
     packing->head = walk->head;
     for (uint32_t i = 0; i < config->layers; i++)
         packing->layer[i] = packing_way(packing, walk->matrix[i]);
-    if (packing->ways > MODEL_PACKINGS_MAX) /* then all matrices count as quantised, as without the list */
+    /* Where layers differ too much, all matrices count as quantised, as if none were skipped. */
+    if (packing->ways > MODEL_PACKINGS_MAX)
         memset(packing, 0, sizeof(*packing));
 }
 

@@ -9,8 +9,8 @@
 
 #include "model/shape/config.h"
 
-/* Fills config->packing from a folder's quantization_config (as transformers' should_convert_module decides),
- * if it skips a matrix of a layer. */
+/* Fills config->packing if a folder's quantization_config skips a matrix of a layer, as transformers'
+ * should_convert_module decides. */
 void packing_of_skipped(const json_t *quantization, struct model_config *config);
 /* Fills config->packing from the tensors; 'kind' returns the kind of each by its name, PACK_NF4 for quantised
  * ones. */

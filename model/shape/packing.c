@@ -1,5 +1,4 @@
-/* Finds the ways in which layers are packed from a file's header, and writes them to and reads them from
- * JSON. */
+/* Finds in a file's header how its layers are packed, and writes this to JSON and reads it back. */
 #include "model/shape/packing.h"
 
 #include <string.h>
@@ -98,7 +97,7 @@ json_t *packing_to_json(const struct model_config *config)
                      kind_json(packing->head), "count", (int)packing->ways, "ways", ways, "layers", layers);
 }
 
-/* Returns the kind of a type's name, or -1. */
+/* Converts the name of a tensor type to its storage kind (enum pack_kind); -1 if there is none. */
 static int kind_parse(const json_t *name)
 {
     const char *text = json_string_value(name);

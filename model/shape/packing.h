@@ -18,10 +18,11 @@ void packing_of_gguf(const struct gguf *gguf, struct model_config *config);
 /* Returns true when the packing describes an NF4 folder, not a GGUF. */
 bool packing_is_nf4(const struct model_packing *packing);
 
-/* Returns the number of the target's bit for this tensor, or -1 when it is not a layer's matrix. */
+/* Returns the number of the bit that this tensor's target has in enum lora_target, or -1 when the tensor is
+ * not a layer's matrix. */
 int packing_site(enum arch_tensor tensor);
-/* Returns the number of the way with these kinds, and adds it if it is new. More ways than MODEL_PACKINGS_MAX
- * mean that layers differ too much. */
+/* Returns the index in packing->matrix of these storage kinds, which are added if they are new. If there is
+ * no room, `ways` becomes MODEL_PACKINGS_MAX + 1, which means that layers differ too much. */
 uint8_t packing_way(struct model_packing *packing, const uint8_t matrix[MODEL_MATRICES]);
 
 /* Returns a new JSON object that packing_parse() reads back, or NULL where nothing is packed. */

@@ -80,7 +80,7 @@ static void llama3_read(struct json_reader *r, struct rope_config *rope)
                 rope->high_freq_factor);
 }
 
-/* Reads the number of tokens that the model was first trained for. */
+/* Reads the number of tokens that the model was first trained for; `beside`, if above 0, takes precedence. */
 static void original_read(struct json_reader *r, uint32_t max_positions, double beside, bool required,
                           struct rope_config *rope)
 {
@@ -96,7 +96,7 @@ int rope_parse(const json_t *object, const char *path, uint32_t max_positions, d
     struct json_reader r;
     const char *kind = NULL;
     jr_init(&r, object, path, err);
-    jr_str(&r, "type", JR_OPTIONAL, 1, 15, &kind); /* the key's older name */
+    jr_str(&r, "type", JR_OPTIONAL, 1, 15, &kind); /* older name of rope_type */
     jr_str(&r, "rope_type", JR_OPTIONAL, 1, 15, &kind);
     jr_f64(&r, "rope_theta", JR_OPTIONAL, 1, 1e12, &rope->theta);
     const char *name = json_object_get(object, "rope_type") ? "rope_type" : "type";
@@ -205,8 +205,8 @@ static double scale_llama3(const struct rope_config *rope, double frequency)
     return (1 - smooth) * frequency / rope->factor + smooth * frequency;
 }
 
-/* Returns the index, which need not be whole, of the frequency that turns so often within the original
- * length. */
+/* Returns the index, which need not be whole, of the frequency that makes `turns` turns within
+ * original_max_positions tokens. */
 static double turning(const struct rope_config *rope, uint32_t dim, double turns)
 {
     return dim * log(rope->original_max_positions / (turns * two_pi)) / (2 * log(rope->theta));

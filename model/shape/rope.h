@@ -13,7 +13,7 @@ int rope_parse(const json_t *object, const char *path, uint32_t max_positions, d
                struct rope_config *rope, struct err *err);
 /* Checks that longrope has a factor for each of dim / 2 frequencies. */
 int rope_check_factors(const struct rope_config *rope, uint32_t dim, struct err *err);
-/* Returns a new object that rope_parse() reads back, or NULL. */
+/* Returns a new object that rope_parse() reads back. */
 json_t *rope_to_json(const struct rope_config *rope);
 
 #endif

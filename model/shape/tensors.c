@@ -101,8 +101,8 @@ static int add_stacked(struct model *m, const struct stored *s, const struct arc
     return 0;
 }
 
-/* Adds a tensor that the model does not use by itself. Parts that bitsandbytes keeps beside a quantised
- * tensor are named after that tensor, with their own suffix. */
+/* Adds a tensor that is none of the model's. If it is a part that bitsandbytes keeps beside a quantised
+ * tensor, it is named after that tensor, with the part's suffix. */
 static int add_beside(struct model *m, const struct stored *s, struct model_tensor tensor, struct err *err)
 {
     struct arch_match match;
@@ -292,8 +292,8 @@ out:
     return status;
 }
 
-/* Returns the kind in which an NF4 base keeps the tensor: NF4 where the file is quantised, else
- * the file's. */
+/* Returns the storage kind (enum pack_kind) in which an NF4 base keeps the tensor: NF4 where the file is
+ * quantised, else the file's. */
 static uint8_t kind_of(const void *arg, const char *name)
 {
     const struct model_tensor *tensor = find(arg, name);

@@ -21,15 +21,16 @@
 struct model;
 
 struct model_tensor {
-    const char *name;             /* "model.layers.0.self_attn.q_proj.weight"; borrowed until close */
-    enum tensor_type type;        /* type in the file */
-    uint32_t rank;                /* 1 or 2 for every tensor the config calls for */
-    uint64_t rows;                /* shape[0] */
-    uint64_t cols;                /* product of the other dimensions; 1 for vectors */
-    uint32_t file;                /* number of the file in the source */
-    uint64_t offset, size;        /* bytes in that file */
-    uint32_t permuted_heads;      /* GGUF q/k: the rows of each of so many heads are interleaved; 0: they are
-                                   * in Hugging Face's order */
+    const char *name;      /* "model.layers.0.self_attn.q_proj.weight"; borrowed until close */
+    enum tensor_type type; /* type in the file */
+    uint32_t rank;         /* 1 or 2 for every tensor the config calls for */
+    uint64_t rows;         /* shape[0] */
+    uint64_t cols;         /* product of the other dimensions; 1 for vectors */
+    uint32_t file;         /* number of the file in the source */
+    uint64_t offset, size; /* the tensor's data: offset in the file and size, bytes */
+    /* GGUF q/k: number of heads, within each of which the rows are interleaved; 0: the rows are in Hugging
+     * Face's order */
+    uint32_t permuted_heads;
     const struct nf4_places *nf4; /* set for a tensor saved as NF4 by bitsandbytes (nf4_stored.h), whose type
                                    * is that of its codes; else NULL */
     float offset_added; /* GGUF: offset that the file's values of a norm include (Gemma: 1); else 0 */
@@ -76,7 +77,8 @@ int model_tensor_read_f32(struct model *model, const struct model_tensor *tensor
 int model_tensor_read_packed(struct model *model, const struct model_tensor *tensor, uint64_t row_begin,
                              uint64_t row_end, uint8_t *dst, struct err *err);
 
-/* Returns true when the file's values are bf16 or fp16, so that a base kept in bf16 loses nothing of BF16. */
+/* Returns true when the file's values are bf16 or fp16. Files that are made from the model then store 16
+ * bits, too. */
 bool model_tensor_is_16bit(const struct model_tensor *tensor);
 
 /* A range of bytes in a file of the source. */
