@@ -102,7 +102,7 @@ static void bare_open(struct bare *b, const struct rank_files *f)
     b->receive = SSL_new(one);
     SSL_set_fd(b->send, out);
     SSL_set_fd(b->receive, in);
-    SSL_clear_mode(b->send, SSL_MODE_RELEASE_BUFFERS); /* as in a program that only does this */
+    SSL_clear_mode(b->send, SSL_MODE_RELEASE_BUFFERS); /* buffers stay allocated between calls */
     SSL_clear_mode(b->receive, SSL_MODE_RELEASE_BUFFERS);
     pthread_t thread;
     pthread_create(&thread, NULL, bare_accept, b->receive);

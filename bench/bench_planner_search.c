@@ -45,7 +45,7 @@ struct scene {
     const char *base;
     uint64_t seed;
     uint64_t evaluations; /* 0: the planner's own default */
-    bool roomy; /* memory does not constrain plans; comparing with it tells what a plan loses to memory */
+    bool roomy;           /* memory is unlimited, to compare how much slower memory limits make a plan */
 };
 
 static const char *card_pick(struct rand_stream *r, enum cluster_kind kind)

@@ -23,7 +23,7 @@ enum { WARM_SLOTS = 1 << 17 };
 
 struct warm_planner {
     struct policy_planner inner;
-    struct warm_answer *answers; /* WARM_SLOTS */
+    struct warm_answer *answers; /* [WARM_SLOTS] */
     size_t asked, missed;
 };
 
@@ -113,7 +113,8 @@ static size_t draw_runs(const struct bench_case *of, const struct generated_worl
     return count;
 }
 
-/* Writes the milliseconds of a warm decision to *ms; the jobs that start to *started. Returns 0 or -1. */
+/* Writes the milliseconds of a decision with remembered answers to *ms and the number of jobs that it starts
+ * to *started. Returns 0 or -1. */
 static int measure(const struct bench_case *of, uint64_t seed, double *ms, size_t *started, long *kb)
 {
     const struct generate_request request = {.seed = seed,

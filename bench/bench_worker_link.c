@@ -19,7 +19,7 @@
 #include "engine/device/backend.h"
 #include "mesh/mesh.h"
 
-/* A post as a pointer. */
+/* A struct mesh_post, as a pointer. */
 #define POST(rank, number, deadline, fn, a)                                                                  \
     (&(struct mesh_post){                                                                                    \
         .peer = (rank), .queue = (number), .deadline_ns = (deadline), .done = (fn), .arg = (a)})

@@ -25,10 +25,10 @@ struct local_config {
     double certificate_seconds;
     /* [{name, devices: [{kind, threads, memory, isa}], address}], borrowed from document */
     const json_t *agents;
-    const json_t *links;              /* as given, or NULL; borrowed from document */
-    const json_t *planner, *planners; /* as given (common/planners.h), or NULL; borrowed from document */
-    const json_t
-        *sharing; /* as given, or NULL: the schedulers check it at their start; borrowed from document */
+    /* sections that are passed on unchanged, borrowed from document; NULL: absent */
+    const json_t *links;
+    const json_t *planner, *planners; /* common/planners.h */
+    const json_t *sharing;            /* the schedulers check it when they start */
 };
 
 /* Checks a configuration document (a YAML or JSON mapping). On failure *config is zeroed; local_config_fini

@@ -44,7 +44,7 @@ enum {
 };
 
 struct service {
-    const json_t *entry; /* its entry of the list */
+    const json_t *entry; /* the service's entry in HOME/run/services.json */
     const char *role, *name;
     pid_t pid; /* 0: not running */
     uint64_t process_start;
@@ -164,8 +164,8 @@ static void service_start(struct supervisor *v, struct service *s, uint64_t now)
     if (strcmp(s->role, "postgres") == 0) {
         postgres_clear_stale(text_of(s, "dir"));
     } else if (strcmp(s->role, "redis") == 0) {
-        file_mkdirs(text_of(s, "dir"), 0700,
-                    &err); /* the folder may have been removed; Redis itself reports if it is missing */
+        /* The folder may have been removed. An error is ignored, because Redis reports a missing folder. */
+        file_mkdirs(text_of(s, "dir"), 0700, &err);
     }
     arguments_make(s, argv, &token);
     const struct process_options options = {.argv = argv,

@@ -438,7 +438,7 @@ static int join_running(struct coming_up *u)
 static int start_fresh(struct coming_up *u)
 {
     char path[HOME_PATH_BYTES];
-    if (remains_stop(u->home, "", u->err) < 0) /* of a supervisor that was killed */
+    if (remains_stop(u->home, "", u->err) < 0) /* processes that a killed supervisor left behind */
         return -1;
     snprintf(path, sizeof(path), "%s/run/state.json", u->home);
     unlink(path);

@@ -17,7 +17,7 @@ struct answer_reader {
     uint64_t due; /* bytes that follow the frame */
     parse_sink_fn *sink;
     void *arg;
-    bool sink_failed; /* the error is the caller's own */
+    bool sink_failed; /* the caller's sink failed, so its error is returned unchanged */
 };
 
 static int put_texts(const struct parse_question *question, struct buf *out, struct err *err)

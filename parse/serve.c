@@ -83,7 +83,7 @@ static int files_map(const char *from, const char *end, struct parse_files *file
     return result;
 }
 
-/* Address space in use, in bytes; 0 when unknown. */
+/* Returns the address space in use, in bytes; 0 when unknown. */
 static uint64_t mapped_bytes(void)
 {
     struct buf text = {.limit = 4096};
@@ -143,7 +143,7 @@ static int put_rows(struct out *out, const struct rows *rows, struct err *err)
 
 static int refuse(struct out *out, const struct err *why, struct err *err)
 {
-    /* the parser's memory limit is its share, whatever the machine has, so the file is too big */
+    /* The sandbox's memory limit was exceeded, not the machine's memory, so the file is too big. */
     const enum err_code code = why->code == ERR_NOMEM ? ERR_TOO_BIG : why->code;
     json_t *document = json_pack("{s:{s:s, s:s}}", "error", "code", err_code_name(code), "text", why->text);
     if (!document) { /* the text quotes the file, which need not be valid UTF-8 */

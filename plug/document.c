@@ -18,9 +18,10 @@ struct assignment_reader {
     struct candidate *c;
     uint32_t stages; /* stages of the document */
     uint32_t cut;    /* stages so far that have blocks */
-    /* said: the document has something that settling would choose; eager: "eager" was given */
+    /* said: the document gives a field that settle() (planner/kind/kind.h) would choose; eager: it gives
+     * "eager" */
     bool said, eager;
-    bool rows_by_each; /* members have micro-batches of their own: data and server */
+    bool rows_by_each; /* each member has its own micro-batch size (placements data and server) */
 };
 
 /* --- members --- */
@@ -93,7 +94,8 @@ static int member_read(struct json_reader *r, struct assignment_reader *reading)
 
 /* --- stages --- */
 
-/* If no stage has blocks, the blocks are divided evenly first. */
+/* Reads the blocks of a stage. If no stage gives blocks, they are divided evenly until complete() cuts them.
+ */
 static int blocks_read(struct json_reader *r, struct assignment_reader *reading,
                        struct candidate_stage *stage)
 {
@@ -238,13 +240,14 @@ static int complete(const struct assignment_reader *reading, struct workbench *b
     bench->whole_layers = reading->cut;
     if (fits > 0 && !reading->said)
         return kind->settle(bench, now);
-    /* cutting may have changed who recomputes */
+    /* Cutting may have changed which members recompute, so the given members are restored. */
     memcpy(now->members, reading->c->members, now->member_count * sizeof(*now->members));
     now->estimate_s = 0;
     return fits;
 }
 
-/* Does the settled candidate fit exactly? The estimated windows are based on mean buffers. */
+/* Whether the settled candidate can be emitted as a plan. Settling estimates memory from mean buffer sizes,
+ * so only emitting shows whether it fits. */
 static bool emits(const struct assignment_reader *reading, const struct candidate *now, struct err *why)
 {
     struct plan *plan = reading->said ? NULL : reading->kind->emit(reading->problem, now, false, why);
@@ -261,7 +264,7 @@ static int sizes_try(const struct assignment_reader *reading, struct workbench *
     int result = 0;
     if (c->micro_batch_rows == 0)
         count = micro_sizes(reading->problem, sizes);
-    if (reading->rows_by_each) /* members have sizes of their own */
+    if (reading->rows_by_each) /* each member has its own micro-batch size */
         count = 1;
     for (uint32_t i = 0; i < count && result >= 0; i++) {
         result = candidate_copy(&now, c, bench->err);

@@ -21,8 +21,8 @@
 #include "planner/candidate/candidate.h"
 
 #define ASSIGNMENT_VERSION 1u
-/* The largest candidate_cells (ranks × micro-batches × relative length of programs) of an assignment: so
- * large a candidate is emitted and simulated in some seconds. */
+/* The largest candidate_cells (ranks × micro-batches × relative length of programs) of an assignment. A
+ * candidate of this size is emitted and simulated in some seconds. */
 #define ASSIGNMENT_CELLS_MAX (1u << 19)
 
 /* *candidate becomes new (candidate_fini, also on failure) and has a shape that its kind allows.

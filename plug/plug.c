@@ -17,7 +17,7 @@
 #include "program/check/check.h"
 #include "program/codec.h"
 
-#define LARGE_PLAN 4000u /* candidate_cells from which one step is priced, as in plan_search */
+#define LARGE_PLAN 4000u /* candidate_cells above which only one step is simulated, as in plan_search */
 
 /* ---- accepting ---- */
 
@@ -30,7 +30,8 @@ static int assignment_read(const struct problem *problem, const json_t *document
     return *plan ? from_plan_check(problem, *plan, err) : -1;
 }
 
-/* Reads a whole plan; the checker comes first, and the comparison with our formulas last. */
+/* Reads and checks a whole plan. Its memory is compared with our formulas only after plan_check accepted it.
+ */
 static int whole_read(const struct problem *problem, const json_t *document, struct candidate *c,
                       struct plan **plan, struct err *err)
 {
@@ -211,7 +212,7 @@ static int compared(const struct plug_answer *theirs, const struct workload *wor
                     struct plan_answer *answer, json_t *told, struct err *err)
 {
     const double most = theirs->slower_at_most > 0 ? theirs->slower_at_most : PLUG_SLOWER_AT_MOST;
-    /* Values depend on these two only. */
+    /* objective_value() reads only the workload and the cluster of a problem. */
     const struct problem asked = {.workload = workload, .cluster = cluster};
     const double ours = answer->plan ? objective_value(&asked, answer->plan, answer->step_s) : 0;
     const double ratio = ours > 0 ? objective_value(&asked, plan, step_s) / ours : 0;

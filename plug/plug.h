@@ -34,9 +34,9 @@ int plug_accept(const json_t *document, const struct workload *workload, const s
 int plug_replace(const struct workload *workload, const struct cluster *cluster, const char *planner,
                  struct plan *plan, double step_s, struct plan_answer *answer, struct err *err);
 
-/* Answers with a given plan, a whole one or what `motley get` wrote, in the place of a search: for a run that
- * is to be repeated on its own plan. *answer becomes new (plan_answer_destroy). −1: what plug_accept says
- * against it, with ERR_NOFIT for what another cluster might not say; ERR_NOMEM. */
+/* Answers with a given plan (a whole plan, or the file that `motley get` wrote) instead of a search, to
+ * repeat a run on its own plan. *answer becomes new (plan_answer_destroy). −1 with the errors of plug_accept,
+ * but ERR_NOFIT instead of ERR_INVALID, because the plan may be valid on another cluster; ERR_NOMEM. */
 int plug_repeat(const json_t *document, const struct workload *workload, const struct cluster *cluster,
                 struct plan_answer **answer, struct err *err);
 
@@ -54,8 +54,8 @@ struct plug_answer {        /* the answer of an external planner */
  * its words. *told becomes, new,
  *
  *     {"name", "verdict": "used" | "refused" | "slower", "why": null | words, "plan_s",
- *      "step_s": null | s, "built_in_step_s": null | s, "ratio": null | theirs to ours, of what was
- *      compared}
+ *      "step_s": null | s, "built_in_step_s": null | s, "ratio": null | the external plan's time (price,
+ *      energy) divided by the built-in plan's}
  *
  * −1 ERR_NOMEM.
  */

@@ -23,8 +23,8 @@ static double ring_of(const struct plan_slot *slot)
     return (double)slot->ring_micro_batches * slot->ring_blocks;
 }
 
-/* Bytes that the slot needs in total. If its ring differs from ours, two rules apply, and the smaller
- * result counts: in proportion to the rings, and all its buffers full. */
+/* Returns the bytes that a slot needs in total: those of our own plan's slot in proportion to the number of
+ * buffers in both rings, or all its buffers at their largest size, if that is less. */
 static double slot_needs(const struct plan_slot *slot, const struct plan_slot *ours)
 {
     double scaled = (double)ours->bytes_total * (ring_of(slot) / ring_of(ours));
@@ -32,7 +32,7 @@ static double slot_needs(const struct plan_slot *slot, const struct plan_slot *o
     return scaled < full ? scaled : full;
 }
 
-/* Compares a slot with ours; adds its excess to more[]. */
+/* Checks that a slot states at least the bytes of our own plan's slot, and adds its excess to more[]. */
 static int slot_check(const struct plan_rank *rank, uint32_t number, uint32_t s, const struct plan_rank *ours,
                       double more[PURPOSE_COUNT], struct err *err)
 {
@@ -140,7 +140,7 @@ static bool has_shared_slots(const struct plan *plan)
     return false;
 }
 
-/* Our plan for the candidate, with memory shared within nodes if the given plan shares any. */
+/* Emits our own plan for the candidate, with memory shared within nodes if the given plan shares any. */
 static struct plan *ours_for(const struct problem *problem, const struct candidate *candidate,
                              const struct plan *plan, struct err *err)
 {
@@ -167,7 +167,7 @@ int recount_memory(const struct problem *problem, const struct candidate *candid
         plan->ranks[r].device_base_bytes = ours->ranks[r].device_base_bytes;
         plan->ranks[r].process_base_bytes = ours->ranks[r].process_base_bytes;
         plan->ranks[r].bounds = ours->ranks[r].bounds;
-        plan->ranks[r].moments_host_bytes = ours->ranks[r].moments_host_bytes; /* as the job asks */
+        plan->ranks[r].moments_host_bytes = ours->ranks[r].moments_host_bytes; /* the job decides these */
     }
     plan_destroy(ours);
     return result;

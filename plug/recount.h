@@ -5,9 +5,9 @@
 
 #include "planner/candidate/candidate.h"
 
-/* For a plan that passed plan_check and from_plan_check, and the candidate that was read from it. Compares
- * every rank's sums, and each buffer with ours of the same kind and blocks. A ring may be deeper than ours
- * if the sums include it. −1: ERR_INVALID naming the rank and what is too small, or if none of our
+/* Checks a plan that passed plan_check and from_plan_check, with the candidate that was read from it.
+ * Compares every rank's sums, and each buffer with ours of the same kind and blocks. A ring may be deeper
+ * than ours if the sums include it. −1: ERR_INVALID naming the rank and what is too small, or if none of our
  * generators makes plans of this shape; ERR_NOFIT if the assignment does not fit at all; ERR_NOMEM. */
 int recount_memory(const struct problem *problem, const struct candidate *candidate, struct plan *plan,
                    struct err *err);

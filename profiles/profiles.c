@@ -40,7 +40,7 @@ static int device_check(struct json_reader *r, struct cluster *cluster, struct d
     return cluster_add_device(cluster, &add, err) < 0 ? err_wrap(err, "%s", r->path) : 0;
 }
 
-/* "measured" if the profile has no origin. */
+/* Returns the profile's origin; "measured" if it has none. */
 static const char *origin_of(const json_t *profile)
 {
     const char *origin = json_string_value(json_object_get(profile, "origin"));
@@ -161,7 +161,7 @@ static json_t *device_made(const json_t *from)
     return to;
 }
 
-/* Is it an imported copy of a profile that is measured here? */
+/* Whether a profile is an imported copy of one that was measured here. */
 static bool measured_too(const json_t *profiles, const json_t *profile)
 {
     if (strcmp(origin_of(profile), "measured") == 0)
@@ -198,7 +198,8 @@ json_t *profiles_make(const json_t *devices, const json_t *profiles, const json_
             !measured_too(profiles, profile))
             bad |= json_array_append(some_profiles, profile);
     }
-    for (size_t i = 0; i < json_array_size(links); i++) { /* links of nodes with a named device */
+    for (size_t i = 0; i < json_array_size(links);
+         i++) { /* keeps links both of whose nodes have such devices */
         json_t *link = json_array_get(links, i);
         const char *from = json_string_value(json_object_get(link, "from"));
         const char *to = json_string_value(json_object_get(link, "to"));

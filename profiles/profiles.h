@@ -24,7 +24,7 @@
 #define PROFILES_VERSION 1
 #define PROFILES_MAX 100000u /* most profile documents */
 
-/* True if the document's "format" says that it is such a document. */
+/* True if the document's "format" says that it is a profile document. */
 bool profiles_is(const json_t *document);
 /* Checks the whole document: format, version, devices, each profile's points, links. ERR_INVALID with the
  * path. */

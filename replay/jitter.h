@@ -12,8 +12,8 @@
 #define JITTER_RUNS_MAX 10000u
 
 struct plan_spread {
-    double still_s;                         /* without jitter */
-    double mean_s, low_s, median_s, high_s; /* over the runs; nine of ten runs lie between low_s and high_s */
+    double still_s;                         /* seconds of a step without jitter */
+    double mean_s, low_s, median_s, high_s; /* of all runs' steps; nine of ten lie between low_s and high_s */
     uint32_t runs;
 };
 

@@ -28,7 +28,7 @@ struct replay_answer {
                       had not begun */
     double
         outside_s; /* median seconds of recorded_s before and after the program, such as filling the batch */
-    /* [ranks], mean seconds per step on the compute queue; may be NULL, else the caller's */
+    /* [ranks], mean seconds per step on the compute queue; memory of the caller, or NULL */
     double *compute_s;
 };
 

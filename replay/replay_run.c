@@ -23,7 +23,7 @@ struct replay {
     uint32_t wire_count;
     struct node_wire *wires; /* [WIRES_MAX] */
     struct replay_step step;
-    double *begin, *end;                              /* [graph total] begin and end of each instruction */
+    double *begin, *end;                              /* [graph.total] seconds, for each instruction */
     double *recorded, *simulated, *changed, *outside; /* [STEPS_MAX] seconds of each step */
     uint32_t reporter; /* the rank whose steps the run measures: the first with the head */
 };

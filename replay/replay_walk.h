@@ -33,7 +33,7 @@ struct replay_step {
     double tokens, rows;       /* tokens and rows of the step; 0: unknown */
     double measured_s;         /* seconds of the step as the run reported it; 0: unknown */
     double *rank_begin;        /* [ranks]: first begin on a rank, relative to the first of all ranks */
-    struct replay_part *parts; /* [graph total] */
+    struct replay_part *parts; /* [graph->total], one for each instruction */
 };
 
 /* The connection of two nodes. */
@@ -47,7 +47,7 @@ struct replay_wire {
 /* Speeds of devices and wires that replay_take_apart and replay_put_together use: as recorded, and changed.
  */
 struct replay_costs {
-    const double *device_speed; /* [ranks], or NULL: as recorded */
+    const double *device_speed; /* [ranks] factors on the recorded speeds; NULL: unchanged */
     void *context;
     /* The wire between two ranks, or NULL if it is unknown; *direction is 0 or 1. */
     struct replay_wire *(*wire)(void *context, uint32_t from, uint32_t to, int *direction);

@@ -24,7 +24,7 @@ struct matrix {
     uint64_t rows, columns;
     uint32_t copies;         /* number of experts, or 1 */
     uint32_t permuted_heads; /* number of heads of B of q and k; 0: rows are not permuted */
-    double factor;           /* factor of B */
+    double factor;           /* by which B's values are multiplied, see result/gguf_adapter.h */
     uint64_t at, bytes;
 };
 
@@ -34,7 +34,7 @@ struct adapter {
     struct matrix *list;
     uint32_t count;
     size_t capacity;
-    double alpha; /* alpha of the file */
+    double alpha; /* adapter.lora.alpha of the file */
     enum spec_result_dtype dtype;
     struct err *err;
 };
@@ -169,14 +169,15 @@ static int put_header(const struct adapter *a, struct buf *out, struct err *err)
 
 /* --- values --- */
 
-/* The Hugging Face row that is at `row` of a permuted matrix: the halves of each head are interleaved. */
+/* Returns the Hugging Face row that stands at `row` of a permuted matrix, where the two halves of each head's
+ * rows alternate. */
 static uint64_t hub_row(const struct matrix *m, uint64_t row)
 {
     uint64_t head_dim = m->rows / m->permuted_heads, within = row % head_dim;
     return row - within + within % 2 * (head_dim / 2) + within / 2;
 }
 
-/* Reads one copy's values in the file's order. */
+/* Reads the values of one copy (an expert's matrix) in the order of rows of the file. */
 static int read_copy(const struct adapter *a, const struct matrix *m, uint32_t copy, float *values)
 {
     const struct result_state *s = a->state;

@@ -38,9 +38,9 @@ struct writer {
     struct part *parts;
     uint32_t count, shards;
     size_t capacity;
-    bool untied; /* the head is written although the base ties it */
+    bool untied; /* the head is written although the base model ties it to the embedding */
     struct err *err;
-    /* the piece being written: values of rows [row - …, row), as bytes from `at` to `size` */
+    /* The piece that is being written: its last row is row - 1; bytes[at, size) are not written yet. */
     float *piece, *sum, *a, *b;
     uint8_t *bytes;
     uint64_t row;
@@ -233,7 +233,7 @@ static int convert(struct writer *w, const struct part *part, uint64_t count)
     return 0;
 }
 
-/* Makes the next rows in the form in which they are written. */
+/* Reads the next rows, adds the adapter and converts them to the dtype in which they are written. */
 static int next_piece(struct writer *w, const struct part *part)
 {
     const struct result_state *s = w->state;

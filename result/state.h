@@ -21,13 +21,13 @@ struct result_state {
     /* Reads rows [row_begin, row_end) as fp32 into dst [row_end - row_begin, columns]. */
     int (*read)(void *arg, const char *name, uint64_t row_begin, uint64_t row_end, float *dst,
                 struct err *err);
-    /* The factor of B A for the adapter on a matrix, by its module's name
+    /* The factor on the product B A of the adapter on a matrix, by its module's name
      * ("model.layers.0.self_attn.q_proj").
      */
     double (*scale)(void *arg, const char *module);
 };
 
-/* The factor of B A for the adapter on a matrix, by its module's name; 0 when it has none. */
+/* Returns the factor on the product B A of the adapter on a matrix, by its module's name; 0: no adapter. */
 double result_lora_scale(const struct lora_sites *sites, const char *module);
 
 #endif

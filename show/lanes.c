@@ -9,9 +9,9 @@
 
 enum { DIFFERENCES_MAX = 40, STEPS_MAX = 10000, UNKNOWN = -1 };
 
-/* The times of all instructions in one step; end below begin: unknown. */
+/* The times of all instructions in one step, in nanoseconds; end below begin: unknown. */
 struct lane_times {
-    int64_t *begin, *end, *ready; /* [graph total] */
+    int64_t *begin, *end, *ready; /* [graph.total], one for each instruction */
     bool any;
 };
 
@@ -21,7 +21,7 @@ struct lanes {
     struct lane_times predicted, measured;
     struct trace_clock *clocks; /* [ranks] */
     int64_t slack_ns;
-    int64_t step; /* UNKNOWN: none is recorded */
+    int64_t step; /* number of the step that is shown; UNKNOWN: no step is recorded */
     uint32_t unmatched;
     json_t *steps;
 };
@@ -50,7 +50,7 @@ static bool is_known(const struct lane_times *times, uint32_t n)
     return times->end[n] >= times->begin[n];
 }
 
-/* The number of an event's instruction, or UINT32_MAX when the plan has no such one. */
+/* Returns the number of an event's instruction, or UINT32_MAX when the plan has no such instruction. */
 static uint32_t number_of(const struct plan_graph *graph, const struct trace_event *event)
 {
     if (event->program != PROGRAM_TRAIN || event->rank >= graph->plan->rank_count ||
@@ -89,8 +89,7 @@ static int by_step(const void *a, const void *b)
     return (left > right) - (left < right);
 }
 
-/* Lists the recorded steps, and chooses the one that is asked for, or the last of which every event is there.
- */
+/* Lists the recorded steps and chooses the requested step, else the last complete one, else the last. */
 static int choose_step(struct lanes *lanes, struct err *err)
 {
     const struct trace *trace = lanes->input->measured;
@@ -125,7 +124,8 @@ static int choose_step(struct lanes *lanes, struct err *err)
 
 /* ---- clocks ---- */
 
-/* Aligns the measured times, and moves both to the beginning of the step. */
+/* Aligns the ranks' clocks in the measured times, and makes predicted and measured times relative to the
+ * beginning of the step. */
 static int align(struct lanes *lanes, struct err *err)
 {
     const struct plan_graph *graph = &lanes->graph;
@@ -166,7 +166,7 @@ static int64_t length_of(const struct lanes *lanes, const struct lane_times *tim
 /* ---- boxes ---- */
 
 struct lane_box {
-    uint32_t instr; /* of the rank; the longest one's */
+    uint32_t instr; /* number, within the rank, of the box's longest instruction */
     int64_t begin, end, ready, longest;
     uint32_t count;
 };
@@ -217,7 +217,7 @@ static json_t *rank_boxes(const struct lanes *lanes, const struct lane_times *ti
     return boxes;
 }
 
-/* Nanoseconds on the compute queue; null when none of them are known. */
+/* Returns the nanoseconds that the rank computes; null when no times are known. */
 static json_t *compute_of(const struct lanes *lanes, const struct lane_times *times, uint32_t rank)
 {
     int64_t sum = 0;
@@ -294,8 +294,8 @@ static const char *queue_name(int queue)
     return names[queue];
 }
 
-/* The worst residual of all ranks; null when some rank's clock is bounded on one side only, or nothing is
- * measured. */
+/* Returns the largest clock residual of all ranks; null when some rank's clock is bounded on one side only,
+ * or nothing is measured. */
 static json_t *residual_of(const struct lanes *lanes)
 {
     int64_t worst = 0;

@@ -1,6 +1,6 @@
-/* One step of a run as lanes: for each rank what was predicted and what was measured, for a page to draw.
+/* One step of a run as lanes: the predicted and the measured instructions of each rank, for a page to draw.
  *
- * Both are in nanoseconds from the beginning of the step; measured clocks are aligned (program/align.h).
+ * Times are in nanoseconds from the beginning of the step; measured clocks are aligned (program/align.h).
  * Where a pixel holds several short events of one queue they become one box, so an answer is bounded by the
  * pixels asked for and not by the program's length. Pure.
  */
@@ -18,14 +18,14 @@ struct lanes_input {               /* everything is borrowed for the call */
     const struct plan *plan;       /* with train programs */
     const struct trace *predicted; /* one step, or NULL */
     const struct trace *measured;  /* any steps, or NULL */
-    int64_t step;                  /* the measured step; -1: the last whole one */
-    int64_t from_ns, to_ns;        /* what of it; to_ns <= from_ns: all */
-    uint32_t px;                   /* pixels between the two, at most LANES_PX_MAX */
+    int64_t step;                  /* number of the measured step; -1: the last complete one */
+    int64_t from_ns, to_ns;        /* range of the step; to_ns <= from_ns: the whole step */
+    uint32_t px;                   /* pixels from from_ns to to_ns, at most LANES_PX_MAX */
 };
 
 /* Returns new:
  *
- *     {"step": n | null, "steps": [recorded steps], "from_ns", "to_ns", "end_ns": of the longer of both,
+ *     {"step": n | null, "steps": [recorded steps], "from_ns", "to_ns", "end_ns": the greater length,
  *      "predicted_ns": the step's length | null, "measured_ns": … | null, "residual_ns": the worst of all
  *      ranks | null, "slack_ns", "unmatched": recorded events that are no instruction of the plan,
  *      "columns": ["queue", "op", "instr", "micro_batch", "peer", "begin_ns", "end_ns", "ready_ns", "count"],
@@ -35,11 +35,11 @@ struct lanes_input {               /* everything is borrowed for the call */
  *      "differences": [{"rank", "instr", "op", "queue", "micro_batch", "peer", "predicted_ns",
  * "measured_ns"}]}
  *
- * A box is a list of numbers in the order of the columns (queue and op as indices into their names; of
- * several events instr and op are those of the longest). ready_ns: when the program allowed it to begin.
- * Differences are the largest ones of the time that instructions took, of the whole step, first. NULL with
- * ERR_INVALID when the plan's programs are not as they should be, ERR_NOT_FOUND when that step was not
- * recorded, ERR_NOMEM. */
+ * A box is a list of numbers in the order of the columns (queue and op are indices into their names; a box of
+ * several events has instr and op of the longest). ready_ns: when the program allowed the event to begin.
+ * "differences" lists the instructions of the whole step whose predicted and measured durations differ most,
+ * the largest difference first. NULL with ERR_INVALID when the plan's programs are invalid, ERR_NOT_FOUND
+ * when the requested step was not recorded, ERR_NOMEM. */
 json_t *lanes_to_json(const struct lanes_input *input, struct err *err);
 
 #endif

@@ -1,4 +1,4 @@
-/* The pen that writes the picture, and questions about a plan that several parts of the picture ask. */
+/* The pen that writes the picture, and facts about a plan that several parts of the picture need. */
 #include "show/pen.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* Declarations that the drawing's files share: the pen, measures, and questions about a plan. For this room
+/* Declarations that the drawing's files share: the pen, measures, and facts about a plan. For this room
  * only. */
 #ifndef MOTLEY_SHOW_PEN_H
 #define MOTLEY_SHOW_PEN_H
@@ -24,9 +24,10 @@ void pen_text(struct pen *pen, const char *text, size_t most);
 /* Writes a number of px with at most one decimal: "12.5", "7". */
 const char *pen_px(char text[24], double px);
 
-/* The catalogue entry that a rank's device is estimated as; NULL when there is none or it is unknown. */
+/* Returns the catalogue entry from which a rank's device is estimated; NULL when it has none or is unknown.
+ */
 const char *draw_like(const struct draw_input *input, uint32_t rank);
-/* The number of blocks of the whole model. */
+/* Returns the number of blocks of the whole model. */
 int32_t draw_blocks(const struct plan *plan);
 
 #endif

@@ -15,7 +15,8 @@
 #define OTHERS_SHOWN 16u      /* most alternatives that are printed */
 #define LEFT_OUT_SHOWN 16u
 #define BETTER_LEAST 0.005 /* smallest difference, as a share of the step, that counts */
-#define LACKS_LEAST 4096.0 /* 4096 bytes, a page; an alternative that lacks less found no division at all */
+/* bytes, a page; a smaller shortage stands for "no cut was found" and is not printed */
+#define LACKS_LEAST 4096.0
 #define NAME_WIDTH_MAX 40
 #define HOLDS_WIDTH_MAX 48
 
@@ -255,7 +256,7 @@ static int other_compare(const void *left, const void *right)
     return x != y ? (x < y ? -1 : 1) : a->at < b->at ? -1 : a->at > b->at;
 }
 
-/* Whether two lines say the same about devices of one kind. */
+/* Whether two alternatives would print the same, apart from the names of devices of one kind. */
 static bool alike(const json_t *a, const json_t *b)
 {
     return *text(a, "like") && strcmp(text(a, "like"), text(b, "like")) == 0 &&

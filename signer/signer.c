@@ -27,10 +27,10 @@
 enum {
     BACKLOG = 64,
     ASK_MS = 2000,  /* limit for a request to arrive completely, and for its answer to be read */
-    SIGN_MS = 5000, /* limit for the process with the key; after that it hangs */
+    SIGN_MS = 5000, /* limit for the answer of the process with the key, which hangs if it takes longer */
     PEM_BYTES_MAX = 16384,
     FRAME_BYTES_MAX = 32768,
-    LOCKED_BYTES = 32768, /* within the 64 KiB that any user may lock */
+    LOCKED_BYTES = 32768, /* memory locked for the key, within the 64 KiB that any user may lock */
     LOCKED_BLOCK_MIN = 32
 };
 

@@ -28,7 +28,8 @@ static char gpu_kind[16], gpu_other[16] = "emulated", gpu_other_isa[16] = "warp3
 #include "engine/golden.h"
 #endif
 
-enum { TRIALS_FULL = 12 }; /* with fewer, large products and tiles are left small, for the emulated device */
+/* With fewer trials, large products and tiles are small, so that the emulated device finishes in time. */
+enum { TRIALS_FULL = 12 };
 static uint32_t trials = 40;
 
 /* --- which kernels were launched */

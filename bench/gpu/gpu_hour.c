@@ -19,7 +19,7 @@
 enum {
     SKIP = 77,
     WORDS = 1 << 18,
-    SIDE = 512 /* large enough for the library */,
+    SIDE = 512, /* rows and columns of the matrices, large enough that the vendor's library multiplies them */
     PEER_BYTES = 256 << 20,
     PEER_ROUNDS = 8
 };
@@ -140,7 +140,7 @@ static void words_write(struct buffer *buffer, uint32_t seed)
     free(words);
 }
 
-/* Copies all of `from` into a buffer of this device, several times. */
+/* Copies all of `from` into a buffer of this device several times, and returns GB per second. */
 static double copies_gigabytes(struct buffer *from)
 {
     const uint64_t bytes = buffer_bytes(from);

@@ -206,7 +206,7 @@ static double op_flops(const struct op *op, char detail[WORDS])
     }
 }
 
-/* Bytes of all operands. A table that is looked up is read where rows are asked for. */
+/* Returns the bytes of all operands. Of an embedding table only the rows that are looked up count. */
 static double op_bytes(const struct op *op)
 {
     struct operand_use uses[OP_OPERANDS_MAX];
@@ -244,7 +244,7 @@ static int paper_submit(enum device_queue queue, struct device *on, const struct
 
 /* --- the device and the step */
 
-/* Opens an emulated device and puts a card with these tables in its place. */
+/* Opens an emulated device and replaces its driver by the functions above, so that it looks like an sm_90. */
 static void paper_open(void)
 {
     static const struct products_vendor products = {.name = "library",
