@@ -98,7 +98,8 @@ static void marked(void *arg, const struct err *err)
 
 void floods_mark(struct scheduler *scheduler)
 {
-    struct err ignored; /* on failure the counts are lost; the bar is written with the next call */
+    struct err ignored; /* If the call fails, the counts are lost. That a node is barred is written again by
+                           the next call. */
     if (scheduler->marking)
         return;
     json_t *marks = node_streams_marks(scheduler->node_streams);

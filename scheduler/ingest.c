@@ -179,7 +179,7 @@ static void send_replies(struct scheduler *scheduler)
     }
 }
 
-/* Whether the batch stores a checkpoint, or a part of one, for which a run was asked. */
+/* Whether the batch stores a checkpoint, or a rank's part of one, that the scheduler asked a run to write. */
 static bool stores_awaited(const struct event_batch *batch)
 {
     size_t i;
@@ -193,7 +193,7 @@ static bool stores_awaited(const struct event_batch *batch)
     return false;
 }
 
-/* Whether a node gives a sign of life that the view says is unreachable or does not know. */
+/* Whether the batch has a sign of life from a node that the view does not know or says is unreachable. */
 static bool finds_node(const struct event_batch *batch)
 {
     size_t i;
@@ -209,8 +209,8 @@ static bool finds_node(const struct event_batch *batch)
     return false;
 }
 
-/* States, hello messages, health, measurements, awaited checkpoints and nodes that come back are reasons for a
- * pass; steps, log lines and signs of life are not. */
+/* Whether the batch is a reason for a pass. Changed states, hello messages, health, measurements, awaited
+ * checkpoints and nodes that come back are reasons; steps, log lines and signs of life are not. */
 static bool changes_decisions(const struct event_batch *batch)
 {
     if (batch->health_counts || stores_awaited(batch) || json_object_size(batch->hellos) > 0 ||
@@ -297,8 +297,8 @@ static void refuse(struct scheduler *scheduler, const json_t *event, const struc
         node_stream_refuse(node_stream, clock_mono_ns(), why->code, text);
 }
 
-/* Replaces the event that the database refused by a log line with the same seq, which says so; drops the
- * event when that line was refused too. */
+/* Replaces the event that the database refused by a log line with the same sequence number, which says that
+ * an event was refused. If the database refused that line too, it is dropped. */
 static void defuse(struct scheduler *scheduler, const struct err *why)
 {
     const json_t *event = json_array_get(scheduler->pending, 0);

@@ -19,7 +19,7 @@ void liveness_heard(struct scheduler *scheduler, const char *node, uint64_t now_
 {
     struct node_life *life = life_of(scheduler, node);
     if (!life) {
-        struct err ignored; /* the node is heard again a second later */
+        struct err ignored; /* the node's next sign of life, a second later, tries again */
         if (ARRAY_RESERVE(scheduler->lives, scheduler->life_capacity, scheduler->life_count + 1, &ignored) <
             0) {
             return;
@@ -32,7 +32,7 @@ void liveness_heard(struct scheduler *scheduler, const char *node, uint64_t now_
 }
 
 /* Returns the time up to which all signs of life have been read: now while an XREAD is waiting, otherwise the
- * end of the last one. So a slow commit does not count as silence. */
+ * end of the last XREAD. So a slow commit does not count as silence of nodes. */
 static uint64_t heard_until(const struct scheduler *scheduler, uint64_t now_ns)
 {
     return scheduler->reading ? now_ns : scheduler->read_ns;
@@ -97,7 +97,7 @@ static void add_missing(struct scheduler *scheduler, int64_t run, uint32_t rank,
     for (size_t i = 0; i < scheduler->missing_count; i++)
         if (scheduler->missing[i].run == run && scheduler->missing[i].rank == rank)
             return;
-    struct err ignored; /* without memory the worker is not yet missed */
+    struct err ignored; /* without memory the worker does not count as missing yet */
     if (ARRAY_RESERVE(scheduler->missing, scheduler->missing_capacity, scheduler->missing_count + 1,
                       &ignored) == 0) {
         scheduler->missing[scheduler->missing_count++] =

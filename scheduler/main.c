@@ -66,7 +66,7 @@ static int migrate(const struct scheduler_config *config)
     return 0;
 }
 
-/* A backup of an older release is migrated first. */
+/* Puts a restored backup into use. A backup of an older release is migrated first. */
 static int restored(const struct scheduler_config *config)
 {
     struct store_restored done;
@@ -202,7 +202,7 @@ out:
 }
 
 /* Refuses a proxy that pools transactions before anything else is asked, since later calls would fail in many
- * ways; checks it again when the database was not reachable the first time. */
+ * ways. If the database was not reachable yet, the check is repeated once it answers. */
 static int check_servers(const struct scheduler_config *config)
 {
     struct err err;
@@ -227,10 +227,11 @@ static void stop(evutil_socket_t signal_number, short what, void *arg)
 struct scheduler_run {
     struct scheduler *scheduler;
     struct scheduler_config *config;
-    const char *path; /* of the configuration's file */
+    const char *path; /* path of the configuration file */
 };
 
-/* SIGHUP: takes over what has changed in the file, or says why nothing is. */
+/* Handles SIGHUP: takes over what has changed in the configuration file, or logs why nothing is taken
+ * over. */
 static void reload(evutil_socket_t signal_number, short what, void *arg)
 {
     struct scheduler_run *running = arg;

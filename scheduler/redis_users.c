@@ -23,7 +23,8 @@
 
 #define CHECK_NS 3000000000u
 #define COMMAND_MS 5000
-/* of one user: an agent has two; the rest allows for broken ones that Redis still counts */
+/* Connections of one user: an agent has two, and the rest allows for broken connections that Redis still
+ * counts. */
 #define CONNECTIONS_MAX 16u
 
 static const char prefix[] = "agent-";
@@ -37,8 +38,8 @@ static void user_answered(void *arg, const redisReply *reply, const struct err *
     }
 }
 
-/* Ignores the answer: a Redis without an ACL file cannot save its users, and need not, since they come from
- * the database. */
+/* Ignores the answer of ACL SAVE. A Redis without an ACL file cannot save its users, and need not, since the
+ * users come from the database. */
 static void saved(void *arg, const redisReply *reply, const struct err *err)
 {
     (void)arg;
@@ -187,7 +188,7 @@ static void listed(void *arg, const redisReply *reply, const struct err *err)
     const bool changed = users_compare(scheduler, reply);
     if (changed)
         redis_command(scheduler->commands, COMMAND_MS, saved, NULL, 2, save, NULL, &ignored);
-    /* lists once more, to learn Redis's wording of the rules just set */
+    /* If rules were set, the users are listed once more, to learn how Redis words these rules. */
     scheduler->users_second = changed && !second;
     if (scheduler->users_second || scheduler->users_due)
         list(scheduler);
@@ -197,7 +198,7 @@ static void list(struct scheduler *scheduler)
 {
     static const char *const argv[] = {"ACL", "LIST"};
     static const char *const clients[] = {"CLIENT", "LIST", "TYPE", "normal"};
-    struct err ignored; /* the tick asks again */
+    struct err ignored; /* the next tick asks again */
     scheduler->users_due = false;
     scheduler->users_ns = clock_mono_ns();
     scheduler->users_asked =

@@ -21,7 +21,7 @@
 #define PASS_PAUSE_NS_MAX 100000000u
 #define MARKER "motley:instance" /* a key whose absence shows that Redis was wiped */
 
-/* ---- one thing at a time ---- */
+/* ---- one database task at a time ---- */
 
 /* Makes the set of streams equal to the view's nodes. */
 static void sync_node_streams(struct scheduler *scheduler)
@@ -68,11 +68,13 @@ static void start_pass(struct scheduler *scheduler)
     scheduler->passed_ns = clock_mono_ns();
     scheduler->busy = true;
     scheduler->chain = scheduler->epoch;
-    if (scheduler->reconfigured) /* another half-life gives other sums */
+    /* The sums of ended rows depend on the half-life, which may have changed. */
+    if (scheduler->reconfigured)
         shares_forget(scheduler->shares);
     scheduler->reconfigured = false;
     const double faded_us =
-        1e7 * scheduler->config->sharing.half_life_s; /* after 10 half-lives a thousandth is left */
+        /* after 10 half-lives a thousandth of the use is left, so older rows are not loaded */
+        1e7 * scheduler->config->sharing.half_life_s;
     const int64_t kept_us = faded_us > (double)SHARES_MONTH_US ? (int64_t)faded_us : SHARES_MONTH_US;
     const uint64_t check_ns = (uint64_t)scheduler->config->limits.queue_check_ms * 1000000;
     const bool check = scheduler->checked_ns == 0 || scheduler->passed_ns - scheduler->checked_ns >= check_ns;
@@ -88,7 +90,7 @@ static void start_pass(struct scheduler *scheduler)
     }
 }
 
-/* The only place that starts a database task. */
+/* Starts the next database task. No other function starts one. */
 static void turn(evutil_socket_t fd, short what, void *arg)
 {
     struct scheduler *scheduler = arg;
@@ -114,7 +116,7 @@ static void turn(evutil_socket_t fd, short what, void *arg)
     start_pass(scheduler);
 }
 
-/* Asks for a pass when the time has come that a decision waits for. */
+/* Asks for a pass, because the time has come for which a decision waits. */
 static void wake(evutil_socket_t fd, short what, void *arg)
 {
     struct scheduler *scheduler = arg;
@@ -126,7 +128,7 @@ static void wake(evutil_socket_t fd, short what, void *arg)
 static void facts_arrived(void *arg)
 {
     struct scheduler *scheduler = arg;
-    scheduler->view_stale = true; /* no pause, since a job waits for this fact */
+    scheduler->view_stale = true; /* skips the pause between passes, since a job waits for this fact */
     scheduler_mark(scheduler);
 }
 
@@ -140,7 +142,7 @@ static void notified(void *arg, const char *channel, const char *payload)
 
 /* ---- Redis ---- */
 
-/* Handles a Redis that has lost all data. */
+/* Handles a Redis server that has lost all its data. */
 static void redis_is_empty(struct scheduler *scheduler)
 {
     node_streams_rewind(scheduler->node_streams);
@@ -160,7 +162,7 @@ static void marker_done(void *arg, const redisReply *reply, const struct err *er
         redis_is_empty(scheduler);
 }
 
-/* SET … NX answers OK only when the key is missing. */
+/* Asks whether Redis still has the marker key: SET … NX answers OK only when the key is missing. */
 static void ask_marker(struct scheduler *scheduler)
 {
     static const char *const argv[] = {"SET", MARKER, "1", "NX"};
@@ -173,8 +175,7 @@ static void ask_marker(struct scheduler *scheduler)
 }
 
 /* Exempts our connections from eviction, by which Redis closes the fullest connections when it lacks memory
- * (maxmemory-clients).
- */
+ * (maxmemory-clients). */
 static void stay(struct redis *redis)
 {
     static const char *const argv[] = {"CLIENT", "NO-EVICT", "on"};
@@ -273,14 +274,16 @@ static void outbox_loaded(void *arg, const struct err *err, json_t *doc)
               scheduler->config->name, (long long)scheduler->epoch, dispatch_kept(scheduler->dispatch),
               incarnation);
     ask_marker(scheduler);
-    scheduler_mark(scheduler); /* a pass loads the view, which names the streams to read */
+    scheduler_mark(scheduler); /* the pass loads the view, which names the streams to read */
 }
 
 static void load_outbox(struct scheduler *scheduler)
 {
     struct err err;
     if (scheduler->busy)
-        return; /* the task under way ends with a turn; the next tick calls this again */
+        /* When the running task ends, it calls scheduler_turn; the next tick then calls this function
+         * again. */
+        return;
     scheduler->busy = true;
     scheduler->chain = scheduler->epoch;
     if (store_outbox_list(scheduler->store, outbox_loaded, scheduler, &err) < 0)
@@ -330,7 +333,8 @@ static void lost(void *arg, const struct err *why)
     forget(scheduler);
 }
 
-/* Each connection reports each failed try; one line a second is enough. */
+/* Logs that the database cannot be reached. Each connection reports each failed try, and one log line a
+ * second is enough. */
 static void trouble(void *arg, const struct err *why)
 {
     struct scheduler *scheduler = arg;
@@ -353,7 +357,7 @@ static void pruned(void *arg, const struct err *err, json_t *counts)
         log_event(LOG_LEVEL_WARN, "prune_failed", "why=\"%s\"", err->text);
 }
 
-/* Removes one batch of old rows a tick while there are more, so that no other task waits for long. */
+/* Removes one batch of old rows in each tick until none are left, so that no other task waits for long. */
 static void prune(struct scheduler *scheduler, uint64_t now_ns)
 {
     const struct scheduler_limits *limits = &scheduler->config->limits;

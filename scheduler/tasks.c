@@ -1,4 +1,4 @@
-/* How a task asks for a pass and reports its end. scheduler.c starts the next task. */
+/* How a database task asks for a pass and reports its end. scheduler.c starts the next task. */
 #include <event2/event.h>
 
 #include "common/clock.h"
@@ -38,7 +38,7 @@ void scheduler_retry(struct scheduler *scheduler, const char *what, const struct
     log_event(LOG_LEVEL_WARN, what, "code=%s why=\"%s\"", err_code_name(why->code), why->text);
     scheduler->view_stale = true;
     scheduler->dirty = true;
-    /* no events are read until the write succeeds, so silence must not count */
+    /* No events are read until a task succeeds, so the nodes' silence in this time must not count. */
     scheduler->listening_ns = clock_mono_ns();
     scheduler_wake_in_ms(scheduler, RETRY_MS);
 }

@@ -79,8 +79,8 @@ static int node_change(struct event_batch *batch, struct node_move *move, struct
     return 0;
 }
 
-/* Reads what an agent remembers of the cluster's life before a restored backup: {"incarnation", "runs":
- * [{"job", "run"}]}. The database keeps the runs that it does not know. */
+/* Reads what an agent remembers of runs from before the database was restored from a backup: {"incarnation",
+ * "runs": [{"job", "run"}]}. The database stores those of the runs that it does not know (unknown_jobs). */
 static int on_before(struct event_batch *batch, const char *node, const json_t *before, struct err *err)
 {
     struct json_reader reader, item;
@@ -205,7 +205,8 @@ static void profile_annotate(const struct event_batch *batch, const char *node, 
     json_object_del(document, "catalogue");
     if (!device || strcmp(device->node, node) != 0)
         return;
-    if (device->heat < 1) /* the measured tables are already slower by this factor */
+    if (device->heat < 1) /* The profile's tables were measured while the device was throttled to this factor
+                             of its speed. */
         json_object_set_new(document, "heat", json_real(device->heat));
     const char *like = json_string_value(json_object_get(device->inventory, "like"));
     json_t *difference = catalogue_difference(like, document);
@@ -214,7 +215,7 @@ static void profile_annotate(const struct event_batch *batch, const char *node, 
 }
 
 /* Takes answers to measurements: `profile` and `link` with a document, `failed` with a reason. Other events
- * of a measuring worker (log lines, memory) only advance the seq. */
+ * of a measuring worker (log lines, memory) change nothing here: only their sequence number is recorded. */
 static int on_measured(struct event_batch *batch, const struct event_head *head, const json_t *event,
                        struct err *err)
 {
@@ -249,7 +250,8 @@ static int on_measured(struct event_batch *batch, const struct event_head *head,
                         err);
 }
 
-/* Adds a journaled event of a node. The seqs are contiguous within one start of the agent (boot). */
+/* Adds a journaled event of a node. Sequence numbers are contiguous within one start of the node's agent,
+ * which `boot` names. */
 static int add_node_event(struct event_batch *batch, struct store_sched_node *node,
                           const struct event_head *head, const json_t *event, struct err *err)
 {

@@ -19,25 +19,26 @@ struct rank_move { /* what this batch changes of one rank */
     struct store_sched_rank *rank;
     int64_t seq;
     enum assignment_state state;
-    double compute_s; /* smoothed */
+    double compute_s; /* the rank's seconds of computing in a step, averaged over several steps */
     uint32_t measured;
-    json_t *change; /* its row of store_ingest.ranks; the array owns it */
+    json_t *change; /* the rank's row in store_ingest.ranks, which owns it */
 };
 
 struct node_move {
     struct store_sched_node *node;
     char boot[80];
     int64_t seq;
-    json_t *change; /* its row of store_ingest.nodes; the array owns it */
+    json_t *change; /* the node's row in store_ingest.nodes, which owns it */
 };
 
 struct event_batch {
     struct store_view *view; /* borrowed; only event_batch_apply changes it */
     struct store_ingest ingest;
-    json_t *owned[17]; /* the arrays that `ingest` refers to, by E_RANKS … E_FAULTS */
-    json_t *replies;   /* messages to send after the commit: [{"node","message"}] */
-    json_t *heard;     /* {node: true} for each node that gave a new sign of life */
-    json_t *hellos;    /* {node: [{"run","epoch","rank"}…]}: the living workers that the node's hello named */
+    /* the arrays that `ingest` refers to, indexed by E_RANKS … E_FAULTS (events_private.h) */
+    json_t *owned[17];
+    json_t *replies; /* messages to send after the commit: [{"node","message"}] */
+    json_t *heard;   /* {node: true} for each node that gave a new sign of life */
+    json_t *hellos;  /* {node: [{"run","epoch","rank"}…]}: the living workers that the node's hello named */
     struct rank_move *moves;
     size_t move_count, move_capacity;
     struct node_move *nodes;
@@ -51,15 +52,15 @@ int event_batch_init(struct event_batch *batch, struct store_view *view, struct 
 void event_batch_fini(struct event_batch *batch);
 
 /* Adds one event. Fails with ERR_INVALID, ERR_DENIED or ERR_NOT_FOUND when the event breaks the protocol: the
- * caller logs that and goes on with the next event. Fails with ERR_NOMEM when the batch cannot be completed.
- */
+ * caller logs that and goes on with the next event. Fails with ERR_NOMEM when the batch cannot be
+ * completed. */
 int event_batch_add(struct event_batch *batch, const json_t *event, struct err *err);
 
 /* Writes the last seq and state into the rows and makes the acknowledgements. Call it once, after all events
  * were added. */
 int event_batch_close(struct event_batch *batch, struct err *err);
 
-/* True when there is nothing to write. */
+/* Returns true when the batch has no row for the database. */
 bool event_batch_is_empty(const struct event_batch *batch);
 
 /* Writes the committed seqs, states, boots and health into the view. Call it after the commit. */

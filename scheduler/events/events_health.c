@@ -57,7 +57,7 @@ static json_t *health_read(const json_t *given, const char *device, struct err *
     return printed < 0 ? NULL : json_incref((json_t *)given);
 }
 
-/* ---- what is worth a line in a job's log ---- */
+/* ---- lines for the logs of jobs ---- */
 
 static const char *reasons_text(const json_t *health, char out[80])
 {
@@ -130,7 +130,7 @@ static int tell_jobs(struct event_batch *batch, const char *device, const char *
 
 /* ---- the event ---- */
 
-/* Takes one device's report into the batch, and takes `health` over. */
+/* Adds one device's report to the batch, and takes ownership of `health`. */
 static int device_take(struct event_batch *batch, const struct store_sched_device *known, json_t *health,
                        struct err *err)
 {

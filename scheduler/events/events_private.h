@@ -34,8 +34,8 @@ struct event_head {
     int64_t seq;
 };
 
-/* Notes that the event was taken and that its node is alive. Not called for a repeated event, which is no
- * sign of life. */
+/* Notes that the event was accepted and that its node is alive. It is not called for a repeated event, which
+ * is no sign of life. */
 void event_accept(struct event_batch *batch, const char *node);
 /* Appends 'row', which it takes over. A NULL row is an error. */
 int event_append(json_t *array, json_t *row, struct err *err);

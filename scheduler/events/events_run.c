@@ -137,7 +137,7 @@ static int add_metric(struct run_event_context *c, const char *kind, struct err 
                         err);
 }
 
-/* Keeps one progress row per job and batch, with the furthest step. */
+/* Keeps one progress row per job in a batch: the one with the furthest step. */
 static int note_progress(struct run_event_context *c, int64_t done, double loss, struct err *err)
 {
     json_t *rows = c->batch->owned[E_PROGRESS];
@@ -176,9 +176,9 @@ static int on_sample(struct run_event_context *c, struct err *err)
     return add_metric(c, "sample", err);
 }
 
-/* Smooths a rank's compute time of a step: at first it is the mean of all steps; later each new step has the
- * weight of one among as many as are averaged. The first step of an attempt also fills caches, so it is left
- * out once there are others. */
+/* Averages a rank's seconds of computing in a step. A new step has the weight 1/n, where n is the number of
+ * steps so far, but at most SMOOTHED_STEPS or the number of steps in SMOOTHED_S seconds, whichever is more.
+ * The first step of an attempt also fills caches, so the second one replaces it. */
 static int on_ranks(struct run_event_context *c, struct err *err)
 {
     const double seconds = json_number_value(json_object_get(c->event, "compute_s"));
@@ -225,8 +225,8 @@ static const char *blob_hash(const json_t *value)
     return is_sha256(text) ? text : NULL;
 }
 
-/* Refuses a routing that the planner would refuse: each layer's entry must be null or a list of shares, all
- * lists of one length, with at least one share above zero. */
+/* Refuses a routing (each expert's share of a layer's tokens) that the planner would refuse: each layer's
+ * entry must be null or a list of shares, all lists of one length, with at least one share above zero. */
 static int check_routing(const json_t *routing, struct err *err)
 {
     size_t layer, expert, experts = 0;

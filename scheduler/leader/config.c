@@ -225,7 +225,8 @@ out:
     return rc;
 }
 
-/* Returns a key of one of the objects whose value is another in the other and takes a restart, or NULL. */
+/* Returns a key, other than `sharing` and `limits`, whose values in the two documents differ, or NULL. Such a
+ * key needs a restart. */
 static const char *changed_key(const json_t *one, const json_t *other)
 {
     const char *key;

@@ -32,7 +32,7 @@ struct kept_message {
 
 struct run_plan {
     int64_t run;
-    json_t *slices; /* of each rank */
+    json_t *slices; /* [rank] each rank's part of the plan */
 };
 
 struct dispatch {
@@ -47,12 +47,13 @@ struct dispatch {
     char incarnation[40];
 };
 
-/* Returns false when the node has no key. */
+/* Publishes a message to its node's stream. Returns false when the node has no key. */
 static bool publish_bytes(struct dispatch *dispatch, const char *node, const void *bytes, size_t size)
 {
     char stream[96];
     uint8_t mac[SEAL_SIZE];
-    struct err ignored; /* a kept message is sent again; a passing one is asked for again */
+    /* A kept message is sent again later. A passing message is asked for again by its agent. */
+    struct err ignored;
     const struct node_stream *node_stream = node_streams_find(dispatch->node_streams, node);
     if (!node_stream || !node_stream->seal ||
         seal_make(node_stream->seal, SEAL_MESSAGES, bytes, size, mac, &ignored) < 0) {
@@ -131,7 +132,7 @@ static int encode(const struct dispatch *dispatch, const json_t *message, uint8_
 {
     struct buf out;
     json_t *whole = json_copy((json_t *)(uintptr_t)message);
-    buf_init(&out, frame_limits_default.bytes_max); /* an agent decodes no more */
+    buf_init(&out, frame_limits_default.bytes_max); /* an agent does not decode larger messages */
     int rc = !whole || json_object_set_new(whole, "incarnation", json_string(dispatch->incarnation)) < 0
                  ? err_set(err, ERR_NOMEM, "no memory for a message")
                  : frame_encode(whole, &out, err);
@@ -162,7 +163,7 @@ void dispatch_plans_forget(struct dispatch *dispatch)
         json_decref(dispatch->plans[--dispatch->plan_count].slices);
 }
 
-/* Puts the rank's slice into an `assign` that only names its plan. */
+/* Adds the rank's slice of the plan to an `assign` message that has only the plan's digest. */
 static int add_slice(const struct dispatch *dispatch, int64_t run, json_t *message, struct err *err)
 {
     if (!json_object_get(message, "plan_digest") || json_object_get(message, "plan"))

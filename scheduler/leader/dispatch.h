@@ -31,9 +31,9 @@ void dispatch_destroy(struct dispatch *dispatch);
  * copied and has at most 39 bytes. */
 void dispatch_live(struct dispatch *dispatch, const char *incarnation);
 
-/* Plans are not in the outbox. An `assign` that names its plan by "plan_digest" and has no "plan" is sent
- * with its rank's slice of the run's plan, which must be given before dispatch_keep: as plan_to_json writes
- * it. dispatch_plans_forget releases the plans given. */
+/* Gives the plan of a run, as plan_to_json writes it, before the run's messages are given to dispatch_keep.
+ * Plans are not in the outbox: an `assign` that names its plan by "plan_digest" and has no "plan" is sent
+ * with its rank's slice of this plan. dispatch_plans_forget releases the plans given. */
 int dispatch_plan(struct dispatch *dispatch, int64_t run, const json_t *plan, struct err *err);
 void dispatch_plans_forget(struct dispatch *dispatch);
 

@@ -11,8 +11,9 @@
 
 #define LOG_NS 1000000000u
 #define ID_MS_MAX ((uint64_t)1 << 62)
-#define ALLOWANCE_BYTES ((double)(16 << 20)) /* the most that may be read at once, and each second */
-/* what a refused entry takes from the allowance beside its size */
+#define ALLOWANCE_BYTES ((double)(16 << 20)) /* most bytes that may be read at once, and in each second */
+/* A refused entry takes this many bytes from the allowance beside its size, so that small bad entries cost
+ * something. */
 #define REFUSED_BYTES 4096.0
 #define EVENT_NUMBER_MAX ((int64_t)1 << 53)
 
@@ -95,7 +96,8 @@ int node_streams_sync(struct node_streams *node_streams, const struct store_view
             changed = true;
             next.count++;
         } else {
-            node_streams_clear(&next); /* the streams moved so far are lost; the next view makes them anew */
+            /* The streams that were already moved are lost. The next view makes them again. */
+            node_streams_clear(&next);
             return -1;
         }
     }
@@ -215,7 +217,7 @@ bool node_stream_may_read(struct node_stream *node_stream, uint64_t now_ns)
     return node_stream->allowance > 0;
 }
 
-/* ---- what was refused ---- */
+/* ---- refused entries ---- */
 
 void node_stream_refuse(struct node_stream *node_stream, uint64_t now_ns, enum err_code code, const char *why)
 {
@@ -260,7 +262,7 @@ json_t *node_streams_marks(struct node_streams *node_streams)
     for (size_t i = 0; i < node_streams->count; i++) {
         struct node_stream *node_stream = &node_streams->items[i];
         if (node_stream->refused > 0 || (node_stream->bar && node_stream->seal)) {
-            /* A sender's text may be cut inside a character; it is left out then. */
+            /* json_string fails when the text was cut inside a UTF-8 character. The text is left out then. */
             json_t *why = json_string(node_stream->why);
             json_array_append_new(
                 marks,

@@ -36,24 +36,24 @@ struct node_stream {
     uint32_t taken_count;
     double allowance; /* bytes that may still be read; grows by ALLOWANCE_BYTES each second */
     uint64_t allowance_ns;
-    bool cut;      /* the rest of what was read is left for the next read */
-    char boot[80]; /* the newest start of the node's agent */
-    int64_t beat;  /* the last number of that start's signs of life */
+    bool cut;      /* the read took only a part of this stream's entries; the next read takes the rest */
+    char boot[80]; /* name of the newest start of the node's agent */
+    int64_t beat;  /* number of the last sign of life since that start */
 
     int64_t refused;                 /* refused events that are not yet written to the node's row */
     int64_t reasons[ERR_CODE_COUNT]; /* the same refused events, counted by error code */
     char why[NODE_STREAM_WHY_SIZE];
     int64_t unlogged;
     uint64_t logged_ns;
-    bool bar; /* the node loses its Redis user */
+    bool bar; /* the node is barred: it loses its Redis user */
 
     double strikes; /* counted against the node by floods.c; they fade with time */
     uint64_t strike_ns;
 
-    enum node_stream_user user; /* what is known of the node's Redis user (redis_users.c) */
-    bool user_listed;           /* the present ACL LIST shows the user with the rules that it should have */
-    char *user_rules;           /* the user's rules in Redis's own words; only with NODE_STREAM_USER_KNOWN */
-    unsigned connections;       /* connections of the node's user in the present CLIENT LIST */
+    enum node_stream_user user; /* what the scheduler knows of the node's Redis user (redis_users.c) */
+    bool user_listed;           /* the ACL LIST that is being read shows the user with its expected rules */
+    char *user_rules;           /* the user's rules as Redis words them; only with NODE_STREAM_USER_KNOWN */
+    unsigned connections;       /* connections of the node's user in the CLIENT LIST that is being read */
 };
 
 struct node_streams;
@@ -72,7 +72,7 @@ void node_streams_clear(struct node_streams *node_streams);
 /* Reads all streams from their start again, because Redis is or may be empty. */
 void node_streams_rewind(struct node_streams *node_streams);
 
-/* How many streams there are, admitted or not. */
+/* Returns the number of streams, including those of nodes that are not admitted. */
 size_t node_streams_count(const struct node_streams *node_streams);
 struct node_stream *node_streams_at(struct node_streams *node_streams,
                                     size_t i); /* 'i' is below node_streams_count */
@@ -87,20 +87,19 @@ struct node_stream *node_streams_find_key(struct node_streams *node_streams,
 json_t *node_stream_open(struct node_stream *node_stream, const struct redis_entry *entry, struct err *err);
 
 /* False for an entry id that Redis's own clock would not give for the next hundred million years. After such
- * an id, a stream takes no more entries.
- */
+ * an id, a stream takes no more entries. */
 bool node_stream_id_is_sane(const char *id);
 
-/* Whether the stream may be read now. At most ALLOWANCE_BYTES are read each second; what the node writes
- * beyond that stays in Redis. */
+/* Whether the stream may be read now. At most ALLOWANCE_BYTES are read each second; entries that the node
+ * writes beyond that stay in Redis. */
 bool node_stream_may_read(struct node_stream *node_stream, uint64_t now_ns);
 
 /* Counts one refused entry, and logs at most one line a second. */
 void node_stream_refuse(struct node_stream *node_stream, uint64_t now_ns, enum err_code code,
                         const char *why);
 
-/* Returns, new, the rows for store_node_mark: what was refused since the last call, and which nodes are
- * barred. */
+/* Returns the rows for store_node_mark, new: counts of the events refused since the last call, and which
+ * nodes are barred. */
 json_t *node_streams_marks(struct node_streams *node_streams);
 
 #endif

@@ -20,7 +20,8 @@ struct scheduler;
  * and waits for them. Returns new, or NULL. */
 struct scheduler *scheduler_create(struct event_base *base, const struct scheduler_config *config,
                                    const struct placer *placer, struct err *err);
-/* The configuration's `sharing` or `limits` have other values now: everything is decided about anew. */
+/* Call it after the configuration's `sharing` or `limits` changed: the scheduler decides about everything
+ * anew. */
 void scheduler_reconfigured(struct scheduler *scheduler);
 /* Gives up leadership and closes. NULL is a no-op. Not to be called from one of its callbacks. */
 void scheduler_destroy(struct scheduler *scheduler);

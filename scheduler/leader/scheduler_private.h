@@ -39,19 +39,24 @@ struct missing_worker {
     bool asked; /* the agent was asked a second time */
 };
 
-/* A run, and how often a move was considered for it (pass_move.c). The settled_… fields hold what the last
- * series of weighings ended with; a later difference from them is a reason to consider a move again. */
+/* A run, and how often a move to other devices was considered for it (pass_move.c). A weighing compares
+ * staying with moving once. The settled_… fields hold what the last series of weighings ended with; when
+ * something differs from them, a move is considered again. */
 struct run_weighing {
     int64_t run;
     uint64_t settled_heat; /* hash of the devices' heat factors */
-    double *settled_drift; /* [rank_count] measured seconds of computing over the plan's; owned */
-    json_t *settled_free;  /* {device: true}: free devices that were weighed; owned */
-    double *compute_s;     /* [rank_count] what was measured when the weighing under way began; owned */
+    /* [rank_count] measured seconds of computing in a step, divided by the plan's; owned */
+    double *settled_drift;
+    json_t *settled_free; /* {device: true}: free devices that were weighed; owned */
+    /* [rank_count] measured seconds of computing in a step when the present weighing began; owned */
+    double *compute_s;
     uint32_t rank_count;
-    uint32_t steps;                       /* steps that all ranks had measured at the last weighing */
-    uint64_t next_ns, began_ns, asked_ns; /* asked_ns: when the planner was asked; 0: not yet */
-    /* count: weighings so far; windows: consecutive weighings that showed a gain; stays: series without a
-     * move */
+    uint32_t steps; /* least number of steps that any rank had measured at the last weighing */
+    /* next_ns: when the next weighing may begin; began_ns, asked_ns: when the present weighing began, and
+     * when the planner was asked (0: not yet) */
+    uint64_t next_ns, began_ns, asked_ns;
+    /* count: weighings so far; windows: consecutive weighings that showed a gain; stays: series that ended
+     * without a move */
     uint32_t count, windows, stays;
 };
 
@@ -69,23 +74,23 @@ struct scheduler {
     struct ssl_ctx_st *tls;
     struct store *store;
     struct store_leader *candidate;
-    struct redis *commands, *reader; /* reader: blocking XREAD only */
+    struct redis *commands, *reader; /* reader: only for XREAD, which blocks */
     struct dispatch *dispatch;
     struct facts *facts;
     struct planning *planning;
     struct plan_memo *memo;
-    struct use_shares *shares;   /* use of all users and accounts */
-    struct start_history starts; /* how predicted starts turned out, up to those at started_us */
+    struct use_shares *shares;   /* ledger use of all users and accounts */
+    struct start_history starts; /* predicted beside true starts of the jobs that had started by started_us */
     int64_t started_us;
-    json_t *idle;              /* {id of a lease: since when this leader has seen its device idle, µs} */
-    json_t *away;              /* {device: since when this leader has seen it away or unfit, µs} */
+    json_t *idle; /* {lease's id: time since which this leader has seen the lease's device idle, µs} */
+    json_t *away; /* {device: time since which this leader has seen the device away or unfit, µs} */
     struct store_queue *queue; /* the queued jobs as of the last load */
-    uint64_t checked_ns;       /* when the queue was last compared with the database; 0: it is due */
-    unsigned conflicts;        /* decisions in a row that the database refused */
-    /* the last queued job that was examined, when devices remain and more classes are queued than one pass
-     * examines */
+    uint64_t checked_ns; /* when the queue was last compared with the database; 0: the next load compares */
+    unsigned conflicts;  /* consecutive decisions that the database refused */
+    /* the last queued job that was examined; used when more classes of jobs are queued than one pass examines
+     * and devices remain free */
     struct queue_mark queue_mark;
-    /* turn: deferred scheduler_turn; tick: every 250 ms; wake: the next due time */
+    /* turn: runs scheduler_turn's work; tick: fires every 250 ms; wake: fires when a decision falls due */
     struct event *turn, *tick, *wake;
 
     int64_t epoch; /* 0: standing by */
@@ -93,40 +98,42 @@ struct scheduler {
     bool ready; /* the outbox is loaded */
     bool busy, dirty, view_stale;
     bool reconfigured; /* the configuration has changed since the last load */
-    bool events_next;  /* events go before a pass when both have work */
+    bool events_next;  /* the next task takes events, before a pass, if both have work */
     bool redis_up;
-    bool sharing_said;  /* the database has the settings of the policies */
+    bool sharing_said;  /* this leader has written the policies' settings to the database */
     bool devices_free;  /* the last pass left a device free */
     uint64_t passed_ns; /* when the last pass began */
     struct store_view *view;
 
-    uint64_t read_ns; /* when the last XREAD came back; nothing sent later has been read yet */
+    uint64_t read_ns; /* when the last XREAD came back; entries sent later were not read yet */
     struct node_streams *node_streams; /* the nodes' streams; empty until the first view */
     bool reading;                      /* an XREAD is under way */
-    size_t read_next;   /* the next struct node_stream to read, when one XREAD does not cover all */
+    /* index of the next struct node_stream to read, when one XREAD does not cover all streams */
+    size_t read_next;
     size_t read_busy;   /* streams that had entries in the last read, at least 1 */
-    size_t read_alone;  /* how many further reads take a single stream each */
-    char read_only[72]; /* the node whose stream alone is read; "": several streams */
+    size_t read_alone;  /* number of further reads that take one stream each */
+    char read_only[72]; /* the node whose stream is read alone; "": several streams are read */
     json_t *pending;    /* events that were read and not yet committed, or NULL */
     bool taken;         /* the last read found an entry, even if it was refused */
     bool solo; /* pending events are committed one by one, because the database refused one of them */
     struct event_batch batch;
     bool marking; /* counts of refused events are being written */
 
-    /* redis_users.c. asked: an ACL LIST is under way; due: another comparison follows it */
+    /* For redis_users.c. users_asked: an ACL LIST was sent and not yet answered; users_due: another
+     * comparison follows it. */
     bool users_asked, users_due;
-    bool users_second; /* the ACL LIST under way is the second one of its comparison */
+    bool users_second; /* the ACL LIST that was sent is the second one of its comparison */
     uint64_t users_ns; /* when the last comparison began */
 
     struct node_life *lives;
     size_t life_count, life_capacity;
     struct missing_worker *missing;
     size_t missing_count, missing_capacity;
-    json_t *told;          /* identities.c: {"NODE": generation} as the agents were told, or NULL */
-    uint64_t listening_ns; /* silence of a node counts from this moment on */
+    json_t *told;          /* {"NODE": generation} as the agents were told last (identities.c), or NULL */
+    uint64_t listening_ns; /* a node's silence counts only from this moment on */
     struct run_weighing *weighings;
     size_t weighing_count, weighing_capacity;
-    uint64_t remeasured_ns; /* when profiles were last looked at for those that are to be measured again */
+    uint64_t remeasured_ns; /* when profiles were last checked for devices that must be measured again */
     uint64_t pruned_ns, complained_ns;
     bool pruning, prune_more;
     bool marker_asked;
@@ -147,14 +154,16 @@ void scheduler_wake_in_ms(struct scheduler *scheduler, unsigned ms);
 void scheduler_retry(struct scheduler *scheduler, const char *what, const struct err *why);
 
 /* ingest.c reads the streams and commits their events. */
-void ingest_start(struct scheduler *scheduler);  /* commits the pending events */
-void ingest_read(struct scheduler *scheduler);   /* starts the next XREAD if none is under way */
-void ingest_forget(struct scheduler *scheduler); /* drops what was read; called when leadership is lost */
+void ingest_start(struct scheduler *scheduler); /* commits the events in `pending` */
+/* Starts the next XREAD, unless one is waiting for its answer. */
+void ingest_read(struct scheduler *scheduler);
+/* Drops events that were read and not committed; called when leadership is lost. */
+void ingest_forget(struct scheduler *scheduler);
 
 /* floods.c bounds the size of each node's stream and empties one that is too large; the agent sends
  * unacknowledged events again. */
-/* Asks Redis how large the streams are; with `cut`, only those that the last read did not read to their end.
- */
+/* Asks Redis how large the streams are; with `cut`, only those that the last read did not read to their
+ * end. */
 void floods_measure(struct scheduler *scheduler, bool cut);
 /* Empties the node's stream and adds 'strikes' to the node's count; too many within a minute bar the node. */
 void floods_empty(struct scheduler *scheduler, struct node_stream *node_stream, unsigned strikes,
@@ -162,14 +171,14 @@ void floods_empty(struct scheduler *scheduler, struct node_stream *node_stream, 
 /* Writes the counts of refused events to the nodes' rows. */
 void floods_mark(struct scheduler *scheduler);
 
-/* redis_users.c keeps Redis's users `agent-…` equal to the view's nodes, and bounds the connections of each.
- * redis_users_check compares now, or after the comparison under way. */
+/* redis_users.c keeps Redis's users `agent-…` equal to the view's nodes, and bounds the connections of each
+ * user. redis_users_check starts a comparison now, or after the present one. */
 void redis_users_check(struct scheduler *scheduler);
 void redis_users_tick(struct scheduler *scheduler, uint64_t now_ns);
-/* Forgets what is known of the users, because the connection is new and Redis may have lost them. */
+/* Forgets the state of all users; called when the connection is new, since Redis may have lost its users. */
 void redis_users_forget(struct scheduler *scheduler);
 
-/* pass.c. pass_start decides on the view that was just loaded, and ends in scheduler_turn. */
+/* pass.c. pass_start decides on the view that was just loaded, and calls scheduler_turn at its end. */
 void pass_start(struct scheduler *scheduler);
 void pass_forget(struct scheduler *scheduler);
 /* Drops all records of considered moves. */
@@ -181,22 +190,22 @@ void liveness_heard(struct scheduler *scheduler, const char *node, uint64_t now_
 uint64_t liveness_silent_ms(const struct scheduler *scheduler, const char *node, uint64_t now_ns);
 /* Whether a node or a worker has crossed a threshold of silence since the view was loaded. */
 bool liveness_changed(const struct scheduler *scheduler, uint64_t now_ns);
-/* The node's agent said hello. `workers` names its living workers; when it is no array, the agent says
- * nothing of them. */
+/* Handles the hello message of a node's agent. `workers` names the agent's living workers; when it is no
+ * array, the agent did not name them. */
 void liveness_hello(struct scheduler *scheduler, const char *node, const json_t *workers, uint64_t now_ns);
-/* the worker gave a sign of life */
+/* Notes that the worker gave a sign of life. */
 void liveness_alive(struct scheduler *scheduler, int64_t run, uint32_t rank);
 bool liveness_missing(const struct scheduler *scheduler, int64_t run, uint32_t rank, uint64_t now_ns);
 /* Asks the agent of a missing worker once more, before the worker is given up. */
 void liveness_ask_again(struct scheduler *scheduler, uint64_t now_ns);
 void liveness_forget(struct scheduler *scheduler);
 
-/* identities.c. Tells nodes that are no longer in the view that they were removed, while their keys are still
- * known. */
+/* identities.c tells every agent which nodes the cluster has. identities_leave tells nodes that are no longer
+ * in the view that they were removed, while their keys are still known. */
 void identities_leave(struct scheduler *scheduler);
-/* Tells all agents the list of nodes and generations, if it has changed since the last time. */
+/* Tells all agents the list of nodes and generations, if the list has changed since the last time. */
 void identities_tell(struct scheduler *scheduler);
-/* the node's agent is new: tells it the list */
+/* Tells one agent the list, because the agent has just said hello. */
 void identities_hello(struct scheduler *scheduler, const char *node);
 void identities_forget(struct scheduler *scheduler);
 /* Whether 'identity' belongs to an earlier generation of the node. */

@@ -177,7 +177,7 @@ static int get_named(struct scheduler_pass *pass, enum fact_kind kind, const jso
 }
 
 /* Asks the cache (placer/facts.h) for the model and both data sets at once, so that they are fetched
- * together, and for the profiles once these are there. */
+ * together. Once these are there, it asks for the profiles. */
 int job_class_facts(struct scheduler_pass *pass, struct job_class *class, struct err *err)
 {
     int model = get_named(pass, FACT_MODEL, class->inputs, "model", &class->model, err);
@@ -286,7 +286,7 @@ json_t *job_class_speeds_document(const struct scheduler_pass *pass, const struc
     return speeds;
 }
 
-/* Turns an answer into the policies' form. */
+/* Turns a planner's answer into the form in which the policies know plans. */
 static void to_policy(const struct scheduler_pass *pass, const struct job_class *class,
                       const struct placer_answer *answer, struct policy_plan *plan)
 {
@@ -306,7 +306,8 @@ static void to_policy(const struct scheduler_pass *pass, const struct job_class 
         return;
     json_array_foreach (json_object_get(answer->plan, "ranks"), i, rank)
         plan->step_s = fmax(plan->step_s, json_number_value(json_object_get(rank, "busy_s")));
-    plan->step_s = plan->step_s > 0 ? plan->step_s : 1; /* a plan without a forecast: a second is a guess */
+    /* a plan without a forecast counts as one second a step */
+    plan->step_s = plan->step_s > 0 ? plan->step_s : 1;
 }
 
 /* Removes all but the fastest `most` devices from the set. */
@@ -321,8 +322,9 @@ static void keep_fastest(const struct job_class *class, struct device_set *set, 
     }
 }
 
-/* With placement.fallback: any, a forced kind that does not fit all devices that are there becomes any kind.
- * Returns 1 when that is settled, 0 while it is being planned, -1 without memory. */
+/* With placement.fallback: any, lets the class take any kind of placement if the forced kind does not fit all
+ * devices that are present. Returns 1 when that is decided, 0 while the planner is searching, -1 without
+ * memory. */
 static int settle_kind(struct scheduler_pass *pass, struct job_class *class)
 {
     struct placer_answer answer;
@@ -358,7 +360,7 @@ static int settle_kind(struct scheduler_pass *pass, struct job_class *class)
     return job_class_any_kind(pass, class) < 0 ? -1 : 1;
 }
 
-/* Plans on a set of devices. Returns the fit, with *plan and *answer when there is a plan. */
+/* Plans the class on a set of devices. Returns whether it fits, with *plan and *answer when it does. */
 static enum policy_fit plan_set(struct scheduler_pass *pass, struct job_class *class,
                                 const struct device_set *set, bool now, struct policy_plan *plan,
                                 struct placer_answer *answer)
@@ -387,8 +389,8 @@ static enum policy_fit plan_set(struct scheduler_pass *pass, struct job_class *c
     return FIT_YES;
 }
 
-/* Finds the best plan on at most `most` devices: it searches on the fastest ones that the unlimited best plan
- * uses. */
+/* Finds the best plan on at most `most` devices. If the best plan on any number of devices has more than
+ * `most`, it plans again on the fastest `most` of that plan's devices. */
 static enum policy_fit plan_best(struct scheduler_pass *pass, struct job_class *class,
                                  const struct device_set *there, const struct device_set *among,
                                  uint16_t most, struct policy_plan *plan, struct placer_answer *answer)
@@ -418,8 +420,8 @@ int job_class_get(struct scheduler_pass *pass, struct job_class *class, const st
             return 1;
         if (fit == FIT_PENDING)
             return 0;
-        /* Planners of others need not answer twice alike: the next pass decides with what was answered now.
-         */
+        /* An external planner may answer differently the second time. The next pass decides with the new
+         * answer. */
         if (fit == FIT_YES)
             placer_answer_fini(answer);
         plan_memo_drop(pass->scheduler->memo);
@@ -468,7 +470,7 @@ enum policy_fit job_class_best(struct scheduler_pass *pass, struct job_class *cl
             return FIT_PENDING;
         found = (struct plan_memo_answer){.fits = fit == FIT_YES, .plan = *plan, .code = class->err.code};
         snprintf(found.words, sizeof(found.words), "%.470s", class->err.text);
-        /* after a temporary failure the planner is asked again */
+        /* An answer that is a temporary failure is not remembered, so the planner is asked again. */
         if (found.fits || (found.code != ERR_NOMEM && found.code != ERR_INTERNAL)) {
             plan_memo_put(memo, &key, &found);
             if (class->spare_bytes == 0 && (found.fits || most == 0))

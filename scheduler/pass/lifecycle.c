@@ -15,8 +15,10 @@
 
 struct tally {
     uint32_t living, done, stopped, failed, gone;
-    uint32_t ready; /* ready or beyond: a rank without peers does not wait for addresses */
-    const struct store_sched_rank *own;  /* the first rank with a fault of the job's own */
+    /* ranks that are ready or further; a rank without peers does not wait for addresses, so it counts as
+     * ready */
+    uint32_t ready;
+    const struct store_sched_rank *own;  /* the first rank that failed by the job's own fault */
     const struct store_sched_rank *lost; /* the first rank that failed or was lost otherwise */
     const char *lost_why;
     const struct store_sched_rank *drained; /* the first rank on a draining or leased device */
@@ -110,8 +112,9 @@ static void stop(struct run_verdict *verdict, enum stop_why why, bool checkpoint
     verdict->checkpoint = checkpoint;
 }
 
-/* Decides about a run that was asked for a checkpoint. It stops only once that is stored; if it is not stored
- * in time, or nobody waits for the devices any more, the run goes on. Returns whether that decides. */
+/* Decides about a run that was asked for a checkpoint. The run stops only once the checkpoint is stored. If
+ * it is not stored in time, or no job waits for the devices any more, the run goes on. Returns whether this
+ * settles the verdict. */
 static bool decide_asked(const struct store_sched_run *run, const struct run_facts *facts, int64_t now_us,
                          struct run_verdict *verdict)
 {
@@ -219,9 +222,9 @@ static void decide_stopping(const struct store_sched_run *run, const struct run_
         verdict->action = RUN_ACTION_FINISH;
 }
 
-/* Returns the earlier losses that count against the job: those since its last newer checkpoint, and since a
- * person let it begin anew. Steps without a checkpoint do not cancel losses, because the next attempt repeats
- * them. */
+/* Returns the earlier losses that count against the job: those since its last new checkpoint and since a
+ * person let it start over. Steps after the last checkpoint do not cancel losses, because the next attempt
+ * repeats those steps. */
 static uint32_t losses_before(const struct store_sched_run *run, const struct store_sched_job *job)
 {
     if (run->advanced)
@@ -229,9 +232,10 @@ static uint32_t losses_before(const struct store_sched_run *run, const struct st
     return run->lost_before < job->losses ? run->lost_before : job->losses;
 }
 
-/* The pause before the next attempt, which bounds how often attempts without progress begin. It counts from
- * the beginning of the attempt that ended, and doubles with the losses in a row that won no checkpoint. After
- * a new checkpoint there is no pause: a job has only so many checkpoints. */
+/* Returns the pause before the next attempt, which bounds how often attempts without progress begin. The
+ * pause counts from the beginning of the attempt that ended, and doubles with each loss in a row without a
+ * new checkpoint. After a new checkpoint there is no pause, since a job writes a limited number of
+ * checkpoints. */
 static uint32_t pause_ms(const struct store_sched_run *run, const struct store_sched_job *job,
                          const struct scheduler_limits *limits, int64_t now_us)
 {
@@ -242,8 +246,8 @@ static uint32_t pause_ms(const struct store_sched_run *run, const struct store_s
                                                   : (uint32_t)(whole_ms - (lasted_ms > 0 ? lasted_ms : 0));
 }
 
-/* Finishes a run after a loss. The text names a rank that was lost itself as the cause, else what was seen
- * first (run->why). */
+/* Finishes a run after a loss. The text names a rank that was lost itself as the cause, or else the first
+ * reason that was recorded (run->why). */
 static void finish_lost(const struct store_sched_run *run, const struct store_sched_job *job,
                         const struct tally *tally, const struct scheduler_limits *limits, int64_t now_us,
                         struct run_verdict *verdict)
@@ -267,13 +271,13 @@ static void finish_lost(const struct store_sched_run *run, const struct store_sc
     say(verdict, "attempt %u ended (%s); goes on from its last checkpoint", job->attempt, cause);
 }
 
-/* Whether a run is stopped so that its job goes on elsewhere or later. */
+/* Whether a stop for this reason lets the job go on elsewhere or later. */
 static bool goes_on(enum stop_why why)
 {
     return why == STOP_DRAIN || why == STOP_YIELD || why == STOP_PREEMPT || why == STOP_SLICE;
 }
 
-/* All ranks have ended after a stop: decides what becomes of the job. */
+/* Decides what becomes of the job, after all ranks have ended. */
 static void decide_finish(const struct store_sched_run *run, const struct store_sched_job *job,
                           const struct tally *tally, const struct scheduler_limits *limits, int64_t now_us,
                           struct run_verdict *verdict)

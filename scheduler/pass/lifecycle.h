@@ -20,11 +20,12 @@ struct rank_facts {
     const char *gone_why;
 };
 
-/* Facts about a run that the view does not have. */
+/* Facts about a run that are not in the view. */
 struct run_facts {
     const struct rank_facts *ranks; /* [run->rank_count] */
     int64_t save_wait_ms;           /* how long the ranks may take to store a checkpoint and stop */
-    bool awaited; /* the job for which the run was asked for a checkpoint still waits for its devices */
+    /* the job for which this run was asked for a checkpoint still waits for this run's devices */
+    bool awaited;
 };
 
 enum run_action {
@@ -32,7 +33,7 @@ enum run_action {
     RUN_ACTION_PEERS,  /* every rank is ready: tell each rank the addresses of the others */
     RUN_ACTION_STOP,   /* tell the living ranks to stop; the job and the run become stopping */
     RUN_ACTION_KILL,   /* the ranks did not stop in time: kill them */
-    RUN_ACTION_GO_ON,  /* the run is no longer asked for a checkpoint and goes on as it does */
+    RUN_ACTION_GO_ON,  /* the run need not store a checkpoint any more and goes on as before */
     RUN_ACTION_FINISH, /* no rank runs any more */
 };
 
@@ -43,18 +44,19 @@ struct run_verdict {
     bool missed;              /* GO_ON only: the checkpoint was not stored in time */
     enum run_event run_event; /* FINISH only */
     enum job_event job_event; /* FINISH only */
-    /* FINISH only: losses of the job since its last newer checkpoint, this end included, which count against
-     * limits.retries; 0: this end is no loss */
+    /* FINISH only: the job's losses since its last new checkpoint, including this one, which count against
+     * limits.retries; 0: the run did not end by a loss */
     uint32_t losses;
-    uint32_t delay_ms;         /* FINISH only: pause before the next attempt */
-    const char *ended_by;      /* FINISH only: what ended a job that succeeded so far, or NULL; static */
+    uint32_t delay_ms; /* FINISH only: pause before the next attempt */
+    /* FINISH only: what ended a job that succeeded before its last step, or NULL; static */
+    const char *ended_by;
     const char *code;          /* name of the job's error code, or NULL; borrowed from the run, or static */
     char text[LIFECYCLE_TEXT]; /* a sentence for the job's log, or "" */
-    /* WAIT only: decide again at this time at the latest; 0: only when something has changed */
+    /* WAIT only: the latest time of the next decision; 0: decide again only when something has changed */
     int64_t check_us;
 };
 
-/* now_us is the view's time. */
+/* Decides about one run. now_us is the view's time. */
 void lifecycle_decide(const struct store_sched_run *run, const struct store_sched_job *job,
                       const struct run_facts *facts, const struct scheduler_limits *limits, int64_t now_us,
                       struct run_verdict *verdict);

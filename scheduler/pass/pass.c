@@ -66,7 +66,8 @@ void pass_forget(struct scheduler *scheduler)
     scheduler->pass = NULL;
 }
 
-/* Sets the timer for the earliest time at which a decision falls due, between 2 ms and one hour from now. */
+/* Sets the timer for the earliest time at which a decision falls due. The wait is at least 2 ms and at most
+ * one hour. */
 static void arm_wake(struct scheduler_pass *pass)
 {
     struct scheduler *scheduler = pass->scheduler;
@@ -129,8 +130,9 @@ static void log_decision(const struct scheduler_pass *pass)
     }
 }
 
-/* A decision that the database refuses was made before somebody changed a state, which the next load reads. A
- * second one in a row may mean that the queue in memory is wrong. */
+/* Counts decisions that the database refused. Usually somebody changed a state in the meantime, which the
+ * next load reads. A second refusal in a row may mean that the queue in memory is wrong, so the next load
+ * compares it. */
 static void note_conflict(struct scheduler *scheduler, const struct err *err)
 {
     if (err->code == ERR_CONFLICT && ++scheduler->conflicts >= 2)
@@ -161,7 +163,7 @@ static void decided(void *arg, const struct err *err, json_t *ids)
     log_decision(pass);
     scheduler->sharing_said = true;
     scheduler->view_stale = true;
-    scheduler_mark(scheduler); /* what was written may make further decisions possible */
+    scheduler_mark(scheduler); /* the states that were written may make further decisions possible */
     pass_end(scheduler);
 }
 
@@ -234,7 +236,8 @@ static void numbered(void *arg, const struct err *err, json_t *numbers)
     write_decision(scheduler);
 }
 
-/* Asks for ids for the runs that start, their ranks and the requests, and for what the runs' jobs need. */
+/* Asks the database for ids for new runs, their ranks and the requests, and for the documents of the jobs
+ * that start. */
 static void ask_numbers(struct scheduler *scheduler, size_t ranks, size_t requests)
 {
     struct scheduler_pass *pass = scheduler->pass;

@@ -11,17 +11,18 @@
 
 /* A job that starts. */
 struct pass_start {
-    const struct store_sched_job *job; /* in the queue */
-    /* What was read of the job with the ids, which own it: its documents, its last complete checkpoint (step
-     * -1, NULL: none) and the smallest held-out loss up to that (NAN: unknown). */
+    const struct store_sched_job *job; /* a job of the queue in memory */
+    /* Read together with the ids, and borrowed from that answer: the job's documents, its last complete
+     * checkpoint (step -1 and blobs NULL: none) and the smallest held-out loss up to that checkpoint (NAN:
+     * unknown). */
     json_t *spec, *inputs, *checkpoint_blobs;
     int64_t checkpoint_step;
     double best_loss;
     struct placer_answer answer;
     json_t *model, *train, *eval; /* documents for the assignments; owned */
     double step_s;                /* predicted seconds of a step */
-    /* For the ledger: speeds is {device: speed relative to the reference device's}, owned; reference is that
-     * device ("": none was measured); and the factor of the job's service. */
+    /* For the ledger. speeds: {device: speed relative to the reference device's}, owned; reference: that
+     * device ("": none was measured); factor: the charge's factor for the job's service. */
     json_t *speeds;
     char reference[160];
     double factor;
@@ -34,11 +35,12 @@ struct scheduler_pass {
     json_t *ranks_lost, *runs, *jobs, *waits, *places, *ready, *elements, *leases, *requests, *unreachable,
         *messages, *runs_new, *links, *said, *speeds, *measures, *arrivals, *forecasts, *sharing, *saves,
         *sooner;
-    json_t *ended;                 /* ids of the runs that end: their messages are dropped after the commit */
-    bool *free_devices, *reserved; /* [view->device_count] */
-    bool free_found;               /* free_devices is filled */
-    json_t *free_names;            /* {device: true} of the free ones, or NULL; owned */
-    /* the next pass begins at this time of the view's clock at the latest; 0: when something changes */
+    json_t *ended; /* ids of the runs that end: their messages are dropped after the commit */
+    /* [view->device_count] devices without a job, and devices that are reserved for a job */
+    bool *free_devices, *reserved;
+    bool free_found;    /* free_devices is filled */
+    json_t *free_names; /* {device: true} for each free device, or NULL; owned */
+    /* the next pass begins at this time (view's clock) at the latest; 0: it begins when something changes */
     int64_t check_us;
     bool failed; /* an allocation failed: nothing is written */
 
@@ -51,7 +53,7 @@ void pass_add(struct scheduler_pass *pass, json_t *array, json_t *row);
 /* Adds a message to the outbox; run 0 means that it belongs to no run. Takes `payload` over. */
 void pass_message(struct scheduler_pass *pass, const char *node, int64_t run, const char *type,
                   json_t *payload);
-/* Makes the next pass begin at `at_us` of the view's clock at the latest. */
+/* Makes the next pass begin at `at_us` (view's clock) at the latest. */
 void pass_check_at(struct scheduler_pass *pass, int64_t at_us);
 /* Records why a queued job waits, if the text differs from the recorded one. */
 void pass_wait(struct scheduler_pass *pass, const struct store_sched_job *job, const char *fmt, ...)
@@ -60,7 +62,7 @@ void pass_wait(struct scheduler_pass *pass, const struct store_sched_job *job, c
 /* Handles an error in planning: refuses the job if it is the job's fault, otherwise tries again later. */
 void pass_give_up(struct scheduler_pass *pass, const struct store_sched_job *job, const struct err *err);
 
-/* Returns the wait code of a reason why a job waits. */
+/* Returns the code that the API shows for a reason why a job waits. */
 const char *pass_wait_code(enum policy_reason reason);
 /* Adds a line to the job's log. */
 void pass_say(struct scheduler_pass *pass, int64_t job, const char *level, const char *fmt, ...)
@@ -69,106 +71,115 @@ void pass_say(struct scheduler_pass *pass, int64_t job, const char *level, const
 /* Returns the view's node of that name, or NULL. */
 const struct store_sched_node *pass_node(const struct scheduler_pass *pass, const char *name);
 
-/* pass_record.c. Records what simulations read later: the settings of the policies once a leader; a place and
- * predicted start of a waiting job; the devices and forecast of a job that starts; and the planner's answers,
- * on the devices of the set (plan NULL: nothing fits there). A class is given by its digest. `speeds` is
- * taken over. */
+/* pass_record.c records what simulations read later. pass_say_sharing: the policies' settings, once per
+ * leader. pass_record_wait: the place and predicted start of a waiting job. pass_record_start: the devices
+ * and forecast of a job that starts. pass_record_answer: the planner's answer about a set of devices (plan
+ * NULL: nothing fits there). A class is given by its digest. `speeds` is taken over. */
 struct policy_plan;
 struct device_set;
 struct pass_prediction {
     uint32_t place;
-    int64_t starts_us, from_us, to_us; /* 0: unknown; from_us and to_us are the range */
+    /* predicted start and the range around it; 0: unknown */
+    int64_t starts_us, from_us, to_us;
 };
 void pass_say_sharing(struct scheduler_pass *pass);
 void pass_record_wait(struct scheduler_pass *pass, const struct store_sched_job *job,
                       const uint8_t class[DIGEST_SIZE], json_t *speeds,
                       const struct pass_prediction *predicted);
-/* Takes how predicted starts turned out from the view. */
+/* Learns from the view how earlier predictions of starts turned out. */
 void pass_take_starts(struct scheduler_pass *pass);
-/* Finds the range of a start that is predicted at starts_us (0: unknown) for the job at that place. */
+/* Finds the range around a predicted start (starts_us 0: unknown) for the job at that place in the queue. */
 struct pass_prediction pass_predict(const struct scheduler_pass *pass, uint32_t place, int64_t starts_us);
 void pass_record_start(struct scheduler_pass *pass, const struct store_sched_job *job,
                        const uint8_t class[DIGEST_SIZE], json_t *speeds, const struct policy_plan *plan);
 void pass_record_answer(struct scheduler_pass *pass, const uint8_t class[DIGEST_SIZE],
                         const struct device_set *devices, const struct policy_plan *plan);
 
-/* pass_leases.c. Records the leases whose charge begins or ends now, and wakes the scheduler for the next. */
+/* pass_leases.c. Records the leases whose charge begins or ends now, and schedules a pass for the next such
+ * moment. */
 void pass_leases(struct scheduler_pass *pass);
 /* Returns the lease that holds the device now, or NULL. */
 const struct store_sched_lease *pass_lease(const struct scheduler_pass *pass, const char *device);
-/* Returns new: the leases that are not over as intervals of the policies, view->lease_count at most; writes
- * their number to *count. NULL without memory. */
+/* Returns, new, the leases that have not ended, as intervals for the policies; their number, at most
+ * view->lease_count, goes to *count. NULL without memory. */
 struct policy_interval *pass_intervals(const struct scheduler_pass *pass, size_t *count);
 
 /* pass_dependents.c decides about jobs that come after others. */
 void pass_dependents(struct scheduler_pass *pass);
 
-/* pass_arrays.c makes jobs of arrays' elements that may start, and ends arrays whose elements have ended. */
+/* pass_arrays.c makes jobs of the elements of arrays that may start, and ends an array when its elements have
+ * ended. */
 void pass_arrays(struct scheduler_pass *pass);
 
 /* pass_runs.c decides about nodes and active runs. */
 void pass_nodes(struct scheduler_pass *pass);
 void pass_runs(struct scheduler_pass *pass);
 
-/* pass_yield.c: runs that are to make room. */
-/* Returns the seconds of a step as the ranks measure them, or else as the plan predicts them. */
+/* pass_yield.c: runs that make room for other jobs. */
+/* Returns the run's seconds per step: the plan's prediction, times the largest ratio of measured to planned
+ * compute time among its ranks. */
 double pass_step_s(const struct store_sched_run *run);
-/* Returns the predicted seconds until a checkpoint of the run is stored: its bytes over the rate of the
- * slowest link, after the step under way. It doubles with every checkpoint that was not stored in time. */
+/* Returns the predicted seconds until a checkpoint of the run is stored: one step, plus the checkpoint's
+ * bytes over the rate of the slowest link. The prediction doubles with every checkpoint that was not stored
+ * in time. */
 double pass_save_s(const struct scheduler_pass *pass, const struct store_sched_run *run);
-/* Returns how long the run is given for a checkpoint: limits.checkpoint_stop_ms and twice the predicted time.
- */
+/* Returns the time that the run is given to store a checkpoint: limits.checkpoint_stop_ms plus twice the
+ * predicted time. */
 int64_t pass_save_wait_ms(const struct scheduler_pass *pass, const struct store_sched_run *run);
 /* Whether the run can be asked for a checkpoint now. */
 bool pass_can_save(const struct scheduler_pass *pass, const struct store_sched_run *run,
                    const struct store_sched_job *job);
-/* Asks the run for a checkpoint, after which it stops and goes on elsewhere. for_job 0: for no job. */
+/* Asks the run for a checkpoint, after which it stops and goes on elsewhere. for_job: the job that waits for
+ * the devices, or 0. */
 void pass_ask_save(struct scheduler_pass *pass, const struct store_sched_run *run, const char *why,
                    int64_t for_job);
-/* Whether a job that may start now waits for devices and goes before the job, which runs, if both are queued.
- */
+/* Whether some queued job that waits for devices would go before `job`, which runs, if both were queued. */
 bool pass_others_wait(const struct scheduler_pass *pass, const struct store_sched_job *job);
-/* Asks the run for a checkpoint if its account's slice is over and others wait. */
+/* Asks the run for a checkpoint if its account's time slice is over and other jobs wait. */
 void pass_slice(struct scheduler_pass *pass, const struct store_sched_run *run,
                 const struct store_sched_job *job);
-/* Whether the run of the job `of` was asked for a checkpoint so that it can yield to another job. */
+/* Whether the run of job `of` was asked for a checkpoint so that it can yield to `job`. */
 bool pass_yields_to(const struct scheduler_pass *pass, int64_t of, int64_t job);
-/* Has the run of the policies' decision yield to the job. */
+/* Carries out a preemption that the policies decided: asks the run for a checkpoint so that it yields to the
+ * job. */
 void pass_yield(struct scheduler_pass *pass, const struct policy_run *run, enum policy_rule rule,
                 int64_t job);
 
 /* pass_move.c weighs a run again when its devices are slower or faster than planned, or when another one is
  * free. Returns true when the run is to stop and go on elsewhere; `text` says why. */
 bool pass_must_move(struct scheduler_pass *pass, const struct store_sched_run *run, char *text, size_t size);
-/* Drops the records of considered moves of runs that have ended. */
+/* Drops the records of considered moves (struct run_weighing) of runs that have ended. */
 void pass_end_weighings(struct scheduler_pass *pass);
-/* Notes that the run was planned with all devices that are free now. */
+/* Notes that the planner knew all devices that are free now when it planned the run, so they are no reason to
+ * move it. */
 void pass_note_run(struct scheduler_pass *pass, int64_t run, uint32_t rank_count);
 
-/* pass_place.c finds the free devices, has the policies decide about the queue, and carries out the decision.
- */
+/* pass_place.c finds the free devices, has the policies decide about the queue, and carries out the
+ * decision. */
 void pass_find_free(struct scheduler_pass *pass);
 /* Whether the specification's placement allows the device. */
 bool pass_allows(const json_t *spec, const char *device);
 void pass_queue(struct scheduler_pass *pass);
-/* pass_take.c. Whether a queued job may start now; free devices are kept for it then, and runs do not move to
- * them. */
+/* pass_take.c. Whether a queued job may start now. While one may, free devices are kept for queued jobs and
+ * no run moves to them. */
 bool pass_somebody_waits(const struct scheduler_pass *pass);
-/* Decides whether a run should stay on its devices or move, also to free devices if no job waits. `asked`
- * holds the spec and inputs of its job. Returns 1 with the decision in answer->answer, and stores the
- * measured speeds of the run's devices; 0 while facts or the plan are under way; -1 on failure. */
+/* Decides whether a run should stay on its devices or move to others; free devices count only if no job
+ * waits. `asked` holds the spec and inputs of the run's job. Returns 1 with the decision in answer->answer,
+ * and stores the measured speeds of the run's devices; 0 while facts or the plan are being fetched; -1 on
+ * failure. */
 int pass_weigh_move(struct scheduler_pass *pass, const struct store_sched_run *run,
                     const struct store_sched_measure *asked, const struct placer_move *move,
                     struct placer_answer *answer, struct err *err);
-/* Returns since when this leader has seen the device away or unfit; the view's time when it is neither. */
+/* Returns the time since which this leader has seen the device away or unfit; if `away` is false, the view's
+ * time. */
 int64_t pass_away(struct scheduler_pass *pass, const char *device, bool away);
 /* pass_compose.c. Composes the runs, their assignments and the messages, with the ids in `numbers`. */
 void pass_compose_runs(struct scheduler_pass *pass, const json_t *numbers);
 
-/* pass_measure.c asks for profiles and links. */
+/* pass_measure.c requests measurements of profiles and links. */
 void pass_links(struct scheduler_pass *pass);
-/* Returns true when jobs of the class can be planned with the profiles and links there are. Otherwise asks
- * for what is missing, records that the job waits (NULL: nobody does), and returns false. */
+/* Returns true when jobs of the class can be planned with the profiles and links that exist. Otherwise
+ * requests the missing ones, records that `job` waits for them (NULL: no job does), and returns false. */
 struct job_class;
 bool pass_profiles(struct scheduler_pass *pass, const struct store_sched_job *job,
                    const struct job_class *class);

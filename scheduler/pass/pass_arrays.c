@@ -1,4 +1,5 @@
-/* Arrays: elements become jobs as devices could take them, and an array ends with its elements. */
+/* Arrays: makes an array's elements into jobs as devices could take them, and ends an array when its elements
+ * have ended. */
 #include "scheduler/pass/pass.h"
 
 #include <stdio.h>
@@ -7,7 +8,7 @@
 #include "model/job/order.h"
 #include "model/job/spec_array.h"
 
-/* An array makes so many elements in one pass at most. */
+/* most elements of an array that one pass makes into jobs */
 enum { ELEMENTS_A_PASS = 64 };
 
 static void move(struct scheduler_pass *pass, const struct store_sched_array *array, enum job_event event,
@@ -24,7 +25,8 @@ static void move(struct scheduler_pass *pass, const struct store_sched_array *ar
                            "why", why));
 }
 
-/* Returns the steps of an element, or -1: epochs count the rows that the array's check has found. */
+/* Returns the number of steps of an element, or -1. Epochs are counted with the number of rows that the
+ * array's check has found. */
 static int64_t steps_of(const json_t *element, const json_t *inputs, struct err *err)
 {
     struct job_spec spec;
@@ -41,8 +43,8 @@ static int64_t steps_of(const json_t *element, const json_t *inputs, struct err 
     return steps;
 }
 
-/* Returns whether there is such an element. Submits check every one, so only a specification that an older
- * release took can lack one; its array ends. */
+/* Makes an element into a job. Returns false, and ends the array, if the specification does not give such an
+ * element; submits check every element, so only an array that an older release accepted can fail here. */
 static bool make(struct scheduler_pass *pass, const struct store_sched_array *array, uint32_t index)
 {
     struct err err;
@@ -60,8 +62,8 @@ static bool make(struct scheduler_pass *pass, const struct store_sched_array *ar
     return true;
 }
 
-/* Makes as many elements as devices could take, so that the policies see the jobs among which they divide the
- * devices, and at least one, which then says for what it waits. */
+/* Makes as many elements into jobs as devices could take, so that the policies see the jobs among which they
+ * divide the devices. At least one element is made, which then says what it waits for. */
 static void make_due(struct scheduler_pass *pass, const struct store_sched_array *array)
 {
     uint32_t wanted = 0, room = array->size - array->made;

@@ -51,7 +51,7 @@ static json_t *compose_model(const struct pass_start *start)
     return model;
 }
 
-/* Composes the rows of the run's ranks. `first` is the index of the run's first assignment in the ids. */
+/* Composes the rows of the run's ranks. `first` is the index of the run's first id in `assignments`. */
 static json_t *compose_ranks(struct scheduler_pass *pass, const struct pass_start *start,
                              const json_t *assignments, size_t first)
 {
@@ -114,8 +114,9 @@ static json_t *compose_common(struct scheduler_pass *pass, const struct pass_sta
     return common;
 }
 
-/* The `assign` of a rank. It names the plan, whose slice is added when it is sent. An agent from before
- * slices is sent the whole plan, in the version that its workers read; *old has it once it was made. */
+/* Composes the `assign` message of a rank. It names the plan's digest; the rank's slice of the plan is added
+ * when it is sent. An agent too old for slices is sent the whole plan in an older format, which *old keeps
+ * for the next rank. */
 static json_t *compose_assign(struct scheduler_pass *pass, const struct pass_start *start,
                               const json_t *common, json_t *rank, json_t **old)
 {
@@ -135,8 +136,8 @@ static json_t *compose_assign(struct scheduler_pass *pass, const struct pass_sta
     return assign;
 }
 
-/* Returns the bytes of a checkpoint as the plan predicts them: the adapters, and the optimizer's two moments
- * with the weights that they belong to. */
+/* Returns the bytes of a checkpoint as the plan predicts them: the adapters, plus 1.5 times the optimizer's
+ * memory (its two moments, and the weights that they belong to). */
 static json_int_t save_bytes(const json_t *plan)
 {
     double bytes = 0;
@@ -180,7 +181,7 @@ static void compose_run(struct scheduler_pass *pass, const struct pass_start *st
     pass_note_run(pass, run, (uint32_t)start->answer.rank_count);
 }
 
-/* Completes the job with what was read for its start: {"spec","inputs","step","blobs","loss"}. */
+/* Adds to a starting job what was read together with its ids: {"spec","inputs","step","blobs","loss"}. */
 static void complete_job(struct pass_start *start, json_t *read)
 {
     const json_t *loss = json_object_get(read, "loss");

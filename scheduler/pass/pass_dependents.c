@@ -1,4 +1,5 @@
-/* Jobs that come after others: they start, wait or fail with them. */
+/* Jobs that were submitted to run after others: decides whether they may start, go on waiting, or fail with
+ * them. */
 #include "scheduler/pass/pass.h"
 
 #include <stdio.h>

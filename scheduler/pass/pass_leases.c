@@ -8,7 +8,7 @@
 #include "scheduler/policy/device_set.h"
 #include "scheduler/policy/policy.h"
 
-/* Whether an agent tells that nobody's process holds memory of the device. */
+/* Whether the device's agent reports that no process outside Motley holds memory of the device. */
 static bool is_idle(const struct scheduler_pass *pass, const char *name)
 {
     for (size_t i = 0; i < pass->view->device_count; i++) {
@@ -19,7 +19,7 @@ static bool is_idle(const struct scheduler_pass *pass, const char *name)
     return false;
 }
 
-/* Whether the lease's device has been idle for so long that the lease is to end. */
+/* Whether the lease's device has been idle for limits.lease_idle_ms, so that the lease ends. */
 static bool idles(struct scheduler_pass *pass, const struct store_sched_lease *lease)
 {
     const int64_t now_us = pass->view->now_us,

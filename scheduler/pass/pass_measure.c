@@ -39,14 +39,15 @@ bool pass_is_measured(const struct scheduler_pass *pass, const struct store_sche
     return false;
 }
 
-/* Whether the request failed a moment ago and will be repeated; a job that needs it waits. */
+/* Whether the request failed a short time ago and will be repeated. A job that needs the measurement
+ * waits. */
 static bool is_resting(const struct scheduler_pass *pass, const struct store_sched_request *request)
 {
     return request && request->failed && pass->view->now_us < request->deadline_us &&
            request->tries < pass->scheduler->config->limits.measure_tries;
 }
 
-/* Whether the request was repeated often enough; the planner estimates instead. */
+/* Whether the request was tried limits.measure_tries times. The planner then estimates instead. */
 static bool is_given_up(const struct scheduler_pass *pass, const struct store_sched_request *request,
                         const char *digest)
 {
@@ -57,7 +58,7 @@ static bool is_given_up(const struct scheduler_pass *pass, const struct store_sc
 
 /* ---- links ---- */
 
-/* Whether the link was measured. A stored link that was emulated does not count. */
+/* Whether the link was measured. The record of an emulated link does not count. */
 static bool has_link(const struct scheduler_pass *pass, const char *from, const char *to)
 {
     for (size_t i = 0; i < pass->view->link_count; i++) {
@@ -172,8 +173,8 @@ static bool lacks(const struct scheduler_pass *pass, const struct store_sched_de
            !is_given_up(pass, request, device->digest);
 }
 
-/* How long devices are measured: profile_ms for layers of a million weights or more; proportionally less for
- * smaller layers, whose samples take less time, but at least a quarter. */
+/* Returns how long devices are measured: profile_ms for layers of a million weights or more, and
+ * proportionally less, but at least a quarter, for smaller layers, whose samples take less time. */
 static uint32_t measure_ms(const struct scheduler_pass *pass, const json_t *model)
 {
     const json_t *config = json_object_get(model, "config");

@@ -1,12 +1,13 @@
-/* Weighs whether a run should move, with the rule of replay/replan.h. When the rule says so, the run is
- * stopped with a checkpoint and goes on elsewhere.
+/* Weighs whether a run should move to other devices, with the rule of replay/replan.h. When the rule says so,
+ * the run is stopped with a checkpoint and goes on elsewhere.
  *
- * A series of weighings begins when something differs from what the last series ended with, at first from
- * what the plan counts on: the clock of a device, the time that a rank needs to compute a step, or a device
- * that is free beside it. The series ends with the move or with the first weighing that shows no worthwhile
- * gain, and the job's log then says why. Weighings are look_ms apart, or ten times the duration of one where
+ * A series of weighings begins when something differs from what the last series ended with (the first time:
+ * from what the plan counts on): the clock of a device, the time that a rank needs to compute a step, or a
+ * device that is free. The series ends with the move or with the first weighing that shows no worthwhile
+ * gain, and the job's log then says why. Weighings are look_ms apart, or ten times the duration of one if
  * that is more; where the reason is a measured time, each needs MEASURED_STEPS further steps. A new leader
- * begins the series anew. */
+ * begins the series anew.
+ */
 #include "scheduler/pass/pass.h"
 
 #include <math.h>
@@ -18,10 +19,11 @@
 #include "common/log.h"
 #include "replay/replan.h"
 
-/* STAYS_MAX: the pause after a series without a move doubles so often, to 64 times look_ms (5 minutes). */
+/* MEASURED_STEPS: steps that a rank must have measured. STAYS_MAX: the pause after a series without a move
+ * doubles this often, to 64 times look_ms (5 minutes). */
 enum { MEASURED_STEPS = 4, STAYS_MAX = 6 };
-/* A rank whose time differs from the expected one by less than this is as planned: predictions are no better.
- */
+/* A rank whose measured compute time is within a factor 1 + DRIFT of the expected one runs as planned, since
+ * predictions are no more exact. */
 #define DRIFT 0.1
 
 enum cause { CAUSE_NONE, CAUSE_HEAT, CAUSE_DRIFT, CAUSE_FREE };
@@ -32,7 +34,7 @@ struct reason {
     char text[240];
 };
 
-/* Hashes the speeds of a run's devices; 0 when none is throttled. */
+/* Hashes the heat factors of a run's devices; returns 0 when no device is throttled. */
 static uint64_t heat_of(const struct scheduler_pass *pass, const struct store_sched_run *run)
 {
     uint64_t hash = 14695981039346656037u; /* FNV-1a over thousandths of the full speed */
@@ -55,8 +57,8 @@ static void weighing_fini(struct run_weighing *weighing)
     json_decref(weighing->settled_free);
 }
 
-/* Returns the note on the run, a new one if there is none; NULL without memory (the next pass tries again).
- */
+/* Returns the weighing record of the run, a new one if there is none; NULL without memory (the next pass
+ * tries again). */
 static struct run_weighing *weighing_of(struct scheduler *scheduler, int64_t run, uint32_t rank_count)
 {
     for (size_t i = 0; i < scheduler->weighing_count; i++)
@@ -144,13 +146,14 @@ void pass_note_run(struct scheduler_pass *pass, int64_t run, uint32_t rank_count
             json_object_set_new(weighing->settled_free, pass->view->devices[i].name, json_true());
 }
 
-/* Returns the rank's measured compute time of a step over the planned one; 0: not measured yet. */
+/* Returns the rank's measured seconds of computing in a step, divided by the planned ones; 0: not measured
+ * yet. */
 static double drift_of(const struct store_sched_rank *rank)
 {
     return rank->measured >= MEASURED_STEPS && rank->busy_s > 0 ? rank->compute_s / rank->busy_s : 0;
 }
 
-/* Returns the number of steps that all ranks have measured. */
+/* Returns the least number of steps that any rank has measured. */
 static uint32_t steps_of(const struct store_sched_run *run)
 {
     uint32_t least = UINT32_MAX;
@@ -221,7 +224,7 @@ static void settle(struct scheduler_pass *pass, const struct store_sched_run *ru
     weighing->began_ns = 0;
 }
 
-/* Returns 1 with *fact, 0 while it is fetched, -1 with err. */
+/* Fetches the facts about the run. Returns 1 with *fact, 0 while they are being fetched, -1 with err. */
 static int get_run(struct scheduler_pass *pass, const struct run_weighing *weighing, struct fact *fact,
                    struct err *err)
 {
@@ -230,15 +233,16 @@ static int get_run(struct scheduler_pass *pass, const struct run_weighing *weigh
     return facts_get(pass->scheduler->facts, FACT_RUN, key, fact, err);
 }
 
-/* Returns 1 with *answer, 0 while it is being planned, or -1 when it cannot be weighed. */
+/* Asks the planner whether the run should move. Returns 1 with *answer, 0 while the planner is searching, or
+ * -1 with err. */
 static int weigh(struct scheduler_pass *pass, const struct store_sched_run *run,
                  const struct run_weighing *weighing, const json_t *document, struct placer_answer *answer,
                  struct err *err)
 {
     json_int_t left = json_integer_value(json_object_get(document, "steps")) -
                       json_integer_value(json_object_get(document, "step"));
-    /* Each earlier move makes a further one dearer, so that wrong predictions cannot move a job back and
-     * forth. The saved time must be worth all restarts so far. */
+    /* The restart's cost is multiplied by the number of moves so far plus one, so that wrong predictions
+     * cannot move a job back and forth: the saved time must be worth all restarts so far. */
     const double restarts = 1 + json_number_value(json_object_get(document, "moves"));
     const struct placer_move move = {.plan = json_object_get(document, "plan"),
                                      .compute_s = weighing->compute_s,
@@ -252,7 +256,7 @@ static int weigh(struct scheduler_pass *pass, const struct store_sched_run *run,
     return pass_weigh_move(pass, run, &asked, &move, answer, err);
 }
 
-/* Returns why the job is not to be moved whatever that saves, or NULL. */
+/* Returns why the job must not be moved, however much time a move would save, or NULL. */
 static const char *why_stays(const json_t *document)
 {
     const json_t *placement = json_object_get(json_object_get(document, "spec"), "placement");
@@ -297,7 +301,7 @@ static bool conclude(struct scheduler_pass *pass, const struct store_sched_run *
     return moves;
 }
 
-/* Begins a weighing with what is measured now. */
+/* Begins a weighing: notes the compute times that are measured now. */
 static void begin(struct scheduler_pass *pass, const struct store_sched_run *run,
                   struct run_weighing *weighing)
 {
@@ -308,7 +312,7 @@ static void begin(struct scheduler_pass *pass, const struct store_sched_run *run
         weighing->compute_s[k] = drift_of(&run->ranks[k]) > 0 ? run->ranks[k].compute_s : 0;
 }
 
-/* Whether the next weighing may begin; if not, the next pass is asked for in time. */
+/* Whether the next weighing may begin. If it is too early, the next pass is scheduled for that time. */
 static bool is_due(struct scheduler_pass *pass, const struct store_sched_run *run,
                    const struct run_weighing *weighing, const struct reason *reason)
 {
@@ -354,8 +358,7 @@ static bool weigh_for(struct scheduler_pass *pass, const struct store_sched_run 
     }
     bool moves = conclude(pass, run, weighing, reason, fact.document, answer.answer, text, size);
     if (!moves &&
-        weighing->windows ==
-            0) { /* the more often the run stayed, the longer the pause until it is considered again */
+        weighing->windows == 0) { /* the pause grows with the number of series that ended without a move */
         weighing->next_ns += look_ns << (weighing->stays < STAYS_MAX ? weighing->stays : STAYS_MAX);
         weighing->stays++;
     }

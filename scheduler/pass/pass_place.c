@@ -11,10 +11,10 @@
 #include "scheduler/pass/plan_memo.h"
 #include "scheduler/pass/shares.h"
 
-/* The first jobs of the queue, about which people may ask what would let them start sooner. */
+/* People may ask what would let a job start sooner only about this many first jobs of the queue. */
 enum { FRONT_MAX = 128 };
-/* While jobs wait for absent devices, or for a predicted start that has passed, their predictions are renewed
- * this often, in microseconds. */
+/* Microseconds between renewals of a job's predicted start, while the job waits for absent devices or for a
+ * predicted start that has passed. */
 #define CLAIMS_US 1000000
 
 /* ---- devices ---- */
@@ -77,8 +77,8 @@ static const char *why_not_usable(const struct scheduler_pass *pass, size_t i, c
     return pass->free_devices[i] ? "kept for a job in front" : "busy";
 }
 
-/* Records that the job waits for the wanted devices. `kept`: the free ones among them are reserved for other
- * jobs. */
+/* Records which devices the job waits for (class->wanted), and why each is not available. `kept`: the free
+ * ones among them are reserved for other jobs. */
 static void say_waits(struct scheduler_pass *pass, const struct job_class *class,
                       const struct store_sched_job *job, bool kept)
 {
@@ -110,9 +110,9 @@ static void want(struct scheduler_pass *pass, struct job_class *class, const str
     }
 }
 
-/* Asks whether the job would fit on `mask` with devices as they are when they are cool and not shared; if so,
- * it waits for those devices. Returns 1 then, 0 while that is being planned, -1 with err when it would not.
- */
+/* Asks whether the job would fit on the devices of `mask` if these were cool and no other process used their
+ * memory; if so, records that the job waits for them. Returns 1 then, 0 while the planner is searching, -1
+ * with err when the job would not fit. */
 static int would_fit(struct scheduler_pass *pass, struct job_class *class, const struct store_sched_job *job,
                      const bool *mask, struct err *err)
 {
@@ -131,8 +131,9 @@ static int would_fit(struct scheduler_pass *pass, struct job_class *class, const
     return fits ? 1 : -1;
 }
 
-/* Handles a job for which no present device suits as it is now. Asks whether the job would fit on all present
- * devices, or else on all devices ever seen; otherwise the job is refused, or waits for such devices. */
+/* Handles a job that fits on no present devices in their present condition. If it would fit on all present
+ * devices when they are cool and idle, or else on all devices ever seen, it waits for them; otherwise
+ * pass_give_up decides. */
 static void fits_nowhere(struct scheduler_pass *pass, struct job_class *class,
                          const struct store_sched_job *job)
 {
@@ -149,7 +150,8 @@ static void fits_nowhere(struct scheduler_pass *pass, struct job_class *class,
         pass_give_up(pass, job, &err);
 }
 
-/* Measures devices for people who asked only for a plan, while no job takes the devices. */
+/* Measures devices for people who asked for a plan without submitting a job, as long as no job takes the
+ * devices. */
 static void measure_wanted(struct scheduler_pass *pass)
 {
     struct scheduler *scheduler = pass->scheduler;
@@ -215,7 +217,7 @@ static void fill_runs(struct queue *queue)
                 fill_run(queue, &view->runs[i], &view->jobs[k]);
 }
 
-/* Fills in which devices are present, and since when the others are away. */
+/* Fills in which devices are present, and since when the others are absent or unfit. */
 static void fill_devices(struct queue *queue)
 {
     struct scheduler_pass *pass = queue->pass;
@@ -228,7 +230,7 @@ static void fill_devices(struct queue *queue)
         const bool present = device->present && !device->drained && node && node->reachable;
         if (present)
             device_set_add(&snapshot->present, d);
-        /* a device that is neither free nor held by a run is being measured */
+        /* A device that is being measured is neither held by a run nor fit for one. */
         const bool fit = device->usable_bytes > 0 && !pass_is_measured(pass, device);
         if (present && !fit)
             device_set_add(&snapshot->unfit, d);
@@ -283,7 +285,7 @@ static void queue_fini(struct queue *queue)
     free(queue->intervals);
 }
 
-/* ---- what was decided ---- */
+/* ---- carrying out the decision ---- */
 
 static enum policy_fit best(void *arg, uint32_t shape, const struct device_set *among, uint16_t most,
                             struct policy_plan *plan)
@@ -301,12 +303,13 @@ static void start(struct queue *queue, const struct queue_job *of, const struct 
     struct err err;
     for (size_t d = device_set_next(&plan->devices, 0); d < POLICY_DEVICES_MAX;
          d = device_set_next(&plan->devices, d + 1))
-        if (!pass->free_devices[d] || pass->reserved[d]) { /* it is taken by this very pass: decide anew */
+        /* this pass has already taken the device: the next pass decides again */
+        if (!pass->free_devices[d] || pass->reserved[d]) {
             pass_check_at(pass, pass->view->now_us + 100000);
             return;
         }
     int got = job_class_get(pass, class, &queue->there, plan, &answer);
-    if (got <= 0) /* the pass that follows the planner's answer starts the job */
+    if (got <= 0) /* the planner is still searching: the pass after its answer starts the job */
         return;
     if (ARRAY_RESERVE(pass->starts, pass->start_capacity, pass->start_count + 1, &err) < 0) {
         placer_answer_fini(&answer);
@@ -338,8 +341,8 @@ static void start(struct queue *queue, const struct queue_job *of, const struct 
         pass_say(pass, of->job->id, "warn", "%s%s", class->fell, kind ? kind : "another kind");
 }
 
-/* Records that the job waits for devices: those of its reservation, or those that it would take if all were
- * free. */
+/* Records which devices the job waits for: those of its reservation, or those that it would take if all
+ * devices were free. */
 static void wait_for_devices(struct queue *queue, const struct queue_job *of,
                              const struct policy_action *action)
 {
@@ -383,8 +386,8 @@ static void wait_for_limit(struct queue *queue, const struct queue_job *of,
                   kind, who, action->number);
 }
 
-/* Writes the place, the predicted start and the reason, when they differ from what was written last: a start
- * that moves by less than a tenth of the wait is the same. */
+/* Writes the job's place, predicted start and wait code, if they differ from those that were written last. A
+ * predicted start that moves by less than a tenth of the wait does not count as different. */
 static void write_place(struct scheduler_pass *pass, const struct store_sched_job *job,
                         const struct job_class *class, const struct policy_action *action)
 {
@@ -416,7 +419,8 @@ static void write_place(struct scheduler_pass *pass, const struct store_sched_jo
         pass_record_wait(pass, job, class->digest, job_class_speeds_document(pass, class), &predicted);
 }
 
-/* Nothing fits on as many devices as the job may take now. It waits if that is for a limit alone. */
+/* Handles a job that fits on no set of devices of the size that it may take now. It waits if only the limits
+ * or placement.count keep it from fitting. */
 static void fits_nowhere_or_waits(struct queue *queue, const struct queue_job *of)
 {
     struct scheduler_pass *pass = queue->pass;
@@ -446,7 +450,7 @@ static void say_place(struct queue *queue, const struct queue_job *of, const str
     write_place(pass, of->job, &queue->classes[of->class], action);
     switch (action->reason) {
     case REASON_PLANNING:
-        break; /* the pass that follows the answer decides */
+        break; /* the pass after the planner's answer decides */
     case REASON_NOFIT:
         fits_nowhere_or_waits(queue, of);
         break;
@@ -464,7 +468,7 @@ static void say_place(struct queue *queue, const struct queue_job *of, const str
     }
 }
 
-/* Asks for the profiles that a job's class lacks, on devices that are free still. */
+/* Requests the profiles that a job's class lacks, on devices that are still free. */
 static void measure(struct queue *queue, const struct queue_job *of)
 {
     struct scheduler_pass *pass = queue->pass;
@@ -474,7 +478,8 @@ static void measure(struct queue *queue, const struct queue_job *of)
     class->asked_for = true;
 }
 
-/* Whether the job is among the first ones of its leaf, which are told their place and why they wait. */
+/* Whether the job is among the first ones of its user within its account, which are told their place and why
+ * they wait. */
 static bool is_shown(struct queue *queue, const struct queue_job *of)
 {
     struct queue_leaf *leaf = &queue->leaves[of->job->leaf];
@@ -518,7 +523,7 @@ static int carry_out_all(struct queue *queue, const struct policy_decision *deci
     return rc;
 }
 
-/* Whether a device is left that no job takes. */
+/* Whether a device is left that is free and not reserved. */
 static bool something_is_left(const struct scheduler_pass *pass)
 {
     for (size_t i = 0; i < pass->view->device_count; i++)

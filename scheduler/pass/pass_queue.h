@@ -13,28 +13,31 @@ struct queue_job {
 
 /* A user within an account (struct store_queue_leaf). */
 struct queue_leaf {
-    uint16_t user, account; /* in the snapshot of the policies */
+    uint16_t user, account; /* indices in the policies' snapshot */
     bool disabled;
-    uint32_t shown; /* jobs of the leaf that were told their place so far */
+    uint32_t shown; /* number of this leaf's jobs that were told their place so far */
 };
 
 struct queue {
     struct scheduler_pass *pass;
-    struct queue_leaf *leaves; /* by store_sched_job.leaf */
-    uint32_t shown_most;       /* of each leaf so many jobs are told their place and why they wait */
-    uint32_t *class_at;        /* by store_sched_job.class: see pass_take.c */
-    struct queue_mark further; /* where the next pass looks, if this one leaves devices */
+    struct queue_leaf *leaves; /* indexed by store_sched_job.leaf */
+    uint32_t shown_most;       /* number of jobs of each leaf that are told their place and why they wait */
+    uint32_t *class_at;        /* indexed by store_sched_job.class; pass_take.c says what the values mean */
+    /* the position in the queue where the next pass continues, if this one leaves devices free */
+    struct queue_mark further;
     struct job_class *classes;
     size_t class_count, class_capacity;
     struct queue_job *jobs;
     size_t job_count,
-        ready_count; /* jobs of classes that can be planned stand first; ready_count is their number */
-    struct policy_job *facts; /* [job_count] as the policies see them */
+        /* jobs of classes that can be planned now stand first in jobs[]; ready_count is their number */
+        ready_count;
+    struct policy_job *facts; /* [job_count] the jobs in the form in which the policies see them */
     struct policy_run *runs;
     struct policy_interval *intervals; /* leases */
-    int64_t *away_us;                  /* [device_count] */
-    uint16_t *owners;                  /* [device_count] */
-    struct device_set there;           /* devices that are present and fit */
+    int64_t *away_us;                  /* [device_count] time since which each device is absent or unfit */
+    /* [device_count] index of the account that owns each device, or POLICY_NONE */
+    uint16_t *owners;
+    struct device_set there;  /* devices that are present and fit */
     struct device_set *avoid; /* [job_count] devices of the nodes on which a job's last attempt died */
     struct policy_snapshot snapshot;
     /* [front_count] the first jobs in the order of the last decision, as indices; owned */
@@ -46,7 +49,8 @@ struct queue {
  * without memory. */
 int pass_take(struct queue *queue);
 
-/* Answers one of the open questions of what would let a job start sooner, if its plans are known. */
+/* Answers one open question of the kind "what would let this job start sooner?", if the needed plans are
+ * known. */
 void pass_sooner(struct queue *queue);
 
 #endif

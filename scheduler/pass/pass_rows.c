@@ -6,8 +6,8 @@
 #include <string.h>
 
 #define RETRY_US 5000000
-/* One pass writes so many reasons, and refuses no more jobs once so many states change; the next pass goes
- * on. */
+/* WAITS_MAX: most reasons for waiting that one pass writes. REFUSED_MAX: once this many states change in a
+ * pass, it refuses no further jobs. The next pass goes on. */
 enum { WAITS_MAX = 256, REFUSED_MAX = 256 };
 
 void pass_add(struct scheduler_pass *pass, json_t *array, json_t *row)
@@ -48,7 +48,7 @@ void pass_wait(struct scheduler_pass *pass, const struct store_sched_job *job, c
 {
     char text[512];
     va_list args;
-    if (!job || json_array_size(pass->waits) >= WAITS_MAX) /* the next pass says more */
+    if (!job || json_array_size(pass->waits) >= WAITS_MAX) /* the next pass writes further reasons */
         return;
     va_start(args, fmt);
     vsnprintf(text, sizeof(text), fmt, args);
@@ -77,16 +77,16 @@ static void refuse(struct scheduler_pass *pass, const struct store_sched_job *jo
 {
     struct err err;
     int to = state_next(&job_machine, (int)job->state, JOB_EVENT_REFUSE, &err);
-    if (to >= 0 && json_array_size(pass->jobs) < REFUSED_MAX) { /* the next pass refuses more */
+    if (to >= 0 && json_array_size(pass->jobs) < REFUSED_MAX) { /* the next pass refuses further jobs */
         pass_add(pass, pass->jobs,
                  json_pack("{s:I, s:s, s:s, s:s, s:s}", "job", (json_int_t)job->id, "before", "queued",
                            "state", state_name(&job_machine, to), "code", err_code_name(code), "why", why));
     }
 }
 
-/* Handles an error in planning: refuses the job if it is the job's fault, otherwise tries again after
- * RETRY_US. A job that ran before waits for devices like those it ran on: its steps are not to be given up.
- */
+/* Handles an error in planning: refuses the job if the error is the job's fault, otherwise tries again after
+ * RETRY_US. A job that ran before is not refused, because its steps would be lost: it waits for devices like
+ * those it ran on. */
 void pass_give_up(struct scheduler_pass *pass, const struct store_sched_job *job, const struct err *err)
 {
     const bool ran = job->attempt > 0;

@@ -120,8 +120,8 @@ static void tell_living(struct scheduler_pass *pass, const struct store_sched_ru
     }
 }
 
-/* Tells every rank the address and the identity of all ranks. The identity is that of the enrolled node, not
- * what a worker says of itself. */
+/* Tells every rank the address and the identity of all ranks. The identity is that of the enrolled node,
+ * whatever a worker claims. */
 static void tell_peers(struct scheduler_pass *pass, const struct store_sched_run *run)
 {
     json_t *peers = json_array();

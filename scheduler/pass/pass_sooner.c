@@ -8,21 +8,22 @@
 #include "scheduler/pass/pass_queue.h"
 #include "scheduler/pass/shares.h"
 
-/* An answer may start so many searches of the planner, and waits for them at most so many seconds. */
+/* SEARCHES_MAX: most searches of the planner that one answer may start. WAIT_S_MAX: most seconds that it
+ * waits for them. */
 enum { SEARCHES_MAX = 8, WAIT_S_MAX = 10 };
-/* Memory that a job is asked to do with less of. */
+/* VARIANT_MEMORY asks whether the job would start sooner if it needed this many bytes less on each device. */
 #define LESS_BYTES ((uint64_t)1 << 30)
 
 enum variant_kind { VARIANT_MEMORY, VARIANT_DEVICES, VARIANTS };
 
-/* The planner of a question. */
+/* The planner as one question uses it, with a limit on searches. */
 struct asked_planner {
     struct queue *queue;
     unsigned searches;
     bool pending; /* a search that the question started is under way */
 };
 
-/* The other shapes that the job's owner could ask for. */
+/* Variants of the job's specification that its owner could submit instead. */
 struct variants {
     json_t *specs[VARIANTS]; /* owned, or NULL */
     enum variant_kind kinds[VARIANTS];
@@ -43,8 +44,8 @@ static enum policy_fit best(void *arg, uint32_t shape, const struct device_set *
     return fit;
 }
 
-/* Adds a class of a specification like that of the class `like`, whose facts it has. `spec` NULL: the same.
- */
+/* Adds a class for a variant of class `like`: with the specification `spec`, or with the same one if it is
+ * NULL. */
 static void add_variant(struct queue *queue, uint32_t like, json_t *spec, enum variant_kind kind,
                         struct variants *variants)
 {
@@ -56,7 +57,9 @@ static void add_variant(struct queue *queue, uint32_t like, json_t *spec, enum v
         return;
     if (kind == VARIANT_MEMORY) {
         class.spare_bytes = LESS_BYTES;
-        for (size_t i = 0; i < sizeof(class.spare_bytes); i++) /* its answers are remembered apart */
+        /* The digest is changed, so that this class's answers are remembered apart from those of class
+         * `like`. */
+        for (size_t i = 0; i < sizeof(class.spare_bytes); i++)
             class.digest[i] ^= (uint8_t)(class.spare_bytes >> (8 * i)) | 1;
     }
     if (job_class_facts(queue->pass, &class, &err) != 1 ||
@@ -153,7 +156,8 @@ static json_t *row_of(const struct queue *queue, const struct sooner_change *cha
     return json_pack("{s:s}", "kind", "devices");
 }
 
-/* Asks about a job. Returns the changes, new; NULL while the planner is searching, or after a failure. */
+/* Asks what would let the job start sooner. Returns the changes, new; NULL while the planner is searching, or
+ * after a failure. */
 static json_t *ask(struct queue *queue, const struct policy_snapshot *snapshot, size_t index, bool late)
 {
     struct scheduler_pass *pass = queue->pass;
@@ -209,7 +213,7 @@ void pass_sooner(struct queue *queue)
         json_t *changes = index < queue->front_count ? ask(queue, &snapshot, index, late) : json_array();
         if (changes) {
             pass_add(pass, pass->sooner, json_pack("{s:I, s:o}", "job", id, "changes", changes));
-            break; /* one a pass: the others wait for the next */
+            break; /* a pass answers one question; later passes answer the others */
         }
         if (index < queue->front_count)
             pass_check_at(pass, pass->view->now_us + 1000000);

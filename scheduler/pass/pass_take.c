@@ -1,8 +1,9 @@
-/* Finds the queued jobs about which a pass decides, and what the policies are to know of them.
+/* Finds the queued jobs about which a pass decides, and fills in what the policies must know of them.
  *
- * All jobs of a class have the same plans, so what costs time grows with the classes. If more classes are
- * queued than a pass decides about, it takes those of the first jobs of each user within each account, and
- * those of a window of the queue, which moves on with each pass until a job takes the devices that are left.
+ * All jobs of a class have the same plans, so the time that a pass takes grows with the number of classes. If
+ * more classes are queued than a pass decides about, it takes those of the first jobs of each user within
+ * each account, and those of a window of the queue, which moves on with each pass until a job takes the
+ * devices that are left.
  */
 #include "scheduler/pass/job_class.h"
 
@@ -14,13 +15,15 @@
 #include "scheduler/pass/pass_queue.h"
 #include "scheduler/pass/shares.h"
 
-/* The facts of so many classes are kept at once (placer/facts.c). */
+/* Most classes that a pass decides about: the models, data sets and profiles of this many are kept at once
+ * (placer/facts.c). */
 enum { CLASSES_MAX = 128 };
 #define RETRY_US 5000000
 
-enum { CLASS_LEFT_OUT = 0, CLASS_CHOSEN = UINT32_MAX }; /* other values of class_at: an index and 1 */
+/* Values of class_at. Any other value is the index of the class in queue.classes, plus 1. */
+enum { CLASS_LEFT_OUT = 0, CLASS_CHOSEN = UINT32_MAX };
 
-/* ---- which jobs ---- */
+/* ---- choosing the jobs ---- */
 
 static bool is_due(const struct store_sched_job *job, int64_t now_us)
 {
@@ -41,7 +44,7 @@ static int compare(int64_t a, int64_t b)
     return a < b ? -1 : a > b;
 }
 
-/* By user within account, then by the order of the jobs there. */
+/* Compares jobs by user within account (leaf), then by the order of the jobs of one leaf. */
 static int by_leaf(const void *a, const void *b)
 {
     const struct store_sched_job *x = *(const struct store_sched_job *const *)a,
@@ -62,7 +65,7 @@ static int by_priority(const void *a, const void *b)
     return x->priority != y->priority ? compare(y->priority, x->priority) : compare(x->id, y->id);
 }
 
-/* Chooses the job's class, if it is not yet. Returns how many classes that adds. */
+/* Marks the job's class as chosen. Returns how many classes that adds: 0 if it was marked before. */
 static size_t choose(struct queue *queue, const struct store_sched_job *job)
 {
     const bool added = queue->class_at[job->class] == CLASS_LEFT_OUT;
@@ -81,7 +84,7 @@ static void choose_heads(struct queue *queue, const struct store_sched_job **job
     }
 }
 
-/* Chooses the classes of the jobs behind the mark, and sets the mark for the next pass. */
+/* Chooses the classes of the jobs behind the mark in the queue, and sets the mark for the next pass. */
 static void choose_window(struct queue *queue, const struct store_sched_job **jobs, size_t count)
 {
     struct queue_mark *mark = &queue->pass->scheduler->queue_mark;
@@ -132,7 +135,7 @@ static int choose_classes(struct queue *queue)
     return 0;
 }
 
-/* ---- their classes ---- */
+/* ---- the jobs' classes ---- */
 
 /* Finds the state of a class that has just been made. */
 static void find_state(struct scheduler_pass *pass, struct job_class *class)
@@ -149,7 +152,8 @@ static void find_state(struct scheduler_pass *pass, struct job_class *class)
         job_class_speeds(pass, class);
 }
 
-/* Returns the class of the job, a new one if it is the first of it; NULL while its specification is read. */
+/* Returns the class of the job, and makes it if this is the class's first job; NULL while the specification
+ * is being fetched. */
 static struct job_class *class_of(struct queue *queue, const struct store_sched_job *job)
 {
     struct scheduler_pass *pass = queue->pass;
@@ -161,7 +165,7 @@ static struct job_class *class_of(struct queue *queue, const struct store_sched_
     struct err err;
     if (*at != CLASS_CHOSEN)
         return &queue->classes[*at - 1];
-    *at = CLASS_LEFT_OUT; /* unless all goes well */
+    *at = CLASS_LEFT_OUT; /* stays so if the class cannot be made */
     digest_hex(digest, DIGEST_SIZE, hex);
     const int there = facts_get(pass->scheduler->facts, FACT_CLASS, hex, &fact, &err);
     if (there < 0)
@@ -181,7 +185,8 @@ static struct job_class *class_of(struct queue *queue, const struct store_sched_
     return class;
 }
 
-/* Finds the job's class. What cannot be decided about is settled: returns false then. */
+/* Finds the job's class. Returns false for a job about which the policies cannot decide, after saying why it
+ * waits or fails. */
 static bool take_job(struct queue *queue, const struct store_sched_job *job, uint32_t *index)
 {
     struct scheduler_pass *pass = queue->pass;
@@ -236,9 +241,10 @@ static int take_jobs(struct queue *queue)
     return rc;
 }
 
-/* ---- as the policies see them ---- */
+/* ---- the jobs in the policies' form ---- */
 
-/* Returns the devices that the job uses only if it fits on no others, or NULL. */
+/* Returns the devices that the job uses only if it fits on no others, because its last attempt died there; or
+ * NULL. */
 static const struct device_set *avoided(struct queue *queue, size_t i)
 {
     const struct store_view *view = queue->pass->view;

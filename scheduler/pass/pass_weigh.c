@@ -1,10 +1,10 @@
-/* Asks the planner whether a run should go on as it does. */
+/* Asks the planner whether a run should stay on its devices or move. */
 #include "scheduler/pass/job_class.h"
 
 #include <string.h>
 
-/* Stores the speeds of its devices that the run has measured; later plans of this shape use them. Devices
- * that the run leaves are measured again when they are free. */
+/* Stores the speeds that the run has measured on its devices; later plans of this shape use them. If the run
+ * moves away from slow devices, they are measured again when they are free. */
 static void keep_speeds(struct scheduler_pass *pass, const struct store_sched_run *run,
                         const struct job_class *class, const json_t *decision)
 {
@@ -34,7 +34,7 @@ int pass_weigh_move(struct scheduler_pass *pass, const struct store_sched_run *r
         pass_find_free(pass);
     if (job_class_init(pass, asked->spec, asked->inputs, NULL, &class) < 0)
         return err_set(err, ERR_NOMEM, "no memory for planning");
-    const bool others = pass_somebody_waits(pass); /* free devices are kept for them */
+    const bool others = pass_somebody_waits(pass); /* free devices are kept for waiting jobs */
     for (size_t i = 0; i < pass->view->device_count; i++) {
         bool own = false;
         for (uint32_t k = 0; k < run->rank_count && !own; k++)
@@ -42,8 +42,9 @@ int pass_weigh_move(struct scheduler_pass *pass, const struct store_sched_run *r
         class.usable[i] = own || (class.usable[i] && !others);
     }
     const char *kind = json_string_value(json_object_get(move->plan, "placement"));
+    /* The run fell back to another kind of placement, so it may move to any kind. */
     if (job_class_forces_kind(&class) && kind && strcmp(kind, job_class_word(&class, "kind")) != 0 &&
-        job_class_any_kind(pass, &class) < 0) { /* it fell back, so any kind may follow */
+        job_class_any_kind(pass, &class) < 0) {
         job_class_fini(&class);
         return err_set(err, ERR_NOMEM, "no memory for planning");
     }

@@ -1,4 +1,4 @@
-/* Runs that are to make room: asks them for a checkpoint, and predicts how long one takes. */
+/* Runs that make room for other jobs: asks them for a checkpoint, and predicts how long storing one takes. */
 #include "scheduler/pass/pass.h"
 
 #include <math.h>
@@ -6,8 +6,8 @@
 
 #include "common/log.h"
 
-/* Within this time nobody asks again a run that stored no checkpoint in time, as a multiple of the time that
- * it was given. */
+/* A run that did not store a checkpoint in time is asked again only after ASK_AGAIN times the time that it
+ * was given. */
 enum { ASK_AGAIN = 4 };
 
 double pass_step_s(const struct store_sched_run *run)
@@ -21,8 +21,8 @@ double pass_step_s(const struct store_sched_run *run)
     return run->step_s * (slower > 0 ? slower : 1);
 }
 
-/* Returns the rate of the slowest measured link that begins at one of the run's nodes, which stands for its
- * way to the artifact store; without links the configured rate. */
+/* Returns the rate at which the run can send to the artifact store, in bytes per second: that of the slowest
+ * measured link that begins at one of the run's nodes; without links the configured rate. */
 static double store_rate(const struct scheduler_pass *pass, const struct store_sched_run *run)
 {
     double rate = INFINITY;
@@ -66,7 +66,7 @@ void pass_ask_save(struct scheduler_pass *pass, const struct store_sched_run *ru
              json_pack("{s:I, s:I, s:s, s:o, s:b}", "run", (json_int_t)run->id, "wait_ms",
                        (json_int_t)wait_ms, "why", why, "for_job",
                        for_job > 0 ? json_integer(for_job) : json_null(), "missed", 0));
-    /* the ranks agree on what they do after a step, so one of them is told */
+    /* One rank is told, since the ranks agree after each step on what they do next. */
     pass_message(
         pass, run->ranks[0].node, run->id, "save",
         json_pack("{s:I, s:I, s:I}", "run", (json_int_t)run->id, "epoch", (json_int_t)run->epoch, "rank", 0));
@@ -95,7 +95,8 @@ bool pass_others_wait(const struct scheduler_pass *pass, const struct store_sche
     return false;
 }
 
-/* Returns the slice of an account in seconds: the nearest one on the way to the root; 0: none. */
+/* Returns the time slice of an account in seconds: its own or that of the nearest account above it; 0:
+ * none. */
 static double slice_of(const struct store_view *view, int64_t account)
 {
     for (size_t depth = 0; account > 0 && depth < view->account_count; depth++) {

@@ -1,5 +1,5 @@
-/* Remembers plans in a hash table with open addressing, which is emptied when anything changes that the
- * answers depend on. */
+/* Remembers the planner's answers in a hash table with open addressing. The table is emptied when anything
+ * changes that the answers depend on. */
 #include "scheduler/pass/plan_memo.h"
 
 #include <stdlib.h>
@@ -31,7 +31,7 @@ static uint64_t mix_text(uint64_t hash, const char *text)
     return mix(hash, text, strlen(text) + 1);
 }
 
-/* Hashes everything that an answer depends on beside its class and its devices. */
+/* Hashes everything that an answer depends on beside its class and its set of devices. */
 static uint64_t world_of(const struct store_view *view, uint64_t profiles)
 {
     static const char *const rates[] = {"latency_s", "bytes_per_s"};
@@ -98,7 +98,7 @@ static bool same(const struct plan_memo_key *a, const struct plan_memo_key *b)
            a->most == b->most && a->any_kind == b->any_kind;
 }
 
-/* Returns the answer's slot, or the empty slot where it would be. */
+/* Returns the slot of the answer with this key, or the empty slot where the answer belongs. */
 static size_t slot_of(const struct plan_memo *memo, const struct plan_memo_key *key)
 {
     uint64_t hash = mix(14695981039346656037u, key->class, 8);

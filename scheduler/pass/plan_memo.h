@@ -25,7 +25,7 @@ struct plan_memo_key {
 struct plan_memo_answer {
     bool fits;
     struct policy_plan plan;
-    enum err_code code; /* why nothing fits, and in words */
+    enum err_code code; /* why nothing fits: the error code, and `words` for people */
     char words[480];
 };
 

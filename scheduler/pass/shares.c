@@ -7,10 +7,10 @@
 
 #include "common/array.h"
 
-/* A user within an account. */
+/* A user within an account: a leaf of the tree of accounts. */
 struct leaf {
     int64_t user, account;
-    double decayed; /* decayed use of ended rows, at shares.decayed_us */
+    double decayed; /* decayed charge of the ledger rows that have ended, as of use_shares.decayed_us */
     uint16_t index; /* index in the tree */
 };
 
@@ -24,7 +24,8 @@ struct use_shares {
     const struct store_view *view;
     struct policy_account *accounts;
     struct policy_user *users; /* in the order of the view's users */
-    size_t *groups;            /* [account_count] index in view->accounts + 1; 0: the root */
+    /* [account_count] index of each account's group in view->accounts, plus 1; 0: the root */
+    size_t *groups;
     size_t account_count;
 };
 
@@ -91,8 +92,8 @@ static struct leaf *add_leaf(struct use_shares *shares, int64_t user, int64_t ac
 
 /* ---- use ---- */
 
-/* Returns the charge of an interval, in which each second is halved for every half-life that has passed
- * since. */
+/* Returns the charge of an interval, in which each second counts half for every half-life that has passed
+ * since that second. */
 static double decayed_charge(const struct store_sched_use *use, int64_t now_us, double half_life_s)
 {
     const int64_t ends_us = use->ends_us > 0 && use->ends_us < now_us ? use->ends_us : now_us;
@@ -125,7 +126,7 @@ static void decay(struct use_shares *shares, int64_t now_us, double half_life_s)
     shares->month_count = kept;
 }
 
-/* Remembers the rows that have ended since the last view. */
+/* Remembers the ledger's rows that have ended since the last view. */
 static int take_rows(struct use_shares *shares, const struct store_view *view, double half_life_s,
                      struct err *err)
 {
@@ -227,7 +228,7 @@ static void add_uses(struct use_shares *shares, double half_life_s)
         const struct store_sched_use *use = &view->uses[i];
         if (use->closed > 0)
             continue;
-        bool first = true; /* the row is the first of its job's devices */
+        bool first = true; /* this row is the first one of its job, which may hold several devices */
         for (size_t k = 0; k < i && first; k++)
             first = view->uses[k].closed > 0 || view->uses[k].job != use->job;
         add_use(shares, use, 1, first ? 1 : 0);

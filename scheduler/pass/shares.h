@@ -1,8 +1,8 @@
-/* The use of all users and accounts, as the policies' tree of accounts.
+/* What all users and accounts have used, as the policies' tree of accounts.
  *
  * The rows of the ledger that have ended are read once and remembered: their sum decays with the half-life,
- * and rows of the last 30 days are kept singly. Open rows come with each view. Only the loop's thread calls
- * these functions.
+ * and rows of the last 30 days are kept singly. Rows that have not ended come with each view. Only the loop's
+ * thread calls these functions.
  */
 #ifndef MOTLEY_SCHEDULER_PASS_SHARES_H
 #define MOTLEY_SCHEDULER_PASS_SHARES_H
@@ -21,7 +21,7 @@ void shares_destroy(struct use_shares *shares);
 /* Forgets all rows: the next load reads them again. */
 void shares_forget(struct use_shares *shares);
 
-/* Returns the newest row of the ledger that was read, for store_sched_want.closed. */
+/* Returns the number of the newest ended row of the ledger that was read, for store_sched_want.closed. */
 int64_t shares_closed(const struct use_shares *shares);
 
 /* Takes the view's rows of the ledger and builds the tree anew: the root, the view's groups, and a leaf for
@@ -36,11 +36,12 @@ void shares_fill(const struct use_shares *shares, struct policy_snapshot *snapsh
  * the user. */
 uint16_t shares_leaf(const struct use_shares *shares, int64_t user, int64_t account);
 uint16_t shares_user(const struct use_shares *shares, int64_t user);
-/* Returns the index of a group of the view; POLICY_NONE when there is none. */
+/* Returns the tree's index of a group, given by its id; POLICY_NONE when the tree has no such group. */
 uint16_t shares_group(const struct use_shares *shares, int64_t group);
-/* Returns the charged device-seconds per second of all devices that the job holds. */
+/* Returns the device-seconds that are charged per second for all devices that the job holds. */
 double shares_rate(const struct use_shares *shares, int64_t job);
-/* Returns the name of the group at an index of the tree, or of the group above a leaf; "" for the root. */
+/* Returns the name of the group at this index of the tree, or of the group that a leaf belongs to; "" for the
+ * root. */
 const char *shares_name(const struct use_shares *shares, uint16_t account);
 
 #endif

@@ -26,7 +26,7 @@ struct fact_entry {
     uint8_t *sizes;
     size_t sizes_bytes;
     struct err err;
-    uint64_t used; /* number of the last pass that asked for it */
+    uint64_t used; /* number of the last pass that asked for this fact */
 };
 
 struct facts {
@@ -47,7 +47,7 @@ static void entry_free(struct fact_entry *entry)
     free(entry);
 }
 
-/* Removes entry i. Its memory is freed now, or when its answer comes. */
+/* Removes entry i. The entry's memory is freed now, or when the answer to its fetch comes. */
 static void drop(struct facts *facts, size_t i)
 {
     struct fact_entry *entry = facts->entries[i];
@@ -105,8 +105,8 @@ void facts_forget_profiles(struct facts *facts)
     facts_refresh_profiles(facts);
 }
 
-/* Makes room for one more entry: drops the least recently used ones, but none that this pass has asked for.
- */
+/* Makes room for one more entry: drops the least recently used ones, but none that the present pass has asked
+ * for. */
 static bool make_room(struct facts *facts)
 {
     size_t bytes = 0;

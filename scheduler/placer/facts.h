@@ -1,6 +1,6 @@
-/* A cache of what planning a job needs beside the view: models and data sets (known by their content, so they
- * never change), profiles, and what runs are doing. A fact is fetched when it is first asked for and kept in
- * bounded memory. Thread: the store's.
+/* A cache of facts that planning a job needs beside the view: models and data sets (found by a hash of their
+ * content, so they never change), profiles, and what runs are doing. A fact is fetched when it is first asked
+ * for and kept in bounded memory. Thread: the store's.
  */
 #ifndef MOTLEY_SCHEDULER_PLACER_FACTS_H
 #define MOTLEY_SCHEDULER_PLACER_FACTS_H
@@ -29,21 +29,21 @@ struct fact {
  * stale (store_profiles_get). */
 struct facts *facts_create(struct store *store, uint32_t remeasure_ms, void (*arrived)(void *arg), void *arg,
                            struct err *err);
-/* Drops the answers that are still under way. */
+/* Answers of fetches that are still under way are dropped. */
 void facts_destroy(struct facts *facts);
 
-/* Facts got after this call stay valid until the next one. */
+/* Begins a pass. Facts that facts_get returns stay valid until the next call of facts_begin. */
 void facts_begin(struct facts *facts);
 
-/* Returns 1 and fills *fact (borrowed, see facts_begin); or 0 while it is being fetched; or -1 with 'err'
- * when the fetch failed. A call after a failure fetches again. */
+/* Returns 1 and fills *fact (borrowed, see facts_begin); or 0 while the fact is being fetched; or -1 with
+ * 'err' when the fetch failed. A call after a failure fetches again. */
 int facts_get(struct facts *facts, enum fact_kind kind, const char *key, struct fact *fact, struct err *err);
 
-/* Drops all profiles, because some may have become stale; what they say has not changed. */
+/* Drops all profiles, because some may have become stale. Their content has not changed. */
 void facts_refresh_profiles(struct facts *facts);
-/* Drops all profiles, because some have changed. */
+/* Drops all profiles, because the content of some has changed. */
 void facts_forget_profiles(struct facts *facts);
-/* Returns how often facts_forget_profiles was called. */
+/* Returns the number of calls of facts_forget_profiles so far. */
 uint64_t facts_profiles_seen(const struct facts *facts);
 
 #endif

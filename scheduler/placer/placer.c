@@ -1,4 +1,4 @@
-/* Releases answers. */
+/* Releases a planner's answers. */
 #include "scheduler/placer/placer.h"
 
 #include <stdlib.h>

@@ -5,7 +5,8 @@
 #include "plug/plug.h"
 #include "scheduler/placer/placer_private.h"
 
-/* Returns the name of the external planner to ask, or NULL for none. `name` is the specification's. */
+/* Returns the name of the external planner to ask, or NULL for none. `name` is the one in the specification,
+ * or NULL. */
 static const char *name_of(const struct placer_request *request, const char *name)
 {
     if (!name)
@@ -13,7 +14,7 @@ static const char *name_of(const struct placer_request *request, const char *nam
     return strcmp(name, PLANNER_BUILT_IN) != 0 ? name : NULL;
 }
 
-/* Runs the planner's program; *document becomes its answer, new. */
+/* Runs the program of the planner `name`; *document becomes its answer, new. */
 static int ask(const struct placer_request *request, const char *name, json_t **document, struct err *err)
 {
     const struct planner_entry *entry = planners_find(request->planners, name);

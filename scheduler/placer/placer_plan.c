@@ -1,4 +1,4 @@
-/* Checks and converts a plan before its ranks get it. */
+/* Checks a plan before its ranks get it, and converts it for workers that are too old for slices. */
 #include "program/check/check.h"
 #include "program/codec.h"
 #include "scheduler/placer/placer.h"
@@ -9,8 +9,8 @@ static int encode(const json_t *document, struct buf *out, struct err *err)
     return frame_encode(document, out, err);
 }
 
-/* Finds the rank with the longest programs, whose slice is the largest, since all slices have the rest in
- * common. */
+/* Finds the rank with the longest programs. Its slice is the largest, since the rest is the same in all
+ * slices. */
 static int largest_rank(const json_t *plan, size_t *largest, struct err *err)
 {
     const json_t *ranks = json_object_get(plan, "ranks");
@@ -32,7 +32,7 @@ static int largest_rank(const json_t *plan, size_t *largest, struct err *err)
     return rc;
 }
 
-/* Encodes a slice and decodes it as an agent would. */
+/* Checks that an agent would accept the slice: encodes it and decodes it with the agent's limits. */
 static int slice_fits(const json_t *slice, size_t rank, const struct frame_limits *most, struct err *err)
 {
     struct buf bytes;

@@ -21,7 +21,8 @@
 
 enum { TIMELINE_EVENTS_MAX = 300000 };
 
-/* speeds[request->device_count]: as in struct placer_device. */
+/* Builds the planner's description of the cluster. speeds[request->device_count] are as in struct
+ * placer_device. */
 static struct cluster *build_cluster(const struct placer_request *request, const double *speeds,
                                      struct err *err)
 {
@@ -37,7 +38,7 @@ static struct cluster *build_cluster(const struct placer_request *request, const
             .name = from->name,
             .node = from->node,
             .kind = from->kind,
-            /* a name that the catalogue lacks is left out, since the device has a measured profile */
+            /* a name that the catalogue lacks is left out; the device has a measured profile anyway */
             .like = like && catalogue_find(like) ? like : NULL,
             .base_bytes = base > 0 ? (uint64_t)base : 0,
             .memory_limit_bytes = request->devices[i].memory_bytes,
@@ -69,8 +70,8 @@ fail:
     return NULL;
 }
 
-/* Leaves those names of placement.devices and exclude that are among the devices of this question: the
- * scheduler has applied both, and asks about a part of the cluster. */
+/* Removes from placement.devices and placement.exclude the names of devices that are not in this request. The
+ * scheduler has applied both lists already, and asks about a part of the cluster. */
 static void keep_names(const struct placer_request *request, char **names, uint32_t *count)
 {
     uint32_t kept = 0;
@@ -132,12 +133,14 @@ static int take_ranks(const struct plan *plan, struct placer_answer *answer, str
     return 0;
 }
 
-/* A slice may have half of what an agent decodes; the other half is for the rest of the assignment. */
+/* A slice may have half of the size that an agent decodes; the other half is for the rest of the
+ * assignment. */
 static const struct frame_limits slice_limits = {
     .bytes_max = (size_t)8 << 20, .depth_max = 31, .count_max = 1u << 19};
 
-/* Simulates a step of the plan, for lanes beside the measured ones. NULL: it is too long to be stored, or it
- * cannot be simulated, which the plan's check says. */
+/* Simulates a step of the plan, so that people see its timeline beside the measured one. Returns NULL when
+ * the timeline is too long to be stored, or when the plan cannot be simulated, which the plan's check
+ * reports. */
 static json_t *timeline_of(const struct plan *plan, const struct workload *workload,
                            const struct cluster *cluster)
 {
@@ -174,7 +177,7 @@ static int take_answer(struct plan_answer *found, const struct workload *workloa
     return take_ranks(found->plan, answer, err);
 }
 
-/* Sets the speeds of the plan's devices to what the run measured. */
+/* Sets the speeds of the plan's devices to the speeds that the run measured. */
 static int speeds_measure(const struct placer_request *request, const struct workload *workload,
                           const struct plan *old, double *speeds, struct err *err)
 {
@@ -186,8 +189,8 @@ static int speeds_measure(const struct placer_request *request, const struct wor
         result = replan_factors(workload, cluster, old, request->move->compute_s, factors, err);
     for (size_t i = 0; i < request->device_count && result == 0; i++) {
         for (uint32_t r = 0; r < old->rank_count; r++) {
-            /* The smoothed times of a card that throttles now partly stem from before it did, so they do not
-             * show that it is fast. */
+            /* The averaged times of a card that throttles now partly stem from before it throttled, so they
+             * cannot show that the card is faster than its profile. */
             bool hot = request->devices[i].heat < 1 && factors[r] > 1;
             if (strcmp(old->ranks[r].device, request->devices[i].device->name) == 0 && factors[r] != 1 &&
                 !hot) {
@@ -258,7 +261,8 @@ static int weigh_move(const struct placer_request *request, const struct workloa
                       struct placer_answer *answer, struct err *err)
 {
     struct plan *old = plan_from_json(request->move->plan, err);
-    struct plan *priced = plan_from_json(request->move->plan, err); /* pricing changes what the seal covers */
+    /* a second copy, since pricing a plan changes fields that the plan's digest covers */
+    struct plan *priced = plan_from_json(request->move->plan, err);
     int result = old && priced ? 0 : -1;
     if (result == 0 && request->move->rank_count == old->rank_count)
         result = speeds_measure(request, workload, priced, speeds, err);

@@ -33,7 +33,7 @@ struct row_size *placer_sizes(const uint8_t *bytes, size_t size, uint32_t *count
     return sizes;
 }
 
-/* JSON null when there are no rows. */
+/* Returns the row sizes as JSON, or JSON null when there are none. */
 static json_t *rows_json(const uint8_t *bytes, size_t size)
 {
     if (!bytes || size < 8)

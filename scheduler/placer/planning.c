@@ -1,10 +1,10 @@
 /* A few threads that plan one question each, and a memory of the last answers.
  *
  * Questions with the same specification are planned one after the other, so that a class of jobs whose
- * searches are long leaves threads to the others.
+ * searches are long leaves threads to the other classes.
  *
- * Invariant: a question belongs to the planning threads from when `asked` holds it until `answered` does, and
- * to the loop before and after; the lock guards nothing but that hand-over. Documents are copied deeply,
+ * Invariant: a question belongs to the planning threads from when it is in `asked` until it is in `answered`,
+ * and to the event loop before and after. The lock guards only that hand-over. Documents are copied deeply,
  * because Jansson's reference counts must not be shared between the threads.
  */
 #include "scheduler/placer/planning.h"
@@ -22,11 +22,12 @@
 #include "common/digest.h"
 #include "common/json.h"
 
-/* QUESTIONS_MAX: questions that wait or are planned, CLASS_QUESTIONS_MAX of one specification; a pass asks
- * what finds no room again. */
+/* ANSWERS_MAX: answers that are remembered. QUESTIONS_MAX: questions that wait or are being planned;
+ * CLASS_QUESTIONS_MAX: those of one specification. A pass repeats a question that found no room.
+ * KEY_BYTES_MAX: most bytes of a question as text. */
 enum { ANSWERS_MAX = 64, QUESTIONS_MAX = 16, CLASS_QUESTIONS_MAX = 4, THREADS = 4, KEY_BYTES_MAX = 1 << 28 };
 
-/* A question's digest, and a hash of its specification. */
+/* Identifies a question: a digest of all of it, and a hash of its specification, which is the class. */
 struct question_key {
     uint8_t digest[DIGEST_SIZE];
     uint64_t class;
@@ -37,10 +38,10 @@ struct question {
     struct placer_request request;
     struct placer_device *devices;
     struct placer_move move;
-    double *compute_s; /* compute times of the move's ranks */
+    double *compute_s; /* measured compute times of the ranks, for move.compute_s */
     struct store_sched_device *rows;
     json_t **links;
-    json_t **owned; /* references to every document above */
+    json_t **owned; /* copies of all documents that the request refers to */
     size_t owned_count;
     uint8_t *train, *eval;
     struct placer_answer answer;
@@ -72,13 +73,13 @@ struct planning {
 
     pthread_mutex_t lock;
     pthread_cond_t wanted;
-    struct question *asked[QUESTIONS_MAX]; /* in their order */
+    struct question *asked[QUESTIONS_MAX]; /* waiting questions in the order in which they were asked */
     struct question *answered[QUESTIONS_MAX];
     size_t asked_count, answered_count;
     uint64_t planned[THREADS]; /* classes of the questions that are being planned */
     size_t planned_count;
     bool stop;
-    /* keys of the questions that were asked and whose answers the loop has not taken */
+    /* keys of the questions that were asked and whose answers the event loop has not yet taken */
     struct question_key open[QUESTIONS_MAX];
     size_t open_count;
 };
@@ -285,7 +286,8 @@ static int key_of(const struct placer_request *request, struct question_key *key
 
 /* ---- the threads ---- */
 
-/* Takes the first question of a class of which none is being planned; NULL when there is none. */
+/* Takes the first waiting question of a class of which no question is being planned; NULL when there is
+ * none. */
 static struct question *take_question(struct planning *planning)
 {
     for (size_t i = 0; i < planning->asked_count; i++) {
@@ -303,7 +305,7 @@ static struct question *take_question(struct planning *planning)
     return NULL;
 }
 
-/* Ends the planning of a question of the class: another one may be planned. */
+/* Notes that the class's question is planned, so that the next question of the class may be. */
 static void end_class(struct planning *planning, uint64_t class)
 {
     size_t at = 0;
@@ -411,7 +413,7 @@ int planning_get(struct planning *planning, const struct placer_request *request
                  struct placer_answer *answer, struct err *err)
 {
     struct question_key key = {0};
-    size_t alike = 0; /* open questions of the class */
+    size_t alike = 0; /* number of open questions of the same class */
     *answer = (struct placer_answer){0};
     if (key_of(request, &key, err) < 0)
         return -1;
@@ -421,7 +423,8 @@ int planning_get(struct planning *planning, const struct placer_request *request
             cached->used = ++planning->clock;
             if (cached->result < 0) {
                 *err = cached->err;
-                if (err->code == ERR_NOMEM || err->code == ERR_INTERNAL) /* another try may succeed */
+                /* another try may succeed, so a temporary failure is not remembered */
+                if (err->code == ERR_NOMEM || err->code == ERR_INTERNAL)
                     *cached = planning->cached[--planning->cached_count];
                 return -1;
             }

@@ -1,11 +1,12 @@
-/* Plans on threads of their own, since a search over many devices takes seconds and the event loop must go on
+/* Plans on separate threads, since a search over many devices takes seconds and the event loop must go on
  * meanwhile.
  *
  * Planning is pure, so an answer is stored under a digest of its question. A pass whose question has no
- * answer yet leaves the job as it is; a later pass asks the same question again and finds the answer. A few
- * questions wait at a time, a few of each class of jobs, and one of each class is planned at a time; what
- * finds no room is asked again. The answer to a question that nobody repeats drops out of the bounded memory.
- * Everything else runs on the loop's thread.
+ * answer yet leaves the job as it is; a later pass asks the same question again and finds the answer. The
+ * number of waiting questions is bounded, in total and for each class of jobs, and one question of each class
+ * is planned at a time; a question that finds no room is asked again by a later pass. The answer to a
+ * question that no pass repeats drops out of the bounded memory. Everything except planning runs on the
+ * loop's thread.
  */
 #ifndef MOTLEY_SCHEDULER_PLACER_PLANNING_H
 #define MOTLEY_SCHEDULER_PLACER_PLANNING_H
@@ -23,9 +24,10 @@ struct planning *planning_create(struct event_base *base, const struct placer *p
 /* Waits for the searches under way, and ends an external planner that is being asked. NULL is a no-op. */
 void planning_destroy(struct planning *planning);
 
-/* Returns 1 with the answer, even when nothing fits (release it with placer_answer_fini); 0 while it is being
- * planned: ask again when 'arrived' was called; -1 with the placer's error when the job cannot be planned, or
- * ERR_NOMEM. Copies what 'request' points to, and sets its planners and cancel_fd itself. */
+/* Returns 1 with the answer, even when nothing fits (release it with placer_answer_fini); 0 while the
+ * question is being planned (ask again when 'arrived' was called); -1 with the placer's error when the job
+ * cannot be planned, or ERR_NOMEM. Copies what 'request' points to, and sets the request's planners and
+ * cancel_fd itself. */
 int planning_get(struct planning *planning, const struct placer_request *request,
                  struct placer_answer *answer, struct err *err);
 

@@ -23,19 +23,22 @@ struct decision {
     struct reserve_state reserve;
     struct preempt_state preempt;
     uint32_t all_set, there_set;
-    size_t there_count;             /* devices in there_set */
-    uint32_t claims, absent_claims; /* dated reservations so far, and those that wait for absent devices */
-    size_t waiting;                 /* jobs that have not started */
+    size_t there_count; /* devices in there_set */
+    /* number of dated reservations so far, for jobs that wait for present devices, and for absent ones */
+    uint32_t claims, absent_claims;
+    size_t waiting; /* jobs that have not started */
     struct err *err;
 };
 
-/* A job while it is considered. */
+/* A job while the decision considers it. */
 struct considered {
     const struct policy_job *job;
-    struct device_set among; /* devices that are there and that it may claim */
+    struct device_set among; /* devices that are present and fit, and that the job may claim */
     struct width_question question;
     struct policy_action *action;
-    uint32_t plan; /* index of the job's plan; action->plan is set once the array of plans no longer moves */
+    /* index of the job's plan; action->plan is set at the end, since the array of plans may still be
+     * reallocated */
+    uint32_t plan;
 };
 
 enum { NO_PLAN = UINT32_MAX };
@@ -48,9 +51,9 @@ static int wait_for(struct considered *c, enum policy_reason reason, int64_t sub
     return 0;
 }
 
-/* Looks for a plan on free devices with which the job ends before those devices are reserved for others.
- * Returns an enum policy_fit with *start, or -1. *keeper is a device whose reservation begins too early, or
- * POLICY_DEVICES_MAX. */
+/* Looks for a plan on free devices with which the job ends before those devices are reserved for other jobs.
+ * Returns an enum policy_fit with *start, or -1. *keeper is a device whose reservation begins too early for
+ * the job, or POLICY_DEVICES_MAX. */
 static int find_now(struct decision *x, struct considered *c, struct reserve_start *start, size_t *keeper)
 {
     *keeper = POLICY_DEVICES_MAX;
@@ -76,7 +79,7 @@ static int find_now(struct decision *x, struct considered *c, struct reserve_sta
     return FIT_NO;
 }
 
-/* As find_now, on the devices of `only` alone. */
+/* Does the same as find_now, on the devices of `only` alone. */
 static int find_now_within(struct decision *x, struct considered *c, const struct device_set *only,
                            struct reserve_start *start, size_t *keeper)
 {
@@ -116,14 +119,15 @@ static void keep(struct decision *x, const struct policy_job *job, const struct 
         reserve_keep(&x->reserve, &x->answers.plans[start->plan], job->id, &kept);
 }
 
-/* Reserves *start for the job, which waits for its devices. The reason names what holds one of these devices
- * longest. */
+/* Reserves *start for the job, which waits for the devices of its plan. The reason names who holds one of
+ * these devices the longest. */
 static void keep_start(struct decision *x, struct considered *c, const struct reserve_start *start,
                        enum policy_reason reason)
 {
     const struct policy_plan *plan = &x->answers.plans[start->plan];
     size_t last = reserve_last(&x->reserve, &plan->devices);
-    if (x->reserve.free_us[last] < start->starts_us) { /* all are free before, so a booking stands between */
+    /* If all devices are free earlier, a booking lies between. */
+    if (x->reserve.free_us[last] < start->starts_us) {
         const size_t booked = reserve_kept_before(&x->reserve, plan, start->ends_us);
         last = booked < POLICY_DEVICES_MAX ? booked : last;
     }
@@ -144,7 +148,7 @@ static void keep_start(struct decision *x, struct considered *c, const struct re
     keep(x, c->job, start);
 }
 
-/* Handles a job that fits only with devices that are absent or unfit, or nowhere. */
+/* Handles a job that fits only on absent or unfit devices, or on none. */
 static int wait_for_absent(struct decision *x, struct considered *c)
 {
     uint32_t plan;
@@ -171,8 +175,8 @@ static int wait_for_absent(struct decision *x, struct considered *c)
     return 0;
 }
 
-/* Asks runs to yield to a job that would end at ends_us otherwise. Returns 1 when they do, 0 when none does,
- * or -1. */
+/* Asks runs to yield to a job that would otherwise end at ends_us. Returns 1 when some yield, 0 when none
+ * does, or -1. */
 static int take_over(struct decision *x, struct considered *c, int64_t ends_us)
 {
     struct reserve_start start;
@@ -194,7 +198,7 @@ static int take_over(struct decision *x, struct considered *c, int64_t ends_us)
     return 1;
 }
 
-/* Whether the job waits only because the free devices are fewer than it is to have. */
+/* Whether the job waits only because fewer devices are free than placement.count.least asks for. */
 static int is_too_narrow(struct decision *x, struct considered *c)
 {
     struct width_question question = c->question;
@@ -210,8 +214,8 @@ static int is_too_narrow(struct decision *x, struct considered *c)
     return fit < 0 ? -1 : fit == FIT_YES;
 }
 
-/* Gives the job a dated reservation, or has runs yield to it. Returns 1 when that settles the job, 0 when no
- * start is found, or -1. */
+/* Gives the job a dated reservation, or has runs yield to the job. Returns 1 when that settles the job, 0
+ * when no start is found, or -1. */
 static int claim(struct decision *x, struct considered *c)
 {
     struct reserve_start start = {.ends_us = INT64_MAX};
@@ -237,7 +241,8 @@ static int claim(struct decision *x, struct considered *c)
     return 1;
 }
 
-/* Handles a job that cannot start now: reserves its start if a reservation is left. */
+/* Handles a job that cannot start now: reserves a later start, if the decision may still make a
+ * reservation. */
 static int wait_for_release(struct decision *x, struct considered *c, size_t keeper)
 {
     uint32_t plan;
@@ -262,15 +267,14 @@ static int wait_for_release(struct decision *x, struct considered *c, size_t kee
     return wait_for(c, last->held_by == HOLDER_INTERVAL ? REASON_INTERVAL : REASON_DEVICES, last->holder);
 }
 
-/* Whether the job should wait for other devices rather than start on free ones, because it would end earlier.
- * If it could start now and move to the better devices later, it does not wait; runs move only to devices
- * that no job waits for. */
+/* Whether the job should wait for better devices, because it would end earlier on them than on free ones. A
+ * job that no other job competes with may instead start now and move later. */
 static int weigh_waiting(struct decision *x, struct considered *c, const struct reserve_start *now,
                          struct reserve_start *later)
 {
     if (!x->settings->wait || x->claims >= POLICY_RESERVATIONS_MAX)
         return 0;
-    later->ends_us = now->ends_us; /* later ends are of no interest */
+    later->ends_us = now->ends_us; /* only starts with an earlier end are of interest */
     const int found = reserve_find(&x->reserve, &x->answers, c->job, c->question, &c->among, later, x->err);
     if (found < 0)
         return -1;
@@ -278,8 +282,9 @@ static int weigh_waiting(struct decision *x, struct considered *c, const struct 
         return 0;
     if (x->waiting > 1)
         return 1;
-    /* A job that no other job competes with starts now and moves when the better devices are free. What it
-     * computes until then is not lost. */
+    /* A job that no other job competes with starts now and moves when the better devices are free, if its
+     * steps until then save more time than the move costs. With competition it could not move, as runs move
+     * only to devices that no job waits for. */
     const double until_s = 1e-6 * (double)(later->starts_us - now->starts_us);
     const double done = until_s / x->answers.plans[now->plan].step_s;
     return done * x->answers.plans[later->plan].step_s > x->settings->move_s ? 0 : 1;
@@ -297,8 +302,8 @@ static uint16_t fair_part(const struct decision *x)
     return part;
 }
 
-/* Finds the devices that the job may claim: not those whose owners have jobs that wait, and not those that it
- * avoids if it fits on others. */
+/* Finds the devices that the job may claim. It leaves out devices whose owners have waiting jobs, and devices
+ * that the job avoids if it fits on others. */
 static int find_among(struct decision *x, struct considered *c)
 {
     c->among = x->reserve.there;
@@ -319,8 +324,8 @@ static int find_among(struct decision *x, struct considered *c)
     return fit;
 }
 
-/* Finds a start now for a job that waits for nobody. It may also be on devices whose owners have jobs that
- * wait, as these have been considered before. */
+/* Finds a start now for a job that no reservation holds up. The devices may include those whose owners have
+ * waiting jobs, since these jobs were considered before. */
 static int find_start(struct decision *x, struct considered *c, struct reserve_start *start, size_t *keeper)
 {
     const int fit = find_among(x, c);
@@ -367,8 +372,8 @@ static int consider(struct decision *x, struct considered *c)
     return 0;
 }
 
-/* Starts a job on free devices of its own account while jobs of others wait. Returns 1 when it starts, 0 when
- * it does not, or -1. */
+/* Starts a job on free devices of its own account while jobs of other accounts wait. Returns 1 when it
+ * starts, 0 when it does not, or -1. */
 static int start_on_own(struct decision *x, struct considered *c)
 {
     struct policy_action refused;
@@ -389,8 +394,8 @@ static int start_on_own(struct decision *x, struct considered *c)
     return 1;
 }
 
-/* Returns a new array with the charge of a step of each shape on all known devices, by which the order is
- * computed. */
+/* Returns a new array [shape] of the charge of one step with the best plan on all known devices. The order of
+ * the queue is computed with these charges. */
 static double *step_charges(struct decision *x, size_t *shape_count)
 {
     size_t count = 0;
@@ -474,7 +479,7 @@ static int walk(struct decision *x, const uint32_t *order, uint32_t *plans, stru
         return -1;
     for (size_t i = 0; i < x->snapshot->job_count; i++) {
         struct considered c = considered_at(x, order, actions, i);
-        if (i + 16 < x->snapshot->job_count) /* jobs lie in another order than they are considered in */
+        if (i + 16 < x->snapshot->job_count) /* jobs lie in memory in another order than that of the queue */
             __builtin_prefetch(&x->snapshot->jobs[order[i + 16]]);
         if (actions[i].verdict == VERDICT_START)
             continue;

@@ -56,7 +56,7 @@ void limits_fini(struct limits_state *limits)
     free(limits->users);
 }
 
-/* Whether one set of limits allows the job; lowers *most to the devices that the limits leave. */
+/* Whether one set of limits allows the job. Lowers *most to the number of devices that the limits leave. */
 static bool allows(const struct policy_limits *limits, const struct policy_use *use,
                    const struct policy_job *job, uint16_t *most, enum policy_reason devices_reason,
                    struct policy_action *action)

@@ -5,7 +5,7 @@
 
 enum { SERVICES = SERVICE_SCAVENGER + 1 };
 
-/* A job as it is sorted. */
+/* The fields of a job by which the queue is sorted. */
 struct order_key {
     int64_t eligible_us, id;
     double charge; /* charged device-seconds */
@@ -32,18 +32,19 @@ static void sort_keys(struct order_key *keys, size_t count)
         qsort(keys, count, sizeof(*keys), compare_keys);
 }
 
-/* Jobs sorted by service and leaf. Without shares all jobs belong to leaf 0. */
+/* Jobs sorted by service and by leaf of the tree of accounts. Without shares all jobs belong to leaf 0. */
 struct order_lists {
     struct order_key *keys;
-    size_t *begins; /* [service * leaves + leaf], one more at the end */
+    /* [service * leaves + leaf] where a list begins in keys[]; one further entry for the end */
+    size_t *begins;
     size_t leaves;
     const struct policy_settings *settings;
     const double *step_charge;
     size_t shape_count;
-    double charge_mean; /* stands for jobs whose shape is not known */
+    double charge_mean; /* mean charge of a job, used for jobs whose shape has no known plan */
 };
 
-/* The charged device-seconds of a job; 0 when its shape is not known. */
+/* Returns the predicted charged device-seconds of a job; 0 when its shape has no known plan. */
 static double charge_of(const struct order_lists *lists, const struct policy_job *job)
 {
     const double step = job->shape < lists->shape_count ? lists->step_charge[job->shape] : 0;
@@ -104,8 +105,8 @@ static void charge_runs(struct share_tree *tree, const struct policy_snapshot *s
     }
 }
 
-/* Takes the jobs of a service from the leaves in the order of the shares. `next` has a place for each leaf.
- */
+/* Takes the jobs of one service from the leaves in the order of the shares. next[leaf] and has_jobs[leaf] are
+ * scratch memory. */
 static size_t merge(const struct order_lists *lists, struct share_tree *tree, size_t service, bool *has_jobs,
                     size_t *next, uint32_t *order)
 {

@@ -20,17 +20,17 @@
 
 enum {
     POLICY_RESERVATIONS_MAX = 8, /* dated reservations of one decision */
-    POLICY_NONE = UINT16_MAX,    /* no account, no parent */
+    POLICY_NONE = UINT16_MAX,    /* an account without a parent, or a device without an owner */
 };
 
-/* How much of the cluster somebody may use. 0: unlimited. */
+/* How much of the cluster a user or an account may use. 0: unlimited. */
 struct policy_limits {
-    uint32_t devices_max;     /* held at once */
+    uint32_t devices_max;     /* devices held at once */
     uint32_t running_max;     /* running jobs */
     double month_seconds_max; /* normalised device-seconds in the last 30 days */
 };
 
-/* What somebody holds and has used. */
+/* What a user or an account holds now and has used. */
 struct policy_use {
     uint32_t devices, running;
     double month_seconds; /* normalised device-seconds in the last 30 days */
@@ -41,9 +41,11 @@ struct policy_use {
 struct policy_account {
     uint16_t parent; /* POLICY_NONE for the root */
     double weight;   /* share among its siblings, above 0 */
-    double decayed; /* charged use of the account itself, without its children's; it halves every half-life */
+    /* charged use of the account itself, without that of its children; it halves every half-life */
+    double decayed;
     struct policy_limits limits;
-    struct policy_use use; /* use of the account itself, without its children's */
+    /* use of the account itself, without that of its children */
+    struct policy_use use;
 };
 
 /* A user across all accounts. */
@@ -61,11 +63,12 @@ struct policy_job {
     int64_t id;
     int64_t eligible_us; /* since when the job waits: its submission, or the end of its hold or pause */
     int64_t steps_left;
-    int64_t limit_us; /* time limit that is left; 0: none */
+    int64_t limit_us; /* microseconds left of the job's time limit; 0: none */
     int32_t priority; /* orders the jobs of one account */
     uint32_t shape;   /* jobs of one shape have the same plans on the same devices */
     uint16_t user, account;
-    uint16_t devices_least, devices_most; /* placement.count; most 0: any number */
+    /* placement.count: number of devices that the job may take; devices_most 0: any number */
+    uint16_t devices_least, devices_most;
     enum policy_service service;
     /* devices that the job uses only when it fits on no others, because its last attempt died there; NULL:
      * none */
@@ -76,7 +79,7 @@ struct policy_job {
 struct policy_run {
     int64_t job;
     int64_t started_us, ends_us; /* ends_us: predicted end, INT64_MAX when unknown */
-    double rate;                 /* normalised device-seconds charged a second */
+    double rate;                 /* normalised device-seconds charged per second */
     /* predicted seconds until a checkpoint of the run is stored; 0: the run cannot be asked for one now, so
      * it yields to nobody */
     double save_s;
@@ -93,20 +96,21 @@ struct policy_interval {
 
 struct policy_snapshot {
     size_t account_count, user_count, job_count, run_count, interval_count;
-    size_t device_count; /* known devices, whether they are there or not: at most POLICY_DEVICES_MAX */
+    size_t device_count; /* number of known devices, present or not: at most POLICY_DEVICES_MAX */
     const struct policy_account *accounts;
     const struct policy_user *users;
     const struct policy_job *jobs; /* in any order */
     const struct policy_run *runs;
     const struct policy_interval *intervals;
-    struct device_set present; /* devices that are there, not drained and reachable */
+    struct device_set present; /* devices that are reachable, named by their agent and not drained */
     struct device_set unfit;   /* present devices that no job may take now: being measured, held by others */
-    /* Since when each device is absent or unfit; NULL: since now. A device that has been away for a time is
-     * expected to stay away for as long again. Only jobs that end before then may use the other devices that
-     * are reserved together with it, so a short absence lets hardly any job pass. */
+    /* [device_count] since when each device is absent or unfit; NULL: since now. A device that has been away
+     * for some time is expected to stay away for as long again. Other devices that are reserved together with
+     * it may be used by jobs that end before then, so after a short absence hardly any job may use them. */
     const int64_t *away_since_us;
-    /* The account that owns each device, or POLICY_NONE; NULL: no device has an owner. The jobs of the
-     * account and of those below it go first on the device, and the runs of others yield it to them. */
+    /* [device_count] the account that owns each device, or POLICY_NONE; NULL: no device has an owner. Jobs of
+     * the owner and of accounts below it go first on the device, and runs of other accounts yield the device
+     * to them. */
     const uint16_t *owners;
 };
 
@@ -115,8 +119,10 @@ struct policy_settings {
     /* Which policies apply; all true by default. Without backfill the devices of a reservation are idle until
      * its job starts. */
     bool share, limits, width, wait, reserve, backfill, preempt;
-    double half_life_s;      /* half-life of charged use: 7 days by default */
-    double width_least;      /* throughput per charged device-second, as a part of the best width's: 0.7 */
+    double half_life_s; /* half-life of charged use: 7 days by default */
+    /* least throughput per charged device-second that more devices must reach, relative to the best number of
+     * devices: 0.7 by default */
+    double width_least;
     double scavenger_charge; /* factor on the charge of scavengers: 0.25 by default */
     double move_s;           /* seconds that a run loses when it moves or yields: 60 by default */
 };
@@ -125,14 +131,14 @@ extern const struct policy_settings policy_defaults;
 /* A plan of a shape on some devices. */
 struct policy_plan {
     struct device_set devices;
-    double step_s; /* predicted seconds a step */
-    double rate;   /* normalised device-seconds charged a second */
+    double step_s; /* predicted seconds per step */
+    double rate;   /* normalised device-seconds charged per second */
 };
 
 enum policy_fit { FIT_NO, FIT_YES, FIT_PENDING /* the search is under way: ask again later */ };
 
-/* The planner as the policies see it: the fastest plan of a shape on at most `most` (0: any number) of the
- * devices `among`. Equal questions of one decision have equal answers. */
+/* The planner as the policies see it: it finds the fastest plan of a shape on at most `most` (0: any number)
+ * of the devices `among`. Within one decision, equal questions have equal answers. */
 struct policy_planner {
     enum policy_fit (*best)(void *arg, uint32_t shape, const struct device_set *among, uint16_t most,
                             struct policy_plan *plan);
@@ -145,20 +151,23 @@ enum policy_verdict { VERDICT_START, VERDICT_WAIT };
 enum policy_reason {
     REASON_FITS,     /* starts: it is the first that fits */
     REASON_BACKFILL, /* starts: it ends before the reservations in front of it */
-    REASON_DEVICES, /* waits until the runs that hold its devices end; subject: the job that ends last of them
-                     */
-    REASON_YIELDS,  /* waits until a run that yields to it has stored its checkpoint; subject: that run's job;
-                       number: the rule */
+    /* waits until the runs that hold its devices end; subject: of these runs, the job that ends last */
+    REASON_DEVICES,
+    REASON_YIELDS, /* waits until a run that yields to it has stored its checkpoint; subject: that run's job;
+                      number: the rule */
     REASON_RESERVED, /* waits: starting would delay the reservation of a job in front; subject: that job */
     REASON_INTERVAL, /* waits: a lease or booking holds its devices; subject: the interval */
-    REASON_WIDTH,  /* waits: the free devices would do, but are fewer than placement.count.least; subject: the
-                      job that ends last on its devices; number: the fewest devices that it takes */
-    REASON_SLOW,   /* waits: it will end earlier on better devices; subject: the job that holds them */
-    REASON_ABSENT, /* waits: its devices are away, drained or short of memory; subject: one of them */
-    REASON_NOFIT,  /* waits: no plan, not even on all devices that are known */
-    REASON_PLANNING,     /* its plan is being searched for */
-    REASON_USER_DEVICES, /* a limit of its user or of an account; subject: the account's index; number: limit
-                          */
+    /* waits: the job could run on the free devices, but they are fewer than placement.count.least; subject:
+     * the job that ends last on its devices; number: placement.count.least */
+    REASON_WIDTH,
+    REASON_SLOW, /* waits: it will end earlier on better devices; subject: the job that holds them */
+    /* waits: its devices are absent, drained or short of memory; subject: one of these devices */
+    REASON_ABSENT,
+    REASON_NOFIT,    /* waits: there is no plan, not even on all known devices */
+    REASON_PLANNING, /* waits: the planner is searching for its plan */
+    /* from here on: waits for a limit of its user or of an account; subject: index of the user or account;
+     * number: the limit */
+    REASON_USER_DEVICES,
     REASON_USER_RUNNING,
     REASON_USER_MONTH,
     REASON_ACCOUNT_DEVICES,
@@ -168,34 +177,38 @@ enum policy_reason {
 
 struct policy_action {
     size_t job;     /* index in snapshot.jobs */
-    uint32_t place; /* in the order of the queue, from 1 */
+    uint32_t place; /* place in the order of the queue, from 1 */
     enum policy_verdict verdict;
     enum policy_reason reason;
-    int64_t subject;                /* what the reason names; -1: nothing */
-    double number;                  /* the number that the reason names */
-    int64_t starts_us;              /* predicted start: now for VERDICT_START; INT64_MAX when unknown */
-    const struct policy_plan *plan; /* of VERDICT_START and of a dated reservation, else NULL */
+    /* the job, interval, device, user or account that the reason names; -1: none */
+    int64_t subject;
+    double number;     /* the number that the reason names */
+    int64_t starts_us; /* predicted start: now for VERDICT_START; INT64_MAX when unknown */
+    /* the plan of VERDICT_START or of a dated reservation, else NULL */
+    const struct policy_plan *plan;
 };
 
-/* Why a run yields to a job that is not a scavenger: the run is one, the job is urgent and the run is not, or
- * the run holds a device that belongs to the job's account or to one above it and not to the run's. */
+/* Why a run yields to a job that is not a scavenger. RULE_SCAVENGER: the run is a scavenger. RULE_URGENT: the
+ * job is urgent and the run is not. RULE_OWNER: the run holds a device that belongs to the job's account or
+ * to one above it, but not to the run's. */
 enum policy_rule { RULE_NONE, RULE_SCAVENGER, RULE_OWNER, RULE_URGENT };
 
-/* A run is asked for a checkpoint and stops once that is stored. It is not asked when the device-seconds that
- * it and others lose (until the checkpoint, and settings.move_s each) exceed those that the job gains by
- * ending earlier. */
+/* A run that is asked for a checkpoint, and stops once that is stored. It is not asked when the
+ * device-seconds that it and other preempted runs lose (until the checkpoint, and settings.move_s each)
+ * exceed the device-seconds that the job gains by ending earlier. */
 struct policy_preemption {
     size_t run, job; /* indices in snapshot.runs and snapshot.jobs */
     enum policy_rule rule;
-    double gain_s, loss_s; /* device-seconds; the gain is INFINITY when the job had no date before */
+    /* device-seconds; the gain is INFINITY when the job had no predicted end before */
+    double gain_s, loss_s;
 };
 
 /* A decision. The caller owns it and releases it with policy_decision_fini. */
 struct policy_decision {
-    size_t count;                  /* as many as the snapshot has jobs */
+    size_t count;                  /* number of actions: one for each job of the snapshot */
     struct policy_action *actions; /* in the order of the queue */
     size_t plan_count;
-    struct policy_plan *plans; /* plans that the actions point to, and others */
+    struct policy_plan *plans; /* the plans that the actions point to, and other plans */
     size_t preemption_count;
     struct policy_preemption *preemptions; /* in the order of the queue */
 };
@@ -205,11 +218,11 @@ struct policy_decision {
 int policy_rank(const struct policy_account *accounts, size_t count, uint32_t *rank, struct err *err);
 
 /* Writes to order[0..job_count) the jobs in the order in which they are considered: by service, by their
- * account's rank, by priority within the account, by eligible_us, by id. An account is charged, for the order
- * alone, with the predicted use of its running jobs and of its jobs that stand before in the order, so
- * accounts alternate. step_charge[shape] is the charged device-seconds of a step, 0 where unknown, for
- * shape_count shapes. Without settings->share the order is by service, priority, eligible_us and id.
- * Returns 0, or -1 with ERR_NOMEM, or ERR_INVALID when a job's account is not a leaf. */
+ * account's rank, by priority within the account, by eligible_us, by id. For the order alone, an account is
+ * charged with the predicted use of its running jobs and of its jobs that stand before in the order, so
+ * accounts alternate. step_charge[shape] is the charged device-seconds of a step (0 where unknown);
+ * shape_count is the number of shapes. Without settings->share the order is by service, priority, eligible_us
+ * and id. Returns 0, or -1 with ERR_NOMEM, or ERR_INVALID when a job's account is not a leaf. */
 int policy_order(const struct policy_snapshot *snapshot, const struct policy_settings *settings,
                  const double *step_charge, size_t shape_count, int64_t now_us, uint32_t *order,
                  struct err *err);

@@ -1,4 +1,4 @@
-/* What the files of scheduler/policy share: the state of one decision. */
+/* State of one decision, which the files of scheduler/policy share. */
 #ifndef MOTLEY_SCHEDULER_POLICY_POLICY_PRIVATE_H
 #define MOTLEY_SCHEDULER_POLICY_POLICY_PRIVATE_H
 
@@ -11,10 +11,11 @@
 struct share_tree {
     size_t count;
     const struct policy_account *accounts;
-    double *ratio;        /* charged device-seconds of each account with its children, over its weight */
-    int64_t *front_us;    /* eligible_us of the account's next job */
-    uint32_t *heap_begin; /* where each account's children begin in `heap`; one more at the end */
-    uint32_t *heap_count; /* children with jobs left */
+    double *ratio;     /* charged device-seconds of each account with its children, over its weight */
+    int64_t *front_us; /* eligible_us of the account's next job */
+    /* [account] where the account's children begin in `heap`; one further entry for the end */
+    uint32_t *heap_begin;
+    uint32_t *heap_count; /* [account] number of the account's children that have jobs left */
     uint16_t *heap;
     void *memory;
 };
@@ -30,16 +31,17 @@ void share_tree_charge(struct share_tree *tree, uint16_t account, double seconds
 void share_tree_fill(struct share_tree *tree, const bool *has_jobs);
 /* Returns the leaf whose job is next, or POLICY_NONE when no leaf has jobs left. */
 uint16_t share_tree_top(const struct share_tree *tree);
-/* Takes the job on top and charges its leaf. `more` says whether the leaf has further jobs; the next one is
- * eligible from front_us on. */
+/* Takes the next job of the leaf on top and charges the leaf with `seconds`. `more` says whether the leaf has
+ * further jobs; front_us is then the next one's eligible_us. */
 void share_tree_take(struct share_tree *tree, double seconds, bool more, int64_t front_us);
 
 /* ---- limits.c: what users and accounts may still take ---- */
 
 struct limits_state {
     bool on;
-    struct policy_use *accounts; /* use of each account with its children's; month_seconds includes the
-                                    predicted use of running jobs */
+    /* use of each account with that of its children; month_seconds includes the predicted use of running
+     * jobs */
+    struct policy_use *accounts;
     struct policy_use *users;
 };
 
@@ -57,13 +59,14 @@ void limits_take(struct limits_state *limits, const struct policy_snapshot *snap
 
 /* ---- width.c: the planner's answers of one decision ---- */
 
-/* A question to the planner: the plan of a shape on a set of devices, given by the set's number. */
+/* A question to the planner: the plan of a shape on a set of devices, which is given by the number of
+ * width_set. */
 struct width_question {
     uint32_t shape, set;
-    uint16_t least, most; /* devices; most 0: any number */
-    /* The job's equal part of the devices while other jobs wait, a power of two: the devices there, divided
-     * by the number of waiting and running jobs (equipartition: Tucker and Gupta 1989). 0: no other job
-     * waits, and the job may take all. */
+    uint16_t least, most; /* number of devices that the job may take; most 0: any number */
+    /* The job's equal part of the devices while other jobs wait, as a power of two: the number of present
+     * devices, divided by the number of waiting and running jobs (equipartition: Tucker and Gupta 1989). 0:
+     * no other job waits, and the job may take all devices. */
     uint16_t fair;
 };
 
@@ -85,9 +88,10 @@ int width_answers_init(struct width_answers *answers, const struct policy_planne
 void width_answers_fini(struct width_answers *answers);
 /* Returns the number of a set of devices, or -1 with ERR_NOMEM. Equal sets have equal numbers. */
 int64_t width_set(struct width_answers *answers, const struct device_set *set, struct err *err);
-/* Finds the plan that the job may take on the devices of the set: the fastest plan that pays for its devices.
- * Returns an enum policy_fit, with *plan an index in answers->plans when it is FIT_YES; or -1 with ERR_NOMEM.
- * The planner is asked once for each question. */
+/* Finds the plan that the job may take on the devices of the set: the fastest plan whose throughput per
+ * charged device-second is high enough (settings->width_least). Returns an enum policy_fit, with *plan an
+ * index in answers->plans when it is FIT_YES; or -1 with ERR_NOMEM. The planner is asked once for each
+ * question. */
 int width_choose(struct width_answers *answers, const struct width_question *question, uint32_t *plan,
                  struct err *err);
 
@@ -98,9 +102,12 @@ enum { RESERVE_WINDOWS_MAX = 16 };
 enum holder_kind { HOLDER_NONE, HOLDER_JOB, HOLDER_INTERVAL, HOLDER_AWAY };
 
 struct device_claim {
-    int64_t booked_us, back_us; /* begin of its next booking, and end of its last; INT64_MAX and 0: none */
-    int64_t holder;             /* job or interval that holds it now; device when away */
-    int64_t keeper;             /* job or interval for which it is kept from until_us[device] on */
+    /* begin of the device's next booking, and end of its last one; INT64_MAX and 0: there is none */
+    int64_t booked_us, back_us;
+    /* the job or interval that holds the device now, or the device's own index while it is away */
+    int64_t holder;
+    /* the job or interval for which the device is reserved from until_us[device] on */
+    int64_t keeper;
     enum holder_kind held_by, kept_by;
 };
 
@@ -113,39 +120,43 @@ struct reserve_window {
 struct reserve_state {
     const struct policy_snapshot *snapshot;
     int64_t now_us;
-    struct device_set all, there;         /* known devices, and those that are neither absent nor unfit */
-    struct device_set free;               /* devices neither held by a run nor taken in this decision */
-    int64_t free_us[POLICY_DEVICES_MAX];  /* when each device is free for a further reservation */
-    int64_t until_us[POLICY_DEVICES_MAX]; /* a job that starts now on the device must end by then */
+    struct device_set all, there;        /* known devices, and those that are neither absent nor unfit */
+    struct device_set free;              /* devices neither held by a run nor taken in this decision */
+    int64_t free_us[POLICY_DEVICES_MAX]; /* [device] when the device is free for a further reservation */
+    /* [device] when a job that starts now on the device must have ended */
+    int64_t until_us[POLICY_DEVICES_MAX];
     struct device_claim devices[POLICY_DEVICES_MAX];
-    bool booked;       /* a device has a booking in the future */
-    size_t time_count; /* of times at which starts are weighed, in order; some may be of no device any more */
+    bool booked; /* a device has a booking in the future */
+    /* number of times at which starts are weighed, in order; for some times no device becomes free any
+     * more */
+    size_t time_count;
     int64_t times[4 * POLICY_DEVICES_MAX];
     size_t window_count;
     struct reserve_window windows[RESERVE_WINDOWS_MAX];
-    bool changed; /* the windows are to be found anew */
+    bool changed; /* the windows must be found again */
 };
 
-/* A start, now or later. */
+/* A possible start of a job, now or later. */
 struct reserve_start {
     uint32_t plan;
     int64_t starts_us, ends_us;
 };
 
 void reserve_init(struct reserve_state *reserve, const struct policy_snapshot *snapshot, int64_t now_us);
-/* Finds the windows anew if anything changed. Returns 0, or -1 with ERR_NOMEM. */
+/* Finds the windows again if anything has changed. Returns 0, or -1 with ERR_NOMEM. */
 int reserve_windows(struct reserve_state *reserve, struct width_answers *answers, struct err *err);
-/* Finds the start of a job with the least predicted end before start->ends_us, as devices become free; among
- * `among` only. Returns an enum policy_fit, or -1 with ERR_NOMEM. */
+/* Finds, on devices of `among` as they become free, the start of a job with the least predicted end before
+ * start->ends_us. Returns an enum policy_fit, or -1 with ERR_NOMEM. */
 int reserve_find(struct reserve_state *reserve, struct width_answers *answers, const struct policy_job *job,
                  struct width_question question, const struct device_set *among, struct reserve_start *start,
                  struct err *err);
-/* Gives the devices of a plan to a job from now on, or reserves them for it from start->starts_us on. */
+/* reserve_take gives the devices of a plan to a job from now on. reserve_keep reserves them for the job from
+ * start->starts_us on. */
 void reserve_take(struct reserve_state *reserve, const struct policy_plan *plan, int64_t job,
                   int64_t ends_us);
 void reserve_keep(struct reserve_state *reserve, const struct policy_plan *plan, int64_t job,
                   const struct reserve_start *start);
-/* Returns the first device of the plan that is reserved or booked for somebody before `ends_us`, or
+/* Returns the first device of the plan that is reserved or booked from a time before `ends_us`, or
  * POLICY_DEVICES_MAX. */
 size_t reserve_kept_before(const struct reserve_state *reserve, const struct policy_plan *plan,
                            int64_t ends_us);
@@ -161,37 +172,42 @@ struct preempt_state {
     const struct policy_snapshot *snapshot;
     const struct policy_settings *settings;
     struct device_set owned; /* devices that have an owner */
-    bool yielding;           /* a run can be asked for a checkpoint */
-    struct device_set *own;  /* [account_count] devices of each account and of those above it */
-    uint32_t *waiting; /* [account_count] jobs that have not started, of each account with those below */
-    size_t *order;     /* [run_count] runs that may yield to the job at hand */
-    bool *asked;       /* [run_count] */
-    struct policy_preemption *list; /* [run_count] */
+    bool yielding;           /* at least one run can be asked for a checkpoint */
+    /* [account_count] devices that each account or an account above it owns */
+    struct device_set *own;
+    /* [account_count] number of jobs that have not started, of each account and of those below it */
+    uint32_t *waiting;
+    /* [run_count] indices of the runs that may yield to the job that is considered */
+    size_t *order;
+    bool *asked;                    /* [run_count] the run is already asked to yield in this decision */
+    struct policy_preemption *list; /* [run_count] the preemptions decided so far */
     size_t count, searches;
 };
 
-/* A job for which runs are to yield. */
+/* A job to which runs may yield. */
 struct preempt_job {
-    size_t index; /* in snapshot.jobs */
+    size_t index; /* index in snapshot.jobs */
     struct width_question question;
-    const struct device_set *among; /* devices that it may use */
-    int64_t ends_us;                /* its predicted end if nobody yields; INT64_MAX: unknown */
+    const struct device_set *among; /* devices that the job may use */
+    int64_t ends_us;                /* the job's predicted end if no run yields; INT64_MAX: unknown */
 };
 
 /* Returns 0, or -1 with ERR_NOMEM. */
 int preempt_init(struct preempt_state *preempt, const struct policy_snapshot *snapshot,
                  const struct policy_settings *settings, struct err *err);
 void preempt_fini(struct preempt_state *preempt);
-/* Notes that a job has started, so it no longer keeps others off its group's devices. */
+/* Notes that a job has started, so it no longer keeps jobs of other accounts off the devices of its
+ * account. */
 void preempt_started(struct preempt_state *preempt, const struct policy_job *job);
-/* Removes from `set` the devices whose owners have jobs that wait, unless the job is one of them or urgent.
- */
+/* Removes from `set` the devices whose owners have waiting jobs, unless the job belongs to the owner or is
+ * urgent. */
 void preempt_leave(const struct preempt_state *preempt, const struct policy_job *job, struct device_set *set);
-/* Whether, of `waiting` jobs, some are of none of the accounts that own a device of the job's. */
+/* Whether some of the `waiting` jobs are outside the outermost account that owns devices and contains the
+ * job. */
 bool preempt_has_rivals(const struct preempt_state *preempt, const struct policy_job *job, size_t waiting);
-/* Looks for the fewest runs that can yield to the job and whose loss is less than its gain. Returns FIT_YES
- * with *start, when they will have yielded, and the runs added to preempt->list; another enum policy_fit; or
- * -1 with ERR_NOMEM. */
+/* Looks for the fewest runs that can yield to the job and whose loss is less than the job's gain. Returns
+ * FIT_YES, with *start the job's start after these runs have yielded and with the runs added to
+ * preempt->list; another enum policy_fit; or -1 with ERR_NOMEM. */
 int preempt_find(struct preempt_state *preempt, const struct reserve_state *reserve,
                  struct width_answers *answers, const struct preempt_job *job, struct reserve_start *start,
                  struct err *err);

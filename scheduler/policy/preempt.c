@@ -1,14 +1,15 @@
-/* Finds runs that yield to a waiting job, and orders the use of devices that belong to an account. */
+/* Finds runs that yield to a waiting job, and gives accounts precedence on the devices that they own. */
 #include <math.h>
 #include <stdlib.h>
 
 #include "scheduler/policy/policy_private.h"
 
-/* One decision asks at most so many times for whom runs could yield; jobs further back are considered once
- * those in front have started. */
+/* Most jobs for which one decision looks for runs that could yield. Jobs further back in the queue are
+ * considered once those in front have started. */
 enum { SEARCHES_MAX = 64 };
 
-/* Finds the devices that each account's jobs may claim as their own. Parents stand before their children. */
+/* Finds the devices that each account's jobs may claim as their own (parents stand before their children),
+ * and counts the waiting jobs of each account. */
 static void find_owners(struct preempt_state *preempt)
 {
     const struct policy_snapshot *snapshot = preempt->snapshot;
@@ -78,7 +79,8 @@ void preempt_leave(const struct preempt_state *preempt, const struct policy_job 
 bool preempt_has_rivals(const struct preempt_state *preempt, const struct policy_job *job, size_t waiting)
 {
     const struct policy_snapshot *snapshot = preempt->snapshot;
-    size_t own = waiting; /* jobs of the outermost account around the job's that owns a device */
+    /* number of waiting jobs of the outermost account that owns a device and contains the job */
+    size_t own = waiting;
     for (uint16_t a = job->account; a < snapshot->account_count; a = snapshot->accounts[a].parent)
         if (!device_set_is_empty(&preempt->own[a]))
             own = preempt->waiting[a];
@@ -87,7 +89,8 @@ bool preempt_has_rivals(const struct preempt_state *preempt, const struct policy
 
 /* ---- runs that yield ---- */
 
-/* Returns the rule by which the run yields to the job; *yields are the devices that the job may take then. */
+/* Returns the rule by which the run yields to the job. *yields becomes the set of devices that the job then
+ * gets. */
 static enum policy_rule rule_of(const struct preempt_state *preempt, const struct policy_run *run,
                                 const struct policy_job *job, struct device_set *yields)
 {
@@ -105,13 +108,13 @@ static enum policy_rule rule_of(const struct preempt_state *preempt, const struc
     return device_set_is_empty(yields) ? RULE_NONE : RULE_OWNER;
 }
 
-/* Returns the device-seconds that are lost when the run yields. */
+/* Returns the device-seconds that are lost when the run yields: until the checkpoint, and by the move. */
 static double loss_of(const struct preempt_state *preempt, const struct policy_run *run)
 {
     return (run->save_s + preempt->settings->move_s) * run->rate;
 }
 
-/* Lists the runs that may yield to the job, those that lose least first. */
+/* Lists the runs that may yield to the job in preempt->order, the ones with the least loss first. */
 static size_t list_runs(struct preempt_state *preempt, const struct policy_job *job)
 {
     const struct policy_run *runs = preempt->snapshot->runs;
@@ -129,8 +132,8 @@ static size_t list_runs(struct preempt_state *preempt, const struct policy_job *
     return count;
 }
 
-/* Weighs a plan against the runs that it needs to yield. Returns whether it pays; *start is then its start.
- */
+/* Weighs a plan against the runs that must yield for it. Returns whether the job gains more than these runs
+ * lose; *start is then the start with this plan. */
 static bool weigh(struct preempt_state *preempt, const struct reserve_state *reserve,
                   const struct preempt_job *of, const struct policy_plan *plan, size_t listed,
                   struct reserve_start *start)

@@ -1,4 +1,4 @@
-/* Finds ranges of predicted starts. */
+/* Finds the ranges within which predicted starts turn out to lie. */
 #include "scheduler/policy/range.h"
 
 #include <math.h>
@@ -30,7 +30,7 @@ bool start_range(const struct start_history *history, double predicted_s, uint32
 {
     struct alike alike[START_SAMPLES];
     const size_t count = history->count < START_SAMPLES ? history->count : START_SAMPLES;
-    const double wait = fmax(1, predicted_s); /* predictions below a second are alike */
+    const double wait = fmax(1, predicted_s); /* predictions below a second are treated as one second */
     if (count < START_LEAST)
         return false;
     for (size_t i = 0; i < count; i++) {
@@ -43,7 +43,7 @@ bool start_range(const struct start_history *history, double predicted_s, uint32
     qsort(alike, count, sizeof(*alike), compare_distances);
     const size_t taken = count / 4 > START_LEAST ? count / 4 : START_LEAST;
     qsort(alike, taken, sizeof(*alike), compare_ratios);
-    const size_t held = (taken * 7 + 7) / 8 - 1; /* the interval from i to i + held holds held + 1 samples */
+    const size_t held = (taken * 7 + 7) / 8 - 1; /* samples i to i + held are held + 1 samples */
     size_t best = 0;
     for (size_t i = 1; i + held < taken; i++)
         if (alike[i + held].ratio - alike[i].ratio < alike[best + held].ratio - alike[best].ratio)

@@ -1,9 +1,10 @@
 /* The range of a predicted start, from how earlier predictions turned out.
  *
- * Of each job that has started one prediction is kept: the wait that was predicted, the wait that it was, and
- * the place in the queue. A new prediction is compared with the quarter of these (at least START_LEAST) whose
- * predicted wait and place were most alike, and its range holds seven of eight of their ratios of true to
- * predicted waits, in the shortest interval that does. Pure. */
+ * Of each job that has started, one prediction is kept: the predicted wait, the true wait, and the place in
+ * the queue. A new prediction is compared with the quarter of these samples (at least START_LEAST) whose
+ * predicted wait and place are closest to its own. The range is the shortest interval that holds seven of
+ * eight of these samples' ratios of true to predicted waits. Pure.
+ */
 #ifndef MOTLEY_SCHEDULER_POLICY_RANGE_H
 #define MOTLEY_SCHEDULER_POLICY_RANGE_H
 
@@ -15,13 +16,13 @@ enum { START_SAMPLES = 512, START_LEAST = 40 };
 
 struct start_sample {
     double predicted_s, waited_s;
-    uint32_t place; /* from 1 */
+    uint32_t place; /* place in the queue, from 1 */
 };
 
-/* The newest samples; {0} is empty. */
+/* The newest samples, in a ring. {0} is an empty history. */
 struct start_history {
     struct start_sample samples[START_SAMPLES];
-    size_t count; /* samples ever added */
+    size_t count; /* number of samples ever added */
 };
 
 void start_history_add(struct start_history *history, const struct start_sample *sample);

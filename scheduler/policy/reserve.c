@@ -4,7 +4,8 @@
 
 #include "scheduler/policy/policy_private.h"
 
-/* The most times at which a start is considered. Of more times only the 1st, 2nd, 4th, … and the last are. */
+/* Most times at which a start is considered. If there are more, only the 1st, 2nd, 4th, 8th, … and the last
+ * are considered. */
 enum { TIMES_MAX = 16 };
 
 static int64_t add_us(int64_t a, int64_t b)
@@ -21,8 +22,8 @@ int64_t reserve_end(int64_t begins_us, const struct policy_job *job, const struc
     return add_us(begins_us, length);
 }
 
-/* Returns the expected end of something that has lasted since since_us: it is expected to last as long again.
- */
+/* Returns the expected end of a run or an absence that has lasted since since_us: it is expected to last as
+ * long again. */
 static int64_t expect(int64_t since_us, int64_t now_us)
 {
     return since_us < now_us ? add_us(now_us, now_us - since_us) : now_us;
@@ -109,7 +110,7 @@ static int compare_times(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Sorts the times and drops doubled ones. Returns how many are left. */
+/* Sorts the times and drops duplicates. Returns how many are left. */
 static size_t sort_times(int64_t *times, size_t count)
 {
     size_t distinct = 0;
@@ -131,8 +132,9 @@ int reserve_windows(struct reserve_state *reserve, struct width_answers *answers
          d = device_set_next(&reserve->free, d + 1))
         times[count++] = reserve->until_us[d];
     count = sort_times(times, count);
-    if (count > RESERVE_WINDOWS_MAX) { /* the windows between count as the one before, which never promises
-                                          too much */
+    /* Windows between are left out: a job that ends within one of them is offered the last window's devices,
+     * which are free for longer. */
+    if (count > RESERVE_WINDOWS_MAX) {
         times[RESERVE_WINDOWS_MAX - 1] = times[count - 1];
         count = RESERVE_WINDOWS_MAX;
     }
@@ -152,7 +154,7 @@ int reserve_windows(struct reserve_state *reserve, struct width_answers *answers
     return 0;
 }
 
-/* The devices of `among` that are free at a time and not booked at that time. */
+/* Returns the devices of `among` that are free at a time and not booked at that time. */
 static struct device_set free_at(const struct reserve_state *reserve, const struct device_set *among,
                                  int64_t at_us)
 {
@@ -174,8 +176,8 @@ static struct device_set free_at(const struct reserve_state *reserve, const stru
     return set;
 }
 
-/* Removes the booked devices from `set` whose bookings begin before a job ends that begins at `at_us` under
- * the plan. Returns whether the plan uses one of them. */
+/* Removes from `set` the devices whose bookings overlap with a job that runs from `at_us` to `ends_us`.
+ * Returns whether the plan uses one of these devices. */
 static bool drop_booked(const struct reserve_state *reserve, const struct policy_plan *plan, int64_t at_us,
                         int64_t ends_us, struct device_set *set)
 {
@@ -192,7 +194,7 @@ static bool drop_booked(const struct reserve_state *reserve, const struct policy
     return used;
 }
 
-/* Returns when all devices of the plan are free, at `at_us` or before. */
+/* Returns the earliest time, at most `at_us`, at which all devices of the plan are free. */
 static int64_t start_of(const struct reserve_state *reserve, const struct policy_plan *plan, int64_t at_us)
 {
     int64_t start_us = reserve->now_us;
@@ -206,7 +208,7 @@ static int64_t start_of(const struct reserve_state *reserve, const struct policy
     return start_us;
 }
 
-/* Weighs a start at one time. Keeps the better one in *start. */
+/* Considers a start at one time, and keeps the better of it and *start in *start. */
 static int weigh(const struct reserve_state *reserve, struct width_answers *answers,
                  const struct policy_job *job, struct width_question question, struct device_set set,
                  int64_t at_us, struct reserve_start *start, struct err *err)
@@ -231,7 +233,7 @@ static int weigh(const struct reserve_state *reserve, struct width_answers *answ
     return FIT_NO;
 }
 
-/* Adds a time at which devices become free, in its place. */
+/* Adds a time at which devices become free to the sorted times. */
 static void add_time(struct reserve_state *reserve, int64_t at_us)
 {
     size_t low = 0, high = reserve->time_count;

@@ -1,4 +1,5 @@
-/* The policies' settings as the section `sharing` of a configuration (docs/INTERFACES.md). */
+/* Converts between the policies' settings and the section `sharing` of a configuration
+ * (docs/INTERFACES.md). */
 #ifndef MOTLEY_SCHEDULER_POLICY_SETTINGS_H
 #define MOTLEY_SCHEDULER_POLICY_SETTINGS_H
 
@@ -8,9 +9,9 @@
 
 struct json_reader;
 
-/* Reads the settings that the object gives; the others stay. An error names the key by its path. */
+/* Reads the settings that the object has; the others stay unchanged. An error names the key by its path. */
 void policy_settings_read(struct json_reader *reader, struct policy_settings *settings);
-/* Returns the settings as such a section, new; NULL without memory. */
+/* Returns the settings as a section `sharing`, new; NULL without memory. */
 json_t *policy_settings_document(const struct policy_settings *settings);
 
 #endif

@@ -62,7 +62,8 @@ void share_tree_charge(struct share_tree *tree, uint16_t account, double seconds
         tree->ratio[i] += seconds / tree->accounts[i].weight;
 }
 
-/* Whether account a goes before its sibling b: by use over weight, then by whose next job waits longer. */
+/* Whether account a goes before its sibling b: the one with less use over weight goes first, then the one
+ * whose next job has waited longer. */
 static bool goes_before(const struct share_tree *tree, uint16_t a, uint16_t b)
 {
     if (tree->ratio[a] != tree->ratio[b])
@@ -94,7 +95,8 @@ void share_tree_fill(struct share_tree *tree, const bool *has_jobs)
 {
     for (size_t i = 0; i < tree->count; i++)
         tree->heap_count[i] = 0;
-    /* Children stand behind their parents, so each heap is whole before its owner enters the one above. */
+    /* Children have larger indices than their parents, so each account's heap is complete before the account
+     * enters its parent's heap. */
     for (size_t i = tree->count; i-- > 0;) {
         const uint32_t children = tree->heap_count[i];
         for (size_t at = children / 2; at-- > 0;)

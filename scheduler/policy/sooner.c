@@ -5,27 +5,29 @@
 #include <string.h>
 
 enum {
-    RUNS_ASKED = 16, /* runs whose end is asked about, those that are predicted to end first */
+    RUNS_ASKED = 16, /* number of runs whose earlier end is tried, those that are predicted to end first */
     RUNS_KEPT = 2,
     STEPS_ASKED = 6,
-    PLAYED_MAX = 40, /* decisions for which the queue is let go on */
+    PLAYED_MAX = 40, /* most decisions for which the queue is simulated */
 };
 
 struct asker {
     const struct policy_snapshot *snapshot;
     const struct policy_settings *settings;
     const struct policy_planner *planner;
-    /* a start before before_us is sooner; INT64_MAX: unknown, and only a start at once is surely sooner */
+    /* A start before before_us counts as sooner. INT64_MAX: the job's start is unknown, and only a start at
+     * once counts as sooner. */
     int64_t now_us, before_us;
     size_t job;
     struct policy_action
-        action; /* what is decided about the job with nothing changed; its plan is not valid */
+        /* the decision about the job when nothing is changed; its plan is not valid */
+        action;
     struct sooner_change *found;
     int count;
     struct err *err;
 };
 
-/* Decides about the snapshot. Writes what is decided about the job. */
+/* Decides about the snapshot. Writes the decision about the job to *action. */
 static int ask(const struct asker *asker, const struct policy_snapshot *snapshot,
                struct policy_action *action)
 {
@@ -39,7 +41,7 @@ static int ask(const struct asker *asker, const struct policy_snapshot *snapshot
     return 0;
 }
 
-/* A queue that goes on. */
+/* A copy of the snapshot in which jobs start and runs end as predicted. */
 struct played {
     struct policy_account *accounts;
     struct policy_user *users;
@@ -48,7 +50,7 @@ struct played {
     size_t job_count, run_count;
 };
 
-/* Adds a run to what its user and account hold, or takes it away. */
+/* Counts a run that begins, or one that ends, in what its user and account hold. */
 static void count_use(struct policy_account *accounts, struct policy_user *users,
                       const struct policy_run *run, bool begins)
 {
@@ -60,8 +62,8 @@ static void count_use(struct policy_account *accounts, struct policy_user *users
     }
 }
 
-/* Starts what the decision starts and drops those jobs from the queue. Returns whether the job `id` is one of
- * them. */
+/* Starts the jobs that the decision starts, and drops them from the queue. Returns whether the job `id` is
+ * one of them. */
 static bool take_starts(struct played *played, const struct policy_decision *decision, int64_t now_us,
                         int64_t id)
 {
@@ -93,8 +95,8 @@ static bool take_starts(struct played *played, const struct policy_decision *dec
     return started;
 }
 
-/* Ends the runs that end next, all at their predicted time. Returns that time, INT64_MAX when none has one.
- */
+/* Ends the runs with the earliest predicted end. Returns that time, or INT64_MAX when no run has a predicted
+ * end. */
 static int64_t end_next(struct played *played, int64_t now_us)
 {
     int64_t next_us = INT64_MAX;
@@ -139,8 +141,8 @@ static int played_init(struct played *played, const struct asker *asker, const s
     return 0;
 }
 
-/* Lets the queue go on without new arrivals, each run as long as predicted. Writes when
- * the job starts to *starts_us, INT64_MAX if that is not within PLAYED_MAX decisions. */
+/* Simulates the queue without new arrivals, in which each run lasts as long as predicted. Writes the job's
+ * start to *starts_us: INT64_MAX if it does not start within PLAYED_MAX decisions. */
 static int play(const struct asker *asker, const struct policy_snapshot *from, int64_t *starts_us)
 {
     struct policy_snapshot snapshot = *from;
@@ -172,8 +174,8 @@ static int play(const struct asker *asker, const struct policy_snapshot *from, i
     return rc;
 }
 
-/* Keeps the change if the job starts sooner with it; the soonest SOONER_MAX are kept. Of changes of one kind
- * the soonest `most` are kept. Returns 1 if it is kept, 0 if not, or -1. */
+/* Keeps the change if the job starts sooner with it. At most SOONER_MAX changes are kept, and at most `most`
+ * of one kind: those with the earliest starts. Returns 1 if it is kept, 0 if not, or -1. */
 static int offer(struct asker *asker, const struct policy_snapshot *snapshot, struct sooner_change change,
                  int most)
 {
@@ -190,7 +192,8 @@ static int offer(struct asker *asker, const struct policy_snapshot *snapshot, st
     change.starts_us = action.starts_us;
     for (int i = 0; i < asker->count; i++)
         alike += asker->found[i].kind == change.kind ? 1 : 0;
-    if (asker->count == SOONER_MAX || alike == most) { /* the last one, or the last of its kind, makes room */
+    /* the change with the latest start, of all or of this kind, makes room */
+    if (asker->count == SOONER_MAX || alike == most) {
         int last = asker->count - 1;
         while (alike == most && asker->found[last].kind != change.kind)
             last--;
@@ -208,7 +211,7 @@ static int offer(struct asker *asker, const struct policy_snapshot *snapshot, st
     return 1;
 }
 
-/* Asks with another job in its place. */
+/* Asks what happens when `job` stands in the place of the job in question. */
 static int ask_job(struct asker *asker, const struct policy_job *job, struct sooner_change change, int most)
 {
     struct policy_snapshot changed = *asker->snapshot;
@@ -235,7 +238,7 @@ static int ask_shapes(struct asker *asker, const uint32_t *shapes, size_t count)
     return 0;
 }
 
-/* Asks whether fewer steps would do, half as many each time. */
+/* Asks whether the job would start sooner with fewer steps, half as many each time. */
 static int ask_steps(struct asker *asker)
 {
     struct policy_job job = asker->snapshot->jobs[asker->job];
@@ -257,7 +260,8 @@ static int compare_ends(const void *a, const void *b)
     return (*x)->job<(*y)->job ? -1 : (*x)->job>(*y)->job;
 }
 
-/* Asks what the ends of the runs would change that are predicted to end first. */
+/* Asks, for the runs that are predicted to end first, whether the job would start sooner if they ended
+ * now. */
 static int ask_runs(struct asker *asker)
 {
     struct policy_snapshot changed = *asker->snapshot;
@@ -291,7 +295,8 @@ static int ask_runs(struct asker *asker)
     return rc < 0 ? -1 : 0;
 }
 
-/* Asks about the lease, device or limit that the decision names as the reason. */
+/* Asks whether the job would start sooner without the lease, absence or limit that the decision names as the
+ * reason. */
 static int ask_reason(struct asker *asker)
 {
     struct policy_snapshot changed = *asker->snapshot;

@@ -1,5 +1,5 @@
-/* What would let a waiting job start sooner. Each change is asked of policy_decide: the same snapshot with
- * that one thing changed. Pure. */
+/* Finds changes that would let a waiting job start sooner. For each change, policy_decide is asked about the
+ * same snapshot with that one change. Pure. */
 #ifndef MOTLEY_SCHEDULER_POLICY_SOONER_H
 #define MOTLEY_SCHEDULER_POLICY_SOONER_H
 
@@ -9,20 +9,21 @@ enum { SOONER_MAX = 5 };
 
 /* Changes with which the job would start sooner. */
 enum sooner_kind {
-    SOONER_RUN,    /* that job ended now; subject: the job */
-    SOONER_LEASE,  /* that lease or booking were given back; subject: the interval */
-    SOONER_DEVICE, /* that device came back; subject: the device */
-    SOONER_LIMIT,  /* the limit for which it waits were gone; reason: which; subject: the user or account */
-    SOONER_STEPS,  /* the job had so many steps left; number: steps */
-    SOONER_SHAPE,  /* the job asked for another shape (policy.h); subject: the shape */
+    SOONER_RUN,    /* the run of this job ended now; subject: the job */
+    SOONER_LEASE,  /* this lease or booking were given back; subject: the interval */
+    SOONER_DEVICE, /* this device came back; subject: the device */
+    /* the limit for which the job waits were gone; reason: which limit; subject: the user or account */
+    SOONER_LIMIT,
+    SOONER_STEPS, /* the job had only this number of steps left; number: the steps */
+    SOONER_SHAPE, /* the job asked for another shape (policy.h); subject: the shape */
 };
 
 struct sooner_change {
     enum sooner_kind kind;
-    enum policy_reason reason; /* of SOONER_LIMIT */
+    enum policy_reason reason; /* which limit; only of SOONER_LIMIT */
     int64_t subject;
     double number;
-    int64_t starts_us; /* predicted start with the change: now when it would start at once */
+    int64_t starts_us; /* predicted start with the change; the present time if it would start at once */
 };
 
 struct sooner_question {
@@ -30,8 +31,8 @@ struct sooner_question {
     const struct policy_settings *settings;
     const struct policy_planner *planner;
     int64_t now_us;
-    size_t job;             /* index in the snapshot */
-    const uint32_t *shapes; /* shapes that its owner could ask for instead */
+    size_t job;             /* index in snapshot.jobs */
+    const uint32_t *shapes; /* shapes that the job's owner could ask for instead */
     size_t shape_count;
 };
 

@@ -8,7 +8,7 @@
 
 enum answer_kind {
     ANSWER_PLAN,   /* the planner's best plan on at most `most` devices */
-    ANSWER_CHOICE, /* the plan that pays for its devices */
+    ANSWER_CHOICE, /* the plan that the job should take, given what its devices cost (width_choose) */
 };
 
 struct width_entry {
@@ -144,7 +144,8 @@ static int remember(struct width_answers *answers, const struct width_question *
     return (int)fit;
 }
 
-/* Returns the planner's answer about a shape on at most q->most devices of a set. */
+/* Asks the planner for the plan of a shape on at most question->most devices of a set, or takes its
+ * remembered answer. */
 static int ask(struct width_answers *answers, const struct width_question *question, uint32_t *plan,
                struct err *err)
 {
@@ -178,8 +179,8 @@ static double worth(const struct policy_plan *plan)
 }
 
 /* Takes the fastest plan on at most question->fair devices whose steps per charged device-second reach
- * settings->width_least of the best such plan; when none fits, the plan on the fewest devices that do. Widths
- * are doubled, so few are asked for. */
+ * settings->width_least of the best such plan. If no plan fits on that few devices, it takes the plan on the
+ * fewest devices. The number of devices is doubled from plan to plan, so that few plans are asked for. */
 static int narrow(struct width_answers *answers, const struct width_question *question, uint32_t *plan,
                   struct err *err)
 {

@@ -48,7 +48,7 @@ static void draw_devices(const struct generate_request *request, struct generate
         world->shapes[i] = (struct speed_shape){.step_s = lognormal(&stream, 1, 0.5),
                                                 .bytes = gb * 1e9 * (0.5 + 0.5 * rand_stream_unit(&stream)),
                                                 .loss = 0.02 + 0.3 * rand_stream_unit(&stream)};
-        for (size_t d = 0; d < request->devices; d++) /* devices of a type are alike */
+        for (size_t d = 0; d < request->devices; d++) /* all devices of a type have the same affinity */
             world->affinity[i * request->devices + d] =
                 d < 3 ? 0.7 + 0.6 * rand_stream_unit(&stream) : world->affinity[i * request->devices + d % 3];
     }
@@ -67,7 +67,7 @@ static void draw_users(const struct generate_request *request, struct generated_
                                     .weight = 1 + (double)rand_stream_below(&stream, 2)};
 }
 
-/* Draws when a burst arrives; three of four bursts come in the twelve hours of the day. */
+/* Draws when a burst arrives: three of four bursts arrive in the first twelve hours of a day. */
 static int64_t draw_arrival(const struct generate_request *request, struct rand_stream *stream)
 {
     const double day = floor(rand_stream_unit(stream) * request->days);
@@ -78,7 +78,7 @@ static int64_t draw_arrival(const struct generate_request *request, struct rand_
 }
 
 /* Draws bursts of jobs until their work reaches the requested load. A job's work is counted on as many
- * reference cards as its memory needs. */
+ * reference cards as its memory needs or as the job asks for, whichever is more. */
 static int draw_jobs(const struct generate_request *request, struct generated_world *world, struct err *err)
 {
     struct rand_stream stream;

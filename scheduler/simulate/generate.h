@@ -10,11 +10,12 @@ struct generate_request {
     uint64_t seed;
     size_t devices, users, groups, shapes;
     double days;
-    double load;         /* offered work as a fraction of what the devices can do in these days */
+    /* work of all jobs, as a fraction of the work that the devices can do in these days */
+    double load;
     double job_hours;    /* median of a job's hours on the reference card */
     double spread;       /* sigma of the lognormal distribution of the hours */
     double error;        /* sigma of the lognormal ratio of a run's seconds to the predicted ones */
-    double failures;     /* failures of a device in 30 days; its median absence is an hour */
+    double failures;     /* failures of one device per 30 days; the median absence is an hour */
     double burst;        /* mean number of jobs that a user submits at once */
     double wide;         /* fraction of the jobs that ask for at least half of the devices */
     bool from_the_start; /* all jobs arrive at the beginning */
@@ -32,7 +33,8 @@ struct generated_world {
     struct speed_model model;
     struct policy_planner planner;
     struct simulation
-        simulation; /* borrows the arrays above; the settings are the defaults, the policy is policy_decide */
+        /* borrows the arrays above; its settings are the defaults, and its policy is policy_decide */
+        simulation;
 };
 
 /* Fills *world, which the caller ends with generated_world_fini and does not move. Returns 0, or -1 with

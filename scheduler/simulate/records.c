@@ -1,4 +1,4 @@
-/* Builds simulations from records. */
+/* Builds a simulation from recorded jobs, devices and forecasts. */
 #include "scheduler/simulate/records.h"
 
 #include <math.h>
@@ -25,7 +25,7 @@ static double median(double *values, size_t count)
     return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
 }
 
-/* Answers as the policies' planner; `arg` is a struct recorded_planner. */
+/* Implements struct policy_planner's `best`; `arg` is a struct recorded_planner. */
 static enum policy_fit recorded_best(void *arg, uint32_t shape, const struct device_set *among, uint16_t most,
                                      struct policy_plan *plan)
 {
@@ -53,8 +53,8 @@ static enum policy_fit recorded_best(void *arg, uint32_t shape, const struct dev
     return FIT_YES;
 }
 
-/* Fits the model's constants of a class to its recorded plans: those on the fewest devices give the seconds a
- * step, those on more of them give what each further device loses. */
+/* Fits a class's constants of the model of speeds.h to the class's recorded plans. The plans on the fewest
+ * devices give the seconds per step; the plans on more devices give the loss by each further device. */
 static int fit_shape(struct recorded_world *world, size_t shape, struct err *err)
 {
     const struct recorded_planner *planner = &world->planner;
@@ -95,7 +95,8 @@ static int fit_shape(struct recorded_world *world, size_t shape, struct err *err
     to->loss = fmax(0, median(loss, loss_count));
     to->bytes = fmin(to->bytes, fits);
     if (alone_count == 0)
-        *to = (struct speed_shape){.step_s = 1, .bytes = INFINITY}; /* never planned: it runs nowhere */
+        /* a class that was never planned runs nowhere */
+        *to = (struct speed_shape){.step_s = 1, .bytes = INFINITY};
     free(alone);
     return 0;
 }
@@ -175,7 +176,7 @@ static int take_classes(struct recorded_world *world, const json_t *records, con
     if (!world->shapes || !world->affinity || !planner->begin || !planner->plans)
         return err_set(err, ERR_NOMEM, "no memory for %zu classes", count);
     size_t at = 0, end = 0;
-    for (size_t c = 0; c < count; c++) { /* forecasts stand in the order of their classes */
+    for (size_t c = 0; c < count; c++) { /* the forecasts are sorted by class */
         const json_t *class = json_array_get(classes, c), *speeds = json_object_get(class, "speeds");
         const json_int_t id = json_integer_value(json_object_get(class, "id"));
         for (size_t d = 0; d < devices; d++)
@@ -200,7 +201,7 @@ static int take_classes(struct recorded_world *world, const json_t *records, con
     return 0;
 }
 
-/* Adds the root and the groups, each after its parent, and the users. */
+/* Adds the root account, the groups (each after its parent) and the users. */
 static int take_people(struct recorded_world *world, const json_t *records, size_t job_count, struct err *err)
 {
     const json_t *groups = json_object_get(records, "groups"), *users = json_object_get(records, "users");
@@ -239,8 +240,8 @@ static int take_people(struct recorded_world *world, const json_t *records, size
     return 0;
 }
 
-/* Returns the leaf of a user below a group, a new one if it is the first; -1 if there is no such group or too
- * many leaves. leaves[leaf - groups] is the user of a leaf. */
+/* Returns the leaf account of a user below a group, and adds it if it is missing; -1 if there is no such
+ * group or there are too many leaves. leaves[leaf - groups] is the user of a leaf. */
 static int64_t leaf_of(struct recorded_world *world, size_t groups, size_t *leaves, size_t user,
                        const char *group)
 {
@@ -264,8 +265,8 @@ static enum policy_service service_of(const char *name)
                                             : SERVICE_NORMAL;
 }
 
-/* Writes what became of the job. Returns the steps that it asked for in truth: those that it did if it ended
- * before all. */
+/* Writes what became of the job. Returns the number of steps for the simulation: those that it asked for, or
+ * those that it did if it ended before all of them. */
 static int64_t take_outcome(const json_t *row, double *error, struct recorded_outcome *outcome)
 {
     const double step_s = json_number_value(json_object_get(row, "step_s")),
@@ -490,7 +491,7 @@ json_t *recorded_summary(const struct recorded_world *world, const struct record
     }
     if (waits && users && groups) {
         const double there_s = 1e-6 * (double)(of->ends_us - of->begins_us) * (double)device_count;
-        const double middle = median(waits, of->job_count); /* sorts them */
+        const double middle = median(waits, of->job_count); /* sorts waits[] */
         summary = json_pack(
             "{s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:o, s:o}", "jobs", (json_int_t)of->job_count, "left",
             (json_int_t)world->left, "started", (json_int_t)started, "ended", (json_int_t)ended,

@@ -1,11 +1,12 @@
-/* Makes a simulation of what was recorded (store/records.h): the jobs that arrived in a span of time, on the
- * devices there are now, with the planner's recorded forecasts.
+/* Makes a simulation from recorded data (store/records.h): the jobs that arrived in a span of time, on the
+ * present devices, with the planner's recorded forecasts.
  *
- * A class that was planned on a set of devices has the recorded seconds a step there. On other sets it is
- * estimated with the model of speeds.h, whose constants are fitted to the class's recorded plans: a step's
- * seconds on one device, what each further device loses, and the memory that a plan needs. A job takes as
- * much longer than its forecast as it took in truth. Nobody runs or has used anything when the span begins,
- * and no device goes away. */
+ * A class that was planned on a set of devices takes the recorded seconds per step there. On other sets its
+ * speed is estimated with the model of speeds.h, whose constants are fitted to the class's recorded plans: a
+ * step's seconds on one device, the loss by each further device, and the memory that a plan needs. A
+ * simulated job takes longer than its forecast by the factor by which the real job did. When the span begins,
+ * no job runs and no use is charged to anybody; no device goes away.
+ */
 #ifndef MOTLEY_SCHEDULER_SIMULATE_RECORDS_H
 #define MOTLEY_SCHEDULER_SIMULATE_RECORDS_H
 
@@ -14,13 +15,13 @@
 #include "scheduler/simulate/simulate.h"
 #include "scheduler/simulate/speeds.h"
 
-/* What became of a job; INT64_MAX: not before the span ended. */
+/* What became of a real or simulated job; INT64_MAX: not before the span ended. */
 struct recorded_outcome {
     int64_t starts_us, ends_us;
-    double device_s; /* device-seconds that it held */
+    double device_s; /* device-seconds that the job held */
 };
 
-/* A plan of a class on exactly these devices; step_s 0: none fits there. */
+/* A recorded answer of the planner about a class on exactly these devices; step_s 0: no plan fits there. */
 struct recorded_plan {
     struct device_set devices;
     double step_s;
@@ -28,18 +29,20 @@ struct recorded_plan {
 
 struct recorded_planner {
     struct speed_model model;
-    struct recorded_plan *plans; /* those of class i are begin[i] to begin[i + 1] */
+    struct recorded_plan *plans; /* the plans of class i are plans[begin[i]] to plans[begin[i + 1] - 1] */
     size_t *begin;
 };
 
 struct recorded_world {
-    struct policy_settings settings; /* the recorded ones */
+    struct policy_settings settings; /* the settings that were recorded with the jobs */
     struct recorded_planner planner;
-    struct policy_planner asked; /* of the simulation */
+    struct policy_planner asked; /* the planner that `simulation` asks */
     struct simulation simulation;
-    struct recorded_outcome *happened;       /* [job] */
-    const char **users, **groups, **devices; /* [user], [account] "": the root's, [device]; borrowed */
-    size_t left; /* jobs that were cancelled before they started: they are not simulated */
+    struct recorded_outcome *happened; /* [job] what became of the real jobs */
+    /* [user], [account] (the root's is ""), [device]: names; borrowed */
+    const char **users, **groups, **devices;
+    /* number of jobs that were cancelled before they started, which are not simulated */
+    size_t left;
 
     struct policy_account *accounts;
     struct policy_user *people;
@@ -51,9 +54,9 @@ struct recorded_world {
 };
 
 /* Makes the world of the span [from_us, to_us) from the documents of store_records_get and the arrays
- * "arrivals" of store_arrivals_page. `add` names devices of which there is one more. Borrows the documents.
- * Returns 0 with *world, which the caller ends with recorded_world_fini and does not move; or -1 with
- * ERR_INVALID when the documents contradict themselves or a device of `add` is unknown. */
+ * "arrivals" of store_arrivals_page. `add` names devices that the simulation has one more of. Borrows the
+ * documents. Returns 0 with *world, which the caller releases with recorded_world_fini and must not move; or
+ * -1 with ERR_INVALID when the documents contradict themselves or a device of `add` is unknown. */
 int recorded_world_make(const json_t *records, const json_t *arrivals, const char *const *add,
                         size_t add_count, int64_t from_us, int64_t to_us, struct recorded_world *world,
                         struct err *err);

@@ -5,10 +5,10 @@
 
 #include "common/rand.h"
 
-/* A job that runs in the simulation. `policy` is what a policy sees of it. */
+/* A job that runs in the simulation, with facts that the policy does not see. */
 struct simulated_run {
     size_t job;
-    double step_s; /* true seconds a step */
+    double step_s; /* true seconds per step */
     int64_t steps, ends_us;
 };
 
@@ -70,13 +70,14 @@ static int simulator_init(struct simulator *s, const struct simulation *of, stru
     return 0;
 }
 
-/* Advances the clock: held devices are charged, and earlier use decays. */
+/* Advances the clock: charges the devices that jobs hold, and lets earlier use decay. */
 static void pass_time(struct simulator *s, int64_t to_us)
 {
     const double seconds = 1e-6 * (double)(to_us - s->now_us);
     const double half_life_s = s->of->settings->half_life_s;
     const double decay = exp2(-seconds / half_life_s);
-    const double charged = (1 - decay) * half_life_s / log(2); /* a second each second, decayed by the end */
+    /* the charge at rate 1 over this time, decayed to its end */
+    const double charged = (1 - decay) * half_life_s / log(2);
     for (size_t i = 0; i < s->of->account_count; i++)
         s->accounts[i].decayed *= decay;
     for (size_t i = 0; i < s->run_count; i++) {
@@ -158,8 +159,8 @@ static void change_device(struct simulator *s, const struct simulated_change *ch
     }
 }
 
-/* Handles the ends of runs, changes of devices and arrivals of this moment. Returns whether anything
- * happened. */
+/* Handles the runs that end, devices that change and jobs that arrive at the present time. Returns whether
+ * any did. */
 static bool happen(struct simulator *s)
 {
     bool any = false;
@@ -185,7 +186,7 @@ static bool happen(struct simulator *s)
 
 static void digest(struct simulator *s, uint64_t value)
 {
-    /* FNV-1a (Fowler, Noll, Vo), a word at a time */
+    /* FNV-1a (Fowler, Noll, Vo), applied to a word at a time */
     s->result->digest = (s->result->digest ^ value) * UINT64_C(0x100000001b3);
     s->result->digest ^= s->result->digest >> 29;
 }
@@ -230,7 +231,8 @@ static int start(struct simulator *s, const struct policy_job *job, const struct
     return 0;
 }
 
-/* Keeps the prediction as one of those of the job, each with equal probability (reservoir sampling). */
+/* Keeps one prediction of the job's start: each prediction so far has the same probability (reservoir
+ * sampling). */
 static void note_prediction(struct simulator *s, const struct policy_action *action, int64_t job)
 {
     struct simulated_outcome *outcome = &s->result->outcomes[job];
@@ -320,7 +322,7 @@ static void take_earlier(int64_t *next_us, int64_t at_us)
         *next_us = at_us;
 }
 
-/* Returns when something happens next, or a decision is due again. */
+/* Returns the time of the next event, or of the next decision that is due without one. */
 static int64_t find_next(const struct simulator *s)
 {
     int64_t next_us = s->of->ends_us;

@@ -11,7 +11,7 @@ struct slurm_type {
     struct device_set devices;
 };
 
-/* How many devices of each type the jobs of a shape ask for; 0: they do not fit there. */
+/* Number of devices of each type that the jobs of a shape ask for; 0: the shape does not fit on that type. */
 struct slurm_request {
     bool found;
     uint16_t devices[TYPES_MAX];
@@ -36,10 +36,10 @@ struct slurm {
     struct slurm_rank *ranks;
     struct device_set free, reserved;
     int64_t free_us[POLICY_DEVICES_MAX];
-    int64_t shadow_us; /* start of the reservation; INT64_MAX: there is none */
+    int64_t shadow_us; /* start of the job with the reservation; INT64_MAX: there is no reservation */
 };
 
-/* Finds the types of devices, the fastest first. */
+/* Groups the devices into types and sorts the types by speed, the fastest first. */
 static void find_types(struct slurm *s)
 {
     for (size_t d = 0; d < s->snapshot->device_count; d++) {
@@ -125,7 +125,8 @@ static int rank_jobs(struct slurm *s, struct err *err)
     return rc;
 }
 
-/* Makes the plan on the first `count` devices of `from`, continued by those of `other`. */
+/* Makes the plan of a shape on the first `count` devices of `from`, and then of `other` if `from` has
+ * fewer. */
 static bool plan_on(const struct slurm *s, uint32_t shape, size_t count, const struct device_set *from,
                     const struct device_set *other, struct policy_plan *plan)
 {
@@ -144,7 +145,8 @@ static int64_t end_of(int64_t start_us, const struct policy_job *job, const stru
     return start_us + (int64_t)(1e6 * plan->step_s * (double)job->steps_left);
 }
 
-/* Whether the job can start now: on devices that are not reserved, or if it ends before the reservation. */
+/* Whether the job can start now: on devices that are not reserved, or on reserved ones if it ends before the
+ * reservation. */
 static bool fits_now(struct slurm *s, const struct policy_job *job, struct policy_plan *plan)
 {
     const struct slurm_request *request = request_of(s, job->shape);
@@ -165,7 +167,7 @@ static bool fits_now(struct slurm *s, const struct policy_job *job, struct polic
     return false;
 }
 
-/* Reserves the devices of the type on which the job can start first. */
+/* Makes the one reservation: the devices of the type on which the job can start first. */
 static void reserve(struct slurm *s, const struct policy_job *job)
 {
     const struct slurm_request *request = request_of(s, job->shape);

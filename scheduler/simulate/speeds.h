@@ -11,7 +11,7 @@
 struct speed_shape {
     double step_s; /* seconds of a step on the reference card */
     double bytes;  /* memory that a plan needs in all */
-    double loss;   /* as in the formula above */
+    double loss;   /* loss by each further device, as in the formula above */
 };
 
 struct speed_device {
@@ -23,13 +23,13 @@ struct speed_model {
     size_t device_count, shape_count;
     const struct speed_device *devices;
     const struct speed_shape *shapes;
-    /* Factor on a device's speed for a shape: [shape * device_count + device]; 0: the device cannot run it.
-     * NULL: 1 everywhere. */
+    /* Factor on a device's speed for a shape: [shape * device_count + device]; 0: the device cannot run the
+     * shape. NULL: all factors are 1. */
     const double *affinity;
 };
 
-/* Answers as the policies' planner; `arg` is a struct speed_model. The fastest plan takes devices in the
- * order of their speeds, as long as each makes the step shorter. */
+/* Implements struct policy_planner's `best`; `arg` is a struct speed_model. The fastest plan takes devices in
+ * the order of their speeds, as long as each one makes the step shorter. */
 enum policy_fit speeds_best(void *arg, uint32_t shape, const struct device_set *among, uint16_t most,
                             struct policy_plan *plan);
 
