@@ -75,13 +75,14 @@ static void an_assignment_is_executed_once_an_epoch(void **state)
     await_received(world, id);
     id = say(world, assign(4, 2, "left/cpu0", "steps:5")); /* an older epoch */
     await_received(world, id);
-    say(world, assign(5, 5, "left/cpu0",
-                      "steps:1")); /* a later run, before whose events none of runs 3 and 4 may come */
+    /* No event of runs 3 and 4 may come before those of run 5, except a `failed` event of run 3, whose number
+     * the scheduler would ignore. */
+    say(world, assign(5, 5, "left/cpu0", "steps:1"));
     await_whole_run(world, 5, "done", 1);
     for (size_t i = 0; i < json_array_size(world->events); i++) {
         const json_t *event = json_array_get(world->events, i), *run = json_object_get(event, "run");
         assert_false(run && (json_integer_value(run) == 3 || json_integer_value(run) == 4) &&
-                     !event_is(event, "failed", 3)); /* except an event whose number is past */
+                     !event_is(event, "failed", 3));
     }
     json_decref(message);
 }
@@ -140,8 +141,8 @@ static void living_workers_are_adopted_by_the_next_agent(void **state)
     json_decref(hello);
     int64_t id = say(world, of_run("stop", 8, 8));
     await_received(world, id);
-    /* its peers were sent again after the agent had ended: ten more steps, or none if the first message had
-     * arrived */
+    /* The next agent sent `peers` to the worker again: the worker did ten more steps, or none if the first
+     * `peers` had arrived. */
     json_decref(await(world, "stopped", 8));
 }
 
@@ -163,7 +164,8 @@ static void a_worker_that_died_while_the_agent_was_away_or_was_never_started_is_
     for (int turn = 0; turn < 500 && kill(pid, 0) == 0;
          turn++) /* the process ends some time after the signal */
         nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
-    /* it also noted the epoch of another assignment and ended before it had started that worker */
+    /* The history is changed as if the agent had also recorded run 90's epoch and ended before it started
+     * that worker. */
     snprintf(path, sizeof(path), "%s/journal/past.json", world->home);
     buf_clear(&text);
     assert_int_equal(file_read_all(path, 4095, &text, &err), 0);
@@ -198,7 +200,7 @@ static void a_wiped_redis_loses_nothing(void **state)
     json_decref(await(world, "node_hello", -1));
     say(world, of_run("peers", 10, 10));
     say(world, of_run("stop", 10, 10));
-    await_whole_run(world, 10, "stopped", 10); /* from number 1 on, although they were sent before */
+    await_whole_run(world, 10, "stopped", 10); /* event 1 comes again, too, because Redis lost it */
 }
 
 static void unacknowledged_events_come_again_after_an_agents_restart(void **state)
@@ -263,7 +265,7 @@ static size_t of_run_waiting(struct world *world, int64_t run)
     return count;
 }
 
-/* There may be no leader, and what waits in Redis must stay small. */
+/* Perhaps no scheduler is running, so the agent must not fill its Redis stream with repeated events. */
 static void while_nobody_acknowledges_one_event_alone_comes_again(void **state)
 {
     struct world *world = *state;

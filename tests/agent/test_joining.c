@@ -91,7 +91,7 @@ static void a_machine_that_was_away_for_long_comes_back_with_its_old_key(void **
     assert_int_equal(world_down(&done), 0);
 }
 
-/* A hint through Redis makes the agent ask the api; only the api's answer, given twice, counts. */
+/* A `removed` message makes the agent ask the api. It acts only when the api refuses it twice. */
 static void an_agent_that_was_removed_says_so_and_ends_with_its_workers(void **state)
 {
     (void)state;
@@ -101,14 +101,14 @@ static void an_agent_that_was_removed_says_so_and_ends_with_its_workers(void **s
     json_decref(await(world, "node_hello", -1));
     say(world, assign(1, 1, "left/cpu0", "wait"));
     json_decref(await(world, "worker_ready", 1));
-    say_quietly(world, json_pack("{s:s}", "type", "removed")); /* false: the api knows the node */
+    say_quietly(world, json_pack("{s:s}", "type", "removed")); /* untrue: the api still knows the node */
     uint64_t deadline_ns = clock_mono_ns() + 15000000000u;
     while (world->api.renewals == 0) {
         assert_true(clock_left_ms(deadline_ns, 1) > 0);
         poll(NULL, 0, 2);
     }
     assert_int_equal(kill(world->agent, 0), 0);
-    agent_kill(world, SIGUSR2); /* the next agent may ask at once */
+    agent_kill(world, SIGUSR2); /* a new agent may ask at once; this one only every 20 s */
     world->api.forgot = true;
     agent_start(world);
     json_decref(await(world, "node_hello", -1));

@@ -481,7 +481,7 @@ static void slices_of_a_card_are_devices(void **state)
     }
     assert_int_equal(agent_config_read(document, "127.0.0.1", config, &err), 0);
     assert_int_equal(agent_config_cards(config, cards, &err), 0);
-    assert_int_equal(config->device_count, 4); /* with the CPU */
+    assert_int_equal(config->device_count, 4); /* the CPU, two slices and the second card */
     for (uint32_t i = 0; i < 3; i++) {
         char name[16];
         snprintf(name, sizeof(name), "n/cuda%u", i);
@@ -557,8 +557,8 @@ static void a_throttled_card_is_told_when_it_lasts(void **state)
     struct health *health = health_made(base, config);
     const char *name = "n/cuda0", *none = NULL;
     assert_true(said(health_at(health, 100, name, CARD_IS(2000, none, 0, 0)), "heat") == 1);
-    /* Two seconds at half the clock change the mean little; a card at its power limit counts as it was
-     * measured. */
+    /* Two seconds at half the clock change the mean little. A card at its power limit is not throttled,
+     * because it was at that limit when it was measured, too. */
     assert_true(said(health_at(health, 106, name, CARD_IS(1000, "thermal", 0, 0)), "heat") == 0.95);
     health_again(health);
     assert_true(said(health_at(health, 112, name, CARD_IS(1000, "power", 0, 0)), "heat") == 0.95);
@@ -607,7 +607,8 @@ static void memory_of_others_is_not_planned_with(void **state)
     json_t *told = health_at(health, 40, name, CARD_IS(2000, none, 16 * gib, 12 * gib));
     assert_true(json_integer_value(json_object_get(told, "others_bytes")) == (json_int_t)4 << 30);
     assert_true(said(told, "usable_bytes") == (double)card_memory_share(24000000000 - ((uint64_t)4 << 30)));
-    health_worker_pid = 7; /* the process is not shown, as in a container: what others held before counts */
+    health_worker_pid =
+        7; /* our process is not listed, as in a container, so the last value for other processes stays */
     assert_null(health_at(health, 50, name, CARD_IS(2000, none, 20 * gib, 12 * gib)));
     assert_null(health_at(health, 60, name, CARD_IS(2000, none, 20 * gib, 12 * gib)));
     health_worker_pid = 0;

@@ -1,4 +1,4 @@
-/* What the client prints of texts that come from anybody, and the curve of `motley watch`. */
+/* Tests how the client prints texts of untrusted sources, and the curve of `motley watch`. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -27,7 +27,7 @@ static void texts_of_others_are_clean(void **state)
         {"a\nb\tc\r\x7f", "a?b?c??", 7},
         {"\xe2\x80\xae"
          "evil\xe2\x80\x8b",
-         "?evil?", 6}, /* turned around; a space of no width */
+         "?evil?", 6}, /* a right-to-left override; a zero-width space */
         {"\xff\xfe.", "??.", 3},
         {"\xe6\x97\xa5\xe6\x9c\xac", "\xe6\x97\xa5\xe6\x9c\xac", 4}, /* two wide characters */
         {"e\xcc\x81", "e\xcc\x81", 1},                               /* a combining accent */
@@ -52,7 +52,7 @@ static void texts_are_cut_between_characters(void **state)
     assert_string_equal(out, "");
 }
 
-/* The lines of a drawn curve; the number of lines is checked. */
+/* Draws a curve, checks the number of its lines and returns them as one text. */
 static char *drawn(const struct step_curve *curve, unsigned columns, unsigned rows, unsigned lines)
 {
     char *text = NULL;
@@ -64,7 +64,7 @@ static char *drawn(const struct step_curve *curve, unsigned columns, unsigned ro
     return text;
 }
 
-/* Whether the line beginning at `line` has a dot that is set. */
+/* Whether the line that begins at `line` has a braille character with a dot. */
 static bool has_dots(const char *line)
 {
     for (; *line && *line != '\n'; line++)

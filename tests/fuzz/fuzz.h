@@ -19,7 +19,7 @@ size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t size_max);
 
 /* Returns new, or NULL when the text is no document. */
 json_t *fuzz_parse(const uint8_t *data, size_t size);
-/* A small model and a specification, as documents. New. */
+/* Return the config.json of a small model and a specification for it; new. */
 json_t *fuzz_config(void);
 json_t *fuzz_spec(void);
 

@@ -1,4 +1,5 @@
-/* Chat templates, a specification's (JSON) or a model's (Jinja), over messages: the spans cover the text. */
+/* Feeds chat templates, as a specification's JSON and as Jinja, and renders messages with them. The spans of
+ * a rendered text must cover it without gaps. */
 #include "fuzz/fuzz.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* Cluster files: read, and planned on when they are small. */
+/* Feeds the reader of cluster files, and plans on clusters of at most three devices. */
 #include "fuzz/fuzz.h"
 
 #include <math.h>

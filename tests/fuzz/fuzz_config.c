@@ -1,4 +1,5 @@
-/* config.json: what is accepted is written and read back to the same, and counts its parameters. */
+/* Feeds the reader of config.json. An accepted config must survive being written and read again, and both
+ * ways of counting its parameters must agree. */
 #include "fuzz/fuzz.h"
 
 #include <string.h>

@@ -1,5 +1,4 @@
-/* Another planner's assignment (plug/document.h) for a small problem: what is accepted can be carried out or
- * is refused by name. */
+/* Feeds an external planner's assignment (plug/document.h) for a small problem. */
 #include "fuzz/fuzz.h"
 
 #include "planner/given/inputs.h"

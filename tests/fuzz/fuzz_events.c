@@ -1,4 +1,4 @@
-/* An agent's events as the scheduler reads them, in turn, for a node that it knows. */
+/* Feeds a list of an agent's events to the scheduler's readers of events, for a node that it knows. */
 #include "fuzz/fuzz.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* Frames of documents, as sockets, Redis and files carry them: what is accepted is encoded and read back. */
+/* Feeds the decoder of msgpack frames. An accepted document must survive being encoded and decoded again. */
 #include "fuzz/fuzz.h"
 
 #include "common/frame.h"

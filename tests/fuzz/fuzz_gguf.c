@@ -1,4 +1,4 @@
-/* GGUF files: header, config, tokenizer, and the whole as a model whose tensors are read. */
+/* Feeds the readers of GGUF files: header, config, tokenizer, and a model whose tensors are read. */
 #include "fuzz/fuzz.h"
 
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* Heads of requests, percent escapes and ranges: what is accepted lies within what was sent. */
+/* Feeds the parsers of request heads, percent escapes and ranges. What they accept must lie within the input.
+ */
 #include "fuzz/fuzz.h"
 
 #include <stdlib.h>

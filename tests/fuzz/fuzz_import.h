@@ -1,4 +1,4 @@
-/* The three importers of published cases: {"documents": {file: …}, "cases": […]}. */
+/* Reads the input of the three importers of published cases: {"documents": {file: …}, "cases": […]}. */
 #ifndef MOTLEY_TEST_FUZZ_IMPORT_H
 #define MOTLEY_TEST_FUZZ_IMPORT_H
 

@@ -1,4 +1,5 @@
-/* Everything a plan rests on in one document, and the changes that `motley replay` makes to it. */
+/* Feeds the reader of inputs documents (planner/given/inputs.h), also after the changes of `motley replay`.
+ */
 #include "fuzz/fuzz.h"
 
 #include "planner/given/inputs.h"

@@ -1,4 +1,4 @@
-/* What an unknown machine sends to join: a certificate request and a join token. */
+/* Feeds what an unknown machine sends to join: a certificate request and a join token. */
 #include "fuzz/fuzz.h"
 
 #include <stdlib.h>

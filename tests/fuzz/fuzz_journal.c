@@ -1,4 +1,5 @@
-/* A journal's file as a crash, or a disk, left it: the agent starts, and goes on where it can. */
+/* Feeds the file of an agent's journal, which a crash or a disk may have damaged: opening and appending must
+ * work. */
 #include "fuzz/fuzz.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* JSON and YAML: what is accepted is printed and read back to the same. */
+/* Feeds the readers of JSON and YAML. An accepted document must survive being printed and read again. */
 #include "fuzz/fuzz.h"
 
 #include "common/json.h"

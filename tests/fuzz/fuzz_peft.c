@@ -1,4 +1,4 @@
-/* An adapter's two files: JSON up to the first NUL byte, the rest safetensors. */
+/* Feeds an adapter's two files: the input is JSON up to its first NUL byte, and safetensors behind it. */
 #include "fuzz/fuzz.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* tokenizer.model: what is accepted encodes any text, and decodes what it encoded. */
+/* Feeds the reader of tokenizer.model. An accepted tokenizer must encode any text and decode the result. */
 #include "fuzz/fuzz.h"
 
 #include <string.h>

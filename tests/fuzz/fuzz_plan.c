@@ -1,5 +1,5 @@
-/* Plans: decoded, checked, encoded again. The digest is corrected, so that the code behind that check is
- * reached. */
+/* Feeds plans, which are decoded, checked and encoded again. The digest is corrected before, so that the code
+ * behind the check of the digest is reached. */
 #include "fuzz/fuzz.h"
 
 #include <string.h>

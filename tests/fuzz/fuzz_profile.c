@@ -1,4 +1,4 @@
-/* Profile documents of a device, and plans on what they say. */
+/* Feeds the profile document of a device, and plans with it. */
 #include "fuzz/fuzz.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* Profile documents of another lab: what is accepted makes a cluster or says why not. */
+/* Feeds the file of `motley profile export`, and makes a profile and a cluster from it. */
 #include "fuzz/fuzz.h"
 
 #include "profiles/profiles.h"

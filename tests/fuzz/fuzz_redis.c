@@ -1,4 +1,5 @@
-/* Bytes that a Redis sends: replies, the entries of streams in them, and the documents in those. */
+/* Feeds bytes that a Redis might send: replies, the stream entries in them, and the documents in the entries.
+ */
 #include "fuzz/fuzz.h"
 
 #include <hiredis/hiredis.h>

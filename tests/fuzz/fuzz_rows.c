@@ -1,5 +1,5 @@
-/* Lines of a data set in every format (the first byte says which), and files of encoded rows: what is encoded
- * is saved and loaded again. */
+/* Feeds lines of a data set in every format (the first byte says which), and files of encoded rows. Encoded
+ * rows must survive being saved and loaded again. */
 #include "fuzz/fuzz.h"
 
 #include "common/file.h"

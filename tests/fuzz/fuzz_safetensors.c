@@ -1,4 +1,4 @@
-/* safetensors files: every tensor of what is accepted can be read, and lies in the file. */
+/* Feeds the reader of safetensors. Every tensor of an accepted file must lie in the file and be readable. */
 #include "fuzz/fuzz.h"
 
 #include <stdlib.h>

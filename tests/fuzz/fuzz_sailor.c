@@ -1,4 +1,4 @@
-/* Sailor's plans, profiles and link fits. */
+/* Feeds the importer of Sailor's published plans, profiles and fitted link speeds. */
 #include "fuzz/fuzz_import.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

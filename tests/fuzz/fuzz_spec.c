@@ -1,4 +1,4 @@
-/* Job specifications, JSON or YAML: what is accepted is written out and read back to the same. */
+/* Feeds job specifications in JSON or YAML. An accepted one must survive being written and read again. */
 #include "fuzz/fuzz.h"
 
 #include "common/yaml.h"

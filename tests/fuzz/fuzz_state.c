@@ -1,4 +1,4 @@
-/* A checkpoint's state.json: what is accepted lies within its bounds. */
+/* Feeds a checkpoint's state.json. An accepted count of updates must lie within its bound. */
 #include "fuzz/fuzz.h"
 
 #include "worker/checkpoint/files.h"
@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* the artifact store is the input */
+/* the input, which stands for every file in the artifact store */
 static struct {
     const uint8_t *data;
     size_t size;

@@ -1,4 +1,4 @@
-/* Mutations of a document: one value is replaced, removed, doubled, or exchanged with another. */
+/* Mutates a document: one value is replaced, removed, duplicated, or exchanged with another. */
 #include "fuzz/fuzz.h"
 
 #include <math.h>
@@ -101,7 +101,7 @@ static void change(const struct places *places, uint32_t *seed)
         else
             json_array_remove(a->parent, a->index);
         break;
-    case 1: /* double */
+    case 1: /* duplicate */
         if (!a->key)
             json_array_insert_new(a->parent, a->index, json_deep_copy(value));
         break;

@@ -1,4 +1,4 @@
-/* Some ranks of a mesh in one process, connected over loopback. */
+/* Makes several ranks of a mesh in one process, connected over loopback. */
 #pragma once
 
 #include <pthread.h>

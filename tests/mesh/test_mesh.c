@@ -193,7 +193,7 @@ static void a_sender_without_a_posted_receive_stops_at_the_window(void **state)
                        &err),
              &err);
     }
-    /* another queue is not blocked by it */
+    /* A message on another queue arrives although the sends on queue 0 have no receives yet. */
     must(mesh_send(g.mesh[0], POST(1, 1, in_seconds(30), tally_done, &receives), &no_meta, &x, 1, &err),
          &err);
     must(mesh_recv_wait(g.mesh[1], POST(0, 1, in_seconds(30), NULL, NULL), 0, &y, 1, NULL, &err), &err);
@@ -215,7 +215,7 @@ static void a_sender_without_a_posted_receive_stops_at_the_window(void **state)
     must(mesh_stats(g.mesh[0], 1, &stats, &err), &err);
     assert_true(stats.send_wait_ns > 0);
 
-    /* a message larger than the window is sent when its receive is posted */
+    /* A message larger than the window is sent once its receive is posted. */
     must(mesh_send(g.mesh[0], POST(1, 2, in_seconds(30), tally_done, &sends), &no_meta, out,
                    (size_t)COUNT * SIZE, &err),
          &err);
@@ -326,13 +326,13 @@ static void a_deadline_ends_the_wait_and_names_the_peer(void **state)
     must(mesh_recv(g.mesh[0], POST(1, 3, in_seconds(0.05), tally_done, &t), 0x1234, &byte, 1, &err), &err);
     must(mesh_recv(g.mesh[0], POST(1, 4, in_seconds(30), tally_done, &t), 0, &byte, 1, &err), &err);
     assert_true(tally_wait(&t, 2, 20));
-    assert_int_equal(t.failed, 2); /* the peer has failed, so everything expected of it ends */
+    assert_int_equal(t.failed, 2); /* the peer counts as failed, so all receives from it end */
     assert_int_equal(t.last_failed.err.code, ERR_TIMEOUT);
     assert_non_null(strstr(t.last_failed.err.text, "rank 1 (agent:n1)"));
     assert_non_null(strstr(t.last_failed.err.text, "queue 3"));
     assert_int_equal(mesh_recv(g.mesh[0], POST(1, 5, in_seconds(1), tally_done, &t), 0, &byte, 1, &err), -1);
     assert_int_equal(err.code, ERR_TIMEOUT);
-    /* the other side learns of it */
+    /* The other rank learns that its peer gave up. */
     assert_int_equal(
         mesh_recv_wait(g.mesh[1], POST(0, 0, in_seconds(20), NULL, NULL), 0, &byte, 1, NULL, &err), -1);
     assert_int_equal(err.code, ERR_NET);
@@ -714,7 +714,8 @@ static int dial_plain(const char *address)
     return -1;
 }
 
-/* More connections than are greeted at once: silent ones, and ones that begin a handshake. */
+/* Opens more connections than the mesh handles at a time, half of them silent, half in an unfinished
+ * handshake. */
 static void strangers_that_stall_do_not_keep_the_right_ones_out(void **state)
 {
     enum { STRANGERS = 80 };

@@ -1,4 +1,4 @@
-/* Makes GGUF files in memory, honest or not. Aborts the test (assert) when memory runs out. */
+/* Makes GGUF files in memory, valid or with false claims. Ends the test (assert) when memory runs out. */
 #pragma once
 
 #include <assert.h>
@@ -68,7 +68,8 @@ static inline void gb_key_text(struct gguf_build *b, const char *key, const char
     gb_text(b, v);
 }
 
-/* dims as GGUF has them: fastest first; cols 0: a vector of 'rows' */
+/* Adds a tensor's description. Its dimensions are in GGUF's order, fastest first; cols 0: a vector of 'rows'.
+ */
 static inline void gb_tensor(struct gguf_build *b, const char *name, uint64_t rows, uint64_t cols,
                              uint32_t type, uint64_t offset)
 {

@@ -13,7 +13,7 @@
 enum { PACKED_LAYERS = 3, PACKED_VOCAB = 259, PACKED_EXPERTS = 4 };
 
 struct packed_model {
-    uint32_t hidden, ffn, heads, kv_heads; /* heads of 64 */
+    uint32_t hidden, ffn, heads, kv_heads; /* each head has 64 features */
     bool tied, experts, plain;             /* plain: everything is F32 */
 };
 
@@ -39,7 +39,8 @@ static const struct {
 struct packed_writer {
     struct gguf_build *b;
     struct rand_stream *stream;
-    bool data; /* second time through the tensors: their bytes, else their descriptions */
+    bool data; /* false: the first pass, which writes the tensors' descriptions; true: the second, their bytes
+                */
     uint64_t offset;
     uint32_t count;
 };
@@ -66,7 +67,7 @@ static inline void packed_values(struct packed_writer *w, enum pack_kind pack, u
     }
 }
 
-/* columns 0: a vector, in F32 around 1; experts 0: no third dimension */
+/* Writes a tensor. columns 0: a vector, in F32 with values around 1; experts 0: no third dimension. */
 static inline void packed_tensor(struct packed_writer *w, const char *name, uint64_t experts, uint64_t rows,
                                  uint64_t columns, enum pack_kind pack)
 {

@@ -57,7 +57,7 @@ static void every_kind_is_known_by_its_first_bytes(void **state)
     assert_int_equal(FILE_KIND_TAR, file_kind_of(tar, sizeof(tar)));
 }
 
-/* Exactly so many bytes in memory: an address sanitizer sees a byte more. */
+/* Each head is given in memory of exactly its size, so that the address sanitizer finds a read beyond it. */
 static void no_head_is_read_beyond_its_end(void **state)
 {
     (void)state;

@@ -30,7 +30,8 @@ static void close_to(const char *where, const char *what, double got, double wan
         fail_msg("%s: %s is %.9g, transformers says %.9g", where, what, got, want);
 }
 
-/* rows, columns, sum, and sum weighted by index */
+/* Compares a tensor with `want`: its rows, its columns, the sum of its values and the sum weighted by index.
+ */
 static void check_tensor(const char *where, struct model *model, const char *name, const json_t *want)
 {
     const struct model_tensor *t = model_tensor_find(model, name);

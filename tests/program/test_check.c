@@ -99,7 +99,7 @@ static void spoilt_programs_are_named(void **state)
     expect(plan, "does not hold its blocks", "rank 1 train instruction 1");
 
     plan = hand_plan(2);
-    plan->ranks[0].recompute_end = plan->ranks[0].block_end; /* all of its blocks: 0 says that */
+    plan->ranks[0].recompute_end = plan->ranks[0].block_end; /* to recompute all blocks it must be 0 */
     plan->ranks[0].recompute = true;
     expect(plan, "rank 0", "it recomputes blocks up to");
 }

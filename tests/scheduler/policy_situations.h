@@ -19,21 +19,21 @@ struct situation {
     struct policy_run runs[3];
     struct policy_interval interval;
     unsigned absent, unfit; /* sets of devices */
-    int64_t away_us;        /* since when */
+    int64_t away_us;        /* time since which the absent devices are away */
     struct policy_limits user, account, root;
     struct policy_use use, user_use;
     double decayed[3];
     const char *off; /* policy that is switched off */
     unsigned owned;  /* set of devices that belong to account 1 */
     unsigned avoid;  /* set of devices that the first job avoids */
-    /* What is expected of a job. */
+    /* The expected decision about job `id`. */
     int64_t id;
     enum policy_verdict verdict;
     enum policy_reason reason;
     int64_t subject;
-    int64_t starts_us;     /* 0: not looked at */
-    unsigned devices;      /* of a start; 0: not looked at */
-    enum policy_rule rule; /* by which the run of job `subject` yields; RULE_NONE: nobody yields */
+    int64_t starts_us;     /* expected start; 0: not checked */
+    unsigned devices;      /* devices on which the job starts; 0: not checked */
+    enum policy_rule rule; /* rule by which the run of job `subject` yields; RULE_NONE: no run yields */
 };
 
 #define SECOND INT64_C(1000000)
@@ -47,7 +47,7 @@ struct situation {
         }                                                                                                    \
     }
 #define STEPS_HOUR 3600
-#define URGENT INT64_MAX /* as the time limit of a table's job: its service is urgent */
+#define URGENT INT64_MAX /* as .limit_us of a situation's job it means that the job's service is urgent */
 
 static const struct situation situations[] = {
     /* first fit and backfill */

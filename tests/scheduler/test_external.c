@@ -29,7 +29,7 @@ static const struct {
      "wrote more than 8388608 bytes"},
     {"forks", "import os\nwhile True: os.fork()", "PermissionError"},
     {"threads", "import threading, time\nwhile True: threading.Thread(target=time.sleep, args=(60,)).start()",
-     ""}, /* the machine's limits decide whether threads, memory or time run out */
+     ""}, /* any error will do: the machine decides whether threads, memory or time run out first */
     {"calls", "import socket; socket.create_connection(('127.0.0.1', 22))", "PermissionError"},
     {"writes", "open('/tmp/motley-planner-was-here', 'w')", "PermissionError"},
     {"eats", "x = bytearray(1 << 31)", "MemoryError"},

@@ -20,7 +20,8 @@ static void sql(const char *text)
     pg_disconnect(conn);
 }
 
-/* A connection knows a statement by its address, so each number has a connection of its own. */
+/* Returns the number that a query selects. A connection recognises a prepared statement by the address of its
+ * struct pg_statement, which is on the stack here, so each call opens a connection of its own. */
 static int64_t number(const char *query)
 {
     struct err err;
@@ -41,15 +42,15 @@ static int compare_doubles(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Submits short jobs for right/cpu0 one after the other, all of one class or each `fresh`, of a class of its
- * own, which has to be planned. Prints how long each takes from its submission to its run's row, in
- * milliseconds of the database's clock, and returns the longest. */
+/* Submits short jobs for right/cpu0 one after the other. All are of one class; with `fresh` each is of a
+ * class of its own, which must be planned first. Prints how long jobs take from submission to the row of
+ * their run, in milliseconds of the database's clock, and returns the longest time. */
 static double measure(const char *what, const struct principal *owner, bool fresh)
 {
     double ms[ASKED];
     for (int i = 0; i < ASKED; i++) {
         char query[200], name[16];
-        if (!fake_living(world.agents[1])) /* the job whose search is over may run meanwhile */
+        if (!fake_living(world.agents[1])) /* another job may be running here, once its plan was found */
             fake_forget(world.agents[1]);
         snprintf(name, sizeof(name), fresh ? "fresh-%d" : "quick", i);
         const struct world_job job = {
@@ -71,7 +72,7 @@ static double measure(const char *what, const struct principal *owner, bool fres
     return ms[ASKED - 1];
 }
 
-/* Queues that many jobs like `of`. */
+/* Queues `count` copies of job `of`. */
 static void queue_like(int64_t of, int count)
 {
     char text[400];
@@ -96,7 +97,7 @@ static long resident_mib(pid_t pid)
     return pages * (sysconf(_SC_PAGESIZE) / 1024) / 1024;
 }
 
-/* The same with a hundred thousand jobs; the leader dies among them. */
+/* Measures with a hundred thousand queued jobs, also after the leading scheduler was killed. */
 static void measure_long(int64_t holder)
 {
     const long before = resident_mib(world.schedulers[0]);
@@ -106,7 +107,7 @@ static void measure_long(int64_t holder)
     measure("100000 jobs of another queued", &bob, false);
     printf("the scheduler takes %ld MiB, before %ld MiB\n", resident_mib(world.schedulers[0]), before);
     world.agents[0]->steps_max = 0;
-    for (int64_t done = 0; done < ASKED; done++) { /* an agent remembers few workers */
+    for (int64_t done = 0; done < ASKED; done++) { /* a fake agent has room for few workers */
         WORLD_UNTIL(&world, number("SELECT count(*) FROM assignments WHERE device = 'left/cpu0' AND state = "
                                    "'done'") > done);
         if (!fake_living(world.agents[0]))

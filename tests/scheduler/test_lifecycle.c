@@ -105,7 +105,8 @@ static void retries_are_bounded_and_the_reason_is_told(void **state)
     assert_int_equal(world_number(&world, id, "attempt"), 3);
 }
 
-/* Seven losses with two retries: each attempt wins a checkpoint before it is lost, so the job ends. */
+/* A job with two retries survives seven losses, because each attempt stores a checkpoint before it is lost.
+ */
 static void losses_are_forgiven_by_progress(void **state)
 {
     fresh_agents(state);
@@ -447,7 +448,7 @@ static void higher_priority_goes_first_and_nobody_overtakes_onto_reserved_device
     int64_t a = world_submit(&world, &running);
     WORLD_UNTIL(&world, world_is(&world, a, "running"));
     int64_t b = world_submit(&world, &wide);
-    /* until its plan is found the job in front keeps nothing */
+    /* The job in front reserves devices only once its plan was found. */
     WORLD_UNTIL(&world, world_says(&world, b, "waits for left/cpu0 (busy)"));
     int64_t c = world_submit(&world, &small); /* right/cpu0 is free, but is kept for the job in front */
     WORLD_UNTIL(&world, world_says(&world, c, "waits for right/cpu0 (kept for a job in front)"));

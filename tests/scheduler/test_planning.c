@@ -221,8 +221,8 @@ static void many_answers_are_kept_within_bounds(void **state)
     world_close(&world);
 }
 
-/* However many questions of a class are asked whose search is long, questions of others are answered
- * meanwhile; and the class's own are answered in the end. */
+/* Many questions of one class, each of which takes a long search, do not delay the answers to other
+ * questions, and are all answered in the end. */
 static void a_long_search_holds_up_its_own_class_alone(void **state)
 {
     (void)state;
@@ -230,8 +230,8 @@ static void a_long_search_holds_up_its_own_class_alone(void **state)
     struct placer_answer answer;
     struct err err;
     world_open(&world);
-    for (uint64_t bytes = 1; bytes <= 20;
-         bytes++) { /* more than find room: the others are asked again later */
+    /* These are more questions than are planned at a time; the rest is asked again later. */
+    for (uint64_t bytes = 1; bytes <= 20; bytes++) {
         world.device.memory_bytes = bytes;
         assert_int_equal(ask(&world, "slow", &answer, &err), 0);
     }

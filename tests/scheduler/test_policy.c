@@ -110,8 +110,8 @@ static void switch_off(struct policy_settings *settings, const char *policy)
     settings->preempt = strcmp(policy, "preempt") != 0;
 }
 
-/* Copies the jobs of a table. Those that name no account are of account 1; their service is normal unless
- * said. */
+/* Copies a situation's jobs. A job without an account gets account 1, and one without a service the normal
+ * service. */
 static size_t jobs_of(const struct policy_job from[4], struct policy_job to[4])
 {
     size_t count = 0;
@@ -197,7 +197,7 @@ struct order_case {
     struct policy_job jobs[4];
     double decayed[3];
     bool no_share;
-    int64_t ids[4]; /* expected */
+    int64_t ids[4]; /* expected order of the jobs */
 };
 
 static const struct order_case order_cases[] = {
@@ -264,7 +264,7 @@ static void accounts_are_ranked_from_the_root_down(void **state)
     assert_true(rank[6] == 0 && rank[5] == 1 && rank[4] == 2 && rank[3] == 3);
 }
 
-/* A wide job is dated although seventy jobs that a limit holds stand before it. */
+/* A job on all devices gets a reserved start although seventy jobs, held back by a limit, stand before it. */
 static void a_wide_job_is_dated_wherever_it_stands(void **state)
 {
     (void)state;

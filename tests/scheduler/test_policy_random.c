@@ -140,7 +140,7 @@ static void check_devices(const struct random_world *w, const struct policy_deci
     }
 }
 
-/* No start uses a device beyond the dated start of a job in front of it that keeps the device. */
+/* Checks that no started job holds a device beyond the reserved start of a job in front that reserves it. */
 static void check_reservations(const struct random_world *w, const struct policy_decision *decision,
                                uint64_t seed)
 {
@@ -227,7 +227,7 @@ static void decisions_keep_devices_limits_and_reservations(void **state)
     assert_true(started > 500 && dated > 1000 && backfilled > 100); /* the worlds are not empty */
 }
 
-/* When the first job ends as predicted, if no absent device decides that. */
+/* Returns when the first job ends as predicted; 1e300 if it has no plan or waits for an absent device. */
 static double first_end(const struct random_world *w, const struct policy_settings *settings)
 {
     struct policy_decision decision = decide_in(w, settings);
@@ -240,15 +240,15 @@ static double first_end(const struct random_world *w, const struct policy_settin
     return end_us;
 }
 
-/* A further free device never lets the first job end later. Widths are off: the rule that devices must pay
- * may choose fewer of better ones. */
+/* A further free device never lets the first job end later. The rule that further devices must pay (width) is
+ * off, because it may choose fewer but better devices. */
 static void more_devices_never_delay_the_first_job(void **state)
 {
     (void)state;
     struct policy_settings settings = policy_defaults;
     settings.width = false;
     settings.move_s = 1e300;
-    settings.share = false; /* charges by the plans on all devices may change who is first */
+    settings.share = false; /* a further device changes the charges, and so perhaps which job is first */
     for (uint64_t seed = 1; seed <= 1000; seed++) {
         struct random_world w;
         draw_world(&w, seed);

@@ -151,15 +151,15 @@ static void a_stop_is_killed_and_then_given_up(void **state)
     assert_int_equal(life.verdict.job_event, JOB_EVENT_CANCELLED);
 }
 
-/* A run that is asked for a checkpoint stops once it is stored, and goes on when it is late or for nothing.
- */
+/* A run that must yield is asked for a checkpoint. It stops once that is stored, and goes on if the
+ * checkpoint is late or no job waits for the devices any more. */
 static void a_run_yields_only_with_a_checkpoint(void **state)
 {
     struct life life;
     (void)state;
     life_make(&life, RUN_RUNNING, JOB_RUNNING, ASSIGNMENT_RUNNING);
     life.run.save_for = 7;
-    life.run.saved_us = life.now_us - 1; /* the last one before it was asked */
+    life.run.saved_us = life.now_us - 1; /* the last checkpoint is older than the request for one */
     life.run.save_asked_us = life.now_us;
     life.run.save_by_us = life.now_us + 9000000;
     assert_int_equal(decide(&life)->action, RUN_ACTION_WAIT);
@@ -179,7 +179,8 @@ static void a_run_yields_only_with_a_checkpoint(void **state)
     assert_int_equal(decide(&life)->why, STOP_LOST);
 }
 
-/* The time that a checkpoint takes counts, whatever it is, and a kill after it is no loss of the job's. */
+/* A run that stops may take save_wait_ms for its checkpoint. If it is killed after that, this does not count
+ * as a loss of the job. */
 static void a_slow_checkpoint_is_waited_for_and_is_no_loss(void **state)
 {
     static const enum stop_why whys[] = {STOP_DRAIN, STOP_YIELD, STOP_PREEMPT, STOP_SLICE};

@@ -143,8 +143,8 @@ static void a_limit_is_waited_for_and_said_and_holds_up_nobody_else(void **state
     assert_int_equal(number("SELECT count(*) FROM ledger WHERE account = 'lab'"), 2);
 }
 
-/* SIGHUP: the policies and limits of the file hold from then on; a file with another value that takes a
- * restart changes nothing. */
+/* After SIGHUP the policies and limits of the file apply. A file that also changes a value for which a
+ * restart is necessary is refused as a whole. */
 static void the_configuration_is_read_again_without_a_restart(void **state)
 {
     (void)state;
@@ -300,7 +300,7 @@ static void a_job_fails_with_the_one_that_it_comes_after(void **state)
     WORLD_UNTIL(&world, failed_with(held, second, "failed"));
     WORLD_UNTIL(&world, world_is(&world, ended, "succeeded"));
     world.agents[0]->steps_max = 0;
-    /* resumed, it fails again until the other has succeeded, too */
+    /* A resumed job fails again until the job that it depends on has succeeded. */
     AWAIT_OK(world.fixture, answer,
              store_job_command(world.fixture->store, &principal_service, second, JOB_EVENT_RESUME, 0, on_doc,
                                &answer, E));
@@ -350,7 +350,7 @@ static void an_array_is_one_row_until_its_elements_run_at_most_so_many_at_once(v
         number("SELECT count(*) FROM runs a JOIN jobs j ON j.id = a.job JOIN runs b ON b.id > a.id AND "
                "b.created_at < a.ended_at JOIN jobs k ON k.id = b.job WHERE j.array_of = k.array_of"),
         0);
-    /* other rates and seeds take no other plans */
+    /* Elements that differ in learning rate and seed are of one class, so they share one plan. */
     assert_int_equal(
         number("SELECT count(DISTINCT a.class) FROM arrivals a JOIN jobs j ON j.id = a.job WHERE "
                "j.array_of IS NOT NULL"),
@@ -399,7 +399,7 @@ static void an_array_is_held_released_and_cancelled_as_a_whole(void **state)
                             &answer, E));
     assert_int_equal(answer.err.code, ERR_CONFLICT);
     assert_non_null(strstr(answer.err.text, "resume its elements"));
-    /* nothing more is made of it */
+    /* A cancelled array makes no further elements. */
     fresh_agents();
     const struct world_job other = {.name = "other", .devices = "left/cpu0", .steps = 4, .every = 2};
     int64_t id = world_submit(&world, &other);
@@ -586,7 +586,7 @@ static void a_time_limit_is_extended_where_no_reservation_moves(void **state)
     json_decref(world_command(&world, runs, JOB_EVENT_CANCEL, 0));
     WORLD_UNTIL(&world, world_is(&world, runs, "cancelled"));
     extend(runs, 3600, &principal_service, ERR_CONFLICT);
-    /* a job that names no limit has its group's */
+    /* A job without a time limit gets its group's. */
     sql("UPDATE groups SET time_limit_s = 600 WHERE name = 'vision'");
     const struct world_job in_vision = {.name = "held", .steps = 4, .held = true, .account = "vision"};
     id = world_submit(&world, &in_vision);
@@ -652,8 +652,9 @@ static void everything_that_ran_is_in_the_ledger_and_nothing_is_open(void **stat
         0);
 }
 
-/* A job that waits has a range for its start once forty starts have turned out, and is told that it would
- * start at once if the job that holds its device ended, or on other devices. */
+/* A waiting job gets a range for its predicted start once enough earlier predictions can be compared with
+ * real starts. It is also told that it would start at once if the job that holds its device ended, or on
+ * other devices. */
 static void a_waiting_job_has_a_range_and_is_told_what_would_be_sooner(void **state)
 {
     (void)state;
@@ -691,8 +692,8 @@ static void a_waiting_job_has_a_range_and_is_told_what_would_be_sooner(void **st
     sql("DELETE FROM arrivals WHERE job > 1000000");
 }
 
-/* A lease ends when nobody's process has held memory of its device for a time; one that is used, or kept for
- * maintenance, does not, nor does one of a device of which nothing is told. */
+/* A lease ends early when no process has held memory of its device for a time. It does not end if the device
+ * is used, if the lease is for maintenance, or if the device's health is unknown. */
 static void a_lease_of_an_idle_device_ends_early(void **state)
 {
     (void)state;
@@ -717,7 +718,8 @@ static void a_lease_of_an_idle_device_ends_early(void **state)
     sql("DELETE FROM ledger WHERE device LIKE 'right/x%'; DELETE FROM devices WHERE name LIKE 'right/x%'");
 }
 
-/* What simulations read: jobs with their class and what their runs took, and forecasts to which runs add. */
+/* The tables that simulations read are complete: jobs with their class and the times of their runs, and
+ * forecasts, in which all runs are counted. */
 static void everything_that_ran_is_recorded(void **state)
 {
     (void)state;
@@ -732,7 +734,8 @@ static void everything_that_ran_is_recorded(void **state)
             "SELECT count(*) FROM arrivals a LEFT JOIN forecasts f USING (class, devices) WHERE "
             "a.devices IS NOT NULL AND (f.runs IS NULL OR (f.runs > 0) <> (f.seconds > 0 AND f.steps > 0))"),
         0);
-    /* each run that took a step is counted once; one that a later run repeated may have taken none */
+    /* Each run that did steps is counted once. A run all of whose steps a later run repeated may be missing.
+     */
     assert_int_equal(
         number(
             "SELECT count(*) FROM (SELECT count(*) AS most, count(*) FILTER (WHERE coalesce((SELECT "
@@ -752,7 +755,7 @@ static int make(void **state)
 {
     struct answer answer;
     world.lost_ms = WORLD_PATIENT_MS;
-    world.look_ms = 5000; /* as by default, so that passes come for a reason */
+    world.look_ms = 5000; /* the default: here a scheduling pass must have another reason than this timer */
     world_make(&world, state);
     AWAIT_OK(world.fixture, answer, store_user_put(world.fixture->store, "bob", on_id, &answer, E));
     bob = fixture_person(answer.id, "bob");

@@ -64,7 +64,7 @@ static void equal_arrivals_give_equal_decisions(void **state)
     generated_world_fini(&world);
 }
 
-/* The account's charge with that of its children. */
+/* Returns the charge of the account and of all accounts below it. */
 static double charged(const struct generated_world *world, const struct simulation_result *result,
                       size_t account)
 {

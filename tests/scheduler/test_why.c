@@ -60,15 +60,15 @@ static void a_range_holds_most_of_what_turned_out_so_far(void **state)
     }
     assert_true(start_range(&history, 200, 1, &from_s, &to_s));
     assert_true(from_s == 200 && fabs(to_s - 223.12) < 1e-9);
-    for (int i = 0; i < 3 * START_LEAST; i++) /* jobs far back, of which nothing is known */
+    for (int i = 0; i < 3 * START_LEAST; i++) /* jobs at place 500, of which no earlier start is known */
         start_history_add(&history, &(struct start_sample){100, 1000.0 * i, 500});
     assert_true(start_range(&history, 200, 1, &from_s, &to_s));
     assert_true(from_s == 200 && fabs(to_s - 223.12) < 1e-9);
     assert_true(start_range(&history, 100, 500, &from_s, &to_s) && to_s > 30000);
 }
 
-/* One prediction of each job that waited, each as likely: the range that was said with it holds the start in
- * four of five cases, and half of the ranges are narrower than half of the job's wait. */
+/* Checks one prediction, drawn at random, for each job that waited: its range holds the real start in four of
+ * five cases, and half of the ranges are narrower than half of the job's wait. */
 static void ranges_of_starts_are_mostly_right_and_narrow(void **state)
 {
     (void)state;
@@ -112,8 +112,8 @@ static void ranges_of_starts_are_mostly_right_and_narrow(void **state)
 
 /* ---- what would let a job start sooner ---- */
 
-/* Lets the queue of a snapshot go on without new arrivals, each run as long as predicted. Returns when the
- * job starts, or INT64_MAX if it does not within a thousand ends of runs. */
+/* Simulates the queue of a snapshot without new arrivals; each run takes as long as predicted. Returns when
+ * the job starts, or INT64_MAX if it does not start before a thousand runs have ended. */
 static int64_t start_of(const struct policy_snapshot *from, const struct policy_settings *settings,
                         const struct policy_planner *planner, int64_t now_us, int64_t id)
 {
@@ -172,8 +172,8 @@ static int64_t start_of(const struct policy_snapshot *from, const struct policy_
     return starts_us;
 }
 
-/* Makes the change in a copy of the snapshot, independently of what asked about it, and lets the queue go on.
- */
+/* Makes the change in a copy of the snapshot, by other code than policy_sooner()'s, and returns when the job
+ * then starts. */
 static int64_t start_with(const struct policy_snapshot *from, const struct policy_settings *settings,
                           const struct policy_planner *planner, int64_t now_us, size_t job,
                           const struct sooner_change *change)
@@ -208,7 +208,8 @@ static struct {
     size_t asked, answered, claims, right, at_once;
 } questions;
 
-/* A policy that asks about one waiting job of about every tenth decision what would let it start sooner. */
+/* Decides like the usual policy. In about every tenth decision it also asks, for one job, which changes would
+ * let the job start sooner, and checks the answers. */
 static int asking_policy(const struct policy_snapshot *snapshot, const struct policy_settings *settings,
                          const struct policy_planner *planner, int64_t now_us,
                          struct policy_decision *decision, struct err *err)

@@ -45,7 +45,7 @@ static bool world_named(const json_t *devices, const char *name)
     return false;
 }
 
-/* The seconds of computing a step that the tests' plans predict. */
+/* Seconds of computing per step that the tests' plans predict. */
 #define WORLD_BUSY_S 0.01
 /* The digest of the tests' plans and of their programs; nothing here computes or compares digests. */
 #define WORLD_DIGEST "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
@@ -402,7 +402,7 @@ static inline void world_end(struct world *world)
 
 struct world_job {
     const char *name, *devices;         /* such as "left/cpu0 right/cpu0"; NULL: any device */
-    const char *kind, *fallback, *move; /* of `placement`; NULL: left out */
+    const char *kind, *fallback, *move; /* members of the specification's `placement`; NULL: left out */
     int steps, every, retries, priority;
     int tokens; /* sequence_tokens; 0: 64. Another length needs another profile. */
     int64_t time_limit_ms;
@@ -411,9 +411,9 @@ struct world_job {
     const char *account;           /* NULL: the owner's default */
     int service;                   /* enum policy_service - 1; 0: normal */
     int64_t begin_us;              /* 0: at once */
-    int64_t after, after_any;      /* a job; 0: none */
+    int64_t after, after_any;      /* id of the job that this one waits for; 0: none */
     const char *array;             /* {path: values} as JSON; NULL: no array */
-    unsigned elements, at_most;    /* of the array */
+    unsigned elements, at_most;    /* number of the array's elements, and how many may run at a time */
 };
 
 static inline int64_t world_submit(struct world *world, const struct world_job *wanted)

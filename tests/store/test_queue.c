@@ -200,7 +200,8 @@ static void a_load_that_was_under_way_does_not_fill_a_queue_that_forgot(void **s
     store_queue_destroy(queue);
 }
 
-/* What bypasses the table's triggers is found by the comparison, once. */
+/* A change that bypasses the table's triggers is found and corrected when the queue is compared with the
+ * database. */
 static void a_difference_is_found_and_mended(void **state)
 {
     struct fixture *fixture = *state;

@@ -12,8 +12,8 @@
  *   {"do": "loss", "folder", "adapter", "ids", "labels", "logits": false}  {"loss", "labelled", "logits"}
  *
  * An error is {"error": {"code", "text"}}. Memory is limited to 4 GiB and a question to `argv[1]` seconds
- * (10): beyond either the program ends, and whoever asks starts it again. Keys that a question does not have
- * are null to it. */
+ * (10): beyond either limit the program ends, and the caller starts it again. A question's missing keys count
+ * as null. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

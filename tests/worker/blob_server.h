@@ -34,7 +34,7 @@ struct blob_server {
     int stop[2];
     atomic_ulong sent_bytes, puts;
     atomic_bool full;   /* answer PUT with 507 */
-    atomic_int room;    /* the last of so many PUTs finds the store full; 0: none does */
+    atomic_int room;    /* number of PUTs until one finds the store full; 0: none does */
     atomic_uint away;   /* the next `away` requests are answered with 503 */
     atomic_uint hidden; /* the next `hidden` downloads are answered with 404 */
     pthread_mutex_t lock;

@@ -41,7 +41,7 @@ struct shape {
     /* tensor: the first stage has `group` ranks, which take micro-batches `together` in turns; the others
      * have one each */
     uint32_t group, together;
-    bool recompute; /* pipeline: the first half of each stage's blocks */
+    bool recompute; /* pipeline: the first half of each stage's blocks is recomputed */
     bool emulated;  /* the first rank has an emulated card, the others CPUs */
 };
 

@@ -167,7 +167,7 @@ static void the_scale_goes_on_elsewhere_and_moves_alike(void **state)
         assert_true(scales.scale[t] == LOSS_SCALE_FIRST && !scales.skipped[t]);
     assert_int_equal(scales.warnings, 0);
     for (size_t s = 2; s < SHAPES; s++) {
-        /* far too large: it is halved in skipped steps until training goes on */
+        /* The loss scale is far too large: steps are skipped and halve it until gradients are finite. */
         struct resume start = changed(&fix, &one, from, LOSS_SCALE_MAX, 5);
         memset(&scales, 0, sizeof(scales));
         run_seen(&fix, &world, &shapes[s], start, &scales, &out);
@@ -194,7 +194,7 @@ static void the_scale_goes_on_elsewhere_and_moves_alike(void **state)
     run_seen(&fix, &world, &shapes[0], start, &scales, &out);
     for (uint64_t t = from; t < LAST; t++)
         assert_true(scales.scale[t] == (t < from + 3 ? 1024 : 2048) && !scales.skipped[t]);
-    assert_true(distance(&out, &one) < 1e-3); /* bound as above */
+    assert_true(distance(&out, &one) < 1e-3); /* fp16's bound of boundaries_in_16_bits_stay_near_and_repeat */
     json_decref(start.blobs);
     outcome_fini(&out);
     outcome_fini(&one);

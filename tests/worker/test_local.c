@@ -10,7 +10,7 @@ enum { RANKS_MAX = 3 };
 /* What the ranks reported about their links, and the devices' kinds to use. */
 struct seen {
     unsigned long long mesh_bytes, local_bytes;
-    uint32_t within, refused;     /* log lines of each sort */
+    uint32_t within, refused; /* log lines that name a peer reached within the node, or by the mesh instead */
     const char *kinds[RANKS_MAX]; /* kind of each rank's device, or NULL */
 };
 

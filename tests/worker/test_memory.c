@@ -88,7 +88,8 @@ static void the_processes_growth_is_predicted(void **state)
     fix_close(&fix);
 }
 
-/* The hand-written pipeline has four travelling slots in the middle, with a ring of two each. */
+/* In the hand-written pipeline the middle rank has four slots for boundary tensors, the others two, each with
+ * a ring of HAND_RING buffers. */
 static void the_plan_says_what_travels_and_what_a_checkpoint_takes(void **state)
 {
     (void)state;
@@ -118,8 +119,9 @@ static uint32_t receives(const struct plan *plan, uint32_t rank, uint32_t tag)
     return count;
 }
 
-/* The middle of the hand-written pipeline receives activations from one side and gradients from the other.
- * All of a step's may come early, up to the mesh's window for each; scalars are small. */
+/* The middle rank of the hand-written pipeline receives activations from one side and gradients from the
+ * other. All boundary tensors of a step may come before their receives are posted, up to the mesh's window
+ * for each peer; scalars are small. */
 static void the_plan_says_what_may_come_early(void **state)
 {
     (void)state;
