@@ -13,7 +13,7 @@
 #include "common/err.h"
 
 struct agent_options {
-    const char *api;       /* URL of the api; NULL: the one of the enrolment */
+    const char *api;       /* URL of the api; NULL: the URL that an earlier enrolment stored */
     const char *join;      /* join token; NULL: the home must be enrolled */
     const char *home;      /* folder with the agent's state */
     const json_t *config;  /* configuration as in agent/config.h; NULL: all defaults */

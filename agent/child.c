@@ -190,7 +190,7 @@ static void stream_drop(struct child *child)
     child->has_hello = false;
 }
 
-/* Reads what the worker wrote before it ended and is still in the socket. */
+/* Reads the bytes that an ended worker has left in the socket. */
 static void socket_drain(struct child *child)
 {
     uint64_t deadline_ns = clock_mono_ns() + (uint64_t)DRAIN_MS * 1000000;
@@ -276,7 +276,8 @@ static void stream_event(struct bufferevent *stream, short what, void *arg)
     }
 }
 
-/* Sends a worker that has just connected what it does not know. */
+/* Sends a worker that has just connected its assignment, if it has none, and messages that it may have
+ * missed. */
 static void hello_take(struct child *child, const json_t *hello)
 {
     bool idle = !json_is_integer(json_object_get(hello, "run")) &&

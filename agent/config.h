@@ -31,14 +31,13 @@ struct agent_device {
     char isa[32];   /* as configured: native, avx512, avx2, sse42; emulated: warp32, warp64 */
     char like[128]; /* name of a card, or of the card that an emulated one imitates; or "" */
     char arch[32];  /* architecture of a card; or "" */
-    uint32_t index; /* number of a card by its driver */
+    uint32_t index; /* number that the driver gives the card */
     uint32_t threads;
     uint64_t memory_limit_bytes; /* 0 for a card until agent_config_cards sets it */
     uint64_t
         base_bytes; /* of a card: memory that a worker takes beyond the limit (cards.h); 0: none or unknown */
-    char
-        visible[48]; /* CUDA_VISIBLE_DEVICES for the worker of a card that only it can see (cards.h); or "" */
-    bool locked;     /* `lock` is an open file that reserves the card for this agent (card_lock) */
+    char visible[48]; /* CUDA_VISIBLE_DEVICES that the card's worker needs (cards.h); or "" */
+    bool locked;      /* `lock` is an open file that reserves the card for this agent (card_lock) */
     int lock;
 };
 

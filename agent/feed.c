@@ -168,7 +168,8 @@ void feed_note(struct feed *feed, const char *type, json_t *event)
     buf_fini(&bytes);
 }
 
-/* Takes an acknowledgement {run|null, epoch, rank | boot, seq}. */
+/* Takes an acknowledgement: {run, epoch, rank, seq} for a rank's events, {run: null, boot, seq} for the
+ * node's. */
 static void ack_take(struct feed *feed, const json_t *message)
 {
     const json_t *run = json_object_get(message, "run");

@@ -22,7 +22,8 @@ enum { LINE_BYTES_MAX = 1 << 20, INTERVAL_MS_MAX = 2000, SILENT_S = 30, NOTE_MS_
 #define HEAT_STEPS                                                                                           \
     20.0 /* the heat factor is reported in twentieths, so that plans do not change with every reading */
 #define MEMORY_STEP                                                                                          \
-    ((uint64_t)64 << 20) /* memory that others hold is reported in these steps, for the same reason */
+    ((uint64_t)64 << 20) /* other processes' memory is reported in these steps, so that plans change rarely  \
+                          */
 
 struct card {
     const struct agent_device *device;
@@ -95,8 +96,8 @@ static const json_t *memory_of(const struct card *card, const json_t *record)
     return record;
 }
 
-/* Whether heat or the power supply slows the card down. A card at its power limit does not count, because it
- * was measured like that. */
+/* Whether heat or the power supply slows the card down. A card at its power limit does not count as slowed,
+ * because it is at that limit when profiles are measured, too. */
 static bool is_throttled(const json_t *record)
 {
     const json_t *reason;
@@ -130,7 +131,7 @@ static void others_take(const struct health *health, struct card *card, const js
 {
     const json_t *used = json_object_get(memory_of(card, record), "used_bytes"), *process;
     const pid_t pid = health->options.pid(health->options.arg, card->device->name);
-    const json_t *told = json_object_get(record, "others_bytes"); /* of an emulated card, from its file */
+    const json_t *told = json_object_get(record, "others_bytes"); /* only in readings of emulated cards */
     bool shown = pid == 0;
     json_int_t ours = 0;
     size_t i;
@@ -152,7 +153,7 @@ static void others_take(const struct health *health, struct card *card, const js
     card->before = now;
 }
 
-/* Returns the bytes that a plan may use: the device's limit, or what is left of it. */
+/* Returns the bytes that a plan may use: the device's limit, or less where other processes hold memory. */
 static uint64_t usable_bytes(const struct card *card, const json_t *record)
 {
     const uint64_t limit = card->device->memory_limit_bytes;

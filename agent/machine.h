@@ -16,8 +16,8 @@ const char *isa_native(void);
  */
 int isa_rank(const char *isa);
 
-/* Writes /etc/machine-id, else the boot id. It tells two agents of one machine from two machines. Returns
- * out. */
+/* Writes /etc/machine-id, else the boot id, by which one can see that two agents run on the same machine.
+ * Returns out. */
 char *machine_id(char out[64]);
 
 /* Writes the processor's name; "" when it is unknown. Returns out. */

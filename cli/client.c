@@ -1,4 +1,4 @@
-/* The server that HOME/client.json names: opens it, calls it, follows its pages. */
+/* Calls the server that HOME/client.json names, and reads lists that have several pages. */
 #include "cli/cli.h"
 
 #include <errno.h>

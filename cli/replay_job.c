@@ -38,7 +38,7 @@ struct recorded {
 struct again {
     struct plan_inputs inputs;
     struct plan_answer *answer;
-    /* predicted step time of the recorded plan at the costs of the new plan; 0: a device of it is gone */
+    /* predicted step time of the recorded plan at the costs of the new plan; 0: one of its devices is gone */
     double priced_s;
     json_t *added; /* names of the added devices */
 };

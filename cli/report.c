@@ -12,7 +12,8 @@
 
 /* relative error of the predicted step time above which a device is named as the cause */
 #define STEP_OFF 0.05
-#define PACE_OFF 1.03 /* ratio by which that device's compute time must differ from its own prediction */
+/* least ratio between measured and predicted computing time of a device that is named */
+#define PACE_OFF 1.03
 
 static int compare(const void *a, const void *b)
 {

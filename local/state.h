@@ -9,13 +9,13 @@
 
 #include "common/err.h"
 
-/* The document, new, or NULL when there is none. */
+/* Returns the content of HOME/run/state.json, new; NULL when there is no such file. */
 json_t *state_load(const char *home);
 
-/* The supervisor's pid if that process is alive and has the recorded start time, else 0. */
+/* Returns the supervisor's pid if that process is alive and has the recorded start time, else 0. */
 pid_t state_supervisor(const json_t *state, uint64_t *start);
 
-/* The end of a log file as one line, for error messages: at most size - 1 bytes. Returns out. */
+/* Writes the end of a log file as one line, for error messages: at most size - 1 bytes. Returns out. */
 char *log_tail(const char *home, const char *name, char *out, size_t size);
 
 #endif

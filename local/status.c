@@ -1,4 +1,4 @@
-/* What runs, from the supervisor's record and /proc. */
+/* Reports which processes of a home run, from the supervisor's record and /proc. */
 #include "local/local.h"
 
 #include <stdio.h>
@@ -47,7 +47,7 @@ char *log_tail(const char *home, const char *name, char *out, size_t size)
             text.size--;
         size_t begin = text.size > size - 1 ? text.size - (size - 1) : 0;
         for (size_t i = begin; i < text.size && begin > 0; i++) {
-            if (text.data[i] == '\n') { /* begins with a whole line if there is one */
+            if (text.data[i] == '\n') { /* the excerpt begins with a whole line, if it has one */
                 begin = i + 1;
                 break;
             }

@@ -29,7 +29,7 @@ enum {
     TIMEOUT_DEFAULT_S = 60,
     DOWN_MS = 45000,
     POLL_MS = 20,
-    RESTARTS_MAX = 6, /* a service that died so often during the start will not come up */
+    RESTARTS_MAX = 6, /* deaths of a service during the start after which the start is given up */
     CONFIG_BYTES = 1 << 20,
     ANSWER_BYTES = 4 << 20
 };
@@ -44,7 +44,8 @@ struct coming_up {
     char token[HOME_SECRET_BYTES];
     uint64_t deadline;
     pid_t supervisor; /* the supervisor, if this process started it */
-    json_t *before;   /* the state before this start, or NULL; earlier deaths do not count */
+    json_t
+        *before; /* state.json before this start, or NULL; the deaths that it counts are not of this start */
     struct http *http;
     struct err *err;
 };

@@ -221,7 +221,7 @@ static json_t *answer_ready(struct parse_request *request, struct err *err)
     return json_object();
 }
 
-/* ---- all of them ---- */
+/* ---- the table of questions ---- */
 
 static const struct question_kind {
     const char *name;

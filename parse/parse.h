@@ -34,9 +34,10 @@
 #include "common/err.h"
 #include "model/files/source.h"
 
-/* Names of files that are not a part of a model. */
+/* Names that a question gives to files that are not a part of the model: the user's uploaded file, and an
+ * adapter's adapter_model.safetensors (its adapter_config.json is PARSE_UPLOAD). */
 #define PARSE_UPLOAD ""
-#define PARSE_WEIGHTS "/" /* adapter_model.safetensors, whose config is PARSE_UPLOAD */
+#define PARSE_WEIGHTS "/"
 
 enum { PARSE_QUESTION_BYTES_MAX = 32 << 20, PARSE_PROMPT_BYTES_MAX = 1 << 20 };
 

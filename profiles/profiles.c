@@ -198,8 +198,8 @@ json_t *profiles_make(const json_t *devices, const json_t *profiles, const json_
             !measured_too(profiles, profile))
             bad |= json_array_append(some_profiles, profile);
     }
-    for (size_t i = 0; i < json_array_size(links);
-         i++) { /* keeps links both of whose nodes have such devices */
+    /* A link is kept if both of its nodes have a device of the document. */
+    for (size_t i = 0; i < json_array_size(links); i++) {
         json_t *link = json_array_get(links, i);
         const char *from = json_string_value(json_object_get(link, "from"));
         const char *to = json_string_value(json_object_get(link, "to"));

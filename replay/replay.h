@@ -21,7 +21,7 @@ struct replay_change {
 
 struct replay_answer {
     uint32_t steps;     /* complete recorded steps */
-    double recorded_s;  /* median seconds of a step: as the run measured it if `metrics` tell, else traced */
+    double recorded_s;  /* median seconds of a step: from `metrics` if given, else from the trace */
     double simulated_s; /* seconds of a step recomputed from the recorded instruction times (replay_walk.h) */
     double changed_s;   /* seconds of a step with the change; without a change equal to simulated_s */
     double gaps_s; /* mean seconds per step for which the next instruction of a compute queue was ready and

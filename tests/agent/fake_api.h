@@ -27,7 +27,7 @@ struct api {
     char url[64], node[72];
     atomic_int enrolments, renewals;
     atomic_uint lifetime_s;                /* lifetime of its certificates */
-    atomic_bool forgot;                    /* it no longer knows any node */
+    atomic_bool forgot;                    /* true: the api no longer knows any node */
     uint8_t keys[2][TLS_FINGERPRINT_SIZE]; /* public keys of the first two enrolments */
     pthread_t thread;
     atomic_bool stopping;

@@ -23,7 +23,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (httpd_range_parse(text, size * 3, &begin, &count) == 0 && (count == 0 || begin + count > size * 3))
         __builtin_trap();
     httpd_decode(text, size, true, decoded, sizeof(decoded));
-    memcpy(text + size, "\r\n\r\n", 5); /* what the server has seen before it parses */
+    memcpy(text + size, "\r\n\r\n", 5); /* the server parses a head once it has read its empty line */
     if (httpd_head_parse(text, size + 4, &head, &why) == 0) {
         if (head.header_count > HTTP_HEADERS_MAX || !head.path || !head.query)
             __builtin_trap();

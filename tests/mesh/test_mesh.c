@@ -431,7 +431,7 @@ static void a_stale_epoch_is_refused_on_both_sides(void **state)
     struct group g;
     group_init(&g, 2);
     g.options[0].epoch = 6;
-    g.connect_deadline_ns[1] = in_seconds(1); /* it keeps waiting for the right peer */
+    g.connect_deadline_ns[1] = in_seconds(1); /* short: rank 1 waits until then for the right peer */
     group_open(&g);
     group_connect(&g);
     assert_int_equal(g.status[0], -1);
@@ -460,7 +460,7 @@ static void a_certificate_of_another_cluster_is_refused_on_both_sides(void **sta
         g.options[alien].cert_file = cert.cert_file;
         g.options[alien].key_file = cert.key_file;
         g.options[alien].ca_file = theirs.ca_file;
-        g.connect_deadline_ns[1] = in_seconds(1); /* it keeps waiting for the right peer */
+        g.connect_deadline_ns[1] = in_seconds(1); /* short: rank 1 waits until then for the right peer */
         group_open(&g);
         group_connect(&g);
         assert_int_equal(g.status[0], -1);
@@ -480,7 +480,7 @@ static void another_identity_of_the_same_cluster_is_refused(void **state)
     for (uint32_t wrong = 0; wrong < 2; wrong++) {
         struct group g;
         group_init(&g, 2);
-        g.connect_deadline_ns[1] = in_seconds(1); /* it keeps waiting for the right peer */
+        g.connect_deadline_ns[1] = in_seconds(1); /* short: rank 1 waits until then for the right peer */
         group_open(&g);
         g.peers[wrong][0].identity = "agent:somebody-else";
         group_connect(&g);
@@ -687,7 +687,7 @@ static void queues_share_an_emulated_link(void **state)
     assert_true(tally_wait(&receives, 2, 30) && tally_wait(&sends, 2, 30));
     double sent = (double)(sends.last.end_ns - begin) / 1e9,
            received = (double)(receives.last.end_ns - begin) / 1e9;
-    /* it is never faster than the link; how much slower depends on the machine's load */
+    /* The transfer is never faster than the link; how much slower it is depends on the machine's load. */
     assert_true(sent >= 0.0799 && sent < 2);
     assert_true(received >= 0.0999 && received < 2);
     double latency, rate;

@@ -278,7 +278,9 @@ static void what_a_model_would_have_written_is_learnt(void **state)
                 {"phi3", "one<|end|>", "two<|end|>"},
                 {"smollm2", "one<|im_end|>", "two<|im_end|>"},
                 {"smollm3", "<|im_start|>assistant\none<|im_end|>\n",
-                 "<|im_start|>assistant\ntwo<|im_end|>\n"} /* its own {% generation %} covers the line end */,
+                 "<|im_start|>assistant\ntwo<|im_end|>\n"} /* this template's {% generation %} block contains
+                                                              the header and the line end */
+                ,
                 {"zephyr", "one</s>", "two</s>"},
                 {"tinyllama", "one</s>", "two</s>"},
                 {"olmo", "one</s>", "two</s>"}};

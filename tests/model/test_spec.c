@@ -398,8 +398,8 @@ static void the_learning_rate_is_warm_up_then_the_schedule(void **state)
                                     : 0.005 * (0.1 + 0.9 * 0.5 * (1 + cos(pi * (double)(t - 4) / 16)));
         assert_true(fabs(spec_learning_rate(&train, 20, t) - wanted) <= 1e-15);
     }
-    assert_true(fabs(spec_learning_rate(&train, 20, 25) - 0.0005) <
-                1e-15); /* the job continues beyond its end */
+    /* Step 25 of 20, which a job reaches that was resumed with more steps, has the final rate. */
+    assert_true(fabs(spec_learning_rate(&train, 20, 25) - 0.0005) < 1e-15);
     train.schedule = SPEC_SCHEDULE_LINEAR;
     assert_true(fabs(spec_learning_rate(&train, 20, 12) - 0.005 * 0.55) < 1e-15);
     train.schedule = SPEC_SCHEDULE_CONSTANT;

@@ -217,7 +217,7 @@ static json_t *case_make(struct rand_stream *r, uint32_t gpus, uint32_t batch, s
             reserve + (m <= count   ? json_number_value(json_array_get(table, m - 1))
                        : window > 1 ? last + (last - first) / (double)(window - 1) * (double)(m - count)
                                     : last);
-    uint32_t same = CARD_COUNT; /* below: all GPUs are this one */
+    uint32_t same = CARD_COUNT; /* below CARD_COUNT: all GPUs are this card */
     while (like && (same == CARD_COUNT || !entry_at(model, cards[same].name, length, dtype)))
         same = rand_stream_below(r, CARD_COUNT);
     for (uint32_t g = 0; g < gpus; g++) {

@@ -15,8 +15,8 @@
 
 #include "scheduler/placer/planning.h"
 
-static sem_t gate; /* each plan waits for one sem_post() */
-static sem_t slow; /* the plans of "slow" wait for this one instead */
+static sem_t gate; /* each plan waits for one sem_post(&gate) … */
+static sem_t slow; /* … or, if its specification is named "slow", for one sem_post(&slow) */
 static atomic_int planned;
 
 static int gated_plan(const struct placer_request *request, struct placer_answer *answer, struct err *err)

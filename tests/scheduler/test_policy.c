@@ -247,7 +247,7 @@ static void the_order_is_by_service_share_priority_and_waiting(void **state)
     }
 }
 
-/* Fair Tree: a group below its share goes before its sibling with all that is in it. */
+/* Fair Tree: a group that has used less than its share is ranked, with all its users, before its sibling. */
 static void accounts_are_ranked_from_the_root_down(void **state)
 {
     (void)state;

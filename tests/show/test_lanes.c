@@ -48,7 +48,8 @@ static void world_fini(struct world *w)
     trace_fini(&w->timeline);
 }
 
-/* The simulated step as ranks with these clocks would have recorded it at this step, `slow` times as long. */
+/* Adds the simulated step to a trace as step `step`, recorded by ranks with these clocks and `slow` times as
+ * long. */
 static void record(const struct world *w, uint32_t step, const int64_t *clocks, int64_t slow,
                    struct trace *out)
 {
@@ -101,7 +102,7 @@ static void a_timeline_comes_back_as_it_was_stored(void **state)
                     a->end_ns == b->end_ns && a->ready_ns == b->ready_ns && a->program == b->program);
     }
     trace_fini(&back);
-    for (size_t cut = 1; cut < 12; cut += 2) { /* half a byte is missing, then a number's end */
+    for (size_t cut = 1; cut < 12; cut += 2) { /* each cut leaves half a byte */
         char *bad = strdup(text);
         bad[cut] = '\0';
         trace_init(&back, 0);
@@ -153,7 +154,7 @@ static void predicted_lanes_are_the_simulation_to_the_nanosecond(void **state)
     world_fini(&w);
 }
 
-/* Receives end, in aligned time, not before their sends begin; checked on the boxes of single events. */
+/* Checks, on boxes of single events, that in aligned time no receive ends before its send begins. */
 static void check_order(const struct world *w, const struct trace *measured, const json_t *lanes,
                         uint32_t step)
 {

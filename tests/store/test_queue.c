@@ -144,7 +144,8 @@ static void step(struct pg_conn *conns[CONNECTIONS], bool open[CONNECTIONS], str
     change(conns[i], random);
 }
 
-/* The clock is not in the digest: times of day differ by run, but the order of what happens is the seed's. */
+/* Random transactions of several connections, drawn from a printed seed, change jobs. After each one the
+ * queue in memory must equal a queue that is read anew. */
 static void the_queue_is_the_databases_after_every_change(void **state)
 {
     struct fixture *fixture = *state;

@@ -97,7 +97,8 @@ static void the_plan_says_what_travels_and_what_a_checkpoint_takes(void **state)
     fix_open(&fix, "llama");
     struct plan *plan = fix_plan(&fix, 3, 2);
     uint64_t boundary = ((uint64_t)fix.tokens_bound * fix.config.hidden * 4 + 4095) / 4096 * 4096,
-             file = 32 << 20, wait = 32 << 20, adapter = 16 << 20; /* less than the ranks' states */
+             file = 32 << 20, wait = 32 << 20,
+             adapter = 16 << 20; /* limits of program/host.c, below the sizes of this plan's states */
     static const uint64_t slots[] = {2, 4, 2};
     for (uint32_t r = 0; r < 3; r++) {
         struct plan_host host = plan_host_bytes(plan, r);
@@ -144,7 +145,7 @@ static void the_plan_says_what_may_come_early(void **state)
                     me->slots[s].bytes_bound = 2 * HOST_WINDOW_BYTES;
             for (int i = 0; i < 2; i++)
                 sum += large && count[i] ? HOST_WINDOW_BYTES : count[i] * (bytes + HOST_MESSAGE_BYTES);
-            sum += r == 0 ? 2 * files : 0; /* files of its children in the tree */
+            sum += r == 0 ? 2 * files : 0; /* checkpoint files of the two ranks below rank 0 in the tree */
             struct plan_host host = plan_host_bytes(plan, r);
             assert_true(host.early >= sum && host.early <= sum + SCALARS);
         }

@@ -347,7 +347,7 @@ static void blocks_of_a_rank_run_in_parts(void **state)
     fix_close(&fix);
 }
 
-/* --- what this worker does not do --- */
+/* --- programs that the worker refuses --- */
 
 /* Checks that a run of the plan fails at once on every rank, with this error code and text. */
 static void check_refused(struct fixture *fix, struct plan *plan, const char *words)

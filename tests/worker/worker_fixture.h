@@ -545,7 +545,7 @@ static inline struct plan *fix_plan(const struct fixture *fix, uint32_t stages, 
     return plan;
 }
 
-/* Makes the last so many values of one tensor (0: all) so large that its products overflow. */
+/* Makes the last `last` values of one tensor (0: all) so large that its products overflow. */
 static inline void fix_spoil_values(struct fixture *fix, const char *tensor_name, uint64_t last)
 {
     struct err err;
