@@ -101,7 +101,7 @@ const char *mem_purpose_name(enum mem_purpose purpose); /* for example "weights"
 int buffer_create(struct device *device, uint64_t bytes, enum mem_purpose purpose, const char *what,
                   struct buffer **out, struct err *err);
 void buffer_destroy(struct buffer *buffer);         /* waits for queued work; NULL is a no-op */
-uint64_t buffer_bytes(const struct buffer *buffer); /* as asked for at creation */
+uint64_t buffer_bytes(const struct buffer *buffer); /* the size given to buffer_create, not rounded up */
 struct device *buffer_device(const struct buffer *buffer);
 /* A number above 0 that no other buffer of this device has or had. */
 uint64_t buffer_serial(const struct buffer *buffer);

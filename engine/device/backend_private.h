@@ -50,7 +50,7 @@ struct device_ops {
     int (*pass_begin)(struct device *device, uint64_t key, bool *replayed, struct err *err);
     int (*pass_end)(struct device *device, bool queued, bool *again, struct err *err);
     void (*pass_counts)(const struct device *device, struct pass_counts *out); /* NULL: all counts are 0 */
-    /* NULL: malloc'd host memory is as good as any. */
+    /* Allocates host memory for fast copies (host_memory_create). NULL: the device uses malloc. */
     int (*host_create)(struct device *device, uint64_t bytes, void **out, struct err *err);
     void (*host_destroy)(struct device *device, void *memory);
 };
@@ -78,7 +78,8 @@ struct op_ops {
 };
 
 struct event_ops {
-    /* a timed event if `timed` is set; NULL: nothing to do */
+    /* Creates the implementation's part of an event, a timed one if event->timed is set; NULL: it has none.
+     */
     int (*create)(struct event *event, struct err *err);
     void (*destroy)(struct event *event); /* NULL: nothing to do */
     int (*record)(enum device_queue queue, struct event *event, struct err *err);
@@ -109,7 +110,8 @@ extern const struct backend backend_hip;
 void *pages_alloc(uint64_t bytes);
 void pages_free(void *memory, uint64_t bytes);
 
-/* The same as a memory file, which a process of the same user can map through the handle. */
+/* Like pages_alloc, but the memory is a memory file, which another process of the same user can map through
+ * `handle` (pages_import). */
 void *pages_alloc_shared(uint64_t bytes, uint8_t handle[64]);
 void *pages_import(const uint8_t handle[64], uint64_t bytes);
 /* called by the exporter: afterwards nobody can import the pages any more */

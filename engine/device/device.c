@@ -12,9 +12,9 @@
 
 #include "model/shape/footprint.h"
 
-enum {
-    HUGE_PAGE_BYTES = 2 << 20
-}; /* correct for x86-64 and most others; elsewhere only the alignment is less useful */
+/* Size of a huge page on x86-64 and most other machines. Where it is wrong, large buffers are only aligned
+ * less usefully. */
+enum { HUGE_PAGE_BYTES = 2 << 20 };
 
 static const struct backend *const backends[] = {&backend_cpu, &backend_checked, &backend_cuda, &backend_hip,
                                                  &backend_emulated};
@@ -339,7 +339,7 @@ void buffer_destroy(struct buffer *buffer)
     if (!buffer)
         return;
     buffer->device->backend->buffer->destroy(buffer);
-    account_give(buffer->device, buffer); /* accounted is 0 for an imported buffer */
+    account_give(buffer->device, buffer); /* an imported buffer counts 0 bytes */
     free(buffer);
 }
 

@@ -209,10 +209,11 @@ struct op_glu_backward {
     struct operand gate_up, dact;
 };
 
-/* y = mask * x / (1 - p). The mask of (row id, position, feature) compares 16 bits from Philox4x32-10 with
- * key = seed and counter = (position, row id, step, layer << 20 | target << 16 | feature / 8): half feature %
- * 2 of its number feature / 2 % 4. The value is kept when those bits are below (1 - p) * 65536, rounded to an
- * integer. f32. */
+/* y = mask * x / (1 - p). The mask of (row id, position, feature) is made from 16 random bits; the value is
+ * kept when these are below (1 - p) * 65536, rounded to an integer. Philox4x32-10 with key = seed and counter
+ * = (position, row id, step, layer << 20 | target << 16 | feature / 8) gives four numbers of 32 bits for
+ * eight features. Feature f takes number f / 2 % 4: its lower 16 bits if f is even, else its upper ones. f32.
+ */
 struct op_dropout {
     uint32_t tokens, width;
     float p;
