@@ -1,4 +1,5 @@
-/* A ring of slots under one lock. Items are so large that threads hardly ever wait for the lock. */
+/* Helper threads prepare items in a ring of slots under one lock. Preparing an item takes so long that
+ * threads hardly ever wait for the lock. */
 #include "engine/stage/ahead.h"
 
 #include <pthread.h>

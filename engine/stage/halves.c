@@ -6,9 +6,10 @@
 #include "engine/stage/outside.h"
 #include "engine/stage/slot.h"
 
-/* --- halves --- */
+/* --- halves of layers --- */
 
-/* Can this half of the block run here? *layer counts from the stage's first layer. */
+/* Refuses a half (attention or FFN) of a block that this stage cannot run. Sets *layer to the block's layer,
+ * counted from the stage's first layer. */
 static int half_check(const struct stage *stage, const struct micro_batch *batch, uint32_t block,
                       enum stage_half half, uint32_t *layer, struct err *err)
 {
@@ -105,8 +106,8 @@ int stage_half_backward(struct stage *stage, const struct micro_batch *batch, st
 
 /* --- experts on other ranks than their router --- */
 
-/* Can the router, or for HOLDS_EXPERTS the experts, of this block run here? *layer counts from the stage's
- * first layer. */
+/* Refuses a block whose router (for HOLDS_EXPERTS: whose experts) this stage cannot run. Sets *layer to the
+ * block's layer, counted from the stage's first layer. */
 static int apart_check(const struct stage *stage, const struct micro_batch *batch, uint32_t block,
                        enum layer_holds holds, uint32_t *layer, struct err *err)
 {

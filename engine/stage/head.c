@@ -25,7 +25,8 @@ static const struct block_state *matrix_block(const struct stage *stage, const s
     return block;
 }
 
-/* Logits before the cap. The rows are first normed into the workspace's head_n. */
+/* Computes the logits of x's rows, before the softcap that some models have. The rows are first normed into
+ * the workspace's head_n. */
 static void logits_of(struct stage_pass *pass, struct operand x, uint32_t rows)
 {
     const struct stage *stage = pass->stage;
@@ -55,8 +56,8 @@ void head_logits(struct stage_pass *pass, struct operand x, uint32_t rows)
                                           .x = pass_workspace(pass, stage->layout.workspace.logits)}});
 }
 
-/* Backward of a chunk from the gradient of its logits, which has replaced them: the gradient of its rows, and
- * those of the tensors that are trained here. */
+/* Backward of a chunk of labelled positions, whose logits have been replaced by their gradient. Computes the
+ * gradient of the chunk's rows, and adds to the gradients of norm and head if these are trained. */
 static void chunk_backward(struct stage_pass *pass, uint32_t at, uint32_t rows)
 {
     const struct stage *stage = pass->stage;

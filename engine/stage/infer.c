@@ -17,8 +17,9 @@ static bool infers_head(const struct stage *stage, const struct infer_pass *p)
     return p->block_end == stage->config.layers + 2;
 }
 
-/* Can the pass, or half of its one layer, run where the stage has parts of layers? Layers that are here in
- * part run in halves; where experts are apart, layers with experts have their attention alone. */
+/* Does the stage hold what this pass (or this half of the pass's only layer) runs? A layer that the stage
+ * holds in part runs one half a call. Where experts are on other ranks, a layer with experts runs only its
+ * attention. */
 static bool parts_fit(const struct stage *stage, const struct infer_pass *p, enum layer_half half)
 {
     const struct layer_part *part = &stage->options.part;

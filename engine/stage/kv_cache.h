@@ -12,7 +12,7 @@ struct kv_cache {
 
 /* A layer's keys [tokens_max, kv_width]; layers count from 0 within the stage. */
 struct operand kv_cache_keys(const struct kv_cache *cache, uint32_t layer);
-/* The layer's values, likewise. */
+/* A layer's values [tokens_max, kv_width]; layers count from 0 within the stage. */
 struct operand kv_cache_values(const struct kv_cache *cache, uint32_t layer);
 
 #endif

@@ -1,6 +1,6 @@
-/* One transformer layer of any architecture: runs the steps that model/shape/layer.h made of it forward, and
- * the same steps backward in the order of their tapes. A step's forward and backward functions stand side by
- * side.
+/* Runs one transformer layer of any architecture: forward by the steps of its layer plan
+ * (model/shape/layer.h), backward by the plan's tape, which lists the steps' backwards in order. A step's
+ * forward and backward functions stand side by side.
  */
 #include "engine/stage/layer.h"
 #include "engine/stage/linear.h"
@@ -53,8 +53,8 @@ void block_norm_backward(struct stage_pass *pass, const struct block_state *bloc
                                                              .dweight = tensor_gradient(block, weight)}});
 }
 
-/* Norm of q's or k's heads under their weight: each head on its own, or all heads of a token as one vector.
- */
+/* Norms the heads of q or of k with weight number `norm`: each head on its own, or all heads of a token as
+ * one vector, as the weight is long. */
 static void qk_norm(const struct layer_run *run, int32_t norm, uint64_t at, uint32_t width)
 {
     const struct layer_tensor *weight = &run->plan->tensors.list[norm];
@@ -84,7 +84,7 @@ static void qk_norm_forward(const struct layer_run *run, const struct layer_step
                s->qkv_width, operand_skip(run_value(run, VALUE_QKV_NORM), v), s->qkv_width);
 }
 
-/* In place: replaces the gradient of the norm's output by that of its input. */
+/* Backward of qk_norm, in place: replaces the gradient of the normed heads by that of the heads before. */
 static void qk_norm_gradient(const struct layer_run *run, int32_t norm, uint64_t at, uint32_t width)
 {
     const struct layer_tensor *weight = &run->plan->tensors.list[norm];
@@ -166,8 +166,8 @@ static void attention_forward(const struct layer_run *run, const struct layer_st
     queue_step(run, &(struct op){.kind = OP_ATTENTION, .attention = attention_of(run, step)});
 }
 
-/* Append this call's keys and values to the cache, then attend to the whole cache. It is in fp32; attention
- * rounds what it reads. */
+/* Append this call's keys and values to the cache, then attend to the whole cache. The cache is in fp32;
+ * attention rounds keys and values as it reads them. */
 static void attention_cached_forward(const struct layer_run *run)
 {
     struct stage_pass *pass = run->pass;
@@ -282,7 +282,8 @@ static void route_forward(const struct layer_run *run)
     const struct model_config *config = &pass->stage->config;
     struct operand row_start = pass_meta(pass, pass->stage->layout.slot.row_start, DTYPE_U32);
     struct operand chosen = run_value(run, VALUE_CHOSEN);
-    if (run->plan->holds != HOLDS_EXPERTS) /* on ranks with experts only, the choices came with the tokens */
+    /* A stage with experts alone does not route: the router's choices came with the tokens. */
+    if (run->plan->holds != HOLDS_EXPERTS)
         queue_step(
             run, &(struct op){.kind = OP_ROUTE,
                               .route = {.rows = pass->rows,
@@ -351,7 +352,8 @@ static struct op_combine combine_of(const struct layer_run *run, struct operand 
                                .y = y};
 }
 
-/* The gradient of a token is the sum over its (token, expert) pairs. */
+/* Backward of the dispatch to experts: a token's gradient is the sum of the gradients of its copies, one for
+ * each expert that it chose. */
 static void dispatch_backward(const struct layer_run *run, const struct layer_step *step, bool accumulate)
 {
     struct operand d = run_gradient(run, step->in);
@@ -433,7 +435,8 @@ static void step_forward(struct layer_run *run, const struct layer_step *step, b
     }
 }
 
-/* Does the residual's gradient bypass this step, and does another member of the group add it? */
+/* True where this step's input is the residual stream and another member of the group adds the gradient that
+ * bypasses the step. */
 static bool residual_bypasses(const struct layer_run *run, const struct layer_step *step)
 {
     return run->pass->stage->options.part.follows && layer_gradient_is_stream(step->in);
@@ -464,7 +467,7 @@ static void step_backward(struct layer_run *run, const struct layer_step *step,
     case STEP_ATTENTION:
         attention_backward(run, step, entry);
         break;
-    case STEP_ROUND: /* in and out share one gradient, and so do both summands of an addition */
+    case STEP_ROUND: /* its input and output share one gradient, and so do the summands of STEP_ADD */
     case STEP_ADD:
         break;
     case STEP_ROUTE:
@@ -553,7 +556,8 @@ void layer_backward(struct stage_pass *pass, uint32_t layer, struct operand x, b
                     enum backward_part part, enum layer_half half)
 {
     struct layer_run run = run_of(pass, layer, x, (struct operand){0});
-    bool whole = pass->stage->model.method.full; /* trains the first norm, too */
+    bool whole =
+        pass->stage->model.method.full; /* then the weight of the layer's first norm is trained, too */
     run.tape = part == BACKWARD_ALL        ? &run.plan->backward
                : part == BACKWARD_OF_INPUT ? &run.plan->backward_input
                                            : &run.plan->backward_weight;

@@ -112,8 +112,9 @@ static int part_check(const struct stage_options *o, struct err *err)
     return !lacks ? 0 : err_set(err, ERR_UNSUPPORTED, "stage: parts of layers %s", lacks);
 }
 
-/* Checks that parts of packed tensors begin and end on quantisation blocks, and that parts of inputs which
- * are dropped out begin on the features that one random number is for. */
+/* Checks the tensors of which the stage has only a part. A part of a packed tensor must begin and end on a
+ * quantisation block. With dropout, a part of an adapter's input must begin at a multiple of 8 features,
+ * because one random number serves 8 features. */
 static int cuts_check(const struct stage_options *o, const struct layer_tensors *tensors, struct err *err)
 {
     for (uint32_t i = 0; i < tensors->count; i++) {

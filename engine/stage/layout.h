@@ -11,8 +11,8 @@
  * *layout borrows *model. ERR_INVALID and ERR_UNSUPPORTED as in stage_create. */
 int stage_layout_init(struct stage_options *options, struct footprint_model *model, struct footprint *layout,
                       struct err *err);
-/* The same in memory of its own (half a megabyte), for callers that only predict. Returns new in *out, to be
- * freed with free(); NULL with an error. */
+/* A layout in memory of its own (half a megabyte), for callers that only predict memory. owned_layout_create
+ * makes one as stage_layout_init does. Returns new in *out, to be freed with free(); NULL with an error. */
 struct owned_layout {
     struct stage_options options; /* options.config points to `config` */
     struct model_config config;

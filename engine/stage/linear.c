@@ -55,8 +55,9 @@ static uint32_t panel_rows(const struct stage_pass *pass, const struct layer_ten
     return rows >= matrix->rows ? matrix->rows : (uint32_t)(rows / 64 * 64);
 }
 
-/* The product with `rows` rows of the matrix, from `row` on, which are in `piece`; with `back` the matching
- * columns of x are multiplied, and pieces after the first one add to c. */
+/* Multiplies with a piece of the matrix: its rows [row, row + rows), which are in `piece`. Forward gives the
+ * matching columns of c. With `back` the piece multiplies the matching columns of x, and pieces after the
+ * first one add to c. */
 static void piece_multiply(struct stage_pass *pass, const struct matrix_product *p, struct operand piece,
                            uint32_t row, uint32_t rows)
 {
@@ -125,8 +126,9 @@ static uint32_t step_rows(const struct layer_run *run, const struct layer_step *
     return run->pass->tokens * (step->experts ? run->pass->stage->config.experts_active : 1);
 }
 
-/* A product with one matrix, or with those of all experts, `stride` bytes apart. The step's rows are m, or
- * with GEMM_TN k, which adds c_g += a^T b; the caller gives the other two sizes. */
+/* A product with one matrix, or a grouped one with the matrices of all experts here, `stride` bytes apart.
+ * This function fills in the number of rows, which is m, or k for GEMM_TN (a gradient, c += a^T b); the
+ * caller gives the other two sizes. */
 static void step_gemm(const struct layer_run *run, const struct layer_step *step, struct gemm g,
                       uint64_t stride)
 {
@@ -160,7 +162,8 @@ static void step_gemm(const struct layer_run *run, const struct layer_step *step
                                                               .compute = run->pass->queue.compute}});
 }
 
-/* The gradient of a tensor [m, n], of each expert's own: += left^T right, over the step's rows. */
+/* Adds left^T right, summed over the step's rows, to the gradient of a tensor [m, n]. With experts, each
+ * expert's rows are added to the gradient of its own copy of the tensor. */
 static void step_gradient(const struct layer_run *run, const struct layer_step *step,
                           const struct layer_tensor *tensor, uint32_t m, uint32_t n, struct matrix_at left,
                           struct matrix_at right)
@@ -177,8 +180,8 @@ static void step_gradient(const struct layer_run *run, const struct layer_step *
               tensor->stride);
 }
 
-/* The grouped product of one member with `groups` experts' matrices from `first` on, each [rows, columns].
- * The caller sets b and how it is stored. */
+/* Describes the grouped product with the matrices [rows, columns] of experts [first, first + groups). The
+ * caller sets b and how it is stored. */
 static struct op experts_product(const struct layer_run *run, const struct matrix_product *p, uint32_t first,
                                  uint32_t groups, uint32_t rows)
 {
@@ -202,8 +205,8 @@ static struct op experts_product(const struct layer_run *run, const struct matri
                                         .compute = run->pass->queue.compute}};
 }
 
-/* The product with one member's packed matrices: in stored form and for all experts at once where the device
- * unpacks inside the product, else with each expert's matrix unpacked piece by piece. */
+/* Multiplies each routed row with its expert's packed matrix: for all experts at once where the device
+ * unpacks inside the product, else expert by expert, with the matrix unpacked piece by piece. */
 static void experts_multiply(const struct layer_run *run, const struct matrix_product *p)
 {
     struct stage_pass *pass = run->pass;
@@ -233,7 +236,8 @@ static void experts_multiply(const struct layer_run *run, const struct matrix_pr
         }
 }
 
-/* With a range of the experts here, rows of the other experts get no product and must be zero. */
+/* Where the stage has only a range of the experts, rows routed to other experts get no product; they are set
+ * to zero. */
 static void other_experts_zero(const struct layer_run *run, const struct layer_step *step, struct operand x,
                                uint32_t width)
 {
@@ -248,8 +252,8 @@ static bool is_follower(const struct layer_run *run)
     return run->pass->stage->options.part.follows;
 }
 
-/* Does this stage add the bias? A bias of the layer's output is complete on every member, but only one may
- * add it. */
+/* Does this stage add the bias? With parts of layers, every member of the group holds the whole bias of an
+ * output that the members sum, so only the first member may add it. */
 static bool adds_bias(const struct layer_run *run, const struct layer_step *step)
 {
     bool output = step->out == VALUE_MID || step->out == VALUE_OUT;
@@ -349,7 +353,7 @@ static const struct layer_tensor *first_adapter(const struct layer_run *run, con
     return NULL;
 }
 
-/* Do all members have the same scale? Then one product serves them all. */
+/* Do the adapters of all members of the step have the same scale? Then one product serves them all. */
 static bool scales_alike(const struct layer_run *run, const struct layer_step *step)
 {
     float scale = 0;
@@ -536,8 +540,8 @@ static void compute_end(struct stage_pass *pass)
     pass->queue.compute = pass->stage->options.compute;
 }
 
-/* The buffer in which forward makes its sums. If the output has 16 bits, sums are made in fp32 elsewhere and
- * rounded once. */
+/* The memory in which forward sums the step's output (product, bias, adapters). If the output has 16 bits,
+ * that is fp32 memory of its own, and the sum is rounded once. */
 static struct operand sums_of(const struct layer_run *run, const struct layer_step *step)
 {
     return step->forward_sum == LAYER_ABSENT ? run_value(run, step->out)
@@ -574,7 +578,7 @@ void linear_forward(struct layer_run *run, const struct layer_step *step, bool o
     compute_end(pass);
 }
 
-/* Gradients of base matrices and biases that are trained. */
+/* Adds to the gradients of base matrices and biases, if these are trained. */
 static void base_weights_backward(struct layer_run *run, const struct layer_step *step,
                                   const struct linear_gradient *g)
 {

@@ -125,7 +125,7 @@ static void piece_pack(const struct tensor_stream *stream, const struct load_pie
                        values_bytes(t, t->columns));
 }
 
-/* The byte of the area at which a row of the file begins. */
+/* The byte of the area at which a row of the file's tensor is stored. */
 static uint64_t row_at(const struct tensor_stream *stream, uint64_t row)
 {
     const struct layer_tensor *t = stream->tensor;
@@ -137,8 +137,8 @@ static bool row_is_stored(const struct tensor_stream *stream, uint64_t row)
     return row >= stream->tensor->row_begin && row < stream->tensor->row_begin + stream->tensor->rows;
 }
 
-/* Describes the next wanted piece. Pieces end where the tensor's rows begin or end, so that each is entirely
- * inside or outside of them. */
+/* Describes the next wanted piece of the file's tensor. Pieces end where the rows that this stage stores
+ * begin or end, so a piece is stored as a whole or not at all. */
 static bool piece_next(void *context, uint32_t slot)
 {
     struct tensor_stream *stream = context;
@@ -277,8 +277,8 @@ static int scales_nest(const struct tensor_stream *stream, uint64_t blocks, floa
                          stream->name);
 }
 
-/* Write the scales of a quantised tensor after all of it was read. A part of a tensor gets the scales of its
- * own blocks, rounded as double quantisation of the whole would. */
+/* Write the scales of an NF4 tensor after all of the tensor was read. A part of a tensor gets the scales of
+ * its own blocks; with double quantisation they are rounded as if the whole tensor was stored. */
 static int scales_put(const struct tensor_stream *stream)
 {
     const struct area_loader *loader = stream->loader;
@@ -359,7 +359,8 @@ static int tensor_load(struct area_loader *loader, const struct layer_tensor *te
                                    .row = tensor->row_begin,
                                    .end = (uint64_t)tensor->row_begin + tensor->rows};
     bool nf4 = is_nf4(tensor);
-    /* whole NF4 blocks whatever the columns: a multiple of 64 rows, or all rows */
+    /* NF4 blocks have 64 values, so a piece of 64 rows (or all rows) has whole blocks for any number of
+     * columns. */
     uint64_t step = PIECE_VALUES / columns > 0 ? PIECE_VALUES / columns : 1;
     stream.step = nf4 && columns % NF4_BLOCK != 0 ? (step > 64 ? step / 64 * 64 : 64) : step;
     stream.all = nf4 && scales_are_wanted(loader, tensor, stream.at, values);

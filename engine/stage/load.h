@@ -10,7 +10,7 @@
 #include "engine/stage/stage.h"
 #include "model/shape/flat.h"
 
-/* Rows of a file's tensor between reading and writing. */
+/* Some rows of a tensor: they were read from the file, and are not written to the device yet. */
 struct load_piece {
     uint64_t row, end;
     float *values;   /* the rows in fp32 */
@@ -26,7 +26,7 @@ struct area_loader {
     uint64_t capacity;              /* most values of one piece */
     struct load_piece pieces[AHEAD_SLOTS_MAX];
     float *absmax;   /* absmax of the NF4 tensor that is being read */
-    uint8_t *nested; /* the same in 8 bits, followed by their scales */
+    uint8_t *nested; /* the NF4 tensor's absmax quantised to 8 bits, which double quantisation stores */
     struct err *err;
 };
 
@@ -35,10 +35,11 @@ int loader_init(struct area_loader *loader, struct device *device, const struct 
                 const struct weight_source *source, struct err *err);
 void loader_fini(struct area_loader *loader);
 /* Fill a range of the area of a block with these tensors. In trained areas, gaps between tensors and the B
- * matrices of adapters become zeros. Waits. */
+ * matrices of adapters become zeros. Waits for the device. */
 int area_load(struct area_loader *loader, const struct layer_tensors *tensors,
               const struct area_range *range);
-/* Fill the model's rotary tables for `positions` positions; does nothing if rope is NULL. Waits. */
+/* Fill the model's rotary tables for `positions` positions; does nothing if rope is NULL. Waits for the
+ * device. */
 int rope_load(struct area_loader *loader, uint32_t positions, struct buffer *rope);
 
 #endif

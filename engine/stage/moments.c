@@ -8,7 +8,7 @@
 
 enum { BLOCK = 256 };
 
-/* The code with the nearest value, the lower of two that are equally near; the map rises. */
+/* The code whose value in the map (which is sorted) is nearest; the lower of two that are equally near. */
 static uint8_t nearest(const float *map, float value)
 {
     uint32_t low = 0, high = DYNAMIC_MAP_SIZE - 1;

@@ -1,4 +1,4 @@
-/* Where the values of a stage, a pass and a layer are. */
+/* Addresses (a buffer and a byte) of the values of a stage, a pass and a layer. */
 #include "engine/stage/layer.h"
 
 struct operand pass_meta(const struct stage_pass *pass, uint64_t at, enum dtype dtype)

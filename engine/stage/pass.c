@@ -177,7 +177,8 @@ static void router_end(struct stage_pass *pass)
                                           .loss = {.buffer = stage->scalars, .at = 8, .dtype = DTYPE_F64}}});
 }
 
-/* A saved forward adds to the head's gradients at once, so they must be bound, too. */
+/* Checks that the areas which forward uses are bound. A forward that saves already adds to the head's
+ * gradients, so with the head these must be bound, too. */
 static int forward_bound(const struct stage *stage, uint32_t begin, uint32_t end, bool saves, struct err *err)
 {
     uint32_t head = stage->config.layers + 1;

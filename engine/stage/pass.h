@@ -1,11 +1,11 @@
-/* One micro-batch's way through a stage, and the operands of its values. */
+/* A pass (forward or backward of one micro-batch through some blocks), and the operands of its values. */
 #ifndef MOTLEY_ENGINE_STAGE_PASS_H
 #define MOTLEY_ENGINE_STAGE_PASS_H
 
 #include "engine/stage/op_queue.h"
 #include "engine/stage/stage_state.h"
 
-/* One micro-batch's way through a stage. */
+/* A pass: forward or backward of one micro-batch through some blocks of a stage. */
 struct stage_pass {
     struct stage *stage;
     struct op_queue queue;
@@ -26,7 +26,8 @@ void embed(struct stage_pass *pass, struct operand out);
 /* The layers among blocks [begin, end), counted from the stage's first layer. */
 void range_layers(const struct stage *stage, uint32_t begin, uint32_t end, uint32_t *first, uint32_t *after);
 
-/* Operands of a pass. Layers count from 0 within the stage. */
+/* Operands of a pass: pass_meta is in the description of the micro-batch, pass_x is a layer's input. Layers
+ * count from 0 within the stage. */
 struct operand pass_meta(const struct stage_pass *pass, uint64_t at, enum dtype dtype);
 struct operand pass_x(const struct stage_pass *pass, uint32_t layer);
 /* input of the layer's FFN, for parts of layers with recompute */

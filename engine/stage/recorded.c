@@ -1,5 +1,5 @@
 /* Passes that a device may record and replay as a whole. The ops that a stage queues for a micro-batch depend
- * only on the shape, the slot and the buffers; a shard always queues the same ops for its sums.
+ * only on the shape, the slot and the buffers; a shard always queues the same ops for its sums of squares.
  */
 #include "engine/stage/recorded.h"
 
@@ -27,7 +27,7 @@ static uint64_t mix_buffer(uint64_t key, const struct buffer *buffer, uint64_t a
 }
 
 /* Hashes everything on which a pass's ops and operands depend. The stage's options are represented by the
- * serial number of its scalars' buffer. Ops that depend on anything further need it added here. What changes
+ * serial number of its scalars' buffer. Whatever else ops come to depend on must be added here. What changes
  * in every step (ids, rows, the step's number) is in the micro-batch's description on the device. */
 static uint64_t pass_key(const struct stage_pass *pass, const struct pass_range *range)
 {

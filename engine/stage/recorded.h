@@ -15,7 +15,8 @@ struct pass_range {
  * device could not record the ops. */
 void pass_run(struct stage_pass *pass, const struct pass_range *range,
               void (*queue_all)(struct stage_pass *pass, const struct pass_range *range));
-/* The same for the ops that fill a shard's buffer of sums. Equal `sums` must always stand for equal ops. */
+/* Like pass_run, for the ops that fill a shard's buffer of sums of squares. Equal `sums` must always stand
+ * for equal ops. */
 void sums_run(struct op_queue *queue, struct area_view sums, bool of_gradients,
               void (*queue_all)(void *context), void *context);
 

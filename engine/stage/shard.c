@@ -88,9 +88,9 @@ int shard_memory_predict(const struct stage_options *options, uint32_t range_cou
     return 0;
 }
 
-/* --- life --- */
+/* --- creation and destruction --- */
 
-/* A buffer of zeros; none if it would have no bytes. */
+/* Creates a buffer of zeros; for 0 bytes it creates none. */
 static int zeros_create(struct shard *shard, uint64_t bytes, enum mem_purpose purpose, const char *what,
                         struct buffer **out, struct err *err)
 {
@@ -359,7 +359,7 @@ static void sums_queue(void *context)
     }
 }
 
-/* Computes the sum of squares of each piece's values or gradients into host_sums. Waits. */
+/* Computes the sum of squares of each piece's values or gradients into host_sums. Waits for the device. */
 static int square_sums(struct shard *shard, bool gradients, struct err *err)
 {
     struct sums_job s = {
@@ -419,8 +419,8 @@ struct step_constants {
     double correction1, correction2;
 };
 
-/* A range that is being updated, with its moments on the device: its own buffers, or the pages that hold them
- * for now. */
+/* A range that is being updated. `moments` are the range's own buffers on the device, or the shard's pages,
+ * into which moments on the host are copied for the update. */
 struct range_update {
     struct op_queue queue;
     const struct range_state *range;
@@ -573,7 +573,8 @@ struct shard_piece shard_piece_at(const struct shard *shard, uint32_t index)
                                 .count = piece->is.count};
 }
 
-/* Where the state of a part of a piece is: in a buffer, or on the host. */
+/* The memory of one state (values, gradients or moments) of a part of a piece: in a buffer, or on the host.
+ */
 struct state_place {
     struct buffer *buffer;
     uint8_t *host;
@@ -629,7 +630,7 @@ static int span_write(const struct state_place *place, uint64_t at, const void *
     return 0;
 }
 
-/* Memory for codes and, before them, their scales. */
+/* Allocates host memory for the scales of 8-bit moments, followed by their codes. */
 static float *codes_alloc(const struct shard *shard, const struct shard_part *part,
                           const struct state_place *place, struct err *err)
 {

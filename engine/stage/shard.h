@@ -47,10 +47,11 @@ struct area_view shard_gradients(const struct shard *shard, uint32_t range);
 int shard_loss_scale_set(struct shard *shard, double scale, struct err *err);
 /* Start a step: the gradients become zero. */
 int shard_step_begin(struct shard *shard, struct err *err);
-/* Sum of squares of the gradients without the loss scale, in double, in the order of pieces. Waits.
- * ERR_NOT_FINITE names the first parameter whose gradient is not finite; *sum is NaN then. */
+/* Sum of squares of the gradients without the loss scale, in double, in the order of pieces. Waits for the
+ * device. ERR_NOT_FINITE names the first parameter whose gradient is not finite; *sum is NaN then. */
 int shard_grad_square_sum(struct shard *shard, double *sum, struct err *err);
-/* The same without the parameters of blocks before `from` that are `alike` (struct parameter). */
+/* Like shard_grad_square_sum, without the parameters of blocks before `from` that every member of the group
+ * holds whole (struct parameter, `alike`). */
 int shard_grad_square_sum_from(struct shard *shard, uint32_t from, double *sum, struct err *err);
 int shard_update(struct shard *shard, const struct step_update *update, struct err *err);
 uint64_t shard_update_count(const struct shard *shard);
@@ -73,7 +74,7 @@ int shard_state_read(struct shard *shard, uint32_t index, enum stage_state state
                      struct err *err);
 int shard_state_write(struct shard *shard, uint32_t index, enum stage_state state, const float *src,
                       struct err *err);
-/* The same for a part of a piece, so that a copy needs no memory for all of a large tensor. */
+/* Copy a part of a piece from or to the host, so that no memory for all of a large tensor is needed. */
 int shard_part_read(struct shard *shard, const struct shard_part *part, float *dst, struct err *err);
 int shard_part_write(struct shard *shard, const struct shard_part *part, const float *src, struct err *err);
 

@@ -15,12 +15,13 @@ struct shard_plan {
 /* Creates everything but initial values and the buffer for sums, which shard_load and shard_sums_set provide.
  */
 int shard_make(const struct shard_plan *plan, struct shard **out, struct err *err);
-/* Load initial values of all ranges, from the file or as adapters start. Waits. */
+/* Load initial values of all ranges, from the file or as adapters start. Waits for the device. */
 int shard_load(struct shard *shard, const struct weight_source *source, struct err *err);
 /* Tell the shard where to leave its sums of squares: f64 [pieces] in a buffer that outlives the shard's use.
  */
 void shard_sums_set(struct shard *shard, struct area_view sums);
-/* The name of the first parameter with values that are not finite; NULL if all are finite. Waits. */
+/* Finds the name of the first parameter with values that are not finite; NULL if all are finite. Waits for
+ * the device. */
 int shard_not_finite(struct shard *shard, const char **name, struct err *err);
 
 #endif

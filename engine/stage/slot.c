@@ -1,4 +1,4 @@
-/* Slots of micro-batches. */
+/* Slots for micro-batches: finds a free one, fills in the micro-batch's description, and frees the slot. */
 #include "engine/stage/slot.h"
 
 #include <string.h>

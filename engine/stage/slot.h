@@ -1,4 +1,5 @@
-/* Slots of micro-batches: found, described, sent to the device and given back. */
+/* Slots for micro-batches. A slot keeps the description of a micro-batch (ids, rows, labels) on the device,
+ * and what its forward saves for its backward. */
 #ifndef MOTLEY_ENGINE_STAGE_SLOT_H
 #define MOTLEY_ENGINE_STAGE_SLOT_H
 
@@ -10,7 +11,8 @@ int slot_take(struct stage *stage, const struct micro_batch *batch, struct saved
 int slot_of_batch(struct stage *stage, const struct micro_batch *batch, struct saved *earlier,
                   struct saved **slot, struct err *err);
 
-/* Finds a free slot and waits until its staging memory may be written. */
+/* Finds a free slot and waits until its staging memory (the host's copy of the description) may be written.
+ */
 int slot_find(struct stage *stage, struct saved **out, struct err *err);
 /* Queues the copy of the staging memory to the device. */
 int slot_write(struct saved *slot, struct err *err);

@@ -47,13 +47,13 @@ struct kv_cache;
 /* Part of a buffer: everything from byte `at` on. */
 struct area_view {
     struct buffer *buffer;
-    uint64_t at; /* a multiple of 64, but for a parameter's state (stage_state_view): of 4 */
+    uint64_t at; /* a multiple of 64; for a parameter's state (stage_state_view) a multiple of 4 */
 };
 
 struct lora_options {
     uint32_t rank;    /* 0: no adapters */
-    double alpha;     /* the adapter's product is scaled by alpha / rank, or */
-    bool rslora;      /* by alpha / sqrt(rank) (Kalajdzievski 2023) */
+    double alpha;     /* the adapter's product is scaled by alpha / rank */
+    bool rslora;      /* the scale is alpha / sqrt(rank) instead (Kalajdzievski 2023) */
     double dropout;   /* dropout probability of the adapter's input, 0 <= p < 1; training only */
     uint32_t targets; /* mask of enum lora_target (model/shape/blocks.h) */
     /* Overrides for single targets, indexed by their enum lora_target; 0 takes `rank` or `alpha` above */
@@ -88,9 +88,10 @@ struct stage_options {
      * leave the stage (f16: to infinity beyond its range). Inside the stage, and between parts of one
      * micro-batch's pass, the residual stream is f32. 16 bits need an even width and whole layers. */
     enum dtype boundary_in, boundary_out;
-    /* Where neighbours run the stage's first or last blocks for some micro-batches: the last block that a
-     * micro-batch enters the stage at, and the first block behind which one leaves it. The boundary tensors
-     * there have the dtypes above. 0: all enter at the first block, or leave behind the last. */
+    /* A neighbour may have run the stage's first blocks, or may run its last blocks, for some micro-batches.
+     * enter_last: the highest block at which a micro-batch enters the stage (0: all enter at block_begin).
+     * leave_first: the lowest block before which one leaves it (0: all leave before block_end). Boundary
+     * tensors at these blocks have the dtypes boundary_in and boundary_out. */
     uint32_t enter_last, leave_first;
     bool double_quant; /* NF4's scales are quantised too */
     bool moments8;     /* AdamW's moments are stored in 8 bits */
@@ -108,7 +109,8 @@ struct stage_options {
     uint32_t labelled_max;  /* most labelled positions of a micro-batch; 0: tokens_max */
     uint32_t positions_max; /* most positions of a KV cache; 0: row_tokens_max */
     bool recompute;         /* save only each layer's input and compute the rest again in backward */
-    uint32_t recompute_end; /* with recompute: blocks from this one on save all the same; 0: none */
+    uint32_t
+        recompute_end; /* with recompute: the first block that saves everything nevertheless; 0: none does */
     /* Backward is done in two calls: stage_backward_blocks computes the gradients of inputs,
      * stage_backward_weights those of matrices and adapters. Not with recompute */
     bool split;
@@ -227,10 +229,11 @@ struct micro_batch {
     const int32_t *labels;     /* [tokens]; read by the head; NULL: no position has a label */
     uint64_t step;
     uint32_t index; /* number of the micro-batch within its step */
-    /* Factor of the routers' load-balancing loss, which is the sum over rows r of len_r * aux_r: coefficient
-     * * labelled tokens / tokens, both counted over the whole step. 0: none. The loss is taken over all
-     * layers together, so in training, boundary tensors carry its sums behind their [tokens, hidden], always
-     * f32 [rows, experts] each: counts and sums with activations, counts with gradients. */
+    /* Factor of the routers' load-balancing loss; 0: no such loss. The loss is the sum over rows r of len_r *
+     * aux_r (struct op_router_loss); its factor is the job's coefficient * labelled tokens / tokens, both
+     * counted over the whole step. The loss is taken over all layers together, so in training, boundary
+     * tensors carry its sums behind their [tokens, hidden], always f32 [rows, experts] each: counts and sums
+     * with activations, counts with gradients. */
     double router_scale;
 };
 
@@ -299,7 +302,7 @@ int stage_half_backward(struct stage *stage, const struct micro_batch *batch, st
 struct routed_tokens {
     struct area_view x; /* f32 [tokens, hidden]: the tokens after the norm, or their gradient */
     struct area_view
-        /* u32 [tokens, experts_active]: numbers among all of the layer's experts; not with gradients */
+        /* u32 [tokens, experts_active]: chosen experts, numbered over the layer; unused for gradients */
         chosen;
     struct area_view weight; /* f32 [tokens, experts_active], or its gradient */
 };
@@ -327,14 +330,16 @@ void stage_saved_release(struct saved *saved);     /* frees the slot without bac
 /* Sum of cross-entropies and number of labelled tokens since stage_step_begin; both are 0 without the head.
  * Waits. ERR_NOT_FINITE when the sum is not finite. */
 int stage_loss(struct stage *stage, double *loss_sum, uint64_t *labelled, struct err *err);
-/* Σ len_r * aux_r since stage_step_begin (struct micro_batch), without router_scale. Waits. */
+/* The routers' load-balancing loss since stage_step_begin, without the factor router_scale. Waits for the
+ * device. */
 int stage_router_loss(struct stage *stage, double *sum, struct err *err);
 
 /* Sum of squares of all gradients without the loss scale, in parameter order, in double. Waits.
  * ERR_NOT_FINITE names the first gradient that is not finite; *sum is NaN then. */
 int stage_grad_square_sum(struct stage *stage, double *sum, struct err *err);
-/* The same without the parameters of blocks before `from` that are `alike` (struct parameter). Of stages with
- * the same layers, or parts of them, one counts everything, and the others count what only they have. */
+/* Like stage_grad_square_sum, without the parameters of blocks before `from` that are `alike` (struct
+ * parameter). Of several stages with the same layers, or with parts of the same layers, one counts every
+ * parameter, and the others leave out those that all of them hold. */
 int stage_grad_square_sum_from(struct stage *stage, uint32_t from, double *sum, struct err *err);
 
 /* One AdamW update with decoupled weight decay, as in PyTorch. The gradient used is grad_scale * the
@@ -357,7 +362,8 @@ struct parameter {
     uint32_t block; /* block of the model that the parameter belongs to */
     /* Position within the whole tensor of that name: all of it, unless the stage holds parts of layers */
     uint32_t row_begin, column_begin, whole_rows, whole_columns;
-    /* Every stage with a part of this block keeps the parameter whole; true of all if there are no parts. */
+    /* Every stage with a part of this block keeps the parameter whole. True for every parameter if layers are
+     * not cut into parts. */
     bool alike;
 };
 enum stage_state { STATE_VALUE, STATE_GRADIENT, STATE_MOMENT1, STATE_MOMENT2 };
@@ -378,29 +384,30 @@ int stage_state_read(struct stage *stage, uint32_t index, enum stage_state state
                      struct err *err);
 int stage_state_write(struct stage *stage, uint32_t index, enum stage_state state, const float *src,
                       struct err *err);
-/* The same for a part of a parameter. */
+/* Copy a part of a parameter's state to or from the host. */
 int stage_part_read(struct stage *stage, const struct shard_part *part, float *dst, struct err *err);
 int stage_part_write(struct stage *stage, const struct shard_part *part, const float *src, struct err *err);
 /* Where a parameter's values or gradient are on the device; borrowed until stage_destroy. */
 int stage_state_view(const struct stage *stage, uint32_t index, enum stage_state state, struct area_view *out,
                      struct err *err);
-/* The copy of a tied embedding: rows * columns values, 0 where the stage has no copy; and where its values
- * (STATE_VALUE) or its gradient (STATE_GRADIENT, the sum since stage_step_begin) are. */
+/* The head's copy of a tied embedding. stage_table_values returns the number of its values, 0 where the stage
+ * has no copy; stage_table_view says where its values (STATE_VALUE) or its gradient (STATE_GRADIENT, the sum
+ * since stage_step_begin) are. */
 uint64_t stage_table_values(const struct stage *stage);
 int stage_table_view(const struct stage *stage, enum stage_state state, struct area_view *out,
                      struct err *err);
 uint64_t stage_update_count(const struct stage *stage); /* number of updates done: PyTorch's `step` */
 void stage_update_count_set(struct stage *stage, uint64_t count);
 
-/* Bytes that saved micro-batches occupy now, and bytes of one slot. */
+/* Bytes of the slots that are taken now, and bytes of one slot. */
 uint64_t stage_saved_bytes(const struct stage *stage);
 uint64_t stage_saved_place_bytes(const struct stage *stage);
 void stage_options_get(const struct stage *stage,
                        /* The stage's options; config is borrowed until stage_destroy */
                        struct stage_options *out);
 
-/* Inference of one sequence. When the model is split, every stage has its own cache, and hidden states pass
- * between the stages. */
+/* Create a KV cache for inference of one sequence of at most tokens_max positions. When the model is split,
+ * every stage has its own cache, and hidden states pass between the stages. */
 int kv_cache_create(struct stage *stage, uint32_t tokens_max, struct kv_cache **out, struct err *err);
 void kv_cache_destroy(struct kv_cache *cache);
 void kv_cache_clear(struct kv_cache *cache);
@@ -419,17 +426,17 @@ struct infer_pass {
 };
 int stage_infer_blocks(struct stage *stage, struct kv_cache *cache, const struct infer_pass *pass,
                        struct err *err);
-/* Half of the one layer that the pass names, where the stage has a part of it: as in stage_half_forward,
- * `out` is this member's summand. Of a layer whose experts are apart the attention alone: `out` is the
- * residual stream behind it, the input of stage_route_forward. */
+/* Run one half of the pass's only layer, for stages with parts of layers. As in stage_half_forward, `out` is
+ * this member's summand. In a layer whose experts are on other ranks only the attention can run: `out` is
+ * then the residual stream behind it, the input of stage_route_forward. */
 int stage_half_infer(struct stage *stage, struct kv_cache *cache, const struct infer_pass *pass,
                      enum stage_half half, struct err *err);
-/* All blocks of the stage at once. */
+/* Like stage_infer_blocks, for all blocks of the stage in one call. */
 int stage_infer(struct stage *stage, struct kv_cache *cache, const int32_t *ids, uint32_t tokens,
                 struct buffer *in, struct buffer *out, float *logits, struct err *err);
 
 /* Logits of every position of a micro-batch, for tests and tools: host array [tokens, vocab]. The stage must
- * have the head; otherwise the call is like stage_forward without labels. Waits. */
+ * have the head; otherwise the call is like stage_forward without labels. Waits for the device. */
 int stage_logits(struct stage *stage, const struct micro_batch *batch, struct buffer *in, float *logits,
                  struct err *err);
 

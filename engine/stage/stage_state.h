@@ -52,7 +52,8 @@ struct stage {
 };
 
 struct block_state *stage_block(const struct stage *stage, uint32_t block);
-/* The first copy of a tensor, and its gradient (the tensor must be trained). */
+/* The operands of a tensor and of its gradient (which only trained tensors have). A tensor of experts has one
+ * copy per expert; these are the operands of the first copy. */
 struct operand tensor_at(const struct block_state *block, const struct layer_tensor *tensor);
 struct operand tensor_gradient(const struct block_state *block, const struct layer_tensor *tensor);
 

@@ -55,7 +55,8 @@ int stage_grad_square_sum_from(struct stage *stage, uint32_t from, double *sum, 
     return shard_grad_square_sum_from(stage->state, from, sum, err);
 }
 
-/* The loss is not finite: report which trained parameter of this stage is not, or that all are. */
+/* Reports a loss that is not finite: names the first trained parameter of this stage that is not finite
+ * either, or says that all are finite. */
 static int loss_refuse(struct stage *stage, double loss, struct err *err)
 {
     const char *name;
