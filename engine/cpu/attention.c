@@ -29,8 +29,8 @@ struct sequence {
     enum value_kind as; /* dtype to which operands are rounded; VALUES_F32: they are fp32 and not rounded */
     uint32_t queries, offset; /* query i has position offset + i; keys are 0 .. offset + queries */
     uint32_t group, head_dim;
-    uint32_t
-        window; /* number of keys that a query sees, itself included; without a window, more than there are */
+    uint32_t window; /* most keys that a query sees, its own included; larger than any number of keys if there
+                        is no window */
     float scale, cap;
     struct gemm_values q, k, v; /* q: of the group's first head; heads are head_dim values apart */
     const struct operand *out;
@@ -109,7 +109,7 @@ static uint32_t visible(uint32_t position, uint32_t first, uint32_t count)
     return position < first ? 0 : min_u32(position - first + 1, count);
 }
 
-/* How many keys of that tile are before the window of `position`. */
+/* How many keys of the tile [first, first + count) are before the window of `position`. */
 static uint32_t hidden(const struct sequence *s, uint32_t position, uint32_t first, uint32_t count)
 {
     uint32_t begin = position < s->window ? 0 : position - s->window + 1;
@@ -201,7 +201,8 @@ static void tile_scores(const struct sequence *s, const struct forward_tiles *t,
     }
 }
 
-/* Turns one row of a tile's scores into probabilities. Returns the factor for the sums made so far. */
+/* Turns one row of a tile's scores into probabilities. Returns the factor by which the sums made so far must
+ * be multiplied, because the running maximum has changed. */
 static float row_softmax(const struct sequence *s, const struct score_row *row, float *max, float *sum)
 {
     if (s->as == VALUES_F32)
@@ -344,7 +345,8 @@ static struct backward_tiles backward_tiles_of(const struct sequence *s)
     };
 }
 
-/* Expects keys_begin() to have filled k and both transposed tiles. */
+/* Pairs the tile of queries of head h that begins at `begin` with the tile of keys [first, first + count),
+ * and rounds the queries' operands if needed. keys_begin() must have prepared the keys. */
 static struct tile_pair pair_of(const struct sequence *s, const struct backward_tiles *t, uint32_t h,
                                 uint32_t begin, uint32_t first, uint32_t count)
 {
@@ -361,7 +363,7 @@ static struct tile_pair pair_of(const struct sequence *s, const struct backward_
     return at;
 }
 
-/* Computes p, and in dp the gradient of the scores. */
+/* Computes the pair's probabilities in p, and the gradient of its scores in dp. */
 static void backward_scores(const struct sequence *s, const struct tile_pair *at,
                             const struct backward_tiles *t)
 {
@@ -530,7 +532,8 @@ struct attention_cut attention_backward_cut(uint32_t threads, uint32_t rows, con
         longest = length > longest ? length : longest;
         total += work * kv_heads;
     }
-    /* Whole rows finish when the largest is done; pieces finish after 7 / 5 of each thread's equal share. */
+    /* Cut by whole rows, the op finishes when its largest row is done. Cut in tiles, it finishes after each
+     * thread's equal share, which is 7 / 5 as much, because it takes 7 products instead of 5. */
     bool pieces = 5 * most * threads > 7 * total && longest > TILE;
     return (struct attention_cut){row_start, rows, kv_heads,
                                   pieces           ? TILE

@@ -12,7 +12,7 @@
  * native). ERR_INVALID: no such name. ERR_UNSUPPORTED: this CPU lacks it. */
 const struct kernels *isa_kernels(const char *isa, struct err *err);
 
-/* Computes a product on the calling thread. */
+/* The matrix library. `gemm` computes a product on the calling thread. */
 struct blas {
     void (*gemm)(const struct gemm_f32 *g);
 };

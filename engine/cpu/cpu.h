@@ -45,11 +45,12 @@ struct attention_cut {
 struct attention_part {
     uint32_t row, kv, begin, end; /* positions within the row */
 };
-/* The number of parts, and part `index`; false: it has nothing to do. */
+/* attention_parts returns the number of parts. attention_part_at describes part `index`; false: that part has
+ * nothing to do. */
 uint32_t attention_parts(const struct attention_cut *cut);
 bool attention_part_at(const struct attention_cut *cut, uint32_t index, struct attention_part *part);
-/* The cuts of the ops. In backward, with a step of ATTENTION_TILE each part is used twice, for queries and
- * for keys; with a longer step the parts are whole rows. */
+/* How attention's forward and its backward are cut. In backward, with a step of ATTENTION_TILE each part runs
+ * twice, once for its queries and once for its keys; with a longer step the parts are whole rows. */
 struct attention_cut attention_forward_cut(uint32_t rows, const uint32_t *row_start, uint32_t heads,
                                            uint32_t kv_heads);
 struct attention_cut attention_backward_cut(uint32_t threads, uint32_t rows, const uint32_t *row_start,

@@ -45,7 +45,7 @@ enum { COLUMNS_STRIP = 64 };
 
 /* Inputs of the gradient of a norm's weight (op_rmsnorm_backward). */
 struct norm_rows {
-    const float *x, *dy;  /* at the first column */
+    const float *x, *dy;  /* x and dy at the first column of this call */
     const float *inverse; /* [rows, vectors] 1 / sqrt(mean(x^2) + eps) */
     size_t rows, vectors, width, ldx, lddy;
 };
@@ -165,9 +165,10 @@ struct kernels {
      * *m and *l are the running maximum and sum. Returns exp(old maximum - new maximum), by which the caller
      * multiplies its earlier sums */
     float (*softmax_tile)(const struct score_row *row, float *m, float *l);
-    /* The same, with exponentials rounded to `as` (bf16 or f16) after they are summed. It works in base 2: *m
-     * is the smallest whole number that is no less than any y * log2(e) so far, and *l sums 2^(y * log2(e) -
-     * *m). So the returned factor is a power of two, which rounds nothing. */
+    /* Like softmax_tile, but exponentials are rounded to `as` (bf16 or f16) after they are summed. It works
+     * in base 2: *m is the smallest whole number that is no less than any y * log2(e) so far, and *l sums
+     * 2^(y * log2(e) - *m). So the returned factor is a power of two, and multiplying by it rounds nothing.
+     */
     float (*softmax_tile_rounded)(enum value_kind as, const struct score_row *row, float *m, float *l);
     /* s[hidden..valid) becomes p = exp(y - lse), and dp becomes p * (dp - delta) * scale, times the slope of
      * y under the cap; other elements become 0; both are then rounded to `as` */

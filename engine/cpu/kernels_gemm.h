@@ -73,7 +73,7 @@
         }                                                                                                    \
     }
 
-/* The case of ROWS remaining rows. */
+/* The switch's case that computes ROWS remaining rows. */
 #define TILE_STRIP(ROWS, VECTORS)                                                                            \
     case ROWS:                                                                                               \
         tile_##ROWS##_##VECTORS(t);                                                                          \
@@ -101,7 +101,8 @@
         }                                                                                                    \
     }
 
-/* TILE_ROWS and TILE_WIDE give as many accumulators as the registers hold beside the operands. */
+/* TILE_ROWS (rows) and TILE_WIDE (vectors a row) are chosen so that a tile's accumulators and the operands
+ * fill the instruction set's registers. */
 #define TILE_FULL_6(VECTORS) tile_6_##VECTORS
 #define TILE_FULL_4(VECTORS) tile_4_##VECTORS
 #if VECTOR == 16
@@ -147,7 +148,7 @@ static void tile_scalar(const struct tile_product *t)
         }
 }
 
-/* Drops the first columns of a product. */
+/* Moves on to the product without its first `columns` columns. */
 INLINE void columns_drop(struct tile_product *t, size_t columns)
 {
     t->n -= columns;
@@ -263,11 +264,11 @@ static void panel_transpose(const float *b, size_t ldb, size_t columns, size_t d
 enum {
     DOT_ROWS_MAX = 4,
     COPY_ROWS_MIN = 24,
-    GEMM_ROWS = 240
-}; /* GEMM_ROWS rows of a and c stay in the cache */
+    GEMM_ROWS = 240 /* rows of a and c for one pass over b: these stay in the cache meanwhile */
+};
 
-/* to[depth][columns] = b, with rows of `to` 64 values apart. Rows of b may be so far apart that they compete
- * for few cache lines. */
+/* to[depth][columns] = b, with rows of `to` 64 values apart. The copy pays because the rows of b may be so
+ * far apart that they compete for few cache lines. */
 static void panel_copy(const float *b, size_t ldb, size_t columns, size_t depth, float *to)
 {
     for (size_t p = 0; p < depth; p++)

@@ -155,7 +155,7 @@ static void round_transposed(enum value_kind as, const struct gemm_values *x, si
  * [depth][columns] each; and sums before they are added to c. */
 struct rounded_room {
     float *a, *b, *sums;
-    size_t a_row, a_col; /* strides of element [i, p] */
+    size_t a_row, a_col; /* element [i, p] of the block of a is a[i * a_row + p * a_col] */
 };
 
 static struct rounded_room room_of(const struct gemm_rounded *g, float *scratch)
@@ -167,7 +167,7 @@ static struct rounded_room room_of(const struct gemm_rounded *g, float *scratch)
                                  .a_col = g->a.transposed ? ROUNDED_ROWS : 1};
 }
 
-/* Copies the block of a that begins at [row, p]; if stored as [k, m] it keeps that order. */
+/* Copies and rounds the block of a that begins at [row, p]. A transposed a stays transposed in the copy. */
 static void rounded_a(const struct gemm_rounded *g, const struct rounded_room *room, size_t row, size_t rows,
                       size_t p, size_t depth)
 {

@@ -10,7 +10,7 @@ enum {
 };
 
 struct parts_job;
-/* Does an op's rows [begin, end) (or columns, or values). */
+/* Runs an op on its rows (or columns, or values) [begin, end). */
 typedef void part_function(const struct parts_job *job, uint64_t begin, uint64_t end);
 
 /* An op that is cut into parts. */

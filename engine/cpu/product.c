@@ -9,8 +9,8 @@ enum {
     LIBRARY_SIDE_MIN = 256, /* fewest rows and columns of a piece for the library, if the product has more */
     LIBRARY_PIECES =
         32, /* columns, then rows, are cut until there are this many pieces: enough work for 16 threads */
-    THIN_ROWS_MAX = 192,     /* most rows of a product for our kernels, or */
-    THIN_COLUMNS_MAX = 64,   /* most columns */
+    THIN_ROWS_MAX = 192,     /* our kernels compute products with at most this many rows */
+    THIN_COLUMNS_MAX = 64,   /* our kernels compute products with at most this many columns, too */
     OWN_SHARED_MIN = 1 << 16 /* fewest multiplications that are worth sharing among threads */
 };
 
@@ -163,7 +163,8 @@ static void own_part(const struct product_job *product, uint32_t index, uint32_t
         product_piece(product, thread, row, row_end - row, column, column_end - column);
 }
 
-/* The largest power of two, at most `most`, of pieces with at least LIBRARY_SIDE_MIN each. */
+/* The number of pieces into which a side of `side` rows (or columns) is cut: the largest power of two that is
+ * at most `most` and leaves each piece at least LIBRARY_SIDE_MIN. */
 static uint32_t side_pieces(uint32_t side, uint32_t most)
 {
     uint32_t pieces = 1;

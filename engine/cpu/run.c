@@ -64,7 +64,8 @@ static bool unpack_fits(const struct op_unpack *op)
            (op->count % block == 0 || op->begin + op->count == op->total) && (nf4 || op->total % block == 0);
 }
 
-/* Only products that round can read 16-bit weights; for others, weights are unpacked first. */
+/* Only products that round their operands to 16 bits can read 16-bit weights; for others, callers unpack the
+ * weights first. */
 static bool product_fits(enum dtype compute, enum pack_kind pack)
 {
     return rounds_fit(compute) && (pack == PACK_F32 || (compute != DTYPE_F32 && pack <= PACK_F16));

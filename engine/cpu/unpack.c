@@ -10,7 +10,7 @@
 
 enum { VALUES_PER_PART = 1 << 14 }; /* 64 KiB of y, which stay in cache; a multiple of every kind's block */
 
-/* Shared by all parts. */
+/* What all parts of an unpacking share. */
 struct unpack_job {
     void (*nf4)(const uint8_t *codes, const float *absmax, uint64_t count, float *values);
     float map[DYNAMIC_MAP_SIZE]; /* for PACK_NF4_DOUBLE only */
