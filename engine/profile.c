@@ -14,8 +14,7 @@
 #include "engine/stage/layout.h"
 #include "model/shape/blocks.h"
 
-/* There are no measurements of recomputation, which repeats part of forward: they would be the difference of
- * two noisy times. */
+/* Largest number of labelled positions in the head's small shapes. */
 enum { HEAD_LABELLED_MAX = 128 };
 
 /* A slow device still makes PASSES_LEAST passes, if they fit into OVERTIME times the requested time. */
@@ -131,7 +130,8 @@ static int kind_stage(struct profile *profile, struct profile_kind *kind, struct
     return 0;
 }
 
-/* Is a shape that is no smaller in any respect clearly faster? That is noise, which another pass reduces. */
+/* Is a larger shape (in rows, tokens and labels) clearly faster than a smaller one? That is noise, which
+ * another pass reduces. */
 static bool times_fall(const struct profile_kind *kind)
 {
     double seconds[POINTS_MAX][PHASES];
@@ -176,9 +176,9 @@ struct profile_span {
     uint64_t until_ns, latest_ns;
 };
 
-/* Do repeats of the same work disagree, or do times fall where they must rise? Other load on the machine that
- * does not take the threads' CPUs shows in nothing else: its traffic to memory, its heat, a guest beside this
- * one. */
+/* Do repeats of the same work disagree, or do times fall where they must rise? Only this shows load on the
+ * machine that does not take the threads' CPUs: traffic to memory, heat, another virtual machine on the same
+ * host. */
 static bool is_noisy(const struct profile_kind *kind)
 {
     return profile_spread(kind) > SPREAD_MOST || times_fall(kind);
@@ -258,8 +258,9 @@ static int kind_measure(struct profile *profile, struct profile_kind *kind, stru
     return status;
 }
 
-/* The share of the forward pass that recompute repeats in backward: all multiplications but those with
- * `down`, whose result backward does not need (layer.c). */
+/* The share of the forward pass that recompute repeats in backward: all multiplications but those with the
+ * FFN's down projection, whose result backward does not need (layer.c). The share is computed, because a
+ * measurement would be the difference of two noisy times. */
 static double recomputed_share(const struct profile *profile, const struct profile_kind *kind)
 {
     const struct model_config *config = profile->request->config;

@@ -61,7 +61,7 @@ static int second_backward(struct profile *profile, struct stage *stage, const s
     return stage_route_backward(stage, batch, saved, block, &gradient, profile->out, profile->err);
 }
 
-/* Runs all layers in halves, with a mark between any two of them: first forward, then backward. */
+/* Runs all layers in halves, first forward, then backward, and marks the time between any two halves. */
 static int halves_run(struct profile *profile, struct stage *stage, const struct micro_batch *batch,
                       uint32_t layers)
 {

@@ -9,18 +9,18 @@
  * and 0.1 % with 10. */
 enum { POINTS_MAX = 16, ROWS_MAX = 64, SAMPLES_MAX = 64, LAYERS_MEASURED = 10 };
 
-/* Before and after each half of each layer, forward and backward. */
+/* Marks of time: one before the first half of a layer and one after each half, in forward and in backward. */
 enum { MARKS = 2 * (2 * LAYERS_MEASURED + 1) };
 
 enum { PIECE_BYTES = 128 << 10 };
 
-/* Samples that a point should have. With one or two of each a predicted step was up to 13 % off. */
+/* Samples that a point should have. With one or two samples a point, a predicted step was up to 13 % off. */
 enum { PASSES_LEAST = 3 };
 
 enum phase { PHASE_FORWARD, PHASE_BACKWARD, PHASES };
 
 struct sample {
-    double seconds[PHASES]; /* of one block */
+    double seconds[PHASES]; /* seconds of one block */
     bool disturbed;
 };
 
@@ -32,7 +32,8 @@ struct point {
 
 struct profile_kind {
     const char *name;
-    uint32_t block_begin, layers; /* layers 0: the embedding or the head alone */
+    uint32_t block_begin, layers; /* first block and number of layers of the measured stage; layers is 0 for
+                                     embedding and head */
     uint32_t count;
     struct point points[POINTS_MAX];
     double step_s;
@@ -41,7 +42,7 @@ struct profile_kind {
     bool fits;
 };
 
-/* Blocks, then parts of layers. */
+/* What is measured: whole blocks, then parts of layers. */
 enum profile_block_kind {
     KIND_EMBEDDING,
     KIND_LAYER,
@@ -61,12 +62,13 @@ struct profile {
     struct err *err;
     int32_t *ids, *labels;
     struct buffer *in, *out, *gradient, *gradient_out;
-    struct buffer *routing; /* chosen experts, their weights and the weights' gradients; NULL: dense */
+    struct buffer *routing; /* chosen experts, their weights and the weights' gradients; NULL: the model has
+                               no experts */
     struct buffer
         *layers; /* [layers_bytes] stands for the layers' weights while head or experts are measured */
     uint64_t layers_bytes;
-    struct event *marks[MARKS]; /* for devices with a clock of their own */
-    uint64_t marks_ns[MARKS];   /* for other devices */
+    struct event *marks[MARKS]; /* the marks on a device with a clock of its own */
+    uint64_t marks_ns[MARKS];   /* the marks on other devices, on the host's clock */
     double sampled_s, waited_s; /* time of all samples, and how long threads waited for a CPU in it */
     uint8_t piece[PIECE_BYTES];
 };
@@ -96,19 +98,19 @@ bool profile_short_of_memory(const struct err *err);
 bool profile_has_undisturbed(const struct profile_kind *kind);
 /* The mean of the undisturbed samples, or of all if every one was disturbed, without the slowest fifth. A
  * step is a sum of many passes, so a frequent delay should count in proportion and a single one should not.
- * Writes the least of them to *least unless that is NULL. */
+ * Writes the least of these samples to *least unless that is NULL. */
 double profile_typical_seconds(const struct point *point, enum phase phase, double *least);
 /* By how much repeats of the same work differ: the points' typical times over their least, minus 1, on
  * average over the kind's points. */
 double profile_spread(const struct profile_kind *kind);
-/* Creates a stage of random weights. */
+/* Creates a stage with random weights. */
 int profile_stage(struct profile *profile, const struct stage_options *options, struct stage **stage);
 
 /* In a real run, the layers' weights pass through the cache between two uses of the head or of an expert. To
  * imitate that, a buffer as large as the weights or the cache (less where memory is short) is read before
  * each sample of them. Without it, samples of the head with few labels were up to a fifth too fast. */
 int profile_layers_make(struct profile *profile);
-/* Reads the buffer; nothing to do without one. */
+/* Reads the buffer that profile_layers_make made, if there is one. */
 int profile_layers_pass(struct profile *profile);
 void profile_layers_free(struct profile *profile);
 
@@ -118,7 +120,8 @@ int profile_halves(struct profile *profile, struct stage *stage, uint64_t until_
 /* Measures the parts of a mixture: attention, FFN and router on layers without experts until half of the
  * time, then experts. Parts that do not fit the device's memory have no points. */
 int profile_mixture(struct profile *profile, uint64_t begin_ns, uint64_t until_ns, uint64_t latest_ns);
-/* Shapes of the parts' points. Called after those of whole layers are known. */
+/* Sets the shapes (rows and tokens) at which parts of layers are measured. They follow from the shapes of
+ * whole layers, which must be set before. */
 void profile_parts_points(struct profile *profile);
 
 #endif
