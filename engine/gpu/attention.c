@@ -61,7 +61,8 @@ static bool by_units(const struct gpu *gpu, const struct attention_shape *shape,
            matrix_wide(&shape->k, shape->head_dim) && matrix_wide(&shape->v, shape->head_dim);
 }
 
-/* Fills the fields that follow from those already set. */
+/* Sets window and compute as the kernels expect them, and computes bits_scale and bits_cap from scale and
+ * cap. */
 static void shape_finish(struct attention_shape *shape, uint32_t window, enum dtype compute)
 {
     const double ln_2 = 0.69314718055994531;

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <zlib.h>
 
-/* 86 for "sm_86"; 0 for other names. */
+/* The compute capability that an NVIDIA architecture's name contains: 86 for "sm_86"; 0 for other names. */
 static unsigned capability(const char *arch)
 {
     char *end;
@@ -17,13 +17,15 @@ static unsigned capability(const char *arch)
     return end == arch + 3 || value > 9999 ? 0 : (unsigned)value;
 }
 
-/* AMD's cards that run the code of another one, as AMD's runtime then takes them for it: their instructions
- * are the same. */
+/* Families of AMD's cards that run the code of architecture `arch`, because their instructions are the same.
+ * The environment variable HSA_OVERRIDE_GFX_VERSION with the value `version` makes AMD's runtime accept that
+ * code. */
 static const struct {
     const char *family, *arch, *version;
 } overrides[] = {{"gfx103", "gfx1030", "10.3.0"}, {"gfx110", "gfx1100", "11.0.0"}};
 
-/* Appends what lets a card of `arch` run code that this build has. */
+/* Writes to `out` with which setting of HSA_OVERRIDE_GFX_VERSION a card of `arch` runs code that this build
+ * has; nothing if there is none. */
 static void override_say(const char *arch, char *out, size_t room)
 {
     for (size_t i = 0; i < sizeof(overrides) / sizeof(*overrides); i++)
@@ -35,7 +37,7 @@ static void override_say(const char *arch, char *out, size_t room)
                          overrides[i].version, overrides[i].arch);
 }
 
-/* Sets an error that lists the code that there is, and the reason why this is missing. */
+/* Sets an error that lists the architectures for which this build has code, or the reason why it has none. */
 static void code_absent(const char *kind, const char *arch, struct err *err)
 {
     char has[256] = "", override[128] = "";

@@ -11,7 +11,8 @@
 #include "common/err.h"
 #include "engine/gpu/driver.h"
 
-/* A target that this release supports, whether this build contains it or not. */
+/* The kernels' code for one architecture that this release supports, whether this build contains it or not.
+ */
 struct gpu_code {
     const char *kind; /* "cuda" or "hip" */
     const char *arch; /* such as "sm_75" or "gfx90a" */

@@ -107,7 +107,8 @@ struct products {
 
 /* --- opening */
 
-/* 120103 is 12.1.3. Before 11.10 the number had one digit fewer: 11401 is 11.4.1. */
+/* Splits cublasLt's version number: 120103 is 12.1.3. Before 11.10 the number had one digit fewer: 11401 is
+ * 11.4.1. */
 static void version_split(size_t version, uint32_t *major, uint32_t *minor, uint32_t *patch)
 {
     size_t unit = version >= 100000 ? 10000 : 1000;
@@ -295,7 +296,7 @@ static int multiply_failed(int status, struct err *err)
     return err_set(err, code, "a product: error %d of cublasLtMatmul", status);
 }
 
-/* Refused sizes are not asked for again. */
+/* Queues a product. The library is not asked again for sizes that it has refused. */
 static int cublaslt_multiply(struct products *library, const struct library_product *product, bool *done,
                              struct err *err)
 {

@@ -71,7 +71,7 @@ static const struct vendor_symbol symbols[] = {
     VENDOR_SYMBOL("cuGraphInstantiateWithFlags", cuda_graph_instantiate), /* since CUDA 11.4 */
 };
 
-/* 12040 is CUDA 12.4. */
+/* Splits the driver's version number: 12040 is CUDA 12.4. */
 static void version_split(uint32_t version, uint32_t *major, uint32_t *minor)
 {
     *major = version / 1000;

@@ -27,7 +27,7 @@
 
 #include "common/err.h"
 
-typedef uint64_t gpu_address; /* 0: none */
+typedef uint64_t gpu_address; /* an address in device memory; 0: no memory */
 
 struct gpu_library; /* the opened driver; one per process */
 struct gpu_context; /* a context on one card */
@@ -36,7 +36,7 @@ struct gpu_event;
 struct gpu_module;
 struct gpu_function;
 struct gpu_graph;
-struct products_vendor; /* products.h */
+struct products_vendor; /* defined in products.h */
 
 /* Types whose products a card's matrix units compute, with sums in fp32. */
 enum { GPU_MATRIX_F16 = 1, GPU_MATRIX_BF16 = 2 };
@@ -54,8 +54,8 @@ struct gpu_info {
         matrix; /* GPU_MATRIX_… of the emulated device; for other cards the code object has it (code.h) */
     uint64_t memory; /* total bytes */
     uint32_t clock_khz;
-    bool exclusive;  /* the card's compute mode admits only one process, or */
-    bool prohibited; /* none */
+    bool exclusive;  /* the card's compute mode admits only one process */
+    bool prohibited; /* the card's compute mode admits no process */
 };
 
 struct gpu_dims {
@@ -88,7 +88,7 @@ struct gpu_driver {
 
     int (*memory_create)(struct gpu_context *context, uint64_t bytes, gpu_address *out, struct err *err);
     int (*memory_destroy)(struct gpu_context *context, gpu_address address, struct err *err);
-    /* Page-locked host memory. */
+    /* Allocates page-locked host memory. */
     int (*host_create)(struct gpu_context *context, uint64_t bytes, void **out, struct err *err);
     int (*host_destroy)(struct gpu_context *context, void *memory, struct err *err);
 

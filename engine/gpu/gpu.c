@@ -1,4 +1,4 @@
-/* A GPU as a device, with any driver. */
+/* The GPU device: implements engine/device/backend_private.h over any driver (driver.h). */
 #include "common/clock.h"
 #include "common/log.h"
 #include "engine/gpu/code.h"
@@ -151,7 +151,7 @@ static int gpu_event_await(const struct gpu *gpu, struct gpu_event *event, uint6
     }
 }
 
-/* The driver's queue, when something is about to be queued. */
+/* Returns the driver's queue to a caller who is about to queue something, and counts that call. */
 static struct gpu_queue *queue_use(struct gpu *gpu, enum device_queue queue)
 {
     gpu->queued[queue]++;

@@ -18,7 +18,7 @@ enum gpu_kernel { GPU_KERNEL_LIST(GPU_KERNEL_NAME) GPU_KERNEL_COUNT };
 #undef GPU_KERNEL_NAME
 
 enum {
-    GPU_SCRATCH_BYTES = 4 << 20, /* least of each queue; not in the device's account */
+    GPU_SCRATCH_BYTES = 4 << 20, /* least scratch memory of a queue; the device's account does not count it */
     GPU_GRAPHS_MAX = 32,         /* most recorded passes that are kept */
     GPU_SEEN_MAX = 128 /* most keys remembered of passes that came once; a pass is recorded when it comes the
                           second time */
@@ -47,7 +47,7 @@ struct gpu {
     struct gpu_info info;
     struct gpu_module *module;
     void *image;     /* the code that the module was made from; owned */
-    uint32_t matrix; /* GPU_MATRIX_… of its kernels */
+    uint32_t matrix; /* GPU_MATRIX_…: the types that the module's kernels multiply with matrix units */
     struct gpu_function *functions[GPU_KERNEL_COUNT];
     struct gpu_queue *queues[DEVICE_QUEUES];
     _Atomic uint64_t queued[DEVICE_QUEUES],
@@ -121,13 +121,14 @@ static inline uint64_t gpu_row_blocks(uint64_t rows, uint32_t width, uint32_t pe
     return gpu_blocks(rows * gpu_blocks(width, per_thread), 256);
 }
 
-/* Can four values of `bytes` bytes each be one access in all rows, ld values apart? See kernels/four.h. */
+/* Can a kernel access four neighbouring values of `bytes` bytes each at once, in all rows of a matrix whose
+ * rows are ld values apart (kernels/four.h)? */
 static inline bool gpu_fours(gpu_address at, uint32_t bytes, uint64_t ld)
 {
     return at % (4 * bytes) == 0 && ld % 4 == 0;
 }
 
-/* The kernels' name of a floating-point dtype. */
+/* Converts a floating-point dtype to the ELEMENT_… value that kernels take (kernels/four.h). */
 static inline uint32_t gpu_element(enum dtype dtype)
 {
     return dtype == DTYPE_F32 ? ELEMENT_F32 : dtype == DTYPE_BF16 ? ELEMENT_BF16 : ELEMENT_F16;
@@ -147,7 +148,7 @@ static inline bool gpu_by_units(const struct gpu *gpu, enum dtype compute)
            (compute == DTYPE_F16 && (gpu->matrix & GPU_MATRIX_F16) != 0);
 }
 
-/* flat.c, also for other files: y[count] = x, converted. */
+/* flat.c: queues y[count] = x, converted from dtype `from` to dtype `to`. */
 int gpu_cast(struct gpu_call *call, gpu_address x, enum dtype from, gpu_address y, enum dtype to,
              uint64_t count);
 
@@ -161,8 +162,8 @@ uint64_t gpu_base_bytes(const struct gpu_info *card, bool products);
  * context. */
 void gpu_library_open(struct gpu *gpu, uint32_t driver_version);
 void gpu_library_close(struct gpu *gpu);
-/* Queue a product by the library. *done is false if the product is not one for the library; then nothing that
- * matters was queued. */
+/* product_library.c: queue a product by the vendor's library. *done is false if the library does not compute
+ * this product: c is then unchanged, and the caller uses our kernels. */
 int gpu_library_gemm(struct gpu_call *call, const struct op_gemm *op, bool *done);
 
 /* unpack.c: converts a format of quantisation blocks to the UNPACK_… value that kernels take

@@ -42,7 +42,8 @@ struct nvml_memory_v2 {
     uint32_t version;
     unsigned long long total, reserved, available, used;
 };
-/* Early drivers of release 535 write 32 bytes for each process: 8 more after these. */
+/* What drivers write for each process. Early drivers of release 535 write 8 more bytes after these, 32 in
+ * all. */
 struct nvml_process {
     uint32_t pid;
     unsigned long long bytes;
@@ -192,7 +193,7 @@ static void nvml_close(void *state)
 
 /* --- reading */
 
-/* out[key] = the answer of `ask` times `factor`; nothing is set if it has no answer. */
+/* out[key] = the answer of `ask` times `factor`; nothing is set if `ask` fails. */
 static void set_of_type(json_t *out, const char *key, int (*ask)(void *, int, unsigned *), void *card,
                         int type, uint64_t factor)
 {
@@ -244,8 +245,8 @@ static void memory_read(const struct nvml_api *api, void *card, json_t *out)
     }
 }
 
-/* Returns how many bytes the driver wrote for each of `count` processes: the version of a driver does not
- * tell, so what lies behind `count` shorter records says it. */
+/* Returns how many bytes the driver wrote for each of `count` processes. A driver's version does not tell,
+ * but if the bytes behind `count` short records were written, the records are the long ones. */
 static size_t process_bytes(const uint8_t *list, unsigned count)
 {
     for (size_t i = count * sizeof(struct nvml_process); i < (size_t)count * PROCESS_BYTES_535; i++)

@@ -18,7 +18,7 @@ enum {
     BLOCKS = 14, /* units of a card that count their errors, one bit each */
     METRICS_BYTES = 4096,
     VERSION_LEAST = 5,
-    VERSION_OF_DEBIAN = 1 /* what Debian's builds of ROCm 5 and 6 say, whose file is librocm_smi64.so.1 */
+    VERSION_OF_DEBIAN = 1 /* major version that Debian's builds of ROCm 5 and 6 report (librocm_smi64.so.1) */
 };
 
 struct rsmi_version {
@@ -39,7 +39,7 @@ struct rsmi_metrics {
     uint16_t fan, pcie[2], padding;
     uint32_t activities_sum[2];
     uint16_t temperatures_memory[4];
-    /* Only from ROCm 6 on and for content 3, else 0: */
+    /* The fields below are 0 unless ROCm is 6 or later and the table's `content` revision is 3. */
     uint64_t firmware_time;
     uint16_t millivolts[3];
     uint64_t reasons; /* throttle reasons, the same bits for all cards */
@@ -177,7 +177,7 @@ static void metrics_read(const struct rsmi_api *api, uint32_t index, json_t *out
         throttle_set(&metrics, out);
 }
 
-/* out[key] = the answer of `ask` divided by `divisor`; nothing is set if it has no answer. */
+/* out[key] = the answer of `ask` for `index` and 0, divided by `divisor`; nothing is set if `ask` fails. */
 static void set_value(json_t *out, const char *key, int (*ask)(uint32_t, uint32_t, uint64_t *),
                       uint32_t index, uint64_t divisor)
 {
@@ -211,7 +211,8 @@ static void numbers_read(const struct rsmi_api *api, uint32_t index, json_t *out
         health_set(out, "temperature_c", (uint64_t)milli / 1000);
     set_value(out, "power_w", api->power, index, 1000000);
     set_value(out, "power_limit_w", api->power_cap, index, 1000000);
-    set_value(out, "memory_bytes", api->memory_total, index, 1); /* memory of kind 0 is the card's own */
+    /* set_value asks for memory of kind 0, which is the card's own. */
+    set_value(out, "memory_bytes", api->memory_total, index, 1);
     set_value(out, "used_bytes", api->memory_used, index, 1);
     errors_read(api, index, out);
 }

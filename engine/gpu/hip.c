@@ -77,7 +77,7 @@ static const struct vendor_symbol symbols[] = {
     VENDOR_SYMBOL_OPTIONAL("hipGetDevicePropertiesR0600", hip_properties_6),
 };
 
-/* 60342134 is HIP 6.3. */
+/* Splits HIP's version number: 60342134 is HIP 6.3. */
 static void version_split(uint32_t version, uint32_t *major, uint32_t *minor)
 {
     *major = version / 10000000;
@@ -161,7 +161,7 @@ const struct vendor vendor_hip = {
     .attribute_clock = ATTRIBUTE_CLOCK_RATE,
     .attribute_mode = ATTRIBUTE_COMPUTE_MODE,
     .param_end = 3,
-    .ipc_flag_since = 60000000, /* hipIpcMemLazyEnablePeerAccess is 0 in ROCm 5 */
+    .ipc_flag_since = 60000000, /* ROCm 6.0; in ROCm 5 the flag hipIpcMemLazyEnablePeerAccess is 0 */
     .uuid_is_text = true,
     .jit_log = false,
     .version_split = version_split,

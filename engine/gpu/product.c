@@ -5,8 +5,8 @@ enum {
     NARROW_MAX = 32,      /* products with up to this many rows or columns use tiles with a side of 16 */
     LARGE_TILES_MIN = 64, /* fewest 128 x 128 tiles for which they are used; with fewer, smaller tiles keep
                              more units busy */
-    BLOCKS_AIM = 256,     /* a sum is cut into pieces until there are about this many blocks, */
-    PIECE_MIN = 256,      /* each piece having at least this many terms */
+    BLOCKS_AIM = 256,     /* sums are cut into pieces so that a product has about this many blocks */
+    PIECE_MIN = 256,      /* fewest terms of such a piece */
     PIECES_MAX = 64
 };
 
@@ -143,7 +143,8 @@ static int gemm_run(struct gpu_call *call, const struct op *op)
                               .a_as = gpu_element(o->a.dtype),
                               .kind = kind_of(o->pack, o->b.dtype),
                               .compute = gpu_element(o->compute)};
-    if (gpu_by_units(call->gpu, o->compute) && !comes_in_fours(&product)) /* the sums' pieces stay */
+    /* The tile changes, but the sum stays cut into the pieces that the shape alone gave. */
+    if (gpu_by_units(call->gpu, o->compute) && !comes_in_fours(&product))
         tile = (struct tile){tiles_of(o->pack)->units_usual, 64, 64};
     if (gpu_launch(call, tile.kernel, gpu_blocks(o->n, tile.columns), gpu_blocks(o->m, tile.rows), pieces,
                    &product, sizeof(product)) != 0)

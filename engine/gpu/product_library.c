@@ -12,9 +12,9 @@
 #include <stdio.h>
 
 enum {
-    WORKSPACE_BYTES = 32 << 20, /* of the library, from sm_90 on; on older cards GPU_SCRATCH_BYTES */
-    STAGE_MOST = 64 << 20,      /* most bytes of each area, */
-    STAGE_PART = 512,           /* or the card's memory divided by this, if that is less */
+    WORKSPACE_BYTES = 32 << 20, /* the library's workspace from sm_90 on; on older cards GPU_SCRATCH_BYTES */
+    STAGE_MOST = 64 << 20,      /* most bytes of each of the two areas for converted operands */
+    STAGE_PART = 512,           /* an area has at most the card's memory divided by this */
     SIDE_MIN = 64,              /* fewest rows and columns; narrower products use our kernels */
     ALIGNMENT = 16
 };
@@ -78,11 +78,11 @@ void gpu_library_close(struct gpu *gpu)
 /* An operand for the library. op(x) has `lines` (rows of a, columns of b) of k terms each. */
 struct side {
     gpu_address at, stage;
-    gpu_address absmax, scales; /* of NF4 */
-    enum pack_kind pack;        /* as it is stored: PACK_F32 if it is not packed */
+    gpu_address absmax, scales;   /* the operand's scales, if it is in NF4 */
+    enum pack_kind pack;          /* how the operand is stored: PACK_F32 if it is not packed */
     uint32_t lines, k, ld, bytes; /* bytes of one value */
     bool along;                   /* the terms of a line are neighbours in memory */
-    bool kept;                    /* used where it is, without conversion */
+    bool kept;                    /* the library reads the operand where it is, without conversion */
     uint32_t step;                /* lines converted at a time */
 };
 
@@ -117,7 +117,8 @@ static bool side_fits(const struct side *side)
     return side->stage != 0 && side->step > 0;
 }
 
-/* Converts the values from `from` on into the area, with rows ldy values apart. */
+/* Converts rows of `width` values, from the operand's value `from` on, to `type` in the operand's area, where
+ * rows are ldy values apart. */
 static int side_convert(struct gpu_call *call, const struct side *side, uint64_t from, uint32_t rows,
                         uint32_t width, enum dtype type, uint32_t ldy)
 {

@@ -31,7 +31,7 @@ int products_find(const struct products_search *search, uint32_t driver_version,
         return err_set(err, ERR_NOT_FOUND, "turned off: %s", search->environment);
     err_set(err, ERR_NOT_FOUND, "no %s on this machine: %s", search->what, search->usual[0]);
     for (const char *const *file = named ? only : search->usual; *file; file++) {
-        /* never unmapped, for the reason in vendor.c */
+        /* The library is never unmapped (RTLD_NODELETE), because it may start threads of its own. */
         void *library = dlopen(*file, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
         if (!library && named)
             err_set(err, ERR_NOT_FOUND, "no %s on this machine: %s", search->what, dlerror());

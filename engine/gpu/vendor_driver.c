@@ -46,11 +46,11 @@ struct gpu_module {
 #define ASK(library, member, what, ...)                                                                      \
     vendor_result((library), offsetof(struct vendor_api, member), (library)->api.member(__VA_ARGS__),        \
                   (what), err)
-/* The same on a context, which must be current. */
+/* Calls `member` of the API on a context, which must be current, and classifies its error. */
 #define CALL(context, member, what, ...)                                                                     \
     vendor_context_result((context), offsetof(struct vendor_api, member),                                    \
                           (context)->library->api.member(__VA_ARGS__), (what), err)
-/* Releases something; errors are ignored. */
+/* Calls `member` of the API to release something on a context; errors are ignored. */
 #define GIVE(context, member, ...)                                                                           \
     do {                                                                                                     \
         (context)->library->vendor->context_enter(context);                                                  \

@@ -86,8 +86,8 @@ struct vendor_api {
     int (*hip_device_set)(int device);
     int (*hip_peer_enable)(int peer, unsigned flags);
     int (*hip_graph_instantiate)(void **executable, void *graph, void **node, char *log, size_t room);
-    int (*hip_properties)(void *properties, int device);   /* as in ROCm 5; may be NULL */
-    int (*hip_properties_6)(void *properties, int device); /* as in ROCm 6; may be NULL */
+    int (*hip_properties)(void *properties, int device);   /* with ROCm 5's structure; may be NULL */
+    int (*hip_properties_6)(void *properties, int device); /* with ROCm 6's structure; may be NULL */
 };
 
 /* A symbol of the library and its offset in struct vendor_api. */
@@ -129,7 +129,7 @@ struct vendor {
     uint32_t version_least;
     const char *least;         /* version_least in words */
     const char *const *nodes;  /* device nodes in /dev without which no card can be used; NULL ends */
-    const char *nodes_made_by; /* what makes them, as root */
+    const char *nodes_made_by; /* the command that makes the device nodes, run as root */
     int attribute_warp, attribute_shared, attribute_units, attribute_clock, attribute_mode;
     uintptr_t param_end;     /* ends the `extra` array of a launch */
     uint32_t ipc_flag_since; /* ipc_open takes flag 1 (access to peers on demand) from this version on, and 0
@@ -139,16 +139,17 @@ struct vendor {
 
     /* Splits the library's version number into major and minor. */
     void (*version_split)(uint32_t version, uint32_t *major, uint32_t *minor);
-    /* returns NULL if there is no name */
+    /* The name of an error number; NULL if it has none. */
     const char *(*error_name)(const struct gpu_library *library, int error);
     int (*arch)(struct gpu_library *library, int device, struct gpu_info *out, struct err *err);
     int (*context_retain)(struct gpu_context *context, struct err *err);
     void (*context_release)(struct gpu_context *context);
-    /* for the calling thread; returns an error number */
+    /* Makes the context current for the calling thread. Returns the vendor's error number, 0 for success. */
     int (*context_enter)(const struct gpu_context *context);
-    /* returns an error number */
+    /* Lets `context` address memory of `peer`. Returns the vendor's error number, 0 for success. */
     int (*peer_enable)(const struct gpu_context *context, const struct gpu_context *peer);
-    size_t enter_at, peer_at; /* offsets of the calls that these two make, for messages */
+    size_t enter_at,
+        peer_at; /* in struct vendor_api: the functions that context_enter and peer_enable call */
     int (*graph_instantiate)(struct gpu_context *context, void *graph, void **executable, struct err *err);
     /* Allows a kernel more dynamic shared memory than the default limit; NULL: no permission is needed. */
     int (*shared_allow)(struct gpu_context *context, void *function, uint32_t bytes, struct err *err);
@@ -185,8 +186,8 @@ void vendor_nodes_tell(const struct vendor *vendor, const char *folder, struct e
  */
 int vendor_result(const struct gpu_library *library, size_t at, int result, const char *what,
                   struct err *err);
-/* The same for a call on a context. Faults and losses are kept, and everything queued later fails with them.
- */
+/* Like vendor_result, for a call on a context. An error that ends the use of the card is kept, and everything
+ * queued later fails with it. */
 int vendor_context_result(struct gpu_context *context, size_t at, int result, const char *what,
                           struct err *err);
 

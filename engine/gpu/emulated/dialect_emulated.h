@@ -30,8 +30,9 @@ struct emulated_thread {
 };
 extern _Thread_local struct emulated_thread emulated_now;
 
-/* Implementations of the dialect's words for the running fiber. This one checks an access to device memory
- * and returns its host address; a fault ends the launch, and the function does not return. */
+/* The functions below implement the words of the kernels' dialect (kernels/dialect.h) for the running fiber.
+ * emulated_global checks an access to device memory and returns its host address; after a fault the launch
+ * ends and the function does not return. */
 void *emulated_global(uintptr_t address, uint32_t bytes, enum emulated_access access);
 /* The block's shared array that is declared at `site` in the kernel; all threads of a block get the same one.
  */
@@ -48,7 +49,8 @@ float emulated_shuffle(float value, uint32_t from);
 void emulated_assert(const char *text);
 
 #define FUNCTION static inline __attribute__((unused))
-/* The two access functions with a fast path for cached allocations and arrays. */
+/* emulated_global and emulated_shared with a fast path, for accesses to allocations in `near` and to the
+ * block's arrays. */
 static inline __attribute__((unused)) void *emulated_global_near(uintptr_t address, uint32_t bytes,
                                                                  enum emulated_access access)
 {

@@ -34,7 +34,7 @@ struct gpu_library {
     int unused;
 };
 
-/* The parsed options. */
+/* The emulated device's options, parsed from their text. */
 struct driver_options {
     uint32_t warp_size;
     bool checks, plain;
@@ -124,7 +124,7 @@ static int context_check(struct gpu_context *context, struct err *err)
     return -1;
 }
 
-/* Should this call fail? */
+/* Counts a call of this kind on the context. True if the options ask for a fault at this call. */
 static bool fault_now(struct gpu_context *context, enum fault_kind kind)
 {
     return context->settings.faults[kind] != 0 && ++context->calls[kind] == context->settings.faults[kind];

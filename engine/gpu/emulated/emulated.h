@@ -18,12 +18,12 @@ enum {
  * time for kernels and copies. Behind the arena's own half is a half for memory imported from other
  * processes. */
 struct emulated_span {
-    uint64_t begin,
-        bytes; /* begin: offset in the arena (from emulated_memory_find: an address); bytes: as asked for */
+    uint64_t begin, bytes; /* begin: offset in the arena (from emulated_memory_find: an address); bytes: the
+                              size that the caller wanted, not rounded up */
 };
 struct emulated_memory {
-    uint8_t *addresses; /* mapped with PROT_NONE */
-    uint8_t *pages;
+    uint8_t *addresses; /* the device addresses, mapped with PROT_NONE */
+    uint8_t *pages;     /* the mapping that kernels and copies use */
     uint64_t half, limit, held;
     int file;
     struct emulated_span *spans; /* sorted by begin */
@@ -33,7 +33,7 @@ struct emulated_memory {
 };
 int emulated_memory_init(struct emulated_memory *memory, uint64_t limit, bool checks, struct err *err);
 void emulated_memory_fini(struct emulated_memory *memory);
-/* ERR_NOMEM beyond the limit; ERR_INVALID for 0 bytes. */
+/* Allocate and free device memory. ERR_NOMEM beyond the limit; ERR_INVALID for 0 bytes. */
 int emulated_memory_take(struct emulated_memory *memory, uint64_t bytes, gpu_address *out, struct err *err);
 int emulated_memory_give(struct emulated_memory *memory, gpu_address address, struct err *err);
 /* Finds the allocation that contains [address, address + bytes); false: there is none. */

@@ -121,7 +121,8 @@ static void fiber_begin(struct fiber *fiber, uint8_t *stack)
     fiber->state = FIBER_READY;
     fiber->shuffles = 0;
 #if defined(__SANITIZE_ADDRESS__)
-    /* poisoned if an earlier launch ended within a function */
+    /* If an earlier launch ended within a function, AddressSanitizer still has parts of the stack poisoned.
+     */
     __asan_unpoison_memory_region(stack, STACK_BYTES);
 #endif
 #if defined(__x86_64__)

@@ -28,7 +28,7 @@ struct shadow_cell {
     bool wrote;      /* `writer` wrote it in this launch */
     bool updated;    /* the write was atomic */
     bool split;      /* for a word: its bytes have cells of their own, and this cell is no longer used */
-    uint8_t readers; /* an enum readers; the last reader is in `reader` */
+    uint8_t readers; /* enum readers: who read it in this launch; the last of them is in `reader` */
     struct mark writer, reader;
 };
 

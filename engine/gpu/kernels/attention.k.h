@@ -85,8 +85,8 @@ struct attention_backward_args {
     struct attention_matrix dout;
     uint64_t lse, delta, dq, dk, dv;
 };
-/* One kernel for each largest head_dim. Kernels named units use matrix units and need rows and heads that are
- * multiples of 16 bytes. */
+/* Each kernel exists three times, for head_dim up to 64, 128 and 256. Kernels named units use matrix units
+ * and need rows and heads that are multiples of 16 bytes. */
 #define ATTENTION_ARGS(name, struct_args)                                                                    \
     struct name##_64_args {                                                                                  \
         struct struct_args of;                                                                               \
@@ -333,14 +333,15 @@ FUNCTION uint32_t attention_first_key(const struct attention_shape *a, uint32_t 
     return position < a->window ? 0 : (position - a->window + 1) / ATTENTION_ROWS * ATTENTION_ROWS;
 }
 
-/* The exponent, in base 2, of the weight that belongs to a product of q and k. */
+/* The exponent, in base 2, of the softmax weight of a key, from the key's product with the query. */
 FUNCTION float attention_exponent(const struct attention_shape *a, float product)
 {
     return a->cap > 0.0f ? a->bits_cap * math_tanh(product * a->scale / a->cap) : product * a->bits_scale;
 }
 
-/* Raises a row's greatest exponent to the ceiling of *top, its greatest exponent so far including the new
- * tile. *top gets the value to subtract from exponents; returns the factor for earlier sums. */
+/* Updates a row's running maximum of exponents: *greatest becomes the ceiling of *top, the maximum including
+ * the new tile. *top becomes the value to subtract from exponents. Returns the factor by which the sums over
+ * earlier tiles must be multiplied. */
 FUNCTION float attention_rise(float *greatest, float *top)
 {
     float risen = math_ceil(*top), was = *greatest;
@@ -380,7 +381,7 @@ FUNCTION void attention_softmax(const struct attention_shape *a, uint32_t query,
     }
 }
 
-/* Stores one value of out. */
+/* Stores one value of out, converted to the type of out. */
 FUNCTION void attention_out(const struct attention_forward_args *args, uint64_t token, uint32_t head,
                             uint32_t column, float value)
 {
@@ -725,7 +726,7 @@ KERNEL(attention_keys_256, 256)
 
 #if FRAGMENT_F16
 #define ATTENTION_UNITS(part, panels) part(&args.of, panels)
-#else /* the host never launches these on cards without matrix units */
+#else /* without matrix units: the host never launches the kernels named units on such cards */
 #define ATTENTION_UNITS(part, panels) assert_device(0)
 #endif
 

@@ -38,14 +38,15 @@ FUNCTION uint32_t attention_units_column(void)
     return warp() / 4 * 4 * fragment_columns();
 }
 
-/* The tile's column of value r of fragment j, in a product of rows with rows. */
+/* The column, in the tile, of a lane's value r of fragment j, in a product of rows with rows (left *
+ * right^T). */
 FUNCTION uint32_t attention_units_along(uint32_t j, uint32_t r)
 {
     return attention_units_column() + j * fragment_columns() + fragment_column(r);
 }
 
-/* The same in a product whose right operand is read across its rows: fragments j and j + 1, for even j,
- * together have 2 fragment_columns() columns. */
+/* The column, in the tile, of a lane's value r of fragment j, in a product whose right operand is read across
+ * its rows (left * right): fragments j and j + 1, for even j, together have 2 fragment_columns() columns. */
 FUNCTION uint32_t attention_units_across(uint32_t j, uint32_t r)
 {
     return attention_units_column() + j / 2 * 2 * fragment_columns() + 2 * fragment_column(r) + j % 2;
@@ -67,7 +68,7 @@ FUNCTION struct attention_eight attention_eight_at(uint32_t element, const struc
     return eight;
 }
 
-/* The matrix from this thread's first value in a tile on. */
+/* The part of the matrix that begins at the first value of a tile that this thread copies. */
 FUNCTION struct attention_matrix attention_own(struct attention_matrix m)
 {
     return attention_from(m, thread() / 8, 8 * (thread() % 8));
@@ -319,7 +320,7 @@ FUNCTION void attention_units_finish(const struct attention_forward_args *args,
     for (uint32_t i = 0; i < fragment_rows(); i++)
         running->sum[i] = attention_lanes_sum(running->sum[i]);
     if (warp_size() == 32) {
-        barrier(); /* others may still be reading the maxima there */
+        barrier(); /* other warps may still be reading the maxima in `shared` */
         attention_units_share(shared, running->sum, other);
         running->sum[0] += other[0];
         running->sum[1] += other[1];
@@ -341,8 +342,8 @@ FUNCTION void attention_units_finish(const struct attention_forward_args *args,
     }
 }
 
-/* Loads the queries of a tile (q is attention_own of them) as the left operand, through the two tiles
- * alternately. Returns the offset of the tile to use next. */
+/* Loads the queries of a tile as the left operand of products, panel by panel, through the two shared tiles
+ * in turn. q is attention_own of the queries. Returns the offset of the shared tile to use next. */
 FUNCTION uint32_t attention_units_queries_take(uint32_t element, const struct attention_matrix *q,
                                                uint32_t count, uint32_t width, struct attention_eight *tiles,
                                                const uint32_t panels,
@@ -442,7 +443,7 @@ FUNCTION void attention_units_product(const struct attention_shape *a, const str
     }
 }
 
-/* sums += weights * rows, panel by panel; there are `lefts` rows of weights and `count` others. All threads
+/* sums += weights * rows, panel by panel, where weights has `lefts` rows and `rows` has `count`. All threads
  * must call it. */
 FUNCTION void attention_units_add(const struct attention_shape *a, struct attention_eight *weights,
                                   uint32_t lefts, const struct attention_matrix *rows, uint32_t count,

@@ -18,7 +18,8 @@
 
 enum { ROUTER_EXPERTS_MAX = 1024 };
 
-/* scores[tokens,experts] become probabilities; chosen and weight are [tokens,active]. One warp per token. */
+/* scores[tokens,experts] become probabilities; chosen and weight are [tokens,active]. One warp handles a
+ * token. */
 struct route_args {
     uint64_t scores, chosen, weight;
     uint32_t tokens, experts, active, renormalise;
@@ -31,7 +32,7 @@ struct route_count_args {
     uint32_t tokens, experts, active;
 };
 
-/* dscores[tokens,experts]. One warp per token. */
+/* Computes dscores[tokens,experts]. One warp handles a token. */
 struct route_backward_args {
     uint64_t probabilities, chosen, dweight, dscores;
     uint64_t row_start, counts; /* counts may be 0: absent */
@@ -46,26 +47,26 @@ struct sort_count_args {
     uint64_t chosen, token, place, offsets, counts;
     uint32_t choices, active, experts, piece, pieces;
 };
-struct sort_scan_args { /* one block */
+struct sort_scan_args { /* launched with one block */
     struct sort_count_args sort;
 };
 struct sort_place_args {
     struct sort_count_args sort;
 };
 
-/* One block. */
+/* Arguments of router_loss, which is launched with one block. */
 struct router_loss_args {
     uint64_t row_start, counts, sums, loss;
     uint32_t rows, experts, layers;
 };
 
-/* One thread for each value of y[tokens,width]. */
+/* One thread computes one value of y[tokens,width]. */
 struct combine_args {
     uint64_t x, place, weight, y; /* weight may be 0: absent */
     uint32_t tokens, active, width;
 };
 
-/* One warp per choice. */
+/* One warp handles a (token, expert) choice. */
 struct combine_backward_args {
     uint64_t x, place, weight, dy, dweight;
     uint32_t tokens, active, width;

@@ -117,7 +117,7 @@ FUNCTION float gate_sigmoid(uint32_t gelu, float x)
     return 1.0f / (1.0f + math_exp(-z));
 }
 
-/* dz / dx */
+/* dz / dx of the gate's z(x), which gate_sigmoid describes. */
 FUNCTION float gate_slope(uint32_t gelu, float x)
 {
     return gelu ? math_fma(x * x, 0.214064449f, 1.59576912f) : 1.0f;

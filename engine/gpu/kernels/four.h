@@ -46,13 +46,13 @@ FUNCTION struct four_position place_of_group(uint64_t rows, uint32_t width, uint
     return place_of((uint64_t)block_x() * threads + thread(), rows, width, per_thread);
 }
 
-/* In rows of `width` values, with blocks of 256 threads. */
+/* Position of this thread's four values in rows of `width` values, with blocks of 256 threads. */
 FUNCTION struct four_position place_in_rows(uint64_t rows, uint32_t width)
 {
     return place_of_group(rows, width, 4, 256);
 }
 
-/* In a flat array: row is 0. */
+/* Position of this thread's four values in a flat array, with blocks of 256 threads; row is 0. */
 FUNCTION struct four_position place_in_array(uint64_t count)
 {
     struct four_position place;

@@ -81,7 +81,8 @@ FUNCTION struct logit_sums softmax_sums_of(const struct cross_entropy_args args,
         sums.exponentials *= (double)math_exp(sums.max - max);
     sums.max = max;
     sums.exponentials = team_sum_wide(team, sums.exponentials);
-    sums.at_target = team_sum(team, sums.at_target); /* one thread has the number, the others zeros */
+    sums.at_target =
+        team_sum(team, sums.at_target); /* one thread has the target's logit, the others have 0 */
     if (args.smoothing > 0.0f)
         sums.logits = team_sum_wide(team, sums.logits);
     return sums;

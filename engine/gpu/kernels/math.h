@@ -116,7 +116,7 @@ FUNCTION float math_exp2(float x)
         return math_infinity();
     int32_t n = (int32_t)(x + (x < 0.0f ? -0.5f : 0.5f));
     float r = x - (float)n;
-    float y = 1.52527338e-5f; /* ln(2)^i / i! */
+    float y = 1.52527338e-5f; /* the coefficients are ln(2)^i / i!, from i = 7 down */
     y = math_fma(y, r, 1.54035304e-4f);
     y = math_fma(y, r, 1.33335581e-3f);
     y = math_fma(y, r, 9.61812911e-3f);

@@ -56,15 +56,15 @@ GEMM_ARGS(gemm_128x128);
 GEMM_ARGS(gemm_64x64);
 GEMM_ARGS(gemm_64x16);
 GEMM_ARGS(gemm_16x64);
-/* b in stored form: NF4, or GGUF blocks. */
+/* Products whose b is in stored form: NF4, or GGUF blocks. */
 GEMM_ARGS(gemm_nf4_128x128);
 GEMM_ARGS(gemm_nf4_64x64);
 GEMM_ARGS(gemm_nf4_16x64);
 GEMM_ARGS(gemm_blocks_128x128);
 GEMM_ARGS(gemm_blocks_64x64);
 GEMM_ARGS(gemm_blocks_16x64);
-/* In bf16 or fp16 with matrix units. But for tiles of 64 x 64, the values of a and b must exist in aligned
- * fours (wide_a, wide_b, and the lengths of stored rows). */
+/* Products in bf16 or fp16 with matrix units. Except for tiles of 64 x 64, the values of a and b must exist
+ * in aligned fours (wide_a, wide_b, and the lengths of stored rows). */
 GEMM_ARGS(units_128x128);
 GEMM_ARGS(units_64x64);
 GEMM_ARGS(units_32x128);
@@ -307,7 +307,7 @@ KERNEL(gemm_blocks_16x64, 256)
                block_x() * 32 * (columns), block_z())
 #define UNITS_GROUPED(storage) grouped_tile(&args.grouped, storage, 4, 1)
 #define UNITS_OUTER outer_tile(&args.grouped, 4, 4, 1)
-#else /* the host never launches these on cards without matrix units */
+#else /* without matrix units: the host never launches the kernels named units on such cards */
 #define UNITS_TILE(storage, whole, rows, columns) assert_device(0)
 #define UNITS_GROUPED(storage) assert_device(0)
 #define UNITS_OUTER assert_device(0)

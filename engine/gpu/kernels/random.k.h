@@ -24,7 +24,7 @@ struct dropout_backward_args {
     float scale;
 };
 
-/* x[t] += alpha / sqrt(length * width) * u */
+/* x[t] += alpha / sqrt(length * width) * u, with random u (struct op_embed_noise) */
 struct embed_noise_args {
     uint64_t x, row_start, row_ids, step;
     uint32_t key0, key1;

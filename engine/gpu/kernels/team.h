@@ -11,8 +11,8 @@
 
 struct team {
     uint32_t rank, size, warps; /* number of this thread in the team, and the team's threads and warps */
-    double *shared;             /* of a block. It says nothing of a team being a warp: whether the address
-                                   of shared memory differs from 0 is not defined on cards */
+    double *shared;             /* shared memory of a team that is a block. Do not compare it with 0 to see
+                                   whether the team is a warp: on cards, shared memory may have address 0 */
 };
 
 FUNCTION struct team team_warp(void)

@@ -17,8 +17,8 @@ struct product {
     uint32_t transpose_a, transpose_b;
     uint32_t wide_a, wide_b; /* four values may be read at once (four.h) */
     float alpha, beta;
-    uint64_t absmax, scales; /* of NF4 */
-    uint32_t a_as;           /* ELEMENT_… of a */
+    uint64_t absmax, scales; /* addresses of b's scales, if b is in NF4 */
+    uint32_t a_as;           /* ELEMENT_…: the type of a */
     uint32_t
         kind; /* of b: ELEMENT_… of plain values; 1 for NF4 with nested scales, else 0; UNPACK_… of blocks */
     uint32_t compute; /* ELEMENT_… to which operands are rounded */
@@ -53,7 +53,7 @@ FUNCTION struct tile_source source_a(const struct product *p)
     return a;
 }
 
-/* All threads of the block call this. table: nf4_table, to be filled if b is stored in NF4. */
+/* Describes b. All threads of the block must call it, because it fills `table` (nf4_table) if b is in NF4. */
 FUNCTION struct tile_source source_b(const struct product *p, uint32_t storage, float *table)
 {
     struct tile_source b;
@@ -189,7 +189,8 @@ FUNCTION void product_part(const struct product *p, uint32_t count, uint32_t ali
         }
 }
 
-/* Where a piece's sums go: to c, or unscaled to the piece's partial sums. */
+/* Returns the product with c as the place where a piece's sums go: c itself, or the piece's partial sums,
+ * which are not scaled yet. */
 FUNCTION struct product product_target(const struct product *product, uint32_t piece)
 {
     struct product p = *product;

@@ -21,7 +21,7 @@ enum {
     UNPACK_Q6_K
 };
 
-/* Fours of values that each thread unpacks. */
+/* How many groups of four values each thread unpacks. */
 enum { UNPACK_FOURS = 8 };
 
 /* y[rows,width], with rows ldy values apart, gets values begin + row * ldx + column of codes x, as y_as.
@@ -31,7 +31,8 @@ struct unpack_nf4_args {
     uint32_t width, ldx, ldy, y_as, nested, wide;
 };
 
-/* The same of blocks x of a kind. */
+/* y[rows,width], with rows ldy values apart, gets values begin + row * ldx + column of x, which holds blocks
+ * of kind `kind` (UNPACK_…), as y_as. begin and ldx are multiples of 4. */
 struct unpack_blocks_args {
     uint64_t x, y, begin, rows;
     uint32_t width, ldx, ldy, y_as, kind, wide;
@@ -106,23 +107,24 @@ FUNCTION void nf4_table(float *table, uint32_t nested)
     barrier();
 }
 
-/* Reads the codes of n = 1 … 4 values from value i on, which is a multiple of 4, and what their scale is made
- * of, for nf4_values. pairs: n is 4, and codes begin at an even address. */
 enum { NF4_ZEROS = 0x7777 }; /* codes of four zeros */
 
+/* Reads the codes of n = 1 … 4 values from value i on, which is a multiple of 4, and the parts of which
+ * nf4_values computes their scale. pairs: n is 4, and codes begin at an even address. */
 FUNCTION struct fetched nf4_read(uint64_t codes, uint64_t absmax, uint64_t scales, uint32_t nested,
                                  uint64_t i, uint32_t n, uint32_t pairs)
 {
     const uint8_t *bytes = POINTER(const uint8_t, codes + i / 2);
     uint32_t four = pairs ? LOAD(POINTER(const uint16_t, codes), i / 4)
                           : LOAD(bytes, 0) | (n > 2 ? (uint32_t)LOAD(bytes, 1) << 8 : 0u);
-    /* Both kinds of scales make the same accesses: a branch would wait for them. */
+    /* Nested and plain scales make the same accesses, because a branch would wait for the loads. */
     uint32_t code = LOAD(POINTER(const uint8_t, absmax), nested ? i / 64 : 0);
     float scale = LOAD(POINTER(const float, nested ? scales : absmax), nested ? 1 + i / 64 / 256 : i / 64);
     return fetched_words(four, code, math_bits(scale), 0);
 }
 
-/* The values of what nf4_read returned. offset: the first of the scales of scales. */
+/* Computes four values from what nf4_read returned. offset: with nested scales, what is added to each of
+ * them. */
 FUNCTION struct four nf4_values(float *table, uint32_t nested, float offset, struct fetched next)
 {
     struct four x;
@@ -137,7 +139,7 @@ FUNCTION struct four nf4_values(float *table, uint32_t nested, float offset, str
     return x;
 }
 
-/* Where a thread's four number f goes; blocks unpack neighbouring values. */
+/* Position of the thread's f-th group of four values. The threads of a block unpack neighbouring groups. */
 FUNCTION struct four_position unpack_place(uint32_t f, uint64_t rows, uint32_t width)
 {
     return place_of(((uint64_t)block_x() * UNPACK_FOURS + f) * 256 + thread(), rows, width, 4);
@@ -153,9 +155,9 @@ KERNEL(unpack_nf4, 256)
         struct four_position at = unpack_place(f, args.rows, args.width);
         if (at.n == 0)
             return;
-        struct fetched x = nf4_read(args.x, args.absmax, args.scales, args.nested,
-                                    args.begin + at.row * args.ldx + at.column, at.n,
-                                    args.x % 2 == 0 && at.n == 4);
+        struct fetched x =
+            nf4_read(args.x, args.absmax, args.scales, args.nested,
+                     args.begin + at.row * args.ldx + at.column, at.n, args.x % 2 == 0 && at.n == 4);
         four_store_as(args.y_as, args.y, at.row * args.ldy + at.column, at.n, args.wide,
                       nf4_values(table, args.nested, offset, x));
     }
