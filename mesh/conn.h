@@ -21,8 +21,8 @@ struct mesh_conn;
 
 struct mesh_conn_options {
     uint64_t deadline_ns;
-    const atomic_bool *cancel;    /* may be NULL */
-    uint32_t socket_buffer_bytes; /* as in mesh_options */
+    const atomic_bool *cancel;    /* waits end when it becomes true; NULL: it never does */
+    uint32_t socket_buffer_bytes; /* size of both socket buffers; 0: by the measured round trip */
     uint64_t peer_silence_ns;
 };
 

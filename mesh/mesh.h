@@ -75,7 +75,7 @@ struct mesh_options {
 struct mesh_peer {
     uint32_t rank;
     const char *address;   /* "host:port", "[v6]:port" */
-    const char *identity;  /* identity that its certificate must carry: "worker:right/cpu0" */
+    const char *identity;  /* identity that the peer's certificate must carry: "worker:right/cpu0" */
     struct mesh_link link; /* emulated link towards that peer */
 };
 
@@ -104,7 +104,7 @@ struct mesh_done {
     uint32_t queue;
     uint64_t posted_ns; /* when mesh_send() or mesh_recv() was called */
     uint64_t begin_ns;  /* when the first byte was written to or read from the connection */
-    uint64_t end_ns;    /* when the last byte was */
+    uint64_t end_ns;    /* when the last byte was written or read */
     void *arg;
 };
 typedef void mesh_done_fn(const struct mesh_done *done);

@@ -95,9 +95,10 @@ struct mesh_peer_state {
     struct tx_queue tx[MESH_QUEUES];
     struct rx_queue rx[MESH_QUEUES];
     uint64_t tx_busy;     /* bit q is set while tx[q].ops is not empty */
-    uint64_t announce;    /* bit q is set while rx[q].announce is */
+    uint64_t announce;    /* bit q is set while rx[q].announce is true */
     struct op_list ready; /* receives whose early message is complete; the sender's thread copies the bytes */
-    struct early *ready_early, *ready_early_last; /* their early messages, in the same order */
+    struct early *ready_early,
+        *ready_early_last; /* the early messages for the receives in `ready`, in order */
     uint32_t turn, small_run;
     uint64_t pongs[MESH_PONGS_MAX];
     uint32_t pong_count;

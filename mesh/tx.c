@@ -251,7 +251,7 @@ static bool close_is_complete(const struct mesh_peer_state *p, const struct mesh
     return p->bye_sent && p->bye_acked && p->bye_ack_sent && (!pace || mesh_pace_empty(pace));
 }
 
-/* Whether a frame may be waiting for the wire. The answer may be true too often. The lock is held. */
+/* False if no frame waits for the wire. True does not mean that one can be sent now. The lock is held. */
 static bool waiting(const struct mesh_peer_state *p)
 {
     return p->tx_busy || p->announce || p->pong_count || p->ping_due || p->bye_ack_due || p->probe_left ||
