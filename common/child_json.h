@@ -22,8 +22,8 @@ struct child_program {
     char **command;     /* NULL-terminated; owned */
     char **read;        /* absolute paths that it may read in addition to its own and the system's files;
                            NULL-terminated; owned */
-    double seconds;     /* time limit; default 10 */
-    uint32_t memory_mb; /* limit of its address space; default 1024 */
+    double seconds;     /* time limit of one run; default 10 */
+    uint32_t memory_mb; /* limit of the program's address space in MiB; default 1024 */
 };
 
 /* Reads `command` (required), `seconds`, `memory_mb` and `read`. The caller reads other keys and finishes the

@@ -149,7 +149,7 @@ enum err_code err_code_from_http(int status)
     if (status < 400)
         return ERR_NONE;
     if (status == 422 || status == 400 || status == 405 || status == 415)
-        return ERR_INVALID; /* the body names no code; ERR_NOFIT always does */
+        return ERR_INVALID; /* 422 is also ERR_NOFIT's status, but its answers name the code in the body */
     if (status == 500)
         return ERR_INTERNAL;
     for (int i = 1; i < CODE_ENTRIES; i++)

@@ -19,13 +19,13 @@ struct http;
 
 struct http_options {
     const char *url;         /* "https://host:port" or "http://127.0.0.1:port"; paths are appended */
-    const char *unix_socket; /* unix socket to connect to instead; or NULL */
+    const char *unix_socket; /* unix socket to connect to instead of the host in `url`; or NULL */
     const char *bearer;      /* bearer token, or NULL */
     const char *ca_file; /* PEM of the cluster's CA; the server's certificate must also say "server:". NULL:
                             the system's CAs */
     const uint8_t *
         ca_sha256; /* 32 bytes: trust only the CA with this certificate fingerprint (used to join); or NULL */
-    const char *user_agent; /* may be NULL */
+    const char *user_agent; /* value of the User-Agent header; or NULL */
     uint32_t connect_ms;    /* limit for connecting; 0 means 5000 */
 };
 
@@ -36,12 +36,13 @@ typedef int64_t http_read_fn(void *arg, void *dst, size_t size, struct err *err)
  * ERR_CANCELLED). */
 typedef int http_sink_fn(void *arg, const void *data, size_t size, struct err *err);
 
-/* What is waited for beside the answer, by who follows a stream and hears keys meanwhile. */
+/* Descriptors that http_perform watches while it waits for the answer. A caller who follows a stream uses
+ * them to react to the keyboard meanwhile. */
 enum { HTTP_WATCH_FDS = 2 };
 struct http_watch {
     int fds[HTTP_WATCH_FDS]; /* descriptors that may become readable */
     unsigned fd_count;
-    uint32_t every_ms; /* `ready` is called at the latest so long after its last call */
+    uint32_t every_ms; /* most milliseconds between two calls of `ready` */
     /* Called when a descriptor can be read, and whenever something else happened. Returns 0, or -1 with *err
      * to stop the request (ERR_CANCELLED where that is no failure). It must not use the same client. */
     int (*ready)(void *arg, struct err *err);
@@ -66,8 +67,8 @@ struct http_request {
     void *sink_arg;
     uint32_t timeout_ms; /* limit for the whole request; 0 means 30000, UINT32_MAX no limit, for streams that
                             are followed */
-    uint32_t idle_ms;    /* the request ends when nothing arrives for so long; 0: no limit */
-    const struct http_watch *watch; /* or NULL */
+    uint32_t idle_ms;    /* the request fails if nothing arrives for this long; 0: no limit */
+    const struct http_watch *watch; /* what to watch meanwhile, or NULL */
 };
 
 struct http_answer {

@@ -96,16 +96,16 @@ struct pg_link {
     bool reads;
     bool listener;
     struct pg_prepared prepared;
-    struct pg_list group; /* works in flight */
+    struct pg_list group; /* works that were sent on this connection and are not answered */
     struct pg_slot *slots;
     int slot_count;
     size_t slot_capacity;
     int slot_at;
-    bool failed; /* the group failed, because of 'culprit' (NULL: its commit) */
+    bool failed; /* the group failed, because of the work 'culprit' or, if that is NULL, in its commit */
     struct pg_work *culprit;
     struct err error;
     uint32_t listened; /* number of channels for which LISTEN was sent on this connection */
-    uint32_t told;     /* number of those for which LISTEN is complete and the callback was called */
+    uint32_t told;     /* number of channels for which LISTEN is complete and the callback was called */
 };
 
 struct pg_channel {
@@ -134,7 +134,7 @@ struct pg {
     void (*free)(struct pg *pg); /* called when the pool was destroyed and the outermost handler returns */
 };
 
-/* pg_work.c */
+/* Lists of works; defined in pg_work.c, as are the functions down to pg_handler_leave. */
 void pg_list_push(struct pg_list *list, struct pg_work *work);
 void pg_list_push_front(struct pg_list *list, struct pg_work *work);
 struct pg_work *pg_list_pop(struct pg_list *list); /* NULL when the list is empty */

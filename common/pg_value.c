@@ -138,7 +138,8 @@ static bool array_text(struct buf *out, const char *text)
         good = buf_append(out, text, plain, &err) == 0;
         text += plain;
         if (good && *text != '\0') {
-            const char escaped[2] = {'\\', *text++}; /* a document has hundreds of quotes */
+            /* Not buf_printf, which is slow: a JSON document has hundreds of quotes to escape. */
+            const char escaped[2] = {'\\', *text++};
             good = buf_append(out, escaped, sizeof(escaped), &err) == 0;
         }
     }
@@ -318,14 +319,14 @@ void pg_prepared_remove(struct pg_prepared *prepared, const struct pg_statement 
 void pg_conn_params_make(struct pg_conn_params *room, const char *conninfo, const char *application,
                          uint32_t timeout_ms)
 {
-    /* All statements are short. PostgreSQL takes a list of records for 10,000 rows, and compiling the plan,
-     * which it then finds worthwhile, takes 50 ms. */
+    /* All statements are short, so PostgreSQL must not compile them (jit). It would for a statement with a
+     * list of records as a parameter, for which it estimates 10,000 rows, and compiling takes 50 ms. */
     snprintf(room->options, sizeof(room->options), "-c statement_timeout=%u -c jit=off", timeout_ms);
     uint32_t seconds = timeout_ms / 1000;
     snprintf(room->timeout, sizeof(room->timeout), "%u", seconds < 2 ? 2 : seconds > 10 ? 10 : seconds);
     int i = 0;
     room->keywords[i] =
-        "dbname"; /* a whole conninfo, which libpq expands; the keywords that follow override it */
+        "dbname"; /* its value is a whole conninfo, which libpq expands; later keywords override it */
     room->values[i++] = conninfo;
     room->keywords[i] = "options";
     room->values[i++] = room->options;

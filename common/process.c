@@ -156,7 +156,8 @@ static void child_run(const struct process_options *options, char **env, pid_t p
         failed.what = "change its user";
         goto out;
     }
-    /* This follows setuid, which clears it. The parent may have ended before. */
+    /* The parent-death signal is set after setuid, which clears it. getppid shows whether the parent had
+     * ended before. */
     if (options->die_with_parent && (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != parent))
         goto out;
     child_close(options->pass_fd > 2 ? options->pass_fd : -1, report);

@@ -16,12 +16,14 @@ struct process_options {
                                 NULL-terminated; or NULL */
     bool env_alone;          /* `env` is the child's whole environment; nothing is inherited */
     const char *dir;         /* working folder, or NULL */
-    const char *stdout_path; /* appended to, created with mode 0600; NULL: /dev/null; "-": inherited */
-    const char *stderr_path; /* as stdout_path, which it may equal */
-    int stdio_fd[3]; /* a value above 2 becomes the child's descriptor 0, 1 or 2; else the fields above apply
-                      */
-    int pass_fd;     /* a descriptor above 2 that stays open in the child under the same number; else 0 */
-    uid_t uid;       /* the child runs as this user and group if not 0 (needs root) */
+    const char *stdout_path; /* file to append standard output to, created with mode 0600; NULL: /dev/null;
+                                "-": inherited */
+    const char
+        *stderr_path; /* file for standard error, with the rules of stdout_path; both may be one file */
+    int stdio_fd[3];  /* a value above 2 becomes the child's descriptor 0, 1 or 2; else the fields above apply
+                       */
+    int pass_fd;      /* a descriptor above 2 that stays open in the child under the same number; else 0 */
+    uid_t uid;        /* the child runs as this user and group if not 0 (needs root) */
     gid_t gid;
     bool no_new_privs;      /* programs that the child executes gain no privileges */
     const char *join_group; /* path of the cgroup.procs that the child joins, or NULL */

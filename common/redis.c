@@ -33,7 +33,7 @@ enum {
     BACKOFF_MIN_MS = 50,
     BACKOFF_MAX_MS = 2000,
     COMMAND_MS = 5000,
-    SWEEP_MS = 50,      /* a passed deadline may be reported so late */
+    SWEEP_MS = 50,      /* pause between looks for passed deadlines */
     STREAMS_MAX = 1000, /* streams read by one command */
     ARGS_MAX = 2 * STREAMS_MAX + 6,
     ELEMENTS_MAX = 4096, /* elements of one array of a reply */

@@ -145,7 +145,7 @@ static const int allowed[] = {
     SYS_exit_group,
     SYS_wait4,
     SYS_waitid,
-#if defined(__x86_64__) /* the older calls of the same kinds */
+#if defined(__x86_64__) /* older calls for the same purposes, which other machines do not have */
     SYS_stat,
     SYS_lstat,
     SYS_access,

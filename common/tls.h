@@ -46,12 +46,12 @@ int tls_request_read(const char *csr_pem, char identity[TLS_IDENTITY_SIZE], uint
 struct tls_ca {
     const char *cert_pem, *key_pem;
 };
-/* What a certificate says. */
+/* What a new certificate states. */
 struct tls_grant {
     const char *identity;
     const char *const *hosts; /* [host_count] DNS names and IP addresses; an agent has none */
     unsigned host_count;
-    uint32_t seconds; /* valid for so long from now */
+    uint32_t seconds; /* how long the certificate is valid, from now */
 };
 /* Signs a certificate for the key of 'csr_pem'; nothing else of the request is used. The certificate is valid
  * for servers and clients. Appends it. */
