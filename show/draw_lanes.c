@@ -103,9 +103,9 @@ struct lane_pieces {
     const struct lane_view *view;
     enum lane_kind kind;
     uint32_t at, end;    /* range of `order` */
-    uint32_t busy, stop; /* range of the computing events that may still divide the present receive; stop is 0
-                            when no receive is being divided */
-    double from_s;       /* the present receive is drawn up to here; below 0: no receive is being divided */
+    uint32_t busy, stop; /* range of the rank's computing events that may overlap the rest of the present
+                            receive, of which only the idle parts are drawn; stop is 0 without a receive */
+    double from_s;       /* time up to which the present receive is drawn; below 0: there is no receive */
 };
 
 static const struct instr *instr_of(const struct lane_view *v, const struct trace_event *e)

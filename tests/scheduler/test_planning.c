@@ -1,5 +1,5 @@
-/* Tests that plans are made beside the event loop, remembered by their question, and given out as often as
- * they are asked for. */
+/* Tests that plans are made on threads beside the event loop, remembered by their question, and returned as
+ * often as they are asked for. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
