@@ -1,5 +1,5 @@
-/* Principals as parameters of statements, and the common form of changes that only an owner or an
- * administrator may make. */
+/* Adds principals as parameters of statements, and runs changes that only an owner or an administrator may
+ * make. */
 #include "store/store_private.h"
 
 #include <stdio.h>
@@ -27,7 +27,7 @@ void store_param_actor(struct pg_params *params, const struct principal *princip
         json_object_set_new(actor, "token", json_integer(principal->token));
     if (*principal->address != '\0')
         json_object_set_new(actor, "address", json_string(principal->address));
-    /* without memory it is NULL, and the statement fails because `who` is missing */
+    /* Without memory `actor` is NULL, and the statement fails because the audit's `who` is missing. */
     pg_param_json(params, actor);
     json_decref(actor);
 }

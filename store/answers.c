@@ -1,8 +1,9 @@
-/* Claims keys of requests and keeps their answers. */
+/* Claims idempotency keys of requests and keeps the requests' answers. */
 #include "store/answers.h"
 #include "store/store_private.h"
 
-/* A key that is claimed by a statement which commits at this moment is told as one under way. */
+/* If another statement claims the same key and commits at this moment, the SELECT does not see its row yet;
+ * the answer is then that of a request under way ("claimed" false, "status" null). */
 static const struct pg_statement claim = {
     "answer_claim",
     "WITH made AS (INSERT INTO answers (asker, key, digest) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING "

@@ -1,4 +1,4 @@
-/* Runs a statement and converts its result for a typed callback.
+/* Runs statements and converts their results for a typed callback.
  *
  * Invariant: every store_call ends in exactly one call of the user's callback, or in -1 from the function
  * that was to start it.
@@ -23,7 +23,8 @@ void store_map_err(const struct err *from, struct err *to)
     else if (strstr(from->text, "MO003"))
         err_set(to, ERR_INVALID, "group: there is no such group that you are in");
     else if (strstr(from->text, "MO004") || strstr(from->text, "MO005")) {
-        const char *text = strstr(from->text, ": ") + 2; /* "PostgreSQL: path: reason (SQLSTATE …)" */
+        /* The text has the form "PostgreSQL: path: reason (SQLSTATE …)". */
+        const char *text = strstr(from->text, ": ") + 2;
         const char *end = strstr(text, " (SQLSTATE");
         err_set(to, strstr(from->text, "MO005") ? ERR_CONFLICT : ERR_INVALID, "%.*s",
                 end ? (int)(end - text) : (int)strlen(text), text);
@@ -103,7 +104,7 @@ int store_run(struct store *store, const struct pg_step *steps, int count, unsig
     return rc;
 }
 
-/* ---- document ---- */
+/* ---- calls that answer a document ---- */
 
 static void doc_fail(struct store_call *call, const struct err *err)
 {
@@ -137,7 +138,7 @@ int store_run_doc(struct store *store, const struct pg_step *steps, int count, u
                      store_call_create(doc_deliver, doc_fail, (void (*)(void))done, arg, missing, err), err);
 }
 
-/* ---- id ---- */
+/* ---- calls that answer an id ---- */
 
 static void id_fail(struct store_call *call, const struct err *err)
 {
@@ -164,7 +165,7 @@ int store_run_id(struct store *store, const struct pg_step *steps, int count, un
                      store_call_create(id_deliver, id_fail, (void (*)(void))done, arg, missing, err), err);
 }
 
-/* ---- nothing ---- */
+/* ---- calls that answer nothing ---- */
 
 static void done_fail(struct store_call *call, const struct err *err)
 {
@@ -185,7 +186,7 @@ int store_run_done(struct store *store, const struct pg_step *steps, int count, 
                      store_call_create(done_deliver, done_fail, (void (*)(void))done, arg, NULL, err), err);
 }
 
-/* ---- one statement alone ---- */
+/* ---- calls of one statement ---- */
 
 static int one_ran(struct pg_params *params, int rc)
 {
@@ -235,7 +236,7 @@ int store_one_touched(struct store *store, const struct pg_statement *statement,
     return one_ran(params, store_run(store, &step, 1, 0, call, err));
 }
 
-/* ---- a leader's work ---- */
+/* ---- transactions of the leader ---- */
 
 const struct pg_statement store_fence = {
     "store_fence", "SELECT motley_fence($1), pg_advisory_xact_lock(5570193041)", PG_WRITE};

@@ -8,8 +8,8 @@
 /* clang-format off */
 #define UNFINISHED "('sent', 'ready', 'running')"
 
-/* A job is looked up by itself: two lists of records joined with all jobs are taken for 10,000 rows, and all jobs are
- * read. */
+/* The job is looked up in subqueries. A join would be slow: PostgreSQL expects 10,000 rows from two lists of
+ * records, and so reads all jobs. */
 static const struct pg_statement add_runs = {
     "decide_runs_new",
     "WITH c AS MATERIALIZED (SELECT * FROM "
@@ -35,7 +35,7 @@ static const struct pg_statement lose_ranks = {
     " WHERE a.run = c.run AND a.rank = c.rank AND a.state IN " UNFINISHED,
     PG_WRITE};
 
-/* A run that ends also drops its unconfirmed messages, and its unfinished ranks become lost. */
+/* When a run ends, its unconfirmed messages are dropped and its unfinished ranks become lost. */
 static const struct pg_statement move_runs = {
     "decide_runs",
     "WITH c AS MATERIALIZED (SELECT *, state NOT IN ('starting', 'running', 'stopping') AS final FROM "
@@ -88,8 +88,9 @@ static const struct pg_statement move_jobs = {
     "       (SELECT count(pg_notify('motley_events', job::text)) FROM said)",
     PG_WRITE};
 
-/* Drains a node on which three starts of at least two people failed within a day, and for no fault of the jobs. A
- * start has failed when its run ended before all ranks ran; a rank that only lost its peers does not count. */
+/* Drains the devices of a node on which three starts of at least two people's jobs failed within a day
+ * without a fault of the jobs. A start has failed when its run ended before all ranks ran. A rank that only
+ * lost the connection to its peers does not count. */
 static const struct pg_statement drain_nodes = {
     "decide_drain_nodes",
     "WITH ended AS (SELECT DISTINCT a.node FROM " RECORDS("run bigint, state text") " JOIN runs r ON r.id = c.run "
@@ -125,7 +126,8 @@ static const struct pg_statement free_jobs = {
     RECORDS("job bigint") " WHERE j.id = c.job AND j.state = 'queued'",
     PG_WRITE};
 
-/* An element is as its array in all but what its specification says; it has waited as long as the array. */
+/* Makes elements of arrays into jobs. An element takes everything from its array except what its own
+ * specification says; it counts as waiting since the array does. */
 static const struct pg_statement make_elements = {
     "decide_elements",
     "WITH c AS MATERIALIZED (SELECT * FROM " RECORDS("\"array\" bigint, index integer, name text, spec json, steps bigint") "), "
@@ -200,8 +202,8 @@ static const struct pg_statement no_messages = {"decide_no_messages", "SELECT '[
 /* clang-format on */
 
 /* clang-format off */
-/* Begins the charge of a lease that began, and closes that of one that is over. Nothing is charged for one that was
- * given back before it began, nor for maintenance. */
+/* Begins the charge of a lease that began, and closes the charge of a lease that has ended. Maintenance, and
+ * a lease that was given back before it began, are not charged. */
 static const struct pg_statement idle_leases = {
     "decide_leases_idle",
     "UPDATE leases l SET ends = greatest(l.begins, now()), note = left(l.note || ' (idle: ended early)', 500) FROM "
@@ -262,12 +264,12 @@ int store_decide(struct store *store, const struct store_decision *decision, sto
     return rc;
 }
 
-/* ---- what was refused ---- */
+/* ---- refused events ---- */
 
 /* clang-format off */
 static const struct pg_statement mark_nodes = {
     "mark_nodes",
-    /* the reason of a bar is kept; messages refused later do not replace it */
+    /* the reason for which a node was barred is kept; later refusals do not replace it */
     "UPDATE nodes n SET refused = n.refused + c.refused, "
     "mark = CASE WHEN n.barred THEN n.mark ELSE c.why END, marked_at = now(), barred = n.barred OR c.barred FROM "
     RECORDS("node text, generation bigint, refused bigint, why text, barred boolean")

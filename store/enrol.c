@@ -58,8 +58,8 @@ int store_join_token_put(struct store *store, const struct principal *maker,
 #define GOOD_TOKEN                                                                                           \
     "t.hash = $1 AND t.used_at IS NULL AND t.expires_at > now() AND (t.node IS NULL OR t.node = $2)"
 
-/* Columns: whether the token is good; the generation that enrolment would give; whether the name cannot be
- * taken with this token, whatever the key. */
+/* Result columns: whether the token is good; the generation that enrolment would give; whether the token
+ * cannot take the name, whatever key the node has. */
 static const struct pg_statement check_join = {
     "join_check",
     "SELECT t.hash IS NOT NULL, coalesce(n.generation, 0) + 1, "
@@ -68,9 +68,9 @@ static const struct pg_statement check_join = {
     "FROM (SELECT 1) AS one LEFT JOIN join_tokens t ON " GOOD_TOKEN " LEFT JOIN nodes n ON n.name = $2",
     PG_READ};
 
-/* The token's row is locked first, so that another caller with the same token waits; the name's row second.
- * Columns: whether the token was good; the new generation (NULL: not enrolled). last_seen is kept, so the
- * name stays taken. */
+/* Locks the token's row first, so that another caller with the same token waits, and then the name's row.
+ * Result columns: whether the token was good; the new generation (NULL: not enrolled). last_seen is not
+ * cleared, so the name stays taken. */
 static const struct pg_statement enrol_node = {
     "node_enrol",
     "WITH good AS (SELECT t.hash, t.user_id, t.node, t.replace FROM join_tokens t WHERE " GOOD_TOKEN
@@ -93,7 +93,7 @@ static const struct pg_statement enrol_node = {
     "said AS (INSERT INTO audit (who, user_id, what, object, after) SELECT 'node:' || made.name, g.user_id, "
     "  'node.enrol', made.name, json_build_object('generation', made.generation) FROM made, good g) "
     "SELECT EXISTS (SELECT 1 FROM good), (SELECT generation FROM made), "
-    /* the scheduler reads the nodes again */
+    /* wakes the scheduler, which then reads the nodes again */
     "       (SELECT count(pg_notify('motley_jobs', '')) FROM made)",
     PG_WRITE};
 
@@ -185,7 +185,7 @@ int store_enrol(struct store *store, const struct store_enrol *enrol, store_id_f
     return run_join(store, &enrol_node, &params, enrol_deliver, enrol->node, done, arg, err);
 }
 
-/* ---- staying and leaving ---- */
+/* ---- renewal and removal ---- */
 
 #define MAY_RENEW                                                                                            \
     " FROM nodes WHERE name = $1 AND removed_at IS NULL AND coalesce(key_hash, $2) = $2 "                    \

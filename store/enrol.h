@@ -29,8 +29,7 @@ int store_join_token_put(struct store *store, const struct principal *maker,
 
 /* Checks whether the token is good for the name now; changes nothing. Answers the generation that enrolling
  * would give. ERR_AUTH when the token is unknown, expired, used or bound to another name (the text does not
- * say which); ERR_CONFLICT when the name is taken.
- */
+ * say which); ERR_CONFLICT when the name is taken. */
 int store_join_check(struct store *store, const uint8_t hash[32], const char *node, store_id_fn *done,
                      void *arg, struct err *err);
 
@@ -44,8 +43,9 @@ struct store_enrol {
     /* 32 bytes: the key that seals the node's messages (common/seal.h). If it or redis_hash is NULL, the node
      * is not admitted to Redis */
     const uint8_t *seal_key;
-    const uint8_t *key_hash;   /* 32 bytes: SHA-256 of the public key that signed the certificate request */
-    int64_t generation;        /* as store_join_check answered; the new certificate names it already */
+    const uint8_t *key_hash; /* 32 bytes: SHA-256 of the public key that signed the certificate request */
+    /* as store_join_check answered; the certificate that was just made names this generation */
+    int64_t generation;
     int64_t certified_until_s; /* end of that certificate, in seconds since 1970 */
 };
 /* Uses up the join token and makes the node, in one statement: of two callers with one token exactly one
@@ -59,8 +59,8 @@ int store_enrol(struct store *store, const struct store_enrol *enrol, store_id_f
 int store_renew_check(struct store *store, const char *node, const uint8_t key_hash[32], store_id_fn *done,
                       void *arg, struct err *err);
 
-/* Records the new certificate of this generation. The errors are those of store_renew_check. A node that was
- * enrolled before keys were stored gets this key. Answers the generation. */
+/* Records the new certificate, which names this generation. The errors are those of store_renew_check. A node
+ * that was enrolled before keys were stored gets this key. Answers the generation. */
 int store_node_renew(struct store *store, const char *node, const uint8_t key_hash[32], int64_t generation,
                      int64_t certified_until_s, store_id_fn *done, void *arg, struct err *err);
 

@@ -19,8 +19,8 @@ static const struct pg_statement list_groups = {
     PG_READ};
 
 /* clang-format on */
-/* A first statement makes the group, so that the second one finds it. The second compares the number of users
- * found with the number of names given, and so detects a name that is not a user. */
+/* A first statement makes the group, so that the second one (set_group) finds it. set_group compares the
+ * number of users found with the number of names given, and so detects a name that is not a user. */
 static const struct pg_statement make_group = {
     "group_make", "INSERT INTO groups (name) VALUES ($1) ON CONFLICT (name) DO NOTHING", PG_WRITE};
 /* clang-format off */
@@ -55,7 +55,8 @@ static const struct pg_statement change_group = {
     "  ) "
     "SELECT d || jsonb_build_object('name', name) FROM u, d",
     PG_WRITE};
-/* The group's jobs, all of which have ended, then belong to its parent; the ledger keeps the group's name. */
+/* The group's jobs, all of which have ended, then belong to the group's parent. The ledger keeps the name of
+ * the removed group. */
 static const struct pg_statement remove_group = {
     "group_remove",
     "WITH g AS (SELECT id, name, parent, " MEMBERS_JSON " AS members FROM groups g WHERE name = $1 FOR UPDATE), "

@@ -55,11 +55,11 @@ static const struct pg_statement add_events = {
     RECORDS("job bigint, type text, body json"),
     PG_WRITE};
 
-/* A checkpoint that is reported late (its node was cut off for a day) may refer to files that were removed in
- * the meantime. It is taken only when all its files are present; that counts as use of the files, so a
- * removal under way checks them again. A part from a newer attempt restarts an incomplete checkpoint of an
- * older attempt; a complete checkpoint is not changed. The routing that came with the last of a job's new
- * checkpoints becomes an input of its next plan. */
+/* A checkpoint that is reported late (for example by a node that was cut off for a day) may refer to files
+ * that were removed in the meantime. It is taken only when all its files are present. That counts as use of
+ * the files, so a removal that is under way checks them again. A part from a newer attempt restarts an
+ * incomplete checkpoint of an older attempt; a complete checkpoint is not changed. If parts brought a routing
+ * (expert_share), that of the job's last new checkpoint becomes an input of the job's next plan. */
 static const struct pg_statement add_checkpoints = {
     "ingest_checkpoints",
     "WITH c AS MATERIALIZED (SELECT * FROM "
@@ -102,7 +102,8 @@ static const struct pg_statement add_checkpoints = {
     "FROM put WHERE complete ORDER BY job, step",
     PG_WRITE};
 
-/* Keeps the job's last `keep` complete checkpoints, and the best one. */
+/* Removes a job's complete checkpoints except the last `checkpoint.keep` (from the job's specification) and
+ * the best one. */
 static const struct pg_statement trim_checkpoints = {
     "ingest_checkpoints_trim",
     "DELETE FROM checkpoints k USING (SELECT c.job, c.step, c.best, (SELECT spec FROM jobs WHERE id = c.job) AS spec, "
@@ -137,8 +138,8 @@ static const struct pg_statement move_nodes = {
     " WHERE n.name = c.node AND n.removed_at IS NULL AND (c.hello OR n.boot = c.boot)",
     PG_WRITE};
 
-/* All devices of a node that said hello are set missing first; put_devices then sets those that the hello
- * names present again. So a hello without devices leaves none. */
+/* First marks all devices of a node that said hello as missing; put_devices then marks those that the hello
+ * names as present again. So a hello without devices leaves none present. */
 static const struct pg_statement lose_devices = {
     "ingest_devices_gone",
     "UPDATE devices d SET present = false FROM " RECORDS("node text, hello boolean")
@@ -162,7 +163,8 @@ static const struct pg_statement see_nodes = {
     "WHERE name IN (SELECT json_array_elements_text($1::json)) AND boot IS NOT NULL AND removed_at IS NULL",
     PG_WRITE};
 
-/* A node may report only its own devices and links, and confirm only its own messages. */
+/* A node may report only its own devices and links, and confirm only its own messages; the conditions on
+ * c.node check that. */
 static const struct pg_statement put_profiles = {
     "ingest_profiles",
     "WITH gone AS (DELETE FROM requests r USING " RECORDS("request bigint, node text, document json")
@@ -202,8 +204,8 @@ static const struct pg_statement put_health = {
     "UPDATE devices d SET health = c.health FROM c WHERE d.name = c.device AND d.node = c.node",
     PG_WRITE};
 
-/* The second failure within a day drains the device, until a person undrains it. On a device that is already
- * drained the failure is only counted. */
+/* The second failure within a day drains the device, until a person undrains it. If the device is already
+ * drained, the failure is only counted. */
 static const struct pg_statement count_faults = {
     "ingest_faults",
     "WITH c AS MATERIALIZED (SELECT device, max(job) AS job, max(rank) AS rank, max(why) AS why, count(*) AS n FROM "

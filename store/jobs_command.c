@@ -1,4 +1,5 @@
-/* What a person does to a job: hold, release, cancel, resume, share; artifacts; events for followers. */
+/* Applies people's commands to jobs (hold, release, cancel, resume, share), and reads jobs' artifacts and
+ * events. */
 #include "store/jobs.h"
 #include "store/store_private.h"
 
@@ -6,10 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* $1: the jobs; $2, $3: the asker; $4, $5: the edges; $6: the event's stop_why; $7: the actor; $8: the
- * event's name in the audit. The elements of an array follow their array where their state has the event. A
- * later cancel replaces a hold or a drain. Nothing replaces a cancel, and a person's command does not replace
- * a stop for a fault or the time limit. The columns of the result are those of enum command_column. */
+/* Parameters: $1: the jobs; $2, $3: the asker; $4, $5: the edges of the state machine; $6: the event's
+ * stop_why; $7: the actor; $8: the event's name in the audit. The elements of an array take the same event if
+ * their state has it. A later cancel replaces a hold or a drain. Nothing replaces a cancel, and a person's
+ * command does not replace a stop for a fault or for the time limit. The columns of the result are those of
+ * enum command_column. */
 #define AUDITED(actor, name)                                                                                 \
     "told AS (" AUDIT(actor, name, "upd.id::text", "json_build_object('state', upd.before)",                 \
                       "json_build_object('state', upd.state, 'steps', upd.steps)", "upd") "), "
@@ -19,15 +21,16 @@
 
 enum command_column {
     COMMAND_ASKED,   /* the job's id as it was given */
-    COMMAND_STATE,   /* before the command; null: the asker sees no such job */
+    COMMAND_STATE,   /* the job's state before the command; null: the asker sees no such job */
     COMMAND_CHANGED, /* the job, or an element of it, took the event */
     COMMAND_DOC,
     COMMAND_OWNED,
     COMMAND_OWNER,
-    COMMAND_REACHED = COMMAND_OWNER + 3, /* behind two notifications. Of a resume: the step of the last
-                                            checkpoint, and the last step wanted */
+    /* From here on, after two columns with notifications. COMMAND_REACHED, COMMAND_WANTED: of a resume, the
+     * step of the last checkpoint, and the last step that is wanted. */
+    COMMAND_REACHED = COMMAND_OWNER + 3,
     COMMAND_WANTED,
-    COMMAND_BARRED /* an administrator holds the job, and the asker is none */
+    COMMAND_BARRED /* an administrator holds the job, and the asker is no administrator */
 };
 
 /* clang-format off */
@@ -58,7 +61,7 @@ static const struct pg_statement command_jobs = {
     PG_WRITE};
 /* clang-format on */
 
-/* The parameters are those of command_jobs, but $6 is the number of further steps. */
+/* The parameters are those of command_jobs, except that $6 is the number of further steps. */
 /* clang-format off */
 static const struct pg_statement resume_job = {
     "job_resume",
@@ -86,14 +89,16 @@ struct job_command {
     enum job_event event;
     const int64_t *ids; /* [count] */
     size_t count;
-    int64_t more_steps; /* of a resume */
-    const char *owner;  /* all jobs of this user that have not ended, too; or NULL */
+    int64_t more_steps; /* number of further steps of a RESUME */
+    const char *owner;  /* the command also applies to all jobs of this user that have not ended; or NULL */
 };
 
 struct command_call {
     struct store_call call; /* must come first: store_run frees it */
     enum job_event event;
-    bool several; /* of a list of jobs: what cannot take the event is listed, and no error of the call */
+    /* The command has a list of jobs: a job that cannot take it is listed in the answer, and the call
+     * succeeds. */
+    bool several;
 };
 
 static void command_fail(struct store_call *call, const struct err *err)
@@ -101,7 +106,8 @@ static void command_fail(struct store_call *call, const struct err *err)
     ((store_doc_fn *)call->done)(call->arg, err, NULL);
 }
 
-/* Says why nothing changed: the job's state has no such event, or no step is left. */
+/* Sets the error that says why nothing changed: the job's state has no such event, no step is left, or the
+ * job is an array. */
 static void explain(const struct command_call *command, const struct pg_result *result, int row,
                     struct err *err)
 {
@@ -119,7 +125,7 @@ static void explain(const struct command_call *command, const struct pg_result *
         err_set(err, ERR_CONFLICT, "job %lld is an array: resume its elements", id);
 }
 
-/* Reads what became of one job: ERR_NONE when it took the event. */
+/* Reads the result for one job: ERR_NONE in *err when the job took the event. */
 static void outcome_read(const struct command_call *command, const struct pg_result *result, int row,
                          struct err *err)
 {
@@ -250,7 +256,7 @@ int store_owner_command(struct store *store, const struct principal *principal, 
     return command_run(store, principal, &of, true, done, arg, err);
 }
 
-/* ---- changes of a job that waits ---- */
+/* ---- changes of a job ---- */
 
 /* clang-format off */
 static const struct pg_statement change_job = {
@@ -294,7 +300,7 @@ int store_job_change(struct store *store, const struct principal *principal, int
     return store_one_change(store, &change_job, &params, missing, thing, done, arg, err);
 }
 
-/* ---- more time ---- */
+/* ---- longer time limits ---- */
 
 /* clang-format off */
 static const struct pg_statement extend_job = {
@@ -324,7 +330,7 @@ int store_job_extend(struct store *store, const struct principal *principal, int
     return store_one_change(store, &extend_job, &params, missing, thing, done, arg, err);
 }
 
-/* ---- who else may see it ---- */
+/* ---- visibility ---- */
 
 /* clang-format off */
 static const struct pg_statement share_job = {

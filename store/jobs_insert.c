@@ -1,9 +1,9 @@
-/* Submitting jobs: many requests share one statement and one commit.
+/* Inserts submitted jobs: many requests share one statement and one commit.
  *
  * Submits are collected in `waiting`. When a batch may be sent, the loop's next turn sends all of them (at
  * most job_batch_max) as one INSERT over arrays; so a single submit does not wait, and many submits share one
  * flush of the disk. Lifetime: the batcher owns a pending job until its batch is sent, then the batch owns
- * it; it ends in exactly one callback.
+ * the job. Each pending job ends in exactly one callback.
  */
 #include "store/jobs.h"
 #include "store/store_private.h"
@@ -29,9 +29,9 @@ struct pending_job {
     uint32_t retries_max;
     bool held;
     char *name, *key, *digest_hex; /* NULL without an idempotency key */
-    char *account;                 /* or NULL */
-    char *spec, *inputs;           /* JSON texts */
-    char *refusal;                 /* or NULL: why the database refused the job */
+    char *account;                 /* name of the group that is charged, or NULL */
+    char *spec, *inputs;           /* documents as JSON text */
+    char *refusal;                 /* why the database refused the job, or NULL */
 };
 
 struct job_batcher {
@@ -48,8 +48,8 @@ struct job_batch {
 };
 
 /* The parameters are arrays with one element per job. Ids are taken before the insert, so that the result
- * rows keep the order of the array elements. motley_refused takes some 50 us a job, so it is asked only where
- * somebody has a limit. */
+ * rows keep the order of the array elements. motley_refused takes about 50 µs per job, so it is called only
+ * when somebody has a limit. */
 /* clang-format off */
 static const struct pg_statement insert_jobs = {
     "jobs_insert",
@@ -118,7 +118,7 @@ static void pending_fail(struct pending_job *job, const struct err *err)
     pending_destroy(job);
 }
 
-/* ---- a key used before ---- */
+/* ---- keys that were used before ---- */
 
 /* Reads the job that find_by_key found. ERR_CONFLICT when another request made it, ERR_NOT_FOUND without a
  * row. */
@@ -174,7 +174,7 @@ static void look_up_key(struct store *store, struct pending_job *job)
         pending_fail(job, &err);
 }
 
-/* A look-up before the job is checked. */
+/* A search for the key that runs before the submitted job is checked. */
 struct key_search {
     store_job_made_fn *done;
     void *arg;
@@ -223,7 +223,8 @@ static void job_answered(struct store *store, struct pending_job *job, const str
     if (pg_is_null(result, row, 1)) {
         struct err why;
         job->refusal = pg_is_null(result, row, 4) ? NULL : strdup(pg_text(result, row, 4));
-        if (job->key) { /* a request that is repeated has its job, whatever the limits are now */
+        /* A repeated request gets the job that the first one made, even if the limits would refuse it now. */
+        if (job->key) {
             look_up_key(store, job);
         } else {
             err_set(&why, ERR_INVALID, "%s", job->refusal ? job->refusal : "the job was refused");
@@ -240,7 +241,8 @@ static void job_answered(struct store *store, struct pending_job *job, const str
     pending_destroy(job);
 }
 
-/* A row that the database refuses fails its whole batch; each job of the batch is then sent alone. */
+/* Whether the batch is sent again, each job alone, since one row that the database refuses fails its whole
+ * batch. */
 static bool worth_splitting(const struct store *store, const struct job_batch *batch, const struct err *err)
 {
     return store->batcher && batch->count > 1 &&
@@ -267,7 +269,7 @@ static void batch_done(void *arg, const struct pg_result *const *results, int co
         send_batches(store);
 }
 
-/* Adds one array parameter of texts or of numbers, gathered over the batch. */
+/* Adds one array parameter: the given field of all jobs of the batch, as texts or as numbers. */
 #define GATHER_TEXT(params, batch, field)                                                                    \
     do {                                                                                                     \
         for (unsigned i_ = 0; i_ < (batch)->count; i_++) {                                                   \
@@ -335,7 +337,7 @@ static struct pending_job *batcher_pop(struct job_batcher *batcher)
     return job;
 }
 
-/* Sends `count` jobs as one statement; takes them over. */
+/* Sends `count` jobs as one statement, and takes ownership of them. */
 static void send_jobs(struct store *store, struct pending_job *const *jobs, unsigned count)
 {
     struct err err;

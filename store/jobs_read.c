@@ -1,4 +1,4 @@
-/* Jobs as documents. The database builds the JSON, so a further field is one change in a statement. */
+/* Reads jobs as documents. The database builds the JSON, so a further field is one change in a statement. */
 #include "store/jobs.h"
 #include "store/store_private.h"
 
@@ -47,7 +47,7 @@ int store_job_get(struct store *store, const struct principal *principal, int64_
     return store_one_doc(store, &get_job, &params, missing, done, arg, err);
 }
 
-/* ---- pages: statements of their own, so that each has the plan of its own index ---- */
+/* ---- pages: one statement for each kind of filter, so that PostgreSQL plans each with its own index ---- */
 
 #define PAGE_SQL(from, where)                                                                                \
     "SELECT json_build_object('jobs', coalesce(json_agg(t.doc ORDER BY t.id DESC), '[]'::json), "            \
@@ -61,14 +61,15 @@ int store_job_get(struct store *store, const struct principal *principal, int64_
     "      j.array_index, 'elements', nullif(j.array_size, 0)) AS doc "                                      \
     "      FROM " from " j JOIN users u ON u.id = j.owner WHERE j.id < $1 " where                            \
     "      ORDER BY j.id DESC LIMIT $2) t"
-/* The jobs that a person sees: a page of their own and a page of shared ones, each found by its own index. */
+/* The jobs that a person sees: a page of their own jobs and a page of shared ones, each found by its own
+ * index. */
 #define SEEN_SQL(where)                                                                                      \
     "((SELECT * FROM jobs j WHERE j.id < $1 AND j.owner = $3 " where " ORDER BY j.id DESC LIMIT $2) "        \
     "UNION ALL (SELECT * FROM jobs j WHERE j.id < $1 AND j.visibility <> 'mine' AND j.owner <> $3 "          \
     "AND " VISIBLE("j", "$3", "$4") " " where " ORDER BY j.id DESC LIMIT $2))"
 #define STATES "AND j.state = ANY ($5::text[]) "
-/* $6 owner, $7 group, $8 labels with values, $9 labels with any value, $10 and $11 microseconds, $12 array;
- * null: any. */
+/* Parameters: $6: owner; $7: group; $8: labels with values; $9: labels with any value; $10, $11: from and to
+ * in µs; $12: array. Null stands for any. */
 #define FILTERS                                                                                              \
     STATES "AND ($6::text IS NULL OR j.owner = (SELECT id FROM users WHERE name = $6)) "                     \
            "AND ($7::text IS NULL OR (SELECT id FROM groups WHERE name = $7) IN (j.grp, j.account)) "        \
@@ -76,11 +77,11 @@ int store_job_get(struct store *store, const struct principal *principal, int64_
            "AND ($10::bigint IS NULL OR j.created_at >= to_timestamp($10 / 1e6)) "                           \
            "AND ($11::bigint IS NULL OR j.created_at < to_timestamp($11 / 1e6)) "                            \
            "AND ($12::bigint IS NULL OR j.array_of = $12) "
-/* Uses the asker's two parameters, so that an administrator's statements have as many parameters as the
+/* Mentions both parameters of the asker, so that an administrator's statements have as many parameters as the
  * others. $4 says whether the asker is an administrator. */
 #define ADMIN "AND $3::bigint IS NOT NULL AND $4::boolean "
 
-/* [0: asked by an administrator, 1: by anybody else][0: no filter, 1: by state, 2: by more] */
+/* Indices: [0: an administrator asks, 1: somebody else][0: no filter, 1: by state, 2: by all filters]. */
 static const struct pg_statement pages[2][3] = {
     {{"job_page_all", PAGE_SQL("jobs", ADMIN), PG_READ},
      {"job_page_state", PAGE_SQL("jobs", ADMIN STATES), PG_READ},
@@ -100,7 +101,8 @@ static void param_states(struct pg_params *params, unsigned states)
     pg_param_text_array(params, names, count);
 }
 
-/* Adds the labels with a value as an object, and the keys of the others; null for none. */
+/* Adds two parameters: the labels with a value, as an object, and the keys of the labels with any value; null
+ * for none. */
 static void param_labels(struct pg_params *params, const json_t *labels)
 {
     json_t *valued = json_object(), *value;

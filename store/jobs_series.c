@@ -1,8 +1,9 @@
-/* A job's metrics in buckets of steps, for curves.
+/* Answers a job's metrics in buckets of steps, for curves.
  *
- * A bucket is 2^k steps wide and begins at a multiple of its width; k is the least with which so many buckets
- * hold all steps that were asked for. So buckets do not move while a job goes on: now and then two neighbours
- * become one. Means are sums of decimal numbers, so that they do not depend on the order of the rows.
+ * A bucket is 2^k steps wide and begins at a multiple of its width; k is the smallest for which the allowed
+ * number of buckets holds all steps that were asked for. So bucket boundaries do not move while a job goes
+ * on; when k grows, two neighbours become one. Means are computed from sums of decimal numbers, so that they
+ * do not depend on the order of the rows.
  */
 #include "store/jobs.h"
 #include "store/store_private.h"
@@ -15,7 +16,7 @@
     "'most', max(" value "), 'last', (max(ARRAY[step::float8, " value "]) FILTER (WHERE " value " IS NOT NULL))[2]) END, "
 #define MEAN(value) "avg((" value ")::numeric)::float8"
 
-/* $1: job; $2: kind; $3, $4: the first step, and the one behind the last; $5: buckets at most */
+/* Parameters: $1: job; $2: kind; $3: first step; $4: the step after the last one; $5: most buckets. */
 static const struct pg_statement bucket_metrics = {
     "job_metrics_buckets",
     "WITH r AS (SELECT min(step) AS lo, max(step) AS hi FROM metrics WHERE job = $1 AND kind = $2 AND step >= $3 AND step < $4), "

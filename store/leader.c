@@ -1,8 +1,8 @@
 /* Leader election.
  *
- * Invariant: `epoch` is non-zero exactly while we believe that our session, with the server process `pid`,
- * holds the lock. The pool has one connection, which reconnects silently; the new session has another pid and
- * no lock. That shows a loss even if no statement was in flight.
+ * Invariant: `epoch` is non-zero exactly while this process believes that its session, with the server
+ * process `pid`, holds the lock. The pool has one connection, which reconnects silently. A new session has
+ * another pid and no lock, so a changed pid shows that the lock was lost, even if no statement was being run.
  */
 #include "store/leader.h"
 
@@ -25,9 +25,9 @@ struct store_leader {
 };
 
 /* clang-format off */
-/* $1: name; $2: silence in ms. The keepalives let the server notice a dead peer on another machine. A frozen
- * leader keeps its connection, so it is detected by its last beat. Only the session that wrote the last beat
- * is ended, never one that has just won the lock. */
+/* Parameters: $1: name; $2: silence in ms. The keepalives let the server notice a dead client on another
+ * machine. A frozen leader keeps its connection, so it is detected by its last beat. Only the session that
+ * wrote the last beat is ended, never a session that has just won the lock. */
 static const struct pg_statement stand = {
     "leader_stand",
     "WITH alive AS MATERIALIZED (SELECT set_config('tcp_keepalives_idle', '2', false), "
@@ -43,7 +43,8 @@ static const struct pg_statement stand = {
     "SELECT up.epoch, pg_backend_pid(), frozen.ended FROM frozen LEFT JOIN up ON true",
     PG_WRITE};
 
-/* Shows whether the session and the epoch are still ours, and writes a beat at most every 500 ms. */
+/* Checks whether the session still holds the lock and the epoch is unchanged, and writes a beat at most every
+ * 500 ms. */
 static const struct pg_statement confirm = {
     "leader_confirm",
     "WITH beat AS (UPDATE leader_beat SET beat = now() WHERE pid = pg_backend_pid() "
@@ -165,7 +166,7 @@ void store_leader_destroy(struct store_leader *leader)
 {
     if (!leader)
         return;
-    leader->epoch = 0; /* no callbacks from here on */
+    leader->epoch = 0; /* no callbacks are called from here on */
     if (leader->pg)
         pg_destroy(leader->pg);
     if (leader->timer)

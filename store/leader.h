@@ -15,8 +15,8 @@ struct event_base;
 struct store_leader;
 
 struct store_leader_events {
-    void (*gained)(void *arg, int64_t epoch); /* this process leads from now on */
-    /* this process leads no more; it stands by again without further calls */
+    void (*gained)(void *arg, int64_t epoch); /* this process became the leader */
+    /* this process is no longer the leader; it goes on standing for election by itself */
     void (*lost)(void *arg, const struct err *why);
     void (*trouble)(void *arg, const struct err *why); /* the database cannot be reached; may be NULL */
 };
@@ -24,7 +24,7 @@ struct store_leader_events {
 struct store_leader_config {
     const char *conninfo;
     const char *name;   /* the scheduler's name, shown by status; 1..100 bytes */
-    unsigned silent_ms; /* a leader without a sign of life for so long is deposed; 0: 15000 */
+    unsigned silent_ms; /* a leader that shows no sign of life for this time is deposed; 0: 15000 */
     unsigned poll_ms;   /* how often a standby tries to become the leader; 0: 250 */
 };
 
@@ -32,7 +32,8 @@ struct store_leader_config {
 struct store_leader *store_leader_create(struct event_base *base, const struct store_leader_config *config,
                                          const struct store_leader_events *events, void *arg,
                                          struct err *err);
-/* Releases the lock. NULL is a no-op. Not to be called from one of its callbacks. */
+/* Ends the candidacy and releases the lock. NULL is a no-op. Must not be called from one of the leader's
+ * callbacks. */
 void store_leader_destroy(struct store_leader *leader);
 
 #endif

@@ -1,4 +1,4 @@
-/* Leases of devices. */
+/* Reads, makes and changes leases of devices. */
 #include "store/leases.h"
 
 #include <stdio.h>
@@ -32,8 +32,8 @@ static const struct pg_statement made_lease = {
     "  ) "
     "SELECT " LEASE_JSON " FROM l JOIN users u ON u.id = l.user_id",
     PG_WRITE};
-/* A lease that has begun keeps its beginning. A booking that is withdrawn becomes an empty interval at this
- * moment: at its own time it would still keep jobs from running beyond it. */
+/* A lease that has begun keeps its beginning. A booking that is withdrawn becomes an empty interval at the
+ * present moment: if it kept its time, jobs would still not be allowed to run past it. */
 static const struct pg_statement change_lease = {
     "lease_change",
     "WITH old AS (SELECT l.*, u.name AS holder, ($2::boolean OR l.user_id = $1::bigint) AS own FROM leases l "

@@ -10,26 +10,29 @@
 enum { LEASE_SECONDS_MIN = 60, LEASE_SECONDS_MAX = 31 * 86400, LEASE_AHEAD_MAX = 90 * 86400 };
 
 struct store_lease_new {
-    const char *device; /* or NULL: the first that can be had of those that are like `any` */
-    const char *any;    /* a part of a device's or its machine's name, its kind or model */
-    const char *note;   /* "" for none */
-    bool maintenance;   /* by administrators: charged to nobody, and may begin while a job holds the device */
+    const char *device; /* name of a device, or NULL: the first available device that matches `any` */
+    /* a part of the name of a device or its machine, or of the device's kind or model */
+    const char *any;
+    const char *note; /* "" for none */
+    /* Only administrators may ask for maintenance. It is charged to nobody, and may begin while a job holds
+     * the device. */
+    bool maintenance;
     const char *begins; /* ISO 8601; NULL: now */
     int64_t seconds;    /* LEASE_SECONDS_MIN to LEASE_SECONDS_MAX */
 };
 
-/* {"leases":[{"id","device","holder","account","kind": "lease" |
- * "maintenance","note","begins","ends","active"}]}: the leases that are not over, by beginning. Everybody
- * sees all of them. */
+/* Answers the leases that have not ended, by beginning. Everybody sees all of them.
+ *   {"leases":[{"id","device","holder","account","kind": "lease" | "maintenance","note",
+ *    "begins","ends","active"}]} */
 int store_lease_list(struct store *store, store_doc_fn *done, void *arg, struct err *err);
-/* Makes a lease for the asker, who must be a user. Answers its document. ERR_CONFLICT names the lease or the
- * job that has the device at that time; ERR_INVALID an unknown device, a time that has passed or is more than
- * LEASE_AHEAD_MAX away, and the user's limit of devices. Wakes the scheduler. */
+/* Makes a lease for the asker, who must be a user. Answers the lease's document. ERR_CONFLICT names the lease
+ * or the job that has the device at that time. ERR_INVALID names an unknown device, a time that is past or
+ * more than LEASE_AHEAD_MAX away, or a limit of the user's devices. Wakes the scheduler. */
 int store_lease_put(struct store *store, const struct principal *principal,
                     const struct store_lease_new *lease, store_doc_fn *done, void *arg, struct err *err);
-/* Moves the end of a lease by `seconds`, or with 0 ends it now (a booking that has not begun is withdrawn).
- * Owners and administrators. ERR_NOT_FOUND, ERR_DENIED, ERR_CONFLICT when somebody has the device then.
- * Answers its document. */
+/* Moves the end of a lease by `seconds`; 0 ends the lease now (a booking that has not begun is withdrawn).
+ * Only the holder and administrators may do this. ERR_NOT_FOUND; ERR_DENIED; ERR_CONFLICT when another lease
+ * or a job has the device at that time. Answers the lease's document. */
 int store_lease_change(struct store *store, const struct principal *principal, int64_t id, int64_t seconds,
                        store_doc_fn *done, void *arg, struct err *err);
 

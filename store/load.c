@@ -1,9 +1,10 @@
-/* What devices did, from the roll-ups of minutes and hours and from the ledger. */
+/* Sums up what devices did, from the loads of minutes and hours and from the ledger. */
 #include "store/nodes.h"
 #include "store/store_private.h"
 
 /* clang-format off */
-/* $1, $2: from and to in µs; $3: one device, or null for all; $4: "minute" or "hour", of the points of one device */
+/* Parameters: $1, $2: from and to in µs; $3: one device, or null for all; $4: "minute" or "hour": the length
+ * of one device's points. */
 static const struct pg_statement get_load = {
     "load_get",
     "WITH span AS (SELECT to_timestamp($1::bigint / 1e6) AS a, least(to_timestamp($2::bigint / 1e6), now()) AS b), "

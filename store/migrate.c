@@ -1,4 +1,5 @@
-/* Migrations: forward only, each in one transaction, under a lock; an applied one must not have been edited.
+/* Applies migrations: forward only, each in one transaction, under a lock. A migration that was applied must
+ * not be edited afterwards.
  */
 #include "store/migrations.h"
 #include "store/store.h"

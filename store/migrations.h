@@ -1,4 +1,4 @@
-/* The files of migrations/ as they were when this program was built, in order. */
+/* The files of migrations/ as they were when this program was built, sorted by name. */
 #ifndef MOTLEY_STORE_MIGRATIONS_H
 #define MOTLEY_STORE_MIGRATIONS_H
 

@@ -32,8 +32,8 @@ static const struct pg_statement put_model = {
     PG_WRITE};
 /* clang-format on */
 
-/* $1: the name; $2, $3: the asker. A bare name means the asker's own model, else the oldest one that the
- * asker may see as a person, and last one that only an administrator's rights show. */
+/* Parameters: $1: the name; $2, $3: the asker. A bare name means the asker's own model; else the oldest one
+ * that the asker may see as a person; else one that the asker sees only as an administrator. */
 #define NAMED_SQL                                                                                            \
     "named AS (SELECT n.id, n.name, n.content, n.owner, u.name AS owner_name, n.visibility, n.grp "          \
     "  FROM model_names n JOIN users u ON u.id = n.owner "                                                   \
@@ -145,12 +145,12 @@ static const struct pg_statement put_blob = {
     "WHERE $5 > 0 OR $6 IS NOT NULL ON CONFLICT DO NOTHING",
     PG_WRITE};
 
-/* $1: the file; $2, $3: the asking person; $4: the asking node, or null. */
+/* Parameters: $1: the file; $2, $3: the asking person; $4: the asking node, or null. */
 #define MAY_READ_SQL "(motley_reads($1, $2, $3) OR ($4::text IS NOT NULL AND motley_node_reads($1, $4)))"
 #define BLOB_JSON "json_build_object('sha256', sha256, 'size', size, 'path', path, 'manifest', manifest)"
 
 static const struct pg_statement get_blob = {
-    "blob_get", /* updates used_at, since the asker may be about to refer to the file */
+    "blob_get", /* the statement updates used_at, since the asker may be about to refer to the file */
     "WITH may AS MATERIALIZED (SELECT * FROM blobs WHERE sha256 = $1 AND " MAY_READ_SQL "), "
     "used AS (UPDATE blobs b SET used_at = now() FROM may WHERE b.sha256 = may.sha256 "
     "  AND b.used_at < now() - interval '1 minute') "
@@ -173,9 +173,9 @@ static const struct pg_statement hold_job = {
     "ON CONFLICT DO NOTHING",
     PG_WRITE};
 
-/* `named` lists everything that refers to a file: stored checkpoints, artifacts, encoded rows, models, and
- * the adapters that jobs start from. The DELETE itself checks used_at again, for a row that was used in the
- * meantime. */
+/* `named` lists every file that something refers to: stored checkpoints, artifacts, encoded rows, models, and
+ * the adapters that jobs start from. The DELETE checks used_at again, because a file may have been used in
+ * the meantime. */
 static const struct pg_statement drop_blobs = {
     "blobs_drop",
     "WITH old AS (SELECT sha256 FROM blobs WHERE path IS NULL AND used_at < now() - make_interval(secs => "
@@ -287,7 +287,7 @@ static const struct pg_statement put_dataset = {
     "INSERT INTO datasets (key, blob, stats, sizes) VALUES ($1, $2, $3, $4) ON CONFLICT (key) DO UPDATE SET "
     "blob = excluded.blob, stats = excluded.stats, sizes = excluded.sizes, used_at = now()",
     PG_WRITE};
-/* updates used_at, since the asker may be about to refer to the data set */
+/* The statement updates used_at, since the asker may be about to refer to the data set. */
 static const struct pg_statement get_dataset = {"dataset_get",
                                                 "WITH used AS (UPDATE datasets SET used_at = now() WHERE key "
                                                 "= $1 AND used_at < now() - interval '1 minute') "

@@ -13,20 +13,20 @@ struct store_model_new {
     const json_t *config; /* config.json as parsed */
     /* [{"name","size","sha256","path"?}]; `path` only for models that are registered by reference */
     const json_t *files;
-    const json_t *info; /* facts to show, such as {"parameters": …, "architecture": …}; or NULL */
+    const json_t *info; /* facts for people, such as {"parameters": …, "architecture": …}; or NULL */
     struct sharing sharing;
 };
-/* Registers a name, or points the owner's name to other content; older jobs keep their content id.
- * Idempotent. The owner is the asker. ERR_INVALID for a group that the owner is not in. */
+/* Registers a name for the owner, who is the asker, or points the name to other content; older jobs keep
+ * their content id. Idempotent. ERR_INVALID for a group that the owner is not in. */
 int store_model_put(struct store *store, const struct principal *owner, const struct store_model_new *model,
                     store_done_fn *done, void *arg, struct err *err);
-/* {"name","owner","visibility","group"|null,"content","config","files","info","created"}. `called` is
+/* Answers {"name","owner","visibility","group"|null,"content","config","files","info","created"}. `called` is
  * "owner/name"; or a bare name, which means the asker's own model, else the oldest one that the asker may
  * see; or a content id that the asker may use (the answer then has a name and an owner that the asker may
- * see, or the id and null). ERR_NOT_FOUND names it. */
+ * see, or else the id as name and null as owner). ERR_NOT_FOUND names what was called. */
 int store_model_get(struct store *store, const struct principal *principal, const char *called,
                     store_doc_fn *done, void *arg, struct err *err);
-/* {"models":[…]} in order of names, each as store_model_get answers but without config and files. */
+/* Answers {"models":[…]} in order of names, each as store_model_get answers but without config and files. */
 int store_model_list(struct store *store, const struct principal *principal, store_doc_fn *done, void *arg,
                      struct err *err);
 /* Removes the name. Jobs that use the content keep it. ERR_DENIED for another person's model that the asker
@@ -46,11 +46,12 @@ struct store_blob {
  * service). Idempotent. */
 int store_blob_put(struct store *store, const struct principal *principal, const struct store_blob *blob,
                    store_done_fn *done, void *arg, struct err *err);
-/* {"sha256","size","path"|null,"manifest"|null}. ERR_NOT_FOUND also for a file that `principal` may not read.
- */
+/* Answers {"sha256","size","path"|null,"manifest"|null}. ERR_NOT_FOUND also for a file that `principal` may
+ * not read. */
 int store_blob_get(struct store *store, const struct principal *principal, const char *sha256,
                    store_doc_fn *done, void *arg, struct err *err);
-/* Like store_blob_get; besides, `principal` may read the file from then on, since they uploaded it again. */
+/* Does the same as store_blob_get; in addition, `principal` may read the file from then on, since they
+ * uploaded it again. */
 int store_blob_hold(struct store *store, const struct principal *principal, const char *sha256,
                     store_doc_fn *done, void *arg, struct err *err);
 /* Answers, as the id, the total bytes of the stored files that the user uploaded. */
@@ -60,20 +61,21 @@ int store_hold_job(struct store *store, const struct principal *principal, const
                    const json_t *inputs, store_done_fn *done, void *arg, struct err *err);
 
 /* Forgets files of the API's folder that nothing refers to and that nobody read or uploaded in the last
- * `unused_s` seconds, among the `most` least recently used files: {"sha256": [the forgotten files, which the
- * caller now deletes], "looked_at": n}. A file that is referred to counts as used now, so that the next call
- * examines further files. */
+ * `unused_s` seconds. One call looks at the `most` least recently used files. Answers {"sha256": [the
+ * forgotten files, which the caller must delete], "looked_at": n}. A file that something refers to counts as
+ * used now, so that the next call looks at other files. */
 int store_blobs_drop(struct store *store, double unused_s, int64_t most, store_doc_fn *done, void *arg,
                      struct err *err);
 
 #define STORE_SIZES_MAX (64u << 20)
 struct store_dataset_new {
-    /* SHA-256 over source blob, tokenizer, template, sequence_tokens and learn, so that equal inputs are
-     * encoded once */
+    /* SHA-256 over the source blob, the tokenizer, the template, sequence_tokens and learn, so that equal
+     * inputs are encoded once */
     const char *key;
     const char *blob; /* sha256 of the encoded rows */
-    const void *
-        sizes; /* per row two little-endian uint32 (struct row_size of model/rows/rows.h): tokens, labelled */
+    /* two little-endian uint32 per row: tokens and labelled tokens (struct row_size of
+     * model/rows/rows.h) */
+    const void *sizes;
     size_t sizes_bytes;  /* 8 per row; at most STORE_SIZES_MAX */
     const json_t *stats; /* {"rows","tokens","labelled","truncated","dropped","lengths": histogram …} */
 };
@@ -86,13 +88,13 @@ struct store_dataset {
     size_t sizes_bytes;
 };
 typedef void store_dataset_fn(void *arg, const struct err *err, const struct store_dataset *dataset);
-/* The data set under `key`, borrowed for the callback. ERR_NOT_FOUND. It does not check permission: see
- * store_dataset_may. */
+/* Answers the data set under `key`, borrowed for the callback. ERR_NOT_FOUND when there is none. The function
+ * does not check permission: see store_dataset_may. */
 int store_dataset_get(struct store *store, const char *key, store_dataset_fn *done, void *arg,
                       struct err *err);
 /* Checks whether `principal` may use the data set under `key`, which is made of the file `source` and may not
- * exist yet. They may if they may read the file, used the data set before, or may see a job that uses it.
- * Otherwise ERR_NOT_FOUND. */
+ * exist yet. The principal may if they may read the file, have used the data set before, or may see a job
+ * that uses it. Otherwise ERR_NOT_FOUND. */
 int store_dataset_may(struct store *store, const struct principal *principal, const char *key,
                       const char *source, store_done_fn *done, void *arg, struct err *err);
 

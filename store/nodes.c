@@ -1,4 +1,4 @@
-/* Nodes and devices as people and planners see them. */
+/* Reads and changes nodes and devices as people and planners see them. */
 #include "store/jobs.h"
 #include "store/nodes.h"
 #include "store/store_private.h"
@@ -23,8 +23,8 @@ static const struct pg_statement list_nodes = {
     "FROM nodes n WHERE n.removed_at IS NULL",
     PG_READ};
 
-/* Our own keys replace equal keys of a device's inventory. $1, $2: the asker; the job that runs on a device
- * is shown only to those who may see it. */
+/* Motley's own keys replace equal keys of a device's inventory. $1, $2: the asker. The job that runs on a
+ * device is shown only to those who may see it. */
 #define JOB_SEEN VISIBLE("j", "$1", "$2")
 #define DEVICE_STATE                                                                                         \
     "CASE WHEN NOT d.present THEN 'gone' WHEN n.state <> 'alive' OR n.barred THEN 'unreachable' "            \
@@ -34,7 +34,7 @@ static const struct pg_statement list_nodes = {
     "FROM devices d JOIN nodes n ON n.name = d.node AND n.removed_at IS NULL "                               \
     "LEFT JOIN assignments a ON a.device = d.name AND a.state IN ('sent', 'ready', 'running') "              \
     "LEFT JOIN runs r ON r.id = a.run "
-/* The time until which what runs on a drained device stays there. */
+/* The time until which a job on a drained device may stay there. */
 #define DRAIN_AT(at)                                                                                         \
     "CASE WHEN isfinite(" at ") THEN motley_time(" at ") WHEN " at " IS NOT NULL THEN 'after jobs' END"
 #define DEVICES_SQL                                                                                          \
@@ -168,7 +168,7 @@ int store_device_set(struct store *store, const struct principal *principal, con
     return store_one_doc(store, &set_device, &params, missing, done, arg, err);
 }
 
-/* ---- measuring for a plan without a job ---- */
+/* ---- requests to measure for a plan without a job ---- */
 
 static const struct pg_statement want_measure = {
     "measure_want",

@@ -1,4 +1,4 @@
-/* Names of visibilities, and the principal of Motley's own processes. */
+/* Converts names of visibilities, and defines the principal of Motley's own processes. */
 #include "store/principal.h"
 
 #include <string.h>

@@ -1,5 +1,6 @@
-/* Who makes a request. Every function that reads or changes owned objects takes a principal, and the SQL
- * statement itself applies the rules of migrations/0007_access.sql; no id means everybody.
+/* The principal: who makes a request. Every function that reads or changes owned objects takes a principal,
+ * and the SQL statement itself applies the rules of migrations/0007_access.sql. A principal without a user's
+ * id (id 0) sees no object of a user, unless it is an administrator or a service.
  * api/people/access.h says how a token becomes a principal and which routes it may use.
  */
 #ifndef MOTLEY_STORE_PRINCIPAL_H
@@ -21,9 +22,9 @@ struct principal {
     enum principal_kind kind;
     bool admin;                      /* a user who sees and may change what others own */
     int64_t id;                      /* users.id of a user, else 0 */
-    int64_t token;                   /* tokens.id, 0 without a token */
-    unsigned scopes;                 /* enum store_scope bits of the token */
-    int32_t priority_max;            /* the highest priority that the user's jobs may have */
+    int64_t token;                   /* tokens.id; 0 without a token */
+    unsigned scopes;                 /* enum store_scope bits of the principal's token */
+    int32_t priority_max;            /* highest priority that the user's jobs may have */
     int64_t expires_us;              /* end of the token in wall-clock µs; 0 = never */
     char name[PRINCIPAL_NAME_BYTES]; /* the user's or the node's name */
     /* address that the request came from, as text; "" when unknown */
@@ -35,7 +36,7 @@ extern const struct principal principal_service;
 /* Who may see an object beside its owner and administrators. */
 enum visibility { VISIBLE_MINE, VISIBLE_GROUP, VISIBLE_EVERYONE };
 const char *visibility_name(enum visibility visibility);
-/* Returns -1 for an unknown name. */
+/* Returns the visibility of this name, or -1 for an unknown name. */
 int visibility_from_name(const char *name);
 
 struct sharing {

@@ -1,4 +1,4 @@
-/* Measured and imported profiles as people and planners see them. */
+/* Reads measured and imported profiles as people and planners see them, and imports profiles. */
 #include "store/nodes.h"
 #include "store/store_private.h"
 

@@ -1,11 +1,11 @@
 /* Keeps the tables bounded. One call is one transaction that removes at most `rows` rows of a table, so it
- * holds no lock for long. Of a job that has not ended it removes only old lines of ranks, and it takes no
- * lock that a submit would wait for. */
+ * holds no lock for long. Of a job that has not ended it removes only old events and old lines of ranks, and
+ * it takes no lock that a submit would wait for. */
 #include "store/sched.h"
 #include "store/store_private.h"
 
 /* clang-format off */
-/* $1: days; $2: rows */
+/* Parameters: $1: days; $2: rows. */
 static const struct pg_statement old_events = {
     "prune_events",
     "WITH e AS (DELETE FROM events WHERE id IN (SELECT id FROM events "
@@ -21,7 +21,7 @@ static const struct pg_statement old_events = {
     "  (SELECT count(*) FROM w) + (SELECT count(*) FROM q) + (SELECT count(*) FROM u), (SELECT count(*) FROM a))::text, true)",
     PG_WRITE};
 
-/* A running job adds one line per rank and step. $1: steps to keep; $2: rows. */
+/* A running job adds one metrics line per rank and step. $1: steps to keep; $2: rows. */
 static const struct pg_statement old_ranks = {
     "prune_ranks",
     "WITH k AS (DELETE FROM metrics WHERE ctid = ANY (ARRAY(SELECT x.ctid FROM jobs j JOIN metrics x "
@@ -31,9 +31,9 @@ static const struct pg_statement old_ranks = {
     "  true)",
     PG_WRITE};
 
-/* The 50 jobs that ended longest ago lose their lines of single steps except the last, and all runs except
- * the newest and those that a checkpoint or an artifact comes from (motley_made decides by the run who may
- * read such a file). The next statement marks the jobs that are done. */
+/* The 50 jobs that ended longest ago lose their metrics lines of single steps except the last, and all runs
+ * except the newest and those that a checkpoint or an artifact comes from (motley_made decides by the run who
+ * may read such a file). The next statement marks the jobs of which nothing more is to be removed. */
 #define OLD_JOBS \
     "(SELECT id, run FROM jobs WHERE ended_at < now() - $1::integer * interval '1 day' AND swept_at IS NULL " \
     " ORDER BY ended_at LIMIT 50)"
@@ -73,8 +73,8 @@ static const struct pg_statement old_datasets = {
     "  true)",
     PG_WRITE};
 
-/* Rows of the ledger become sums by day. An interval that crosses midnight (UTC) is divided among its days, so the
- * sums stay those of the rows to the microsecond. */
+/* Rows of the ledger become sums by day. An interval that crosses midnight (UTC) is divided among its days,
+ * so the sums equal those of the rows to the microsecond. */
 static const struct pg_statement old_ledger = {
     "prune_ledger",
     "WITH gone AS (DELETE FROM ledger WHERE assignment IN (SELECT assignment FROM ledger "
@@ -91,7 +91,7 @@ static const struct pg_statement old_ledger = {
     "SELECT set_config('motley.pruned', greatest(current_setting('motley.pruned')::bigint, (SELECT count(*) FROM gone))::text, "
     "  true)",
     PG_WRITE};
-/* Minutes that are two days old become hours. $1: days to keep hours; $2: rows. */
+/* Loads of minutes that are two days old are summed into hours. $1: days to keep hours; $2: rows. */
 static const struct pg_statement old_load = {
     "prune_load",
     "WITH gone AS (DELETE FROM device_load WHERE ctid = ANY (ARRAY(SELECT ctid FROM device_load "

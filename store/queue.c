@@ -1,5 +1,6 @@
-/* The queue in memory: an array of jobs, a hash table from ids to places in it, and two tables of what many
- * jobs have in common. A job that leaves the queue gives its place to the last one. */
+/* The queue in memory: an array of jobs, a hash table from ids to indices of the array, and two tables of
+ * values that many jobs share (leaves and classes). When a job leaves the queue, the last job of the array
+ * moves to its place. */
 #include "store/queue_private.h"
 
 #include <stdio.h>
@@ -8,12 +9,13 @@
 
 #include "common/array.h"
 
-/* The tables of leaves and classes only grow. When they hold so many entries more than twice those in use,
- * the queue is read anew. */
+/* The tables of leaves and classes only grow. When they hold more than UNUSED_MAX entries beyond twice those
+ * in use, the queue is read again from the start. */
 enum { UNUSED_MAX = 4096 };
 
 /* clang-format off */
-/* Of a job that ran, where it goes on and which nodes it avoids is read with it; neither changes while it is queued. */
+/* Of a job that ran before, the step of its last checkpoint and the nodes that it avoids are read too;
+ * neither changes while the job is queued. */
 #define QUEUE_COLUMNS \
     JOB_COLUMNS ", s.seen, j.state = 'queued' AND NOT j.depends AND j.array_size = 0, j.plan_class, " \
     "CASE WHEN j.attempt > 0 THEN (SELECT max(step) FROM checkpoints WHERE job = j.id AND complete) END, " \
@@ -22,7 +24,7 @@ enum { UNUSED_MAX = 4096 };
     " AND coalesce(a.code, '') NOT IN ('network', 'timeout')) END "
 enum { Q_SEEN = JOB_COLUMN_COUNT, Q_WAITS, Q_CLASS, Q_STEP, Q_AVOID };
 
-/* A row without a job says which snapshot was read. */
+/* The result has a row without a job if there are none, so that it always says which snapshot was read. */
 const struct pg_statement store_queue_whole = {
     "queue_whole",
     "SELECT " QUEUE_COLUMNS "FROM (SELECT pg_current_snapshot()::text AS seen) s "
@@ -40,28 +42,28 @@ static const struct pg_statement get_class = {
     PG_READ};
 /* clang-format on */
 
-/* ---- tables of what many jobs have in common ---- */
+/* ---- tables of values that many jobs share ---- */
 
 struct shared_entry {
     uint8_t key[DIGEST_SIZE];
-    size_t count; /* jobs that have it */
+    size_t count; /* number of jobs that have this value */
 };
 
 struct shared_table {
     struct shared_entry *entries;
-    size_t count, capacity, used; /* used: entries that a job has */
-    uint32_t *slots;              /* [slot_count] index of the entry and 1; 0: empty */
+    size_t count, capacity, used; /* used: number of entries that a job has */
+    uint32_t *slots;              /* [slot_count] index of the entry, plus 1; 0: the slot is empty */
     size_t slot_count;            /* a power of two, at most two thirds of them used */
 };
 
 struct store_queue {
     struct store_sched_job *jobs;
     size_t count, capacity;
-    uint32_t *slots; /* as in struct shared_table, of jobs by id */
+    uint32_t *slots; /* hash table of jobs by id, as in struct shared_table */
     size_t slot_count;
     struct shared_table leaves, classes;
     char *snapshot;
-    unsigned forgotten; /* how often store_queue_forget was called */
+    unsigned forgotten; /* number of calls of store_queue_forget so far */
 };
 
 static size_t hash_bytes(const uint8_t *key, size_t size)
@@ -77,7 +79,8 @@ static size_t hash_id(int64_t id)
     return (size_t)(((uint64_t)id * 0x9e3779b97f4a7c15u) >> 24); /* Fibonacci hashing */
 }
 
-/* Returns new slots for `count` items, and their number; NULL with ERR_NOMEM. */
+/* Returns an empty hash table with room for `count` items, new, and the number of its slots; NULL with
+ * ERR_NOMEM. */
 static uint32_t *slots_create(size_t count, size_t *slot_count, struct err *err)
 {
     size_t slots = 64;
@@ -111,7 +114,8 @@ static int shared_grow(struct shared_table *table, struct err *err)
     return table->slots ? 0 : -1;
 }
 
-/* Counts one more job with the key. Returns the entry's index, or -1 with ERR_NOMEM. */
+/* Counts one more job with the key, and adds the entry if it is missing. Returns the entry's index, or -1
+ * with ERR_NOMEM. */
 static int64_t shared_add(struct shared_table *table, const uint8_t key[DIGEST_SIZE], struct err *err)
 {
     if (shared_grow(table, err) < 0)
@@ -144,7 +148,7 @@ static void shared_fini(struct shared_table *table)
 
 /* ---- jobs by id ---- */
 
-/* Returns the slot of the job, or the empty one where it would be. */
+/* Returns the slot of the job with this id, or the empty slot where it would be put. */
 static size_t slot_of(const struct store_queue *queue, int64_t id)
 {
     size_t slot = hash_id(id) & (queue->slot_count - 1);
@@ -155,7 +159,7 @@ static size_t slot_of(const struct store_queue *queue, int64_t id)
 
 static int jobs_grow(struct store_queue *queue, struct err *err)
 {
-    if (queue->count == queue->capacity) { /* an eighth at a time, as a queue may be large */
+    if (queue->count == queue->capacity) { /* The array grows by an eighth, as a queue may be large. */
         const size_t capacity = queue->count + queue->count / 8 + 64;
         struct store_sched_job *jobs = realloc(queue->jobs, capacity * sizeof(*jobs));
         if (!jobs)
@@ -172,7 +176,7 @@ static int jobs_grow(struct store_queue *queue, struct err *err)
     return queue->slots ? 0 : -1;
 }
 
-/* Empties the slot; what stands behind it moves up, so that no search ends too early (Knuth, algorithm R). */
+/* Empties the slot. Items after it that a search would no longer find move up (Knuth, algorithm R). */
 static void slot_empty(struct store_queue *queue, size_t slot)
 {
     const size_t mask = queue->slot_count - 1;
@@ -210,7 +214,7 @@ static void job_remove(struct store_queue *queue, int64_t id)
     queue->count--;
 }
 
-/* ---- rows ---- */
+/* ---- reading rows ---- */
 
 void store_read_job(const struct pg_result *result, int row, struct store_sched_job *job)
 {
@@ -240,7 +244,7 @@ void store_read_job(const struct pg_result *result, int row, struct store_sched_
     snprintf(job->wait_code, sizeof(job->wait_code), "%s", pg_text(result, row, 20));
 }
 
-/* Copies a text that may be null. Returns -1 without memory. */
+/* Copies a column's text; NULL for null. Returns -1 without memory. */
 static int copy_text(const struct pg_result *result, int row, int column, char **text, struct err *err)
 {
     *text = pg_is_null(result, row, column) ? NULL : strdup(pg_text(result, row, column));
@@ -409,7 +413,7 @@ size_t store_queue_bytes(const struct store_queue *queue)
     return bytes;
 }
 
-/* ---- comparing ---- */
+/* ---- comparing two queues ---- */
 
 static bool texts_differ(const char *a, const char *b)
 {
@@ -457,7 +461,7 @@ static const char *differing_field(const struct store_queue *qa, const struct st
     return NULL;
 }
 
-/* Whether the counts of the table's entries are those of the jobs. */
+/* Whether the table's counts equal the numbers of jobs that have its entries. */
 static bool counts_are_right(const struct store_queue *queue)
 {
     size_t leaves = 0, classes = 0;

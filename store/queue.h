@@ -1,12 +1,12 @@
-/* The queued jobs in memory, exactly as they are in the database at one of its snapshots.
+/* The queued jobs in memory, exactly as they are in one snapshot of the database.
  *
  * store_sched_load brings a queue up to date: it reads the jobs that were changed by transactions which the
- * queue's snapshot did not see, and takes the snapshot of that statement. So nothing depends on the order in
- * which transactions commit, nor on notifications. A queue that holds nothing yet, or that was told to
- * forget, is read whole. Jobs without a turn of their own (arrays, and jobs that wait for others to end) are
- * not in it.
+ * queue's snapshot did not see, and takes over the snapshot of that statement. So nothing depends on the
+ * order in which transactions commit, nor on notifications. A queue that is empty, or that was told to
+ * forget, is read whole. The queue leaves out jobs that the scheduler does not start themselves: arrays, and
+ * jobs that wait for other jobs to end.
  *
- * A job takes a struct store_sched_job without documents, a place in the hash table, and texts where it has
+ * A job takes a struct store_sched_job without documents, a slot in the hash table, and its texts if it has
  * some. Pointers to jobs are valid until the next load. Thread: the store's.
  */
 #ifndef MOTLEY_STORE_QUEUE_H
@@ -28,33 +28,33 @@ struct store_queue_leaf {
     size_t count;
 };
 
-/* Returns new and empty, or NULL with ERR_NOMEM. */
+/* Returns a new, empty queue, or NULL with ERR_NOMEM. */
 struct store_queue *store_queue_create(struct err *err);
 /* NULL is a no-op. */
 void store_queue_destroy(struct store_queue *queue);
 /* Drops all jobs; the next load reads the queue whole. */
 void store_queue_forget(struct store_queue *queue);
 
-/* The jobs, in no order: [0, store_queue_count). */
+/* The jobs have the indices 0 to store_queue_count - 1, in no particular order. */
 size_t store_queue_count(const struct store_queue *queue);
 const struct store_sched_job *store_queue_at(const struct store_queue *queue, size_t at);
-/* Returns the job, or NULL when it is not queued. */
+/* Returns the job with this id, or NULL when it is not queued. */
 const struct store_sched_job *store_queue_find(const struct store_queue *queue, int64_t id);
 
-/* The users within accounts that have or had queued jobs, by store_sched_job.leaf, and the digests of classes
- * of jobs (migrations/0042_queue.sql), by store_sched_job.class. */
+/* The users within accounts that have or had queued jobs, indexed by store_sched_job.leaf, and the digests of
+ * classes of jobs (migrations/0042_queue.sql), indexed by store_sched_job.class. */
 size_t store_queue_leaf_count(const struct store_queue *queue);
 struct store_queue_leaf store_queue_leaf_at(const struct store_queue *queue, uint32_t leaf);
 size_t store_queue_class_count(const struct store_queue *queue);
 const uint8_t *store_queue_class_at(const struct store_queue *queue, uint32_t class, size_t *count);
 
-/* The bytes that the queue holds. */
+/* Returns the bytes of memory that the queue holds. */
 size_t store_queue_bytes(const struct store_queue *queue);
-/* Whether the queues hold different jobs; `text` then says what differs first. */
+/* Whether the two queues hold different jobs; `text` then says the first difference. */
 bool store_queue_differs(const struct store_queue *a, const struct store_queue *b, char text[200]);
 
-/* Reads the specification and inputs of a queued job of the class: {"spec","inputs"}. ERR_NOT_FOUND without
- * one. */
+/* Answers the specification and inputs of a queued job of the class: {"spec","inputs"}. ERR_NOT_FOUND when
+ * the class has no queued job. */
 int store_queue_class_get(struct store *store, const char *class_hex, store_doc_fn *done, void *arg,
                           struct err *err);
 

@@ -1,4 +1,4 @@
-/* How loads (sched_load.c) fill a queue (queue.c). */
+/* Functions with which loads (sched_load.c) fill a queue (queue.c). */
 #ifndef MOTLEY_STORE_QUEUE_PRIVATE_H
 #define MOTLEY_STORE_QUEUE_PRIVATE_H
 
@@ -6,7 +6,7 @@
 #include "store/store_private.h"
 
 #define MICROS(column) "coalesce((extract(epoch FROM " column ") * 1e6)::bigint, 0)"
-/* The columns that read_job reads, of a table j of jobs. */
+/* The columns that store_read_job reads, of a table j of jobs. */
 #define JOB_COLUMNS                                                                                          \
     "j.id, j.owner, j.priority, j.state, j.stop_why, j.attempt, j.losses, j.retries_max, j.time_limit_ms, "  \
     "j.used_ms - j.limit_from_ms, " MICROS(                                                                  \
@@ -20,20 +20,22 @@
                                                                           "s_at") ", j.wait_code, j.why"
 enum { JOB_WHY = 21, JOB_COLUMN_COUNT = 22 };
 
-/* Reads all but the texts of unbounded length. */
+/* Reads a job's fields except the texts of unbounded length. */
 void store_read_job(const struct pg_result *result, int row, struct store_sched_job *job);
 
-/* The whole queue if $1 is true, else no row; and the jobs that changed since the snapshot $1. */
+/* store_queue_whole gives the whole queue if $1 is true, else no row. store_queue_changes gives the jobs that
+ * changed since the snapshot $1. */
 extern const struct pg_statement store_queue_whole, store_queue_changes;
 
-/* The text of the queue's snapshot; NULL when it is to be read whole. */
+/* Returns the text of the queue's snapshot; NULL when the queue must be read whole. */
 const char *store_queue_snapshot(const struct store_queue *queue);
-/* How often the queue has forgotten what it held: changes that were asked for before are then of no use. */
+/* Returns the number of calls of store_queue_forget. If it has changed since a load began, the changes that
+ * were read are of no use. */
 unsigned store_queue_forgotten(const struct store_queue *queue);
-/* Takes a result of store_queue_whole or store_queue_changes over into the queue. Returns -1 with ERR_NOMEM;
- * the queue has then forgotten everything. */
+/* Applies a result of store_queue_whole or store_queue_changes to the queue. Returns -1 with ERR_NOMEM; the
+ * queue has then forgotten everything. */
 int store_queue_take(struct store_queue *queue, const struct pg_result *result, struct err *err);
-/* Exchanges what the two hold. */
+/* Exchanges the contents of the two queues. */
 void store_queue_swap(struct store_queue *a, struct store_queue *b);
 
 #endif

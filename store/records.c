@@ -4,7 +4,7 @@
 #include "store/store_private.h"
 
 /* clang-format off */
-/* The sets and classes that the rows of `c` name, with their ids, made if need be. */
+/* The classes and sets of devices that the rows of `c` name, with their ids; missing ones are inserted. */
 #define CLASSES(speeds) \
     "k AS (INSERT INTO classes (digest, speeds) SELECT DISTINCT ON (class) decode(class, 'hex'), " speeds " FROM c " \
     "  ON CONFLICT (digest) DO UPDATE SET speeds = CASE WHEN excluded.speeds::text = '{}' THEN classes.speeds " \
@@ -12,8 +12,8 @@
     "s AS (INSERT INTO device_sets (devices) SELECT DISTINCT devices FROM c WHERE devices IS NOT NULL " \
     "  ON CONFLICT (devices) DO UPDATE SET devices = excluded.devices RETURNING id, devices) "
 
-/* Of a job's predictions before it starts one is kept, each as likely as the others; and the devices and forecast of
- * its last run. */
+/* Of the predictions of a job's start, one is kept, each with equal probability (reservoir sampling). Beside
+ * it stand the devices and the forecast of the job's last run. */
 #define SAID(column) \
     column " = CASE WHEN arrivals.started_at IS NULL AND excluded.said_at IS NOT NULL AND (arrivals.said_at IS NULL OR " \
     "(hashint8(arrivals.job * 1000003 + arrivals.said_count) & 2147483647) < 2147483647 / (arrivals.said_count + 1)) " \
@@ -44,7 +44,7 @@ const struct pg_statement store_put_forecasts = {
     "ON CONFLICT (class, devices) DO UPDATE SET step_s = excluded.step_s",
     PG_WRITE};
 
-/* Adds what the runs that end took to the forecast of their class on their devices. */
+/* Adds the steps and seconds of the runs that end to the forecast of the job's class on those devices. */
 const struct pg_statement store_end_forecasts = {
     "records_ends",
     "WITH c AS MATERIALIZED (SELECT r.job, r.start_step, extract(epoch FROM now() - r.started_at) AS seconds FROM "
@@ -63,13 +63,13 @@ const struct pg_statement store_put_sharing = {
     " ON CONFLICT (one) DO UPDATE SET document = excluded.document",
     PG_WRITE};
 
-/* A question that was asked again meanwhile stays open. */
+/* Stores the answer to a question, which is then no longer open. */
 const struct pg_statement store_put_sooner = {
     "records_sooner",
     "UPDATE sooner s SET changes = c.changes, answered_at = now() FROM " RECORDS("job bigint, changes json") " WHERE s.job = c.job",
     PG_WRITE};
 
-/* A question is asked once while it is open, and again when its answer is five seconds old. $1: job */
+/* Opens a question if it is not open, and opens it again when its answer is five seconds old. $1: job. */
 static const struct pg_statement ask_sooner = {
     "sooner_ask",
     "WITH asked AS (INSERT INTO sooner AS s (job) SELECT id FROM jobs WHERE id = $1 AND state = 'queued' AND place IS NOT NULL "
@@ -86,7 +86,7 @@ static const struct pg_statement ask_sooner = {
 #define LIMITS_JSON(of) \
     "'devices_max', " of ".devices_max, 'running_max', " of ".running_max, 'month_seconds_max', " of ".month_seconds_max"
 
-/* $1, $2: from and to in µs */
+/* Parameters: $1, $2: from and to in µs. */
 static const struct pg_statement get_records = {
     "records_get",
     "WITH span AS (SELECT to_timestamp($1::bigint / 1e6) AS a, to_timestamp($2::bigint / 1e6) AS b), "
@@ -106,7 +106,8 @@ static const struct pg_statement get_records = {
     "    'ends', motley_time(l.ends)) ORDER BY l.id), '[]') FROM span, leases l WHERE l.begins < b AND l.ends > a)) FROM span",
     PG_READ};
 
-/* $1, $2: from and to in µs; $3: the last job of the page before; $4: jobs to give */
+/* Parameters: $1, $2: from and to in µs; $3: the last job of the previous page; $4: number of jobs to
+ * give. */
 static const struct pg_statement page_arrivals = {
     "records_page",
     "WITH found AS MATERIALIZED (SELECT r.*, row_number() OVER (ORDER BY r.job) AS n FROM arrivals r "

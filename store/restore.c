@@ -1,9 +1,9 @@
 /* Prepares a database that was restored from a backup.
  *
- * The runs, messages and event seqs in the backup belong to the past, and the agents have gone on since then.
- * None of it can be continued, so all of it ends here, in one transaction, and the jobs begin from their last
- * checkpoint. The ids given out after the backup are unknown, so every sequence moves beyond all ids that
- * could have been given out since the last sign of life of a leader.
+ * The runs, messages and event numbers in the backup belong to the past, and the agents have gone on since
+ * then. None of them can be continued, so all are ended here, in one transaction, and the jobs begin from
+ * their last checkpoint. The ids given out after the backup are unknown, so every sequence moves beyond all
+ * ids that could have been given out since the last sign of life of a leader.
  */
 #include <stdio.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 enum { ANSWER_MS = 600000 };
 
 /* clang-format off */
-/* The leader's lock: its holder could write in the meantime. */
+/* Takes the leader's lock, since a leader could write in the meantime. */
 static const struct pg_statement lock = {"restore_lock", "SELECT pg_try_advisory_xact_lock(5570193040)", PG_WRITE};
 
 static const struct pg_statement renew = {
@@ -23,9 +23,9 @@ static const struct pg_statement renew = {
     "FROM (SELECT motley_incarnation() AS text) fresh WHERE fresh.text > incarnation RETURNING incarnation",
     PG_WRITE};
 
-/* Advances each sequence by a million, and for each second since a leader's last sign of life by the most ids
- * that one second can use. The leader's epoch rises too, so that an old leader that still runs somewhere
- * finds itself replaced. */
+/* Advances each sequence by a million, and in addition, for each second since a leader's last sign of life,
+ * by the most ids that are given out in one second. The leader's epoch rises too, so that an old leader that
+ * still runs somewhere finds itself replaced. */
 static const struct pg_statement move_sequences = {
     "restore_sequences",
     "WITH quiet AS (SELECT greatest(0, extract(epoch FROM clock_timestamp() - greatest("
@@ -52,8 +52,9 @@ static const struct pg_statement end_runs = {
     "SELECT (SELECT count(*) FROM j), (SELECT count(*) FROM r), (SELECT count(*) FROM a), (SELECT count(*) FROM e)",
     PG_WRITE};
 
-/* Forgets the messages for agents, the measurements they were asked for, and the seqs of their events. A backup that
- * another server made also names transactions that this one has yet to begin. */
+/* Forgets the messages for agents, the measurements that agents were asked for, and the numbers of agents'
+ * last events. A backup from another server may also name transactions that this server has not begun yet
+ * (jobs.changed). */
 static const struct pg_statement forget = {
     "restore_forget",
     "WITH o AS (DELETE FROM outbox RETURNING 1), q AS (DELETE FROM requests RETURNING 1), "
@@ -64,7 +65,7 @@ static const struct pg_statement forget = {
     PG_WRITE};
 /* clang-format on */
 
-/* Runs a statement; *result becomes its result. */
+/* Runs a statement; *result is freed and becomes the statement's result. */
 static int step(struct pg_conn *conn, const struct pg_statement *statement, struct pg_result **result,
                 struct err *err)
 {

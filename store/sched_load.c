@@ -8,7 +8,8 @@
 enum {
     Q_NOW,
     Q_ACTIVE,
-    Q_WHOLE, /* the queue, when it is to be compared: what changed is read after it */
+    /* the whole queue, if it is to be compared; Q_CHANGES, which follows, reads what changed since */
+    Q_WHOLE,
     Q_CHANGES,
     Q_RUNS,
     Q_RANKS,
@@ -29,7 +30,7 @@ enum {
 
 /* clang-format off */
 #define ACTIVE "('starting', 'running', 'stopping')"
-/* Q_WHOLE and Q_CHANGES are store_queue_whole and store_queue_changes. */
+/* The statements of Q_WHOLE and Q_CHANGES are store_queue_whole and store_queue_changes (queue.c). */
 static const struct pg_statement statements[Q_COUNT] = {
     [Q_NOW] = {"sched_now",
                "SELECT " MICROS("now()") ", (SELECT " MICROS("min(greatest(not_before, begin_at))") " FROM jobs "
@@ -122,7 +123,8 @@ struct view_block {
     max_align_t bytes[];
 };
 
-/* Returns zeroed memory that lives as long as the view, or NULL, which the view notes. */
+/* Returns zeroed memory that lives as long as the view; NULL without memory, and the view is then
+ * incomplete. */
 static void *view_alloc(struct store_view *view, size_t size)
 {
     struct view_block *block = view->memory;
@@ -171,7 +173,7 @@ static char *text_of(struct store_view *view, const struct pg_result *result, in
                                                        : store_view_text(view, pg_text(result, row, column));
 }
 
-/* Returns the document, which the view holds; NULL for null. */
+/* Returns a column's document, which the view owns; NULL for null. */
 static json_t *document_of(struct store_view *view, const struct pg_result *result, int row, int column)
 {
     if (pg_is_null(result, row, column))
@@ -204,8 +206,8 @@ static void read_jobs(struct store_view *view, const struct pg_result *active)
     }
 }
 
-/* Brings the queue up to date. If it was also read whole, what changed since then is among the changes, which
- * the fresh queue takes too; then both are as of the same snapshot. */
+/* Brings the queue up to date. If the queue was also read whole, the same changes are applied to that copy;
+ * both are then of the same snapshot and can be compared. */
 static int read_queue(struct store_view *view, struct store_queue *queue, const struct pg_result *whole,
                       const struct pg_result *changes, struct err *err)
 {
@@ -239,7 +241,7 @@ static void read_rank(struct store_view *view, const struct pg_result *result, i
     rank->measured = (uint32_t)pg_i64(result, row, 14);
 }
 
-/* Both results are ordered by run, so one pass over the ranks joins them. */
+/* Both results are sorted by run, so one pass over the ranks assigns them to their runs. */
 static void read_runs(struct store_view *view, const struct pg_result *runs, const struct pg_result *ranks)
 {
     view->runs = rows_of(view, runs, sizeof(*view->runs), &view->run_count);
@@ -451,10 +453,10 @@ static void read_arrays(struct store_view *view, const struct pg_result *arrays)
 
 /* ---- the call ---- */
 
-/* What a load's caller gets. */
+/* A load under way: the queue, and the caller's callback. */
 struct load_call {
     struct store_queue *queue;
-    unsigned forgotten; /* store_queue_forgotten at the call */
+    unsigned forgotten; /* value of store_queue_forgotten when the load began */
     store_view_fn *done;
     void *arg;
 };
@@ -501,7 +503,7 @@ static void view_deliver(struct store_call *call, const struct pg_result *const 
     load.done(load.arg, NULL, view);
 }
 
-/* Fills in the statements and the parameters of those that have some. */
+/* Fills in all statements, and the parameters of those that have some. */
 static void load_steps(const struct store_sched_want *want, struct pg_step steps[Q_COUNT],
                        struct pg_params params[Q_COUNT])
 {

@@ -1,4 +1,4 @@
-/* Checks whether a connection is a session of its own. */
+/* Checks whether each connection to the database is a session of its own. */
 #include <stdio.h>
 
 #include "common/pg.h"
@@ -21,7 +21,7 @@ static int refuse(int64_t pid, const char *seen, struct err *err)
 }
 
 /* Opens one more connection and holds it in a transaction, so that its server process is taken; then checks
- * that our first connection still has its own session. */
+ * that the first connection still has its own session. */
 static int rival_check(struct pg_conn *ours, int64_t mine, const char *conninfo, struct pg_conn **rival,
                        struct err *err)
 {

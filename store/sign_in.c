@@ -1,11 +1,12 @@
-/* Sessions of the page: codes that open them, and the tokens that they are. */
+/* Sessions of the page in the browser: one-time codes that open sessions, and the tokens that sessions
+ * use. */
 #include "store/store_private.h"
 #include "store/users.h"
 
 #include "common/digest.h"
 
 /* clang-format off */
-/* $1: the code's hash; $2: the asker's token; $3: when the code ends, in µs */
+/* Parameters: $1: the code's hash; $2: the asker's token; $3: when the code expires, in µs. */
 static const struct pg_statement put_code = {
     "session_code_put",
     "WITH codes AS (DELETE FROM session_codes WHERE expires_at < now() - interval '1 day'), "
@@ -13,7 +14,8 @@ static const struct pg_statement put_code = {
     "INSERT INTO session_codes (hash, token, expires_at) SELECT $1, id, to_timestamp($3::bigint / 1e6) FROM tokens "
     "WHERE id = $2::bigint AND user_id IS NOT NULL AND NOT session RETURNING true",
     PG_WRITE};
-/* $1: the hash of what is shown; $2: the new token's hash; $3: seconds; $4: the client's address */
+/* Parameters: $1: the hash of the code or token that is shown; $2: the new token's hash; $3: seconds; $4: the
+ * client's address. */
 static const struct pg_statement open_session = {
     "session_open",
     "WITH code AS (UPDATE session_codes SET used_at = now() WHERE hash = $1 AND used_at IS NULL AND expires_at > now() "

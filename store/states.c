@@ -50,7 +50,8 @@ static const struct state_edge job_edges[] = {
     {JOB_RUNNING, JOB_EVENT_MISS, JOB_FAILED},
     {JOB_STOPPING, JOB_EVENT_HOLD, JOB_STOPPING},
     {JOB_STOPPING, JOB_EVENT_CANCEL, JOB_STOPPING},
-    {JOB_STOPPING, JOB_EVENT_STOP, JOB_STOPPING}, /* a person asked first; now the run is told */
+    /* a person asked for this stop first; now the run is told */
+    {JOB_STOPPING, JOB_EVENT_STOP, JOB_STOPPING},
     {JOB_STOPPING, JOB_EVENT_DONE, JOB_SUCCEEDED},
     {JOB_STOPPING, JOB_EVENT_FAULT, JOB_FAILED},
     {JOB_STOPPING, JOB_EVENT_REQUEUE, JOB_QUEUED},

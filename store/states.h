@@ -30,22 +30,23 @@ enum job_event {
     JOB_EVENT_RELEASE, /* by a person: the held job joins the queue */
     JOB_EVENT_CANCEL,  /* by a person: a running job writes a checkpoint first */
     JOB_EVENT_RESUME,  /* by a person: the job goes on from its last checkpoint */
-    /* by the scheduler: the job fits nowhere, even on an empty cluster, or comes after one that did not
-       succeed */
+    /* by the scheduler: the job fits nowhere, even on an empty cluster, or it comes after a job that did not
+     * succeed */
     JOB_EVENT_REFUSE,
     JOB_EVENT_PLACE, /* by the scheduler: a run was created */
     JOB_EVENT_READY, /* every rank is ready */
     /* by the scheduler: the run is being stopped (drain, time limit, lost worker or own fault) */
     JOB_EVENT_STOP,
-    JOB_EVENT_DONE,  /* every rank has finished */
-    JOB_EVENT_FAULT, /* the run has ended by the job's own fault, too many losses, or its time limit
-                         without a checkpoint */
+    JOB_EVENT_DONE, /* every rank has finished */
+    /* the run has ended by the job's own fault, after too many losses, or by its time limit without a
+     * checkpoint */
+    JOB_EVENT_FAULT,
     /* the run has ended (lost, drained or moved); the job goes on from its last checkpoint */
     JOB_EVENT_REQUEUE,
     JOB_EVENT_HELD,      /* the run has ended after HOLD */
     JOB_EVENT_CANCELLED, /* the run has ended after CANCEL */
     JOB_EVENT_UNFOLD,    /* by the scheduler: all elements of the array are jobs */
-    JOB_EVENT_MISS,      /* by the scheduler: all elements of the array have ended, and not all succeeded */
+    JOB_EVENT_MISS,      /* by the scheduler: all elements of the array have ended, but not all succeeded */
     JOB_EVENTS
 };
 
@@ -77,7 +78,7 @@ enum assignment_state {
     ASSIGNMENT_DONE,    /* final */
     ASSIGNMENT_FAILED,  /* final: the worker said `failed` */
     ASSIGNMENT_STOPPED, /* final: the worker said `stopped` */
-    ASSIGNMENT_LOST,    /* final: its node or worker was given up */
+    ASSIGNMENT_LOST,    /* final: the rank's node or worker was given up */
     ASSIGNMENT_STATES
 };
 
@@ -110,19 +111,19 @@ extern const struct state_machine job_machine;
 extern const struct state_machine run_machine;
 extern const struct state_machine assignment_machine;
 
-/* Returns the state that 'event' leads to from 'from', or -1 with ERR_CONFLICT ("a job that is succeeded
- * cannot hold"). */
+/* Returns the state that 'event' leads to from the state 'from', or -1 with ERR_CONFLICT ("a job that is
+ * succeeded cannot hold"). */
 int state_next(const struct state_machine *machine, int from, int event, struct err *err);
 
-/* The name of a state ("queued"), and the state of a name; -1 for an unknown name. */
+/* Convert between a state and its name ("queued"); -1 for an unknown name. */
 const char *state_name(const struct state_machine *machine, int state);
 int state_from_name(const struct state_machine *machine, const char *name);
 
 /* True when no event but RESUME leaves the state (for a run or an assignment: no event). */
 bool state_is_final(const struct state_machine *machine, int state);
 
-/* The values of jobs.stop_why and runs.stop_why: why a run is being stopped, which decides what becomes of
- * the job. */
+/* The values of jobs.stop_why and runs.stop_why: why a run is being stopped. This decides what becomes of the
+ * job. */
 enum stop_why {
     STOP_NONE,
     STOP_CANCEL,
@@ -132,11 +133,12 @@ enum stop_why {
     STOP_LOST,
     STOP_FAULT,
     STOP_YIELD,
-    STOP_PREEMPT, /* it yields to another job, and its checkpoint is stored */
-    STOP_SLICE,   /* its slice is over, and its checkpoint is stored */
+    STOP_PREEMPT, /* the job yields to another one, and its checkpoint is stored */
+    STOP_SLICE,   /* the job's time slice is over, and its checkpoint is stored */
     STOP_WHYS
 };
-const char *stop_why_name(enum stop_why why);       /* NULL for STOP_NONE */
+/* NULL for STOP_NONE */
+const char *stop_why_name(enum stop_why why);
 enum stop_why stop_why_from_name(const char *name); /* STOP_NONE for an unknown name or NULL */
 
 #endif

@@ -78,7 +78,7 @@ static void ping_deliver(struct store_call *call, const struct pg_result *const 
 static void ping_fail(struct store_call *call, const struct err *err)
 {
     struct err why = *err;
-    if (strstr(err->text, "42P01")) /* undefined_table */
+    if (strstr(err->text, "42P01")) /* SQLSTATE undefined_table */
         err_set(&why, ERR_UNSUPPORTED, "the database has no schema yet: run motley-scheduler --migrate");
     ((store_done_fn *)call->done)(call->arg, &why);
 }

@@ -33,10 +33,10 @@ struct store_config {
     const char *conninfo;      /* libpq connection string */
     unsigned connections;      /* pool size; 0 = 4 */
     unsigned statement_ms_max; /* deadline of one statement; 0 = 10000 */
-    unsigned queue_max;        /* statements queued at most; 0 = 8192 */
-    unsigned job_batch_max;    /* jobs that share one commit at most; 0 = 128, at most 1024 */
-    unsigned job_batches_max;  /* job batches in flight at most; 0 = 2 */
-    /* Called each time a connection could not be made or broke; may be NULL. */
+    unsigned queue_max;        /* most statements that wait in the queue; 0 = 8192 */
+    unsigned job_batch_max;    /* most jobs that share one commit; 0 = 128, at most 1024 */
+    unsigned job_batches_max;  /* most batches of jobs whose commits are under way; 0 = 2 */
+    /* Called each time that a connection could not be made or broke; may be NULL. */
     void (*trouble)(void *arg, const struct err *why);
     void *trouble_arg;
 };
@@ -46,13 +46,13 @@ typedef void store_done_fn(void *arg, const struct err *err);
 typedef void store_doc_fn(void *arg, const struct err *err, json_t *doc);
 typedef void store_id_fn(void *arg, const struct err *err, int64_t id);
 
-/* Starts connecting; calls made before a connection stands are queued. Returns 0 and *store (the caller
- * destroys it), or -1. */
+/* Creates a store and starts connecting; calls made before a connection stands are queued. Returns 0 and
+ * *store (the caller destroys it), or -1. */
 int store_create(struct event_base *base, const struct store_config *config, struct store **store,
                  struct err *err);
 
-/* Calls every pending callback with ERR_CANCELLED and closes. Not to be called from one of its callbacks.
- * NULL is a no-op. */
+/* Calls every pending callback with ERR_CANCELLED and closes. Must not be called from one of the store's
+ * callbacks. NULL is a no-op. */
 void store_destroy(struct store *store);
 
 /* Runs one trivial statement, to see whether the database answers and has the schema that this program was
@@ -80,13 +80,13 @@ int store_migrate(const char *conninfo, unsigned wait_ms, unsigned *applied, str
 enum { STORE_INCARNATION_SIZE = 26 };
 struct store_restored {
     char incarnation[STORE_INCARNATION_SIZE]; /* the new incarnation */
-    int64_t seconds;                          /* from the backup's last sign of life until now */
-    int64_t jobs;                             /* number of jobs that ran and are queued again */
+    int64_t seconds;                          /* seconds from the backup's last sign of life until now */
+    int64_t jobs;                             /* number of jobs that were running and are queued again */
 };
-/* Run it once after a backup was put back, before any scheduler starts. It sets a new incarnation, moves all
- * sequences beyond every id that could have been given out, and ends all runs and drops all messages that the
- * backup contains. ERR_BUSY while a scheduler leads; ERR_CONFLICT when the clock is behind the backup's;
- * ERR_NET; ERR_TIMEOUT. */
+/* Prepares a restored backup for use. Run it once after the backup was put back, before any scheduler starts.
+ * It sets a new incarnation, moves all sequences beyond every id that could have been given out, ends all
+ * runs and drops all messages that the backup contains. ERR_BUSY while a scheduler leads; ERR_CONFLICT when
+ * the clock is behind the backup's; ERR_NET; ERR_TIMEOUT. */
 int store_restore(const char *conninfo, struct store_restored *restored, struct err *err);
 
 /* Checks that each connection to `conninfo` is a session of its own. Behind a proxy that pools transactions,
@@ -94,11 +94,11 @@ int store_restore(const char *conninfo, struct store_restored *restored, struct 
  * what was observed. ERR_NET and ERR_TIMEOUT mean that the check itself failed. Connects six times. */
 int store_session_check(const char *conninfo, struct err *err);
 
-/* The number of the newest migration in this program. */
+/* Returns the number of the newest migration in this program. */
 unsigned store_schema_version(void);
 
-/* Creates the user, if there is none, and a token for them; blocking. For `motley up` and administrators.
- * Like store_user_put and store_token_put in users.h. */
+/* Creates a token for the user, and the user if the name is new, as store_user_put and store_token_put do
+ * (users.h). Blocks. For `motley up` and administrators. */
 struct store_token_new;
 int store_bootstrap_token(const char *conninfo, const char *user, const struct store_token_new *token,
                           struct err *err);

@@ -1,4 +1,5 @@
-/* What the files of store/ share: how a statement's results become the arguments of a typed callback. */
+/* Declarations that the files of store/ share: how a statement's results become the arguments of a typed
+ * callback. */
 #ifndef MOTLEY_STORE_STORE_PRIVATE_H
 #define MOTLEY_STORE_STORE_PRIVATE_H
 
@@ -14,11 +15,11 @@ struct store {
     struct event_base *base;
     struct pg *pg;
     struct store_config config;
-    struct job_batcher *batcher; /* jobs that wait for the next commit */
+    struct job_batcher *batcher; /* collects submitted jobs for the next commit (jobs_insert.c) */
 };
 
-/* Converts a call's results into the callback's arguments and calls the user's callback (so that the
- * arguments can live on its stack). Runs on success only. */
+/* Converts the results of a successful call into the callback's arguments and calls the user's callback, so
+ * that the arguments can live on its stack. */
 struct store_call;
 typedef void store_deliver_fn(struct store_call *call, const struct pg_result *const *results, int count);
 
@@ -32,18 +33,20 @@ struct store_call {
     char thing[160];   /* name of the object in the text of ERR_DENIED (store_one_change) */
 };
 
-/* runs as its own transaction, because the work takes the events lock or may wait */
+/* A flag of store_run: the statements run as a transaction of their own, because they take the events lock or
+ * may wait. */
 enum { STORE_ALONE = 1 };
 
-/* Runs one or several statements as one transaction. Answers with column 0 of row 0 of the last result as
- * document or id, or with nothing. `missing` is the text of ERR_NOT_FOUND. */
+/* Run one or several statements as one transaction. Column 0 of row 0 of the last result is the document
+ * (store_run_doc) or id (store_run_id) of the answer. `missing` is the text of ERR_NOT_FOUND when there is no
+ * row. */
 int store_run_doc(struct store *store, const struct pg_step *steps, int count, unsigned flags,
                   const char *missing, store_doc_fn *done, void *arg, struct err *err);
 int store_run_id(struct store *store, const struct pg_step *steps, int count, unsigned flags,
                  const char *missing, store_id_fn *done, void *arg, struct err *err);
 int store_run_done(struct store *store, const struct pg_step *steps, int count, unsigned flags,
                    store_done_fn *done, void *arg, struct err *err);
-/* Runs one statement. `params` (NULL: none) is released in any case. store_one_touched answers ERR_NOT_FOUND
+/* Run one statement. `params` (NULL: none) is released in any case. store_one_touched answers ERR_NOT_FOUND
  * with `missing` when the statement changed no row. */
 int store_one_doc(struct store *store, const struct pg_statement *statement, struct pg_params *params,
                   const char *missing, store_doc_fn *done, void *arg, struct err *err);
@@ -54,7 +57,7 @@ int store_one_done(struct store *store, const struct pg_statement *statement, st
 int store_one_touched(struct store *store, const struct pg_statement *statement, struct pg_params *params,
                       const char *missing, store_done_fn *done, void *arg, struct err *err);
 
-/* The rows (a JSON array of objects) for one statement. */
+/* One statement of a leader's transaction, with its rows (a JSON array of objects). */
 struct store_part {
     const struct pg_statement *statement;
     const json_t *rows;
@@ -65,7 +68,8 @@ enum { STORE_PARTS_MAX = 32 };
  * their order. Release it with store_work_fini, even after a failure. */
 struct store_work {
     struct pg_params params[STORE_PARTS_MAX + 1];
-    struct pg_step steps[STORE_PARTS_MAX + 2]; /* the fence, all parts, and one more step of the caller's */
+    /* the fence and the lock, all parts, and one further step of the caller */
+    struct pg_step steps[STORE_PARTS_MAX + 2];
     int count;
 };
 _Static_assert(STORE_PARTS_MAX + 2 <= PG_STEPS_MAX, "one work holds the fence, all parts and one more");
@@ -73,14 +77,14 @@ void store_work_init(struct store_work *work, int64_t leader, const struct store
 void store_work_fini(struct store_work *work);
 extern const struct pg_statement store_fence; /* $1: the leader's epoch */
 
-/* records.c. The parts of decisions that simulations read later. */
+/* records.c. The parts of a decision that only simulations read. */
 extern const struct pg_statement store_put_arrivals, store_put_forecasts, store_end_forecasts,
     store_put_sharing, store_put_sooner;
 
-/* The rows of a part, as a table `c`. */
+/* Gives the rows of a part as a table `c`. */
 #define RECORDS(columns) "json_to_recordset($1::json) AS c(" columns ")"
 
-/* The general form. `call` comes from store_call_create and is freed here. */
+/* Runs statements with a call from store_call_create, which is freed here. The functions above call it. */
 int store_run(struct store *store, const struct pg_step *steps, int count, unsigned flags,
               struct store_call *call, struct err *err);
 struct store_call *store_call_create(store_deliver_fn *deliver,
@@ -90,11 +94,11 @@ struct store_call *store_call_create(store_deliver_fn *deliver,
 /* The statement that every writer of events runs first, so that event ids become visible in order. */
 extern const struct pg_statement store_events_lock;
 
-/* Copies `from`, and maps the SQLSTATEs of our own SQL functions (migrations/) to ERR_STALE, ERR_CONFLICT and
- * ERR_INVALID. */
+/* Copies the error `from`, and maps the SQLSTATEs that Motley's own SQL functions raise (migrations/) to
+ * ERR_STALE, ERR_CONFLICT and ERR_INVALID. */
 void store_map_err(const struct err *from, struct err *to);
 
-/* Adds the edges of `event` as two text[] parameters of equal length: from, to. */
+/* Adds the machine's edges for `event` as two text[] parameters of equal length: states from, states to. */
 void store_param_edges(struct pg_params *params, const struct state_machine *machine, int event);
 
 /* Adds two parameters for the rules of migrations/0007_access.sql: the asker's users.id (0 if it is not a
@@ -126,8 +130,8 @@ void store_param_actor(struct pg_params *params, const struct principal *princip
 int store_one_change(struct store *store, const struct pg_statement *statement, struct pg_params *params,
                      const char *missing, const char *thing, store_doc_fn *done, void *arg, struct err *err);
 
-/* For statements that change named rows by a document `d` of changes: limits as members of a document, and
- * their columns as they are after the change. */
+/* Parts of statements that change named rows by a document `d` of changes: the limits as members of a
+ * document, and the columns of limits as they are after the change. */
 #define LIMITS_OF(t)                                                                                         \
     "'devices_max', " t ".devices_max, 'running_max', " t ".running_max, 'queued_max', " t                   \
     ".queued_max, 'month_seconds_max', " t ".month_seconds_max"
@@ -136,11 +140,12 @@ int store_one_change(struct store *store, const struct pg_statement *statement, 
     "running_max = coalesce((d ->> 'running_max')::integer, " t ".running_max), "                            \
     "queued_max = coalesce((d ->> 'queued_max')::integer, " t ".queued_max), "                               \
     "month_seconds_max = coalesce((d ->> 'month_seconds_max')::float8, " t ".month_seconds_max) "
-/* The parameters of such a statement: $1 the name, $2 the changes, $3 the actor. */
+/* Initialises the parameters of a statement that changes a named row: $1: the name; $2: the changes; $3: the
+ * actor. */
 void store_params_change(struct pg_params *params, const char *name, const json_t *changes,
                          const struct principal *principal);
 
-/* A subquery: {state: number of jobs}. $1: the names of all states. */
+/* A subquery that gives {state: number of jobs}. $1: the names of all states. */
 #define COUNT_JOBS                                                                                           \
     "SELECT json_object_agg(s.state, coalesce(c.n, 0)) FROM unnest($1::text[]) AS s(state) "                 \
     "LEFT JOIN (SELECT state, sum(n)::bigint AS n FROM job_counts GROUP BY state) c USING (state)"
@@ -148,7 +153,8 @@ void store_params_change(struct pg_params *params, const char *name, const json_
 /* Checks that a text is not empty and has at most `max` bytes. */
 int store_check_text(const char *what, const char *text, size_t max, struct err *err);
 
-/* The batcher of submits (jobs_insert.c). Destroying it answers the waiting submits with ERR_CANCELLED. */
+/* The batcher collects submitted jobs (jobs_insert.c). When it is destroyed, the waiting submits are answered
+ * with ERR_CANCELLED. */
 int store_batcher_create(struct store *store, struct err *err);
 void store_batcher_destroy(struct store *store);
 

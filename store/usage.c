@@ -1,9 +1,9 @@
-/* Sums over the ledger. */
+/* Reads sums over the ledger, the queue and the shares. */
 #include "store/store_private.h"
 #include "store/usage.h"
 
 /* clang-format off */
-/* $1, $2: from and to in µs; $3: by what */
+/* Parameters: $1, $2: from and to in µs; $3: "user", "group" or "device". */
 static const struct pg_statement get_usage = {
     "usage_get",
     "WITH span AS (SELECT to_timestamp($1::bigint / 1e6) AS a, to_timestamp($2::bigint / 1e6) AS b), "
@@ -20,8 +20,9 @@ static const struct pg_statement get_usage = {
     "  'jobs', jobs) ORDER BY charged DESC, name), '[]'::json)) FROM sums",
     PG_READ};
 
-/* A run goes on for its steps times the seconds of a step as planned, or as its slowest rank measures them. $1, $2: the
- * asker; $3: jobs to pass over; $4: jobs to give. */
+/* A run's predicted end is now plus its remaining steps times the planned seconds per step, times the factor
+ * by which its slowest rank differs from the plan. $1, $2: the asker; $3: number of jobs to skip; $4: number
+ * of jobs to give. */
 static const struct pg_statement page_queue = {
     "queue_page",
     "WITH found AS MATERIALIZED (SELECT j.id, j.name, j.owner, j.visibility, j.grp, j.account, j.service, j.state, j.priority, "
@@ -47,8 +48,9 @@ static const struct pg_statement page_queue = {
     "  '[]'::json), 'next', CASE WHEN max(n) > $3 + $4 THEN $3 + $4 END) FROM shown",
     PG_READ};
 
-/* A level's fair share is the share that a node is due among its siblings over the share that it used. Leaves are ranked
- * by the path of these from the root down. $1: seconds of a half-life. */
+/* The level fair share of a node of the tree is the share that it is due among its siblings, divided by the
+ * share that it used. Leaves are ranked by the list of these values on the path from the root. $1: seconds of
+ * a half-life. */
 static const struct pg_statement get_shares = {
     "shares_get",
     "WITH RECURSIVE h AS (SELECT $1::float8 AS h), "

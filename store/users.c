@@ -1,4 +1,4 @@
-/* Users and tokens. */
+/* Reads and changes users and tokens. */
 #include "store/store_private.h"
 #include "store/users.h"
 
@@ -27,7 +27,7 @@ unsigned store_scope_from_name(const char *name)
     return 0;
 }
 
-/* ---- who is asking ---- */
+/* ---- the principal of a token ---- */
 
 static const struct pg_statement find_token = {
     "token_find",
@@ -201,7 +201,7 @@ int store_user_set(struct store *store, const struct principal *principal, const
     return store_one_doc(store, &set_user, &params, missing, done, arg, err);
 }
 
-/* Replaces scope bits by names. */
+/* Answers the tokens, with the scope bits replaced by names. */
 static void tokens_deliver(struct store_call *call, const struct pg_result *const *results, int count)
 {
     store_doc_fn *done = (store_doc_fn *)call->done;

@@ -28,9 +28,8 @@ struct queue {
     struct job_class *classes;
     size_t class_count, class_capacity;
     struct queue_job *jobs;
-    size_t job_count,
-        /* jobs of classes that can be planned now stand first in jobs[]; ready_count is their number */
-        ready_count;
+    /* jobs of classes that can be planned now stand first in jobs[]; ready_count is their number */
+    size_t job_count, ready_count;
     struct policy_job *facts; /* [job_count] the jobs in the form in which the policies see them */
     struct policy_run *runs;
     struct policy_interval *intervals; /* leases */
