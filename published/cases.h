@@ -19,14 +19,15 @@ struct replay_sink {
     double (*now_s)(void *context); /* optional: the caller's monotonic clock, for plan_s */
 };
 
-/* `motley replay --from NAME --data DIR --cases FILE`. `documents` has the parsed files of the folder by
- * name ("model_latencies.json": …); replay_import_files() lists those that are needed. An invalid case
- * gives a line {"id", "status": "error", "error": sentence} and does not stop the others; suspicious
- * tables add `warnings`, a list of sentences, to the line. Returns -1 with ERR_INVALID naming file and
- * path if a document is unusable, ERR_NOT_FOUND for an unknown NAME. */
+/* Implements `motley replay --from NAME --data DIR --cases FILE`. `documents` has the parsed files of the
+ * folder by name ("model_latencies.json": …); replay_import_files() lists those that are needed. An invalid
+ * case gives a line {"id", "status": "error", "error": sentence} and does not stop the others; suspicious
+ * tables add `warnings`, a list of sentences, to the line. Returns -1 with ERR_INVALID naming file and path
+ * if a document is unusable, ERR_NOT_FOUND for an unknown NAME. */
 int replay_import(const char *from, const json_t *documents, const json_t *cases,
                   const struct replay_sink *sink, struct err *err);
-/* Names of the files in --data that an importer needs, NULL-terminated; NULL for an unknown importer. */
+/* Returns the names of the files in --data that an importer needs, NULL-terminated; NULL for an unknown
+ * importer. */
 const char *const *replay_import_files(const char *from);
 
 #endif

@@ -1,10 +1,9 @@
-/* Uneven rows and uneven state over fully sharded GPUs: Cephalo's problem, solved exactly.
+/* Distributes rows and state unevenly over fully sharded GPUs: Cephalo's problem, solved exactly.
  *
  * Minimises the largest layer time over the GPUs, where every GPU works, Σ batch = B, and total memory is
- * below a cap. Bisects over the finite set of times; for each, a table over the batch assigned so far has
- * the least memory. docs/PLANNER.md, Search 1; formulas: Cephalo (sections 3 to 6 of its fixtures'
- * README). For this room only; pure.
- */
+ * below a cap. Bisects over the finite set of times; for each, a table over the batch assigned so far has the
+ * least memory. docs/PLANNER.md, Search 1, describes it; the formulas are Cephalo's (sections 3 to 6 of its
+ * fixtures' README). Only the files of published/ include this header; all functions are pure. */
 #ifndef MOTLEY_PUBLISHED_CEPHALO_H
 #define MOTLEY_PUBLISHED_CEPHALO_H
 
@@ -44,8 +43,8 @@ double cephalo_gpu_ms(const struct cephalo_problem *problem, uint32_t kind, uint
 int cephalo_solve(const struct cephalo_problem *problem, struct cephalo_part *parts, double *layer_ms,
                   struct err *err);
 
-/* Shares of the state, as even as room allows (water filling). Their sum is 1, and none exceeds its room
- * if Σ room ≥ state; otherwise they are in proportion to room. room has the state's unit. */
+/* Computes shares of the state, as even as room allows (water filling). Their sum is 1, and none exceeds its
+ * room if Σ room ≥ state; otherwise they are in proportion to room. room has the state's unit. */
 void cephalo_shares(const double *room, uint32_t count, double state, double *shares);
 
 #endif

@@ -1,5 +1,5 @@
-/* Importers of other projects' planning cases: one file each, listed in the table of cases.c. For this
- * room only. */
+/* Importers of other projects' planning cases: one file each, listed in the table of cases.c. Only the files
+ * of published/ include this header. */
 #ifndef MOTLEY_PUBLISHED_IMPORT_H
 #define MOTLEY_PUBLISHED_IMPORT_H
 
@@ -9,7 +9,7 @@
 
 struct importer {
     const char *name;
-    const char *const *files; /* files of --data, NULL-terminated */
+    const char *const *files; /* names of the files in --data that it needs, NULL-terminated */
     /* Prepares what all cases need from the documents: returns new (freed by `end`), or NULL with file and
      * path. */
     void *(*begin)(const json_t *documents, struct err *err);

@@ -10,7 +10,9 @@
  * the range a unit is off by a thousand. */
 #define PEAK_MOST 2.0
 #define PEAK_LEAST 2e-3
-#define FALL 0.95      /* least plausible ratio to a smaller batch's time; more is noise */
+/* FALL: least plausible ratio of a batch's time to a smaller batch's; times that fall further are doubtful.
+ */
+#define FALL 0.95
 #define LINE_POINTS 8u /* batches at which curves without tables are checked */
 
 static bool number_pair(const json_t *value, double *a, double *b)

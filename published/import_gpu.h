@@ -1,5 +1,6 @@
 /* The common part of the Cephalo and Zorse files: latency curves by model, GPU, sequence length and dtype.
- * For this room only. Schema: docs of `motley replay`, and the READMEs of the published data. */
+ * Only the files of published/ include this header. The schema is in the docs of `motley replay` and the
+ * READMEs of the published data. */
 #ifndef MOTLEY_PUBLISHED_IMPORT_GPU_H
 #define MOTLEY_PUBLISHED_IMPORT_GPU_H
 
@@ -19,8 +20,8 @@ struct gpu_curve {
     const json_t *table[2]; /* borrowed; index 0 is batch 1 */
 };
 
-/* Reads table[model][gpu][seq][dtype]. `strict`: a flat pair (old format) is refused, as both planners do.
- * ERR_INVALID naming the path. */
+/* Reads table[model][gpu][seq][dtype]. With `strict` an entry that is a pair of numbers (the old format) is
+ * refused, as both planners do. ERR_INVALID naming the path. */
 int gpu_curve_find(const json_t *latencies, const char *model, const char *gpu, int64_t sequence,
                    const char *dtype, struct gpu_curve *curve, struct err *err);
 /* Appends sentences about times that fall as batches grow and, for a card of the catalogue, about rates

@@ -1,10 +1,9 @@
-/* Pipelines over fully sharded groups of different GPUs: Zorse's layouts, its formula, and a better search
- * in consistent units.
+/* Pipelines over fully sharded groups of different GPUs: Zorse's layouts, its formula, and a better search in
+ * consistent units.
  *
- * Formula and schema: the fixtures' README (benson-guo/zorse, MIT). Zorse adds seconds of collectives and
- * latencies to milliseconds. zorse_formula_ms keeps that for comparison; everything else is in
- * milliseconds. For this room only; pure.
- */
+ * Formula and schema are in the fixtures' README (benson-guo/zorse, MIT). Zorse adds seconds of collectives
+ * and latencies to milliseconds. zorse_formula_ms keeps that for comparison; everything else is in
+ * milliseconds. Only the files of published/ include this header; all functions are pure. */
 #ifndef MOTLEY_PUBLISHED_ZORSE_H
 #define MOTLEY_PUBLISHED_ZORSE_H
 
@@ -25,18 +24,18 @@ struct zorse_problem {
     double memory_bytes[ZORSE_GPUS_MAX];
     /* ms of one layer for a micro-batch of 2^k rows */
     double forward_ms[ZORSE_GPUS_MAX][ZORSE_MICRO_SIZES], backward_ms[ZORSE_GPUS_MAX][ZORSE_MICRO_SIZES];
-    /* Bytes per number. */
+    /* gather_bytes, scatter_bytes, message_bytes: bytes of one number that is gathered, scattered or sent */
     double params_per_layer, hidden, sequence, gather_bytes, scatter_bytes, message_bytes;
     double reserved_bytes;
     double within_gib_s[ZORSE_MACHINES_MAX], between_gib_s[ZORSE_MACHINES_MAX][ZORSE_MACHINES_MAX];
-    /* In the file's unit. */
+    /* Seconds of a message of 10 MB; the file's keys end in _ms. */
     double within_latency[ZORSE_MACHINES_MAX], between_latency[ZORSE_MACHINES_MAX][ZORSE_MACHINES_MAX];
 };
 
 struct zorse_group {
     uint32_t count, rank[ZORSE_GPUS_MAX], micro[ZORSE_GPUS_MAX];
     double gather_ms, scatter_ms; /* per layer, in milliseconds */
-    double next_ms, previous_ms;  /* one message to the neighbouring group */
+    double next_ms, previous_ms;  /* ms of one message to the next group, and to the previous one */
 };
 
 struct zorse_layout {
@@ -47,21 +46,22 @@ struct zorse_layout {
     } stages[ZORSE_STAGES_MAX];
 };
 
-/* Zorse's predicted latency in ms of a layout whose collectives and messages are filled in. */
+/* Returns the latency in ms that Zorse's formula predicts for a layout whose collectives and messages are
+ * filled in. */
 double zorse_formula_ms(const struct zorse_problem *problem, const struct zorse_layout *layout);
-/* Fills collectives and messages from bandwidths, in milliseconds. */
+/* Fills the ms of the layout's collectives and messages from bandwidths and latencies. */
 void zorse_links_fill(const struct zorse_problem *problem, struct zorse_layout *layout);
 /* Simulates a step in ms: all forwards, then all backwards with recomputation; gathers run ahead of each
  * stage. */
 double zorse_simulate_ms(const struct zorse_problem *problem, const struct zorse_layout *layout);
-/* Bytes on each GPU of a group of `gpus` by Zorse's memory formula: `layers` in all, at most `active` of
- * them gathered at a time, micro-batches of `rows`. */
+/* Returns the bytes on each GPU of a group of `gpus` by Zorse's memory formula: the group has `layers` in
+ * all, at most `active` of them gathered at a time, and micro-batches of `rows`. */
 double zorse_bytes(const struct zorse_problem *problem, double gpus, double layers, double active,
                    double rows);
-/* The most layers that fit, over all ways to group the GPUs and to cut the layers into chunks, with one
- * row per micro-batch. If it is below problem->layers, there is no plan. */
+/* Returns the most layers that fit, over all ways to group the GPUs and to cut the layers into chunks, with
+ * one row per micro-batch. If that is below problem->layers, there is no plan. */
 uint32_t zorse_capacity(const struct zorse_problem *problem);
-/* True if each group fits its smallest GPU by Zorse's memory formula. */
+/* Returns true if each group fits its smallest GPU by Zorse's memory formula. */
 bool zorse_fits(const struct zorse_problem *problem, const struct zorse_layout *layout);
 
 /* Searches within `evaluations`. `theirs` (with links filled, or NULL) is one of the starts; the result is

@@ -236,7 +236,7 @@ static int know_matrix(const struct block_tensor *tensor, void *arg)
     return k->found;
 }
 
-/* Returns whether a key is one of those that are looked for. */
+/* Returns whether a key names a tensor that this adapter may have, or one that peft ignores. */
 static bool is_known(const struct peft *p, const struct model_config *model, const char *key)
 {
     static const char layers[] = "model.layers.";

@@ -30,13 +30,13 @@ struct peft_config {
     double alpha; /* the product is scaled by alpha / rank */
     double dropout;
     struct lora_rules lora;           /* the modules, and the patterns of rank and alpha */
-    bool rslora;                      /* scaled by alpha / sqrt(rank) */
-    bool saves_embedding, saves_head; /* modules_to_save */
+    bool rslora;                      /* the product is scaled by alpha / sqrt(rank), not by alpha / rank */
+    bool saves_embedding, saves_head; /* modules_to_save names embedding, head: they are trained whole */
     bool tied;                        /* ensure_weight_tying: the saved embedding also serves as the head */
     bool w_names;                     /* the FFN's targets are called w1, w3 and w2 (Mixtral) */
 };
 
-/* Resolves the positions of such adapters on a model. Errors are those of lora_sites_of(). */
+/* Resolves the positions of the config's adapters on a model. Errors are those of lora_sites_of(). */
 int peft_sites(const struct peft_config *config, const struct model_config *model, struct lora_sites *sites,
                struct err *err);
 

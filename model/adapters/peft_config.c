@@ -18,8 +18,8 @@ static const char config_name[] = "adapter_config.json";
 enum {
     OFF_NULL = 1,
     OFF_FALSE = 2,
-    OFF_LIST = 4,   /* [] */
-    OFF_OBJECT = 8, /* {} */
+    OFF_LIST = 4,   /* the value [] */
+    OFF_OBJECT = 8, /* the value {} */
     OFF_ANY = OFF_NULL | OFF_FALSE | OFF_LIST | OFF_OBJECT,
     READ = 16, /* another function of this file reads the key */
     FREE = 32  /* the key does not change what is computed */
@@ -332,8 +332,8 @@ static int add_site(struct portable *p, const char *name, uint32_t layer, uint32
     return alpha != p->config->alpha ? add_pattern(&p->rules.alphas, name, alpha, p->err) : 0;
 }
 
-/* Writes the patterns of one kind of matrix: under its own name where all layers have the same, else layer by
- * layer. */
+/* Writes the patterns of one kind of matrix: under the matrix's name where all layers have the same rank and
+ * alpha, else layer by layer. */
 static int portable_site(struct portable *p, uint32_t site)
 {
     uint32_t layers = p->model->layers, adapted = 0, bare = 0, first = 0;

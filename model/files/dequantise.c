@@ -91,7 +91,8 @@ static void scale_min(int j, const uint8_t *q, uint8_t *scale, uint8_t *min)
     }
 }
 
-/* A Q4_K block is d, dmin, scales[12], qs[128]; a Q5_K block has the fifth bits qh[32] before qs. */
+/* Converts a block of Q4_K or Q5_K. A Q4_K block is d, dmin, scales[12], qs[128]; a Q5_K block has the fifth
+ * bits qh[32] before qs. */
 static void block_k45(const uint8_t *restrict p, const uint8_t *restrict qh, const uint8_t *restrict qs,
                       float *restrict y)
 {
@@ -120,7 +121,7 @@ static void block_q5_k(const uint8_t *restrict p, float *restrict y)
     block_k45(p, p + 16, p + 48, y);
 }
 
-/* A Q6_K block is ql[128] (low nibbles), qh[64] (high pairs of bits), scales[16] (signed), d. */
+/* Converts a block of Q6_K: ql[128] (low nibbles), qh[64] (high pairs of bits), scales[16] (signed), d. */
 static void block_q6_k(const uint8_t *restrict p, float *restrict y)
 {
     float d = half_float(load16(p + 208));

@@ -282,7 +282,7 @@ static int check_content(struct fetch *f, const char *content, struct err *err)
     }
     for (uint32_t i = 0; i < f->file_count; i++) {
         names[i] = f->files[i].name;
-        manifests[i] = f->files[i].manifest; /* borrowed */
+        manifests[i] = f->files[i].manifest; /* a shallow copy: f->files[i] still owns the hashes */
     }
     if (digest_unhex(content, wanted, DIGEST_SIZE) < 0)
         err_set(err, ERR_INVALID, "a content id is 64 hex digits");

@@ -57,19 +57,20 @@ static const struct kind *kind_find(enum file_kind kind)
     return NULL;
 }
 
-/* The first entry of the zip file that torch.save writes is NAME/data.pkl, stored without compression. */
+/* Recognises a zip file that torch.save wrote: its first entry is NAME/data.pkl, stored without
+ * compression. */
 static bool is_torch(const char *bytes, size_t size)
 {
     return size > 30 && memmem(bytes + 30, size - 30 < 128 ? size - 30 : 128, "/data.pkl", 9);
 }
 
-/* Pickle protocols 2 to 5 begin with the byte 0x80 and their number. */
+/* Recognises pickle protocols 2 to 5, which begin with the byte 0x80 and their number. */
 static bool is_pickle(const uint8_t *bytes, size_t size)
 {
     return size >= 3 && bytes[0] == 0x80 && bytes[1] >= 2 && bytes[1] <= 5;
 }
 
-/* UTF-16 is recognised by its byte order mark, or by ASCII characters in every other byte. */
+/* Recognises UTF-16 by its byte order mark, or by ASCII characters in every other byte. */
 static bool is_utf16(const uint8_t *bytes, size_t size)
 {
     if (size < 4) {
@@ -81,7 +82,8 @@ static bool is_utf16(const uint8_t *bytes, size_t size)
            (bytes[0] == 0 && bytes[1] != 0 && bytes[2] == 0 && bytes[3] != 0 && bytes[1] < 0x80);
 }
 
-/* A safetensors file begins with the length of a JSON object, little-endian, and the object. */
+/* Recognises a safetensors file, which begins with the length of a JSON object, little-endian, and the
+ * object. */
 static bool is_safetensors(const uint8_t *bytes, size_t size)
 {
     uint64_t length = 0;

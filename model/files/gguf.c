@@ -221,7 +221,8 @@ static bool refuse_tensor(struct cursor *c, const struct gguf_tensor *t, const c
     return false;
 }
 
-/* The tensor's offset counts from the beginning of the data until layout() makes it an offset in the file. */
+/* Reads one tensor info. Its offset counts from the beginning of the data until layout() makes it an offset
+ * in the file. */
 static bool parse_tensor(struct cursor *c, struct gguf_tensor *t)
 {
     uint64_t rank, type, n;

@@ -54,10 +54,10 @@ const struct gguf_tensor *gguf_tensor_at(const struct gguf *gguf, uint32_t index
 /* The result is borrowed until gguf_close(). */
 const struct gguf_tensor *gguf_tensor_find(const struct gguf *gguf, const char *name);
 
-/* Metadata. gguf_kind() returns GGUF_NONE for a key that is not in the file. Getters return false when the
- * key is missing or of another kind (gguf_i64 takes integers of any width and sign whose value fits, gguf_f64
- * takes any number). Strings are not NUL-terminated, may hold any bytes, and are borrowed
- * until gguf_close(). */
+/* These functions read metadata. gguf_kind() returns GGUF_NONE for a key that is not in the file. Getters
+ * return false when the key is missing or of another kind (gguf_i64 takes integers of any width and sign
+ * whose value fits, gguf_f64 takes any number). Strings are not NUL-terminated, may hold any bytes, and are
+ * borrowed until gguf_close(). */
 enum gguf_kind gguf_kind(const struct gguf *gguf, const char *key);
 bool gguf_i64(const struct gguf *gguf, const char *key, int64_t *value);
 bool gguf_f64(const struct gguf *gguf, const char *key, double *value);
@@ -69,7 +69,7 @@ bool gguf_array_i64(const struct gguf *gguf, const char *key, uint64_t index, in
 bool gguf_array_f64(const struct gguf *gguf, const char *key, uint64_t index, double *value);
 bool gguf_array_string(const struct gguf *gguf, const char *key, uint64_t index, const char **text,
                        size_t *size);
-/* The number of metadata keys, and the key with a given index. */
+/* These functions return the number of metadata keys, and the key with a given index. */
 uint32_t gguf_key_count(const struct gguf *gguf);
 const char *gguf_key_at(const struct gguf *gguf, uint32_t index);
 

@@ -7,7 +7,7 @@
 #include "model/files/file_kind.h"
 
 enum {
-    DIGITS_EXACT = 18, /* every whole number of at most so many digits fits 64 bits */
+    DIGITS_EXACT = 18, /* every whole number of at most 18 digits fits 64 bits */
     DIGITS_DOUBLE = 308
 };
 
@@ -44,7 +44,7 @@ static bool word_is(const char *word, size_t size, const char *other)
     return size == strlen(other) && memcmp(word, other, size) == 0;
 }
 
-/* Returns the JSON text that replaces the word, or NULL when the word stays. */
+/* Returns the JSON text that replaces a word that only Python writes, or NULL when the word stays. */
 static const char *word_instead(const char *word, size_t size)
 {
     if (word_is(word, size, "NaN"))
@@ -107,7 +107,8 @@ static int string_replace(const char *quoted, size_t size, struct buf *out, stru
     return buf_append(out, quoted + done, size - done, err);
 }
 
-/* Writes the text with such words replaced to 'out', which stays empty when the text has none. */
+/* Writes the text to 'out' with all words that only Python writes replaced, and with any_text strings changed
+ * by string_replace(). 'out' stays empty when nothing changes. */
 static int text_replace(const char *text, size_t size, bool any_text, struct buf *out, struct err *err)
 {
     size_t done = 0; /* text[0..done) is already in 'out' */

@@ -33,7 +33,7 @@ int manifest_make(struct model_source *source, uint32_t file, struct manifest *m
 /* Reads a manifest's document. ERR_INVALID when sizes and counts contradict each other or a hash is
  * malformed. */
 int manifest_parse(const json_t *document, struct manifest *manifest, struct err *err);
-/* Returns a new document. */
+/* Returns the manifest's document, which is new. */
 json_t *manifest_to_json(const struct manifest *manifest, struct err *err);
 
 void manifest_fini(struct manifest *manifest);

@@ -16,8 +16,8 @@ enum { NF4_BLOCK = 64, NF4_NESTED_BLOCK = 256 };
 
 extern const float nf4_table[16]; /* value of each code, before multiplication by the block's absmax */
 
-/* Sizes for a tensor of `count` values: bytes of codes, number of absmax, and number of f32 in `scales` (the
- * offset comes first). */
+/* These functions return sizes for a tensor of `count` values: bytes of codes, number of absmax, and number
+ * of f32 in `scales` (the offset comes first). */
 static inline uint64_t nf4_code_bytes(uint64_t count)
 {
     return count / 2 + count % 2;

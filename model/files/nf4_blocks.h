@@ -61,7 +61,7 @@ static inline void quantise_blocks(const float *bounds, const float *values, uin
     }
 }
 
-/* The same function compiled for CPUs with AVX2 (model/options.cmake). */
+/* quantise_blocks() compiled for CPUs with AVX2 (model/options.cmake). */
 void nf4_blocks_avx2(const float *bounds, const float *values, uint64_t blocks, uint8_t *codes,
                      float *absmax);
 

@@ -47,7 +47,7 @@ bool pack_finite(enum pack_kind pack, const uint8_t *blocks, uint64_t count)
 {
     enum {
         HIGH_EXPONENT = 0x7c
-    }; /* The exponent bits in the upper byte of an fp16; all set means infinity or NaN. */
+    }; /* the exponent bits in the upper byte of an fp16; all set means infinity or NaN */
     const struct pack_entry *entry = &entries[pack];
     uint32_t bytes = tensor_type_block_bytes(entry->type);
     for (uint64_t i = 0; i < count; i++)

@@ -14,10 +14,11 @@ enum pack_kind {
     PACK_F32,
     PACK_BF16,
     PACK_F16,
-    PACK_NF4,        /* with absmax, f32 [blocks] */
-    PACK_NF4_DOUBLE, /* with absmax, u8 [blocks], as codes of the dynamic map, and scales, f32 [1 +
-                      * ceil(blocks / 256)], of which the first is the offset */
-    PACK_Q4_0,       /* this and all following kinds have the file's bytes */
+    PACK_NF4, /* codes with absmax, f32 [blocks] */
+    /* codes with absmax, u8 [blocks], as codes of the dynamic map, and scales, f32 [1 + ceil(blocks / 256)],
+     * of which the first is the offset */
+    PACK_NF4_DOUBLE,
+    PACK_Q4_0, /* this and all following kinds have the file's bytes */
     PACK_Q4_1,
     PACK_Q8_0,
     PACK_Q4_K,

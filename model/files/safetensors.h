@@ -53,7 +53,8 @@ enum tensor_type {
 
 /* Returns the type's name: "F32", "Q4_K" …; never NULL for a value of the enum. */
 const char *tensor_type_name(enum tensor_type type);
-/* Elements and bytes of one block of the type. A type without blocks has blocks of 1 element. */
+/* These functions return the elements and the bytes of one block of the type. A type without blocks has
+ * blocks of 1 element. */
 uint32_t tensor_type_block(enum tensor_type type);
 uint32_t tensor_type_block_bytes(enum tensor_type type);
 
@@ -114,7 +115,7 @@ struct safetensors_meta {
  * ERR_IO (disk full …). */
 int safetensors_write(const char *path, const struct safetensors_item *items, uint32_t count,
                       const struct safetensors_meta *meta, uint32_t meta_count, struct err *err);
-/* Does the same, but appends the file's bytes to 'out'. */
+/* Encodes items as safetensors_write() does, but appends the file's bytes to 'out'. */
 int safetensors_encode(const struct safetensors_item *items, uint32_t count,
                        const struct safetensors_meta *meta, uint32_t meta_count, struct buf *out,
                        struct err *err);

@@ -40,7 +40,7 @@ enum { GIVE_BACK_BYTES = 8 << 20 };
 struct mapping {
     void *data;
     size_t size;
-    _Atomic size_t read; /* bytes since pages were given back */
+    _Atomic size_t read; /* bytes read since pages were last given back */
 };
 
 struct local {

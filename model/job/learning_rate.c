@@ -12,7 +12,8 @@ static double half_cosine(double part)
     return 0.5 * (1 + cos(PI * part));
 }
 
-/* Returns the falling share, from 1 to 0, of a schedule that ends, at its part p of the way from 0 to 1. */
+/* Returns a factor that falls from 1 to 0 in a schedule that ends; 'p' is the part (0 to 1) of the steps
+ * behind the warm-up that are done. */
 static double share_left(const struct spec_train_part *t, uint64_t total, uint64_t step, double p)
 {
     double cycles = t->cycles;
@@ -27,7 +28,7 @@ static double share_left(const struct spec_train_part *t, uint64_t total, uint64
         if (step >= total || t->decay_steps == 0)
             return step >= total ? 0 : 1;
         return half_cosine(fmax(0, 1 - (double)(total - step) / (double)t->decay_steps));
-    /* is one step ahead, so that the last step reaches the end */
+    /* This schedule is one step ahead, so that the last step reaches the end. */
     case SPEC_SCHEDULE_COSINE_WARMUP_WITH_MIN_LR:
         return half_cosine(p < 1 ? p + 1 / (double)(total - t->warmup_steps) : 1);
     default:

@@ -338,7 +338,7 @@ static void plan_read(struct json_reader *r, struct spec_placement_part *p)
         jr_fail(r, "plan", "out of memory");
 }
 
-/* placement.count: {least, most}: how many devices the job is to have. */
+/* Reads placement.count, {least, most}: how many devices the job is to have. */
 static void count_read(struct json_reader *placement, struct spec_placement_part *p)
 {
     struct json_reader r;
@@ -493,7 +493,7 @@ static void jobs_read(struct json_reader *r, const char *key, struct spec_jobs *
     }
 }
 
-/* For whom the job runs, since when it may, and after which jobs. */
+/* Reads who is charged for the job, its service, when it may begin, after which jobs, and its array. */
 static void sharing_read(struct json_reader *root, struct job_spec *spec)
 {
     int service = SPEC_SERVICE_NORMAL;

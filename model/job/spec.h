@@ -11,8 +11,7 @@
  * references.
  *
  * Strings in a spec are never NULL unless the comment says so. A parsed spec is immutable and may be shared
- * between threads. Parsing is pure: it uses no files and no clock. A field's comment begins with
- * its default. */
+ * between threads. Parsing is pure: it uses no files and no clock. */
 #ifndef MOTLEY_MODEL_JOB_SPEC_H
 #define MOTLEY_MODEL_JOB_SPEC_H
 
@@ -31,7 +30,7 @@ enum {
     SPEC_PATH_BYTES = 4096,    /* bytes in a path or reference, the NUL included */
     SPEC_PROMPT_BYTES = 65536, /* bytes in sample.prompt */
     SPEC_LABELS_MAX = 16,
-    SPEC_LABEL_KEY_BYTES = 64, /* the NUL included, as of the next */
+    SPEC_LABEL_KEY_BYTES = 64, /* bytes of a label's key, and below of its value, the NUL included */
     SPEC_LABEL_VALUE_BYTES = 128,
     SPEC_AFTER_MAX = 64,        /* jobs in `after` or `after_any` */
     SPEC_ARRAY_MAX = 1000,      /* elements of an array */
@@ -118,54 +117,54 @@ enum spec_move { SPEC_MOVE_AUTO, SPEC_MOVE_NEVER };
 enum spec_objective { SPEC_OBJECTIVE_TIME, SPEC_OBJECTIVE_COST, SPEC_OBJECTIVE_ENERGY };
 
 struct spec_method_part {
-    enum spec_method kind;  /* lora */
-    uint32_t rank;          /* 16, 1..1024; meaningless for full */
-    double alpha;           /* 32, > 0; the adapter's product is scaled by alpha / rank */
-    double dropout;         /* 0.05, 0 <= dropout < 1 */
-    struct lora_rules lora; /* q_proj k_proj v_proj o_proj; and the patterns of rank and alpha */
-    /* false; true: the product is scaled by alpha / sqrt(rank) (Kalajdzievski 2023) */
+    enum spec_method kind;  /* default lora */
+    uint32_t rank;          /* default 16, 1..1024; meaningless for full */
+    double alpha;           /* default 32, > 0; the adapter's product is scaled by alpha / rank */
+    double dropout;         /* default 0.05, 0 <= dropout < 1 */
+    struct lora_rules lora; /* default q_proj k_proj v_proj o_proj; and the patterns of rank and alpha */
+    /* default false; true: the product is scaled by alpha / sqrt(rank) (Kalajdzievski 2023) */
     bool rslora;
-    /* none; embed_tokens and lm_head may be trained whole beside the adapter */
+    /* default none; embed_tokens and lm_head may be trained whole beside the adapter */
     struct spec_names modules_to_save;
-    enum spec_base base;           /* fp32 */
-    bool double_quant;             /* true: the scales of nf4 are quantised, too */
-    enum spec_optimizer optimizer; /* adamw */
-    char *start_from;              /* NULL; else a peft adapter folder or its reference */
+    enum spec_base base;           /* default fp32 */
+    bool double_quant;             /* default true: the scales of nf4 are quantised, too */
+    enum spec_optimizer optimizer; /* default adamw */
+    char *start_from;              /* default NULL; else a peft adapter folder or its reference */
 };
 
 struct spec_data_part {
     char *train;              /* required */
-    char *eval;               /* NULL; else the file of evaluation rows */
-    enum spec_format format;  /* auto */
-    uint32_t sequence_tokens; /* 512, 2..1048576: longer rows are cut */
-    bool shuffle;             /* true */
-    enum spec_learn learn;    /* answer */
-    /* NULL, the model's own; else a string (a name of chat.h) or an object (chat.h) */
+    char *eval;               /* default NULL; else the file of evaluation rows */
+    enum spec_format format;  /* default auto */
+    uint32_t sequence_tokens; /* default 512, 2..1048576: longer rows are cut */
+    bool shuffle;             /* default true */
+    enum spec_learn learn;    /* default answer */
+    /* default NULL, the model's own; else a string (a name of chat.h) or an object (chat.h) */
     json_t *chat_template;
 };
 
 struct spec_train_part {
-    uint32_t batch_rows;           /* 16, 1..65536 */
-    uint64_t steps;                /* 100; 0 when epochs are given */
+    uint32_t batch_rows;           /* default 16, 1..65536 */
+    uint64_t steps;                /* default 100; 0 when epochs are given */
     uint32_t epochs;               /* 0 when steps are given */
-    double learning_rate;          /* 2e-4, the schedule's peak */
-    enum spec_schedule schedule;   /* cosine */
-    uint64_t warmup_steps;         /* 10 */
-    double final_fraction;         /* 0.1; share of the peak at the end of a schedule that ends */
-    uint32_t cycles;               /* 1; only for cosine_with_restarts */
-    double power;                  /* 1; only for polynomial */
-    uint64_t decay_steps;          /* 0; required by warmup_stable_decay */
-    double weight_decay;           /* 0; decoupled from the gradient */
-    enum spec_decay decay;         /* all */
-    double beta1, beta2;           /* 0.9, 0.95 */
-    double eps;                    /* 1e-8 */
-    double clip_norm;              /* 1.0; 0: no clipping */
-    uint64_t seed;                 /* 1; at most 2^53 so that every JSON reader keeps it */
-    enum spec_compute compute;     /* fp32 */
-    enum spec_recompute recompute; /* auto */
-    double label_smoothing;        /* 0; below 1 */
-    double neftune_alpha;          /* 0, no noise on the embeddings */
-    /* 0, off; SPEC_ROUTER_AUX_MODEL: the model's own coefficient; else the coefficient */
+    double learning_rate;          /* default 2e-4, the schedule's peak */
+    enum spec_schedule schedule;   /* default cosine */
+    uint64_t warmup_steps;         /* default 10 */
+    double final_fraction;         /* default 0.1; share of the peak at the end of a schedule that ends */
+    uint32_t cycles;               /* default 1; only for cosine_with_restarts */
+    double power;                  /* default 1; only for polynomial */
+    uint64_t decay_steps;          /* default 0; required by warmup_stable_decay */
+    double weight_decay;           /* default 0; decoupled from the gradient */
+    enum spec_decay decay;         /* default all */
+    double beta1, beta2;           /* default 0.9, 0.95 */
+    double eps;                    /* default 1e-8 */
+    double clip_norm;              /* default 1.0; 0: no clipping */
+    uint64_t seed;                 /* default 1; at most 2^53 so that every JSON reader keeps it */
+    enum spec_compute compute;     /* default fp32 */
+    enum spec_recompute recompute; /* default auto */
+    double label_smoothing;        /* default 0; below 1 */
+    double neftune_alpha;          /* default 0, no noise on the embeddings */
+    /* default 0, off; SPEC_ROUTER_AUX_MODEL: the model's own coefficient; else the coefficient */
     double router_aux;
 };
 
@@ -173,23 +172,24 @@ struct spec_train_part {
 #define SPEC_ROUTER_AUX_MODEL (-1.0)
 
 struct spec_placement_part {
-    enum spec_placement kind;         /* auto */
-    struct spec_names devices;        /* any device; else the names of those that may be used */
-    struct spec_names exclude;        /* none; else names of devices that may not be used */
-    uint32_t micro_batch_rows;        /* 0, automatic */
-    uint32_t count_least, count_most; /* devices that it is to have; 0: any number */
-    uint32_t stages;                  /* 0, automatic */
-    enum spec_order order;            /* auto; the key is `schedule` */
-    enum spec_boundary boundary;      /* auto, the dtype of train.compute */
-    enum spec_moments moments;        /* device */
-    enum spec_objective objective;    /* time */
-    enum spec_fallback fallback;      /* wait */
-    enum spec_move move;              /* auto */
-    /* NULL, a plan is searched for; else the plan to run, an object as `motley get` writes it, whose content
-     * is checked against model and devices when it is used. Clients may have the name of its file instead */
+    enum spec_placement kind;         /* default auto */
+    struct spec_names devices;        /* default any device; else the names of those that may be used */
+    struct spec_names exclude;        /* default none; else names of devices that may not be used */
+    uint32_t micro_batch_rows;        /* default 0, automatic */
+    uint32_t count_least, count_most; /* how many devices the job is to have; default 0: any number */
+    uint32_t stages;                  /* default 0, automatic */
+    enum spec_order order;            /* default auto; the key is `schedule` */
+    enum spec_boundary boundary;      /* default auto, the dtype of train.compute */
+    enum spec_moments moments;        /* default device */
+    enum spec_objective objective;    /* default time */
+    enum spec_fallback fallback;      /* default wait */
+    enum spec_move move;              /* default auto */
+    /* default NULL, a plan is searched for; else the plan to run, an object as `motley get` writes it, whose
+     * content is checked against model and devices when it is used. Clients may have the name of its file
+     * instead */
     json_t *plan;
-    /* NULL, the scheduler's default; else a name of its configuration, or "built-in". Only administrators
-     * may set it */
+    /* default NULL, the scheduler's default; else a name of its configuration, or "built-in". Only
+     * administrators may set it */
     char *planner;
 };
 
@@ -200,48 +200,49 @@ struct spec_jobs {
 };
 
 struct job_spec {
-    char *name;       /* "job" */
+    char *name;       /* default "job" */
     char *model;      /* required */
-    int32_t priority; /* 0, -100..100; higher goes first */
-    json_t *labels;   /* NULL: none; else {key: text} to find the job by; keys of [A-Za-z0-9._/-] */
+    int32_t priority; /* default 0, -100..100; higher goes first */
+    json_t *labels;   /* default NULL: none; else {key: text} to find the job by; keys of [A-Za-z0-9._/-] */
     struct spec_method_part method;
     struct spec_data_part data;
     struct spec_train_part train;
     struct spec_placement_part placement;
     struct {
-        enum spec_result kind;        /* adapter; with method.kind full it is always merged */
-        enum spec_result_dtype dtype; /* base (null) */
+        enum spec_result kind;        /* default adapter; with method.kind full it is always merged */
+        enum spec_result_dtype dtype; /* default base (null) */
     } result;
     struct {
-        uint64_t every_steps; /* 50; 0: a checkpoint only at the end */
-        uint32_t keep;        /* 2, 1..100 */
+        uint64_t every_steps; /* default 50; 0: a checkpoint only at the end */
+        uint32_t keep;        /* default 2, 1..100 */
     } checkpoint;
     struct {
         bool on;              /* false when `eval` is absent */
-        uint64_t every_steps; /* 50; 0: only before the first and after the last step */
+        uint64_t every_steps; /* default 50; 0: only before the first and after the last step */
     } eval;
     struct {
         char *prompt;       /* NULL when `sample` is absent */
-        uint32_t tokens;    /* 64 */
-        double temperature; /* 0: greedy */
-        uint64_t seed;      /* 1 */
+        uint32_t tokens;    /* default 64 */
+        double temperature; /* default 0: greedy */
+        uint64_t seed;      /* default 1 */
     } sample;
     struct {
         bool on;          /* false when `limits` is absent */
-        uint64_t time_s;  /* 0, no limit */
+        uint64_t time_s;  /* default 0, no limit */
         uint32_t retries; /* attempts after losses of workers since the newest checkpoint */
     } limits;
     bool hold;
-    char *account; /* NULL: the submitter's default; else a group that is charged */
+    char *account; /* default NULL: the submitter's default; else a group that is charged */
     enum spec_service service;
-    char *begin;      /* NULL: at once; else a time in RFC 3339 before which the job does not start */
-    int64_t begin_us; /* the same in wall microseconds, 0 without one */
-    /* none; the job starts when all of these jobs have succeeded, and all of those have ended in any way */
+    char *begin;      /* default NULL: at once; else a time in RFC 3339 before which the job does not start */
+    int64_t begin_us; /* begin in microseconds since 1970, UTC; 0 without begin */
+    /* default none; the job starts when all jobs of `after` have succeeded and all of `after_any` have ended
+     * in any way */
     struct spec_jobs after, after_any;
-    /* NULL: one job; else {path: [values]}, and all other fields are those of its first element */
+    /* default NULL: one job; else {path: [values]}, and all other fields are those of its first element */
     json_t *array;
     uint32_t array_size; /* elements, 1..SPEC_ARRAY_MAX; 0 without an array */
-    uint32_t at_most;    /* elements that may run at once; 0: any number */
+    uint32_t at_most;    /* how many elements may run at once; default 0: any number */
 };
 
 /* Reads a specification. Borrows 'document' for the call (a chat template object is kept by reference count).
@@ -249,7 +250,7 @@ struct job_spec {
  * Errors: ERR_INVALID with the path first, ERR_NOMEM. */
 int spec_parse(const json_t *document, struct job_spec *spec, struct err *err);
 
-/* As spec_parse for a document whose `array` was checked; array_size stays 0. */
+/* Reads a document as spec_parse() does, but neither checks `array` nor sets array_size. */
 int spec_parse_job(const json_t *document, struct job_spec *spec, struct err *err);
 
 /* Refuses what a model of this config cannot do, before anything runs: targets that match no layer (the error
@@ -269,9 +270,9 @@ json_t *spec_to_json(const struct job_spec *spec, struct err *err);
  * then written to 'hex' unless that is NULL. */
 bool spec_blob_ref(const char *text, char hex[65]);
 
-/* Resolves the positions, ranks and factors of a method's adapters on a model; kind full has none (ways 0).
- * ERR_INVALID or ERR_UNSUPPORTED, with the path first: a name or pattern matches nothing (the error lists the
- * model's names), or experts would differ. */
+/* Resolves which matrices of a model a method's adapters are on, with their ranks and factors; kind full has
+ * none (ways 0). ERR_INVALID or ERR_UNSUPPORTED, with the path first: a name or pattern matches nothing (the
+ * error lists the model's names), or experts would differ. */
 int spec_lora_sites(const struct spec_method_part *method, const struct model_config *config,
                     struct lora_sites *sites, struct err *err);
 

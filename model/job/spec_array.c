@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What may differ: neither the files of the elements nor the devices that they may use. */
+/* The keys in which elements of an array may differ; keys of files and devices are not among them. */
 static const struct {
     const char *part, *key;
 } axes_known[] = {
@@ -26,7 +26,7 @@ static const struct {
 };
 enum { AXES_KNOWN = sizeof(axes_known) / sizeof(axes_known[0]) };
 
-/* Returns the axis of a key such as "seed" or "train.seed", or -1. */
+/* Returns the index in axes_known of a key such as "seed" or "train.seed", or -1. */
 static int axis_of(const char *key)
 {
     for (int i = 0; i < AXES_KNOWN; i++) {
@@ -174,8 +174,8 @@ static int check_values(const json_t *first, const struct model_config *config, 
     return 0;
 }
 
-/* Checks what is wrong without the array, too; then each value, and all elements for what values mean
- * together. */
+/* Checks the document without its array, so that errors outside the array are named as such; then each value
+ * alone, and each element with its values together. */
 static int check_elements(const json_t *document, const json_t *first, uint32_t size, struct err *err)
 {
     struct err ignored;

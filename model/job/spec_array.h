@@ -1,6 +1,5 @@
-/* Arrays of jobs: the key `array` of a specification, {key: [values]}, and its elements' specifications.
- * Pure.
- */
+/* Arrays of jobs: the key `array` of a specification, {key: [values]}, and the specifications of its
+ * elements. All functions are pure. */
 #ifndef MOTLEY_MODEL_JOB_SPEC_ARRAY_H
 #define MOTLEY_MODEL_JOB_SPEC_ARRAY_H
 

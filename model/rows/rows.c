@@ -29,8 +29,10 @@ struct encoder {
     enum spec_format format; /* set by the first row */
     struct rows_store *store;
     struct rows_report *report;
-    struct ids ids, labels, begins, ends; /* of the current row; see tokenizer_encode_placed */
-    struct ids prompt;                    /* ids of the current row's prompt, encoded alone */
+    /* of the current row: ids, labels, and the byte offsets in the text at which each id's part begins and
+     * ends */
+    struct ids ids, labels, begins, ends;
+    struct ids prompt; /* ids of the current row's prompt, encoded alone */
     struct buf text;
     struct chat_spans spans;
 };

@@ -105,7 +105,7 @@ void rows_destroy(struct rows *rows);
  * value is checked when it is loaded: offsets rise, ids are >= 0 and < vocab if vocab > 0, labels are
  * ROWS_IGNORE or an id in range, and each row has at least two tokens and one learnt label. */
 int rows_save(const struct rows *rows, struct buf *out, struct err *err);
-/* Writes the same bytes piece by piece: 'put' takes each piece in order and returns 0 or -1. */
+/* Writes the bytes of rows_save() piece by piece: 'put' takes each piece in order and returns 0 or -1. */
 int rows_save_to(const struct rows *rows,
                  int (*put)(void *arg, const void *bytes, size_t size, struct err *err), void *arg,
                  struct err *err);

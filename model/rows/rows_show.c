@@ -7,7 +7,7 @@
 enum { SHOWN_TOKENS_MAX = 65536, TEXT_BYTES_MAX = 16 << 20 };
 
 static const char *const unwritten[] = {"tools", "documents", "tool_calls",
-                                        "reasoning"}; /* enum rows_unwritten */
+                                        "reasoning"}; /* in the order of the bits of enum rows_unwritten */
 
 int rows_report_say(const struct rows_report *report, uint32_t sequence_tokens, struct buf *out,
                     struct err *err)

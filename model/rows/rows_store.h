@@ -10,7 +10,7 @@
 
 struct rows_store;
 
-/* Returns new, or NULL with ERR_NOMEM. bytes_max bounds the memory of the rows. */
+/* Returns a new store, or NULL with ERR_NOMEM. bytes_max bounds the memory of the rows. */
 struct rows_store *rows_store_create(size_t bytes_max, struct err *err);
 void rows_store_destroy(struct rows_store *store);
 /* Copies a row of 'count' tokens. ERR_TOO_BIG: the rows would take more than bytes_max. */

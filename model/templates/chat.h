@@ -67,7 +67,7 @@ struct chat_span {
     enum chat_part part;
 };
 
-struct chat_spans { /* zero it to begin */
+struct chat_spans { /* a struct of zeroes is an empty list */
     struct chat_span *items;
     size_t count, capacity;
     bool touching; /* a token is learnt if any of its bytes belongs to an answer, as in transformers' mask of
@@ -101,7 +101,8 @@ bool chat_is_argument(const char *name);
  * `train: false`. ERR_UNSUPPORTED names a value of these keys that is not supported. */
 int chat_message_learn(const json_t *message, size_t index, bool *learn, struct err *err);
 
-/* Writes to *mute whether any assistant's message is excluded from learning; errors as above. */
+/* Writes to *mute whether any assistant's message is excluded from learning. Errors are those of
+ * chat_message_learn(). */
 int chat_messages_mute(const json_t *messages, bool *mute, struct err *err);
 
 #endif

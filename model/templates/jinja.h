@@ -45,7 +45,7 @@ struct jinja_mark {
     bool generation;
 };
 
-struct jinja_marks { /* zero it to begin */
+struct jinja_marks { /* a struct of zeroes is an empty list */
     struct jinja_mark *items;
     size_t count, capacity;
 };

@@ -4,7 +4,8 @@
 
 #include "model/templates/jinja_args.h"
 
-/* Return the table row of that name, or NULL. */
+/* These functions return the row of the table of filters, or of tests, with that name; NULL if there is
+ * none. */
 const struct jinja_builtin *jinja_filter_row(const struct jv *name);
 const struct jinja_builtin *jinja_test_row(const struct jv *name);
 

@@ -179,14 +179,14 @@ static int decimal(uint32_t code)
     return category(code) == UTF8PROC_CATEGORY_ND;
 }
 
-/* Of the category No, Python counts superscripts and circled digits as digits, and fractions not; utf8proc
- * does not distinguish them. */
+/* Tests str.isdigit(). Of the category No Python takes superscripts and circled digits for digits, and
+ * fractions not; utf8proc does not distinguish them. */
 static int digit(uint32_t code)
 {
     return category(code) == UTF8PROC_CATEGORY_NO ? -1 : decimal(code);
 }
 
-/* Some ideographs are numbers for Python; utf8proc does not say which. */
+/* Tests str.isnumeric(). Some ideographs are numbers for Python; utf8proc does not say which. */
 static int numeric(uint32_t code)
 {
     const utf8proc_category_t c = category(code);

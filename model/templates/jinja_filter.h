@@ -5,9 +5,9 @@
 
 #include "model/templates/jinja_args.h"
 
-/* jinja_number.c */
+/* Defined in jinja_number.c. */
 jinja_fn jinja_do_int, jinja_do_float, jinja_do_abs, jinja_do_round, jinja_do_filesizeformat;
-/* jinja_filter.c */
+/* Defined in jinja_filter.c. */
 jinja_fn jinja_do_default, jinja_do_attr, jinja_do_tojson, jinja_do_pprint, jinja_do_xmlattr,
     jinja_do_urlencode;
 jinja_fn jinja_do_string, jinja_do_safe, jinja_do_escape, jinja_do_forceescape, jinja_do_striptags;

@@ -6,7 +6,7 @@
 
 enum jinja_kind {
     /* expressions */
-    JN_CONST,   /* value */
+    JN_CONST,   /* a constant; value is its value */
     JN_NAME,    /* a variable; value is its name */
     JN_LIST,    /* the items in list; a tuple if 'negated' */
     JN_DICT,    /* list: key, value, key, value, … */
@@ -28,7 +28,7 @@ enum jinja_kind {
     JN_CAPTURE, /* the text that body a writes */
     /* statements */
     JN_BLOCK,  /* the statements in list; value: names that are undefined in this scope until it sets them */
-    JN_TEXT,   /* value */
+    JN_TEXT,   /* writes value, a text between tags */
     JN_OUTPUT, /* writes a, which must be a text if 'negated' (the output of a filter block) */
     JN_FOR,   /* list: targets; a: the iterable; b: the condition; c: body; d: else; recursive if 'negated' */
     JN_IF,    /* list: condition, body, condition, body, …; a else */

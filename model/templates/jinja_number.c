@@ -86,7 +86,7 @@ int jinja_do_int(const struct jinja_call *c)
     if (jinja_number_arg(c, 1, 10, &base) < 0)
         return -1;
     if (c->self->kind == JV_TEXT && (base < 0 || base == 1 || base > 36))
-        base = -1; /* int() refuses the prefix, and float() is tried */
+        base = -1; /* int() refuses this base; float() is tried */
     const int whole = c->self->kind == JV_TEXT ? (base < 0 ? 0 : whole_of(c, c->self, base, &number))
                                                : jv_number(c->self, &number);
     if (whole != 0) {

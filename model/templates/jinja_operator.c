@@ -55,7 +55,8 @@ static int power(int64_t a, int64_t b, struct jv *out, struct err *err)
     return over ? beyond(JO_POWER, err) : 0;
 }
 
-/* Computes with whole numbers as Python does: a quotient is rounded down, and a remainder fits that. */
+/* Computes with whole numbers as Python does: a quotient is rounded down, and a remainder has the divisor's
+ * sign. */
 static int whole(enum jinja_op op, int64_t a, int64_t b, struct jv *out, struct err *err)
 {
     int64_t result = 0;

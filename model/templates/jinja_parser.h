@@ -44,7 +44,7 @@ int jinja_expected(struct jinja_parser *p, const char *what);
 struct jinja_node *jinja_node_new(struct jinja_parser *p, enum jinja_kind kind);
 /* Appends to a list, whose length is bounded. */
 int jinja_nodes_add(struct jinja_parser *p, struct jinja_nodes *nodes, struct jinja_node *node);
-/* Counts one more level of nesting; the caller decrements p->depth. An error beyond JINJA_DEPTH_MAX. */
+/* Counts one more level of nesting, and fails beyond JINJA_DEPTH_MAX; the caller decrements p->depth. */
 int jinja_deeper(struct jinja_parser *p);
 
 /* Makes the next token the current one. At the end of the tag it is T_END, and the white space that the tag
@@ -72,12 +72,12 @@ struct jinja_node *jinja_disjunction(struct jinja_parser *p);
 struct jinja_node *jinja_name_or_constant(struct jinja_parser *p);
 /* Parses '.' and a name behind a node. */
 struct jinja_node *jinja_attribute(struct jinja_parser *p, struct jinja_node *of);
-/* Parse the filter whose name is the current token, applied to a node; and all filters, tests and calls
- * behind a node. */
+/* jinja_filter() parses the filter whose name is the current token and applies it to 'of'; jinja_filters()
+ * parses all filters, tests and calls behind 'node'. */
 struct jinja_node *jinja_filter(struct jinja_parser *p, struct jinja_node *of);
 struct jinja_node *jinja_filters(struct jinja_parser *p, struct jinja_node *node);
 /* Checks what jinja2 checks when it compiles a template: unknown filters and tests that stand in no
- * condition. Also notes which of JINJA_USES_* macros read. */
+ * condition. Also sets the JINJA_USES_* bits of each macro. */
 int jinja_check(struct jinja_parser *p, struct jinja_node *root);
 /* Finds the names that are undefined in a scope until it sets them, and stores them in the scope's JN_BLOCK.
  */

@@ -11,7 +11,7 @@
 
 enum { PRINT_DEPTH_MAX = 32 };
 
-/* Python writes the fewest digits from which the same number is read again. */
+/* Appends the fewest digits from which the same number is read again, as Python does. */
 int jv_print_real(double real, struct buf *out, struct err *err)
 {
     char text[64];

@@ -26,7 +26,8 @@ int jv_json(const struct jv *value, const struct jv_json_style *style, struct bu
 /* Appends a floating point number as repr() writes it. */
 int jv_print_real(double real, struct buf *out, struct err *err);
 
-/* str() and repr() as values. The bytes of 'text' as a value, and 'text' freed, if status is 0. */
+/* jv_text_of() and jv_repr_of() write str(value) and repr(value) to *out. If status is 0, jv_take() writes
+ * the bytes of 'text' as a text to *out; it frees 'text' in any case. */
 int jv_text_of(struct jinja_arena *arena, const struct jv *value, struct jv *out, struct err *err);
 int jv_repr_of(struct jinja_arena *arena, const struct jv *value, struct jv *out, struct err *err);
 int jv_take(struct jinja_arena *arena, struct buf *text, int status, struct jv *out, struct err *err);

@@ -138,9 +138,9 @@ static int run_loop(struct jinja_run *r, struct jinja_frame *f, const struct jin
     if (iterator && !node->b && loop->peeked < loop->items.count - loop->at)
         iterator->taken =
             taken + loop->at + loop->peeked; /* items that a break left remain in the iterator */
-    return ended || !node->d
-               ? 0
-               : run_block(r, jinja_frame_new(r, f), node->d); /* jinja2 runs `else` in this case, too */
+    return ended || !node->d ? 0
+                             /* as in jinja2, `else` also runs when break or continue ended each round */
+                             : run_block(r, jinja_frame_new(r, f), node->d);
 }
 
 static int run_for(struct jinja_run *r, struct jinja_frame *f, const struct jinja_node *node)

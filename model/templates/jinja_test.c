@@ -88,8 +88,8 @@ COMPARED(is_greater, JO_GT)
 COMPARED(is_greater_equal, JO_GE)
 COMPARED(is_in, JO_IN)
 
-/* Test sameas. Python's identity is known for None, booleans, and lists and maps that are shared; other equal
- * values are refused. */
+/* Implements the test sameas. Python's identity is known for None, booleans, and lists and maps that are
+ * shared; other equal values are refused. */
 static int is_same(const struct jinja_call *c)
 {
     const struct jv *a = c->self, *b = &c->args[0];

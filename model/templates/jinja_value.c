@@ -306,7 +306,7 @@ bool jv_true(const struct jv *value)
         return value->list->form == JF_ITERATOR || value->list->count > 0;
     case JV_MAP:
         return value->map->count > 0;
-    case JV_LOOP: /* a loop's length is at least 1 */
+    case JV_LOOP: /* true: a loop has at least one item */
     default:
         return true;
     }

@@ -154,7 +154,7 @@ int jv_map_put(struct jinja_arena *arena, struct jv_map *map, struct jv key, str
 /* Return the value of a key, borrowed, or NULL. */
 const struct jv *jv_map_get(const struct jv_map *map, const struct jv *key);
 const struct jv *jv_map_find(const struct jv_map *map, const char *key, size_t size);
-/* Makes a value of a document, whose texts are borrowed. */
+/* Makes a value of a JSON document, whose texts are borrowed. */
 int jv_from_json(struct jinja_arena *arena, const json_t *json, struct jv *out, struct err *err);
 
 /* Return what Python's bool() and == return. */

@@ -1,4 +1,4 @@
-/* See decode_steps.h. */
+/* Runs decoders (decode_steps.h): each step makes a list of texts from a list of texts. */
 #include "model/text/decode_steps.h"
 
 #include <stdlib.h>
@@ -174,8 +174,8 @@ static int hex_digit(char c)
                                   : -1;
 }
 
-/* The byte that a text such as "<0x0A>" stands for, or -1. Rust's parser of numbers also accepts a sign, as
- * in "<0x+A>". */
+/* Returns the byte that a text such as "<0x0A>" stands for, or -1. Rust's parser of numbers also accepts a
+ * sign, as in "<0x+A>". */
 static int byte_of(struct decoded_part part)
 {
     if (part.size != 6 || memcmp(part.text, "<0x", 3) != 0 || part.text[5] != '>')

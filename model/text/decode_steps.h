@@ -14,7 +14,8 @@
 #include "common/err.h"
 #include "model/text/pattern.h"
 
-enum { DECODE_STEPS_MAX = 32, DECODE_TEXT_BYTES = 4096 }; /* DECODE_TEXT_BYTES: of 'from', and of 'to' */
+/* DECODE_TEXT_BYTES: most bytes of a step's 'from' or 'to' */
+enum { DECODE_STEPS_MAX = 32, DECODE_TEXT_BYTES = 4096 };
 
 enum decode_kind {
     /* all texts become one, of the bytes that their characters stand for in GPT-2's alphabet */
@@ -26,11 +27,11 @@ enum decode_kind {
     /* 'from' is removed, at most 'start' times at the beginning and 'stop' times at the end */
     DECODE_STRIP,
     DECODE_BPE, /* 'from' (a suffix) becomes a space, and vanishes in the last text */
-    /* equal texts in a row become one, and 'from' vanishes; with 'flag' texts are cleaned, and 'to' becomes a
-     * space */
+    /* equal texts in a row become one, and 'from' vanishes; with 'flag' spaces before punctuation and
+     * contractions vanish, and 'to' becomes a space */
     DECODE_CTC,
-    /* a text behind the first loses its prefix 'from', or gets a space before it; with 'flag' texts are
-     * cleaned */
+    /* a text behind the first loses its prefix 'from', or gets a space before it; with 'flag' spaces before
+     * punctuation and contractions vanish */
     DECODE_WORD_PIECE
 };
 
@@ -46,7 +47,7 @@ struct decode_step {
 struct decode_steps {
     unsigned count;
     struct decode_step *steps; /* owned */
-    bool spaced;               /* the texts are joined with spaces, as where there is no decoder */
+    bool spaced; /* the texts are joined with spaces, as `tokenizers` does where it has no decoder */
 };
 void decode_steps_fini(struct decode_steps *steps);
 

@@ -1,4 +1,5 @@
-/* See dialect.h. A pattern is read once, from left to right, and what is not rewritten is copied. */
+/* Rewrites patterns for libonig (dialect.h). A pattern is read once, from left to right, and what is not
+ * rewritten is copied. */
 #include "model/text/dialect.h"
 
 #include <stdio.h>
@@ -88,8 +89,8 @@ static int write_property(struct pattern_walk *w, const char *name, const char *
     }
     if (buf_text(w->out, "]", err) < 0)
         return -1;
-    /* Behind a property '-' is itself. Behind the class that now stands for the property it might not be, so
-     * it is escaped. */
+    /* Behind a property '-' is a literal. Behind the class that now stands for the property it might begin a
+     * range, so it is escaped. */
     if (w->classes > 0 && w->at < w->size && w->text[w->at] == '-' && !here(w, "-]")) {
         w->at++;
         return buf_text(w->out, "\\-", err);
@@ -97,7 +98,7 @@ static int write_property(struct pattern_walk *w, const char *name, const char *
     return 0;
 }
 
-/* True for a property whose members without regard to case differ between versions of Unicode. */
+/* Returns true for a property whose members differ between versions of Unicode when case is ignored. */
 static bool depends_on_case(const char *name)
 {
     static const char *const names[] = {"lu",

@@ -24,9 +24,9 @@ int dialect_oniguruma(const char *pattern, size_t size, struct buf *out, struct 
  * refuses it, and Debian's 6.9.8 accepts it. Fails with ERR_TOO_BIG when groups are nested too deeply. */
 int dialect_targets_check(const char *pattern, size_t size, struct err *err);
 
-/* True when both engines read the pattern alike: it consists of literals, \r \n \t \s \p{general category},
- * classes without classes in them, groups (?: (?i: (?= (?! and plain ones, alternatives, and quantifiers
- * other than {n,} and {,n} that no further quantifier follows. */
+/* Returns true when both engines read the pattern alike: it consists of literals, \r \n \t \s \p{general
+ * category}, classes without classes in them, groups (?: (?i: (?= (?! and plain ones, alternatives, and
+ * quantifiers other than {n,} and {,n} that no further quantifier follows. */
 bool dialect_is_common(const char *pattern, size_t size);
 
 /* Append the pattern that PCRE2 is to compile for a pattern that both engines read alike. With 'newer', each

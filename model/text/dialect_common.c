@@ -20,8 +20,8 @@ struct pattern_reader {
     char before;      /* the literal before 'at', or '\0'; used with 'ignore_case' */
 };
 
-/* The size of the "\p{Name}" that 'text' begins with, or 0. Only categories are listed that mean the same in
- * both engines and from which Unicode 16 removed no character. */
+/* Returns the size of the "\p{Name}" that 'text' begins with, or 0. Only categories are listed that mean the
+ * same in both engines and from which Unicode 16 removed no character. */
 static size_t category_size(const char *text, size_t size)
 {
     static const char *const names[] = {"L",  "N",  "P",  "S",  "M",  "Z",  "Lu", "Ll", "Lt", "Lm",
@@ -42,7 +42,8 @@ static bool is_letter(char c)
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-/* True for two letters that together are a case of one character ("ss" of U+00DF) for Oniguruma alone. */
+/* Returns true for two letters that Oniguruma, unlike PCRE2, takes for another case of one character ("ss"
+ * for U+00DF). */
 static bool folds_together(char first, char second)
 {
     static const char *const pairs[] = {"ss", "st", "ff", "fi", "fl"};
@@ -52,7 +53,7 @@ static bool folds_together(char first, char second)
     return false;
 }
 
-/* The size of the escape at the current position, or 0 if the two engines may read it differently. */
+/* Returns the size of the escape at the current position, or 0 if the two engines may read it differently. */
 static size_t escape_size(const struct pattern_reader *r, bool in_class)
 {
     const char *text = r->text + r->at;
@@ -70,7 +71,7 @@ static size_t escape_size(const struct pattern_reader *r, bool in_class)
                : 0;
 }
 
-/* The size of the plain character of a class at 'at', or 0 if it may have a meaning of its own. */
+/* Returns the size of the plain character of a class at 'at', or 0 if it may have a meaning of its own. */
 static size_t member_size(const struct pattern_reader *r, size_t at, uint32_t *code)
 {
     unsigned bad;
@@ -162,7 +163,7 @@ static bool literal_read(struct pattern_reader *r)
     return true;
 }
 
-/* The size of a group's opening, or 0 if the engines may read it differently. */
+/* Returns the size of a group's opening, or 0 if the engines may read it differently. */
 static size_t group_size(const struct pattern_reader *r)
 {
     const char *text = r->text + r->at;

@@ -11,13 +11,13 @@ enum { GROUPS_DEEP = 128 }; /* greatest depth of nested groups */
 
 /* An open group, or the whole pattern. */
 struct group {
-    /* the group is "(?:", which counts as an anchor if an alternative in it does; others, but for looks,
-     * never do */
+    /* the group is "(?:", which counts as an anchor if one of its alternatives is an anchor alone */
     bool plain;
-    bool look;       /* the group is a look-ahead or look-behind, which counts as an anchor */
-    bool extended;   /* option x holds: white space is ignored, and '#' begins a comment */
-    bool options;    /* an option such as "(?i)" stood in it, which makes the rest of the group one part */
-    bool anchor;     /* the last part is an anchor */
+    bool look;     /* the group is a look-ahead or look-behind, which counts as an anchor */
+    bool extended; /* option x holds: white space is ignored, and '#' begins a comment */
+    bool
+        options; /* an option such as "(?i)" stood in the group, which makes the rest of the group one part */
+    bool anchor; /* the last part is an anchor */
     bool any_anchor; /* an earlier alternative consists of an anchor alone */
     /* number of parts of the alternative that is being read; 2 stands for two or more */
     unsigned parts;
@@ -53,7 +53,7 @@ static void class_skip(struct target_walk *w)
         } else if (w->text[w->at] == '[') {
             open++;
             w->at += w->at + 1 < w->size && w->text[w->at + 1] == '^';
-            /* A "]" that stands first is a member. */
+            /* A "]" directly behind "[" or "[^" is a member of the class. */
             w->at += w->at + 1 < w->size && w->text[w->at + 1] == ']';
         } else if (w->text[w->at] == ']') {
             open--;
@@ -69,7 +69,7 @@ static void comment_skip(struct target_walk *w, char end)
     w->at++;
 }
 
-/* The size in bytes of the quantifier that begins at the current position, or 0. */
+/* Returns the size in bytes of the quantifier that begins at the current position, or 0. */
 static size_t quantifier_size(const struct target_walk *w)
 {
     static const char digits[] = "0123456789";

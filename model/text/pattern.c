@@ -1,4 +1,4 @@
-/* See pattern.h. */
+/* Compiles patterns for PCRE2 or Oniguruma, and finds their matches (pattern.h). */
 #include "model/text/pattern.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -275,7 +275,8 @@ void pattern_search_destroy(struct pattern_search *s)
     free(s);
 }
 
-/* True when the text has a character whose general category in Unicode 16 is not the one PCRE2 has for it. */
+/* Returns true when the text has a character whose general category in Unicode 16 is not the one PCRE2 has
+ * for it. */
 static bool has_newer(const char *text, size_t size)
 {
     for (size_t at = 0; at < size;) {
@@ -335,8 +336,8 @@ static int next_oniguruma(struct pattern_search *s, size_t *begin, size_t *end, 
     return 1;
 }
 
-/* Find the next match with PCRE2's just-in-time code. Its interpreter is used where there is no such code, or
- * where that has not enough stack. */
+/* Find the next match with PCRE2's just-in-time code, or with PCRE2's interpreter where there is no
+ * just-in-time code or its stack does not suffice. */
 static int next_pcre2(struct pattern_search *s, size_t *begin, size_t *end, struct err *err)
 {
     const PCRE2_SPTR text = (PCRE2_SPTR)s->text;

@@ -25,10 +25,11 @@ enum { PATTERN_BYTES = 65536 };
  * expression), ERR_UNSUPPORTED (`tokenizers` takes it and Motley does not), ERR_TOO_BIG or ERR_NOMEM.
  * pattern_destroy() releases it. */
 struct pattern *pattern_regex(const char *text, size_t size, struct err *err);
-/* The pattern matches this text literally. An empty text matches before every character and at the end. */
+/* Makes a pattern that matches this text literally. An empty text matches before every character and at the
+ * end. */
 struct pattern *pattern_literal(const char *text, size_t size, struct err *err);
-/* The pattern matches one character of the set. With 'runs' it matches runs of characters of the set, and
- * runs of characters that are neither in the set nor white space. */
+/* Makes a pattern that matches one character of the set. With 'runs' it matches runs of characters of the
+ * set, and runs of characters that are neither in the set nor white space. */
 struct pattern *pattern_set(const struct code_set *set, bool runs, struct err *err);
 /* pattern_space() matches one character of white space; pattern_characters() matches 'count' characters of
  * any kind, or as many as are left. */

@@ -1,5 +1,5 @@
-/* See split.h. A stage calls the next one for each of its pieces, so at most SPLIT_STAGES_MAX calls are
- * nested. */
+/* Cuts texts by a splitter's stages (split.h). A stage calls the next one for each of its pieces, so at most
+ * SPLIT_STAGES_MAX calls are nested. */
 #include "model/text/split.h"
 
 #include <stdlib.h>

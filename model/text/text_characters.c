@@ -18,7 +18,7 @@ int alphabet_byte(uint32_t code)
     return n <= 0x42 ? (int)(0x7f + n - 0x21) : 0xad;
 }
 
-/* The character of GPT-2's alphabet that stands for a byte. */
+/* Returns the character of GPT-2's alphabet that stands for a byte. */
 static uint32_t alphabet_code(uint8_t byte)
 {
     if (alphabet_byte(byte) == byte)

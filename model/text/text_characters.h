@@ -13,7 +13,8 @@ enum { CHARACTER_MAP_BYTES = 16 };
 enum character_map {
     MAP_LOWER,   /* Rust's char::to_lowercase */
     MAP_ACCENTS, /* combining marks are removed */
-    MAP_NMT,     /* Nmt: some control characters are removed, and kinds of white space become a space */
+    MAP_NMT,     /* the normaliser Nmt: some control characters are removed, and kinds of white space become a
+                    space */
     /* BertNormalizer's clean_text: control characters are removed, and white space becomes a space */
     MAP_BERT_CLEAN,
     MAP_BERT_CHINESE, /* BertNormalizer's handle_chinese_chars: an ideograph gets a space on both sides */
@@ -25,8 +26,8 @@ enum character_map {
  * *size may be 0. */
 bool character_map(enum character_map map, uint32_t code, char out[CHARACTER_MAP_BYTES], size_t *size);
 
-/* The byte that a character of GPT-2's byte-level alphabet stands for, or -1. A printable Latin-1 character
- * stands for itself; U+0100 and up stand for the other 68 bytes in order. */
+/* Returns the byte that a character of GPT-2's byte-level alphabet stands for, or -1. A printable Latin-1
+ * character stands for itself; U+0100 and up stand for the other 68 bytes in order. */
 int alphabet_byte(uint32_t code);
 
 #endif

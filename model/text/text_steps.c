@@ -254,8 +254,8 @@ static size_t character_end(const struct text_view *in, size_t at)
     return at;
 }
 
-/* True for a character that no normalisation form changes in `tokenizers`, though utf8proc would change it,
- * and which keeps the marks before and behind it apart. */
+/* Returns true for a character that no normalisation form changes in `tokenizers`, though utf8proc would
+ * change it, and which keeps the marks before and behind it apart. */
 static bool is_unformed(const struct text_view *in, size_t at)
 {
     uint32_t code = 0;
@@ -264,8 +264,8 @@ static bool is_unformed(const struct text_view *in, size_t at)
     return code_set_has(&unicode_unformed, code);
 }
 
-/* The end of the chunk at 'at', which can be normalised by itself: no character composes with an ASCII
- * character behind it. */
+/* Returns the end of the chunk at 'at', which can be normalised by itself: no character composes with an
+ * ASCII character behind it. */
 static size_t chunk_end(const struct text_view *in, size_t at)
 {
     const bool plain = (unsigned char)in->text[at] < 0x80;

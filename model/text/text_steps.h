@@ -18,7 +18,8 @@
 #include "model/text/pattern.h"
 #include "model/text/text_characters.h"
 
-enum { TEXT_STEPS_MAX = 64, TEXT_STEP_BYTES = 1 << 20 }; /* TEXT_STEP_BYTES: of 'from', and of 'to' */
+/* TEXT_STEP_BYTES: most bytes of a step's 'from' or 'to' */
+enum { TEXT_STEPS_MAX = 64, TEXT_STEP_BYTES = 1 << 20 };
 
 enum text_step_kind {
     TEXT_FORM,          /* applies a Unicode normalisation form */
@@ -26,7 +27,7 @@ enum text_step_kind {
     TEXT_REPLACE_FOUND, /* replaces every match of 'pattern' by 'to' */
     TEXT_PREPEND,       /* puts 'to' before the text */
     TEXT_PREPEND_ONCE,  /* puts 'to' before a text that begins with neither 'from' nor 'to' */
-    TEXT_PREPEND_FIRST, /* does the same, but only at the beginning of the whole text */
+    TEXT_PREPEND_FIRST, /* as TEXT_PREPEND_ONCE, but only at the beginning of the whole text */
     TEXT_STRIP,         /* removes white space at the beginning ('left') and at the end ('right') */
     TEXT_CHARACTERS     /* maps each character by 'map' (text_characters.h) */
 };
@@ -79,9 +80,9 @@ int text_steps_add_pattern(struct text_steps *steps, struct pattern *pattern, co
 int text_steps_add_map(struct text_steps *steps, enum character_map map, struct err *err);
 int text_steps_add_strip(struct text_steps *steps, bool left, bool right, struct err *err);
 
-/* The offset in the given text that byte 'at' (at <= size) of the view came from. */
+/* Returns the offset in the given text that byte 'at' (at <= size) of the view came from. */
 uint32_t text_place(const struct text_view *view, size_t at);
-/* The view of bytes [begin, end) of a view. */
+/* Returns the view of bytes [begin, end) of a view. */
 struct text_view text_slice(const struct text_view *view, size_t begin, size_t end);
 
 /* Apply all steps to 'in' (valid UTF-8). *out lies in 'room', or is 'in' when the steps change nothing. No

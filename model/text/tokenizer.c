@@ -80,8 +80,8 @@ static bool candidate_before(const struct merge_candidate *a, const struct merge
     return a->rank != b->rank ? a->rank < b->rank : a->left < b->left;
 }
 
-/* The heap has room: for a piece of n symbols it holds at most 2n candidates, n at first and one more for
- * each merge, which takes one candidate out and puts at most two in. */
+/* Adds a candidate to the heap, which has room: for a piece of n symbols it holds at most 2n candidates, n at
+ * first and one more for each merge, which takes one candidate out and puts at most two in. */
 static void heap_push(struct encode_scratch *s, struct merge_candidate entry)
 {
     size_t at = s->heap_count++;
@@ -195,9 +195,9 @@ static void spell_unknown(struct spelling *s, const struct tokenizer *t)
     s->unknown = false;
 }
 
-/* The token that a symbol begins as: that of the byte piece[at], or that of the character piece[at..end) with
- * the inner prefix before it unless it is the first, and the end suffix behind it if it is the last; -1 if
- * there is none. For a character text[0..*text_size) is the text that was looked up. */
+/* Returns the token that a symbol begins as: that of the byte piece[at], or that of the character
+ * piece[at..end) with the inner prefix before it unless it is the first, and the end suffix behind it if it
+ * is the last; -1 if there is none. For a character text[0..*text_size) is the text that was looked up. */
 static int32_t symbol_id(const struct tokenizer *t, const struct text_view *piece, size_t at, size_t end,
                          uint8_t text[SYMBOL_BYTES], size_t *text_size)
 {
@@ -352,7 +352,7 @@ static int piece_encode(void *arg, const struct text_view *piece, struct err *er
     const size_t size = piece->size;
     struct cached_piece *slot = NULL;
     /* The cache has one end for each id. Where characters can vanish, the ends depend on
-     * TOKENIZER_LIBRARY_PLACES. */
+     * TOKENIZER_LIBRARY_PLACES, so pieces are cached only without that flag. */
     if (size <= CACHE_PIECE &&
         (e->t->bytes || e->t->unknown >= 0 || !(e->flags & TOKENIZER_LIBRARY_PLACES))) {
         slot = &e->scratch->cache[piece_hash(text, size) % CACHE_SLOTS];

@@ -44,7 +44,7 @@ enum tokenizer_flags {
     TOKENIZER_ADD_BEGIN = 1,
     /* puts the tokens behind the text that the model's own tokenizer puts there */
     TOKENIZER_ADD_END = 2,
-    TOKENIZER_ADD_SPECIAL = 3, /* both of these */
+    TOKENIZER_ADD_SPECIAL = 3, /* TOKENIZER_ADD_BEGIN and TOKENIZER_ADD_END */
     /* a special token such as "<|im_end|>" inside the text is read as plain text */
     TOKENIZER_IGNORE_SPECIAL = 4,
     /* Places of tokens are those of the tokenizers library: they leave out spaces where a post_processor's
@@ -91,24 +91,25 @@ int tokenizer_encode_placed(const struct tokenizer *tokenizer, const char *text,
 int tokenizer_decode(const struct tokenizer *tokenizer, const int32_t *ids, size_t count, bool skip_special,
                      struct buf *text, struct err *err);
 
-/* The number of ids, which is the largest id + 1. */
+/* Returns the number of ids, which is the largest id + 1. */
 uint32_t tokenizer_vocab(const struct tokenizer *tokenizer);
-/* The id of the token that begins or ends a text; -1 when the model names none. */
+/* These functions return the id of the token that begins a text, and of the one that ends it; -1 when the
+ * model names none. */
 int32_t tokenizer_bos(const struct tokenizer *tokenizer);
 int32_t tokenizer_eos(const struct tokenizer *tokenizer);
-/* The bytes of a token, raw ones in a byte-level tokenizer and not NUL-terminated; NULL for an id outside the
- * vocabulary. Borrowed until destroy. */
+/* Returns the bytes of a token, raw ones in a byte-level tokenizer and not NUL-terminated; NULL for an id
+ * outside the vocabulary. Borrowed until destroy. */
 const char *tokenizer_token_text(const struct tokenizer *tokenizer, int32_t id, size_t *size);
-/* The id of a token by its exact text ("<|im_end|>"), or -1. */
+/* Returns the id of a token by its exact text ("<|im_end|>"), or -1. */
 int32_t tokenizer_find(const struct tokenizer *tokenizer, const char *text, size_t size);
-/* True when the id is a special token. */
+/* Returns true when the id is a special token. */
 bool tokenizer_is_special(const struct tokenizer *tokenizer, int32_t id);
-/* The chat template that came with the tokenizer (Jinja text), or NULL. Borrowed until destroy. */
+/* Returns the chat template that came with the tokenizer (Jinja text), or NULL. Borrowed until destroy. */
 const char *tokenizer_chat_template(const struct tokenizer *tokenizer);
-/* The chat template of that name ("default", "tool_use" …), or NULL. Borrowed until destroy. */
+/* Returns the chat template of that name ("default", "tool_use" …), or NULL. Borrowed until destroy. */
 const char *tokenizer_template(const struct tokenizer *tokenizer, const char *name);
-/* The special tokens that a chat template may name (bos_token, pad_token …): name -> text, as transformers'
- * special_tokens_map has them. Borrowed until destroy. */
+/* Returns the special tokens that a chat template may name (bos_token, pad_token …): name -> text, as
+ * transformers' special_tokens_map has them. Borrowed until destroy. */
 const json_t *tokenizer_special_tokens(const struct tokenizer *tokenizer);
 
 #endif

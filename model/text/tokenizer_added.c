@@ -1,4 +1,5 @@
-/* See tokenizer_added.h. The rules are those of AddedVocabulary::add_tokens in `tokenizers`. */
+/* Keeps the vocabulary of added tokens (tokenizer_added.h) by the rules of AddedVocabulary::add_tokens in
+ * `tokenizers`. */
 #include "model/text/tokenizer_added.h"
 
 #include <inttypes.h>

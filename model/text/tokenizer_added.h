@@ -22,9 +22,10 @@ extern const char added_was_normalised[];
 json_t *added_token(const json_t *object, int special, const char *file, const char *key, struct err *err);
 bool added_is_token(const json_t *value);
 bool added_flag(const json_t *token, const char *flag);
-/* The content of a token, or 'value' itself where it is a text; NULL for any other value. Borrowed. */
+/* Returns the content of a token, or 'value' itself where it is a text; NULL for any other value.
+ * Borrowed. */
 json_t *added_content(const json_t *value);
-/* True for two tokens with the same content and flags, and for two equal texts. */
+/* Returns true for two tokens with the same content and flags, and for two equal texts. */
 bool added_equal(const json_t *a, const json_t *b);
 
 struct added_vocabulary {
@@ -42,7 +43,7 @@ void added_vocabulary_fini(struct added_vocabulary *v);
 /* Do what add_tokens of `tokenizers` does: a token whose content is known keeps its id and takes the new
  * flags, and a content that was special stays special. 'list' holds tokens only. */
 int added_vocabulary_put(struct added_vocabulary *v, const json_t *list, struct err *err);
-/* The added token with that content, or NULL. Borrowed. */
+/* Returns the added token with that content, or NULL. Borrowed. */
 const json_t *added_vocabulary_find(const struct added_vocabulary *v, const json_t *content);
 /* Returns a new list of all added tokens in the form of tokenizer.json's added_tokens and in the order of
  * their ids, or NULL with ERR_NOMEM. */

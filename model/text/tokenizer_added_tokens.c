@@ -1,4 +1,5 @@
-/* See tokenizer_added.h. Tokens are added in the order of TokenizersBackend.__init__. */
+/* Lists all added tokens that transformers' tokenizer has (tokenizer_added.h), in the order in which
+ * TokenizersBackend.__init__ adds them. */
 #include <stdio.h>
 #include <stdlib.h>
 

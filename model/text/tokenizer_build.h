@@ -56,7 +56,7 @@ struct merge_slot {
     uint32_t left, right, rank, merged;
 };
 
-struct encode_scratch; /* tokenizer_scratch.h */
+struct encode_scratch; /* defined in tokenizer_scratch.h */
 
 struct tokenizer {
     struct token *tokens; /* [vocab] */
@@ -68,7 +68,7 @@ struct tokenizer {
     struct merge_slot *merges;
     uint32_t merge_count, merge_mask;
     bool bytes; /* true: merging begins with single bytes (byte-level BPE); false: with characters */
-    int32_t byte_id[256]; /* token of each byte, or -1; the token "<0x0A>" and alike unless 'bytes' */
+    int32_t byte_id[256]; /* token of each byte (its own, or "<0x0A>" and alike unless 'bytes'), or -1 */
     /* token that merging begins with for each ASCII character, or -1 where it must be looked up */
     int32_t ascii_id[128];
     struct added_token *added; /* sorted by the text that is looked for */
@@ -150,9 +150,9 @@ int builder_added(struct tokenizer *t, const struct added_token *added, struct e
  * call. */
 int builder_finish(struct tokenizer *t, struct err *err);
 
-/* The id of the token with these raw bytes among the tokens that take part in merging, or -1. */
+/* Returns the id of the token with these raw bytes among the tokens that take part in merging, or -1. */
 int32_t tokenizer_lookup(const struct tokenizer *t, const uint8_t *bytes, size_t size);
-/* The merge of a pair of token ids, or NULL. */
+/* Returns the merge of a pair of token ids, or NULL. */
 const struct merge_slot *tokenizer_merge(const struct tokenizer *t, uint32_t left, uint32_t right);
 
 #endif

@@ -1,5 +1,6 @@
-/* See tokenizer_class.h. The sections are what each class of transformers 5.24 serialises
- * (tokenizer._tokenizer.to_str()) over a tokenizer.json whose own sections are different. */
+/* Lists the tokenizer classes of transformers 5.24 that build a pipeline of their own (tokenizer_class.h).
+ * The sections are what each class serialises (tokenizer._tokenizer.to_str()) over a tokenizer.json whose own
+ * sections are different. */
 #include "model/text/tokenizer_class.h"
 
 #include <string.h>
@@ -78,7 +79,7 @@ static const struct tokenizer_class classes[] = {
 /* The classes that AutoTokenizer registers for the families that Motley trains. A family that is not listed
  * has no class of its own. With 'always' the class holds whatever tokenizer_class says. */
 static const struct registered {
-    const char *model_type, *class_name; /* class_name NULL: tokenizer.json as it stands */
+    const char *model_type, *class_name; /* class_name NULL: the family uses tokenizer.json as it stands */
     bool always;
 } registered[] = {
     {"qwen2", "Qwen2Tokenizer", true},
@@ -101,7 +102,8 @@ static const struct tokenizer_class *class_named(const char *name, size_t size)
     return NULL;
 }
 
-/* True when the document has the text or the key "ByteLevel" somewhere; transformers looks for it too. */
+/* Returns true when the document has the text or the key "ByteLevel" somewhere; transformers looks for it
+ * too. */
 static bool has_byte_level(const json_t *value)
 {
     static const char name[] = "ByteLevel";
@@ -118,7 +120,7 @@ static bool has_byte_level(const json_t *value)
     return found;
 }
 
-/* The size of a class's name without "Fast" at its end. */
+/* Returns the size of a class's name without "Fast" at its end. */
 static size_t class_name_size(const char *name)
 {
     const size_t size = strlen(name);
@@ -168,7 +170,9 @@ int tokenizer_class_find(const struct tokenizer_class_words *words, const json_t
             declared);
     }
     if ((*class)->metaspace && has_byte_level(root))
-        *class = NULL; /* this is how Llama 3 was published */
+        /* Llama 3 was published with this class's name and a byte-level tokenizer.json, which then is used as
+         * it is */
+        *class = NULL;
     return 0;
 }
 

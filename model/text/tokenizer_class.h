@@ -26,8 +26,8 @@ int tokenizer_class_find(const struct tokenizer_class_words *words, const json_t
  * tokenizer_added.h. */
 int tokenizer_class_build(const struct tokenizer_class *class, const json_t *config, const json_t *named,
                           json_t *root, struct err *err);
-/* True when the class's constructor ends by adding all its special tokens once more, without flags; false for
- * NULL. */
+/* Returns true when the class's constructor ends by adding all its special tokens once more, without flags;
+ * false for NULL. */
 bool tokenizer_class_repeats(const struct tokenizer_class *class);
 /* Returns a new object of the special tokens that the class has where no file names them: name -> text. */
 json_t *tokenizer_class_defaults(const struct tokenizer_class *class);

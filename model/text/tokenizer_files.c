@@ -1,6 +1,6 @@
-/* See tokenizer_files.h. This file follows PreTrainedTokenizerBase._from_pretrained and the constructors
- * behind it step by step. 'members' is their init_kwargs; tokens in it are objects of tokenizer_added.h once
- * a step has made them. */
+/* Reads the files beside tokenizer.json (tokenizer_files.h) as PreTrainedTokenizerBase._from_pretrained and
+ * the constructors behind it do, step by step. 'members' is their init_kwargs; tokens in it are objects of
+ * tokenizer_added.h once a step has made them. */
 #include "model/text/tokenizer_files.h"
 
 #include <stdio.h>
@@ -60,7 +60,7 @@ static bool ends_with_token(const char *name)
     return size >= 6 && strcmp(name + size - 6, "_token") == 0;
 }
 
-/* True for a value that is true in Python. */
+/* Returns true for a value that is true in Python. */
 static bool is_true(const json_t *value)
 {
     return json_is_true(value) || json_string_length(value) > 0 || json_object_size(value) > 0 ||
@@ -224,7 +224,7 @@ static int map_read(struct reading *r, const struct tokenizer_file *file, struct
     return status;
 }
 
-/* True when some special token has that text. */
+/* Returns true when some special token has that text. */
 static bool is_named(const struct reading *r, const char *text)
 {
     size_t i;
@@ -254,7 +254,7 @@ static int added_apply(struct reading *r, const json_t *added, struct err *err)
         json_t *content = json_string(text);
         json_t *token = !content ? NULL : added_token(content, is_named(r, text), added_name, text, err);
         json_decref(content);
-        if (token && /* the stated flag stays when the token becomes special later */
+        if (token && /* the flag is stated now, so that it stays when the token becomes special later */
             json_object_set_new(token, "normalized", json_boolean(!added_flag(token, "special"))) < 0) {
             json_decref(token);
             return no_memory(err);
@@ -513,7 +513,7 @@ static int switches_read(const struct reading *r, struct err *err)
     return 0;
 }
 
-/* True for the names of methods of transformers' tokenizer classes, which no member may have. */
+/* Returns true for the names of methods of transformers' tokenizer classes, which no member may have. */
 static bool is_method(const char *name, bool with_model)
 {
     static const char *const methods[] = {"_add_tokens",

@@ -29,7 +29,7 @@ static const struct pre_kind pre_kinds[] = {
     {.name = "llama-bpe", .patterns = {split_llama3}, .ignore_merges = true, .bos = true},
     {.name = "llama3", .patterns = {split_llama3}, .ignore_merges = true, .bos = true},
     {.name = "llama-v3", .patterns = {split_llama3}, .ignore_merges = true, .bos = true},
-    {.name = "smaug-bpe", .patterns = {split_llama3}}, /* SmolLM3 and others */
+    {.name = "smaug-bpe", .patterns = {split_llama3}}, /* SmolLM3 and others have this name in their files */
     {.name = "tekken", .patterns = {split_tekken}, .ignore_merges = true, .bos = true},
     {.name = "qwen2", .patterns = {split_qwen2}, .nfc = true},
     {.name = "deepseek-r1-qwen", .patterns = {split_qwen2}, .nfc = true},
@@ -77,8 +77,8 @@ static int tokens_read(struct tokenizer *t, const struct gguf *gguf, uint64_t co
     return 0;
 }
 
-/* True for the special tokens of Phi-3 that swallow the white space behind them; GGUF has no key for this
- * flag. */
+/* Returns true for the special tokens of Phi-3 that swallow the white space behind them; GGUF has no key for
+ * this flag. */
 static bool swallows_behind(const struct gguf *gguf, const char *text, size_t size)
 {
     static const char *const without[] = {"<unk>", "<s>", "<|endoftext|>"};
@@ -110,7 +110,7 @@ static int added_read(struct tokenizer *t, const struct gguf *gguf, uint64_t cou
     return 0;
 }
 
-/* A SentencePiece vocabulary has scores instead of merges. */
+/* Reads the scores that a SentencePiece vocabulary has instead of merges. */
 static int scores_read(struct tokenizer *t, const struct gguf *gguf, uint64_t count, struct err *err)
 {
     enum gguf_kind kind = GGUF_NONE;

@@ -31,7 +31,7 @@ static int vocab_read(struct tokenizer *t, const json_t *vocab, struct err *err)
     return 0;
 }
 
-/* A merge is "left right" or, in newer files, ["left", "right"]. */
+/* Reads one merge: "left right" or, in newer files, ["left", "right"]. */
 static int merge_read(struct tokenizer *t, const json_t *merge, uint32_t rank, struct err *err)
 {
     const char *left = json_string_value(merge);
@@ -58,7 +58,7 @@ static int merges_read(struct tokenizer *t, const json_t *merges, struct err *er
     if (builder_merges_reserve(t, json_array_size(merges), err) < 0)
         return -1;
     const char *first = json_string_value(json_array_get(merges, 0));
-    /* the list may begin as merges.txt does */
+    /* the list may begin with the line "#version …" of merges.txt */
     const size_t begin = first && strncmp(first, "#version", 8) == 0;
     for (size_t i = begin; i < json_array_size(merges); i++)
         if (merge_read(t, json_array_get(merges, i), (uint32_t)i, err) < 0)
@@ -114,7 +114,8 @@ static int added_read(struct tokenizer *t, const json_t *root, bool texts, struc
     return status;
 }
 
-/* True when the last pre-tokeniser is a ByteLevel, so a text becomes bytes right before it is merged. */
+/* Returns true when the last pre-tokeniser is a ByteLevel, so a text becomes bytes right before it is
+ * merged. */
 static bool ends_in_bytes(const json_t *pre)
 {
     for (unsigned depth = 0; depth < SECTION_DEPTH_MAX && json_is_type(pre, "Sequence"); depth++) {
@@ -191,8 +192,8 @@ static int unknown_read(struct tokenizer *t, const json_t *model, struct err *er
     return 0;
 }
 
-/* transformers applies the file's truncation, and `tokenizers` refuses one whose stride is more than
- * max_length without the tokens that are put around a text. */
+/* Checks the truncation, which transformers applies: `tokenizers` refuses a stride of more than max_length
+ * without the tokens that are put around a text. */
 static int stride_check(const struct tokenizer *t, const json_t *root, struct err *err)
 {
     const json_t *cut = json_object_get(root, "truncation");
@@ -228,8 +229,8 @@ static int document_read(struct tokenizer *t, const json_t *root, struct err *er
     return unknown_read(t, model, err);
 }
 
-/* True if 'status' is a failure other than ERR_UNSUPPORTED. The tokenizer's class may yet replace a section
- * that is not supported here. */
+/* Returns true if 'status' is a failure other than ERR_UNSUPPORTED. The tokenizer's class may yet replace a
+ * section that is not supported here. */
 static bool is_wrong(int status, const struct err *err)
 {
     return status < 0 && err->code != ERR_UNSUPPORTED;

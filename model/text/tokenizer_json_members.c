@@ -1,4 +1,4 @@
-/* See tokenizer_json_private.h. */
+/* Reads single members of tokenizer.json's objects (tokenizer_json_private.h). */
 #include "model/text/tokenizer_json_private.h"
 
 #include <string.h>

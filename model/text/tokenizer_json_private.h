@@ -14,9 +14,9 @@ enum {
     JSON_DEPTH = 32        /* greatest depth of values in tokenizer.json */
 };
 
-/* the object's "type", or "(none)" where that is no text */
+/* Returns the object's "type", or "(none)" where that is no text. */
 const char *json_type_of(const json_t *object);
-/* True when the object's "type" is 'type'. */
+/* Returns true when the object's "type" is 'type'. */
 bool json_is_type(const json_t *object, const char *type);
 
 /* What the absence of a member means. */

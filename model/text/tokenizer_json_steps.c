@@ -226,7 +226,7 @@ static int cut_by_set(struct splitter *splitter, const json_t *item, struct err 
     if (splitter_cut(splitter, pattern_space(err), SPLIT_REMOVED, false, err) < 0)
         return -1;
     return json_is_type(item, "WhitespaceSplit")
-               ? 0 /* the other type is BertPreTokenizer */
+               ? 0 /* the other type that comes here, BertPreTokenizer, also cuts at punctuation */
                : splitter_cut(splitter, pattern_set(&unicode_punctuation, false, err), SPLIT_ISOLATED, false,
                               err);
 }

@@ -40,7 +40,7 @@ static bool is_one_of(const json_t *value, const char *const *names, size_t coun
     return found;
 }
 
-/* True for a list of ids, or of texts. */
+/* Returns true for a list of ids, or of texts. */
 static bool is_list(const json_t *list, bool ids)
 {
     bool good = json_is_array(list);

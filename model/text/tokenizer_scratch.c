@@ -1,4 +1,4 @@
-/* See tokenizer_scratch.h. */
+/* Makes and releases the memory that one call of an encoding function works in. */
 #include "model/text/tokenizer_scratch.h"
 
 #include <stdlib.h>

@@ -21,7 +21,7 @@ struct decoded {
     bool special;
 };
 
-/* True when some special token has that text. */
+/* Returns true when some special token has that text. */
 static bool is_special_text(const struct tokenizer *t, const char *text, size_t size)
 {
     for (uint32_t i = 0; i < t->added_count; i++) {
@@ -32,7 +32,8 @@ static bool is_special_text(const struct tokenizer *t, const char *text, size_t 
     return false;
 }
 
-/* `tokenizers` takes a normalised added token for special if a special token has its normalised text. */
+/* Returns the text that a token is decoded as. As in `tokenizers`, a normalised added token counts as special
+ * if a special token has its normalised text. */
 static struct decoded decoded_of(const struct tokenizer *t, int32_t id)
 {
     const struct token *token = &t->tokens[id];

@@ -35,13 +35,14 @@ struct code_map {
     unsigned count;
 };
 
-/* How a property differs; NULL when it is unknown, or the same in both versions of Unicode. */
+/* Returns how a property differs between versions of Unicode; NULL when it is unknown, or the same in
+ * both. */
 const struct unicode_property *unicode_property_find(const char *name);
 
-/* True when a range of the set holds the code point. */
+/* Returns true when a range of the set holds the code point. */
 bool code_set_has(const struct code_set *set, uint32_t code);
 
-/* The code point that the map has for 'code', or else 'code' itself. */
+/* Returns the code point that the map has for 'code', or else 'code' itself. */
 uint32_t code_map_find(const struct code_map *map, uint32_t code);
 
 /* The characters for which Rust's char::is_numeric is true; the pre-tokeniser Digits cuts at them. */

@@ -20,10 +20,10 @@ size_t utf8_check(const char *text, size_t size);
 /* Write a code point (below 0x110000); returns the number of bytes, 1..4. */
 unsigned utf8_encode(uint32_t code, uint8_t out[4]);
 
-/* True for a character with Unicode's White_Space property. */
+/* Returns true for a character with Unicode's White_Space property. */
 bool utf8_is_space(uint32_t code);
-/* True for a character that Python's str.isspace() accepts and its strip() removes: White_Space and the
- * control characters U+001C to U+001F. */
+/* Returns true for a character that Python's str.isspace() accepts and its strip() removes: White_Space and
+ * the control characters U+001C to U+001F. */
 bool utf8_is_blank(uint32_t code);
 
 #endif
