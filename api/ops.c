@@ -1,4 +1,4 @@
-/* For operators: liveness, readiness, metrics, and the OpenAPI description. */
+/* Routes for operators: liveness, readiness, metrics, and the OpenAPI description. */
 #include "api/request/route.h"
 
 #include "store/jobs.h"
@@ -24,9 +24,10 @@ void health_get(struct call *call)
     call_json(call, 200, json_pack("{s:s}", "status", "alive"), NULL);
 }
 
-/* A readiness query. The database's answer or READY_SECONDS_MAX ends it, whichever comes first. */
+/* A readiness request. It is answered when the database answers or after READY_SECONDS_MAX, whichever comes
+ * first. */
 struct ready {
-    struct call *call; /* NULL: answered */
+    struct call *call; /* NULL once the request was answered */
     struct event *patience;
     bool pinging;
 };
@@ -129,7 +130,7 @@ static void write_metrics(struct app *app, struct evbuffer *out)
          pool_waiting(app->pool));
 }
 
-/* The state of the devices as their agents last reported it. */
+/* Writes the metrics of devices, as their agents last reported them. */
 static void write_devices(struct evbuffer *out, const json_t *devices)
 {
     static const struct {

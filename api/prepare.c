@@ -1,4 +1,4 @@
-/* The schema and the first token. */
+/* Prepares the schema and the first token. */
 #include "api/prepare.h"
 
 #include "common/digest.h"
@@ -33,7 +33,8 @@ int api_prepare(const struct api_config *config, const char *admin_token_file, s
             rc = digest_sha256(token, size, hash, err);
         if (rc == 0)
             rc = store_bootstrap_token(config->postgres, "admin", &made, err);
-        if (rc < 0 && err->code == ERR_CONFLICT) { /* the token exists already */
+        /* A token with this hash exists already, so nothing is to be done. */
+        if (rc < 0 && err->code == ERR_CONFLICT) {
             err_clear(err);
             rc = 0;
         }

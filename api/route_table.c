@@ -1,4 +1,5 @@
-/* All routes, and the way from a request's head to its handler: match, query, token, scope, body. */
+/* The table of all routes, and the way from a request's head to its handler: match, query, token, scope,
+ * body. */
 #include "api/request/route.h"
 #include "api/request/repeat.h"
 
@@ -16,7 +17,7 @@
 #define PAGE "limit after"
 #define SMALL 65536
 #define SEVERAL                                                                                              \
-    "state label topics" /* query parameters that may stand several times, or hold several values */
+    "state label topics" /* query parameters that may occur several times, or hold several values */
 #define PROFILES_BYTES (16 << 20)
 #define JOB_BYTES (16 << 20) /* a specification may hold a plan */
 
@@ -107,8 +108,8 @@ static const struct route routes[] = {
     {.pattern = NULL},
 };
 
-/* The page, which is for people and not of the interface that openapi.yaml describes. A query is the page's
- * own. */
+/* Routes of the page. The page is for people and not a part of the interface that openapi.yaml describes. Its
+ * query is read by the page itself. */
 static const struct route pages[] = {
     {HTTP_GET, "/", 0, BODY_NONE, 0, NULL, page_get},
     {HTTP_GET, "/queue", 0, BODY_NONE, 0, NULL, page_get},
@@ -128,7 +129,8 @@ const struct route *route_table(void)
     return routes;
 }
 
-/* Refuses overlong forms, surrogates and values beyond U+10FFFF, which PostgreSQL would refuse later. */
+/* Whether the text is UTF-8 that PostgreSQL accepts: no overlong forms, surrogates or values beyond
+ * U+10FFFF. */
 static bool is_utf8(const char *text)
 {
     json_t *string = json_string(text);
@@ -147,7 +149,7 @@ bool route_match(const char *pattern, const char *path, char params[CALL_PARAMS_
             if (s == 0 || count == CALL_PARAMS_MAX)
                 return false;
             if (httpd_decode(path, s, false, params[count], CALL_PARAM_BYTES) < 0 || !is_utf8(params[count]))
-                *bad = true; /* reported only if the whole pattern matches */
+                *bad = true; /* set in any case; the caller reports it only if the whole pattern matches */
             count++;
         } else {
             char plain[64];
@@ -184,7 +186,8 @@ static bool word_in(const char *list, const char *word)
     return false;
 }
 
-/* Adds another value to a parameter that may stand several times: "a,b". -1: the call was answered. */
+/* Adds another value to a parameter that may occur several times: "a,b". Returns -1 when the call was
+ * answered. */
 static int add_value(struct call *call, unsigned index, char *value)
 {
     size_t had = strlen(call->query[index].value), size = strlen(value);
@@ -199,7 +202,7 @@ static int add_value(struct call *call, unsigned index, char *value)
     return both ? 0 : -1;
 }
 
-/* Takes one "name=value" of the query string. -1: the call was answered. */
+/* Reads one "name=value" of the query string. Returns -1 when the call was answered. */
 static int take_parameter(struct call *call, const char *text, size_t size)
 {
     char name[32];
@@ -249,7 +252,7 @@ static bool is_json(const char *type)
     return !type[16] || type[16] == ';' || type[16] == ' ';
 }
 
-/* The caller is known and has the scope: reads the body as the route requires. */
+/* Reads the body as the route requires, after the caller was identified and found to have the scope. */
 static void call_accept(struct call *call)
 {
     const struct route *route = call->route;
@@ -305,7 +308,8 @@ static void authenticate(struct call *call)
                      "there is no token: send \"Authorization: Bearer TOKEN\"");
         return;
     }
-    if (session) /* what is refused from here on says that the browser is to forget it */
+    /* From here on, a refusal tells the browser to remove the cookie. */
+    if (session)
         session_cookie(call, "", 0, call->session_end);
     if (session && session_guard(call, head->method != HTTP_GET && head->method != HTTP_HEAD, &err) < 0) {
         call_fail(call, &err);
@@ -341,8 +345,8 @@ static void answer_no_route(struct call *call, const char *allowed)
     call_problem(call, 405, "invalid", NULL, "%.40s is not allowed here; %s is", head->method_name, allowed);
 }
 
-/* Gives the request the id that its client or a proxy chose, when it is 1 to 64 of the characters that a URN
- * takes; else a new one. */
+/* Gives the request the id that the client or a proxy chose, if it has 1 to 64 characters that are allowed in
+ * a URN; else a new id. */
 static void give_id(struct httpd_request *request)
 {
     static const char good[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
@@ -372,8 +376,8 @@ static struct call *call_create(struct app *app, struct httpd_request *request)
     return call;
 }
 
-/* Finds the request's route in a table. Returns whether the path is one of the table's; the methods that it
- * has are added to `allowed` when the request's is none of them. */
+/* Finds the request's route in a table. Returns whether the path is in the table. If the path does not allow
+ * the request's method, the methods that it allows are added to `allowed`. */
 static bool find_route(struct call *call, const struct route *table, char *allowed, size_t size, bool *bad)
 {
     const struct httpd_head *head = httpd_request_head(call->request);

@@ -1,6 +1,6 @@
-/* Creates all parts in order, waits for the database, serves, and destroys the parts in an order in which
- * none calls another that is gone: first no new requests; then the pool; the store (its callbacks answer the
- * remaining requests); the followers; the connections.
+/* Creates all parts in order, waits for the database, serves, and destroys the parts. They are destroyed in
+ * an order in which none calls another that no longer exists: first, new requests are refused; then the pool
+ * ends; the store (whose callbacks answer the remaining requests); the followers; the connections.
  */
 #include "api/serve.h"
 
@@ -40,11 +40,11 @@ struct serve {
     char parser_path[4096];
     struct event *term, *interrupt, *hangup, *timer;
     struct api_config *config;
-    const char *path;     /* of the configuration's file */
-    uint64_t deadline_ns; /* end of the time for stopping */
+    const char *path;     /* path of the configuration file */
+    uint64_t deadline_ns; /* time at which the stopping server no longer waits for answers */
     bool ready;
-    struct err last; /* the last error of the database while it was away */
-    struct err err;  /* why the server cannot start */
+    struct err last; /* the database's last error while it could not be reached */
+    struct err err;  /* the error for which the server cannot start */
 };
 
 /* ---- starting ---- */
@@ -71,8 +71,8 @@ static int create_store(struct serve *serve, struct err *err)
     return store_create(app->base, &store, &app->store, err);
 }
 
-/* Starts the parser and asks it one question now, so that a machine without a sandbox is reported here and
- * not as an error of some file. */
+/* Starts the parser and asks it one question now. So a machine without a sandbox is reported here, and not as
+ * an error of some file. */
 static int create_parser(struct serve *serve, struct err *err)
 {
     struct app *app = &serve->app;
@@ -144,7 +144,8 @@ static void ping(evutil_socket_t fd, short what, void *arg)
         pinged(serve, &err);
 }
 
-/* The database is ready, or another try may succeed, or it can never be used. */
+/* Called with the database's answer at the start: it is ready, or another try may succeed, or it can never be
+ * used. */
 static void pinged(void *arg, const struct err *err)
 {
     struct serve *serve = arg;
@@ -197,7 +198,8 @@ static void on_signal(evutil_socket_t fd, short what, void *arg)
     event_base_loopbreak(serve->app.base);
 }
 
-/* SIGHUP: takes over what has changed in the configuration's file, or says why nothing is. */
+/* Handles SIGHUP: takes over what has changed in the configuration file, or logs why nothing is taken
+ * over. */
 static void on_hangup(evutil_socket_t fd, short what, void *arg)
 {
     (void)fd, (void)what;
@@ -211,7 +213,8 @@ static void on_hangup(evutil_socket_t fd, short what, void *arg)
 
 static void on_timer(evutil_socket_t fd, short what, void *arg)
 {
-    (void)fd, (void)what, (void)arg; /* only wakes the loop, so that drain() checks its deadline */
+    /* The timer only wakes the loop, so that drain() checks its deadline. */
+    (void)fd, (void)what, (void)arg;
 }
 
 static void drain(struct serve *serve)
@@ -259,8 +262,8 @@ static void destroy_parts(struct serve *serve)
         event_base_free(app->base);
 }
 
-/* The number of connections that this process may hold: as configured, or as many as its limit of open files
- * allows. */
+/* Returns the number of connections that this process may hold: the configured number, or as many as the
+ * limit of open files allows. */
 static int connections_possible(const struct api_config *config)
 {
     struct rlimit files = {0};

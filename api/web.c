@@ -1,8 +1,9 @@
-/* The page: its shell, which is the same at all of its addresses, and the files that it loads.
+/* The page: its HTML shell, which is the same at all of the page's addresses, and the files that the shell
+ * loads.
  *
- * The files are inside the program, compressed; their addresses have the hash of all of them, so a browser
- * keeps them for good. While the page is developed they are read from a folder instead, at each request, on
- * the loop's thread: files of a developer's own, and small.
+ * The files are inside the program, compressed; their addresses contain a hash of all of them, so a browser
+ * may keep them for good. While the page is being developed, the files are instead read from a folder at each
+ * request, on the loop's thread, since they are a developer's own and small.
  */
 #include "api/web.h"
 
@@ -22,7 +23,7 @@ enum { WEB_FILE_BYTES_MAX = 4 << 20 };
     "connect-src 'self'; worker-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; "      \
     "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types motley"
 
-/* What the browser may do with one of the page's files, beside how long it keeps it. */
+/* Header fields of all files of the page: what the browser may do with them. Caching is decided elsewhere. */
 #define WEB_FIELDS                                                                                           \
     {"Content-Security-Policy", WEB_POLICY}, {"Referrer-Policy", "no-referrer"},                             \
         {"Cross-Origin-Opener-Policy", "same-origin"}, {"Cross-Origin-Resource-Policy", "same-origin"},      \
@@ -54,7 +55,7 @@ static void web_answer(struct call *call, const char *type, const struct httpd_f
     httpd_reply(call->request, 200, type, fields, data, size);
 }
 
-/* ---- from a folder ---- */
+/* ---- files from a folder ---- */
 
 static void web_answer_folder(struct call *call, const char *name)
 {
@@ -75,7 +76,7 @@ static void web_answer_folder(struct call *call, const char *name)
     buf_fini(&text);
 }
 
-/* ---- from the program ---- */
+/* ---- files inside the program ---- */
 
 static void web_answer_unpacked(struct call *call, const struct web_file *file,
                                 const struct httpd_field *fields)

@@ -1,11 +1,11 @@
 /* PUT, GET and HEAD of files by their SHA-256, and their chunk manifests.
  *
- * An upload flows: arriving bytes are passed to a pool task that writes and hashes them; while a task is busy
- * and enough bytes wait, reading from the client pauses. Nothing is visible before the last byte was verified
- * and synced. If the file exists but the sender may not read it, its bytes are taken, verified and answered
- * as if it were new, and only then may the sender read it. An upload in parts (?offset=&size=) keeps the
- * bytes that arrived, even of a request that was cut off: the answer says how many bytes of the file are
- * stored, and the next part begins there.
+ * The body of an upload is streamed: arriving bytes are passed to a pool task that writes and hashes them;
+ * while a task is busy and enough bytes wait, reading from the client pauses. A file is not visible before
+ * its last byte was verified and synced. If the file exists but the sender may not read it, the sent bytes
+ * are verified and answered as if the file were new, and only then may the sender read it. An upload in parts
+ * (?offset=&size=) keeps the bytes that arrived, even of a request that was cut off: the answer says how many
+ * bytes of the file are stored, and the next part begins there.
  */
 #include "api/request/route.h"
 
@@ -31,23 +31,24 @@ enum {
 /* ---- uploads ---- */
 
 struct upload {
-    struct pool_task task; /* must come first: task pointers are upload pointers */
+    struct pool_task task; /* must come first: a pointer to the task is cast to the upload */
     LIST_ENTRY(upload) link;
     struct app *app;
-    struct call *call; /* NULL: answered */
+    struct call *call; /* NULL once the request was answered */
     char sha256[65];
     struct blob_writer *writer;
     struct evbuffer *pending; /* used by the loop thread */
     struct evbuffer *working; /* used by the task while busy */
     bool busy, ended, gone, there, finishing, finished;
-    /* elsewhere: this part does not begin where the stored bytes end, and is not kept */
+    /* in_parts: the body is a part of a file; elsewhere: this part does not begin where the stored bytes end,
+     * so it is not kept */
     bool in_parts, elsewhere;
     bool over; /* too many bytes came: the upload is refused as soon as no task works on it */
     int64_t owner;
-    uint64_t kept; /* bytes that its sender has stored here already */
-    uint64_t most; /* limit of this body */
-    uint64_t bytes, offset, size,
-        received; /* received: bytes received so far, over all parts of the upload */
+    uint64_t kept; /* bytes that the sender has stored on this server already */
+    uint64_t most; /* most bytes that this body may have */
+    /* received: bytes of the file received so far, by all parts of the upload */
+    uint64_t bytes, offset, size, received;
     struct manifest manifest;
     struct err err;
 };
@@ -165,7 +166,7 @@ static void upload_record(struct upload *upload)
     json_decref(manifest);
 }
 
-/* Answers a part: it was kept, or it was not the part that was due. */
+/* Answers a part of a file: how many bytes are stored, whether or not this part was the one that was due. */
 static void upload_partly(struct upload *upload)
 {
     json_t *document =
@@ -284,7 +285,7 @@ static void upload_accept(struct upload *upload)
     httpd_accept_stream(upload->call->request, upload->app->config->upload_bytes_max, &upload_sink, upload);
 }
 
-/* The bytes that other uploads of the same person will have added, as far as their lengths are known. */
+/* Returns the bytes that the other uploads of the same person will add, as far as their lengths are known. */
 static uint64_t bytes_on_their_way(const struct upload *mine)
 {
     uint64_t bytes = 0;
@@ -348,7 +349,8 @@ static void upload_begin(void *arg, const struct err *err, json_t *doc)
         upload_fail(upload);
 }
 
-/* Reads ?offset=&size=, which make the body a part of a file of that size. -1: the call was answered. */
+/* Reads ?offset=&size=, which say that the body is a part of a file of that size. Returns -1 when the call
+ * was answered. */
 static int take_part(struct call *call, struct upload *upload)
 {
     struct err err = {0};
@@ -434,7 +436,7 @@ void blobs_put(struct call *call)
 /* ---- downloads ---- */
 
 struct blob_answer {
-    struct pool_task task; /* must come first */
+    struct pool_task task; /* must come first: a pointer to the task is cast to the download */
     struct call *call;
     int fd;
     bool busy, begun, ranged;
@@ -493,7 +495,9 @@ static void download_reply(struct blob_answer *download)
     struct httpd_field fields[] = {
         {"Accept-Ranges", "bytes"},
         {"ETag", download->etag},
-        {"Cache-Control", "private, no-cache"}, /* a job's file may be another one after it was resumed */
+        /* The name of a job's file may stand for other content after the job was resumed, so clients ask
+         * again each time. */
+        {"Cache-Control", "private, no-cache"},
         {"Content-Disposition", "attachment"},
         {"Content-Security-Policy", "sandbox; default-src 'none'"},
         {whole ? NULL : "Content-Range", range},

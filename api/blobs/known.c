@@ -1,4 +1,4 @@
-/* A short list under a lock, newest first. */
+/* The list of known files: short, under a lock, newest first. */
 #include "api/blobs/known.h"
 
 #include <pthread.h>
@@ -114,8 +114,8 @@ void known_files_keep(struct known_files *known, const char *path, int64_t since
     int64_t changed_ns = 0;
     if (file)
         file->path = strdup(path);
-    /* A file that changed less than a second before it was read is not remembered, since a later change could
-     * leave the same time stamp. */
+    /* A file that changed less than a second before it was read is not remembered, since a change right after
+     * could leave the same time stamp. */
     bool keep = file && file->path && sign(path, file->signature, &changed_ns) &&
                 changed_ns < since_ns - 1000000000 && copy(manifest, &file->manifest) == 0;
     if (!keep) {

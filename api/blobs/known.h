@@ -1,5 +1,5 @@
-/* Remembers the hashes of a model's files while the files do not change, so that registering a large model by
- * reference again, as every submit does, does not read it again.
+/* Remembers the hashes of a model's files while the files do not change. So registering a large model by
+ * reference again, as every submit does, does not read its files again.
  *
  * A file counts as unchanged while its device, inode, size and both times (modification and status change)
  * are the same; a user cannot set the status-change time back. Bounded: the oldest entry is dropped. Shared

@@ -1,4 +1,4 @@
-/* Models: a name that stands for a content. A model is registered from uploaded files, or by an administrator
+/* Models: names that stand for contents. A model is registered from uploaded files, or by an administrator
  * from a path on this host without a copy.
  */
 #include "api/request/route.h"
@@ -25,10 +25,10 @@
 enum { FILES_MAX = 512 };
 
 struct registration {
-    struct pool_task task; /* must come first */
+    struct pool_task task; /* must come first: a pointer to the task is cast to the registration */
     struct call *call;
     char name[STORE_NAME_MAX + 1];
-    struct sharing sharing; /* its group is borrowed from the call's body */
+    struct sharing sharing; /* the group's name is borrowed from the call's body */
     char *path;             /* path of a model registered by reference, else NULL */
     json_t *files;          /* [{"name","size","sha256","path"?}] */
     json_t *manifests;      /* the files' manifests, in order */
@@ -57,7 +57,7 @@ static void registration_fail(struct registration *r, const struct err *err)
     registration_free(r);
 }
 
-/* ---- on the pool ---- */
+/* ---- on a pool thread ---- */
 
 /* Makes the manifest of one local file, or reuses the known one if the file is unchanged. */
 static int hash_file(struct known_files *known, struct model_source *source, uint32_t index, const char *path,
@@ -92,7 +92,7 @@ static int take_local(struct registration *r, struct model_source *source, uint3
     return 0;
 }
 
-/* Hashes every file of the model at r->path, and fills files and manifests. */
+/* Hashes every file of the model at r->path. Fills r->files and r->manifests. */
 static int hash_local(struct registration *r, uint64_t bytes_max, struct err *err)
 {
     struct model_source *source = NULL;
@@ -145,7 +145,7 @@ static void register_work(struct pool_task *task)
         parsed_model(r->call->app, r->files, &r->config, &r->info, &r->err);
 }
 
-/* ---- on the loop ---- */
+/* ---- on the loop's thread ---- */
 
 static json_t *answer_of(const struct registration *r)
 {
@@ -187,8 +187,8 @@ static void file_recorded(void *arg, const struct err *err)
     record_next(r);
 }
 
-/* Records the next file of a model by reference as a blob with a path; after the last one, the model itself.
- */
+/* Records the next file of a model that is registered by reference, as a blob with a path. After the last
+ * file, records the model itself. */
 static void record_next(struct registration *r)
 {
     struct store *store = r->call->app->store;
@@ -314,8 +314,8 @@ static int take_registration(struct call *call, struct registration *r, struct e
             return -1;
     if (name && strchr(name, '/'))
         jr_fail(&reader, "name", "\"%.80s\" holds a '/': a model is yours, and others say OWNER/NAME", name);
-    /* A model registered by reference is visible to everybody, an uploaded one to its uploader, unless the
-     * body says otherwise. */
+    /* Unless the body says otherwise, a model that is registered by reference is visible to everybody, and an
+     * uploaded one to its uploader. */
     call_sharing(&reader, path ? VISIBLE_EVERYONE : VISIBLE_MINE, &r->sharing);
     if (jr_finish(&reader) < 0)
         return -1;

@@ -1,4 +1,4 @@
-/* One round at a time: the database forgets files, then a pool thread deletes them. */
+/* Removes unused files, one round at a time: the database forgets files, then a pool thread deletes them. */
 #include "api/blobs/sweep.h"
 
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 enum { LOOK_SECONDS_MAX = 600, LOOK_AT = 1000 };
 
 struct sweep {
-    struct pool_task task; /* must come first: task pointers are sweep pointers */
+    struct pool_task task; /* must come first: a pointer to the task is cast to the sweep */
     struct app *app;
     struct event *timer;
     json_t *dropped; /* [sha256]; used by the task while busy */
@@ -73,7 +73,8 @@ static void forgotten(void *arg, const struct err *err, json_t *doc)
     sweep->task.done = removed;
     if (pool_run(sweep->app->pool, &sweep->task, &busy) == 0)
         return;
-    /* these files are forgotten but still on disk, which is better than a stall; the log says so */
+    /* The database has forgotten these files, but they stay on disk. That is better than waiting for the
+     * pool, and the log says so. */
     if (json_array_size(sweep->dropped) > 0)
         log_event(LOG_LEVEL_WARN, "sweep_failed", "why=\"%s\" files=%zu", busy.text,
                   json_array_size(sweep->dropped));
@@ -91,7 +92,8 @@ static void look(evutil_socket_t fd, short what, void *arg)
     if (sweep->busy)
         return;
     sweep->busy = true;
-    sweep->before = (int64_t)time(NULL); /* a file written after this was uploaded again */
+    /* a file that is written after this time was uploaded again, and stays */
+    sweep->before = (int64_t)time(NULL);
     if (store_blobs_drop(sweep->app->store, unused, LOOK_AT, forgotten, sweep, &err) < 0)
         forgotten(sweep, &err, NULL);
 }

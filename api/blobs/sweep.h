@@ -11,8 +11,8 @@
 struct app;
 struct sweep;
 
-/* Looks for such files every quarter of the configuration's unused_seconds, at least every 10 minutes; never
- * when unused_seconds is 0. Returns new, or NULL with ERR_NOMEM. */
+/* Looks for unused files every quarter of the configuration's unused_seconds, at least every 10 minutes;
+ * never when unused_seconds is 0. Returns new, or NULL with ERR_NOMEM. */
 struct sweep *sweep_create(struct app *app, struct err *err);
 /* Call it after pool_stop and before the store ends. NULL is a no-op. */
 void sweep_destroy(struct sweep *sweep);

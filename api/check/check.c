@@ -1,5 +1,5 @@
-/* Shares checks: the newest are kept in a short list and found by the digest of the specification without its
- * name. */
+/* Shares checks among requests: the newest checks are kept in a short list and found by a digest of the
+ * specification without its name. */
 #include "api/check/check_private.h"
 
 #include "common/clock.h"
@@ -29,7 +29,8 @@ void submits_forget(struct submits *submits)
         if (!check->under_way)
             check_free(check);
         else
-            /* the running check answers its waiters, and no later request */
+            /* The running check answers those who wait for it. Without a key, later requests do not find
+             * it. */
             memset(check->key, 0, sizeof(check->key));
     }
 }
@@ -43,7 +44,7 @@ void submits_destroy(struct submits *submits)
     free(submits);
 }
 
-/* Computes the digest of the document without its name, the depth of the check, and the asker. */
+/* Computes the key of a check: a digest of the document without its name, of the depth, and of the asker. */
 static int make_key(const struct principal *principal, json_t *document, enum check_depth depth,
                     uint8_t key[32], struct err *err)
 {
@@ -113,7 +114,7 @@ static struct spec_check *check_create(struct submits *submits, const struct pri
     return check;
 }
 
-/* Checks the name apart from the shared check, since equal specifications may differ in it. */
+/* Checks the name separately, since specifications that share a check may differ in it. */
 static int check_name(json_t *document, struct err *err)
 {
     json_t *name = json_object_get(document, "name");

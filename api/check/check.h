@@ -1,9 +1,9 @@
 /* Checks a specification before its job is inserted, and plans it if asked to.
  *
- * The steps are: the specification itself, its model, the adapter it starts from, its data (encoded now if
- * they are not), the devices it names, and whether any placement fits. What the asker may not use is reported
- * as missing. Equal specifications of one person (apart from their names) share one check, running or
- * finished, for 5 s, so that submitting many equal jobs is cheap. Loop thread.
+ * The steps check the specification itself, its model, the adapter it starts from, its data (which are
+ * encoded now if they were not before), the devices it names, and whether any placement fits. A thing that
+ * the asker may not use is reported as missing. Equal specifications of one person (apart from their names)
+ * share one check, running or finished, for 5 s, so that submitting many equal jobs is cheap. Loop thread.
  */
 #ifndef MOTLEY_API_CHECK_CHECK_H
 #define MOTLEY_API_CHECK_CHECK_H
@@ -17,47 +17,52 @@ struct submits;
 
 /* The result of a check. Immutable and shared; checked_hold and checked_release count the holders. */
 struct checked {
-    json_t *spec;   /* every default filled in; `name` is the first asker's */
+    json_t *spec;   /* the specification with every default filled in; `name` is that of the first asker */
     json_t *inputs; /* as store_job_new.inputs */
     int32_t priority;
     bool held;
     uint32_t retries_max;
     int64_t time_limit_ms, steps, begin_us;
     enum spec_service service;
-    uint32_t devices_least; /* the fewest devices that any plan of it has */
-    uint32_t array_size;    /* elements of an array; 0: the job is none */
-    uint32_t at_most;       /* of them at once; 0: any number */
-    json_t *answer;         /* the plan (INTERFACES.md) if the planner was asked, else NULL */
-    json_t *data;           /* {"train": stats, "eval": stats | null} */
+    uint32_t devices_least; /* fewest devices that any plan of the job has */
+    uint32_t array_size;    /* number of elements of an array; 0: the job is no array */
+    /* number of an array's elements that may be queued or run at once; 0: any number */
+    uint32_t at_most;
+    json_t *answer; /* the plan (INTERFACES.md) if the planner was asked, else NULL */
+    json_t *data;   /* {"train": stats, "eval": stats | null} */
 };
 
 void checked_hold(struct checked *checked);
 void checked_release(struct checked *checked);
 
 enum check_depth {
-    CHECK_SUBMIT,  /* refuses what never fits, if all devices are measured; makes no plan */
-    CHECK_PLAN,    /* as CHECK_SUBMIT, and makes the plan on the devices that can be used now */
-    CHECK_PROGRAM, /* as CHECK_PLAN, with the step program as text under "program" */
-    /* as CHECK_PLAN, with all inputs of the planner under "inputs" (planner/given/inputs.h), to plan
-     * elsewhere */
+    CHECK_SUBMIT, /* refuses what never fits, if all devices are measured; makes no plan */
+    /* does the same as CHECK_SUBMIT, and makes the plan on the devices that can be used now */
+    CHECK_PLAN,
+    CHECK_PROGRAM, /* does the same as CHECK_PLAN, and adds the step program as text under "program" */
+    /* does the same as CHECK_PLAN, and adds all inputs of the planner under "inputs"
+     * (planner/given/inputs.h), so that the client can plan itself */
     CHECK_INPUTS,
-    /* the inputs of CHECK_INPUTS alone, without a plan: for questions about clusters that are not there
-     * (api/jobs/plans.c). Devices that are not measured are asked to be, and not waited for. */
+    /* gives the inputs of CHECK_INPUTS alone, without a plan: for questions about clusters that do not exist
+     * (api/jobs/plans.c). Missing measurements are requested, and not waited for. */
     CHECK_GATHER,
 };
 
-/* 'checked' is borrowed for the call, and NULL when there is an err. 'more' (borrowed, may be NULL) holds
- * further members for the problem document, such as the plan that shows why nothing fits. */
+/* Called when a check has ended. 'checked' is borrowed for the call, and NULL when there is an err. 'more'
+ * (borrowed, may be NULL) holds further members for the problem document, such as the plan that shows why
+ * nothing fits. */
 typedef void check_done_fn(void *arg, const struct err *err, struct checked *checked, json_t *more);
 
-/* 'app' is borrowed until destroy; its other parts are used when a check begins. */
+/* Creates the table of checks. 'app' is borrowed until destroy; the app's other parts are used only when a
+ * check begins. */
 int submits_create(struct app *app, struct submits **submits, struct err *err);
 void submits_destroy(struct submits *submits);
-/* Forgets the finished checks, because a model was registered again. Running checks go on. */
+/* Forgets the finished checks, because a model was registered again or a person's rights changed. Running
+ * checks go on. */
 void submits_forget(struct submits *submits);
 
-/* 'document' and 'principal' are borrowed for the call. 'done' is called exactly once, possibly before the
- * function returns. */
+/* Checks a specification, or joins an equal check. 'document' and 'principal' are borrowed for the call.
+ * 'done' is called exactly once, possibly before the function returns. */
 void check_spec(struct submits *submits, const struct principal *principal, json_t *document,
                 enum check_depth depth, check_done_fn *done, void *arg);
 

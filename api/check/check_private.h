@@ -1,4 +1,5 @@
-/* What check.c (sharing and starting checks), steps.c and fit.c (the steps) and outcome.c (the result) share.
+/* Declarations that check.c (sharing and starting checks), steps.c and fit.c (the steps) and outcome.c (the
+ * result) share.
  */
 #ifndef MOTLEY_API_CHECK_CHECK_PRIVATE_H
 #define MOTLEY_API_CHECK_CHECK_PRIVATE_H
@@ -25,23 +26,25 @@ struct submits {
     unsigned count;
 };
 
-/* One check: first running, with waiters; then finished, with its result kept until 'until_ns'. */
+/* One check. While it runs, requests wait for it; afterwards its result is kept until 'until_ns'. */
 struct spec_check {
-    struct pool_task task; /* must come first; used by the steps that block */
+    /* must come first, since task pointers are cast to checks; used by the steps that block */
+    struct pool_task task;
     TAILQ_ENTRY(spec_check) link;
     struct submits *submits;
     struct app *app;
     uint8_t key[32];
-    struct principal principal; /* the first asker; a check is shared only with the same person */
+    /* the first asker; a check is shared only with requests of the same person */
+    struct principal principal;
     enum check_depth depth;
     bool under_way;
     uint64_t until_ns;
     STAILQ_HEAD(check_waiters, check_waiter) waiters;
-    /* set while the check runs */
+    /* from here on: set while the check runs */
     struct job_spec spec;
     json_t *model;   /* as store_model_get answers */
     json_t *adapter; /* {file name: sha256} */
-    /* path of the list of the adapter's files, then of adapter_config.json */
+    /* path of the file that lists the adapter's files; later path of adapter_config.json */
     char adapter_path[BLOB_PATH_MAX];
     unsigned adapter_at;
     json_t *train_stats, *eval_stats;
@@ -50,12 +53,12 @@ struct spec_check {
     uint32_t train_rows, eval_rows;
     json_t *sample_ids;
     enum spec_format sample_format;
-    json_t *spec_json;    /* every default filled in */
+    json_t *spec_json;    /* the specification as JSON with every default filled in */
     char profile_key[65]; /* see profiles/profile_key.h */
     json_t *profiles;     /* the profiles under profile_key: [{"device","document"}] */
-    uint64_t patience_ns; /* measurements are awaited until then; 0: none was asked for */
+    uint64_t patience_ns; /* until when measurements are awaited; 0: none was requested */
     struct event *pause;  /* timer between two queries for measurements */
-    json_t *cluster;      /* from here on the pool task's own */
+    json_t *cluster;      /* from here on: used by the pool task while it runs */
     struct plan_answer *plan;
     json_t *plan_json;
     bool never_fits;
@@ -63,7 +66,8 @@ struct spec_check {
     struct checked *result;
 };
 
-/* The steps. Each ends by calling the next step, or check_fail. */
+/* The steps of a check. Each one ends by calling the next step or check_fail. */
+/* Looks up the model. */
 void check_model(struct spec_check *check);
 /* Checks that the adapter to start from was uploaded and has the form that this job trains. */
 void check_adapter(struct spec_check *check);
@@ -78,10 +82,10 @@ void check_hold(struct spec_check *check);
 /* Fetches the cluster's devices and their measurements, and makes the plan. */
 void check_cluster(struct spec_check *check);
 
-/* All inputs of the plan in the form of planner/given/inputs.h; new, or NULL. Pool thread. */
+/* Returns all inputs of the plan in the form of planner/given/inputs.h, new, or NULL. Pool thread. */
 json_t *check_plan_inputs(const struct spec_check *check);
 
-/* The inputs in the form of store_job_new.inputs; new, or NULL. */
+/* Returns the inputs in the form of store_job_new.inputs, new, or NULL. */
 json_t *check_inputs(const struct spec_check *check);
 
 /* Answers all waiters with 'err' and forgets the check. 'more' is borrowed, or NULL. */

@@ -1,4 +1,4 @@
-/* Devices and fit: reads the cluster, has devices measured if needed, and plans on them. */
+/* The last steps of a check: reads the cluster, has devices measured if needed, and plans on them. */
 #include "api/check/check_private.h"
 
 #include "common/clock.h"
@@ -22,7 +22,7 @@ static void fail(struct spec_check *check)
     check_fail(check, &check->err, NULL);
 }
 
-/* ---- on the pool ---- */
+/* ---- on a pool thread ---- */
 
 static bool usable(const struct spec_check *check, const json_t *device)
 {
@@ -35,8 +35,8 @@ static bool usable(const struct spec_check *check, const json_t *device)
            strcmp(state, "draining") != 0;
 }
 
-/* Applies the device's present memory and heat. A submit asks what can ever run and does not use this; a plan
- * does. */
+/* Applies the device's present memory and heat. A plan uses them; a submit does not, since it asks whether
+ * the job can ever run. */
 static void as_it_is_now(const json_t *health, struct cluster_device *device)
 {
     const json_t *usable = json_object_get(health, "usable_bytes");
@@ -48,7 +48,7 @@ static void as_it_is_now(const json_t *health, struct cluster_device *device)
         device->heat = heat;
 }
 
-/* Returns the device's speed as runs measured it, as a multiple of what its profile says; 0: no run measured
+/* Returns the device's speed as runs measured it, as a multiple of the profile's speed; 0: no run measured
  * it. */
 static double speed_of(const struct spec_check *check, const char *device)
 {
@@ -94,7 +94,8 @@ static int add_measurements(const struct spec_check *check, struct cluster *clus
         struct err why = {0};
         if (cluster_add_profile(cluster, json_object_get(row, "document"), &why) < 0 && why.code == ERR_NOMEM)
             return err_set(err, ERR_NOMEM, "%s",
-                           /* other errors concern a device that is not usable and is left out here */
+                           /* other errors are ignored: they concern devices that were left out because they
+                            * are not usable */
                            why.text);
     }
     json_array_foreach (json_object_get(check->cluster, "links"), index, document) {
@@ -105,7 +106,7 @@ static int add_measurements(const struct spec_check *check, struct cluster *clus
     return 0;
 }
 
-/* Checks that every name of 'names' is a device that the cluster has or had. */
+/* Checks that every name of 'names' is a device that is or was in the cluster. */
 static int names_known(const struct spec_check *check, const char *what, const struct spec_names *names,
                        struct err *err)
 {
@@ -133,7 +134,7 @@ static bool all_measured(const struct cluster *cluster)
     return cluster_device_count(cluster) > 0;
 }
 
-/* The names of the devices without a profile, for the answer. */
+/* Returns the names of the devices without a profile, which the answer lists. */
 static json_t *unmeasured(const struct cluster *cluster)
 {
     json_t *names = json_array();
@@ -143,8 +144,8 @@ static json_t *unmeasured(const struct cluster *cluster)
     return names;
 }
 
-/* Searches for a plan of the kind that is asked for; with placement.fallback: any, of any kind if that does
- * not fit. */
+/* Searches for a plan of the specification's kind of placement. If none fits and placement.fallback is any,
+ * searches again for any kind. */
 static int search_kinds(struct spec_check *check, const struct cluster *cluster,
                         const struct plan_options *options, struct workload *workload, struct err *err)
 {
@@ -198,7 +199,7 @@ static int search(struct spec_check *check, struct cluster *cluster, const struc
     return 0;
 }
 
-/* Answers with the planner's inputs alone. */
+/* Makes the answer to CHECK_GATHER, which is the planner's inputs alone. */
 static void gather_work(struct spec_check *check)
 {
     json_t *inputs = check_plan_inputs(check);
@@ -244,7 +245,7 @@ static void plan_done(struct pool_task *task)
     }
 }
 
-/* ---- the cluster as it is ---- */
+/* ---- the devices and their measurements ---- */
 
 static bool in_names(const struct spec_names *names, const char *name)
 {
@@ -266,7 +267,7 @@ static bool has_profile(const struct spec_check *check, const char *device)
     return false;
 }
 
-/* Whether a device that this job may use is free to be measured and has no profile for such a job. */
+/* Whether a device that this job may use has no profile for the job and is free to be measured. */
 static bool some_unmeasured(const struct spec_check *check)
 {
     const struct spec_placement_part *placement = &check->spec.placement;
@@ -328,8 +329,8 @@ static void wanted(void *arg, const struct err *err)
         look_again(check);
 }
 
-/* Plans on measurements if they arrive within measure_seconds, otherwise on estimates; the answer says which
- * devices are unmeasured. */
+/* Plans with measurements if they arrive within measure_seconds, otherwise with estimates; the answer says
+ * which devices are unmeasured. */
 static void measure_or_plan(struct spec_check *check)
 {
     bool measure = check->depth != CHECK_SUBMIT && some_unmeasured(check);
@@ -374,7 +375,7 @@ static void cluster_found(void *arg, const struct err *err, json_t *doc)
     }
     json_decref(check->cluster);
     check->cluster = json_incref(doc);
-    bool here = check->depth != CHECK_GATHER; /* else the names may be those of another cluster */
+    bool here = check->depth != CHECK_GATHER; /* otherwise the names may be devices of another cluster */
     if ((here && (names_known(check, "devices", &check->spec.placement.devices, &check->err) < 0 ||
                   names_known(check, "exclude", &check->spec.placement.exclude, &check->err) < 0)) ||
         store_profile_plan(check->app->store, &check->principal, check->profile_key, profiles_found, check,

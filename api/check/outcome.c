@@ -1,4 +1,5 @@
-/* The end of a check: its result, kept for CHECK_KEEP_SECONDS, or its error goes to all waiters. */
+/* Ends a check: keeps its result for CHECK_KEEP_SECONDS, or gives its error to all requests that wait for
+ * it. */
 #include "api/check/check_private.h"
 
 #include "common/clock.h"
@@ -31,7 +32,7 @@ void checked_release(struct checked *checked)
     free(shared);
 }
 
-/* Frees what was only needed to reach the result. */
+/* Frees everything that was needed only to reach the result. */
 static void check_clear(struct spec_check *check)
 {
     spec_fini(&check->spec);
@@ -70,7 +71,7 @@ void check_free(struct spec_check *check)
     free(check);
 }
 
-/* Answers all waiters. The check itself is kept if it has a result, else freed. */
+/* Answers all requests that wait for the check. The check is kept if it has a result, else freed. */
 static void answer_all(struct spec_check *check, const struct err *err, json_t *more)
 {
     struct check_waiters waiters = check->waiters;
@@ -128,7 +129,8 @@ json_t *check_inputs(const struct spec_check *check)
                                "adapter", check->adapter);
     if (inputs && check->sample_ids)
         json_object_set_new(inputs, "sample", json_pack("{s:O}", "ids", check->sample_ids));
-    if (inputs && check->spec.array_size > 0) /* epochs become steps when an element becomes a job */
+    /* The number of rows converts epochs to steps when an element becomes a job. */
+    if (inputs && check->spec.array_size > 0)
         json_object_set_new(inputs, "rows", json_integer(check->train_rows));
     return inputs;
 }

@@ -1,11 +1,12 @@
-/* All inputs of a plan, for commands that plan elsewhere: `motley replay`, `motley plan --draw`. */
+/* Makes the document of all inputs of a plan, for commands that plan by themselves: `motley replay`, `motley
+ * plan --draw`. */
 #include "api/check/check_private.h"
 
 #include <string.h>
 
 #include "planner/given/inputs.h"
 
-/* The devices that are present; drained and unreachable ones are marked as not usable. */
+/* Returns the devices that are present; drained and unreachable ones are marked as not usable. */
 static json_t *devices_json(const struct spec_check *check)
 {
     size_t index, at;
@@ -47,8 +48,8 @@ static json_t *profiles_json(const struct spec_check *check)
 json_t *check_plan_inputs(const struct spec_check *check)
 {
     const json_t *links = json_object_get(check->cluster, "links");
-    /* the specification is copied because the loop uses it too and reference counts are not atomic; the other
-     * documents belong to this task */
+    /* The specification is copied because the loop's thread uses it too, and reference counts are not atomic.
+     * The other documents belong to this task. */
     return json_pack("{s:i, s:o, s:O, s:s, s:o, s:o, s:I, s:o, s:o, s:O?}", "version", INPUTS_VERSION, "spec",
                      json_deep_copy(check->spec_json), "config", json_object_get(check->model, "config"),
                      "profile_key", check->profile_key, "rows",

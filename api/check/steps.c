@@ -1,4 +1,5 @@
-/* The steps of a check. Each is an asynchronous query, and says what its answer means for the specification.
+/* The steps of a check. Each step is an asynchronous query, and decides what the answer means for the
+ * specification.
  */
 #include "api/check/check_private.h"
 
@@ -266,7 +267,7 @@ void check_eval(struct spec_check *check)
         check_sample(check);
 }
 
-/* ---- the sample's prompt, as ids: so that planner and workers need no tokenizer for it ---- */
+/* ---- the samples' prompt, rendered to ids so that planner and workers need no tokenizer for it ---- */
 
 static enum spec_format data_format(const struct spec_check *check)
 {
@@ -324,7 +325,7 @@ void check_sample(struct spec_check *check)
         fail(check);
 }
 
-/* ---- the files that the job uses ---- */
+/* ---- the right to read the files that the job uses ---- */
 
 static void job_held(void *arg, const struct err *err)
 {

@@ -1,4 +1,4 @@
-/* Request heads; httpd_parse.h says what is refused and why. */
+/* Parses request heads. httpd_parse.h says what is refused and why. */
 #include "api/http/httpd_parse.h"
 
 #include <ctype.h>
@@ -22,7 +22,7 @@ const char *httpd_method_name(enum http_method method)
     return "other";
 }
 
-/* RFC 9110 5.6.2: the characters of a method or a field name. */
+/* Whether the character may be part of a method or a field name (RFC 9110, section 5.6.2). */
 static bool is_token_char(unsigned char c)
 {
     return isalnum(c) || (c != 0 && strchr("!#$%&'*+-.^_`|~", c));

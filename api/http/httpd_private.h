@@ -1,4 +1,5 @@
-/* What httpd_server.c (listening and reading) and httpd_reply.c (answering) share. Not for handlers. */
+/* Declarations that httpd_server.c (listening and reading) and httpd_reply.c (answering) share. Not for
+ * handlers. */
 #ifndef MOTLEY_API_HTTP_HTTPD_PRIVATE_H
 #define MOTLEY_API_HTTP_HTTPD_PRIVATE_H
 
@@ -9,12 +10,14 @@
 #include <sys/queue.h>
 
 enum conn_state {
-    CONN_HEAD,   /* waiting for a head, or inside one */
-    CONN_HELD,   /* the head was delivered, and the handler has not yet asked for the body */
-    CONN_BODY,   /* reading the body */
-    CONN_RUN,    /* the body is complete, and the handler works or streams its answer */
-    CONN_SKIP,   /* answered; the rest of a short body is skipped before the next head */
-    CONN_LINGER, /* answered with "close": sends the rest, then reads and drops until the client closes */
+    CONN_HEAD, /* waiting for a request's head, or receiving one */
+    CONN_HELD, /* the head was delivered, and the handler has not yet asked for the body */
+    CONN_BODY, /* reading the body */
+    CONN_RUN,  /* the body is complete, and the handler works or streams its answer */
+    CONN_SKIP, /* answered; the rest of a short body is skipped before the next head */
+    /* answered with "Connection: close": sends the rest, then drops what it receives until the client
+     * closes */
+    CONN_LINGER,
 };
 
 enum chunk_state { CHUNK_SIZE, CHUNK_DATA, CHUNK_END, CHUNK_TRAILER };
@@ -30,28 +33,29 @@ struct httpd_conn {
     bool processing; /* conn_process is on the stack: do not free the connection, do not call it again */
     bool dead;       /* free the connection when conn_process returns */
     bool is_tls;
-    uint8_t address[ADDRESS_BYTES]; /* of the client, IPv4 mapped into IPv6; zeros: unknown */
+    uint8_t address[ADDRESS_BYTES]; /* the client's address, IPv4 mapped into IPv6; zeros: unknown */
 };
 
 struct httpd_request {
     struct httpd_server *server;
-    struct httpd_conn *conn; /* NULL: the client has gone */
+    struct httpd_conn *conn; /* NULL: the client has closed the connection */
     struct httpd_head head;
     char *text; /* the text that head points into */
     char id[HTTPD_ID_BYTES];
     void *data;
     void (*release)(void *data);
-    /* the request's body */
+    /* from here on: the request's body */
     char *body;
     size_t body_size, body_capacity;
-    uint64_t body_max, body_left; /* body_left: bytes left of Content-Length, or of the present chunk */
+    /* body_left: bytes left of Content-Length, or of the chunk that is being received */
+    uint64_t body_max, body_left;
     uint64_t body_seen;
     enum chunk_state chunk;
     const struct httpd_sink *sink;
     void *sink_arg;
     struct evbuffer *sink_input; /* decoded bytes that the sink has not taken yet */
     bool paused, body_done;
-    /* the answer */
+    /* from here on: the answer */
     bool answered, streaming, chunked_reply, no_body, close_after;
     int64_t reply_left;
     void (*drained)(struct httpd_request *request, void *arg);
@@ -73,10 +77,10 @@ struct httpd_server {
     uint64_t refused;
     uint16_t port;
     bool stopping;
-    char date[40]; /* the Date header, renewed by the tick */
+    char date[40]; /* value of the Date header, renewed by the tick */
 };
 
-/* The answer is complete: frees the request, and continues or closes the connection. */
+/* Ends a request whose answer is complete: frees it, and continues or closes the connection. */
 void httpd_request_finish(struct httpd_request *request);
 /* Frees the request and calls the handler's release; the request must no longer belong to a connection. */
 void httpd_request_free(struct httpd_request *request);
@@ -86,7 +90,7 @@ void httpd_conn_process(struct httpd_conn *conn);
 void httpd_conn_gone(struct httpd_conn *conn);
 /* Sets the deadline by which the connection must make progress, in seconds from now; 0: no deadline. */
 void httpd_conn_deadline(struct httpd_conn *conn, int seconds);
-/* Extends the connection's deadline, if it has one, for 'bytes' that have moved. */
+/* Extends the connection's deadline, if it has one, because 'bytes' were transferred. */
 void httpd_conn_moved(struct httpd_conn *conn, uint64_t bytes);
 void httpd_server_date(struct httpd_server *server);
 

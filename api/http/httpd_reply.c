@@ -1,11 +1,12 @@
-/* Whole and streamed answers. */
+/* Sends whole and streamed answers. */
 #include "api/http/httpd_private.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* an unread body up to this size is skipped; for a larger one the connection is closed */
+/* If a request is answered before its body was read, a body of up to this size is skipped. With a larger one
+ * the connection is closed. */
 enum { SKIP_BYTES_MAX = 64 * 1024 };
 
 const struct httpd_head *httpd_request_head(const struct httpd_request *request)
@@ -105,8 +106,8 @@ static const char *reason(int status)
     return "Status";
 }
 
-/* For an answer before the body was read: closes the connection, unless the rest of the body is short enough
- * to be skipped. */
+/* Decides, for an answer before the body was read, whether the connection is closed: unless the rest of the
+ * body is short enough to be skipped. */
 static void decide_close(struct httpd_request *request)
 {
     const struct httpd_conn *conn = request->conn;

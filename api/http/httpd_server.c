@@ -21,14 +21,14 @@
 #include <unistd.h>
 
 enum {
-    READ_BYTES_MAX = 512 * 1024, /* input buffered per connection */
-    /* read and dropped before closing, so that a client that first sends and then reads gets its answer
-     */
+    READ_BYTES_MAX = 512 * 1024, /* input bytes that are buffered per connection */
+    /* Bytes that are read and dropped before the connection closes, so that a client that first sends
+     * everything and then reads gets its answer. */
     LINGER_BYTES_MAX = 64 << 20,
     LINGER_SECONDS_MAX = 5,
     PRIORITY_HANDSHAKE = 2, /* other events have priority 1, which is served first */
-    HANDSHAKES_AT_ONCE = 4, /* handshakes served before other events are checked again */
-    /* bytes of answers that the client has not taken, above which no further request is read */
+    HANDSHAKES_AT_ONCE = 4, /* number of handshakes that are served before other events are checked again */
+    /* If the client has not taken this many bytes of answers, no further request is read. */
     UNREAD_BYTES_MAX = 256 * 1024,
     CHUNK_LINE_BYTES_MAX = 256,
     TICK_SECONDS = 1,
@@ -89,8 +89,9 @@ void httpd_conn_gone(struct httpd_conn *conn)
         request->conn = NULL;
         if (state == CONN_BODY && !request->answered && request->sink)
             request->sink->gone(request, request->sink_arg);
+        /* No handler holds the request, since hooks.ready was not called. */
         else if (state == CONN_BODY && !request->answered)
-            httpd_request_free(request); /* no handler holds the request, since ready was not called */
+            httpd_request_free(request);
         else if (request->streaming && request->drained)
             request->drained(request, request->drained_arg);
     }
@@ -102,7 +103,8 @@ void httpd_conn_gone(struct httpd_conn *conn)
 static void refuse_body(struct httpd_request *request, int status, const char *why)
 {
     request->close_after = true;
-    if (request->sink) { /* the sink's owner still holds data for the request, so it answers */
+    /* The sink's owner still holds data for the request, so it gives the answer. */
+    if (request->sink) {
         struct httpd_conn *conn = request->conn;
         request->body_done = true;
         conn->state = CONN_RUN;
@@ -133,7 +135,7 @@ static int body_store(struct httpd_request *request, struct evbuffer *input, siz
     return 0;
 }
 
-/* Moves the bytes that are there, at most body_left. Returns 0, or -1 without memory. */
+/* Takes the body's bytes that have arrived, at most body_left. Returns 0, or -1 without memory. */
 static int body_take(struct httpd_request *request, struct evbuffer *input)
 {
     size_t size = evbuffer_get_length(input);
@@ -146,8 +148,8 @@ static int body_take(struct httpd_request *request, struct evbuffer *input)
     return 0;
 }
 
-/* Takes one line of chunk framing from 'input'. Returns 1; 0 when it is not complete; -1 when it is too long.
- */
+/* Takes one line of chunk framing from 'input'. Returns 1; 0 when the line is not complete; -1 when it is too
+ * long. */
 static int chunk_line(struct evbuffer *input, char line[CHUNK_LINE_BYTES_MAX])
 {
     struct evbuffer_ptr end = evbuffer_search(input, "\r\n", 2, NULL);
@@ -178,8 +180,8 @@ static int chunk_size(const char *line, uint64_t *bytes)
     return digits ? 0 : -1;
 }
 
-/* Continues a chunked body. Returns 0 when it needs more bytes or body_done is set, else the status to refuse
- * it with. */
+/* Continues reading a chunked body. Returns 0 when it needs more bytes or body_done is set, else the status
+ * with which the request is refused. */
 static int body_read_chunked(struct httpd_request *request, struct evbuffer *input, const char **why)
 {
     char line[CHUNK_LINE_BYTES_MAX];
@@ -198,7 +200,7 @@ static int body_read_chunked(struct httpd_request *request, struct evbuffer *inp
             return *why = "the chunked body is malformed", 400;
         if (request->chunk == CHUNK_TRAILER) {
             if (*line)
-                continue; /* trailers are ignored */
+                continue; /* the fields after the last chunk (trailers) are ignored */
             request->body_done = true;
             return 0;
         }
@@ -227,7 +229,7 @@ static void body_complete(struct httpd_request *request)
         request->server->hooks.ready(request, request->server->hooks.arg);
 }
 
-/* Returns true when the connection's state changed and processing should continue. */
+/* Reads a request's body. Returns true when the connection's state changed and processing should continue. */
 static bool body_read(struct httpd_conn *conn)
 {
     struct httpd_request *request = conn->request;
@@ -350,14 +352,15 @@ static struct httpd_request *request_create(struct httpd_conn *conn, size_t head
     return request;
 }
 
-/* Returns true when a request was made and processing should continue. */
+/* Reads a request's head. Returns true when a request was made and processing should continue. */
 static bool head_read(struct httpd_conn *conn)
 {
     struct evbuffer *input = bufferevent_get_input(conn->bev);
     size_t size = evbuffer_get_length(input);
     unsigned char first[2];
+    /* A client that sends requests without reading the answers must wait; on_written continues. */
     if (evbuffer_get_length(bufferevent_get_output(conn->bev)) > UNREAD_BYTES_MAX)
-        return false; /* a client that sends requests without reading answers waits; on_written continues */
+        return false;
     if (size >= 2 && evbuffer_copyout(input, first, 2) == 2 && first[0] == '\r' && first[1] == '\n') {
         evbuffer_drain(input, 2); /* RFC 9112 2.2: an empty line before a request line is skipped */
         return true;
@@ -512,7 +515,8 @@ static void on_written(struct bufferevent *bev, void *arg)
     }
 }
 
-/* The client took some bytes: a slow reader is not idle, unless it is slower than bytes_per_second_min. */
+/* Called when the client took some bytes: its slow reading does not count as idleness, unless it is slower
+ * than bytes_per_second_min. */
 static void on_taken(struct evbuffer *output, const struct evbuffer_cb_info *info, void *arg)
 {
     struct httpd_conn *conn = arg;
@@ -555,9 +559,8 @@ struct event_base *httpd_event_base(struct err *err)
     return NULL;
 }
 
-/* Gives a connection lower priority until its handshake is over; libevent then gives it ordinary events of
- * ordinary priority.
- */
+/* Gives a connection lower priority until its TLS handshake is over. After the handshake libevent makes new
+ * events, which have the ordinary priority. */
 static void prefer_others(struct bufferevent *bev)
 {
     if (event_base_get_npriorities(bufferevent_get_base(bev)) > PRIORITY_HANDSHAKE) {
@@ -700,7 +703,7 @@ struct httpd_server *httpd_server_create(struct event_base *base, const char *ho
     return server;
 }
 
-/* Ends an idle connection; one whose last answer is still being sent ends after it. */
+/* Ends an idle connection. If its last answer is still being sent, it ends after that. */
 static void conn_stop(struct httpd_conn *conn)
 {
     bool idle = conn->state == CONN_HEAD || conn->state == CONN_LINGER || conn->state == CONN_SKIP;

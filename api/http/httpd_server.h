@@ -1,9 +1,9 @@
 /* An HTTP/1.1 server over libevent bufferevents (plain or TLS).
  *
- * Why not evhttp: it holds a whole body in memory before a handler sees it, has one body limit for all
- * routes, answers its own errors as HTML, and leaves the body of a GET in the stream, where it is read as the
- * next request. Model files, checkpoints and event streams need bodies that flow, with backpressure in both
- * directions.
+ * evhttp is not used because it holds a whole body in memory before a handler sees it, has one body limit for
+ * all routes, answers its own errors as HTML, and leaves the body of a GET in the stream, where it is read as
+ * the next request. Model files, checkpoints and event streams need bodies that are streamed, with
+ * backpressure in both directions.
  *
  * Life of a request. When its head is complete, hooks.head is called and must, now or later, call exactly one
  * of
@@ -12,9 +12,10 @@
  *   httpd_accept_stream()   takes the body piece by piece, then the sink's end is called
  *   httpd_reply*()          answers without reading the body
  *
- * After it accepted a body, the handler answers exactly once: httpd_reply(), or httpd_stream_begin() …
- * httpd_stream_end(). The request stays valid until the handler has answered, even when the client has gone
- * (httpd_gone() says so, and what is written is dropped). One request of a connection runs at a time.
+ * After it accepted a body, the handler answers exactly once: with httpd_reply(), or with
+ * httpd_stream_begin() … httpd_stream_end(). The request stays valid until the handler has answered, even
+ * when the client has gone (httpd_gone() says so, and the answer is dropped). One request of a connection
+ * runs at a time.
  *
  * Everything here runs on the event base's thread, callbacks included.
  */
@@ -34,15 +35,16 @@
 struct httpd_server;
 struct httpd_request;
 
-/* An event base for servers. TLS handshakes, which are expensive and come from strangers, get a lower
- * priority than everything else, a few at a time. Returns new, or NULL with ERR_NOMEM. */
+/* Creates an event base for servers. TLS handshakes, which are expensive and may come from anybody, get a
+ * lower priority than everything else, and only a few are served at a time. Returns new, or NULL with
+ * ERR_NOMEM. */
 struct event_base *httpd_event_base(struct err *err);
 
 struct httpd_hooks {
     void (*head)(struct httpd_request *request, void *arg);
     void (*ready)(struct httpd_request *request, void *arg);
-    /* The framing was wrong before there was a request to route. The hook must answer 'status' and 'why' with
-     * httpd_reply; hooks.head was not called. */
+    /* Called when the framing was wrong before there was a request to route; hooks.head was not called. The
+     * hook must answer 'status' and 'why' with httpd_reply. */
     void (*malformed)(struct httpd_request *request, int status, const char *why, void *arg);
     void *arg;
 };
@@ -57,15 +59,16 @@ struct httpd_sink {
 };
 
 struct httpd_limits {
-    int connections_max;             /* further connections are closed at once */
-    int connections_per_address_max; /* the same limit for one address (api/http/address.h) */
-    int head_seconds_max;            /* from the first byte of a head to its last */
-    /* Limit of the time without a request on a kept-alive connection, and of the time in which a body or a
-     * reader makes no progress. Moving bytes extend the deadline at bytes_per_second_min, and never beyond
-     * this limit, so a trickle of bytes does not keep a connection open. */
+    int connections_max; /* further connections are closed at once */
+    /* connections of one address (api/http/address.h); further ones are closed at once */
+    int connections_per_address_max;
+    int head_seconds_max; /* seconds from the first byte of a head to its last */
+    /* Longest time without a request on a kept-alive connection, and longest time in which a body or a reader
+     * makes no progress. Transferred bytes extend the deadline at bytes_per_second_min, but never beyond this
+     * time, so a trickle of bytes does not keep a connection open. */
     int idle_seconds_max;
     uint64_t bytes_per_second_min;
-    /* bytes of a streamed answer that the client has not taken; beyond that the stream is cut off */
+    /* bytes of a streamed answer that the client may leave unread; with more the stream is cut off */
     size_t pending_bytes_max;
 };
 
@@ -81,35 +84,38 @@ void httpd_server_destroy(struct httpd_server *server);
 void httpd_server_stop(struct httpd_server *server);
 uint16_t httpd_server_port(const struct httpd_server *server);
 int httpd_server_connections(const struct httpd_server *server);
-/* Connections that were closed at once since the start because there were too many. */
+/* Returns the number of connections, since the start, that were closed at once because there were too
+ * many. */
 uint64_t httpd_server_refused(const struct httpd_server *server);
-/* Requests that were begun and not yet answered. */
+/* Returns the number of requests that were begun and not yet answered. */
 int httpd_server_requests(const struct httpd_server *server);
 /* True while a request is unanswered or an answer is not yet sent. */
 bool httpd_server_busy(const struct httpd_server *server);
 
-/* Borrowed until the answer. */
+/* Returns the request's head, borrowed until the answer. */
 const struct httpd_head *httpd_request_head(const struct httpd_request *request);
-/* The whole body, after hooks.ready; borrowed until the answer. */
+/* Returns the whole body, after hooks.ready was called; borrowed until the answer. */
 const char *httpd_request_body(const struct httpd_request *request, size_t *size);
 /* Attaches the handler's pointer to the request; 'release' (or NULL) is called when the request ends. */
 void httpd_request_set_data(struct httpd_request *request, void *data, void (*release)(void *data));
 void *httpd_request_data(const struct httpd_request *request);
-/* The id of the request, at most HTTPD_ID_BYTES - 1 characters ("" at first), which every answer repeats as
+/* Sets the request's id, at most HTTPD_ID_BYTES - 1 characters ("" at first), which every answer repeats as
  * X-Request-Id. */
 enum { HTTPD_ID_BYTES = 65 };
 void httpd_request_set_id(struct httpd_request *request, const char *id);
 const char *httpd_request_id(const struct httpd_request *request);
-/* The client's address: IPv6, or IPv4 mapped into it; zeros when the client has gone. */
+/* Writes the client's address: IPv6, or IPv4 mapped into it; zeros when the client has gone. */
 void httpd_request_address(const struct httpd_request *request, uint8_t address[16]);
 /* Closes the connection after this request's answer. Call it before the answer begins. */
 void httpd_close_after(struct httpd_request *request);
 bool httpd_gone(const struct httpd_request *request);
 bool httpd_request_is_tls(const struct httpd_request *request);
 
-/* Takes the whole body, at most bytes_max (otherwise hooks.malformed with 413), then calls hooks.ready. */
+/* Takes the whole body, at most bytes_max (a larger one ends in hooks.malformed with 413), then calls
+ * hooks.ready. */
 void httpd_accept_body(struct httpd_request *request, uint64_t bytes_max);
-/* Takes the body piece by piece, at most bytes_max. 'sink' and 'arg' are borrowed until its end or gone. */
+/* Takes the body piece by piece, at most bytes_max. 'sink' and 'arg' are borrowed until the sink's end or
+ * gone is called. */
 void httpd_accept_stream(struct httpd_request *request, uint64_t bytes_max, const struct httpd_sink *sink,
                          void *arg);
 /* Pause and resume reading a streamed body (backpressure). Resuming calls sink.data again when bytes are
@@ -121,22 +127,24 @@ struct httpd_field {
     const char *name, *value;
 };
 
-/* Sends one whole answer. 'fields' may be NULL; otherwise a NULL name ends the list. */
+/* Sends one whole answer. 'fields' (header fields) may be NULL; otherwise a NULL name ends the list. */
 void httpd_reply(struct httpd_request *request, int status, const char *type,
                  const struct httpd_field *fields, const void *body, size_t size);
 
-/* Begins a streamed answer of 'bytes' bytes, or a chunked one when bytes is -1. The loop calls 'drained' each
- * time the client has taken everything that was written, and once when the client has gone (ask httpd_gone);
- * never after httpd_stream_end(). */
+/* Begins a streamed answer of 'bytes' bytes, or a chunked one when bytes is -1. 'drained' is called each time
+ * that the client has taken everything that was written, and once when the client has gone (httpd_gone
+ * tells); never after httpd_stream_end(). */
 void httpd_stream_begin(struct httpd_request *request, int status, const char *type,
                         const struct httpd_field *fields, int64_t bytes,
                         void (*drained)(struct httpd_request *request, void *arg), void *arg);
-/* Copies 'data'. Returns -1 when the client has gone or lags by more than pending_bytes_max. */
+/* Sends a copy of 'data'. Returns -1 when the client has gone or has left more than pending_bytes_max
+ * unread. */
 int httpd_stream_write(struct httpd_request *request, const void *data, size_t size);
-/* Bytes that the client has not taken yet; 'drained' follows when there are none. 0 when the client has gone.
- */
+/* Returns the bytes that the client has not taken yet; 'drained' is called when there are none left. 0 when
+ * the client has gone. */
 size_t httpd_stream_unsent(const struct httpd_request *request);
-/* Ends the answer. With 'broken' it is cut short, and the connection closes so that the client notices. */
+/* Ends the answer. With 'broken' the answer is cut short, and the connection closes so that the client
+ * notices. */
 void httpd_stream_end(struct httpd_request *request, bool broken);
 
 #endif

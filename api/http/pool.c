@@ -1,4 +1,4 @@
-/* A bounded queue, threads, and an eventfd that returns results to the loop. */
+/* The pool of threads: a bounded queue of tasks, and an eventfd that reports finished tasks to the loop. */
 #include "api/http/pool.h"
 
 #include <pthread.h>
@@ -61,7 +61,7 @@ static void *pool_thread(void *arg)
         pthread_mutex_lock(&pool->lock);
         list_add(&pool->finished, task);
         uint64_t one = 1;
-        /* can fail only when the counter is full, and then the event is already set */
+        /* The write can fail only when the counter is full, and then the eventfd is already readable. */
         ssize_t rc = write(pool->fd, &one, sizeof(one));
         (void)rc;
     }

@@ -22,15 +22,15 @@ struct pool_task {
 
 /* threads: 1..64; queue_max: above 0. Returns new, or NULL. */
 struct pool *pool_create(struct event_base *base, unsigned threads, unsigned queue_max, struct err *err);
-/* Waits for the running tasks, then calls done() of all tasks that were not begun or not handed back. Later
- * calls of pool_run are refused. */
+/* Waits for the running tasks, then calls done() of all tasks that were not begun or whose done() was not
+ * called yet. Later calls of pool_run are refused. */
 void pool_stop(struct pool *pool);
 /* Calls pool_stop, then frees. NULL is a no-op. */
 void pool_destroy(struct pool *pool);
-/* For done(): returns whether work() was called. If not (the server stops), sets ERR_CANCELLED unless 'err'
- * is already set. */
+/* To be called in done(): returns whether work() was called. If not (the server stops), sets ERR_CANCELLED
+ * unless 'err' is already set. */
 bool pool_ran(const struct pool_task *task, struct err *err);
-/* Queues a task. ERR_BUSY when the queue is full; the task then stays the caller's. Loop thread. */
+/* Queues a task. ERR_BUSY when the queue is full; the caller then still owns the task. Loop thread. */
 int pool_run(struct pool *pool, struct pool_task *task, struct err *err);
 unsigned pool_waiting(struct pool *pool);
 

@@ -1,4 +1,5 @@
-/* A set-associative table of addresses. Each entry has the time at which its wrong tokens are forgotten. */
+/* Counts wrong tokens in a set-associative table of addresses. An entry holds the time at which its wrong
+ * tokens are forgotten. */
 #include "api/http/wrong.h"
 
 #include <stdlib.h>
@@ -9,7 +10,8 @@ enum { SETS = 512, WAYS = 4 };
 
 struct wrong_entry {
     uint8_t address[WRONG_ADDRESS_BYTES];
-    uint64_t paid_ns; /* when no wrong token counts any more; an entry whose time has passed is free */
+    /* time at which no wrong token counts any more; an entry whose time has passed is free */
+    uint64_t paid_ns;
     bool over;
 };
 
@@ -30,8 +32,8 @@ void wrong_destroy(struct wrong *wrong)
     free(wrong);
 }
 
-/* Returns the entry of an address: its own, or a new one in place of the entry of its set with the earliest
- * time. */
+/* Returns the entry of an address: the existing one, or a new one that replaces the entry with the earliest
+ * time in the address's set. */
 static struct wrong_entry *entry_of(struct wrong *wrong, const uint8_t key[WRONG_ADDRESS_BYTES],
                                     uint64_t now_ns)
 {

@@ -1,4 +1,4 @@
-/* The files that a job made: each has a name and is a blob. */
+/* Lists and sends a job's artifacts: files that the job made, each of which has a name and is a blob. */
 #include "api/request/route.h"
 
 #include "store/jobs.h"

@@ -1,4 +1,4 @@
-/* Commands for many jobs at once: their ids, or a filter as that of the list of jobs. */
+/* Commands for many jobs at once. The jobs are given by ids, or by the same filter as in the list of jobs. */
 #include "api/request/route.h"
 
 #include "common/clock.h"
@@ -36,7 +36,7 @@ static void command(struct call *call)
         call_fail(call, &err);
 }
 
-/* Takes the jobs of the page that the asker may change. */
+/* Called with a page of jobs that match the filter: commands those that the asker may change. */
 static void matched(void *arg, const struct err *err, json_t *doc)
 {
     struct call *call = arg;
@@ -56,7 +56,7 @@ static void matched(void *arg, const struct err *err, json_t *doc)
     command(call);
 }
 
-/* Takes {"ids": [1, 2]}. */
+/* Reads {"ids": [1, 2]}. */
 static void take_ids(struct json_reader *reader, const json_t *ids, struct bulk *bulk)
 {
     for (size_t i = 0; i < json_array_size(ids); i++) {
@@ -70,7 +70,8 @@ static void take_ids(struct json_reader *reader, const json_t *ids, struct bulk 
     }
 }
 
-/* Takes the states of which the body lists some; none: all. Those without the event are left out. */
+/* Reads the states that the body lists; none means all. States in which jobs do not have the event are left
+ * out. */
 static unsigned take_states(struct json_reader *reader, const json_t *names, enum job_event event)
 {
     unsigned wanted = 0, able = 0;
@@ -112,7 +113,7 @@ static void take_labels(struct json_reader *reader, struct store_job_filter *fil
             jr_fail(reader, "labels", "the value of \"%.63s\" must be a text, or null for any", key);
 }
 
-/* Reads the body: the ids, or at least one condition of a filter. */
+/* Reads the body: ids, or a filter with at least one condition. */
 static int take_body(struct call *call, struct bulk *bulk, struct store_job_filter *filter, struct err *err)
 {
     struct json_reader reader;

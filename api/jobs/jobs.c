@@ -1,4 +1,4 @@
-/* Jobs: lists, one job, commands, metrics, logs, plan, runs, trace, and why a job waits. */
+/* Routes of jobs: lists, one job, commands, metrics, logs, plan, runs, trace, and why a job waits. */
 #include "api/jobs/jobs_private.h"
 #include "api/request/route.h"
 
@@ -26,7 +26,7 @@ enum {
 
 /* ---- lists ---- */
 
-/* Takes "queued,running". */
+/* Reads states, such as "queued,running". */
 static int take_states(const char *text, unsigned *states, struct err *err)
 {
     char name[40];
@@ -40,7 +40,7 @@ static int take_states(const char *text, unsigned *states, struct err *err)
     return 0;
 }
 
-/* Takes "key=value,key" as {key: value, key: null}. */
+/* Reads labels "key=value,key" as {key: value, key: null}. */
 static int take_labels(const char *text, json_t *labels, struct err *err)
 {
     while (text) {
@@ -100,7 +100,7 @@ static void command(struct call *call, enum job_event event, int64_t more_steps)
         call_fail(call, &err);
 }
 
-/* Commands without arguments take no body, or an empty object. */
+/* Carries out a command without arguments, whose body is empty or an empty object. */
 static void plain_command(struct call *call, enum job_event event)
 {
     struct err err = {0};
@@ -161,7 +161,7 @@ void jobs_resume(struct call *call)
     command(call, JOB_EVENT_RESUME, steps);
 }
 
-/* Checks what PATCH /v1/jobs/{id} may have, and adds the begin in microseconds. */
+/* Checks the changes in the body of PATCH /v1/jobs/{id}, and adds `begin` in microseconds. */
 static json_t *take_changes(struct call *call, struct err *err)
 {
     struct json_reader reader;
@@ -368,7 +368,7 @@ void jobs_runs(struct call *call)
 /* ---- the trace, as Chrome's format ---- */
 
 struct trace_parts {
-    struct pool_task task; /* must come first */
+    struct pool_task task; /* must come first: a pointer to the task is cast to these parts */
     struct call *call;
     json_t *plan, *parts; /* copies for the pool thread */
     json_t *answer;       /* made by the pool thread */

@@ -1,4 +1,4 @@
-/* GET /v1/jobs/{id}/lanes: a step, predicted beside measured. */
+/* GET /v1/jobs/{id}/lanes: the timeline of a step, predicted beside measured. */
 #include "api/jobs/jobs_private.h"
 
 #include "api/request/route.h"
@@ -12,7 +12,7 @@
 enum { LANES_PX = 1600 };
 
 struct lanes_task {
-    struct pool_task task; /* must come first */
+    struct pool_task task; /* must come first: a pointer to the task is cast to this struct */
     struct call *call;
     struct lanes_input input;
     json_t *found, *answer; /* found: a copy for the pool thread */

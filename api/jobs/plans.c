@@ -1,4 +1,4 @@
-/* POST /v1/plans. */
+/* Answers POST /v1/plans. */
 #include "api/jobs/plans.h"
 
 #include "api/check/check.h"
@@ -14,21 +14,23 @@
 #include <unistd.h>
 
 enum {
-    BRIEF_EVALUATIONS = 2000, /* a tenth of a full search's: 8 devices take some 50 ms */
+    /* evaluations of a brief search: a tenth of a full search's. With 8 devices they take about 50 ms */
+    BRIEF_EVALUATIONS = 2000,
     QUESTIONS_MAX = 64,
     NICE = 10,
 };
 
 struct plan_question {
-    struct pool_task task; /* must come first */
+    struct pool_task task; /* must come first: a pointer to the task is cast to the question */
     LIST_ENTRY(plan_question) link;
     struct plans *plans;
     struct call *call;
     int64_t token;
     bool brief;
-    atomic_bool stale;       /* a newer question of the same token was asked */
-    json_t *spec;            /* as asked */
-    json_t *cluster;         /* as asked, or NULL: the devices that are there */
+    atomic_bool stale; /* a newer question of the same token was asked */
+    json_t *spec;      /* the specification in the request */
+    /* the cluster in the request, or NULL: the present devices */
+    json_t *cluster;
     json_t *inputs, *answer; /* inputs: a copy for the pool thread */
     struct err err;
 };
@@ -89,7 +91,7 @@ static void question_end(struct plan_question *question)
     free(question);
 }
 
-/* ---- on a thread of its own ---- */
+/* ---- on a thread of the plans' own pools ---- */
 
 static void search(struct plan_question *question, const struct plan_inputs *inputs)
 {
@@ -97,7 +99,8 @@ static void search(struct plan_question *question, const struct plan_inputs *inp
     const struct plan_options options = {.programs = !question->brief,
                                          .brief = question->brief,
                                          .evaluations = question->brief ? BRIEF_EVALUATIONS : 0,
-                                         /* of devices that are there, what their workers can run */
+                                         /* On present devices, only plans are searched that their workers can
+                                          * run. */
                                          .runnable_only = !question->cluster};
     uint64_t began_ns = clock_mono_ns();
     if (plan_search(&inputs->workload, inputs->cluster, &options, &found, &question->err) < 0)
@@ -135,7 +138,7 @@ static void question_done(struct pool_task *task)
     question_end(question);
 }
 
-/* ---- on the loop ---- */
+/* ---- on the loop's thread ---- */
 
 static void gathered(void *arg, const struct err *err, struct checked *checked, json_t *more)
 {
@@ -155,7 +158,7 @@ static void gathered(void *arg, const struct err *err, struct checked *checked, 
         question_end(question);
 }
 
-/* Marks this token's earlier questions: each ends by itself, with `stale`. */
+/* Marks this token's earlier questions as stale; each of them then ends by itself with that answer. */
 static void supersede(struct plans *plans, const struct plan_question *newest)
 {
     struct plan_question *question;

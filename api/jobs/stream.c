@@ -1,15 +1,15 @@
 /* GET /v1/jobs/{id}/events: a job's past and future events as Server-Sent Events.
  *
  * Each event carries the database's id, so a follower that reconnects with Last-Event-ID misses and repeats
- * nothing. NOTIFY wakes a follower; it reads pages after its last id until a page is short, and then sleeps.
- * For a client that reads slowly, no further page is read while more than UNSENT_BYTES_MAX are unsent, so it
- * costs at most that memory and one event, and misses nothing. A client that takes nothing for httpd's idle
- * time is cut off; it may reconnect with its last id. A user has a limited number of streams at a server, and
- * a stream ends soon after its token becomes invalid.
+ * nothing. A NOTIFY wakes a follower; it reads pages after its last id until a page is short, and then
+ * sleeps. For a client that reads slowly, no further page is read while more than UNSENT_BYTES_MAX are
+ * unsent, so it costs at most that memory and one event, and misses nothing. A client that takes nothing for
+ * httpd's idle time is cut off; it may reconnect with its last id. A user has a limited number of streams at
+ * a server, and a stream ends soon after its token becomes invalid.
  *
  * The stream of a finished job ends with the event "end". After the job was seen to be finished, one more
  * page is read, because events that were written before may become visible after the previous page. None of
- * this depends on a NOTIFY, which may arrive before, during or after the query that it belongs to.
+ * this depends on when a NOTIFY arrives: it may come before, during or after the query that reads its event.
  */
 #include "api/jobs/stream_private.h"
 
@@ -57,7 +57,7 @@ static bool is_final(const json_t *state)
     return number >= 0 && state_is_final(&job_machine, number);
 }
 
-/* Sends the last event: the job has finished and all its events are sent. */
+/* Sends the event "end": the job has finished and all its events are sent. */
 static int send_end(struct follower *follower)
 {
     json_t *data =
@@ -68,7 +68,7 @@ static int send_end(struct follower *follower)
     return rc;
 }
 
-/* The page is sent and no event is left: checks whether the job has finished. */
+/* Called with the job after a page was sent that left no event: notes whether the job has finished. */
 static void follower_job(void *arg, const struct err *err, json_t *doc)
 {
     struct follower *follower = arg;
@@ -190,7 +190,7 @@ static void on_notify(void *arg, const char *channel, const char *payload)
         followers->feed_notify(followers->feed);
 }
 
-/* A query whether a token is still valid. */
+/* A query that checks whether a token is still valid. */
 struct token_check {
     struct followers *followers;
     uint8_t hash[32];
@@ -205,7 +205,7 @@ static void token_checked(void *arg, const struct err *err, const struct princip
             next = LIST_NEXT(follower, link);
             if (memcmp(follower->token_hash, check->hash, sizeof(check->hash)) != 0)
                 continue;
-            follower->gone = true; /* a query that is under way ends the follower */
+            follower->gone = true; /* if a query is under way, its callback ends the follower */
             if (!follower->reading)
                 follower_end(follower, true);
         }
@@ -225,7 +225,9 @@ static void check_tokens(struct followers *followers)
         memcpy(check->hash, follower->token_hash, sizeof(check->hash));
         checks[count++] = check;
     }
-    for (size_t i = 0; i < count; i++) /* an answer from the cache comes at once and may end followers */
+    /* If the answer is cached, token_checked is called at once and may end followers, so the list was copied
+     * before. */
+    for (size_t i = 0; i < count; i++)
         auth_find(followers->app->auth, checks[i]->hash, token_checked, checks[i]);
 }
 
@@ -242,7 +244,7 @@ static void on_check(evutil_socket_t fd, short what, void *arg)
     for (struct follower *follower = LIST_FIRST(&followers->all); follower; follower = next) {
         next = LIST_NEXT(follower, link);
         if (httpd_stream_unsent(follower->call->request) > 0)
-            continue; /* the client still has bytes to take */
+            continue; /* no beat is needed while the client still has bytes to take */
         if (httpd_stream_write(follower->call->request, ": beat\n\n", 8) < 0 && !follower->reading)
             follower_end(follower, true);
     }

@@ -6,13 +6,13 @@
 
 struct cluster_feed;
 
-/* Starts listening for the database's "motley_events". */
+/* Creates the followers and starts listening for the database's "motley_events". */
 int followers_create(struct app *app, struct followers **followers, struct err *err);
-/* Makes the feed of the streams with topics (topics.c), of app's followers. */
+/* Creates the feed of the streams with topics (topics.c), for the followers of 'app'. */
 int feed_create(struct app *app, struct cluster_feed **feed, struct err *err);
-/* After followers_destroy. */
+/* Call it after followers_destroy. */
 void feed_destroy(struct cluster_feed *feed);
-/* Ends every stream. */
+/* Ends every stream, and frees the followers. */
 void followers_destroy(struct followers *followers);
 
 #endif

@@ -1,4 +1,5 @@
-/* What stream.c (a job's own stream, and all that streams share) and topics.c (the cluster's stream) share.
+/* Declarations that stream.c (the stream of one job, and code for all streams) and topics.c (the cluster's
+ * stream) share.
  */
 #ifndef MOTLEY_API_JOBS_STREAM_PRIVATE_H
 #define MOTLEY_API_JOBS_STREAM_PRIVATE_H
@@ -28,11 +29,11 @@ struct follower {
     char type[32];          /* "" for all types */
     json_t *over;           /* the job's document once it has finished, or NULL; owned */
     bool reading;           /* a query is under way */
-    bool waiting;           /* reading waits until the client has taken what was sent */
-    bool again;             /* a NOTIFY came during the query */
-    bool closing;           /* the last state event seen was a final one */
+    bool waiting;           /* no page is read until the client has taken the bytes that were sent */
+    bool again;             /* a NOTIFY came while a query was under way */
+    bool closing;           /* the last state event that was seen has a final state */
     bool gone;
-    struct topics *topics; /* of GET /v1/events; NULL: one job's stream */
+    struct topics *topics; /* the topics of a stream of GET /v1/events; NULL: the stream of one job */
 };
 
 struct followers {
@@ -40,22 +41,23 @@ struct followers {
     LIST_HEAD(, follower) all;
     struct event *heartbeat;
     unsigned checks;
-    struct cluster_feed *feed;                      /* topics.c, which sets all three; NULL at first */
+    /* This and the two callbacks are set by topics.c, and NULL at first. */
+    struct cluster_feed *feed;
     void (*feed_notify)(struct cluster_feed *feed); /* called when the queue or devices may have changed */
-    void (*feed_next)(
-        struct cluster_feed *feed); /* called when a follower with topics can be sent to again */
+    /* called when a follower with topics can take further events */
+    void (*feed_next)(struct cluster_feed *feed);
 };
 
-/* Answers the call with a stream that begins behind the event `last`. Returns NULL when the call was answered
- * otherwise (a limit is reached, the client has gone). Takes `topics` over (NULL: none). */
+/* Answers the call with a stream that begins after the event `last`. Returns NULL when the call was answered
+ * otherwise (a limit is reached, or the client has gone). Takes ownership of `topics` (NULL: none). */
 struct follower *follower_create(struct call *call, int64_t last, struct topics *topics);
-/* Ends the stream and frees the follower; not while a query of its own is under way. */
+/* Ends the stream and frees the follower. Must not be called while a query for this follower is under way. */
 void follower_end(struct follower *follower, bool broken);
-/* Sends one event. id -1: the event has no id, and a client that reconnects resumes from the event before.
- * Returns -1 when the client has gone or has too many unread bytes. */
+/* Sends one event. With id -1 the event has no id, and a client that reconnects resumes from the last event
+ * that has one. Returns -1 when the client has gone or has too many unread bytes. */
 int follower_send(struct follower *follower, const char *type, int64_t id, const json_t *data);
-/* The id that a client resumes from (Last-Event-ID or `after`); `missing` when it says none. Returns -1 when
- * the call was answered. */
+/* Reads the id after which the client wants events (Last-Event-ID or `after`); `missing` when it gives none.
+ * Returns -1 when the call was answered. */
 int follower_resume(struct call *call, int64_t missing, int64_t *after);
 
 #endif

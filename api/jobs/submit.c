@@ -1,4 +1,4 @@
-/* POST /v1/jobs and POST /v1/jobs:validate. */
+/* Answers POST /v1/jobs and POST /v1/jobs:validate. */
 #include "api/request/route.h"
 
 #include "api/people/access.h"
@@ -13,7 +13,8 @@
 static void job_made(void *arg, const struct err *err, const struct store_job_made *made)
 {
     struct call *call = arg;
-    if (err && err->code == ERR_INVALID) { /* an account or a limit refuses what was submitted */
+    /* The submitted job is refused because of its account or a limit. */
+    if (err && err->code == ERR_INVALID) {
         call_refuse(call, err);
         return;
     }
@@ -61,7 +62,8 @@ static void checked_to_insert(void *arg, const struct err *err, struct checked *
     uint8_t digest[32];
     size_t size;
     const char *body = httpd_request_body(call->request, &size);
-    json_t *spec = json_copy(checked->spec); /* jobs that share a check may differ in their name */
+    /* Jobs that share a check may have different names. */
+    json_t *spec = json_copy(checked->spec);
     json_t *name = json_object_get(call->body, "name");
     if (spec && name)
         json_object_set(spec, "name", name);
@@ -94,8 +96,9 @@ static void checked_to_insert(void *arg, const struct err *err, struct checked *
         call_fail(call, &failed);
 }
 
-/* Only an administrator may choose the planner: it is a program on the scheduler's host, and a slow one
- * delays everybody's queue. A planner that is not a string is refused by check_spec. */
+/* Reads the planner that the job asks for. Only an administrator may choose one: it is a program on the
+ * scheduler's host, and a slow one delays everybody's queue. check_spec refuses a planner that is not a
+ * string. */
 static int take_planner(struct call *call)
 {
     json_t *placement = json_object_get(call->body, "placement");
@@ -121,8 +124,9 @@ static void replay_found(void *arg, const struct err *err, const struct store_jo
         job_made(arg, err, made);
 }
 
-/* A repeated request (same Idempotency-Key) is answered with the job that it made before anything is checked.
- * A check now might refuse the request, for example because a file was removed, although the job exists. */
+/* Submits a job. If a request is repeated (same Idempotency-Key), it is answered with the job that it made
+ * before, without a check: a check now might refuse the request, for example because a file was removed,
+ * although the job exists. */
 void jobs_submit(struct call *call)
 {
     const char *key;

@@ -4,12 +4,13 @@
  * with the number of jobs in each state. `devices`: `devices` events with the states of devices. `job:ID`:
  * all events of a job that the asker may see.
  *
- * Each process has one feed, which reads the database for all followers, one query at a time. A follower
- * first catches up with pages of its own, from its last id on. A page that is not full ends with the newest
- * event there is; since queries follow one another, the feed's last common page did not end later. From then
- * on the follower is live and gets its part of the common pages. A follower whose client reads slowly has to
- * catch up again. Events of the table have ids, from which a client resumes. `queue` and `devices` events
- * have none: each stream begins with the whole state and continues with the changes.
+ * Each process has one feed, which reads the database for all followers, one query at a time. A new follower
+ * first catches up: it reads pages of its own, from its last id on, until a page is not full. Then it is live
+ * and gets its part of the common pages, which are read once for all live followers. No event is missed in
+ * between: a page that is not full ends with the newest event there is, and as queries follow one another,
+ * the last common page did not end later. A follower whose client reads slowly has to catch up again. Events
+ * of the table have ids, from which a client resumes. `queue` and `devices` events have none: each stream
+ * begins with the whole state and continues with the changes.
  */
 #include "api/jobs/stream_private.h"
 
@@ -24,9 +25,9 @@ enum { JOBS_MAX = 16, GLANCE_MS = 200, NOTHING_BEFORE = -1 };
 
 struct topics {
     bool queue, devices;
-    bool live;  /* the follower has caught up and gets its part of the common pages */
-    bool fresh; /* the follower has not been sent the whole state of queue and devices, or must be sent it
-                   again */
+    bool live; /* the follower has caught up and gets its part of the common pages */
+    /* the follower must be sent the whole state of queue and devices, for the first time or again */
+    bool fresh;
     unsigned job_count;
     int64_t jobs[JOBS_MAX];
 };
@@ -36,14 +37,16 @@ enum feed_work { WORK_CATCH_UP, WORK_LIVE, WORK_GLANCE, WORK_KINDS };
 struct cluster_feed {
     struct followers *followers;
     bool reading;              /* a query is under way */
-    struct follower *catching; /* the follower for which that query is, or NULL */
-    bool again;                /* there may be events after `last` */
+    struct follower *catching; /* the follower for which that query reads a page, or NULL */
+    bool again;                /* there may be new events after `last` */
     bool glance_due;
-    unsigned
-        turn; /* the kind of work that is tried first; it changes after each, so that none waits for ever */
-    int64_t last;        /* id at which the last common page ended */
-    json_t *glance;      /* the state of queue and devices as last read, or NULL */
-    struct event *timer; /* delays the next reading of that state, so that many changes cause only one */
+    /* the kind of work (enum feed_work) that is tried first; it changes after each piece of work, so that
+     * no kind starves */
+    unsigned turn;
+    int64_t last;   /* id of the event with which the last common page ended */
+    json_t *glance; /* the state of queue and devices as last read, or NULL */
+    /* delays the next reading of `glance`, so that many changes cause only one query */
+    struct event *timer;
 };
 
 static void feed_next(struct cluster_feed *feed);
@@ -82,8 +85,8 @@ static int send_event(struct follower *follower, const json_t *event)
     return rc;
 }
 
-/* Sends a page. Returns -1 when the follower was ended. A follower whose client reads too slowly is not sent
- * the rest; it catches up later. */
+/* Sends a page. If the follower's client reads too slowly, the rest is not sent, and the follower catches up
+ * later. Returns -1 when the follower was ended. */
 static int send_page(struct follower *follower, const json_t *events)
 {
     for (size_t i = 0; i < json_array_size(events) && !follower->waiting; i++) {
@@ -118,7 +121,8 @@ static void caught_up(void *arg, const struct err *err, json_t *doc)
     feed->catching = NULL;
     if (follower->gone || err) { /* after an error of the database the client reconnects with its last id */
         follower_end(follower, true);
-        if (err) /* queries for the other followers follow at the next tick */
+        /* The next tick starts the queries for the other followers. */
+        if (err)
             return;
     } else {
         const json_t *events = json_object_get(doc, "events");
@@ -156,7 +160,8 @@ static void live_page(void *arg, const struct err *err, json_t *doc)
     struct cluster_feed *feed = arg;
     struct follower *follower, *next;
     feed->reading = false;
-    if (err) { /* tried again at the next notification or tick */
+    /* The next notification or tick tries again. */
+    if (err) {
         feed->again = true;
         return;
     }
@@ -199,7 +204,7 @@ static int read_live(struct cluster_feed *feed, struct err *err)
     return rc;
 }
 
-/* ---- the state of queue and devices (the glance) ---- */
+/* ---- the state of queue and devices (`glance`) ---- */
 
 /* Returns the devices whose state differs from `before` (NULL: all devices) as [{"name","state"}]. Devices
  * that no longer exist have the state "gone". */
@@ -249,7 +254,8 @@ static void glanced(void *arg, const struct err *err, json_t *doc)
         next = LIST_NEXT(follower, link);
         if (!follower->topics)
             continue;
-        if (follower->waiting) { /* it is sent the whole state when its client reads again */
+        /* The whole state is sent when the client reads again. */
+        if (follower->waiting) {
             follower->topics->fresh = true;
             continue;
         }
@@ -263,7 +269,7 @@ static void glanced(void *arg, const struct err *err, json_t *doc)
     feed_next(feed);
 }
 
-/* ---- what comes next ---- */
+/* ---- the next query ---- */
 
 static struct follower *one_behind(const struct cluster_feed *feed)
 {
@@ -274,7 +280,7 @@ static struct follower *one_behind(const struct cluster_feed *feed)
     return NULL;
 }
 
-/* Begins the work of this kind, if there is any. Returns 1 when a query is under way. */
+/* Begins this kind of work, if there is any. Returns 1 when it began a query. */
 static int begin(struct cluster_feed *feed, enum feed_work work)
 {
     struct err err = {0};
@@ -363,12 +369,12 @@ void feed_destroy(struct cluster_feed *feed)
     free(feed);
 }
 
-/* ---- a request ---- */
+/* ---- a request for a stream ---- */
 
 struct request {
     struct topics *topics; /* owned until a follower takes it over */
     int64_t after;
-    unsigned seen; /* number of jobs that the asker may see, of those checked so far */
+    unsigned seen; /* number of the jobs in `topics` that were found visible to the asker so far */
 };
 
 static void request_free(void *state)
@@ -418,8 +424,8 @@ static int take_topics(struct call *call, struct topics *topics)
     return 0;
 }
 
-/* Called with the job that was looked up. Looks up the next one, or begins the stream when the asker may see
- * all of them. */
+/* Called with a job of the topics that was looked up. Looks up the next one, or begins the stream when the
+ * asker may see all of them. */
 static void job_seen(void *arg, const struct err *err, json_t *doc)
 {
     struct call *call = arg;

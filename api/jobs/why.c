@@ -1,4 +1,4 @@
-/* Why a job waits, when it should start, and what would let it start sooner. */
+/* Answers why a job waits, when it should start, and what would let it start sooner. */
 #include "api/request/route.h"
 
 #include <stdlib.h>
@@ -87,7 +87,7 @@ static json_t *words_of(const json_t *doc)
         return json_sprintf("the array is %s: %lld of its %lld elements are jobs", state,
                             (long long)json_integer_value(json_object_get(array, "made")),
                             (long long)json_integer_value(json_object_get(array, "size")));
-    /* a running job's text also says why an external planner's plan was not used */
+    /* If a running job has not the plan of its external planner, the text also says why. */
     return json_sprintf("the job is %s%s%.1000s", state ? state : "unknown", planner ? ". " : "",
                         planner ? planner : "");
 }

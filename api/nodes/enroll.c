@@ -1,10 +1,10 @@
 /* Enrolment turns a join token, which can be used once, into a certificate, a Redis user, a seal key and a
  * bearer token for one node. Renewal turns a node's bearer token and its key into a new certificate.
  *
- * The order of enrolment: the join token is checked before anything else is done for the caller, then the
- * request; then the certificate is made; then the token is used up and the node made in one statement, so of
- * two callers exactly one succeeds. The scheduler makes the Redis user from the node's row, and again
- * whenever Redis has lost it.
+ * The order of enrolment: first the join token is checked, before anything else is done for the caller, and
+ * then the request; then the certificate is made; then one statement uses up the token and makes the node, so
+ * of two callers with one token exactly one succeeds. The scheduler makes the Redis user from the node's row,
+ * and again whenever Redis has lost it.
  */
 #include "api/request/route.h"
 
@@ -24,16 +24,16 @@
 enum { PEM_BYTES_MAX = 65536, JOIN_SECONDS = 3600 };
 
 struct enrolment {
-    struct pool_task task; /* must come first */
+    struct pool_task task; /* must come first: a pointer to the task is cast to the enrolment */
     struct call *call;
-    bool renewal; /* no join token: the node already has a bearer token */
+    bool renewal; /* a renewal has no join token, since the node already has a bearer token */
     char node[65], address[256];
     char *csr;
     uint8_t key_hash[TLS_FINGERPRINT_SIZE]; /* hash of the key that signed the request */
     uint8_t join_hash[32];
     char token[65];
     uint8_t token_hash[32];
-    char redis_password[65], seal[65]; /* 32 random bytes each, in hex */
+    char redis_password[65], seal[65]; /* each is 32 random bytes in hex */
     uint8_t redis_hash[32], seal_key[32];
     struct buf certificate, ca;
     int64_t generation;
@@ -55,7 +55,7 @@ static void enrolment_fail(struct enrolment *e, const struct err *err)
     enrolment_free(e);
 }
 
-/* Answers an error in what was sent: in the join token, or in the rest of the request. */
+/* Answers an error in the request: in the join token, or in the rest. */
 static void enrolment_refuse(struct enrolment *e, const struct err *err)
 {
     if (err->code == ERR_AUTH)
@@ -172,7 +172,8 @@ static void renewable(void *arg, const struct err *err, int64_t generation)
     sign(e);
 }
 
-/* Pool thread: checks that the request is for this node, and makes the node's secrets. */
+/* Runs on a pool thread: checks that the certificate request is for this node, and makes the node's
+ * secrets. */
 static void request_work(struct pool_task *task)
 {
     struct enrolment *e = (struct enrolment *)task;
@@ -254,7 +255,7 @@ static int take_enrolment(struct call *call, struct enrolment *e, struct err *er
     return digest_sha256(secret, strlen(secret), e->join_hash, err);
 }
 
-/* Returns new, or NULL after the call was answered. */
+/* Reads the request into a new enrolment; NULL after the call was answered. */
 static struct enrolment *enrolment_begin(struct call *call)
 {
     struct err err = {0};
@@ -284,8 +285,8 @@ void enroll_post(struct call *call)
         enrolment_fail(e, &err);
 }
 
-/* The bearer token says which node asks (its route requires SCOPE_AGENT), and the node must use the key that
- * it was enrolled with. */
+/* Renews a node's certificate. The bearer token says which node asks (the route requires SCOPE_AGENT), and
+ * the node must use the key that it was enrolled with. */
 void renew_post(struct call *call)
 {
     struct err err = {0};
@@ -335,7 +336,7 @@ static int make_join_token(struct call *call, struct join_token *join, uint8_t h
     uint8_t fingerprint[TLS_FINGERPRINT_SIZE];
     char secret[65];
     buf_init(&ca, PEM_BYTES_MAX);
-    /* read on the loop's thread, since the file is small and local */
+    /* The file is read on the loop's thread, since it is small and local. */
     int rc = file_read_all(call->app->config->ca_cert, PEM_BYTES_MAX, &ca, err);
     if (rc < 0)
         err_set(err, ERR_INTERNAL, "the cluster's CA certificate cannot be read");

@@ -1,4 +1,4 @@
-/* Leases of devices. */
+/* Routes of leases of devices. */
 #include "api/request/route.h"
 
 #include "common/clock.h"

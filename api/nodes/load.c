@@ -1,4 +1,4 @@
-/* GET /v1/load: what devices did in a time. */
+/* GET /v1/load: what devices did between two times. */
 #include "api/request/route.h"
 
 #include "common/clock.h"

@@ -1,4 +1,4 @@
-/* Nodes, devices and profiles. */
+/* Routes of nodes, devices and profiles. */
 #include "api/request/route.h"
 
 #include "api/people/auth.h"
@@ -111,7 +111,7 @@ void links_list(struct call *call)
         call_fail(call, &err);
 }
 
-/* The document's profiles as rows for the store. */
+/* Returns the document's profiles as rows for store_profile_import. */
 static json_t *profile_rows(const json_t *document)
 {
     size_t index;

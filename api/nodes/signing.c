@@ -1,4 +1,5 @@
-/* Makes one connection per request: connects, sends a frame, reads a frame, closes. */
+/* Asks the signing process. Each request has a connection of its own: connects, sends a frame, reads a frame,
+ * closes. */
 #include "api/nodes/signing.h"
 
 #include <event2/buffer.h>
@@ -124,7 +125,8 @@ int signing_ask(struct event_base *base, const char *socket, const char *node, i
     }
     bufferevent_setcb(a->stream, answered, NULL, stream_ended, a);
     bufferevent_enable(a->stream, EV_READ | EV_WRITE);
+    /* The failure is reported later, as that of a broken connection is. */
     if (bufferevent_socket_connect(a->stream, (struct sockaddr *)&where, sizeof(where)) < 0)
-        event_active(a->deadline, EV_TIMEOUT, 0); /* reported later, like a connection that breaks */
+        event_active(a->deadline, EV_TIMEOUT, 0);
     return 0;
 }

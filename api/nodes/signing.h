@@ -8,11 +8,13 @@
 
 #include "common/err.h"
 
-/* 'certificate' is PEM, borrowed for the call; NULL when there is an 'err'. ERR_BUSY when the process does
- * not run or is late; any other error is its answer to the request. */
+/* Called with the signed certificate as PEM, borrowed for the call; NULL when there is an 'err'. ERR_BUSY
+ * when the signing process does not run or answers too late; any other error is the process's answer to the
+ * request. */
 typedef void signing_fn(void *arg, const struct err *err, const char *certificate);
 
-/* Call it on the loop's thread. 'done' comes exactly once, later, within 5 s; after -1 it does not come. */
+/* Asks for a certificate. Call it on the loop's thread. 'done' is called exactly once, later, within 5 s; it
+ * is not called after -1 was returned. */
 int signing_ask(struct event_base *base, const char *socket, const char *node, int64_t generation,
                 const char *csr, signing_fn *done, void *arg, struct err *err);
 

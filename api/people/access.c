@@ -1,4 +1,4 @@
-/* The permissions described in access.h. */
+/* Checks the permissions described in access.h. */
 #include "api/people/access.h"
 
 #include <stdio.h>
@@ -22,8 +22,8 @@ json_t *access_scope_names(unsigned scopes)
     return names;
 }
 
-/* The scopes that count, whatever the token's row says: an agent's token opens no route for people, and a
- * person's none for agents. */
+/* Returns the scopes that count, whatever the token's row says: an agent's token opens no route for people,
+ * and a person's token none for agents. */
 static unsigned scopes_of(const struct principal *principal)
 {
     switch (principal->kind) {

@@ -1,4 +1,4 @@
-/* A direct-mapped cache before store_token_find. */
+/* A direct-mapped cache of tokens in front of store_token_find. */
 #include "api/people/auth.h"
 
 #include "common/clock.h"

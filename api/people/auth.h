@@ -1,4 +1,4 @@
-/* Bearer tokens: finds the principal of a token.
+/* Finds the principal of a bearer token.
  *
  * A token is looked up by its SHA-256. Answers, also "unknown", are kept for 5 seconds in a small table, so a
  * revoked token works for at most that long. Hashes are compared in constant time. Loop thread.

@@ -1,4 +1,4 @@
-/* Users and their limits, groups, and the audit. */
+/* Routes of users and their limits, of groups, and of the audit. */
 #include "api/request/route.h"
 
 #include "api/people/auth.h"
@@ -20,7 +20,7 @@ void users_list(struct call *call)
         call_fail(call, &err);
 }
 
-/* Remembered principals and checks may depend on what has changed. */
+/* Forgets the cached principals and checks, which may depend on the rights that have changed, and answers. */
 static void rights_changed(void *arg, const struct err *err, json_t *doc)
 {
     struct call *call = arg;
@@ -29,7 +29,7 @@ static void rights_changed(void *arg, const struct err *err, json_t *doc)
     call_answer_changed(call, err, doc);
 }
 
-/* Checks the limits that a document of changes may have. */
+/* Checks the limits that a document of changes may contain. */
 static void limits_check(struct json_reader *reader)
 {
     static const char *const counts[] = {"devices_max", "running_max", "queued_max"};
@@ -40,7 +40,7 @@ static void limits_check(struct json_reader *reader)
     jr_f64(reader, "month_seconds_max", JR_OPTIONAL, 0, 1e12, &seconds);
 }
 
-/* Refuses a body that has errors or changes nothing. Returns -1 then. */
+/* Refuses a body that has errors or changes nothing. Returns -1 if it was refused. */
 static int changes_check(struct call *call, struct json_reader *reader)
 {
     if (jr_finish(reader) == 0 && json_object_size(call->body) > 0)
@@ -51,11 +51,11 @@ static int changes_check(struct call *call, struct json_reader *reader)
     return -1;
 }
 
-/* ---- a user who is disabled, with what becomes of their jobs ---- */
+/* ---- disabling a user, with a command for their jobs ---- */
 
 struct disabling {
     enum job_event event;
-    json_t *answer; /* what was changed of the user */
+    json_t *answer; /* the answer about the changed user */
 };
 
 static void disabling_free(void *state)
@@ -95,7 +95,8 @@ static void user_disabled(void *arg, const struct err *err, json_t *doc)
         call_fail(call, &failed);
 }
 
-/* Reads `disabled` and `jobs`, which goes with it. Returns whether the user's jobs are told anything. */
+/* Reads `disabled`, and `jobs`, which is allowed only with it. Returns whether the user's jobs get a
+ * command. */
 static bool disabled_read(struct call *call, struct json_reader *reader, enum job_event *event)
 {
     static const char *const names[] = {"hold", "cancel", NULL};

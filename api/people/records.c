@@ -1,4 +1,4 @@
-/* What simulations read: recorded arrivals of jobs, and forecasts with their errors. */
+/* Routes of the records that simulations read: arrivals of jobs, and forecasts with their errors. */
 #include "store/records.h"
 
 #include "api/request/route.h"

@@ -53,7 +53,7 @@ void session_cookie(const struct call *call, const char *token, int64_t seconds,
              token, (long long)seconds, httpd_request_is_tls(call->request) ? "; Secure" : "");
 }
 
-/* ---- who asks ---- */
+/* ---- protection against requests from other sites ---- */
 
 int session_host(const struct call *call, struct err *err)
 {
@@ -109,7 +109,7 @@ static void session_made_free(void *state)
     free(state);
 }
 
-/* Makes a random token of so many bytes for the call's answer. NULL when the call was answered. */
+/* Makes a random token of `bytes` bytes for the call's answer. Returns NULL when the call was answered. */
 static struct session_made *session_make(struct call *call, size_t bytes)
 {
     struct err err = {0};

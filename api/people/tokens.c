@@ -1,5 +1,5 @@
-/* Tokens: a person's own, and for administrators everybody's. A token is shown once, when it is made; the
- * database stores only its hash. */
+/* Routes of tokens: a person's own, and for administrators those of everybody. A token is shown once, when it
+ * is made; the database stores only its hash. */
 #include "api/request/route.h"
 
 #include "api/people/access.h"

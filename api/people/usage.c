@@ -1,4 +1,4 @@
-/* The queue, and what everybody used and is due. */
+/* Routes of the queue, of what everybody has used, and of the shares that they are due. */
 #include "api/request/route.h"
 
 #include <string.h>

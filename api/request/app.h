@@ -1,4 +1,5 @@
-/* struct app holds what lives as long as the process; struct call is one request on its way to its answer. */
+/* struct app holds everything that lives as long as the process; struct call is one request until it is
+ * answered. */
 #ifndef MOTLEY_API_REQUEST_APP_H
 #define MOTLEY_API_REQUEST_APP_H
 
@@ -37,8 +38,8 @@ struct app_counters {
     uint64_t submits, submit_cache_hits, datasets_encoded;
     uint64_t upload_bytes, download_bytes;
     uint64_t followers;
-    /* wrong_tokens: tokens that are not valid; late_tokens: those of them that came after their address was
-     * over its limit */
+    /* wrong_tokens: number of tokens that were not valid; late_tokens: of these, those from an address that
+     * was over its limit */
     uint64_t wrong_tokens, late_tokens;
     uint64_t malformed;
 };
@@ -80,49 +81,53 @@ struct call {
     const struct route *route;
     struct principal principal; /* the asker; PRINCIPAL_NOBODY on routes without authentication */
     uint8_t token_hash[32];     /* SHA-256 of the request's token */
-    char session_end[192]; /* "": the token was in no cookie; else the Set-Cookie that removes the cookie */
-    char params[CALL_PARAMS_MAX][CALL_PARAM_BYTES]; /* the {…} of the pattern, decoded, in order */
+    /* Set-Cookie value that removes the session's cookie; "": the token did not come in a cookie */
+    char session_end[192];
+    /* the decoded values of the {…} in the route's pattern, in order */
+    char params[CALL_PARAMS_MAX][CALL_PARAM_BYTES];
     unsigned query_count;
     struct {
         char name[32];
         char *value;
     } query[CALL_QUERY_MAX];
-    const char *allowed; /* with status 405: the methods that the path has; borrowed */
-    json_t *body;        /* set after the body was read; NULL without a body */
-    /* Set while the answer is to be kept with the request's Idempotency-Key (repeat.h): sends the answer
-     * later and returns true, or returns false. */
+    /* with status 405: the methods that the path allows; borrowed */
+    const char *allowed;
+    json_t *body; /* set after the body was read; NULL without a body */
+    /* Set while the answer must be kept with the request's Idempotency-Key (repeat.h). It takes the answer,
+     * sends it later and returns true, or returns false. */
     bool (*keep_answer)(struct call *call, int status, const char *type, const struct httpd_field *fields,
                         const char *text);
-    bool unsure; /* the answer is an error after which the change may have been made */
+    bool unsure; /* the answer is an error, but the change may have been made */
     uint64_t started_ns;
-    const char *list;   /* of call_list: the member that holds the items, and the names of its keys */
-    int64_t list_limit; /* items of a page */
+    /* set by call_list: the name of the member that holds the items, and the names of their keys */
+    const char *list;
+    int64_t list_limit; /* number of items of a page */
     void *state;        /* the handler's own data; state_free frees it with the call */
     void (*state_free)(void *state);
 };
 
-/* ---- decode ---- */
+/* ---- decoding the request ---- */
 
-/* The value of a query parameter, or NULL. */
+/* Returns the value of a query parameter, or NULL. */
 const char *call_query(const struct call *call, const char *name);
-/* Reads the parameter as a whole number in [min, max]; 'missing' when it is absent. -1 with ERR_INVALID
- * naming it. */
+/* Reads the parameter as a whole number in [min, max]; 'missing' when it is absent. Returns -1 with
+ * ERR_INVALID, which names the parameter. */
 int call_query_i64(const struct call *call, const char *name, int64_t min, int64_t max, int64_t missing,
                    int64_t *out, struct err *err);
 /* Reads a query parameter that is an RFC 3339 time or a date; *wall_us stays as it is when it is missing.
  * Returns -1 with the error, as call_query_i64 does. */
 int call_query_time(const struct call *call, const char *name, int64_t *wall_us, struct err *err);
-/* Reads path parameter 'index' as an id (1..2^63-1). -1: the call was answered with 404. */
+/* Reads path parameter 'index' as an id (1..2^63-1). Returns -1 when the call was answered with 404. */
 int call_id(struct call *call, unsigned index, const char *noun, int64_t *id);
-/* The client's address as text; an IPv4 address without its IPv6 prefix. */
+/* Writes the client's address as text; an IPv4 address without its IPv6 prefix. */
 void call_address(const struct call *call, char text[PRINCIPAL_ADDRESS_BYTES]);
 /* Reads "visibility" and "group" of a body; the visibility is `missing` when the body has neither. The group
  * is borrowed from the body. Returns -1 with the reader's error. */
 int call_sharing(struct json_reader *reader, enum visibility missing, struct sharing *sharing);
-/* Fails the reader at `key` if the text (which may be NULL) holds a control character: names and notes are
- * shown on terminals. */
+/* Fails the reader at `key` if the text (which may be NULL) holds a control character, since names and notes
+ * are shown on terminals. */
 void call_plain(struct json_reader *reader, const char *key, const char *text);
-/* Reads the same two values from query parameters. */
+/* Reads "visibility" and "group", as call_sharing does, but from query parameters. */
 int call_query_sharing(const struct call *call, enum visibility missing, struct sharing *sharing,
                        struct err *err);
 
@@ -135,48 +140,50 @@ int call_key(struct call *call, const char **key);
 
 struct call_page {
     unsigned limit;
-    int64_t after; /* the cursor: what the store gave as `next` of the page before */
+    int64_t after; /* the cursor: the `next` with which the store ended the previous page */
 };
-/* Reads `limit` (1..most) and a numeric `after` (from `start`, which is also the first page's). Returns -1
- * when the call was answered. */
+/* Reads `limit` (1..most; `usual` if it is missing) and a numeric `after` (from `start` on, which is also the
+ * first page's). Returns -1 when the call was answered. */
 int call_page(struct call *call, unsigned usual, unsigned most, int64_t start, struct call_page *page);
-/* The same for a list that the store gives whole, for call_answer_list. `list` names the member that holds
- * the items and the keys that they are sorted by, in bytes' order ("nodes name"); it is borrowed. */
+/* Reads `limit` and `after` of a list that the store gives whole and call_answer_list cuts into pages. `list`
+ * names the member that holds the items and the keys by which they are sorted in bytes' order ("nodes name");
+ * it is borrowed. Returns -1 when the call was answered. */
 int call_list(struct call *call, const char *list);
 
-/* ---- encode: each of these functions ends the call, which must not be used afterwards ---- */
+/* ---- encoding the answer: each of these functions ends the call, which must not be used afterwards ---- */
 
-/* Answers with 'document', which it takes over. 'fields' may be NULL; otherwise a NULL name ends the list. */
+/* Answers with 'document', which it takes over. 'fields' (header fields) may be NULL; otherwise a NULL name
+ * ends the list. */
 void call_json(struct call *call, int status, json_t *document, const struct httpd_field *fields);
-/* Answers with application/problem+json: the status follows from the error's code, the details are its text.
- */
+/* Answers with application/problem+json: the status follows from the error's code, the details are its
+ * text. */
 void call_fail(struct call *call, const struct err *err);
-/* Answers with a problem document, as call_fail does, when a well-formed body has wrong content: errors of
- * content (ERR_INVALID, ERR_UNSUPPORTED, ERR_NOFIT, …) become 422. */
+/* Answers as call_fail does, for a well-formed body with wrong content: errors of content (ERR_INVALID,
+ * ERR_UNSUPPORTED, ERR_NOFIT, …) become 422. */
 void call_refuse(struct call *call, const struct err *err);
 /* Answers a request with an invalid token ('err' says why): 401, or 429 with Retry-After for an address that
  * sends too many (api/http/wrong.h). */
 void call_wrong_token(struct call *call, const struct err *err);
-/* Answers with a problem document of the given status and further members 'more' (taken over; may be NULL).
- */
+/* Answers with a problem document of the given status and further members 'more' (taken over; may be
+ * NULL). */
 void call_problem(struct call *call, int status, const char *code, json_t *more, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
 void call_empty(struct call *call, int status);
 
-/* Callback for store calls whose result is the answer: 200 with the document, or the error. arg is the call.
- */
+/* Callback for store calls whose document is the answer: 200 with the document, or the error. arg is the
+ * call. */
 void call_answer_doc(void *arg, const struct err *err, json_t *doc);
 
-/* Callbacks for store calls whose result is a page of a list: 200 with the document, in which "next" is a
- * text (null: the last page) that the client sends back unchanged. call_answer_list gets the whole list and
- * cuts the page out of it. */
+/* Callbacks for store calls whose document is a list: 200 with a page of it, in which "next" is a text (null:
+ * the last page) that the client sends back unchanged. call_answer_page gets a page; call_answer_list gets
+ * the whole list and cuts the page out of it. */
 void call_answer_list(void *arg, const struct err *err, json_t *doc);
 void call_answer_page(void *arg, const struct err *err, json_t *doc);
 /* Callback for store calls that change something: 200 with the document, 204 if there is none, or the error,
- * which is 422 if the store finds the body's content wrong. */
+ * which is 422 if the store refuses the body's content. */
 void call_answer_changed(void *arg, const struct err *err, json_t *doc);
 
-/* Counts an answer. Only code that begins a streamed answer calls it directly. */
+/* Counts an answer for /metrics. Handlers call it only when they begin a streamed answer. */
 void call_count(struct call *call, int status);
 
 #endif

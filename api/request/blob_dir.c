@@ -25,13 +25,13 @@ struct blob_dir {
 
 struct blob_writer {
     const struct blob_dir *dir;
-    int fd; /* -1: none */
-    /* in_parts: the bytes are hashed at the end; keep: the file remains for the next part */
+    int fd; /* -1: no file is open */
+    /* in_parts: the bytes are hashed when the file is finished; keep: the file remains for the next part */
     bool in_parts, keep;
     char temp[BLOB_PATH_MAX];
     struct digest *whole, *chunk;
     uint64_t chunk_fill;
-    struct manifest manifest; /* its chunks grow as they are completed */
+    struct manifest manifest; /* the manifest, whose chunks are added as they are completed */
     uint32_t chunk_capacity;
 };
 
@@ -161,8 +161,8 @@ int blob_writer_resume(const struct blob_dir *dir, int64_t owner, const char *sh
         write_failed(errno, err);
     else
         *received = (uint64_t)opened.st_size;
-    /* No lock: another request writes to the file. Another inode, or no such name: another request has just
-     * finished it. */
+    /* If the lock is taken, another request is writing to the file. If the name now has another inode or is
+     * gone, another request has just finished the file. */
     if (!good || flock(made->fd, LOCK_EX | LOCK_NB) < 0 || stat(made->temp, &named) < 0 ||
         named.st_ino != opened.st_ino || fstat(made->fd, &opened) < 0) {
         blob_writer_destroy(made);
@@ -245,7 +245,7 @@ int blob_writer_add(struct blob_writer *writer, const void *data, size_t size, s
     return hash_add(writer, data, size, err);
 }
 
-/* Hashes all parts of the file together. */
+/* Hashes the whole file, after its last part was received. */
 static int hash_all(struct blob_writer *writer, struct err *err)
 {
     uint8_t *piece = malloc(READ_BYTES);
@@ -330,7 +330,8 @@ bool blob_remove(const struct blob_dir *dir, const char *sha256, int64_t before)
     if (found.st_mtime >= before || rename(path, aside) < 0)
         return false;
     if (lstat(aside, &taken) == 0 && taken.st_ino != found.st_ino) {
-        /* another request uploaded the file between the two calls; files of one name have equal bytes */
+        /* Another request uploaded the file between the two calls. Its bytes are the same, as the name is
+         * their hash. */
         rename(aside, path);
         return false;
     }

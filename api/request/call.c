@@ -77,7 +77,7 @@ void call_address(const struct call *call, char text[PRINCIPAL_ADDRESS_BYTES])
         text[0] = '\0';
 }
 
-/* Reads a visibility and a group. A group must be given exactly when the visibility is "group". */
+/* Checks a visibility and a group. A group must be given exactly when the visibility is "group". */
 static int take_sharing(const char *visibility, const char *group, enum visibility missing,
                         struct sharing *sharing, struct err *err)
 {
@@ -100,7 +100,7 @@ int call_sharing(struct json_reader *reader, enum visibility missing, struct sha
         return -1;
     if (take_sharing(visibility, group, missing, sharing, &err) == 0)
         return 0;
-    /* splits the text, because the reader itself puts the key before the reason */
+    /* The text is split at the colon, because the reader itself puts the key before the reason. */
     char *colon = strchr(err.text, ':');
     *colon = '\0';
     return jr_fail(reader, err.text, "%s", colon + 2);
@@ -144,7 +144,7 @@ void call_count(struct call *call, int status)
                   httpd_request_head(call->request)->path, status);
 }
 
-/* Compresses an answer. Returns NULL when that is not worth while, or without memory. */
+/* Compresses an answer. Returns NULL when the result would not be smaller, or without memory. */
 static char *compress_text(const char *text, size_t size, size_t *packed)
 {
     z_stream stream = {.next_in = (unsigned char *)(uintptr_t)text, .avail_in = (unsigned)size};
@@ -163,8 +163,8 @@ static char *compress_text(const char *text, size_t size, size_t *packed)
     return NULL;
 }
 
-/* Sends a document without headers of its own: compressed where the client takes that, and with an ETag of
- * its text, so that who asks again and again gets nothing when nothing has changed. */
+/* Sends a document without header fields of its own. It is compressed if the client accepts that, and has an
+ * ETag, so that a client that asks repeatedly gets no body (304) while nothing has changed. */
 static void reply_plain(struct call *call, int status, const char *type, const char *text, size_t size)
 {
     const struct httpd_head *head = httpd_request_head(call->request);
@@ -263,8 +263,9 @@ static const char *title_of(int status)
     }
 }
 
-/* The place in the body that a detail begins with ("train.batch_rows: …") as a JSON pointer. All but its last
- * part must be there: files' names and other words look alike. Returns the words behind it, or NULL. */
+/* Converts the place in the body with which an error's detail begins ("train.batch_rows: …") to a JSON
+ * pointer. All parts of the place but the last must exist in the body, since file names and other words may
+ * look like a place. Returns the words after the place, or NULL. */
 static const char *error_pointer(const json_t *body, const char *detail, char *pointer, size_t size)
 {
     static const char in_names[] = "abcdefghijklmnopqrstuvwxyz0123456789_";
@@ -289,7 +290,7 @@ static const char *error_pointer(const json_t *body, const char *detail, char *p
     }
 }
 
-/* Adds "errors": one entry with its place in the body, when the detail says the place. */
+/* Adds "errors" with one entry, the place in the body and the words, if the detail begins with a place. */
 static void add_errors(json_t *document, const struct call *call, int status, const char *detail)
 {
     char pointer[256];

@@ -65,7 +65,7 @@ static int read_tls(struct json_reader *reader, const char *key, bool server, st
     return jr_finish(&sub) < 0 ? -1 : 1;
 }
 
-/* Reads what agents are told of Redis; the API itself does not use Redis. */
+/* Reads the Redis address and TLS setting that agents are told; the API itself does not use Redis. */
 static int read_redis(struct json_reader *reader, struct api_config *config)
 {
     struct json_reader sub;
@@ -207,7 +207,7 @@ void api_config_destroy(struct api_config *config)
     free(config);
 }
 
-/* Returns a copy of the document without what can change while the api runs, or NULL. */
+/* Returns a copy of the document without the keys that can change while the api runs, or NULL. */
 static json_t *fixed_part(const json_t *document)
 {
     static const char *const live[] = {"measure_seconds", "unused_seconds"};

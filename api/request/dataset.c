@@ -1,5 +1,5 @@
-/* Makes encoded rows of an uploaded file: looks in the store, else encodes on the pool, records the result,
- * and answers all waiters. */
+/* Makes encoded rows of uploaded files: looks in the store, or else encodes on the pool; records the result,
+ * and answers all requests for it. */
 #include "api/request/dataset.h"
 
 #include "api/request/blob_dir.h"
@@ -16,22 +16,22 @@ enum { ENCODINGS_MAX = 256 };
 
 struct dataset_encoding;
 
-/* One request. Each request first asks whether its asker may use the data set; then it joins the encoding of
- * the same data set, or begins one. */
+/* One request for encoded rows. It first checks whether its asker may use the data set; then it joins the
+ * encoding of the same data set, or begins one. */
 struct waiter {
     STAILQ_ENTRY(waiter) link;
-    /* an encoding of its own that has not begun; NULL once the waiter has joined an encoding or begun its own
-     */
+    /* the request's encoding before it has begun; NULL once it has begun or the request has joined another
+     * encoding */
     struct dataset_encoding *encoding;
-    char what[32]; /* prefix of this waiter's error */
+    char what[32]; /* prefix of the text of this request's error */
     dataset_done_fn *done;
     void *arg;
 };
 
 struct dataset_encoding {
-    struct pool_task task; /* must come first */
+    struct pool_task task; /* must come first: a pointer to the task is cast to the encoding */
     LIST_ENTRY(dataset_encoding) link;
-    bool begun; /* the encoding is on the list */
+    bool begun; /* the encoding is on the list `under_way` */
     struct datasets *datasets;
     STAILQ_HEAD(, waiter) waiters;
     char key[DIGEST_HEX_SIZE];
@@ -104,7 +104,7 @@ static void waiter_end(struct waiter *waiter, const struct err *err, const struc
     free(waiter);
 }
 
-/* Answers all waiters and frees the encoding. */
+/* Answers all requests that wait for the encoding, and frees it. */
 static void encoding_end(struct dataset_encoding *encoding, const struct err *err,
                          const struct store_dataset *dataset)
 {
@@ -118,7 +118,7 @@ static void encoding_end(struct dataset_encoding *encoding, const struct err *er
     encoding_free(encoding);
 }
 
-/* ---- on the pool ---- */
+/* ---- on a pool thread ---- */
 
 static void encoding_work(struct pool_task *task)
 {
@@ -131,7 +131,7 @@ static void encoding_work(struct pool_task *task)
     parsed_rows(encoding->datasets->app, &text, encoding->source_path, &encoding->rows, &encoding->err);
 }
 
-/* ---- on the loop ---- */
+/* ---- on the loop's thread ---- */
 
 static void dataset_recorded(void *arg, const struct err *err)
 {
@@ -223,9 +223,9 @@ static void dataset_found(void *arg, const struct err *err, const struct store_d
         encoding_end(encoding, &encoding->err, NULL);
 }
 
-/* Computes the data set's key, which covers everything that decides the encoding; the model's content id
- * covers the tokenizer and the template. The version rises when equal inputs give another encoding (2:
- * templates are rendered instead of recognised; 3: rows are passed on whole). */
+/* Computes the data set's key, which covers everything that determines the encoded rows; the model's content
+ * id covers the tokenizer and the template. The version in the key rises when equal inputs are encoded
+ * differently (2: templates are rendered instead of recognised; 3: rows are passed on whole). */
 static int make_key(const struct dataset_want *want, char key[DIGEST_HEX_SIZE], struct err *err)
 {
     struct buf text;

@@ -1,5 +1,5 @@
-/* Encoded data sets. A rows file is made of an uploaded text once per file, model and options, and is stored
- * under its content.
+/* Encoded data sets. A file of encoded rows is made of an uploaded text, once for each text, model and
+ * options, and is stored under its content.
  *
  * Encoding runs on the pool; requests for the same data set share one encoding. Loop thread.
  */
@@ -13,24 +13,24 @@
 #include "store/models.h"
 
 struct dataset_want {
-    /* the asker, who may use the uploaded file or the data set made of it */
+    /* the asker, who must be allowed to use the uploaded file or the data set made of it */
     const struct principal *principal;
-    const char *sha256;          /* of the uploaded file */
+    const char *sha256;          /* SHA-256 of the uploaded file, in hex */
     const char *what;            /* prefix of errors about the file, such as "data.train" */
     const json_t *model;         /* the document of store_model_get */
     const struct job_spec *spec; /* its data.format, learn, sequence_tokens and chat_template are used */
 };
 
-/* 'dataset' is borrowed for the call; NULL when there is an err. Errors of the data itself are ERR_INVALID
- * and the like ("data.train: line 17: …"), also when the file was not uploaded. */
+/* Called with the data set, borrowed for the call; NULL when there is an err. Errors of the data itself are
+ * ERR_INVALID and the like ("data.train: line 17: …"), also when the file was not uploaded. */
 typedef void dataset_done_fn(void *arg, const struct err *err, const struct store_dataset *dataset);
 
-/* 'app' is borrowed until destroy. Destroy it when neither the pool nor the store can call back any more. */
+/* Creates the table of encodings. 'app' is borrowed until destroy. Destroy it when neither the pool nor the
+ * store can call back any more. */
 int datasets_create(struct app *app, struct datasets **datasets, struct err *err);
 void datasets_destroy(struct datasets *datasets);
-/* Arguments are borrowed for the call. The callback comes exactly once and never before the function returns;
- * after -1 it does not come.
- */
+/* Gets a data set, and encodes it if needed. Arguments are borrowed for the call. The callback is called
+ * exactly once and never before the function returns; it is not called after -1 was returned. */
 int dataset_get(struct datasets *datasets, const struct dataset_want *want, dataset_done_fn *done, void *arg,
                 struct err *err);
 

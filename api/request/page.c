@@ -1,9 +1,9 @@
 /* Pages of lists: `limit` and `after` of a request, `next` of its answer.
  *
- * A cursor is an opaque text. Where the database pages by a number, it is that number in decimal digits. A
- * list that the store gives whole is cut here, and the cursor is the last item's keys in hexadecimal digits:
- * their order as texts is the order of the keys' bytes, so the next page is found even if that item was
- * removed in the meantime.
+ * A cursor is an opaque text. Where the database pages by a number, the cursor is that number in decimal
+ * digits. A list that the store gives whole is cut into pages here, and the cursor is the last item's keys in
+ * hexadecimal digits. Cursors sort as texts in the order of the keys' bytes, so the next page is found even
+ * if that item was removed in the meantime.
  */
 #include "api/request/route.h"
 
@@ -43,7 +43,7 @@ int call_list(struct call *call, const char *list)
     return err.code ? -1 : 0;
 }
 
-/* Writes the item's cursor: the values of `keys` (names separated by spaces). Behind each value is a
+/* Writes the item's cursor: the values of `keys` (names separated by spaces). Each value is followed by a
  * character that sorts before every character of a name. Numbers have 20 digits, so that they sort as texts
  * in numeric order. */
 static void item_cursor(const json_t *item, const char *keys, char cursor[2 * KEY_BYTES_MAX + 1])

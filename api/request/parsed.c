@@ -13,11 +13,11 @@
 
 /* One question to the parser. */
 struct parser_request {
-    json_t *document;             /* taken over */
-    const json_t *files;          /* a model's, or NULL */
-    const char *upload, *weights; /* paths, or NULL */
-    parse_sink_fn *sink;          /* receives the answer's bytes; NULL: none are expected */
-    void *arg;                    /* the sink's */
+    json_t *document;             /* the question; the request takes it over */
+    const json_t *files;          /* the files of a model, or NULL */
+    const char *upload, *weights; /* paths of an uploaded file and of an adapter's weights, or NULL */
+    parse_sink_fn *sink;          /* receives the answer's bytes; NULL: no bytes are expected */
+    void *arg;                    /* passed to the sink */
 };
 
 static int ask(struct app *app, const struct parser_request *request, json_t **answer, struct err *err)
@@ -95,7 +95,7 @@ static json_t *text_question(const char *what, const struct parsed_text *text)
 struct rows_taken {
     struct parsed_rows *rows;
     struct blob_writer *writer;
-    size_t taken; /* bytes of the sizes received so far */
+    size_t taken; /* bytes of the row sizes received so far */
 };
 
 /* Takes the answer's bytes: first the row sizes, into memory; then the encoded file, into a blob. */
@@ -130,7 +130,7 @@ static int sizes_check(const struct parsed_rows *rows, struct err *err)
     return count ? 0 : err_set(err, ERR_INVALID, "there are no rows");
 }
 
-/* limit of the statistics' text of the first row, with its labelled parts marked */
+/* most bytes that the statistics may use for the text of the first row, with its labelled parts marked */
 enum { FIRST_BYTES_MAX = 1 << 20 };
 
 /* Checks that the statistics have numbers where they must, since the answer itself is stored. */

@@ -30,9 +30,10 @@ struct parsed_text {
 };
 
 struct parsed_rows {
-    struct manifest manifest; /* of the encoded file, which is now a blob (release it with manifest_fini) */
-    json_t *stats;            /* new */
-    struct row_size *sizes;   /* new */
+    /* manifest of the encoded file, which is now a blob (release it with manifest_fini) */
+    struct manifest manifest;
+    json_t *stats;          /* new */
+    struct row_size *sizes; /* new */
     size_t sizes_bytes;
 };
 
@@ -40,7 +41,7 @@ struct parsed_rows {
 int parsed_rows(struct app *app, const struct parsed_text *text, const char *path, struct parsed_rows *rows,
                 struct err *err);
 
-/* Renders a prompt to token ids; *ids is new. 'format' is the rows' format, not auto. */
+/* Renders a prompt to token ids; *ids is new. 'format' is the format of the training rows, and not auto. */
 int parsed_prompt(struct app *app, const struct parsed_text *text, const char *prompt, json_t **ids,
                   struct err *err);
 

@@ -1,4 +1,4 @@
-/* Idempotency keys of all POST requests but submits, whose keys stand with their jobs. */
+/* Idempotency keys of all POST requests except submits, whose keys are stored with their jobs. */
 #include "api/request/repeat.h"
 
 #include <stdio.h>
@@ -12,8 +12,9 @@
 
 enum {
     FIELDS_MAX = 4,
-    UNDER_WAY_SECONDS = 60,    /* no request takes longer */
-    KEPT_BYTES_MAX = 256 << 10 /* of a body; longer ones are not given again */
+    /* a claimed key without an answer counts as under way for this time, as no request takes longer */
+    UNDER_WAY_SECONDS = 60,
+    KEPT_BYTES_MAX = 256 << 10 /* most bytes of a body that is kept; a longer one is not given again */
 };
 
 /* An answer that waits until the database has it. */
@@ -25,15 +26,15 @@ struct kept_answer {
     struct httpd_field fields[FIELDS_MAX + 1];
 };
 
-/* Submits have their own keys. A plan changes nothing. What nobody known asks for is asked with a secret that
- * is good once. */
+/* Whether the route needs no key from here. Submits have their own keys. A plan changes nothing. A route
+ * without a scope (enrolment, sessions) is asked with a secret that can be used once. */
 static bool has_own_way(const struct route *route)
 {
     return route->method != HTTP_POST || !route->scope || route->handle == jobs_submit ||
            route->handle == jobs_validate;
 }
 
-/* Answers that hold a secret stand nowhere. */
+/* Whether the route's answer holds a secret. Such an answer is not stored. */
 static bool is_secret(const struct route *route)
 {
     return route->handle == tokens_post || route->handle == join_tokens_post ||
@@ -94,7 +95,8 @@ static void kept_free(struct kept_answer *kept)
     free(kept);
 }
 
-/* What the database says is of no account: the request was carried out, and its answer is known. */
+/* Sends the answer. Errors of the database are ignored, since the request was carried out and its answer is
+ * known. */
 static void stored(void *arg, const struct err *err)
 {
     struct kept_answer *kept = arg;
@@ -132,7 +134,8 @@ static bool keep_answer(struct call *call, int status, const char *type, const s
     struct store_answer_key of;
     struct err err = {0};
     call->keep_answer = NULL;
-    if (call->unsure) /* the key stays claimed: the request is not carried out again */
+    /* The key stays claimed, so that the request is not carried out again. */
+    if (call->unsure)
         return false;
     struct kept_answer *answer = kept_create(call, status, type, fields, text);
     if (!answer)

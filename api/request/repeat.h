@@ -1,7 +1,7 @@
-/* Requests that are sent again: Idempotency-Key on every POST.
+/* Idempotency-Key on every POST: recognises requests that are sent again.
  *
  * The key is looked up before the handler runs, and claimed if it is new. The handler's answer is kept before
- * it is sent; an answer that is an error gives the key back. Loop thread.
+ * it is sent; if the answer is an error, the key is given back. Loop thread.
  */
 #ifndef MOTLEY_API_REQUEST_REPEAT_H
 #define MOTLEY_API_REQUEST_REPEAT_H

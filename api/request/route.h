@@ -8,24 +8,27 @@ enum route_body {
     BODY_NONE,          /* a body that a client sends anyway is ignored */
     BODY_JSON,          /* an application/json object, required */
     BODY_JSON_OPTIONAL, /* an application/json object, or no body */
-    BODY_STREAM,        /* the handler itself calls httpd_accept_stream, before any byte was read */
+    /* the handler itself calls httpd_accept_stream; no byte of the body was read before */
+    BODY_STREAM,
 };
 
 struct route {
     enum http_method method;
     const char *pattern; /* for example "/v1/jobs/{id}/cancel"; {…} matches one segment */
-    unsigned scope;      /* enum store_scope bits, any of which is enough (access.h); 0: no token needed */
+    /* enum store_scope bits, any of which is enough (access.h); 0: no token is needed */
+    unsigned scope;
     enum route_body body;
-    uint64_t body_max; /* bytes; 0: CALL_BODY_BYTES_MAX */
-    /* the known query parameters, separated by spaces; "" for none; NULL: it is not looked at */
+    uint64_t body_max; /* most bytes of the body; 0: CALL_BODY_BYTES_MAX */
+    /* names of the known query parameters, separated by spaces; "": there are none; NULL: the query is not
+     * looked at */
     const char *query;
     void (*handle)(struct call *call);
 };
 
-/* The hooks for httpd_server_create; 'app' must outlive the server. */
+/* Returns the hooks for httpd_server_create; 'app' must outlive the server. */
 struct httpd_hooks route_hooks(struct app *app);
 
-/* The table, ended by a NULL pattern. Tests compare it with openapi.yaml. */
+/* Returns the table of routes, ended by a NULL pattern. Tests compare it with openapi.yaml. */
 const struct route *route_table(void);
 
 /* Matches 'path' (still percent-encoded) against a pattern and decodes its parameters into params. Returns
@@ -33,7 +36,7 @@ const struct route *route_table(void);
 bool route_match(const char *pattern, const char *path, char params[CALL_PARAMS_MAX][CALL_PARAM_BYTES],
                  bool *bad);
 
-/* ---- handlers, by file ---- */
+/* ---- handlers, by the file that defines them ---- */
 void jobs_submit(struct call *call); /* submit.c */
 void jobs_validate(struct call *call);
 void jobs_list(struct call *call); /* jobs.c */
