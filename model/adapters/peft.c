@@ -198,7 +198,8 @@ static int check_tied(struct peft *p, struct err *err)
     struct peft_config *config = &p->config;
     const struct safetensors_tensor *embedding = peft_find(p->weights, PEFT_EMBEDDING),
                                     *head = peft_find(p->weights, PEFT_HEAD);
-    bool same = config->tied && embedding && !head; /* Motley wrote such files until 2026 */
+    /* files with the embedding alone are accepted, as Motley wrote them until 2026 */
+    bool same = config->tied && embedding && !head;
     if (!config->saves_embedding && !config->saves_head)
         return 0;
     if (embedding && head && same_bytes(p->weights, embedding, head, &same, err) < 0)

@@ -123,7 +123,7 @@ static int check_ranks(const json_t *document, struct err *err)
     return 0;
 }
 
-/* Checks the two keys that take only a few words. */
+/* Checks bias and task_type, which take only a few words. */
 static int check_words(const json_t *document, struct err *err)
 {
     const json_t *bias = json_object_get(document, "bias"), *task = json_object_get(document, "task_type");

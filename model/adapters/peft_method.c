@@ -23,7 +23,7 @@ struct peft_config peft_config_of(const struct job_spec *spec, const struct mode
     return config;
 }
 
-/* Checks that every matrix has the same rank and factor in both. */
+/* Checks that every matrix has the same rank and factor in both adapters. */
 static int check_same(const struct lora_sites *found, const struct lora_sites *asked, uint32_t layers,
                       struct err *err)
 {

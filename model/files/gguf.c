@@ -12,7 +12,7 @@
 
 enum { FIRST_BYTES = 4 << 20, KEY_BYTES_MAX = 65535, NAME_BYTES_MAX = 64, ALIGNMENT_MAX = 1 << 20 };
 
-/* The values are the numbers that stand in files. */
+/* The types of metadata values, with the numbers that stand in files. */
 enum value_type {
     V_U8,
     V_I8,

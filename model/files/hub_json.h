@@ -12,7 +12,7 @@
 
 #include "common/json.h"
 
-/* Parses like json_parse_limited(), which documents the limits and errors. Returns new, or NULL. */
+/* Parses like json_parse_limited(), which documents the limits and errors. Returns a new value, or NULL. */
 json_t *hub_json_parse(const char *text, size_t size, unsigned depth_max, struct err *err);
 
 /* Parses settings (config.json), of which only numbers and known words are read. U+0000 and halves of

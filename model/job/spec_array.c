@@ -140,7 +140,8 @@ json_t *spec_array_element(const json_t *document, uint32_t index, struct err *e
     return element;
 }
 
-/* Checks an element, which it takes over, and with a `config` whether such a model can do it. */
+/* Checks the specification of one element, which it takes over, and with a `config` whether a model of that
+ * config can do it. */
 static int check_element(json_t *element, const struct model_config *config, struct err *err)
 {
     struct job_spec spec;

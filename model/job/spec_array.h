@@ -5,7 +5,7 @@
 
 #include "model/job/spec.h"
 
-/* Applies spec_check_model to each value of an array, as spec_to_json writes it. */
+/* Calls spec_check_model() for each value of the array of a document that spec_to_json() wrote. */
 int spec_array_check_model(const json_t *document, const struct model_config *config, struct err *err);
 
 /* Returns the specification of element `index` (from 0) of an array, new: its name is the array's with

@@ -39,7 +39,7 @@
 
 enum {
     ROWS_IGNORE = -100,
-    ROWS_LINE_BYTES_MAX = 4 << 20, /* one line of a dataset */
+    ROWS_LINE_BYTES_MAX = 4 << 20, /* bytes of one line of a dataset */
     ROWS_COUNT_MAX = 100000000,
     ROWS_HISTOGRAM_BINS = 64
 };
@@ -47,7 +47,7 @@ enum {
 struct rows {
     uint32_t count;
     const uint64_t *offset; /* [count + 1]: row r is ids[offset[r] .. offset[r + 1]) */
-    const int32_t *ids;     /* [offset[count]] */
+    const int32_t *ids;     /* [offset[count]]: token ids */
     const int32_t *labels;  /* [offset[count]]: ROWS_IGNORE or the id to be learnt */
 };
 
@@ -55,7 +55,7 @@ struct rows_options {
     enum spec_format format;
     enum spec_learn learn;
     uint32_t sequence_tokens;
-    uint32_t vocab;                    /* ids at or above are refused (token rows); 0: not checked */
+    uint32_t vocab;                    /* ids from this number on are refused (token rows); 0: not checked */
     const struct tokenizer *tokenizer; /* NULL: only rows of format tokens can be encoded */
     const struct chat_template
         *chat;             /* borrowed, for chat rows; NULL: chat rows are refused with chat_error */

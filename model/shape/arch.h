@@ -61,7 +61,7 @@ enum arch_window {
     ARCH_WINDOW_NONE,
     ARCH_WINDOW_EVERY,
     ARCH_WINDOW_SWITCHED, /* every layer, if use_sliding_window is true */
-    /* For this and the following rules the file may have layer_types. */
+    /* For the following rules config.json may list the windowed layers in layer_types. */
     ARCH_WINDOW_FROM,      /* if use_sliding_window is true, layers from max_window_layers on */
     ARCH_WINDOW_BUT_LAST,  /* all but the last layer of each window_period layers (sliding_window_pattern) */
     ARCH_WINDOW_UNROTATED, /* if use_sliding_window is true, the layers without rotation */
@@ -80,31 +80,32 @@ struct arch {
     uint32_t kv_heads; /* 0: as many as heads */
     uint32_t head_dim; /* 0: hidden / heads */
     uint32_t window, window_period, max_window_layers;
-    uint32_t pad; /* pad_token_id */
+    uint32_t pad; /* id of the padding token (pad_token_id) */
     double norm_eps, theta, theta_local, attention_cap, logit_cap, attention_scalar, aux_coef;
     bool tied;
     /* The architecture's switches. */
     enum arch_bias bias;
     enum arch_window windows;
-    uint32_t qk_norm; /* as in struct model_config */
+    uint32_t qk_norm; /* 0: no norms of q and k; 1: one per head; 2: one over their full width */
     bool packed, post_norms, gelu, embed_scaled;
     double norm_offset;
-    bool window_period_given; /* sliding_window_pattern is read */
+    bool window_period_given; /* config.json may give window_period (sliding_window_pattern) */
     bool whole_heads;         /* hidden must be a multiple of heads even where head_dim is given */
     bool rope_by_type;        /* windowed layers have a rotary setting of their own */
-    bool partial_rotary;      /* partial_rotary_factor is read */
+    bool partial_rotary; /* config.json may have a part of a head's values rotated (partial_rotary_factor) */
     /* every no_rope_period-th layer is not rotated (default of no_rope_layer_interval); 0: all layers are
      * rotated */
     uint32_t no_rope_period;
-    /* Mixtures of experts. */
+    /* The following fields describe mixtures of experts. */
     bool sparse;
     const char *experts_key;    /* config.json's key of the number of experts */
     const char *expert_ffn_key; /* config.json's key of an expert's width, or NULL: intermediate_size */
     bool w_names;               /* experts' gate, up and down are called w1, w3 and w2 */
-    bool dense_layers;          /* decoder_sparse_step and mlp_only_layers are read */
+    bool dense_layers;          /* config.json may make layers dense (decoder_sparse_step, mlp_only_layers) */
     bool renormalise; /* the chosen experts' weights are always divided by their sum; if false, only if
                          norm_topk_prob is true */
-    /* What the GGUF converter changes, and what llama.cpp assumes without a key in the file. */
+    /* The following fields say what the GGUF converter changes, and what llama.cpp assumes without a key in
+     * the file. */
     bool gguf_permutes;    /* rows of q and k within each head are interleaved */
     bool gguf_renormalise; /* llama.cpp divides the chosen experts' weights by their sum */
     /* number of layers of the one size (27B) whose attention scores llama.cpp scales by 1 / sqrt(hidden /

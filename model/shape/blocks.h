@@ -71,7 +71,7 @@ struct block_part {
 
 struct block {
     enum block_kind kind;
-    uint32_t index; /* 0 .. L+1 */
+    uint32_t index; /* number of the block, 0 .. L+1 */
     uint32_t part_count;
     struct block_part parts[BLOCK_PARTS_MAX];
     /* Sums over the block's parts and their copies. */
@@ -146,8 +146,8 @@ enum block_base { BLOCK_BASE_FP32, BLOCK_BASE_BF16, BLOCK_BASE_NF4 };
 #define BLOCK_NF4_BYTES 0.516
 
 struct block_use {
-    bool full;             /* every parameter is trained; if false, only the adapters of the list's options
-                            * are */
+    bool full; /* every parameter is trained; if false, only the adapters and tables in the options of the
+                  block list */
     enum block_base base;  /* dtype of frozen weights; full fine-tuning trains the stored weights, so it
                             * excludes NF4 */
     bool compute_bf16;     /* activations and products are bf16; if false, fp32 */
@@ -188,7 +188,7 @@ void model_packed_bytes(const struct model_config *config, double *matrices, dou
 struct block_tensor {
     char name[ARCH_NAME_MAX];
     enum arch_tensor what;
-    bool bias;       /* the tensor is the bias beside that matrix */
+    bool bias;       /* the tensor is the bias beside the matrix `what` */
     uint32_t expert; /* 0 for tensors without experts */
     uint32_t block;  /* 0 .. L+1; a tied head's matrix is not listed, because it belongs to block 0 */
     uint32_t rank;   /* number of dimensions, 1 or 2 */

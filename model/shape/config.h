@@ -80,8 +80,9 @@ struct model_packing {
     uint32_t ways; /* used entries of matrix[]. 0: no matrix of a layer is quantised. More than
                       MODEL_PACKINGS_MAX: layers differ too much */
     uint8_t embedding, head;
-    uint8_t matrix[MODEL_PACKINGS_MAX][MODEL_MATRICES]; /* indexed by the number of the target's bit */
-    uint8_t layer[MODEL_LAYERS_MAX];                    /* each layer's index into matrix[] */
+    /* storage kind of a layer's matrix, by the number of its bit in enum lora_target */
+    uint8_t matrix[MODEL_PACKINGS_MAX][MODEL_MATRICES];
+    uint8_t layer[MODEL_LAYERS_MAX]; /* each layer's index into matrix[] */
 };
 
 struct model_config {

@@ -26,7 +26,9 @@ enum { WHOLE = 1, REAL = 2, TRUTH = 4, TEXT = 8, WHOLES = 16, TEXTS = 32, OBJECT
 
 static const struct key {
     const char *name;
-    uint32_t types, declared, nullable; /* declared and nullable are sets of architectures */
+    /* types: that the value may have; declared, nullable: architectures whose class has the key, or accepts
+     * null */
+    uint32_t types, declared, nullable;
 } keys[] = {
     {"architectures", TEXTS, EVERY, EVERY},
     {"attention_bias", TRUTH, LLAMA | QWEN3 | QWEN3_MOE | OLMOE | GEMMA | SMOLLM3, 0},

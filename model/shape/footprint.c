@@ -11,7 +11,8 @@ enum {
     FIXED = 4,                   /* bytes of an fp32 value or a 32-bit integer */
     HEAD_LOGIT_FLOATS = 6 << 20, /* target number of logits in memory at once (24 MiB of fp32) */
     HEAD_ROWS_MIN = 16,          /* least number of positions whose logits are in memory at once */
-    HEAD_ROWS_SHARE = 8          /* or one position per 8 of the head's inputs, if that is more (head_rows) */
+    /* one position per 8 of the head's inputs has its logits in memory, if that gives more */
+    HEAD_ROWS_SHARE = 8
 };
 
 static uint64_t aligned(uint64_t bytes)

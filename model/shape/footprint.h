@@ -49,7 +49,7 @@ struct footprint_options {
     bool split; /* backward runs in two halves, for gradients of inputs and of weights */
     uint32_t block_begin, block_end;
     uint32_t slots;                  /* micro-batches in flight, ≥ 1 */
-    uint32_t tokens, rows, labelled; /* upper bounds for a micro-batch */
+    uint32_t tokens, rows, labelled; /* most tokens, rows and labelled positions of a micro-batch */
     uint32_t positions;              /* rows of the rotary table */
     /* Blocks [outside_begin, outside_end) of the stage have their frozen or trained areas in memory that
      * belongs to another owner and is not counted here. */
@@ -112,8 +112,8 @@ struct footprint {
 /* Counted bytes of the ranges of trained areas that a rank keeps beside a stage (engine/stage/shard.h). */
 struct footprint_shard {
     uint64_t adapters;  /* the ranges' values, in training also their gradients */
-    uint64_t optimizer; /* both moments, unless they are on the host */
-    uint64_t host;      /* moments on the host */
+    uint64_t optimizer; /* bytes of both moments, unless they are on the host */
+    uint64_t host;      /* bytes of both moments, if they are on the host */
     /* with moments on the host: bytes of one moment of the largest range; the device has room for both
      * moments */
     uint64_t page;

@@ -29,7 +29,7 @@ static bool is_cache(const json_t *value)
     return false;
 }
 
-/* In Python true and false are the numbers 1 and 0. */
+/* Returns true for a number, or for true and false, which are the numbers 1 and 0 in Python. */
 static bool is_number(const json_t *value)
 {
     return json_is_number(value) || json_is_boolean(value);

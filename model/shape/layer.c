@@ -241,7 +241,7 @@ static void layer_steps(struct maker *maker, bool sparse)
         expert_steps(maker, VALUE_FFN_NORM, VALUE_MID);
 }
 
-/* --- 16 bits --- */
+/* --- values in 16 bits --- */
 
 uint64_t layer_value_bytes(const struct layer_plan *plan, enum layer_value value)
 {
@@ -355,7 +355,7 @@ static void kept_steps(struct layer_plan *plan)
 
 struct span {
     uint64_t bytes, at;
-    uint32_t begin, end; /* first and last entry in which it is in use, both inclusive */
+    uint32_t begin, end; /* first and last step or tape entry in which the span is in use, both inclusive */
 };
 
 enum { SPANS_MAX = 2 * VALUE_COUNT + LAYER_TAPE_MAX };

@@ -32,7 +32,7 @@ enum {
     LAYER_STEPS_MAX = 20,
     LAYER_TAPE_MAX = 48,
     LAYER_MEMBERS_MAX = 3,
-    LAYER_TARGETS_MAX = 16 /* room for lora_target bits */
+    LAYER_TARGETS_MAX = 16 /* most bits of enum lora_target */
 };
 
 /* --- method --- */
@@ -67,11 +67,12 @@ static inline bool layer_part_set(const struct layer_part *part)
 
 struct layer_method {
     struct layer_part part;
-    bool full;            /* every parameter is trained; if false, only adapters and the tables named below */
-    enum layer_base base; /* storage of frozen matrices; F32 when full */
-    bool double_quant;    /* NF4's scales are quantised, too */
-    bool moments8;        /* the optimiser's moments are kept in 8 bits */
-    bool train_embedding, train_head; /* these tables are trained beside adapters */
+    bool full; /* every parameter is trained; if false, only adapters, and the tables of train_embedding and
+                  train_head */
+    enum layer_base base;             /* storage of frozen matrices; F32 when full */
+    bool double_quant;                /* NF4's scales are quantised, too */
+    bool moments8;                    /* the optimiser's moments are kept in 8 bits */
+    bool train_embedding, train_head; /* embedding and head are trained beside the adapters */
     struct lora_sites lora;           /* the adapters of every layer of the model */
     bool dropout;                     /* the adapters' inputs are dropped out */
     bool sixteen;                     /* products round their operands to 16 bits; see layer_plan.sixteen */
@@ -113,7 +114,7 @@ struct layer_tensor {
     enum pack_kind pack;
     uint64_t at, stride;     /* bytes: offset in the area, and distance between copies */
     uint64_t absmax, scales; /* NF4: offsets from the beginning of a copy, bytes */
-    bool moments8;           /* its moments are kept in 8 bits (model/shape/flat.h gives their offsets) */
+    bool moments8; /* the tensor's moments are kept in 8 bits (model/shape/flat.h gives their offsets) */
 };
 
 /* All tensors of a block and the sizes of its areas. Gradients have the same offsets as the
@@ -128,8 +129,9 @@ struct layer_tensors {
 };
 
 enum { LAYER_NAME_MAX = ARCH_NAME_MAX };
-/* Writes the name of a copy in Hugging Face files, "model.layers.3.mlp.down_proj.weight". Adapters are named
- * as in a PyTorch state dict, without peft's prefix. Layers count from 0. */
+/* Writes the name of a copy (an expert's, if the tensor has several) in Hugging Face files,
+ * "model.layers.3.mlp.down_proj.weight". Adapters are named as in a PyTorch state dict, without peft's
+ * prefix. Layers count from 0. */
 void layer_tensor_name(const struct model_config *config, uint32_t layer, const struct layer_tensor *tensor,
                        uint32_t copy, char name[LAYER_NAME_MAX]);
 
@@ -152,7 +154,7 @@ enum layer_value {
     VALUE_CHOSEN_WEIGHT,
     VALUE_ROUTED_TOKEN, /* u32: the token of each routed row, in order of experts (op_route_sort) */
     VALUE_ROUTED_PLACE,
-    VALUE_OFFSETS, /* u32 [experts + 1], independent of the number of tokens */
+    VALUE_OFFSETS, /* u32 [experts + 1]: where each expert's routed rows begin */
     VALUE_ROUTED,  /* norm(mid) of each pair of token and chosen expert, in order of experts (a routed row) */
     VALUE_GATE_UP,
     VALUE_ACT,
@@ -170,7 +172,7 @@ enum layer_step_kind {
     STEP_LINEAR,    /* out = [add +] in W^T [+ bias] [+ adapters] */
     STEP_ROPE,      /* out = in, rotated in place */
     STEP_ROUND,     /* out = in, in 16 bits */
-    STEP_ATTENTION, /* in: qkv; out: att; also writes lse */
+    STEP_ATTENTION, /* reads q, k and v (in); writes VALUE_ATT (out) and VALUE_LSE */
     STEP_ADD,       /* out = add + in */
     STEP_ROUTE, /* the router's scores in `in` become probabilities; writes chosen experts, weights, places */
     STEP_DISPATCH, /* out = rows of in for each pair of token and chosen expert */

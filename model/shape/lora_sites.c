@@ -42,7 +42,7 @@ struct resolver {
     struct lora_matcher *target, *exclude;
     struct matchers layers, ranks, alphas;
     bool *named;        /* [name]: whether this name in targets matched */
-    struct site *sites; /* [layers][LORA_TARGET_COUNT] */
+    struct site *sites; /* [layers][LORA_TARGET_COUNT]: rank and alpha of each matrix */
     uint64_t steps;
     uint32_t matched; /* mask of the targets found */
     struct err *err;

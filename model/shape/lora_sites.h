@@ -19,7 +19,8 @@
 struct lora_defaults {
     uint32_t rank;
     double alpha;
-    bool rslora;         /* scaled by alpha / sqrt(rank) (Kalajdzievski 2023) */
+    bool rslora; /* adapters' products are scaled by alpha / sqrt(rank) (Kalajdzievski 2023), not by alpha /
+                    rank */
     const char *where;   /* what errors begin with: "method" */
     const char *targets; /* the name of the list of modules in errors: "targets" */
     bool strict;         /* refuse names and patterns that match nothing; peft passes over them */

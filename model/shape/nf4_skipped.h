@@ -12,8 +12,8 @@
 /* Fills config->packing if a folder's quantization_config skips a matrix of a layer, as transformers'
  * should_convert_module decides. */
 void packing_of_skipped(const json_t *quantization, struct model_config *config);
-/* Fills config->packing from the tensors; 'kind' returns the kind of each by its name, PACK_NF4 for quantised
- * ones. */
+/* Fills config->packing from the tensors; 'kind' returns a tensor's storage kind (enum pack_kind) by its
+ * name, PACK_NF4 for quantised ones. */
 void packing_of_tensors(uint8_t (*kind)(const void *arg, const char *name), const void *arg,
                         struct model_config *config);
 

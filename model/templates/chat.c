@@ -295,7 +295,7 @@ static struct chat_template *own_create(const struct chat_given *given, struct e
             return NULL;
         }
         free(chat->text);
-        chat->text = (char *)both.data; /* NUL-terminated */
+        chat->text = (char *)both.data; /* the buffer is NUL-terminated */
         chat->tool_use_generation = has_generation(given->tool_use, size);
         if (jinja_parse(given->tool_use, size, &chat->tool_use, &chat->tool_use_error) < 0 &&
             chat->tool_use_error.code == ERR_NOMEM) {

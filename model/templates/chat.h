@@ -49,7 +49,8 @@ struct chat_given chat_given_by(const struct tokenizer *tokenizer);
 struct chat_rest {
     const json_t *tools;     /* list of objects */
     const json_t *documents; /* list of objects */
-    const json_t *kwargs;    /* object: further variables; its tools and documents override those above */
+    /* object: further variables; its tools and documents override the two members above */
+    const json_t *kwargs;
 };
 
 /* Whether a part of a rendered conversation is learnt. */

@@ -10,8 +10,8 @@ struct chat_template {
     struct jinja *tool_use;               /* NULL: rows with tools use `jinja`, too */
     struct err tool_use_error;            /* the error of parsing tool_use, or ERR_NONE */
     bool generation, tool_use_generation; /* the template has {% generation %} */
-    char *text;                           /* both texts concatenated, for chat_template_names() */
-    json_t *special;                      /* name of a special token -> its text; owned */
+    char *text;      /* texts of both templates concatenated, for chat_template_names() */
+    json_t *special; /* name of a special token -> its text; owned */
 };
 
 /* Returns the messages as transformers passes them to a template, new; or NULL with ERR_INVALID that names
@@ -21,7 +21,7 @@ json_t *chat_messages_normal(const json_t *messages, struct err *err);
 /* Returns the tools and documents that the template receives: those of kwargs override; null becomes NULL. */
 struct chat_rest chat_rest_chosen(const struct chat_rest *rest);
 
-/* Renders messages of chat_messages_normal(); 'marks' may be NULL. Errors as jinja_render(). */
+/* Renders messages of chat_messages_normal(); 'marks' may be NULL. Errors are those of jinja_render(). */
 int chat_render_names(const struct chat_template *chat, const json_t *messages, const struct chat_rest *rest,
                       bool add_generation, struct buf *text, struct jinja_marks *marks, struct err *err);
 

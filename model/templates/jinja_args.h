@@ -1,5 +1,5 @@
-/* Arguments of filters, tests, methods and functions, and the tables' rows. Only the files of model/templates
- * include this header. */
+/* Arguments of filters, tests, methods and functions, and the rows of their tables. Only the files of
+ * model/templates include this header. */
 #ifndef MOTLEY_MODEL_TEMPLATES_JINJA_ARGS_H
 #define MOTLEY_MODEL_TEMPLATES_JINJA_ARGS_H
 

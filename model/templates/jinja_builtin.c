@@ -186,7 +186,7 @@ const struct jinja_builtin *jinja_filter_row(const struct jv *name)
     return NULL;
 }
 
-/* Test `filter`: returns true if there is a filter of that name. */
+/* Implements the test `filter`: returns true if there is a filter of that name. */
 static int is_filter(const struct jinja_call *c)
 {
     *c->out = jv_bool(jinja_filter_row(c->self) != NULL);

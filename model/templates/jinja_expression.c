@@ -209,7 +209,8 @@ struct jinja_node *jinja_attribute(struct jinja_parser *p, struct jinja_node *of
         return NULL;
     node->a = of;
     node->value = p->token.value;
-    if (p->token.kind == T_NUMBER && p->token.value.kind == JV_INT) { /* list.0 */
+    /* an index behind a dot, as in list.0 */
+    if (p->token.kind == T_NUMBER && p->token.value.kind == JV_INT) {
         node->kind = JN_ITEM;
         node->b = jinja_node_new(p, JN_CONST);
         if (!node->b)
@@ -487,7 +488,7 @@ struct jinja_node *jinja_tuple(struct jinja_parser *p, bool choices)
     return tuple;
 }
 
-/* Parses a if b else c. */
+/* Parses "a if b else c". */
 struct jinja_node *jinja_expression(struct jinja_parser *p)
 {
     if (jinja_deeper(p) < 0)

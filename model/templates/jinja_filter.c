@@ -19,7 +19,7 @@ int jinja_do_default(const struct jinja_call *c)
     return 0;
 }
 
-/* Filter attr(name): reads an attribute, and no member. */
+/* Implements the filter attr(name): reads an attribute, and no member. */
 int jinja_do_attr(const struct jinja_call *c)
 {
     return c->args[0].kind != JV_TEXT ? err_set(c->err, ERR_INVALID, "attr needs a name")
@@ -42,7 +42,7 @@ static int separators_of(const struct jinja_call *c, struct jv_json_style *style
     return 0;
 }
 
-/* Filter tojson(ensure_ascii, indent, separators, sort_keys) as transformers defines it. */
+/* Implements the filter tojson(ensure_ascii, indent, separators, sort_keys) as transformers defines it. */
 int jinja_do_tojson(const struct jinja_call *c)
 {
     const struct jv *indent = &c->args[1];
@@ -71,7 +71,7 @@ int jinja_do_tojson(const struct jinja_call *c)
     return jv_take(c->arena, &text, jv_json(c->self, &style, &text, c->err), c->out, c->err);
 }
 
-/* Filter pprint; only values whose text fits on a line of 80 characters are supported. */
+/* Implements the filter pprint; only values whose text fits on a line of 80 characters are supported. */
 int jinja_do_pprint(const struct jinja_call *c)
 {
     struct buf text = {.limit = JINJA_TEXT_MAX};
@@ -148,7 +148,7 @@ int jinja_do_striptags(const struct jinja_call *c)
     return jinja_do_split(&split) < 0 ? -1 : jinja_do_join_method(&join);
 }
 
-/* Filter xmlattr(autospace). */
+/* Implements the filter xmlattr(autospace). */
 int jinja_do_xmlattr(const struct jinja_call *c)
 {
     struct buf text = {.limit = JINJA_TEXT_MAX};
@@ -250,7 +250,7 @@ int jinja_do_trim(const struct jinja_call *c)
     return 0;
 }
 
-/* Filter replace(old, new, count); the values are converted to texts first. */
+/* Implements the filter replace(old, new, count); the values are converted to texts first. */
 int jinja_do_replace_filter(const struct jinja_call *c)
 {
     struct jv texts[3] = {{0}, {0}, c->args[2]};
@@ -266,7 +266,7 @@ int jinja_do_replace_filter(const struct jinja_call *c)
     return jinja_do_replace(&turned);
 }
 
-/* Filter format(…): computes text % arguments. */
+/* Implements the filter format(…): computes text % arguments. */
 int jinja_do_format(const struct jinja_call *c)
 {
     struct jv text, values;
@@ -284,7 +284,7 @@ int jinja_do_format(const struct jinja_call *c)
     return jinja_percent(c->arena, &text, &values, c->out, c->err) < 0 ? (err_wrap(c->err, "format"), -1) : 0;
 }
 
-/* Filter center(width). */
+/* Implements the filter center(width). */
 int jinja_do_center_filter(const struct jinja_call *c)
 {
     struct jv text;
@@ -297,7 +297,7 @@ int jinja_do_center_filter(const struct jinja_call *c)
     return 0;
 }
 
-/* Filter indent(width, first, blank). */
+/* Implements the filter indent(width, first, blank). */
 int jinja_do_indent(const struct jinja_call *c)
 {
     struct jv pad = c->args[0], lines;
@@ -331,7 +331,7 @@ int jinja_do_indent(const struct jinja_call *c)
     return status;
 }
 
-/* Filter truncate(length, killwords, end, leeway). */
+/* Implements the filter truncate(length, killwords, end, leeway). */
 int jinja_do_truncate(const struct jinja_call *c)
 {
     int64_t length, leeway;
@@ -434,7 +434,7 @@ static int wrap_line(const struct jinja_call *c, struct wrap *w, const struct jv
     return put_wrapped(c, w, jv_borrow(text->text + begin, end - begin), true, out);
 }
 
-/* Filter wordwrap(width, break_long_words, wrapstring, break_on_hyphens). */
+/* Implements the filter wordwrap(width, break_long_words, wrapstring, break_on_hyphens). */
 int jinja_do_wordwrap(const struct jinja_call *c)
 {
     struct jv lines;

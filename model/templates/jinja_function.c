@@ -8,7 +8,7 @@
 
 enum { DAY_BYTES_MAX = 256 };
 
-/* Function range(stop), range(start, stop) or range(start, stop, step). */
+/* Implements the function range(stop), range(start, stop) or range(start, stop, step). */
 static int do_range(const struct jinja_call *c)
 {
     int64_t bounds[3] = {0, 0, 1};
@@ -106,7 +106,7 @@ static int do_join_next(const struct jinja_call *c)
     return 0;
 }
 
-/* Function raise_exception(message): fails with the template's own message. */
+/* Implements the function raise_exception(message): fails with the template's own message. */
 static int do_raise(const struct jinja_call *c)
 {
     struct jv text;
@@ -116,7 +116,7 @@ static int do_raise(const struct jinja_call *c)
                          (int)(text.size < 300 ? text.size : 300), text.text);
 }
 
-/* Function strftime_now(format); c->self is the time. */
+/* Implements the function strftime_now(format); c->self is the time. */
 static int do_strftime(const struct jinja_call *c)
 {
     char pattern[DAY_BYTES_MAX];

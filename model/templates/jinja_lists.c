@@ -112,7 +112,7 @@ static int list_out(const struct jinja_call *c, const struct keyed *keyed, size_
     return 0;
 }
 
-/* Filter sort(reverse, case_sensitive, attribute). */
+/* Implements the filter sort(reverse, case_sensitive, attribute). */
 int jinja_do_sort(const struct jinja_call *c)
 {
     struct jv_list list;
@@ -124,7 +124,7 @@ int jinja_do_sort(const struct jinja_call *c)
                                                           : list_out(c, keyed_sort(c, &list, &s), list.count);
 }
 
-/* Filter dictsort(case_sensitive, by, reverse), which returns pairs. */
+/* Implements the filter dictsort(case_sensitive, by, reverse), which returns pairs. */
 int jinja_do_dictsort(const struct jinja_call *c)
 {
     const struct jv first = jv_int(0), second = jv_int(1);
@@ -147,7 +147,7 @@ int jinja_do_dictsort(const struct jinja_call *c)
     return list_out(c, keyed_sort(c, pairs.list, &s), pairs.list->count);
 }
 
-/* Filter unique(case_sensitive, attribute): keeps the first of equal items, in their order. */
+/* Implements the filter unique(case_sensitive, attribute): keeps the first of equal items, in their order. */
 int jinja_do_unique(const struct jinja_call *c)
 {
     struct jv_list list;
@@ -176,7 +176,7 @@ int jinja_do_unique(const struct jinja_call *c)
     return !keys || !kept ? -1 : jinja_iterator(c->arena, kept, count, c->name, c->out, c->err);
 }
 
-/* Filters min and max(case_sensitive, attribute), which return the first of equal items. */
+/* Implements the filters min and max(case_sensitive, attribute), which return the first of equal items. */
 static int extreme(const struct jinja_call *c, bool most)
 {
     struct jv_list list;
@@ -213,7 +213,7 @@ int jinja_do_max(const struct jinja_call *c)
     return extreme(c, true);
 }
 
-/* Filter sum(attribute, start). */
+/* Implements the filter sum(attribute, start). */
 int jinja_do_sum(const struct jinja_call *c)
 {
     struct jv_list list;
@@ -260,7 +260,7 @@ static int groups_begin(const struct jinja_call *c, int64_t *size, struct jv_lis
     return jv_items(c->arena, c->self, list, c->err) < 0 ? -1 : jv_list_new(c->arena, 0, groups, c->err);
 }
 
-/* Filter batch(linecount, fill_with). */
+/* Implements the filter batch(linecount, fill_with). */
 int jinja_do_batch(const struct jinja_call *c)
 {
     struct jv_list list;
@@ -277,7 +277,8 @@ int jinja_do_batch(const struct jinja_call *c)
     return groups_out(c, &groups);
 }
 
-/* Filter slice(slices, fill_with): makes 'slices' lists, of which the first ones are longer by one item. */
+/* Implements the filter slice(slices, fill_with): makes 'slices' lists, of which the first ones are longer by
+ * one item. */
 int jinja_do_slice(const struct jinja_call *c)
 {
     struct jv_list list;
@@ -297,7 +298,8 @@ int jinja_do_slice(const struct jinja_call *c)
     return groups_out(c, &groups);
 }
 
-/* Filter groupby(attribute, default, case_sensitive): makes (value, list) pairs, sorted by value. */
+/* Implements the filter groupby(attribute, default, case_sensitive): makes (value, list) pairs, sorted by
+ * value. */
 int jinja_do_groupby(const struct jinja_call *c)
 {
     struct jv_list list;
@@ -414,7 +416,7 @@ int jinja_do_items(const struct jinja_call *c)
     return !pairs ? -1 : jinja_iterator(c->arena, pairs, count, c->name, c->out, c->err);
 }
 
-/* Filter join(d, attribute). */
+/* Implements the filter join(d, attribute). */
 int jinja_do_join(const struct jinja_call *c)
 {
     struct jv_list list;

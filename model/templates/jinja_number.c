@@ -76,7 +76,7 @@ static int undefined_number(const struct jinja_call *c)
                    c->self->text);
 }
 
-/* Filter int(default, base). */
+/* Implements the filter int(default, base). */
 int jinja_do_int(const struct jinja_call *c)
 {
     int64_t number = 0, base;
@@ -105,7 +105,7 @@ int jinja_do_int(const struct jinja_call *c)
     return 0;
 }
 
-/* Filter float(default). */
+/* Implements the filter float(default). */
 int jinja_do_float(const struct jinja_call *c)
 {
     double real = 0;
@@ -129,7 +129,7 @@ int jinja_do_abs(const struct jinja_call *c)
     return 0;
 }
 
-/* Filter round(precision, method). With method "common" a whole number stays whole. */
+/* Implements the filter round(precision, method). With method "common" a whole number stays whole. */
 int jinja_do_round(const struct jinja_call *c)
 {
     int64_t number, precision;
@@ -163,7 +163,7 @@ int jinja_do_round(const struct jinja_call *c)
     return 0;
 }
 
-/* Filter filesizeformat(binary). */
+/* Implements the filter filesizeformat(binary). */
 int jinja_do_filesizeformat(const struct jinja_call *c)
 {
     static const char letters[] = "kMGTPEZY";

@@ -24,7 +24,7 @@ struct jinja_run {
     struct jinja_marks *marks;
     int32_t message; /* index in `messages` at which a loop over them is, or -1 */
     bool generation;
-    bool placed; /* the error names its line already */
+    bool placed; /* the error in `err` names its line already */
     struct err *err;
     /* `block` runs the statements of a body. `loop` runs a loop over the items of 'over'; 'depth' is the
      * depth of recursive loops. */

@@ -276,7 +276,7 @@ static bool stands_at(const struct jv *text, const struct jv *part, bool end)
             memcmp(text->text + (end ? text->size - part->size : 0), part->text, part->size) == 0);
 }
 
-/* Methods startswith and endswith, whose argument is a text or a tuple of texts. */
+/* Implements the methods startswith and endswith, whose argument is a text or a tuple of texts. */
 static int stands_at_any(const struct jinja_call *c, bool end)
 {
     const struct jv *part = &c->args[0];
@@ -483,7 +483,7 @@ int jinja_do_splitlines(const struct jinja_call *c)
     return jinja_lines(c->arena, c->self, jv_true(&c->args[0]), c->out, c->err);
 }
 
-/* Method "x".join(iterable of strings). */
+/* Implements the method "x".join(iterable of strings). */
 int jinja_do_join_method(const struct jinja_call *c)
 {
     struct jv_list list;

@@ -398,7 +398,7 @@ static bool equal_within(const struct jv *a, const struct jv *b, int depth, size
         return a->method->row == b->method->row &&
                equal_within(&a->method->self, &b->method->self, depth + 1, budget);
     default:
-        return true; /* None and undefined */
+        return true; /* values of kind None or undefined are equal */
     }
 }
 

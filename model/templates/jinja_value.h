@@ -38,11 +38,11 @@ enum jv_kind {
     JV_MAP,
     JV_NAMESPACE, /* a map that can be changed */
     JV_MACRO,
-    JV_FUNCTION, /* function: its table row */
+    JV_FUNCTION, /* function: the function's table row */
     JV_METHOD,   /* method: a method with the value that it belongs to */
     JV_LOOP,     /* loop: the variable `loop` */
-    JV_CYCLER,   /* counter */
-    JV_JOINER,   /* counter */
+    JV_CYCLER,   /* counter: the state of cycler(…) */
+    JV_JOINER,   /* counter: the state of joiner(…) */
     JV_TEMPLATE  /* the variable `self` */
 };
 

@@ -59,7 +59,7 @@ void text_list_fini(struct text_list *list)
     *list = (struct text_list){.text = {.limit = list->text.limit}};
 }
 
-/* End a text of the list: the bytes that were appended behind the last text. */
+/* Makes one text of the bytes that were appended behind the list's last text. */
 static int text_list_end(struct text_list *list, struct err *err)
 {
     if (list->count == list->capacity) {

@@ -18,7 +18,8 @@ const char split_tekken[] =
     " ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 const char split_digit[] = "\\p{N}";
 
-/* ROOM_KEPT: bytes of text whose places (4 bytes each) a stage keeps memory for between texts. */
+/* ROOM_KEPT: from one text to the next a stage keeps memory for the places (4 bytes each) of this many
+ * bytes. */
 enum { CHANGED_BYTES_MAX = 1 << 30, ROOM_KEPT = 1 << 20 };
 
 struct split_stage {

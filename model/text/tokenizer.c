@@ -17,7 +17,7 @@ struct encode_state {
     const struct tokenizer *t;
     struct encode_scratch *scratch;
     struct ids *ids, *begins, *ends; /* begins and ends are NULL if no places are wanted */
-    const char *whole;               /* the given text */
+    const char *whole;               /* the text to encode */
     size_t size;
     unsigned flags;
 };
@@ -407,7 +407,7 @@ static const struct added_token *added_at(const struct encode_state *e, const ch
         const unsigned char byte = (unsigned char)text[at + depth];
         uint32_t from = low;
         uint32_t to = high;
-        while (from < to) { /* the first candidate with that byte or a greater one */
+        while (from < to) { /* finds the first candidate with this byte or a greater one */
             uint32_t middle = from + (to - from) / 2;
             if (t->arena[t->added[middle].offset + depth] < byte)
                 from = middle + 1;
@@ -416,7 +416,7 @@ static const struct added_token *added_at(const struct encode_state *e, const ch
         }
         low = from;
         to = high;
-        while (from < to) { /* the first candidate with a greater byte */
+        while (from < to) { /* finds the first candidate with a greater byte */
             uint32_t middle = from + (to - from) / 2;
             if (t->arena[t->added[middle].offset + depth] <= byte)
                 from = middle + 1;

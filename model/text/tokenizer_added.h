@@ -51,7 +51,7 @@ json_t *added_vocabulary_list(const struct added_vocabulary *v, struct err *err)
 
 /* The tokens that the files beside tokenizer.json name. */
 struct added_names {
-    json_t *decoder; /* id in decimal -> token */
+    json_t *decoder; /* tokens that the files give an id: id in decimal -> token */
     json_t *named;   /* name -> special token, a text or a token, in transformers' order */
     json_t *extra;   /* further special tokens, texts or tokens */
     bool keeps;      /* true: the added tokens of tokenizer.json itself are put in first */

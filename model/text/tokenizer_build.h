@@ -32,12 +32,12 @@ enum {
 };
 
 struct token {
-    uint32_t offset; /* offset of its bytes in the tokenizer's arena */
+    uint32_t offset; /* offset of the token's bytes in the tokenizer's arena */
     uint16_t size;
     uint8_t there; /* 0: the vocabulary has no token of this id */
     uint8_t special;
     uint8_t bpe;     /* 1: tokenizer_lookup() finds the token, so it takes part in merging */
-    uint8_t renamed; /* 1: it is decoded as its added_token's shown text, not as its own bytes */
+    uint8_t renamed; /* 1: the token is decoded as its added_token's shown text, not as its own bytes */
 };
 
 /* A token that is cut out of the text before the text is split and merged. The encoder looks for the token's
@@ -46,7 +46,8 @@ struct token {
 struct added_token {
     uint32_t id;
     uint32_t offset, size;
-    uint32_t shown_offset, shown_size; /* the text it is decoded as; normalised if 'shown_normalized' */
+    /* the text that the token is decoded as; normalised if 'shown_normalized' */
+    uint32_t shown_offset, shown_size;
     uint8_t shown_normalized, normalized, lstrip, rstrip, single_word, special;
 };
 
@@ -71,7 +72,7 @@ struct tokenizer {
     int32_t byte_id[256]; /* token of each byte (its own, or "<0x0A>" and alike unless 'bytes'), or -1 */
     /* token that merging begins with for each ASCII character, or -1 where it must be looked up */
     int32_t ascii_id[128];
-    struct added_token *added; /* sorted by the text that is looked for */
+    struct added_token *added; /* sorted by the text that the encoder looks for */
     uint32_t added_count, added_capacity;
     /* the tokens added[added_first[b] .. added_first[b + 1]) begin with byte b */
     uint32_t added_first[257];

@@ -29,7 +29,7 @@ enum { STANDARD_COUNT = sizeof(standard) / sizeof(standard[0]) };
 struct reading {
     json_t *members;  /* members of tokenizer_config.json, changed by what the other files say */
     json_t *from_map; /* keys that special_tokens_map.json has set */
-    json_t *decoder;  /* id in decimal -> token */
+    json_t *decoder;  /* tokens that the files give an id: id in decimal -> token */
     json_t *named;    /* name -> text or token, in transformers' order */
     json_t *extra;    /* further special tokens, texts or tokens */
 };
@@ -478,8 +478,8 @@ static int templates_read(const struct reading *r, const struct tokenizer_files 
                          config_name);
 }
 
-/* Refuse settings that change ids in transformers and are not done here, and values that transformers
- * refuses. */
+/* Refuse settings that change ids in transformers and that Motley does not implement, and values that
+ * transformers refuses. */
 static int switches_read(const struct reading *r, struct err *err)
 {
     static const char *const undone[] = {"split_special_tokens", "fix_mistral_regex"};

@@ -18,7 +18,7 @@ enum member_type {
     MEMBER_PADDING,
     MEMBER_IDS,
     MEMBER_TEXTS,
-    MEMBER_PAIR /* [text, id] */
+    MEMBER_PAIR /* a list of a text and an id */
 };
 
 struct json_member {

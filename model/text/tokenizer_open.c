@@ -132,7 +132,7 @@ int tokenizer_open_source(struct model_source *source, struct tokenizer **tokeni
         status = side_files_read(source, &side, &files, err);
     if (status == 0 && json) {
         status = tokenizer_from_files(buf_str(&text), text.size, &files, tokenizer, err);
-    } else if (status == 0) { /* Llama 2, Mistral and Gemma were first published this way */
+    } else if (status == 0) { /* Llama 2, Mistral and Gemma were first published without tokenizer.json */
         status = check_nothing_added(&files, err);
         status = status < 0 ? -1 : tokenizer_from_pieces(text.data, text.size, &files, tokenizer, err);
     }
