@@ -32,7 +32,7 @@ struct array {
     uint32_t bound; /* the exclusive bound of FILL_BELOW and FILL_DISTINCT, the last value of FILL_STARTS */
     struct operand_use use;
     uint64_t count;   /* elements from the operand's first to its last, gaps included */
-    uint64_t lead;    /* elements before it */
+    uint64_t lead;    /* elements of the buffer before the operand */
     double *value;    /* the values before the op; after want(), the expected ones */
     double *original; /* the values before the op, never changed */
     uint8_t *bytes;   /* the bytes that are copied to devices: lead + count + PAD_MAX elements */
@@ -44,7 +44,7 @@ struct trial {
     struct rand_stream stream;
     struct array arrays[OP_OPERANDS_MAX];
     uint32_t count;
-    const char *where; /* for messages */
+    const char *where; /* name of the case, for messages */
 };
 
 struct slope {

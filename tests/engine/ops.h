@@ -34,7 +34,8 @@ struct bench {
 
 static const char *bench_isa;
 
-/* What opens the devices of these tests. bench/gpu/gpu_check.c has its own, to watch their launches. */
+/* The function that opens devices. bench/gpu/gpu_check.c defines another one, which watches their launches.
+ */
 #ifndef DEVICE_OPEN
 #define DEVICE_OPEN device_open
 #endif

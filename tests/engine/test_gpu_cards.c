@@ -61,8 +61,8 @@ static const char *nodes_told(const struct vendor *vendor, const char *folder, s
     return err->text;
 }
 
-/* A driver that does not start because a device node is missing, or may not be opened, says which, and what
- * makes it: after a boot nobody but root may make /dev/nvidia-uvm. */
+/* If a driver does not start because a device node is missing or may not be opened, the error names the node
+ * and the command that makes it: after a boot only root can make /dev/nvidia-uvm. */
 static void a_missing_device_node_is_named_with_its_command(void **state)
 {
     char folder[] = "/tmp/motley-nodes-XXXXXX", path[256];
@@ -101,7 +101,8 @@ static void says(const json_t *item, const char *words)
         fail_msg("\"%s\", wanted \"%s\"", json_string_value(why), words);
 }
 
-/* Whether the build has kernels for cards. Without them, cards are unusable for that reason first. */
+/* Whether the build has kernels for cards. Without them every card is reported as unusable for that reason.
+ */
 static bool has_code(void)
 {
     struct err err;
@@ -114,7 +115,8 @@ static void setup(void)
     setenv("MOTLEY_HIP_LIBRARY", HIP, 1);
 }
 
-/* A card without code of its own whose instructions are another card's is told how it can run. */
+/* For a card that this build has no code for, but whose instructions equal those of a card that it has code
+ * for, the error says which environment variable makes the driver use that code. */
 static void code_of_an_alike_card_is_named(void **state)
 {
     (void)state;
@@ -154,7 +156,7 @@ static void a_broken_driver_takes_nothing_from_the_other(void **state)
     }
 }
 
-/* What cuInit says on a machine without /dev/nvidia-uvm reaches whoever asks for the list of cards. */
+/* On a machine without /dev/nvidia-uvm the list of cards has cuInit's error and names the missing node. */
 static void a_driver_that_does_not_start_names_the_node(void **state)
 {
     struct fake_control *cuda = control_of(CUDA);

@@ -173,9 +173,9 @@ static uint64_t free_bytes(struct gpu_library *library)
     return available;
 }
 
-/* The memory that a device reports as taken by itself (device_base_bytes) is what it really takes, and what
- * the list of cards predicts; with cublasLt and without it. From Hopper on, the library's workspace has
- * 32 MiB of it, before 4 MiB. */
+/* The memory that a device takes for itself is what device_base_bytes reports and what the list of cards
+ * predicts, with cublasLt and without it. The library's workspace is a part of it: 32 MiB from Hopper on, 4
+ * MiB on earlier cards. */
 static void what_a_device_takes_for_itself_is_told(void **state)
 {
     struct gpu_library *driver;
@@ -199,7 +199,7 @@ static void what_a_device_takes_for_itself_is_told(void **state)
         json_t *cards = gpu_cards(&err), *card = json_array_get(json_object_get(cards, "cards"), 0);
         json_int_t foretold = json_integer_value(json_object_get(card, "base_bytes"));
         json_decref(cards);
-        /* on a card of 512 MiB */
+        /* These are the figures of a card with 512 MiB. */
         assert_int_equal(told, ((hopper ? 44u : 16u) << 20) + (without ? 0 : 2u << 20));
         assert_int_equal(taken, told);
         assert_int_equal(foretold, told);
@@ -233,8 +233,8 @@ static struct operand packed_codes(struct bench *b, enum pack_kind pack, uint64_
     return operand;
 }
 
-/* A product of packed weights in pieces has the bits of the one of what OP_UNPACK makes of them, and takes no
- * memory but that which the device took when it opened. */
+/* A product with packed weights, computed in pieces, equals to the bit the product with the weights that
+ * OP_UNPACK unpacks. It takes no memory beyond what the device took when it was opened. */
 static void packed_product(struct fake_products *lt, struct gpu_library *driver, enum pack_kind pack,
                            bool transpose_b)
 {
@@ -350,7 +350,8 @@ static int older_driver(const void *api, uint32_t driver_version, const char *ar
                : 0;
 }
 
-/* A library that does not serve hides no other one: CUDA 13's file beside 12's, with a driver of CUDA 12. */
+/* A library that cannot be used does not hide another one that can, for example CUDA 13's beside CUDA 12's
+ * with a driver of CUDA 12. */
 static void the_first_library_that_serves_is_taken(void **state)
 {
     static const char *const files[] = {MOTLEY_FAKES "/libfake_bare.so", MOTLEY_FAKES "/libfake_cublaslt.so",
@@ -370,7 +371,9 @@ static void the_first_library_that_serves_is_taken(void **state)
     assert_string_equal(name, files[1]);
     assert_int_equal(products_find(&search, 11000, NULL, &found, name, sizeof(name), &err), -1);
     assert_int_equal(err.code, ERR_UNSUPPORTED);
-    assert_non_null(strstr(err.text, "libfake_bare.so lacks cublasLtGetVersion")); /* the first that opened */
+    assert_non_null(
+        strstr(err.text, "libfake_bare.so lacks cublasLtGetVersion")); /* the error is of the first file that
+                                                                          could be opened */
     search.symbols = &cuda;
     check(products_find(&search, 11000, NULL, &found, name, sizeof(name), &err));
     assert_string_equal(name, files[2]);

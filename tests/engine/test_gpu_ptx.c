@@ -33,7 +33,7 @@ static int setup(void **state)
     return control && ptx ? 0 : -1;
 }
 
-/* Says what the interpreter found, of which the driver passes on no more than a number. */
+/* Prints the fault that the interpreter found, because the driver's error has only a number for it. */
 static int teardown(void **state)
 {
     (void)state;
@@ -94,7 +94,7 @@ static void unlaunched_print(void)
 
 /* --- shapes that the other cases seldom have */
 
-/* A result of 72 tiles of 128 × 128, of which some are not whole. */
+/* Draws a product of 72 tiles of 128 × 128, some of which are not whole. */
 static void large_draw(struct trial *t)
 {
     static const enum dtype computes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
@@ -208,8 +208,8 @@ struct planted {
     const struct op_case *cases;
     uint32_t case_count;
     const char *case_name;
-    const char *fault; /* what the interpreter must say; NULL: other bits are enough */
-    uint32_t first;    /* the first of the places */
+    const char *fault; /* words of the fault that the interpreter must report; NULL: other bits are enough */
+    uint32_t first;    /* first occurrence of `find` that is replaced, from 0 */
 };
 
 static const struct op_case *case_of(const struct planted *planted)
@@ -272,13 +272,16 @@ static void planted_faults_are_found(void **state)
     static const struct planted places[] = {
         {"gemm_64x64", "bar.sync", "// bar.sync", BASIC("gemm"), "no barrier between them", 0},
         {"units_64x64", "bar.sync", "// bar.sync", ROUNDED("gemm_rounded"), "no barrier between them", 0},
-        /* Its first barrier only keeps apart two sums of one block. */
+        /* Without square_sums' first barrier no fault occurs here: it only separates two sums of one block.
+         */
         {"square_sums", "bar.sync", "// bar.sync", BASIC("square_sum"), "nobody wrote it", 1},
-        {"square_sums", "31, -1;", "7, -1;", BASIC("square_sum"), NULL, 0}, /* the source's highest lane */
-        {"square_sums", "shared+8]", "shared+16]", BASIC("square_sum"), NULL, 0}, /* another warp's sum */
+        {"square_sums", "31, -1;", "7, -1;", BASIC("square_sum"), NULL,
+         0}, /* a lower limit of the shuffle's source lanes */
+        {"square_sums", "shared+8]", "shared+16]", BASIC("square_sum"), NULL,
+         0}, /* the address of another warp's sum */
         {"square_sums", "shared+56]", "shared+64]", BASIC("square_sum"), "outside of every shared array", 0},
         {"units_64x64", "+384]", "+388]", ROUNDED("gemm_rounded"), NULL,
-         0}, /* a fragment of b, one word on */
+         0}, /* a fragment of b is read one word too far */
     };
     card_is("sm_80");
     for (size_t i = 0; i < sizeof(places) / sizeof(*places); i++) {

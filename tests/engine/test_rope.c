@@ -17,7 +17,7 @@
 #include "model/shape/config.h"
 #include "support/must.h"
 
-/* tools/golden_rope.py; it writes nine digits of single-precision numbers */
+/* tools/golden_rope.py recorded the frequencies, those in single precision with nine digits. */
 static void every_setting_gives_the_frequencies_of_transformers(void **state)
 {
     (void)state;

@@ -38,7 +38,7 @@ static const char *tested = "cpu"; /* the kind of device; every test runs on bot
 enum { SMALL_ROWS = SEEDED_ROWS, SMALL_TOKENS = SEEDED_TOKENS };
 
 struct made {
-    const struct model_config *config; /* NULL: small */
+    const struct model_config *config; /* NULL: the config `small` */
     const char *poisoned;
 };
 

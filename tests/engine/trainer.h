@@ -46,7 +46,7 @@ static inline json_t *json_of(const char *path)
     return document;
 }
 
-/* {"ids": [[…]…], "labels": [[…]…]} */
+/* Reads a batch from {"ids": [[…]…], "labels": [[…]…]}. */
 static inline void batch_parse(json_t *document, struct batch *batch)
 {
     json_t *ids = json_object_get(document, "ids"), *labels = json_object_get(document, "labels");

@@ -17,7 +17,7 @@ struct fake_object {
     struct fake_object *context; /* the context that the object belongs to */
     uint64_t address;            /* address of an allocation */
     void *real;                  /* the emulated driver's object */
-    const char *name;            /* of a function */
+    const char *name;            /* name of a function */
     unsigned flags, uses;
     int device;
     bool recorded;

@@ -1,4 +1,4 @@
-/* Our declarations of cublasLt beside NVIDIA's cublasLt.h. */
+/* Compares our declarations of cublasLt with NVIDIA's cublasLt.h. */
 #include <cublasLt.h>
 
 #include "engine/gpu/cublaslt.c"

@@ -1,4 +1,4 @@
-/* Our declarations of the CUDA driver API beside NVIDIA's cuda.h. */
+/* Compares our declarations of the CUDA driver API with NVIDIA's cuda.h. */
 #include <cuda.h>
 
 #include "engine/gpu/cuda.c"

@@ -1,4 +1,4 @@
-/* Our declarations of HIP beside AMD's hip_runtime_api.h. */
+/* Compares our declarations of HIP with AMD's hip_runtime_api.h. */
 #include <hip/hip_runtime_api.h>
 
 #include "engine/gpu/hip.c"

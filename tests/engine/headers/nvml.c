@@ -1,4 +1,4 @@
-/* Our declarations of NVML beside NVIDIA's nvml.h. */
+/* Compares our declarations of NVML with NVIDIA's nvml.h. */
 #include <nvml.h>
 
 #include "engine/gpu/health_nvml.c"

@@ -1,4 +1,4 @@
-/* Our declarations of rocBLAS beside AMD's rocblas.h. */
+/* Compares our declarations of rocBLAS with AMD's rocblas.h. */
 #include <hip/hip_runtime_api.h>
 #include <rocblas/rocblas.h>
 

@@ -1,4 +1,4 @@
-/* Our declarations of ROCm SMI beside AMD's rocm_smi.h. */
+/* Compares our declarations of ROCm SMI with AMD's rocm_smi.h. */
 #include <stdbool.h>
 
 #include <rocm_smi/rocm_smi.h>

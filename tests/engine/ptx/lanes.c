@@ -1,4 +1,4 @@
-/* What each instruction does to a warp's lanes, after the ISA's description. */
+/* Executes each PTX instruction on the lanes of a warp, as NVIDIA's description of the ISA says. */
 #include "engine/ptx/ptx.h"
 
 #include <math.h>
@@ -13,7 +13,7 @@
 #endif
 #define EACH_LANE for (uint32_t l = 0; l < PTX_LANES; l++)
 
-/* Registers have no types. */
+/* The types of instructions. A register has no type of its own, so these types may alias each other. */
 #define TYPE(name, of) typedef of __attribute__((may_alias)) name
 TYPE(u16, uint16_t);
 TYPE(u32, uint32_t);
@@ -53,8 +53,8 @@ static inline float bfloat_to_float(uint16_t bits)
     return value;
 }
 
-/* To nearest, ties to even: the lower half is more than a half unit, or just one and the upper half is odd.
- */
+/* Rounds to nearest, ties to even: upwards if the lower 16 bits are more than half a unit, or if they are
+ * exactly half a unit and the upper 16 bits are odd. */
 static inline uint16_t bfloat_from_float(float x)
 {
     uint32_t bits;
@@ -63,7 +63,7 @@ static inline uint16_t bfloat_from_float(float x)
     return x != x ? 0x7fff : (uint16_t)(high + (low > 0x8000u || (low == 0x8000u && (high & 1u) != 0)));
 }
 
-/* Towards zero; what is beyond the range becomes its end, and NaN becomes 0. */
+/* Rounds towards zero. A value beyond the range becomes the end of the range, and NaN becomes 0. */
 static inline int32_t integer_of(float x)
 {
     return x != x ? 0 : x >= 2147483648.f ? INT32_MAX : x < -2147483648.f ? INT32_MIN : (int32_t)x;
@@ -74,7 +74,7 @@ static inline uint32_t natural_of(float x)
     return !(x > 0) ? 0 : x >= 4294967296.f ? UINT32_MAX : (uint32_t)x;
 }
 
-/* `length` bits of a from bit `from` on; bits beyond the highest are 0. */
+/* Returns `length` bits of a from bit `from` on; bits beyond the highest are 0. */
 static inline uint64_t field(uint64_t a, uint32_t from, uint32_t length)
 {
     from &= 255u;
@@ -245,7 +245,7 @@ static inline uint64_t field(uint64_t a, uint32_t from, uint32_t length)
     }
 FORMS(DEFINE_ONE, DEFINE_TWO, DEFINE_THREE)
 
-/* mov of a register's two halves to two registers, the lower half first */
+/* The mov that unpacks a register into two registers of half its size, the lower half first. */
 #define UNPACK(name, D, A)                                                                                   \
     static void name(struct ptx_warp *warp, const struct ptx_instr *instr)                                   \
     {                                                                                                        \
@@ -263,8 +263,9 @@ UNPACK(mov_b64_unpack, u32, u64)
 
 /* --- instructions of all lanes, which the caller has gathered */
 
-/* shfl.sync.idx: d, a, source lane, c, members. c has the highest lane, and above it the bits that keep a
- * lane within its segment. A source beyond the segment's end gives the lane's own value. */
+/* shfl.sync.idx with operands d, a, source lane, c and members. Bits 0 to 4 of c are the highest lane, bits 8
+ * to 12 a mask of the lane number's bits that choose the segment. A source beyond the segment's end gives the
+ * lane's own value. */
 static void shfl_sync_idx_b32(struct ptx_warp *warp, const struct ptx_instr *instr)
 {
     const u32 *a = PTX_OPERAND(warp, instr, 1), *b = PTX_OPERAND(warp, instr, 2),

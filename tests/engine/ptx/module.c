@@ -1,4 +1,4 @@
-/* The loaded module of PTX. */
+/* Holds the module of PTX that was loaded last. */
 #include "engine/ptx/module.h"
 
 #include <pthread.h>

@@ -13,11 +13,11 @@ struct ptx_control {
         bool done;
     } edit;
     uint64_t launches[128]; /* of each kernel so far, in the order of GPU_KERNEL_LIST */
-    char fault[512];        /* why the last launch that failed did */
+    char fault[512];        /* why the last failed launch failed */
 };
 extern struct ptx_control ptx_control;
 
-/* Takes a copy of the text. NULL, or what is wrong with it. */
+/* Loads a copy of the text. Returns NULL, or what is wrong with the text. */
 const char *ptx_module_load(const char *text);
-/* The kernel `name`, parsed. It lives until the next module is loaded. */
+/* Returns the parsed kernel `name`, borrowed until the next module is loaded. */
 struct ptx_kernel *ptx_module_kernel(const char *name, struct err *err);

@@ -17,21 +17,21 @@ enum {
 
 struct label {
     char name[32];
-    uint32_t at; /* the instruction that follows it; of a branch: its number */
+    uint32_t at; /* number of the instruction behind the label, or of the branch that jumps to it */
 };
 struct labels {
     struct label *list;
     uint32_t count, room;
 };
 
-/* A kind of registers, such as %rd: how wide they are, and where the first one lies. */
+/* A kind of registers, such as %rd: their size, their number, and the offset of the first one. */
 struct register_class {
     char name[8];
     uint32_t bytes, count, at;
 };
 
 struct parser {
-    const char *text, *at, *end; /* at: what comes next of the kernel's body */
+    const char *text, *at, *end; /* at: the next character to parse */
     struct ptx_kernel *kernel;
     struct register_class classes[CLASSES_MAX];
     uint32_t class_count;
@@ -75,7 +75,7 @@ static int label_compare(const void *a, const void *b)
 
 /* --- operands */
 
-/* A constant: 32 equal values. Equal constants are one. */
+/* Returns the operand of a constant, which is stored as 32 equal values, once for all its uses. */
 static uint32_t constant(struct ptx_kernel *kernel, uint64_t value, uint32_t bytes)
 {
     uint8_t lanes[PTX_LANES * sizeof(value)];
@@ -154,7 +154,7 @@ static int array_find(struct parser *p, const char *name, uint64_t *out)
     return 0;
 }
 
-/* The bytes of a register; 0: the token is none. */
+/* Returns the bytes of a register; 0 if the token is no register. */
 static uint8_t register_bytes(const struct parser *p, const char *token)
 {
     for (uint32_t i = 0; i < p->class_count; i++)
@@ -179,7 +179,7 @@ static int operand(struct parser *p, const char *token, uint32_t bytes, uint32_t
     } else {
         char param[TOKEN_ROOM];
         snprintf(param, sizeof(param), "%s_param_0", p->kernel->name);
-        value = 0; /* parameters have addresses of their own */
+        value = 0; /* the arguments begin at address 0 of the parameter space */
         if (strcmp(token, param) != 0 && array_find(p, token, &value) != 0)
             return -1;
     }
@@ -200,7 +200,7 @@ static struct ptx_instr *instr_add(struct parser *p)
     return instr;
 }
 
-/* [address], [address+offset] or [address-offset] */
+/* Parses [address], [address+offset] or [address-offset]. */
 static int address_read(struct parser *p, struct ptx_instr *instr, char *token)
 {
     size_t length = strlen(token);
@@ -215,7 +215,7 @@ static int address_read(struct parser *p, struct ptx_instr *instr, char *token)
     return operand(p, token + 1, 8, &instr->at[instr->access.count]);
 }
 
-/* ld.space[.v2|.v4].type, st.space… and atom.global.add.u32 */
+/* Parses ld.space[.v2|.v4].type, st.space… and atom.global.add.u32. */
 static int access_parse(struct parser *p, const char *opcode)
 {
     static const char *const spaces[] = {"global", "shared", "param"};
@@ -294,7 +294,7 @@ static int form_parse(struct parser *p, const char *opcode)
     return refuse(p, "unknown instruction", opcode);
 }
 
-/* Splits operands at commas; braces around vectors mean nothing more. */
+/* Splits operands at commas and drops the braces around vectors. */
 static int tokens_split(struct parser *p, const char *text)
 {
     p->token_count = 0;
@@ -333,8 +333,8 @@ static int statement_parse(struct parser *p, const char *text)
     return form_parse(p, opcode);
 }
 
-/* .reg .b32 %r<644>, or .reg .b16 tmp, which a later one of the same name replaces; other directives say
- * nothing that is needed here. */
+/* Parses the declaration of registers: .reg .b32 %r<644>, or .reg .b16 tmp, which a later declaration of the
+ * same name replaces. Other known directives are ignored. */
 static int directive_parse(struct parser *p, const char *text)
 {
     char type[8], name[8];
@@ -366,7 +366,7 @@ static int next_parse(struct parser *p)
     if (*p->at == '\n')
         p->line++;
     if (isspace((unsigned char)*p->at) || *p->at == '{' || *p->at == '}') {
-        p->at++; /* Braces around statements limit names only. */
+        p->at++; /* Braces around statements only limit the scope of names. */
         return 0;
     }
     if (p->at[0] == '/' && p->at[1] == '/') {
@@ -403,7 +403,7 @@ static int branches_resolve(struct parser *p)
     return 0;
 }
 
-/* Finds the kernel's heading, and of its body begin and end. */
+/* Finds the kernel's heading, and the begin and the end of its body. */
 static int kernel_find(struct parser *p)
 {
     char heading[128];
@@ -437,7 +437,7 @@ struct ptx_kernel *ptx_parse(const char *text, const char *name, struct err *err
     if (rc == 0)
         rc = branches_resolve(&p);
     if (rc == 0)
-        instr_add(&p)->kind = PTX_TRAP; /* where the text ends without ret */
+        instr_add(&p)->kind = PTX_TRAP; /* a lane that runs beyond the last instruction traps */
     free(p.labels.list);
     free(p.branches.list);
     if (rc == 0)

@@ -28,9 +28,9 @@
 enum { PTX_LANES = 32, PTX_OPERANDS = 14, PTX_ARRAYS = 16, PTX_SPECIALS = 5 };
 
 enum ptx_kind {
-    PTX_LANE,   /* each lane alone */
-    PTX_ACCESS, /* of memory: may be a fault */
-    PTX_WARP,   /* all lanes of the warp together */
+    PTX_LANE,   /* works on each lane alone */
+    PTX_ACCESS, /* accesses memory, which may be a fault */
+    PTX_WARP,   /* works on all lanes of the warp together */
     PTX_BRANCH,
     PTX_BARRIER,
     PTX_END,
@@ -47,11 +47,11 @@ typedef void ptx_run(struct ptx_warp *warp, const struct ptx_instr *instr);
 struct ptx_instr {
     ptx_run *run;
     enum ptx_kind kind;
-    enum ptx_guard guard; /* of a branch; its predicate is operand 0 */
-    uint32_t target;      /* of a branch: the number of an instruction */
-    uint32_t line;        /* in the text */
-    /* Operands, results first. A number is an offset in the warp's registers, or with its lowest bit set one
-     * in the kernel's constants. */
+    enum ptx_guard guard; /* condition of a branch, whose predicate is operand 0 */
+    uint32_t target;      /* number of the instruction to which a branch jumps */
+    uint32_t line;        /* line of the PTX text */
+    /* The operands, results first. Each is an offset into the warp's registers or, if its lowest bit is set,
+     * into the kernel's constants. */
     uint32_t at[PTX_OPERANDS];
     struct { /* an access: operands 0 … count - 1 are its values, and operand `count` is its address */
         enum ptx_space space;
@@ -62,13 +62,13 @@ struct ptx_instr {
     } access;
 };
 
-/* An instruction that the interpreter knows. `name` has '_' for '.'. */
+/* An instruction that the interpreter knows. `name` has '_' where PTX has '.'. */
 struct ptx_form {
     const char *name;
     ptx_run *run;
     enum ptx_kind kind;
     uint8_t count;
-    uint8_t bytes[PTX_OPERANDS]; /* of each operand */
+    uint8_t bytes[PTX_OPERANDS]; /* bytes of each operand */
 };
 extern const struct ptx_form ptx_forms[];
 extern const uint32_t ptx_form_count;
@@ -83,11 +83,11 @@ struct ptx_kernel {
     uint32_t args_bytes, threads;
     struct ptx_instr *code;
     uint32_t count, room;
-    uint32_t register_bytes; /* of a warp; its special registers come first */
+    uint32_t register_bytes; /* bytes of a warp's registers, of which the special ones come first */
     uint8_t *constants;
     uint32_t constant_bytes, constant_room;
-    struct ptx_array arrays[PTX_ARRAYS];             /* the shared memory that it uses */
-    uint32_t array_count, array_bytes, shared_bytes; /* shared_bytes: with the gaps between arrays */
+    struct ptx_array arrays[PTX_ARRAYS];             /* shared memory that the kernel uses */
+    uint32_t array_count, array_bytes, shared_bytes; /* shared_bytes includes the gaps between arrays */
 };
 
 /* Parses the kernel `name` of a text. NULL with ERR_NOT_FOUND, or with ERR_UNSUPPORTED and the line that is
@@ -101,14 +101,14 @@ enum ptx_special { PTX_TID_X, PTX_CTAID_X, PTX_CTAID_Y, PTX_CTAID_Z, PTX_NCTAID_
 struct ptx_warp {
     uint8_t *base[2];         /* registers, constants */
     uint32_t active;          /* the lanes that run */
-    uint32_t take[PTX_LANES]; /* 1 for each of them, else 0 */
+    uint32_t take[PTX_LANES]; /* 1 for each active lane, else 0 */
     uint32_t live, waiting;   /* lanes that have not ended, and those that wait for all others */
-    uint32_t pc[PTX_LANES];   /* where each lane goes on */
+    uint32_t pc[PTX_LANES];   /* the next instruction of each lane */
     uint32_t index;
 };
 
-/* The values of operand k of an instruction. */
+/* Points to the values, one for each lane, of operand k of an instruction. */
 #define PTX_OPERAND(warp, instr, k)                                                                          \
     ((void *)((warp)->base[(instr)->at[k] & 1u] + ((instr)->at[k] & ~UINT32_C(1))))
 
-void ptx_access(struct ptx_warp *warp, const struct ptx_instr *instr); /* by run.c */
+void ptx_access(struct ptx_warp *warp, const struct ptx_instr *instr); /* defined in run.c */

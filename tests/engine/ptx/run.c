@@ -1,5 +1,4 @@
-/* Launches of the emulated driver, run from PTX: in the place of engine/gpu/emulated/fibers.c and its
- * kernels. */
+/* Runs the emulated driver's launches from PTX. It replaces engine/gpu/emulated/fibers.c and its kernels. */
 #include "engine/ptx/ptx.h"
 
 #include <pthread.h>
@@ -13,7 +12,7 @@
 
 enum {
     WARPS_MAX = EMULATED_BLOCK_THREADS_MAX / PTX_LANES,
-    TURNS_MAX = 1 << 24 /* jumps back of a warp between two barriers; more never end */
+    TURNS_MAX = 1 << 24 /* backward jumps of a warp between two barriers that count as an endless loop */
 };
 
 #define ENTRY(kernel, block) {.name = #kernel, .threads = (block)},
@@ -23,7 +22,7 @@ extern const struct gpu_function emulated_functions_fma[FUNCTIONS]
     __attribute__((alias("emulated_functions_any")));
 const uint32_t emulated_function_count = FUNCTIONS;
 
-/* The block that runs. Each host thread that launches has its own. */
+/* The state of the block that runs; each host thread that launches kernels has one. */
 struct runner {
     struct ptx_kernel *kernel;
     struct ptx_warp warps[WARPS_MAX];
@@ -54,7 +53,7 @@ static void fault(const struct ptx_warp *warp, uint32_t lane, uint32_t line, con
 
 /* --- memory */
 
-/* The host's address of an access to global memory, or what is wrong with it. */
+/* Returns the host's address of an access to global memory, or NULL with the reason in *wrong. */
 static uint8_t *global_at(uint64_t address, uint32_t bytes, uint64_t *at, const char **wrong)
 {
     struct runner *r = runner;
@@ -179,7 +178,8 @@ static void pc_set(struct ptx_warp *warp, uint32_t lanes, uint32_t pc)
         warp->pc[__builtin_ctz(lanes)] = pc;
 }
 
-/* Activates the lanes that are furthest behind; *next gets where the next ones are. False: none can run. */
+/* Activates the lanes that are furthest behind, at *pc; *next is the position of the lanes before them.
+ * False: no lane can run. */
 static bool lanes_choose(struct ptx_warp *warp, uint32_t *pc, uint32_t *next)
 {
     uint32_t active = 0;
@@ -210,7 +210,7 @@ static uint32_t lanes_jumping(struct ptx_warp *warp, const struct ptx_instr *ins
     return (instr->guard == PTX_IF ? jumping : ~jumping) & warp->active;
 }
 
-/* Runs the active lanes until others must run, too. */
+/* Runs the active lanes until they reach the position of other lanes or part at a branch. */
 static void lanes_run(struct ptx_warp *warp, uint32_t pc, uint32_t next, uint32_t *turns)
 {
     const struct ptx_instr *code = runner->kernel->code;
