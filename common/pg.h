@@ -83,7 +83,7 @@ json_t *pg_json(const struct pg_result *result, int row,
  */
 int64_t pg_bytes(const struct pg_result *result, int row, int column, void *dst, size_t size);
 
-/* ---- asynchronous ---- */
+/* ---- the asynchronous pool ---- */
 struct pg;
 
 struct pg_config {
@@ -128,7 +128,7 @@ int pg_query_with(struct pg *pg, const struct pg_step *steps, int count, uint32_
 typedef void pg_notify_fn(void *arg, const char *channel, const char *payload);
 int pg_listen(struct pg *pg, const char *channel, pg_notify_fn *notified, void *arg, struct err *err);
 
-/* ---- blocking ---- */
+/* ---- the blocking connection ---- */
 struct pg_conn;
 
 /* Connects. timeout_ms (0 means 10000) limits connecting and each statement. Returns new, or NULL: ERR_NET,

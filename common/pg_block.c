@@ -55,7 +55,7 @@ void pg_disconnect(struct pg_conn *conn)
  */
 static PGresult *results_wait(struct pg_conn *conn, struct err *err)
 {
-    /* The server ends the statement at timeout_ms; two more seconds are for the way. */
+    /* The server ends the statement after timeout_ms; its answer gets two more seconds to arrive. */
     uint64_t deadline_ns = clock_mono_ns() + ((uint64_t)conn->timeout_ms + 2000) * 1000000;
     PGresult *kept = NULL;
     for (;;) {

@@ -22,7 +22,7 @@ enum { ENVIRONMENT_MAX = 1024 };
 
 extern char **environ;
 
-/* ---- starting ---- */
+/* ---- starting a process ---- */
 
 struct child_error {
     const char *what; /* the failed action: a literal, which has the same address in parent and child */
@@ -218,7 +218,7 @@ int process_spawn(const struct process_options *options, pid_t *pid, struct err 
     return 0;
 }
 
-/* ---- watching ---- */
+/* ---- watching a process ---- */
 
 struct process_watch {
     struct event *event;
@@ -275,7 +275,7 @@ void process_watch_destroy(struct process_watch *watch)
     }
 }
 
-/* ---- recognising ---- */
+/* ---- recognising a process after a restart ---- */
 
 uint64_t process_start_time(pid_t pid)
 {
@@ -307,7 +307,7 @@ bool process_is(pid_t pid, uint64_t start_time)
     return pid > 0 && start_time != 0 && process_start_time(pid) == start_time;
 }
 
-/* ---- stopping ---- */
+/* ---- stopping a process ---- */
 
 int process_kill_group(pid_t pid, int signal_number, struct err *err)
 {

@@ -83,7 +83,8 @@ int redis_stream_trim(struct redis *redis, const char *stream, const char *id, r
                       void *arg, struct err *err);
 
 /* Calls 'entry' for each entry of an XREAD or XRANGE reply (nil has none; 'stream' is NULL for XRANGE),
- * stream by stream, oldest first, until it returns -1 (passed on). Malformed replies: ERR_CORRUPT. */
+ * stream by stream, oldest first, until it returns -1, which is then returned. Malformed replies:
+ * ERR_CORRUPT. */
 typedef int redis_entry_fn(void *arg, const char *stream, const char *id, const struct redis_entry *entry,
                            struct err *err);
 int redis_stream_entries(const redisReply *reply, redis_entry_fn *entry, void *arg, struct err *err);

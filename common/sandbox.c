@@ -29,7 +29,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* ---- the machine ---- */
+/* ---- the processor's architecture ---- */
 
 #if defined(__x86_64__)
 #define MACHINE AUDIT_ARCH_X86_64
@@ -297,7 +297,7 @@ static void filter_fill(struct filter *f, const struct sandbox_limits *limits, c
     put_answer(f, refused);
 }
 
-/* ---- the steps ---- */
+/* ---- the steps of entering the sandbox ---- */
 
 static int limit_set(int resource, uint64_t soft, uint64_t hard)
 {

@@ -71,7 +71,7 @@ struct running {
     int status;
 };
 
-/* ---- before it starts ---- */
+/* ---- before the program starts ---- */
 
 /* Resolves "NAME" to "/usr/bin/NAME", in the folders of the sandbox's PATH. */
 static int program_find(const char *name, char out[4096], struct err *err)
@@ -168,7 +168,7 @@ static int input_make(struct running *run, struct err *err)
     return 0;
 }
 
-/* ---- the start ---- */
+/* ---- starting the program ---- */
 
 /* Runs in the child and executes the program. */
 static const char *execute(void *arg, const char *const *argv, char *const *env)
@@ -214,7 +214,7 @@ static int start(struct running *run, struct err *err)
     return 0;
 }
 
-/* ---- while it runs ---- */
+/* ---- while the program runs ---- */
 
 /* Stores the last STDERR_BYTES of standard error. */
 static void stderr_append(struct running *run, const char *bytes, size_t size)
@@ -283,7 +283,7 @@ static int follow(struct running *run, struct buf *out, uint64_t deadline_ns, st
     return 0;
 }
 
-/* ---- after it has ended ---- */
+/* ---- after the program has ended ---- */
 
 /* Writes the last line of standard error that is not empty; "" when there is none. */
 static void last_line(const struct running *run, char out[LINE_BYTES + 3])

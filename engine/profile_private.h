@@ -89,8 +89,8 @@ uint64_t profile_waited_ns(const struct profile *profile);
 /* Adds a sample of a pass that took took_s, during which the threads waited for waited_s. */
 void profile_sample_add(struct profile *profile, struct point *point, struct sample sample, double took_s,
                         double waited_s);
-/* Adds what marks 0 to PHASES measured of a pass, its seconds divided by `units` (layers or experts).
- * `waited_ns` is profile_waited_ns from before the pass. */
+/* Adds a sample from marks 0 to PHASES of a pass: the seconds between them, divided by `units` (layers or
+ * experts). `waited_ns` is profile_waited_ns from before the pass. */
 int profile_phases_add(struct profile *profile, struct point *point, double units, uint64_t waited_ns);
 int profile_stop_check(const struct profile *profile);
 bool profile_short_of_memory(const struct err *err);

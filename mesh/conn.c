@@ -246,7 +246,7 @@ static int shake(struct mesh_conn *c, bool server, struct err *err)
     return connection_error(c, "shaking hands", err);
 }
 
-/* ---- public ---- */
+/* ---- the functions of conn.h ---- */
 
 int mesh_resolve(const char *address, bool listening, struct addrinfo **list, struct err *err)
 {

@@ -104,7 +104,7 @@ static void *watchdog_run(void *arg)
     return NULL;
 }
 
-/* ---- making ---- */
+/* ---- creating a mesh ---- */
 
 static int check_options(struct mesh_options *o, struct err *err)
 {
@@ -165,7 +165,7 @@ fail:
     return -1;
 }
 
-/* ---- posting ---- */
+/* ---- posting sends and receives ---- */
 
 static struct mesh_op *op_create(const struct mesh_post *post, uint64_t size, struct err *err)
 {
@@ -310,7 +310,7 @@ int mesh_recv(struct mesh *mesh, const struct mesh_post *post, uint64_t tag, voi
     return 0;
 }
 
-/* ---- posting and waiting ---- */
+/* ---- posting and waiting for the result ---- */
 
 struct op_waiter {
     pthread_mutex_t lock;
@@ -379,7 +379,7 @@ int mesh_recv_wait(struct mesh *mesh, const struct mesh_post *post, uint64_t tag
     return waiter_wait(&w, mesh_recv(mesh, &own, tag, dst, bound, err), done, err);
 }
 
-/* ---- measuring ---- */
+/* ---- measuring a link ---- */
 
 /* Sends a ping, or 'probe' bytes, and waits for the pong. The lock is held on entry and exit. */
 static int round_trip(struct mesh_peer_state *p, uint64_t probe, uint64_t deadline_ns, double *seconds,
@@ -470,7 +470,7 @@ int mesh_stats(struct mesh *mesh, uint32_t peer, struct mesh_stats *stats, struc
     return found ? 0 : err_set(err, ERR_INTERNAL, "rank %u is no peer of rank %u", peer, mesh->options.rank);
 }
 
-/* ---- ending ---- */
+/* ---- closing and destroying a mesh ---- */
 
 /* Whether the orderly close with this peer is complete or has failed. The lock is held. */
 static bool close_complete(const struct mesh_peer_state *p)

@@ -47,7 +47,8 @@ INLINE vf rounded_as(enum value_kind as, vf x)
  * of the result. 0 below 2^-126. */
 INLINE vf exp2_from(vf t, float k)
 {
-    /* beyond 1024 the magic number could not hold t: t - k is then computed first */
+    /* Rounding t with the magic number is exact for small |t| only, so a large k is subtracted from t before.
+     */
     float base = fabsf(k) < 1024.0f ? 0.0f : k;
     int32_t shift = base == 0.0f ? (int32_t)k : 0;
     t -= base;

@@ -23,7 +23,7 @@ struct product_job {
     const struct cpu_runner *runner;
     const struct op_gemm *op;
     uint32_t parts;
-    struct grid grid; /* used by our kernels */
+    struct grid grid; /* how a product of our kernels is cut into parts */
 };
 
 /* Are operands rounded to 16 bits first? With k = 0 there is nothing to round. */

@@ -57,7 +57,8 @@ struct device_ops {
 
 /* Callers have checked sizes and ranges and do the accounting. */
 struct buffer_ops {
-    int (*create)(struct buffer *buffer, struct err *err); /* a shareable buffer if `shared` is set */
+    int (*create)(struct buffer *buffer,
+                  struct err *err); /* creates a shareable buffer if buffer->shared is set */
     void (*destroy)(struct buffer *buffer);
     int (*write)(enum device_queue queue, struct buffer *buffer, uint64_t at, const void *src, uint64_t bytes,
                  struct err *err);
@@ -81,7 +82,7 @@ struct event_ops {
     /* Creates the implementation's part of an event, a timed one if event->timed is set; NULL: it has none.
      */
     int (*create)(struct event *event, struct err *err);
-    void (*destroy)(struct event *event); /* NULL: nothing to do */
+    void (*destroy)(struct event *event); /* NULL: there is nothing to free */
     int (*record)(enum device_queue queue, struct event *event, struct err *err);
     int (*wait)(struct event *event, uint64_t timeout_ns, struct err *err);
     bool (*done)(const struct event *event);

@@ -346,7 +346,7 @@ struct op_softcap {
  * devices accept what op_gemm says. */
 struct op_gemm_grouped {
     uint32_t first, groups, groups_all; /* offsets is u32 [groups_all + 1] */
-    uint32_t rows, m, n, k;             /* m counts with transpose_a, k without */
+    uint32_t rows, m, n, k;             /* m is used with transpose_a only, k without it only */
     bool transpose_a, transpose_b;      /* not both at once */
     float alpha, beta;                  /* beta 0 or 1 */
     uint64_t stride;

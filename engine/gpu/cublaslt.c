@@ -105,7 +105,7 @@ struct products {
     struct cublaslt_plan plans[PLANS_MAX];
 };
 
-/* --- opening */
+/* --- opening the library */
 
 /* Splits cublasLt's version number: 120103 is 12.1.3. Before 11.10 the number had one digit fewer: 11401 is
  * 11.4.1. */

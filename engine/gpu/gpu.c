@@ -183,7 +183,7 @@ static int gpu_sync(struct device *device, struct err *err)
     return 0;
 }
 
-/* --- passes */
+/* --- recorded passes */
 
 static struct gpu_pass *pass_find(struct gpu *gpu, uint64_t key)
 {

@@ -11,7 +11,7 @@
 
 enum { EMULATED_BYTES_MAX = 1 << 16 };
 
-/* --- opening */
+/* --- opening a vendor's library */
 
 int health_library(const char *what, const char *least, const char *environment, const char *const *files,
                    const struct health_symbol *symbols, size_t count, void *api, struct err *err)

@@ -191,7 +191,7 @@ static void nvml_close(void *state)
     free(nvml);
 }
 
-/* --- reading */
+/* --- reading the cards' health */
 
 /* out[key] = the answer of `ask` times `factor`; nothing is set if `ask` fails. */
 static void set_of_type(json_t *out, const char *key, int (*ask)(void *, int, unsigned *), void *card,

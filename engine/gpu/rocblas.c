@@ -77,7 +77,7 @@ struct products {
     bool lacks[TYPES][TRANSPOSITIONS]; /* the library has no kernels for such products */
 };
 
-/* --- opening */
+/* --- opening the library */
 
 /* The folder in which rocBLAS looks for code: the one named by ROCBLAS_TENSILE_LIBPATH, or one beside the
  * library. */

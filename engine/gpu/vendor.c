@@ -102,7 +102,7 @@ int vendor_context_result(struct gpu_context *context, size_t at, int result, co
     return -1;
 }
 
-/* --- opening */
+/* --- opening the driver's library */
 
 /* Opens the file that the environment names, or the first of the vendor's files that opens. */
 static int library_find(const struct vendor *vendor, struct gpu_library *library, struct err *err)

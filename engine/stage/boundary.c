@@ -1,4 +1,4 @@
-/* Boundary tensors, which may have 16 bits. */
+/* Reads, writes and checks boundary tensors, whose values may have 16 bits. */
 #include "engine/stage/boundary.h"
 
 struct boundary_tensor boundary_in(const struct stage *stage, uint32_t block_begin, struct buffer *buffer)

@@ -54,7 +54,7 @@ void block_norm_backward(struct stage_pass *pass, const struct block_state *bloc
 }
 
 /* Norms the heads of q or of k with weight number `norm`: each head on its own, or all heads of a token as
- * one vector, as the weight is long. */
+ * one vector. The weight's length decides which. */
 static void qk_norm(const struct layer_run *run, int32_t norm, uint64_t at, uint32_t width)
 {
     const struct layer_tensor *weight = &run->plan->tensors.list[norm];

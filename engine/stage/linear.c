@@ -7,7 +7,7 @@
  */
 #include "engine/stage/linear.h"
 
-/* --- one matrix --- */
+/* --- products with one matrix --- */
 
 /* One stored copy of a matrix that is not fp32: its codes (or 16-bit values), and for NF4 its scales. */
 struct packed {
@@ -463,7 +463,8 @@ static void dropped_backward(struct layer_run *run, const struct layer_step *ste
     uint32_t width = step->inputs;
     const struct layer_tensor *a = &run->plan->tensors.list[member->a];
     struct operand dz = operand_skip(g->dz, member->z);
-    /* The mask is drawn once: the gradient passes through it, and its buffer then takes the dropped input. */
+    /* `dropped` first has the gradient dz A. drop_backward draws the mask once: it adds the masked gradient
+     * to din and then overwrites `dropped` with the dropped input. */
     if (g->din.buffer)
         queue_gemm(queue, &(struct gemm){.order = GEMM_NN,
                                          .m = run->pass->tokens,
@@ -525,7 +526,7 @@ static void adapters_backward(struct layer_run *run, const struct layer_step *st
                   a->stride);
 }
 
-/* --- a step --- */
+/* --- linear steps --- */
 
 /* Selects the dtype to which the operands of a step's products are rounded. Routers stay in fp32 (Fedus et
  * al. 2021, section 2.4). */

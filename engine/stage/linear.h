@@ -4,8 +4,8 @@
 
 #include "engine/stage/layer.h"
 
-/* Run a linear step (base matrices, biases, adapters). Forward saves z = A x of the adapters for backward;
- * with only_z it computes nothing else. */
+/* Run a linear step (base matrices, biases, adapters). Forward saves the adapters' z = scale * A drop(x) for
+ * backward; with only_z it computes nothing else. */
 void linear_forward(struct layer_run *run, const struct layer_step *step, bool only_z);
 void linear_backward(struct layer_run *run, const struct layer_step *step, const struct tape_entry *entry,
                      bool need_input);

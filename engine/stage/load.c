@@ -72,7 +72,7 @@ static enum pack_kind stored_pack(const struct layer_tensor *tensor)
     return tensor->trained ? PACK_F32 : tensor->pack;
 }
 
-/* Bytes of the first `values` values of a copy, without scales. */
+/* Bytes of the first `values` values of a tensor's copy, without scales. */
 static uint64_t values_bytes(const struct layer_tensor *tensor, uint64_t values)
 {
     if (tensor->trained)
@@ -95,7 +95,7 @@ static void columns_gather(void *values, uint64_t rows, uint64_t width, uint64_t
 
 /* --- pieces --- */
 
-/* Brings the piece in the slot to stored form: packed, with only the tensor's own columns. */
+/* Brings a piece to stored form: packed, with only the columns that this stage stores. */
 static void piece_pack(const struct tensor_stream *stream, const struct load_piece *piece)
 {
     const struct layer_tensor *t = stream->tensor;
@@ -239,7 +239,7 @@ static int pieces_load(struct tensor_stream *stream)
 
 /* --- scales of NF4 --- */
 
-/* Does the wanted range touch the NF4 scales of a copy? False for other packings. */
+/* Does the wanted range touch the NF4 scales of a tensor's copy? False for other packings. */
 static bool scales_are_wanted(const struct area_loader *loader, const struct layer_tensor *tensor,
                               uint64_t at, uint64_t values)
 {

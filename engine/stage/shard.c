@@ -306,7 +306,7 @@ struct area_view shard_gradients(const struct shard *shard, uint32_t range)
     return (struct area_view){.buffer = shard->ranges[range].gradients};
 }
 
-/* --- a step --- */
+/* --- a training step --- */
 
 static int train_check(const struct shard *shard, const char *what, struct err *err)
 {
@@ -548,7 +548,7 @@ void shard_update_count_set(struct shard *shard, uint64_t count)
     shard->updates = count;
 }
 
-/* --- by name --- */
+/* --- parameters by name --- */
 
 uint32_t shard_piece_count(const struct shard *shard)
 {

@@ -20,7 +20,7 @@
 
 struct shard;
 
-/* Bytes [begin, end) of a block's trained area; both must be cuts. */
+/* Bytes [begin, end) of a block's trained area. Cutting there must be allowed (model/shape/flat.h). */
 struct shard_range {
     uint32_t block;
     uint64_t begin, end;

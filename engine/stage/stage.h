@@ -148,8 +148,8 @@ int stage_workspace_bytes(const struct stage_options *options, uint64_t *bytes, 
 struct weight_source {
     int (*read)(void *context, const char *name, uint64_t row_begin, uint64_t row_end, float *dst,
                 struct err *err);
-    /* Copies the same rows in the file's own packing to dst, which has room for them at `columns` values
-     * each. ERR_INVALID: the file does not store the tensor in that packing. NULL: the source has no packed
+    /* Copies rows [row_begin, row_end) in the file's own packing to dst, which has room for rows of `columns`
+     * values. ERR_INVALID: the file does not store the tensor in that packing. NULL: the source has no packed
      * tensors. */
     int (*read_packed)(void *context, const char *name, enum pack_kind pack, uint64_t row_begin,
                        uint64_t row_end, uint32_t columns, uint8_t *dst, struct err *err);
@@ -207,7 +207,7 @@ struct area_range {
 int stage_area_load(struct device *device, const struct weight_source *source,
                     const struct stage_options *options, const struct area_range *range, struct err *err);
 
-/* The areas of a block that is gathered for a while. A member without a buffer leaves the earlier binding as
+/* The areas of a block that is gathered for a while. A field without a buffer leaves the earlier binding as
  * it is. Backward adds to the gradients: the caller zeroes them first. A saved forward adds to the head's
  * gradients; a tied head uses block 0's. */
 struct block_areas {
@@ -324,7 +324,7 @@ int stage_experts_forward(struct stage *stage, const struct micro_batch *batch, 
 int stage_experts_backward(struct stage *stage, const struct micro_batch *batch, struct saved *saved,
                            uint32_t block, struct buffer *grad_in, const struct routed_tokens *gradient,
                            struct err *err);
-bool stage_saved_taken(const struct saved *saved); /* whether its slot is not freed yet */
+bool stage_saved_taken(const struct saved *saved); /* is the slot of `saved` still taken? */
 void stage_saved_release(struct saved *saved);     /* frees the slot without backward; NULL is a no-op */
 
 /* Sum of cross-entropies and number of labelled tokens since stage_step_begin; both are 0 without the head.

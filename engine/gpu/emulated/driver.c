@@ -322,7 +322,7 @@ static int peer_enable(struct gpu_context *context, struct gpu_context *peer, bo
     return 0;
 }
 
-/* --- commands */
+/* --- the commands that a queue's thread runs */
 
 /* Pauses in the middle of a copy: tells the test, and waits until the test lets it go on. */
 static void copy_hold(void)

@@ -64,7 +64,7 @@ struct attention_shape {
 };
 
 /* out: [tokens, heads, head_dim] of type out_as. lse: [tokens, heads], the logarithms of the softmax sums; or
- * 0. Blocks: tiles of queries × heads. */
+ * 0. A block handles a tile of queries (x) and a head (y). */
 struct attention_forward_args {
     struct attention_shape shape;
     uint64_t out, lse;

@@ -158,7 +158,7 @@ FUNCTION void attention_across(uint32_t element, uint32_t left[4][4], struct att
         attention_multiply_across(ELEMENT_BF16, left, right, sums);
 }
 
-/* Writes the warp's part of a product of rows with rows to a tile, rounded. */
+/* Writes the warp's part of a product of rows with rows (left * right^T) to a tile, rounded. */
 FUNCTION void attention_units_put(uint32_t element, struct attention_eight *tile, float values[4][4])
 {
     UNROLL
@@ -236,7 +236,7 @@ FUNCTION void attention_units_share(float *shared, const float mine[4], float ot
         other[i] = GET(shared, (1 - half) * ATTENTION_ROWS + attention_units_row() + fragment_row(2 * i));
 }
 
-/* Does what attention_softmax does, on fragments. */
+/* Adds one tile of keys to the running softmax, like attention_softmax, with the scores in fragments. */
 FUNCTION void attention_units_softmax(const struct attention_shape *a, uint32_t query, uint32_t queries,
                                       uint32_t key, float scores[4][4], struct attention_running *running,
                                       float *shared)
@@ -479,7 +479,8 @@ FUNCTION void attention_units_stats(const struct attention_backward_args *args,
     PUT(stats, thread(), LOAD(from, (uint64_t)(pair->token + row) * args->shape.heads + pair->head));
 }
 
-/* Does what attention_gradients does, on fragments. The products' rows are queries, or keys if `turned`. */
+/* Computes a pair's weights and gradients of products, like attention_gradients, from products in fragments.
+ * The products' rows are queries, or keys if `turned`. */
 FUNCTION void attention_units_gradients(const struct attention_shape *a, const struct attention_pair *pair,
                                         float *stats, const uint32_t turned, float weight[4][4],
                                         float slope[4][4])

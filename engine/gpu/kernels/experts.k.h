@@ -25,8 +25,8 @@ struct route_args {
     uint32_t tokens, experts, active, renormalise;
 };
 
-/* counts and sums [rows,experts] are increased by those of the rows' tokens. Blocks: x for 32 experts each, y
- * for rows. */
+/* Adds to counts and sums [rows,experts] the choices and probabilities of each row's tokens. A block handles
+ * 32 experts (x) of one row (y). */
 struct route_count_args {
     uint64_t probabilities, chosen, row_start, counts, sums;
     uint32_t tokens, experts, active;

@@ -29,7 +29,8 @@ struct adamw_args {
     uint32_t wide;
 };
 
-/* A block of threads computes the map, then handles one block of 256 values after the other. */
+/* A block of threads computes the map of 8-bit codes, then handles one block of 256 values after the other.
+ */
 struct adamw8_args {
     uint64_t code1, code2, absmax1, absmax2;
     struct adamw_args plain; /* value, gradient, count, scalars */

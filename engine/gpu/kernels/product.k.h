@@ -103,7 +103,8 @@ struct grouped_list_args {
     struct name##_args {                                                                                     \
         struct grouped_product grouped;                                                                      \
     }
-/* Blocks: x for tiles of columns, y for entries of `tiles`. */
+/* Grouped products. A block handles a tile of columns (x) of an entry of the list grouped_product.tiles (y).
+ */
 GROUPED_ARGS(grouped_64x64);
 GROUPED_ARGS(grouped_64x16);
 GROUPED_ARGS(grouped_nf4_64x64);
@@ -111,7 +112,7 @@ GROUPED_ARGS(grouped_blocks_64x64);
 GROUPED_ARGS(grouped_units_64x64);
 GROUPED_ARGS(grouped_units_nf4_64x64);
 GROUPED_ARGS(grouped_units_blocks_64x64);
-/* c_g = alpha a_g^T b_g + beta c_g. Blocks: x for tiles of columns, y for tiles of rows, z for groups. */
+/* c_g = alpha a_g^T b_g + beta c_g. A block handles a tile of columns (x) by rows (y) of group z. */
 GROUPED_ARGS(outer_64x64);
 GROUPED_ARGS(outer_64x16);
 GROUPED_ARGS(outer_16x64);

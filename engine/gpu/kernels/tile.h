@@ -6,8 +6,8 @@
 #include "engine/gpu/kernels/four.h"
 #include "engine/gpu/kernels/unpack.k.h"
 
-/* c[m,n], with a and b as in op_gemm. Blocks: x for tiles of columns, y for tiles of rows, z for pieces of k.
- */
+/* c[m,n], with a and b as in op_gemm. A block handles a tile of columns (x) by rows (y), and piece z of the
+ * sum. */
 struct product {
     uint64_t a, b, c;
     uint64_t partial; /* each piece's sums, f32 [pieces, m, n]; 0: there is one piece, which goes to c */
