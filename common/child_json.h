@@ -13,13 +13,13 @@
 
 enum {
     CHILD_QUESTION_BYTES_MAX = 256 << 20,
-    CHILD_ANSWER_BYTES_MAX = 8 << 20, /* a parsed answer takes at worst fifty times as much memory */
+    CHILD_ANSWER_BYTES_MAX = 8 << 20, /* largest answer; parsed it takes at most fifty times as much memory */
     CHILD_WORDS_MAX = 32,
     CHILD_SECONDS_MAX = 600,
 };
 
 struct child_program {
-    char **command;     /* NULL-terminated; owned */
+    char **command;     /* the program's path or name, then its arguments; NULL-terminated; owned */
     char **read;        /* absolute paths that it may read in addition to its own and the system's files;
                            NULL-terminated; owned */
     double seconds;     /* time limit of one run; default 10 */

@@ -8,11 +8,11 @@
 
 #include "common/err.h"
 
-enum { DIGEST_SIZE = 32, DIGEST_HEX_SIZE = 65 /* with the NUL */ };
+enum { DIGEST_SIZE = 32, DIGEST_HEX_SIZE = 65 /* 64 digits and the NUL */ };
 
 struct digest; /* an incremental SHA-256 */
 
-/* Returns new; ERR_NOMEM. */
+/* Returns a new digest; NULL with ERR_NOMEM. */
 struct digest *digest_create(struct err *err);
 void digest_destroy(struct digest *digest);
 /* Adds 'size' bytes. */

@@ -101,7 +101,7 @@ void http_destroy(struct http *http)
 
 static size_t body_arrived(char *data, size_t one, size_t size, void *arg)
 {
-    (void)one; /* always 1 */
+    (void)one; /* curl always passes 1 */
     struct http_exchange *exchange = arg;
     const struct http_request *request = exchange->request;
     long status = 0;

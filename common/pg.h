@@ -43,7 +43,7 @@ struct pg_statement {
 struct pg_params {
     int count;
     bool failed;
-    const char *values[PG_PARAMS_MAX]; /* NULL is SQL null; owned unless borrowed */
+    const char *values[PG_PARAMS_MAX]; /* NULL is SQL null; freed if owned[i] is set, else borrowed */
     int lengths[PG_PARAMS_MAX];
     int formats[PG_PARAMS_MAX];
     bool owned[PG_PARAMS_MAX];
@@ -51,7 +51,7 @@ struct pg_params {
 
 void pg_params_init(struct pg_params *params);
 void pg_params_fini(struct pg_params *params);
-/* Each sets the next parameter. */
+/* Each function sets the statement's next parameter. */
 void pg_param_null(struct pg_params *params);
 void pg_param_text(struct pg_params *params,
                    const char *text); /* borrowed until the query call; NULL is SQL null */
@@ -94,7 +94,7 @@ struct pg_config {
     uint32_t timeout_ms;          /* limit of a work, also the server's statement_timeout; 0 means 10000 */
     uint32_t backoff_ms_min;      /* 0 means 50 */
     uint32_t backoff_ms_max;      /* 0 means 2000 */
-    const char *application_name; /* or NULL */
+    const char *application_name; /* the program's name in pg_stat_activity, or NULL */
     /* Called when a connection could not be made or broke, at most once per back-off; may be NULL. */
     void (*trouble)(void *arg, const struct err *why);
     void *arg;

@@ -66,7 +66,7 @@ struct pg_work {
     int retries;
     int step_count;
     PGresult *results[PG_STEPS_MAX];
-    struct pg_work_step steps[]; /* followed by the parameters */
+    struct pg_work_step steps[]; /* copies of the parameters follow in the same memory */
 };
 
 struct pg_list {

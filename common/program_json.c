@@ -48,7 +48,7 @@ static int reap(pid_t pid, uint64_t deadline_ns, int *status, struct err *err)
             break;
         nanosleep(&pause, NULL);
     }
-    struct err ignored; /* at the latest process_stop kills it */
+    struct err ignored; /* process_stop ends the program in any case */
     process_stop(pid, 0, SIGTERM, END_MS, &ignored);
     return err_set(err, ERR_TIMEOUT, "it has not ended in time");
 }

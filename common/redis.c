@@ -34,9 +34,9 @@ enum {
     BACKOFF_MAX_MS = 2000,
     COMMAND_MS = 5000,
     SWEEP_MS = 50,      /* pause between looks for passed deadlines */
-    STREAMS_MAX = 1000, /* streams read by one command */
+    STREAMS_MAX = 1000, /* most streams that one command reads */
     ARGS_MAX = 2 * STREAMS_MAX + 6,
-    ELEMENTS_MAX = 4096, /* elements of one array of a reply */
+    ELEMENTS_MAX = 4096, /* most elements of one array in a reply */
     REPLY_BYTES_MAX = 512 << 20
 };
 
@@ -63,12 +63,12 @@ struct queued_command {
 struct redis {
     struct event_base *base;
     struct evdns_base *dns;
-    struct event *timer; /* for reconnection */
-    struct event *sweep; /* for deadlines */
+    struct event *timer; /* starts the next attempt to connect */
+    struct event *sweep; /* looks for passed deadlines */
     struct bufferevent *stream;
     redisReader *reader;
     redisReplyObjectFunctions making; /* hiredis' own functions, except for arrays */
-    array_create_fn *array_create;    /* hiredis' own function */
+    array_create_fn *array_create;    /* hiredis' own function, which array_create_bounded calls */
     enum redis_state state;
     struct redis_events events;
     void *arg;

@@ -28,7 +28,7 @@ struct redis;
 
 struct redis_config {
     const char *address; /* "unix:/path" or "host:port" or "[v6]:port"; names are resolved without blocking */
-    const char *user;    /* may be NULL */
+    const char *user;    /* user for AUTH; NULL: Redis's default user */
     const char *password;     /* NULL: no AUTH is sent */
     SSL_CTX *tls;             /* borrowed until redis_destroy; NULL: no TLS */
     uint32_t queue_max;       /* commands waiting or in flight; 0 means 8192 */

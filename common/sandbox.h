@@ -48,7 +48,7 @@ int sandbox_enter(const struct sandbox_limits *limits, struct err *err);
 
 /* Enters the sandbox as sandbox_enter does, for a process that executes a program next. Returns the path to
  * call execve with, which is the only execve that the filter allows. NULL on failure, with errno, and *failed
- * names the failed action. Async-signal safe; for sandbox.c. */
+ * names the failed action. Async-signal safe; for sandbox_run.c. */
 const char *sandbox_enter_program(const struct sandbox_limits *limits, const char *path, const char **failed);
 
 struct sandbox_command {
@@ -57,9 +57,9 @@ struct sandbox_command {
                   absolute paths of files may be read. It runs in the folder "/" */
     const char *const *readable; /* further paths that it may read, in addition to the system's programs and
                                     libraries; or NULL */
-    const void *input;           /* its standard input */
+    const void *input;           /* the program's standard input */
     size_t input_bytes, output_bytes_max;
-    uint32_t deadline_ms; /* time from now in which it must have ended */
+    uint32_t deadline_ms; /* the program must end within this time */
     uint64_t memory_bytes;
     int cancel_fd; /* a descriptor above 2: when it becomes readable the program is killed with ERR_CANCELLED;
                       else 0 */

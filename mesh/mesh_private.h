@@ -102,10 +102,10 @@ struct mesh_peer_state {
     uint32_t turn, small_run;
     uint64_t pongs[MESH_PONGS_MAX];
     uint32_t pong_count;
-    /* measuring */
+    /* state of mesh_measure() */
     bool ping_due, measuring;
     uint64_t ping_sequence, pong_seen, probe_left;
-    /* orderly close */
+    /* state of the orderly close (mesh_close()) */
     bool closing, bye_sent, bye_acked, bye_received, bye_ack_due, bye_ack_sent, tx_over, rx_over;
     struct mesh_stats stats;
 };

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { QUEUE_MAX = 1 << 14 }; /* entries; when a queue is full, it runs */
+enum { QUEUE_MAX = 1 << 14 }; /* most entries of a queue; a full queue runs them */
 
 enum entry_kind { ENTRY_OP, ENTRY_WRITE, ENTRY_READ, ENTRY_COPY, ENTRY_ZERO, ENTRY_WAIT };
 

@@ -20,7 +20,7 @@ enum {
     STATES_MAX =
         ATTENTION_GROUP_MAX * TILE > BLOCK_HEADS *TILE ? ATTENTION_GROUP_MAX *TILE : BLOCK_HEADS *TILE,
     TILE_FLOATS = ATTENTION_HEAD_DIM_MAX * TILE,
-    VECTOR_MAX = 16 /* in floats; rows of rounded tiles begin at multiples of it */
+    VECTOR_MAX = 16 /* floats of the widest vector; rows of rounded tiles begin at its multiples */
 };
 
 /* Attention of one sequence for one key head. Strides are in values. */
@@ -35,7 +35,7 @@ struct sequence {
     struct gemm_values q, k, v; /* q: of the group's first head; heads are head_dim values apart */
     const struct operand *out;
     size_t out_at, ldo; /* where q's heads begin in out and dout */
-    float *lse;         /* may be NULL; heads are 1 value apart */
+    float *lse;         /* logarithms of the softmax sums, or NULL; heads are 1 value apart */
     size_t ldl;
     /* used in backward only */
     struct gemm_values dout;
@@ -59,7 +59,7 @@ static struct gemm_values matrix_of(const struct operand *operand, size_t at, si
                                 .kind = value_kind_of(operand->dtype)};
 }
 
-/* Distance of rows in a rounded tile. */
+/* Distance of rows in a rounded tile, in floats. */
 static size_t rounded_ld(const struct sequence *s)
 {
     return (s->head_dim + VECTOR_MAX - 1ull) / VECTOR_MAX * VECTOR_MAX;

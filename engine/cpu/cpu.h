@@ -14,7 +14,7 @@ struct cpu_runner {
     struct blas blas;
     struct thread_pool *pool;
     float *scratch;        /* [threads * scratch_floats] */
-    size_t scratch_floats; /* for one thread */
+    size_t scratch_floats; /* floats of scratch memory for one thread */
     uint64_t scratch_bytes;
 };
 

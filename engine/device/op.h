@@ -94,7 +94,7 @@ struct op_copy {
  * op_unpack. */
 struct op_embed {
     uint32_t tokens, hidden, vocab;
-    enum pack_kind pack; /* PACK_F32 … PACK_F16: the table's dtype decides */
+    enum pack_kind pack; /* how the table is stored; with PACK_F32 … PACK_F16 its dtype tells that */
     float scale;         /* 0 stands for 1 */
     struct operand ids, table, out;
 };

@@ -33,7 +33,7 @@ struct adamw_scalars {
     float decay; /* 1 - lr * weight_decay */
     float beta1, beta2, one_minus_beta1, one_minus_beta2;
     float inverse_root_correction2; /* 1 / sqrt(1 - beta2^t) */
-    float eps, step_size;           /* lr / (1 - beta1^t) */
+    float eps, step_size;           /* step_size: lr / (1 - beta1^t) */
     float grad_scale;
 };
 

@@ -10,7 +10,7 @@
 
 enum {
     PLANS_MAX = 128, /* a stage multiplies a few dozen sizes; the least recently used plan is dropped */
-    ALIGNMENT = 16   /* bytes */
+    ALIGNMENT = 16   /* of operands, in bytes */
 };
 
 /* Numbers from cublas_api.h and cublasLt.h. */

@@ -52,7 +52,7 @@ struct gpu_info {
     uint32_t shared; /* bytes of shared memory that one block may use */
     uint32_t
         matrix; /* GPU_MATRIX_… of the emulated device; for other cards the code object has it (code.h) */
-    uint64_t memory; /* total bytes */
+    uint64_t memory; /* bytes of the card's memory in all */
     uint32_t clock_khz;
     bool exclusive;  /* the card's compute mode admits only one process */
     bool prohibited; /* the card's compute mode admits no process */

@@ -6,7 +6,7 @@ enum {
     LARGE_TILES_MIN = 64, /* fewest 128 x 128 tiles for which they are used; with fewer, smaller tiles keep
                              more units busy */
     BLOCKS_AIM = 256,     /* sums are cut into pieces so that a product has about this many blocks */
-    PIECE_MIN = 256,      /* fewest terms of such a piece */
+    PIECE_MIN = 256,      /* fewest terms of a piece of a sum */
     PIECES_MAX = 64
 };
 

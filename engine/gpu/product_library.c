@@ -80,7 +80,7 @@ struct side {
     gpu_address at, stage;
     gpu_address absmax, scales;   /* the operand's scales, if it is in NF4 */
     enum pack_kind pack;          /* how the operand is stored: PACK_F32 if it is not packed */
-    uint32_t lines, k, ld, bytes; /* bytes of one value */
+    uint32_t lines, k, ld, bytes; /* bytes: size of one value */
     bool along;                   /* the terms of a line are neighbours in memory */
     bool kept;                    /* the library reads the operand where it is, without conversion */
     uint32_t step;                /* lines converted at a time */

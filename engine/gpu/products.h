@@ -22,7 +22,7 @@ struct products; /* a library that is open for one queue of a card */
 /* What a library is opened for. The workspace is lent until the library is closed. */
 struct products_place {
     uint32_t driver_version; /* the driver's own version number: 12040 is CUDA 12.4, 60342134 is HIP 6.3 */
-    const char *arch;        /* the card's, such as "sm_80" or "gfx90a" */
+    const char *arch;        /* the card's architecture, such as "sm_80" or "gfx90a" */
     void *stream;            /* the vendor's handle of the queue */
     gpu_address workspace;
     uint64_t workspace_bytes;

@@ -8,7 +8,7 @@
 #include "engine/device/op.h"
 
 struct gpu_trace_sums {
-    uint32_t launches;     /* of kernels, and fills with zeros */
+    uint32_t launches;     /* number of launched kernels and fills with zeros */
     double busy_s;         /* seconds between the events of each launch, summed */
     double span_s;         /* seconds from the first launch's event to the last one's */
     double op_s[OP_KINDS]; /* busy_s by the op that made the launches */

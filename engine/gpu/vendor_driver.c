@@ -32,7 +32,7 @@ struct gpu_function {
     struct gpu_function *next;
     struct gpu_context *context;
     void *handle;
-    uint32_t shared; /* largest dynamic shared memory that was allowed for it */
+    uint32_t shared; /* most bytes of dynamic shared memory that the kernel was allowed */
     char name[NAME_BYTES];
 };
 

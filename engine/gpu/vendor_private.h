@@ -121,7 +121,7 @@ enum vendor_number {
 };
 
 struct vendor {
-    const char *kind;         /* "cuda" */
+    const char *kind;         /* "cuda" or "hip" */
     const char *environment;  /* environment variable that names a library to open instead */
     const char *const *files; /* tried in this order; NULL ends */
     const struct vendor_symbol *symbols;
@@ -172,7 +172,7 @@ struct gpu_context {
     struct err error; /* the first error that ends the use of the card; guarded by the lock */
 };
 
-extern const struct vendor vendor_cuda, vendor_hip; /* cuda.c and hip.c */
+extern const struct vendor vendor_cuda, vendor_hip; /* defined in cuda.c and hip.c */
 
 /* Open the library and look up its symbols; the driver table's `open`. */
 int vendor_open(const struct vendor *vendor, struct gpu_library **out, uint32_t *version, struct err *err);

@@ -12,7 +12,7 @@
 enum { AHEAD_THREADS_MAX = 8, AHEAD_SLOTS_MAX = AHEAD_THREADS_MAX + 2 };
 
 struct ahead {
-    uint32_t threads, slots; /* from 1 to the limits above */
+    uint32_t threads, slots; /* from 1 to AHEAD_THREADS_MAX, AHEAD_SLOTS_MAX */
     void *context;
     /* Describe the next item in this slot; false: there are no more items. Called on a helper, for one item
      * at a time, in order. */

@@ -16,7 +16,7 @@ struct matrix_product {
     const struct block_state *block;
     const struct layer_tensor *matrix;
     bool back;
-    uint32_t rows; /* of x and c */
+    uint32_t rows; /* rows of x and c */
     float beta;
     struct matrix_at x, c;
 };

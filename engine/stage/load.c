@@ -27,7 +27,7 @@ struct tensor_stream {
     uint64_t step, row, end; /* rows of the file: rows in a piece, first row of the next piece, end */
     bool all;                /* reads all pieces, wanted or not, because their scales are needed */
     bool unchanged;          /* the file's packed bytes are stored unchanged */
-    bool nested;             /* unchanged, and the file's NF4 scales are nested */
+    bool nested;             /* the file's NF4 scales are nested and are stored unchanged */
 };
 
 /* Infinities and NaNs have an exponent of all ones. The loop has no branch, so it runs at the speed of

@@ -13,8 +13,8 @@
 /* Some rows of a tensor: they were read from the file, and are not written to the device yet. */
 struct load_piece {
     uint64_t row, end;
-    float *values;   /* the rows in fp32 */
-    uint8_t *packed; /* the same rows in stored form */
+    float *values;   /* the piece's rows in fp32 */
+    uint8_t *packed; /* the piece's rows in stored form */
 };
 
 struct area_loader {

@@ -8,8 +8,8 @@
  * record passes replay them as a whole when the same range comes again. */
 struct pass_range {
     enum { PASS_FORWARD, PASS_BACKWARD, PASS_BACKWARD_WEIGHTS } kind;
-    uint32_t begin, end;     /* blocks */
-    struct buffer *in, *out; /* of forward; in backward these are gradients */
+    uint32_t begin, end;     /* the range of blocks, half-open */
+    struct buffer *in, *out; /* boundary tensors that enter and leave the range; in backward, gradients */
 };
 /* Calls queue_all, which queues ops on the pass's queue and changes nothing else. It is called twice if the
  * device could not record the ops. */

@@ -178,7 +178,7 @@ int stage_create(struct device *device, struct model *model, const struct stage_
                  struct stage **out, struct err *err);
 int stage_create_from(struct device *device, const struct weight_source *source,
                       const struct stage_options *options, struct stage **out, struct err *err);
-void stage_destroy(struct stage *stage); /* releases saved micro-batches; all caches must be gone */
+void stage_destroy(struct stage *stage); /* frees taken slots, too; KV caches must be destroyed before */
 
 /* --- state from outside --- */
 

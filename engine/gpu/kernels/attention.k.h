@@ -73,7 +73,7 @@ struct attention_forward_args {
 /* delta[tokens, heads] = <out, dout>: `count` dot products of `width` values, each by 32 lanes. out is
  * rounded to `compute`, dout is f32. */
 struct attention_delta_args {
-    uint64_t out, dout, delta, count; /* tokens * heads */
+    uint64_t out, dout, delta, count; /* count: tokens * heads */
     uint32_t width, out_as, compute;  /* width: head_dim */
 };
 
@@ -119,7 +119,7 @@ enum {
     ATTENTION_SLICE_LD = ATTENTION_SLICE / 4 + 1,
     ATTENTION_PANEL_LD = ATTENTION_PANEL / 4,
     ATTENTION_WEIGHT_LD = ATTENTION_ROWS / 4 + 1,
-    ATTENTION_TILES = 2 * ATTENTION_ROWS * ATTENTION_SLICE_LD, /* two slices; a panel needs no more room */
+    ATTENTION_TILES = 2 * ATTENTION_ROWS * ATTENTION_SLICE_LD, /* quads of two slices; a panel has no more */
     ATTENTION_WEIGHTS = ATTENTION_ROWS * ATTENTION_WEIGHT_LD
 };
 

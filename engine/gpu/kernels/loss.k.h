@@ -13,7 +13,7 @@
 struct cross_entropy_args {
     uint64_t logits, targets, losses;
     uint32_t rows, vocab, gradient, wide, by_block;
-    float smoothing, cap, scale; /* scale: of the gradient */
+    float smoothing, cap, scale; /* scale: factor of the gradient */
 };
 
 /* *loss += losses[count], one after the other, in one block. */

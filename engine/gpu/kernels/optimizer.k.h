@@ -33,7 +33,7 @@ struct adamw_args {
  */
 struct adamw8_args {
     uint64_t code1, code2, absmax1, absmax2;
-    struct adamw_args plain; /* value, gradient, count, scalars */
+    struct adamw_args plain; /* used are value, gradient, count and the scalars */
 };
 
 #ifdef GPU_KERNELS

@@ -79,7 +79,7 @@ GEMM_ARGS(units_blocks_32x128);
 
 /* c = alpha * (sum of `pieces` partial results) + beta * c */
 struct gemm_sum_args {
-    uint64_t partial, c, count; /* m * n */
+    uint64_t partial, c, count; /* count: m * n */
     uint32_t n, ldc, pieces;
     float alpha, beta;
 };
@@ -95,7 +95,7 @@ struct grouped_product {
     uint32_t first, groups, rows, tile_count;
 };
 
-/* Lists the groups' tiles of 64 rows in order. One block. */
+/* Lists the groups' tiles of 64 rows in order. Launched with one block. */
 struct grouped_list_args {
     struct grouped_product grouped;
 };
