@@ -382,8 +382,8 @@ static int portable_make(struct portable *p)
 }
 
 /* Makes the rules to write: the config's own, with patterns that all readers understand. The targets are
- * listed where something is excluded, or where they may name Mixtral's matrices, or modules inside another
- * model, by other names than that model's. *shown borrows from config and *p. */
+ * listed module by module where modules are excluded, where an expression may name Mixtral's w1, w2 and w3,
+ * and for a model inside another unless they are all-linear. *shown borrows from config and *p. */
 static int portable_rules(struct portable *p, struct lora_rules *shown)
 {
     const struct lora_rules *own = &p->config->lora;

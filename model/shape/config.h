@@ -182,8 +182,8 @@ int model_rope_frequencies(const struct model_config *config, uint32_t positions
  * where that is 0). */
 int model_rope_frequencies_of(const struct rope_config *rope, uint32_t dim, uint32_t positions,
                               double *inv_freq, struct err *err);
-/* Computes the indices of the frequencies between which yarn blends, which need not be whole: up to *first a
- * frequency is kept, from *last on it is divided by factor. *last > *first. */
+/* Computes the ends of yarn's blend as indices of frequencies, which need not be whole: frequencies up to
+ * *first are kept, those from *last on are divided by factor. *last > *first. */
 void model_rope_ramp(const struct rope_config *rope, uint32_t dim, double *first, double *last);
 /* Returns the errors of model_rope_frequencies_of() without computing frequencies. */
 int model_rope_check(const struct rope_config *rope, uint32_t positions, struct err *err);

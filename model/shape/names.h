@@ -16,7 +16,7 @@ struct spec_names {
     char **names;
 };
 
-/* Appends a copy of 'name'. ERR_NOMEM. */
+/* Appends a copy of 'name'. Fails with ERR_NOMEM. */
 int names_add(struct spec_names *names, const char *name, struct err *err);
 /* Releases the list; safe on a zeroed list and twice. */
 void names_fini(struct spec_names *names);

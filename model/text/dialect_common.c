@@ -71,7 +71,7 @@ static size_t escape_size(const struct pattern_reader *r, bool in_class)
                : 0;
 }
 
-/* Returns the size of the plain character of a class at 'at', or 0 if it may have a meaning of its own. */
+/* Returns the size of the character at 'at' inside a class, or 0 if it may have a special meaning there. */
 static size_t member_size(const struct pattern_reader *r, size_t at, uint32_t *code)
 {
     unsigned bad;

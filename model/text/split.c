@@ -162,8 +162,9 @@ static int walk_part(const struct split_walk *walk, unsigned stage, const struct
     return walk_stage(walk, stage + 1, &piece, err);
 }
 
-/* Take the part behind *held: it is joined to *held, or replaces it while *held becomes a piece; where 'how'
- * joins no parts, it becomes a piece at once. */
+/* Take the next part of the text. Where 'how' joins it to *held, *held grows; otherwise *held becomes a piece
+ * and the part takes its place. Where 'how' joins no parts at all, the part becomes a piece at once, or
+ * vanishes (SPLIT_REMOVED). */
 static int part_add(const struct split_walk *walk, unsigned stage, const struct text_view *view,
                     struct split_part *held, struct split_part part, struct err *err)
 {

@@ -176,8 +176,8 @@ struct spelling {
     /* characters without a token, up to 'unknown_end', whose unknown token is not yet listed */
     bool unknown;
     int32_t unknown_end;
-    /* bytes of the characters so far that became no token at all, counted only where places are to be those
-     * of the tokenizers library: it places all tokens behind such characters too early by as many bytes */
+    /* With TOKENIZER_LIBRARY_PLACES: bytes of the characters so far that became no token. The tokenizers
+     * library places all tokens behind such characters too early by this number. */
     int32_t lost;
 };
 

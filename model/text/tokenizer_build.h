@@ -134,8 +134,8 @@ int builder_merges_by_score(struct tokenizer *t, const float *score, struct err 
  * token, one for several in a row. */
 int builder_spaces(struct tokenizer *t, bool prefix, bool fallback, struct err *err);
 
-/* Give the tokenizer the special tokens and chat templates of 'names', which it shares. ERR_UNSUPPORTED names
- * a special token that the vocabulary lacks. */
+/* Give the tokenizer the special tokens and chat templates of 'names', whose objects it shares by reference
+ * count. ERR_UNSUPPORTED names a special token that the vocabulary lacks. */
 struct tokenizer_names;
 int builder_names(struct tokenizer *t, const struct tokenizer_names *names, struct err *err);
 

@@ -172,7 +172,7 @@ static int settings_read(struct message m, struct settings *s, struct err *err)
 {
     struct field f;
     int got;
-    /* These are the library's defaults. */
+    /* These are the defaults of the sentencepiece library. */
     *s = (struct settings){
         .kind = KIND_UNIGRAM, .prefix = true, .trim = true, .escape = true, .bos = 1, .eos = 2};
     while ((got = field_next(&m, &f, err)) > 0) {
