@@ -125,7 +125,7 @@ static inline bool any_candidate(const struct problem *p, const struct placement
     }
     if (found && kind->emit == pipeline_emit && rand_stream_below(r, 3) == 0) {
         any_recompute(p, r, c);
-        found = kind->estimate(&bench, c) > 0; /* the estimate is of what is recomputed now */
+        found = kind->estimate(&bench, c) > 0; /* estimates again with the blocks that are recomputed now */
     }
     candidate_fini(&trial);
     workbench_fini(&bench);

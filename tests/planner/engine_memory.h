@@ -81,7 +81,7 @@ static inline void engine_add(struct engine_bytes *sum, const struct stage_memor
     sum->host += more->host;
 }
 
-/* The first block of the stage that a micro-batch passes; -1: it passes none. */
+/* Returns the first block of the stage through which a micro-batch passes; -1: it passes through none. */
 static inline int32_t engine_entry(const struct program *train, const struct stage_options *o, int32_t micro)
 {
     for (uint32_t i = 0; i < train->instr_count; i++) {
@@ -302,7 +302,7 @@ static inline uint64_t engine_routed(const struct engine_case *c, uint64_t token
     return entries ? (x + 63) / 64 * 64 + entries * entry : x;
 }
 
-/* Returns the bytes of a slot's tensor where attention and experts are apart. */
+/* Returns the bytes of a slot's tensor in a plan that has attention and experts on different ranks. */
 static inline uint64_t engine_apart_slot(const struct engine_case *c, uint32_t r, int32_t s)
 {
     const struct plan_rank *rank = &c->plan->ranks[r];

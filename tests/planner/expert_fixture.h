@@ -1,4 +1,4 @@
-/* A small model with experts, and random ways to divide it, for the tests of the expert placement. */
+/* Makes small models with experts, and random ways to divide them, for the tests of the expert placement. */
 #ifndef TEST_EXPERT_FIXTURE_H
 #define TEST_EXPERT_FIXTURE_H
 

@@ -16,7 +16,7 @@ struct expert_walk {
 };
 
 /* Returns a lower bound on a device's compute time a step when it attends to rows [row, row + rows) of each
- * micro-batch and holds so many experts of all layers. */
+ * micro-batch and holds `held` experts, counted over all layers. */
 static inline double part_work(const struct expert_walk *w, const struct member *x, uint32_t row,
                                uint32_t held, uint32_t micro)
 {

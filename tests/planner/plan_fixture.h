@@ -18,7 +18,7 @@
 #include "program/check/check.h"
 #include "program/codec.h"
 
-/* SmolLM2-135M's shape with another number of layers. */
+/* Returns SmolLM2-135M's shape with another number of layers. */
 static inline struct model_config fixture_config(uint32_t layers)
 {
     struct model_config c = {.arch = MODEL_LLAMA,
@@ -82,8 +82,9 @@ static inline void fixture_halves(json_t *points, int rows, int tokens, double s
     }
 }
 
-/* A device with a profile: seconds of a layer = (overhead + per_token·tokens + per_square·Σ length²)/speed.
- * `attention`: the share of a layer that its profile measures for attention, 0: it does not measure that. */
+/* Adds a device with a profile: seconds of a layer = (overhead + per_token·tokens + per_square·Σ
+ * length²)/speed. `attention`: the share of a layer's time that the profile states for attention; 0: it has
+ * no such points. */
 static inline void fixture_device_halves(struct cluster *cluster, const char *name, const char *node,
                                          uint64_t memory, double speed, double attention)
 {

@@ -137,7 +137,7 @@ static int compute(struct world *w, uint32_t r, uint32_t i)
     }
 }
 
-/* Whether the rank runs experts; it may have none of some layers. */
+/* Whether the rank runs experts of some layer. */
 static bool holds(const struct world *w, uint32_t rank)
 {
     for (uint32_t s = 0; s < w->plan->ranks[rank].slot_count; s++)

@@ -25,7 +25,7 @@ struct groups {
     struct candidate c;
 };
 
-/* `unlike`: how often the slowest device may be slower than the fastest; their speeds are drawn from `r`. */
+/* Makes devices whose speeds are drawn from `r`; the fastest may be `unlike` times as fast as the slowest. */
 static void unlike_make(struct groups *t, uint32_t layers, uint32_t batch, uint32_t devices, uint64_t memory,
                         double unlike, struct rand_stream *r)
 {
@@ -185,7 +185,7 @@ static void ranges_shorten_the_filling(void **state)
     groups_fini(&t, true);
 }
 
-/* A base that two groups of two hold only if their members share it out. */
+/* Tests a base that is too large for two groups of two, unless the members of a group share it out. */
 static void groups_hold_what_no_member_holds(void **state)
 {
     struct groups t;

@@ -127,7 +127,7 @@ static void the_simulator_gives_the_closed_form_to_rounding(void **state)
     assert_true(cases >= 1000 && worst < 1e-12);
 }
 
-/* --- dividing --- */
+/* --- dividing experts --- */
 
 static void water_filling_beats_every_other_division(void **state)
 {
@@ -295,7 +295,7 @@ static void a_layer_costs_the_sum_of_its_parts(void **state)
     }
 }
 
-static json_t *point(const char *block, double tokens, double seconds) /* The rows have 16 tokens. */
+static json_t *point(const char *block, double tokens, double seconds) /* of rows with 16 tokens each */
 {
     return json_pack("{s:s,s:f,s:f,s:f,s:f,s:f,s:f}", "block", block, "rows", tokens / 16, "tokens", tokens,
                      "sum_sq", tokens * 16, "labelled", tokens / 2, "forward_s", seconds, "backward_s",

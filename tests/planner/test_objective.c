@@ -229,7 +229,7 @@ static void neither_fewer_devices_nor_a_placement_by_name_are_cheaper(void **sta
     assert_true(worst < 1.02);
 }
 
-/* Thirty devices, every second of which costs three times as much for its speed. */
+/* Plans for thirty devices, every second of which costs three times as much for its speed. */
 static void among_many_devices_the_dear_ones_are_left_out(void **state)
 {
     (void)state;

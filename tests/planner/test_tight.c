@@ -42,8 +42,8 @@ static uint32_t named(const char *words)
     return (uint32_t)strtoul(at + 5, NULL, 10);
 }
 
-/* The sentence "needs … on n1/0, which has …: 80 MiB too little" is a promise: with so much more memory on
- * that device the plan fits, and with 3 % less than that it does not. */
+/* The sentence "needs … on n1/0, which has …: 80 MiB too little" is a promise: with 80 MiB more memory on
+ * that device the plan fits, and with 3 % less than these it does not. */
 static void with_what_is_missing_a_pipeline_fits_and_with_less_it_does_not(void **state)
 {
     (void)state;
@@ -168,9 +168,9 @@ static void tensor_groups_are_cut_by_memory_where_time_asks_too_much(void **stat
     workload_fini(&w);
 }
 
-/* Between what a plan needs that recomputes everything and one that recomputes nothing, some blocks are
- * recomputed: a step is never longer with more memory, and somewhere shorter than with everything recomputed.
- */
+/* If memory suffices for a plan that recomputes everything but not for one that recomputes nothing, the plan
+ * recomputes some blocks: a step is never longer with more memory, and somewhere shorter than with everything
+ * recomputed. */
 static void memory_in_between_keeps_what_some_blocks_save(void **state)
 {
     (void)state;
