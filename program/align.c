@@ -1,4 +1,4 @@
-/* Difference constraints between clocks, and an offset for each rank within them. */
+/* Bounds the differences of the ranks' clocks, and chooses an offset for each rank within the bounds. */
 #include "program/align.h"
 
 #include <stdlib.h>

@@ -19,10 +19,10 @@ struct trace_clock {
         residual_ns; /* largest error of the offset in ns; -1: the messages do not bound it on both sides */
 };
 
-/* begin_ns, end_ns: [graph total], begin and end of each instruction of the step by its rank's own clock; end
- * below begin: not recorded. Fills clocks[ranks]; the first rank's offset is 0. *slack_ns: by how much bounds
- * contradict each other (when a clock was set during the step), usually 0. ERR_TOO_BIG beyond ALIGN_RANKS_MAX
- * ranks, ERR_NOMEM. */
+/* Aligns the clocks of one recorded step. begin_ns, end_ns: [graph total], begin and end of each instruction
+ * by its rank's own clock; end below begin: not recorded. Fills clocks[ranks]; the first rank's offset is 0.
+ * *slack_ns: by how much bounds contradict each other (when a clock was set during the step), usually 0.
+ * ERR_TOO_BIG beyond ALIGN_RANKS_MAX ranks, ERR_NOMEM. */
 int trace_align(const struct plan_graph *graph, const int64_t *begin_ns, const int64_t *end_ns,
                 struct trace_clock *clocks, int64_t *slack_ns, struct err *err);
 

@@ -82,7 +82,7 @@ static int rank_json_special(const struct plan_rank *rank, json_t *object)
                                    json_pack("{s:I,s:I,s:I}", "tokens", (json_int_t)rank->bounds.tokens,
                                              "rows", (json_int_t)rank->bounds.rows, "labelled",
                                              (json_int_t)rank->bounds.labelled));
-    if (rank->programs_digest[0]) { /* version 2 */
+    if (rank->programs_digest[0]) { /* only plans of version 2 have these keys */
         json_t *updates = json_array();
         for (uint32_t i = 0; i < rank->update_count; i++)
             bad |=
@@ -216,7 +216,7 @@ static json_t *plan_body(const struct plan *plan, bool programs, struct err *err
     return body;
 }
 
-#define NUMBERS_EACH 14u /* numbers of an instruction, without its `after` */
+#define NUMBERS_EACH 14u /* how many numbers describe an instruction, without its `after` */
 #define RUN_BYTES 16384u
 
 /* A buffer of numbers for a digest, each in groups of seven bits, low groups first; small numbers of
@@ -234,7 +234,7 @@ static int numbers_flush(struct number_run *run, struct err *err)
     return size ? digest_update(run->digest, run->bytes, size, err) : 0;
 }
 
-#define NUMBER_BYTES 10u /* longest encoding */
+#define NUMBER_BYTES 10u /* longest encoding of a number */
 
 /* Writes a number; the caller has made room. Returns the end. */
 static inline uint8_t *number_write(uint8_t *at, int64_t number)

@@ -25,9 +25,9 @@ json_t *plan_to_json(const struct plan *plan, struct err *err);
  * range, expansion beyond the bounds of program.h (ERR_TOO_BIG), a digest that does not match
  * (ERR_CORRUPT). plan_check checks that the programs make sense; this does not. Returns new, or NULL. */
 struct plan *plan_from_json(const json_t *json, struct err *err);
-/* As plan_from_json, for a plan that another program made, of at most instructions_most expanded
- * instructions. Its digest may be missing, because only this code can compute it, and is then filled in; a
- * digest that is there must match. The plan becomes one of version PLAN_VERSION. */
+/* Does what plan_from_json does, for a plan that another program made, of at most instructions_most expanded
+ * instructions. The plan's digest may be missing, because only this code can compute it, and is then filled
+ * in; a digest that is there must match. The plan becomes one of version PLAN_VERSION. */
 struct plan *plan_from_json_given(const json_t *json, uint32_t instructions_most, struct err *err);
 
 /* Slices. The slice of a rank is the plan's document without the programs of the other ranks, of which it
@@ -37,7 +37,7 @@ struct plan *plan_from_json_given(const json_t *json, uint32_t instructions_most
  * elements share the JSON values that are equal. Instruction lists stay folded. Returns new, or NULL:
  * ERR_INVALID, ERR_NOMEM. */
 json_t *plan_slices(const json_t *plan, struct err *err);
-/* Reads a slice or a whole plan, as plan_from_json. plan->slice_rank says which. */
+/* Reads a slice or a whole plan as plan_from_json does. plan->slice_rank says which of the two it is. */
 struct plan *plan_slice_from_json(const json_t *json, struct err *err);
 
 #endif

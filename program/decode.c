@@ -450,7 +450,7 @@ static int plan_read(struct json_reader *r, struct plan *plan, uint32_t budget, 
     return jr_finish(r);
 }
 
-/* digest: "" if the document must have one, NULL if it may be missing. */
+/* Reads a plan. digest: "" if the document must have a digest, NULL if the digest may be missing. */
 static struct plan *plan_decode(const json_t *json, uint32_t budget, const char *digest, struct err *err)
 {
     struct json_reader r;

@@ -10,7 +10,7 @@
 #include <string.h>
 
 struct fold_node {
-    uint32_t count; /* 0: a leaf */
+    uint32_t count; /* repetitions of the body; 0: the node is a leaf, one instruction */
     int32_t micro_advance, block_advance;
     uint32_t first, length; /* leaf: first is the instruction; repeat: range of its body in `pool` */
 };

@@ -14,7 +14,7 @@
 #define FOLD_DEPTH_MAX 4   /* most levels of nested repeats */
 #define FOLD_BODY_MAX 160u /* longest body that is searched for, in nodes */
 
-/* Returns a new array, or NULL with ERR_NOMEM. */
+/* Folds a program. Returns a new array, or NULL with ERR_NOMEM. */
 json_t *program_fold(const struct program *program, struct err *err);
 
 /* Expands `folded` into *program, which is empty before. `path` names it in errors. *budget limits the

@@ -233,11 +233,11 @@ static int collective_check(const struct plan_graph *w, uint32_t first, uint32_t
                    a->group, graph_where(w, other, one), graph_where(w, first, two));
 }
 
-/* The k-th collectives of a group on all members are one meeting. */
+/* Makes one meeting of the k-th collectives of a group on all its members, for every k. */
 static int collectives_match(struct plan_graph *w, struct err *err)
 {
     const struct plan *plan = w->plan;
-    uint32_t queues = 2 + 2 * plan->rank_count; /* queues before those of groups */
+    uint32_t queues = 2 + 2 * plan->rank_count; /* number of queues that come before those of groups */
     char where[200];
     uint32_t *first = calloc(plan->group_count, sizeof(*first)),
              *length = calloc(plan->group_count, sizeof(*length));

@@ -20,7 +20,7 @@ struct plan_graph {
     uint32_t *base;    /* [ranks + 1]: global number of a rank's first instruction */
     uint32_t total;    /* number of instructions */
     uint32_t *rank_of; /* [total]: rank of each instruction */
-    uint32_t *queue;   /* [total]: instr_queue_index */
+    uint32_t *queue;   /* [total]: queue of each instruction, by instr_queue_index */
     uint32_t *waits; /* [total]: how many instructions of the same rank must end before each: the previous one
                         in its queue, and `after` */
     /* The instructions of the same rank that wait for instruction n are dependents[dependent_first[n] …
@@ -54,7 +54,7 @@ static inline const struct instr *graph_instr(const struct plan_graph *graph, ui
 /* Describes an instruction, given by its global number: "rank 1 train instruction 5 (RECV mb0 from 0)". */
 const char *graph_where(const struct plan_graph *graph, uint32_t number, char text[200]);
 
-/* The two sides of a transfer. */
+/* Return whether an instruction is the sending, or the receiving, side of a transfer. */
 static inline bool instr_sends(const struct instr *x)
 {
     return x->op == INSTR_SEND || x->op == INSTR_PUSH;

@@ -24,7 +24,7 @@ static bool travels(const struct plan_rank *me, int32_t slot)
     return false;
 }
 
-/* size granule of page-locked memory */
+/* Page-locked memory is allocated in multiples of this. */
 enum { HOST_PAGE_BYTES = 4096 };
 
 static uint64_t cell_bytes(const struct plan_rank *me)
@@ -81,7 +81,7 @@ enum {
     CHECKPOINT_FILE_BYTES = 32 << 20,
     CHECKPOINT_WAIT_BYTES = 32 << 20,
     ADAPTER_FILE_BYTES = 16 << 20,
-    CHECKPOINT_LIST_BYTES = 64 << 10 /* about 100 bytes a file */
+    CHECKPOINT_LIST_BYTES = 64 << 10 /* a checkpoint's list of files, about 100 bytes for each */
 };
 
 static uint64_t least(uint64_t a, uint64_t b)
@@ -182,8 +182,8 @@ static uint32_t tree_neighbours(const struct plan *plan, uint32_t g, uint32_t ra
     return (with_parent && parent >= 0) + (children[0] >= 0) + (children[1] >= 0);
 }
 
-/* Files of adapters and lists of files, which the rank's children in the tree of all ranks send while a
- * checkpoint is saved. */
+/* Returns the bytes of adapter files and lists of files that the rank's children in the tree of all ranks
+ * send while a checkpoint is saved. */
 static uint64_t early_files(const struct plan *plan, uint32_t rank)
 {
     uint64_t bytes = CHECKPOINT_LIST_BYTES;

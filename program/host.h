@@ -25,14 +25,16 @@ static inline uint32_t stream_receive_buffers(uint32_t members)
 struct exchange_room {
     uint64_t own; /* bytes of the routed tokens of the rows whose attention this rank computes; 0: it computes
                      none */
-    uint64_t spread; /* bytes of these tokens, each counted once for every rank that it is sent to */
+    uint64_t spread; /* bytes of the routed tokens that this rank sends, each counted once for every rank
+                        that it is sent to */
     uint64_t came;   /* bytes of the tokens that this rank's experts receive; 0: the rank has no experts */
     uint32_t active; /* experts that a token uses */
     uint32_t tokens; /* most tokens of the rows whose attention this rank computes */
     uint32_t layers; /* layers with experts */
     uint32_t wave;   /* most micro-batches in flight between their first DISPATCH and their last exchange */
 };
-/* All zero for another plan, or if the rank exchanges nothing. */
+/* Returns the sizes for a rank; all zero if the plan is not an expert plan, or if the rank exchanges nothing.
+ */
 struct exchange_room plan_exchange_room(const struct plan *plan, uint32_t rank);
 
 /* Bytes that a peer may send on a queue before the receive is posted, and the bytes that count for a message

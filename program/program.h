@@ -94,13 +94,13 @@ enum instr_op {
      * forward saved. Gradients of parameters are added, unscaled, to the rank's own. */
     INSTR_FORWARD,
     INSTR_BACKWARD,
-    INSTR_BACKWARD_INPUT,  /* the half whose result the neighbour needs */
-    INSTR_BACKWARD_WEIGHT, /* the half whose result no other rank needs; slot_save is kept until it ends */
+    INSTR_BACKWARD_INPUT,  /* the half of a backward whose result, the boundary gradient, other ranks need */
+    INSTR_BACKWARD_WEIGHT, /* the other half: gradients of parameters; slot_save is kept until it ends */
     INSTR_SAMPLE,          /* slot_out: the sampled token */
     /* Peer queues. Rows [row_begin, row_end) of the micro-batch's boundary tensor. block_begin ==
      * block_end is the boundary: the tensor is that block's input (activation), or the input's gradient. */
-    INSTR_SEND, /* slot_in; peer */
-    INSTR_RECV, /* slot_out; peer */
+    INSTR_SEND, /* sends slot_in to `peer` */
+    INSTR_RECV, /* receives slot_out from `peer` */
     /* Group queues. They work on slot_in (and on slot_out if it is another buffer); the slot's kind says
      * what is exchanged. Contributions are added in an order that the plan fixes, so repeated runs are
      * bit-identical. */
@@ -109,23 +109,27 @@ enum instr_op {
     INSTR_ALL_REDUCE,
     INSTR_BROADCAST, /* from the root `peer`, a member of the group */
     /* Peer queues, parameter server. A PUSH on one rank pairs with a PULL on the other, as SEND with RECV. */
-    INSTR_PULL, /* receives parameters or gradients of the blocks from peer into slot_out (FLAG_ACCUMULATE
-                 * adds)
-                 */
+    INSTR_PULL, /* receives parameters or gradients of the blocks from `peer` into slot_out; with
+                   FLAG_ACCUMULATE it adds them */
     INSTR_PUSH, /* sends parameters or gradients of the blocks from slot_in to peer */
-    /* Mixture of experts; each has its backward with FLAG_BACKWARD. They are on the compute queue, except
-     * DISPATCH and COMBINE, which are on the group's queue; these send counts ahead of the payload, and
-     * the slot's bound limits both. Each instruction is for
-     * one layer and micro-batch, on ranks with attention [a], with experts [e], or both. docs/PROGRAM.md,
-     * Attention and experts apart. */
-    INSTR_ATTENTION, /* [a] boundary in, slot_save, stream out; back: gradient in, saved, gradient out */
-    INSTR_ROUTE, /* [a] stream in, slot_save, routed tokens out; back: their gradient in, saved, adds to the
-                  * gradient in slot_out */
-    INSTR_DISPATCH, /* [a] slot_in routed, [e] slot_out; back: [e] slot_in, [a] slot_out */
-    INSTR_EXPERTS,  /* [e] slot_in, slot_save, slot_out; back: slot_in, saved, slot_out */
-    INSTR_COMBINE,  /* [e] slot_in, [a] slot_save, and slot_out of the forward; back: [a] slot_in (kept), [e]
-                     * slot_out
-                     */
+    /* Mixture of experts: each instruction is for one layer and micro-batch, on ranks with attention, with
+     * experts, or both, and FLAG_BACKWARD makes it the backward. ATTENTION, ROUTE and EXPERTS are on the
+     * compute queue, DISPATCH and COMBINE on the group's queue; these two send counts ahead of the payload,
+     * and the slot's bound limits both. docs/PROGRAM.md, Attention and experts apart. */
+    /* slot_in: boundary tensor; slot_save: activations; slot_out: residual stream. Backward: slot_in: the
+     * stream's gradient; slot_out: the boundary tensor's. */
+    INSTR_ATTENTION,
+    /* slot_in: residual stream; slot_save: activations; slot_out: routed tokens. Backward: slot_in: the
+     * tokens' gradient; what it gives is added to the stream's gradient in slot_out. */
+    INSTR_ROUTE,
+    /* from slot_in of ranks with attention to slot_out of ranks with experts; backward: the reverse */
+    INSTR_DISPATCH,
+    INSTR_EXPERTS, /* slot_in: routed tokens; slot_save: activations; slot_out: outputs; backward: gradients
+                    */
+    /* From slot_in of ranks with experts to ranks with attention, which read the residual stream in slot_save
+     * and write the next boundary tensor to slot_out. Backward: from slot_in of ranks with attention, which
+     * keep that gradient, to slot_out of ranks with experts. */
+    INSTR_COMBINE,
     /* Compute queue. */
     INSTR_STEP, /* scale by 1/labelled, clip, update what this rank owns, zero the gradients; with `group` it
                 owns its share of the group's blocks, else all blocks */
@@ -136,9 +140,9 @@ enum instr_op {
 
 enum queue_kind {
     QUEUE_COMPUTE,
-    QUEUE_SEND,  /* to instr.peer */
-    QUEUE_RECV,  /* from instr.peer */
-    QUEUE_GROUP, /* of instr.group */
+    QUEUE_SEND,  /* sends to instr.peer */
+    QUEUE_RECV,  /* receives from instr.peer */
+    QUEUE_GROUP, /* collectives of instr.group */
     QUEUE_KINDS
 };
 
@@ -181,13 +185,14 @@ struct instr {
     uint8_t queue;                        /* enum queue_kind; with peer or group it names the queue */
     uint16_t flags;                       /* enum instr_flag */
     uint32_t tag;                         /* enum instr_tag */
-    int32_t micro_batch;                  /* or PLAN_NONE: the whole step */
+    int32_t micro_batch;                  /* index, or PLAN_NONE: the whole step */
     int32_t block_begin, block_end;       /* half-open; equal if no block is meant */
     int32_t peer;                         /* rank, or PLAN_NONE; root of BROADCAST */
-    int32_t group;                        /* or PLAN_NONE */
+    int32_t group;                        /* index of a group, or PLAN_NONE */
     int32_t slot_in, slot_out, slot_save; /* slots of this rank, or PLAN_NONE */
     uint32_t row_begin, row_end;          /* rows of the micro-batch; 0 and PLAN_ROWS_ALL: all rows */
-    /* Range in program.after: numbers of instructions, all smaller than its own. */
+    /* A range of program.after: the numbers of the instructions that must be done before this one starts. All
+     * are smaller than its own number. */
     uint32_t after_first, after_count;
 };
 
@@ -250,8 +255,8 @@ struct plan_slot {
     uint8_t lifetime;            /* enum slot_lifetime */
     uint8_t purpose;             /* enum plan_purpose that its bytes are counted under */
     uint8_t dtype;               /* enum plan_dtype; equal at both ends of a transfer */
-    uint32_t ring_micro_batches; /* at least 1 */
-    uint32_t ring_blocks;        /* at least 1 */
+    uint32_t ring_micro_batches; /* how many micro-batches the ring has room for, at least 1 */
+    uint32_t ring_blocks;        /* how many blocks the ring has room for, at least 1 */
     int32_t block_begin, block_end;
     /* The bytes of an instance are bytes_fixed + bytes_per_token·tokens + bytes_per_row·rows of the
      * micro-batch, and never more than bytes_bound. All instances of the ring together never hold more
@@ -273,7 +278,7 @@ struct plan_range { /* blocks [begin, end) */
  * that state. */
 struct plan_update {
     int32_t block_begin, block_end;
-    int32_t group; /* PLAN_NONE: all */
+    int32_t group; /* the group whose share the rank updates; PLAN_NONE: it updates all */
 };
 
 /* The part of each layer's matrices that a member of a tensor group keeps; half-open, consecutive in group
@@ -296,18 +301,18 @@ struct plan_rank {
     int32_t block_begin, block_end;
     /* Interleaved pipelines: the rank's ranges of blocks, at least two, rising, with blocks of other ranks
      * between them. The first begins at block_begin, and the last ends at block_end. */
-    uint32_t range_count; /* 0: one range */
+    uint32_t range_count; /* number of ranges; 0: the blocks are one range */
     struct plan_range *ranges;
     struct plan_tensor tensor;
     uint32_t rows; /* rows of a full batch that this rank works on */
     struct plan_bounds
         bounds; /* bounds of the rank's own micro-batches, if less than the plan's; all 0: the plan's */
-    double rows_share;  /* rows / batch rows */
+    double rows_share;  /* rows divided by the batch's rows */
     double state_share; /* share of the trained state kept here, 0..1. Shares sum to 1 over the ranks; with
                            replicas each has 1 */
     bool owns_tied;     /* the rank owns the embedding that is also the head's matrix */
-    bool copies_tied;   /* the rank has a copy of that embedding, updated by BROADCAST after STEP, or gathered
-                           every step */
+    bool copies_tied;   /* the rank has a copy of the embedding that is also the head's matrix, updated by
+                           BROADCAST after STEP, or gathered every step */
     uint32_t expert_count;
     struct plan_experts *experts;
     bool recompute; /* the rank's FORWARDs have FLAG_RECOMPUTE */
@@ -315,11 +320,11 @@ struct plan_rank {
     int32_t recompute_end;
     uint32_t window; /* most micro-batches in flight between forward and backward; with ranges, per range */
     uint64_t memory_peak[PURPOSE_COUNT]; /* predicted peak of each purpose, bytes */
-    uint64_t memory_bytes;               /* predicted peak of the sum, bytes */
-    uint64_t memory_limit_bytes;         /* the device allocator's limit */
+    uint64_t memory_bytes;               /* predicted peak of all purposes together, bytes */
+    uint64_t memory_limit_bytes;         /* limit of the device's allocator, bytes */
     uint64_t moments_host_bytes; /* if not 0: bytes of host memory that hold the optimiser's moments, which
                                     pass through the device in STEP */
-    uint64_t device_base_bytes;  /* device memory that the worker takes beside that limit */
+    uint64_t device_base_bytes;  /* bytes of device memory that the worker takes beside memory_limit_bytes */
     uint64_t process_base_bytes; /* host memory of a worker before it allocates anything; 0: unknown */
     double busy_s;               /* predicted seconds of compute in a step */
     uint32_t slot_count;
@@ -329,7 +334,7 @@ struct plan_rank {
     struct plan_update *updates;
     /* instr_count 0: the plan has no program of the kind, or this is another rank of a slice */
     struct program programs[PROGRAM_KINDS];
-    char programs_digest[PLAN_DIGEST_HEX]; /* of the rank's programs (codec.h); "" in version 1 */
+    char programs_digest[PLAN_DIGEST_HEX]; /* digest of the rank's programs (codec.h); "" in version 1 */
 };
 
 struct plan_group {
@@ -357,11 +362,11 @@ struct plan {
     int32_t slice_rank;
     enum plan_placement placement;
     enum plan_schedule schedule;
-    int32_t block_count; /* L + 2 */
+    int32_t block_count; /* L + 2 for a model of L transformer blocks */
     uint32_t batch_rows; /* rows of a full step */
     uint32_t micro_batch_count;
     /* Micro-batch k has rows [start[k], start[k+1]) of the step, limited to the rows the step has. */
-    uint32_t *micro_batch_start; /* micro_batch_count + 1 */
+    uint32_t *micro_batch_start; /* [micro_batch_count + 1] */
     uint32_t tokens_bound;       /* most tokens that a micro-batch may have; a larger one is an error */
     uint32_t rows_bound;         /* most rows a micro-batch holds */
     uint32_t labelled_bound;     /* most labelled tokens a micro-batch may hold */
@@ -374,13 +379,13 @@ struct plan {
     struct plan_costs costs;
     char digest[PLAN_DIGEST_HEX]; /* digest of everything else in the plan (codec.c); "" until plan_seal */
 };
-#define PLAN_VERSION 2u /* 1: digest over frame and programs together, so that there are no slices */
+#define PLAN_VERSION 2u /* version 1 has one digest of frame and programs, so it has no slices */
 
 /* The contents of SLOT_STEP_SCALARS; ALL_REDUCE adds them, and combines control by OR. */
 struct plan_step_scalars {
     double loss_sum;   /* Σ cross-entropy over labelled tokens */
     double aux_sum;    /* Σ auxiliary loss; 0 without experts */
-    uint64_t labelled; /* tokens */
+    uint64_t labelled; /* labelled tokens */
     uint64_t tokens;
     uint32_t control; /* enum plan_control */
 };
@@ -401,7 +406,7 @@ const char *plan_purpose_name(int purpose);
 const char *instr_op_name(int op);
 const char *slot_kind_name(int kind);
 const char *plan_dtype_name(int dtype); /* "fp32", "bf16", "fp16": as in a specification */
-uint32_t plan_dtype_bytes(int dtype);   /* of a value */
+uint32_t plan_dtype_bytes(int dtype);   /* bytes of one value */
 const char *instr_tag_name(int tag);
 /* Return the value of a name, or -1. */
 int plan_placement_from_name(const char *name);

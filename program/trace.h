@@ -13,7 +13,8 @@
 struct trace_event {
     uint32_t rank, step, instr; /* instr: index in the rank's program of that kind */
     uint8_t program;            /* enum program_kind */
-    int64_t begin_ns, end_ns; /* since the trace's origin; whoever merges traces aligns the workers' clocks */
+    int64_t begin_ns, end_ns;   /* ns since the trace's origin; whoever merges traces aligns the workers'
+                                   clocks */
     int64_t ready_ns; /* when queue and `after` allowed it to start; begin − ready is waiting for the wire or
                          the device; begin_ns if unknown */
 };

@@ -1,4 +1,4 @@
-/* The answer to a planning request: a plan and its alternatives. And the options of such a request. Pure. */
+/* The answer to a planning request (a plan and its alternatives), and the options of a request. Pure. */
 #ifndef MOTLEY_PLANNER_ANSWER_ANSWER_H
 #define MOTLEY_PLANNER_ANSWER_ANSWER_H
 
@@ -31,11 +31,11 @@ struct plan_insight; /* see insight.h */
 
 enum plan_verdict { VERDICT_FITS, VERDICT_DOES_NOT_FIT };
 
-struct plan_alternative { /* a plan, or a try at one, that was not chosen */
+struct plan_alternative { /* a plan, or a failed attempt to find one, that was not chosen */
     enum plan_placement placement;
     char *device;     /* device of a single placement, else NULL */
     const char *like; /* name of the catalogue entry that the device's times are estimated from, borrowed;
-                         NULL: they are not */
+                         NULL: they are not estimated */
     enum plan_verdict verdict;
     double step_s; /* seconds of a step; valid if it fits */
     /* Bytes that the fullest rank needs and has; if the plan does not fit and has several devices, those of
@@ -65,18 +65,18 @@ struct plan_answer {
     double step_s, tokens_per_s, lower_bound_s;
     double plan_s; /* seconds that planning took; the library has no clock, so the caller sets it before
                       printing */
-    uint64_t shortfall_bytes; /* if nothing fits: the bytes missing on all ranks together, of the placement
-                                 that lacks least */
+    uint64_t shortfall_bytes; /* if nothing fits: bytes that are missing on all ranks together, in the
+                                 placement that lacks the fewest */
     uint32_t alternative_count;
     struct plan_alternative *alternatives;
     uint32_t left_out_count;
     struct plan_left_out *left_out;
     uint64_t evaluations; /* evaluations that the search spent */
-    bool runnable;        /* can workers of this release run the plan? true if there is none */
-    double from_step_s; /* seconds of a step of plan_options.from at the present costs; 0: it cannot be kept,
-                           or none was given */
-    char *from_words;   /* what became of plan_options.from, in a sentence; NULL: none was given */
-    double uncertainty; /* relative error of step_s; 0 if all times were measured, on quiet machines */
+    bool runnable;        /* can workers of this release run the plan? true if there is no plan */
+    double from_step_s;   /* seconds of a step of plan_options.from at the present costs; 0: that plan cannot
+                             be kept, or none was given */
+    char *from_words;     /* what became of plan_options.from, in a sentence; NULL: none was given */
+    double uncertainty;   /* relative error of step_s; 0 if all times were measured, on quiet machines */
     uint32_t warning_count;
     char **warnings;                /* suspicious values in the tables, one sentence each (doubts.h) */
     double cost_per_million_tokens; /* in the currency of the devices' prices; 0: the price of a device in the

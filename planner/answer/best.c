@@ -25,18 +25,21 @@ struct plan_request {
     struct search_options search;
     struct search_found found;
     struct candidate from; /* the candidate that was read back from options->from */
-    struct plan *kept;     /* a copy of options->from; NULL if it cannot be kept */
+    struct plan *kept;     /* a copy of options->from; NULL if that plan cannot run on this cluster as it
+                              is */
     double kept_s, kept_value;
     /* The same problem with recomputation forbidden, which doubtful_search() may use instead. */
     struct workload plain;
     struct problem restricted;
-    double declined; /* the share of a step that recomputation would save by times that noise makes uncertain;
-                        0: nothing was declined */
+    /* The share of a step's time that the best plan with recomputation would save, if it was declined because
+     * the measured times are noisy (doubtful_search); 0: no plan was declined. */
+    double declined;
     struct plan_answer *answer;
     struct err *err;
 };
 
-/* Checks whether options->from can be kept and finds its candidate. *why receives the reason if not. */
+/* Checks whether the plan options->from can be kept, and rebuilds the candidate that it came from. If it
+ * cannot, *why receives the reason. */
 static int from_read(struct plan_request *q, struct err *why)
 {
     const struct problem *p = q->problem;
@@ -101,8 +104,8 @@ static int plan_put(struct plan_request *q, const struct candidate *c)
         }
     }
     plan_destroy(a->plan);
-    /* The bound is for the mean step; fewer steps may have been priced, or rows may be divided over devices.
-     */
+    /* The bound assumes a mean step in which one device computes each block of a row. A plan can be faster if
+     * it was priced over other steps, or if its tensor groups divide blocks. */
     a->lower_bound_s = fmin(a->lower_bound_s, seconds);
     plan->costs.lower_bound_s = a->lower_bound_s;
     a->plan = plan;
@@ -192,7 +195,8 @@ static int answer_fill(struct plan_request *q)
     return answer_words(p, q->found.shortage, a, q->err);
 }
 
-/* Appends "The fastest found takes 12 s a step, at 0.14." */
+/* If the plan is not the fastest one found, appends to the answer's words a sentence like "The fastest found
+ * takes 12 s a step, at 0.14." */
 static int fastest_say(const struct plan_request *q)
 {
     const struct workload *w = q->problem->workload;
@@ -209,7 +213,8 @@ static int fastest_say(const struct plan_request *q)
     return a->words ? 0 : err_set(q->err, ERR_NOMEM, "planner: out of memory");
 }
 
-/* Appends that the plan does not recompute, and what recomputation would have saved by uncertain times. */
+/* Appends to the answer's words that the plan does not recompute activations, and what recomputing would save
+ * according to the uncertain times. */
 static int declined_say(const struct plan_request *q)
 {
     struct plan_answer *a = q->answer;

@@ -17,9 +17,10 @@
  * thousand. A card without a catalogue entry of its own is judged by ten times this share of the slowest card
  * of its kind. */
 #define PEAK_LEAST 1e-3
-/* Outside of these limits an amount is probably in another unit than its name says. Rules of thumb: a modem's
- * rate; the fastest links there are (for networks a tenth of it); more than the latency of a satellite hop;
- * the smallest memory that anybody would train on. */
+/* An amount outside of these limits is probably in another unit than its name says. All are rules of thumb.
+ * LINK_LEAST is a modem's rate; LINK_MOST is that of the fastest links there are (networks: a tenth of it);
+ * LATENCY_MOST is longer than a satellite hop; MEMORY_LEAST is the smallest memory that anybody would train
+ * on. */
 #define LINK_LEAST_BYTES_PER_S 1e4
 #define LINK_MOST_BYTES_PER_S 1e13
 #define LATENCY_MOST_S 0.7
@@ -30,7 +31,7 @@
 struct doubts {
     const struct problem *problem;
     struct plan_answer *answer;
-    uint32_t most, more; /* most warnings, and how many more were dropped */
+    uint32_t most, more; /* most: limit on warnings; more: warnings dropped beyond it */
     struct err *err;
 };
 
@@ -138,7 +139,8 @@ static int rate_doubt(struct doubts *d, const struct planner_device *device, enu
     return 0;
 }
 
-/* Returns the tokens of a measured point that count as work; a head only works on labelled ones. */
+/* Returns the tokens of a measured point that count as work: all tokens, but for a head only the labelled
+ * ones. */
 static double tokens_worked(enum profile_block kind, const struct profile_point *point)
 {
     return kind == PROFILE_HEAD ? point->labelled : point->tokens;

@@ -16,7 +16,7 @@ enum insight_kind {
     INSIGHT_LINK,   /* a link INSIGHT_LINK_TIMES faster, in both directions */
     INSIGHT_MEMORY, /* INSIGHT_MEMORY_BYTES more memory */
     INSIGHT_SPEED,  /* a device INSIGHT_SPEED_TIMES faster */
-    INSIGHT_DEVICE, /* one more device like it on the same node */
+    INSIGHT_DEVICE, /* one more device like an existing one, on the same node */
     INSIGHT_KINDS
 };
 /* How large the improvements are: steps in which networks, cards and memory are sold. kind_words in insight.c
@@ -38,7 +38,7 @@ struct plan_improvement {
 struct plan_loss { /* the best plan without one of the plan's devices */
     char *device;
     const char *like; /* name of the catalogue entry that the device's times are estimated from, borrowed;
-                         NULL: they are not */
+                         NULL: they are not estimated */
     double step_s;    /* seconds of a step without the device; 0: nothing fits */
 };
 

@@ -17,11 +17,12 @@
 #include "planner/search/search.h"
 #include "planner/simulate/timeline.h"
 
-#define EVALUATIONS_LEAST 500u      /* least evaluations with which a search is started */
-#define DEVICES_SEARCHED 8u         /* most devices of a cluster in which every improvement gets a search */
-#define SEARCHES_LARGE 12u          /* most searches in clusters of more than LEFT_OUT_TRIED devices */
-#define NODES_ALL_LINKS 5u          /* most nodes for which unused links are tried, too */
-#define INSTRUCTIONS_MAX (1u << 21) /* programs that are longer in all get no insight */
+#define EVALUATIONS_LEAST 500u /* least evaluations with which a search is started */
+#define DEVICES_SEARCHED 8u    /* most devices of a cluster in which every improvement gets a search */
+#define SEARCHES_LARGE 12u     /* most searches in clusters of more than LEFT_OUT_TRIED devices */
+/* most nodes of a cluster for whose unused links improvements are tried, too */
+#define NODES_ALL_LINKS 5u
+#define INSTRUCTIONS_MAX (1u << 21) /* plans with more instructions in all get no insight */
 
 struct ask { /* one improvement to try */
     enum insight_kind kind;
@@ -198,7 +199,7 @@ static int links_ask(struct insight_run *run, const struct price *price, const s
 {
     uint32_t nodes = run->cluster->node_count;
     int result = 0;
-    /* a link may be unused because it is slow */
+    /* Links that the plan does not use are listed, too, since they may be unused because they are slow. */
     for (uint32_t a = 0; a < nodes && nodes <= NODES_ALL_LINKS; a++)
         for (uint32_t b = a + 1; b < nodes && result == 0; b++)
             result = link_ask(run, a, b, 0);
@@ -473,7 +474,7 @@ static int loss_try(struct insight_run *run, uint32_t rank, struct plan_loss *lo
     for (uint32_t i = 0; i < w.device_count; i++)
         if (strcmp(w.devices[i], device) != 0)
             names[kept++] = w.devices[i];
-    if (w.device_count) { /* the job names its devices: all but this one */
+    if (w.device_count) { /* the job names its devices, so the list of names is given without this one */
         w.devices = names;
         w.device_count = kept;
     } else {
@@ -531,7 +532,8 @@ static int words_fill(struct insight_run *run)
     struct plan_insight *in = run->insight;
     char text[3200] = "", one[700];
     bool said[INSIGHT_KINDS] = {false};
-    for (uint32_t i = 0; i < in->improvement_count; i++) { /* the best improvement of each kind */
+    for (uint32_t i = 0; i < in->improvement_count; i++) { /* only the best improvement of each kind is
+                                                              named */
         const struct plan_improvement *line = &in->improvements[i];
         size_t used = strlen(text);
         if (line->saves < ANSWER_SHARE_TOLD || said[line->kind])

@@ -47,8 +47,8 @@ static struct hop ring_of(const struct price *price, const struct plan_group *gr
     return worst;
 }
 
-/* Divides the computing part of a step over the ranks by their computing seconds: a rank that others hide now
- * would matter if it were slower than estimated. */
+/* Divides the computing part of a step over the ranks in proportion to their computing seconds. Ranks beside
+ * the critical path count, too: if their times were underestimated, the step would take longer. */
 static void compute_add(const struct price *price, const struct plan *plan, double part,
                         struct rests_on *rests)
 {
@@ -75,7 +75,7 @@ static void rests_of_path(const struct price *price, const struct plan_graph *gr
         if (part->kind == PATH_COMPUTE)
             continue;
         const struct instr *x = graph_instr(graph, part->number);
-        /* A collective can wait for a shared wire, too; it has no peer. */
+        /* A collective has no peer; its links are those of its group's ring. */
         enum cost_origin origin = x->queue == QUEUE_GROUP
                                       ? ring_of(price, &graph->plan->groups[x->group]).origin
                                       : hop_of(price, part->rank, (uint32_t)part->peer).origin;
@@ -91,7 +91,7 @@ static void rests_of_path(const struct price *price, const struct plan_graph *gr
 }
 
 /* Simulates one step if `run` did not, and finds the shares along its critical path. Returns 1; 0 if the
- * programs are too long for that; −1. */
+ * programs are longer than PATH_INSTRUCTIONS_MAX; −1 with *err set. */
 static int step_path(const struct problem *problem, const struct plan *plan, uint64_t instructions,
                      const struct price_run *run, struct rests_on *rests, struct err *err)
 {

@@ -29,7 +29,7 @@ void answer_value(const struct cluster *cluster, struct plan_answer *answer)
         plan_step_joules(cluster, answer->plan, answer->step_s) / OBJECTIVE_KWH / millions;
 }
 
-/* Appends to text[size]; what has no room is cut off. */
+/* Appends to text[size]; words that do not fit into it are cut off. */
 static void say(char *text, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
 static void say(char *text, size_t size, const char *format, ...)
 {
@@ -40,13 +40,16 @@ static void say(char *text, size_t size, const char *format, ...)
     va_end(list);
 }
 
-/* Says which wish of the specification no cluster, or not this one, can fulfil. False: none. */
+/* If a demand of the specification cannot be met on any cluster, or on this one, writes why it cannot and
+ * returns true. */
 static bool asked_for_too_much(const struct problem *problem, char *text, size_t size)
 {
     const struct workload *w = problem->workload;
     uint32_t usable = problem_usable_count(problem);
     struct err why = {0};
-    bool shared = w->place == PLACE_DATA || w->place == PLACE_HYBRID; /* a server can have one worker */
+    /* shared: the placement splits a step's rows over devices (a parameter server may have only one worker)
+     */
+    bool shared = w->place == PLACE_DATA || w->place == PLACE_HYBRID;
     if (shared && w->batch_rows < 2)
         say(text, size,
             "Does not fit: train.batch_rows is 1, and one row a step cannot be split over devices "

@@ -52,8 +52,8 @@ static double least_rate(const struct problem *p, const struct cost_curve *curve
     return least;
 }
 
-/* Writes a device's seconds for all blocks of each class and a mean step's rows; false if the classes are
- * priced by their parts. */
+/* Writes a device's seconds for all blocks of each class and the rows of a mean step. Returns false if some
+ * class has no curve of its own because it is priced by its parts. */
 static bool class_seconds(const struct problem *p, uint32_t d, double seconds[COST_CLASSES])
 {
     for (int cls = 0; cls < COST_CLASSES; cls++) {
@@ -131,7 +131,7 @@ static void least_seconds(const struct problem *p, uint32_t d, double least[WORK
  * if devices differ in speed alone. */
 static double experts_apart(const struct problem *p)
 {
-    /* share: for each kind of work, the least share of a row's time that it takes on any device */
+    /* share[kind]: the least share of a row's time that this kind of work takes on any device */
     double rate = 0, bound = 0, share[WORK_KINDS] = {INFINITY, INFINITY, INFINITY};
     for (uint32_t d = 0; d < p->device_count; d++) {
         double least[WORK_KINDS];

@@ -159,8 +159,8 @@ static const enum profile_block part_points[COST_PARTS] = {[COST_PART_ATTENTION]
                                                            [COST_PART_ROUTER] = PROFILE_ROUTER,
                                                            [COST_PART_EXPERT] = PROFILE_EXPERT};
 
-/* Returns the description of a part from the first layer that has it: a dense layer has an FFN, a layer with
- * experts has experts. */
+/* Finds a part in the first layer that has it (COST_PART_FFN: the first layer with a dense FFN; other parts:
+ * the first layer with experts), and writes that layer to *of. */
 static const struct block_part *part_of(const struct block_list *blocks, enum cost_part part,
                                         const struct block **of)
 {
@@ -190,7 +190,7 @@ static int part_estimate(struct cost_curve *curve, enum cost_part kind, const st
     entry_rates(entry, w, threads, &rate, &bytes_per_s);
     double read = (double)part->params * workload_other_bytes(w) / bytes_per_s;
     double overhead =
-        /* The layer's launches are counted with attention; those of the experts are separate. */
+        /* A layer's kernel launches are counted with its attention; launches of experts are counted apart. */
         kind == COST_PART_ATTENTION ? COST_KERNEL_OVERHEAD_S : 0;
     curve->per_token = 1;
     curve->per_square = flops > 0 ? COST_SQUARE_SLOWNESS * part->flops_per_square / flops : 0;
@@ -203,7 +203,7 @@ static int part_divide(struct cost_curve *curve, const struct cost_curve *layer,
                        const struct block_part *part, struct err *err)
 {
     double share = block->flops_per_token > 0 ? part_flops(part) * part->active / block->flops_per_token : 0;
-    /* Tokens that one copy gets per token of the layer. */
+    /* Mean number of tokens that one copy gets for each token that passes the layer. */
     double tokens = (double)part->active / part->copies;
     *curve = (struct cost_curve){.per_token = 1, .count = layer->count};
     if (part->kind == PART_ATTENTION && share > 0)
@@ -260,8 +260,8 @@ static int part_init(struct cost_device *cost, enum cost_part kind, const struct
     }
     if (profile->point_count[PROFILE_LAYER])
         return part_divide(curve, &cost->curves[cls], block, part, err);
-    if (kind ==
-        COST_PART_ROUTER) { /* a matrix product with few columns: in proportion to attention, by FLOPs */
+    if (kind == COST_PART_ROUTER) { /* the router is a matrix product with few columns: it takes attention's
+                                       time in proportion to FLOPs */
         const struct cost_curve *attention = &cost->parts[COST_PART_ATTENTION];
         struct block fake = {.flops_per_token = part_flops(&block->parts[0])};
         return part_divide(curve, attention, &fake, part, err);
@@ -409,8 +409,8 @@ double cost_experts_seconds(const struct cost_device *cost, enum cost_way way, d
 {
     if (count <= 0 || tokens <= 0)
         return 0;
-    /* With fewer than one token per expert on average, that share of the experts gets one token each, the
-     * others none. */
+    /* With fewer than one token per expert on average, the share `tokens` of the experts gets one token each,
+     * and the others get none. */
     struct cost_load load = {.rows = 1, .tokens = tokens < 1 ? 1 : tokens};
     double each = cost_curve_seconds(&cost->parts[COST_PART_EXPERT], way, &load);
     return cost->experts_overhead_s + count * (tokens < 1 ? tokens : 1) * each;

@@ -21,10 +21,10 @@ struct cost_device {
     /* COST_PART_EXPERT is one expert, as a function of the tokens that it gets. Dense models have curves only
      * of attention and FFN, and only if the profile has both. */
     struct cost_curve parts[COST_PARTS];
-    double part_step_s[COST_PARTS];   /* optimiser step of a part (of one expert) */
-    double experts_overhead_s;        /* paid once per layer, however many experts run */
-    uint32_t experts, experts_active; /* of a layer; 0: dense */
-    double step_s[COST_CLASSES];      /* optimiser step of one block */
+    double part_step_s[COST_PARTS];   /* seconds of the optimiser step of a part (of one expert) */
+    double experts_overhead_s;        /* seconds spent once per layer, however many experts run */
+    uint32_t experts, experts_active; /* experts of a layer, and how many of them a token uses; 0: dense */
+    double step_s[COST_CLASSES];      /* seconds of the optimiser step of one block */
     enum cost_origin origin;
     double uncertainty; /* relative error of the seconds */
     double noise; /* the part of uncertainty that a doubtful profile causes (noise.h); 0: not doubtful */
@@ -42,7 +42,7 @@ void cost_device_fini(struct cost_device *cost);
 /* Returns the seconds of one block of a class; a layer with experts is the sum of its parts. */
 double cost_class_seconds(const struct cost_device *cost, enum cost_class cls, enum cost_way way,
                           const struct cost_load *load);
-/* Returns the seconds of one part (of one expert). */
+/* Returns the seconds of one part; for COST_PART_EXPERT, those of one expert. */
 double cost_part_seconds(const struct cost_device *cost, enum cost_part part, enum cost_way way,
                          const struct cost_load *load);
 /* Returns the measured share that attention has of a dense layer's seconds; negative: not measured. */

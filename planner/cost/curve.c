@@ -34,12 +34,14 @@ double cost_curve_seconds(const struct cost_curve *curve, enum cost_way way, con
         double share = p[0].seconds[way] * work / p[0].work;
         return seconds > share ? seconds : share;
     }
-    /* If a table falls at its end, the line must not be followed below the last point. */
+    /* Where measured seconds fall towards the table's end, the extrapolated line must not go below the last
+     * point. */
     return work > p[n - 1].work && seconds < p[n - 1].seconds[way] ? p[n - 1].seconds[way] : seconds;
 }
 
-/* Returns kappa = c2/c1, the work of a unit of y relative to one of x, by least squares of (c0 + c1·x +
- * c2·y)/seconds = 1; a negative number if the points do not determine it. */
+/* Fits seconds ≈ c0 + c1·x + c2·y to the points by least squares of relative errors, where x is tokens and y
+ * is Σ length² (for the head, x is labelled tokens and y is tokens). Returns kappa = c2/c1, or a negative
+ * number if the points do not determine it. */
 static double shape_ratio(const struct profile_point *points, uint32_t count, enum profile_block kind)
 {
     double m[3][4] = {{0}};

@@ -18,7 +18,7 @@ uint64_t expert_routed_bytes(const struct expert_model *model, uint64_t tokens, 
     return what == ROUTED_OUTPUTS ? x : aligned(x) + (what == ROUTED_TOKENS ? 2 : 1) * entry;
 }
 
-/* Parameters that are trained in a part of a layer. */
+/* Returns the number of parameters that are trained in a part of a layer. */
 static double trained_in(const struct problem *p, const struct block_part *part)
 {
     return (double)(p->workload->method == METHOD_FULL ? part->params : part->lora_params);
@@ -29,7 +29,7 @@ static uint64_t larger(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
-/* Adds a stage's memory without its workspace, of which the largest over all stages counts. */
+/* Adds a stage's memory. Stages share one workspace, so of their workspaces only the largest is recorded. */
 static void stage_add(const struct footprint *f, struct expert_need *need)
 {
     need->all.purpose[PURPOSE_WEIGHTS] += f->weights;
@@ -41,7 +41,7 @@ static void stage_add(const struct footprint *f, struct expert_need *need)
     need->all.work_bytes = larger(need->all.work_bytes, footprint_counted(f->workspace.bytes));
 }
 
-/* Adds a slot with a buffer of `bytes` for each micro-batch of a wave. */
+/* Adds the bytes of a slot that has a buffer of `bytes` for each micro-batch of a wave. */
 static void buffer_add(const struct expert_role *role, uint64_t bytes, struct expert_need *need)
 {
     need->all.purpose[PURPOSE_BUFFERS] += role->wave * footprint_counted(bytes);

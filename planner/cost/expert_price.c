@@ -17,7 +17,7 @@ struct expert_price {
     struct expert_layer *layers; /* [ranks · sparse_count] */
     double *step_s;              /* [ranks] seconds of the optimiser step */
     struct expert_links links;
-    double *tokens, *touched; /* [ranks] scratch */
+    double *tokens, *touched; /* [ranks] scratch memory */
 };
 
 int expert_model_init(struct expert_model *model, const struct problem *problem, struct err *err)

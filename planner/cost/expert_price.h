@@ -7,7 +7,7 @@
 #include "planner/cost/problem.h"
 #include "program/program.h"
 
-/* Facts of the model, collected from the blocks once. */
+/* Facts about a model with experts, collected from its blocks once. */
 struct expert_model {
     uint32_t experts, active; /* experts of a sparse layer, and how many of them a token uses */
     uint32_t sparse_count;    /* layers with experts */
@@ -27,13 +27,14 @@ void expert_model_fini(struct expert_model *model);
 int expert_model_hold(struct expert_model *model, const struct problem *problem, uint32_t count,
                       struct err *err);
 
-/* Bytes of routed tokens [tokens, hidden] with their experts' weights and numbers, of their gradients with
- * those of the weights, and of experts' outputs, as a slot holds them: each matrix from a multiple of 64
- * bytes on. All are fp32. */
+/* Return the bytes of routed tokens [tokens, hidden] with the weights and indices of their experts
+ * (ROUTED_TOKENS), of the gradients of tokens and weights (ROUTED_GRADIENTS), or of experts' outputs, as a
+ * slot holds them: each matrix begins at a multiple of 64 bytes. All are fp32. */
 enum expert_routed { ROUTED_TOKENS, ROUTED_GRADIENTS, ROUTED_OUTPUTS };
 uint64_t expert_routed_bytes(const struct expert_model *model, uint64_t tokens, enum expert_routed what);
 
-/* Bytes per chosen expert of a token, sent before the payload: the expert's number and weight. */
+/* Bytes that are sent before the payload for each expert that a token chose: the expert's index and weight.
+ */
 #define ROUTE_ENTRY_BYTES 8.0
 
 /* Returns the share of tokens that use at least one of a set of experts to which the share `load` of all

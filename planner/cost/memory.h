@@ -26,10 +26,11 @@ struct memory_stage {
                               recomputed; 0: none */
     bool split; /* the backward is split (BACKWARD_INPUT, BACKWARD_WEIGHT), and each in-flight micro-batch
                    also keeps the gradients that BACKWARD_WEIGHT needs */
-    uint32_t boundary_buffers; /* boundary tensors of tokens_bound tokens in all rings of the rank's slots */
+    uint32_t boundary_buffers; /* number of buffers for boundary tensors, each of tokens_bound tokens, in
+                                  all rings of the rank's slots */
     enum memory_outside outside;
     struct flat_share kept; /* the shard of the outside area that the rank keeps; 0..0: none */
-    bool keeps_only;        /* the rank runs no block: it has no stage */
+    bool keeps_only;        /* the rank runs no block, so it has no stage; it only keeps its shard */
     uint64_t buffer_bytes;  /* bytes of further buffers, as the allocator counts them */
 };
 

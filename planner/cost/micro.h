@@ -7,8 +7,8 @@
 
 #define MICRO_SIZES_MAX 48u
 
-/* Writes the sizes in rows, rising: 1, 2, 3, 4, 6, 8, 12, … and the whole batch; or the one size asked
- * for. Returns their number. */
+/* Writes the sizes in rows, rising: 1, 2, 3, 4, 6, 8, 12, … and the whole batch; or only the size that the
+ * specification asks for. Returns their number. */
 uint32_t micro_sizes(const struct problem *problem, uint32_t sizes[MICRO_SIZES_MAX]);
 /* True if the specification allows recomputing (or not recomputing) activations. */
 bool micro_recompute_allowed(const struct problem *problem, bool recompute);
@@ -19,7 +19,7 @@ double micro_forward(const struct problem *problem, const struct micro_cost *cos
                      int32_t end);
 double micro_backward(const struct problem *problem, const struct micro_cost *cost, int32_t begin,
                       int32_t end, bool recompute);
-/* As micro_backward, if blocks before `again_end` are recomputed and the others not. */
+/* Returns what micro_backward does, if blocks before `again_end` are recomputed and the others are not. */
 double micro_backward_again(const struct problem *problem, const struct micro_cost *cost, int32_t begin,
                             int32_t end, int32_t again_end);
 /* Returns the share, 0..1, of a backward's seconds (without recomputation) for blocks [begin, end) that only

@@ -18,7 +18,7 @@ static int work_compare(const void *left, const void *right)
     return a->sum_sq < b->sum_sq ? -1 : a->sum_sq > b->sum_sq;
 }
 
-/* Returns the tokens that count as work; a head only works on labelled ones. */
+/* Returns the tokens that count as work: all tokens, but for a head only the labelled ones. */
 static double tokens_worked(enum profile_block kind, const struct profile_point *point)
 {
     return kind == PROFILE_HEAD ? point->labelled : point->tokens;

@@ -221,7 +221,8 @@ static double lead_seconds(void *context, const struct plan_group *group, uint32
         group_links(price, group, links);
     bool all = rank < group->rank_count && group->ranks[rank] == rank; /* the group contains all ranks */
     int position = all ? (int)rank : plan_group_position(group, rank);
-    /* Depth in plan_group_tree: 0 is above 1 and 2, 1 above 3 and 4, …. */
+    /* The hops to the root are the position's depth in plan_group_tree: 0 for the root, 1 for positions 1 and
+     * 2, 2 for positions 3 to 6, …. */
     double hops = floor(log2(position + 1.0));
     return 2 * hops * (links->latency_s + (double)slot->bytes_bound / links->bytes_per_s);
 }

@@ -43,8 +43,8 @@ int price_init(struct price *price, const struct problem *problem, const struct 
 void price_fini(struct price *price);
 /* Returns the costs for a simulator; they borrow the price until the run ends. */
 struct sim_costs price_costs(struct price *price);
-/* Simulates step price->step. sums[rank_count] are the simulator's. *sim is NULL at first, is created on
- * first use, is reused for later steps, and is destroyed by the caller. */
+/* Simulates step price->step and writes its seconds and each rank's totals (sums[rank_count]). *sim is NULL
+ * at first, is created on first use, is reused for later steps, and is destroyed by the caller. */
 int price_step(struct price *price, struct sim **sim, double *seconds, struct sim_rank *sums,
                struct err *err);
 /* The last simulated run of a priced plan, for callers that read its times. Borrows the plan and its

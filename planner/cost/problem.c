@@ -10,7 +10,7 @@
 
 /* Most pairs of a device and a micro-batch size whose mean costs are computed in advance. */
 #define MEANS_MAX 4096u
-/* Most nodes for which links are kept in a table, of 16 MiB then. */
+/* Most nodes for which links are kept in a table, which then takes 16 MiB. */
 #define LINK_NODES_MAX 1024u
 
 static int names_known(const struct cluster *cluster, char *const *names, uint32_t count, const char *path,
@@ -146,7 +146,7 @@ out:
     return result;
 }
 
-/* The layer's method, converted as the engine converts the same specification. */
+/* Returns the layer's method, converted as the engine converts the same specification. */
 static struct layer_method method_of(const struct workload *w, const struct block_options *options)
 {
     static const enum layer_base bases[] = {[BASE_FP32] = LAYER_BASE_F32,
@@ -221,7 +221,8 @@ static int links_init(struct problem *p, struct err *err)
     size_t nodes = cluster->node_count;
     if (nodes > LINK_NODES_MAX)
         return 0;
-    uint32_t *device = calloc(nodes + 1, sizeof(*device)); /* per node: 1 + the index of one of its devices */
+    uint32_t *device = calloc(nodes + 1, sizeof(*device)); /* for each node, 1 + the index of one of its
+                                                              devices; 0: it has none */
     p->links = calloc(nodes * nodes + 1, sizeof(*p->links));
     if (!device || !p->links) {
         free(device);

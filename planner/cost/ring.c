@@ -4,7 +4,8 @@
 
 #include "planner/given/cluster_private.h"
 
-/* Most members for which shared links and cards are counted. */
+/* Most members of a ring for which links that share a wire or a network card get only a part of its rate. In
+ * larger rings every link has its whole rate, since counting takes members² steps. */
 #define SHARING_MAX 256u
 
 double ring_hop(const struct cluster *cluster, const uint32_t *ring, const uint32_t *device, uint32_t count,

@@ -19,7 +19,7 @@ struct tensor_shares {
 };
 struct tensor_shares tensor_shares(const struct problem *problem, const struct plan_tensor *part);
 
-/* The share of a layer's time that attention takes on a device: measured if its profile has points of
+/* Returns the share of a layer's time that attention takes on a device: measured if its profile has points of
  * attention and FFN, else estimated by FLOPs. */
 double tensor_attention(const struct problem *problem, uint32_t device, int32_t block, enum cost_way way,
                         const struct cost_load *load);

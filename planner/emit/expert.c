@@ -216,8 +216,8 @@ static int segments_fill(struct expert_plan *c)
                 break;
         s->end = b;
     }
-    /* The stream changes slots at every dense segment, its gradient at every segment; forward and backward
-     * begin with the first slot. */
+    /* The residual stream of a micro-batch moves to its other slot at every dense segment, and the stream's
+     * gradient at every segment; forward and backward begin with the first slot. */
     for (uint32_t i = 1; i < c->segment_count; i++)
         c->segments[i].stream = c->segments[i - 1].stream ^ (i > 1 && !c->segments[i - 1].sparse);
     for (uint32_t i = c->segment_count - 1; i-- > 0;)

@@ -149,10 +149,8 @@ struct program_wave {
 };
 
 /* Adds this rank's instructions of segment i for micro-batch k that come before the experts: dense blocks, or
- * attention, router and the exchange to the experts. A rank with both attention and experts runs the experts
- * of micro-batch k − `lag` after attention of micro-batch k, which hides the exchange. `drains`: the rank
- * finishes a layer before it starts the next one, because a layer waits for the slowest experts of all ranks
- * and would delay the rank's own. */
+ * attention, router and the exchange to the experts. `turns`: in the last segment the backward of the
+ * micro-batch follows at once. */
 static void forward_front(struct expert_writer *w, uint32_t i, uint32_t k, bool turns)
 {
     bool sparse = w->c->segments[i].sparse;
@@ -191,7 +189,10 @@ static void backward_back(struct expert_writer *w, uint32_t i, uint32_t k)
 }
 
 /* Adds the forwards of all micro-batches of a wave through `count` segments, or their backwards from the last
- * segment on. */
+ * segment on. A rank with both attention and experts runs the experts of micro-batch k − v->lag after
+ * attention of micro-batch k, which hides the exchange. v->drains: a rank finishes its experts of a layer
+ * before it starts the next layer. That layer's attention waits for the slowest experts of all ranks; placed
+ * earlier in the list, it would delay the rank's own experts. */
 static void wave_pass(struct expert_writer *w, const struct program_wave *v, uint32_t count, bool back,
                       bool turns)
 {

@@ -10,8 +10,8 @@ enum {
     EXPERT_GROUP_FROM,      /* all ranks: transfers back from ranks with experts */
     EXPERT_GROUP_ATTENTION, /* the ranks with attention, if several: they all-reduce gradients of attention's
                                parameters */
-    EXPERT_GROUP_SAMPLE_TO, /* in that case: the first rank with attention and all ranks with experts, which
-                               sample one row at a time */
+    EXPERT_GROUP_SAMPLE_TO, /* if several ranks have attention: the first of them and all ranks with
+                               experts, which sample one row at a time */
     EXPERT_GROUP_SAMPLE_FROM,
     EXPERT_GROUP_COUNT
 };

@@ -122,7 +122,7 @@ void layered_need(const struct problem *p, const struct layered_buffers *buffers
 enum { PLACE_LAYERS, PLACE_EDGES, PLACES };
 
 struct layered_slots {
-    int32_t act[2], grad[2]; /* [parity of the block whose input the tensor is] */
+    int32_t act[2], grad[2]; /* slots, indexed by the parity of the block whose input the tensor is */
     int32_t saved, scalars, norm, barrier, values, gradients, cache, token;
     int32_t gathered[PLACES], whole[PLACES];
 };
@@ -154,7 +154,8 @@ struct layered {
     int32_t *pushed,
         *pulled; /* [ranks]: the parameter server's last PUSH to, and last PULL from, each worker */
     int32_t last_reduce;
-    int32_t *history; /* one allocation for these arrays */
+    int32_t *history; /* one allocation for the arrays fetched, weights_freer, whole_freer, pushed and
+                         pulled */
     size_t history_size;
 };
 
@@ -178,7 +179,7 @@ static bool computing(const struct layered *c)
     return c->count > 0;
 }
 
-/* Returns the kind of buffer for a block's weights or gradients, and sets which turn the block has in it. */
+/* Returns the kind of buffer in which a block's gathered weights or unreduced gradients lie. */
 static int place_of(const struct layered *c, int32_t block)
 {
     return !c->at_once && block >= 1 && block < c->buffers.ring_end ? PLACE_LAYERS : PLACE_EDGES;
@@ -276,7 +277,8 @@ static int slots_fill(struct layered *c, const struct memory_need *need)
         plan_rank_fixed_slot(rank, SLOT_STEP_SCALARS, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS, scalars);
     s->norm = plan_rank_fixed_slot(rank, SLOT_NORM_SCALAR, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS, 8);
     s->barrier = plan_rank_fixed_slot(rank, SLOT_BARRIER, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS, 8);
-    /* sharded over the ranks: the trained parameters, or for LoRA the frozen base */
+    /* The ranks shard the trained parameters, or with LoRA the frozen base; a server keeps what is trained.
+     */
     bool trained = c->full || c->server;
     if (c->role != LAYERED_WORKER) {
         s->values = plan_rank_fixed_slot(rank, SLOT_PARAMETERS, SLOT_FOR_RUN, SLOT_ON_DEVICE,

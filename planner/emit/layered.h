@@ -21,7 +21,8 @@ struct layered_buffers {
     uint32_t layers;             /* buffers for gathered layers; 0: all blocks are moved at once */
     uint32_t wholes;             /* buffers for the layers' unreduced gradients; 0: none */
     int32_t ring_end;            /* blocks [1, ring_end) use the layers' buffers as a ring */
-    /* bytes of one buffer: the largest area of its blocks; at once: the areas of all blocks together */
+    /* bytes of one buffer: the largest area of the blocks that use it; if all blocks are moved at once, their
+     * areas together */
     uint64_t layer_weights, edge_weights, layer_gradients, edge_gradients;
     uint64_t total; /* bytes of all buffers, as the allocator counts them */
 };

@@ -134,7 +134,7 @@ void pipeline_stage_price(const struct problem *problem, const struct candidate 
 
 /* --- slots --- */
 
-/* Rings in the order of enum boundary. */
+/* Returns the ring of a kind of boundary tensor (enum boundary). */
 static const struct schedule_ring *ring_of(const struct schedule_rings *rings, int boundary)
 {
     const struct schedule_ring *const of[BOUNDARIES] = {&rings->activations, &rings->returning,
@@ -198,7 +198,7 @@ static uint64_t gradient_bytes(const struct pipeline_emitter *c, uint32_t r, uin
     return bytes < kept ? bytes : kept;
 }
 
-/* Adds a slot on the host, or one that outlives programs. */
+/* Adds a slot of `bytes` bytes: on the host if it lives for a step, on the device if it lives for the run. */
 static int32_t slot_add(struct plan_rank *rank, int kind, int lifetime, int purpose, uint64_t bytes,
                         bool *failed)
 {

@@ -9,11 +9,12 @@
 /* Boundary buffers of a stage: two for tensors that arrive, two for tensors that leave. */
 enum boundary { ACT_IN, GRAD_OUT, ACT_OUT, GRAD_IN, BOUNDARIES };
 
-/* The dependencies of a slot's ring of buffers. The next writer waits until its buffer was freed, and until
- * the micro-batch that came `held` turns earlier was freed. */
+/* The dependencies of a slot's ring of buffers. An instruction that writes to the ring waits until its buffer
+ * was freed, and until at most `held` − 1 buffers of the ring are in use. */
 struct ring_track {
-    int32_t *by_instance, *by_turn; /* [micro_batches]: the instruction that freed each buffer last, and the
-                                       one that freed the buffer of each turn */
+    /* by_instance: the instruction that freed each buffer last; by_turn: the instructions of the last `held`
+     * frees, in turn; both have room for [micro_batches] */
+    int32_t *by_instance, *by_turn;
     uint32_t ring, held, taken, given;
 };
 
@@ -66,7 +67,8 @@ struct pipeline_emitter {
      * they are reduce-scattered over table_group. */
     int32_t table_sum;
     int32_t layer_groups; /* first of the groups of two stages that share a layer, in the order of stages */
-    /* [ranks], [stages]: lists of each rank's stages, ended by the value `stages` */
+    /* Linked lists of each rank's stages: first_stage[rank], then next_stage[stage]; the value `stages` ends
+     * a list. */
     uint32_t *first_stage, *next_stage;
     struct schedule schedule;
     /* The members below are for the rank whose programs are made. */
@@ -75,12 +77,12 @@ struct pipeline_emitter {
         exchange[2]; /* [0]: tied embedding; [1]: all blocks of the stage, if they are gathered at once */
     struct state_ring
         rings[RINGS]; /* buffers of blocks that are gathered one by one; places is 0 if there are none */
-    int32_t *freed;   /* memory of the rings' lists */
+    int32_t *freed;   /* the allocation that holds the `freed` lists of both rings */
     /* slot numbers; base: the rank's shard of the blocks that are gathered one by one */
     int32_t scalars, norm, barrier, values, base, gradients, cache, token;
     /* [ranks]: next index into the schedule's events */
     uint32_t *cursor;
-    int32_t *numbers; /* memory of tracks and received[] for the stages of one rank */
+    int32_t *numbers; /* the allocation that holds the tracks' arrays and received[] of one rank's stages */
 };
 
 static inline uint32_t owner_of(const struct pipeline_emitter *c, uint32_t stage, uint32_t k)

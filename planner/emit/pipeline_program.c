@@ -304,8 +304,8 @@ int pipeline_programs(struct pipeline_emitter *c, uint32_t r)
     for (int kind = 0; kind < PROGRAM_KINDS; kind++) {
         struct pipeline_writer w = {.c = c, .rank = r};
         if (kind == PROGRAM_SAVE)
-            program_add_save(&w.b, c->barrier); /* of a parameter that several ranks keep, one rank saves it
-                                                   (worker/checkpoint/keeper.h) */
+            program_add_save(&w.b, c->barrier); /* Of a parameter that several ranks keep, only one rank
+                                                   writes its copy (worker/checkpoint/keeper.h). */
         else if (kind == PROGRAM_TRAIN || kind == PROGRAM_EVALUATE)
             batch_build(&w, kind == PROGRAM_TRAIN);
         else if (c->cache >= 0)

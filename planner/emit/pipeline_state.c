@@ -405,8 +405,8 @@ int32_t state_ring_room(struct pipeline_emitter *c, uint32_t stage)
     return last;
 }
 
-/* For replicas: adds the all-reduce of the blocks' gradients over a group. If `whole` is a buffer for
- * unreduced gradients (of a copy), the rank needs no result. */
+/* For replicas: adds the all-reduce of the blocks' gradients over a group. If `whole` is not PLAN_NONE, it is
+ * the slot of unreduced gradients of a copied table, whose sum this rank does not need. */
 static int32_t sum_add(const struct pipeline_emitter *c, struct program_builder *b, int32_t group,
                        int32_t whole, int32_t begin, int32_t end, int32_t after)
 {
@@ -502,7 +502,7 @@ static void members_add(const struct candidate *candidate, uint32_t s, bool keep
 }
 
 /* Adds the seconds of gathering blocks [begin, end) before a step and scattering their gradients after it,
- * over a ring of `count`. */
+ * over a ring of `count` devices. */
 static void moves_add(const struct problem *p, const struct ring_cost *ring, uint32_t count, int32_t begin,
                       int32_t end, struct pipeline_sync *sync)
 {

@@ -14,7 +14,7 @@ static bool splittable(double low, double high)
     return low < middle && middle < high;
 }
 
-/* fmin(fmax(x, low), high); compilers do not inline those. */
+/* Returns fmin(fmax(x, low), high) without calling these functions, which compilers do not inline. */
 static double clamp(double x, double low, double high)
 {
     x = x > low ? x : low;
@@ -77,9 +77,9 @@ static void fill_evenly(const struct share_member *members, uint32_t count, doub
     }
 }
 
-/* Writes the shares with which the slowest member's optimiser step is shortest, among those with which every
- * link of the ring is done within `ring` seconds per byte of the state and every member has room for its
- * share. */
+/* Writes shares with which every link of the ring is done within `ring` seconds per byte of the state and
+ * every member has room for its share. Among such shares it finds those that make the slowest member's
+ * optimiser step shortest. */
 static void fill_by_step(const struct share_member *members, uint32_t count, double ring, double *shares)
 {
     double low = 0, high = 0;

@@ -6,8 +6,9 @@
 
 #include "planner/cost/problem.h"
 
-/* Marks such slots of an emitted plan with programs. A marked slot's bytes cover its whole ring, in pieces
- * that the devices can share; if a rank's limit has no room for that, the slot is not marked. ERR_NOMEM. */
+/* Marks as SLOT_SHARED the boundary slots of an emitted plan, with programs, that devices of one node can
+ * share. A marked slot's bytes cover its whole ring, in pieces that the devices can share; if a rank's limit
+ * has no room for that, the slot is not marked. ERR_NOMEM. */
 int plan_share_slots(struct plan *plan, const struct cluster *cluster, struct err *err);
 
 #endif

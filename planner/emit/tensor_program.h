@@ -6,7 +6,7 @@
 
 /* Slot numbers of one rank; PLAN_NONE: there is no such slot. */
 struct tensor_slots {
-    /* all-reduced sums between the halves of a block; gradients between blocks */
+    /* slots of all-reduced sums between the halves of a block, and of gradients between blocks */
     int32_t sum[2], gradient[2];
     int32_t act_in, act_out, grad_in, grad_out;
     /* slots of activations saved by a layer's two halves, embedding and head (in a stage of one member

@@ -148,7 +148,7 @@ double catalogue_measured_rate(const json_t *profile)
             seconds = json_number_value(json_object_get(point, "forward_s"));
         }
     }
-    /* without heat the device did not throttle */
+    /* A profile without `heat` was measured on a device that did not throttle. */
     double heat = json_number_value(json_object_get(profile, "heat"));
     double rate = most / (seconds * (heat > 0 ? heat : 1));
     return rate > 0 && isfinite(rate) ? rate : 0;

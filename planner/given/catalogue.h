@@ -8,7 +8,7 @@
 #include "common/err.h"
 #include "planner/given/catalogue_entries.h"
 
-/* "measured", "imported", "estimated", then NULL. */
+/* The names "measured", "imported", "estimated", then NULL. */
 extern const char *const cost_origin_names[];
 const char *cost_origin_name(enum cost_origin origin);
 
@@ -17,24 +17,23 @@ const char *cost_origin_name(enum cost_origin origin);
 const struct catalogue_entry *catalogue_find(const char *name);
 /* Returns the entry whose spelling is closest to the name; error texts suggest it. */
 const char *catalogue_near(const char *name);
-/* Bytes of the device's memory that a plan may fill when nobody states a limit. For a card it is
- * PLANNER.md's usable = (1 - eta) · total - context: eta 0.08 covers what an allocator cannot hand out,
- * and half a GB holds the driver's context (both rules of thumb). For a CPU it is the entry's whole
- * memory. */
+/* Returns the bytes of the device's memory that a plan may fill when nobody states a limit. For a card it is
+ * PLANNER.md's usable = (1 - eta) · total - context: eta 0.08 covers what an allocator cannot hand out, and
+ * half a GB holds the driver's context (both rules of thumb). For a CPU it is the entry's whole memory. */
 uint64_t catalogue_usable(const struct catalogue_entry *entry);
 #define CATALOGUE_RESERVE 0.08
 #define CATALOGUE_CONTEXT_BYTES ((uint64_t)500000000)
 /* Returns the entry of a kind ("cuda", "cpu" …) with the highest peak or the lowest; NULL if the kind has
  * no entry. */
 const struct catalogue_entry *catalogue_extreme(const char *kind, bool fastest);
-/* The higher of the entry's two peaks, in FLOP/s (for a CPU: of one thread). */
+/* Returns the higher of the entry's two peaks, in FLOP/s (for a CPU: of one thread). */
 double catalogue_peak(const struct catalogue_entry *entry);
 
-/* FLOP/s that training is assumed to reach on the device (for a CPU: on one thread). half: matrix products
- * are computed in 16 bits. */
+/* Returns the FLOP/s that training is assumed to reach on the device (for a CPU: on one thread). half: matrix
+ * products are computed in 16 bits. */
 double catalogue_rate(const struct catalogue_entry *entry, bool half);
-/* FLOP/s of the layers' forward pass at the largest point of a profile document, corrected for throttling by
- * the profile's heat; 0 when the document states no FLOPs. */
+/* Returns the FLOP/s of the layers' forward pass at the largest point of a profile document, corrected for
+ * throttling by the profile's heat; 0 when the document states no FLOPs. */
 double catalogue_measured_rate(const json_t *profile);
 /* Compares a measured device with its catalogue entry. The measured rate is catalogue_measured_rate, the
  * estimated rate is catalogue_rate. Returns new {"entry", "flops_per_s", "estimated_flops_per_s", "ratio"

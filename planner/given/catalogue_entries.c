@@ -266,8 +266,8 @@ static const struct catalogue_entry entries[] = {
          "Intel Arc Pro B50 specifications (16 bit: half its INT8 rate)"),
     RARE("arc-pro-b60", "xpu", 24, 12.3, 98, BF16, 456, 200,
          "Intel Arc Pro B60 specifications (16 bit: half its INT8 rate)"),
-    /* processors: vector width times a clock that is held under load; per thread, so `threads` multiplies
-     * it */
+    /* Processors: the rate of one thread, which is the vector width times a clock that is held under load. A
+     * device's `threads` multiplies it. */
     CORE("cpu", 120, 120, "AVX2, two units of 8 lanes at 3.7 GHz"),
     CORE("cpu-sse42", 31, 31, "SSE, 4 lanes, multiply and add apart, at 3.9 GHz"),
     CORE("cpu-avx2", 120, 120, "AVX2, two units of 8 lanes at 3.7 GHz"),

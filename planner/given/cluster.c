@@ -165,7 +165,7 @@ int cluster_add_device(struct cluster *cluster, const struct cluster_device *dev
                                 .node = node,
                                 .memory_limit_bytes = device->memory_limit_bytes > device->base_bytes
                                                           ? device->memory_limit_bytes - device->base_bytes
-                                                          : 1, /* nothing fits on the device */
+                                                          : 1, /* 1 byte: nothing fits */
                                 .base_bytes = device->base_bytes,
                                 .threads = device->threads ? device->threads : 1,
                                 .speed = device->speed > 0 ? device->speed : 1,

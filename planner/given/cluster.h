@@ -28,7 +28,7 @@ struct cluster_device {
     uint64_t memory_limit_bytes;
     uint64_t base_bytes; /* part of memory_limit_bytes that a worker takes for itself and plans cannot use; 0:
                             none */
-    uint32_t threads;    /* 0 means 1 */
+    uint32_t threads;    /* threads that compute; 0 means 1 */
     double speed;        /* scales the cost tables: 2 halves the times; 0 means 1 */
     double heat;         /* φ of PLANNER.md: moving ratio of table time to measured time, (0,1]; 0 means 1 */
     double price_per_hour; /* any currency; 0: unknown */
@@ -61,26 +61,26 @@ int cluster_set_nic(struct cluster *cluster, const char *node, double bytes_per_
  * the mistake. */
 struct cluster *cluster_from_json(const json_t *document, struct err *err);
 
-/* The number of devices added so far. */
+/* Return the numbers of devices and nodes added so far. */
 uint32_t cluster_device_count(const struct cluster *cluster);
 uint32_t cluster_node_count(const struct cluster *cluster);
-/* borrowed until the cluster ends; NULL out of range */
+/* Returns a device's name, borrowed until the cluster ends; NULL out of range. */
 const char *cluster_device_name(const struct cluster *cluster, uint32_t index);
 bool cluster_device_has_profile(const struct cluster *cluster, uint32_t index);
-/* The name of the device's node, borrowed until the cluster ends; "" out of range. */
+/* Returns the name of the device's node, borrowed until the cluster ends; "" out of range. */
 const char *cluster_device_node(const struct cluster *cluster, uint32_t index);
 
-/* Index of a node by name, or UINT32_MAX. */
+/* Returns the index of a node by name, or UINT32_MAX. */
 uint32_t cluster_node_find(const struct cluster *cluster, const char *name);
-/* True if that direction of the link was added. */
+/* True if a link in the direction from one node to the other was added. */
 bool cluster_link_known(const struct cluster *cluster, uint32_t from_node, uint32_t to_node);
-/* Index of a device by name, or UINT32_MAX. */
+/* Returns the index of a device by name, or UINT32_MAX. */
 uint32_t cluster_device_find(const struct cluster *cluster, const char *name);
 
-/* Latency (s) and rate (bytes/s, limited by both nodes' network cards) from one device to another. */
+/* Writes latency (s) and rate (bytes/s, limited by both nodes' network cards) from one device to another. */
 void cluster_link(const struct cluster *cluster, uint32_t from_device, uint32_t to_device, double *latency_s,
                   double *bytes_per_s, bool *emulated);
-/* Where cluster_link's latency and rate come from. */
+/* Returns where the latency and rate that cluster_link writes come from. */
 enum cost_origin cluster_link_origin(const struct cluster *cluster, uint32_t from_device, uint32_t to_device);
 
 struct json_reader;

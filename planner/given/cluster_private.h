@@ -46,7 +46,7 @@ struct planner_device {
     uint64_t base_bytes;         /* bytes that a worker takes for itself */
     uint32_t threads;
     double speed, heat, price_per_hour, watts, idle_watts;
-    const struct catalogue_entry *like; /* NULL: none given */
+    const struct catalogue_entry *like; /* catalogue entry that estimates come from; NULL: none was given */
     struct device_profile profile;
 };
 
@@ -59,7 +59,7 @@ struct link_pair { /* one direction of a link between nodes */
 
 struct node {
     char *name;
-    double nic_bytes_per_s; /* 0: not limiting */
+    double nic_bytes_per_s; /* rate of the node's network card; 0: it does not limit */
 };
 
 struct cluster {
@@ -68,7 +68,7 @@ struct cluster {
     uint32_t node_count, node_capacity;
     struct node *nodes;
     uint32_t link_count, link_capacity;
-    struct link_pair *links; /* in the order of adding */
+    struct link_pair *links; /* in the order in which they were added */
     struct cluster_index device_index, node_index, link_index;
     double within_latency_s, within_bytes_per_s, between_latency_s, between_bytes_per_s;
     /* origin of the default latencies and rates within and between nodes: ORIGIN_ESTIMATED until

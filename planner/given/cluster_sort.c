@@ -1,7 +1,7 @@
-/* Canonical order by colour refinement (Weisfeiler and Leman 1968). Devices are distinguished by
- * everything known of them except names. Machines are distinguished by their devices, card and links, and
- * in each round also by the machines at the other ends of those links. What is still equal keeps the given
- * order; except in clusters built to deceive, equal machines are interchangeable. */
+/* Canonical order by colour refinement (Weisfeiler and Leman 1968). Devices are distinguished by everything
+ * known of them except names. Machines are distinguished by their devices, card and links, and in each round
+ * also by the machines at the other ends of those links. Devices and machines that are still equal keep the
+ * given order; except in clusters built to deceive, equal machines are interchangeable. */
 #include "planner/given/cluster_sort.h"
 
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 
 struct sorted_machine {
     uint32_t node, first, count; /* first: index in sorter.devices */
-    uint64_t memory;             /* of all its devices together */
+    uint64_t memory;             /* bytes of memory of all the machine's devices together */
     /* look: the machine's colour, a hash by which rounds tell machines apart; seen: the sum of the colours at
      * the far ends of its links in this round */
     uint64_t look, seen;
@@ -19,7 +19,7 @@ struct sorted_machine {
 
 struct sorter {
     const struct cluster *cluster;
-    uint32_t *devices; /* grouped by machine */
+    uint32_t *devices; /* indices of the cluster's devices, grouped by machine */
     uint64_t *looks;   /* [devices] colour of each device of the cluster */
     struct sorted_machine *machines;
     uint32_t *place; /* [nodes] index of the node's machine */

@@ -67,8 +67,8 @@ int workload_check(const struct workload *w, struct err *err)
     return rows_check(w, w->eval_rows, w->eval_row_count, "data.eval", err);
 }
 
-/* NF4 takes 4 bits, and a scale for each 64 values: fp32, or 8 bits with an fp32 scale for each 256 scales
- * (Dettmers et al. 2023, section 3). */
+/* In NF4 a value takes 4 bits, and each 64 values have a scale: in fp32, or in 8 bits with an fp32 scale for
+ * each 256 scales (Dettmers et al. 2023, section 3). */
 double workload_matrix_bytes(const struct workload *w)
 {
     static const double bytes[] = {[BASE_FP32] = 4, [BASE_BF16] = 2, [BASE_FP16] = 2, [BASE_NF4] = 0.516};

@@ -24,7 +24,7 @@ enum workload_objective { OBJECTIVE_TIME, OBJECTIVE_COST, OBJECTIVE_ENERGY };
 #define WORKLOAD_SAMPLE_STEPS 32 /* steps whose real batches are priced */
 
 struct workload_row {
-    uint32_t tokens;   /* ≥ 2 */
+    uint32_t tokens;   /* tokens of the row, ≥ 2 */
     uint32_t labelled; /* positions whose prediction is trained; < tokens */
 };
 
@@ -34,9 +34,9 @@ struct workload {
     uint32_t lora_rank;
     double lora_dropout; /* 0..1 */
     uint32_t target_count;
-    char targets[WORKLOAD_TARGETS_MAX][64]; /* "q_proj", … */
+    char targets[WORKLOAD_TARGETS_MAX][64]; /* names of the matrices with adapters: "q_proj", … */
     struct lora_sites lora; /* set where adapters differ by target or layer, and then used instead of the
-                               three members above; ways 0: they do not differ */
+                               three members above; lora.ways is 0 where they do not differ */
     bool saves_embedding, saves_head; /* LoRA: these tables are trained in full beside the adapters */
     bool single_quant;                /* the scales of NF4 stay fp32 */
     bool router_loss;     /* the loss includes a load-balancing term over all layers with experts */
@@ -57,13 +57,13 @@ struct workload {
     uint32_t epochs;
     uint32_t row_count; /* 0: the data is unknown, and every row has sequence_tokens tokens, all labelled */
     struct workload_row *rows;      /* owned; [row_count] */
-    uint32_t eval_row_count;        /* 0: none */
+    uint32_t eval_row_count;        /* held-out rows; 0: none */
     struct workload_row *eval_rows; /* owned */
     /* Measured share of a layer's routed tokens that each expert gets: [layers][experts] of the model,
      * each layer's shares summing to 1 (dense layers are ignored). Borrowed; NULL: even routing. */
     const double *expert_share;
     double *routing; /* owned memory that expert_share may point to, or NULL */
-    /* Prompt and answer together, for which a KV cache must have room; 0: no sampling. */
+    /* Tokens of prompt and answer together, for which a KV cache must have room; 0: no sampling. */
     uint32_t sample_tokens;
     uint32_t prompt_tokens;    /* the prompt's part of sample_tokens, which is prefilled at once */
     int place;                 /* enum plan_placement that the job asks for; −1: any */
@@ -77,15 +77,15 @@ struct workload {
     char **exclude; /* owned */
 };
 
-/* Bytes of one stored parameter of a layer's frozen matrices; for a packed base the mean. */
+/* Returns the bytes of one stored parameter of a layer's frozen matrices; for a packed base the mean. */
 double workload_matrix_bytes(const struct workload *workload);
-/* Bytes of one stored parameter outside the layers' matrices: norms, embedding, head. */
+/* Returns the bytes of one stored parameter outside the layers' matrices: norms, embedding, head. */
 double workload_other_bytes(const struct workload *workload);
-/* Bytes of both optimiser moments of one trained parameter. */
+/* Returns the bytes of both optimiser moments of one trained parameter. */
 double workload_moment_bytes(const struct workload *workload);
 /* True if matrices are stored packed and unpacked before use. */
 bool workload_packs(const struct workload *workload);
-/* Bytes of one value in the compute dtype. */
+/* Returns the bytes of one value in the compute dtype. */
 double workload_value_bytes(const struct workload *workload);
 
 /* Releases what the workload owns; safe on a zeroed struct and when called twice. */

@@ -2,11 +2,11 @@
 
 #include <math.h>
 
-#define SAME 1e-9 /* relative; a quotient this near to a whole number counts as whole */
+#define SAME 1e-9 /* relative tolerance: a quotient this near to a whole number counts as whole */
 /* Up to this many stages · micro-batches the whole step is list-scheduled, which takes a millisecond. */
 #define WHOLE_CELLS 6000u
-/* Micro-batches in flight beyond what mean times ask for: a step's first and last micro-batches use them (as
- * in tensor.c, where 16 clusters gained up to 8 % of a step). */
+/* Micro-batches in flight that are added to those which hide transfers at mean times. The first and last
+ * micro-batches of a step use them. (With tensor groups, see tensor.c, they shortened steps by up to 8 %.) */
 #define WINDOW_MORE 2u
 /* A step with more micro-batches per stage than this may be estimated in closed form: filling and draining
  * its pipeline is a small part of its time. */
@@ -32,15 +32,15 @@ double chain_period(const struct candidate *c, const struct stage_price *prices,
     return 1 / rate;
 }
 
-/* Seconds of a micro-batch's forward and backward pass in stage s: the mean over the stage's members,
- * weighted by the micro-batches each takes. */
+/* Returns the seconds of a micro-batch's forward and backward pass in stage s: the mean over the stage's
+ * members, weighted by the micro-batches each takes. */
 static double stage_pass(const struct candidate *c, const struct stage_price *prices, uint32_t s)
 {
     return chain_period(c, prices, s) * price_count(c, s);
 }
 
-/* Seconds to send a boundary tensor (activations or their gradients) of mean size between stages s and s + 1,
- * one way: latency plus bytes over bandwidth. */
+/* Returns the seconds to send a boundary tensor (activations or their gradients) of mean size between stages
+ * s and s + 1, one way: latency plus bytes over bandwidth. */
 static double stage_hop(const struct problem *p, const struct candidate *c, uint32_t s)
 {
     struct problem_link link = problem_link(p, c->members[c->stages[s].member_first].device,
@@ -82,14 +82,15 @@ bool chain_windows(struct workbench *bench, const struct candidate *c, const str
     for (uint32_t s = 0; s < count; s++) {
         if (s + 1 < count) /* memory has room for more micro-batches in flight than the formula asks for */
             windows[s] += rule->spare[s] < rule->more ? rule->spare[s] : rule->more;
-        if (s > 0 && windows[s] > windows[s - 1]) /* more than the previous stage's is of no use */
+        if (s > 0 && windows[s] > windows[s - 1]) /* A window larger than the previous stage's is of no
+                                                     use. */
             windows[s] = windows[s - 1];
     }
     return true;
 }
 
-/* Micro-batches that stage s as a whole has in flight: the sum over its members. Members of a stage of
- * several have one less than their window, because windows_fill adds one for irregular arrivals. */
+/* Returns how many micro-batches stage s as a whole has in flight: the sum over its members. Members of a
+ * stage of several have one less than their window, because windows_fill adds one for irregular arrivals. */
 static double under_way(const struct candidate *c, uint32_t s)
 {
     uint32_t count = price_count(c, s), sum = 0;
@@ -98,10 +99,10 @@ static double under_way(const struct candidate *c, uint32_t s)
     return count > 1 && sum > count ? sum - count : sum;
 }
 
-/* Seconds that a step takes longer because too few micro-batches are in flight to hide the transfers. In the
- * strict order stage s waits for the gradients from stage j when w_s micro-batches are in flight, of which
- * w_j are in stages j and later (docs/PLANNER.md, Time). In the eager order a stage only waits for its own
- * window. */
+/* Returns the seconds that a step takes longer because too few micro-batches are in flight to hide the
+ * transfers. In the strict order stage s waits for the gradients from stage j when w_s micro-batches are in
+ * flight, of which w_j are in stages j and later (docs/PLANNER.md, Time). In the eager order a stage only
+ * waits for its own window. */
 static double stall_seconds(const struct candidate *c, const double *pass, const double *hop,
                             uint32_t micro_batches, double period)
 {

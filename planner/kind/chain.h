@@ -19,7 +19,7 @@ double chain_period(const struct candidate *candidate, const struct stage_price 
 struct chain_windows {
     uint32_t (*most)(void *context, uint32_t s, uint32_t wish, const uint32_t *windows);
     void *context;
-    uint32_t *spare; /* [stage_count] scratch: room for more */
+    uint32_t *spare; /* [stage_count] scratch memory: how many more micro-batches a stage's memory holds */
     uint32_t more;   /* micro-batches in flight to add to the formula's, where memory has room */
 };
 bool chain_windows(struct workbench *bench, const struct candidate *candidate,

@@ -12,8 +12,8 @@
  * period: most periods that beat it are longer. */
 #define NARROW 0.8
 
-/* Seconds to send a boundary tensor of mean size from one device to another, and its gradients back. INFINITY
- * if `links` links side by side cannot send one per period. */
+/* Returns the seconds to send a boundary tensor of mean size from one device to another, and its gradients
+ * back; INFINITY if `links` parallel links cannot send one per period. */
 static double hop_seconds(const struct workbench *bench, const struct candidate *c, uint32_t from,
                           uint32_t to, uint32_t links, double period)
 {
@@ -24,8 +24,8 @@ static double hop_seconds(const struct workbench *bench, const struct candidate 
     return seconds > period * links ? INFINITY : 2 * (link.latency_s + seconds);
 }
 
-/* Links between two neighbouring stages of that many replicas: each replica sends over its own link, so the
- * stage with fewer replicas decides. */
+/* Returns the number of links between two neighbouring stages of that many replicas: each replica sends over
+ * its own link, so the stage with fewer replicas decides. */
 static uint32_t links_between(uint32_t members, uint32_t next)
 {
     return members < next ? members : next;
@@ -37,10 +37,10 @@ static uint32_t window_of(double stay, double period)
     return window < 1 ? 1 : window > 1e6 ? 1000000 : (uint32_t)window;
 }
 
-/* Seconds that a stage may take for a micro-batch. Even cut: one period. Tilted cut: one period plus `stay`
- * (seconds that a micro-batch spends in later stages and transfers, there and back) over the number of
- * micro-batches. Earlier stages begin sooner in a step and end later, so with equal ends they can have more
- * work. This shortens steps of few micro-batches, if memory holds the micro-batches in flight. */
+/* Returns the seconds that a stage may take for a micro-batch. Even cut: one period. Tilted cut: one period
+ * plus `stay` (seconds that a micro-batch spends in later stages and transfers, there and back) over the
+ * number of micro-batches. Earlier stages begin sooner in a step and end later, so they can have more work in
+ * the same step. This shortens steps of few micro-batches, if memory holds the micro-batches in flight. */
 static double seconds_allowed(const struct workbench *bench, const struct candidate *c, double period,
                               double stay)
 {
@@ -55,7 +55,7 @@ struct begin_search {
     struct candidate *c;
     uint32_t stage;
     int32_t low, end;    /* the smallest first block allowed, and the block after the stage's last */
-    int32_t guess;       /* the search starts this many blocks before the end */
+    int32_t guess;       /* the search's first guess: the stage has this many blocks */
     double period, stay; /* seconds that the stage may take for a micro-batch; seconds of one in later stages
                             and transfers */
 };
@@ -122,7 +122,7 @@ static bool cover(struct workbench *bench, const struct placement_kind *kind, st
     return end == 0;
 }
 
-/* A lower bound of the period in seconds, from the sum of all stages' speeds with one block. */
+/* Returns a lower bound of the period in seconds, from the sum of all stages' speeds with one block. */
 static double period_least(struct workbench *bench, const struct placement_kind *kind, struct candidate *c)
 {
     double rate = 0, slowest = 0;
@@ -174,8 +174,8 @@ int cut_blocks(struct workbench *bench, const struct placement_kind *kind, struc
 struct coverage {
     int32_t begin; /* the first covered block */
     double stay; /* seconds of a micro-batch's forward and backward pass from that block on, with transfers */
-    uint32_t from, width; /* the earliest of these stages has order[from] … order[from + width − 1];
-                             reach[from] describes the later stages */
+    uint32_t from, width; /* the earliest covered stage has devices order[from] … order[from + width − 1];
+                             reach[from] describes the stages after it */
 };
 
 struct grouping {
@@ -192,8 +192,8 @@ static bool coverage_better(const struct coverage *a, const struct coverage *b)
     return a->begin != b->begin ? a->begin < b->begin : a->stay < b->stay;
 }
 
-/* Returns what is computed when a stage of devices order[i] … order[i + width − 1] is put before the stages
- * that reach[i] describes. */
+/* Returns the coverage that results when a stage of devices order[i] … order[i + width − 1] is put before the
+ * stages that reach[i] describes. */
 static struct coverage coverage_extend(struct grouping *g, uint32_t i, uint32_t width, double period,
                                        int32_t guess)
 {
@@ -226,7 +226,7 @@ static struct coverage coverage_extend(struct grouping *g, uint32_t i, uint32_t 
 }
 
 /* Fills reach[] for a period. Returns how many of the first devices of the order suffice for all blocks; 0:
- * all of them do not. */
+ * even all of them do not. */
 static uint32_t groups_cover(struct grouping *g, double period)
 {
     for (uint32_t i = 0; i <= g->count; i++)

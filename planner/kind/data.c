@@ -150,7 +150,8 @@ static void best_keep(const struct shards *s, struct member *best, double *best_
     memcpy(best, s->c->members, s->c->member_count * sizeof(*best));
 }
 
-/* The most rows of a micro-batch for which a replica fits on member m's device; 0: not even one row does. */
+/* Returns the most rows of a micro-batch for which a replica fits on member m's device; 0: not even one row
+ * does. */
 static uint32_t replica_most(struct shards *s, uint32_t m, bool recompute)
 {
     const struct member as = {.recompute = recompute};

@@ -22,7 +22,8 @@
 
 enum { ROLE_ATTENTION = 1, ROLE_EXPERTS = 2, ROLE_BOTH = ROLE_ATTENTION | ROLE_EXPERTS };
 
-/* Bytes that some experts of every layer need: fixed, and for each micro-batch of a wave. */
+/* Bytes that a number of experts in every layer needs: a fixed part, and a part for each micro-batch of a
+ * wave. */
 struct expert_memory {
     double fixed, wave;
 };
@@ -30,8 +31,9 @@ struct expert_memory {
 struct expert_device { /* what is known of one device of the candidate */
     uint32_t device;
     uint64_t limit;
-    double speed_s; /* forward and backward of attention for all rows of a micro-batch, per layer */
-    double experts_s[COST_WAYS]; /* all experts of a layer, with even routing */
+    double speed_s; /* seconds of attention's forward and backward in one layer, for all rows of a
+                       micro-batch */
+    double experts_s[COST_WAYS]; /* seconds of all experts of a layer, with even routing */
 };
 
 /* What is known of a candidate and its model before devices have roles. */
@@ -39,8 +41,8 @@ struct expert_facts {
     struct workbench *bench;
     const struct problem *p;
     struct expert_model model;
-    struct expert_links links;  /* indexed like devices; contains scratch */
-    struct expert_memory *held; /* [experts + 1]: by number of experts */
+    struct expert_links links;  /* indexed like devices[]; contains scratch memory */
+    struct expert_memory *held; /* [experts + 1]: memory of 0, 1, 2, … experts */
     double gradient_bytes;
     double full_share; /* a step's mean work, in full micro-batches, divided by its number of micro-batches */
     uint32_t n, micro_batches, rows; /* rows of a micro-batch */
@@ -54,11 +56,13 @@ struct expert_roles {
     uint32_t rows[SHARDS_MEMBERS_MAX];
     uint32_t order[SHARDS_MEMBERS_MAX]; /* devices in the order of members: attention first */
     uint32_t attending;
-    double tokens; /* most tokens of a micro-batch, added up over the devices with these rows */
+    double tokens; /* most tokens that a device's rows of a micro-batch may have, summed over the devices
+                      with attention */
     /* Seconds for the device's rows of a micro-batch: attention of one layer, and all blocks without experts.
      */
     double attention_s[SHARDS_MEMBERS_MAX][COST_WAYS], dense_s[SHARDS_MEMBERS_MAX][COST_WAYS];
-    /* [recompute]: bytes of everything but experts; [0]: fixed, [1]: for each micro-batch of a wave */
+    /* [device][recompute][0 or 1]: bytes of everything but experts; [0]: fixed, [1]: for each micro-batch of
+     * a wave */
     double own[SHARDS_MEMBERS_MAX][2][2];
 };
 
@@ -108,7 +112,7 @@ static int expert_memory_fill(struct expert_search *s)
     return 0;
 }
 
-/* The number of full micro-batches that take as long as a mean step, divided by the step's number of
+/* Returns the number of full micro-batches that take as long as a mean step, divided by the step's number of
  * micro-batches. A partly filled micro-batch counts as the mean of its rows' share and 1. */
 static double full_share(const struct expert_facts *f)
 {
@@ -229,8 +233,8 @@ static void layer_price(struct expert_facts *f, const struct expert_roles *r, co
     t->one_way = expert_links_shared(&f->links);
 }
 
-/* Seconds of a step outside its micro-batches: all-reduce of attention's gradients and of scalars, and the
- * optimiser. */
+/* Returns the seconds of a step outside its micro-batches: all-reduce of attention's gradients and of
+ * scalars, and the optimiser. */
 static double outside_seconds(const struct expert_facts *f, const struct expert_roles *r)
 {
     double step = 0, latency, sum = 0;
@@ -343,7 +347,7 @@ static int roles_fill(struct expert_facts *f, struct expert_roles *r)
     return 1;
 }
 
-/* Bytes of device i that attention leaves free for experts, in waves of `wave` micro-batches. */
+/* Returns the bytes of device i that attention leaves free for experts, in waves of `wave` micro-batches. */
 static double device_room(const struct expert_facts *f, const struct expert_roles *r, uint32_t i,
                           uint32_t wave)
 {
@@ -353,7 +357,7 @@ static double device_room(const struct expert_facts *f, const struct expert_role
 
 /* --- how many micro-batches pass all layers together --- */
 
-/* Bytes that `count` experts of every layer need in waves of `wave` micro-batches. */
+/* Returns the bytes that `count` experts of every layer need in waves of `wave` micro-batches. */
 static double experts_held(const struct expert_facts *f, const struct expert_roles *r, uint32_t count,
                            uint32_t wave)
 {
@@ -384,8 +388,8 @@ static bool caps_find(const struct expert_facts *f, const struct expert_roles *r
     return held >= f->model.experts;
 }
 
-/* The most micro-batches of a wave that fit in memory, lowered so that waves are about equally long; 0: none
- * fits. */
+/* Returns the most micro-batches of a wave that fit in memory, lowered so that waves are about equally long;
+ * 0: none fits. */
 static uint32_t wave_find(const struct expert_facts *f, const struct expert_roles *r, double *cap)
 {
     uint32_t low = 0, high = f->micro_batches;

@@ -77,7 +77,7 @@ static void wait_back(struct wave_run *v, double ready, double *arrival)
     v->waits_s = ready;
 }
 
-/* The time at which a micro-batch arrives; starts its transfer if that still waits. */
+/* Returns the time at which a micro-batch arrives. Starts its transfer if that has not started. */
 static double arrived(struct wave_run *v, double *arrival)
 {
     if (v->waits == arrival)
@@ -136,8 +136,8 @@ static void wave_pass(struct wave_run *v, bool back)
         v->here_s[k] += more;
 }
 
-/* Seconds of a wave of `count` micro-batches: forward through all layers with experts, the other blocks, and
- * backward. */
+/* Returns the seconds of a wave of `count` micro-batches: forward through all layers with experts, the other
+ * blocks, and backward. */
 static double wave_seconds(const struct expert_times *t, uint32_t count, uint32_t delay, double *scratch)
 {
     struct wave_run v = {

@@ -37,8 +37,8 @@ struct workbench {
                   longer (seconds_allowed in cut.c) */
     bool whole_layers; /* settle() lets no stage run a part of the next one's first layer, because the plan's
                           cuts were given */
-    double rival_s;    /* the step time of a candidate that is to be beaten, in seconds: of one that is not
-                          faster, settle() may say that it does not fit */
+    double rival_s;    /* seconds of a step to beat; settle() may report a candidate that is not faster as
+                          one that does not fit */
     struct err *err;
 };
 void workbench_init(struct workbench *bench, const struct problem *problem, struct err *err);

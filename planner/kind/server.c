@@ -10,8 +10,8 @@ static bool server_supports(const struct problem *problem, struct err *err)
     return shards_supports(problem, "a holder and workers take", err);
 }
 
-/* How long a block takes from the holder to all workers and back. Sends overlap, limited by the holder's
- * network card; receives follow each other, because gradients are summed in a fixed order. */
+/* Returns how long a block takes from the holder to all workers and back. Sends overlap, limited by the
+ * holder's network card; receives follow each other, because gradients are summed in a fixed order. */
 static struct transfer_rates star(const struct shards *s)
 {
     const struct cluster *cluster = s->p->cluster;

@@ -11,8 +11,7 @@
 #define DENSE_UNITS 64u
 #define FIRST_LIMIT 1.5 /* splits are first searched within this multiple of the least possible step time */
 
-struct row_choice { /* how a member can work on some rows; of one choice, only the seconds differ between
-                       members */
+struct row_choice { /* a way to work on some rows; from member to member only its seconds differ */
     uint32_t total, size, count;
     bool recompute;
     uint64_t need[2]; /* bytes that the stage's first member needs, and any other; 0 for replicas, whose need
@@ -90,7 +89,7 @@ static double moves_seconds(const struct overlap *x, const struct transfer_rates
     return moving->beside ? larger(in, out) : in + out;
 }
 
-/* Seconds of a step for a member that works on `count` micro-batches of the given cost. */
+/* Returns the seconds of a step for a member that works on `count` micro-batches of the given cost. */
 static double member_seconds(const struct shards *s, const struct micro_cost *cost, uint32_t count,
                              bool recompute, const struct transfer_rates *moving)
 {
@@ -149,7 +148,7 @@ void shards_fini(struct shards *s)
 
 /* --- bytes of one member --- */
 
-/* Bytes that a member needs that keeps the part `kept` of the state. */
+/* Returns the bytes that a member needs if it keeps the part `kept` of the state. */
 static uint64_t part_need(const struct shards *s, uint32_t m, const struct member *as, struct flat_share kept)
 {
     struct memory_need need;
@@ -331,7 +330,7 @@ int shards_prepare(struct shards *s)
     }
     qsort(s->ways, s->way_count, sizeof(*s->ways), way_compare);
     costs_fill(s);
-    /* An entry takes 1.3 us, the median of 63 cases of 2 to 256 devices (0.3 to 6.1). */
+    /* A table entry takes 1.3 µs, the median of 63 cases of 2 to 256 devices (0.3 to 6.1 µs). */
     s->bench->spent += members * s->size_count;
     return 0;
 }
@@ -367,7 +366,7 @@ static void options_fill(struct shards *s, uint32_t m, const struct transfer_rat
         const struct row_choice *way = &s->ways[i];
         size_t at = (size_t)m * s->size_count + way->size;
         int64_t room = has - (int64_t)(s->whole ? replica[way->recompute] : way->need[m > 0]);
-        if (way->total * s->per_row[m] > limit) { /* all further ways take longer, too */
+        if (way->total * s->per_row[m] > limit) { /* all further ways take longer than the limit, too */
             *all = false;
             return;
         }

@@ -173,7 +173,7 @@ static double least_time(struct split *s)
     if (feasible(s, low))
         return low;
     for (int turn = 0; turn < COARSE_TURNS; turn++) {
-        /* by ratio, because options' times range from one row's to the whole batch's */
+        /* Bisects the times by ratio, because they range from one row's seconds to the whole batch's. */
         double middle = low > 0 ? sqrt(low * high) : (low + high) / 2;
         if (feasible(s, middle))
             high = middle;

@@ -18,12 +18,13 @@
 #define GROUP_MAX 64u
 #define TURNS_MAX 16u  /* most micro-batches in turns; more hide hardly any transfer time */
 #define LAYERS_SEEN 4u /* layers simulated; each further one takes as long as the last */
-/* Units in flight beyond what mean times ask for; a step's first and last units use them (16 clusters,
- * tests/planner/test_kind_tensor.c: up to 8 % of a step). */
+/* Units in flight that are added to those which hide transfers at mean times. The first and last units of a
+ * step use them: up to 8 % of a step (16 clusters, tests/planner/test_kind_tensor.c). */
 #define WINDOW_MORE 2u
 #define MIXES 3 /* divisions of matrices that are tried: by speed, by memory, and between the two */
 
-/* What does not depend on the division of matrices. A unit is the `together` micro-batches in turns. */
+/* Facts of an estimate that do not depend on how matrices are divided. A unit is a set of `together`
+ * micro-batches that are worked on in turns. */
 struct tensor_case {
     struct workbench *bench;
     const struct problem *p;
@@ -81,7 +82,7 @@ static void group_init(const struct tensor_case *t, uint32_t s, struct tensor_gr
     g->broadcast_s = tensor_broadcast_seconds(g->count, bytes, g->latency_s, g->bytes_per_s);
 }
 
-/* Seconds of a block of a class on a member that has its whole matrices: forward or backward. */
+/* Returns the seconds of a block of a class on a member that has its whole matrices: forward or backward. */
 static double whole_seconds(const struct tensor_group *g, uint32_t i, enum cost_class cls, bool back,
                             bool again)
 {
@@ -89,7 +90,7 @@ static double whole_seconds(const struct tensor_group *g, uint32_t i, enum cost_
     return back ? seconds[COST_BACKWARD] + (again ? seconds[COST_RECOMPUTE] : 0) : seconds[COST_FORWARD];
 }
 
-/* Seconds of a layer's attention on a member that has its whole matrices. */
+/* Returns the seconds of a layer's attention on a member that has its whole matrices. */
 static double attention_seconds(const struct tensor_group *g, uint32_t i, bool back, bool again)
 {
     const double *seconds = g->cost[i].seconds[COST_LAYER], *share = g->attention[i];
@@ -98,7 +99,7 @@ static double attention_seconds(const struct tensor_group *g, uint32_t i, bool b
                 : seconds[COST_FORWARD] * share[COST_FORWARD];
 }
 
-/* Seconds of a layer's FFN on a member that has its whole matrices. */
+/* Returns the seconds of a layer's FFN on a member that has its whole matrices. */
 static double ffn_seconds(const struct tensor_group *g, uint32_t i, bool back, bool again)
 {
     return whole_seconds(g, i, COST_LAYER, back, again) - attention_seconds(g, i, back, again);
@@ -117,8 +118,8 @@ static void member_seconds(const struct tensor_group *g, uint32_t i, bool back, 
     seconds[PART_TOP] = i == 0 ? whole_seconds(g, i, COST_HEAD, back, again) : 0;
 }
 
-/* The simulation of a unit in a stage: when each member (free_s) and the group's last transfer (queue_s) have
- * ended, and when each micro-batch's last all-reduce has (ready_s). */
+/* The simulation of a unit in a stage. free_s: when each member ends; queue_s: when the group's last transfer
+ * ends; ready_s: when each micro-batch's last all-reduce ends. */
 struct unit_pass {
     uint32_t count, members;
     double seconds[GROUP_MAX][PARTS], free_s[GROUP_MAX], ready_s[TURNS_MAX], queue_s;
@@ -165,7 +166,8 @@ static void pass_layers(struct unit_pass *v, uint32_t layers, bool back, double 
         v->ready_s[k] += more;
 }
 
-/* Seconds of the forward or backward pass of `count` micro-batches that the group works on in turns. */
+/* Returns the seconds of the forward or backward pass of `count` micro-batches that the group works on in
+ * turns. */
 static double pass_seconds(const struct tensor_group *g, bool back, bool again, uint32_t count)
 {
     struct unit_pass v = {.count = count, .members = g->count};
@@ -181,7 +183,7 @@ static double pass_seconds(const struct tensor_group *g, bool back, bool again, 
     return v.queue_s;
 }
 
-/* Mean seconds of a unit (micro-batches in turns); a step's last unit may be shorter. */
+/* Returns the mean seconds of a unit (micro-batches in turns); a step's last unit may be shorter. */
 static double unit_seconds(const struct tensor_case *t, const struct tensor_group *g, bool back, bool again)
 {
     uint32_t rest = t->micro_batches - (t->units - 1) * t->together;
@@ -198,7 +200,8 @@ static void group_price(const struct tensor_case *t, const struct tensor_group *
                                   .backward_s = unit_seconds(t, g, true, again)};
 }
 
-/* Seconds to send a unit's boundary tensors to the next stage; *busy: how long they occupy the link. */
+/* Returns the seconds to send a unit's boundary tensors to the next stage; *busy: how long they occupy the
+ * link. */
 static double link_seconds(const struct tensor_case *t, uint32_t s, double *busy)
 {
     const struct candidate_stage *a = &t->c->stages[s], *b = &t->c->stages[s + 1];
@@ -226,8 +229,8 @@ static void part_need(const struct tensor_case *t, const struct tensor_group *g,
 }
 
 /* Estimates a step in seconds. The list schedule takes a unit for one micro-batch, and a group for its first
- * member. Added are the all-reduces of replicated parameters, two scalars over the tree of all ranks, and the
- * optimiser. */
+ * member. The all-reduces of replicated parameters, two scalars over the tree of all ranks, and the optimiser
+ * are added. */
 static int cut_estimate(const struct tensor_case *t)
 {
     struct workbench *bench = t->bench;
@@ -293,7 +296,8 @@ static struct need_line need_line(const struct tensor_case *t, const struct tens
     return (struct need_line){bytes[0], bytes[1] - bytes[0], bytes[2] - bytes[0], bytes[3] - bytes[0]};
 }
 
-/* Rounds shares of `units` to whole numbers, one or more each, and writes their ends. False: too few. */
+/* Rounds shares of `units` to whole numbers, one or more each, and writes the ends of the members' ranges.
+ * Returns false if there are fewer units than members. */
 static bool rounded(const double *share, uint32_t count, uint32_t units, uint32_t *end)
 {
     double sum = 0;
@@ -378,7 +382,8 @@ struct stage_choice { /* one division of a stage's matrices, with recomputation 
     struct plan_tensor part[GROUP_MAX];
 };
 
-/* What a stage has to know of the later ones: their longest period, and a unit's seconds in them. */
+/* Facts about the stages after a stage: their longest period, and a unit's seconds in them, there and back.
+ */
 struct stage_behind {
     double period_s, stay_s;
     uint32_t window;    /* units in flight in the next stage */
@@ -391,8 +396,8 @@ static uint64_t live_of(const struct tensor_case *t, uint32_t window)
     return live < t->micro_batches ? live : t->micro_batches;
 }
 
-/* Buffers of a boundary tensor's size that a member of stage s has, with the shortest ring between the stage
- * before and this one. */
+/* Returns the number of buffers of a boundary tensor's size that a member of stage s has, with the shortest
+ * ring between the stage before and this one. */
 static uint64_t partials_of(const struct tensor_case *t, uint32_t s, uint32_t window,
                             const struct stage_behind *b)
 {
@@ -429,8 +434,8 @@ static uint32_t window_held(const struct tensor_case *t, const struct tensor_gro
 }
 
 /* Divides a group's matrices for now->window units in flight; keeps the result in *best if its period is the
- * shortest. A unit takes R seconds from here to the last stage and back, so the period is R / window or more.
- */
+ * shortest. A unit takes R seconds from this stage to the last and back, so the period is at least R /
+ * window. */
 static void way_try(const struct tensor_case *t, struct tensor_group *g, struct stage_choice *now,
                     uint32_t most, int mix, const struct stage_behind *b, struct stage_choice *best)
 {
@@ -475,7 +480,8 @@ static void way_find(const struct tensor_case *t, struct tensor_group *g, uint32
     }
 }
 
-/* Bytes that all members of a stage lack together, however divided. Adds those they have to *has. */
+/* Returns the bytes that all members of a stage together lack, however its matrices are divided. Adds the
+ * bytes that the members have to *has. */
 static uint64_t stage_lacks(const struct tensor_case *t, const struct tensor_group *g,
                             const struct stage_behind *b, uint64_t *has)
 {
@@ -510,7 +516,7 @@ static void way_take(const struct tensor_case *t, const struct tensor_group *g,
     b->ring_most = way->spare;
 }
 
-/* The shortest possible period in seconds, of a cluster whose memory is unlimited. */
+/* Returns the shortest possible period in seconds if memory were unlimited. */
 static double period_least(const struct tensor_case *t)
 {
     const struct need_line nothing = {0};
@@ -581,7 +587,7 @@ static void ring_order(const struct problem *p, struct member *members, uint32_t
     }
 }
 
-/* The device of stage s that computes embedding and head fastest, or (by_memory) has most memory. */
+/* Returns the device of stage s that computes the head fastest, or (by_memory) has most memory. */
 static uint32_t leader_of(const struct problem *p, const struct candidate *c, uint32_t s, bool by_memory)
 {
     const struct candidate_stage *stage = &c->stages[s];
@@ -604,8 +610,8 @@ static uint32_t leader_of(const struct problem *p, const struct candidate *c, ui
 
 /* --- the row of the table of placements --- */
 
-/* True if some group has several members, each such group has a layer, and members are at most the key heads.
- * A trained, tied embedding has to be on one rank, so it allows one stage only. */
+/* True if some group has several members, each such group has a layer, and no group has more members than
+ * there are key heads. A trained, tied embedding has to be on one rank, so it allows one stage only. */
 static bool shape_fits(const struct problem *p, const struct candidate *c)
 {
     bool group = false;
@@ -737,7 +743,8 @@ static bool tensor_supports(const struct problem *p, struct err *err)
     return false;
 }
 
-/* The number of micro-batches in turns, read off the buffers between attention and FFN. */
+/* Returns the number of micro-batches in turns, derived from the number of buffers between attention and FFN.
+ */
 static uint32_t together_of(const struct plan_rank *rank)
 {
     uint32_t least = 0;

@@ -8,8 +8,8 @@ static uint64_t limit_of(const struct workbench *bench, const struct candidate *
     return bench->problem->cluster->devices[c->members[c->stages[s].member_first].device].memory_limit_bytes;
 }
 
-/* The least bytes that a stage's member needs: with one micro-batch in flight, and recomputing if that is
- * allowed. */
+/* Returns the least bytes that a stage's member needs: with one micro-batch in flight, and recomputing if
+ * that is allowed. */
 static uint64_t least_need(const struct workbench *bench, const struct candidate *c, uint32_t s)
 {
     uint32_t sides = (s > 0) + (s + 1 < c->stage_count);
@@ -26,8 +26,8 @@ static bool holds(const struct workbench *bench, struct candidate *c, uint32_t s
     return least_need(bench, c, s) <= limit_of(bench, c, s);
 }
 
-/* The number of blocks that fit in stage s's memory, from block `begin` on, or, if `backward`, up to block
- * `end`. */
+/* Returns the number of blocks that fit in stage s's memory, from block `begin` on, or, if `backward`, up to
+ * block `end`. */
 static int32_t blocks_held(const struct workbench *bench, struct candidate *c, uint32_t s, int32_t begin,
                            int32_t end, bool backward)
 {

@@ -20,8 +20,8 @@ uint32_t order_window_least(uint32_t ranks, uint32_t laps, uint32_t micro_batche
     return (laps - 1) * (r.each + (r.larger > 0)) + 2 * (ranks - 1 - rank) + 1;
 }
 
-/* The n-th forward, or backward, of an interleaved rank that is alone in its stages: a group of micro-batches
- * passes one of the rank's ranges of blocks after the other, then the next group follows. */
+/* Returns the n-th forward, or backward, of an interleaved rank that is alone in its stages: a group of
+ * micro-batches passes one of the rank's ranges of blocks after the other, then the next group follows. */
 static struct schedule_event interleaved_event(const struct order_of *o, uint32_t n, bool backward)
 {
     struct rounds r = rounds_of(o->groups, o->micro_batches);
@@ -34,7 +34,7 @@ static struct schedule_event interleaved_event(const struct order_of *o, uint32_
                                    backward ? EVENT_BACKWARD : EVENT_FORWARD};
 }
 
-/* The n-th forward, or backward, of an interleaved rank with others in its stages: all of the rank's
+/* Returns the n-th forward, or backward, of an interleaved rank with others in its stages: all of the rank's
  * micro-batches pass one of its ranges of blocks, then the next. */
 static struct schedule_event breadth_event(const struct order_of *o, uint32_t n, bool backward)
 {

@@ -39,8 +39,8 @@ struct order_of { /* the input of order_fill, for one rank */
  * range's weights are gathered twice a step. */
 void order_fill(const struct order_of *order, struct schedule_event *events);
 
-/* The fewest micro-batches that a rank of an interleaved pipeline must have in flight; with fewer, some rank
- * would wait for a result of its own. laps: ranges of blocks per rank. */
+/* Returns the fewest micro-batches that a rank of an interleaved pipeline must have in flight; with fewer,
+ * some rank would wait for a result of its own. laps: ranges of blocks per rank. */
 uint32_t order_window_least(uint32_t ranks, uint32_t laps, uint32_t micro_batches, uint32_t rank);
 
 #endif

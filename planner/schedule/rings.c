@@ -13,9 +13,10 @@ struct buffer_span {
 };
 
 struct ring_scratch {
-    double *soonest;            /* [events]: the earliest begin[k] of this and all later events */
-    uint32_t *held, *held_turn; /* [micro_batches]: those whose tensor is in a buffer, and the position of
-                                   each among the rank's */
+    double *soonest; /* [events]: the earliest begin[k] of this and all later events */
+    /* [micro_batches] held: the micro-batches whose tensor is in a buffer; held_turn: the position of each of
+     * them in the order in which the rank takes its micro-batches */
+    uint32_t *held, *held_turn;
     uint8_t *apart; /* [micro_batches + 1]: 1 at d if some micro-batches k and k + d are in buffers at the
                        same time */
 };
@@ -74,8 +75,8 @@ static struct schedule_ring ring_search(const struct schedule *s, uint32_t stage
     return result;
 }
 
-/* The most micro-batches in flight in a stage: after their forward, and before the last event that needs the
- * activations saved by it. */
+/* Returns the most micro-batches in flight in a stage: after their forward, and before the last event that
+ * needs the activations saved by it. */
 static uint32_t live_most(const struct schedule *s, uint32_t stage, uint32_t rank, bool split)
 {
     uint32_t live = 0, most = 1;
@@ -90,8 +91,8 @@ static uint32_t live_most(const struct schedule *s, uint32_t stage, uint32_t ran
     return most;
 }
 
-/* The number of buffers between two stages of one member each, in the strict order: the difference of their
- * micro-batches in flight, and one that is being computed. */
+/* Returns the number of buffers between two stages of one member each, in the strict order: the difference of
+ * their micro-batches in flight, and one for the micro-batch that is being computed. */
 static uint32_t ring_between(const struct schedule *s, const struct candidate *c, uint32_t stage)
 {
     uint32_t w = c->members[c->stages[stage].member_first].window;

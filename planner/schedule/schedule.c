@@ -17,7 +17,7 @@ struct scheduled_rank {
     double free_s;    /* time at which the rank's current event ends */
     double sent_s[2]; /* time at which the rank's last activations, and its last gradients, have left */
     uint32_t done;    /* number of the rank's events that are scheduled */
-    uint32_t forwards, backwards; /* how many of them are forwards, and whole backwards */
+    uint32_t forwards, backwards; /* how many scheduled events are forwards, and whole backwards */
     uint32_t mine, count, limit;  /* mine, count: the rank's micro-batches are list_scheduler.mine[mine … mine
                                      + count − 1]; limit: most in flight (the window) */
 };
@@ -57,7 +57,7 @@ static void best_set(struct list_scheduler *r, uint32_t rank, double at)
     }
 }
 
-/* The rank whose next event can begin first; of several the one with the lowest index. */
+/* Returns the rank whose next event can begin first; of several the one with the lowest index. */
 static uint32_t best_rank(const struct list_scheduler *r)
 {
     uint32_t i = 1;
@@ -73,7 +73,7 @@ static double later(double a, double b)
     return a > b ? a : b;
 }
 
-/* The time at which an event's input is there; negative: not yet known. */
+/* Returns the time at which an event's input is there; negative: not yet known. */
 static double ready_at(const struct list_scheduler *r, const struct schedule_event *e)
 {
     size_t cell = (size_t)e->stage * r->s->micro_batches + e->micro_batch;
@@ -133,8 +133,8 @@ static void link_occupy(double *free_s, double *begin, double seconds)
     *free_s = *begin + seconds;
 }
 
-/* Sends a boundary tensor that is ready at the time `at`. *left: when the sender's buffer is free again.
- * Returns the time of arrival. */
+/* Sends a boundary tensor that is ready at the time `at`. Writes to *left when the sender's buffer is free
+ * again. Returns the time of arrival. */
 static double transfer(struct list_scheduler *r, uint32_t from, uint32_t to, bool back, double at,
                        double bytes, double *left)
 {
@@ -189,8 +189,8 @@ static void result_pass(struct list_scheduler *r, uint32_t rank, const struct sc
         look(r, to, back ? e->stage - 1 : e->stage + 1);
 }
 
-/* Seconds by which an event takes longer than its mean, in a stage that shares a layer with a neighbour and
- * runs it for some of the micro-batches. */
+/* Returns the seconds by which an event takes longer than its mean, in a stage that shares a layer with a
+ * neighbour and runs it for some of the micro-batches. */
 static double layers_seconds(const struct list_scheduler *r, const struct stage_price *price,
                              const struct schedule_event *e)
 {

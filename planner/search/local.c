@@ -9,7 +9,7 @@
 #include "planner/kind/cut.h"
 #include "program/check/check.h"
 
-#define BETTER (1 - 1e-9) /* a value counts as better below this times the old one */
+#define BETTER (1 - 1e-9) /* a value is better if it is below this multiple of the old one */
 /* A candidate is simulated if its estimate is at most this multiple of the best candidate's: estimates of
  * similar candidates err alike. */
 #define FILTER 1.02
@@ -25,8 +25,8 @@
 /* Units of work for filling in a candidate, without its schedule; a unit is about a microsecond (as measured
  * by bench_planner_search). */
 #define SETTLE_UNITS 10u
-/* Units of work for emitting and simulating a candidate, besides one for each simulated step and each of its
- * cells (candidate_cells). */
+/* Units of work for emitting and simulating a candidate, besides one unit for each of its cells
+ * (candidate_cells) in each simulated step. */
 #define SIMULATE_UNITS 20u
 
 double candidate_simulate(const struct problem *problem, const struct candidate *c, uint32_t steps_max,
@@ -95,7 +95,7 @@ static bool seen_before(struct local_state *l, const struct candidate *c)
     return before;
 }
 
-/* The estimated seconds of a step; INFINITY if the candidate does not fit. Negative: ERR_NOMEM. */
+/* Returns the estimated seconds of a step; INFINITY if the candidate does not fit. Negative: ERR_NOMEM. */
 static double estimate(struct local_state *l, struct candidate *c, enum move_level level)
 {
     uint64_t before = l->bench->spent;
@@ -135,7 +135,7 @@ double local_value(struct local_state *l, struct candidate *c, enum move_level l
 
 /* --- trying moves --- */
 
-/* All moves of a candidate in random order; NULL: ERR_NOMEM. */
+/* Returns all moves of a candidate in random order; NULL: ERR_NOMEM. */
 static struct move *moves_list(struct local_state *l, const struct candidate *c, uint32_t *count)
 {
     enum move_kind last = l->simulate ? MOVE_KINDS : MOVE_WINDOW;
@@ -209,7 +209,7 @@ static int refine(struct local_state *l, struct candidate *c, double *value)
     return result;
 }
 
-/* Applies every move that improves the value as soon as it is found, until none of all moves does. */
+/* Applies every move that improves the value as soon as it is found, until no move improves it. */
 static int descend(struct local_state *l, struct candidate *c, double *value)
 {
     struct candidate trial = {0};

@@ -22,14 +22,15 @@ struct local_state {
     const struct placement_kind *kind;
     struct rand_stream rand;
     enum local_cut cut;
-    bool even; /* true: the best candidate so far was cut CUT_EVEN; CUT_EITHER cuts likewise three times in
-                  four */
+    bool even; /* true: the best candidate so far was cut CUT_EVEN; false: CUT_TILTED. CUT_EITHER cuts as the
+                  best was cut in three of four cases. */
     bool simulate;      /* values are those of the simulation, not of the estimate */
     uint32_t steps;     /* for how many of the problem's sampled steps a candidate is simulated */
     uint32_t must_use;  /* only candidates that use this device count: 1 + its index in the cluster; 0: all
                            candidates */
     bool runnable_only; /* only candidates that workers of this release can run count */
-    uint64_t spent, budget;       /* in units of work of about a microsecond (SETTLE_UNITS in local.c) */
+    uint64_t spent, budget;       /* work spent so far, and the most to spend, in units of about a
+                                     microsecond (SETTLE_UNITS in local.c) */
     struct candidate_list *found; /* receives every local optimum that was found; may be NULL */
     uint64_t *seen;               /* [LOCAL_SEEN] hash table of candidates that were simulated */
     double looked;                /* estimated value of the candidate that local_value was last called with */
@@ -48,13 +49,14 @@ double local_value(struct local_state *local, struct candidate *candidate, enum 
  * moves) in a row found nothing better. Returns 0, −1 on ERR_NOMEM. */
 int local_search(struct local_state *local, struct candidate *candidate, double *value, uint32_t rounds);
 /* Returns a candidate's value by the job's objective, from its emitted plan and the simulation of at most
- * steps_max sampled steps. *seconds, which may be NULL: of a step. INFINITY: it does not fit, or the value is
- * below `checked` and plan_check refuses the plan. Negative: ERR_NOMEM. */
+ * steps_max sampled steps. *seconds, which may be NULL, receives the seconds of a step. INFINITY: the
+ * candidate does not fit, or its value is below `checked` and plan_check refuses the plan. Negative:
+ * ERR_NOMEM. */
 double candidate_simulate(const struct problem *problem, const struct candidate *candidate,
                           uint32_t steps_max, double checked, double *seconds, struct err *err);
-/* If there are several stages and one has several members, reduces the micro-batches in flight, by about a
- * sixth at most three times, until the plan can be emitted. Returns 1 (every other candidate: unchecked); 0
- * if it still does not fit; −1 ERR_NOMEM. */
+/* Makes a candidate fit that has several stages, one of them with several members: reduces its micro-batches
+ * in flight, each time by about a sixth and at most three times, until its plan can be emitted. Returns 1
+ * (also for other candidates, which are not tried); 0 if it still does not fit; −1 ERR_NOMEM. */
 int candidate_fit(const struct problem *problem, struct candidate *candidate, struct err *err);
 
 #endif

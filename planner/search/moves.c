@@ -4,7 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SHARES 3u /* sizes of the part of the state that MOVE_SHARE can give away, or kinds of matrices */
+/* Number of sizes of the part of a member's state that MOVE_SHARE can give away. In tensor groups it gives
+ * away columns (0) or a head (1). */
+#define SHARES 3u
 #define SHARE_PARTS 16u /* MOVE_SHARE gives away about a 16th of a member's columns */
 
 /* A move that is being applied. */
@@ -56,7 +58,8 @@ static struct member member_remove(struct candidate *c, uint32_t member)
     return out;
 }
 
-/* Inserts a member into stage `to`; from stage_count on, into a new stage at position to − stage_count. */
+/* Inserts a member into stage `to`. If `to` is stage_count or more, the member gets a new stage at position
+ * to − stage_count. */
 static int member_insert(struct candidate *c, const struct placement_kind *kind, struct member member,
                          uint32_t to, struct err *err)
 {
@@ -158,8 +161,8 @@ static int member_add(const struct move_case *m)
     return member_insert(m->c, m->kind, member, m->b, m->err) < 0 ? -1 : structure_end(m);
 }
 
-/* Moves member a to stage b; from stage_count on, to a new stage. The positions are those before the member
- * is removed. */
+/* Moves member a to stage b, or, if b is stage_count or more, to a new stage at position b − stage_count.
+ * Positions count before the member is removed. */
 static int member_regroup(const struct move_case *m)
 {
     struct candidate *c = m->c;
@@ -248,14 +251,16 @@ static int gathered_change(const struct move_case *m)
 
 /* --- moves that change what settle() fills in --- */
 
-/* Changes the micro-batches in flight in stage a; from stage_count on, in all stages up to a − stage_count.
- */
+/* Changes the micro-batches in flight in stage a. If a is stage_count or more, changes them in all stages up
+ * to a − stage_count. */
 static int window_change(const struct move_case *x)
 {
     struct candidate *c = x->c;
     bool changed = false, all = x->a >= c->stage_count, laps = c->schedule == SCHEDULE_INTERLEAVED;
     uint32_t last = all ? x->a - c->stage_count : x->a;
-    if (laps && c->member_count > candidate_groups(c)) /* its forwards all come before its backwards */
+    /* In interleaved groups all forwards of a step come before its backwards, so windows cannot be changed.
+     */
+    if (laps && c->member_count > candidate_groups(c))
         return MOVE_VOID;
     for (uint32_t m = 0; m < c->member_count; m++) {
         uint32_t *w = &c->members[m].window, s = laps ? m : stage_of(c, m);
@@ -287,8 +292,9 @@ static int owner_set(const struct move_case *m)
     uint32_t count = micro_count(m->p, c->micro_batch_rows), s = m->a / count;
     if (c->owner_count != c->stage_count * count || m->b >= c->stages[s].member_count ||
         c->owner[m->a] == m->b)
-        return MOVE_VOID; /* the candidate leaves the choice to list scheduling; owners_say writes its choice
-                             down first */
+        /* Without a full `owner` list scheduling chooses the members; owners_say() first writes its choice
+         * into `owner`. */
+        return MOVE_VOID;
     c->owner[m->a] = (uint8_t)m->b;
     return MOVE_AS_IS;
 }
@@ -367,7 +373,8 @@ static int positions_swap(const struct move_case *m)
     bool server = m->kind->stage_kind == STAGE_SERVER;
     if (a >= b || stage_of(c, a) != stage_of(c, b) || (server && (!first.count || !second.count)) ||
         (m->kind->stage_kind == STAGE_EXPERT && !first.rows != !second.rows))
-        return MOVE_VOID; /* members with attention come first, and workers have rows */
+        /* Members with attention must come before the others, and a server's workers must have rows. */
+        return MOVE_VOID;
     c->members[a] = second;
     c->members[b] = first;
     c->members[a].tensor = first.tensor; /* parts of matrices keep their order */
@@ -538,8 +545,8 @@ enum move_operand {
     MEMBERS,  /* a member, or member_count for all */
     DEVICE,   /* a device of the cluster */
     STAGE,    /* a stage */
-    STAGES,   /* a stage; from stage_count on: all stages up to this − stage_count */
-    POSITION, /* a stage; from stage_count on: a new stage at this − stage_count */
+    STAGES,   /* a stage; stage_count + s: all stages up to s */
+    POSITION, /* a stage; stage_count + s: a new stage at position s */
     SIZE,     /* micro-batch size: 0 next larger, 1 next smaller, 2 one row more, 3 one row less */
     GATHERED, /* gathered layers: 0 doubled, 1 halved, 2 none */
     OWNED,    /* a micro-batch in a stage: stage · micro-batches + micro-batch */
@@ -568,7 +575,7 @@ enum move_need {
 
 static const struct move_row {
     enum move_operand a, b;
-    uint32_t needs;   /* of enum move_need */
+    uint32_t needs;   /* flags of enum move_need */
     bool interleaved; /* the move also applies to interleaved pipelines */
     int (*apply)(const struct move_case *m);
 } rows[MOVE_KINDS] = {

@@ -10,7 +10,7 @@
 enum move_kind {
     /* which devices are in which stage */
     MOVE_SWAP,    /* members a and b exchange their devices */
-    MOVE_REPLACE, /* unused device b takes the place of member a's */
+    MOVE_REPLACE, /* an unused device b replaces the device of member a */
     MOVE_DROP,    /* member a is removed */
     MOVE_ADD,     /* unused device a becomes a member of stage b */
     MOVE_REGROUP, /* member a goes to stage b */

@@ -21,9 +21,10 @@ static const struct {
     uint32_t simulate_part; /* Local search on simulations begins with the budget divided by this. */
     uint32_t with_part; /* The search with a left-out device gets the budget divided by this, or by the number
                            of devices if that is more. */
-    double near;        /* A placement within this ratio of the best one is searched on. */
-    uint32_t finalists; /* So many candidates of each placement are simulated. */
-    uint64_t long_cells; /* From this many ranks × micro-batches on, one step is simulated, without search. */
+    double near;        /* A placement within this ratio of the best one is searched further. */
+    uint32_t finalists; /* This many candidates of each placement are simulated. */
+    uint64_t long_cells;  /* From this many ranks × micro-batches on, one step is simulated, and local
+                             search is left out. */
     uint64_t steps_cells; /* A search simulates about this many ranks × micro-batches per candidate. */
     uint32_t rounds;      /* This many perturbations in a row without improvement end a local search. */
 } limits = {

@@ -12,7 +12,7 @@ struct search_options {
     uint64_t evaluations; /* budget; 0: the default */
     uint64_t seed;
     bool runnable_only; /* exclude plans that a worker of this release cannot run */
-    /* A further candidate to begin with, which the result is never slower than. NULL: none. Borrowed. */
+    /* A further candidate to begin with; the result is never slower than this one. NULL: none. Borrowed. */
     const struct candidate *from;
 };
 

@@ -39,7 +39,7 @@ struct seeder {
     struct candidate_list *list;
     struct device_rank *ranks; /* [count]: the usable devices */
     uint32_t count;
-    uint32_t *order; /* [count] */
+    uint32_t *order; /* [count]: the devices in the order that is being tried */
     struct candidate c, trial;
     double best, last; /* least value of all seeds so far, and of the last set of devices */
 };
@@ -213,14 +213,15 @@ static int seed_sizes(struct seeder *s, uint32_t rows)
                 return -1;
             worse = s->last < best ? 0 : worse + (best < INFINITY);
             s->last = best = fmin(best, s->last);
-            if (own) /* members have rows of their own */
+            if (own) /* settle() gives members rows of their own: one size is enough */
                 return 0;
         }
     }
     return 0;
 }
 
-/* The micro-batch size to begin with: the largest that gives at least STAGE_MICRO micro-batches per stage. */
+/* Returns the micro-batch size to begin with: the largest that gives at least STAGE_MICRO micro-batches per
+ * stage. */
 static uint32_t size_first(const struct seeder *s, uint32_t stages)
 {
     const struct problem *p = s->local->bench->problem;
@@ -278,7 +279,8 @@ static int seed_cover(struct seeder *s, uint32_t widest, uint32_t slack_count, b
         l->spent += l->bench->spent - before;
         if (found <= 0)
             return found;
-        if (!move_shape_allowed(l->bench->problem, l->kind, &s->c)) /* it is another placement */
+        /* These numbers of stages and members make it another placement. */
+        if (!move_shape_allowed(l->bench->problem, l->kind, &s->c))
             continue;
         s->last = INFINITY;
         if ((slack_count == 1 ? seed_add(s, &s->c, MOVE_SETTLE) : seed_sizes(s, size)) < 0)
@@ -336,7 +338,8 @@ static int seed_every_set(struct seeder *s)
         for (uint32_t i = 0; i < count; i++)
             if (set >> i & 1)
                 s->order[n++] = all[i];
-        for (uint32_t first = 0; first < n; first++) { /* a server's first member holds the state */
+        for (uint32_t first = 0; first < n; first++) { /* each device of a server becomes its first member,
+                                                          which holds the state */
             if (seed_groups(s, n, n) < 0)
                 return -1;
             if (s->local->kind->stage_kind != STAGE_SERVER)
@@ -558,7 +561,8 @@ static int seed_stages(struct seeder *s)
 {
     const struct placement_kind *kind = s->local->kind;
     bool many = s->count > GROUPS_FIRST, cover = kind->stage_kind == STAGE_REPLICAS && s->count > 2;
-    if (s->count <= SETS_ALL && kind->stages_least == 1 && seed_every_set(s) < 0) /* one stage */
+    /* Placements of one stage begin with every set of up to SETS_ALL devices. */
+    if (s->count <= SETS_ALL && kind->stages_least == 1 && seed_every_set(s) < 0)
         return -1;
     uint64_t budget = s->local->budget;
     s->local->budget = many ? budget / 2 : budget; /* half for equal widths, which suit slow links */

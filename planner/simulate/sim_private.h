@@ -36,9 +36,10 @@ struct sim_item { /* a transfer or collective that waits for a shared resource *
 struct sim {
     struct plan_graph graph;
     struct sim_node *nodes; /* [total] */
-    double *end;  /* [total]; until an instruction has run: its duration (a send's: seconds on the wire) */
-    double *lead; /* [total]; a collective's member must be ready this many seconds before the collective
-                     begins */
+    double *end;            /* [total]: the end of an instruction; before it has run, its duration (of a send:
+                               seconds on the wire) */
+    double *lead;      /* [total]; a collective's member must be ready this many seconds before the collective
+                          begins */
     uint32_t *missing; /* [meetings]: how many instructions of the transfer or collective are not ready */
     double *meeting_ready, *meeting_start;
     /* [meetings]: index in `pairs` of a transfer's sender and receiver; for a collective that moves tensors,
@@ -49,8 +50,8 @@ struct sim {
     uint32_t *stack;
     struct sim_item *heap;
     uint32_t heap_count;
-    /* Pairs of ranks with transfers come first (those of the graph), then neighbours in the rings of groups
-     * that move tensors. */
+    /* In `pairs` the ranks with transfers (the graph's pairs) come first, then neighbours in the rings of
+     * groups that move tensors. */
     /* meetings below this index are transfers, whose first member is the sender; the others are collectives
      */
     uint32_t transfer_count;

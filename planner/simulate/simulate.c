@@ -77,7 +77,7 @@ static int pairs_init(struct sim *sim, struct err *err)
     const struct plan_graph *g = &sim->graph;
     uint32_t groups = g->plan->group_count, ring = 0;
     sim->group_first = calloc((size_t)groups + 1, sizeof(uint32_t));
-    /* per group: 1 + the number of one of its collectives */
+    /* for each group, 1 + the number of one of its collectives; 0: it has none */
     uint32_t *sample = calloc((size_t)groups + 1, sizeof(*sample));
     if (!sim->group_first || !sample) {
         free(sample);

@@ -36,16 +36,16 @@
  * run. */
 struct sim_costs {
     void *context;
-    /* Seconds on the compute queue. */
+    /* Returns an instruction's seconds on the compute queue. */
     double (*compute_s)(void *context, uint32_t rank, const struct instr *instr);
-    /* Bytes that a SEND or PUSH moves; negative: the micro-batch is empty, and the instruction takes no
-     * time. */
+    /* Returns the bytes that a SEND or PUSH moves; negative: the micro-batch is empty, and the instruction
+     * takes no time. */
     double (*bytes)(void *context, uint32_t rank, const struct instr *instr);
     void (*wire)(void *context, uint32_t from_rank, uint32_t to_rank, struct sim_wire *wire);
-    /* Seconds of a collective after its last member is ready. */
+    /* Returns the seconds of a collective after its last member is ready. */
     double (*collective_s)(void *context, const struct plan_group *group, uint32_t rank,
                            const struct instr *instr);
-    /* Seconds by which a member must be ready before the collective begins. NULL: 0 for all. */
+    /* Returns the seconds by which a member must be ready before the collective begins. NULL: 0 for all. */
     double (*lead_s)(void *context, const struct plan_group *group, uint32_t rank, const struct instr *instr);
     double jitter_sigma; /* relative deviation of an instruction's seconds; 0: none */
     uint64_t jitter_seed;

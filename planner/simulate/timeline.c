@@ -162,7 +162,7 @@ static int meeting_walk(struct path_walk *w, uint32_t n, uint32_t *next)
     }
     uint32_t last = last_member(sim, meeting);
     *next = sim_blocker(sim, last);
-    /* the time from the last member's readiness is the collective's messages */
+    /* The collective's messages take the time from the moment at which its last member was ready. */
     return part_add(w, PATH_COLLECTIVE, last, -1, sim->nodes[last].ready);
 }
 

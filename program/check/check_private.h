@@ -12,7 +12,7 @@ struct check_order {
     uint32_t count, queue_count;
     uint32_t *queue;    /* [count] queue, numbered densely */
     uint32_t *position; /* [count] position in that queue */
-    uint32_t *clock;    /* [count · queue_count] */
+    uint32_t *clock;    /* [count · queue_count] the entries clock[i·queue_count + q] */
 };
 
 int check_order_init(struct check_order *order, const struct plan *plan, uint32_t rank, int kind,

@@ -222,8 +222,8 @@ static int step_before(const struct plan *plan, uint32_t rank, const struct chec
 }
 
 struct step_parts {
-    uint32_t steps, scalars, norms; /* number of instructions */
-    uint32_t step, scalar, norm;    /* index of the last one */
+    uint32_t steps, scalars, norms; /* how many STEPs, reductions of the step's scalars, and of the norm */
+    uint32_t step, scalar, norm;    /* index of the last one of each kind */
 };
 
 static struct step_parts step_find(const struct plan *plan, uint32_t rank)

@@ -12,7 +12,7 @@
 
 #include "program/check/check_private.h"
 
-#define EXPERTS_MAX 4096 /* per layer */
+#define EXPERTS_MAX 4096 /* most experts of a layer */
 /* Most entries of a rank's table: layers × micro-batches × PARTS (attention, router, dispatch, experts,
  * combine). */
 #define CELLS_MAX ((size_t)1 << 24)
@@ -26,11 +26,12 @@ struct expert_check {
     int kind;
     uint32_t layer_count, micro_batches, experts;
     int32_t *layer;  /* [block_count] index among the layers with experts, or -1 */
-    int32_t *block;  /* [layer_count] */
-    uint16_t *owner; /* [layer_count · experts] 1 + rank */
+    int32_t *block;  /* [layer_count] block of each layer with experts */
+    uint16_t *owner; /* [layer_count · experts] 1 + the rank that holds the expert; 0: none */
     bool *holds;     /* [rank_count · layer_count] true if the rank has experts of the layer */
     bool *attends;   /* [rank_count] true if it has attention in this program */
-    uint32_t *cells; /* [layer_count · micro_batches · PARTS · 2] 1 + instruction, for the current rank */
+    uint32_t *cells; /* [layer_count · micro_batches · PARTS · 2] of the rank that is being checked: 1 +
+                        the instruction; 0: none */
     /* [rank_count · 2] most bytes sent towards and from experts; least room for them */
     uint64_t *sends, *takes;
     struct err *err;

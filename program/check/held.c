@@ -44,8 +44,8 @@ static const char *noun(const struct held_state *s, int32_t slot)
     return s->rank->slots[slot].kind == SLOT_GATHERED ? "weights" : "gradients";
 }
 
-/* Refuses: "rank 1 train instruction 5 (…): the weights of block 3 are used before they are gathered [by
- * …]". */
+/* Writes a refusal: "rank 1 train instruction 5 (…): the weights of block 3 are used before they are gathered
+ * [by …]". */
 static int refuse(struct held_state *s, uint32_t instr, int32_t slot, int32_t block, const char *what,
                   int64_t other)
 {

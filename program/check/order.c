@@ -14,7 +14,8 @@ int check_order_init(struct check_order *order, const struct plan *plan, uint32_
     *order = (struct check_order){.count = count};
     uint32_t *dense =
         calloc(queues, sizeof(*dense)); /* 1 + the dense number of each queue that the program uses */
-    uint32_t *last = calloc(queues, sizeof(*last)); /* [dense queue] 1 + the last instruction */
+    uint32_t *last = calloc(queues, sizeof(*last)); /* [dense queue] 1 + the queue's last instruction so
+                                                       far */
     uint32_t *length = calloc(queues, sizeof(*length));
     order->queue = calloc((size_t)count + 1, sizeof(uint32_t));
     order->position = calloc((size_t)count + 1, sizeof(uint32_t));

@@ -1,10 +1,8 @@
 /* Checks reductions: every gradient ends exactly once in the sum that STEP uses, and counts once in the norm.
  *
  * There is a tally for each rank and block: does the rank compute gradients of the block, and which
- * instruction reduces them (ALL_REDUCE, REDUCE, REDUCE_SCATTER, PUSH). Both the embedding and the head
- * compute gradients of a tied embedding, so a rank that only copies it (copies_tied) has a tally of block 0,
- * too.
- */
+ * instruction reduces them (ALL_REDUCE, REDUCE_SCATTER, PUSH). Both the embedding and the head compute
+ * gradients of a tied embedding, so a rank that only copies it (copies_tied) has a tally of block 0, too. */
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -20,8 +18,8 @@ struct gradient_tally {
     bool gathers;     /* an instruction gathers or pulls the block's weights */
     bool arrives;     /* the rank only keeps state: it receives the sum of other ranks' gradients and computes
                          none */
-    uint8_t reduced;  /* how often its gradients are reduced, up to 255 */
-    uint32_t reducer; /* the last instruction that reduces them */
+    uint8_t reduced;  /* how often the block's gradients are reduced, up to 255 */
+    uint32_t reducer; /* the last instruction that reduces the block's gradients */
     uint32_t pulled;  /* number of PULLs that add another rank's gradients to this rank's */
     int32_t gather_group;
 };
@@ -30,8 +28,8 @@ struct reduce_state {
     const struct plan *plan;
     struct gradient_tally *
         *of; /* [rank]: tallies of blocks [first[rank], first[rank] + width[rank]); NULL: none */
-    struct gradient_tally *tied; /* [rank]: of block 0, on ranks that copy the tied embedding */
-    bool *steps;                 /* [rank] */
+    struct gradient_tally *tied; /* [rank]: the tally of block 0, on ranks that copy the tied embedding */
+    bool *steps;                 /* [rank]: the rank has a STEP */
     int32_t *position;           /* [rank]: position in position_group, or -1 */
     int32_t position_group;
     struct err *err;
@@ -69,7 +67,7 @@ static void tally_instr(struct reduce_state *s, uint32_t rank, uint32_t i)
     const struct instr *x = &r->programs[PROGRAM_TRAIN].instrs[i];
     bool trains = check_trains(x), reduced = reduces(r, x);
     bool pulled = x->op == INSTR_PULL && x->tag == TAG_PARAMETER_GRADIENTS;
-    /* a REDUCE_SCATTER without input: the rank keeps state but computes no gradients */
+    /* A REDUCE_SCATTER without input is of a rank that keeps state but computes no gradients. */
     bool arrives = x->op == INSTR_REDUCE_SCATTER && x->slot_in < 0 && slot_is(r, x->slot_out, SLOT_GRADIENTS);
     bool gathers =
         (x->op == INSTR_ALL_GATHER || x->op == INSTR_PULL) && slot_is(r, x->slot_out, SLOT_GATHERED);

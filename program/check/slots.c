@@ -21,7 +21,7 @@ struct slot_instance {
     uint32_t writer, freer;
     int32_t micro_batch,
         boundary;  /* of a boundary tensor: its micro-batch, and the boundary in half blocks */
-    int32_t block; /* block of routed tokens */
+    int32_t block; /* block of the layer whose routed tokens it contains */
     struct index_list readers;
     struct index_list parts; /* earlier RECVs that wrote other rows of the same micro-batch */
     /* Rows of the micro-batch written so far; several neighbours may each send some of the rows. */
