@@ -301,7 +301,7 @@ static int rank_numbers(struct number_run *run, const struct plan_rank *rank, st
     return numbers_flush(run, err);
 }
 
-/* Finishes the digest of the numbers and writes it in hex. */
+/* Finishes the digest of the numbers and writes the digest in hex. */
 static int run_end(struct number_run *run, char hex[PLAN_DIGEST_HEX], struct err *err)
 {
     uint8_t sum[DIGEST_SIZE];

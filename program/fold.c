@@ -12,7 +12,8 @@
 struct fold_node {
     uint32_t count; /* repetitions of the body; 0: the node is a leaf, one instruction */
     int32_t micro_advance, block_advance;
-    uint32_t first, length; /* leaf: first is the instruction; repeat: range of its body in `pool` */
+    uint32_t first, length; /* of a leaf, first is the instruction; of a repeat, the range of its body in
+                               `pool` */
 };
 
 struct fold {
@@ -65,8 +66,8 @@ static uint32_t node_leaf(const struct fold *fold, const struct fold_node *node)
     return node->first;
 }
 
-/* Finds by how much micro-batch and blocks advance per iteration, from the first instructions that have them.
- */
+/* Finds by how much micro-batch and blocks advance per iteration, from the body's first instructions that
+ * have a micro-batch or blocks. */
 static void turn_advance(const struct fold *fold, const struct fold_node *nodes, uint32_t length,
                          int32_t *micro, int32_t *block)
 {

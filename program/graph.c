@@ -49,7 +49,7 @@ static int pair_check(const struct plan_graph *w, uint32_t send, uint32_t recv, 
     else if (a->row_begin != b->row_begin || a->row_end != b->row_end)
         what = "have different rows";
     else if (a->op == INSTR_SEND && bound_of(w, send, a->slot_in) != bound_of(w, recv, b->slot_out))
-        what = "have different bounds"; /* the size of a PUSH follows from its blocks */
+        what = "have different bounds"; /* PUSH is left out: its size follows from its blocks */
     else if (a->op == INSTR_SEND && dtype_of(w, send, a->slot_in) != dtype_of(w, recv, b->slot_out))
         what = "have different dtypes";
     if (!what)
@@ -242,7 +242,7 @@ static int collectives_match(struct plan_graph *w, struct err *err)
     uint32_t *first = calloc(plan->group_count, sizeof(*first)),
              *length = calloc(plan->group_count, sizeof(*length));
     uint32_t *seen = calloc(plan->group_count, sizeof(*seen));
-    uint32_t *sample = calloc((size_t)w->total + 1, sizeof(*sample)); /* meeting → its first member */
+    uint32_t *sample = calloc((size_t)w->total + 1, sizeof(*sample)); /* for each meeting, its first member */
     int result = -1;
     if (!first || !length || !seen || !sample) {
         err_set(err, ERR_NOMEM, "plan: out of memory while checking collectives");

@@ -35,8 +35,8 @@ struct plan_graph {
     uint32_t *member_first, *members;
 };
 
-/* The plan's fields must be in range (plan_check checks them first). Returns 0, or -1: ERR_INVALID with a
- * sentence, ERR_TOO_BIG, ERR_NOMEM; *graph is then empty. */
+/* Builds the graph of the programs of one kind. The plan's fields must be in range (plan_check checks them
+ * first). Returns 0, or -1: ERR_INVALID with a sentence, ERR_TOO_BIG, ERR_NOMEM; *graph is then empty. */
 int plan_graph_init(struct plan_graph *graph, const struct plan *plan, int kind, struct err *err);
 void plan_graph_fini(struct plan_graph *graph);
 

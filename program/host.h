@@ -23,15 +23,16 @@ static inline uint32_t stream_receive_buffers(uint32_t members)
 /* Sizes of the host memory for a rank's DISPATCHes and COMBINEs in an expert plan
  * (worker/program/exchange.c). */
 struct exchange_room {
-    uint64_t own; /* bytes of the routed tokens of the rows whose attention this rank computes; 0: it computes
-                     none */
+    uint64_t own;    /* bytes of the routed tokens of the rows whose attention this rank computes; 0: the rank
+                        computes none */
     uint64_t spread; /* bytes of the routed tokens that this rank sends, each counted once for every rank
                         that it is sent to */
     uint64_t came;   /* bytes of the tokens that this rank's experts receive; 0: the rank has no experts */
     uint32_t active; /* experts that a token uses */
     uint32_t tokens; /* most tokens of the rows whose attention this rank computes */
     uint32_t layers; /* layers with experts */
-    uint32_t wave;   /* most micro-batches in flight between their first DISPATCH and their last exchange */
+    uint32_t wave;   /* most micro-batches that have begun their first DISPATCH and not ended their last
+                        COMBINE */
 };
 /* Returns the sizes for a rank; all zero if the plan is not an expert plan, or if the rank exchanges nothing.
  */
@@ -62,7 +63,7 @@ struct plan_host {
 
 /* Returns the host memory of a rank of a sealed plan with programs. */
 struct plan_host plan_host_bytes(const struct plan *plan, uint32_t rank);
-/* Returns the sum of all members. */
+/* Returns the sum of the fields of *host. */
 uint64_t plan_host_total(const struct plan_host *host);
 
 #endif

@@ -349,7 +349,7 @@ void program_builder_expect(struct program_builder *builder, uint64_t instructio
 {
     struct program *program = &builder->program;
     if (instructions > PROGRAM_INSTRS_MAX || after > PROGRAM_AFTER_MAX)
-        return; /* an excessive number is reported when it is reached */
+        return; /* a number that is too large is reported when it is reached */
     struct instr *instrs = instructions > builder->instr_capacity
                                ? realloc(program->instrs, instructions * sizeof(*instrs))
                                : NULL;

@@ -32,12 +32,12 @@
 /* Hard bounds; a plan beyond them is refused when it is loaded. */
 #define PLAN_RANKS_MAX 16384u
 #define PLAN_GROUPS_MAX 32768u
-#define PLAN_SLOTS_MAX 4096u              /* per rank */
-#define PLAN_MICRO_BATCHES_MAX (1u << 20) /* per step */
+#define PLAN_SLOTS_MAX 4096u              /* most slots of a rank */
+#define PLAN_MICRO_BATCHES_MAX (1u << 20) /* most micro-batches of a step */
 #define PLAN_BLOCKS_MAX 65536
-#define PROGRAM_INSTRS_MAX (1u << 22) /* per rank and program, expanded */
-#define PROGRAM_AFTER_MAX (1u << 24)  /* per rank and program, expanded */
-#define PLAN_INSTRS_MAX (1u << 25)    /* whole plan, expanded */
+#define PROGRAM_INSTRS_MAX (1u << 22) /* most instructions of a rank's program, expanded */
+#define PROGRAM_AFTER_MAX (1u << 24)  /* most entries of `after` in a rank's program, expanded */
+#define PLAN_INSTRS_MAX (1u << 25)    /* most instructions of a whole plan, expanded */
 
 #define PLAN_NONE (-1)           /* no peer, group, slot or micro-batch */
 #define PLAN_ROWS_ALL UINT32_MAX /* row_end: to the end of the micro-batch */
@@ -54,8 +54,8 @@ enum plan_placement {
     PLACE_COUNT
 };
 
-/* The order in which a pipeline's ranks work on micro-batches. It is a label for people; the programs are
- * what counts. */
+/* The order in which a pipeline's ranks work on micro-batches. The value is a label for people; only the
+ * programs decide the order. */
 enum plan_schedule {
     SCHEDULE_1F1B,  /* a window of forwards, then backward and forward in turn; also plans of one stage */
     SCHEDULE_GPIPE, /* all forwards, then all backwards */
@@ -96,19 +96,20 @@ enum instr_op {
     INSTR_BACKWARD,
     INSTR_BACKWARD_INPUT,  /* the half of a backward whose result, the boundary gradient, other ranks need */
     INSTR_BACKWARD_WEIGHT, /* the other half: gradients of parameters; slot_save is kept until it ends */
-    INSTR_SAMPLE,          /* slot_out: the sampled token */
+    INSTR_SAMPLE,          /* writes the sampled token to slot_out */
     /* Peer queues. Rows [row_begin, row_end) of the micro-batch's boundary tensor. block_begin ==
      * block_end is the boundary: the tensor is that block's input (activation), or the input's gradient. */
     INSTR_SEND, /* sends slot_in to `peer` */
     INSTR_RECV, /* receives slot_out from `peer` */
-    /* Group queues. They work on slot_in (and on slot_out if it is another buffer); the slot's kind says
-     * what is exchanged. Contributions are added in an order that the plan fixes, so repeated runs are
-     * bit-identical. */
+    /* Instructions of group queues. They work on slot_in (and on slot_out if it is another buffer); the
+     * slot's kind says what is exchanged. Contributions are added in an order that the plan fixes, so
+     * repeated runs are bit-identical. */
     INSTR_ALL_GATHER,
     INSTR_REDUCE_SCATTER,
     INSTR_ALL_REDUCE,
     INSTR_BROADCAST, /* from the root `peer`, a member of the group */
-    /* Peer queues, parameter server. A PUSH on one rank pairs with a PULL on the other, as SEND with RECV. */
+    /* Instructions of peer queues, for a parameter server. A PUSH on one rank pairs with a PULL on the other,
+     * as SEND with RECV. */
     INSTR_PULL, /* receives parameters or gradients of the blocks from `peer` into slot_out; with
                    FLAG_ACCUMULATE it adds them */
     INSTR_PUSH, /* sends parameters or gradients of the blocks from slot_in to peer */
@@ -130,7 +131,7 @@ enum instr_op {
      * and write the next boundary tensor to slot_out. Backward: from slot_in of ranks with attention, which
      * keep that gradient, to slot_out of ranks with experts. */
     INSTR_COMBINE,
-    /* Compute queue. */
+    /* Instructions of the compute queue. */
     INSTR_STEP, /* scale by 1/labelled, clip, update what this rank owns, zero the gradients; with `group` it
                 owns its share of the group's blocks, else all blocks */
     INSTR_RELEASE, /* frees slot_in and does nothing else */
@@ -152,7 +153,7 @@ enum instr_flag {
     FLAG_FREES_OUT = 1u << 2,  /* slot_out's instance may be written again when this instruction is done (a
                                   token that nothing reads later) */
     FLAG_FREES_SAVE = 1u << 3, /* slot_save's instance may be written again when this instruction is done */
-    FLAG_ACCUMULATE = 1u << 4, /* adds to slot_out instead of replacing it */
+    FLAG_ACCUMULATE = 1u << 4, /* the instruction adds to slot_out instead of replacing it */
     FLAG_BACKWARD = 1u << 5,   /* the backward of ATTENTION, ROUTE, DISPATCH, EXPERTS, COMBINE */
     /* bit 6 has no meaning */
     /* FORWARD or BACKWARD of half a block, where a tensor group all-reduces between the halves. A layer's
@@ -182,7 +183,8 @@ enum instr_tag {
 
 struct instr {
     uint8_t op;                           /* enum instr_op */
-    uint8_t queue;                        /* enum queue_kind; with peer or group it names the queue */
+    uint8_t queue;                        /* enum queue_kind, which names a queue together with `peer` or
+                                             `group` */
     uint16_t flags;                       /* enum instr_flag */
     uint32_t tag;                         /* enum instr_tag */
     int32_t micro_batch;                  /* index, or PLAN_NONE: the whole step */
@@ -222,7 +224,7 @@ enum slot_kind {
                         the block, or the rank's own weights if there is none. */
     SLOT_ROUTED,     /* tokens on their way to or from experts [tokens, hidden], with their counts */
     SLOT_ROUTED_GRADIENT, /* gradients of routed tokens */
-    SLOT_BARRIER,         /* one double, zero: only its arrival matters */
+    SLOT_BARRIER,         /* one double, zero: what matters is only that it arrives */
     SLOT_PARTIAL, /* a boundary tensor or its gradient, f32 [tokens, hidden], of a tensor group: half a block
                      (attention, FFN) writes a partial sum, which ALL_REDUCE replaces by the group's sum;
                      whole blocks write the tensor itself, which BROADCAST sends to the other members */
@@ -308,8 +310,8 @@ struct plan_rank {
     struct plan_bounds
         bounds; /* bounds of the rank's own micro-batches, if less than the plan's; all 0: the plan's */
     double rows_share;  /* rows divided by the batch's rows */
-    double state_share; /* share of the trained state kept here, 0..1. Shares sum to 1 over the ranks; with
-                           replicas each has 1 */
+    double state_share; /* share of the trained state that the rank keeps, 0..1. Shares sum to 1 over the
+                           ranks; replicas have 1 each. */
     bool owns_tied;     /* the rank owns the embedding that is also the head's matrix */
     bool copies_tied;   /* the rank has a copy of the embedding that is also the head's matrix, updated by
                            BROADCAST after STEP, or gathered every step */
@@ -340,7 +342,7 @@ struct plan_rank {
 struct plan_group {
     uint32_t rank_count;
     uint32_t *ranks; /* in order: position 0 is the root of trees */
-    double *shares;  /* shares of what is sharded over the group; NULL: even */
+    double *shares;  /* shares of the state that is sharded over the group; NULL: even shares */
 };
 
 /* The costs that the plan assumed, for people and for comparison with measurements. */
@@ -357,8 +359,8 @@ struct plan_costs {
 
 struct plan {
     uint32_t version; /* PLAN_VERSION, or 1 */
-    /* PLAN_NONE: the plan is whole. Otherwise it is the slice of this rank, which has everything of the plan
-     * except the programs of the other ranks. */
+    /* PLAN_NONE: the plan is whole. Otherwise the plan is the slice of this rank: it has no programs of other
+     * ranks. */
     int32_t slice_rank;
     enum plan_placement placement;
     enum plan_schedule schedule;
@@ -385,7 +387,7 @@ struct plan {
 struct plan_step_scalars {
     double loss_sum;   /* Σ cross-entropy over labelled tokens */
     double aux_sum;    /* Σ auxiliary loss; 0 without experts */
-    uint64_t labelled; /* labelled tokens */
+    uint64_t labelled; /* number of labelled tokens */
     uint64_t tokens;
     uint32_t control; /* enum plan_control */
 };
@@ -469,7 +471,7 @@ void plan_rank_peers(const struct plan *plan, uint32_t rank, bool *peers);
 struct program_builder {
     struct program program;
     uint32_t instr_capacity, after_capacity;
-    bool failed; /* out of memory or bounds; program_builder_take reports it */
+    bool failed; /* memory or bounds were exceeded; program_builder_take reports it */
 };
 
 /* Reserves memory for that many instructions and `after` entries, so that a growing program is not moved;
@@ -481,8 +483,8 @@ struct instr instr_init(enum instr_op op, enum queue_kind queue);
  * number (undefined once the builder has failed). */
 int32_t program_add(struct program_builder *builder, const struct instr *instr, const int32_t *after,
                     size_t count);
-/* Appends a collective of `group` on its queue, in place over the whole `slot`. root: the rank at which a
- * BROADCAST starts, or PLAN_NONE. Returns as program_add. */
+/* Appends a collective of `group` on the group's queue, in place over the whole `slot`. root: the rank at
+ * which a BROADCAST starts, or PLAN_NONE. Returns what program_add returns. */
 int32_t program_add_collective(struct program_builder *builder, enum instr_op op, int32_t group, int32_t root,
                                int32_t slot, uint32_t tag, const int32_t *after, size_t count);
 /* Moves the finished program into *out, whose previous contents are released. Returns -1 with ERR_NOMEM or

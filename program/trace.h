@@ -15,8 +15,8 @@ struct trace_event {
     uint8_t program;            /* enum program_kind */
     int64_t begin_ns, end_ns;   /* ns since the trace's origin; whoever merges traces aligns the workers'
                                    clocks */
-    int64_t ready_ns; /* when queue and `after` allowed it to start; begin − ready is waiting for the wire or
-                         the device; begin_ns if unknown */
+    int64_t ready_ns; /* ns at which its queue and `after` allowed the instruction to start; from then to
+                         begin_ns it waits for the wire or the device; begin_ns if unknown */
 };
 
 struct trace {

@@ -124,7 +124,7 @@ static json_t *rank_json(const struct plan_rank *rank, uint32_t number)
     return all;
 }
 
-/* The schedule's name; NULL if there is only one stage. */
+/* Returns the schedule's name; NULL if the plan has only one stage. */
 static const char *schedule_words(const struct plan *plan)
 {
     bool stages = false;

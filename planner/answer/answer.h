@@ -15,9 +15,10 @@
 struct plan_options {
     uint64_t evaluations; /* budget of the search in evaluations (search.h); 0: the default, 20,000 */
     uint64_t seed;        /* seed of the search's random numbers; 0 is a seed like any other */
-    bool programs;        /* emit step programs into answer->plan, which a worker needs; without them only the
-                             assignment is filled, which is cheaper with thousands of devices */
-    bool runnable_only;   /* exclude plans that a worker of this release cannot run */
+    /* emit step programs, which a worker needs, into answer->plan. Without them the plan has only the
+     * assignment, which is cheaper to make with thousands of devices. */
+    bool programs;
+    bool runnable_only; /* exclude plans that a worker of this release cannot run */
     /* A plan to start from (one that runs now, with its programs), or NULL. The answer is never slower
      * than it, if it can be kept: same model and batch, its devices present and large enough, the
      * placement allowed. answer->from_words says what became of it. */
@@ -37,18 +38,19 @@ struct plan_alternative { /* a plan, or a failed attempt to find one, that was n
     const char *like; /* name of the catalogue entry that the device's times are estimated from, borrowed;
                          NULL: they are not estimated */
     enum plan_verdict verdict;
-    double step_s; /* seconds of a step; valid if it fits */
+    double step_s; /* seconds of a step; valid if the plan fits */
     /* Bytes that the fullest rank needs and has; if the plan does not fit and has several devices, those of
      * all devices together. */
     uint64_t needs_bytes, has_bytes;
     uint32_t stages, micro_batch_rows;
-    const char *schedule; /* if there are several stages, else NULL; borrowed from plan_schedule_name */
-    bool runnable;        /* valid if it fits: can workers of this release run it? */
+    const char *schedule; /* name of the schedule if there are several stages, else NULL; borrowed from
+                             plan_schedule_name */
+    bool runnable;        /* valid if the plan fits: can workers of this release run it? */
 };
 
 struct plan_left_out {
     char *device;
-    const char *like;   /* as in plan_alternative */
+    const char *like;   /* as `like` in struct plan_alternative */
     char *why;          /* "slower with it", "excluded", "not asked for", "too small", … */
     double step_s_with; /* seconds of a step of the best plan with the device; 0: unknown */
 };
@@ -57,8 +59,9 @@ struct plan_answer {
     enum plan_verdict verdict;
     char *words;              /* the verdict in one or two sentences, with numbers */
     struct plan *plan;        /* sealed; NULL if nothing fits; owned; who takes the plan sets this to NULL */
-    const char **rank_like;   /* [rank_like_count], as in plan_alternative; NULL if there is no plan */
-    uint32_t rank_like_count; /* ranks of the plan */
+    const char **rank_like;   /* [rank_like_count], each as `like` in struct plan_alternative; NULL if
+                                 there is no plan */
+    uint32_t rank_like_count; /* number of the plan's ranks */
     /* Parameters of the model, and how many are trained (with LoRA: of the adapters). */
     uint64_t parameters, trained;
     char method[160]; /* "lora of rank 16, base nf4, adamw8bit, computed in fp32" */

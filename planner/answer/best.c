@@ -84,7 +84,7 @@ static int from_say(struct plan_request *q, const struct err *why)
 }
 
 /* Puts the plan of a candidate, or the plan that is kept, into the answer, with everything that depends on
- * its times. */
+ * the plan's times. */
 static int plan_put(struct plan_request *q, const struct candidate *c)
 {
     const struct problem *p = q->problem;

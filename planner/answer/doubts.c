@@ -80,8 +80,8 @@ static double threads_of(const struct planner_device *device)
     return strcmp(device->kind, "cpu") == 0 ? device->threads : 1;
 }
 
-/* Returns the peak FLOP/s of the device's own catalogue entry, or of the fastest entry of its kind; *of is
- * that entry's name. */
+/* Returns the peak FLOP/s of the device's own catalogue entry, or of the fastest entry of the device's kind.
+ * Writes the entry's name to *of. */
 static double peak_of(const struct planner_device *device, const char **of)
 {
     const struct catalogue_entry *entry = device->like ? device->like : catalogue_extreme(device->kind, true);

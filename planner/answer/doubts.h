@@ -7,7 +7,7 @@
 #include "planner/cost/problem.h"
 #include "planner/answer/answer.h"
 
-#define DOUBTS_MAX 16u /* most warnings; one more sentence counts the others */
+#define DOUBTS_MAX 16u /* most warnings; if there are more, one further sentence gives their number */
 
 /* Fills answer->warnings for the problem's usable devices. ERR_NOMEM. */
 int problem_doubts(const struct problem *problem, struct plan_answer *answer, struct err *err);

@@ -30,9 +30,9 @@ struct plan_improvement {
     enum insight_kind kind;
     char *what;    /* a device, or a link: "left-right" for two nodes, "within left" */
     double step_s; /* seconds of a step with the improvement */
-    double saves;  /* share of the step's time that it saves, 0..1 */
-    bool searched; /* found by a search of its own; false: the same plan at the new costs, so more may be
-                      saved */
+    double saves;  /* share of the step's time that the improvement saves, 0..1 */
+    bool searched; /* step_s was found by a search of its own; false: by pricing the same plan at the new
+                      costs, so more may be saved */
 };
 
 struct plan_loss { /* the best plan without one of the plan's devices */
@@ -45,12 +45,12 @@ struct plan_loss { /* the best plan without one of the plan's devices */
 struct plan_path_share { /* the time of the critical path on one resource */
     char *what;  /* "compute", "link", "collective", "shared" (waiting for a card that other transfers use) */
     char *where; /* a device, or "from to" of two devices; for a collective its group in words */
-    double seconds, share; /* seconds, and their share of the step */
+    double seconds, share; /* seconds on the resource, and their share of the step */
 };
 
 struct plan_rank_time { /* a rank's seconds of one step; compute, wait and idle sum to the step */
     double compute_s, wait_s, idle_s, send_s;
-    int32_t waits_on; /* the rank that it waits for longest; −1: none */
+    int32_t waits_on; /* the rank that this rank waits for longest; −1: none */
     double waits_on_s;
     double memory_peak_bytes; /* simulated peak of bytes in use */
 };

@@ -27,7 +27,7 @@
 struct ask { /* one improvement to try */
     enum insight_kind kind;
     uint32_t device, node_a, node_b;
-    double weight; /* seconds of the critical path that it might shorten, for sorting */
+    double weight; /* seconds of the critical path that the improvement might shorten, for sorting */
 };
 
 struct insight_run {
@@ -36,7 +36,7 @@ struct insight_run {
     const struct plan_options *options;
     struct plan_answer *answer;
     struct plan_insight *insight;
-    const struct plan *plan; /* with programs */
+    const struct plan *plan; /* the analysed plan, with its programs */
     struct ask *asks;
     uint32_t ask_count, ask_capacity;
     uint64_t evaluations;
@@ -335,8 +335,8 @@ static int plan_reprice(struct insight_run *run, const struct workload *w, const
     return result;
 }
 
-/* Searches the best plan on a changed cluster, beginning with the present plan. *step_s is lowered to its
- * seconds if that is less; *did: a plan was found. */
+/* Searches the best plan on a changed cluster, beginning with the present plan. If the plan found is faster
+ * than *step_s seconds a step, *step_s becomes its seconds. *did: a plan was found. */
 static int plan_search_on(struct insight_run *run, const struct workload *w, const struct cluster *cluster,
                           double *step_s, bool *did)
 {
@@ -376,7 +376,7 @@ static int ask_try(struct insight_run *run, const struct ask *ask, bool search)
         return -1;
     w.objective = OBJECTIVE_TIME;
     int result = 0;
-    /* the job names its devices, so the new one is added to the names */
+    /* the job names its devices, so the added device is added to the names */
     if (ask->kind == INSIGHT_DEVICE && w.device_count) {
         names = calloc((size_t)w.device_count + 1, sizeof(*names));
         result = names ? 0 : no_memory(run);

@@ -1,5 +1,5 @@
-/* Writes an answer's verdict in words: the result first, then numbers with units, then how uncertain they
- * are. */
+/* Writes an answer's verdict in words: first the result, then numbers with units, then how uncertain the
+ * numbers are. */
 #include "planner/answer/verdict.h"
 
 #include <stdarg.h>
@@ -128,7 +128,7 @@ static void shortfall_say(const struct problem *problem, const struct shortage *
             stages, problem->workload->batch_rows, problem_usable_count(problem));
 }
 
-/* Writes "left/0 (rtx-3090)". */
+/* Writes the device's name with its catalogue entry, if there is one: "left/0 (rtx-3090)". */
 static const char *device_label(char out[384], const char *device, const char *like)
 {
     snprintf(out, 384, "%.255s%s%.64s%s", device, like ? " (" : "", like ? like : "", like ? ")" : "");

@@ -25,16 +25,17 @@ enum stage_kind {
     STAGE_KINDS
 };
 
-struct member {          /* one rank of the plan */
-    uint32_t device;     /* index in the cluster */
-    uint32_t rows;       /* rows of each micro-batch that the member works on */
-    uint32_t count;      /* micro-batches that it works on in a step; 0: list scheduling decides */
-    uint32_t window;     /* most micro-batches between their forward and their backward on the member, ≥ 1 */
-    uint32_t delay;      /* SCHEDULE_SPLIT: micro-batches by which BACKWARD_WEIGHT comes later; STAGE_EXPERT:
-                            micro-batches by which the member's experts run behind its attention */
-    uint32_t next_count; /* pipelines of one member a stage: micro-batches for which it also runs the next
-                            stage's first block, a layer that both have (candidate_runs_next); 0: none */
-    bool recompute;      /* activations are recomputed for the backward */
+struct member {      /* one rank of the plan */
+    uint32_t device; /* index in the cluster */
+    uint32_t rows;   /* rows of each micro-batch that the member works on */
+    uint32_t count;  /* micro-batches that the member works on in a step; 0: list scheduling decides */
+    uint32_t window; /* most micro-batches between their forward and their backward on the member, ≥ 1 */
+    uint32_t delay;  /* SCHEDULE_SPLIT: micro-batches by which BACKWARD_WEIGHT comes later; STAGE_EXPERT:
+                        micro-batches by which the member's experts run behind its attention */
+    /* pipelines of one member a stage: micro-batches for which the member also runs the next stage's first
+     * block, a layer that both stages have (candidate_runs_next); 0: none */
+    uint32_t next_count;
+    bool recompute; /* activations are recomputed for the backward */
     int32_t
         recompute_end;   /* chains: with recompute, blocks from this one on are not recomputed; 0: all are */
     double state_share;  /* share of the stage's trained state (sharded LoRA: of the frozen base) */
@@ -73,12 +74,12 @@ struct candidate {
     uint32_t owner_count; /* stage_count · micro-batches, or 0 */
     uint8_t *owner; /* [stage][micro-batch]: index within the stage of the member that works on it; NULL: list
                        scheduling decides */
-    double estimate_s; /* estimated seconds of a mean step; INFINITY: it does not fit in memory */
+    double estimate_s; /* estimated seconds of a mean step; INFINITY: the candidate does not fit in memory */
     uint32_t stage_capacity, member_capacity, owner_capacity;
 };
 
-/* An empty candidate is all zeros. Makes room for that many stages and members and keeps what is there.
- * ERR_NOMEM. */
+/* Makes room for that many stages and members and keeps those that the candidate has. An empty candidate is
+ * all zeros. ERR_NOMEM. */
 int candidate_reserve(struct candidate *candidate, uint32_t stages, uint32_t members, struct err *err);
 /* Copies *from deeply into *to, whose arrays are reused. ERR_NOMEM. */
 int candidate_copy(struct candidate *to, const struct candidate *from, struct err *err);
@@ -91,8 +92,8 @@ bool candidate_uses(const struct candidate *candidate, uint32_t device);
 /* True if the candidate has the schedule that the workload asks for from plans of several stages. GPipe is
  * 1F1B whose windows are all micro-batches. */
 bool candidate_has_order(const struct problem *problem, const struct candidate *candidate);
-/* True if stage s runs the next stage's first block for micro-batch k of `count`: next_count of them, evenly
- * spread over the step. */
+/* True if stage s runs the next stage's first block for micro-batch k of `count`. It does so for next_count
+ * micro-batches, evenly spread over the step. */
 bool candidate_runs_next(const struct candidate *candidate, uint32_t s, uint32_t k, uint32_t count);
 /* Returns the number of groups of members: the number of stages, except in interleaved pipelines, where stage
  * s has the members of stage s - groups. */
@@ -107,13 +108,13 @@ int32_t candidate_stage_end(const struct candidate *candidate, uint32_t s);
 uint32_t candidate_next_count(const struct candidate *candidate, int32_t s);
 /* True if both are equal in everything that decides a plan. */
 bool candidate_equal(const struct candidate *a, const struct candidate *b);
-/* Returns a hash that is equal for equal candidates; estimates do not enter it. */
+/* Returns a hash that is equal for equal candidates. Estimates do not influence it. */
 uint64_t candidate_hash(const struct candidate *candidate);
 /* Returns the number of micro-batches of a step. For one stage whose members have counts it is the sum of the
  * counts; otherwise it is batch rows over micro-batch rows, rounded up. */
 uint32_t candidate_micro_batches(const struct problem *problem, const struct candidate *candidate);
-/* Returns a measure of the work of simulating the candidate: ranks × micro-batches × (length of its programs
- * relative to a pipeline's). */
+/* Returns a measure of the work of simulating the candidate: ranks × micro-batches × (length of the
+ * candidate's programs relative to a pipeline's). */
 uint64_t candidate_cells(const struct problem *problem, const struct candidate *candidate);
 
 /* The best candidates seen so far, sorted by estimate; no two are equal. */
@@ -122,18 +123,20 @@ struct candidate_list {
     uint32_t count;
     struct candidate items[CANDIDATES_MAX];
 };
-/* Adds a copy if it is among the best and not in the list yet. ERR_NOMEM. */
+/* Adds a copy of the candidate if it is among the best and not in the list yet. ERR_NOMEM. */
 int candidate_list_add(struct candidate_list *list, const struct candidate *candidate, struct err *err);
 void candidate_list_fini(struct candidate_list *list);
 
 /* The memory that the candidate which came closest to fitting lacks. */
 struct shortage {
     uint64_t missing_bytes; /* bytes missing on all ranks together; 0: nothing was recorded */
-    /* bytes needed by, and present on, the one device that lacks memory, or all such devices together */
+    /* If one device lacks memory, the bytes that it needs and has; if several do, the sums over these
+     * devices. */
     uint64_t needs_bytes, has_bytes;
-    uint32_t device; /* index in the cluster; UINT32_MAX: several */
+    uint32_t device; /* the device that lacks memory, by its index in the cluster; UINT32_MAX: several
+                        devices lack memory */
 };
-/* Records the shortage if it is the smallest so far. */
+/* Records a candidate's shortage if it is the smallest so far. */
 void shortage_note(struct shortage *shortage, uint32_t device, uint64_t needs, uint64_t has);
 
 #endif

@@ -189,7 +189,8 @@ static int lap_read(const struct plan *plan, uint32_t lap, struct candidate *c, 
     return 0;
 }
 
-/* Returns how many layers' weights an interleaved rank has room for at a time; 0: it keeps all. */
+/* Returns how many layers' weights an interleaved rank has room for at a time; 0: the rank keeps the weights
+ * of all its layers. */
 static uint32_t gathered_layers(const struct plan_rank *rank)
 {
     uint32_t most = 0;

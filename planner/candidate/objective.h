@@ -6,8 +6,8 @@
 
 #define OBJECTIVE_KWH 3.6e6 /* joules in a kWh */
 
-/* Checks that every usable device states its price or power, if the objective needs it. ERR_INVALID names
- * the first that does not. */
+/* If the objective needs prices or power, checks that every usable device states them. ERR_INVALID names the
+ * first device that does not. */
 int objective_check(const struct problem *problem, struct err *err);
 /* Returns the factor from a candidate's seconds to its value: 1 for time; the sum of its devices' prices per
  * second; or the sum of their watts, as if all computed throughout. */
@@ -15,8 +15,8 @@ double objective_weight(const struct problem *problem, const struct candidate *c
 /* Returns the value of one step of a priced plan, whose ranks' busy_s are filled. */
 double objective_value(const struct problem *problem, const struct plan *plan, double step_s);
 
-/* Returns the price of one step of a plan: its devices' prices for the whole step, computing or not. 0: a
- * price is missing. */
+/* Returns the price of one step of a plan: its devices' prices for the whole step, whether they compute or
+ * not. 0: a price is missing. */
 double plan_step_price(const struct cluster *cluster, const struct plan *plan, double step_s);
 /* Returns the energy of one step in joules: power while computing, and idle power for the rest. 0: a device's
  * power is missing. */

@@ -30,8 +30,8 @@ enum cost_class cost_class_of(const struct block *block)
 
 /* --- estimated curves --- */
 
-/* Returns the block whose curve represents its class. If the layers' adapters differ, it is the layer closest
- * to their mean. */
+/* Returns the block whose curve represents its class. If the adapters of the class's layers differ, it is the
+ * layer that is closest to their mean. */
 static const struct block *block_of_class(const struct block_list *blocks, enum cost_class cls)
 {
     const struct block *found = NULL;

@@ -23,7 +23,8 @@ struct cost_device {
     struct cost_curve parts[COST_PARTS];
     double part_step_s[COST_PARTS];   /* seconds of the optimiser step of a part (of one expert) */
     double experts_overhead_s;        /* seconds spent once per layer, however many experts run */
-    uint32_t experts, experts_active; /* experts of a layer, and how many of them a token uses; 0: dense */
+    uint32_t experts, experts_active; /* experts of a layer, and experts that a token uses; 0: the layers
+                                         are dense */
     double step_s[COST_CLASSES];      /* seconds of the optimiser step of one block */
     enum cost_origin origin;
     double uncertainty; /* relative error of the seconds */

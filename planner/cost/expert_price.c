@@ -14,7 +14,7 @@ struct expert_price {
     /* [ranks] range of each micro-batch's rows whose attention the rank computes */
     uint32_t *row_begin, *row_end;
     int32_t *layer;              /* [block_count] index among the layers with experts, or −1 */
-    struct expert_layer *layers; /* [ranks · sparse_count] */
+    struct expert_layer *layers; /* [ranks · sparse_count] each rank's part of each layer with experts */
     double *step_s;              /* [ranks] seconds of the optimiser step */
     struct expert_links links;
     double *tokens, *touched; /* [ranks] scratch memory */

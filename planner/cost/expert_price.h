@@ -9,7 +9,7 @@
 
 /* Facts about a model with experts, collected from its blocks once. */
 struct expert_model {
-    uint32_t experts, active; /* experts of a sparse layer, and how many of them a token uses */
+    uint32_t experts, active; /* experts of a sparse layer, and experts that a token uses */
     uint32_t sparse_count;    /* layers with experts */
     int32_t *sparse;          /* [sparse_count] block indices of the layers with experts, rising */
     /* parts of the first sparse layer; borrowed from the problem */
@@ -18,7 +18,7 @@ struct expert_model {
     uint32_t hidden;
     /* memory layouts of a stage with all blocks but experts, and of a stage with the experts of one layer */
     struct footprint_model *attention_model, *experts_model;
-    uint32_t held; /* number of experts of the stage that experts_model describes; 0: it is not filled */
+    uint32_t held; /* number of experts that experts_model describes; 0: experts_model is not filled */
 };
 /* ERR_UNSUPPORTED if the model has no layer with experts; ERR_NOMEM. */
 int expert_model_init(struct expert_model *model, const struct problem *problem, struct err *err);
@@ -61,8 +61,8 @@ void expert_links_fini(struct expert_links *links);
  * network card. 0 if nothing leaves a rank. */
 double expert_exchange_seconds(struct expert_links *links, const double *tokens, const double *touched,
                                double token_bytes);
-/* Call after expert_exchange_seconds. True if some wire or card is used in the same direction on the way
- * there and on the way back, so that the two cannot overlap. */
+/* True if some wire or network card is used in the same direction by the way to the experts and by the way
+ * back, so that the two cannot overlap. Call it after expert_exchange_seconds. */
 bool expert_links_shared(const struct expert_links *links);
 
 /* Seconds of one layer and one micro-batch in one direction, forward or backward. */
@@ -79,13 +79,13 @@ double zebra_seconds(const struct zebra *z, uint32_t layers, uint32_t micro_batc
 
 /* A rank's part of a layer with experts. */
 struct expert_layer {
-    double count, load; /* number of experts, and their share of the layer's routed tokens */
+    double count, load; /* number of the rank's experts, and their share of the layer's routed tokens */
 };
 
-/* What a rank of an expert plan computes and holds, for its memory. */
+/* The work and the contents of a rank of an expert plan, from which its memory follows. */
 struct expert_role {
     uint32_t rows, all_rows;           /* rows whose attention the rank computes (0: none), of all rows */
-    const struct expert_layer *layers; /* [sparse_count] the experts that it holds; NULL: none */
+    const struct expert_layer *layers; /* [sparse_count] the experts that the rank holds; NULL: none */
     uint64_t routed_bytes; /* bytes of the routed tokens that this rank may receive: the sum over all ranks
                               that compute attention */
     uint32_t wave;         /* micro-batches in a wave */
@@ -93,17 +93,17 @@ struct expert_role {
     bool samples;          /* the rank computes attention when sampling */
 };
 
-/* Bytes that a rank must hold. Each value is for one sparse layer and one micro-batch, unless its comment
- * says otherwise. */
+/* Bytes that a rank must hold. Each value is for one sparse layer and one micro-batch, unless the value's own
+ * comment says otherwise. */
 struct expert_need {
     struct memory_need all;
     uint64_t boundary_bytes;   /* one boundary tensor of the rank's rows */
     uint64_t routed_own_bytes; /* routed tokens of the rank's rows */
     uint64_t routed_in_bytes;  /* routed tokens that may come to the rank's experts */
     uint64_t routed_out_bytes,
-        routed_back_bytes; /* results that go back for the tokens in routed_in_bytes: experts' outputs (or the
-                              gradients of these), and gradients of the tokens */
-    uint64_t saved_layer_bytes;   /* activations saved by attention and router, in the layer with most */
+        routed_back_bytes;      /* bytes of what goes back for the tokens in routed_in_bytes: experts' outputs
+                                   (or the gradients of these), and gradients of the tokens */
+    uint64_t saved_layer_bytes; /* activations saved by attention and router, in the layer with most */
     uint64_t saved_layers_total;  /* saved_layer_bytes, summed over all layers */
     uint64_t saved_dense_bytes;   /* activations saved by all other blocks */
     uint64_t saved_experts_bytes; /* activations saved by experts, in the layer with most */
@@ -122,7 +122,7 @@ int expert_price_init(struct expert_price **out, const struct problem *problem, 
                       const uint32_t *device, struct err *err);
 void expert_price_fini(struct expert_price *price);
 /* Returns the seconds of an ATTENTION, ROUTE, EXPERTS or STEP instruction. `load` counts the rows and tokens
- * that it works on. */
+ * that the instruction works on. */
 double expert_compute_seconds(const struct expert_price *price, uint32_t rank, const struct instr *instr,
                               const struct cost_load *load);
 /* Returns the seconds of a DISPATCH or COMBINE instruction in step `step` of the priced steps. */

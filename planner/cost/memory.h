@@ -23,7 +23,7 @@ struct memory_stage {
     uint32_t micro_batch_rows;
     bool recompute;
     int32_t recompute_end; /* with recompute: blocks from this one on save their activations and are not
-                              recomputed; 0: none */
+                              recomputed; 0: all blocks are recomputed */
     bool split; /* the backward is split (BACKWARD_INPUT, BACKWARD_WEIGHT), and each in-flight micro-batch
                    also keeps the gradients that BACKWARD_WEIGHT needs */
     uint32_t boundary_buffers; /* number of buffers for boundary tensors, each of tokens_bound tokens, in

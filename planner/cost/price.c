@@ -61,8 +61,8 @@ static double group_share(const struct plan_group *group, uint32_t rank)
     return group->shares && position >= 0 ? group->shares[position] : 1.0 / group->rank_count;
 }
 
-/* Returns the bytes of the blocks' weights or gradients that an instruction moves; negative: it moves
- * something else. */
+/* Returns the bytes of weights or gradients that an instruction moves for its blocks; negative: the
+ * instruction moves something else. */
 static double blocks_bytes(const struct problem *p, const struct plan *plan, const struct instr *x)
 {
     bool chain = plan->placement == PLACE_PIPELINE || plan->placement == PLACE_HYBRID;
@@ -172,7 +172,8 @@ static void wire_between(void *context, uint32_t from, uint32_t to, struct sim_w
     }
     if (a == b) /* devices of one node: every pair has a link that no other pair uses */
         return;
-    /* Each node has one wire to every other node, and its card has a resource for each direction. */
+    /* Each node has one wire to every other node, and its network card is two resources, one for each
+     * direction. */
     wire->shared[wire->shared_count].number = a * CLUSTER_NODES_MAX + b;
     wire->shared[wire->shared_count++].bytes_per_s = wire->bytes_per_s;
     for (int receives = 0; receives < 2; receives++) {

@@ -58,7 +58,7 @@ void price_run_fini(struct price_run *run);
 /* Writes the mean over at most steps_max priced steps to *step_s; fills the ranks' busy_s and plan->costs. */
 int price_plan(const struct problem *problem, struct plan *plan, uint32_t steps_max, double *step_s,
                struct err *err);
-/* As price_plan; *run (price_run_fini) receives the last step's simulated run if it has at most
+/* Does what price_plan does. *run (price_run_fini) receives the last step's simulated run if it has at most
  * instructions_most instructions. */
 int price_plan_run(const struct problem *problem, struct plan *plan, uint32_t steps_max,
                    uint64_t instructions_most, double *step_s, struct price_run *run, struct err *err);

@@ -15,7 +15,7 @@
 /* The rows of one priced step as running sums: rows [a, b) hold sum[b] − sum[a]. */
 struct problem_step {
     uint32_t rows;
-    struct cost_load *sum; /* [rows + 1] */
+    struct cost_load *sum; /* [rows + 1] sums over the first rows of the step */
 };
 
 /* Sums over all blocks before a block: all parameters, parameters in matrices that NF4 packs, and adapters'
@@ -33,7 +33,8 @@ struct micro_cost {
     double seconds[COST_CLASSES][COST_WAYS];
 };
 
-/* Relative tolerance of equal seconds. Sums of the same terms in another order differ by less. */
+/* Relative tolerance within which two times in seconds count as equal. Sums of the same terms in another
+ * order differ by less. */
 #define PROBLEM_SAME 1e-9
 
 struct problem_link { /* link from the devices of one node to those of another */
@@ -46,12 +47,12 @@ struct problem {
     struct block_list blocks;
     int32_t block_count;
     uint32_t (*prefix)[COST_CLASSES]; /* [block_count + 1]: how many blocks of each class precede a block */
-    struct problem_params *params;    /* [block_count + 1] */
+    struct problem_params *params;    /* [block_count + 1]: sums over the blocks before a block */
     uint32_t device_count;            /* devices of the cluster */
     /* [device_count]: the order in which the user listed the devices; borrowed; NULL: the cluster's own
      * order */
     const uint32_t *listed;
-    struct cost_device *costs; /* [device_count] */
+    struct cost_device *costs; /* [device_count]: each device's cost curves */
     bool *usable;              /* [device_count]: allowed by the specification and not excluded */
     uint32_t step_count;
     struct problem_step *steps;
@@ -59,7 +60,7 @@ struct problem {
     struct cost_load mean_step;
     /* The largest sums over any k rows, k = 0..batch_rows, which bound the contents of a micro-batch of k
      * rows. */
-    uint64_t *top_tokens, *top_labelled; /* [batch_rows + 1] */
+    uint64_t *top_tokens, *top_labelled; /* [batch_rows + 1], indexed by the number of rows */
     uint32_t longest;                    /* tokens of the longest row */
     uint32_t sequence_bound;             /* tokens of the longest row or sample */
     double bytes_per_token;              /* bytes of a boundary tensor per token */
@@ -75,7 +76,8 @@ struct problem {
     uint32_t column_unit;
     struct micro_cost *means;   /* [sizes][device_count]: costs of a mean micro-batch; the first index is
                                    mean_of[rows of a micro-batch]; NULL: too many to store */
-    uint32_t *mean_of;          /* [batch_rows + 1] */
+    uint32_t *mean_of;          /* [batch_rows + 1], indexed by the rows of a micro-batch: the first index
+                                   into means */
     struct problem_link *links; /* [node_count²], sender first; NULL: there are too many nodes */
     bool runnable_only;         /* exclude plans that a worker of this release cannot run */
 };
@@ -128,7 +130,7 @@ static inline const struct layer_tensors *problem_tensors(const struct problem *
                                               : &m->head;
 }
 
-/* Returns the contents of that many mean rows. */
+/* Returns the contents (tokens, Σ length², labelled tokens) of `rows` mean rows. */
 struct cost_load problem_mean_rows(const struct problem *problem, double rows);
 /* Returns the contents of rows [begin, end) of a priced step; `end` is limited to the step's rows. */
 struct cost_load problem_load(const struct problem *problem, uint32_t step, uint32_t begin, uint32_t end);

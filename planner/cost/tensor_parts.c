@@ -63,8 +63,8 @@ static void shared_sum(struct problem *p)
 
 int tensor_parts_init(struct problem *p, struct err *err)
 {
-    static const uint32_t units[] = {1,  8,  16,
-                                     32, 64, 256}; /* numbers of values in a block of a packed base */
+    /* units: possible numbers of values in a block of a packed base */
+    static const uint32_t units[] = {1, 8, 16, 32, 64, 256};
     const struct model_config *c = p->workload->config;
     if (tensor_lacks(p) || (p->workload->place >= 0 && p->workload->place != PLACE_TENSOR))
         return 0;

@@ -180,8 +180,8 @@ static int rank_emit(struct expert_plan *c, uint32_t r, bool programs)
     return programs ? expert_programs(c, r, &slots) : 0;
 }
 
-/* Fills the groups of enum expert_group: all ranks; the ranks with attention; the first of these with the
- * ranks that have experts. */
+/* Fills the groups of enum expert_group: those of all ranks; the group of the ranks with attention; the
+ * groups of the first rank with attention and all ranks with experts. */
 static int groups_fill(struct expert_plan *c)
 {
     for (uint32_t g = 0; g < c->plan->group_count; g++) {
@@ -201,7 +201,7 @@ static int groups_fill(struct expert_plan *c)
     return 0;
 }
 
-/* Makes the segments: every layer with experts is one, and all blocks between two of them are one. */
+/* Makes the segments. Every layer with experts is one; all blocks between two such layers are one. */
 static int segments_fill(struct expert_plan *c)
 {
     c->segments = calloc((size_t)c->plan->block_count + 1, sizeof(*c->segments));

@@ -10,8 +10,8 @@ struct expert_writer {
     struct program_builder *b;
     const struct expert_slots *s;
     uint32_t rank;
-    bool attends, expert, keeps; /* attends: the rank computes attention; expert: it has experts; keeps:
-                                    forwards save activations for the backward */
+    bool attends, expert, keeps; /* attends: the rank computes attention; expert: the rank has experts;
+                                    keeps: forwards save activations for the backward */
     int32_t group_to, group_from, cache;
 };
 

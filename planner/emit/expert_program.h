@@ -23,7 +23,7 @@ struct expert_segment { /* a layer with experts, or a range of other blocks */
                              of that input in the backward */
 };
 
-/* Slot numbers of one rank; PLAN_NONE where it has none. */
+/* Slot numbers of one rank; PLAN_NONE: the rank has no such slot. */
 struct expert_slots {
     /* slots of ranks with attention */
     int32_t stream[2], gradient[2], routed, saved, saved_attention, saved_router;

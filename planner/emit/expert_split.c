@@ -44,8 +44,8 @@ static void layer_even(struct expert_split *s, uint32_t layer, const struct memb
             s->owner[(size_t)layer * s->experts + next++] = (uint16_t)m;
 }
 
-/* Divides a layer's experts by measured routing: each member takes consecutive experts, up to the expert in
- * whose middle the sum of use passes the wanted sum of this member and the members before it. */
+/* Divides a layer's experts by measured routing. Every member takes consecutive experts until the sum of use,
+ * counted to the middle of the next expert, exceeds what this member and the members before it want. */
 static void layer_measured(struct expert_split *s, uint32_t layer, const struct member *members,
                            const double *share, double *want)
 {

@@ -9,7 +9,8 @@
 struct expert_split {
     uint32_t experts, sparse_count, member_count;
     uint16_t *owner;             /* [sparse_count · experts]: index of the member */
-    struct expert_layer *layers; /* [member_count · sparse_count] */
+    struct expert_layer *layers; /* [member_count · sparse_count] each member's part of each layer with
+                                    experts */
 };
 /* Assigns whole experts by shares. A member's experts of a layer are consecutive, because a stage of the
  * engine has one range of them. A member's excess or lack, by the tokens that its experts get, is carried to

@@ -145,8 +145,8 @@ struct layered {
     enum layered_role role;
     struct layered_slots slots;
     struct program_builder *b;
-    int32_t *fetched; /* [blocks]: the ALL_GATHER or PULL that brought the block's weights; PLAN_NONE: they
-                         are not in a buffer now */
+    int32_t *fetched; /* [blocks]: the ALL_GATHER or PULL that brought the block's weights; PLAN_NONE: the
+                         weights are in no buffer now */
     int32_t *weights_freer,
         *whole_freer; /* [blocks + 1]: the instruction that freed each buffer last, for gathered weights and
                          for unreduced gradients (buffer i of the layers' ring; the last entry: the buffer of
@@ -159,8 +159,8 @@ struct layered {
     size_t history_size;
 };
 
-/* Returns the end of the blocks that the gather or reduction beginning at `block` moves: the next block, or
- * the last of all if they are moved at once. */
+/* Returns the end of the blocks that the gather or reduction beginning at `block` moves: block + 1, or the
+ * model's end if all blocks are moved at once. */
 static int32_t unit_end(const struct layered *c, int32_t block)
 {
     return c->at_once ? c->blocks : block + 1;

@@ -17,8 +17,8 @@ static uint32_t rows_bound(const struct problem *problem, const struct candidate
     return rows < batch ? rows : batch;
 }
 
-/* Adds a member's shard of the state that is not in the stages' own memory, over all its ranges of blocks, of
- * which stage s is the first. */
+/* Adds a member's shard of the state that is not in the stages' own memory, over all ranges of blocks of the
+ * member. Stage s has the first of these ranges. */
 static void laps_kept_add(const struct problem *problem, const struct candidate *candidate, uint32_t s,
                           struct flat_share share, struct memory_need *need)
 {
@@ -47,8 +47,8 @@ void pipeline_member_need(const struct problem *problem, const struct candidate 
                                  .recompute_end = m->recompute_end,
                                  .split = candidate->schedule == SCHEDULE_SPLIT,
                                  .boundary_buffers = boundary_buffers};
-    if (outside != OUTSIDE_NONE) { /* gathered weights and unreduced gradients take buffers; those of a tied
-                                      embedding's table are extra */
+    if (outside != OUTSIDE_NONE) { /* gathered weights and unreduced gradients take buffers, and those of a
+                                      tied embedding's table take further ones */
         struct state_ring rings[RINGS];
         int32_t apart = outside == OUTSIDE_TRAINED && s == 0 && state_table_apart(problem, candidate);
         uint64_t table = memory_trained_bytes(problem, 0, apart),
@@ -82,8 +82,9 @@ static void need_add(struct memory_need *sum, const struct memory_need *more)
     sum->work_bytes += more->work_bytes - again;
 }
 
-/* Adds to a stage's mean micro-batch its part of the layer that it shares with the next stage, and subtracts
- * the part of its first layer that the stage before runs. */
+/* Adds the seconds of the layer that a stage shares with the next one to the stage's mean micro-batch, for
+ * the micro-batches for which the stage runs that layer. Subtracts those of its first layer for the
+ * micro-batches for which the previous stage runs it. */
 static void shared_price_add(const struct problem *problem, const struct candidate *candidate, uint32_t s,
                              const struct micro_cost *cost, struct stage_price *price)
 {
@@ -112,7 +113,7 @@ void pipeline_stage_price(const struct problem *problem, const struct candidate 
     const struct member *m = &candidate->members[member];
     struct cost_load load = micro_load_mean(problem, micro_count(problem, candidate->micro_batch_rows));
     struct micro_cost cost;
-    if (m->count) { /* data plans: the member's micro-batches have their own size */
+    if (m->count) { /* in data plans a member's micro-batches have a size of their own */
         const struct cost_load *row = &problem->mean_row;
         load = (struct cost_load){m->rows * row->rows, m->rows * row->tokens, m->rows * row->sum_sq,
                                   m->rows * row->labelled};

@@ -55,7 +55,7 @@ struct pipeline_emitter {
     struct plan *plan;
     struct err *err;
     uint32_t stages, micro_batches;
-    uint32_t groups; /* number of groups of members; groups 1 to `groups` of the plan are these */
+    uint32_t groups; /* number of groups of members; they are groups 1 to `groups` of the plan */
     bool full;       /* full fine-tuning */
     bool grouped;    /* some stage has several members */
     bool shards;     /* members shard the trained state of their stage */
@@ -72,7 +72,7 @@ struct pipeline_emitter {
     uint32_t *first_stage, *next_stage;
     struct schedule schedule;
     /* The members below are for the rank whose programs are made. */
-    struct rank_stage *parts; /* [stages] */
+    struct rank_stage *parts; /* [stages]: the rank's stages, indexed by their numbers */
     struct state_exchange
         exchange[2]; /* [0]: tied embedding; [1]: all blocks of the stage, if they are gathered at once */
     struct state_ring

@@ -16,9 +16,9 @@ struct pipeline_writer {
     struct pipeline_emitter *c;
     struct program_builder b;
     uint32_t rank, limit; /* limit: micro-batches [0, limit) are computed */
-    bool train;           /* includes backwards */
+    bool train;           /* the program has backwards */
     bool broken;          /* an event found no free instance in a ring */
-    int32_t last[2];      /* last forward, last backward */
+    int32_t last[2];      /* the last forward and the last backward that were added */
     int32_t came[3];      /* instructions that the next event waits for: gathers, and the freeing of gradient
                              buffers */
     int32_t reduced;      /* the last reduction of a range's gradients; PLAN_NONE: none */

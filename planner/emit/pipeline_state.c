@@ -428,7 +428,7 @@ static int32_t replicas_reduce(const struct pipeline_emitter *c, struct program_
     const struct state_exchange *table = &c->exchange[0];
     bool shared = stage_of(c, r)->member_count > 1, end = rank->owns_tied || rank->copies_tied;
     int32_t group = 1 + rank->stage, begin = 0,
-            after_last = 0; /* an instruction that names no blocks means all blocks of the rank */
+            after_last = 0; /* 0: such an instruction names no blocks, which means all blocks of the rank */
     if (c->table_sum >= 0 && end)
         after = sum_add(c, b, c->table_sum, table->whole, 0, 1, after);
     else if (table->group >= 0)

@@ -11,9 +11,9 @@ double pipeline_state_bytes(const struct problem *problem, const struct candidat
  * instructions. A step ends at max(end of the stage's last event + after_s) + max(update_s); its first
  * event begins at before_s. */
 struct pipeline_sync {
-    double before_s; /* gathering weights */
-    double after_s;  /* reducing gradients, and all-reducing the norm over all ranks */
-    double update_s; /* broadcasting the norm, and the optimiser step */
+    double before_s; /* seconds of gathering weights */
+    double after_s;  /* seconds of reducing gradients, and of all-reducing the norm over all ranks */
+    double update_s; /* seconds of broadcasting the norm, and of the optimiser step */
 };
 /* Fills syncs[stage_count] for the members' state_share, or for even shares if they have none. ERR_NOMEM. */
 int pipeline_syncs(const struct problem *problem, const struct candidate *candidate,

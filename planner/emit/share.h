@@ -14,8 +14,8 @@ struct share_member {
     double step_s;
 };
 enum share_aim {
-    SHARE_FOR_LINKS, /* minimises the ring's time max_i (1 − r_i)/β_i (r: share, β: rate); among such shares
-                        the most even */
+    SHARE_FOR_LINKS, /* minimises the ring's time max_i (1 − r_i)/β_i (r: share, β: rate); of all shares
+                        that do, the most even */
     SHARE_FOR_STEP,  /* minimises the slowest member's optimiser step, max_i r_i·step_i */
     /* SHARE_FOR_STEP with the ring's time limited to a value between the times of SHARE_FOR_LINKS and
      * SHARE_FOR_STEP: a quarter, half, or three quarters of the way */

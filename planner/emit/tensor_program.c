@@ -18,8 +18,8 @@ struct tensor_writer {
     const struct tensor_slots *s;
     uint32_t rank, stage;
     struct tensor_writer_blocks layers;
-    bool first, last, leads; /* first, last: the rank is in the first, or last, stage; leads: it is the first
-                                of its group */
+    bool first, last, leads; /* first, last: the rank is in the first, or last, stage; leads: it is the
+                                first member of its group */
     int32_t group;
     int32_t *ready; /* [micro-batches]: the instruction that the next half block must wait for */
     /* [micro-batches]: the instructions that freed the buffers of received and of sent tensors */
@@ -59,8 +59,8 @@ static int32_t sum_add(struct tensor_writer *w, int32_t slot, uint32_t tag, int3
     return program_add(&w->b, &x, &after, 1);
 }
 
-/* Adds the BROADCAST of a boundary tensor from the group's first member, whose slot has it already, to the
- * others, whose slot the BROADCAST writes. */
+/* Adds the BROADCAST of a boundary tensor from the group's first member, whose slot contains the tensor
+ * already, to the other members, whose slots the BROADCAST writes. */
 static void broadcast_add(struct tensor_writer *w, int32_t slot, bool gradient, int32_t boundary, uint32_t k,
                           int32_t after)
 {
@@ -157,8 +157,7 @@ static void part_add(struct tensor_writer *w, enum instr_op op, const struct com
                               leaves && !w->leads);
 }
 
-/* Returns the slot in which a forward of these blocks saves: `slot` in training, the KV cache when sampling,
- * or none. */
+/* Returns the slot in which a forward saves: `slot` in training, the KV cache when sampling, or none. */
 static int32_t saved(const struct tensor_writer *w, int32_t slot)
 {
     return w->saving == 1 ? slot : w->saving == 0 ? w->s->cache : PLAN_NONE;

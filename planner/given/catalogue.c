@@ -63,7 +63,8 @@ const struct catalogue_entry *catalogue_find(const char *name)
     return NULL;
 }
 
-/* Levenshtein distance (1966): letters to insert, delete or change to turn one name into the other. */
+/* Returns the Levenshtein distance (1966): letters to insert, delete or change to turn one name into the
+ * other. */
 static uint32_t distance(const char *a, const char *b)
 {
     uint32_t row[PLAIN_MAX + 1];

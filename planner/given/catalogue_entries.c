@@ -99,7 +99,7 @@ static const struct catalogue_entry entries[] = {
     CARD("p100x16", "cuda", 16, 9.3, 18.7, FP16, 732, 250, "NVIDIA Tesla P100 PCIe data sheet"),
     CARD("p100-sxm2", "cuda", 16, 10.6, 21.2, FP16, 732, 300, "NVIDIA Tesla P100 SXM2 data sheet"),
     CARD("gp100", "cuda", 16, 10.3, 20.7, FP16, 717, 235, "NVIDIA Quadro GP100 data sheet"),
-    /* Volta, Turing */
+    /* cards of the generations Volta and Turing */
     SEEN("v100", "cuda", 16, 15.7, 125, FP16, 900, 300, 0.77, 0.61, "NVIDIA V100 data sheet"),
     SEEN("v100x32", "cuda", 32, 15.7, 125, FP16, 900, 300, 0.78, 0.61, "NVIDIA V100 data sheet"),
     SEEN("v100-pciex16", "cuda", 16, 14, 112, FP16, 900, 250, 0.91, 0.58, "NVIDIA V100 data sheet"),
@@ -122,7 +122,7 @@ static const struct catalogue_entry entries[] = {
     CARD("rtx-5000", "cuda", 16, 11.2, 89.2, FP16, 448, 230, "NVIDIA Quadro RTX 5000 data sheet"),
     CARD("rtx-6000", "cuda", 24, 16.3, 130.5, FP16, 672, 295, "NVIDIA Quadro RTX 6000 data sheet"),
     CARD("rtx-8000", "cuda", 48, 16.3, 130.5, FP16, 672, 295, "NVIDIA Quadro RTX 8000 data sheet"),
-    /* Ampere */
+    /* cards of the generation Ampere */
     HALF("rtx-3050", "cuda", 8, 9.1, 18.2, BF16, 224, 130, GEFORCE_AS("RTX 3050", "GA102")),
     HALF("rtx-3060", "cuda", 12, 12.7, 25.5, BF16, 360, 170, GEFORCE_AS("RTX 3060", "GA102")),
     HALF("rtx-3060ti", "cuda", 8, 16.2, 32.4, BF16, 448, 200, GEFORCE_AS("RTX 3060 Ti", "GA102")),
@@ -172,7 +172,7 @@ static const struct catalogue_entry entries[] = {
     CARD("l40", "cuda", 48, 90.5, 181, BF16, 864, 300, "NVIDIA L40 data sheet"),
     SEEN("l40s", "cuda", 44.99, 91.6, 362, BF16, 864, 350, 0.28, 0.45,
          "NVIDIA L40S data sheet (16 bit: rule of thumb)"),
-    /* Hopper, Blackwell */
+    /* cards of the generations Hopper and Blackwell */
     CARD("h100", "cuda", 80, 66.9, 989, BF16, 3350, 700, "NVIDIA H100 data sheet (SXM)"),
     CARD("h100-pcie", "cuda", 80, 51.2, 756, BF16, 2000, 350, "NVIDIA H100 data sheet (PCIe)"),
     SEEN("h100-nvl", "cuda", 94, 60, 835, BF16, 3938, 400, 0.65, 0.42, "NVIDIA H100 NVL data sheet"),

@@ -25,7 +25,7 @@ struct catalogue_entry {
     const char *source;
 };
 
-/* All entries; those of one maker are sorted by age. */
+/* Returns all entries; the entries of one maker are sorted by age. */
 const struct catalogue_entry *catalogue_entries(size_t *count);
 /* Maps a nickname to an entry's name. `plain` is the nickname in lower-case letters and digits, without
  * makers and brands. NULL: the nickname is unknown. */

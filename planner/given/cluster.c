@@ -1,4 +1,4 @@
-/* A cluster's devices, nodes and links: each is checked when it is added and found through a hash index. */
+/* A cluster's devices, nodes and links. Each is checked when it is added, and found through a hash index. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -20,8 +20,8 @@
 struct cluster;
 
 struct cluster_device {
-    const char *name; /* "left/cpu0"; unique */
-    const char *node; /* "left" */
+    const char *name; /* unique name, as "left/cpu0" */
+    const char *node; /* name of the device's node, as "left" */
     const char *kind; /* "cpu", "cuda" …; NULL: "cpu" */
     /* Catalogue entry that supplies estimates while there is no profile; NULL: chosen by kind. */
     const char *like;
@@ -31,7 +31,7 @@ struct cluster_device {
     uint32_t threads;    /* threads that compute; 0 means 1 */
     double speed;        /* scales the cost tables: 2 halves the times; 0 means 1 */
     double heat;         /* φ of PLANNER.md: moving ratio of table time to measured time, (0,1]; 0 means 1 */
-    double price_per_hour; /* any currency; 0: unknown */
+    double price_per_hour; /* price in any currency; 0: unknown */
     double watts;          /* power while computing; 0: unknown */
     double idle_watts;     /* power of a device of the plan while it does not compute; 0: not counted */
 };
@@ -84,8 +84,8 @@ void cluster_link(const struct cluster *cluster, uint32_t from_device, uint32_t 
 enum cost_origin cluster_link_origin(const struct cluster *cluster, uint32_t from_device, uint32_t to_device);
 
 struct json_reader;
-/* Reads the optional members of a device: like, kind, threads, speed, heat, prices; each is checked
- * against its bounds. The reader keeps the failure. */
+/* Reads the optional members of a device: like, kind, threads, speed, heat, prices; each is checked against
+ * its bounds. An error is recorded in the reader. */
 void cluster_device_members(struct json_reader *reader, struct cluster_device *device);
 
 #endif

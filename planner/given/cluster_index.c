@@ -6,7 +6,7 @@
 
 uint64_t cluster_hash_name(const char *name)
 {
-    uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
+    uint64_t hash = 0xcbf29ce484222325u; /* the hash function FNV-1a */
     for (; *name; name++)
         hash = (hash ^ (unsigned char)*name) * 0x100000001b3u;
     return hash ^ hash >> 29;

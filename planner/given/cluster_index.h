@@ -7,7 +7,7 @@
 
 #include "common/err.h"
 
-struct cluster_index { /* all zeros: empty */
+struct cluster_index { /* a struct of zeros is an empty index */
     uint32_t capacity, count;
     struct cluster_slot {
         uint64_t hash;

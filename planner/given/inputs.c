@@ -1,4 +1,4 @@
-/* Planning inputs as a document, and the replacement of its cluster. */
+/* Reads and writes planning inputs as a document, and replaces the document's cluster. */
 #include "planner/given/inputs.h"
 
 #include <stdio.h>

@@ -49,7 +49,7 @@ struct workload {
     enum plan_dtype boundary; /* dtype of boundary tensors between ranks */
     enum workload_recompute recompute;
     enum workload_objective objective;
-    uint32_t sequence_tokens; /* longest row allowed */
+    uint32_t sequence_tokens; /* tokens of the longest row that the job allows */
     uint32_t batch_rows;
     uint64_t seed;
     bool shuffle;
@@ -67,8 +67,8 @@ struct workload {
     uint32_t sample_tokens;
     uint32_t prompt_tokens;    /* the prompt's part of sample_tokens, which is prefilled at once */
     int place;                 /* enum plan_placement that the job asks for; −1: any */
-    uint32_t micro_batch_rows; /* 0: the planner chooses */
-    uint32_t stages;           /* 0: the planner chooses */
+    uint32_t micro_batch_rows; /* asked for by the job; 0: the planner chooses */
+    uint32_t stages;           /* asked for by the job; 0: the planner chooses */
     /* Schedule of a plan of several stages: enum plan_schedule plus 1; 0: the planner chooses. */
     uint32_t order;
     uint32_t device_count; /* devices that the plan may use; 0: all */

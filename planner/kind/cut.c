@@ -170,9 +170,10 @@ int cut_blocks(struct workbench *bench, const struct placement_kind *kind, struc
 
 /* --- forming stages from devices in a given order --- */
 
-/* The blocks, up to the model's last, that the first devices of g->order compute within the period. */
+/* The last blocks of the model, which the first devices of g->order compute within the period, divided into
+ * stages. */
 struct coverage {
-    int32_t begin; /* the first covered block */
+    int32_t begin; /* index of the first covered block */
     double stay; /* seconds of a micro-batch's forward and backward pass from that block on, with transfers */
     uint32_t from, width; /* the earliest covered stage has devices order[from] … order[from + width − 1];
                              reach[from] describes the stages after it */
@@ -184,7 +185,7 @@ struct grouping {
     struct candidate *trial; /* three stages, of which the middle one is priced */
     const uint32_t *order;
     uint32_t count, widest;
-    struct coverage *reach; /* [count + 1]: what the first i devices compute */
+    struct coverage *reach; /* [count + 1]: entry i is the coverage of the first i devices */
 };
 
 static bool coverage_better(const struct coverage *a, const struct coverage *b)

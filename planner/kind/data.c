@@ -226,8 +226,8 @@ static void shares_try(struct shards *s, struct shard_ring *ring, double state, 
     }
 }
 
-/* Splits rows and state at LEVELS ring times per byte and keeps the fastest; only what beats *best_s counts.
- */
+/* Splits rows and state at LEVELS ring times per byte and keeps the fastest result, if it is faster than
+ * *best_s. */
 static int sharded_settle(struct shards *s, struct member *best, double *best_s)
 {
     uint32_t count = s->c->member_count;

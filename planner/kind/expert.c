@@ -28,7 +28,7 @@ struct expert_memory {
     double fixed, wave;
 };
 
-struct expert_device { /* what is known of one device of the candidate */
+struct expert_device { /* facts about one device of the candidate */
     uint32_t device;
     uint64_t limit;
     double speed_s; /* seconds of attention's forward and backward in one layer, for all rows of a
@@ -36,7 +36,7 @@ struct expert_device { /* what is known of one device of the candidate */
     double experts_s[COST_WAYS]; /* seconds of all experts of a layer, with even routing */
 };
 
-/* What is known of a candidate and its model before devices have roles. */
+/* Facts about a candidate and its model that do not depend on the devices' roles. */
 struct expert_facts {
     struct workbench *bench;
     const struct problem *p;
@@ -49,10 +49,10 @@ struct expert_facts {
     struct expert_device devices[SHARDS_MEMBERS_MAX];
 };
 
-/* What each device does; follows from its role and struct expert_facts. */
+/* The roles of the devices, and what each device does, which follows from role and struct expert_facts. */
 struct expert_roles {
     uint8_t role[SHARDS_MEMBERS_MAX];
-    bool again[SHARDS_MEMBERS_MAX]; /* the device recomputes */
+    bool again[SHARDS_MEMBERS_MAX]; /* true: the device recomputes attention */
     uint32_t rows[SHARDS_MEMBERS_MAX];
     uint32_t order[SHARDS_MEMBERS_MAX]; /* devices in the order of members: attention first */
     uint32_t attending;
@@ -70,9 +70,9 @@ struct expert_roles {
 struct expert_search {
     struct expert_facts facts;
     struct candidate *c;
-    struct expert_layer *even; /* [sparse_count] scratch */
-    double *turn;              /* [2 · micro-batches] scratch */
-    struct member *best;       /* [n] */
+    struct expert_layer *even; /* [sparse_count] scratch memory */
+    double *turn;              /* [2 · micro-batches] scratch memory */
+    struct member *best;       /* [n] the best members found so far */
     double best_s;
 };
 

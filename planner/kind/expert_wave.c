@@ -53,8 +53,8 @@ static double ranks_run(struct wave_run *v, bool experts, bool back, double read
     return end;
 }
 
-/* Starts the waiting transfer from experts to attention. If both directions share a wire, they are sent in
- * the order in which their data are ready. */
+/* Starts the waiting transfer from experts to attention. If transfers in both directions share a wire, they
+ * are sent in the order in which their data are ready. */
 static void exchange_back_start(struct wave_run *v)
 {
     double *queue = v->t->one_way ? &v->to_s : &v->from_s;
@@ -77,7 +77,7 @@ static void wait_back(struct wave_run *v, double ready, double *arrival)
     v->waits_s = ready;
 }
 
-/* Returns the time at which a micro-batch arrives. Starts its transfer if that has not started. */
+/* Returns the time at which a micro-batch arrives. If its transfer has not started yet, starts it. */
 static double arrived(struct wave_run *v, double *arrival)
 {
     if (v->waits == arrival)

@@ -12,7 +12,8 @@ struct expert_times {
     double attend[SHARDS_MEMBERS_MAX][2], expert[SHARDS_MEMBERS_MAX][2];
     double dense[SHARDS_MEMBERS_MAX]; /* forward and backward of all other blocks */
     bool attends[SHARDS_MEMBERS_MAX]; /* the device computes attention for some rows */
-    double exchange_s; /* sending tokens to the devices with their experts, or the results back */
+    double exchange_s; /* seconds of sending tokens to the devices with their experts, or of sending the
+                          results back */
     bool one_way;      /* tokens and results share a wire, so one direction waits for the other */
 };
 

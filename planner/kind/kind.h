@@ -15,12 +15,12 @@
 struct workbench {
     const struct problem *problem;
     struct schedule schedule;
-    struct stage_price *prices; /* scratch */
+    struct stage_price *prices; /* scratch memory: prices of a candidate's members */
     double *scale;              /* the result of workbench_scale for micro-batches of scale_rows rows */
     uint32_t scale_rows;
     bool uneven;       /* rows differ in length */
-    double *ends;      /* scratch: [stage] */
-    uint32_t *windows; /* scratch: [stage] */
+    double *ends;      /* scratch memory: [stage] times at which the stages end */
+    uint32_t *windows; /* scratch memory: [stage] micro-batches in flight */
     uint32_t price_capacity;
     /* Costs of a mean micro-batch on every device, a table for each number of micro-batches in a step; made
      * on first use. */
@@ -31,7 +31,7 @@ struct workbench {
         struct memory_need need;
     } needs[NEEDS_KEPT];
     struct shortage shortage[PLACE_COUNT];
-    struct candidate best; /* scratch */
+    struct candidate best; /* scratch memory for the best candidate of a settle() */
     uint64_t spent;        /* work of this search so far, in units of about a microsecond of one core */
     bool even; /* true: all stages may take the same time for a micro-batch; false: earlier stages may take
                   longer (seconds_allowed in cut.c) */
@@ -55,16 +55,16 @@ const struct micro_cost *workbench_costs(struct workbench *bench, uint32_t micro
 
 /* How long a pipeline stage takes with some range of blocks. */
 struct cut_stage {
-    double period_s; /* seconds between two micro-batches that it completes; INFINITY: it does not fit in
-                        memory */
+    double period_s; /* seconds between two micro-batches that the stage completes; INFINITY: the stage
+                        does not fit in memory */
     double pass_s;   /* seconds of one micro-batch's forward and backward */
 };
 
 struct placement_kind {
     enum plan_placement placement;
     enum stage_kind stage_kind;
-    uint32_t stages_least, stages_most;   /* stages of a candidate */
-    uint32_t members_least, members_most; /* members of a stage */
+    uint32_t stages_least, stages_most;   /* least and most stages of a candidate */
+    uint32_t members_least, members_most; /* least and most members of a stage */
     /* Can the placement be used for this workload at all? False with the reason: ERR_NOFIT if it needs
      * more devices than there are, ERR_UNSUPPORTED or ERR_INVALID if no cluster would do. */
     bool (*supports)(const struct problem *problem, struct err *err);
@@ -102,7 +102,7 @@ bool kind_devices_enough(const struct problem *problem, uint32_t least, const ch
 /* Can workers of this release run the candidate's method and placement? */
 bool kind_runnable(const struct problem *problem, const struct candidate *candidate);
 
-/* Indexed by enum plan_placement. */
+/* The table of placements, indexed by enum plan_placement. */
 extern const struct placement_kind *const kinds[PLACE_COUNT];
 
 #endif

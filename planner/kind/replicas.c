@@ -123,7 +123,7 @@ struct capping {
     uint32_t micro_batches;
     uint32_t behind; /* most micro-batches in flight in stage s for which the next stage's memory holds the
                         activations that arrive */
-    uint32_t behind_next; /* the same limit for the stage before s, found while s is evaluated */
+    uint32_t behind_next; /* `behind` for the stage before s, found while s is evaluated */
     bool spare;           /* recompute only where nothing fits otherwise */
 };
 
@@ -178,8 +178,8 @@ static uint32_t single_most(struct capping *k, uint32_t s, uint32_t wish, const 
         shortage_note(&k->bench->shortage[c->placement], m->device, need->total, problem_limit(p, m->device));
         return 0;
     }
-    /* w micro-batches in flight save w − 1 more micro-batches' activations than one; the ring of buffers to
-     * the next stage, with w' in flight there, grows by w − w' − 1. */
+    /* With w micro-batches in flight the stage saves the activations of w − 1 more than with one. The ring of
+     * buffers to the next stage, which has w' in flight, grows by w − w' − 1. */
     uint32_t next = s + 1 < c->stage_count ? windows[s + 1] : 0, most = 1;
     bool single_next = s + 1 < c->stage_count && c->stages[s + 1].member_count == 1;
     uint32_t end = k->behind < k->micro_batches ? k->behind : k->micro_batches;
@@ -316,8 +316,8 @@ static bool layers_share(struct workbench *bench, struct candidate *c, const str
     return costs != NULL;
 }
 
-/* Whether every member's memory holds its blocks, a layer shared with the next stage too, with its
- * micro-batches in flight. */
+/* Whether every member's memory holds its blocks (with a layer that it shares with the next stage) and the
+ * activations of its micro-batches in flight. */
 static bool windows_fit(struct workbench *bench, const struct candidate *c)
 {
     for (uint32_t s = 0; s < c->stage_count; s++) {
@@ -449,8 +449,8 @@ static bool surely_slower(struct workbench *bench, const struct candidate *c, do
     return rival_s < INFINITY && chain_closed(bench, c, bench->prices, count) >= rival_s * SURE;
 }
 
-/* Removes from their stages the members that the list schedule gave no micro-batch. Returns true if there
- * were any. */
+/* Removes the members that the list schedule gave no micro-batch from their stages. Returns true if it
+ * removed any. */
 static bool idle_drop(const struct schedule *schedule, struct candidate *c)
 {
     uint32_t kept = 0, at = 0;

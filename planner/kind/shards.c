@@ -6,12 +6,12 @@
 #include <string.h>
 
 #define UNITS_MAX 1024u /* most units into which the batch's rows are divided for splitting */
-/* Micro-batches of up to this many units are tried in every size; larger ones only in powers of 2 and 1.5
- * times these. */
+/* Micro-batches of up to this many units are tried in every size. Larger sizes are tried only if they are a
+ * power of 2, or 1.5 times a power of 2. */
 #define DENSE_UNITS 64u
 #define FIRST_LIMIT 1.5 /* splits are first searched within this multiple of the least possible step time */
 
-struct row_choice { /* a way to work on some rows; from member to member only its seconds differ */
+struct row_choice { /* a way to work on a number of rows; only its seconds differ from member to member */
     uint32_t total, size, count;
     bool recompute;
     uint64_t need[2]; /* bytes that the stage's first member needs, and any other; 0 for replicas, whose need
@@ -77,7 +77,7 @@ static void overlaps_at_once(struct shards *s)
     overlap_add(s, -1, true, 0, adapters);
 }
 
-static double larger(double a, double b) /* fmax; compilers do not inline it */
+static double larger(double a, double b) /* the same as fmax, which compilers do not inline */
 {
     return a > b ? a : b;
 }
@@ -169,8 +169,8 @@ uint64_t shards_need(const struct shards *s, uint32_t m, const struct member *as
     return part_need(s, m, as, (struct flat_share){0});
 }
 
-/* The members that lack memory: what they have and need, summed; their device (UINT32_MAX: several) and
- * number. */
+/* The members that lack memory: the bytes that they have and need together, their number, and the device,
+ * UINT32_MAX if there are several. */
 struct lack {
     uint64_t has, needs;
     uint32_t device, count;
@@ -378,7 +378,8 @@ static void options_fill(struct shards *s, uint32_t m, const struct transfer_rat
                                  .rows = s->sizes[way->size],
                                  .count = way->count,
                                  .recompute = way->recompute};
-        if (o.seconds <= limit && option_beaten(&s->members[m], &o)) /* an equal option is there already */
+        if (o.seconds <= limit && option_beaten(&s->members[m], &o)) /* an option that is at least as good
+                                                                        is listed already */
             continue;
         if (o.seconds <= limit && !s->whole)
             o.seconds = member_seconds(s, &s->costs[at], o.count, o.recompute, moving);

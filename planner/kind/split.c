@@ -15,8 +15,8 @@ struct row_range { /* how many rows the first members may have together */
     uint32_t least, most;
 };
 
-struct split_offer { /* the most bytes that a member has left with that many rows, among its options within a
-                        time */
+struct split_offer { /* the most bytes that a member leaves free with that many rows, among its options
+                        that are fast enough */
     uint32_t total;
     double room;
 };
@@ -28,8 +28,8 @@ struct split {
     /* [(count + 1) · (batch + 1)]: the most bytes left free by the first m members with j rows together;
      * whole numbers far below 2^53; −INFINITY: impossible */
     double *table;
-    struct row_range *within;   /* [count + 1]: numbers of rows that the first m members can have together;
-                                   `table` has values only for these */
+    struct row_range *within;   /* [count + 1]: the numbers of rows that the first m members can have
+                                   together; `table` has values only for these numbers */
     uint32_t *first;            /* [count + 1] index of each member's first offer */
     struct split_offer *offers; /* offers of all members, each sorted by total */
     double *times;

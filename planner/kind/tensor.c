@@ -166,8 +166,7 @@ static void pass_layers(struct unit_pass *v, uint32_t layers, bool back, double 
         v->ready_s[k] += more;
 }
 
-/* Returns the seconds of the forward or backward pass of `count` micro-batches that the group works on in
- * turns. */
+/* Returns the seconds of the forward or backward pass of `count` micro-batches in turns. */
 static double pass_seconds(const struct tensor_group *g, bool back, bool again, uint32_t count)
 {
     struct unit_pass v = {.count = count, .members = g->count};
@@ -200,8 +199,7 @@ static void group_price(const struct tensor_case *t, const struct tensor_group *
                                   .backward_s = unit_seconds(t, g, true, again)};
 }
 
-/* Returns the seconds to send a unit's boundary tensors to the next stage; *busy: how long they occupy the
- * link. */
+/* Returns the seconds to send a unit's boundary tensors to the next stage; *busy: seconds on the link. */
 static double link_seconds(const struct tensor_case *t, uint32_t s, double *busy)
 {
     const struct candidate_stage *a = &t->c->stages[s], *b = &t->c->stages[s + 1];
@@ -376,14 +374,13 @@ static void parts_aim(const struct tensor_group *g, const double *room, int mix,
 
 struct stage_choice { /* one division of a stage's matrices, with recomputation and units in flight */
     bool again;
-    uint32_t window, spare; /* window: units in flight; spare: units that fit in the ring of buffers between
-                               the stage before and this one */
+    uint32_t window, spare; /* window: units in flight; spare: units that fit in the ring of buffers
+                               between this stage and the one before */
     double busy_s, period_s;
     struct plan_tensor part[GROUP_MAX];
 };
 
-/* Facts about the stages after a stage: their longest period, and a unit's seconds in them, there and back.
- */
+/* Facts about the stages after a stage: their longest period, and a unit's seconds there and back. */
 struct stage_behind {
     double period_s, stay_s;
     uint32_t window;    /* units in flight in the next stage */
@@ -743,8 +740,7 @@ static bool tensor_supports(const struct problem *p, struct err *err)
     return false;
 }
 
-/* Returns the number of micro-batches in turns, derived from the number of buffers between attention and FFN.
- */
+/* Returns the number of micro-batches in turns, derived from the buffers between attention and FFN. */
 static uint32_t together_of(const struct plan_rank *rank)
 {
     uint32_t least = 0;

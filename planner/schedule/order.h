@@ -11,8 +11,8 @@ enum schedule_kind { EVENT_FORWARD, EVENT_BACKWARD, EVENT_INPUT, EVENT_WEIGHT };
 
 struct schedule_event {
     uint32_t stage, micro_batch;
-    /* EVENT_BACKWARD computes gradients of inputs and of weights; EVENT_INPUT and EVENT_WEIGHT only one of
-     * them */
+    /* EVENT_BACKWARD computes gradients of inputs and of weights, EVENT_INPUT those of inputs alone,
+     * EVENT_WEIGHT those of weights alone. */
     enum schedule_kind kind;
 };
 

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How long the tensors of one stage stay in their buffers: micro-batch k's from begin[k] to end[k], in
- * seconds. */
+/* The times for which the tensors of one stage are in their buffers: micro-batch k's from begin[k] to end[k],
+ * in seconds. */
 struct buffer_span {
     const double *begin, *end;
     bool backward; /* the buffers are filled in the order of the rank's backwards; false: of its forwards */
@@ -123,7 +123,8 @@ static void rings_chain(const struct schedule *s, const struct candidate *c, uin
     }
 }
 
-/* Is it a plain pipeline in strict order, where the micro-batches in flight decide the number of buffers? */
+/* Whether the schedule is a plain pipeline in strict order, where the micro-batches in flight decide the
+ * number of buffers. */
 static bool is_chain(const struct schedule *s, const struct candidate *c)
 {
     return !c->eager && s->stages == s->ranks && c->schedule != SCHEDULE_INTERLEAVED;

@@ -73,7 +73,7 @@ static double later(double a, double b)
     return a > b ? a : b;
 }
 
-/* Returns the time at which an event's input is there; negative: not yet known. */
+/* Returns the time at which an event's input has arrived; negative: not yet known. */
 static double ready_at(const struct list_scheduler *r, const struct schedule_event *e)
 {
     size_t cell = (size_t)e->stage * r->s->micro_batches + e->micro_batch;

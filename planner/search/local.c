@@ -10,8 +10,8 @@
 #include "program/check/check.h"
 
 #define BETTER (1 - 1e-9) /* a value is better if it is below this multiple of the old one */
-/* A candidate is simulated if its estimate is at most this multiple of the best candidate's: estimates of
- * similar candidates err alike. */
+/* A candidate is simulated if its estimate is at most this multiple of the best candidate's, since estimates
+ * of similar candidates have similar errors. */
 #define FILTER 1.02
 /* After a change of devices or stages, single blocks are moved if the value is at most this multiple of the
  * best. */
@@ -85,7 +85,7 @@ static bool allowed(const struct local_state *l, const struct candidate *c)
     return !l->runnable_only || kind_runnable(l->bench->problem, c);
 }
 
-/* Was the candidate simulated before? Notes that it now is. */
+/* Returns whether the candidate was simulated before, and records that it now is. */
 static bool seen_before(struct local_state *l, const struct candidate *c)
 {
     uint64_t hash = candidate_hash(c) | 1, *at = l->seen ? &l->seen[hash / 2 % LOCAL_SEEN] : NULL;

@@ -24,17 +24,17 @@ struct local_state {
     enum local_cut cut;
     bool even; /* true: the best candidate so far was cut CUT_EVEN; false: CUT_TILTED. CUT_EITHER cuts as the
                   best was cut in three of four cases. */
-    bool simulate;      /* values are those of the simulation, not of the estimate */
-    uint32_t steps;     /* for how many of the problem's sampled steps a candidate is simulated */
-    uint32_t must_use;  /* only candidates that use this device count: 1 + its index in the cluster; 0: all
-                           candidates */
-    bool runnable_only; /* only candidates that workers of this release can run count */
-    uint64_t spent, budget;       /* work spent so far, and the most to spend, in units of about a
-                                     microsecond (SETTLE_UNITS in local.c) */
+    bool simulate;          /* values are those of the simulation, not of the estimate */
+    uint32_t steps;         /* for how many of the problem's sampled steps a candidate is simulated */
+    uint32_t must_use;      /* index of a device in the cluster plus 1: candidates without that device do not
+                               count; 0: all candidates count */
+    bool runnable_only;     /* candidates that workers of this release cannot run do not count */
+    uint64_t spent, budget; /* work spent so far, and the most to spend, in units of about a
+                               microsecond (SETTLE_UNITS in local.c) */
     struct candidate_list *found; /* receives every local optimum that was found; may be NULL */
     uint64_t *seen;               /* [LOCAL_SEEN] hash table of candidates that were simulated */
     double looked;                /* estimated value of the candidate that local_value was last called with */
-    double estimated; /* estimated value of the candidate that others have to beat; INFINITY: unknown */
+    double estimated; /* estimated value of the candidate that has to be beaten; INFINITY: unknown */
 };
 
 #define LOCAL_SEEN 4096u

@@ -377,7 +377,7 @@ static int positions_swap(const struct move_case *m)
         return MOVE_VOID;
     c->members[a] = second;
     c->members[b] = first;
-    c->members[a].tensor = first.tensor; /* parts of matrices keep their order */
+    c->members[a].tensor = first.tensor; /* the parts of matrices stay at their positions */
     c->members[b].tensor = second.tensor;
     if (server) { /* the server's first member holds all state */
         c->members[a].state_share = first.state_share;
@@ -539,12 +539,12 @@ static int together_set(const struct move_case *m)
 
 /* What the a or b of a move can be. */
 enum move_operand {
-    ONE,      /* no choice */
+    ONE,      /* the operand has one value, 0 */
     TWO,      /* 0 or 1, two choices that enum move_kind describes */
-    MEMBER,   /* a member */
+    MEMBER,   /* index of a member */
     MEMBERS,  /* a member, or member_count for all */
     DEVICE,   /* a device of the cluster */
-    STAGE,    /* a stage */
+    STAGE,    /* index of a stage */
     STAGES,   /* a stage; stage_count + s: all stages up to s */
     POSITION, /* a stage; stage_count + s: a new stage at position s */
     SIZE,     /* micro-batch size: 0 next larger, 1 next smaller, 2 one row more, 3 one row less */

@@ -8,18 +8,18 @@
 #include "planner/kind/kind.h"
 
 enum move_kind {
-    /* which devices are in which stage */
+    /* moves that change which devices are in which stage */
     MOVE_SWAP,    /* members a and b exchange their devices */
     MOVE_REPLACE, /* an unused device b replaces the device of member a */
     MOVE_DROP,    /* member a is removed */
     MOVE_ADD,     /* unused device a becomes a member of stage b */
     MOVE_REGROUP, /* member a goes to stage b */
     MOVE_ORDER,   /* stages a and b change places with all their members */
-    /* blocks and sizes */
+    /* moves that change blocks or sizes */
     MOVE_BLOCKS, /* stage a gives a block, stage b receives one; the stages between them shift */
     MOVE_MICRO,  /* another size of micro-batches */
     MOVE_GATHER, /* another number of gathered layers */
-    /* inner: what settle() fills in */
+    /* inner moves, which change what settle() fills in */
     MOVE_WINDOW,    /* b: 0 one micro-batch more in flight in stage a, 1 one less */
     MOVE_RECOMPUTE, /* member a recomputes activations; b: 0 no, 1 yes */
     MOVE_OWNER,     /* micro-batch a goes to member b of its stage */

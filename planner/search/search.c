@@ -12,7 +12,7 @@
 static const struct {
     uint64_t units;      /* units of local search per evaluation, each half to one microsecond of a core */
     double many_devices; /* With fewer devices the budget shrinks by (devices/16)²; six take half a second. */
-    double swift_devices; /* From this many devices on a search spends a part of its budget only. */
+    double swift_devices; /* From this many devices on, a search spends only a part of its budget. */
     uint32_t swift_part;  /* That part is the budget divided by this. */
     uint64_t least_units; /* Few devices never reduce a budget below this many units, if it had as many. */
     uint32_t seeds_part;  /* Seeds of a placement with several stages get the budget divided by this. */
@@ -225,7 +225,7 @@ static int finalists_run(struct search *s)
     return result < 0 ? -1 : 0;
 }
 
-/* Runs local search on simulations from a candidate; none if its programs are long. */
+/* Runs local search on simulations from a candidate, unless the candidate's programs are long. */
 static int simulated_search(struct search *s, const struct candidate *from, uint64_t budget)
 {
     const struct problem *p = s->problem;

@@ -9,7 +9,7 @@
 #define EVALUATIONS_DEFAULT 20000u /* one evaluation is 150 units of work, about 0.1 ms of a core */
 
 struct search_options {
-    uint64_t evaluations; /* budget; 0: the default */
+    uint64_t evaluations; /* the search's budget in evaluations; 0: the default */
     uint64_t seed;
     bool runnable_only; /* exclude plans that a worker of this release cannot run */
     /* A further candidate to begin with; the result is never slower than this one. NULL: none. Borrowed. */

@@ -7,7 +7,7 @@
 
 struct sim_node { /* the state of one instruction during a run */
     double ready;
-    uint32_t waits;   /* number of instructions that must end before this one and have not */
+    uint32_t waits;   /* number of instructions that this one waits for and that have not ended */
     uint32_t meeting; /* number of the transfer or collective (program/graph.h, meeting) that the instruction
                          belongs to, or UINT32_MAX */
 };
@@ -29,13 +29,13 @@ struct sim_resource { /* a wire or network card that several pairs of ranks shar
 };
 
 struct sim_item { /* a transfer or collective that waits for a shared resource */
-    double start; /* the earliest possible start */
+    double start; /* the earliest possible start, in seconds */
     uint32_t meeting;
 };
 
 struct sim {
     struct plan_graph graph;
-    struct sim_node *nodes; /* [total] */
+    struct sim_node *nodes; /* [total]: one for each instruction of the graph */
     double *end;            /* [total]: the end of an instruction; before it has run, its duration (of a send:
                                seconds on the wire) */
     double *lead;      /* [total]; a collective's member must be ready this many seconds before the collective
@@ -56,9 +56,9 @@ struct sim {
      */
     uint32_t transfer_count;
     uint32_t pair_count;
-    struct graph_pair *ring; /* [pair_count − graph.pair_count] */
+    struct graph_pair *ring; /* [pair_count − graph.pair_count]: neighbours in the groups' rings */
     uint32_t *group_first;   /* [groups + 1]: index of a group's first pair, ≥ graph.pair_count */
-    struct sim_pair *pairs;  /* [pair_count] */
+    struct sim_pair *pairs;  /* [pair_count]: the graph's pairs, then those of `ring` */
     struct sim_resource *resources;
     uint32_t resource_count, resource_capacity;
 };

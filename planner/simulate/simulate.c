@@ -17,7 +17,7 @@
 /* relative tolerance of equal times: far above rounding errors, far below differences that matter */
 #define SAME_TIME 1e-9
 
-/* One run in progress. */
+/* The state of a run in progress. */
 struct sim_progress {
     struct sim *sim;
     const struct sim_costs *costs;

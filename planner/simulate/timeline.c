@@ -155,8 +155,8 @@ static int meeting_walk(struct path_walk *w, uint32_t n, uint32_t *next)
         return -1;
     uint32_t holder = sim->holder[meeting];
     if (holder != NONE && sim->meeting_start[meeting] > sim->meeting_ready[meeting]) {
-        /* Another transfer or collective occupied the wire or network card; the path goes on with what that
-         * one waited for. */
+        /* Another transfer or collective occupied the wire or network card, so the path goes on with what the
+         * other one waited for. */
         *next = g->members[g->member_first[holder]];
         return part_add(w, PATH_SHARED, number, peer, sim->meeting_start[holder]);
     }

@@ -10,8 +10,9 @@
 #include "planner/simulate/simulate.h"
 
 struct sim_rank_time {
-    double compute_s, wait_s, idle_s; /* their sum is the step; idle: after the rank's last instruction */
-    double send_s;                    /* seconds with a send under way; overlaps the other three */
+    double compute_s, wait_s, idle_s; /* seconds that sum to the step; idle: after the rank's last
+                                         instruction */
+    double send_s;                    /* seconds in which the rank sends; they overlap the other three */
     int32_t waits_on;                 /* rank for which this rank waits longest; −1: this rank never waits */
     double waits_on_s;
 };

@@ -10,9 +10,9 @@
  * is certainly done when i starts (0: none). */
 struct check_order {
     uint32_t count, queue_count;
-    uint32_t *queue;    /* [count] queue, numbered densely */
-    uint32_t *position; /* [count] position in that queue */
-    uint32_t *clock;    /* [count · queue_count] the entries clock[i·queue_count + q] */
+    uint32_t *queue;    /* [count] each instruction's queue, numbered densely */
+    uint32_t *position; /* [count] each instruction's position in its queue */
+    uint32_t *clock;    /* [count · queue_count] vector clock of each instruction */
 };
 
 int check_order_init(struct check_order *order, const struct plan *plan, uint32_t rank, int kind,

@@ -29,10 +29,11 @@ struct expert_check {
     int32_t *block;  /* [layer_count] block of each layer with experts */
     uint16_t *owner; /* [layer_count · experts] 1 + the rank that holds the expert; 0: none */
     bool *holds;     /* [rank_count · layer_count] true if the rank has experts of the layer */
-    bool *attends;   /* [rank_count] true if it has attention in this program */
+    bool *attends;   /* [rank_count] true if the rank has attention in this program */
     uint32_t *cells; /* [layer_count · micro_batches · PARTS · 2] of the rank that is being checked: 1 +
                         the instruction; 0: none */
-    /* [rank_count · 2] most bytes sent towards and from experts; least room for them */
+    /* [rank_count · 2] most bytes that a rank sends towards experts and back; least room that a rank has for
+     * them */
     uint64_t *sends, *takes;
     struct err *err;
 };

@@ -60,7 +60,7 @@ static bool reduces(const struct plan_rank *rank, const struct instr *x)
            (x->op == INSTR_ALL_REDUCE || x->op == INSTR_REDUCE_SCATTER || x->op == INSTR_PUSH);
 }
 
-/* Records the blocks [begin, end) that an instruction touches. */
+/* Records in the rank's tallies what an instruction does with the gradients or weights of its blocks. */
 static void tally_instr(struct reduce_state *s, uint32_t rank, uint32_t i)
 {
     const struct plan_rank *r = &s->plan->ranks[rank];

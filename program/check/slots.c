@@ -20,7 +20,7 @@ struct slot_instance {
                    output of whole blocks), not one member's partial sum */
     uint32_t writer, freer;
     int32_t micro_batch,
-        boundary;  /* of a boundary tensor: its micro-batch, and the boundary in half blocks */
+        boundary;  /* micro-batch of a boundary tensor, and its boundary counted in half blocks */
     int32_t block; /* block of the layer whose routed tokens it contains */
     struct index_list readers;
     struct index_list parts; /* earlier RECVs that wrote other rows of the same micro-batch */
@@ -34,7 +34,7 @@ struct slots_state {
     const struct check_order *order;
     uint32_t number;
     int kind;
-    struct slot_instance **instances; /* [slot][instance] */
+    struct slot_instance **instances; /* [slot][instance]: the state of every buffer */
     struct err *err;
 };
 

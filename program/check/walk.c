@@ -9,7 +9,7 @@
 #include "program/check/check_private.h"
 #include "program/graph.h"
 
-/* Reports a deadlock: names one instruction that waits, and what it waits for. */
+/* Reports a deadlock by naming one instruction that waits and the instructions that it waits for. */
 static int walk_stuck(const struct plan_graph *w, const uint32_t *waits, const bool *done, struct err *err)
 {
     char one[200], two[200];
