@@ -67,8 +67,8 @@ void block_cost(const struct block_list *list, uint32_t number, const struct blo
     }
 }
 
-/* Returns the mean bytes of a value in this storage kind (enum pack_kind): the bytes of a block by its
- * values. */
+/* Returns the mean bytes of a value in this storage kind (enum pack_kind): a block's bytes divided by its
+ * number of values. */
 static double value_bytes(uint8_t kind)
 {
     uint32_t block = pack_block((enum pack_kind)kind);

@@ -110,7 +110,7 @@ struct jv_loop {
     struct jinja_frame *frame;
 };
 
-struct jv_map { /* in order of insertion */
+struct jv_map { /* keys and values are in order of insertion */
     size_t count, capacity;
     struct jv *keys, *values;
 };
