@@ -197,10 +197,10 @@ static void samples_since(struct point *point, uint32_t from)
     *point = since;
 }
 
-/* Measures the kind's points in passes until the end of `span`, at least PASSES_LEAST passes if these fit
- * before its latest end. It goes on until the latest end while a point has few undisturbed samples or the
- * kind is noisy. Then only the samples after the end count, if they agree better than all samples, because
- * the cause of the noise may be gone. */
+/* Measures the kind's points in passes until span.until_ns, and longer, up to span.latest_ns, while there are
+ * fewer than PASSES_LEAST passes, a point has few undisturbed samples, or the kind is noisy. If PASSES_LEAST
+ * passes were made after until_ns, and their samples agree better than all samples do, only these count,
+ * because the cause of the noise may be gone. */
 static int passes_run(struct profile *profile, struct profile_kind *kind, struct stage *stage,
                       struct profile_span span)
 {

@@ -115,7 +115,8 @@ int profile_layers_pass(struct profile *profile);
 void profile_layers_free(struct profile *profile);
 
 /* Measures attention, FFN and router apart on a stage of whole layers, or of layers without their experts,
- * in passes until `until_ns`, or until `latest_ns` where other programs disturbed them: at least one. */
+ * in passes until `until_ns`, and longer, up to `latest_ns`, while a point has few samples that other
+ * programs did not disturb. Makes at least one pass. */
 int profile_halves(struct profile *profile, struct stage *stage, uint64_t until_ns, uint64_t latest_ns);
 /* Measures the parts of a mixture: attention, FFN and router on layers without experts until half of the
  * time, then experts. Parts that do not fit the device's memory have no points. */

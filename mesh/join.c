@@ -148,8 +148,8 @@ static void *greeting_run(void *arg)
     return NULL;
 }
 
-/* Returns an unused greeting and joins the threads of finished ones. NULL when all are busy. The lock is
- * held. */
+/* Returns an unused entry of mesh->greetings for a new connection, and joins the threads of finished
+ * greetings. NULL when all entries are busy. The lock is held. */
 static struct greeting *free_greeting(struct mesh *mesh)
 {
     for (int i = 0; i < MESH_GREETINGS; i++) {
@@ -188,7 +188,8 @@ static void cancel_oldest_greetings(struct mesh *mesh)
     }
 }
 
-/* Starts a greeting. When all are busy it waits for one; further connections wait in the listen queue. */
+/* Starts a thread that greets a new connection. When all greeting threads are busy it waits for one; further
+ * connections wait in the listen queue. */
 static void begin_greeting(struct mesh *mesh, int fd)
 {
     struct greeting *g;
@@ -401,7 +402,7 @@ static int check_peer(const struct mesh *mesh, const struct mesh_peer *peer, str
     return 0;
 }
 
-/* Publishes the list of peers to the greetings. */
+/* Publishes the list of peers to the threads that greet connecting peers. */
 static int publish_peers(struct mesh *mesh, const struct mesh_peer *peers, uint32_t count, struct err *err)
 {
     if (count > MESH_PEERS_MAX)

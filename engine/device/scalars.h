@@ -9,7 +9,8 @@
 
 #include "engine/device/op.h"
 
-/* What selects the dropout mask of one row of features; see op_dropout. */
+/* The parts of Philox's key and counter that select the dropout mask of one row of features (struct
+ * op_dropout). */
 struct dropout_key {
     uint32_t key[2];
     uint32_t position, row_id, step, site; /* site = layer << 20 | target << 16; feature / 8 is added */

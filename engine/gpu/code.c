@@ -24,8 +24,8 @@ static const struct {
     const char *family, *arch, *version;
 } overrides[] = {{"gfx103", "gfx1030", "10.3.0"}, {"gfx110", "gfx1100", "11.0.0"}};
 
-/* Writes to `out` with which setting of HSA_OVERRIDE_GFX_VERSION a card of `arch` runs code that this build
- * has; nothing if there is none. */
+/* If some setting of HSA_OVERRIDE_GFX_VERSION lets a card of `arch` run code that this build has, writes a
+ * hint about it to `out`. */
 static void override_say(const char *arch, char *out, size_t room)
 {
     for (size_t i = 0; i < sizeof(overrides) / sizeof(*overrides); i++)

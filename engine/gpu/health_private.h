@@ -11,8 +11,8 @@
 
 enum { HEALTH_CARDS_MAX = 64, HEALTH_VERSION_SIZE = 96 };
 
-/* A library. `open` makes *state or fails with the reason (ERR_NOT_FOUND, ERR_UNSUPPORTED); `read` appends
- * its cards. */
+/* A vendor's management library. `open` makes *state or fails with the reason (ERR_NOT_FOUND,
+ * ERR_UNSUPPORTED); `read` appends the library's cards. */
 struct health_source {
     const char *kind;
     int (*open)(void **state, char version[HEALTH_VERSION_SIZE], struct err *err);

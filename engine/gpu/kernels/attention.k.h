@@ -597,7 +597,8 @@ KERNEL(attention_queries_256, 256)
     attention_queries(&args.of, 4);
 }
 
-/* sums += values^T (through the shared `weights`) times the pair->queries rows of `rows`. */
+/* sums += values^T * rows, summed over the pair's queries. The values are transposed through the shared
+ * matrix `weights`. */
 FUNCTION void attention_keys_add(const struct attention_shape *a, const struct attention_pair *pair,
                                  const struct attention_matrix *rows, float values[4][4],
                                  struct attention_quad *weights, struct attention_quad *tiles,

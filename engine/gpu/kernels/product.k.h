@@ -146,8 +146,8 @@ FUNCTION void tile_put(struct four *tile, uint32_t element, uint32_t along, uint
         PUT((float *)tile, at + i * (wide + 4), next.v[i]);
 }
 
-/* Loads the `each` values of term `term` that thread `at` of 16 multiplies: quads 64 values apart, or a
- * single value. */
+/* Loads from a tile the `each` values of term `term` that thread `at` (of 16) multiplies: one value, four
+ * neighbours, or two groups of four neighbours that are 64 values apart. */
 FUNCTION void tile_take(struct four *tile, uint32_t each, uint32_t term, uint32_t at, float *x)
 {
     if (each == 1) {

@@ -74,8 +74,8 @@ FUNCTION struct tile_source source_b(const struct product *p, uint32_t storage, 
     return b;
 }
 
-/* Reads four plain values, which exist and are aligned. No kind has a branch of its own with loads, because a
- * branch might wait for the loads of the others. */
+/* Reads four plain values, which exist and are aligned. All element types share the first load: with a branch
+ * for each type, a branch might wait for the loads of the one before. */
 FUNCTION struct fetched source_read_whole(const struct tile_source *s, uint64_t i)
 {
     const struct four_words *at =
