@@ -34,7 +34,8 @@ static size_t name_length(const char *pair)
     return strcspn(pair, "=");
 }
 
-/* Returns the inherited environment with 'changes' applied, as an array of borrowed texts. */
+/* Returns the inherited environment (with `alone` an empty one) with 'changes' applied, as an array of
+ * borrowed texts. */
 static char **environment_make(const char *const *changes, bool alone, struct err *err)
 {
     size_t count = 0;

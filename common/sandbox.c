@@ -53,7 +53,7 @@ struct landlock_rules { /* struct landlock_ruleset_attr of ABI 6 */
     uint64_t access_fs, access_net, scoped;
 };
 
-/* ---- the filter ---- */
+/* ---- the seccomp filter ---- */
 
 static const int allowed[] = {
     SYS_read,

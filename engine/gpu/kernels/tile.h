@@ -31,7 +31,7 @@ enum storage { STORED_PLAIN, STORED_NF4, STORED_BLOCKS };
 /* A matrix from which tiles are fetched. Its lines are rows of a or columns of b, `limit` of them. along: the
  * terms of a line are neighbours in memory. whole: a constant; if it is 1, values exist in aligned fours and
  * fetching does not branch, so that nothing waits for one part of a tile before the next is asked for.
- * offset: of nested scales of NF4. */
+ * offset: what is added to each nested scale of NF4. */
 struct tile_source {
     uint64_t matrix, absmax, scales;
     uint32_t ld, along, wide, whole, limit, kind;
