@@ -52,8 +52,8 @@ struct tx_queue {
     struct op_list ops;      /* waiting sends; the first may be partly sent */
     uint64_t next_sequence;  /* sequence number of the next mesh_send() */
     uint64_t posted;         /* number of receives that the peer has announced as posted */
-    uint64_t sent, consumed; /* bytes plus cost of the messages begun, and of those that the peer has
-                                announced as matched */
+    uint64_t sent, consumed; /* bytes of the messages begun, and of those that the peer has announced as
+                                matched, with MESH_MESSAGE_COST for each message */
 };
 
 /* A message that arrived, or is arriving, before its receive was posted. */
@@ -72,10 +72,10 @@ struct rx_queue {
     struct early *early, *early_last; /* early messages in order; the last may still be arriving */
     struct early *arriving;           /* the last early message while it is arriving */
     uint64_t posted, begun;           /* number of receives posted, and of messages that began to arrive */
-    uint64_t held;                    /* bytes plus cost of unmatched early messages */
-    uint64_t consumed,
-        announced_consumed; /* bytes plus cost of matched messages, now and as last announced to the peer */
-    bool announce;          /* a POSTED frame is due */
+    uint64_t held;                    /* bytes of unmatched early messages, with MESH_MESSAGE_COST for each */
+    uint64_t consumed, announced_consumed; /* bytes of matched messages, with MESH_MESSAGE_COST for each: now,
+                                              and as last announced to the peer */
+    bool announce;                         /* a POSTED frame is due */
 };
 
 struct mesh_peer_state {

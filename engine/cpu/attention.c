@@ -210,7 +210,7 @@ static float row_softmax(const struct sequence *s, const struct score_row *row, 
     return s->kernels->softmax_tile_rounded(s->as, row, max, sum);
 }
 
-/* The row of a position in a tile of keys [first, first + count). */
+/* The row of scores of the query at `position`, over the tile of keys [first, first + count). */
 static struct score_row score_row_of(const struct sequence *s, float *scores, uint32_t position,
                                      uint32_t first, uint32_t count)
 {
