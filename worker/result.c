@@ -169,7 +169,7 @@ int result_store(struct session *session, const json_t *blobs, json_t **artifact
         result = file_mkdirs(maker.folder, 0700, err);
         if (result == 0)
             result = files_make(&maker, *artifacts, err);
-        struct err ignored; /* the cache removes leftovers later */
+        struct err ignored; /* a leftover folder is removed later with the cache */
         piece_reader_destroy(maker.reader);
         (void)file_remove_tree(maker.folder, &ignored);
     }

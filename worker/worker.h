@@ -41,7 +41,7 @@
 struct worker_options {
     const char *socket; /* path of the unix socket to listen on; an existing file is replaced */
     const char *dir;    /* private folder of this worker for staging files, mode 0700 */
-    uint64_t alone_ns;  /* the process ends after so long without an agent; 0 means 600 s */
+    uint64_t alone_ns;  /* the process ends after this time without an agent; 0 means 600 s */
     uint64_t assign_ns; /* the process ends when nothing was assigned in this time; 0 means 600 s */
     uint64_t linger_ns; /* limit for the last acknowledgement with an agent present; 0 means 30 s */
 };

@@ -128,8 +128,8 @@ static void items_fini(struct adapter_items *all)
     free(all->items);
 }
 
-/* Makes one safetensors entry for each tensor, in the order of names. For a tied model the head's follows
- * them where peft expects it. */
+/* Makes one safetensors entry for each tensor, in the order of names. If the model's head is tied to its
+ * embedding, the head gets one more entry, under the name by which peft looks for it. */
 static int items_make(const struct session *session, struct adapter_log *log, struct adapter_items *all,
                       struct err *err)
 {

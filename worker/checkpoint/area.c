@@ -43,8 +43,9 @@ static bool same_columns(const struct area *a, const struct area *b)
     return a->column == b->column && a->columns == b->columns;
 }
 
-/* Copies those of `n` consecutive values that both areas have; the first is value i of the one rectangle and
- * value j of the other. */
+/* Copies from one area to the other. The n values to copy follow one another in both rectangles, from value i
+ * of `from`'s and from value j of `to`'s; values that one of the areas lacks are left out. Returns the number
+ * of values copied. */
 static uint64_t run_copy(const struct area *from, const float *src, int64_t i, const struct area *to,
                          float *dst, int64_t j, int64_t n)
 {

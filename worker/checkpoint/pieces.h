@@ -36,10 +36,10 @@ struct stored_piece {
     uint8_t (*sums)[DIGEST_SIZE]; /* [sum_count] */
 };
 
-/* Returns what follows a tensor's name in files and messages for this state: "", ".exp_avg" or ".exp_avg_sq".
- */
+/* Returns what follows a tensor's name in files and messages for this state: "", ".exp_avg" or
+ * ".exp_avg_sq". */
 const char *piece_suffix(enum stage_state state);
-/* Returns how many sums a piece of so many values has: one for each PIECE_SUM_BYTES begun. */
+/* Returns how many sums a piece of `values` values has: one for each PIECE_SUM_BYTES begun. */
 uint32_t piece_sum_count(uint64_t values);
 /* Computes the checksums of `count` values. */
 int piece_sums(const void *values, uint64_t count, uint8_t (*sums)[DIGEST_SIZE], struct err *err);

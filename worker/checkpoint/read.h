@@ -17,8 +17,9 @@ typedef int piece_fetch_fn(void *arg, const char *file, uint64_t offset, size_t 
 
 struct piece_reader;
 
-/* fetch and arg are borrowed until piece_reader_destroy. part_count: how many parts of PIECE_SUM_BYTES stay
- * in memory; at least one for each file that has a part of the same rows. */
+/* Makes a reader that gets its bytes from `fetch`. fetch and arg are borrowed until piece_reader_destroy.
+ * part_count: how many parts of PIECE_SUM_BYTES stay in memory; at least one for each file that has a part of
+ * the same rows. */
 int piece_reader_create(piece_fetch_fn *fetch, void *arg, uint32_t part_count, struct piece_reader **out,
                         struct err *err);
 void piece_reader_destroy(struct piece_reader *reader);
@@ -32,7 +33,8 @@ int piece_reader_add(struct piece_reader *reader, const char *lines, size_t size
  * two pieces overlap otherwise. */
 int piece_reader_ready(struct piece_reader *reader, struct err *err);
 
-/* The pieces that passed the filter, ordered by tensor and then by state. */
+/* Return the number of pieces that passed the filter, and piece `index` of them. They are ordered by tensor
+ * and then by state. */
 uint32_t piece_reader_count(const struct piece_reader *reader);
 const struct stored_piece *piece_reader_at(const struct piece_reader *reader, uint32_t index);
 /* Returns the first piece with this state of a tensor, or NULL. */

@@ -119,8 +119,8 @@ int saver_wait(struct saver *saver, bool *stored, json_t **blobs, struct err *er
     return 0;
 }
 
-/* Returns the share of tokens that each expert got, by layer; a dense layer's list is empty. NULL: no layer
- * has a measured share. */
+/* Returns for each layer the share of tokens that each of its experts got; null for a dense layer. NULL: no
+ * layer has a measured share. */
 static json_t *routing_of(struct session *session)
 {
     uint32_t experts = ops_take_routing(session->ops, 0, NULL);
@@ -176,7 +176,7 @@ int saver_start(struct saver *saver, struct err *err)
 
 void saver_destroy(struct saver *saver)
 {
-    struct err ignored; /* the run failed: an incomplete checkpoint is absent */
+    struct err ignored; /* the run is over; an incomplete checkpoint does not count */
     if (!saver)
         return;
     saver_wait(saver, NULL, NULL, &ignored);

@@ -11,7 +11,8 @@
 
 struct spool;
 
-/* dir: the folder in which the file is made when it is needed; NULL: bytes stay in memory. */
+/* Makes an empty spool. It keeps up to memory_bytes in memory and the rest in a file in the folder `dir`,
+ * which is made when it is needed; without a folder (NULL) all bytes stay in memory. */
 int spool_create(const char *dir, uint64_t memory_bytes, struct spool **out, struct err *err);
 void spool_destroy(struct spool *spool);
 

@@ -22,8 +22,8 @@ struct adapter_file {
 struct snapshot {
     uint64_t step, updates;
     struct loss_scale scale;
-    uint64_t
-        memory_bytes; /* most bytes of waiting files in memory; further files wait in a file on the disk */
+    /* most bytes of waiting files in memory; the rest waits in a file on the disk */
+    uint64_t memory_bytes;
     struct spool *spool;
     struct waiting_file *waiting;
     size_t waiting_count, waiting_capacity;

@@ -39,8 +39,8 @@ void apart_run_begin(struct ops *ops)
 
 /* --- checks --- */
 
-/* Whether the instruction's rows are right: those of the program's first ATTENTION for attention and dense
- * blocks, all rows for EXPERTS, DISPATCH and COMBINE. */
+/* Whether the instruction has the right range of rows: all rows for EXPERTS, DISPATCH and COMBINE; for
+ * attention and dense blocks the same range as the program's first ATTENTION. */
 static bool is_of_own_rows(const struct ops *ops, int kind, const struct instr *instr)
 {
     uint32_t begin = 0, end = PLAN_ROWS_ALL;
@@ -94,8 +94,7 @@ const char *apart_lacks(const struct ops *ops, int kind, const struct instr *ins
 
 /* --- compute --- */
 
-/* Returns views of the routed tokens' matrices in a slot's buffer; NULL views where the instruction has no
- * such slot. */
+/* Returns views of the routed tokens' matrices in a slot's buffer. */
 static struct routed_tokens routed_in(struct ops *ops, const struct instr *instr, int32_t slot,
                                       uint64_t tokens)
 {

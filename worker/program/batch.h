@@ -19,8 +19,8 @@ struct batch {
     struct micro_batch *micro;  /* [micro_batch_count]; an empty micro-batch has 0 rows */
     /* the memory that `micro` points into */
     uint32_t *row_ids; /* [rows] number of each row in its data set */
-    uint32_t
-        *row_start; /* [rows + micro_batch_count] first token of each row, counted within its micro-batch */
+    /* [rows + micro_batch_count] first token of each row, counted within its micro-batch */
+    uint32_t *row_start;
     int32_t *ids, *labels;
     uint64_t tokens_capacity;
     uint32_t rows_capacity;

@@ -177,8 +177,8 @@ static int cell_need_buffer(struct ops *ops, struct slot_cells *cells, struct sl
     return 0;
 }
 
-/* The memory is as large as the slot's largest tensor and is made once, because page-locking memory is slow.
- */
+/* The memory is as large as the slot's largest tensor and is made once, because page-locking memory is
+ * slow. */
 int cell_need_host(struct ops *ops, struct slot_cells *cells, struct slot_cell *cell, struct err *err)
 {
     void *memory;
@@ -235,9 +235,8 @@ int cells_take_out(struct ops *ops, const struct instr *instr, struct buffer **o
         cell_need_buffer(ops, cells, cell, bytes, err) < 0)
         return -1;
     cell->in_use = true;
-    atomic_store(
-        &cell->arrived,
-        NULL); /* drops an earlier all-reduce result that was sent on and never copied into the buffer */
+    /* Drops the result of an earlier all-reduce that was sent on and never copied into the buffer. */
+    atomic_store(&cell->arrived, NULL);
     *out = cell->buffer;
     return 0;
 }

@@ -18,9 +18,9 @@ struct courier;
 
 /* A copy to wait for. It is embedded in an object of the caller and must live until `finish` was called. */
 struct courier_job {
-    int (*start)(void *arg,
-                 struct err *err); /* queues the copy and records `copied`; NULL if the caller did both */
-    struct event *copied;          /* event behind the copy, which the courier waits for */
+    /* queues the copy and records `copied`; NULL if the caller did both */
+    int (*start)(void *arg, struct err *err);
+    struct event *copied; /* event behind the copy, which the courier waits for */
     void (*finish)(void *arg, const struct err *failure); /* failure is NULL when the copy is complete */
     void *arg;
     struct courier_job *next;

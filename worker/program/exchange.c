@@ -30,13 +30,13 @@ struct routed_message {
 
 struct exchange_lane {
     struct ops *ops;
-    uint8_t *memory, *own, *spread,
-        *came; /* regions of `memory`: `own`: tokens that this rank routed; `spread`: these, packed by
-                  receiving rank; `came`: tokens received for this rank's experts */
+    /* regions of `memory`. own: tokens that this rank routed; spread: the same, packed by receiving rank;
+     * came: tokens received for this rank's experts */
+    uint8_t *memory, *own, *spread, *came;
     uint64_t memory_bytes;
     struct routed_message *messages; /* [ranks · MESSAGES] receives under way */
-    uint64_t *spread_at; /* [ranks] byte offset in `spread` of the tokens for each rank (or of the results
-                            from it) */
+    /* [ranks] byte offset in `spread` of the tokens for each rank, or of the results from it */
+    uint64_t *spread_at;
     uint64_t *counts_out, *counts_in; /* [ranks] */
     struct courier_job job;
     atomic_bool scheduled;
@@ -46,8 +46,8 @@ struct exchange_lane {
     struct exec *exec;
     atomic_bool starting;
     /* used by the lanes' thread alone */
-    bool running, counting,
-        moving;               /* counting: token counts are being sent and received; moving: matrices are */
+    /* counting: token counts are being sent and received; moving: matrices are */
+    bool running, counting, moving;
     uint32_t sends, receives; /* numbers of sends and receives posted */
     /* set by the mesh's threads */
     atomic_uint sent, arrived;
@@ -64,8 +64,9 @@ struct exchange {
     struct routing *routing; /* [layers · wave] for each layer and in-flight micro-batch */
     uint64_t *chosen;        /* [layers · experts] tokens that chose each expert in training steps */
     struct courier *thread;
-    struct event *never, *copied;  /* never: an event that is never recorded, so that a courier job waits for
-                                      nothing; copied: recorded after a copy */
+    /* never: is never recorded, so a courier job with this event does not wait; copied: recorded after a
+     * copy */
+    struct event *never, *copied;
     struct exchange_lane lanes[2]; /* for exchanges to the experts, and for exchanges back */
 };
 

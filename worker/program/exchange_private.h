@@ -29,7 +29,7 @@ void exchange_destroy(struct exchange *exchange);
 /* Begins DISPATCH or COMBINE; exec_done follows. */
 int exchange_begin(struct ops *ops, uint32_t number, const struct instr *instr, struct err *err);
 struct routing *exchange_routing(struct ops *ops, const struct instr *instr);
-/* Byte offset of a matrix in a slot that holds `tokens` routed tokens. */
+/* Returns the byte offset of a matrix in a slot that holds `tokens` routed tokens. */
 uint64_t exchange_matrix_at(const struct ops *ops, uint64_t tokens, enum routed_matrix matrix);
 /* Whether a DISPATCH or COMBINE sends from ranks with attention to ranks with experts; otherwise it sends
  * back. */
@@ -41,8 +41,8 @@ bool exchange_goes_out(const struct instr *instr);
 bool apart_has(const struct instr *instr);
 /* Sets ops->own_micro to the rows of each micro-batch whose attention this rank computes. */
 void apart_run_begin(struct ops *ops);
-/* Returns why this worker does not support such an instruction, or the rows of another compute instruction;
- * NULL when it does. */
+/* Returns what this worker does not support about the instruction, or about its range of rows; NULL when it
+ * supports the instruction. */
 const char *apart_lacks(const struct ops *ops, int kind, const struct instr *instr);
 /* Runs ATTENTION, ROUTE or EXPERTS. */
 int apart_compute(struct ops *ops, const struct instr *instr, struct err *err);

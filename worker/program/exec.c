@@ -399,8 +399,8 @@ static void run_instruction(struct exec *exec, uint32_t number)
     pthread_mutex_lock(&exec->lock);
     if (exec->submitted != NONE) {
         wait_submitted(exec);
-        exec->times[number].ready_ns = exec->times[number].begin_ns =
-            clock_mono_ns(); /* the device began this instruction when the one before ended */
+        /* The device began this instruction when the previous one ended. */
+        exec->times[number].ready_ns = exec->times[number].begin_ns = clock_mono_ns();
     }
     if (result > 0) {
         exec->submitted = number;

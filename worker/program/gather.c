@@ -13,12 +13,12 @@
 #include "worker/program/gather_private.h"
 
 struct gather_block {
-    int32_t weights,
-        gradients;       /* slot of the gathered weights, and of the unreduced gradients, or PLAN_NONE */
+    /* slots of the gathered weights and of the unreduced gradients, or PLAN_NONE */
+    int32_t weights, gradients;
     uint32_t unit_begin; /* first block of the unit that the block belongs to */
     uint64_t at;         /* byte offset of the block in the unit's buffer */
-    bool bound, summing; /* bound: the stage uses the gathered weights; summing: it adds to the gradients,
-                            which are not zero */
+    /* bound: the stage uses the gathered weights; summing: it adds to gradients that are not zero */
+    bool bound, summing;
 };
 
 struct gather {
@@ -115,9 +115,9 @@ static int make_buffers(struct gather *gather, struct err *err)
     for (uint32_t s = 0; s < ops->me->slot_count; s++) {
         const struct plan_slot *slot = &ops->me->slots[s];
         bool gathered = slot->kind == SLOT_GATHERED;
-        bool here = slot->block_begin >=
-                    (int32_t)gather->shares->block_begin; /* a slot of an earlier block holds the tied table
-                                                             for the head, which whole.c fills */
+        /* A slot of an earlier block holds a copy of the tied embedding for the head; whole.c
+         * fills it. */
+        bool here = slot->block_begin >= (int32_t)gather->shares->block_begin;
         if ((!gathered && !is_unreduced(slot)) || !here)
             continue;
         for (uint32_t c = 0; c < ops->slots[s].count; c++) {

@@ -55,8 +55,8 @@ int halves_backward(struct ops *ops, const struct instr *instr, struct stage *st
 
 /* --- sums --- */
 
-/* Makes host memory for a partial sum received from another member, since the cell holds this rank's.
- * Collectives of a group run one at a time and share that memory. */
+/* Makes host memory for a partial sum received from another member of the group; the slot's cell holds this
+ * rank's own partial sum. Collectives of a group run one at a time and share that memory. */
 int halves_make(struct ops *ops, struct err *err)
 {
     uint64_t most = 0;

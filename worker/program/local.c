@@ -248,8 +248,10 @@ static int verify_answers(struct ops *ops, struct local_pair *pair, struct err *
     return 0;
 }
 
-/* the exchange: each kind of message for all pairs before the next kind, because a send does not wait for its
- * receive --- */
+/* --- the exchange of handles between the ranks of the node ---
+ *
+ * Each kind of message goes to all peers before the next kind, because a send does not wait for its receive.
+ */
 
 struct offer_exchange {
     struct ops *ops;

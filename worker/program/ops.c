@@ -481,7 +481,7 @@ int ops_run(struct ops *ops, enum program_kind kind, const struct batch *batch, 
         stages_step_begin(ops->options.stages, err) < 0)
         return -1;
     /* Other ranks' gradients may arrive before this rank computes anything, so the device must have zeroed
-     * those of the step before. */
+     * the previous step's gradients by now. */
     if (ops->streams && device_sync(ops->options.device, err) < 0)
         return -1;
     gather_run_begin(ops);

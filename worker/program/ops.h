@@ -54,8 +54,8 @@ struct ops_options {
     uint64_t wait_ns;                        /* limit for one transfer and for a run without progress */
     int (*save)(void *arg, struct err *err); /* called for INSTR_SAVE; may be NULL */
     void *save_arg;
-    void (*log)(void *arg, const char *level,
-                const char *text); /* writes a line to the job's log; may be NULL */
+    /* writes a line to the job's log; may be NULL */
+    void (*log)(void *arg, const char *level, const char *text);
     void *log_arg;
 };
 
@@ -78,23 +78,23 @@ struct ops_step {
     struct plan_step_scalars sum; /* sums over all ranks if the program reduces them, else this rank's */
     double norm;                  /* gradient norm before clipping; 0 without a STEP */
     bool stepped;                 /* STEP updated the parameters */
-    bool loss_lost; /* the loss is not finite; when false and CONTROL_NOT_FINITE is set, the gradients are not
-                     */
+    /* the loss is not finite; when false and CONTROL_NOT_FINITE is set, the gradients are not finite */
+    bool loss_lost;
     struct err not_finite; /* has code ERR_NOT_FINITE when this rank found a value that is not finite */
 };
 
 /* Makes the slots' buffers and the executors of all programs of the rank. ERR_UNSUPPORTED names an opcode;
  * ERR_INVALID a slot that does not fit its use; ERR_NOMEM. */
 int ops_create(const struct ops_options *options, struct ops **out, struct err *err);
-/* Agrees with peers on links within the node. Call it when the mesh is connected, before the first program.
- */
+/* Agrees with peers on links within the node. Call it when the mesh is connected, before the first
+ * program. */
 int ops_connect(struct ops *ops, uint64_t deadline_ns, struct err *err);
 /* Ends all copies between device and host, so that none begins later or sends a message. Call it before the
  * mesh is closed; only ops_destroy may follow. NULL is a no-op. */
 void ops_stop(struct ops *ops);
-/* Bytes of boundary tensors that were sent over links within the node. */
+/* Returns the number of bytes of boundary tensors that were sent over links within the node. */
 uint64_t ops_local_bytes(const struct ops *ops);
-/* After a failed run, transfers may be under way: call mesh_destroy first. */
+/* Frees everything. Call mesh_destroy first when a run failed, because transfers may still be under way. */
 void ops_destroy(struct ops *ops);
 
 /* Executes program `kind` once. All ranks must execute the same programs in the same order. -1 with the first

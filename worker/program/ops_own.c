@@ -66,8 +66,8 @@ int ops_own_scalars(struct ops *ops, struct plan_step_scalars *scalars, struct e
 int ops_own_norm(struct ops *ops, double *square, struct err *err)
 {
     *square = ops->norm_square;
-    if (ops->norm_reduced) /* the sum over the ranks that own parameters; this rank passes it on to the others
-                            */
+    /* norm_square is already the sum over the ranks that own parameters; this rank only passes it on. */
+    if (ops->norm_reduced)
         return 0;
     if (stages_grad_square_sum(ops->options.stages, ops->options.plan, ops->options.rank, square, err) == 0)
         return 0;

@@ -18,8 +18,8 @@ struct slot_cell {
     _Atomic(bool) in_use;  /* set while the device buffer is the only copy of its data */
     uint8_t *host;         /* memory for the mesh, page-locked where the device copies by itself; or NULL */
     uint64_t host_size;
-    struct event *up,
-        *down; /* recorded after the last copy from `host` to `buffer`, and from `buffer` to `host` */
+    /* recorded after the last copy from `host` to `buffer` (up), and from `buffer` to `host` (down) */
+    struct event *up, *down;
     _Atomic(struct transfer *) arrived; /* receives whose bytes are in `host` and not yet in `buffer` */
     struct kv_cache **caches;           /* of SLOT_KV_CACHE: [stages], each made when first needed; or NULL */
     int32_t token;                      /* value of a SLOT_TOKEN */
@@ -90,19 +90,19 @@ struct ops {
     struct saved **saved;     /* [stages][micro-batches] activations that forward saves for backward */
     struct {
         struct exec *exec;
-        struct transfer **transfer_at; /* [instr_count], pointers into `transfers`; NULL for an instruction
-                                that is not a transfer */
+        /* [instr_count] pointers into `transfers`; NULL for an instruction that is not a transfer */
+        struct transfer **transfer_at;
         struct transfer *transfers;
         struct reduce **reduces; /* [instr_count], NULL for an instruction that is not a collective */
     } programs[PROGRAM_KINDS];
-    struct gather
-        *gather; /* blocks whose state is sharded over ranks; NULL if there are none (gather_private.h) */
-    struct streams
-        *streams; /* carries parameters and gradients between ranks; NULL if no instruction moves any */
-    struct exchange
-        *exchange; /* moves routed tokens; NULL if the plan is no expert plan (exchange_private.h) */
-    struct micro_batch
-        *own_micro; /* [micro-batches] the rows of each whose attention this rank computes; NULL: all rows */
+    /* blocks whose state is sharded over ranks; NULL if there are none (gather_private.h) */
+    struct gather *gather;
+    /* carries parameters and gradients between ranks; NULL if no instruction moves any */
+    struct streams *streams;
+    /* moves routed tokens; NULL if the plan is no expert plan (exchange_private.h) */
+    struct exchange *exchange;
+    /* [micro-batches] the rows of each whose attention this rank computes; NULL: all rows */
+    struct micro_batch *own_micro;
     uint32_t *own_starts, *came_starts; /* memory for row_start of own_micro, and of the tokens that this
                                            rank's experts received */
     struct courier *courier;            /* waits for copies; NULL without a mesh */
@@ -232,8 +232,8 @@ int ops_check_instr(const struct ops *ops, int kind, uint32_t number, const stru
 uint64_t ops_tag(const struct ops *ops, const struct instr *instr);
 
 /* Return this rank's contribution to the step's scalars and to Σ g² (squared gradient norm). A value that is
- * not finite is noted in step->not_finite and sets CONTROL_NOT_FINITE in the scalars, or makes *square NaN.
- */
+ * not finite is noted in step->not_finite and sets CONTROL_NOT_FINITE in the scalars, or makes *square
+ * NaN. */
 int ops_own_scalars(struct ops *ops, struct plan_step_scalars *scalars, struct err *err);
 int ops_own_norm(struct ops *ops, double *square, struct err *err);
 

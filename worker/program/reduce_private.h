@@ -43,8 +43,8 @@ struct reduce {
     size_t size;             /* bytes of a contribution */
     uint8_t *own, *incoming; /* this rank's contribution, to which those received in `incoming` are added */
     struct exec_item start;
-    struct courier_job
-        published; /* of a boundary tensor: the copy of this rank's partial sum from the device to `own` */
+    /* of a boundary tensor: the copy of this rank's partial sum from the device to `own` */
+    struct courier_job published;
     struct transfer arrived; /* the sum of a boundary tensor, which the instruction that reads the slot copies
                                 to the device */
     enum reduce_shape shape;

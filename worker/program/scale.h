@@ -32,8 +32,8 @@ struct loss_scale {
 /* Turns scaling on when matrix products or boundary tensors use fp16. All ranks decide alike, because they
  * know the same specification and plan. */
 void loss_scale_init(struct loss_scale *scale, const struct job_spec *spec, const struct plan *plan);
-/* The factor that stages use in a step of `labelled` labelled tokens: a power of two; 1 when scaling is off.
- */
+/* Returns the factor that stages use (stage_loss_scale_set) in a step of `labelled` labelled tokens: a power
+ * of two; 1 when scaling is off. */
 double loss_scale_of_sums(const struct loss_scale *scale, uint64_t labelled);
 /* Records a step that updated the parameters. */
 void loss_scale_good(struct loss_scale *scale);

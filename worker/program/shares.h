@@ -26,8 +26,8 @@ struct state_shares {
     uint64_t *frozen_at;   /* [blocks] */
 };
 
-/* Makes the rank's shard with values from `source`. `options` are those of the stage that runs the rank's
- * blocks. *out is NULL if the rank's state is not sharded. ERR_INVALID, ERR_NOFIT, ERR_NOMEM. */
+/* Makes the rank's shard with values from `source`. `options` must be the options of the stage that runs the
+ * rank's blocks. *out is NULL if the rank's state is not sharded. ERR_INVALID, ERR_NOFIT, ERR_NOMEM. */
 int shares_create(struct device *device, const struct weight_source *source,
                   const struct stage_options *options, const struct plan *plan, uint32_t rank,
                   struct state_shares **out, struct err *err);

@@ -4,17 +4,18 @@
 
 #include "worker/program/experts.h"
 
-/* --- what the programs ask of a range --- */
+/* --- how the programs use a range of blocks --- */
 
 struct range_use {
     struct plan_range range;
     uint32_t kept; /* most micro-batches in flight at once, from FORWARD to the end of the backward
                       (BACKWARD_WEIGHT if it is split) */
     bool recompute, split;
-    enum dtype boundary_in,
-        boundary_out;                /* dtype of the tensors that enter the range, and of those that leave */
-    int32_t enter_last, leave_first; /* the last block where a micro-batch enters, the first end where one
-                                        leaves */
+    /* dtypes of the boundary tensors that enter the range and that leave it */
+    enum dtype boundary_in, boundary_out;
+    /* enter_last: highest block at which a micro-batch enters the range; leave_first: lowest block_end at
+     * which one leaves it */
+    int32_t enter_last, leave_first;
 };
 
 /* The blocks of a range that this rank runs for a micro-batch. */
@@ -152,8 +153,8 @@ static int workspace_make(struct device *device, const struct stage_options *all
     return buffer_create(device, most, MEM_BUFFERS, "the stages' workspace", &stages->workspace, err);
 }
 
-/* Returns the part of each layer that a member of a tensor group has; a stage of one member has whole layers.
- */
+/* Returns the part of each layer that a member of a tensor group has; a stage of one member has whole
+ * layers. */
 static struct layer_part part_of(const struct model_config *config, const struct plan_tensor *t)
 {
     if (t->kv_head_end == 0 || (t->kv_head_begin == 0 && t->kv_head_end == config->kv_heads))
@@ -325,8 +326,8 @@ int stages_grad_square_sum(struct stages *stages, const struct plan *plan, uint3
         struct stage_options has;
         double own;
         stage_options_get(stages->list[i], &has);
-        uint32_t from =
-            has.block_begin; /* other ranks may count the shared parameters of the stage's first blocks */
+        /* The stage's first blocks are left out while another rank counts their shared parameters. */
+        uint32_t from = has.block_begin;
         while (from < has.block_end && !plan_counts_alike(plan, rank, (int32_t)from))
             from++;
         if (stage_grad_square_sum_from(stages->list[i], from, &own, err) < 0)

@@ -44,13 +44,13 @@ int stages_find(const struct stages *stages, int32_t begin, int32_t end);
  * there is none. */
 int stages_find_experts(const struct stages *stages, int32_t block);
 
-/* These do what the functions of engine/stage/stage.h of the same name do, for all stages. Parameters are
- * numbered over all stages. */
+/* These call the function of engine/stage/stage.h with the same name (stage_ for stages_) on all stages.
+ * Parameters are numbered over all stages. */
 int stages_loss_scale_set(struct stages *stages, double scale, struct err *err);
 int stages_step_begin(struct stages *stages, struct err *err);
 int stages_loss(struct stages *stages, double *loss_sum, uint64_t *labelled, struct err *err);
 int stages_router_loss(struct stages *stages, double *sum, struct err *err);
-/* Σ g² for the clip norm, without parameters that another rank counts (plan_counts_alike). */
+/* Computes Σ g² for the clip norm, without parameters that another rank counts (plan_counts_alike). */
 int stages_grad_square_sum(struct stages *stages, const struct plan *plan, uint32_t rank, double *sum,
                            struct err *err);
 int stages_update(struct stages *stages, const struct step_update *update, struct err *err);
@@ -61,15 +61,14 @@ int stages_state_view(const struct stages *stages, uint32_t index, enum stage_st
 /* The trained state that this rank keeps, as pieces: whole parameters, or the part of a parameter that a
  * shard has. Checkpoints are written and read by pieces. Pieces are ordered by block; their names are
  * borrowed until stages_fini. A part's `piece` is the number of one of these pieces; reading and writing is
- * as in shard_part_read.
- */
+ * as in shard_part_read. */
 uint32_t stages_piece_count(const struct stages *stages);
 struct shard_piece stages_piece_at(const struct stages *stages, uint32_t index);
 int stages_piece_read(struct stages *stages, const struct shard_part *part, float *dst, struct err *err);
 int stages_piece_write(struct stages *stages, const struct shard_part *part, const float *src,
                        struct err *err);
-/* Returns the stage whose head uses a copy of a tied embedding (see stage_table_values); NULL when none does.
- */
+/* Returns the stage whose head uses a copy of a tied embedding (see stage_table_values); NULL when none
+ * does. */
 struct stage *stages_table(const struct stages *stages);
 uint64_t stages_update_count(const struct stages *stages);
 void stages_update_count_set(struct stages *stages, uint64_t count);

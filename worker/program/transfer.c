@@ -144,8 +144,8 @@ static int find_range(struct transfer *transfer, uint32_t *tokens, struct err *e
             "router_aux: the load-balancing loss does not travel with some of a micro-batch's rows");
     transfer->at = cells_tensor_bytes(ops, slot, before);
     transfer->size = cells_tensor_bytes(ops, slot, *tokens) + tail;
-    if (cells_bound(ops, slot, instr->micro_batch, err) <
-        0) /* several transfers may fill rows of one tensor */
+    /* Several transfers may fill rows of one tensor, so its whole size is checked here. */
+    if (cells_bound(ops, slot, instr->micro_batch, err) < 0)
         return -1;
     return transfer->local.used || *tokens == 0 ? 0
                                                 : cell_need_host(ops, &ops->slots[slot], transfer->cell, err);

@@ -49,19 +49,20 @@ struct assignment {
     struct model_part model;
     struct local_part local;
     const char *train, *eval;           /* SHA-256 of the encoded rows; eval is NULL without held-out rows */
-    const char *format;                 /* what `data.format: auto` turned out to be, or NULL */
+    const char *format;                 /* the format that `data.format: auto` turned out to be, or NULL */
     const char *rows_said, *rows_first; /* for the log: a description of the rows and the first row with its
                                            labelled part marked; or NULL */
     const json_t *sample_ids;           /* the rendered prompt, or NULL */
     uint64_t start_step;                /* first step that this attempt does */
     uint64_t reported_steps;            /* steps below this were reported by an earlier attempt */
-    const json_t *checkpoint;           /* {file name: sha256} to resume from; NULL: start anew */
+    /* {file name: sha256} of the checkpoint to resume from; NULL: start from step 0 */
+    const json_t *checkpoint;
     double best_loss;      /* held-out loss of the best checkpoint so far; infinite: there is none */
-    const json_t *adapter; /* {file name: sha256} to start from, or NULL */
+    const json_t *adapter; /* {file name: sha256} of the adapter to start from, or NULL */
     uint64_t wait_ns;      /* limit for one transfer and for a step without progress */
     uint64_t save_wait_ns; /* the same limit while another rank may be storing its part of a checkpoint */
-    uint64_t
-        checkpoint_bytes; /* of files of a checkpoint that wait in memory, and most bytes of values in one */
+    /* most bytes of a checkpoint's files that wait in memory; also most bytes of values in one file */
+    uint64_t checkpoint_bytes;
     uint32_t rank_count;
     const char **nodes; /* [rank_count] name of each rank's node */
 };
@@ -77,7 +78,8 @@ int local_read(const json_t *message, struct local_part *local, struct err *err)
 /* Reads a `model` object. The caller frees model->files. */
 int model_part_read(const json_t *object, struct model_part *model, struct err *err);
 
-/* The link that the mesh emulates towards rank `peer`; zeros when the assignment names none. */
+/* Returns the link that the mesh emulates towards rank `peer`; all fields are zero when the assignment names
+ * none. */
 struct mesh_link assignment_link(const struct assignment *assignment, uint32_t peer);
 
 /* Returns the 64 hex digits of a SHA-256, given with or without "sha256:" in front; NULL for other text. */

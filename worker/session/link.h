@@ -28,7 +28,7 @@ struct worker_link_options {
     worker_link_urgent_fn *urgent;
     void *urgent_arg;
     uint64_t spool_bytes; /* limit of the stored events; 0 means 64 MiB */
-    uint64_t alone_ns;    /* worker_link_emit fails when no agent was connected for so long */
+    uint64_t alone_ns;    /* worker_link_emit fails when no agent was connected for this time */
 };
 
 /* Listens on the socket and starts the thread. ERR_IO, ERR_NOMEM. */
@@ -50,7 +50,7 @@ void worker_link_interrupt(struct worker_link *link);
  * ERR_TOO_BIG, ERR_NOMEM. Any thread may call it. */
 int worker_link_emit(struct worker_link *link, const char *type, json_t *event, struct err *err);
 
-/* Nanoseconds since the last agent was connected; 0 while one is. */
+/* Returns the nanoseconds since an agent was last connected; 0 while one is. */
 uint64_t worker_link_alone(struct worker_link *link);
 
 /* Waits until all events are acknowledged. -1 with ERR_TIMEOUT when linger_ns passed with an agent connected,

@@ -10,7 +10,8 @@
  * ERR_INVALID for a target that no matrix of the model has. */
 int method_options(const struct job_spec *spec, struct stage_options *options, struct err *err);
 
-/* Weight of the load-balancing loss in a step: coefficient * labelled / tokens; 0 when that loss is off. */
+/* Returns the weight of the load-balancing loss in a step: coefficient * labelled / tokens; 0 when that loss
+ * is off. */
 double method_router_scale(const struct job_spec *spec, const struct model_config *config, uint64_t labelled,
                            uint64_t tokens);
 

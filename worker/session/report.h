@@ -4,10 +4,11 @@
 
 #include "worker/session/session.h"
 
-/* True on the one rank that reports steps, evaluations and samples: the first rank that has the model's head.
- */
+/* Returns true on the one rank that reports steps, evaluations and samples: the first rank that has the
+ * model's head. */
 bool session_reports(const struct session *session);
-/* scale is the loss scale of the step; 0 when there is none. */
+/* These functions send one event each, named like the function. `scale` is the loss scale of the step; 0 when
+ * there is none. */
 int report_step(struct session *session, const struct ops_step *step, double scale, double seconds,
                 struct err *err);
 int report_ranks(struct session *session, uint64_t step, const struct exec_totals *totals, struct err *err);

@@ -65,8 +65,8 @@ struct session_progress {
     uint64_t steps;      /* number of steps of the whole job */
     uint64_t steps_done; /* steps done by all attempts together */
     double best_loss;    /* held-out loss of the best checkpoint so far */
-    bool just_saved; /* a checkpoint was copied since the last program, so another rank may still store the
-                        one before */
+    /* a checkpoint was copied since the last program, so another rank may still store the previous one */
+    bool just_saved;
 };
 
 /* Neighbours in the tree of group 0, over which checkpoints are gathered; PLAN_NONE where there is none. */
@@ -93,7 +93,7 @@ struct session {
     struct saver *saver;
     struct trace trace;          /* events of the step under way, if that step is traced */
     uint64_t process_base_bytes; /* VmRSS before the session allocated anything */
-    uint64_t alone_ns;           /* the run ends after so long without an agent */
+    uint64_t alone_ns;           /* the run ends after this time without an agent */
 };
 
 #endif
