@@ -53,7 +53,7 @@ struct replay_costs {
     struct replay_wire *(*wire)(void *context, uint32_t from, uint32_t to, int *direction);
 };
 
-/* Decomposes recorded begins and ends (seconds from the step's first begin, [graph total]) into parts.
+/* Decomposes recorded begins and ends (seconds from the step's first begin, [graph->total]) into parts.
  * Writes step->rank_begin and step->parts. ERR_NOMEM. */
 int replay_take_apart(const struct plan_graph *graph, const struct replay_costs *costs, const double *begin,
                       const double *end, struct replay_step *step, struct err *err);
@@ -70,7 +70,7 @@ enum replay_waits replay_waits_of(const struct plan_graph *graph, uint32_t instr
 
 /* Computes when the members of a collective end, by simulating the messages that the worker sends for it
  * (worker/program/reduce.c: scalars over the group's tree, tensors over a star, children one after the
- * other). as_recorded: over the wires of the recording, else over the changed ones. begin: [graph total],
+ * other). as_recorded: over the wires of the recording, else over the changed ones. begin: [graph->total],
  * below 0 if not begun yet. end: [members of the collective], written for members that all needed members
  * allow to end. */
 void replay_collective_ends(const struct plan_graph *graph, const struct replay_costs *costs,

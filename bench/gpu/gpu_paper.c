@@ -184,7 +184,8 @@ static double pairs(uint32_t tokens)
     return (double)tokens * (step_length + 1) / 2;
 }
 
-/* The op's FLOPs of products, and what tells it from others of its kind. */
+/* Returns the FLOPs of the op's products, and writes to `detail` what distinguishes the op from others of its
+ * kind (its sizes). */
 static double op_flops(const struct op *op, char detail[WORDS])
 {
     const struct op_gemm *g = &op->gemm;

@@ -143,8 +143,8 @@ static void large_packed(const char *isa, enum pack_kind pack, enum dtype comput
     bench_close(&b);
 }
 
-/* Multiplies with a's rows in aligned fours of values, which each kernel for matrix units reads, and then one
- * value further apart, which only that for tiles of 64 × 64 reads. */
+/* Multiplies with a's rows at distances that are multiples of four values, which every kernel for matrix
+ * units can read, and then one value further apart, which only the kernel for tiles of 64 × 64 can read. */
 static void spread_product(const char *isa, uint32_t m, uint32_t n, uint32_t k, enum dtype compute)
 {
     struct bench b;

@@ -124,9 +124,10 @@ static double paid(const struct cluster *cluster, const struct plan_answer *answ
                   : plan_step_price(cluster, answer->plan, answer->step_s);
 }
 
-/* No two devices hold the model. The two with the best value need a third: a fast expensive one, which is
- * tried next, or a slow cheap one that can hold the embedding. Exchanging one for the other is worse in
- * between, or does not fit. */
+/* No two devices hold the model. The two with the best value need a third: a fast expensive one, which the
+ * search tries next, or a slow cheap one, which is enough to hold the embedding. The search must replace the
+ * fast one by the slow one in a single change: adding the slow one first costs more, and removing the fast
+ * one first leaves two devices, which do not hold the model. */
 static void one_device_takes_the_place_of_another_where_that_is_cheaper(void **state)
 {
     (void)state;

@@ -278,9 +278,9 @@ static void every_placement_gives_one_devices_numbers(void **state)
         sampled_combinations();
 }
 
-/* Every kind of placement runs on an emulated GPU beside CPUs, also computed in bf16. GPUs add in another
- * order than CPUs, so losses are near and not equal. Otherwise than in `make equality`, every fourth kind is
- * tried, once in bf16, and those that share state out, once in fp32. */
+/* Placements run on an emulated GPU beside CPUs, in fp32 and in bf16. GPUs add in another order than CPUs, so
+ * losses are near and not equal. `make equality` tries every kind of placement in both; otherwise every
+ * fourth kind is tried once in bf16, and every kind that shares state out is tried once in fp32. */
 static void every_placement_runs_on_an_emulated_gpu_beside_cpus(void **state)
 {
     enum { MIXTURE = 3, TRIED = 2 };
