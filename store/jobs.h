@@ -25,6 +25,9 @@ struct store_job_new {
      * key, "eval": dataset key | null, "adapter": {file name: sha256} | null, "sample": {"ids": […]}, only
      * with a prompt} */
     const json_t *inputs;
+    /* DIGEST_SIZE bytes: the class of the job's plans (model/job/plan_class.h); NULL: the database computes
+     * one */
+    const uint8_t *plan_class;
     int32_t priority; /* higher first; 0 is usual; -1000..1000 */
     bool held;
     uint32_t retries_max;  /* limits.retries */

@@ -28,10 +28,11 @@ struct pending_job {
     int32_t priority;
     uint32_t retries_max;
     bool held;
-    char *name, *key, *digest_hex; /* NULL without an idempotency key */
-    char *account;                 /* name of the group that is charged, or NULL */
-    char *spec, *inputs;           /* documents as JSON text */
-    char *refusal;                 /* why the database refused the job, or NULL */
+    char *name, *key, *digest_hex;   /* NULL without an idempotency key */
+    char *account;                   /* name of the group that is charged, or NULL */
+    char *spec, *inputs;             /* documents as JSON text */
+    char *refusal;                   /* why the database refused the job, or NULL */
+    char class_hex[DIGEST_HEX_SIZE]; /* "": the database computes the class */
 };
 
 struct job_batcher {
@@ -56,9 +57,9 @@ static const struct pg_statement insert_jobs = {
     "WITH given AS MATERIALIZED ("
     "  SELECT nextval('jobs_id_seq') AS id, g.* FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], "
     "    $5::json[], $6::json[], $7::bigint[], $8::text[], $9::bigint[], $10::bigint[], $11::bigint[], $12::text[], "
-    "    $13::bigint[], $14::text[], $15::text[], $16::bigint[], $17::bigint[], $18::bigint[], $19::bigint[], $20::bigint[], $21::bigint[], $22::bigint[]) "
+    "    $13::bigint[], $14::text[], $15::text[], $16::bigint[], $17::bigint[], $18::bigint[], $19::bigint[], $20::bigint[], $21::bigint[], $22::bigint[], $23::text[]) "
     "    WITH ORDINALITY AS g(owner, name, key, digest, spec, inputs, priority, state, retries, time_limit, steps, "
-    "    who, token, address, account, service, begin_us, least, admin, depends, size, at_most, n)), "
+    "    who, token, address, account, service, begin_us, least, admin, depends, size, at_most, class, n)), "
     "charged AS MATERIALIZED ("
     "  SELECT g.*, CASE WHEN u.disabled THEN format('user: %s is disabled', u.name) "
     "      WHEN g.account IS NOT NULL AND a.id IS NULL THEN "
@@ -73,9 +74,9 @@ static const struct pg_statement insert_jobs = {
     "    EXISTS (SELECT 1 FROM group_members m WHERE m.grp = a.id AND m.user_id = g.owner))), "
     "made AS ("
     "  INSERT INTO jobs (id, owner, name, idempotency_key, request_digest, spec, inputs, priority, state, "
-    "                    retries_max, time_limit_ms, steps, labels, account, service, begin_at, depends, array_size, at_most) "
+    "                    retries_max, time_limit_ms, steps, labels, account, service, begin_at, depends, array_size, at_most, plan_class) "
     "  SELECT id, owner, name, key, decode(digest, 'hex'), spec, inputs, priority, state, retries, time_limit, steps, "
-    "         (spec -> 'labels')::jsonb, leaf, service, CASE WHEN begin_us > 0 THEN to_timestamp(begin_us / 1e6) END, depends = 1, size, at_most "
+    "         (spec -> 'labels')::jsonb, leaf, service, CASE WHEN begin_us > 0 THEN to_timestamp(begin_us / 1e6) END, depends = 1, size, at_most, decode(nullif(class, ''), 'hex') "
     "  FROM charged WHERE refusal IS NULL ORDER BY n "
     "  ON CONFLICT (owner, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING "
     "  RETURNING id, created_at, state), "
@@ -319,6 +320,7 @@ static int batch_send(struct job_batch *batch, struct err *err)
     GATHER_I64(&params, batch, depends);
     GATHER_I64(&params, batch, array_size);
     GATHER_I64(&params, batch, at_most);
+    GATHER_TEXT(&params, batch, class_hex);
     rc = pg_query(batch->store->pg, &insert_jobs, &params, batch_done, batch, err);
 out:
     pg_params_fini(&params);
@@ -464,6 +466,8 @@ static struct pending_job *pending_create(const struct store_job_new *new, struc
     job->devices_least = new->devices_least;
     job->array_size = new->array_size;
     job->at_most = new->at_most;
+    if (new->plan_class)
+        digest_hex(new->plan_class, DIGEST_SIZE, job->class_hex);
     job->depends = json_object_get(new->spec, "after") || json_object_get(new->spec, "after_any");
     job->name = strdup(new->name);
     job->account = new->account ? strdup(new->account) : NULL;

@@ -8,6 +8,7 @@
 
 #include "common/array.h"
 #include "common/json.h"
+#include "model/job/plan_class.h"
 #include "planner/given/catalogue.h"
 #include "scheduler/pass/plan_memo.h"
 
@@ -61,41 +62,6 @@ void job_class_devices(const struct scheduler_pass *pass, struct job_class *clas
 
 /* ---- the class ---- */
 
-/* Returns a new specification without the keys that no plan depends on, or NULL. motley_class (migrations/)
- * leaves out the same keys. */
-static json_t *class_spec(const json_t *spec)
-{
-    static const char *const people[] = {"name",       "priority", "labels",    "account", "service",
-                                         "begin",      "hold",     "limits",    "eval",    "result",
-                                         "checkpoint", "after",    "after_any", "array",   "at_most"};
-    static const char *const course[] = {"learning_rate",   "schedule",      "warmup_steps", "final_fraction",
-                                         "cycles",          "power",         "decay_steps",  "weight_decay",
-                                         "decay",           "betas",         "eps",          "clip_norm",
-                                         "label_smoothing", "neftune_alpha", "seed"};
-    json_t *class = json_copy((json_t *)(uintptr_t)spec);
-    json_t *train = json_copy(json_object_get(spec, "train"));
-    for (size_t i = 0; i < sizeof(people) / sizeof(people[0]); i++)
-        json_object_del(class, people[i]);
-    for (size_t i = 0; i < sizeof(course) / sizeof(course[0]); i++)
-        json_object_del(train, course[i]);
-    if (train && (!class || json_object_set_new(class, "train", train) < 0)) {
-        json_decref(class);
-        return NULL;
-    }
-    return class;
-}
-
-static int class_digest(const json_t *spec, const json_t *inputs, uint8_t digest[DIGEST_SIZE],
-                        struct err *err)
-{
-    struct buf text = {.limit = (size_t)1 << 26};
-    int result = json_print(spec, true, &text, err) < 0 || json_print(inputs, true, &text, err) < 0
-                     ? -1
-                     : digest_sha256(text.data, text.size, digest, err);
-    buf_fini(&text);
-    return result;
-}
-
 void job_class_fini(struct job_class *class)
 {
     free(class->questions);
@@ -115,7 +81,7 @@ int job_class_init(struct scheduler_pass *pass, const json_t *spec, const json_t
     struct err err;
     *class = (struct job_class){.asked = spec,
                                 .inputs = inputs,
-                                .spec = class_spec(spec),
+                                .spec = plan_class_spec(spec),
                                 .devices_least = (uint16_t)(least > 1 ? least : 1),
                                 .devices_most = (uint16_t)json_integer_value(json_object_get(count, "most"))};
     if (digest)
@@ -127,7 +93,7 @@ int job_class_init(struct scheduler_pass *pass, const json_t *spec, const json_t
     }
     class->speeds = calloc(pass->view->device_count + 1, sizeof(double));
     if (pass->failed || !class->spec || !class->speeds ||
-        (!digest && class_digest(class->spec, inputs, class->digest, &err) < 0)) {
+        (!digest && plan_class_digest(class->spec, inputs, class->digest, &err) < 0)) {
         pass->failed = true;
         job_class_fini(class);
         return -1;

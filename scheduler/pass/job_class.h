@@ -1,8 +1,7 @@
 /* The classes of a pass: queued jobs that have the same plans on the same devices.
  *
- * A class is everything that a plan depends on: the specification, without keys that concern only the course
- * of training or people (name, account, learning rate, …), and the inputs. One job represents all jobs of its
- * class. The database gives queued jobs the digests of their classes (migrations/0042_queue.sql).
+ * One job represents all jobs of its class, which model/job/plan_class.h defines. The digest of a queued
+ * job's class stands in its row.
  */
 #ifndef MOTLEY_SCHEDULER_PASS_JOB_CLASS_H
 #define MOTLEY_SCHEDULER_PASS_JOB_CLASS_H

@@ -2,6 +2,8 @@
  * transactions commit, and that jobs of one class have the same digest. */
 #include "store_fixture.h"
 #include "common/rand.h"
+#include "model/job/plan_class.h"
+#include "model/job/spec.h"
 #include "store/queue.h"
 
 enum { ROUNDS = 400, CONNECTIONS = 3 };
@@ -259,6 +261,89 @@ static void what_no_plan_depends_on_makes_no_class(void **state)
         12);
 }
 
+static void digest_of(const json_t *spec, uint8_t digest[DIGEST_SIZE])
+{
+    struct err err;
+    json_t *inputs = json_pack("{s:s}", "model", "m"), *class = plan_class_spec(spec);
+    assert_int_equal(plan_class_digest(class, inputs, digest, &err), 0);
+    json_decref(class);
+    json_decref(inputs);
+}
+
+/* Whether another value of `key` in `part` makes another class, by plan_class.h and by the database alike. */
+static void compare_definitions(struct fixture *fixture, json_t *spec, json_t *part, const char *key)
+{
+    uint8_t before[DIGEST_SIZE], after[DIGEST_SIZE];
+    char query[20000];
+    json_t *was = json_incref(json_object_get(part, key));
+    char *text = json_dumps(spec, JSON_COMPACT);
+    digest_of(spec, before);
+    json_object_set_new(part, key, json_integer(777));
+    char *changed = json_dumps(spec, JSON_COMPACT);
+    digest_of(spec, after);
+    snprintf(query, sizeof(query),
+             "SELECT (motley_class($q$%s$q$, '{}') <> motley_class($q$%s$q$, '{}'))::int", text, changed);
+    const bool differs = memcmp(before, after, sizeof(before)) != 0;
+    if (number(fixture, query) != (differs ? 1 : 0))
+        fail_msg("%s: another class by %s alone", key, differs ? "plan_class.c" : "motley_class");
+    free(text);
+    free(changed);
+    if (was)
+        json_object_set_new(part, key, was);
+    else
+        json_object_del(part, key);
+}
+
+static void compare_keys(struct fixture *fixture, json_t *spec, json_t *part, const json_t *names)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach ((json_t *)(uintptr_t)names, key, value)
+        if (part != spec || strcmp(key, "train") != 0)
+            compare_definitions(fixture, spec, part, key);
+}
+
+static const struct pg_statement words_of_class = {
+    "words_of_class",
+    "SELECT DISTINCT m[1] FROM pg_proc, regexp_matches(prosrc, '''([a-z_]+)''', 'g') m WHERE proname = "
+    "'motley_class'",
+    PG_READ};
+
+/* Every key that a specification has, with all defaults filled in, and every word of motley_class. */
+static void the_database_and_submits_have_the_same_classes(void **state)
+{
+    struct fixture *fixture = *state;
+    struct err err;
+    struct job_spec spec;
+    json_t *given = json_pack("{s:s, s:s, s:{s:s}, s:{s:i}}", "name", "n", "model", "m", "data", "train", "d",
+                              "train", "steps", 3);
+    if (spec_parse(given, &spec, &err) < 0)
+        fail_msg("%s", err.text);
+    json_t *whole = spec_to_json(&spec, &err), *keys = json_copy(whole), *words = json_object();
+    struct pg_conn *conn = connect_to(fixture);
+    struct pg_result *result;
+    if (pg_exec(conn, &words_of_class, NULL, &result, &err) < 0)
+        fail_msg("%s", err.text);
+    for (int i = 0; i < pg_rows(result); i++)
+        json_object_set_new(words, pg_text(result, i, 0), json_null());
+    pg_result_free(result);
+    assert_true(json_object_size(words) > 25);
+    compare_keys(fixture, whole, whole, keys);
+    compare_keys(fixture, whole, whole, words);
+    json_t *train = json_object_get(whole, "train"), *train_keys = json_copy(train);
+    compare_keys(fixture, whole, train, train_keys);
+    compare_keys(fixture, whole, train, words);
+    printf("%zu keys and %zu words compared\n", json_object_size(keys) + json_object_size(train_keys),
+           json_object_size(words));
+    pg_disconnect(conn);
+    json_decref(train_keys);
+    json_decref(words);
+    json_decref(keys);
+    json_decref(whole);
+    json_decref(given);
+    spec_fini(&spec);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -267,6 +352,7 @@ int main(void)
         cmocka_unit_test(a_difference_is_found_and_mended),
         cmocka_unit_test(a_job_takes_at_most_256_bytes),
         cmocka_unit_test(what_no_plan_depends_on_makes_no_class),
+        cmocka_unit_test(the_database_and_submits_have_the_same_classes),
     };
     return cmocka_run_group_tests(tests, fixture_setup, fixture_teardown);
 }
