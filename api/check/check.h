@@ -11,6 +11,7 @@
 #include <jansson.h>
 
 #include "api/request/app.h"
+#include "common/digest.h"
 #include "model/job/spec.h"
 
 struct submits;
@@ -19,6 +20,7 @@ struct submits;
 struct checked {
     json_t *spec;   /* the specification with every default filled in; `name` is that of the first asker */
     json_t *inputs; /* as store_job_new.inputs */
+    uint8_t plan_class[DIGEST_SIZE]; /* model/job/plan_class.h */
     int32_t priority;
     bool held;
     uint32_t retries_max;

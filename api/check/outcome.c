@@ -4,6 +4,7 @@
 
 #include "common/clock.h"
 #include "model/job/order.h"
+#include "model/job/plan_class.h"
 #include "planner/answer/plan.h"
 
 #include <stdlib.h>
@@ -135,6 +136,15 @@ json_t *check_inputs(const struct spec_check *check)
     return inputs;
 }
 
+static int take_class(struct checked *result, struct err *err)
+{
+    json_t *rest = plan_class_spec(result->spec);
+    int rc = rest && result->inputs ? plan_class_digest(rest, result->inputs, result->plan_class, err)
+                                    : err_set(err, ERR_NOMEM, "out of memory for a checked specification");
+    json_decref(rest);
+    return rc;
+}
+
 void check_finish(struct spec_check *check)
 {
     struct shared_result *shared = calloc(1, sizeof(*shared));
@@ -160,7 +170,7 @@ void check_finish(struct spec_check *check)
     result->devices_least = devices_least(&check->spec);
     result->array_size = check->spec.array_size;
     result->at_most = check->spec.at_most;
-    if (!result->spec || !result->inputs || !result->data) {
+    if (!result->data || take_class(result, &err) < 0) {
         if (!err.code)
             err_set(&err, ERR_NOMEM, "out of memory for a checked specification");
         checked_release(result);

@@ -5,7 +5,6 @@
 #include "api/check/check.h"
 #include "common/clock.h"
 #include "common/digest.h"
-#include "model/job/plan_class.h"
 #include "store/jobs.h"
 
 #include <stdio.h>
@@ -42,15 +41,6 @@ static void refused(struct call *call, const struct err *err, json_t *more)
         call_refuse(call, err);
 }
 
-static int class_of(const json_t *spec, const json_t *inputs, uint8_t class[DIGEST_SIZE], struct err *err)
-{
-    json_t *rest = plan_class_spec(spec);
-    int rc = rest ? plan_class_digest(rest, inputs, class, err)
-                  : err_set(err, ERR_NOMEM, "out of memory for a job");
-    json_decref(rest);
-    return rc;
-}
-
 static void checked_to_insert(void *arg, const struct err *err, struct checked *checked, json_t *more)
 {
     struct call *call = arg;
@@ -69,7 +59,7 @@ static void checked_to_insert(void *arg, const struct err *err, struct checked *
         call_fail(call, &failed);
         return;
     }
-    uint8_t digest[DIGEST_SIZE], class[DIGEST_SIZE];
+    uint8_t digest[DIGEST_SIZE];
     size_t size;
     const char *body = httpd_request_body(call->request, &size);
     /* Jobs that share a check may have different names. */
@@ -85,7 +75,7 @@ static void checked_to_insert(void *arg, const struct err *err, struct checked *
         .request_digest = digest,
         .spec = spec,
         .inputs = checked->inputs,
-        .plan_class = class,
+        .plan_class = checked->plan_class,
         .priority = checked->priority,
         .held = checked->held,
         .retries_max = checked->retries_max,
@@ -100,8 +90,7 @@ static void checked_to_insert(void *arg, const struct err *err, struct checked *
     };
     if (!text)
         err_set(&failed, ERR_NOMEM, "out of memory for a job");
-    else if (digest_sha256(body, size, digest, &failed) == 0 &&
-             class_of(spec, checked->inputs, class, &failed) == 0)
+    else if (digest_sha256(body, size, digest, &failed) == 0)
         store_job_insert(call->app->store, &job, job_made, call, &failed);
     json_decref(spec);
     if (failed.code)
