@@ -137,7 +137,7 @@ struct exchange_room plan_exchange_room(const struct plan *plan, uint32_t rank)
     }
     count_experts(plan, &room.layers, &holders);
     room.active = routed > stream ? (uint32_t)((routed - stream) / 8)
-                                  : 0; /* each chosen expert has a number and a weight */
+                                  : 0; /* each expert that a token chose has an index and a weight */
     /* A token is sent to at most as many ranks as it uses experts. */
     room.spread =
         room.own * (room.active < holders ? room.active : holders) + (room.own ? 192ull * holders : 0);

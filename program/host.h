@@ -1,9 +1,7 @@
 /* Host memory that a worker needs for a plan, beside the device's memory. Pure.
  *
- * The formulas are upper bounds of what worker/program/ops.c, worker/program/reduce.c and
- * worker/checkpoint/ allocate. Data sets are extra, 8 bytes a token. P is one copy of the rank's
- * trained parameters: half of its purpose "adapters" (values and gradients).
- */
+ * The formulas are upper bounds of what worker/program/ops.c, worker/program/reduce.c and worker/checkpoint/
+ * allocate. Data sets are extra, 8 bytes a token. */
 #ifndef MOTLEY_PROGRAM_HOST_H
 #define MOTLEY_PROGRAM_HOST_H
 

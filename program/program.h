@@ -40,7 +40,7 @@
 #define PLAN_INSTRS_MAX (1u << 25)    /* most instructions of a whole plan, expanded */
 
 #define PLAN_NONE (-1)           /* no peer, group, slot or micro-batch */
-#define PLAN_ROWS_ALL UINT32_MAX /* row_end: to the end of the micro-batch */
+#define PLAN_ROWS_ALL UINT32_MAX /* as row_end: the rows up to the micro-batch's end */
 #define PLAN_DIGEST_HEX 65       /* SHA-256 in hex and the final 0 */
 
 enum plan_placement {
@@ -86,19 +86,21 @@ enum plan_purpose {
 };
 
 enum instr_op {
-    /* Compute queue. Blocks [block_begin, block_end) for micro_batch. FORWARD: slot_in is the boundary
-     * activation (none at block 0), slot_out the next one (none at the head, which adds Σ loss and
-     * labelled tokens to the step scalars), slot_save what the backward needs (none when evaluating; the
-     * KV cache in prefill and generate). BACKWARD: slot_in is the boundary gradient (none at the head),
+    /* Instructions of the compute queue, for blocks [block_begin, block_end) of micro_batch. FORWARD: slot_in
+     * is the boundary activation (none at block 0), slot_out the next one (none at the head, which adds Σ
+     * loss and labelled tokens to the step scalars), slot_save what the backward needs (none when evaluating;
+     * the KV cache in prefill and generate). BACKWARD: slot_in is the boundary gradient (none at the head),
      * slot_out the next one (none at block 0, and none if nothing below is trained), slot_save what the
      * forward saved. Gradients of parameters are added, unscaled, to the rank's own. */
     INSTR_FORWARD,
     INSTR_BACKWARD,
     INSTR_BACKWARD_INPUT,  /* the half of a backward whose result, the boundary gradient, other ranks need */
-    INSTR_BACKWARD_WEIGHT, /* the other half: gradients of parameters; slot_save is kept until it ends */
+    INSTR_BACKWARD_WEIGHT, /* the half of a backward that computes gradients of parameters; slot_save is
+                              kept until this half ends */
     INSTR_SAMPLE,          /* writes the sampled token to slot_out */
-    /* Peer queues. Rows [row_begin, row_end) of the micro-batch's boundary tensor. block_begin ==
-     * block_end is the boundary: the tensor is that block's input (activation), or the input's gradient. */
+    /* Instructions of peer queues, for rows [row_begin, row_end) of the micro-batch's boundary tensor.
+     * block_begin == block_end is the boundary: the tensor is that block's input (activation), or the input's
+     * gradient. */
     INSTR_SEND, /* sends slot_in to `peer` */
     INSTR_RECV, /* receives slot_out from `peer` */
     /* Instructions of group queues. They work on slot_in (and on slot_out if it is another buffer); the
@@ -107,12 +109,12 @@ enum instr_op {
     INSTR_ALL_GATHER,
     INSTR_REDUCE_SCATTER,
     INSTR_ALL_REDUCE,
-    INSTR_BROADCAST, /* from the root `peer`, a member of the group */
+    INSTR_BROADCAST, /* sends from the root `peer`, a member of the group, to all other members */
     /* Instructions of peer queues, for a parameter server. A PUSH on one rank pairs with a PULL on the other,
      * as SEND with RECV. */
     INSTR_PULL, /* receives parameters or gradients of the blocks from `peer` into slot_out; with
                    FLAG_ACCUMULATE it adds them */
-    INSTR_PUSH, /* sends parameters or gradients of the blocks from slot_in to peer */
+    INSTR_PUSH, /* sends parameters or gradients of the blocks from slot_in to `peer` */
     /* Mixture of experts: each instruction is for one layer and micro-batch, on ranks with attention, with
      * experts, or both, and FLAG_BACKWARD makes it the backward. ATTENTION, ROUTE and EXPERTS are on the
      * compute queue, DISPATCH and COMBINE on the group's queue; these two send counts ahead of the payload,
@@ -121,7 +123,7 @@ enum instr_op {
      * stream's gradient; slot_out: the boundary tensor's. */
     INSTR_ATTENTION,
     /* slot_in: residual stream; slot_save: activations; slot_out: routed tokens. Backward: slot_in: the
-     * tokens' gradient; what it gives is added to the stream's gradient in slot_out. */
+     * tokens' gradient; the router's gradient of the stream is added to slot_out. */
     INSTR_ROUTE,
     /* from slot_in of ranks with attention to slot_out of ranks with experts; backward: the reverse */
     INSTR_DISPATCH,
@@ -334,14 +336,14 @@ struct plan_rank {
     /* The state that the rank's STEPs update; plan_seal finds it in the programs. */
     uint32_t update_count;
     struct plan_update *updates;
-    /* instr_count 0: the plan has no program of the kind, or this is another rank of a slice */
+    /* instr_count 0: the plan has no program of the kind, or the plan is the slice of another rank */
     struct program programs[PROGRAM_KINDS];
     char programs_digest[PLAN_DIGEST_HEX]; /* digest of the rank's programs (codec.h); "" in version 1 */
 };
 
 struct plan_group {
     uint32_t rank_count;
-    uint32_t *ranks; /* in order: position 0 is the root of trees */
+    uint32_t *ranks; /* [rank_count] the members in order; position 0 is the root of trees */
     double *shares;  /* shares of the state that is sharded over the group; NULL: even shares */
 };
 

@@ -11,7 +11,7 @@
 #define TRACE_EVENTS_MAX (1u << 20)
 
 struct trace_event {
-    uint32_t rank, step, instr; /* instr: index in the rank's program of that kind */
+    uint32_t rank, step, instr; /* instr: index in the rank's program of kind `program` */
     uint8_t program;            /* enum program_kind */
     int64_t begin_ns, end_ns;   /* ns since the trace's origin; whoever merges traces aligns the workers'
                                    clocks */
@@ -31,27 +31,27 @@ void trace_fini(struct trace *trace);
 /* Adds an event. Beyond the limit, or out of memory, it is counted as dropped: a trace never stops a run. */
 void trace_add(struct trace *trace, const struct trace_event *event);
 
-/* The compact form for the events stream: {"v":1, "dropped":n,
- * "events":[[rank,step,program,instr,begin,end,ready],…]}. Returns new or NULL with ERR_NOMEM. */
+/* Returns the compact form for the events stream, new: {"v":1, "dropped":n,
+ * "events":[[rank,step,program,instr,begin,end,ready],…]}. NULL with ERR_NOMEM. */
 json_t *trace_to_json(const struct trace *trace, struct err *err);
 /* Adds the events of a compact document to an initialised trace; instruction numbers are not checked here.
  * Returns -1 with ERR_INVALID naming the path. */
 int trace_from_json(const json_t *json, struct trace *trace, struct err *err);
 
-/* Packs the trace as text for storing: for each event the differences to the event before, in hexadecimal
- * digits. Only rank, instruction and times are kept; step 0 and PROGRAM_TRAIN are assumed. Returns a new
- * text, or NULL with ERR_NOMEM. */
+/* Packs the trace as text for storing: for each event the differences to the event before, as bytes that are
+ * written in hexadecimal. Only rank, instruction and times are kept; step 0 and PROGRAM_TRAIN are assumed.
+ * Returns a new text, or NULL with ERR_NOMEM. */
 char *trace_pack(const struct trace *trace, struct err *err);
 /* Adds the events of a text from trace_pack. Returns -1 with ERR_CORRUPT. */
 int trace_unpack(const char *text, struct trace *trace, struct err *err);
 
-/* The inverse of trace_to_chrome with pid_base 0 (as `motley get` writes it); adds its instructions to the
+/* Reads what trace_to_chrome writes with pid_base 0 (as `motley get` stores it): adds its instructions to the
  * trace and ignores other events. Returns -1 with ERR_INVALID. */
 int trace_from_chrome(const json_t *chrome, struct trace *trace, struct err *err);
 
-/* Chrome trace format: {"traceEvents":[…]}. `plan` gives names; `label` prefixes process names
- * ("measured", "simulated"); pid_base is added to ranks so that two traces fit in one file. Events of
- * unknown instructions are left out. Returns new or NULL with ERR_NOMEM. */
+/* Returns the trace in Chrome's format, new: {"traceEvents":[…]}. `plan` gives names; `label` prefixes
+ * process names ("measured", "simulated"); pid_base is added to ranks so that two traces fit in one file.
+ * Events of unknown instructions are left out. NULL with ERR_NOMEM. */
 json_t *trace_to_chrome(const struct trace *trace, const struct plan *plan, const char *label,
                         uint32_t pid_base, struct err *err);
 

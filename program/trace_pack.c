@@ -1,4 +1,5 @@
-/* The short form of a trace: five numbers an event, each in groups of seven bits, low ones first. */
+/* The short form of a trace: five numbers an event, each in as few bytes as it needs (seven bits a byte, low
+ * ones first), and the bytes in hexadecimal. */
 #include "program/trace.h"
 
 #include <stdlib.h>

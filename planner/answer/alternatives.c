@@ -151,7 +151,7 @@ static void why_left_out(const struct problem *p, const struct plan_answer *a, u
 }
 
 /* Searches the best plan with a device that the answer leaves out, or takes the result of an equal device
- * tried before. Returns 1 if that plan beats everything found so far; *found has it then. */
+ * tried before. Returns 1 if that plan beats everything found so far; *found then has it as the best. */
 static int search_with_device(const struct problem *p, const struct search_options *options,
                               struct search_found *found, uint32_t d, struct with_it *with, struct err *err)
 {

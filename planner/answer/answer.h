@@ -51,7 +51,8 @@ struct plan_alternative { /* a plan, or a failed attempt to find one, that was n
 struct plan_left_out {
     char *device;
     const char *like;   /* as `like` in struct plan_alternative */
-    char *why;          /* "slower with it", "excluded", "not asked for", "too small", … */
+    char *why;          /* why the plan leaves the device out: "slower with it", "excluded", "not asked
+                           for", "too small", … */
     double step_s_with; /* seconds of a step of the best plan with the device; 0: unknown */
 };
 
@@ -64,7 +65,7 @@ struct plan_answer {
     uint32_t rank_like_count; /* number of the plan's ranks */
     /* Parameters of the model, and how many are trained (with LoRA: of the adapters). */
     uint64_t parameters, trained;
-    char method[160]; /* "lora of rank 16, base nf4, adamw8bit, computed in fp32" */
+    char method[160]; /* the training method: "lora of rank 16, base nf4, adamw8bit, computed in fp32" */
     double step_s, tokens_per_s, lower_bound_s;
     double plan_s; /* seconds that planning took; the library has no clock, so the caller sets it before
                       printing */

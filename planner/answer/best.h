@@ -1,4 +1,4 @@
-/* The best plan for the job's objective. For planner/answer only; pure. */
+/* Finds the best plan for the job's objective. For planner/answer only; pure. */
 #ifndef MOTLEY_PLANNER_ANSWER_BEST_H
 #define MOTLEY_PLANNER_ANSWER_BEST_H
 

@@ -58,13 +58,13 @@ struct plan_rank_time { /* a rank's seconds of one step; compute, wait and idle 
 struct plan_insight {
     double step_s; /* seconds of the simulated step that is analysed */
     uint32_t path_length, share_count, rank_count, improvement_count, not_tried;
-    struct plan_path_share *shares;        /* largest first */
-    struct plan_rank_time *ranks;          /* [rank_count] */
-    struct plan_improvement *improvements; /* most saved first */
+    struct plan_path_share *shares;        /* shares of the critical path, largest first */
+    struct plan_rank_time *ranks;          /* [rank_count] each rank's times */
+    struct plan_improvement *improvements; /* improvements that were tried; those that save most come first */
     uint32_t loss_count;
     /* The step without each device of the plan, least increase first; only for clusters of few devices. */
     struct plan_loss *losses;
-    char *words; /* "a 10x faster link left-right saves 31 %, …" */
+    char *words; /* the best improvements: "a 10x faster link left-right saves 31 %, …" */
 };
 
 void plan_insight_destroy(struct plan_insight *insight);

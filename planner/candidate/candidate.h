@@ -35,11 +35,11 @@ struct member {      /* one rank of the plan */
     /* pipelines of one member a stage: micro-batches for which the member also runs the next stage's first
      * block, a layer that both stages have (candidate_runs_next); 0: none */
     uint32_t next_count;
-    bool recompute; /* activations are recomputed for the backward */
-    int32_t
-        recompute_end;   /* chains: with recompute, blocks from this one on are not recomputed; 0: all are */
-    double state_share;  /* share of the stage's trained state (sharded LoRA: of the frozen base) */
-    double expert_share; /* share of every layer's experts */
+    bool recompute;            /* activations are recomputed for the backward */
+    int32_t recompute_end;     /* chains: with recompute, blocks from this one on are not recomputed; 0: all
+                                  blocks are recomputed */
+    double state_share;        /* share of the stage's trained state (sharded LoRA: of the frozen base) */
+    double expert_share;       /* share of every layer's experts */
     struct plan_tensor tensor; /* the member's part of every matrix; all zero: it has whole matrices */
 };
 
@@ -71,7 +71,7 @@ struct candidate {
     uint32_t stage_count, member_count;
     struct candidate_stage *stages;
     struct member *members;
-    uint32_t owner_count; /* stage_count · micro-batches, or 0 */
+    uint32_t owner_count; /* number of entries of `owner`: stage_count · micro-batches, or 0 */
     uint8_t *owner; /* [stage][micro-batch]: index within the stage of the member that works on it; NULL: list
                        scheduling decides */
     double estimate_s; /* estimated seconds of a mean step; INFINITY: the candidate does not fit in memory */

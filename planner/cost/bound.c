@@ -125,9 +125,9 @@ static void least_seconds(const struct problem *p, uint32_t d, double least[WORK
     }
 }
 
-/* The bound rows · Σ_kind min_d (t_d,kind / t_d) / Σ 1/t_d. docs/PLANNER.md's bound assumes that a row
- * passes all blocks on one device; this one stays true if one device is better at attention and another at
- * experts. It is the dual of distributing the kinds of work, at prices 1/t_d, and equals the simple bound
+/* Returns the bound rows · Σ_kind min_d (t_d,kind / t_d) / Σ 1/t_d. docs/PLANNER.md's bound assumes that a
+ * row passes all blocks on one device; this one stays true if one device is better at attention and another
+ * at experts. It is the dual of distributing the kinds of work, at prices 1/t_d, and equals the simple bound
  * if devices differ in speed alone. */
 static double experts_apart(const struct problem *p)
 {

@@ -21,7 +21,8 @@ struct cost_device {
     /* COST_PART_EXPERT is one expert, as a function of the tokens that it gets. Dense models have curves only
      * of attention and FFN, and only if the profile has both. */
     struct cost_curve parts[COST_PARTS];
-    double part_step_s[COST_PARTS];   /* seconds of the optimiser step of a part (of one expert) */
+    double part_step_s[COST_PARTS];   /* seconds of the optimiser step of a part; COST_PART_EXPERT: of one
+                                         expert */
     double experts_overhead_s;        /* seconds spent once per layer, however many experts run */
     uint32_t experts, experts_active; /* experts of a layer, and experts that a token uses; 0: the layers
                                          are dense */

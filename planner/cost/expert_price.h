@@ -20,7 +20,7 @@ struct expert_model {
     struct footprint_model *attention_model, *experts_model;
     uint32_t held; /* number of experts that experts_model describes; 0: experts_model is not filled */
 };
-/* ERR_UNSUPPORTED if the model has no layer with experts; ERR_NOMEM. */
+/* Fills *model. ERR_UNSUPPORTED if the model has no layer with experts; ERR_NOMEM. */
 int expert_model_init(struct expert_model *model, const struct problem *problem, struct err *err);
 void expert_model_fini(struct expert_model *model);
 /* Fills model->experts_model for a stage with `count` experts of a layer. */
@@ -46,9 +46,9 @@ double expert_touched(uint32_t experts, uint32_t active, double load);
 struct expert_links {
     uint32_t n, node_count;
     uint32_t *node;             /* [n] index of the rank's node, below node_count */
-    double *nic;                /* [node_count] bytes/s; 0: not limiting */
-    double *latency_s, *byte_s; /* [n · n] from, to; seconds and seconds per byte; 0 on the diagonal */
-    double *wire_byte_s;        /* [node_count · node_count] seconds per byte */
+    double *nic;                /* [node_count] rate of each node's network card in bytes/s; 0: unlimited */
+    double *latency_s, *byte_s; /* [n · n], sender first: seconds, and seconds per byte; 0 on the diagonal */
+    double *wire_byte_s;        /* [node_count · node_count], sender first: the wires' seconds per byte */
     double *pair, *in_s;        /* scratch memory: [node_count · node_count] and [n] */
 };
 int expert_links_init(struct expert_links *links, const struct cluster *cluster, const uint32_t *device,
@@ -84,7 +84,8 @@ struct expert_layer {
 
 /* The work and the contents of a rank of an expert plan, from which its memory follows. */
 struct expert_role {
-    uint32_t rows, all_rows;           /* rows whose attention the rank computes (0: none), of all rows */
+    uint32_t rows, all_rows;           /* rows whose attention the rank computes (0: none), and rows of a
+                                          whole micro-batch */
     const struct expert_layer *layers; /* [sparse_count] the experts that the rank holds; NULL: none */
     uint64_t routed_bytes; /* bytes of the routed tokens that this rank may receive: the sum over all ranks
                               that compute attention */

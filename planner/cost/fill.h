@@ -12,9 +12,9 @@
 /* Writes shares x (Σ = 1, x[i] ≤ cap[i]) that minimise the largest base[i] + x[i]·each[i] over members
  * with x[i] > 0. Returns false if the caps sum to less than 1. */
 bool fill_level(uint32_t n, const double *base, const double *each, const double *cap, double *x);
-/* As fill_level, in whole units, each of which takes each[i]/units. Every member gets at least `least` units,
- * and otherwise at most floor(cap[i]·units). Exact: units are given one at a time to the member that would
- * finish the unit first. */
+/* Does what fill_level does, but in whole units, each of which takes each[i]/units. Every member gets at
+ * least `least` units, and otherwise at most floor(cap[i]·units). Exact: units are given one at a time to the
+ * member that would finish the unit first. */
 bool fill_whole(uint32_t n, uint32_t units, uint32_t least, const double *base, const double *each,
                 const double *cap, uint32_t *count);
 

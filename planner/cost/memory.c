@@ -37,8 +37,10 @@ double memory_shared_bytes(const struct problem *problem, enum memory_outside ou
            2 * (double)(problem->workload->moments_on_host ? page : moments);
 }
 
-/* Bytes by which a shard may exceed its share of an area: it may begin up to 256 values later; the codes and
- * scales of 8-bit moments are padded at both of its ends; a sum of squares takes 8 bytes. */
+/* Bytes by which a shard may exceed its share of a block. SLACK_CUT: a shard may begin up to 256 values of 4
+ * bytes later. SLACK_PADS: codes and scales of 8-bit moments are padded to 64 bytes at both ends.
+ * SLACK_AREAS: a block has four areas: values, gradients and two moments. SLACK_SUM: a tensor's sum of
+ * squares. */
 enum { SLACK_CUT = 1024, SLACK_PADS = 4 * 64, SLACK_AREAS = 4, SLACK_SUM = 8 };
 
 uint64_t memory_share_slack(const struct problem *problem, int32_t begin, int32_t end)

@@ -19,7 +19,8 @@ double micro_forward(const struct problem *problem, const struct micro_cost *cos
                      int32_t end);
 double micro_backward(const struct problem *problem, const struct micro_cost *cost, int32_t begin,
                       int32_t end, bool recompute);
-/* Returns what micro_backward does, if blocks before `again_end` are recomputed and the others are not. */
+/* Returns the seconds of a backward of blocks [begin, end), of which those before `again_end` are recomputed
+ * and the others are not. */
 double micro_backward_again(const struct problem *problem, const struct micro_cost *cost, int32_t begin,
                             int32_t end, int32_t again_end);
 /* Returns the share, 0..1, of a backward's seconds (without recomputation) for blocks [begin, end) that only

@@ -161,7 +161,7 @@ uint32_t problem_labelled_bound(const struct problem *problem, uint32_t micro_ba
 
 /* Returns the number of micro-batches of a step whose micro-batches have that many rows. */
 uint32_t micro_count(const struct problem *problem, uint32_t micro_batch_rows);
-/* Returns the contents of a mean micro-batch if a step is cut into that many. */
+/* Returns the contents of a mean micro-batch if a step is cut into that many micro-batches. */
 struct cost_load micro_load_mean(const struct problem *problem, uint32_t micro_batches);
 
 /* Fills the costs of a mean micro-batch of up to that many rows. */

@@ -5,8 +5,8 @@
 
 #include "planner/given/cluster.h"
 
-/* Writes the rate in bytes/s from member i to the next one, and the link's latency. ring[count] holds indices
- * of the cluster's devices, or, if `device` is not NULL, indices into `device`. */
+/* Returns the rate in bytes/s from member i to the next one, and writes the link's latency. ring[count] holds
+ * indices of the cluster's devices, or, if `device` is not NULL, indices into `device`. */
 double ring_hop(const struct cluster *cluster, const uint32_t *ring, const uint32_t *device, uint32_t count,
                 uint32_t i, double *latency_s);
 /* Returns the rate of a ring's slowest link, and writes the ring's largest latency; INFINITY and 0 for one

@@ -8,7 +8,7 @@
 /* The rank of each expert of each sparse layer. */
 struct expert_split {
     uint32_t experts, sparse_count, member_count;
-    uint16_t *owner;             /* [sparse_count · experts]: index of the member */
+    uint16_t *owner;             /* [sparse_count · experts]: index of the member that has the expert */
     struct expert_layer *layers; /* [member_count · sparse_count] each member's part of each layer with
                                     experts */
 };

@@ -489,8 +489,8 @@ static void train_build(struct layered *c)
     if (!c->at_once)
         last = backward_all(c);
     int32_t summed[2] = {last, c->last_reduce};
-    if (!c->full && !c->server) { /* all ranks that compute have the same adapters: they are all-reduced, and
-                                     the first of these ranks counts them in the norm */
+    if (!c->full && !c->server) { /* all ranks that compute have the same adapters: the adapters' gradients
+                                     are all-reduced, and the first of these ranks counts them in the norm */
         if (computing(c) && computing_count(c->candidate) > 1)
             summed[1] = program_add_collective(c->b, INSTR_ALL_REDUCE, c->adapters_group, PLAN_NONE,
                                                c->slots.gradients, TAG_PARAMETER_GRADIENTS, &last, 1);

@@ -45,7 +45,7 @@ enum { RING_LAYERS, RING_EDGE, RINGS };
 struct state_ring {
     int32_t begin, end, gathered, whole;
     uint32_t places;
-    uint64_t bytes; /* of one buffer for weights, and of one for gradients */
+    uint64_t bytes; /* bytes of one buffer, for weights or for gradients */
     int32_t *freed;
 };
 

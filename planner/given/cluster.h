@@ -22,7 +22,7 @@ struct cluster;
 struct cluster_device {
     const char *name; /* unique name, as "left/cpu0" */
     const char *node; /* name of the device's node, as "left" */
-    const char *kind; /* "cpu", "cuda" …; NULL: "cpu" */
+    const char *kind; /* kind of device: "cpu", "cuda" …; NULL: "cpu" */
     /* Catalogue entry that supplies estimates while there is no profile; NULL: chosen by kind. */
     const char *like;
     uint64_t memory_limit_bytes;

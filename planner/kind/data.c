@@ -42,8 +42,9 @@ static void members_swap(struct member *a, struct member *b)
     *b = held;
 }
 
-/* Sorts by machine, and in a machine by memory: its first member receives over the slow link from another
- * machine, so that one keeps the largest share of the state and receives the least. */
+/* True if device a comes before device b in the ring. The order is by machine, and in a machine by memory: a
+ * machine's first member receives over the slow link from another machine, so the largest device is first,
+ * which keeps the largest share of the state and receives the least. */
 static bool comes_before(const struct planner_device *a, const struct planner_device *b)
 {
     return a->node != b->node ? a->node < b->node : a->memory_limit_bytes > b->memory_limit_bytes;

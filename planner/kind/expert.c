@@ -45,7 +45,7 @@ struct expert_facts {
     struct expert_memory *held; /* [experts + 1]: memory of 0, 1, 2, … experts */
     double gradient_bytes;
     double full_share; /* a step's mean work, in full micro-batches, divided by its number of micro-batches */
-    uint32_t n, micro_batches, rows; /* rows of a micro-batch */
+    uint32_t n, micro_batches, rows; /* rows: rows of a micro-batch */
     struct expert_device devices[SHARDS_MEMBERS_MAX];
 };
 
@@ -450,7 +450,7 @@ static int shares_try(struct expert_search *s, const struct expert_roles *r, con
         const struct member *y = &s->c->members[m];
         both |= y->rows && y->expert_share > 0;
         if (y->rows == 0 && y->expert_share <= 0)
-            return 0; /* other roles without this idle device are tried elsewhere */
+            return 0; /* roles that leave this idle device out are tried elsewhere */
     }
     int fits = split_price(f, r, s->c, &times);
     for (uint32_t delay = both ? 0 : 1; fits > 0 && delay < (both ? DELAYS : 2); delay++) {

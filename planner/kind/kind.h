@@ -78,7 +78,8 @@ struct placement_kind {
      * removed. Returns 1 if the candidate fits in memory; 0 if not (estimate_s is INFINITY, and
      * bench->shortage says what is missing); −1 on ERR_NOMEM. */
     int (*settle)(struct workbench *bench, struct candidate *candidate);
-    /* Estimates the step of a complete candidate without changing the candidate. Returns as settle does. */
+    /* Estimates the step of a complete candidate without changing the candidate. Returns what settle returns.
+     */
     int (*estimate)(struct workbench *bench, struct candidate *candidate);
     /* Makes the plan: assignment, memory, slots, groups, and programs if asked. It is not sealed and not
      * checked. Returns new (plan_destroy), or NULL with ERR_NOFIT (a rank is too small), ERR_NOMEM. */
@@ -87,8 +88,8 @@ struct placement_kind {
     /* Can a worker of this release run the candidate, as far as that depends on the placement? NULL: always.
      */
     bool (*runnable)(const struct problem *problem, const struct candidate *candidate);
-    /* Rebuilds the candidate of a plan of this placement, as closely as a plan tells. ERR_INVALID if there
-     * is none, ERR_NOMEM. NULL: candidate_from_plan (planner/candidate/from_plan.h). */
+    /* Rebuilds the candidate of a plan of this placement, as closely as a plan tells. ERR_INVALID if there is
+     * no such candidate, ERR_NOMEM. NULL: candidate_from_plan (planner/candidate/from_plan.h). */
     int (*from_plan)(const struct problem *problem, const struct plan *plan, struct candidate *candidate,
                      struct err *err);
 };

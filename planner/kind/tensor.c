@@ -384,7 +384,7 @@ struct stage_choice { /* one division of a stage's matrices, with recomputation 
 struct stage_behind {
     double period_s, stay_s;
     uint32_t window;    /* units in flight in the next stage */
-    uint32_t ring_most; /* most units that the buffers between the two stages hold */
+    uint32_t ring_most; /* most units that the buffers to the next stage hold */
 };
 
 static uint64_t live_of(const struct tensor_case *t, uint32_t window)

@@ -244,7 +244,8 @@ static void stage_assign_all(struct list_scheduler *r, uint32_t stage)
 {
     const struct candidate_stage *x = &r->c->stages[stage];
     uint32_t *owner = &r->s->owner[(size_t)stage * r->s->micro_batches], count = r->s->micro_batches;
-    double *given = r->best; /* [member]: micro-batches; the tournament tree is not in use yet */
+    double *given = r->best; /* [member]: micro-batches; r->best is free, since the tournament tree is not
+                                in use yet */
     for (uint32_t m = 0; m < x->member_count; m++)
         given[m] = 0;
     for (uint32_t k = 0; k < count; k++)
@@ -269,7 +270,7 @@ static void stage_assign(struct list_scheduler *r, uint32_t stage, double period
 {
     const struct candidate_stage *x = &r->c->stages[stage];
     uint32_t *owner = &r->s->owner[(size_t)stage * r->s->micro_batches];
-    double *done = r->best; /* the tournament tree is not in use yet */
+    double *done = r->best; /* r->best is free, since the tournament tree is not in use yet */
     for (uint32_t m = 0; m < x->member_count; m++)
         done[m] = 0;
     for (uint32_t k = 0; k < r->s->micro_batches; k++) {

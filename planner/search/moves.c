@@ -325,7 +325,8 @@ static int rows_give(const struct move_case *m)
     struct candidate *c = m->c;
     uint32_t a = m->a, b = m->b;
     struct member *from = &c->members[a], *to = &c->members[b % c->member_count];
-    bool expert = m->kind->stage_kind == STAGE_EXPERT; /* member.rows are then rows of every micro-batch */
+    bool expert = m->kind->stage_kind == STAGE_EXPERT; /* in expert stages member.rows are rows of every
+                                                          micro-batch */
     uint32_t most = expert ? from->rows : from->rows * from->count;
     uint32_t given = b / c->member_count ? (expert ? from->rows / 2 : from->rows) : 1;
     if (from == to || given == 0 || given > most || (b / c->member_count && given == 1))
@@ -427,7 +428,8 @@ static int share_give(const struct move_case *m)
         return MOVE_VOID;
     if (m->kind->stage_kind == STAGE_TENSOR)
         return share_tensor(m->p, c, a, b, what);
-    if (m->kind->stage_kind == STAGE_EXPERT) { /* one, two or four experts of every layer */
+    if (m->kind->stage_kind == STAGE_EXPERT) { /* the move gives away one, two or four experts of every
+                                                  layer */
         double part = (double)(1u << what) / m->p->workload->config->experts;
         if (from->expert_share <= part || to->expert_share <= 0)
             return MOVE_VOID;
@@ -537,7 +539,7 @@ static int together_set(const struct move_case *m)
 
 /* --- the table of moves --- */
 
-/* What the a or b of a move can be. */
+/* The values that a or b of a move can have. */
 enum move_operand {
     ONE,      /* the operand has one value, 0 */
     TWO,      /* 0 or 1, two choices that enum move_kind describes */

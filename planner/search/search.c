@@ -13,7 +13,7 @@ static const struct {
     uint64_t units;      /* units of local search per evaluation, each half to one microsecond of a core */
     double many_devices; /* With fewer devices the budget shrinks by (devices/16)²; six take half a second. */
     double swift_devices; /* From this many devices on, a search spends only a part of its budget. */
-    uint32_t swift_part;  /* That part is the budget divided by this. */
+    uint32_t swift_part;  /* The number by which the budget is divided from swift_devices devices on. */
     uint64_t least_units; /* Few devices never reduce a budget below this many units, if it had as many. */
     uint32_t seeds_part;  /* Seeds of a placement with several stages get the budget divided by this. */
     uint32_t sets_part;   /* Placements with one stage have fewer seeds and get the budget divided by this. */

@@ -21,7 +21,8 @@ struct search_found {
     struct candidate best[PLACE_COUNT]; /* estimate_s: value by the job's objective, simulated over `steps`
                                            sampled steps; INFINITY: no candidate fits */
     double seconds[PLACE_COUNT];        /* simulated seconds of a step of `best` */
-    struct candidate runnable; /* the best that workers of this release can run; estimate_s as for `best` */
+    struct candidate runnable; /* the best candidate that workers of this release can run; estimate_s as in
+                                  `best` */
     double runnable_s;
     /* Seconds of a step and value of the fastest candidate, whatever the objective; INFINITY: no candidate
      * fits. */

@@ -194,7 +194,7 @@ static int seed_value(struct seeder *s)
 }
 
 /* Estimates s->c at one micro-batch size, then at larger and at smaller ones until two in a row are worse.
- * s->last: the best value. */
+ * Sets s->last to the best value. */
 static int seed_sizes(struct seeder *s, uint32_t rows)
 {
     const struct problem *p = s->local->bench->problem;
@@ -510,7 +510,8 @@ static int seed_interleaved(struct seeder *s, uint32_t laps)
     if (level <= MOVE_VOID)
         return level < 0 ? -1 : 0;
     bool fits = false;
-    for (int room = 2; room > 0 && !fits; room--) { /* gathers two ranges' weights at a time, or one's */
+    for (int room = 2; room > 0 && !fits; room--) { /* tries to gather the weights of two ranges at a time,
+                                                       then of one */
         struct plan *plan = kind->emit(p, &s->c, false, &why);
         fits = plan != NULL;
         plan_destroy(plan);
@@ -565,7 +566,8 @@ static int seed_stages(struct seeder *s)
     if (s->count <= SETS_ALL && kind->stages_least == 1 && seed_every_set(s) < 0)
         return -1;
     uint64_t budget = s->local->budget;
-    s->local->budget = many ? budget / 2 : budget; /* half for equal widths, which suit slow links */
+    s->local->budget = many ? budget / 2 : budget; /* half of the budget remains for stages of equal width,
+                                                      which suit slow links */
     if (many && cover && seed_covers(s) < 0)
         return -1;
     s->local->budget = budget;

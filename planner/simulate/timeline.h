@@ -17,7 +17,7 @@ struct sim_rank_time {
     double waits_on_s;
 };
 
-/* Fills ranks[rank_count]. ERR_NOMEM. */
+/* Fills ranks[rank_count] with each rank's times. ERR_NOMEM. */
 int sim_rank_times(const struct sim *sim, struct sim_rank_time *ranks, struct err *err);
 
 enum sim_path_kind {
@@ -29,7 +29,7 @@ enum sim_path_kind {
 
 struct sim_path_part {
     uint32_t kind;   /* enum sim_path_kind */
-    uint32_t number; /* instruction; for a transfer the send */
+    uint32_t number; /* number of the instruction; for a transfer, of the send */
     uint32_t rank;   /* rank of the instruction */
     int32_t peer;    /* receiver of a transfer; else −1 */
     double begin_s, end_s;

@@ -14,9 +14,9 @@
 
 #include "program/program.h"
 
-/* Returns 0, or -1 with the sentence and ERR_INVALID (ERR_NOFIT for memory, ERR_NOMEM). Of a slice it checks
- * the frame, and the programs of its rank as far as they can be checked alone; the maker of a slice has
- * checked the whole plan. */
+/* Returns 0, or -1 with a sentence about the mistake and ERR_INVALID (ERR_NOFIT for memory, ERR_NOMEM). Of a
+ * slice it checks the frame, and the programs of its rank as far as they can be checked alone; the maker of a
+ * slice has checked the whole plan. */
 int plan_check(const struct plan *plan, struct err *err);
 
 #endif

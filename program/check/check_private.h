@@ -21,7 +21,7 @@ void check_order_fini(struct check_order *order);
 /* True if instruction a is certainly done before b starts. */
 bool check_order_before(const struct check_order *order, uint32_t a, uint32_t b);
 
-/* The parts of the checker; each returns 0, or -1 with the sentence. */
+/* The parts of the checker. Each returns 0, or -1 with a sentence about the mistake in *err. */
 int check_slots(const struct plan *plan, uint32_t rank, int kind, const struct check_order *order,
                 struct err *err);
 int check_held(const struct plan *plan, uint32_t rank, int kind, const struct check_order *order,

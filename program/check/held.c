@@ -29,7 +29,7 @@ struct held_state {
     uint32_t number;
     int kind;
     int32_t *gathered, *gradients; /* [block_count]: slot of the block, or PLAN_NONE */
-    struct held_instance **held;   /* [slot][instance]; NULL for slots of other kinds */
+    struct held_instance **held;   /* [slot][instance]; NULL for slots that slots.c checks */
     struct err *err;
 };
 

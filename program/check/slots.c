@@ -21,7 +21,7 @@ struct slot_instance {
     uint32_t writer, freer;
     int32_t micro_batch,
         boundary;  /* micro-batch of a boundary tensor, and its boundary counted in half blocks */
-    int32_t block; /* block of the layer whose routed tokens it contains */
+    int32_t block; /* block of the layer whose routed tokens the instance contains */
     struct index_list readers;
     struct index_list parts; /* earlier RECVs that wrote other rows of the same micro-batch */
     /* Rows of the micro-batch written so far; several neighbours may each send some of the rows. */
