@@ -127,8 +127,8 @@ enum instr_op {
     INSTR_ROUTE,
     /* from slot_in of ranks with attention to slot_out of ranks with experts; backward: the reverse */
     INSTR_DISPATCH,
-    INSTR_EXPERTS, /* slot_in: routed tokens; slot_save: activations; slot_out: outputs; backward: gradients
-                    */
+    INSTR_EXPERTS, /* slot_in: routed tokens; slot_save: activations; slot_out: outputs. Backward: their
+                    gradients in slot_in and slot_out */
     /* From slot_in of ranks with experts to ranks with attention, which read the residual stream in slot_save
      * and write the next boundary tensor to slot_out. Backward: from slot_in of ranks with attention, which
      * keep that gradient, to slot_out of ranks with experts. */

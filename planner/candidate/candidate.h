@@ -106,7 +106,7 @@ bool candidate_gathers(const struct candidate *candidate);
 int32_t candidate_stage_end(const struct candidate *candidate, uint32_t s);
 /* Returns the next_count of stage s; 0 for stages of several members, and for s of -1. */
 uint32_t candidate_next_count(const struct candidate *candidate, int32_t s);
-/* True if both are equal in everything that decides a plan. */
+/* True if both candidates are equal in everything that decides a plan. */
 bool candidate_equal(const struct candidate *a, const struct candidate *b);
 /* Returns a hash that is equal for equal candidates. Estimates do not influence it. */
 uint64_t candidate_hash(const struct candidate *candidate);

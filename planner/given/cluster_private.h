@@ -68,7 +68,7 @@ struct cluster {
     uint32_t node_count, node_capacity;
     struct node *nodes;
     uint32_t link_count, link_capacity;
-    struct link_pair *links; /* in the order in which they were added */
+    struct link_pair *links; /* links in the order in which they were added */
     struct cluster_index device_index, node_index, link_index;
     double within_latency_s, within_bytes_per_s, between_latency_s, between_bytes_per_s;
     /* origin of the default latencies and rates within and between nodes: ORIGIN_ESTIMATED until

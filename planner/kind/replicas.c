@@ -200,8 +200,8 @@ static uint32_t single_most(struct capping *k, uint32_t s, uint32_t wish, const 
     return most;
 }
 
-/* Returns the most micro-batches in flight that stage s has memory for. Its members recompute if that is
- * fewer than `wish` otherwise (if k->spare: if nothing fits otherwise). */
+/* Returns the most micro-batches in flight that stage s has memory for. Its members recompute if, without
+ * recomputing, memory holds fewer than `wish` (if k->spare: if it holds none). */
 static uint32_t stage_most(void *context, uint32_t s, uint32_t wish, const uint32_t *windows)
 {
     struct capping *k = context;

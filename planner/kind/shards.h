@@ -24,7 +24,7 @@ struct transfer_rates {
  * step. */
 struct overlap {
     uint32_t times;
-    int computes; /* enum cost_class of the block; −1: nothing */
+    int computes; /* enum cost_class of the block that is computed; −1: none */
     bool backward;
     double gathered, reduced; /* bytes */
 };
