@@ -16,8 +16,8 @@ const char *isa_native(void);
  */
 int isa_rank(const char *isa);
 
-/* Writes /etc/machine-id, else the boot id, by which one can see that two agents run on the same machine.
- * Returns out. */
+/* Writes to out what /etc/machine-id contains, else the kernel's boot id: two agents with the same id run on
+ * the same machine. Returns out. */
 char *machine_id(char out[64]);
 
 /* Writes the processor's name; "" when it is unknown. Returns out. */
