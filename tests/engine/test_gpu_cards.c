@@ -156,13 +156,13 @@ static void a_broken_driver_takes_nothing_from_the_other(void **state)
     }
 }
 
-/* On a machine without /dev/nvidia-uvm the list of cards has cuInit's error and names the missing node. */
+/* On a machine without /dev/nvidia-uvm the list of cards has cuInit's error and names the missing file. */
 static void a_driver_that_does_not_start_names_the_node(void **state)
 {
     struct fake_control *cuda = control_of(CUDA);
     (void)state;
     if (access("/dev/nvidia-uvm", F_OK) == 0)
-        skip(); /* this machine has the node */
+        skip(); /* on this machine the file is not missing */
     setup();
     cuda->calls = 0;
     cuda->fail_at = 2; /* cuInit follows cuDriverGetVersion */

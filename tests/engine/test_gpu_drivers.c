@@ -507,7 +507,7 @@ static void a_driver_without_cards_shows_none(void **state)
     }
 }
 
-/* Each error number of the vendors has one type of ours. */
+/* Each error number of the vendors becomes one of our error codes. */
 static void numbers_have_types(void **state)
 {
     (void)state;
