@@ -119,7 +119,7 @@ int state_next(const struct state_machine *machine, int from, int event, struct 
 const char *state_name(const struct state_machine *machine, int state);
 int state_from_name(const struct state_machine *machine, const char *name);
 
-/* True when no event but RESUME leaves the state (for a run or an assignment: no event). */
+/* Returns true when no event but RESUME leaves the state (for a run or an assignment: no event). */
 bool state_is_final(const struct state_machine *machine, int state);
 
 /* The values of jobs.stop_why and runs.stop_why: why a run is being stopped. This decides what becomes of the
@@ -137,7 +137,7 @@ enum stop_why {
     STOP_SLICE,   /* the job's time slice is over, and its checkpoint is stored */
     STOP_WHYS
 };
-/* NULL for STOP_NONE */
+/* Returns NULL for STOP_NONE. */
 const char *stop_why_name(enum stop_why why);
 enum stop_why stop_why_from_name(const char *name); /* STOP_NONE for an unknown name or NULL */
 

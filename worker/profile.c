@@ -187,8 +187,9 @@ static int wait_for_start(const struct profile_job *job, const struct stop_reque
     return 0;
 }
 
-/* How long this process's threads have been ready to run without a CPU: the second figure of each thread's
- * schedstat (the kernel's Documentation/scheduler/sched-stats.rst). 0 where the kernel does not count it. */
+/* Returns how long this process's threads have been ready to run without a CPU: the second figure of each
+ * thread's schedstat (the kernel's Documentation/scheduler/sched-stats.rst). 0 where the kernel does not
+ * count it. */
 static uint64_t threads_waited_ns(void)
 {
     uint64_t sum_ns = 0;

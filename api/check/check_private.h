@@ -82,7 +82,8 @@ void check_hold(struct spec_check *check);
 /* Fetches the cluster's devices and their measurements, and makes the plan. */
 void check_cluster(struct spec_check *check);
 
-/* Returns all inputs of the plan in the form of planner/given/inputs.h, new, or NULL. Pool thread. */
+/* Returns all inputs of the plan in the form of planner/given/inputs.h, new, or NULL. Called on a pool
+ * thread. */
 json_t *check_plan_inputs(const struct spec_check *check);
 
 /* Returns the inputs in the form of store_job_new.inputs, new, or NULL. */

@@ -106,8 +106,8 @@ static const char *reason(int status)
     return "Status";
 }
 
-/* Decides, for an answer before the body was read, whether the connection is closed: unless the rest of the
- * body is short enough to be skipped. */
+/* Decides whether the connection closes when a request is answered before its body was read: it does unless
+ * the rest of the body is short enough to be skipped. */
 static void decide_close(struct httpd_request *request)
 {
     const struct httpd_conn *conn = request->conn;

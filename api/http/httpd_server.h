@@ -89,7 +89,7 @@ int httpd_server_connections(const struct httpd_server *server);
 uint64_t httpd_server_refused(const struct httpd_server *server);
 /* Returns the number of requests that were begun and not yet answered. */
 int httpd_server_requests(const struct httpd_server *server);
-/* True while a request is unanswered or an answer is not yet sent. */
+/* Returns true while a request is unanswered or an answer is not yet sent. */
 bool httpd_server_busy(const struct httpd_server *server);
 
 /* Returns the request's head, borrowed until the answer. */

@@ -20,7 +20,8 @@ struct pool_task {
     bool ran;                             /* used by the pool; see pool_ran */
 };
 
-/* threads: 1..64; queue_max: above 0. Returns new, or NULL. */
+/* Makes a pool of `threads` threads (1 to 64), in whose queue at most queue_max tasks wait (above 0). Returns
+ * NULL with an error. */
 struct pool *pool_create(struct event_base *base, unsigned threads, unsigned queue_max, struct err *err);
 /* Waits for the running tasks, then calls done() of all tasks that were not begun or whose done() was not
  * called yet. Later calls of pool_run are refused. */

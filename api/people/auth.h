@@ -10,7 +10,8 @@
 
 struct auth;
 
-/* 'store' is borrowed until destroy. Returns new, or NULL with ERR_NOMEM. */
+/* Makes the table of looked-up tokens. 'store' is borrowed until auth_destroy. Returns NULL with
+ * ERR_NOMEM. */
 struct auth *auth_create(struct store *store, struct err *err);
 void auth_destroy(struct auth *auth);
 

@@ -47,7 +47,8 @@ struct event_batch {
     bool health_counts; /* the heat or the usable memory of a device has changed */
 };
 
-/* Call event_batch_fini afterwards, even if this fails. */
+/* Makes an empty batch for the events of the view's nodes. Call event_batch_fini afterwards, even if this
+ * fails. */
 int event_batch_init(struct event_batch *batch, struct store_view *view, struct err *err);
 void event_batch_fini(struct event_batch *batch);
 

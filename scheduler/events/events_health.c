@@ -78,7 +78,8 @@ static bool rises(const struct store_sched_device *was, const struct store_sched
            json_integer_value(after) > json_integer_value(json_object_get(was->health, key));
 }
 
-/* Writes the line of kind `which` (0 throttling, 1 memory, 2 ECC errors, 3 Xid), or "" when there is none. */
+/* Writes the log line about a change of kind `which` (0 throttling, 1 memory, 2 ECC errors, 3 Xid), or ""
+ * when there is none. */
 static void line_of(const struct store_sched_device *was, const struct store_sched_device *is, int which,
                     char out[400])
 {

@@ -52,7 +52,7 @@ void dispatch_drop_node(struct dispatch *dispatch, const char *node);
 void dispatch_clear(struct dispatch *dispatch);
 /* Publishes all kept messages now, because Redis may have lost them. */
 void dispatch_again(struct dispatch *dispatch);
-/* True while a message of 'run' for 'node' is not confirmed. */
+/* Returns true while a message of 'run' for 'node' is not confirmed. */
 bool dispatch_has(const struct dispatch *dispatch, int64_t run, const char *node);
 size_t dispatch_kept(const struct dispatch *dispatch);
 

@@ -86,8 +86,8 @@ struct node_stream *node_streams_find_key(struct node_streams *node_streams,
  * a sign of life that was seen before. */
 json_t *node_stream_open(struct node_stream *node_stream, const struct redis_entry *entry, struct err *err);
 
-/* False for an entry id that Redis's own clock would not give for the next hundred million years. After such
- * an id, a stream takes no more entries. */
+/* Returns false for an entry id that Redis's own clock would not give for the next hundred million years.
+ * After such an id, a stream takes no more entries. */
 bool node_stream_id_is_sane(const char *id);
 
 /* Whether the stream may be read now. At most ALLOWANCE_BYTES are read each second; entries that the node

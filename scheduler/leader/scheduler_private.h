@@ -186,7 +186,7 @@ void pass_forget_weighings(struct scheduler *scheduler);
 
 /* liveness.c. Notes a sign of life of the node. */
 void liveness_heard(struct scheduler *scheduler, const char *node, uint64_t now_ns);
-/* Milliseconds of silence that count against the node. */
+/* Returns the milliseconds of silence that count against the node. */
 uint64_t liveness_silent_ms(const struct scheduler *scheduler, const char *node, uint64_t now_ns);
 /* Whether a node or a worker has crossed a threshold of silence since the view was loaded. */
 bool liveness_changed(const struct scheduler *scheduler, uint64_t now_ns);

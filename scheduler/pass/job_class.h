@@ -13,7 +13,7 @@ enum class_state {
     CLASS_READY,
     CLASS_UNMEASURED, /* profiles of devices are missing */
     CLASS_PENDING,    /* models, data sets or profiles are being fetched */
-    CLASS_FAILED,     /* one of these could not be fetched: err says why */
+    CLASS_FAILED,     /* a model, a data set or a profile could not be fetched: err says why */
     CLASS_NOWHERE,    /* none of the devices that the class may use is known */
 };
 
@@ -67,8 +67,8 @@ void job_class_devices(const struct scheduler_pass *pass, struct job_class *clas
 int job_class_facts(struct scheduler_pass *pass, struct job_class *class, struct err *err);
 /* Fills class->speeds from its profiles. */
 void job_class_speeds(const struct scheduler_pass *pass, struct job_class *class);
-/* Returns, new, {device: speed} of the devices that the class may use; the speed of an unmeasured device is
- * 1. */
+/* Returns a new object {device: speed} of the devices that the class may use; the speed of an unmeasured
+ * device is 1. */
 json_t *job_class_speeds_document(const struct scheduler_pass *pass, const struct job_class *class);
 
 /* Plans the class on the devices of `mask`. Returns 1 with *answer, 0 while the planner is searching, -1 on

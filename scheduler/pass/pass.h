@@ -100,7 +100,7 @@ void pass_record_answer(struct scheduler_pass *pass, const uint8_t class[DIGEST_
 void pass_leases(struct scheduler_pass *pass);
 /* Returns the lease that holds the device now, or NULL. */
 const struct store_sched_lease *pass_lease(const struct scheduler_pass *pass, const char *device);
-/* Returns, new, the leases that have not ended, as intervals for the policies; their number, at most
+/* Returns a new array of the leases that have not ended, as intervals for the policies; their number, at most
  * view->lease_count, goes to *count. NULL without memory. */
 struct policy_interval *pass_intervals(const struct scheduler_pass *pass, size_t *count);
 
@@ -145,8 +145,8 @@ bool pass_yields_to(const struct scheduler_pass *pass, int64_t of, int64_t job);
 void pass_yield(struct scheduler_pass *pass, const struct policy_run *run, enum policy_rule rule,
                 int64_t job);
 
-/* pass_move.c weighs a run again when its devices are slower or faster than planned, or when another one is
- * free. Returns true when the run is to stop and go on elsewhere; `text` says why. */
+/* pass_move.c compares staying with moving when a run's devices are slower or faster than planned, or when
+ * another device is free. Returns true when the run is to stop and go on elsewhere; `text` says why. */
 bool pass_must_move(struct scheduler_pass *pass, const struct store_sched_run *run, char *text, size_t size);
 /* Drops the records of considered moves (struct run_weighing) of runs that have ended. */
 void pass_end_weighings(struct scheduler_pass *pass);

@@ -282,7 +282,7 @@ static void say_verdict(struct scheduler_pass *pass, const struct store_sched_ru
                        "move", told));
 }
 
-/* Ends a weighing. Returns whether the run moves. */
+/* Ends one comparison of staying with moving. Returns whether the run moves. */
 static bool conclude(struct scheduler_pass *pass, const struct store_sched_run *run,
                      struct run_weighing *weighing, const struct reason *reason, const json_t *document,
                      const json_t *decision, char *text, size_t size)
@@ -301,7 +301,7 @@ static bool conclude(struct scheduler_pass *pass, const struct store_sched_run *
     return moves;
 }
 
-/* Begins a weighing: notes the compute times that are measured now. */
+/* Begins one comparison of staying with moving: notes the compute times that are measured now. */
 static void begin(struct scheduler_pass *pass, const struct store_sched_run *run,
                   struct run_weighing *weighing)
 {

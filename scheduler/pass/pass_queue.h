@@ -1,4 +1,5 @@
-/* The queue of a pass, as pass_place.c lets the policies decide about it and pass_sooner.c asks about it. */
+/* The queued jobs of a pass: pass_place.c lets the policies decide about them, and pass_sooner.c finds what
+ * would let one of them start sooner. */
 #ifndef MOTLEY_SCHEDULER_PASS_PASS_QUEUE_H
 #define MOTLEY_SCHEDULER_PASS_PASS_QUEUE_H
 

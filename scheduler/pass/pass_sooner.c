@@ -44,8 +44,8 @@ static enum policy_fit best(void *arg, uint32_t shape, const struct device_set *
     return fit;
 }
 
-/* Adds a class for a variant of class `like`: with the specification `spec`, or with the same one if it is
- * NULL. */
+/* Adds a class for a variant of class `like`: with the specification `spec`, or with that of `like` if `spec`
+ * is NULL. */
 static void add_variant(struct queue *queue, uint32_t like, json_t *spec, enum variant_kind kind,
                         struct variants *variants)
 {

@@ -29,7 +29,7 @@ struct plan_memo_answer {
     char words[480];
 };
 
-/* Returns new, without notes; or NULL with ERR_NOMEM. */
+/* Returns a new memo without answers, or NULL with ERR_NOMEM. */
 struct plan_memo *plan_memo_create(struct err *err);
 /* NULL is a no-op. */
 void plan_memo_destroy(struct plan_memo *memo);

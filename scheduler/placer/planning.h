@@ -16,8 +16,8 @@
 struct event_base;
 struct planning;
 
-/* Calls 'arrived' on the loop when an answer has come. Borrows 'placer' and 'planners'; 'planners' may be
- * NULL. Returns new, or NULL. */
+/* Starts the planning threads. 'arrived' is called on the loop's thread when an answer has come. Borrows
+ * 'placer' and 'planners'; 'planners' may be NULL. Returns NULL with an error. */
 struct planning *planning_create(struct event_base *base, const struct placer *placer,
                                  const struct planners *planners, void (*arrived)(void *arg), void *arg,
                                  struct err *err);

@@ -202,8 +202,8 @@ void preempt_started(struct preempt_state *preempt, const struct policy_job *job
 /* Removes from `set` the devices whose owners have waiting jobs, unless the job belongs to the owner or is
  * urgent. */
 void preempt_leave(const struct preempt_state *preempt, const struct policy_job *job, struct device_set *set);
-/* Whether some of the `waiting` jobs are outside the outermost account that owns devices and contains the
- * job. */
+/* Finds the outermost account above the job that owns devices, and returns whether some of the `waiting` jobs
+ * are charged to accounts outside of it. Returns false when no account above the job owns devices. */
 bool preempt_has_rivals(const struct preempt_state *preempt, const struct policy_job *job, size_t waiting);
 /* Looks for the fewest runs that can yield to the job and whose loss is less than the job's gain. Returns
  * FIT_YES, with *start the job's start after these runs have yielded and with the runs added to

@@ -132,8 +132,8 @@ int reserve_windows(struct reserve_state *reserve, struct width_answers *answers
          d = device_set_next(&reserve->free, d + 1))
         times[count++] = reserve->until_us[d];
     count = sort_times(times, count);
-    /* Windows between are left out: a job that ends within one of them is offered the last window's devices,
-     * which are free for longer. */
+    /* When there are too many windows, the first ones and the last one are kept. A job that ends within a
+     * window that was left out is offered the last window's devices, which are free for longer. */
     if (count > RESERVE_WINDOWS_MAX) {
         times[RESERVE_WINDOWS_MAX - 1] = times[count - 1];
         count = RESERVE_WINDOWS_MAX;

@@ -10,7 +10,7 @@ struct generate_request {
     uint64_t seed;
     size_t devices, users, groups, shapes;
     double days;
-    /* work of all jobs, as a fraction of the work that the devices can do in these days */
+    /* work of all jobs, as a fraction of the work that the devices can do in `days` days */
     double load;
     double job_hours;    /* median of a job's hours on the reference card */
     double spread;       /* sigma of the lognormal distribution of the hours */

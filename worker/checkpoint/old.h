@@ -1,4 +1,4 @@
-/* Loads checkpoints of the format before indexes, and adapters. */
+/* Loads checkpoints of the older format, which has no indexes, and adapters. */
 #ifndef MOTLEY_WORKER_CHECKPOINT_OLD_H
 #define MOTLEY_WORKER_CHECKPOINT_OLD_H
 

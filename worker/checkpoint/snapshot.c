@@ -85,9 +85,8 @@ int snapshot_store(struct session *session, struct snapshot *snapshot, json_t **
     int result = snapshot->result;
     *out = NULL;
     *err = snapshot->err;
-    if (result == 0 &&
-        session->tree.parent !=
-            PLAN_NONE) /* rank 0 adds the adapter file's index lines before it stores the index */
+    /* Rank 0 adds the adapter file's index lines before it stores the index. */
+    if (result == 0 && session->tree.parent != PLAN_NONE)
         result = snapshot_index_end(snapshot, session, err);
     if (result == 0)
         result = snapshot_put_waiting(snapshot, session, err);

@@ -134,8 +134,8 @@ static int make_buffers(struct gather *gather, struct err *err)
     return 0;
 }
 
-/* On a parameter server that also computes: lets its stage use the server's values and gradients in place, so
- * nothing is gathered. */
+/* Lets the stage of a parameter server that also computes use the server's values and gradients in place, so
+ * that nothing is gathered. */
 static int bind_kept(struct gather *gather, struct err *err)
 {
     const struct stages *stages = gather->ops->options.stages;

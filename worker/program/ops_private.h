@@ -67,7 +67,7 @@ struct transfer {
     struct local_transfer local;
 };
 
-/* How a message of a transfer is posted on a queue of its peer. */
+/* Returns how a message of a transfer is posted on a queue of its peer. */
 static inline struct mesh_post transfer_post(struct transfer *transfer, uint32_t queue, mesh_done_fn *done)
 {
     return (struct mesh_post){.peer = (uint32_t)transfer->instr->peer,
@@ -175,17 +175,17 @@ void cells_free(struct ops *ops, uint32_t slot);
 int cell_need_cache(struct ops *ops, const struct instr *instr, int stage, struct kv_cache **out,
                     struct err *err);
 void cell_forget_caches(struct ops *ops, struct slot_cell *cell);
-/* cells_tensor_bytes: bytes of `tokens` tokens of a boundary tensor. cells_tail_bytes: bytes of the
- * load-balancing loss's sums that are sent behind a tensor of `rows` rows. */
+/* cells_tensor_bytes returns the bytes of `tokens` tokens of a boundary tensor; cells_tail_bytes, the bytes
+ * of the load-balancing loss's sums that are sent behind a tensor of `rows` rows. */
 size_t cells_tensor_bytes(const struct ops *ops, int32_t slot, uint32_t tokens);
 size_t cells_tail_bytes(const struct ops *ops, int32_t slot, uint32_t rows);
 /* cells_bound refuses a micro-batch that exceeds its slot's bytes_bound (ERR_TOO_BIG); cell_need_host
  * allocates the cell's host memory if it has none. */
 int cells_bound(const struct ops *ops, int32_t slot, int32_t micro_batch, struct err *err);
 int cell_need_host(struct ops *ops, struct slot_cells *cells, struct slot_cell *cell, struct err *err);
-/* The device buffers that an instruction of the compute queue reads and writes; NULL when it has no such
- * slot. Bytes received for the input are copied to the device in parallel with compute, and work submitted
- * next waits for that copy. */
+/* Set *out to the device buffer that an instruction of the compute queue reads (in) or writes (out); NULL
+ * when the instruction reads or writes no boundary tensor. Bytes received for the input are copied to the
+ * device in parallel with compute, and work submitted next waits for that copy. */
 int cells_take_in(struct ops *ops, const struct instr *instr, struct buffer **out, struct err *err);
 int cells_take_out(struct ops *ops, const struct instr *instr, struct buffer **out, struct err *err);
 /* Copies the instruction's output to the host memory that the mesh sends from, in parallel with compute,

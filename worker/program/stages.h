@@ -58,8 +58,8 @@ uint32_t stages_parameter_count(const struct stages *stages);
 struct parameter stages_parameter_at(const struct stages *stages, uint32_t index);
 int stages_state_view(const struct stages *stages, uint32_t index, enum stage_state state,
                       struct area_view *out, struct err *err);
-/* The trained state that this rank keeps, as pieces: whole parameters, or the part of a parameter that a
- * shard has. Checkpoints are written and read by pieces. Pieces are ordered by block; their names are
+/* Return the trained state that this rank keeps, as pieces: whole parameters, or the part of a parameter that
+ * a shard has. Checkpoints are written and read by pieces. Pieces are ordered by block; their names are
  * borrowed until stages_fini. A part's `piece` is the number of one of these pieces; reading and writing is
  * as in shard_part_read. */
 uint32_t stages_piece_count(const struct stages *stages);

@@ -265,8 +265,8 @@ static int send_turn(struct lane *lane, uint64_t turn, struct err *err)
     return 1;
 }
 
-/* Posts the turn's receive if its buffer is free, that is, the slice received into it before was handled and
- * sent on. */
+/* Posts the receive of a turn if its buffer is free, that is, the slice received into it before was handled
+ * and sent on. */
 static int post_turn(struct lane *lane, uint64_t turn, struct err *err)
 {
     struct gather_span span = span_of(lane, turn, part_of(lane, turn, false), GATHER_WEIGHTS);
