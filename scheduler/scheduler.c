@@ -32,7 +32,7 @@ static void sync_node_streams(struct scheduler *scheduler)
         scheduler_retry(scheduler, "load_failed", &err);
     } else if (changed > 0) {
         redis_users_check(scheduler);
-        dispatch_again(scheduler->dispatch); /* messages for a new node could not be sealed before */
+        dispatch_again(scheduler->dispatch); /* until now, messages for a new node could not be sealed */
         ingest_read(scheduler);
     }
 }
@@ -251,7 +251,7 @@ static void outbox_loaded(void *arg, const struct err *err, json_t *doc)
     struct scheduler *scheduler = arg;
     if (!scheduler_settle(scheduler)) {
         if (scheduler->epoch != 0 && !scheduler->ready)
-            load_outbox(scheduler); /* leadership was lost and gained again in between */
+            load_outbox(scheduler); /* leadership was lost and gained again since the load began */
         return;
     }
     if (err) {

@@ -44,7 +44,8 @@ const struct pg_statement store_put_forecasts = {
     "ON CONFLICT (class, devices) DO UPDATE SET step_s = excluded.step_s",
     PG_WRITE};
 
-/* Adds the steps and seconds of the runs that end to the forecast of the job's class on those devices. */
+/* Adds the steps and seconds of the runs that end to the forecasts. A forecast belongs to a class of jobs and
+ * a set of devices. */
 const struct pg_statement store_end_forecasts = {
     "records_ends",
     "WITH c AS MATERIALIZED (SELECT r.job, r.start_step, extract(epoch FROM now() - r.started_at) AS seconds FROM "

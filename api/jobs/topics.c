@@ -36,9 +36,10 @@ enum feed_work { WORK_CATCH_UP, WORK_LIVE, WORK_GLANCE, WORK_KINDS };
 
 struct cluster_feed {
     struct followers *followers;
-    bool reading;              /* a query is under way */
-    struct follower *catching; /* the follower for which that query reads a page, or NULL */
-    bool again;                /* there may be new events after `last` */
+    bool reading; /* a query is under way */
+    /* the follower for which the query under way reads a page, or NULL */
+    struct follower *catching;
+    bool again; /* there may be new events after `last` */
     bool glance_due;
     /* the kind of work (enum feed_work) that is tried first; it changes after each piece of work, so that
      * no kind starves */

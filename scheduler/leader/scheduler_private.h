@@ -39,24 +39,24 @@ struct missing_worker {
     bool asked; /* the agent was asked a second time */
 };
 
-/* A run, and how often a move to other devices was considered for it (pass_move.c). A weighing compares
- * staying with moving once. The settled_… fields hold what the last series of weighings ended with; when
- * something differs from them, a move is considered again. */
+/* A run, and how often a move to other devices was considered for it (pass_move.c). A weighing is one
+ * comparison of staying with moving. The settled_… fields hold what the last series of comparisons ended
+ * with; when something differs from them, a move is considered again. */
 struct run_weighing {
     int64_t run;
     uint64_t settled_heat; /* hash of the devices' heat factors */
     /* [rank_count] measured seconds of computing in a step, divided by the plan's; owned */
     double *settled_drift;
-    json_t *settled_free; /* {device: true}: free devices that were weighed; owned */
-    /* [rank_count] measured seconds of computing in a step when the present weighing began; owned */
+    json_t *settled_free; /* {device: true}: free devices to which a move was considered; owned */
+    /* [rank_count] measured seconds of computing in a step when the present comparison began; owned */
     double *compute_s;
     uint32_t rank_count;
-    uint32_t steps; /* least number of steps that any rank had measured at the last weighing */
-    /* next_ns: when the next weighing may begin; began_ns, asked_ns: when the present weighing began, and
+    uint32_t steps; /* least number of steps that any rank had measured at the last comparison */
+    /* next_ns: when the next comparison may begin; began_ns, asked_ns: when the present comparison began, and
      * when the planner was asked (0: not yet) */
     uint64_t next_ns, began_ns, asked_ns;
-    /* count: weighings so far; windows: consecutive weighings that showed a gain; stays: series that ended
-     * without a move */
+    /* count: comparisons so far; windows: consecutive comparisons that showed a gain; stays: series that
+     * ended without a move */
     uint32_t count, windows, stays;
 };
 

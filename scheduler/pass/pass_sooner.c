@@ -8,8 +8,8 @@
 #include "scheduler/pass/pass_queue.h"
 #include "scheduler/pass/shares.h"
 
-/* SEARCHES_MAX: most searches of the planner that one answer may start. WAIT_S_MAX: most seconds that it
- * waits for them. */
+/* SEARCHES_MAX: most searches of the planner that one answer may start. WAIT_S_MAX: most seconds that an
+ * answer waits for its searches. */
 enum { SEARCHES_MAX = 8, WAIT_S_MAX = 10 };
 /* VARIANT_MEMORY asks whether the job would start sooner if it needed this many bytes less on each device. */
 #define LESS_BYTES ((uint64_t)1 << 30)

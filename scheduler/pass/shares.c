@@ -113,9 +113,9 @@ static double month_charge(const struct store_sched_use *use, int64_t now_us)
 
 static void decay(struct use_shares *shares, int64_t now_us, double half_life_s)
 {
-    const double factor = now_us > shares->decayed_us
-                              ? exp2(-1e-6 * (double)(now_us - shares->decayed_us) / half_life_s)
-                              : 1; /* a clock that steps back makes no use larger */
+    /* If the clock was set back, use does not decay; it must not grow. */
+    const double factor =
+        now_us > shares->decayed_us ? exp2(-1e-6 * (double)(now_us - shares->decayed_us) / half_life_s) : 1;
     for (size_t i = 0; i < shares->leaf_count; i++)
         shares->leaves[i].decayed *= factor;
     shares->decayed_us = now_us;

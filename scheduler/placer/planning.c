@@ -305,7 +305,7 @@ static struct question *take_question(struct planning *planning)
     return NULL;
 }
 
-/* Notes that the class's question is planned, so that the next question of the class may be. */
+/* Notes that the class's question has been planned, so that the class's next question may be planned. */
 static void end_class(struct planning *planning, uint64_t class)
 {
     size_t at = 0;

@@ -126,7 +126,7 @@ static void keep_start(struct decision *x, struct considered *c, const struct re
 {
     const struct policy_plan *plan = &x->answers.plans[start->plan];
     size_t last = reserve_last(&x->reserve, &plan->devices);
-    /* If all devices are free earlier, a booking lies between. */
+    /* If all devices are free before the job's start, a booking of one of them delays the job. */
     if (x->reserve.free_us[last] < start->starts_us) {
         const size_t booked = reserve_kept_before(&x->reserve, plan, start->ends_us);
         last = booked < POLICY_DEVICES_MAX ? booked : last;

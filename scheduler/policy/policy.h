@@ -199,7 +199,7 @@ enum policy_rule { RULE_NONE, RULE_SCAVENGER, RULE_OWNER, RULE_URGENT };
 struct policy_preemption {
     size_t run, job; /* indices in snapshot.runs and snapshot.jobs */
     enum policy_rule rule;
-    /* device-seconds; the gain is INFINITY when the job had no predicted end before */
+    /* device-seconds; the gain is INFINITY when the job has no predicted end unless a run yields */
     double gain_s, loss_s;
 };
 

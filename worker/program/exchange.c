@@ -20,7 +20,8 @@
 #include "worker/program/exchange_private.h"
 #include "worker/program/experts.h"
 
-/* A message carries one of the routed tokens' matrices, or the number of tokens before them. */
+/* The messages of an exchange: first MESSAGE_COUNT with the number of tokens, then one with each of the
+ * routed tokens' matrices. */
 enum { MESSAGE_COUNT = ROUTED_MATRICES, MESSAGES };
 
 struct routed_message {

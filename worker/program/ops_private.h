@@ -160,7 +160,8 @@ static inline bool ops_is_half(const struct instr *instr)
     return (instr->flags & (FLAG_FIRST_HALF | FLAG_SECOND_HALF)) != 0;
 }
 
-/* Returns an enum stage_half, or -1 when both flags are set. */
+/* Returns which half of a layer the instruction computes (an enum stage_half), or -1 when its flags name
+ * both. */
 static inline int ops_half(const struct instr *instr)
 {
     bool first = instr->flags & FLAG_FIRST_HALF, second = instr->flags & FLAG_SECOND_HALF;
