@@ -26,6 +26,8 @@ static const struct route routes[] = {
     {HTTP_POST, "/v1/jobs:validate", SCOPE_JOBS_READ | SCOPE_JOBS_WRITE, BODY_JSON, JOB_BYTES,
      "programs inputs", jobs_validate},
     {HTTP_POST, "/v1/plans", SCOPE_JOBS_READ | SCOPE_JOBS_WRITE, BODY_JSON, JOB_BYTES, "", plans_post},
+    {HTTP_POST, "/v1/plans:cluster", SCOPE_JOBS_READ | SCOPE_JOBS_WRITE, BODY_JSON, JOB_BYTES, "",
+     plans_cluster},
     {HTTP_GET, "/v1/jobs", SCOPE_JOBS_READ, BODY_NONE, 0, PAGE " state owner group label from to array",
      jobs_list},
     {HTTP_GET, "/v1/jobs/{id}", SCOPE_JOBS_READ, BODY_NONE, 0, "", jobs_get},

@@ -206,6 +206,17 @@ static int take_profile(json_t *device, const char *where, const char *cluster_p
     return json_object_set_new(device, "profile", profile);
 }
 
+/* A table inside the file may say for which work it was measured; for other work it is refused. */
+static int same_key(const json_t *profile, const char *where, const char *key, struct err *err)
+{
+    const char *measured = json_string_value(json_object_get(profile, "key"));
+    return !measured || strcmp(measured, key) == 0
+               ? 0
+               : err_set(err, ERR_INVALID,
+                         "%s.profile: it was measured for another model, method, dtype or sequence length",
+                         where);
+}
+
 json_t *given_cluster(const char *path, const char *profile_key, struct err *err)
 {
     json_t *cluster = given_document(path, err), *node, *device;
@@ -227,8 +238,8 @@ json_t *given_cluster(const char *path, const char *profile_key, struct err *err
             if (json_is_object(inside) && !json_object_get(inside, "device"))
                 json_object_set(inside, "device", json_object_get(device, "name"));
             snprintf(where, sizeof(where), "cluster: nodes[%zu].devices[%zu]", n, d);
-            if (json_is_string(json_object_get(device, "profile")) &&
-                take_profile(device, where, path, profile_key, err) < 0) {
+            if ((json_is_string(inside) && take_profile(device, where, path, profile_key, err) < 0) ||
+                (json_is_object(inside) && same_key(inside, where, profile_key, err) < 0)) {
                 json_decref(cluster);
                 return NULL;
             }

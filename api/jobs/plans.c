@@ -1,4 +1,4 @@
-/* Answers POST /v1/plans. */
+/* Answers POST /v1/plans and /v1/plans:cluster. */
 #include "api/jobs/plans.h"
 
 #include "api/check/check.h"
@@ -27,6 +27,7 @@ struct plan_question {
     struct call *call;
     int64_t token;
     bool brief;
+    bool file;         /* the answer is the completed cluster file, not a plan */
     atomic_bool stale; /* a newer question of the same token was asked */
     json_t *spec;      /* the specification in the request */
     /* the cluster in the request, or NULL: the present devices */
@@ -121,8 +122,12 @@ static void question_work(struct pool_task *task)
     setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICE);
     if (question->stale)
         return;
-    if (question->cluster && plan_inputs_cluster(question->inputs, question->cluster, &question->err) < 0)
+    if (question->cluster && (plan_inputs_fill(question->inputs, question->cluster, &question->err) < 0 ||
+                              plan_inputs_cluster(question->inputs, question->cluster, &question->err) < 0))
         err_wrap(&question->err, "cluster");
+    else if (question->file)
+        question->answer = question->cluster ? json_incref(question->cluster)
+                                             : plan_inputs_cluster_file(question->inputs, &question->err);
     else if (json_array_size(json_object_get(question->inputs, "devices")) == 0)
         err_set(&question->err, ERR_NOFIT,
                 "there is no device to plan for: no agent has joined; `cluster` may describe others");
@@ -154,7 +159,8 @@ static void gathered(void *arg, const struct err *err, struct checked *checked, 
     question->task.work = question_work;
     question->task.done = question_done;
     if (question->err.code || question->stale ||
-        pool_run(question->brief ? plans->brief : plans->full, &question->task, &question->err) < 0)
+        pool_run(question->brief || question->file ? plans->brief : plans->full, &question->task,
+                 &question->err) < 0)
         question_end(question);
 }
 
@@ -163,11 +169,12 @@ static void supersede(struct plans *plans, const struct plan_question *newest)
 {
     struct plan_question *question;
     LIST_FOREACH (question, &plans->open, link)
-        if (question != newest && question->token == newest->token && (newest->brief || !question->brief))
+        if (question != newest && !question->file && question->token == newest->token &&
+            (newest->brief || !question->brief))
             question->stale = true;
 }
 
-void plans_post(struct call *call)
+static void ask(struct call *call, bool file)
 {
     struct plans *plans = call->app->plans;
     struct err err = {0};
@@ -177,7 +184,8 @@ void plans_post(struct call *call)
     jr_init(&reader, call->body, "", &err);
     jr_object(&reader, "spec", JR_REQUIRED, &spec);
     jr_object(&reader, "cluster", JR_OPTIONAL, &cluster);
-    jr_bool(&reader, "brief", JR_OPTIONAL, &brief);
+    if (!file)
+        jr_bool(&reader, "brief", JR_OPTIONAL, &brief);
     if (jr_finish(&reader) < 0) {
         call_refuse(call, &err);
         return;
@@ -191,15 +199,27 @@ void plans_post(struct call *call)
                                        .call = call,
                                        .token = call->principal.token,
                                        .brief = brief,
+                                       .file = file,
                                        .spec = json_deep_copy(spec),
                                        .cluster = cluster ? json_deep_copy(cluster) : NULL};
     LIST_INSERT_HEAD(&plans->open, question, link);
     plans->count++;
-    supersede(plans, question);
+    if (!file)
+        supersede(plans, question);
     if (!question->spec || (cluster && !question->cluster)) {
         err_set(&question->err, ERR_NOMEM, "out of memory for a plan");
         question_end(question);
         return;
     }
     check_spec(call->app->submits, &call->principal, question->spec, CHECK_GATHER, gathered, question);
+}
+
+void plans_post(struct call *call)
+{
+    ask(call, false);
+}
+
+void plans_cluster(struct call *call)
+{
+    ask(call, true);
 }

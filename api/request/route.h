@@ -59,6 +59,7 @@ void jobs_trace(struct call *call);
 void jobs_why(struct call *call);
 void jobs_lanes(struct call *call); /* lanes.c */
 void plans_post(struct call *call); /* plans.c */
+void plans_cluster(struct call *call);
 void queue_get(struct call *call);
 void jobs_events(struct call *call);    /* stream.c */
 void events_get(struct call *call);     /* topics.c */

@@ -7,6 +7,7 @@ import {plan as alternatives} from './why.js';
 
 const WAIT_MS = 60; // after the last change, before the server is asked
 const PAIRS_MAX = 15; // of machines, whose links are shown to be typed
+const AWAY = ['gone', 'unreachable', 'drained', 'draining']; // no plan has such devices
 const STALE = 412; // a newer question of this session came meanwhile
 
 export function open(frame) {
@@ -42,7 +43,7 @@ async function take(frame, state, id) {
 
 const isIn = (state, device) => !state.out.has(device.name);
 const everything = (state) => [...state.devices.map((device) => ({...device, like: likeOf(device)})), ...state.added];
-// What a cluster file calls a device; where it was measured, its own tables count, not that entry's.
+// What the catalogue calls a device.
 const likeOf = (device) => device.catalogue?.entry ?? (device.kind === 'cpu' ? `cpu-${device.isa_effective ?? 'avx2'}` : undefined);
 const machines = (state) => [...new Set(everything(state).map((device) => device.node))].sort();
 const pairOf = (a, b) => [a, b].sort().join(' ');
@@ -54,20 +55,20 @@ function linkOf(state, a, b) {
   return {latency_s: typed?.latency_s ?? known?.latency_s, bytes_per_s: typed?.bytes_per_s ?? known?.bytes_per_s, typed: Boolean(typed)};
 }
 
-// The cluster as a file of `motley plan --cluster`; null while it has only what is there: then devices that are left out are excluded.
-export function clusterOf(state) {
-  if (state.added.length + state.typed.size + state.prices.size === 0) return null;
-  const used = everything(state).filter((device) => isIn(state, device));
+// The cluster as a file of `motley plan --cluster`, where the server completes what it knows of devices that are there. Null while it has
+// only these, unless `whole`: devices that are left out are excluded then.
+export function clusterOf(state, whole = false) {
+  if (!whole && state.added.length + state.typed.size + state.prices.size === 0) return null;
+  const used = everything(state).filter((device) => isIn(state, device) && !AWAY.includes(device.state));
   const names = [...new Set(used.map((device) => device.node))];
   const nodes = names.map((name) => ({name, devices: used.filter((device) => device.node === name).map((device) => {
     const one = {name: device.name};
-    if (device.like) one.like = device.like;
-    if (device.memory_limit_bytes) one.memory_bytes = device.memory_limit_bytes;
+    if (device.kind === 'added') one.like = device.like;
     if (state.prices.has(device.name)) one.price_per_hour = state.prices.get(device.name);
     return one;
   })}));
-  const pairs = names.flatMap((a, index) => names.slice(index + 1).map((b) => ({a, b, ...linkOf(state, a, b)}))).filter((pair) => pair.bytes_per_s > 0 && pair.latency_s >= 0)
-    .map(({a, b, latency_s, bytes_per_s, typed}) => ({a, b, latency_s, bytes_per_s, origin: typed ? 'estimated' : 'measured'}));
+  const pairs = [...state.typed].map(([pair, {latency_s, bytes_per_s}]) => ({a: pair.split(' ')[0], b: pair.split(' ')[1], latency_s, bytes_per_s, origin: 'estimated'}))
+    .filter(({a, b, latency_s, bytes_per_s}) => names.includes(a) && names.includes(b) && bytes_per_s > 0 && latency_s >= 0);
   return {nodes, links: {pairs}};
 }
 
@@ -87,27 +88,31 @@ function submittable(state) {
 
 // ---- asking ----
 
-// Asks for a quick answer and the whole one at once; of several questions the newest wins.
 function ask(frame, state) {
   clearTimeout(state.timer);
-  state.timer = setTimeout(() => {
-    state.asking?.abort();
-    const asking = state.asking = new AbortController();
-    const number = ++state.asked;
-    let question;
-    try {
-      question = {spec: clusterOf(state) ? specOf(state) : submittable(state)};
-    } catch (problem) {
-      state.problem = {message: `This is not JSON: ${problem.message}`};
-      return frame.paint();
-    }
-    const cluster = clusterOf(state);
-    if (cluster) question.cluster = cluster;
-    state.before = state.whole;
-    state.open = 2;
-    for (const brief of [true, false]) one(frame, state, number, {...question, brief}, asking.signal);
-    frame.paint();
-  }, WAIT_MS);
+  state.timer = setTimeout(() => askNow(frame, state, state.whole), WAIT_MS);
+}
+
+// Asks for a quick answer and the whole one at once; of several questions the newest wins.
+function askNow(frame, state, before) {
+  clearTimeout(state.timer);
+  state.asking?.abort();
+  const asking = state.asking = new AbortController();
+  const number = ++state.asked;
+  const cluster = clusterOf(state);
+  let question;
+  try {
+    question = {spec: cluster ? specOf(state) : submittable(state)};
+  } catch (problem) {
+    state.problem = {message: `This is not JSON: ${problem.message}`};
+    return frame.paint();
+  }
+  if (cluster) question.cluster = cluster;
+  state.before = before;
+  state.open = 2;
+  for (const brief of [true, false]) one(frame, state, number, {...question, brief}, asking.signal);
+  frame.paint();
+  return question.spec;
 }
 
 async function one(frame, state, number, question, signal) {
@@ -172,7 +177,24 @@ function cluster(frame, state) {
   const outside = state.devices.filter((device) => !isIn(state, device));
   return h('section', {class: 'card', 'aria-label': 'Cluster'}, h('h2', null, 'Cluster'), h('p', {class: 'dim'}, 'Drag a device, or press it, to take it out and in.'),
     h('div', {class: 'machines small'}, names.map((name) => h('div', {key: name}, h('h3', null, name), zone(frame, state, false, everything(state).filter((device) => device.node === name && isIn(state, device)), 'Nobody of this machine.')))),
-    h('h3', null, 'Left out'), zone(frame, state, true, outside, 'Nobody is left out.'), addForm(frame, state));
+    h('h3', null, 'Left out'), zone(frame, state, true, outside, 'Nobody is left out.'), addForm(frame, state),
+    h('p', null, h('button', {type: 'button', onclick: () => exportFile(frame, state)}, 'Cluster file'), ' ', h('span', {class: 'dim'}, 'with what was measured: ', h('code', null, `motley plan job.yaml --cluster cluster.json${clusterOf(state) ? '' : ' --runnable'}`), ' plans the same.')));
+}
+
+// Asks again at the same time: equal questions that come together rest on the same state of the cluster.
+async function exportFile(frame, state) {
+  const spec = askNow(frame, state, state.before);
+  try {
+    const file = await post('/v1/plans:cluster', {spec: spec ?? {}, cluster: clusterOf(state, state.out.size > 0)});
+    const address = URL.createObjectURL(new Blob([JSON.stringify(file)], {type: 'application/json'}));
+    const link = document.createElement('a');
+    link.href = address;
+    link.download = 'cluster.json';
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(address), 60000);
+  } catch (problem) {
+    toast(problem.message, 'bad');
+  }
 }
 
 function zone(frame, state, out, list, nobody) {
@@ -218,8 +240,7 @@ function addForm(frame, state) {
 function links(frame, state) {
   const names = [...new Set(everything(state).filter((device) => isIn(state, device)).map((device) => device.node))].sort();
   const pairs = names.flatMap((a, index) => names.slice(index + 1).map((b) => [a, b])).slice(0, PAIRS_MAX);
-  const file = clusterOf(state);
-  if (pairs.length === 0 && !file) return null;
+  if (pairs.length === 0) return null;
   const type = (a, b, name, factor) => (event) => {
     const value = Number(event.target.value) * factor;
     if (!(value > 0)) return;
@@ -227,13 +248,12 @@ function links(frame, state) {
     ask(frame, state);
   };
   return h('section', {class: 'card', 'aria-label': 'Links'}, h('h2', null, 'Links'),
-    pairs.length > 0 && table('Links', ['Between', 'Mbit/s', 'ms', ''], pairs.map(([a, b]) => {
+    table('Links', ['Between', 'Mbit/s', 'ms', ''], pairs.map(([a, b]) => {
       const link = linkOf(state, a, b);
       return h('tr', {key: pairOf(a, b)}, h('td', null, `${a} – ${b}`), h('td', null, h('input', {type: 'number', min: '0', step: 'any', class: 'short', 'aria-label': `Rate between ${a} and ${b} in Mbit/s`, value: link.bytes_per_s ? String(Number((link.bytes_per_s * 8e-6).toPrecision(4))) : '', onchange: type(a, b, 'bytes_per_s', 125000)})),
         h('td', null, h('input', {type: 'number', min: '0', step: 'any', class: 'short', 'aria-label': `Latency between ${a} and ${b} in ms`, value: link.latency_s ? String(Number((link.latency_s * 1e3).toPrecision(4))) : '', onchange: type(a, b, 'latency_s', 1e-3)})),
         h('td', {class: 'dim'}, link.typed ? 'typed' : link.bytes_per_s ? 'measured' : 'estimated'));
-    })),
-    file && h('details', null, h('summary', null, 'The cluster file, for ', h('code', null, 'motley plan --cluster')), h('pre', {tabindex: 0}, JSON.stringify(file, null, 1))));
+    })));
 }
 
 function result(frame, state) {

@@ -15,7 +15,6 @@ static int device_read(struct json_reader *r, struct cluster *cluster, struct er
     jr_str(r, "name", JR_REQUIRED, 1, 255, &device.name);
     jr_str(r, "node", JR_REQUIRED, 1, 255, &device.node);
     jr_bytes(r, "memory_limit_bytes", JR_REQUIRED, 1, (uint64_t)1 << 50, &device.memory_limit_bytes);
-    jr_bytes(r, "base_bytes", JR_OPTIONAL, 0, (uint64_t)1 << 50, &device.base_bytes);
     cluster_device_members(r, &device);
     jr_bool(r, "usable", JR_OPTIONAL, &usable);
     if (jr_finish_loose(r) < 0)
@@ -256,6 +255,24 @@ static int profiles_take(json_t *document, const json_t *cluster_file)
     return bad;
 }
 
+/* Keeps of the placement's names those of devices that the cluster has, too. */
+static int placement_keep(json_t *placement, const struct cluster *cluster)
+{
+    static const char *const keys[2] = {"devices", "exclude"};
+    int bad = 0;
+    for (int k = 0; k < 2; k++) {
+        json_t *left = json_array(), *name;
+        size_t index;
+        json_array_foreach (json_object_get(placement, keys[k]), index, name)
+            if (json_is_string(name) && cluster_device_find(cluster, json_string_value(name)) != UINT32_MAX)
+                bad |= json_array_append(left, name);
+        bool any = k == 0 && json_array_size(left) == 0; /* without a name any device may be used */
+        bad |= json_object_set_new(placement, keys[k], any ? json_null() : json_incref(left));
+        json_decref(left);
+    }
+    return bad;
+}
+
 int plan_inputs_cluster(json_t *document, const json_t *cluster_file, struct err *err)
 {
     json_t *placement = json_object_get(json_object_get(document, "spec"), "placement");
@@ -278,11 +295,8 @@ int plan_inputs_cluster(json_t *document, const json_t *cluster_file, struct err
                   "bytes_per_s", cluster->within_bytes_per_s, "between", "latency_s",
                   cluster->between_latency_s, "bytes_per_s", cluster->between_bytes_per_s));
     bad |= profiles_take(document, cluster_file);
+    bad |= json_is_object(placement) && placement_keep(placement, cluster);
     cluster_destroy(cluster);
-    if (json_is_object(placement)) { /* the placement's names mean devices of the previous cluster */
-        bad |= json_object_set_new(placement, "devices", json_null());
-        bad |= json_object_set_new(placement, "exclude", json_array());
-    }
     return bad ? err_set(err, ERR_NOMEM, "out of memory for another cluster") : 0;
 }
 

@@ -45,8 +45,15 @@ void plan_inputs_fini(struct plan_inputs *inputs);
 json_t *plan_rows_to_json(const struct row_size *sizes, uint32_t count);
 
 /* Replaces the document's devices and links by those of a cluster file (INTERFACES.md). A device whose
- * name stays keeps its measured profile, unless the file brings one. ERR_INVALID with the path in the
- * file. */
+ * name stays keeps its measured profile, unless the file brings one, and so do the names of the placement.
+ * ERR_INVALID with the path in the file. */
 int plan_inputs_cluster(json_t *document, const json_t *cluster_file, struct err *err);
+
+/* Completes a cluster file by what the document knows and the file does not say: of devices of the same names
+ * memory, kind, threads, heat, speed and measured tables, of nodes of the same names the links. The file then
+ * gives `motley plan --cluster` the same costs. The file need not have been checked. */
+int plan_inputs_fill(const json_t *document, json_t *cluster_file, struct err *err);
+/* Makes a cluster file of all devices of the document that can be used. Returns new, or NULL. */
+json_t *plan_inputs_cluster_file(const json_t *document, struct err *err);
 
 #endif

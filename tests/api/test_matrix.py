@@ -21,6 +21,7 @@ TABLE = {
     "POST /v1/jobs": ("data", 201, 422, 201, 403, 401, 201),
     "POST /v1/jobs:validate": ("data", 200, 422, 200, 403, 401, 200),
     "POST /v1/plans": ("question", 422, 422, 422, 403, 401, 422),  # of a model that is not there
+    "POST /v1/plans:cluster": ("question", 422, 422, 422, 403, 401, 422),
     "GET /v1/jobs": (None, 200, 200, 200, 403, 401, 200),
     "GET /v1/jobs/{id}": ("job cancelled", 200, 404, 200, 403, 401, 200),
     "PATCH /v1/jobs/{id}": ("job held", 200, 404, 403, 403, 401, 200),

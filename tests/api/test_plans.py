@@ -108,6 +108,22 @@ def without_a_cluster_the_devices_that_are_there_count():
     expect([rank["device"] for rank in found["ranks"]] == ["left/cpu0"], found["ranks"])
 
 
+def a_cluster_file_is_completed_by_what_is_known_here():
+    here = {"name": "left/cpu0", "memory_bytes": 4000000000, "kind": "cpu", "threads": 1}
+    file = api.good("POST", "/v1/plans:cluster", {"spec": dict(question, train=dict(question["train"], seed=2))})
+    expect(file == {"nodes": [{"name": "left", "devices": [here]}], "links": {"directed": []}}, file)
+    devices = [{"name": "left/cpu0", "threads": 3, "price_per_hour": 1.5}, {"name": "left/new", "like": "t4"}]
+    body = {"spec": dict(question, train=dict(question["train"], seed=2), placement={"exclude": ["left/cpu0"]}), "cluster": {"nodes": [{"name": "left", "devices": devices}]}}
+    file = api.good("POST", "/v1/plans:cluster", body)
+    expect(file["nodes"][0]["devices"] == [{**here, **devices[0]}, devices[1]], file)
+    found = api.good("POST", "/v1/plans", body)
+    expect([rank["device"] for rank in found["ranks"]] == ["left/new"], found["ranks"])
+    for cluster, word in (({"nodes": 3}, "nodes"), ({"nodes": [{"name": "left", "devices": [3]}]}, "devices[0]"), ({"nodes": [{"name": "left", "devices": devices}], "links": 3}, "links"),
+                          ({"nodes": [{"name": "left", "devices": devices}], "links": {"directed": 3}}, "directed")):
+        api.refused(422, "POST", "/v1/plans:cluster", {**body, "cluster": cluster}, word)
+    api.refused(422, "POST", "/v1/plans:cluster", {**body, "brief": True}, "brief")
+
+
 with Api() as api:
     api.tiny_model()
     rows = token_rows(40)
@@ -118,4 +134,4 @@ with Api() as api:
     api.good("POST", "/v1/jobs", dict(question, hold=True))
     main(a_plan_is_that_of_the_client_on_the_same_file, a_brief_answer_is_quick_and_the_full_one_not_slower,
          the_newest_question_of_a_token_counts, a_first_answer_does_not_wait_for_a_full_one, what_does_not_fit_or_is_wrong_is_said,
-         without_a_cluster_the_devices_that_are_there_count)
+         without_a_cluster_the_devices_that_are_there_count, a_cluster_file_is_completed_by_what_is_known_here)

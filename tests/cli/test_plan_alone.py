@@ -623,6 +623,10 @@ def tables_of_another_lab_serve_a_what_if_and_are_marked_imported():
                                                                       "profile": inline}]}]})
         answer = f.plan()
         expect(answer["rests_on"]["imported"] > 0.99, f"{answer['rests_on']}")
+        f.write("cluster.json", {"nodes": [{"name": "a", "devices": [{"name": "a/0", "memory_bytes": 24 << 30, "kind": "cuda",
+                                                                      "profile": {**inline, "key": "0" * 64}}]}]})
+        done = f.run("plan", f.spec, "--cluster", f.cluster, status=2)
+        expect("nodes[0].devices[0].profile: it was measured for another model" in done.stderr, done.stderr)
 
 
 def tables_say_the_same_in_whatever_order_their_points_stand_and_however_fast_the_device():

@@ -97,11 +97,20 @@ def ask_plan(
     idempotency_key: str | None = None
 ) -> Call[PlanAnswer]:
     """What a job would do on another cluster. The plan of `motley plan --cluster` for a specification as a submit takes it, and a cluster
-    file (INTERFACES.md) whose devices of known names keep what was measured here; without `cluster` the devices that can be used now,
-    and only plans that workers run. `brief` is a first answer: a tenth of the search, no alternatives. Of one token's questions the
-    newest counts: earlier ones that were not answered yet end with 412, `stale` (but a brief one is left alone by a full one). Nothing
-    is committed. Scope jobs:read or jobs:write."""
+    file (INTERFACES.md) whose devices of known names are the ones here in all that it does not say; without `cluster` the devices that
+    can be used now, and only plans that workers run. `brief` is a first answer: a tenth of the search, no alternatives. Of one token's
+    questions the newest counts: earlier ones that were not answered yet end with 412, `stale` (but a brief one is left alone by a full
+    one). Nothing is committed. Scope jobs:read or jobs:write."""
     return Call("POST", "/v1/plans", PlanAnswer, body={"spec": spec, "cluster": cluster, "brief": brief}, keyed=True, key=idempotency_key)
+
+
+def get_cluster_file(
+    *, spec: Mapping[str, Any], cluster: Mapping[str, Any] | None | Unset = UNSET, idempotency_key: str | None = None
+) -> Call[dict[str, Any]]:
+    """The cluster file of such a plan. What `motley plan --cluster` needs to find the plan that `askPlan` finds for the same question: the
+    cluster file, completed by what is known here of devices and nodes of the same names (memory, speed, the tables measured for such a
+    job, links); without `cluster` the devices that can be used now. Scope jobs:read or jobs:write."""
+    return Call("POST", "/v1/plans:cluster", dict[str, Any], body={"spec": spec, "cluster": cluster}, keyed=True, key=idempotency_key)
 
 
 def get_job(id: int) -> Call[Job]:
@@ -586,6 +595,7 @@ class Operations:
     hold_jobs = SyncCall(hold_jobs)
     release_jobs = SyncCall(release_jobs)
     ask_plan = SyncCall(ask_plan)
+    get_cluster_file = SyncCall(get_cluster_file)
     get_job = SyncCall(get_job)
     change_job = SyncCall(change_job)
     cancel_job = SyncCall(cancel_job)
@@ -660,6 +670,7 @@ class AsyncOperations:
     hold_jobs = AsyncCall(hold_jobs)
     release_jobs = AsyncCall(release_jobs)
     ask_plan = AsyncCall(ask_plan)
+    get_cluster_file = AsyncCall(get_cluster_file)
     get_job = AsyncCall(get_job)
     change_job = AsyncCall(change_job)
     cancel_job = AsyncCall(cancel_job)
