@@ -13,6 +13,8 @@
 const struct pg_statement store_events_lock = {"store_events_lock",
                                                "SELECT pg_advisory_xact_lock(5570193041)", PG_WRITE};
 
+#define PREFIX "PostgreSQL: " /* common/pg_value.c puts it before every reason */
+
 void store_map_err(const struct err *from, struct err *to)
 {
     *to = *from;
@@ -23,12 +25,14 @@ void store_map_err(const struct err *from, struct err *to)
     else if (strstr(from->text, "MO003"))
         err_set(to, ERR_INVALID, "group: there is no such group that you are in");
     else if (strstr(from->text, "MO004") || strstr(from->text, "MO005")) {
-        /* The text has the form "PostgreSQL: path: reason (SQLSTATE …)". */
-        const char *text = strstr(from->text, ": ") + 2;
+        /* The text has the form "statement: PostgreSQL: path: reason (SQLSTATE …)". */
+        const char *text = strstr(from->text, PREFIX);
+        text = text ? text + strlen(PREFIX) : from->text;
         const char *end = strstr(text, " (SQLSTATE");
         err_set(to, strstr(from->text, "MO005") ? ERR_CONFLICT : ERR_INVALID, "%.*s",
                 end ? (int)(end - text) : (int)strlen(text), text);
-    }
+    } else if (strstr(from->text, "constraint leases_overlap)"))
+        err_set(to, ERR_CONFLICT, "the device is leased to somebody within that time (GET /v1/leases)");
 }
 
 int store_check_text(const char *what, const char *text, size_t max, struct err *err)

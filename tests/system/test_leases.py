@@ -32,7 +32,11 @@ def a_leased_device_takes_no_job_until_it_is_given_back(motley):
     waiting = motley.submit(spec(motley, "waits", 5, kind="single", devices=["left/cpu0"]))["id"]
     wait_until("the job does not say why it waits", lambda: "leased by" in (motley.job(waiting).get("why") or ""))
     lease(motley, "left/cpu0", "--for", "1h", status=1)
-    expect("left/cpu0 is leased by" in motley.last_error and f"lease {made['id']}" in motley.last_error, motley.last_error)
+    expect(motley.last_error.startswith("motley: left/cpu0 is leased by admin") and f"(lease {made['id']})" in motley.last_error, motley.last_error)
+    later = lease(motley, "left/cpu0", "--for", "1h", "--in", "2h")
+    lease(motley, "extend", str(made["id"]), "--for", "2h", status=1)
+    expect("leased to somebody within that time" in motley.last_error and "PostgreSQL" not in motley.last_error, motley.last_error)
+    lease(motley, "end", str(later["id"]))
     extended = lease(motley, "extend", str(made["id"]), "--for", "30m")
     expect(extended["ends"] > made["ends"], extended)
     over = lease(motley, "end", str(made["id"]))

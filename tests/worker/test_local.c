@@ -17,7 +17,7 @@ struct seen {
 static void see(void *arg, struct fix_worker *workers, uint32_t rank, const json_t *event)
 {
     struct seen *seen = arg;
-    unsigned long long mesh, local = 0;
+    double mesh, local = 0; /* KiB, rounded to three digits by people's units */
     (void)workers;
     (void)rank;
     if (strcmp(json_string_value(json_object_get(event, "type")), "log") != 0)
@@ -25,9 +25,9 @@ static void see(void *arg, struct fix_worker *workers, uint32_t rank, const json
     const char *text = json_string_value(json_object_get(event, "text"));
     seen->within += strstr(text, "is reached within the node") != NULL;
     seen->refused += strstr(text, "is on this node, but the mesh carries its tensors") != NULL;
-    if (sscanf(text, "sent %llu bytes over the mesh and %llu within", &mesh, &local) > 0) {
-        seen->mesh_bytes += mesh;
-        seen->local_bytes += local;
+    if (sscanf(text, "sent %lf KiB over the mesh and %lf KiB within", &mesh, &local) > 0) {
+        seen->mesh_bytes += (unsigned long long)(1024 * mesh);
+        seen->local_bytes += (unsigned long long)(1024 * local);
     }
 }
 

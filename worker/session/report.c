@@ -7,6 +7,7 @@
 #include "common/buf.h"
 #include "common/clock.h"
 #include "common/file.h"
+#include "common/units.h"
 #include "model/text/tokenizer.h"
 #include "program/host.h"
 #include "worker/session/report.h"
@@ -203,16 +204,15 @@ int report_memory(struct session *session, struct err *err)
 int report_links(struct session *session, struct err *err)
 {
     struct mesh_stats stats;
-    char text[160], within[64] = "";
+    char text[160], within[64] = "", bytes[32];
     if (!session->mesh)
         return 0;
     if (mesh_stats(session->mesh, MESH_RANK_NONE, &stats, err) < 0)
         return -1;
     if (ops_local_bytes(session->ops) > 0)
-        snprintf(within, sizeof(within), " and %llu within the node",
-                 (unsigned long long)ops_local_bytes(session->ops));
-    snprintf(text, sizeof(text), "sent %llu bytes over the mesh%s", (unsigned long long)stats.sent_bytes,
-             within);
+        snprintf(within, sizeof(within), " and %s within the node",
+                 units_bytes(bytes, ops_local_bytes(session->ops)));
+    snprintf(text, sizeof(text), "sent %s over the mesh%s", units_bytes(bytes, stats.sent_bytes), within);
     return report_log(session->link, "info", text, err);
 }
 
