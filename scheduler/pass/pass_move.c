@@ -1,12 +1,12 @@
-/* Weighs whether a run should move to other devices, with the rule of replay/replan.h. When the rule says so,
- * the run is stopped with a checkpoint and goes on elsewhere.
+/* Decides whether a run should move to other devices, with the rule of replay/replan.h. When the rule says
+ * so, the run is stopped with a checkpoint and goes on elsewhere.
  *
- * A series of weighings begins when something differs from what the last series ended with (the first time:
- * from what the plan counts on): the clock of a device, the time that a rank needs to compute a step, or a
- * device that is free. The series ends with the move or with the first weighing that shows no worthwhile
- * gain, and the job's log then says why. Weighings are look_ms apart, or ten times the duration of one if
- * that is more; where the reason is a measured time, each needs MEASURED_STEPS further steps. A new leader
- * begins the series anew.
+ * A weighing is one comparison of staying with moving. A series of weighings begins when something differs
+ * from what the last series ended with (the first time: from what the plan counts on): the clock of a device,
+ * the time that a rank needs to compute a step, or a device that is free. The series ends with the move or
+ * with the first weighing that shows no worthwhile gain, and the job's log then says why. Weighings are
+ * look_ms apart, or ten times the duration of one if that is more; where the reason is a measured time, each
+ * needs MEASURED_STEPS further steps. A new leader begins the series anew.
  */
 #include "scheduler/pass/pass.h"
 
@@ -57,8 +57,8 @@ static void weighing_fini(struct run_weighing *weighing)
     json_decref(weighing->settled_free);
 }
 
-/* Returns the weighing record of the run, a new one if there is none; NULL without memory (the next pass
- * tries again). */
+/* Returns the run's record of considered moves, a new one if there is none; NULL without memory (the next
+ * pass tries again). */
 static struct run_weighing *weighing_of(struct scheduler *scheduler, int64_t run, uint32_t rank_count)
 {
     for (size_t i = 0; i < scheduler->weighing_count; i++)
@@ -209,7 +209,7 @@ static struct reason find_reason(struct scheduler_pass *pass, const struct store
     return reason;
 }
 
-/* ---- weighing ---- */
+/* ---- one comparison of staying with moving ---- */
 
 static void settle(struct scheduler_pass *pass, const struct store_sched_run *run,
                    struct run_weighing *weighing)
@@ -266,7 +266,7 @@ static const char *why_stays(const json_t *document)
     return move && strcmp(move, "never") == 0 ? " It stays, as placement.move is never." : NULL;
 }
 
-/* Writes the result of a series of weighings to the job's log and to `text`. */
+/* Writes the result of a series of comparisons of staying with moving to the job's log and to `text`. */
 static void say_verdict(struct scheduler_pass *pass, const struct store_sched_run *run,
                         const struct reason *reason, const char *more, const json_t *decision, char *text,
                         size_t size)
@@ -312,7 +312,8 @@ static void begin(struct scheduler_pass *pass, const struct store_sched_run *run
         weighing->compute_s[k] = drift_of(&run->ranks[k]) > 0 ? run->ranks[k].compute_s : 0;
 }
 
-/* Whether the next weighing may begin. If it is too early, the next pass is scheduled for that time. */
+/* Whether the next comparison of staying with moving may begin. If it is too early, the next pass is
+ * scheduled for that time. */
 static bool is_due(struct scheduler_pass *pass, const struct store_sched_run *run,
                    const struct run_weighing *weighing, const struct reason *reason)
 {
@@ -324,7 +325,7 @@ static bool is_due(struct scheduler_pass *pass, const struct store_sched_run *ru
            steps_of(run) >= weighing->steps + MEASURED_STEPS;
 }
 
-/* Weighs once for `reason`. Returns whether the run moves. */
+/* Compares staying with moving once, for `reason`. Returns whether the run moves. */
 static bool weigh_for(struct scheduler_pass *pass, const struct store_sched_run *run,
                       struct run_weighing *weighing, const struct reason *reason, char *text, size_t size)
 {
@@ -357,8 +358,8 @@ static bool weigh_for(struct scheduler_pass *pass, const struct store_sched_run 
         return false;
     }
     bool moves = conclude(pass, run, weighing, reason, fact.document, answer.answer, text, size);
-    if (!moves &&
-        weighing->windows == 0) { /* the pause grows with the number of series that ended without a move */
+    /* The pause grows with the number of series that ended without a move. */
+    if (!moves && weighing->windows == 0) {
         weighing->next_ns += look_ns << (weighing->stays < STAYS_MAX ? weighing->stays : STAYS_MAX);
         weighing->stays++;
     }

@@ -33,7 +33,8 @@ struct placer_move {
     size_t rank_count;
     uint64_t steps_left;
     double restart_s;
-    uint32_t windows; /* consecutive earlier weighings (pass_move.c) that showed a gain */
+    /* consecutive earlier comparisons of staying with moving (pass_move.c) that showed a gain */
+    uint32_t windows;
 };
 
 struct placer_request {

@@ -127,8 +127,8 @@ struct reserve_state {
     int64_t until_us[POLICY_DEVICES_MAX];
     struct device_claim devices[POLICY_DEVICES_MAX];
     bool booked; /* a device has a booking in the future */
-    /* number of times at which starts are weighed, in order; for some times no device becomes free any
-     * more */
+    /* times: at which a start of a job is tried, in rising order. time_count is their number. At some of them
+     * no device becomes free any more. */
     size_t time_count;
     int64_t times[4 * POLICY_DEVICES_MAX];
     size_t window_count;

@@ -132,8 +132,8 @@ static size_t list_runs(struct preempt_state *preempt, const struct policy_job *
     return count;
 }
 
-/* Weighs a plan against the runs that must yield for it. Returns whether the job gains more than these runs
- * lose; *start is then the start with this plan. */
+/* Compares the job's gain by a plan with the loss of the runs that must yield for it. Returns whether the
+ * gain is greater; *start is then the start with this plan. */
 static bool weigh(struct preempt_state *preempt, const struct reserve_state *reserve,
                   const struct preempt_job *of, const struct policy_plan *plan, size_t listed,
                   struct reserve_start *start)

@@ -1,4 +1,4 @@
-/* Finds the ranges within which predicted starts turn out to lie. */
+/* Finds the range of a predicted start from how earlier predictions turned out. */
 #include "scheduler/policy/range.h"
 
 #include <math.h>

@@ -116,7 +116,7 @@ struct ops {
     float *logits;             /* [vocab], allocated when first needed */
     bool works_when_waited;    /* the device (kind "checked") works only while the host waits for it */
     struct event *queued[2];   /* recorded after each of the last two instructions submitted to the device */
-    uint32_t queued_number[2]; /* their instruction numbers */
+    uint32_t queued_number[2]; /* instruction numbers of the events in `queued` */
     uint32_t queued_count;     /* how many instructions were submitted so far */
     /* state of the run under way */
     enum program_kind kind;

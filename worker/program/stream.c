@@ -37,9 +37,9 @@ struct arrival {
 
 struct lane {
     struct ops *ops;
-    uint32_t receive_buffers,
-        send_buffers; /* how many received slices, and how many of this rank's own, fit in `memory` */
-    uint8_t *memory;  /* all slices, and one slice of scratch at the end */
+    /* number of received slices, and of this rank's own slices, that fit in `memory` */
+    uint32_t receive_buffers, send_buffers;
+    uint8_t *memory; /* all slices, and one slice of scratch at the end */
     uint64_t memory_bytes;
     struct courier_job job;
     atomic_bool scheduled;

@@ -82,7 +82,8 @@ static int mesh_send_now(struct transfer *transfer, struct err *err)
                              .rank = 2,
                              .shape = {tokens, (uint32_t)(transfer->size / each / tokens)}};
     if (!token && transfer->size > cells_tensor_bytes(ops, instr->slot_in, tokens)) {
-        meta.rank = 1; /* with router sums behind the tensor, the message is no rectangle */
+        /* The load-balancing loss's sums follow the tensor, so the message is one row of values. */
+        meta.rank = 1;
         meta.shape[0] = (uint32_t)(transfer->size / each);
     }
     const void *data = token ? (const void *)&transfer->cell->token : transfer->cell->host + transfer->at;
