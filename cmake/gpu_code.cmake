@@ -1,6 +1,7 @@
 # Code objects of the GPU kernels, for every card whose compiler is here: packed (zlib) into engine/gpu/code.h's
 # table. A machine without clang, its linker or Python builds all the same: the table says what is lacking.
 option(MOTLEY_GPU_CODE "compile the GPU kernels for the cards whose compilers are here" ON)
+set(MOTLEY_GPU_TARGETS ".*" CACHE STRING "regular expression: the architectures that code is compiled for")
 
 # Architecture; form, and of PTX the version of the language, which decides how old a driver may be: 7.0 is CUDA
 # 11.0's; and the matrix units that kernels/fragment.h uses there. A card takes the last PTX that is not above it,
@@ -86,6 +87,9 @@ foreach(target ${gpu_code_targets})
   list(GET parts 2 form)
   list(GET parts 3 matrix)
   gpu_code_probe(${kind} ${arch} ${form} why)
+  if(why STREQUAL "" AND NOT arch MATCHES "^(${MOTLEY_GPU_TARGETS})$")
+    set(why "left out when this was built (MOTLEY_GPU_TARGETS): `make build` compiles all")
+  endif()
   if(why STREQUAL "")
     set(object ${gpu_code_folder}/${arch})
     gpu_code_command(${kind} ${arch} ${form} command)
