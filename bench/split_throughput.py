@@ -5,7 +5,7 @@ Rounds are interleaved (separate, split, separate, split …); the spread of equ
 separate jobs are counted only while both run: the faster device's job is given more steps, and what each did within the
 common time is interpolated within its steps (alone, either would go faster: the two share the machine's memory).
 The split's own simulation, from its recorded instruction times and with links that cost nothing, is printed beside it.
-  bench/split_throughput.py [micro-batches, default 64] [rounds, default 3]
+  bench/split_throughput.py [micro-batches, default 64] [rounds, default 3] [kinds of placement, default pipeline]
 """
 import json
 import sys
@@ -83,24 +83,30 @@ def main():
     config = {"agents": [
         {"name": "left", "devices": [{"kind": "cpu", "threads": 1, "memory": "3GiB", "isa": "native"}]},
         {"name": "right", "devices": [{"kind": "cpu", "threads": 1, "memory": "3GiB", "isa": "avx2"}]}]}
-    separate, split, of_free = [], [], []
+    kinds = sys.argv[3:] or ["pipeline"]
+    separate, splits, of_free, plans = [], {kind: [] for kind in kinds}, {kind: [] for kind in kinds}, {}
     with Motley(config) as motley:
         train, _ = demo_rows(motley.base)
-        both = spec(model, train, "split", micro_batches, STEPS["split"], {"kind": "pipeline", "stages": 2})
-        plan = motley.run("plan", motley.write("plan.json", both), parse=True, timeout=300)
+        documents = {kind: spec(model, train, f"split-{kind}", micro_batches, STEPS["split"],
+                                {"kind": kind, "devices": ["left/cpu0", "right/cpu0"], "count": {"least": 2}})
+                     for kind in kinds}
+        for kind in kinds:
+            plans[kind] = motley.run("plan", motley.write("plan.json", documents[kind]), parse=True, timeout=300)
         for _ in range(rounds):
             separate.append(separate_round(motley, model, train, micro_batches))
-            measured, free = split_round(motley, both)
-            split.append(measured)
-            of_free.append(free)
-            print(f"separate {separate[-1]:.1f} tokens/s, split {split[-1]:.1f}: {split[-1] / separate[-1]:.3f}; "
-                  f"{free:.3f} of its simulation with free links", flush=True)
-    ratios = [s / a for s, a in zip(split, separate)]
-    report(f"split_throughput_{micro_batches}", {
-        "micro_batches": micro_batches, "separate_tokens_per_s": summary(separate), "split_tokens_per_s": summary(split),
-        "ratio": summary(ratios), "spread_of_a_against_a": max(separate) / min(separate) - 1,
-        "spread_of_split": max(split) / min(split) - 1, "of_simulation_with_free_links": summary(of_free),
-        "predicted_step_s": plan["step_s"], "lower_bound_s": plan["lower_bound_s"]})
+            for kind in kinds:
+                measured, free = split_round(motley, documents[kind])
+                splits[kind].append(measured)
+                of_free[kind].append(free)
+                print(f"separate {separate[-1]:.1f} tokens/s, {kind} {measured:.1f}: {measured / separate[-1]:.3f}; "
+                      f"{free:.3f} of its simulation with free links", flush=True)
+    for kind in kinds:
+        split = splits[kind]
+        report(f"split_throughput_{kind}_{micro_batches}", {
+            "micro_batches": micro_batches, "separate_tokens_per_s": summary(separate), "split_tokens_per_s": summary(split),
+            "ratio": summary([s / a for s, a in zip(split, separate)]), "spread_of_a_against_a": max(separate) / min(separate) - 1,
+            "spread_of_split": max(split) / min(split) - 1, "of_simulation_with_free_links": summary(of_free[kind]),
+            "predicted_step_s": plans[kind]["step_s"], "lower_bound_s": plans[kind]["lower_bound_s"]})
 
 
 if __name__ == "__main__":

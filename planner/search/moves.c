@@ -299,12 +299,18 @@ static int owner_set(const struct move_case *m)
     return MOVE_AS_IS;
 }
 
+/* The most rows of a micro-batch: as many as the job asks for, or all of a step. */
+static uint32_t rows_most(const struct problem *p)
+{
+    return p->workload->micro_batch_rows ? p->workload->micro_batch_rows : p->workload->batch_rows;
+}
+
 /* Gives a member `total` rows a step, in equal micro-batches whose size is nearest to the present one. */
-static void rows_set(struct member *m, uint32_t total)
+static void rows_set(const struct problem *p, struct member *m, uint32_t total)
 {
     uint32_t best = total ? 1 : 0;
     bool all = m->window == m->count && total; /* all micro-batches were in flight and stay so */
-    for (uint32_t size = 1; size <= total; size++)
+    for (uint32_t size = 1; size <= total && size <= rows_most(p); size++)
         if (total % size == 0 && abs((int)size - (int)m->rows) < abs((int)best - (int)m->rows))
             best = size;
     m->rows = best;
@@ -343,8 +349,8 @@ static int rows_give(const struct move_case *m)
                      : m->p->workload->method == METHOD_FULL && c->gathered_layers > 0;
     if (given == most && !keeps) /* a member without rows is useful only if it keeps state */
         return MOVE_VOID;
-    rows_set(from, most - given);
-    rows_set(to, to->rows * to->count + given);
+    rows_set(m->p, from, most - given);
+    rows_set(m->p, to, to->rows * to->count + given);
     largest_set(c);
     return MOVE_AS_IS;
 }
@@ -357,7 +363,7 @@ static int rows_recut(const struct move_case *x)
     do
         size = x->b ? size + 1 : size - 1;
     while (size > 0 && size <= total && total % size);
-    if (size == 0 || size > total || total == 0)
+    if (size == 0 || size > total || size > rows_most(x->p) || total == 0)
         return MOVE_VOID;
     m->rows = size;
     m->count = total / size;

@@ -94,6 +94,33 @@ static void a_pipeline_is_balanced_finer_than_a_layer(void **state)
     workload_fini(&w);
 }
 
+/* placement.micro_batch_rows limits the micro-batches of every kind of placement. */
+static void no_micro_batch_has_more_rows_than_the_job_asks_for(void **state)
+{
+    (void)state;
+    struct model_config config = fixture_config(6);
+    static const enum plan_placement places[] = {PLACE_PIPELINE, PLACE_DATA, PLACE_SERVER, PLACE_TENSOR};
+    for (size_t i = 0; i < sizeof(places) / sizeof(*places); i++) {
+        for (uint32_t asked = 1; asked <= 3; asked += 2) {
+            struct err err = {0};
+            struct workload w = fixture_workload(&config, 640, 60);
+            struct cluster *cluster = cluster_create(&err);
+            w.place = places[i];
+            w.micro_batch_rows = asked;
+            fixture_device(cluster, "left/cpu0", "left", 8192 * MIB, 1.37);
+            fixture_device(cluster, "right/cpu0", "right", 8192 * MIB, 1);
+            struct plan_answer *answer = fixture_search(&w, cluster);
+            const struct plan *plan = answer->plan;
+            assert_int_equal(answer->verdict, VERDICT_FITS);
+            for (uint32_t m = 0; m < plan->micro_batch_count; m++)
+                assert_in_range(plan->micro_batch_start[m + 1] - plan->micro_batch_start[m], 1, asked);
+            plan_answer_destroy(answer);
+            cluster_destroy(cluster);
+            workload_fini(&w);
+        }
+    }
+}
+
 /* The memory that a device takes for itself (context, code) is not available to plans, is stated for each
  * rank, and survives in the plan's document. */
 static void what_a_device_takes_for_itself_is_left_to_it(void **state)
@@ -179,6 +206,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_pipeline_is_balanced_finer_than_a_layer),
+        cmocka_unit_test(no_micro_batch_has_more_rows_than_the_job_asks_for),
         cmocka_unit_test(what_a_device_takes_for_itself_is_left_to_it),
         cmocka_unit_test(a_tied_model_is_trained_by_pipelines_and_replicas),
         cmocka_unit_test(two_small_devices_get_a_pipeline_that_passes_the_checker),
