@@ -1,4 +1,4 @@
-/* `motley replay --from`: reads cases and writes a line for each. */
+/* Implements `motley replay --from`: reads cases and writes a line for each. */
 #include "published/cases.h"
 
 #include <string.h>

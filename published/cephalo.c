@@ -6,7 +6,8 @@
 
 #define COARSE_TURNS 6
 
-/* One way for a GPU of some kind to take `total` rows. */
+/* One way for a GPU of some kind to take `total` rows: in micro-batches of `rows`, with its time and
+ * memory. */
 struct option {
     double ms, gib;
     uint32_t total, rows;
@@ -14,13 +15,13 @@ struct option {
 
 struct solver {
     const struct cephalo_problem *p;
-    uint32_t *first;        /* [kinds + 1] range in options */
-    struct option *options; /* of each kind, sorted by total */
+    uint32_t *first; /* [kinds + 1]: the options of kind k are those from first[k] up to first[k + 1] */
+    struct option *options; /* sorted by kind, then by total */
     /* For each kind, at the current time limit: the possible totals, and the least memory for each total
      * [kinds · (batch + 1)]. */
     double *least;
     uint32_t *totals, *total_count; /* total_count: [kinds] */
-    double *table;                  /* [(gpus + 1) · (batch + 1)] */
+    double *table; /* [gpus + 1][batch + 1]: least memory, GiB, with which the first g GPUs take b rows */
 };
 
 double cephalo_gpu_ms(const struct cephalo_problem *p, uint32_t kind, uint32_t count, uint32_t rows)
@@ -35,8 +36,8 @@ double cephalo_gpu_ms(const struct cephalo_problem *p, uint32_t kind, uint32_t c
     return first + (both > work ? both : work);
 }
 
-/* Lists the ways to make each total from equal micro-batches, once for all kinds: rows of
- * ways[first[total] …]. */
+/* Lists the ways to make each total up to `most` from equal micro-batches: their rows go to rows[first[total]
+ * …]. Returns the number of ways; with `rows` NULL it only counts them. */
 static uint32_t ways_fill(uint32_t most, uint32_t *first, uint32_t *rows)
 {
     uint32_t count = 0;
@@ -69,7 +70,7 @@ static int options_init(struct solver *s, struct err *err)
     int result =
         first && rows && s->options ? 0 : err_set(err, ERR_NOMEM, "cephalo: out of memory for options");
     if (result == 0)
-        ways_fill(most, first, rows); /* leaves first[total] at the end of total's ways */
+        ways_fill(most, first, rows); /* afterwards first[total] is the end of total's ways */
     for (uint32_t k = 0; k < p->kind_count && result == 0; k++) {
         s->first[k] = count;
         for (uint32_t total = 1, at = 0; total <= most; total++) {
@@ -86,7 +87,7 @@ static int options_init(struct solver *s, struct err *err)
     return result;
 }
 
-/* Drops options slower than `ms`, which is known to be feasible. */
+/* Drops options slower than `ms`, a time for which a plan is known. */
 static void options_prune(struct solver *s, double ms)
 {
     uint32_t out = 0;
@@ -101,7 +102,7 @@ static void options_prune(struct solver *s, double ms)
     s->first[s->p->kind_count] = out;
 }
 
-/* A lower bound of the time: the batch over the sum of the GPUs' best rates. */
+/* Returns a lower bound of the time: the batch over the sum of the GPUs' best rates. */
 static double time_bound(const struct solver *s)
 {
     double rate = 0;
@@ -117,7 +118,7 @@ static double time_bound(const struct solver *s)
     return rate > 0 ? s->p->batch / rate : INFINITY;
 }
 
-/* Writes the least memory by total for one kind at time limit `ms`. */
+/* Writes the possible totals of one kind at time limit `ms`, with the least memory for each. */
 static void kind_options(struct solver *s, uint32_t kind, double ms)
 {
     size_t base = (size_t)kind * (s->p->batch + 1);
@@ -136,7 +137,7 @@ static void kind_options(struct solver *s, uint32_t kind, double ms)
     s->total_count[kind] = count;
 }
 
-/* to[i] = min(to[i], from[i] + add) */
+/* Computes to[i] = min(to[i], from[i] + add). */
 static void least_of(double *restrict to, const double *restrict from, double add, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
@@ -145,7 +146,8 @@ static void least_of(double *restrict to, const double *restrict from, double ad
     }
 }
 
-/* to[j + total] = min(from[j] + gib) for one way of a GPU to take `total` rows, within both windows. */
+/* Computes to[j + total] = min(to[j + total], from[j] + gib) for one way of a GPU to take `total` rows,
+ * within both windows. */
 static void way_add(double *to, const uint32_t to_window[2], const double *from,
                     const uint32_t from_window[2], uint32_t total, double gib)
 {
@@ -158,9 +160,9 @@ static void way_add(double *to, const uint32_t to_window[2], const double *from,
         least_of(&to[begin + total], &from[begin], gib, end - begin + 1);
 }
 
-/* The least memory of all GPUs together if each takes at most `ms`; INFINITY if the batch is impossible.
- * Only totals that the previous GPUs can reach and the following ones can complete are visited; near the
- * least time these are few. */
+/* Returns the least memory of all GPUs together if each takes at most `ms`; INFINITY if the batch is
+ * impossible. Only totals that the previous GPUs can reach and the following ones can complete are visited;
+ * near the least time these are few. */
 static double memory_at(struct solver *s, double ms)
 {
     const struct cephalo_problem *p = s->p;
@@ -213,8 +215,8 @@ static int number_compare(const void *left, const void *right)
     return a < b ? -1 : a > b;
 }
 
-/* The least feasible time among the options', or −1. It goes up from the bound until a time is feasible,
- * halves the interval a few times, and then searches the times in it exactly. */
+/* Returns the least feasible time among the options' times, or −1. It goes up from the bound until a time is
+ * feasible, halves the interval a few times, and then searches the times in the interval exactly. */
 static double least_time(struct solver *s, double *sorted)
 {
     double low = time_bound(s) * (1 - 1e-9), slowest = 0, factor = 1.03;
@@ -256,7 +258,7 @@ static double least_time(struct solver *s, double *sorted)
     return count ? sorted[to - 1] : high;
 }
 
-/* Follows the table back, which is still that of the last memory_at(ms). */
+/* Reads the plan out of the table that the last memory_at(ms) filled, from the last GPU to the first. */
 static void parts_trace(struct solver *s, double ms, struct cephalo_part *parts)
 {
     const struct cephalo_problem *p = s->p;

@@ -1,7 +1,6 @@
-/* Cephalo's cases: its plan priced by its formulas, and the exact optimum of the same problem.
+/* Imports Cephalo's cases: its plan priced by its formulas, and the exact optimum of the same problem.
  *
- * Section numbers are those of the fixtures' README (benson-guo/cephalo, MIT).
- */
+ * Section numbers are those of the fixtures' README (benson-guo/cephalo, MIT). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -166,7 +165,7 @@ static int kinds_find(const struct cephalo_state *state, struct cephalo_case *c,
     return 0;
 }
 
-/* Fills M(m) for m = 1..batch (section 4). */
+/* Fills the memory M(m) of micro-batches of m = 1 to `batch` rows (section 4). */
 static int memory_fill(const struct cephalo_state *state, struct cephalo_case *c, struct err *err)
 {
     const json_t *table = json_object_get(json_object_get(state->memory, c->cluster), c->model);
@@ -231,7 +230,7 @@ static int kinds_fill(struct cephalo_case *c, uint32_t micro_max, struct err *er
     return 0;
 }
 
-/* Prices the recorded plan by its formulas; null if the case has none. */
+/* Prices the recorded plan by Cephalo's formulas; null if the case has none. */
 static json_t *theirs_json(const struct cephalo_case *c, const json_t *one)
 {
     const struct cephalo_problem *p = &c->problem;

@@ -4,10 +4,10 @@
  * The model follows the engine that was measured, that repository's deepspeed/pipe_engine.py and
  * engine.py.
  *
- * A layer takes its profiled forward and backward, less LAYER_S as far as that much of the profile is not
- * arithmetic: the profile of one layer waits for the device at both ends, and a run does not. The
- * arithmetic is what twice the rows cost more (the profile of twice the micro-batch less the layer's own).
- * At 8 rows nothing remains to be subtracted.
+ * A layer takes its profiled forward and backward minus LAYER_S, or minus all of the profile that is not
+ * arithmetic where that is less: the profile of one layer waits for the device at both ends, and a run does
+ * not. The arithmetic is what twice the rows cost more (the profile of twice the micro-batch less the layer's
+ * own). At 8 rows nothing remains to be subtracted.
  *
  * The order of work is DeepSpeed's schedule: forward and backward alternate. Before a forward a stage
  * sends the gradient it has and then receives activations; before a backward it receives a gradient and
@@ -44,17 +44,17 @@
 
 #define LAYER_S 0.4028e-3
 #define MESSAGE_S 4.367e-3
-#define STAGING_GRADIENTS 46.47e9 /* bytes/s */
+#define STAGING_GRADIENTS 46.47e9 /* bytes/s of the gradients' staging copies */
 #define STEP_S 6.450e-3
-#define CONTEXT_BYTES 4.083e9 /* bytes of driver, kernels, NCCL */
+#define CONTEXT_BYTES 4.083e9 /* bytes that driver, kernels and NCCL take on a GPU */
 #define FRAGMENTS 1.124       /* allocated bytes per byte of activations */
-#define STATE_BYTES 24.0      /* bytes per parameter */
+#define STATE_BYTES 24.0      /* bytes per parameter: weights, gradients, moments and copies */
 #define RUN_MAX 256           /* most micro-batches that are simulated; further ones add one period each */
 #define BUCKET_BYTES 5e8      /* bytes of gradients that are reduced at a time */
 #define STAGES_MAX 256u
 #define REPLICAS_MAX 4096u
 #define LAYERS_MAX 4096
-#define PLAIN_LAYER 1 /* index of a layer; 0 is the embedding */
+#define PLAIN_LAYER 1 /* index in a profile of a transformer layer; 0 is the embedding */
 
 static const char *const files[] = {"profiles.json", "network.json", NULL};
 
@@ -66,13 +66,14 @@ struct sailor_plan {
     const char *id, *model;
     uint32_t stages, replicas, micro_batches;
     int64_t micro_rows, tensor;
-    /* Of the model, at the plan's tensor parallelism and at 1. */
+    /* memory: the model's table at the plan's tensor parallelism; memory_whole: at tensor parallelism 1 */
     const json_t *stage_list, *memory, *memory_whole;
     const json_t *times;
-    double params[STAGES_MAX], activations[STAGES_MAX]; /* of one rank */
+    /* of one rank of each stage: parameters, and floats of activations per row of a micro-batch */
+    double params[STAGES_MAX], activations[STAGES_MAX];
     struct {
-        double forward, backward; /* seconds of its layers, including their gathers */
-        double ahead, back;       /* transfers between it and the next stage */
+        double forward, backward; /* seconds of the stage's layers, gathers included */
+        double ahead, back;       /* transfers to the next stage, and from it back */
         double clock;
     } run[STAGES_MAX]; /* scratch for one replica, in seconds */
     double over_s;     /* time at which the last replica ends its last backward */
@@ -148,8 +149,8 @@ static int number_of(const json_t *array, size_t index, const char *what, double
     return 0;
 }
 
-/* Seconds of one layer's forward and backward in a run. `sizes` has the GPU's profiles by rows, `own` the
- * one for these rows. */
+/* Returns the seconds of one layer's forward and backward in a run. `sizes` has the GPU's profiles by rows,
+ * `own` the seconds in the profile of these rows. */
 static double layer_seconds(const json_t *sizes, int64_t rows, int64_t tensor, size_t layer, double own)
 {
     const json_t *twice = by_number(by_number(sizes, 2 * rows), tensor);
@@ -168,10 +169,10 @@ static double forward_alone(const json_t *sizes, int64_t rows)
     return fmax(0, json_number_value(json_array_get(forward, PLAIN_LAYER)));
 }
 
-/* Seconds in which the tensor-parallel ranks gather a message. A layer's forward all-reduces as many bytes
- * twice, and a ring's all-reduce moves twice what its all-gather does; so a gather takes a quarter of what
- * the profile takes beyond its share of one GPU's work. If one GPU has no profile of so many rows, half as
- * many are tried, and so on. */
+/* Computes the seconds in which the tensor-parallel ranks gather a message. A layer's forward has two
+ * all-reduces of as many bytes, and a ring's all-reduce moves twice what an all-gather does. So a gather
+ * takes a quarter of the time by which the profile exceeds its share of one GPU's work. If one GPU has no
+ * profile of so many rows, half as many are tried, and so on. */
 static int gather_seconds(const json_t *sizes, int64_t rows, int64_t tensor, double *seconds, struct err *err)
 {
     const json_t *forward = json_object_get(by_number(by_number(sizes, rows), tensor), "fwd");
@@ -263,8 +264,8 @@ static const json_t *replica_at(const struct sailor_plan *p, uint32_t stage, uin
     return json_array_get(json_object_get(json_array_get(p->stage_list, stage), "replicas"), replica);
 }
 
-/* Bytes/s between two replicas' nodes for messages of that size, summed over the sender's tensor-parallel
- * ranks. */
+/* Computes the bytes/s between two replicas' nodes for messages of `bytes` bytes, summed over the sender's
+ * tensor-parallel ranks. */
 static int link_rate(const struct sailor_state *state, const json_t *from, const json_t *to, double bytes,
                      double *rate, struct err *err)
 {
@@ -296,7 +297,7 @@ static int link_rate(const struct sailor_state *state, const json_t *from, const
     return 0;
 }
 
-/* Finds both transfers between stages s and s + 1 of one replica. */
+/* Computes the seconds of both transfers between stages s and s + 1 of one replica. */
 static int transfer_seconds(const struct sailor_state *state, struct sailor_plan *p, uint32_t s,
                             uint32_t replica, struct err *err)
 {
@@ -314,7 +315,8 @@ static int transfer_seconds(const struct sailor_state *state, struct sailor_plan
     return 0;
 }
 
-/* Lets stages `last` - 1 and `last` meet before half turn k, in which the latter has a forward. */
+/* Lets stages `last` - 1 and `last` exchange gradient and activations before half turn k, in which stage
+ * `last` has a forward, and moves both clocks. */
 static void stages_meet(struct sailor_plan *p, uint32_t last, int64_t k, int64_t micro_batches)
 {
     int64_t gradient = (k + last) / 2 - p->stages, activations = (k - last) / 2;
@@ -328,8 +330,8 @@ static void stages_meet(struct sailor_plan *p, uint32_t last, int64_t k, int64_t
     *upper += back || ahead ? MESSAGE_S : 0;
 }
 
-/* Seconds until the last backward: 2(M + stages - 1) half turns; micro-batches beyond RUN_MAX add the
- * period. */
+/* Returns the seconds until the last backward ends: M micro-batches take 2(M + stages - 1) half turns, one
+ * forward or backward each; each micro-batch beyond RUN_MAX adds the period. */
 static double pipeline_seconds(struct sailor_plan *p)
 {
     int64_t stages = p->stages, count = p->micro_batches < RUN_MAX ? p->micro_batches : RUN_MAX;
@@ -356,7 +358,7 @@ static double pipeline_seconds(struct sailor_plan *p)
     return over + (double)(p->micro_batches - count) * period;
 }
 
-/* Runs one replica of the pipeline by itself; the latest end of all replicas is kept. */
+/* Runs one replica of the pipeline by itself; over_s becomes the latest end of all replicas. */
 static int replica_run(const struct sailor_state *state, struct sailor_plan *p, uint32_t replica,
                        struct err *err)
 {
@@ -371,7 +373,8 @@ static int replica_run(const struct sailor_state *state, struct sailor_plan *p, 
     return 0;
 }
 
-/* Seconds of the ring over a stage's replicas, with all ranks of a node at once. */
+/* Computes the seconds of the gradients' all-reduce as a ring over a stage's replicas, with all ranks of a
+ * node at once. */
 static int sync_seconds(const struct sailor_state *state, const struct sailor_plan *p, uint32_t s,
                         double *seconds, struct err *err)
 {
@@ -403,7 +406,7 @@ static json_t *memory_json(const struct sailor_plan *p, double *peak)
     return list;
 }
 
-/* Some recorded plans leave out the model's last layers: they are priced as they are, with a warning. */
+/* Warns where a recorded plan leaves out the model's last layers; it is priced as it is. */
 static void doubts_add(const struct sailor_plan *p, json_t *line)
 {
     const json_t *last = json_object_get(json_array_get(p->stage_list, p->stages - 1), "layers");

@@ -1,4 +1,4 @@
-/* Zorse's cases: its recorded layout priced by its formula, and both its and our layouts simulated in
+/* Imports Zorse's cases: its recorded layout priced by its formula, and both its and our layouts simulated in
  * consistent units. */
 #include <math.h>
 #include <stddef.h>
@@ -225,7 +225,7 @@ static int theirs_check(const struct zorse_problem *p, const struct zorse_layout
     return 0;
 }
 
-/* Returns 1 with their layout as recorded, 0 if the case has none, −1 if it is invalid. */
+/* Returns 1 with the layout that Zorse recorded, 0 if the case has none, −1 if it is invalid. */
 static int theirs_read(const json_t *one, const struct zorse_problem *p, struct zorse_layout *l,
                        struct err *err)
 {
@@ -291,7 +291,7 @@ static json_t *ours_json(const struct zorse_layout *l)
     return json_pack("{s:o,s:i}", "stages", stages, "microbatch_size", 1 << l->micro_shift);
 }
 
-/* Null if a link that is needed does not exist. */
+/* Returns the number, or null for infinity, which stands for a link that is needed and does not exist. */
 static json_t *real_json(double value)
 {
     return isfinite(value) ? json_real(value) : json_null();
@@ -323,8 +323,7 @@ static void doubts_add(const struct zorse_inputs *in, json_t *line)
 {
     json_t *warnings = json_array(), *doubts;
     const char *where;
-    json_object_foreach(in->doubts, where, doubts)
-    {
+    json_object_foreach (in->doubts, where, doubts) {
         json_array_extend(warnings, doubts);
     }
     if (json_array_size(warnings) > 0)

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#define COLLECTIVE_SLOWNESS 1.15 /* Zorse's factor */
+#define COLLECTIVE_SLOWNESS 1.15 /* factor by which collectives take longer than their bytes, as in Zorse */
 #define MESSAGE_REFERENCE 1e7    /* bytes of the message whose seconds are stored as latency */
 #define GIB 1073741824.0
 
@@ -103,7 +103,8 @@ static double ring_ms(const struct zorse_problem *p, const struct zorse_group *g
     return (n - 1) * worst * 1000 * COLLECTIVE_SLOWNESS;
 }
 
-/* The slowest pair of machines between two groups; a stored latency is the seconds of a message of 10 MB. */
+/* Returns the ms of a message between two groups, by their slowest pair of machines. A stored latency is the
+ * seconds of a message of 10 MB. */
 static double message_ms(const struct zorse_problem *p, const struct zorse_group *a,
                          const struct zorse_group *b, double bytes)
 {
@@ -144,7 +145,7 @@ void zorse_links_fill(const struct zorse_problem *p, struct zorse_layout *l)
 
 #define EVENTS_MICRO_MAX 4096u
 
-/* The GPU of each group that takes micro-batch m. */
+/* gpu[g][m]: the GPU of group g that takes micro-batch m. */
 struct takers {
     uint8_t gpu[ZORSE_GROUPS_MAX][EVENTS_MICRO_MAX];
 };

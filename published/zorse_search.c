@@ -1,4 +1,4 @@
-/* Search for layouts: a few starts, then hill climbing over groups, order, layers, interleaving and
+/* Searches for layouts: a few starts, then hill climbing over groups, order, layers, interleaving and
  * micro-batch size. */
 #include <math.h>
 #include <stddef.h>
@@ -9,7 +9,7 @@
 
 #define INTERLEAVE_MAX 8u
 
-/* What the search varies; a layout is made from it. */
+/* The choices that the search varies; layout_make() turns them into a layout. */
 struct genome {
     uint32_t group_count, shift, interleave;
     uint32_t group_of[ZORSE_GPUS_MAX]; /* ZORSE_GROUPS_MAX: left out */
@@ -18,20 +18,23 @@ struct genome {
 
 struct climb {
     const struct zorse_problem *p;
-    double formula_ms, events_ms; /* of the recorded layout; 0: there is none */
-    uint32_t left;                /* evaluations that are left */
+    /* the recorded layout's ms by formula and by simulation; 0: there is none */
+    double formula_ms, events_ms;
+    uint32_t left; /* evaluations that are left */
     struct genome best;
     double best_score;
     struct zorse_layout trial, best_layout;
 };
 
-/* Only micro-batches that divide the batch are tried; their times are known to be positive. */
+/* Returns true if micro-batches of 2^shift rows divide the batch. No others are tried; their times are known
+ * to be positive. */
 static bool divides(const struct zorse_problem *p, uint32_t shift)
 {
     return p->batch % (1u << shift) == 0;
 }
 
-/* Gives each micro-batch to the GPU that would finish it first, which is exact for the group's slowest. */
+/* Gives each micro-batch to the GPU that would finish it first, which makes the time of the group's slowest
+ * GPU least. */
 static void micro_share(const struct zorse_problem *p, struct zorse_group *g, uint32_t shift, uint32_t count)
 {
     double each[ZORSE_GPUS_MAX], over[ZORSE_GPUS_MAX];
@@ -255,8 +258,8 @@ static void climb_run(struct climb *c)
     }
 }
 
-/* Starts: all GPUs in one group, a group per machine, per kind of GPU, per kind and machine, each GPU
- * alone, and the groups that hold the most layers. Kinds are told apart by their times. */
+/* The number of starts: all GPUs in one group, a group per machine, per kind of GPU, per kind and machine,
+ * each GPU alone, and the groups that hold the most layers. Kinds are told apart by their times. */
 #define STARTS 6
 
 static void start_groups(const struct zorse_problem *p, int kind, struct genome *g)
@@ -276,8 +279,8 @@ static void start_groups(const struct zorse_problem *p, int kind, struct genome 
     }
 }
 
-/* The most layers that `count` GPUs, the smallest with `memory` bytes, hold in `interleave` chunks; 0 if
- * not even one per chunk. */
+/* Returns the most layers that `count` GPUs, the smallest with `memory` bytes, hold in `interleave` chunks; 0
+ * if not even one per chunk. */
 static uint32_t group_capacity(const struct zorse_problem *p, uint32_t count, double memory,
                                uint32_t interleave, double rows)
 {
@@ -305,10 +308,10 @@ static void gpus_order(const struct zorse_problem *p, uint32_t *order)
     }
 }
 
-/* Groups that together hold the most layers, few enough that no chunk is empty. Only a group's size and
- * its smallest memory count, so some best division is contiguous once GPUs are sorted by memory:
- * exchanging two GPUs between groups towards that order lowers no minimum. It is exact, by a table over
- * numbers of groups and the sorted GPUs, each of which may be left out. Returns the layers held. */
+/* Finds the groups that together hold the most layers, few enough that no chunk is empty, and returns the
+ * layers held. Only a group's size and its smallest memory count, so some best division is contiguous once
+ * GPUs are sorted by memory: exchanging two GPUs between groups towards that order lowers no minimum. A table
+ * over numbers of groups and the sorted GPUs, each of which may be left out, gives the exact answer. */
 static uint32_t groups_holding_most(const struct zorse_problem *p, struct genome *g)
 {
     uint32_t order[ZORSE_GPUS_MAX], most[ZORSE_GPUS_MAX + 1][ZORSE_GPUS_MAX + 1];
