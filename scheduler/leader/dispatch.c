@@ -52,7 +52,7 @@ static bool publish_bytes(struct dispatch *dispatch, const char *node, const voi
 {
     char stream[96];
     uint8_t mac[SEAL_SIZE];
-    /* A kept message is sent again later. A passing message is asked for again by its agent. */
+    /* A kept message is sent again later; an agent asks again for a message that is not kept. */
     struct err ignored;
     const struct node_stream *node_stream = node_streams_find(dispatch->node_streams, node);
     if (!node_stream || !node_stream->seal ||

@@ -56,7 +56,7 @@ void dispatch_again(struct dispatch *dispatch);
 bool dispatch_has(const struct dispatch *dispatch, int64_t run, const char *node);
 size_t dispatch_kept(const struct dispatch *dispatch);
 
-/* Publishes a passing message once. A message that cannot be sent is dropped. */
+/* Publishes a message once, without keeping it. A message that cannot be sent is dropped. */
 void dispatch_pass(struct dispatch *dispatch, const char *node, const json_t *message);
 
 #endif

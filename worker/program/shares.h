@@ -22,8 +22,9 @@ struct state_shares {
     uint64_t *cuts;      /* [blocks][count + 1] byte offsets in each block's area at which the members' shards
                             begin; the last is its end */
     struct shard *shard; /* trained values, gradients and moments that this rank keeps; NULL: none */
-    struct buffer *frozen; /* frozen ranges that this rank keeps, each from a multiple of 64 on; NULL: none */
-    uint64_t *frozen_at;   /* [blocks] */
+    /* frozen weights that this rank keeps; each block's range begins at a multiple of 64 bytes; NULL: none */
+    struct buffer *frozen;
+    uint64_t *frozen_at; /* [blocks] byte offset of each block's range in `frozen` */
 };
 
 /* Makes the rank's shard with values from `source`. `options` must be the options of the stage that runs the
