@@ -5,7 +5,7 @@ import {away, duration, figure, now, percent, plural, sentence, time, when} from
 import {actionButtons, empty, ENDED, meter, RUNNING, shorten, stateBadge, table, trouble, WAITING} from './parts.js';
 import {subscribe} from './stream.js';
 
-const PAGE = 100;
+const PAGE = 50; // rows that may change at once: their layout and painting is most of what a drawing costs
 const ALL = 1000; // a request, where everything is read to be filtered
 const ALL_PAGES = 20;
 const LARGE_MS = 10000; // how often everything is read at most, where that is much, whatever happens
@@ -16,7 +16,9 @@ export function open(frame) {
   const state = {rows: [], counts: {}, next: null, page: 0, cursors: [null], details: new Map(), chosen: new Set(), leases: null, shares: null, devices: [], why: null, at: 0, drawn: new Drawn()};
   frame.title('Queue');
   frame.draw = () => draw(frame, state);
-  state.poke = frame.repeat(() => readQueue(frame, state), 15000, 2000);
+  state.first = new Promise((resolve) => {
+    state.poke = frame.repeat(() => readQueue(frame, state).finally(resolve), 15000, 2000);
+  });
   frame.repeat(() => readOthers(frame, state), 30000);
   frame.atEnd(subscribe(['queue'], () => {
     const large = state.whole && state.rows.length > ALL;
@@ -34,9 +36,17 @@ async function readQueue(frame, state) {
   const kind = frame.place.query.get('show');
   const options = {signal: frame.signal};
   const whole = isFiltered(frame);
-  const [rows, lines] = await Promise.all([
-    whole ? readWhole(state, options) : readPage(state, options),
-    get(`/v1/jobs?limit=500&state=${kind === 'ended' ? ENDED.join(',') : [...RUNNING, ...WAITING].join(',')}`, options)]);
+  const reading = whole ? readWhole(state, options) : readPage(state, options);
+  if (!state.read && kind !== 'ended') {
+    reading.then((rows) => {
+      if (rows.length === 0) return; // jobs that are held may come
+      state.rows = rows;
+      state.read = true;
+      state.whole = whole;
+      frame.paint();
+    }, () => {}); // a failure is told below
+  }
+  const [rows, lines] = await Promise.all([reading, get(`/v1/jobs?limit=500&state=${kind === 'ended' ? ENDED.join(',') : [...RUNNING, ...WAITING].join(',')}`, options)]);
   state.details = new Map(lines.jobs.map((job) => [job.id, job]));
   state.rows = kind === 'ended' ? lines.jobs.map((job) => ({devices: [], place: null, wait: null, starts: null, ends: job.updated, ...job}))
     : (state.next ? rows : withHeld(rows, lines.jobs)).map((row) => state.details.has(row.id) ? {...state.details.get(row.id), ...row} : row);
@@ -88,6 +98,7 @@ async function readWhy(frame, state, id) {
 }
 
 async function readOthers(frame, state) {
+  await state.first; // rows come first
   const options = {signal: frame.signal};
   const [leases, shares, devices] = await Promise.all([
     may('nodes:read') ? get('/v1/leases', options) : null, get('/v1/shares', options), may('nodes:read') ? get('/v1/devices', options) : null]);
