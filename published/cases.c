@@ -11,10 +11,9 @@ static const struct importer *const importers[] = {&import_cephalo, &import_zors
 
 static const struct importer *importer_find(const char *name)
 {
-    for (uint32_t i = 0; importers[i]; i++) {
+    for (uint32_t i = 0; importers[i]; i++)
         if (strcmp(importers[i]->name, name) == 0)
             return importers[i];
-    }
     return NULL;
 }
 

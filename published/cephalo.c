@@ -43,19 +43,17 @@ static uint32_t ways_fill(uint32_t most, uint32_t *first, uint32_t *rows)
     uint32_t count = 0;
     for (uint32_t total = 1; total <= most; total++)
         first[total] = 0;
-    for (uint32_t m = 1; m <= most; m++) {
+    for (uint32_t m = 1; m <= most; m++)
         for (uint32_t total = m; total <= most; total += m)
             first[total]++;
-    }
     for (uint32_t total = 1; total <= most; total++) {
         uint32_t here = first[total];
         first[total] = count;
         count += here;
     }
-    for (uint32_t m = 1; rows && m <= most; m++) {
+    for (uint32_t m = 1; rows && m <= most; m++)
         for (uint32_t total = m; total <= most; total += m)
             rows[first[total]++] = m;
-    }
     return count;
 }
 
@@ -74,11 +72,10 @@ static int options_init(struct solver *s, struct err *err)
     for (uint32_t k = 0; k < p->kind_count && result == 0; k++) {
         s->first[k] = count;
         for (uint32_t total = 1, at = 0; total <= most; total++) {
-            for (; at < first[total]; at++) {
+            for (; at < first[total]; at++)
                 if (rows[at] <= p->kinds[k].micro_max)
                     s->options[count++] = (struct option){cephalo_gpu_ms(p, k, total / rows[at], rows[at]),
                                                           p->memory_gib[rows[at]], total, rows[at]};
-            }
         }
     }
     s->first[p->kind_count] = count;
@@ -94,10 +91,9 @@ static void options_prune(struct solver *s, double ms)
     for (uint32_t k = 0; k < s->p->kind_count; k++) {
         uint32_t begin = s->first[k], end = s->first[k + 1];
         s->first[k] = out;
-        for (uint32_t i = begin; i < end; i++) {
+        for (uint32_t i = begin; i < end; i++)
             if (s->options[i].ms <= ms)
                 s->options[out++] = s->options[i];
-        }
     }
     s->first[s->p->kind_count] = out;
 }
@@ -242,10 +238,9 @@ static double least_time(struct solver *s, double *sorted)
     }
     options_prune(s, high);
     uint32_t all = s->first[s->p->kind_count], count = 0;
-    for (uint32_t i = 0; i < all; i++) {
+    for (uint32_t i = 0; i < all; i++)
         if (s->options[i].ms > low)
             sorted[count++] = s->options[i].ms;
-    }
     qsort(sorted, count, sizeof(*sorted), number_compare);
     uint32_t from = 0, to = count; /* the largest is feasible: no time lies between it and `high` */
     while (to - from > 1) {

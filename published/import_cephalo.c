@@ -174,12 +174,11 @@ static int memory_fill(const struct cephalo_state *state, struct cephalo_case *c
     if (length == 0)
         return err_set(err, ERR_INVALID, "model_memory.json: nothing at %s.%s.profiled_compute_memory.%s",
                        c->cluster, c->model, c->dtype);
-    for (size_t i = 0; i < length; i++) {
+    for (size_t i = 0; i < length; i++)
         if (!json_is_number(json_array_get(table, i)) || !(json_number_value(json_array_get(table, i)) >= 0))
             return err_set(err, ERR_INVALID,
                            "model_memory.json: %s.%s.profiled_compute_memory.%s[%zu] is no size", c->cluster,
                            c->model, c->dtype, i);
-    }
     size_t window = length < GROWTH_POINTS ? length : GROWTH_POINTS;
     double last = json_number_value(json_array_get(table, length - 1));
     double first = json_number_value(json_array_get(table, length - window));

@@ -432,14 +432,12 @@ static json_t *sailor_line(void *opaque, const json_t *one, struct err *err)
     }
     if (plan_read(state, one, p, err) < 0)
         goto out;
-    for (uint32_t s = 0; s < p->stages; s++) {
+    for (uint32_t s = 0; s < p->stages; s++)
         if (stage_read(p, s, err) < 0)
             goto out;
-    }
-    for (uint32_t r = 0; r < p->replicas; r++) {
+    for (uint32_t r = 0; r < p->replicas; r++)
         if (replica_run(state, p, r, err) < 0)
             goto out;
-    }
     for (uint32_t s = 0; s < p->stages; s++) {
         double each;
         if (sync_seconds(state, p, s, &each, err) < 0)

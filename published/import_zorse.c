@@ -111,11 +111,10 @@ static int links_read(const struct zorse_inputs *in, struct zorse_problem *p, st
         if (number_at(in->within, -1, a, "intranode_bw_gb_s", &p->within_gib_s[a], err) < 0 ||
             number_at(in->within_latency, -1, a, "intranode_latency_ms", &p->within_latency[a], err) < 0)
             return -1;
-        for (uint32_t b = 0; b < p->machine_count; b++) {
+        for (uint32_t b = 0; b < p->machine_count; b++)
             if (number_at(rates, (int)a, b, "internode_bw_gb_s", &p->between_gib_s[a][b], err) < 0 ||
                 number_at(delays, (int)a, b, "internode_latency_ms", &p->between_latency[a][b], err) < 0)
                 return -1;
-        }
     }
     return 0;
 }
@@ -162,10 +161,9 @@ static int gpus_read(const struct zorse_state *state, const struct zorse_inputs 
         const json_t *gpus = json_array_get(in->machines, m);
         if (!json_is_array(gpus) || json_array_size(gpus) == 0)
             return err_set(err, ERR_INVALID, "case.inputs.machines[%u]: not a list of GPUs", m);
-        for (size_t i = 0; i < json_array_size(gpus); i++) {
+        for (size_t i = 0; i < json_array_size(gpus); i++)
             if (gpu_read(state, in, p, json_string_value(json_array_get(gpus, i)), m, err) < 0)
                 return -1;
-        }
     }
     return 0;
 }

@@ -221,10 +221,9 @@ double zorse_simulate_ms(const struct zorse_problem *p, const struct zorse_layou
     for (uint32_t g = 0; g < l->group_count; g++)
         takers_fill(&l->groups[g], l->micro_batches, takers.gpu[g]);
     double forward = sweep(p, l, &takers, false, 0, ready, gpu_free);
-    for (uint32_t g = 0; g < l->group_count; g++) {
+    for (uint32_t g = 0; g < l->group_count; g++)
         for (uint32_t i = 0; i < l->groups[g].count; i++)
             gpu_free[g][i] = forward;
-    }
     return sweep(p, l, &takers, true, forward, ready, gpu_free);
 }
 

@@ -66,10 +66,9 @@ static bool layout_make(const struct zorse_problem *p, const struct genome *geno
         if (genome->layers[g] < genome->interleave)
             return false;
     }
-    for (uint32_t r = 0; r < p->gpu_count; r++) {
+    for (uint32_t r = 0; r < p->gpu_count; r++)
         if (genome->group_of[r] < l->group_count)
             l->groups[genome->group_of[r]].rank[l->groups[genome->group_of[r]].count++] = r;
-    }
     for (uint32_t g = 0; g < l->group_count; g++) {
         if (l->groups[g].count == 0)
             return false;
@@ -252,10 +251,9 @@ static bool sizes_change(struct climb *c)
 
 static void climb_run(struct climb *c)
 {
-    while (c->left > 0 && c->best_score < INFINITY) {
+    while (c->left > 0 && c->best_score < INFINITY)
         if (!layers_move(c) && !groups_change(c) && !sizes_change(c) && !gpus_move(c))
             return;
-    }
 }
 
 /* The number of starts: all GPUs in one group, a group per machine, per kind of GPU, per kind and machine,
