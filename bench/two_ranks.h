@@ -33,7 +33,7 @@ static inline void write_text(const char *path, const struct buf *text)
     must(file_write_atomic(path, text->data, text->size, 0600, &err), &err);
 }
 
-/* Writes the files to a new folder, files->dir; the caller removes it. */
+/* Writes certificates and keys into a new folder, f->dir, which the caller removes. */
 static inline void make_files(struct rank_files *f)
 {
     struct err err;

@@ -14,7 +14,8 @@
 #include "engine/stage/layout.h"
 #include "model/shape/blocks.h"
 
-/* Largest number of labelled positions in the head's small shapes. */
+/* Largest number of labelled positions among the shapes of a head that few positions need; larger shapes have
+ * a label at every position. */
 enum { HEAD_LABELLED_MAX = 128 };
 
 /* A slow device still makes PASSES_LEAST passes, if they fit into OVERTIME times the requested time. */

@@ -28,7 +28,7 @@ enum {
     OUT_FIRST_BYTES = 17 << 10, /* one TLS record */
     RECORD_BYTES = 16384,
     SOCKET_BUFFER_BYTES = 256 << 10,
-    BYTES_PER_US = 1250, /* 10 Gbit/s */
+    BYTES_PER_US = 1250, /* 10 Gbit/s: the socket buffer holds a round trip at this rate */
     SHORT_ROUND_TRIP_US = 2000,
     POLL_MS_MAX = 50
 };

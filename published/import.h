@@ -13,8 +13,8 @@ struct importer {
     /* Prepares what all cases need from the documents: returns new (freed by `end`), or NULL with file and
      * path. */
     void *(*begin)(const json_t *documents, struct err *err);
-    /* Turns one case into its line, without plan_s. Returns new, or NULL: ERR_INVALID for an invalid case,
-     * naming the key. */
+    /* Turns one case into its line of the output (JSON), to which the caller adds plan_s, the seconds of
+     * planning. Returns new, or NULL: ERR_INVALID for an invalid case, naming the key. */
     json_t *(*line)(void *state, const json_t *one, struct err *err);
     void (*end)(void *state);
 };

@@ -6,7 +6,11 @@
 #include "model/templates/jinja_print.h"
 #include "model/text/utf8.h"
 
-enum { FOLDED_MAX = 4, MAPPED_BYTES_MAX = 12 }; /* Unicode maps one letter to three at most */
+enum {
+    FOLDED_MAX = 4,
+    MAPPED_BYTES_MAX = 12
+}; /* Unicode maps a letter to at most three, with
+               at most 4 bytes each in UTF-8 */
 
 static utf8proc_category_t category(uint32_t code)
 {

@@ -474,7 +474,7 @@ static int loss_try(struct insight_run *run, uint32_t rank, struct plan_loss *lo
     for (uint32_t i = 0; i < w.device_count; i++)
         if (strcmp(w.devices[i], device) != 0)
             names[kept++] = w.devices[i];
-    if (w.device_count) { /* the job names its devices, so the list of names is given without this one */
+    if (w.device_count) { /* a job that names its devices is planned again on all of these but `device` */
         w.devices = names;
         w.device_count = kept;
     } else {

@@ -250,7 +250,8 @@ static double collective_seconds(void *context, const struct plan_group *group, 
     if (x->op == INSTR_ALL_REDUCE && slot->kind == SLOT_GRADIENTS && x->block_end > x->block_begin &&
         !r->tensor.column_end && !price->expert)
         bytes = (double)memory_gradient_bytes(price->problem, x->block_begin, x->block_end);
-    if (x->micro_batch >= 0) { /* bytes of this micro-batch's rows; an empty one moves nothing */
+    if (x->micro_batch >=
+        0) { /* A tensor of one micro-batch has the bytes of its rows; without rows, nothing is sent. */
         struct cost_load load = instr_load(price, x);
         if (load.rows <= 0)
             return 0;

@@ -536,8 +536,8 @@ static void table_syncs(const struct problem *p, const struct candidate *candida
     double hops = count > 1 ? (count - 1) * ring.latency_s : 0;
     double before_s = ring.gather_s * (double)memory_table_bytes(p) + hops;
     double after_s = replicas ? sum_s : ring.scatter_s * (double)memory_gradient_bytes(p, 0, 1) + hops;
-    bool shards = !state_whole(p, candidate) &&
-                  keepers > 1; /* false where the rank keeps the whole table and waits for no gather */
+    /* The first stage gathers the embedding table only if its members keep parts of it. */
+    bool shards = !state_whole(p, candidate) && keepers > 1;
     syncs[0].before_s += shards ? before_s : 0;
     syncs[last].before_s += before_s;
     syncs[0].after_s += after_s;

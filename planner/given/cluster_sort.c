@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ROUNDS 3 /* rounds of refinement, each looks one link further. Rule of thumb */
+#define ROUNDS 3 /* how often each machine's key takes in those of its neighbours; a rule of thumb */
 
 struct sorted_machine {
     uint32_t node, first, count; /* first: index in sorter.devices */

@@ -479,8 +479,9 @@ static int interleave(const struct problem *p, struct candidate *c, uint32_t lap
     for (uint32_t s = 0; s < groups; s++)
         edge[s] = c->stages[s].block_end;
     int32_t begin = 0;
-    for (uint32_t s = 0; s < stages; s++) { /* the `lap`th range of stage r's members ends after all earlier
-                                               laps and its part of this one */
+    for (uint32_t s = 0; s < stages; s++) {
+        /* Stage r's range of blocks in lap `lap` ends where r's range of a pipeline of one lap does, scaled
+         * to a lap's blocks and moved behind all earlier laps. */
         uint32_t lap = s / groups, r = s % groups;
         double end = (lap * (double)p->block_count + edge[r]) / laps;
         int32_t least = begin + 1, most = p->block_count - (int32_t)(stages - s - 1),

@@ -274,7 +274,7 @@ static int weigh_waiting(struct decision *x, struct considered *c, const struct 
 {
     if (!x->settings->wait || x->claims >= POLICY_RESERVATIONS_MAX)
         return 0;
-    later->ends_us = now->ends_us; /* only starts with an earlier end are of interest */
+    later->ends_us = now->ends_us; /* a later start counts only if it ends before a start now does */
     const int found = reserve_find(&x->reserve, &x->answers, c->job, c->question, &c->among, later, x->err);
     if (found < 0)
         return -1;

@@ -275,7 +275,8 @@ static void packed_product(struct fake_products *lt, struct gpu_library *driver,
                         .compute = pack == PACK_NF4 ? DTYPE_F16 : DTYPE_BF16};
     uint64_t before = free_bytes(driver);
     submit(&b, (struct op){.kind = OP_GEMM, .gemm = o});
-    assert_int_equal(lt->products, 4); /* areas of 1 MiB hold 128 lines of either operand */
+    assert_int_equal(lt->products, 4); /* the library's two areas of 1 MiB each hold 128 rows of an
+                                            operand, so a product of 136 by 136 takes 2 x 2 parts */
     check(buffer_read(o.c.buffer, 0, got, 4 * SIDE * SIDE, &err));
     check(device_sync(b.device, &err));
     assert_int_equal(free_bytes(driver), before);

@@ -6,8 +6,8 @@
 #include "planner/oracle.h"
 
 #define SHARE_LEVELS                                                                                         \
-    9u /* The number of limits that are tried on the ring's time, from the least possible to the largest     \
-          that memory forces. */
+    9u /* limits on the ring's seconds per byte that the oracle tries, evenly spaced from the least          \
+          possible to the slowest link's, at which no share is limited */
 
 static inline void one_stage(struct oracle *o)
 {

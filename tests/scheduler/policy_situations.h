@@ -125,7 +125,7 @@ static const struct situation situations[] = {
      .verdict = VERDICT_START,
      .reason = REASON_BACKFILL,
      .subject = -1},
-    /* absent devices: the claim is kept */
+    /* A job keeps its reservation while a device of it is absent. */
     {.what = "it waits for a drained device",
      .jobs = {JOB(.id = 1, .steps_left = 100, .shape = ALL_CARDS)},
      .absent = 0x8,

@@ -60,7 +60,7 @@ static void a_range_holds_most_of_what_turned_out_so_far(void **state)
     }
     assert_true(start_range(&history, 200, 1, &from_s, &to_s));
     assert_true(from_s == 200 && fabs(to_s - 223.12) < 1e-9);
-    for (int i = 0; i < 3 * START_LEAST; i++) /* jobs at place 500, of which no earlier start is known */
+    for (int i = 0; i < 3 * START_LEAST; i++) /* the history has no samples near place 500 yet */
         start_history_add(&history, &(struct start_sample){100, 1000.0 * i, 500});
     assert_true(start_range(&history, 200, 1, &from_s, &to_s));
     assert_true(from_s == 200 && fabs(to_s - 223.12) < 1e-9);

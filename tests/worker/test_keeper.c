@@ -144,8 +144,8 @@ static void replicas(struct rand_stream *stream, struct stored *stored)
     plan_destroy(plan);
 }
 
-/* Makes a plan of a group that shares out the state, some members with no share. The first member with a
- * share keeps the whole norm. */
+/* Makes a plan of a group that shares out the state, some members with no share. The norm layers' weights
+ * are not cut: the first member with a share keeps them whole. */
 static void shards(struct rand_stream *stream, struct stored *stored)
 {
     uint32_t ranks = 2 + rand_stream_below(stream, RANKS_MAX - 1), sum = 0, weights[RANKS_MAX], first = ranks;
