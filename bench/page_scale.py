@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 """The page where there is very much of everything, in Chromium against a live service, beside what is asked of it.
 
-    bench/page_scale.py [PART…]       many events submits; default: all
+    bench/page_scale.py [PART…]       many events submits lanes; default: all
 
 many:    10,000 jobs and 500 devices: the size and the time of first views, and tasks over 100 ms within SECONDS while jobs change
 events:  100,000 events of a job: the page's memory after a collection, beside what it was
 submits: the 99th percentile of submits beside plans that are asked for all the time
+lanes:   72 ranks of 20,000 instructions: tasks while they load and while keys pan and zoom; the answers are made here, as finely as asked for
 """
 import http.client
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -187,7 +189,58 @@ def submits(motley, browser, database):
               + (f"; {len(planned.times)} plans, brief and in full, {1000 * statistics.median(planned.times):.0f} ms a pair at the median" if beside else "") + f"; {load()}", flush=True)
 
 
-PARTS = {"many": many, "events": events, "submits": submits}
+RANKS, INSTRUCTIONS, STEP_NS = 72, 20000, 10**10
+
+
+def dense_lanes(px, begin, end):
+    """What the api would answer of such a step: three of four instructions compute; what is narrower than a pixel is one box."""
+    def boxes():
+        for queue, share in ((0, 0.75), (1, 0.125), (2, 0.125)):
+            events = int(INSTRUCTIONS * share * (end - begin) / STEP_NS)
+            count = min(px, events)
+            wide = (end - begin) / max(1, count)
+            for k in range(count):
+                at = int(begin + k * wide)
+                yield [queue, queue, k * events // count, k % 8, 1 if queue else -1, at, int(at + 0.8 * wide), at, events // count]
+    lane = list(boxes())
+    return {"run": 1, "step": 1, "steps": [1], "end_ns": STEP_NS, "predicted_ns": STEP_NS, "measured_ns": STEP_NS, "residual_ns": 1000, "unmatched": 0, "differences": [],
+            "columns": ["queue", "op", "instr", "micro_batch", "peer", "begin_ns", "end_ns", "ready_ns", "count"], "queues": ["compute", "send", "receive"],
+            "ops": ["FORWARD", "SEND", "RECV"], "ranks": [{"rank": rank, "device": f"n{rank // 8}/cuda{rank % 8}", "predicted": lane, "measured": lane} for rank in range(RANKS)]}
+
+
+def lanes(motley, browser, database):
+    job = motley.submit(llama_spec(motley, "lanes", 5, 16), wait=True)["id"]
+    context = browser.person(viewport={"width": 1920, "height": 1080})
+
+    def of_lanes(route):
+        asked = {name: int(value) for name, value in re.findall(r"(px|from|to)=([0-9]+)", route.request.url)}
+        route.fulfill(json=dense_lanes(asked["px"], asked.get("from", 0), asked.get("to", STEP_NS)))
+
+    def of_job(route):
+        document = route.fetch().json()
+        document["run"]["ranks"] = [{**document["run"]["ranks"][0], "rank": rank} for rank in range(RANKS)]
+        route.fulfill(json=document)
+
+    context.route("**/lanes?*", of_lanes)
+    context.route(re.compile(r"/v1/jobs/[0-9]+$"), of_job)
+    page = context.new_page()
+    with Tasks(browser, page) as tasks:
+        page.goto(f"{browser.address}/jobs/{job}/lanes")
+        page.locator("main canvas").wait_for(timeout=60000)
+        page.wait_for_timeout(3000)
+    print(f"  {RANKS} ranks of {INSTRUCTIONS} instructions while they load: {tasks}", flush=True)
+    page.locator("main canvas").focus()
+    for what, keys in (("moved", ["ArrowRight"] * 5), ("closer", ["+"] * 3), ("moved there", ["ArrowRight"] * 5), ("chosen", ["n"] * 5), ("away", ["-"] * 3 + ["0"])):
+        with Tasks(browser, page) as tasks:
+            for key in keys:
+                page.keyboard.press(key)
+                page.wait_for_timeout(150)
+            page.wait_for_timeout(2000)
+        print(f"  {what}: {tasks}", flush=True)
+    context.close()
+
+
+PARTS = {"many": many, "events": events, "submits": submits, "lanes": lanes}
 
 
 def main():

@@ -12,6 +12,9 @@ const WIRE = 7; // a rank's transfers, below its lane
 const GAP = 12;
 const LIST = 20;
 const PIXELS = 2000; // asked for: as many as a wide screen has
+const BOXES = 40000; // read at most: many ranks come less finely, until one looks closer
+const LISTS = 6; // of boxes a rank: computing, sending, receiving; predicted and measured
+const RANKS_AT_ONCE = 8; // taken in one task
 const CLOSER_MS = 150; // after the last zoom, before the part is read
 const KINDS = {FORWARD: 'line1', BACKWARD: 'line4', RECOMPUTE: 'line6', STEP: 'line2', LOSS: 'line7', SEND: 'line3', RECV: 'line3'};
 
@@ -32,7 +35,7 @@ async function read(frame, state) {
   const options = {signal: frame.signal};
   state.job = await get(`/v1/jobs/${state.id}`, options);
   const wanted = frame.place.query.get('step');
-  const lanes = await getOrNull(`/v1/jobs/${state.id}/lanes?px=${PIXELS}${wanted ? `&step=${Number(wanted)}` : ''}`, options);
+  const lanes = await getOrNull(`/v1/jobs/${state.id}/lanes?px=${pixels(state)}${wanted ? `&step=${Number(wanted)}` : ''}`, options);
   if (lanes === null) {
     state.ranks = [];
     return;
@@ -40,7 +43,7 @@ async function read(frame, state) {
   const shown = `${lanes.run}/${lanes.step}`;
   if (state.shown === shown) return;
   state.shown = shown;
-  take(state, lanes);
+  await take(state, lanes);
   Object.assign(state, {step: lanes.step, steps: lanes.steps, end: lanes.end_ns * 1e-9 || 1, predicted: lanes.predicted_ns, measured: lanes.measured_ns, residual: lanes.residual_ns, unmatched: lanes.unmatched,
     differences: lanes.differences.map((each) => ({...each, name: nameOf(each.op, each.micro_batch, each.peer, 1)}))});
   state.view.whole();
@@ -49,19 +52,29 @@ async function read(frame, state) {
 // The part that is looked at, as finely as there are pixels.
 async function readPart(frame, state) {
   const [from, to] = [Math.floor(state.from * 1e9), Math.ceil(state.to * 1e9)];
-  const lanes = await getOrNull(`/v1/jobs/${state.id}/lanes?px=${PIXELS}&from=${from}&to=${to}${state.step === null ? '' : `&step=${state.step}`}`, {signal: frame.signal}).catch(() => null);
-  if (lanes && lanes.step === state.step && Math.floor(state.from * 1e9) === from) take(state, lanes);
+  const lanes = await getOrNull(`/v1/jobs/${state.id}/lanes?px=${pixels(state)}&from=${from}&to=${to}${state.step === null ? '' : `&step=${state.step}`}`, {signal: frame.signal}).catch(() => null);
+  if (lanes && lanes.step === state.step && Math.floor(state.from * 1e9) === from) await take(state, lanes);
 }
 
-// Takes the boxes of an answer: rows of the numbers that `columns` names.
-function take(state, lanes) {
+const pixels = (state) => Math.min(PIXELS, Math.ceil(BOXES / LISTS / (state.job.run?.ranks?.length || 1)));
+
+// Takes the boxes of an answer, some ranks at a time: rows of the numbers that `columns` names. A newer answer ends it.
+async function take(state, lanes) {
+  const taking = state.taking = {};
   const column = Object.fromEntries(lanes.columns.map((name, index) => [name, index]));
   const compute = lanes.queues.indexOf('compute');
   const box = (row) => {
     const [begin, end, ready] = ['begin_ns', 'end_ns', 'ready_ns'].map((name) => row[column[name]] * 1e-9);
-    return {name: nameOf(lanes.ops[row[column.op]], row[column.micro_batch], row[column.peer], row[column.count]), instr: row[column.instr], begin, end, wait: Math.max(0, begin - ready), wire: row[column.queue] !== compute};
+    const op = lanes.ops[row[column.op]];
+    return {name: nameOf(op, row[column.micro_batch], row[column.peer], row[column.count]), paint: KINDS[/^(BACKWARD|[A-Z]+)/.exec(op)?.[0]] || 'line5', instr: row[column.instr], begin, end, wait: Math.max(0, begin - ready), wire: row[column.queue] !== compute};
   };
-  state.ranks = lanes.ranks.map((rank) => ({rank: rank.rank, device: rank.device, predicted: rank.predicted.map(box), measured: rank.measured.map(box)}));
+  const ranks = [];
+  for (const rank of lanes.ranks) {
+    if (ranks.length % RANKS_AT_ONCE === 0 && lanes.ranks.length > RANKS_AT_ONCE) await new Promise((resume) => setTimeout(resume));
+    if (state.taking !== taking) return;
+    ranks.push({rank: rank.rank, device: rank.device, predicted: rank.predicted.map(box), measured: rank.measured.map(box)});
+  }
+  state.ranks = ranks;
   if (state.chosen) {
     const rank = state.ranks.find((each) => each.rank === state.chosen.rank.rank);
     const event = rank?.[state.chosen.kind].find((each) => each.instr === state.chosen.event.instr);
@@ -269,26 +282,27 @@ class Lanes {
     }
     const context = canvas.getContext('2d');
     context.setTransform(scale, 0, 0, scale, 0, 0);
-    context.clearRect(0, 0, width, height);
+    const top = canvas.getBoundingClientRect().top;
+    const [first, last] = [Math.max(0, -top), Math.min(height, innerHeight - top)]; // what the window shows
+    context.clearRect(0, first, width, last - first);
     context.font = '11px system-ui, sans-serif';
     const pixel = (time) => LEFT + (time - state.from) / (state.to - state.from) * (width - LEFT);
-    this.axis(context, pixel, width, height);
-    const top = canvas.getBoundingClientRect().top;
+    this.axis(context, pixel, width, first, last);
     for (const [index, rank] of state.ranks.entries()) {
       const y = AXIS + index * this.row;
-      if (top + y + this.row < 0 || top + y > innerHeight) continue; // it is outside of the window
+      if (y + this.row < first || y > last) continue;
       this.rankRow(context, rank, y, pixel, width);
     }
   }
 
-  axis(context, pixel, width, height) {
+  axis(context, pixel, width, first, last) {
     context.textBaseline = 'middle';
     for (const tick of ticks(this.state.from, this.state.to, (width - LEFT) / 110)) {
       const x = Math.round(pixel(tick)) + 0.5;
       context.strokeStyle = colour('grid');
       context.beginPath();
-      context.moveTo(x, AXIS - 4);
-      context.lineTo(x, height);
+      context.moveTo(x, Math.max(first, AXIS - 4));
+      context.lineTo(x, last);
       context.stroke();
       context.fillStyle = colour('dim');
       context.textAlign = x > width - 30 ? 'right' : 'center';
@@ -329,7 +343,7 @@ class Lanes {
       const isChosen = this.state.chosen?.event === event;
       if (right - left < 1 && Math.floor(left) === drawn && !isChosen) continue;
       drawn = Math.floor(left);
-      context.fillStyle = colour(KINDS[/^(BACKWARD|[A-Z]+)/.exec(event.name)?.[0]] || 'line5');
+      context.fillStyle = colour(event.paint);
       const [top, tall] = event.wire ? [y + LANE + 1, WIRE - 2] : [y, LANE];
       context.fillRect(left, top, Math.max(1, right - left - (right - left > 3 ? 0.5 : 0)), tall);
       if (isChosen) {
