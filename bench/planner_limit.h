@@ -135,7 +135,8 @@ static inline double limit_dual(struct limit *l, double period)
     return sum;
 }
 
-/* Whether some prices prove that no plan has this period. */
+/* Whether some weights of the constraints (a solution of the dual problem) prove that no plan has this
+ * period. */
 static inline bool limit_refutes(struct limit *l, double period)
 {
     for (uint32_t d = 0; d < l->count; d++) {

@@ -16,7 +16,7 @@ struct scene {
     struct model_config config;
     struct workload workload;
     struct cluster *cluster;
-    bool uniform; /* The devices' speeds differ by one factor. */
+    bool uniform; /* Any two devices differ by one factor in the times of all instructions. */
 };
 
 struct oracle_walk {

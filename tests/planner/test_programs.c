@@ -139,7 +139,8 @@ static void generated_programs_pass(void **state)
 /* --- brute force --- */
 
 struct cell {                  /* the contents of a buffer */
-    int full, micro, boundary; /* boundary: the half block that the tensor enters, as the writer stated it */
+    int full, micro, boundary; /* whether it holds a tensor, of which micro-batch, and the half block that
+                                  this tensor enters, as the instruction says that wrote it */
     int part;                  /* the member's part of a tensor group's sum before the all-reduce */
 };
 

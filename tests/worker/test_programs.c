@@ -310,7 +310,8 @@ static void cut_program(struct program *program)
     must(program_builder_take(&parts.b, program, &err));
 }
 
-/* Adds slots for the tensors between parts, and a ring of blocks for saved activations. */
+/* Adds slots for the tensors that go from one part of the stage to the next on the same rank, and lets the
+ * saved activations of two blocks at a time take turns in memory. */
 static void cut_plan(struct plan *plan)
 {
     struct err err;

@@ -75,7 +75,8 @@ FUNCTION struct attention_matrix attention_own(struct attention_matrix m)
 }
 
 /* Reads columns [column, column + 64) of the first 64 rows of a matrix, with zeros beyond `rows` and `width`;
- * m is attention_own of the matrix. */
+ * which is converted to `element`: this thread reads 8 columns of two rows. m is what attention_own returned
+ * for the matrix. */
 FUNCTION struct attention_values attention_fetch(uint32_t element, const struct attention_matrix *m,
                                                  uint32_t rows, uint32_t column, uint32_t width)
 {
