@@ -32,7 +32,7 @@ struct workbench {
     } needs[NEEDS_KEPT];
     struct shortage shortage[PLACE_COUNT];
     struct candidate best; /* scratch memory for the best candidate of a settle() */
-    uint64_t spent;        /* work of this search so far, in units of about a microsecond of one core */
+    uint64_t spent;        /* work of this search so far, in units of half to one microsecond of one core */
     bool even; /* true: all stages may take the same time for a micro-batch; false: earlier stages may take
                   longer (seconds_allowed in cut.c) */
     bool whole_layers; /* settle() lets no stage run a part of the next one's first layer, because the plan's

@@ -22,8 +22,8 @@
 #define KICK_LEAST 2u /* a perturbation is two to four random moves */
 #define KICK_SPREAD 3u
 #define OWNED_CELLS 1200u /* most stages · micro-batches for which moves reassign single micro-batches */
-/* Units of work for filling in a candidate, without its schedule; a unit is about a microsecond (as measured
- * by bench_planner_search). */
+/* Units of work for filling in a candidate, without its schedule; a unit is half to one microsecond (as
+ * measured by bench_planner_search). */
 #define SETTLE_UNITS 10u
 /* Units of work for emitting and simulating a candidate, besides one unit for each of its cells
  * (candidate_cells) in each simulated step. */

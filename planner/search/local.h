@@ -29,7 +29,7 @@ struct local_state {
     uint32_t must_use;      /* index of a device in the cluster plus 1: candidates without that device do not
                                count; 0: all candidates count */
     bool runnable_only;     /* candidates that workers of this release cannot run do not count */
-    uint64_t spent, budget; /* work spent so far, and the most to spend, in units of about a
+    uint64_t spent, budget; /* work spent so far, and the most to spend, in units of half to one
                                microsecond (SETTLE_UNITS in local.c) */
     struct candidate_list *found; /* receives every local optimum that was found; may be NULL */
     uint64_t *seen;               /* [LOCAL_SEEN] hash table of candidates that were simulated */
