@@ -15,7 +15,7 @@ set(gpu_code_folder ${CMAKE_BINARY_DIR}/gpu_code)
 set(gpu_code_c ${gpu_code_folder}/objects.c)
 file(MAKE_DIRECTORY ${gpu_code_folder})
 
-find_program(GPU_CLANG NAMES clang-19 clang-18 clang-17 clang-16 clang-15 clang-14 clang)
+find_program(GPU_CLANG NAMES clang-19 clang-18 clang-17 clang-16 clang-15 clang-14 clang NO_CACHE) # a later one may come
 find_program(GPU_PYTHON3 python3)
 # Where clang is not, CUDA's own compiler does for NVIDIA's cards from sm_75 on, with drivers as new as itself.
 find_program(GPU_NVCC nvcc PATHS /usr/local/cuda/bin)
