@@ -67,6 +67,11 @@ int workload_check(const struct workload *w, struct err *err)
     return rows_check(w, w->eval_rows, w->eval_row_count, "data.eval", err);
 }
 
+uint32_t workload_rows_most(const struct workload *w)
+{
+    return w->micro_batch_rows ? w->micro_batch_rows : w->batch_rows;
+}
+
 /* In NF4 a value takes 4 bits, and each 64 values have a scale: in fp32, or in 8 bits with an fp32 scale for
  * each 256 scales (Dettmers et al. 2023, section 3). */
 double workload_matrix_bytes(const struct workload *w)

@@ -83,6 +83,8 @@ double workload_matrix_bytes(const struct workload *workload);
 double workload_other_bytes(const struct workload *workload);
 /* Returns the bytes of both optimiser moments of one trained parameter. */
 double workload_moment_bytes(const struct workload *workload);
+/* Returns the most rows of a micro-batch: as many as the job asks for, else those of a step. */
+uint32_t workload_rows_most(const struct workload *workload);
 /* True if matrices are stored packed and unpacked before use. */
 bool workload_packs(const struct workload *workload);
 /* Returns the bytes of one value in the compute dtype. */

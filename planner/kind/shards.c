@@ -296,9 +296,9 @@ static void costs_fill(struct shards *s)
 
 int shards_prepare(struct shards *s)
 {
-    uint32_t batch = s->p->workload->batch_rows, asked = s->p->workload->micro_batch_rows;
+    uint32_t batch = s->p->workload->batch_rows;
     size_t members = s->c->member_count, ways = 1;
-    s->most = asked && asked < batch ? asked : batch;
+    s->most = workload_rows_most(s->p->workload);
     for (s->unit = 1; s->unit < batch && (batch % s->unit || batch / s->unit > UNITS_MAX);)
         s->unit++;
     s->unit = s->unit * members > batch || s->unit > s->most ? 1 : s->unit;

@@ -299,18 +299,12 @@ static int owner_set(const struct move_case *m)
     return MOVE_AS_IS;
 }
 
-/* The most rows of a micro-batch: as many as the job asks for, or all of a step. */
-static uint32_t rows_most(const struct problem *p)
-{
-    return p->workload->micro_batch_rows ? p->workload->micro_batch_rows : p->workload->batch_rows;
-}
-
 /* Gives a member `total` rows a step, in equal micro-batches whose size is nearest to the present one. */
 static void rows_set(const struct problem *p, struct member *m, uint32_t total)
 {
     uint32_t best = total ? 1 : 0;
     bool all = m->window == m->count && total; /* all micro-batches were in flight and stay so */
-    for (uint32_t size = 1; size <= total && size <= rows_most(p); size++)
+    for (uint32_t size = 1; size <= total && size <= workload_rows_most(p->workload); size++)
         if (total % size == 0 && abs((int)size - (int)m->rows) < abs((int)best - (int)m->rows))
             best = size;
     m->rows = best;
@@ -363,7 +357,7 @@ static int rows_recut(const struct move_case *x)
     do
         size = x->b ? size + 1 : size - 1;
     while (size > 0 && size <= total && total % size);
-    if (size == 0 || size > total || size > rows_most(x->p) || total == 0)
+    if (size == 0 || size > total || size > workload_rows_most(x->p->workload) || total == 0)
         return MOVE_VOID;
     m->rows = size;
     m->count = total / size;

@@ -94,7 +94,7 @@ static void a_pipeline_is_balanced_finer_than_a_layer(void **state)
     workload_fini(&w);
 }
 
-/* placement.micro_batch_rows limits the micro-batches of every kind of placement. */
+/* placement.micro_batch_rows limits the micro-batches of pipelines, shards, servers and tensor groups. */
 static void no_micro_batch_has_more_rows_than_the_job_asks_for(void **state)
 {
     (void)state;
