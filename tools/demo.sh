@@ -63,10 +63,15 @@ with_pulse() {
 }
 
 # The kernels for cards take a minute or two to compile: where no card is, the first build leaves them to make build.
+# Where one is, all are compiled, also those that make test left out in this folder.
 build() {
-    local without=()
-    [ -e build/CMakeCache.txt ] || [ -e /dev/nvidiactl ] || [ -e /dev/kfd ] || without=(-DMOTLEY_GPU_CODE=OFF)
-    cmake --preset release --log-level=WARNING "${without[@]}"
+    local code=()
+    if [ -e /dev/nvidiactl ] || [ -e /dev/kfd ]; then
+        code=(-DMOTLEY_GPU_CODE=ON '-DMOTLEY_GPU_TARGETS=.*')
+    elif [ ! -e build/CMakeCache.txt ]; then
+        code=(-DMOTLEY_GPU_CODE=OFF)
+    fi
+    cmake --preset release --log-level=WARNING "${code[@]}"
     cmake --build build -j "$(nproc)" --target programs
 }
 
