@@ -97,10 +97,10 @@ def ask_plan(
     idempotency_key: str | None = None
 ) -> Call[PlanAnswer]:
     """What a job would do on another cluster. The plan of `motley plan --cluster` for a specification as a submit takes it, and a cluster
-    file (INTERFACES.md) whose devices of known names are the ones here in all that it does not say; without `cluster` the devices that
-    can be used now, and only plans that workers run. `brief` is a first answer: a tenth of the search, no alternatives. Of one token's
-    questions the newest counts: earlier ones that were not answered yet end with 412, `stale` (but a brief one is left alone by a full
-    one). Nothing is committed. Scope jobs:read or jobs:write."""
+    file (INTERFACES.md). What the file does not say of a device whose name is known here is taken from here. Without `cluster` the
+    devices that can be used now, and only plans that workers run. `brief` is a first answer: a tenth of the search, no alternatives. Of
+    one token's questions the newest counts: earlier ones that were not answered yet end with 412, `stale` (but a brief one is left alone
+    by a full one). Nothing is committed. Scope jobs:read or jobs:write."""
     return Call("POST", "/v1/plans", PlanAnswer, body={"spec": spec, "cluster": cluster, "brief": brief}, keyed=True, key=idempotency_key)
 
 
