@@ -80,6 +80,7 @@ static void start_pass(struct scheduler *scheduler)
     const bool check = scheduler->checked_ns == 0 || scheduler->passed_ns - scheduler->checked_ns >= check_ns;
     scheduler->checked_ns = check ? scheduler->passed_ns : scheduler->checked_ns;
     const struct store_sched_want want = {.queue = scheduler->queue,
+                                          .links = scheduler->links,
                                           .check = check,
                                           .closed = shares_closed(scheduler->shares),
                                           .use_from_us = clock_wall_us() - kept_us,
@@ -314,6 +315,7 @@ static void forget(struct scheduler *scheduler)
     store_view_destroy(scheduler->view);
     scheduler->view = NULL;
     store_queue_forget(scheduler->queue);
+    store_links_forget(scheduler->links);
     pass_forget_weighings(scheduler);
     shares_forget(scheduler->shares);
     json_object_clear(scheduler->away);
@@ -451,10 +453,11 @@ static int connect_store(struct scheduler *scheduler, struct err *err)
     scheduler->memo = plan_memo_create(err);
     scheduler->shares = shares_create(err);
     scheduler->queue = store_queue_create(err);
+    scheduler->links = store_links_create(err);
     scheduler->away = json_object();
     scheduler->idle = json_object();
     if (!scheduler->facts || !scheduler->dispatch || !scheduler->planning || !scheduler->shares ||
-        !scheduler->queue || !scheduler->memo || !scheduler->away || !scheduler->idle)
+        !scheduler->queue || !scheduler->links || !scheduler->memo || !scheduler->away || !scheduler->idle)
         return -1;
     scheduler->candidate = store_leader_create(scheduler->base, &candidate, &events, scheduler, err);
     return scheduler->candidate ? 0 : -1;
@@ -527,6 +530,7 @@ void scheduler_destroy(struct scheduler *scheduler)
     plan_memo_destroy(scheduler->memo);
     shares_destroy(scheduler->shares);
     store_queue_destroy(scheduler->queue);
+    store_links_destroy(scheduler->links);
     json_decref(scheduler->away);
     json_decref(scheduler->idle);
     pass_forget_weighings(scheduler);

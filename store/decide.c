@@ -157,7 +157,7 @@ static const struct pg_statement put_links = {
     "decide_links",
     "INSERT INTO links (from_node, to_node, document) SELECT c.\"from\", c.\"to\", c.document FROM "
     RECORDS("\"from\" text, \"to\" text, document json")
-    " ON CONFLICT (from_node, to_node) DO UPDATE SET document = excluded.document, measured_at = now()",
+    " ON CONFLICT (from_node, to_node) DO UPDATE SET document = excluded.document, measured_at = now(), changed = excluded.changed",
     PG_WRITE};
 
 static const struct pg_statement lose_nodes = {

@@ -182,9 +182,9 @@ static const struct pg_statement put_links = {
     RECORDS("\"from\" text, \"to\" text, request bigint, document json") "), "
     "gone AS (DELETE FROM requests r USING c WHERE r.id = c.request AND r.kind = 'links' AND r.device = c.\"from\" "
     "         RETURNING 1) "
-    "INSERT INTO links (from_node, to_node, document) SELECT c.\"from\", c.\"to\", c.document FROM c "
-    "JOIN nodes a ON a.name = c.\"from\" JOIN nodes b ON b.name = c.\"to\" "
-    "ON CONFLICT (from_node, to_node) DO UPDATE SET document = excluded.document, measured_at = now()",
+    "INSERT INTO links (from_node, to_node, document) SELECT DISTINCT ON (c.\"from\", c.\"to\") c.\"from\", c.\"to\", c.document "
+    "FROM c JOIN nodes a ON a.name = c.\"from\" JOIN nodes b ON b.name = c.\"to\" ORDER BY c.\"from\", c.\"to\", c.request DESC "
+    "ON CONFLICT (from_node, to_node) DO UPDATE SET document = excluded.document, measured_at = now(), changed = excluded.changed",
     PG_WRITE};
 
 static const struct pg_statement fail_requests = {

@@ -38,4 +38,14 @@ int store_queue_take(struct store_queue *queue, const struct pg_result *result, 
 /* Exchanges the contents of the two queues. */
 void store_queue_swap(struct store_queue *a, struct store_queue *b);
 
+/* links.c: like store_queue_whole and store_queue_changes. */
+extern const struct pg_statement store_links_whole, store_links_changes;
+const char *store_links_snapshot(const struct store_links *links);
+unsigned store_links_forgotten(const struct store_links *links);
+/* Brings the links up to date and puts them into the view. If they were also read whole (`whole` has rows),
+ * they are compared, and a difference goes to view->differs. Returns -1 with ERR_NOMEM; the links have then
+ * forgotten everything. */
+int store_links_load(struct store_links *links, const struct pg_result *whole,
+                     const struct pg_result *changes, struct store_view *view, struct err *err);
+
 #endif

@@ -220,7 +220,10 @@ struct store_view {
     struct store_sched_node *nodes;
     struct store_sched_device *devices;
     struct store_sched_request *requests;
-    struct store_sched_link *links;
+    /* by the bytes of the names of `from` and `to`; borrowed from store_sched_want.links until the next load
+     */
+    const struct store_sched_link *links;
+    uint64_t links_version; /* rises with each change of the links */
     struct store_sched_lease *leases;
     struct store_sched_measure *measures;     /* at most 16 */
     struct store_sched_dependent *dependents; /* at most 1000 */
@@ -240,9 +243,12 @@ struct store_view {
 typedef void store_view_fn(void *arg, const struct err *err, struct store_view *view);
 /* Says what a load reads. */
 struct store_queue;
+struct store_links;
 struct store_sched_want {
-    struct store_queue *queue; /* the queue that is brought up to date */
-    /* also read the queue whole and compare; a queue that differs is replaced (view->differs) */
+    /* the queue and the links (NULL: the view has none) that are brought up to date */
+    struct store_queue *queue;
+    struct store_links *links;
+    /* also read both whole and compare; what differs is replaced (view->differs) */
     bool check;
     /* Rows of the ledger are read that were closed after row `closed`, and not before `use_from_us`. */
     int64_t closed, use_from_us;

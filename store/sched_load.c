@@ -1,4 +1,5 @@
 /* Reads everything that a scheduling decision depends on, in one transaction. */
+#include "store/links.h"
 #include "store/queue_private.h"
 
 #include <math.h>
@@ -16,6 +17,8 @@ enum {
     Q_NODES,
     Q_DEVICES,
     Q_REQUESTS,
+    /* as Q_WHOLE and Q_CHANGES, for the links */
+    Q_LINKS_WHOLE,
     Q_LINKS,
     Q_MEASURES,
     Q_ACCOUNTS,
@@ -30,7 +33,8 @@ enum {
 
 /* clang-format off */
 #define ACTIVE "('starting', 'running', 'stopping')"
-/* The statements of Q_WHOLE and Q_CHANGES are store_queue_whole and store_queue_changes (queue.c). */
+/* The statements of Q_WHOLE and Q_CHANGES are store_queue_whole and store_queue_changes (queue.c); those of
+ * Q_LINKS_WHOLE and Q_LINKS are in links.c. */
 static const struct pg_statement statements[Q_COUNT] = {
     [Q_NOW] = {"sched_now",
                "SELECT " MICROS("now()") ", (SELECT " MICROS("min(greatest(not_before, begin_at))") " FROM jobs "
@@ -70,7 +74,6 @@ static const struct pg_statement statements[Q_COUNT] = {
                     "SELECT id, kind, device, key, digest, tries, state, why, " MICROS("deadline_at")
                     " FROM requests ORDER BY id",
                     PG_READ},
-    [Q_LINKS] = {"sched_links", "SELECT from_node, to_node, document FROM links", PG_READ},
     [Q_MEASURES] = {"sched_measures",
                     "SELECT spec, inputs FROM measures WHERE until > now() ORDER BY until DESC LIMIT 16", PG_READ},
     [Q_ACCOUNTS] = {"sched_accounts",
@@ -335,8 +338,7 @@ static void read_cluster(struct store_view *view, const struct pg_result *nodes,
     }
 }
 
-static void read_measurements(struct store_view *view, const struct pg_result *requests,
-                              const struct pg_result *links)
+static void read_requests(struct store_view *view, const struct pg_result *requests)
 {
     view->requests = rows_of(view, requests, sizeof(*view->requests), &view->request_count);
     for (size_t i = 0; i < view->request_count; i++) {
@@ -350,12 +352,6 @@ static void read_measurements(struct store_view *view, const struct pg_result *r
         request->failed = strcmp(pg_text(requests, (int)i, 6), "failed") == 0;
         request->why = text_of(view, requests, (int)i, 7, true);
         request->deadline_us = pg_i64(requests, (int)i, 8);
-    }
-    view->links = rows_of(view, links, sizeof(*view->links), &view->link_count);
-    for (size_t i = 0; i < view->link_count; i++) {
-        view->links[i].from = text_of(view, links, (int)i, 0, false);
-        view->links[i].to = text_of(view, links, (int)i, 1, false);
-        view->links[i].document = document_of(view, links, (int)i, 2);
     }
 }
 
@@ -453,10 +449,12 @@ static void read_arrays(struct store_view *view, const struct pg_result *arrays)
 
 /* ---- the call ---- */
 
-/* A load under way: the queue, and the caller's callback. */
+/* A load under way: what is kept in memory, and the caller's callback. */
 struct load_call {
     struct store_queue *queue;
-    unsigned forgotten; /* value of store_queue_forgotten when the load began */
+    struct store_links *links; /* may be NULL */
+    /* values of store_queue_forgotten and store_links_forgotten when the load began */
+    unsigned forgotten, links_forgotten;
     store_view_fn *done;
     void *arg;
 };
@@ -487,7 +485,12 @@ static void view_deliver(struct store_call *call, const struct pg_result *const 
             view->incomplete = true;
         read_runs(view, results[Q_RUNS], results[Q_RANKS]);
         read_cluster(view, results[Q_NODES], results[Q_DEVICES]);
-        read_measurements(view, results[Q_REQUESTS], results[Q_LINKS]);
+        read_requests(view, results[Q_REQUESTS]);
+        if (load.links && store_links_forgotten(load.links) != load.links_forgotten)
+            view->incomplete = err_set(&err, ERR_CANCELLED, "the links were forgotten meanwhile") < 0;
+        else if (load.links &&
+                 store_links_load(load.links, results[Q_LINKS_WHOLE], results[Q_LINKS], view, &err) < 0)
+            view->incomplete = true;
         read_wanted(view, results[Q_MEASURES]);
         read_sharing(view, results[Q_ACCOUNTS], results[Q_USERS], results[Q_USES]);
         read_leases(view, results[Q_LEASES]);
@@ -519,6 +522,14 @@ static void load_steps(const struct store_sched_want *want, struct pg_step steps
         pg_param_text(&params[Q_CHANGES], snapshot);
     else
         pg_param_bool(&params[Q_CHANGES], true);
+    const char *linked = want->links ? store_links_snapshot(want->links) : NULL;
+    steps[Q_LINKS_WHOLE].statement = &store_links_whole;
+    pg_param_bool(&params[Q_LINKS_WHOLE], want->check && linked);
+    steps[Q_LINKS].statement = linked ? &store_links_changes : &store_links_whole;
+    if (linked)
+        pg_param_text(&params[Q_LINKS], linked);
+    else
+        pg_param_bool(&params[Q_LINKS], want->links != NULL);
     pg_param_i64(&params[Q_USES], want->closed);
     pg_param_i64(&params[Q_USES], want->use_from_us);
     pg_param_i64(&params[Q_ASKED], want->started_us);
@@ -534,7 +545,14 @@ int store_sched_load(struct store *store, const struct store_sched_want *want, s
         return err_set(err, ERR_NOMEM, "no memory for a database call");
     if (!store_queue_snapshot(want->queue))
         store_queue_forget(want->queue);
-    *load = (struct load_call){want->queue, store_queue_forgotten(want->queue), done, arg};
+    if (want->links && !store_links_snapshot(want->links))
+        store_links_forget(want->links);
+    *load = (struct load_call){want->queue,
+                               want->links,
+                               store_queue_forgotten(want->queue),
+                               want->links ? store_links_forgotten(want->links) : 0,
+                               done,
+                               arg};
     load_steps(want, steps, params);
     int rc = store_run(store, steps, Q_COUNT, 0,
                        store_call_create(view_deliver, view_fail, NULL, load, NULL, err), err);

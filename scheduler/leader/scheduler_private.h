@@ -18,6 +18,7 @@
 #include "scheduler/leader/scheduler.h"
 #include "scheduler/policy/range.h"
 #include "store/leader.h"
+#include "store/links.h"
 #include "store/queue.h"
 
 struct event;
@@ -85,6 +86,9 @@ struct scheduler {
     json_t *idle; /* {lease's id: time since which this leader has seen the lease's device idle, µs} */
     json_t *away; /* {device: time since which this leader has seen the device away or unfit, µs} */
     struct store_queue *queue; /* the queued jobs as of the last load */
+    struct store_links *links; /* the links as of the last load */
+    uint64_t
+        links_settled;   /* hash of nodes, links and requests of which no link is to be measured; 0: none */
     uint64_t checked_ns; /* when the queue was last compared with the database; 0: the next load compares */
     unsigned conflicts;  /* consecutive decisions that the database refused */
     /* the last queued job that was examined; used when more classes of jobs are queued than one pass examines

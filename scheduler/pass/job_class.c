@@ -174,15 +174,50 @@ static const json_t *profile_of(const struct job_class *class, const char *devic
     return NULL;
 }
 
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Collects the links between the nodes of the devices in `mask`, in a new array that the caller frees. */
+static int links_among(const struct store_view *view, const bool *mask, const json_t ***links, size_t *count)
+{
+    const char **nodes = calloc(view->device_count + 1, sizeof(const char *));
+    size_t node_count = 0, room = 0, of;
+    for (size_t i = 0; nodes && i < view->device_count; i++)
+        if (mask[i])
+            nodes[node_count++] = view->devices[i].node;
+    if (nodes)
+        qsort(nodes, node_count, sizeof(const char *), compare_names);
+    size_t distinct = 0;
+    for (size_t i = 0; i < node_count; i++)
+        if (distinct == 0 || strcmp(nodes[distinct - 1], nodes[i]) != 0)
+            nodes[distinct++] = nodes[i];
+    for (size_t i = 0; i < distinct; i++, room += of)
+        store_links_of(view, nodes[i], &of);
+    *links = calloc(room + 1, sizeof(const json_t *));
+    for (size_t i = 0; *links && i < distinct; i++) {
+        const struct store_sched_link *from = store_links_of(view, nodes[i], &of);
+        for (size_t k = 0; k < of; k++) {
+            const char *to = from[k].to;
+            if (bsearch(&to, nodes, distinct, sizeof(const char *), compare_names))
+                (*links)[(*count)++] = from[k].document;
+        }
+    }
+    const int rc = nodes && *links ? 0 : -1;
+    free(nodes);
+    return rc;
+}
+
 int job_class_plan(struct scheduler_pass *pass, const struct job_class *class, const bool *mask, bool now,
                    const struct placer_move *move, struct placer_answer *answer, struct err *err)
 {
     const struct store_view *view = pass->view;
     struct placer_device *devices = calloc(view->device_count + 1, sizeof(*devices));
-    const json_t **links = calloc(view->link_count + 1, sizeof(const json_t *));
+    const json_t **links = NULL;
     size_t device_count = 0, link_count = 0;
     int rc = -1;
-    if (!devices || !links) {
+    if (!devices || links_among(view, mask, &links, &link_count) < 0) {
         err_set(err, ERR_NOMEM, "no memory for planning");
         goto out;
     }
@@ -198,8 +233,6 @@ int job_class_plan(struct scheduler_pass *pass, const struct job_class *class, c
             to->profile = profile_of(class, device->name, &to->speed);
         }
     }
-    for (size_t i = 0; i < view->link_count; i++)
-        links[link_count++] = view->links[i].document;
     const struct placer_request request = {
         .spec = class->spec,
         .inputs = class->inputs,

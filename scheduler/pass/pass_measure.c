@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "store/links.h"
+
 enum { LINK_REQUESTS_MAX = 64, LAYER_WEIGHTS_MANY = 1000000 };
 
 static const struct store_sched_request *find_request(const struct scheduler_pass *pass, bool profile,
@@ -58,15 +60,38 @@ static bool is_given_up(const struct scheduler_pass *pass, const struct store_sc
 
 /* ---- links ---- */
 
-/* Whether the link was measured. The record of an emulated link does not count. */
-static bool has_link(const struct scheduler_pass *pass, const char *from, const char *to)
+static int by_end(const void *node, const void *link)
 {
-    for (size_t i = 0; i < pass->view->link_count; i++) {
-        const struct store_sched_link *link = &pass->view->links[i];
-        if (strcmp(link->from, from) == 0 && strcmp(link->to, to) == 0)
-            return !json_is_true(json_object_get(link->document, "emulated"));
+    return strcmp(node, ((const struct store_sched_link *)link)->to);
+}
+
+/* Returns the link to the node among those that begin at one node, or NULL. */
+static const struct store_sched_link *find_link(const struct store_sched_link *links, size_t count,
+                                                const char *to)
+{
+    return count > 0 ? bsearch(to, links, count, sizeof(*links), by_end) : NULL;
+}
+
+static uint64_t mix(uint64_t hash, const void *bytes, size_t size)
+{
+    const uint8_t *at = bytes;
+    for (size_t i = 0; i < size; i++)
+        hash = (hash ^ at[i]) * 1099511628211u; /* one step of FNV-1a */
+    return hash;
+}
+
+/* Hashes what tells which links must be measured: the nodes, the links and the requests. */
+static uint64_t links_world(const struct store_view *view)
+{
+    uint64_t hash = mix(14695981039346656037u, &view->links_version, sizeof(view->links_version));
+    for (size_t i = 0; i < view->node_count; i++) {
+        const struct store_sched_node *node = &view->nodes[i];
+        const bool there = node->reachable && node->address[0] != '\0';
+        hash = mix(mix(hash, node->name, strlen(node->name) + 1), &there, sizeof(there));
     }
-    return false;
+    for (size_t i = 0; i < view->request_count; i++)
+        hash = mix(hash, &view->requests[i].id, sizeof(view->requests[i].id));
+    return hash;
 }
 
 static void request_link(struct scheduler_pass *pass, const struct store_sched_node *from,
@@ -89,12 +114,10 @@ static void put_emulated(struct scheduler_pass *pass)
     json_array_foreach (pass->scheduler->config->links, i, link) {
         const char *from = json_string_value(json_object_get(link, "from"));
         const char *to = json_string_value(json_object_get(link, "to"));
-        bool known = false;
-        for (size_t k = 0; k < pass->view->link_count; k++) {
-            const struct store_sched_link *have = &pass->view->links[k];
-            known = known || (strcmp(have->from, from) == 0 && strcmp(have->to, to) == 0 &&
-                              json_equal(have->document, link));
-        }
+        size_t count;
+        const struct store_sched_link *links = store_links_of(pass->view, from, &count);
+        const struct store_sched_link *have = find_link(links, count, to);
+        const bool known = have && json_equal(have->document, link);
         if (!known && pass_node(pass, from) && pass_node(pass, to)) {
             pass_add(pass, pass->links,
                      json_pack("{s:s, s:s, s:O}", "from", from, "to", to, "document", link));
@@ -115,9 +138,42 @@ static bool is_emulated(const struct scheduler_pass *pass, const char *from, con
     return false;
 }
 
+/* Requests the links from a node that are not measured, while fewer than LINK_REQUESTS_MAX requests are open.
+ * Returns false when one of them must be considered again although nothing else changes. */
+static bool request_links(struct scheduler_pass *pass, const struct store_sched_node *from, size_t *open)
+{
+    const struct store_view *view = pass->view;
+    size_t count;
+    const struct store_sched_link *links = store_links_of(view, from->name, &count);
+    bool settled = true;
+    for (size_t b = 0; b < view->node_count; b++) {
+        const struct store_sched_node *to = &view->nodes[b];
+        if (to == from || !to->reachable || to->address[0] == '\0')
+            continue;
+        const struct store_sched_link *have = find_link(links, count, to->name);
+        /* the record of an emulated link does not count as measured */
+        if ((have && !json_is_true(json_object_get(have->document, "emulated"))) ||
+            is_emulated(pass, from->name, to->name))
+            continue;
+        const struct store_sched_request *request = find_request(pass, false, from->name, to->name);
+        if (is_given_up(pass, request, NULL))
+            continue;
+        settled = false;
+        if (*open >= LINK_REQUESTS_MAX)
+            break;
+        if (!request || (!is_open(pass, request) && !is_resting(pass, request))) {
+            request_link(pass, from, to);
+            (*open)++;
+        }
+    }
+    return settled;
+}
+
 void pass_links(struct scheduler_pass *pass)
 {
     const struct store_view *view = pass->view;
+    const uint64_t world = links_world(view);
+    bool settled = true;
     size_t open = 0;
     put_emulated(pass);
     for (size_t i = 0; i < view->request_count; i++) {
@@ -128,21 +184,13 @@ void pass_links(struct scheduler_pass *pass)
             pass_check_at(pass, view->requests[i].deadline_us);
         }
     }
-    for (size_t a = 0; a < view->node_count; a++) {
-        for (size_t b = 0; b < view->node_count && open < LINK_REQUESTS_MAX; b++) {
-            const struct store_sched_node *from = &view->nodes[a], *to = &view->nodes[b];
-            if (a == b || !from->reachable || !to->reachable || to->address[0] == '\0' ||
-                has_link(pass, from->name, to->name) || is_emulated(pass, from->name, to->name)) {
-                continue;
-            }
-            const struct store_sched_request *request = find_request(pass, false, from->name, to->name);
-            if (!request || (!is_open(pass, request) && !is_resting(pass, request) &&
-                             !is_given_up(pass, request, NULL))) {
-                request_link(pass, from, to);
-                open++;
-            }
-        }
-    }
+    if (world == pass->scheduler->links_settled)
+        return;
+    for (size_t a = 0; a < view->node_count && (settled || open < LINK_REQUESTS_MAX); a++)
+        if (view->nodes[a].reachable)
+            settled = request_links(pass, &view->nodes[a], &open) && settled;
+    if (settled)
+        pass->scheduler->links_settled = world;
 }
 
 /* ---- profiles ---- */

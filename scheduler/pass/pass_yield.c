@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/log.h"
+#include "store/links.h"
 
 /* A run that did not store a checkpoint in time is asked again only after ASK_AGAIN times the time that it
  * was given. */
@@ -26,12 +27,14 @@ double pass_step_s(const struct store_sched_run *run)
 static double store_rate(const struct scheduler_pass *pass, const struct store_sched_run *run)
 {
     double rate = INFINITY;
-    for (size_t i = 0; i < pass->view->link_count; i++) {
-        const struct store_sched_link *link = &pass->view->links[i];
-        const double bytes_per_s = json_number_value(json_object_get(link->document, "bytes_per_s"));
-        for (uint32_t k = 0; k < run->rank_count; k++)
-            if (bytes_per_s > 0 && bytes_per_s < rate && strcmp(run->ranks[k].node, link->from) == 0)
+    for (uint32_t k = 0; k < run->rank_count; k++) {
+        size_t count;
+        const struct store_sched_link *links = store_links_of(pass->view, run->ranks[k].node, &count);
+        for (size_t i = 0; i < count; i++) {
+            const double bytes_per_s = json_number_value(json_object_get(links[i].document, "bytes_per_s"));
+            if (bytes_per_s > 0 && bytes_per_s < rate)
                 rate = bytes_per_s;
+        }
     }
     return isfinite(rate) ? rate : pass->scheduler->config->limits.store_bytes_per_s;
 }

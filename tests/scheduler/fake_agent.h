@@ -44,6 +44,7 @@ struct fake_agent {
     struct seal *seal;
     char node[40], boot[40], after[40], stream[80];
     int64_t beat;
+    unsigned beat_ms; /* time between heartbeats; 0: 100 */
     int devices;
     int64_t node_seq;
     json_t *node_journal;
@@ -478,7 +479,7 @@ static inline void fake_tick(evutil_socket_t fd, short what, void *arg)
     agent->ticks++;
     for (int i = 0; i < agent->worker_count; i++)
         fake_step(agent, &agent->workers[i]);
-    if (agent->ticks % (100 / FAKE_TICK_MS) == 1)
+    if (agent->ticks % ((agent->beat_ms > 0 ? agent->beat_ms : 100) / FAKE_TICK_MS) == 1)
         fake_pass(agent, "heartbeat", json_pack("{s:s}", "boot", agent->boot));
     if (agent->ticks % (200 / FAKE_TICK_MS) == 0) {
         for (int i = 0; i < agent->worker_count; i++)

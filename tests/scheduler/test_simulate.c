@@ -50,18 +50,30 @@ static struct simulation_result run(const struct simulation *simulation)
     return result;
 }
 
-static void equal_arrivals_give_equal_decisions(void **state)
+static void check_equal_decisions(const struct generate_request *request)
 {
-    (void)state;
-    const struct generate_request request = week_of(11, 0.9);
     struct generated_world world;
-    draw(&request, &world);
+    draw(request, &world);
     struct simulation_result a = run(&world.simulation), b = run(&world.simulation);
     assert_true(a.decisions > 100 && a.digest == b.digest && a.decisions == b.decisions);
     assert_memory_equal(a.outcomes, b.outcomes, world.simulation.job_count * sizeof(*a.outcomes));
+    printf("seed %llu: %zu jobs of %zu users on %zu devices, %llu decisions, twice the same digest %016llx\n",
+           (unsigned long long)request->seed, world.simulation.job_count, request->users, request->devices,
+           (unsigned long long)a.decisions, (unsigned long long)a.digest);
     simulation_result_fini(&a);
     simulation_result_fini(&b);
     generated_world_fini(&world);
+}
+
+static void equal_arrivals_give_equal_decisions(void **state)
+{
+    (void)state;
+    struct generate_request request = week_of(11, 0.9);
+    check_equal_decisions(&request);
+    request.devices = 64;
+    request.users = 200;
+    if (is_long())
+        check_equal_decisions(&request);
 }
 
 /* Returns the charge of the account and of all accounts below it. */
@@ -75,24 +87,16 @@ static double charged(const struct generated_world *world, const struct simulati
     return sum;
 }
 
-/* While everybody has work, each account's use over three half-lives is its share, within the larger of 3 %
- * of the share and one longest job. */
-static void shares_are_what_is_due(void **state)
+/* Checks that each account's use is its share, within the larger of 3 % of the share and one longest job. */
+static void check_shares(const struct generate_request *request, double half_life_s)
 {
-    (void)state;
     struct policy_settings settings = policy_defaults;
-    struct generate_request request = week_of(12, 6);
-    request.days = 6;
-    request.users = 12;
-    request.job_hours = 0.25;
-    request.from_the_start = true;
-    request.failures = 0;
-    settings.half_life_s = 2 * 86400;
+    settings.half_life_s = half_life_s;
     struct generated_world world;
-    draw(&request, &world);
+    draw(request, &world);
     world.simulation.settings = &settings;
     struct simulation_result result = run(&world.simulation);
-    double longest = 0;
+    double longest = 0, worst = 0, worst_group = 0;
     for (size_t i = 0; i < world.simulation.job_count; i++)
         longest = fmax(longest, result.outcomes[i].charged_s);
     for (size_t i = 1; i < world.simulation.account_count; i++) {
@@ -102,12 +106,42 @@ static void shares_are_what_is_due(void **state)
             weights += world.accounts[k].parent == parent ? world.accounts[k].weight : 0;
         const double due = charged(&world, &result, parent) * world.accounts[i].weight / weights;
         const double used = charged(&world, &result, i);
+        worst = fmax(worst, fabs(used - due) / fmax(0.03 * due, longest));
+        worst_group = parent == 0 ? fmax(worst_group, fabs(used - due) / due) : worst_group;
         if (fabs(used - due) > fmax(0.03 * due, longest))
-            fail_msg("seed 12: account %zu used %.0f s of %.0f s due; the longest job took %.0f s", i, used,
-                     due, longest);
+            fail_msg("seed %llu: account %zu used %.0f s of %.0f s due; the longest job took %.0f s",
+                     (unsigned long long)request->seed, i, used, due, longest);
     }
+    printf(
+        "seed %llu: %zu users on %zu devices, %zu jobs, %.0f days: the worst account is off by %.2f of the "
+        "bound, the worst group by %.2f %% of its share\n",
+        (unsigned long long)request->seed, request->users, request->devices, world.simulation.job_count,
+        request->days, worst, 100 * worst_group);
     simulation_result_fini(&result);
     generated_world_fini(&world);
+}
+
+/* While everybody has work, each account's use over three half-lives is its share. */
+static void shares_are_what_is_due(void **state)
+{
+    (void)state;
+    struct generate_request request = week_of(12, 6);
+    request.days = 6;
+    request.users = 12;
+    request.job_hours = 0.25;
+    request.from_the_start = true;
+    request.failures = 0;
+    check_shares(&request, 2 * 86400);
+    if (!is_long())
+        return;
+    request.load = 4;
+    request.days = 21;
+    request.users = 200;
+    request.groups = 5;
+    request.shapes = 50;
+    request.devices = 64;
+    request.job_hours = 1;
+    check_shares(&request, 7 * 86400);
 }
 
 /* Seconds on the reference card of the jobs that ended. Held device-seconds would not do: jobs that take more

@@ -4,6 +4,7 @@
 #include "common/rand.h"
 #include "model/job/plan_class.h"
 #include "model/job/spec.h"
+#include "store/links.h"
 #include "store/queue.h"
 
 enum { ROUNDS = 400, CONNECTIONS = 3 };
@@ -26,13 +27,19 @@ static void on_view(void *arg, const struct err *err, struct store_view *view)
     store_view_destroy(view);
 }
 
-static void ask(struct fixture *fixture, struct store_queue *queue, bool check, struct loaded *loaded)
+static void ask_with(struct fixture *fixture, struct store_queue *queue, struct store_links *links,
+                     bool check, struct loaded *loaded)
 {
     struct err err;
-    const struct store_sched_want want = {.queue = queue, .check = check};
+    const struct store_sched_want want = {.queue = queue, .links = links, .check = check};
     *loaded = (struct loaded){0};
     if (store_sched_load(fixture->store, &want, on_view, loaded, &err) < 0)
         fail_msg("%s", err.text);
+}
+
+static void ask(struct fixture *fixture, struct store_queue *queue, bool check, struct loaded *loaded)
+{
+    ask_with(fixture, queue, NULL, check, loaded);
 }
 
 static void await(struct fixture *fixture, const struct loaded *loaded)
@@ -226,6 +233,66 @@ static void a_difference_is_found_and_mended(void **state)
     store_queue_destroy(queue);
 }
 
+/* Random transactions of two connections write links. After each the links in memory must equal the table. */
+static void the_links_are_the_databases_after_every_change(void **state)
+{
+    struct fixture *fixture = *state;
+    struct err err;
+    struct store_links *links = store_links_create(&err);
+    struct store_queue *queue = queue_new();
+    struct rand_stream random;
+    struct pg_conn *conns[2] = {connect_to(fixture), connect_to(fixture)};
+    bool open[2] = {false};
+    char text[300];
+    assert_non_null(links);
+    rand_stream_init(&random, 44, 0);
+    run(conns[0], "INSERT INTO nodes (name) SELECT 'n' || i FROM generate_series(0, 9) i");
+    for (int round = 0; round < ROUNDS; round++) {
+        const uint64_t seed = rand_stream_u64(&random);
+        const size_t i = seed % 2;
+        if (open[i] && seed / 2 % 3 == 0) {
+            run(conns[i], seed / 8 % 4 == 0 ? "ROLLBACK" : "COMMIT");
+            open[i] = false;
+        } else if (!open[i]) {
+            run(conns[i], "BEGIN");
+            open[i] = true;
+        }
+        if (open[i]) { /* each connection has links of its own, as open transactions wait for each other */
+            snprintf(
+                text, sizeof(text),
+                "INSERT INTO links (from_node, to_node, document) VALUES ('n%d', 'n%d', '{\"rate\": %d}') ON "
+                "CONFLICT (from_node, to_node) DO UPDATE SET document = excluded.document, changed = "
+                "excluded.changed",
+                (int)(seed / 32 % 5 * 2 + i), (int)(seed / 256 % 10), (int)(seed / 4096 % 100));
+            run(conns[i], text);
+        }
+        struct loaded loaded;
+        ask_with(fixture, queue, links, round % 2 == 0, &loaded);
+        await(fixture, &loaded);
+        if (loaded.err.code != ERR_NONE || loaded.differs[0] != '\0')
+            fail_msg("round %d: %s%s", round, loaded.err.text, loaded.differs);
+        if (round % 100 == 99)
+            store_links_forget(links);
+    }
+    run(conns[0], "COMMIT");
+    run(conns[1], "COMMIT");
+    struct loaded loaded;
+    ask_with(fixture, queue, links, true, &loaded);
+    await(fixture, &loaded);
+    assert_string_equal(loaded.differs, "");
+    run(conns[0], "DELETE FROM links WHERE from_node = 'n3'"); /* no program does */
+    ask_with(fixture, queue, links, true, &loaded);
+    await(fixture, &loaded);
+    assert_non_null(strstr(loaded.differs, "link"));
+    ask_with(fixture, queue, links, true, &loaded);
+    await(fixture, &loaded);
+    assert_string_equal(loaded.differs, "");
+    for (size_t i = 0; i < 2; i++)
+        pg_disconnect(conns[i]);
+    store_links_destroy(links);
+    store_queue_destroy(queue);
+}
+
 static void a_job_takes_at_most_256_bytes(void **state)
 {
     struct fixture *fixture = *state;
@@ -350,6 +417,7 @@ int main(void)
         cmocka_unit_test(the_queue_is_the_databases_after_every_change),
         cmocka_unit_test(a_load_that_was_under_way_does_not_fill_a_queue_that_forgot),
         cmocka_unit_test(a_difference_is_found_and_mended),
+        cmocka_unit_test(the_links_are_the_databases_after_every_change),
         cmocka_unit_test(a_job_takes_at_most_256_bytes),
         cmocka_unit_test(what_no_plan_depends_on_makes_no_class),
         cmocka_unit_test(the_database_and_submits_have_the_same_classes),

@@ -388,10 +388,25 @@ static void one_leads_and_the_next_has_a_higher_epoch(void **state)
     store_leader_destroy(other->leader);
 }
 
+/* A batch may hold a link twice, because an agent was asked twice or sent its answer again. */
+static void a_link_that_is_told_twice_is_kept_once(void **state)
+{
+    struct fixture *fixture = *state;
+    struct answer answer;
+    json_t *links = json_pack("[{s:s, s:s, s:i, s:{s:i}}, {s:s, s:s, s:i, s:{s:i}}]", "from", "left", "to",
+                              "right", "request", 1, "document", "rate", 1, "from", "left", "to", "right",
+                              "request", 2, "document", "rate", 2);
+    const struct store_ingest batch = {.leader = 7, .links = links};
+    AWAIT_OK(fixture, answer, store_ingest(fixture->store, &batch, on_done, &answer, E));
+    assert_int_equal(number(fixture, "SELECT (document ->> 'rate')::bigint FROM links"), 2);
+    json_decref(links);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_stale_epoch_writes_nothing_at_all),
+        cmocka_unit_test(a_link_that_is_told_twice_is_kept_once),
         cmocka_unit_test(a_step_once_reported_is_not_new_again),
         cmocka_unit_test(a_checkpoint_is_complete_or_absent),
         cmocka_unit_test(measured_routing_becomes_an_input),
