@@ -20,8 +20,8 @@ run python3 bench/plan_few.py 24 0 7-12
 run python3 bench/plan_many.py 24 0 64-64
 run python3 bench/plan_mixed.py 24 0 64-64
 run python3 bench/start_latency.py
-run python3 bench/split_throughput.py 64 3
-run python3 bench/split_throughput.py 16 3
+run python3 bench/split_throughput.py --rows 64
+run python3 bench/split_throughput.py --rows 16
 run python3 bench/accuracy.py
 run python3 bench/engine_vs_torch.py
 exit $failed

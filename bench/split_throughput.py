@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""A split job against two separate jobs running at the same time, one on each of the two devices.
+"""Split jobs of several kinds against two separate jobs running at the same time, one on each of two devices, and each beside
+what was predicted.
 
-Rounds are interleaved (separate, split, separate, split …); the spread of equal runs is printed beside the ratio. The two
+Rounds are interleaved (separate, each kind, separate …); the spread of equal runs is printed beside the ratios. The two
 separate jobs are counted only while both run: the faster device's job is given more steps, and what each did within the
-common time is interpolated within its steps (alone, either would go faster: the two share the machine's memory).
-The split's own simulation, from its recorded instruction times and with links that cost nothing, is printed beside it.
-  bench/split_throughput.py [micro-batches, default 64] [rounds, default 3] [kinds of placement, default pipeline]
+common time is interpolated within its steps (alone, either would go faster: the two share the machine's memory). Their own
+prediction stands beside theirs: where it is off, the machine has changed since it was measured, and a kind's error is to be
+read beside that. A split's own simulation, from its recorded instruction times and with links that cost nothing, is printed too.
 """
+import argparse
 import json
 import sys
 import time
@@ -15,14 +17,37 @@ import urllib.request
 from harness import Motley, demo_rows, expect, report, smollm2, summary
 
 STEPS = {"left": 3, "right": 2, "split": 2}
+SIDES = ("left", "right")
 FREE = ("--link", "left:right=100000Gbit/s,0ms", "--link", "right:left=100000Gbit/s,0ms")
 
 
-def spec(model, rows, name, micro_batches, steps, placement):
-    return {"name": name, "model": model, "data": {"train": rows, "format": "alpaca", "sequence_tokens": 256, "shuffle": False},
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
+    parser.add_argument("kinds", nargs="*", default=["pipeline"], help="placements, default pipeline")
+    parser.add_argument("--rows", type=int, default=64, help="rows of a step, default 64")
+    parser.add_argument("--micro-rows", default="1", help="rows of a micro-batch, or auto; default 1")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--isa", default="avx2", help="kernels of the second device, default avx2 (the first: native)")
+    parser.add_argument("--memory", default="3GiB", help="memory limit of each device for the split jobs, default 3GiB")
+    parser.add_argument("--link", default="none", help="emulated link, as 1Gbit/s:0.5ms; default none")
+    return parser.parse_args()
+
+
+def config(args):
+    document = {"agents": [{"name": side, "devices": [{"kind": "cpu", "threads": 1, "memory": args.memory, "isa": isa}]}
+                           for side, isa in zip(SIDES, ("native", args.isa))]}
+    if args.link != "none":
+        rate, latency = args.link.rsplit(":", 1)
+        document["links"] = [{"between": list(SIDES), "rate": rate, "latency": latency}]
+    return document
+
+
+def spec(args, train, name, steps, placement):
+    micro_rows = args.micro_rows if args.micro_rows == "auto" else int(args.micro_rows)
+    return {"name": name, "model": smollm2(), "data": {"train": train, "format": "alpaca", "sequence_tokens": 256, "shuffle": False},
             "method": {"kind": "lora", "dropout": 0.0},
-            "train": {"batch_rows": micro_batches, "steps": steps, "learning_rate": 1e-4, "warmup_steps": 1},
-            "checkpoint": {"every_steps": 0}, "placement": {"micro_batch_rows": 1, **placement}}
+            "train": {"batch_rows": args.rows, "steps": steps, "learning_rate": 1e-4, "warmup_steps": 1},
+            "checkpoint": {"every_steps": 0}, "placement": {"micro_batch_rows": micro_rows, "move": "never", **placement}}
 
 
 def submit(motley, document):
@@ -32,6 +57,7 @@ def submit(motley, document):
 def wait(motley, ident):
     job = motley.wait_state(ident, ("succeeded", "failed", "cancelled"), timeout=900)
     expect(job["state"] == "succeeded", f"job {ident}: {job['state']}: {job.get('why')}")
+    return job["run"]["plan_answer"]
 
 
 def steps_of(motley, ident):
@@ -56,57 +82,60 @@ def rate(steps, begin, end):
     return done / (end - begin)
 
 
-def separate_round(motley, model, rows, micro_batches):
-    idents = [submit(motley, spec(model, rows, f"alone-{side}", micro_batches, STEPS[side],
-                                  {"kind": "single", "devices": [f"{side}/cpu0"]})) for side in ("left", "right")]
-    for ident in idents:
-        wait(motley, ident)
+def error(answers, jobs):
+    """By how much the predicted seconds of these runs' steps differ from the measured ones."""
+    predicted = sum(answer["step_s"] * len(job) for answer, job in zip(answers, jobs))
+    return predicted / sum(e - b for job in jobs for b, e, _ in job) - 1
+
+
+def separate_round(motley, args, train):
+    """Tokens/s of both, and the error of their prediction."""
+    idents = [submit(motley, spec(args, train, f"alone-{side}", STEPS[side], {"kind": "single", "devices": [f"{side}/cpu0"]}))
+              for side in SIDES]
+    answers = [wait(motley, ident) for ident in idents]
     jobs = [steps_of(motley, ident) for ident in idents]
     begin, end = max(job[0][0] for job in jobs), min(job[-1][1] for job in jobs)
-    return sum(rate(job, begin, end) for job in jobs)
+    return sum(rate(job, begin, end) for job in jobs), error(answers, jobs)
 
 
 def split_round(motley, document):
-    """Tokens/s, and what the simulator makes of the same instructions with free links."""
+    """Tokens/s, the error of the prediction, and what the simulator makes of the same instructions with free links."""
     ident = submit(motley, document)
-    wait(motley, ident)
+    answer = wait(motley, ident)
     steps = steps_of(motley, ident)
     free = motley.run("replay", str(ident), *FREE, parse=True)
     measured = sum(tokens for _, _, tokens in steps) / sum(e - b for b, e, _ in steps)
-    return measured, free["changed_s"] / free["recorded_s"]
+    return {"tokens_per_s": measured, "error": error([answer], [steps]), "of_free_links": free["changed_s"] / free["recorded_s"],
+            "predicted_step_s": answer["step_s"]}
 
 
 def main():
-    micro_batches = int(sys.argv[1]) if len(sys.argv) > 1 else 64
-    rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 3
-    model = smollm2()
-    config = {"agents": [
-        {"name": "left", "devices": [{"kind": "cpu", "threads": 1, "memory": "3GiB", "isa": "native"}]},
-        {"name": "right", "devices": [{"kind": "cpu", "threads": 1, "memory": "3GiB", "isa": "avx2"}]}]}
-    kinds = sys.argv[3:] or ["pipeline"]
-    separate, splits, of_free, plans = [], {kind: [] for kind in kinds}, {kind: [] for kind in kinds}, {}
-    with Motley(config) as motley:
+    args = arguments()
+    kinds = args.kinds
+    separate, of_separate, splits = [], [], {kind: [] for kind in kinds}
+    with Motley(config(args)) as motley:
         train, _ = demo_rows(motley.base)
-        documents = {kind: spec(model, train, f"split-{kind}", micro_batches, STEPS["split"],
-                                {"kind": kind, "devices": ["left/cpu0", "right/cpu0"], "count": {"least": 2}})
-                     for kind in kinds}
-        for kind in kinds:
-            plans[kind] = motley.run("plan", motley.write("plan.json", documents[kind]), parse=True, timeout=300)
-        for _ in range(rounds):
-            separate.append(separate_round(motley, model, train, micro_batches))
+        for _ in range(args.rounds):
+            tokens_per_s, off = separate_round(motley, args, train)
+            separate.append(tokens_per_s)
+            of_separate.append(off)
+            print(f"separate {tokens_per_s:.1f} tokens/s, predicted {off:+.1%}", flush=True)
             for kind in kinds:
-                measured, free = split_round(motley, documents[kind])
-                splits[kind].append(measured)
-                of_free[kind].append(free)
-                print(f"separate {separate[-1]:.1f} tokens/s, {kind} {measured:.1f}: {measured / separate[-1]:.3f}; "
-                      f"{free:.3f} of its simulation with free links", flush=True)
+                document = spec(args, train, f"split-{kind}", STEPS["split"],
+                                {"kind": kind, "devices": [f"{side}/cpu0" for side in SIDES], "count": {"least": 2}})
+                one = split_round(motley, document)
+                splits[kind].append(one)
+                print(f"  {kind} {one['tokens_per_s']:.1f} tokens/s: {one['tokens_per_s'] / separate[-1]:.3f} of separate; "
+                      f"predicted {one['predicted_step_s']:.2f} s a step, {one['error']:+.1%}; "
+                      f"{one['of_free_links']:.3f} of its simulation with free links", flush=True)
     for kind in kinds:
-        split = splits[kind]
-        report(f"split_throughput_{kind}_{micro_batches}", {
-            "micro_batches": micro_batches, "separate_tokens_per_s": summary(separate), "split_tokens_per_s": summary(split),
-            "ratio": summary([s / a for s, a in zip(split, separate)]), "spread_of_a_against_a": max(separate) / min(separate) - 1,
-            "spread_of_split": max(split) / min(split) - 1, "of_simulation_with_free_links": summary(of_free[kind]),
-            "predicted_step_s": plans[kind]["step_s"], "lower_bound_s": plans[kind]["lower_bound_s"]})
+        rates = [one["tokens_per_s"] for one in splits[kind]]
+        report(f"split_throughput_{kind}_{args.rows}", {
+            "rows": args.rows, "micro_rows": args.micro_rows, "link": args.link, "isa": args.isa,
+            "separate_tokens_per_s": summary(separate), "split_tokens_per_s": summary(rates),
+            "ratio": summary([s / a for s, a in zip(rates, separate)]), "spread_of_a_against_a": max(separate) / min(separate) - 1,
+            "error_of_separate": summary(of_separate), "error": summary([one["error"] for one in splits[kind]]),
+            "of_simulation_with_free_links": summary([one["of_free_links"] for one in splits[kind]])})
 
 
 if __name__ == "__main__":

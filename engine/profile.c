@@ -268,7 +268,7 @@ static double recomputed_share(const struct profile *profile, const struct profi
     double q = (double)config->heads * config->head_dim, kv = (double)config->kv_heads * config->head_dim;
     /* weights of the FFN's down projection, and of all matrices, per value of hidden */
     double down = (double)config->ffn, all = 2 * q + 2 * kv + 3 * down;
-    if (kind == &profile->kinds[KIND_FFN])
+    if (kind == &profile->kinds[KIND_FFN] || kind == &profile->kinds[KIND_FFN_CUT])
         return 2.0 / 3;
     return kind == &profile->kinds[KIND_LAYER] ? 1 - down / all : 1;
 }
@@ -395,7 +395,7 @@ static json_t *document_make(struct profile *profile)
     }
     json_t *document = json_pack(
         "{s:s, s:s, s:i, s:s, s:s, s:s, s:s, s:I, s:o, s:o, s:{s:I, s:I, s:I}, s:{s:I}, s:{s:I}, s:{s:f}, "
-        "s:f, s:f}",
+        "s:{s:f, s:f}, s:f, s:f}",
         "device", device_name(profile->device), "isa", device_isa(profile->device), "threads",
         (int)device_threads(profile->device), "shape", shape, "method",
         request->method.full ? "full" : "lora", "base", base_names[request->method.base], "compute",
@@ -405,6 +405,8 @@ static json_t *document_make(struct profile *profile)
         (json_int_t)memory[1].bytes[MEM_WEIGHTS], "head", (json_int_t)memory[2].bytes[MEM_WEIGHTS],
         "adapter_bytes", "layer", (json_int_t)memory[1].bytes[MEM_ADAPTERS], "optimizer_bytes", "layer",
         (json_int_t)memory[1].bytes[MEM_OPTIMIZER], "step_s", "layer", profile->kinds[1].step_s,
+        "cut_share", "attention_cut", profile->kinds[KIND_ATTENTION_CUT].cut_share, "ffn_cut",
+        profile->kinds[KIND_FFN_CUT].cut_share,
         "waited_share", waited_share(profile), "spread", profile_spread(&profile->kinds[1]));
     if (!document)
         err_set(profile->err, ERR_NOMEM, "out of memory for a profile document");
@@ -446,8 +448,8 @@ static int profile_init(struct profile *profile, struct device *device, const st
     *profile = (struct profile){.request = request, .device = device, .err = err};
     profile->tokens_max = request->tokens_max != 0 ? request->tokens_max : request->sequence_tokens;
     profile->tokens_max = max_u32(profile->tokens_max, max_u32(request->sequence_tokens, 32));
-    static const char *const names[KINDS] = {"embedding", "layer",  "head",  "attention",
-                                             "ffn",       "router", "expert"};
+    static const char *const names[KINDS] = {"embedding", "layer",  "head",          "attention", "ffn",
+                                             "router",    "expert", "attention_cut", "ffn_cut"};
     for (int k = 0; k < KINDS; k++)
         profile->kinds[k] = (struct profile_kind){.name = names[k], .tokens_share = 1};
     profile->kinds[KIND_LAYER].block_begin = 1;
@@ -478,18 +480,19 @@ static struct profile_span span_until(const struct profile *profile, uint64_t be
 }
 
 /* Layers are most of a model and get, with their parts, most of the time; embedding and head get the rest.
- * Where outputs are normed before they are added, no plan divides layers, and their halves are not measured.
- */
+ * Where outputs are normed before they are added, no plan divides layers, and their halves are not measured. */
 static int profile_turns(struct profile *profile)
 {
     const struct model_config *config = profile->request->config;
     uint64_t begin_ns = profile->request->now_ns();
-    struct profile_span parts = span_until(profile, begin_ns, 0.75);
+    struct profile_span parts = span_until(profile, begin_ns, 0.75),
+                        halves = span_until(profile, begin_ns, 0.68);
     bool mixture = config->experts > 0, apart = !config->post_norms;
     if (kind_measure(profile, &profile->kinds[KIND_EMBEDDING], span_until(profile, begin_ns, 0.03), NULL) !=
             0 ||
         kind_measure(profile, &profile->kinds[KIND_LAYER], span_until(profile, begin_ns, mixture ? 0.5 : 0.6),
-                     apart && !mixture ? &parts : NULL) != 0 ||
+                     apart && !mixture ? &halves : NULL) != 0 ||
+        (apart && !mixture && profile_cut(profile, parts.until_ns, parts.latest_ns) != 0) ||
         (mixture && apart &&
          profile_mixture(profile, profile->request->now_ns(), parts.until_ns, parts.latest_ns) != 0))
         return -1;

@@ -3,9 +3,9 @@
  * It returns the Profile document of docs/CONTRACTS.md without the fields that only the worker knows
  * ("neighbours_busy", "measured_at"). Weights are random, because time does not depend on them. Blocks are
  * measured by driving real stages of a few layers, the embedding or the head, made one after the other;
- * nothing is left on the device. Attention and FFN are measured by running the same layers in halves; in a
- * mixture of experts, routers by a stage of layers without experts, and experts by a stage with some experts
- * of one layer.
+ * nothing is left on the device. Attention and FFN are measured by running the same layers in halves, and
+ * then layers with about half of the heads and columns; in a mixture of experts, routers by a stage of layers
+ * without experts, and experts by a stage with some experts of one layer.
  *
  * A device with a clock of its own is timed by that clock, after it was kept busy until two windows agree, so
  * that it has the frequency of a long run. Other devices are timed by the host's clock.

@@ -12,6 +12,9 @@
 enum { EXPERTS_MEASURED = 8 };
 /* Tokens of successive points of experts rise by this factor. */
 enum { EXPERT_POINTS_FACTOR = 4 };
+/* Cut halves are measured at every second of the layers' points, since only their ratio to whole halves counts.
+ */
+enum { CUT_POINTS_STRIDE = 2 };
 
 void profile_parts_points(struct profile *profile)
 {
@@ -27,6 +30,9 @@ void profile_parts_points(struct profile *profile)
         for (uint32_t i = 0; i < kind->count; i++)
             kind->points[i] = layer->points[i];
     }
+    for (int k = KIND_ATTENTION_CUT; k <= KIND_FFN_CUT; k++)
+        for (uint32_t i = 0; i < layer->count; i += CUT_POINTS_STRIDE)
+            profile->kinds[k].points[profile->kinds[k].count++] = layer->points[i];
 }
 
 /* --- halves --- */
@@ -89,15 +95,24 @@ static int halves_run(struct profile *profile, struct stage *stage, const struct
     return 0;
 }
 
-/* Takes a sample of point `number` for each kind of half. All these kinds have the same points. */
-static int halves_time(struct profile *profile, struct stage *stage, uint32_t layers, uint32_t number)
+/* Returns the kind of half of a layer, cut or whole. */
+static int half_kind(bool cut, bool attention, bool sparse)
+{
+    if (cut)
+        return attention ? KIND_ATTENTION_CUT : KIND_FFN_CUT;
+    return attention ? KIND_ATTENTION : sparse ? KIND_ROUTER : KIND_FFN;
+}
+
+/* Takes a sample of point `number` for each kind of half, cut or whole. All these kinds have the same points. */
+static int halves_time(struct profile *profile, struct stage *stage, bool cut, uint32_t layers,
+                       uint32_t number)
 {
     const uint32_t begin = profile->kinds[KIND_LAYER].block_begin;
     uint32_t row_start[ROWS_MAX + 1], counts[KINDS] = {0};
     struct sample sums[KINDS] = {0};
     struct micro_batch batch;
     double took_s = 0, seconds;
-    profile_batch(profile, &profile->kinds[KIND_ATTENTION].points[number], row_start, &batch);
+    profile_batch(profile, &profile->kinds[half_kind(cut, true, false)].points[number], row_start, &batch);
     uint64_t waited_ns = profile_waited_ns(profile);
     if (halves_run(profile, stage, &batch, layers) != 0)
         return -1;
@@ -105,7 +120,7 @@ static int halves_time(struct profile *profile, struct stage *stage, uint32_t la
         bool back = half >= 2 * layers, attention = half % 2 == (back ? 1 : 0);
         uint32_t layer = back ? layers - 1 - (half / 2 - layers) : half / 2;
         bool sparse = model_layer_is_sparse(profile->request->config, begin - 1 + layer);
-        int k = attention ? KIND_ATTENTION : sparse ? KIND_ROUTER : KIND_FFN;
+        int k = half_kind(cut, attention, sparse);
         if (profile_marks_apart(profile, half + back, &seconds) != 0)
             return -1;
         sums[k].seconds[back ? PHASE_BACKWARD : PHASE_FORWARD] += seconds;
@@ -113,7 +128,7 @@ static int halves_time(struct profile *profile, struct stage *stage, uint32_t la
         counts[k] += !back;
     }
     double waited_s = (double)(profile_waited_ns(profile) - waited_ns) * 1e-9;
-    for (int k = KIND_ATTENTION; k <= KIND_ROUTER; k++) {
+    for (int k = 0; k < KINDS; k++) {
         double own_s = sums[k].seconds[PHASE_FORWARD] + sums[k].seconds[PHASE_BACKWARD];
         for (int phase = 0; phase < PHASES && counts[k]; phase++)
             sums[k].seconds[phase] /= counts[k];
@@ -124,22 +139,61 @@ static int halves_time(struct profile *profile, struct stage *stage, uint32_t la
     return 0;
 }
 
-int profile_halves(struct profile *profile, struct stage *stage, uint64_t until_ns, uint64_t latest_ns)
+/* Measures the halves of a stage's layers, cut or whole, as profile_halves. */
+static int halves_measure(struct profile *profile, struct stage *stage, bool cut, uint64_t until_ns,
+                          uint64_t latest_ns)
 {
-    struct profile_kind *attention = &profile->kinds[KIND_ATTENTION];
+    struct profile_kind *attention = &profile->kinds[half_kind(cut, true, false)];
     struct stage_options options;
     stage_options_get(stage, &options);
     uint32_t layers = options.block_end - options.block_begin;
     uint64_t now_ns;
     do {
         for (uint32_t i = 0; i < attention->count; i++)
-            if (profile_stop_check(profile) != 0 || halves_time(profile, stage, layers, i) != 0)
+            if (profile_stop_check(profile) != 0 || halves_time(profile, stage, cut, layers, i) != 0)
                 return -1;
         now_ns = profile->request->now_ns();
     } while (now_ns < latest_ns && (now_ns < until_ns || !profile_has_undisturbed(attention)));
+    return 0;
+}
+
+int profile_halves(struct profile *profile, struct stage *stage, uint64_t until_ns, uint64_t latest_ns)
+{
+    if (halves_measure(profile, stage, false, until_ns, latest_ns) != 0)
+        return -1;
     for (int k = KIND_ATTENTION; k <= KIND_ROUTER; k++)
         profile->kinds[k].fits = profile->kinds[k].count > 0;
     return 0;
+}
+
+/* Returns about half of the FFN's columns, in whole blocks of 256 values or, in narrow models, of fewer: packed
+ * matrices and dropout are cut between such blocks. 0: the FFN is too narrow. */
+static uint32_t half_of_columns(uint32_t columns)
+{
+    uint32_t unit = 256;
+    while (unit > 1 && columns / 2 < unit)
+        unit /= 2;
+    return columns / 2 / unit * unit;
+}
+
+int profile_cut(struct profile *profile, uint64_t until_ns, uint64_t latest_ns)
+{
+    const struct model_config *config = profile->request->config;
+    struct stage_options options = profile_options(profile, &profile->kinds[KIND_LAYER]);
+    struct stage *stage;
+    options.part.kv_head_end = config->kv_heads / 2;
+    options.part.column_end = half_of_columns(config->ffn);
+    if (options.part.kv_head_end == 0 || options.part.column_end == 0)
+        return 0;
+    if (profile_stage(profile, &options, &stage) != 0)
+        return profile_short_of_memory(profile->err) || profile->err->code == ERR_UNSUPPORTED ? 0 : -1;
+    profile->kinds[KIND_ATTENTION_CUT].cut_share = (double)options.part.kv_head_end / config->kv_heads;
+    profile->kinds[KIND_FFN_CUT].cut_share = (double)options.part.column_end / config->ffn;
+    int status = halves_measure(profile, stage, true, until_ns, latest_ns);
+    for (int k = KIND_ATTENTION_CUT; k <= KIND_FFN_CUT; k++)
+        profile->kinds[k].fits = status == 0;
+    stage_destroy(stage);
+    return status;
 }
 
 /* --- experts --- */

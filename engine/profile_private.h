@@ -39,10 +39,12 @@ struct profile_kind {
     double step_s;
     double tokens_share; /* tokens that one block of this kind gets for each token of a point; below 1 for
                             experts */
+    double cut_share;    /* share of the heads or columns that a cut half has; 0: not cut */
     bool fits;
 };
 
-/* What is measured: whole blocks, then parts of layers. */
+/* What is measured: whole blocks, then parts of layers, then attention and FFN with about half of the heads
+ * and columns, as a member of a tensor group has them. */
 enum profile_block_kind {
     KIND_EMBEDDING,
     KIND_LAYER,
@@ -51,6 +53,8 @@ enum profile_block_kind {
     KIND_FFN,
     KIND_ROUTER,
     KIND_EXPERT,
+    KIND_ATTENTION_CUT,
+    KIND_FFN_CUT,
     KINDS
 };
 
@@ -118,6 +122,9 @@ void profile_layers_free(struct profile *profile);
  * in passes until `until_ns`, and longer, up to `latest_ns`, while a point has few samples that other
  * programs did not disturb. Makes at least one pass. */
 int profile_halves(struct profile *profile, struct stage *stage, uint64_t until_ns, uint64_t latest_ns);
+/* Measures attention and FFN on layers with about half of the heads and columns, as profile_halves does. Where
+ * the model, the method or the memory does not allow such layers, the cut kinds have no points. */
+int profile_cut(struct profile *profile, uint64_t until_ns, uint64_t latest_ns);
 /* Measures the parts of a mixture: attention, FFN and router on layers without experts until half of the
  * time, then experts. Parts that do not fit the device's memory have no points. */
 int profile_mixture(struct profile *profile, uint64_t begin_ns, uint64_t until_ns, uint64_t latest_ns);

@@ -226,10 +226,9 @@ static double step_share(const struct workload *w, const struct block *block, co
     return all > 0 ? own / all : 0;
 }
 
-static int part_measured(struct cost_curve *curve, enum cost_part kind, const struct block_part *part,
-                         const struct device_profile *profile, struct err *err)
+static int part_measured(struct cost_curve *curve, enum cost_part kind, enum profile_block points,
+                         const struct block_part *part, const struct device_profile *profile, struct err *err)
 {
-    enum profile_block points = part_points[kind];
     bool squares = kind == COST_PART_ATTENTION;
     double flops = part_flops(part) > 0 ? part_flops(part) : 1;
     return cost_curve_build(curve, profile->points[points], profile->point_count[points],
@@ -256,7 +255,7 @@ static int part_init(struct cost_device *cost, enum cost_part kind, const struct
     if (profile->point_count[points]) {
         if (profile->step_s[points] > 0)
             cost->part_step_s[kind] = profile->step_s[points];
-        return part_measured(curve, kind, part, profile, err);
+        return part_measured(curve, kind, points, part, profile, err);
     }
     if (profile->point_count[PROFILE_LAYER])
         return part_divide(curve, &cost->curves[cls], block, part, err);
@@ -278,14 +277,24 @@ static int halves_init(struct cost_device *cost, const struct device_profile *pr
                        const struct block_list *blocks, struct err *err)
 {
     static const enum cost_part halves[] = {COST_PART_ATTENTION, COST_PART_FFN};
+    static const enum profile_block cuts[] = {PROFILE_ATTENTION_CUT, PROFILE_FFN_CUT};
     const struct block *layer = block_of_class(blocks, COST_LAYER);
     if (!layer || !profile->point_count[PROFILE_ATTENTION] || !profile->point_count[PROFILE_FFN])
         return 0;
-    for (uint32_t h = 0; h < 2; h++)
-        for (uint32_t i = 0; i < layer->part_count; i++)
-            if (layer->parts[i].kind == kind_of[halves[h]] &&
-                part_measured(&cost->parts[halves[h]], halves[h], &layer->parts[i], profile, err) < 0)
-                return -1;
+    for (uint32_t h = 0; h < 2; h++) {
+        const struct block_part *part = layer->parts;
+        enum cost_part kind = halves[h];
+        while (part->kind != kind_of[kind])
+            part++;
+        if (part_measured(&cost->parts[kind], kind, part_points[kind], part, profile, err) < 0)
+            return -1;
+        double share = profile->cut_share[cuts[h]];
+        if (profile->point_count[cuts[h]] == 0 || !(share > 0 && share < 1))
+            continue;
+        cost->cut_share[kind] = share;
+        if (part_measured(&cost->cuts[kind], kind, cuts[h], part, profile, err) < 0)
+            return -1;
+    }
     return 0;
 }
 
@@ -386,6 +395,8 @@ int cost_device_init(struct cost_device *cost, const struct planner_device *devi
         slow_down(&cost->curves[cls], &cost->step_s[cls], factor);
     for (int part = 0; part < COST_PARTS; part++)
         slow_down(&cost->parts[part], &cost->part_step_s[part], factor);
+    for (int part = 0; part <= COST_PART_FFN; part++)
+        slow_down(&cost->cuts[part], &(double){0}, factor);
     cost->experts_overhead_s *= factor;
     return 0;
 }
@@ -396,6 +407,8 @@ void cost_device_fini(struct cost_device *cost)
         free(cost->curves[cls].points);
     for (int part = 0; part < COST_PARTS; part++)
         free(cost->parts[part].points);
+    for (int part = 0; part <= COST_PART_FFN; part++)
+        free(cost->cuts[part].points);
     *cost = (struct cost_device){0};
 }
 
@@ -414,6 +427,17 @@ double cost_experts_seconds(const struct cost_device *cost, enum cost_way way, d
     struct cost_load load = {.rows = 1, .tokens = tokens < 1 ? 1 : tokens};
     double each = cost_curve_seconds(&cost->parts[COST_PART_EXPERT], way, &load);
     return cost->experts_overhead_s + count * (tokens < 1 ? tokens : 1) * each;
+}
+
+double cost_fixed_share(const struct cost_device *cost, enum cost_part part, enum cost_way way,
+                        const struct cost_load *load)
+{
+    double share = cost->cut_share[part];
+    double whole = share > 0 ? cost_part_seconds(cost, part, way, load) : 0;
+    if (whole <= 0)
+        return -1;
+    double cut = cost_curve_seconds(&cost->cuts[part], way, load);
+    return fmin(1, fmax(0, (cut / whole - share) / (1 - share)));
 }
 
 double cost_attention_share(const struct cost_device *cost, enum cost_way way, const struct cost_load *load)

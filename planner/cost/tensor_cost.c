@@ -33,12 +33,18 @@ double tensor_attention(const struct problem *p, uint32_t device, int32_t block,
     return all > 0 ? attention / all : 0.5;
 }
 
-double tensor_shrink(double seconds, double share)
+/* Returns the share of kernel launches in the seconds of half a block. */
+static double launch_share(double seconds)
 {
-    /* The seconds of kernel launches of half a block do not shrink with the share. */
-    double half_s = COST_KERNEL_OVERHEAD_S / 2;
-    double fixed = seconds < half_s ? seconds : half_s;
-    return fixed + (seconds - fixed) * share;
+    return seconds > COST_KERNEL_OVERHEAD_S / 2 ? COST_KERNEL_OVERHEAD_S / 2 / seconds : 1;
+}
+
+double tensor_fixed(const struct problem *p, uint32_t device, enum tensor_half half, enum cost_way way,
+                    const struct cost_load *load, double seconds)
+{
+    double measured = cost_fixed_share(
+        &p->costs[device], half == TENSOR_FIRST ? COST_PART_ATTENTION : COST_PART_FFN, way, load);
+    return measured >= 0 ? measured : launch_share(seconds);
 }
 
 double tensor_seconds(const struct problem *p, uint32_t device, const struct plan_tensor *part, int32_t block,
@@ -50,11 +56,11 @@ double tensor_seconds(const struct problem *p, uint32_t device, const struct pla
         return 0;
     if (block == 0 || block == p->block_count - 1) /* embedding and head are whole and not in halves */
         return half == TENSOR_SECOND ? 0 : seconds;
-    double attention = tensor_attention(p, device, block, way, load), sum = 0;
+    double first = seconds * tensor_attention(p, device, block, way, load), second = seconds - first, sum = 0;
     if (half != TENSOR_SECOND)
-        sum += tensor_shrink(seconds * attention, share.heads);
+        sum += tensor_shrink(first, share.heads, tensor_fixed(p, device, TENSOR_FIRST, way, load, first));
     if (half != TENSOR_FIRST)
-        sum += tensor_shrink(seconds * (1 - attention), share.columns);
+        sum += tensor_shrink(second, share.columns, tensor_fixed(p, device, TENSOR_SECOND, way, load, second));
     return sum;
 }
 
@@ -63,9 +69,10 @@ double tensor_step_seconds(const struct problem *p, uint32_t device, const struc
 {
     int32_t last = p->block_count - 1, first = begin > 1 ? begin : 1, after = end < last ? end : last;
     double seconds = 0;
-    if (after > first)
-        seconds = tensor_shrink(problem_step_seconds(p, device, first, after),
-                                (shares->heads + shares->columns) / 2);
+    if (after > first) {
+        seconds = problem_step_seconds(p, device, first, after);
+        seconds = tensor_shrink(seconds, (shares->heads + shares->columns) / 2, launch_share(seconds));
+    }
     seconds += begin == 0 ? problem_step_seconds(p, device, 0, 1) : 0;
     return seconds + (end > last ? problem_step_seconds(p, device, last, last + 1) : 0);
 }

@@ -3,7 +3,7 @@
  * Attention is cut by key and value heads (each with the query heads that use it), the FFN by columns
  * (Shoeybi et al. 2019, section 3); embedding and head are whole on the group's first member. Each half of a
  * layer ends with an all-reduce over the group, in fp32. A member's seconds are its share of a layer's
- * seconds plus an overhead that does not shrink. Pure.
+ * seconds plus what does not shrink: what every member does, and what smaller products lose. Pure.
  */
 #ifndef MOTLEY_PLANNER_COST_TENSOR_COST_H
 #define MOTLEY_PLANNER_COST_TENSOR_COST_H
@@ -23,11 +23,20 @@ struct tensor_shares tensor_shares(const struct problem *problem, const struct p
  * attention and FFN, else estimated by FLOPs. */
 double tensor_attention(const struct problem *problem, uint32_t device, int32_t block, enum cost_way way,
                         const struct cost_load *load);
-/* Returns the seconds of a share of an instruction that takes `seconds` as a whole; kernel launches do not
- * shrink. */
-double tensor_shrink(double seconds, double share);
 
 enum tensor_half { TENSOR_WHOLE, TENSOR_FIRST, TENSOR_SECOND };
+/* Returns the share of the seconds of attention (TENSOR_FIRST) or FFN (TENSOR_SECOND), which take `seconds` as
+ * a whole, that does not shrink with a member's heads or columns: measured (cost_fixed_share), else that of
+ * kernel launches. */
+double tensor_fixed(const struct problem *problem, uint32_t device, enum tensor_half half, enum cost_way way,
+                    const struct cost_load *load, double seconds);
+/* Returns the seconds of a member with `share` of the heads or columns, where `fixed` of `seconds` does not
+ * shrink. */
+static inline double tensor_shrink(double seconds, double share, double fixed)
+{
+    return seconds * (fixed + (1 - fixed) * share);
+}
+
 /* Returns the seconds of half a block (attention or FFN) on a device that keeps `part` of its matrices. */
 double tensor_seconds(const struct problem *problem, uint32_t device, const struct plan_tensor *part,
                       int32_t block, enum tensor_half half, enum cost_way way, const struct cost_load *load);

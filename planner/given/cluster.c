@@ -177,8 +177,8 @@ int cluster_add_device(struct cluster *cluster, const struct cluster_device *dev
     return 0;
 }
 
-static const char *const block_names[] = {"embedding", "layer",  "head",   "attention",
-                                          "ffn",       "router", "expert", NULL};
+static const char *const block_names[] = {"embedding", "layer",         "head",    "attention", "ffn", "router",
+                                          "expert",    "attention_cut", "ffn_cut", NULL};
 
 static int point_read(struct json_reader *r, struct device_profile *profile, const char *device)
 {
@@ -260,6 +260,7 @@ static int profile_read(struct json_reader *r, struct device_profile *profile, c
         per_block(r, "adapter_bytes", profile->adapter_bytes, NULL) < 0 ||
         per_block(r, "optimizer_bytes", profile->optimizer_bytes, NULL) < 0 ||
         per_block(r, "step_s", NULL, profile->step_s) < 0 ||
+        per_block(r, "cut_share", NULL, profile->cut_share) < 0 ||
         jr_sub(r, "catalogue", JR_OPTIONAL, &compared) < 0)
         return -1;
     jr_f64(&compared, "ratio", JR_OPTIONAL, 0, 1e12, &profile->catalogue_ratio);

@@ -11,8 +11,8 @@ struct profile_point {
     double forward_s, backward_s, recompute_s;
 };
 
-/* Block kinds of a profile. A layer with experts is also measured in parts, one expert among them
- * (docs/CONTRACTS.md, Profile document). */
+/* Block kinds of a profile. A layer with experts is also measured in parts, one expert among them; attention
+ * and FFN also with a share of their heads and columns (docs/CONTRACTS.md, Profile document). */
 enum profile_block {
     PROFILE_EMBEDDING,
     PROFILE_LAYER,
@@ -21,6 +21,8 @@ enum profile_block {
     PROFILE_FFN,
     PROFILE_ROUTER,
     PROFILE_EXPERT,
+    PROFILE_ATTENTION_CUT,
+    PROFILE_FFN_CUT,
     PROFILE_BLOCKS
 };
 
@@ -30,6 +32,7 @@ struct device_profile {
     uint32_t point_count[PROFILE_BLOCKS];
     struct profile_point *points[PROFILE_BLOCKS];
     double step_s[PROFILE_BLOCKS]; /* seconds of an optimiser step for one block of the kind */
+    double cut_share[PROFILE_BLOCKS]; /* share of the heads or columns that a cut half had; 0: not measured */
     uint64_t process_base_bytes;
     double heat;            /* the device's φ at the time of measuring, which the tables therefore contain */
     double waited_share;    /* share of the measuring time for which the threads had no CPU; 0: unknown */

@@ -33,12 +33,16 @@ struct tensor_case {
     struct cost_load load;
 };
 
+enum { HALF_FIRST, HALF_SECOND, HALVES }; /* attention, FFN */
+
 struct tensor_group {
     const struct candidate_stage *stage;
     struct member *members;
     struct micro_cost cost[GROUP_MAX];
     struct tensor_shares share[GROUP_MAX];
-    double attention[GROUP_MAX][COST_WAYS]; /* attention's share of a layer's time on that member */
+    /* Seconds of a layer's attention and FFN on a member that has whole matrices, and the share of them that does
+     * not shrink with its part. */
+    double half_s[GROUP_MAX][HALVES][COST_WAYS], fixed[GROUP_MAX][HALVES][COST_WAYS];
     uint32_t count, layers, s;
     int32_t layer; /* the group's first layer; only if layers > 0 */
     bool embedding, head;
@@ -54,6 +58,21 @@ static void cut_init(struct tensor_case *t, struct workbench *bench, struct cand
     t->together = tensor_together(c, count);
     t->units = (count + t->together - 1) / t->together;
     t->load = micro_load_mean(t->p, count);
+}
+
+static void halves_init(const struct tensor_case *t, struct tensor_group *g, uint32_t i)
+{
+    static const enum tensor_half halves[HALVES] = {TENSOR_FIRST, TENSOR_SECOND};
+    uint32_t device = g->members[i].device;
+    for (int w = 0; w < COST_WAYS; w++) {
+        enum cost_way way = (enum cost_way)w;
+        double whole = g->cost[i].seconds[COST_LAYER][way];
+        g->half_s[i][HALF_FIRST][way] = whole * tensor_attention(t->p, device, 1, way, &t->load);
+        g->half_s[i][HALF_SECOND][way] = whole - g->half_s[i][HALF_FIRST][way];
+        for (int h = 0; h < HALVES; h++)
+            g->fixed[i][h][way] =
+                tensor_fixed(t->p, device, halves[h], way, &t->load, g->half_s[i][h][way]);
+    }
 }
 
 static void group_init(const struct tensor_case *t, uint32_t s, struct tensor_group *g)
@@ -74,8 +93,7 @@ static void group_init(const struct tensor_case *t, uint32_t s, struct tensor_gr
         devices[i] = g->members[i].device;
         micro_cost_init(&g->cost[i], t->p, devices[i], t->c->micro_batch_rows);
         g->share[i] = tensor_shares(t->p, &g->members[i].tensor);
-        for (int way = 0; way < COST_WAYS; way++)
-            g->attention[i][way] = tensor_attention(t->p, devices[i], 1, (enum cost_way)way, &t->load);
+        halves_init(t, g, i);
     }
     g->bytes_per_s = ring_slowest(t->p->cluster, devices, g->count, &g->latency_s);
     g->sum_s = tensor_sum_seconds(g->count, bytes, g->latency_s, g->bytes_per_s);
@@ -90,30 +108,27 @@ static double whole_seconds(const struct tensor_group *g, uint32_t i, enum cost_
     return back ? seconds[COST_BACKWARD] + (again ? seconds[COST_RECOMPUTE] : 0) : seconds[COST_FORWARD];
 }
 
-/* Returns the seconds of a layer's attention on a member that has its whole matrices. */
-static double attention_seconds(const struct tensor_group *g, uint32_t i, bool back, bool again)
+/* Returns the seconds of half a layer on a member with that share of its heads or columns: forward or backward.
+ */
+static double half_seconds(const struct tensor_group *g, uint32_t i, int half, bool back, bool again,
+                           double share)
 {
-    const double *seconds = g->cost[i].seconds[COST_LAYER], *share = g->attention[i];
-    return back ? seconds[COST_BACKWARD] * share[COST_BACKWARD] +
-                      (again ? seconds[COST_RECOMPUTE] * share[COST_RECOMPUTE] : 0)
-                : seconds[COST_FORWARD] * share[COST_FORWARD];
+    const double *seconds = g->half_s[i][half], *fixed = g->fixed[i][half];
+    if (!back)
+        return tensor_shrink(seconds[COST_FORWARD], share, fixed[COST_FORWARD]);
+    double sum = tensor_shrink(seconds[COST_BACKWARD], share, fixed[COST_BACKWARD]);
+    return again ? sum + tensor_shrink(seconds[COST_RECOMPUTE], share, fixed[COST_RECOMPUTE]) : sum;
 }
 
-/* Returns the seconds of a layer's FFN on a member that has its whole matrices. */
-static double ffn_seconds(const struct tensor_group *g, uint32_t i, bool back, bool again)
-{
-    return whole_seconds(g, i, COST_LAYER, back, again) - attention_seconds(g, i, back, again);
-}
-
-enum { PART_FIRST, PART_SECOND, PART_TABLE, PART_TOP, PARTS }; /* attention, FFN, embedding, head */
+enum { PART_FIRST = HALF_FIRST, PART_SECOND = HALF_SECOND, PART_TABLE, PART_TOP, PARTS }; /* embedding, head */
 
 /* Writes a member's seconds of attention, FFN, embedding and head for a micro-batch, with its matrices. */
 static void member_seconds(const struct tensor_group *g, uint32_t i, bool back, bool again,
                            double seconds[PARTS])
 {
     const struct tensor_shares *x = &g->share[i];
-    seconds[PART_FIRST] = tensor_shrink(attention_seconds(g, i, back, again), x->heads);
-    seconds[PART_SECOND] = tensor_shrink(ffn_seconds(g, i, back, again), x->columns);
+    seconds[PART_FIRST] = half_seconds(g, i, HALF_FIRST, back, again, x->heads);
+    seconds[PART_SECOND] = half_seconds(g, i, HALF_SECOND, back, again, x->columns);
     seconds[PART_TABLE] = i == 0 ? whole_seconds(g, i, COST_EMBEDDING, back, again) : 0;
     seconds[PART_TOP] = i == 0 ? whole_seconds(g, i, COST_HEAD, back, again) : 0;
 }
@@ -310,6 +325,12 @@ static bool rounded(const double *share, uint32_t count, uint32_t units, uint32_
     return true;
 }
 
+/* Returns the seconds of half a layer, forward and backward. */
+static double both_ways(const struct tensor_group *g, uint32_t i, int half, bool again, double share)
+{
+    return half_seconds(g, i, half, false, again, share) + half_seconds(g, i, half, true, again, share);
+}
+
 /* Divides a group's heads and columns over members that have `room` bytes and should do the fraction `part`
  * of the work. Where attention takes a larger share of a layer, a member gets more columns instead. */
 static bool parts_deal(const struct tensor_case *t, struct tensor_group *g, bool again,
@@ -319,8 +340,7 @@ static bool parts_deal(const struct tensor_case *t, struct tensor_group *g, bool
     double base[GROUP_MAX] = {0}, each[GROUP_MAX] = {0}, cap[GROUP_MAX] = {0}, share[GROUP_MAX];
     uint32_t heads[GROUP_MAX], ends[GROUP_MAX], n = g->count, unit = t->p->column_unit;
     for (uint32_t i = 0; i < n; i++) {
-        double attention = attention_seconds(g, i, false, again) + attention_seconds(g, i, true, again),
-               ffn = ffn_seconds(g, i, false, again) + ffn_seconds(g, i, true, again);
+        double attention = both_ways(g, i, HALF_FIRST, again, 1), ffn = both_ways(g, i, HALF_SECOND, again, 1);
         base[i] = 0;
         each[i] = (attention > 0 ? attention / (attention + ffn) : 1) / part[i];
         cap[i] = fmin(1, need->heads > 0 ? room[i] / need->heads : 1);
@@ -338,7 +358,7 @@ static bool parts_deal(const struct tensor_case *t, struct tensor_group *g, bool
         base[i] = g->layers * second;
         for (int back = 0; back < 2 && t->together > 1; back++)
             base[i] += g->layers * part_s[back][PART_FIRST];
-        each[i] = g->layers * (ffn_seconds(g, i, false, again) + ffn_seconds(g, i, true, again) - second);
+        each[i] = g->layers * (both_ways(g, i, HALF_SECOND, again, 1) - second);
         if (!g->layers)
             each[i] = 1 / part[i];
         double left = room[i] - need->heads * g->share[i].heads, least = (double)unit / c->ffn;

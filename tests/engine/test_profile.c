@@ -41,12 +41,12 @@ static double number(json_t *object, const char *key)
     return json_number_value(value);
 }
 
-enum { EMBEDDING, LAYER, HEAD, ATTENTION, FFN, ROUTER, EXPERT, KINDS };
+enum { EMBEDDING, LAYER, HEAD, ATTENTION, FFN, ROUTER, EXPERT, ATTENTION_CUT, FFN_CUT, KINDS };
 
 static int kind_of(const char *block)
 {
-    static const char *const names[KINDS] = {"embedding", "layer",  "head",  "attention",
-                                             "ffn",       "router", "expert"};
+    static const char *const names[KINDS] = {"embedding", "layer",  "head",          "attention", "ffn",
+                                             "router",    "expert", "attention_cut", "ffn_cut"};
     for (int kind = 0; kind < KINDS; kind++)
         if (strcmp(block, names[kind]) == 0)
             return kind;
@@ -84,6 +84,10 @@ static void a_profile_has_points_of_every_block_and_leaves_nothing(void **state)
     }
     assert_true(seen[EMBEDDING] >= 2 && seen[LAYER] >= 4 && seen[HEAD] >= 4);
     assert_true(seen[ATTENTION] == seen[LAYER] && seen[FFN] == seen[LAYER]);
+    /* Halves with half of the heads and columns: every second point. */
+    assert_true(seen[ATTENTION_CUT] == (seen[LAYER] + 1) / 2 && seen[FFN_CUT] == seen[ATTENTION_CUT]);
+    json_t *share = json_object_get(document, "cut_share");
+    assert_true(number(share, "attention_cut") == 0.5 && number(share, "ffn_cut") == 32.0 / 96);
     assert_true(seen[ROUTER] == 0 && seen[EXPERT] == 0);
     struct stage_options o = {.config = &small,
                               .block_begin = 1,
@@ -119,7 +123,7 @@ static void a_block_that_does_not_fit_has_no_points(void **state)
     check(profile_measure(device, &request, &document, &err));
     json_array_foreach (json_object_get(document, "points"), i, point)
         assert_in_set(kind_of(json_string_value(json_object_get(point, "block"))),
-                      ((const uintmax_t[]){LAYER, ATTENTION, FFN}), 3);
+                      ((const uintmax_t[]){LAYER, ATTENTION, FFN, ATTENTION_CUT, FFN_CUT}), 5);
     assert_true(i > 0);
     json_decref(document);
     device_close(device);
