@@ -1,11 +1,12 @@
 /* Uses blocking OpenSSL on two kinds of threads: SERVERS threads serve, each one connection at a time, all
  * accepting on the same socket; one thread measures the requests in order. A measurement sends 'p' and 63
- * bytes, which are echoed, and then 'b', an 8-byte big-endian count and that many bytes, which are answered
- * by 'b'. */
+ * bytes, which are echoed, then 'b', an 8-byte big-endian count and that many bytes, which are answered by
+ * 'b', and then 'd' and such a count, after which both sides send that many bytes at the same time. */
 #include "agent/links.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <netdb.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
@@ -37,6 +38,7 @@ enum {
     BULK_FIRST = 1 << 20,
     BULK_MAX = 256 << 20,
     BULK_SECONDS_PERCENT = 50,
+    DUPLEX_SECONDS_PERCENT = 25,
     KNOWN_MS = 2000 /* wait for the scheduler to announce a node that is not in `nodes` yet */
 };
 
@@ -80,12 +82,10 @@ struct pipe_end {
     const atomic_bool *stopping;
 };
 
-static int end_wait(struct pipe_end *end, int result, struct err *err)
+/* Waits until the socket is ready for one of `events`. */
+static int end_poll(struct pipe_end *end, short events, struct err *err)
 {
-    int reason = SSL_get_error(end->ssl, result);
-    if (reason != SSL_ERROR_WANT_READ && reason != SSL_ERROR_WANT_WRITE)
-        return tls_error(end->ssl, end->peer, ERR_get_error(), err);
-    struct pollfd entry = {.fd = end->fd, .events = reason == SSL_ERROR_WANT_READ ? POLLIN : POLLOUT};
+    struct pollfd entry = {.fd = end->fd, .events = events};
     while (poll(&entry, 1, clock_left_ms(end->deadline_ns, 100)) <= 0) {
         if (clock_left_ms(end->deadline_ns, 1) == 0)
             return err_set(err, ERR_TIMEOUT, "peer %s did not answer within %d ms", end->peer, DEADLINE_MS);
@@ -93,6 +93,14 @@ static int end_wait(struct pipe_end *end, int result, struct err *err)
             return err_set(err, ERR_CANCELLED, "the agent is stopping");
     }
     return 0;
+}
+
+static int end_wait(struct pipe_end *end, int result, struct err *err)
+{
+    int reason = SSL_get_error(end->ssl, result);
+    if (reason != SSL_ERROR_WANT_READ && reason != SSL_ERROR_WANT_WRITE)
+        return tls_error(end->ssl, end->peer, ERR_get_error(), err);
+    return end_poll(end, reason == SSL_ERROR_WANT_READ ? POLLIN : POLLOUT, err);
 }
 
 static int end_handshake(struct pipe_end *end, struct err *err)
@@ -132,6 +140,42 @@ static int end_read(struct pipe_end *end, uint8_t *data, size_t size, struct err
         } else if (end_wait(end, result, err) < 0) {
             return -1;
         }
+    }
+    return 0;
+}
+
+/* Returns 1 if an SSL call moved bytes, 0 if it has to be repeated when the socket is ready, -1 on an error.
+ */
+static int end_moved(struct pipe_end *end, int result, struct err *err)
+{
+    int reason = result == 1 ? SSL_ERROR_NONE : SSL_get_error(end->ssl, result);
+    if (reason == SSL_ERROR_NONE)
+        return 1;
+    if (reason == SSL_ERROR_WANT_READ || reason == SSL_ERROR_WANT_WRITE)
+        return 0;
+    return tls_error(end->ssl, end->peer, ERR_get_error(), err);
+}
+
+/* Sends `bytes` and receives as many at the same time. in[CHUNK] receives them, out[CHUNK] is sent. */
+static int end_exchange(struct pipe_end *end, uint64_t bytes, const uint8_t *out, uint8_t *in,
+                        struct err *err)
+{
+    uint64_t to_send = bytes, to_read = bytes;
+    while (to_send > 0 || to_read > 0) {
+        size_t wrote = 0, got = 0;
+        int sent = 0, read = 0;
+        if (to_send > 0)
+            sent =
+                end_moved(end, SSL_write_ex(end->ssl, out, to_send < CHUNK ? to_send : CHUNK, &wrote), err);
+        if (sent >= 0 && to_read > 0)
+            read = end_moved(end, SSL_read_ex(end->ssl, in, to_read < CHUNK ? to_read : CHUNK, &got), err);
+        if (sent < 0 || read < 0)
+            return -1;
+        to_send -= sent > 0 ? wrote : 0;
+        to_read -= read > 0 ? got : 0;
+        short events = (short)((to_send > 0 ? POLLOUT : 0) | (to_read > 0 ? POLLIN : 0));
+        if (sent + read == 0 && end_poll(end, events, err) < 0)
+            return -1;
     }
     return 0;
 }
@@ -198,16 +242,31 @@ static SSL *ssl_create(struct links *links, bool server, struct err *err)
 
 /* ---- serving ---- */
 
-static int serve_bulk(struct pipe_end *end, uint8_t *chunk, struct err *err)
+/* Reads a count of bytes, at most BULK_MAX. */
+static int read_count(struct pipe_end *end, uint64_t *count, struct err *err)
 {
     uint8_t head[8];
     if (end_read(end, head, sizeof(head), err) < 0)
         return -1;
-    uint64_t left = 0;
+    *count = 0;
     for (int i = 0; i < 8; i++)
-        left = left << 8 | head[i];
-    if (left > BULK_MAX)
-        return err_set(err, ERR_TOO_BIG, "a measurement of %llu bytes", (unsigned long long)left);
+        *count = *count << 8 | head[i];
+    if (*count > BULK_MAX)
+        return err_set(err, ERR_TOO_BIG, "a measurement of %llu bytes", (unsigned long long)*count);
+    return 0;
+}
+
+static int serve_duplex(struct pipe_end *end, uint8_t *chunk, struct err *err)
+{
+    uint64_t count;
+    return read_count(end, &count, err) < 0 ? -1 : end_exchange(end, count, chunk + CHUNK, chunk, err);
+}
+
+static int serve_bulk(struct pipe_end *end, uint8_t *chunk, struct err *err)
+{
+    uint64_t left;
+    if (read_count(end, &left, err) < 0)
+        return -1;
     while (left > 0) {
         size_t size = left < CHUNK ? (size_t)left : CHUNK;
         if (end_read(end, chunk, size, err) < 0)
@@ -238,7 +297,8 @@ static void serve(struct links *links, int fd, uint8_t *chunk)
             good = end_read(&end, chunk + 1, PING_SIZE - 1, &err) == 0 &&
                    end_write(&end, chunk, PING_SIZE, &err) == 0;
         } else {
-            good = kind == 'b' && serve_bulk(&end, chunk, &err) == 0;
+            good = (kind == 'b' && serve_bulk(&end, chunk, &err) == 0) ||
+                   (kind == 'd' && serve_duplex(&end, chunk, &err) == 0);
         }
     }
     end_close(&end);
@@ -247,7 +307,7 @@ static void serve(struct links *links, int fd, uint8_t *chunk)
 static void *server_main(void *arg)
 {
     struct links *links = arg;
-    uint8_t *chunk = malloc(CHUNK);
+    uint8_t *chunk = calloc(2, CHUNK); /* what is received, and what is sent */
     while (chunk && !atomic_load(&links->stopping)) {
         struct pollfd entry = {.fd = links->listener, .events = POLLIN};
         if (poll(&entry, 1, 200) <= 0)
@@ -332,14 +392,20 @@ static int ping(struct pipe_end *end, double *latency_s, struct err *err)
     return 0;
 }
 
+static int write_request(struct pipe_end *end, uint8_t kind, uint64_t bytes, struct err *err)
+{
+    uint8_t head[9] = {kind};
+    for (int i = 0; i < 8; i++)
+        head[1 + i] = (uint8_t)(bytes >> (56 - 8 * i));
+    return end_write(end, head, sizeof(head), err);
+}
+
 /* Measures the seconds from the first byte to the acknowledgement of the last. */
 static int bulk(struct pipe_end *end, uint64_t bytes, const uint8_t *chunk, double *seconds, struct err *err)
 {
-    uint8_t head[9] = {'b'};
-    for (int i = 0; i < 8; i++)
-        head[1 + i] = (uint8_t)(bytes >> (56 - 8 * i));
+    uint8_t head[1];
     uint64_t start_ns = clock_mono_ns();
-    if (end_write(end, head, sizeof(head), err) < 0)
+    if (write_request(end, 'b', bytes, err) < 0)
         return -1;
     for (uint64_t left = bytes; left > 0;) {
         size_t size = left < CHUNK ? (size_t)left : CHUNK;
@@ -353,10 +419,24 @@ static int bulk(struct pipe_end *end, uint64_t bytes, const uint8_t *chunk, doub
     return 0;
 }
 
-/* Measures the bandwidth: first with 1 MiB, then with as many bytes as take about half a second. */
-static int bandwidth(struct pipe_end *end, double latency_s, double *bytes_per_s, struct err *err)
+/* Measures the rate each way while both ways are in use. */
+static int duplex(struct pipe_end *end, double latency_s, uint64_t bytes, uint8_t *chunks,
+                  double *bytes_per_s, struct err *err)
 {
-    uint8_t *chunk = calloc(1, CHUNK);
+    uint64_t start_ns = clock_mono_ns();
+    if (write_request(end, 'd', bytes, err) < 0 || end_exchange(end, bytes, chunks, chunks + CHUNK, err) < 0)
+        return -1;
+    double seconds = (double)(clock_mono_ns() - start_ns) / 1e9 - 2 * latency_s;
+    *bytes_per_s = seconds > 0 ? (double)bytes / seconds : 0;
+    return 0;
+}
+
+/* Measures the bandwidth: first with 1 MiB, then with as many bytes as take about half a second, and then
+ * both ways at once. */
+static int bandwidth(struct pipe_end *end, double latency_s, double *bytes_per_s, double *duplex_bytes_per_s,
+                     struct err *err)
+{
+    uint8_t *chunk = calloc(2, CHUNK);
     double seconds = 0;
     if (!chunk)
         return err_set(err, ERR_NOMEM, "no memory for a measurement");
@@ -371,6 +451,10 @@ static int bandwidth(struct pipe_end *end, double latency_s, double *bytes_per_s
         rate = (double)count / (free_of_latency > seconds / 10 ? free_of_latency : seconds / 10 + 1e-9);
     }
     *bytes_per_s = rate;
+    bytes = fmin(fmax(rate * DUPLEX_SECONDS_PERCENT / 100, BULK_FIRST), BULK_MAX);
+    /* An older agent hangs up here; the rest of the measurement counts. */
+    if (result == 0 && duplex(end, latency_s, (uint64_t)bytes, chunk, duplex_bytes_per_s, err) < 0)
+        *duplex_bytes_per_s = 0;
     free(chunk);
     return result;
 }
@@ -391,7 +475,8 @@ static int measure(struct links *links, struct task *task, struct err *err)
         end.ssl = ssl_create(links, false, err);
         if (end.ssl && SSL_set_fd(end.ssl, end.fd) == 1 && end_handshake(&end, err) == 0 &&
             tls_peer_check(end.ssl, wanted, err) == 0 && ping(&end, &task->result.latency_s, err) == 0) {
-            result = bandwidth(&end, task->result.latency_s, &task->result.bytes_per_s, err);
+            result = bandwidth(&end, task->result.latency_s, &task->result.bytes_per_s,
+                               &task->result.duplex_bytes_per_s, err);
         }
     }
     end_close(&end);

@@ -2,9 +2,9 @@
  *
  * Every agent listens on a port for other agents of its cluster (mutual TLS 1.3). A measurement opens one
  * connection and sends 16 small frames that are echoed (half the median round trip is the latency), then
- * bytes for about half a second, which are acknowledged at their end. This runs on threads of its own: at
- * most 4 connections are served and one request is measured at a time, each with a deadline. Results are
- * passed to the event base's thread.
+ * bytes for about half a second, which are acknowledged at their end, and then as many bytes both ways at
+ * once for about a quarter of a second. This runs on threads of its own: at most 4 connections are served and
+ * one request is measured at a time, each with a deadline. Results are passed to the event base's thread.
  */
 #ifndef MOTLEY_AGENT_LINKS_H
 #define MOTLEY_AGENT_LINKS_H
@@ -29,6 +29,7 @@ struct links_result {
     char to[80];
     double latency_s;
     double bytes_per_s;
+    double duplex_bytes_per_s; /* rate each way while both ways are in use; 0: not measured */
     struct err err;
 };
 /* Called on the event base's thread for each request. */

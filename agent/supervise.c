@@ -500,9 +500,10 @@ void supervisor_link(struct worker_supervisor *supervisor, const struct links_re
         return;
     }
     event_append(supervisor, &work, "link",
-                 json_pack("{s:{s:s, s:s, s:f, s:f, s:b}}", "document", "from", supervisor->config->name,
+                 json_pack("{s:{s:s, s:s, s:f, s:f, s:f, s:b}}", "document", "from", supervisor->config->name,
                            "to", result->to, "latency_s", result->latency_s, "bytes_per_s",
-                           result->bytes_per_s, "emulated", 0),
+                           result->bytes_per_s, "duplex_bytes_per_s", result->duplex_bytes_per_s, "emulated",
+                           0),
                  false);
 }
 

@@ -404,10 +404,10 @@ static json_t *document_make(struct profile *profile)
         points, "weights_bytes", "embedding", (json_int_t)memory[0].bytes[MEM_WEIGHTS], "layer",
         (json_int_t)memory[1].bytes[MEM_WEIGHTS], "head", (json_int_t)memory[2].bytes[MEM_WEIGHTS],
         "adapter_bytes", "layer", (json_int_t)memory[1].bytes[MEM_ADAPTERS], "optimizer_bytes", "layer",
-        (json_int_t)memory[1].bytes[MEM_OPTIMIZER], "step_s", "layer", profile->kinds[1].step_s,
-        "cut_share", "attention_cut", profile->kinds[KIND_ATTENTION_CUT].cut_share, "ffn_cut",
-        profile->kinds[KIND_FFN_CUT].cut_share,
-        "waited_share", waited_share(profile), "spread", profile_spread(&profile->kinds[1]));
+        (json_int_t)memory[1].bytes[MEM_OPTIMIZER], "step_s", "layer", profile->kinds[1].step_s, "cut_share",
+        "attention_cut", profile->kinds[KIND_ATTENTION_CUT].cut_share, "ffn_cut",
+        profile->kinds[KIND_FFN_CUT].cut_share, "waited_share", waited_share(profile), "spread",
+        profile_spread(&profile->kinds[1]));
     if (!document)
         err_set(profile->err, ERR_NOMEM, "out of memory for a profile document");
     return document;
@@ -480,7 +480,8 @@ static struct profile_span span_until(const struct profile *profile, uint64_t be
 }
 
 /* Layers are most of a model and get, with their parts, most of the time; embedding and head get the rest.
- * Where outputs are normed before they are added, no plan divides layers, and their halves are not measured. */
+ * Where outputs are normed before they are added, no plan divides layers, and their halves are not measured.
+ */
 static int profile_turns(struct profile *profile)
 {
     const struct model_config *config = profile->request->config;

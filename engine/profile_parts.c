@@ -12,7 +12,8 @@
 enum { EXPERTS_MEASURED = 8 };
 /* Tokens of successive points of experts rise by this factor. */
 enum { EXPERT_POINTS_FACTOR = 4 };
-/* Cut halves are measured at every second of the layers' points, since only their ratio to whole halves counts.
+/* Cut halves are measured at every second of the layers' points, since only their ratio to whole halves
+ * counts.
  */
 enum { CUT_POINTS_STRIDE = 2 };
 
@@ -103,7 +104,8 @@ static int half_kind(bool cut, bool attention, bool sparse)
     return attention ? KIND_ATTENTION : sparse ? KIND_ROUTER : KIND_FFN;
 }
 
-/* Takes a sample of point `number` for each kind of half, cut or whole. All these kinds have the same points. */
+/* Takes a sample of point `number` for each kind of half, cut or whole. All these kinds have the same points.
+ */
 static int halves_time(struct profile *profile, struct stage *stage, bool cut, uint32_t layers,
                        uint32_t number)
 {
@@ -166,8 +168,8 @@ int profile_halves(struct profile *profile, struct stage *stage, uint64_t until_
     return 0;
 }
 
-/* Returns about half of the FFN's columns, in whole blocks of 256 values or, in narrow models, of fewer: packed
- * matrices and dropout are cut between such blocks. 0: the FFN is too narrow. */
+/* Returns about half of the FFN's columns, in whole blocks of 256 values or, in narrow models, of fewer:
+ * packed matrices and dropout are cut between such blocks. 0: the FFN is too narrow. */
 static uint32_t half_of_columns(uint32_t columns)
 {
     uint32_t unit = 256;

@@ -122,8 +122,8 @@ void profile_layers_free(struct profile *profile);
  * in passes until `until_ns`, and longer, up to `latest_ns`, while a point has few samples that other
  * programs did not disturb. Makes at least one pass. */
 int profile_halves(struct profile *profile, struct stage *stage, uint64_t until_ns, uint64_t latest_ns);
-/* Measures attention and FFN on layers with about half of the heads and columns, as profile_halves does. Where
- * the model, the method or the memory does not allow such layers, the cut kinds have no points. */
+/* Measures attention and FFN on layers with about half of the heads and columns, as profile_halves does.
+ * Where the model, the method or the memory does not allow such layers, the cut kinds have no points. */
 int profile_cut(struct profile *profile, uint64_t until_ns, uint64_t latest_ns);
 /* Measures the parts of a mixture: attention, FFN and router on layers without experts until half of the
  * time, then experts. Parts that do not fit the device's memory have no points. */

@@ -21,8 +21,8 @@ struct cost_device {
     /* COST_PART_EXPERT is one expert, as a function of the tokens that it gets. Dense models have curves only
      * of attention and FFN, and only if the profile has both. */
     struct cost_curve parts[COST_PARTS];
-    /* Curves of attention and FFN (by their number in COST_PARTS) with only the share cut_share of their heads
-     * or columns; 0: not measured. */
+    /* Curves of attention and FFN (by their number in COST_PARTS) with only the share cut_share of their
+     * heads or columns; 0: not measured. */
     struct cost_curve cuts[COST_PART_FFN + 1];
     double cut_share[COST_PART_FFN + 1];
     double part_step_s[COST_PARTS];   /* seconds of the optimiser step of a part; COST_PART_EXPERT: of one
@@ -53,9 +53,9 @@ double cost_part_seconds(const struct cost_device *cost, enum cost_part part, en
                          const struct cost_load *load);
 /* Returns the measured share that attention has of a dense layer's seconds; negative: not measured. */
 double cost_attention_share(const struct cost_device *cost, enum cost_way way, const struct cost_load *load);
-/* Returns the share of the seconds of attention or FFN that does not shrink with a member's share of the heads
- * or columns, because every member of a tensor group does it (adapters' inputs, norms, dropout) or because
- * smaller products run less efficiently; negative: not measured. */
+/* Returns the share of the seconds of attention or FFN that does not shrink with a member's share of the
+ * heads or columns, because every member of a tensor group does it (adapters' inputs, norms, dropout) or
+ * because smaller products run less efficiently; negative: not measured. */
 double cost_fixed_share(const struct cost_device *cost, enum cost_part part, enum cost_way way,
                         const struct cost_load *load);
 /* Returns the seconds of `count` experts of one layer, each with `tokens` tokens on average (below 1: some

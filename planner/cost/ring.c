@@ -18,6 +18,7 @@ double ring_hop(const struct cluster *cluster, const uint32_t *ring, const uint3
     double rate;
     bool emulated;
     cluster_link(cluster, a, b, latency_s, &rate, &emulated);
+    rate = cluster_link_duplex(cluster, a, b); /* every member sends and receives at once */
     for (uint32_t k = 0; k < count && count <= SHARING_MAX && from != to; k++) {
         uint32_t x = ring[k], y = ring[(k + 1) % count];
         uint32_t c = cluster->devices[device ? device[x] : x].node;

@@ -42,8 +42,8 @@ static double launch_share(double seconds)
 double tensor_fixed(const struct problem *p, uint32_t device, enum tensor_half half, enum cost_way way,
                     const struct cost_load *load, double seconds)
 {
-    double measured = cost_fixed_share(
-        &p->costs[device], half == TENSOR_FIRST ? COST_PART_ATTENTION : COST_PART_FFN, way, load);
+    double measured = cost_fixed_share(&p->costs[device],
+                                       half == TENSOR_FIRST ? COST_PART_ATTENTION : COST_PART_FFN, way, load);
     return measured >= 0 ? measured : launch_share(seconds);
 }
 
@@ -60,7 +60,8 @@ double tensor_seconds(const struct problem *p, uint32_t device, const struct pla
     if (half != TENSOR_SECOND)
         sum += tensor_shrink(first, share.heads, tensor_fixed(p, device, TENSOR_FIRST, way, load, first));
     if (half != TENSOR_FIRST)
-        sum += tensor_shrink(second, share.columns, tensor_fixed(p, device, TENSOR_SECOND, way, load, second));
+        sum +=
+            tensor_shrink(second, share.columns, tensor_fixed(p, device, TENSOR_SECOND, way, load, second));
     return sum;
 }
 

@@ -25,9 +25,9 @@ double tensor_attention(const struct problem *problem, uint32_t device, int32_t 
                         const struct cost_load *load);
 
 enum tensor_half { TENSOR_WHOLE, TENSOR_FIRST, TENSOR_SECOND };
-/* Returns the share of the seconds of attention (TENSOR_FIRST) or FFN (TENSOR_SECOND), which take `seconds` as
- * a whole, that does not shrink with a member's heads or columns: measured (cost_fixed_share), else that of
- * kernel launches. */
+/* Returns the share of the seconds of attention (TENSOR_FIRST) or FFN (TENSOR_SECOND), which take `seconds`
+ * as a whole, that does not shrink with a member's heads or columns: measured (cost_fixed_share), else that
+ * of kernel launches. */
 double tensor_fixed(const struct problem *problem, uint32_t device, enum tensor_half half, enum cost_way way,
                     const struct cost_load *load, double seconds);
 /* Returns the seconds of a member with `share` of the heads or columns, where `fixed` of `seconds` does not

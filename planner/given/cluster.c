@@ -177,8 +177,8 @@ int cluster_add_device(struct cluster *cluster, const struct cluster_device *dev
     return 0;
 }
 
-static const char *const block_names[] = {"embedding", "layer",         "head",    "attention", "ffn", "router",
-                                          "expert",    "attention_cut", "ffn_cut", NULL};
+static const char *const block_names[] = {"embedding", "layer",  "head",          "attention", "ffn",
+                                          "router",    "expert", "attention_cut", "ffn_cut",   NULL};
 
 static int point_read(struct json_reader *r, struct device_profile *profile, const char *device)
 {
@@ -342,6 +342,7 @@ int cluster_add_link(struct cluster *cluster, const json_t *document, struct err
     jr_str(&r, "to", JR_REQUIRED, 1, 255, &to);
     jr_f64(&r, "latency_s", JR_REQUIRED, 0, SECONDS_MAX, &link.latency_s);
     jr_f64(&r, "bytes_per_s", JR_REQUIRED, 1, RATE_MAX, &link.bytes_per_s);
+    jr_f64(&r, "duplex_bytes_per_s", JR_OPTIONAL, 0, RATE_MAX, &link.duplex_bytes_per_s);
     jr_bool(&r, "emulated", JR_OPTIONAL, &link.emulated);
     jr_choice(&r, "origin", JR_OPTIONAL, cost_origin_names, &origin);
     if (jr_finish_loose(&r) < 0)
@@ -415,6 +416,18 @@ void cluster_link(const struct cluster *cluster, uint32_t from_device, uint32_t 
         if (b > 0 && b < *bytes_per_s)
             *bytes_per_s = b;
     }
+}
+
+double cluster_link_duplex(const struct cluster *cluster, uint32_t from_device, uint32_t to_device)
+{
+    double latency_s, bytes_per_s;
+    bool emulated;
+    cluster_link(cluster, from_device, to_device, &latency_s, &bytes_per_s, &emulated);
+    const struct link_pair *link =
+        link_find(cluster, cluster->devices[from_device].node, cluster->devices[to_device].node);
+    return link && link->duplex_bytes_per_s > 0 && link->duplex_bytes_per_s < bytes_per_s
+               ? link->duplex_bytes_per_s
+               : bytes_per_s;
 }
 
 enum cost_origin cluster_link_origin(const struct cluster *cluster, uint32_t from_device, uint32_t to_device)

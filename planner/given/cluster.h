@@ -46,7 +46,8 @@ int cluster_add_device(struct cluster *cluster, const struct cluster_device *dev
  * later profile of the same device replaces an earlier one. Unknown keys are ignored, so older and newer
  * workers can be read. The document is not kept. */
 int cluster_add_profile(struct cluster *cluster, const json_t *document, struct err *err);
-/* Adds one direction of a link between nodes: {"from","to","latency_s","bytes_per_s","emulated","origin"}.
+/* Adds one direction of a link between nodes: {"from","to","latency_s","bytes_per_s",
+ * "duplex_bytes_per_s","emulated","origin"}.
  * "origin" (measured, imported, estimated) defaults to measured. A missing direction takes the values of
  * the other direction; a missing pair takes the defaults below. */
 int cluster_add_link(struct cluster *cluster, const json_t *document, struct err *err);
@@ -80,6 +81,9 @@ uint32_t cluster_device_find(const struct cluster *cluster, const char *name);
 /* Writes latency (s) and rate (bytes/s, limited by both nodes' network cards) from one device to another. */
 void cluster_link(const struct cluster *cluster, uint32_t from_device, uint32_t to_device, double *latency_s,
                   double *bytes_per_s, bool *emulated);
+/* Returns the rate from one device to another while the other direction is in use, too: less than
+ * cluster_link's where the hosts' CPUs, not the wire, bound it. */
+double cluster_link_duplex(const struct cluster *cluster, uint32_t from_device, uint32_t to_device);
 /* Returns where the latency and rate that cluster_link writes come from. */
 enum cost_origin cluster_link_origin(const struct cluster *cluster, uint32_t from_device, uint32_t to_device);
 

@@ -31,7 +31,7 @@ struct device_profile {
     enum cost_origin origin;
     uint32_t point_count[PROFILE_BLOCKS];
     struct profile_point *points[PROFILE_BLOCKS];
-    double step_s[PROFILE_BLOCKS]; /* seconds of an optimiser step for one block of the kind */
+    double step_s[PROFILE_BLOCKS];    /* seconds of an optimiser step for one block of the kind */
     double cut_share[PROFILE_BLOCKS]; /* share of the heads or columns that a cut half had; 0: not measured */
     uint64_t process_base_bytes;
     double heat;            /* the device's φ at the time of measuring, which the tables therefore contain */
@@ -56,6 +56,7 @@ struct planner_device {
 struct link_pair { /* one direction of a link between nodes */
     uint32_t from, to;
     double latency_s, bytes_per_s;
+    double duplex_bytes_per_s; /* rate each way while both ways are in use; 0: unknown, as bytes_per_s */
     bool emulated;
     enum cost_origin origin;
 };

@@ -14,42 +14,12 @@
 #include "planner/cost/tensor_cost.h"
 #include "planner/emit/tensor.h"
 #include "planner/kind/chain.h"
+#include "planner/kind/tensor_group.h"
 
-#define GROUP_MAX 64u
-#define TURNS_MAX 16u  /* most micro-batches in turns; more hide hardly any transfer time */
-#define LAYERS_SEEN 4u /* layers simulated; each further one takes as long as the last */
 /* Units in flight that are added to those which hide transfers at mean times. The first and last units of a
  * step use them: up to 8 % of a step (16 clusters, tests/planner/test_kind_tensor.c). */
 #define WINDOW_MORE 2u
 #define MIXES 3 /* divisions of matrices that are tried: by speed, by memory, and between the two */
-
-/* Facts of an estimate that do not depend on how matrices are divided. A unit is a set of `together`
- * micro-batches that are worked on in turns. */
-struct tensor_case {
-    struct workbench *bench;
-    const struct problem *p;
-    struct candidate *c;
-    uint32_t micro_batches, together, units;
-    struct cost_load load;
-};
-
-enum { HALF_FIRST, HALF_SECOND, HALVES }; /* attention, FFN */
-
-struct tensor_group {
-    const struct candidate_stage *stage;
-    struct member *members;
-    struct micro_cost cost[GROUP_MAX];
-    struct tensor_shares share[GROUP_MAX];
-    /* Seconds of a layer's attention and FFN on a member that has whole matrices, and the share of them that does
-     * not shrink with its part. */
-    double half_s[GROUP_MAX][HALVES][COST_WAYS], fixed[GROUP_MAX][HALVES][COST_WAYS];
-    uint32_t count, layers, s;
-    int32_t layer; /* the group's first layer; only if layers > 0 */
-    bool embedding, head;
-    double latency_s, bytes_per_s, sum_s, broadcast_s;
-};
-
-/* --- seconds of a stage --- */
 
 static void cut_init(struct tensor_case *t, struct workbench *bench, struct candidate *c)
 {
@@ -58,160 +28,6 @@ static void cut_init(struct tensor_case *t, struct workbench *bench, struct cand
     t->together = tensor_together(c, count);
     t->units = (count + t->together - 1) / t->together;
     t->load = micro_load_mean(t->p, count);
-}
-
-static void halves_init(const struct tensor_case *t, struct tensor_group *g, uint32_t i)
-{
-    static const enum tensor_half halves[HALVES] = {TENSOR_FIRST, TENSOR_SECOND};
-    uint32_t device = g->members[i].device;
-    for (int w = 0; w < COST_WAYS; w++) {
-        enum cost_way way = (enum cost_way)w;
-        double whole = g->cost[i].seconds[COST_LAYER][way];
-        g->half_s[i][HALF_FIRST][way] = whole * tensor_attention(t->p, device, 1, way, &t->load);
-        g->half_s[i][HALF_SECOND][way] = whole - g->half_s[i][HALF_FIRST][way];
-        for (int h = 0; h < HALVES; h++)
-            g->fixed[i][h][way] =
-                tensor_fixed(t->p, device, halves[h], way, &t->load, g->half_s[i][h][way]);
-    }
-}
-
-static void group_init(const struct tensor_case *t, uint32_t s, struct tensor_group *g)
-{
-    const struct candidate_stage *stage = &t->c->stages[s];
-    int32_t last = t->p->block_count - 1, after = stage->block_end < last ? stage->block_end : last;
-    uint32_t devices[GROUP_MAX];
-    double bytes = tensor_token_bytes(t->p) * t->load.tokens;
-    g->stage = stage;
-    g->s = s;
-    g->members = &t->c->members[stage->member_first];
-    g->count = stage->member_count;
-    g->layer = stage->block_begin > 1 ? stage->block_begin : 1;
-    g->layers = after > g->layer ? (uint32_t)(after - g->layer) : 0;
-    g->embedding = stage->block_begin == 0;
-    g->head = stage->block_end > last;
-    for (uint32_t i = 0; i < g->count; i++) {
-        devices[i] = g->members[i].device;
-        micro_cost_init(&g->cost[i], t->p, devices[i], t->c->micro_batch_rows);
-        g->share[i] = tensor_shares(t->p, &g->members[i].tensor);
-        halves_init(t, g, i);
-    }
-    g->bytes_per_s = ring_slowest(t->p->cluster, devices, g->count, &g->latency_s);
-    g->sum_s = tensor_sum_seconds(g->count, bytes, g->latency_s, g->bytes_per_s);
-    g->broadcast_s = tensor_broadcast_seconds(g->count, bytes, g->latency_s, g->bytes_per_s);
-}
-
-/* Returns the seconds of a block of a class on a member that has its whole matrices: forward or backward. */
-static double whole_seconds(const struct tensor_group *g, uint32_t i, enum cost_class cls, bool back,
-                            bool again)
-{
-    const double *seconds = g->cost[i].seconds[cls];
-    return back ? seconds[COST_BACKWARD] + (again ? seconds[COST_RECOMPUTE] : 0) : seconds[COST_FORWARD];
-}
-
-/* Returns the seconds of half a layer on a member with that share of its heads or columns: forward or backward.
- */
-static double half_seconds(const struct tensor_group *g, uint32_t i, int half, bool back, bool again,
-                           double share)
-{
-    const double *seconds = g->half_s[i][half], *fixed = g->fixed[i][half];
-    if (!back)
-        return tensor_shrink(seconds[COST_FORWARD], share, fixed[COST_FORWARD]);
-    double sum = tensor_shrink(seconds[COST_BACKWARD], share, fixed[COST_BACKWARD]);
-    return again ? sum + tensor_shrink(seconds[COST_RECOMPUTE], share, fixed[COST_RECOMPUTE]) : sum;
-}
-
-enum { PART_FIRST = HALF_FIRST, PART_SECOND = HALF_SECOND, PART_TABLE, PART_TOP, PARTS }; /* embedding, head */
-
-/* Writes a member's seconds of attention, FFN, embedding and head for a micro-batch, with its matrices. */
-static void member_seconds(const struct tensor_group *g, uint32_t i, bool back, bool again,
-                           double seconds[PARTS])
-{
-    const struct tensor_shares *x = &g->share[i];
-    seconds[PART_FIRST] = half_seconds(g, i, HALF_FIRST, back, again, x->heads);
-    seconds[PART_SECOND] = half_seconds(g, i, HALF_SECOND, back, again, x->columns);
-    seconds[PART_TABLE] = i == 0 ? whole_seconds(g, i, COST_EMBEDDING, back, again) : 0;
-    seconds[PART_TOP] = i == 0 ? whole_seconds(g, i, COST_HEAD, back, again) : 0;
-}
-
-/* The simulation of a unit in a stage. free_s: when each member ends; queue_s: when the group's last transfer
- * ends; ready_s: when each micro-batch's last all-reduce ends. */
-struct unit_pass {
-    uint32_t count, members;
-    double seconds[GROUP_MAX][PARTS], free_s[GROUP_MAX], ready_s[TURNS_MAX], queue_s;
-};
-
-/* Simulates attention or FFN of a layer for the unit's micro-batches, one after the other. A micro-batch is
- * all-reduced when the last member has computed it. */
-static void pass_step(struct unit_pass *v, int part, double sum_s)
-{
-    for (uint32_t k = 0; k < v->count; k++) {
-        double end = v->queue_s;
-        for (uint32_t i = 0; i < v->members; i++) {
-            v->free_s[i] = fmax(v->free_s[i], v->ready_s[k]) + v->seconds[i][part];
-            end = fmax(end, v->free_s[i]);
-        }
-        v->ready_s[k] = v->queue_s = end + sum_s;
-    }
-}
-
-/* The first member alone computes embedding or head and, if broadcast_s > 0, broadcasts the results. */
-static void pass_alone(struct unit_pass *v, int part, double broadcast_s)
-{
-    for (uint32_t k = 0; k < v->count; k++) {
-        v->free_s[0] = fmax(v->free_s[0], v->ready_s[k]) + v->seconds[0][part];
-        v->ready_s[k] = broadcast_s > 0 ? fmax(v->queue_s, v->free_s[0]) + broadcast_s : v->free_s[0];
-        v->queue_s = fmax(v->queue_s, v->ready_s[k]);
-    }
-}
-
-/* Simulates up to LAYERS_SEEN layers; each further layer takes as long as the last of them. */
-static void pass_layers(struct unit_pass *v, uint32_t layers, bool back, double sum_s)
-{
-    double before = 0, more;
-    for (uint32_t l = 0; l < layers && l < LAYERS_SEEN; l++) {
-        before = v->queue_s;
-        pass_step(v, back ? PART_SECOND : PART_FIRST, sum_s);
-        pass_step(v, back ? PART_FIRST : PART_SECOND, sum_s);
-    }
-    more = layers > LAYERS_SEEN ? (layers - LAYERS_SEEN) * (v->queue_s - before) : 0;
-    v->queue_s += more;
-    for (uint32_t i = 0; i < v->members; i++)
-        v->free_s[i] += more;
-    for (uint32_t k = 0; k < v->count; k++)
-        v->ready_s[k] += more;
-}
-
-/* Returns the seconds of the forward or backward pass of `count` micro-batches in turns. */
-static double pass_seconds(const struct tensor_group *g, bool back, bool again, uint32_t count)
-{
-    struct unit_pass v = {.count = count, .members = g->count};
-    for (uint32_t i = 0; i < g->count; i++)
-        member_seconds(g, i, back, again, v.seconds[i]);
-    for (uint32_t k = 0; k < count && (back ? !g->head : !g->embedding); k++)
-        v.ready_s[k] = v.queue_s += g->broadcast_s;
-    if (back ? g->head : g->embedding)
-        pass_alone(&v, back ? PART_TOP : PART_TABLE, g->broadcast_s);
-    pass_layers(&v, g->layers, back, g->sum_s);
-    if (back ? g->embedding : g->head)
-        pass_alone(&v, back ? PART_TABLE : PART_TOP, 0);
-    return v.queue_s;
-}
-
-/* Returns the mean seconds of a unit (micro-batches in turns); a step's last unit may be shorter. */
-static double unit_seconds(const struct tensor_case *t, const struct tensor_group *g, bool back, bool again)
-{
-    uint32_t rest = t->micro_batches - (t->units - 1) * t->together;
-    double last = pass_seconds(g, back, again, rest);
-    if (rest == t->together)
-        return last;
-    return (last + (t->units - 1) * pass_seconds(g, back, again, t->together)) / t->units;
-}
-
-static void group_price(const struct tensor_case *t, const struct tensor_group *g, bool again,
-                        struct stage_price *price)
-{
-    *price = (struct stage_price){.forward_s = unit_seconds(t, g, false, again),
-                                  .backward_s = unit_seconds(t, g, true, again)};
 }
 
 /* Returns the seconds to send a unit's boundary tensors to the next stage; *busy: seconds on the link. */
@@ -258,8 +74,8 @@ static int cut_estimate(const struct tensor_case *t)
     for (uint32_t s = 0; s < t->c->stage_count; s++) {
         struct tensor_need need;
         struct tensor_group g;
-        group_init(t, s, &g);
-        group_price(t, &g, g.members[0].recompute, &prices[s]);
+        tensor_group_init(t, s, &g);
+        tensor_group_price(t, &g, g.members[0].recompute, &prices[s]);
         part_need(t, &g, 0, &g.members[0].tensor, false, &need);
         tails[s].forward_s = 0;
         if (g.count > 1 && g.layers)
@@ -325,12 +141,6 @@ static bool rounded(const double *share, uint32_t count, uint32_t units, uint32_
     return true;
 }
 
-/* Returns the seconds of half a layer, forward and backward. */
-static double both_ways(const struct tensor_group *g, uint32_t i, int half, bool again, double share)
-{
-    return half_seconds(g, i, half, false, again, share) + half_seconds(g, i, half, true, again, share);
-}
-
 /* Divides a group's heads and columns over members that have `room` bytes and should do the fraction `part`
  * of the work. Where attention takes a larger share of a layer, a member gets more columns instead. */
 static bool parts_deal(const struct tensor_case *t, struct tensor_group *g, bool again,
@@ -340,7 +150,8 @@ static bool parts_deal(const struct tensor_case *t, struct tensor_group *g, bool
     double base[GROUP_MAX] = {0}, each[GROUP_MAX] = {0}, cap[GROUP_MAX] = {0}, share[GROUP_MAX];
     uint32_t heads[GROUP_MAX], ends[GROUP_MAX], n = g->count, unit = t->p->column_unit;
     for (uint32_t i = 0; i < n; i++) {
-        double attention = both_ways(g, i, HALF_FIRST, again, 1), ffn = both_ways(g, i, HALF_SECOND, again, 1);
+        double attention = tensor_both_ways(g, i, HALF_FIRST, again, 1),
+               ffn = tensor_both_ways(g, i, HALF_SECOND, again, 1);
         base[i] = 0;
         each[i] = (attention > 0 ? attention / (attention + ffn) : 1) / part[i];
         cap[i] = fmin(1, need->heads > 0 ? room[i] / need->heads : 1);
@@ -353,12 +164,12 @@ static bool parts_deal(const struct tensor_case *t, struct tensor_group *g, bool
         double part_s[2][PARTS];
         g->share[i].columns = 0;
         for (int back = 0; back < 2; back++)
-            member_seconds(g, i, back, again, part_s[back]);
+            tensor_member_seconds(g, i, back, again, part_s[back]);
         double second = part_s[0][PART_SECOND] + part_s[1][PART_SECOND];
         base[i] = g->layers * second;
         for (int back = 0; back < 2 && t->together > 1; back++)
             base[i] += g->layers * part_s[back][PART_FIRST];
-        each[i] = g->layers * (both_ways(g, i, HALF_SECOND, again, 1) - second);
+        each[i] = g->layers * (tensor_both_ways(g, i, HALF_SECOND, again, 1) - second);
         if (!g->layers)
             each[i] = 1 / part[i];
         double left = room[i] - need->heads * g->share[i].heads, least = (double)unit / c->ffn;
@@ -381,8 +192,8 @@ static void parts_aim(const struct tensor_group *g, const double *room, int mix,
 {
     double speed = 0, space = 0, by_space = (double)mix / (MIXES - 1);
     for (uint32_t i = 0; i < g->count; i++) {
-        part[i] = 1 / fmax(1e-12, whole_seconds(g, i, COST_LAYER, false, false) +
-                                      whole_seconds(g, i, COST_LAYER, true, false));
+        part[i] = 1 / fmax(1e-12, tensor_whole_seconds(g, i, COST_LAYER, false, false) +
+                                      tensor_whole_seconds(g, i, COST_LAYER, true, false));
         speed += part[i];
         space += fmax(room[i], 1);
     }
@@ -469,7 +280,7 @@ static void way_try(const struct tensor_case *t, struct tensor_group *g, struct 
     now->window = window_held(t, g, now->again, most, b, &now->spare);
     if (now->window == 0)
         return;
-    group_price(t, g, now->again, &price);
+    tensor_group_price(t, g, now->again, &price);
     now->busy_s = price.forward_s + price.backward_s;
     now->period_s = fmax(fmax(now->busy_s, b->period_s), (now->busy_s + b->stay_s) / now->window);
     if (now->period_s >= best->period_s)
@@ -542,11 +353,11 @@ static double period_least(const struct tensor_case *t)
         struct tensor_group g;
         struct stage_price price;
         bool again = !micro_recompute_allowed(t->p, false);
-        group_init(t, s, &g);
+        tensor_group_init(t, s, &g);
         parts_aim(&g, room, 0, part);
         if (!parts_deal(t, &g, again, &nothing, room, part))
             return INFINITY;
-        group_price(t, &g, again, &price);
+        tensor_group_price(t, &g, again, &price);
         period = fmax(period, price.forward_s + price.backward_s);
         if (s > 0) {
             link_seconds(t, s - 1, &busy);
@@ -571,7 +382,7 @@ static int cut_settle(const struct tensor_case *t)
         double busy, wanted = fmax(b.window, ceil((1 - 1e-9) * (b.period_s + b.stay_s) / b.period_s));
         if (s + 1 < t->c->stage_count)
             wanted = fmin(wanted + WINDOW_MORE, (double)b.window + b.ring_most - 1);
-        group_init(t, s, &g);
+        tensor_group_init(t, s, &g);
         way_find(t, &g, (uint32_t)fmin(wanted, t->units), &b, &way);
         if (!isfinite(way.period_s))
             lacks += stage_lacks(t, &g, &b, &has);
@@ -662,7 +473,7 @@ static struct cut_stage stage_look(struct workbench *bench, struct candidate *c,
     x->block_begin = begin;
     x->block_end = end;
     cut_init(&t, bench, c);
-    group_init(&t, s, &g);
+    tensor_group_init(&t, s, &g);
     way_find(&t, &g, window < t.units ? window : t.units, &nothing, &way);
     bench->spent += 5 * x->member_count;
     *x = kept;
@@ -731,7 +542,7 @@ static int tensor_estimate(struct workbench *bench, struct candidate *c)
     cut_init(&t, bench, c);
     for (uint32_t s = 0; s < c->stage_count; s++) {
         struct tensor_group g;
-        group_init(&t, s, &g);
+        tensor_group_init(&t, s, &g);
         for (uint32_t i = 0; i < g.count; i++) {
             struct tensor_need need;
             uint64_t limit = problem_limit(t.p, g.members[i].device);

@@ -348,6 +348,7 @@ static void links_are_measured_through_tls(void **state)
     assert_true(json_real_value(json_object_get(document, "latency_s")) > 0);
     assert_true(json_real_value(json_object_get(document, "latency_s")) < 0.1);
     assert_true(json_real_value(json_object_get(document, "bytes_per_s")) > 1e6);
+    assert_true(json_real_value(json_object_get(document, "duplex_bytes_per_s")) > 1e6);
     print_message("loopback link: %.1f us, %.0f MB/s\n",
                   json_real_value(json_object_get(document, "latency_s")) * 1e6,
                   json_real_value(json_object_get(document, "bytes_per_s")) / 1e6);

@@ -69,24 +69,30 @@ static inline struct workload fixture_workload(const struct model_config *config
     return w;
 }
 
-/* Appends points of a layer's attention and FFN, whose seconds are `share` and 1 - `share` of the layer's. */
+/* Share of the heads and columns in a profile's cut halves. */
+#define FIXTURE_CUT 0.25
+
+/* Appends points of a layer's attention and FFN, whose seconds are `share` and 1 - `share` of the layer's,
+ * and points of cut halves, of which the share `fixed` does not shrink. */
 static inline void fixture_halves(json_t *points, int rows, int tokens, double sum_sq, double layer_s,
-                                  double share)
+                                  double share, double fixed)
 {
-    for (int half = 0; half < 2; half++) {
-        double seconds = layer_s * (half ? 1 - share : share);
+    static const char *const names[] = {"attention", "ffn", "attention_cut", "ffn_cut"};
+    for (int half = 0; half < 4; half++) {
+        double seconds = layer_s * (half % 2 ? 1 - share : share);
+        seconds *= half < 2 ? 1 : fixed + (1 - fixed) * FIXTURE_CUT;
         json_array_append_new(points,
-                              json_pack("{s:s,s:i,s:i,s:f,s:f,s:f,s:f}", "block", half ? "ffn" : "attention",
-                                        "rows", rows, "tokens", tokens, "sum_sq", sum_sq, "forward_s",
-                                        seconds, "backward_s", 1.2 * seconds, "recompute_s", seconds));
+                              json_pack("{s:s,s:i,s:i,s:f,s:f,s:f,s:f}", "block", names[half], "rows", rows,
+                                        "tokens", tokens, "sum_sq", sum_sq, "forward_s", seconds,
+                                        "backward_s", 1.2 * seconds, "recompute_s", seconds));
     }
 }
 
 /* Adds a device with a profile: seconds of a layer = (overhead + per_token·tokens + per_square·Σ
  * length²)/speed. `attention`: the share of a layer's time that the profile states for attention; 0: it has
- * no such points. */
+ * no such points. `fixed`: the share of their times that does not shrink where heads or columns are cut. */
 static inline void fixture_device_halves(struct cluster *cluster, const char *name, const char *node,
-                                         uint64_t memory, double speed, double attention)
+                                         uint64_t memory, double speed, double attention, double fixed)
 {
     struct err err;
     struct cluster_device device = {.name = name, .node = node, .memory_limit_bytes = memory};
@@ -102,7 +108,7 @@ static inline void fixture_device_halves(struct cluster *cluster, const char *na
                                                     "sum_sq", sq, "forward_s", layer, "backward_s",
                                                     1.2 * layer, "recompute_s", layer));
             if (attention > 0)
-                fixture_halves(points, rows, tokens, sq, layer, attention);
+                fixture_halves(points, rows, tokens, sq, layer, attention, fixed);
             json_array_append_new(points, json_pack("{s:s,s:i,s:i,s:i,s:f,s:f,s:f}", "block", "head", "rows",
                                                     rows, "tokens", tokens, "labelled", tokens / 2, "sum_sq",
                                                     sq, "forward_s", head, "backward_s", head));
@@ -111,8 +117,9 @@ static inline void fixture_device_halves(struct cluster *cluster, const char *na
                                             "tokens", tokens, "forward_s", 1e-7 * tokens, "backward_s", 0.0));
         }
     }
-    json_t *profile = json_pack("{s:s,s:o,s:f,s:{s:f}}", "device", name, "points", points,
-                                "base_process_bytes", 3e7, "step_s", "layer", 1e-4 / speed);
+    json_t *profile = json_pack("{s:s,s:o,s:f,s:{s:f},s:{s:f,s:f}}", "device", name, "points", points,
+                                "base_process_bytes", 3e7, "step_s", "layer", 1e-4 / speed, "cut_share",
+                                "attention_cut", FIXTURE_CUT, "ffn_cut", FIXTURE_CUT);
     if (cluster_add_profile(cluster, profile, &err) < 0)
         fail_msg("%s", err.text);
     json_decref(profile);
@@ -121,7 +128,7 @@ static inline void fixture_device_halves(struct cluster *cluster, const char *na
 static inline void fixture_device(struct cluster *cluster, const char *name, const char *node,
                                   uint64_t memory, double speed)
 {
-    fixture_device_halves(cluster, name, node, memory, speed, 0);
+    fixture_device_halves(cluster, name, node, memory, speed, 0, 0);
 }
 
 static inline void fixture_link(struct cluster *cluster, const char *from, const char *to, double latency_s,

@@ -7,6 +7,7 @@
 
 #include "planner/cost/fill.h"
 #include "planner/cost/price.h"
+#include "planner/cost/ring.h"
 #include "planner/cost/tensor_cost.h"
 #include "planner/kind/kind.h"
 
@@ -180,8 +181,8 @@ static void measured_shares_of_attention_are_used(void **state)
     struct workbench bench;
     struct candidate c = {0};
     model_init(&m);
-    fixture_device_halves(m.cluster, "n0/0", "n0", 400 * MIB, 1, 0.8);
-    fixture_device_halves(m.cluster, "n0/1", "n0", 400 * MIB, 1, 0.2);
+    fixture_device_halves(m.cluster, "n0/0", "n0", 400 * MIB, 1, 0.8, 0.1);
+    fixture_device_halves(m.cluster, "n0/1", "n0", 400 * MIB, 1, 0.2, 0.3);
     assert_int_equal(cluster_set_defaults(m.cluster, 2e-5, 5e9, 2e-4, 1e8, &err), 0);
     if (problem_init(&m.problem, &m.workload, m.cluster, &err) < 0)
         fail_msg("%s", err.text);
@@ -297,6 +298,52 @@ static void halves_of_a_block_add_up(void **state)
             assert_true(fabs(all - sum) <= 1e-12 * all);
         }
     }
+    made_fini(&m);
+}
+
+/* What a profile measured with a quarter of the heads and columns says how long half of them take. */
+static void what_a_cut_does_not_shrink_is_measured(void **state)
+{
+    (void)state;
+    struct made m;
+    struct err err = {0};
+    const double fixed = 0.3;
+    model_init(&m);
+    fixture_device_halves(m.cluster, "n0/0", "n0", 400 * MIB, 1, 0.4, fixed);
+    if (problem_init(&m.problem, &m.workload, m.cluster, &err) < 0)
+        fail_msg("%s", err.text);
+    const struct plan_tensor half = {0, m.config.kv_heads / 2, 0, m.config.ffn / 2};
+    for (int way = 0; way < COST_WAYS; way++) {
+        const struct cost_load *load = &m.problem.mean_step;
+        double all = problem_seconds(&m.problem, 0, 1, 2, (enum cost_way)way, load);
+        double attention = tensor_attention(&m.problem, 0, 1, (enum cost_way)way, load);
+        double first = tensor_seconds(&m.problem, 0, &half, 1, TENSOR_FIRST, (enum cost_way)way, load);
+        double second = tensor_seconds(&m.problem, 0, &half, 1, TENSOR_SECOND, (enum cost_way)way, load);
+        double shrunk = fixed + (1 - fixed) * 0.5;
+        assert_true(fabs(first - all * attention * shrunk) < 1e-9 * all);
+        assert_true(fabs(second - all * (1 - attention) * shrunk) < 1e-9 * all);
+    }
+    made_fini(&m);
+}
+
+/* Members that send and receive at once have the rate that was measured so, and a chain of stages that of one
+ * way. */
+static void a_ring_has_the_rate_of_both_ways(void **state)
+{
+    (void)state;
+    struct made m;
+    struct err err = {0};
+    const uint32_t ring[] = {0, 1};
+    double latency, rate;
+    bool emulated;
+    made_init(&m, 2, 1, 5e9, 400 * MIB, 0);
+    json_t *link = json_pack("{s:s, s:s, s:f, s:f, s:f}", "from", "n0", "to", "n1", "latency_s", 1e-4,
+                             "bytes_per_s", 4e8, "duplex_bytes_per_s", 2.5e8);
+    assert_int_equal(cluster_add_link(m.cluster, link, &err), 0);
+    json_decref(link);
+    cluster_link(m.cluster, 0, 1, &latency, &rate, &emulated);
+    assert_true(rate == 4e8);
+    assert_true(ring_slowest(m.cluster, ring, 2, &latency) == 2.5e8);
     made_fini(&m);
 }
 
@@ -429,6 +476,8 @@ int main(void)
         cmocka_unit_test(a_group_is_faster_on_fast_links_and_slower_than_a_device_on_slow_ones),
         cmocka_unit_test(two_exchange_and_more_go_round_a_ring),
         cmocka_unit_test(halves_of_a_block_add_up),
+        cmocka_unit_test(what_a_cut_does_not_shrink_is_measured),
+        cmocka_unit_test(a_ring_has_the_rate_of_both_ways),
         cmocka_unit_test(spoilt_groups_are_refused),
         cmocka_unit_test(what_is_not_cut_is_refused_by_name),
     };

@@ -897,6 +897,7 @@ class Link(Answered):
     to: str
     latency_s: float
     bytes_per_s: float
+    duplex_bytes_per_s: float | None = None  # each way while both ways are in use; 0 or absent if not measured
     emulated: bool | None = None  # The mesh delays and paces it.
     measured_at: datetime | None = None
 
