@@ -173,8 +173,9 @@ static bool find_drift(const struct store_sched_run *run, const struct run_weigh
             continue;
         most = away;
         reason->cause = CAUSE_DRIFT;
-        snprintf(reason->text, sizeof(reason->text), "%.120s computes a step in %.3g s, planned were %.3g s",
-                 run->ranks[k].device, run->ranks[k].compute_s, run->ranks[k].busy_s);
+        snprintf(reason->text, sizeof(reason->text),
+                 "%.120s computes %.3g s of a step where %.3g s were planned", run->ranks[k].device,
+                 run->ranks[k].compute_s, run->ranks[k].busy_s);
     }
     return reason->cause == CAUSE_DRIFT;
 }
@@ -275,7 +276,8 @@ static void say_verdict(struct scheduler_pass *pass, const struct store_sched_ru
     char whole[1400];
     json_t *told = json_copy((json_t *)decision);
     json_object_set_new(told, "cause", json_string(reason->text));
-    snprintf(whole, sizeof(whole), "%s: %.900s%s", reason->text, words ? words : "", more);
+    snprintf(whole, sizeof(whole), "a move was weighed, as %s. %.900s%s", reason->text, words ? words : "",
+             more);
     snprintf(text, size, "%s", whole);
     pass_add(pass, pass->said,
              json_pack("{s:I, s:s, s:s, s:o}", "job", (json_int_t)run->job, "level", "info", "text", whole,

@@ -121,17 +121,18 @@ static void a_device_slower_than_planned_is_left_when_that_pays(void **state)
     const unsigned before = world.agents[0]->profiles;
     world.agents[1]->steps_max = 150;
     world.agents[0]->steps_max = 60; /* the scheduler decides again after further steps */
-    WORLD_UNTIL(&world,
-                world_logged(&world, id,
-                             "left/cpu0 computes a step in 0.025 s, planned were 0.01 s: Move: slowest 0.40, "
-                             "look 2"));
+    WORLD_UNTIL(
+        &world,
+        world_logged(&world, id,
+                     "as left/cpu0 computes 0.025 s of a step where 0.01 s were planned. Move: slowest 0.40, "
+                     "look 2"));
     WORLD_UNTIL(&world, fake_living(world.agents[1]));
     assert_false(world_logged(&world, id, "is free")); /* the device was free when the run was planned */
     assert_string_equal(world.agents[0]->last_stop, "yield");
     assert_string_equal(world.agents[1]->workers[0].device, "right/cpu0");
     /* The device may be fast again. It is measured while it is free, and then the scheduler decides about the
      * run once more. */
-    WORLD_UNTIL(&world, world_logged(&world, id, "left/cpu0 is free: Stay: slowest 1.00, look 0"));
+    WORLD_UNTIL(&world, world_logged(&world, id, "left/cpu0 is free. Stay: slowest 1.00, look 0"));
     assert_true(world.agents[0]->profiles > before);
     world.agents[1]->steps_max = 0;
     WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
@@ -144,7 +145,7 @@ static void a_device_slower_than_planned_is_left_when_that_pays(void **state)
 static void a_run_stays_where_it_is_when_moving_does_not_pay_or_is_not_wanted(void **state)
 {
     static const char *const whys[] = {
-        "planned were 0.01 s: Stay: slowest 0.40, look 2",
+        "where 0.01 s were planned. Stay: slowest 0.40, look 2",
         " It stays, as placement.move is never.",
     };
     for (int never = 0; never < 2; never++) {
@@ -181,7 +182,7 @@ static void a_device_that_comes_back_is_weighed_once(void **state)
     fake_hello(world.agents[1]);
     WORLD_UNTIL(
         &world,
-        world_logged(&world, id, "right/cpu0 is free: Stay: slowest 1.00, look 0, 91 steps left, 2 devices"));
+        world_logged(&world, id, "right/cpu0 is free. Stay: slowest 1.00, look 0, 91 steps left, 2 devices"));
     world.agents[0]->steps_max = 0;
     WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
     assert_int_equal(world_number(&world, id, "attempt"), 1);
