@@ -6,7 +6,7 @@ Rounds are interleaved (separate, each kind, separate …); the spread of equal 
 separate jobs are counted only while both run: the faster device's job is given more steps, and what each did within the
 common time is interpolated within its steps (alone, either would go faster: the two share the machine's memory). Their own
 prediction stands beside theirs: where it is off, the machine has changed since it was measured, and a kind's error is to be
-read beside that. A split's own simulation, from its recorded instruction times and with links that cost nothing, is printed too.
+read beside that. Even rows on both devices would at best give twice the slower one's rate, which stands beside it, too. A split's own simulation, from its recorded instruction times and with links that cost nothing, is printed too.
 """
 import argparse
 import json
@@ -89,13 +89,13 @@ def error(answers, jobs):
 
 
 def separate_round(motley, args, train):
-    """Tokens/s of both, and the error of their prediction."""
+    """Tokens/s of each, and the error of their prediction."""
     idents = [submit(motley, spec(args, train, f"alone-{side}", STEPS[side], {"kind": "single", "devices": [f"{side}/cpu0"]}))
               for side in SIDES]
     answers = [wait(motley, ident) for ident in idents]
     jobs = [steps_of(motley, ident) for ident in idents]
     begin, end = max(job[0][0] for job in jobs), min(job[-1][1] for job in jobs)
-    return sum(rate(job, begin, end) for job in jobs), error(answers, jobs)
+    return [rate(job, begin, end) for job in jobs], error(answers, jobs)
 
 
 def split_round(motley, document):
@@ -112,20 +112,22 @@ def split_round(motley, document):
 def main():
     args = arguments()
     kinds = args.kinds
-    separate, of_separate, splits = [], [], {kind: [] for kind in kinds}
+    separate, even, of_separate, splits = [], [], [], {kind: [] for kind in kinds}
     with Motley(config(args)) as motley:
         train, _ = demo_rows(motley.base)
         for _ in range(args.rounds):
-            tokens_per_s, off = separate_round(motley, args, train)
-            separate.append(tokens_per_s)
+            sides, off = separate_round(motley, args, train)
+            separate.append(sum(sides))
+            even.append(len(sides) * min(sides))
             of_separate.append(off)
-            print(f"separate {tokens_per_s:.1f} tokens/s, predicted {off:+.1%}", flush=True)
+            print(f"separate {sides[0]:.1f} + {sides[1]:.1f} tokens/s, predicted {off:+.1%}", flush=True)
             for kind in kinds:
                 document = spec(args, train, f"split-{kind}", STEPS["split"],
                                 {"kind": kind, "devices": [f"{side}/cpu0" for side in SIDES], "count": {"least": 2}})
                 one = split_round(motley, document)
                 splits[kind].append(one)
-                print(f"  {kind} {one['tokens_per_s']:.1f} tokens/s: {one['tokens_per_s'] / separate[-1]:.3f} of separate; "
+                print(f"  {kind} {one['tokens_per_s']:.1f} tokens/s: {one['tokens_per_s'] / separate[-1]:.3f} of separate, "
+                      f"{one['tokens_per_s'] / even[-1]:.2f} of twice the slower; "
                       f"predicted {one['predicted_step_s']:.2f} s a step, {one['error']:+.1%}; "
                       f"{one['of_free_links']:.3f} of its simulation with free links", flush=True)
     for kind in kinds:
@@ -134,7 +136,7 @@ def main():
             "rows": args.rows, "micro_rows": args.micro_rows, "link": args.link, "isa": args.isa,
             "separate_tokens_per_s": summary(separate), "split_tokens_per_s": summary(rates),
             "ratio": summary([s / a for s, a in zip(rates, separate)]), "spread_of_a_against_a": max(separate) / min(separate) - 1,
-            "error_of_separate": summary(of_separate), "error": summary([one["error"] for one in splits[kind]]),
+            "of_even": summary([s / a for s, a in zip(rates, even)]), "error_of_separate": summary(of_separate), "error": summary([one["error"] for one in splits[kind]]),
             "of_simulation_with_free_links": summary([one["of_free_links"] for one in splits[kind]])})
 
 
