@@ -18,7 +18,7 @@ import tempfile
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from claims import BIN, GOLDEN, SLOW, Failed, expect, main, skip  # noqa: E402,F401
+from claims import BIN, GOLDEN, SLOW, SOURCE, Failed, expect, main, skip  # noqa: E402,F401
 
 LLAMA = os.path.join(GOLDEN, "llama")
 DEADLINE_S = 30
@@ -53,12 +53,16 @@ class Postgres:
         self.base = base
         self.process = None
         self.user = None
+        os.mkdir(self.folder, 0o700)
         if os.geteuid() == 0:
             names = {entry.pw_name for entry in pwd.getpwall()}
             self.user = "postgres" if "postgres" in names else "nobody"
-            os.mkdir(self.folder, 0o700)
             shutil.chown(self.folder, self.user)
-        self.command(["initdb", "-D", self.folder, "-U", "motley", "-A", "trust", "--no-sync", "-E", "UTF8"])
+        pg_program("initdb")  # a skip without it
+        self.data = os.path.join(self.folder, "data")
+        made = subprocess.run([os.path.join(SOURCE, "tests", "support", "postgres.sh"), self.data], capture_output=True, text=True,
+                              timeout=120, check=False, env={"MOTLEY_BUILD": os.path.dirname(BIN), **os.environ})
+        expect(made.returncode == 0, f"initdb: {made.stderr[-1000:]}")
 
     def demote(self):
         if self.user:
@@ -67,15 +71,10 @@ class Postgres:
             os.setgid(entry.pw_gid)
             os.setuid(entry.pw_uid)
 
-    def command(self, words):
-        done = subprocess.run([pg_program(words[0]), *words[1:]], capture_output=True, text=True, timeout=60, check=False,
-                              preexec_fn=self.demote, cwd="/")
-        expect(done.returncode == 0, f"{words[0]}: {done.stderr[-1000:]}")
-
     def start(self):
         log = open(os.path.join(self.base, "pg.log"), "ab")
         self.process = subprocess.Popen(
-            [pg_program("postgres"), "-D", self.folder, "-k", self.folder, "-c", "listen_addresses=", "-c", "shared_buffers=64MB"],
+            [pg_program("postgres"), "-D", self.data, "-k", self.folder, "-c", "listen_addresses=", "-c", "shared_buffers=64MB"],
             stdout=log, stderr=log, preexec_fn=self.demote, cwd="/")
         log.close()
         wait_for(lambda: os.path.exists(os.path.join(self.folder, ".s.PGSQL.5432")), "PostgreSQL's socket")
