@@ -31,8 +31,8 @@ def losses(motley, job, name, method):
 def shared_state_survives_with_one_devices_losses():
     words = []
     with Motley(unlike()) as motley:
-        for model, method, kind in (("llama", "full", "data"), ("llama", "lora", "data"), ("llama", "full", "server"),
-                                    *([("qwen2", "full", "data")] if EVERY else [])):
+        for model, method, kind in (("llama", "full", "data"), ("llama", "full", "server"),
+                                    *([("llama", "lora", "data"), ("qwen2", "full", "data")] if EVERY else [])):
             name, began = f"{model} {method} {kind}", time.monotonic()
             alone = motley.submit(specification(motley, model, method, {"kind": "single", "devices": ["n0/cpu0"]}, "alone"), wait=True)
             # A server's holder keeps everything, so one device with room is beside the small ones.
@@ -49,7 +49,7 @@ def shared_state_survives_with_one_devices_losses():
 def experts_apart_survive_with_one_devices_losses():
     words = []
     with Motley(unlike("400MiB")) as motley:
-        for model, method in (("mixtral", "lora"), ("olmoe", "full"), *([("qwen3-moe", "lora")] if EVERY else [])):
+        for model, method in (("mixtral", "lora"), *([("olmoe", "full"), ("qwen3-moe", "lora")] if EVERY else [])):
             name, began = f"{model} {method} expert", time.monotonic()
             alone = motley.submit(specification(motley, model, method, {"kind": "single", "devices": ["n0/cpu0"]}, "alone"), wait=True)
             job = killed_once(motley, specification(motley, model, method, {"kind": "expert", "devices": SMALL}, "expert"), name)

@@ -6,7 +6,8 @@ import time
 
 from motley import SLOW, Motley, every_loss, expect, llama_spec, main, poll, two_unlike
 
-STEPS = 500
+STEPS = 300
+LONG = 500  # more seconds than a time limit of 6
 
 
 def spec(motley, name, steps, **more):
@@ -45,7 +46,7 @@ def limited(motley, job):
         ends += 1
     expect(ends >= 1, "the time limit never ended it")
     print(f"      the limit of 6 s ended it {ends} times")
-    return every_loss(motley, done, "limited", STEPS)
+    return every_loss(motley, done, "limited", LONG)
 
 
 def drained(motley, job):
@@ -76,11 +77,11 @@ def runs_yield_and_lose_nothing():
         single = {"kind": "single", "micro_batch_rows": 16, "devices": ["left/cpu0", "right/cpu0"]}
         one = motley.submit(spec(motley, "one", 10, placement={"count": {"most": 1}}), wait=True)
         expect(len(one["run"]["ranks"]) == 1, one["run"])
-        alone = every_loss(motley, motley.submit(spec(motley, "alone", STEPS, placement=single), wait=True), "alone", STEPS)
-        expect(limited(motley, spec(motley, "limited", STEPS, placement=single)) == alone, "the limited job's losses differ")
+        long, alone = (every_loss(motley, motley.submit(spec(motley, "alone", steps, placement=single), wait=True), "alone", steps) for steps in (LONG, STEPS))
+        expect(limited(motley, spec(motley, "limited", LONG, placement=single)) == long, "the limited job's losses differ")
         expect(drained(motley, spec(motley, "drained", STEPS, placement=single)) == alone, "the drained job's losses differ")
         scavenger = motley.submit(spec(motley, "scavenger", STEPS, placement=single, service="scavenger"))["id"]
-        losses = makes_room(motley, "scavenger", scavenger, spec(motley, "normal", 250, placement={"kind": "single"}))
+        losses = makes_room(motley, "scavenger", scavenger, spec(motley, "normal", 150, placement={"kind": "single"}))
         expect(losses == alone, "the scavenger's losses differ from those that it has undisturbed")
         me = motley.run("token", "list", parse=True)["tokens"][0]["user"]
         motley.run("group", "set", "vision", me)
@@ -91,7 +92,7 @@ def runs_yield_and_lose_nothing():
         listed = motley.run("devices", parse=True)["devices"]
         expect([device["group"] for device in listed] == ["vision", "vision"], listed)
         guest = motley.submit(spec(motley, "guest", STEPS, placement=single))["id"]
-        losses = makes_room(motley, "owner", guest, spec(motley, "own", 250, placement={"kind": "single"}, account="vision"))
+        losses = makes_room(motley, "owner", guest, spec(motley, "own", 150, placement={"kind": "single"}, account="vision"))
         expect(losses == alone, "the guest's losses differ from those that it has undisturbed")
     return f"{STEPS} losses as undisturbed, twice"
 

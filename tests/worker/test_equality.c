@@ -126,6 +126,7 @@ static void group_open(struct group *g, uint32_t model, uint32_t method, bool na
     json_object_clear(g->fix.adapter);
     world_init_in(&g->world, &g->fix, BASE_FP32, methods[method], narrow ? COMPUTE_BF16 : COMPUTE_FP32,
                   PLAN_F32);
+    world_shorten(&g->world);
     run_from(&g->fix, &g->world, &(struct shape){.placement = PLACE_SINGLE, .ranks = 1}, (struct resume){0},
              &g->one);
 }

@@ -13,6 +13,7 @@ static void check_shapes(const char *model, enum trained trained, const struct s
     /* no adapter files: training starts with a new adapter, drawn as peft draws it */
     json_object_clear(fix.adapter);
     world_init(&world, &fix, BASE_FP32, trained);
+    world_shorten(&world);
     run_from(&fix, &world, &(struct shape){.placement = PLACE_SINGLE, .order = SCHEDULE_1F1B, .ranks = 1},
              (struct resume){0}, &one);
     for (size_t i = 0; i < count; i++) {

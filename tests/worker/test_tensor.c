@@ -15,6 +15,7 @@ static void check_open(struct fixture *fix, const char *model, enum trained trai
     /* no adapter files: training starts with a new adapter, drawn as peft draws it */
     json_object_clear(fix->adapter);
     world_init(&world, fix, BASE_FP32, trained);
+    world_shorten(&world);
     assert_null(tensor_lacks(&world.problem));
     run_from(fix, &world, &single, (struct resume){0}, &one);
     for (size_t i = 0; i < count; i++) {
