@@ -1,7 +1,7 @@
 # Thin: every target installs what it needs (tools/packages.sh), then calls CMake, ctest or a script.
 SHELL := /bin/bash
 JOBS := $(shell nproc)
-SLOTS := $(shell expr 2 \* $$(nproc)) # of ctest: a test takes one or two (tests/CMakeLists.txt)
+SLOTS := $(shell expr 5 \* $$(nproc) / 2) # of ctest: a test takes one or two (tests/CMakeLists.txt)
 
 .PHONY: build demo packages-test test test-page schema-check wheel check bench gpu-check gpu-bench gpu-hour lint equality emulated-check sanitize fuzz wild chaos clean
 .DEFAULT_GOAL := build
