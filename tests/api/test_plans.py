@@ -118,6 +118,9 @@ def a_cluster_file_is_completed_by_what_is_known_here():
     expect(file["nodes"][0]["devices"] == [{**here, **devices[0]}, devices[1]], file)
     found = api.good("POST", "/v1/plans", body)
     expect([rank["device"] for rank in found["ranks"]] == ["left/new"], found["ranks"])
+    lacking = {**body, "cluster": {"nodes": [{"name": "left", "devices": devices[1:]}]}}  # what is left out is not in the file, either
+    found = api.good("POST", "/v1/plans", lacking)
+    expect([rank["device"] for rank in found["ranks"]] == ["left/new"], found["ranks"])
     for cluster, word in (({"nodes": 3}, "nodes"), ({"nodes": [{"name": "left", "devices": [3]}]}, "devices[0]"), ({"nodes": [{"name": "left", "devices": devices}], "links": 3}, "links"),
                           ({"nodes": [{"name": "left", "devices": devices}], "links": {"directed": 3}}, "directed")):
         api.refused(422, "POST", "/v1/plans:cluster", {**body, "cluster": cluster}, word)

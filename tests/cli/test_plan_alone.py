@@ -379,6 +379,20 @@ def broken(change):
     return document
 
 
+def an_excluded_device_that_the_file_lacks_changes_nothing():
+    """POST /v1/plans takes it, too (tests/api/test_plans.py); a name in placement.devices must be there."""
+    with folder() as f:
+        before = f.plan()
+        f.write("spec.json", f.spec_of(placement={"exclude": ["moon/0"]}))
+        expect(f.plan()["ranks"] == before["ranks"], "another plan")
+        f.plan("--problem", "problem.json")
+        left = before["ranks"][0]["device"]
+        f.write("spec.json", f.spec_of(placement={"exclude": ["moon/0", left, "sun/0"]}))
+        expect(left not in [rank["device"] for rank in f.plan()["ranks"]], f"{left} is used")
+        f.write("spec.json", f.spec_of(placement={"devices": ["moon/0"]}))
+        expect("moon/0" in f.run("plan", f.spec, "--cluster", f.cluster, status=2).stderr, "a device to be used that is not there")
+
+
 def bad_cluster_files_are_refused_by_their_path():
     def device(key, value):
         return lambda c: c["nodes"][0]["devices"][1].__setitem__(key, value)
@@ -707,7 +721,7 @@ if __name__ == "__main__":
          layers_of_a_tensor_group_are_drawn_as_turns_of_micro_batches_and_nothing_is_cut, a_saved_plan_is_a_start_and_never_made_worse,
          whether_a_running_job_should_move_is_answered_with_what_it_saves_and_costs, what_the_time_rests_on_is_not_said_to_be_nothing, options_out_of_range_are_refused_by_name, a_plan_that_fits_nowhere_has_status_4, what_is_lacking_on_one_device_is_enough_when_it_is_added,
          the_documents_own_examples_are_planned_as_they_stand, a_head_of_its_own_is_counted_whatever_the_tie_flag_says,
-         bad_cluster_files_are_refused_by_their_path, bad_models_and_requests_are_refused_by_their_path,
+         an_excluded_device_that_the_file_lacks_changes_nothing, bad_cluster_files_are_refused_by_their_path, bad_models_and_requests_are_refused_by_their_path,
          amounts_in_other_units_are_warned_of, the_answer_reads_like_one, many_cards_are_told_apart_by_what_they_can_and_their_lines_folded,
          what_each_device_brings_is_told_of_placements_that_need_several,
          too_few_devices_do_not_fit_and_stages_that_a_kind_never_has_are_refused,
