@@ -48,7 +48,7 @@ static const struct route routes[] = {
     {HTTP_GET, "/v1/jobs/{id}/plan", SCOPE_JOBS_READ, BODY_NONE, 0, "", jobs_plan},
     {HTTP_GET, "/v1/jobs/{id}/runs", SCOPE_JOBS_READ, BODY_NONE, 0, PAGE, jobs_runs},
     {HTTP_GET, "/v1/jobs/{id}/trace", SCOPE_JOBS_READ, BODY_NONE, 0, "", jobs_trace},
-    {HTTP_GET, "/v1/jobs/{id}/lanes", SCOPE_JOBS_READ, BODY_NONE, 0, "step from to px", jobs_lanes},
+    {HTTP_GET, "/v1/jobs/{id}/lanes", SCOPE_JOBS_READ, BODY_NONE, 0, "step from to px first_rank ranks", jobs_lanes},
     {HTTP_GET, "/v1/jobs/{id}/why", SCOPE_JOBS_READ, BODY_NONE, 0, "", jobs_why},
     {HTTP_GET, "/v1/jobs/{id}/artifacts", SCOPE_JOBS_READ, BODY_NONE, 0, PAGE, artifacts_list},
     {HTTP_GET, "/v1/jobs/{id}/artifacts/{name}", SCOPE_JOBS_READ, BODY_NONE, 0, "", artifacts_get},

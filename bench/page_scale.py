@@ -11,7 +11,6 @@ lanes:   72 ranks of 20,000 instructions: tasks while they load and while keys p
 import http.client
 import json
 import os
-import re
 import statistics
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from harness import SOURCE, expect, machine
 
 sys.path.insert(0, os.path.join(SOURCE, "tests", "page"))
 sys.path.insert(0, os.path.join(SOURCE, "tests", "support"))
-from many import Database, Tasks, make_devices, make_jobs, make_steps  # noqa: E402
+from many import INSTRUCTIONS, RANKS, Database, Tasks, answer_dense_lanes, make_devices, make_jobs, make_steps  # noqa: E402
 from motley import Motley, llama_spec, two_unlike  # noqa: E402
 from page import Browser, until  # noqa: E402
 
@@ -189,40 +188,11 @@ def submits(motley, browser, database):
               + (f"; {len(planned.times)} plans, brief and in full, {1000 * statistics.median(planned.times):.0f} ms a pair at the median" if beside else "") + f"; {load()}", flush=True)
 
 
-RANKS, INSTRUCTIONS, STEP_NS = 72, 20000, 10**10
-
-
-def dense_lanes(px, begin, end):
-    """What the api would answer of such a step: three of four instructions compute; what is narrower than a pixel is one box."""
-    def boxes():
-        for queue, share in ((0, 0.75), (1, 0.125), (2, 0.125)):
-            events = int(INSTRUCTIONS * share * (end - begin) / STEP_NS)
-            count = min(px, events)
-            wide = (end - begin) / max(1, count)
-            for k in range(count):
-                at = int(begin + k * wide)
-                yield [queue, queue, k * events // count, k % 8, 1 if queue else -1, at, int(at + 0.8 * wide), at, events // count]
-    lane = list(boxes())
-    return {"run": 1, "step": 1, "steps": [1], "end_ns": STEP_NS, "predicted_ns": STEP_NS, "measured_ns": STEP_NS, "residual_ns": 1000, "unmatched": 0, "differences": [],
-            "columns": ["queue", "op", "instr", "micro_batch", "peer", "begin_ns", "end_ns", "ready_ns", "count"], "queues": ["compute", "send", "receive"],
-            "ops": ["FORWARD", "SEND", "RECV"], "ranks": [{"rank": rank, "device": f"n{rank // 8}/cuda{rank % 8}", "predicted": lane, "measured": lane} for rank in range(RANKS)]}
-
-
 def lanes(motley, browser, database):
     job = motley.submit(llama_spec(motley, "lanes", 5, 16), wait=True)["id"]
     context = browser.person(viewport={"width": 1920, "height": 1080})
 
-    def of_lanes(route):
-        asked = {name: int(value) for name, value in re.findall(r"(px|from|to)=([0-9]+)", route.request.url)}
-        route.fulfill(json=dense_lanes(asked["px"], asked.get("from", 0), asked.get("to", STEP_NS)))
-
-    def of_job(route):
-        document = route.fetch().json()
-        document["run"]["ranks"] = [{**document["run"]["ranks"][0], "rank": rank} for rank in range(RANKS)]
-        route.fulfill(json=document)
-
-    context.route("**/lanes?*", of_lanes)
-    context.route(re.compile(r"/v1/jobs/[0-9]+$"), of_job)
+    answer_dense_lanes(context)
     page = context.new_page()
     with Tasks(browser, page) as tasks:
         page.goto(f"{browser.address}/jobs/{job}/lanes")
@@ -237,6 +207,12 @@ def lanes(motley, browser, database):
                 page.wait_for_timeout(150)
             page.wait_for_timeout(2000)
         print(f"  {what}: {tasks}", flush=True)
+    with Tasks(browser, page) as tasks:
+        for _ in range(10):
+            page.mouse.wheel(0, 400)
+            page.wait_for_timeout(150)
+        page.wait_for_timeout(2000)
+    print(f"  scrolled: {tasks}", flush=True)
     context.close()
 
 

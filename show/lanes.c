@@ -211,9 +211,12 @@ static void queue_boxes(const struct lanes *lanes, const struct lane_times *time
 static json_t *rank_boxes(const struct lanes *lanes, const struct lane_times *times, uint32_t rank)
 {
     json_t *boxes = json_array();
-    const int64_t span = lanes->input->to_ns - lanes->input->from_ns;
-    for (uint32_t queue = 0; boxes && times->any && queue < QUEUE_KINDS; queue++)
-        queue_boxes(lanes, times, rank, queue, span / lanes->input->px, boxes);
+    const struct lanes_input *input = lanes->input;
+    const int64_t span = input->to_ns - input->from_ns;
+    const bool wanted =
+        rank >= input->first_rank && (!input->ranks || rank - input->first_rank < input->ranks);
+    for (uint32_t queue = 0; boxes && wanted && times->any && queue < QUEUE_KINDS; queue++)
+        queue_boxes(lanes, times, rank, queue, span / input->px, boxes);
     return boxes;
 }
 

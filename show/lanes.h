@@ -21,6 +21,7 @@ struct lanes_input {               /* everything is borrowed for the call */
     int64_t step;                  /* number of the measured step; -1: the last complete one */
     int64_t from_ns, to_ns;        /* range of the step; to_ns <= from_ns: the whole step */
     uint32_t px;                   /* pixels from from_ns to to_ns, at most LANES_PX_MAX */
+    uint32_t first_rank, ranks;    /* whose boxes are wanted; ranks 0: all from first_rank on */
 };
 
 /* Returns new:
@@ -35,11 +36,12 @@ struct lanes_input {               /* everything is borrowed for the call */
  *      "differences": [{"rank", "instr", "op", "queue", "micro_batch", "peer", "predicted_ns",
  * "measured_ns"}]}
  *
- * A box is a list of numbers in the order of the columns (queue and op are indices into their names; a box of
- * several events has instr and op of the longest). ready_ns: when the program allowed the event to begin.
- * "differences" lists the instructions of the whole step whose predicted and measured durations differ most,
- * the largest difference first. NULL with ERR_INVALID when the plan's programs are invalid, ERR_NOT_FOUND
- * when the requested step was not recorded, ERR_NOMEM. */
+ * Every rank is listed; the boxes of those that are not wanted are left out. A box is a list of numbers in
+ * the order of the columns (queue and op are indices into their names; a box of several events has instr and
+ * op of the longest). ready_ns: when the program allowed the event to begin. "differences" lists the
+ * instructions of the whole step whose predicted and measured durations differ most, the largest difference
+ * first. NULL with ERR_INVALID when the plan's programs are invalid, ERR_NOT_FOUND when the requested step
+ * was not recorded, ERR_NOMEM. */
 json_t *lanes_to_json(const struct lanes_input *input, struct err *err);
 
 #endif

@@ -83,16 +83,20 @@ static void lanes_found(void *arg, const struct err *err, json_t *doc)
 static void lanes_begin(struct call *call, int64_t id)
 {
     struct err err = {0};
-    int64_t px = LANES_PX;
+    int64_t px = LANES_PX, first = 0, ranks = 0;
     struct lanes_task *lanes = calloc(1, sizeof(*lanes));
     if (!lanes) {
         err_set(&err, ERR_NOMEM, "out of memory for lanes");
     } else if (call_query_i64(call, "step", 0, UINT32_MAX, -1, &lanes->input.step, &err) == 0 &&
                call_query_i64(call, "from", 0, INT64_MAX, 0, &lanes->input.from_ns, &err) == 0 &&
                call_query_i64(call, "to", 1, INT64_MAX, 0, &lanes->input.to_ns, &err) == 0 &&
-               call_query_i64(call, "px", 1, LANES_PX_MAX, LANES_PX, &px, &err) == 0) {
+               call_query_i64(call, "px", 1, LANES_PX_MAX, LANES_PX, &px, &err) == 0 &&
+               call_query_i64(call, "first_rank", 0, UINT32_MAX, 0, &first, &err) == 0 &&
+               call_query_i64(call, "ranks", 1, UINT32_MAX, 0, &ranks, &err) == 0) {
         lanes->call = call;
         lanes->input.px = (uint32_t)px;
+        lanes->input.first_rank = (uint32_t)first;
+        lanes->input.ranks = (uint32_t)ranks;
         if (lanes->input.to_ns && lanes->input.to_ns <= lanes->input.from_ns)
             err_set(&err, ERR_INVALID, "to: it is not behind from");
         else if (!lanes->input.to_ns && lanes->input.from_ns)

@@ -12,10 +12,13 @@ const WIRE = 7; // a rank's transfers, below its lane
 const GAP = 12;
 const LIST = 20;
 const PIXELS = 2000; // asked for: as many as a wide screen has
-const BOXES = 40000; // read at most: many ranks come less finely, until one looks closer
+const BOXES = 24000; // read at most: many ranks come less finely, until one looks closer
 const LISTS = 6; // of boxes a rank: computing, sending, receiving; predicted and measured
 const RANKS_AT_ONCE = 8; // taken in one task
-const CLOSER_MS = 150; // after the last zoom, before the part is read
+const BOXES_AT_ONCE = 6000; // drawn in one frame; the other rows come in the next ones
+const BAR = 46; // the bar above the page (style.css)
+const BESIDE = 3; // ranks that are read above and below those in view
+const CLOSER_MS = 150; // after the last zoom or scroll, before the part is read
 const KINDS = {FORWARD: 'line1', BACKWARD: 'line4', RECOMPUTE: 'line6', STEP: 'line2', LOSS: 'line7', SEND: 'line3', RECV: 'line3'};
 
 export function open(frame) {
@@ -30,12 +33,13 @@ export function open(frame) {
 
 // ---- reading ----
 
-// The whole step: boxes narrower than a pixel come merged, and are read again when one looks closer.
+// The whole step of the ranks in view: boxes narrower than a pixel come merged, and are read again when one looks closer.
 async function read(frame, state) {
   const options = {signal: frame.signal};
   state.job = await get(`/v1/jobs/${state.id}`, options);
   const wanted = frame.place.query.get('step');
-  const lanes = await getOrNull(`/v1/jobs/${state.id}/lanes?px=${pixels(state)}${wanted ? `&step=${Number(wanted)}` : ''}`, options);
+  const window = state.view.inView(state.job.run?.ranks?.length || 1);
+  const lanes = await getOrNull(`/v1/jobs/${state.id}/lanes?${ranksOf(window)}${wanted ? `&step=${Number(wanted)}` : ''}`, options);
   if (lanes === null) {
     state.ranks = [];
     return;
@@ -43,23 +47,27 @@ async function read(frame, state) {
   const shown = `${lanes.run}/${lanes.step}`;
   if (state.shown === shown) return;
   state.shown = shown;
-  await take(state, lanes);
+  await take(state, lanes, {...window, whole: true});
   Object.assign(state, {step: lanes.step, steps: lanes.steps, end: lanes.end_ns * 1e-9 || 1, predicted: lanes.predicted_ns, measured: lanes.measured_ns, residual: lanes.residual_ns, unmatched: lanes.unmatched,
     differences: lanes.differences.map((each) => ({...each, name: nameOf(each.op, each.micro_batch, each.peer, 1)}))});
   state.view.whole();
 }
 
-// The part that is looked at, as finely as there are pixels.
+// The part that is looked at, as finely as there are pixels; nothing where the ranks in view have it already.
 async function readPart(frame, state) {
+  const window = state.view.inView(state.ranks.length);
   const [from, to] = [Math.floor(state.from * 1e9), Math.ceil(state.to * 1e9)];
-  const lanes = await getOrNull(`/v1/jobs/${state.id}/lanes?px=${pixels(state)}&from=${from}&to=${to}${state.step === null ? '' : `&step=${state.step}`}`, {signal: frame.signal}).catch(() => null);
-  if (lanes && lanes.step === state.step && Math.floor(state.from * 1e9) === from) await take(state, lanes);
+  const part = {...window, whole: from === 0 && to >= Math.floor(state.end * 1e9), from, to};
+  const has = state.has;
+  if (has && has.whole === part.whole && (part.whole || (has.from === from && has.to === to)) && has.first <= window.seen && has.first + has.count >= window.seen + window.rows) return;
+  const lanes = await getOrNull(`/v1/jobs/${state.id}/lanes?${ranksOf(window)}&from=${from}&to=${to}${state.step === null ? '' : `&step=${state.step}`}`, {signal: frame.signal}).catch(() => null);
+  if (lanes && lanes.step === state.step && Math.floor(state.from * 1e9) === from) await take(state, lanes, part);
 }
 
-const pixels = (state) => Math.min(PIXELS, Math.ceil(BOXES / LISTS / (state.job.run?.ranks?.length || 1)));
+const ranksOf = ({first, count}) => `px=${Math.min(PIXELS, Math.ceil(BOXES / LISTS / count))}&first_rank=${first}&ranks=${count}`;
 
 // Takes the boxes of an answer, some ranks at a time: rows of the numbers that `columns` names. A newer answer ends it.
-async function take(state, lanes) {
+async function take(state, lanes, part) {
   const taking = state.taking = {};
   const column = Object.fromEntries(lanes.columns.map((name, index) => [name, index]));
   const compute = lanes.queues.indexOf('compute');
@@ -70,17 +78,26 @@ async function take(state, lanes) {
   };
   const ranks = [];
   for (const rank of lanes.ranks) {
-    if (ranks.length % RANKS_AT_ONCE === 0 && lanes.ranks.length > RANKS_AT_ONCE) await new Promise((resume) => setTimeout(resume));
+    if (ranks.length % RANKS_AT_ONCE === 0 && part.count > RANKS_AT_ONCE) await new Promise((resume) => setTimeout(resume));
     if (state.taking !== taking) return;
     ranks.push({rank: rank.rank, device: rank.device, predicted: rank.predicted.map(box), measured: rank.measured.map(box)});
   }
-  state.ranks = ranks;
-  if (state.chosen) {
-    const rank = state.ranks.find((each) => each.rank === state.chosen.rank.rank);
-    const event = rank?.[state.chosen.kind].find((each) => each.instr === state.chosen.event.instr);
-    state.chosen = event ? {rank, event, kind: state.chosen.kind, other: twin(rank, event, state.chosen.kind)} : null;
+  Object.assign(state, {ranks, has: part, both: lanes.predicted_ns !== null});
+  const {chosen, sought} = state;
+  if (chosen) state.chosen = find(state, chosen.rank.rank, chosen.kind, chosen.event.instr) || chosen;
+  if (sought && ranks[sought.rank]) {
+    const found = find(state, sought.rank, 'measured', sought.instr);
+    state.sought = null;
+    if (found) state.view.choose(found.rank, found.event, 'measured', true);
   }
   state.view.draw();
+}
+
+// What is known of an instruction of a rank: null where its boxes are not here, or it is inside of another box.
+function find(state, number, kind, instr) {
+  const rank = state.ranks.find((each) => each.rank === number);
+  const event = rank?.[kind].find((each) => each.instr === instr);
+  return event ? {rank, event, kind, other: twin(rank, event, kind)} : null;
 }
 
 const nameOf = (op, microBatch, peer, boxes) => `${op}${microBatch >= 0 ? ` mb${microBatch}` : ''}${peer >= 0 ? ` ${op.startsWith('RECV') ? 'from' : 'to'} ${peer}` : ''}${boxes > 1 ? ` and ${boxes - 1} more` : ''}`;
@@ -117,9 +134,12 @@ const twin = (rank, event, kind) => rank[kind === 'measured' ? 'predicted' : 'me
 function largest(state) {
   if (state.differences.length === 0) return null;
   const choose = (row) => {
-    const rank = state.ranks.find((each) => each.rank === row.rank);
-    const event = rank?.measured.find((each) => each.instr === row.instr);
-    if (event) state.view.choose(rank, event, 'measured', true);
+    const found = find(state, row.rank, 'measured', row.instr);
+    if (found) state.view.choose(found.rank, found.event, 'measured', true);
+    else {
+      state.sought = row; // when its rank has come
+      state.view.reveal(row.rank);
+    }
   };
   return h('section', {class: 'card', 'aria-label': 'Largest'}, h('h2', null, 'The largest differences'),
     table('Largest', ['Instruction', 'Device', '#Measured', '#Predicted', '#Difference', '#Ratio'], state.differences.slice(0, LIST).map((row) => h('tr', {key: `${row.rank}/${row.instr}`},
@@ -133,13 +153,17 @@ class Lanes {
   constructor(state, changed, closer) {
     Object.assign(this, {state, changed, closer});
     this.themed = () => this.draw();
+    this.scrolled = () => {
+      this.draw();
+      this.look();
+    };
     window.addEventListener('theme', this.themed);
     matchMedia('(prefers-color-scheme: dark)').addEventListener('change', this.themed);
   }
 
   close() {
     clearTimeout(this.timer);
-    window.removeEventListener('scroll', this.themed);
+    window.removeEventListener('scroll', this.scrolled);
     window.removeEventListener('theme', this.themed);
     matchMedia('(prefers-color-scheme: dark)').removeEventListener('change', this.themed);
     this.resize?.disconnect();
@@ -151,6 +175,7 @@ class Lanes {
 
   attach(box) {
     const canvas = this.canvas = document.createElement('canvas');
+    this.box = box;
     box.append(canvas);
     canvas.tabIndex = 0;
     canvas.setAttribute('role', 'img');
@@ -162,7 +187,7 @@ class Lanes {
     canvas.addEventListener('wheel', (event) => this.wheel(event), {passive: false});
     this.resize = new ResizeObserver(() => this.draw());
     this.resize.observe(box);
-    window.addEventListener('scroll', this.themed, {passive: true});
+    window.addEventListener('scroll', this.scrolled, {passive: true});
     this.whole();
   }
 
@@ -175,8 +200,37 @@ class Lanes {
     this.state.from = Math.max(0, Math.min(from, this.state.end - size));
     this.state.to = this.state.from + size;
     this.draw();
+    this.look();
+  }
+
+  // Reads soon what is in view.
+  look() {
     clearTimeout(this.timer);
     if (this.state.ranks?.length > 0) this.timer = setTimeout(this.closer, CLOSER_MS);
+  }
+
+  get row() {
+    return (this.state.both === false ? 1 : 2) * (LANE + WIRE) + GAP;
+  }
+
+  // Of so many ranks, those in view ({seen, rows}), and those that are read: with some above and below ({first, count}).
+  inView(ranks) {
+    const rows = Math.min(ranks, Math.ceil(innerHeight / this.row) + 1);
+    const seen = Math.max(0, Math.min(ranks - rows, Math.floor(this.offset() / this.row)));
+    const first = Math.max(0, seen - BESIDE);
+    return {seen, rows, first, count: Math.min(ranks, seen + rows + BESIDE) - first};
+  }
+
+  // How many pixels of the rows are above the canvas, which is no taller than the window and stays in it.
+  offset() {
+    return this.canvas ? Math.max(0, this.canvas.getBoundingClientRect().top - this.box.getBoundingClientRect().top) : 0;
+  }
+
+  reveal(number) {
+    const index = this.state.ranks.findIndex((each) => each.rank === number);
+    const top = this.box.getBoundingClientRect().top + AXIS + index * this.row;
+    if (top < BAR || top + this.row > innerHeight) window.scrollBy(0, top - innerHeight / 3);
+    this.look();
   }
 
   zoom(factor, around) {
@@ -214,9 +268,10 @@ class Lanes {
 
   // Chooses what is under a point.
   pick(x, y) {
-    const rank = this.state.ranks[Math.floor((y - AXIS) / this.row)];
-    if (!rank) return;
-    const inside = (y - AXIS) % this.row;
+    const down = y - AXIS + this.offset();
+    const rank = this.state.ranks[Math.floor(down / this.row)];
+    if (!rank || y < AXIS) return;
+    const inside = down % this.row;
     const kind = inside < this.row - GAP - LANE - WIRE ? 'predicted' : 'measured';
     const wire = inside % (LANE + WIRE) > LANE;
     const at = this.timeAt(x);
@@ -228,6 +283,7 @@ class Lanes {
     this.state.chosen = {rank, event, kind, other: twin(rank, event, kind)};
     const size = this.state.to - this.state.from;
     if (reveal && (event.begin < this.state.from || event.end > this.state.to)) this.show(event.begin - size / 4, event.begin + size * 3 / 4);
+    if (reveal) this.reveal(rank.rank);
     speak(`${event.name}, ${rank.device}, ${duration(event.end - event.begin)}`);
     this.draw();
     this.changed();
@@ -235,17 +291,18 @@ class Lanes {
 
   next(by) {
     const {chosen, ranks} = this.state;
-    const rank = chosen?.rank && ranks.includes(chosen.rank) ? chosen.rank : ranks[0];
+    const rank = ranks.find((each) => each.rank === chosen?.rank.rank) || ranks[this.inView(ranks.length).seen];
     const kind = chosen?.kind || 'measured';
-    const index = rank[kind].indexOf(chosen?.event);
+    const index = rank[kind].findIndex((event) => event.instr === chosen?.event.instr);
     const event = rank[kind][Math.max(0, Math.min(rank[kind].length - 1, index + by))];
     if (event) this.choose(rank, event, kind, true);
   }
 
   rank(by) {
     const {chosen, ranks} = this.state;
-    const rank = ranks[Math.max(0, Math.min(ranks.length - 1, ranks.indexOf(chosen?.rank) + by))];
-    if (rank.measured.length > 0) this.choose(rank, rank.measured.find((event) => event.end >= (chosen?.event.begin ?? 0)) || rank.measured[0], 'measured', true);
+    const rank = ranks[Math.max(0, Math.min(ranks.length - 1, ranks.findIndex((each) => each.rank === chosen?.rank.rank) + by))];
+    if (rank.measured.length === 0) this.reveal(rank.rank);
+    else this.choose(rank, rank.measured.find((event) => event.end >= (chosen?.event.begin ?? 0)) || rank.measured[0], 'measured', true);
   }
 
   key(event) {
@@ -259,50 +316,70 @@ class Lanes {
     moves[event.key]();
   }
 
+  // Draws in the next frame; what is being drawn is drawn to its end first.
   draw() {
+    this.wanted = true;
     if (this.due || !this.canvas) return;
-    this.due = true;
-    requestAnimationFrame(() => {
-      this.due = false;
-      this.paint();
-    });
+    this.due = requestAnimationFrame(() => this.paint());
   }
 
+  // Begins a drawing, and goes on frame by frame until all rows are there.
   paint() {
     const {canvas, state} = this;
     const width = canvas.clientWidth;
+    this.due = 0;
     if (!width || !state.ranks) return;
-    this.row = (state.ranks.some((rank) => rank.predicted.length > 0) ? 2 : 1) * (LANE + WIRE) + GAP;
-    const height = AXIS + state.ranks.length * this.row;
-    const scale = window.devicePixelRatio || 1;
-    if (canvas.width !== Math.round(width * scale) || canvas.height !== Math.round(height * scale)) {
-      canvas.style.height = `${height}px`;
-      canvas.width = Math.round(width * scale);
-      canvas.height = Math.round(height * scale);
+    if (!this.rest) {
+      const whole = AXIS + state.ranks.length * this.row;
+      const height = Math.min(whole, innerHeight - BAR);
+      const scale = window.devicePixelRatio || 1;
+      this.box.style.height = `${whole}px`;
+      if (canvas.width !== Math.round(width * scale) || canvas.height !== Math.round(height * scale)) {
+        canvas.style.height = `${height}px`;
+        canvas.width = Math.round(width * scale);
+        canvas.height = Math.round(height * scale);
+      }
+      const [from, to, offset] = [state.from, state.to, this.offset()];
+      const first = Math.max(0, Math.floor(offset / this.row));
+      this.rest = {at: first, end: Math.min(state.ranks.length, Math.ceil((offset + height) / this.row)), offset, height, pixel: (time) => LEFT + (time - from) / (to - from) * (width - LEFT)};
+      this.wanted = false;
+      const context = canvas.getContext('2d');
+      context.setTransform(scale, 0, 0, scale, 0, 0);
+      context.font = '11px system-ui, sans-serif';
+      this.hatch = hatch(context, scale);
+      context.clearRect(0, 0, width, AXIS);
+      this.axis(context, this.rest.pixel, width);
+      context.save();
+      context.beginPath();
+      context.rect(0, AXIS, width, height - AXIS);
+      context.clip();
     }
     const context = canvas.getContext('2d');
-    context.setTransform(scale, 0, 0, scale, 0, 0);
-    const top = canvas.getBoundingClientRect().top;
-    const [first, last] = [Math.max(0, -top), Math.min(height, innerHeight - top)]; // what the window shows
-    context.clearRect(0, first, width, last - first);
-    context.font = '11px system-ui, sans-serif';
-    const pixel = (time) => LEFT + (time - state.from) / (state.to - state.from) * (width - LEFT);
-    this.axis(context, pixel, width, first, last);
-    for (const [index, rank] of state.ranks.entries()) {
-      const y = AXIS + index * this.row;
-      if (y + this.row < first || y > last) continue;
-      this.rankRow(context, rank, y, pixel, width);
+    const {rest} = this;
+    for (let boxes = 0; rest.at < Math.min(rest.end, state.ranks.length) && boxes < BOXES_AT_ONCE; rest.at++) {
+      const rank = state.ranks[rest.at];
+      const y = AXIS + rest.at * this.row - rest.offset;
+      context.clearRect(0, y, width, this.row);
+      this.grid(context, rest.pixel, width, y);
+      this.rankRow(context, rank, y, rest.pixel, width);
+      boxes += rank.predicted.length + rank.measured.length;
     }
+    if (rest.at >= Math.min(rest.end, state.ranks.length)) {
+      context.restore();
+      this.rest = null;
+    }
+    if (this.rest || this.wanted) this.due = requestAnimationFrame(() => this.paint());
   }
 
-  axis(context, pixel, width, first, last) {
+  axis(context, pixel, width) {
     context.textBaseline = 'middle';
-    for (const tick of ticks(this.state.from, this.state.to, (width - LEFT) / 110)) {
+    this.ticks = ticks(this.state.from, this.state.to, (width - LEFT) / 110);
+    for (const tick of this.ticks) {
       const x = Math.round(pixel(tick)) + 0.5;
       context.strokeStyle = colour('grid');
       context.beginPath();
-      context.moveTo(x, Math.max(first, AXIS - 4));
-      context.lineTo(x, last);
+      context.moveTo(x, AXIS - 4);
+      context.lineTo(x, AXIS);
       context.stroke();
       context.fillStyle = colour('dim');
       context.textAlign = x > width - 30 ? 'right' : 'center';
@@ -310,10 +387,15 @@ class Lanes {
     }
   }
 
+  grid(context, pixel, width, y) {
+    context.fillStyle = colour('grid');
+    for (const tick of this.ticks) context.fillRect(Math.round(pixel(tick)), y, 1, this.row);
+  }
+
   rankRow(context, rank, y, pixel, width) {
     context.textAlign = 'left';
     context.fillStyle = colour('text');
-    const both = this.row > LANE + WIRE + GAP;
+    const both = this.state.both !== false;
     const measured = y + (both ? LANE + WIRE : 0);
     context.fillText(rank.device, 2, y + LANE / 2 + 1, LEFT - (both ? 66 : 8));
     context.fillStyle = colour('dim');
@@ -336,7 +418,10 @@ class Lanes {
       const left = pixel(event.begin);
       const right = pixel(event.end);
       if (!event.wire) {
-        if (free !== null && left - free > 2) hatch(context, Math.max(free, LEFT), y, Math.min(left, width), LANE);
+        if (free !== null && left - free > 2 && left > LEFT && free < width) {
+          context.fillStyle = this.hatch;
+          context.fillRect(Math.max(free, LEFT), y, Math.min(left, width) - Math.max(free, LEFT), LANE);
+        }
         free = Math.max(free ?? 0, right);
       }
       if (right < LEFT || left > width) continue;
@@ -360,18 +445,20 @@ class Lanes {
   }
 }
 
-function hatch(context, left, top, right, tall) {
-  if (right <= left) return;
-  context.save();
-  context.beginPath();
-  context.rect(left, top, right - left, tall);
-  context.clip();
-  context.strokeStyle = colour('waits');
-  context.beginPath();
-  for (let x = Math.floor((left - tall) / 6) * 6; x < right; x += 6) {
-    context.moveTo(x, top + tall);
-    context.lineTo(x + tall, top);
+// What fills waits: drawn once, so that a gap costs no more than a box.
+function hatch(context, scale) {
+  const tile = document.createElement('canvas');
+  tile.width = tile.height = Math.round(6 * scale);
+  const pen = tile.getContext('2d');
+  pen.scale(tile.width / 6, tile.height / 6);
+  pen.strokeStyle = colour('waits');
+  pen.beginPath();
+  for (const x of [-6, 0, 6]) {
+    pen.moveTo(x, 6);
+    pen.lineTo(x + 6, 0);
   }
-  context.stroke();
-  context.restore();
+  pen.stroke();
+  const pattern = context.createPattern(tile, 'repeat');
+  pattern.setTransform(new DOMMatrix().scale(6 / tile.width));
+  return pattern;
 }

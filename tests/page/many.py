@@ -2,6 +2,7 @@
 knows. What no client could make in a minute; everything else about them is the service's own."""
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -62,6 +63,43 @@ def make_steps(database, job, begin, count, batch=5000):
             FROM generate_series({first}, {last}) s ORDER BY s; SELECT pg_notify('motley_jobs', ''), pg_notify('motley_events', '')""")
 
 
+RANKS, INSTRUCTIONS, STEP_NS = 72, 20000, 10**10
+
+
+def dense_lanes(px, begin, end, first, ranks):
+    """What the api would answer of such a step: three of four instructions compute; what is narrower than a pixel is one box."""
+    def boxes():
+        for queue, share in ((0, 0.75), (1, 0.125), (2, 0.125)):
+            events = int(INSTRUCTIONS * share * (end - begin) / STEP_NS)
+            count = min(px, events)
+            wide = (end - begin) / max(1, count)
+            for k in range(count):
+                at = int(begin + k * wide)
+                yield [queue, queue, k * events // count, k % 8, 1 if queue else -1, at, int(at + 0.8 * wide), at, events // count]
+    lane = list(boxes())
+    return {"run": 1, "step": 1, "steps": [1], "end_ns": STEP_NS, "predicted_ns": STEP_NS, "measured_ns": STEP_NS, "residual_ns": 1000, "unmatched": 0, "differences": [{"rank": RANKS - 1, "instr": 0, "op": "FORWARD", "queue": 0, "micro_batch": 0, "peer": -1, "predicted_ns": 1, "measured_ns": 400000}],
+            "columns": ["queue", "op", "instr", "micro_batch", "peer", "begin_ns", "end_ns", "ready_ns", "count"], "queues": ["compute", "send", "receive"],
+            "ops": ["FORWARD", "SEND", "RECV"], "ranks": [{"rank": rank, "device": f"n{rank // 8}/cuda{rank % 8}", **dict.fromkeys(("predicted", "measured"), lane if first <= rank < first + ranks else [])} for rank in range(RANKS)]}
+
+
+def answer_dense_lanes(context):
+    """Lanes are answered as of a job of so many ranks, whatever job is asked for; the list of what was asked grows."""
+    asked = []
+
+    def of_lanes(route):
+        asked.append({name: int(value) for name, value in re.findall(r"[?&](px|from|to|first_rank|ranks)=([0-9]+)", route.request.url)})
+        route.fulfill(json=dense_lanes(asked[-1]["px"], asked[-1].get("from", 0), asked[-1].get("to", STEP_NS), asked[-1]["first_rank"], asked[-1]["ranks"]))
+
+    def of_job(route):
+        document = route.fetch().json()
+        document["run"]["ranks"] = [{**document["run"]["ranks"][0], "rank": rank} for rank in range(RANKS)]
+        route.fulfill(json=document)
+
+    context.route("**/lanes?*", of_lanes)
+    context.route(re.compile(r"/v1/jobs/[0-9]+$"), of_job)
+    return asked
+
+
 class Tasks:
     """The tasks of a page's main thread while one is inside: how long each took by the clock and by the CPU, in
     milliseconds. On a machine that does other things, too, only the latter says what the page costs."""
@@ -82,7 +120,8 @@ class Tasks:
             with open(PROFILED, "wb") as handle:
                 handle.write(trace)
         busiest = {}
-        mains = {(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name" and e["args"]["name"] == "CrRendererMain"}
+        pages = {e["pid"] for e in events if e["name"] == "process_name" and e["args"]["name"] == "Renderer"}  # Chromium's own are WebUI renderers
+        mains = {(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name" and e["args"]["name"] == "CrRendererMain" and e["pid"] in pages}
         for event in events:
             if event["ph"] == "X" and event["name"].endswith("RunTask") and (event["pid"], event["tid"]) in mains:
                 busiest.setdefault(event["pid"], []).append((event["dur"] / 1000, event.get("tdur", 0) / 1000))

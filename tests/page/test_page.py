@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 
+from many import RANKS, answer_dense_lanes
 from page import Browser, in_browser, no_refusals, until
 from motley import Motley, expect, llama_spec, main, pids
 
@@ -283,6 +284,23 @@ def lanes_show_what_an_instruction_took_by_keys():
     page.close()
 
 
+def lanes_of_many_ranks_are_read_as_they_come_into_view():
+    context = browser.person()
+    asked = answer_dense_lanes(context)
+    page = browser.open(context, f"/jobs/{world.grows}/lanes")
+    canvas = page.locator("main canvas")
+    canvas.wait_for()
+    expect(asked[0]["first_rank"] == 0 and asked[0]["ranks"] < RANKS / 2, asked)
+    until("there is no place for all ranks", lambda: canvas.evaluate("(canvas) => canvas.parentNode.clientHeight") > 60 * RANKS)
+    expect(canvas.evaluate("(canvas) => canvas.clientHeight <= innerHeight"), "the canvas is taller than the window")
+    page.get_by_role("region", name="Largest").get_by_role("button", name="FORWARD mb0").click()  # of the last rank, which is not in view
+    page.get_by_role("region", name="Instruction").get_by_text(f"{RANKS - 1}, n8/cuda7").wait_for()
+    expect(asked[-1]["first_rank"] > RANKS / 2 and asked[-1]["first_rank"] + asked[-1]["ranks"] == RANKS, asked)
+    with page.expect_request(re.compile("first_rank=0&")):
+        page.evaluate("scrollTo(0, 0)")
+    context.close()
+
+
 def a_plan_follows_the_devices_and_is_submitted():
     page = browser.open(admin, f"/plan?job={world.done}")
     takes = page.get_by_role("region", name="What it takes")
@@ -451,7 +469,7 @@ with Motley(config()) as motley, Browser(motley) as browser:
     world = World(motley)
     admin = browser.person()
     claims = (a_code_signs_in_once_and_leaves_the_address, the_queue_says_it_in_one_sentence_first, by_keys_alone_a_job_is_found_held_released_and_cancelled,
-              many_are_held_at_once_and_what_is_not_allowed_says_why, a_device_is_held_drained_and_given_back, lanes_show_what_an_instruction_took_by_keys, a_plan_follows_the_devices_and_is_submitted,
+              many_are_held_at_once_and_what_is_not_allowed_says_why, a_device_is_held_drained_and_given_back, lanes_show_what_an_instruction_took_by_keys, lanes_of_many_ranks_are_read_as_they_come_into_view, a_plan_follows_the_devices_and_is_submitted,
               the_terminal_plans_what_the_page_planned, a_worker_that_is_slowed_is_named_within_ten_steps,
               hostile_names_are_texts, every_view_passes_axe_in_both_colours_and_fits_from_phone_to_wall, a_spike_of_one_step_is_in_every_picture,
               the_first_view_is_small_and_ten_thousand_jobs_do_not_hold_it_up, twelve_tabs_live_on_one_stream, curves_grow_and_no_step_is_lost_when_the_stream_is_cut,

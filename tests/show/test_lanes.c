@@ -255,6 +255,36 @@ static void a_picture_is_bounded_by_its_pixels_and_loses_no_event(void **state)
     world_fini(&w);
 }
 
+static void boxes_come_of_the_wanted_ranks_alone(void **state)
+{
+    (void)state;
+    struct world w;
+    world_init(&w, PLACE_PIPELINE);
+    struct lanes_input input = {.plan = w.answer->plan, .predicted = &w.timeline, .step = -1, .px = 100};
+    json_t *all = lanes_of(&input), *some, *rank;
+    const size_t count = json_array_size(json_object_get(all, "ranks"));
+    size_t r;
+    for (input.first_rank = 0; input.first_rank <= count; input.first_rank++)
+        for (input.ranks = 0; input.ranks <= 2; input.ranks++) {
+            some = lanes_of(&input);
+            assert_int_equal(json_array_size(json_object_get(some, "ranks")), count);
+            json_array_foreach (json_object_get(some, "ranks"), r, rank) {
+                json_t *whole = json_array_get(json_object_get(all, "ranks"), r);
+                const bool wanted =
+                    r >= input.first_rank && (!input.ranks || r < input.first_rank + input.ranks);
+                if (wanted)
+                    assert_true(json_equal(rank, whole));
+                else
+                    assert_int_equal(json_array_size(json_object_get(rank, "predicted")), 0);
+                assert_true(json_equal(json_object_get(rank, "compute_predicted_ns"),
+                                       json_object_get(whole, "compute_predicted_ns")));
+            }
+            json_decref(some);
+        }
+    json_decref(all);
+    world_fini(&w);
+}
+
 static void what_took_longer_than_predicted_comes_first(void **state)
 {
     (void)state;
@@ -295,6 +325,7 @@ int main(void)
         cmocka_unit_test(predicted_lanes_are_the_simulation_to_the_nanosecond),
         cmocka_unit_test(clocks_are_aligned_by_messages),
         cmocka_unit_test(a_picture_is_bounded_by_its_pixels_and_loses_no_event),
+        cmocka_unit_test(boxes_come_of_the_wanted_ranks_alone),
         cmocka_unit_test(what_took_longer_than_predicted_comes_first),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

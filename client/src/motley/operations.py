@@ -207,12 +207,16 @@ def get_why(id: int) -> Call[GetWhyAnswer]:
 
 
 def get_lanes(
-    id: int, *, step: int | Unset = UNSET, from_: int | Unset = UNSET, to: int | Unset = UNSET, px: int | Unset = UNSET
+    id: int, *, step: int | Unset = UNSET, from_: int | Unset = UNSET, to: int | Unset = UNSET, px: int | Unset = UNSET,
+    first_rank: int | Unset = UNSET, ranks: int | Unset = UNSET
 ) -> Call[Lanes]:
     """A step as lanes, predicted beside measured. Of the last run that recorded a trace, else of the last run. The prediction is the step
     that was simulated when the run was placed (null of very long programs, and of runs from before). Measured clocks are aligned by the
     messages between ranks; `residual_ns` says how right they are. Events within one pixel are one box. Scope jobs:read."""
-    return Call("GET", f"/v1/jobs/{segment(id)}/lanes", Lanes, query={"step": step, "from": from_, "to": to, "px": px})
+    return Call(
+        "GET", f"/v1/jobs/{segment(id)}/lanes", Lanes, query={"step": step, "from": from_, "to": to, "px": px, "first_rank": first_rank,
+        "ranks": ranks}
+    )
 
 
 def list_artifacts(
