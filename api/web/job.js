@@ -236,14 +236,15 @@ function devicesOfRun(run, newest) {
 
 function downloads(state) {
   const {job, artifacts} = state;
-  const base = String(job.spec?.model || 'MODEL');
+  const model = String(job.spec?.model || '');
+  const base = /^[0-9a-f]{64}$|^$/.test(model) ? 'BASE' : model; // a model that was taken by its content has no name to load it by
   const has = (word) => artifacts.some((each) => each.name.startsWith(word));
   const lines = [];
   if (has('adapter/') || has('adapter_')) lines.push('from transformers import AutoModelForCausalLM', 'from peft import PeftModel', `base = AutoModelForCausalLM.from_pretrained(${JSON.stringify(base)})`, `model = PeftModel.from_pretrained(base, "job-${job.id}/adapter")`);
   else if (has('model/')) lines.push('from transformers import AutoModelForCausalLM', `model = AutoModelForCausalLM.from_pretrained("job-${job.id}/model")`);
   return h('section', {class: 'card', 'aria-label': 'Results'}, h('h2', null, 'Results'),
     artifacts.length === 0 ? h('p', {class: 'dim'}, 'Nothing yet. Checkpoints and what the job leaves appear here.')
-      : [h('p', null, 'All of it: ', h('code', null, `motley get ${job.id} job-${job.id}`), lines.length > 0 && ', then'), lines.length > 0 && h('pre', {tabindex: 0}, lines.join('\n')),
+      : [h('p', null, 'All of it: ', h('code', null, `motley get ${job.id} job-${job.id}`), lines.length > 0 && ', then', lines[3] && base === 'BASE' && [' (', h('code', null, 'BASE'), ': the folder of the model that it began with, or its name at Hugging Face)']), lines.length > 0 && h('pre', {tabindex: 0}, lines.join('\n')),
         table('Files', ['File', '#Size'], artifacts.map((each) => h('tr', {key: each.name}, h('td', null, h('a', {href: `/v1/jobs/${job.id}/artifacts/${segment(each.name)}`, download: each.name.split('/').pop()}, each.name)), h('td', {class: 'number'}, bytes(each.size)))))]);
 }
 

@@ -50,6 +50,7 @@ async function readQueue(frame, state) {
   state.details = new Map(lines.jobs.map((job) => [job.id, job]));
   state.rows = kind === 'ended' ? lines.jobs.map((job) => ({devices: [], place: null, wait: null, starts: null, ends: job.updated, ...job}))
     : (state.next ? rows : withHeld(rows, lines.jobs)).map((row) => state.details.has(row.id) ? {...state.details.get(row.id), ...row} : row);
+  if (state.rows.length === 0 && kind !== 'ended') state.ended = (await get(`/v1/jobs?limit=5&state=${ENDED.join(',')}`, options)).jobs;
   state.read = true;
   state.readAt = performance.now();
   state.whole = whole || kind === 'ended';
@@ -198,6 +199,8 @@ function filterBar(frame, state, rows) {
 function jobsTable(frame, state, rows) {
   if (rows.length === 0) {
     return state.rows.length > 0 ? empty('No job is like this', 'Take words out of the filter, or choose "Now".')
+      : state.ended?.length > 0 ? h('section', {class: 'card', 'aria-label': 'Ended last'}, h('h2', null, 'Ended last'),
+        table('Ended last', ['Job', 'State', 'Ended'], state.ended.map((job) => h('tr', {key: job.id}, h('td', null, h('a', {href: `/jobs/${job.id}`}, job.name), h('span', {class: 'dim'}, ` #${job.id}`)), h('td', null, stateBadge(job.state)), h('td', null, time(job.updated, away(job.updated)))))))
       : empty('No jobs', 'Start one: ', h('code', null, 'motley run job.yaml'), ', or look what it would take: ', h('a', {href: '/plan'}, 'a plan'), '.');
   }
   const every = rows.every((row) => state.chosen.has(row.id));

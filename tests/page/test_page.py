@@ -93,6 +93,20 @@ def the_queue_says_it_in_one_sentence_first():
     page.close()
 
 
+def an_empty_queue_shows_what_ended_last_and_a_result_how_it_loads():
+    """Who comes when the job is over finds it: not "No jobs"."""
+    context = browser.person()
+    context.route("**/v1/queue?*", lambda route: route.fulfill(json={"jobs": {}, "queue": [], "next": None}))
+    context.route("**/v1/jobs?limit=500&*", lambda route: route.fulfill(json={"jobs": [], "next": None}))
+    page = browser.open(context, "/queue")
+    page.get_by_role("region", name="Ended last").get_by_role("link", name="done").first.click()
+    results = page.get_by_role("region", name="Results")
+    results.get_by_text("PeftModel.from_pretrained").wait_for()
+    expect(re.search("[0-9a-f]{64}", results.inner_text()) is None, "a content id is told as a model to load")
+    results.get_by_text("BASE").first.wait_for()
+    context.close()
+
+
 def by_keys_alone_a_job_is_found_held_released_and_cancelled():
     ident = motley.submit({**world.spec("by-keys", 20, kind="single", devices=["left/cpu0"])})["id"]
     page = browser.open(admin, "/cluster")
@@ -468,7 +482,7 @@ LONG = (a_worker_that_is_slowed_is_named_within_ten_steps, hostile_names_are_tex
 with Motley(config()) as motley, Browser(motley) as browser:
     world = World(motley)
     admin = browser.person()
-    claims = (a_code_signs_in_once_and_leaves_the_address, the_queue_says_it_in_one_sentence_first, by_keys_alone_a_job_is_found_held_released_and_cancelled,
+    claims = (a_code_signs_in_once_and_leaves_the_address, the_queue_says_it_in_one_sentence_first, an_empty_queue_shows_what_ended_last_and_a_result_how_it_loads, by_keys_alone_a_job_is_found_held_released_and_cancelled,
               many_are_held_at_once_and_what_is_not_allowed_says_why, a_device_is_held_drained_and_given_back, lanes_show_what_an_instruction_took_by_keys, lanes_of_many_ranks_are_read_as_they_come_into_view, a_plan_follows_the_devices_and_is_submitted,
               the_terminal_plans_what_the_page_planned, a_worker_that_is_slowed_is_named_within_ten_steps,
               hostile_names_are_texts, every_view_passes_axe_in_both_colours_and_fits_from_phone_to_wall, a_spike_of_one_step_is_in_every_picture,
