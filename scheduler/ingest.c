@@ -6,6 +6,7 @@
  */
 #include "scheduler/leader/scheduler_private.h"
 
+#include <event2/event.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +19,12 @@
 #define BATCH_BYTES_MAX ((size_t)32 << 20)
 #define SHARE_BYTES_MIN ((size_t)256 << 10)
 #define SHARE_ENTRIES_MIN 64u
-#define STREAMS_MAX 1000u    /* streams of one read at most; if there are more, they take turns */
+#define STREAMS_MAX 1000u /* streams of one read at most; if there are more, they take turns */
+/* The pause before the next read is so long for each node, at most the maximum, and none below the minimum.
+ */
+#define READ_PAUSE_US 100u
+#define READ_PAUSE_US_MIN 2000u
+#define READ_PAUSE_US_MAX 50000u
 #define SEEN_NS 15000000000u /* how often a node's last_seen is written */
 
 /* ---- reading ---- */
@@ -246,8 +252,22 @@ static void learn(struct scheduler *scheduler)
         facts_forget_profiles(scheduler->facts);
 }
 
-/* All entries that were read are committed: trims them and reads the next. */
-static void all_committed(struct scheduler *scheduler)
+/* Starts the next XREAD, after a pause if the last one brought nothing but signs of life of many nodes. Else
+ * each of n heartbeats a second would cost a read of n streams; with the pause a read brings several. */
+static void read_next(struct scheduler *scheduler, bool quiet)
+{
+    const uint64_t pause_us = READ_PAUSE_US * (uint64_t)node_streams_count(scheduler->node_streams);
+    const struct timeval pause = {
+        .tv_usec = (suseconds_t)(pause_us < READ_PAUSE_US_MAX ? pause_us : READ_PAUSE_US_MAX)};
+    if (quiet && pause_us >= READ_PAUSE_US_MIN)
+        event_add(scheduler->read_later, &pause);
+    else
+        ingest_read(scheduler);
+}
+
+/* All entries that were read are committed: trims them and reads the next. `quiet`: they were signs of life.
+ */
+static void all_committed(struct scheduler *scheduler, bool quiet)
 {
     struct err ignored; /* entries that are not trimmed now are trimmed after the next commit */
     scheduler->solo = false;
@@ -260,12 +280,13 @@ static void all_committed(struct scheduler *scheduler)
         }
     }
     pending_drop(scheduler);
-    ingest_read(scheduler);
+    read_next(scheduler, quiet);
 }
 
 /* Called when the batch is committed, or when there was nothing to write. */
 static void batch_committed(struct scheduler *scheduler)
 {
+    const bool quiet = event_batch_is_empty(&scheduler->batch);
     bool dirty = changes_decisions(&scheduler->batch);
     learn(scheduler);
     event_batch_apply(&scheduler->batch);
@@ -274,7 +295,7 @@ static void batch_committed(struct scheduler *scheduler)
     if (scheduler->solo)
         json_array_remove(scheduler->pending, 0);
     if (!scheduler->solo || json_array_size(scheduler->pending) == 0)
-        all_committed(scheduler);
+        all_committed(scheduler, quiet);
     if (dirty) {
         scheduler->view_stale = true;
         scheduler_mark(scheduler);
@@ -326,7 +347,7 @@ static void handle_poison(struct scheduler *scheduler, const struct err *err)
     scheduler->solo = true;
     defuse(scheduler, err);
     if (json_array_size(scheduler->pending) == 0)
-        all_committed(scheduler);
+        all_committed(scheduler, false);
 }
 
 static void ingest_done(void *arg, const struct err *err)

@@ -126,6 +126,13 @@ static void wake(evutil_socket_t fd, short what, void *arg)
     scheduler_mark(scheduler);
 }
 
+static void read_later(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd;
+    (void)what;
+    ingest_read(arg);
+}
+
 static void facts_arrived(void *arg)
 {
     struct scheduler *scheduler = arg;
@@ -485,7 +492,8 @@ struct scheduler *scheduler_create(struct event_base *base, const struct schedul
     scheduler->turn = event_new(base, -1, 0, turn, scheduler);
     scheduler->tick = event_new(base, -1, EV_PERSIST, tick, scheduler);
     scheduler->wake = evtimer_new(base, wake, scheduler);
-    if (!scheduler->turn || !scheduler->tick || !scheduler->wake) {
+    scheduler->read_later = evtimer_new(base, read_later, scheduler);
+    if (!scheduler->turn || !scheduler->tick || !scheduler->wake || !scheduler->read_later) {
         err_set(err, ERR_NOMEM, "no memory for the scheduler");
         scheduler_destroy(scheduler);
         return NULL;
@@ -542,5 +550,6 @@ void scheduler_destroy(struct scheduler *scheduler)
     free_event(scheduler->turn);
     free_event(scheduler->tick);
     free_event(scheduler->wake);
+    free_event(scheduler->read_later);
     free(scheduler);
 }

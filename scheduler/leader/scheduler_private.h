@@ -96,6 +96,7 @@ struct scheduler {
     struct queue_mark queue_mark;
     /* turn: runs scheduler_turn's work; tick: fires every 250 ms; wake: fires when a decision falls due */
     struct event *turn, *tick, *wake;
+    struct event *read_later; /* starts the next XREAD after a pause (ingest.c) */
 
     int64_t epoch; /* 0: standing by */
     int64_t chain;
