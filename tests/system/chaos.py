@@ -370,6 +370,48 @@ class Storm:
             poll()
 
 
+# ---- what was held ----
+
+class Books:
+    """When each assignment began and ended, noted by triggers of the test's own, to be compared with the ledger."""
+
+    def __init__(self, motley):
+        self.motley = motley
+        motley.sql("""
+            CREATE TABLE test_books (assignment bigint PRIMARY KEY, device text, begins timestamptz, ends timestamptz);
+            CREATE FUNCTION test_note() RETURNS trigger LANGUAGE plpgsql AS $$
+            BEGIN
+                IF TG_OP = 'INSERT' THEN
+                    INSERT INTO test_books VALUES (NEW.id, NEW.device, now());
+                ELSIF OLD.state IN ('sent', 'ready', 'running') AND NEW.state NOT IN ('sent', 'ready', 'running') THEN
+                    UPDATE test_books SET ends = now() WHERE assignment = NEW.id;
+                END IF;
+                RETURN NULL;
+            END $$;
+            CREATE TRIGGER test_note AFTER INSERT OR UPDATE OF state ON assignments FOR EACH ROW EXECUTE FUNCTION test_note()""")
+
+    def step_clock(self):
+        """What runs now began while the clock was an hour ahead. Since then it was set back."""
+        return "set back an hour, with " + self.motley.sql("""
+            WITH u AS (UPDATE ledger SET begins = begins + interval '1 hour' WHERE ends IS NULL RETURNING assignment, begins),
+                b AS (UPDATE test_books b SET begins = u.begins FROM u WHERE u.assignment = b.assignment),
+                r AS (UPDATE runs SET created_at = created_at + interval '1 hour', started_at = started_at + interval '1 hour'
+                      WHERE state IN ('starting', 'running', 'stopping'))
+            SELECT count(*) FROM u""") + " intervals open"
+
+    def check(self):
+        """The number of intervals: all are closed, and the ledger has the same ones to the millisecond. A clock that stepped back
+        ends none before its beginning."""
+        wrong = self.motley.sql("""
+            SELECT coalesce(l.assignment, b.assignment), b.begins, b.ends, l.begins, l.ends, l.closed FROM test_books b
+            FULL JOIN (SELECT * FROM ledger WHERE assignment >= (SELECT min(assignment) FROM test_books)) l USING (assignment)
+            WHERE b.assignment IS NULL OR l.assignment IS NULL OR b.device <> l.device OR b.ends IS NULL OR l.ends IS NULL
+                OR l.closed IS NULL OR abs(extract(epoch FROM l.begins - b.begins)) > 0.001
+                OR abs(extract(epoch FROM l.ends - greatest(b.begins, b.ends))) > 0.001 LIMIT 5""")
+        expect(not wrong, f"the ledger is not what was held (assignment, noted begin and end, the ledger's, closed): {wrong}")
+        return int(self.motley.sql("SELECT count(*) FROM test_books"))
+
+
 # ---- jobs that come in meanwhile ----
 
 class Submitter(threading.Thread):
@@ -486,7 +528,7 @@ def check_job(api, ident, kind, reference):
         ours, theirs = outcome[key], reference[key]
         expect([line[0] for line in ours] == [line[0] for line in theirs],
                f"job {ident} ({kind}): {key} {[line[0] for line in ours]}")
-        worst = max(abs(a - b) / abs(b) for line, other in zip(ours, theirs) for a, b in zip(line[1:], other[1:]))
+        worst = max((abs(a - b) / abs(b) for line, other in zip(ours, theirs) for a, b in zip(line[1:], other[1:])), default=0)
         expect(worst <= (0 if same_plan else LOSS),
                f"job {ident} ({kind}): {key} off by {worst:.1e} from the undisturbed run's, {'the same' if same_plan else 'another'} plan")
     names = set(reference["artifacts"])
@@ -526,7 +568,8 @@ def storm(kills=200, seed=1, backlog=10, pause_s=2.0, steps=40, only=None, devic
 
         undisturbed_s = undisturbed("before")
         before = set(api.jobs())
-        weather = Storm(motley, seed)
+        weather, books = Storm(motley, seed), Books(motley)
+        weather.kinds["clock"] = books.step_clock
         submitter = Submitter(api, specs, backlog, seed)
         submitter.start()
         weather.blow(kills, pause_s, only)
@@ -541,9 +584,11 @@ def storm(kills=200, seed=1, backlog=10, pause_s=2.0, steps=40, only=None, devic
         attempts = [check_job(api, ident, kind, reference[kind]) for ident, kind in made.items()]
         left = [p for p in motley.processes() if p["role"] == "worker"]
         expect(not left, f"workers left over: {left}")
+        intervals = books.check()
         if rest_s > ratio_max * undisturbed_s:  # the machine may have become slower meanwhile
             undisturbed_s = max(undisturbed_s, undisturbed("after"))
-        text = (f"seed {seed}: {len(weather.log)} disturbances in {storm_s:.0f} s, {len(made)} jobs in {sum(attempts)} attempts; then all due "
+        text = (f"seed {seed}: {len(weather.log)} disturbances in {storm_s:.0f} s, {len(made)} jobs in {sum(attempts)} attempts, "
+                f"whose {intervals} intervals are in the ledger; then all due "
                 f"ran within {due_s:.1f} s, all was done in {rest_s:.1f} s, undisturbed {undisturbed_s:.1f} s: {rest_s / undisturbed_s:.2f}")
         expect(due_s <= DUE_S * SLOW, f"what was due did not run within {DUE_S} s of the storm's end; {text}")
         expect(rest_s <= ratio_max * undisturbed_s, f"the work took more than {ratio_max} times its undisturbed time; {text}")

@@ -149,6 +149,27 @@ class Motley:
                         out[key[:-len(".exp_avg")]] = (shape, [v / clip for v in values])
         return out
 
+    def as_user(self, token, *words):
+        """The JSON document of a client command of the user who has this token."""
+        with open(os.path.join(self.home, "client.json"), encoding="utf-8") as handle:
+            client = json.load(handle)
+        home = tempfile.mkdtemp(prefix="user-", dir=self.base)
+        self.write(os.path.join(home, "client.json"), {**client, "token": token})
+        os.chmod(os.path.join(home, "client.json"), 0o600)
+        done = subprocess.run([self.program("motley"), *words, "--home", home, "--json"], capture_output=True, text=True,
+                              timeout=120 * SLOW, check=False)
+        expect(done.returncode == 0, f"{words}: {done.stderr}")
+        return json.loads(done.stdout)
+
+    def sql(self, text):
+        """What psql prints for this SQL, asked of the home's own PostgreSQL."""
+        with open(os.path.join(self.home, "run", "scheduler-1.yaml"), encoding="utf-8") as handle:
+            conninfo = json.load(handle)["postgres"]
+        done = subprocess.run(["psql", "-v", "ON_ERROR_STOP=1", "-X", "-q", "-A", "-t", "-d", conninfo, "-c", text],
+                              capture_output=True, text=True, timeout=60 * SLOW, check=False)
+        expect(done.returncode == 0, done.stderr)
+        return done.stdout.strip()
+
     def processes(self):
         return self.run("status", parse=True)["processes"]
 

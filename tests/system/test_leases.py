@@ -1,9 +1,6 @@
 #!/usr/bin/env python3
 """A person holds a device: no job starts there, one that runs there moves at a checkpoint when a booking begins, the time is
 in the ledger, and what cannot be had is refused by name."""
-import json
-import os
-import subprocess
 import time
 
 from motley import SLOW, Motley, expect, llama_spec, main, poll, two_unlike
@@ -103,11 +100,8 @@ def devices_are_leased_booked_and_given_back():
 
 def ledger(motley):
     """The number of leases whose interval is in the ledger."""
-    with open(os.path.join(motley.home, "run", "scheduler-1.yaml"), encoding="utf-8") as handle:
-        conninfo = json.load(handle)["postgres"]
-    query = ("SELECT count(*) FROM ledger g JOIN leases l ON g.assignment = -l.id "
-             "WHERE l.settled AND g.begins = l.begins AND g.ends = l.ends AND g.closed IS NOT NULL")
-    return int(subprocess.run(["psql", "-At", "-d", conninfo, "-c", query], capture_output=True, text=True, check=True).stdout)
+    return int(motley.sql("SELECT count(*) FROM ledger g JOIN leases l ON g.assignment = -l.id "
+                          "WHERE l.settled AND g.begins = l.begins AND g.ends = l.ends AND g.closed IS NOT NULL"))
 
 
 if __name__ == "__main__":

@@ -1,24 +1,7 @@
 #!/usr/bin/env python3
 """Two people share two unlike devices, with real agents, workers and plans: who came first does not get everything, all of
 it is in the ledger, and what waits says for what, in which place and until when."""
-import json
-import os
-import subprocess
-
-from motley import SLOW, Motley, expect, llama_spec, main, two_unlike
-
-
-def as_bob(motley, token, *words):
-    with open(os.path.join(motley.home, "client.json"), encoding="utf-8") as handle:
-        client = json.load(handle)
-    home = motley.path("bob")
-    os.makedirs(home, exist_ok=True)
-    with open(os.path.join(home, "client.json"), "w", encoding="utf-8") as handle:
-        json.dump({**client, "token": token}, handle)
-    os.chmod(os.path.join(home, "client.json"), 0o600)
-    done = subprocess.run([motley.program("motley"), *words, "--home", home, "--json"], capture_output=True, text=True, timeout=120 * SLOW, check=False)
-    expect(done.returncode == 0, f"{words}: {done.stderr}")
-    return json.loads(done.stdout)
+from motley import Motley, expect, llama_spec, main, two_unlike
 
 
 def a_person_with_one_job_does_not_wait_for_all_of_anothers():
@@ -27,8 +10,8 @@ def a_person_with_one_job_does_not_wait_for_all_of_anothers():
         many = [motley.submit(llama_spec(motley, f"many-{i}", 150, 4, repeat=3))["id"] for i in range(6)]
         for ident in many[:1]:
             motley.wait_state(ident, ("running",))
-        bobs = as_bob(motley, token, "submit", motley.write("bob.json", llama_spec(motley, "one", 20, 4, repeat=3)))["id"]
-        queue = as_bob(motley, token, "queue")["queue"]
+        bobs = motley.as_user(token, "submit", motley.write("bob.json", llama_spec(motley, "one", 20, 4, repeat=3)))["id"]
+        queue = motley.as_user(token, "queue")["queue"]
         waiting = [job for job in queue if job["state"] == "queued"]
         expect(len(queue) >= 6 and all(job["name"] is None for job in queue if job["owner"] != "bob"), queue)
         expect(waiting, "something waits")
