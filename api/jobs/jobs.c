@@ -40,12 +40,28 @@ static int take_states(const char *text, unsigned *states, struct err *err)
     return 0;
 }
 
+/* Whether a label of a query may exist: the rules of a specification's labels, as openapi.yaml says them. */
+static bool label_good(const char *text, size_t key, size_t size)
+{
+    static const char in_keys[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._/-";
+    size_t characters = 0;
+    for (size_t i = key + 1; i < size; i++) {
+        const unsigned char c = (unsigned char)text[i];
+        if (c < 0x20 || c == 0x7f)
+            return false;
+        characters += (c & 0xc0) != 0x80;
+    }
+    return key > 0 && key < SPEC_LABEL_KEY_BYTES && strspn(text, in_keys) >= key &&
+           characters < SPEC_LABEL_VALUE_BYTES;
+}
+
 /* Reads labels "key=value,key" as {key: value, key: null}. */
 static int take_labels(const char *text, json_t *labels, struct err *err)
 {
     while (text) {
         size_t size = strcspn(text, ","), key = strcspn(text, "=,");
-        if (key == 0 || json_object_size(labels) == STORE_LABELS_MAX || json_object_getn(labels, text, key))
+        if (!label_good(text, key, size) || json_object_size(labels) == STORE_LABELS_MAX ||
+            json_object_getn(labels, text, key))
             return err_set(err, ERR_INVALID,
                            "label: \"%.40s\" is not KEY or KEY=VALUE, each once, at most %d", text,
                            STORE_LABELS_MAX);

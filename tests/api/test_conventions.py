@@ -113,7 +113,8 @@ def jobs_are_found_by_owner_group_label_state_and_time():
 
 
 def a_filter_that_means_nothing_is_refused():
-    for query, word in (("state=asleep", "asleep"), ("state=queued,", "state"), ("state=", "state"), ("label=", "label"), ("label=a,a", "label"),
+    for query, word in (("state=asleep", "asleep"), ("state=queued,", "state"), ("state=", "state"), ("label=", "label"), ("label=a,a", "label"), ("label=%C3%B9", "label"), ("label=a&label=O%1Bw", "label"), ("label=a=x%7F", "label"), ("label=" + "k" * 64, "label"),
+                        ("label=k=" + "v" * 128, "label"),
                         ("label=" + ",".join(f"k{i}" for i in range(17)), "16"), ("from=yesterday", "from"), ("to=2026-02-30", "2026-02-30"),
                         ("to=2026-01-01T25:00:00Z", "to"), ("from=2026-01-01T00:00:00", "from"), ("owner=a&owner=b", "owner")):
         api.refused(400, "GET", f"/v1/jobs?{query}", None, word)
