@@ -32,6 +32,7 @@ def make_jobs(motley, database, count):
     """Copies of a job that waits for a device, of fifty people, so many times over; the one that they are copies of."""
     spec = llama_spec(motley, "many", 20, 16, repeat=8, placement={"kind": "single", "devices": ["left/cpu0"]})
     one = motley.submit({**spec, "hold": True, "labels": {"of": "many"}})["id"]
+    motley.run("drain", "left/cpu0")  # or it would be over before it is held again
     database.run("INSERT INTO users (name) SELECT 'user' || i FROM generate_series(0, 49) i ON CONFLICT DO NOTHING")
     database.run(f"""INSERT INTO jobs SELECT r.* FROM jobs j, generate_series(0, {count - 1}) i, jsonb_populate_record(NULL::jobs, to_jsonb(j) || jsonb_build_object(
         'id', nextval('jobs_id_seq'), 'name', 'job-' || i, 'state', 'queued', 'priority', i % 5 - 5,
