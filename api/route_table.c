@@ -48,7 +48,8 @@ static const struct route routes[] = {
     {HTTP_GET, "/v1/jobs/{id}/plan", SCOPE_JOBS_READ, BODY_NONE, 0, "", jobs_plan},
     {HTTP_GET, "/v1/jobs/{id}/runs", SCOPE_JOBS_READ, BODY_NONE, 0, PAGE, jobs_runs},
     {HTTP_GET, "/v1/jobs/{id}/trace", SCOPE_JOBS_READ, BODY_NONE, 0, "", jobs_trace},
-    {HTTP_GET, "/v1/jobs/{id}/lanes", SCOPE_JOBS_READ, BODY_NONE, 0, "step from to px first_rank ranks", jobs_lanes},
+    {HTTP_GET, "/v1/jobs/{id}/lanes", SCOPE_JOBS_READ, BODY_NONE, 0, "step from to px first_rank ranks",
+     jobs_lanes},
     {HTTP_GET, "/v1/jobs/{id}/why", SCOPE_JOBS_READ, BODY_NONE, 0, "", jobs_why},
     {HTTP_GET, "/v1/jobs/{id}/artifacts", SCOPE_JOBS_READ, BODY_NONE, 0, PAGE, artifacts_list},
     {HTTP_GET, "/v1/jobs/{id}/artifacts/{name}", SCOPE_JOBS_READ, BODY_NONE, 0, "", artifacts_get},
@@ -433,8 +434,9 @@ static void on_ready(struct httpd_request *request, void *arg)
         if (size || call->route->body == BODY_JSON) {
             call->body = json_parse_limited(text, size, JSON_DEPTH_MAX, &err);
             if (!call->body) {
-                err_wrap(&err, "the body is not JSON");
-                call_fail(call, &err);
+                const bool number = err.code == ERR_TOO_BIG;
+                err_wrap(&err, number ? "the body holds a number that is too large" : "the body is not JSON");
+                (number ? call_refuse : call_fail)(call, &err);
                 return;
             }
             if (!json_is_object(call->body)) {

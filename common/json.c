@@ -60,7 +60,9 @@ static json_t *parse(const char *text, size_t size, unsigned depth_max, size_t f
     }
     json_error_t where;
     json_t *value = json_loadb(text, size, flags | JSON_DECODE_ANY, &where);
-    if (!value) {
+    if (!value && json_error_code(&where) == json_error_numeric_overflow) {
+        err_set(err, ERR_TOO_BIG, "line %d column %d: %s", where.line, where.column, where.text);
+    } else if (!value) {
         err_set(err, ERR_INVALID, "no valid JSON: line %d column %d: %s%s", where.line, where.column,
                 where.text, after_comma(text, size, where.position) ? " (a comma stands before it)" : "");
     }

@@ -28,7 +28,8 @@ enum { JSON_DEPTH_MAX = 64, JR_KEYS_MAX = 96 };
 
 /* Parses one document of 'size' bytes (any JSON value), nested at most 'depth_max' levels. Duplicate keys,
  * NaN, infinity, invalid UTF-8, U+0000 and anything behind the document are refused with line and column
- * (ERR_INVALID). Returns new, or NULL. */
+ * (ERR_INVALID), and so are numbers that neither 64 bits nor a double can hold (ERR_TOO_BIG). Returns new, or
+ * NULL. */
 json_t *json_parse_limited(const char *text, size_t size, unsigned depth_max, struct err *err);
 
 /* Parses as json_parse_limited does, but of duplicate keys the last one counts, as in Python's json. */

@@ -81,6 +81,8 @@ def bodies_that_are_no_json_object_are_refused():
     for text in (b"", b"{", b"nul", b'{"a":1,"a":2}', b'{"a":NaN}', b'"\xff"', b"{} {}", b"[" * 100 + b"]" * 100):
         api.refused(400, "POST", "/v1/jobs", text, "JSON", headers=json_type)
     api.refused(422, "POST", "/v1/jobs", b"[]", "object", headers=json_type)
+    for number in (b"9" * 20, b"1e999"):  # JSON, but no number that a field of ours can hold
+        api.refused(422, "POST", "/v1/jobs", b'{"name": ' + number + b"}", "number that is too large", headers=json_type)
     api.refused(415, "POST", "/v1/jobs", b"model: x", "application/json", headers={"Content-Type": "application/yaml"})
 
 

@@ -1072,6 +1072,7 @@ class Profile(Answered):
     waited_share: float | None = None  # of the time of measuring, in which other programs had its cores
     layer_flops: dict[str, float] | None = None  # by token, and by token squared
     step_s: dict[str, float] | None = None  # the optimiser's step, by block
+    cut_share: dict[str, float] | None = None  # of the heads or columns, in attention_cut and ffn_cut
     weights_bytes: dict[str, float] | None = None  # by block
     adapter_bytes: dict[str, float] | None = None  # by block
     optimizer_bytes: dict[str, float] | None = None  # by block
