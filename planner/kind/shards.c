@@ -188,7 +188,8 @@ static void lack_add(struct lack *lack, uint32_t device, uint64_t has, uint64_t 
 int shards_short(struct shards *s, double state)
 {
     struct lack lack = {0};
-    double room = 0;
+    double room = 0, row = INFINITY; /* row: the least bytes of one more row on a member that has rows */
+    uint32_t rows = 0;
     uint64_t has = 0;
     s->most = 1;
     for (uint32_t m = 0; m < s->c->member_count; m++) {
@@ -199,7 +200,13 @@ int shards_short(struct shards *s, double state)
         lack_add(&lack, s->c->members[m].device, limit, need);
         room += limit > need ? (double)(limit - need) : 0;
         has += limit;
+        rows += least.count;
+        if (least.count++ > 0)
+            row = fmin(row, (double)(shards_need(s, m, &least) - need));
     }
+    /* All micro-batches of a step are kept until a block is done with them (layered accumulation). */
+    if (!s->whole && s->p->workload->batch_rows > rows && isfinite(row))
+        state += (s->p->workload->batch_rows - rows) * row;
     if (lack.count == 0 || state > room)
         lack =
             (struct lack){has, has + lack.needs - lack.has + (uint64_t)fmax(1, state - room), UINT32_MAX, 1};

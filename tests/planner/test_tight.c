@@ -107,6 +107,32 @@ static void a_model_of_ten_times_the_memory_lacks_nine_tenths(void **state)
     workload_fini(&w);
 }
 
+/* What a job of shards lacks counts all micro-batches of a step, which layered accumulation keeps: with so
+ * much more memory in all, and a tenth more, it fits, and with half of it not. */
+static void what_shards_lack_is_what_makes_them_fit(void **state)
+{
+    (void)state;
+    struct model_config config = fixture_config(6);
+    struct workload w = fixture_workload(&config, 200, 64);
+    w.method = METHOD_FULL;
+    w.place = PLACE_DATA;
+    uint64_t memory[3] = {40 * MIB, 40 * MIB, 40 * MIB};
+    struct plan_answer *answer = search(&w, memory, 3);
+    assert_int_equal(answer->verdict, VERDICT_DOES_NOT_FIT);
+    const uint64_t lacks = answer->shortfall_bytes;
+    plan_answer_destroy(answer);
+    for (int enough = 0; enough < 2; enough++) {
+        for (int i = 0; i < 3; i++)
+            memory[i] = 40 * MIB + lacks * (enough ? 11 : 5) / 30;
+        answer = search(&w, memory, 3);
+        print_message("%.1f MiB lacked: %.1f MiB a device %s\n", (double)lacks / MIB, (double)memory[0] / MIB,
+                      answer->plan ? "fit" : "do not fit");
+        assert_int_equal(answer->verdict, enough ? VERDICT_FITS : VERDICT_DOES_NOT_FIT);
+        plan_answer_destroy(answer);
+    }
+    workload_fini(&w);
+}
+
 /* Gives the device that is named as too small exactly the bytes that it is said to lack: then the plan fits,
  * and no rank takes more than its limit. */
 static void a_plan_that_just_fits_is_found(void **state)
@@ -214,6 +240,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(with_what_is_missing_a_pipeline_fits_and_with_less_it_does_not),
         cmocka_unit_test(a_model_of_ten_times_the_memory_lacks_nine_tenths),
+        cmocka_unit_test(what_shards_lack_is_what_makes_them_fit),
         cmocka_unit_test(a_plan_that_just_fits_is_found),
         cmocka_unit_test(tensor_groups_are_cut_by_memory_where_time_asks_too_much),
         cmocka_unit_test(memory_in_between_keeps_what_some_blocks_save),
