@@ -95,12 +95,20 @@ static int end_poll(struct pipe_end *end, short events, struct err *err)
     return 0;
 }
 
-static int end_wait(struct pipe_end *end, int result, struct err *err)
+/* Returns the event after which an SSL call that did not move bytes is to be repeated, or -1 with its error.
+ */
+static int end_event(struct pipe_end *end, int result, struct err *err)
 {
     int reason = SSL_get_error(end->ssl, result);
-    if (reason != SSL_ERROR_WANT_READ && reason != SSL_ERROR_WANT_WRITE)
-        return tls_error(end->ssl, end->peer, ERR_get_error(), err);
-    return end_poll(end, reason == SSL_ERROR_WANT_READ ? POLLIN : POLLOUT, err);
+    if (reason == SSL_ERROR_WANT_READ || reason == SSL_ERROR_WANT_WRITE)
+        return reason == SSL_ERROR_WANT_READ ? POLLIN : POLLOUT;
+    return tls_error(end->ssl, end->peer, ERR_get_error(), err);
+}
+
+static int end_wait(struct pipe_end *end, int result, struct err *err)
+{
+    int event = end_event(end, result, err);
+    return event < 0 ? -1 : end_poll(end, (short)event, err);
 }
 
 static int end_handshake(struct pipe_end *end, struct err *err)
@@ -144,18 +152,6 @@ static int end_read(struct pipe_end *end, uint8_t *data, size_t size, struct err
     return 0;
 }
 
-/* Returns 1 if an SSL call moved bytes, 0 if it has to be repeated when the socket is ready, -1 on an error.
- */
-static int end_moved(struct pipe_end *end, int result, struct err *err)
-{
-    int reason = result == 1 ? SSL_ERROR_NONE : SSL_get_error(end->ssl, result);
-    if (reason == SSL_ERROR_NONE)
-        return 1;
-    if (reason == SSL_ERROR_WANT_READ || reason == SSL_ERROR_WANT_WRITE)
-        return 0;
-    return tls_error(end->ssl, end->peer, ERR_get_error(), err);
-}
-
 /* Sends `bytes` and receives as many at the same time. in[CHUNK] receives them, out[CHUNK] is sent. */
 static int end_exchange(struct pipe_end *end, uint64_t bytes, const uint8_t *out, uint8_t *in,
                         struct err *err)
@@ -163,18 +159,18 @@ static int end_exchange(struct pipe_end *end, uint64_t bytes, const uint8_t *out
     uint64_t to_send = bytes, to_read = bytes;
     while (to_send > 0 || to_read > 0) {
         size_t wrote = 0, got = 0;
-        int sent = 0, read = 0;
-        if (to_send > 0)
-            sent =
-                end_moved(end, SSL_write_ex(end->ssl, out, to_send < CHUNK ? to_send : CHUNK, &wrote), err);
-        if (sent >= 0 && to_read > 0)
-            read = end_moved(end, SSL_read_ex(end->ssl, in, to_read < CHUNK ? to_read : CHUNK, &got), err);
-        if (sent < 0 || read < 0)
+        int result, send = 0, receive = 0; /* the events that the two directions wait for */
+        if (to_send > 0 &&
+            (result = SSL_write_ex(end->ssl, out, to_send < CHUNK ? to_send : CHUNK, &wrote)) != 1 &&
+            (send = end_event(end, result, err)) < 0)
             return -1;
-        to_send -= sent > 0 ? wrote : 0;
-        to_read -= read > 0 ? got : 0;
-        short events = (short)((to_send > 0 ? POLLOUT : 0) | (to_read > 0 ? POLLIN : 0));
-        if (sent + read == 0 && end_poll(end, events, err) < 0)
+        if (to_read > 0 &&
+            (result = SSL_read_ex(end->ssl, in, to_read < CHUNK ? to_read : CHUNK, &got)) != 1 &&
+            (receive = end_event(end, result, err)) < 0)
+            return -1;
+        to_send -= wrote;
+        to_read -= got;
+        if (wrote + got == 0 && end_poll(end, (short)(send | receive), err) < 0)
             return -1;
     }
     return 0;

@@ -114,7 +114,7 @@ static void show_pace(const json_t *lines, const json_t *answer, double off)
     }
     if (who && fabs(off) > STEP_OFF)
         printf("  %s took %.2f times as long to compute as when it was measured: %s\n", who, most,
-               most > 1 ? "something else ran there, its own sending took the core, or it was hot"
+               most > 1 ? "something else ran there, or it was hot"
                         : "something else ran there then, or it was hot");
 }
 

@@ -369,12 +369,11 @@ static void recompute_layers_alone(struct cost_device *cost)
             cost->curves[once[c]].points[i].seconds[COST_RECOMPUTE] = 0;
 }
 
-static void slow_down(struct cost_curve *curve, double *step_s, double factor)
+static void slow_down(struct cost_curve *curve, double factor)
 {
     for (uint32_t i = 0; i < curve->count; i++)
         for (int way = 0; way < COST_WAYS; way++)
             curve->points[i].seconds[way] *= factor;
-    *step_s *= factor;
 }
 
 int cost_device_init(struct cost_device *cost, const struct planner_device *device,
@@ -391,12 +390,16 @@ int cost_device_init(struct cost_device *cost, const struct planner_device *devi
     }
     recompute_layers_alone(cost);
     double factor = (device->profile.present ? device->profile.heat : 1) / (device->speed * device->heat);
-    for (int cls = 0; cls < COST_CLASSES; cls++)
-        slow_down(&cost->curves[cls], &cost->step_s[cls], factor);
-    for (int part = 0; part < COST_PARTS; part++)
-        slow_down(&cost->parts[part], &cost->part_step_s[part], factor);
+    for (int cls = 0; cls < COST_CLASSES; cls++) {
+        slow_down(&cost->curves[cls], factor);
+        cost->step_s[cls] *= factor;
+    }
+    for (int part = 0; part < COST_PARTS; part++) {
+        slow_down(&cost->parts[part], factor);
+        cost->part_step_s[part] *= factor;
+    }
     for (int part = 0; part <= COST_PART_FFN; part++)
-        slow_down(&cost->cuts[part], &(double){0}, factor);
+        slow_down(&cost->cuts[part], factor);
     cost->experts_overhead_s *= factor;
     return 0;
 }

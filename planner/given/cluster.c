@@ -398,36 +398,44 @@ bool cluster_link_known(const struct cluster *cluster, uint32_t from_node, uint3
     return link_at(cluster, from_node, to_node) != UINT32_MAX;
 }
 
+/* Returns the rate of a link between two nodes, which may be NULL, limited by both network cards. */
+static double link_rate(const struct cluster *cluster, const struct link_pair *link, uint32_t from,
+                        uint32_t to, bool duplex)
+{
+    double rate = link         ? link->bytes_per_s
+                  : from == to ? cluster->within_bytes_per_s
+                               : cluster->between_bytes_per_s;
+    if (duplex && link && link->duplex_bytes_per_s > 0)
+        rate = fmin(rate, link->duplex_bytes_per_s);
+    for (int end = 0; end < 2 && from != to; end++) {
+        double card = cluster->nodes[end ? to : from].nic_bytes_per_s;
+        rate = card > 0 ? fmin(rate, card) : rate;
+    }
+    return rate;
+}
+
+static double link_latency(const struct cluster *cluster, const struct link_pair *link, bool within)
+{
+    return link ? link->latency_s : within ? cluster->within_latency_s : cluster->between_latency_s;
+}
+
 void cluster_link(const struct cluster *cluster, uint32_t from_device, uint32_t to_device, double *latency_s,
                   double *bytes_per_s, bool *emulated)
 {
     uint32_t from = cluster->devices[from_device].node, to = cluster->devices[to_device].node;
     const struct link_pair *link = link_find(cluster, from, to);
-    bool within = from == to;
     *emulated = link && link->emulated;
-    *latency_s = link ? link->latency_s : within ? cluster->within_latency_s : cluster->between_latency_s;
-    *bytes_per_s = link     ? link->bytes_per_s
-                   : within ? cluster->within_bytes_per_s
-                            : cluster->between_bytes_per_s;
-    if (!within) {
-        double a = cluster->nodes[from].nic_bytes_per_s, b = cluster->nodes[to].nic_bytes_per_s;
-        if (a > 0 && a < *bytes_per_s)
-            *bytes_per_s = a;
-        if (b > 0 && b < *bytes_per_s)
-            *bytes_per_s = b;
-    }
+    *latency_s = link_latency(cluster, link, from == to);
+    *bytes_per_s = link_rate(cluster, link, from, to, false);
 }
 
-double cluster_link_duplex(const struct cluster *cluster, uint32_t from_device, uint32_t to_device)
+double cluster_link_duplex(const struct cluster *cluster, uint32_t from_device, uint32_t to_device,
+                           double *latency_s)
 {
-    double latency_s, bytes_per_s;
-    bool emulated;
-    cluster_link(cluster, from_device, to_device, &latency_s, &bytes_per_s, &emulated);
-    const struct link_pair *link =
-        link_find(cluster, cluster->devices[from_device].node, cluster->devices[to_device].node);
-    return link && link->duplex_bytes_per_s > 0 && link->duplex_bytes_per_s < bytes_per_s
-               ? link->duplex_bytes_per_s
-               : bytes_per_s;
+    uint32_t from = cluster->devices[from_device].node, to = cluster->devices[to_device].node;
+    const struct link_pair *link = link_find(cluster, from, to);
+    *latency_s = link_latency(cluster, link, from == to);
+    return link_rate(cluster, link, from, to, true);
 }
 
 enum cost_origin cluster_link_origin(const struct cluster *cluster, uint32_t from_device, uint32_t to_device)

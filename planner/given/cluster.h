@@ -81,9 +81,10 @@ uint32_t cluster_device_find(const struct cluster *cluster, const char *name);
 /* Writes latency (s) and rate (bytes/s, limited by both nodes' network cards) from one device to another. */
 void cluster_link(const struct cluster *cluster, uint32_t from_device, uint32_t to_device, double *latency_s,
                   double *bytes_per_s, bool *emulated);
-/* Returns the rate from one device to another while the other direction is in use, too: less than
- * cluster_link's where the hosts' CPUs, not the wire, bound it. */
-double cluster_link_duplex(const struct cluster *cluster, uint32_t from_device, uint32_t to_device);
+/* Writes the latency and returns the rate from one device to another while the other direction is in use,
+ * too: less than cluster_link's where the hosts' CPUs, not the wire, bound it. */
+double cluster_link_duplex(const struct cluster *cluster, uint32_t from_device, uint32_t to_device,
+                           double *latency_s);
 /* Returns where the latency and rate that cluster_link writes come from. */
 enum cost_origin cluster_link_origin(const struct cluster *cluster, uint32_t from_device, uint32_t to_device);
 

@@ -54,9 +54,8 @@ double tensor_whole_seconds(const struct tensor_group *g, uint32_t i, enum cost_
     return back ? seconds[COST_BACKWARD] + (again ? seconds[COST_RECOMPUTE] : 0) : seconds[COST_FORWARD];
 }
 
-/* Returns the seconds of half a layer on a member with that share of its heads or columns: forward or
- * backward.
- */
+/* Returns the seconds of half a layer, forward or backward, on a member with that share of its heads or
+ * columns. */
 static double half_seconds(const struct tensor_group *g, uint32_t i, int half, bool back, bool again,
                            double share)
 {

@@ -35,13 +35,8 @@ struct tensor_group {
     double latency_s, bytes_per_s, sum_s, broadcast_s;
 };
 
-enum {
-    PART_FIRST = HALF_FIRST,
-    PART_SECOND = HALF_SECOND,
-    PART_TABLE,
-    PART_TOP,
-    PARTS
-}; /* embedding, head */
+/* Attention, FFN, embedding, head. */
+enum { PART_FIRST = HALF_FIRST, PART_SECOND = HALF_SECOND, PART_TABLE, PART_TOP, PARTS };
 
 /* Fills the group of stage s; its members' parts are read from the candidate. */
 void tensor_group_init(const struct tensor_case *t, uint32_t s, struct tensor_group *g);
