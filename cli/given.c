@@ -367,20 +367,6 @@ static void files_fini(struct files *files)
     json_decref(files->rows);
 }
 
-/* Forgets excluded devices that the cluster file lacks, as the server does: what is not there is left out anyway. */
-static void exclude_keep(struct plan_inputs *inputs)
-{
-    struct workload *w = &inputs->workload;
-    uint32_t kept = 0;
-    for (uint32_t i = 0; i < w->exclude_count; i++) {
-        if (cluster_device_find(inputs->cluster, w->exclude[i]) == UINT32_MAX)
-            free(w->exclude[i]);
-        else
-            w->exclude[kept++] = w->exclude[i];
-    }
-    w->exclude_count = kept;
-}
-
 int given_by_files(const char *spec_path, const char *cluster_path, const json_t *routing,
                    struct plan_inputs *inputs, json_t **rows, struct err *err)
 {
@@ -398,9 +384,7 @@ int given_by_files(const char *spec_path, const char *cluster_path, const json_t
                                                             .expert_share = routing},
                                         inputs, err);
     *rows = json_incref(files.rows);
-    if (result == 0)
-        exclude_keep(inputs);
-    else
+    if (result < 0)
         name_files(err, spec_path, files.config_path, cluster_path);
     files_fini(&files);
     return result < 0 ? given_wrong(err) : 0;

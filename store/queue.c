@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "common/array.h"
+#include "common/hash.h"
 
 /* The tables of leaves and classes only grow. When they hold more than UNUSED_MAX entries beyond twice those
  * in use, the queue is read again from the start. */
@@ -66,11 +67,9 @@ struct store_queue {
     unsigned forgotten; /* number of calls of store_queue_forget so far */
 };
 
-static size_t hash_bytes(const uint8_t *key, size_t size)
+static size_t hash_key(const uint8_t *key, size_t size)
 {
-    uint64_t hash = 14695981039346656037u; /* FNV-1a */
-    for (size_t i = 0; i < size; i++)
-        hash = (hash ^ key[i]) * 1099511628211u;
+    const uint64_t hash = hash_bytes(HASH_BEGIN, key, size);
     return (size_t)(hash ^ (hash >> 32));
 }
 
@@ -95,7 +94,7 @@ static uint32_t *slots_create(size_t count, size_t *slot_count, struct err *err)
 
 static void shared_place(struct shared_table *table, size_t index)
 {
-    size_t slot = hash_bytes(table->entries[index].key, DIGEST_SIZE) & (table->slot_count - 1);
+    size_t slot = hash_key(table->entries[index].key, DIGEST_SIZE) & (table->slot_count - 1);
     while (table->slots[slot] != 0)
         slot = (slot + 1) & (table->slot_count - 1);
     table->slots[slot] = (uint32_t)index + 1;
@@ -120,7 +119,7 @@ static int64_t shared_add(struct shared_table *table, const uint8_t key[DIGEST_S
 {
     if (shared_grow(table, err) < 0)
         return -1;
-    size_t slot = hash_bytes(key, DIGEST_SIZE) & (table->slot_count - 1);
+    size_t slot = hash_key(key, DIGEST_SIZE) & (table->slot_count - 1);
     while (table->slots[slot] != 0 &&
            memcmp(table->entries[table->slots[slot] - 1].key, key, DIGEST_SIZE) != 0)
         slot = (slot + 1) & (table->slot_count - 1);

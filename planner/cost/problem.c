@@ -26,8 +26,8 @@ static int usable_init(struct problem *p, struct err *err)
 {
     const struct workload *w = p->workload;
     uint32_t left = 0;
-    if (names_known(p->cluster, w->devices, w->device_count, "placement.devices", err) < 0 ||
-        names_known(p->cluster, w->exclude, w->exclude_count, "placement.exclude", err) < 0)
+    /* A device that is excluded may be absent, as from a file of another cluster: it is left out anyway. */
+    if (names_known(p->cluster, w->devices, w->device_count, "placement.devices", err) < 0)
         return -1;
     for (uint32_t d = 0; d < p->device_count; d++) {
         const char *name = p->cluster->devices[d].name;

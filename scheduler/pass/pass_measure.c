@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/hash.h"
 #include "store/links.h"
 
 enum { LINK_REQUESTS_MAX = 64, LAYER_WEIGHTS_MANY = 1000000 };
@@ -72,25 +73,17 @@ static const struct store_sched_link *find_link(const struct store_sched_link *l
     return count > 0 ? bsearch(to, links, count, sizeof(*links), by_end) : NULL;
 }
 
-static uint64_t mix(uint64_t hash, const void *bytes, size_t size)
-{
-    const uint8_t *at = bytes;
-    for (size_t i = 0; i < size; i++)
-        hash = (hash ^ at[i]) * 1099511628211u; /* one step of FNV-1a */
-    return hash;
-}
-
 /* Hashes what tells which links must be measured: the nodes, the links and the requests. */
 static uint64_t links_world(const struct store_view *view)
 {
-    uint64_t hash = mix(14695981039346656037u, &view->links_version, sizeof(view->links_version));
+    uint64_t hash = hash_bytes(HASH_BEGIN, &view->links_version, sizeof(view->links_version));
     for (size_t i = 0; i < view->node_count; i++) {
         const struct store_sched_node *node = &view->nodes[i];
         const bool there = node->reachable && node->address[0] != '\0';
-        hash = mix(mix(hash, node->name, strlen(node->name) + 1), &there, sizeof(there));
+        hash = hash_bytes(hash_text(hash, node->name), &there, sizeof(there));
     }
     for (size_t i = 0; i < view->request_count; i++)
-        hash = mix(hash, &view->requests[i].id, sizeof(view->requests[i].id));
+        hash = hash_bytes(hash, &view->requests[i].id, sizeof(view->requests[i].id));
     return hash;
 }
 

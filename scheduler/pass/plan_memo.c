@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/hash.h"
+
 enum { SLOTS = 2 * PLAN_MEMO_MAX };
 
 struct memo_note {
@@ -18,35 +20,22 @@ struct plan_memo {
     struct memo_note *notes[SLOTS]; /* NULL: the slot is empty */
 };
 
-static uint64_t mix(uint64_t hash, const void *bytes, size_t size)
-{
-    const uint8_t *at = bytes;
-    for (size_t i = 0; i < size; i++)
-        hash = (hash ^ at[i]) * 1099511628211u; /* one step of FNV-1a */
-    return hash;
-}
-
-static uint64_t mix_text(uint64_t hash, const char *text)
-{
-    return mix(hash, text, strlen(text) + 1);
-}
-
 /* Hashes everything that an answer depends on beside its class and its set of devices. */
 static uint64_t world_of(const struct store_view *view, uint64_t profiles)
 {
-    uint64_t hash = mix(14695981039346656037u, &profiles, sizeof(profiles));
+    uint64_t hash = hash_bytes(HASH_BEGIN, &profiles, sizeof(profiles));
     for (size_t i = 0; i < view->device_count; i++) {
         const struct store_sched_device *device = &view->devices[i];
-        hash = mix_text(mix_text(hash, device->name), device->digest);
-        hash = mix(hash, &device->memory_limit_bytes, sizeof(device->memory_limit_bytes));
-        hash = mix(hash, &device->present, sizeof(device->present));
-        hash = mix(hash, &device->drained, sizeof(device->drained));
-        hash = mix(hash, &device->usable_bytes, sizeof(device->usable_bytes));
-        hash = mix(hash, &device->heat, sizeof(device->heat));
+        hash = hash_text(hash_text(hash, device->name), device->digest);
+        hash = hash_bytes(hash, &device->memory_limit_bytes, sizeof(device->memory_limit_bytes));
+        hash = hash_bytes(hash, &device->present, sizeof(device->present));
+        hash = hash_bytes(hash, &device->drained, sizeof(device->drained));
+        hash = hash_bytes(hash, &device->usable_bytes, sizeof(device->usable_bytes));
+        hash = hash_bytes(hash, &device->heat, sizeof(device->heat));
     }
     for (size_t i = 0; i < view->node_count; i++)
-        hash = mix(mix_text(hash, view->nodes[i].name), &view->nodes[i].reachable, sizeof(bool));
-    return mix(hash, &view->links_version, sizeof(view->links_version));
+        hash = hash_bytes(hash_text(hash, view->nodes[i].name), &view->nodes[i].reachable, sizeof(bool));
+    return hash_bytes(hash, &view->links_version, sizeof(view->links_version));
 }
 
 void plan_memo_drop(struct plan_memo *memo)
@@ -93,9 +82,9 @@ static bool same(const struct plan_memo_key *a, const struct plan_memo_key *b)
 /* Returns the slot of the answer with this key, or the empty slot where the answer belongs. */
 static size_t slot_of(const struct plan_memo *memo, const struct plan_memo_key *key)
 {
-    uint64_t hash = mix(14695981039346656037u, key->class, 8);
-    hash = mix(hash, &key->among, sizeof(key->among));
-    hash = mix(hash, &key->most, sizeof(key->most));
+    uint64_t hash = hash_bytes(HASH_BEGIN, key->class, 8);
+    hash = hash_bytes(hash, &key->among, sizeof(key->among));
+    hash = hash_bytes(hash, &key->most, sizeof(key->most));
     size_t at = (size_t)(hash % SLOTS);
     while (memo->notes[at] && !same(&memo->notes[at]->key, key))
         at = (at + 1) % SLOTS;

@@ -70,8 +70,8 @@ fail:
     return NULL;
 }
 
-/* Removes from placement.devices and placement.exclude the names of devices that are not in this request. The
- * scheduler has applied both lists already, and asks about a part of the cluster. */
+/* Removes from placement.devices the names of devices that are not in this request. The scheduler has applied
+ * the list already, and asks about a part of the cluster. */
 static void keep_names(const struct placer_request *request, char **names, uint32_t *count)
 {
     uint32_t kept = 0;
@@ -112,7 +112,6 @@ static int read_workload(const struct placer_request *request, const struct job_
                                    .expert_share = json_object_get(request->inputs, "expert_share")};
     rc = workload_from_spec(spec, config, &rows, workload, err);
     keep_names(request, workload->devices, &workload->device_count);
-    keep_names(request, workload->exclude, &workload->exclude_count);
 out:
     free(train);
     free(eval);

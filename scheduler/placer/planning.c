@@ -20,6 +20,7 @@
 #include <event2/event.h>
 
 #include "common/digest.h"
+#include "common/hash.h"
 #include "common/json.h"
 
 /* ANSWERS_MAX: answers that are remembered. QUESTIONS_MAX: questions that wait or are being planned;
@@ -248,14 +249,6 @@ static int add_move(struct digest *digest, struct buf *text, const struct placer
                : 0;
 }
 
-static uint64_t hash_of(const struct buf *text)
-{
-    uint64_t hash = 14695981039346656037u;
-    for (size_t i = 0; i < text->size; i++)
-        hash = (hash ^ (uint8_t)text->data[i]) * 1099511628211u; /* one step of FNV-1a */
-    return hash;
-}
-
 static int key_of(const struct placer_request *request, struct question_key *key, struct err *err)
 {
     struct digest *digest = digest_create(err);
@@ -265,7 +258,7 @@ static int key_of(const struct placer_request *request, struct question_key *key
     for (size_t i = 0; i < 3 && result == 0; i++) {
         result = add_document(digest, &text, documents[i], err);
         if (i == 0)
-            key->class = hash_of(&text);
+            key->class = hash_bytes(HASH_BEGIN, text.data, text.size);
     }
     if (result == 0)
         result = add_bytes(digest, request->train_sizes, request->train_bytes, err);
