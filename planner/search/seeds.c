@@ -193,20 +193,22 @@ static int seed_value(struct seeder *s)
     return 0;
 }
 
-/* Estimates s->c at one micro-batch size, then at larger and at smaller ones until two in a row are worse.
- * Sets s->last to the best value. */
+/* Estimates s->c at one micro-batch size, then at larger and at smaller ones: a single stage at all of them,
+ * since they are few and measured times can jump, several stages until two in a row are worse. Sets s->last
+ * to the best value. */
 static int seed_sizes(struct seeder *s, uint32_t rows)
 {
     const struct problem *p = s->local->bench->problem;
     uint32_t sizes[MICRO_SIZES_MAX], count = micro_sizes(p, sizes), first = 0;
     bool own = s->local->kind->stage_kind == STAGE_SHARDED || s->local->kind->stage_kind == STAGE_SERVER;
+    const uint32_t worse_most = s->local->kind->stages_most > 1 ? 2 : MICRO_SIZES_MAX;
     double best = INFINITY;
     while (first + 1 < count && sizes[first] < rows)
         first++;
     for (int way = -1; way <= 1; way += 2) {
         uint32_t worse = 0;
         for (int64_t at = way < 0 ? first : (int64_t)first + 1;
-             at >= 0 && at < count && worse < 2 && s->local->spent < s->local->budget; at += way) {
+             at >= 0 && at < count && worse < worse_most && s->local->spent < s->local->budget; at += way) {
             s->c.micro_batch_rows = sizes[at];
             s->last = INFINITY;
             if (seed_value(s) < 0)

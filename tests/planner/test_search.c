@@ -2,7 +2,7 @@
  * mixtures of experts, adapters and full fine-tuning, scarce and ample memory. The plan fits, the checker
  * accepts it, and simulating it again gives the stated step time, which is neither below the lower bound nor
  * above the time of any single device. The same question gives the same plan; names and order of devices do
- * not matter; the budget is kept. MOTLEY_LONG runs 600 clusters; MOTLEY_SEED is the first seed and
+ * not matter; the budget is kept; one device takes its best micro-batch size. MOTLEY_LONG runs 600 clusters; MOTLEY_SEED is the first seed and
  * MOTLEY_CASES the number of clusters. */
 #include "planner/expert_fixture.h"
 
@@ -243,12 +243,82 @@ static void the_budget_is_kept(void **state)
     assert_true(seconds[0] < seconds[2]);
 }
 
+/* A device whose profile says that layers of at least a random number of tokens take 2 to 8 times as long
+ * for a token, as where the threads of a busy machine wait for each other. */
+static struct cluster *cluster_that_jumps(uint64_t seed)
+{
+    struct err err = {0};
+    struct rand_stream r;
+    rand_stream_init(&r, seed, 33);
+    const int least = 32 << rand_stream_below(&r, 4);
+    const double factor = 2 + 6 * rand_stream_unit(&r);
+    struct cluster *cluster = cluster_create(&err);
+    const struct cluster_device device = {.name = "n/0", .node = "n", .memory_limit_bytes = 4096 * MIB};
+    assert_int_equal(cluster_add_device(cluster, &device, &err), 0);
+    json_t *points = json_array();
+    for (int tokens = 32; tokens <= 2048; tokens *= 2) {
+        const double layer = (2e-4 + 8e-5 * tokens) * (tokens >= least ? factor : 1);
+        json_array_append_new(points, json_pack("{s:s,s:i,s:i,s:i,s:f,s:f,s:f}", "block", "layer", "rows", 1,
+                                                "tokens", tokens, "labelled", tokens / 2, "sum_sq",
+                                                (double)tokens * tokens, "forward_s", layer, "backward_s",
+                                                (0.8 + rand_stream_unit(&r)) * layer));
+    }
+    json_array_append_new(points, json_pack("{s:s,s:i,s:i,s:i,s:f,s:f,s:f}", "block", "head", "rows", 1,
+                                            "tokens", 2048, "labelled", 1024, "sum_sq", 2048. * 2048,
+                                            "forward_s", 1e-3, "backward_s", 1e-3));
+    json_t *profile = json_pack("{s:s,s:o,s:f}", "device", "n/0", "points", points, "base_process_bytes", 3e7);
+    if (cluster_add_profile(cluster, profile, &err) < 0)
+        fail_msg("%s", err.text);
+    json_decref(profile);
+    return cluster;
+}
+
+/* One device's plan is as fast as that of the best micro-batch size, also where times are no smooth function
+ * of the tokens and a size between the best and the worst is slower than both. */
+static void one_device_takes_its_best_micro_batch(void **state)
+{
+    (void)state;
+    uint32_t small = 0, whole = 0;
+    for (uint64_t seed = 300; seed < 340; seed++) {
+        struct err err = {0};
+        const struct plan_options options = {.brief = true, .evaluations = EVALUATIONS};
+        struct model_config config = fixture_config(4);
+        struct workload w = fixture_workload(&config, 64, 16);
+        struct cluster *cluster = cluster_that_jumps(seed);
+        double least = INFINITY, chosen = 0;
+        uint32_t rows = 0;
+        w.place = PLACE_SINGLE;
+        for (w.micro_batch_rows = 0; w.micro_batch_rows <= w.batch_rows; w.micro_batch_rows++) {
+            struct plan_answer *answer = NULL;
+            if (plan_search(&w, cluster, &options, &answer, &err) < 0 || !answer->plan)
+                fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
+            if (w.micro_batch_rows == 0)
+                chosen = answer->step_s;
+            else if (answer->step_s < least) {
+                least = answer->step_s;
+                rows = w.micro_batch_rows;
+            }
+            plan_answer_destroy(answer);
+        }
+        if (chosen > 1.01 * least)
+            fail_msg("seed %llu: %.9g s, and %.9g s with micro-batches of %u rows", (unsigned long long)seed,
+                     chosen, least, rows);
+        small += rows <= 2;
+        whole += rows >= 8;
+        cluster_destroy(cluster);
+        workload_fini(&w);
+    }
+    print_message("1 or 2 rows are best %u times of 40, 8 or more %u times\n", small, whole);
+    assert_true(small >= 5 && whole >= 5);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_answer_is_what_it_says),
         cmocka_unit_test(a_pipeline_has_the_order_that_is_asked_for),
         cmocka_unit_test(the_budget_is_kept),
+        cmocka_unit_test(one_device_takes_its_best_micro_batch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

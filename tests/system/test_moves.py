@@ -88,8 +88,8 @@ def a_device_slowed_to_half_is_left():
         with Slowed(motley, first["node"]):
             job = wait_attempt(motley, ident, 2)
         now = job["run"]["ranks"][0]["device"]
-        expect(now != first["device"], f"it left {first['device']}")
         move = moves(motley, ident)[-1]
+        expect(now != first["device"], f"it left {first['device']}: {move}")
         expect(move["verdict"] == "move" and move["old"]["devices"] == [first["device"]] and move["new"]["devices"] == [now], move)
         expect(first["device"] in move["cause"] and move["saves_s"] > move["costs_s"] and move["gain"] > 0.05, move)
         steps = cancelled_without_a_gap(motley, ident)
