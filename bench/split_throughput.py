@@ -6,9 +6,12 @@ Rounds are interleaved (separate, each kind, separate …); the spread of equal 
 separate jobs are counted only while both run: the faster device's job is given more steps, and what each did within the
 common time is interpolated within its steps (alone, either would go faster: the two share the machine's memory). Their own
 prediction stands beside theirs: where it is off, the machine has changed since it was measured, and a kind's error is to be
-read beside that. Even rows on both devices would at best give twice the slower one's rate, which stands beside it, too. A split's own simulation, from its recorded instruction times and with links that cost nothing, is printed too.
+read beside that. Even rows on both devices would at best give twice the slower one's rate, which stands beside it, too. A split's
+own simulation, from its recorded instruction times and with links that cost nothing, is printed too. The separate jobs run in a
+service of their own, whose devices hold the whole job.
 """
 import argparse
+import contextlib
 import json
 import sys
 import time
@@ -28,15 +31,18 @@ def arguments():
     parser.add_argument("--micro-rows", default="1", help="rows of a micro-batch, or auto; default 1")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--isa", default="avx2", help="kernels of the second device, default avx2 (the first: native)")
-    parser.add_argument("--memory", default="3GiB", help="memory limit of each device for the split jobs, default 3GiB")
+    parser.add_argument("--memory", default="3GiB", help="memory limit of each device for the split jobs, or of both with a comma")
+    parser.add_argument("--method", default="lora", choices=("lora", "full"))
+    parser.add_argument("--state-only", action="store_true", help="the second device keeps state and takes no rows")
     parser.add_argument("--link", default="none", help="emulated link, as 1Gbit/s:0.5ms; default none")
     return parser.parse_args()
 
 
-def config(args):
-    document = {"agents": [{"name": side, "devices": [{"kind": "cpu", "threads": 1, "memory": args.memory, "isa": isa}]}
-                           for side, isa in zip(SIDES, ("native", args.isa))]}
-    if args.link != "none":
+def config(args, memory, linked):
+    limits = memory.split(",") if "," in memory else [memory, memory]
+    document = {"agents": [{"name": side, "devices": [{"kind": "cpu", "threads": 1, "memory": limit, "isa": isa}]}
+                           for side, limit, isa in zip(SIDES, limits, ("native", args.isa))]}
+    if linked and args.link != "none":
         rate, latency = args.link.rsplit(":", 1)
         document["links"] = [{"between": list(SIDES), "rate": rate, "latency": latency}]
     return document
@@ -45,7 +51,7 @@ def config(args):
 def spec(args, train, name, steps, placement):
     micro_rows = args.micro_rows if args.micro_rows == "auto" else int(args.micro_rows)
     return {"name": name, "model": smollm2(), "data": {"train": train, "format": "alpaca", "sequence_tokens": 256, "shuffle": False},
-            "method": {"kind": "lora", "dropout": 0.0},
+            "method": {"kind": "lora", "dropout": 0.0} if args.method == "lora" else {"kind": "full"},
             "train": {"batch_rows": args.rows, "steps": steps, "learning_rate": 1e-4, "warmup_steps": 1},
             "checkpoint": {"every_steps": 0}, "placement": {"micro_batch_rows": micro_rows, "move": "never", **placement}}
 
@@ -82,6 +88,19 @@ def rate(steps, begin, end):
     return done / (end - begin)
 
 
+def without_rows(motley, document):
+    """The specification with the plan that it gets where the second device computes a thousandth as fast."""
+    cluster = motley.run("profile", "export", parse=True)
+    for device in cluster["devices"]:
+        if device["name"].startswith(SIDES[1]):
+            device["speed"] = 1e-3
+    path, plan = motley.write("cluster.json", cluster), motley.write("plan.json", {})
+    answer = motley.run("plan", motley.write("asked.json", document), "--cluster", path, "--save", plan, "--json", parse=True)
+    rows = {rank["device"]: rank["rows"] for rank in answer["ranks"]}
+    expect(rows == {f"{SIDES[0]}/cpu0": document["train"]["batch_rows"], f"{SIDES[1]}/cpu0": 0}, f"rows: {rows}")
+    return {**document, "placement": {"plan": plan}}
+
+
 def error(answers, jobs):
     """By how much the predicted seconds of these runs' steps differ from the measured ones."""
     predicted = sum(answer["step_s"] * len(job) for answer, job in zip(answers, jobs))
@@ -113,17 +132,21 @@ def main():
     args = arguments()
     kinds = args.kinds
     separate, even, of_separate, splits = [], [], [], {kind: [] for kind in kinds}
-    with Motley(config(args)) as motley:
+    with contextlib.ExitStack() as stack:
+        apart = stack.enter_context(Motley(config(args, "3GiB", False)))
+        motley = stack.enter_context(Motley(config(args, args.memory, True)))
         train, _ = demo_rows(motley.base)
         for _ in range(args.rounds):
-            sides, off = separate_round(motley, args, train)
-            separate.append(sum(sides))
+            sides, off = separate_round(apart, args, train)
+            separate.append(sides[0] if args.state_only else sum(sides))
             even.append(len(sides) * min(sides))
             of_separate.append(off)
             print(f"separate {sides[0]:.1f} + {sides[1]:.1f} tokens/s, predicted {off:+.1%}", flush=True)
             for kind in kinds:
                 document = spec(args, train, f"split-{kind}", STEPS["split"],
                                 {"kind": kind, "devices": [f"{side}/cpu0" for side in SIDES], "count": {"least": 2}})
+                if args.state_only:
+                    document = without_rows(motley, document)
                 one = split_round(motley, document)
                 splits[kind].append(one)
                 print(f"  {kind} {one['tokens_per_s']:.1f} tokens/s: {one['tokens_per_s'] / separate[-1]:.3f} of separate, "
@@ -133,7 +156,7 @@ def main():
     for kind in kinds:
         rates = [one["tokens_per_s"] for one in splits[kind]]
         report(f"split_throughput_{kind}_{args.rows}", {
-            "rows": args.rows, "micro_rows": args.micro_rows, "link": args.link, "isa": args.isa,
+            "rows": args.rows, "micro_rows": args.micro_rows, "method": args.method, "memory": args.memory, "state_only": args.state_only, "link": args.link, "isa": args.isa,
             "separate_tokens_per_s": summary(separate), "split_tokens_per_s": summary(rates),
             "ratio": summary([s / a for s, a in zip(rates, separate)]), "spread_of_a_against_a": max(separate) / min(separate) - 1,
             "of_even": summary([s / a for s, a in zip(rates, even)]), "error_of_separate": summary(of_separate), "error": summary([one["error"] for one in splits[kind]]),

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "common/half.h"
+#include "common/hash.h"
 #include "common/rand.h"
 #include "engine/device/op.h"
 #include "engine/stage/rope.h"
@@ -376,15 +377,6 @@ static int tensor_load(struct area_loader *loader, const struct layer_tensor *te
     return stream.all ? scales_put(&stream) : 0;
 }
 
-/* FNV-1a hash, which gives each parameter's name its own random stream. */
-static uint64_t name_hash(const char *name)
-{
-    uint64_t hash = 14695981039346656037ull;
-    for (; *name != '\0'; name++)
-        hash = (hash ^ (uint8_t)*name) * 1099511628211ull;
-    return hash;
-}
-
 /* A is uniform within 1/sqrt(fan_in), like PyTorch's kaiming_uniform with a = sqrt(5); B is zero. */
 static int adapter_init(const struct area_loader *loader, const struct layer_tensor *tensor, uint32_t copy)
 {
@@ -399,7 +391,8 @@ static int adapter_init(const struct area_loader *loader, const struct layer_ten
     layer_tensor_name(loader->config, loader->range->block - 1, tensor, copy, name);
     if (!values)
         return err_set(loader->err, ERR_NOMEM, "out of memory for the first values of %s", name);
-    rand_stream_init(&stream, loader->seed, name_hash(name));
+    /* The hash of its name gives each parameter a random stream of its own. */
+    rand_stream_init(&stream, loader->seed, hash_bytes(HASH_BEGIN, name, strlen(name)));
     for (uint64_t i = 0; i < all && kept < count; i++) {
         float value = (float)((2 * rand_stream_unit(&stream) - 1) * bound);
         uint64_t row = i / wide - tensor->row_begin, column = i % wide - tensor->column_begin;

@@ -4,11 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/hash.h"
+
 uint64_t cluster_hash_name(const char *name)
 {
-    uint64_t hash = 0xcbf29ce484222325u; /* the hash function FNV-1a */
-    for (; *name; name++)
-        hash = (hash ^ (unsigned char)*name) * 0x100000001b3u;
+    const uint64_t hash = hash_bytes(HASH_BEGIN, name, strlen(name));
     return hash ^ hash >> 29;
 }
 

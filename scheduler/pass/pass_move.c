@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "common/array.h"
+#include "common/hash.h"
 #include "common/log.h"
 #include "replay/replan.h"
 
@@ -37,15 +38,15 @@ struct reason {
 /* Hashes the heat factors of a run's devices; returns 0 when no device is throttled. */
 static uint64_t heat_of(const struct scheduler_pass *pass, const struct store_sched_run *run)
 {
-    uint64_t hash = 14695981039346656037u; /* FNV-1a over thousandths of the full speed */
+    uint64_t hash = HASH_BEGIN;
     bool slower = false;
     for (uint32_t k = 0; k < run->rank_count; k++) {
-        uint64_t heat = 1000;
+        uint64_t heat = 1000; /* thousandths of the full speed */
         for (size_t i = 0; i < pass->view->device_count; i++)
             if (strcmp(pass->view->devices[i].name, run->ranks[k].device) == 0)
                 heat = (uint64_t)lround(pass->view->devices[i].heat * 1000);
         slower = slower || heat < 1000;
-        hash = (hash ^ heat) * 1099511628211u;
+        hash = hash_bytes(hash, &heat, sizeof(heat));
     }
     return slower ? hash | 1 : 0;
 }
