@@ -279,7 +279,7 @@ static void one_device_takes_its_best_micro_batch(void **state)
 {
     (void)state;
     uint32_t small = 0, whole = 0;
-    for (uint64_t seed = 300; seed < 340; seed++) {
+    for (uint64_t seed = 300; seed < 320; seed++) {
         struct err err = {0};
         const struct plan_options options = {.brief = true, .evaluations = EVALUATIONS};
         struct model_config config = fixture_config(4);
@@ -308,8 +308,8 @@ static void one_device_takes_its_best_micro_batch(void **state)
         cluster_destroy(cluster);
         workload_fini(&w);
     }
-    print_message("1 or 2 rows are best %u times of 40, 8 or more %u times\n", small, whole);
-    assert_true(small >= 5 && whole >= 5);
+    print_message("1 or 2 rows are best %u times of 20, 8 or more %u times\n", small, whole);
+    assert_true(small >= 4 && whole >= 4);
 }
 
 int main(void)
