@@ -90,6 +90,7 @@ def rate(steps, begin, end):
 
 def without_rows(motley, document):
     """The specification with the plan that it gets where the second device computes a thousandth as fast."""
+    wait(motley, submit(motley, {**document, "name": "measured-by", "train": {**document["train"], "steps": 1}}))
     cluster = motley.run("profile", "export", parse=True)
     for device in cluster["devices"]:
         if device["name"].startswith(SIDES[1]):

@@ -41,7 +41,6 @@ static int whole_read(const struct problem *problem, const json_t *document, str
     const struct placement_kind *kind = kinds[(*plan)->placement];
     if ((kind->from_plan ? kind->from_plan : candidate_from_plan)(problem, *plan, c, err) < 0)
         return -1;
-    c->schedule = (*plan)->schedule;
     return candidate_run_check(problem, c, err) < 0 ? -1 : recount_memory(problem, c, *plan, err);
 }
 

@@ -18,28 +18,48 @@ static bool same_slot(const struct plan_slot *a, const struct plan_slot *b)
            a->block_end == b->block_end;
 }
 
+/* Returns our slot for slot s of the rank: the n-th that looks the same if s is the rank's n-th of that look,
+ * or the last one if ours are fewer. NULL: there is none. */
+static const struct plan_slot *slot_find(const struct plan_rank *rank, uint32_t s,
+                                         const struct plan_rank *ours)
+{
+    const struct plan_slot *found = NULL;
+    uint32_t before = 0;
+    for (uint32_t k = 0; k < s; k++)
+        before += same_slot(&rank->slots[s], &rank->slots[k]);
+    for (uint32_t k = 0, seen = 0; k < ours->slot_count && seen <= before; k++) {
+        if (same_slot(&rank->slots[s], &ours->slots[k])) {
+            found = &ours->slots[k];
+            seen++;
+        }
+    }
+    return found;
+}
+
 static double ring_of(const struct plan_slot *slot)
 {
     return (double)slot->ring_micro_batches * slot->ring_blocks;
 }
 
 /* Returns the bytes that a slot needs in total: those of our own plan's slot in proportion to the number of
- * buffers in both rings, or all its buffers at their largest size, if that is less. */
+ * buffers in both rings, or all its buffers at their largest size, if that is less. The ring may be less deep
+ * than ours where plan_check proves that no buffer is overwritten too early (program/check/slots.c). */
 static double slot_needs(const struct plan_slot *slot, const struct plan_slot *ours)
 {
-    double scaled = (double)ours->bytes_total * (ring_of(slot) / ring_of(ours));
+    const double rings = ring_of(slot) / ring_of(ours);
+    if (rings < 1 && slot->lifetime != SLOT_FOR_INSTRUCTIONS)
+        return (double)ours->bytes_total;
+    double scaled = (double)ours->bytes_total * rings;
     double full = (double)ours->bytes_bound * ring_of(slot);
     return scaled < full ? scaled : full;
 }
 
-/* Checks that a slot states at least the bytes of our own plan's slot, and adds its excess to more[]. */
+/* Checks that a slot states at least the bytes of our own plan's slot, and adds its bytes to more[]. */
 static int slot_check(const struct plan_rank *rank, uint32_t number, uint32_t s, const struct plan_rank *ours,
                       double more[PURPOSE_COUNT], struct err *err)
 {
     const struct plan_slot *slot = &rank->slots[s];
-    const struct plan_slot *mine = NULL;
-    for (uint32_t k = 0; k < ours->slot_count && !mine; k++)
-        mine = same_slot(slot, &ours->slots[k]) ? &ours->slots[k] : NULL;
+    const struct plan_slot *mine = slot_find(rank, s, ours);
     if (!mine)
         return err_set(
             err, ERR_INVALID,
@@ -61,14 +81,14 @@ static int slot_check(const struct plan_rank *rank, uint32_t number, uint32_t s,
     return 0;
 }
 
+/* more[purpose]: the bytes of the rank's slots beyond those of ours. */
 static int sums_check(const struct plan_rank *rank, uint32_t number, const struct plan_rank *ours,
                       const double more[PURPOSE_COUNT], struct err *err)
 {
     double total = (double)ours->memory_bytes;
     for (int p = 0; p < PURPOSE_COUNT; p++) {
-        const double beyond = more[p] > 0 ? more[p] : 0;
-        const double needs = (double)ours->memory_peak[p] + beyond;
-        total += beyond;
+        const double needs = (double)ours->memory_peak[p] + more[p];
+        total += more[p];
         if ((double)rank->memory_peak[p] < needs)
             return err_set(err, ERR_INVALID, "rank %u (%s): says %llu bytes of %s, it needs %.0f", number,
                            rank->device, (unsigned long long)rank->memory_peak[p], plan_purpose_name(p),

@@ -64,7 +64,10 @@ int from_plan_check(const struct problem *p, const struct plan *plan, struct err
     }
     if (w->stages && w->stages != stages)
         return err_set(err, ERR_INVALID, "it has %u stages, %u are asked for", stages, w->stages);
-    if (w->order && stages > 1 && w->order - 1 != (uint32_t)plan->schedule)
+    /* One micro-batch is in the order of GPipe and of 1F1B. */
+    const bool either = plan->micro_batch_count == 1 && plan->schedule <= SCHEDULE_GPIPE &&
+                        w->order <= SCHEDULE_GPIPE + 1;
+    if (w->order && stages > 1 && !either && w->order - 1 != (uint32_t)plan->schedule)
         return err_set(err, ERR_INVALID, "its schedule is %s, %s is asked for",
                        plan_schedule_name(plan->schedule),
                        plan_schedule_name((enum plan_schedule)(w->order - 1)));
@@ -317,10 +320,14 @@ int candidate_from_plan(const struct problem *p, const struct plan *plan, struct
         c->eager = !round;
         result = owners_read(plan, c, err);
     }
-    for (uint32_t m = 0; m < c->member_count && c->stage_count > 1; m++)
-        c->members[m].count = 0;
-    for (uint32_t m = 0; m < c->member_count; m++)
+    for (uint32_t m = 0; m < c->member_count; m++) {
+        if (c->stage_count > 1 || c->member_count == 1)
+            c->members[m].count = 0;
+        /* A rank's window is at most the number of its own micro-batches. */
+        if (plan->schedule == SCHEDULE_GPIPE)
+            c->members[m].window = plan->micro_batch_count;
         c->members[m].state_share = 1;
+    }
     c->whole = p->workload->method == METHOD_FULL && groups && !shares_state(plan, candidate_groups(c));
     if (result < 0)
         candidate_fini(c);

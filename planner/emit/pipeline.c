@@ -398,8 +398,8 @@ static void schedule_note(const struct pipeline_emitter *c)
     enum plan_schedule schedule = c->candidate->schedule;
     bool turns = schedule == SCHEDULE_1F1B || schedule == SCHEDULE_GPIPE;
     bool all = c->micro_batches > 1 && c->stages > 1;
-    for (uint32_t r = 0; r < c->plan->rank_count; r++)
-        all = all && c->plan->ranks[r].window >= c->micro_batches;
+    for (uint32_t m = 0; m < c->candidate->member_count; m++)
+        all = all && c->candidate->members[m].window >= c->micro_batches;
     c->plan->schedule = !turns ? schedule : all ? SCHEDULE_GPIPE : SCHEDULE_1F1B;
 }
 

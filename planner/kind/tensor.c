@@ -572,13 +572,16 @@ static bool tensor_supports(const struct problem *p, struct err *err)
 }
 
 /* Returns the number of micro-batches in turns, derived from the buffers between attention and FFN. */
-static uint32_t together_of(const struct plan_rank *rank)
+static uint32_t together_of(const struct plan *plan)
 {
     uint32_t least = 0;
-    for (uint32_t s = 0; s < rank->slot_count; s++) {
-        uint32_t ring = rank->slots[s].ring_micro_batches;
-        if (rank->slots[s].kind == SLOT_PARTIAL && (least == 0 || ring < least))
-            least = ring;
+    for (uint32_t r = 0; r < plan->rank_count; r++) {
+        const struct plan_rank *rank = &plan->ranks[r];
+        for (uint32_t s = 0; s < rank->slot_count; s++) {
+            uint32_t ring = rank->slots[s].ring_micro_batches;
+            if (rank->slots[s].kind == SLOT_PARTIAL && (least == 0 || ring < least))
+                least = ring;
+        }
     }
     return least ? least : 1;
 }
@@ -592,7 +595,7 @@ static int tensor_from_plan(const struct problem *p, const struct plan *plan, st
     c->micro_batch_rows = plan->micro_batch_start[1];
     c->member_count = plan->rank_count;
     c->stage_count = 0;
-    c->together = together_of(&plan->ranks[0]);
+    c->together = together_of(plan);
     c->estimate_s = plan->costs.step_s;
     for (uint32_t r = 0; r < plan->rank_count; r++) {
         const struct plan_rank *rank = &plan->ranks[r];
