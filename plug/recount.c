@@ -41,17 +41,58 @@ static double ring_of(const struct plan_slot *slot)
     return (double)slot->ring_micro_batches * slot->ring_blocks;
 }
 
-/* Returns the bytes that a slot needs in total: those of our own plan's slot in proportion to the number of
- * buffers in both rings, or all its buffers at their largest size, if that is less. The ring may be less deep
- * than ours where plan_check proves that no buffer is overwritten too early (program/check/slots.c). */
-static double slot_needs(const struct plan_slot *slot, const struct plan_slot *ours)
+static bool saves(const struct instr *x)
 {
-    const double rings = ring_of(slot) / ring_of(ours);
-    if (rings < 1 && slot->lifetime != SLOT_FOR_INSTRUCTIONS)
-        return (double)ours->bytes_total;
-    double scaled = (double)ours->bytes_total * rings;
-    double full = (double)ours->bytes_bound * ring_of(slot);
+    const bool part = x->op == INSTR_ATTENTION || x->op == INSTR_EXPERTS || x->op == INSTR_ROUTE;
+    return x->op == INSTR_FORWARD || (part && !(x->flags & FLAG_BACKWARD));
+}
+
+/* Returns the most forwards whose saved activations are in slot s at the same time, by the order of the
+ * rank's instructions. */
+static double saved_at_once(const struct plan_rank *rank, uint32_t s)
+{
+    const struct program *train = &rank->programs[PROGRAM_TRAIN];
+    uint32_t now = 0, most = 1;
+    for (uint32_t i = 0; i < train->instr_count; i++) {
+        const struct instr *x = &train->instrs[i];
+        if (x->slot_save != (int32_t)s)
+            continue;
+        now += saves(x);
+        most = now > most ? now : most;
+        now -= x->flags & FLAG_FREES_SAVE && now > 0;
+    }
+    return most;
+}
+
+/* Returns the bytes that slot s of the rank needs in total, given our own plan's slot. Two plans of one
+ * candidate may differ in the order of their instructions, which follows measured times, and so in how many
+ * buffers hold something at once.
+ *
+ * Boundary tensors: one buffer; a worker drops others, since it keeps copies in host memory. What forwards
+ * save: our bytes in proportion to how many are saved at once. Others: our bytes in proportion to the number
+ * of buffers in both rings. Never more than all these buffers at their largest size. */
+static double slot_needs(const struct plan_rank *rank, uint32_t s, const struct plan_rank *ours,
+                         const struct plan_slot *mine)
+{
+    const struct plan_slot *slot = &rank->slots[s];
+    double buffers = ring_of(slot), our_buffers = ring_of(mine);
+    if (slot->place == SLOT_ON_DEVICE && (slot->kind == SLOT_ACTIVATION || slot->kind == SLOT_GRADIENT))
+        return (double)mine->bytes_bound;
+    if (slot->kind == SLOT_SAVED && slot->lifetime == SLOT_FOR_INSTRUCTIONS) {
+        buffers = saved_at_once(rank, s);
+        our_buffers = saved_at_once(ours, (uint32_t)(mine - ours->slots));
+    }
+    const double scaled = (double)mine->bytes_total * (buffers / our_buffers);
+    const double full = (double)mine->bytes_bound * buffers;
     return scaled < full ? scaled : full;
+}
+
+/* Returns a slot's bytes as memory_peak counts them: each buffer as the allocator rounds it. */
+static double counted(const struct plan_slot *slot)
+{
+    return slot->bytes_bound == 0 ? 0
+                                  : (double)slot->bytes_total / (double)slot->bytes_bound *
+                                        (double)footprint_counted(slot->bytes_bound);
 }
 
 /* Checks that a slot states at least the bytes of our own plan's slot, and adds its bytes to more[]. */
@@ -66,18 +107,18 @@ static int slot_check(const struct plan_rank *rank, uint32_t number, uint32_t s,
             "rank %u slot %u (%s of blocks %d..%d): no plan of ours with these devices and blocks has such "
             "a buffer, so what it takes cannot be worked out",
             number, s, slot_kind_name(slot->kind), slot->block_begin, slot->block_end);
-    const double tolerance = 1 - 1e-9;
+    const double tolerance = 1 - 1e-9, needs = slot_needs(rank, s, ours, mine);
     if (slot->bytes_per_token < mine->bytes_per_token * tolerance ||
         slot->bytes_per_row < mine->bytes_per_row * tolerance || slot->bytes_fixed < mine->bytes_fixed ||
         slot->bytes_bound < mine->bytes_bound ||
-        (double)slot->bytes_total < slot_needs(slot, mine) * tolerance)
+        (double)slot->bytes_total < needs * tolerance)
         return err_set(err, ERR_INVALID,
                        "rank %u slot %u (%s): says %llu bytes, at most %llu a buffer; it needs %.0f and %llu",
                        number, s, slot_kind_name(slot->kind), (unsigned long long)slot->bytes_total,
-                       (unsigned long long)slot->bytes_bound, slot_needs(slot, mine),
+                       (unsigned long long)slot->bytes_bound, needs,
                        (unsigned long long)mine->bytes_bound);
     if (slot->purpose < PURPOSE_COUNT && slot->place != SLOT_ON_HOST)
-        more[slot->purpose] += (double)slot->bytes_total;
+        more[slot->purpose] += counted(slot);
     return 0;
 }
 
@@ -133,7 +174,7 @@ static int rank_check(const struct plan_rank *rank, uint32_t number, const struc
             return -1;
     for (uint32_t s = 0; s < ours->slot_count; s++)
         if (ours->slots[s].purpose < PURPOSE_COUNT && ours->slots[s].place != SLOT_ON_HOST)
-            more[ours->slots[s].purpose] -= (double)ours->slots[s].bytes_total;
+            more[ours->slots[s].purpose] -= counted(&ours->slots[s]);
     for (int kind = 0; kind < PROGRAM_KINDS; kind++)
         if (program_check(rank, number, ours, kind, err) < 0)
             return -1;
