@@ -91,10 +91,12 @@ def rate(steps, begin, end):
 def without_rows(motley, document):
     """The specification with the plan that it gets where the second device computes a thousandth as fast."""
     wait(motley, submit(motley, {**document, "name": "measured-by", "train": {**document["train"], "steps": 1}}))
-    cluster = motley.run("profile", "export", parse=True)
-    for device in cluster["devices"]:
-        if device["name"].startswith(SIDES[1]):
-            device["speed"] = 1e-3
+    measured = motley.run("profile", "export", parse=True)
+    tables = motley.write("measured.json", measured)
+    cluster = {"nodes": [{"name": device["node"], "devices": [
+        {"name": device["name"], "memory_bytes": device["memory_limit_bytes"], "profile": f"{tables}#{device['name']}",
+         "speed": 1e-3 if device["node"] == SIDES[1] else 1}]} for device in measured["devices"]],
+        "links": {"directed": measured["links"]}}
     path, plan = motley.write("cluster.json", cluster), motley.write("plan.json", {})
     answer = motley.run("plan", motley.write("asked.json", document), "--cluster", path, "--save", plan, "--json", parse=True)
     rows = {rank["device"]: rank["rows"] for rank in answer["ranks"]}
