@@ -87,6 +87,7 @@ gguf=$(tail -n 1 "$logs/model.log")
 rm -rf "$demo"
 mkdir -p "$demo"
 tools/demo_rows.sh "$demo/train.jsonl" "$demo/held-out.jsonl"
+echo "$(wc -l <"$demo/train.jsonl") rows to train on, $(wc -l <"$demo/held-out.jsonl") held out"
 
 cat >"$demo/up.yaml" <<YAML
 agents:
@@ -119,6 +120,7 @@ stop() {
     rm -rf "$logs"
 }
 trap stop EXIT
+echo "starting PostgreSQL, Redis, the scheduler and two agents"
 "$motley" up --config "$demo/up.yaml"
 "$motley" devices
 echo "measuring the devices with this model, then planning and training"
