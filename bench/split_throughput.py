@@ -139,6 +139,10 @@ def main():
         apart = stack.enter_context(Motley(config(args, "3GiB", False)))
         motley = stack.enter_context(Motley(config(args, args.memory, True)))
         train, _ = demo_rows(motley.base)
+        documents = {kind: spec(args, train, f"split-{kind}", STEPS["split"],
+                                {"kind": kind, "devices": [f"{side}/cpu0" for side in SIDES], "count": {"least": 2}}) for kind in kinds}
+        if args.state_only:
+            documents = {kind: without_rows(motley, document) for kind, document in documents.items()}
         for _ in range(args.rounds):
             sides, off = separate_round(apart, args, train)
             separate.append(sides[0] if args.state_only else sum(sides))
@@ -146,11 +150,7 @@ def main():
             of_separate.append(off)
             print(f"separate {sides[0]:.1f} + {sides[1]:.1f} tokens/s, predicted {off:+.1%}", flush=True)
             for kind in kinds:
-                document = spec(args, train, f"split-{kind}", STEPS["split"],
-                                {"kind": kind, "devices": [f"{side}/cpu0" for side in SIDES], "count": {"least": 2}})
-                if args.state_only:
-                    document = without_rows(motley, document)
-                one = split_round(motley, document)
+                one = split_round(motley, documents[kind])
                 splits[kind].append(one)
                 print(f"  {kind} {one['tokens_per_s']:.1f} tokens/s: {one['tokens_per_s'] / separate[-1]:.3f} of separate, "
                       f"{one['tokens_per_s'] / even[-1]:.2f} of twice the slower; "
@@ -159,7 +159,8 @@ def main():
     for kind in kinds:
         rates = [one["tokens_per_s"] for one in splits[kind]]
         report(f"split_throughput_{kind}_{args.rows}", {
-            "rows": args.rows, "micro_rows": args.micro_rows, "method": args.method, "memory": args.memory, "state_only": args.state_only, "link": args.link, "isa": args.isa,
+            "rows": args.rows, "micro_rows": args.micro_rows, "method": args.method, "memory": args.memory, "state_only": args.state_only,
+            "link": args.link, "isa": args.isa,
             "separate_tokens_per_s": summary(separate), "split_tokens_per_s": summary(rates),
             "ratio": summary([s / a for s, a in zip(rates, separate)]), "spread_of_a_against_a": max(separate) / min(separate) - 1,
             "of_even": summary([s / a for s, a in zip(rates, even)]), "error_of_separate": summary(of_separate), "error": summary([one["error"] for one in splits[kind]]),

@@ -6,6 +6,8 @@
  */
 #include "plug/recount.h"
 
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "planner/emit/shared.h"
@@ -47,44 +49,60 @@ static bool saves(const struct instr *x)
     return x->op == INSTR_FORWARD || (part && !(x->flags & FLAG_BACKWARD));
 }
 
-/* Returns the most forwards whose saved activations are in slot s at the same time, by the order of the
- * rank's instructions. */
-static double saved_at_once(const struct plan_rank *rank, uint32_t s)
+static bool writes(const struct instr *x, int32_t s)
 {
-    const struct program *train = &rank->programs[PROGRAM_TRAIN];
-    uint32_t now = 0, most = 1;
-    for (uint32_t i = 0; i < train->instr_count; i++) {
-        const struct instr *x = &train->instrs[i];
-        if (x->slot_save != (int32_t)s)
-            continue;
-        now += saves(x);
-        most = now > most ? now : most;
-        now -= x->flags & FLAG_FREES_SAVE && now > 0;
-    }
-    return most;
+    return x->slot_out == s || (x->slot_save == s && saves(x));
 }
 
-/* Returns the bytes that slot s of the rank needs in total, given our own plan's slot. Two plans of one
- * candidate may differ in the order of their instructions, which follows measured times, and so in how many
- * buffers hold something at once.
- *
- * Boundary tensors: one buffer; a worker drops others, since it keeps copies in host memory. What forwards
- * save: our bytes in proportion to how many are saved at once. Others: our bytes in proportion to the number
- * of buffers in both rings. Never more than all these buffers at their largest size. */
-static double slot_needs(const struct plan_rank *rank, uint32_t s, const struct plan_rank *ours,
-                         const struct plan_slot *mine)
+static bool frees(const struct instr *x, int32_t s)
+{
+    return (x->slot_in == s && (x->flags & FLAG_FREES_IN || x->op == INSTR_RELEASE)) ||
+           (x->slot_out == s && x->flags & FLAG_FREES_OUT) ||
+           (x->slot_save == s && x->flags & FLAG_FREES_SAVE);
+}
+
+/* Sets *most to how many buffers of slot s hold something at the same time, by the order of the rank's
+ * instructions; at least 1. */
+static int buffers_at_once(const struct plan_rank *rank, uint32_t s, double *most, struct err *err)
+{
+    const struct program *train = &rank->programs[PROGRAM_TRAIN];
+    const struct plan_slot *slot = &rank->slots[s];
+    bool *held = calloc((size_t)slot->ring_micro_batches * slot->ring_blocks, sizeof(*held));
+    uint32_t now = 0;
+    *most = 1;
+    if (!held)
+        return err_set(err, ERR_NOMEM, "no memory for the buffers of a slot");
+    for (uint32_t i = 0; i < train->instr_count; i++) {
+        const struct instr *x = &train->instrs[i];
+        const bool written = writes(x, (int32_t)s), freed = frees(x, (int32_t)s);
+        if (!written && !freed)
+            continue;
+        bool *buffer = &held[slot_instance(slot, x->micro_batch, x->block_begin)];
+        now += written && !*buffer;
+        *buffer |= written;
+        *most = now > *most ? now : *most;
+        now -= freed && *buffer;
+        *buffer &= !freed;
+    }
+    free(held);
+    return 0;
+}
+
+/* Sets *needs to the bytes that slot s of the rank needs in total: those of our own plan's slot `mine` in
+ * proportion to how many buffers hold something at once, but never more than all these at their largest size.
+ * That number follows from the order of the instructions, which follows measured times and so may differ
+ * between two plans of one candidate. What outlives instructions is in proportion to the rings. */
+static int slot_needs(const struct plan_rank *rank, uint32_t s, const struct plan_rank *ours,
+                      const struct plan_slot *mine, double *needs, struct err *err)
 {
     const struct plan_slot *slot = &rank->slots[s];
     double buffers = ring_of(slot), our_buffers = ring_of(mine);
-    if (slot->place == SLOT_ON_DEVICE && (slot->kind == SLOT_ACTIVATION || slot->kind == SLOT_GRADIENT))
-        return (double)mine->bytes_bound;
-    if (slot->kind == SLOT_SAVED && slot->lifetime == SLOT_FOR_INSTRUCTIONS) {
-        buffers = saved_at_once(rank, s);
-        our_buffers = saved_at_once(ours, (uint32_t)(mine - ours->slots));
-    }
-    const double scaled = (double)mine->bytes_total * (buffers / our_buffers);
-    const double full = (double)mine->bytes_bound * buffers;
-    return scaled < full ? scaled : full;
+    if (slot->lifetime == SLOT_FOR_INSTRUCTIONS &&
+        (buffers_at_once(rank, s, &buffers, err) < 0 ||
+         buffers_at_once(ours, (uint32_t)(mine - ours->slots), &our_buffers, err) < 0))
+        return -1;
+    *needs = fmin((double)mine->bytes_total * (buffers / our_buffers), (double)mine->bytes_bound * buffers);
+    return 0;
 }
 
 /* Returns a slot's bytes as memory_peak counts them: each buffer as the allocator rounds it. */
@@ -95,7 +113,7 @@ static double counted(const struct plan_slot *slot)
                                         (double)footprint_counted(slot->bytes_bound);
 }
 
-/* Checks that a slot states at least the bytes of our own plan's slot, and adds its bytes to more[]. */
+/* Checks that a slot states at least the bytes that slot_needs gives, and adds its bytes to more[]. */
 static int slot_check(const struct plan_rank *rank, uint32_t number, uint32_t s, const struct plan_rank *ours,
                       double more[PURPOSE_COUNT], struct err *err)
 {
@@ -107,7 +125,10 @@ static int slot_check(const struct plan_rank *rank, uint32_t number, uint32_t s,
             "rank %u slot %u (%s of blocks %d..%d): no plan of ours with these devices and blocks has such "
             "a buffer, so what it takes cannot be worked out",
             number, s, slot_kind_name(slot->kind), slot->block_begin, slot->block_end);
-    const double tolerance = 1 - 1e-9, needs = slot_needs(rank, s, ours, mine);
+    const double tolerance = 1 - 1e-9;
+    double needs;
+    if (slot_needs(rank, s, ours, mine, &needs, err) < 0)
+        return -1;
     if (slot->bytes_per_token < mine->bytes_per_token * tolerance ||
         slot->bytes_per_row < mine->bytes_per_row * tolerance || slot->bytes_fixed < mine->bytes_fixed ||
         slot->bytes_bound < mine->bytes_bound ||
@@ -122,7 +143,7 @@ static int slot_check(const struct plan_rank *rank, uint32_t number, uint32_t s,
     return 0;
 }
 
-/* more[purpose]: the bytes of the rank's slots beyond those of ours. */
+/* more[purpose]: the bytes of the rank's slots less those of ours. */
 static int sums_check(const struct plan_rank *rank, uint32_t number, const struct plan_rank *ours,
                       const double more[PURPOSE_COUNT], struct err *err)
 {

@@ -2,8 +2,8 @@
  * mixtures of experts, adapters and full fine-tuning, scarce and ample memory. The plan fits, the checker
  * accepts it, and simulating it again gives the stated step time, which is neither below the lower bound nor
  * above the time of any single device. The same question gives the same plan; names and order of devices do
- * not matter; the budget is kept; one device takes its best micro-batch size. MOTLEY_LONG runs 600 clusters; MOTLEY_SEED is the first seed and
- * MOTLEY_CASES the number of clusters. */
+ * not matter; the budget is kept; one device takes its best micro-batch size. MOTLEY_LONG runs 600 clusters;
+ * MOTLEY_SEED is the first seed and MOTLEY_CASES the number of clusters. */
 #include "planner/expert_fixture.h"
 
 #include <math.h>
