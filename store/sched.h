@@ -262,9 +262,9 @@ char *store_view_text(struct store_view *view, const char *text);
 
 /* Answers the profiles under `key` that were measured with the devices' present inventories:
  * [{"device","document","speed": the device's speed as later runs measured it, relative to the profile, or
- * null,"stale": bool}]. A profile is stale when a run measured the device slower than it more than
- * remeasure_ms ago, no profile was measured in the second half of the time since then, and no rank is on the
- * device. */
+ * null,"stale": bool}]. A profile is stale while no rank is on the device and one of these holds: a run
+ * measured the device slower than it more than remeasure_ms ago, and no profile was measured in the second
+ * half of the time since then; or it has `noise` and is older than ten times remeasure_ms. */
 int store_profiles_get(struct store *store, const char *key, uint32_t remeasure_ms, store_doc_fn *done,
                        void *arg, struct err *err);
 

@@ -568,8 +568,9 @@ int store_sched_load(struct store *store, const struct store_sched_want *want, s
 static const struct pg_statement get_profiles = {
     "profiles_get",
     "SELECT coalesce(json_agg(json_build_object('device', p.device, 'document', p.document, 'speed', "
-    "CASE WHEN s.at > p.measured_at THEN s.speed END, 'stale', coalesce(s.speed < 0.9 "
+    "CASE WHEN s.at > p.measured_at THEN s.speed END, 'stale', coalesce((s.speed < 0.9 "
     "AND s.at + $2::bigint * interval '1 ms' < now() AND p.measured_at < s.at + (now() - s.at) / 2 "
+    "OR (p.document ->> 'noise')::float8 > 0 AND p.measured_at + $2::bigint * interval '10 ms' < now()) "
     "AND NOT EXISTS (SELECT 1 FROM assignments a WHERE a.device = p.device AND a.state IN ('sent', 'ready', "
     "'running')), "
     "false))), '[]'::json) FROM profiles p JOIN devices d ON d.name = p.device AND d.digest = p.digest "

@@ -4,6 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "planner/cost/profile_noise.h"
+#include "planner/given/cluster.h"
+
 static int head_compare(const void *left, const void *right)
 {
     const struct profile_point *a = left, *b = right;
@@ -70,4 +73,19 @@ double noise_of(const struct device_profile *profile, struct err *err)
         noise = fmax(noise, fall);
     }
     return fmin(noise, 1);
+}
+
+double profile_noise(const json_t *document, struct err *err)
+{
+    const struct cluster_device device = {.name = json_string_value(json_object_get(document, "device")),
+                                          .node = "node",
+                                          .kind = "cpu",
+                                          .memory_limit_bytes = 1};
+    struct cluster *cluster = cluster_create(err);
+    double noise = -1;
+    if (cluster && cluster_add_device(cluster, &device, err) == 0 &&
+        cluster_add_profile(cluster, document, err) == 0)
+        noise = noise_of(&cluster->devices[0].profile, err);
+    cluster_destroy(cluster);
+    return noise;
 }

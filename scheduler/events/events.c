@@ -9,6 +9,7 @@
 #include "common/buf.h"
 #include "common/digest.h"
 #include "common/json.h"
+#include "planner/cost/profile_noise.h"
 #include "planner/given/catalogue.h"
 
 /* ---- looking up ---- */
@@ -195,14 +196,20 @@ static int on_received(struct event_batch *batch, const struct store_sched_node 
                         json_pack("{s:I, s:s}", "id", json_integer_value(message), "node", node->name), err);
 }
 
-/* Sets the two fields of a profile that the agent must not set itself: how hot the device was during the
- * measurement, and how far the catalogue's figures are off, if it knows a device of that name. */
+/* Sets the fields of a profile that the agent must not set itself: by how much its noise makes it doubtful,
+ * how hot the device was during the measurement, and how far the catalogue's figures are off, if it knows a
+ * device of that name. */
 static void profile_annotate(const struct event_batch *batch, const char *node, json_t *document)
 {
     const char *name = json_string_value(json_object_get(document, "device"));
     const struct store_sched_device *device = name ? event_device(batch->view, name) : NULL;
     json_object_del(document, "heat");
     json_object_del(document, "catalogue");
+    json_object_del(document, "noise");
+    struct err unreadable; /* the planner names what is wrong with it when a job needs it */
+    const double noise = profile_noise(document, &unreadable);
+    if (noise > 0)
+        json_object_set_new(document, "noise", json_real(noise));
     if (!device || strcmp(device->node, node) != 0)
         return;
     if (device->heat < 1) /* The profile's tables were measured while the device was throttled to this factor

@@ -183,6 +183,11 @@ void pass_links(struct scheduler_pass *pass);
 struct job_class;
 bool pass_profiles(struct scheduler_pass *pass, const struct store_sched_job *job,
                    const struct job_class *class);
+/* Has devices measured for this class within the next day whenever they are free and their profiles are stale
+ * (store_profiles_get). */
+void pass_want_measures(struct scheduler_pass *pass, const struct job_class *class);
+/* Whether a profile that the class is planned from was measured on a device that was not quiet. */
+bool pass_is_doubtful(const struct job_class *class);
 /* Whether pass_profiles would return true. */
 bool pass_is_measured_for(const struct scheduler_pass *pass, const bool *allowed, const bool *usable,
                           const char *key, const json_t *profiles);

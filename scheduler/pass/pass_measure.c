@@ -317,6 +317,22 @@ bool pass_profiles(struct scheduler_pass *pass, const struct store_sched_job *jo
     return true;
 }
 
+void pass_want_measures(struct scheduler_pass *pass, const struct job_class *class)
+{
+    pass_add(pass, pass->measures,
+             json_pack("{s:s, s:O, s:O}", "key", class->key, "spec", class->spec, "inputs", class->inputs));
+}
+
+bool pass_is_doubtful(const struct job_class *class)
+{
+    size_t i;
+    json_t *row;
+    json_array_foreach ((json_t *)class->profiles.document, i, row)
+        if (json_object_get(json_object_get(row, "document"), "noise"))
+            return true;
+    return false;
+}
+
 void pass_number_requests(struct scheduler_pass *pass, const json_t *numbers)
 {
     size_t i;

@@ -336,6 +336,8 @@ static void start(struct queue *queue, const struct queue_job *of, const struct 
             json_object_set_new(start->speeds, pass->view->devices[d].name, json_real(class->speeds[d]));
     }
     snprintf(start->reference, sizeof(start->reference), "%s", class->reference);
+    if (pass_is_doubtful(class))
+        pass_want_measures(pass, class);
     const char *kind = json_string_value(json_object_get(start->answer.plan, "placement"));
     if (class->any_kind)
         pass_say(pass, of->job->id, "warn", "%s%s", class->fell, kind ? kind : "another kind");

@@ -54,6 +54,7 @@ struct fake_agent {
     int drop_percent, double_percent, shuffle_percent;
     bool silent; /* true: the agent sends nothing, and its workers go on */
     bool profiles_fail;
+    bool is_busy;       /* true: for half of the time that its devices are measured others compute there */
     bool start_fails;   /* true: its workers end before they are ready */
     bool saves_late;    /* true: its workers store no checkpoint when asked for one */
     unsigned saves;     /* messages that asked for a checkpoint */
@@ -181,9 +182,8 @@ static inline struct fake_worker *fake_find(struct fake_agent *agent, const json
     for (int i = from; i < agent->worker_count; i++) {
         struct fake_worker *worker = &agent->workers[i];
         if (worker->run == run && worker->epoch == epoch &&
-            (!rank || json_integer_value(rank) == worker->rank)) {
+            (!rank || json_integer_value(rank) == worker->rank))
             return worker;
-        }
     }
     return NULL;
 }
@@ -272,9 +272,8 @@ static inline void fake_stop(struct fake_agent *agent, const json_t *message)
 static inline void fake_trim(json_t *journal, int64_t seq)
 {
     while (json_array_size(journal) > 0 &&
-           json_integer_value(json_object_get(json_array_get(journal, 0), "seq")) <= seq) {
+           json_integer_value(json_object_get(json_array_get(journal, 0), "seq")) <= seq)
         json_array_remove(journal, 0);
-    }
 }
 
 static inline void fake_ack(struct fake_agent *agent, const json_t *message)
@@ -310,9 +309,16 @@ static inline void fake_profile(struct fake_agent *agent, const json_t *message)
                       json_pack("{s:O, s:s, s:s, s:b}", "request", request, "code", "no-memory", "text",
                                 "no memory for it", "own_fault", 0));
     } else {
+        const char *blocks[] = {"layer", "head"};
+        json_t *points = json_array();
+        for (int i = 0; i < 2; i++)
+            json_array_append_new(points, json_pack("{s:s, s:i, s:i, s:i, s:i, s:f, s:f}", "block", blocks[i],
+                                                    "rows", 1, "tokens", 64, "labelled", 64, "sum_sq", 4096,
+                                                    "forward_s", 1e-3, "backward_s", 1e-3));
         fake_measured(agent, "profile",
-                      json_pack("{s:O, s:{s:O, s:s}}", "request", request, "document", "device",
-                                json_object_get(message, "device"), "isa", "avx2"));
+                      json_pack("{s:O, s:{s:O, s:s, s:o, s:f}}", "request", request, "document", "device",
+                                json_object_get(message, "device"), "isa", "avx2", "points", points,
+                                "waited_share", agent->is_busy ? 0.5 : 0.0));
     }
 }
 
@@ -420,9 +426,8 @@ static inline void fake_read(struct fake_agent *agent)
 static inline void fake_step(struct fake_agent *agent, struct fake_worker *worker)
 {
     if (worker->phase != FAKE_RUNNING || worker->frozen ||
-        (agent->steps_max > 0 && worker->step >= agent->steps_max)) {
+        (agent->steps_max > 0 && worker->step >= agent->steps_max))
         return;
-    }
     if (worker->fault_at >= 0 && worker->step == worker->fault_at) {
         fake_emit(agent, worker, "failed",
                   json_pack("{s:s, s:s, s:b}", "code", "not-finite", "text", "step 7: loss is NaN on rank 0",

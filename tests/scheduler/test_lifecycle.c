@@ -526,6 +526,41 @@ static void a_profile_knows_how_hot_its_device_was(void **state)
     json_decref(answer.doc);
 }
 
+/* Returns whether a profile of the device says that the device was not quiet while it was measured. */
+static bool has_noise(const char *device)
+{
+    struct answer answer;
+    size_t i;
+    json_t *profile;
+    bool noisy = false;
+    AWAIT_OK(world.fixture, answer,
+             store_profile_list(world.fixture->store, &principal_service, NULL, on_doc, &answer, E));
+    json_array_foreach (json_object_get(answer.doc, "profiles"), i, profile)
+        noisy = noisy || (strcmp(json_string_value(json_object_get(profile, "device")), device) == 0 &&
+                          json_number_value(json_object_get(profile, "noise")) == 0.5);
+    json_decref(answer.doc);
+    return noisy;
+}
+
+/* A profile of a device that was not quiet is measured again, without any further job, until it was quiet. */
+static void a_doubtful_profile_is_measured_again_while_its_device_is_free(void **state)
+{
+    fresh_agents(state);
+    world.agents[0]->is_busy = true;
+    const struct world_job job = {.name = "beside others", .devices = "left/cpu0", .steps = 1, .tokens = 80};
+    run_to_success(&job);
+    assert_true(has_noise("left/cpu0"));
+    const unsigned before = world.agents[0]->profiles;
+    WORLD_UNTIL(&world, world.agents[0]->profiles > before);
+    assert_true(has_noise("left/cpu0"));
+    world.agents[0]->is_busy = false;
+    WORLD_UNTIL(&world, !has_noise("left/cpu0"));
+    const unsigned quiet = world.agents[0]->profiles;
+    const uint64_t until_ns = clock_mono_ns() + 4000000000u; /* longer than ten times remeasure_ms */
+    WORLD_UNTIL(&world, clock_mono_ns() > until_ns);
+    assert_int_equal(world.agents[0]->profiles, quiet);
+}
+
 static int setup(void **state)
 {
     world.lost_ms = WORLD_PATIENT_MS;
@@ -567,6 +602,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_time_limit_ends_the_job_after_a_checkpoint),
         cmocka_unit_test(failed_measurements_do_not_stop_a_job),
         cmocka_unit_test(a_profile_knows_how_hot_its_device_was),
+        cmocka_unit_test(a_doubtful_profile_is_measured_again_while_its_device_is_free),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -100,7 +100,8 @@ static void forget_speeds(void)
     assert_true(script("DELETE FROM device_speeds"));
 }
 
-/* Whether a speed was stored, which the scheduler does when it decides about a run by its measured times. */
+/* Whether a speed was stored, which the scheduler does when it decides about a run of whole layers by its
+ * measured times. */
 static bool was_weighed(void)
 {
     return script(
@@ -140,6 +141,27 @@ static void a_device_slower_than_planned_is_left_when_that_pays(void **state)
     assert_int_equal(world.agents[0]->worker_count, 1);
     assert_int_equal(world_number(&world, id, "losses"), 0);
     assert_int_equal(world_number(&world, id, "attempt"), 2);
+}
+
+/* What the parts of divided layers take says nothing about whole layers: later plans do not begin with it. */
+static void a_tensor_run_corrects_no_speeds_of_its_devices(void **state)
+{
+    fresh_agents(state);
+    forget_speeds();
+    for (int i = 0; i < 2; i++)
+        world.agents[i]->compute_s = 2.5 * WORLD_BUSY_S;
+    const struct world_job job = {.name = "divided",
+                                  .devices = "left/cpu0 right/cpu0",
+                                  .kind = "tensor",
+                                  .move = "never",
+                                  .steps = 60,
+                                  .every = 1000,
+                                  .tokens = 67};
+    int64_t id = world_submit(&world, &job);
+    WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
+    assert_int_equal(ranks_of(id), 2);
+    assert_true(world_logged(&world, id, "s were planned. "));
+    assert_false(was_weighed());
 }
 
 static void a_run_stays_where_it_is_when_moving_does_not_pay_or_is_not_wanted(void **state)
@@ -229,6 +251,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_forced_kind_falls_back_when_its_devices_are_gone),
         cmocka_unit_test(a_forced_kind_waits_for_busy_devices_whatever_its_fallback),
         cmocka_unit_test(a_device_slower_than_planned_is_left_when_that_pays),
+        cmocka_unit_test(a_tensor_run_corrects_no_speeds_of_its_devices),
         cmocka_unit_test(a_run_stays_where_it_is_when_moving_does_not_pay_or_is_not_wanted),
         cmocka_unit_test(a_device_that_comes_back_is_weighed_once),
         cmocka_unit_test(steps_are_not_given_up_for_a_cluster_that_shrank),

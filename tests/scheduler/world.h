@@ -142,7 +142,10 @@ static int world_plan(const struct placer_request *request, struct placer_answer
                                         "busy_s", WORLD_BUSY_S, "programs_digest", WORLD_DIGEST, "programs",
                                         "train", "op", "STEP"));
     answer->plan = json_pack("{s:s, s:s, s:s, s:o}", "fake", "plan", "digest", WORLD_DIGEST, "placement",
-                             answer->rank_count > 1 ? "pipeline" : "single", "ranks", ranks);
+                             answer->rank_count < 2                ? "single"
+                             : kind && strcmp(kind, "tensor") == 0 ? "tensor"
+                                                                   : "pipeline",
+                             "ranks", ranks);
     return 0;
 }
 
