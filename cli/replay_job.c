@@ -208,6 +208,8 @@ static int change_inputs(struct cli *cli, json_t *inputs, json_t *added, struct 
         const char *key = json_string_value(json_object_get(inputs, "profile_key"));
         json_t *file = given_cluster(cluster, key ? key : "", err);
         result = !file ? -1 : plan_inputs_cluster(inputs, file, err) < 0 ? err_wrap(err, "%s", cluster) : 0;
+        if (result == 0)
+            result = plan_inputs_keep_names(inputs, err);
         json_decref(file);
         if (result < 0)
             return given_wrong(err) < 0 ? err_wrap(err, "--cluster") : -1;

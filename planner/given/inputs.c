@@ -255,27 +255,36 @@ static int profiles_take(json_t *document, const json_t *cluster_file)
     return bad;
 }
 
-/* Keeps of the placement's names those of devices that the cluster has, too. */
-static int placement_keep(json_t *placement, const struct cluster *cluster)
+static bool names_device(const json_t *document, const json_t *name)
+{
+    size_t index;
+    const json_t *device;
+    json_array_foreach (json_object_get(document, "devices"), index, device)
+        if (json_equal(json_object_get(device, "name"), name))
+            return true;
+    return false;
+}
+
+int plan_inputs_keep_names(json_t *document, struct err *err)
 {
     static const char *const keys[2] = {"devices", "exclude"};
+    json_t *placement = json_object_get(json_object_get(document, "spec"), "placement");
     int bad = 0;
-    for (int k = 0; k < 2; k++) {
+    for (int k = 0; k < 2 && json_is_object(placement); k++) {
         json_t *left = json_array(), *name;
         size_t index;
         json_array_foreach (json_object_get(placement, keys[k]), index, name)
-            if (json_is_string(name) && cluster_device_find(cluster, json_string_value(name)) != UINT32_MAX)
+            if (names_device(document, name))
                 bad |= json_array_append(left, name);
         bool any = k == 0 && json_array_size(left) == 0; /* without a name any device may be used */
         bad |= json_object_set_new(placement, keys[k], any ? json_null() : json_incref(left));
         json_decref(left);
     }
-    return bad;
+    return bad ? err_set(err, ERR_NOMEM, "out of memory for a placement") : 0;
 }
 
 int plan_inputs_cluster(json_t *document, const json_t *cluster_file, struct err *err)
 {
-    json_t *placement = json_object_get(json_object_get(document, "spec"), "placement");
     struct cluster *cluster = cluster_from_json(cluster_file, err);
     if (!cluster)
         return -1;
@@ -295,7 +304,6 @@ int plan_inputs_cluster(json_t *document, const json_t *cluster_file, struct err
                   "bytes_per_s", cluster->within_bytes_per_s, "between", "latency_s",
                   cluster->between_latency_s, "bytes_per_s", cluster->between_bytes_per_s));
     bad |= profiles_take(document, cluster_file);
-    bad |= json_is_object(placement) && placement_keep(placement, cluster);
     cluster_destroy(cluster);
     return bad ? err_set(err, ERR_NOMEM, "out of memory for another cluster") : 0;
 }

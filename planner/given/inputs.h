@@ -45,9 +45,12 @@ void plan_inputs_fini(struct plan_inputs *inputs);
 json_t *plan_rows_to_json(const struct row_size *sizes, uint32_t count);
 
 /* Replaces the document's devices and links by those of a cluster file (INTERFACES.md). A device whose
- * name stays keeps its measured profile, unless the file brings one, and so do the names of the placement.
- * ERR_INVALID with the path in the file. */
+ * name stays keeps its measured profile, unless the file brings one. ERR_INVALID with the path in the file.
+ */
 int plan_inputs_cluster(json_t *document, const json_t *cluster_file, struct err *err);
+/* Drops names of devices that the document lacks from its placement, for a run that is planned again on
+ * another cluster than its own; no name left: any device. */
+int plan_inputs_keep_names(json_t *document, struct err *err);
 
 /* Completes a cluster file by what the document knows and the file does not say: of devices of the same names
  * memory, kind, threads, heat, speed and measured tables, of nodes of the same names the links. The file then

@@ -94,6 +94,7 @@ def what_does_not_fit_or_is_wrong_is_said():
     expect(small["verdict"] == "does not fit" and small["shortfall_bytes"] > 0, small)
     for body, word in (({"spec": dict(question, model="nothing")}, "spec.model"), ({"spec": question, "cluster": {"nodes": []}}, "cluster"),
                        ({"spec": question, "cluster": {"nodes": [{"name": "x", "devices": [{"name": "x/0", "like": "abacus"}]}]}}, "abacus"),
+                       ({"spec": dict(question, placement={"devices": ["gone/0"]}), "cluster": cluster(1)}, "placement.devices[0]: there is no device gone/0"),
                        ({"cluster": cluster(1)}, "spec"), ({"spec": question, "x": 1}, "x"), ({"spec": 3}, "spec")):
         api.refused(422, "POST", "/v1/plans", body, word)
 
