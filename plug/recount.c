@@ -131,13 +131,11 @@ static int slot_check(const struct plan_rank *rank, uint32_t number, uint32_t s,
         return -1;
     if (slot->bytes_per_token < mine->bytes_per_token * tolerance ||
         slot->bytes_per_row < mine->bytes_per_row * tolerance || slot->bytes_fixed < mine->bytes_fixed ||
-        slot->bytes_bound < mine->bytes_bound ||
-        (double)slot->bytes_total < needs * tolerance)
+        slot->bytes_bound < mine->bytes_bound || (double)slot->bytes_total < needs * tolerance)
         return err_set(err, ERR_INVALID,
                        "rank %u slot %u (%s): says %llu bytes, at most %llu a buffer; it needs %.0f and %llu",
                        number, s, slot_kind_name(slot->kind), (unsigned long long)slot->bytes_total,
-                       (unsigned long long)slot->bytes_bound, needs,
-                       (unsigned long long)mine->bytes_bound);
+                       (unsigned long long)slot->bytes_bound, needs, (unsigned long long)mine->bytes_bound);
     if (slot->purpose < PURPOSE_COUNT && slot->place != SLOT_ON_HOST)
         more[slot->purpose] += counted(slot);
     return 0;

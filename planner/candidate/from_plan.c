@@ -65,8 +65,8 @@ int from_plan_check(const struct problem *p, const struct plan *plan, struct err
     if (w->stages && w->stages != stages)
         return err_set(err, ERR_INVALID, "it has %u stages, %u are asked for", stages, w->stages);
     /* One micro-batch is in the order of GPipe and of 1F1B. */
-    const bool either = plan->micro_batch_count == 1 && plan->schedule <= SCHEDULE_GPIPE &&
-                        w->order <= SCHEDULE_GPIPE + 1;
+    const bool either =
+        plan->micro_batch_count == 1 && plan->schedule <= SCHEDULE_GPIPE && w->order <= SCHEDULE_GPIPE + 1;
     if (w->order && stages > 1 && !either && w->order - 1 != (uint32_t)plan->schedule)
         return err_set(err, ERR_INVALID, "its schedule is %s, %s is asked for",
                        plan_schedule_name(plan->schedule),

@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 """Runs that make room, with real agents, workers and plans: a scavenger yields to another person's job, and another's job to
 the owner of the device, each with a checkpoint, and both go on elsewhere with the losses that they have undisturbed. A time
-limit ends a job as succeeded so far, and resume goes on from there. A drain waits for its time or for the jobs."""
+limit ends a job as succeeded so far, and resume goes on from there. A drain waits for its time or for the jobs. With
+MOTLEY_LONG a checkpoint takes longer than 120 s."""
+import os
+import signal
 import time
 
-from motley import SLOW, Motley, every_loss, expect, llama_spec, main, poll, two_unlike
+from motley import SLOW, Motley, every_loss, expect, llama_spec, main, pids, poll, two_unlike
 
 STEPS = 300
 LONG = 500  # more seconds than a time limit of 6
@@ -71,6 +74,30 @@ def drained(motley, job):
     return every_loss(motley, done, "drained", STEPS)
 
 
+def saves_late(motley, job, other):
+    """The api, which takes checkpoints, stands still for 130 s while `job` is to leave its device to `other`."""
+    ident = motley.submit(job)["id"]
+    motley.wait_steps(ident, 10)
+    other["placement"]["devices"] = [motley.job(ident)["run"]["ranks"][0]["device"]]
+    theirs = motley.submit(other)["id"]
+    deadline = time.monotonic() + 60 * SLOW
+    while "is to yield its devices" not in motley.run("logs", str(ident)):
+        expect(time.monotonic() < deadline, "it was never asked to yield")
+    api = pids(motley, "api")
+    for pid in api:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        time.sleep(130)
+    finally:
+        for pid in api:
+            os.kill(pid, signal.SIGCONT)
+    motley.wait_state(theirs, ("succeeded", "failed", "cancelled"), timeout=600)
+    done = motley.wait_state(ident, ("succeeded", "failed", "cancelled"), timeout=600)
+    expect(done["losses"] == 0, f"{done['losses']} losses: {motley.run('logs', str(ident))}")
+    print("      " + "; ".join(line for line in motley.run("logs", str(ident)).splitlines() if "checkpoint" in line or "yield" in line))
+    return every_loss(motley, done, "a late checkpoint", job["train"]["steps"])
+
+
 def runs_yield_and_lose_nothing():
     with Motley(two_unlike(isa_left="avx2", sharing={"move": 0.1})) as motley:
         # alike devices and one batch a step: every run computes the same sums
@@ -83,6 +110,11 @@ def runs_yield_and_lose_nothing():
         scavenger = motley.submit(spec(motley, "scavenger", STEPS, placement=single, service="scavenger"))["id"]
         losses = makes_room(motley, "scavenger", scavenger, spec(motley, "normal", 150, placement={"kind": "single"}))
         expect(losses == alone, "the scavenger's losses differ from those that it has undisturbed")
+        if "MOTLEY_LONG" in os.environ:
+            many = 100 * STEPS  # under way for longer than the checkpoint takes
+            late = saves_late(motley, spec(motley, "late", many, placement=single, service="scavenger"),
+                              spec(motley, "next", 150, placement={"kind": "single"}))
+            expect(late[:STEPS] == alone, "the losses of the job whose checkpoint was late differ")
         me = motley.run("token", "list", parse=True)["tokens"][0]["user"]
         motley.run("group", "set", "vision", me)
         for device in ("left/cpu0", "right/cpu0"):
