@@ -29,6 +29,11 @@ enum { OVERTIME = 2 };
  * The planner warns at 0.05. */
 #define FALL_MOST 0.03
 
+/* Tokens of the largest micro-batch that is measured, in longest rows. */
+enum { TOKENS_OF_ROWS = 2 };
+/* Below this length of the longest row, in tokens, there is a further point of several rows. */
+enum { SHORT_ROWS = 128 };
+
 /* A card gets slower as it warms up. Its largest point runs in windows of WARM_PASSES passes, at most
  * WARM_WINDOWS_MAX windows, until the times of two successive windows differ by at most WARM_AGREE. */
 enum { WARM_PASSES = 4, WARM_WINDOWS_MAX = 64 };
@@ -52,20 +57,28 @@ static uint32_t max_u32(uint32_t a, uint32_t b)
     return a > b ? a : b;
 }
 
-/* Shapes from one short row to tokens_max tokens. Some have about equal tokens in one row and in several, so
- * that the cost of Σ length² shows. Short rows have lengths that no vector width divides, as most rows do:
- * with AVX-512, 64 tokens took 3 % less than the line through 58 to 76 tokens. */
+/* Makes the points of all kinds that are not measured yet: shapes from one short row to tokens_max tokens.
+ * The largest is of many short rows, as the planner merges them: its tokens are about twice those of the
+ * longest row, far enough from it that the line through both holds for still larger micro-batches, and their
+ * Σ length² is less, so that its cost shows. Short rows have lengths that no vector width divides, as most
+ * rows do: with AVX-512, 64 tokens took 3 % less than the line through 58 to 76 tokens. */
 static void points_make(struct profile *profile)
 {
+    for (int k = 0; k < KINDS; k++)
+        if (!profile->kinds[k].fits)
+            profile->kinds[k].count = 0;
     uint32_t longest = profile->request->sequence_tokens, most = profile->tokens_max;
     struct profile_kind *embedding = &profile->kinds[KIND_EMBEDDING], *layer = &profile->kinds[KIND_LAYER],
                         *head = &profile->kinds[KIND_HEAD];
     for (uint32_t tokens = 16; tokens < longest; tokens *= 4)
         point_add(layer, 1, tokens + 3 < longest ? tokens + 3 : tokens, 0);
     point_add(layer, 1, longest, 0);
-    point_add(layer, 4, max_u32(longest / 4, 5) - 3, 0);
-    point_add(layer, 8, max_u32(longest / 16, 3) - 1, 0);
-    point_add(layer, most / longest, longest, 0);
+    if (most >= TOKENS_OF_ROWS * longest)
+        point_add(layer, 4 * TOKENS_OF_ROWS, max_u32(longest / 4, 5) - 3, 0);
+    else
+        point_add(layer, 4, max_u32(longest / 4, 5) - 3, 0);
+    if (longest < SHORT_ROWS)
+        point_add(layer, 8, max_u32(longest / 16, 3) - 1, 0);
     point_add(embedding, 1, longest < 16 ? longest : 16, 0);
     point_add(embedding, 1, longest, 0);
     point_add(embedding, most / longest, longest, 0);
@@ -116,17 +129,25 @@ static int point_time(struct profile *profile, struct profile_kind *kind, struct
     return profile_phases_add(profile, point, layers, waited_ns);
 }
 
-/* Creates a stage of the kind, with fewer layers where memory is short. *stage is NULL when not even one
- * layer fits. */
+/* Creates a stage of the kind. Where memory is short, the largest micro-batch has the tokens of one row, and
+ * then there are fewer layers. *stage is NULL when not even one layer fits. */
 static int kind_stage(struct profile *profile, struct profile_kind *kind, struct stage **stage)
 {
+    const uint32_t least = max_u32(profile->request->sequence_tokens, 32);
     struct stage_options options = profile_options(profile, kind);
     *stage = NULL;
     while (profile_stage(profile, &options, stage) != 0) {
         *stage = NULL;
-        if (!profile_short_of_memory(profile->err) || kind->layers <= 1)
-            return profile_short_of_memory(profile->err) ? 0 : -1;
-        options.block_end = options.block_begin + --kind->layers;
+        if (!profile_short_of_memory(profile->err))
+            return -1;
+        if (profile->tokens_max > least) {
+            options.tokens_max = profile->tokens_max = least;
+            points_make(profile);
+        } else if (kind->layers > 1) {
+            options.block_end = options.block_begin + --kind->layers;
+        } else {
+            return 0;
+        }
     }
     return 0;
 }
@@ -446,7 +467,8 @@ static int profile_init(struct profile *profile, struct device *device, const st
 {
     const uint32_t layers = request->config->layers;
     *profile = (struct profile){.request = request, .device = device, .err = err};
-    profile->tokens_max = request->tokens_max != 0 ? request->tokens_max : request->sequence_tokens;
+    profile->tokens_max =
+        request->tokens_max != 0 ? request->tokens_max : TOKENS_OF_ROWS * request->sequence_tokens;
     profile->tokens_max = max_u32(profile->tokens_max, max_u32(request->sequence_tokens, 32));
     static const char *const names[KINDS] = {"embedding", "layer",  "head",          "attention", "ffn",
                                              "router",    "expert", "attention_cut", "ffn_cut"};

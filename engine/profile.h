@@ -30,7 +30,8 @@ struct profile_request {
      * made up at random. */
     struct stage_options method;
     uint32_t sequence_tokens;    /* longest row of the job, ≥ 1 */
-    uint32_t tokens_max;         /* most tokens of a micro-batch to measure; 0: sequence_tokens */
+    uint32_t tokens_max;         /* most tokens of a micro-batch to measure; 0: twice sequence_tokens, or once
+                                    where the memory is short */
     double seconds;              /* time for measuring; more passes give steadier figures */
     uint64_t (*now_ns)(void);    /* a monotonic clock, such as clock_mono_ns */
     uint64_t (*waited_ns)(void); /* how long the process's threads were ready and had no CPU; NULL: unknown */

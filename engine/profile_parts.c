@@ -12,9 +12,8 @@
 enum { EXPERTS_MEASURED = 8 };
 /* Tokens of successive points of experts rise by this factor. */
 enum { EXPERT_POINTS_FACTOR = 4 };
-/* Cut halves are measured at every second of the layers' points, since only their ratio to whole halves
- * counts.
- */
+/* Cut halves are measured at every second of the layers' points, the largest among them, since only their
+ * ratio to whole halves counts. */
 enum { CUT_POINTS_STRIDE = 2 };
 
 void profile_parts_points(struct profile *profile)
@@ -32,7 +31,7 @@ void profile_parts_points(struct profile *profile)
             kind->points[i] = layer->points[i];
     }
     for (int k = KIND_ATTENTION_CUT; k <= KIND_FFN_CUT; k++)
-        for (uint32_t i = 0; i < layer->count; i += CUT_POINTS_STRIDE)
+        for (uint32_t i = (layer->count + 1) % CUT_POINTS_STRIDE; i < layer->count; i += CUT_POINTS_STRIDE)
             profile->kinds[k].points[profile->kinds[k].count++] = layer->points[i];
 }
 
