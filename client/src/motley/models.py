@@ -1070,6 +1070,7 @@ class Profile(Answered):
     neighbours_busy: bool | None = None  # other devices of the node computed meanwhile
     spread: float | None = None  # how much longer repeats took, relative
     waited_share: float | None = None  # of the time of measuring, in which other programs had its cores
+    noise: float | None = None  # by how much its times may be off, 0.1: by a tenth; absent: the device was quiet
     layer_flops: dict[str, float] | None = None  # by token, and by token squared
     step_s: dict[str, float] | None = None  # the optimiser's step, by block
     cut_share: dict[str, float] | None = None  # of the heads or columns, in attention_cut and ffn_cut
