@@ -111,10 +111,12 @@ def runs_yield_and_lose_nothing():
         losses = makes_room(motley, "scavenger", scavenger, spec(motley, "normal", 150, placement={"kind": "single"}))
         expect(losses == alone, "the scavenger's losses differ from those that it has undisturbed")
         if "MOTLEY_LONG" in os.environ:
-            many = 100 * STEPS  # under way for longer than the checkpoint takes
-            late = saves_late(motley, spec(motley, "late", many, placement=single, service="scavenger"),
-                              spec(motley, "next", 150, placement={"kind": "single"}))
-            expect(late[:STEPS] == alone, "the losses of the job whose checkpoint was late differ")
+            # under way for longer than the checkpoint takes; a constant rate, so that the first steps are those of a short job
+            job, short = (spec(motley, "late", steps, placement=single, service="scavenger") for steps in (100 * STEPS, STEPS))
+            job["train"]["schedule"] = short["train"]["schedule"] = "constant"
+            undisturbed = every_loss(motley, motley.submit(short, wait=True), "undisturbed", STEPS)
+            late = saves_late(motley, job, spec(motley, "next", 150, placement={"kind": "single"}))
+            expect(late[:STEPS] == undisturbed, "the losses of the job whose checkpoint was late differ")
         me = motley.run("token", "list", parse=True)["tokens"][0]["user"]
         motley.run("group", "set", "vision", me)
         for device in ("left/cpu0", "right/cpu0"):
