@@ -531,8 +531,7 @@ static void a_job_longer_than_its_slice_makes_room(void **state)
     const struct world_job other = {
         .name = "normal", .devices = "left/cpu0", .steps = 4, .every = 2, .owner = &bob};
     int64_t runs = world_submit(&world, &sliced);
-    WORLD_UNTIL(&world, world_number(&world, runs, "step") == 3);
-    assert_true(world_is(&world, runs, "running"));
+    WORLD_UNTIL(&world, world_number(&world, runs, "step") == 3 && world_is(&world, runs, "running"));
     int64_t id = world_submit(&world, &other);
     WORLD_UNTIL(&world, world_number(&world, runs, "attempt") == 1 && !world_is(&world, runs, "running"));
     world.agents[0]->steps_max = 0;
