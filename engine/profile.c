@@ -41,7 +41,7 @@ enum { WARM_PASSES = 4, WARM_WINDOWS_MAX = 64 };
 
 static void point_add(struct profile_kind *kind, uint32_t rows, uint32_t row_tokens, uint32_t labelled)
 {
-    if (kind->count == POINTS_MAX || rows == 0 || rows > ROWS_MAX || row_tokens == 0 ||
+    if (kind->fits || kind->count == POINTS_MAX || rows == 0 || rows > ROWS_MAX || row_tokens == 0 ||
         labelled > rows * (row_tokens - 1))
         return;
     for (uint32_t i = 0; i < kind->count; i++)
@@ -77,6 +77,8 @@ static void points_make(struct profile *profile)
         point_add(layer, 4 * TOKENS_OF_ROWS, max_u32(longest / 4, 5) - 3, 0);
     else
         point_add(layer, 4, max_u32(longest / 4, 5) - 3, 0);
+    if (most > TOKENS_OF_ROWS * longest)
+        point_add(layer, most / longest, longest, 0);
     if (longest < SHORT_ROWS)
         point_add(layer, 8, max_u32(longest / 16, 3) - 1, 0);
     point_add(embedding, 1, longest < 16 ? longest : 16, 0);
@@ -88,7 +90,8 @@ static void points_make(struct profile *profile)
         point_add(head, 1, longest, labelled);
     point_add(head, 1, longest, longest > HEAD_LABELLED_MAX ? HEAD_LABELLED_MAX : longest - 1);
     point_add(head, most / longest, longest, max_u32(longest / 16, 1));
-    profile_parts_points(profile);
+    if (!layer->fits)
+        profile_parts_points(profile);
 }
 
 static int step_time(struct profile *profile, struct profile_kind *kind, struct stage *stage)

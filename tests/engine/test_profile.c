@@ -130,6 +130,55 @@ static void a_block_that_does_not_fit_has_no_points(void **state)
 }
 
 /* Each method's profile has the bytes of its stages and names of its own. */
+/* Whatever the memory holds, every point has times, none is there twice, and halves have the layer's points.
+ * Some limits hold layers with the tokens of two rows, but a head only with those of one. */
+static void every_point_has_times_whatever_the_memory(void **state)
+{
+    (void)state;
+    struct profile_request request = small_request();
+    struct model_config wide = small;
+    uint32_t shrunk = 0;
+    wide.vocab = 4000;
+    request.config = &wide;
+    request.seconds = 0.01;
+    for (uint64_t limit = 1 << 20; limit < 6 << 20; limit += 64 << 10) {
+        struct err err;
+        struct device *device;
+        json_t *document, *point, *other;
+        size_t i, k;
+        uint32_t layers = 0, heads = 0, attentions = 0;
+        bool layer_of_rows = false, head_of_rows = false;
+        if (device_open(&(struct device_options){.kind = "cpu", .name = "small", .memory_limit_bytes = limit},
+                        &device, &err) != 0)
+            continue;
+        if (profile_measure(device, &request, &document, &err) == 0) {
+            const json_t *points = json_object_get(document, "points");
+            json_array_foreach (points, i, point) {
+                const int kind = kind_of(json_string_value(json_object_get(point, "block")));
+                layers += kind == LAYER;
+                heads += kind == HEAD;
+                attentions += kind == ATTENTION;
+                layer_of_rows = layer_of_rows || (kind == LAYER && number(point, "tokens") > 64);
+                head_of_rows = head_of_rows || (kind == HEAD && number(point, "tokens") > 64);
+                assert_true(number(point, "forward_s") > 0 && number(point, "backward_s") > 0);
+                json_array_foreach (points, k, other)
+                    if (k != i &&
+                        json_equal(json_object_get(point, "block"), json_object_get(other, "block")))
+                        assert_false(
+                            number(point, "tokens") == number(other, "tokens") &&
+                            number(point, "sum_sq") == number(other, "sum_sq") &&
+                            (kind >= ATTENTION || number(point, "labelled") == number(other, "labelled")));
+            }
+            if (attentions > 0)
+                assert_int_equal(attentions, layers);
+            shrunk += layer_of_rows && heads > 0 && !head_of_rows;
+            json_decref(document);
+        }
+        device_close(device);
+    }
+    assert_true(shrunk > 0);
+}
+
 static void a_profile_is_that_of_the_method_asked_for(void **state)
 {
     static const struct {
@@ -476,6 +525,7 @@ int main(void)
         cmocka_unit_test(a_profile_has_points_of_every_block_and_leaves_nothing),
         cmocka_unit_test(samples_beside_other_programs_are_taken_again),
         cmocka_unit_test(a_block_that_does_not_fit_has_no_points),
+        cmocka_unit_test(every_point_has_times_whatever_the_memory),
         cmocka_unit_test(a_profile_is_that_of_the_method_asked_for),
         cmocka_unit_test(a_mixture_is_measured_in_parts),
         cmocka_unit_test(halves_take_the_time_of_their_own_work),
