@@ -61,7 +61,7 @@ static int device_read(struct json_reader *r, const struct assignment_reader *re
     if (*device == UINT32_MAX)
         return jr_fail(r, "device", "there is no device \"%.100s\"", name);
     if (!p->usable[*device])
-        return jr_fail(r, "device", "%.100s is not to be used", name);
+        return jr_fail(r, "device", "%.100s is not to be used: %s", name, problem_why_unusable(p, *device));
     return candidate_uses(reading->c, *device) ? jr_fail(r, "device", "%.100s is there twice", name) : 0;
 }
 

@@ -116,7 +116,7 @@ static int left_out_fill(const struct problem *problem, const char *planner, str
             continue;
         struct plan_left_out *line = &answer->left_out[answer->left_out_count++];
         line->device = strdup(name);
-        line->why = strdup(problem->usable[d] ? why : "excluded, or not asked for");
+        line->why = strdup(problem->usable[d] ? why : problem_why_unusable(problem, d));
         if (!line->device || !line->why)
             return err_set(err, ERR_NOMEM, "planner: out of memory");
     }

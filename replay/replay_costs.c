@@ -9,7 +9,7 @@
 #include "planner/cost/price.h"
 
 /* Prices the plan with the cost tables of an inputs document and fills the ranks' busy_s. *step_s is 0 if the
- * document lacks a device. */
+ * document lacks a device or its costs. */
 static int price(struct plan *plan, const json_t *inputs, double *step_s, struct err *err)
 {
     struct plan_inputs given;
@@ -27,6 +27,11 @@ static int price(struct plan *plan, const json_t *inputs, double *step_s, struct
     if (result == 0) {
         result = price_plan(&problem, plan, UINT32_MAX, step_s, err);
         problem_fini(&problem);
+    }
+    if (result < 0 && err->code == ERR_NOFIT) { /* a device of the plan has no costs */
+        err_clear(err);
+        *step_s = 0;
+        result = 0;
     }
     plan_inputs_fini(&given);
     return result;

@@ -82,6 +82,9 @@ void check_hold(struct spec_check *check);
 /* Fetches the cluster's devices and their measurements, and makes the plan. */
 void check_cluster(struct spec_check *check);
 
+/* Returns the cluster that the check plans on as `devices`, `profiles` and `links` of
+ * planner/given/inputs.h, new, or NULL. Called on a pool thread. */
+json_t *check_plan_devices(const struct spec_check *check);
 /* Returns all inputs of the plan in the form of planner/given/inputs.h, new, or NULL. Called on a pool
  * thread. */
 json_t *check_plan_inputs(const struct spec_check *check);

@@ -5,6 +5,7 @@
 #include "model/shape/config.h"
 #include "planner/answer/plan.h"
 #include "planner/given/from_spec.h"
+#include "planner/given/inputs.h"
 #include "profiles/profile_key.h"
 #include "store/nodes.h"
 #include "store/sched.h"
@@ -23,88 +24,6 @@ static void fail(struct spec_check *check)
 }
 
 /* ---- on a pool thread ---- */
-
-static bool usable(const struct spec_check *check, const json_t *device)
-{
-    const char *state = json_string_value(json_object_get(device, "state"));
-    if (!state || strcmp(state, "gone") == 0)
-        return false;
-    if (check->depth == CHECK_SUBMIT)
-        return true; /* a device that is drained or unreachable now may be back when the job starts */
-    return strcmp(state, "unreachable") != 0 && strcmp(state, "drained") != 0 &&
-           strcmp(state, "draining") != 0;
-}
-
-/* Applies the device's present memory and heat. A plan uses them; a submit does not, since it asks whether
- * the job can ever run. */
-static void as_it_is_now(const json_t *health, struct cluster_device *device)
-{
-    const json_t *usable = json_object_get(health, "usable_bytes");
-    double heat = json_number_value(json_object_get(health, "heat"));
-    uint64_t bytes = (uint64_t)json_integer_value(usable);
-    if (json_is_integer(usable) && bytes > 0 && bytes < device->memory_limit_bytes)
-        device->memory_limit_bytes = bytes;
-    if (heat > 0 && heat < 1)
-        device->heat = heat;
-}
-
-/* Returns the device's speed as runs measured it, as a multiple of the profile's speed; 0: no run measured
- * it. */
-static double speed_of(const struct spec_check *check, const char *device)
-{
-    size_t index;
-    json_t *row;
-    json_array_foreach (check->profiles, index, row) {
-        const char *name = json_string_value(json_object_get(row, "device"));
-        if (name && device && strcmp(name, device) == 0)
-            return json_number_value(json_object_get(row, "speed"));
-    }
-    return 0;
-}
-
-static int add_devices(const struct spec_check *check, struct cluster *cluster, struct err *err)
-{
-    size_t index;
-    json_t *device;
-    json_array_foreach (json_object_get(check->cluster, "devices"), index, device) {
-        if (!usable(check, device))
-            continue;
-        struct cluster_device add = {
-            .name = json_string_value(json_object_get(device, "name")),
-            .node = json_string_value(json_object_get(device, "node")),
-            .kind = json_string_value(json_object_get(device, "kind")),
-            .memory_limit_bytes = (uint64_t)json_integer_value(json_object_get(device, "memory_limit_bytes")),
-            .base_bytes = (uint64_t)json_integer_value(json_object_get(device, "base_bytes")),
-            .threads = (uint32_t)json_integer_value(json_object_get(device, "threads")),
-            .speed = speed_of(check, json_string_value(json_object_get(device, "name"))),
-        };
-        if (check->depth != CHECK_SUBMIT)
-            as_it_is_now(json_object_get(device, "health"), &add);
-        if (!add.name || !add.node || cluster_add_device(cluster, &add, err) < 0)
-            return add.name && add.node ? -1 : err_set(err, ERR_CORRUPT, "a device has no name");
-    }
-    return 0;
-}
-
-static int add_measurements(const struct spec_check *check, struct cluster *cluster, struct err *err)
-{
-    size_t index;
-    json_t *row, *document;
-    json_array_foreach (check->profiles, index, row) {
-        struct err why = {0};
-        if (cluster_add_profile(cluster, json_object_get(row, "document"), &why) < 0 && why.code == ERR_NOMEM)
-            return err_set(err, ERR_NOMEM, "%s",
-                           /* other errors are ignored: they concern devices that were left out because they
-                            * are not usable */
-                           why.text);
-    }
-    json_array_foreach (json_object_get(check->cluster, "links"), index, document) {
-        struct err why = {0};
-        if (cluster_add_link(cluster, document, &why) < 0 && why.code == ERR_NOMEM)
-            return err_set(err, ERR_NOMEM, "%s", why.text);
-    }
-    return 0;
-}
 
 /* Checks that every name of 'names' is a device that is or was in the cluster. */
 static int names_known(const struct spec_check *check, const char *what, const struct spec_names *names,
@@ -217,9 +136,12 @@ static void plan_work(struct pool_task *task)
         return;
     }
     struct model_config config;
-    struct cluster *cluster = cluster_create(err);
-    if (cluster && add_devices(check, cluster, err) == 0 && add_measurements(check, cluster, err) == 0 &&
-        model_config_parse(json_object_get(check->model, "config"), &config, err) == 0) {
+    json_t *devices = check_plan_devices(check);
+    struct cluster *cluster = devices ? plan_inputs_devices(devices, err) : NULL;
+    json_decref(devices);
+    if (!devices)
+        err_set(err, ERR_NOMEM, "out of memory for a plan's inputs");
+    else if (cluster && model_config_parse(json_object_get(check->model, "config"), &config, err) == 0) {
         if (cluster_device_count(cluster) == 0 && check->depth != CHECK_SUBMIT)
             err_set(err, ERR_NOFIT,
                     "there is no device to plan for: no agent has joined, or all are drained or away");

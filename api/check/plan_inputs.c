@@ -6,32 +6,49 @@
 
 #include "planner/given/inputs.h"
 
-/* Returns the devices that are present; drained and unreachable ones are marked as not usable. */
+/* Whether a plan may use a device in this state. A submitted job may wait for a device that is drained or
+ * unreachable now, as it may be back when the job starts. */
+static bool usable(const struct spec_check *check, const char *state)
+{
+    return check->depth == CHECK_SUBMIT || (strcmp(state, "unreachable") != 0 &&
+                                            strcmp(state, "drained") != 0 && strcmp(state, "draining") != 0);
+}
+
+/* Applies the device's present memory and heat. A plan uses them; a submit does not, since it asks whether
+ * the job can ever run. */
+static void as_it_is_now(const json_t *health, json_t *device)
+{
+    const json_int_t bytes = json_integer_value(json_object_get(health, "usable_bytes"));
+    const double heat = json_number_value(json_object_get(health, "heat"));
+    if (bytes > 0 && bytes < json_integer_value(json_object_get(device, "memory_limit_bytes")))
+        json_object_set_new(device, "memory_limit_bytes", json_integer(bytes));
+    if (heat > 0 && heat < 1)
+        json_object_set_new(device, "heat", json_real(heat));
+}
+
+/* Returns the devices that are present; those that no plan may use are marked as not usable. */
 static json_t *devices_json(const struct spec_check *check)
 {
+    static const char *const keys[] = {"name",       "node",    "kind", "like", "memory_limit_bytes",
+                                       "base_bytes", "threads", "isa"};
     size_t index, at;
     json_t *device, *row, *list = json_array();
     json_array_foreach (json_object_get(check->cluster, "devices"), index, device) {
         const char *state = json_string_value(json_object_get(device, "state"));
         if (!state || strcmp(state, "gone") == 0)
             continue;
-        bool usable = strcmp(state, "unreachable") != 0 && strcmp(state, "drained") != 0 &&
-                      strcmp(state, "draining") != 0;
-        json_array_append_new(list, json_pack("{s:O, s:O, s:O?, s:O, s:O*, s:O?, s:O?, s:b, s:O*}", "name",
-                                              json_object_get(device, "name"), "node",
-                                              json_object_get(device, "node"), "kind",
-                                              json_object_get(device, "kind"), "memory_limit_bytes",
-                                              json_object_get(device, "memory_limit_bytes"), "base_bytes",
-                                              json_object_get(device, "base_bytes"), "threads",
-                                              json_object_get(device, "threads"), "isa",
-                                              json_object_get(device, "isa"), "usable", usable, "heat",
-                                              json_object_get(json_object_get(device, "health"), "heat")));
+        json_t *told = json_pack("{s:b}", "usable", usable(check, state));
+        for (size_t k = 0; k < sizeof(keys) / sizeof(keys[0]); k++)
+            json_object_set(told, keys[k], json_object_get(device, keys[k]));
+        if (check->depth != CHECK_SUBMIT)
+            as_it_is_now(json_object_get(device, "health"), told);
         json_array_foreach (check->profiles, at, row) {
             json_t *speed = json_object_get(row, "speed");
-            if (json_is_number(speed) &&
+            if (json_number_value(speed) > 0 &&
                 json_equal(json_object_get(row, "device"), json_object_get(device, "name")))
-                json_object_set(json_array_get(list, json_array_size(list) - 1), "speed", speed);
+                json_object_set(told, "speed", speed);
         }
+        json_array_append_new(list, told);
     }
     return list;
 }
@@ -45,16 +62,27 @@ static json_t *profiles_json(const struct spec_check *check)
     return list;
 }
 
+json_t *check_plan_devices(const struct spec_check *check)
+{
+    return json_pack("{s:o, s:o, s:O}", "devices", devices_json(check), "profiles", profiles_json(check),
+                     "links", json_object_get(check->cluster, "links"));
+}
+
 json_t *check_plan_inputs(const struct spec_check *check)
 {
-    const json_t *links = json_object_get(check->cluster, "links");
+    json_t *inputs = check_plan_devices(check);
     /* The specification is copied because the loop's thread uses it too, and reference counts are not atomic.
      * The other documents belong to this task. */
-    return json_pack("{s:i, s:o, s:O, s:s, s:o, s:o, s:I, s:o, s:o, s:O?}", "version", INPUTS_VERSION, "spec",
-                     json_deep_copy(check->spec_json), "config", json_object_get(check->model, "config"),
-                     "profile_key", check->profile_key, "rows",
-                     plan_rows_to_json(check->train_sizes, check->train_rows), "eval_rows",
-                     plan_rows_to_json(check->eval_sizes, check->eval_rows), "prompt_tokens",
-                     (json_int_t)json_array_size(check->sample_ids), "devices", devices_json(check),
-                     "profiles", profiles_json(check), "links", links);
+    json_t *rest = json_pack("{s:i, s:o, s:O, s:s, s:o, s:o, s:I}", "version", INPUTS_VERSION, "spec",
+                             json_deep_copy(check->spec_json), "config",
+                             json_object_get(check->model, "config"), "profile_key", check->profile_key,
+                             "rows", plan_rows_to_json(check->train_sizes, check->train_rows), "eval_rows",
+                             plan_rows_to_json(check->eval_sizes, check->eval_rows), "prompt_tokens",
+                             (json_int_t)json_array_size(check->sample_ids));
+    if (!inputs || json_object_update(inputs, rest) < 0) {
+        json_decref(inputs);
+        inputs = NULL;
+    }
+    json_decref(rest);
+    return inputs;
 }

@@ -130,10 +130,8 @@ static void why_left_out(const struct problem *p, const struct plan_answer *a, u
     const char *why = p->device_count > LEFT_OUT_TRIED
                           ? "not needed (not tried one by one in a cluster this large)"
                           : "nothing was found that fits and has work for it";
-    if (workload_names(p->workload->exclude, p->workload->exclude_count, p->cluster->devices[d].name))
-        why = "excluded";
-    else if (!p->usable[d])
-        why = "not asked for";
+    if (!p->usable[d])
+        why = problem_why_unusable(p, d);
     else if (!a->plan)
         why = "nothing fits";
     else if (p->workload->place == PLACE_SINGLE)
@@ -195,7 +193,7 @@ int left_out_fill(const struct problem *p, const struct search_options *options,
 {
     bool *used = calloc((size_t)p->device_count + 1, sizeof(*used));
     struct with_it *with = calloc((size_t)p->device_count + 1, sizeof(*with));
-    char why[160];
+    char why[512];
     a->left_out = calloc((size_t)p->device_count + 1, sizeof(*a->left_out));
     int result = used && with && a->left_out ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
     for (uint32_t r = 0; result == 0 && a->plan && r < a->plan->rank_count; r++) {

@@ -15,7 +15,7 @@ static uint32_t rank_device(const struct problem *p, const struct plan_rank *ran
     if (device == UINT32_MAX)
         err_set(err, ERR_INVALID, "%s is no longer there", rank->device);
     else if (!p->usable[device])
-        err_set(err, ERR_INVALID, "%s is not to be used", rank->device);
+        err_set(err, ERR_INVALID, "%s is not to be used: %s", rank->device, problem_why_unusable(p, device));
     else
         return device;
     return UINT32_MAX;

@@ -97,8 +97,10 @@ static int device_estimate(struct cost_device *cost, const struct planner_device
 {
     const struct catalogue_entry *entry = entry_of(device);
     if (!entry)
-        return err_set(err, ERR_INVALID, "device %s: no profile, and no `like` to estimate it from",
-                       device->name);
+        return err_set(
+            err, ERR_INVALID,
+            "nothing is known of its speed: it has no profile for such a job, and no `like` of the "
+            "catalogue");
     double threads = strcmp(device->kind, "cpu") == 0 ? device->threads : 1;
     cost->origin = entry->origin;
     cost->uncertainty = entry->uncertainty;
@@ -265,8 +267,7 @@ static int part_init(struct cost_device *cost, enum cost_part kind, const struct
         struct block fake = {.flops_per_token = part_flops(&block->parts[0])};
         return part_divide(curve, attention, &fake, part, err);
     }
-    return err_set(err, ERR_INVALID, "device %s: its profile has no points of %s, and none of whole layers",
-                   device->name,
+    return err_set(err, ERR_INVALID, "its profile has no points of %s, and none of whole layers",
                    kind == COST_PART_EXPERT ? "one expert"
                    : kind == COST_PART_FFN  ? "the dense FFN"
                                             : "attention");

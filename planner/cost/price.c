@@ -24,6 +24,9 @@ int price_init(struct price *price, const struct problem *problem, const struct 
         if (price->device[r] == UINT32_MAX)
             result = err_set(err, ERR_INVALID, "plan: rank %u is on %s, which the cluster does not have", r,
                              plan->ranks[r].device);
+        else if (problem->lacks[price->device[r]])
+            result = err_set(err, ERR_NOFIT, "plan: rank %u is on %s, which cannot be priced: %s", r,
+                             plan->ranks[r].device, problem->lacks[price->device[r]]);
         experts |= plan->ranks[r].expert_count > 0;
     }
     if (result == 0 && experts)

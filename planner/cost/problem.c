@@ -304,6 +304,38 @@ static int means_init(struct problem *p, struct err *err)
     return 0;
 }
 
+/* Makes the cost tables of the devices that are asked for. A device whose costs are unknown is not usable. */
+static int costs_init(struct problem *p, struct err *err)
+{
+    uint32_t first = UINT32_MAX;
+    for (uint32_t d = 0; d < p->device_count; d++) {
+        const struct planner_device *device = &p->cluster->devices[d];
+        struct err why = {0};
+        if (!p->usable[d])
+            continue;
+        if (device->lacks)
+            err_set(&why, ERR_INVALID, "%s", device->lacks);
+        else if (cost_device_init(&p->costs[d], device, p->workload, &p->blocks, &why) == 0)
+            continue;
+        if (why.code == ERR_NOMEM || !(p->lacks[d] = strdup(why.text)))
+            return err_set(err, ERR_NOMEM, "planner: out of memory");
+        p->usable[d] = false;
+        first = first == UINT32_MAX ? d : first;
+    }
+    return first == UINT32_MAX || problem_usable_count(p) > 0
+               ? 0
+               : err_set(err, ERR_NOFIT, "no device that may be used can be priced: %s: %s",
+                         p->cluster->devices[first].name, p->lacks[first]);
+}
+
+const char *problem_why_unusable(const struct problem *problem, uint32_t device)
+{
+    const struct workload *w = problem->workload;
+    if (workload_names(w->exclude, w->exclude_count, problem->cluster->devices[device].name))
+        return "excluded";
+    return problem->lacks[device] ? problem->lacks[device] : "not asked for";
+}
+
 int problem_init(struct problem *problem, const struct workload *workload, const struct cluster *cluster,
                  struct err *err)
 {
@@ -315,16 +347,14 @@ int problem_init(struct problem *problem, const struct workload *workload, const
         return err_set(err, ERR_INVALID, "cluster: there is no device");
     problem->costs = calloc(cluster->device_count, sizeof(*problem->costs));
     problem->usable = calloc(cluster->device_count, sizeof(*problem->usable));
-    int result = problem->costs && problem->usable ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
-    if (result == 0 && (blocks_init(problem, err) < 0 || usable_init(problem, err) < 0 ||
-                        steps_init(problem, err) < 0 || tops_init(problem, err) < 0))
-        result = -1;
-    for (uint32_t d = 0; d < cluster->device_count && result == 0; d++)
-        if (problem->usable[d])
-            result =
-                cost_device_init(&problem->costs[d], &cluster->devices[d], workload, &problem->blocks, err);
+    problem->lacks = calloc(cluster->device_count, sizeof(*problem->lacks));
+    int result = problem->costs && problem->usable && problem->lacks
+                     ? 0
+                     : err_set(err, ERR_NOMEM, "planner: out of memory");
     if (result == 0 &&
-        (means_init(problem, err) < 0 || links_init(problem, err) < 0 || tensor_parts_init(problem, err) < 0))
+        (blocks_init(problem, err) < 0 || usable_init(problem, err) < 0 || steps_init(problem, err) < 0 ||
+         tops_init(problem, err) < 0 || costs_init(problem, err) < 0 || means_init(problem, err) < 0 ||
+         links_init(problem, err) < 0 || tensor_parts_init(problem, err) < 0))
         result = -1;
     if (result < 0)
         problem_fini(problem);
@@ -335,6 +365,8 @@ void problem_fini(struct problem *problem)
 {
     for (uint32_t d = 0; problem->costs && d < problem->device_count; d++)
         cost_device_fini(&problem->costs[d]);
+    for (uint32_t d = 0; problem->lacks && d < problem->device_count; d++)
+        free(problem->lacks[d]);
     for (uint32_t s = 0; problem->steps && s < problem->step_count; s++)
         free(problem->steps[s].sum);
     block_list_fini(&problem->blocks);
@@ -342,6 +374,7 @@ void problem_fini(struct problem *problem)
     free(problem->params);
     free(problem->costs);
     free(problem->usable);
+    free(problem->lacks);
     free(problem->steps);
     free(problem->top_tokens);
     free(problem->top_labelled);

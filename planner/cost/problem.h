@@ -53,7 +53,9 @@ struct problem {
      * order */
     const uint32_t *listed;
     struct cost_device *costs; /* [device_count]: each device's cost curves */
-    bool *usable;              /* [device_count]: allowed by the specification and not excluded */
+    /* [device_count]: allowed by the specification, not excluded, and its costs are known */
+    bool *usable;
+    char **lacks; /* [device_count]: why the costs of a device that is asked for are unknown, or NULL */
     uint32_t step_count;
     struct problem_step *steps;
     struct cost_load mean_row; /* contents of a mean row, and of a mean step, over the priced steps */
@@ -82,9 +84,14 @@ struct problem {
     bool runnable_only;         /* exclude plans that a worker of this release cannot run */
 };
 
+/* A device that cannot be priced is not usable, and the others are planned with. Fails with ERR_NOFIT, which
+ * names the first such device, if there is no other. */
 int problem_init(struct problem *problem, const struct workload *workload, const struct cluster *cluster,
                  struct err *err);
 void problem_fini(struct problem *problem);
+
+/* Returns why a device is not usable, borrowed from the problem. */
+const char *problem_why_unusable(const struct problem *problem, uint32_t device);
 
 /* Returns the i-th device in the order of the user's list, for output that people read. */
 static inline uint32_t problem_listed(const struct problem *problem, uint32_t i)

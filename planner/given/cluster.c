@@ -39,6 +39,7 @@ void cluster_destroy(struct cluster *cluster)
     for (uint32_t d = 0; d < cluster->device_count; d++) {
         free(cluster->devices[d].name);
         free(cluster->devices[d].kind);
+        free(cluster->devices[d].lacks);
         profile_fini(&cluster->devices[d].profile);
     }
     for (uint32_t n = 0; n < cluster->node_count; n++)
@@ -298,6 +299,19 @@ int cluster_add_profile(struct cluster *cluster, const json_t *document, struct 
     }
     profile_fini(&cluster->devices[index].profile);
     cluster->devices[index].profile = profile;
+    return 0;
+}
+
+int cluster_leave_out(struct cluster *cluster, const char *device, const char *why, struct err *err)
+{
+    uint32_t index = cluster_device_find(cluster, device);
+    char *copy = index != UINT32_MAX ? strdup(why) : NULL;
+    if (index == UINT32_MAX)
+        return err_set(err, ERR_NOT_FOUND, "cluster: no device %s", device);
+    if (!copy)
+        return err_set(err, ERR_NOMEM, "cluster: out of memory");
+    free(cluster->devices[index].lacks);
+    cluster->devices[index].lacks = copy;
     return 0;
 }
 

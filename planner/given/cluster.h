@@ -46,6 +46,8 @@ int cluster_add_device(struct cluster *cluster, const struct cluster_device *dev
  * later profile of the same device replaces an earlier one. Unknown keys are ignored, so older and newer
  * workers can be read. The document is not kept. */
 int cluster_add_profile(struct cluster *cluster, const json_t *document, struct err *err);
+/* Keeps a device of the cluster out of every plan. Answers list it as left out with this reason. */
+int cluster_leave_out(struct cluster *cluster, const char *device, const char *why, struct err *err);
 /* Adds one direction of a link between nodes: {"from","to","latency_s","bytes_per_s",
  * "duplex_bytes_per_s","emulated","origin"}.
  * "origin" (measured, imported, estimated) defaults to measured. A missing direction takes the values of

@@ -26,8 +26,9 @@ static int device_copy(struct planner_device *to, const struct planner_device *f
     *to = *from;
     to->name = strdup(from->name);
     to->kind = strdup(from->kind);
+    to->lacks = from->lacks ? strdup(from->lacks) : NULL;
     int result = profile_copy(&to->profile, &from->profile);
-    return to->name && to->kind ? result : -1;
+    return to->name && to->kind && !to->lacks == !from->lacks ? result : -1;
 }
 
 struct cluster *cluster_copy(const struct cluster *cluster, struct err *err)

@@ -46,7 +46,8 @@ static int file_device(struct json_reader *r, struct cluster *cluster, const cha
         return jr_fail(r, "like",
                        "\"%s\" is not in the catalogue (motley devices --catalogue); nearest is %s",
                        device.like, catalogue_near(device.like));
-    if (like && device.kind && strcmp(device.kind, like->kind) != 0)
+    const bool imitates = device.kind && strcmp(device.kind, "emulated") == 0; /* a card of any kind */
+    if (like && device.kind && !imitates && strcmp(device.kind, like->kind) != 0)
         return jr_fail(r, "kind", "\"%s\", and %s is of kind %s", device.kind, like->name, like->kind);
     if (like) {
         device.memory_limit_bytes = catalogue_usable(like);
@@ -56,9 +57,6 @@ static int file_device(struct json_reader *r, struct cluster *cluster, const cha
                  &device.memory_limit_bytes) < 0 ||
         jr_finish(r) < 0)
         return -1;
-    if (!like && !profile && (!device.kind || strcmp(device.kind, "cpu") != 0))
-        return jr_fail(r, "like", "missing: without it or a profile nothing is known of %s's speed",
-                       device.name);
     if (cluster_add_device(cluster, &device, r->err) < 0) {
         r->failed = true;
         return err_wrap(r->err, "%s", r->path);

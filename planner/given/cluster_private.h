@@ -51,6 +51,7 @@ struct planner_device {
     double speed, heat, price_per_hour, watts, idle_watts;
     const struct catalogue_entry *like; /* catalogue entry that estimates come from; NULL: none was given */
     struct device_profile profile;
+    char *lacks; /* why no plan may use the device (cluster_leave_out); NULL: nothing is wrong with it */
 };
 
 struct link_pair { /* one direction of a link between nodes */

@@ -58,7 +58,7 @@ static uint64_t device_look(const struct planner_device *d)
             hash = mix_double(mix_double(hash, p->backward_s), p->recompute_s);
         }
     }
-    hash = mix_double(hash, d->profile.present ? d->profile.heat : 1);
+    hash = mix(mix_double(hash, d->profile.present ? d->profile.heat : 1), d->lacks != NULL);
     return mix(hash, d->profile.present ? d->profile.process_base_bytes : 0);
 }
 

@@ -8,20 +8,49 @@
 #include "common/json.h"
 #include "planner/given/cluster_private.h"
 
-static int device_read(struct json_reader *r, struct cluster *cluster, struct err *err)
+int plan_inputs_device(const json_t *document, const char *path, struct cluster_device *device, bool *usable,
+                       struct err *err)
 {
+    struct json_reader r;
+    *usable = true;
+    jr_init(&r, document, path, err);
+    jr_bool(&r, "usable", JR_OPTIONAL, usable);
+    jr_bytes(&r, "memory_limit_bytes", JR_REQUIRED, 1, (uint64_t)1 << 50, &device->memory_limit_bytes);
+    cluster_device_members(&r, device);
+    /* An agent names every card, and the catalogue lacks some. */
+    if (device->like && !catalogue_find(device->like))
+        device->like = NULL;
+    return jr_finish_loose(&r);
+}
+
+static int device_add(struct cluster *cluster, const json_t *document, const char *path, struct err *err)
+{
+    struct json_reader names;
+    struct err why = {0};
     struct cluster_device device = {.speed = 1, .heat = 1};
-    bool usable = true;
-    jr_str(r, "name", JR_REQUIRED, 1, 255, &device.name);
-    jr_str(r, "node", JR_REQUIRED, 1, 255, &device.node);
-    jr_bytes(r, "memory_limit_bytes", JR_REQUIRED, 1, (uint64_t)1 << 50, &device.memory_limit_bytes);
-    cluster_device_members(r, &device);
-    jr_bool(r, "usable", JR_OPTIONAL, &usable);
-    if (jr_finish_loose(r) < 0)
+    bool usable;
+    jr_init(&names, document, path, err);
+    jr_str(&names, "name", JR_REQUIRED, 1, 255, &device.name);
+    jr_str(&names, "node", JR_REQUIRED, 1, 255, &device.node);
+    if (jr_finish_loose(&names) < 0)
         return -1;
+    const bool wrong = plan_inputs_device(document, path, &device, &usable, &why) < 0;
     if (!usable)
         return 0;
-    return cluster_add_device(cluster, &device, err) < 0 ? err_wrap(err, "%s", r->path) : 0;
+    const struct cluster_device unknown = {.name = device.name, .node = device.node, .memory_limit_bytes = 1};
+    if (cluster_add_device(cluster, wrong ? &unknown : &device, err) < 0)
+        return err_wrap(err, "%s", path);
+    return wrong ? cluster_leave_out(cluster, device.name, why.text, err) : 0;
+}
+
+static int profile_add(struct cluster *cluster, const json_t *profile, struct err *err)
+{
+    const char *device = json_string_value(json_object_get(profile, "device"));
+    struct err why = {0};
+    if (cluster_add_profile(cluster, profile, &why) == 0)
+        return 0;
+    return why.code == ERR_NOMEM ? err_set(err, ERR_NOMEM, "%s", why.text)
+                                 : cluster_leave_out(cluster, device, why.text, err);
 }
 
 static bool has_device(const struct cluster *cluster, const json_t *profile)
@@ -72,34 +101,35 @@ static int nodes_read(const json_t *nodes, struct cluster *cluster, struct err *
     return 0;
 }
 
-static struct cluster *cluster_read(struct json_reader *root, const json_t *devices, const json_t *profiles,
-                                    const json_t *links, struct err *err)
+struct cluster *plan_inputs_devices(const json_t *document, struct err *err)
 {
+    const json_t *devices = json_object_get(document, "devices"),
+                 *profiles = json_object_get(document, "profiles"),
+                 *links = json_object_get(document, "links");
+    struct json_reader root;
     struct cluster *cluster = cluster_create(err);
-    int result = cluster ? defaults_read(root, cluster, err) : -1;
+    jr_init(&root, document, "", err);
+    int result = cluster ? defaults_read(&root, cluster, err) : -1;
     for (size_t i = 0; i < json_array_size(devices) && result == 0; i++) {
-        struct json_reader item;
-        result = jr_item(root, "devices", devices, i, &item) < 0 ? -1 : device_read(&item, cluster, err);
+        char path[32];
+        snprintf(path, sizeof(path), "devices[%zu]", i);
+        result = device_add(cluster, json_array_get(devices, i), path, err);
     }
-    for (size_t i = 0; i < json_array_size(profiles) && result == 0; i++) {
-        const json_t *profile = json_array_get(profiles, i);
-        if (has_device(cluster, profile) && cluster_add_profile(cluster, profile, err) < 0)
-            result = err_wrap(err, "profiles[%zu]", i);
-    }
+    for (size_t i = 0; i < json_array_size(profiles) && result == 0; i++)
+        if (has_device(cluster, json_array_get(profiles, i)))
+            result = profile_add(cluster, json_array_get(profiles, i), err);
     for (size_t i = 0; i < json_array_size(links) && result == 0; i++) {
-        const json_t *link = json_array_get(links, i);
-        if (has_nodes(cluster, link) && cluster_add_link(cluster, link, err) < 0)
-            result = err_wrap(err, "links[%zu]", i);
+        struct err why = {0};
+        if (has_nodes(cluster, json_array_get(links, i)) &&
+            cluster_add_link(cluster, json_array_get(links, i), &why) < 0 && why.code == ERR_NOMEM)
+            result = err_set(err, ERR_NOMEM, "%s", why.text);
     }
     if (result == 0)
-        result = nodes_read(json_object_get(root->object, "nodes"), cluster, err);
-    if (result == 0 && cluster_device_count(cluster) == 0)
-        result = err_set(err, ERR_NOFIT, "devices: there is none to plan for");
-    if (result < 0) {
-        cluster_destroy(cluster);
-        return NULL;
-    }
-    return cluster;
+        result = nodes_read(json_object_get(document, "nodes"), cluster, err);
+    if (result == 0)
+        return cluster;
+    cluster_destroy(cluster);
+    return NULL;
 }
 
 /* Reads [[tokens, labelled], …] into *sizes, newly allocated; a null list gives NULL and count 0. */
@@ -152,7 +182,9 @@ int plan_inputs_read(const json_t *document, struct plan_inputs *inputs, struct 
     if (result == 0 && model_config_parse(config, &inputs->config, err) < 0)
         result = err_wrap(err, "config");
     if (result == 0)
-        result = (inputs->cluster = cluster_read(&root, devices, profiles, links, err)) ? 0 : -1;
+        result = (inputs->cluster = plan_inputs_devices(document, err)) ? 0 : -1;
+    if (result == 0 && cluster_device_count(inputs->cluster) == 0)
+        result = err_set(err, ERR_NOFIT, "devices: there is none to plan for");
     if (result == 0)
         result = rows_read(rows, "rows", &train_sizes, &train_rows, err);
     if (result == 0)

@@ -11,8 +11,8 @@
  *      "defaults": {"within": {"latency_s","bytes_per_s"}, "between": {…}}}
  *
  * Pure: documents in, structs out. `rows` is null if the data is not at hand (workload.h). A device whose
- * `usable` is false is left out. Profiles and links of devices that are not listed are ignored, because
- * the document may describe a larger cluster.
+ * `usable` is false is left out, and one that is wrong or without costs is left out by name. Profiles and
+ * links of devices that are not listed are ignored, because the document may describe a larger cluster.
  */
 #ifndef MOTLEY_PLANNER_GIVEN_INPUTS_H
 #define MOTLEY_PLANNER_GIVEN_INPUTS_H
@@ -33,6 +33,15 @@ struct plan_inputs {
     struct cluster *cluster;  /* owned */
 };
 
+/* Reads what a plan needs of an entry of `devices`, beside its names; texts are borrowed from the entry.
+ * ERR_INVALID with the path. */
+int plan_inputs_device(const json_t *document, const char *path, struct cluster_device *device, bool *usable,
+                       struct err *err);
+/* Makes the cluster of a document's `devices`, `profiles`, `links`, `nodes` and `defaults`; other members are
+ * not read. A device whose entry or profile is wrong is left out by name (cluster_leave_out), and a link that
+ * is wrong counts as not measured, since both may come from an agent. Returns a new cluster, which may be
+ * empty; NULL for what has no name. */
+struct cluster *plan_inputs_devices(const json_t *document, struct err *err);
 /* Fills *inputs; plan_inputs_fini releases it, also after an error. ERR_INVALID with the path. */
 int plan_inputs_read(const json_t *document, struct plan_inputs *inputs, struct err *err);
 /* Makes the same inputs from a specification, a config.json, a cluster file (INTERFACES.md) and the sizes

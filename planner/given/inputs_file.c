@@ -1,6 +1,8 @@
 /* Cluster files of present devices: they carry what was measured, so that a plan elsewhere costs the same. */
 #include "planner/given/inputs.h"
 
+#include <string.h>
+
 static const json_t *by_name(const json_t *list, const char *key, const json_t *name)
 {
     const json_t *found = NULL, *item;
@@ -19,6 +21,17 @@ static int fill(json_t *device, const char *key, const json_t *value)
     return missing && value && !json_is_null(value) ? json_object_set(device, key, (json_t *)value) : 0;
 }
 
+/* Returns the `like` of a device of the document if a cluster file may have it, or NULL. */
+static const json_t *like_of(const json_t *here)
+{
+    const json_t *like = json_object_get(here, "like");
+    const char *kind = json_string_value(json_object_get(here, "kind"));
+    const struct catalogue_entry *entry =
+        json_is_string(like) ? catalogue_find(json_string_value(like)) : NULL;
+    bool same = entry && kind && (strcmp(kind, entry->kind) == 0 || strcmp(kind, "emulated") == 0);
+    return same ? like : NULL;
+}
+
 static int device_fill(const json_t *document, json_t *device)
 {
     const json_t *name = json_object_get(device, "name");
@@ -34,6 +47,8 @@ static int device_fill(const json_t *document, json_t *device)
     }
     if (!json_is_string(json_object_get(device, "like")))
         bad |= fill(device, "kind", json_object_get(here, "kind"));
+    if (!measured)
+        bad |= fill(device, "like", like_of(here));
     bad |= fill(device, "threads", json_object_get(here, "threads"));
     bad |= fill(device, "speed", json_object_get(here, "speed"));
     bad |= fill(device, "heat", json_object_get(here, "heat"));
@@ -108,7 +123,10 @@ json_t *plan_inputs_cluster_file(const json_t *document, struct err *err)
     json_array_foreach (json_object_get(document, "devices"), index, device) {
         const json_t *name = json_object_get(device, "node");
         json_t *node = (json_t *)by_name(nodes, "name", name);
-        if (json_is_false(json_object_get(device, "usable")))
+        struct cluster_device read = {0};
+        struct err why = {0};
+        bool usable;
+        if (plan_inputs_device(device, "", &read, &usable, &why) < 0 || !usable)
             continue;
         if (!node) {
             node = json_pack("{s:O, s:[]}", "name", name, "devices");

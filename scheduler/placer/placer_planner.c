@@ -9,9 +9,9 @@
 #include "model/rows/rows.h"
 #include "model/job/spec.h"
 #include "planner/answer/plan.h"
-#include "planner/given/catalogue.h"
 #include "planner/given/cluster.h"
 #include "planner/given/from_spec.h"
+#include "planner/given/inputs.h"
 #include "plug/plug.h"
 #include "profiles/profile_key.h"
 #include "program/codec.h"
@@ -26,48 +26,12 @@ enum { TIMELINE_EVENTS_MAX = 300000 };
 static struct cluster *build_cluster(const struct placer_request *request, const double *speeds,
                                      struct err *err)
 {
-    struct cluster *cluster = cluster_create(err);
-    if (!cluster)
-        return NULL;
-    for (size_t i = 0; i < request->device_count; i++) {
-        const struct store_sched_device *from = request->devices[i].device;
-        json_int_t threads = json_integer_value(json_object_get(from->inventory, "threads"));
-        json_int_t base = json_integer_value(json_object_get(from->inventory, "base_bytes"));
-        const char *like = json_string_value(json_object_get(from->inventory, "like"));
-        const struct cluster_device device = {
-            .name = from->name,
-            .node = from->node,
-            .kind = from->kind,
-            /* a name that the catalogue lacks is left out; the device has a measured profile anyway */
-            .like = like && catalogue_find(like) ? like : NULL,
-            .base_bytes = base > 0 ? (uint64_t)base : 0,
-            .memory_limit_bytes = request->devices[i].memory_bytes,
-            .heat = request->devices[i].heat,
-            .speed = speeds[i],
-            .threads = threads > 0 && threads < 65536 ? (uint32_t)threads : 1,
-        };
-        if (cluster_add_device(cluster, &device, err) < 0)
-            goto fail;
-    }
-    for (size_t i = 0; i < request->device_count; i++) {
-        if (request->devices[i].profile &&
-            cluster_add_profile(cluster, request->devices[i].profile, err) < 0) {
-            err_wrap(err, "profile of %s", request->devices[i].device->name);
-            goto fail;
-        }
-    }
-    for (size_t i = 0; i < request->link_count; i++) {
-        const json_t *link = request->links[i];
-        if (placer_has_node(request, json_string_value(json_object_get(link, "from"))) &&
-            placer_has_node(request, json_string_value(json_object_get(link, "to"))) &&
-            cluster_add_link(cluster, link, err) < 0) {
-            goto fail;
-        }
-    }
+    json_t *devices = placer_devices(request, speeds);
+    struct cluster *cluster = devices ? plan_inputs_devices(devices, err) : NULL;
+    if (!devices)
+        err_set(err, ERR_NOMEM, "no memory for %zu devices", request->device_count);
+    json_decref(devices);
     return cluster;
-fail:
-    cluster_destroy(cluster);
-    return NULL;
 }
 
 /* Removes from placement.devices the names of devices that are not in this request. The scheduler has applied
@@ -309,8 +273,11 @@ static int plan(const struct placer_request *request, struct placer_answer *answ
         rc = rc == 0 ? take_answer(found, &workload, cluster, NULL, answer, err) : rc;
         goto out;
     }
-    if (plan_search(&workload, cluster, &options, &found, err) < 0)
+    if (plan_search(&workload, cluster, &options, &found, err) < 0) {
+        if (err->code == ERR_NOFIT) /* no device can be priced, which is not the job's fault: it waits */
+            err->code = ERR_BUSY;
         goto out;
+    }
     found->plan_s = (double)(clock_mono_ns() - begin_ns) * 1e-9;
     if (placer_external(request, spec.placement.planner, &workload, cluster, found, &told, err) < 0)
         goto out;

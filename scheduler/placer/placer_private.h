@@ -7,8 +7,6 @@
 #include "planner/answer/answer.h"
 #include "scheduler/placer/placer.h"
 
-/* Whether one of the request's devices is on the node. Links of other nodes are left out of the request. */
-bool placer_has_node(const struct placer_request *request, const char *node);
 /* Decodes stored row sizes, and writes their number to *count. Returns a new array (release with free), or
  * NULL with ERR_NOMEM. */
 struct row_size *placer_sizes(const uint8_t *bytes, size_t size, uint32_t *count, struct err *err);
@@ -17,6 +15,9 @@ struct row_size *placer_sizes(const uint8_t *bytes, size_t size, uint32_t *count
  * megabytes. */
 enum { PROBLEM_ROWS_MAX = 1000000 };
 
+/* Returns `devices`, `profiles` and `links` of the problem document, new, or NULL. speeds[device_count]: as
+ * in struct placer_device, or NULL for the request's own. */
+json_t *placer_devices(const struct placer_request *request, const double *speeds);
 /* Returns the request as a new problem document (planner/given/inputs.h), which holds all that a planner
  * needs; or NULL with ERR_TOO_BIG (more rows than PROBLEM_ROWS_MAX) or ERR_NOMEM. */
 json_t *placer_problem(const struct placer_request *request, struct err *err);

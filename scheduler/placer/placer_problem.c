@@ -5,7 +5,8 @@
 #include "planner/given/inputs.h"
 #include "scheduler/placer/placer_private.h"
 
-bool placer_has_node(const struct placer_request *request, const char *node)
+/* Whether one of the request's devices is on the node. Links of other nodes are left out of the request. */
+static bool has_node(const struct placer_request *request, const char *node)
 {
     for (size_t i = 0; node && i < request->device_count; i++)
         if (strcmp(request->devices[i].device->node, node) == 0)
@@ -46,7 +47,7 @@ static json_t *rows_json(const uint8_t *bytes, size_t size)
     return list;
 }
 
-static json_t *devices_json(const struct placer_request *request)
+static json_t *devices_json(const struct placer_request *request, const double *speeds)
 {
     json_t *list = json_array();
     for (size_t i = 0; list && i < request->device_count; i++) {
@@ -59,8 +60,9 @@ static json_t *devices_json(const struct placer_request *request)
                       json_object_get(device->inventory, "base_bytes"));
         if (request->devices[i].heat < 1)
             json_object_set_new(row, "heat", json_real(request->devices[i].heat));
-        if (request->devices[i].speed > 0)
-            json_object_set_new(row, "speed", json_real(request->devices[i].speed));
+        const double speed = speeds ? speeds[i] : request->devices[i].speed;
+        if (speed > 0)
+            json_object_set_new(row, "speed", json_real(speed));
         json_array_append_new(list, row);
     }
     return list;
@@ -80,12 +82,18 @@ static json_t *links_json(const struct placer_request *request)
     json_t *list = json_array();
     for (size_t i = 0; list && i < request->link_count; i++) {
         const json_t *link = request->links[i];
-        if (placer_has_node(request, json_string_value(json_object_get(link, "from"))) &&
-            placer_has_node(request, json_string_value(json_object_get(link, "to")))) {
+        if (has_node(request, json_string_value(json_object_get(link, "from"))) &&
+            has_node(request, json_string_value(json_object_get(link, "to")))) {
             json_array_append(list, (json_t *)(uintptr_t)link);
         }
     }
     return list;
+}
+
+json_t *placer_devices(const struct placer_request *request, const double *speeds)
+{
+    return json_pack("{s:o, s:o, s:o}", "devices", devices_json(request, speeds), "profiles",
+                     profiles_json(request), "links", links_json(request));
 }
 
 json_t *placer_problem(const struct placer_request *request, struct err *err)
@@ -97,14 +105,18 @@ json_t *placer_problem(const struct placer_request *request, struct err *err)
                 PROBLEM_ROWS_MAX);
         return NULL;
     }
-    json_t *problem =
-        json_pack("{s:i, s:O, s:O, s:o, s:o, s:I, s:o, s:o, s:o, s:O*}", "version", INPUTS_VERSION, "spec",
-                  request->spec, "config", json_object_get(request->model, "config"), "rows",
-                  rows_json(request->train_sizes, request->train_bytes), "eval_rows",
-                  rows_json(request->eval_sizes, request->eval_bytes), "prompt_tokens",
-                  (json_int_t)json_array_size(ids), "devices", devices_json(request), "profiles",
-                  profiles_json(request), "links", links_json(request), "expert_share",
-                  json_object_get(request->inputs, "expert_share"));
+    json_t *devices = placer_devices(request, NULL);
+    json_t *problem = json_pack("{s:i, s:O, s:O, s:o, s:o, s:I, s:O*}", "version", INPUTS_VERSION, "spec",
+                                request->spec, "config", json_object_get(request->model, "config"), "rows",
+                                rows_json(request->train_sizes, request->train_bytes), "eval_rows",
+                                rows_json(request->eval_sizes, request->eval_bytes), "prompt_tokens",
+                                (json_int_t)json_array_size(ids), "expert_share",
+                                json_object_get(request->inputs, "expert_share"));
+    if (!devices || !problem || json_object_update(problem, devices) < 0) {
+        json_decref(problem);
+        problem = NULL;
+    }
+    json_decref(devices);
     if (!problem)
         err_set(err, ERR_NOMEM, "no memory for a problem document of %zu rows", rows);
     return problem;

@@ -420,6 +420,31 @@ def a_plan_waits_for_measurements_and_a_job_that_never_fits_is_refused_with_numb
     api.psql("DELETE FROM devices; DELETE FROM nodes")
 
 
+def a_card_without_costs_is_estimated_or_left_out_and_ends_no_plan():
+    """left/cpu0 is free; the cards are busy with a job of another model, so nobody measures them for this one."""
+    ident = api.good("POST", "/v1/jobs", spec(rows, name="other"))["id"]
+    cards = (("v100", '{"threads": 1, "like": "v100"}'), ("new", '{"threads": 1, "like": "a card of tomorrow"}'), ("odd", '{"threads": "many"}'))
+    api.psql("INSERT INTO nodes (name, state, address, last_seen) VALUES ('left', 'alive', '127.0.0.1', now()); "
+             "INSERT INTO devices (name, node, kind, inventory, digest, memory_limit_bytes) VALUES ('left/cpu0', 'left', 'cpu', '{\"threads\": 1}', 'd', 500000000); "
+             f"INSERT INTO runs (id, job, attempt, epoch, state, plan) VALUES (900, {ident}, 1, 900, 'running', '{{}}')")
+    for rank, (name, inventory) in enumerate(cards):
+        api.psql("INSERT INTO devices (name, node, kind, inventory, digest, memory_limit_bytes) "
+                 f"VALUES ('left/{name}', 'left', 'emulated', '{inventory}', 'd', 500000000); "
+                 f"INSERT INTO assignments (run, rank, node, device, state) VALUES (900, {rank}, 'left', 'left/{name}', 'running')")
+    plan = api.good("POST", "/v1/jobs:validate?inputs=1", spec(rows, name="mine"))
+    left = {line["device"]: line["why"] for line in plan["left_out"]}
+    expect(plan["verdict"] == "fits" and "no profile" in left["left/new"] and "threads" in left["left/odd"], plan)
+    expect({line["device"]: line.get("like") for line in plan["alternatives"]}["left/v100"] == "v100", plan["alternatives"])
+    # A cluster file of the present devices has what can be read, and is planned with.
+    mine = spec(rows, name="mine")
+    file = api.good("POST", "/v1/plans:cluster", {"spec": mine})
+    names = {device["name"]: device.get("like") for device in file["nodes"][0]["devices"]}
+    expect(names == {"left/cpu0": None, "left/v100": "v100", "left/new": None}, names)
+    again = api.good("POST", "/v1/plans", {"spec": mine, "cluster": file})
+    expect([line["device"] for line in again["left_out"] if "no profile" in line["why"]] == ["left/new"], again["left_out"])
+    api.psql("DELETE FROM assignments; DELETE FROM runs; DELETE FROM devices; DELETE FROM nodes")
+
+
 def a_job_survives_the_death_of_the_api():
     ident = api.good("POST", "/v1/jobs", spec(rows, name="kept"))["id"]
     api.process.kill()
@@ -440,4 +465,5 @@ with Api(measure_seconds=1) as api:
          equal_data_is_encoded_once, a_model_is_the_same_uploaded_or_by_reference,
          a_changed_file_is_a_new_content_and_an_unchanged_one_the_same,
          an_adapter_that_does_what_we_do_not_is_refused_by_name,
-         a_plan_waits_for_measurements_and_a_job_that_never_fits_is_refused_with_numbers, a_job_survives_the_death_of_the_api)
+         a_plan_waits_for_measurements_and_a_job_that_never_fits_is_refused_with_numbers,
+         a_card_without_costs_is_estimated_or_left_out_and_ends_no_plan, a_job_survives_the_death_of_the_api)

@@ -2,6 +2,8 @@
  * that uses the device. */
 #include "planner/plan_fixture.h"
 
+#include "planner/given/inputs.h"
+
 #include <math.h>
 
 #define SEEDS 16u
@@ -76,9 +78,70 @@ static void a_device_costs_little_where_the_network_costs_nothing(void **state)
     assert_true(10 * much <= lines);
 }
 
+static const char *reason_of(const struct plan_answer *answer, const char *device)
+{
+    for (uint32_t i = 0; i < answer->left_out_count; i++)
+        if (strcmp(answer->left_out[i].device, device) == 0)
+            return answer->left_out[i].why;
+    return "it is not left out";
+}
+
+/* Devices of a document that nothing is known of, or whose entry or profile is wrong, are left out by name,
+ * and the others are planned with. Only where no other is there the search ends, with the first one's name.
+ */
+static void a_device_that_cannot_be_priced_is_left_out_by_name(void **state)
+{
+    static const struct {
+        const char *device, *why;
+    } left[] = {
+        {"c/0", "it has no profile for such a job"}, {"d/0", "devices[3].threads"}, {"e/0", "forward_s"}};
+    static const char document[] =
+        "{\"version\": 1, \"spec\": {\"model\": \"m\", \"data\": {\"train\": \"rows\"}},"
+        " \"config\": {\"model_type\": \"llama\", \"hidden_size\": 64, \"intermediate_size\": 128,"
+        "  \"num_hidden_layers\": 2, \"num_attention_heads\": 2, \"vocab_size\": 100},"
+        " \"devices\": [{\"name\": \"a/0\", \"node\": \"a\", \"memory_limit_bytes\": 1000000000},"
+        "  {\"name\": \"b/0\", \"node\": \"b\", \"kind\": \"emulated\", \"like\": \"v100\","
+        "   \"memory_limit_bytes\": 1000000000},"
+        "  {\"name\": \"c/0\", \"node\": \"c\", \"kind\": \"cuda\", \"like\": \"a card of tomorrow\","
+        "   \"memory_limit_bytes\": 1000000000},"
+        "  {\"name\": \"d/0\", \"node\": \"d\", \"threads\": \"many\", \"memory_limit_bytes\": 1000000000},"
+        "  {\"name\": \"e/0\", \"node\": \"e\", \"memory_limit_bytes\": 1000000000}],"
+        " \"profiles\": [{\"device\": \"e/0\", \"points\": [{\"block\": \"layer\", \"tokens\": 8,"
+        "  \"forward_s\": -1}]}]}";
+    struct plan_options options = {0};
+    struct err err = {0};
+    (void)state;
+    for (int alone = 0; alone < 2; alone++) {
+        struct plan_inputs inputs;
+        struct plan_answer *answer = NULL;
+        json_t *made = json_loads(document, 0, NULL);
+        assert_non_null(made);
+        for (int i = 0; i < 2 && alone; i++)
+            json_array_remove(json_object_get(made, "devices"), 0);
+        if (plan_inputs_read(made, &inputs, &err) < 0)
+            fail_msg("%s", err.text);
+        int result = plan_search(&inputs.workload, inputs.cluster, &options, &answer, &err);
+        if (alone) {
+            assert_int_equal(result, -1);
+            assert_int_equal(err.code, ERR_NOFIT);
+            assert_non_null(strstr(err.text, "c/0"));
+        } else if (result < 0) {
+            fail_msg("%s", err.text);
+        }
+        for (size_t i = 0; i < 3 && answer; i++)
+            if (!strstr(reason_of(answer, left[i].device), left[i].why))
+                fail_msg("%s: %s", left[i].device, reason_of(answer, left[i].device));
+        assert_true(!answer || strstr(reason_of(answer, "b/0"), "speed") == NULL);
+        plan_answer_destroy(answer);
+        plan_inputs_fini(&inputs);
+        json_decref(made);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_device_that_cannot_be_priced_is_left_out_by_name),
         cmocka_unit_test(a_device_costs_little_where_the_network_costs_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -84,6 +84,34 @@ static void measured_routing_is_in_the_question(void **state)
     ask_fini(&ask);
 }
 
+/* A profile that cannot be read costs its own device. A job that has no other device waits: it is not the
+ * job's fault. */
+static void a_wrong_profile_costs_its_own_device(void **state)
+{
+    struct ask ask;
+    struct placer_answer answer;
+    struct err err;
+    json_t *wrong = json_pack("{s:s, s:[]}", "device", "right/cpu0", "points");
+    (void)state;
+    ask_make(&ask, "auto", (uint64_t)400 << 20);
+    ask.placed[1].profile = wrong;
+    must(placer_planner.plan(&ask.request, &answer, &err), &err);
+    assert_true(answer.fits);
+    assert_int_equal(answer.rank_count, 1);
+    assert_string_equal(answer.ranks[0].device, "left/cpu0");
+    const json_t *left = json_array_get(json_object_get(answer.answer, "left_out"), 0);
+    assert_string_equal(json_string_value(json_object_get(left, "device")), "right/cpu0");
+    assert_non_null(strstr(json_string_value(json_object_get(left, "why")), "points"));
+    placer_answer_fini(&answer);
+    ask.request.devices = &ask.placed[1];
+    ask.request.device_count = 1;
+    assert_int_equal(placer_planner.plan(&ask.request, &answer, &err), -1);
+    assert_int_equal(err.code, ERR_BUSY);
+    assert_non_null(strstr(err.text, "right/cpu0"));
+    json_decref(wrong);
+    ask_fini(&ask);
+}
+
 static void links_to_absent_nodes_do_not_matter(void **state)
 {
     struct ask ask;
@@ -261,6 +289,7 @@ int main(void)
         cmocka_unit_test(a_plan_comes_back_sealed_with_a_device_a_rank),
         cmocka_unit_test(a_plan_is_checked_before_it_is_sent),
         cmocka_unit_test(measured_routing_is_in_the_question),
+        cmocka_unit_test(a_wrong_profile_costs_its_own_device),
         cmocka_unit_test(links_to_absent_nodes_do_not_matter),
         cmocka_unit_test(what_does_not_fit_is_said_with_numbers),
         cmocka_unit_test(a_throttled_run_moves_when_the_rule_says_so),
