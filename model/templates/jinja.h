@@ -28,6 +28,7 @@ struct jinja;
 enum {
     JINJA_SOURCE_BYTES_MAX = 1 << 20,
     JINJA_DEPTH_MAX = 64,             /* nesting of parentheses, blocks and macro calls */
+    JINJA_TREE_DEPTH_MAX = 1000,      /* nodes above one another, as in 1 + 1 + 1 + … */
     JINJA_STEPS_MAX = 20000000,       /* nodes evaluated in one rendering */
     JINJA_MEMORY_BYTES_MAX = 64 << 20 /* memory of the values in one rendering */
 };

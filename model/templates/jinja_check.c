@@ -1,4 +1,5 @@
 /* Checks what jinja2 checks when it compiles a template, before anything is rendered. */
+#include "model/templates/jinja.h"
 #include "model/templates/jinja_builtin.h"
 #include "model/templates/jinja_parser.h"
 
@@ -39,10 +40,8 @@ static int check_macro(struct jinja_parser *p, struct jinja_node *node, uint8_t 
     return 0;
 }
 
-static int check(struct jinja_parser *p, struct jinja_node *node, bool soft, uint8_t *uses)
+static int check_node(struct jinja_parser *p, struct jinja_node *node, bool soft, uint8_t *uses)
 {
-    if (!node)
-        return 0;
     const bool scope = node->kind == JN_CAPTURE || node->kind == JN_GENERATION || node->kind == JN_AUTOESCAPE;
     switch (node->kind) {
     case JN_NAME:
@@ -84,6 +83,20 @@ static int check(struct jinja_parser *p, struct jinja_node *node, bool soft, uin
                    check(p, node->c, soft, uses) < 0 || check(p, node->d, soft, uses) < 0
                ? -1
                : check_all(p, node->list, node->count, soft, uses);
+}
+
+/* The depth is bounded here, before anything else walks the tree. */
+static int check(struct jinja_parser *p, struct jinja_node *node, bool soft, uint8_t *uses)
+{
+    if (!node)
+        return 0;
+    if (++p->depth > JINJA_TREE_DEPTH_MAX) {
+        p->token.line = node->line;
+        return jinja_fail(p, ERR_TOO_BIG, "nested too deep", NULL);
+    }
+    const int status = check_node(p, node, soft, uses);
+    p->depth--;
+    return status;
 }
 
 int jinja_check(struct jinja_parser *p, struct jinja_node *root)

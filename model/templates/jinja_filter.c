@@ -350,12 +350,12 @@ int jinja_do_truncate(const struct jinja_call *c)
         if (jv_items(c->arena, c->self, &list, c->err) < 0)
             return -1;
         *c->out = *c->self;
-        return (int64_t)list.count <= length + leeway
+        return (int64_t)list.count - leeway <= length
                    ? 0
                    : err_set(c->err, ERR_INVALID, "truncate of %s", jv_kind_name(c->self));
     }
     *c->out = *c->self;
-    if ((int64_t)jv_characters(c->self) <= length + leeway)
+    if ((int64_t)jv_characters(c->self) - leeway <= length)
         return 0;
     struct jv kept = jv_borrow(c->self->text, jv_character_at(c->self, (size_t)(length - ends)));
     const char *blank = !jv_true(&c->args[1]) && kept.size > 0 ? memrchr(kept.text, ' ', kept.size) : NULL;

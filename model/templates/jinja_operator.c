@@ -306,7 +306,7 @@ int jinja_range_of(struct jinja_arena *arena, int64_t start, int64_t stop, int64
     if (count > RANGE_MAX || jv_list_new(arena, count, &made, err) < 0)
         return count > RANGE_MAX ? err_set(err, ERR_TOO_BIG, "range of more than %d numbers", RANGE_MAX) : -1;
     for (size_t i = 0; i < count; i++)
-        made.list->items[made.list->count++] = jv_int(start + (int64_t)i * step);
+        made.list->items[made.list->count++] = jv_int((int64_t)((uint64_t)start + i * (uint64_t)step));
     made.list->form = JF_RANGE;
     made.list->range[0] = start;
     made.list->range[1] = stop;
@@ -359,7 +359,12 @@ int jinja_sliced(struct jinja_arena *arena, const struct jv *of, const struct jv
         return -1;
     if (jv_is_list(of, JF_RANGE)) {
         const int64_t *r = of->list->range;
-        return jinja_range_of(arena, r[0] + from * r[2], r[0] + to * r[2], r[2] * step, out, err);
+        int64_t begin, end, by;
+        if (__builtin_mul_overflow(from, r[2], &begin) || __builtin_add_overflow(begin, r[0], &begin) ||
+            __builtin_mul_overflow(to, r[2], &end) || __builtin_add_overflow(end, r[0], &end) ||
+            __builtin_mul_overflow(step, r[2], &by))
+            return err_set(err, ERR_TOO_BIG, "a slice of a range: a number beyond 64 bits");
+        return jinja_range_of(arena, begin, end, by, out, err);
     }
     if (of->kind == JV_TEXT && step == 1) {
         const size_t begin = jv_character_at(of, (size_t)from);

@@ -170,7 +170,7 @@ int jinja_do_replace(const struct jinja_call *c)
         if (!found)
             break;
         status = status < 0 ? -1 : buf_append(&made, to->text, to->size, c->err);
-        left--;
+        left -= left > 0;
         at = end + from->size;
         if (from->size == 0) {
             if (at == text->size)
@@ -396,7 +396,7 @@ static int split_of(const struct jinja_call *c, bool last)
             return -1;
         from = last ? from : end;
         to = last ? begin : to;
-        left--;
+        left -= left > 0;
     }
     if (!by) { /* the remaining text keeps only the blanks at its far end */
         const struct jv rest = jv_strip(jv_borrow(text->text + from, to - from), NULL, !last, last);

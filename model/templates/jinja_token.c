@@ -51,11 +51,9 @@ int jinja_deeper(struct jinja_parser *p)
 
 static bool is_blank_at(const struct jinja_parser *p, size_t at, size_t *next)
 {
-    uint32_t code = 0;
-    unsigned bad;
-    const unsigned length = utf8_decode((const uint8_t *)p->text + at, p->size - at, &code, &bad, NULL);
-    *next = at + (length > 0 ? length : 1);
-    return length > 0 && utf8_is_blank(code);
+    uint32_t code;
+    *next = utf8_next(p->text, p->size, at, &code);
+    return utf8_is_blank(code);
 }
 
 static void blanks_skip(struct jinja_parser *p)

@@ -312,16 +312,21 @@ bool jv_true(const struct jv *value)
     }
 }
 
-bool jv_hashable(const struct jv *value)
+static bool hashable_within(const struct jv *value, int depth)
 {
     bool good = value->kind != JV_MAP;
     if (value->kind == JV_LIST) {
         const enum jv_form form = value->list->form;
-        good = form != JF_LIST && form != JF_KEYS && form != JF_PAIRS;
+        good = form != JF_LIST && form != JF_KEYS && form != JF_PAIRS && depth <= EQUAL_DEPTH_MAX;
         for (size_t i = 0; form == JF_TUPLE && good && i < value->list->count; i++)
-            good = jv_hashable(&value->list->items[i]);
+            good = hashable_within(&value->list->items[i], depth + 1);
     }
     return good;
+}
+
+bool jv_hashable(const struct jv *value)
+{
+    return hashable_within(value, 0);
 }
 
 /* Converts a number without rounding: a long double represents every whole number of 64 bits. */
@@ -379,8 +384,11 @@ static bool equal_within(const struct jv *a, const struct jv *b, int depth, size
     case JV_MAP:
         same = a->map->count == b->map->count;
         for (size_t i = 0; a->map != b->map && i < a->map->count && same; i++) {
-            const struct jv *other = jv_map_get(b->map, &a->map->keys[i]);
-            same = other && equal_within(&a->map->values[i], other, depth + 1, budget);
+            size_t k = 0;
+            while (k < b->map->count && !equal_within(&a->map->keys[i], &b->map->keys[k], depth + 1, budget))
+                k++;
+            same =
+                k < b->map->count && equal_within(&a->map->values[i], &b->map->values[k], depth + 1, budget);
         }
         return same;
     case JV_NAMESPACE:
@@ -469,11 +477,7 @@ static bool is_continuation(char c)
 
 size_t jv_next(const struct jv *text, size_t at, uint32_t *code)
 {
-    unsigned bad = 1;
-    const unsigned length = utf8_decode((const uint8_t *)text->text + at, text->size - at, code, &bad, NULL);
-    if (length == 0)
-        *code = 0xfffd;
-    return at + (length > 0 ? length : bad);
+    return utf8_next(text->text, text->size, at, code);
 }
 
 size_t jv_before(const struct jv *text, size_t at, uint32_t *code)
@@ -505,11 +509,11 @@ size_t jv_character_at(const struct jv *text, size_t index)
 /* Returns true if the character text[from..to) is to be stripped. */
 static bool is_stripped(const char *text, size_t from, size_t to, const struct jv *set)
 {
-    uint32_t code = 0;
-    unsigned bad;
+    uint32_t code;
     if (set)
         return memmem(set->text, set->size, text + from, to - from) != NULL;
-    return utf8_decode((const uint8_t *)text + from, to - from, &code, &bad, NULL) > 0 && utf8_is_blank(code);
+    utf8_next(text, to, from, &code);
+    return utf8_is_blank(code);
 }
 
 struct jv jv_strip(struct jv text, const struct jv *set, bool begin, bool end)

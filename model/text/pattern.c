@@ -289,12 +289,11 @@ static bool has_newer(const char *text, size_t size)
             }
         }
         uint32_t code;
-        unsigned bad;
         if ((unsigned char)text[at] < 0xe0) { /* a character below U+0800, or a byte inside one */
             at++;
             continue;
         }
-        at += utf8_decode((const uint8_t *)text + at, size - at, &code, &bad, NULL);
+        at = utf8_next(text, size, at, &code);
         if (code_set_has(&unicode_newer, code))
             return true;
     }

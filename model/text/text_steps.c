@@ -258,9 +258,8 @@ static size_t character_end(const struct text_view *in, size_t at)
  * change it, and which keeps the marks before and behind it apart. */
 static bool is_unformed(const struct text_view *in, size_t at)
 {
-    uint32_t code = 0;
-    unsigned bad;
-    utf8_decode((const uint8_t *)in->text + at, in->size - at, &code, &bad, NULL);
+    uint32_t code;
+    utf8_next(in->text, in->size, at, &code);
     return code_set_has(&unicode_unformed, code);
 }
 
@@ -328,19 +327,18 @@ static int step_strip(const struct text_step *step, const struct text_view *in, 
     size_t begin = 0;
     size_t end = in->size;
     uint32_t code;
-    unsigned bad;
     (void)search;
     while (step->left && begin < end) {
-        const unsigned size = utf8_decode((const uint8_t *)in->text + begin, end - begin, &code, &bad, NULL);
+        const size_t next = utf8_next(in->text, end, begin, &code);
         if (!utf8_is_space(code))
             break;
-        begin += size;
+        begin = next;
     }
     while (step->right && end > begin) {
         size_t at = end - 1;
         while (at > begin && ((unsigned char)in->text[at] & 0xc0) == 0x80)
             at--;
-        utf8_decode((const uint8_t *)in->text + at, end - at, &code, &bad, NULL);
+        utf8_next(in->text, end, at, &code);
         if (!utf8_is_space(code))
             break;
         end = at;
@@ -354,19 +352,16 @@ static int step_characters(const struct text_step *step, const struct text_view 
     size_t same = 0; /* bytes from here on have not been written yet */
     (void)search;
     for (size_t at = 0; at < in->size;) {
-        uint32_t code = 0;
-        unsigned bad;
+        uint32_t code;
         char mapped[CHARACTER_MAP_BYTES];
         size_t size;
-        const unsigned length = utf8_decode((const uint8_t *)in->text + at, in->size - at, &code, &bad, NULL);
+        const size_t next = utf8_next(in->text, in->size, at, &code);
         if (character_map(step->map, code, mapped, &size)) {
-            if (write_same(w, in, same, at, err) < 0 ||
-                write_new(w, in, at, at + length, mapped, size, err) < 0) {
+            if (write_same(w, in, same, at, err) < 0 || write_new(w, in, at, next, mapped, size, err) < 0)
                 return -1;
-            }
-            same = at + length;
+            same = next;
         }
-        at += length;
+        at = next;
     }
     return write_same(w, in, same, in->size, err);
 }

@@ -439,18 +439,16 @@ static uint32_t character_before(const char *text, size_t at, size_t *begin)
     size_t from = at - 1;
     while (from > 0 && ((unsigned char)text[from] & 0xc0) == 0x80)
         from--;
-    uint32_t code = 0;
-    unsigned bad;
-    utf8_decode((const uint8_t *)text + from, at - from, &code, &bad, NULL);
+    uint32_t code;
+    utf8_next(text, at, from, &code);
     *begin = from;
     return code;
 }
 
 static uint32_t character_after(const char *text, size_t size, size_t at, size_t *end)
 {
-    uint32_t code = 0;
-    unsigned bad;
-    *end = at + utf8_decode((const uint8_t *)text + at, size - at, &code, &bad, NULL);
+    uint32_t code;
+    *end = utf8_next(text, size, at, &code);
     return code;
 }
 

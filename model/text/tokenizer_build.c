@@ -402,6 +402,9 @@ int builder_added(struct tokenizer *t, const struct added_token *added, struct e
 {
     if (added->id >= t->vocab || !t->tokens[added->id].there || t->tokens[added->id].size == 0)
         return err_set(err, ERR_INVALID, "added token %u has no text in the vocabulary", added->id);
+    const struct token *token = &t->tokens[added->id];
+    if (utf8_check((const char *)t->arena + token->offset, token->size) != token->size)
+        return err_set(err, ERR_CORRUPT, "token %u is cut out of texts and is not valid UTF-8", added->id);
     if (t->added_count == TOKENIZER_ADDED_MAX)
         return err_set(err, ERR_TOO_BIG, "more than %d added tokens", TOKENIZER_ADDED_MAX);
     if (t->added_count == t->added_capacity) {

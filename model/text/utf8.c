@@ -41,6 +41,15 @@ unsigned utf8_decode(const uint8_t *text, size_t size, uint32_t *code, unsigned 
     return length;
 }
 
+size_t utf8_next(const char *text, size_t size, size_t at, uint32_t *code)
+{
+    unsigned bad;
+    const unsigned length = utf8_decode((const uint8_t *)text + at, size - at, code, &bad, NULL);
+    if (length == 0)
+        *code = 0xfffd;
+    return at + (length > 0 ? length : bad);
+}
+
 size_t utf8_check(const char *text, size_t size)
 {
     size_t at = 0;

@@ -14,6 +14,10 @@
 unsigned utf8_decode(const uint8_t *text, size_t size, uint32_t *code, unsigned *bad_bytes,
                      bool *short_input);
 
+/* Reads the character at text[at], at < size. Writes its code point, or U+FFFD for an invalid part, and
+ * returns the offset behind it, which is always greater than 'at'. */
+size_t utf8_next(const char *text, size_t size, size_t at, uint32_t *code);
+
 /* Returns the offset of the first byte that is not valid UTF-8, or 'size' if the whole text is valid. */
 size_t utf8_check(const char *text, size_t size);
 

@@ -23,6 +23,8 @@ static void header(const uint8_t *data, size_t size)
             struct buf back = {.limit = 1 << 20};
             if (tokenizer_encode(tokenizer, "a b\xe2\x82\xac", 6, TOKENIZER_ADD_SPECIAL, &ids, &err) == 0)
                 tokenizer_decode(tokenizer, ids.data, ids.count, true, &back, &err);
+            ids.count = 0; /* and the end of the file as a text */
+            tokenizer_encode(tokenizer, (const char *)data + size - size / 4, size / 4, 0, &ids, &err);
             buf_fini(&back);
             ids_fini(&ids);
         }

@@ -229,6 +229,12 @@ def gguf():
         at += (4 * shape[0] * (shape[1] if len(shape) > 1 else 1) + 31) // 32 * 32
     head = b"GGUF" + struct.pack("<IQQ", 3, len(shapes), len(keys)) + b"".join(keys) + listed
     yield head + bytes(-len(head) % 32) + bytes(at)
+    part = (b"".join(keys[:1]) + text("tokenizer.ggml.model") + struct.pack("<I", 8) + text("gpt2")  # a token that is a part of €
+            + text("tokenizer.ggml.pre") + struct.pack("<I", 8) + text("llama-bpe")
+            + text("tokenizer.ggml.tokens") + struct.pack("<IIQ", 9, 8, 3) + text("a") + text("b") + struct.pack("<Q", 2) + b"\x82\xac"
+            + text("tokenizer.ggml.token_type") + struct.pack("<IIQ3i", 9, 5, 3, 1, 1, 4)
+            + text("tokenizer.ggml.merges") + struct.pack("<IIQ", 9, 8, 0))
+    yield b"GGUF" + struct.pack("<IQQ", 3, 0, 6) + part + bytes(64)
 
 
 def pieces():
@@ -254,6 +260,13 @@ def chat():
             yield open(os.path.join(DATA, "chat", name), "rb").read()
     for case in load("chat", "cases.json")["snippets"]:
         yield case["template"].encode()
+    yield b"{{ a" + b".a" * 100000 + b" }}"
+    yield b"{% if false %}{{ 1" + b"+1" * 100000 + b" }}{% endif %}"
+    yield (b"{% set ns = namespace(t=1) %}{% for i in range(15000) %}{% set ns.t = ((((((((((((ns.t,),),),),),),),),),),),) %}"
+           b"{% endfor %}{% set d = {ns.t: 1} %}")
+    yield (b"{% set ns = namespace(a={}, b={}) %}{% for i in range(30000) %}{% set ns.a = {ns.a.items: 1} %}"
+           b"{% set ns.b = {ns.b.items: 1} %}{% endfor %}{{ ns.a == ns.b }}")
+    yield b"{{ range(9223372036854775800, 9223372036854775807, 5)[0:2] }}"
 
 
 def rows():

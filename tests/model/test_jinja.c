@@ -359,21 +359,54 @@ static void nothing_runs_for_ever_or_grows_without_end(void **state)
             fail_msg("%s: %s", greedy[i], err.text);
         buf_fini(&text);
     }
-    char *deep = malloc(200001);
+    static const char *const parts[] = {"((((", "not not ", "1+1+1+", "a.a.a.",       "- - - ",
+                                        "a|e|", "a[0][0].", "a()().", "0 and 0 and ", "0 if 0 if "};
+    enum { DEEP_BYTES = 400000 };
+    char *deep = malloc(DEEP_BYTES + 100);
     assert_non_null(deep);
-    static const char *const parts[] = {"{{ ((((", "{{ not not ", "{{ 1+1+1+", "{{ a.a.a.a", "{{ - - - "};
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
         struct err err = {0};
         struct buf text = {.limit = 1 << 20};
-        const size_t size = strlen(parts[i]) - 3;
-        memcpy(deep, parts[i], 3);
-        for (size_t at = 3; at < 200000; at++)
-            deep[at] = parts[i][3 + (at - 3) % size];
-        snprintf(deep + 199990, 11, "%s", i == 3 ? ".a }}     " : " 1 }}     ");
+        const size_t size = strlen(parts[i]);
+        size_t at = (size_t)snprintf(deep, DEEP_BYTES, "{%% if false %%}{{ ");
+        for (; at + size < DEEP_BYTES; at += size)
+            memcpy(deep + at, parts[i], size);
+        snprintf(deep + at, 100, "a }}{%% endif %%}");
         assert_int_equal(-1, snippet_render(deep, &text, &err));
+        if (err.code != ERR_TOO_BIG)
+            fail_msg("%s: %s", parts[i], err.text);
         buf_fini(&text);
     }
     free(deep);
+}
+
+static void values_that_are_nested_deep_or_at_the_end_of_the_numbers_are_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *template, *why;
+    } rows[] = {
+        {"{% set ns = namespace(t=1) %}{% for i in range(15000) %}{% set ns.t = "
+         "((((((((((((ns.t,),),),),),),),),),),),) %}{% endfor %}{% set d = {ns.t: 1} %}done",
+         "cannot be a key"},
+        {"{% set ns = namespace(a={}, b={}) %}{% for i in range(30000) %}{% set ns.a = {ns.a.items: 1} %}"
+         "{% set ns.b = {ns.b.items: 1} %}{% endfor %}{{ 1 // (ns.a == ns.b) }}",
+         "division by zero"},
+        {"{{ range(9223372036854775800, 9223372036854775807, 5)[0:2]|list }}", "64 bits"},
+        {"{{ 'abc'|truncate(9223372036854775807, leeway=9223372036854775807) ~ 1 // 0 }}",
+         "division by zero"},
+        {"{{ 'aa'.replace('a', 'b', -9223372036854775807 - 1) ~ 1 // 0 }}", "division by zero"},
+        {"{{ 'a a'.split(' ', -9223372036854775807 - 1) ~ 1 // 0 }}", "division by zero"},
+        {"{% if range(-9000000000000000000, 9000000000000000001, 9000000000000000000)|list|last != "
+         "9000000000000000000 %}{{ [][0].a }}{% endif %}{{ 1 // 0 }}",
+         "division by zero"}};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct err err = {0};
+        struct buf text = {.limit = 1 << 20};
+        if (snippet_render(rows[i].template, &text, &err) == 0 || !strstr(err.text, rows[i].why))
+            fail_msg("%s: %s", rows[i].template, err.text);
+        buf_fini(&text);
+    }
 }
 
 int main(void)
@@ -387,6 +420,7 @@ int main(void)
         cmocka_unit_test(what_a_model_would_have_written_is_learnt),
         cmocka_unit_test(a_template_that_hides_its_turns_cannot_say_what_to_learn),
         cmocka_unit_test(nothing_runs_for_ever_or_grows_without_end),
+        cmocka_unit_test(values_that_are_nested_deep_or_at_the_end_of_the_numbers_are_refused),
     };
     return cmocka_run_group_tests(tests, cases_open, cases_close);
 }

@@ -18,6 +18,7 @@
 #include "common/file.h"
 #include "common/rand.h"
 #include "model/files/gguf.h"
+#include "model/gguf_build.h"
 #include "model/shape/tensors.h"
 #include "model/text/tokenizer_files.h"
 #include "model/text/tokenizer.h"
@@ -173,6 +174,47 @@ static struct tokenizer *gguf_tokenizer(void)
     gguf_close(gguf);
     model_source_close(source);
     return tokenizer;
+}
+
+/* A token's text is cut out of texts, so a part of a character would leave the other part behind. */
+static void a_gguf_token_that_is_a_part_of_a_character_is_refused(void **state)
+{
+    (void)state;
+    static const char *const tokens[] = {"a", "b", "\xc4\x80", "\x82\xac"};
+    struct err err = {0};
+    struct model_source *source = NULL;
+    struct gguf *gguf = NULL;
+    struct tokenizer *tokenizer = NULL;
+    struct gguf_build b;
+    gb_begin(&b, 3, 0, 6);
+    gb_key_text(&b, "general.architecture", "llama");
+    gb_key_text(&b, "tokenizer.ggml.model", "gpt2");
+    gb_key_text(&b, "tokenizer.ggml.pre", "llama-bpe");
+    gb_text(&b, "tokenizer.ggml.tokens");
+    gb_u32(&b, 9);
+    gb_u32(&b, 8);
+    gb_u64(&b, 4);
+    for (size_t i = 0; i < 4; i++)
+        gb_text(&b, tokens[i]);
+    gb_text(&b, "tokenizer.ggml.token_type");
+    gb_u32(&b, 9);
+    gb_u32(&b, 5);
+    gb_u64(&b, 4);
+    for (uint32_t i = 0; i < 4; i++)
+        gb_u32(&b, i < 3 ? 1 : 4);
+    gb_text(&b, "tokenizer.ggml.merges");
+    gb_u32(&b, 9);
+    gb_u32(&b, 8);
+    gb_u64(&b, 0);
+    gb_align(&b, 32);
+    assert_int_equal(0, model_source_open_memory("a.gguf", b.data, b.size, &source, &err));
+    assert_int_equal(0, gguf_open(source, 0, &gguf, &err));
+    if (tokenizer_from_gguf(gguf, &tokenizer, &err) == 0 || err.code != ERR_CORRUPT ||
+        !strstr(err.text, "token 3") || !strstr(err.text, "UTF-8"))
+        fail_msg("%s", err.text);
+    gguf_close(gguf);
+    model_source_close(source);
+    free(b.data);
 }
 
 static void scores_in_a_gguf_merge_as_sentencepiece_does(void **state)
@@ -610,6 +652,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_family_encodes_and_decodes_as_hugging_face_does),
+        cmocka_unit_test(a_gguf_token_that_is_a_part_of_a_character_is_refused),
         cmocka_unit_test(scores_in_a_gguf_merge_as_sentencepiece_does),
         cmocka_unit_test(a_tokenizer_model_gives_the_ids_of_sentencepiece),
         cmocka_unit_test(what_a_tokenizer_model_has_that_is_not_done_is_named),
