@@ -5,7 +5,7 @@ SLOTS := $(shell expr 5 \* $$(nproc) / 2) # of ctest: a test takes one or two (t
 
 .PHONY: build demo packages-test test test-page schema-check wheel check bench gpu-check gpu-bench gpu-hour lint equality emulated-check sanitize fuzz wild chaos clean
 .DEFAULT_GOAL := build
-# Of ten architectures of AMD, tests run or read the code for three, and each takes a core half a minute.
+# Of 23 architectures of AMD, tests run or read the code for three, and each takes a core half a minute.
 TEST_GPU_TARGETS := sm_.*|gfx906|gfx90a|gfx1030
 GPU_TARGETS := .*
 test test-page schema-check: GPU_TARGETS := $(TEST_GPU_TARGETS)

@@ -3,19 +3,24 @@
 option(MOTLEY_GPU_CODE "compile the GPU kernels for the cards whose compilers are here" ON)
 set(MOTLEY_GPU_TARGETS ".*" CACHE STRING "regular expression: the architectures that code is compiled for")
 
-# Architecture; form, and of PTX the version of the language, which decides how old a driver may be: 7.0 is CUDA
-# 11.0's; and the matrix units that kernels/fragment.h uses there. A card takes the last PTX that is not above it,
-# translated by its driver: there is one for each text that differs, and those differ by the matrix units alone.
+# Architecture; the version of its form, which decides how old a driver may be (PTX 7.0 is CUDA 11.0's, code objects of
+# version 4 are ROCm 4.1's); and the matrix units that kernels/fragment.h uses there. tools/gpu_code.py reads the
+# version from what was compiled. A card takes the last PTX that is not above it, translated by its driver: there is
+# one for each text that differs, and those differ by the matrix units alone.
 set(gpu_code_targets
   cuda:sm_52:ptx60:none cuda:sm_75:ptx65:f16 cuda:sm_80:ptx70:f16+bf16
-  hip:gfx906:elf:none hip:gfx908:elf:f16+bf16 hip:gfx90a:elf:f16+bf16 hip:gfx1030:elf:none hip:gfx1100:elf:none
-  hip:gfx1101:elf:none hip:gfx1102:elf:none hip:gfx942:elf:none hip:gfx1200:elf:none hip:gfx1201:elf:none)
+  hip:gfx900:elf4:none hip:gfx906:elf4:none hip:gfx908:elf4:f16+bf16 hip:gfx90a:elf4:f16+bf16
+  hip:gfx942:elf4:f16+bf16 hip:gfx950:elf4:f16+bf16
+  hip:gfx1010:elf4:none hip:gfx1030:elf4:none hip:gfx1031:elf4:none hip:gfx1032:elf4:none hip:gfx1033:elf4:none
+  hip:gfx1034:elf4:none hip:gfx1035:elf4:none hip:gfx1036:elf4:none
+  hip:gfx1100:elf4:none hip:gfx1101:elf4:none hip:gfx1102:elf4:none hip:gfx1103:elf4:none
+  hip:gfx1150:elf4:none hip:gfx1151:elf4:none hip:gfx1152:elf4:none hip:gfx1200:elf4:none hip:gfx1201:elf4:none)
 set(gpu_code_source ${CMAKE_SOURCE_DIR}/engine/gpu/kernels/all.cu)
 set(gpu_code_folder ${CMAKE_BINARY_DIR}/gpu_code)
 set(gpu_code_c ${gpu_code_folder}/objects.c)
 file(MAKE_DIRECTORY ${gpu_code_folder})
 
-find_program(GPU_CLANG NAMES clang-19 clang-18 clang-17 clang-16 clang-15 clang-14 clang NO_CACHE) # a later one may come
+find_program(GPU_CLANG NAMES clang-19 clang-22 clang-21 clang-20 clang-18 clang-17 clang-16 clang-15 clang-14 clang NO_CACHE) # a later one may come
 find_program(GPU_PYTHON3 python3)
 # Where clang is not, CUDA's own compiler does for NVIDIA's cards from sm_75 on, with drivers as new as itself.
 find_program(GPU_NVCC nvcc PATHS /usr/local/cuda/bin)
@@ -31,15 +36,16 @@ function(gpu_code_command kind arch form out)
   set(command ${GPU_CLANG} --cuda-device-only -O3 -ffp-contract=off -Wall -Werror -Wno-unknown-cuda-version
     -Wno-unused-function -I${CMAKE_SOURCE_DIR})
   if(kind STREQUAL "cuda")
-    list(APPEND command -x cuda -nocudainc -nocudalib --cuda-gpu-arch=${arch} -Xclang -target-feature
-      -Xclang +${form} -S)
+    list(APPEND command -x cuda -nocudainc -nocudalib --cuda-gpu-arch=${arch} --cuda-feature=+${form} -S)
   else()
-    list(APPEND command -x hip -nogpuinc -nogpulib --no-gpu-bundle-output --offload-arch=${arch} -c)
+    list(APPEND command -x hip -nogpuinc -nogpulib --no-gpu-bundle-output --offload-arch=${arch}
+      -mcode-object-version=4 -c)
   endif()
   set(${out} ${command} PARENT_SCOPE)
 endfunction()
 
-# Why there is no code for a target; "" where there is. Tried once for each compiler.
+# Why there is no code for a target; "" where there is. Tried once for each compiler, with an empty kernel (does it know
+# the card, and has it a linker?) and with the kernels themselves.
 function(gpu_code_probe kind arch form out)
   set(known GPU_CODE_${kind}_${arch})
   if(NOT DEFINED ${known} OR NOT "${GPU_CODE_PROBED}" STREQUAL "${GPU_CLANG}${GPU_NVCC}")
@@ -53,6 +59,10 @@ function(gpu_code_probe kind arch form out)
       gpu_code_command(${kind} ${arch} ${form} command)
       execute_process(COMMAND ${command} -o ${gpu_code_folder}/probe.out ${gpu_code_folder}/probe.cu
         RESULT_VARIABLE failed OUTPUT_QUIET ERROR_VARIABLE said)
+      if(NOT failed AND GPU_CLANG) # each word of the kernels' dialect, read but not translated: 0.2 s
+        execute_process(COMMAND ${command} -fsyntax-only ${gpu_code_source}
+          RESULT_VARIABLE failed OUTPUT_QUIET ERROR_VARIABLE said)
+      endif()
       if(failed)
         string(REGEX REPLACE "\n.*" "" said "${said}")
         string(REGEX REPLACE "[\"\\;]" "" why "${said}")

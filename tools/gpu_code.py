@@ -5,12 +5,30 @@ gpu_code.py --out FILE.c --compiler NAME [--object KIND ARCH FORM MATRIX FILE]..
             [--absent KIND ARCH FORM WHY]...
 
 MATRIX: the 16-bit types that its kernels multiply by matrix units (fragment.h): none, f16, f16+bf16.
+FORM: such as ptx70 or elf4, of an object what cmake/gpu_code.cmake asked for. The table says what the object itself
+says, because compilers add versions of their own (clang 19 writes PTX 8.5 unless told otherwise), and drivers refuse
+by that.
 """
 import argparse
 import os
+import re
 import zlib
 
 MATRIX = {"none": "0", "f16": "GPU_MATRIX_F16", "f16+bf16": "GPU_MATRIX_F16 | GPU_MATRIX_BF16"}
+
+
+# The version of a code object by its ELF header's EI_ABIVERSION (LLVM: AMDGPUUsage, "ELF Code Object").
+ELF_VERSIONS = {0: "elf2", 1: "elf3", 2: "elf4", 3: "elf5", 4: "elf6"}
+
+
+def form_of(raw):
+    """The form and version that the object says of itself."""
+    if raw[:4] == b"\x7fELF":
+        return ELF_VERSIONS.get(raw[8], f"elf-abi{raw[8]}")
+    version = re.search(rb"^\.version (\d+)\.(\d+)", raw, re.MULTILINE)
+    if not version:
+        raise SystemExit("an object is neither PTX nor ELF")
+    return f"ptx{version.group(1).decode()}{version.group(2).decode()}"
 
 
 def quoted(text):
@@ -26,7 +44,7 @@ def main():
     parser.add_argument("--stored", action="store_true", help="without compression")
     options = parser.parse_args()
     data, rows = [], []
-    for index, (kind, arch, form, matrix, path) in enumerate(options.object):
+    for index, (kind, arch, _, matrix, path) in enumerate(options.object):
         with open(path, "rb") as handle:
             raw = handle.read()
         packed = path + ".z"
@@ -36,7 +54,7 @@ def main():
         data.append(f'__asm__(".pushsection .rodata\\n.globl gpu_code_{index}\\n.hidden gpu_code_{index}\\n"\n'
                     f'        "gpu_code_{index}:\\n.incbin {chr(92)}"{packed}{chr(92)}"\\n.popsection\\n");\n'
                     f"extern const uint8_t gpu_code_{index}[];\n")
-        rows.append(f"    {{.kind = {quoted(kind)}, .arch = {quoted(arch)}, .form = {quoted(form)}, "
+        rows.append(f"    {{.kind = {quoted(kind)}, .arch = {quoted(arch)}, .form = {quoted(form_of(raw))}, "
                     f".matrix = {MATRIX[matrix]}, .packed = gpu_code_{index}, .packed_bytes = {size}, .bytes = {len(raw)}}},\n")
     for kind, arch, form, why in options.absent:
         rows.append(f"    {{.kind = {quoted(kind)}, .arch = {quoted(arch)}, .form = {quoted(form)}, "

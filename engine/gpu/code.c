@@ -17,46 +17,28 @@ static unsigned capability(const char *arch)
     return end == arch + 3 || value > 9999 ? 0 : (unsigned)value;
 }
 
-/* Families of AMD's cards that run the code of architecture `arch`, because their instructions are the same.
- * The environment variable HSA_OVERRIDE_GFX_VERSION with the value `version` makes AMD's runtime accept that
- * code. */
-static const struct {
-    const char *family, *arch, *version;
-} overrides[] = {{"gfx103", "gfx1030", "10.3.0"}, {"gfx110", "gfx1100", "11.0.0"}};
-
-/* If some setting of HSA_OVERRIDE_GFX_VERSION lets a card of `arch` run code that this build has, writes a
- * hint about it to `out`. */
-static void override_say(const char *arch, char *out, size_t room)
-{
-    for (size_t i = 0; i < sizeof(overrides) / sizeof(*overrides); i++)
-        for (uint32_t k = 0; k < gpu_code_count; k++)
-            if (gpu_codes[k].packed && strcmp(gpu_codes[k].arch, overrides[i].arch) == 0 &&
-                strncmp(arch, overrides[i].family, strlen(overrides[i].family)) == 0)
-                snprintf(out, room,
-                         "; with HSA_OVERRIDE_GFX_VERSION=%s in the agent's environment it runs that of %s",
-                         overrides[i].version, overrides[i].arch);
-}
-
-/* Sets an error that lists the architectures for which this build has code, or the reason why it has none. */
+/* Sets an error that lists the architectures for which this build has code, and says why it has none for
+ * `arch` if the release has. */
 static void code_absent(const char *kind, const char *arch, struct err *err)
 {
-    char has[256] = "", override[128] = "";
-    const char *why = "nothing was compiled";
-    override_say(arch, override, sizeof(override));
+    char has[384] = "";
+    const char *why = "nothing was compiled", *why_arch = "";
     for (uint32_t i = 0; i < gpu_code_count; i++) {
         size_t at = strlen(has);
         if (strcmp(gpu_codes[i].kind, kind) != 0)
             continue;
         if (gpu_codes[i].packed)
             snprintf(has + at, sizeof(has) - at, "%s%s", at == 0 ? "" : ", ", gpu_codes[i].arch);
-        else if (strcmp(gpu_codes[i].arch, arch) == 0 || has[0] == '\0')
+        else if (strcmp(gpu_codes[i].arch, arch) == 0)
+            why = why_arch = gpu_codes[i].why;
+        else if (has[0] == '\0' && why_arch[0] == '\0')
             why = gpu_codes[i].why;
     }
     if (has[0] == '\0')
         err_set(err, ERR_UNSUPPORTED, "this build has no %s code at all: %s", kind, why);
     else
-        err_set(err, ERR_UNSUPPORTED, "this build has no %s code for %s, but for %s%s", kind, arch, has,
-                override);
+        err_set(err, ERR_UNSUPPORTED, "this build has no %s code for %s, but for %s%s%s", kind, arch, has,
+                why_arch[0] == '\0' ? "" : ": ", why_arch);
 }
 
 const struct gpu_code *gpu_code_choose(const char *kind, const char *arch, struct err *err)

@@ -16,7 +16,8 @@
 struct gpu_code {
     const char *kind; /* "cuda" or "hip" */
     const char *arch; /* such as "sm_75" or "gfx90a" */
-    const char *form; /* such as "ptx63" (PTX of version 6.3), or "elf" */
+    const char *form; /* such as "ptx70" (PTX of version 7.0) or "elf4" (a code object of version 4), read
+                         from the object when it was packed */
     uint32_t matrix;  /* GPU_MATRIX_… (driver.h): the types that its kernels multiply with matrix units */
     const uint8_t *packed; /* NULL: this build does not contain it, for the reason in `why` */
     uint32_t packed_bytes, bytes;

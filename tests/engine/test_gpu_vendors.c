@@ -11,8 +11,12 @@
 #include "engine/cases_basic.h"
 #include "engine/cases_experts.h"
 
+#include <dlfcn.h>
+
+#include "engine/fakes/fake.h"
 #include "engine/gpu/code.h"
 #include "engine/gpu/gpu.h"
+#include "engine/gpu/vendor_private.h"
 
 enum { TRIALS = 2 };
 
@@ -78,6 +82,77 @@ static void code_objects_hold_every_kernel(void **state)
     }
 }
 
+/* Loads an image through the unchanged driver, on the first card of a fake library that plays `version`. */
+static int image_load(const char *kind, int version, const void *image, uint64_t bytes, struct err *why)
+{
+    bool cuda = strcmp(kind, "cuda") == 0;
+    const struct gpu_driver *driver = cuda ? &gpu_driver_cuda : &gpu_driver_hip;
+    void *fake =
+        dlopen(getenv(cuda ? "MOTLEY_CUDA_LIBRARY" : "MOTLEY_HIP_LIBRARY"), RTLD_NOW | RTLD_NODELETE);
+    struct fake_control *control = dlsym(fake, "fake_control");
+    int before = control->version;
+    struct gpu_library *library;
+    struct gpu_context *context;
+    struct gpu_module *module = NULL;
+    struct err err;
+    uint32_t opened;
+    control->version = version;
+    check(driver->open(&library, &opened, &err));
+    check(driver->context_create(library, 0, NULL, 0, &context, &err));
+    int result = driver->module_load(context, image, bytes, &module, why);
+    driver->module_unload(module);
+    driver->context_destroy(context);
+    driver->close(library);
+    control->version = before;
+    dlclose(fake);
+    return result;
+}
+
+/* Drivers refuse code of a version that they do not know. The oldest drivers of which the README speaks take
+ * all of this build's code, unless CUDA's own compiler wrote it, which needs drivers as new as itself. */
+static void every_driver_takes_the_code(void **state)
+{
+    (void)state;
+    code_needed();
+    static const struct {
+        const char *kind;
+        int version;
+    } drivers[] = {
+        {"cuda", 11040},   {"cuda", 12020},   {"cuda", 12040},   {"cuda", 12080}, /* 470, 535, 550, 570 */
+        {"hip", 50013601}, {"hip", 50221153}, {"hip", 50731921}, {"hip", 60342134}, {"hip", 70051831}};
+    for (uint32_t i = 0; i < gpu_code_count; i++) {
+        const struct gpu_code *code = &gpu_codes[i];
+        void *image;
+        uint64_t bytes;
+        uint32_t matrix;
+        struct err err;
+        if (!code->packed || strcmp(gpu_code_compiler, "nvcc") == 0)
+            continue;
+        check(gpu_code_load(code->kind, code->arch, &image, &bytes, &matrix, &err));
+        for (size_t d = 0; d < sizeof(drivers) / sizeof(*drivers); d++)
+            if (strcmp(drivers[d].kind, code->kind) == 0 &&
+                image_load(code->kind, drivers[d].version, image, bytes, &err) != 0)
+                fail_msg("%s (%s), driver %d: %s", code->arch, code->form, drivers[d].version, err.text);
+        free(image);
+    }
+}
+
+/* The fake drivers refuse as the real ones do; the error says what the driver knows. */
+static void code_of_later_versions_is_refused(void **state)
+{
+    (void)state;
+    static const char ptx[] = "//\n.version 8.5\n.target sm_80\n",
+                      elf[16] = {127, 'E', 'L', 'F', 2, 1, 1, 64, 3};
+    struct err err;
+    assert_int_equal(image_load("cuda", 12020, ptx, sizeof(ptx), &err), -1);
+    assert_int_equal(err.code, ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "Unsupported .version 8.5; current version is '8.2'"));
+    assert_int_equal(image_load("cuda", 12050, ptx, sizeof(ptx), &err), 0);
+    assert_int_equal(image_load("hip", 50013601, elf, sizeof(elf), &err), -1);
+    assert_int_equal(err.code, ERR_UNSUPPORTED);
+    assert_int_equal(image_load("hip", 50221153, elf, sizeof(elf), &err), 0);
+}
+
 static void a_card_takes_the_newest_code_that_it_can(void **state)
 {
     (void)state;
@@ -106,6 +181,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(code_objects_hold_every_kernel),
+        cmocka_unit_test(every_driver_takes_the_code),
+        cmocka_unit_test(code_of_later_versions_is_refused),
         cmocka_unit_test(a_card_takes_the_newest_code_that_it_can),
         cmocka_unit_test(ops_give_the_same_bits_behind_every_driver),
     };

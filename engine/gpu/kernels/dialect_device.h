@@ -72,7 +72,11 @@ FUNCTION uint32_t blocks_x(void)
 }
 FUNCTION constexpr uint32_t warp_size(void)
 {
-    return __AMDGCN_WAVEFRONT_SIZE;
+#if defined(__GFX10__) || defined(__GFX11__) || defined(__GFX12__)
+    return 32; /* what clang compiles for unless told otherwise; later ones lack __AMDGCN_WAVEFRONT_SIZE */
+#else
+    return 64;
+#endif
 }
 FUNCTION void barrier(void)
 {

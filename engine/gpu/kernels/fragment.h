@@ -5,7 +5,7 @@
  *   sm_75               mma.m16n8k8, two halves of the terms             fp16
  *   sm_80 and later     mma.m16n8k16                                     fp16, bf16
  *   gfx908              v_mfma_f32_16x16x16f16, two of …_16x16x8bf16     fp16, bf16
- *   gfx90a              v_mfma_f32_16x16x16f16, …_16x16x16bf16_1k        fp16, bf16
+ *   gfx90a, 942, 950    v_mfma_f32_16x16x16f16, …_16x16x16bf16_1k        fp16, bf16
  *
  * No other card has fragments here: Volta's m8n8k4 has a layout of its own and is left out, as is RDNA 3's
  * WMMA. FRAGMENT_BF16 and FRAGMENT_F16 tell what the compiler's target has; the host finds the same in the
@@ -30,10 +30,15 @@
 
 #include "engine/gpu/kernels/four.h"
 
+/* The bf16 instruction of gfx90a and of the cards after it. */
+#if defined(__gfx90a__) || defined(__gfx942__) || defined(__gfx950__)
+#define FRAGMENT_MFMA_1K
+#endif
+
 #if defined(__CUDA_ARCH__)
 #define FRAGMENT_BF16 (__CUDA_ARCH__ >= 800)
 #define FRAGMENT_F16 (__CUDA_ARCH__ >= 750)
-#elif defined(__gfx908__) || defined(__gfx90a__)
+#elif defined(__gfx908__) || defined(FRAGMENT_MFMA_1K)
 #define FRAGMENT_BF16 1
 #define FRAGMENT_F16 1
 #elif defined(__HIP__)
@@ -203,7 +208,7 @@ FUNCTION void fragment_multiply(uint32_t element, const uint32_t *a, const uint3
                          : "r"(a[2 * half]), "r"(a[2 * half + 1]), "r"(b[half]));
 }
 
-#elif defined(__gfx908__) || defined(__gfx90a__)
+#elif defined(__gfx908__) || defined(FRAGMENT_MFMA_1K)
 
 typedef float fragment_floats __attribute__((ext_vector_type(4)));
 typedef _Float16 fragment_halves __attribute__((ext_vector_type(4)));
@@ -221,7 +226,7 @@ FUNCTION void fragment_multiply(uint32_t element, const uint32_t *a, const uint3
         sum = __builtin_amdgcn_mfma_f32_16x16x16f16(__builtin_bit_cast(fragment_halves, x),
                                                     __builtin_bit_cast(fragment_halves, y), sum, 0, 0, 0);
     else {
-#if defined(__gfx90a__)
+#if defined(FRAGMENT_MFMA_1K)
         sum = __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(__builtin_bit_cast(fragment_shorts, x),
                                                         __builtin_bit_cast(fragment_shorts, y), sum, 0, 0, 0);
 #else /* each instruction takes two of a lane's four terms; which two does not matter to the sum */

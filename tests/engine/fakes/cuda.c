@@ -8,7 +8,7 @@
 #include "engine/ptx/module.h"
 #endif
 
-FAKE_EXPORT struct fake_control fake_control = {.version = 12040, .devices = 2, .capability = 86};
+FAKE_EXPORT struct fake_control fake_control = {.version = 12020, .devices = 2, .capability = 86};
 const char *const fake_warps = "warp32";
 const uintptr_t fake_extra_end = 0;
 
@@ -20,33 +20,65 @@ struct fake_object *fake_current(void)
     return fake_context_alive(current) ? current : NULL;
 }
 
-#ifdef FAKE_PTX
-const char *fake_image_refuse(const char *image)
+/* The latest PTX that the driver of a CUDA version takes, from the release table of NVIDIA's PTX ISA. */
+static const struct {
+    int cuda;
+    unsigned major, minor;
+} releases[] = {{11040, 7, 4}, {11050, 7, 5}, {11060, 7, 6}, {11070, 7, 7}, {11080, 7, 8},
+                {12000, 8, 0}, {12010, 8, 1}, {12020, 8, 2}, {12030, 8, 3}, {12040, 8, 4},
+                {12050, 8, 5}, {12070, 8, 6}, {12080, 8, 7}, {12090, 8, 8}, {13000, 9, 0}};
+
+/* What ptxas says of a text whose version the driver does not know; NULL: it knows the version. */
+static const char *version_refuse(const char *image, int *result)
 {
-    return ptx_module_load(image);
+    static char text[96];
+    unsigned major = 0, minor = 0, last = 0;
+    const char *version = strstr(image, "\n.version ");
+    version = version ? version + 1 : image;
+    *result = FAKE_INVALID_IMAGE;
+    if (sscanf(version, ".version %u.%u", &major, &minor) != 2 || !strstr(image, ".target sm_"))
+        return "ptxas fatal   : Unsupported image: no .version directive";
+    for (unsigned i = 1; i < sizeof(releases) / sizeof(*releases); i++)
+        if (releases[i].cuda <= fake_control.version)
+            last = i;
+    if (major < releases[last].major || (major == releases[last].major && minor <= releases[last].minor))
+        return NULL;
+    *result = FAKE_PTX_TOO_NEW;
+    snprintf(text, sizeof(text), "ptxas fatal   : Unsupported .version %u.%u; current version is '%u.%u'",
+             major, minor, releases[last].major, releases[last].minor);
+    return text;
+}
+
+const char *fake_image_refuse(const char *image, int *result)
+{
+    const char *wrong = version_refuse(image, result);
+#ifdef FAKE_PTX
+    if (!wrong)
+        wrong = ptx_module_load(image);
+#endif
+    return wrong;
 }
 
 bool fake_args_refuse(const char *kernel, size_t bytes)
 {
+#ifdef FAKE_PTX
     struct err err;
     const struct ptx_kernel *found = ptx_module_kernel(kernel, &err);
     return found && found->args_bytes != bytes;
-}
 #else
-const char *fake_image_refuse(const char *image)
-{
-    return strstr(image, ".version") && strstr(image, ".target sm_")
-               ? NULL
-               : "ptxas fatal   : Unsupported image: no .version directive";
-}
-
-bool fake_args_refuse(const char *kernel, size_t bytes)
-{
     (void)kernel;
     (void)bytes;
     return false;
-}
 #endif
+}
+
+/* MOTLEY_FAKE_CUDA=11040: the library plays the driver of CUDA 11.4 from the start. */
+__attribute__((constructor)) static void version_choose(void)
+{
+    const char *version = getenv("MOTLEY_FAKE_CUDA");
+    if (version)
+        fake_control.version = (int)strtol(version, NULL, 10);
+}
 
 /* Declares and defines a function, since no header declares it. */
 #define CU(name, ...)                                                                                        \

@@ -549,10 +549,10 @@ int fake_module_load(const char *name, void **out, const void *image, unsigned o
     struct fake_object *context = current_of(name);
     if (result != 0 || !context)
         return result != 0 ? result : FAKE_INVALID_CONTEXT;
-    const char *wrong = fake_image_refuse(image);
+    const char *wrong = fake_image_refuse(image, &result);
     if (wrong) {
         log_write(options, names, values, wrong);
-        return FAKE_INVALID_IMAGE;
+        return result;
     }
     if (driver->module_load(context->real, NULL, 0, &module, &err) != 0)
         return result_of(&err);

@@ -48,6 +48,8 @@ enum {
     FAKE_INVALID_DEVICE = 101,
     FAKE_INVALID_IMAGE = 200,
     FAKE_INVALID_CONTEXT = 201,
+    FAKE_NO_BINARY = 209, /* no code for this card, or of a version that the driver does not know */
+    FAKE_PTX_TOO_NEW = 222,
     FAKE_INVALID_HANDLE = 400,
     FAKE_NOT_FOUND = 500,
     FAKE_NOT_READY = 600,
@@ -64,8 +66,9 @@ extern struct fake_control fake_control;
 extern const char *const fake_warps;    /* the emulated device's option for its cards' warps: "warp32" */
 extern const uintptr_t fake_extra_end;  /* the value that ends the `extra` list of a launch's arguments */
 struct fake_object *fake_current(void); /* Returns the calling thread's current context, or NULL. */
-const char *
-fake_image_refuse(const char *image); /* Returns NULL for a valid image, otherwise what is wrong with it. */
+/* Returns NULL for an image that the driver of fake_control.version takes. Otherwise returns what the driver
+ * would say of it, and writes the driver's error number to *result. */
+const char *fake_image_refuse(const char *image, int *result);
 /* Whether the loaded code of a kernel is known to have arguments of another size. */
 bool fake_args_refuse(const char *kernel, size_t bytes);
 

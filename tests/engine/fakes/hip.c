@@ -22,9 +22,15 @@ struct fake_object *fake_current(void)
     return fake_context_alive(current) ? current : NULL;
 }
 
-const char *fake_image_refuse(const char *image)
+/* Code objects of version 5 (3 in the ELF header) are known from ROCm 5.2 on, those of version 6 from 6.3 on.
+ */
+const char *fake_image_refuse(const char *image, int *result)
 {
-    return memcmp(image, "\177ELF", 4) == 0 ? NULL : "not a code object";
+    *result = memcmp(image, "\177ELF", 4) != 0 ? FAKE_INVALID_IMAGE : FAKE_NO_BINARY;
+    if (*result == FAKE_INVALID_IMAGE)
+        return "not a code object";
+    uint8_t known = fake_control.version >= 60300000 ? 4 : fake_control.version >= 50200000 ? 3 : 2;
+    return (uint8_t)image[8] <= known ? NULL : "a code object of a later version";
 }
 
 bool fake_args_refuse(const char *kernel, size_t bytes)

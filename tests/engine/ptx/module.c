@@ -34,8 +34,6 @@ static void text_edit(char *text)
 
 const char *ptx_module_load(const char *text)
 {
-    if (!strstr(text, ".version") || !strstr(text, ".target sm_"))
-        return "ptxas fatal   : Unsupported image: no .version directive";
     size_t room = strlen(text) + 1 + (ptx_control.edit.kernel ? strlen(ptx_control.edit.with) : 0);
     pthread_mutex_lock(&lock);
     for (uint32_t i = 0; i < kernel_count; i++)

@@ -17,7 +17,7 @@ struct ptx_control {
 };
 extern struct ptx_control ptx_control;
 
-/* Loads a copy of the text. Returns NULL, or what is wrong with the text. */
+/* Loads a copy of the text. Returns NULL, or why it could not. */
 const char *ptx_module_load(const char *text);
 /* Returns the parsed kernel `name`, borrowed until the next module is loaded. */
 struct ptx_kernel *ptx_module_kernel(const char *name, struct err *err);
