@@ -1,6 +1,7 @@
 /* `motley get`: writes what a job made as files that other tools open. */
 #include "cli/cli.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
@@ -69,7 +70,7 @@ static int take_bytes(void *arg, const void *data, size_t size, struct err *err)
     while (size > 0) {
         ssize_t wrote = write(download->fd, at, size);
         if (wrote < 0)
-            return err_errno(err, ERR_IO, 0, "could not write %s", download->path);
+            return err_errno(err, ERR_IO, errno, "could not write %s", download->path);
         at += wrote;
         size -= (size_t)wrote;
     }
@@ -88,7 +89,7 @@ static int fetch(struct cli *cli, const char *route, const char *name, const cha
     struct file_download download = {open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644), part,
                                      digest_create(err)};
     if (download.fd < 0)
-        return err_errno(err, ERR_IO, 0, "could not write %s", part);
+        return err_errno(err, ERR_IO, errno, "could not write %s", part);
     struct http_request request = {.method = "GET",
                                    .path = route,
                                    .sink = take_bytes,
@@ -100,14 +101,14 @@ static int fetch(struct cli *cli, const char *route, const char *name, const cha
         result = digest_final(download.digest, hash, err);
     digest_destroy(download.digest);
     if (close(download.fd) < 0 && result == 0)
-        result = err_errno(err, ERR_IO, 0, "could not write %s", part);
+        result = err_errno(err, ERR_IO, errno, "could not write %s", part);
     if (result == 0) {
         digest_hex(hash, sizeof(hash), hex);
         if (*sha256 && strcmp(hex, sha256) != 0)
             result =
                 err_set(err, ERR_CORRUPT, "%s: the bytes received do not have the hash %s", name, sha256);
         else if (rename(part, path) < 0)
-            result = err_errno(err, ERR_IO, 0, "could not rename %s", part);
+            result = err_errno(err, ERR_IO, errno, "could not rename %s", part);
     }
     if (result < 0)
         unlink(part);

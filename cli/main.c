@@ -1,11 +1,14 @@
 /* `motley`: the table of commands with their words and options, and the exit status of each error. */
 #include "cli/cli.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <locale.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/buf.h"
 #include "local/local.h"
@@ -497,8 +500,19 @@ static int status_of(const struct err *err)
     }
 }
 
+/* Opens what the caller closed of standard input, output and errors, so that no file gets their numbers. */
+static void standard_files_open(void)
+{
+    int fd = 0;
+    while (fd >= 0 && fd <= 2)
+        fd = open("/dev/null", O_RDWR);
+    if (fd > 2)
+        close(fd);
+}
+
 int main(int argc, char **argv)
 {
+    standard_files_open();
     setlocale(LC_ALL, "");
     if (MB_CUR_MAX == 1)
         setlocale(LC_CTYPE, "C.UTF-8"); /* gives wcwidth the widths of the characters that Motley prints */
@@ -528,7 +542,7 @@ int main(int argc, char **argv)
         result = cli.command->run(&cli, &err);
     client_close(&cli);
     if (fflush(stdout) != 0 && result == 0)
-        result = err_errno(&err, ERR_IO, 0, "could not write the output");
+        result = err_errno(&err, ERR_IO, errno, "could not write the output");
     if (result < 0) {
         fprintf(stderr, "motley: %s\n", err.text);
         return cli.exit_status ? cli.exit_status : status_of(&err);

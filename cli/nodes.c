@@ -1,6 +1,7 @@
 /* Nodes, devices, models and join tokens. */
 #include "cli/cli.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -325,7 +326,7 @@ int command_model(struct cli *cli, struct err *err)
                        "usage: motley model add NAME PATH [--visibility WHO], or motley model list");
     char path[PATH_MAX];
     if (!realpath(cli->words[2], path))
-        return err_errno(err, ERR_INVALID, 0, "could not open the model %s", cli->words[2]);
+        return err_errno(err, ERR_INVALID, errno, "could not open the model %s", cli->words[2]);
     json_t *answer = NULL;
     if (upload_model(cli, cli->words[1], path, &answer, err) < 0)
         return -1;

@@ -1,6 +1,7 @@
 /* `motley up`, `down` and `status`: the whole system on this machine (local/). */
 #include "cli/cli.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,7 +38,7 @@ int command_up(struct cli *cli, struct err *err)
     const char *given = cli_option(cli, "--config");
     struct local_up_options options = {.home = cli->home, .progress = tell_progress, .progress_arg = cli};
     if (given && !realpath(given, config))
-        return err_errno(err, ERR_INVALID, 0, "could not open the configuration %s", given);
+        return err_errno(err, ERR_INVALID, errno, "could not open the configuration %s", given);
     options.config_path = given ? config : NULL;
     if (!cli->json)
         printf("starting Motley in %s\n", cli->home);

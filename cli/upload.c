@@ -2,6 +2,7 @@
  */
 #include "cli/cli.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
 #include <limits.h>
@@ -75,7 +76,7 @@ int upload_file(struct cli *cli, const char *path, char hex[65], uint64_t *bytes
     }
     struct source source = {open(path, O_RDONLY | O_CLOEXEC), path};
     if (source.fd < 0)
-        return err_errno(err, ERR_IO, 0, "could not open %s", path);
+        return err_errno(err, ERR_IO, errno, "could not open %s", path);
     struct upload_file file = {.sha256 = hex,
                                .size = *bytes,
                                .read = read_source,
@@ -166,7 +167,7 @@ int upload_model(struct cli *cli, const char *name, const char *path, json_t **a
     if (client_open(cli, err) < 0)
         return -1;
     if (stat(path, &status) < 0)
-        return err_errno(err, ERR_INVALID, 0, "could not open the model %s", path);
+        return err_errno(err, ERR_INVALID, errno, "could not open the model %s", path);
     if (!name) {
         name_from_path(path, own_name);
         name = own_name;

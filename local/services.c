@@ -263,6 +263,16 @@ static int agent_add(const struct making *m, const json_t *agent)
                                     path_json(m, "agents/%s/agent.json", name)));
 }
 
+/* Offers agents their join tokens, whenever one waits for its own. */
+static int join_add(const struct making *m)
+{
+    json_t *program = program_json(m, "motley-supervisor");
+    if (!program)
+        return -1;
+    return service_add(m, json_pack("{s:s, s:s, s:[o,s,s], s:i, s:b}", "role", "helper", "name", "join",
+                                    "argv", program, m->home, "--join", "phase", 2, "once", 1));
+}
+
 json_t *services_make(const char *home, const struct local_config *config,
                       const struct postgres_place *postgres, char url[300], struct err *err)
 {
@@ -285,6 +295,8 @@ json_t *services_make(const char *home, const struct local_config *config,
         status = scheduler_add(&m, i);
     for (size_t i = 0; status == 0 && i < json_array_size(config->agents); i++)
         status = agent_add(&m, json_array_get(config->agents, i));
+    if (status == 0)
+        status = join_add(&m);
     memset(m.password, 0, sizeof(m.password));
     if (status < 0) {
         json_decref(m.list);

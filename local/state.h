@@ -9,7 +9,8 @@
 
 #include "common/err.h"
 
-/* Returns the content of HOME/run/state.json, new; NULL when there is no such file. */
+/* Returns the content of HOME/run/state.json, new; NULL when there is no such file, or when it is another
+ * home's, of which this one is a copy. "home" differs from 'home' when the home was moved while it was up. */
 json_t *state_load(const char *home);
 
 /* Returns the supervisor's pid if that process is alive and has the recorded start time, else 0. */

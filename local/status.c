@@ -25,6 +25,12 @@ json_t *state_load(const char *home)
     if (file_read_all(path, STATE_BYTES, &text, &err) == 0)
         state = json_parse_limited(buf_str(&text), text.size, 8, &err);
     buf_fini(&text);
+    /* A copy of a home that is up has that home's record, and none of its processes. */
+    const char *of = json_string_value(json_object_get(state, "home"));
+    if (of && strcmp(of, home) != 0 && file_exists(of)) {
+        json_decref(state);
+        return NULL;
+    }
     return state;
 }
 

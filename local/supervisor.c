@@ -26,6 +26,7 @@
 #include "common/log.h"
 #include "common/process.h"
 #include "local/home.h"
+#include "local/join.h"
 #include "local/postgres.h"
 #include "local/remains.h"
 
@@ -80,6 +81,12 @@ static bool is_once(const struct service *s)
     return json_is_true(json_object_get(s->entry, "once"));
 }
 
+/* Whether the service offers join tokens (local/join.h): it runs whenever an agent waits for one. */
+static bool is_join(const struct service *s)
+{
+    return strcmp(s->role, "helper") == 0;
+}
+
 static void state_write(const struct supervisor *v)
 {
     char path[HOME_PATH_BYTES];
@@ -95,7 +102,7 @@ static void state_write(const struct supervisor *v)
                                               text_of(s, "leader_file"), "restarts", (json_int_t)s->restarts,
                                               "once", is_once(s), "done", s->done, "status", s->last_status));
     }
-    json_t *state = json_pack("{s:I, s:I, s:o}", "pid", (json_int_t)getpid(), "start",
+    json_t *state = json_pack("{s:s, s:I, s:I, s:o}", "home", v->home, "pid", (json_int_t)getpid(), "start",
                               (json_int_t)process_start_time(getpid()), "services", list);
     snprintf(path, sizeof(path), "%s/run/state.json", v->home);
     if (!state || json_print(state, false, &text, &err) < 0 ||
@@ -106,11 +113,22 @@ static void state_write(const struct supervisor *v)
     json_decref(state);
 }
 
+/* Whether an agent that does not run needs a join token. */
+static bool agent_waits(const struct supervisor *v)
+{
+    for (size_t i = 0; i < v->count; i++) {
+        const struct service *s = &v->services[i];
+        if (s->pid == 0 && text_of(s, "join_file") && agent_needs_token(v->home, s->name))
+            return true;
+    }
+    return false;
+}
+
 /* Whether the service may start now. Services of a later phase wait until the once-services before them have
  * succeeded; an agent waits for its join token. */
 static bool may_start(const struct supervisor *v, const struct service *s, uint64_t now)
 {
-    if (s->pid != 0 || s->done || now < s->next_start_ns)
+    if (s->pid != 0 || now < s->next_start_ns || (is_join(s) ? !agent_waits(v) : s->done))
         return false;
     const int64_t phase = number_of(s, "phase", 0);
     for (size_t i = 0; i < v->count; i++) {
@@ -198,12 +216,9 @@ static void service_ended(struct supervisor *v, struct service *s, int status, u
     s->pid = 0;
     s->process_start = 0;
     s->last_status = status;
-    if (is_once(s) && status == 0) {
-        s->done = true;
-    } else if (!v->stopping) {
-        s->restarts++;
-        backoff_grow(s, now);
-    }
+    s->done = is_once(s) && status == 0;
+    s->restarts += !s->done && !v->stopping;
+    backoff_grow(s, now);
     state_write(v);
 }
 

@@ -20,6 +20,7 @@
 #include "common/process.h"
 #include "local/config.h"
 #include "local/home.h"
+#include "local/join.h"
 #include "local/postgres.h"
 #include "local/remains.h"
 #include "local/services.h"
@@ -39,10 +40,9 @@ struct coming_up {
     const struct local_up_options *options;
     const char *home;
     struct local_config config;
-    char url[300];
-    char ca[HOME_PATH_BYTES];
-    char token[HOME_SECRET_BYTES];
+    struct home_access access;
     uint64_t deadline;
+    int64_t began_us; /* an agent that was heard of before this time is not ready; 0: it may be */
     pid_t supervisor; /* the supervisor, if this process started it */
     json_t
         *before; /* state.json before this start, or NULL; the deaths that it counts are not of this start */
@@ -122,8 +122,8 @@ static bool same_config(const struct coming_up *u)
 
 static int client_write(const struct coming_up *u)
 {
-    json_t *document = json_pack("{s:s, s:s, s:s?}", "address", u->url, "token", u->token, "ca",
-                                 u->config.tls ? u->ca : NULL);
+    json_t *document = json_pack("{s:s, s:s, s:s?}", "address", u->access.url, "token", u->access.token, "ca",
+                                 u->access.ca[0] != '\0' ? u->access.ca : NULL);
     if (!document)
         return err_set(u->err, ERR_NOMEM, "out of memory for client.json");
     int status = json_file_write(u, "client.json", document);
@@ -144,28 +144,65 @@ static int supervisor_start(struct coming_up *u)
     return process_spawn(&options, &u->supervisor, u->err);
 }
 
+/* The address in HOME/agents/NAME/agent.json at which the agent looks for Redis; "" if it has not joined. */
+static void agent_redis(const struct coming_up *u, const char *name, char out[HOME_PATH_BYTES])
+{
+    struct err err;
+    struct buf text = {.limit = CONFIG_BYTES};
+    snprintf(out, HOME_PATH_BYTES, "%s/agents/%s/agent.json", u->home, name);
+    json_t *known = file_read_all(out, CONFIG_BYTES, &text, &err) == 0
+                        ? json_parse_limited(buf_str(&text), text.size, 8, &err)
+                        : NULL;
+    const char *address = json_string_value(json_object_get(json_object_get(known, "redis"), "address"));
+    snprintf(out, HOME_PATH_BYTES, "%s", address ? address : "");
+    buf_fini(&text);
+    json_decref(known);
+}
+
+/* Lets agents join again that look for Redis elsewhere: in the home that this one was copied or moved from,
+ * or at an address that it had before. They keep what else they know. */
+static void agents_rejoin(const struct coming_up *u, const char *redis)
+{
+    char known[HOME_PATH_BYTES];
+    char path[HOME_PATH_BYTES];
+    for (size_t i = 0; i < json_array_size(u->config.agents); i++) {
+        const char *name = json_string_value(json_object_get(json_array_get(u->config.agents, i), "name"));
+        agent_redis(u, name, known);
+        snprintf(path, sizeof(path), "%s/agents/%s/agent.json", u->home, name);
+        if (known[0] != '\0' && strcmp(known, redis) != 0 && unlink(path) == 0)
+            say(u, "agent %s knew another Redis, %.160s: it joins again", name, known);
+    }
+}
+
 /* Makes folders, secrets, certificates, the database cluster and every daemon's file. */
 static int prepare(struct coming_up *u)
 {
     char log[HOME_PATH_BYTES];
     char identity[HOME_SECRET_BYTES];
     struct postgres_place postgres;
+    if (u->config.tls)
+        snprintf(u->access.ca, sizeof(u->access.ca), "%s/ca/ca.crt", u->home);
     if (home_limits(u->err) < 0 || home_make(u->home, u->err) < 0 ||
         home_space(u->home, space_bytes_min, u->err) < 0 ||
-        home_secret(u->home, "admin.token", u->token, u->err) < 0 ||
+        home_secret(u->home, "admin.token", u->access.token, u->err) < 0 ||
         home_secret(u->home, "home.id", identity, u->err) < 0 ||
         home_certificates(u->home, u->config.advertise, u->err) < 0 ||
         postgres_find(u->home, &postgres, u->err) < 0) {
         return -1;
     }
     /* must precede initdb, so that a taken port or a missing program is reported at once */
-    json_t *services = services_make(u->home, &u->config, &postgres, u->url, u->err);
+    json_t *services = services_make(u->home, &u->config, &postgres, u->access.url, u->err);
     if (!services)
         return -1;
     snprintf(log, sizeof(log), "%s/logs/initdb.log", u->home);
     if (postgres_init(&postgres, identity, log, u->err) < 0) {
         json_decref(services);
         return -1;
+    }
+    for (size_t i = 0; i < json_array_size(services); i++) {
+        const json_t *service = json_array_get(services, i);
+        if (strcmp(json_string_value(json_object_get(service, "role")), "redis") == 0)
+            agents_rejoin(u, json_string_value(json_object_get(service, "address")));
     }
     int status = json_file_write(u, "run/services.json", services);
     json_decref(services);
@@ -221,24 +258,11 @@ static int check_progress(const struct coming_up *u, const char *what)
     return status;
 }
 
-static int http_open(struct coming_up *u)
-{
-    const struct http_options options = {
-        .url = u->url, .bearer = u->token, .ca_file = u->config.tls ? u->ca : NULL, .connect_ms = 2000};
-    u->http = http_create(&options, u->err);
-    return u->http ? 0 : -1;
-}
-
 static int wait_api(struct coming_up *u)
 {
     for (;;) {
         struct err why = {0};
-        struct buf text = {.limit = ANSWER_BYTES};
-        const struct http_request request = {
-            .method = "GET", .path = "/readyz", .response = &text, .timeout_ms = 2000};
-        const int ready = http_perform(u->http, &request, NULL, &why);
-        buf_fini(&text);
-        if (ready == 0)
+        if (api_is_ready(u->http, &why))
             return 0;
         if (check_progress(u, "the api was not ready") < 0) {
             return u->err->code == ERR_TIMEOUT && why.code != ERR_NONE
@@ -290,75 +314,6 @@ static int wait_leader(struct coming_up *u)
     return 0;
 }
 
-/* Whether the agent was removed from the cluster. Then it stays out until its folder is removed. */
-static bool agent_removed(const struct coming_up *u, const char *name)
-{
-    char removed[HOME_PATH_BYTES];
-    char enrolled[HOME_PATH_BYTES];
-    snprintf(removed, sizeof(removed), "%s/agents/%s/agent.json.removed", u->home, name);
-    snprintf(enrolled, sizeof(enrolled), "%s/agents/%s/agent.json", u->home, name);
-    return file_exists(removed) && !file_exists(enrolled);
-}
-
-/* Gives every agent that is not enrolled a join token, unless it has one. */
-static int tokens_offer(struct coming_up *u)
-{
-    char enrolled[HOME_PATH_BYTES];
-    char join[HOME_PATH_BYTES];
-    for (size_t i = 0; i < json_array_size(u->config.agents); i++) {
-        const char *name = json_string_value(json_object_get(json_array_get(u->config.agents, i), "name"));
-        snprintf(enrolled, sizeof(enrolled), "%s/agents/%s/agent.json", u->home, name);
-        snprintf(join, sizeof(join), "%s/run/join/%s", u->home, name);
-        if (file_exists(enrolled) || file_exists(join) || agent_removed(u, name))
-            continue;
-        /* The configuration names the agent, so it may have the name even if another machine had it before.
-         */
-        json_t *answer = NULL;
-        json_t *wish = json_pack("{s:s, s:b}", "node", name, "replace", 1);
-        int made = http_json(u->http, "POST", "/v1/join-tokens", wish, 5000, &answer, u->err);
-        json_decref(wish);
-        if (made < 0)
-            return err_wrap(u->err, "a join token for agent %s", name);
-        const char *token = json_string_value(json_object_get(answer, "token"));
-        int status = token ? file_write_atomic(join, token, strlen(token), 0600, u->err)
-                           : err_set(u->err, ERR_PEER, "the api gave no join token");
-        json_decref(answer);
-        if (status < 0)
-            return -1;
-    }
-    return 0;
-}
-
-/* Whether an agent needs another token: it is not enrolled, does not run and has no token. */
-static bool agent_waits(const struct coming_up *u, const json_t *services, const char *name)
-{
-    char enrolled[HOME_PATH_BYTES];
-    snprintf(enrolled, sizeof(enrolled), "%s/agents/%s/agent.json", u->home, name);
-    if (file_exists(enrolled) || agent_removed(u, name))
-        return false;
-    for (size_t i = 0; i < json_array_size(services); i++) {
-        const json_t *service = json_array_get(services, i);
-        const char *role = json_string_value(json_object_get(service, "role"));
-        const char *other = json_string_value(json_object_get(service, "name"));
-        if (role && other && strcmp(role, "agent") == 0 && strcmp(other, name) == 0)
-            return json_integer_value(json_object_get(service, "pid")) == 0;
-    }
-    return false;
-}
-
-static bool anyone_waits(const struct coming_up *u)
-{
-    bool waits = false;
-    json_t *state = state_load(u->home);
-    for (size_t i = 0; i < json_array_size(u->config.agents) && !waits; i++) {
-        const json_t *agent = json_array_get(u->config.agents, i);
-        waits = agent_waits(u, json_object_get(state, "services"),
-                            json_string_value(json_object_get(agent, "name")));
-    }
-    json_decref(state);
-    return waits;
-}
-
 /* How many agents of the configuration are alive according to the API; -1 when it does not answer. */
 static int agents_alive(const struct coming_up *u, const char **missing)
 {
@@ -370,11 +325,14 @@ static int agents_alive(const struct coming_up *u, const char **missing)
     const json_t *nodes = json_object_get(answer, "nodes");
     for (size_t i = 0; i < json_array_size(u->config.agents); i++) {
         const char *name = json_string_value(json_object_get(json_array_get(u->config.agents, i), "name"));
-        bool found = agent_removed(u, name);
+        bool found = agent_is_removed(u->home, name);
         for (size_t j = 0; j < json_array_size(nodes); j++) {
             const char *other = json_string_value(json_object_get(json_array_get(nodes, j), "name"));
             const char *state = json_string_value(json_object_get(json_array_get(nodes, j), "state"));
-            found = found || (other && state && strcmp(other, name) == 0 && strcmp(state, "alive") == 0);
+            const char *seen = json_string_value(json_object_get(json_array_get(nodes, j), "last_seen"));
+            int64_t seen_us;
+            found = found || (other && state && strcmp(other, name) == 0 && strcmp(state, "alive") == 0 &&
+                              seen && clock_rfc3339_parse(seen, &seen_us) == 0 && seen_us >= u->began_us);
         }
         alive += found;
         *missing = found ? *missing : name;
@@ -390,7 +348,7 @@ static int wait_agents(struct coming_up *u)
     while (agents_alive(u, &missing) < wanted) {
         char what[160];
         snprintf(what, sizeof(what), "agent \"%s\" did not join", missing);
-        if (check_progress(u, what) < 0 || (anyone_waits(u) && tokens_offer(u) < 0))
+        if (check_progress(u, what) < 0)
             return -1;
         poll(NULL, 0, POLL_MS);
     }
@@ -399,10 +357,11 @@ static int wait_agents(struct coming_up *u)
 
 static int wait_ready(struct coming_up *u)
 {
-    if (http_open(u) < 0 || wait_redis(u) < 0 || wait_api(u) < 0)
+    u->http = home_http(&u->access, u->err);
+    if (!u->http || wait_redis(u) < 0 || wait_api(u) < 0)
         return -1;
-    say(u, "the api answers at %s", u->url);
-    if (tokens_offer(u) < 0 || wait_leader(u) < 0)
+    say(u, "the api answers at %s", u->access.url);
+    if (wait_leader(u) < 0)
         return -1;
     say(u, "a scheduler leads");
     if (wait_agents(u) < 0)
@@ -419,21 +378,7 @@ static int join_running(struct coming_up *u)
                        u->home);
     }
     u->before = state_load(u->home);
-    char path[HOME_PATH_BYTES];
-    struct buf text = {.limit = 65536};
-    snprintf(path, sizeof(path), "%s/client.json", u->home);
-    json_t *client = file_read_all(path, 65536, &text, u->err) == 0
-                         ? json_parse_limited(buf_str(&text), text.size, 8, u->err)
-                         : NULL;
-    buf_fini(&text);
-    if (!client || home_secret(u->home, "admin.token", u->token, u->err) < 0) {
-        json_decref(client);
-        return -1;
-    }
-    const char *address = json_string_value(json_object_get(client, "address"));
-    snprintf(u->url, sizeof(u->url), "%s", address ? address : "");
-    json_decref(client);
-    return wait_ready(u);
+    return home_access_read(u->home, &u->access, u->err) == 0 ? wait_ready(u) : -1;
 }
 
 static int start_fresh(struct coming_up *u)
@@ -445,15 +390,28 @@ static int start_fresh(struct coming_up *u)
     unlink(path);
     if (prepare(u) < 0)
         return -1;
-    say(u, "starting under %s", u->home);
+    u->began_us = clock_wall_us();
     int status = supervisor_start(u);
-    if (status == 0)
+    if (status == 0) {
+        say(u, "starting under %s", u->home);
         status = wait_ready(u);
+    }
     if (status < 0) {
         struct err why;
         local_down(u->home, &why);
     }
     return status;
+}
+
+/* Whether services of this home run that know it by the path it had before. */
+static bool moved_while_up(const struct coming_up *u)
+{
+    uint64_t start;
+    json_t *state = state_load(u->home);
+    const char *of = json_string_value(json_object_get(state, "home"));
+    const bool moved = of && strcmp(of, u->home) != 0 && state_supervisor(state, &start) != 0;
+    json_decref(state);
+    return moved;
 }
 
 int local_up(const struct local_up_options *options, struct err *err)
@@ -466,7 +424,6 @@ int local_up(const struct local_up_options *options, struct err *err)
     struct coming_up u = {.options = options, .home = place, .err = err};
     const unsigned seconds = options->timeout_s > 0 ? options->timeout_s : TIMEOUT_DEFAULT_S;
     u.deadline = clock_mono_ns() + (uint64_t)seconds * 1000000000u;
-    snprintf(u.ca, sizeof(u.ca), "%s/ca/ca.crt", u.home);
     if (config_load(&u) < 0)
         return -1;
     int status = -1;
@@ -483,13 +440,19 @@ int local_up(const struct local_up_options *options, struct err *err)
             lock = file_lock(path, err);
         }
         if (lock >= 0) {
-            status = local_is_up(u.home) ? join_running(&u) : start_fresh(&u);
+            const bool moved = moved_while_up(&u);
+            if (moved)
+                say(&u, "the home was moved while it was up: stopping what runs of it");
+            if (moved && local_down(u.home, err) < 0)
+                status = -1;
+            else
+                status = local_is_up(u.home) ? join_running(&u) : start_fresh(&u);
             close(lock);
         }
     }
     http_destroy(u.http);
     json_decref(u.before);
-    memset(u.token, 0, sizeof(u.token));
+    memset(u.access.token, 0, sizeof(u.access.token));
     local_config_fini(&u.config);
     return status;
 }
@@ -504,6 +467,10 @@ int local_down(const char *home_given, struct err *err)
     uint64_t start = 0;
     json_t *state = state_load(home);
     const pid_t supervisor = state ? state_supervisor(state, &start) : 0;
+    const char *of =
+        json_string_value(json_object_get(state, "home")); /* of a home that was moved: where it was */
+    char before[HOME_PLACE_BYTES];
+    snprintf(before, sizeof(before), "%s", of ? of : home);
     json_decref(state);
     if (supervisor != 0) {
         if (kill(supervisor, SIGTERM) < 0 && errno != ESRCH) {
@@ -516,7 +483,7 @@ int local_down(const char *home_given, struct err *err)
         if (process_is(supervisor, start))
             kill(supervisor, SIGKILL);
     }
-    if (remains_stop(home, "", err) < 0)
+    if (remains_stop(before, "", err) < 0 || remains_stop(home, "", err) < 0)
         return -1;
     char path[HOME_PATH_BYTES];
     snprintf(path, sizeof(path), "%s/run/state.json", home);

@@ -1,5 +1,6 @@
 #include "engine/gpu/health.h"
 
+#include <errno.h>
 #include <dlfcn.h>
 #include <poll.h>
 #include <stdio.h>
@@ -152,7 +153,7 @@ int gpu_health_watch(uint32_t interval_ms, struct err *err)
         json_t *all = gpu_health_read(health, err);
         if (!all || json_dumpf(all, stdout, JSON_COMPACT) < 0 || fputc(10, stdout) == EOF ||
             fflush(stdout) != 0)
-            result = !all ? -1 : err_errno(err, ERR_IO, 0, "could not print the health of cards");
+            result = !all ? -1 : err_errno(err, ERR_IO, errno, "could not print the health of cards");
         json_decref(all);
         struct pollfd closed = {.fd = STDOUT_FILENO}; /* POLLERR means that nobody reads any more */
         if (result == 0 && poll(&closed, 1, (int)interval_ms) > 0)

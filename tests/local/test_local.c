@@ -374,6 +374,17 @@ static void a_home_has_one_supervisor(void **state)
     assert_true(json_is_true(json_object_get(status, "up")));
     assert_int_equal(2, json_array_size(json_object_get(status, "processes")));
     json_decref(status);
+    /* A copy of the home has a copy of its record, and nothing that runs. */
+    struct scratch copy;
+    struct buf text = {.limit = 65536};
+    assert_int_equal(0, scratch_make(&copy));
+    assert_int_equal(0, home_make(copy.dir, &err));
+    assert_int_equal(0, file_read_all(scratch_path(&s.scratch, "run/state.json"), 65536, &text, &err));
+    write_text(scratch_path(&copy, "run/state.json"), buf_str(&text));
+    buf_fini(&text);
+    assert_true(local_is_up(s.scratch.dir));
+    assert_false(local_is_up(copy.dir));
+    scratch_remove(&copy);
     supervise_end(&s);
 }
 

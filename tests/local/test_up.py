@@ -145,6 +145,39 @@ def a_home_of_any_name_and_length_works():
             expect(done.returncode == 0 and not home.processes(), f"down in {name[:40]}: {done.stderr}")
 
 
+def a_start_that_is_cut_is_finished():
+    """As when a terminal is closed, or `motley up | head -1`: whoever began it is gone before an agent has joined."""
+    with Home() as home:
+        words = [os.path.join(BIN, "motley"), "up", "--config", home.config(ONE), "--home", home.path]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as begun:
+            for line in begun.stdout:
+                if "starting under" in line:
+                    begun.kill()
+                    break
+        until("the api answers", lambda: home.run("nodes", "--json").returncode == 0)
+        until("the agent joins", lambda: [n["state"] for n in json.loads(home.run("nodes", "--json").stdout)["nodes"]] == ["alive"], 20)
+        done = subprocess.run(["bash", "-c", '"$0" up --home "$1" >&-', words[0], home.path], capture_output=True, text=True, timeout=90,
+                              check=False)
+        expect(done.returncode == 0 and not done.stderr, f"without an output: {done.returncode}: {done.stderr}")
+
+
+def a_home_that_was_moved_has_its_agents():
+    """Once while it was up, once while it was not: its agents, and all else, know it by the path that it had."""
+    with Home() as home:
+        home.up(ONE)
+        for name, says in (("moved", ["moved while it was up", "agent left knew another Redis"]), ("again", ["agent left knew another Redis"])):
+            if name == "again":
+                expect(home.run("down").returncode == 0, "down")
+            path = os.path.join(home.base, name)
+            os.rename(home.path, path)
+            home.path = path
+            done = home.run("up")
+            expect(done.returncode == 0 and all(text in done.stdout for text in says), f"{done.returncode}: {done.stdout} {done.stderr}")
+            expect(sorted(p["role"] for p in home.processes()) == ROLES, f"{name}: {home.processes()}")
+            with open(os.path.join(path, "agents/left/agent.json"), encoding="utf-8") as handle:
+                expect(json.load(handle)["redis"]["address"] == f"unix:{path}/run/redis.sock", "the agent knows another Redis")
+
+
 def a_limit_that_is_too_low_is_named_and_nothing_starts():
     for word, limit in (("-n", "32"), ("-f", "100"), ("-u", "5"), ("-v", "100000")):
         with Home() as home:
@@ -234,7 +267,7 @@ if __name__ == "__main__":
         print(f"SKIP: {BIN}/motley is not built")
         sys.exit(SKIP)
     main(as_this_user_all_is_started_survives_and_is_stopped, as_a_plain_user_all_is_started_survives_and_is_stopped,
-         a_home_of_any_name_and_length_works, a_limit_that_is_too_low_is_named_and_nothing_starts,
+         a_home_of_any_name_and_length_works, a_start_that_is_cut_is_finished, a_home_that_was_moved_has_its_agents, a_limit_that_is_too_low_is_named_and_nothing_starts,
          who_listens_on_all_addresses_tells_the_advertised_one, two_ups_of_one_home_at_once_are_one, a_home_that_cannot_be_written_is_named,
          a_port_that_is_taken_is_named, an_unusable_configuration_is_named_and_nothing_starts,
          a_full_disk_is_named_and_nothing_starts, a_disk_that_fills_up_is_named)
