@@ -119,31 +119,37 @@ static void keep(struct decision *x, const struct policy_job *job, const struct 
         reserve_keep(&x->reserve, &x->answers.plans[start->plan], job->id, &kept);
 }
 
-/* Reserves *start for the job, which waits for the devices of its plan. The reason names who holds one of
- * these devices the longest. */
-static void keep_start(struct decision *x, struct considered *c, const struct reserve_start *start,
-                       enum policy_reason reason)
+/* Says for whom a job waits that would start on the plan later: who leaves one of the plan's devices last. */
+static void name_last(struct decision *x, struct considered *c, const struct reserve_start *start,
+                      enum policy_reason reason)
 {
     const struct policy_plan *plan = &x->answers.plans[start->plan];
-    size_t last = reserve_last(&x->reserve, &plan->devices);
-    /* If all devices are free before the job's start, a booking of one of them delays the job. */
-    if (x->reserve.free_us[last] < start->starts_us) {
-        const size_t booked = reserve_kept_before(&x->reserve, plan, start->ends_us);
-        last = booked < POLICY_DEVICES_MAX ? booked : last;
-    }
-    const struct device_claim *device = &x->reserve.devices[last];
-    if (x->reserve.free_us[last] > x->reserve.now_us && device->kept_by == HOLDER_JOB &&
-        reason == REASON_DEVICES)
-        wait_for(c, REASON_RESERVED, device->keeper);
+    const size_t last = reserve_last(&x->reserve, &plan->devices);
+    const struct reserve_kept *before = reserve_before(&x->reserve, plan, start->starts_us);
+    /* If all devices are free before the job's start, a reservation or a booking delays the job. */
+    const size_t booked = x->reserve.free_us[last] < start->starts_us
+                              ? reserve_kept_before(&x->reserve, plan, start->ends_us)
+                              : POLICY_DEVICES_MAX;
+    const struct device_claim *device = &x->reserve.devices[booked < POLICY_DEVICES_MAX ? booked : last];
+    if (before && before->ends_us > x->reserve.free_us[last])
+        wait_for(c, reason == REASON_DEVICES ? REASON_RESERVED : reason, before->job);
     else if (device->held_by == HOLDER_NONE && device->kept_by == HOLDER_JOB)
         wait_for(c, reason, device->keeper);
     else if (device->held_by == HOLDER_INTERVAL && reason == REASON_DEVICES)
         wait_for(c, REASON_INTERVAL, device->holder);
-    else if (device->held_by == HOLDER_NONE && device->kept_by == HOLDER_INTERVAL)
+    else if (device->kept_by == HOLDER_INTERVAL && (device->held_by == HOLDER_NONE || booked == last))
         wait_for(c, REASON_INTERVAL, device->keeper);
     else
         wait_for(c, reason, device->holder);
-    c->action->starts_us = start->starts_us;
+}
+
+/* Reserves *start for the job, which waits for the devices of its plan. */
+static void keep_start(struct decision *x, struct considered *c, const struct reserve_start *start,
+                       enum policy_reason reason)
+{
+    name_last(x, c, start, reason);
+    if (reserve_is_dated(&x->reserve, &x->answers.plans[start->plan], start->starts_us))
+        c->action->starts_us = start->starts_us;
     c->plan = start->plan;
     keep(x, c->job, start);
 }
@@ -167,7 +173,6 @@ static int wait_for_absent(struct decision *x, struct considered *c)
             return -1;
         if (found == FIT_YES) {
             x->absent_claims++;
-            c->action->starts_us = start.starts_us;
             c->plan = start.plan;
             keep(x, c->job, &start);
         }

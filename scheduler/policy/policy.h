@@ -182,9 +182,11 @@ struct policy_action {
     enum policy_reason reason;
     /* the job, interval, device, user or account that the reason names; -1: none */
     int64_t subject;
-    double number;     /* the number that the reason names */
-    int64_t starts_us; /* predicted start: now for VERDICT_START; INT64_MAX when unknown */
-    /* the plan of VERDICT_START or of a dated reservation, else NULL */
+    double number; /* the number that the reason names */
+    /* predicted start: now for VERDICT_START; INT64_MAX when there is none, as for all that waits for devices
+     * that are away */
+    int64_t starts_us;
+    /* the plan of VERDICT_START or of a reservation, else NULL */
     const struct policy_plan *plan;
 };
 

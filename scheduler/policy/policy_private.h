@@ -97,7 +97,9 @@ int width_choose(struct width_answers *answers, const struct width_question *que
 
 /* ---- reserve.c: when devices are free, and for which job they are reserved ---- */
 
-enum { RESERVE_WINDOWS_MAX = 16 };
+/* RESERVE_KEPT_MAX: a decision makes at most 2 POLICY_RESERVATIONS_MAX reservations, and one for each search
+ * of preempt_find. */
+enum { RESERVE_WINDOWS_MAX = 16, RESERVE_KEPT_MAX = 96 };
 
 enum holder_kind { HOLDER_NONE, HOLDER_JOB, HOLDER_INTERVAL, HOLDER_AWAY };
 
@@ -111,6 +113,13 @@ struct device_claim {
     enum holder_kind held_by, kept_by;
 };
 
+/* A reservation of this decision. dated: its begin does not depend on a device that is away. */
+struct reserve_kept {
+    int64_t job, starts_us, ends_us;
+    bool dated;
+    struct device_set devices;
+};
+
 /* Devices that are free now and may be taken by a job that ends by `until_us`. */
 struct reserve_window {
     int64_t until_us;
@@ -122,11 +131,13 @@ struct reserve_state {
     int64_t now_us;
     struct device_set all, there;        /* known devices, and those that are neither absent nor unfit */
     struct device_set free;              /* devices neither held by a run nor taken in this decision */
-    int64_t free_us[POLICY_DEVICES_MAX]; /* [device] when the device is free for a further reservation */
+    int64_t free_us[POLICY_DEVICES_MAX]; /* [device] when the device's holder is expected to leave it */
     /* [device] when a job that starts now on the device must have ended */
     int64_t until_us[POLICY_DEVICES_MAX];
     struct device_claim devices[POLICY_DEVICES_MAX];
     bool booked; /* a device has a booking in the future */
+    struct reserve_kept kept[RESERVE_KEPT_MAX];
+    size_t kept_count;
     /* times: at which a start of a job is tried, in rising order. time_count is their number. At some of them
      * no device becomes free any more. */
     size_t time_count;
@@ -160,7 +171,14 @@ void reserve_keep(struct reserve_state *reserve, const struct policy_plan *plan,
  * POLICY_DEVICES_MAX. */
 size_t reserve_kept_before(const struct reserve_state *reserve, const struct policy_plan *plan,
                            int64_t ends_us);
-/* Returns the device of a set that becomes free last. */
+/* Whether the start can be promised: it waits neither for a device that is away nor for a reservation that
+ * cannot be promised. The time for which an absence is expected to last grows while it lasts. */
+bool reserve_is_dated(const struct reserve_state *reserve, const struct policy_plan *plan, int64_t starts_us);
+/* Returns, of the reservations of the plan's devices that end by starts_us, the one that ends last; NULL when
+ * there is none. */
+const struct reserve_kept *reserve_before(const struct reserve_state *reserve, const struct policy_plan *plan,
+                                          int64_t starts_us);
+/* Returns the device of a set whose holder leaves it last. */
 size_t reserve_last(const struct reserve_state *reserve, const struct device_set *devices);
 /* Returns begins_us plus the predicted time of the job's steps under the plan, or plus its time limit if that
  * is less. The sum saturates. */

@@ -2,8 +2,9 @@
  *
  * Of each job that has started, one prediction is kept: the predicted wait, the true wait, and the place in
  * the queue. A new prediction is compared with the quarter of these samples (at least START_LEAST) whose
- * predicted wait and place are closest to its own. The range is the shortest interval that holds seven of
- * eight of these samples' ratios of true to predicted waits. Pure.
+ * predicted wait and place are closest to its own. The range is the shortest interval that holds eight of
+ * nine of these samples' ratios of true to predicted waits, so that it holds seven of eight true starts.
+ * Pure.
  */
 #ifndef MOTLEY_SCHEDULER_POLICY_RANGE_H
 #define MOTLEY_SCHEDULER_POLICY_RANGE_H

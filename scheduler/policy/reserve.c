@@ -4,9 +4,10 @@
 
 #include "scheduler/policy/policy_private.h"
 
-/* Most times at which a start is considered. If there are more, only the 1st, 2nd, 4th, 8th, … and the last
- * are considered. */
-enum { TIMES_MAX = 16 };
+/* TIMES_MAX: most times at which a start is considered. If there are more, only the 1st, 2nd, 4th, 8th, … and
+ * the last are considered. ATTEMPTS_MAX: sets of devices that are tried at one time, each without those that
+ * are reserved before the job would end on the set before. */
+enum { TIMES_MAX = 16, ATTEMPTS_MAX = 4 };
 
 static int64_t add_us(int64_t a, int64_t b)
 {
@@ -154,7 +155,14 @@ int reserve_windows(struct reserve_state *reserve, struct width_answers *answers
     return 0;
 }
 
-/* Returns the devices of `among` that are free at a time and not booked at that time. */
+static bool overlaps(const struct device_set *a, const struct device_set *b)
+{
+    struct device_set rest = *a;
+    device_set_subtract(&rest, b);
+    return !device_set_equal(&rest, a);
+}
+
+/* Returns the devices of `among` that are free at a time and neither booked nor reserved at that time. */
 static struct device_set free_at(const struct reserve_state *reserve, const struct device_set *among,
                                  int64_t at_us)
 {
@@ -173,18 +181,27 @@ static struct device_set free_at(const struct reserve_state *reserve, const stru
         if (at_us >= device->booked_us && at_us < device->back_us)
             device_set_remove(&set, d);
     }
+    for (size_t i = 0; i < reserve->kept_count; i++)
+        if (at_us >= reserve->kept[i].starts_us && at_us < reserve->kept[i].ends_us)
+            device_set_subtract(&set, &reserve->kept[i].devices);
     return set;
 }
 
-/* Removes from `set` the devices whose bookings overlap with a job that runs from `at_us` to `ends_us`.
- * Returns whether the plan uses one of these devices. */
-static bool drop_booked(const struct reserve_state *reserve, const struct policy_plan *plan, int64_t at_us,
-                        int64_t ends_us, struct device_set *set)
+/* Removes from `set` the devices whose bookings or reservations overlap with a job that runs from `at_us` to
+ * `ends_us`. Returns whether the plan uses one of these devices. */
+static bool drop_kept(const struct reserve_state *reserve, const struct policy_plan *plan, int64_t at_us,
+                      int64_t ends_us, struct device_set *set)
 {
     bool used = false;
-    if (!reserve->booked)
-        return false;
-    for (size_t d = device_set_next(set, 0); d < POLICY_DEVICES_MAX; d = device_set_next(set, d + 1)) {
+    for (size_t i = 0; i < reserve->kept_count; i++) {
+        const struct reserve_kept *kept = &reserve->kept[i];
+        if (at_us < kept->ends_us && ends_us > kept->starts_us) {
+            used = used || overlaps(&plan->devices, &kept->devices);
+            device_set_subtract(set, &kept->devices);
+        }
+    }
+    for (size_t d = reserve->booked ? device_set_next(set, 0) : POLICY_DEVICES_MAX; d < POLICY_DEVICES_MAX;
+         d = device_set_next(set, d + 1)) {
         const struct device_claim *device = &reserve->devices[d];
         if (at_us < device->back_us && ends_us > device->booked_us) {
             used = used || device_set_has(&plan->devices, d);
@@ -197,7 +214,8 @@ static bool drop_booked(const struct reserve_state *reserve, const struct policy
 /* Returns the earliest time, at most `at_us`, at which all devices of the plan are free. */
 static int64_t start_of(const struct reserve_state *reserve, const struct policy_plan *plan, int64_t at_us)
 {
-    int64_t start_us = reserve->now_us;
+    const struct reserve_kept *before = reserve_before(reserve, plan, at_us);
+    int64_t start_us = before && before->ends_us > reserve->now_us ? before->ends_us : reserve->now_us;
     for (size_t d = device_set_next(&plan->devices, 0); d < POLICY_DEVICES_MAX;
          d = device_set_next(&plan->devices, d + 1)) {
         const struct device_claim *device = &reserve->devices[d];
@@ -213,7 +231,7 @@ static int weigh(const struct reserve_state *reserve, struct width_answers *answ
                  const struct policy_job *job, struct width_question question, struct device_set set,
                  int64_t at_us, struct reserve_start *start, struct err *err)
 {
-    for (int attempt = 0; attempt < 2; attempt++) {
+    for (int attempt = 0; attempt < ATTEMPTS_MAX; attempt++) {
         uint32_t plan;
         const int64_t number = width_set(answers, &set, err);
         if (number < 0)
@@ -224,7 +242,7 @@ static int weigh(const struct reserve_state *reserve, struct width_answers *answ
             return fit;
         const int64_t starts_us = start_of(reserve, &answers->plans[plan], at_us);
         const int64_t ends_us = reserve_end(starts_us, job, &answers->plans[plan]);
-        if (drop_booked(reserve, &answers->plans[plan], starts_us, ends_us, &set))
+        if (drop_kept(reserve, &answers->plans[plan], starts_us, ends_us, &set))
             continue;
         if (ends_us < start->ends_us)
             *start = (struct reserve_start){plan, starts_us, ends_us};
@@ -261,6 +279,9 @@ static void find_times(struct reserve_state *reserve)
         if (reserve->devices[d].back_us > reserve->now_us && reserve->devices[d].back_us != INT64_MAX)
             reserve->times[count++] = reserve->devices[d].back_us;
     }
+    for (size_t i = 0; i < reserve->kept_count; i++)
+        if (reserve->kept[i].ends_us != INT64_MAX)
+            reserve->times[count++] = reserve->kept[i].ends_us;
     reserve->time_count = sort_times(reserve->times, count);
 }
 
@@ -303,6 +324,11 @@ void reserve_take(struct reserve_state *reserve, const struct policy_plan *plan,
 void reserve_keep(struct reserve_state *reserve, const struct policy_plan *plan, int64_t job,
                   const struct reserve_start *start)
 {
+    if (reserve->kept_count < RESERVE_KEPT_MAX) {
+        const bool dated = reserve_is_dated(reserve, plan, start->starts_us);
+        reserve->kept[reserve->kept_count++] =
+            (struct reserve_kept){job, start->starts_us, start->ends_us, dated, plan->devices};
+    }
     for (size_t d = device_set_next(&plan->devices, 0); d < POLICY_DEVICES_MAX;
          d = device_set_next(&plan->devices, d + 1)) {
         struct device_claim *device = &reserve->devices[d];
@@ -311,12 +337,33 @@ void reserve_keep(struct reserve_state *reserve, const struct policy_plan *plan,
             device->keeper = job;
             device->kept_by = HOLDER_JOB;
         }
-        if (start->ends_us > reserve->free_us[d])
-            reserve->free_us[d] = start->ends_us;
         reserve->changed = reserve->changed || device_set_has(&reserve->free, d);
     }
     if (reserve->time_count > 0)
         add_time(reserve, start->ends_us);
+}
+
+const struct reserve_kept *reserve_before(const struct reserve_state *reserve, const struct policy_plan *plan,
+                                          int64_t starts_us)
+{
+    const struct reserve_kept *last = NULL;
+    for (size_t i = 0; i < reserve->kept_count; i++) {
+        const struct reserve_kept *kept = &reserve->kept[i];
+        if (kept->ends_us <= starts_us && (!last || kept->ends_us > last->ends_us) &&
+            overlaps(&plan->devices, &kept->devices))
+            last = kept;
+    }
+    return last;
+}
+
+bool reserve_is_dated(const struct reserve_state *reserve, const struct policy_plan *plan, int64_t starts_us)
+{
+    for (size_t i = 0; i < reserve->kept_count; i++) {
+        const struct reserve_kept *kept = &reserve->kept[i];
+        if (!kept->dated && kept->ends_us <= starts_us && overlaps(&plan->devices, &kept->devices))
+            return false;
+    }
+    return device_set_is_subset(&plan->devices, &reserve->there);
 }
 
 size_t reserve_last(const struct reserve_state *reserve, const struct device_set *devices)

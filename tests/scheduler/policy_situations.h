@@ -31,7 +31,7 @@ struct situation {
     enum policy_verdict verdict;
     enum policy_reason reason;
     int64_t subject;
-    int64_t starts_us;     /* expected start; 0: not checked */
+    int64_t starts_us;     /* expected start, INT64_MAX: none is promised; 0: not checked */
     unsigned devices;      /* devices on which the job starts; 0: not checked */
     enum policy_rule rule; /* rule by which the run of job `subject` yields; RULE_NONE: no run yields */
 };
@@ -125,6 +125,25 @@ static const struct situation situations[] = {
      .verdict = VERDICT_START,
      .reason = REASON_BACKFILL,
      .subject = -1},
+    {.what = "a short job is promised the time before a reservation that it does not delay",
+     .jobs = {JOB(.id = 1, .steps_left = STEPS_HOUR, .shape = ALL_CARDS),
+              JOB(.id = 2, .eligible_us = 2, .steps_left = 600)},
+     .runs = {{.job = 9, .started_us = NOW - HOUR, .ends_us = NOW + 10 * HOUR, .devices = {{0x1}}},
+              {.job = 8, .started_us = NOW - HOUR, .ends_us = NOW + HOUR, .devices = {{0xe}}}},
+     .id = 2,
+     .verdict = VERDICT_WAIT,
+     .reason = REASON_DEVICES,
+     .subject = 8,
+     .starts_us = NOW + HOUR},
+    {.what = "a long job is promised the time after the reservation",
+     .jobs = {JOB(.id = 1, .steps_left = STEPS_HOUR, .shape = ALL_CARDS),
+              JOB(.id = 2, .eligible_us = 2, .steps_left = 200 * STEPS_HOUR)},
+     .runs = {{.job = 9, .started_us = NOW - HOUR, .ends_us = NOW + 10 * HOUR, .devices = {{0x7}}},
+              {.job = 8, .started_us = NOW - HOUR, .ends_us = NOW + HOUR, .devices = {{0x8}}}},
+     .id = 2,
+     .verdict = VERDICT_WAIT,
+     .reason = REASON_RESERVED,
+     .subject = 1},
     /* A job keeps its reservation while a device of it is absent. */
     {.what = "it waits for a drained device",
      .jobs = {JOB(.id = 1, .steps_left = 100, .shape = ALL_CARDS)},
@@ -134,7 +153,7 @@ static const struct situation situations[] = {
      .verdict = VERDICT_WAIT,
      .reason = REASON_ABSENT,
      .subject = 3,
-     .starts_us = NOW + HOUR},
+     .starts_us = INT64_MAX},
     {.what = "it waits for memory that others hold",
      .jobs = {JOB(.id = 1, .steps_left = 100, .shape = ALL_CARDS)},
      .unfit = 0x2,
@@ -143,7 +162,7 @@ static const struct situation situations[] = {
      .verdict = VERDICT_WAIT,
      .reason = REASON_ABSENT,
      .subject = 1,
-     .starts_us = NOW + HOUR},
+     .starts_us = INT64_MAX},
     {.what = "a device that just went is kept for, so nothing passes",
      .jobs = {JOB(.id = 1, .steps_left = 100, .shape = ALL_CARDS),
               JOB(.id = 2, .eligible_us = 2, .steps_left = 100)},
@@ -152,7 +171,8 @@ static const struct situation situations[] = {
      .id = 2,
      .verdict = VERDICT_WAIT,
      .reason = REASON_RESERVED,
-     .subject = 1},
+     .subject = 1,
+     .starts_us = INT64_MAX},
     {.what = "a device that is long away lets shorter jobs pass",
      .jobs = {JOB(.id = 1, .steps_left = 100, .shape = ALL_CARDS),
               JOB(.id = 2, .eligible_us = 2, .steps_left = STEPS_HOUR)},

@@ -59,16 +59,17 @@ static void a_range_holds_most_of_what_turned_out_so_far(void **state)
         start_history_add(&history, &(struct start_sample){100, 100 + 0.01 * i * i, 1});
     }
     assert_true(start_range(&history, 200, 1, &from_s, &to_s));
-    assert_true(from_s == 200 && fabs(to_s - 223.12) < 1e-9);
+    assert_true(from_s == 200 && fabs(to_s - 224.5) < 1e-9);
     for (int i = 0; i < 3 * START_LEAST; i++) /* the history has no samples near place 500 yet */
         start_history_add(&history, &(struct start_sample){100, 1000.0 * i, 500});
     assert_true(start_range(&history, 200, 1, &from_s, &to_s));
-    assert_true(from_s == 200 && fabs(to_s - 223.12) < 1e-9);
+    assert_true(from_s == 200 && fabs(to_s - 224.5) < 1e-9);
     assert_true(start_range(&history, 100, 500, &from_s, &to_s) && to_s > 30000);
 }
 
-/* Checks one prediction, drawn at random, for each job that waited: its range holds the real start in four of
- * five cases, and half of the ranges are narrower than half of the job's wait. */
+/* Checks one prediction, drawn at random, for each job that waited: its range holds the real start in seven
+ * of eight cases (less three standard deviations), and half of the ranges are narrower than half of the job's
+ * wait. */
 static void ranges_of_starts_are_mostly_right_and_narrow(void **state)
 {
     (void)state;
@@ -105,7 +106,7 @@ static void ranges_of_starts_are_mostly_right_and_narrow(void **state)
                "right, "
                "as wide as %.2f of the wait at the median\n",
                20 + SEEDS, loads[l], waited, count, (double)right / (double)count, widths[count / 2]);
-        assert_true((double)right >= 0.8 * (double)count);
+        assert_true((double)right >= 0.845 * (double)count);
         assert_true(widths[count / 2] <= 0.5);
     }
 }
@@ -206,7 +207,27 @@ static int64_t start_with(const struct policy_snapshot *from, const struct polic
 static struct {
     struct rand_stream stream;
     size_t asked, answered, claims, right, at_once;
+    size_t promises, early; /* early: promised starts before whose half the job starts */
 } questions;
+
+/* Counts, for one job that the decision promises a later start, whether it starts much earlier although
+ * nothing changes. */
+static void check_promise(const struct policy_snapshot *snapshot, const struct policy_settings *settings,
+                          const struct policy_planner *planner, int64_t now_us,
+                          const struct policy_decision *decision)
+{
+    const size_t from = rand_stream_below(&questions.stream, (uint32_t)decision->count);
+    for (size_t i = from; i < decision->count; i++) {
+        const struct policy_action *action = &decision->actions[i];
+        if (action->verdict != VERDICT_WAIT || action->starts_us == INT64_MAX)
+            continue;
+        const int64_t starts_us =
+            start_of(snapshot, settings, planner, now_us, snapshot->jobs[action->job].id);
+        questions.promises++;
+        questions.early += starts_us - now_us < (action->starts_us - now_us) / 2 ? 1 : 0;
+        return;
+    }
+}
 
 /* Decides like the usual policy. In about every tenth decision it also asks, for one job, which changes would
  * let the job start sooner, and checks the answers. */
@@ -216,7 +237,8 @@ static int asking_policy(const struct policy_snapshot *snapshot, const struct po
 {
     struct sooner_change found[SOONER_MAX];
     int64_t starts_us;
-    if (rand_stream_below(&questions.stream, 10) == 0) {
+    const bool asks = rand_stream_below(&questions.stream, 10) == 0;
+    if (asks) {
         const size_t job = rand_stream_below(&questions.stream, (uint32_t)snapshot->job_count);
         const uint32_t shape = (snapshot->jobs[job].shape + 1) % 12;
         const struct sooner_question question = {snapshot, settings, planner, now_us, job, &shape, 1};
@@ -235,7 +257,10 @@ static int asking_policy(const struct policy_snapshot *snapshot, const struct po
                 start_with(snapshot, settings, planner, now_us, job, &found[i]) < before_us ? 1 : 0;
         }
     }
-    return policy_decide(snapshot, settings, planner, now_us, decision, err);
+    const int rc = policy_decide(snapshot, settings, planner, now_us, decision, err);
+    if (asks && rc == 0)
+        check_promise(snapshot, settings, planner, now_us, decision);
+    return rc;
 }
 
 static void what_is_said_to_be_sooner_is(void **state)
@@ -259,6 +284,9 @@ static void what_is_said_to_be_sooner_is(void **state)
            "true\n",
            questions.asked, questions.answered, questions.claims, questions.at_once,
            (double)questions.right / (double)questions.claims);
+    printf("%zu promised starts, %zu of jobs that start in less than half of the time\n", questions.promises,
+           questions.early);
+    assert_true(questions.promises > 200 && 40 * questions.early <= questions.promises);
     assert_true(questions.claims > 500);
     assert_true((double)questions.right >= 0.99 * (double)questions.claims);
 }
