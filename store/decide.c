@@ -146,18 +146,18 @@ static const struct pg_statement make_elements = {
 static const struct pg_statement open_requests = {
     "decide_requests",
     "INSERT INTO requests AS r (id, kind, device, key, content, digest, deadline_at) "
-    "SELECT id, kind, device, key, content, coalesce(digest, ''), now() + deadline_ms * interval '1 ms' FROM "
+    "SELECT DISTINCT ON (kind, device, key) id, kind, device, key, content, coalesce(digest, ''), now() + deadline_ms * interval '1 ms' FROM "
     RECORDS("id bigint, kind text, device text, key text, content text, digest text, deadline_ms bigint")
-    " ON CONFLICT (kind, device, key) DO UPDATE SET id = excluded.id, state = 'open', why = NULL, asked_at = now(), "
+    " ORDER BY kind, device, key, id DESC ON CONFLICT (kind, device, key) DO UPDATE SET id = excluded.id, state = 'open', why = NULL, asked_at = now(), "
     "  deadline_at = excluded.deadline_at, content = excluded.content, digest = excluded.digest, "
     "  tries = CASE WHEN r.digest = excluded.digest THEN r.tries + 1 ELSE 1 END",
     PG_WRITE};
 
 static const struct pg_statement put_links = {
     "decide_links",
-    "INSERT INTO links (from_node, to_node, document) SELECT c.\"from\", c.\"to\", c.document FROM "
+    "INSERT INTO links (from_node, to_node, document) SELECT DISTINCT ON (c.\"from\", c.\"to\") c.\"from\", c.\"to\", c.document FROM "
     RECORDS("\"from\" text, \"to\" text, document json")
-    " ON CONFLICT (from_node, to_node) DO UPDATE SET document = excluded.document, measured_at = now(), changed = excluded.changed",
+    " ORDER BY c.\"from\", c.\"to\" ON CONFLICT (from_node, to_node) DO UPDATE SET document = excluded.document, measured_at = now(), changed = excluded.changed",
     PG_WRITE};
 
 static const struct pg_statement lose_nodes = {
@@ -177,16 +177,16 @@ static const struct pg_statement say_lines = {
 
 static const struct pg_statement put_speeds = {
     "decide_speeds",
-    "INSERT INTO device_speeds (device, key, speed, run) SELECT c.device, c.key, c.speed, c.run FROM "
+    "INSERT INTO device_speeds (device, key, speed, run) SELECT DISTINCT ON (c.device, c.key) c.device, c.key, c.speed, c.run FROM "
     RECORDS("device text, key text, speed double precision, run bigint")
-    " ON CONFLICT (device, key) DO UPDATE SET speed = excluded.speed, run = excluded.run, at = now()",
+    " ORDER BY c.device, c.key, c.run DESC ON CONFLICT (device, key) DO UPDATE SET speed = excluded.speed, run = excluded.run, at = now()",
     PG_WRITE};
 
 static const struct pg_statement want_measures = {
     "decide_measures",
-    "INSERT INTO measures (key, spec, inputs, until) SELECT c.key, c.spec, c.inputs, now() + interval '1 day' FROM "
+    "INSERT INTO measures (key, spec, inputs, until) SELECT DISTINCT ON (c.key) c.key, c.spec, c.inputs, now() + interval '1 day' FROM "
     RECORDS("key text, spec json, inputs json")
-    " ON CONFLICT (key) DO UPDATE SET until = greatest(measures.until, excluded.until)",
+    " ORDER BY c.key ON CONFLICT (key) DO UPDATE SET until = greatest(measures.until, excluded.until)",
     PG_WRITE};
 
 static const struct pg_statement add_messages = {

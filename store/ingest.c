@@ -151,7 +151,7 @@ static const struct pg_statement put_devices = {
     "WITH c AS MATERIALIZED (SELECT * FROM "
     RECORDS("name text, node text, kind text, digest text, memory_limit_bytes bigint, inventory json") ") "
     "INSERT INTO devices (name, node, kind, digest, memory_limit_bytes, inventory) "
-    "SELECT name, node, kind, digest, memory_limit_bytes, inventory FROM c "
+    "SELECT DISTINCT ON (name) name, node, kind, digest, memory_limit_bytes, inventory FROM c ORDER BY name "
     "ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, digest = excluded.digest, present = true, "
     "  memory_limit_bytes = excluded.memory_limit_bytes, inventory = excluded.inventory "
     "WHERE devices.node = excluded.node",

@@ -26,10 +26,10 @@ const struct pg_statement store_put_arrivals = {
     CLASSES("coalesce(speeds, '{}')")
     "INSERT INTO arrivals (job, arrived_at, said_at, starts_at, starts_from, starts_to, said_place, said_count, started_at, class, "
     "  devices, step_s) "
-    "SELECT j.id, least(now(), greatest(j.eligible_at, j.begin_at)), CASE WHEN c.starts_us > 0 THEN now() END, "
+    "SELECT DISTINCT ON (j.id) j.id, least(now(), greatest(j.eligible_at, j.begin_at)), CASE WHEN c.starts_us > 0 THEN now() END, "
     "  CASE WHEN c.starts_us > 0 THEN to_timestamp(c.starts_us / 1e6) END, to_timestamp(c.from_us / 1e6), to_timestamp(c.to_us / 1e6), "
     "  c.place, CASE WHEN c.starts_us > 0 THEN 1 ELSE 0 END, CASE WHEN s.id IS NOT NULL THEN now() END, k.id, s.id, c.step_s "
-    "FROM c JOIN jobs j ON j.id = c.job JOIN k USING (class) LEFT JOIN s USING (devices) "
+    "FROM c JOIN jobs j ON j.id = c.job JOIN k USING (class) LEFT JOIN s USING (devices) ORDER BY j.id, s.id "
     "ON CONFLICT (job) DO UPDATE SET " SAID("said_at") SAID("starts_at") SAID("starts_from") SAID("starts_to") SAID("said_place")
     "  said_count = arrivals.said_count + excluded.said_count, started_at = coalesce(arrivals.started_at, excluded.started_at), "
     "  devices = coalesce(excluded.devices, arrivals.devices), step_s = coalesce(excluded.step_s, arrivals.step_s)",
