@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "common/json.h"
 #include "common/log.h"
 #include "common/redis.h"
 
@@ -287,6 +288,9 @@ static void all_committed(struct scheduler *scheduler, bool quiet)
 static void batch_committed(struct scheduler *scheduler)
 {
     const bool quiet = event_batch_is_empty(&scheduler->batch);
+    scheduler->ingest_conflicts = 0;
+    scheduler->solo_failed = false;
+    health_good(scheduler, TASK_INGEST);
     bool dirty = changes_decisions(&scheduler->batch);
     learn(scheduler);
     event_batch_apply(&scheduler->batch);
@@ -305,11 +309,6 @@ static void batch_committed(struct scheduler *scheduler)
 
 /* ---- events that the database refuses, which must not hold up the others ---- */
 
-static bool is_poison(const struct err *err)
-{
-    return err->code == ERR_INVALID || err->code == ERR_INTERNAL || err->code == ERR_TOO_BIG;
-}
-
 static void refuse(struct scheduler *scheduler, const json_t *event, const struct err *why, const char *text)
 {
     struct node_stream *node_stream =
@@ -318,18 +317,32 @@ static void refuse(struct scheduler *scheduler, const json_t *event, const struc
         node_stream_refuse(node_stream, clock_mono_ns(), why->code, text);
 }
 
-/* Replaces the event that the database refused by a log line with the same sequence number, which says that
- * an event was refused. If the database refused that line too, it is dropped. */
+/* Whether the rank's state changes with the event, so that the run cannot go on without it. */
+static bool moves_rank(const char *type)
+{
+    static const char *const moves[] = {"worker_ready", "started", "done", "stopped", "failed"};
+    for (size_t i = 0; i < sizeof(moves) / sizeof(moves[0]); i++)
+        if (strcmp(type, moves[i]) == 0)
+            return true;
+    return false;
+}
+
+/* Replaces the event that the database refused by a log line with the same sequence number, which says so;
+ * an event that would have changed the rank's state, by the rank's failure. If the database refused that,
+ * too, it is dropped. */
 static void defuse(struct scheduler *scheduler, const struct err *why)
 {
     const json_t *event = json_array_get(scheduler->pending, 0);
-    const char *type = json_string_value(json_object_get(event, "type"));
-    char text[600];
-    snprintf(text, sizeof(text), "%.40s: %s", type ? type : "?", why->text);
+    const char *type = json_text_of(event, "type");
+    char text[600], place_text[600];
+    snprintf(text, sizeof(text), "%.40s: %s", type, why->text);
     refuse(scheduler, event, why, text);
+    snprintf(place_text, sizeof(place_text), "the event %.40s of this worker was refused by the database: %.300s",
+             type, why->text);
     json_t *place = !json_object_get(event, "refused") && json_object_get(event, "run")
-                        ? json_pack("{s:s, s:s, s:s, s:b}", "type", "log", "level", "error", "text",
-                                    "an event of this worker was refused by the database", "refused", 1)
+                        ? json_pack("{s:s, s:s, s:s, s:s, s:b, s:b}", "type",
+                                    moves_rank(type) ? "failed" : "log", "level", "error", "code", "internal",
+                                    "text", place_text, "own_fault", 1, "refused", 1)
                         : NULL;
     static const char *const kept[] = {"node", "run", "epoch", "rank", "seq", "at"};
     for (size_t i = 0; place && i < sizeof(kept) / sizeof(kept[0]); i++)
@@ -338,13 +351,15 @@ static void defuse(struct scheduler *scheduler, const struct err *why)
         json_array_remove(scheduler->pending, 0);
 }
 
+/* Commits the events one by one from now on; one that fails alone, twice, is replaced. */
 static void handle_poison(struct scheduler *scheduler, const struct err *err)
 {
-    if (json_array_size(scheduler->pending) > 1 && !scheduler->solo) {
+    if (!scheduler->solo || !scheduler->solo_failed) {
+        scheduler->solo_failed = scheduler->solo;
         scheduler->solo = true;
         return;
     }
-    scheduler->solo = true;
+    scheduler->solo_failed = false;
     defuse(scheduler, err);
     if (json_array_size(scheduler->pending) == 0)
         all_committed(scheduler, false);
@@ -357,9 +372,9 @@ static void ingest_done(void *arg, const struct err *err)
         return;
     if (err) {
         event_batch_fini(&scheduler->batch); /* the pending events stay and are checked again */
-        if (is_poison(err))
+        if (scheduler_blames_rows(err, &scheduler->ingest_conflicts))
             handle_poison(scheduler, err);
-        scheduler_retry(scheduler, "ingest_failed", err);
+        scheduler_retry(scheduler, TASK_INGEST, "ingest_failed", err);
         return;
     }
     batch_committed(scheduler);
@@ -404,12 +419,13 @@ static int fill_batch(struct scheduler *scheduler, struct err *err)
 void ingest_start(struct scheduler *scheduler)
 {
     struct err err;
+    scheduler->passes_before_events = 0;
     scheduler->busy = true;
     scheduler->chain = scheduler->epoch;
     if (fill_batch(scheduler, &err) < 0) {
         event_batch_fini(&scheduler->batch);
         scheduler->busy = false;
-        scheduler_retry(scheduler, "ingest_failed", &err);
+        scheduler_retry(scheduler, TASK_INGEST, "ingest_failed", &err);
         return;
     }
     note_lives(scheduler);
@@ -422,7 +438,7 @@ void ingest_start(struct scheduler *scheduler)
     if (store_ingest(scheduler->store, &scheduler->batch.ingest, ingest_done, scheduler, &err) < 0) {
         event_batch_fini(&scheduler->batch);
         scheduler->busy = false;
-        scheduler_retry(scheduler, "ingest_failed", &err);
+        scheduler_retry(scheduler, TASK_INGEST, "ingest_failed", &err);
     }
 }
 

@@ -19,6 +19,8 @@
  * and longer while all devices are taken (a device that becomes free asks for a pass without a pause). */
 #define PASS_PAUSE_NS_MIN 10000000u
 #define PASS_PAUSE_NS_MAX 100000000u
+/* Passes that each make another one necessary keep events waiting for so many passes at most. */
+enum { PASSES_BEFORE_EVENTS_MAX = 4 };
 #define MARKER "motley:instance" /* a key whose absence shows that Redis was wiped */
 
 /* ---- one database task at a time ---- */
@@ -29,7 +31,7 @@ static void sync_node_streams(struct scheduler *scheduler)
     struct err err;
     int changed = node_streams_sync(scheduler->node_streams, scheduler->view, &err);
     if (changed < 0) {
-        scheduler_retry(scheduler, "load_failed", &err);
+        scheduler_retry(scheduler, TASK_PASS, "load_failed", &err);
     } else if (changed > 0) {
         redis_users_check(scheduler);
         dispatch_again(scheduler->dispatch); /* until now, messages for a new node could not be sealed */
@@ -45,7 +47,7 @@ static void loaded(void *arg, const struct err *err, struct store_view *view)
         return;
     }
     if (err) {
-        scheduler_retry(scheduler, "load_failed", err);
+        scheduler_retry(scheduler, TASK_PASS, "load_failed", err);
         return;
     }
     store_view_destroy(scheduler->view);
@@ -57,6 +59,11 @@ static void loaded(void *arg, const struct err *err, struct store_view *view)
     identities_leave(scheduler);
     sync_node_streams(scheduler);
     identities_tell(scheduler);
+    if (scheduler->pending && scheduler->passes_before_events >= PASSES_BEFORE_EVENTS_MAX) {
+        scheduler->dirty = true;
+        ingest_start(scheduler);
+        return;
+    }
     pass_start(scheduler);
 }
 
@@ -65,6 +72,7 @@ static void start_pass(struct scheduler *scheduler)
     struct err err;
     scheduler->dirty = false;
     scheduler->events_next = true;
+    scheduler->passes_before_events += scheduler->pending ? 1 : 0;
     scheduler->passed_ns = clock_mono_ns();
     scheduler->busy = true;
     scheduler->chain = scheduler->epoch;
@@ -87,7 +95,7 @@ static void start_pass(struct scheduler *scheduler)
                                           .started_us = scheduler->started_us};
     if (store_sched_load(scheduler->store, &want, loaded, scheduler, &err) < 0) {
         scheduler->busy = false;
-        scheduler_retry(scheduler, "load_failed", &err);
+        scheduler_retry(scheduler, TASK_PASS, "load_failed", &err);
     }
 }
 
@@ -264,7 +272,7 @@ static void outbox_loaded(void *arg, const struct err *err, json_t *doc)
     }
     if (err) {
         log_event(LOG_LEVEL_WARN, "load_failed", "why=\"%s\"", err->text);
-        load_outbox(scheduler);
+        health_failed(scheduler, TASK_PASS, err); /* the next tick asks again */
         return;
     }
     const char *incarnation = json_string_value(json_object_get(doc, "incarnation"));
@@ -327,6 +335,8 @@ static void forget(struct scheduler *scheduler)
     shares_forget(scheduler->shares);
     json_object_clear(scheduler->away);
     json_object_clear(scheduler->idle);
+    json_object_clear(scheduler->asides);
+    scheduler->health = (struct scheduler_health){.writing = scheduler->health.writing};
     scheduler->dirty = false;
     scheduler->sharing_said = false;
     scheduler->starts.count = 0;
@@ -395,6 +405,7 @@ static void tick(evutil_socket_t fd, short what, void *arg)
     (void)what;
     if (scheduler->epoch == 0)
         return;
+    health_tell(scheduler, now_ns);
     if (!scheduler->ready) {
         load_outbox(scheduler);
         return;
@@ -463,8 +474,10 @@ static int connect_store(struct scheduler *scheduler, struct err *err)
     scheduler->links = store_links_create(err);
     scheduler->away = json_object();
     scheduler->idle = json_object();
+    scheduler->asides = json_object();
     if (!scheduler->facts || !scheduler->dispatch || !scheduler->planning || !scheduler->shares ||
-        !scheduler->queue || !scheduler->links || !scheduler->memo || !scheduler->away || !scheduler->idle)
+        !scheduler->queue || !scheduler->links || !scheduler->memo || !scheduler->away || !scheduler->idle ||
+        !scheduler->asides)
         return -1;
     scheduler->candidate = store_leader_create(scheduler->base, &candidate, &events, scheduler, err);
     return scheduler->candidate ? 0 : -1;
@@ -541,6 +554,7 @@ void scheduler_destroy(struct scheduler *scheduler)
     store_links_destroy(scheduler->links);
     json_decref(scheduler->away);
     json_decref(scheduler->idle);
+    json_decref(scheduler->asides);
     pass_forget_weighings(scheduler);
     free(scheduler->weighings);
     redis_destroy(scheduler->commands);

@@ -1,11 +1,14 @@
 /* How a database task asks for a pass and reports its end. scheduler.c starts the next task. */
 #include <event2/event.h>
+#include <string.h>
 
 #include "common/clock.h"
 #include "common/log.h"
 #include "scheduler/leader/scheduler_private.h"
 
 #define RETRY_MS 100
+/* So many in a row are no state that somebody has changed, which the next load reads. */
+enum { CONFLICTS_MAX = 3 };
 
 void scheduler_mark(struct scheduler *scheduler)
 {
@@ -33,12 +36,32 @@ void scheduler_wake_in_ms(struct scheduler *scheduler, unsigned ms)
     event_add(scheduler->wake, &wait);
 }
 
-void scheduler_retry(struct scheduler *scheduler, const char *what, const struct err *why)
+void scheduler_retry(struct scheduler *scheduler, enum scheduler_task task, const char *what,
+                     const struct err *why)
 {
     log_event(LOG_LEVEL_WARN, what, "code=%s why=\"%s\"", err_code_name(why->code), why->text);
+    health_failed(scheduler, task, why);
     scheduler->view_stale = true;
     scheduler->dirty = true;
     /* No events are read until a task succeeds, so the nodes' silence in this time must not count. */
     scheduler->listening_ns = clock_mono_ns();
     scheduler_wake_in_ms(scheduler, RETRY_MS);
+}
+
+bool scheduler_blames_rows(const struct err *err, unsigned *conflicts)
+{
+    switch (err->code) {
+    case ERR_INVALID:
+    case ERR_INTERNAL:
+    case ERR_TOO_BIG:
+    case ERR_DENIED:
+        return strncmp(err->text, "store_fence:", 12) != 0;
+    case ERR_BUSY:
+    case ERR_TIMEOUT:
+        return store_err_is_refusal(err);
+    case ERR_CONFLICT:
+        return ++*conflicts >= CONFLICTS_MAX;
+    default:
+        return false;
+    }
 }

@@ -35,6 +35,11 @@ void store_map_err(const struct err *from, struct err *to)
         err_set(to, ERR_CONFLICT, "the device is leased to somebody within that time (GET /v1/leases)");
 }
 
+bool store_err_is_refusal(const struct err *err)
+{
+    return strstr(err->text, PREFIX) && strstr(err->text, "(SQLSTATE");
+}
+
 int store_check_text(const char *what, const char *text, size_t max, struct err *err)
 {
     size_t size = text ? strlen(text) : 0;
@@ -98,7 +103,7 @@ int store_run(struct store *store, const struct pg_step *steps, int count, unsig
     for (int i = 0; i < count; i++) {
         if (steps[i].params && steps[i].params->failed) {
             free(call);
-            return err_set(err, ERR_INVALID, "a parameter of %s is too large or not valid UTF-8",
+            return err_set(err, ERR_INVALID, "%s: a parameter is too large or not valid UTF-8",
                            steps[i].statement->name);
         }
     }

@@ -4,6 +4,7 @@
 #include "store/store_private.h"
 
 #include <stdio.h>
+#include <string.h>
 
 /* clang-format off */
 #define UNFINISHED "('sent', 'ready', 'running')"
@@ -225,25 +226,24 @@ static const struct pg_statement settle_leases = {
     PG_WRITE};
 /* clang-format on */
 
-int store_decide(struct store *store, const struct store_decision *decision, store_doc_fn *done, void *arg,
-                 struct err *err)
+/* The statements in the order in which they run. */
+static int decision_parts(const struct store_decision *decision, struct store_part parts[STORE_PARTS_MAX])
 {
-    const struct store_part parts[] = {
+    const struct store_part all[] = {
         {&lose_nodes, decision->unreachable},
         {&add_runs, decision->runs_new},
         {&lose_ranks, decision->ranks_lost},
         {&ask_saves, decision->saves},
         {&move_jobs, decision->jobs},
         {&move_runs, decision->runs},
-        {&drain_nodes, decision->runs},
+        {&drain_nodes, decision->ends},
         {&store_put_forecasts, decision->forecasts},
         {&store_put_arrivals, decision->arrivals},
-        {&store_end_forecasts, decision->runs},
+        {&store_end_forecasts, decision->ends},
         {&store_put_sharing, decision->sharing},
         {&store_put_sooner, decision->sooner},
         {&say_waits, decision->waits},
         {&say_places, decision->places},
-        {&make_elements, decision->elements},
         {&free_jobs, decision->ready},
         {&idle_leases, decision->leases},
         {&open_leases, decision->leases},
@@ -253,10 +253,31 @@ int store_decide(struct store *store, const struct store_decision *decision, sto
         {&say_lines, decision->said},
         {&put_speeds, decision->speeds},
         {&want_measures, decision->measures},
+        {&make_elements, decision->elements},
         {&add_messages, decision->messages},
     };
+    memcpy(parts, all, sizeof(all));
+    return sizeof(all) / sizeof(all[0]);
+}
+
+const json_t *store_decision_failed(const struct store_decision *decision, const struct err *err)
+{
+    struct store_part parts[STORE_PARTS_MAX];
+    const int count = decision_parts(decision, parts);
+    const size_t size = strcspn(err->text, ":"); /* the text begins with the statement's name */
+    for (int i = 0; i < count; i++)
+        if (strlen(parts[i].statement->name) == size &&
+            strncmp(parts[i].statement->name, err->text, size) == 0)
+            return parts[i].rows;
+    return NULL;
+}
+
+int store_decide(struct store *store, const struct store_decision *decision, store_doc_fn *done, void *arg,
+                 struct err *err)
+{
+    struct store_part parts[STORE_PARTS_MAX];
     struct store_work work;
-    store_work_init(&work, decision->leader, parts, sizeof(parts) / sizeof(parts[0]));
+    store_work_init(&work, decision->leader, parts, decision_parts(decision, parts));
     if (json_array_size(decision->messages) == 0)
         work.steps[work.count++] = (struct pg_step){&no_messages, NULL};
     int rc = store_run_doc(store, work.steps, work.count, STORE_ALONE, NULL, done, arg, err);

@@ -336,6 +336,7 @@ struct store_decision {
     /* [{"run","before","state","stop_why"?,"why"?,"kill": bool}]: runs whose state changes. With a final
      * state, the run's messages are dropped and its unfinished ranks become lost */
     const json_t *runs;
+    const json_t *ends; /* [{"run","state"}]: of these, the runs that end */
     /* [{"job","before","state","stop_why"?,"why"?,"code"?,"ended_by"?,"behind"?,"delay_ms"?,"losses"?,"run"?}]:
      * jobs whose state changes. behind: a job that is queued again counts as waiting from now on */
     const json_t *jobs;
@@ -370,9 +371,12 @@ struct store_decision {
     const json_t *speeds; /* [{"device","key","speed","run"}]: rows of device_speeds */
 };
 /* Answers with the outbox ids of the messages, in their order: [id]. The ids of runs, assignments and
- * requests come from store_sched_numbers. */
+ * requests come from store_sched_numbers. When an array has several rows of one key, one of them counts. */
 int store_decide(struct store *store, const struct store_decision *decision, store_doc_fn *done, void *arg,
                  struct err *err);
+/* Returns the array of the decision whose statement the error of store_decide names, or NULL if it names
+ * none: then no row is at fault, but the transaction as a whole. */
+const json_t *store_decision_failed(const struct store_decision *decision, const struct err *err);
 
 /* Adds refused events to the rows of nodes: [{"node","generation","refused": number since the last
  * call,"reasons": {code: n},"why", "barred": bool}]. An entry with another generation than the node's present

@@ -176,12 +176,13 @@ static char *text_of(struct store_view *view, const struct pg_result *result, in
                                                        : store_view_text(view, pg_text(result, row, column));
 }
 
-/* Returns a column's document, which the view owns; NULL for null. */
+/* Returns a column's document, which the view owns; NULL for null. A document that cannot be read counts as
+ * JSON's null: it costs its own row what it says, and no other row the load. */
 static json_t *document_of(struct store_view *view, const struct pg_result *result, int row, int column)
 {
     if (pg_is_null(result, row, column))
         return NULL;
-    json_t *document = pg_json(result, row, column);
+    json_t *read = pg_json(result, row, column), *document = read ? read : json_null();
     if (json_array_append_new(view->documents, document) == 0)
         return document;
     view->incomplete = true;

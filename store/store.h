@@ -60,6 +60,10 @@ void store_destroy(struct store *store);
  * daemon. */
 int store_ping(struct store *store, store_done_fn *done, void *arg, struct err *err);
 
+/* Whether PostgreSQL itself refused a statement, whose name begins the text, and rolled the transaction back.
+ */
+bool store_err_is_refusal(const struct err *err);
+
 /* Calls `notify` for every NOTIFY on `channel`: "motley_jobs" means that the scheduler has work;
  * "motley_events" carries the id of a job that has new events. Also calls it with a NULL payload each time
  * the listening connection was made, since notifications may have been missed. Lasts until store_destroy. */

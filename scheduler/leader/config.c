@@ -43,6 +43,7 @@ static const struct scheduler_limits defaults = {
     .leader_silent_ms = 15000,
     .leader_poll_ms = 250,
     .look_ms = 5000,
+    .aside_ms = 30000,
     .remeasure_ms = 60000,
     .wait_steps = 20,
     .wait_ms_min = 60000,
@@ -102,6 +103,7 @@ static void read_limits(struct json_reader *top, struct scheduler_limits *limits
     jr_u32(&reader, "leader_silent_ms", JR_OPTIONAL, 1000, day, &limits->leader_silent_ms);
     jr_u32(&reader, "leader_poll_ms", JR_OPTIONAL, 10, 60000, &limits->leader_poll_ms);
     jr_u32(&reader, "look_ms", JR_OPTIONAL, 10, day, &limits->look_ms);
+    jr_u32(&reader, "aside_ms", JR_OPTIONAL, 10, day, &limits->aside_ms);
     jr_u32(&reader, "remeasure_ms", JR_OPTIONAL, 10, day, &limits->remeasure_ms);
     jr_u32(&reader, "wait_steps", JR_OPTIONAL, 1, 1000000, &limits->wait_steps);
     jr_u32(&reader, "wait_ms_min", JR_OPTIONAL, 1000, day, &limits->wait_ms_min);

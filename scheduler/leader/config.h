@@ -95,6 +95,8 @@ struct scheduler_limits {
     uint32_t leader_poll_ms;
     /* least time between two decisions whether a run should move to other devices; default 5000 */
     uint32_t look_ms;
+    /* how long passes leave out what the database refused; default 30000 */
+    uint32_t aside_ms;
     /* a device that a run measured slower than its profile is profiled again after this time, and repeatedly;
      * default 60000 */
     uint32_t remeasure_ms;

@@ -168,6 +168,22 @@ static int beat_check(struct node_stream *node_stream, const json_t *event, stru
     return 0;
 }
 
+/* Replaces U+0000 in all texts, at most event_limits.depth_max levels deep, by '?': documents that hold it are
+ * stored, but never read again. */
+static void replace_nul(json_t *value)
+{
+    const char *key;
+    size_t i;
+    json_t *item;
+    json_object_foreach (value, key, item)
+        replace_nul(item);
+    json_array_foreach (value, i, item)
+        replace_nul(item);
+    char *text = json_is_string(value) ? (char *)(uintptr_t)json_string_value(value) : NULL;
+    for (size_t k = 0; text && k < json_string_length(value); k++)
+        text[k] = text[k] == '\0' ? '?' : text[k];
+}
+
 json_t *node_stream_open(struct node_stream *node_stream, const struct redis_entry *entry, struct err *err)
 {
     if (!entry->payload) {
@@ -188,6 +204,7 @@ json_t *node_stream_open(struct node_stream *node_stream, const struct redis_ent
     const json_t *named = json_object_get(event, "node");
     if (!event)
         return NULL;
+    replace_nul(event);
     const char *name = json_string_value(named);
     if (!json_is_object(event) || (named && (!name || strcmp(name, node_stream->node) != 0))) {
         err_set(err, ERR_DENIED, "an event in the name of node \"%.80s\" in the stream of node %s",

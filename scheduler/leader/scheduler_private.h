@@ -68,6 +68,22 @@ struct queue_mark {
     int64_t id;
 };
 
+/* What can fail again and again: passes with their loads, and the storing of events. */
+enum scheduler_task { TASK_PASS, TASK_INGEST, TASKS };
+
+/* How the tasks go (health.c). Monotonic nanoseconds; 0: never. */
+struct scheduler_health {
+    struct {
+        uint64_t failing_ns; /* since when every try has failed; 0: the last one did not */
+        unsigned failures;   /* tries since then */
+        struct err err;
+    } tasks[TASKS];
+    uint64_t good_ns;    /* when nothing was left to decide */
+    uint64_t written_ns; /* when the database was told last */
+    bool changed;        /* the database is to be told at once */
+    bool writing;
+};
+
 struct scheduler {
     struct event_base *base;
     const struct scheduler_config *config;
@@ -87,10 +103,13 @@ struct scheduler {
     json_t *away; /* {device: time since which this leader has seen the device away or unfit, µs} */
     struct store_queue *queue; /* the queued jobs as of the last load */
     struct store_links *links; /* the links as of the last load */
+    struct scheduler_health health;
+    /* {unit: {"part","until","until_us","why","job"?}}: what passes leave out (pass/pass_write.c) */
+    json_t *asides;
     uint64_t
         links_settled;   /* hash of nodes, links and requests of which no link is to be measured; 0: none */
     uint64_t checked_ns; /* when the queue was last compared with the database; 0: the next load compares */
-    unsigned conflicts;  /* consecutive decisions that the database refused */
+    unsigned conflicts, ingest_conflicts; /* consecutive conflicts of decisions, and of batches of events */
     /* the last queued job that was examined; used when more classes of jobs are queued than one pass examines
      * and devices remain free */
     struct queue_mark queue_mark;
@@ -104,6 +123,7 @@ struct scheduler {
     bool busy, dirty, view_stale;
     bool reconfigured; /* the configuration has changed since the last load */
     bool events_next;  /* the next task takes events, before a pass, if both have work */
+    unsigned passes_before_events; /* passes that began while events were waiting */
     bool redis_up;
     bool sharing_said;  /* this leader has written the policies' settings to the database */
     bool devices_free;  /* the last pass left a device free */
@@ -120,6 +140,7 @@ struct scheduler {
     char read_only[72]; /* the node whose stream is read alone; "": several streams are read */
     json_t *pending;    /* events that were read and not yet committed, or NULL */
     bool taken;         /* the last read found an entry, even if it was refused */
+    bool solo_failed; /* the first pending event has failed alone */
     bool solo; /* pending events are committed one by one, because the database refused one of them */
     struct event_batch batch;
     bool marking; /* counts of refused events are being written */
@@ -155,8 +176,20 @@ void scheduler_turn(struct scheduler *scheduler);
 bool scheduler_settle(struct scheduler *scheduler);
 /* Asks for a pass after `ms` milliseconds. */
 void scheduler_wake_in_ms(struct scheduler *scheduler, unsigned ms);
-/* Logs a failed task and asks for a new view after a pause. */
-void scheduler_retry(struct scheduler *scheduler, const char *what, const struct err *why);
+/* Logs a failed task as the event `what`, and asks for a new view after a pause. */
+void scheduler_retry(struct scheduler *scheduler, enum scheduler_task task, const char *what,
+                     const struct err *why);
+
+/* Whether a transaction's error can be the fault of some of its rows, rather than of the database as a whole:
+ * then the others are to be written without them. *conflicts counts consecutive conflicts, and the caller
+ * resets it: the third one is a fault of rows. */
+bool scheduler_blames_rows(const struct err *err, unsigned *conflicts);
+
+/* health.c. Note how a try of the task went. */
+void health_good(struct scheduler *scheduler, enum scheduler_task task);
+void health_failed(struct scheduler *scheduler, enum scheduler_task task, const struct err *why);
+/* Tells the database how passes go: at once after a change, else every two seconds. */
+void health_tell(struct scheduler *scheduler, uint64_t now_ns);
 
 /* ingest.c reads the streams and commits their events. */
 void ingest_start(struct scheduler *scheduler); /* commits the events in `pending` */

@@ -28,6 +28,8 @@ struct pass_start {
     double factor;
 };
 
+struct pass_writing;
+
 struct scheduler_pass {
     struct scheduler *scheduler;
     struct store_view *view; /* the scheduler's view, which stays while the pass lives */
@@ -35,14 +37,16 @@ struct scheduler_pass {
     json_t *ranks_lost, *runs, *jobs, *waits, *places, *ready, *elements, *leases, *requests, *unreachable,
         *messages, *runs_new, *links, *said, *speeds, *measures, *arrivals, *forecasts, *sharing, *saves,
         *sooner;
-    json_t *ended; /* ids of the runs that end: their messages are dropped after the commit */
+    json_t *left_out; /* {unit: true}: units that this pass does not write (pass_write.c) */
     /* [view->device_count] devices without a job, and devices that are reserved for a job */
     bool *free_devices, *reserved;
     bool free_found;    /* free_devices is filled */
     json_t *free_names; /* {device: true} for each free device, or NULL; owned */
     /* the next pass begins at this time (view's clock) at the latest; 0: it begins when something changes */
     int64_t check_us;
-    bool failed; /* an allocation failed: nothing is written */
+    bool failed;       /* an allocation failed: nothing is written */
+    bool failed_alone; /* the only start failed while its documents were read; it is tried once more */
+    struct pass_writing *writing; /* the transactions that write the decision, or NULL before */
 
     struct pass_start *starts;
     size_t start_count, start_capacity;
@@ -58,6 +62,25 @@ void pass_check_at(struct scheduler_pass *pass, int64_t at_us);
 /* Records why a queued job waits, if the text differs from the recorded one. */
 void pass_wait(struct scheduler_pass *pass, const struct store_sched_job *job, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* pass_write.c writes the decision, without the units that the database refuses. */
+enum { UNIT_BYTES = 320 }; /* most bytes of a unit's name */
+/* Called when all is written (err NULL; changed: another pass may decide more), or when nothing can be. */
+typedef void pass_written_fn(struct scheduler *scheduler, bool changed, const struct err *err);
+void pass_write(struct scheduler *scheduler, pass_written_fn *done);
+/* NULL is a no-op. */
+void pass_writing_destroy(struct pass_writing *writing);
+/* Whether the error can be the fault of a unit rather than of the database as a whole. Counts conflicts. */
+bool pass_is_at_fault(struct scheduler *scheduler, const struct err *err);
+/* Leaves the unit ("job 7") out of all passes for limits.aside_ms. */
+void pass_set_aside(struct scheduler_pass *pass, const char *unit, const char *why);
+bool pass_is_aside(const struct scheduler_pass *pass, const char *unit);
+/* Takes back the units whose time is over. */
+void pass_begin_asides(struct scheduler_pass *pass);
+/* Whether the queued job is set aside; says so as the reason why it waits. */
+bool pass_wait_aside(struct scheduler_pass *pass, const struct store_sched_job *job);
+/* Whether a row of `runs` ends its run. */
+bool pass_ends(const json_t *run);
 
 /* Handles an error in planning: refuses the job if it is the job's fault, otherwise tries again later. */
 void pass_give_up(struct scheduler_pass *pass, const struct store_sched_job *job, const struct err *err);

@@ -195,11 +195,18 @@ static void complete_job(struct pass_start *start, json_t *read)
 
 void pass_compose_runs(struct scheduler_pass *pass, const json_t *numbers)
 {
+    const bool whole = !pass->failed;
     size_t first = 0;
+    char unit[UNIT_BYTES];
     for (size_t i = 0; i < pass->start_count; i++) {
         complete_job(&pass->starts[i], json_array_get(json_object_get(numbers, "jobs"), i));
         compose_run(pass, &pass->starts[i], json_array_get(json_object_get(numbers, "runs"), i),
                     json_object_get(numbers, "assignments"), first);
+        if (pass->failed && whole) { /* the other jobs start all the same */
+            snprintf(unit, sizeof(unit), "job %lld", (long long)pass->starts[i].job->id);
+            pass_set_aside(pass, unit, "its assignment could not be composed");
+            pass->failed = false;
+        }
         first += pass->starts[i].answer.rank_count;
     }
 }

@@ -50,10 +50,15 @@ static bool is_resting(const struct scheduler_pass *pass, const struct store_sch
            request->tries < pass->scheduler->config->limits.measure_tries;
 }
 
-/* Whether the request was tried limits.measure_tries times. The planner then estimates instead. */
-static bool is_given_up(const struct scheduler_pass *pass, const struct store_sched_request *request,
-                        const char *digest)
+/* Whether the request was tried limits.measure_tries times, or measurements of the device are set aside. The
+ * planner then estimates instead. */
+static bool is_given_up(const struct scheduler_pass *pass, const char *device,
+                        const struct store_sched_request *request, const char *digest)
 {
+    char unit[UNIT_BYTES];
+    snprintf(unit, sizeof(unit), "measuring %s", device);
+    if (pass_is_aside(pass, unit))
+        return true;
     return request && !is_open(pass, request) &&
            request->tries >= pass->scheduler->config->limits.measure_tries &&
            (!digest || strcmp(request->digest, digest) == 0);
@@ -149,7 +154,7 @@ static bool request_links(struct scheduler_pass *pass, const struct store_sched_
             is_emulated(pass, from->name, to->name))
             continue;
         const struct store_sched_request *request = find_request(pass, false, from->name, to->name);
-        if (is_given_up(pass, request, NULL))
+        if (is_given_up(pass, from->name, request, NULL))
             continue;
         settled = false;
         if (*open >= LINK_REQUESTS_MAX)
@@ -211,7 +216,7 @@ static bool lacks(const struct scheduler_pass *pass, const struct store_sched_de
 {
     const struct store_sched_request *request = find_request(pass, true, device->name, key);
     return !has_profile(profiles, device->name) && !is_resting(pass, request) &&
-           !is_given_up(pass, request, device->digest);
+           !is_given_up(pass, device->name, request, device->digest);
 }
 
 /* Returns how long devices are measured: profile_ms for layers of a million weights or more, and

@@ -82,8 +82,6 @@ static void add_run(struct scheduler_pass *pass, const struct store_sched_run *r
                        state_name(&run_machine, (int)run->state), "state", state_name(&run_machine, to),
                        "stop_why", stop_why_name(verdict->why), "why",
                        verdict->text[0] != '\0' ? verdict->text : NULL, "kill", (int)kill));
-    if (state_is_final(&run_machine, to))
-        pass_add(pass, pass->ended, json_integer(run->id));
 }
 
 static void add_job(struct scheduler_pass *pass, const struct store_sched_job *job, enum job_event event,

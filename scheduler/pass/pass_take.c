@@ -194,6 +194,8 @@ static bool take_job(struct queue *queue, const struct store_sched_job *job, uin
         pass_wait(pass, job, "waits: its owner is disabled");
         return false;
     }
+    if (pass_wait_aside(pass, job))
+        return false;
     struct job_class *class = class_of(queue, job);
     if (!class)
         return false;

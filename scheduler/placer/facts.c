@@ -140,6 +140,8 @@ static void settle(struct fact_entry *entry, const struct err *err)
     entry->state = !err ? ENTRY_READY : ENTRY_FAILED;
     if (err)
         entry->err = *err;
+    if (err && store_err_is_refusal(err))
+        entry->err.code = ERR_INTERNAL; /* no fault of the job that needs the fact, which must not fail */
     facts->arrived(facts->arg);
 }
 

@@ -26,6 +26,7 @@ struct world {
      * take WORLD_PATIENT_MS, as a busy machine may well keep their agents silent for 2 s. */
     unsigned lost_ms;
     unsigned look_ms; /* limits.look_ms of the schedulers, 0: 50 */
+    unsigned aside_ms; /* limits.aside_ms of the schedulers, 0: 30000 */
     bool unchecked;   /* the schedulers compare their queue with the database as rarely as by default */
     const char *more; /* further members of the schedulers' configuration, or NULL */
 };
@@ -222,10 +223,10 @@ static inline void world_configure(const struct world *world, int i, char path[1
                  "checkpoint_stop_ms: 1500, retry_ms_min: 20, retry_ms_max: 100, redeliver_ms: 150, "
                  "profile_start_ms: 1, profile_ms: 50, profile_grace_ms: 1500, links_ms: 500, "
                  "look_ms: %u, queue_check_ms: %u, lease_idle_ms: 400, remeasure_ms: 300, leader_poll_ms: "
-                 "50, leader_silent_ms: 1500}\n%s",
+                 "50, leader_silent_ms: 1500, aside_ms: %u}\n%s",
                  i, world->fixture->postgres.conninfo, world->redis.address, lost_ms * 3 / 10, lost_ms,
                  world->look_ms > 0 ? world->look_ms : 50, world->unchecked ? 600000u : 0u,
-                 world->more ? world->more : "");
+                 world->aside_ms > 0 ? world->aside_ms : 30000u, world->more ? world->more : "");
     if (file_write_atomic(path, text, (size_t)size, 0600, &err) < 0)
         test_services_fail("scheduler", err.text);
 }
@@ -374,19 +375,30 @@ static inline void world_make(struct world *world, void **state)
     world_spawn(world, 0);
 }
 
-/* Fails when a scheduler found that its queue differed from the database. */
-static inline void world_check_queue(const struct world *world)
+/* Whether a scheduler's log has the words. */
+static inline bool world_has_logged(const struct world *world, const char *words)
 {
+    bool has = false;
     for (int i = 0; i < WORLD_SCHEDULERS; i++) {
         char log[160];
         struct err err;
         struct buf text;
         snprintf(log, sizeof(log), "%s/scheduler-%d.log", world->fixture->dir.path, i);
         buf_init(&text, 1 << 26);
-        if (file_read_all(log, 1 << 26, &text, &err) == 0 && strstr(buf_str(&text), "queue_differs"))
-            test_services_fail("scheduler", strstr(buf_str(&text), "queue_differs"));
+        if (file_read_all(log, 1 << 26, &text, &err) == 0 && strstr(buf_str(&text), words)) {
+            fprintf(stderr, "scheduler %d: %.300s\n", i, strstr(buf_str(&text), words));
+            has = true;
+        }
         buf_fini(&text);
     }
+    return has;
+}
+
+/* Fails when a scheduler found that its queue differed from the database. */
+static inline void world_check_queue(const struct world *world)
+{
+    if (world_has_logged(world, "queue_differs"))
+        test_services_fail("scheduler", "its queue differed from the database");
 }
 
 static inline void world_end(struct world *world)

@@ -1,0 +1,254 @@
+/* Tests statements of the scheduler that the database refuses: each one once, and each one for one job, node
+ * or device alone. The rest of the lab goes on, and the part at fault is named. */
+#include "scheduler/world.h"
+
+#include "scheduler/faults.h"
+#include "store/health.h"
+
+static struct world world;
+
+#define BOTH "left/cpu0 right/cpu0"
+
+static void fresh_agents(void)
+{
+    for (int i = 0; i < WORLD_AGENTS; i++) {
+        world.agents[i]->steps_max = 0;
+        world.agents[i]->is_busy = world.agents[i]->silent = false;
+        fake_forget(world.agents[i]);
+    }
+}
+
+static void sql(const char *text)
+{
+    struct err err;
+    struct pg_conn *conn = pg_connect(world.fixture->postgres.conninfo, 5000, &err);
+    assert_non_null(conn);
+    must(pg_script(conn, text, &err), &err);
+    pg_disconnect(conn);
+}
+
+static int64_t number(const char *select)
+{
+    struct err err;
+    int64_t value = 0;
+    struct pg_conn *conn = pg_connect(world.fixture->postgres.conninfo, 5000, &err);
+    assert_non_null(conn);
+    must(pg_ask(conn, select, &value, &err), &err);
+    pg_disconnect(conn);
+    return value;
+}
+
+static json_t *health(void)
+{
+    struct answer answer;
+    AWAIT_OK(world.fixture, answer, store_health_get(world.fixture->store, on_doc, &answer, E));
+    return answer.doc;
+}
+
+static bool health_is(const char *state)
+{
+    json_t *doc = health();
+    const bool is = strcmp(json_string_value(json_object_get(doc, "state")), state) == 0;
+    json_decref(doc);
+    return is;
+}
+
+/* Whether the scheduler says that it has set the part aside. */
+static bool is_aside(const char *part)
+{
+    json_t *doc = health(), *aside;
+    bool is = false;
+    size_t i;
+    json_array_foreach (json_object_get(doc, "set_aside"), i, aside)
+        is = is || strcmp(json_string_value(json_object_get(aside, "part")), part) == 0;
+    json_decref(doc);
+    return is;
+}
+
+static int64_t submit(const char *name, const char *devices, bool held)
+{
+    const struct world_job job = {
+        .name = name, .devices = devices, .steps = 6, .every = 3, .retries = 3, .held = held};
+    return world_submit(&world, &job);
+}
+
+static void release(int64_t id)
+{
+    json_decref(world_command(&world, id, JOB_EVENT_RELEASE, 0));
+}
+
+/* Jobs of one shape that start in one pass from a doubtful profile all want the same measurement. */
+static void starts_that_want_one_measurement_start_together(void **state)
+{
+    (void)state;
+    int64_t ids[4];
+    fresh_agents();
+    world.agents[0]->is_busy = world.agents[1]->is_busy = true;
+    const struct world_job first = {.name = "shape", .steps = 2, .tokens = 90};
+    ids[0] = world_submit(&world, &first);
+    WORLD_UNTIL(&world, world_is(&world, ids[0], "succeeded"));
+    world_kill(&world, 0, SIGTERM);
+    for (int i = 0; i < 4; i++)
+        ids[i] = world_submit(&world, &first);
+    world_spawn(&world, 0);
+    for (int i = 0; i < 4; i++)
+        WORLD_UNTIL(&world, world_is(&world, ids[i], "succeeded"));
+    assert_int_equal(number("SELECT count(*) FROM measures"), 1);
+    assert_false(world_has_logged(&world, "cannot affect row a second time"));
+}
+
+/* ---- each statement once ---- */
+
+/* Jobs that go through everything that a scheduler writes of jobs. */
+static void run_everything(void)
+{
+    int64_t ids[4];
+    fresh_agents();
+    const struct world_job array = {.name = "array",
+                                    .steps = 4,
+                                    .every = 2,
+                                    .array = "{\"train.learning_rate\": [0.1, 0.2, 0.3]}",
+                                    .elements = 3};
+    world.agents[0]->compute_s = world.agents[1]->compute_s = 0.1; /* slower than planned */
+    const struct world_job both = {.name = "both", .devices = BOTH, .steps = 90, .every = 10, .retries = 3};
+    ids[0] = world_submit(&world, &both);
+    ids[1] = world_submit(&world, &array);
+    const struct world_job after = {.name = "after", .steps = 4, .every = 2, .after = ids[0]};
+    ids[2] = world_submit(&world, &after);
+    for (int i = 0; i < 3; i++)
+        WORLD_UNTIL(&world, world_is(&world, ids[i], "succeeded"));
+    world_check_metrics(&world, ids[0], 90);
+    fresh_agents();
+    world.agents[1]->steps_max = 5;
+    ids[3] = submit("lost", "right/cpu0", false);
+    WORLD_UNTIL(&world, fake_living(world.agents[1]) && fake_living(world.agents[1])->step == 5);
+    fake_forget(world.agents[1]); /* and its agent comes back without it */
+    fake_boot(world.agents[1]);
+    fake_hello(world.agents[1]);
+    WORLD_UNTIL(&world, world_number(&world, ids[3], "losses") == 1);
+    fresh_agents();
+    WORLD_UNTIL(&world, world_is(&world, ids[3], "succeeded"));
+    world_check_metrics(&world, ids[3], 6);
+    world_health(&world, 0, 1, (uint64_t)450 << 20);
+    sql("INSERT INTO leases (device, user_id, kind, begins, ends) VALUES ('left/cpu0', 1, 'lease', now(), "
+        "now() + interval '100 ms'); NOTIFY motley_jobs");
+    WORLD_UNTIL(&world, number("SELECT count(*) FROM leases WHERE NOT settled") == 0);
+}
+
+static void a_statement_that_fails_once_costs_nothing(void **state)
+{
+    (void)state;
+    world_kill(&world, 0, SIGTERM);
+    faults_clear();
+    faults->once = true;
+    world_spawn(&world, 0);
+    run_everything();
+    for (int i = 0; i < faults->seen_count; i++)
+        print_message("failed once: %s\n", faults->seen[i]);
+    WORLD_UNTIL(&world, health_is("deciding"));
+    faults_clear();
+    assert_int_equal(number("SELECT count(*) FROM nodes WHERE refused > 0"), 0);
+}
+
+/* ---- each statement for one job alone ---- */
+
+/* A statement that fails for one job whenever it has a row of it. */
+struct victim {
+    const char *statement, *key; /* key: the member of its rows that names the job; NULL: a bare number */
+    const char *part;            /* what is set aside: "… of " the job; NULL: the job itself */
+    bool starts;                 /* the job runs all the same */
+    int64_t id;
+    int fault;
+    bool named;
+};
+
+static void arm(struct victim *victim)
+{
+    char match[FAULT_NAME];
+    snprintf(match, sizeof(match), "%s%s%s%lld", victim->key ? "\"" : "", victim->key ? victim->key : "",
+             victim->key ? "\":" : "", (long long)victim->id);
+    victim->fault = fault_add(victim->statement, match);
+}
+
+/* Whether what the victim was to show has been seen: its part was set aside, and its statement has failed. */
+static bool is_named(struct victim *victim)
+{
+    char part[80];
+    snprintf(part, sizeof(part), "%sjob %lld", victim->part ? victim->part : "", (long long)victim->id);
+    victim->named = victim->named || is_aside(part);
+    return victim->named && faults->at[victim->fault].hits > 0;
+}
+
+static void a_job_that_cannot_be_written_costs_itself_alone(void **state)
+{
+    (void)state;
+    static struct victim victims[] = {
+        {.statement = "sched_numbers"},
+        {.statement = "decide_runs_new", .key = "job"},
+        {.statement = "decide_jobs", .key = "job"},
+        {.statement = "decide_messages", .key = "job"},
+        {.statement = "decide_waits", .key = "job", .part = "waits of ", .starts = true},
+        {.statement = "decide_places", .key = "job", .part = "places of ", .starts = true},
+        {.statement = "records_arrivals", .key = "job", .part = "arrivals of ", .starts = true},
+    };
+    enum { COUNT = sizeof(victims) / sizeof(victims[0]) };
+    const int64_t before = number("SELECT last_value FROM runs_id_seq");
+    faults_clear();
+    fresh_agents();
+    world.agents[0]->steps_max = 3; /* the first job stays on its device, so that the others wait */
+    const int64_t first = submit("first", "left/cpu0", false);
+    WORLD_UNTIL(&world, world_number(&world, first, "step") == 3);
+    for (int i = 0; i < COUNT; i++) {
+        victims[i].id = submit("victim", "left/cpu0", true);
+        arm(&victims[i]);
+        release(victims[i].id);
+    }
+    const int64_t healthy = submit("healthy", "left/cpu0", false);
+    WORLD_UNTIL(&world, is_named(&victims[4]) && is_named(&victims[5]) && world_number(&world, healthy, "place") > 0);
+    world.agents[0]->steps_max = 0;
+    WORLD_UNTIL(&world, world_is(&world, healthy, "succeeded"));
+    for (int i = 0; i < COUNT; i++) {
+        WORLD_UNTIL(&world, is_named(&victims[i]));
+        WORLD_UNTIL(&world, victims[i].starts ? world_is(&world, victims[i].id, "succeeded")
+                                              : world_says(&world, victims[i].id, "is set aside until"));
+    }
+    WORLD_UNTIL(&world, health_is("deciding"));
+    faults_clear();
+    for (int i = 0; i < COUNT; i++)
+        WORLD_UNTIL(&world, world_is(&world, victims[i].id, "succeeded"));
+    print_message("%lld ids of runs for %d runs\n", (long long)(number("SELECT last_value FROM runs_id_seq") - before), COUNT + 2);
+}
+
+static int setup(void **state)
+{
+    char path[200];
+    world.lost_ms = WORLD_PATIENT_MS;
+    world.aside_ms = 500;
+    snprintf(path, sizeof(path), "/tmp/motley-faults-%d", getpid());
+    setenv("WORLD_FAULTS", path, 1);
+    faults_map(path, false);
+    world_make(&world, state);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    world_end(&world);
+    unlink(getenv("WORLD_FAULTS"));
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 3 && strcmp(argv[1], "--scheduler") == 0) {
+        faults_map(getenv("WORLD_FAULTS"), true);
+        return world_scheduler_main(argv[2]);
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(starts_that_want_one_measurement_start_together),
+        cmocka_unit_test(a_statement_that_fails_once_costs_nothing),
+        cmocka_unit_test(a_job_that_cannot_be_written_costs_itself_alone),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
