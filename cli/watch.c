@@ -177,7 +177,7 @@ static void on_ranks(struct view *view, const json_t *body)
 static void on_state(struct view *view, const json_t *body)
 {
     const char *state = show_str(body, "state");
-    char text[256];
+    char text[1100];
     snprintf(text, sizeof(text), "%s%s%s", state, *show_str(body, "why") ? ": " : "", show_str(body, "why"));
     tell(view, "job ", text);
     view->ended =

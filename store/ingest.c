@@ -58,8 +58,9 @@ static const struct pg_statement add_events = {
 /* A checkpoint that is reported late (for example by a node that was cut off for a day) may refer to files
  * that were removed in the meantime. It is taken only when all its files are present. That counts as use of
  * the files, so a removal that is under way checks them again. A part from a newer attempt restarts an
- * incomplete checkpoint of an older attempt; a complete checkpoint is not changed. If parts brought a routing
- * (expert_share), that of the job's last new checkpoint becomes an input of the job's next plan. */
+ * incomplete checkpoint of an older attempt. Of a complete checkpoint only `best` changes, because the last
+ * step's is stored before it is evaluated. If parts brought a routing (expert_share), that of the job's last
+ * new checkpoint becomes an input of the job's next plan. */
 static const struct pg_statement add_checkpoints = {
     "ingest_checkpoints",
     "WITH c AS MATERIALIZED (SELECT * FROM "
@@ -88,7 +89,8 @@ static const struct pg_statement add_checkpoints = {
     "    complete = CASE WHEN k.run = excluded.run THEN "
     "      (SELECT count(DISTINCT x) FROM unnest(k.ranks || excluded.ranks) x) ELSE cardinality(excluded.ranks) END "
     "      >= excluded.parts, created_at = now() "
-    "  WHERE NOT k.complete RETURNING job, run, step, best, complete, blobs), "
+    "  WHERE NOT k.complete OR (excluded.best AND NOT k.best AND k.run = excluded.run AND k.blobs = excluded.blobs) "
+    "  RETURNING job, run, step, best, complete, blobs), "
     "sized AS (UPDATE runs r SET saved_at = now(), save_bytes = coalesce(s.bytes, r.save_bytes) FROM "
     "    (SELECT put.run, sum(b.size) AS bytes FROM put LEFT JOIN LATERAL jsonb_each(put.blobs) x ON true "
     "     LEFT JOIN blobs b ON b.sha256 = x.value #>> '{}' WHERE put.complete GROUP BY put.run) s "

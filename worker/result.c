@@ -175,7 +175,9 @@ int result_store(struct session *session, const json_t *blobs, json_t **artifact
     }
     if (result == 0)
         return 0;
-    json_decref(*artifacts);
-    *artifacts = NULL;
-    return err_wrap(err, "result");
+    if (full || json_object_size(*artifacts) == 0) {
+        json_decref(*artifacts);
+        *artifacts = NULL;
+    }
+    return err_wrap(err, "result.kind %s", spec_result_name(spec->result.kind));
 }

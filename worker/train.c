@@ -236,20 +236,59 @@ static int after_step(struct session *session, uint64_t done, uint32_t control, 
     return stopping ? saver_wait(session->saver, saved, NULL, err) : 0;
 }
 
+/* Turns a failure after the last step into a warning: the state is stored by then. A run that was told to end
+ * fails nevertheless. */
+static int spare(struct session *session, int result, struct err *err)
+{
+    char *warnings = session->progress.warnings;
+    const size_t used = strlen(warnings);
+    if (result == 0 || atomic_load(&session->stop->kill))
+        return result;
+    snprintf(warnings + used, sizeof(session->progress.warnings) - used, "%s%s", used ? "; " : "", err->text);
+    return report_log(session->link, "warning", err->text, err);
+}
+
+/* Evaluates after the last step. All ranks learn alike of a value that is not finite; with any other failure
+ * the mesh ends, so that no rank waits for this one. */
+static int evaluate_last(struct session *session, double *loss, struct err *err)
+{
+    if (!session->data.eval)
+        return 0;
+    int result = evaluate(session, session->progress.steps, loss, err);
+    session->progress.programs_failed = result < 0 && err->code != ERR_NOT_FINITE;
+    if (session->progress.programs_failed && session->mesh)
+        mesh_abort(session->mesh);
+    return spare(session, result, err);
+}
+
+static int sample_last(struct session *session, struct err *err)
+{
+    if (!session->sample.prompt || session->progress.programs_failed)
+        return 0;
+    int result = sample(session, session->progress.steps, err);
+    session->progress.programs_failed = result < 0;
+    if (result < 0 && session->mesh)
+        mesh_abort(session->mesh);
+    return spare(session, result, err);
+}
+
+/* Stores the state of the last step before anything that may fail for another reason. */
 static int finish(struct session *session, json_t **artifacts, struct err *err)
 {
     struct save_request request = {.step = session->progress.steps, .loss = INFINITY, .must = true};
     json_t *blobs = NULL;
-    if (session->data.eval) {
-        if (evaluate(session, session->progress.steps, &request.loss, err) < 0)
-            return -1;
-        request.best = is_best(session, request.loss);
-    }
-    if (session->sample.prompt && sample(session, session->progress.steps, err) < 0)
-        return -1;
     if (save(session, &request, err) < 0 || saver_wait(session->saver, NULL, &blobs, err) < 0)
         return -1;
-    int result = blobs ? result_store(session, blobs, artifacts, err) : 0;
+    int result = evaluate_last(session, &request.loss, err);
+    request.best = result == 0 && is_best(session, request.loss);
+    if (result == 0 && request.best && blobs)
+        result = report_checkpoint(session, request.step, blobs, true, request.loss, NULL, err);
+    if (result == 0)
+        result = sample_last(session, err);
+    if (result == 0 && blobs)
+        result = result_store(session, blobs, artifacts, err);
+    if (result < 0 && blobs && *artifacts)
+        result = spare(session, result, err);
     json_decref(blobs);
     return result;
 }

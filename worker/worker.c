@@ -188,9 +188,11 @@ static int run_session(struct worker *worker, struct session *session, struct er
             worker->link, "stopped",
             json_pack("{s:I, s:b}", "step", (json_int_t)stopped_at, "checkpoint", (int)saved), err);
     }
-    return worker_link_emit(
-        worker->link, "done",
-        json_pack("{s:I, s:o*}", "step", (json_int_t)session->progress.steps, "artifacts", artifacts), err);
+    const char *warnings = session->progress.warnings;
+    return worker_link_emit(worker->link, "done",
+                            json_pack("{s:I, s:o*, s:s*}", "step", (json_int_t)session->progress.steps,
+                                      "artifacts", artifacts, "warnings", *warnings ? warnings : NULL),
+                            err);
 }
 
 static int set_event_fields(struct worker *worker, const json_t *message, struct err *err)

@@ -150,6 +150,7 @@ function headline(frame, state, job) {
     h('p', {class: 'row wrap'}, stateBadge(job.state), h('span', null, `${job.owner}'s`), job.started && h('span', {class: 'dim'}, 'began ', time(job.started, away(job.started))), job.ended && h('span', {class: 'dim'}, 'ended ', time(job.ended, away(job.ended))),
       h('nav', {class: 'row', 'aria-label': 'Of this job'}, h('a', {href: `/jobs/${job.id}/why`}, 'Why it is placed so'), h('a', {href: `/jobs/${job.id}/lanes`}, 'Lanes'), h('a', {href: `/jobs?ids=${job.id}`}, 'Compare'), h('a', {href: `/plan?job=${job.id}`}, 'Plan again'))),
     state.why && !RUNNING.includes(job.state) && job.state !== 'succeeded' && h('p', {class: `notice ${job.state === 'failed' ? 'bad' : ''}`}, sentence(state.why.why)),
+    job.state === 'succeeded' && job.why && h('p', {class: 'notice warn'}, sentence(job.why)),
     slow && h('p', {class: 'notice warn'}, `${slow.device} takes ${slow.ratio.toFixed(1)} times as long to compute as when it was measured: something else runs there, or it is hot.`),
     job.steps > 0 && meter(done / job.steps, `${done} of ${job.steps} steps`, 'wide'),
     h('dl', {class: 'figures'}, facts.filter(([, value]) => value !== null && value !== undefined).map(([name, value]) => h('div', {key: name}, h('dt', null, name), h('dd', null, value)))));

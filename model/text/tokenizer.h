@@ -87,7 +87,7 @@ int tokenizer_encode_placed(const struct tokenizer *tokenizer, const char *text,
 /* Append the text of 'ids' to 'text', as the model's own decoder makes it. Bytes that are not valid UTF-8
  * become U+FFFD: in a byte-level tokenizer as many as Python's and Rust's lossy decoding make; with byte
  * fallback, one for each byte of a run that is invalid as a whole. skip_special leaves out special tokens.
- * ERR_INVALID names an id outside the vocabulary. */
+ * An id outside the vocabulary is left out, as in `tokenizers`. */
 int tokenizer_decode(const struct tokenizer *tokenizer, const int32_t *ids, size_t count, bool skip_special,
                      struct buf *text, struct err *err);
 

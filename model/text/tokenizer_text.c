@@ -6,11 +6,9 @@
 
 #include "model/text/tokenizer_build.h"
 
-static int id_check(const struct tokenizer *t, int32_t id, struct err *err)
+static bool has_id(const struct tokenizer *t, int32_t id)
 {
-    if (id < 0 || (uint32_t)id >= t->vocab || !t->tokens[id].there)
-        return err_set(err, ERR_INVALID, "token id %d is not in the vocabulary of %u", id, t->vocab);
-    return 0;
+    return id >= 0 && (uint32_t)id < t->vocab && t->tokens[id].there;
 }
 
 /* The text that a token is decoded as. */
@@ -19,6 +17,7 @@ struct decoded {
     size_t size;
     bool raw; /* true: 'text' is raw bytes; false: its characters may stand for bytes */
     bool special;
+    bool absent; /* the vocabulary has no such id, which is left out as in `tokenizers` */
 };
 
 /* Returns true when some special token has that text. */
@@ -36,6 +35,8 @@ static bool is_special_text(const struct tokenizer *t, const char *text, size_t 
  * if a special token has its normalised text. */
 static struct decoded decoded_of(const struct tokenizer *t, int32_t id)
 {
+    if (!has_id(t, id))
+        return (struct decoded){.absent = true};
     const struct token *token = &t->tokens[id];
     for (uint32_t i = 0; token->renamed && i < t->added_count; i++) {
         const struct added_token *added = &t->added[i];
@@ -59,7 +60,7 @@ static int decode_bytes(const struct tokenizer *t, const int32_t *ids, size_t co
     int status = 0;
     for (size_t i = 0; i < count && status == 0; i++) {
         const struct decoded token = decoded_of(t, ids[i]);
-        if (!(skip_special && token.special)) {
+        if (!token.absent && !(skip_special && token.special)) {
             status = token.raw ? buf_append(&bytes, token.text, token.size, err)
                                : decode_alphabet(token.text, token.size, &bytes, err);
         }
@@ -77,7 +78,7 @@ static int decode_texts(const struct tokenizer *t, const int32_t *ids, size_t co
     int status = 0;
     for (size_t i = 0; i < count && status == 0; i++) {
         const struct decoded token = decoded_of(t, ids[i]);
-        if (!(skip_special && token.special))
+        if (!token.absent && !(skip_special && token.special))
             status = text_list_add(&list, token.text, token.size, err);
     }
     if (status == 0)
@@ -90,9 +91,6 @@ int tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t count
                      struct buf *text, struct err *err)
 {
     const size_t begin = text->size;
-    for (size_t i = 0; i < count; i++)
-        if (id_check(t, ids[i], err) < 0)
-            return -1;
     const int status = t->bytes ? decode_bytes(t, ids, count, skip_special, text, err)
                                 : decode_texts(t, ids, count, skip_special, text, err);
     if (status < 0)
@@ -118,7 +116,7 @@ int32_t tokenizer_eos(const struct tokenizer *t)
 const char *tokenizer_token_text(const struct tokenizer *t, int32_t id, size_t *size)
 {
     *size = 0;
-    if (id < 0 || (uint32_t)id >= t->vocab || !t->tokens[id].there)
+    if (!has_id(t, id))
         return NULL;
     *size = t->tokens[id].size;
     return (const char *)t->arena + t->tokens[id].offset;

@@ -313,7 +313,7 @@ static int add_artifacts(struct run_event_context *c, const json_t *artifacts, s
 
 static int on_done(struct run_event_context *c, struct err *err)
 {
-    if (move_state(c, ASSIGNMENT_EVENT_DONE, err) < 0)
+    if (move_state(c, ASSIGNMENT_EVENT_DONE, err) < 0 || set_text(c, "warnings", "why", 1000, err) < 0)
         return -1;
     return add_artifacts(c, json_object_get(c->event, "artifacts"), err);
 }

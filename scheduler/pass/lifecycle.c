@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "common/err.h"
+#include "model/text/utf8.h"
 #include "scheduler/pass/pauses.h"
 
 struct tally {
@@ -33,6 +34,7 @@ static void say(struct run_verdict *verdict, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(verdict->text, sizeof(verdict->text), fmt, args);
     va_end(args);
+    verdict->text[utf8_check(verdict->text, strlen(verdict->text))] = '\0'; /* no cut character */
 }
 
 /* A rank that reports a broken connection or a timeout reports another rank's end, not its own. */
@@ -141,15 +143,41 @@ static bool decide_asked(const struct store_sched_run *run, const struct run_fac
     return false;
 }
 
+/* Whether no rank runs any more and the result is stored: rank 0 is done once it has stored it, and the other
+ * ranks have nothing to do afterwards that the result needs. */
+static bool is_complete(const struct store_sched_run *run, const struct tally *tally)
+{
+    return tally->living == 0 && run->ranks[0].state == ASSIGNMENT_DONE;
+}
+
+/* Finishes a run whose result is stored, and says what failed after its last step. */
+static void finish_done(const struct store_sched_run *run, const struct tally *tally,
+                        struct run_verdict *verdict)
+{
+    char text[LIFECYCLE_TEXT] = "";
+    verdict->action = RUN_ACTION_FINISH;
+    verdict->run_event = RUN_EVENT_DONE;
+    verdict->job_event = JOB_EVENT_DONE;
+    for (uint32_t i = 0; i < run->rank_count; i++) {
+        const struct store_sched_rank *rank = &run->ranks[i];
+        const size_t used = strlen(text);
+        if (rank->state == ASSIGNMENT_DONE && rank->why && !strstr(text, rank->why))
+            snprintf(text + used, sizeof(text) - used, "%s%s", used ? "; " : "", rank->why);
+    }
+    if (text[0] != '\0')
+        say(verdict, "the result is stored; %s", text);
+    else if (tally->lost)
+        say(verdict, "the result is stored; %s was lost after the last step: %s", tally->lost->device,
+            tally->lost_why);
+}
+
 /* Decides about a run that is starting or running. */
 static void decide_active(const struct store_sched_run *run, const struct store_sched_job *job,
                           const struct tally *tally, const struct run_facts *facts,
                           const struct scheduler_limits *limits, int64_t now_us, struct run_verdict *verdict)
 {
-    if (tally->done == run->rank_count && run->state == RUN_RUNNING) {
-        verdict->action = RUN_ACTION_FINISH;
-        verdict->run_event = RUN_EVENT_DONE;
-        verdict->job_event = JOB_EVENT_DONE;
+    if (is_complete(run, tally) && run->state == RUN_RUNNING) {
+        finish_done(run, tally, verdict);
         return;
     }
     if (tally->own) {
@@ -285,9 +313,8 @@ static void decide_finish(const struct store_sched_run *run, const struct store_
     enum stop_why why = job->stop_why != STOP_NONE ? job->stop_why : run->stop_why;
     verdict->action = RUN_ACTION_FINISH;
     verdict->run_event = RUN_EVENT_STOPPED;
-    if (tally->done == run->rank_count) {
-        verdict->run_event = RUN_EVENT_DONE;
-        verdict->job_event = JOB_EVENT_DONE;
+    if (is_complete(run, tally)) {
+        finish_done(run, tally, verdict);
     } else if (tally->own) {
         verdict->run_event = RUN_EVENT_FAIL;
         verdict->job_event = JOB_EVENT_FAULT;

@@ -10,7 +10,7 @@
 #include "scheduler/leader/config.h"
 #include "store/sched.h"
 
-enum { LIFECYCLE_TEXT = 400 };
+enum { LIFECYCLE_TEXT = 1000 };
 
 /* Facts about a rank. */
 struct rank_facts {

@@ -62,9 +62,10 @@ struct fake_agent {
     bool before_slices; /* true: its hello is of a version whose workers read whole plans only */
     /* called for each assignment that comes, with the bytes of its message; may be NULL */
     void (*on_assign)(const json_t *message, size_t size);
-    int64_t fault_at;  /* fault_at of new workers */
-    int64_t steps_max; /* step at which workers stop to take steps; 0: none */
-    double compute_s;  /* seconds of computing a step that its workers report; 0: they report none */
+    int64_t fault_at;     /* fault_at of new workers */
+    const char *warnings; /* of `done`; then the last checkpoint turns out to be the best one */
+    int64_t steps_max;    /* step at which workers stop to take steps; 0: none */
+    double compute_s;     /* seconds of computing a step that its workers report; 0: they report none */
     bool reading;
     json_t *acted; /* ids of messages that the agent has acted on */
     unsigned assigns, kills, stops, profiles, repeats, link_requests, unsealed;
@@ -195,12 +196,12 @@ static inline json_t *fake_blobs(struct fake_worker *worker)
     return json_pack("{s:s}", "adapter.safetensors", hash);
 }
 
-static inline void fake_checkpoint(struct fake_agent *agent, struct fake_worker *worker)
+static inline void fake_checkpoint(struct fake_agent *agent, struct fake_worker *worker, bool best)
 {
     if (worker->rank == 0) {
         fake_emit(agent, worker, "checkpoint",
                   json_pack("{s:I, s:o, s:b}", "step", (json_int_t)worker->step, "blobs", fake_blobs(worker),
-                            "best", worker->step % 20 == 0));
+                            "best", (int)best));
     }
 }
 
@@ -262,7 +263,7 @@ static inline void fake_stop(struct fake_agent *agent, const json_t *message)
         bool checkpoint =
             json_is_true(json_object_get(message, "checkpoint")) && worker->phase == FAKE_RUNNING;
         if (checkpoint)
-            fake_checkpoint(agent, worker);
+            fake_checkpoint(agent, worker, worker->step % 20 == 0);
         fake_emit(agent, worker, "stopped",
                   json_pack("{s:I, s:b}", "step", (json_int_t)worker->step, "checkpoint", (int)checkpoint));
         worker->phase = FAKE_ENDED;
@@ -361,7 +362,7 @@ static inline void fake_message(struct fake_agent *agent, const json_t *message)
         struct fake_worker *worker = fake_find(agent, message, 0);
         agent->saves++;
         if (worker && worker->phase == FAKE_RUNNING && !agent->saves_late)
-            fake_checkpoint(agent, worker);
+            fake_checkpoint(agent, worker, worker->step % 20 == 0);
     } else if (strcmp(type, "stop") == 0) {
         fake_stop(agent, message);
     } else if (strcmp(type, "ack") == 0) {
@@ -447,7 +448,7 @@ static inline void fake_step(struct fake_agent *agent, struct fake_worker *worke
                                 agent->compute_s, "wall_s", agent->compute_s));
         worker->step++;
         if (worker->every > 0 && worker->step % worker->every == 0)
-            fake_checkpoint(agent, worker);
+            fake_checkpoint(agent, worker, worker->step % 20 == 0);
     }
     if (worker->step >= worker->steps) {
         json_t *done =
@@ -456,7 +457,11 @@ static inline void fake_step(struct fake_agent *agent, struct fake_worker *worke
                             "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff", "size", 7)
                 : json_object();
         if (worker->every == 0 || worker->step % worker->every != 0)
-            fake_checkpoint(agent, worker);
+            fake_checkpoint(agent, worker, worker->step % 20 == 0);
+        if (agent->warnings) {
+            fake_checkpoint(agent, worker, true);
+            json_object_set_new(done, "warnings", json_string(agent->warnings));
+        }
         fake_emit(agent, worker, "done", done);
         worker->phase = FAKE_ENDED;
     }

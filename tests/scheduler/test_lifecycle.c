@@ -29,10 +29,17 @@ static void a_job_runs_on_two_nodes_and_succeeds(void **state)
 {
     (void)state;
     const struct world_job job = {.name = "both", .devices = BOTH, .steps = 25, .every = 10, .retries = 3};
+    world.agents[0]->warnings = "sample after 25 steps: \xc3\xa4";
     int64_t id = run_to_success(&job);
+    world.agents[0]->warnings = NULL;
     json_t *doc = world_job(&world, id);
-    /* The job keeps two checkpoints. */
-    assert_int_equal(json_array_size(json_object_get(doc, "checkpoints")), 2);
+    /* The job keeps two checkpoints. That of the last step was the best one, as its evaluation told later. */
+    const json_t *checkpoints = json_object_get(doc, "checkpoints");
+    assert_int_equal(json_array_size(checkpoints), 2);
+    assert_true(json_is_false(json_object_get(json_array_get(checkpoints, 0), "best")));
+    assert_true(json_is_true(json_object_get(json_array_get(checkpoints, 1), "best")));
+    assert_string_equal(json_string_value(json_object_get(doc, "why")),
+                        "the result is stored; sample after 25 steps: \xc3\xa4");
     assert_int_equal(json_array_size(json_object_get(doc, "artifacts")), 1);
     assert_int_equal(json_integer_value(json_object_get(doc, "attempt")), 1);
     assert_int_equal(json_integer_value(json_object_get(doc, "step")), 25);

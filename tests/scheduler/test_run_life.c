@@ -106,6 +106,35 @@ static void a_run_that_was_done_before_it_was_told_its_peers_runs_first_and_then
     assert_int_equal(life.verdict.job_event, JOB_EVENT_DONE);
 }
 
+/* Rank 0 is done once the result is stored: what fails or is lost afterwards is said, and takes nothing away.
+ */
+static void a_stored_result_is_a_success_whatever_fails_behind_it(void **state)
+{
+    struct life life;
+    char why[] = "no\xc3\xa4";
+    (void)state;
+    life_make(&life, RUN_RUNNING, JOB_RUNNING, ASSIGNMENT_DONE);
+    life.ranks[1].state = ASSIGNMENT_LOST;
+    assert_int_equal(decide(&life)->action, RUN_ACTION_FINISH);
+    assert_int_equal(life.verdict.job_event, JOB_EVENT_DONE);
+    assert_string_equal(life.verdict.text, "the result is stored; loss is NaN");
+    life.ranks[2].state = ASSIGNMENT_RUNNING;
+    assert_int_equal(decide(&life)->action, RUN_ACTION_STOP);
+    for (int i = 0; i < RANKS; i++)
+        life.ranks[i].why = NULL;
+    life.run.state = RUN_STOPPING;
+    life.job.state = JOB_STOPPING;
+    life.ranks[2].state = ASSIGNMENT_STOPPED;
+    life.ranks[1].why = why;
+    assert_int_equal(decide(&life)->action, RUN_ACTION_FINISH);
+    assert_int_equal(life.verdict.job_event, JOB_EVENT_DONE);
+    assert_string_equal(life.verdict.text,
+                        "the result is stored; left/cpu0 was lost after the last step: no\xc3\xa4");
+    life_make(&life, RUN_RUNNING, JOB_RUNNING, ASSIGNMENT_DONE);
+    life.ranks[0].state = ASSIGNMENT_LOST;
+    assert_int_equal(decide(&life)->action, RUN_ACTION_STOP);
+}
+
 static void a_start_that_takes_too_long_is_a_loss(void **state)
 {
     struct life life;
@@ -409,6 +438,7 @@ int main(void)
         cmocka_unit_test(a_wait_follows_the_predicted_step_between_its_bounds),
         cmocka_unit_test(peers_are_told_when_the_last_rank_is_ready),
         cmocka_unit_test(a_run_that_was_done_before_it_was_told_its_peers_runs_first_and_then_ends),
+        cmocka_unit_test(a_stored_result_is_a_success_whatever_fails_behind_it),
         cmocka_unit_test(a_start_that_takes_too_long_is_a_loss),
         cmocka_unit_test(a_fault_wins_over_the_losses_it_causes),
         cmocka_unit_test(a_stop_is_killed_and_then_given_up),

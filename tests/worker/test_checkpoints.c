@@ -1,5 +1,5 @@
-/* Tests checkpoints of many files, a store and a disk that fill, and a worker that is told of a damaged
- * index. */
+/* Tests checkpoints of many files, a store and a disk that fill, a worker that is told of a damaged index,
+ * and what fails after the last checkpoint. */
 #include <signal.h>
 #include <sys/resource.h>
 
@@ -225,6 +225,69 @@ static void a_store_that_fills_within_a_checkpoint_leaves_the_one_before(void **
     fix_close(&fix);
 }
 
+/* --- after the last step --- */
+
+struct long_rows {
+    struct resume resume;
+    char eval[65];
+};
+
+static void start_there_with_long_rows(void *arg, json_t *assign)
+{
+    struct long_rows *rows = arg;
+    start_there(&rows->resume, assign);
+    json_object_set_new(json_object_get(assign, "data"), "eval", json_string(rows->eval));
+}
+
+/* Held-out rows are longer than the plan allows, and the last step makes the weights larger than fp16 holds.
+ */
+static void what_fails_after_the_last_step_leaves_the_adapter_and_a_warning(void **state)
+{
+    (void)state;
+    enum { LONG = 2000 };
+    struct fixture fix;
+    struct outcome first, out;
+    struct err err;
+    struct long_rows given = {.resume = {.step = 1}};
+    uint64_t offset[] = {0, LONG};
+    int32_t ids[LONG] = {1, 2}, labels[LONG] = {1, 2};
+    const struct rows rows = {.count = 1, .offset = offset, .ids = ids, .labels = labels};
+    struct buf file = {.limit = 1 << 20};
+    fix_open(&fix, "llama");
+    json_t *spec = fix_spec(&fix), *train = json_object_get(spec, "train");
+    struct plan *plan = fix_plan(&fix, 2, 2);
+    json_object_set_new(spec, "checkpoint", json_pack("{s:i}", "every_steps", 1));
+    json_object_set_new(spec, "eval", json_pack("{s:i}", "every_steps", 100));
+    json_object_set_new(train, "steps", json_integer(2));
+    json_object_set_new(train, "warmup_steps", json_integer(0));
+    fix_run(&fix, plan, spec, NULL, NULL, NULL, &first);
+    assert_string_equal(first.warnings, "");
+    assert_true(json_is_true(json_object_get(checkpoint_at(&first, 2), "best")));
+    must(rows_save(&rows, &file, &err));
+    must(blob_server_add(&fix.store, file.data, file.size, given.eval));
+    given.resume.blobs = json_object_get(checkpoint_at(&first, 1), "blobs");
+    json_object_set_new(train, "learning_rate", json_real(1000));
+    json_object_set_new(train, "weight_decay", json_real(1000));
+    json_object_set_new(spec, "result", json_pack("{s:s, s:s}", "kind", "merged", "dtype", "fp16"));
+    fix_run(&fix, plan, spec, start_there_with_long_rows, NULL, &given, &out);
+    assert_int_equal(json_array_size(out.failures), 0);
+    assert_int_equal(out.done, 2);
+    assert_int_equal(json_array_size(out.checkpoints), 1);
+    assert_int_equal(json_object_size(out.artifacts), 2);
+    assert_non_null(json_object_get(out.artifacts, "adapter/adapter_model.safetensors"));
+    static const char *const words[] = {"evaluation after 2 steps", "2000", "result.kind merged",
+                                        "fp16 cannot"};
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+        if (!strstr(out.warnings, words[i]))
+            fail_msg("\"%s\" does not say \"%s\"", out.warnings, words[i]);
+    buf_fini(&file);
+    outcome_fini(&first);
+    outcome_fini(&out);
+    plan_destroy(plan);
+    json_decref(spec);
+    fix_close(&fix);
+}
+
 /* --- little memory --- */
 
 struct little {
@@ -356,6 +419,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_checkpoint_of_2000_files_resumes),
+        cmocka_unit_test(what_fails_after_the_last_step_leaves_the_adapter_and_a_warning),
         cmocka_unit_test(a_store_that_fills_within_a_checkpoint_leaves_the_one_before),
         cmocka_unit_test(a_checkpoint_in_little_memory_is_the_same),
         cmocka_unit_test(a_spool_keeps_what_fits_its_memory_and_its_disk),

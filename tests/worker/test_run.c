@@ -87,6 +87,8 @@ static void evaluations_and_samples_surround_the_steps(void **state)
     expect_success(&single);
     expect_success(&split);
     static const uint64_t steps[] = {0, 8, 16, 20};
+    assert_string_equal(single.warnings, "");
+    assert_true(json_is_true(json_object_get(checkpoint_at(&split, 20), "best")));
     assert_int_equal(single.evals, 4);
     assert_int_equal(split.evals, 4);
     for (int e = 0; e < 4; e++) {

@@ -91,6 +91,7 @@ struct outcome {
     json_t *artifacts;   /* artifacts in `done` of rank 0, or NULL */
     json_t *failures;    /* array of `failed` events */
     json_t *stopped;     /* array of `stopped` events */
+    char warnings[1000]; /* of `done`, all ranks' one after the other */
     uint32_t done, traces, ranks, memories;
     uint64_t ready_ns; /* time from `assign` to the last `worker_ready` */
 };
@@ -415,9 +416,16 @@ static inline void fix_note(struct outcome *out, struct fix_worker *w, const jso
     } else if (strcmp(type, "sample") == 0) {
         json_array_append(out->samples, (json_t *)event);
     } else if (strcmp(type, "checkpoint") == 0) {
+        const size_t count = json_array_size(out->checkpoints);
+        const json_t *before = json_array_get(out->checkpoints, count - 1);
+        if (before && json_equal(json_object_get(before, "step"), json_object_get(event, "step")))
+            json_array_remove(out->checkpoints, count - 1); /* it has turned out to be the best one */
         json_array_append(out->checkpoints, (json_t *)event);
     } else if (strcmp(type, "done") == 0) {
         out->done++;
+        const char *warnings = json_string_value(json_object_get(event, "warnings"));
+        const size_t used = strlen(out->warnings);
+        snprintf(out->warnings + used, sizeof(out->warnings) - used, "%s", warnings ? warnings : "");
         if (json_object_get(event, "artifacts"))
             out->artifacts = json_incref(json_object_get(event, "artifacts"));
     } else if (strcmp(type, "failed") == 0) {

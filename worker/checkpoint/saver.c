@@ -48,18 +48,6 @@ int saver_create(struct session *session, struct saver **out, struct err *err)
     return err_set(err, ERR_NOMEM, "no memory for checkpoints");
 }
 
-static int say_checkpoint(struct saver *saver, struct err *err)
-{
-    const struct save_request *request = &saver->request;
-    json_t *event = json_pack("{s:I, s:O, s:b}", "step", (json_int_t)request->step, "blobs", saver->blobs,
-                              "best", (int)request->best);
-    if (event && isfinite(request->loss))
-        json_object_set_new(event, "loss", json_real(request->loss));
-    if (event && saver->routing)
-        json_object_set(event, "expert_share", saver->routing);
-    return worker_link_emit(saver->session->link, "checkpoint", event, err);
-}
-
 static void *saver_main(void *arg)
 {
     struct saver *saver = arg;
@@ -67,7 +55,8 @@ static void *saver_main(void *arg)
     int said = 0;
     saver->stored = snapshot_store(session, saver->snapshot, &saver->blobs, &saver->failure) == 0;
     if (saver->stored && saver->blobs) /* rank 0 tells the agent */
-        said = say_checkpoint(saver, &saver->not_told);
+        said = report_checkpoint(session, saver->request.step, saver->blobs, saver->request.best,
+                                 saver->request.loss, saver->routing, &saver->not_told);
     else if (!saver->stored && !saver->request.must)
         said = report_log(session->link, "warning", saver->failure.text, &saver->not_told);
     if (said == 0)

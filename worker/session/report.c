@@ -93,6 +93,17 @@ int report_trace(struct session *session, uint64_t step, struct err *err)
     return emit(session, "trace", event, err);
 }
 
+int report_checkpoint(struct session *session, uint64_t step, json_t *blobs, bool best, double loss,
+                      json_t *routing, struct err *err)
+{
+    json_t *event = json_pack("{s:I, s:O, s:b}", "step", (json_int_t)step, "blobs", blobs, "best", (int)best);
+    if (event && isfinite(loss))
+        json_object_set_new(event, "loss", json_real(loss));
+    if (event && routing)
+        json_object_set(event, "expert_share", routing);
+    return emit(session, "checkpoint", event, err);
+}
+
 int report_eval(struct session *session, uint64_t step, double loss, uint64_t labelled, double seconds,
                 struct err *err)
 {
@@ -126,7 +137,8 @@ int report_sample(struct session *session, uint64_t step, const int32_t *ids, ui
         return err_set(err, ERR_NOMEM, "no memory for an event");
     for (uint32_t i = 0; i < count; i++)
         json_array_append_new(list, json_integer(ids[i]));
-    if (add_text(session, event, "text", ids, count, err) < 0) {
+    if (add_text(session, event, "text", ids, count, err) < 0 && /* the ids are the sample all the same */
+        report_log(session->link, "warning", err->text, err) < 0) {
         json_decref(event);
         return -1;
     }

@@ -13,6 +13,10 @@ int report_step(struct session *session, const struct ops_step *step, double sca
                 struct err *err);
 int report_ranks(struct session *session, uint64_t step, const struct exec_totals *totals, struct err *err);
 int report_trace(struct session *session, uint64_t step, struct err *err);
+/* `loss` is the held-out loss of that step, not finite when there was no evaluation; `routing` (may be NULL)
+ * is each expert's share of tokens. */
+int report_checkpoint(struct session *session, uint64_t step, json_t *blobs, bool best, double loss,
+                      json_t *routing, struct err *err);
 int report_eval(struct session *session, uint64_t step, double loss, uint64_t labelled, double seconds,
                 struct err *err);
 int report_sample(struct session *session, uint64_t step, const int32_t *ids, uint32_t count,

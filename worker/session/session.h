@@ -67,6 +67,9 @@ struct session_progress {
     double best_loss;    /* held-out loss of the best checkpoint so far */
     /* a checkpoint was copied since the last program, so another rank may still store the previous one */
     bool just_saved;
+    /* what failed after the last step, or ""; goes with `done` */
+    char warnings[1000];
+    bool programs_failed; /* a program failed after the last step: no other may follow */
 };
 
 /* Neighbours in the tree of group 0, over which checkpoints are gathered; PLAN_NONE where there is none. */
