@@ -1,6 +1,7 @@
 #include "agent/cards.h"
 
 #include <fcntl.h>
+#include <glob.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
@@ -9,7 +10,7 @@
 #include "common/json.h"
 #include "common/program_json.h"
 
-enum { ANSWER_SECONDS = 30, CARDS_ALONE_MAX = 64 };
+enum { ANSWER_SECONDS = 30 /* a card */, CARDS_ALONE_MAX = 64 };
 static const uint64_t RESERVE_BYTES =
     500000000; /* bytes of a card that stay free in addition to the 8 % that plans do not use */
 static const uint64_t STEP_BYTES =
@@ -63,11 +64,32 @@ static void cards_alone(const char *worker, json_t *answer)
     json_object_del(answer, "apart");
 }
 
+/* How many cards this machine may have, by their device nodes; at least 1. */
+static uint32_t cards_expected(void)
+{
+    static const char *const nodes[] = {"/dev/nvidia[0-9]*", "/dev/dri/renderD*"};
+    size_t most = 1;
+    for (size_t i = 0; i < sizeof(nodes) / sizeof(nodes[0]); i++) {
+        glob_t found;
+        if (glob(nodes[i], GLOB_NOSORT, NULL, &found) == 0 && found.gl_pathc > most)
+            most = found.gl_pathc;
+        globfree(&found);
+    }
+    return most < CARDS_ALONE_MAX ? (uint32_t)most : CARDS_ALONE_MAX;
+}
+
 json_t *cards_ask(const char *worker, struct err *err)
 {
     const char *argv[] = {worker, "--devices", NULL};
     struct err why = {.text = "the list of cards is no such list"};
-    json_t *answer = program_json(argv, ANSWER_SECONDS, &why);
+    const uint32_t seconds = ANSWER_SECONDS * cards_expected();
+    json_t *answer = program_json(argv, seconds, &why);
+    if (!answer &&
+        why.code == ERR_TIMEOUT) /* without persistence mode, NVIDIA's cards start for each process */
+        err_set(&why, ERR_TIMEOUT,
+                "the cards did not answer within %u s: is one hung (dmesg), or is persistence mode off "
+                "(nvidia-smi -pm 1)?",
+                seconds);
     if (!json_is_array(json_object_get(answer, "cards")) ||
         !json_is_array(json_object_get(answer, "drivers"))) {
         json_decref(answer);

@@ -16,6 +16,7 @@ set(gpu_code_targets
   hip:gfx1100:elf4:none hip:gfx1101:elf4:none hip:gfx1102:elf4:none hip:gfx1103:elf4:none
   hip:gfx1150:elf4:none hip:gfx1151:elf4:none hip:gfx1152:elf4:none hip:gfx1200:elf4:none hip:gfx1201:elf4:none)
 set(gpu_code_source ${CMAKE_SOURCE_DIR}/engine/gpu/kernels/all.cu)
+set(gpu_code_look ${CMAKE_SOURCE_DIR}/engine/gpu/kernels/look.cu)
 set(gpu_code_folder ${CMAKE_BINARY_DIR}/gpu_code)
 set(gpu_code_c ${gpu_code_folder}/objects.c)
 file(MAKE_DIRECTORY ${gpu_code_folder})
@@ -106,7 +107,9 @@ foreach(target ${gpu_code_targets})
     add_custom_command(OUTPUT ${object} DEPENDS ${gpu_code_source} ${gpu_code_headers} VERBATIM
       COMMAND ${CMAKE_C_COMPILER_LAUNCHER} ${command} -o ${object} ${gpu_code_source}
       COMMENT "Compiling GPU kernels for ${arch}")
-    list(APPEND gpu_code_files ${object})
+    add_custom_command(OUTPUT ${object}.look DEPENDS ${gpu_code_look} ${gpu_code_headers} VERBATIM
+      COMMAND ${CMAKE_C_COMPILER_LAUNCHER} ${command} -o ${object}.look ${gpu_code_look})
+    list(APPEND gpu_code_files ${object} ${object}.look)
     list(APPEND gpu_code_words --object ${kind} ${arch} ${form} ${matrix} ${object})
   else()
     list(APPEND gpu_code_words --absent ${kind} ${arch} ${form} ${why})

@@ -35,6 +35,19 @@ def quoted(text):
     return '"' + "".join(c if 32 <= ord(c) < 127 and c not in '"\\' else "?" for c in text) + '"'
 
 
+def pack(path, index, stored, data):
+    """Appends to `data` what includes the packed file; returns the file's bytes, and (symbol, packed size, size)."""
+    with open(path, "rb") as handle:
+        raw = handle.read()
+    packed, name = path + ".z", f"gpu_code_{index}"
+    with open(packed, "wb") as handle:
+        handle.write(zlib.compress(raw, 0 if stored else 9))
+    data.append(f'__asm__(".pushsection .rodata\\n.globl {name}\\n.hidden {name}\\n"\n'
+                f'        "{name}:\\n.incbin {chr(92)}"{packed}{chr(92)}"\\n.popsection\\n");\n'
+                f"extern const uint8_t {name}[];\n")
+    return raw, (name, os.path.getsize(packed), len(raw))
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", required=True)
@@ -44,18 +57,12 @@ def main():
     parser.add_argument("--stored", action="store_true", help="without compression")
     options = parser.parse_args()
     data, rows = [], []
-    for index, (kind, arch, _, matrix, path) in enumerate(options.object):
-        with open(path, "rb") as handle:
-            raw = handle.read()
-        packed = path + ".z"
-        with open(packed, "wb") as handle:
-            handle.write(zlib.compress(raw, 0 if options.stored else 9))
-        size = os.path.getsize(packed)
-        data.append(f'__asm__(".pushsection .rodata\\n.globl gpu_code_{index}\\n.hidden gpu_code_{index}\\n"\n'
-                    f'        "gpu_code_{index}:\\n.incbin {chr(92)}"{packed}{chr(92)}"\\n.popsection\\n");\n'
-                    f"extern const uint8_t gpu_code_{index}[];\n")
+    for kind, arch, _, matrix, path in options.object:
+        raw, kernels = pack(path, len(data), options.stored, data)
+        _, look = pack(path + ".look", len(data), options.stored, data)
         rows.append(f"    {{.kind = {quoted(kind)}, .arch = {quoted(arch)}, .form = {quoted(form_of(raw))}, "
-                    f".matrix = {MATRIX[matrix]}, .packed = gpu_code_{index}, .packed_bytes = {size}, .bytes = {len(raw)}}},\n")
+                    f".matrix = {MATRIX[matrix]}, .packed = {kernels[0]}, .packed_bytes = {kernels[1]}, .bytes = {kernels[2]}, "
+                    f".look = {look[0]}, .look_packed_bytes = {look[1]}, .look_bytes = {look[2]}}},\n")
     for kind, arch, form, why in options.absent:
         rows.append(f"    {{.kind = {quoted(kind)}, .arch = {quoted(arch)}, .form = {quoted(form)}, "
                     f".why = {quoted(why)}}},\n")

@@ -8,8 +8,70 @@
 #include "engine/gpu/health.h"
 #include "engine/gpu/products.h"
 
-/* Asks for free memory through a context on the card. ERR_UNSUPPORTED if this build has no code for the card.
- */
+enum { LOOK_COUNT = 1024 };
+
+/* The buffers and queue of a card's first kernel. */
+struct look {
+    struct gpu_module *module;
+    struct gpu_queue *queue;
+    gpu_address values;
+    void *image;
+};
+
+/* Runs values += 2 values on the card and compares. */
+static int look_run(const struct gpu_driver *driver, struct look *look, struct err *err)
+{
+    float values[LOOK_COUNT];
+    struct gpu_function *add;
+    const struct add_rows_args args = {.x = look->values,
+                                       .y = look->values,
+                                       .rows = 1,
+                                       .width = LOOK_COUNT,
+                                       .ldx = LOOK_COUNT,
+                                       .ldy = LOOK_COUNT,
+                                       .wide = 1,
+                                       .alpha = 2};
+    for (int i = 0; i < LOOK_COUNT; i++)
+        values[i] = (float)i;
+    if (driver->function(look->module, "add_rows", &add, err) != 0 ||
+        driver->copy_in(look->queue, look->values, values, sizeof(values), err) != 0 ||
+        driver->launch(look->queue, add, (struct gpu_dims){1, 1, 1}, 256, 0, &args, sizeof(args), err) != 0 ||
+        driver->copy_out(look->queue, values, look->values, sizeof(values), err) != 0 ||
+        driver->queue_sync(look->queue, err) != 0)
+        return -1;
+    for (int i = 0; i < LOOK_COUNT; i++)
+        if (values[i] != 3 * (float)i)
+            return err_set(err, ERR_DEVICE_FAULT, "its first kernel computed %g where %g is right", values[i],
+                           3 * (float)i);
+    return 0;
+}
+
+/* Does the card run our code? Loads the smallest module and runs one kernel of it. */
+static int card_look(const struct gpu_driver *driver, struct gpu_context *context, const char *arch,
+                     struct err *err)
+{
+    struct look look = {0};
+    struct err ignored;
+    uint64_t bytes = 0;
+    uint32_t matrix;
+    int status =
+        driver->takes_code ? gpu_code_load(driver->kind, arch, true, &look.image, &bytes, &matrix, err) : 0;
+    if (status == 0 && (driver->module_load(context, look.image, bytes, &look.module, err) != 0 ||
+                        driver->queue_create(context, &look.queue, err) != 0 ||
+                        driver->memory_create(context, LOOK_COUNT * sizeof(float), &look.values, err) != 0))
+        status = -1;
+    if (status == 0)
+        status = look_run(driver, &look, err);
+    if (look.values != 0)
+        driver->memory_destroy(context, look.values, &ignored);
+    driver->queue_destroy(look.queue);
+    driver->module_unload(look.module);
+    free(look.image);
+    return status;
+}
+
+/* Asks for free memory through a context on the card, and runs a kernel. ERR_UNSUPPORTED if this build has no
+ * code for the card, or the driver does not take it. */
 static int card_try(const struct gpu_driver *driver, struct gpu_library *library, uint32_t index,
                     const struct gpu_info *info, uint64_t *available, struct err *err)
 {
@@ -22,6 +84,8 @@ static int card_try(const struct gpu_driver *driver, struct gpu_library *library
     if (driver->context_create(library, index, NULL, 0, &context, err) != 0)
         return info->exclusive ? err_wrap(err, "its compute mode lets one process use it (exclusive)") : -1;
     int status = driver->memory_info(context, available, &total, err);
+    if (status == 0)
+        status = card_look(driver, context, info->arch, err);
     driver->context_destroy(context);
     return status;
 }
@@ -128,7 +192,8 @@ json_t *gpu_cards(struct err *err)
         if (*driver != &gpu_driver_emulated || getenv("MOTLEY_EMULATED_CARDS"))
             driver_describe(*driver, drivers, cards);
     json_t *all = json_pack("{s:o, s:o}", "drivers", drivers, "cards", cards);
-    struct gpu_health *health = !shown || *shown == '\0' ? gpu_health_open(err) : NULL;
+    /* Set and empty, it hides all cards. */
+    struct gpu_health *health = !shown ? gpu_health_open(err) : NULL;
     json_t *reading = !health ? NULL : gpu_health_read(health, err);
     if (all)
         cards_apart(all, json_object_get(reading, "cards"));

@@ -59,8 +59,8 @@ const struct gpu_code *gpu_code_choose(const char *kind, const char *arch, struc
     return best;
 }
 
-int gpu_code_load(const char *kind, const char *arch, void **image, uint64_t *bytes, uint32_t *matrix,
-                  struct err *err)
+int gpu_code_load(const char *kind, const char *arch, bool look, void **image, uint64_t *bytes,
+                  uint32_t *matrix, struct err *err)
 {
     const struct gpu_code *code = gpu_code_choose(kind, arch, err);
     *image = NULL;
@@ -68,17 +68,20 @@ int gpu_code_load(const char *kind, const char *arch, void **image, uint64_t *by
     *matrix = 0;
     if (!code)
         return -1;
-    uLongf got = code->bytes;
-    char *memory = malloc((size_t)code->bytes + 1);
+    const uint32_t size = look ? code->look_bytes : code->bytes;
+    uLongf got = size;
+    char *memory = malloc((size_t)size + 1);
     if (!memory)
         return err_set(err, ERR_NOMEM, "out of memory for the code of %s", code->arch);
-    if (uncompress((Bytef *)memory, &got, code->packed, code->packed_bytes) != Z_OK || got != code->bytes) {
+    if (uncompress((Bytef *)memory, &got, look ? code->look : code->packed,
+                   look ? code->look_packed_bytes : code->packed_bytes) != Z_OK ||
+        got != size) {
         free(memory);
         return err_set(err, ERR_CORRUPT, "the code of %s inside this program does not unpack", code->arch);
     }
-    memory[code->bytes] = '\0';
+    memory[size] = '\0';
     *image = memory;
-    *bytes = code->bytes;
+    *bytes = size;
     *matrix = code->matrix;
     return 0;
 }

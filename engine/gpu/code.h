@@ -5,6 +5,7 @@
 #define MOTLEY_ENGINE_GPU_CODE_H
 
 #include <jansson.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -21,6 +22,8 @@ struct gpu_code {
     uint32_t matrix;  /* GPU_MATRIX_… (driver.h): the types that its kernels multiply with matrix units */
     const uint8_t *packed; /* NULL: this build does not contain it, for the reason in `why` */
     uint32_t packed_bytes, bytes;
+    const uint8_t *look; /* kernels/look.cu, packed likewise */
+    uint32_t look_packed_bytes, look_bytes;
     const char *why;
 };
 extern const struct gpu_code gpu_codes[];
@@ -31,11 +34,12 @@ extern const char *const gpu_code_compiler; /* such as "clang 14.0.6" */
  * architecture. NULL with ERR_UNSUPPORTED: there is none; the text names the targets that there are. */
 const struct gpu_code *gpu_code_choose(const char *kind, const char *arch, struct err *err);
 
-/* Load and decompress the code for a card of this architecture. *image is new and must be freed when the
+/* Load and decompress the code for a card of this architecture, or with `look` the few kernels that show
+ * whether the card runs our code at all. *image is new and must be freed when the
  * module made from it is unloaded; a NUL follows its bytes. *matrix gets its GPU_MATRIX_…. ERR_UNSUPPORTED:
  * this build has no code for the card; the text names what it has. */
-int gpu_code_load(const char *kind, const char *arch, void **image, uint64_t *bytes, uint32_t *matrix,
-                  struct err *err);
+int gpu_code_load(const char *kind, const char *arch, bool look, void **image, uint64_t *bytes,
+                  uint32_t *matrix, struct err *err);
 
 /* Returns new {"compiler", "objects": [{"kind", "arch", "cards", "form", "matrix", "bytes", "packed_bytes",
  * "why"}]}. "cards" describes in words which cards use the object, "matrix" lists the 16-bit types that its

@@ -122,7 +122,7 @@ static int library_check(const void *opened, uint32_t driver_version, const char
 {
     const struct cublaslt_api *api = opened;
     uint32_t major, minor, patch;
-    (void)arch; /* a file has code for all cards that its CUDA version supports */
+    unsigned capability = 0;
     version_split(api->version(), &major, &minor, &patch);
     size_t runtime = api->runtime_version();
     if (major < 11)
@@ -132,6 +132,9 @@ static int library_check(const void *opened, uint32_t driver_version, const char
         return err_set(err, ERR_UNSUPPORTED, "%s is of CUDA %zu.%zu, the driver of %u.%u", name,
                        runtime / 1000, runtime % 1000 / 10, driver_version / 1000,
                        driver_version % 1000 / 10);
+    /* CUDA 13 has no code for Maxwell, Pascal and Volta (its release notes, "Deprecated Architectures"). */
+    if (major >= 13 && arch && sscanf(arch, "sm_%u", &capability) == 1 && capability < 75)
+        return err_set(err, ERR_UNSUPPORTED, "%s has no code for %s: that of CUDA 12 does", name, arch);
     size_t at = strlen(name);
     snprintf(name + at, room - at, ", %u.%u.%u", major, minor, patch);
     return 0;
@@ -148,6 +151,8 @@ static const char *const usual[] = {"libcublasLt.so.13",
 static const struct products_search search = {.what = "cublasLt",
                                               .environment = "MOTLEY_CUBLASLT_LIBRARY",
                                               .usual = usual,
+                                              .hint = "pip install nvidia-cublas-cu12 brings it, in "
+                                                      "site-packages/nvidia/cublas/lib",
                                               .symbols = symbols,
                                               .symbol_count = sizeof(symbols) / sizeof(*symbols),
                                               .check = library_check};
@@ -167,7 +172,8 @@ static int cublaslt_open(const struct products_place *place, struct products **o
     if (!library)
         return err_set(err, ERR_NOMEM, "out of memory for cublasLt");
     library->place = *place;
-    int status = products_find(&search, place->driver_version, NULL, &library->api, name, sizeof(name), err);
+    int status =
+        products_find(&search, place->driver_version, place->arch, &library->api, name, sizeof(name), err);
     if (status == 0 && (status = library->api.create(&library->handle)) != 0)
         err_set(err, status == STATUS_ALLOC_FAILED ? ERR_NOMEM : ERR_UNSUPPORTED,
                 "%s does not start: error %d of cublasLtCreate", name, status);

@@ -49,7 +49,7 @@ static int kernels_load(struct gpu *gpu, struct err *err)
     uint64_t bytes = 0;
     gpu->matrix = gpu->info.matrix;
     if (gpu->driver->takes_code &&
-        gpu_code_load(gpu->driver->kind, gpu->info.arch, &gpu->image, &bytes, &gpu->matrix, err) != 0)
+        gpu_code_load(gpu->driver->kind, gpu->info.arch, false, &gpu->image, &bytes, &gpu->matrix, err) != 0)
         return -1;
     const bool text = gpu->driver->takes_code && strcmp(gpu->driver->kind, "cuda") == 0;
     const uint64_t began_ns = clock_mono_ns();

@@ -6,6 +6,7 @@
  * All of this follows from the shape alone. The areas belong to the compute queue: products on other queues
  * use our kernels.
  */
+#include "common/log.h"
 #include "engine/gpu/gpu.h"
 #include "engine/gpu/products.h"
 
@@ -45,16 +46,22 @@ uint64_t gpu_base_bytes(const struct gpu_info *card, bool products)
 
 void gpu_library_open(struct gpu *gpu, uint32_t driver_version)
 {
-    struct err
-        ignored; /* without the library, our kernels compute all products; `--devices` shows the reason */
+    char name[256];
+    struct err err, ignored; /* without the library, our kernels compute all products */
     const struct products_vendor *vendor = gpu->driver->products;
     struct products_place place = {.driver_version = driver_version,
                                    .arch = gpu->info.arch,
                                    .workspace = gpu->scratch[DEVICE_COMPUTE],
                                    .workspace_bytes = gpu_scratch_bytes(gpu->info.arch, DEVICE_COMPUTE)};
-    if (!vendor || gpu->driver->queue_native(gpu->queues[DEVICE_COMPUTE], &place.stream, &ignored) != 0 ||
-        vendor->open(&place, &gpu->products, &ignored) != 0)
+    if (!vendor)
         return;
+    if (gpu->driver->queue_native(gpu->queues[DEVICE_COMPUTE], &place.stream, &err) != 0 ||
+        vendor->open(&place, &gpu->products, &err) != 0 ||
+        vendor->find(driver_version, gpu->info.arch, name, sizeof(name), &err) != 0) {
+        log_event(LOG_LEVEL_INFO, "products_by_own_kernels", "arch=%s why=\"%s\"", gpu->info.arch, err.text);
+        return;
+    }
+    log_event(LOG_LEVEL_INFO, "products_by_library", "arch=%s library=\"%s\"", gpu->info.arch, name);
     gpu->stage_bytes = area_bytes(gpu->info.memory);
     for (int i = 0; i < 2; i++)
         if (gpu->driver->memory_create(gpu->context, gpu->stage_bytes, &gpu->stages[i], &ignored) != 0)

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static int symbols_find(const struct products_search *search, void *library, const char *name, void *api,
                         struct err *err)
@@ -25,19 +26,25 @@ int products_find(const struct products_search *search, uint32_t driver_version,
     const char *asked = getenv(search->environment);
     const char *const only[] = {asked, NULL};
     const bool named = asked && asked[0] != '\0';
+    struct stat status;
+    const bool folder = named && stat(asked, &status) == 0 && S_ISDIR(status.st_mode);
     struct err refused;
     bool opened = false;
     if (named && strcmp(asked, "none") == 0)
         return err_set(err, ERR_NOT_FOUND, "turned off: %s", search->environment);
-    err_set(err, ERR_NOT_FOUND, "no %s on this machine: %s", search->what, search->usual[0]);
-    for (const char *const *file = named ? only : search->usual; *file; file++) {
+    err_set(err, ERR_NOT_FOUND, "no %s on this machine: %s%s%s (%s names a file or a folder)", search->what,
+            search->usual[0], search->hint ? "; " : "", search->hint ? search->hint : "",
+            search->environment);
+    for (const char *const *file = named && !folder ? only : search->usual; *file; file++) {
+        if (folder && strchr(*file, '/'))
+            continue;
+        snprintf(name, room, "%s%s%s", folder ? asked : "", folder ? "/" : "", *file);
         /* The library is never unmapped (RTLD_NODELETE), because it may start threads of its own. */
-        void *library = dlopen(*file, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+        void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
         if (!library && named)
             err_set(err, ERR_NOT_FOUND, "no %s on this machine: %s", search->what, dlerror());
         if (!library)
             continue;
-        snprintf(name, room, "%s", *file);
         if (symbols_find(search, library, name, api, &refused) == 0 &&
             search->check(api, driver_version, arch, name, room, &refused) == 0)
             return 0;

@@ -3,8 +3,8 @@
  * vendor's cards. Nothing is linked, and it is normal that they are absent. product_library.c decides which
  * products go to them.
  *
- * Environment: each library has a variable that names a file to open instead of the usual ones; "none" opens
- * nothing.
+ * Environment: each library has a variable that names a file to open instead of the usual ones, or the folder
+ * in which they are (PyTorch's wheels have one); "none" opens nothing.
  */
 #ifndef MOTLEY_ENGINE_GPU_PRODUCTS_H
 #define MOTLEY_ENGINE_GPU_PRODUCTS_H
@@ -77,9 +77,11 @@ struct products_symbol {
 
 /* How a library is looked for. */
 struct products_search {
-    const char *what;        /* the library's name in messages */
-    const char *environment; /* the variable that names a file to open instead of the usual ones, or "none" */
+    const char *what;         /* the library's name in messages */
+    const char *environment;  /* the variable that names a file to open instead of the usual ones, the folder
+                                 that has them, or "none" */
     const char *const *usual; /* files to try, NULL ends */
+    const char *hint;         /* how the library comes to a machine that has none; NULL: nothing to say */
     const struct products_symbol *symbols;
     size_t symbol_count;
     /* Whether the open library can be used, by its functions in `api`; it may append to name[room]. Returns

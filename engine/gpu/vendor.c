@@ -179,9 +179,10 @@ static void nodes_list(const struct vendor *vendor, const char *folder, int why,
 
 void vendor_nodes_tell(const struct vendor *vendor, const char *folder, struct err *err)
 {
-    char missing[512], denied[512];
+    char missing[512], denied[512], barred[512];
     nodes_list(vendor, folder, ENOENT, missing, sizeof(missing));
     nodes_list(vendor, folder, EACCES, denied, sizeof(denied));
+    nodes_list(vendor, folder, EPERM, barred, sizeof(barred));
     struct err said = *err;
     if (missing[0] != '\0')
         err_set(err, said.code, "%s; missing: %s (as root, once after each boot: %s)", said.text, missing,
@@ -190,6 +191,13 @@ void vendor_nodes_tell(const struct vendor *vendor, const char *folder, struct e
     if (denied[0] != '\0')
         err_set(err, said.code, "%s; this user may not open %s (the group that owns it may)", said.text,
                 denied);
+    said = *err;
+    if (barred[0] != '\0')
+        err_set(
+            err, said.code,
+            "%s; the device cgroup of this container or service does not allow %s (DeviceAllow=, --device; "
+            "it is read anew when the service starts)",
+            said.text, barred);
 }
 
 /* Starts the driver. Drivers make device nodes that are missing through a program that is root's, which a

@@ -229,6 +229,43 @@ static void a_card_in_exclusive_use_is_named_and_the_next_one_serves(void **stat
     fail_msg("no call that fails says that the card is in exclusive use");
 }
 
+/* A card is usable once it has run one of our kernels: a driver that refuses the code, or a card that does
+ * not compute, is found before anything is placed there. */
+static void a_card_has_run_a_kernel_before_it_is_usable(void **state)
+{
+    static const struct {
+        const char *call;
+        int with;
+        const char *why;
+    } faults[] = {{" cuModuleLoadDataEx", 222, "(222)"},
+                  {" cuLaunchKernel", 700, "CUDA_ERROR_ILLEGAL_ADDRESS"}};
+    (void)state;
+    struct fake_control *cuda = control_of(CUDA);
+    setup();
+    if (!has_code())
+        skip();
+    cuda->trace[0] = '\0';
+    cuda->calls = 0;
+    json_decref(asked());
+    char trace[sizeof(cuda->trace)];
+    memcpy(trace, cuda->trace, sizeof(trace));
+    for (size_t i = 0; i < sizeof(faults) / sizeof(*faults); i++) {
+        const char *at = strstr(trace, faults[i].call);
+        assert_non_null(at);
+        cuda->fail_at = 0;
+        for (const char *call = trace; call <= at; call++)
+            cuda->fail_at += *call == ' ';
+        cuda->fail_with = faults[i].with;
+        cuda->calls = 0;
+        json_t *all = asked();
+        cuda->fail_at = 0;
+        says(of_kind(all, "cards", "cuda", 0), faults[i].why);
+        assert_true(json_is_false(json_object_get(of_kind(all, "cards", "cuda", 0), "usable")));
+        says(of_kind(all, "cards", "cuda", 1), NULL);
+        json_decref(all);
+    }
+}
+
 /* A process sees at most one MIG slice. The list says which slice to make visible, and why a divided card
  * itself is unusable. */
 static void a_card_that_is_cut_is_its_slices(void **state)
@@ -257,6 +294,11 @@ static void a_card_that_is_cut_is_its_slices(void **state)
     assert_non_null(of_kind(all, "cards", "cuda", 0));
     assert_null(of_kind(all, "cards", "cuda", 1));
     json_decref(all);
+    setenv("CUDA_VISIBLE_DEVICES", "", 1); /* Set and empty, it hides all cards, slices too. */
+    all = asked();
+    assert_null(json_object_get(all, "apart"));
+    assert_null(of_kind(all, "cards", "cuda", 0));
+    json_decref(all);
     unsetenv("CUDA_VISIBLE_DEVICES");
     unsetenv("MOTLEY_FAKE_MIG");
     unsetenv("MOTLEY_NVML_LIBRARY");
@@ -272,6 +314,7 @@ int main(void)
         cmocka_unit_test(a_driver_that_does_not_start_names_the_node),
         cmocka_unit_test(a_card_that_cannot_be_used_says_why),
         cmocka_unit_test(a_card_that_is_cut_is_its_slices),
+        cmocka_unit_test(a_card_has_run_a_kernel_before_it_is_usable),
         cmocka_unit_test(a_card_in_exclusive_use_is_named_and_the_next_one_serves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -136,8 +136,27 @@ def waits(lines, words):
         yield "there is no load in front of a matrix instruction"
 
 
+def llvm_tool(name):
+    return next(filter(None, map(shutil.which, (f"{name}-19", f"{name}-14", name))), None)
+
+
+def crowded(path, matrix):
+    """Kernels of a code object for cards with matrix cores that keep two blocks from sharing a compute unit: 512 vector
+    registers a lane and 64 KiB of shared memory, of which each block of 256 threads may have a half. (gfx908's registers
+    of both kinds are apart: none of its kernels comes near.) No kernel at all may spill."""
+    notes = subprocess.run([llvm_tool("llvm-readelf"), "--notes", path], capture_output=True, text=True, check=True, timeout=60).stdout
+    for kernel in re.split(r"\n\s+- \.a", notes)[1:]:
+        name = re.search(r"\.name:\s+(\w+)", kernel).group(1)
+        count = {word: int(re.search(rf"\.{word}:\s+(\d+)", kernel).group(1))
+                 for word in ("vgpr_count", "vgpr_spill_count", "private_segment_fixed_size", "group_segment_fixed_size")}
+        if count["vgpr_spill_count"] > 0 or count["private_segment_fixed_size"] > 0:
+            yield f"{name} spills: {count}"
+        if matrix and count["group_segment_fixed_size"] <= 32768 and count["vgpr_count"] > 256:
+            yield f"{name} has {count['vgpr_count']} vector registers: two blocks do not share a compute unit"
+
+
 def disassembled(path):
-    tool = next(filter(None, map(shutil.which, ("llvm-objdump-19", "llvm-objdump-14", "llvm-objdump"))), None)
+    tool = llvm_tool("llvm-objdump")
     if not tool:
         return None
     done = subprocess.run([tool, "-d", "--no-show-raw-insn", path], capture_output=True, text=True, check=True, timeout=240)
@@ -163,6 +182,8 @@ def main():
         found = accesses(lines, words)
         read.append(f"{name} ({sum(map(len, found.values()))} accesses in {len(found)} kernels)")
         bad += [f"{name}: {fault}" for fault in (*faults(found, words), *late(lines, words))]
+        if words is AMD and llvm_tool("llvm-readelf"):
+            bad += [f"{name}: {fault}" for fault in crowded(path, name in ("gfx90a", "gfx942"))]
     for fault in bad:
         print(f"FAILED: {fault}")
     print("read: " + ", ".join(read) if read else "skipped: this build has no code for cards")

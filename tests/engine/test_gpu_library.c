@@ -312,14 +312,19 @@ static void packed_weights_are_unpacked_for_the_library(void **state)
     gpu_driver_cuda.close(driver);
 }
 
-static void refused(uint32_t driver, enum err_code code, const char *why)
+static void refused_for(const char *arch, uint32_t driver, enum err_code code, const char *why)
 {
     char name[256];
     struct err err;
-    assert_int_equal(products_cublaslt.find(driver, NULL, name, sizeof(name), &err), -1);
+    assert_int_equal(products_cublaslt.find(driver, arch, name, sizeof(name), &err), -1);
     assert_int_equal(err.code, code);
     if (!strstr(err.text, why))
         fail_msg("'%s' does not say '%s'", err.text, why);
+}
+
+static void refused(uint32_t driver, enum err_code code, const char *why)
+{
+    refused_for(NULL, driver, code, why);
 }
 
 static void libraries_that_do_not_serve_are_named(void **state)
@@ -333,7 +338,19 @@ static void libraries_that_do_not_serve_are_named(void **state)
     refused(11040, ERR_UNSUPPORTED, "is of CUDA 12.1, the driver of 11.4");
     lt->version = 10201;
     refused(12040, ERR_UNSUPPORTED, "is of version 10.2: at least 11.0 is needed");
+    lt->version = 130001;
+    refused_for("sm_61", 13000, ERR_UNSUPPORTED, "has no code for sm_61: that of CUDA 12 does");
+    check(products_cublaslt.find(13000, "sm_75", name, sizeof(name), &err));
     lt->version = 120103;
+    char folder[] = "/tmp/motley-wheel-XXXXXX", file[64]; /* as that of PyTorch's wheel */
+    assert_non_null(mkdtemp(folder));
+    snprintf(file, sizeof(file), "%s/libcublasLt.so.12", folder);
+    assert_int_equal(symlink(MOTLEY_FAKES "/libfake_cublaslt.so", file), 0);
+    setenv("MOTLEY_CUBLASLT_LIBRARY", folder, 1);
+    check(products_cublaslt.find(12040, "sm_86", name, sizeof(name), &err));
+    assert_non_null(strstr(name, "/libcublasLt.so.12, 12.1.3"));
+    unlink(file);
+    rmdir(folder);
     setenv("MOTLEY_CUBLASLT_LIBRARY", MOTLEY_FAKES "/libfake_bare.so", 1);
     refused(12040, ERR_UNSUPPORTED, "lacks cublasLtGetVersion");
     setenv("MOTLEY_CUBLASLT_LIBRARY", MOTLEY_FAKES "/none.so", 1);

@@ -164,7 +164,7 @@ static void every_instruction_is_known(void **state)
         uint64_t bytes;
         uint32_t matrix;
         card_is(archs[i]);
-        check(gpu_code_load("cuda", archs[i], &text, &bytes, &matrix, &err));
+        check(gpu_code_load("cuda", archs[i], false, &text, &bytes, &matrix, &err));
         for (size_t k = 0; k < sizeof(names) / sizeof(*names); k++) {
             struct ptx_kernel *kernel = parse(text, names[k], &err);
             if (!kernel)

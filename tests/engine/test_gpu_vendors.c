@@ -63,7 +63,7 @@ static void code_objects_hold_every_kernel(void **state)
             assert_true(code->why && code->why[0] != '\0');
             continue;
         }
-        check(gpu_code_load(code->kind, code->arch, &image, &bytes, &matrix, &err));
+        check(gpu_code_load(code->kind, code->arch, false, &image, &bytes, &matrix, &err));
         assert_int_equal(bytes, code->bytes);
         assert_int_equal(matrix, code->matrix);
         bool ptx = strncmp(code->form, "ptx", 3) == 0;
@@ -128,7 +128,7 @@ static void every_driver_takes_the_code(void **state)
         struct err err;
         if (!code->packed || strcmp(gpu_code_compiler, "nvcc") == 0)
             continue;
-        check(gpu_code_load(code->kind, code->arch, &image, &bytes, &matrix, &err));
+        check(gpu_code_load(code->kind, code->arch, false, &image, &bytes, &matrix, &err));
         for (size_t d = 0; d < sizeof(drivers) / sizeof(*drivers); d++)
             if (strcmp(drivers[d].kind, code->kind) == 0 &&
                 image_load(code->kind, drivers[d].version, image, bytes, &err) != 0)

@@ -741,7 +741,7 @@ KERNEL(attention_units_128, 256)
     ATTENTION_UNITS(attention_units_forward, 2);
 }
 
-KERNEL(attention_units_256, 256)
+KERNEL_PAIR(attention_units_256, 256)
 {
     ATTENTION_UNITS(attention_units_forward, 4);
 }
@@ -756,7 +756,7 @@ KERNEL(attention_units_queries_128, 256)
     ATTENTION_UNITS(attention_units_queries, 2);
 }
 
-KERNEL(attention_units_queries_256, 256)
+KERNEL_PAIR(attention_units_queries_256, 256)
 {
     ATTENTION_UNITS(attention_units_queries, 4);
 }
@@ -766,12 +766,12 @@ KERNEL(attention_units_keys_64, 256)
     ATTENTION_UNITS(attention_units_keys, 1);
 }
 
-KERNEL(attention_units_keys_128, 256)
+KERNEL_PAIR(attention_units_keys_128, 256)
 {
     ATTENTION_UNITS(attention_units_keys, 2);
 }
 
-KERNEL(attention_units_keys_256, 256)
+KERNEL_PAIR(attention_units_keys_256, 256)
 {
     ATTENTION_UNITS(attention_units_keys_half, 4);
 }

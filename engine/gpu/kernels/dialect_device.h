@@ -19,7 +19,11 @@ typedef unsigned long long uint64_t;
     extern "C" __attribute__((global)) LAUNCH_BOUNDS(threads) void name(const struct name##_args args)
 #if defined(__HIP__)
 #define KERNEL_ALONE(name, threads) KERNEL(name, threads)
+#define KERNEL_PAIR(name, threads)                                                                           \
+    extern "C" __attribute__((global)) LAUNCH_BOUNDS(threads)                                                \
+        __attribute__((amdgpu_waves_per_eu(2))) void name(const struct name##_args args)
 #else
+#define KERNEL_PAIR(name, threads) KERNEL(name, threads)
 #define KERNEL_ALONE(name, threads)                                                                          \
     extern "C" __attribute__((global)) __attribute__((launch_bounds(threads, 1))) void name(                 \
         const struct name##_args args)

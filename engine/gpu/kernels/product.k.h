@@ -314,7 +314,7 @@ KERNEL(gemm_blocks_16x64, 256)
 #define UNITS_OUTER assert_device(0)
 #endif
 
-KERNEL(units_128x128, 256)
+KERNEL_PAIR(units_128x128, 256)
 {
     UNITS_TILE(STORED_PLAIN, 1, 4, 4);
 }
@@ -334,7 +334,7 @@ KERNEL(units_128x32, 256)
     UNITS_TILE(STORED_PLAIN, 1, 4, 1);
 }
 
-KERNEL(units_nf4_128x128, 256)
+KERNEL_PAIR(units_nf4_128x128, 256)
 {
     UNITS_TILE(STORED_NF4, 1, 4, 4);
 }
@@ -349,7 +349,7 @@ KERNEL(units_nf4_32x128, 256)
     UNITS_TILE(STORED_NF4, 1, 1, 4);
 }
 
-KERNEL(units_blocks_128x128, 256)
+KERNEL_PAIR(units_blocks_128x128, 256)
 {
     UNITS_TILE(STORED_BLOCKS, 1, 4, 4);
 }

@@ -99,7 +99,7 @@ CU(cuInit, unsigned flags)
     const char *shown =
         getenv("CUDA_VISIBLE_DEVICES"); /* the UUID of the only visible card when a card is divided by MIG */
     if (shown || getenv("MOTLEY_FAKE_MIG"))
-        fake_control.devices = shown ? 1 : 0;
+        fake_control.devices = shown && *shown != '\0' ? 1 : 0;
     return result != 0 ? result : flags != 0 ? FAKE_INVALID_VALUE : 0;
 }
 
