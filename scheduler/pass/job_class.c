@@ -468,7 +468,7 @@ enum policy_fit job_class_best(struct scheduler_pass *pass, struct job_class *cl
         if (fit == FIT_PENDING)
             return FIT_PENDING;
         found = (struct plan_memo_answer){.fits = fit == FIT_YES, .plan = *plan, .code = class->err.code};
-        snprintf(found.words, sizeof(found.words), "%.470s", class->err.text);
+        found.words = found.fits ? NULL : class->err.text;
         /* An answer that is a temporary failure is not remembered, so the planner is asked again. */
         if (found.fits || (found.code != ERR_NOMEM && found.code != ERR_INTERNAL)) {
             plan_memo_put(memo, &key, &found);

@@ -12,6 +12,7 @@ enum { SLOTS = 2 * PLAN_MEMO_MAX };
 struct memo_note {
     struct plan_memo_key key;
     struct plan_memo_answer answer;
+    char words[]; /* those of the answer */
 };
 
 struct plan_memo {
@@ -96,14 +97,17 @@ void plan_memo_put(struct plan_memo *memo, const struct plan_memo_key *key,
 {
     if (memo->count == PLAN_MEMO_MAX)
         plan_memo_drop(memo);
-    size_t slot = slot_of(memo, key);
-    if (!memo->notes[slot]) {
-        memo->notes[slot] = malloc(sizeof(**memo->notes));
-        if (!memo->notes[slot])
-            return;
-        memo->count++;
-    }
-    *memo->notes[slot] = (struct memo_note){*key, *answer};
+    const size_t slot = slot_of(memo, key), size = answer->words ? strlen(answer->words) + 1 : 0;
+    struct memo_note *note = malloc(sizeof(*note) + size);
+    if (!note)
+        return;
+    memo->count += memo->notes[slot] ? 0 : 1;
+    free(memo->notes[slot]);
+    memo->notes[slot] = note;
+    note->key = *key;
+    note->answer = *answer;
+    if (size > 0)
+        note->answer.words = memcpy(note->words, answer->words, size);
 }
 
 const struct plan_memo_answer *plan_memo_get(const struct plan_memo *memo, const struct plan_memo_key *key)

@@ -25,8 +25,8 @@ struct plan_memo_key {
 struct plan_memo_answer {
     bool fits;
     struct policy_plan plan;
-    enum err_code code; /* why nothing fits: the error code, and `words` for people */
-    char words[480];
+    enum err_code code; /* why nothing fits: the error code, and `words` for people, or NULL when it fits */
+    const char *words;
 };
 
 /* Returns a new memo without answers, or NULL with ERR_NOMEM. */
@@ -37,7 +37,8 @@ void plan_memo_destroy(struct plan_memo *memo);
 void plan_memo_begin(struct plan_memo *memo, const struct store_view *view, uint64_t profiles);
 /* Forgets all notes. */
 void plan_memo_drop(struct plan_memo *memo);
-/* Notes an answer. Without memory nothing is noted. */
+/* Notes a copy of the answer; at most PLAN_MEMO_MAX of about 350 bytes and their words. Without memory
+ * nothing is noted. */
 void plan_memo_put(struct plan_memo *memo, const struct plan_memo_key *key,
                    const struct plan_memo_answer *answer);
 /* Returns the remembered answer, borrowed until the next put or begin; NULL when there is none. */

@@ -12,7 +12,9 @@
 #include "store/models.h"
 #include "store/queue.h"
 
-enum { ENTRIES_MAX = 512 };
+/* ENTRIES_MAX: most facts that are kept. UNUSED_PASSES_MAX: a fact that so many passes in a row did not ask
+ * for is dropped, since most jobs that were planned once are not planned again. */
+enum { ENTRIES_MAX = 512, UNUSED_PASSES_MAX = 256 };
 #define BYTES_MAX ((size_t)256 << 20)
 
 enum entry_state { ENTRY_FETCHING, ENTRY_READY, ENTRY_FAILED };
@@ -85,6 +87,14 @@ void facts_destroy(struct facts *facts)
 void facts_begin(struct facts *facts)
 {
     facts->pass++;
+    for (size_t i = facts->count; i-- > 0;)
+        if (facts->entries[i]->used + UNUSED_PASSES_MAX < facts->pass)
+            drop(facts, i);
+}
+
+size_t facts_count(const struct facts *facts)
+{
+    return facts->count;
 }
 
 uint64_t facts_profiles_seen(const struct facts *facts)

@@ -32,8 +32,11 @@ struct facts *facts_create(struct store *store, uint32_t remeasure_ms, void (*ar
 /* Answers of fetches that are still under way are dropped. */
 void facts_destroy(struct facts *facts);
 
-/* Begins a pass. Facts that facts_get returns stay valid until the next call of facts_begin. */
+/* Begins a pass. Facts that facts_get returns stay valid until the next call of facts_begin. Facts that were
+ * not asked for in the last 256 passes are dropped. */
 void facts_begin(struct facts *facts);
+/* Returns the number of facts that are kept or being fetched: at most 512. */
+size_t facts_count(const struct facts *facts);
 
 /* Returns 1 and fills *fact (borrowed, see facts_begin); or 0 while the fact is being fetched; or -1 with
  * 'err' when the fetch failed. A call after a failure fetches again. */

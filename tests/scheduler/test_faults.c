@@ -1,6 +1,7 @@
 /* Tests faults: the leader, Redis and its data, PostgreSQL or an agent dies, and messages come twice, late
  * or never. Each time the job succeeds, every step is reported once, and nothing is written under an old
  * epoch. */
+#include "scheduler/placer/facts.h"
 #include "scheduler/world.h"
 
 static struct world world;
@@ -294,6 +295,32 @@ static int teardown(void **state)
     return 0;
 }
 
+static void count_arrival(void *arg)
+{
+    ++*(unsigned *)arg;
+}
+
+static void facts_that_no_pass_asks_for_are_dropped(void **state)
+{
+    unsigned arrived = 0, asked = 0;
+    char key[DIGEST_HEX_SIZE];
+    struct fact fact;
+    struct err err;
+    struct facts *facts = facts_create(world.fixture->store, 1000, count_arrival, &arrived, &err);
+    (void)state;
+    facts_begin(facts);
+    for (; asked < 300; asked++) {
+        snprintf(key, sizeof(key), "%064x", asked);
+        assert_int_equal(facts_get(facts, FACT_CLASS, key, &fact, &err), 0);
+    }
+    WORLD_UNTIL(&world, arrived == asked);
+    assert_int_equal(facts_count(facts), asked);
+    for (int pass = 0; pass < 257; pass++)
+        facts_begin(facts);
+    assert_int_equal(facts_count(facts), 0);
+    facts_destroy(facts);
+}
+
 int main(int argc, char **argv)
 {
     if (argc == 3 && strcmp(argv[1], "--scheduler") == 0)
@@ -313,6 +340,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(an_agent_that_comes_back_with_its_worker_costs_nothing),
         cmocka_unit_test(lost_doubled_and_reordered_messages_change_nothing),
         cmocka_unit_test(garbage_on_the_stream_is_refused_and_nothing_stops),
+        cmocka_unit_test(facts_that_no_pass_asks_for_are_dropped),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

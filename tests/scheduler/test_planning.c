@@ -7,12 +7,14 @@
 
 #include <cmocka.h>
 #include <event2/event.h>
+#include <malloc.h>
 #include <semaphore.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "scheduler/pass/plan_memo.h"
 #include "scheduler/placer/planning.h"
 
 static sem_t gate; /* each plan waits for one sem_post(&gate) … */
@@ -267,6 +269,29 @@ static void it_can_end_with_a_question_open(void **state)
     world_close(&world);
 }
 
+/* The memory of answers keeps to its limit, however many are noted. */
+static void remembered_answers_keep_to_their_limit(void **state)
+{
+    struct err err;
+    struct plan_memo *memo = plan_memo_create(&err);
+    const size_t before = mallinfo2().uordblks;
+    (void)state;
+    for (uint32_t i = 0; i < 3 * PLAN_MEMO_MAX - 1; i++) {
+        const struct plan_memo_answer answer = {.fits = true}, none = {.words = "no device is large enough"};
+        struct plan_memo_key key = {.most = 1};
+        memcpy(key.class, &i, sizeof(i));
+        plan_memo_put(memo, &key, i % 2 ? &answer : &none);
+        plan_memo_put(memo, &key, i % 2 ? &answer : &none); /* is noted once */
+        const struct plan_memo_answer *found = plan_memo_get(memo, &key);
+        assert_true(found && found->fits == (i % 2 != 0) && (found->fits || strstr(found->words, "large")));
+    }
+    const size_t held = mallinfo2().uordblks - before;
+    if (held > (size_t)PLAN_MEMO_MAX * 512)
+        fail_msg("%zu bytes for %d answers", held, PLAN_MEMO_MAX);
+    plan_memo_destroy(memo);
+    assert_true(mallinfo2().uordblks <= before);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -276,6 +301,7 @@ int main(void)
         cmocka_unit_test(many_answers_are_kept_within_bounds),
         cmocka_unit_test(a_long_search_holds_up_its_own_class_alone),
         cmocka_unit_test(it_can_end_with_a_question_open),
+        cmocka_unit_test(remembered_answers_keep_to_their_limit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
