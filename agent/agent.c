@@ -72,10 +72,16 @@ static void hello_send(struct agent *agent)
     json_object_set_new(hello, "address", json_string(address));
     json_object_set_new(hello, "plan_slices", json_true()); /* our workers read slices of plans */
     json_object_set_new(hello, "workers", supervisor_workers(agent->supervisor));
+    json_object_set_new(hello, "lacking", supervisor_lacking(agent->supervisor));
     if (history_before(agent->history))
         json_object_set(hello, "before", history_before(agent->history));
     feed_note(agent->feed, "node_hello", hello);
     health_again(agent->health);
+}
+
+static void lacking_changed(void *arg)
+{
+    hello_send(arg);
 }
 
 static pid_t health_pid(void *arg, const char *device)
@@ -345,8 +351,8 @@ static int identity_make(struct agent *agent, struct err *err)
         return err_set(err, ERR_CONFLICT, "this home joined as node \"%s\", its configuration says \"%s\"",
                        agent->identity.node, agent->config.name);
     }
-    snprintf(agent->identity.api, sizeof(agent->identity.api), "%s",
-             api); /* the server's address may have changed */
+    if (options->api) /* the server's address may have changed */
+        snprintf(agent->identity.api, sizeof(agent->identity.api), "%s", options->api);
     return agent->identity.redis[0] != '\0'
                ? 0
                : err_set(err, ERR_INVALID, "the cluster told no Redis to work with");
@@ -450,7 +456,9 @@ static int parts_make(struct agent *agent, struct err *err)
                                             .worker = agent->worker,
                                             .journal = agent->journal,
                                             .groups = agent->groups,
-                                            .history = agent->history};
+                                            .history = agent->history,
+                                            .lacking_changed = lacking_changed,
+                                            .arg = agent};
     agent->links = links_create(agent->base, &links, link_measured, agent, err);
     agent->supervisor = !agent->links ? NULL : supervisor_create(agent->base, &supervisor, err);
     agent->renewer = !agent->supervisor

@@ -47,6 +47,7 @@ struct child {
     struct event *kill_timer;
     uint32_t connect_ms;
     bool has_hello; /* worker_hello has arrived on this connection */
+    bool was_heard; /* worker_hello has arrived, on any connection */
     bool adopted;   /* the worker may have missed messages */
     bool paused;
     bool ended;
@@ -282,7 +283,7 @@ static void hello_take(struct child *child, const json_t *hello)
 {
     bool idle = !json_is_integer(json_object_get(hello, "run")) &&
                 !json_is_integer(json_object_get(hello, "request"));
-    child->has_hello = true;
+    child->has_hello = child->was_heard = true;
     struct evbuffer *output = bufferevent_get_output(child->stream);
     for (int i = 0; i < STORED_COUNT; i++) {
         char path[PATH_SIZE + 32];
@@ -438,7 +439,7 @@ struct child *child_adopt(struct event_base *base, const char *dir, const struct
     struct child *child = child_make(base, dir, events, arg, err);
     if (!child)
         return NULL;
-    child->adopted = true;
+    child->adopted = child->was_heard = true;
     if (state_read(child, err) < 0) {
         child_destroy(child);
         return NULL;
@@ -536,6 +537,11 @@ void child_end(struct child *child, uint32_t grace_ms)
     kill(child->pid, SIGTERM);
     struct timeval wait = {.tv_sec = grace_ms / 1000, .tv_usec = (suseconds_t)(grace_ms % 1000) * 1000};
     event_add(child->kill_timer, &wait);
+}
+
+bool child_was_heard(const struct child *child)
+{
+    return child->was_heard;
 }
 
 bool child_was_ended(const struct child *child)

@@ -70,6 +70,7 @@ void child_pause(struct child *child, bool paused);
  * after 'grace_ms' (0: at once). */
 void child_end(struct child *child, uint32_t grace_ms);
 bool child_was_ended(const struct child *child); /* whether child_end was called */
+bool child_was_heard(const struct child *child); /* whether the worker said hello, to this agent or another */
 
 /* Writes the last lines of a worker's log (at most 'size' bytes) as one line, for messages. Returns out. */
 char *child_log_tail(const char *dir, char *out, size_t size);

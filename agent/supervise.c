@@ -9,12 +9,16 @@
 #include "agent/child.h"
 #include "agent/flush.h"
 #include "agent/groups.h"
+#include "agent/proof.h"
 #include "agent/seen.h"
+#include "agent/worker_start.h"
+#include "common/clock.h"
 #include "common/file.h"
 #include "common/json.h"
 #include "common/log.h"
 
-enum { KILL_GRACE_MS = 3000, PATH_SIZE = 700 };
+/* PROOF_REQUEST: number of a proof's request; the scheduler's requests begin with 1. */
+enum { KILL_GRACE_MS = 3000, PATH_SIZE = 700, PROVE_TICK_MS = 100, PROOF_REQUEST = 0 };
 
 /* A device and the worker on it. */
 struct device_state {
@@ -26,7 +30,8 @@ struct device_state {
                               anew. */
     uint64_t node_number;  /* number that the worker's last event got in the node's stream */
     uint64_t acked;        /* events acknowledged to the worker */
-    json_t *pending;       /* assignment to start when the present child has ended; or NULL */
+    json_t *pending;       /* `assign` or `profile` to start when the present child has ended; or NULL */
+    struct proof proof;    /* what the device lacks in order to run a worker */
 };
 
 struct worker_supervisor {
@@ -48,6 +53,10 @@ struct worker_supervisor {
     bool ending;
     void (*ended)(void *arg);
     void *ended_arg;
+    struct event *prove; /* ticks: starts proofs that are due, ends those that hang, tells what has changed */
+    bool lacking_moved;
+    void (*lacking_changed)(void *arg);
+    void *lacking_arg;
 };
 
 static void child_event(void *arg, struct child *child, json_t *event);
@@ -70,6 +79,12 @@ static struct device_state *state_of_child(struct worker_supervisor *supervisor,
         if (supervisor->states[i].child == child)
             return &supervisor->states[i];
     return NULL;
+}
+
+/* Whether the child is a worker that is only tried (worker/prove.h). */
+static bool is_proof(const struct child_work *work)
+{
+    return work->run < 0 && work->request == PROOF_REQUEST;
 }
 
 static void trouble(const char *event, const struct err *err)
@@ -136,9 +151,9 @@ static bool is_final(const char *type)
 static void child_ack(struct worker_supervisor *supervisor, struct device_state *state)
 {
     const struct child_work *work = child_work(state->child);
-    const struct journal_stream *stream = stream_of(supervisor, work);
+    const struct journal_stream *stream = is_proof(work) ? NULL : stream_of(supervisor, work);
     struct err err;
-    uint64_t seq = state->acked;
+    uint64_t seq = is_proof(work) ? state->events_taken : state->acked; /* no proof's event is stored */
     if (stream && work->run >= 0)
         seq = stream->durable;
     else if (stream && stream->durable >= state->node_number)
@@ -163,6 +178,29 @@ static void journal_durable(void *arg)
             child_ack(supervisor, &supervisor->states[i]);
 }
 
+/* ---- proofs ---- */
+
+/* Ends a proof. `why` is what the device lacks; NULL: nothing. */
+static void proof_end(struct worker_supervisor *supervisor, struct device_state *state, const char *why)
+{
+    if (!proof_take(&state->proof, why, clock_mono_ns()))
+        return;
+    log_event(why ? LOG_LEVEL_WARN : LOG_LEVEL_INFO, why ? "device_lacks" : "device_proved",
+              "device=%s why=\"%s\"", state->device->name, why ? why : "");
+    supervisor->lacking_moved = true;
+}
+
+static void proof_event(struct worker_supervisor *supervisor, struct device_state *state, json_t *event)
+{
+    const bool failed = strcmp(json_string_value(json_object_get(event, "type")), "failed") == 0;
+    const char *text = json_string_value(json_object_get(event, "text"));
+    state->events_taken = (uint64_t)json_integer_value(json_object_get(event, "seq"));
+    state->finished = true;
+    proof_end(supervisor, state, !failed ? NULL : text ? text : "it gave no reason");
+    child_ack(supervisor, state);
+    json_decref(event);
+}
+
 /* Takes an event of a worker into the journal; it is acknowledged to the worker once it is durable. A
  * repeated event is acknowledged again, because the worker repeats it after its connection broke. */
 static void child_event(void *arg, struct child *child, json_t *event)
@@ -182,12 +220,20 @@ static void child_event(void *arg, struct child *child, json_t *event)
         json_decref(event);
         return;
     }
+    if (is_proof(work)) {
+        proof_event(supervisor, state, event);
+        return;
+    }
     char name[40];
     snprintf(name, sizeof(name), "%s", type);
+    if (strcmp(name, "worker_ready") == 0)
+        proof_end(supervisor, state, NULL);
     struct journal_stream *stream = stream_of(supervisor, work);
     uint64_t have = work->run >= 0 ? (!stream ? UINT64_MAX : stream->last) : state->events_taken;
     bool next = work->run >= 0 ? (uint64_t)seq == have + 1 : (uint64_t)seq > have;
     if (next) {
+        if (strcmp(name, "failed") == 0 && !json_is_true(json_object_get(event, "own_fault")))
+            proof_doubt(&state->proof, clock_mono_ns());
         event_append(supervisor, work, name, event, is_final(name));
         state->finished =
             state->finished || is_final(name) || (work->run < 0 && strcmp(name, "profile") == 0);
@@ -220,86 +266,14 @@ void supervisor_acked(struct worker_supervisor *supervisor)
 
 /* ---- starting ---- */
 
-static const uint64_t CARD_HOST_BYTES = (uint64_t)16 << 30;
-
-static const char *core_type(const char *isa)
-{
-    return strcmp(isa, "avx512") == 0  ? "SKYLAKEX"
-           : strcmp(isa, "avx2") == 0  ? "HASWELL"
-           : strcmp(isa, "sse42") == 0 ? "NEHALEM"
-                                       : NULL; /* native: OpenBLAS detects the CPU by itself */
-}
-
-/* Writes "host", or "[v6]" for an IPv6 address. */
-static void host_text(const char *host, char *out, size_t size)
-{
-    snprintf(out, size, strchr(host, ':') ? "[%s]" : "%s", host);
-}
-
-/* Returns the message with `local`, the part that only this node knows. */
-static json_t *document_make(const struct worker_supervisor *supervisor, const struct device_state *state,
-                             const json_t *message)
-{
-    const struct agent_device *device = state->device;
-    const struct agent_identity *identity = supervisor->identity;
-    char host[300], listen[320], cache[PATH_SIZE];
-    host_text(supervisor->config->host, host, sizeof(host));
-    snprintf(listen, sizeof(listen), "%s:0", host);
-    snprintf(cache, sizeof(cache), "%s/cache", supervisor->home);
-    json_t *local = json_pack(
-        "{s:{s:s, s:s, s:s, s:I, s:I, s:I}, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s?, s:s, s:s, s:I}",
-        "device", "name", device->name, "kind", device->kind, "isa", device->isa, "threads",
-        (json_int_t)device->threads, "memory_limit_bytes", (json_int_t)device->memory_limit_bytes, "index",
-        (json_int_t)(device->visible[0] != '\0' ? 0 : device->index), "listen", listen, "advertise",
-        supervisor->config->host, "identity", identity->certificate.identity, "cert", identity->cert_file,
-        "key", identity->key_file, "ca", identity->ca_file, "api", identity->api, "api_ca",
-        strncmp(identity->api, "https", 5) == 0 ? identity->ca_file : NULL, "token", identity->token, "cache",
-        cache, "cache_limit_bytes", (json_int_t)supervisor->config->cache_limit_bytes);
-    json_t *document = !local ? NULL : json_copy((json_t *)(uintptr_t)message);
-    if (!document || json_object_set_new(document, "local", local) < 0) {
-        json_decref(document);
-        return NULL;
-    }
-    return document;
-}
-
-/* Returns the host memory that a worker may use. The worker of a card may hold staging buffers and the parts
- * of a checkpoint in host memory, and the optimiser moments that the plan, if the message has one, places
- * there. */
-static uint64_t device_host_bytes(const struct agent_device *device, const json_t *message)
-{
-    bool card = strcmp(device->kind, "cuda") == 0 || strcmp(device->kind, "hip") == 0;
-    const json_t *ranks = json_object_get(json_object_get(message, "plan"), "ranks");
-    size_t rank = (size_t)json_integer_value(json_object_get(message, "rank"));
-    json_int_t moments =
-        json_integer_value(json_object_get(json_array_get(ranks, rank), "moments_host_bytes"));
-    return (card ? CARD_HOST_BYTES : device->memory_limit_bytes) + (moments > 0 ? (uint64_t)moments : 0);
-}
-
 static int work_start(struct worker_supervisor *supervisor, struct device_state *state,
                       const struct child_work *work, const json_t *message, struct err *err)
 {
-    char dir[PATH_SIZE], threads[48], omp[48], isa[48], core[48], visible[80], cache[PATH_SIZE + 32],
-        group[4096];
-    const char *type = core_type(state->device->isa);
-    snprintf(threads, sizeof(threads),
-             "OPENBLAS_NUM_THREADS=1"); /* the engine itself divides products among its threads */
-    snprintf(omp, sizeof(omp), "OMP_NUM_THREADS=%u", state->device->threads);
-    /* The isa of an emulated card (warp32, warp64) is none of the CPU's kernels. */
-    bool cpu = strcmp(state->device->kind, "cpu") == 0;
-    snprintf(isa, sizeof(isa), "MOTLEY_ISA=%s", cpu ? state->device->isa : "native");
-    snprintf(core, sizeof(core), "OPENBLAS_CORETYPE%s%s", !type ? "" : "=", !type ? "" : type);
-    const char *shown = state->device->visible;
-    snprintf(visible, sizeof(visible), "CUDA_VISIBLE_DEVICES=%s", shown);
-    /* The driver keeps translated kernels in the home folder of the user unless it is told otherwise, and an
-     * agent that runs as a service cannot write there. */
-    snprintf(cache, sizeof(cache), "CUDA_CACHE_PATH=%s/cuda-cache", supervisor->home);
-    const char *env[7] = {threads, omp, isa, core};
-    size_t count = 4;
-    if (strcmp(state->device->kind, "cuda") == 0 && !getenv("CUDA_CACHE_PATH"))
-        env[count++] = cache;
-    if (*shown != '\0')
-        env[count++] = visible;
+    char dir[PATH_SIZE], group[4096];
+    struct worker_env env;
+    const struct worker_place place = {state->device, supervisor->config, supervisor->identity,
+                                       supervisor->home};
+    worker_env_make(&env, &place);
     int made = work->run >= 0
                    ? file_path(dir, sizeof(dir), err, "%s/run/%" PRId64 "-%" PRId64, supervisor->home,
                                work->run, work->rank)
@@ -307,12 +281,12 @@ static int work_start(struct worker_supervisor *supervisor, struct device_state 
                                work->request, (unsigned)(state - supervisor->states));
     made = made < 0 ? -1
                     : groups_worker(supervisor->groups, (uint32_t)(state - supervisor->states),
-                                    device_host_bytes(state->device, message), group, err);
-    json_t *document = made < 0 ? NULL : document_make(supervisor, state, message);
+                                    worker_host_bytes(state->device, message), group, err);
+    json_t *document = made < 0 ? NULL : worker_document(&place, message);
     if (!document)
         return made < 0 ? -1 : err_set(err, ERR_NOMEM, "no memory for an assignment");
     struct child_options options = {
-        .program = supervisor->worker, .dir = dir, .env = env, .work = *work, .document = document};
+        .program = supervisor->worker, .dir = dir, .env = env.list, .work = *work, .document = document};
     options.group = group[0] != '\0' ? group : NULL;
     state->finished = false;
     state->events_taken = state->node_number = state->acked = 0;
@@ -331,18 +305,12 @@ static int work_start(struct worker_supervisor *supervisor, struct device_state 
 
 /* ---- messages ---- */
 
-static int assign_fields(const json_t *message, struct child_work *work, struct err *err)
+/* Reports that a rank could not be started because of this node. */
+static void start_failed(struct worker_supervisor *supervisor, struct device_state *state,
+                         const struct child_work *work, const struct err *err)
 {
-    struct json_reader reader;
-    const char *device = "";
-    *work = (struct child_work){.run = -1, .request = -1};
-    jr_init(&reader, message, "assign", err);
-    jr_i64(&reader, "run", JR_REQUIRED, 0, INT64_MAX, &work->run);
-    jr_i64(&reader, "epoch", JR_REQUIRED, 0, INT64_MAX, &work->epoch);
-    jr_i64(&reader, "rank", JR_REQUIRED, 0, 1 << 20, &work->rank);
-    jr_str(&reader, "device", JR_REQUIRED, 1, sizeof(work->device) - 1, &device);
-    snprintf(work->device, sizeof(work->device), "%s", device);
-    return jr_finish_loose(&reader);
+    failure_append(supervisor, work, err->code == ERR_NOMEM ? ERR_NOMEM : ERR_NODE, err->text);
+    proof_doubt(&state->proof, clock_mono_ns());
 }
 
 static void pending_start(struct worker_supervisor *supervisor, struct device_state *state)
@@ -351,10 +319,9 @@ static void pending_start(struct worker_supervisor *supervisor, struct device_st
     state->pending = NULL;
     struct child_work work;
     struct err err;
-    if (message && assign_fields(message, &work, &err) == 0 &&
-        work_start(supervisor, state, &work, message, &err) < 0) {
-        failure_append(supervisor, &work, err.code, err.text);
-    }
+    if (message && worker_work_read(message, &work, &err) == 0 &&
+        work_start(supervisor, state, &work, message, &err) < 0)
+        start_failed(supervisor, state, &work, &err);
     json_decref(message);
 }
 
@@ -368,7 +335,7 @@ static void take_assign(struct worker_supervisor *supervisor, const json_t *mess
     char key[JOURNAL_KEY_SIZE];
     struct child_work work;
     struct err err;
-    if (assign_fields(message, &work, &err) < 0) {
+    if (worker_work_read(message, &work, &err) < 0) {
         trouble("assignment_refused", &err);
         return;
     }
@@ -404,7 +371,7 @@ static void take_assign(struct worker_supervisor *supervisor, const json_t *mess
     if (history_note(supervisor->history, work.device, work.epoch, job, work.run, &err) < 0) {
         json_decref(state->pending);
         state->pending = NULL;
-        failure_append(supervisor, &work, err.code, err.text);
+        start_failed(supervisor, state, &work, &err);
     } else if (!state->child) {
         pending_start(supervisor, state);
     }
@@ -432,7 +399,7 @@ static void take_stop(struct worker_supervisor *supervisor, const json_t *messag
     for (uint32_t i = 0; i < supervisor->state_count; i++) {
         struct device_state *state = &supervisor->states[i];
         struct child_work work;
-        if (state->pending && assign_fields(state->pending, &work, &err) == 0 && work.run == run &&
+        if (state->pending && worker_work_read(state->pending, &work, &err) == 0 && work.run == run &&
             work.epoch == epoch) {
             json_decref(state->pending);
             state->pending = NULL;
@@ -449,24 +416,21 @@ static void take_stop(struct worker_supervisor *supervisor, const json_t *messag
 
 static void take_profile(struct worker_supervisor *supervisor, const json_t *message)
 {
-    struct json_reader reader;
     struct err err;
-    struct child_work work = {.run = -1, .epoch = -1, .rank = -1, .request = -1};
-    const char *device = "";
-    jr_init(&reader, message, "profile", &err);
-    jr_i64(&reader, "request", JR_REQUIRED, 0, INT64_MAX, &work.request);
-    jr_str(&reader, "device", JR_REQUIRED, 1, sizeof(work.device) - 1, &device);
-    if (jr_finish_loose(&reader) < 0) {
+    struct child_work work;
+    if (worker_work_read(message, &work, &err) < 0) {
         trouble("profile_refused", &err);
         return;
     }
-    snprintf(work.device, sizeof(work.device), "%s", device);
-    struct device_state *state = state_of_device(supervisor, device);
+    struct device_state *state = state_of_device(supervisor, work.device);
     if (!state)
         failure_append(supervisor, &work, ERR_NOT_FOUND, "this node has no such device");
     else if (state->child && child_work(state->child)->request == work.request)
         return; /* the request was sent again after the agent restarted: its adopted worker still measures */
-    else if (state->child || supervisor->ending)
+    else if (state->child && is_proof(child_work(state->child)) && !supervisor->ending && !state->pending) {
+        state->pending = json_incref((json_t *)(uintptr_t)message);
+        child_end(state->child, 0);
+    } else if (state->child || supervisor->ending)
         failure_append(supervisor, &work, ERR_BUSY, "the device is busy");
     else if (work_start(supervisor, state, &work, message, &err) < 0)
         failure_append(supervisor, &work, err.code, err.text);
@@ -533,6 +497,50 @@ void supervisor_message(struct worker_supervisor *supervisor, const json_t *mess
     feed_note(supervisor->feed, "received", json_pack("{s:I}", "message", json_integer_value(id)));
 }
 
+/* Starts a worker that only shows whether the device can run one. */
+static void prove_start(struct worker_supervisor *supervisor, struct device_state *state)
+{
+    struct child_work work;
+    struct err err;
+    json_t *message = json_pack("{s:s, s:i, s:s}", "type", "prove", "request", PROOF_REQUEST, "device",
+                                state->device->name);
+    state->proof.began_ns = clock_mono_ns();
+    if (worker_work_read(message, &work, &err) < 0 || work_start(supervisor, state, &work, message, &err) < 0)
+        proof_end(supervisor, state, err.text);
+    json_decref(message);
+}
+
+static void prove_due(evutil_socket_t fd, short what, void *arg)
+{
+    struct worker_supervisor *supervisor = arg;
+    const uint64_t now_ns = clock_mono_ns();
+    (void)fd;
+    (void)what;
+    for (uint32_t i = 0; i < supervisor->state_count && !supervisor->ending; i++) {
+        struct device_state *state = &supervisor->states[i];
+        if (!state->child && !state->pending && proof_is_due(&state->proof, now_ns)) {
+            prove_start(supervisor, state);
+        } else if (state->child && is_proof(child_work(state->child)) && !child_was_ended(state->child) &&
+                   proof_hangs(&state->proof, now_ns)) {
+            proof_end(supervisor, state, "a worker did not multiply within 180 s");
+            child_end(state->child, 0);
+        }
+    }
+    if (supervisor->lacking_moved)
+        supervisor->lacking_changed(supervisor->lacking_arg);
+    supervisor->lacking_moved = false;
+}
+
+json_t *supervisor_lacking(const struct worker_supervisor *supervisor)
+{
+    json_t *lacking = json_object();
+    for (uint32_t i = 0; i < supervisor->state_count; i++)
+        if (supervisor->states[i].proof.lacks[0] != '\0')
+            json_object_set_new(lacking, supervisor->states[i].device->name,
+                                json_string(supervisor->states[i].proof.lacks));
+    return lacking;
+}
+
 /* ---- ends of workers ---- */
 
 static void check_all_ended(struct worker_supervisor *supervisor)
@@ -554,19 +562,32 @@ enum err_code supervisor_loss_code(const char *kind, const char *why)
                                                                                        : ERR_PEER;
 }
 
+/* FINISHED: it sent its last event. ENDED: by this agent, as asked. UNSTARTED: before it said hello. */
+enum worker_end { WORKER_FINISHED, WORKER_ENDED, WORKER_LOST, WORKER_UNSTARTED };
+
 /* Handles the end of a worker: gives the rank its final event and removes the folder. */
 static void worker_ended(struct worker_supervisor *supervisor, const struct child_work *work, const char *dir,
-                         bool finished, bool ended, const char *why)
+                         enum worker_end how, const char *why)
 {
     struct err err;
-    struct journal_stream *stream = stream_of(supervisor, work);
-    if (work->run >= 0 ? stream && !stream->final : !finished) {
-        char text[720];
-        snprintf(text, sizeof(text), "the worker of %s was lost: %s", work->device, why);
-        const struct device_state *state = state_of_device(supervisor, work->device);
+    struct journal_stream *stream = is_proof(work) ? NULL : stream_of(supervisor, work);
+    struct device_state *state = state_of_device(supervisor, work->device);
+    char what[720], text[720];
+    snprintf(what, sizeof(what), "%s: %s", how == WORKER_UNSTARTED ? "could not be started" : "was lost",
+             why);
+    snprintf(text, sizeof(text), "the worker of %s %.600s", work->device, what);
+    if (is_proof(work)) {
+        if (state && how >= WORKER_LOST)
+            proof_end(supervisor, state, what);
+    } else if (work->run >= 0 ? stream && !stream->final : how != WORKER_FINISHED) {
         failure_append(supervisor, work,
-                       ended ? ERR_CANCELLED : supervisor_loss_code(!state ? "" : state->device->kind, why),
+                       how == WORKER_ENDED ? ERR_CANCELLED
+                       : how == WORKER_UNSTARTED
+                           ? ERR_NODE
+                           : supervisor_loss_code(!state ? "" : state->device->kind, why),
                        text);
+        if (state && how != WORKER_ENDED)
+            proof_doubt(&state->proof, clock_mono_ns());
     }
     if (work->run >= 0 && stream)
         journal_stream_close(stream);
@@ -581,14 +602,16 @@ static void child_gone(void *arg, struct child *child, const char *why)
     struct child_work work = *child_work(child);
     char dir[PATH_SIZE];
     snprintf(dir, sizeof(dir), "%s", child_dir(child));
-    bool ended = child_was_ended(child);
+    const enum worker_end how = state && state->finished ? WORKER_FINISHED
+                                : child_was_ended(child) ? WORKER_ENDED
+                                : child_was_heard(child) ? WORKER_LOST
+                                                         : WORKER_UNSTARTED;
     child_destroy(child);
-    bool finished = state && state->finished;
-    log_event(finished ? LOG_LEVEL_INFO : LOG_LEVEL_WARN, "worker_ended",
+    log_event(how == WORKER_FINISHED ? LOG_LEVEL_INFO : LOG_LEVEL_WARN, "worker_ended",
               "device=%s run=%" PRId64 " rank=%" PRId64 " how=\"%s\"", work.device, work.run, work.rank, why);
     if (state)
         state->child = NULL;
-    worker_ended(supervisor, &work, dir, finished, ended, why);
+    worker_ended(supervisor, &work, dir, how, why);
     if (state && state->pending && !supervisor->ending)
         pending_start(supervisor, state);
     check_all_ended(supervisor);
@@ -604,7 +627,7 @@ void supervisor_end(struct worker_supervisor *supervisor, uint32_t grace_ms, voi
         struct device_state *state = &supervisor->states[i];
         struct child_work work;
         struct err err;
-        if (state->pending && assign_fields(state->pending, &work, &err) == 0)
+        if (state->pending && worker_work_read(state->pending, &work, &err) == 0)
             failure_append(supervisor, &work, ERR_CANCELLED, "this node's agent is stopping");
         json_decref(state->pending);
         state->pending = NULL;
@@ -651,7 +674,7 @@ static void folder_adopt(struct worker_supervisor *supervisor, const char *dir)
             char why[400];
             snprintf(why, sizeof(why), "it ended while the agent was away%s%s",
                      tail[0] == '\0' ? "" : "; its last words: ", tail);
-            worker_ended(supervisor, &work, dir, false, false, why);
+            worker_ended(supervisor, &work, dir, WORKER_LOST, why);
         } else {
             file_remove_tree(
                 dir, &err); /* the worker was never started: its assignment is sent again, or is stale */
@@ -663,13 +686,14 @@ static void folder_adopt(struct worker_supervisor *supervisor, const char *dir)
                   (int)child_pid(child));
         child_end(child, 0);
         child_destroy(child);
-        worker_ended(supervisor, &work, dir, false, true, "its device is not configured any more");
+        worker_ended(supervisor, &work, dir, WORKER_ENDED, "its device is not configured any more");
         return;
     }
     log_event(LOG_LEVEL_INFO, "worker_adopted", "device=%s run=%" PRId64 " rank=%" PRId64 " pid=%d",
               work.device, work.run, work.rank, (int)child_pid(child));
     state->child = child;
     state->last_epoch = work.epoch > state->last_epoch ? work.epoch : state->last_epoch;
+    proof_init(&state->proof, !is_proof(&work), clock_mono_ns());
 }
 
 static int folders_adopt(struct worker_supervisor *supervisor, struct err *err)
@@ -731,9 +755,13 @@ struct worker_supervisor *supervisor_create(struct event_base *base, const struc
         supervisor->states[i] = (struct device_state){
             .device = &options->config->devices[i],
             .last_epoch = history_epoch(options->history, options->config->devices[i].name)};
+        proof_init(&supervisor->states[i].proof, false, clock_mono_ns());
     }
+    supervisor->lacking_changed = options->lacking_changed;
+    supervisor->lacking_arg = options->arg;
+    supervisor->prove = event_new(base, -1, EV_PERSIST, prove_due, supervisor);
     char path[PATH_SIZE];
-    if (file_path(path, sizeof(path), err, "%s/journal/seen", options->home) < 0 ||
+    if (!supervisor->prove || file_path(path, sizeof(path), err, "%s/journal/seen", options->home) < 0 ||
         !(supervisor->seen = seen_open(path, err)) ||
         !(supervisor->flush = flush_create(base, options->journal, journal_durable, supervisor, err))) {
         supervisor_destroy(supervisor);
@@ -750,6 +778,9 @@ int supervisor_connect(struct worker_supervisor *supervisor, struct feed *feed, 
     if (folders_adopt(supervisor, err) < 0)
         return -1;
     streams_close(supervisor);
+    const struct timeval tick = {.tv_usec = PROVE_TICK_MS * 1000};
+    event_add(supervisor->prove, &tick);
+    prove_due(-1, 0, supervisor);
     return 0;
 }
 
@@ -761,6 +792,8 @@ void supervisor_destroy(struct worker_supervisor *supervisor)
         child_destroy(supervisor->states[i].child);
         json_decref(supervisor->states[i].pending);
     }
+    if (supervisor->prove)
+        event_free(supervisor->prove);
     flush_destroy(supervisor->flush);
     seen_close(supervisor->seen);
     free(supervisor);

@@ -31,6 +31,9 @@ struct supervisor_options {
     struct journal *journal;
     struct groups *groups; /* NULL: workers get no control group */
     struct node_history *history;
+    /* called when what the devices lack has changed (supervisor_lacking); not after supervisor_destroy */
+    void (*lacking_changed)(void *arg);
+    void *arg;
 };
 
 /* ERR_IO, ERR_CORRUPT. Call supervisor_connect before the base runs. */
@@ -51,6 +54,11 @@ void supervisor_link(struct worker_supervisor *supervisor, const struct links_re
 
 /* Returns a new [{run, epoch, rank, device}] of the workers that run. */
 json_t *supervisor_workers(const struct worker_supervisor *supervisor);
+
+/* Returns a new {device: sentence} of what devices lack in order to run a worker. A worker is tried on each
+ * device (worker/prove.h) at the start, after a start or a worker failed, and again while something is lacking
+ * (proof.h). */
+json_t *supervisor_lacking(const struct worker_supervisor *supervisor);
 
 /* Returns the process of the worker on a device; 0 when none runs. */
 pid_t supervisor_pid(struct worker_supervisor *supervisor, const char *device);

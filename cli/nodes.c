@@ -123,6 +123,8 @@ static void show_health(const json_t *device)
     if (json_is_string(json_object_get(device, "drain_why")))
         add_fact(&first, "drained: %s (motley undrain %s)", show_str(device, "drain_why"),
                  show_str(device, "name"));
+    if (json_is_string(json_object_get(device, "lacks")))
+        add_fact(&first, "cannot run a worker: %s", show_str(device, "lacks"));
     if (json_object_get(health, "temperature_c"))
         add_fact(&first, "%.0f °C", show_num(health, "temperature_c", 0));
     if (json_object_get(health, "clock_khz"))

@@ -10,7 +10,8 @@
 static const struct pg_statement list_nodes = {
     "node_list",
     "SELECT json_build_object('nodes', coalesce(json_agg(json_build_object('name', n.name, 'state', "
-    " CASE WHEN n.barred THEN 'barred' ELSE n.state END, 'refused', n.refused, 'why', n.mark, 'marked', "
+    " CASE WHEN n.barred THEN 'barred' ELSE n.state END, 'refused', n.refused, 'lacking', l.text, 'why', "
+    " nullif(concat_ws('; ', l.text, n.mark), ''), 'marked', "
     " motley_time(n.marked_at), "
     " 'address', n.address, 'machine_id', n.machine_id, 'last_seen', motley_time(n.last_seen), "
     " 'enrolled', motley_time(n.enrolled_at), "
@@ -20,16 +21,20 @@ static const struct pg_statement list_nodes = {
     " coalesce(json_agg(json_build_object('job', u.job, 'node', u.node, 'run', u.run, 'reported', "
     " motley_time(u.reported_at)) ORDER BY u.job, u.node), '[]'::json) FROM (SELECT * FROM unknown_jobs "
     " ORDER BY job DESC, node LIMIT 1000) u)) "
-    "FROM nodes n WHERE n.removed_at IS NULL",
+    "FROM nodes n CROSS JOIN LATERAL (SELECT string_agg(format('%s: %s', d.names, d.why), '; ') AS text FROM "
+    "  (SELECT string_agg(key, ', ' ORDER BY key) AS names, value AS why FROM json_each_text(CASE "
+    "    json_typeof(n.inventory -> 'lacking') WHEN 'object' THEN n.inventory -> 'lacking' ELSE '{}' END) "
+    "    GROUP BY value ORDER BY 1) d) l WHERE n.removed_at IS NULL",
     PG_READ};
 
 /* Motley's own keys replace equal keys of a device's inventory. $1, $2: the asker. The job that runs on a
  * device is shown only to those who may see it. */
 #define JOB_SEEN VISIBLE("j", "$1", "$2")
+#define LACKS "n.inventory -> 'lacking' ->> d.name"
 #define DEVICE_STATE                                                                                         \
     "CASE WHEN NOT d.present THEN 'gone' WHEN n.state <> 'alive' OR n.barred THEN 'unreachable' "            \
     "WHEN d.drained THEN CASE WHEN r.job IS NULL THEN 'drained' ELSE 'draining' END "                        \
-    "WHEN r.job IS NOT NULL THEN 'busy' ELSE 'free' END"
+    "WHEN r.job IS NOT NULL THEN 'busy' WHEN " LACKS " IS NOT NULL THEN 'lacking' ELSE 'free' END"
 #define DEVICES_FROM                                                                                         \
     "FROM devices d JOIN nodes n ON n.name = d.node AND n.removed_at IS NULL "                               \
     "LEFT JOIN assignments a ON a.device = d.name AND a.state IN ('sent', 'ready', 'running') "              \
@@ -51,7 +56,8 @@ static const struct pg_statement list_nodes = {
                       "p.measured_at DESC "                                                                  \
                       "LIMIT 1), "                                                                           \
                       " 'job', CASE WHEN " JOB_SEEN " THEN r.job END, "                                      \
-                      " 'state', " DEVICE_STATE "))::json ORDER BY d.name COLLATE \"C\") " DEVICES_FROM      \
+                      " 'lacks', " LACKS ", 'state', " DEVICE_STATE                                          \
+                      "))::json ORDER BY d.name COLLATE \"C\") " DEVICES_FROM                                \
                       "LEFT JOIN jobs j ON j.id = r.job"
 
 static const struct pg_statement glance = {

@@ -121,6 +121,7 @@ struct store_sched_device {
     uint64_t memory_limit_bytes;
     bool present, drained;
     char *drain_why; /* why the device was drained, or NULL */
+    char *lacks;     /* what its node says it lacks in order to run a worker, or NULL */
     /* of a drained device: a job on it may stay until this time; 0: it moves at once; INT64_MAX: it stays
      * until it ends */
     int64_t drain_at_us;

@@ -66,7 +66,7 @@ static const struct pg_statement statements[Q_COUNT] = {
                  PG_READ},
     [Q_DEVICES] = {"sched_devices",
                    "SELECT d.name, node, kind, digest, d.inventory, memory_limit_bytes, present, drained, "
-                   "drain_why, health, coalesce(d.owner, 0), "
+                   "drain_why, health, coalesce(d.owner, 0), n.inventory -> 'lacking' ->> d.name, "
                    "CASE WHEN d.drain_at = 'infinity' THEN 9223372036854775807 ELSE " MICROS("nullif(d.drain_at, 'infinity')") " END FROM devices d "
                    "JOIN nodes n ON n.name = node AND n.removed_at IS NULL ORDER BY d.name",
                    PG_READ},
@@ -334,7 +334,8 @@ static void read_cluster(struct store_view *view, const struct pg_result *nodes,
         device->drained = pg_bool(devices, (int)i, 7);
         device->drain_why = text_of(view, devices, (int)i, 8, true);
         device->owner = pg_i64(devices, (int)i, 10);
-        device->drain_at_us = pg_i64(devices, (int)i, 11);
+        device->lacks = text_of(view, devices, (int)i, 11, true);
+        device->drain_at_us = pg_i64(devices, (int)i, 12);
         store_sched_health(device, pg_is_null(devices, (int)i, 9) ? NULL : pg_json(devices, (int)i, 9));
     }
 }

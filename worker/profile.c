@@ -275,13 +275,7 @@ int profile_run(struct worker_link *link, const json_t *message, const struct st
     if (read_job(message, &job, err) < 0)
         return err_wrap(err, "profile");
     uint64_t resident = process_resident_bytes();
-    struct device_options options = {.kind = job.local.kind,
-                                     .index = job.local.index,
-                                     .name = job.local.device,
-                                     .threads = job.local.threads,
-                                     .isa = job.local.isa,
-                                     .memory_limit_bytes = job.local.memory_limit_bytes};
-    int result = device_open(&options, &device, err);
+    int result = local_device_open(&job.local, &device, err);
     if (result == 0)
         result = wait_for_start(&job, stop, err);
     if (result == 0)

@@ -9,6 +9,7 @@
 #include "common/clock.h"
 #include "worker/checkpoint/state.h"
 #include "worker/profile.h"
+#include "worker/prove.h"
 #include "worker/session/report.h"
 #include "worker/start/start.h"
 #include "worker/train.h"
@@ -246,11 +247,13 @@ static int do_assignment(struct worker *worker, json_t *message, struct err *err
     return result;
 }
 
-static int do_profile(struct worker *worker, json_t *message, struct err *err)
+/* Handles a message that is no assignment: `profile` or `prove`. Takes the message. */
+static int do_request(struct worker *worker, json_t *message, struct err *err)
 {
     int result = set_event_fields(worker, message, err);
     if (result == 0)
-        result = profile_run(worker->link, message, &worker->stop, err);
+        result = is_type(message, "prove") ? prove_run(worker->link, message, &worker->stop, err)
+                                           : profile_run(worker->link, message, &worker->stop, err);
     json_decref(message);
     if (result < 0) {
         struct err failure = *err, ignored;
@@ -266,7 +269,8 @@ static json_t *wait_for_work(struct worker *worker, struct err *err)
     uint64_t deadline_ns = clock_mono_ns() + worker->options.assign_ns;
     for (;;) {
         json_t *message = worker_link_take(worker->link, deadline_ns, err);
-        if (!message || is_type(message, "assign") || is_type(message, "profile"))
+        if (!message || is_type(message, "assign") || is_type(message, "profile") ||
+            is_type(message, "prove"))
             return message;
         json_decref(message);
     }
@@ -278,7 +282,7 @@ int worker_main(struct worker *worker, struct err *err)
     if (!message)
         return -1;
     int result =
-        is_type(message, "assign") ? do_assignment(worker, message, err) : do_profile(worker, message, err);
+        is_type(message, "assign") ? do_assignment(worker, message, err) : do_request(worker, message, err);
     struct err unheard;
     if (worker_link_flush(worker->link, worker->options.linger_ns, &unheard) < 0 && result == 0) {
         *err = unheard;

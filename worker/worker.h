@@ -4,14 +4,16 @@
  * before it does anything slow. The agent connects, and may connect again after it restarted. Both directions
  * carry frames: a 4-byte big-endian length (bounded) and one msgpack document (common/frame.h).
  *
- * Messages from the agent: `assign`, `peers`, `save`, `stop`, `ack`, `profile`, `links` (docs/CONTRACTS.md).
+ * Messages from the agent: `assign`, `peers`, `save`, `stop`, `ack`, `profile`, `links` (docs/CONTRACTS.md),
+ * and `prove`.
  * Messages to the agent: first, on every new connection,
  *   {"type": "worker_hello", "pid", "run"|null, "epoch"|null, "rank"|null, "request"|null, "seq"}
  * which is not an event and is not stored; then every event that is not acknowledged, in order, each with
  * `run`, `epoch`, `rank`, `seq` (from 1) and `at`. An event is stored until an `ack` with its run and a seq
  * not below its own arrives.
  *
- * In addition to the fields of CONTRACTS.md, `assign` and `profile` have the fields that the agent adds:
+ * In addition to the fields of CONTRACTS.md, `assign` and `profile` have the fields that the agent adds. The
+ * agent's own message `prove` {request, device} has them, too; its answer is `proved` or `failed` (prove.h):
  *   "local": {
  *     "device": {"name": "left/cpu0", "kind": "cpu", "threads": 1, "memory_limit_bytes": 471859200},
  *     "listen": "127.0.0.1:0",       where the mesh listens ("host:port", port 0: any)

@@ -10,8 +10,9 @@
  * unreachable now, as it may be back when the job starts. */
 static bool usable(const struct spec_check *check, const char *state)
 {
-    return check->depth == CHECK_SUBMIT || (strcmp(state, "unreachable") != 0 &&
-                                            strcmp(state, "drained") != 0 && strcmp(state, "draining") != 0);
+    return check->depth == CHECK_SUBMIT ||
+           (strcmp(state, "unreachable") != 0 && strcmp(state, "drained") != 0 &&
+            strcmp(state, "draining") != 0 && strcmp(state, "lacking") != 0);
 }
 
 /* Applies the device's present memory and heat. A plan uses them; a submit does not, since it asks whether

@@ -40,7 +40,7 @@ function draw(frame, state) {
   const names = [...new Set([...state.nodes.map((node) => node.name), ...state.devices.map((device) => device.node)])].sort();
   if (names.length === 0) return [trouble(frame.trouble), empty('No machine has joined', h('code', null, 'motley join-token'), ' prints what the first one needs.')];
   const busy = state.devices.filter((device) => device.job).length;
-  const lost = state.nodes.filter((node) => node.state !== 'alive');
+  const lost = state.nodes.filter((node) => node.state !== 'alive' || node.lacking);
   if (state.machines < names.length) {
     requestAnimationFrame(() => {
       state.machines += MACHINES;
@@ -49,7 +49,7 @@ function draw(frame, state) {
   }
   return [
     h('div', {class: 'head'}, h('h1', null, `${busy} of ${state.devices.length} devices ${busy === 1 ? 'works' : 'work'}, on ${names.length} ${names.length === 1 ? 'machine' : 'machines'}.`), trouble(frame.trouble),
-      lost.map((node) => h('p', {key: node.name, class: 'notice warn'}, `${node.name} is ${node.state}${node.why ? `: ${node.why}` : ''}`))),
+      lost.map((node) => h('p', {key: node.name, class: 'notice warn'}, node.state !== 'alive' ? `${node.name} is ${node.state}${node.why ? `: ${node.why}` : ''}` : `${node.name} cannot run workers: ${node.lacking}`))),
     h('div', {class: 'machines'}, names.slice(0, state.machines).map((name) => machine(state, name))),
     links(state, names),
     devicesTable(frame, state),
@@ -146,7 +146,7 @@ function devicesTable(frame, state) {
   return h('section', {class: 'card', 'aria-label': 'Devices'}, h('h2', null, 'Devices'),
     table('Devices', ['Device', 'Kind', 'State', 'Job', '#Memory', '#Measured', '#Heat', 'Lease', ''], shown.map((device) => {
       const held = state.leases.filter((each) => each.device === device.name);
-      return state.drawn.of(device.name, [device, held, jobOf(state, device)?.name, wanted === device.name, reason, held.length > 0 ? Math.floor(now() / MINUTE) : 0], () => h('tr', {key: device.name, class: wanted === device.name ? 'mine' : null}, h('td', null, device.name), h('td', null, device.kind), h('td', null, device.state, device.drained && h('span', {class: 'tag', title: device.drain_why}, 'drained'), device.drain_why && h('span', {class: 'dim'}, ` ${device.drain_why}`)),
+      return state.drawn.of(device.name, [device, held, jobOf(state, device)?.name, wanted === device.name, reason, held.length > 0 ? Math.floor(now() / MINUTE) : 0], () => h('tr', {key: device.name, class: wanted === device.name ? 'mine' : null}, h('td', null, device.name), h('td', null, device.kind), h('td', null, device.state, device.drained && h('span', {class: 'tag', title: device.drain_why}, 'drained'), (device.drain_why || device.lacks) && h('span', {class: 'dim'}, ` ${device.drain_why || device.lacks}`)),
         h('td', null, device.job ? h('a', {href: `/jobs/${device.job}`}, jobOf(state, device)?.name || `job ${device.job}`) : '–'), h('td', {class: 'number'}, bytes(device.memory_limit_bytes)),
         h('td', {class: 'number'}, device.catalogue ? h('span', {title: `${device.catalogue.entry}: ${figure(device.catalogue.ratio)} of what the catalogue expects`}, `${figure(device.catalogue.flops_per_s / 1e9)} GFLOP/s`) : '–'),
         h('td', {class: 'number'}, device.health?.temperature_c !== undefined ? `${device.health.temperature_c} °C` : '–'),

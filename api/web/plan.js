@@ -7,7 +7,7 @@ import {plan as alternatives} from './why.js';
 
 const WAIT_MS = 60; // after the last change, before the server is asked
 const PAIRS_MAX = 15; // of machines, whose links are shown to be typed
-const AWAY = ['gone', 'unreachable', 'drained', 'draining']; // no plan has such devices
+const AWAY = ['gone', 'unreachable', 'drained', 'draining', 'lacking']; // no plan has such devices
 const STALE = 412; // a newer question of this session came meanwhile
 
 export function open(frame) {

@@ -12,6 +12,8 @@
 #include "planner/cost/profile_noise.h"
 #include "planner/given/catalogue.h"
 
+enum { LACKING_MAX = 500 };
+
 /* ---- looking up ---- */
 
 static struct store_sched_node *find_node(struct store_view *view, const char *name)
@@ -108,12 +110,25 @@ static int on_before(struct event_batch *batch, const char *node, const json_t *
     return 0;
 }
 
+/* Reads {device: sentence}: what the node's devices lack in order to run a worker. */
+static int check_lacking(const json_t *lacking, struct err *err)
+{
+    const char *device;
+    json_t *why;
+    json_object_foreach ((json_t *)lacking, device, why) {
+        if (!json_is_string(why) || json_string_length(why) > LACKING_MAX)
+            return err_set(err, ERR_INVALID, "node_hello.lacking.%.80s is no text of at most %d bytes",
+                           device, LACKING_MAX);
+    }
+    return 0;
+}
+
 static int on_hello(struct event_batch *batch, struct store_sched_node *node, const json_t *event,
                     struct err *err)
 {
     struct json_reader reader;
     const char *boot = NULL, *machine = NULL, *address = NULL;
-    const json_t *devices = NULL, *workers = NULL, *before = NULL;
+    const json_t *devices = NULL, *workers = NULL, *before = NULL, *lacking = NULL;
     json_t *device;
     size_t i;
     jr_init(&reader, event, "node_hello", err);
@@ -123,7 +138,9 @@ static int on_hello(struct event_batch *batch, struct store_sched_node *node, co
     jr_array(&reader, "devices", JR_REQUIRED, 0, 4096, &devices);
     jr_array(&reader, "workers", JR_OPTIONAL, 0, 4096, &workers);
     jr_object(&reader, "before", JR_OPTIONAL, &before);
-    if (jr_finish_loose(&reader) < 0 || (before && on_before(batch, node->name, before, err) < 0))
+    jr_object(&reader, "lacking", JR_OPTIONAL, &lacking);
+    if (jr_finish_loose(&reader) < 0 || check_lacking(lacking, err) < 0 ||
+        (before && on_before(batch, node->name, before, err) < 0))
         return -1;
     json_t *rows = json_array();
     json_array_foreach (devices, i, device) {

@@ -39,11 +39,16 @@ bool device_is_taken(const struct store_sched_device *device)
     return device->usable_bytes < device->memory_limit_bytes;
 }
 
-bool device_is_there(const struct scheduler_pass *pass, size_t i)
+bool device_can_start(const struct scheduler_pass *pass, size_t i)
 {
     const struct store_sched_device *device = &pass->view->devices[i];
     const struct store_sched_node *node = pass_node(pass, device->node);
-    return device->present && !device->drained && node && node->reachable && !device_is_taken(device);
+    return device->present && !device->drained && !device->lacks && node && node->reachable;
+}
+
+bool device_is_there(const struct scheduler_pass *pass, size_t i)
+{
+    return device_can_start(pass, i) && !device_is_taken(&pass->view->devices[i]);
 }
 
 void job_class_devices(const struct scheduler_pass *pass, struct job_class *class)

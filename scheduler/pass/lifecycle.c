@@ -45,6 +45,12 @@ static bool is_consequence(const struct store_sched_rank *rank)
             strcmp(rank->code, err_code_name(ERR_TIMEOUT)) == 0);
 }
 
+/* Whether the node could not start the rank's worker. */
+static bool is_node_fault(const struct store_sched_rank *rank)
+{
+    return rank->state == ASSIGNMENT_FAILED && rank->code && strcmp(rank->code, err_code_name(ERR_NODE)) == 0;
+}
+
 static void note_loss(struct tally *tally, const struct store_sched_rank *rank, const char *why)
 {
     if (!tally->lost || (is_consequence(tally->lost) && !is_consequence(rank))) {
@@ -286,6 +292,14 @@ static void finish_lost(const struct store_sched_run *run, const struct store_sc
     else if (run->why)
         snprintf(cause, sizeof(cause), "%s", run->why);
     verdict->run_event = RUN_EVENT_LOSE;
+    verdict->job_event = JOB_EVENT_REQUEUE;
+    if (tally->lost && is_node_fault(tally->lost)) {
+        /* No loss of the job's: it is tried again as long as there are nodes, after pauses that grow. */
+        verdict->delay_ms =
+            pause_backoff_ms(run->lost_before + 1, limits->retry_ms_min, limits->retry_ms_max);
+        say(verdict, "attempt %u was not started (%s); is tried again", job->attempt, cause);
+        return;
+    }
     verdict->losses = losses_before(run, job) + 1;
     if (verdict->losses > job->retries_max) {
         verdict->job_event = JOB_EVENT_FAULT;
@@ -294,7 +308,6 @@ static void finish_lost(const struct store_sched_run *run, const struct store_sc
             verdict->losses, job->retries_max, cause);
         return;
     }
-    verdict->job_event = JOB_EVENT_REQUEUE;
     verdict->delay_ms = pause_ms(run, job, limits, now_us);
     say(verdict, "attempt %u ended (%s); goes on from its last checkpoint", job->attempt, cause);
 }

@@ -45,7 +45,7 @@ struct run_verdict {
     enum run_event run_event; /* FINISH only */
     enum job_event job_event; /* FINISH only */
     /* FINISH only: the job's losses since its last new checkpoint, including this one, which count against
-     * limits.retries; 0: the run did not end by a loss */
+     * limits.retries; 0: the run did not end by a loss of the job's */
     uint32_t losses;
     uint32_t delay_ms; /* FINISH only: pause before the next attempt */
     /* FINISH only: what ended a job that succeeded before its last step, or NULL; static */

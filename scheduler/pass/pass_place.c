@@ -38,10 +38,8 @@ void pass_find_free(struct scheduler_pass *pass)
     pass->free_found = true;
     for (size_t i = 0; i < pass->view->device_count; i++) {
         const struct store_sched_device *device = &pass->view->devices[i];
-        const struct store_sched_node *node = pass_node(pass, device->node);
-        pass->free_devices[i] = device->present && !device->drained && node && node->reachable &&
-                                !pass_lease(pass, device->name) && !pass_is_measured(pass, device) &&
-                                !runs_something(pass, device->name);
+        pass->free_devices[i] = device_can_start(pass, i) && !pass_lease(pass, device->name) &&
+                                !pass_is_measured(pass, device) && !runs_something(pass, device->name);
     }
 }
 
@@ -62,6 +60,10 @@ static const char *why_not_usable(const struct scheduler_pass *pass, size_t i, c
     }
     if (device->drained)
         return "drained";
+    if (device->lacks) {
+        snprintf(text, 240, "cannot run a worker: %s", device->lacks);
+        return text;
+    }
     const struct store_sched_lease *lease = pass_lease(pass, device->name);
     if (lease) {
         snprintf(text, 240, "leased by %s", lease->holder);
@@ -226,8 +228,7 @@ static void fill_devices(struct queue *queue)
         pass->view->device_count < POLICY_DEVICES_MAX ? pass->view->device_count : POLICY_DEVICES_MAX;
     for (size_t d = 0; d < snapshot->device_count; d++) {
         const struct store_sched_device *device = &pass->view->devices[d];
-        const struct store_sched_node *node = pass_node(pass, device->node);
-        const bool present = device->present && !device->drained && node && node->reachable;
+        const bool present = device_can_start(pass, d);
         if (present)
             device_set_add(&snapshot->present, d);
         /* A device that is being measured is neither held by a run nor fit for one. */

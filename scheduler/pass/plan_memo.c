@@ -31,6 +31,7 @@ static uint64_t world_of(const struct store_view *view, uint64_t profiles)
         hash = hash_bytes(hash, &device->memory_limit_bytes, sizeof(device->memory_limit_bytes));
         hash = hash_bytes(hash, &device->present, sizeof(device->present));
         hash = hash_bytes(hash, &device->drained, sizeof(device->drained));
+        hash = hash_text(hash, device->lacks ? device->lacks : "");
         hash = hash_bytes(hash, &device->usable_bytes, sizeof(device->usable_bytes));
         hash = hash_bytes(hash, &device->heat, sizeof(device->heat));
     }

@@ -41,7 +41,9 @@ struct world {
     json_t *events; /* events read from Redis that no test has taken yet */
     int64_t message;
     struct seal *seal;
-    bool ack; /* acknowledge numbered events as they arrive */
+    bool ack;           /* acknowledge numbered events as they arrive */
+    bool without_api;   /* agents are started without --api */
+    const char *worker; /* program that agents start as workers; NULL: this one */
 };
 
 static char self[512];
@@ -182,9 +184,23 @@ static inline void agent_start(struct world *world)
     struct err err;
     assert_int_equal(file_write_atomic(token, world->token, strlen(world->token), 0600, &err), 0);
     const char *join = world->token[0] != '\0' ? "--join-file" : NULL;
-    const char *argv[] = {program,       "--api",    world->api.url, "--home", world->home, "--config",
-                          world->config, "--worker", self,           join,     token,       NULL};
+    const char *worker = world->worker ? world->worker : self;
+    const char *argv[] = {program, "--home", world->home, "--config", world->config,  "--worker",
+                          worker,  join,     token,       "--api",    world->api.url, NULL};
+    if (world->without_api)
+        argv[7] = NULL;
     world->agent = test_spawn(argv, log, NULL);
+}
+
+/* Waits for a hello by which device left/cpu0 lacks nothing (NULL), or something that contains `part`. */
+static inline void await_lacking(struct world *world, const char *part)
+{
+    for (bool found = false; !found;) {
+        json_t *hello = await(world, "node_hello", -1);
+        const char *why = json_string_value(json_object_get(json_object_get(hello, "lacking"), "left/cpu0"));
+        found = !part ? json_object_size(json_object_get(hello, "lacking")) == 0 : why && strstr(why, part);
+        json_decref(hello);
+    }
 }
 
 /* Ends the agent. SIGTERM must end it in an orderly way (under sanitizers without a finding); SIGKILL just
@@ -235,7 +251,7 @@ static inline int world_up(void **state)
     struct world *world = world_make("left");
     *state = world;
     agent_start(world);
-    json_decref(await(world, "node_hello", -1));
+    await_lacking(world, NULL);
     return 0;
 }
 

@@ -167,6 +167,11 @@ static inline int fake_main(const char *path)
         json_object_set(fake.fields, keys[i], json_object_get(work, keys[i]));
     if (!getenv("MOTLEY_ISA") || !getenv("OPENBLAS_NUM_THREADS"))
         return 5;
+    if (strcmp(json_string_value(json_object_get(work, "type")), "prove") == 0) {
+        fake_emit(&fake, "proved", json_object());
+        json_decref(fake_next(&fake, true));
+        return 0;
+    }
     if (strcmp(json_string_value(json_object_get(work, "type")), "profile") == 0) {
         if (strcmp(json_string_value(json_object_get(work, "method")), "crash") == 0)
             return 9;

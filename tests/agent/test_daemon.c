@@ -14,6 +14,7 @@ static void it_joins_once_and_tells_what_it_has(void **state)
     assert_int_equal(status.st_mode & 0777, 0600);
     json_decref(await(world, "heartbeat", -1));
     agent_kill(world, SIGTERM);
+    world->without_api = true; /* from now on: the home knows it */
     agent_start(world);
     json_t *hello = await(world, "node_hello", -1);
     assert_true(json_is_true(json_object_get(hello, "plan_slices")));
@@ -127,12 +128,11 @@ static void living_workers_are_adopted_by_the_next_agent(void **state)
 {
     struct world *world = *state;
     say(world, assign(8, 8, "left/cpu0", "wait"));
-    json_t *ready = await(world, "worker_ready", 8);
-    json_array_insert_new(world->events, 0, ready);
+    json_decref(await(world, "worker_ready", 8));
     say(world, of_run("peers", 8, 8));
-    json_t *started = await(world, "started", 8);
+    json_decref(await(world, "started", 8));
     agent_kill(world, SIGKILL);
-    json_array_insert_new(world->events, 1, started);
+    json_array_clear(world->events);
     agent_start(world);
     json_t *hello = await(world, "node_hello", -1);
     const json_t *workers = json_object_get(hello, "workers");
@@ -320,6 +320,7 @@ static void profiles_are_measured_by_a_worker_of_the_device(void **state)
     assert_non_null(json_object_get(profile, "boot"));
     const json_t *local = json_object_get(json_object_get(profile, "document"), "local");
     assert_string_equal(json_string_value(json_object_get(local, "identity")), "agent:left:1");
+    assert_string_equal(json_string_value(json_object_get(local, "api")), world->api.url);
     assert_string_equal(json_string_value(json_object_get(json_object_get(local, "device"), "isa")), "sse42");
     json_decref(profile);
     json_object_set_new(ask, "method", json_string("crash"));
@@ -359,6 +360,38 @@ static void links_are_measured_through_tls(void **state)
     json_decref(hello);
 }
 
+/* A node on which no worker can be started says what is lacking, and so does the rank that was sent there all
+ * the same. Once it is mended, the node says so by itself. */
+static void what_a_worker_lacks_is_told_and_heals(void **state)
+{
+    struct world *world = *state;
+    char script[200], mended[200], text[700];
+    struct err err;
+    snprintf(script, sizeof(script), "%s/worker.sh", world->dir.path);
+    snprintf(mended, sizeof(mended), "%s/mended", world->dir.path);
+    int size =
+        snprintf(text, sizeof(text),
+                 "#!/bin/sh\n[ -e %s ] && exec %s \"$@\"\necho error while loading libopenblas.so.0 >&2\n"
+                 "exit 127\n",
+                 mended, self);
+    assert_int_equal(file_write_atomic(script, text, (size_t)size, 0700, &err), 0);
+    agent_kill(world, SIGTERM);
+    json_array_clear(world->events);
+    world->worker = script;
+    agent_start(world);
+    await_lacking(world, "libopenblas.so.0");
+    say(world, assign(1000, 1000, "left/cpu0", "steps:3"));
+    json_t *failed = await(world, "failed", 1000);
+    assert_string_equal(json_string_value(json_object_get(failed, "code")), "node-fault");
+    assert_false(json_is_true(json_object_get(failed, "own_fault")));
+    assert_non_null(strstr(json_string_value(json_object_get(failed, "text")), "libopenblas.so.0"));
+    json_decref(failed);
+    assert_int_equal(file_write_atomic(mended, "", 0, 0600, &err), 0);
+    await_lacking(world, NULL);
+    say(world, assign(1001, 1001, "left/cpu0", "steps:3"));
+    await_whole_run(world, 1001, "done", 3);
+}
+
 static void sigterm_leaves_no_process(void **state)
 {
     struct world *world = *state;
@@ -391,6 +424,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(kill_ends_a_worker_that_does_not_listen),
         cmocka_unit_test(profiles_are_measured_by_a_worker_of_the_device),
         cmocka_unit_test(links_are_measured_through_tls),
+        cmocka_unit_test(what_a_worker_lacks_is_told_and_heals),
         cmocka_unit_test(sigterm_leaves_no_process),
     };
     return cmocka_run_group_tests(tests, world_up, world_down);

@@ -68,7 +68,7 @@ static void a_machine_that_was_away_for_long_comes_back_with_its_old_key(void **
     world->api.lifetime_s = 2;
     int64_t ends_s = clock_wall_us() / 1000000 + 60;
     agent_start(world);
-    json_decref(await(world, "node_hello", -1));
+    await_lacking(world, NULL);
     assert_true(world->api.enrolments == 1);
     agent_kill(world, SIGTERM);
     ends_s = clock_wall_us() / 1000000 + 2;
@@ -84,7 +84,7 @@ static void a_machine_that_was_away_for_long_comes_back_with_its_old_key(void **
     memcpy(world->token, token, sizeof(token));
     json_array_clear(world->events);
     agent_start(world);
-    json_decref(await(world, "node_hello", -1));
+    await_lacking(world, NULL);
     assert_true(world->api.enrolments == 2);
     assert_memory_equal(world->api.keys[0], world->api.keys[1], TLS_FINGERPRINT_SIZE);
     void *done = world;
@@ -98,7 +98,7 @@ static void an_agent_that_was_removed_says_so_and_ends_with_its_workers(void **s
     struct world *world = world_make("left");
     char path[256];
     agent_start(world);
-    json_decref(await(world, "node_hello", -1));
+    await_lacking(world, NULL);
     say(world, assign(1, 1, "left/cpu0", "wait"));
     json_decref(await(world, "worker_ready", 1));
     say_quietly(world, json_pack("{s:s}", "type", "removed")); /* untrue: the api still knows the node */
@@ -111,7 +111,7 @@ static void an_agent_that_was_removed_says_so_and_ends_with_its_workers(void **s
     agent_kill(world, SIGUSR2); /* a new agent may ask at once; this one only every 20 s */
     world->api.forgot = true;
     agent_start(world);
-    json_decref(await(world, "node_hello", -1));
+    await_lacking(world, NULL);
     say_quietly(world, json_pack("{s:s}", "type", "removed"));
     await_end(world, 4);
     char *log = log_of(world);

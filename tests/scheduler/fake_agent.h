@@ -54,12 +54,13 @@ struct fake_agent {
     int drop_percent, double_percent, shuffle_percent;
     bool silent; /* true: the agent sends nothing, and its workers go on */
     bool profiles_fail;
-    bool is_busy;       /* true: for half of the time that its devices are measured others compute there */
-    bool start_fails;   /* true: its workers end before they are ready */
-    bool saves_late;    /* true: its workers store no checkpoint when asked for one */
-    unsigned saves;     /* messages that asked for a checkpoint */
-    bool heedless;      /* true: the agent neither confirms assignments nor acts on them */
-    bool before_slices; /* true: its hello is of a version whose workers read whole plans only */
+    bool is_busy;        /* true: for half of the time that its devices are measured others compute there */
+    bool start_fails;    /* true: its workers cannot be started */
+    const char *lacking; /* what its first device lacks, by its hello; NULL: nothing */
+    bool saves_late;     /* true: its workers store no checkpoint when asked for one */
+    unsigned saves;      /* messages that asked for a checkpoint */
+    bool heedless;       /* true: the agent neither confirms assignments nor acts on them */
+    bool before_slices;  /* true: its hello is of a version whose workers read whole plans only */
     /* called for each assignment that comes, with the bytes of its message; may be NULL */
     void (*on_assign)(const json_t *message, size_t size);
     int64_t fault_at;     /* fault_at of new workers */
@@ -169,10 +170,15 @@ static inline void fake_hello(struct fake_agent *agent)
                                    (json_int_t)agent->workers[i].rank, "device", agent->workers[i].device));
         }
     }
+    json_t *lacking = json_object();
+    char first[80];
+    snprintf(first, sizeof(first), "%s/cpu0", agent->node);
+    if (agent->lacking)
+        json_object_set_new(lacking, first, json_string(agent->lacking));
     fake_pass(agent, "node_hello",
-              json_pack("{s:s, s:s, s:s, s:b, s:o, s:o}", "boot", agent->boot, "machine_id", "m1", "address",
-                        "127.0.0.1:7000", "plan_slices", (int)!agent->before_slices, "devices", devices,
-                        "workers", workers));
+              json_pack("{s:s, s:s, s:s, s:b, s:o, s:o, s:o}", "boot", agent->boot, "machine_id", "m1",
+                        "address", "127.0.0.1:7000", "plan_slices", (int)!agent->before_slices, "devices",
+                        devices, "workers", workers, "lacking", lacking));
 }
 
 static inline struct fake_worker *fake_find(struct fake_agent *agent, const json_t *message, int from)
@@ -235,7 +241,7 @@ static inline void fake_assign(struct fake_agent *agent, const json_t *message)
              json_string_value(json_object_get(message, "device")));
     if (agent->start_fails) {
         fake_emit(agent, worker, "failed",
-                  json_pack("{s:s, s:s, s:b}", "code", "no-memory", "text", "no room", "own_fault", 0));
+                  json_pack("{s:s, s:s, s:b}", "code", "node-fault", "text", "no room", "own_fault", 0));
         worker->phase = FAKE_ENDED;
         return;
     }

@@ -102,12 +102,13 @@ static void three_failed_starts_of_two_people_drain_the_node(void **state)
     fresh_agents();
     world.agents[0]->start_fails = true;
     const struct world_job adas = {
-        .name = "adas", .devices = "left/cpu0", .steps = 4, .every = 2, .retries = 9};
+        .name = "adas", .devices = "left/cpu0", .steps = 4, .every = 2, .retries = 0};
     const struct world_job bobs = {
-        .name = "bobs", .devices = "left/cpu0", .steps = 4, .every = 2, .retries = 9, .owner = &bob};
+        .name = "bobs", .devices = "left/cpu0", .steps = 4, .every = 2, .retries = 0, .owner = &bob};
     int64_t first = world_submit(&world, &adas);
     WORLD_UNTIL(&world,
-                world_number(&world, first, "losses") >= 3); /* one person's jobs alone drain nothing */
+                world_number(&world, first, "attempt") >= 4);   /* one person's jobs alone drain nothing */
+    assert_int_equal(world_number(&world, first, "losses"), 0); /* the node's faults are none of the job's */
     assert_false(world_says(&world, first, "drained"));
     int64_t second = world_submit(&world, &bobs);
     WORLD_UNTIL(&world,
@@ -116,6 +117,44 @@ static void three_failed_starts_of_two_people_drain_the_node(void **state)
     json_decref(drain(&(struct store_drain){.name = "left"}));
     WORLD_UNTIL(&world, world_is(&world, second, "succeeded"));
     WORLD_UNTIL(&world, world_is(&world, first, "succeeded"));
+}
+
+/* The node of this name, as people see it (new). */
+static json_t *node_shown(const char *name)
+{
+    struct answer answer;
+    AWAIT_OK(world.fixture, answer, store_node_list(world.fixture->store, on_doc, &answer, E));
+    size_t i;
+    json_t *node, *found = NULL;
+    json_array_foreach (json_object_get(answer.doc, "nodes"), i, node) {
+        if (strcmp(json_string_value(json_object_get(node, "name")), name) == 0)
+            found = json_incref(node);
+    }
+    json_decref(answer.doc);
+    assert_non_null(found);
+    return found;
+}
+
+static void a_device_that_cannot_run_a_worker_gets_no_job_and_says_why(void **state)
+{
+    (void)state;
+    fresh_agents();
+    world.agents[0]->lacking = "libopenblas.so.0 is missing";
+    fake_hello(world.agents[0]);
+    const struct world_job job = {.name = "lacks", .devices = "left/cpu0", .steps = 4, .every = 2};
+    int64_t id = world_submit(&world, &job);
+    WORLD_UNTIL(&world,
+                world_says(&world, id, "left/cpu0 (cannot run a worker: libopenblas.so.0 is missing)"));
+    assert_int_equal(world_number(&world, id, "attempt"), 0);
+    json_t *left = node_shown("left"), *right = node_shown("right");
+    assert_string_equal(json_string_value(json_object_get(left, "why")),
+                        "left/cpu0: libopenblas.so.0 is missing");
+    assert_true(json_is_null(json_object_get(right, "lacking")));
+    json_decref(left);
+    json_decref(right);
+    world.agents[0]->lacking = NULL;
+    fake_hello(world.agents[0]);
+    WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
 }
 
 static int make(void **state)
@@ -143,6 +182,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_drain_after_jobs_lets_what_runs_end_and_nothing_start),
         cmocka_unit_test(a_drain_by_a_time_moves_what_still_runs_then),
         cmocka_unit_test(a_job_avoids_the_node_on_which_it_died),
+        cmocka_unit_test(a_device_that_cannot_run_a_worker_gets_no_job_and_says_why),
         cmocka_unit_test(three_failed_starts_of_two_people_drain_the_node),
     };
     return cmocka_run_group_tests(tests, make, end);

@@ -164,6 +164,27 @@ static void a_fault_wins_over_the_losses_it_causes(void **state)
     assert_int_equal(life.verdict.losses, 0);
 }
 
+/* A node that cannot start a worker costs the job no retry, and pauses grow with the attempts. */
+static void a_nodes_fault_is_no_loss_of_the_job(void **state)
+{
+    static char code[] = "node-fault", why[] = "libopenblas.so.0 is missing";
+    struct life life;
+    (void)state;
+    life_make(&life, RUN_STOPPING, JOB_STOPPING, ASSIGNMENT_STOPPED);
+    life.job.stop_why = life.run.stop_why = STOP_LOST;
+    life.job.retries_max = 0;
+    life.ranks[1].state = ASSIGNMENT_FAILED;
+    life.ranks[1].code = code;
+    life.ranks[1].why = why;
+    assert_int_equal(decide(&life)->action, RUN_ACTION_FINISH);
+    assert_int_equal(life.verdict.job_event, JOB_EVENT_REQUEUE);
+    assert_int_equal(life.verdict.losses, 0);
+    assert_non_null(strstr(life.verdict.text, "libopenblas.so.0 is missing"));
+    const uint32_t first_ms = life.verdict.delay_ms;
+    life.run.lost_before = 2;
+    assert_int_equal(decide(&life)->delay_ms, 4 * first_ms);
+}
+
 static void a_stop_is_killed_and_then_given_up(void **state)
 {
     struct life life;
@@ -441,6 +462,7 @@ int main(void)
         cmocka_unit_test(a_stored_result_is_a_success_whatever_fails_behind_it),
         cmocka_unit_test(a_start_that_takes_too_long_is_a_loss),
         cmocka_unit_test(a_fault_wins_over_the_losses_it_causes),
+        cmocka_unit_test(a_nodes_fault_is_no_loss_of_the_job),
         cmocka_unit_test(a_stop_is_killed_and_then_given_up),
         cmocka_unit_test(a_run_yields_only_with_a_checkpoint),
         cmocka_unit_test(a_slow_checkpoint_is_waited_for_and_is_no_loss),

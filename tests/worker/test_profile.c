@@ -115,6 +115,34 @@ static void a_method_that_is_not_measured_is_refused_by_name(void **state)
     fix_close(&fix);
 }
 
+/* A device that multiplies, with a store that answers, is proved. What is lacking is named. */
+static void a_node_proves_itself_or_says_what_is_lacking(void **state)
+{
+    (void)state;
+    struct fixture fix;
+    fix_open(&fix, "llama");
+    static const struct {
+        const char *api, *kind, *says;
+    } cases[] = {{NULL, "cpu", NULL},
+                 {"http://127.0.0.1:1", "cpu", "it cannot fetch files from http://127.0.0.1:1: "},
+                 {"", "cpu", "api"},
+                 {NULL, "abacus", "it cannot compute: device node0/cpu0: no kind 'abacus'"}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        json_t *event =
+            ask(&fix, json_pack("{s:s, s:i, s:{s:{s:s, s:s, s:I}, s:s, s:s}}", "type", "prove", "request", 0,
+                                "local", "device", "name", "node0/cpu0", "kind", cases[i].kind,
+                                "memory_limit_bytes", (json_int_t)1 << 20, "api",
+                                cases[i].api ? cases[i].api : fix.store.url, "cache", fix.scratch.dir));
+        const char *type = json_string_value(json_object_get(event, "type")),
+                   *text = json_string_value(json_object_get(event, "text"));
+        if (strcmp(type, cases[i].says ? "failed" : "proved") != 0 ||
+            (cases[i].says && !strstr(text, cases[i].says)))
+            fail_msg("case %zu: %s: %s", i, type, text ? text : "");
+        json_decref(event);
+    }
+    fix_close(&fix);
+}
+
 /* Pins the process to its first CPU; *before receives the CPUs that it had. */
 static void pin(cpu_set_t *before)
 {
@@ -162,6 +190,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_profile_answers_with_the_document_of_the_contract),
         cmocka_unit_test(a_profile_is_that_of_the_specification),
+        cmocka_unit_test(a_node_proves_itself_or_says_what_is_lacking),
         cmocka_unit_test(a_busy_neighbour_is_seen),
         cmocka_unit_test(a_method_that_is_not_measured_is_refused_by_name),
     };

@@ -81,9 +81,26 @@ int local_read(const json_t *message, struct local_part *local, struct err *err)
     jr_str(&reader, "cache", JR_OPTIONAL, 1, TEXT_MAX, &local->cache);
     jr_bytes(&reader, "cache_limit_bytes", JR_OPTIONAL, (uint64_t)64 << 20, BYTES_MAX,
              &local->cache_limit_bytes);
-    if (jr_finish_loose(&device) < 0 || jr_finish_loose(&reader) < 0)
+    if (jr_finish_loose(&device) < 0 || jr_finish_loose(&reader) < 0 || jr_finish_loose(&top) < 0) {
+        err->code = ERR_NODE; /* the node's agent wrote it */
         return -1;
-    return jr_finish_loose(&top);
+    }
+    return 0;
+}
+
+int local_device_open(const struct local_part *local, struct device **out, struct err *err)
+{
+    const struct device_options options = {.kind = local->kind,
+                                           .index = local->index,
+                                           .name = local->device,
+                                           .threads = local->threads,
+                                           .isa = local->isa,
+                                           .memory_limit_bytes = local->memory_limit_bytes};
+    if (device_open(&options, out, err) == 0)
+        return 0;
+    if (err->code == ERR_INVALID || err->code == ERR_UNSUPPORTED)
+        err->code = ERR_NODE;
+    return -1;
 }
 
 int model_part_read(const json_t *object, struct model_part *model, struct err *err)

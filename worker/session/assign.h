@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "common/err.h"
+#include "engine/device/backend.h"
 #include "mesh/mesh.h"
 #include "model/files/fetch.h"
 #include "model/job/spec.h"
@@ -73,8 +74,12 @@ struct assignment {
 int assignment_read(json_t *document, struct assignment **out, struct err *err);
 void assignment_destroy(struct assignment *assignment);
 
-/* Reads `local` of an `assign` or `profile` message. The strings are borrowed from the message. */
+/* Reads `local` of an `assign`, `profile` or `prove` message. The strings are borrowed from the message.
+ * ERR_NODE: the node's agent wrote something else than this worker reads. */
 int local_read(const json_t *message, struct local_part *local, struct err *err);
+/* Opens the device that `local` describes, as device_open does; what that refuses as invalid or unsupported
+ * is ERR_NODE here. */
+int local_device_open(const struct local_part *local, struct device **out, struct err *err);
 /* Reads a `model` object. The caller frees model->files. */
 int model_part_read(const json_t *object, struct model_part *model, struct err *err);
 

@@ -36,6 +36,7 @@ int blobs_open(const struct blobs_options *options, struct blobs **out, struct e
                                 .connect_ms = CONNECT_MS};
     blobs->http = http_create(&http, err);
     if (!blobs->http) {
+        err->code = err->code == ERR_INVALID ? ERR_NODE : err->code; /* the node's agent gave the address */
         free(blobs);
         return -1;
     }

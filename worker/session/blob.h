@@ -24,7 +24,7 @@ struct blobs_options {
     const atomic_bool *cancel;    /* ends requests when it becomes true; may be NULL */
 };
 
-/* Makes a client without sending a request. ERR_NOMEM; ERR_INVALID for an address that is not a URL. */
+/* Makes a client without sending a request. ERR_NOMEM; ERR_NODE for an address that is not a URL. */
 int blobs_open(const struct blobs_options *options, struct blobs **out, struct err *err);
 /* NULL is a no-op. */
 void blobs_close(struct blobs *blobs);

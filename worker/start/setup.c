@@ -44,12 +44,6 @@ static int open_stages(struct session *session, struct err *err)
     const struct job_spec *spec = &session->assignment->spec;
     const struct local_part *local = &session->assignment->local;
     struct plan_bounds bounds = plan_rank_bounds(plan, session->assignment->rank);
-    struct device_options device = {.kind = local->kind,
-                                    .index = local->index,
-                                    .name = local->device,
-                                    .threads = local->threads,
-                                    .isa = local->isa,
-                                    .memory_limit_bytes = local->memory_limit_bytes};
     struct stage_options options = {
         .config = &session->config,
         .mode = STAGE_TRAIN,
@@ -59,7 +53,7 @@ static int open_stages(struct session *session, struct err *err)
         .positions_max = plan->sequence_bound,
         .labelled_max = bounds.labelled};
     struct weight_source source = stage_model_source(session->model);
-    if (method_options(spec, &options, err) < 0 || device_open(&device, &session->device, err) < 0 ||
+    if (method_options(spec, &options, err) < 0 || local_device_open(local, &session->device, err) < 0 ||
         stages_create(session->device, &source, &options, plan, session->assignment->rank, &session->stages,
                       err) < 0)
         return err_wrap(err, "%s", local->device);
@@ -414,6 +408,15 @@ static int open_all(struct session *session, char *address, size_t size, struct 
     return state_load(session, err);
 }
 
+/* What a node lacks is no fault of the job: no peer is connected yet, so a connection that fails is that to
+ * the artifact store, and a file that cannot be written is one of this node. */
+static void blame_node(struct err *err)
+{
+    if (err->code == ERR_IO || err->code == ERR_NET || err->code == ERR_TIMEOUT || err->code == ERR_AUTH ||
+        err->code == ERR_DENIED)
+        err->code = ERR_NODE;
+}
+
 int session_open(struct worker_link *link, struct stop_request *stop, struct assignment *assignment,
                  struct session **out, struct err *err)
 {
@@ -432,6 +435,8 @@ int session_open(struct worker_link *link, struct stop_request *stop, struct ass
     session->process_base_bytes = process_resident_bytes();
     trace_init(&session->trace, TRACE_EVENTS_A_STEP);
     int result = open_all(session, address, sizeof(address), err);
+    if (result < 0)
+        blame_node(err);
     if (result == 0) {
         const char *identity = assignment->local.identity;
         result = worker_link_emit(link, "worker_ready",

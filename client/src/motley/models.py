@@ -845,7 +845,8 @@ class ListNodesAnswerNode(Answered):
     name: str
     state: str  # joining, alive, unreachable, barred; others may come; barred: it flooded Redis and may come back with a new join token
     refused: int | None = None  # messages of it that were refused since it joined
-    why: str | None = None  # why the last of them was
+    lacking: str | None = None  # what its devices lack in order to run a worker: nothing starts there until it is mended
+    why: str | None = None  # what is lacking, and why the last message was refused
     marked: datetime | None = None
     address: str | None = None
     machine_id: str | None = None
@@ -997,6 +998,7 @@ class Device(Answered):
     isa_effective: str | None = None
     machine_id: str | None = None
     drained: bool | None = None
+    lacks: str | None = None  # what it lacks in order to run a worker (state `lacking`); it is tried again by itself
     drain_why: str | None = None  # why it is drained
     drain_at: str | None = None  # until when what runs on it stays: a time, or "after jobs"
     catalogue: DeviceCatalogue | None = None  # its last profile beside the catalogue's entry of that name, where there are both
