@@ -11,6 +11,7 @@ enum { RANKS_MAX = 3 };
 struct seen {
     unsigned long long mesh_bytes, local_bytes;
     uint32_t within, refused; /* log lines that name a peer reached within the node, or by the mesh instead */
+    uint32_t changed;         /* of the latter, those that name copies which arrive changed */
     const char *kinds[RANKS_MAX]; /* kind of each rank's device, or NULL */
 };
 
@@ -25,6 +26,7 @@ static void see(void *arg, struct fix_worker *workers, uint32_t rank, const json
     const char *text = json_string_value(json_object_get(event, "text"));
     seen->within += strstr(text, "is reached within the node") != NULL;
     seen->refused += strstr(text, "is on this node, but the mesh carries its tensors") != NULL;
+    seen->changed += strstr(text, "'s memory arrive changed (IOMMU or PCIe ACS?)") != NULL;
     if (sscanf(text, "sent %lf KiB over the mesh and %lf KiB within", &mesh, &local) > 0) {
         seen->mesh_bytes += (unsigned long long)(1024 * mesh);
         seen->local_bytes += (unsigned long long)(1024 * local);
@@ -179,6 +181,29 @@ static uint32_t mapped_memories(void)
 }
 
 /* Kills the victim when the copy is half done, which is when the FIFO can be opened to read. */
+/* Rank 0's copies into another memory succeed and deliver zeros: both ranks say so, the mesh carries the
+ * tensors, and the numbers are those of any other run. */
+static void copies_that_lie_are_found_before_the_first_step(void **state)
+{
+    (void)state;
+    struct fixture fix;
+    struct outcome mesh, local;
+    struct seen by_mesh = {.kinds = {"emulated", "emulated"}}, by_local = by_mesh;
+    fix_open(&fix, "llama");
+    json_t *spec = spec_of(&fix);
+    run(&fix, spec, 2, 2, false, &by_mesh, &mesh);
+    fix.isa[0] = "warp32,zeros";
+    run(&fix, spec, 2, 2, true, &by_local, &local);
+    fix.isa[0] = NULL;
+    check_alike(&local, &mesh);
+    assert_int_equal(by_local.refused, 2);
+    assert_int_equal(by_local.changed, 2);
+    outcome_fini(&mesh);
+    outcome_fini(&local);
+    json_decref(spec);
+    fix_close(&fix);
+}
+
 static void die_in_the_copy(void *arg, struct fix_worker *workers, uint32_t rank, const json_t *event)
 {
     struct death *death = arg;
@@ -275,6 +300,7 @@ int main(void)
         cmocka_unit_test(processes_write_into_each_other),
         cmocka_unit_test(a_peer_that_dies_in_a_copy_ends_the_run_typed_and_unmapped),
         cmocka_unit_test(what_cannot_be_shared_goes_by_the_mesh),
+        cmocka_unit_test(copies_that_lie_are_found_before_the_first_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

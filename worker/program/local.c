@@ -2,9 +2,11 @@
  *
  * A plan asks for them with slots of the place SLOT_SHARED, whose buffers other processes of the node may
  * write. Before the first step each pair of ranks that are on one node and exchange boundary tensors tells
- * each other over the mesh which buffers they offer for which streams (program, tag, boundary), tries the
- * buffers, and agrees. If one of the two cannot use them (another kind of device, no access between two
- * cards, containers that do not see each other's memory), both say so in the job's log and the mesh carries
+ * each other over the mesh which buffers they offer for which streams (program, tag, boundary), fills the
+ * buffers with noise by the copies that transfers use, compares all of it, and agrees. If one of the two
+ * cannot use them (another kind of device, no access between two cards, containers that do not see each
+ * other's memory, an IOMMU or PCIe switch that lets copies succeed and delivers something else:
+ * pytorch#84803, NVIDIA/open-gpu-kernel-modules#1257), both say so in the job's log and the mesh carries
  * those tensors.
  *
  * A transfer. When its RECV begins, the receiver sends the buffer and the offset over the mesh (local_ready).
@@ -21,7 +23,7 @@
 
 #include "worker/program/ops_private.h"
 
-enum { STREAMS_MAX = 4096, BUFFERS_MAX = 4096, HELLO_VERSION = 1 };
+enum { STREAMS_MAX = 4096, BUFFERS_MAX = 4096, HELLO_VERSION = 2, NOISE_BYTES_MAX = 4 << 20 };
 
 /* Messages between the two ranks of a pair, little-endian and without padding. The first says how many
  * streams and buffers follow. */
@@ -35,7 +37,7 @@ struct local_stream {
     int32_t boundary;
 };
 /* A buffer that the receiver offers. To try it, the receiver writes `secret` at its beginning and the sender
- * overwrites that with answer_of(secret). */
+ * fills the buffer with the secret's noise. */
 struct buffer_offer {
     struct buffer_handle handle;
     uint64_t secret;
@@ -73,9 +75,20 @@ struct local_links {
     struct event *copied; /* recorded behind a copy; the courier does one copy at a time */
 };
 
-static uint64_t answer_of(uint64_t secret)
+/* Word number `at` of a secret's noise: splitmix64 (Steele, Lea and Flood 2014). */
+static uint64_t noise_word(uint64_t secret, uint64_t at)
 {
-    return ~secret;
+    uint64_t z = secret + (at + 1) * 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+/* Writes to out[words] the noise that begins `at` bytes into a buffer; at is a multiple of 8. */
+static void noise_fill(uint64_t secret, uint64_t at, uint64_t *out, uint64_t words)
+{
+    for (uint64_t i = 0; i < words; i++)
+        out[i] = noise_word(secret, at / sizeof(*out) + i);
 }
 
 static bool is_shared(const struct plan_rank *rank)
@@ -207,15 +220,36 @@ static void refuse(struct local_pair *pair, const char *reason)
     snprintf(pair->answer.reason, sizeof(pair->answer.reason), "%.119s", reason);
 }
 
-/* Checks that an imported buffer begins with the offered secret, and overwrites it with answer_of(secret). */
+/* Copies noise from this device's memory over the whole of an imported buffer, as a transfer copies. The
+ * memory that this takes for a moment is that of a tensor which is sent, and no tensor is there yet. */
+static int noise_copy(struct device *device, struct buffer *buffer, uint64_t secret, struct err *err)
+{
+    struct buffer *source = NULL;
+    uint64_t bytes = buffer_bytes(buffer), piece = bytes < NOISE_BYTES_MAX ? bytes : NOISE_BYTES_MAX;
+    uint64_t *noise = malloc(piece + sizeof(*noise));
+    int result = noise ? buffer_create(device, piece, MEM_BUFFERS, "noise to try a link", &source, err)
+                       : err_set(err, ERR_NOMEM, "no memory to try a link within the node");
+    for (uint64_t at = 0; at < bytes && result == 0; at += piece) {
+        uint64_t size = bytes - at < piece ? bytes - at : piece;
+        noise_fill(secret, at, noise, (size + 7) / 8);
+        if (buffer_write(source, 0, noise, size, err) < 0 || device_sync(device, err) < 0 ||
+            buffer_copy_on(DEVICE_OUT, buffer, at, source, 0, size, err) < 0 || device_sync(device, err) < 0)
+            result = -1;
+    }
+    buffer_destroy(source);
+    free(noise);
+    return result;
+}
+
+/* Checks that an imported buffer begins with the offered secret, and fills it with the secret's noise. */
 static int answer_buffer(struct ops *ops, struct buffer *buffer, uint64_t secret, struct err *err)
 {
-    uint64_t found = 0, back = answer_of(secret);
+    uint64_t found = 0;
     if (buffer_read(buffer, 0, &found, sizeof(found), err) < 0 || device_sync(ops->options.device, err) < 0)
         return -1;
     if (found != secret)
         return err_set(err, ERR_INVALID, "the memory found is not the memory meant");
-    return buffer_write(buffer, 0, &back, sizeof(back), err) < 0 ? -1 : device_sync(ops->options.device, err);
+    return noise_copy(ops->options.device, buffer, secret, err);
 }
 
 /* Imports the peer's offered buffers. If one cannot be used, the reason is recorded in the pair; that is not
@@ -235,16 +269,33 @@ static void import_buffers(struct ops *ops, struct local_pair *pair, const struc
     }
 }
 
-/* Checks that this rank's buffers contain answer_of(secret), which the peer has written. */
-static int verify_answers(struct ops *ops, struct local_pair *pair, struct err *err)
+/* Whether the whole of a buffer is the noise of its secret. */
+static int noise_found(struct ops *ops, struct buffer *buffer, uint64_t secret, bool *found, struct err *err)
 {
-    for (uint32_t i = 0; i < pair->own_count && pair->peer_writes; i++) {
-        uint64_t found = 0;
-        if (buffer_read(pair->own[i]->buffer, 0, &found, sizeof(found), err) < 0 ||
-            device_sync(ops->options.device, err) < 0)
-            return -1;
-        pair->peer_writes = found == answer_of(pair->offers[i].secret);
+    uint64_t bytes = buffer_bytes(buffer), *memory = malloc(2 * NOISE_BYTES_MAX);
+    int result = memory ? 0 : err_set(err, ERR_NOMEM, "no memory to try a link within the node");
+    *found = true;
+    for (uint64_t at = 0; at < bytes && *found && result == 0; at += NOISE_BYTES_MAX) {
+        uint64_t size = bytes - at < NOISE_BYTES_MAX ? bytes - at : NOISE_BYTES_MAX;
+        if (buffer_read(buffer, at, memory, size, err) < 0 || device_sync(ops->options.device, err) < 0)
+            result = -1;
+        noise_fill(secret, at, memory + NOISE_BYTES_MAX / 8, (size + 7) / 8);
+        *found = memcmp(memory, memory + NOISE_BYTES_MAX / 8, size) == 0;
     }
+    free(memory);
+    return result;
+}
+
+/* Checks that this rank's buffers contain the noise that the peer has copied there. */
+static int verify_answers(struct ops *ops, struct local_pair *pair, struct offer_answer *theirs,
+                          struct err *err)
+{
+    for (uint32_t i = 0; i < pair->own_count && pair->peer_writes; i++)
+        if (noise_found(ops, pair->own[i]->buffer, pair->offers[i].secret, &pair->peer_writes, err) < 0)
+            return -1;
+    if (theirs->yes == 1 && pair->own_count > 0 && !pair->peer_writes)
+        snprintf(theirs->reason, sizeof(theirs->reason),
+                 "copies into rank %u's memory arrive changed (IOMMU or PCIe ACS?)", ops->options.rank);
     return 0;
 }
 
@@ -325,15 +376,19 @@ static int receive_answer(const struct offer_exchange *x, struct local_pair *pai
         return -1;
     answer->reason[sizeof(answer->reason) - 1] = '\0';
     pair->peer_writes = answer->yes == 1 && pair->own_count > 0;
-    return verify_answers(x->ops, pair, x->err);
+    return verify_answers(x->ops, pair, answer, x->err);
 }
 
-static int receive_verdict(const struct offer_exchange *x, struct local_pair *pair)
+static int receive_verdict(const struct offer_exchange *x, struct local_pair *pair,
+                           struct offer_answer *theirs)
 {
     struct offer_answer verdict;
     if (receive_message(x, pair, &verdict, sizeof(verdict)) < 0)
         return -1;
     pair->we_write = pair->answer.yes && verdict.yes == 1 && pair->imported_count > 0;
+    if (theirs->yes == 1 && verdict.yes == 0 && theirs->reason[0] == '\0')
+        snprintf(theirs->reason, sizeof(theirs->reason), "%.*s", (int)sizeof(verdict.reason) - 1,
+                 verdict.reason);
     return 0;
 }
 
@@ -376,11 +431,12 @@ static int exchange_offers(const struct offer_exchange *x)
     for (uint32_t p = 0; p < local->count && result == 0; p++)
         result = receive_answer(x, &local->pairs[p], &theirs[p]);
     for (uint32_t p = 0; p < local->count && result == 0; p++) {
-        struct offer_answer verdict = {.yes = local->pairs[p].peer_writes};
+        struct offer_answer verdict = theirs[p];
+        verdict.yes = local->pairs[p].peer_writes;
         result = send_message(x, &local->pairs[p], &verdict, sizeof(verdict));
     }
     for (uint32_t p = 0; p < local->count && result == 0; p++)
-        result = receive_verdict(x, &local->pairs[p]);
+        result = receive_verdict(x, &local->pairs[p], &theirs[p]);
     for (uint32_t p = 0; p < local->count && result == 0; p++)
         log_pair(x->ops, &local->pairs[p], &theirs[p]);
     free(theirs);

@@ -1,11 +1,11 @@
 /* The emulated driver. Queues are host threads, so they really overlap, and faults can be injected.
  *
  * Options are separated by commas: warp32 or warp64 (default warp32); plain (a card without matrix units);
- * checks (checks who accesses what); and faults, each at the N-th call of its kind on a context. nomem=N
- * fails an allocation, launch=N a launch; lost=N loses the context at a launch, ecc=N reports an
- * uncorrectable memory error at a launch; record=N fails a recording. hold=N pauses the copy into another
- * process's memory half way: it waits until somebody opens the FIFO named by MOTLEY_EMULATED_HOLD for
- * reading, and then until somebody opens it for writing.
+ * zeros (copies into another process's memory succeed and deliver zeros); checks (checks who accesses what);
+ * and faults, each at the N-th call of its kind on a context. nomem=N fails an allocation, launch=N a launch;
+ * lost=N loses the context at a launch, ecc=N reports an uncorrectable memory error at a launch; record=N
+ * fails a recording. hold=N pauses the copy into another process's memory half way: it waits until somebody
+ * opens the FIFO named by MOTLEY_EMULATED_HOLD for reading, and then until somebody opens it for writing.
  *
  * Options come from device_options.isa and then from MOTLEY_EMULATED in the environment, or from the file
  * that it names as @PATH, which is read for each context. The environment serves tests of whole services.
@@ -37,7 +37,7 @@ struct gpu_library {
 /* The emulated device's options, parsed from their text. */
 struct driver_options {
     uint32_t warp_size;
-    bool checks, plain;
+    bool checks, plain, zeros;
     uint64_t faults[FAULTS]; /* number of the call that fails; 0: none */
 };
 
@@ -172,11 +172,14 @@ static int option_read(struct driver_options *settings, const char *text, size_t
         settings->checks = true;
     else if (length == 5 && strncmp(text, "plain", 5) == 0)
         settings->plain = true;
+    else if (length == 5 && strncmp(text, "zeros", 5) == 0)
+        settings->zeros = true;
     else if (length != 0 && !(length == 6 && strncmp(text, "native", 6) == 0))
-        return err_set(err, ERR_INVALID,
-                       "emulated device: option '%.*s' is none of warp32, warp64, plain, checks, nomem=N, "
-                       "launch=N, lost=N, ecc=N, record=N, hold=N",
-                       (int)length, text);
+        return err_set(
+            err, ERR_INVALID,
+            "emulated device: option '%.*s' is none of warp32, warp64, plain, zeros, checks, nomem=N, "
+            "launch=N, lost=N, ecc=N, record=N, hold=N",
+            (int)length, text);
     return 0;
 }
 
@@ -357,6 +360,8 @@ static int copy_run(struct gpu_context *context, const struct queue_command *com
         command->kind == COMMAND_COPY && is_imported(memory, command->to) && fault_now(context, FAULT_HOLD);
     if (command->kind == COMMAND_FILL) {
         memset(to, command->value, command->bytes);
+    } else if (context->settings.zeros && command->kind == COMMAND_COPY && is_imported(memory, command->to)) {
+        memset(to, 0, command->bytes);
     } else if (held) {
         memcpy(to, from, half);
         copy_hold();
