@@ -187,11 +187,11 @@ int command_devices(struct cli *cli, struct err *err)
     json_t *unused = json_incref(json_object_get(answer, "unused"));
     json_t *devices = json_incref(json_object_get(answer, "devices")), *device;
     size_t index;
-    int result =
-        show_list(cli, answer, "devices",
-                  "DEVICE:name:s KIND:kind:s STATE:state:s ISA:isa_effective:s THREADS:threads:n "
-                  "MEMORY:memory_limit_bytes:b OWN:base_bytes:b DRAINED:drained:s JOB:job:n CARD:like:s",
-                  err);
+    int result = show_list(cli, answer, "devices",
+                           "DEVICE:name:s KIND:kind:s STATE:state:s ISA:isa_effective:s THREADS:threads:n "
+                           "MEMORY:memory_limit_bytes:b OWN:base_bytes:b DRAINED:drained:s JOB:job:n "
+                           "USER:job_owner:s CARD:like:s",
+                           err);
     if (!cli->json && result == 0) {
         json_array_foreach (devices, index, device)
             if (json_is_object(json_object_get(device, "health")) ||

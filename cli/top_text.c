@@ -15,7 +15,8 @@ enum { TIME_BYTES = 32, HEADLINE_BYTES = 320 };
     "ID:id:n NAME:name:s OWNER:owner:s STATE:state:s STEP:progress:s LOSS:loss:n MEASURED:measured_s:t "     \
     "PREDICTED:predicted_s:t RATIO:ratio:n LEFT:left_s:t SLOW:slow:s"
 #define DEVICE_COLUMNS                                                                                       \
-    "DEVICE:name:s KIND:kind:s STATE:state:s JOB:job:n USE:use:s HOUR:hour:s MEMORY:memory:s HEAT:heat:s"
+    "DEVICE:name:s KIND:kind:s STATE:state:s JOB:job:n USER:job_owner:s USE:use:s HOUR:hour:s "              \
+    "MEMORY:memory:s HEAT:heat:s"
 #define QUEUE_COLUMNS                                                                                        \
     "PLACE:place:n ID:id:n STATE:state:s OWNER:owner:s NAME:name:s DEVICES:devices:s STARTS:starts:s "       \
     "ENDS:ends:s WAITS:wait:s"
@@ -178,7 +179,8 @@ static json_t *device_row(const struct top *top, json_t *device)
     int64_t from, to;
     double limit = show_num(health, "memory_bytes", show_num(device, "memory_limit_bytes", 0));
     double taken = show_num(health, "used_bytes", -1), heat = show_num(health, "temperature_c", NAN);
-    if (json_is_true(json_object_get(device, "drained")))
+    if (json_is_true(json_object_get(device, "drained")) &&
+        strncmp(show_str(device, "state"), "drain", 5) != 0)
         json_object_set_new(row, "state", json_sprintf("%s, drained", show_str(device, "state")));
     if (json_integer_value(json_object_get(device, "job")) > 0)
         set_percent(row, "use", use_of(top, show_str(device, "name")));

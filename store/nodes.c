@@ -28,17 +28,18 @@ static const struct pg_statement list_nodes = {
     PG_READ};
 
 /* Motley's own keys replace equal keys of a device's inventory. $1, $2: the asker. The job that runs on a
- * device is shown only to those who may see it. */
+ * device is shown only to those who may see it, and its owner to everybody, as in the queue. */
 #define JOB_SEEN VISIBLE("j", "$1", "$2")
 #define LACKS "n.inventory -> 'lacking' ->> d.name"
 #define DEVICE_STATE                                                                                         \
     "CASE WHEN NOT d.present THEN 'gone' WHEN n.state <> 'alive' OR n.barred THEN 'unreachable' "            \
     "WHEN d.drained THEN CASE WHEN r.job IS NULL THEN 'drained' ELSE 'draining' END "                        \
-    "WHEN r.job IS NOT NULL THEN 'busy' WHEN " LACKS " IS NOT NULL THEN 'lacking' ELSE 'free' END"
+    "WHEN r.job IS NOT NULL THEN 'busy' WHEN " LACKS " IS NOT NULL THEN 'lacking' "                          \
+    "WHEN EXISTS (SELECT FROM leases l WHERE l.device = d.name AND l.begins <= now() AND l.ends > now()) "   \
+    "THEN 'leased' ELSE 'free' END"
 #define DEVICES_FROM                                                                                         \
     "FROM devices d JOIN nodes n ON n.name = d.node AND n.removed_at IS NULL "                               \
-    "LEFT JOIN assignments a ON a.device = d.name AND a.state IN ('sent', 'ready', 'running') "              \
-    "LEFT JOIN runs r ON r.id = a.run "
+    "LEFT JOIN assignments a ON " RANK_LIVES("a") " AND a.device = d.name LEFT JOIN runs r ON r.id = a.run "
 /* The time until which a job on a drained device may stay there. */
 #define DRAIN_AT(at)                                                                                         \
     "CASE WHEN isfinite(" at ") THEN motley_time(" at ") WHEN " at " IS NOT NULL THEN 'after jobs' END"
@@ -55,7 +56,8 @@ static const struct pg_statement list_nodes = {
                       "   AND p.digest = d.digest AND p.document -> 'catalogue' IS NOT NULL ORDER BY "       \
                       "p.measured_at DESC "                                                                  \
                       "LIMIT 1), "                                                                           \
-                      " 'job', CASE WHEN " JOB_SEEN " THEN r.job END, "                                      \
+                      " 'job', CASE WHEN " JOB_SEEN                                                          \
+                      " THEN r.job END, 'job_owner', (SELECT u.name FROM users u WHERE u.id = j.owner), "    \
                       " 'lacks', " LACKS ", 'state', " DEVICE_STATE                                          \
                       "))::json ORDER BY d.name COLLATE \"C\") " DEVICES_FROM                                \
                       "LEFT JOIN jobs j ON j.id = r.job"

@@ -116,6 +116,9 @@ void store_param_actor(struct pg_params *params, const struct principal *princip
     "::bigint, (SELECT motley_groups(" viewer "::bigint)), " admin "::boolean)"
 #define OWNED(o, viewer, admin) "motley_owns(" o ".owner, " viewer "::bigint, " admin "::boolean)"
 
+/* Whether a rank holds its device. */
+#define RANK_LIVES(a) a ".state IN ('sent', 'ready', 'running')"
+
 /* The body of a CTE that inserts one audit row for every row of `from`. It stands in the same statement as
  * the change, so that neither exists without the other. `actor` is the parameter of store_param_actor; the
  * other arguments are SQL. */

@@ -41,7 +41,7 @@ static const struct pg_statement page_queue = {
     "      interval '1 second')) AS doc "
     "  FROM found f JOIN users u ON u.id = f.owner LEFT JOIN LATERAL (SELECT r.created_at, r.step_s * "
     "      coalesce((SELECT max(a.compute_s / a.busy_s) FROM assignments a WHERE a.run = r.id AND a.measured > 0 AND a.busy_s > 0), 1) "
-    "      AS step_s, (SELECT json_agg(a.device ORDER BY a.rank) FROM assignments a WHERE a.run = r.id) AS devices "
+    "      AS step_s, (SELECT json_agg(a.device ORDER BY a.rank) FROM assignments a WHERE a.run = r.id AND " RANK_LIVES("a") ") AS devices "
     "    FROM runs r WHERE r.id = f.run AND f.state <> 'queued') r ON true) "
     "SELECT json_build_object('jobs', (SELECT coalesce(json_object_agg(state, n), '{}') FROM (SELECT state, sum(n) AS n FROM "
     "    job_counts GROUP BY state HAVING sum(n) > 0) c), 'queue', coalesce(json_agg(doc ORDER BY n) FILTER (WHERE n <= $3 + $4), "

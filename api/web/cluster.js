@@ -39,7 +39,7 @@ function draw(frame, state) {
   if (!state.devices) return [trouble(frame.trouble) || h('p', {class: 'loading'}, 'Loading…')];
   const names = [...new Set([...state.nodes.map((node) => node.name), ...state.devices.map((device) => device.node)])].sort();
   if (names.length === 0) return [trouble(frame.trouble), empty('No machine has joined', h('code', null, 'motley join-token'), ' prints what the first one needs.')];
-  const busy = state.devices.filter((device) => device.job).length;
+  const busy = state.devices.filter((device) => device.job_owner).length;
   const lost = state.nodes.filter((node) => node.state !== 'alive' || node.lacking);
   if (state.machines < names.length) {
     requestAnimationFrame(() => {
@@ -48,7 +48,7 @@ function draw(frame, state) {
     });
   }
   return [
-    h('div', {class: 'head'}, h('h1', null, `${busy} of ${state.devices.length} devices ${busy === 1 ? 'works' : 'work'}, on ${names.length} ${names.length === 1 ? 'machine' : 'machines'}.`), trouble(frame.trouble),
+    h('div', {class: 'head'}, h('h1', null, `${busy} of ${state.devices.length} devices ${busy === 1 ? 'is' : 'are'} busy with jobs, on ${names.length} ${names.length === 1 ? 'machine' : 'machines'}.`), trouble(frame.trouble),
       lost.map((node) => h('p', {key: node.name, class: 'notice warn'}, node.state !== 'alive' ? `${node.name} is ${node.state}${node.why ? `: ${node.why}` : ''}` : `${node.name} cannot run workers: ${node.lacking}`))),
     h('div', {class: 'machines'}, names.slice(0, state.machines).map((name) => machine(state, name))),
     links(state, names),
@@ -57,6 +57,13 @@ function draw(frame, state) {
 }
 
 const jobOf = (state, device) => state.jobs.get(device.job);
+const LOOKS = {free: '', busy: 'busy', leased: 'busy', drained: 'drained', draining: 'drained'}; // by a device's state; else away
+
+// The job on a device: its name where one may see it, else whose it is; null for none.
+function worksFor(state, device) {
+  if (device.job) return h('a', {href: `/jobs/${device.job}`}, jobOf(state, device)?.name || `job ${device.job}`);
+  return device.job_owner && h('span', {title: 'It is not shared with you.'}, `a job of ${device.job_owner}`);
+}
 
 function machine(state, name) {
   const node = state.nodes.find((each) => each.name === name);
@@ -69,15 +76,15 @@ function machine(state, name) {
 
 function tile(state, device) {
   const {health} = device;
-  const row = jobOf(state, device);
+  const job = worksFor(state, device);
   const lease = state.leases.find((each) => each.device === device.name && each.active);
-  const kind = device.state !== 'alive' && device.state !== 'up' && !['free', 'busy', 'idle', 'ready'].includes(device.state) ? 'away' : device.drained ? 'drained' : device.job || lease ? 'busy' : '';
+  const kind = LOOKS[device.state] ?? 'away';
   const hot = health?.throttle?.length > 0;
   const total = health?.memory_bytes || device.memory_limit_bytes;
   return h('div', {key: device.name, class: `tile ${kind}`},
     h('strong', null, device.name.split('/').slice(1).join('/') || device.name),
     h('small', null, device.catalogue?.entry || device.like || device.kind),
-    h('span', null, device.job ? [h('a', {href: `/jobs/${device.job}`}, row?.name || `job ${device.job}`), row && h('small', null, ` ${row.owner}`)] : lease ? `leased by ${lease.holder}` : device.drained ? 'drained' : kind === 'away' ? device.state : 'free'),
+    h('span', null, job ? [job, device.job && h('small', null, ` ${device.job_owner}`)] : lease && device.state === 'leased' ? `leased by ${lease.holder}` : device.state),
     lastHour(state.load.get(device.name)),
     health?.used_bytes ? meter(health.used_bytes / total, `memory of ${bytes(total)}`) : null, h('small', null, health?.used_bytes ? `${bytes(health.used_bytes)} of ${bytes(total)}` : `limit ${bytes(device.memory_limit_bytes)}`),
     (health?.temperature_c !== undefined || hot) && h('small', {class: hot ? 'hot' : null}, [health.temperature_c !== undefined && `${health.temperature_c} °C`, health.power_w !== undefined && `${health.power_w} W`, hot && `throttled: ${health.throttle.join(', ')}`].filter(Boolean).join(' · ')));
@@ -146,8 +153,8 @@ function devicesTable(frame, state) {
   return h('section', {class: 'card', 'aria-label': 'Devices'}, h('h2', null, 'Devices'),
     table('Devices', ['Device', 'Kind', 'State', 'Job', '#Memory', '#Measured', '#Heat', 'Lease', ''], shown.map((device) => {
       const held = state.leases.filter((each) => each.device === device.name);
-      return state.drawn.of(device.name, [device, held, jobOf(state, device)?.name, wanted === device.name, reason, held.length > 0 ? Math.floor(now() / MINUTE) : 0], () => h('tr', {key: device.name, class: wanted === device.name ? 'mine' : null}, h('td', null, device.name), h('td', null, device.kind), h('td', null, device.state, device.drained && h('span', {class: 'tag', title: device.drain_why}, 'drained'), (device.drain_why || device.lacks) && h('span', {class: 'dim'}, ` ${device.drain_why || device.lacks}`)),
-        h('td', null, device.job ? h('a', {href: `/jobs/${device.job}`}, jobOf(state, device)?.name || `job ${device.job}`) : '–'), h('td', {class: 'number'}, bytes(device.memory_limit_bytes)),
+      return state.drawn.of(device.name, [device, held, jobOf(state, device)?.name, wanted === device.name, reason, held.length > 0 ? Math.floor(now() / MINUTE) : 0], () => h('tr', {key: device.name, class: wanted === device.name ? 'mine' : null}, h('td', null, device.name), h('td', null, device.kind), h('td', null, device.state, device.drained && !device.state.startsWith('drain') && h('span', {class: 'tag', title: device.drain_why}, 'drained'), (device.drain_why || device.lacks) && h('span', {class: 'dim'}, ` ${device.drain_why || device.lacks}`)),
+        h('td', null, worksFor(state, device) || '–'), h('td', {class: 'number'}, bytes(device.memory_limit_bytes)),
         h('td', {class: 'number'}, device.catalogue ? h('span', {title: `${device.catalogue.entry}: ${figure(device.catalogue.ratio)} of what the catalogue expects`}, `${figure(device.catalogue.flops_per_s / 1e9)} GFLOP/s`) : '–'),
         h('td', {class: 'number'}, device.health?.temperature_c !== undefined ? `${device.health.temperature_c} °C` : '–'),
         h('td', null, held.map((each) => h('span', {key: each.id}, each.active ? `${each.holder} until ` : `${each.holder} from `, time(each.active ? each.ends : each.begins, each.active ? away(each.ends) : undefined), ' '))),

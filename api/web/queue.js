@@ -47,6 +47,7 @@ async function readQueue(frame, state) {
     }, () => {}); // a failure is told below
   }
   const [rows, lines] = await Promise.all([reading, get(`/v1/jobs?limit=500&state=${kind === 'ended' ? ENDED.join(',') : [...RUNNING, ...WAITING].join(',')}`, options)]);
+  state.allHeld = kind !== 'ended' && !lines.next && !state.next; // every held job that one may see is a row
   state.details = new Map(lines.jobs.map((job) => [job.id, job]));
   state.rows = kind === 'ended' ? lines.jobs.map((job) => ({devices: [], place: null, wait: null, starts: null, ends: job.updated, ...job}))
     : (state.next ? rows : withHeld(rows, lines.jobs)).map((row) => state.details.has(row.id) ? {...state.details.get(row.id), ...row} : row);
@@ -117,7 +118,8 @@ function headline(state) {
   const held = state.counts.held || 0;
   if (run + wait + held === 0) return 'Nothing runs and nothing waits.';
   const parts = [`${run || 'None'} ${run === 1 ? 'runs' : 'run'}`, `${wait || 'none'} ${wait === 1 ? 'waits' : 'wait'}`];
-  if (held) parts.push(`${held} held`);
+  const unseen = state.allHeld ? held - state.rows.filter((row) => row.state === 'held').length : 0;
+  if (held) parts.push(`${held} held${unseen > 0 ? ` (${unseen} not shared with you)` : ''}`);
   return `${parts.join(', ')}${mine(state)}.`;
 }
 
@@ -239,11 +241,11 @@ function jobRow(frame, state, row, choose) {
     onclick: (event) => event.target.closest('a, input, button') || show()},
   h('td', {class: 'check'}, h('input', {type: 'checkbox', 'aria-label': `Choose job ${row.id}`, checked: state.chosen.has(row.id), onchange: (event) => choose(row, event.target.checked)})),
   h('td', {class: 'number', 'data-label': 'Place'}, row.place ?? (RUNNING.includes(row.state) ? h('span', {class: 'dim'}, '–') : '')),
-  h('td', {class: 'name'}, row.name === null ? h('span', {class: 'dim'}, `Job ${row.id}`) : h('a', {href: `/jobs/${row.id}`}, row.name || `Job ${row.id}`), h('span', {class: 'dim id'}, ` #${row.id}`)),
+  h('td', {class: 'name'}, row.name === null ? h('span', {class: 'dim', title: `It is ${row.owner}'s, and not shared with you.`}, `Job ${row.id}`) : h('a', {href: `/jobs/${row.id}`}, row.name || `Job ${row.id}`), h('span', {class: 'dim id'}, ` #${row.id}`)),
   h('td', {'data-label': 'Owner'}, row.owner, row.account && h('span', {class: 'dim'}, ` · ${row.account}`)),
   h('td', null, stateBadge(row.state), row.service && row.service !== 'normal' && h('span', {class: 'tag'}, row.service)),
   h('td', {'data-label': 'Devices'}, devicesOf(row)),
-  h('td', {class: 'why'}, h('button', {type: 'button', class: 'text', 'aria-expanded': String(open), title: row.why, onclick: show}, row.why || (row.wait ? `waits: ${row.wait}` : 'details'))),
+  h('td', {class: 'why'}, h('button', {type: 'button', class: 'text', 'aria-expanded': String(open), title: row.why, onclick: show}, row.why || (row.wait ? `waits: ${row.wait}` : row.name === null ? 'not shared' : 'details'))),
   h('td', {'data-label': RUNNING.includes(row.state) ? 'Ends' : 'Starts'}, timesOf(row)),
   h('td', {class: 'progress'}, progressOf(row)));
 }
@@ -292,7 +294,7 @@ function panel(frame, state, id) {
   return h('aside', {class: 'panel', 'aria-label': `Job ${id}`},
     h('div', {class: 'row between'}, h('h2', null, job.name || `Job ${id}`), close),
     h('p', null, stateBadge(job.state), ' ', h('span', {class: 'dim'}, `#${id}`)),
-    h('p', {class: 'whole'}, sentence(known.why?.why || row?.why || 'no reason was given.')),
+    h('p', {class: 'whole'}, sentence(known.why?.why || row?.why || (job.name === null ? `it is ${job.owner}'s, and not shared with you.` : 'no reason was given.'))),
     sooner(known.why),
     h('div', {class: 'row wrap'}, actionButtons(['hold', 'release', 'priority', ENDED.includes(job.state) ? 'resume' : 'cancel'], [{...job, priority: job.priority}], state.poke)),
     h('dl', {class: 'facts'}, Object.entries(facts).filter(([, value]) => value !== null && value !== undefined && value !== '').map(([name, value]) => [h('dt', null, name), h('dd', null, value)])),

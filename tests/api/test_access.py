@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Tests who may do what to which object: one's own, one's group's, everyone's, and nothing else."""
+import contextlib
 import hashlib
 import json
 import os
@@ -350,6 +351,39 @@ def a_devices_job_is_shown_to_who_may_see_it():
         expect(device["job"] == shown and device["state"] == "unreachable", device)
 
 
+def every_view_tells_everybody_the_same_of_a_device():
+    """A running job of bob's on one device, whose other rank has ended; a device that is leased, one that is drained, one that is free."""
+    api.psql("INSERT INTO nodes (name, state, address, last_seen) VALUES ('far', 'alive', '127.0.0.1', now()); INSERT INTO devices (name, node, "
+             "kind, inventory, digest, memory_limit_bytes, drained) SELECT 'far/' || n, 'far', 'cpu', '{}', 'd', 1, n = 'drained' "
+             "FROM unnest(ARRAY['busy', 'drained', 'ended', 'free', 'leased']) n")
+    job = api.good("POST", "/v1/jobs", spec(api.upload_rows_as(bob), model="common", name="secret-name"), token=bob)["id"]
+    run = run_of(job, "far", "near")
+    api.psql(f"UPDATE assignments SET device = CASE rank WHEN 0 THEN 'far/busy' ELSE 'far/ended' END, state = CASE rank WHEN 0 THEN 'running' ELSE 'done' END "
+             f"WHERE run = {run}; UPDATE jobs SET state = 'running', run = {run} WHERE id = {job}")
+    api.good("POST", "/v1/leases", {"device": "far/leased", "seconds": 600}, token=bob)
+    states = {"far/busy": "busy", "far/drained": "drained", "far/ended": "free", "far/free": "free", "far/leased": "leased"}
+    for token, shown in ((bob, job), (ada, None), ("", job)):
+        devices = {d["name"]: d for d in api.good("GET", "/v1/devices", token=token)["devices"] if d["node"] == "far"}
+        expect({name: device["state"] for name, device in devices.items()} == states, devices)
+        expect({name: (device["job"], device["job_owner"]) for name, device in devices.items() if device["job_owner"]} == {"far/busy": (shown, "bob")}, devices)
+        row = next(row for row in api.good("GET", "/v1/queue", token=token)["queue"] if row["id"] == job)
+        expect((row["owner"], row["devices"], row["name"]) == ("bob", ["far/busy"], shown and "secret-name"), row)
+        expect(api.good("GET", "/v1/leases", token=token)["leases"][0]["active"], "the lease")
+        with contextlib.closing(api.connection()) as connection:
+            connection.request("GET", "/v1/events?topics=devices", headers={"Authorization": f"Bearer {token or api.token}"})
+            response = connection.getresponse()
+            line = next(line for line in iter(response.readline, b"") if line.startswith(b"data: "))
+        told = {device["name"]: device["state"] for device in json.loads(line[6:])["devices"] if device["name"].startswith("far/")}
+        expect(told == states, told)
+        texts = [motley(token, *words) for words in (["devices"], ["queue"], ["top"])]
+        for text in (texts[0], texts[2]):
+            told = {words[0]: words[2] for words in map(str.split, text.splitlines()) if words and words[0] in states}
+            expect(told == states and any("far/busy" in line and " bob " in line for line in text.splitlines()), text)
+        expect(all("far/busy" in text and ("secret-name" in text) <= bool(shown) for text in texts), texts)
+    api.psql(f"DELETE FROM leases; UPDATE jobs SET state = 'cancelled', run = NULL WHERE id = {job}; DELETE FROM assignments WHERE run = {run}; "
+             f"DELETE FROM runs WHERE id = {run}; DELETE FROM devices WHERE node = 'far'; DELETE FROM nodes WHERE name = 'far'")
+
+
 def every_change_leaves_a_row_that_says_who_and_what():
     newest = api.good("GET", "/v1/audit?limit=1")["audit"][0]["id"]
     rows = api.upload_rows_as(ada)
@@ -462,4 +496,4 @@ with Api() as api:
          a_node_reads_the_files_of_its_runs_while_they_last, naming_anothers_file_gives_it_to_nobody,
          a_bare_name_is_ones_own_then_the_oldest_one_may_see, sharing_is_with_a_group_one_is_in_and_ends_with_it,
          a_token_makes_none_that_may_more_or_lives_longer, nobody_submits_above_their_ceiling, the_queue_shows_everybodys_jobs_and_the_names_of_those_one_may_see, usage_and_shares_are_sums_over_the_ledger, what_was_recorded_is_simulated_beside_what_happened, any_device_of_a_model_is_leased_where_it_can_be_had_first, limits_and_the_tree_of_groups_are_set_and_keep_their_rules,
-         a_devices_job_is_shown_to_who_may_see_it, a_disabled_users_tokens_are_refused_and_the_jobs_held_or_cancelled, every_change_leaves_a_row_that_says_who_and_what, the_client_does_all_of_it)
+         a_devices_job_is_shown_to_who_may_see_it, every_view_tells_everybody_the_same_of_a_device, a_disabled_users_tokens_are_refused_and_the_jobs_held_or_cancelled, every_change_leaves_a_row_that_says_who_and_what, the_client_does_all_of_it)

@@ -167,6 +167,10 @@ def many_are_held_at_once_and_what_is_not_allowed_says_why():
     page.get_by_text(re.compile("not shared with you")).first.wait_for()
     page.goto(f"{browser.address}/jobs/{world.grows}")
     page.get_by_text("you may not see it").wait_for()
+    page.goto(f"{browser.address}/cluster")  # the job has both devices: the sentence, the tiles and the table say so
+    page.get_by_role("heading", level=1).get_by_text("2 of 2 devices are busy").wait_for()
+    for box in (page.locator(".tile"), page.get_by_role("region", name="Devices").locator("tbody tr")):
+        expect(["a job of admin" in text and "free" not in text and "grows" not in text for text in box.all_inner_texts()] == [True, True], box.all_inner_texts())
     bea.close()
 
 

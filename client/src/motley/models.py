@@ -991,7 +991,7 @@ class Device(Answered):
     node: str
     group: str | None = None  # whose it is; null: everybody's
     kind: str
-    state: str
+    state: str  # free, busy, leased, lacking, draining, drained, unreachable or gone
     cpu: str | None = None  # the model of a CPU
     threads: int | None = None
     isa: str | None = None  # as configured: native, avx512, avx2 or sse42
@@ -1004,7 +1004,8 @@ class Device(Answered):
     catalogue: DeviceCatalogue | None = None  # its last profile beside the catalogue's entry of that name, where there are both
     memory_limit_bytes: int | None = None
     base_bytes: int | None = None  # of these, what a worker on a card takes for itself: scratch memory and the areas of its vendor's library of products; plans have the rest
-    job: int | None = None
+    job: int | None = None  # what runs there; null of a job that one may not see
+    job_owner: str | None = None  # whose job runs there, which everybody sees; null: none
     health: DeviceHealth | None = None  # as its agent told last; only what the vendor's management library could say
 
 
