@@ -2,7 +2,8 @@
  *
  * `queue`: the state and the owner of every job, for everybody (no job names, no reasons), and `queue` events
  * with the number of jobs in each state. `devices`: `devices` events with the states of devices. `job:ID`:
- * all events of a job that the asker may see.
+ * all events of a job that the asker may see. A topic that is refused is told with a `refused` event, and the
+ * others go on; only a request all of whose topics are refused is.
  *
  * Each process has one feed, which reads the database for all followers, one query at a time. A new follower
  * first catches up: it reads pages of its own, from its last id on, until a page is not full. Then it is live
@@ -143,9 +144,8 @@ static int catch_up(struct cluster_feed *feed, struct follower *follower, struct
 {
     const struct topics *topics = follower->topics;
     const struct store_feed_filter filter = {topics->queue, topics->jobs, topics->job_count};
-    if (store_event_feed(feed->followers->app->store,
-                         follower->last == NOTHING_BEFORE ? INT64_MAX : follower->last, EVENTS_PAGE, &filter,
-                         caught_up, feed, err) < 0) {
+    if (store_event_feed(feed->followers->app->store, follower->last, EVENTS_PAGE, &filter, caught_up, feed,
+                         err) < 0) {
         follower_end(follower, true);
         return -1;
     }
@@ -375,26 +375,39 @@ void feed_destroy(struct cluster_feed *feed)
 struct request {
     struct topics *topics; /* owned until a follower takes it over */
     int64_t after;
-    unsigned seen; /* number of the jobs in `topics` that were found visible to the asker so far */
+    unsigned seen;   /* number of the jobs in `topics` that were found visible to the asker so far */
+    json_t *refused; /* the data of `refused` events: [{"topic","code","detail"}] */
+    struct err why;  /* the first refusal */
 };
 
 static void request_free(void *state)
 {
     struct request *request = state;
     free(request->topics);
+    json_decref(request->refused);
     free(request);
 }
 
-static int take_topic(struct call *call, struct topics *topics, const char *text)
+static void refuse_topic(struct request *request, const char *topic, const struct err *why)
 {
+    if (json_array_size(request->refused) == 0)
+        request->why = *why;
+    json_array_append_new(request->refused, json_pack("{s:s, s:s, s:s}", "topic", topic, "code",
+                                                      err_code_name(why->code), "detail", why->text));
+}
+
+static int take_topic(struct call *call, struct request *request, const char *text)
+{
+    struct topics *topics = request->topics;
+    struct err denied;
     char *end = NULL;
     long long job =
         strncmp(text, "job:", 4) == 0 && text[4] >= '1' && text[4] <= '9' ? strtoll(text + 4, &end, 10) : 0;
     if (strcmp(text, "queue") == 0) {
         topics->queue = true;
     } else if (strcmp(text, "devices") == 0 && !(call->principal.scopes & (SCOPE_NODES_READ | SCOPE_ADMIN))) {
-        call_problem(call, 403, "denied", NULL, "topics: devices needs the scope nodes:read");
-        return -1;
+        err_set(&denied, ERR_DENIED, "topics: devices needs the scope nodes:read");
+        refuse_topic(request, text, &denied);
     } else if (strcmp(text, "devices") == 0) {
         topics->devices = true;
     } else if (job > 0 && !*end && topics->job_count < JOBS_MAX) {
@@ -408,7 +421,7 @@ static int take_topic(struct call *call, struct topics *topics, const char *text
     return 0;
 }
 
-static int take_topics(struct call *call, struct topics *topics)
+static int take_topics(struct call *call, struct request *request)
 {
     char text[40];
     const char *at = call_query(call, "topics");
@@ -419,53 +432,105 @@ static int take_topics(struct call *call, struct topics *topics)
     }
     for (; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
         snprintf(text, sizeof(text), "%.*s", (int)strcspn(at, ","), at);
-        if (take_topic(call, topics, text) < 0)
+        if (take_topic(call, request, text) < 0)
             return -1;
     }
     return 0;
 }
 
-/* Called with a job of the topics that was looked up. Looks up the next one, or begins the stream when the
- * asker may see all of them. */
-static void job_seen(void *arg, const struct err *err, json_t *doc)
+/* Begins the stream of the topics that were not refused, after the event request->after. */
+static void stream_begin(struct call *call, struct request *request)
+{
+    struct topics *topics = request->topics;
+    struct cluster_feed *feed = call->app->followers->feed;
+    size_t index;
+    json_t *told;
+    json_t *refused = json_incref(request->refused); /* the request ends with its stream */
+    request->topics = NULL;
+    topics->fresh = true;
+    struct follower *follower = follower_create(call, request->after, topics);
+    if (follower) {
+        int rc = 0;
+        feed->glance_due |= topics->queue || topics->devices;
+        json_array_foreach (refused, index, told)
+            rc = rc < 0 ? rc : follower_send(follower, "refused", -1, told);
+        if (rc < 0)
+            follower_end(follower, true);
+        feed_next(feed);
+    }
+    json_decref(refused);
+}
+
+static void newest_found(void *arg, const struct err *err, json_t *doc)
 {
     struct call *call = arg;
     struct request *request = call->state;
-    struct err failed = {0};
-    (void)doc;
     if (err) {
         call_fail(call, err);
         return;
     }
-    if (request->seen < request->topics->job_count) {
-        if (store_job_get(call->app->store, &call->principal, request->topics->jobs[request->seen++],
-                          job_seen, call, &failed) < 0)
-            call_fail(call, &failed);
+    request->after = json_integer_value(json_object_get(doc, "horizon"));
+    stream_begin(call, request);
+}
+
+/* Begins the stream, or answers when all topics were refused. A stream without an id to resume from begins
+ * after the newest event, which is read before the client is answered: what happens after the answer is sent.
+ */
+static void topics_known(struct call *call, struct request *request)
+{
+    const struct store_feed_filter nothing = {0};
+    const struct topics *topics = request->topics;
+    struct err err = {0};
+    if (!topics->queue && !topics->devices && topics->job_count == 0)
+        call_fail(call, &request->why);
+    else if (request->after != NOTHING_BEFORE)
+        stream_begin(call, request);
+    else if (store_event_feed(call->app->store, INT64_MAX, 1, &nothing, newest_found, call, &err) < 0)
+        call_fail(call, &err);
+}
+
+/* Called with a job of the topics that was looked up. Looks up the next one, or goes on. */
+static void job_seen(void *arg, const struct err *err, json_t *doc)
+{
+    struct call *call = arg;
+    struct request *request = call->state;
+    struct topics *topics = request->topics;
+    struct err failed = {0};
+    char topic[32];
+    (void)doc;
+    if (err && err->code != ERR_NOT_FOUND) {
+        call_fail(call, err);
         return;
     }
-    struct topics *topics = request->topics;
-    struct cluster_feed *feed = call->app->followers->feed;
-    request->topics = NULL;
-    topics->fresh = true;
-    if (follower_create(call, request->after, topics)) {
-        feed->glance_due |= topics->queue || topics->devices;
-        feed_next(feed);
+    if (err) {
+        const unsigned at = --request->seen;
+        snprintf(topic, sizeof(topic), "job:%lld", (long long)topics->jobs[at]);
+        refuse_topic(request, topic, err);
+        topics->jobs[at] = topics->jobs[--topics->job_count];
     }
+    if (request->seen == topics->job_count)
+        topics_known(call, request);
+    else if (store_job_get(call->app->store, &call->principal, topics->jobs[request->seen++], job_seen, call,
+                           &failed) < 0)
+        call_fail(call, &failed);
 }
 
 void events_get(struct call *call)
 {
     struct request *request = calloc(1, sizeof(*request));
-    if (request)
+    if (request) {
         request->topics = calloc(1, sizeof(*request->topics));
-    if (!request || !request->topics) {
-        free(request);
+        request->refused = json_array();
+    }
+    if (!request || !request->topics || !request->refused) {
+        if (request)
+            request_free(request);
         call_problem(call, 503, "no-memory", NULL, "out of memory for a stream");
         return;
     }
     call->state = request;
     call->state_free = request_free;
-    if (take_topics(call, request->topics) == 0 &&
+    if (take_topics(call, request) == 0 &&
         follower_resume(call, NOTHING_BEFORE, &request->after) == 0)
         job_seen(call, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 // /jobs?ids=17,18: jobs over each other: curves, what their specifications differ in, where they ran. Without ids, the newest jobs.
 import {h} from './dom.js';
-import {get} from './api.js';
+import {get, getOrNull} from './api.js';
 import {Chart, Group} from './chart.js';
 import {duration, figure, time} from './format.js';
 import {Metrics} from './metrics.js';
@@ -12,7 +12,7 @@ const LIST = 200;
 
 export function open(frame) {
   const ids = [...new Set((frame.place.query.get('ids') || '').split(',').map(Number).filter((id) => Number.isInteger(id) && id > 0))].slice(0, JOBS_MAX);
-  const state = {ids, jobs: [], list: [], metrics: new Map(ids.map((id) => [id, new Metrics(id, frame.signal)]))};
+  const state = {ids, jobs: [], missing: [], list: [], metrics: new Map(ids.map((id) => [id, new Metrics(id, frame.signal)]))};
   frame.title(ids.length > 0 ? `Jobs ${ids.join(', ')}` : 'Jobs');
   frame.draw = () => draw(frame, state);
   const group = new Group();
@@ -21,7 +21,9 @@ export function open(frame) {
   frame.repeat(() => read(frame, state), 20000);
   const reload = frame.repeat(async () => {
     state.loaded = false;
-    await Promise.all([...state.metrics.values()].map((metrics) => metrics.load()));
+    await Promise.all([...state.metrics.values()].map((metrics) => metrics.load().catch((problem) => {
+      if (problem.status !== 404) throw problem; // that one is told to be missing, and the others are shown
+    })));
     state.loaded = true;
     show(state);
   }, 600000);
@@ -37,7 +39,9 @@ export function open(frame) {
 
 async function read(frame, state) {
   const options = {signal: frame.signal};
-  state.jobs = await Promise.all(state.ids.map((id) => get(`/v1/jobs/${id}`, options)));
+  const found = await Promise.all(state.ids.map((id) => getOrNull(`/v1/jobs/${id}`, options)));
+  state.jobs = found.filter(Boolean);
+  state.missing = state.ids.filter((id, i) => !found[i]);
   state.list = (await get(`/v1/jobs?limit=${LIST}`, options)).jobs;
   show(state);
 }
@@ -54,7 +58,8 @@ function show(state) {
 
 function draw(frame, state) {
   return [
-    h('div', {class: 'head'}, h('h1', null, state.ids.length > 0 ? `${state.ids.length} ${state.ids.length === 1 ? 'job' : 'jobs'} side by side` : 'Choose jobs to compare'), trouble(frame.trouble)),
+    h('div', {class: 'head'}, h('h1', null, state.ids.length > 0 ? `${state.ids.length} ${state.ids.length === 1 ? 'job' : 'jobs'} side by side` : 'Choose jobs to compare'), trouble(frame.trouble),
+      state.missing.length > 0 && h('p', {class: 'notice warn'}, `${state.missing.map((id) => `#${id}`).join(', ')}: not there, or you may not see it.`)),
     state.ids.length > 0 && h('section', {class: 'card', 'aria-label': 'Curves'}, h('div', {class: 'charts'}, Object.values(state.charts).filter((chart) => chart.series.some((series) => series.x.length > 0)).map((chart) => chart.element()))),
     state.ids.length > 0 && differences(state),
     choices(frame, state),

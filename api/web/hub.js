@@ -3,13 +3,16 @@
 // A port says which topics it wants; the hub reads /v1/events for all of them at once, from the last event that it saw, and
 // hands every port what is of its topics, ten times a second at most. When the stream is cut it comes again with the last
 // id. Where no id is known, events may have been missed: ports hear of a `gap` and read again what they show. `begun` says that
-// the stream has all of a port's topics: what is read of the past from then on joins what comes.
+// the stream has all of a port's topics: what is read of the past from then on joins what comes. A topic that the server
+// refuses (a job that is not there, or not shared) is told to the ports that want it, and asked for again when one opens it
+// anew; it is nothing to the others.
 
 const SILENCE_MS = 40000; // the server sends a comment every 15 s
 const BATCH_MS = 100;
 const LEAST_WAIT_MS = 500;
 const MOST_WAIT_MS = 15000;
 const JOBS_MAX = 16; // of one stream
+const TOPIC = /^(queue|devices|job:[1-9]\d{0,17})$/; // a stream with another one is refused as a whole
 
 export class Hub {
   constructor() {
@@ -20,6 +23,7 @@ export class Hub {
     this.state = 'idle';
     this.reader = null;
     this.glances = new Map(); // the newest whole of what has no ids
+    this.refused = new Set(); // topics of the open stream that it has not
   }
 
   // Takes a port's topics. One that comes later gets the state of affairs that others got when the stream began.
@@ -28,7 +32,7 @@ export class Hub {
     this.ports.set(port, new Set(topics));
     this.send(port, {type: 'link', state: this.state});
     for (const [topic, event] of this.glances) if (topics.includes(topic) && !had.has(topic)) this.send(port, event);
-    const missing = this.topics().some((topic) => !this.reading?.has(topic));
+    const missing = this.topics().some((topic) => !this.reading?.has(topic) || (this.refused.has(topic) && topics.includes(topic) && !had.has(topic)));
     if (missing) this.begin();
     else if (this.state === 'live') this.send(port, {type: 'begun'});
     if (this.ports.size === 0) this.end();
@@ -44,7 +48,7 @@ export class Hub {
     const all = new Set();
     let jobs = 0;
     for (const topics of this.ports.values()) {
-      for (const topic of topics) if (!all.has(topic) && (!topic.startsWith('job:') || jobs++ < JOBS_MAX)) all.add(topic);
+      for (const topic of topics) if (TOPIC.test(topic) && !all.has(topic) && (!topic.startsWith('job:') || jobs++ < JOBS_MAX)) all.add(topic);
     }
     return [...all].sort();
   }
@@ -61,6 +65,7 @@ export class Hub {
     const topics = this.topics();
     if (topics.length === 0) return;
     this.reading = new Set(topics);
+    this.refused.clear();
     this.reader = new AbortController();
     this.read(topics, this.reader);
   }
@@ -121,6 +126,7 @@ export class Hub {
       return;
     }
     if (event.id !== undefined) this.last = event.id;
+    if (event.type === 'refused') this.refused.add(event.data.topic);
     this.glance(event);
     this.tell(event);
   }
@@ -136,7 +142,7 @@ export class Hub {
 
   tell(event) {
     for (const [port, topics] of this.ports) {
-      const mine = ['gap', 'begun'].includes(event.type) || topics.has(`job:${event.data?.job}`) || (topics.has('queue') && ['state', 'queue'].includes(event.type)) || (topics.has('devices') && event.type === 'devices');
+      const mine = ['gap', 'begun'].includes(event.type) || topics.has(event.data?.topic) || topics.has(`job:${event.data?.job}`) || (topics.has('queue') && ['state', 'queue'].includes(event.type)) || (topics.has('devices') && event.type === 'devices');
       if (mine) this.send(port, event);
     }
   }

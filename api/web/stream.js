@@ -8,7 +8,7 @@ let state = 'idle';
 const watchers = new Set();
 
 // Hears events of these topics until the function that it returns is called. `hear` gets lists of {type, id, data}; `gap`
-// among them means that something may have been missed.
+// among them means that something may have been missed, `refused` that the server has not {topic}, and why: {code, detail}.
 export function subscribe(topics, hear) {
   const listener = {topics: new Set(topics), hear};
   listeners.add(listener);
@@ -54,6 +54,7 @@ function hear(events) {
 function concerns(topics, event) {
   if (event.type === 'link') return false;
   if (event.type === 'devices') return topics.has('devices');
+  if (event.type === 'refused') return topics.has(event.data.topic);
   return topics.has(`job:${event.data.job}`) || (topics.has('queue') && ['state', 'queue'].includes(event.type));
 }
 

@@ -96,8 +96,19 @@ def everybody_follows_the_queue_and_only_jobs_that_they_may_see():
     expect(set(seen[2]) == {"job", "state", "owner", "at"} and seen[2]["owner"] == "admin" and seen[2]["state"] == "cancelled", seen)
     owners = [entry for entry in both.until(lambda got: states_of(got, {ident})) if entry[1] == "state"][-1]
     expect(owners[0] == seen[0] and owners[2]["job"] == ident and "owner" not in owners[2], owners)
-    api.refused(404, "GET", f"/v1/events?topics=queue,job:{ident}", None, str(ident), token=bob)
+    api.refused(404, "GET", f"/v1/events?topics=job:{ident},job:999999", None, str(ident), token=bob)
     api.refused(403, "GET", "/v1/events?topics=devices", None, "nodes:read", token=bob)
+    # A topic that is refused is told, and the others go on.
+    shared = ident_of()
+    api.good("POST", f"/v1/jobs/{shared}/share", {"visibility": "everyone"})
+    some = Feed(f"topics=devices,job:999999,job:{shared},queue,job:{ident}", token=bob)
+    told = some.until(lambda got: got and got[-1][1] == "queue")
+    expect([(ident, kind) for ident, kind, _ in told[:3]] == [(None, "refused")] * 3, told)
+    expect({(data["topic"], data["code"]) for _, _, data in told[:3]} == {("devices", "denied"), ("job:999999", "not-found"), (f"job:{ident}", "not-found")}, told)
+    expect(told[1][2]["detail"].replace("999999", "N") == told[2][2]["detail"].replace(str(ident), "N"), "what one may not see is as what is not there")
+    api.good("POST", f"/v1/jobs/{shared}/cancel")
+    seen = [entry[2] for entry in some.until(lambda got: states_of(got, {shared}))][-1]
+    expect(seen["state"] == "cancelled" and "owner" not in seen, f"the job that is shared goes on: {seen}")
     for topics in ("", "?topics=", "?topics=weather", "?topics=job:0", "?topics=job:1x", "?topics=" + ",".join(f"job:{n}" for n in range(1, 18))):
         api.refused(400, "GET", f"/v1/events{topics}", None, "topics")
     api.refused(400, "GET", "/v1/events?topics=queue", None, "Last-Event-ID", headers={"Last-Event-ID": "x"})

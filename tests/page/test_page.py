@@ -221,15 +221,21 @@ def curves_grow_and_no_step_is_lost_when_the_stream_is_cut():
 
 
 def twelve_tabs_live_on_one_stream():
-    pages = [browser.open(admin, f"/jobs/{world.grows}" if i % 2 else "/queue") for i in range(12)]
+    strays = [browser.open(admin, path, heading=False) for path in ("/jobs/999999", "/jobs/99999999999999999999")]  # neither cuts the stream
+    pages = [browser.open(admin, f"/jobs/{world.grows}" if i % 2 else "/queue") for i in range(11)] + strays[:1]
     for page in pages:
         page.locator(".link.live").wait_for()
-    for page in pages[1::2]:
+    for page in pages[1:11:2]:
         first = steps(page)[0]
         until(lambda: f"a tab does not live: {growing()}", lambda: steps(page)[0] > first)
     streams = int(re.search(r"^motley_api_followers (\d+)", pages[0].request.get(browser.address + "/metrics").text(), re.M).group(1))
     expect(1 <= streams <= 2, f"{streams} streams: tabs have their own")
-    for page in pages:
+    pages[-1].get_by_text("It is not there, or you may not see it.").wait_for()
+    both = browser.open(admin, f"/jobs?ids={world.grows},999999")
+    both.get_by_role("region", name="Results").first.get_by_text("grows").wait_for()
+    both.get_by_text("#999999: not there").wait_for()
+    expect(both.get_by_role("img", name=re.compile("Loss")).count() > 0, "the other job has no curve")
+    for page in [*pages, strays[1], both]:
         page.close()
 
 
