@@ -1,6 +1,7 @@
 /* Routes for operators: liveness, readiness, metrics, and the OpenAPI description. */
 #include "api/request/route.h"
 
+#include "store/health.h"
 #include "store/jobs.h"
 
 #include <stdio.h>
@@ -25,15 +26,17 @@ void health_get(struct call *call)
 }
 
 /* A readiness request. It is answered when the database answers or after READY_SECONDS_MAX, whichever comes
- * first. */
+ * first. A scheduler that decides nothing does not make the api unready, since it serves all that there is;
+ * the answer says so beside. */
 struct ready {
     struct call *call; /* NULL once the request was answered */
     struct event *patience;
     bool pinging;
 };
 
-static void ready_answer(struct ready *ready, const struct err *err)
+static void ready_answer(struct ready *ready, const struct err *err, const json_t *scheduler)
 {
+    static const char *const keys[] = {"state", "since", "age_s", "set_aside_count"}; /* no token is needed */
     struct call *call = ready->call;
     ready->call = NULL;
     if (call && call->app->stopping)
@@ -41,8 +44,12 @@ static void ready_answer(struct ready *ready, const struct err *err)
     else if (call && err)
         call_problem(call, 503, err_code_name(err->code), NULL, "the database does not answer: %s",
                      err->text);
-    else if (call)
-        call_json(call, 200, json_pack("{s:s}", "status", "ready"), NULL);
+    else if (call) {
+        json_t *told = json_object();
+        for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
+            json_object_set(told, keys[i], json_object_get(scheduler, keys[i]));
+        call_json(call, 200, json_pack("{s:s, s:o}", "status", "ready", "scheduler", told), NULL);
+    }
     if (!ready->pinging) {
         if (ready->patience)
             event_free(ready->patience);
@@ -50,11 +57,21 @@ static void ready_answer(struct ready *ready, const struct err *err)
     }
 }
 
-static void pinged(void *arg, const struct err *err)
+static void scheduler_found(void *arg, const struct err *err, json_t *scheduler)
 {
     struct ready *ready = arg;
     ready->pinging = false;
-    ready_answer(ready, err);
+    ready_answer(ready, err, scheduler);
+}
+
+static void pinged(void *arg, const struct err *err)
+{
+    struct ready *ready = arg;
+    struct err wrong;
+    if (!err && ready->call && !ready->call->app->stopping &&
+        store_health_get(ready->call->app->store, scheduler_found, ready, &wrong) == 0)
+        return;
+    scheduler_found(ready, err, NULL);
 }
 
 static void patience_over(evutil_socket_t fd, short what, void *arg)
@@ -62,7 +79,7 @@ static void patience_over(evutil_socket_t fd, short what, void *arg)
     (void)fd, (void)what;
     struct err err = {0};
     err_set(&err, ERR_TIMEOUT, "nothing came within %d s", READY_SECONDS_MAX);
-    ready_answer(arg, &err);
+    ready_answer(arg, &err, NULL);
 }
 
 void ready_get(struct call *call)
@@ -164,6 +181,20 @@ static void write_devices(struct evbuffer *out, const json_t *devices)
                             json_is_true(json_object_get(device, "drained")));
 }
 
+/* Writes how the scheduler's passes go. */
+static void write_scheduler(struct evbuffer *out, const json_t *scheduler)
+{
+    const char *state = json_string_value(json_object_get(scheduler, "state"));
+    const json_t *age = json_object_get(scheduler, "age_s");
+    line(out, "motley_scheduler_deciding", "gauge", "Whether a scheduler leads and its passes succeed.",
+         state && strcmp(state, "deciding") == 0);
+    if (json_is_number(age)) /* else no scheduler has ever led */
+        line(out, "motley_scheduler_pass_age_seconds", "gauge", "Since the last whole pass.",
+             json_number_value(age));
+    line(out, "motley_scheduler_set_aside", "gauge", "Parts that passes leave out, as the database refused them.",
+         json_number_value(json_object_get(scheduler, "set_aside_count")));
+}
+
 static void metrics_counted(void *arg, const struct err *err, json_t *doc)
 {
     struct call *call = arg;
@@ -187,6 +218,7 @@ static void metrics_counted(void *arg, const struct err *err, json_t *doc)
             evbuffer_add_printf(out, "motley_refused_events_total{reason=\"%s\"} %lld\n", state,
                                 (long long)json_integer_value(count));
         write_devices(out, json_object_get(doc, "devices"));
+        write_scheduler(out, json_object_get(doc, "scheduler"));
     }
     size_t size = evbuffer_get_length(out);
     call_count(call, 200);

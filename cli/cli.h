@@ -166,6 +166,9 @@ int given_of_spec(struct err *err, const char *path);
 json_t *given_cluster(const char *path, const char *profile_key, struct err *err);
 /* Warns on stderr when the disk of a home that is up on this machine is nearly full (cli/up.c). */
 void warn_of_full_disk(const struct cli *cli);
+/* Warns on stderr when the scheduler decides nothing, or leaves something out. `scheduler`: of GET /v1/queue,
+ * or NULL. */
+void warn_of_scheduler(const json_t *scheduler);
 
 /* Asks the server for its inputs document (planner/given/inputs.h) for a specification whose files are
  * references. Returns it, new; *answer (may be NULL) becomes the server's own plan, new. */

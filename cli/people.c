@@ -263,6 +263,7 @@ int command_queue(struct cli *cli, struct err *err)
     json_t *answer = NULL;
     if (client_list(cli, "/v1/queue", "queue", &answer, err) < 0)
         return -1;
+    warn_of_scheduler(json_object_get(answer, "scheduler"));
     if (!cli->json)
         join_texts(json_object_get(answer, "queue"), "devices");
     return listed(cli, answer, "queue",

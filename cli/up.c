@@ -88,6 +88,19 @@ void warn_of_full_disk(const struct cli *cli)
                 full.text);
 }
 
+void warn_of_scheduler(const json_t *scheduler)
+{
+    const char *why = json_string_value(json_object_get(scheduler, "why"));
+    const json_int_t aside = json_integer_value(json_object_get(scheduler, "set_aside_count"));
+    if (why)
+        fprintf(stderr, "motley: warning: %s\n", why);
+    else if (aside > 0)
+        fprintf(stderr,
+                "motley: warning: the scheduler leaves out %lld thing%s that the database refused; "
+                "`motley why` of a job that waits, or the scheduler's log, says which\n",
+                (long long)aside, aside == 1 ? "" : "s");
+}
+
 int command_down(struct cli *cli, struct err *err)
 {
     bool was_up = local_is_up(cli->home);
@@ -101,9 +114,17 @@ int command_down(struct cli *cli, struct err *err)
 int command_status(struct cli *cli, struct err *err)
 {
     json_t *answer = local_status(cli->home, err);
+    json_t *queue = NULL;
+    struct err unasked;
     if (!answer)
         return -1;
     warn_of_full_disk(cli);
+    if (json_is_true(json_object_get(answer, "up")) &&
+        client_call(cli, "GET", NULL, &queue, &unasked, "/v1/queue?limit=1") == 0) {
+        json_object_set(answer, "scheduler", json_object_get(queue, "scheduler"));
+        warn_of_scheduler(json_object_get(answer, "scheduler"));
+    }
+    json_decref(queue);
     int result;
     if (cli->json) {
         result = show_json(answer, err);

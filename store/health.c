@@ -15,7 +15,11 @@ static const struct pg_statement put_health = {
     "  good_at = CASE WHEN $3::bigint IS NULL THEN h.good_at ELSE excluded.good_at END, failures = excluded.failures, "
     "  task = excluded.task, why = excluded.why, asides = excluded.asides, aside_count = excluded.aside_count",
     PG_WRITE};
-static const struct pg_statement get_health = {"health_get", "SELECT " SCHEDULER_STATE, PG_READ};
+static const struct pg_statement get_health = {
+    "health_get",
+    "SELECT json_strip_nulls(json_build_object(" SCHEDULER_MEMBERS ", 'age_s', s.age, 'failures', coalesce(s.failures, 0), "
+    "  'set_aside', coalesce(s.asides, '[]'::json))) FROM " SCHEDULER_ROW,
+    PG_READ};
 /* clang-format on */
 
 static void param_ms(struct pg_params *params, int64_t ms)

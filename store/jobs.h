@@ -107,7 +107,8 @@ int store_job_share(struct store *store, const struct principal *principal, int6
                     const struct sharing *sharing, store_doc_fn *done, void *arg, struct err *err);
 
 /* Answers counts for /metrics: {"jobs": {"held": n, "queued": n, …}, the number of jobs in each state,
- * "refused": {reason: number of refused events of agents}, "devices": [{"name", "drained", "health"}]}. */
+ * "refused": {reason: number of refused events of agents}, "devices": [{"name", "drained", "health"}],
+ * "scheduler": {"state","age_s","set_aside_count"} (store/health.h)}. */
 int store_counts(struct store *store, store_doc_fn *done, void *arg, struct err *err);
 /* Answers a short summary of the cluster: {"jobs": as in store_counts, "devices":{name: state}}. */
 int store_glance(struct store *store, store_doc_fn *done, void *arg, struct err *err);

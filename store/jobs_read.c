@@ -1,4 +1,5 @@
 /* Reads jobs as documents. The database builds the JSON, so a further field is one change in a statement. */
+#include "store/health.h"
 #include "store/jobs.h"
 #include "store/store_private.h"
 
@@ -170,7 +171,8 @@ static const struct pg_statement count_all = {
     "  (SELECT coalesce(json_object_agg(reason, n), '{}') FROM refused_events), 'devices', "
     "  (SELECT coalesce(json_agg(json_build_object('name', name, 'drained', drained, 'health', health) ORDER "
     "BY name), "
-    "    '[]') FROM devices WHERE present))",
+    "    '[]') FROM devices WHERE present), 'scheduler', (SELECT json_build_object('state', s.state, "
+    "  'age_s', s.age, 'set_aside_count', coalesce(s.aside_count, 0)) FROM " SCHEDULER_ROW "))",
     PG_READ};
 
 int store_counts(struct store *store, store_doc_fn *done, void *arg, struct err *err)

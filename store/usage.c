@@ -1,4 +1,5 @@
 /* Reads sums over the ledger, the queue and the shares. */
+#include "store/health.h"
 #include "store/store_private.h"
 #include "store/usage.h"
 
@@ -45,7 +46,7 @@ static const struct pg_statement page_queue = {
     "    FROM runs r WHERE r.id = f.run AND f.state <> 'queued') r ON true) "
     "SELECT json_build_object('jobs', (SELECT coalesce(json_object_agg(state, n), '{}') FROM (SELECT state, sum(n) AS n FROM "
     "    job_counts GROUP BY state HAVING sum(n) > 0) c), 'queue', coalesce(json_agg(doc ORDER BY n) FILTER (WHERE n <= $3 + $4), "
-    "  '[]'::json), 'next', CASE WHEN max(n) > $3 + $4 THEN $3 + $4 END) FROM shown",
+    "  '[]'::json), 'next', CASE WHEN max(n) > $3 + $4 THEN $3 + $4 END, 'scheduler', " SCHEDULER_STATE ") FROM shown",
     PG_READ};
 
 /* The level fair share of a node of the tree is the share that it is due among its siblings, divided by the

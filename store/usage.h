@@ -19,7 +19,7 @@ int store_usage_get(struct store *store, int64_t from_us, int64_t to_us, const c
  *    "waits_for": job|null,"array_of"|null,"index"|null,"elements": of an array|null,"made"|null,
  *    "devices":[name],"since": when the run was created, or since when the job waits,
  *    "starts": predicted|null,"starts_earliest"|null,"starts_latest"|null: the range of the start,
- *    "ends": predicted|null}], "next": to give as `after`|null}. */
+ *    "ends": predicted|null}], "next": to give as `after`|null, "scheduler": SCHEDULER_STATE}. */
 int store_queue_page(struct store *store, const struct principal *principal, int64_t after, unsigned limit,
                      store_doc_fn *done, void *arg, struct err *err);
 

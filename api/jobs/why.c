@@ -5,6 +5,8 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "common/json.h"
+#include "store/health.h"
 #include "store/jobs.h"
 #include "store/records.h"
 
@@ -13,9 +15,47 @@ struct why_request {
     json_t *answer; /* owned */
 };
 
+/* Adds to the reason what the scheduler cannot do, of this job or at all. */
+static void scheduler_found(void *arg, const struct err *err, json_t *scheduler)
+{
+    struct why_request *request = arg;
+    json_t *answer = request->answer, *aside;
+    const char *why = json_string_value(json_object_get(scheduler, "why"));
+    size_t i;
+    if (err) {
+        json_decref(answer);
+        call_fail(request->call, err);
+        free(request);
+        return;
+    }
+    json_array_foreach (json_object_get(scheduler, "set_aside"), i, aside)
+        if (json_equal(json_object_get(aside, "job"), json_object_get(answer, "id")) &&
+            !strstr(json_text_of(answer, "why"), "is set aside until"))
+            json_object_set_new(answer, "why",
+                                json_sprintf("%s; %s is set aside until %s, as the database refused it: %s",
+                                             json_text_of(answer, "why"), json_text_of(aside, "part"),
+                                             json_text_of(aside, "until"), json_text_of(aside, "why")));
+    if (why)
+        json_object_set_new(answer, "why",
+                            json_sprintf("%s. Before that: %s", why, json_text_of(answer, "why")));
+    call_json(request->call, 200, answer, NULL);
+    free(request);
+}
+
+/* Takes `answer` over. */
 static void answer_why(struct call *call, json_t *answer)
 {
-    call_json(call, 200, answer, NULL);
+    struct err err;
+    struct why_request *request = malloc(sizeof(*request));
+    if (request)
+        *request = (struct why_request){call, answer};
+    else
+        err_set(&err, ERR_NOMEM, "out of memory for an answer");
+    if (request && store_health_get(call->app->store, scheduler_found, request, &err) == 0)
+        return;
+    free(request);
+    json_decref(answer);
+    call_fail(call, &err);
 }
 
 /* Puts a change into words. */

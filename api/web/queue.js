@@ -5,6 +5,7 @@ import {away, duration, figure, now, percent, plural, sentence, time, when} from
 import {actionButtons, empty, ENDED, meter, RUNNING, shorten, stateBadge, table, trouble, WAITING} from './parts.js';
 import {subscribe} from './stream.js';
 
+const READ_MS = 8000; // a scheduler that fails causes no event, and is to be told within ten seconds
 const PAGE = 50; // rows that may change at once: their layout and painting is most of what a drawing costs
 const ALL = 1000; // a request, where everything is read to be filtered
 const ALL_PAGES = 20;
@@ -17,7 +18,7 @@ export function open(frame) {
   frame.title('Queue');
   frame.draw = () => draw(frame, state);
   state.first = new Promise((resolve) => {
-    state.poke = frame.repeat(() => readQueue(frame, state).finally(resolve), 15000, 2000);
+    state.poke = frame.repeat(() => readQueue(frame, state).finally(resolve), READ_MS, 2000);
   });
   frame.repeat(() => readOthers(frame, state), 30000);
   frame.atEnd(subscribe(['queue'], () => {
@@ -72,6 +73,7 @@ async function readPage(state, options) {
   const after = state.cursors[state.page];
   const document = await get(`/v1/queue?limit=${PAGE}${after ? `&after=${segment(after)}` : ''}`, options);
   state.counts = document.jobs;
+  state.scheduler = document.scheduler;
   state.next = document.next;
   state.cursors[state.page + 1] = document.next;
   return document.queue;
@@ -86,6 +88,7 @@ async function readWhole(state, options) {
     rows.push(...document.queue);
     document.queue.forEach(textOf); // a page at a time, so that no task is long
     state.counts = document.jobs;
+    state.scheduler = document.scheduler;
     after = document.next;
     if (!after) break;
   }
@@ -112,6 +115,7 @@ async function readOthers(frame, state) {
 // ---- the first sentence ----
 
 function headline(state) {
+  if (state.scheduler?.why) return sentence(state.scheduler.why);
   const of = (names) => names.reduce((sum, name) => sum + (state.counts[name] || 0), 0);
   const run = of(RUNNING);
   const wait = state.counts.queued || 0;

@@ -25,6 +25,8 @@
 /* Transactions of one pass at most. What is not written then is left to the next pass, which leaves out what
  * was set aside. */
 enum { ATTEMPTS_MAX = 64 };
+/* So many units that fail alone, before any was written, are not at fault themselves. */
+enum { LONE_FAILURES_MAX = 3 };
 
 /* How a row's unit is named. */
 enum unit_kind { UNIT_JOB, UNIT_RUN, UNIT_MESSAGE, UNIT_DEVICE, UNIT_LINK, UNIT_NODE, UNIT_OTHER };
@@ -78,8 +80,9 @@ struct pass_writing {
     struct store_decision some; /* what the present transaction writes; owned */
     json_t *units;              /* {unit: mask of its parts in `some`}; owned */
     struct write_set set;       /* the present transaction's; owned */
-    unsigned attempts;
+    unsigned attempts, lone_failures;
     pass_written_fn *done;
+    bool committed;
     bool changed; /* something was committed or set aside */
 };
 
@@ -361,6 +364,7 @@ static void committed(struct scheduler *scheduler, const json_t *ids)
     struct pass_writing *writing = scheduler->pass->writing;
     size_t i;
     json_t *run;
+    writing->committed = true;
     json_array_foreach ((json_t *)(uintptr_t)writing->some.runs, i, run)
         if (pass_ends(run))
             dispatch_drop_run(scheduler->dispatch, json_integer_value(json_object_get(run, "run")));
@@ -386,16 +390,26 @@ bool pass_is_at_fault(struct scheduler *scheduler, const struct err *err)
     return blames;
 }
 
-/* Sets the only unit of the transaction aside, or only its rows of the part that informs. */
-static void set_unit_aside(struct scheduler_pass *pass, size_t part, const struct err *why)
+/* Sets the only unit of the transaction aside, or what only informs of it. Returns false when no unit has
+ * been written and this is the third that cannot be: then the units are not at fault. */
+static bool set_unit_aside(struct scheduler_pass *pass, const struct err *why)
 {
     struct pass_writing *writing = pass->writing;
-    const bool record = part < PARTS && parts[part].record;
-    char name[UNIT_BYTES + 16];
-    snprintf(name, sizeof(name), "%s%s%s", record ? parts[part].name : "", record ? " of " : "",
-             json_object_iter_key(json_object_iter(writing->units)));
-    pass_set_aside(pass, name, why->text);
+    const char *unit = json_object_iter_key(json_object_iter(writing->units));
+    const uint32_t mask = (uint32_t)json_integer_value(json_object_get(writing->units, unit));
+    bool informs = true;
     writing->changed = true;
+    for (size_t p = 0; p < PARTS; p++)
+        informs = informs && ((mask >> p & 1) == 0 || parts[p].record);
+    if (!informs)
+        pass_set_aside(pass, unit, why->text);
+    for (size_t p = 0; p < PARTS && informs; p++) {
+        char name[UNIT_BYTES + 16];
+        snprintf(name, sizeof(name), "%s of %s", parts[p].name, unit);
+        if ((mask >> p & 1) != 0)
+            pass_set_aside(pass, name, why->text);
+    }
+    return writing->committed || ++writing->lone_failures < LONE_FAILURES_MAX;
 }
 
 /* Handles a transaction that failed. */
@@ -413,13 +427,13 @@ static void failed(struct scheduler *scheduler, const struct err *why)
     }
     log_event(LOG_LEVEL_WARN, "decision_divided", "units=%zu alone=%d why=\"%s\"",
               json_object_size(writing->units), (int)writing->set.alone, why->text);
-    if (writing->set.alone && !is_separable(&writing->set, part)) {
-        set_unit_aside(scheduler->pass, part, why);
-    } else if (divide(writing, part, &err) < 0) {
+    const bool goes_on = writing->set.alone && !is_separable(&writing->set, part)
+                             ? set_unit_aside(scheduler->pass, why)
+                             : divide(writing, part, &err) == 0;
+    if (goes_on)
+        write_next(scheduler);
+    else
         writing->done(scheduler, false, &err);
-        return;
-    }
-    write_next(scheduler);
 }
 
 static void decided(void *arg, const struct err *err, json_t *ids)

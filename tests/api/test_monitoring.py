@@ -17,6 +17,32 @@ KNOWN_REMARKS = {'motley_device_clock_khz use base unit "hertz" instead of "khz"
 HEALTH = '{"temperature_c": 61, "power_w": 80, "clock_khz": 1410000, "heat": 0.9, "others_bytes": 5, "ecc_uncorrected": 0}'
 
 
+def gauge(name):
+    lines = api.call("GET", "/metrics", token=None).body.decode().splitlines()
+    return [float(line.split()[1]) for line in lines if line.split()[0] == name]
+
+
+def a_scheduler_that_decides_nothing_is_told():
+    """Its row is written here as a scheduler writes it; in scheduler/statements a real one does."""
+    def told(state, words):
+        queue, ready = api.good("GET", "/v1/queue")["scheduler"], api.good("GET", "/readyz", token=None)
+        expect(queue["state"] == state and words in queue.get("why", ""), f"{state}: {queue}")
+        expect(ready["status"] == "ready" and ready["scheduler"]["state"] == state and "why" not in ready["scheduler"], f"{state}: {ready}")
+        expect(gauge("motley_scheduler_deciding") == [float(state == "deciding")], f"{state}: the metric")
+
+    told("absent", "no scheduler has led yet")
+    api.psql("INSERT INTO scheduler_health (name, failing_since, failures, task, why, asides, aside_count) VALUES ('s', now() - interval '3 s', 9, "
+             "'passes', 'decide_runs: wrong', '[{\"part\": \"job 7\", \"job\": 7, \"until\": \"then\", \"until_us\": 1, \"why\": \"no\"}]', 1)")
+    told("failing", "cannot decide, and nothing starts: since ")
+    expect("(decide_runs: wrong)" in api.good("GET", "/v1/queue")["scheduler"]["why"], "the error is named")
+    expect(gauge("motley_scheduler_set_aside") == [1], "the metric of what is set aside")
+    api.psql("UPDATE scheduler_health SET failing_since = NULL, good_at = now() - interval '11 s'")
+    told("silent", "has decided nothing since ")
+    expect(11 <= gauge("motley_scheduler_pass_age_seconds")[0] < 60, "the metric of the age")
+    api.psql("UPDATE scheduler_health SET good_at = now() + interval '1 h'")
+    told("deciding", "")
+
+
 def metrics_are_what_prometheus_takes():
     api.psql("INSERT INTO nodes (name) VALUES ('n'); INSERT INTO devices (name, node, kind, inventory, digest, memory_limit_bytes, health) "
              f"VALUES ('n/cuda0', 'n', 'cuda', '{{}}', 'x', 1000000, '{HEALTH}'); "
@@ -70,4 +96,4 @@ if not shutil.which("promtool"):
 if not os.path.isdir(os.path.join(PACKAGES, "yaml")):
     skip("PyYAML is not in .cache/client: tools/pypi_packages.sh client fetches it")
 with Api() as api:
-    main(metrics_are_what_prometheus_takes, alerts_and_dashboard_ask_for_what_there_is, mistakes_in_them_are_found)
+    main(a_scheduler_that_decides_nothing_is_told, metrics_are_what_prometheus_takes, alerts_and_dashboard_ask_for_what_there_is, mistakes_in_them_are_found)

@@ -116,7 +116,8 @@ int __wrap_pg_query_with(struct pg *pg, const struct pg_step *steps, int count, 
             continue;
         failed[kind] = true;
         if (steps[i].params && steps[i].params->count > 0 && steps[i].params->values[0] &&
-            strchr("[{", steps[i].params->values[0][0])) {
+            (strchr("[{", steps[i].params->values[0][0]) ||
+             strcmp(steps[i].statement->name, "store_fence") == 0)) {
             params = *steps[i].params;
             params.values[0] = "no JSON";
             params.lengths[0] = 7;

@@ -761,6 +761,17 @@ class ListArtifactsAnswer(Answered):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SchedulerState(Answered):
+    """How the scheduler's passes go. `deciding`; `failing`: each try fails, since `since`; `silent`: nothing was decided for ten seconds,
+    since `since`; `absent`: none has led yet. Known within ten seconds."""
+    state: str  # deciding, failing, silent, absent; others may come
+    since: str | None = None
+    why: str | None = None  # a sentence, of every state but deciding
+    age_s: float | None = None  # seconds since nothing was left to decide
+    set_aside_count: int  # jobs, devices and the like that passes leave out for a while, as the database refused what was decided of them
+
+
+@dataclass(frozen=True, kw_only=True)
 class GetQueueAnswerQueue(Answered):
     id: int
     name: str | None  # null: one may not see the job
@@ -787,6 +798,7 @@ class GetQueueAnswerQueue(Answered):
 @dataclass(frozen=True, kw_only=True)
 class GetQueueAnswer(Answered):
     jobs: dict[str, int]  # how many jobs are in each state
+    scheduler: SchedulerState  # How the scheduler's passes go. `deciding`; `failing`: each try fails, since `since`; `silent`: nothing was decided for ten seconds, since `since`; `absent`: none has led yet. Known within ten seconds.
     queue: list[GetQueueAnswerQueue]
     next: str | None  # `after` of the next page, an opaque text; null: this is the last page
 
@@ -1344,3 +1356,9 @@ class AddSessionCodeAnswer(Answered):
 @dataclass(frozen=True, kw_only=True)
 class Status(Answered):
     status: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class GetReadyAnswer(Answered):
+    status: str
+    scheduler: SchedulerState  # How the scheduler's passes go. `deciding`; `failing`: each try fails, since `since`; `silent`: nothing was decided for ten seconds, since `since`; `absent`: none has led yet. Known within ten seconds.

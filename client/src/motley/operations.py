@@ -9,8 +9,8 @@ from ._json import UNSET, Unset
 from .models import (
     AddJoinTokenAnswer, AddModelFile, AddSessionCodeAnswer, AddTokenAnswer, AuditRow, ChangeDeviceAnswer, ChangeJobAnswer, Commanded,
     CommandedJobs, Device, DeviceLoad, Drained, EnrollAnswer, ExtendJobAnswer, GetFileManifestAnswer, GetJobPlanAnswer, GetLoadAnswer,
-    GetQueueAnswer, GetQueueAnswerQueue, GetRecordsAnswer, GetSharesAnswer, GetTraceAnswer, GetUsageAnswer, GetWhyAnswer, Group,
-    ImportProfilesAnswer, Job, JobLine, Lanes, Lease, Link, ListArrivalsAnswer, ListArrivalsAnswerArrival, ListArtifactsAnswer,
+    GetQueueAnswer, GetQueueAnswerQueue, GetReadyAnswer, GetRecordsAnswer, GetSharesAnswer, GetTraceAnswer, GetUsageAnswer, GetWhyAnswer,
+    Group, ImportProfilesAnswer, Job, JobLine, Lanes, Lease, Link, ListArrivalsAnswer, ListArrivalsAnswerArrival, ListArtifactsAnswer,
     ListArtifactsAnswerArtifact, ListAuditAnswer, ListDevicesAnswer, ListGroupsAnswer, ListJobsAnswer, ListLeasesAnswer, ListLinksAnswer,
     ListLogsAnswer, ListMetricsAnswer, ListModelsAnswer, ListNodesAnswer, ListNodesAnswerNode, ListProfilesAnswer, ListRunsAnswer,
     ListTokensAnswer, ListUsersAnswer, LogLine, Metric, Model, OpenSessionAnswer, PlanAnswer, Profile, RemoveNodeAnswer,
@@ -580,9 +580,10 @@ def get_health() -> Call[Status]:
     return Call("GET", "/healthz", Status)
 
 
-def get_ready() -> Call[Status]:
-    """Can it serve (is the database there, with the right schema)."""
-    return Call("GET", "/readyz", Status)
+def get_ready() -> Call[GetReadyAnswer]:
+    """Can it serve (is the database there, with the right schema). A scheduler that decides nothing does not make the api unready: `status`
+    stays `ready`, and `scheduler` says so."""
+    return Call("GET", "/readyz", GetReadyAnswer)
 
 
 def get_metrics() -> Call[str]:
