@@ -12,12 +12,20 @@
 #include <unistd.h>
 
 #include "agent/cards.h"
+#include "agent/machine.h"
 #include "common/clock.h"
 #include "common/json.h"
 #include "common/log.h"
 #include "common/process.h"
 
-enum { LINE_BYTES_MAX = 1 << 20, INTERVAL_MS_MAX = 2000, SILENT_S = 30, NOTE_MS_MAX = 5000, REFRESH_S = 60 };
+enum {
+    LINE_BYTES_MAX = 1 << 20,
+    INTERVAL_MS_MAX = 2000,
+    SILENT_S = 30,
+    NOTE_MS_MAX = 5000,
+    REFRESH_S = 60,
+    CORES_S = 30
+};
 
 #define HEAT_STEPS                                                                                           \
     20.0 /* the heat factor is reported in twentieths, so that plans do not change with every reading */
@@ -50,6 +58,9 @@ struct health {
     pid_t pid; /* process of the watcher; 0: none runs */
     int fd;
     uint64_t heard_ns; /* time of the last reading, or of the watcher's start or end */
+    double
+        others_s; /* CPU seconds of the machine that were not of this agent and its workers, at 'cores_ns' */
+    uint64_t cores_ns;
 };
 
 /* ---- one reading ---- */
@@ -254,13 +265,50 @@ json_t *health_take(struct health *health, const json_t *reading, uint64_t now_n
     return due;
 }
 
-static void tell(struct health *health, const json_t *reading)
+/* Sends the health of devices, if it is of any. Takes 'due' over. */
+static void note(struct health *health, json_t *due)
 {
-    json_t *due = health_take(health, reading, clock_mono_ns());
     if (json_object_size(due) > 0)
         health->options.note(health->options.arg, due);
     else
         json_decref(due);
+}
+
+static void tell(struct health *health, const json_t *reading)
+{
+    note(health, health_take(health, reading, clock_mono_ns()));
+}
+
+/* ---- CPUs ---- */
+
+static bool is_cpu(const struct agent_device *device)
+{
+    return strcmp(device->kind, "cpu") == 0;
+}
+
+static double others_seconds(const struct health *health)
+{
+    double ours_s = process_cpu_seconds(getpid());
+    for (uint32_t i = 0; i < health->options.config->device_count; i++)
+        ours_s += process_cpu_seconds(
+            health->options.pid(health->options.arg, health->options.config->devices[i].name));
+    return machine_cpu_seconds() - ours_s;
+}
+
+json_t *health_cores(struct health *health, uint64_t now_ns)
+{
+    const double others_s = others_seconds(health), seconds = 1e-9 * (double)(now_ns - health->cores_ns);
+    const double cores = fmax(0, others_s - health->others_s) / fmax(seconds, 1e-3);
+    json_t *due = json_object();
+    for (uint32_t i = 0; i < health->options.config->device_count; i++) {
+        const struct agent_device *device = &health->options.config->devices[i];
+        if (is_cpu(device))
+            json_object_set_new(due, device->name,
+                                json_pack("{s:f}", "others_cores", round(100 * cores) / 100));
+    }
+    health->others_s = others_s;
+    health->cores_ns = now_ns;
+    return due;
 }
 
 /* ---- the watcher ---- */
@@ -368,6 +416,10 @@ static void ticked(evutil_socket_t fd, short what, void *arg)
     (void)fd;
     (void)what;
     uint64_t now_ns = clock_mono_ns();
+    if (now_ns - health->cores_ns >= (uint64_t)CORES_S * 1000000000)
+        note(health, health_cores(health, now_ns));
+    if (health->count == 0)
+        return;
     if (health->heard_ns != 0 && now_ns - health->heard_ns < (uint64_t)SILENT_S * 1000000000)
         return;
     if (health->pid != 0) {
@@ -411,9 +463,11 @@ struct health *health_create(struct event_base *base, const struct health_option
                 .heat = 1};
         }
     }
+    health->others_s = others_seconds(health);
+    health->cores_ns = clock_mono_ns();
     health->input = evbuffer_new();
     health->tick = !health->input ? NULL : event_new(base, -1, EV_PERSIST, ticked, health);
-    if (!health->tick || (health->count > 0 && event_add(health->tick, &second) < 0)) {
+    if (!health->tick || event_add(health->tick, &second) < 0) {
         health_destroy(health);
         err_set(err, ERR_NOMEM, "no memory for the health of cards");
         return NULL;

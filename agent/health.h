@@ -1,6 +1,7 @@
-/* The health of this node's cards. A process of the worker's program watches them (`motley-worker --health`,
- * engine/gpu/health.h), so that a management library that hangs or crashes harms nothing else. Here its
- * readings are matched with devices, averaged, and sent in "health" notes.
+/* The health of this node's devices. Of CPUs it is how many cores of the machine processes use that are not
+ * of this agent (`others_cores`), each half minute. Of cards: a process of the worker's program watches them
+ * (`motley-worker --health`, engine/gpu/health.h), so that a management library that hangs or crashes harms
+ * nothing else. Here its readings are matched with devices, averaged, and sent in "health" notes.
  *
  * The watcher runs when a device is a card, or when MOTLEY_EMULATED_HEALTH gives the health of emulated
  * cards. It is started again half a minute after it ended, and is ended after half a minute of silence. A
@@ -37,5 +38,9 @@ void health_again(struct health *health);
 /* Takes one reading of the watcher at `now_ns` and returns what the next note says (new; {} when nothing is
  * due). Used by health.c and its test. */
 json_t *health_take(struct health *health, const json_t *reading, uint64_t now_ns);
+
+/* Returns the health of the CPUs since the last call, or since the creation: {device: {"others_cores"}}, new.
+ * Used as health_take is. */
+json_t *health_cores(struct health *health, uint64_t now_ns);
 
 #endif

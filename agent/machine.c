@@ -25,6 +25,40 @@ static char *line_read(const char *path, char *out, size_t size)
     return out;
 }
 
+/* Sums up clock ticks as seconds: the numbers of 'line' that follow the first 'skip' words, of which bit i of
+ * 'wanted' takes number i. */
+static double ticks_seconds(const char *line, unsigned skip, unsigned wanted)
+{
+    double ticks = 0;
+    for (; skip > 0 && line; skip--)
+        line = strchr(line + 1, ' ');
+    for (; wanted != 0 && line; wanted >>= 1) {
+        char *end;
+        const unsigned long long value = strtoull(line, &end, 10);
+        ticks += (wanted & 1u) != 0 ? (double)value : 0;
+        line = end;
+    }
+    return ticks / (double)sysconf(_SC_CLK_TCK);
+}
+
+double machine_cpu_seconds(void)
+{
+    enum { USER_NICE_SYSTEM_IRQ_SOFTIRQ = 0x67 };
+    char line[512]; /* "cpu  user nice system idle iowait irq softirq steal guest guest_nice" */
+    return ticks_seconds(line_read("/proc/stat", line, sizeof(line)), 1, USER_NICE_SYSTEM_IRQ_SOFTIRQ);
+}
+
+double process_cpu_seconds(pid_t pid)
+{
+    enum { OWN_AND_CHILDREN = 0xf };
+    char path[64];
+    char line[1024]; /* "pid (name) state …", in which utime, stime, cutime and cstime stand 12 words after
+                        the name */
+    snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+    const char *name_end = strrchr(line_read(path, line, sizeof(line)), ')');
+    return ticks_seconds(name_end, 12, OWN_AND_CHILDREN);
+}
+
 uint32_t cpu_count(void)
 {
     cpu_set_t set;

@@ -1,10 +1,11 @@
-/* This machine, as /proc and /sys describe it: only properties that do not change while it runs (no free
- * memory, no load). Thread: any. */
+/* This machine, as /proc and /sys describe it: properties that do not change while it runs, and the CPU time
+ * that was used. Thread: any. */
 #ifndef MOTLEY_AGENT_MACHINE_H
 #define MOTLEY_AGENT_MACHINE_H
 
 #include <jansson.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 uint32_t cpu_count(void); /* CPUs that this process may use; at least 1 */
 uint64_t
@@ -22,6 +23,13 @@ char *machine_id(char out[64]);
 
 /* Writes the processor's name; "" when it is unknown. Returns out. */
 char *machine_cpu(char out[256]);
+
+/* Returns the seconds for which the machine's cores have computed since it started; 0 when that is unknown.
+ */
+double machine_cpu_seconds(void);
+/* Returns the seconds for which a process and the children it has waited for have computed; 0: there is none.
+ */
+double process_cpu_seconds(pid_t pid);
 
 /* Returns the display controllers and accelerators of /sys/bus/pci, usable or not: a new array of {pci,
  * vendor, device, driver, memory_bytes, usable}. NULL when memory is short. */

@@ -111,6 +111,12 @@ static void add_fact(bool *first, const char *fmt, ...)
     *first = false;
 }
 
+/* Whether the health of a device says more than that nobody else computes on the CPU. */
+static bool health_matters(const json_t *health)
+{
+    return json_is_object(health) && show_num(health, "others_cores", 1) >= 0.25;
+}
+
 /* Prints, for example, "left/cuda0: 93 °C, 900 of 1800 MHz (thermal), 349 of 350 W, others hold 3.00 GiB" */
 static void show_health(const json_t *device)
 {
@@ -142,6 +148,8 @@ static void show_health(const json_t *device)
         add_fact(&first, "others hold %s", units_bytes(bytes, (uint64_t)others));
     if (ecc > 0)
         add_fact(&first, "%.0f memory errors", ecc);
+    if (json_object_get(health, "others_cores"))
+        add_fact(&first, "others compute on %.2f cores", show_num(health, "others_cores", 0));
     if (json_object_get(health, "xid"))
         add_fact(&first, "Xid %.0f", show_num(health, "xid", 0));
     if (json_object_get(health, "why"))
@@ -194,7 +202,7 @@ int command_devices(struct cli *cli, struct err *err)
                            err);
     if (!cli->json && result == 0) {
         json_array_foreach (devices, index, device)
-            if (json_is_object(json_object_get(device, "health")) ||
+            if (health_matters(json_object_get(device, "health")) ||
                 json_is_string(json_object_get(device, "drain_why")))
                 show_health(device);
         json_array_foreach (devices, index, device)

@@ -147,8 +147,9 @@ static int group_set(struct cli *cli, struct err *err)
     json_t *body = json_pack("{s:s, s:[]}", "name", cli->words[1], "members");
     const char *weight = cli_option(cli, "--weight");
     int changed = changes_of(cli, changes, texts, err), result = changed < 0 ? -1 : 0;
-    static const char *const times[][2] = {{"--time-limit", "time_limit_s"}, {"--slice", "slice_s"}};
-    for (size_t i = 0; i < 2 && result == 0; i++) {
+    static const char *const times[][2] = {
+        {"--time-limit", "time_limit_s"}, {"--slice", "slice_s"}, {"--lease-limit", "lease_limit_s"}};
+    for (size_t i = 0; i < 3 && result == 0; i++) {
         double seconds;
         const char *text = cli_option(cli, times[i][0]);
         if (text && units_parse_seconds(text, &seconds, err) < 0) {

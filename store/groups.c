@@ -14,7 +14,7 @@ static const struct pg_statement list_groups = {
     "group_list",
     "SELECT json_build_object('groups', coalesce(json_agg(json_build_object('name', g.name, 'created', "
     " motley_time(g.created_at), 'members', " MEMBERS_JSON ", 'parent', "
-    "(SELECT p.name FROM groups p WHERE p.id = g.parent), 'weight', g.weight, 'time_limit_s', g.time_limit_s, 'slice_s', g.slice_s, " LIMITS_OF("g") ") ORDER BY g.name COLLATE \"C\"), '[]'::json)) "
+    "(SELECT p.name FROM groups p WHERE p.id = g.parent), 'weight', g.weight, 'time_limit_s', g.time_limit_s, 'slice_s', g.slice_s, 'lease_limit_s', g.lease_limit_s, " LIMITS_OF("g") ") ORDER BY g.name COLLATE \"C\"), '[]'::json)) "
     "FROM groups g WHERE $2::boolean OR g.id = ANY (motley_groups($1::bigint))",
     PG_READ};
 
@@ -46,9 +46,10 @@ static const struct pg_statement change_group = {
     "  FOR UPDATE OF g), "
     "u AS (UPDATE groups SET weight = coalesce((d ->> 'weight')::float8, groups.weight), time_limit_s = "
     "    coalesce((d ->> 'time_limit_s')::float8, groups.time_limit_s), slice_s = coalesce((d ->> 'slice_s')::float8, groups.slice_s), "
+    "  lease_limit_s = coalesce((d ->> 'lease_limit_s')::float8, groups.lease_limit_s), "
     "  parent = CASE WHEN NOT d ? 'parent' THEN groups.parent WHEN d ->> 'parent' IS NULL THEN NULL "
     "    ELSE motley_group('group', d ->> 'parent', 0, true) END, " SET_LIMITS("groups")
-    "  FROM old, d WHERE groups.id = old.id RETURNING groups.name, jsonb_build_object('weight', old.weight, 'time_limit_s', old.time_limit_s, 'slice_s', old.slice_s, "
+    "  FROM old, d WHERE groups.id = old.id RETURNING groups.name, jsonb_build_object('weight', old.weight, 'time_limit_s', old.time_limit_s, 'slice_s', old.slice_s, 'lease_limit_s', old.lease_limit_s, "
     "    'parent', old.parent_name, " LIMITS_OF("old") ") AS was), "
     "said AS ("
     AUDIT("$3", "'group.set'", "u.name", "(SELECT json_object_agg(k, u.was -> k) FROM jsonb_object_keys(d.d) k)", "d.d::json", "u, d")

@@ -18,11 +18,11 @@ static const struct pg_statement list_leases = {
     PG_READ};
 static const struct pg_statement make_lease = {
     "lease_make",
-    "SELECT motley_lease($1::bigint, $2, $3, $4, coalesce($5::timestamptz, now()), $6::bigint, $7::bigint)",
+    "SELECT motley_lease($1::bigint, $2, $3, $4, coalesce($5::timestamptz, now()), $6::bigint, $7::bigint, $8::boolean)",
     PG_WRITE};
 static const struct pg_statement make_lease_any = {
     "lease_make_any",
-    "SELECT motley_lease_any($1::bigint, $2, $3, $4, coalesce($5::timestamptz, now()), $6::bigint, $7::bigint)",
+    "SELECT motley_lease_any($1::bigint, $2, $3, $4, coalesce($5::timestamptz, now()), $6::bigint, $7::bigint, $8::boolean)",
     PG_WRITE};
 static const struct pg_statement made_lease = {
     "lease_made",
@@ -38,8 +38,11 @@ static const struct pg_statement change_lease = {
     "lease_change",
     "WITH old AS (SELECT l.*, u.name AS holder, ($2::boolean OR l.user_id = $1::bigint) AS own FROM leases l "
     "  JOIN users u ON u.id = l.user_id WHERE l.id = $3 AND l.ends > now() FOR UPDATE OF l), "
+    "checked AS MATERIALIZED (SELECT $4::bigint = 0 OR kind <> 'lease' OR "
+    "    motley_lease_check(id, user_id, $2::boolean, begins, ends + $4::bigint * interval '1 s') AS good FROM old WHERE own), "
     "upd AS (UPDATE leases l SET begins = CASE WHEN $4::bigint > 0 THEN l.begins ELSE least(l.begins, now()) END, "
-    "    ends = CASE WHEN $4::bigint > 0 THEN l.ends + $4::bigint * interval '1 s' ELSE now() END FROM old WHERE l.id = old.id AND old.own RETURNING l.*), "
+    "    ends = CASE WHEN $4::bigint > 0 THEN l.ends + $4::bigint * interval '1 s' ELSE now() END FROM old, checked "
+    "    WHERE l.id = old.id AND old.own AND checked.good RETURNING l.*), "
     "said AS ("
     AUDIT("$5", "CASE WHEN $4::bigint > 0 THEN 'lease.extend' ELSE 'lease.end' END", "upd.device", "json_build_object('lease', upd.id)", "json_build_object('ends', motley_time(upd.ends))", "upd")
     "  ) "
@@ -65,6 +68,7 @@ int store_lease_put(struct store *store, const struct principal *principal,
     pg_param_text(&made, lease->begins);
     pg_param_i64(&made, lease->seconds);
     pg_param_i64(&made, LEASE_AHEAD_MAX);
+    pg_param_bool(&made, principal->admin);
     pg_params_init(&said);
     store_param_actor(&said, principal);
     const struct pg_step steps[] = {{lease->device ? &make_lease : &make_lease_any, &made},

@@ -27,12 +27,13 @@ struct store_lease_new {
 int store_lease_list(struct store *store, store_doc_fn *done, void *arg, struct err *err);
 /* Makes a lease for the asker, who must be a user. Answers the lease's document. ERR_CONFLICT names the lease
  * or the job that has the device at that time. ERR_INVALID names an unknown device, a time that is past or
- * more than LEASE_AHEAD_MAX away, or a limit of the user's devices. Wakes the scheduler. */
+ * more than LEASE_AHEAD_MAX away, the longest time of the user's leases, or a limit (devices, month) of the
+ * user or of a group. Wakes the scheduler. */
 int store_lease_put(struct store *store, const struct principal *principal,
                     const struct store_lease_new *lease, store_doc_fn *done, void *arg, struct err *err);
 /* Moves the end of a lease by `seconds`; 0 ends the lease now (a booking that has not begun is withdrawn).
  * Only the holder and administrators may do this. ERR_NOT_FOUND; ERR_DENIED; ERR_CONFLICT when another lease
- * or a job has the device at that time. Answers the lease's document. */
+ * or a job has the device at that time; ERR_INVALID names a limit, as above. Answers the lease's document. */
 int store_lease_change(struct store *store, const struct principal *principal, int64_t id, int64_t seconds,
                        store_doc_fn *done, void *arg, struct err *err);
 

@@ -7,8 +7,9 @@
 
 #include "common/digest.h"
 
-static const char *const scope_names[] = {"jobs:read",   "jobs:write",   "nodes:read", "nodes:write",
-                                          "models:read", "models:write", "admin",      "agent"};
+static const char *const scope_names[] = {"jobs:read",   "jobs:write",  "nodes:read",
+                                          "nodes:write", "models:read", "models:write",
+                                          "admin",       "agent",       "leases:write"};
 #define SCOPE_COUNT (sizeof(scope_names) / sizeof(scope_names[0]))
 
 const char *store_scope_name(unsigned bit)

@@ -16,9 +16,12 @@ enum store_scope {
     SCOPE_MODELS_WRITE = 1 << 5, /* models, blobs, datasets */
     SCOPE_ADMIN = 1 << 6,        /* objects of all users, models by reference, users */
     SCOPE_AGENT = 1 << 7,        /* an enrolled node, which may only use blobs */
+    SCOPE_LEASES_WRITE = 1 << 8, /* holding devices */
+    SCOPE_LAST = SCOPE_LEASES_WRITE
 };
 #define SCOPES_USER                                                                                          \
-    (SCOPE_JOBS_READ | SCOPE_JOBS_WRITE | SCOPE_NODES_READ | SCOPE_MODELS_READ | SCOPE_MODELS_WRITE)
+    (SCOPE_JOBS_READ | SCOPE_JOBS_WRITE | SCOPE_NODES_READ | SCOPE_MODELS_READ | SCOPE_MODELS_WRITE |        \
+     SCOPE_LEASES_WRITE)
 #define SCOPES_ALL_PEOPLE (SCOPES_USER | SCOPE_NODES_WRITE | SCOPE_ADMIN)
 
 /* Convert between a scope's bit and its name: NULL for an unknown bit, 0 for an unknown name. */

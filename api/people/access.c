@@ -8,7 +8,7 @@ static void name_scopes(unsigned scopes, char *text, size_t size)
 {
     size_t at = 0;
     text[0] = '\0';
-    for (unsigned bit = 1; bit <= SCOPE_AGENT && at < size; bit <<= 1)
+    for (unsigned bit = 1; bit <= SCOPE_LAST && at < size; bit <<= 1)
         if ((scopes & bit) && store_scope_name(bit))
             at += (size_t)snprintf(text + at, size - at, "%s%s", at ? " or " : "", store_scope_name(bit));
 }
@@ -16,7 +16,7 @@ static void name_scopes(unsigned scopes, char *text, size_t size)
 json_t *access_scope_names(unsigned scopes)
 {
     json_t *names = json_array();
-    for (unsigned bit = 1; names && bit <= SCOPE_AGENT; bit <<= 1)
+    for (unsigned bit = 1; names && bit <= SCOPE_LAST; bit <<= 1)
         if ((scopes & bit) && store_scope_name(bit))
             json_array_append_new(names, json_string(store_scope_name(bit)));
     return names;

@@ -5,6 +5,7 @@
 #include "api/check/check.h"
 #include "common/json.h"
 #include "store/jobs.h"
+#include "store/leases.h"
 #include "store/users.h"
 
 #include <stdlib.h>
@@ -150,6 +151,7 @@ void groups_patch(struct call *call)
     jr_f64(&reader, "weight", JR_OPTIONAL, 1e-6, 1e6, &weight);
     jr_f64(&reader, "time_limit_s", JR_OPTIONAL, 0, 366.0 * 86400, &seconds);
     jr_f64(&reader, "slice_s", JR_OPTIONAL, 0, 366.0 * 86400, &seconds);
+    jr_f64(&reader, "lease_limit_s", JR_OPTIONAL, 0, LEASE_SECONDS_MAX, &seconds);
     limits_check(&reader);
     if (changes_check(call, &reader) == 0 &&
         store_group_set(call->app->store, &call->principal, call->params[0], call->body, rights_changed, call,

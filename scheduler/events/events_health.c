@@ -33,7 +33,7 @@ static json_t *health_read(const json_t *given, const char *device, struct err *
     struct buf text = {.limit = HEALTH_BYTES_MAX};
     const json_t *reasons = NULL, *links = NULL, *mig = NULL, *reason;
     const char *why = NULL;
-    double heat = 1;
+    double heat = 1, cores = 0;
     int64_t number;
     size_t i;
     char path[160];
@@ -42,6 +42,7 @@ static json_t *health_read(const json_t *given, const char *device, struct err *
     for (i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
         jr_i64(&reader, numbers[i], JR_OPTIONAL, 0, INT64_MAX, &number);
     jr_f64(&reader, "heat", JR_OPTIONAL, 1e-3, 1, &heat);
+    jr_f64(&reader, "others_cores", JR_OPTIONAL, 0, 1e6, &cores);
     jr_array(&reader, "throttle", JR_OPTIONAL, 0, REASONS_MAX, &reasons);
     jr_array(&reader, "links", JR_OPTIONAL, 0, LINKS_MAX, &links);
     jr_object(&reader, "mig", JR_OPTIONAL, &mig);

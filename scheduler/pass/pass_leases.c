@@ -8,13 +8,20 @@
 #include "scheduler/policy/device_set.h"
 #include "scheduler/policy/policy.h"
 
-/* Whether the device's agent reports that no process outside Motley holds memory of the device. */
+/* Processes outside Motley that use less than this many cores of a CPU's machine are those that every machine
+ * runs. */
+#define CORES_IDLE 0.25
+
+/* Whether the device's agent reports that no process outside Motley holds memory of the card, or computes on
+ * the CPU's machine. */
 static bool is_idle(const struct scheduler_pass *pass, const char *name)
 {
     for (size_t i = 0; i < pass->view->device_count; i++) {
-        const json_t *others = json_object_get(pass->view->devices[i].health, "others_bytes");
+        const json_t *bytes = json_object_get(pass->view->devices[i].health, "others_bytes");
+        const json_t *cores = json_object_get(pass->view->devices[i].health, "others_cores");
         if (strcmp(pass->view->devices[i].name, name) == 0)
-            return json_is_integer(others) && json_integer_value(others) == 0;
+            return (json_is_integer(bytes) && json_integer_value(bytes) == 0) ||
+                   (json_is_number(cores) && json_number_value(cores) < CORES_IDLE);
     }
     return false;
 }

@@ -8,6 +8,8 @@
 #include <math.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "agent/cards.h"
 #include "agent/config.h"
@@ -548,6 +550,39 @@ static double said(json_t *told, const char *key)
         (json_int_t)2000, "throttle", reason, "memory_bytes", (json_int_t)24000000000, "used_bytes",         \
         (json_int_t)(used), "processes", "pid", 4242, "bytes", (json_int_t)(ours)
 
+static void what_others_compute_on_the_cpu_is_told(void **state)
+{
+    (void)state;
+    struct event_base *base = event_base_new();
+    struct agent_config *config = calloc(1, sizeof(*config));
+    json_decref(with_cards("{\"name\":\"n\"}", config));
+    struct health *health = health_made(base, config);
+    int over[2];
+    char byte;
+    assert_int_equal(pipe(over), 0);
+    json_decref(health_cores(health, 1000000000));
+    const pid_t other = fork();
+    if (other == 0) { /* nobody waits for it below, so its time is not the agent's */
+        while (process_cpu_seconds(getpid()) < 0.3)
+            ;
+        _exit(write(over[1], "", 1) == 1 ? pause() : 1);
+    }
+    assert_true(read(over[0], &byte, 1) == 1);
+    assert_true(process_cpu_seconds(other) >= 0.3);
+    json_t *told = health_cores(health, 2000000000); /* a second later, it says */
+    assert_true(said(json_incref(json_object_get(told, "n/cpu0")), "others_cores") >= 0.25);
+    assert_int_equal(json_object_size(told), 1);
+    json_decref(told);
+    assert_int_equal(kill(other, SIGKILL), 0);
+    assert_int_equal(waitpid(other, NULL, 0), other);
+    close(over[0]);
+    close(over[1]);
+    health_destroy(health);
+    agent_config_fini(config);
+    free(config);
+    event_base_free(base);
+}
+
 static void a_throttled_card_is_told_when_it_lasts(void **state)
 {
     (void)state;
@@ -721,6 +756,7 @@ int main(void)
         cmocka_unit_test(messages_seen_are_remembered_over_restarts),
         cmocka_unit_test(configurations_are_read_and_wrong_ones_named),
         cmocka_unit_test(cards_become_devices_and_others_say_why_not),
+        cmocka_unit_test(what_others_compute_on_the_cpu_is_told),
         cmocka_unit_test(a_throttled_card_is_told_when_it_lasts),
         cmocka_unit_test(memory_of_others_is_not_planned_with),
         cmocka_unit_test(a_watcher_that_ends_is_said),

@@ -6,10 +6,11 @@ import json
 import os
 import random
 import subprocess
+import time
 
 from api import BIN, LLAMA, Api, agent_token, expect, main, spec, token_rows
 
-PEOPLE = ["jobs:read", "jobs:write", "models:read", "models:write", "nodes:read"]
+PEOPLE = ["jobs:read", "jobs:write", "models:read", "models:write", "nodes:read", "leases:write"]
 
 
 def noise(seed, size=100000):
@@ -315,6 +316,34 @@ def any_device_of_a_model_is_leased_where_it_can_be_had_first():
     api.psql("DELETE FROM leases; DELETE FROM devices WHERE node = 'any'; DELETE FROM nodes WHERE name = 'any'")
 
 
+def leases_need_their_right_and_keep_the_limits():
+    """Of somebody whose token may write jobs alone, and of somebody in a group with limits of its own."""
+    api.psql("INSERT INTO nodes (name, generation, state) VALUES ('held', 1, 'alive');"
+             "INSERT INTO devices (name, node, kind, inventory, digest, memory_limit_bytes) SELECT 'held/cpu' || n, 'held', 'cpu', '{}', '', 1000 "
+             "FROM generate_series(0, 1) n")
+    guest = api.good("POST", "/v1/tokens", {"user": "bob", "scopes": ["jobs:read", "jobs:write", "nodes:read"]})["token"]
+    api.refused(403, "POST", "/v1/leases", {"device": "held/cpu0", "seconds": 60}, "leases:write", token=guest)
+    api.refused(422, "POST", "/v1/leases", {"device": "held/cpu0", "seconds": 31 * 86400}, "last at most 24 h", token=bob)
+    for name, parent in (("lab2", None), ("guests", "lab2")):
+        api.good("POST", "/v1/groups", {"name": name, "members": ["bob"]})
+        api.good("PATCH", f"/v1/groups/{name}", {"parent": parent, **({"lease_limit_s": 3600} if name == "lab2" else {"devices_max": 1})})
+    api.good("PATCH", "/v1/users/bob", {"account": "guests"})
+    api.refused(422, "POST", "/v1/leases", {"device": "held/cpu0", "seconds": 3700}, "last at most 1 h", token=bob)
+    held = api.good("POST", "/v1/leases", {"device": "held/cpu0", "seconds": 1800}, token=bob)["id"]
+    api.refused(422, "POST", "/v1/leases", {"device": "held/cpu1", "seconds": 60}, "group guests may hold 1 devices", token=bob)
+    api.refused(422, "PATCH", f"/v1/leases/{held}", {"extend_seconds": 1900}, "last at most 1 h", token=bob)
+    api.good("PATCH", "/v1/groups/lab2", {"month_seconds_max": 3600})
+    later = {"device": "held/cpu1", "begins": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 7200))}
+    api.refused(422, "POST", "/v1/leases", {**later, "seconds": 2000}, "group lab2 may use 1 h", token=bob)
+    booked = api.good("POST", "/v1/leases", {**later, "seconds": 1700}, token=bob)["id"]
+    api.refused(422, "PATCH", f"/v1/leases/{booked}", {"extend_seconds": 200}, "group lab2 may use 1 h", token=bob)
+    api.good("PATCH", f"/v1/leases/{booked}", {"extend_seconds": 60}, token=bob)
+    api.good("DELETE", f"/v1/leases/{held}", token=bob)
+    api.good("PATCH", "/v1/users/bob", {"account": None})
+    api.psql("DELETE FROM leases; DELETE FROM devices WHERE node = 'held'; DELETE FROM nodes WHERE name = 'held'; "
+             "DELETE FROM groups WHERE name = 'guests'; DELETE FROM groups WHERE name = 'lab2'")
+
+
 def limits_and_the_tree_of_groups_are_set_and_keep_their_rules():
     for name in ("dept", "team"):
         api.good("POST", "/v1/groups", {"name": name, "members": ["bob"]})
@@ -495,5 +524,6 @@ with Api() as api:
          knowing_a_hash_is_not_seeing_the_file, a_file_sent_again_by_another_is_taken_as_new_and_then_theirs,
          a_node_reads_the_files_of_its_runs_while_they_last, naming_anothers_file_gives_it_to_nobody,
          a_bare_name_is_ones_own_then_the_oldest_one_may_see, sharing_is_with_a_group_one_is_in_and_ends_with_it,
-         a_token_makes_none_that_may_more_or_lives_longer, nobody_submits_above_their_ceiling, the_queue_shows_everybodys_jobs_and_the_names_of_those_one_may_see, usage_and_shares_are_sums_over_the_ledger, what_was_recorded_is_simulated_beside_what_happened, any_device_of_a_model_is_leased_where_it_can_be_had_first, limits_and_the_tree_of_groups_are_set_and_keep_their_rules,
+         a_token_makes_none_that_may_more_or_lives_longer, nobody_submits_above_their_ceiling, the_queue_shows_everybodys_jobs_and_the_names_of_those_one_may_see, usage_and_shares_are_sums_over_the_ledger, what_was_recorded_is_simulated_beside_what_happened, any_device_of_a_model_is_leased_where_it_can_be_had_first,
+         leases_need_their_right_and_keep_the_limits, limits_and_the_tree_of_groups_are_set_and_keep_their_rules,
          a_devices_job_is_shown_to_who_may_see_it, every_view_tells_everybody_the_same_of_a_device, a_disabled_users_tokens_are_refused_and_the_jobs_held_or_cancelled, every_change_leaves_a_row_that_says_who_and_what, the_client_does_all_of_it)

@@ -174,7 +174,7 @@ def every_post_with_a_key_is_carried_out_once():
     api.refused(409, "POST", "/v1/leases", {"device": "n1/cpu1", "seconds": 3600}, "another request", headers=key)
     api.refused(409, "POST", f"/v1/jobs/{ident}/hold", None, "another request", headers=key)
     api.refused(400, "POST", "/v1/leases", {"device": device, "seconds": 3600}, "Idempotency-Key", headers={"Idempotency-Key": "a b"})
-    token = api.token_for("anna", ["jobs:read", "jobs:write"])  # keys are each person's own
+    token = api.token_for("anna", ["leases:write"])  # keys are each person's own
     api.good("POST", "/v1/leases", {"device": "n10/cpu0", "seconds": 3600}, headers=key, token=token)
     # what the state is now is of no account
     job = api.good("POST", "/v1/jobs", spec(rows))["id"]

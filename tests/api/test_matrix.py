@@ -11,7 +11,7 @@ import re
 
 from api import LLAMA, Api, agent_token, expect, main, spec, token_rows
 
-PEOPLE = ["jobs:read", "jobs:write", "models:read", "models:write", "nodes:read"]
+PEOPLE = ["jobs:read", "jobs:write", "models:read", "models:write", "nodes:read", "leases:write"]
 WHO = ("owner", "other", "member", "agent", "nobody", "admin")
 
 # Each line has a route, the kind of object that it is asked for, and the status for the owner, another user, a member of

@@ -15,7 +15,7 @@ from api import SLOW, Api, expect, main, skip, spec, token_rows  # noqa: E402
 
 SOURCE = os.environ.get("MOTLEY_SOURCE") or os.path.join(HERE, "..", "..")
 PACKAGES = os.path.join(SOURCE, ".cache", "client")
-SCOPES = ["admin", "jobs:read", "jobs:write", "nodes:read", "nodes:write", "models:read", "models:write"]
+SCOPES = ["admin", "jobs:read", "jobs:write", "nodes:read", "nodes:write", "models:read", "models:write", "leases:write"]
 
 
 def nothing_is_found():

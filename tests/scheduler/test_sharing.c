@@ -691,27 +691,31 @@ static void a_waiting_job_has_a_range_and_is_told_what_would_be_sooner(void **st
     sql("DELETE FROM arrivals WHERE job > 1000000");
 }
 
-/* A lease ends early when no process has held memory of its device for a time. It does not end if the device
- * is used, if the lease is for maintenance, or if the device's health is unknown. */
+/* A lease ends early when no process has held memory of its device, or computed on its CPU, for a time. It
+ * does not end if the device is used, if the lease is for maintenance, or if the device's health is unknown.
+ */
 static void a_lease_of_an_idle_device_ends_early(void **state)
 {
     (void)state;
     sql("INSERT INTO devices (name, node, kind, inventory, digest, memory_limit_bytes, health) SELECT "
-        "'right/x' || n, 'right', 'cuda', '{}', '', 1000, CASE n WHEN 1 THEN '{\"others_bytes\": 0}' WHEN 2 "
-        "THEN '{\"others_bytes\": 67108864}' WHEN 3 THEN '{\"others_bytes\": 0}' END::json "
-        "FROM generate_series(1, 4) n;"
+        "'right/x' || n, 'right', CASE WHEN n < 5 THEN 'cuda' ELSE 'cpu' END, '{}', '', 1000, CASE n WHEN 1 "
+        "THEN "
+        "'{\"others_bytes\": 0}' WHEN 2 THEN '{\"others_bytes\": 67108864}' WHEN 3 THEN '{\"others_bytes\": "
+        "0}' "
+        "WHEN 5 THEN '{\"others_cores\": 0.1}' WHEN 6 THEN '{\"others_cores\": 1.5}' END::json "
+        "FROM generate_series(1, 6) n;"
         "INSERT INTO leases (device, user_id, kind, begins, ends) SELECT 'right/x' || n, 1, CASE n WHEN 3 "
-        "THEN 'maintenance' ELSE 'lease' END, now(), now() + interval '1 h' FROM generate_series(1, 4) n; "
+        "THEN 'maintenance' ELSE 'lease' END, now(), now() + interval '1 h' FROM generate_series(1, 6) n; "
         "NOTIFY motley_jobs");
-    WORLD_UNTIL(
-        &world,
-        number("SELECT count(*) FROM leases WHERE device = 'right/x1' AND settled AND ends < begins + "
-               "interval '30 s' AND ends >= begins + interval '400 ms' AND note LIKE '%idle%'") == 1);
+    WORLD_UNTIL(&world,
+                number("SELECT count(*) FROM leases WHERE device IN ('right/x1', 'right/x5') AND settled AND "
+                       "ends < begins + "
+                       "interval '30 s' AND ends >= begins + interval '400 ms' AND note LIKE '%idle%'") == 2);
     assert_int_equal(
         number("SELECT count(*) FROM ledger g JOIN leases l ON g.assignment = -l.id WHERE g.device = "
                "'right/x1' AND g.ends = l.ends"),
         1);
-    assert_int_equal(number("SELECT count(*) FROM leases WHERE device LIKE 'right/x%' AND ends > now()"), 3);
+    assert_int_equal(number("SELECT count(*) FROM leases WHERE device LIKE 'right/x%' AND ends > now()"), 4);
     sql("UPDATE leases SET ends = now() WHERE ends > now(); NOTIFY motley_jobs");
     WORLD_UNTIL(&world, number("SELECT count(*) FROM leases WHERE NOT settled") == 0);
     sql("DELETE FROM ledger WHERE device LIKE 'right/x%'; DELETE FROM devices WHERE name LIKE 'right/x%'");

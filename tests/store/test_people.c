@@ -44,7 +44,7 @@ static void a_token_is_known_by_its_hash_until_it_ends(void **state)
 static void scopes_have_names(void **state)
 {
     (void)state;
-    for (unsigned bit = 1; bit <= SCOPE_AGENT; bit <<= 1) {
+    for (unsigned bit = 1; bit <= SCOPE_LAST; bit <<= 1) {
         assert_non_null(store_scope_name(bit));
         assert_int_equal(store_scope_from_name(store_scope_name(bit)), bit);
     }

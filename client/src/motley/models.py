@@ -976,7 +976,7 @@ class DeviceHealthLink(Answered):
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceHealth(Answered):
-    """as its agent told last; only what the vendor's management library could say"""
+    """as its agent told last; of a card what the vendor's management library could say, of a CPU others_cores alone"""
     temperature_c: int | None = None
     power_w: int | None = None
     power_limit_w: int | None = None
@@ -990,6 +990,7 @@ class DeviceHealth(Answered):
     memory_bytes: int | None = None
     used_bytes: int | None = None
     others_bytes: int | None = None  # that others hold
+    others_cores: float | None = None  # of the CPU's machine, on which processes compute that are not of its agent
     usable_bytes: int | None = None  # that plans may use now
     processes: int | None = None  # that compute there
     mig: DeviceHealthMig | None = None
@@ -1018,7 +1019,7 @@ class Device(Answered):
     base_bytes: int | None = None  # of these, what a worker on a card takes for itself: scratch memory and the areas of its vendor's library of products; plans have the rest
     job: int | None = None  # what runs there; null of a job that one may not see
     job_owner: str | None = None  # whose job runs there, which everybody sees; null: none
-    health: DeviceHealth | None = None  # as its agent told last; only what the vendor's management library could say
+    health: DeviceHealth | None = None  # as its agent told last; of a card what the vendor's management library could say, of a CPU others_cores alone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -1187,6 +1188,9 @@ class Group(Answered):
     running_max: int | None = None
     queued_max: int | None = None
     month_seconds_max: float | None = None
+    time_limit_s: float | None = None
+    slice_s: float | None = None
+    lease_limit_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -314,7 +314,8 @@ def make_lease(
     note: str | None | Unset = UNSET, kind: Literal['lease', 'maintenance'] | None | Unset = UNSET, idempotency_key: str | None = None
 ) -> Call[Lease]:
     """Hold a device, now or from a time on. No job is on the device while the lease lasts; what runs there when a booking begins moves at a
-    checkpoint. 409 names the lease or the job that has the device then. Scope jobs:write."""
+    checkpoint. 409 names the lease or the job that has the device then; 422 the longest time of one's leases (a day, or what one's group
+    says; administrators: any), or a limit of devices or of the month that it would exceed. Scope leases:write."""
     return Call(
         "POST", "/v1/leases", Lease, body={"seconds": seconds, "device": device, "any": any, "begins": begins, "note": note, "kind": kind},
         keyed=True, key=idempotency_key
@@ -322,12 +323,13 @@ def make_lease(
 
 
 def extend_lease(id: int, *, extend_seconds: int) -> Call[Lease]:
-    """Move the end of one's lease. 409 when somebody has booked the device then. Scope jobs:write."""
+    """Move the end of one's lease. 409 when somebody has booked the device then; 422 names a limit, as when it was made. Scope
+    leases:write."""
     return Call("PATCH", f"/v1/leases/{segment(id)}", Lease, body={"extend_seconds": extend_seconds})
 
 
 def end_lease(id: int) -> Call[Lease]:
-    """Give a device back, or withdraw a booking. Scope jobs:write."""
+    """Give a device back, or withdraw a booking. Scope leases:write."""
     return Call("DELETE", f"/v1/leases/{segment(id)}", Lease)
 
 
@@ -471,14 +473,14 @@ def put_group(*, name: str, members: Sequence[str], idempotency_key: str | None 
 def set_group(
     name: str, *, parent: str | None | Unset = UNSET, weight: float | None | Unset = UNSET, devices_max: int | None | Unset = UNSET,
     running_max: int | None | Unset = UNSET, queued_max: int | None | Unset = UNSET, month_seconds_max: float | None | Unset = UNSET,
-    time_limit_s: float | None | Unset = UNSET, slice_s: float | None | Unset = UNSET
+    time_limit_s: float | None | Unset = UNSET, slice_s: float | None | Unset = UNSET, lease_limit_s: float | None | Unset = UNSET
 ) -> Call[SetGroupAnswer]:
     """Where a group stands in the tree of accounts, its weight and its limits. Scope admin. A limit holds for all that is charged to the
     group and to those below it."""
     return Call(
         "PATCH", f"/v1/groups/{segment(name)}", SetGroupAnswer, body={"parent": parent, "weight": weight, "devices_max": devices_max,
         "running_max": running_max, "queued_max": queued_max, "month_seconds_max": month_seconds_max, "time_limit_s": time_limit_s,
-        "slice_s": slice_s}
+        "slice_s": slice_s, "lease_limit_s": lease_limit_s}
     )
 
 
@@ -534,7 +536,7 @@ def list_tokens(*, limit: int | Unset = UNSET, after: str | Unset = UNSET) -> Li
 
 def add_token(
     *, user: str | None | Unset = UNSET, note: str | None | Unset = UNSET, expires_in: float | str | None | Unset = UNSET,
-    scopes: Sequence[Literal['jobs:read', 'jobs:write', 'nodes:read', 'nodes:write', 'models:read', 'models:write',
+    scopes: Sequence[Literal['jobs:read', 'jobs:write', 'nodes:read', 'nodes:write', 'models:read', 'models:write', 'leases:write',
     'admin']] | None | Unset = UNSET, idempotency_key: str | None = None
 ) -> Call[AddTokenAnswer]:
     """A new token, of oneself or (scope admin) of another user, who is made if need be. Never with a scope that the token one asks with
