@@ -13,6 +13,10 @@ target_include_directories(motley_engine PUBLIC ${OPENBLAS_INCLUDE_DIRS})
 # GPU kernels give the same bits on the emulated device as on cards: no contraction.
 set_source_files_properties(${CMAKE_SOURCE_DIR}/engine/gpu/emulated/kernels.c PROPERTIES COMPILE_OPTIONS "-O3;-ffp-contract=off;-fno-math-errno")
 set_source_files_properties(${CMAKE_SOURCE_DIR}/engine/gpu/emulated/kernels_fma.c PROPERTIES COMPILE_OPTIONS "-O3;-ffp-contract=off;-fno-math-errno;-mfma")
+# Fibers switch stacks by hand, which a shadow stack does not allow.
+if(HAS_fcf_protection)
+  set_source_files_properties(${CMAKE_SOURCE_DIR}/engine/gpu/emulated/fibers.c PROPERTIES COMPILE_OPTIONS -fcf-protection=branch)
+endif()
 # Code objects for cards.
 include(${CMAKE_SOURCE_DIR}/cmake/gpu_code.cmake)
 target_sources(motley_engine PRIVATE ${gpu_code_c})
