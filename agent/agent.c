@@ -331,7 +331,8 @@ static int identity_make(struct agent *agent, struct err *err)
     enrolled = ended ? 0 : enrolled;
     if (enrolled == 0 && (!options->api || !options->join)) {
         return err_set(err, ERR_INVALID,
-                       "this node has not joined a cluster: give --api URL and --join TOKEN");
+                       "this node has not joined a cluster: give --api URL and a join token (MOTLEY_JOIN or "
+                       "--join-file)");
     }
     const char *api = options->api ? options->api : agent->identity.api;
     char host[256];

@@ -17,8 +17,9 @@ static const char usage[] =
     "usage: motley-agent [--api URL] [--join TOKEN | --join-file PATH] --home DIR [--config FILE] [--worker "
     "PATH]\n"
     "  --api URL      the cluster's api, https://host:port (http:// on this machine only)\n"
-    "  --join TOKEN   as `motley join-token` prints it; needed once. MOTLEY_JOIN does the same, unseen by "
-    "others\n"
+    "  --join TOKEN   as `motley join-token` prints it; needed once. Others on this machine can read it "
+    "there, but not "
+    "in\n                 the variable MOTLEY_JOIN, which does the same\n"
     "  --join-file PATH   the token is the first line of that file; it need not be there once joined\n"
     "  --home DIR     identity, journal, workers' folders and the chunk cache\n"
     "  --config FILE  YAML: name, address, devices [{kind, threads, memory, isa}], cache, journal\n"
@@ -80,6 +81,7 @@ int main(int argc, char **argv)
         {NULL, 0, NULL, 0},
     };
     struct agent_options options = {.join = getenv("MOTLEY_JOIN")};
+    unsetenv("MOTLEY_JOIN"); /* workers inherit the environment; the text itself stays where it is */
     const char *config = NULL, *join_file = NULL;
     char token[JOIN_BYTES_MAX];
     int given;

@@ -302,7 +302,7 @@ int command_join_token(struct cli *cli, struct err *err)
     } else {
         printf("%s\n", show_str(answer, "token"));
         fprintf(stderr,
-                "good once, until %s; on the machine that joins:\n  motley-agent --api %s --join TOKEN "
+                "good once, until %s; on the machine that joins:\n  MOTLEY_JOIN=TOKEN motley-agent --api %s "
                 "--home DIR\n",
                 show_str(answer, "expires"), cli->address);
     }

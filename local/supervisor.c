@@ -142,23 +142,27 @@ static bool may_start(const struct supervisor *v, const struct service *s, uint6
     return !join || file_exists(text_of(s, "enrolled_file")) || file_exists(join);
 }
 
-/* Makes the command line; an agent that is not enrolled gets its join token, which can be used once. */
-static size_t arguments_make(const struct service *s, const char **argv, struct buf *token)
+/* Makes the command line. An agent that is not enrolled reads its join token, which can be used once, from
+ * its standard input, as everybody on the machine can read command lines. Returns the descriptor to read it
+ * from, or -1. */
+static int arguments_make(const struct service *s, const char **argv)
 {
     const json_t *list = json_object_get(s->entry, "argv");
     size_t count = 0;
     for (size_t i = 0; i < json_array_size(list) && count < ARGUMENTS_MAX - 3; i++)
         argv[count++] = json_string_value(json_array_get(list, i));
     const char *join = text_of(s, "join_file");
-    struct err err;
-    if (join && !file_exists(text_of(s, "enrolled_file")) && file_read_all(join, 4096, token, &err) == 0) {
-        argv[count++] = "--join";
-        argv[count++] = buf_str(token);
+    int token = -1;
+    if (join && !file_exists(text_of(s, "enrolled_file")))
+        token = open(join, O_RDONLY | O_CLOEXEC);
+    if (token >= 0) {
+        argv[count++] = "--join-file";
+        argv[count++] = "/dev/stdin";
     }
     if (join)
         unlink(join);
     argv[count] = NULL;
-    return count;
+    return token;
 }
 
 /* Sets the next start. The pause bounds how often a process is started, so it counts from start to start: a
@@ -175,7 +179,6 @@ static void service_start(struct supervisor *v, struct service *s, uint64_t now)
 {
     char log[HOME_PATH_BYTES];
     const char *argv[ARGUMENTS_MAX];
-    struct buf token = {.limit = 4096};
     struct err err = {0};
     snprintf(log, sizeof(log), "%s/logs/%s%s.log", v->home, strcmp(s->role, "agent") == 0 ? "agent-" : "",
              s->name);
@@ -185,11 +188,12 @@ static void service_start(struct supervisor *v, struct service *s, uint64_t now)
         /* The folder may have been removed. An error is ignored, because Redis reports a missing folder. */
         file_mkdirs(text_of(s, "dir"), 0700, &err);
     }
-    arguments_make(s, argv, &token);
+    const int token = arguments_make(s, argv);
     const struct process_options options = {.argv = argv,
                                             .dir = "/",
                                             .stdout_path = log,
                                             .stderr_path = log,
+                                            .stdio_fd = {token, 0, 0},
                                             .uid = (uid_t)number_of(s, "uid", 0),
                                             .gid = (gid_t)number_of(s, "gid", 0),
                                             .own_group = true};
@@ -204,7 +208,8 @@ static void service_start(struct supervisor *v, struct service *s, uint64_t now)
         s->process_start = process_start_time(s->pid);
         log_event(LOG_LEVEL_INFO, "started", "service=%s pid=%d", s->name, (int)s->pid);
     }
-    buf_fini(&token);
+    if (token >= 0)
+        close(token);
     state_write(v);
 }
 

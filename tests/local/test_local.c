@@ -339,7 +339,8 @@ static void an_agent_starts_with_its_token_and_without_once_enrolled(void **stat
     (void)state;
     struct supervised s;
     supervise(&s, "[{\"role\":\"agent\",\"name\":\"left\",\"argv\":[\"/bin/sh\",\"-c\","
-                  "\"echo \\\"$*\\\" >>@/said; touch @/enrolled; exec sleep 1000\",\"x\"],\"phase\":2,"
+                  "\"read token; echo \\\"$* $token\\\" >>@/said; touch @/enrolled; exec sleep "
+                  "1000\",\"x\"],\"phase\":2,"
                   "\"join_file\":\"@/run/join/left\",\"enrolled_file\":\"@/enrolled\"}]");
     assert_true(file_wait(scratch_path(&s.scratch, "run/state.json")));
     write_text(scratch_path(&s.scratch, "run/join/left"), "secret-token");
@@ -355,8 +356,9 @@ static void an_agent_starts_with_its_token_and_without_once_enrolled(void **stat
         buf_clear(&text);
         assert_int_equal(0, file_read_all(scratch_path(&s.scratch, "said"), 4096, &text, &err));
         poll(NULL, 0, 5);
-    } while (strcmp(buf_str(&text), "--join secret-token\n\n") != 0 && clock_left_ms(deadline, 1) > 0);
-    assert_string_equal("--join secret-token\n\n", buf_str(&text));
+    } while (strcmp(buf_str(&text), "--join-file /dev/stdin secret-token\n \n") != 0 &&
+             clock_left_ms(deadline, 1) > 0);
+    assert_string_equal("--join-file /dev/stdin secret-token\n \n", buf_str(&text));
     buf_fini(&text);
     supervise_end(&s);
 }
