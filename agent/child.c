@@ -322,7 +322,7 @@ static void protocol_error(struct child *child, const char *what)
     child->paused = true;
     bufferevent_disable(child->stream, EV_READ);
     if (!child->has_exited && process_is(child->pid, child->start_time))
-        process_kill_group(child->pid, SIGKILL, &err);
+        process_kill_group(child->pid, child->start_time, SIGKILL, &err);
 }
 
 static void stream_readable(struct bufferevent *stream, void *arg)
@@ -360,7 +360,7 @@ static void kill_due(evutil_socket_t fd, short what, void *arg)
     struct child *child = arg;
     struct err err;
     if (!child->has_exited && process_is(child->pid, child->start_time))
-        process_kill_group(child->pid, SIGKILL, &err);
+        process_kill_group(child->pid, child->start_time, SIGKILL, &err);
 }
 
 static struct child *child_make(struct event_base *base, const char *dir, const struct child_events *events,
@@ -409,7 +409,7 @@ static int process_start(struct child *child, const struct child_options *option
     child->watch = process_watch_create(child->base, child->pid, process_exited, child, err);
     if (!child->watch || state_write(child, err) < 0) {
         struct err ignored;
-        process_kill_group(child->pid, SIGKILL, &ignored);
+        process_kill_group(child->pid, child->start_time, SIGKILL, &ignored);
         process_stop(child->pid, 0, SIGKILL, 1000, &ignored);
         return -1;
     }
@@ -531,10 +531,10 @@ void child_end(struct child *child, uint32_t grace_ms)
         return;
     struct err err;
     if (grace_ms == 0) {
-        process_kill_group(child->pid, SIGKILL, &err);
+        process_kill_group(child->pid, child->start_time, SIGKILL, &err);
         return;
     }
-    kill(child->pid, SIGTERM);
+    process_signal(child->pid, child->start_time, SIGTERM, &err);
     struct timeval wait = {.tv_sec = grace_ms / 1000, .tv_usec = (suseconds_t)(grace_ms % 1000) * 1000};
     event_add(child->kill_timer, &wait);
 }

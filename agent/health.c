@@ -367,7 +367,8 @@ static void watcher_readable(evutil_socket_t fd, short what, void *arg)
     bool over = got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR);
     if ((over || evbuffer_get_length(health->input) > LINE_BYTES_MAX) && health->pid != 0) {
         event_del(health->readable);
-        kill(health->pid, SIGKILL); /* the process watch reports its end */
+        struct err ignored;
+        process_kill_group(health->pid, 0, SIGKILL, &ignored); /* the process watch reports its end */
     }
 }
 
@@ -424,7 +425,7 @@ static void ticked(evutil_socket_t fd, short what, void *arg)
         return;
     if (health->pid != 0) {
         log_event(LOG_LEVEL_WARN, "health_silent", "pid=%d", (int)health->pid);
-        kill(health->pid, SIGKILL);
+        process_kill_group(health->pid, 0, SIGKILL, &err);
     } else if (watcher_start(health, &err) < 0) {
         watcher_lost(health, err.text);
     }

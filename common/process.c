@@ -310,13 +310,30 @@ bool process_is(pid_t pid, uint64_t start_time)
 
 /* ---- stopping a process ---- */
 
-int process_kill_group(pid_t pid, int signal_number, struct err *err)
+int process_signal(pid_t pid, uint64_t start_time, int signal_number, struct err *err)
 {
     if (pid <= 1)
         return err_set(err, ERR_INTERNAL, "process %d is not to be signalled", (int)pid);
-    if (kill(-pid, signal_number) == 0 || kill(pid, signal_number) == 0 || errno == ESRCH)
+    /* The descriptor comes first: if the number is the wanted process's afterwards, so is the descriptor. */
+    const int fd = (int)syscall(SYS_pidfd_open, pid, 0);
+    const bool wanted = fd >= 0 && (start_time == 0 || process_is(pid, start_time));
+    const bool failed = fd < 0 || (wanted && syscall(SYS_pidfd_send_signal, fd, signal_number, NULL, 0) < 0);
+    const int number = errno;
+    if (fd >= 0)
+        close(fd);
+    if (!failed || number == ESRCH)
         return 0;
-    return err_errno(err, ERR_IO, errno, "could not signal process %d", (int)pid);
+    return err_errno(err, ERR_IO, number, "could not signal process %d", (int)pid);
+}
+
+int process_kill_group(pid_t pid, uint64_t start_time, int signal_number, struct err *err)
+{
+    siginfo_t info;
+    /* The number of a child is nobody else's until the child is reaped. A group has no descriptor. */
+    const bool ours = pid > 1 && waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0;
+    if (ours && kill(-pid, signal_number) == 0)
+        return 0;
+    return process_signal(pid, start_time, signal_number, err);
 }
 
 /* Waits until the process has ended and reaps it if it is our child. */
@@ -346,16 +363,15 @@ int process_stop(pid_t pid, uint64_t start_time, int signal_number, uint32_t gra
         return 0;
     }
     int fd = (int)syscall(SYS_pidfd_open, pid, 0);
-    if (kill(pid, signal_number) < 0 && errno != ESRCH) {
-        int number = errno;
+    if (process_signal(pid, start_time, signal_number, err) < 0) {
         if (fd >= 0)
             close(fd);
-        return err_errno(err, ERR_IO, number, "could not signal process %d", (int)pid);
+        return -1;
     }
     bool gone = wait_gone(pid, fd, clock_mono_ns() + (uint64_t)grace_ms * 1000000);
     int result = 0;
     if (!gone) {
-        process_kill_group(pid, SIGKILL, err);
+        process_kill_group(pid, start_time, SIGKILL, err);
         gone = wait_gone(pid, fd, clock_mono_ns() + 5000000000u);
         result = gone ? 0 : err_set(err, ERR_TIMEOUT, "process %d lives on after SIGKILL", (int)pid);
     }

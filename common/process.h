@@ -55,9 +55,13 @@ void process_watch_destroy(struct process_watch *watch); /* may be called inside
 uint64_t process_start_time(pid_t pid);
 bool process_is(pid_t pid, uint64_t start_time);
 
-/* Sends a signal to the process's group (which it must lead) or else to the process. A process that has ended
- * is a success. */
-int process_kill_group(pid_t pid, int signal_number, struct err *err);
+/* Sends a signal to process 'pid' if it began at 'start_time' (0 is not checked), through a descriptor, so
+ * that no other process that got its number meanwhile is hit. A process that has ended is a success. */
+int process_signal(pid_t pid, uint64_t start_time, int signal_number, struct err *err);
+
+/* Sends a signal to the group that our child leads, or else (also when it is not our child) to the process as
+ * process_signal does. */
+int process_kill_group(pid_t pid, uint64_t start_time, int signal_number, struct err *err);
 
 /* Stops a process; blocks: sends 'signal_number', waits up to grace_ms, sends SIGKILL to its group, and
  * waits. start_time 0 is not checked. Reaps a child. ERR_TIMEOUT if the process still runs. */

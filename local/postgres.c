@@ -171,11 +171,12 @@ static int child_wait(pid_t pid, unsigned seconds)
     const uint64_t deadline = clock_mono_ns() + (uint64_t)seconds * 1000000000u;
     for (;;) {
         int status = 0;
+        struct err err;
         const pid_t got = waitpid(pid, &status, WNOHANG);
         if (got == pid)
             return status;
         if (got < 0 || clock_left_ms(deadline, 1) == 0) {
-            kill(pid, SIGKILL);
+            process_kill_group(pid, 0, SIGKILL, &err);
             waitpid(pid, NULL, 0);
             return -1;
         }

@@ -99,12 +99,13 @@ static void remember(void *arg, const struct remains_process *process)
 static size_t living(const struct remains_list *list, int signal_number, pid_t *one)
 {
     size_t count = 0;
+    struct err err;
     for (size_t i = 0; i < list->count; i++) {
         if (process_is(list->items[i].pid, list->items[i].start)) {
             count++;
             *one = list->items[i].pid;
             if (signal_number != 0)
-                kill(list->items[i].pid, signal_number);
+                process_signal(list->items[i].pid, list->items[i].start, signal_number, &err);
         }
     }
     return count;

@@ -278,34 +278,34 @@ static void housekeeping(struct supervisor *v)
 static void role_stop(struct supervisor *v, const char *role)
 {
     const uint64_t deadline = clock_mono_ns() + (uint64_t)STOP_GRACE_MS * 1000000u;
+    struct err err;
     for (size_t i = 0; i < v->count; i++) {
         struct service *s = &v->services[i];
         if (s->pid != 0 && strcmp(s->role, role) == 0)
-            kill(s->pid, (int)number_of(s, "stop_signal", SIGTERM));
+            process_signal(s->pid, s->process_start, (int)number_of(s, "stop_signal", SIGTERM), &err);
     }
     for (size_t i = 0; i < v->count; i++) {
         struct service *s = &v->services[i];
         while (s->pid != 0 && strcmp(s->role, role) == 0) {
-            if (clock_left_ms(deadline, 1) == 0) {
-                struct err err;
-                process_kill_group(s->pid, SIGKILL, &err);
-            }
+            if (clock_left_ms(deadline, 1) == 0)
+                process_kill_group(s->pid, s->process_start, SIGKILL, &err);
             poll(NULL, 0, 10);
             children_reap(v);
         }
     }
 }
 
+/* Stops the services in the opposite order of the list, which begins with those that the others need, and
+ * workers once no agent is left. */
 static void stop_all(struct supervisor *v)
 {
-    static const char *const order[] = {"agent", "scheduler", "api", "redis", "postgres"};
     struct err err;
     v->stopping = true;
-    for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++) {
-        role_stop(v, order[i]);
-        if (i == 0 && remains_stop(v->home, "motley-worker", &err) < 0)
-            log_event(LOG_LEVEL_ERROR, "workers_left", "error=\"%s\"", err.text);
-    }
+    role_stop(v, "agent");
+    if (remains_stop(v->home, "motley-worker", &err) < 0)
+        log_event(LOG_LEVEL_ERROR, "workers_left", "error=\"%s\"", err.text);
+    for (size_t i = v->count; i-- > 0;)
+        role_stop(v, v->services[i].role);
 }
 
 static int services_load(struct supervisor *v, struct err *err)

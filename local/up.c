@@ -1,7 +1,6 @@
 /* Starts and stops everything of one home. */
 #include "local/local.h"
 
-#include <errno.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -473,15 +472,13 @@ int local_down(const char *home_given, struct err *err)
     snprintf(before, sizeof(before), "%s", of ? of : home);
     json_decref(state);
     if (supervisor != 0) {
-        if (kill(supervisor, SIGTERM) < 0 && errno != ESRCH) {
-            return err_errno(err, ERR_DENIED, errno, "could not stop the supervisor, process %d",
-                             (int)supervisor);
-        }
+        if (process_signal(supervisor, start, SIGTERM, err) < 0)
+            return err_wrap(err, "could not stop the supervisor");
         const uint64_t deadline = clock_mono_ns() + (uint64_t)DOWN_MS * 1000000u;
         while (process_is(supervisor, start) && clock_left_ms(deadline, 1) > 0)
             poll(NULL, 0, POLL_MS);
-        if (process_is(supervisor, start))
-            kill(supervisor, SIGKILL);
+        if (process_signal(supervisor, start, SIGKILL, err) < 0)
+            return -1;
     }
     if (remains_stop(before, "", err) < 0 || remains_stop(home, "", err) < 0)
         return -1;

@@ -313,6 +313,8 @@ static void stopping_kills_a_group_that_does_not_listen(void **state)
     assert_false(process_is(pid, start + 1));
     /* With another start time it is another process, which is not touched. */
     assert_int_equal(process_stop(pid, start + 1, SIGTERM, 10, &err), 0);
+    assert_int_equal(process_signal(pid, start + 1, SIGKILL, &err), 0);
+    assert_int_equal(process_signal(pid, start, SIGTERM, &err), 0); /* it is deaf to this one */
     assert_true(process_is(pid, start));
     assert_int_equal(process_stop(pid, start, SIGTERM, 100, &err), 0);
     assert_false(process_is(pid, start));

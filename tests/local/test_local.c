@@ -295,7 +295,11 @@ static void what_dies_is_started_again_and_all_is_stopped_at_the_end(void **stat
     struct supervised s;
     supervise(&s, "[{\"role\":\"api\",\"name\":\"one\",\"argv\":[\"/bin/sleep\",\"1000\"],\"phase\":0},"
                   "{\"role\":\"api\",\"name\":\"two\",\"argv\":[\"/bin/sh\",\"-c\",\"trap '' TERM; while :; "
-                  "do sleep 1; done\"]}]");
+                  "do sleep 1; done\"],\"stop_signal\":9},"
+                  "{\"role\":\"signer\",\"name\":\"signer\",\"argv\":[\"/bin/sleep\",\"1000\"]}]");
+    const pid_t signer = service_wait(&s, "signer", 0);
+    const uint64_t signer_start = process_start_time(signer);
+    assert_true(signer_start != 0);
     const pid_t first = service_wait(&s, "one", 0);
     const pid_t stubborn = service_wait(&s, "two", 0);
     kill(first, SIGKILL);
@@ -307,12 +311,15 @@ static void what_dies_is_started_again_and_all_is_stopped_at_the_end(void **stat
     assert_false(process_is(second, start));
     const uint64_t third_start = process_start_time(third);
     assert_true(third_start != 0);
-    const pid_t two = service_wait(&s, "two", stubborn);
-    kill(two, SIGKILL); /* this service would take the whole grace period to stop, each time */
+    service_wait(&s, "two", stubborn);
     write_text(scratch_path(&s.scratch, "run/marker"), "");
     kill(s.supervisor, SIGTERM);
     assert_int_equal(s.supervisor, waitpid(s.supervisor, NULL, 0));
     assert_false(process_is(third, third_start));
+    const bool signs = process_is(signer, signer_start);
+    if (signs)
+        kill(signer, SIGKILL);
+    assert_false(signs); /* it holds the CA's key */
     assert_false(file_exists(scratch_path(&s.scratch, "run/state.json")));
     scratch_remove(&s.scratch);
 }
