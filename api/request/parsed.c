@@ -179,6 +179,11 @@ int parsed_rows(struct app *app, const struct parsed_text *text, const char *pat
     const struct parser_request request = {
         .document = question, .files = text->files, .upload = path, .sink = rows_take, .arg = &taken};
     int rc = ask(app, &request, &answer, err);
+    if (rc == 0 && taken.taken != rows->sizes_bytes) {
+        err_set(err, ERR_INVALID, "%zu bytes of row sizes, announced were %zu", taken.taken,
+                rows->sizes_bytes);
+        rc = nonsense(err);
+    }
     if (rc == 0 &&
         (sizes_check(rows, err) < 0 ||
          stats_check(json_object_get(answer, "stats"), rows->sizes_bytes / sizeof(*rows->sizes), err) < 0))

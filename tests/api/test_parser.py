@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 
-from api import SLOW, Api, expect, main, spec, token_rows, wait_for
+from api import BIN, SLOW, Api, expect, main, spec, token_rows, wait_for
 
 SECONDS = int(8 * SLOW)
 
@@ -15,6 +15,17 @@ def big_rows(seed):
     """Uploads rows that keep a parser busy for a while."""
     row = json.dumps({"ids": [seed] + list(range(1, 200)) * 5, "labels": [seed] + list(range(1, 200)) * 5})
     return "sha256:" + api.upload((row + "\n").encode() * 6000)
+
+
+def msgpack(value):
+    """Encodes what the tests need: maps, lists, ASCII texts and small numbers."""
+    if isinstance(value, dict):
+        return b"\xde" + len(value).to_bytes(2, "big") + b"".join(msgpack(k) + msgpack(v) for k, v in value.items())
+    if isinstance(value, list):
+        return b"\xdc" + len(value).to_bytes(2, "big") + b"".join(map(msgpack, value))
+    if isinstance(value, str):
+        return b"\xd9" + bytes([len(value)]) + value.encode()
+    return bytes([value])
 
 
 def parsers():
@@ -87,6 +98,27 @@ def it_can_see_nothing_and_do_nothing():
     expect(done[0].status in (201, 422), done[0].body)
 
 
+def what_a_parser_announces_and_does_not_send_is_refused():
+    """A parser that was taken over says one row, 4 of its 8 bytes: the rest would be what the api's memory held."""
+    lie, real, script = api.path("lie"), os.path.join(BIN, "motley-parse"), api.path("parser.sh")
+    stats = {"rows": 1, "bin_tokens": 1, "format": "tokens", "said": "x", "first": "", "lengths": [], "tokens": 1, "labelled": 1, "sum_sq": 1,
+             "longest": 1, "truncated": 0, "dropped": 0, "first_truncated_line": 0, "first_dropped_line": 0}
+    frame = msgpack({"answer": {"rows": 1, "stats": stats}, "bytes": 4})
+    with open(script, "w", encoding="ascii") as handle:
+        handle.write(f"#!/bin/sh\nif test -e {lie}; then exec cat {lie}; fi\nexec {real} \"$@\"\n")
+    os.chmod(script, 0o755)
+    api.stop()
+    api.config["parser"]["program"] = script
+    os.environ["GLIBC_TUNABLES"] = "glibc.malloc.perturb=254"  # fresh memory is 01 01 01 01
+    api.start()
+    reference = api.upload_rows(token_rows(77))
+    with open(lie, "wb") as handle:
+        handle.write(len(frame).to_bytes(4, "big") + frame + (0x7fffffff).to_bytes(4, "little"))
+    api.refused(422, "POST", "/v1/jobs", spec(reference), "data.train", "no proper answer")
+    os.unlink(lie)
+    expect(api.call("POST", "/v1/jobs", spec(reference)).status == 201, "its own parser reads it")
+
+
 def without_its_parser_the_api_does_not_start():
     api.stop()
     api.config["parser"]["program"] = "/bin/true"
@@ -102,5 +134,5 @@ def without_its_parser_the_api_does_not_start():
 with Api(measure_seconds=1, threads=4, parser={"memory": "16MiB", "seconds": SECONDS}) as api:
     api.tiny_model()
     main(a_parser_that_crashes_costs_its_upload, a_parser_that_hangs_is_ended, a_parser_that_eats_memory_has_its_share,
-         it_can_see_nothing_and_do_nothing,
+         it_can_see_nothing_and_do_nothing, what_a_parser_announces_and_does_not_send_is_refused,
          without_its_parser_the_api_does_not_start)
