@@ -2,7 +2,9 @@
  * status < 400; the body of a refusal is stored separately (bounded) and read as problem+json. */
 #include "common/http.h"
 
+#include <arpa/inet.h>
 #include <curl/curl.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <openssl/ssl.h>
 #include <stdbool.h>
@@ -27,6 +29,8 @@ struct http {
     char *user_agent;
     uint8_t pin[TLS_FINGERPRINT_SIZE];
     bool pinned;
+    bool local_only; /* it sends a secret without TLS, which may not leave this machine */
+    bool sent_away;  /* the last request would have left it */
     uint32_t connect_ms;
     char curl_text[CURL_ERROR_SIZE];
 };
@@ -83,6 +87,7 @@ struct http *http_create(const struct http_options *options, struct err *err)
         memcpy(http->pin, options->ca_sha256, sizeof(http->pin));
         http->pinned = true;
     }
+    http->local_only = strncmp(options->url, "http://", 7) == 0 && (options->bearer || options->ca_sha256);
     return http;
 }
 
@@ -227,6 +232,28 @@ static struct curl_slist *headers_make(const struct http *http, const struct htt
     return list;
 }
 
+/* Whether the address is one of this machine's loopback. */
+static bool is_loopback(const struct sockaddr *address)
+{
+    if (address->sa_family == AF_INET) {
+        const struct sockaddr_in *v4 = (const void *)address;
+        return ntohl(v4->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+    }
+    const struct in6_addr *v6 = &((const struct sockaddr_in6 *)(const void *)address)->sin6_addr;
+    return address->sa_family == AF_UNIX ||
+           (address->sa_family == AF_INET6 &&
+            (IN6_IS_ADDR_LOOPBACK(v6) || (IN6_IS_ADDR_V4MAPPED(v6) && v6->s6_addr[12] == IN_LOOPBACKNET)));
+}
+
+/* Opens curl's socket, but none by which a secret would leave this machine in clear. */
+static curl_socket_t socket_open(void *arg, curlsocktype purpose, struct curl_sockaddr *to)
+{
+    struct http *http = arg;
+    (void)purpose;
+    http->sent_away = http->local_only && !is_loopback(&to->addr);
+    return http->sent_away ? CURL_SOCKET_BAD : socket(to->family, to->socktype | SOCK_CLOEXEC, to->protocol);
+}
+
 static void connection_set_up(struct http *http)
 {
     CURL *curl = http->curl;
@@ -242,6 +269,8 @@ static void connection_set_up(struct http *http)
     curl_easy_setopt(curl, CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_3);
     curl_easy_setopt(curl, CURLOPT_SSL_CTX_FUNCTION, context_pin);
     curl_easy_setopt(curl, CURLOPT_SSL_CTX_DATA, http);
+    curl_easy_setopt(curl, CURLOPT_OPENSOCKETFUNCTION, socket_open);
+    curl_easy_setopt(curl, CURLOPT_OPENSOCKETDATA, http);
     if (http->ca_file) {
         curl_easy_setopt(curl, CURLOPT_CAINFO, http->ca_file);
         curl_easy_setopt(curl, CURLOPT_CAPATH, NULL);
@@ -291,6 +320,13 @@ static int curl_failed(const struct http_exchange *exchange, CURLcode code)
     struct err *err = exchange->err;
     if (exchange->failed)
         return -1;
+    if (http->sent_away) {
+        return err_set(
+            err, ERR_INVALID,
+            "%s is not this machine, and a token is sent to others through https:// alone: give the "
+            "https:// address of the cluster's api",
+            http->url);
+    }
     const char *text = http->curl_text[0] != '\0' ? http->curl_text : curl_easy_strerror(code);
     long verified = X509_V_OK;
     curl_easy_getinfo(http->curl, CURLINFO_SSL_VERIFYRESULT, &verified);
@@ -386,6 +422,7 @@ int http_perform(struct http *http, const struct http_request *request, struct h
     buf_init(&url, 8192);
     int result = -1;
     curl_easy_reset(http->curl);
+    http->sent_away = false;
     http->curl_text[0] = '\0';
     struct curl_slist *headers = headers_make(http, request);
     if (!headers) {

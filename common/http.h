@@ -20,7 +20,8 @@ struct http;
 struct http_options {
     const char *url;         /* "https://host:port" or "http://127.0.0.1:port"; paths are appended */
     const char *unix_socket; /* unix socket to connect to instead of the host in `url`; or NULL */
-    const char *bearer;      /* bearer token, or NULL */
+    const char *bearer;      /* bearer token, or NULL. With a token, or a CA to join by, http:// reaches this
+                                machine      alone: ERR_INVALID */
     const char *ca_file; /* PEM of the cluster's CA; the server's certificate must also say "server:". NULL:
                             the system's CAs */
     const uint8_t *

@@ -569,6 +569,25 @@ static void ranges_and_limits_are_kept(void **state)
     buf_fini(&got);
 }
 
+static void secrets_leave_this_machine_only_by_tls(void **state)
+{
+    (void)state;
+    static const uint8_t pin[TLS_FINGERPRINT_SIZE];
+    /* The address is of a network for documents, which leads nowhere. */
+    struct http_options options[] = {{.url = "http://192.0.2.1:9", .bearer = "secret", .connect_ms = 100},
+                                     {.url = "http://[2001:db8::1]:9", .ca_sha256 = pin, .connect_ms = 100},
+                                     {.url = "http://192.0.2.1:9", .connect_ms = 100}};
+    for (int i = 0; i < 3; i++) {
+        struct err err = {0};
+        struct http *http = http_create(&options[i], &err);
+        assert_non_null(http);
+        assert_int_equal(http_json(http, "GET", "/", NULL, 0, NULL, &err), -1);
+        if ((err.code == ERR_INVALID) != (i < 2))
+            fail_msg("%s: %s", options[i].url, err.text);
+        http_destroy(http);
+    }
+}
+
 static void a_joining_node_trusts_only_the_pinned_ca(void **state)
 {
     (void)state;
@@ -675,6 +694,7 @@ int main(void)
         cmocka_unit_test(bad_requests_and_tokens_are_refused),
         cmocka_unit_test(requests_answers_and_refusals),
         cmocka_unit_test(ranges_and_limits_are_kept),
+        cmocka_unit_test(secrets_leave_this_machine_only_by_tls),
         cmocka_unit_test(a_joining_node_trusts_only_the_pinned_ca),
         cmocka_unit_test(a_clock_that_jumped_is_named),
         cmocka_unit_test(an_agent_that_poses_as_the_api_is_left_at_once),
