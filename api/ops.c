@@ -147,6 +147,18 @@ static void write_metrics(struct app *app, struct evbuffer *out)
          pool_waiting(app->pool));
 }
 
+/* Writes `{device="NAME"} `, with NAME escaped as the format asks. */
+static void write_label(struct evbuffer *out, const char *name)
+{
+    evbuffer_add_printf(out, "{device=\"");
+    for (; *name; name++) {
+        if (*name == '\\' || *name == '"' || *name == '\n')
+            evbuffer_add(out, "\\", 1);
+        evbuffer_add(out, *name == '\n' ? "n" : name, 1);
+    }
+    evbuffer_add_printf(out, "\"} ");
+}
+
 /* Writes the metrics of devices, as their agents last reported them. */
 static void write_devices(struct evbuffer *out, const json_t *devices)
 {
@@ -167,18 +179,20 @@ static void write_devices(struct evbuffer *out, const json_t *devices)
                             gauges[k].name);
         json_array_foreach ((json_t *)(uintptr_t)devices, i, device) {
             const json_t *value = json_object_get(json_object_get(device, "health"), gauges[k].key);
-            if (json_is_number(value))
-                evbuffer_add_printf(out, "%s{device=\"%s\"} %.17g\n", gauges[k].name,
-                                    json_string_value(json_object_get(device, "name")),
-                                    json_number_value(value));
+            if (!json_is_number(value))
+                continue;
+            evbuffer_add_printf(out, "%s", gauges[k].name);
+            write_label(out, json_string_value(json_object_get(device, "name")));
+            evbuffer_add_printf(out, "%.17g\n", json_number_value(value));
         }
     }
     evbuffer_add_printf(out, "# HELP motley_device_drained Whether nothing new starts there.\n"
                              "# TYPE motley_device_drained gauge\n");
-    json_array_foreach ((json_t *)(uintptr_t)devices, i, device)
-        evbuffer_add_printf(out, "motley_device_drained{device=\"%s\"} %d\n",
-                            json_string_value(json_object_get(device, "name")),
-                            json_is_true(json_object_get(device, "drained")));
+    json_array_foreach ((json_t *)(uintptr_t)devices, i, device) {
+        evbuffer_add_printf(out, "motley_device_drained");
+        write_label(out, json_string_value(json_object_get(device, "name")));
+        evbuffer_add_printf(out, "%d\n", json_is_true(json_object_get(device, "drained")));
+    }
 }
 
 /* Writes how the scheduler's passes go. */

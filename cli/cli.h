@@ -121,7 +121,8 @@ void show_one_line(const char *text);
  * invisible characters or ones that change the direction of writing become "?". Writes at most `columns`
  * columns and size - 1 bytes. Returns how many columns it wrote. */
 unsigned show_clean(const char *text, unsigned columns, char *out, size_t size);
-/* Returns a member as text, borrowed; "" when it is absent. */
+/* Returns a member as text, borrowed; "" when it is absent. It is cleaned in place, as show_clean does, but
+ * for line ends and tabs. */
 const char *show_str(const json_t *object, const char *key);
 double show_num(const json_t *object, const char *key, double missing);
 

@@ -24,12 +24,6 @@ int show_json(const json_t *document, struct err *err)
     return result;
 }
 
-const char *show_str(const json_t *object, const char *key)
-{
-    const char *text = json_string_value(json_object_get(object, key));
-    return text ? text : "";
-}
-
 double show_num(const json_t *object, const char *key, double missing)
 {
     const json_t *value = json_object_get(object, key);
@@ -72,6 +66,39 @@ unsigned show_clean(const char *text, unsigned columns, char *out, size_t size)
     }
     out[used] = '\0';
     return column;
+}
+
+/* Cleans a text in place, line by line; what is not clean becomes "?". */
+static void clean_lines(json_t *value)
+{
+    const char *text = json_string_value(value);
+    const size_t size = strlen(text) + 1;
+    char *copy = strdup(text), *clean = malloc(size), *line = copy; /* cleaning never makes a text longer */
+    for (size_t used = 0; copy && clean && used < size;) {
+        char *end = line + strcspn(line, "\n\t"), ended = *end;
+        *end = '\0';
+        show_clean(line, UINT_MAX, clean + used, size - used);
+        used += strlen(clean + used);
+        clean[used++] = ended;
+        if (!ended)
+            break;
+        line = end + 1;
+    }
+    json_string_set(value, copy && clean ? clean : "");
+    free(copy);
+    free(clean);
+}
+
+const char *show_str(const json_t *object, const char *key)
+{
+    json_t *value = json_object_get(object, key);
+    const char *text = json_string_value(value);
+    const char *at = text;
+    while (at && *at && ((*at >= ' ' && *at <= '~') || *at == '\n' || *at == '\t'))
+        at++;
+    if (at && *at)
+        clean_lines(value);
+    return text ? json_string_value(value) : "";
 }
 
 void show_one_line(const char *text)

@@ -46,6 +46,8 @@ def a_scheduler_that_decides_nothing_is_told():
 def metrics_are_what_prometheus_takes():
     api.psql("INSERT INTO nodes (name) VALUES ('n'); INSERT INTO devices (name, node, kind, inventory, digest, memory_limit_bytes, health) "
              f"VALUES ('n/cuda0', 'n', 'cuda', '{{}}', 'x', 1000000, '{HEALTH}'); "
+             "INSERT INTO devices (name, node, kind, inventory, digest, memory_limit_bytes) "
+             "VALUES (E'n/\"} 1\\nmotley_forged{x=\"', 'n', 'cuda', '{}', 'x', 1000000); "
              "INSERT INTO refused_events (reason, n) VALUES ('mac', 2)")
     text = api.call("GET", "/metrics", token=None).body
     with open(api.path("metrics"), "wb") as handle:
@@ -54,6 +56,7 @@ def metrics_are_what_prometheus_takes():
     remarks = set((done.stdout + done.stderr).decode().splitlines()) - KNOWN_REMARKS
     expect(not remarks, f"promtool check metrics: {sorted(remarks)}")
     expect(b'motley_device_heat{device="n/cuda0"} 0.9' in text and b'motley_refused_events_total{reason="mac"} 2' in text, text.decode())
+    expect(b"\nmotley_forged" not in text, "a device's name makes no line")
 
 
 def check(folder=None):

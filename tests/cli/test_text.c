@@ -40,6 +40,19 @@ static void texts_of_others_are_clean(void **state)
     }
 }
 
+static void members_come_clean(void **state)
+{
+    (void)state;
+    json_t *object = json_pack("{s:s, s:s, s:s}", "device", "left/\033]0;x\acpu0\n\342\200\256b\xc3\xa9",
+                               "plain", "two\nlines\t", "end", "\033");
+    assert_non_null(object);
+    assert_string_equal(show_str(object, "device"), "left/?]0;x?cpu0\n?b\xc3\xa9");
+    assert_string_equal(show_str(object, "plain"), "two\nlines\t");
+    assert_string_equal(show_str(object, "end"), "?");
+    assert_string_equal(show_str(object, "none"), "");
+    json_decref(object);
+}
+
 static void texts_are_cut_between_characters(void **state)
 {
     char out[64];
@@ -118,6 +131,7 @@ int main(void)
     assert_non_null(setlocale(LC_CTYPE, "C.UTF-8"));
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(texts_of_others_are_clean),
+        cmocka_unit_test(members_come_clean),
         cmocka_unit_test(texts_are_cut_between_characters),
         cmocka_unit_test(a_spike_of_one_step_is_in_the_curve),
         cmocka_unit_test(steps_that_are_done_again_replace_those_before),
