@@ -82,6 +82,12 @@ int store_job_find(struct store *store, const struct principal *owner, const cha
 int store_job_get(struct store *store, const struct principal *principal, int64_t id, store_doc_fn *done,
                   void *arg, struct err *err);
 
+/* Answers which of `count` pairs of a job and a user (who is no administrator) are a job that the user may
+ * not see:
+ * [[job, user]]. For streams, which ask it again while they last. */
+int store_jobs_unseen(struct store *store, const int64_t *jobs, const int64_t *viewers, size_t count,
+                      store_doc_fn *done, void *arg, struct err *err);
+
 struct store_job_filter {
     unsigned states;   /* one bit, 1 << enum job_state, for each wanted state; 0: all */
     int64_t before_id; /* only jobs with a smaller id; 0 starts at the newest job */

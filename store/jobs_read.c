@@ -48,6 +48,23 @@ int store_job_get(struct store *store, const struct principal *principal, int64_
     return store_one_doc(store, &get_job, &params, missing, done, arg, err);
 }
 
+static const struct pg_statement unseen_jobs = {
+    "jobs_unseen",
+    "SELECT coalesce(json_agg(json_build_array(q.job, q.viewer)), '[]'::json) "
+    "FROM unnest($1::bigint[], $2::bigint[]) AS q(job, viewer) "
+    "WHERE NOT EXISTS (SELECT 1 FROM jobs j WHERE j.id = q.job AND " VISIBLE("j", "q.viewer", "false") ")",
+    PG_READ};
+
+int store_jobs_unseen(struct store *store, const int64_t *jobs, const int64_t *viewers, size_t count,
+                      store_doc_fn *done, void *arg, struct err *err)
+{
+    struct pg_params params;
+    pg_params_init(&params);
+    pg_param_i64_array(&params, jobs, count);
+    pg_param_i64_array(&params, viewers, count);
+    return store_one_doc(store, &unseen_jobs, &params, "", done, arg, err);
+}
+
 /* ---- pages: one statement for each kind of filter, so that PostgreSQL plans each with its own index ---- */
 
 #define PAGE_SQL(from, where)                                                                                \

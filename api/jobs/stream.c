@@ -5,7 +5,7 @@
  * sleeps. For a client that reads slowly, no further page is read while more than UNSENT_BYTES_MAX are
  * unsent, so it costs at most that memory and one event, and misses nothing. A client that takes nothing for
  * httpd's idle time is cut off; it may reconnect with its last id. A user has a limited number of streams at
- * a server, and a stream ends soon after its token becomes invalid.
+ * a server, and a stream ends soon after its token becomes invalid or its user may no longer see the job.
  *
  * The stream of a finished job ends with the event "end". After the job was seen to be finished, one more
  * page is read, because events that were written before may become visible after the previous page. None of
@@ -190,6 +190,14 @@ static void on_notify(void *arg, const char *channel, const char *payload)
         followers->feed_notify(followers->feed);
 }
 
+/* Ends a follower who may follow no longer. If a query is under way, its callback ends the follower. */
+static void follower_stop(struct follower *follower)
+{
+    follower->gone = true;
+    if (!follower->reading)
+        follower_end(follower, true);
+}
+
 /* A query that checks whether a token is still valid. */
 struct token_check {
     struct followers *followers;
@@ -200,16 +208,58 @@ static void token_checked(void *arg, const struct err *err, const struct princip
 {
     struct token_check *check = arg;
     struct follower *next;
-    if (!principal && err->code == ERR_AUTH)
-        for (struct follower *follower = LIST_FIRST(&check->followers->all); follower; follower = next) {
-            next = LIST_NEXT(follower, link);
-            if (memcmp(follower->token_hash, check->hash, sizeof(check->hash)) != 0)
-                continue;
-            follower->gone = true; /* if a query is under way, its callback ends the follower */
-            if (!follower->reading)
-                follower_end(follower, true);
-        }
+    for (struct follower *follower = LIST_FIRST(&check->followers->all); follower; follower = next) {
+        next = LIST_NEXT(follower, link);
+        if (memcmp(follower->token_hash, check->hash, sizeof(check->hash)) != 0)
+            continue;
+        if (principal) /* an administrator may have become a user */
+            follower->call->principal.admin = principal->admin;
+        else if (err->code == ERR_AUTH)
+            follower_stop(follower);
+    }
     free(check);
+}
+
+static void unseen_found(void *arg, const struct err *err, json_t *doc)
+{
+    struct followers *followers = arg;
+    struct follower *next;
+    json_t *pair;
+    size_t i;
+    followers->checking = false;
+    /* After an error of the database the next check asks again. */
+    json_array_foreach (err ? NULL : doc, i, pair) {
+        const int64_t job = json_integer_value(json_array_get(pair, 0));
+        const int64_t user = json_integer_value(json_array_get(pair, 1));
+        for (struct follower *follower = LIST_FIRST(&followers->all); follower; follower = next) {
+            next = LIST_NEXT(follower, link);
+            bool follows = false;
+            for (unsigned k = 0; k < follower->job_count; k++)
+                follows |= follower->jobs[k] == job;
+            if (follows && follower->user == user && !follower->call->principal.admin)
+                follower_stop(follower);
+        }
+    }
+}
+
+/* Asks whether the followers may still see their jobs: they are no longer shared, or a user left a group. */
+static void check_jobs(struct followers *followers)
+{
+    struct err err = {0};
+    size_t count = 0;
+    const struct follower *follower;
+    int64_t *jobs = followers->checking ? NULL : calloc((size_t)2 * FOLLOWERS_MAX * JOBS_MAX, sizeof(*jobs));
+    if (!jobs)
+        return;
+    int64_t *users = jobs + (size_t)FOLLOWERS_MAX * JOBS_MAX;
+    LIST_FOREACH (follower, &followers->all, link)
+        for (unsigned k = 0; k < follower->job_count && !follower->call->principal.admin; k++) {
+            jobs[count] = follower->jobs[k];
+            users[count++] = follower->user;
+        }
+    followers->checking = count > 0 && store_jobs_unseen(followers->app->store, jobs, users, count,
+                                                         unseen_found, followers, &err) == 0;
+    free(jobs);
 }
 
 static void check_tokens(struct followers *followers)
@@ -237,6 +287,7 @@ static void on_check(evutil_socket_t fd, short what, void *arg)
     struct followers *followers = arg;
     struct follower *next;
     check_tokens(followers);
+    check_jobs(followers);
     if (followers->feed)
         followers->feed_notify(followers->feed);
     if (++followers->checks % CHECKS_PER_BEAT)
@@ -359,6 +410,8 @@ static void follow_seen(void *arg, const struct err *err, json_t *doc)
     if (!follower)
         return;
     follower->job = json_integer_value(json_object_get(doc, "id"));
+    follower->jobs = &follower->job;
+    follower->job_count = 1;
     if (is_final(json_object_get(doc, "state")))
         follower->over = json_incref(doc);
     snprintf(follower->type, sizeof(follower->type), "%s", type ? type : "");

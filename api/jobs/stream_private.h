@@ -12,6 +12,7 @@
 enum {
     FOLLOWERS_MAX = 512,
     EVENTS_PAGE = 500,
+    JOBS_MAX = 16, /* jobs that one stream follows */
     UNSENT_BYTES_MAX = 256 << 10,
     CHECK_SECONDS = 5,
     CHECKS_PER_BEAT = 3
@@ -25,6 +26,8 @@ struct follower {
     struct followers *followers;
     struct call *call;
     int64_t job, last, user;
+    const int64_t *jobs; /* [job_count] the jobs that it follows: `job`, or those of its topics */
+    unsigned job_count;
     uint8_t token_hash[32]; /* SHA-256 of the token that opened the stream */
     char type[32];          /* "" for all types */
     json_t *over;           /* the job's document once it has finished, or NULL; owned */
@@ -41,6 +44,7 @@ struct followers {
     LIST_HEAD(, follower) all;
     struct event *heartbeat;
     unsigned checks;
+    bool checking; /* a query whether the followers may see their jobs is under way */
     /* This and the two callbacks are set by topics.c, and NULL at first. */
     struct cluster_feed *feed;
     void (*feed_notify)(struct cluster_feed *feed); /* called when the queue or devices may have changed */

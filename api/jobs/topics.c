@@ -22,7 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { JOBS_MAX = 16, GLANCE_MS = 200, NOTHING_BEFORE = -1 };
+enum { GLANCE_MS = 200, NOTHING_BEFORE = -1 };
 
 struct topics {
     bool queue, devices;
@@ -451,6 +451,8 @@ static void stream_begin(struct call *call, struct request *request)
     struct follower *follower = follower_create(call, request->after, topics);
     if (follower) {
         int rc = 0;
+        follower->jobs = topics->jobs;
+        follower->job_count = topics->job_count;
         feed->glance_due |= topics->queue || topics->devices;
         json_array_foreach (refused, index, told)
             rc = rc < 0 ? rc : follower_send(follower, "refused", -1, told);
@@ -530,7 +532,6 @@ void events_get(struct call *call)
     }
     call->state = request;
     call->state_free = request_free;
-    if (take_topics(call, request) == 0 &&
-        follower_resume(call, NOTHING_BEFORE, &request->after) == 0)
+    if (take_topics(call, request) == 0 && follower_resume(call, NOTHING_BEFORE, &request->after) == 0)
         job_seen(call, NULL, NULL);
 }

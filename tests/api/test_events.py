@@ -339,6 +339,26 @@ def cpu_s():
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def what_is_no_longer_shared_is_no_longer_told():
+    eve = api.token_for("eve", ["jobs:read"])
+    ident, kept = ident_of(), ident_of()
+    for job in (ident, kept):
+        api.good("POST", f"/v1/jobs/{job}/share", {"visibility": "everyone"})
+    feed, stays = Feed(f"topics=queue,job:{ident}", token=eve), Feed(f"topics=queue,job:{kept}", token=eve)
+    own, single = api.connection(), api.connection()
+    for connection, token in ((own, api.token), (single, eve)):
+        connection.request("GET", f"/v1/jobs/{ident}/events", headers={"Authorization": f"Bearer {token}"})
+    answers = own.getresponse(), single.getresponse()
+    api.good("POST", f"/v1/jobs/{ident}/share", {"visibility": "mine"})
+    for ends in (answers[1], feed.response):
+        with contextlib.suppress(http.client.IncompleteRead):
+            ends.read()
+    api.good("POST", f"/v1/jobs/{ident}/cancel")
+    api.good("POST", f"/v1/jobs/{kept}/cancel")
+    expect(events(answers[0], "end")[-1][2]["state"] == "cancelled", "the owner's goes on")
+    stays.until(lambda got: states_of(got, {kept}))
+
+
 def five_hundred_open_streams_cost_next_to_nothing():
     """Between two beats, which come to every stream, nothing happens."""
     tokens = [api.token_for(f"watcher{number}", ["jobs:read", "nodes:read"]) for number in range(10)]
@@ -366,4 +386,4 @@ with Api(limits={"streams_per_user": 64, "connections_per_address": 2000}) as ap
          a_follower_that_takes_nothing_is_cut_off_and_may_come_again,
          everybody_follows_the_queue_and_only_jobs_that_they_may_see, the_clusters_stream_resumes_anywhere_and_misses_and_repeats_nothing,
          followers_who_join_while_much_happens_miss_nothing, devices_are_told_whole_and_then_what_changes,
-         five_hundred_open_streams_cost_next_to_nothing, a_follower_sees_on_after_the_database_came_back)
+         what_is_no_longer_shared_is_no_longer_told, five_hundred_open_streams_cost_next_to_nothing, a_follower_sees_on_after_the_database_came_back)
