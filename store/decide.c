@@ -215,7 +215,9 @@ static const struct pg_statement open_leases = {
     "WITH due AS (UPDATE leases l SET opened = true FROM " RECORDS("id bigint")
     " WHERE l.id = c.id AND NOT l.opened AND l.begins <= now() RETURNING l.*) "
     "INSERT INTO ledger (assignment, run, job, user_id, account, device, begins, origin) "
-    "SELECT -id, 0, 0, user_id, account, device, begins, 'lease' FROM due WHERE kind = 'lease' AND ends > begins",
+    "SELECT -id, 0, 0, user_id, account, device, f.begins, 'lease' FROM due CROSS JOIN LATERAL "
+    "  (SELECT greatest(due.begins, max(coalesce(g.ends, now()))) AS begins FROM ledger g "
+    "   WHERE g.device = due.device AND (g.ends IS NULL OR g.ends > due.begins)) f WHERE kind = 'lease' AND ends > f.begins",
     PG_WRITE};
 static const struct pg_statement settle_leases = {
     "decide_leases_settle",

@@ -121,6 +121,8 @@ void pass_record_answer(struct scheduler_pass *pass, const uint8_t class[DIGEST_
 /* pass_leases.c. Records the leases whose charge begins or ends now, and schedules a pass for the next such
  * moment. */
 void pass_leases(struct scheduler_pass *pass);
+/* Whether a run that has not ended has a rank on the device. */
+bool pass_runs_something(const struct scheduler_pass *pass, const char *device);
 /* Returns the lease that holds the device now, or NULL. */
 const struct store_sched_lease *pass_lease(const struct scheduler_pass *pass, const char *device);
 /* Returns a new array of the leases that have not ended, as intervals for the policies; their number, at most

@@ -46,12 +46,29 @@ static bool idles(struct scheduler_pass *pass, const struct store_sched_lease *l
     return now_us >= since_us + most_us;
 }
 
+bool pass_runs_something(const struct scheduler_pass *pass, const char *device)
+{
+    for (size_t i = 0; i < pass->view->run_count; i++) {
+        const struct store_sched_run *run = &pass->view->runs[i];
+        for (uint32_t k = 0; k < run->rank_count; k++) {
+            if (strcmp(run->ranks[k].device, device) == 0 &&
+                !state_is_final(&assignment_machine, (int)run->ranks[k].state)) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
 void pass_leases(struct scheduler_pass *pass)
 {
     const int64_t now_us = pass->view->now_us;
     for (size_t i = 0; i < pass->view->lease_count; i++) {
         const struct store_sched_lease *lease = &pass->view->leases[i];
-        const bool over = lease->ends_us <= now_us, begins = !lease->opened && lease->begins_us <= now_us;
+        const bool over = lease->ends_us <= now_us;
+        /* A lease is charged once the job that had the device has left it. */
+        const bool begins =
+            !lease->opened && lease->begins_us <= now_us && !pass_runs_something(pass, lease->device);
         const bool idle = !over && idles(pass, lease);
         if (over || begins || idle)
             pass_add(pass, pass->leases, json_pack("{s:I, s:b}", "id", (json_int_t)lease->id, "idle", idle));

@@ -19,27 +19,13 @@ enum { FRONT_MAX = 128 };
 
 /* ---- devices ---- */
 
-static bool runs_something(const struct scheduler_pass *pass, const char *device)
-{
-    for (size_t i = 0; i < pass->view->run_count; i++) {
-        const struct store_sched_run *run = &pass->view->runs[i];
-        for (uint32_t k = 0; k < run->rank_count; k++) {
-            if (strcmp(run->ranks[k].device, device) == 0 &&
-                !state_is_final(&assignment_machine, (int)run->ranks[k].state)) {
-                return true;
-            }
-        }
-    }
-    return false;
-}
-
 void pass_find_free(struct scheduler_pass *pass)
 {
     pass->free_found = true;
     for (size_t i = 0; i < pass->view->device_count; i++) {
         const struct store_sched_device *device = &pass->view->devices[i];
         pass->free_devices[i] = device_can_start(pass, i) && !pass_lease(pass, device->name) &&
-                                !pass_is_measured(pass, device) && !runs_something(pass, device->name);
+                                !pass_is_measured(pass, device) && !pass_runs_something(pass, device->name);
     }
 }
 

@@ -1,6 +1,6 @@
 /* Tests drains of devices and nodes under a real scheduler process: at once, after the jobs, by a time, with
  * a reason that is kept; nodes that are drained because starts fail there; and that a job avoids the node on
- * which it died. */
+ * which it died; and from when on a lease is charged. */
 #include "scheduler/world.h"
 
 static struct world world;
@@ -157,6 +157,32 @@ static void a_device_that_cannot_run_a_worker_gets_no_job_and_says_why(void **st
     WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
 }
 
+/* A booking begins while a job holds its device: until the job has left, the device is charged to the job
+ * alone. */
+static void a_lease_is_charged_once_the_job_has_left_its_device(void **state)
+{
+    (void)state;
+    int64_t id = run_on("right/cpu0");
+    world.agents[1]->silent = true; /* the end of the job's run is not heard */
+    world_sql(
+        &world,
+        "INSERT INTO leases (device, user_id, kind, begins, ends) VALUES ('right/cpu0', 1, 'lease', now(), "
+        "now() + "
+        "interval '1 h'); NOTIFY motley_jobs");
+    WORLD_UNTIL(&world, world_is(&world, id, "stopping"));
+    assert_int_equal(world_select(&world, "SELECT count(*) FROM leases WHERE opened AND NOT settled"), 0);
+    world.agents[1]->silent = false;
+    world.agents[1]->steps_max = 0;
+    WORLD_UNTIL(&world,
+                world_select(&world, "SELECT count(*) FROM leases WHERE opened AND NOT settled") == 1);
+    assert_int_equal(world_select(&world,
+                                  "SELECT count(*) FROM ledger a JOIN ledger b ON a.device = b.device AND "
+                                  "a.assignment < 0 AND b.ends > a.begins"),
+                     0);
+    world_sql(&world, "UPDATE leases SET ends = now() WHERE ends > now(); NOTIFY motley_jobs");
+    WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
+}
+
 static int make(void **state)
 {
     struct answer answer;
@@ -183,6 +209,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_drain_by_a_time_moves_what_still_runs_then),
         cmocka_unit_test(a_job_avoids_the_node_on_which_it_died),
         cmocka_unit_test(a_device_that_cannot_run_a_worker_gets_no_job_and_says_why),
+        cmocka_unit_test(a_lease_is_charged_once_the_job_has_left_its_device),
         cmocka_unit_test(three_failed_starts_of_two_people_drain_the_node),
     };
     return cmocka_run_group_tests(tests, make, end);

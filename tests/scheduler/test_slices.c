@@ -89,18 +89,6 @@ static void plan_make(void)
     ask_fini(&ask);
 }
 
-/* Returns the number that a statement selects. */
-static int64_t number(const char *select)
-{
-    struct err err;
-    int64_t value = 0;
-    struct pg_conn *conn = pg_connect(world.fixture->postgres.conninfo, 5000, &err);
-    assert_non_null(conn);
-    must(pg_ask(conn, select, &value, &err), &err);
-    pg_disconnect(conn);
-    return value;
-}
-
 static void heed(bool heeds)
 {
     seen_clear();
@@ -119,14 +107,16 @@ static void the_plan_is_stored_once_and_each_rank_is_sent_its_slice(void **state
     WORLD_UNTIL(&world, seen.count == RANKS);
     for (int r = 0; r < RANKS; r++)
         rank_has(r, true);
-    assert_int_equal(number("SELECT count(*) FROM runs"), 1);
-    assert_int_equal(number("SELECT count(*) FROM outbox WHERE type = 'assign'"), RANKS);
-    assert_int_equal(number("SELECT count(*) FROM outbox WHERE payload -> 'plan' IS NOT NULL"), 0);
-    assert_int_equal(number("SELECT (SELECT count(*) FROM runs WHERE plan::text LIKE '%programs%') + "
-                            "(SELECT count(*) FROM outbox WHERE payload::text LIKE '%programs%')"),
+    assert_int_equal(world_select(&world, "SELECT count(*) FROM runs"), 1);
+    assert_int_equal(world_select(&world, "SELECT count(*) FROM outbox WHERE type = 'assign'"), RANKS);
+    assert_int_equal(world_select(&world, "SELECT count(*) FROM outbox WHERE payload -> 'plan' IS NOT NULL"),
+                     0);
+    assert_int_equal(world_select(&world,
+                                  "SELECT (SELECT count(*) FROM runs WHERE plan::text LIKE '%programs%') + "
+                                  "(SELECT count(*) FROM outbox WHERE payload::text LIKE '%programs%')"),
                      1);
-    int64_t plan = number("SELECT octet_length(plan::text) FROM runs"),
-            outbox = number("SELECT sum(octet_length(payload::text))::bigint FROM outbox");
+    int64_t plan = world_select(&world, "SELECT octet_length(plan::text) FROM runs"),
+            outbox = world_select(&world, "SELECT sum(octet_length(payload::text))::bigint FROM outbox");
     assert_in_range(seen.bytes_most, 1, MESSAGE_BYTES_MOST - 1);
     print_message("plan %lld bytes, outbox %lld bytes, largest message %zu bytes\n", (long long)plan,
                   (long long)outbox, seen.bytes_most);
@@ -138,7 +128,7 @@ static void the_plan_is_stored_once_and_each_rank_is_sent_its_slice(void **state
         rank_has(r, true);
     heed(true);
     WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
-    assert_int_equal(number("SELECT count(*) FROM outbox"), 0);
+    assert_int_equal(world_select(&world, "SELECT count(*) FROM outbox"), 0);
 }
 
 /* During an upgrade the agents of one node are of a version from before slices. */
@@ -148,8 +138,9 @@ static void an_agent_from_before_is_sent_whole_plans(void **state)
     heed(true);
     world.agents[0]->before_slices = true;
     fake_hello(world.agents[0]);
-    WORLD_UNTIL(&world,
-                number("SELECT count(*) FROM nodes WHERE inventory ->> 'plan_slices' = 'false'") == 1);
+    WORLD_UNTIL(
+        &world,
+        world_select(&world, "SELECT count(*) FROM nodes WHERE inventory ->> 'plan_slices' = 'false'") == 1);
     fake_forget(world.agents[0]);
     fake_forget(world.agents[1]);
     const struct world_job job = {.name = "planned", .steps = 4, .every = 2};

@@ -18,26 +18,6 @@ static void fresh_agents(void)
     }
 }
 
-static void sql(const char *text)
-{
-    struct err err;
-    struct pg_conn *conn = pg_connect(world.fixture->postgres.conninfo, 5000, &err);
-    assert_non_null(conn);
-    must(pg_script(conn, text, &err), &err);
-    pg_disconnect(conn);
-}
-
-static int64_t number(const char *select)
-{
-    struct err err;
-    int64_t value = 0;
-    struct pg_conn *conn = pg_connect(world.fixture->postgres.conninfo, 5000, &err);
-    assert_non_null(conn);
-    must(pg_ask(conn, select, &value, &err), &err);
-    pg_disconnect(conn);
-    return value;
-}
-
 static json_t *health(void)
 {
     struct answer answer;
@@ -83,7 +63,7 @@ static void starts_that_want_one_measurement_start_together(void **state)
     world_spawn(&world, 0);
     for (int i = 0; i < 4; i++)
         WORLD_UNTIL(&world, world_is(&world, ids[i], "succeeded"));
-    assert_int_equal(number("SELECT count(*) FROM measures"), 1);
+    assert_int_equal(world_select(&world, "SELECT count(*) FROM measures"), 1);
     assert_false(world_has_logged(&world, "cannot affect row a second time"));
 }
 
@@ -120,9 +100,11 @@ static void run_everything(void)
     WORLD_UNTIL(&world, world_is(&world, ids[3], "succeeded"));
     world_check_metrics(&world, ids[3], 6);
     world_health(&world, 0, 1, (uint64_t)450 << 20);
-    sql("INSERT INTO leases (device, user_id, kind, begins, ends) VALUES ('left/cpu0', 1, 'lease', now(), "
+    world_sql(
+        &world,
+        "INSERT INTO leases (device, user_id, kind, begins, ends) VALUES ('left/cpu0', 1, 'lease', now(), "
         "now() + interval '100 ms'); NOTIFY motley_jobs");
-    WORLD_UNTIL(&world, number("SELECT count(*) FROM leases WHERE NOT settled") == 0);
+    WORLD_UNTIL(&world, world_select(&world, "SELECT count(*) FROM leases WHERE NOT settled") == 0);
 }
 
 static void a_statement_that_fails_once_costs_nothing(void **state)
@@ -137,7 +119,7 @@ static void a_statement_that_fails_once_costs_nothing(void **state)
         print_message("failed once: %s\n", faults->seen[i]);
     WORLD_UNTIL(&world, health_is("deciding"));
     faults_clear();
-    assert_int_equal(number("SELECT count(*) FROM nodes WHERE refused > 0"), 0);
+    assert_int_equal(world_select(&world, "SELECT count(*) FROM nodes WHERE refused > 0"), 0);
 }
 
 /* ---- each statement for one job alone ---- */
@@ -193,7 +175,7 @@ static void a_job_that_cannot_be_written_costs_itself_alone(void **state)
         {.statement = "records_arrivals", .key = "job", .part = "arrivals of ", .starts = true},
     };
     enum { COUNT = sizeof(victims) / sizeof(victims[0]) };
-    const int64_t before = number("SELECT last_value FROM runs_id_seq");
+    const int64_t before = world_select(&world, "SELECT last_value FROM runs_id_seq");
     faults_clear();
     fresh_agents();
     world.agents[0]->steps_max = 3; /* the first job stays on its device, so that the others wait */
@@ -216,7 +198,8 @@ static void a_job_that_cannot_be_written_costs_itself_alone(void **state)
         WORLD_UNTIL(&world, world_is(&world, victims[i].id, "succeeded"));
     WORLD_UNTIL(&world, health_is("deciding"));
     print_message("%lld ids of runs for %d runs\n",
-                  (long long)(number("SELECT last_value FROM runs_id_seq") - before), COUNT + 2);
+                  (long long)(world_select(&world, "SELECT last_value FROM runs_id_seq") - before),
+                  COUNT + 2);
 }
 
 /* What fails as a whole sets nothing aside, and is told with its reason while it lasts; the same for events

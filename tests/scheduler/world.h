@@ -25,10 +25,10 @@ struct world {
     /* limits.lost_ms of the schedulers, 0: 2000; limits.unreachable_ms is 3/10 of it. Tests that lose no node
      * take WORLD_PATIENT_MS, as a busy machine may well keep their agents silent for 2 s. */
     unsigned lost_ms;
-    unsigned look_ms; /* limits.look_ms of the schedulers, 0: 50 */
+    unsigned look_ms;  /* limits.look_ms of the schedulers, 0: 50 */
     unsigned aside_ms; /* limits.aside_ms of the schedulers, 0: 30000 */
-    bool unchecked;   /* the schedulers compare their queue with the database as rarely as by default */
-    const char *more; /* further members of the schedulers' configuration, or NULL */
+    bool unchecked;    /* the schedulers compare their queue with the database as rarely as by default */
+    const char *more;  /* further members of the schedulers' configuration, or NULL */
 };
 
 static const char world_key[] = "00000000000000000000000000000000000000000000000000000000000000aa";
@@ -603,6 +603,28 @@ static inline void world_flush(struct world *world)
     assert_int_equal(
         redis_command(world->agents[0]->commands, 0, world_redis_replied, &done, 1, argv, lengths, &err), 0);
     WORLD_UNTIL(world, done);
+}
+
+/* Runs SQL. */
+static inline void world_sql(struct world *w, const char *text)
+{
+    struct err err;
+    struct pg_conn *conn = pg_connect(w->fixture->postgres.conninfo, 5000, &err);
+    assert_non_null(conn);
+    must(pg_script(conn, text, &err), &err);
+    pg_disconnect(conn);
+}
+
+/* Returns the number that a statement selects. */
+static inline int64_t world_select(struct world *w, const char *select)
+{
+    struct err err;
+    int64_t value = 0;
+    struct pg_conn *conn = pg_connect(w->fixture->postgres.conninfo, 5000, &err);
+    assert_non_null(conn);
+    must(pg_ask(conn, select, &value, &err), &err);
+    pg_disconnect(conn);
+    return value;
 }
 
 #endif
