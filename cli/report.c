@@ -89,6 +89,23 @@ static void show_ends(const char *label, const json_t *lines, const char *key, b
     }
 }
 
+/* Says of which model the held-out loss is where the result is another one. */
+static void show_eval_base(const json_t *lines, const json_t *spec)
+{
+    const json_t *method = json_object_get(spec, "method"), *result = json_object_get(spec, "result");
+    const char *base = show_str(method, "base"), *dtype = show_str(result, "dtype");
+    json_t *line;
+    size_t index;
+    bool evaluated = false;
+    json_array_foreach (lines, index, line)
+        evaluated = evaluated || json_object_get(line, "eval");
+    if (evaluated && strcmp(show_str(method, "kind"), "lora") == 0 &&
+        strcmp(show_str(result, "kind"), "merged") == 0)
+        printf("  of the base in %s with the adapter beside it; model/ is the base as its file has it, "
+               "merged%s%s\n",
+               base, *dtype ? " in " : "", dtype);
+}
+
 /* Prints how long each device computed in a step. `off` is the relative error of the predicted step time;
  * above STEP_OFF the device that differs most from its own prediction is named, since it is usually the
  * cause. */
@@ -150,6 +167,7 @@ void report_run(struct cli *cli, int64_t id, const json_t *job, const char *fold
     double median = median_of(lines, "seconds", NULL), expected = show_num(answer, "step_s", 0);
     printf("\n");
     show_ends("held-out loss", lines, "eval", false);
+    show_eval_base(lines, json_object_get(job, "spec"));
     show_ends("sample", lines, "sample", true);
     if (median > 0) {
         printf("step time\n  %s measured (median), %s predicted", units_seconds(measured, median),

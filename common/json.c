@@ -177,6 +177,8 @@ static const json_t *value_find(struct json_reader *reader, const char *key, enu
     }
     reader->keys[reader->key_count++] = key;
     const json_t *value = json_object_get(reader->object, key);
+    if (json_is_null(value) && need == JR_GIVEN)
+        jr_fail(reader, key, "is null, which is no value here: leave the key out for its default");
     if (json_is_null(value))
         value = NULL;
     if (!value && need == JR_REQUIRED)

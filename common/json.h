@@ -42,7 +42,8 @@ const char *json_text_of(const json_t *object, const char *key);
  * insertion order. */
 int json_print(const json_t *value, bool sorted, struct buf *out, struct err *err);
 
-enum jr_need { JR_OPTIONAL, JR_REQUIRED };
+/* JR_GIVEN: an absent key has its default, and null is refused, because null does not mean that default. */
+enum jr_need { JR_OPTIONAL, JR_REQUIRED, JR_GIVEN };
 
 struct json_reader {
     const json_t *object; /* borrowed */
@@ -60,8 +61,8 @@ struct json_reader {
 void jr_init(struct json_reader *reader, const json_t *object, const char *path, struct err *err);
 
 /* Each returns 1 and sets *out when the key is there; 0 and leaves *out (the default) when the key is absent
- * or null and JR_OPTIONAL; -1 after an error. 'key' must live as long as the reader (a literal). min and max
- * are inclusive. */
+ * (or null and JR_OPTIONAL); -1 after an error. 'key' must live as long as the reader (a literal). min and
+ * max are inclusive. */
 int jr_str(struct json_reader *reader, const char *key, enum jr_need need, size_t bytes_min, size_t bytes_max,
            const char **out);
 int jr_i64(struct json_reader *reader, const char *key, enum jr_need need, int64_t min, int64_t max,

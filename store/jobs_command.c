@@ -74,7 +74,7 @@ static const struct pg_statement resume_job = {
     "  not_before = NULL, ended_at = NULL, swept_at = NULL, losses = 0, ended_by = NULL, held_by_admin = false, "
     "  depends = j.attempt = 0 AND EXISTS (SELECT 1 FROM job_after WHERE job = j.id), limit_from_ms = CASE WHEN "
     "  g.state = 'held' THEN j.limit_from_ms ELSE j.used_ms END, eligible_at = now(), steps = g.wanted, "
-    "  spec = CASE WHEN $6 > 0 THEN jsonb_set(j.spec::jsonb #- '{train,epochs}', '{train,steps}', to_jsonb(g.wanted))::json ELSE j.spec END FROM goal g, unnest($4::text[], $5::text[]) AS e(f, t) WHERE "
+    "  spec = CASE WHEN $6 > 0 THEN jsonb_set(j.spec::jsonb, '{train,steps}', to_jsonb(g.wanted))::json ELSE j.spec END FROM goal g, unnest($4::text[], $5::text[]) AS e(f, t) WHERE "
     "  j.id = g.id AND g.owned AND NOT g.barred AND g.state = e.f AND (g.wanted > g.reached OR g.wanted = 0) AND j.array_size = 0 RETURNING j.id, "
     "  j.state, j.steps, j.stop_why, g.state AS before), " AUDITED("$7", "$8::text") "said AS (INSERT INTO "
     "  events (job, type, body) "

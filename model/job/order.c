@@ -52,14 +52,14 @@ int order_check(const struct order *order, struct err *err)
         return err_set(err, ERR_INVALID, "there are no rows to take");
     if (order->batch_rows == 0)
         return err_set(err, ERR_INVALID, "train.batch_rows: must be at least 1");
-    if ((order->steps == 0) == (order->epochs == 0))
-        return err_set(err, ERR_INVALID, "train.steps: give either steps or epochs");
+    if (order->steps == 0 && order->epochs == 0)
+        return err_set(err, ERR_INVALID, "train.steps: give steps or epochs");
     return 0;
 }
 
 uint64_t order_step_count(const struct order *order)
 {
-    return order->epochs > 0 ? steps_per_epoch(order) * order->epochs : order->steps;
+    return order->steps > 0 ? order->steps : steps_per_epoch(order) * order->epochs;
 }
 
 uint32_t order_step_row_count(const struct order *order, uint64_t step)

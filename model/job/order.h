@@ -25,8 +25,8 @@ struct order {
     bool shuffle;
     uint32_t row_count;  /* >= 1 */
     uint32_t batch_rows; /* >= 1 */
-    uint64_t steps;      /* exactly one of steps and epochs is not 0 */
-    uint32_t epochs;
+    uint64_t steps;      /* steps in all; 0: those of the epochs */
+    uint32_t epochs;     /* not 0: passes end as in a job of epochs */
 };
 
 /* Refuses values that the other functions do not handle: ERR_INVALID naming the field. */

@@ -89,7 +89,7 @@ static int auto_u32(struct json_reader *reader, const char *key, uint32_t max, u
 static void u64_read(struct json_reader *reader, const char *key, uint64_t min, uint64_t max, uint64_t *out)
 {
     int64_t value = 0;
-    if (jr_i64(reader, key, JR_OPTIONAL, (int64_t)min, (int64_t)max, &value) > 0)
+    if (jr_i64(reader, key, JR_GIVEN, (int64_t)min, (int64_t)max, &value) > 0)
         *out = (uint64_t)value;
 }
 
@@ -131,9 +131,11 @@ static void not_done_read(struct json_reader *r)
 
 static void adapter_read(struct json_reader *r, struct spec_method_part *m)
 {
-    jr_u32(r, "rank", JR_OPTIONAL, 1, LORA_RANK_MAX, &m->rank);
-    jr_f64(r, "alpha", JR_OPTIONAL, LORA_ALPHA_MIN, LORA_ALPHA_MAX, &m->alpha);
-    jr_f64(r, "dropout", JR_OPTIONAL, 0, 0.999, &m->dropout);
+    jr_u32(r, "rank", JR_GIVEN, 1, LORA_RANK_MAX, &m->rank);
+    jr_f64(r, "alpha", JR_GIVEN, LORA_ALPHA_MIN, LORA_ALPHA_MAX, &m->alpha);
+    jr_f64(r, "dropout", JR_GIVEN, 0, 0.999, &m->dropout);
+    if (json_is_null(json_object_get(r->object, "targets")))
+        jr_fail(r, "targets", "is null, which peft reads by the model's type: name them");
     lora_rules_read(r, "targets", LORA_RANK_MAX, LORA_ALPHA_MIN, LORA_ALPHA_MAX, &m->lora);
     jr_bool(r, "rslora", JR_OPTIONAL, &m->rslora);
     names_read(r, "modules_to_save", 0, 2, save_names, &m->modules_to_save);
@@ -162,10 +164,10 @@ static void method_read(struct json_reader *root, struct job_spec *spec)
     struct spec_method_part *m = &spec->method;
     int kind = SPEC_METHOD_LORA, base = SPEC_BASE_FP32, optimizer = SPEC_OPTIMIZER_ADAMW;
     jr_sub(root, "method", JR_OPTIONAL, &r);
-    jr_choice(&r, "kind", JR_OPTIONAL, method_names, &kind);
-    jr_choice(&r, "base", JR_OPTIONAL, base_names, &base);
-    jr_bool(&r, "double_quant", JR_OPTIONAL, &m->double_quant);
-    jr_choice(&r, "optimizer", JR_OPTIONAL, optimizer_names, &optimizer);
+    jr_choice(&r, "kind", JR_GIVEN, method_names, &kind);
+    jr_choice(&r, "base", JR_GIVEN, base_names, &base);
+    jr_bool(&r, "double_quant", JR_GIVEN, &m->double_quant);
+    jr_choice(&r, "optimizer", JR_GIVEN, optimizer_names, &optimizer);
     adapter_read(&r, m);
     m->kind = (enum spec_method)kind;
     m->base = (enum spec_base)base;
@@ -180,7 +182,7 @@ static void result_read(struct json_reader *root, struct job_spec *spec)
     struct json_reader r;
     int kind = SPEC_RESULT_ADAPTER, dtype = 0;
     jr_sub(root, "result", JR_OPTIONAL, &r);
-    bool given = jr_choice(&r, "kind", JR_OPTIONAL, result_names, &kind) > 0;
+    bool given = jr_choice(&r, "kind", JR_GIVEN, result_names, &kind) > 0;
     if (jr_choice(&r, "dtype", JR_OPTIONAL, result_dtype_names + 1, &dtype) > 0)
         spec->result.dtype = (enum spec_result_dtype)(dtype + 1);
     spec->result.kind = spec->method.kind == SPEC_METHOD_FULL ? SPEC_RESULT_MERGED : (enum spec_result)kind;
@@ -225,9 +227,9 @@ static void data_read(struct json_reader *root, struct job_spec *spec)
     text_read(&r, "train", JR_REQUIRED, SPEC_PATH_BYTES, &d->train);
     text_read(&r, "eval", JR_OPTIONAL, SPEC_PATH_BYTES, &d->eval);
     jr_choice(&r, "format", JR_OPTIONAL, format_names, &format);
-    jr_u32(&r, "sequence_tokens", JR_OPTIONAL, 2, 1048576, &d->sequence_tokens);
-    jr_bool(&r, "shuffle", JR_OPTIONAL, &d->shuffle);
-    jr_choice(&r, "learn", JR_OPTIONAL, learn_names, &learn);
+    jr_u32(&r, "sequence_tokens", JR_GIVEN, 2, 1048576, &d->sequence_tokens);
+    jr_bool(&r, "shuffle", JR_GIVEN, &d->shuffle);
+    jr_choice(&r, "learn", JR_GIVEN, learn_names, &learn);
     chat_template_read(&r, spec);
     d->format = (enum spec_format)format;
     d->learn = (enum spec_learn)learn;
@@ -238,7 +240,7 @@ static void data_read(struct json_reader *root, struct job_spec *spec)
 static void betas_read(struct json_reader *r, struct spec_train_part *t)
 {
     const json_t *betas = NULL;
-    if (jr_array(r, "betas", JR_OPTIONAL, 2, 2, &betas) <= 0)
+    if (jr_array(r, "betas", JR_GIVEN, 2, 2, &betas) <= 0)
         return;
     double *const out[2] = {&t->beta1, &t->beta2};
     for (size_t i = 0; i < 2; i++) {
@@ -281,12 +283,12 @@ static void router_aux_read(struct json_reader *r, struct spec_train_part *t)
 static void schedule_read(struct json_reader *r, struct spec_train_part *t)
 {
     int schedule = SPEC_SCHEDULE_COSINE;
-    jr_f64(r, "learning_rate", JR_OPTIONAL, 0, 1000, &t->learning_rate);
-    jr_choice(r, "schedule", JR_OPTIONAL, schedule_names, &schedule);
+    jr_f64(r, "learning_rate", JR_GIVEN, 0, 1000, &t->learning_rate);
+    jr_choice(r, "schedule", JR_GIVEN, schedule_names, &schedule);
     u64_read(r, "warmup_steps", 0, 1000000000, &t->warmup_steps);
-    jr_f64(r, "final_fraction", JR_OPTIONAL, 0, 1, &t->final_fraction);
-    jr_u32(r, "cycles", JR_OPTIONAL, 1, 1000000, &t->cycles);
-    jr_f64(r, "power", JR_OPTIONAL, 0, 1000, &t->power);
+    jr_f64(r, "final_fraction", JR_GIVEN, 0, 1, &t->final_fraction);
+    jr_u32(r, "cycles", JR_GIVEN, 1, 1000000, &t->cycles);
+    jr_f64(r, "power", JR_GIVEN, 0, 1000, &t->power);
     u64_read(r, "decay_steps", 0, 1000000000, &t->decay_steps);
     t->schedule = (enum spec_schedule)schedule;
     if (!r->failed && t->schedule == SPEC_SCHEDULE_WARMUP_STABLE_DECAY && t->decay_steps == 0)
@@ -299,27 +301,29 @@ static void train_read(struct json_reader *root, struct job_spec *spec)
     struct spec_train_part *t = &spec->train;
     jr_sub(root, "train", JR_OPTIONAL, &r);
     int compute = SPEC_COMPUTE_FP32, decay = SPEC_DECAY_ALL;
-    uint64_t steps = 0;
-    jr_u32(&r, "batch_rows", JR_OPTIONAL, 1, 65536, &t->batch_rows);
-    u64_read(&r, "steps", 1, 1000000000, &steps);
-    jr_u32(&r, "epochs", JR_OPTIONAL, 1, 100000, &t->epochs);
+    int64_t steps = 0;
+    jr_u32(&r, "batch_rows", JR_GIVEN, 1, 65536, &t->batch_rows);
+    jr_i64(&r, "steps", JR_OPTIONAL, 1, 1000000000, &steps);
+    jr_u32(&r, "epochs", steps > 0 ? JR_OPTIONAL : JR_GIVEN, 1, 100000, &t->epochs);
+    if (t->epochs == 0 && json_is_null(json_object_get(r.object, "steps")))
+        jr_fail(&r, "steps", "is null, which is no value without epochs: leave the key out for its default");
     schedule_read(&r, t);
     jr_f64(&r, "weight_decay", JR_OPTIONAL, 0, 1000, &t->weight_decay);
-    jr_choice(&r, "decay", JR_OPTIONAL, decay_names, &decay);
+    jr_choice(&r, "decay", JR_GIVEN, decay_names, &decay);
     betas_read(&r, t);
-    jr_f64(&r, "eps", JR_OPTIONAL, 0, 1, &t->eps);
-    jr_f64(&r, "clip_norm", JR_OPTIONAL, 0, 1e12, &t->clip_norm);
+    jr_f64(&r, "eps", JR_GIVEN, 0, 1, &t->eps);
+    if (jr_f64(&r, "clip_norm", JR_OPTIONAL, 0, 1e12, &t->clip_norm) == 0 &&
+        json_is_null(json_object_get(r.object, "clip_norm")))
+        t->clip_norm = 0; /* as transformers' max_grad_norm */
     u64_read(&r, "seed", 0, (uint64_t)1 << 53, &t->seed);
-    jr_choice(&r, "compute", JR_OPTIONAL, compute_names, &compute);
+    jr_choice(&r, "compute", JR_GIVEN, compute_names, &compute);
     recompute_read(&r, t);
     jr_f64(&r, "label_smoothing", JR_OPTIONAL, 0, 0.999, &t->label_smoothing);
     jr_f64(&r, "neftune_alpha", JR_OPTIONAL, 0, 1e6, &t->neftune_alpha);
     router_aux_read(&r, t);
     t->decay = (enum spec_decay)decay;
     t->compute = (enum spec_compute)compute;
-    if (!r.failed && steps > 0 && t->epochs > 0)
-        jr_fail(&r, "steps", "give steps or epochs, not both");
-    t->steps = steps > 0 ? steps : t->epochs > 0 ? 0 : 100;
+    t->steps = steps > 0 ? (uint64_t)steps : t->epochs > 0 ? 0 : 100;
     jr_finish(&r);
     root->failed = root->failed || r.failed;
 }
@@ -393,7 +397,7 @@ static void service_read(struct json_reader *root, struct job_spec *spec)
     struct json_reader r;
     jr_sub(root, "checkpoint", JR_OPTIONAL, &r);
     u64_read(&r, "every_steps", 0, 1000000000, &spec->checkpoint.every_steps);
-    jr_u32(&r, "keep", JR_OPTIONAL, 1, 100, &spec->checkpoint.keep);
+    jr_u32(&r, "keep", JR_GIVEN, 1, 100, &spec->checkpoint.keep);
     jr_finish(&r);
     root->failed = root->failed || r.failed;
 
@@ -411,7 +415,7 @@ static void sample_read(struct json_reader *root, struct job_spec *spec)
     int there = jr_sub(root, "sample", JR_OPTIONAL, &r);
     const char *prompt = NULL;
     jr_str(&r, "prompt", there > 0 ? JR_REQUIRED : JR_OPTIONAL, 1, SPEC_PROMPT_BYTES, &prompt);
-    jr_u32(&r, "tokens", JR_OPTIONAL, 1, 65536, &spec->sample.tokens);
+    jr_u32(&r, "tokens", JR_GIVEN, 1, 65536, &spec->sample.tokens);
     jr_f64(&r, "temperature", JR_OPTIONAL, 0, 100, &spec->sample.temperature);
     u64_read(&r, "seed", 0, (uint64_t)1 << 53, &spec->sample.seed);
     if (!r.failed && prompt) {
@@ -429,7 +433,7 @@ static void limits_read(struct json_reader *root, struct job_spec *spec)
     struct json_reader r;
     spec->limits.on = jr_sub(root, "limits", JR_OPTIONAL, &r) > 0;
     spec->limits.retries = spec->limits.on ? SPEC_RETRIES_DEFAULT : SPEC_RETRIES_UNLIMITED;
-    jr_u32(&r, "retries", JR_OPTIONAL, 0, 1000, &spec->limits.retries);
+    jr_u32(&r, "retries", JR_GIVEN, 0, 1000, &spec->limits.retries);
     const json_t *time = NULL;
     if (jr_any(&r, "time", JR_OPTIONAL, &time) > 0) {
         double seconds = json_number_value(time);

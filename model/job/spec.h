@@ -145,8 +145,8 @@ struct spec_data_part {
 
 struct spec_train_part {
     uint32_t batch_rows;           /* default 16, 1..65536 */
-    uint64_t steps;                /* default 100; 0 when epochs are given */
-    uint32_t epochs;               /* 0 when steps are given */
+    uint64_t steps;                /* default 100; 0: those of the epochs */
+    uint32_t epochs;               /* 0: a job of steps; beside steps: so many steps in passes of epochs */
     double learning_rate;          /* default 2e-4, the schedule's peak */
     enum spec_schedule schedule;   /* default cosine */
     uint64_t warmup_steps;         /* default 10 */

@@ -72,17 +72,20 @@ static json_t *train_json(const struct job_spec *spec)
     json_t *router = t->router_aux == SPEC_ROUTER_AUX_MODEL || t->router_aux == 0
                          ? json_boolean(t->router_aux != 0)
                          : json_real(t->router_aux);
-    return json_pack("{s:I, s:I, s:f, s:s, s:I, s:f, s:I, s:f, s:I, s:f, s:s, s:[f,f], s:f, s:f, s:I, s:s, "
-                     "s:o, s:f, s:f, s:o}",
-                     "batch_rows", (json_int_t)t->batch_rows, t->epochs > 0 ? "epochs" : "steps",
-                     t->epochs > 0 ? (json_int_t)t->epochs : (json_int_t)t->steps, "learning_rate",
-                     t->learning_rate, "schedule", spec_schedule_name(t->schedule), "warmup_steps",
-                     (json_int_t)t->warmup_steps, "final_fraction", t->final_fraction, "cycles",
-                     (json_int_t)t->cycles, "power", t->power, "decay_steps", (json_int_t)t->decay_steps,
-                     "weight_decay", t->weight_decay, "decay", spec_decay_name(t->decay), "betas", t->beta1,
-                     t->beta2, "eps", t->eps, "clip_norm", t->clip_norm, "seed", (json_int_t)t->seed,
-                     "compute", spec_compute_name(t->compute), "recompute", recompute, "label_smoothing",
-                     t->label_smoothing, "neftune_alpha", t->neftune_alpha, "router_aux", router);
+    json_t *object = json_pack(
+        "{s:I, s:I, s:f, s:s, s:I, s:f, s:I, s:f, s:I, s:f, s:s, s:[f,f], s:f, s:f, s:I, s:s, "
+        "s:o, s:f, s:f, s:o}",
+        "batch_rows", (json_int_t)t->batch_rows, t->epochs > 0 ? "epochs" : "steps",
+        t->epochs > 0 ? (json_int_t)t->epochs : (json_int_t)t->steps, "learning_rate", t->learning_rate,
+        "schedule", spec_schedule_name(t->schedule), "warmup_steps", (json_int_t)t->warmup_steps,
+        "final_fraction", t->final_fraction, "cycles", (json_int_t)t->cycles, "power", t->power,
+        "decay_steps", (json_int_t)t->decay_steps, "weight_decay", t->weight_decay, "decay",
+        spec_decay_name(t->decay), "betas", t->beta1, t->beta2, "eps", t->eps, "clip_norm", t->clip_norm,
+        "seed", (json_int_t)t->seed, "compute", spec_compute_name(t->compute), "recompute", recompute,
+        "label_smoothing", t->label_smoothing, "neftune_alpha", t->neftune_alpha, "router_aux", router);
+    if (object && t->epochs > 0 && t->steps > 0) /* a resumed job has so many steps in passes of epochs */
+        json_object_set_new(object, "steps", json_integer((json_int_t)t->steps));
+    return object;
 }
 
 static json_t *placement_json(const struct job_spec *spec)

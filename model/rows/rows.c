@@ -302,7 +302,7 @@ static int chat_row(struct encoder *e, const struct row_json *row, struct err *e
     }
     int status = row_chat_read(row, e->format, e->options->chat, &chat, err);
     if (status == 0) {
-        e->report->unwritten |= row_chat_unwritten(&chat, e->options->chat);
+        row_chat_unwritten(&chat, e->options->chat, e->report->unwritten);
         status = conversation_encode(e, &chat, err);
     }
     row_chat_fini(&chat);
@@ -415,6 +415,7 @@ static int format_settle(struct encoder *e, const struct row_json *row, struct e
             "data file has rows of one",
             spec_format_name(format), key, spec_format_name(e->format), e->report->found_by);
     }
+    row_columns_unread(row, e->format, e->options->chat, e->report->unread);
     return row_columns_check(row, format, e->options->format != SPEC_FORMAT_AUTO, e->options->chat, err);
 }
 

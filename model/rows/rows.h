@@ -63,14 +63,7 @@ struct rows_options {
     size_t bytes_max;      /* limit on the encoded rows' memory; 0: 2 GiB */
 };
 
-/* Parts of rows that the chat template never names, so that they are not in the text. apply_chat_template
- * drops them, too. */
-enum rows_unwritten {
-    ROWS_TOOLS_UNWRITTEN = 1,
-    ROWS_DOCUMENTS_UNWRITTEN = 2,
-    ROWS_CALLS_UNWRITTEN = 4,
-    ROWS_REASONING_UNWRITTEN = 8
-};
+enum { ROWS_NAMES_BYTES = 300 };
 
 struct rows_report {
     enum spec_format format; /* the rows' format, which `auto` may have found */
@@ -80,7 +73,10 @@ struct rows_report {
     uint32_t truncated;      /* kept rows that were cut at sequence_tokens */
     uint32_t dropped;        /* rows without a learnt label */
     uint32_t first_truncated_line, first_dropped_line; /* places in `unit`, from 1; 0: none */
-    unsigned unwritten;                                /* bits of enum rows_unwritten */
+    /* Names with ", " between them, each once: keys of messages, tools and documents that the chat template
+     * never names, so that they are not in the text (apply_chat_template drops them, too); and columns that
+     * no format reads. */
+    char unwritten[ROWS_NAMES_BYTES], unread[ROWS_NAMES_BYTES];
     uint64_t tokens, labelled_tokens;
     uint32_t longest; /* tokens of the longest kept row */
 };

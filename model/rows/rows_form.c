@@ -1,6 +1,7 @@
 /* Checks columns by format, and reads conversations in the forms that data sets have. */
 #include "model/rows/rows_form.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "common/json.h"
@@ -425,28 +426,70 @@ static bool is_given(const json_t *value)
            !(json_is_string(value) && json_string_length(value) == 0);
 }
 
-unsigned row_chat_unwritten(const struct row_chat *row, const struct chat_template *chat)
+/* Adds a name to a list of names unless it is there. Returns false when the list is full. */
+static bool name_add(char names[ROWS_NAMES_BYTES], const char *name)
 {
-    unsigned bits =
-        (is_given(row->rest.tools) && !chat_template_names(chat, "tools") ? ROWS_TOOLS_UNWRITTEN : 0) |
-        (is_given(row->documents) && !chat_template_names(chat, "documents") ? ROWS_DOCUMENTS_UNWRITTEN : 0);
-    const bool calls = chat_template_names(chat, "tool_calls");
-    const bool reasoning =
-        chat_template_names(chat, "reasoning_content") || chat_template_names(chat, "thinking");
+    const size_t size = strlen(name), used = strlen(names);
+    for (const char *at = names; (at = strstr(at, name)); at++)
+        if ((at == names || at[-1] == ' ') && (at[size] == ',' || at[size] == '\0'))
+            return true;
+    if (size > 60 || used + size + 3 > ROWS_NAMES_BYTES)
+        return false;
+    snprintf(names + used, ROWS_NAMES_BYTES - used, "%s%s", used > 0 ? ", " : "", name);
+    return true;
+}
+
+static bool is_one_of(const char *key, const char *const *keys)
+{
+    while (*keys && strcmp(*keys, key) != 0)
+        keys++;
+    return *keys != NULL;
+}
+
+void row_chat_unwritten(const struct row_chat *row, const struct chat_template *chat,
+                        char names[ROWS_NAMES_BYTES])
+{
+    /* what every template writes, and what says whether a message is learnt */
+    static const char *const known[] = {"role", "content", "weight", "train", "training", "loss", NULL};
+    static const char *const thoughts[] = {"reasoning_content", "thinking", "reasoning", NULL};
+    if (is_given(row->rest.tools) && !chat_template_names(chat, "tools"))
+        name_add(names, "tools");
+    if (is_given(row->documents) && !chat_template_names(chat, "documents"))
+        name_add(names, "documents");
     size_t i;
-    json_t *message;
-    if (calls && reasoning)
-        return bits;
+    json_t *message, *value;
+    const char *key;
     json_array_foreach (row->messages, i, message) {
-        if (!calls && is_given(json_object_get(message, "tool_calls")))
-            bits |= ROWS_CALLS_UNWRITTEN;
-        if (!reasoning && (is_given(json_object_get(message, "reasoning_content")) ||
-                           is_given(json_object_get(message, "thinking")) ||
-                           is_given(json_object_get(message, "reasoning")))) {
-            bits |= ROWS_REASONING_UNWRITTEN;
+        json_object_foreach (message, key, value) {
+            if (is_one_of(key, known) || !is_given(value))
+                continue;
+            const bool thought = is_one_of(key, thoughts);
+            if (thought ? !chat_template_names(chat, thoughts[0]) && !chat_template_names(chat, thoughts[1])
+                        : !chat_template_names(chat, key))
+                name_add(names, thought ? "reasoning" : key);
         }
     }
-    return bits;
+}
+
+void row_columns_unread(const struct row_json *row, enum spec_format format, const struct chat_template *chat,
+                        char names[ROWS_NAMES_BYTES])
+{
+    static const char *const read[SPEC_FORMAT_COUNT][7] = {
+        [SPEC_FORMAT_ALPACA] = {"instruction", "input", "output", "system", "history"},
+        [SPEC_FORMAT_CHAT] = {"messages", "tools", "documents", "chat_template_kwargs"},
+        [SPEC_FORMAT_SHAREGPT] = {"conversations", "messages", "system", "tools", "documents",
+                                  "chat_template_kwargs"},
+        [SPEC_FORMAT_PROMPT_COMPLETION] = {"prompt", "completion"},
+        [SPEC_FORMAT_PROMPT_COMPLETION_CHAT] = {"prompt", "completion", "tools", "documents",
+                                                "chat_template_kwargs"},
+        [SPEC_FORMAT_TEXT] = {"text"},
+        [SPEC_FORMAT_TOKENS] = {"ids", "input_ids", "labels", "attention_mask", "token_type_ids"}};
+    const char *key;
+    json_t *value;
+    json_object_foreach (row->object, key, value)
+        if (!is_one_of(key, read[format]) && row_json_says(row, key) &&
+            !((OF_MESSAGES & 1u << format) != 0 && chat && chat_template_names(chat, key)))
+            name_add(names, key);
 }
 
 void row_chat_fini(struct row_chat *chat)

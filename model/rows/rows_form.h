@@ -1,13 +1,14 @@
 /* Tells a row's format by its columns and reads the conversation in them. Only rows.c includes this header.
  *
  * A column that changes a row's meaning (`tools`, `history`, `weight` …) is read by the row's format or
- * refused by its name; any other column (an id, a source) is ignored.
+ * refused by its name; any other column (an id, a source) is named as one that is not read.
  */
 #ifndef MOTLEY_MODEL_ROWS_ROWS_FORM_H
 #define MOTLEY_MODEL_ROWS_ROWS_FORM_H
 
 #include "model/templates/chat.h"
 #include "model/rows/row_json.h"
+#include "model/rows/rows.h"
 #include "model/job/spec.h"
 
 /* Finds the format of a row: 'asked', or for `auto` the format whose keys the row has. *key becomes the key
@@ -34,8 +35,12 @@ struct row_chat {
  * become variables of it. The caller releases *out with row_chat_fini(), also after an error. */
 int row_chat_read(const struct row_json *row, enum spec_format format, const struct chat_template *chat,
                   struct row_chat *out, struct err *err);
-/* Returns bits of enum rows_unwritten: the parts of the row that the template never names. */
-unsigned row_chat_unwritten(const struct row_chat *row, const struct chat_template *chat);
+/* Adds the parts of the row that the template never names to the list of names. */
+void row_chat_unwritten(const struct row_chat *row, const struct chat_template *chat,
+                        char names[ROWS_NAMES_BYTES]);
+/* Adds the columns that the format does not read to the list of names. 'chat' may be NULL. */
+void row_columns_unread(const struct row_json *row, enum spec_format format, const struct chat_template *chat,
+                        char names[ROWS_NAMES_BYTES]);
 void row_chat_fini(struct row_chat *chat);
 
 #endif

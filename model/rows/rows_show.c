@@ -6,9 +6,6 @@
 
 enum { SHOWN_TOKENS_MAX = 65536, TEXT_BYTES_MAX = 16 << 20 };
 
-static const char *const unwritten[] = {"tools", "documents", "tool_calls",
-                                        "reasoning"}; /* in the order of the bits of enum rows_unwritten */
-
 int rows_report_say(const struct rows_report *report, uint32_t sequence_tokens, struct buf *out,
                     struct err *err)
 {
@@ -30,13 +27,10 @@ int rows_report_say(const struct rows_report *report, uint32_t sequence_tokens, 
                                           report->dropped, report->unit, report->first_dropped_line) < 0) {
         return -1;
     }
-    for (size_t i = 0; i < sizeof(unwritten) / sizeof(unwritten[0]); i++) {
-        if ((report->unwritten & 1u << i) != 0 &&
-            buf_printf(out, err, "; the chat template does not write their %s", unwritten[i]) < 0) {
-            return -1;
-        }
-    }
-    return 0;
+    if (*report->unwritten &&
+        buf_printf(out, err, "; the chat template does not write their %s", report->unwritten) < 0)
+        return -1;
+    return *report->unread ? buf_printf(out, err, "; columns that are not read: %s", report->unread) : 0;
 }
 
 /* Appends text[0..size) with control characters replaced by their pictures (U+2400 …). */

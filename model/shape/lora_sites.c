@@ -161,21 +161,21 @@ static int is_target(struct resolver *r, const struct module *module)
 {
     const struct lora_rules *rules = r->rules;
     const struct spec_names *names = &rules->targets.names;
-    int got = r->exclude ? either_matches(r, r->exclude, module)
-                         : named_by(&rules->exclude.names, module) < rules->exclude.names.count;
-    if (got != 0)
-        return got < 0 ? -1 : 0;
+    int excluded = r->exclude ? either_matches(r, r->exclude, module)
+                              : named_by(&rules->exclude.names, module) < rules->exclude.names.count;
+    if (excluded < 0)
+        return -1;
     if (rules->all_linear)
-        return 1;
+        return !excluded;
     if (r->target)
-        return either_matches(r, r->target, module);
+        return excluded ? 0 : either_matches(r, r->target, module);
     if (named_by(names, module) == names->count)
         return 0;
-    got = layer_wanted(r, module);
+    int got = layer_wanted(r, module);
     for (uint32_t i = 0; got > 0 && i < names->count; i++)
         r->named[i] = r->named[i] || ends_with(module->name, names->names[i]) ||
                       ends_with(module->other, names->names[i]);
-    return got;
+    return excluded && got > 0 ? 0 : got;
 }
 
 /* Sets 'value' to that of the first pattern that matches, or leaves it when none does. */
@@ -269,6 +269,8 @@ static int check_used(const struct resolver *r)
             return err_set(r->err, ERR_INVALID,
                            "%s.%s: \"%s\" matches no layer of this model; those that do: %s", where, targets,
                            rules->targets.names.names[i], list);
+    if (r->matched == 0 && rules->targets.names.count > 0)
+        return err_set(r->err, ERR_INVALID, "%s.%s: exclude_modules leaves none of them", where, targets);
     if (r->matched == 0)
         return err_set(r->err, ERR_INVALID,
                        "%s.%s: \"%.120s\" matches no layer of this model; there are model.layers.0 to "

@@ -72,6 +72,7 @@ struct chat_given chat_given_by(const struct tokenizer *tokenizer)
         given.template = tokenizer_chat_template(tokenizer);
         given.tool_use = tokenizer_template(tokenizer, "tool_use");
         given.special = tokenizer_special_tokens(tokenizer);
+        given.tokenizer = tokenizer;
     }
     return given;
 }
@@ -237,6 +238,30 @@ static struct chat_template *parts_create(const struct parts *parts, const struc
     return chat;
 }
 
+/* Makes a template by its name. One is refused whose markers are no tokens of the tokenizer: they would be
+ * read letter by letter, and no end token would end an answer. */
+static struct chat_template *family_create(const char *name, const struct chat_given *given, struct err *err)
+{
+    const struct parts *parts = family_find(name);
+    const char *const texts[] = {parts->begin, parts->turns[ROLE_SYSTEM], parts->turns[ROLE_USER],
+                                 parts->turns[ROLE_ASSISTANT], parts->generation};
+    for (size_t i = 0; given->tokenizer && i < sizeof(texts) / sizeof(texts[0]); i++) {
+        const char *end = texts[i];
+        for (const char *at; (at = strstr(end, "<|")) && (end = strstr(at, "|>"));) {
+            const size_t size = (size_t)(end - at) + 2;
+            if (tokenizer_find(given->tokenizer, at, size) >= 0)
+                continue;
+            err_set(
+                err, ERR_UNSUPPORTED,
+                "data.chat_template: \"%s\" writes %.*s, which is no token of the model's tokenizer; give "
+                "the template as an object with tokens that it has",
+                name, (int)size, at);
+            return NULL;
+        }
+    }
+    return parts_create(parts, given, err);
+}
+
 /* Reads one text of a template object into *out. */
 static void part_read(struct json_reader *r, const char *key, enum jr_need need, bool content,
                       const char **out)
@@ -319,9 +344,9 @@ int chat_template_choose(const json_t *choice, const struct chat_given *given, s
     } else if (json_is_object(choice)) {
         *chat = custom_create(choice, given, err);
     } else if (name && strcmp(name, "chatml-plain") == 0) {
-        *chat = parts_create(family_find("chatml"), given, err);
+        *chat = family_create("chatml", given, err);
     } else if (name && family_find(name)) {
-        *chat = parts_create(family_find(name), given, err);
+        *chat = family_create(name, given, err);
     } else {
         *chat = NULL;
         err_set(err, ERR_INVALID, "data.chat_template: \"%.60s\" is not one of auto, %s, or an object",

@@ -40,6 +40,7 @@ struct chat_given {
     const json_t *special; /* name of a special token -> its text, or NULL */
     const char *bos, *eos; /* texts of the begin and end tokens, which override `special`; or NULL */
     size_t bos_size, eos_size;
+    const struct tokenizer *tokenizer; /* has the tokens that a template by name writes; NULL: not checked */
 };
 
 /* Returns the templates and tokens of a tokenizer, borrowed from it; empty if it is NULL. */

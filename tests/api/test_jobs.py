@@ -78,7 +78,7 @@ def a_repeated_key_makes_one_job():
 
 
 def commands_change_the_state_or_say_why_not():
-    ident = api.good("POST", "/v1/jobs", spec(rows, hold=True))["id"]
+    ident = api.good("POST", "/v1/jobs", spec(rows, hold=True, train={"batch_rows": 2, "epochs": 1}))["id"]
     path = f"/v1/jobs/{ident}"
     expect(api.good("GET", path)["state"] == "held", "hold: true")
     expect(api.good("POST", path + "/release")["state"] == "queued", "release")
@@ -86,6 +86,8 @@ def commands_change_the_state_or_say_why_not():
     expect(api.good("POST", path + "/cancel")["state"] == "cancelled", "cancel")
     api.refused(409, "POST", path + "/hold", None, "cancelled", "hold")
     expect(api.good("POST", path + "/resume", {"steps": 5})["state"] == "queued", "resume")
+    train = api.good("GET", path)["spec"]["train"]
+    expect(train["steps"] == 5 and train["epochs"] == 1, f"further passes are as those before: {train}")
     api.refused(422, "POST", path + "/resume", {"steps": 0}, "steps")
     api.refused(422, "POST", path + "/cancel", {"now": True}, "now")
     api.refused(404, "POST", "/v1/jobs/999999999/cancel", None, "999999999")

@@ -78,12 +78,19 @@ def what_the_template_does_not_write_is_said():
     row = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a", "thinking": "hm", "tool_calls": [1]}],
            "tools": [{}]}
     out, _ = rows(json.dumps(row), config=c["config"])
-    for what in ("tools", "tool_calls", "reasoning"):
-        expect(f"the chat template does not write their {what}" in out, f"{what}: {out}")
+    expect("the chat template does not write their tools, reasoning, tool_calls\n" in out, out)
+    call = {"role": "assistant", "content": "", "function_call": {"name": "w", "arguments": "{}"}}
+    row_of = {"messages": [row["messages"][0], call, {"role": "assistant", "content": "a", "name": "n"}], "id": 3, "label": "", "x": [1]}
+    out, _ = rows(json.dumps(row_of), config=c["config"])
+    expect("the chat template does not write their function_call, name; columns that are not read: id, x\n" in out, out)
+    out, _ = rows('{"instruction": "q", "context": "c", "output": "a"}', config=c["config"])
+    expect("columns that are not read: context\n" in out, out)
     _, err = rows(json.dumps({**row, "tools": []}), config=c["config"], data={"chat_template": "chatml-plain"}, status=2)
     expect('messages[1].tool_calls: is not written by the chat template "chatml"' in err, err)
+    _, err = rows(json.dumps(row), config=c["config"], data={"chat_template": "chatml-plain"}, status=2)
+    expect('tools, documents: are not written by the chat template "chatml"' in err, err)
     _, err = rows(json.dumps(row), config=c["config"], data={"chat_template": "llama3"}, status=2)
-    expect('tools, documents: are not written by the chat template "llama3"' in err, err)
+    expect('data.chat_template: "llama3" writes <|begin_of_text|>, which is no token of the model\'s tokenizer' in err, err)
 
 
 def bad_rows_are_refused_by_file_line_and_key():

@@ -87,6 +87,22 @@ static void without_shuffle_rows_come_in_file_order_starting_over(void **state)
     assert_true(rows[0] == 0 && rows[1] == 1 && rows[2] == 0 && rows[4] == 0);
 }
 
+/* A job of epochs that is resumed beyond them has steps, too: its further passes are as those before. */
+static void further_steps_of_epochs_end_their_passes_as_epochs_do(void **state)
+{
+    (void)state;
+    static const uint32_t counts[] = {4, 4, 2, 4, 4, 2};
+    const struct order order = {.row_count = 10, .batch_rows = 4, .steps = 6, .epochs = 1};
+    struct err err = {0};
+    uint32_t rows[4];
+    assert_int_equal(0, order_check(&order, &err));
+    assert_int_equal(6, order_step_count(&order));
+    for (uint64_t step = 0; step < 6; step++) {
+        assert_int_equal(counts[step], order_step_rows(&order, step, rows));
+        assert_int_equal(step % 3 * 4, rows[0]);
+    }
+}
+
 static void seeds_and_passes_differ_and_equal_ones_agree(void **state)
 {
     (void)state;
@@ -118,10 +134,8 @@ static void an_order_that_cannot_be_served_is_refused(void **state)
 {
     (void)state;
     struct err err = {0};
-    const struct order bad[] = {{.batch_rows = 1, .steps = 1},
-                                {.row_count = 1, .steps = 1},
-                                {.row_count = 1, .batch_rows = 1},
-                                {.row_count = 1, .batch_rows = 1, .steps = 1, .epochs = 1}};
+    const struct order bad[] = {
+        {.batch_rows = 1, .steps = 1}, {.row_count = 1, .steps = 1}, {.row_count = 1, .batch_rows = 1}};
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         assert_int_equal(-1, order_check(&bad[i], &err));
         assert_int_equal(ERR_INVALID, err.code);
@@ -134,6 +148,7 @@ int main(void)
         cmocka_unit_test(every_pass_takes_every_row_once),
         cmocka_unit_test(by_steps_passes_follow_each_other_without_a_gap),
         cmocka_unit_test(without_shuffle_rows_come_in_file_order_starting_over),
+        cmocka_unit_test(further_steps_of_epochs_end_their_passes_as_epochs_do),
         cmocka_unit_test(seeds_and_passes_differ_and_equal_ones_agree),
         cmocka_unit_test(far_steps_do_not_overflow),
         cmocka_unit_test(an_order_that_cannot_be_served_is_refused),
