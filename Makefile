@@ -3,7 +3,7 @@ SHELL := /bin/bash
 JOBS := $(shell nproc)
 SLOTS := $(shell expr 5 \* $$(nproc) / 2) # of ctest: a test takes one or two (tests/CMakeLists.txt)
 
-.PHONY: build demo packages-test test test-page schema-check wheel check bench gpu-check gpu-bench gpu-hour lint equality emulated-check sanitize fuzz wild chaos strangers clean
+.PHONY: build demo packages-test test test-page schema-check wheel check bench gpu-check gpu-bench gpu-hour lint equality emulated-check sanitize fuzz distributions wild chaos strangers clean
 .DEFAULT_GOAL := build
 # Of 23 architectures of AMD, tests run or read the code for three, and each takes a core half a minute.
 TEST_GPU_TARGETS := sm_.*|gfx906|gfx90a|gfx1030
@@ -93,6 +93,12 @@ sanitize:
 fuzz:
 	@tools/packages.sh sanitize
 	@tests/fuzz/run.sh
+
+# `make demo` in bare roots of Debian 12 and 13, made here by debootstrap; as root. RELEASES="trixie" for one of them,
+# MOTLEY_TARGETS="demo;test" for more than the demo.
+distributions:
+	@tools/packages.sh distributions
+	@tools/distributions.sh $(RELEASES)
 
 # Folders, rows, templates and adapters mutated, beside transformers, tokenizers, peft and jinja2: WILD_CASES (10000)
 # of WILD_SEED (1), of WILD_KINDS alone where that is set; then what jobs leave, read by transformers and peft of this

@@ -5,7 +5,8 @@ find_package(Threads REQUIRED)
 pkg_check_modules(JANSSON REQUIRED IMPORTED_TARGET jansson)
 pkg_check_modules(LIBEVENT REQUIRED IMPORTED_TARGET libevent libevent_openssl libevent_pthreads)
 pkg_check_modules(HIREDIS REQUIRED IMPORTED_TARGET hiredis)
-pkg_check_modules(MSGPACK REQUIRED IMPORTED_TARGET msgpack)
+# Its .pc file is called msgpack in Debian 12 and msgpack-c in Debian 13, where it names a relative folder of headers.
+find_library(MSGPACK_LIBRARY NAMES msgpack-c msgpackc REQUIRED)
 pkg_check_modules(OPENSSL REQUIRED IMPORTED_TARGET openssl)
 pkg_check_modules(PQ REQUIRED IMPORTED_TARGET libpq)
 pkg_check_modules(YAML REQUIRED IMPORTED_TARGET yaml-0.1)
@@ -46,7 +47,7 @@ else()
 endif()
 
 # Third-party libraries by the room that owns them; everything above inherits.
-set(MOTLEY_LIBS_common PkgConfig::JANSSON PkgConfig::LIBEVENT PkgConfig::HIREDIS PkgConfig::MSGPACK
+set(MOTLEY_LIBS_common PkgConfig::JANSSON PkgConfig::LIBEVENT PkgConfig::HIREDIS ${MSGPACK_LIBRARY}
   PkgConfig::OPENSSL PkgConfig::PQ PkgConfig::YAML PkgConfig::CURL Threads::Threads m)
 set(MOTLEY_LIBS_model PkgConfig::ONIG PkgConfig::PCRE2 PkgConfig::UTF8PROC PkgConfig::ZLIB)
 # OpenBLAS is loaded at run time (engine/cpu/blas.c): only its header is needed here.

@@ -4,6 +4,8 @@
 #   tools/packages.sh          what `make build` and `make demo` need;  tools/packages.sh test: what tests alone do
 #   tools/packages.sh gpu      adds what compiles GPU kernels into the build, as all do where a card is
 #   tools/packages.sh lint     adds what `make lint` needs;  tools/packages.sh sanitize: clang's runtimes
+#   tools/packages.sh distributions   what makes bare roots of Debian, alone
+# Every name is one in Debian 12 and in Debian 13.
 set -euo pipefail
 
 packages=(gcc libc6-dev make cmake ninja-build pkg-config ccache
@@ -16,7 +18,8 @@ test) packages+=(pgbouncer chromium nodejs llvm-19 "${gpu[@]}") ;; # pgbouncer: 
                                                            # nodejs runs pyright; llvm-19 reads code of AMD's cards
 gpu) packages+=("${gpu[@]}") ;;
 lint) packages+=(clang-format-19 clang-tidy cppcheck) ;;
-sanitize) packages+=(clang-14 libclang-rt-14-dev) ;;
+sanitize) packages+=(clang-19 libclang-rt-19-dev) ;;
+distributions) packages=(debootstrap git util-linux) ;;
 esac
 # Where there is a card, a build without its kernels would leave it idle.
 if [ -e /dev/nvidiactl ] || [ -e /dev/kfd ]; then

@@ -2,7 +2,7 @@
  *
  *     P="jansson msgpack yaml-0.1 openssl"
  *     C=common/{frame,json,yaml,units,tls,buf,err,clock,digest,file}.c
- *     clang-14 -std=c17 -D_GNU_SOURCE -g -O1 -fsanitize=fuzzer,address,undefined -I. \
+ *     clang-19 -std=c17 -D_GNU_SOURCE -g -O1 -fsanitize=fuzzer,address,undefined -I. \
  *         tests/common/fuzz_documents.c $C -o fuzz_documents $(pkg-config --cflags --libs $P) -lm
  *     ./fuzz_documents -max_len=600 -max_total_time=60 CORPUS
  */

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fuzz every importer and parser of the planner: libFuzzer with ASan and UBSan (clang 14), FUZZ_SECONDS each (600),
+# Fuzz every importer and parser of the planner: libFuzzer with ASan and UBSan (clang 19), FUZZ_SECONDS each (600),
 # FUZZ_JOBS at a time (1), FUZZ_ONLY="plan spec" for some of them. Findings stay in build/fuzz/found.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -8,7 +8,7 @@ build=${FUZZ_BUILD:-$root/build/fuzz}
 seconds=${FUZZ_SECONDS:-600}
 targets=${FUZZ_ONLY:-$(cd tests/fuzz && ls fuzz_*.c | sed 's/^fuzz_//; s/\.c$//')}
 
-cmake -G Ninja -S . -B "$build" -DCMAKE_C_COMPILER=clang-14 -DCMAKE_BUILD_TYPE=Release -DMOTLEY_SANITIZE=fuzzer \
+cmake -G Ninja -S . -B "$build" -DCMAKE_C_COMPILER=clang-19 -DCMAKE_BUILD_TYPE=Release -DMOTLEY_SANITIZE=fuzzer \
     -DMOTLEY_BENCH=OFF --log-level=WARNING >/dev/null
 cmake --build "$build" -j "$(nproc)" --target $(printf 'fuzz_%s ' $targets) >"$build/compile.log" 2>&1 ||
     { tail -n 40 "$build/compile.log"; exit 1; }
