@@ -70,7 +70,8 @@ class Home:
         expect(done.returncode == 0, f"up: status {done.returncode}: {done.stderr}")
 
     def processes(self):
-        return json.loads(self.run("status", "--json").stdout)["processes"]
+        """Without workers: agents try one when they start."""
+        return [p for p in json.loads(self.run("status", "--json").stdout)["processes"] if p["role"] != "worker"]
 
     def pid(self, role):
         return [p["pid"] for p in self.processes() if p["role"] == role][0]
