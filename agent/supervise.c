@@ -92,6 +92,16 @@ static void trouble(const char *event, const struct err *err)
     log_event(LOG_LEVEL_WARN, event, "why=\"%s\"", err->text);
 }
 
+/* Notes what the device lacks; NULL: nothing. */
+static void proof_end(struct worker_supervisor *supervisor, struct device_state *state, const char *why)
+{
+    if (!proof_take(&state->proof, why, clock_mono_ns()))
+        return;
+    log_event(why ? LOG_LEVEL_WARN : LOG_LEVEL_INFO, why ? "device_lacks" : "device_proved",
+              "device=%s why=\"%s\"", state->device->name, why ? why : "");
+    supervisor->lacking_moved = true;
+}
+
 /* ---- events ---- */
 
 static struct journal_stream *stream_of(struct worker_supervisor *supervisor, const struct child_work *work)
@@ -126,8 +136,15 @@ static void event_append(struct worker_supervisor *supervisor, const struct chil
     } else {
         json_object_set_new(event, "request", json_integer((json_int_t)work->request));
     }
-    if (feed_event(supervisor->feed, stream, type, event, final && work->run >= 0, &err) < 0)
+    struct device_state *state = state_of_device(supervisor, work->device);
+    if (feed_event(supervisor->feed, stream, type, event, final && work->run >= 0, &err) < 0) {
         trouble("event_not_on_disk", &err);
+        err_wrap(&err, "events cannot be stored");
+        if (state)
+            proof_end(supervisor, state, err.text);
+    } else if (state && state->child && stream->durable + 1 >= stream->last) {
+        proof_end(supervisor, state, NULL);
+    }
     flush_wanted(supervisor->flush);
 }
 
@@ -180,16 +197,6 @@ static void journal_durable(void *arg)
 
 /* ---- proofs ---- */
 
-/* Ends a proof. `why` is what the device lacks; NULL: nothing. */
-static void proof_end(struct worker_supervisor *supervisor, struct device_state *state, const char *why)
-{
-    if (!proof_take(&state->proof, why, clock_mono_ns()))
-        return;
-    log_event(why ? LOG_LEVEL_WARN : LOG_LEVEL_INFO, why ? "device_lacks" : "device_proved",
-              "device=%s why=\"%s\"", state->device->name, why ? why : "");
-    supervisor->lacking_moved = true;
-}
-
 static void proof_event(struct worker_supervisor *supervisor, struct device_state *state, json_t *event)
 {
     const bool failed = strcmp(json_string_value(json_object_get(event, "type")), "failed") == 0;
@@ -232,9 +239,10 @@ static void child_event(void *arg, struct child *child, json_t *event)
     uint64_t have = work->run >= 0 ? (!stream ? UINT64_MAX : stream->last) : state->events_taken;
     bool next = work->run >= 0 ? (uint64_t)seq == have + 1 : (uint64_t)seq > have;
     if (next) {
-        if (strcmp(name, "failed") == 0 && !json_is_true(json_object_get(event, "own_fault")))
-            proof_doubt(&state->proof, clock_mono_ns());
+        const bool own_fault = json_is_true(json_object_get(event, "own_fault"));
         event_append(supervisor, work, name, event, is_final(name));
+        if (strcmp(name, "failed") == 0 && !own_fault)
+            proof_doubt(&state->proof, clock_mono_ns());
         state->finished =
             state->finished || is_final(name) || (work->run < 0 && strcmp(name, "profile") == 0);
         state->events_taken = (uint64_t)seq;
@@ -555,13 +563,6 @@ static void check_all_ended(struct worker_supervisor *supervisor)
     }
 }
 
-enum err_code supervisor_loss_code(const char *kind, const char *why)
-{
-    static const char aborted[] = "killed by signal 6 ";
-    return strcmp(kind, "hip") == 0 && strncmp(why, aborted, sizeof(aborted) - 1) == 0 ? ERR_DEVICE_FAULT
-                                                                                       : ERR_PEER;
-}
-
 /* FINISHED: it sent its last event. ENDED: by this agent, as asked. UNSTARTED: before it said hello. */
 enum worker_end { WORKER_FINISHED, WORKER_ENDED, WORKER_LOST, WORKER_UNSTARTED };
 
@@ -581,10 +582,9 @@ static void worker_ended(struct worker_supervisor *supervisor, const struct chil
             proof_end(supervisor, state, what);
     } else if (work->run >= 0 ? stream && !stream->final : how != WORKER_FINISHED) {
         failure_append(supervisor, work,
-                       how == WORKER_ENDED ? ERR_CANCELLED
-                       : how == WORKER_UNSTARTED
-                           ? ERR_NODE
-                           : supervisor_loss_code(!state ? "" : state->device->kind, why),
+                       how == WORKER_ENDED       ? ERR_CANCELLED
+                       : how == WORKER_UNSTARTED ? ERR_NODE
+                                                 : worker_loss_code(!state ? "" : state->device->kind, why),
                        text);
         if (state && how != WORKER_ENDED)
             proof_doubt(&state->proof, clock_mono_ns());

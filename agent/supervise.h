@@ -56,16 +56,12 @@ void supervisor_link(struct worker_supervisor *supervisor, const struct links_re
 json_t *supervisor_workers(const struct worker_supervisor *supervisor);
 
 /* Returns a new {device: sentence} of what devices lack in order to run a worker. A worker is tried on each
- * device (worker/prove.h) at the start, after a start or a worker failed, and again while something is lacking
- * (proof.h). */
+ * device (worker/prove.h) at the start, after a start or a worker failed, and again while something is
+ * lacking (proof.h). */
 json_t *supervisor_lacking(const struct worker_supervisor *supervisor);
 
 /* Returns the process of the worker on a device; 0 when none runs. */
 pid_t supervisor_pid(struct worker_supervisor *supervisor, const char *device);
-
-/* Returns the class of a loss: `kind` is the device's, `why` how its worker ended. AMD's runtime ends the
- * process (SIGABRT) when a kernel faults, so that is the card's fault and not the worker's. */
-enum err_code supervisor_loss_code(const char *kind, const char *why);
 
 /* Ends all workers: asks first, kills after grace_ms. 'ended' is called once none is left, possibly inside
  * this call. */

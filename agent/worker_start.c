@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/clock.h"
 #include "common/json.h"
 
 static const uint64_t CARD_HOST_BYTES = (uint64_t)16 << 30;
@@ -73,6 +74,10 @@ json_t *worker_document(const struct worker_place *place, const json_t *message)
         strncmp(identity->api, "https", 5) == 0 ? identity->ca_file : NULL, "token", identity->token, "cache",
         cache, "cache_limit_bytes", (json_int_t)place->config->cache_limit_bytes);
     json_t *document = !local ? NULL : json_copy((json_t *)(uintptr_t)message);
+    const json_t *start = json_object_get(message, "start_in_ms");
+    if (document && json_is_integer(start))
+        json_object_set_new(local, "start_ns",
+                            json_integer((json_int_t)clock_mono_ns() + json_integer_value(start) * 1000000));
     if (!document || json_object_set_new(document, "local", local) < 0) {
         json_decref(document);
         return NULL;
@@ -106,4 +111,11 @@ int worker_work_read(const json_t *message, struct child_work *work, struct err 
     jr_str(&reader, "device", JR_REQUIRED, 1, sizeof(work->device) - 1, &device);
     snprintf(work->device, sizeof(work->device), "%s", device);
     return jr_finish_loose(&reader);
+}
+
+enum err_code worker_loss_code(const char *kind, const char *why)
+{
+    static const char aborted[] = "killed by signal 6 ";
+    return strcmp(kind, "hip") == 0 && strncmp(why, aborted, sizeof(aborted) - 1) == 0 ? ERR_DEVICE_FAULT
+                                                                                       : ERR_PEER;
 }

@@ -36,4 +36,8 @@ json_t *worker_document(const struct worker_place *place, const json_t *message)
  * there. */
 uint64_t worker_host_bytes(const struct agent_device *device, const json_t *message);
 
+/* Returns the class of a loss: `kind` is the device's, `why` how its worker ended. AMD's runtime ends the
+ * process (SIGABRT) when a kernel faults, so that is the card's fault and not the worker's. */
+enum err_code worker_loss_code(const char *kind, const char *why);
+
 #endif

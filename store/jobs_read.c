@@ -8,7 +8,10 @@
 
 #define RANKS_JSON                                                                                           \
     "(SELECT coalesce(json_agg(json_build_object('rank', a.rank, 'node', a.node, 'device', a.device, "       \
-    "'state', a.state, 'code', a.code, 'why', a.why, 'memory', a.memory) ORDER BY a.rank), '[]'::json) "     \
+    "'state', a.state, 'code', a.code, 'why', coalesce(nullif(a.why, ''), CASE WHEN a.state = 'running' "    \
+    "THEN (SELECT n.inventory -> 'lacking' ->> a.device FROM nodes n WHERE n.name = a.node) END), "          \
+    "'memory', a.memory) ORDER BY a.rank), "                                                                 \
+    "'[]'::json) "                                                                                           \
     "FROM assignments a WHERE a.run = r.id)"
 
 /* clang-format off */

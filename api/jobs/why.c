@@ -110,6 +110,32 @@ static void sooner_found(void *arg, const struct err *err, json_t *doc)
     free(request);
 }
 
+/* Returns what a run waits for (new): the ranks that say nothing, and what the first of the others says; NULL
+ * when no rank waits. */
+static json_t *run_waits(const json_t *ranks)
+{
+    char silent[400] = "";
+    const char *first = NULL, *says = NULL;
+    size_t i, used = 0;
+    json_t *rank;
+    json_array_foreach ((json_t *)(uintptr_t)ranks, i, rank) {
+        const char *state = json_string_value(json_object_get(rank, "state"));
+        const char *why = json_string_value(json_object_get(rank, "why"));
+        const char *device = json_string_value(json_object_get(rank, "device"));
+        if (!state || !device || strcmp(state, "running") != 0)
+            continue;
+        if (why && !says) {
+            first = device;
+            says = why;
+        } else if (!why && used < sizeof(silent)) {
+            used +=
+                (size_t)snprintf(silent + used, sizeof(silent) - used, "%s%s", used > 0 ? ", " : "", device);
+        }
+    }
+    return !says ? NULL
+                 : json_sprintf("it waits%s%s. %s says: %s", used > 0 ? " for " : "", silent, first, says);
+}
+
 static json_t *words_of(const json_t *doc)
 {
     const json_t *planned = json_object_get(json_object_get(doc, "run"), "plan_answer");
@@ -121,6 +147,9 @@ static json_t *words_of(const json_t *doc)
     int64_t begins_us = 0;
     if (json_is_string(why))
         return json_incref(why);
+    json_t *waits = run_waits(json_object_get(json_object_get(doc, "run"), "ranks"));
+    if (waits)
+        return waits;
     if (begins && clock_rfc3339_parse(begins, &begins_us) == 0 && begins_us > clock_wall_us())
         return json_sprintf("it is to begin at %s", begins);
     if (json_is_object(array))

@@ -200,6 +200,14 @@ static int on_log(struct run_event_context *c, struct err *err)
     return add_job_event(c, "log", err);
 }
 
+/* A rank that waits says for what; without a text it goes on. Kept as the reason of the rank's state. */
+static int on_waiting(struct run_event_context *c, struct err *err)
+{
+    if (set_change(c->move, "why", json_string(""), err) < 0)
+        return -1;
+    return set_text(c, "text", "why", 1000, err);
+}
+
 static int on_trace(struct run_event_context *c, struct err *err)
 {
     json_t *document = event_body(c->event);
@@ -356,7 +364,7 @@ static const struct run_event_kind run_kinds[] = {
     {"worker_ready", on_ready},    {"started", on_started}, {"step", on_step},   {"eval", on_eval},
     {"sample", on_sample},         {"log", on_log},         {"ranks", on_ranks}, {"trace", on_trace},
     {"checkpoint", on_checkpoint}, {"memory", on_memory},   {"done", on_done},   {"stopped", on_stopped},
-    {"failed", on_failed},
+    {"failed", on_failed},         {"waiting", on_waiting},
 };
 
 static const struct run_event_kind *run_kind(const char *type)

@@ -51,12 +51,39 @@ static bool is_node_fault(const struct store_sched_rank *rank)
     return rank->state == ASSIGNMENT_FAILED && rank->code && strcmp(rank->code, err_code_name(ERR_NODE)) == 0;
 }
 
-static void note_loss(struct tally *tally, const struct store_sched_rank *rank, const char *why)
+/* Whether the rank did not stop when it was told to, so that it was killed. */
+static bool was_silent(const struct store_sched_run *run, const struct store_sched_rank *rank)
 {
-    if (!tally->lost || (is_consequence(tally->lost) && !is_consequence(rank))) {
+    return run->killed_us != 0 && rank->state == ASSIGNMENT_FAILED && rank->code &&
+           strcmp(rank->code, err_code_name(ERR_CANCELLED)) == 0;
+}
+
+/* How well a lost rank explains the end of a run: one that ended by itself explains it better than one that
+ * did not answer, and that one better than those who waited for it. */
+static int explains(const struct store_sched_run *run, const struct store_sched_rank *rank)
+{
+    return is_consequence(rank) ? 0 : was_silent(run, rank) ? 1 : 2;
+}
+
+static void note_loss(struct tally *tally, const struct store_sched_run *run,
+                      const struct store_sched_rank *rank, const char *why)
+{
+    if (!tally->lost || explains(run, rank) > explains(run, tally->lost)) {
         tally->lost = rank;
         tally->lost_why = why ? why : "it ended without a reason";
     }
+}
+
+/* Says which rank was lost and how: a rank that waited for others in vain is not lost itself. */
+static void say_lost(char *text, size_t size, const struct store_sched_run *run, const struct tally *tally)
+{
+    const char *device = tally->lost->device;
+    if (is_consequence(tally->lost))
+        snprintf(text, size, "%s waited for others in vain: %s", device, tally->lost_why);
+    else if (was_silent(run, tally->lost))
+        snprintf(text, size, "%s did not answer, and was killed", device);
+    else
+        snprintf(text, size, "lost %s: %s", device, tally->lost_why);
 }
 
 static struct tally count_ranks(const struct store_sched_run *run, const struct rank_facts *facts)
@@ -77,18 +104,18 @@ static struct tally count_ranks(const struct store_sched_run *run, const struct 
             if (rank->own_fault && !tally.own)
                 tally.own = rank;
             else if (!rank->own_fault)
-                note_loss(&tally, rank, rank->why);
+                note_loss(&tally, run, rank, rank->why);
             continue;
         case ASSIGNMENT_LOST:
             tally.gone++;
-            note_loss(&tally, rank, rank->why);
+            note_loss(&tally, run, rank, rank->why);
             continue;
         default:
             break;
         }
         if (facts[i].gone) {
             tally.gone++;
-            note_loss(&tally, rank, facts[i].gone_why);
+            note_loss(&tally, run, rank, facts[i].gone_why);
             continue;
         }
         tally.living++;
@@ -192,7 +219,7 @@ static void decide_active(const struct store_sched_run *run, const struct store_
     }
     if (tally->lost) {
         stop(verdict, STOP_LOST, false);
-        say(verdict, "lost %s: %s", tally->lost->device, tally->lost_why);
+        say_lost(verdict->text, sizeof(verdict->text), run, tally);
         return;
     }
     if (job->state == JOB_STOPPING) {
@@ -288,7 +315,7 @@ static void finish_lost(const struct store_sched_run *run, const struct store_sc
 {
     char cause[300] = "a worker was lost";
     if (tally->lost && (!is_consequence(tally->lost) || !run->why))
-        snprintf(cause, sizeof(cause), "lost %s: %s", tally->lost->device, tally->lost_why);
+        say_lost(cause, sizeof(cause), run, tally);
     else if (run->why)
         snprintf(cause, sizeof(cause), "%s", run->why);
     verdict->run_event = RUN_EVENT_LOSE;

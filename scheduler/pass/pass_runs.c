@@ -155,6 +155,15 @@ static void write_gone(struct scheduler_pass *pass, const struct store_sched_run
     }
 }
 
+static void say_silent(struct scheduler_pass *pass, const struct store_sched_run *run,
+                       const struct rank_facts *facts)
+{
+    for (uint32_t i = 0; i < run->rank_count; i++)
+        if (is_living(&run->ranks[i], &facts[i]))
+            pass_say(pass, run->job, "warn", "%s did not stop when it was told to: it is killed",
+                     run->ranks[i].device);
+}
+
 static void apply(struct scheduler_pass *pass, const struct store_sched_run *run,
                   const struct store_sched_job *job, const struct rank_facts *facts,
                   const struct run_verdict *verdict)
@@ -177,6 +186,7 @@ static void apply(struct scheduler_pass *pass, const struct store_sched_run *run
         break;
     case RUN_ACTION_KILL:
         tell_living(pass, run, facts, run->stop_why, false, true);
+        say_silent(pass, run, facts);
         pass_add(pass, pass->runs,
                  json_pack("{s:I, s:s, s:s, s:b}", "run", (json_int_t)run->id, "before", "stopping", "state",
                            "stopping", "kill", 1));

@@ -19,6 +19,7 @@
 #include "agent/machine.h"
 #include "agent/seen.h"
 #include "agent/supervise.h"
+#include "agent/worker_start.h"
 #include "common/frame.h"
 #include "common/json.h"
 #include "common/rand.h"
@@ -737,11 +738,11 @@ static void the_inventory_is_plausible_and_stable(void **state)
 static void a_worker_that_amd_s_runtime_ended_is_the_card_s_fault(void **state)
 {
     (void)state;
-    assert_int_equal(supervisor_loss_code("hip", "killed by signal 6 (Aborted); its last words: x"),
+    assert_int_equal(worker_loss_code("hip", "killed by signal 6 (Aborted); its last words: x"),
                      ERR_DEVICE_FAULT);
-    assert_int_equal(supervisor_loss_code("hip", "killed by signal 9 (Killed)"), ERR_PEER);
-    assert_int_equal(supervisor_loss_code("hip", "killed by signal 64 (x)"), ERR_PEER);
-    assert_int_equal(supervisor_loss_code("cuda", "killed by signal 6 (Aborted)"), ERR_PEER);
+    assert_int_equal(worker_loss_code("hip", "killed by signal 9 (Killed)"), ERR_PEER);
+    assert_int_equal(worker_loss_code("hip", "killed by signal 64 (x)"), ERR_PEER);
+    assert_int_equal(worker_loss_code("cuda", "killed by signal 6 (Aborted)"), ERR_PEER);
 }
 
 int main(void)

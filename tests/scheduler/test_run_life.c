@@ -185,6 +185,30 @@ static void a_nodes_fault_is_no_loss_of_the_job(void **state)
     assert_int_equal(decide(&life)->delay_ms, 4 * first_ms);
 }
 
+/* The rank that did not answer is named, not those that waited for it. */
+static void the_rank_that_did_not_answer_is_blamed(void **state)
+{
+    static char timeout[] = "timeout", cancelled[] = "cancelled", right[] = "right/cpu0", peer[] = "peer";
+    struct life life;
+    (void)state;
+    life_make(&life, RUN_RUNNING, JOB_RUNNING, ASSIGNMENT_RUNNING);
+    life.ranks[0].state = ASSIGNMENT_FAILED;
+    life.ranks[0].code = timeout;
+    assert_int_equal(decide(&life)->action, RUN_ACTION_STOP);
+    assert_null(strstr(life.verdict.text, "lost left/cpu0"));
+    life_make(&life, RUN_STOPPING, JOB_STOPPING, ASSIGNMENT_FAILED);
+    life.job.stop_why = life.run.stop_why = STOP_LOST;
+    life.run.killed_us = life.now_us;
+    life.ranks[0].code = life.ranks[2].code = timeout;
+    life.ranks[1].code = cancelled;
+    life.ranks[1].device = right;
+    assert_int_equal(decide(&life)->job_event, JOB_EVENT_REQUEUE);
+    assert_non_null(strstr(life.verdict.text, "right/cpu0 did not answer"));
+    life.ranks[0].code = cancelled; /* it did not stop because of rank 1, which ended by itself */
+    life.ranks[1].code = peer;
+    assert_non_null(strstr(decide(&life)->text, "lost right/cpu0: "));
+}
+
 static void a_stop_is_killed_and_then_given_up(void **state)
 {
     struct life life;
@@ -463,6 +487,7 @@ int main(void)
         cmocka_unit_test(a_start_that_takes_too_long_is_a_loss),
         cmocka_unit_test(a_fault_wins_over_the_losses_it_causes),
         cmocka_unit_test(a_nodes_fault_is_no_loss_of_the_job),
+        cmocka_unit_test(the_rank_that_did_not_answer_is_blamed),
         cmocka_unit_test(a_stop_is_killed_and_then_given_up),
         cmocka_unit_test(a_run_yields_only_with_a_checkpoint),
         cmocka_unit_test(a_slow_checkpoint_is_waited_for_and_is_no_loss),

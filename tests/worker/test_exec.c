@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -34,6 +35,8 @@ struct transport {
         ahead; /* ahead: how often two submitted instructions were incomplete at once */
     uint32_t looks, looks_before_done; /* number of polls that found the instruction incomplete, and number
                                           after which it completes */
+    char waits[200];                   /* what the run said that it waits for */
+    uint32_t goes_on;                  /* how often the run said that it goes on */
     uint32_t all;                      /* once this many instructions have begun the device may complete */
 };
 
@@ -92,6 +95,21 @@ static int begin(void *host, uint32_t number, const struct instr *instr, struct 
     return 0;
 }
 
+/* The message that is waited for comes now. */
+static void waits(void *host, const char *what)
+{
+    struct transport *t = host;
+    if (what)
+        snprintf(t->waits, sizeof(t->waits), "%s", what);
+    t->goes_on += what ? 0 : 1;
+    pthread_mutex_lock(&t->lock);
+    t->hold = false;
+    pthread_cond_signal(&t->changed);
+    pthread_mutex_unlock(&t->lock);
+}
+
+static const struct exec_ops telling_ops = {
+    .compute = compute, .begin = begin, .waits = waits, .quiet_ns = 20000000u};
 static const struct exec_ops ops = {
     .compute = compute, .compute_wait = compute_wait, .compute_done = compute_done, .begin = begin};
 
@@ -283,6 +301,14 @@ static void a_late_receive_holds_up_only_its_queue(void **state)
     pthread_cond_signal(&t.changed);
     pthread_mutex_unlock(&t.lock);
     assert_int_equal(exec_drain(exec, 10000000000u, &err), 0);
+    exec_destroy(exec);
+    t.hold = true;
+    t.begun_count = 0;
+    assert_int_equal(exec_create(plan, &program, &telling_ops, &t, &exec, &err), 0);
+    t.exec = exec;
+    assert_int_equal(exec_run(exec, 10000000000u, &err), 0);
+    assert_non_null(strstr(t.waits, "waits for rank 1")); /* said long before the run would fail */
+    assert_int_equal(t.goes_on, 1);
     transport_stop(&t);
     exec_destroy(exec);
     program_fini(&program);

@@ -20,6 +20,7 @@
 enum { POLLS_WITHOUT_PAUSE = 200, PAUSE_NS_MIN = 20000, PAUSE_NS_MAX = 500000, PAUSE_PART = 32 };
 /* After 10 s of polling the host blocks in compute_wait, which has a deadline. */
 static const uint64_t POLLING_NS_MAX = 10ull * 1000 * 1000 * 1000;
+static const uint64_t QUIET_NS = 5ull * 1000 * 1000 * 1000;
 
 struct exec_queue {
     uint32_t first, count; /* its instructions are exec.order[first .. first + count) */
@@ -62,6 +63,8 @@ struct exec {
     bool failed;
     struct err failure;
     struct exec_totals totals;
+    bool waits_told;   /* ops->waits was told what the run waits for */
+    uint64_t quiet_ns; /* how long nothing must be complete before that */
 
     /* used by exec_run's thread alone */
     uint32_t submitted;       /* instruction submitted to the device and not yet waited for, or NONE */
@@ -323,7 +326,8 @@ static void reset(struct exec *exec)
     exec->begin_first = exec->begin_count = 0;
     exec->done_count = exec->under_way = exec->sending = 0;
     exec->post_first = exec->post_last = NULL;
-    exec->failed = false;
+    exec->failed = exec->waits_told = false;
+    exec->quiet_ns = exec->ops->quiet_ns > 0 ? exec->ops->quiet_ns : QUIET_NS;
     exec->submitted = NONE;
     memset(&exec->totals, 0, sizeof(exec->totals));
     exec->run_begin_ns = exec->progress_ns = clock_mono_ns();
@@ -468,6 +472,23 @@ static int stall_error(struct exec *exec, uint64_t stall_ns, struct err *err)
                    (double)stall_ns * 1e-9, exec->done_count, exec->program->instr_count);
 }
 
+/* Tells what the run waits for, once nothing was complete for a few seconds, and that it goes on once
+ * something is. The lock is released meanwhile. Returns whether it told something. */
+static bool tell_waits(struct exec *exec, uint64_t now_ns)
+{
+    const bool quiet = now_ns >= exec->progress_ns + exec->quiet_ns;
+    struct err what = {0};
+    if (!exec->ops->waits || quiet == exec->waits_told)
+        return false;
+    if (quiet)
+        (void)stall_error(exec, now_ns - exec->progress_ns, &what);
+    exec->waits_told = quiet;
+    pthread_mutex_unlock(&exec->lock);
+    exec->ops->waits(exec->host, quiet ? what.text : NULL);
+    pthread_mutex_lock(&exec->lock);
+    return true;
+}
+
 int exec_run(struct exec *exec, uint64_t stall_ns, struct err *err)
 {
     int result = 0;
@@ -502,9 +523,15 @@ int exec_run(struct exec *exec, uint64_t stall_ns, struct err *err)
             exec->failure = *err;
             break;
         }
-        (void)cond_wait_until(&exec->changed, &exec->lock, exec->progress_ns + stall_ns);
+        if (tell_waits(exec, before_ns))
+            continue;
+        const bool told = exec->waits_told || exec->quiet_ns > stall_ns;
+        (void)cond_wait_until(&exec->changed, &exec->lock,
+                              exec->progress_ns + (told ? stall_ns : exec->quiet_ns));
         exec->totals.wait_ns += clock_mono_ns() - before_ns;
     }
+    if (result == 0)
+        (void)tell_waits(exec, exec->progress_ns);
     wait_submitted(exec); /* also after an error, so that the device no longer uses the host's memory */
     exec->totals.wall_ns = clock_mono_ns() - exec->run_begin_ns;
     /* A transport thread may still be between its last exec_done and clearing `beginning`. */

@@ -36,6 +36,10 @@ struct exec_ops {
     /* Begins an instruction of another queue. exec_done(number) follows when it is complete, possibly before
      * `begin` returns. -1 ends the run. */
     int (*begin)(void *host, uint32_t number, const struct instr *instr, struct err *err);
+    /* Called on exec_run's thread with what the run waits for, once nothing was complete for a few seconds,
+     * and with NULL when the run goes on. May be NULL. */
+    void (*waits)(void *host, const char *what);
+    uint64_t quiet_ns; /* how long nothing is complete before that; 0 means 5 s */
 };
 
 /* When one instruction became ready (its queue free and its `after` list done), began and was complete:

@@ -19,7 +19,15 @@ static int op_begin(void *host, uint32_t number, const struct instr *instr, stru
 
 /* An instruction that takes the device longer than this (600 s) hangs. */
 static const uint64_t COMPUTE_TIMEOUT_NS = 600ull * 1000 * 1000 * 1000;
-static const struct exec_ops exec_ops = {.compute = op_compute,
+static void op_waits(void *host, const char *what)
+{
+    const struct ops *ops = host;
+    if (ops->options.waits)
+        ops->options.waits(ops->options.log_arg, what);
+}
+
+static const struct exec_ops exec_ops = {.waits = op_waits,
+                                         .compute = op_compute,
                                          .compute_wait = op_compute_wait,
                                          .compute_done = op_compute_done,
                                          .begin = op_begin};

@@ -56,7 +56,9 @@ struct ops_options {
     void *save_arg;
     /* writes a line to the job's log; may be NULL */
     void (*log)(void *arg, const char *level, const char *text);
-    void *log_arg;
+    /* told what a run waits for (exec.h); may be NULL */
+    void (*waits)(void *arg, const char *what);
+    void *log_arg; /* of both */
 };
 
 /* Inputs and outputs of one execution of a program. */

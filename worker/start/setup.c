@@ -365,6 +365,13 @@ static void log_line(void *arg, const char *level, const char *text)
     (void)report_log(session->link, level, text, &ignored);
 }
 
+static void report_waits(void *arg, const char *what)
+{
+    const struct session *session = arg;
+    struct err ignored;
+    (void)worker_link_emit(session->link, "waiting", json_pack("{s:s?}", "text", what), &ignored);
+}
+
 static int open_ops(struct session *session, struct err *err)
 {
     struct ops_options options = {.plan = session->assignment->plan,
@@ -378,6 +385,7 @@ static int open_ops(struct session *session, struct err *err)
                                   .save = saver_copy_op,
                                   .save_arg = session,
                                   .log = log_line,
+                                  .waits = report_waits,
                                   .log_arg = session};
     return ops_create(&options, &session->ops, err);
 }
