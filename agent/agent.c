@@ -322,11 +322,12 @@ static int identity_make(struct agent *agent, struct err *err)
         return -1;
     bool ended = enrolled == 1 && agent->identity.certificate.ends_s <= clock_wall_us() / 1000000;
     if (ended && !options->join) {
+        char now[32];
         return err_set(
             err, ERR_AUTH,
-            "node %s was away for so long that its certificate has ended: it comes back with a token "
-            "made by motley join-token --node %s",
-            agent->identity.node, agent->identity.node);
+            "node %s was away for so long that its certificate has ended (this machine's clock says "
+            "%s): it comes back with a token made by motley join-token --node %s",
+            agent->identity.node, clock_rfc3339(clock_wall_us(), now), agent->identity.node);
     }
     enrolled = ended ? 0 : enrolled;
     if (enrolled == 0 && (!options->api || !options->join)) {

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/clock.h"
@@ -32,15 +33,21 @@ struct renewer {
     struct agent_certificate certificate;
 };
 
-/* Returns when two thirds of the certificate's lifetime are over, on the monotonic clock. A certificate of an
- * earlier release, which names no generation, is due at once. */
-static uint64_t due_ns(const struct agent_certificate *certificate)
+/* Returns when two thirds of the certificate's lifetime are over, on the monotonic clock. The certificate is
+ * as old as its file, or has come just now (`fresh`): the clock of this machine may be years off that of the
+ * CA. A certificate of an earlier release, which names no generation, is due at once. */
+static uint64_t due_ns(const struct agent_identity *identity, bool fresh)
 {
+    const struct agent_certificate *certificate = &identity->certificate;
+    struct stat status;
     if (!strchr(certificate->identity + strlen("agent:"), ':'))
         return 0;
-    int64_t due_s = certificate->ends_s - (certificate->ends_s - certificate->issued_s) / 3;
-    int64_t left_us = due_s * 1000000 - clock_wall_us();
-    return clock_mono_ns() + (left_us > 0 ? (uint64_t)left_us * 1000 : 0);
+    const int64_t whole_us = (certificate->ends_s - certificate->issued_s) * 1000000 / 3 * 2;
+    int64_t left_us = whole_us;
+    if (!fresh && stat(identity->cert_file, &status) == 0)
+        left_us += (int64_t)status.st_mtim.tv_sec * 1000000 + status.st_mtim.tv_nsec / 1000 - clock_wall_us();
+    left_us = left_us < 0 ? 0 : left_us > whole_us ? whole_us : left_us;
+    return clock_mono_ns() + (uint64_t)left_us * 1000;
 }
 
 /* Waits until the deadline or renewer_now(). False when the thread must end. The lock is held. */
@@ -56,7 +63,7 @@ static void *renew_main(void *arg)
 {
     struct renewer *r = arg;
     const uint64_t one = 1;
-    uint64_t deadline_ns = due_ns(&r->identity.certificate), retry_ms = RETRY_MS_MIN;
+    uint64_t deadline_ns = due_ns(&r->identity, false), retry_ms = RETRY_MS_MIN;
     unsigned unknown = 0;
     pthread_mutex_lock(&r->lock);
     while (wait_until(r, deadline_ns)) {
@@ -77,7 +84,7 @@ static void *renew_main(void *arg)
         else if (err.code != ERR_NONE)
             deadline_ns = clock_mono_ns() + retry_ms * 1000000;
         else
-            deadline_ns = due_ns(&r->identity.certificate);
+            deadline_ns = due_ns(&r->identity, true);
         retry_ms = err.code == ERR_NONE || unknown ? RETRY_MS_MIN : retry_ms * 2;
         retry_ms = retry_ms > RETRY_MS_MAX ? RETRY_MS_MAX : retry_ms;
     }

@@ -26,7 +26,8 @@
 #define READ_PAUSE_US 100u
 #define READ_PAUSE_US_MIN 2000u
 #define READ_PAUSE_US_MAX 50000u
-#define SEEN_NS 15000000000u /* how often a node's last_seen is written */
+#define SEEN_NS 15000000000u   /* how often a node's last_seen and clock are written */
+#define CLOCK_MOVED_US 5000000 /* a node's clock that moved by more is written at once */
 
 /* ---- reading ---- */
 
@@ -209,7 +210,7 @@ static bool finds_node(const struct event_batch *batch)
         bool known = false;
         for (size_t n = 0; n < batch->view->node_count && !known; n++)
             known = batch->view->nodes[n].reachable &&
-                    strcmp(batch->view->nodes[n].name, json_string_value(name)) == 0;
+                    strcmp(batch->view->nodes[n].name, json_text_of(name, "node")) == 0;
         if (!known)
             return true;
     }
@@ -337,8 +338,8 @@ static void defuse(struct scheduler *scheduler, const struct err *why)
     char text[600], place_text[600];
     snprintf(text, sizeof(text), "%.40s: %s", type, why->text);
     refuse(scheduler, event, why, text);
-    snprintf(place_text, sizeof(place_text), "the event %.40s of this worker was refused by the database: %.300s",
-             type, why->text);
+    snprintf(place_text, sizeof(place_text),
+             "the event %.40s of this worker was refused by the database: %.300s", type, why->text);
     json_t *place = !json_object_get(event, "refused") && json_object_get(event, "run")
                         ? json_pack("{s:s, s:s, s:s, s:s, s:b, s:b}", "type",
                                     moves_rank(type) ? "failed" : "log", "level", "error", "code", "internal",
@@ -382,17 +383,23 @@ static void ingest_done(void *arg, const struct err *err)
 
 static void note_lives(struct scheduler *scheduler)
 {
-    uint64_t now_ns = clock_mono_ns();
+    const uint64_t now_ns = clock_mono_ns();
+    const int64_t now_us = clock_wall_us();
     const char *node;
     json_t *value;
     json_object_foreach (scheduler->batch.heard, node, value) {
-        liveness_heard(scheduler, node, now_ns);
+        const int64_t at_us = json_integer_value(value);
+        liveness_heard(scheduler, node, at_us > 0 ? at_us - now_us : 0, now_ns);
     }
     for (size_t i = 0; i < scheduler->life_count; i++) {
         struct node_life *life = &scheduler->lives[i];
-        if (life->heard_ns == now_ns && now_ns - life->noted_ns > SEEN_NS) {
+        const bool moved = llabs(life->clock_us - life->noted_us) > CLOCK_MOVED_US;
+        if (life->heard_ns == now_ns && (now_ns - life->noted_ns > SEEN_NS || moved)) {
             life->noted_ns = now_ns;
-            json_array_append_new((json_t *)scheduler->batch.ingest.seen, json_string(life->name));
+            life->noted_us = life->clock_us;
+            json_array_append_new(
+                (json_t *)scheduler->batch.ingest.seen,
+                json_pack("{s:s, s:f}", "node", life->name, "clock_ahead_s", (double)life->clock_us / 1e6));
         }
     }
 }

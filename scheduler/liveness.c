@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { CLOCK_APART_NS = 500000000, CLOCK_AGREES_US = 1000000 };
+
 static struct node_life *life_of(const struct scheduler *scheduler, const char *node)
 {
     for (size_t i = 0; i < scheduler->life_count; i++)
@@ -15,7 +17,19 @@ static struct node_life *life_of(const struct scheduler *scheduler, const char *
     return NULL;
 }
 
-void liveness_heard(struct scheduler *scheduler, const char *node, uint64_t now_ns)
+/* Takes how far a heartbeat's clock was ahead when it was read. Heartbeats that waited before they were read
+ * make a clock look late, so a value counts once the next one, CLOCK_APART_NS later, agrees with it. */
+static void hear_clock(struct node_life *life, int64_t ahead_us, uint64_t now_ns)
+{
+    if (now_ns - life->clock_ns < CLOCK_APART_NS)
+        return;
+    if (llabs(ahead_us - life->ahead_us) < CLOCK_AGREES_US)
+        life->clock_us = ahead_us;
+    life->ahead_us = ahead_us;
+    life->clock_ns = now_ns;
+}
+
+void liveness_heard(struct scheduler *scheduler, const char *node, int64_t ahead_us, uint64_t now_ns)
 {
     struct node_life *life = life_of(scheduler, node);
     if (!life) {
@@ -29,6 +43,8 @@ void liveness_heard(struct scheduler *scheduler, const char *node, uint64_t now_
         snprintf(life->name, sizeof(life->name), "%s", node);
     }
     life->heard_ns = now_ns;
+    if (ahead_us != 0)
+        hear_clock(life, ahead_us, now_ns);
 }
 
 /* Returns the time up to which all signs of life have been read: now while an XREAD is waiting, otherwise the

@@ -161,8 +161,8 @@ static const struct pg_statement put_devices = {
 
 static const struct pg_statement see_nodes = {
     "ingest_seen",
-    "UPDATE nodes SET last_seen = now(), state = 'alive' "
-    "WHERE name IN (SELECT json_array_elements_text($1::json)) AND boot IS NOT NULL AND removed_at IS NULL",
+    "UPDATE nodes n SET last_seen = now(), state = 'alive', clock_ahead_s = coalesce(c.clock_ahead_s, n.clock_ahead_s) FROM "
+    RECORDS("node text, clock_ahead_s float8") " WHERE n.name = c.node AND n.boot IS NOT NULL AND n.removed_at IS NULL",
     PG_WRITE};
 
 /* A node may report only its own devices and links, and confirm only its own messages; the conditions on

@@ -10,8 +10,12 @@
 static const struct pg_statement list_nodes = {
     "node_list",
     "SELECT json_build_object('nodes', coalesce(json_agg(json_build_object('name', n.name, 'state', "
-    " CASE WHEN n.barred THEN 'barred' ELSE n.state END, 'refused', n.refused, 'lacking', l.text, 'why', "
-    " nullif(concat_ws('; ', l.text, n.mark), ''), 'marked', "
+    " CASE WHEN n.barred THEN 'barred' ELSE n.state END, 'refused', n.refused, 'clock_ahead_s', "
+    "n.clock_ahead_s, 'lacking', l.text, 'why', "
+    " nullif(concat_ws('; ', CASE WHEN abs(n.clock_ahead_s) >= 30 THEN format('its clock is %s %s the "
+    "scheduler''s', "
+    " justify_interval(make_interval(secs => round(abs(n.clock_ahead_s)))), CASE WHEN n.clock_ahead_s > 0 "
+    " THEN 'ahead of' ELSE 'behind' END) END, l.text, n.mark), ''), 'marked', "
     " motley_time(n.marked_at), "
     " 'address', n.address, 'machine_id', n.machine_id, 'last_seen', motley_time(n.last_seen), "
     " 'enrolled', motley_time(n.enrolled_at), "

@@ -159,10 +159,13 @@ static int read_job(const json_t *message, struct profile_job *job, struct err *
     jr_u32(&reader, "tokens_max", JR_OPTIONAL, 1, 1 << 24, &job->tokens_max);
     int64_t start_at_us = 0;
     jr_i64(&reader, "start_at", JR_OPTIONAL, 0, INT64_MAX, &start_at_us);
-    job->start_ns = start_at_us > 0 ? start_on_our_clock(start_at_us) : 0;
     jr_f64(&reader, "seconds", JR_OPTIONAL, 0, SECONDS_MAX, &job->seconds);
     if (jr_finish_loose(&reader) < 0 || local_read(message, &job->local, err) < 0)
         return -1;
+    /* A scheduler from before `start_in_ms` names the start by the wall clock alone. */
+    job->start_ns = job->local.start_ns > 0 ? (uint64_t)job->local.start_ns
+                    : start_at_us > 0       ? start_on_our_clock(start_at_us)
+                                            : 0;
     job->method.compute = dtypes[compute];
     if (read_config(model, &job->local, &job->config, err) < 0 ||
         model_config_runnable(&job->config, err) < 0)

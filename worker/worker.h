@@ -21,7 +21,8 @@
  *     "identity": "worker:left/cpu0",
  *     "cert": FILE, "key": FILE, "ca": FILE,                     PEM, mutual TLS of the mesh
  *     "api": "https://…", "api_ca": FILE|null, "token": "…",     artifact store
- *     "cache": DIR, "cache_limit_bytes": N                       the node's chunk cache
+ *     "cache": DIR, "cache_limit_bytes": N,                      the node's chunk cache
+ *     "start_ns": N                  of `profile`: the common start, on this machine's CLOCK_MONOTONIC
  *   }
  *
  * A run proceeds in this order. The assignment is checked (every field, the plan by program/check/check.h,

@@ -206,11 +206,12 @@ static int on_heartbeat(struct event_batch *batch, struct store_sched_node *node
             known = batch->nodes[i].boot;
     if (!boot)
         return err_set(err, ERR_INVALID, "a heartbeat of node %s without its boot", node->name);
-    json_object_set_new(batch->heard, node->name, json_true());
+    json_object_set_new(batch->heard, node->name,
+                        json_integer(json_integer_value(json_object_get(event, "at"))));
     if (!known || strcmp(known, boot) != 0)
         return event_reply(batch, node->name, json_pack("{s:s}", "type", "hello"), err);
     if (!node->reachable)
-        return event_append(batch->owned[E_SEEN], json_string(node->name), err);
+        return event_append(batch->owned[E_SEEN], json_pack("{s:s}", "node", node->name), err);
     return 0;
 }
 

@@ -37,8 +37,10 @@ struct event_batch {
     /* the arrays that `ingest` refers to, indexed by E_RANKS … E_FAULTS (events_private.h) */
     json_t *owned[17];
     json_t *replies; /* messages to send after the commit: [{"node","message"}] */
-    json_t *heard;   /* {node: true} for each node that gave a new sign of life */
-    json_t *hellos;  /* {node: [{"run","epoch","rank"}…]}: the living workers that the node's hello named */
+    /* {node: wall clock of its agent in µs at its last heartbeat, or 0} for each node that gave a new sign of
+     * life */
+    json_t *heard;
+    json_t *hellos; /* {node: [{"run","epoch","rank"}…]}: the living workers that the node's hello named */
     struct rank_move *moves;
     size_t move_count, move_capacity;
     struct node_move *nodes;

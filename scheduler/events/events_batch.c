@@ -53,7 +53,8 @@ void event_batch_fini(struct event_batch *batch)
 
 void event_accept(struct event_batch *batch, const char *node)
 {
-    json_object_set_new(batch->heard, node, json_true());
+    if (!json_object_get(batch->heard, node))
+        json_object_set_new(batch->heard, node, json_integer(0));
     batch->accepted++;
 }
 

@@ -29,7 +29,11 @@ struct ssl_ctx_st;
 struct node_life {
     char name[72];
     uint64_t heard_ns;
-    uint64_t noted_ns; /* when the node's last_seen was last written */
+    uint64_t noted_ns; /* when the node's last_seen and clock were last written */
+    /* how far the clock of the node's agent is ahead of ours: by the last heartbeat (of clock_ns), by two
+     * that agree, and as it was last written */
+    int64_t ahead_us, clock_us, noted_us;
+    uint64_t clock_ns;
 };
 
 /* A worker that its newly started agent did not name. */
@@ -121,8 +125,8 @@ struct scheduler {
     int64_t chain;
     bool ready; /* the outbox is loaded */
     bool busy, dirty, view_stale;
-    bool reconfigured; /* the configuration has changed since the last load */
-    bool events_next;  /* the next task takes events, before a pass, if both have work */
+    bool reconfigured;             /* the configuration has changed since the last load */
+    bool events_next;              /* the next task takes events, before a pass, if both have work */
     unsigned passes_before_events; /* passes that began while events were waiting */
     bool redis_up;
     bool sharing_said;  /* this leader has written the policies' settings to the database */
@@ -140,7 +144,7 @@ struct scheduler {
     char read_only[72]; /* the node whose stream is read alone; "": several streams are read */
     json_t *pending;    /* events that were read and not yet committed, or NULL */
     bool taken;         /* the last read found an entry, even if it was refused */
-    bool solo_failed; /* the first pending event has failed alone */
+    bool solo_failed;   /* the first pending event has failed alone */
     bool solo; /* pending events are committed one by one, because the database refused one of them */
     struct event_batch batch;
     bool marking; /* counts of refused events are being written */
@@ -222,8 +226,8 @@ void pass_forget(struct scheduler *scheduler);
 /* Drops all records of considered moves. */
 void pass_forget_weighings(struct scheduler *scheduler);
 
-/* liveness.c. Notes a sign of life of the node. */
-void liveness_heard(struct scheduler *scheduler, const char *node, uint64_t now_ns);
+/* liveness.c. Notes a sign of life of the node, and how far its clock was ahead of ours (0: unknown). */
+void liveness_heard(struct scheduler *scheduler, const char *node, int64_t ahead_us, uint64_t now_ns);
 /* Returns the milliseconds of silence that count against the node. */
 uint64_t liveness_silent_ms(const struct scheduler *scheduler, const char *node, uint64_t now_ns);
 /* Whether a node or a worker has crossed a threshold of silence since the view was loaded. */

@@ -26,6 +26,33 @@ static void a_server_of_another_cluster_is_refused(void **state)
     world_down(&done);
 }
 
+static atomic_llong clock_behind_s; /* of the api, whose certificates bear its dates */
+
+/* Stands in for the C library's time() in this program, where OpenSSL dates the api's certificates by it. */
+time_t time(time_t *out)
+{
+    const time_t now = (time_t)(clock_wall_us() / 1000000 - clock_behind_s);
+    if (out)
+        *out = now;
+    return now;
+}
+
+/* A certificate's lifetime counts from when it came, whatever the two clocks say. */
+static void an_agent_whose_clock_is_years_ahead_renews_as_rarely_as_others(void **state)
+{
+    (void)state;
+    struct world *world = world_make("left");
+    clock_behind_s = 5LL * 365 * 86400;
+    agent_start(world);
+    await_lacking(world, NULL);
+    for (int beat = 0; beat < 3; beat++)
+        json_decref(await(world, "heartbeat", -1));
+    assert_int_equal(world->api.renewals, 0);
+    clock_behind_s = 0;
+    void *done = world;
+    assert_int_equal(world_down(&done), 0);
+}
+
 static char *log_of(const struct world *world)
 {
     char path[256];
@@ -130,6 +157,7 @@ int main(int argc, char **argv)
     world_begin(argc, argv);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_server_of_another_cluster_is_refused),
+        cmocka_unit_test(an_agent_whose_clock_is_years_ahead_renews_as_rarely_as_others),
         cmocka_unit_test(a_machine_that_was_away_for_long_comes_back_with_its_old_key),
         cmocka_unit_test(an_agent_that_was_removed_says_so_and_ends_with_its_workers),
     };

@@ -54,13 +54,14 @@ struct fake_agent {
     int drop_percent, double_percent, shuffle_percent;
     bool silent; /* true: the agent sends nothing, and its workers go on */
     bool profiles_fail;
-    bool is_busy;        /* true: for half of the time that its devices are measured others compute there */
-    bool start_fails;    /* true: its workers cannot be started */
-    const char *lacking; /* what its first device lacks, by its hello; NULL: nothing */
-    bool saves_late;     /* true: its workers store no checkpoint when asked for one */
-    unsigned saves;      /* messages that asked for a checkpoint */
-    bool heedless;       /* true: the agent neither confirms assignments nor acts on them */
-    bool before_slices;  /* true: its hello is of a version whose workers read whole plans only */
+    bool is_busy;     /* true: for half of the time that its devices are measured others compute there */
+    bool start_fails; /* true: its workers cannot be started */
+    int64_t clock_ahead_us; /* by how much its clock is ahead */
+    const char *lacking;    /* what its first device lacks, by its hello; NULL: nothing */
+    bool saves_late;        /* true: its workers store no checkpoint when asked for one */
+    unsigned saves;         /* messages that asked for a checkpoint */
+    bool heedless;          /* true: the agent neither confirms assignments nor acts on them */
+    bool before_slices;     /* true: its hello is of a version whose workers read whole plans only */
     /* called for each assignment that comes, with the bytes of its message; may be NULL */
     void (*on_assign)(const json_t *message, size_t size);
     int64_t fault_at;     /* fault_at of new workers */
@@ -126,7 +127,7 @@ static inline json_t *fake_envelope(struct fake_agent *agent, const char *type, 
 {
     json_object_set_new(body, "type", json_string(type));
     json_object_set_new(body, "node", json_string(agent->node));
-    json_object_set_new(body, "at", json_integer(clock_wall_us()));
+    json_object_set_new(body, "at", json_integer(clock_wall_us() + agent->clock_ahead_us));
     return body;
 }
 

@@ -183,6 +183,27 @@ static void a_lease_is_charged_once_the_job_has_left_its_device(void **state)
     WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
 }
 
+static bool left_says(const char *part)
+{
+    json_t *node = node_shown("left");
+    const char *why = json_string_value(json_object_get(node, "why"));
+    const bool said = part ? why && strstr(why, part) : !why;
+    json_decref(node);
+    return said;
+}
+
+static void a_clock_that_is_far_off_is_named(void **state)
+{
+    (void)state;
+    fresh_agents();
+    world.agents[0]->clock_ahead_us = INT64_C(86400000000) * 400;
+    WORLD_UNTIL(&world, left_says("ahead of the scheduler's"));
+    world.agents[0]->clock_ahead_us = -INT64_C(600000000);
+    WORLD_UNTIL(&world, left_says("behind the scheduler's"));
+    world.agents[0]->clock_ahead_us = 0;
+    WORLD_UNTIL(&world, left_says(NULL));
+}
+
 static int make(void **state)
 {
     struct answer answer;
@@ -210,6 +231,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_job_avoids_the_node_on_which_it_died),
         cmocka_unit_test(a_device_that_cannot_run_a_worker_gets_no_job_and_says_why),
         cmocka_unit_test(a_lease_is_charged_once_the_job_has_left_its_device),
+        cmocka_unit_test(a_clock_that_is_far_off_is_named),
         cmocka_unit_test(three_failed_starts_of_two_people_drain_the_node),
     };
     return cmocka_run_group_tests(tests, make, end);

@@ -81,6 +81,7 @@ int local_read(const json_t *message, struct local_part *local, struct err *err)
     jr_str(&reader, "cache", JR_OPTIONAL, 1, TEXT_MAX, &local->cache);
     jr_bytes(&reader, "cache_limit_bytes", JR_OPTIONAL, (uint64_t)64 << 20, BYTES_MAX,
              &local->cache_limit_bytes);
+    jr_i64(&reader, "start_ns", JR_OPTIONAL, 0, INT64_MAX, &local->start_ns);
     if (jr_finish_loose(&device) < 0 || jr_finish_loose(&reader) < 0 || jr_finish_loose(&top) < 0) {
         err->code = ERR_NODE; /* the node's agent wrote it */
         return -1;

@@ -32,6 +32,8 @@ struct local_part {
     const char *api, *api_ca, *token; /* api_ca and token may be NULL */
     const char *cache;                /* folder of the node's chunk cache, or NULL */
     uint64_t cache_limit_bytes;
+    int64_t
+        start_ns; /* of a measurement: the common start, on this machine's CLOCK_MONOTONIC; 0: not given */
 };
 
 struct model_part {

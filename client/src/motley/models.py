@@ -857,8 +857,9 @@ class ListNodesAnswerNode(Answered):
     name: str
     state: str  # joining, alive, unreachable, barred; others may come; barred: it flooded Redis and may come back with a new join token
     refused: int | None = None  # messages of it that were refused since it joined
+    clock_ahead_s: float | None = None  # how far its clock is ahead of that of the scheduler, in seconds; below 0, behind
     lacking: str | None = None  # what its devices lack in order to run a worker: nothing starts there until it is mended
-    why: str | None = None  # what is lacking, and why the last message was refused
+    why: str | None = None  # a clock that is 30 s or more off, what is lacking, and why the last message was refused
     marked: datetime | None = None
     address: str | None = None
     machine_id: str | None = None
