@@ -33,6 +33,7 @@ enum {
     CONFIG_BYTES = 1 << 20,
     ANSWER_BYTES = 4 << 20
 };
+#define TRIED_US 20000000 /* how long a start waits for the trials of its agents' devices */
 static const uint64_t space_bytes_min = (uint64_t)300 << 20;
 
 struct coming_up {
@@ -313,7 +314,8 @@ static int wait_leader(struct coming_up *u)
     return 0;
 }
 
-/* How many agents of the configuration are alive according to the API; -1 when it does not answer. */
+/* How many agents of the configuration are alive according to the API, and have tried a worker on each device
+ * (a card's first trial takes longer than we wait); -1 when it does not answer. */
 static int agents_alive(const struct coming_up *u, const char **missing)
 {
     struct err why;
@@ -329,7 +331,10 @@ static int agents_alive(const struct coming_up *u, const char **missing)
             const char *other = json_string_value(json_object_get(json_array_get(nodes, j), "name"));
             const char *state = json_string_value(json_object_get(json_array_get(nodes, j), "state"));
             const char *seen = json_string_value(json_object_get(json_array_get(nodes, j), "last_seen"));
+            const char *lacks = json_string_value(json_object_get(json_array_get(nodes, j), "lacking"));
             int64_t seen_us;
+            if (lacks && strstr(lacks, "is being tried") && clock_wall_us() - u->began_us < TRIED_US)
+                continue;
             found = found || (other && state && strcmp(other, name) == 0 && strcmp(state, "alive") == 0 &&
                               seen && clock_rfc3339_parse(seen, &seen_us) == 0 && seen_us >= u->began_us);
         }
