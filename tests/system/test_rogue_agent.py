@@ -62,7 +62,7 @@ def words_in_anothers_name(run, sane):
         ({"type": "checkpoint", **of_run, "epoch": run["epoch"] + 1, "step": 3, "blobs": {}}, "which node right does not hold"),
         ({"type": "stopped", **of_run, "rank": 1}, "which node right does not hold"),
         ({**hello, "devices": [{"name": "left/cpu0", "memory_limit_bytes": 5}]}, "is not one of node right"),
-        ({**hello, "devices": [{"name": 'right/"} 1\nmotley_jobs{state="failed"} 9', "memory_limit_bytes": 5}]}, "a device's name may hold"),
+        ({**hello, "beat": (1 << 40) + 1, "devices": [{"name": 'right/"} 1\nmotley_jobs{state="failed"} 9', "memory_limit_bytes": 5}]}, "a device's name may hold"),
         ({"type": "no such type", "seq": 0}, "run"),
     ]
 
