@@ -303,6 +303,7 @@ static int chat_row(struct encoder *e, const struct row_json *row, struct err *e
     int status = row_chat_read(row, e->format, e->options->chat, &chat, err);
     if (status == 0) {
         row_chat_unwritten(&chat, e->options->chat, e->report->unwritten);
+        e->report->dated = e->report->dated || chat_template_names(e->options->chat, "strftime_now");
         status = conversation_encode(e, &chat, err);
     }
     row_chat_fini(&chat);

@@ -77,6 +77,7 @@ struct rows_report {
      * never names, so that they are not in the text (apply_chat_template drops them, too); and columns that
      * no format reads. */
     char unwritten[ROWS_NAMES_BYTES], unread[ROWS_NAMES_BYTES];
+    bool dated; /* the chat template names strftime_now, for which every day is 26 July 2024 (chat.h) */
     uint64_t tokens, labelled_tokens;
     uint32_t longest; /* tokens of the longest kept row */
 };

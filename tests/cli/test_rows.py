@@ -79,6 +79,9 @@ def what_the_template_does_not_write_is_said():
            "tools": [{}]}
     out, _ = rows(json.dumps(row), config=c["config"])
     expect("the chat template does not write their tools, reasoning, tool_calls\n" in out, out)
+    dated = "{{ strftime_now('%d %b %Y') }}" + c["config"]["chat_template"]
+    out, _ = rows(json.dumps(row), config={**c["config"], "chat_template": dated})
+    expect("asks for the day (strftime_now), which is 26 Jul 2024 in every job\n" in out and "⟦" in out, out)
     call = {"role": "assistant", "content": "", "function_call": {"name": "w", "arguments": "{}"}}
     row_of = {"messages": [row["messages"][0], call, {"role": "assistant", "content": "a", "name": "n"}], "id": 3, "label": "", "x": [1]}
     out, _ = rows(json.dumps(row_of), config=c["config"])
