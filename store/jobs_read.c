@@ -6,13 +6,14 @@
 #include <stdio.h>
 #include <string.h>
 
+/* The reason of a rank that has not ended is what it waits for, or what is wrong with its node. */
 #define RANKS_JSON                                                                                           \
     "(SELECT coalesce(json_agg(json_build_object('rank', a.rank, 'node', a.node, 'device', a.device, "       \
-    "'state', a.state, 'code', a.code, 'why', coalesce(nullif(a.why, ''), CASE WHEN a.state = 'running' "    \
-    "THEN (SELECT n.inventory -> 'lacking' ->> a.device FROM nodes n WHERE n.name = a.node) END), "          \
-    "'memory', a.memory) ORDER BY a.rank), "                                                                 \
-    "'[]'::json) "                                                                                           \
-    "FROM assignments a WHERE a.run = r.id)"
+    "'state', a.state, 'code', a.code, 'why', coalesce(CASE WHEN a.state IN ('sent', 'ready', 'running') "   \
+    "THEN CASE WHEN n.state = 'unreachable' THEN 'its node cannot be reached' "                              \
+    "ELSE n.inventory -> 'lacking' ->> a.device END END, nullif(a.why, '')), 'memory', a.memory) "           \
+    "ORDER BY a.rank), '[]'::json) FROM assignments a LEFT JOIN nodes n ON n.name = a.node "                 \
+    "WHERE a.run = r.id)"
 
 /* clang-format off */
 static const struct pg_statement get_job = {

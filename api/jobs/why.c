@@ -1,6 +1,7 @@
 /* Answers why a job waits, when it should start, and what would let it start sooner. */
 #include "api/request/route.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -110,30 +111,46 @@ static void sooner_found(void *arg, const struct err *err, json_t *doc)
     free(request);
 }
 
-/* Returns what a run waits for (new): the ranks that say nothing, and what the first of the others says; NULL
- * when no rank waits. */
+/* Devices by name, as far as they fit. */
+struct device_names {
+    char text[400];
+    size_t used;
+};
+
+static void add_name(struct device_names *names, const char *name)
+{
+    if (names->used < sizeof(names->text))
+        names->used += (size_t)snprintf(names->text + names->used, sizeof(names->text) - names->used, "%s%s",
+                                        names->used > 0 ? ", " : "", name);
+}
+
+/* Returns what a run waits for (new): workers that are not ready, or the ranks that say nothing and what the
+ * first of the others says; NULL when no rank waits. */
 static json_t *run_waits(const json_t *ranks)
 {
-    char silent[400] = "";
+    struct device_names unready = {.used = 0}, silent = {.used = 0};
     const char *first = NULL, *says = NULL;
-    size_t i, used = 0;
+    size_t i;
     json_t *rank;
     json_array_foreach ((json_t *)(uintptr_t)ranks, i, rank) {
-        const char *state = json_string_value(json_object_get(rank, "state"));
+        const char *state = json_text_of(rank, "state"), *device = json_text_of(rank, "device");
         const char *why = json_string_value(json_object_get(rank, "why"));
-        const char *device = json_string_value(json_object_get(rank, "device"));
-        if (!state || !device || strcmp(state, "running") != 0)
-            continue;
-        if (why && !says) {
+        const bool starts = strcmp(state, "sent") == 0, runs = strcmp(state, "running") == 0;
+        if (why && !says && (starts || runs)) {
             first = device;
             says = why;
-        } else if (!why && used < sizeof(silent)) {
-            used +=
-                (size_t)snprintf(silent + used, sizeof(silent) - used, "%s%s", used > 0 ? ", " : "", device);
+        } else if (starts) {
+            add_name(&unready, device);
+        } else if (runs && !why) {
+            add_name(&silent, device);
         }
     }
-    return !says ? NULL
-                 : json_sprintf("it waits%s%s. %s says: %s", used > 0 ? " for " : "", silent, first, says);
+    if (unready.used > 0 || says)
+        return json_sprintf("it waits%s%s%s%s%s%s%s", unready.used + silent.used > 0 ? " for " : "",
+                            unready.used > 0 ? unready.text : silent.text,
+                            unready.used > 0 ? " to be ready" : "", says ? ". " : "", says ? first : "",
+                            says ? ": " : "", says ? says : "");
+    return NULL;
 }
 
 static json_t *words_of(const json_t *doc)

@@ -444,7 +444,17 @@ def a_card_without_costs_is_estimated_or_left_out_and_ends_no_plan():
     expect(names == {"left/cpu0": None, "left/v100": "v100", "left/new": None}, names)
     again = api.good("POST", "/v1/plans", {"spec": mine, "cluster": file})
     expect([line["device"] for line in again["left_out"] if "no profile" in line["why"]] == ["left/new"], again["left_out"])
-    api.psql("DELETE FROM assignments; DELETE FROM runs; DELETE FROM devices; DELETE FROM nodes")
+    # What the run waits for: workers that are not ready, ranks that say nothing, a node that is away.
+    api.psql(f"UPDATE jobs SET run = 900, state = 'starting' WHERE id = {ident}; UPDATE assignments SET state = 'sent' WHERE rank = 2")
+    expect("waits for left/odd to be ready" in api.good("GET", f"/v1/jobs/{ident}/why")["why"], "a start")
+    api.psql(f"UPDATE jobs SET state = 'running' WHERE id = {ident}; UPDATE assignments SET state = 'running', why = CASE rank WHEN 1 THEN 'nothing was complete' END")
+    said = api.good("GET", f"/v1/jobs/{ident}/why")["why"]
+    expect("it waits for left/v100, left/odd. left/new: nothing was complete" in said, said)
+    api.psql("UPDATE assignments SET why = ''; UPDATE nodes SET state = 'unreachable'")
+    expect("left/v100: its node cannot be reached" in api.good("GET", f"/v1/jobs/{ident}/why")["why"], "an absent node")
+    api.psql("UPDATE nodes SET state = 'alive'")
+    expect("is running" in api.good("GET", f"/v1/jobs/{ident}/why")["why"], "no wait")
+    api.psql(f"UPDATE jobs SET run = NULL, state = 'cancelled' WHERE id = {ident}; DELETE FROM assignments; DELETE FROM runs; DELETE FROM devices; DELETE FROM nodes")
 
 
 def a_job_survives_the_death_of_the_api():
