@@ -51,6 +51,7 @@ struct httpd_request {
     uint64_t body_max, body_left;
     uint64_t body_seen;
     enum chunk_state chunk;
+    uint32_t trailer_bytes; /* of the fields after the last chunk */
     const struct httpd_sink *sink;
     void *sink_arg;
     struct evbuffer *sink_input; /* decoded bytes that the sink has not taken yet */

@@ -31,6 +31,7 @@ enum {
     /* If the client has not taken this many bytes of answers, no further request is read. */
     UNREAD_BYTES_MAX = 256 * 1024,
     CHUNK_LINE_BYTES_MAX = 256,
+    TRAILER_BYTES_MAX = 8192, /* all fields after the last chunk together */
     TICK_SECONDS = 1,
 };
 
@@ -149,7 +150,7 @@ static int body_take(struct httpd_request *request, struct evbuffer *input)
 }
 
 /* Takes one line of chunk framing from 'input'. Returns 1; 0 when the line is not complete; -1 when it is too
- * long. */
+ * long or has a control character, by which another server could end it elsewhere. */
 static int chunk_line(struct evbuffer *input, char line[CHUNK_LINE_BYTES_MAX])
 {
     struct evbuffer_ptr end = evbuffer_search(input, "\r\n", 2, NULL);
@@ -160,6 +161,9 @@ static int chunk_line(struct evbuffer *input, char line[CHUNK_LINE_BYTES_MAX])
     evbuffer_remove(input, line, (size_t)end.pos);
     line[end.pos] = '\0';
     evbuffer_drain(input, 2);
+    for (ev_ssize_t i = 0; i < end.pos; i++)
+        if (((unsigned char)line[i] < ' ' && line[i] != '\t') || line[i] == 0x7f)
+            return -1;
     return 1;
 }
 
@@ -167,7 +171,7 @@ static int chunk_size(const char *line, uint64_t *bytes)
 {
     uint64_t value = 0;
     int digits = 0;
-    for (; *line && *line != ';' && *line != ' '; line++, digits++) {
+    for (; *line && !strchr("; \t", *line); line++, digits++) {
         int d = *line >= '0' && *line <= '9'   ? *line - '0'
                 : *line >= 'a' && *line <= 'f' ? *line - 'a' + 10
                 : *line >= 'A' && *line <= 'F' ? *line - 'A' + 10
@@ -177,7 +181,8 @@ static int chunk_size(const char *line, uint64_t *bytes)
         value = value * 16 + (uint64_t)d;
     }
     *bytes = value;
-    return digits ? 0 : -1;
+    line += strspn(line, " \t");
+    return digits && (!*line || *line == ';') ? 0 : -1;
 }
 
 /* Continues reading a chunked body. Returns 0 when it needs more bytes or body_done is set, else the status
@@ -199,6 +204,9 @@ static int body_read_chunked(struct httpd_request *request, struct evbuffer *inp
         if (got < 0)
             return *why = "the chunked body is malformed", 400;
         if (request->chunk == CHUNK_TRAILER) {
+            request->trailer_bytes += (uint32_t)strlen(line);
+            if (request->trailer_bytes > TRAILER_BYTES_MAX)
+                return *why = "the fields after the body are longer than 8192 bytes", 431;
             if (*line)
                 continue; /* the fields after the last chunk (trailers) are ignored */
             request->body_done = true;

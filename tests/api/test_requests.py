@@ -156,6 +156,11 @@ def chunked_bodies_are_read_and_bad_chunks_refused():
     expect(api.raw(head + b"1\r\n{\r\n1;x=y\r\n}\r\n0\r\nt: v\r\n\r\n").startswith(b"HTTP/1.1 422 "), "chunked {}")
     for bad in (b"x\r\n", b"2\r\n{}x\r\n0\r\n\r\n", b"ffffffffffffffff\r\n", b"-1\r\n", b"1" * 300):
         expect(api.raw(head + bad).startswith(b"HTTP/1.1 4"), bad)
+    # Lines that another server could end, or numbers that it could read, otherwise; and fields without end.
+    for bad in (b"2;\nxx\r\n{}", b"2;\rx\r\n{}", b"2;\0\r\n{}", b"2 x\r\n{}", b"2 ;\x7f\r\n{}", b"2\r\n{}\r\n0\r\nt: \nv"):
+        expect(api.raw(head + bad + b"\r\n0\r\n\r\n").startswith(b"HTTP/1.1 400 "), bad)
+    expect(api.raw(head + b"2 ; x=y\r\n{}\r\n0\r\n\r\n").startswith(b"HTTP/1.1 422 "), "blanks before an extension")
+    expect(api.raw(head + b"2\r\n{}\r\n0\r\n" + b"t: v\r\n" * 3000).startswith(b"HTTP/1.1 431 "), "trailers without end")
 
 
 def head_answers_like_get_without_a_body():
