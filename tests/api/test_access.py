@@ -181,7 +181,11 @@ def nobody_submits_above_their_ceiling():
     api.good("POST", "/v1/jobs", spec(rows, model="common", priority=100), token=bob)
     expect(api.good("PATCH", "/v1/users/bob", {"priority_max": 5}) == {"name": "bob", "priority_max": 5}, "set")
     api.refused(403, "POST", "/v1/jobs", spec(rows, model="common", priority=6), "ceiling, which is 5", token=bob)
-    api.good("POST", "/v1/jobs", spec(rows, model="common", priority=5), token=bob)
+    job = api.good("POST", "/v1/jobs", spec(rows, model="common", priority=5), token=bob)["id"]
+    api.good("PATCH", "/v1/users/bob", {"priority_max": -1})
+    api.good("PATCH", f"/v1/jobs/{job}", {"begin": "2099-01-31T08:00:00Z"}, token=bob)  # it keeps its priority
+    api.refused(403, "PATCH", f"/v1/jobs/{job}", {"priority": 0}, "ceiling, which is -1", token=bob)
+    api.good("PATCH", "/v1/users/bob", {"priority_max": 5})
     api.refused(404, "PATCH", "/v1/users/nobody-yet", {"priority_max": 5}, "nobody-yet")
     api.refused(422, "PATCH", "/v1/users/bob", {"priority_max": 500}, "priority_max")
 
