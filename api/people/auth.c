@@ -18,11 +18,13 @@ struct auth_slot {
 
 struct auth {
     struct store *store;
+    uint64_t forgotten; /* how often the cache was emptied */
     struct auth_slot slots[AUTH_SLOTS];
 };
 
 struct auth_query {
     struct auth *auth;
+    uint64_t forgotten; /* auth->forgotten when the query began */
     uint8_t hash[32];
     store_principal_fn *done;
     void *arg;
@@ -45,6 +47,7 @@ void auth_destroy(struct auth *auth)
 
 void auth_forget(struct auth *auth)
 {
+    auth->forgotten++;
     for (size_t i = 0; i < AUTH_SLOTS; i++)
         auth->slots[i].until_ns = 0;
 }
@@ -57,7 +60,8 @@ static struct auth_slot *slot_of(struct auth *auth, const uint8_t hash[32])
 static void found(void *arg, const struct err *err, const struct principal *principal)
 {
     struct auth_query *query = arg;
-    if (!err || err->code == ERR_AUTH) {
+    /* What was read before the cache was emptied may be what was revoked. */
+    if ((!err || err->code == ERR_AUTH) && query->forgotten == query->auth->forgotten) {
         struct auth_slot *slot = slot_of(query->auth, query->hash);
         bool wanted = principal || !slot->known || slot->until_ns <= clock_mono_ns();
         if (!wanted) { /* an unknown token does not replace a known one */
@@ -97,6 +101,7 @@ void auth_find(struct auth *auth, const uint8_t hash[32], store_principal_fn *do
         return;
     }
     query->auth = auth;
+    query->forgotten = auth->forgotten;
     memcpy(query->hash, hash, sizeof(query->hash));
     query->done = done;
     query->arg = arg;
