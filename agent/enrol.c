@@ -109,10 +109,10 @@ int agent_identity_load(const char *home, struct agent_identity *identity, struc
     return result < 0 || certificate_load(identity, err) < 0 ? -1 : 1;
 }
 
-/* Checks that the answer's CA is the one that the join token names. Over plain HTTP nothing else has checked
- * it. */
-static int answer_check(const char *ca, const char *cert, const uint8_t pin[TLS_FINGERPRINT_SIZE],
-                        struct err *err)
+/* Checks that the answer's CA is the one that the join token names (over plain HTTP nothing else has checked
+ * it), and that it signed the certificate for our key. */
+static int answer_check(const char *ca, const char *cert, const struct buf *key,
+                        const uint8_t pin[TLS_FINGERPRINT_SIZE], struct err *err)
 {
     uint8_t is[TLS_FINGERPRINT_SIZE];
     if (tls_fingerprint(ca, is, err) < 0)
@@ -121,7 +121,7 @@ static int answer_check(const char *ca, const char *cert, const uint8_t pin[TLS_
         return err_set(err, ERR_PEER,
                        "the server's CA is not the one the join token names: it is another cluster");
     }
-    return tls_fingerprint(cert, is, err) < 0 ? err_wrap(err, "our certificate") : 0;
+    return tls_certificate_check(cert, ca, buf_str(key), err) < 0 ? err_wrap(err, "the server's answer") : 0;
 }
 
 static int answer_keep(const char *home, const json_t *answer, const uint8_t pin[TLS_FINGERPRINT_SIZE],
@@ -139,7 +139,8 @@ static int answer_keep(const char *home, const json_t *answer, const uint8_t pin
         return err_wrap(err, "the server's answer");
     char folder[1024];
     char path[1024];
-    if (answer_check(ca, cert, pin, err) < 0 || file_path(folder, sizeof(folder), err, "%s/tls", home) < 0 ||
+    if (answer_check(ca, cert, key, pin, err) < 0 ||
+        file_path(folder, sizeof(folder), err, "%s/tls", home) < 0 ||
         file_path(path, sizeof(path), err, "%s/agent.json", home) < 0 || file_mkdirs(folder, 0700, err) < 0 ||
         file_write_atomic(identity->ca_file, ca, strlen(ca), 0644, err) < 0 ||
         file_write_atomic(identity->cert_file, cert, strlen(cert), 0644, err) < 0 ||
@@ -231,8 +232,10 @@ out:
     return result;
 }
 
-/* Checks that a new certificate is for this node and key before it replaces the present one. */
-static int renewal_keep(struct agent_identity *identity, const json_t *answer, struct err *err)
+/* Checks that a new certificate is the cluster's, for this node and key, before it replaces the present one.
+ */
+static int renewal_keep(struct agent_identity *identity, const struct buf *key, const json_t *answer,
+                        struct err *err)
 {
     const char *cert = NULL;
     struct json_reader reader;
@@ -247,6 +250,14 @@ static int renewal_keep(struct agent_identity *identity, const json_t *answer, s
     int length = snprintf(ours, sizeof(ours), "agent:%s:", identity->node);
     if (strncmp(made.identity, ours, (size_t)length) != 0)
         return err_set(err, ERR_PEER, "the server answered with a certificate for %s", made.identity);
+    struct buf ca;
+    buf_init(&ca, DOCUMENT_MAX);
+    int checked = file_read_all(identity->ca_file, DOCUMENT_MAX, &ca, err);
+    if (checked == 0)
+        checked = tls_certificate_check(cert, buf_str(&ca), buf_str(key), err);
+    buf_fini(&ca);
+    if (checked < 0)
+        return err_wrap(err, "the server's answer");
     if (file_write_atomic(identity->cert_file, cert, strlen(cert), 0644, err) < 0)
         return -1;
     identity->certificate = made;
@@ -277,7 +288,7 @@ int agent_renew(struct agent_identity *identity, struct err *err)
         result = http_json(http, "POST", "/v1/renew", body, RENEW_MS, &answer, err);
     }
     if (result == 0)
-        result = renewal_keep(identity, answer, err);
+        result = renewal_keep(identity, &key, answer, err);
     http_destroy(http);
     json_decref(body);
     json_decref(answer);

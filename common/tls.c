@@ -377,6 +377,22 @@ int tls_certificate_read(const char *cert_pem, char identity[TLS_IDENTITY_SIZE],
     return found ? 0 : err_set(err, ERR_INVALID, "the certificate has no cluster identity");
 }
 
+int tls_certificate_check(const char *cert_pem, const char *ca_pem, const char *key_pem, struct err *err)
+{
+    X509 *cert = cert_parse(cert_pem, err), *ca = cert ? cert_parse(ca_pem, err) : NULL;
+    EVP_PKEY *key = ca ? key_parse(key_pem, err) : NULL;
+    int result = key ? 0 : -1;
+    if (key && X509_check_private_key(cert, key) != 1)
+        result = err_set(err, ERR_PEER, "the certificate is for another key");
+    else if (key && X509_verify(cert, X509_get0_pubkey(ca)) != 1)
+        result = err_set(err, ERR_PEER, "the certificate is signed by another CA");
+    ERR_clear_error();
+    EVP_PKEY_free(key);
+    X509_free(ca);
+    X509_free(cert);
+    return result;
+}
+
 int tls_fingerprint(const char *cert_pem, uint8_t out[TLS_FINGERPRINT_SIZE], struct err *err)
 {
     X509 *cert = cert_parse(cert_pem, err);

@@ -63,6 +63,10 @@ int tls_issue(const struct tls_ca *signer, const char *csr_pem, const struct tls
 int tls_certificate_read(const char *cert_pem, char identity[TLS_IDENTITY_SIZE], int64_t *issued_s,
                          int64_t *ends_s, struct err *err);
 
+/* Checks that a certificate is signed by this CA and is for the key in 'key_pem': ERR_PEER says what it is
+ * not. */
+int tls_certificate_check(const char *cert_pem, const char *ca_pem, const char *key_pem, struct err *err);
+
 /* Writes the SHA-256 of a certificate's DER. */
 int tls_fingerprint(const char *cert_pem, uint8_t out[TLS_FINGERPRINT_SIZE], struct err *err);
 

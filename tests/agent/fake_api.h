@@ -28,6 +28,7 @@ struct api {
     atomic_int enrolments, renewals;
     atomic_uint lifetime_s;                /* lifetime of its certificates */
     atomic_bool forgot;                    /* true: the api no longer knows any node */
+    atomic_bool other_ca;                  /* true: it renews by a CA that is not the cluster's */
     uint8_t keys[2][TLS_FINGERPRINT_SIZE]; /* public keys of the first two enrolments */
     pthread_t thread;
     atomic_bool stopping;
@@ -62,14 +63,22 @@ static inline void api_answer(struct api *api, int fd)
         json_decref(asked);
         goto out;
     }
+    struct buf other_ca, other_key;
+    buf_init(&other_ca, 65536);
+    buf_init(&other_key, 65536);
+    const bool other = renews && api->other_ca;
+    if (other && tls_ca_create("another", 1, &other_ca, &other_key, &err) < 0) {
+        fprintf(stderr, "api: %s\n", err.text);
+        exit(1);
+    }
     tls_agent_identity(renews ? api->node : node, 1, identity);
     if (!renews) {
         snprintf(api->node, sizeof(api->node), "%s", node);
         tls_request_read(json_string_value(json_object_get(asked, "csr")), ignored,
                          api->keys[api->enrolments == 0 ? 0 : 1], &err);
     }
-    if (tls_issue(&(struct tls_ca){.cert_pem = buf_str(&api->cluster->ca_cert),
-                                   .key_pem = buf_str(&api->cluster->ca_key)},
+    if (tls_issue(&(struct tls_ca){.cert_pem = buf_str(other ? &other_ca : &api->cluster->ca_cert),
+                                   .key_pem = buf_str(other ? &other_key : &api->cluster->ca_key)},
                   json_string_value(json_object_get(asked, "csr")),
                   &(struct tls_grant){.identity = identity, .seconds = api->lifetime_s}, &cert, &err) < 0) {
         fprintf(stderr, "api: %s\n", err.text);
@@ -85,6 +94,8 @@ static inline void api_answer(struct api *api, int fd)
     free(dumped);
     json_decref(answer);
     json_decref(asked);
+    buf_fini(&other_ca);
+    buf_fini(&other_key);
 out:
     buf_fini(&text);
     buf_fini(&cert);
