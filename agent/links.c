@@ -35,6 +35,8 @@ enum {
     PING_SIZE = 64,
     CHUNK = 64 << 10,
     DEADLINE_MS = 10000,
+    HANDSHAKE_MS = 2000, /* of who has not proven yet to be a node */
+    AGAIN_MS = 100,
     BULK_FIRST = 1 << 20,
     BULK_MAX = 256 << 20,
     BULK_SECONDS_PERCENT = 50,
@@ -59,6 +61,8 @@ struct links {
     void *arg;
     pthread_t servers[SERVERS];
     unsigned server_count;
+    struct in6_addr
+        greeted[SERVERS]; /* addresses with a handshake under way; all 0: none. `lock` guards it */
     pthread_t measurer;
     bool measuring;
     atomic_bool stopping;
@@ -272,20 +276,60 @@ static int serve_bulk(struct pipe_end *end, uint8_t *chunk, struct err *err)
     return end_write(end, (const uint8_t *)"b", 1, err);
 }
 
+/* Notes that a handshake with the peer's address begins. Returns its entry, or NULL while another one of this
+ * address is under way, so that no address but of the cluster's nodes takes more than one thread. */
+static struct in6_addr *greeting_begin(struct links *links, int fd)
+{
+    struct sockaddr_storage from = {0};
+    socklen_t size = sizeof(from);
+    struct in6_addr address = {0}, *entry = NULL;
+    getpeername(fd, (struct sockaddr *)&from, &size);
+    if (from.ss_family == AF_INET6)
+        address = ((const struct sockaddr_in6 *)&from)->sin6_addr;
+    else
+        memcpy(&address.s6_addr[12], &((const struct sockaddr_in *)&from)->sin_addr, 4);
+    bool known = false;
+    pthread_mutex_lock(&links->lock);
+    for (int i = 0; i < SERVERS; i++) {
+        known |= IN6_ARE_ADDR_EQUAL(&links->greeted[i], &address);
+        if (IN6_IS_ADDR_UNSPECIFIED(&links->greeted[i]))
+            entry = &links->greeted[i];
+    }
+    if (entry && !known)
+        *entry = address;
+    pthread_mutex_unlock(&links->lock);
+    return known ? NULL : entry;
+}
+
+static void greeting_end(struct links *links, struct in6_addr *entry)
+{
+    pthread_mutex_lock(&links->lock);
+    *entry = (struct in6_addr){0};
+    pthread_mutex_unlock(&links->lock);
+}
+
 static void serve(struct links *links, int fd, uint8_t *chunk)
 {
     struct err err;
     struct pipe_end end = {.fd = fd,
-                           .deadline_ns = clock_mono_ns() + (uint64_t)DEADLINE_MS * 1000000,
+                           .deadline_ns = clock_mono_ns() + (uint64_t)HANDSHAKE_MS * 1000000,
                            .peer = "another agent",
                            .stopping = &links->stopping};
+    struct in6_addr *greeted = greeting_begin(links, fd);
+    if (!greeted) {
+        close(fd); /* a node of ours connects again */
+        return;
+    }
     socket_prepare(fd);
     end.ssl = ssl_create(links, true, &err);
     bool good = end.ssl && SSL_set_fd(end.ssl, fd) == 1;
     if (good) {
         SSL_set_accept_state(end.ssl);
-        good = end_handshake(&end, &err) == 0 && peer_admit(links, end.ssl, &err) == 0;
+        good = end_handshake(&end, &err) == 0;
     }
+    greeting_end(links, greeted);
+    end.deadline_ns = clock_mono_ns() + (uint64_t)DEADLINE_MS * 1000000;
+    good = good && peer_admit(links, end.ssl, &err) == 0;
     uint8_t kind;
     while (good && end_read(&end, &kind, 1, &err) == 0) {
         if (kind == 'p') {
@@ -455,6 +499,22 @@ static int bandwidth(struct pipe_end *end, double latency_s, double *bytes_per_s
     return result;
 }
 
+/* Connects and shakes hands. */
+static int end_connect(struct links *links, struct pipe_end *end, const char *address, struct err *err)
+{
+    end->ssl = NULL;
+    end->fd = dial(address, end->deadline_ns, err);
+    if (end->fd < 0)
+        return -1;
+    socket_prepare(end->fd);
+    end->ssl = ssl_create(links, false, err);
+    if (!end->ssl)
+        return -1;
+    return SSL_set_fd(end->ssl, end->fd) == 1
+               ? end_handshake(end, err)
+               : err_set(err, ERR_NOMEM, "no memory for a connection to the agent at %s", address);
+}
+
 static int measure(struct links *links, struct task *task, struct err *err)
 {
     struct pipe_end end = {.fd = -1,
@@ -462,18 +522,22 @@ static int measure(struct links *links, struct task *task, struct err *err)
                            .peer = task->address,
                            .stopping = &links->stopping};
     char wanted[TLS_IDENTITY_SIZE];
-    int result = -1;
     if (identity_of(links, task->result.to, wanted, err) < 0)
         return -1;
-    end.fd = dial(task->address, end.deadline_ns, err);
-    if (end.fd >= 0) {
-        socket_prepare(end.fd);
-        end.ssl = ssl_create(links, false, err);
-        if (end.ssl && SSL_set_fd(end.ssl, end.fd) == 1 && end_handshake(&end, err) == 0 &&
-            tls_peer_check(end.ssl, wanted, err) == 0 && ping(&end, &task->result.latency_s, err) == 0) {
-            result = bandwidth(&end, task->result.latency_s, &task->result.bytes_per_s,
-                               &task->result.duplex_bytes_per_s, err);
-        }
+    int result = end_connect(links, &end, task->address, err);
+    /* It hangs up while it greets another connection of our address. */
+    while (result < 0 && end.fd >= 0 && err->code == ERR_NET && clock_left_ms(end.deadline_ns, 1) > 0 &&
+           !atomic_load(&links->stopping)) {
+        end_close(&end);
+        poll(NULL, 0, AGAIN_MS);
+        result = end_connect(links, &end, task->address, err);
+    }
+    if (result == 0 && tls_peer_check(end.ssl, wanted, err) == 0 &&
+        ping(&end, &task->result.latency_s, err) == 0) {
+        result = bandwidth(&end, task->result.latency_s, &task->result.bytes_per_s,
+                           &task->result.duplex_bytes_per_s, err);
+    } else {
+        result = -1;
     }
     end_close(&end);
     return result;

@@ -342,8 +342,20 @@ static void links_are_measured_through_tls(void **state)
                             "node", "left", "address", json_object_get(hello, "address"), "node", "right",
                             "address", "127.0.0.1:1");
     say_quietly(world, json_pack("{s:s, s:{s:i, s:i}}", "type", "nodes", "nodes", "left", 1, "right", 1));
+    /* Connections that say nothing, as many as there are threads, do not keep nodes from being measured. */
+    int idle[4];
+    const char *port = strrchr(json_string_value(json_object_get(hello, "address")), ':') + 1;
+    struct sockaddr_in where = {.sin_family = AF_INET,
+                                .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+                                .sin_port = htons((uint16_t)strtol(port, NULL, 10))};
+    for (int i = 0; i < 4; i++) {
+        idle[i] = socket(AF_INET, SOCK_STREAM, 0);
+        assert_int_equal(connect(idle[i], (struct sockaddr *)&where, sizeof(where)), 0);
+    }
     say(world, ask);
     json_t *link = await(world, "link", -1);
+    for (int i = 0; i < 4; i++)
+        close(idle[i]);
     const json_t *document = json_object_get(link, "document");
     assert_string_equal(json_string_value(json_object_get(document, "from")), "left");
     assert_true(json_real_value(json_object_get(document, "latency_s")) > 0);
