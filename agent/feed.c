@@ -15,7 +15,7 @@ enum {
     TICK_MS = 250,
     HEARTBEAT_TICKS = 4, /* one heartbeat a second */
     BLOCK_MS = 5000,
-    READ_COUNT = 64,
+    READ_COUNT = 4,            /* messages, of up to 16 MiB each, that one reply brings */
     STREAM_LENGTH_MAX = 50000, /* entries of the Redis stream that stay when nobody reads it */
     WINDOW_EVENTS = 4096,
     WINDOW_BYTES = 6 << 20,      /* unacknowledged bytes that all journal streams together may send. Even sent
@@ -334,6 +334,7 @@ struct feed *feed_create(struct event_base *base, const struct feed_config *conf
         .tls = config->tls,
         .backoff_ms_max = 500, /* often, because the scheduler may still be creating the agent's Redis user */
         .queue_max = 65536,
+        .reply_bytes_max = READ_COUNT * (frame_limits_default.bytes_max + 65536),
     };
     static const struct redis_events writer = {.connected = writer_connected, .disconnected = writer_lost};
     static const struct redis_events reader = {.connected = reader_connected};

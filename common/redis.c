@@ -85,6 +85,8 @@ struct redis {
     uint32_t queue_max;
     uint64_t bytes;
     uint64_t bytes_max;
+    uint64_t reply_bytes; /* received of the reply that is being read */
+    uint64_t reply_bytes_max;
     uint32_t connect_ms;
     uint32_t backoff_min_ms;
     uint32_t backoff_max_ms;
@@ -369,6 +371,7 @@ static void stream_readable(struct bufferevent *stream, void *arg)
         if (evbuffer_peek(input, -1, NULL, &piece, 1) < 1)
             break;
         size_t size = piece.iov_len;
+        redis->reply_bytes += size; /* hiredis drops what it has parsed, so its buffer does not tell */
         bool fed = redisReaderFeed(redis->reader, piece.iov_base, size) == REDIS_OK;
         evbuffer_drain(input, size);
         void *reply = NULL;
@@ -377,11 +380,17 @@ static void stream_readable(struct bufferevent *stream, void *arg)
             reply_arrived(redis, reply);
             freeReplyObject(reply);
             reply = NULL;
+            redis->reply_bytes = redis->stream == stream ? redis->reader->len - redis->reader->pos : 0;
         }
-        if (redis->stream == stream && (!fed || redis->reader->len > REPLY_BYTES_MAX)) {
+        if (redis->stream != stream || (fed && redis->reply_bytes <= redis->reply_bytes_max))
+            continue;
+        if (fed) {
+            err_set(&why, ERR_PEER, "Redis sent a reply of more than %llu bytes",
+                    (unsigned long long)redis->reply_bytes_max);
+        } else {
             err_set(&why, ERR_PEER, "Redis sent what is no reply: %.128s", redis->reader->errstr);
-            connection_lost(redis, &why);
         }
+        connection_lost(redis, &why);
     }
     handler_leave(redis);
 }
@@ -515,6 +524,7 @@ static void connection_start(struct redis *redis)
     struct err why;
     redisReaderFree(redis->reader);
     redis->reader = redisReaderCreate();
+    redis->reply_bytes = 0;
     arrays_bound(redis);
     SSL *ssl = NULL;
     if (redis->tls && !(ssl = tls_client_create(redis->tls, redis->is_unix ? NULL : redis->host, &why))) {
@@ -603,6 +613,7 @@ struct redis *redis_create(struct event_base *base, const struct redis_config *c
     redis->tls = config->tls;
     redis->queue_max = config->queue_max != 0 ? config->queue_max : QUEUE_MAX;
     redis->bytes_max = config->queue_bytes_max != 0 ? config->queue_bytes_max : QUEUE_BYTES_MAX;
+    redis->reply_bytes_max = config->reply_bytes_max != 0 ? config->reply_bytes_max : REPLY_BYTES_MAX;
     redis->connect_ms = config->connect_ms != 0 ? config->connect_ms : CONNECT_MS;
     redis->backoff_min_ms = config->backoff_ms_min != 0 ? config->backoff_ms_min : BACKOFF_MIN_MS;
     redis->backoff_max_ms = config->backoff_ms_max != 0 ? config->backoff_ms_max : BACKOFF_MAX_MS;

@@ -33,6 +33,7 @@ struct redis_config {
     SSL_CTX *tls;             /* borrowed until redis_destroy; NULL: no TLS */
     uint32_t queue_max;       /* commands waiting or in flight; 0 means 8192 */
     uint64_t queue_bytes_max; /* 0 means 256 MiB */
+    uint64_t reply_bytes_max; /* one reply; a longer one breaks the connection (ERR_PEER). 0 means 512 MiB */
     uint32_t connect_ms;      /* 0 means 3000 */
     uint32_t backoff_ms_min;  /* 0 means 50 */
     uint32_t backoff_ms_max;  /* 0 means 2000 */

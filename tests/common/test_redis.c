@@ -229,6 +229,18 @@ static void an_entry_of_very_many_fields_is_no_reply(void **state)
     loop(probe.base, 5000);
     assert_int_equal(probe.good, 3); /* the next connection works */
     redis_destroy(redis);
+    /* What a client allows is counted over the whole reply. */
+    redis = client(&probe, &(struct redis_config){.address = server.address, .reply_bytes_max = 1 << 18});
+    for (int count = 2; count <= 4; count += 2) {
+        char number[2] = {(char)('0' + count)};
+        probe.last = ERR_NONE;
+        SAY(redis, &probe, 0, "EVAL",
+            "local t = {} for i = 1, ARGV[1] do t[i] = string.rep('x', 100000) end return t", "0", number);
+        loop(probe.base, 5000);
+        assert_int_equal(probe.last, count == 2 ? ERR_NONE : ERR_PEER);
+    }
+    assert_int_equal(probe.good, 4);
+    redis_destroy(redis);
     base_end(probe.base);
 }
 
