@@ -1,7 +1,7 @@
 /* Runs all of Motley on one machine: a private PostgreSQL and Redis, API, schedulers and agents under one
  * folder, kept alive by a supervisor process (motley-supervisor) until local_down().
  *
- * It works as root (PostgreSQL then runs as the user postgres, else nobody) and as another user. Everything
+ * It works as root (PostgreSQL then runs as the user postgres) and as another user. Everything
  * is under the home folder; local/README.md describes its layout. Blocking calls for the client program; one
  * thread.
  */

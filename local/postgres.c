@@ -110,10 +110,11 @@ static int user_find(struct postgres_place *place, struct err *err)
     if (geteuid() != 0)
         return 0;
     const struct passwd *user = getpwnam("postgres");
-    user = user ? user : getpwnam("nobody");
     if (!user || user->pw_uid == 0) {
-        return err_set(err, ERR_NOT_FOUND,
-                       "PostgreSQL refuses to run as root, and there is no user postgres or nobody");
+        return err_set(
+            err, ERR_NOT_FOUND,
+            "PostgreSQL refuses to run as root, and there is no user postgres for it: useradd --system "
+            "postgres");
     }
     place->uid = user->pw_uid;
     place->gid = user->pw_gid;
@@ -152,8 +153,12 @@ int postgres_find(const char *home, struct postgres_place *place, struct err *er
             "PostgreSQL is not installed (no initdb below %s or on PATH): apt-get install postgresql",
             debian_folder);
     }
+    /* Whoever listens at the socket must be the server's user, or it is somebody else's server. */
+    const struct passwd *owner = getpwuid(place->uid != 0 ? place->uid : geteuid());
+    const bool plain = owner && !strpbrk(owner->pw_name, " '\\");
     const int length =
-        snprintf(place->conninfo, sizeof(place->conninfo), "host=%s dbname=postgres user=motley", place->dir);
+        snprintf(place->conninfo, sizeof(place->conninfo), "host=%s dbname=postgres user=motley%s%s",
+                 place->dir, plain ? " requirepeer=" : "", plain ? owner->pw_name : "");
     if (length < 0 || (size_t)length >= sizeof(place->conninfo) ||
         strlen(place->dir) + sizeof("/.s.PGSQL.5432") > HOME_SOCKET_BYTES) {
         return err_set(err, ERR_TOO_BIG, "\"%s\" is too long a path for a socket", place->dir);

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -369,6 +370,21 @@ static int signals_open(struct err *err)
     return fd >= 0 ? fd : err_errno(err, ERR_INTERNAL, errno, "could not watch signals");
 }
 
+/* Locks the folder in /tmp that has the link to the home, if there is one: programs that clean /tmp by age
+ * leave locked folders alone (systemd-tmpfiles). Returns the descriptor, or -1. */
+static int links_hold(const char *home, const char *real)
+{
+    char folder[HOME_PATH_BYTES];
+    const char *slash = strrchr(home, '/');
+    if (strcmp(home, real) == 0 || !slash)
+        return -1;
+    snprintf(folder, sizeof(folder), "%.*s", (int)(slash - home), home);
+    const int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) < 0)
+        log_event(LOG_LEVEL_WARN, "links_not_held", "path=%s", folder);
+    return fd;
+}
+
 int local_supervise(const char *home, struct err *err)
 {
     struct supervisor v = {.home = home};
@@ -379,6 +395,7 @@ int local_supervise(const char *home, struct err *err)
     const int lock = file_lock(path, err);
     if (lock < 0)
         return -1;
+    const int links = links_hold(home, v.real);
     int status = -1;
     const int signals = signals_open(err);
     if (signals >= 0 && services_load(&v, err) == 0) {
@@ -391,6 +408,8 @@ int local_supervise(const char *home, struct err *err)
     }
     if (signals >= 0)
         close(signals);
+    if (links >= 0)
+        close(links);
     free(v.services);
     json_decref(v.list);
     close(lock);
