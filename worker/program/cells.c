@@ -119,7 +119,9 @@ size_t cells_tensor_bytes(const struct ops *ops, int32_t slot, uint32_t tokens)
 size_t cells_tail_bytes(const struct ops *ops, int32_t slot, uint32_t rows)
 {
     bool balances = ops->kind == PROGRAM_TRAIN && ops->step->router_scale != 0;
-    return balances ? (size_t)(ops->slots[slot].slot->bytes_per_row * rows) : 0;
+    /* A plan may name up to 1e15 bytes a row: what no slot holds (cells_bound) must stay a size. */
+    double bytes = balances ? ops->slots[slot].slot->bytes_per_row * rows : 0;
+    return bytes < 0x1p53 ? (size_t)bytes : (size_t)1 << 53;
 }
 
 /* Returns the bytes of a slot's tensor for all rows of a micro-batch. */

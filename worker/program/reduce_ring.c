@@ -16,9 +16,9 @@ static bool exchanges(const struct reduce *reduce)
 static void ring_part(const struct reduce *reduce, uint32_t part, size_t *begin, size_t *end)
 {
     size_t values = reduce->size / sizeof(float), n = exchanges(reduce) ? 1 : reduce->ring.count;
-    part %= n;
-    *begin = values / n * part + (values % n < part ? values % n : part);
-    *end = *begin + values / n + (part < values % n ? 1 : 0);
+    size_t at = part % n;
+    *begin = values / n * at + (values % n < at ? values % n : at);
+    *end = *begin + values / n + (at < values % n ? 1 : 0);
     *begin *= sizeof(float);
     *end *= sizeof(float);
 }
@@ -62,7 +62,7 @@ static int ring_step(struct reduce *reduce, struct err *err)
         size_t begin, end, out_begin, out_end;
         ring_part(reduce, ring_sends(reduce), &out_begin, &out_end);
         ring_part(reduce, ring_sends(reduce) + ring->count - 1, &begin, &end);
-        ring->open = (out_end > out_begin) + (end > begin);
+        ring->open = (out_end > out_begin ? 1u : 0u) + (end > begin ? 1u : 0u);
         if (end > begin &&
             mesh_recv(ops->options.mesh, &from, meta.tag, reduce->incoming, end - begin, err) < 0)
             return -1;
