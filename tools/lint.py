@@ -2,8 +2,9 @@
 """House rules that a compiler does not check: layering, banned calls, file sizes, contracts.
 
 Prints one line a finding, `path:line: rule: what`, and exits 1 if there is any.
---full adds clang-format, cppcheck and clang-tidy where they are installed.
+--full adds clang-format and cppcheck where they are installed, and conversions in the rooms that take bytes of others.
 """
+import json
 import os
 import re
 import shutil
@@ -12,6 +13,7 @@ import sys
 
 import circles
 import documents
+import recursion
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -189,6 +191,8 @@ def check_header(path, text, report):
             statement = ""
 
 
+# A decoder answers 0 for what is no character: a walk that adds its answer stands still for ever.
+NO_PROGRESS = re.compile(r"\+=\s*utf8_decode\s*\(")
 # clang-format decides braces; these two it leaves open.
 HANDWRITING = re.compile(r"== NULL\b|\bsizeof [^(]")
 HANDWRITING_RULE = "a null pointer is tested as !pointer, and sizeof has brackets"
@@ -210,6 +214,8 @@ def check_shapes(path, text, structs, report):
     code = blank_strings(strip_comments(text))
     for found in HANDWRITING.finditer(code):
         report(path, code.count("\n", 0, found.start()) + 1, "handwriting", HANDWRITING_RULE)
+    for found in NO_PROGRESS.finditer(code):
+        report(path, code.count("\n", 0, found.start()) + 1, "progress", "utf8_decode() answers 0 for a bad character: utf8_next")
     for found in STRUCT.finditer(code):
         structs.setdefault(found.group(1), set()).add(path)
     for found in FUNCTION.finditer(code):
@@ -230,7 +236,35 @@ CPPCHECK_MACROS = ["-Djson_object_foreach(o,k,v)=for(;;)", "-Djson_array_foreach
                    "-DSTAILQ_HEAD(n,t)=struct n{struct t *first;}", "-DTAILQ_HEAD(n,t)=struct n{struct t *first;}"]
 
 
+# Conversions that lose values or signs, in the rooms that take bytes of others, need a cast that somebody thought about.
+TAKES_BYTES = ("common/", "mesh/", "parse/", "signer/", "agent/", "local/", "store/", "api/", "model/", "worker/program/", "worker/session/",
+               "worker/checkpoint/")
+CONVERSIONS = ["-fsyntax-only", "-Wconversion", "-Wsign-conversion", "-Wformat=2"]
+# They choose a conversion of a number from a list before they make its format.
+MAKES_FORMATS = {"model/templates/jinja_format.c", "model/templates/jinja_function.c"}
+
+
+def check_conversions(report):
+    """Compiles as build/ was configured, with the warnings above."""
+    commands = os.path.join(ROOT, "build", "compile_commands.json")
+    entries = json.loads(circles.read(commands)) if os.path.exists(commands) else []
+    for entry in entries:
+        path = os.path.relpath(entry["file"], ROOT)
+        if not path.startswith(TAKES_BYTES):
+            continue
+        words = [w.replace('\\"', '"') for w in entry["command"].split() if not w.startswith(("-W", "-o", "-O", "-M")) and not w.endswith((".o", ".o.d"))]
+        words = [w for w in words if w not in ("-c", entry["file"], "-g") and "ccache" not in w and "FORTIFY" not in w]
+        quiet = ["-Wno-format-nonliteral"] if path in MAKES_FORMATS else []
+        done = subprocess.run([*words, *CONVERSIONS, *quiet, entry["file"]], cwd=entry["directory"], capture_output=True, text=True)
+        for line in done.stderr.splitlines():
+            found = re.match(r".*?([\w/.]+):(\d+):\d+: (?:warning|error): (.*)", line)
+            if found:
+                report(os.path.relpath(found.group(1), ROOT) if os.path.isabs(found.group(1)) else path, int(found.group(2)), "conversion",
+                       found.group(3))
+
+
 def full_checks(files, report):
+    check_conversions(report)
     sources = [f for f in files if f.endswith((".c", ".h")) and f.split("/")[0] in MAY_INCLUDE]
     if shutil.which("clang-format-19"):
         for path in sources:
@@ -315,6 +349,9 @@ def main():
             report(folder, 1, "readme", "the folder has no README.md")
     for room, path, _, why, _ in circles.find(files, sorted(MAY_INCLUDE), circles.read):
         report(path[0], 1, "circle", f"{' -> '.join(path)}: {'; '.join(why)}")
+    sources = [f for f in files if f.endswith(".c") and f.split("/")[0] in MAY_INCLUDE]
+    for path, line, names in recursion.find(sources, circles.read):
+        report(path, line, "recursion", f"{', '.join(names)}: no depth bounds it (tools/recursion.py)")
     if "--full" in sys.argv[1:]:
         full_checks(files, report)
     print(f"lint: {report.count} findings in {len(files)} files")
