@@ -243,6 +243,11 @@ def refusals_are_types_with_the_problems_fields():
         expect("motley up" in str(error), error)
 
 
+def tokens_go_in_clear_to_this_machine_alone():
+    for address in ("http://192.0.2.1:8080", "http://lab.example"):
+        refusal(motley.Unreachable, lambda address=address: motley.Client(motley.Server(address, "secret")))
+
+
 def files_go_both_ways_over_a_wire_that_breaks():
     data = os.urandom(1 << 20) * 40
     sha256 = hashlib.sha256(data).hexdigest()
@@ -366,6 +371,6 @@ def a_job_that_fails_raises():
 main(a_job_is_submitted_with_its_files_watched_in_a_terminal_and_done, models_list_every_member_that_the_service_sends,
      a_stream_that_is_cut_every_few_bytes_loses_and_repeats_nothing, a_stream_that_is_never_whole_ends_with_a_typed_error,
      the_clusters_events_come_by_topic, a_post_whose_answer_is_lost_is_carried_out_once, what_may_not_be_repeated_is_not,
-     lists_come_page_by_page, refusals_are_types_with_the_problems_fields, files_go_both_ways_over_a_wire_that_breaks,
+     lists_come_page_by_page, refusals_are_types_with_the_problems_fields, tokens_go_in_clear_to_this_machine_alone, files_go_both_ways_over_a_wire_that_breaks,
      a_result_is_what_motley_get_writes, names_of_files_that_leave_the_folder_are_refused, adapters_and_their_base_come_into_the_cache,
      events_are_the_same_however_the_bytes_arrive, curves_are_pictures, notes_of_a_job_cannot_move_the_cursor, clients_work_in_threads_and_twenty_at_once, a_job_that_fails_raises)

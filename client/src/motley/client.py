@@ -48,11 +48,15 @@ class Server:
         return cls(document["address"], document["token"], document.get("ca"))
 
     def options(self) -> dict[str, Any]:
-        """What both of httpx's clients are made with. A proxy is never asked for a loopback address."""
+        """What both of httpx's clients are made with. A proxy is never asked for a loopback address, and no other is sent
+        the token in clear."""
         url = httpx.URL(self.address)
+        local = url.host in ("localhost", "::1") or url.host.startswith("127.")
+        if url.scheme != "https" and not local:
+            raise Unreachable(f"{self.address} is not this machine, and a token is sent to others through https:// alone")
         return {"base_url": url, "headers": {"Authorization": f"Bearer {self.token}", "User-Agent": "motley-python"},
                 "verify": ssl.create_default_context(cafile=self.ca) if url.scheme == "https" else True,
-                "trust_env": url.host not in ("localhost", "::1") and not url.host.startswith("127."),
+                "trust_env": not local,
                 "timeout": httpx.Timeout(ANSWER_S, connect=10.0), "follow_redirects": False}
 
 
