@@ -9,6 +9,7 @@ const PICTURE_NODES = 12; // of more machines, links are in the table alone
 const MACHINES = 6; // drawn at once: the next ones come with the next drawing, so that none takes long
 const PAGE = 50; // devices of the table
 const MINUTE = 60000;
+const CLOCK_OFF = 30; // seconds from which a clock is named
 
 export function open(frame) {
   const state = {devices: null, nodes: [], links: [], leases: [], queue: [], load: new Map(), jobs: new Map(), machines: MACHINES, page: null, drawn: new Drawn()};
@@ -40,7 +41,7 @@ function draw(frame, state) {
   const names = [...new Set([...state.nodes.map((node) => node.name), ...state.devices.map((device) => device.node)])].sort();
   if (names.length === 0) return [trouble(frame.trouble), empty('No machine has joined', h('code', null, 'motley join-token'), ' prints what the first one needs.')];
   const busy = state.devices.filter((device) => device.job_owner).length;
-  const lost = state.nodes.filter((node) => node.state !== 'alive' || node.lacking);
+  const lost = state.nodes.filter((node) => node.state !== 'alive' || node.lacking || Math.abs(node.clock_ahead_s || 0) >= CLOCK_OFF);
   if (state.machines < names.length) {
     requestAnimationFrame(() => {
       state.machines += MACHINES;
@@ -49,7 +50,7 @@ function draw(frame, state) {
   }
   return [
     h('div', {class: 'head'}, h('h1', null, `${busy} of ${state.devices.length} devices ${busy === 1 ? 'is' : 'are'} busy with jobs, on ${names.length} ${names.length === 1 ? 'machine' : 'machines'}.`), trouble(frame.trouble),
-      lost.map((node) => h('p', {key: node.name, class: 'notice warn'}, node.state !== 'alive' ? `${node.name} is ${node.state}${node.why ? `: ${node.why}` : ''}` : `${node.name} cannot run workers: ${node.lacking}`))),
+      lost.map((node) => h('p', {key: node.name, class: 'notice warn'}, node.state !== 'alive' ? `${node.name} is ${node.state}${node.why ? `: ${node.why}` : ''}` : `${node.name}: ${node.why}`))),
     h('div', {class: 'machines'}, names.slice(0, state.machines).map((name) => machine(state, name))),
     links(state, names),
     devicesTable(frame, state),
