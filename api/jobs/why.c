@@ -112,12 +112,12 @@ static void sooner_found(void *arg, const struct err *err, json_t *doc)
 }
 
 /* Devices by name, as far as they fit. */
-struct device_names {
+struct rank_names {
     char text[400];
     size_t used;
 };
 
-static void add_name(struct device_names *names, const char *name)
+static void add_name(struct rank_names *names, const char *name)
 {
     if (names->used < sizeof(names->text))
         names->used += (size_t)snprintf(names->text + names->used, sizeof(names->text) - names->used, "%s%s",
@@ -128,7 +128,7 @@ static void add_name(struct device_names *names, const char *name)
  * first of the others says; NULL when no rank waits. */
 static json_t *run_waits(const json_t *ranks)
 {
-    struct device_names unready = {.used = 0}, silent = {.used = 0};
+    struct rank_names unready = {.used = 0}, silent = {.used = 0};
     const char *first = NULL, *says = NULL;
     size_t i;
     json_t *rank;

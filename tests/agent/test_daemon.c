@@ -312,8 +312,9 @@ static void kill_ends_a_worker_that_does_not_listen(void **state)
 static void profiles_are_measured_by_a_worker_of_the_device(void **state)
 {
     struct world *world = *state;
-    json_t *ask = json_pack("{s:s, s:i, s:s, s:s}", "type", "profile", "request", 77, "device", "left/cpu0",
-                            "method", "lora");
+    json_t *ask = json_pack("{s:s, s:i, s:s, s:s, s:i}", "type", "profile", "request", 77, "device",
+                            "left/cpu0", "method", "lora", "start_in_ms", 60000);
+    const json_int_t asked_ns = (json_int_t)clock_mono_ns();
     say(world, json_deep_copy(ask));
     json_t *profile = await(world, "profile", -1);
     assert_int_equal(json_integer_value(json_object_get(profile, "request")), 77);
@@ -321,6 +322,8 @@ static void profiles_are_measured_by_a_worker_of_the_device(void **state)
     const json_t *local = json_object_get(json_object_get(profile, "document"), "local");
     assert_string_equal(json_string_value(json_object_get(local, "identity")), "agent:left:1");
     assert_string_equal(json_string_value(json_object_get(local, "api")), world->api.url);
+    const json_int_t start_ns = json_integer_value(json_object_get(local, "start_ns"));
+    assert_true(start_ns - asked_ns > 60000000000 && start_ns - (json_int_t)clock_mono_ns() < 60000000000);
     assert_string_equal(json_string_value(json_object_get(json_object_get(local, "device"), "isa")), "sse42");
     json_decref(profile);
     json_object_set_new(ask, "method", json_string("crash"));
