@@ -4,9 +4,11 @@
 
 #include <limits.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "common/buf.h"
+#include "common/clock.h"
 #include "model/shape/config.h"
 #include "model/rows/rows.h"
 #include "model/rows/rows_show.h"
@@ -149,6 +151,9 @@ int command_rows(struct cli *cli, struct err *err)
         json_decref(document);
         return -1;
     }
+    char now[32];
+    if (!spec.data.day) /* as the server does at a submit */
+        spec.data.day = strndup(clock_rfc3339(clock_wall_us(), now), 10);
     json_t *config_json = given_config(cli->words[0], spec.model, folder, path, err);
     int result = config_json ? 0 : -1;
     if (result == 0 && model_config_parse(config_json, &config, err) < 0)

@@ -31,9 +31,12 @@ struct parse_request {
 
 static json_t *answer_model(struct parse_request *request, struct err *err)
 {
+    const char *own = request->tokenizer ? tokenizer_chat_template(request->tokenizer) : NULL;
+    const int dated = own && strstr(own, "strftime_now");
     json_t *config = model_config_to_json(model_get_config(request->model), err);
-    json_t *answer =
-        config ? json_pack("{s:o, s:b}", "config", config, "tokenizer", request->tokenizer != NULL) : NULL;
+    json_t *answer = config ? json_pack("{s:o, s:b, s:b}", "config", config, "tokenizer",
+                                        request->tokenizer != NULL, "dated", dated)
+                            : NULL;
     if (config && !answer)
         err_set(err, ERR_NOMEM, "no memory for a model's config");
     return answer;
@@ -52,7 +55,7 @@ struct text_options {
 static int options_read(const struct parse_request *request, struct text_options *options, struct err *err)
 {
     struct json_reader reader;
-    const char *kind = NULL;
+    const char *kind = NULL, *day = NULL;
     const json_t *chat = NULL;
     uint32_t format = 0, learn = 0;
     uint64_t memory = 0;
@@ -63,6 +66,7 @@ static int options_read(const struct parse_request *request, struct text_options
     jr_u32(&reader, "learn", JR_REQUIRED, SPEC_LEARN_ANSWER, SPEC_LEARN_ALL, &learn);
     jr_u32(&reader, "sequence_tokens", JR_REQUIRED, 0, UINT32_MAX, &options->data.sequence_tokens);
     jr_any(&reader, "chat", JR_OPTIONAL, &chat);
+    jr_str(&reader, "day", JR_OPTIONAL, 1, 10, &day);
     jr_str(&reader, "prompt", JR_OPTIONAL, 0, PARSE_PROMPT_BYTES_MAX, &options->prompt);
     jr_bytes(&reader, "memory", JR_OPTIONAL, 0, UINT64_C(1) << 50, &memory);
     jr_u32(&reader, "rows_max", JR_OPTIONAL, 1, UINT32_MAX, &options->rows_max);
@@ -71,6 +75,7 @@ static int options_read(const struct parse_request *request, struct text_options
     options->data.format = (enum spec_format)format;
     options->data.learn = (enum spec_learn)learn;
     options->data.chat_template = (json_t *)(uintptr_t)chat;
+    options->data.day = (char *)(uintptr_t)day;
     if (rows_options_from_spec(&options->data, request->tokenizer, model_get_config(request->model)->vocab,
                                &options->rows, &options->chat, err) < 0) {
         return err_wrap(err, "data.chat_template");

@@ -12,10 +12,10 @@
  * Questions (`do`), what they need, and their answers:
  *   ready          {}  → {}
  *   model          the model's files  → {config, tokenizer: whether it has one}
- *   rows           the model's files, UPLOAD; {format, learn, sequence_tokens, chat?, memory, rows_max}
+ *   rows           the model's files, UPLOAD; {format, learn, sequence_tokens, chat?, day?, memory, rows_max}
  *                  → {stats, rows}, then rows × 8 bytes (struct row_size), then the rows' file
  *                  (model/rows/rows.h) to the end
- *   prompt         the model's files; {prompt, format, learn, sequence_tokens, chat?}  → {ids}
+ *   prompt         the model's files; {prompt, format, learn, sequence_tokens, chat?, day?}  → {ids}
  *   adapter_files  UPLOAD, a list of an adapter's two files  → {file name: sha256}
  *   adapter        the model's files, UPLOAD, an adapter_config.json, and WEIGHTS
  *                  → the config, if it fits that model

@@ -5,6 +5,7 @@
 
 #include "api/request/dataset.h"
 #include "api/request/parsed.h"
+#include "common/clock.h"
 #include "model/job/spec_array.h"
 #include "model/shape/config.h"
 #include "store/models.h"
@@ -254,8 +255,23 @@ static void want_dataset(struct spec_check *check, const char *reference, const 
         fail(check);
 }
 
+/* Sets the day that the model's template asks for to today's, so that the job's record keeps it. */
+static int set_day(struct spec_check *check)
+{
+    char now[32];
+    if (check->spec.data.day ||
+        !json_is_true(json_object_get(json_object_get(check->model, "info"), "dated")))
+        return 0;
+    check->spec.data.day = strndup(clock_rfc3339(clock_wall_us(), now), 10);
+    return check->spec.data.day ? 0 : err_set(&check->err, ERR_NOMEM, "out of memory for a day");
+}
+
 void check_train(struct spec_check *check)
 {
+    if (set_day(check) < 0) {
+        fail(check);
+        return;
+    }
     want_dataset(check, check->spec.data.train, "data.train", train_encoded);
 }
 
@@ -283,6 +299,7 @@ static void sample_work(struct pool_task *task)
     struct spec_check *check = (struct spec_check *)task;
     const struct parsed_text text = {.files = json_object_get(check->model, "files"),
                                      .chat = check->spec.data.chat_template,
+                                     .day = check->spec.data.day,
                                      .format = check->sample_format,
                                      .learn = check->spec.data.learn,
                                      .sequence_tokens = check->spec.data.sequence_tokens};

@@ -39,6 +39,7 @@ struct dataset_encoding {
     char source_path[BLOB_PATH_MAX];
     json_t *files; /* the model's files; a copy */
     json_t *chat;
+    char day[16]; /* data.day, or "" */
     enum spec_format format;
     enum spec_learn learn;
     uint32_t sequence_tokens;
@@ -125,6 +126,7 @@ static void encoding_work(struct pool_task *task)
     struct dataset_encoding *encoding = (struct dataset_encoding *)task;
     const struct parsed_text text = {.files = encoding->files,
                                      .chat = encoding->chat,
+                                     .day = *encoding->day ? encoding->day : NULL,
                                      .format = encoding->format,
                                      .learn = encoding->learn,
                                      .sequence_tokens = encoding->sequence_tokens};
@@ -231,11 +233,11 @@ static int make_key(const struct dataset_want *want, char key[DIGEST_HEX_SIZE], 
     struct buf text;
     buf_init(&text, 1 << 22);
     json_t *chat = want->spec->data.chat_template;
-    json_t *document =
-        json_pack("{s:i, s:s, s:O, s:s, s:s, s:i, s:O?}", "version", 3, "blob", want->sha256, "model",
-                  json_object_get(want->model, "content"), "format",
-                  spec_format_name(want->spec->data.format), "learn", spec_learn_name(want->spec->data.learn),
-                  "sequence_tokens", (int)want->spec->data.sequence_tokens, "chat", chat);
+    json_t *document = json_pack(
+        "{s:i, s:s, s:O, s:s, s:s, s:i, s:s*, s:O?}", "version", 3, "blob", want->sha256, "model",
+        json_object_get(want->model, "content"), "format", spec_format_name(want->spec->data.format), "learn",
+        spec_learn_name(want->spec->data.learn), "sequence_tokens", (int)want->spec->data.sequence_tokens,
+        "day", want->spec->data.day, "chat", chat);
     int rc = document ? json_print(document, true, &text, err)
                       : err_set(err, ERR_NOMEM, "out of memory for a data set's key");
     if (rc == 0)
@@ -263,6 +265,7 @@ static struct dataset_encoding *encoding_create(struct datasets *datasets, const
     /* copied, since reference counts are not atomic */
     encoding->files = json_deep_copy(json_object_get(want->model, "files"));
     encoding->chat = json_deep_copy(want->spec->data.chat_template);
+    snprintf(encoding->day, sizeof(encoding->day), "%s", want->spec->data.day ? want->spec->data.day : "");
     encoding->format = want->spec->data.format;
     encoding->learn = want->spec->data.learn;
     encoding->sequence_tokens = want->spec->data.sequence_tokens;

@@ -18,7 +18,7 @@ struct dataset_want {
     const char *sha256;          /* SHA-256 of the uploaded file, in hex */
     const char *what;            /* prefix of errors about the file, such as "data.train" */
     const json_t *model;         /* the document of store_model_get */
-    const struct job_spec *spec; /* its data.format, learn, sequence_tokens and chat_template are used */
+    const struct job_spec *spec; /* its data.format, learn, sequence_tokens, chat_template and day are used */
 };
 
 /* Called with the data set, borrowed for the call; NULL when there is an err. Errors of the data itself are

@@ -50,11 +50,11 @@ static int nonsense(struct err *err)
 
 /* ---- a model ---- */
 
-static json_t *info_of(const struct model_config *config, bool tokenizer)
+static json_t *info_of(const struct model_config *config, bool tokenizer, bool dated)
 {
-    return json_pack("{s:s, s:I, s:i, s:i, s:b}", "architecture", model_arch_name(config->arch), "parameters",
-                     (json_int_t)model_config_params(config), "layers", (int)config->layers, "hidden",
-                     (int)config->hidden, "tokenizer", tokenizer);
+    return json_pack("{s:s, s:I, s:i, s:i, s:b, s:b}", "architecture", model_arch_name(config->arch),
+                     "parameters", (json_int_t)model_config_params(config), "layers", (int)config->layers,
+                     "hidden", (int)config->hidden, "tokenizer", tokenizer, "dated", dated);
 }
 
 int parsed_model(struct app *app, const json_t *files, json_t **config, json_t **info, struct err *err)
@@ -62,7 +62,7 @@ int parsed_model(struct app *app, const json_t *files, json_t **config, json_t *
     struct model_config read;
     struct json_reader reader;
     const json_t *document = NULL;
-    bool tokenizer = false;
+    bool tokenizer = false, dated = false;
     json_t *answer;
     *config = *info = NULL;
     if (ask(app, &(struct parser_request){.document = json_pack("{s:s}", "do", "model"), .files = files},
@@ -71,10 +71,11 @@ int parsed_model(struct app *app, const json_t *files, json_t **config, json_t *
     jr_init(&reader, answer, "", err);
     jr_object(&reader, "config", JR_REQUIRED, &document);
     jr_bool(&reader, "tokenizer", JR_REQUIRED, &tokenizer);
+    jr_bool(&reader, "dated", JR_REQUIRED, &dated);
     int rc = jr_finish(&reader) < 0 || model_config_parse(document, &read, err) < 0 ? nonsense(err) : 0;
     if (rc == 0) {
         *config = model_config_to_json(&read, err);
-        *info = info_of(&read, tokenizer);
+        *info = info_of(&read, tokenizer, dated);
         if (!*config || !*info)
             rc = err_set(err, ERR_NOMEM, "out of memory for a model's config");
     }
@@ -86,8 +87,9 @@ int parsed_model(struct app *app, const json_t *files, json_t **config, json_t *
 
 static json_t *text_question(const char *what, const struct parsed_text *text)
 {
-    return json_pack("{s:s, s:i, s:i, s:I, s:o*}", "do", what, "format", (int)text->format, "learn",
-                     (int)text->learn, "sequence_tokens", (json_int_t)text->sequence_tokens, "chat",
+    return json_pack("{s:s, s:i, s:i, s:I, s:s*, s:o*}", "do", what, "format", (int)text->format, "learn",
+                     (int)text->learn, "sequence_tokens", (json_int_t)text->sequence_tokens, "day", text->day,
+                     "chat",
                      /* copied, since reference counts are not atomic */
                      text->chat ? json_deep_copy(text->chat) : NULL);
 }

@@ -24,6 +24,7 @@ int parsed_model(struct app *app, const json_t *files, json_t **config, json_t *
 struct parsed_text {
     const json_t *files; /* the model's files */
     const json_t *chat;  /* data.chat_template, or NULL */
+    const char *day;     /* data.day, or NULL */
     enum spec_format format;
     enum spec_learn learn;
     uint32_t sequence_tokens;

@@ -231,6 +231,10 @@ static void data_read(struct json_reader *root, struct job_spec *spec)
     jr_bool(&r, "shuffle", JR_GIVEN, &d->shuffle);
     jr_choice(&r, "learn", JR_GIVEN, learn_names, &learn);
     chat_template_read(&r, spec);
+    int64_t day_us;
+    if (text_read(&r, "day", JR_OPTIONAL, SPEC_NAME_BYTES, &d->day) > 0 &&
+        (strlen(d->day) != 10 || clock_rfc3339_parse(d->day, &day_us) < 0))
+        jr_fail(&r, "day", "must be a date such as 2026-01-31");
     d->format = (enum spec_format)format;
     d->learn = (enum spec_learn)learn;
     jr_finish(&r);
@@ -596,6 +600,7 @@ void spec_fini(struct job_spec *spec)
     free(spec->data.train);
     free(spec->data.eval);
     json_decref(spec->data.chat_template);
+    free(spec->data.day);
     json_decref(spec->placement.plan);
     names_fini(&spec->placement.devices);
     names_fini(&spec->placement.exclude);

@@ -141,6 +141,7 @@ struct spec_data_part {
     enum spec_learn learn;    /* default answer */
     /* default NULL, the model's own; else a string (a name of chat.h) or an object (chat.h) */
     json_t *chat_template;
+    char *day; /* default NULL; else "2026-01-31", which strftime_now of the template tells */
 };
 
 struct spec_train_part {

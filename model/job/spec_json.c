@@ -55,6 +55,8 @@ static json_t *data_json(const struct job_spec *spec)
         json_pack("{s:s, s:o, s:s, s:I, s:b, s:s}", "train", d->train, "eval", text_or_null(d->eval),
                   "format", spec_format_name(d->format), "sequence_tokens", (json_int_t)d->sequence_tokens,
                   "shuffle", d->shuffle ? 1 : 0, "learn", spec_learn_name(d->learn));
+    if (object && d->day)
+        json_object_set_new(object, "day", json_string(d->day));
     if (object && d->chat_template &&
         json_object_set_new(object, "chat_template", json_deep_copy(d->chat_template)) < 0) {
         json_decref(object);

@@ -2,6 +2,7 @@
 #include "model/rows/rows.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -303,7 +304,9 @@ static int chat_row(struct encoder *e, const struct row_json *row, struct err *e
     int status = row_chat_read(row, e->format, e->options->chat, &chat, err);
     if (status == 0) {
         row_chat_unwritten(&chat, e->options->chat, e->report->unwritten);
-        e->report->dated = e->report->dated || chat_template_names(e->options->chat, "strftime_now");
+        if (chat_template_names(e->options->chat, "strftime_now"))
+            snprintf(e->report->day, sizeof(e->report->day), "%s",
+                     e->options->day ? e->options->day : "2024-07-26");
         status = conversation_encode(e, &chat, err);
     }
     row_chat_fini(&chat);
@@ -561,12 +564,13 @@ int rows_options_from_spec(const struct spec_data_part *data, const struct token
                                      .learn = data->learn,
                                      .sequence_tokens = data->sequence_tokens,
                                      .vocab = vocab,
+                                     .day = data->day,
                                      .tokenizer = tokenizer};
     *chat = NULL;
     if (!tokenizer && !data->chat_template)
         return 0;
     struct err why = {0};
-    const struct chat_given given = chat_given_by(tokenizer);
+    const struct chat_given given = chat_given_by(tokenizer, data->day);
     if (chat_template_choose(data->chat_template, &given, chat, &why) < 0) {
         if (data->chat_template || why.code == ERR_NOMEM) {
             *err = why;

@@ -56,6 +56,7 @@ struct rows_options {
     enum spec_learn learn;
     uint32_t sequence_tokens;
     uint32_t vocab;                    /* ids from this number on are refused (token rows); 0: not checked */
+    const char *day;                   /* data.day, or NULL; borrowed */
     const struct tokenizer *tokenizer; /* NULL: only rows of format tokens can be encoded */
     const struct chat_template
         *chat;             /* borrowed, for chat rows; NULL: chat rows are refused with chat_error */
@@ -77,7 +78,7 @@ struct rows_report {
      * never names, so that they are not in the text (apply_chat_template drops them, too); and columns that
      * no format reads. */
     char unwritten[ROWS_NAMES_BYTES], unread[ROWS_NAMES_BYTES];
-    bool dated; /* the chat template names strftime_now, for which every day is 26 July 2024 (chat.h) */
+    char day[16]; /* what the chat template's strftime_now tells, or "" if it does not name it */
     uint64_t tokens, labelled_tokens;
     uint32_t longest; /* tokens of the longest kept row */
 };

@@ -30,10 +30,9 @@ int rows_report_say(const struct rows_report *report, uint32_t sequence_tokens, 
     if (*report->unwritten &&
         buf_printf(out, err, "; the chat template does not write their %s", report->unwritten) < 0)
         return -1;
-    if (report->dated &&
-        buf_text(out,
-                 "; the chat template asks for the day (strftime_now), which is 26 Jul 2024 in every job",
-                 err) < 0)
+    if (*report->day &&
+        buf_printf(out, err, "; the chat template writes the day (strftime_now): data.day, %s", report->day) <
+            0)
         return -1;
     return *report->unread ? buf_printf(out, err, "; columns that are not read: %s", report->unread) : 0;
 }

@@ -4,7 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/clock.h"
 #include "common/json.h"
+
+/* The day that strftime_now tells where none is given, in seconds since 1970: 26 July 2024, the one that
+ * Llama 3.1's template uses when there is no clock. */
+static const int64_t day_s = 1721952000;
 
 enum {
     ROLE_SYSTEM,
@@ -65,9 +70,12 @@ static const struct parts *family_find(const char *name)
     return NULL;
 }
 
-struct chat_given chat_given_by(const struct tokenizer *tokenizer)
+struct chat_given chat_given_by(const struct tokenizer *tokenizer, const char *day)
 {
     struct chat_given given = {.template = NULL};
+    int64_t day_us;
+    if (day && clock_rfc3339_parse(day, &day_us) == 0)
+        given.now_s = day_us / 1000000;
     if (tokenizer) {
         given.template = tokenizer_chat_template(tokenizer);
         given.tool_use = tokenizer_template(tokenizer, "tool_use");
@@ -129,6 +137,7 @@ static struct chat_template *template_create(const char *jinja, size_t size, con
         return NULL;
     }
     chat->generation = has_generation(jinja, size);
+    chat->now_s = given->now_s != 0 ? given->now_s : day_s;
     if (jinja_parse(jinja, size, &chat->jinja, err) < 0) {
         chat_template_destroy(chat);
         return NULL;

@@ -13,8 +13,8 @@
  * Names: `chatml` (the model's own template if that is ChatML), `chatml-plain`, `llama3`, `llama3.1`.
  * A template receives the variables that apply_chat_template of transformers 5.24 gives it: messages with
  * every key that is not null, reasoning under `reasoning_content` and `thinking`, tools, documents,
- * add_generation_prompt, the special tokens by their names, and kwargs. strftime_now always tells the same
- * day.
+ * add_generation_prompt, the special tokens by their names, and kwargs. strftime_now tells the day that
+ * the template was made with.
  *
  * Pure; a template is immutable once made.
  */
@@ -24,6 +24,7 @@
 #include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "common/buf.h"
 #include "common/err.h"
@@ -40,11 +41,13 @@ struct chat_given {
     const json_t *special; /* name of a special token -> its text, or NULL */
     const char *bos, *eos; /* texts of the begin and end tokens, which override `special`; or NULL */
     size_t bos_size, eos_size;
+    int64_t now_s;                     /* the time of strftime_now, in seconds since 1970; 0: 26 July 2024 */
     const struct tokenizer *tokenizer; /* has the tokens that a template by name writes; NULL: not checked */
 };
 
-/* Returns the templates and tokens of a tokenizer, borrowed from it; empty if it is NULL. */
-struct chat_given chat_given_by(const struct tokenizer *tokenizer);
+/* Returns the templates and tokens of a tokenizer, borrowed from it; empty if it is NULL. 'day' is data.day,
+ * or NULL. */
+struct chat_given chat_given_by(const struct tokenizer *tokenizer, const char *day);
 
 /* The other arguments of apply_chat_template; NULL or null becomes None. Borrowed. */
 struct chat_rest {

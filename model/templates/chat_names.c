@@ -3,11 +3,6 @@
 
 #include <string.h>
 
-/* The time that strftime_now returns, in seconds since 1970: 26 July 2024, the day that Llama 3.1's template
- * uses when there is no clock. Encoded rows are cached by their inputs and compared, so they must not depend
- * on the current day. */
-static const int64_t day_s = 1721952000;
-
 /* The names of apply_chat_template()'s own arguments, which cannot be variables of a template. */
 static const char *const reserved[] = {"messages",
                                        "conversation",
@@ -134,7 +129,7 @@ int chat_render_names(const struct chat_template *chat, const json_t *messages, 
     }
     json_t *names = names_of(chat, messages, rest, add_generation, err);
     const struct jinja *jinja = of_tools && chat->tool_use ? chat->tool_use : chat->jinja;
-    const int status = names ? jinja_render(jinja, names, day_s, text, marks, err) : -1;
+    const int status = names ? jinja_render(jinja, names, chat->now_s, text, marks, err) : -1;
     json_decref(names);
     return status < 0 ? err_wrap(err, "the chat template") : 0;
 }

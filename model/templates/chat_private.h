@@ -10,6 +10,7 @@ struct chat_template {
     struct jinja *tool_use;               /* NULL: rows with tools use `jinja`, too */
     struct err tool_use_error;            /* the error of parsing tool_use, or ERR_NONE */
     bool generation, tool_use_generation; /* the template has {% generation %} */
+    int64_t now_s;                        /* the time of strftime_now, in seconds since 1970 */
     char *text;      /* texts of both templates concatenated, for chat_template_names() */
     json_t *special; /* name of a special token -> its text; owned */
 };

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Adapters and specifications as people have them, as real jobs: keys with the adapter's name, an embedding saved beside the
 adapter of a tied model, specifications in JSON with surrogate pairs and U+0085, and with a byte order mark."""
+import datetime
 import json
 import os
 import shutil
@@ -94,6 +95,21 @@ def specifications_are_read_as_the_json_and_yaml_they_are():
     expect("comma.json" in motley.last_error, motley.last_error)
 
 
+def a_template_that_writes_the_day_gets_that_of_the_submission():
+    """The day is in the job's record, so that its rows repeat; one that is given stays."""
+    folder = motley.path("dated")
+    shutil.copytree(motley.path("untied"), folder)
+    template = "{{ strftime_now('%d %b %Y') }}{% for m in messages %}{{ m.role + m.content + '\n' }}{% endfor %}"
+    motley.write("dated/tokenizer_config.json", json.dumps({"chat_template": template}))
+    rows = motley.write_rows("chat.jsonl", [{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}])
+    today = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")
+    for model, given, right in ((folder, {}, today), (folder, {"day": "2025-02-03"}, "2025-02-03"), (motley.path("untied"), {}, None)):
+        train = rows if model == folder else rows_file()
+        spec = {"model": model, "data": {"train": train, **given}, "hold": True}
+        job = motley.job(motley.run("submit", motley.write("day.json", json.dumps(spec)), parse=True)["id"])
+        expect(job["spec"]["data"].get("day") == right, f"{given}: {job['spec']['data']}")
+
+
 def rows_file():
     return motley.write_rows("rows.jsonl", [{"ids": ROW, "labels": ROW}])
 
@@ -102,4 +118,4 @@ if __name__ == "__main__":
     with Motley(two_unlike()) as motley:
         untied()
         main(keys_with_the_adapters_name_are_read, an_embedding_saved_beside_a_tied_model_comes_back,
-             specifications_are_read_as_the_json_and_yaml_they_are)
+             specifications_are_read_as_the_json_and_yaml_they_are, a_template_that_writes_the_day_gets_that_of_the_submission)

@@ -200,7 +200,7 @@ static int render_prompt(struct session *session, const struct tokenizer *tokeni
     struct chat_template *chat = NULL;
     struct err chat_err = {.code = ERR_NONE};
     struct ids ids = {0};
-    const struct chat_given given = chat_given_by(tokenizer);
+    const struct chat_given given = chat_given_by(tokenizer, spec->data.day);
     if (chat_template_choose(spec->data.chat_template, &given, &chat, &chat_err) < 0)
         chat = NULL; /* rows_render_prompt reports the error if this format needs a template */
     struct rows_options options = {.format = format_of(session->assignment),

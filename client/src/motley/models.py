@@ -218,6 +218,7 @@ class SpecificationData(Sent):
     shuffle: bool | Unset = UNSET
     learn: Literal['answer', 'all'] | Unset = UNSET
     chat_template: str | Mapping[str, Any] | None | Unset = UNSET
+    day: str | Unset = UNSET  # what strftime_now of the chat template tells
 
 
 @dataclass(frozen=True, kw_only=True)
