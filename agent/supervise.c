@@ -139,7 +139,7 @@ static void event_append(struct worker_supervisor *supervisor, const struct chil
     struct device_state *state = state_of_device(supervisor, work->device);
     if (feed_event(supervisor->feed, stream, type, event, final && work->run >= 0, &err) < 0) {
         trouble("event_not_on_disk", &err);
-        err_wrap(&err, "events cannot be stored");
+        err_wrap(&err, "events cannot be stored in %s/journal", supervisor->home);
         if (state)
             proof_end(supervisor, state, err.text);
     } else if (state && state->child && stream->durable + 1 >= stream->last) {

@@ -145,12 +145,11 @@ static json_t *run_waits(const json_t *ranks)
             add_name(&silent, device);
         }
     }
-    if (unready.used > 0 || says)
-        return json_sprintf("it waits%s%s%s%s%s%s%s", unready.used + silent.used > 0 ? " for " : "",
-                            unready.used > 0 ? unready.text : silent.text,
+    if (unready.used > 0 || (silent.used > 0 && says))
+        return json_sprintf("it waits for %s%s%s%s%s%s", unready.used > 0 ? unready.text : silent.text,
                             unready.used > 0 ? " to be ready" : "", says ? ". " : "", says ? first : "",
                             says ? ": " : "", says ? says : "");
-    return NULL;
+    return says ? json_sprintf("the job is running. %s: %s", first, says) : NULL;
 }
 
 static json_t *words_of(const json_t *doc)

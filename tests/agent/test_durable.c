@@ -31,7 +31,7 @@ static void what_the_journal_could_not_take_is_not_acknowledged_and_not_lost(voi
     json_t *hello = await(world, "node_hello", -1);
     assert_int_equal(json_array_size(json_object_get(hello, "workers")), 1);
     const char *lacks = json_string_value(json_object_get(json_object_get(hello, "lacking"), "left/cpu0"));
-    assert_non_null(lacks && strstr(lacks, "events cannot be stored: ") ? lacks : NULL);
+    assert_non_null(lacks && strstr(lacks, "events cannot be stored in ") ? lacks : NULL);
     json_decref(hello);
     agent_kill(world, SIGKILL);
     json_array_clear(world->events);

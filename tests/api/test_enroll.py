@@ -80,6 +80,8 @@ def a_join_token_makes_a_node_once():
     with open(ca["cert"], encoding="utf-8") as handle:
         expect(made["ca"] == handle.read(), "the CA comes with it")
     expect([node["name"] for node in api.good("GET", "/v1/nodes")["nodes"]] == ["once"], "the node is there")
+    api.psql("UPDATE nodes SET enrolled_at = now() - interval '1 min'")
+    expect("never heard over Redis" in api.good("GET", "/v1/nodes")["nodes"][0]["why"], "a node that cannot reach Redis says nothing")
     api.refused(401, "POST", "/v1/enroll", enroll(token, "twice"), "join token", token=None)
     expect(len(api.good("GET", "/v1/nodes")["nodes"]) == 1, "and no other")
     rows = {row["what"]: row for row in api.good("GET", "/v1/audit")["audit"]}
