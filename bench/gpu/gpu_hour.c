@@ -102,7 +102,7 @@ static int step_open(const char *argument)
 /* Runs this program's `step` in another process. Returns its status as waitpid tells it. */
 static int child_run(const char *step, const char *argument)
 {
-    int status;
+    int status = -1;
     fflush(stdout);
     pid_t child = fork();
     if (child == 0) {

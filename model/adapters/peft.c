@@ -245,8 +245,8 @@ static bool is_known(const struct peft *p, const struct model_config *model, con
     if (strncmp(key, prefix, strlen(prefix)) != 0)
         return false;
     struct peft_known known = {.name = inner_name(key, name), .sites = &p->sites};
-    if (strcmp(known.name, PEFT_EMBEDDING + strlen(prefix)) == 0 ||
-        strcmp(known.name, PEFT_HEAD + strlen(prefix)) == 0 ||
+    if (strcmp(known.name, &PEFT_EMBEDDING[strlen(prefix)]) == 0 ||
+        strcmp(known.name, &PEFT_HEAD[strlen(prefix)]) == 0 ||
         strcmp(known.name, "model.embed_tokens.original_module.weight") == 0 ||
         strcmp(known.name, "lm_head.original_module.weight") == 0)
         return true;
