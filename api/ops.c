@@ -205,7 +205,8 @@ static void write_scheduler(struct evbuffer *out, const json_t *scheduler)
     if (json_is_number(age)) /* else no scheduler has ever led */
         line(out, "motley_scheduler_pass_age_seconds", "gauge", "Since the last whole pass.",
              json_number_value(age));
-    line(out, "motley_scheduler_set_aside", "gauge", "Parts that passes leave out, as the database refused them.",
+    line(out, "motley_scheduler_set_aside", "gauge",
+         "Parts that passes leave out, as the database refused them.",
          json_number_value(json_object_get(scheduler, "set_aside_count")));
 }
 

@@ -6,25 +6,25 @@
 #include "store/health.h"
 
 #define TELL_NS 2000000000u
+/* A task that fails for less than this, as one does that is tried again without a part, is not told. */
+#define LASTING_NS 1000000000u
 enum { ASIDES_TOLD_MAX = 100 };
 
 void health_good(struct scheduler *scheduler, enum scheduler_task task)
 {
     struct scheduler_health *health = &scheduler->health;
-    health->changed = health->changed || health->tasks[task].failing_ns != 0;
+    health->changed = health->changed || health->tasks[task].told;
+    health->tasks[task].told = false;
     health->tasks[task].failing_ns = 0;
     health->tasks[task].failures = 0;
-    if (task == TASK_PASS)
-        health->good_ns = clock_mono_ns();
 }
 
 void health_failed(struct scheduler *scheduler, enum scheduler_task task, const struct err *why)
 {
     struct scheduler_health *health = &scheduler->health;
-    if (health->tasks[task].failing_ns == 0) {
+    if (health->tasks[task].failing_ns == 0)
         health->tasks[task].failing_ns = clock_mono_ns();
-        health->changed = true;
-    }
+    health->tasks[task].failed_ns = clock_mono_ns();
     health->tasks[task].failures++;
     health->tasks[task].err = *why;
 }
@@ -50,17 +50,41 @@ static json_t *list_asides(const struct scheduler *scheduler)
     return list;
 }
 
+static bool is_failing(const struct scheduler_health *health, enum scheduler_task task, uint64_t now_ns)
+{
+    return health->tasks[task].failing_ns != 0 && now_ns - health->tasks[task].failing_ns >= LASTING_NS;
+}
+
+/* Notes that nothing is left to decide. What failed and is no longer tried is over then. */
+static void settle(struct scheduler *scheduler, uint64_t now_ns)
+{
+    struct scheduler_health *health = &scheduler->health;
+    bool fails = false;
+    if (!scheduler->ready || !scheduler->view || scheduler->busy || scheduler->pass)
+        return;
+    for (int task = 0; task < TASKS; task++) {
+        if (!scheduler->dirty && now_ns - health->tasks[task].failed_ns >= 2 * LASTING_NS)
+            health_good(scheduler, (enum scheduler_task)task);
+        fails = fails || health->tasks[task].failing_ns != 0;
+    }
+    if (!fails)
+        health->good_ns = now_ns;
+}
+
 void health_tell(struct scheduler *scheduler, uint64_t now_ns)
 {
     struct scheduler_health *health = &scheduler->health;
     struct err err;
-    if (scheduler->ready && scheduler->view && !scheduler->dirty && !scheduler->busy && !scheduler->pass)
-        health->good_ns = now_ns;
-    if (health->writing || (!health->changed && now_ns - health->written_ns < TELL_NS))
+    settle(scheduler, now_ns);
+    const enum scheduler_task failing = is_failing(health, TASK_LOAD, now_ns)     ? TASK_LOAD
+                                        : is_failing(health, TASK_PASS, now_ns)   ? TASK_PASS
+                                        : is_failing(health, TASK_INGEST, now_ns) ? TASK_INGEST
+                                                                                  : TASKS;
+    const bool news = health->changed || (failing < TASKS && !health->tasks[failing].told);
+    if (health->writing || (!news && now_ns - health->written_ns < TELL_NS))
         return;
-    const int failing = health->tasks[TASK_PASS].failing_ns != 0     ? TASK_PASS
-                        : health->tasks[TASK_INGEST].failing_ns != 0 ? TASK_INGEST
-                                                                     : TASKS;
+    if (failing < TASKS)
+        health->tasks[failing].told = true;
     json_t *asides = list_asides(scheduler);
     const struct store_health told_now = {
         .leader = scheduler->epoch,

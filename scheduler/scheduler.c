@@ -31,7 +31,7 @@ static void sync_node_streams(struct scheduler *scheduler)
     struct err err;
     int changed = node_streams_sync(scheduler->node_streams, scheduler->view, &err);
     if (changed < 0) {
-        scheduler_retry(scheduler, TASK_PASS, "load_failed", &err);
+        scheduler_retry(scheduler, TASK_LOAD, "load_failed", &err);
     } else if (changed > 0) {
         redis_users_check(scheduler);
         dispatch_again(scheduler->dispatch); /* until now, messages for a new node could not be sealed */
@@ -47,9 +47,10 @@ static void loaded(void *arg, const struct err *err, struct store_view *view)
         return;
     }
     if (err) {
-        scheduler_retry(scheduler, TASK_PASS, "load_failed", err);
+        scheduler_retry(scheduler, TASK_LOAD, "load_failed", err);
         return;
     }
+    health_good(scheduler, TASK_LOAD);
     store_view_destroy(scheduler->view);
     scheduler->view = view;
     scheduler->view_stale = false;
@@ -95,7 +96,7 @@ static void start_pass(struct scheduler *scheduler)
                                           .started_us = scheduler->started_us};
     if (store_sched_load(scheduler->store, &want, loaded, scheduler, &err) < 0) {
         scheduler->busy = false;
-        scheduler_retry(scheduler, TASK_PASS, "load_failed", &err);
+        scheduler_retry(scheduler, TASK_LOAD, "load_failed", &err);
     }
 }
 
@@ -272,7 +273,7 @@ static void outbox_loaded(void *arg, const struct err *err, json_t *doc)
     }
     if (err) {
         log_event(LOG_LEVEL_WARN, "load_failed", "why=\"%s\"", err->text);
-        health_failed(scheduler, TASK_PASS, err); /* the next tick asks again */
+        health_failed(scheduler, TASK_LOAD, err); /* the next tick asks again */
         return;
     }
     const char *incarnation = json_string_value(json_object_get(doc, "incarnation"));

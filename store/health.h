@@ -19,10 +19,10 @@ struct store_health {
 int store_health_put(struct store *store, const struct store_health *health, store_done_fn *done, void *arg,
                      struct err *err);
 
-/* SQL of the members of the scheduler's state: {"state","why"?,"since"?,"set_aside_count"}. state: "deciding",
- * "failing" (each try fails, since `since`), "silent" (nothing was decided for more than 10 s, since `since`),
- * or "absent" (no scheduler has ever led). `why`, of all states but the first, is a sentence for people. The
- * members change only with the state, so that answers that hold them keep their ETag. */
+/* SQL of the members of the scheduler's state: {"state","why"?,"since"?,"set_aside_count"}. state:
+ * "deciding", "failing" (each try fails, since `since`), "silent" (nothing was decided for more than 10 s,
+ * since `since`), or "absent" (no scheduler has ever led). `why`, of all states but the first, is a sentence
+ * for people. The members change only with the state, so that answers that hold them keep their ETag. */
 #define SCHEDULER_MEMBERS                                                                                    \
     "'state', s.state, 'since', s.since, 'why', CASE s.state "                                               \
     "  WHEN 'failing' THEN format('the scheduler %s: since %s each try has failed (%s); its log has more', " \
@@ -45,9 +45,9 @@ int store_health_put(struct store *store, const struct store_health *health, sto
 #define SCHEDULER_STATE                                                                                      \
     "(SELECT json_strip_nulls(json_build_object(" SCHEDULER_MEMBERS ")) FROM " SCHEDULER_ROW ")"
 
-/* Answers that document, and in it "age_s": since when nothing was left to decide, "failures": tries that have
- * failed since `since`, and "set_aside":[{"part","job"?,"until","until_us","why"}]: the first hundred parts
- * that passes leave out for a while. */
+/* Answers that document, and in it "age_s": since when nothing was left to decide, "failures": tries that
+ * have failed since `since`, and "set_aside":[{"part","job"?,"until","until_us","why"}]: the first hundred
+ * parts that passes leave out for a while. */
 int store_health_get(struct store *store, store_doc_fn *done, void *arg, struct err *err);
 
 #endif

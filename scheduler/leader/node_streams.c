@@ -168,8 +168,8 @@ static int beat_check(struct node_stream *node_stream, const json_t *event, stru
     return 0;
 }
 
-/* Replaces U+0000 in all texts, at most event_limits.depth_max levels deep, by '?': documents that hold it are
- * stored, but never read again. */
+/* Replaces U+0000 in all texts, at most event_limits.depth_max levels deep, by '?': PostgreSQL refuses
+ * documents that hold it. */
 static void replace_nul(json_t *value)
 {
     const char *key;

@@ -72,14 +72,16 @@ struct queue_mark {
     int64_t id;
 };
 
-/* What can fail again and again: passes with their loads, and the storing of events. */
-enum scheduler_task { TASK_PASS, TASK_INGEST, TASKS };
+/* What can fail again and again: loads, what passes write, and the storing of events. */
+enum scheduler_task { TASK_LOAD, TASK_PASS, TASK_INGEST, TASKS };
 
 /* How the tasks go (health.c). Monotonic nanoseconds; 0: never. */
 struct scheduler_health {
     struct {
         uint64_t failing_ns; /* since when every try has failed; 0: the last one did not */
+        uint64_t failed_ns;  /* when the last one failed */
         unsigned failures;   /* tries since then */
+        bool told;           /* the database was told of it */
         struct err err;
     } tasks[TASKS];
     uint64_t good_ns;    /* when nothing was left to decide */
@@ -189,7 +191,7 @@ void scheduler_retry(struct scheduler *scheduler, enum scheduler_task task, cons
  * resets it: the third one is a fault of rows. */
 bool scheduler_blames_rows(const struct err *err, unsigned *conflicts);
 
-/* health.c. Note how a try of the task went. */
+/* health.c. Note how a try of the task went. A pass that had nothing to write says nothing of the task. */
 void health_good(struct scheduler *scheduler, enum scheduler_task task);
 void health_failed(struct scheduler *scheduler, enum scheduler_task task, const struct err *why);
 /* Tells the database how passes go: at once after a change, else every two seconds. */

@@ -27,10 +27,10 @@ static void pass_destroy(struct scheduler_pass *pass)
     if (!pass)
         return;
     json_t *const documents[] = {
-        pass->ranks_lost,  pass->runs,      pass->jobs,    pass->waits,  pass->requests, pass->messages,
-        pass->unreachable, pass->runs_new,  pass->left_out, pass->links, pass->said,     pass->speeds,
-        pass->free_names,  pass->measures,  pass->places,  pass->leases, pass->ready,    pass->elements,
-        pass->arrivals,    pass->forecasts, pass->sharing, pass->saves,  pass->sooner};
+        pass->ranks_lost,  pass->runs,      pass->jobs,     pass->waits,  pass->requests, pass->messages,
+        pass->unreachable, pass->runs_new,  pass->left_out, pass->links,  pass->said,     pass->speeds,
+        pass->free_names,  pass->measures,  pass->places,   pass->leases, pass->ready,    pass->elements,
+        pass->arrivals,    pass->forecasts, pass->sharing,  pass->saves,  pass->sooner};
     for (size_t i = 0; i < sizeof(documents) / sizeof(documents[0]); i++)
         json_decref(documents[i]);
     pass_writing_destroy(pass->writing);
@@ -51,10 +51,10 @@ static struct scheduler_pass *pass_create(struct scheduler *scheduler)
     pass->view = scheduler->view;
     pass->now_ns = clock_mono_ns();
     json_t **const arrays[] = {
-        &pass->ranks_lost,  &pass->runs,     &pass->jobs,   &pass->waits, &pass->requests, &pass->messages,
-        &pass->unreachable, &pass->runs_new, &pass->links,  &pass->said,  &pass->speeds,
-        &pass->measures,    &pass->places,   &pass->leases, &pass->ready, &pass->elements, &pass->arrivals,
-        &pass->forecasts,   &pass->sharing,  &pass->saves,  &pass->sooner};
+        &pass->ranks_lost,  &pass->runs,     &pass->jobs,  &pass->waits,    &pass->requests, &pass->messages,
+        &pass->unreachable, &pass->runs_new, &pass->links, &pass->said,     &pass->speeds,   &pass->measures,
+        &pass->places,      &pass->leases,   &pass->ready, &pass->elements, &pass->arrivals, &pass->forecasts,
+        &pass->sharing,     &pass->saves,    &pass->sooner};
     pass->left_out = json_object();
     bool whole = pass->left_out != NULL;
     for (size_t i = 0; i < sizeof(arrays) / sizeof(arrays[0]); i++) {
@@ -108,8 +108,8 @@ static void written(struct scheduler *scheduler, bool changed, const struct err 
         return;
     }
     const bool left_out = json_object_size(scheduler->pass->left_out) > 0;
-    scheduler->conflicts = 0;
-    health_good(scheduler, TASK_PASS);
+    if (scheduler->health.tasks[TASK_PASS].failing_ns == 0)
+        scheduler->health.good_ns = clock_mono_ns();
     pass_forget(scheduler);
     if (changed || left_out) {
         scheduler->view_stale = true;

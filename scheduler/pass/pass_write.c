@@ -144,7 +144,8 @@ static const char *measured_by(const struct scheduler_pass *pass, const json_t *
 static void unit_of(const struct scheduler_pass *pass, const struct decision_part *part, const json_t *row,
                     char unit[UNIT_BYTES])
 {
-    const json_t *run = json_object_get(row, "run"), *key = part->key ? json_object_get(row, part->key) : NULL;
+    const json_t *run = json_object_get(row, "run"),
+                 *key = part->key ? json_object_get(row, part->key) : NULL;
     switch (part->unit) {
     case UNIT_JOB:
         snprintf(unit, UNIT_BYTES, "job %lld", (long long)json_integer_value(key));
@@ -184,7 +185,8 @@ bool pass_is_aside(const struct scheduler_pass *pass, const char *unit)
     return aside && json_integer_value(json_object_get(aside, "until_us")) > pass->view->now_us;
 }
 
-static bool is_record_aside(const struct scheduler_pass *pass, const struct decision_part *part, const char *unit)
+static bool is_record_aside(const struct scheduler_pass *pass, const struct decision_part *part,
+                            const char *unit)
 {
     char record[UNIT_BYTES + 16];
     snprintf(record, sizeof(record), "%s of %s", part->name, unit);
@@ -365,6 +367,8 @@ static void committed(struct scheduler *scheduler, const json_t *ids)
     size_t i;
     json_t *run;
     writing->committed = true;
+    scheduler->conflicts = 0;
+    health_good(scheduler, TASK_PASS);
     json_array_foreach ((json_t *)(uintptr_t)writing->some.runs, i, run)
         if (pass_ends(run))
             dispatch_drop_run(scheduler->dispatch, json_integer_value(json_object_get(run, "run")));
@@ -373,9 +377,9 @@ static void committed(struct scheduler *scheduler, const json_t *ids)
     /* What only informs makes no further decision possible. While something is set aside, the pass would be
      * repeated for ever for what belongs to it. */
     for (size_t p = 0; p < PARTS; p++)
-        writing->changed = writing->changed ||
-                           (json_array_size(*rows_at(&writing->some, p)) > 0 &&
-                            (!parts[p].record || json_object_size(scheduler->asides) == 0));
+        writing->changed =
+            writing->changed || (json_array_size(*rows_at(&writing->some, p)) > 0 &&
+                                 (!parts[p].record || json_object_size(scheduler->asides) == 0));
     send_messages(scheduler, &writing->some, ids);
     log_jobs(writing->some.jobs);
     scheduler->sharing_said = scheduler->sharing_said || json_array_size(writing->some.sharing) > 0;
@@ -421,7 +425,8 @@ static void failed(struct scheduler *scheduler, const struct err *why)
     size_t part = 0;
     while (part < PARTS && (!rows || *rows_at(&writing->some, part) != rows))
         part++;
-    if (!pass_is_at_fault(scheduler, why)) {
+    const bool divided = writing->attempts > 1; /* then it has been found that a unit is at fault */
+    if (!pass_is_at_fault(scheduler, why) && !(divided && why->code == ERR_CONFLICT)) {
         writing->done(scheduler, false, why);
         return;
     }

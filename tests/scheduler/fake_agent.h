@@ -61,6 +61,7 @@ struct fake_agent {
     bool saves_late;        /* true: its workers store no checkpoint when asked for one */
     unsigned saves;         /* messages that asked for a checkpoint */
     bool heedless;          /* true: the agent neither confirms assignments nor acts on them */
+    bool says_nul;          /* true: a text of its hello holds U+0000 */
     bool before_slices;     /* true: its hello is of a version whose workers read whole plans only */
     /* called for each assignment that comes, with the bytes of its message; may be NULL */
     void (*on_assign)(const json_t *message, size_t size);
@@ -177,9 +178,10 @@ static inline void fake_hello(struct fake_agent *agent)
     if (agent->lacking)
         json_object_set_new(lacking, first, json_string(agent->lacking));
     fake_pass(agent, "node_hello",
-              json_pack("{s:s, s:s, s:s, s:b, s:o, s:o, s:o}", "boot", agent->boot, "machine_id", "m1",
+              json_pack("{s:s, s:s, s:s, s:b, s:o, s:o, s:o, s:o}", "boot", agent->boot, "machine_id", "m1",
                         "address", "127.0.0.1:7000", "plan_slices", (int)!agent->before_slices, "devices",
-                        devices, "workers", workers, "lacking", lacking));
+                        devices, "workers", workers, "lacking", lacking, "release",
+                        agent->says_nul ? json_stringn("1\0x", 3) : json_string("1")));
 }
 
 static inline struct fake_worker *fake_find(struct fake_agent *agent, const json_t *message, int from)
