@@ -59,7 +59,7 @@ static const struct pg_statement add_events = {
  * that were removed in the meantime. It is taken only when all its files are present. That counts as use of
  * the files, so a removal that is under way checks them again. A part from a newer attempt restarts an
  * incomplete checkpoint of an older attempt. Of a complete checkpoint only `best` changes, because the last
- * step's is stored before it is evaluated. If parts brought a routing (expert_share), that of the job's last
+ * step's is stored before it is evaluated. Of several best ones that come at once, the last one is best. If parts brought a routing (expert_share), that of the job's last
  * new checkpoint becomes an input of the job's next plan. */
 static const struct pg_statement add_checkpoints = {
     "ingest_checkpoints",
@@ -79,7 +79,8 @@ static const struct pg_statement add_checkpoints = {
     "  LEFT JOIN LATERAL jsonb_each(c.blobs) b ON true "
     "  WHERE NOT EXISTS (SELECT 1 FROM lacking l WHERE l.job = c.job AND l.step = c.step) GROUP BY c.job, c.step), "
     "put AS (INSERT INTO checkpoints AS k (job, step, run, parts, ranks, blobs, best, complete) "
-    "  SELECT job, step, run, parts, ranks, coalesce(blobs, '{}'), coalesce(best, false), "
+    "  SELECT job, step, run, parts, ranks, coalesce(blobs, '{}'), coalesce(best, false) AND NOT EXISTS (SELECT 1 FROM one o "
+    "           WHERE o.job = one.job AND o.step > one.step AND o.best AND cardinality(o.ranks) >= o.parts), "
     "         cardinality(ranks) >= parts FROM one "
     "  ON CONFLICT (job, step) DO UPDATE SET run = excluded.run, parts = excluded.parts, "
     "    ranks = CASE WHEN k.run = excluded.run THEN "
