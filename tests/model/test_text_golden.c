@@ -117,7 +117,7 @@ static void every_conversation_has_the_golden_text_and_ids(void **state)
     struct golden *golden = need(state);
     struct err err = {0};
     struct chat_template *chat = NULL;
-    const struct chat_given given = chat_given_by(golden->tokenizer);
+    const struct chat_given given = chat_given_by(golden->tokenizer, NULL);
     assert_int_equal(0, chat_template_choose(NULL, &given, &chat, &err));
     json_t *cases = load(golden, "chat.json");
     for (size_t i = 0; i < json_array_size(cases); i++) {

@@ -80,7 +80,7 @@ static void rendered_as(const struct tokenizer *tokenizer, const json_t *want, b
     struct chat_template *chat = NULL;
     struct err err = {0};
     struct buf text = {.limit = 1 << 16};
-    const struct chat_given given = chat_given_by(tokenizer);
+    const struct chat_given given = chat_given_by(tokenizer, NULL);
     json_t *messages = json_pack("[{s:s, s:s}]", "role", "user", "content", "hi"), *none = json_array();
     const struct chat_rest rest = {.tools = tools ? none : NULL};
     int status = chat_template_choose(NULL, &given, &chat, &err);

@@ -156,7 +156,7 @@ static json_t *answer_render(const json_t *question, struct err *err)
         return render_template(question, err);
     int result = tokenizer_of(question, &tokenizer, err);
     if (result == 0) {
-        const struct chat_given given = chat_given_by(tokenizer);
+        const struct chat_given given = chat_given_by(tokenizer, NULL);
         result = chat_template_choose(NULL, &given, &chat, err);
     }
     if (result == 0 &&
