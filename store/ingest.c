@@ -59,8 +59,9 @@ static const struct pg_statement add_events = {
  * that were removed in the meantime. It is taken only when all its files are present. That counts as use of
  * the files, so a removal that is under way checks them again. A part from a newer attempt restarts an
  * incomplete checkpoint of an older attempt. Of a complete checkpoint only `best` changes, because the last
- * step's is stored before it is evaluated. Of several best ones that come at once, the last one is best. If parts brought a routing (expert_share), that of the job's last
- * new checkpoint becomes an input of the job's next plan. */
+ * step's is stored before it is evaluated. Of several best ones that come at once, the last one is best. If
+ * parts brought a routing (expert_share), that of the job's last new checkpoint becomes an input of the job's
+ * next plan. */
 static const struct pg_statement add_checkpoints = {
     "ingest_checkpoints",
     "WITH c AS MATERIALIZED (SELECT * FROM "

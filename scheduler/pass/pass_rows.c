@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "model/text/utf8.h"
+
 #define RETRY_US 5000000
 /* WAITS_MAX: most reasons for waiting that one pass writes. REFUSED_MAX: once this many states change in a
  * pass, it refuses no further jobs. The next pass goes on. */
@@ -53,12 +55,9 @@ void pass_wait(struct scheduler_pass *pass, const struct store_sched_job *job, c
     va_start(args, fmt);
     vsnprintf(text, sizeof(text), fmt, args);
     va_end(args);
-    if (!job->why || strcmp(job->why, text) != 0) {
-        json_t *why = json_string(text);
-        pass_add(
-            pass, pass->waits,
-            json_pack("{s:I, s:o}", "job", (json_int_t)job->id, "why", why ? why : json_string("waits")));
-    }
+    text[utf8_check(text, strlen(text))] = '\0'; /* no cut character */
+    if (!job->why || strcmp(job->why, text) != 0)
+        pass_add(pass, pass->waits, json_pack("{s:I, s:s}", "job", (json_int_t)job->id, "why", text));
 }
 
 void pass_say(struct scheduler_pass *pass, int64_t job, const char *level, const char *fmt, ...)
@@ -68,6 +67,7 @@ void pass_say(struct scheduler_pass *pass, int64_t job, const char *level, const
     va_start(args, fmt);
     vsnprintf(text, sizeof(text), fmt, args);
     va_end(args);
+    text[utf8_check(text, strlen(text))] = '\0';
     pass_add(pass, pass->said,
              json_pack("{s:I, s:s, s:s}", "job", (json_int_t)job, "level", level, "text", text));
 }

@@ -7,6 +7,7 @@
 
 #include "common/log.h"
 #include "common/tls.h"
+#include "model/text/utf8.h"
 #include "scheduler/pass/lifecycle.h"
 
 void pass_nodes(struct scheduler_pass *pass)
@@ -235,6 +236,7 @@ void pass_runs(struct scheduler_pass *pass)
             verdict.why = STOP_YIELD;
             verdict.checkpoint = true;
         }
+        verdict.text[utf8_check(verdict.text, strlen(verdict.text))] = '\0'; /* no cut character */
         apply(pass, run, job, facts, &verdict);
         if (verdict.action == RUN_ACTION_WAIT)
             pass_slice(pass, run, job);
