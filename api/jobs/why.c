@@ -36,7 +36,8 @@ static void scheduler_found(void *arg, const struct err *err, json_t *scheduler)
                                 json_sprintf("%s; %s is set aside until %s, as the database refused it: %s",
                                              json_text_of(answer, "why"), json_text_of(aside, "part"),
                                              json_text_of(aside, "until"), json_text_of(aside, "why")));
-    if (why)
+    const int state = state_from_name(&job_machine, json_text_of(answer, "state"));
+    if (why && (state < 0 || !state_is_final(&job_machine, state)))
         json_object_set_new(answer, "why",
                             json_sprintf("%s. Before that: %s", why, json_text_of(answer, "why")));
     call_json(request->call, 200, answer, NULL);
