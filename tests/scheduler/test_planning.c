@@ -289,7 +289,9 @@ static void remembered_answers_keep_to_their_limit(void **state)
     if (held > (size_t)PLAN_MEMO_MAX * 512)
         fail_msg("%zu bytes for %d answers", held, PLAN_MEMO_MAX);
     plan_memo_destroy(memo);
-    assert_true(mallinfo2().uordblks <= before);
+    /* The allocator keeps some freed pieces of each size for the thread, seven in glibc, and counts them as
+     * used. The answers with and without words are of two sizes. */
+    assert_true(mallinfo2().uordblks <= before + (size_t)16 * 512);
 }
 
 int main(void)
