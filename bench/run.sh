@@ -13,6 +13,7 @@ run() {
 run "$bin/bench_mesh_speed"
 run "$bin/bench_worker_link"
 run "$bin/bench_api_submit" 10
+run "$bin/bench_scheduler_soak" 10000
 run "$bin/bench_engine_unpack"
 run "$bin/bench_planner_simulate"
 run python3 bench/plan_few.py 24 0 3-6

@@ -340,6 +340,8 @@ static void forget(struct scheduler *scheduler)
     scheduler->health = (struct scheduler_health){.writing = scheduler->health.writing};
     scheduler->dirty = false;
     scheduler->sharing_said = false;
+    scheduler->listed_us = 0;
+    scheduler->listed_hash = 0;
     scheduler->starts.count = 0;
     scheduler->started_us = 0;
     event_del(scheduler->wake);

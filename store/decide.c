@@ -71,7 +71,7 @@ static const struct pg_statement move_jobs = {
     "upd AS (UPDATE jobs j SET state = c.state, "
     "  stop_why = CASE WHEN c.state = 'stopping' THEN coalesce(c.stop_why, j.stop_why) END, "
     "  why = c.why, code = c.code, ended_by = c.ended_by, eligible_at = CASE WHEN c.behind THEN now() ELSE j.eligible_at END, updated_at = now(), run = coalesce(c.run, j.run), "
-    "  place = NULL, starts_at = NULL, starts_from = NULL, starts_to = NULL, wait_code = NULL, wait_subject = NULL, "
+    "  starts_at = NULL, starts_from = NULL, starts_to = NULL, wait_code = NULL, wait_subject = NULL, "
     "  attempt = j.attempt + CASE WHEN c.run IS NULL THEN 0 ELSE 1 END, "
     "  losses = coalesce(c.losses, j.losses), "
     "  not_before = CASE WHEN c.delay_ms > 0 THEN now() + c.delay_ms * interval '1 ms' END, "
@@ -114,11 +114,27 @@ static const struct pg_statement say_waits = {
 
 static const struct pg_statement say_places = {
     "decide_places",
-    "UPDATE jobs j SET place = c.place, starts_at = CASE WHEN c.starts_us > 0 THEN to_timestamp(c.starts_us / 1e6) END, "
+    "UPDATE jobs j SET starts_at = CASE WHEN c.starts_us > 0 THEN to_timestamp(c.starts_us / 1e6) END, "
     "  starts_from = to_timestamp(c.from_us / 1e6), starts_to = to_timestamp(c.to_us / 1e6), "
     "  wait_code = c.code, wait_subject = c.subject FROM "
-    RECORDS("job bigint, place integer, starts_us bigint, from_us bigint, to_us bigint, code text, subject bigint")
+    RECORDS("job bigint, starts_us bigint, from_us bigint, to_us bigint, code text, subject bigint")
     " WHERE j.id = c.job AND j.state = 'queued'",
+    PG_WRITE};
+
+/* Writes the list of the queue in place of the last one (migrations/0048_queue_places.sql). */
+static const struct pg_statement list_queue = {
+    "decide_listing",
+    "WITH c AS MATERIALIZED (SELECT * FROM " RECORDS("chunks json, reasons json") "), "
+    "p AS MATERIALIZED (SELECT p.* FROM c, json_to_recordset(c.chunks) AS p(chunk bigint, jobs bigint[], places integer[], reasons integer[])), "
+    "r AS MATERIALIZED (SELECT r.* FROM c, json_to_recordset(c.reasons) AS r(id integer, code text, subject bigint, why text)), "
+    "gone AS (DELETE FROM queue_places WHERE chunk NOT IN (SELECT chunk FROM p)), "
+    "lost AS (DELETE FROM queue_reasons WHERE id NOT IN (SELECT id FROM r)), "
+    "said AS (INSERT INTO queue_reasons AS q (id, code, subject, why) SELECT id, code, subject, why FROM r "
+    "  ON CONFLICT (id) DO UPDATE SET code = excluded.code, subject = excluded.subject, why = excluded.why "
+    "  WHERE (q.code, q.subject, q.why) IS DISTINCT FROM (excluded.code, excluded.subject, excluded.why)) "
+    "INSERT INTO queue_places AS q (chunk, jobs, places, reasons) SELECT chunk, jobs, places, reasons FROM p "
+    "ON CONFLICT (chunk) DO UPDATE SET jobs = excluded.jobs, places = excluded.places, reasons = excluded.reasons "
+    "WHERE (q.jobs, q.places, q.reasons) IS DISTINCT FROM (excluded.jobs, excluded.places, excluded.reasons)",
     PG_WRITE};
 
 static const struct pg_statement free_jobs = {
@@ -246,6 +262,7 @@ static int decision_parts(const struct store_decision *decision, struct store_pa
         {&store_put_sooner, decision->sooner},
         {&say_waits, decision->waits},
         {&say_places, decision->places},
+        {&list_queue, decision->listing},
         {&free_jobs, decision->ready},
         {&idle_leases, decision->leases},
         {&open_leases, decision->leases},

@@ -44,7 +44,7 @@ static const struct pg_statement command_jobs = {
     "  ORDER BY id FOR UPDATE), "
     "upd AS (UPDATE jobs j SET state = e.t, updated_at = now(), stop_why = CASE WHEN e.t <> 'stopping' THEN "
     "  NULL WHEN o.stop_why IN ('fault', 'time') OR (o.stop_why = 'cancel' AND o.state = 'stopping') THEN "
-    "  o.stop_why ELSE $6 END, why = CASE WHEN e.t = 'stopping' THEN j.why END, not_before = NULL, place = NULL, starts_at = NULL, starts_from = NULL, starts_to = NULL, "
+    "  o.stop_why ELSE $6 END, why = CASE WHEN e.t = 'stopping' THEN j.why END, not_before = NULL, starts_at = NULL, starts_from = NULL, starts_to = NULL, "
     "  wait_code = NULL, wait_subject = NULL, eligible_at = "
     "  CASE WHEN e.t = 'queued' THEN now() ELSE j.eligible_at END, held_by_admin = CASE WHEN $8 = 'job.hold' THEN "
     "  j.held_by_admin OR ($3::boolean AND j.owner <> $2::bigint) ELSE j.held_by_admin AND e.t <> 'queued' END, ended_at = "

@@ -22,9 +22,10 @@ static const struct pg_statement get_job = {
     "  'group', (SELECT name FROM groups WHERE id = j.grp), 'state', j.state, 'priority', j.priority, "
     "  'created', motley_time(j.created_at), 'updated', motley_time(j.updated_at), 'started', "
     "  motley_time(j.started_at), 'ended', motley_time(j.ended_at), 'attempt', j.attempt, 'losses', j.losses, "
-    "  'labels', coalesce(j.labels, '{}'), 'step', j.step, 'steps', j.steps, 'loss', j.loss, 'stop_why', j.stop_why, 'why', j.why, 'code', j.code, 'ended_by', j.ended_by, "
+    "  'labels', coalesce(j.labels, '{}'), 'step', j.step, 'steps', j.steps, 'loss', j.loss, 'stop_why', j.stop_why, 'why', coalesce(q.why, j.why), 'code', j.code, 'ended_by', j.ended_by, "
     "  'account', (SELECT name FROM groups WHERE id = j.account), 'service', (ARRAY['urgent', 'normal', 'scavenger'])[j.service + 1], "
-    "  'begins', motley_time(j.begin_at), 'place', j.place, 'wait', j.wait_code, 'waits_for', j.wait_subject, "
+    "  'begins', motley_time(j.begin_at), 'place', q.place, 'wait', coalesce(q.code, j.wait_code), "
+    "  'waits_for', CASE WHEN q.code IS NULL THEN j.wait_subject ELSE q.subject END, "
     "  'array_of', j.array_of, 'index', j.array_index, 'array', CASE WHEN j.array_size > 0 THEN json_build_object('size', j.array_size, "
     "    'made', j.array_made, 'at_most', nullif(j.at_most, 0), 'states', (SELECT coalesce(json_object_agg(state, n), '{}') FROM "
     "    (SELECT state, count(*) AS n FROM jobs e WHERE e.array_of = j.id GROUP BY state) c)) END, "
@@ -36,7 +37,8 @@ static const struct pg_statement get_job = {
     "  'at', motley_time(c.created_at), 'blobs', c.blobs) ORDER BY c.step), '[]'::json) FROM checkpoints c "
     "  WHERE c.job = j.id AND c.complete), 'artifacts', (SELECT coalesce(json_agg(json_build_object('name', "
     "  f.name, 'sha256', f.sha256, 'size', f.size) ORDER BY f.name COLLATE \"C\"), '[]'::json) FROM artifacts f WHERE f.job "
-    "  = j.id)) FROM jobs j JOIN users u ON u.id = j.owner WHERE j.id = $1 AND " VISIBLE("j", "$2", "$3"),
+    "  = j.id)) FROM jobs j JOIN users u ON u.id = j.owner LEFT JOIN LATERAL motley_place(j.id) q ON j.state = 'queued' "
+    "WHERE j.id = $1 AND " VISIBLE("j", "$2", "$3"),
     PG_READ};
 /* clang-format on */
 
@@ -78,7 +80,7 @@ int store_jobs_unseen(struct store *store, const int64_t *jobs, const int64_t *v
     "      j.visibility, 'group', (SELECT name FROM groups WHERE id = j.grp), 'labels', "                    \
     "      coalesce(j.labels, '{}'), 'state', j.state, 'priority', j.priority, 'created', "                  \
     "      motley_time(j.created_at), 'updated', motley_time(j.updated_at), 'attempt', j.attempt, 'step', "  \
-    "      j.step, 'steps', j.steps, 'loss', j.loss, 'why', j.why, 'ended_by', j.ended_by, 'array_of', "     \
+    "      j.step, 'steps', j.steps, 'loss', j.loss, 'why', coalesce(CASE WHEN j.state = 'queued' THEN (SELECT why FROM motley_place(j.id)) END, j.why), 'ended_by', j.ended_by, 'array_of', "     \
     "j.array_of, 'index', "                                                                                  \
     "      j.array_index, 'elements', nullif(j.array_size, 0)) AS doc "                                      \
     "      FROM " from " j JOIN users u ON u.id = j.owner WHERE j.id < $1 " where                            \

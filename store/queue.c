@@ -236,11 +236,11 @@ void store_read_job(const struct pg_result *result, int row, struct store_sched_
         .eligible_us = pg_i64(result, row, 15),
         .begin_us = pg_i64(result, row, 16),
         .reported = pg_i64(result, row, 17),
-        .place = (uint32_t)pg_i64(result, row, 18),
-        .starts_us = pg_i64(result, row, 19),
+        .starts_us = pg_i64(result, row, 18),
+        .wait_subject = pg_i64(result, row, 20),
         .checkpoint_step = -1,
     };
-    snprintf(job->wait_code, sizeof(job->wait_code), "%s", pg_text(result, row, 20));
+    snprintf(job->wait_code, sizeof(job->wait_code), "%s", pg_text(result, row, 19));
 }
 
 /* Copies a column's text; NULL for null. Returns -1 without memory. */
@@ -441,9 +441,9 @@ static const char *differing_field(const struct store_queue *qa, const struct st
         {"service", a->service != b->service},
         {"eligible", a->eligible_us != b->eligible_us},
         {"begin", a->begin_us != b->begin_us},
-        {"place", a->place != b->place},
         {"starts", a->starts_us != b->starts_us},
         {"wait_code", strcmp(a->wait_code, b->wait_code) != 0},
+        {"wait_subject", a->wait_subject != b->wait_subject},
         {"steps", a->steps != b->steps},
         {"run", a->run != b->run},
         {"checkpoint", a->checkpoint_step != b->checkpoint_step},

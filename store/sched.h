@@ -28,10 +28,9 @@ struct store_sched_job { /* a job that is active (struct store_view) or queued (
     unsigned service;               /* 0 urgent, 1 normal, 2 scavenger */
     int64_t eligible_us;            /* since when the job waits: its submission, or the end of its hold */
     int64_t begin_us;               /* the job does not start before this time; 0: none */
-    /* What the last pass wrote about a queued job: its place in the queue from 1, its predicted start (0:
-     * unknown), and the code of the reason why it waits. */
-    uint32_t place;
-    int64_t starts_us;
+    /* What a pass wrote about a queued job: its predicted start (0: unknown), the code of the reason why it
+     * waits, and the job that the reason names (-1: none). Of a job behind many others of its owner this may be older (queue_max). */
+    int64_t starts_us, wait_subject;
     char wait_code[16]; /* "": none */
     /* only of queued jobs: indices for store_queue_leaf_at and store_queue_class_at */
     uint32_t leaf, class;
@@ -342,9 +341,13 @@ struct store_decision {
      * jobs whose state changes. behind: a job that is queued again counts as waiting from now on */
     const json_t *jobs;
     const json_t *waits; /* [{"job","why"}]: reasons why queued jobs wait */
-    /* [{"job","place","starts_us"|0,"code","subject"?,"from_us"?,"to_us"?}]: places of queued jobs; from_us
+    /* [{"job","starts_us"|0,"code","subject"?,"from_us"?,"to_us"?}]: starts of queued jobs; from_us
      * and to_us are the range of the predicted start */
     const json_t *places;
+    /* one row, or none if nothing has changed: the list of the queue, {"chunks": [{"chunk","jobs","places",
+     * "reasons"}], "reasons": [{"id","code","subject"|null,"why"}]} (migrations/0048_queue_places.sql); a
+     * chunk's members are arrays as PostgreSQL's text has them */
+    const json_t *listing;
     /* [{"job"}]: jobs that waited for other jobs and may start now */
     const json_t *ready;
     /* [{"job","class","speeds"?,"devices"?,"step_s"?,"starts_us"?,"from_us"?,"to_us"?,"place"?}]: jobs that

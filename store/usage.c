@@ -27,9 +27,11 @@ static const struct pg_statement get_usage = {
 static const struct pg_statement page_queue = {
     "queue_page",
     "WITH found AS MATERIALIZED (SELECT j.id, j.name, j.owner, j.visibility, j.grp, j.account, j.service, j.state, j.priority, "
-    "    j.place, j.wait_code, j.wait_subject, j.starts_at, j.starts_from, j.starts_to, j.eligible_at, j.started_at, j.step, j.steps, j.run, "
+    "    q.place, coalesce(r.code, j.wait_code) AS wait_code, CASE WHEN r.id IS NULL THEN j.wait_subject ELSE r.subject END AS wait_subject, j.starts_at, j.starts_from, j.starts_to, j.eligible_at, j.started_at, j.step, j.steps, j.run, "
     "    j.array_of, j.array_index, j.array_size, j.array_made, "
-    "    row_number() OVER (ORDER BY j.state = 'queued', j.place NULLS LAST, j.eligible_at, j.id) AS n FROM jobs j "
+    "    row_number() OVER (ORDER BY j.state = 'queued', q.place NULLS LAST, j.eligible_at, j.id) AS n FROM jobs j "
+    "  LEFT JOIN (SELECT u.* FROM queue_places p, unnest(p.jobs, p.places, p.reasons) AS u(job, place, reason)) q ON q.job = j.id AND j.state = 'queued' "
+    "  LEFT JOIN queue_reasons r ON r.id = q.reason "
     "  WHERE j.state IN ('starting', 'running', 'stopping', 'queued') ORDER BY n OFFSET $3 LIMIT $4::bigint + 1), "
     "shown AS (SELECT f.n, json_build_object('id', f.id, 'name', CASE WHEN " VISIBLE("f", "$1", "$2") " THEN f.name END, "
     "    'owner', u.name, 'account', (SELECT name FROM groups WHERE id = f.account), "

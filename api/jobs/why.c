@@ -173,6 +173,9 @@ static json_t *words_of(const json_t *doc)
         return json_sprintf("the array is %s: %lld of its %lld elements are jobs", state,
                             (long long)json_integer_value(json_object_get(array, "made")),
                             (long long)json_integer_value(json_object_get(array, "size")));
+    if (state && strcmp(state, "queued") == 0)
+        return json_string(
+            "it has just come into the queue: its place and what it waits for follow within seconds");
     /* If a running job has not the plan of its external planner, the text also says why. */
     return json_sprintf("the job is %s%s%.1000s", state ? state : "unknown", planner ? ". " : "",
                         planner ? planner : "");

@@ -114,6 +114,9 @@ struct scheduler {
     json_t *asides;
     uint64_t
         links_settled;   /* hash of nodes, links and requests of which no link is to be measured; 0: none */
+    /* when the places of the queue were last listed (the view's clock; 0: never), and a hash of that list */
+    int64_t listed_us;
+    uint64_t listed_hash;
     uint64_t checked_ns; /* when the queue was last compared with the database; 0: the next load compares */
     unsigned conflicts, ingest_conflicts; /* consecutive conflicts of decisions, and of batches of events */
     /* the last queued job that was examined; used when more classes of jobs are queued than one pass examines

@@ -1,5 +1,5 @@
 /* Runs one round of decisions: it starts from the view and ends with one transaction. */
-#include "scheduler/pass/pass.h"
+#include "scheduler/pass/pass_list.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,12 +30,13 @@ static void pass_destroy(struct scheduler_pass *pass)
         pass->ranks_lost,  pass->runs,      pass->jobs,     pass->waits,  pass->requests, pass->messages,
         pass->unreachable, pass->runs_new,  pass->left_out, pass->links,  pass->said,     pass->speeds,
         pass->free_names,  pass->measures,  pass->places,   pass->leases, pass->ready,    pass->elements,
-        pass->arrivals,    pass->forecasts, pass->sharing,  pass->saves,  pass->sooner};
+        pass->arrivals,    pass->forecasts, pass->sharing,  pass->saves,  pass->sooner,   pass->listing};
     for (size_t i = 0; i < sizeof(documents) / sizeof(documents[0]); i++)
         json_decref(documents[i]);
     pass_writing_destroy(pass->writing);
     drop_starts(pass, 0);
     free(pass->starts);
+    pass_list_destroy(pass->list);
     free(pass->free_devices);
     free(pass->reserved);
     free(pass);
@@ -50,11 +51,12 @@ static struct scheduler_pass *pass_create(struct scheduler *scheduler)
     pass->scheduler = scheduler;
     pass->view = scheduler->view;
     pass->now_ns = clock_mono_ns();
-    json_t **const arrays[] = {
-        &pass->ranks_lost,  &pass->runs,     &pass->jobs,  &pass->waits,    &pass->requests, &pass->messages,
-        &pass->unreachable, &pass->runs_new, &pass->links, &pass->said,     &pass->speeds,   &pass->measures,
-        &pass->places,      &pass->leases,   &pass->ready, &pass->elements, &pass->arrivals, &pass->forecasts,
-        &pass->sharing,     &pass->saves,    &pass->sooner};
+    json_t **const arrays[] = {&pass->ranks_lost, &pass->runs,      &pass->jobs,        &pass->waits,
+                               &pass->requests,   &pass->messages,  &pass->unreachable, &pass->runs_new,
+                               &pass->links,      &pass->said,      &pass->speeds,      &pass->measures,
+                               &pass->places,     &pass->leases,    &pass->ready,       &pass->elements,
+                               &pass->arrivals,   &pass->forecasts, &pass->sharing,     &pass->saves,
+                               &pass->sooner,     &pass->listing};
     pass->left_out = json_object();
     bool whole = pass->left_out != NULL;
     for (size_t i = 0; i < sizeof(arrays) / sizeof(arrays[0]); i++) {
@@ -97,6 +99,8 @@ static void arm_wake(struct scheduler_pass *pass)
 static void give_up(struct scheduler *scheduler, const struct err *err)
 {
     pass_forget(scheduler);
+    scheduler->listed_us = 0; /* the list may not have been written */
+    scheduler->listed_hash = 0;
     scheduler_retry(scheduler, TASK_PASS, "decision_failed", err);
 }
 

@@ -36,8 +36,9 @@ struct scheduler_pass {
     uint64_t now_ns;
     json_t *ranks_lost, *runs, *jobs, *waits, *places, *ready, *elements, *leases, *requests, *unreachable,
         *messages, *runs_new, *links, *said, *speeds, *measures, *arrivals, *forecasts, *sharing, *saves,
-        *sooner;
-    json_t *left_out; /* {unit: true}: units that this pass does not write (pass_write.c) */
+        *sooner, *listing;
+    struct pass_list *list; /* the list of the queue that the pass makes (pass_list.h), or NULL; owned */
+    json_t *left_out;       /* {unit: true}: units that this pass does not write (pass_write.c) */
     /* [view->device_count] devices without a job, and devices that are reserved for a job */
     bool *free_devices, *reserved;
     bool free_found;    /* free_devices is filled */
@@ -59,9 +60,14 @@ void pass_message(struct scheduler_pass *pass, const char *node, int64_t run, co
                   json_t *payload);
 /* Makes the next pass begin at `at_us` (view's clock) at the latest. */
 void pass_check_at(struct scheduler_pass *pass, int64_t at_us);
-/* Records why a queued job waits, if the text differs from the recorded one. */
-void pass_wait(struct scheduler_pass *pass, const struct store_sched_job *job, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
+/* Says why a queued job waits, in the list of the queue (pass_list.h): a code, the job that the reason names
+ * (-1: none), and a sentence. */
+void pass_wait(struct scheduler_pass *pass, const struct store_sched_job *job, const char *code,
+               int64_t subject, const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+/* Takes back a predicted start that no longer holds. */
+void pass_drop_start(struct scheduler_pass *pass, const struct store_sched_job *job, const char *code);
+/* Whether the job may start by now. */
+bool pass_is_due(const struct store_sched_job *job, int64_t now_us);
 
 /* pass_write.c writes the decision, without the units that the database refuses. */
 enum { UNIT_BYTES = 320 }; /* most bytes of a unit's name */

@@ -20,8 +20,8 @@ static void fail(struct scheduler_pass *pass, const struct store_sched_dependent
 static void wait(struct scheduler_pass *pass, const struct store_sched_dependent *job)
 {
     pass_add(pass, pass->places,
-             json_pack("{s:I, s:n, s:i, s:s, s:I}", "job", (json_int_t)job->id, "place", "starts_us", 0,
-                       "code", "after", "subject", (json_int_t)job->open));
+             json_pack("{s:I, s:i, s:s, s:I}", "job", (json_int_t)job->id, "starts_us", 0, "code", "after",
+                       "subject", (json_int_t)job->open));
     pass_add(pass, pass->waits,
              json_pack("{s:I, s:o}", "job", (json_int_t)job->id, "why",
                        json_sprintf("waits for job %lld, after which it is to start", (long long)job->open)));

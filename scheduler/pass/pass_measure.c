@@ -309,12 +309,12 @@ bool pass_profiles(struct scheduler_pass *pass, const struct store_sched_job *jo
         }
     }
     if (asked > 0) {
-        pass_wait(pass, job, "%zu device%s being measured for this model", asked,
+        pass_wait(pass, job, "measuring", -1, "%zu device%s being measured for this model", asked,
                   asked == 1 ? " is" : "s are");
         return false;
     }
     if (awaits(pass, class->allowed, key) || json_array_size(pass->requests) > 0) {
-        pass_wait(pass, job, "devices or links are being measured");
+        pass_wait(pass, job, "measuring", -1, "devices or links are being measured");
         for (size_t i = 0; i < view->device_count; i++)
             pass->reserved[i] = pass->reserved[i] || usable[i];
         return false;

@@ -7,6 +7,7 @@
 
 #include "common/array.h"
 #include "common/units.h"
+#include "scheduler/pass/pass_list.h"
 #include "scheduler/pass/pass_queue.h"
 #include "scheduler/pass/plan_memo.h"
 #include "scheduler/pass/shares.h"
@@ -30,6 +31,30 @@ void pass_find_free(struct scheduler_pass *pass)
 }
 
 /* ---- outcomes ---- */
+
+/* Returns the code that is shown for the reason of the action. */
+static const char *wait_code(const struct scheduler_pass *pass, const struct store_sched_job *job,
+                             const struct policy_action *action)
+{
+    return pass_wait_code(action->reason == REASON_DEVICES && pass_yields_to(pass, action->subject, job->id)
+                              ? REASON_YIELDS
+                              : action->reason);
+}
+
+/* Returns the job that the reason names, or -1. */
+static int64_t subject_of(const struct policy_action *action)
+{
+    switch (action->reason) {
+    case REASON_DEVICES:
+    case REASON_RESERVED:
+    case REASON_YIELDS:
+    case REASON_WIDTH:
+    case REASON_SLOW:
+        return action->subject;
+    default:
+        return -1;
+    }
+}
 
 static const char *why_not_usable(const struct scheduler_pass *pass, size_t i, char text[240])
 {
@@ -65,10 +90,10 @@ static const char *why_not_usable(const struct scheduler_pass *pass, size_t i, c
     return pass->free_devices[i] ? "kept for a job in front" : "busy";
 }
 
-/* Records which devices the job waits for (class->wanted), and why each is not available. `kept`: the free
- * ones among them are reserved for other jobs. */
+/* Says which devices the job waits for (class->wanted), and why each is not available. `kept`: the free ones
+ * among them are reserved for other jobs. action: NULL, or why the policies let the job wait. */
 static void say_waits(struct scheduler_pass *pass, const struct job_class *class,
-                      const struct store_sched_job *job, bool kept)
+                      const struct store_sched_job *job, bool kept, const struct policy_action *action)
 {
     char text[400] = "", why[240];
     size_t used = 0;
@@ -83,7 +108,8 @@ static void say_waits(struct scheduler_pass *pass, const struct job_class *class
         }
     }
     const bool forced = absent && job_class_forces_kind(class);
-    pass_wait(pass, job, "waits for %s%s%s%s", text[0] != '\0' ? text : "devices",
+    pass_wait(pass, job, action ? wait_code(pass, job, action) : "absent", action ? subject_of(action) : -1,
+              "waits for %s%s%s%s", text[0] != '\0' ? text : "devices",
               forced ? ", as placement.kind is " : "", forced ? job_class_word(class, "kind") : "",
               forced ? "; with placement.fallback: any it need not" : "");
 }
@@ -111,7 +137,7 @@ static int would_fit(struct scheduler_pass *pass, struct job_class *class, const
     const bool fits = ideal.fits;
     if (fits) {
         want(pass, class, &ideal);
-        say_waits(pass, class, job, false);
+        say_waits(pass, class, job, false, NULL);
     } else {
         err_set(err, ERR_NOFIT, "%s", ideal.words);
     }
@@ -263,6 +289,7 @@ static void queue_fini(struct queue *queue)
     free(queue->class_at);
     free(queue->leaves);
     free(queue->front);
+    free(queue->said);
     free(queue->jobs);
     free(queue->facts);
     free(queue->avoid);
@@ -351,9 +378,7 @@ static void wait_for_devices(struct queue *queue, const struct queue_job *of,
             plan ? d < POLICY_DEVICES_MAX && device_set_has(&plan->devices, d) : class->known[d];
         free_one = free_one || (class->wanted[d] && pass->free_devices[d]);
     }
-    say_waits(pass, class, of->job, free_one && action->reason == REASON_RESERVED);
-    if (action->reason == REASON_RESERVED || action->reason == REASON_SLOW || action->reason == REASON_ABSENT)
-        pass_check_at(pass, pass->view->now_us + CLAIMS_US);
+    say_waits(pass, class, of->job, free_one && action->reason == REASON_RESERVED, action);
 }
 
 static void wait_for_limit(struct queue *queue, const struct queue_job *of,
@@ -363,48 +388,44 @@ static void wait_for_limit(struct queue *queue, const struct queue_job *of,
     const bool user = action->reason <= REASON_USER_MONTH;
     const char *who = user ? pass->view->users[action->subject].name
                            : shares_name(pass->scheduler->shares, (uint16_t)action->subject);
-    const char *kind = user ? "user" : "group";
+    const char *kind = user ? "user" : "group", *code = pass_wait_code(action->reason);
     if (action->reason == REASON_USER_DEVICES || action->reason == REASON_ACCOUNT_DEVICES)
-        pass_wait(pass, of->job, "waits: %s %s may hold %.0f device%s at once", kind, who, action->number,
-                  action->number == 1 ? "" : "s");
+        pass_wait(pass, of->job, code, -1, "waits: %s %s may hold %.0f device%s at once", kind, who,
+                  action->number, action->number == 1 ? "" : "s");
     else if (action->reason == REASON_USER_RUNNING || action->reason == REASON_ACCOUNT_RUNNING)
-        pass_wait(pass, of->job, "waits: %s %s may run %.0f job%s at once", kind, who, action->number,
-                  action->number == 1 ? "" : "s");
+        pass_wait(pass, of->job, code, -1, "waits: %s %s may run %.0f job%s at once", kind, who,
+                  action->number, action->number == 1 ? "" : "s");
     else
-        pass_wait(pass, of->job, "waits: %s %s has used the %.0f device-seconds that it may use in 30 days",
-                  kind, who, action->number);
+        pass_wait(pass, of->job, code, -1,
+                  "waits: %s %s has used the %.0f device-seconds that it may use in 30 days", kind, who,
+                  action->number);
 }
 
-/* Writes the job's place, predicted start and wait code, if they differ from those that were written last. A
+/* Writes the job's predicted start and wait code, if they differ from those that were written last. A
  * predicted start that moves by less than a tenth of the wait does not count as different. */
-static void write_place(struct scheduler_pass *pass, const struct store_sched_job *job,
+static void write_start(struct scheduler_pass *pass, const struct store_sched_job *job,
                         const struct job_class *class, const struct policy_action *action)
 {
     const int64_t starts_us = action->starts_us == INT64_MAX ? 0 : action->starts_us;
     const int64_t moved_us = llabs(starts_us - job->starts_us),
                   wait_us = llabs(starts_us - pass->view->now_us);
-    const char *code = pass_wait_code(
-        action->reason == REASON_DEVICES && pass_yields_to(pass, action->subject, job->id) ? REASON_YIELDS
-                                                                                           : action->reason);
-    const bool same = job->place == action->place && strcmp(job->wait_code, code) == 0 &&
+    const int64_t subject = subject_of(action);
+    const char *code = wait_code(pass, job, action);
+    const bool same = strcmp(job->wait_code, code) == 0 && job->wait_subject == subject &&
                       (starts_us > 0) == (job->starts_us > 0) &&
                       moved_us <= (wait_us > 10000000 ? wait_us / 10 : 1000000);
-    const bool of_job =
-        action->subject >= 0 &&
-        (action->reason == REASON_DEVICES || action->reason == REASON_RESERVED ||
-         action->reason == REASON_YIELDS || action->reason == REASON_WIDTH || action->reason == REASON_SLOW);
     if (same)
         return;
     const struct pass_prediction predicted = pass_predict(pass, action->place, starts_us);
-    json_t *row = json_pack("{s:I, s:I, s:I, s:s, s:o}", "job", (json_int_t)job->id, "place",
-                            (json_int_t)action->place, "starts_us", (json_int_t)starts_us, "code", code,
-                            "subject", of_job ? json_integer(action->subject) : json_null());
+    json_t *row =
+        json_pack("{s:I, s:I, s:s, s:o}", "job", (json_int_t)job->id, "starts_us", (json_int_t)starts_us,
+                  "code", code, "subject", subject >= 0 ? json_integer(subject) : json_null());
     if (row && predicted.to_us > 0) {
         json_object_set_new(row, "from_us", json_integer(predicted.from_us));
         json_object_set_new(row, "to_us", json_integer(predicted.to_us));
     }
     pass_add(pass, pass->places, row);
-    if (job->place == 0 || starts_us > 0)
+    if (job->wait_code[0] == '\0' || starts_us > 0)
         pass_record_wait(pass, job, class->digest, job_class_speeds_document(pass, class), &predicted);
 }
 
@@ -423,25 +444,30 @@ static void fits_nowhere_or_waits(struct queue *queue, const struct queue_job *o
     if (fit == FIT_NO)
         fits_nowhere(pass, class, of->job);
     else if (fit == FIT_YES && device_set_count(&plan.devices) < least)
-        pass_wait(pass, of->job, "waits: placement.count.least is %u, and on all devices it would use %zu",
-                  least, device_set_count(&plan.devices));
+        pass_wait(pass, of->job, "no-fit", -1,
+                  "waits: placement.count.least is %u, and on all devices it would use %zu", least,
+                  device_set_count(&plan.devices));
     else if (fit == FIT_YES)
         pass_wait(
-            pass, of->job,
+            pass, of->job, "no-fit", -1,
             "waits: its plan needs %zu devices at once, more than the limits of its user and groups leave it",
             device_set_count(&plan.devices));
 }
 
-/* Records the place of a job that waits, and why. */
-static void say_place(struct queue *queue, const struct queue_job *of, const struct policy_action *action)
+/* Says why the job waits. shown: the job is refused if it fits nowhere. */
+static void say_reason(struct queue *queue, const struct queue_job *of, const struct policy_action *action,
+                       bool shown)
 {
     struct scheduler_pass *pass = queue->pass;
-    write_place(pass, of->job, &queue->classes[of->class], action);
     switch (action->reason) {
-    case REASON_PLANNING:
-        break; /* the pass after the planner's answer decides */
+    case REASON_PLANNING: /* the pass after the planner's answer decides */
+        pass_wait(pass, of->job, "planning", -1, "its plan is being searched for");
+        break;
     case REASON_NOFIT:
-        fits_nowhere_or_waits(queue, of);
+        if (shown)
+            fits_nowhere_or_waits(queue, of);
+        pass_wait(pass, of->job, "no-fit", -1,
+                  "fits on no devices that are there, as far as is known so far");
         break;
     case REASON_USER_DEVICES:
     case REASON_USER_RUNNING:
@@ -457,18 +483,46 @@ static void say_place(struct queue *queue, const struct queue_job *of, const str
     }
 }
 
+/* Records the place of a job that waits, and why. */
+static void say_place(struct queue *queue, const struct queue_job *of, const struct policy_action *action,
+                      bool shown)
+{
+    struct scheduler_pass *pass = queue->pass;
+    struct queue_said *said = &queue->said[of->class];
+    pass_list_place(pass, of->job);
+    if (shown || action->starts_us != INT64_MAX || of->job->starts_us > 0)
+        write_start(pass, of->job, &queue->classes[of->class], action);
+    if (action->reason == REASON_RESERVED || action->reason == REASON_SLOW || action->reason == REASON_ABSENT)
+        pass_check_at(pass, pass->view->now_us + CLAIMS_US);
+    if (!pass->list && (action->reason != REASON_NOFIT || !shown))
+        return;
+    if (said->listed > 0 && said->reason == action->reason && said->subject == action->subject &&
+        said->number == action->number && said->plan == action->plan &&
+        (action->reason != REASON_NOFIT || !shown)) {
+        pass_list_alike(pass, of->job, said->listed);
+        return;
+    }
+    say_reason(queue, of, action, shown);
+    *said = (struct queue_said){action->reason, action->subject, action->number, action->plan,
+                                pass_list_reason(pass, of->job)};
+}
+
 /* Requests the profiles that a job's class lacks, on devices that are still free. */
-static void measure(struct queue *queue, const struct queue_job *of)
+static void measure(struct queue *queue, const struct queue_job *of, bool shown)
 {
     struct scheduler_pass *pass = queue->pass;
     struct job_class *class = &queue->classes[of->class];
-    job_class_devices(pass, class);
-    pass_profiles(pass, of->job, class);
-    class->asked_for = true;
+    pass_list_place(pass, of->job);
+    pass_drop_start(pass, of->job, "measuring");
+    if (shown || !class->asked_for) {
+        job_class_devices(pass, class);
+        pass_profiles(pass, of->job, class);
+        class->asked_for = true;
+    }
+    pass_wait(pass, of->job, "measuring", -1, "waits until devices are free to be measured for its model");
 }
 
-/* Whether the job is among the first ones of its user within its account, which are told their place and why
- * they wait. */
+/* Whether the job is among the first ones of its user within its account. */
 static bool is_shown(struct queue *queue, const struct queue_job *of)
 {
     struct queue_leaf *leaf = &queue->leaves[of->job->leaf];
@@ -483,7 +537,8 @@ static int carry_out_all(struct queue *queue, const struct policy_decision *deci
     const double no_charge = 0;
     uint32_t *order = calloc(count + 1, sizeof(*order));
     size_t *actions = calloc(count + 1, sizeof(*actions));
-    int rc = order && actions ? 0 : err_set(err, ERR_NOMEM, "no memory for the queue");
+    queue->said = calloc(queue->class_count + 1, sizeof(*queue->said));
+    int rc = order && actions && queue->said ? 0 : err_set(err, ERR_NOMEM, "no memory for the queue");
     queue->snapshot.job_count = count;
     if (rc == 0 && count > queue->ready_count)
         rc = policy_order(&queue->snapshot, &queue->pass->scheduler->config->sharing, &no_charge, 0,
@@ -498,14 +553,21 @@ static int carry_out_all(struct queue *queue, const struct policy_decision *deci
         const bool ready = order[i] < queue->ready_count;
         const struct policy_action *action = ready ? &decision->actions[actions[order[i]]] : NULL;
         if (action && action->verdict == VERDICT_START) {
+            const size_t started = queue->pass->start_count;
             start(queue, of, action->plan);
+            if (queue->pass->start_count > started) {
+                pass_list_leave(queue->pass, of->job);
+            } else {
+                pass_list_place(queue->pass, of->job);
+                pass_wait(queue->pass, of->job, "planning", -1, "is about to start");
+            }
             continue;
         }
         const bool shown = is_shown(queue, of);
-        if (action && shown)
-            say_place(queue, of, action);
-        else if (!action && (shown || !queue->classes[of->class].asked_for))
-            measure(queue, of);
+        if (action)
+            say_place(queue, of, action, shown);
+        else
+            measure(queue, of, shown);
     }
     free(order);
     free(actions);
@@ -544,6 +606,7 @@ void pass_queue(struct scheduler_pass *pass)
     struct queue queue;
     struct err err;
     pass_find_free(pass);
+    pass_list_begin(pass);
     plan_memo_begin(pass->scheduler->memo, pass->view, facts_profiles_seen(pass->scheduler->facts));
     if (queue_init(&queue, pass) < 0 || decide(pass, &queue, &err) < 0)
         pass->failed = true;
@@ -553,6 +616,7 @@ void pass_queue(struct scheduler_pass *pass)
         pass_check_at(pass, pass->view->now_us);
     if (!pass->failed && pass->start_count == 0)
         pass_sooner(&queue);
+    pass_list_end(pass);
     measure_wanted(pass);
     pass->scheduler->devices_free = something_is_left(pass);
     queue_fini(&queue);

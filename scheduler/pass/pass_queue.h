@@ -16,18 +16,30 @@ struct queue_job {
 struct queue_leaf {
     uint16_t user, account; /* indices in the policies' snapshot */
     bool disabled;
-    uint32_t shown; /* number of this leaf's jobs that were told their place so far */
+    uint32_t shown; /* number of this leaf's jobs so far whose wait codes are kept */
+};
+
+/* Why the last job of a class waits; what differs from job to job is kept, so that the reason of the next one
+ * need not be put into words again. */
+struct queue_said {
+    enum policy_reason reason;
+    int64_t subject;
+    double number;
+    const struct policy_plan *plan;
+    uint32_t listed; /* pass_list_reason; 0: none */
 };
 
 struct queue {
     struct scheduler_pass *pass;
     struct queue_leaf *leaves; /* indexed by store_sched_job.leaf */
-    uint32_t shown_most;       /* number of jobs of each leaf that are told their place and why they wait */
-    uint32_t *class_at;        /* indexed by store_sched_job.class; pass_take.c says what the values mean */
+    /* number of jobs of each leaf whose wait codes are kept, and whose devices are measured by themselves */
+    uint32_t shown_most;
+    uint32_t *class_at; /* indexed by store_sched_job.class; pass_take.c says what the values mean */
     /* the position in the queue where the next pass continues, if this one leaves devices free */
     struct queue_mark further;
     struct job_class *classes;
     size_t class_count, class_capacity;
+    struct queue_said *said; /* [class_count] */
     struct queue_job *jobs;
     /* jobs of classes that can be planned now stand first in jobs[]; ready_count is their number */
     size_t job_count, ready_count;

@@ -1,4 +1,4 @@
-/* Writes what every part of a pass needs: rows, messages, why a job waits, and when the next pass begins. */
+/* Writes what every part of a pass needs: rows, messages, and when the next pass begins. */
 #include "scheduler/pass/pass.h"
 
 #include <stdarg.h>
@@ -6,11 +6,6 @@
 #include <string.h>
 
 #include "model/text/utf8.h"
-
-#define RETRY_US 5000000
-/* WAITS_MAX: most reasons for waiting that one pass writes. REFUSED_MAX: once this many states change in a
- * pass, it refuses no further jobs. The next pass goes on. */
-enum { WAITS_MAX = 256, REFUSED_MAX = 256 };
 
 void pass_add(struct scheduler_pass *pass, json_t *array, json_t *row)
 {
@@ -40,24 +35,15 @@ int64_t pass_away(struct scheduler_pass *pass, const char *device, bool away)
     return json_integer_value(json_object_get(since, device));
 }
 
+bool pass_is_due(const struct store_sched_job *job, int64_t now_us)
+{
+    return job->not_before_us <= now_us && job->begin_us <= now_us;
+}
+
 void pass_check_at(struct scheduler_pass *pass, int64_t at_us)
 {
     if (pass->check_us == 0 || at_us < pass->check_us)
         pass->check_us = at_us;
-}
-
-void pass_wait(struct scheduler_pass *pass, const struct store_sched_job *job, const char *fmt, ...)
-{
-    char text[512];
-    va_list args;
-    if (!job || json_array_size(pass->waits) >= WAITS_MAX) /* the next pass writes further reasons */
-        return;
-    va_start(args, fmt);
-    vsnprintf(text, sizeof(text), fmt, args);
-    va_end(args);
-    text[utf8_check(text, strlen(text))] = '\0'; /* no cut character */
-    if (!job->why || strcmp(job->why, text) != 0)
-        pass_add(pass, pass->waits, json_pack("{s:I, s:s}", "job", (json_int_t)job->id, "why", text));
 }
 
 void pass_say(struct scheduler_pass *pass, int64_t job, const char *level, const char *fmt, ...)
@@ -72,43 +58,11 @@ void pass_say(struct scheduler_pass *pass, int64_t job, const char *level, const
              json_pack("{s:I, s:s, s:s}", "job", (json_int_t)job, "level", level, "text", text));
 }
 
-static void refuse(struct scheduler_pass *pass, const struct store_sched_job *job, enum err_code code,
-                   const char *why)
+void pass_drop_start(struct scheduler_pass *pass, const struct store_sched_job *job, const char *code)
 {
-    struct err err;
-    int to = state_next(&job_machine, (int)job->state, JOB_EVENT_REFUSE, &err);
-    if (to >= 0 && json_array_size(pass->jobs) < REFUSED_MAX) { /* the next pass refuses further jobs */
-        pass_add(pass, pass->jobs,
-                 json_pack("{s:I, s:s, s:s, s:s, s:s}", "job", (json_int_t)job->id, "before", "queued",
-                           "state", state_name(&job_machine, to), "code", err_code_name(code), "why", why));
-    }
-}
-
-/* Handles an error in planning: refuses the job if the error is the job's fault, otherwise tries again after
- * RETRY_US. A job that ran before is not refused, because its steps would be lost: it waits for devices like
- * those it ran on. */
-void pass_give_up(struct scheduler_pass *pass, const struct store_sched_job *job, const struct err *err)
-{
-    const bool ran = job->attempt > 0;
-    switch (err->code) {
-    case ERR_UNSUPPORTED:
-    case ERR_NOFIT:
-        if (ran)
-            pass_wait(pass, job, "waits for devices like those it ran on: %s", err->text);
-        else
-            refuse(pass, job, err->code, err->text);
-        break;
-    case ERR_INVALID:
-    case ERR_NOT_FOUND:
-    case ERR_TOO_BIG:
-    case ERR_CORRUPT:
-        refuse(pass, job, err->code, err->text);
-        break;
-    default:
-        pass_wait(pass, job, "cannot be planned now: %s", err->text);
-        pass_check_at(pass, pass->view->now_us + RETRY_US);
-        break;
-    }
+    if (job->starts_us > 0)
+        pass_add(pass, pass->places,
+                 json_pack("{s:I, s:i, s:s}", "job", (json_int_t)job->id, "starts_us", 0, "code", code));
 }
 
 const struct store_sched_node *pass_node(const struct scheduler_pass *pass, const char *name)

@@ -25,16 +25,11 @@ enum { CLASS_LEFT_OUT = 0, CLASS_CHOSEN = UINT32_MAX };
 
 /* ---- choosing the jobs ---- */
 
-static bool is_due(const struct store_sched_job *job, int64_t now_us)
-{
-    return job->not_before_us <= now_us && job->begin_us <= now_us;
-}
-
 bool pass_somebody_waits(const struct scheduler_pass *pass)
 {
     const struct store_queue *all = pass->scheduler->queue;
     for (size_t i = 0; i < store_queue_count(all); i++)
-        if (is_due(store_queue_at(all, i), pass->view->now_us))
+        if (pass_is_due(store_queue_at(all, i), pass->view->now_us))
             return true;
     return false;
 }
@@ -108,7 +103,7 @@ static int choose_some(struct queue *queue)
         calloc(store_queue_count(all) + 1, sizeof(const struct store_sched_job *));
     size_t count = 0;
     for (size_t i = 0; jobs && i < store_queue_count(all); i++)
-        if (is_due(store_queue_at(all, i), queue->pass->view->now_us))
+        if (pass_is_due(store_queue_at(all, i), queue->pass->view->now_us))
             jobs[count++] = store_queue_at(all, i);
     if (jobs) {
         choose_heads(queue, jobs, count);
@@ -191,12 +186,14 @@ static bool take_job(struct queue *queue, const struct store_sched_job *job, uin
 {
     struct scheduler_pass *pass = queue->pass;
     if (queue->leaves[job->leaf].disabled) {
-        pass_wait(pass, job, "waits: its owner is disabled");
+        pass_wait(pass, job, "disabled", -1, "waits: its owner is disabled");
         return false;
     }
     if (pass_wait_aside(pass, job))
         return false;
     struct job_class *class = class_of(queue, job);
+    if (!class || class->state == CLASS_PENDING)
+        pass_wait(pass, job, "planning", -1, "what its plan depends on is being read");
     if (!class)
         return false;
     *index = (uint32_t)(class - queue->classes);
@@ -205,7 +202,7 @@ static bool take_job(struct queue *queue, const struct store_sched_job *job, uin
         pass_give_up(pass, job, &class->err);
         return false;
     case CLASS_NOWHERE:
-        pass_wait(pass, job,
+        pass_wait(pass, job, "absent", -1, "%s",
                   pass->view->device_count == 0 ? "no device has joined the cluster yet"
                                                 : "none of the devices it may use is there");
         return false;
@@ -223,7 +220,7 @@ static int take_jobs(struct queue *queue)
     size_t unmeasured_count = 0;
     for (size_t i = 0; unmeasured && i < store_queue_count(all) && !queue->pass->failed; i++) {
         struct queue_job of = {.job = store_queue_at(all, i)};
-        if (!is_due(of.job, queue->pass->view->now_us)) {
+        if (!pass_is_due(of.job, queue->pass->view->now_us)) {
             pass_check_at(queue->pass, of.job->not_before_us > of.job->begin_us ? of.job->not_before_us
                                                                                 : of.job->begin_us);
             continue;

@@ -49,6 +49,7 @@ static const struct decision_part {
     {AT(ends), .unit = UNIT_RUN, .key = "run", .record = true},
     {AT(waits), .unit = UNIT_JOB, .key = "job", .record = true, .always = true},
     {AT(places), .unit = UNIT_JOB, .key = "job", .record = true},
+    {AT(listing), .unit = UNIT_OTHER, .record = true},
     {AT(arrivals), .unit = UNIT_JOB, .key = "job", .record = true},
     {AT(forecasts), .unit = UNIT_OTHER, .key = "class", .record = true},
     {AT(sharing), .unit = UNIT_OTHER, .record = true},
@@ -206,6 +207,7 @@ void pass_set_aside(struct scheduler_pass *pass, const char *unit, const char *w
         return;
     log_event(LOG_LEVEL_ERROR, "set_aside", "part=\"%s\" until=%s why=\"%s\"", unit, until, why);
     pass->scheduler->health.changed = true;
+    pass->scheduler->listed_us = 0; /* the next pass lists the reason */
 }
 
 void pass_begin_asides(struct scheduler_pass *pass)
@@ -231,7 +233,7 @@ bool pass_wait_aside(struct scheduler_pass *pass, const struct store_sched_job *
     if (!pass_is_aside(pass, unit))
         return false;
     const json_t *aside = json_object_get(pass->scheduler->asides, unit);
-    pass_wait(pass, job,
+    pass_wait(pass, job, "aside", -1,
               "is set aside until %s, when it is tried again: what was decided of it could not be stored "
               "(%.300s); the scheduler's log has more",
               json_text_of(aside, "until"), json_text_of(aside, "why"));
@@ -515,6 +517,7 @@ void pass_write(struct scheduler *scheduler, pass_written_fn *done)
         .jobs = pass->jobs,
         .waits = pass->waits,
         .places = pass->places,
+        .listing = pass->listing,
         .ready = pass->ready,
         .elements = pass->elements,
         .leases = pass->leases,

@@ -194,8 +194,9 @@ def the_queue_shows_everybodys_jobs_and_the_names_of_those_one_may_see():
     rows = api.upload_rows_as(ada)
     first = api.good("POST", "/v1/jobs", spec(rows, model="common", name="secret"), token=ada)["id"]
     second = api.good("POST", "/v1/jobs", spec(rows, model="common", name="also"), token=ada)["id"]
-    api.psql(f"UPDATE jobs SET place = 2, wait_code = 'reserved', wait_subject = {second}, starts_at = '2031-01-01' WHERE id = {first};"
-             f"UPDATE jobs SET place = 1 WHERE id = {second}")
+    api.psql(f"UPDATE jobs SET starts_at = '2031-01-01' WHERE id = {first};"
+             f"INSERT INTO queue_reasons VALUES (1, 'reserved', {second}, 'waits for a device'), (2, 'devices', NULL, 'waits for another');"
+             f"INSERT INTO queue_places VALUES ({first} >> 9, ARRAY[{first}, {second}], ARRAY[2, 1], ARRAY[1, 2])")
     def seen(token):
         pages, after = [], ""
         while after is not None:
@@ -211,7 +212,7 @@ def the_queue_shows_everybodys_jobs_and_the_names_of_those_one_may_see():
         expect(jobs[second][1] < jobs[first][1], "by place")
     expect("reserved" in motley(bob, "queue"), "the client")
     why = api.good("GET", f"/v1/jobs/{first}/why", token=ada)
-    expect((why["place"], why["wait"], why["waits_for"]) == (2, "reserved", second), why)
+    expect((why["place"], why["wait"], why["waits_for"]) == (2, "reserved", second) and why["why"].endswith("waits for a device"), why)
     expect("place 2, to start about 2031-01-01" in motley(ada, "why", str(first)), "the client's why")
     why = api.good("GET", f"/v1/jobs/{first}/why", token=ada)
     expect((why["starts_latest"], why["sooner"], why["ranges_right"]) == (None, None, None), why)  # nobody has answered

@@ -90,6 +90,21 @@ static void queue_like(int64_t of, int count)
     sql(text);
 }
 
+/* Waits until every queued job has a place of its own and a reason. */
+static void await_places(const char *what)
+{
+    const uint64_t began_ns = clock_mono_ns();
+    WORLD_UNTIL(
+        &world,
+        number(
+            "SELECT (count(*) = count(DISTINCT q.place) AND count(*) = max(q.place) AND "
+            "bool_and(coalesce(q.why, '') <> ''))::int FROM jobs j LEFT JOIN (SELECT u.job, u.place, r.why "
+            "FROM queue_places p, unnest(p.jobs, p.places, p.reasons) AS u(job, place, reason) "
+            "JOIN queue_reasons r ON r.id = u.reason) q ON q.job = j.id WHERE state = 'queued'"));
+    printf("%-50s all have places and reasons after %.1f s\n", what,
+           1e-9 * (double)(clock_mono_ns() - began_ns));
+}
+
 static long resident_mib(pid_t pid)
 {
     char path[64], text[64] = "";
@@ -109,6 +124,7 @@ static void measure_long(int64_t holder)
     const long before = resident_mib(world.schedulers[0]);
     for (int i = 0; i < QUEUED_LONG / QUEUED; i++)
         queue_like(holder, QUEUED);
+    await_places("100000 jobs queued");
     measure("100000 jobs queued", NULL, false);
     measure("100000 jobs of another queued", &bob, false);
     printf("the scheduler takes %ld MiB, before %ld MiB\n", resident_mib(world.schedulers[0]), before);
@@ -208,6 +224,11 @@ static void decisions_are_quick_whatever_waits(void **state)
     measure(text, NULL, false);
     snprintf(text, sizeof(text), "%d jobs of another queued", QUEUED);
     measure(text, &bob, false);
+    queue_like(holder, QUEUED); /* of more kinds than one decision takes */
+    sql("UPDATE jobs SET spec = jsonb_set(spec::jsonb, '{train,steps}', to_jsonb(id % 300))::json WHERE name "
+        "= 'waits' AND "
+        "state = 'queued' AND id % 2 = 0; NOTIFY motley_jobs");
+    await_places("2000 jobs of 151 kinds queued");
     const struct world_job searches = {
         .name = "long-search", .devices = "right/cpu0", .steps = 2, .every = 2};
     const int64_t searched = world_submit(&world, &searches);

@@ -69,12 +69,12 @@ static void who_used_less_goes_first_however_many_jobs_the_other_has(void **stat
         ids[i] = world_submit(&world, &many);
     int64_t last = world_submit(&world, &one);
     WORLD_UNTIL(&world, world_says(&world, last, "waits for left/cpu0 (busy)"));
-    WORLD_UNTIL(&world, number("SELECT count(*) FROM jobs WHERE state = 'queued' AND place > 0") == 7);
+    WORLD_UNTIL(&world,
+                number("SELECT count(p.why) FROM jobs, motley_place(id) p WHERE state = 'queued'") == 7);
     char query[200];
     snprintf(query, sizeof(query),
-             "SELECT count(*) FROM jobs WHERE id = %lld AND place = 1 AND wait_code = 'devices' AND "
-             "wait_subject = %lld AND "
-             "starts_at IS NOT NULL",
+             "SELECT count(*) FROM jobs, motley_place(id) p WHERE id = %lld AND p.place = 1 AND p.code = "
+             "wait_code AND wait_code = 'devices' AND wait_subject = %lld AND starts_at IS NOT NULL",
              (long long)last, (long long)holder);
     assert_int_equal(number(query), 1);
     world.agents[0]->steps_max = 0;
@@ -242,7 +242,7 @@ static bool waits_for(int64_t id, int64_t other)
     char query[160];
     snprintf(query, sizeof(query),
              "SELECT count(*) FROM jobs WHERE id = %lld AND state = 'queued' AND wait_code = 'after' AND "
-             "wait_subject = %lld AND place IS NULL",
+             "wait_subject = %lld AND NOT EXISTS (SELECT FROM motley_place(id))",
              (long long)id, (long long)other);
     return number(query) == 1;
 }

@@ -68,9 +68,10 @@ class Invariants:
 
     async def queue(self):
         return await self.service.rows(
-            "SELECT j.id, j.state, j.wait_code, j.wait_subject, j.place, j.why, j.depends, j.begin_at > now() AS later, j.not_before > now() AS pauses, "
+            "SELECT j.id, j.state, coalesce(p.code, j.wait_code) AS wait_code, CASE WHEN p.code IS NULL THEN j.wait_subject ELSE p.subject END AS wait_subject, p.place, "
+            "coalesce(p.why, j.why) AS why, j.depends, j.begin_at > now() AS later, j.not_before > now() AS pauses, "
             "j.array_size, j.array_of, u.disabled, a.at_most, j.array_made, u.name AS owner, j.account "
-            "FROM jobs j JOIN users u ON u.id = j.owner LEFT JOIN jobs a ON a.id = j.array_of "
+            "FROM jobs j JOIN users u ON u.id = j.owner LEFT JOIN jobs a ON a.id = j.array_of LEFT JOIN LATERAL motley_place(j.id) p ON j.state = 'queued' "
             f"WHERE j.id > {self.machine.first_job} AND j.state NOT IN {ENDED} ORDER BY j.id")
 
     async def moving(self):
