@@ -19,6 +19,10 @@
 
 struct cluster;
 
+/* The speeds that a device may have. */
+#define CLUSTER_SPEED_MIN 1e-6
+#define CLUSTER_SPEED_MAX 1e6
+
 struct cluster_device {
     const char *name; /* unique name, as "left/cpu0" */
     const char *node; /* name of the device's node, as "left" */

@@ -26,7 +26,7 @@ void cluster_device_members(struct json_reader *r, struct cluster_device *device
     jr_str(r, "kind", JR_OPTIONAL, 1, 32, &device->kind);
     jr_u32(r, "threads", JR_OPTIONAL, 1, 4096, &device->threads);
     jr_bytes(r, "base_bytes", JR_OPTIONAL, 0, (uint64_t)1 << 50, &device->base_bytes);
-    jr_f64(r, "speed", JR_OPTIONAL, 1e-6, 1e6, &device->speed);
+    jr_f64(r, "speed", JR_OPTIONAL, CLUSTER_SPEED_MIN, CLUSTER_SPEED_MAX, &device->speed);
     jr_f64(r, "heat", JR_OPTIONAL, 1e-3, 1, &device->heat);
     jr_f64(r, "price_per_hour", JR_OPTIONAL, 0, 1e9, &device->price_per_hour);
     jr_f64(r, "watts", JR_OPTIONAL, 0, 1e6, &device->watts);

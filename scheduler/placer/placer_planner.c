@@ -140,7 +140,8 @@ static int take_answer(struct plan_answer *found, const struct workload *workloa
     return take_ranks(found->plan, answer, err);
 }
 
-/* Sets the speeds of the plan's devices to the speeds that the run measured. */
+/* Sets the speeds of the plan's devices to the speeds that the run measured. A speed that no device has stems
+ * from a time that no step takes: what is known of that device stays. */
 static int speeds_measure(const struct placer_request *request, const struct workload *workload,
                           const struct plan *old, double *speeds, struct err *err)
 {
@@ -157,7 +158,8 @@ static int speeds_measure(const struct placer_request *request, const struct wor
             bool hot = request->devices[i].heat < 1 && factors[r] > 1;
             if (strcmp(old->ranks[r].device, request->devices[i].device->name) == 0 && factors[r] != 1 &&
                 !hot) {
-                speeds[i] = (speeds[i] > 0 ? speeds[i] : 1) * factors[r];
+                const double speed = (speeds[i] > 0 ? speeds[i] : 1) * factors[r];
+                speeds[i] = speed >= CLUSTER_SPEED_MIN && speed <= CLUSTER_SPEED_MAX ? speed : speeds[i];
                 break;
             }
         }

@@ -244,6 +244,20 @@ static void what_a_run_measures_corrects_the_tables(void **state)
         assert_true(slow ? fabs(speed - 0.5) < 1e-6 : fabs(speed - 1) < 1e-6);
         placer_answer_fini(&answer);
     }
+    /* A time that no step takes says nothing of the device: the run stays. */
+    const double absurd = 1e300;
+    const struct placer_move lied = {.plan = plan,
+                                     .compute_s = &absurd,
+                                     .rank_count = 1,
+                                     .steps_left = 1000000,
+                                     .restart_s = 1,
+                                     .windows = 1};
+    struct placer_request lie = ask.request;
+    lie.move = &lied;
+    if (placer_planner.plan(&lie, &answer, &err) < 0)
+        fail_msg("%s", err.text);
+    assert_string_equal(json_string_value(json_object_get(answer.answer, "verdict")), "stay");
+    placer_answer_fini(&answer);
     /* Times measured before a card became hot do not show that it is fast now. */
     const struct placer_move fast = {.plan = plan,
                                      .compute_s = &planned,
