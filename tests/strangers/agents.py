@@ -321,6 +321,8 @@ class Node:
         every = (message["spec"].get("checkpoint") or {}).get("every_steps") or 0
         middle = (worker.step + steps) // 2
         while worker.step < steps:
+            while self.machine.still:
+                await asyncio.sleep(0.05)
             if worker.step == middle and await self.stumble(worker, how):
                 return None
             if self.machine.run_of(worker)["failed"]:

@@ -18,7 +18,7 @@ IN_FLIGHT = 24
 REST_S = 10 * SLOW  # what has not moved for so long, with nothing to wait for, never will
 ROWS = b"".join(b'{"ids": [1, 2, 3, %d], "labels": [-100, 2, 3, 4]}\n' % (4 + n) for n in range(4))
 MODEL_OF_EVERYONE = "strangers"
-SCOPES = ["jobs:read", "jobs:write", "nodes:read", "models:read", "models:write"]
+SCOPES = ["jobs:read", "jobs:write", "nodes:read", "models:read", "models:write", "leases:write"]
 NAMED = re.compile(r"@(\w+):(-?\d+)@")
 
 
@@ -39,7 +39,7 @@ class Machine:
         self.runs = {}
         self.told = {}
         self.counts = {}         # what was answered: {status: how often}
-        self.calm = False
+        self.calm = self.still = False  # agents are honest and quick; workers take no step
         self.poisoned = []       # [(trigger's name, table, job or None)]
         self.trouble_until = 0.0
         self.tasks = set()
@@ -192,7 +192,9 @@ class Machine:
                 self.hows[operation["n"]] = operation["how"]
             if operation.get("makes"):
                 self.made[operation["n"]] = asyncio.get_running_loop().create_future()
-            if "do" in operation:
+            if "wait" in operation:
+                await asyncio.sleep(operation["wait"])
+            elif "do" in operation:
                 self.machine_does(operation)
             elif "fault" in operation:
                 await self.fault(operation)
@@ -347,11 +349,13 @@ class Machine:
         self.poisoned = [each for each in self.poisoned if each[2] is not None]
         for node in self.nodes:
             node.silent, node.lost_percent = False, 0
-        self.calm = True
 
     async def rest(self):
-        """Waits until nothing moves any more, and asks the invariants. Agents are honest meanwhile."""
+        """Lets what runs stand still, and asks what holds then; then waits until nothing runs, and asks again."""
+        self.still = True
         await self.lift()
+        await self.invariants.still()
+        self.calm, self.still = True, False
         for stream in self.streams:
             stream.cancel()
         self.streams = []
@@ -361,6 +365,7 @@ class Machine:
     async def free(self):
         """Takes away whatever a job could wait for; then all of them must end."""
         await self.lift()
+        self.calm = True
         for name, table, _ in self.poisoned:
             await self.service.sql.query(f"DROP TRIGGER {name} ON {table}")
         self.poisoned = []
