@@ -261,7 +261,13 @@ static void call_accept(struct call *call)
     const struct route *route = call->route;
     const struct httpd_head *head = httpd_request_head(call->request);
     bool has_body = head->chunked || head->content_bytes;
+    const char *coding = httpd_head_get(head, "content-encoding");
     uint64_t most = route->body_max ? route->body_max : CALL_BODY_BYTES_MAX;
+    if (has_body && route->body != BODY_NONE && coding && strcasecmp(coding, "identity") != 0) {
+        call_problem(call, 415, "invalid", NULL, "the body must come as it is, not in the coding \"%.80s\"",
+                     coding);
+        return;
+    }
     if (route->body == BODY_STREAM) {
         route->handle(call);
         return;

@@ -496,6 +496,8 @@ static int status_of(const struct err *err)
     case ERR_AUTH:
     case ERR_DENIED:
         return CLI_DENIED;
+    case ERR_LIMIT:
+        return CLI_LIMIT;
     default:
         return CLI_FAILED;
     }

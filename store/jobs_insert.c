@@ -32,6 +32,7 @@ struct pending_job {
     char *account;                   /* name of the group that is charged, or NULL */
     char *spec, *inputs;             /* documents as JSON text */
     char *refusal;                   /* why the database refused the job, or NULL */
+    enum err_code refusal_code;      /* ERR_LIMIT: the queue has as many jobs of theirs as it may */
     char class_hex[DIGEST_HEX_SIZE]; /* "": the database computes the class */
 };
 
@@ -49,8 +50,9 @@ struct job_batch {
 };
 
 /* The parameters are arrays with one element per job. Ids are taken before the insert, so that the result
- * rows keep the order of the array elements. motley_refused takes about 50 µs per job, so it is called only
- * when somebody has a limit. */
+ * rows keep the order of the array elements. `over` begins with "account:" where the queue is full for them,
+ * and with "placement:" where the job can never start under their limits. motley_refused takes about 50 µs
+ * per job, so it is called only when somebody has a limit. */
 /* clang-format off */
 static const struct pg_statement insert_jobs = {
     "jobs_insert",
@@ -64,11 +66,11 @@ static const struct pg_statement insert_jobs = {
     "  SELECT g.*, CASE WHEN u.disabled THEN format('user: %s is disabled', u.name) "
     "      WHEN g.account IS NOT NULL AND a.id IS NULL THEN "
     "        format('account: there is no group \"%s\" that %s is in', g.account, u.name) "
-    "      ELSE coalesce(CASE WHEN u.devices_max > 0 OR u.queued_max > 0 OR coalesce(a.id, u.account, 0) > 0 AND "
+    "      ELSE CASE WHEN g.depends = 1 THEN motley_after_refused(g.spec, g.owner, g.admin = 1) END END AS wrong, "
+    "    CASE WHEN u.devices_max > 0 OR u.queued_max > 0 OR coalesce(a.id, u.account, 0) > 0 AND "
     "          (SELECT EXISTS (SELECT 1 FROM groups WHERE devices_max > 0 OR queued_max > 0)) "
     "        THEN motley_refused(g.owner, coalesce(a.id, u.account, 0), g.least, "
-    "          row_number() OVER (PARTITION BY g.owner ORDER BY g.n)) END, "
-    "        CASE WHEN g.depends = 1 THEN motley_after_refused(g.spec, g.owner, g.admin = 1) END) END AS refusal, "
+    "          row_number() OVER (PARTITION BY g.owner ORDER BY g.n)) END AS over, "
     "    coalesce(a.id, u.account, 0) AS leaf "
     "  FROM given g LEFT JOIN users u ON u.id = g.owner LEFT JOIN groups a ON a.name = g.account AND (g.admin = 1 OR "
     "    EXISTS (SELECT 1 FROM group_members m WHERE m.grp = a.id AND m.user_id = g.owner))), "
@@ -77,7 +79,7 @@ static const struct pg_statement insert_jobs = {
     "                    retries_max, time_limit_ms, steps, labels, account, service, begin_at, depends, array_size, at_most, plan_class) "
     "  SELECT id, owner, name, key, decode(digest, 'hex'), spec, inputs, priority, state, retries, time_limit, steps, "
     "         (spec -> 'labels')::jsonb, leaf, service, CASE WHEN begin_us > 0 THEN to_timestamp(begin_us / 1e6) END, depends = 1, size, at_most, decode(nullif(class, ''), 'hex') "
-    "  FROM charged WHERE refusal IS NULL ORDER BY n "
+    "  FROM charged WHERE coalesce(wrong, over) IS NULL ORDER BY n "
     "  ON CONFLICT (owner, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING "
     "  RETURNING id, created_at, state), "
     "linked AS (INSERT INTO job_after (job, after, however) SELECT m.id, a.value::bigint, k.key = 'after_any' "
@@ -88,7 +90,8 @@ static const struct pg_statement insert_jobs = {
     "  SELECT g.who, g.owner, nullif(g.token, 0), nullif(g.address, ''), 'job.submit', m.id::text, "
     "    json_build_object('name', g.name, 'priority', g.priority) FROM made m JOIN given g USING (id)) "
     "SELECT g.n, m.id, (extract(epoch FROM m.created_at) * 1e6)::bigint, "
-    "       CASE WHEN g.n = 1 THEN pg_notify('motley_jobs', '') END, g.refusal "
+    "       CASE WHEN g.n = 1 THEN pg_notify('motley_jobs', '') END, coalesce(g.wrong, g.over), "
+    "       g.wrong IS NULL AND coalesce(starts_with(g.over, 'account:'), false) "
     "FROM charged g LEFT JOIN made m USING (id) ORDER BY g.n",
     PG_WRITE};
 /* clang-format on */
@@ -149,7 +152,7 @@ static void key_found(void *arg, const struct pg_result *const *results, int cou
     if (!why.code)
         key_read(results[0], job->key, job->digest_hex, &made, &why);
     if (why.code == ERR_NOT_FOUND && job->refusal)
-        err_set(&why, ERR_INVALID, "%s", job->refusal);
+        err_set(&why, job->refusal_code, "%s", job->refusal);
     else if (why.code == ERR_NOT_FOUND)
         err_set(&why, ERR_BUSY, "another request with this Idempotency-Key is under way: try again");
     job->done(job->arg, why.code ? &why : NULL, why.code ? NULL : &made);
@@ -224,11 +227,12 @@ static void job_answered(struct store *store, struct pending_job *job, const str
     if (pg_is_null(result, row, 1)) {
         struct err why;
         job->refusal = pg_is_null(result, row, 4) ? NULL : strdup(pg_text(result, row, 4));
+        job->refusal_code = pg_bool(result, row, 5) ? ERR_LIMIT : ERR_INVALID;
         /* A repeated request gets the job that the first one made, even if the limits would refuse it now. */
         if (job->key) {
             look_up_key(store, job);
         } else {
-            err_set(&why, ERR_INVALID, "%s", job->refusal ? job->refusal : "the job was refused");
+            err_set(&why, job->refusal_code, "%s", job->refusal ? job->refusal : "the job was refused");
             pending_fail(job, &why);
         }
         return;

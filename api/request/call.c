@@ -17,7 +17,7 @@
 #include <string.h>
 #include <zlib.h>
 
-enum { PACKED_BYTES_MIN = 1024, KEY_BYTES_MAX = 200 };
+enum { PACKED_BYTES_MIN = 1024, KEY_BYTES_MAX = 200, LIMIT_RETRY_SECONDS = 60 };
 
 const char *call_query(const struct call *call, const char *name)
 {
@@ -304,6 +304,7 @@ static void problem_in(struct call *call, int status, const char *code, json_t *
                        unsigned retry_seconds)
 {
     const char *title = title_of(status);
+    const bool limit = strcmp(code, "limit") == 0;
     json_t *text = json_string(detail);
     call->unsure = strcmp(code, "network") == 0 || strcmp(code, "timeout") == 0;
     if (!text)
@@ -326,8 +327,8 @@ static void problem_in(struct call *call, int status, const char *code, json_t *
         fields[n++] = (struct httpd_field){"WWW-Authenticate", "Bearer"};
     if (status == 405)
         fields[n++] = (struct httpd_field){"Allow", call->allowed};
-    if (status == 503 || status == 429) {
-        snprintf(retry, sizeof(retry), "%u", retry_seconds);
+    if (status == 503 || status == 429 || limit) {
+        snprintf(retry, sizeof(retry), "%u", limit ? LIMIT_RETRY_SECONDS : retry_seconds);
         fields[n++] = (struct httpd_field){"Retry-After", retry};
     }
     reply_text(call, status, "application/problem+json", fields, document);

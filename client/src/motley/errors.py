@@ -91,6 +91,10 @@ class Conflict(Refused):
     """409: in conflict with the present state."""
 
 
+class Limited(Conflict):
+    """The queue has as many jobs of the user or group as it may: `retry_after` says when to look again."""
+
+
 class Stale(Refused):
     """412: what it was meant for has changed."""
 
@@ -113,5 +117,6 @@ _BY_STATUS: dict[int, type[Refused]] = {
 
 def refused(problem: Problem, retry_after: float | None) -> Refused:
     """The error that a problem document means."""
-    kind: type[Any] = NoFit if problem.code == "no-fit" else _BY_STATUS.get(problem.status, Fault if problem.status >= 500 else Invalid)
+    by_code: dict[str, type[Any]] = {"no-fit": NoFit, "limit": Limited}
+    kind: type[Any] = by_code.get(problem.code) or _BY_STATUS.get(problem.status, Fault if problem.status >= 500 else Invalid)
     return kind(problem, retry_after)
