@@ -1,7 +1,7 @@
 /* The table of all routes, and the way from a request's head to its handler: match, query, token, scope,
  * body. */
 #include "api/request/route.h"
-#include "api/request/repeat.h"
+#include "api/request/precondition.h"
 
 #include "api/people/access.h"
 #include "api/people/auth.h"
@@ -177,6 +177,7 @@ static void call_free(void *data)
     for (unsigned i = 0; i < call->query_count; i++)
         free(call->query[i].value);
     json_decref(call->body);
+    json_decref(call->errors);
     free(call);
 }
 
@@ -403,6 +404,18 @@ static bool find_route(struct call *call, const struct route *table, char *allow
     return *allowed != '\0';
 }
 
+/* Returns the route that answers a GET of the call's path, or NULL. */
+static const struct route *route_of_get(const struct call *call)
+{
+    char params[CALL_PARAMS_MAX][CALL_PARAM_BYTES];
+    bool bad = false;
+    for (const struct route *route = routes; route->pattern; route++)
+        if (route->method == HTTP_GET &&
+            route_match(route->pattern, httpd_request_head(call->request)->path, params, &bad))
+            return route;
+    return NULL;
+}
+
 static void on_head(struct httpd_request *request, void *arg)
 {
     struct call *call = call_create(arg, request);
@@ -451,7 +464,7 @@ static void on_ready(struct httpd_request *request, void *arg)
             }
         }
     }
-    repeat_begin(call);
+    precondition_begin(call, route_of_get(call));
 }
 
 static void on_malformed(struct httpd_request *request, int status, const char *why, void *arg)

@@ -138,38 +138,70 @@ static void path_join(const struct json_reader *reader, const char *key, char *o
         snprintf(out, size, "%s%s%s", reader->path, reader->path[0] == '\0' ? "" : ".", key);
 }
 
+/* Writes a path ("train.targets[2]") as a JSON pointer ("/train/targets/2"). */
+static void path_pointer(const char *path, char *out, size_t size)
+{
+    size_t used = 0;
+    if (*path && used + 1 < size)
+        out[used++] = '/';
+    for (; *path && used + 1 < size; path++)
+        if (*path != ']')
+            out[used++] = *path == '.' || *path == '[' ? '/' : *path;
+    out[used] = '\0';
+}
+
 int jr_fail(struct json_reader *reader, const char *key, const char *fmt, ...)
 {
-    if (reader->failed)
-        return -1;
-    for (struct json_reader *each = reader; each != NULL; each = each->parent)
+    bool first = true;
+    for (struct json_reader *each = reader; each != NULL; each = each->parent) {
+        first = first && !each->failed;
         each->failed = true;
+    }
+    if (!first && !reader->all)
+        return -1;
     char text[sizeof(reader->err->text)];
     va_list args;
     va_start(args, fmt);
     vsnprintf(text, sizeof(text), fmt, args);
     va_end(args);
-    char path[256];
-    path_join(reader, key, path, sizeof(path));
-    return err_set(reader->err, ERR_INVALID, "%s: %s", path, text);
+    char path[256] = "", pointer[256];
+    if (key || *reader->path)
+        path_join(reader, key, path, sizeof(path));
+    if (reader->all && json_array_size(reader->all) < JR_ERRORS_MAX) {
+        path_pointer(path, pointer, sizeof(pointer));
+        json_array_append_new(reader->all, json_pack("{s:s, s:s}", "pointer", pointer, "detail", text));
+    }
+    return first ? err_set(reader->err, ERR_INVALID, "%s: %s", *path ? path : "the document", text) : -1;
+}
+
+static void reader_init(struct json_reader *reader, const json_t *object, const char *path,
+                        struct json_reader *parent, struct err *err)
+{
+    reader->object = object;
+    reader->err = err;
+    reader->parent = parent;
+    reader->all = parent ? parent->all : NULL;
+    reader->failed = false;
+    reader->key_count = 0;
+    snprintf(reader->path, sizeof(reader->path), "%.*s", (int)sizeof(reader->path) - 1, path);
+    if (!json_is_object(object))
+        jr_fail(reader, NULL, "must be an object, is %s", !object ? "absent" : type_name(object));
 }
 
 void jr_init(struct json_reader *reader, const json_t *object, const char *path, struct err *err)
 {
-    reader->object = object;
-    reader->err = err;
-    reader->parent = NULL;
-    reader->failed = false;
-    reader->key_count = 0;
-    snprintf(reader->path, sizeof(reader->path), "%s", path);
-    if (!json_is_object(object))
-        jr_fail(reader, NULL, "must be an object, is %s", !object ? "absent" : type_name(object));
+    reader_init(reader, object, path, NULL, err);
+}
+
+void jr_collect(struct json_reader *reader, json_t *all)
+{
+    reader->all = all;
 }
 
 /* Records the key. Returns its value if it is present and not null and the reader has not failed. */
 static const json_t *value_find(struct json_reader *reader, const char *key, enum jr_need need)
 {
-    if (reader->failed)
+    if (reader->failed && !reader->all)
         return NULL;
     if (reader->key_count == JR_KEYS_MAX) {
         jr_fail(reader, key, "more than %d keys are read of one object", JR_KEYS_MAX);
@@ -191,6 +223,11 @@ static int absent(const struct json_reader *reader)
     return reader->failed ? -1 : 0;
 }
 
+static int found(const struct json_reader *reader)
+{
+    return reader->failed ? -1 : 1;
+}
+
 int jr_str(struct json_reader *reader, const char *key, enum jr_need need, size_t bytes_min, size_t bytes_max,
            const char **out)
 {
@@ -205,7 +242,7 @@ int jr_str(struct json_reader *reader, const char *key, enum jr_need need, size_
     if (strlen(json_string_value(value)) != length)
         return jr_fail(reader, key, "must not contain U+0000");
     *out = json_string_value(value);
-    return 1;
+    return found(reader);
 }
 
 /* Converts an integer, also one written as 16.0 or 1e3, as YAML and other languages do. */
@@ -240,17 +277,17 @@ int jr_i64(struct json_reader *reader, const char *key, enum jr_need need, int64
                        (long long)number);
     }
     *out = number;
-    return 1;
+    return found(reader);
 }
 
 int jr_u32(struct json_reader *reader, const char *key, enum jr_need need, uint32_t min, uint32_t max,
            uint32_t *out)
 {
     int64_t number = 0;
-    int found = jr_i64(reader, key, need, min, max, &number);
-    if (found == 1)
+    const int got = jr_i64(reader, key, need, min, max, &number);
+    if (got == 1)
         *out = (uint32_t)number;
-    return found;
+    return got;
 }
 
 static int f64_check(struct json_reader *reader, const char *key, double number, double min, double max,
@@ -261,7 +298,7 @@ static int f64_check(struct json_reader *reader, const char *key, double number,
     if (number < min || number > max)
         return jr_fail(reader, key, "must be %g to %g, is %g", min, max, number);
     *out = number;
-    return 1;
+    return found(reader);
 }
 
 int jr_f64(struct json_reader *reader, const char *key, enum jr_need need, double min, double max,
@@ -283,7 +320,7 @@ int jr_bool(struct json_reader *reader, const char *key, enum jr_need need, bool
     if (!json_is_boolean(value))
         return jr_fail(reader, key, "must be true or false, is %s", type_name(value));
     *out = json_is_true(value);
-    return 1;
+    return found(reader);
 }
 
 int jr_choice(struct json_reader *reader, const char *key, enum jr_need need, const char *const *names,
@@ -297,7 +334,7 @@ int jr_choice(struct json_reader *reader, const char *key, enum jr_need need, co
     for (int i = 0; names[i] != NULL; i++) {
         if (json_is_string(value) && strcmp(names[i], json_string_value(value)) == 0) {
             *out = i;
-            return 1;
+            return found(reader);
         }
         int wrote = snprintf(known + used, sizeof(known) - used, "%s%s", i == 0 ? "" : ", ", names[i]);
         used += wrote > 0 && (size_t)wrote < sizeof(known) - used ? (size_t)wrote : 0;
@@ -330,7 +367,7 @@ int jr_bytes(struct json_reader *reader, const char *key, enum jr_need need, uin
                        units_bytes(is, bytes));
     }
     *out = bytes;
-    return 1;
+    return found(reader);
 }
 
 typedef int unit_parser(const char *text, double *value, struct err *err);
@@ -378,7 +415,7 @@ int jr_array(struct json_reader *reader, const char *key, enum jr_need need, siz
     if (count < count_min || count > count_max)
         return jr_fail(reader, key, "must have %zu to %zu elements, has %zu", count_min, count_max, count);
     *out = value;
-    return 1;
+    return found(reader);
 }
 
 int jr_object(struct json_reader *reader, const char *key, enum jr_need need, const json_t **out)
@@ -389,7 +426,7 @@ int jr_object(struct json_reader *reader, const char *key, enum jr_need need, co
     if (!json_is_object(value))
         return jr_fail(reader, key, "must be an object, is %s", type_name(value));
     *out = value;
-    return 1;
+    return found(reader);
 }
 
 int jr_any(struct json_reader *reader, const char *key, enum jr_need need, const json_t **out)
@@ -398,7 +435,7 @@ int jr_any(struct json_reader *reader, const char *key, enum jr_need need, const
     if (!value)
         return absent(reader);
     *out = value;
-    return 1;
+    return found(reader);
 }
 
 /* Makes a sub-reader for an object that is missing or of the wrong type. It has failed from the start, so it
@@ -408,6 +445,7 @@ static void sub_dead(const struct json_reader *reader, struct json_reader *sub)
     sub->object = NULL;
     sub->err = reader->err;
     sub->parent = NULL;
+    sub->all = NULL;
     sub->failed = true;
     sub->key_count = 0;
     sub->path[0] = '\0';
@@ -417,19 +455,18 @@ int jr_sub(struct json_reader *reader, const char *key, enum jr_need need, struc
 {
     sub_dead(reader, sub);
     const json_t *value = value_find(reader, key, need);
-    if (reader->failed)
+    if ((reader->failed && !reader->all) || (!value && need == JR_REQUIRED))
         return -1;
     char path[256];
     path_join(reader, key, path, sizeof(path));
     if (!value) {
         sub->parent = reader;
+        sub->all = reader->all;
         sub->failed = false; /* json_object_get(NULL) finds nothing, so all defaults stay */
         snprintf(sub->path, sizeof(sub->path), "%.*s", (int)sizeof(sub->path) - 1, path);
         return 0;
     }
-    jr_init(sub, value, path, reader->err);
-    sub->parent = reader;
-    reader->failed = sub->failed;
+    reader_init(sub, value, path, reader, reader->err);
     return sub->failed ? -1 : 1;
 }
 
@@ -437,15 +474,13 @@ int jr_item(struct json_reader *reader, const char *key, const json_t *array, si
             struct json_reader *sub)
 {
     sub_dead(reader, sub);
-    if (reader->failed)
+    if (reader->failed && !reader->all)
         return -1;
     char path[256];
     path_join(reader, key, path, sizeof(path));
     char item[300];
     snprintf(item, sizeof(item), "%s[%zu]", path, index);
-    jr_init(sub, json_array_get(array, index), item, reader->err);
-    sub->parent = reader;
-    reader->failed = sub->failed;
+    reader_init(sub, json_array_get(array, index), item, reader, reader->err);
     return sub->failed ? -1 : 1;
 }
 
@@ -456,7 +491,7 @@ int jr_finish_loose(struct json_reader *reader)
 
 int jr_finish(struct json_reader *reader)
 {
-    if (reader->failed || !reader->object)
+    if ((reader->failed && !reader->all) || !reader->object)
         return reader->failed ? -1 : 0;
     const char *name;
     json_t *value;
@@ -477,7 +512,9 @@ int jr_finish(struct json_reader *reader)
         }
         char shown[64];
         snprintf(shown, sizeof(shown), "%s", name);
-        return jr_fail(reader, shown, "unknown key; known here: %s", list);
+        jr_fail(reader, shown, "unknown key; known here: %s", list);
+        if (!reader->all)
+            return -1;
     }
-    return 0;
+    return reader->failed ? -1 : 0;
 }

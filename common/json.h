@@ -10,7 +10,8 @@
  *     …
  *     if (jr_finish(&r) < 0) return -1;                    the first error of all calls, or an unknown key
  *
- * After the first error the other calls do nothing, so one check at the end is enough. Strings and values
+ * After the first error the other calls do nothing, so one check at the end is enough. With jr_collect they
+ * go on reading, and the list has every error; what they return is as after the first one. Strings and values
  * that are returned are borrowed from the document. Thread: the document's owner.
  */
 #ifndef MOTLEY_COMMON_JSON_H
@@ -24,7 +25,7 @@
 #include "common/buf.h"
 #include "common/err.h"
 
-enum { JSON_DEPTH_MAX = 64, JR_KEYS_MAX = 96 };
+enum { JSON_DEPTH_MAX = 64, JR_KEYS_MAX = 96, JR_ERRORS_MAX = 32 };
 
 /* Parses one document of 'size' bytes (any JSON value), nested at most 'depth_max' levels. Duplicate keys,
  * NaN, infinity, invalid UTF-8, U+0000 and anything behind the document are refused with line and column
@@ -50,6 +51,7 @@ struct json_reader {
     struct err *err;      /* borrowed */
     struct json_reader
         *parent; /* of a sub-reader: the reader that fails when this one fails; must outlive it */
+    json_t *all; /* borrowed list of every error, or NULL: reading ends with the first */
     bool failed;
     unsigned key_count;
     const char *keys[JR_KEYS_MAX]; /* keys that were read: string literals of the caller */
@@ -59,6 +61,10 @@ struct json_reader {
 /* Starts reading 'object' (it is an error if this is not an object). Users know it as 'path' ("" for the
  * root). */
 void jr_init(struct json_reader *reader, const json_t *object, const char *path, struct err *err);
+
+/* Adds every error of this reader and of its sub-readers to `all`, up to JR_ERRORS_MAX, as {"pointer": the
+ * place as a JSON pointer, "detail"}. Called right behind jr_init; `all` is borrowed. */
+void jr_collect(struct json_reader *reader, json_t *all);
 
 /* Each returns 1 and sets *out when the key is there; 0 and leaves *out (the default) when the key is absent
  * (or null and JR_OPTIONAL); -1 after an error. 'key' must live as long as the reader (a literal). min and

@@ -575,6 +575,11 @@ static void download_begin(void *arg, const struct err *err, json_t *doc)
         download_free(download);
         return;
     }
+    if (!etag_fits(call, download->etag)) {
+        call_problem(call, 412, "stale", NULL, "If-Match: the file's ETag is %s", download->etag);
+        download_free(download);
+        return;
+    }
     int asked =
         httpd_range_parse(httpd_head_get(head, "range"), download->size, &download->offset, &download->left);
     download->ranged = asked == 0;

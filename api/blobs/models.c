@@ -304,7 +304,7 @@ static int take_registration(struct call *call, struct registration *r, struct e
     struct json_reader reader;
     const char *name = NULL, *path = NULL;
     const json_t *files = NULL;
-    jr_init(&reader, call->body, "", err);
+    call_reader(call, &reader, err);
     jr_str(&reader, "name", JR_REQUIRED, 1, STORE_NAME_MAX, &name);
     jr_str(&reader, "path", JR_OPTIONAL, 1, BLOB_PATH_MAX - 1 - MODEL_FILE_NAME_MAX - 1, &path);
     jr_array(&reader, "files", JR_OPTIONAL, 1, FILES_MAX, &files);

@@ -118,7 +118,7 @@ static int take_body(struct call *call, struct bulk *bulk, struct store_job_filt
 {
     struct json_reader reader;
     const json_t *ids = NULL, *states = NULL;
-    jr_init(&reader, call->body, "", err);
+    call_reader(call, &reader, err);
     const bool listed = jr_array(&reader, "ids", JR_OPTIONAL, 1, STORE_PAGE_MAX, &ids) > 0;
     if (listed)
         take_ids(&reader, ids, bulk);

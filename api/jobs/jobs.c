@@ -122,7 +122,7 @@ static void plain_command(struct call *call, enum job_event event)
     struct err err = {0};
     struct json_reader reader;
     if (call->body) {
-        jr_init(&reader, call->body, "", &err);
+        call_reader(call, &reader, &err);
         if (jr_finish(&reader) < 0) {
             call_refuse(call, &err);
             return;
@@ -141,7 +141,7 @@ void jobs_extend(struct call *call)
     struct err err = {0};
     struct json_reader reader;
     int64_t id, seconds = 0;
-    jr_init(&reader, call->body, "", &err);
+    call_reader(call, &reader, &err);
     jr_i64(&reader, "seconds", JR_REQUIRED, 1, 366 * 86400, &seconds);
     if (jr_finish(&reader) < 0)
         call_refuse(call, &err);
@@ -167,7 +167,7 @@ void jobs_resume(struct call *call)
     struct json_reader reader;
     int64_t steps = 0;
     if (call->body) {
-        jr_init(&reader, call->body, "", &err);
+        call_reader(call, &reader, &err);
         jr_i64(&reader, "steps", JR_OPTIONAL, 1, 1000000000, &steps);
         if (jr_finish(&reader) < 0) {
             call_refuse(call, &err);
@@ -184,7 +184,7 @@ static json_t *take_changes(struct call *call, struct err *err)
     int64_t priority = 0, begin_us = 0;
     uint32_t at_most;
     const char *begin = NULL;
-    jr_init(&reader, call->body, "", err);
+    call_reader(call, &reader, err);
     const bool given = jr_i64(&reader, "priority", JR_OPTIONAL, -100, 100, &priority) > 0;
     jr_u32(&reader, "at_most", JR_OPTIONAL, 1, SPEC_ARRAY_MAX, &at_most);
     if (jr_str(&reader, "begin", JR_OPTIONAL, 1, 64, &begin) > 0 && clock_rfc3339_parse(begin, &begin_us) < 0)
@@ -223,7 +223,7 @@ void jobs_share(struct call *call)
     struct err err = {0};
     struct json_reader reader;
     struct sharing sharing = {0};
-    jr_init(&reader, call->body, "", &err);
+    call_reader(call, &reader, &err);
     call_sharing(&reader, VISIBLE_MINE, &sharing);
     if (jr_finish(&reader) < 0)
         call_refuse(call, &err);

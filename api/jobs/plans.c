@@ -181,7 +181,7 @@ static void ask(struct call *call, bool file)
     struct json_reader reader;
     const json_t *spec = NULL, *cluster = NULL;
     bool brief = false;
-    jr_init(&reader, call->body, "", &err);
+    call_reader(call, &reader, &err);
     jr_object(&reader, "spec", JR_REQUIRED, &spec);
     jr_object(&reader, "cluster", JR_OPTIONAL, &cluster);
     if (!file)

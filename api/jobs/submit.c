@@ -35,10 +35,13 @@ static void job_made(void *arg, const struct err *err, const struct store_job_ma
 
 static void refused(struct call *call, const struct err *err, json_t *more)
 {
-    if (err->code == ERR_NOFIT)
+    if (err->code == ERR_NOFIT) {
         call_problem(call, 422, err_code_name(err->code), json_incref(more), "%s", err->text);
-    else
-        call_refuse(call, err);
+        return;
+    }
+    if (err->code == ERR_INVALID && !call->errors && (call->errors = json_array()))
+        spec_errors(call->body, call->errors);
+    call_refuse(call, err);
 }
 
 static void checked_to_insert(void *arg, const struct err *err, struct checked *checked, json_t *more)

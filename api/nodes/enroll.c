@@ -238,7 +238,7 @@ static int take_enrolment(struct call *call, struct enrolment *e, struct err *er
     const char *token = NULL, *node = NULL, *csr = NULL, *address = "";
     char secret[96];
     uint8_t ca[TLS_FINGERPRINT_SIZE];
-    jr_init(&reader, call->body, "", err);
+    call_reader(call, &reader, err);
     jr_str(&reader, "token", JR_REQUIRED, 1, TLS_JOIN_TOKEN_SIZE, &token);
     jr_str(&reader, "node", JR_REQUIRED, 1, 64, &node);
     jr_str(&reader, "csr", JR_REQUIRED, 1, TLS_REQUEST_BYTES_MAX, &csr);
@@ -297,7 +297,7 @@ void renew_post(struct call *call)
         return;
     e->renewal = true;
     snprintf(e->node, sizeof(e->node), "%.64s", call->principal.name);
-    jr_init(&reader, call->body, "", &err);
+    call_reader(call, &reader, &err);
     jr_str(&reader, "csr", JR_REQUIRED, 1, TLS_REQUEST_BYTES_MAX, &csr);
     if (jr_finish(&reader) == 0 && !(e->csr = strdup(csr)))
         err_set(&err, ERR_NOMEM, "out of memory for a renewal");
@@ -350,13 +350,13 @@ static int make_join_token(struct call *call, struct join_token *join, uint8_t h
 }
 
 /* Reads {"expires_in"?, "node"?, "replace"?}. The texts are borrowed from the body. */
-static int take_join_token(const struct call *call, struct join_token *join, struct store_join_token *token,
+static int take_join_token(struct call *call, struct join_token *join, struct store_join_token *token,
                            struct err *err)
 {
     struct json_reader reader;
     double seconds = JOIN_SECONDS;
     if (call->body) {
-        jr_init(&reader, call->body, "", err);
+        call_reader(call, &reader, err);
         jr_seconds(&reader, "expires_in", JR_OPTIONAL, 1, 86400, &seconds);
         jr_str(&reader, "node", JR_OPTIONAL, 1, 64, &token->node);
         jr_bool(&reader, "replace", JR_OPTIONAL, &token->replace);

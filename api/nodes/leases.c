@@ -24,7 +24,7 @@ void leases_post(struct call *call)
     struct store_lease_new lease = {.note = ""};
     int kind = 0;
     int64_t begins_us;
-    jr_init(&reader, call->body, "", &err);
+    call_reader(call, &reader, &err);
     jr_str(&reader, "device", JR_OPTIONAL, 1, STORE_NAME_MAX, &lease.device);
     jr_str(&reader, "any", JR_OPTIONAL, 1, STORE_NAME_MAX, &lease.any);
     if (!lease.device == !lease.any)
@@ -53,7 +53,7 @@ void leases_patch(struct call *call)
     struct err err = {0};
     struct json_reader reader;
     int64_t id, seconds = 0;
-    jr_init(&reader, call->body, "", &err);
+    call_reader(call, &reader, &err);
     jr_i64(&reader, "extend_seconds", JR_REQUIRED, LEASE_SECONDS_MIN, LEASE_SECONDS_MAX, &seconds);
     if (jr_finish(&reader) < 0)
         call_refuse(call, &err);

@@ -48,7 +48,7 @@ static void drain_devices(struct call *call, bool drained)
     struct store_drain drain = {.name = call->params[0], .drained = drained};
     int64_t by_us;
     if (call->body)
-        jr_init(&reader, call->body, "", &err);
+        call_reader(call, &reader, &err);
     if (call->body && drained) {
         jr_bool(&reader, "after_jobs", JR_OPTIONAL, &drain.after_jobs);
         jr_str(&reader, "reason", JR_OPTIONAL, 1, 500, &drain.why);
@@ -79,7 +79,7 @@ void devices_patch(struct call *call)
     struct err err = {0};
     struct json_reader reader;
     const char *group;
-    jr_init(&reader, call->body, "", &err);
+    call_reader(call, &reader, &err);
     jr_str(&reader, "group", JR_OPTIONAL, 1, STORE_NAME_MAX, &group);
     if (!json_object_get(call->body, "group"))
         jr_fail(&reader, "group", "is missing: the name of a group, or null");

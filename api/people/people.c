@@ -120,7 +120,7 @@ void users_patch(struct call *call)
     int64_t priority_max;
     enum job_event event;
     const char *account;
-    jr_init(&reader, call->body, "", &err);
+    call_reader(call, &reader, &err);
     jr_i64(&reader, "priority_max", JR_OPTIONAL, -100, 100, &priority_max);
     const bool told = disabled_read(call, &reader, &event);
     jr_str(&reader, "account", JR_OPTIONAL, 1, STORE_NAME_MAX, &account);
@@ -146,7 +146,7 @@ void groups_patch(struct call *call)
     struct json_reader reader;
     const char *parent;
     double weight, seconds;
-    jr_init(&reader, call->body, "", &err);
+    call_reader(call, &reader, &err);
     jr_str(&reader, "parent", JR_OPTIONAL, 1, STORE_NAME_MAX, &parent);
     jr_f64(&reader, "weight", JR_OPTIONAL, 1e-6, 1e6, &weight);
     jr_f64(&reader, "time_limit_s", JR_OPTIONAL, 0, 366.0 * 86400, &seconds);
@@ -183,7 +183,7 @@ void groups_post(struct call *call)
     struct json_reader reader;
     const char *name = NULL, *members[MEMBERS_MAX];
     const json_t *list = NULL;
-    jr_init(&reader, call->body, "", &err);
+    call_reader(call, &reader, &err);
     jr_str(&reader, "name", JR_REQUIRED, 1, STORE_NAME_MAX, &name);
     jr_array(&reader, "members", JR_REQUIRED, 0, MEMBERS_MAX, &list);
     call_plain(&reader, "name", name);

@@ -151,7 +151,7 @@ void session_codes_post(struct call *call)
     struct err err = {0};
     struct json_reader reader;
     if (call->body) {
-        jr_init(&reader, call->body, "", &err);
+        call_reader(call, &reader, &err);
         if (jr_finish(&reader) < 0) {
             call_refuse(call, &err);
             return;
@@ -200,7 +200,7 @@ void session_post(struct call *call)
         call_fail(call, &err);
         return;
     }
-    jr_init(&reader, call->body, "", &err);
+    call_reader(call, &reader, &err);
     jr_str(&reader, "code", JR_OPTIONAL, 1, 512, &code);
     jr_str(&reader, "token", JR_OPTIONAL, 1, 512, &token);
     if (!code == !token)

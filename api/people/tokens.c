@@ -97,7 +97,7 @@ void tokens_post(struct call *call)
     }
     call->state = made;
     call->state_free = token_free;
-    jr_init(&reader, call->body, "", &err);
+    call_reader(call, &reader, &err);
     jr_str(&reader, "user", JR_OPTIONAL, 1, sizeof(made->user) - 1, &user);
     jr_str(&reader, "note", JR_OPTIONAL, 0, sizeof(made->note) - 1, &note);
     jr_seconds(&reader, "expires_in", JR_OPTIONAL, 1, 10.0 * 365 * 86400, &seconds);

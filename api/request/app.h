@@ -92,11 +92,14 @@ struct call {
     } query[CALL_QUERY_MAX];
     /* with status 405: the methods that the path allows; borrowed */
     const char *allowed;
-    json_t *body; /* set after the body was read; NULL without a body */
+    json_t *body;   /* set after the body was read; NULL without a body */
+    json_t *errors; /* every error of the body (call_reader), or NULL */
     /* Set while the answer must be kept with the request's Idempotency-Key (repeat.h). It takes the answer,
      * sends it later and returns true, or returns false. */
     bool (*keep_answer)(struct call *call, int status, const char *type, const struct httpd_field *fields,
                         const char *text);
+    /* the route that is carried out after its path's GET, which an If-Match asks for (precondition.h) */
+    const struct route *guarded;
     bool unsure; /* the answer is an error, but the change may have been made */
     uint64_t started_ns;
     /* set by call_list: the name of the member that holds the items, and the names of their keys */
@@ -121,6 +124,9 @@ int call_query_time(const struct call *call, const char *name, int64_t *wall_us,
 int call_id(struct call *call, unsigned index, const char *noun, int64_t *id);
 /* Writes the client's address as text; an IPv4 address without its IPv6 prefix. */
 void call_address(const struct call *call, char text[PRINCIPAL_ADDRESS_BYTES]);
+/* Begins reading the call's body, which must be there. Whatever is wrong in it is told with the refusal, not
+ * the first alone. `err` is borrowed as by jr_init. */
+void call_reader(struct call *call, struct json_reader *reader, struct err *err);
 /* Reads "visibility" and "group" of a body; the visibility is `missing` when the body has neither. The group
  * is borrowed from the body. Returns -1 with the reader's error. */
 int call_sharing(struct json_reader *reader, enum visibility missing, struct sharing *sharing);
@@ -155,6 +161,13 @@ int call_list(struct call *call, const char *list);
 /* Answers with 'document', which it takes over. 'fields' (header fields) may be NULL; otherwise a NULL name
  * ends the list. */
 void call_json(struct call *call, int status, json_t *document, const struct httpd_field *fields);
+/* Bytes of an entity tag with its NUL. */
+enum { ETAG_BYTES = 40 };
+/* Writes the ETag of an answer's text. Returns -1 when no digest could be made. */
+int etag_of(const char *text, size_t size, char tag[ETAG_BYTES]);
+/* Whether the request has no If-Match, or one that names the tag. */
+bool etag_fits(const struct call *call, const char *tag);
+
 /* Answers with application/problem+json: the status follows from the error's code, the details are its
  * text. */
 void call_fail(struct call *call, const struct err *err);

@@ -77,6 +77,13 @@ void call_address(const struct call *call, char text[PRINCIPAL_ADDRESS_BYTES])
         text[0] = '\0';
 }
 
+void call_reader(struct call *call, struct json_reader *reader, struct err *err)
+{
+    jr_init(reader, call->body, "", err);
+    json_decref(call->errors);
+    jr_collect(reader, call->errors = json_array());
+}
+
 /* Checks a visibility and a group. A group must be given exactly when the visibility is "group". */
 static int take_sharing(const char *visibility, const char *group, enum visibility missing,
                         struct sharing *sharing, struct err *err)
@@ -163,6 +170,22 @@ static char *compress_text(const char *text, size_t size, size_t *packed)
     return NULL;
 }
 
+int etag_of(const char *text, size_t size, char tag[ETAG_BYTES])
+{
+    char digest[DIGEST_HEX_SIZE];
+    struct err ignored = {0};
+    if (digest_sha256_hex(text, size, digest, &ignored) < 0)
+        return -1;
+    snprintf(tag, ETAG_BYTES, "W/\"%.32s\"", digest);
+    return 0;
+}
+
+bool etag_fits(const struct call *call, const char *tag)
+{
+    const char *asked = httpd_head_get(httpd_request_head(call->request), "if-match");
+    return !asked || strcmp(asked, "*") == 0 || httpd_list_has(asked, tag);
+}
+
 /* Sends a document without header fields of its own. It is compressed if the client accepts that, and has an
  * ETag, so that a client that asks repeatedly gets no body (304) while nothing has changed. */
 static void reply_plain(struct call *call, int status, const char *type, const char *text, size_t size)
@@ -170,13 +193,10 @@ static void reply_plain(struct call *call, int status, const char *type, const c
     const struct httpd_head *head = httpd_request_head(call->request);
     const char *accepted = httpd_head_get(head, "accept-encoding");
     const char *known = httpd_head_get(head, "if-none-match");
-    char digest[DIGEST_HEX_SIZE], tag[40];
+    char tag[ETAG_BYTES];
     struct httpd_field fields[6] = {{"Vary", "Accept-Encoding"}, {0}};
-    struct err ignored = {0};
     size_t packed_size, n = 1;
-    if (status == 200 && call->route && call->route->method == HTTP_GET &&
-        digest_sha256_hex(text, size, digest, &ignored) == 0) {
-        snprintf(tag, sizeof(tag), "W/\"%.32s\"", digest);
+    if (status == 200 && call->route && call->route->method == HTTP_GET && etag_of(text, size, tag) == 0) {
         fields[n++] = (struct httpd_field){"ETag", tag};
         fields[n++] = (struct httpd_field){"Cache-Control", "private, no-cache"};
         if (known && httpd_list_has(known, tag)) {
@@ -208,7 +228,7 @@ static void reply_text(struct call *call, int status, const char *type, const st
         return;
     }
     if (call->keep_answer && call->keep_answer(call, status, type, fields, text)) {
-        call_count(call, status);
+        /* counted by who sends it */
     } else if (!fields) {
         reply_plain(call, status, type, text, strlen(text));
     } else {
@@ -218,16 +238,34 @@ static void reply_text(struct call *call, int status, const char *type, const st
     free(text);
 }
 
+/* Whether the request has no If-Match, or one that names the ETag of this answer. */
+static bool answer_fits(const struct call *call, const json_t *document)
+{
+    char tag[ETAG_BYTES];
+    char *text = etag_fits(call, "") ? NULL : json_dumps(document, JSON_COMPACT | JSON_ENCODE_ANY);
+    const bool fits = !text || (etag_of(text, strlen(text), tag) == 0 && etag_fits(call, tag));
+    free(text);
+    return fits;
+}
+
 void call_json(struct call *call, int status, json_t *document, const struct httpd_field *fields)
 {
+    if (status == 200 && call->route && call->route->method == HTTP_GET && !answer_fits(call, document)) {
+        json_decref(document);
+        call_problem(call, 412, "stale", NULL,
+                     "If-Match: what is at %.200s has another ETag by now; read it again",
+                     httpd_request_head(call->request)->path);
+        return;
+    }
     reply_text(call, status, "application/json", fields, document);
 }
 
 void call_empty(struct call *call, int status)
 {
+    if (call->keep_answer && call->keep_answer(call, status, NULL, NULL, NULL))
+        return; /* counted by who sends it */
     call_count(call, status);
-    if (!call->keep_answer || !call->keep_answer(call, status, NULL, NULL, NULL))
-        httpd_reply(call->request, status, NULL, NULL, NULL, 0);
+    httpd_reply(call->request, status, NULL, NULL, NULL, 0);
 }
 
 static const char *title_of(int status)
@@ -290,10 +328,15 @@ static const char *error_pointer(const json_t *body, const char *detail, char *p
     }
 }
 
-/* Adds "errors" with one entry, the place in the body and the words, if the detail begins with a place. */
+/* Adds "errors": all that were found in the body, else one entry, the place in the body and the words, if the
+ * detail begins with a place. */
 static void add_errors(json_t *document, const struct call *call, int status, const char *detail)
 {
     char pointer[256];
+    if (status == 422 && json_array_size(call->errors) > 0) {
+        json_object_set(document, "errors", call->errors);
+        return;
+    }
     const char *words = status == 422 ? error_pointer(call->body, detail, pointer, sizeof(pointer)) : NULL;
     if (words)
         json_object_set_new(document, "errors",

@@ -143,8 +143,10 @@ static bool keep_answer(struct call *call, int status, const char *type, const s
     const bool kept = !is_secret(call->route) && (!text || strlen(text) <= KEPT_BYTES_MAX);
     if (key_fill(call, key, &of, &err) == 0 &&
         (status < 300 ? store_answer_keep(call->app->store, &of, status, text, kept, stored, answer, &err)
-                      : store_answer_drop(call->app->store, &of, stored, answer, &err)) == 0)
+                      : store_answer_drop(call->app->store, &of, stored, answer, &err)) == 0) {
+        call_count(call, status);
         return true;
+    }
     kept_free(answer);
     return false;
 }

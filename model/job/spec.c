@@ -552,7 +552,8 @@ static int spec_defaults(struct job_spec *spec, struct err *err)
     return 0;
 }
 
-int spec_parse_job(const json_t *document, struct job_spec *spec, struct err *err)
+/* Reads a specification; every error is added to `all` (jr_collect) unless that is NULL. */
+static int job_read(const json_t *document, json_t *all, struct job_spec *spec, struct err *err)
 {
     struct json_reader r;
     if (spec_defaults(spec, err) < 0)
@@ -562,6 +563,7 @@ int spec_parse_job(const json_t *document, struct job_spec *spec, struct err *er
         goto fail;
     }
     jr_init(&r, document, "", err);
+    jr_collect(&r, all);
     text_read(&r, "name", JR_OPTIONAL, SPEC_NAME_BYTES, &spec->name);
     text_read(&r, "model", JR_REQUIRED, SPEC_PATH_BYTES, &spec->model);
     int64_t priority = 0;
@@ -584,6 +586,19 @@ int spec_parse_job(const json_t *document, struct job_spec *spec, struct err *er
 fail:
     spec_fini(spec);
     return -1;
+}
+
+int spec_parse_job(const json_t *document, struct job_spec *spec, struct err *err)
+{
+    return job_read(document, NULL, spec, err);
+}
+
+void spec_errors(const json_t *document, json_t *all)
+{
+    struct job_spec spec = {0};
+    struct err ignored = {0};
+    job_read(document, all, &spec, &ignored);
+    spec_fini(&spec);
 }
 
 void spec_fini(struct job_spec *spec)

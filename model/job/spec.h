@@ -254,6 +254,10 @@ int spec_parse(const json_t *document, struct job_spec *spec, struct err *err);
 /* Reads a document as spec_parse() does, but neither checks `array` nor sets array_size. */
 int spec_parse_job(const json_t *document, struct job_spec *spec, struct err *err);
 
+/* Adds every error of a specification to the list `all` as jr_collect (common/json.h) does, the first as
+ * spec_parse_job() says it; `array` is not looked at. */
+void spec_errors(const json_t *document, json_t *all);
+
 /* Refuses what a model of this config cannot do, before anything runs: targets that match no layer (the error
  * lists those that do), what spec_lora_sites() refuses, saving a tied head alone, a packed base of a file
  * without quantised blocks, a router's loss without routers. ERR_INVALID or ERR_UNSUPPORTED, with the path

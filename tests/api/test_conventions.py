@@ -215,6 +215,26 @@ def a_request_whose_answer_is_not_known_is_not_repeated():
     expect(api.good("GET", f"/v1/jobs/{ident}")["state"] == "queued", "it was not held")
 
 
+def what_has_another_etag_by_now_is_not_changed():
+    path = f"/v1/jobs/{api.good('POST', '/v1/jobs', spec(rows))['id']}"
+    seen = api.call("GET", path).headers["etag"]
+
+    def change(priority, tag, method="PATCH", at=path):
+        return api.call(method, at, {"priority": priority} if method == "PATCH" else None, headers={"If-Match": tag})
+    expect(change(5, seen).status == 200, "what was seen is changed")
+    refused = change(6, seen)
+    expect((refused.status, refused.problem["code"]) == (412, "stale"), refused.body)
+    expect(api.good("GET", path)["priority"] == 5, "and not a second time")
+    expect(change(7, "*").status == 200 and change(8, f'"other", {api.call("GET", path).headers["etag"]}').status == 200, "any, or one of a list")
+    expect(change(9, seen, at="/v1/jobs/999999").status == 404, "what is not there")
+    expect([change(9, seen, "DELETE", at).status for at in ("/v1/models/tiny", "/v1/groups/none")] == [412, 412], "another's tag, and no GET there")
+    expect(api.call("DELETE", "/v1/models/tiny", headers={"If-Match": api.call("GET", "/v1/models/tiny").headers["etag"]}).status == 204, "the model goes")
+    api.tiny_model()
+    sha256 = rows.removeprefix("sha256:")
+    for at, tag in ((path, api.call("GET", path).headers["etag"]), (f"/v1/blobs/{sha256}", f'"{sha256}"')):
+        expect([api.call("GET", at, headers={"If-Match": asked}).status for asked in (tag, seen)] == [200, 412], at)
+
+
 with Api() as api:
     api.tiny_model()
     rows = api.upload_rows(token_rows())
@@ -225,4 +245,4 @@ with Api() as api:
          jobs_are_found_by_owner_group_label_state_and_time, a_filter_that_means_nothing_is_refused,
          a_repeated_submit_answers_its_job_whatever_a_check_would_say_today,
          every_post_with_a_key_is_carried_out_once, a_key_of_what_was_refused_is_free_again, a_secret_is_told_once_and_made_once,
-         a_request_whose_answer_is_not_known_is_not_repeated, problems_point_at_the_place_in_the_body, every_answer_has_the_requests_id_or_one_of_its_own)
+         a_request_whose_answer_is_not_known_is_not_repeated, problems_point_at_the_place_in_the_body, what_has_another_etag_by_now_is_not_changed, every_answer_has_the_requests_id_or_one_of_its_own)

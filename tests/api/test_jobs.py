@@ -228,6 +228,14 @@ def a_job_that_has_not_run_has_no_parts_yet():
 
 def what_is_wrong_in_a_specification_is_named_by_its_path():
     before = count()
+    many = {"name": "many", "model": 7, "colour": "red", "hold": "no", "method": {"rank": 0, "rnak": 8}, "data": {"format": "poems"},
+            "train": {"batch_rows": 0, "steps": "ten"}}
+    problem = api.refused(422, "POST", "/v1/jobs", many, "model: must be a text")  # the first, and all of them beside it
+    expect([error["pointer"] for error in problem["errors"]] == [
+        "/model", "/method/rank", "/method/rnak", "/data/train", "/data/format", "/train/batch_rows", "/train/steps", "/hold", "/colour"], problem)
+    expect(problem["errors"][5]["detail"].startswith("must be 1 to"), problem)
+    problem = api.refused(422, "PATCH", "/v1/jobs/1", {"at_most": -1, "begin": 5, "colour": "red"})
+    expect({error["pointer"] for error in problem["errors"]} == {"/at_most", "/begin", "/colour"}, problem)
     for change, words in (({"colour": "red"}, ["colour"]), ({"train": {"batch_rows": 0}}, ["train.batch_rows"]),
                           ({"train": {"batch_rows": "two"}}, ["train.batch_rows"]), ({"train": {"step": 3}}, ["train.step"]),
                           ({"method": {"kind": "magic"}}, ["method.kind", "magic"]), ({"name": ""}, ["name"]), ({"name": 5}, ["name"]),

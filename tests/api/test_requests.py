@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
 """Tests that wrong requests get the right status and a sentence, and that the connection stays usable."""
+import gzip
+import hashlib
 import json
 import re
 
@@ -83,6 +85,9 @@ def bodies_that_are_no_json_object_are_refused():
     api.refused(422, "POST", "/v1/jobs", b"[]", "object", headers=json_type)
     for number in (b"9" * 20, b"1e999"):  # JSON, but no number that a field of ours can hold
         api.refused(422, "POST", "/v1/jobs", b'{"name": ' + number + b"}", "number that is too large", headers=json_type)
+    packed = gzip.compress(json.dumps(spec("x")).encode())
+    api.refused(415, "POST", "/v1/jobs", packed, "gzip", headers={"Content-Type": "application/json", "Content-Encoding": "gzip"})
+    api.refused(415, "PUT", f"/v1/blobs/{hashlib.sha256(packed).hexdigest()}", packed, "gzip", headers={"Content-Encoding": "gzip"})
     api.refused(415, "POST", "/v1/jobs", b"model: x", "application/json", headers={"Content-Type": "application/yaml"})
 
 

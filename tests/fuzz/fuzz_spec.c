@@ -21,6 +21,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         spec_fini(&spec);
         spec_fini(&again);
     }
+    json_t *all = json_array();
+    struct err one = {0};
+    spec_errors(document, all);
+    /* The list has what one alone is refused for, and nothing of what is accepted. */
+    if (document && !json_object_get(document, "array")) {
+        const bool good = spec_parse(document, &spec, &one) == 0;
+        if (good ? json_array_size(all) > 0 : json_is_object(document) && json_array_size(all) == 0)
+            __builtin_trap();
+        spec_fini(&spec);
+    }
+    json_decref(all);
     json_decref(document);
     return 0;
 }

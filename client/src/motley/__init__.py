@@ -13,6 +13,6 @@ from .streams import Event
 __version__ = "0.1.0"
 __all__ = [
     "UNSET", "APages", "AsyncClient", "BadAnswer", "Busy", "Call", "Client", "Conflict", "Corrupt", "Denied", "Event", "Fault", "Invalid", "Job",
-    "JobFailed", "Limited", "Listing", "MotleyError", "NoFit", "NotFound", "Pages", "Picture", "Refused", "Retry", "RunningJob", "Server", "Specification",
-    "Stale", "TooBig", "Unauthenticated", "Unreachable", "Unset",
+    "JobFailed", "Limited", "Listing", "MotleyError", "NoFit", "NotFound", "Pages", "Picture", "Refused", "Retry", "RunningJob", "Server",
+    "Specification", "Stale", "TooBig", "Unauthenticated", "Unreachable", "Unset",
 ]

@@ -145,11 +145,11 @@ class PlanAnswer(Answered):
 class Problem(Answered):
     type: str  # urn:motley:problem:CODE
     instance: str  # urn:motley:request:ID, with the id of X-Request-Id
-    errors: list[ProblemError] | None = None  # With 422, where a place in the body is wrong.
+    errors: list[ProblemError] | None = None  # With 422, every place in the body that is wrong (32 at most), the one of `detail` first.
     title: str
     status: int
     detail: str  # A sentence that names the thing, the place and the limit.
-    code: str  # invalid, not-found, unauthenticated, denied, conflict, too-big, no-fit …
+    code: str  # invalid, not-found, unauthenticated, denied, conflict, limit, too-big, no-fit …
     plan: PlanAnswer | None = None  # With no-fit: the plan that shows by how much.
 
 

@@ -1,0 +1,13 @@
+/* If-Match of requests that change something: the change is made only while what the path's GET would answer
+ * is still what the client has seen. Loop thread.
+ */
+#ifndef MOTLEY_API_REQUEST_PRECONDITION_H
+#define MOTLEY_API_REQUEST_PRECONDITION_H
+
+#include "api/request/app.h"
+
+/* Carries out the call. With an If-Match, first `get`, the route of a GET of its path, or NULL: answers 412
+ * when its answer has another tag, or there is none. Ends the call as its handler does. */
+void precondition_begin(struct call *call, const struct route *get);
+
+#endif
