@@ -38,7 +38,7 @@ static int post_job(struct cli *cli, const json_t *spec, json_t **answer, struct
                                    .headers = headers,
                                    .response = &response,
                                    .timeout_ms = SUBMIT_MS};
-    int result = json_print(spec, false, &body, err);
+    int result = client_open(cli, err) < 0 ? -1 : json_print(spec, false, &body, err);
     if (result == 0) {
         request.body = body.data;
         request.body_bytes = body.size;

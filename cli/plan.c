@@ -361,10 +361,12 @@ static int plan_by_files(struct cli *cli, const char *cluster, struct err *err)
 static int plan_by_server(struct cli *cli, const json_t *spec, struct err *err)
 {
     json_t *answer = NULL;
-    int result =
-        http_json(cli->http, "POST",
-                  cli_option(cli, "--program") ? "/v1/jobs:validate?programs=1" : "/v1/jobs:validate", spec,
-                  PLAN_MS, &answer, err);
+    int result = client_open(cli, err);
+    if (result == 0)
+        result =
+            http_json(cli->http, "POST",
+                      cli_option(cli, "--program") ? "/v1/jobs:validate?programs=1" : "/v1/jobs:validate",
+                      spec, PLAN_MS, &answer, err);
     if (result == 0) {
         result = cli->json ? show_json(answer, err) : show_plan(answer, err);
         if (result == 0 && strcmp(show_str(answer, "verdict"), "fits") != 0)

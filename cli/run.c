@@ -91,7 +91,8 @@ static void out_folder(struct cli *cli, const json_t *job, int64_t id, char out[
 static int show_plan_of(struct cli *cli, json_t *spec, struct err *err)
 {
     json_t *answer = NULL;
-    if (http_json(cli->http, "POST", "/v1/jobs:validate", spec, 120000, &answer, err) < 0)
+    if (client_open(cli, err) < 0 ||
+        http_json(cli->http, "POST", "/v1/jobs:validate", spec, 120000, &answer, err) < 0)
         return -1;
     show_profiles(cli);
     printf("\n");
