@@ -166,12 +166,16 @@ static void print_method(const json_t *spec)
 static void print_job(const json_t *job)
 {
     const json_t *run = json_object_get(job, "run");
+    const json_t *base = json_object_get(json_object_get(job, "inputs"), "base");
     const json_t *rank;
     size_t index;
     printf("%-12s %.0f\n", "job", show_num(job, "id", 0));
     print_line("name", show_str(job, "name"));
     print_line("state", *show_str(job, "ended_by") ? "succeeded so far" : show_str(job, "state"));
     print_line("why", show_str(job, "why"));
+    if (json_is_object(base))
+        printf("%-12s %s%s%s\n", "model", show_str(base, "name"), *show_str(base, "revision") ? "@" : "",
+               show_str(base, "revision"));
     print_method(json_object_get(job, "spec"));
     printf("%-12s %.0f of %.0f\n", "steps", show_num(job, "step", 0), show_num(job, "steps", 0));
     if (json_is_number(json_object_get(job, "loss")))

@@ -318,13 +318,20 @@ static int model_list(struct cli *cli, struct err *err)
     if (client_list(cli, "/v1/models", "models", &answer, err) < 0)
         return -1;
     size_t index;
-    json_t *model;
+    json_t *model, *base;
     if (!cli->json)
-        json_array_foreach (json_object_get(answer, "models"), index, model)
+        json_array_foreach (json_object_get(answer, "models"), index, model) {
             json_object_set_new(model, "called",
                                 json_sprintf("%s/%s", show_str(model, "owner"), show_str(model, "name")));
-    return show_list(cli, answer, "models",
-                     "NAME:called:s VISIBLE-TO:visibility:s CONTENT:content:s REGISTERED:created:w", err);
+            base = json_object_get(model, "base");
+            json_object_set_new(model, "from",
+                                json_sprintf("%s%s%s", show_str(base, "name"),
+                                             *show_str(base, "revision") ? "@" : "",
+                                             show_str(base, "revision")));
+        }
+    return show_list(
+        cli, answer, "models",
+        "NAME:called:s VISIBLE-TO:visibility:s CONTENT:content:s BASE:from:s REGISTERED:created:w", err);
 }
 
 int command_model(struct cli *cli, struct err *err)
@@ -332,8 +339,9 @@ int command_model(struct cli *cli, struct err *err)
     if (strcmp(cli->words[0], "list") == 0)
         return model_list(cli, err);
     if (strcmp(cli->words[0], "add") != 0 || cli->word_count != 3)
-        return err_set(err, ERR_INVALID,
-                       "usage: motley model add NAME PATH [--visibility WHO], or motley model list");
+        return err_set(
+            err, ERR_INVALID,
+            "usage: motley model add NAME PATH [--visibility WHO] [--base OWNER/NAME], or motley model list");
     char path[PATH_MAX];
     if (!realpath(cli->words[2], path))
         return err_errno(err, ERR_INVALID, errno, "could not open the model %s", cli->words[2]);

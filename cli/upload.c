@@ -116,12 +116,10 @@ static int add_file(struct cli *cli, const char *folder, const char *name, json_
 
 /* Uploads the files of a folder that belong to the model (model_source_open_local decides); other formats,
  * checkpoints, READMEs and caches are left out. */
-static int upload_folder(struct cli *cli, const char *path, json_t *files, struct err *err)
+static int upload_folder(struct cli *cli, const char *folder, json_t *files, struct err *err)
 {
     struct model_source *source = NULL;
-    char folder[PATH_MAX];
-    if (model_source_folder(path, folder, sizeof(folder), err) < 0 ||
-        model_source_open_local(folder, &source, err) < 0)
+    if (model_source_open_local(folder, &source, err) < 0)
         return -1;
     int result = 0;
     for (uint32_t i = 0; result == 0 && i < model_source_file_count(source); i++)
@@ -150,9 +148,14 @@ static void name_from_path(const char *path, char out[128])
     out[at] = '\0';
 }
 
-/* Adds the --visibility and --group of a registration. */
-static void add_sharing(const struct cli *cli, json_t *body)
+/* Adds the --visibility and --group of a registration, and its base: --base, else the path. */
+static void add_options(const struct cli *cli, const char *path, json_t *body)
 {
+    const char *said = cli_option(cli, "--base");
+    const char *base = said ? said : path, *at = said ? strrchr(said, '@') : NULL;
+    json_object_set_new(body, "base",
+                        json_pack("{s:s%, s:s*}", "name", base, at ? (size_t)(at - base) : strlen(base),
+                                  "revision", at ? at + 1 : NULL));
     const char *visibility = cli_option(cli, "--visibility"), *group = cli_option(cli, "--group");
     if (visibility)
         json_object_set_new(body, "visibility", json_string(visibility));
@@ -162,12 +165,14 @@ static void add_sharing(const struct cli *cli, json_t *body)
 
 int upload_model(struct cli *cli, const char *name, const char *path, json_t **answer, struct err *err)
 {
-    char own_name[128];
+    char own_name[128], folder[PATH_MAX];
     struct stat status;
     if (client_open(cli, err) < 0)
         return -1;
     if (stat(path, &status) < 0)
         return err_errno(err, ERR_INVALID, errno, "could not open the model %s", path);
+    if (model_source_folder(path, folder, sizeof(folder), err) < 0)
+        return -1;
     if (!name) {
         name_from_path(path, own_name);
         name = own_name;
@@ -175,21 +180,21 @@ int upload_model(struct cli *cli, const char *name, const char *path, json_t **a
     if (server_is_here(cli)) {
         /* The server is on this machine and reads the file itself; an administrator needs no copy. */
         json_t *body = json_pack("{s:s, s:s}", "name", name, "path", path);
-        add_sharing(cli, body);
+        add_options(cli, folder, body);
         int result = http_json(cli->http, "POST", "/v1/models", body, MODEL_CALL_MS, answer, err);
         json_decref(body);
         if (result == 0 || (err->code != ERR_DENIED && err->code != ERR_NOT_FOUND))
             return result;
     }
     json_t *files = json_array();
-    char folder[PATH_MAX], base[PATH_MAX];
-    snprintf(folder, sizeof(folder), "%s", path);
-    snprintf(base, sizeof(base), "%s", path);
-    int result = S_ISDIR(status.st_mode) ? upload_folder(cli, path, files, err)
-                                         : add_file(cli, dirname(folder), basename(base), files, err);
+    char parent[PATH_MAX], last[PATH_MAX];
+    snprintf(parent, sizeof(parent), "%s", path);
+    snprintf(last, sizeof(last), "%s", path);
+    int result = S_ISDIR(status.st_mode) ? upload_folder(cli, folder, files, err)
+                                         : add_file(cli, dirname(parent), basename(last), files, err);
     if (result == 0) {
         json_t *body = json_pack("{s:s, s:O}", "name", name, "files", files);
-        add_sharing(cli, body);
+        add_options(cli, folder, body);
         result = http_json(cli->http, "POST", "/v1/models", body, MODEL_CALL_MS, answer, err);
         json_decref(body);
     }

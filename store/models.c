@@ -24,10 +24,10 @@ static const struct pg_statement put_model = {
     "  (content) DO UPDATE SET files = excluded.files, info = coalesce(excluded.info, models.info) RETURNING "
     "  content), "
     "was AS (SELECT content, visibility FROM model_names WHERE owner = $6 AND name = $1), "
-    "put AS (INSERT INTO model_names (name, content, owner, visibility, grp) "
-    "SELECT $1, content, $6, $8, motley_group($8, $9, $6, $7) FROM kept ON CONFLICT (owner, name) DO UPDATE "
+    "put AS (INSERT INTO model_names (name, content, owner, visibility, grp, base) "
+    "SELECT $1, content, $6, $8, motley_group($8, $9, $6, $7), $11::json FROM kept ON CONFLICT (owner, name) DO UPDATE "
     "  SET content = excluded.content, created_at = now(), visibility = excluded.visibility, grp = "
-    "  excluded.grp RETURNING name, owner, content, visibility) "
+    "  excluded.grp, base = excluded.base RETURNING name, owner, content, visibility) "
     AUDIT("$10", "'model.put'", "u.name || '/' || put.name", "(SELECT json_build_object('content', content, 'visibility', visibility) FROM was)", "json_build_object('content', put.content, 'visibility', put.visibility)", "put JOIN users u ON u.id = put.owner"),
     PG_WRITE};
 /* clang-format on */
@@ -35,7 +35,7 @@ static const struct pg_statement put_model = {
 /* Parameters: $1: the name; $2, $3: the asker. A bare name means the asker's own model; else the oldest one
  * that the asker may see as a person; else one that the asker sees only as an administrator. */
 #define NAMED_SQL                                                                                            \
-    "named AS (SELECT n.id, n.name, n.content, n.owner, u.name AS owner_name, n.visibility, n.grp "          \
+    "named AS (SELECT n.id, n.name, n.content, n.owner, u.name AS owner_name, n.visibility, n.grp, n.base "  \
     "  FROM model_names n JOIN users u ON u.id = n.owner "                                                   \
     "  WHERE n.name IN ($1, substring($1 FROM '/([^/]*)$')) AND (n.name = $1 OR u.name || '/' || n.name = "  \
     "$1) "                                                                                                   \
@@ -44,16 +44,16 @@ static const struct pg_statement put_model = {
 #define MODEL_JSON                                                                                           \
     "'owner', n.owner_name, 'visibility', n.visibility, 'group', (SELECT name FROM groups WHERE id = "       \
     "n.grp), "                                                                                               \
-    "'content', m.content, 'info', m.info"
+    "'content', m.content, 'info', m.info, 'base', n.base"
 
 /* clang-format off */
 static const struct pg_statement get_model = {
     "model_get",
     "WITH " NAMED_SQL ", by_id AS (SELECT n.id, n.name, n.content, n.owner, u.name AS owner_name, "
-    "  n.visibility, n.grp FROM model_names n JOIN users u ON u.id = n.owner WHERE n.content = $1 AND "
-    VISIBLE("n", "$2", "$3") " ORDER BY n.owner = $2 DESC, n.id LIMIT 1), "
+    "  n.visibility, n.grp, n.base FROM model_names n JOIN users u ON u.id = n.owner WHERE n.content = $1 AND "
+    VISIBLE("n", "$2", "$3") " ORDER BY n.owner = $2 DESC, n.created_at DESC, n.id LIMIT 1), "
     "n AS (SELECT * FROM named UNION ALL SELECT * FROM by_id WHERE NOT EXISTS (SELECT 1 FROM named) UNION ALL "
-    "  SELECT NULL, content, content, NULL, NULL, NULL, NULL FROM models WHERE content = $1 AND "
+    "  SELECT NULL, content, content, NULL, NULL, NULL, NULL, NULL FROM models WHERE content = $1 AND "
     "  motley_uses($1, $2, $3) LIMIT 1) "
     "SELECT json_build_object('name', n.name, " MODEL_JSON ", 'config', m.config, 'files', m.files, 'created', "
     "  motley_time(m.created_at)) FROM n JOIN models m USING (content)",
@@ -94,6 +94,7 @@ int store_model_put(struct store *store, const struct principal *owner, const st
     store_param_viewer(&params, owner);
     store_param_sharing(&params, &model->sharing);
     store_param_actor(&params, owner);
+    pg_param_json(&params, model->base);
     return store_one_done(store, &put_model, &params, done, arg, err);
 }
 

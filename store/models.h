@@ -14,13 +14,15 @@ struct store_model_new {
     /* [{"name","size","sha256","path"?}]; `path` only for models that are registered by reference */
     const json_t *files;
     const json_t *info; /* facts for people, such as {"parameters": …, "architecture": …}; or NULL */
+    const json_t *base; /* {"name","revision"?}: what adapters name as their base; or NULL */
     struct sharing sharing;
 };
 /* Registers a name for the owner, who is the asker, or points the name to other content; older jobs keep
  * their content id. Idempotent. ERR_INVALID for a group that the owner is not in. */
 int store_model_put(struct store *store, const struct principal *owner, const struct store_model_new *model,
                     store_done_fn *done, void *arg, struct err *err);
-/* Answers {"name","owner","visibility","group"|null,"content","config","files","info","created"}. `called` is
+/* Answers {"name","owner","visibility","group"|null,"content","config","files","info","base"|null,
+ * "created"}. `called` is
  * "owner/name"; or a bare name, which means the asker's own model, else the oldest one that the asker may
  * see; or a content id that the asker may use (the answer then has a name and an owner that the asker may
  * see, or else the id as name and null as owner). ERR_NOT_FOUND names what was called. */

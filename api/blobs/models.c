@@ -22,7 +22,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { FILES_MAX = 512 };
+enum { FILES_MAX = 512, BASE_NAME_MAX = 4095, BASE_REVISION_MAX = 255 /* bytes */ };
 
 struct registration {
     struct pool_task task; /* must come first: a pointer to the task is cast to the registration */
@@ -34,6 +34,7 @@ struct registration {
     json_t *manifests;      /* the files' manifests, in order */
     size_t at;              /* index of the file that is being looked up or recorded */
     json_t *config, *info;
+    json_t *base; /* {"name","revision"?}, or NULL */
     char content[DIGEST_HEX_SIZE];
     struct err err;
 };
@@ -45,6 +46,7 @@ static void registration_free(struct registration *r)
     json_decref(r->manifests);
     json_decref(r->config);
     json_decref(r->info);
+    json_decref(r->base);
     free(r);
 }
 
@@ -136,9 +138,34 @@ static int content_of(struct registration *r, struct err *err)
     return rc;
 }
 
+/* Makes what adapters name as their base of an absolute path: OWNER/NAME and revision of a snapshot in a
+ * hub's cache (".../models--OWNER--NAME/snapshots/REVISION"), else the path itself. */
+static json_t *base_of_path(const char *path)
+{
+    static const char models[] = "models--", snapshots[] = "/snapshots/";
+    const char *revision = strrchr(path, '/') + 1;
+    size_t before = (size_t)(revision - path), tail = strlen(snapshots);
+    const char *end = before > tail ? revision - tail : path, *name = end;
+    while (name > path && name[-1] != '/')
+        name--;
+    if (name == path || !*revision || strncmp(end, snapshots, tail) != 0 ||
+        strncmp(name, models, strlen(models)) != 0)
+        return json_pack("{s:s}", "name", path);
+    name += strlen(models);
+    const char *dashes = strstr(name, "--"); /* none: a model of the hub without an owner */
+    int owner = dashes && dashes < end ? (int)(dashes - name) : 0, skipped = owner ? owner + 2 : 0;
+    return json_pack("{s:o, s:s}", "name",
+                     json_sprintf("%.*s%s%.*s", owner, name, owner ? "/" : "", (int)(end - name) - skipped,
+                                  name + skipped),
+                     "revision", revision);
+}
+
 static void register_work(struct pool_task *task)
 {
     struct registration *r = (struct registration *)task;
+    char folder[BLOB_PATH_MAX];
+    if (r->path && !r->base && model_source_folder(r->path, folder, sizeof(folder), &r->err) == 0)
+        r->base = base_of_path(folder);
     if (r->path && hash_local(r, r->call->app->config->model_bytes_max, &r->err) < 0)
         return;
     if (content_of(r, &r->err) == 0)
@@ -156,10 +183,10 @@ static json_t *answer_of(const struct registration *r)
         json_array_append_new(files, json_pack("{s:O, s:O, s:O}", "name", json_object_get(file, "name"),
                                                "size", json_object_get(file, "size"), "sha256",
                                                json_object_get(file, "sha256")));
-    return json_pack("{s:s, s:s, s:s, s:s?, s:s, s:O, s:O, s:o}", "name", r->name, "owner",
+    return json_pack("{s:s, s:s, s:s, s:s?, s:s, s:O, s:O, s:O?, s:o}", "name", r->name, "owner",
                      r->call->principal.name, "visibility", visibility_name(r->sharing.visibility), "group",
-                     r->sharing.group, "content", r->content, "config", r->config, "info", r->info, "files",
-                     files);
+                     r->sharing.group, "content", r->content, "config", r->config, "info", r->info, "base",
+                     r->base, "files", files);
 }
 
 static void model_recorded(void *arg, const struct err *err)
@@ -206,6 +233,7 @@ static void record_next(struct registration *r)
                                         .config = r->config,
                                         .files = r->files,
                                         .info = r->info,
+                                        .base = r->base,
                                         .sharing = r->sharing};
         rc = store_model_put(store, &r->call->principal, &model, model_recorded, r, &r->err);
     }
@@ -299,6 +327,28 @@ static int take_file(struct json_reader *reader, const json_t *list, size_t inde
     return json_array_append_new(files, file);
 }
 
+/* Reads `base`: a model of the hub, perhaps with its revision, or an absolute path. */
+static void take_base(struct json_reader *reader, struct registration *r)
+{
+    static const char letters[] = "/abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+    struct json_reader item;
+    const json_t *given = NULL;
+    const char *name = NULL, *revision = NULL;
+    if (jr_object(reader, "base", JR_OPTIONAL, &given) <= 0 || jr_sub(reader, "base", JR_REQUIRED, &item) < 0)
+        return;
+    jr_str(&item, "name", JR_REQUIRED, 1, BASE_NAME_MAX, &name);
+    jr_str(&item, "revision", JR_OPTIONAL, 1, BASE_REVISION_MAX, &revision);
+    size_t owner = name ? strspn(name, letters + 1) : 0;
+    size_t all = owner && name[owner] == '/' ? owner + 1 + strspn(name + owner + 1, letters + 1) : owner;
+    if (name && name[0] != '/' && (!owner || name[0] == '.' || name[all] || name[all - 1] == '/'))
+        jr_fail(&item, "name", "\"%.120s\" is neither OWNER/NAME of the hub nor an absolute path", name);
+    if (name && revision && (name[0] == '/' || revision[strspn(revision, letters)]))
+        jr_fail(&item, "revision", "\"%.120s\" is no revision of a model of the hub", revision);
+    if (jr_finish(&item) == 0)
+        r->base = name[0] == '/' ? base_of_path(name)
+                                 : json_pack("{s:s, s:s*}", "name", name, "revision", revision);
+}
+
 static int take_registration(struct call *call, struct registration *r, struct err *err)
 {
     struct json_reader reader;
@@ -316,6 +366,7 @@ static int take_registration(struct call *call, struct registration *r, struct e
         jr_fail(&reader, "name", "\"%.80s\" holds a '/': a model is yours, and others say OWNER/NAME", name);
     /* Unless the body says otherwise, a model that is registered by reference is visible to everybody, and an
      * uploaded one to its uploader. */
+    take_base(&reader, r);
     call_sharing(&reader, path ? VISIBLE_EVERYONE : VISIBLE_MINE, &r->sharing);
     if (jr_finish(&reader) < 0)
         return -1;

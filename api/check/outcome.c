@@ -128,6 +128,13 @@ json_t *check_inputs(const struct spec_check *check)
     json_t *inputs = json_pack("{s:O, s:s, s:s?, s:O?}", "model", json_object_get(check->model, "content"),
                                "train", check->train_key, "eval", *check->eval_key ? check->eval_key : NULL,
                                "adapter", check->adapter);
+    json_t *base = json_object_get(check->model, "base");
+    /* An upload may not say where it is from: adapters then name what the asker calls it. */
+    if (inputs)
+        json_object_set_new(inputs, "base",
+                            json_is_object(base)
+                                ? json_incref(base)
+                                : json_pack("{s:O}", "name", json_object_get(check->model, "name")));
     if (inputs && check->sample_ids)
         json_object_set_new(inputs, "sample", json_pack("{s:O}", "ids", check->sample_ids));
     /* The number of rows converts epochs to steps when an element becomes a job. */

@@ -32,9 +32,12 @@ int plan_class_digest(const json_t *class_spec, const json_t *inputs, uint8_t di
                       struct err *err)
 {
     struct buf text = {.limit = CLASS_TEXT_MAX};
-    int result = json_print(class_spec, true, &text, err) < 0 || json_print(inputs, true, &text, err) < 0
+    json_t *rest = json_copy((json_t *)(uintptr_t)inputs);
+    json_object_del(rest, "base"); /* a name that the results bear */
+    int result = json_print(class_spec, true, &text, err) < 0 || json_print(rest, true, &text, err) < 0
                      ? -1
                      : digest_sha256(text.data, text.size, digest, err);
+    json_decref(rest);
     buf_fini(&text);
     return result;
 }

@@ -48,6 +48,7 @@ static json_t *compose_model(const struct pass_start *start)
     static const char *const keys[] = {"name", "content", "config", "files"};
     for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
         json_object_set(model, keys[i], json_object_get(start->model, keys[i]));
+    json_object_set(model, "base", json_object_get(start->inputs, "base"));
     return model;
 }
 

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import random
+import shutil
 import subprocess
 import time
 
@@ -40,6 +41,30 @@ def one_user_neither_replaces_nor_removes_anothers_model():
     api.good("DELETE", "/v1/models/shared", token=bob)
     api.refused(404, "DELETE", "/v1/models/shared", token=bob)
     expect(api.good("GET", "/v1/models/shared", token=ada)["owner"] == "ada", "ada's is still there")
+
+
+def a_model_says_which_base_its_adapters_name():
+    hub = api.path("hub/models--acme--tiny-1")
+    shutil.copytree(LLAMA, os.path.join(hub, "snapshots", "0f3a"), ignore=lambda _, names: [n for n in names if n.startswith("adapter")])
+    acme = {"name": "acme/tiny-1", "revision": "0f3a"}
+    for path, base in ((LLAMA, {"name": LLAMA}), (hub, acme), (os.path.join(hub, "snapshots", "0f3a"), acme)):
+        made = api.good("POST", "/v1/models", {"name": "based", "path": path})
+        got = api.good("GET", "/v1/models/based")
+        expect(made["base"] == got["base"] == base, f"{path}: {made['base']}, {got['base']}")
+    for wrong in ("./here", "a/b/c", "a/", "a b", ""):
+        api.refused(422, "POST", "/v1/models", {"name": "based", "path": LLAMA, "base": {"name": wrong}}, "base.name")
+    api.refused(422, "POST", "/v1/models", {"name": "based", "path": LLAMA, "base": {"name": "a/b", "revision": "x y"}}, "base.revision")
+    content = upload_model("where", ada, base={"name": "/home/ada/secret"}).json["content"]
+    expect(upload_model("plain", ada).json["base"] is None, "an upload that says nothing")
+    rows = api.upload_rows_as(ada)
+    upload_model("where", ada, base={"name": "/home/ada/secret"})
+    for model, base in (("where", "/home/ada/secret"), ("plain", "plain"), (content, "/home/ada/secret")):
+        job = api.good("POST", "/v1/jobs", spec(rows, model=model, hold=True), token=ada)["id"]
+        expect(api.good("GET", f"/v1/jobs/{job}", token=ada)["inputs"]["base"] == {"name": base}, f"the job of {model}")
+        api.refused(404, "GET", f"/v1/jobs/{job}", token=bob)
+    expect(upload_model("his", bob, base=acme).json["base"] == acme, "the same files of another")
+    seen = [api.good("GET", path, token=bob) for path in ("/v1/models", "/v1/models/his", f"/v1/models/{content}")]
+    expect("/home/ada" not in json.dumps(seen) and seen[2]["base"] == acme, seen)
 
 
 def an_agents_token_lists_no_tokens():
@@ -487,6 +512,11 @@ def the_client_does_all_of_it():
     expect(status(f"/v1/jobs/{job}", cem) == 200, "shared")
     motley(ada, "model", "add", "shell", LLAMA, "--visibility", "everyone")
     expect("ada/shell" in motley(bob, "model", "list"), "with its owner")
+    motley(ada, "model", "add", "plain", LLAMA)
+    motley(ada, "model", "add", "said", LLAMA, "--base", "acme/tiny@v1.0")
+    expect(f" {LLAMA} " in motley(ada, "model", "list") and " acme/tiny@v1.0 " in motley(ada, "model", "list"), "where their bases are")
+    based = api.good("POST", "/v1/jobs", spec(api.upload_rows_as(ada), model="said", hold=True), token=ada)["id"]
+    expect("acme/tiny@v1.0" in motley(ada, "job", str(based)), "the job says its base")
     motley("", "user", "set", "bob", "--priority-max", "50", "--account", "none", "--running", "9")
     motley("", "group", "set", "lab", "--weight", "2.5", "--devices", "4")
     lab = {group["name"]: group for group in api.good("GET", "/v1/groups")["groups"]}["lab"]
@@ -530,7 +560,7 @@ with Api() as api:
     agent, right = agent_token(api, "left"), agent_token(api, "right")
     api.good("POST", "/v1/groups", {"name": "lab", "members": ["ada", "cem"]})
     api.good("POST", "/v1/groups", {"name": "others", "members": ["bob"]})
-    main(one_user_neither_replaces_nor_removes_anothers_model, an_agents_token_lists_no_tokens,
+    main(one_user_neither_replaces_nor_removes_anothers_model, a_model_says_which_base_its_adapters_name, an_agents_token_lists_no_tokens,
          knowing_a_hash_is_not_seeing_the_file, a_file_sent_again_by_another_is_taken_as_new_and_then_theirs,
          a_node_reads_the_files_of_its_runs_while_they_last, naming_anothers_file_gives_it_to_nobody,
          a_bare_name_is_ones_own_then_the_oldest_one_may_see, sharing_is_with_a_group_one_is_in_and_ends_with_it,

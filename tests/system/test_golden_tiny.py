@@ -56,6 +56,7 @@ def run_case(motley, model, placement, tag):
     for key in ("peft_type", "task_type", "r", "lora_alpha", "lora_dropout", "bias"):
         expect(ours_config[key] == theirs_config[key], f"adapter_config.json: {key} is {ours_config[key]}")
     expect(set(ours_config["target_modules"]) == set(theirs_config["target_modules"]), "adapter_config.json: target_modules")
+    expect(ours_config["base_model_name_or_path"] == os.path.realpath(folder), f"its base: {ours_config['base_model_name_or_path']}")
     return f"loss {loss:.1e}, norm {norm:.1e}, adapter {adapter:.1e}", [m["loss"] for m in steps], ours, plan
 
 

@@ -157,12 +157,29 @@ static void a_whole_models_checkpoint_resumes_on_any_split(void **state)
     }
 }
 
+/* Expects a stored adapter_config.json to name this base. */
+static void expect_base(const struct scene *scene, const char *sha256, const char *name, const char *revision)
+{
+    char path[400];
+    struct err err;
+    struct buf text = {.limit = 1 << 20};
+    snprintf(path, sizeof(path), "%s/%s", scene->fix.store.dir, sha256);
+    must(file_read_all(path, text.limit, &text, &err));
+    json_t *config = json_parse_limited(buf_str(&text), text.size, 64, &err);
+    assert_string_equal(text_of(config, "base_model_name_or_path"), name);
+    assert_string_equal(text_of(config, "revision"), revision);
+    json_decref(config);
+    buf_fini(&text);
+}
+
 static void a_checkpoint_resumes_on_any_split(void **state)
 {
     (void)state;
     struct scene scene;
     scene_open(&scene, "llama", 2, 2);
     set(scene.spec, "checkpoint", "every_steps", json_integer(8));
+    set(scene.fix.model, "base", "name", json_string("acme/tiny"));
+    set(scene.fix.model, "base", "revision", json_string("0f3a"));
     scene_run(&scene, NULL, NULL);
     expect_success(&scene.out);
     assert_int_equal(json_array_size(scene.out.checkpoints), 3); /* steps 8, 16 and the last */
@@ -177,6 +194,7 @@ static void a_checkpoint_resumes_on_any_split(void **state)
     assert_int_equal(json_object_size(blobs), sizeof(files) / sizeof(*files));
     for (size_t f = 0; f < sizeof(files) / sizeof(*files); f++)
         assert_non_null(json_object_get(blobs, files[f]));
+    expect_base(&scene, text_of(json_object_get(blobs, files[0]), "sha256"), "acme/tiny", "0f3a");
     for (uint32_t stages = 1; stages <= 3; stages++)
         resume_on(&scene, stages);
     scene_close(&scene);

@@ -214,8 +214,10 @@ static int end_store(struct gathering *g, struct err *err)
     if (g->log) {
         if (adapter_file_store(session, snapshot, g->log, err) < 0)
             return -1;
-        json_t *config = adapter_config(&session->assignment->spec, &session->config,
-                                        session->assignment->model.name, err);
+        const struct model_part *model = &session->assignment->model;
+        json_t *config = adapter_config(&session->assignment->spec, &session->config, model->base, err);
+        if (config && model->revision)
+            json_object_set_new(config, "revision", json_string(model->revision));
         if (put_json(session, snapshot->blobs, "adapter_config.json", config, err) < 0)
             return -1;
     }

@@ -106,12 +106,17 @@ int local_device_open(const struct local_part *local, struct device **out, struc
 
 int model_part_read(const json_t *object, struct model_part *model, struct err *err)
 {
-    struct json_reader reader;
+    struct json_reader reader, base;
     const json_t *files = NULL;
     memset(model, 0, sizeof(*model));
     jr_init(&reader, object, "model", err);
     jr_str(&reader, "name", JR_OPTIONAL, 1, 255, &model->name);
     jr_str(&reader, "path", JR_OPTIONAL, 1, TEXT_MAX, &model->path);
+    model->base = model->name;
+    jr_sub(&reader, "base", JR_OPTIONAL, &base);
+    jr_str(&base, "name", JR_OPTIONAL, 1, TEXT_MAX, &model->base);
+    jr_str(&base, "revision", JR_OPTIONAL, 1, TEXT_MAX, &model->revision);
+    jr_finish_loose(&base);
     read_blob(&reader, "content", JR_OPTIONAL, &model->content);
     jr_array(&reader, "files", JR_REQUIRED, 1, MODEL_FILES_MAX, &files);
     if (jr_finish_loose(&reader) < 0)

@@ -38,6 +38,8 @@ struct local_part {
 
 struct model_part {
     const char *name, *content; /* content: 64 hex digits, or NULL */
+    const char *base;           /* what an adapter's config names as its base */
+    const char *revision;       /* of a base on the hub, or NULL */
     struct fetch_file *files;   /* [file_count] */
     uint32_t file_count;
     const char *path; /* a folder or file on this node that may hold the same model, or NULL */

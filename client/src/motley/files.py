@@ -16,7 +16,7 @@ from ._call import Call, Listing
 from ._json import decode, encode
 from ._wire import Broken, Exchange, Pause, Reply, Retry, Steps, Work, exchange, perform, problem
 from .errors import BadAnswer, Corrupt, Denied, NotFound, Unreachable
-from .models import ListArtifactsAnswerArtifact, Model, Specification, Submitted
+from .models import AddModelBase, ListArtifactsAnswerArtifact, Model, Specification, Submitted
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -221,17 +221,18 @@ def add_model(path: Path, address: str, retry: Retry) -> Steps[Model]:
     """Registers a model. On its own machine the service reads it where it is, if it may."""
     path = path.resolve()
     name = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in path.name)[:50]
+    base = AddModelBase(name=str(path))  # of a snapshot in a hub's cache, the service makes OWNER/NAME
     host = urlsplit(address).hostname or ""
     if host == "localhost" or host.startswith("127."):
         try:
-            return (yield from perform(operations.add_model(name=name, path=str(path)), retry))
+            return (yield from perform(operations.add_model(name=name, path=str(path), base=base), retry))
         except (Denied, NotFound):
             pass
     found = sorted({one for kind in MODEL_FILES for one in path.glob(kind)}) if path.is_dir() else [path]
     sent: list[Any] = []
     for one in found:
         sent.append({"name": one.name, "sha256": (yield from put(one, retry)), "size": one.stat().st_size})
-    return (yield from perform(operations.add_model(name=name, files=sent), retry))
+    return (yield from perform(operations.add_model(name=name, files=sent, base=base), retry))
 
 
 def submit(given: Mapping[str, Any] | Specification, folder: Path, address: str, retry: Retry) -> Steps[Submitted]:

@@ -359,6 +359,13 @@ class JobArray(Answered):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ModelBase(Answered):
+    """What adapters name as their base (base_model_name_or_path, revision of adapter_config.json)."""
+    name: str  # OWNER/NAME of the hub, an absolute path of its owner's machine, or a registered name
+    revision: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class JobInputsSample(Answered):
     ids: list[int] | None = None
 
@@ -367,6 +374,7 @@ class JobInputsSample(Answered):
 class JobInputs(Answered):
     """What the specification's names stood for when it was submitted."""
     model: str | None = None  # content id
+    base: ModelBase | None = None  # What adapters name as their base (base_model_name_or_path, revision of adapter_config.json).
     train: str | None = None  # key of the encoded data set
     eval: str | None = None
     adapter: dict[str, str] | None = None  # files' SHA-256
@@ -829,6 +837,7 @@ class Model(Answered):
     config: dict[str, Any] | None = None  # its config.json
     created: datetime | None = None
     info: dict[str, Any] | None = None
+    base: ModelBase | None = None
     files: list[ModelFile] | None = None
 
 
@@ -836,6 +845,14 @@ class Model(Answered):
 class ListModelsAnswer(Answered):
     models: list[Model]
     next: str | None  # `after` of the next page, an opaque text; null: this is the last page
+
+
+@dataclass(frozen=True, kw_only=True)
+class AddModelBase(Sent):
+    """What adapters name as their base: OWNER/NAME of the hub, or an absolute path of one's own machine, of which one inside a hub's cache
+    becomes OWNER/NAME and revision. Absent: of `path`, its folder."""
+    name: str
+    revision: str | None | Unset = UNSET  # of a model of the hub
 
 
 @dataclass(frozen=True, kw_only=True)

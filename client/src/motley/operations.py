@@ -7,14 +7,15 @@ from typing import Any, Literal, Mapping, Sequence
 from ._call import AsyncCall, AsyncPages, Call, Listing, SyncCall, SyncPages, segment
 from ._json import UNSET, Unset
 from .models import (
-    AddJoinTokenAnswer, AddModelFile, AddSessionCodeAnswer, AddTokenAnswer, AuditRow, ChangeDeviceAnswer, ChangeJobAnswer, Commanded,
-    CommandedJobs, Device, DeviceLoad, Drained, EnrollAnswer, ExtendJobAnswer, GetFileManifestAnswer, GetJobPlanAnswer, GetLoadAnswer,
-    GetQueueAnswer, GetQueueAnswerQueue, GetReadyAnswer, GetRecordsAnswer, GetSharesAnswer, GetTraceAnswer, GetUsageAnswer, GetWhyAnswer,
-    Group, ImportProfilesAnswer, Job, JobLine, Lanes, Lease, Link, ListArrivalsAnswer, ListArrivalsAnswerArrival, ListArtifactsAnswer,
-    ListArtifactsAnswerArtifact, ListAuditAnswer, ListDevicesAnswer, ListGroupsAnswer, ListJobsAnswer, ListLeasesAnswer, ListLinksAnswer,
-    ListLogsAnswer, ListMetricsAnswer, ListModelsAnswer, ListNodesAnswer, ListNodesAnswerNode, ListProfilesAnswer, ListRunsAnswer,
-    ListTokensAnswer, ListUsersAnswer, LogLine, Metric, Model, OpenSessionAnswer, PlanAnswer, Profile, RemoveNodeAnswer,
-    RenewCertificateAnswer, Run, SetGroupAnswer, SetUserAnswer, ShareJobAnswer, Specification, Status, Submitted, Token, User, WhoAmIAnswer
+    AddJoinTokenAnswer, AddModelBase, AddModelFile, AddSessionCodeAnswer, AddTokenAnswer, AuditRow, ChangeDeviceAnswer, ChangeJobAnswer,
+    Commanded, CommandedJobs, Device, DeviceLoad, Drained, EnrollAnswer, ExtendJobAnswer, GetFileManifestAnswer, GetJobPlanAnswer,
+    GetLoadAnswer, GetQueueAnswer, GetQueueAnswerQueue, GetReadyAnswer, GetRecordsAnswer, GetSharesAnswer, GetTraceAnswer, GetUsageAnswer,
+    GetWhyAnswer, Group, ImportProfilesAnswer, Job, JobLine, Lanes, Lease, Link, ListArrivalsAnswer, ListArrivalsAnswerArrival,
+    ListArtifactsAnswer, ListArtifactsAnswerArtifact, ListAuditAnswer, ListDevicesAnswer, ListGroupsAnswer, ListJobsAnswer,
+    ListLeasesAnswer, ListLinksAnswer, ListLogsAnswer, ListMetricsAnswer, ListModelsAnswer, ListNodesAnswer, ListNodesAnswerNode,
+    ListProfilesAnswer, ListRunsAnswer, ListTokensAnswer, ListUsersAnswer, LogLine, Metric, Model, OpenSessionAnswer, PlanAnswer, Profile,
+    RemoveNodeAnswer, RenewCertificateAnswer, Run, SetGroupAnswer, SetUserAnswer, ShareJobAnswer, Specification, Status, Submitted, Token,
+    User, WhoAmIAnswer
 )
 
 
@@ -252,15 +253,15 @@ def list_models(*, limit: int | Unset = UNSET, after: str | Unset = UNSET) -> Li
 
 def add_model(
     *, name: str, visibility: str | Unset = UNSET, group: str | None | Unset = UNSET, path: str | None | Unset = UNSET,
-    files: Sequence[AddModelFile] | None | Unset = UNSET, idempotency_key: str | None = None
+    base: AddModelBase | None | Unset = UNSET, files: Sequence[AddModelFile] | None | Unset = UNSET, idempotency_key: str | None = None
 ) -> Call[Model]:
     """Register a model under a name. From files uploaded before, or (scope admin) from an absolute path on the server's host, without a
     copy. The model is opened and checked first. Names are unique per owner: one's own existing name is pointed to the new content and
     sharing; older jobs keep theirs. What is uploaded is its owner's alone unless `visibility` says more, what is registered from a path
     everyone's. Scope models:write."""
     return Call(
-        "POST", "/v1/models", Model, body={"name": name, "visibility": visibility, "group": group, "path": path, "files": files},
-        keyed=True, key=idempotency_key
+        "POST", "/v1/models", Model, body={"name": name, "visibility": visibility, "group": group, "path": path, "base": base, "files":
+        files}, keyed=True, key=idempotency_key
     )
 
 
