@@ -101,6 +101,7 @@ class Node:
     def go(self, forgets=True):
         """The agent is gone; with `forgets` its machine is, and its workers with it."""
         self.is_there = False
+        self.boots += 1
         for task in self.tasks:
             task.cancel()
         self.tasks = []
@@ -118,8 +119,8 @@ class Node:
         if worker.task and worker.task is not asyncio.current_task():
             worker.task.cancel()
 
-    async def connect(self):
-        while True:
+    async def connect(self, life):
+        while life == self.boots:
             redis = Redis(self.service.path("redis.sock"))
             try:
                 await redis.open(self.user["user"], self.user["password"])
@@ -127,12 +128,16 @@ class Node:
             except (OSError, Closed, RedisError, asyncio.TimeoutError):
                 redis.close()
                 await asyncio.sleep(0.1)
+            except asyncio.CancelledError:
+                redis.close()
+                raise
+        raise asyncio.CancelledError
 
     async def listen(self):
-        redis = None
+        redis, life = None, self.boots  # a cancellation is lost when the answer comes in the same moment
         try:
-            while True:
-                redis = redis or await self.connect()
+            while life == self.boots:
+                redis = redis or await self.connect(life)
                 try:
                     answer = await redis.say("XREAD", "COUNT", "100", "BLOCK", "2000", "STREAMS", f"motley:agent:{self.name}", self.after)
                 except (OSError, Closed, RedisError, asyncio.TimeoutError):
@@ -149,12 +154,13 @@ class Node:
                 redis.close()
 
     async def talk(self):
-        self.commands = await self.connect()
+        life = self.boots
+        redis = self.commands = await self.connect(life)
         self.hello()
         try:
-            while True:
-                if not self.commands.writer:
-                    self.commands = await self.connect()
+            while life == self.boots:
+                if not redis.writer:
+                    redis = self.commands = await self.connect(life)
                     self.hello()
                 self.passing("heartbeat", {"boot": self.boot})
                 self.again(self.node_journal)
@@ -164,8 +170,7 @@ class Node:
                         del self.workers[worker.run, worker.epoch, worker.rank]
                 await asyncio.sleep(0.4)
         finally:
-            if self.commands:
-                self.commands.close()
+            redis.close()
 
     # ---- what it says ----
 

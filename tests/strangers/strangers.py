@@ -68,7 +68,7 @@ class Strangers:
         for task in rest:
             task.cancel()
         if rest:
-            self.loop.run_until_complete(asyncio.wait(rest))
+            self.loop.run_until_complete(asyncio.wait(rest, timeout=5))
         self.loop.close()
 
 
