@@ -105,6 +105,7 @@ static int prove_store(const struct local_part *local, const struct stop_request
     return result < 0 ? err_wrap(err, "it cannot fetch files from %s", local->api) : 0;
 }
 
+/* The trials of a node's devices write into one folder at the same time, so each process has its own file. */
 static int prove_disk(const struct local_part *local, struct err *err)
 {
     static uint8_t bytes[FILE_BYTES];
@@ -113,7 +114,7 @@ static int prove_disk(const struct local_part *local, struct err *err)
         return 0;
     int result = file_mkdirs(local->cache, 0700, err);
     if (result == 0)
-        result = file_path(path, sizeof(path), err, "%s/proof", local->cache);
+        result = file_path(path, sizeof(path), err, "%s/proof-%d", local->cache, (int)getpid());
     if (result == 0)
         result = file_write_atomic(path, bytes, sizeof(bytes), 0600, err);
     if (result == 0 && unlink(path) < 0)
