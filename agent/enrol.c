@@ -220,6 +220,7 @@ int agent_enrol(const char *home, const char *api, const char *join, const char 
     if (!http || enrol_ask(http, body, wait_ms, &answer, err) < 0)
         goto out;
     result = answer_keep(home, answer, pin, &key, identity, err);
+    identity->certificate.fresh = result == 0;
 out:
     if (result < 0)
         err_wrap(err, "joining %s as %s", api, node);
@@ -239,7 +240,7 @@ static int renewal_keep(struct agent_identity *identity, const struct buf *key, 
 {
     const char *cert = NULL;
     struct json_reader reader;
-    struct agent_certificate made;
+    struct agent_certificate made = {.fresh = true};
     char ours[TLS_IDENTITY_SIZE];
     jr_init(&reader, answer, "", err);
     jr_str(&reader, "certificate", JR_REQUIRED, 1, DOCUMENT_MAX, &cert);

@@ -20,6 +20,7 @@
 struct agent_certificate {
     char identity[TLS_IDENTITY_SIZE]; /* "agent:NODE:GENERATION" */
     int64_t issued_s, ends_s;         /* seconds since 1970 */
+    bool fresh;                       /* it has just come; false: it was read from its file */
 };
 
 struct agent_identity {

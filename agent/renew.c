@@ -33,19 +33,28 @@ struct renewer {
     struct agent_certificate certificate;
 };
 
-/* Returns when two thirds of the certificate's lifetime are over, on the monotonic clock. The certificate is
- * as old as its file, or has come just now (`fresh`): the clock of this machine may be years off that of the
- * CA. A certificate of an earlier release, which names no generation, is due at once. */
-static uint64_t due_ns(const struct agent_identity *identity, bool fresh)
+/* Returns when two thirds of the certificate's lifetime are over, on the monotonic clock. The clock of this
+ * machine may be years off that of the CA, so a certificate that has just come has its whole lifetime. One
+ * that was read is as old as its file says, or as its own end says where that is more: the file of a copied
+ * home may be younger than its certificate. A certificate of an earlier release, which names no generation,
+ * is due at once. */
+static uint64_t due_ns(const struct agent_identity *identity)
 {
     const struct agent_certificate *certificate = &identity->certificate;
     struct stat status;
     if (!strchr(certificate->identity + strlen("agent:"), ':'))
         return 0;
     const int64_t whole_us = (certificate->ends_s - certificate->issued_s) * 1000000 / 3 * 2;
+    const int64_t now_us = clock_wall_us();
     int64_t left_us = whole_us;
-    if (!fresh && stat(identity->cert_file, &status) == 0)
-        left_us += (int64_t)status.st_mtim.tv_sec * 1000000 + status.st_mtim.tv_nsec / 1000 - clock_wall_us();
+    if (!certificate->fresh) {
+        left_us = certificate->ends_s * 1000000 - whole_us / 2 - now_us;
+        if (stat(identity->cert_file, &status) == 0) {
+            int64_t by_file_us =
+                whole_us + (int64_t)status.st_mtim.tv_sec * 1000000 + status.st_mtim.tv_nsec / 1000 - now_us;
+            left_us = by_file_us < left_us ? by_file_us : left_us;
+        }
+    }
     left_us = left_us < 0 ? 0 : left_us > whole_us ? whole_us : left_us;
     return clock_mono_ns() + (uint64_t)left_us * 1000;
 }
@@ -63,7 +72,7 @@ static void *renew_main(void *arg)
 {
     struct renewer *r = arg;
     const uint64_t one = 1;
-    uint64_t deadline_ns = due_ns(&r->identity, false), retry_ms = RETRY_MS_MIN;
+    uint64_t deadline_ns = due_ns(&r->identity), retry_ms = RETRY_MS_MIN;
     unsigned unknown = 0;
     pthread_mutex_lock(&r->lock);
     while (wait_until(r, deadline_ns)) {
@@ -84,7 +93,7 @@ static void *renew_main(void *arg)
         else if (err.code != ERR_NONE)
             deadline_ns = clock_mono_ns() + retry_ms * 1000000;
         else
-            deadline_ns = due_ns(&r->identity, true);
+            deadline_ns = due_ns(&r->identity);
         retry_ms = err.code == ERR_NONE || unknown ? RETRY_MS_MIN : retry_ms * 2;
         retry_ms = retry_ms > RETRY_MS_MAX ? RETRY_MS_MAX : retry_ms;
     }

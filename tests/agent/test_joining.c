@@ -29,7 +29,7 @@ static void a_server_of_another_cluster_is_refused(void **state)
 static atomic_llong clock_behind_s; /* of the api, whose certificates bear its dates */
 
 /* Stands in for the C library's time() in this program, where OpenSSL dates the api's certificates by it. */
-time_t time(time_t *out)
+__attribute__((visibility("default"))) time_t time(time_t *out)
 {
     const time_t now = (time_t)(clock_wall_us() / 1000000 - clock_behind_s);
     if (out)
@@ -49,6 +49,28 @@ static void an_agent_whose_clock_is_years_ahead_renews_as_rarely_as_others(void 
         json_decref(await(world, "heartbeat", -1));
     assert_int_equal(world->api.renewals, 0);
     clock_behind_s = 0;
+    void *done = world;
+    assert_int_equal(world_down(&done), 0);
+}
+
+/* The files of a copied home may be younger than its certificate, whose own end counts too. */
+static void a_copy_of_a_home_renews_when_its_certificate_is_due(void **state)
+{
+    (void)state;
+    struct world *world = world_make("left");
+    clock_behind_s = 450; /* of a lifetime of 600 s */
+    agent_start(world);
+    await_lacking(world, NULL);
+    assert_int_equal(world->api.renewals, 0);
+    clock_behind_s = 0;
+    agent_kill(world, SIGTERM);
+    json_array_clear(world->events);
+    agent_start(world);
+    uint64_t deadline_ns = clock_mono_ns() + 15000000000u;
+    while (world->api.renewals == 0) {
+        assert_true(clock_left_ms(deadline_ns, 1) > 0);
+        poll(NULL, 0, 2);
+    }
     void *done = world;
     assert_int_equal(world_down(&done), 0);
 }
@@ -173,6 +195,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_server_of_another_cluster_is_refused),
         cmocka_unit_test(an_agent_whose_clock_is_years_ahead_renews_as_rarely_as_others),
+        cmocka_unit_test(a_copy_of_a_home_renews_when_its_certificate_is_due),
         cmocka_unit_test(a_machine_that_was_away_for_long_comes_back_with_its_old_key),
         cmocka_unit_test(an_agent_that_was_removed_says_so_and_ends_with_its_workers),
     };
