@@ -30,6 +30,7 @@ struct device_state {
                               anew. */
     uint64_t node_number;  /* number that the worker's last event got in the node's stream */
     uint64_t acked;        /* events acknowledged to the worker */
+    uint64_t read_ns;      /* when the last `profile` that was not refused was read, on the monotonic clock */
     json_t *pending;       /* `assign` or `profile` to start when the present child has ended; or NULL */
     struct proof proof;    /* what the device lacks in order to run a worker */
 };
@@ -129,13 +130,10 @@ static void event_append(struct worker_supervisor *supervisor, const struct chil
         json_decref(event);
         return;
     }
-    if (work->run >= 0) {
-        json_object_set_new(event, "run", json_integer((json_int_t)work->run));
-        json_object_set_new(event, "epoch", json_integer((json_int_t)work->epoch));
-        json_object_set_new(event, "rank", json_integer((json_int_t)work->rank));
-    } else {
-        json_object_set_new(event, "request", json_integer((json_int_t)work->request));
-    }
+    const json_int_t of[] = {work->run, work->epoch, work->rank, work->request};
+    json_object_update_new(
+        event, of[0] < 0 ? json_pack("{s:I}", "request", of[3])
+                         : json_pack("{s:I, s:I, s:I}", "run", of[0], "epoch", of[1], "rank", of[2]));
     struct device_state *state = state_of_device(supervisor, work->device);
     if (feed_event(supervisor->feed, stream, type, event, final && work->run >= 0, &err) < 0) {
         trouble("event_not_on_disk", &err);
@@ -280,7 +278,7 @@ static int work_start(struct worker_supervisor *supervisor, struct device_state 
     char dir[PATH_SIZE], group[4096];
     struct worker_env env;
     const struct worker_place place = {state->device, supervisor->config, supervisor->identity,
-                                       supervisor->home};
+                                       supervisor->home, state->read_ns};
     worker_env_make(&env, &place);
     int made = work->run >= 0
                    ? file_path(dir, sizeof(dir), err, "%s/run/%" PRId64 "-%" PRId64, supervisor->home,
@@ -313,24 +311,35 @@ static int work_start(struct worker_supervisor *supervisor, struct device_state 
 
 /* ---- messages ---- */
 
-/* Reports that a rank could not be started because of this node. */
-static void start_failed(struct worker_supervisor *supervisor, struct device_state *state,
-                         const struct child_work *work, const struct err *err)
+/* Answers the pending message, if there is one, with a failure, and forgets it. */
+static void pending_refuse(struct worker_supervisor *supervisor, struct device_state *state,
+                           enum err_code code, const char *text)
 {
-    failure_append(supervisor, work, err->code == ERR_NOMEM ? ERR_NOMEM : ERR_NODE, err->text);
+    struct child_work work;
+    struct err err;
+    if (state->pending && worker_work_read(state->pending, &work, &err) == 0)
+        failure_append(supervisor, &work, code, text);
+    json_decref(state->pending);
+    state->pending = NULL;
+}
+
+/* Reports that the pending message's worker could not be started because of this node. */
+static void start_failed(struct worker_supervisor *supervisor, struct device_state *state,
+                         const struct err *err)
+{
+    pending_refuse(supervisor, state, err->code == ERR_NOMEM ? ERR_NOMEM : ERR_NODE, err->text);
     proof_doubt(&state->proof, clock_mono_ns());
 }
 
 static void pending_start(struct worker_supervisor *supervisor, struct device_state *state)
 {
-    json_t *message = state->pending;
-    state->pending = NULL;
     struct child_work work;
     struct err err;
-    if (message && worker_work_read(message, &work, &err) == 0 &&
-        work_start(supervisor, state, &work, message, &err) < 0)
-        start_failed(supervisor, state, &work, &err);
-    json_decref(message);
+    if (worker_work_read(state->pending, &work, &err) == 0 &&
+        work_start(supervisor, state, &work, state->pending, &err) < 0)
+        start_failed(supervisor, state, &err);
+    json_decref(state->pending);
+    state->pending = NULL;
 }
 
 static bool runs(const struct device_state *state, int64_t run, int64_t epoch)
@@ -368,7 +377,10 @@ static void take_assign(struct worker_supervisor *supervisor, const json_t *mess
         return;
     }
     state->last_epoch = work.epoch;
-    json_decref(state->pending); /* the pending assignment was never started, and this one's epoch is later */
+    /* Nobody waits for a pending assignment, because this one's epoch is later. A measurement is answered. */
+    if (json_object_get(state->pending, "request"))
+        pending_refuse(supervisor, state, ERR_BUSY, "the device was assigned to a job");
+    json_decref(state->pending);
     state->pending = json_incref((json_t *)(uintptr_t)message);
     if (state->child) {
         log_event(LOG_LEVEL_WARN, "worker_replaced", "device=%s run=%" PRId64, work.device,
@@ -376,13 +388,10 @@ static void take_assign(struct worker_supervisor *supervisor, const json_t *mess
         child_end(state->child, 0);
     }
     int64_t job = json_integer_value(json_object_get(message, "job"));
-    if (history_note(supervisor->history, work.device, work.epoch, job, work.run, &err) < 0) {
-        json_decref(state->pending);
-        state->pending = NULL;
-        start_failed(supervisor, state, &work, &err);
-    } else if (!state->child) {
+    if (history_note(supervisor->history, work.device, work.epoch, job, work.run, &err) < 0)
+        start_failed(supervisor, state, &err);
+    else if (!state->child)
         pending_start(supervisor, state);
-    }
 }
 
 /* Passes a message on to the worker of its run. */
@@ -403,21 +412,17 @@ static void take_stop(struct worker_supervisor *supervisor, const json_t *messag
     struct err err;
     int64_t run = json_integer_value(json_object_get(message, "run"));
     int64_t epoch = json_integer_value(json_object_get(message, "epoch"));
-    bool kill = json_is_true(json_object_get(message, "kill"));
     for (uint32_t i = 0; i < supervisor->state_count; i++) {
         struct device_state *state = &supervisor->states[i];
         struct child_work work;
         if (state->pending && worker_work_read(state->pending, &work, &err) == 0 && work.run == run &&
-            work.epoch == epoch) {
-            json_decref(state->pending);
-            state->pending = NULL;
-            failure_append(supervisor, &work, ERR_CANCELLED, "stopped before it was started");
-        }
+            work.epoch == epoch)
+            pending_refuse(supervisor, state, ERR_CANCELLED, "stopped before it was started");
         if (!runs(state, run, epoch))
             continue;
         if (child_send(state->child, message, &err) < 0)
             trouble("message_not_passed_on", &err);
-        if (kill)
+        if (json_is_true(json_object_get(message, "kill")))
             child_end(state->child, KILL_GRACE_MS);
     }
 }
@@ -435,13 +440,16 @@ static void take_profile(struct worker_supervisor *supervisor, const json_t *mes
         failure_append(supervisor, &work, ERR_NOT_FOUND, "this node has no such device");
     else if (state->child && child_work(state->child)->request == work.request)
         return; /* the request was sent again after the agent restarted: its adopted worker still measures */
-    else if (state->child && is_proof(child_work(state->child)) && !supervisor->ending && !state->pending) {
-        state->pending = json_incref((json_t *)(uintptr_t)message);
-        child_end(state->child, 0);
-    } else if (state->child || supervisor->ending)
+    else if (supervisor->ending || state->pending || (state->child && !is_proof(child_work(state->child))))
         failure_append(supervisor, &work, ERR_BUSY, "the device is busy");
-    else if (work_start(supervisor, state, &work, message, &err) < 0)
-        failure_append(supervisor, &work, err.code, err.text);
+    else {
+        state->read_ns = clock_mono_ns();
+        state->pending = json_incref((json_t *)(uintptr_t)message);
+        if (state->child)
+            child_end(state->child, 0);
+        else
+            pending_start(supervisor, state);
+    }
 }
 
 static void take_links(struct worker_supervisor *supervisor, const json_t *message)
@@ -522,8 +530,7 @@ static void prove_due(evutil_socket_t fd, short what, void *arg)
 {
     struct worker_supervisor *supervisor = arg;
     const uint64_t now_ns = clock_mono_ns();
-    (void)fd;
-    (void)what;
+    (void)fd, (void)what;
     for (uint32_t i = 0; i < supervisor->state_count && !supervisor->ending; i++) {
         struct device_state *state = &supervisor->states[i];
         if (!state->child && !state->pending && proof_is_due(&state->proof, now_ns)) {
@@ -625,12 +632,7 @@ void supervisor_end(struct worker_supervisor *supervisor, uint32_t grace_ms, voi
     supervisor->ended_arg = arg;
     for (uint32_t i = 0; i < supervisor->state_count; i++) {
         struct device_state *state = &supervisor->states[i];
-        struct child_work work;
-        struct err err;
-        if (state->pending && worker_work_read(state->pending, &work, &err) == 0)
-            failure_append(supervisor, &work, ERR_CANCELLED, "this node's agent is stopping");
-        json_decref(state->pending);
-        state->pending = NULL;
+        pending_refuse(supervisor, state, ERR_CANCELLED, "this node's agent is stopping");
         if (state->child)
             child_end(state->child, grace_ms);
     }
@@ -667,18 +669,16 @@ static void folder_adopt(struct worker_supervisor *supervisor, const char *dir)
     struct err err;
     struct child *child = child_adopt(supervisor->base, dir, &child_callbacks, supervisor, &work, &err);
     struct device_state *state = state_of_device(supervisor, work.device);
+    if (!child && work.device[0] == '\0') {
+        file_remove_tree(dir, &err); /* it was never started: its assignment is sent again, or is stale */
+        return;
+    }
     if (!child) {
-        if (work.device[0] != '\0') {
-            char tail[300];
-            child_log_tail(dir, tail, sizeof(tail));
-            char why[400];
-            snprintf(why, sizeof(why), "it ended while the agent was away%s%s",
-                     tail[0] == '\0' ? "" : "; its last words: ", tail);
-            worker_ended(supervisor, &work, dir, WORKER_LOST, why);
-        } else {
-            file_remove_tree(
-                dir, &err); /* the worker was never started: its assignment is sent again, or is stale */
-        }
+        char tail[300], why[400];
+        child_log_tail(dir, tail, sizeof(tail));
+        snprintf(why, sizeof(why), "it ended while the agent was away%s%s",
+                 tail[0] == '\0' ? "" : "; its last words: ", tail);
+        worker_ended(supervisor, &work, dir, WORKER_LOST, why);
         return;
     }
     if (!state || state->child) {

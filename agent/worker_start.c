@@ -77,7 +77,7 @@ json_t *worker_document(const struct worker_place *place, const json_t *message)
     const json_t *start = json_object_get(message, "start_in_ms");
     if (document && json_is_integer(start))
         json_object_set_new(local, "start_ns",
-                            json_integer((json_int_t)clock_mono_ns() + json_integer_value(start) * 1000000));
+                            json_integer((json_int_t)place->read_ns + json_integer_value(start) * 1000000));
     if (!document || json_object_set_new(document, "local", local) < 0) {
         json_decref(document);
         return NULL;

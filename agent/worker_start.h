@@ -16,6 +16,7 @@ struct worker_place {
     const struct agent_config *config;
     const struct agent_identity *identity;
     const char *home;
+    uint64_t read_ns; /* when the agent read the message, on the monotonic clock */
 };
 
 enum { WORKER_ENV_MAX = 6, WORKER_ENV_SIZE = 800 };

@@ -407,6 +407,38 @@ static void what_a_worker_lacks_is_told_and_heals(void **state)
     await_whole_run(world, 1001, "done", 3);
 }
 
+/* A measurement and a job of its device are read together while a trial is still being ended. */
+static void a_measurement_that_a_job_replaces_is_answered(void **state)
+{
+    struct world *world = *state;
+    char script[200], text[700];
+    struct err err;
+    snprintf(script, sizeof(script), "%s/slow.sh", world->dir.path);
+    int size = snprintf(text, sizeof(text), "#!/bin/sh\n[ -e %s.go ] && exec %s \"$@\"\nexec sleep 60\n",
+                        script, self);
+    assert_int_equal(file_write_atomic(script, text, (size_t)size, 0700, &err), 0);
+    agent_kill(world, SIGTERM);
+    json_array_clear(world->events);
+    world->worker = script;
+    agent_start(world);
+    await_lacking(world, ""); /* it is being tried */
+    snprintf(text, sizeof(text), "%s.go", script);
+    assert_int_equal(file_write_atomic(text, "", 0, 0600, &err), 0);
+    freeReplyObject(redisCommand(world->client, "MULTI"));
+    say(world, json_pack("{s:s, s:i, s:s, s:s, s:i}", "type", "profile", "request", 79, "device", "left/cpu0",
+                         "method", "lora", "start_in_ms", 60000));
+    say(world, assign(1002, 1002, "left/cpu0", "steps:3"));
+    freeReplyObject(redisCommand(world->client, "EXEC"));
+    json_t *failed = await(world, "failed", -1);
+    while (json_integer_value(json_object_get(failed, "request")) != 79) { /* an earlier one comes again */
+        json_decref(failed);
+        failed = await(world, "failed", -1);
+    }
+    assert_string_equal(json_string_value(json_object_get(failed, "code")), "busy");
+    json_decref(failed);
+    await_whole_run(world, 1002, "done", 3);
+}
+
 static void sigterm_leaves_no_process(void **state)
 {
     struct world *world = *state;
@@ -440,6 +472,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(profiles_are_measured_by_a_worker_of_the_device),
         cmocka_unit_test(links_are_measured_through_tls),
         cmocka_unit_test(what_a_worker_lacks_is_told_and_heals),
+        cmocka_unit_test(a_measurement_that_a_job_replaces_is_answered),
         cmocka_unit_test(sigterm_leaves_no_process),
     };
     return cmocka_run_group_tests(tests, world_up, world_down);
