@@ -275,6 +275,7 @@ static int decision_parts(const struct store_decision *decision, struct store_pa
         {&make_elements, decision->elements},
         {&add_messages, decision->messages},
     };
+    _Static_assert(STORE_DECISION_ARRAYS == 23, "a new array of a decision needs a statement in `all`");
     memcpy(parts, all, sizeof(all));
     return sizeof(all) / sizeof(all[0]);
 }

@@ -29,7 +29,8 @@ struct store_sched_job { /* a job that is active (struct store_view) or queued (
     int64_t eligible_us;            /* since when the job waits: its submission, or the end of its hold */
     int64_t begin_us;               /* the job does not start before this time; 0: none */
     /* What a pass wrote about a queued job: its predicted start (0: unknown), the code of the reason why it
-     * waits, and the job that the reason names (-1: none). Of a job behind many others of its owner this may be older (queue_max). */
+     * waits, and the job that the reason names (-1: none). Of a job behind many others of its owner this may
+     * be older (queue_max). */
     int64_t starts_us, wait_subject;
     char wait_code[16]; /* "": none */
     /* only of queued jobs: indices for store_queue_leaf_at and store_queue_class_at */
@@ -374,6 +375,7 @@ struct store_decision {
     const json_t *leases;
     const json_t *speeds; /* [{"device","key","speed","run"}]: rows of device_speeds */
 };
+enum { STORE_DECISION_ARRAYS = (sizeof(struct store_decision) - sizeof(int64_t)) / sizeof(const json_t *) };
 /* Answers with the outbox ids of the messages, in their order: [id]. The ids of runs, assignments and
  * requests come from store_sched_numbers. When an array has several rows of one key, one of them counts. */
 int store_decide(struct store *store, const struct store_decision *decision, store_doc_fn *done, void *arg,

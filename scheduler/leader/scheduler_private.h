@@ -112,9 +112,11 @@ struct scheduler {
     struct scheduler_health health;
     /* {unit: {"part","until","until_us","why","job"?}}: what passes leave out (pass/pass_write.c) */
     json_t *asides;
+    json_t *blamed; /* {unit: why}: what has failed alone since the last commit of a pass */
     uint64_t
-        links_settled;   /* hash of nodes, links and requests of which no link is to be measured; 0: none */
-    /* when the places of the queue were last listed (the view's clock; 0: never), and a hash of that list */
+        links_settled; /* hash of nodes, links and requests of which no link is to be measured; 0: none */
+    /* when the places of the queue were last listed (the view's clock; 0: never), and a hash of the list that
+     * was written last */
     int64_t listed_us;
     uint64_t listed_hash;
     uint64_t checked_ns; /* when the queue was last compared with the database; 0: the next load compares */

@@ -26,13 +26,9 @@ static void pass_destroy(struct scheduler_pass *pass)
 {
     if (!pass)
         return;
-    json_t *const documents[] = {
-        pass->ranks_lost,  pass->runs,      pass->jobs,     pass->waits,  pass->requests, pass->messages,
-        pass->unreachable, pass->runs_new,  pass->left_out, pass->links,  pass->said,     pass->speeds,
-        pass->free_names,  pass->measures,  pass->places,   pass->leases, pass->ready,    pass->elements,
-        pass->arrivals,    pass->forecasts, pass->sharing,  pass->saves,  pass->sooner,   pass->listing};
-    for (size_t i = 0; i < sizeof(documents) / sizeof(documents[0]); i++)
-        json_decref(documents[i]);
+    pass_arrays_fini(pass);
+    json_decref(pass->left_out);
+    json_decref(pass->free_names);
     pass_writing_destroy(pass->writing);
     drop_starts(pass, 0);
     free(pass->starts);
@@ -51,21 +47,10 @@ static struct scheduler_pass *pass_create(struct scheduler *scheduler)
     pass->scheduler = scheduler;
     pass->view = scheduler->view;
     pass->now_ns = clock_mono_ns();
-    json_t **const arrays[] = {&pass->ranks_lost, &pass->runs,      &pass->jobs,        &pass->waits,
-                               &pass->requests,   &pass->messages,  &pass->unreachable, &pass->runs_new,
-                               &pass->links,      &pass->said,      &pass->speeds,      &pass->measures,
-                               &pass->places,     &pass->leases,    &pass->ready,       &pass->elements,
-                               &pass->arrivals,   &pass->forecasts, &pass->sharing,     &pass->saves,
-                               &pass->sooner,     &pass->listing};
     pass->left_out = json_object();
-    bool whole = pass->left_out != NULL;
-    for (size_t i = 0; i < sizeof(arrays) / sizeof(arrays[0]); i++) {
-        *arrays[i] = json_array();
-        whole = whole && *arrays[i];
-    }
     pass->free_devices = calloc(devices, sizeof(bool));
     pass->reserved = calloc(devices, sizeof(bool));
-    if (!whole || !pass->free_devices || !pass->reserved) {
+    if (pass_arrays_init(pass) < 0 || !pass->left_out || !pass->free_devices || !pass->reserved) {
         pass_destroy(pass);
         return NULL;
     }
@@ -99,6 +84,7 @@ static void arm_wake(struct scheduler_pass *pass)
 static void give_up(struct scheduler *scheduler, const struct err *err)
 {
     pass_forget(scheduler);
+    pass_drop_blame(scheduler);
     scheduler->listed_us = 0; /* the list may not have been written */
     scheduler->listed_hash = 0;
     scheduler_retry(scheduler, TASK_PASS, "decision_failed", err);
@@ -111,6 +97,7 @@ static void written(struct scheduler *scheduler, bool changed, const struct err 
         give_up(scheduler, err);
         return;
     }
+    pass_settle_blame(scheduler->pass, false);
     const bool left_out = json_object_size(scheduler->pass->left_out) > 0;
     if (scheduler->health.tasks[TASK_PASS].failing_ns == 0)
         scheduler->health.good_ns = clock_mono_ns();
@@ -143,8 +130,10 @@ static void numbers_failed(struct scheduler *scheduler, const struct err *err)
             snprintf(unit, sizeof(unit), "job %lld", (long long)pass->starts[i].job->id);
             json_object_set_new(pass->left_out, unit, json_true());
         }
-        if (kept == 0)
-            pass_set_aside(pass, unit, err->text);
+        if (kept == 0 && !pass_blame(pass, unit, err->text)) {
+            give_up(scheduler, err);
+            return;
+        }
         drop_starts(pass, kept);
     }
     number_or_write(scheduler);

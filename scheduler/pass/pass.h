@@ -36,7 +36,8 @@ struct scheduler_pass {
     uint64_t now_ns;
     json_t *ranks_lost, *runs, *jobs, *waits, *places, *ready, *elements, *leases, *requests, *unreachable,
         *messages, *runs_new, *links, *said, *speeds, *measures, *arrivals, *forecasts, *sharing, *saves,
-        *sooner, *listing;
+        *sooner, *listing, *ends;
+    uint64_t listing_hash;  /* of the list of the queue in `listing` */
     struct pass_list *list; /* the list of the queue that the pass makes (pass_list.h), or NULL; owned */
     json_t *left_out;       /* {unit: true}: units that this pass does not write (pass_write.c) */
     /* [view->device_count] devices without a job, and devices that are reserved for a job */
@@ -69,7 +70,10 @@ void pass_drop_start(struct scheduler_pass *pass, const struct store_sched_job *
 /* Whether the job may start by now. */
 bool pass_is_due(const struct store_sched_job *job, int64_t now_us);
 
-/* pass_write.c writes the decision, without the units that the database refuses. */
+/* pass_write.c. Make and drop the arrays of the decision. */
+int pass_arrays_init(struct scheduler_pass *pass);
+void pass_arrays_fini(struct scheduler_pass *pass);
+/* Writes the decision, without the units that the database refuses. */
 enum { UNIT_BYTES = 320 }; /* most bytes of a unit's name */
 /* Called when all is written (err NULL; changed: another pass may decide more), or when nothing can be. */
 typedef void pass_written_fn(struct scheduler *scheduler, bool changed, const struct err *err);
@@ -80,6 +84,13 @@ void pass_writing_destroy(struct pass_writing *writing);
 bool pass_is_at_fault(struct scheduler *scheduler, const struct err *err);
 /* Leaves the unit ("job 7") out of all passes for limits.aside_ms. */
 void pass_set_aside(struct scheduler_pass *pass, const char *unit, const char *why);
+/* Notes that the unit failed alone, and leaves it out. Returns false if so many have failed since the last
+ * commit that the units are not at fault: then the pass is given up. */
+bool pass_blame(struct scheduler_pass *pass, const char *unit, const char *why);
+/* Sets aside what is blamed. `committed`: the database takes decisions, so that the units are at fault. */
+void pass_settle_blame(struct scheduler_pass *pass, bool committed);
+/* Takes back what is blamed, also where it is set aside. */
+void pass_drop_blame(struct scheduler *scheduler);
 bool pass_is_aside(const struct scheduler_pass *pass, const char *unit);
 /* Takes back the units whose time is over. */
 void pass_begin_asides(struct scheduler_pass *pass);

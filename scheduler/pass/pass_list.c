@@ -336,7 +336,7 @@ static void add_rows(struct scheduler_pass *pass, const struct store_sched_job *
     if (rc == 0 && hash != scheduler->listed_hash)
         pass_add(pass, pass->listing,
                  json_pack("{s:O, s:o}", "chunks", rows.chunks, "reasons", reasons_of(pass->list)));
-    scheduler->listed_hash = hash;
+    pass->listing_hash = hash;
     json_decref(rows.chunks);
     buf_fini(&rows.jobs);
     buf_fini(&rows.places);

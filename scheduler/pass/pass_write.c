@@ -7,8 +7,10 @@
  * have some by halves, until one unit is left, which is tried once more by itself and then set aside. Rows
  * that only inform (`record`) stay behind alone: a job starts although its place cannot be written.
  *
- * A unit that is set aside is left out of all passes for limits.aside_ms. The ids of the pass are used by
- * all its transactions, so that a failure draws no new ones.
+ * A unit that is set aside is left out of all passes for limits.aside_ms. Units that fail alone before
+ * anything was written are only blamed at first: the next commit, or the end of the pass, sets them aside;
+ * the third one in a row shows that no unit is at fault, and all of them are taken back. The ids of the pass
+ * are used by all its transactions, so that a failure draws no new ones.
  */
 #include "scheduler/pass/pass.h"
 
@@ -26,19 +28,21 @@
  * was set aside. */
 enum { ATTEMPTS_MAX = 64 };
 /* So many units that fail alone, before any was written, are not at fault themselves. */
-enum { LONE_FAILURES_MAX = 3 };
+enum { BLAMED_MAX = 3 };
 
 /* How a row's unit is named. */
 enum unit_kind { UNIT_JOB, UNIT_RUN, UNIT_MESSAGE, UNIT_DEVICE, UNIT_LINK, UNIT_NODE, UNIT_OTHER };
 
 static const struct decision_part {
-    size_t at; /* offset of the part's rows in struct store_decision */
+    size_t at, from; /* offsets of the part's rows in struct store_decision and in struct scheduler_pass */
     enum unit_kind unit;
     const char *name, *key; /* key: the member of a row that tells its unit */
     bool record;
     bool always; /* a row of a job that is set aside is written, too */
 } parts[] = {
-#define AT(member) .at = offsetof(struct store_decision, member), .name = #member
+#define AT(member)                                                                                           \
+    .at = offsetof(struct store_decision, member), .from = offsetof(struct scheduler_pass, member),          \
+    .name = #member
     {AT(elements), .unit = UNIT_JOB, .key = "array"},
     {AT(unreachable), .unit = UNIT_NODE},
     {AT(runs_new), .unit = UNIT_JOB, .key = "job"},
@@ -65,6 +69,7 @@ static const struct decision_part {
 #undef AT
 };
 enum { PARTS = sizeof(parts) / sizeof(parts[0]) };
+_Static_assert(PARTS == (int)STORE_DECISION_ARRAYS, "the table has each array of a decision");
 #define MAKES_JOBS ((uint32_t)1) /* mask of `elements` */
 
 /* Rows that are to be written by one transaction: those of the units, in the parts of the mask. */
@@ -75,21 +80,41 @@ struct write_set {
 };
 
 struct pass_writing {
-    struct store_decision whole; /* the rows are the pass's, except `ends` */
+    struct store_decision whole; /* the rows are the pass's */
     struct write_set *sets;      /* the last one is written next */
     size_t set_count, set_capacity;
     struct store_decision some; /* what the present transaction writes; owned */
     json_t *units;              /* {unit: mask of its parts in `some`}; owned */
     struct write_set set;       /* the present transaction's; owned */
-    unsigned attempts, lone_failures;
+    unsigned attempts;
     pass_written_fn *done;
     bool committed;
-    bool changed; /* something was committed or set aside */
+    bool conflicting; /* the pass was divided because of a conflict that stays */
+    bool changed;     /* something was committed or set aside */
 };
 
 static json_t **rows_at(const struct store_decision *decision, size_t part)
 {
     return (json_t **)(uintptr_t)((const char *)decision + parts[part].at);
+}
+
+static json_t **array_at(struct scheduler_pass *pass, size_t part)
+{
+    return (json_t **)(uintptr_t)((char *)pass + parts[part].from);
+}
+
+int pass_arrays_init(struct scheduler_pass *pass)
+{
+    int rc = 0;
+    for (size_t p = 0; p < PARTS; p++)
+        rc = (*array_at(pass, p) = json_array()) ? rc : -1;
+    return rc;
+}
+
+void pass_arrays_fini(struct scheduler_pass *pass)
+{
+    for (size_t p = 0; p < PARTS; p++)
+        json_decref(*array_at(pass, p));
 }
 
 static void drop_attempt(struct pass_writing *writing)
@@ -111,7 +136,6 @@ void pass_writing_destroy(struct pass_writing *writing)
     while (writing->set_count > 0)
         json_decref(writing->sets[--writing->set_count].units);
     free(writing->sets);
-    json_decref((json_t *)(uintptr_t)writing->whole.ends);
     free(writing);
 }
 
@@ -183,7 +207,8 @@ static void unit_of(const struct scheduler_pass *pass, const struct decision_par
 bool pass_is_aside(const struct scheduler_pass *pass, const char *unit)
 {
     const json_t *aside = json_object_get(pass->scheduler->asides, unit);
-    return aside && json_integer_value(json_object_get(aside, "until_us")) > pass->view->now_us;
+    return json_object_get(pass->scheduler->blamed, unit) ||
+           (aside && json_integer_value(json_object_get(aside, "until_us")) > pass->view->now_us);
 }
 
 static bool is_record_aside(const struct scheduler_pass *pass, const struct decision_part *part,
@@ -210,6 +235,37 @@ void pass_set_aside(struct scheduler_pass *pass, const char *unit, const char *w
     pass->scheduler->listed_us = 0; /* the next pass lists the reason */
 }
 
+bool pass_blame(struct scheduler_pass *pass, const char *unit, const char *why)
+{
+    if (pass->writing && pass->writing->committed) {
+        pass_set_aside(pass, unit, why);
+        return true;
+    }
+    json_object_set_new(pass->scheduler->blamed, unit, json_string(why));
+    return json_object_size(pass->scheduler->blamed) < BLAMED_MAX;
+}
+
+void pass_settle_blame(struct scheduler_pass *pass, bool committed)
+{
+    const char *unit;
+    json_t *why;
+    json_object_foreach (pass->scheduler->blamed, unit, why)
+        if (!json_object_get(pass->scheduler->asides, unit))
+            pass_set_aside(pass, unit, json_string_value(why));
+    if (committed)
+        json_object_clear(pass->scheduler->blamed);
+}
+
+void pass_drop_blame(struct scheduler *scheduler)
+{
+    const char *unit;
+    json_t *why;
+    json_object_foreach (scheduler->blamed, unit, why)
+        if (json_object_del(scheduler->asides, unit) == 0)
+            scheduler->health.changed = true;
+    json_object_clear(scheduler->blamed);
+}
+
 void pass_begin_asides(struct scheduler_pass *pass)
 {
     const char *unit;
@@ -221,6 +277,7 @@ void pass_begin_asides(struct scheduler_pass *pass)
             pass_check_at(pass, until_us);
         } else {
             json_object_del(pass->scheduler->asides, unit);
+            json_object_del(pass->scheduler->blamed, unit);
             pass->scheduler->health.changed = true;
         }
     }
@@ -370,6 +427,9 @@ static void committed(struct scheduler *scheduler, const json_t *ids)
     json_t *run;
     writing->committed = true;
     scheduler->conflicts = 0;
+    pass_settle_blame(scheduler->pass, true);
+    if (json_array_size(writing->some.listing) > 0)
+        scheduler->listed_hash = scheduler->pass->listing_hash;
     health_good(scheduler, TASK_PASS);
     json_array_foreach ((json_t *)(uintptr_t)writing->some.runs, i, run)
         if (pass_ends(run))
@@ -396,26 +456,26 @@ bool pass_is_at_fault(struct scheduler *scheduler, const struct err *err)
     return blames;
 }
 
-/* Sets the only unit of the transaction aside, or what only informs of it. Returns false when no unit has
- * been written and this is the third that cannot be: then the units are not at fault. */
-static bool set_unit_aside(struct scheduler_pass *pass, const struct err *why)
+/* Blames the only unit of the transaction, or what only informs of it. Returns false when the units are not
+ * at fault. */
+static bool blame_unit(struct scheduler_pass *pass, const struct err *why)
 {
     struct pass_writing *writing = pass->writing;
     const char *unit = json_object_iter_key(json_object_iter(writing->units));
     const uint32_t mask = (uint32_t)json_integer_value(json_object_get(writing->units, unit));
-    bool informs = true;
+    bool informs = true, goes_on = true;
     writing->changed = true;
     for (size_t p = 0; p < PARTS; p++)
         informs = informs && ((mask >> p & 1) == 0 || parts[p].record);
     if (!informs)
-        pass_set_aside(pass, unit, why->text);
+        goes_on = pass_blame(pass, unit, why->text);
     for (size_t p = 0; p < PARTS && informs; p++) {
         char name[UNIT_BYTES + 16];
         snprintf(name, sizeof(name), "%s of %s", parts[p].name, unit);
         if ((mask >> p & 1) != 0)
-            pass_set_aside(pass, name, why->text);
+            goes_on = pass_blame(pass, name, why->text);
     }
-    return writing->committed || ++writing->lone_failures < LONE_FAILURES_MAX;
+    return goes_on;
 }
 
 /* Handles a transaction that failed. */
@@ -427,15 +487,16 @@ static void failed(struct scheduler *scheduler, const struct err *why)
     size_t part = 0;
     while (part < PARTS && (!rows || *rows_at(&writing->some, part) != rows))
         part++;
-    const bool divided = writing->attempts > 1; /* then it has been found that a unit is at fault */
-    if (!pass_is_at_fault(scheduler, why) && !(divided && why->code == ERR_CONFLICT)) {
+    const bool conflict = why->code == ERR_CONFLICT;
+    if (!pass_is_at_fault(scheduler, why) && !(conflict && writing->conflicting)) {
         writing->done(scheduler, false, why);
         return;
     }
+    writing->conflicting = writing->conflicting || conflict;
     log_event(LOG_LEVEL_WARN, "decision_divided", "units=%zu alone=%d why=\"%s\"",
               json_object_size(writing->units), (int)writing->set.alone, why->text);
     const bool goes_on = writing->set.alone && !is_separable(&writing->set, part)
-                             ? set_unit_aside(scheduler->pass, why)
+                             ? blame_unit(scheduler->pass, why)
                              : divide(writing, part, &err) == 0;
     if (goes_on)
         write_next(scheduler);
@@ -493,46 +554,22 @@ void pass_write(struct scheduler *scheduler, pass_written_fn *done)
     struct scheduler_pass *pass = scheduler->pass;
     struct err err;
     size_t i;
-    json_t *run, *ends = json_array();
+    json_t *run;
     struct pass_writing *writing = calloc(1, sizeof(*writing));
     json_array_foreach (pass->runs, i, run)
-        if (pass_ends(run) && json_array_append(ends, run) < 0)
-            pass->failed = true;
+        if (pass_ends(run))
+            pass_add(pass, pass->ends, json_incref(run));
     /* New jobs draw ids, which are not drawn again: they are written behind everything that may fail. */
-    if (pass->failed || !writing || !ends || push(writing, NULL, MAKES_JOBS, false, &err) < 0 ||
+    if (pass->failed || !writing || push(writing, NULL, MAKES_JOBS, false, &err) < 0 ||
         push(writing, NULL, ~MAKES_JOBS, false, &err) < 0) {
-        json_decref(ends);
         pass_writing_destroy(writing);
         err_set(&err, ERR_NOMEM, "no memory for a decision");
         done(scheduler, false, &err);
         return;
     }
     writing->done = done;
-    writing->whole = (struct store_decision){
-        .runs_new = pass->runs_new,
-        .ranks_lost = pass->ranks_lost,
-        .runs = pass->runs,
-        .ends = ends,
-        .saves = pass->saves,
-        .jobs = pass->jobs,
-        .waits = pass->waits,
-        .places = pass->places,
-        .listing = pass->listing,
-        .ready = pass->ready,
-        .elements = pass->elements,
-        .leases = pass->leases,
-        .arrivals = pass->arrivals,
-        .forecasts = pass->forecasts,
-        .sharing = pass->sharing,
-        .sooner = pass->sooner,
-        .requests = pass->requests,
-        .unreachable = pass->unreachable,
-        .messages = pass->messages,
-        .links = pass->links,
-        .said = pass->said,
-        .speeds = pass->speeds,
-        .measures = pass->measures,
-    };
+    for (size_t p = 0; p < PARTS; p++)
+        *rows_at(&writing->whole, p) = *array_at(pass, p);
     pass->writing = writing;
     write_next(scheduler);
 }

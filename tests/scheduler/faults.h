@@ -1,12 +1,13 @@
 /* Makes statements of the schedulers' processes fail. The program is linked with --wrap=pg_query_with, so
  * every statement of a scheduler passes by here on its way to PostgreSQL, which then refuses it: its first
- * parameter is no JSON, or the statement divides by zero. The test and its schedulers share a file's
- * memory. */
+ * parameter is no JSON, or the statement calls a function that the database lacks. The test and its
+ * schedulers share a file's memory. */
 #ifndef MOTLEY_TESTS_FAULTS_H
 #define MOTLEY_TESTS_FAULTS_H
 
 #include <ctype.h>
 #include <fcntl.h>
+#include <fnmatch.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -17,8 +18,8 @@ enum { FAULTS_MAX = 48, SEEN_MAX = 160, FAULT_NAME = 64 };
 
 struct faults {
     struct fault {
-        char statement[FAULT_NAME];
-        char match[FAULT_NAME]; /* fails when the parameter has these words; "": always */
+        char statement[FAULT_NAME]; /* a name, or a pattern of names */
+        char match[FAULT_NAME];     /* fails when the parameter has these words; "": always */
         int hits;
     } at[FAULTS_MAX];
     int count;
@@ -61,14 +62,16 @@ static inline bool fault_matches(const char *text, const char *words)
     return size == 0;
 }
 
-static inline bool fault_is_due(const struct pg_step *step)
+/* Whether the statement is to fail. *broken: because of itself, not because of its rows. */
+static inline bool fault_is_due(const struct pg_step *step, bool *broken)
 {
     const char *name = step->statement->name;
     const char *text = step->params && step->params->count > 0 ? step->params->values[0] : NULL;
     for (int i = 0; i < faults->count; i++)
-        if (strcmp(faults->at[i].statement, name) == 0 &&
+        if (fnmatch(faults->at[i].statement, name, 0) == 0 &&
             fault_matches(text ? text : "", faults->at[i].match)) {
             faults->at[i].hits++;
+            *broken = faults->at[i].match[0] == '\0';
             return true;
         }
     if (fault_was_seen(name) || faults->seen_count == SEEN_MAX)
@@ -90,7 +93,7 @@ static inline const struct pg_statement *fault_statement(const struct pg_stateme
     if (count == SEEN_MAX)
         abort();
     snprintf(names[count], sizeof(names[count]), "fault_%s", of->name);
-    made[count] = (struct pg_statement){names[count], "SELECT 1 / 0", of->kind};
+    made[count] = (struct pg_statement){names[count], "SELECT fault_missing()", of->kind};
     return &made[count++];
 }
 
@@ -112,11 +115,12 @@ int __wrap_pg_query_with(struct pg *pg, const struct pg_step *steps, int count, 
     const bool may_fail = faults_are_ours && faults && !(faults->once && failed[kind]);
     failed[kind] = false;
     for (int i = 0; may_fail && i < count; i++) {
-        if (!fault_is_due(&steps[i]))
+        bool broken = false;
+        if (!fault_is_due(&steps[i], &broken))
             continue;
         failed[kind] = true;
         if (steps[i].params && steps[i].params->count > 0 && steps[i].params->values[0] &&
-            (strchr("[{", steps[i].params->values[0][0]) ||
+            ((!broken && strchr("[{", steps[i].params->values[0][0])) ||
              strcmp(steps[i].statement->name, "store_fence") == 0)) {
             params = *steps[i].params;
             params.values[0] = "no JSON";
