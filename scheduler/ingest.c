@@ -28,6 +28,8 @@
 #define READ_PAUSE_US_MAX 50000u
 #define SEEN_NS 15000000000u   /* how often a node's last_seen and clock are written */
 #define CLOCK_MOVED_US 5000000 /* a node's clock that moved by more is written at once */
+/* So many runs in a row whose events are refused are not at fault themselves. */
+enum { REFUSED_RUNS_MAX = 3 };
 
 /* ---- reading ---- */
 
@@ -290,6 +292,7 @@ static void batch_committed(struct scheduler *scheduler)
 {
     const bool quiet = event_batch_is_empty(&scheduler->batch);
     scheduler->ingest_conflicts = 0;
+    scheduler->refused_runs = quiet ? scheduler->refused_runs : 0;
     scheduler->solo_failed = false;
     health_good(scheduler, TASK_INGEST);
     bool dirty = changes_decisions(&scheduler->batch);
@@ -328,6 +331,18 @@ static bool moves_rank(const char *type)
     return false;
 }
 
+/* Notes that the first pending event was refused. Returns whether it is the event of one of too many runs in
+ * a row, without a commit between them: then the events are not at fault. */
+static bool note_refused(struct scheduler *scheduler)
+{
+    const json_t *event = json_array_get(scheduler->pending, 0);
+    const int64_t run = json_integer_value(json_object_get(event, "run"));
+    if (scheduler->refused_runs == 0 || run != scheduler->refused_run)
+        scheduler->refused_runs++;
+    scheduler->refused_run = run;
+    return scheduler->refused_runs >= REFUSED_RUNS_MAX;
+}
+
 /* Replaces the event that the database refused by a log line with the same sequence number, which says so;
  * an event that would have changed the rank's state, by the rank's failure. If the database refused that,
  * too, it is dropped. */
@@ -343,7 +358,7 @@ static void defuse(struct scheduler *scheduler, const struct err *why)
     json_t *place = !json_object_get(event, "refused") && json_object_get(event, "run")
                         ? json_pack("{s:s, s:s, s:s, s:s, s:b, s:b}", "type",
                                     moves_rank(type) ? "failed" : "log", "level", "error", "code", "internal",
-                                    "text", place_text, "own_fault", 1, "refused", 1)
+                                    "text", place_text, "own_fault", 0, "refused", 1)
                         : NULL;
     static const char *const kept[] = {"node", "run", "epoch", "rank", "seq", "at"};
     for (size_t i = 0; place && i < sizeof(kept) / sizeof(kept[0]); i++)
@@ -352,7 +367,8 @@ static void defuse(struct scheduler *scheduler, const struct err *why)
         json_array_remove(scheduler->pending, 0);
 }
 
-/* Commits the events one by one from now on; one that fails alone, twice, is replaced. */
+/* Commits the events one by one from now on; one that fails alone, twice, is replaced. If the statement is at
+ * fault rather than the event, all events wait. */
 static void handle_poison(struct scheduler *scheduler, const struct err *err)
 {
     if (!scheduler->solo || !scheduler->solo_failed) {
@@ -361,6 +377,8 @@ static void handle_poison(struct scheduler *scheduler, const struct err *err)
         return;
     }
     scheduler->solo_failed = false;
+    if (store_err_is_of_statement(err) || note_refused(scheduler))
+        return;
     defuse(scheduler, err);
     if (json_array_size(scheduler->pending) == 0)
         all_committed(scheduler, false);
@@ -454,4 +472,5 @@ void ingest_forget(struct scheduler *scheduler)
     event_batch_fini(&scheduler->batch);
     pending_drop(scheduler);
     scheduler->solo = false;
+    scheduler->refused_runs = 0;
 }

@@ -40,6 +40,19 @@ bool store_err_is_refusal(const struct err *err)
     return strstr(err->text, PREFIX) && strstr(err->text, "(SQLSTATE");
 }
 
+bool store_err_is_of_statement(const struct err *err)
+{
+    /* The classes of SQLSTATE that name a fault of rows: cardinality, data, constraints, limits and what
+     * functions raise, Motley's own among them. */
+    static const char *const of_rows[] = {"21", "22", "23", "54", "P0", "MO"};
+    static const char before[] = "(SQLSTATE ";
+    const char *state = store_err_is_refusal(err) ? strstr(err->text, before) : NULL;
+    for (size_t i = 0; state && i < sizeof(of_rows) / sizeof(of_rows[0]); i++)
+        if (strncmp(state + sizeof(before) - 1, of_rows[i], 2) == 0)
+            return false;
+    return state != NULL;
+}
+
 int store_check_text(const char *what, const char *text, size_t max, struct err *err)
 {
     size_t size = text ? strlen(text) : 0;

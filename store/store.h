@@ -63,6 +63,9 @@ int store_ping(struct store *store, store_done_fn *done, void *arg, struct err *
 /* Whether PostgreSQL itself refused a statement, whose name begins the text, and rolled the transaction back.
  */
 bool store_err_is_refusal(const struct err *err);
+/* Whether PostgreSQL refused the statement for another reason than its rows: something that it needs is
+ * missing or barred, or a lock or time lacked. Other rows would be refused as well. */
+bool store_err_is_of_statement(const struct err *err);
 
 /* Calls `notify` for every NOTIFY on `channel`: "motley_jobs" means that the scheduler has work;
  * "motley_events" carries the id of a job that has new events. Also calls it with a NULL payload each time

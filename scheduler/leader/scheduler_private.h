@@ -152,6 +152,10 @@ struct scheduler {
     json_t *pending;    /* events that were read and not yet committed, or NULL */
     bool taken;         /* the last read found an entry, even if it was refused */
     bool solo_failed;   /* the first pending event has failed alone */
+    /* consecutive runs with an event that was refused alone, since the last commit of events, and the last of
+     * them */
+    unsigned refused_runs;
+    int64_t refused_run;
     bool solo; /* pending events are committed one by one, because the database refused one of them */
     struct event_batch batch;
     bool marking; /* counts of refused events are being written */

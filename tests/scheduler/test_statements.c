@@ -409,6 +409,24 @@ static void no_job_is_set_aside_while_every_decision_is_refused(void **state)
     WORLD_UNTIL(&world, health_is("deciding"));
 }
 
+/* No event is lost and no job fails while the database lacks what a statement needs. */
+static void events_wait_for_a_statement_that_the_database_cannot_run(void **state)
+{
+    (void)state;
+    static const char refused[] = "SELECT coalesce(sum(refused), 0) FROM nodes";
+    faults_clear();
+    fresh_agents();
+    const int64_t before = world_select(&world, refused);
+    fault_add("ingest_artifacts", "");
+    const int64_t id = submit("done", "left/cpu0", false);
+    WORLD_UNTIL(&world, fails_by("ingest_artifacts"));
+    assert_true(world_is(&world, id, "running"));
+    faults_clear();
+    WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
+    assert_int_equal(world_select(&world, refused), before);
+    assert_int_equal(world_number(&world, id, "losses"), 0);
+}
+
 static int setup(void **state)
 {
     char path[200];
@@ -446,6 +464,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_list_of_the_queue_that_was_set_aside_is_written_later),
         cmocka_unit_test(a_pass_that_fails_as_a_whole_is_told),
         cmocka_unit_test(no_job_is_set_aside_while_every_decision_is_refused),
+        cmocka_unit_test(events_wait_for_a_statement_that_the_database_cannot_run),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
