@@ -411,13 +411,14 @@ static void note_lives(struct scheduler *scheduler)
     }
     for (size_t i = 0; i < scheduler->life_count; i++) {
         struct node_life *life = &scheduler->lives[i];
-        const bool moved = llabs(life->clock_us - life->noted_us) > CLOCK_MOVED_US;
+        const bool moved = life->clock_is_known && llabs(life->clock_us - life->noted_us) > CLOCK_MOVED_US;
         if (life->heard_ns == now_ns && (now_ns - life->noted_ns > SEEN_NS || moved)) {
             life->noted_ns = now_ns;
             life->noted_us = life->clock_us;
             json_array_append_new(
                 (json_t *)scheduler->batch.ingest.seen,
-                json_pack("{s:s, s:f}", "node", life->name, "clock_ahead_s", (double)life->clock_us / 1e6));
+                json_pack("{s:s, s:o*}", "node", life->name, "clock_ahead_s",
+                          life->clock_is_known ? json_real((double)life->clock_us / 1e6) : NULL));
         }
     }
 }

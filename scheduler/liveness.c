@@ -23,8 +23,10 @@ static void hear_clock(struct node_life *life, int64_t ahead_us, uint64_t now_ns
 {
     if (now_ns - life->clock_ns < CLOCK_APART_NS)
         return;
-    if (llabs(ahead_us - life->ahead_us) < CLOCK_AGREES_US)
+    if (life->clock_ns != 0 && llabs(ahead_us - life->ahead_us) < CLOCK_AGREES_US) {
         life->clock_us = ahead_us;
+        life->clock_is_known = true;
+    }
     life->ahead_us = ahead_us;
     life->clock_ns = now_ns;
 }

@@ -34,6 +34,7 @@ struct node_life {
      * that agree, and as it was last written */
     int64_t ahead_us, clock_us, noted_us;
     uint64_t clock_ns;
+    bool clock_is_known; /* two heartbeats have agreed */
 };
 
 /* A worker that its newly started agent did not name. */
