@@ -90,13 +90,17 @@ static void give_up(struct scheduler *scheduler, const struct err *err)
     scheduler_retry(scheduler, TASK_PASS, "decision_failed", err);
 }
 
-/* Ends the pass; the next one follows at once if this one made further decisions possible. */
+/* Ends the pass; the next one follows at once if this one made further decisions possible. While passes fail
+ * as a whole, one that blames a unit and commits nothing fails, too. */
 static void written(struct scheduler *scheduler, bool changed, const struct err *err)
 {
-    if (err) {
-        give_up(scheduler, err);
+    const struct err last = scheduler->health.tasks[TASK_PASS].err;
+    const bool failing = scheduler->health.tasks[TASK_PASS].failing_ns != 0;
+    if (err || (failing && json_object_size(scheduler->blamed) > 0)) {
+        give_up(scheduler, err ? err : &last);
         return;
     }
+    scheduler->conflicts = 0; /* not at each commit: a pass that reloads has committed something before */
     pass_settle_blame(scheduler->pass, false);
     const bool left_out = json_object_size(scheduler->pass->left_out) > 0;
     if (scheduler->health.tasks[TASK_PASS].failing_ns == 0)

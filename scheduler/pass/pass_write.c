@@ -426,7 +426,6 @@ static void committed(struct scheduler *scheduler, const json_t *ids)
     size_t i;
     json_t *run;
     writing->committed = true;
-    scheduler->conflicts = 0;
     pass_settle_blame(scheduler->pass, true);
     if (json_array_size(writing->some.listing) > 0)
         scheduler->listed_hash = scheduler->pass->listing_hash;

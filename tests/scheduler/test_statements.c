@@ -276,7 +276,8 @@ static void what_does_not_start_and_cannot_be_written_costs_itself_alone(void **
 }
 
 /* A row that is wrong in the database itself: a rank that no run holds, on a device that looks free. A
- * conflict usually means that somebody was faster, so the pass is repeated twice before the job is blamed. */
+ * conflict usually means that somebody was faster, so the pass is repeated twice before the job is blamed,
+ * also while the pass is divided for another job. */
 static void a_conflict_that_stays_costs_its_job_alone(void **state)
 {
     (void)state;
@@ -287,13 +288,22 @@ static void a_conflict_that_stays_costs_its_job_alone(void **state)
         "INSERT INTO assignments (id, run, rank, node, device, state) SELECT 999999, max(id), 7, 'left', "
         "'left/cpu0', "
         "'sent' FROM runs WHERE ended_at IS NOT NULL");
-    const int64_t victim = submit("victim", "left/cpu0", false),
-                  healthy = submit("healthy", "right/cpu0", false);
+    static const char reloads[] = "decision_failed code=conflict";
+    assert_false(world_has_logged(&world, reloads));
+    world_kill(&world, 0, SIGTERM);
+    struct victim other = {.statement = "decide_runs_new", .key = "job"};
+    other.id = submit("other", "right/cpu0", false);
+    arm(&other);
+    const int64_t victim = submit("victim", "left/cpu0", false);
+    const int64_t healthy = submit("healthy", "right/cpu0", false);
+    world_spawn(&world, 0);
     WORLD_UNTIL(&world, world_is(&world, healthy, "succeeded"));
     WORLD_UNTIL(&world,
                 world_says(&world, victim, "is set aside until") && world_says(&world, victim, "23505"));
+    assert_true(world_has_logged(&world, reloads));
+    faults_clear();
     world_sql(&world, "DELETE FROM assignments WHERE id = 999999");
-    WORLD_UNTIL(&world, world_is(&world, victim, "succeeded"));
+    WORLD_UNTIL(&world, world_is(&world, victim, "succeeded") && world_is(&world, other.id, "succeeded"));
 }
 
 /* Events that cannot be stored: what only informs is lost with a line in the job's log, what ends a rank
