@@ -82,7 +82,8 @@ static const struct route routes[] = {
     {HTTP_GET, "/v1/leases", SCOPE_NODES_READ, BODY_NONE, 0, PAGE, leases_list},
     {HTTP_POST, "/v1/leases", SCOPE_LEASES_WRITE, BODY_JSON, SMALL, "", leases_post},
     {HTTP_PATCH, "/v1/leases/{id}", SCOPE_LEASES_WRITE, BODY_JSON, SMALL, "", leases_patch},
-    {HTTP_DELETE, "/v1/leases/{id}", SCOPE_LEASES_WRITE, BODY_NONE, 0, "", leases_end},
+    /* Tokens that made leases before leases:write existed may still give them back. */
+    {HTTP_DELETE, "/v1/leases/{id}", SCOPE_LEASES_WRITE | SCOPE_JOBS_WRITE, BODY_NONE, 0, "", leases_end},
     {HTTP_POST, "/v1/enroll", 0, BODY_JSON, SMALL, "", enroll_post},
     {HTTP_POST, "/v1/renew", SCOPE_AGENT, BODY_JSON, SMALL, "", renew_post},
     {HTTP_POST, "/v1/join-tokens", SCOPE_NODES_WRITE, BODY_JSON_OPTIONAL, SMALL, "", join_tokens_post},

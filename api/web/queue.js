@@ -333,12 +333,12 @@ function leases(frame, state) {
     const minutes = await ask({title: `Extend the lease of ${lease.device}`, action: 'Extend', field: {label: 'Minutes', type: 'number', min: 1, value: '60'}});
     if (minutes) change('PATCH', `/v1/leases/${lease.id}`, {extend_seconds: 60 * Number(minutes)}, `${lease.device} is yours for longer.`);
   };
-  const able = (lease) => may('leases:write') && (lease.holder === session.user || may('admin'));
+  const able = (lease) => lease.holder === session.user || may('admin');
   return h('section', {class: 'card', 'aria-label': 'Leases and reservations'}, h('h2', null, 'Leases and reservations'),
     state.leases.length === 0 ? h('p', {class: 'dim'}, 'Nobody holds a device by hand.')
       : table('Leases', ['Device', 'Holder', 'From', 'To', 'Note', ''], state.leases.map((lease) => h('tr', {key: lease.id, class: lease.active ? null : 'later'},
         h('td', null, lease.device), h('td', null, lease.holder, lease.kind === 'maintenance' && h('span', {class: 'tag'}, 'maintenance')), h('td', null, lease.active ? 'now' : time(lease.begins)), h('td', null, time(lease.ends)), h('td', {class: 'why'}, lease.note),
-        h('td', {class: 'row'}, able(lease) && [h('button', {type: 'button', onclick: () => extend(lease)}, 'Extend'), h('button', {type: 'button', onclick: () => change('DELETE', `/v1/leases/${lease.id}`, undefined, `${lease.device} is given back.`)}, lease.active ? 'End' : 'Withdraw')])))),
+        h('td', {class: 'row'}, able(lease) && [may('leases:write') && h('button', {type: 'button', onclick: () => extend(lease)}, 'Extend'), (may('leases:write') || may('jobs:write')) && h('button', {type: 'button', onclick: () => change('DELETE', `/v1/leases/${lease.id}`, undefined, `${lease.device} is given back.`)}, lease.active ? 'End' : 'Withdraw')])))),
     may('leases:write') && state.devices.length > 0 && leaseForm(state, change));
 }
 

@@ -7,9 +7,10 @@ import os
 import random
 import shutil
 import subprocess
+import threading
 import time
 
-from api import BIN, LLAMA, Api, agent_token, expect, main, spec, token_rows
+from api import BIN, LLAMA, Api, agent_token, expect, main, spec, token_rows, wait_for
 
 PEOPLE = ["jobs:read", "jobs:write", "models:read", "models:write", "nodes:read", "leases:write"]
 
@@ -365,10 +366,26 @@ def leases_need_their_right_and_keep_the_limits():
     api.good("PATCH", "/v1/groups/lab2", {"month_seconds_max": 3600})
     later = {"device": "held/cpu1", "begins": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 7200))}
     api.refused(422, "POST", "/v1/leases", {**later, "seconds": 2000}, "group lab2 may use 1 h", token=bob)
-    booked = api.good("POST", "/v1/leases", {**later, "seconds": 1700}, token=bob)["id"]
+    api.psql("INSERT INTO ledger (assignment, run, job, user_id, account, device, speed) SELECT 990, 1, 1, id, 'guests', 'held/cpu1', 0.001 FROM users WHERE name = 'bob'")
+    booked = api.good("POST", "/v1/leases", {**later, "seconds": 1700}, token=bob)["id"]  # what a job holds now is none of then
+    api.psql("DELETE FROM ledger WHERE assignment = 990")
     api.refused(422, "PATCH", f"/v1/leases/{booked}", {"extend_seconds": 200}, "group lab2 may use 1 h", token=bob)
     api.good("PATCH", f"/v1/leases/{booked}", {"extend_seconds": 60}, token=bob)
-    api.good("DELETE", f"/v1/leases/{held}", token=bob)
+    api.good("PATCH", "/v1/groups/lab2", {"month_seconds_max": 7200})
+    with subprocess.Popen(["psql", "-X", "-q", "-A", "-t", api.postgres.conninfo], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        other.stdin.write("BEGIN; SELECT pg_advisory_xact_lock(5570193044); INSERT INTO leases (device, user_id, account, kind, begins, ends) SELECT 'held/cpu0', id, "
+                          "'guests', 'lease', now() + interval '1 day', now() + interval '1 day 5000 s' FROM users WHERE name = 'bob' RETURNING 'booked';\n")
+        other.stdin.flush()
+        expect(any(line == "booked\n" for line in other.stdout), "a booking under way")
+        answers = []
+        asked = threading.Thread(target=lambda: answers.append(api.call("PATCH", f"/v1/leases/{booked}", {"extend_seconds": 60}, token=bob)))
+        asked.start()
+        wait_for(lambda: answers or api.psql("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted") != "0", "the change to wait")
+        other.communicate("COMMIT;\n", timeout=30)
+    asked.join(30)
+    expect(answers[0].status == 422 and "group lab2 may use 2 h" in answers[0].problem["detail"], answers[0].body)
+    api.refused(403, "PATCH", f"/v1/leases/{held}", {"extend_seconds": 60}, "leases:write", token=guest)
+    api.good("DELETE", f"/v1/leases/{held}", token=guest)  # made before the right existed, it would be charged on
     api.good("PATCH", "/v1/users/bob", {"account": None})
     api.psql("DELETE FROM leases; DELETE FROM devices WHERE node = 'held'; DELETE FROM nodes WHERE name = 'held'; "
              "DELETE FROM groups WHERE name = 'guests'; DELETE FROM groups WHERE name = 'lab2'")

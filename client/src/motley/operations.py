@@ -330,7 +330,7 @@ def extend_lease(id: int, *, extend_seconds: int) -> Call[Lease]:
 
 
 def end_lease(id: int) -> Call[Lease]:
-    """Give a device back, or withdraw a booking. Scope leases:write."""
+    """Give a device back, or withdraw a booking. Scope leases:write or jobs:write."""
     return Call("DELETE", f"/v1/leases/{segment(id)}", Lease)
 
 
