@@ -1,5 +1,6 @@
-/* If-Match of requests that change something: the change is made only while what the path's GET would answer
- * is still what the client has seen. Loop thread.
+/* If-Match of requests that change something: the change is made if the path's GET, asked just before,
+ * answers what the client has seen. Nothing is locked in between: two changes at the same moment may both
+ * pass. Loop thread.
  */
 #ifndef MOTLEY_API_REQUEST_PRECONDITION_H
 #define MOTLEY_API_REQUEST_PRECONDITION_H
