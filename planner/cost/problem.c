@@ -112,38 +112,66 @@ static int larger_first(const void *left, const void *right)
     return a > b ? -1 : a < b;
 }
 
+/* Returns the largest sum over k consecutive rows of a batch in a job of steps, whose batches may begin in
+ * one pass and end in another. sum[i] is the sum of the i largest of the training rows. Of the passes that k
+ * rows touch, those between the first and the last are whole. Two shuffled passes can have the same rows next
+ * to their common end, so the sum is largest if the first and the last pass give equally many. */
+static uint64_t passes_top(const struct workload *w, const uint64_t *sum, uint32_t rows, uint32_t k)
+{
+    const uint64_t whole = k / rows;
+    const uint32_t rest = k % rows, both = rest + rows;
+    if (!w->shuffle || rows % w->batch_rows == 0) /* file order over and over, or no batch spans two passes */
+        return whole * sum[rows] + sum[rest];
+    uint64_t most = whole * sum[rows] + sum[rest / 2] + sum[rest - rest / 2];
+    uint64_t apart = whole ? (whole - 1) * sum[rows] + sum[both / 2] + sum[both - both / 2] : 0;
+    return most > apart ? most : apart;
+}
+
+/* Sorts the values of the first rows, the training rows, and adds them up, then those of all `count` rows. */
+static int tops_fill(const struct workload *w, uint32_t *values, uint32_t train, uint32_t count,
+                     uint64_t *tops)
+{
+    uint64_t *sum = calloc((size_t)count + 1, sizeof(*sum));
+    if (!sum)
+        return -1;
+    qsort(values, train, sizeof(*values), larger_first);
+    for (uint32_t i = 0; i < train; i++)
+        sum[i + 1] = sum[i] + values[i];
+    for (uint32_t k = 1; k <= w->batch_rows && !w->epochs; k++)
+        tops[k] = passes_top(w, sum, train, k);
+    qsort(values, count, sizeof(*values), larger_first);
+    for (uint32_t i = 0; i < count; i++)
+        sum[i + 1] = sum[i] + values[i];
+    for (uint32_t k = 1; k <= w->batch_rows; k++) {
+        uint64_t once = sum[k < count ? k : count];
+        tops[k] = tops[k] > once ? tops[k] : once;
+    }
+    free(sum);
+    return 0;
+}
+
 static int tops_init(struct problem *p, struct err *err)
 {
     const struct workload *w = p->workload;
     uint32_t train = w->row_count ? w->row_count : w->batch_rows, count = train + w->eval_row_count;
-    uint32_t *tokens = calloc((size_t)count + w->batch_rows, sizeof(*tokens));
-    uint32_t *labelled = calloc((size_t)count + w->batch_rows, sizeof(*labelled));
+    uint32_t *tokens = calloc(count, sizeof(*tokens)), *labelled = calloc(count, sizeof(*labelled));
     p->top_tokens = calloc((size_t)w->batch_rows + 1, sizeof(*p->top_tokens));
     p->top_labelled = calloc((size_t)w->batch_rows + 1, sizeof(*p->top_labelled));
-    int result = -1;
-    if (!tokens || !labelled || !p->top_tokens || !p->top_labelled) {
-        err_set(err, ERR_NOMEM, "planner: out of memory");
-        goto out;
-    }
-    for (uint32_t i = 0; i < count; i++) {
+    bool made = tokens && labelled && p->top_tokens && p->top_labelled;
+    for (uint32_t i = 0; i < count && made; i++) {
         struct workload_row row = i < train ? row_at(w, i) : w->eval_rows[i - train];
         tokens[i] = row.tokens;
         labelled[i] = row.labelled;
     }
-    qsort(tokens, count, sizeof(*tokens), larger_first);
-    qsort(labelled, count, sizeof(*labelled), larger_first);
-    for (uint32_t k = 0; k < w->batch_rows; k++) {
-        /* A batch that is larger than the data repeats rows. */
-        p->top_tokens[k + 1] = p->top_tokens[k] + tokens[k < count ? k : 0];
-        p->top_labelled[k + 1] = p->top_labelled[k] + labelled[k < count ? k : 0];
+    made = made && tops_fill(w, tokens, train, count, p->top_tokens) == 0 &&
+           tops_fill(w, labelled, train, count, p->top_labelled) == 0;
+    if (made) {
+        p->longest = tokens[0];
+        p->sequence_bound = w->sample_tokens > tokens[0] ? w->sample_tokens : tokens[0];
     }
-    p->longest = tokens[0];
-    p->sequence_bound = w->sample_tokens > tokens[0] ? w->sample_tokens : tokens[0];
-    result = 0;
-out:
     free(tokens);
     free(labelled);
-    return result;
+    return made ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
 }
 
 /* Returns the layer's method, converted as the engine converts the same specification. */

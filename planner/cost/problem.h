@@ -60,8 +60,8 @@ struct problem {
     struct problem_step *steps;
     struct cost_load mean_row; /* contents of a mean row, and of a mean step, over the priced steps */
     struct cost_load mean_step;
-    /* The largest sums over any k rows, k = 0..batch_rows, which bound the contents of a micro-batch of k
-     * rows. */
+    /* The largest sums over k rows of one batch, k = 0..batch_rows, which bound the contents of a micro-batch
+     * of k rows. A row counts as often as k rows of the job's order can hold it. */
     uint64_t *top_tokens, *top_labelled; /* [batch_rows + 1], indexed by the number of rows */
     uint32_t longest;                    /* tokens of the longest row */
     uint32_t sequence_bound;             /* tokens of the longest row or sample */

@@ -1,9 +1,10 @@
-/* Tests the stated lower bound: no plan is faster, for rows of any lengths and devices with different
- * strengths. */
+/* Tests stated bounds: no plan is faster than the lower bound, for rows of any lengths and devices with
+ * different strengths, and no micro-batch holds more tokens than the bound for its rows. */
 #include "planner/plan_fixture.h"
 
 #include <math.h>
 
+#include "model/job/order.h"
 #include "planner/cost/bound.h"
 
 #define MIB ((uint64_t)1 << 20)
@@ -104,11 +105,83 @@ static void the_bound_of_equal_rows_is_the_formula(void **state)
     scene_fini(&s);
 }
 
+/* Draws a job of a few rows, of which one is often long, and batches of up to four times as many rows. */
+static struct workload rows_drawn(const struct model_config *config, struct rand_stream *r)
+{
+    uint32_t rows = 1 + rand_stream_below(r, 9), batch = 1 + rand_stream_below(r, 4 * rows);
+    struct workload w = fixture_workload(config, rows, batch);
+    for (uint32_t i = 0; i < rows; i++) {
+        uint32_t tokens = 1 + rand_stream_below(r, rand_stream_below(r, 3) ? 9 : 120);
+        w.rows[i] = (struct workload_row){.tokens = tokens, .labelled = (tokens + 1) / 2};
+    }
+    w.seed = rand_stream_below(r, 1000);
+    w.shuffle = rand_stream_below(r, 4) > 0;
+    w.epochs = rand_stream_below(r, 4) == 0;
+    w.steps = w.epochs ? 0 : 100;
+    w.sample_tokens = w.prompt_tokens = 0;
+    return w;
+}
+
+/* Checks all windows of a step, since a plan may cut a batch anywhere. Writes the largest of each number of
+ * rows to most. */
+static void windows_check(const struct problem *p, const uint32_t *numbers, uint32_t count, uint64_t *most)
+{
+    const struct workload *w = p->workload;
+    for (uint32_t first = 0; first < count; first++) {
+        uint64_t tokens = 0, labelled = 0;
+        for (uint32_t i = first; i < count; i++) {
+            uint32_t rows = i + 1 - first;
+            tokens += w->rows[numbers[i]].tokens;
+            labelled += w->rows[numbers[i]].labelled;
+            most[rows] = tokens > most[rows] ? tokens : most[rows];
+            if (tokens > problem_tokens_bound(p, rows) || labelled > problem_labelled_bound(p, rows))
+                fail_msg("seed %u, %u rows, batches of %u: a micro-batch of %u rows holds %llu tokens, %llu "
+                         "labelled; the bounds are %u and %u",
+                         (unsigned)w->seed, w->row_count, w->batch_rows, rows, (unsigned long long)tokens,
+                         (unsigned long long)labelled, problem_tokens_bound(p, rows),
+                         problem_labelled_bound(p, rows));
+        }
+    }
+}
+
+static void no_micro_batch_holds_more_than_the_bound_for_its_rows(void **state)
+{
+    (void)state;
+    struct scene s;
+    uint32_t numbers[36], reached = 0, bounds = 0;
+    struct rand_stream r;
+    scene_init(&s, 1);
+    rand_stream_init(&r, 20261129, 3);
+    for (int turn = 0; turn < 300; turn++) {
+        struct workload w = rows_drawn(&s.config, &r);
+        struct problem problem;
+        struct err err = {0};
+        uint64_t most[37] = {0};
+        const struct order order = {.seed = w.seed,
+                                    .shuffle = w.shuffle,
+                                    .row_count = w.row_count,
+                                    .batch_rows = w.batch_rows,
+                                    .steps = w.steps,
+                                    .epochs = w.epochs};
+        assert_int_equal(problem_init(&problem, &w, s.cluster, &err), 0);
+        for (uint64_t step = 0; step < 300; step++)
+            windows_check(&problem, numbers, order_step_rows(&order, step, numbers), most);
+        for (uint32_t rows = 1; rows <= w.batch_rows; rows++, bounds++)
+            reached += most[rows] == problem_tokens_bound(&problem, rows) || most[rows] == 0;
+        problem_fini(&problem);
+        workload_fini(&w);
+    }
+    print_message("%u of %u bounds are reached\n", reached, bounds);
+    assert_true(reached > bounds / 2);
+    scene_fini(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_plan_is_faster_than_the_lower_bound),
         cmocka_unit_test(the_bound_of_equal_rows_is_the_formula),
+        cmocka_unit_test(no_micro_batch_holds_more_than_the_bound_for_its_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -97,8 +97,10 @@ static int measure(struct batch *batch, const struct plan *plan, const struct ro
             tokens += length;
         }
         if (tokens > plan->tokens_bound)
-            return err_set(err, ERR_TOO_BIG, "micro-batch %u holds %llu tokens and the plan allows %u", m,
-                           (unsigned long long)tokens, plan->tokens_bound);
+            return err_set(err, ERR_TOO_BIG,
+                           "micro-batch %u holds %llu tokens and the plan allows %u: resume the job, which "
+                           "makes a new plan, or submit it with fewer rows a batch (train.batch_rows)",
+                           m, (unsigned long long)tokens, plan->tokens_bound);
         batch->tokens += tokens;
     }
     return 0;
