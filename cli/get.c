@@ -181,9 +181,16 @@ static const json_t *pick_checkpoint(const json_t *job, const char *which, struc
         if (same) /* steps rise, so "last" keeps the final one */
             found = checkpoint;
     }
-    if (!found)
-        err_set(err, ERR_NOT_FOUND, "job %.0f keeps no checkpoint \"%.40s\"", show_num(job, "id", 0), which);
-    return found;
+    if (found)
+        return found;
+    struct buf kept = {.limit = 400};
+    json_array_foreach (json_object_get(job, "checkpoints"), index, checkpoint)
+        if (buf_printf(&kept, err, "%s%.0f", index ? ", " : "", show_num(checkpoint, "step", 0)) < 0)
+            break;
+    err_set(err, ERR_NOT_FOUND, "job %.0f keeps no checkpoint \"%.40s\"; it keeps those of steps: %s",
+            show_num(job, "id", 0), which, kept.size ? buf_str(&kept) : "none");
+    buf_fini(&kept);
+    return NULL;
 }
 
 /* Writes all files of one checkpoint to DIR/checkpoint-STEP/: an adapter that peft loads, and the state that

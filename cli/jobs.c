@@ -71,6 +71,7 @@ int command_submit(struct cli *cli, struct err *err)
     if (result < 0)
         return -1;
     if (cli_option(cli, "--wait")) {
+        fprintf(stderr, "job %lld submitted\n", (long long)id);
         cli->quiet = cli->json;
         result = watch_job(cli, id, &job, err);
         if (result == 0 && cli->json)
@@ -232,6 +233,16 @@ static int ask_why(struct cli *cli, int64_t id, json_t **answer, struct err *err
     }
 }
 
+/* Writes a predicted time as people read it, and one that has passed as "now". */
+static const char *coming(const json_t *object, const char *key, char out[20])
+{
+    int64_t at_us;
+    const char *text = show_str(object, key);
+    if (clock_rfc3339_parse(text, &at_us) == 0 && at_us <= clock_wall_us())
+        return "now";
+    return clock_words(text, out);
+}
+
 /* Prints the job's place in the queue, when it will probably start, and which changes would let it start
  * sooner. */
 static void print_place(const json_t *answer)
@@ -239,16 +250,19 @@ static void print_place(const json_t *answer)
     size_t i;
     json_t *change;
     const char *latest = show_str(answer, "starts_latest");
-    printf("place %.0f%s%s", show_num(answer, "place", 0),
-           *show_str(answer, "starts") ? ", to start about " : "", show_str(answer, "starts"));
+    char at[20], until[20];
+    printf("place %.0f", show_num(answer, "place", 0));
+    if (*show_str(answer, "starts"))
+        printf(", to start about %s", coming(answer, "starts", at));
     if (*latest)
-        printf(", between %s and %s", show_str(answer, "starts_earliest"), latest);
+        printf(", between %s and %s", coming(answer, "starts_earliest", at),
+               coming(answer, "starts_latest", until));
     if (*latest && show_num(answer, "ranges", 0) > 0)
         printf(" (so far %.0f %% of %.0f such ranges were right)", 100 * show_num(answer, "ranges_right", 0),
                show_num(answer, "ranges", 0));
     printf("\n");
     json_array_foreach (json_object_get(answer, "sooner"), i, change)
-        printf("sooner, at %s: %s\n", show_str(change, "starts"), show_str(change, "words"));
+        printf("sooner, %s: %s\n", coming(change, "starts", at), show_str(change, "words"));
 }
 
 int command_why(struct cli *cli, struct err *err)
@@ -324,7 +338,12 @@ int command_act(struct cli *cli, struct err *err)
         client_call(cli, "POST", NULL, &answer, err, "/v1/jobs/%lld/%s", (long long)id, cli->command->name) <
             0)
         return -1;
-    int result = print_answer(cli, answer, "", err);
+    int result =
+        print_answer(cli, answer,
+                     strcmp(show_str(answer, "state"), "stopping") == 0
+                         ? ": it stops after the present step (motley why says how long a step takes)"
+                         : "",
+                     err);
     json_decref(answer);
     return result;
 }

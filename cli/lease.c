@@ -19,17 +19,22 @@ static int duration(const struct cli *cli, const char *option, double missing, d
         err_wrap(err, "%s", option);
         return -1;
     }
+    if (missing < 0 && (*seconds < 60 || *seconds > 31 * 86400.0))
+        return err_set(err, ERR_INVALID, "%s: must be a minute to 31 days, as in %s 4h; is %s", option,
+                       option, text);
     return 0;
 }
 
 static int show_lease(struct cli *cli, json_t *answer, struct err *err)
 {
     int result = 0;
+    char begins[20], ends[20];
     if (cli->json)
         result = show_json(answer, err);
     else
         printf("lease %lld: %s from %s to %s\n", (long long)json_integer_value(json_object_get(answer, "id")),
-               show_str(answer, "device"), show_str(answer, "begins"), show_str(answer, "ends"));
+               show_str(answer, "device"), clock_words(show_str(answer, "begins"), begins),
+               clock_words(show_str(answer, "ends"), ends));
     json_decref(answer);
     return result;
 }
@@ -98,7 +103,7 @@ int command_leases(struct cli *cli, struct err *err)
         json_decref(document);
     } else
         result = show_table(leases,
-                            "ID:id:n DEVICE:device:s HOLDER:holder:s KIND:kind:s FROM:begins:s TO:ends:s "
+                            "ID:id:n DEVICE:device:s HOLDER:holder:s KIND:kind:s FROM:begins:w TO:ends:w "
                             "NOW:active:s NOTE:note:s",
                             err);
     json_decref(leases);

@@ -117,18 +117,27 @@ static bool health_matters(const json_t *health)
     return json_is_object(health) && show_num(health, "others_cores", 1) >= 0.25;
 }
 
+/* Says until when the job on a drained device may stay there. */
+static const char *drain_end(const json_t *object, char out[20])
+{
+    const char *at = show_str(object, "drain_at");
+    return strcmp(at, "after jobs") == 0 ? "it ends" : clock_words(at, out);
+}
+
 /* Prints, for example, "left/cuda0: 93 °C, 900 of 1800 MHz (thermal), 349 of 350 W, others hold 3.00 GiB" */
 static void show_health(const json_t *device)
 {
     const json_t *health = json_object_get(device, "health"), *reason;
     const double others = show_num(health, "others_bytes", 0), ecc = show_num(health, "ecc_uncorrected", 0);
     bool first = true;
-    char bytes[32];
+    char bytes[32], at[20];
     size_t index;
     printf("%s", show_str(device, "name"));
     if (json_is_string(json_object_get(device, "drain_why")))
         add_fact(&first, "drained: %s (motley undrain %s)", show_str(device, "drain_why"),
                  show_str(device, "name"));
+    if (json_is_string(json_object_get(device, "drain_at")))
+        add_fact(&first, "drained: its job may stay until %s", drain_end(device, at));
     if (json_is_string(json_object_get(device, "lacks")))
         add_fact(&first, "cannot run a worker: %s", show_str(device, "lacks"));
     if (json_object_get(health, "temperature_c"))
@@ -203,7 +212,8 @@ int command_devices(struct cli *cli, struct err *err)
     if (!cli->json && result == 0) {
         json_array_foreach (devices, index, device)
             if (health_matters(json_object_get(device, "health")) ||
-                json_is_string(json_object_get(device, "drain_why")))
+                json_is_string(json_object_get(device, "drain_why")) ||
+                json_is_string(json_object_get(device, "drain_at")))
                 show_health(device);
         json_array_foreach (devices, index, device)
             show_catalogued(device);
@@ -240,8 +250,9 @@ int command_drain(struct cli *cli, struct err *err)
     if (cli->json)
         result = show_json(answer, err);
     else
-        printf("%s is %s\n", cli->words[0],
-               strcmp(cli->command->name, "drain") == 0 ? "being drained" : "in use again");
+        printf("%s is %s%s%s\n", cli->words[0],
+               strcmp(cli->command->name, "drain") == 0 ? "being drained" : "in use again",
+               *show_str(answer, "drain_at") ? ": its job may stay until " : "", drain_end(answer, at));
     json_decref(answer);
     return result;
 }

@@ -6,6 +6,10 @@
 
 #include "common/units.h"
 
+/* Limits as `user list` and `group list` show them. */
+#define LIMIT_COLUMNS                                                                                        \
+    "DEVICES:devices_max:n RUNNING:running_max:n QUEUED:queued_max:n MONTH:month_seconds_max:t"
+
 /* Prints the answer with --json, else the sentence. Takes the answer over. */
 static int said(struct cli *cli, json_t *answer, const char *sentence, struct err *err)
 {
@@ -45,6 +49,19 @@ static void join_texts(json_t *rows, const char *key)
                                        json_string_value(item) ? json_string_value(item) : "?");
         json_object_set_new(row, key, json_string(*text ? text : "-"));
     }
+}
+
+/* Removes limits of 0, which are none, so that a table shows "-". */
+static void drop_unlimited(json_t *rows)
+{
+    static const char *const keys[] = {"devices_max",  "running_max", "queued_max",   "month_seconds_max",
+                                       "time_limit_s", "slice_s",     "lease_limit_s"};
+    size_t i;
+    json_t *row;
+    json_array_foreach (rows, i, row)
+        for (size_t k = 0; k < sizeof(keys) / sizeof(keys[0]); k++)
+            if (json_number_value(json_object_get(row, keys[k])) <= 0)
+                json_object_del(row, keys[k]);
 }
 
 /* Splits "a,b" into a list. */
@@ -187,9 +204,15 @@ int command_group(struct cli *cli, struct err *err)
     if (strcmp(cli->words[0], "list") == 0 && cli->word_count == 1) {
         if (client_list(cli, "/v1/groups", "groups", &answer, err) < 0)
             return -1;
-        if (!cli->json)
+        if (!cli->json) {
             join_texts(json_object_get(answer, "groups"), "members");
-        return listed(cli, answer, "groups", "GROUP:name:s MEMBERS:members:s", err);
+            drop_unlimited(json_object_get(answer, "groups"));
+        }
+        return listed(cli, answer, "groups",
+                      "GROUP:name:s PARENT:parent:s WEIGHT:weight:n " LIMIT_COLUMNS
+                      " TIME-LIMIT:time_limit_s:t SLICE:slice_s:t LEASE-LIMIT:lease_limit_s:t "
+                      "MEMBERS:members:s",
+                      err);
     }
     if (strcmp(cli->words[0], "set") == 0 && cli->word_count >= 2)
         return group_set(cli, err);
@@ -209,10 +232,14 @@ int command_user(struct cli *cli, struct err *err)
     if (strcmp(cli->words[0], "list") == 0 && cli->word_count == 1) {
         if (client_list(cli, "/v1/users", "users", &answer, err) < 0)
             return -1;
-        if (!cli->json)
+        if (!cli->json) {
             join_texts(json_object_get(answer, "users"), "groups");
+            drop_unlimited(json_object_get(answer, "users"));
+        }
         return listed(cli, answer, "users",
-                      "USER:name:s SINCE:created:w PRIORITY-MAX:priority_max:n GROUPS:groups:s", err);
+                      "USER:name:s SINCE:created:w DISABLED:disabled:s ACCOUNT:account:s "
+                      "PRIORITY-MAX:priority_max:n " LIMIT_COLUMNS " GROUPS:groups:s",
+                      err);
     }
     static const char *const texts[][2] = {{"--account", "account"}, {"--jobs", "jobs"}, {NULL, NULL}};
     const char *disabled = cli_option(cli, "--disabled");
@@ -228,7 +255,13 @@ int command_user(struct cli *cli, struct err *err)
         json_object_set_new(body, "disabled", json_boolean(strcmp(disabled, "yes") == 0));
     if (changes_of(cli, body, texts, err) <= 0) {
         json_decref(body);
-        return err->code ? -1 : usage(cli, err);
+        return err->code
+                   ? -1
+                   : err_set(err, ERR_INVALID,
+                             "user set %.200s: nothing to set; give --account GROUP, --priority-max N, "
+                             "--disabled yes|no, --jobs CLASS or a limit: --devices, --running, --queued, "
+                             "--month-seconds N",
+                             cli->words[1]);
     }
     int result = client_call(cli, "PATCH", body, &answer, err, "/v1/users/%s", name);
     json_decref(body);

@@ -8,6 +8,7 @@
 #include <wchar.h>
 
 #include "common/buf.h"
+#include "common/clock.h"
 #include "common/json.h"
 #include "common/units.h"
 #include "model/text/utf8.h"
@@ -153,7 +154,7 @@ static void format_cell(const json_t *row, const struct column *column, char cel
     else if (json_is_boolean(value))
         snprintf(cell, CELL_BYTES, "%s", json_is_true(value) ? "yes" : "no");
     else if (json_is_string(value) && column->kind == 'w' && strlen(json_string_value(value)) >= 19)
-        snprintf(cell, CELL_BYTES, "%.10s %.8s", json_string_value(value), json_string_value(value) + 11);
+        snprintf(cell, CELL_BYTES, "%s", clock_words(json_string_value(value), text));
     else
         show_clean(json_is_string(value) ? json_string_value(value) : "-", CELL_BYTES, cell, CELL_BYTES);
 }

@@ -110,3 +110,11 @@ int clock_left_ms(uint64_t deadline_ns, int most_ms)
     uint64_t left = (deadline_ns - now - 1) / 1000000 + 1;
     return left < (uint64_t)most_ms ? (int)left : most_ms;
 }
+
+const char *clock_words(const char *rfc3339, char out[20])
+{
+    snprintf(out, 20, "%s", rfc3339);
+    if (strlen(out) == 19 && out[10] == 'T')
+        out[10] = ' ';
+    return out;
+}

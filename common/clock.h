@@ -21,4 +21,8 @@ int clock_rfc3339_parse(const char *text, int64_t *wall_us);
  * rounded up, 0 when it has passed, at most 'most_ms'. */
 int clock_left_ms(uint64_t deadline_ns, int most_ms);
 
+/* Writes an RFC 3339 time to the second, as people read it: "2026-01-31 08:00:00". Returns `out`; another
+ * text is cut. */
+const char *clock_words(const char *rfc3339, char out[20]);
+
 #endif

@@ -67,7 +67,7 @@ int store_job_find(struct store *store, const struct principal *owner, const cha
 
 /* Answers one job:
  *   {"id","name","owner","visibility","group"|null,"state","priority","spec","inputs","created","updated",
- *    "started"|null,"ended"|null,"attempt","losses","step","steps","loss"|null,"stop_why"|null,"why"|null,
+ *    "started"|null,"ended"|null,"attempt","losses","step","steps","loss"|null,"stop_why"|null,"held_by_admin","why"|null,
  *    "code"|null,"ended_by"|null,"run": null | {"id","attempt","epoch","state","why"|null,"plan_answer",
  *     "ranks":[{"rank","node","device","state","code"|null,"why"|null,"memory"|null}],"started","ended"|null},
  *    "account": group | null: the root,"service","begins"|null,"place"|null,"wait": code|null,

@@ -22,7 +22,7 @@ static const struct pg_statement get_job = {
     "  'group', (SELECT name FROM groups WHERE id = j.grp), 'state', j.state, 'priority', j.priority, "
     "  'created', motley_time(j.created_at), 'updated', motley_time(j.updated_at), 'started', "
     "  motley_time(j.started_at), 'ended', motley_time(j.ended_at), 'attempt', j.attempt, 'losses', j.losses, "
-    "  'labels', coalesce(j.labels, '{}'), 'step', j.step, 'steps', j.steps, 'loss', j.loss, 'stop_why', j.stop_why, 'why', coalesce(q.why, j.why), 'code', j.code, 'ended_by', j.ended_by, "
+    "  'labels', coalesce(j.labels, '{}'), 'step', j.step, 'steps', j.steps, 'loss', j.loss, 'stop_why', j.stop_why, 'held_by_admin', j.held_by_admin, 'why', coalesce(q.why, j.why), 'code', j.code, 'ended_by', j.ended_by, "
     "  'account', (SELECT name FROM groups WHERE id = j.account), 'service', (ARRAY['urgent', 'normal', 'scavenger'])[j.service + 1], "
     "  'begins', motley_time(j.begin_at), 'place', q.place, 'wait', coalesce(q.code, j.wait_code), "
     "  'waits_for', CASE WHEN q.code IS NULL THEN j.wait_subject ELSE q.subject END, "
@@ -31,7 +31,7 @@ static const struct pg_statement get_job = {
     "    (SELECT state, count(*) AS n FROM jobs e WHERE e.array_of = j.id GROUP BY state) c)) END, "
     "  'starts', motley_time(j.starts_at), 'spec', j.spec, 'inputs', j.inputs, 'run', (SELECT json_build_object('id', r.id, 'attempt', r.attempt, "
     "  'epoch', r.epoch, 'state', r.state, 'why', r.why, 'yields', CASE WHEN r.save_by IS NOT NULL THEN json_build_object('why', r.save_why, "
-    "  'job', r.save_for, 'by', motley_time(r.save_by)) END, 'plan_answer', r.answer, 'ranks', " RANKS_JSON ", "
+    "  'job', r.save_for, 'by', motley_time(r.save_by)) END, 'plan_answer', r.answer, 'step_s', " RUN_STEP_S ", 'ranks', " RANKS_JSON ", "
     "  'started', motley_time(r.started_at), 'ended', motley_time(r.ended_at)) FROM runs r WHERE r.id = "
     "  j.run), 'checkpoints', (SELECT coalesce(json_agg(json_build_object('step', c.step, 'best', c.best, "
     "  'at', motley_time(c.created_at), 'blobs', c.blobs) ORDER BY c.step), '[]'::json) FROM checkpoints c "
@@ -80,7 +80,8 @@ int store_jobs_unseen(struct store *store, const int64_t *jobs, const int64_t *v
     "      j.visibility, 'group', (SELECT name FROM groups WHERE id = j.grp), 'labels', "                    \
     "      coalesce(j.labels, '{}'), 'state', j.state, 'priority', j.priority, 'created', "                  \
     "      motley_time(j.created_at), 'updated', motley_time(j.updated_at), 'attempt', j.attempt, 'step', "  \
-    "      j.step, 'steps', j.steps, 'loss', j.loss, 'why', coalesce(CASE WHEN j.state = 'queued' THEN (SELECT why FROM motley_place(j.id)) END, j.why), 'ended_by', j.ended_by, 'array_of', "     \
+    "      j.step, 'steps', j.steps, 'loss', j.loss, 'why', coalesce(CASE WHEN j.state = 'queued' THEN "     \
+    "(SELECT why FROM motley_place(j.id)) END, j.why), 'ended_by', j.ended_by, 'array_of', "                 \
     "j.array_of, 'index', "                                                                                  \
     "      j.array_index, 'elements', nullif(j.array_size, 0)) AS doc "                                      \
     "      FROM " from " j JOIN users u ON u.id = j.owner WHERE j.id < $1 " where                            \

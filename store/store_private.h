@@ -135,6 +135,11 @@ int store_one_change(struct store *store, const struct pg_statement *statement, 
 
 /* Parts of statements that change named rows by a document `d` of changes: the limits as members of a
  * document, and the columns of limits as they are after the change. */
+/* Seconds per step of the run r: predicted, times how much longer than predicted its slowest rank computes.
+ */
+#define RUN_STEP_S                                                                                           \
+    "r.step_s * coalesce((SELECT max(a.compute_s / a.busy_s) FROM assignments a WHERE a.run = r.id AND "     \
+    "a.measured > 0 AND a.busy_s > 0), 1)"
 #define LIMITS_OF(t)                                                                                         \
     "'devices_max', " t ".devices_max, 'running_max', " t ".running_max, 'queued_max', " t                   \
     ".queued_max, 'month_seconds_max', " t ".month_seconds_max"

@@ -7,6 +7,7 @@
 
 #include "common/clock.h"
 #include "common/json.h"
+#include "common/units.h"
 #include "store/health.h"
 #include "store/jobs.h"
 #include "store/records.h"
@@ -67,12 +68,18 @@ static json_t *change_words(const json_t *change)
     const char *of = json_string_value(json_object_get(change, "of"));
     const char *ends = json_string_value(json_object_get(change, "ends"));
     const char *limit = json_string_value(json_object_get(change, "limit"));
+    char at[20];
+    int64_t ends_us;
+    const bool past = ends && clock_rfc3339_parse(ends, &ends_us) == 0 && ends_us <= clock_wall_us();
     if (!kind)
         return json_null();
     if (strcmp(kind, "run") == 0)
-        return json_sprintf("after %s's job %lld%s%.16s", json_string_value(json_object_get(change, "owner")),
+        return json_sprintf("after %s's job %lld%s%s", json_string_value(json_object_get(change, "owner")),
                             (long long)json_integer_value(json_object_get(change, "job")),
-                            ends ? ", predicted to end at " : "", ends ? ends : "");
+                            !ends  ? ""
+                            : past ? ", predicted to end now"
+                                   : ", predicted to end at ",
+                            ends && !past ? clock_words(ends, at) : "");
     if (strcmp(kind, "lease") == 0)
         return json_sprintf("without lease %lld",
                             (long long)json_integer_value(json_object_get(change, "lease")));
@@ -150,7 +157,38 @@ static json_t *run_waits(const json_t *ranks)
         return json_sprintf("it waits for %s%s%s%s%s%s", unready.used > 0 ? unready.text : silent.text,
                             unready.used > 0 ? " to be ready" : "", says ? ". " : "", says ? first : "",
                             says ? ": " : "", says ? says : "");
-    return says ? json_sprintf("the job is running. %s: %s", first, says) : NULL;
+    return says ? json_sprintf("%s: %s", first, says) : NULL;
+}
+
+/* Returns what the name of the state leaves open (new): how far a run is, when the job ended, or who may
+ * release it. */
+static json_t *state_words(const json_t *doc)
+{
+    const char *state = json_text_of(doc, "state");
+    const json_t *run = json_object_get(doc, "run");
+    const double step_s = json_number_value(json_object_get(run, "step_s"));
+    const long long id = json_integer_value(json_object_get(doc, "id"));
+    const long long step = json_integer_value(json_object_get(doc, "step"));
+    const long long steps = json_integer_value(json_object_get(doc, "steps"));
+    char when[20], end[32], rfc3339[32];
+    if (strcmp(state, "held") == 0)
+        return json_sprintf(
+            json_is_true(json_object_get(doc, "held_by_admin"))
+                ? "an administrator holds it, and only one may release it (motley release %lld)"
+                : "until motley release %lld",
+            id);
+    if (strcmp(state, "stopping") == 0)
+        return json_sprintf("it stops after the present step%s%s", step_s > 0 ? "; a step takes about " : "",
+                            step_s > 0 ? units_seconds(end, step_s) : "");
+    if (json_is_string(json_object_get(doc, "ended")))
+        return json_sprintf("it ended at %s, after %lld of %lld steps",
+                            clock_words(json_text_of(doc, "ended"), when), step, steps);
+    if (strcmp(state, "running") != 0)
+        return json_string("its workers are being started");
+    clock_rfc3339(clock_wall_us() + (int64_t)((double)(steps - step) * step_s * 1e6), rfc3339);
+    return json_sprintf(
+        "since %s, %lld of %lld steps are done%s%s", clock_words(json_text_of(run, "started"), when), step,
+        steps, step_s > 0 ? ", predicted to end at " : "", step_s > 0 ? clock_words(rfc3339, end) : "");
 }
 
 static json_t *words_of(const json_t *doc)
@@ -177,8 +215,13 @@ static json_t *words_of(const json_t *doc)
         return json_string(
             "it has just come into the queue: its place and what it waits for follow within seconds");
     /* If a running job has not the plan of its external planner, the text also says why. */
-    return json_sprintf("the job is %s%s%.1000s", state ? state : "unknown", planner ? ". " : "",
-                        planner ? planner : "");
+    json_t *words = state_words(doc);
+    if (words && planner) {
+        json_t *both = json_sprintf("%s. %.1000s", json_string_value(words), planner);
+        json_decref(words);
+        words = both;
+    }
+    return words;
 }
 
 static void why_found(void *arg, const struct err *err, json_t *doc)

@@ -3,6 +3,7 @@
 
 #include "api/people/auth.h"
 #include "api/check/check.h"
+#include "common/buf.h"
 #include "common/json.h"
 #include "store/jobs.h"
 #include "store/leases.h"
@@ -167,14 +168,37 @@ void groups_list(struct call *call)
         call_fail(call, &err);
 }
 
+/* Refuses a group, naming the members that are no users. doc: all users. */
+static void refuse_members(void *arg, const struct err *err, json_t *doc)
+{
+    struct call *call = arg;
+    struct err unknown = {0};
+    struct buf names = {.limit = 400};
+    json_t *member, *user;
+    size_t i, k;
+    json_array_foreach (err ? NULL : json_object_get(call->body, "members"), i, member) {
+        bool known = false;
+        json_array_foreach (json_object_get(doc, "users"), k, user)
+            known = known || json_equal(json_object_get(user, "name"), member);
+        if (!known && buf_printf(&names, &unknown, "%s\"%.100s\"", names.size ? ", " : "",
+                                 json_string_value(member)) < 0)
+            break;
+    }
+    if (!err)
+        err_set(&unknown, ERR_INVALID,
+                "members: no user is called %s; motley token make --user NAME makes one", buf_str(&names));
+    buf_fini(&names);
+    call_refuse(call, err ? err : &unknown);
+}
+
 static void group_set(void *arg, const struct err *err, json_t *doc)
 {
-    struct err unknown = {0};
-    if (err && err->code == ERR_CONFLICT) {
-        err_set(&unknown, ERR_INVALID, "members: one of them is no user");
-        err = &unknown;
-    }
-    rights_changed(arg, err, doc);
+    struct call *call = arg;
+    struct err wrong;
+    if (!err || err->code != ERR_CONFLICT)
+        rights_changed(arg, err, doc);
+    else if (store_user_list(call->app->store, refuse_members, call, &wrong) < 0)
+        call_fail(call, &wrong);
 }
 
 void groups_post(struct call *call)

@@ -57,7 +57,10 @@ static int end_token(struct encoder *e, size_t begin, struct err *err)
 {
     const int32_t eos = tokenizer_eos(e->options->tokenizer);
     if (eos < 0)
-        return err_set(err, ERR_INVALID, "the model's tokenizer names no end token to put behind a text");
+        return err_set(
+            err, ERR_INVALID,
+            "the model's tokenizer names no end token to put behind a text: write its \"eos_token\" "
+            "into tokenizer_config.json, or tokenizer.ggml.eos_token_id into a .gguf");
     if (e->ids.count > begin && e->ids.data[e->ids.count - 1] == eos)
         return 0;
     return ids_append(&e->ids, &eos, 1, err) < 0 ? -1 : labels_fill(e, true, err);

@@ -219,7 +219,7 @@ def a_job_that_has_not_run_has_no_parts_yet():
     expect(api.good("GET", f"/v1/jobs/{ident}/artifacts") == {"artifacts": [], "next": None}, "artifacts")
     expect(api.good("GET", f"/v1/jobs/{ident}/logs")["lines"] == [], "logs")
     why = api.good("GET", f"/v1/jobs/{ident}/why")["why"]
-    expect("queued" in why and why.startswith("no scheduler has led yet"), why)  # none runs in this test
+    expect("into the queue" in why and why.startswith("no scheduler has led yet"), why)  # none runs in this test
     api.refused(404, "GET", f"/v1/jobs/{ident}/plan")
     api.refused(404, "GET", f"/v1/jobs/{ident}/trace")
     api.refused(404, "GET", f"/v1/jobs/{ident}/artifacts/adapter%2Fadapter_model.safetensors", None, "adapter")
@@ -461,8 +461,20 @@ def a_card_without_costs_is_estimated_or_left_out_and_ends_no_plan():
     expect("it waits for left/v100, left/odd. left/new: nothing was complete" in said, said)
     api.psql("UPDATE assignments SET why = ''; UPDATE nodes SET state = 'unreachable'")
     expect("left/v100: its node cannot be reached" in api.good("GET", f"/v1/jobs/{ident}/why")["why"], "an absent node")
+    expect(all("not heard since" in node["why"] for node in api.good("GET", "/v1/nodes")["nodes"]), "what becomes of its jobs")
     api.psql("UPDATE nodes SET state = 'alive'")
-    expect("is running" in api.good("GET", f"/v1/jobs/{ident}/why")["why"], "no wait")
+    api.psql(f"UPDATE jobs SET step = 1, steps = 9 WHERE id = {ident}; UPDATE runs SET step_s = 3600, started_at = '2026-01-02 03:04:05+00'")
+    said = api.good("GET", f"/v1/jobs/{ident}/why")["why"]
+    expect("Before that: since 2026-01-02 03:04:05, 1 of 9 steps are done, predicted to end at 20" in said, said)
+    api.psql(f"UPDATE jobs SET state = 'stopping' WHERE id = {ident}")
+    said = api.good("GET", f"/v1/jobs/{ident}/why")["why"]
+    expect("it stops after the present step; a step takes about 60 m" in said, said)
+    api.psql(f"UPDATE jobs SET state = 'held' WHERE id = {ident}")
+    expect(f"until motley release {ident}" in api.good("GET", f"/v1/jobs/{ident}/why")["why"], "how it goes on")
+    api.psql(f"UPDATE jobs SET held_by_admin = true WHERE id = {ident}")
+    expect("an administrator holds it" in api.good("GET", f"/v1/jobs/{ident}/why")["why"], "by whom")
+    api.psql(f"UPDATE jobs SET held_by_admin = false, state = 'succeeded', ended_at = '2026-01-02 04:04:05+00' WHERE id = {ident}")
+    expect(api.good("GET", f"/v1/jobs/{ident}/why")["why"] == "it ended at 2026-01-02 04:04:05, after 1 of 9 steps", "when")
     api.psql(f"UPDATE jobs SET run = NULL, state = 'cancelled' WHERE id = {ident}; DELETE FROM assignments; DELETE FROM runs; DELETE FROM devices; DELETE FROM nodes")
 
 

@@ -426,6 +426,7 @@ class JobRun(Answered):
     why: str | None = None
     yields: Yield | None = None  # the run was asked for a checkpoint, after which it stops and goes on elsewhere; it keeps its devices if none is stored in time
     plan_answer: PlanAnswer | None = None
+    step_s: float | None = None  # seconds per step as predicted and corrected by what was measured
     started: datetime | None = None
     ended: datetime | None = None
     ranks: list[RunRank] | None = None
@@ -477,6 +478,7 @@ class Job(Answered):
     array: JobArray | None = None  # of an array; null: the job is none
     losses: int | None = None  # attempts that were lost since the last newer checkpoint
     stop_why: str | None = None  # why its run was told to stop
+    held_by_admin: bool | None = None  # only an administrator may release it
     ended_by: str | None = None  # time_limit; what ended a job that succeeded so far; resume goes on from its last checkpoint
     code: str | None = None  # the name of the error that it failed with; dependency: it was to start after a job that did not succeed
     spec: dict[str, Any]  # The specification with every default filled
