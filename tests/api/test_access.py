@@ -536,6 +536,10 @@ def the_client_does_all_of_it():
     based = api.good("POST", "/v1/jobs", spec(api.upload_rows_as(ada), model="said", hold=True), token=ada)["id"]
     expect("acme/tiny@v1.0" in motley(ada, "job", str(based)), "the job says its base")
     motley("", "user", "set", "bob", "--priority-max", "50", "--account", "none", "--running", "9")
+    row = next(line.split() for line in motley("", "user", "list").splitlines() if line.startswith("bob "))
+    expect(row[3:8] == ["no", "-", "50", "-", "9"], row)  # disabled, account, highest priority, limits
+    expect("bob: nothing to set; give --account" in motley("", "user", "set", "bob", fails=True), "what is lacking")
+    expect("--for: must be a minute" in motley(bob, "lease", "left/cpu0", "--for", "0s", fails=True), "the option")
     motley("", "group", "set", "lab", "--weight", "2.5", "--devices", "4")
     lab = {group["name"]: group for group in api.good("GET", "/v1/groups")["groups"]}["lab"]
     expect((lab["weight"], lab["devices_max"], lab["members"]) == (2.5, 4, ["ada", "cem"]), lab)
