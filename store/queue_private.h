@@ -9,9 +9,11 @@
 /* The columns that store_read_job reads, of a table j of jobs. */
 #define JOB_COLUMNS                                                                                          \
     "j.id, j.owner, j.priority, j.state, j.stop_why, j.attempt, j.losses, j.retries_max, j.time_limit_ms, "  \
-    "j.used_ms - j.limit_from_ms, " MICROS("j.not_before") ", j.steps, coalesce(j.run, 0), j.account, "      \
-    "j.service, " MICROS("j.eligible_at") ", " MICROS("j.begin_at") ", j.step, " MICROS("j.starts_at") ", "  \
-    "j.wait_code, coalesce(j.wait_subject, -1), j.why"
+    "j.used_ms - j.limit_from_ms, " MICROS(                                                                  \
+        "j.not_before") ", j.steps, coalesce(j.run, 0), j.account, "                                         \
+                        "j.service, " MICROS("j.eligible_at") ", " MICROS("j.begin_at") ", j.step, " MICROS( \
+                            "j.starts_at") ", "                                                              \
+                                           "j.wait_code, coalesce(j.wait_subject, -1), j.why"
 enum { JOB_WHY = 21, JOB_COLUMN_COUNT = 22 };
 
 /* Reads a job's fields except the texts of unbounded length. */

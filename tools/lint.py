@@ -248,6 +248,8 @@ def check_conversions(report):
     """Compiles as build/ was configured, with the warnings above."""
     commands = os.path.join(ROOT, "build", "compile_commands.json")
     entries = json.loads(circles.read(commands)) if os.path.exists(commands) else []
+    if not entries:
+        print("lint: conversions were not looked at: there is no configured build/")
     for entry in entries:
         path = os.path.relpath(entry["file"], ROOT)
         if not path.startswith(TAKES_BYTES):

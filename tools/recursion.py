@@ -28,21 +28,23 @@ BOUNDED = {
     "visit": "jinja_check.c has refused what is nested deeper",
     "seed_tight_orders": "SETS_ALL devices",
     "segment_cut": "twice: the normalised text is cut once more",
+    "write_next": "the units of a pass, each of which is tried twice at most",
     "walk_cut": "the stages of a pre-tokenizer, whose number is limited",
 }
 FUNCTION = re.compile(r"^(?![ \t#}/])([A-Za-z_][\w \t\*]*?[\s\*])??([A-Za-z_]\w*)\s*\([^;{}]*\)\s*\n\{(.*?)^\}", re.M | re.S)
 CALL = re.compile(r"(?<![\w.>])([A-Za-z_]\w*)\s*\(")
-LIMITED = re.compile(r"depth|DEPTH|level|LEVEL|deeper|nest")
+LIMITED = re.compile(r"depth|DEPTH|(?<!LOG_)level|(?<!LOG_)LEVEL|deeper|nest")
 
 
 def functions(paths, read):
-    """{(file of a static function or "", name): (file, text, names that it calls)}"""
+    """{(file of a static function or "", name): (file, text, names that it calls, line)}"""
     found = {}
     for path in paths:
         code = circles.code_of(read(path))
         for function in FUNCTION.finditer(code):
             static = "static" in (function.group(1) or "")
-            found[(path if static else "", function.group(2))] = (path, function.group(0), set(CALL.findall(function.group(3))))
+            line = code.count("\n", 0, function.start()) + 1
+            found[(path if static else "", function.group(2))] = (path, function.group(0), set(CALL.findall(function.group(3))), line)
     return found
 
 
@@ -50,7 +52,7 @@ def find(paths, read):
     """Yields (file, name, names of the circle) for each circle without a depth."""
     known = functions(paths, read)
     calls = {key: {k for name in names for k in [(path, name) if (path, name) in known else ("", name)] if k in known}
-             for key, (path, _, names) in known.items()}
+             for key, (path, _, names, _) in known.items()}
     reach = {}
     for start in known:  # all that a function reaches; a few thousand functions, each with few calls
         seen, todo = set(), list(calls[start])
@@ -69,7 +71,7 @@ def find(paths, read):
         done |= circle
         names = sorted(name for _, name in circle)
         if not any(LIMITED.search(known[key][1]) for key in circle) and not any(name in BOUNDED for name in names):
-            yield known[start][0], known[start][1].count("\n"), names
+            yield known[start][0], known[start][3], names
 
 
 def main():

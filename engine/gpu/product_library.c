@@ -55,9 +55,9 @@ void gpu_library_open(struct gpu *gpu, uint32_t driver_version)
                                    .workspace_bytes = gpu_scratch_bytes(gpu->info.arch, DEVICE_COMPUTE)};
     if (!vendor)
         return;
-    if (gpu->driver->queue_native(gpu->queues[DEVICE_COMPUTE], &place.stream, &err) != 0 ||
-        vendor->open(&place, &gpu->products, &err) != 0 ||
-        vendor->find(driver_version, gpu->info.arch, name, sizeof(name), &err) != 0) {
+    if (vendor->find(driver_version, gpu->info.arch, name, sizeof(name), &err) != 0 ||
+        gpu->driver->queue_native(gpu->queues[DEVICE_COMPUTE], &place.stream, &err) != 0 ||
+        vendor->open(&place, &gpu->products, &err) != 0) {
         log_event(LOG_LEVEL_INFO, "products_by_own_kernels", "arch=%s why=\"%s\"", gpu->info.arch, err.text);
         return;
     }

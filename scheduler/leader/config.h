@@ -64,8 +64,8 @@ struct scheduler_limits {
     uint32_t links_ms;
     /* attempts to measure one profile or one link; default 3 */
     uint32_t measure_tries;
-    /* number of queued jobs whose wait codes are kept for slices and extensions, and which are refused when they
-     * fit nowhere; the users within accounts share it equally; default 64 */
+    /* number of queued jobs whose wait codes are kept for slices and extensions, and which are refused when
+     * they fit nowhere; the users within accounts share it equally; default 64 */
     uint32_t queue_max;
     /* how often the queue in memory is compared with the database; default 600000 */
     uint32_t queue_check_ms;

@@ -101,22 +101,23 @@ static int64_t number(struct fixture *fixture, const char *query)
  * transaction has changed are passed over. */
 static void change(struct pg_conn *conn, struct rand_stream *random)
 {
-    static const char *const sets[] = {"state = 'queued'",
-                                       "state = 'queued', not_before = now() + interval '1 h'",
-                                       "state = 'starting', wait_code = NULL",
-                                       "state = 'running', step = step + 1",
-                                       "step = step + 1",
-                                       "state = 'held'",
-                                       "state = 'cancelled'",
-                                       "depends = NOT depends",
-                                       "priority = priority + 1",
-                                       "wait_subject = id % 7 + 1, wait_code = 'account-running', starts_at = now()",
-                                       "why = 'waits for ' || id",
-                                       "why = NULL",
-                                       "service = 2, account = 3",
-                                       "spec = '{\"train\": {\"steps\": 5}}'",
-                                       "inputs = '{\"model\": \"n\"}'",
-                                       "attempt = 1"};
+    static const char *const sets[] = {
+        "state = 'queued'",
+        "state = 'queued', not_before = now() + interval '1 h'",
+        "state = 'starting', wait_code = NULL",
+        "state = 'running', step = step + 1",
+        "step = step + 1",
+        "state = 'held'",
+        "state = 'cancelled'",
+        "depends = NOT depends",
+        "priority = priority + 1",
+        "wait_subject = id % 7 + 1, wait_code = 'account-running', starts_at = now()",
+        "why = 'waits for ' || id",
+        "why = NULL",
+        "service = 2, account = 3",
+        "spec = '{\"train\": {\"steps\": 5}}'",
+        "inputs = '{\"model\": \"n\"}'",
+        "attempt = 1"};
     char text[600];
     const uint64_t seed = rand_stream_u64(random);
     if (seed % 4 == 0)
