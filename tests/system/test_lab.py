@@ -11,7 +11,7 @@ from motley import GOLDEN, SLOW, Motley, expect, llama_spec, main
 LONG = os.environ.get("MOTLEY_LONG") is not None
 USERS, DEVICES, EACH, KILLS, STEPS = (12, 6, 3, 40, 60) if LONG else (4, 3, 1, 6, 30)
 ISAS = ("native", "avx2", "sse42", "avx2", "native", "sse42")
-SCOPES = "jobs:read,jobs:write,models:read,models:write,nodes:read,nodes:write"
+SCOPES = "jobs:read,jobs:write,models:read,models:write,nodes:read,nodes:write,leases:write"
 LAST = f"n{DEVICES - 1}/cpu0"
 KINDS = {
     "single": {"placement": {"kind": "single", "micro_batch_rows": 4}},
