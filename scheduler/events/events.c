@@ -228,20 +228,22 @@ static int on_received(struct event_batch *batch, const struct store_sched_node 
 
 /* Sets the fields of a profile that the agent must not set itself: by how much its noise makes it doubtful,
  * how hot the device was during the measurement, and how far the catalogue's figures are off, if it knows a
- * device of that name. */
-static void profile_annotate(const struct event_batch *batch, const char *node, json_t *document)
+ * device of that name. ERR_INVALID: the planner cannot read the profile. */
+static int profile_annotate(const struct event_batch *batch, const char *node, json_t *document,
+                            struct err *err)
 {
     const char *name = json_string_value(json_object_get(document, "device"));
     const struct store_sched_device *device = name ? event_device(batch->view, name) : NULL;
     json_object_del(document, "heat");
     json_object_del(document, "catalogue");
     json_object_del(document, "noise");
-    struct err unreadable; /* the planner names what is wrong with it when a job needs it */
-    const double noise = profile_noise(document, &unreadable);
+    const double noise = profile_noise(document, err);
+    if (noise < 0)
+        return -1;
     if (noise > 0)
         json_object_set_new(document, "noise", json_real(noise));
     if (!device || strcmp(device->node, node) != 0)
-        return;
+        return 0;
     if (device->heat < 1) /* The profile's tables were measured while the device was throttled to this factor
                              of its speed. */
         json_object_set_new(document, "heat", json_real(device->heat));
@@ -249,6 +251,16 @@ static void profile_annotate(const struct event_batch *batch, const char *node, 
     json_t *difference = catalogue_difference(like, document);
     if (difference)
         json_object_set_new(document, "catalogue", difference);
+    return 0;
+}
+
+/* A measurement that has failed, by its node's word or because its answer cannot be used. */
+static int measurement_failed(struct event_batch *batch, const char *node, const json_t *request,
+                              const char *why, struct err *err)
+{
+    return event_append(
+        batch->owned[E_FAILURES],
+        json_pack("{s:I, s:s, s:s}", "request", json_integer_value(request), "node", node, "why", why), err);
 }
 
 /* Takes answers to measurements: `profile` and `link` with a document, `failed` with a reason. Other events
@@ -266,13 +278,12 @@ static int on_measured(struct event_batch *batch, const struct event_head *head,
         return err_set(err, ERR_INVALID, "%s of node %s without its request", head->type, head->node);
     if (failed || !json_is_object(document)) {
         const char *why = json_string_value(json_object_get(event, failed ? "text" : "error"));
-        return event_append(batch->owned[E_FAILURES],
-                            json_pack("{s:I, s:s, s:s}", "request", json_integer_value(request), "node",
-                                      head->node, "why", why ? why : "the answer has no document"),
-                            err);
+        return measurement_failed(batch, head->node, request, why ? why : "the answer has no document", err);
     }
     if (profile) {
-        profile_annotate(batch, head->node, document);
+        struct err unreadable;
+        if (profile_annotate(batch, head->node, document, &unreadable) < 0)
+            return measurement_failed(batch, head->node, request, unreadable.text, err);
         return event_append(batch->owned[E_PROFILES],
                             json_pack("{s:I, s:s, s:O}", "request", json_integer_value(request), "node",
                                       head->node, "document", document),
