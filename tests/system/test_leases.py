@@ -80,7 +80,7 @@ def a_withdrawn_booking_holds_no_job_up(motley):
 
 
 def nonsense_is_refused_by_name(motley):
-    for words, said in ((("nowhere/cpu0", "--for", "1h"), "there is no device"), (("left/cpu0", "--for", "1s"), "seconds"),
+    for words, said in ((("nowhere/cpu0", "--for", "1h"), "there is no device"), (("left/cpu0", "--for", "1s"), "must be a minute"),
                         (("left/cpu0",), "--for"), (("left/cpu0", "--for", "1h", "--at", "2020-01-31T08:00:00Z"), "has passed"),
                         (("left/cpu0", "--for", "1h", "--in", "100000h"), "ahead"), (("left/cpu0", "--for", "soon"), "no time")):
         motley.run("lease", *words, status=(1, 2))
