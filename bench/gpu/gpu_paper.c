@@ -136,6 +136,14 @@ static bool is_converted(gpu_address at)
     return false;
 }
 
+static int paper_products_find(uint32_t driver_version, const char *arch, char *name, uint32_t room,
+                               struct err *why)
+{
+    (void)driver_version, (void)arch, (void)why;
+    snprintf(name, room, "on paper");
+    return 0;
+}
+
 static int paper_products_open(const struct products_place *place, struct products **out, struct err *why)
 {
     (void)place, (void)why;
@@ -249,6 +257,7 @@ static int paper_submit(enum device_queue queue, struct device *on, const struct
 static void paper_open(void)
 {
     static const struct products_vendor products = {.name = "library",
+                                                    .find = paper_products_find,
                                                     .open = paper_products_open,
                                                     .close = paper_products_close,
                                                     .multiply = paper_multiply};
