@@ -224,11 +224,6 @@ static void decisions_are_quick_whatever_waits(void **state)
     measure(text, NULL, false);
     snprintf(text, sizeof(text), "%d jobs of another queued", QUEUED);
     measure(text, &bob, false);
-    queue_like(holder, QUEUED); /* of more kinds than one decision takes */
-    sql("UPDATE jobs SET spec = jsonb_set(spec::jsonb, '{train,steps}', to_jsonb(id % 300))::json WHERE name "
-        "= 'waits' AND "
-        "state = 'queued' AND id % 2 = 0; NOTIFY motley_jobs");
-    await_places("2000 jobs of 151 kinds queued");
     const struct world_job searches = {
         .name = "long-search", .devices = "right/cpu0", .steps = 2, .every = 2};
     const int64_t searched = world_submit(&world, &searches);
@@ -237,6 +232,11 @@ static void decisions_are_quick_whatever_waits(void **state)
     WORLD_UNTIL(&world, world_is(&world, searched, "succeeded"));
     if (getenv("MOTLEY_LONG"))
         measure_long(holder);
+    queue_like(holder, QUEUED); /* of more kinds than one decision takes */
+    sql("UPDATE jobs SET spec = jsonb_set(spec::jsonb, '{train,steps}', to_jsonb(id % 300))::json WHERE name "
+        "= 'waits' AND "
+        "state = 'queued' AND id % 2 = 0; NOTIFY motley_jobs");
+    await_places("jobs of 151 kinds queued");
     sql("UPDATE jobs SET state = 'cancelled', ended_at = now() WHERE name = 'waits'");
     world.agents[0]->steps_max = 0;
     WORLD_UNTIL(&world, world_is(&world, holder, "succeeded"));
