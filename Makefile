@@ -28,9 +28,7 @@ packages-test:
 	@tools/promtool.sh
 
 test: packages-test build
-	@ctest --test-dir build --output-on-failure --timeout 600 -j $(SLOTS) || { \
-	  echo "Once more, alone, what failed beside the others; what passes now has failed once and is to be mended:"; \
-	  ctest --test-dir build --output-on-failure --timeout 600 --rerun-failed; }
+	@ctest --test-dir build --output-on-failure --timeout 600 -j $(SLOTS)
 	@tools/lint.py
 
 # The page alone, in Chromium, against a live service: also what takes too long for `make test`.

@@ -135,12 +135,21 @@ static json_t *node_shown(const char *name)
     return found;
 }
 
+static bool left_lacks(void)
+{
+    json_t *left = node_shown("left");
+    bool lacks = !json_is_null(json_object_get(left, "lacking"));
+    json_decref(left);
+    return lacks;
+}
+
 static void a_device_that_cannot_run_a_worker_gets_no_job_and_says_why(void **state)
 {
     (void)state;
     fresh_agents();
     world.agents[0]->lacking = "libopenblas.so.0 is missing";
     fake_hello(world.agents[0]);
+    WORLD_UNTIL(&world, left_lacks()); /* a job that came before the hello would start */
     const struct world_job job = {.name = "lacks", .devices = "left/cpu0", .steps = 4, .every = 2};
     int64_t id = world_submit(&world, &job);
     WORLD_UNTIL(&world,
