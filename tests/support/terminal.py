@@ -34,6 +34,7 @@ class Terminal:
         self.seen = ""  # everything that was written
         self.row = self.column = 0
         self.is_other = False  # the other screen, which a view has for itself, is shown
+        self.is_stale = False  # since the size changed, no view has reached the last row
         self.columns, self.rows, self.cells = 0, 0, []
         self.resize(columns, rows)
         self.before = termios.tcgetattr(self.slave)
@@ -54,8 +55,9 @@ class Terminal:
         fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         self.columns, self.rows = columns, rows
         self.cells = [[" "] * columns for _ in range(rows)]
-        self.row = min(self.row, rows - 1)
+        self.row, self.column = min(self.row, rows - 1), min(self.column, columns - 1)
         if hasattr(self, "process"):
+            self.is_stale = self.is_other  # what the program wrote before it knew may be for the larger size
             self.process.send_signal(signal.SIGWINCH)
 
     def type(self, keys):
@@ -80,7 +82,7 @@ class Terminal:
         deadline = time.monotonic() + timeout * SLOW
         while True:
             answer = question(self)
-            if answer:
+            if answer and not self.is_stale:
                 return answer
             going = self.read()
             expect(time.monotonic() < deadline, f"{what}: after {timeout} s the terminal shows\n{self.text()}")
@@ -130,6 +132,8 @@ class Terminal:
             expect(category not in ("Cc", "Cf"), f"a control character that is not Motley's: {character!r}")
             wide = 0 if category == "Mn" else 2 if unicodedata.east_asian_width(character) in "WF" else 1
             if self.column + wide > self.columns:  # lines of a log go on in the next row; those of a view must not
+                if self.is_stale:
+                    return
                 expect(not self.is_other, f"a line of more than {self.columns} columns: {''.join(self.cells[self.row])!r} {character!r}")
                 self.put("\n")
                 self.put("\r")
@@ -140,7 +144,10 @@ class Terminal:
     def control(self, numbers, letter):
         values = [int(each) if each else 1 for each in numbers.lstrip("?").split(";")]
         if letter == "H":
-            self.row, self.column = (values + [1])[0] - 1, (values[1] if len(values) > 1 else 1) - 1
+            # What was written for a larger size may come after the window is smaller: a terminal keeps the cursor in its window.
+            row, column = values[0], values[1] if len(values) > 1 else 1
+            self.row, self.column = min(row, self.rows) - 1, min(column, self.columns) - 1
+            self.is_stale = self.is_stale and row != self.rows
         elif letter == "A":
             self.row = max(0, self.row - values[0])
         elif letter == "K":
