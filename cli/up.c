@@ -9,7 +9,7 @@
 
 #include "local/local.h"
 
-enum { PAGE_ADDRESS_BYTES = 512 };
+enum { PAGE_ADDRESS_BYTES = 512, STATUS_CALL_MS = 2000 };
 
 static void tell_progress(void *arg, const char *what)
 {
@@ -119,10 +119,14 @@ int command_status(struct cli *cli, struct err *err)
     if (!answer)
         return -1;
     warn_of_full_disk(cli);
-    if (json_is_true(json_object_get(answer, "up")) &&
-        client_call(cli, "GET", NULL, &queue, &unasked, "/v1/queue?limit=1") == 0) {
-        json_object_set(answer, "scheduler", json_object_get(queue, "scheduler"));
-        warn_of_scheduler(json_object_get(answer, "scheduler"));
+    if (json_is_true(json_object_get(answer, "up"))) {
+        if (client_open(cli, &unasked) < 0 ||
+            http_json(cli->http, "GET", "/v1/queue?limit=1", NULL, STATUS_CALL_MS, &queue, &unasked) < 0) {
+            fprintf(stderr, "motley: warning: the api does not say how the scheduler is: %s\n", unasked.text);
+        } else {
+            json_object_set(answer, "scheduler", json_object_get(queue, "scheduler"));
+            warn_of_scheduler(json_object_get(answer, "scheduler"));
+        }
     }
     json_decref(queue);
     int result;

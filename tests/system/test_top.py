@@ -4,8 +4,9 @@ import os
 import re
 import signal
 import subprocess
+import time
 
-from motley import Motley, expect, llama_spec, main, pids, two_unlike
+from motley import SLOW, Motley, expect, llama_spec, main, pids, two_unlike
 from terminal import Terminal
 
 HOSTILE = "\u202eevil\u200b日本 <b>"
@@ -98,6 +99,19 @@ def a_server_that_goes_is_waited_for_and_no_step_is_missed():
         terminal.end()
 
 
+def status_answers_where_the_api_does_not():
+    frozen = pids(motley, "api")
+    for pid in frozen:
+        os.kill(pid, signal.SIGSTOP)
+    began = time.monotonic()
+    answer = motley.run("status", parse=True)
+    took = time.monotonic() - began
+    for pid in frozen:
+        os.kill(pid, signal.SIGCONT)
+    expect(took < 10 * SLOW and len(answer["processes"]) > 5, f"{took:.1f} s for {answer}")
+    expect("the api does not say how the scheduler is" in motley.last_error, motley.last_error)
+
+
 def watch_draws_the_loss_on_a_terminal_and_plain_lines_elsewhere():
     plain = motley.run("watch", str(done))
     expect(plain.splitlines()[-1] == "job succeeded" and not re.search("[\u2800-\u28ff\x1b]", plain), plain)
@@ -132,5 +146,5 @@ with Motley(two_unlike(links=LINKS)) as motley:
     motley.wait_steps(grows, 12)
     main(it_says_once_how_things_are_where_there_is_no_terminal, it_lives_on_a_terminal_and_keys_move_between_views,
          what_others_do_comes_by_the_stream, another_size_is_drawn_anew_and_hostile_names_are_texts,
-         a_server_that_goes_is_waited_for_and_no_step_is_missed, watch_draws_the_loss_on_a_terminal_and_plain_lines_elsewhere,
-         it_stands_in_the_help_and_needs_a_server)
+         a_server_that_goes_is_waited_for_and_no_step_is_missed, status_answers_where_the_api_does_not,
+         watch_draws_the_loss_on_a_terminal_and_plain_lines_elsewhere, it_stands_in_the_help_and_needs_a_server)
