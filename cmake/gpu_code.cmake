@@ -45,11 +45,11 @@ function(gpu_code_command kind arch form out)
   set(${out} ${command} PARENT_SCOPE)
 endfunction()
 
-# Why there is no code for a target; "" where there is. Tried once for each compiler, with an empty kernel (does it know
-# the card, and has it a linker?) and with the kernels themselves.
+# Why there is no code for a target; "" where there is. Tried once for each compiler and text of this file, with an
+# empty kernel (does it know the card, and has it a linker?) and with the kernels themselves.
 function(gpu_code_probe kind arch form out)
   set(known GPU_CODE_${kind}_${arch})
-  if(NOT DEFINED ${known} OR NOT "${GPU_CODE_PROBED}" STREQUAL "${GPU_CLANG}${GPU_NVCC}")
+  if(NOT DEFINED ${known} OR NOT "${GPU_CODE_PROBED}" STREQUAL "${gpu_code_probing}")
     set(why "")
     if(NOT MOTLEY_GPU_CODE)
       set(why "turned off: MOTLEY_GPU_CODE")
@@ -61,7 +61,7 @@ function(gpu_code_probe kind arch form out)
       execute_process(COMMAND ${command} -o ${gpu_code_folder}/probe.out ${gpu_code_folder}/probe.cu
         RESULT_VARIABLE failed OUTPUT_QUIET ERROR_VARIABLE said)
       if(NOT failed AND GPU_CLANG) # each word of the kernels' dialect, read but not translated: 0.2 s
-        execute_process(COMMAND ${command} -fsyntax-only ${gpu_code_source}
+        execute_process(COMMAND ${command} -fsyntax-only -Wno-unused-command-line-argument ${gpu_code_source}
           RESULT_VARIABLE failed OUTPUT_QUIET ERROR_VARIABLE said)
       endif()
       if(failed)
@@ -78,6 +78,8 @@ function(gpu_code_probe kind arch form out)
   set(${out} "${${known}}" PARENT_SCOPE)
 endfunction()
 
+file(SHA256 ${CMAKE_CURRENT_LIST_FILE} gpu_code_probing)
+string(PREPEND gpu_code_probing "${GPU_CLANG} ${GPU_NVCC} ")
 if(NOT MOTLEY_GPU_CODE OR NOT "${GPU_CODE_SETTING}" STREQUAL "${MOTLEY_GPU_CODE}")
   unset(GPU_CODE_PROBED CACHE)
 endif()
@@ -115,7 +117,7 @@ foreach(target ${gpu_code_targets})
     list(APPEND gpu_code_words --absent ${kind} ${arch} ${form} ${why})
   endif()
 endforeach()
-set(GPU_CODE_PROBED "${GPU_CLANG}${GPU_NVCC}" CACHE INTERNAL "")
+set(GPU_CODE_PROBED "${gpu_code_probing}" CACHE INTERNAL "")
 set(GPU_CODE_SETTING "${MOTLEY_GPU_CODE}" CACHE INTERNAL "")
 
 if(GPU_PYTHON3)
