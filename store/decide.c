@@ -121,7 +121,7 @@ static const struct pg_statement say_places = {
     " WHERE j.id = c.job AND j.state = 'queued'",
     PG_WRITE};
 
-/* Writes the list of the queue in place of the last one (migrations/0048_queue_places.sql). */
+/* Writes the list of the queue in place of the last one (migrations/0006_sharing.sql). */
 static const struct pg_statement list_queue = {
     "decide_listing",
     "WITH c AS MATERIALIZED (SELECT * FROM " RECORDS("chunks json, reasons json") "), "

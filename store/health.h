@@ -1,4 +1,4 @@
-/* How the scheduler's passes go, as it tells in one row (../migrations/0045_scheduler_health.sql). The row's
+/* How the scheduler's passes go, as it tells in one row (../migrations/0001_cluster.sql). The row's
  * age counts as well: a scheduler that is dead, or that the database refuses, cannot say so. */
 #ifndef MOTLEY_STORE_HEALTH_H
 #define MOTLEY_STORE_HEALTH_H

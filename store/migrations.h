@@ -6,7 +6,7 @@
 
 struct store_migration {
     unsigned number;
-    const char *name; /* for example "0001_init" */
+    const char *name; /* for example "0001_cluster" */
     const char *sql;  /* NUL-terminated */
     size_t size;      /* bytes */
 };

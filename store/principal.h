@@ -1,5 +1,5 @@
 /* The principal: who makes a request. Every function that reads or changes owned objects takes a principal,
- * and the SQL statement itself applies the rules of migrations/0007_access.sql. A principal without a user's
+ * and the SQL statement itself applies the rules of migrations/0005_access.sql. A principal without a user's
  * id (id 0) sees no object of a user, unless it is an administrator or a service.
  * api/people/access.h says how a token becomes a principal and which routes it may use.
  */

@@ -42,7 +42,7 @@ const struct store_sched_job *store_queue_at(const struct store_queue *queue, si
 const struct store_sched_job *store_queue_find(const struct store_queue *queue, int64_t id);
 
 /* Return the users within accounts that have or had queued jobs, indexed by store_sched_job.leaf, and the
- * digests of classes of jobs (migrations/0042_queue.sql), indexed by store_sched_job.class. */
+ * digests of classes of jobs (migrations/0004_jobs.sql), indexed by store_sched_job.class. */
 size_t store_queue_leaf_count(const struct store_queue *queue);
 struct store_queue_leaf store_queue_leaf_at(const struct store_queue *queue, uint32_t leaf);
 size_t store_queue_class_count(const struct store_queue *queue);

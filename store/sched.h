@@ -346,7 +346,7 @@ struct store_decision {
      * and to_us are the range of the predicted start */
     const json_t *places;
     /* one row, or none if nothing has changed: the list of the queue, {"chunks": [{"chunk","jobs","places",
-     * "reasons"}], "reasons": [{"id","code","subject"|null,"why"}]} (migrations/0048_queue_places.sql); a
+     * "reasons"}], "reasons": [{"id","code","subject"|null,"why"}]} (migrations/0006_sharing.sql); a
      * chunk's members are arrays as PostgreSQL's text has them */
     const json_t *listing;
     /* [{"job"}]: jobs that waited for other jobs and may start now */

@@ -101,7 +101,7 @@ void store_map_err(const struct err *from, struct err *to);
 /* Adds the machine's edges for `event` as two text[] parameters of equal length: states from, states to. */
 void store_param_edges(struct pg_params *params, const struct state_machine *machine, int event);
 
-/* Adds two parameters for the rules of migrations/0007_access.sql: the asker's users.id (0 if it is not a
+/* Adds two parameters for the rules of migrations/0005_access.sql: the asker's users.id (0 if it is not a
  * person), and whether the asker is an administrator. */
 void store_param_viewer(struct pg_params *params, const struct principal *principal);
 /* Adds two parameters: the visibility, and the group's name or null. */

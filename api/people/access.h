@@ -1,5 +1,5 @@
 /* Permissions that depend on the principal alone. Permissions that depend on an object (owner, visibility,
- * group) are SQL in migrations/0007_access.sql, because lists must be filtered by them; every store call for
+ * group) are SQL in migrations/0005_access.sql, because lists must be filtered by them; every store call for
  * an object takes the principal and applies them. So a handler decides nothing: it passes call->principal on.
  *
  * There are three kinds of askers: people, agents and nobody. A person's token has scopes; with the scope

@@ -1,5 +1,5 @@
 /* Says why queued jobs wait or are refused, and lists the place of each and its reason
- * (migrations/0048_queue_places.sql).
+ * (migrations/0006_sharing.sql).
  *
  * All places change whenever a job starts, so the list is written whole, at most once in a while that grows
  * with the queue, and only if it differs. Reasons that are equal are listed once.

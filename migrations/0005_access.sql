@@ -1,30 +1,18 @@
 -- Who may do what to which object. An object has one owner and a visibility: 'mine', 'group' (with a group) or
 -- 'everyone'. The rules stand here, once; every statement that reads or changes what people own asks them.
 
-CREATE TABLE groups (
-    id bigserial PRIMARY KEY,
-    name text NOT NULL UNIQUE CHECK (octet_length(name) BETWEEN 1 AND 200),
-    created_at timestamptz NOT NULL DEFAULT now()
-);
-CREATE TABLE group_members (
-    grp bigint NOT NULL REFERENCES groups ON DELETE CASCADE,
-    user_id bigint NOT NULL REFERENCES users ON DELETE CASCADE,
-    PRIMARY KEY (user_id, grp)
-);
-
-ALTER TABLE users ADD COLUMN priority_max integer NOT NULL DEFAULT 100;   -- above it a submit is refused
-ALTER TABLE tokens ADD COLUMN made_by bigint;                             -- the token it was made with
-
 -- May a person see it? Any owner that is no person's (null) is an administrator's.
 CREATE FUNCTION motley_visible(owner bigint, visibility text, grp bigint, viewer bigint, groups bigint[], admin boolean)
 RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
     SELECT admin OR (viewer > 0 AND (owner = viewer OR visibility = 'everyone'
                                      OR (visibility = 'group' AND grp = ANY (groups))))
 $$;
+
 -- May a person change or remove it?
 CREATE FUNCTION motley_owns(owner bigint, viewer bigint, admin boolean) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
     SELECT admin OR (viewer > 0 AND owner = viewer)
 $$;
+
 CREATE FUNCTION motley_groups(viewer bigint) RETURNS bigint[] LANGUAGE sql STABLE AS $$
     SELECT coalesce(array_agg(grp), '{}') FROM group_members WHERE user_id = viewer
 $$;
@@ -45,28 +33,6 @@ BEGIN
     RETURN found_id;
 END $$;
 
-ALTER TABLE jobs ADD COLUMN visibility text NOT NULL DEFAULT 'mine' CHECK (visibility IN ('mine', 'group', 'everyone')),
-    ADD COLUMN grp bigint REFERENCES groups ON DELETE SET NULL;
-CREATE INDEX jobs_shared ON jobs (id) WHERE visibility <> 'mine';
-
--- Names of models are unique per owner. What everybody could use so far stays everyone's.
-ALTER TABLE model_names DROP CONSTRAINT model_names_pkey;
-ALTER TABLE model_names ADD COLUMN id bigserial PRIMARY KEY,
-    ADD COLUMN visibility text NOT NULL DEFAULT 'everyone' CHECK (visibility IN ('mine', 'group', 'everyone')),
-    ADD COLUMN grp bigint REFERENCES groups ON DELETE SET NULL;
-ALTER TABLE model_names ALTER COLUMN visibility SET DEFAULT 'mine';
-UPDATE model_names SET owner = (SELECT min(id) FROM users) WHERE owner IS NULL;
-DELETE FROM model_names WHERE owner IS NULL;
-ALTER TABLE model_names ALTER COLUMN owner SET NOT NULL;
-CREATE UNIQUE INDEX model_names_own ON model_names (owner, name);
-CREATE INDEX model_names_name ON model_names (name);
-CREATE INDEX model_names_content ON model_names (content);
-
-ALTER TABLE imported_profiles DROP CONSTRAINT imported_profiles_pkey;
-ALTER TABLE imported_profiles ADD COLUMN grp bigint REFERENCES groups ON DELETE SET NULL,
-    ADD COLUMN visibility text NOT NULL DEFAULT 'everyone' CHECK (visibility IN ('mine', 'group', 'everyone'));
-CREATE UNIQUE INDEX imported_profiles_own ON imported_profiles (device, key, coalesce(imported_by, 0));
-
 -- What content a person brought or used in a job of their own, and what a node stored: a file (blobs.sha256), a data
 -- set (datasets.key) or a model (models.content). Who holds a file has shown its bytes, or could read it at that time.
 CREATE TABLE holds (
@@ -74,19 +40,24 @@ CREATE TABLE holds (
     user_id bigint REFERENCES users ON DELETE CASCADE,
     node text,
     at timestamptz NOT NULL DEFAULT now(),
+    -- Which contents a person sent: they count against what one may keep here.
+    sent boolean NOT NULL DEFAULT false,
     CHECK ((user_id IS NULL) <> (node IS NULL))
 );
 CREATE UNIQUE INDEX holds_user ON holds (what, user_id) WHERE user_id IS NOT NULL;
 CREATE UNIQUE INDEX holds_node ON holds (what, node) WHERE node IS NOT NULL;
+CREATE INDEX holds_sent ON holds (user_id) WHERE sent;
 
 -- The SHA-256 that documents refer to. Each takes only the members that the api itself filled or checked: a name of
 -- a file, or any other text that a person chose, gives nobody the file whose hash it looks like.
 CREATE FUNCTION motley_model_files(files jsonb) RETURNS text[] LANGUAGE sql IMMUTABLE AS $$
     SELECT coalesce(array_agg(f ->> 'sha256'), '{}') FROM jsonb_array_elements(files) f
 $$;
+
 CREATE FUNCTION motley_checkpoint_files(blobs jsonb) RETURNS text[] LANGUAGE sql IMMUTABLE AS $$
     SELECT coalesce(array_agg(coalesce(b.value ->> 'sha256', b.value #>> '{}')), '{}') FROM jsonb_each(blobs) b
 $$;
+
 -- Of a job: its model, its data sets, and the files that its specification names.
 CREATE FUNCTION motley_job_files(inputs jsonb, spec jsonb) RETURNS text[] LANGUAGE sql IMMUTABLE AS $$
     SELECT array_remove(ARRAY[inputs ->> 'model', inputs ->> 'train', inputs ->> 'eval',
@@ -98,17 +69,7 @@ CREATE FUNCTION motley_job_files(inputs jsonb, spec jsonb) RETURNS text[] LANGUA
 $$;
 CREATE INDEX models_files ON models USING gin (motley_model_files(files::jsonb));
 CREATE INDEX checkpoints_files ON checkpoints USING gin (motley_checkpoint_files(blobs));
-CREATE INDEX artifacts_files ON artifacts (sha256);
-CREATE INDEX datasets_blob ON datasets (blob);
 CREATE INDEX jobs_shared_files ON jobs USING gin (motley_job_files(inputs::jsonb, spec::jsonb)) WHERE visibility <> 'mine';
-
--- What jobs already use is held by their owners; what nodes already stored, by the nodes of those runs.
-INSERT INTO holds (what, user_id)
-    SELECT h, j.owner FROM jobs j, unnest(motley_job_files(j.inputs::jsonb, j.spec::jsonb)) h
-    UNION SELECT d.blob, j.owner FROM jobs j JOIN datasets d ON d.key IN (j.inputs ->> 'train', j.inputs ->> 'eval');
-INSERT INTO holds (what, node)
-    SELECT h, a.node FROM checkpoints c JOIN assignments a ON a.run = c.run, unnest(motley_checkpoint_files(c.blobs)) h
-    UNION SELECT f.sha256, a.node FROM artifacts f JOIN runs r ON r.job = f.job JOIN assignments a ON a.run = r.id;
 
 -- Was this file of a job stored by a node that had a rank of it? What a job's nodes report alone gives nobody a file.
 CREATE FUNCTION motley_made(file text, of_job bigint) RETURNS boolean LANGUAGE sql STABLE AS $$
@@ -163,16 +124,21 @@ CREATE FUNCTION motley_node_reads(file text, of_node text) RETURNS boolean LANGU
             AND motley_model_files(m.files::jsonb) @> ARRAY[file])
 $$;
 
--- What people and administrators changed. Documents hold no secret.
-CREATE TABLE audit (
-    id bigserial PRIMARY KEY,
-    at timestamptz NOT NULL DEFAULT now(),
-    who text NOT NULL,             -- the name of the user, or node:NAME
-    user_id bigint,
-    token bigint,                  -- tokens.id, not the token
-    address text,                  -- where the request came from
-    what text NOT NULL,            -- "model.put"
-    object text NOT NULL,
-    before json,
-    after json
-);
+-- Why a job may not come after those that its specification names, or null.
+CREATE FUNCTION motley_after_refused(spec json, viewer bigint, admin boolean) RETURNS text LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    of record;
+BEGIN
+    FOR of IN SELECT k.key, a.n - 1 AS at, a.value AS id, j.id AS found, j.state
+        FROM (VALUES ('after'), ('after_any')) k(key), json_array_elements_text(spec -> k.key) WITH ORDINALITY a(value, n)
+        LEFT JOIN jobs j ON j.id = a.value::bigint
+            AND motley_visible(j.owner, j.visibility, j.grp, viewer, motley_groups(viewer), admin)
+        ORDER BY k.key, a.n LOOP
+        IF of.found IS NULL THEN
+            RETURN format('%s[%s]: there is no job %s', of.key, of.at, of.id);
+        ELSIF of.key = 'after' AND of.state IN ('failed', 'cancelled') THEN
+            RETURN format('after[%s]: job %s is %s, and this one would wait for its success', of.at, of.id, of.state);
+        END IF;
+    END LOOP;
+    RETURN NULL;
+END $$;
