@@ -165,7 +165,7 @@ static const struct pg_statement open_requests = {
     "INSERT INTO requests AS r (id, kind, device, key, content, digest, deadline_at) "
     "SELECT DISTINCT ON (kind, device, key) id, kind, device, key, content, coalesce(digest, ''), now() + deadline_ms * interval '1 ms' FROM "
     RECORDS("id bigint, kind text, device text, key text, content text, digest text, deadline_ms bigint")
-    " ORDER BY kind, device, key, id DESC ON CONFLICT (kind, device, key) DO UPDATE SET id = excluded.id, state = 'open', why = NULL, asked_at = now(), "
+    " ORDER BY kind, device, key, id DESC ON CONFLICT (kind, device, key) DO UPDATE SET id = excluded.id, state = 'open', asked_at = now(), "
     "  deadline_at = excluded.deadline_at, content = excluded.content, digest = excluded.digest, "
     "  tries = CASE WHEN r.digest = excluded.digest THEN r.tries + 1 ELSE 1 END",
     PG_WRITE};

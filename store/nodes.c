@@ -136,6 +136,8 @@ static const struct pg_statement drain_device = {
     "  drain_at = CASE WHEN $4 THEN $7::timestamptz END, "
     "  faults = CASE WHEN $4 THEN d.faults ELSE 0 END FROM old WHERE d.name = old.name RETURNING d.name, d.node, d.drained, "
     "  d.drain_why, d.drain_at, old.drained AS was), "
+    "again AS (DELETE FROM requests WHERE NOT $4 AND (state = 'failed' OR deadline_at < now()) "
+    "  AND device IN (SELECT name FROM upd UNION SELECT node FROM upd)), "
     "fresh AS (UPDATE nodes SET starts_from = now() WHERE NOT $4 AND name IN (SELECT node FROM upd)), "
     "said AS ("
     AUDIT("$5", "CASE WHEN upd.drained THEN 'device.drain' ELSE 'device.undrain' END", "upd.name", "json_build_object('drained', upd.was)", "json_build_object('drained', upd.drained, 'why', upd.drain_why, 'at', " DRAIN_AT("upd.drain_at") ")", "upd")

@@ -13,7 +13,7 @@ static const struct pg_statement old_events = {
     "t AS (DELETE FROM traces WHERE ctid = ANY (ARRAY(SELECT t.ctid FROM traces t JOIN runs r ON r.id = t.run "
     "      WHERE r.ended_at < now() - $1::integer * interval '1 day' LIMIT $2)) RETURNING 1), "
     "w AS (DELETE FROM join_tokens WHERE expires_at < now() - interval '7 days' RETURNING 1), "
-    "q AS (DELETE FROM requests WHERE state = 'failed' AND deadline_at < now() - interval '10 minutes' RETURNING 1), "
+    "q AS (DELETE FROM requests WHERE deadline_at < now() - interval '1 hour' RETURNING 1), "
     "u AS (DELETE FROM unknown_jobs WHERE reported_at < now() - $1::integer * interval '1 day' RETURNING 1), "
     "a AS (DELETE FROM answers WHERE (asker, key) IN (SELECT asker, key FROM answers WHERE at < now() - interval '1 day' LIMIT $2) "
     "      RETURNING 1) "

@@ -62,7 +62,7 @@ struct scheduler_limits {
     uint32_t profile_grace_ms;
     /* time that a link measurement's answer may take; default 10000 */
     uint32_t links_ms;
-    /* attempts to measure one profile or one link; default 3 */
+    /* attempts to measure one profile or one link for which jobs wait; default 3 */
     uint32_t measure_tries;
     /* number of queued jobs whose wait codes are kept for slices and extensions, and which are refused when
      * they fit nowhere; the users within accounts share it equally; default 64 */
@@ -98,7 +98,7 @@ struct scheduler_limits {
     /* how long passes leave out what the database refused; default 30000 */
     uint32_t aside_ms;
     /* a device that a run measured slower than its profile is profiled again after this time, and repeatedly;
-     * default 60000 */
+     * the first pause after measure_tries failed attempts, which doubles up to 16 times this; default 60000 */
     uint32_t remeasure_ms;
     /* a transfer may stand still for this many of the plan's predicted step times; default 20 */
     uint32_t wait_steps;

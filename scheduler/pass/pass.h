@@ -225,6 +225,10 @@ void pass_links(struct scheduler_pass *pass);
 struct job_class;
 bool pass_profiles(struct scheduler_pass *pass, const struct store_sched_job *job,
                    const struct job_class *class);
+/* Says, if a device that the job may use could not be measured, why not and when it is tried again. Returns
+ * whether there is such a device. */
+bool pass_wait_unmeasured(struct scheduler_pass *pass, const struct store_sched_job *job,
+                          const struct job_class *class);
 /* Has devices measured for this class within the next day whenever they are free and their profiles are stale
  * (store_profiles_get). */
 void pass_want_measures(struct scheduler_pass *pass, const struct job_class *class);

@@ -9,10 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/clock.h"
 #include "common/hash.h"
 #include "store/links.h"
 
-enum { LINK_REQUESTS_MAX = 64, LAYER_WEIGHTS_MANY = 1000000 };
+/* DOUBLINGS_MAX: the longest pause between two tries is limits.remeasure_ms times two to this power. */
+enum { LINK_REQUESTS_MAX = 64, LAYER_WEIGHTS_MANY = 1000000, DOUBLINGS_MAX = 4 };
 
 static const struct store_sched_request *find_request(const struct scheduler_pass *pass, bool profile,
                                                       const char *device, const char *key)
@@ -42,26 +44,39 @@ bool pass_is_measured(const struct scheduler_pass *pass, const struct store_sche
     return false;
 }
 
-/* Whether the request failed a short time ago and will be repeated. A job that needs the measurement
- * waits. */
-static bool is_resting(const struct scheduler_pass *pass, const struct store_sched_request *request)
+/* Whether the request was tried limits.measure_tries times. Jobs wait for no further try: the planner estimates
+ * the device or the link if it can. */
+static bool is_given_up(const struct scheduler_pass *pass, const struct store_sched_request *request)
 {
-    return request && request->failed && pass->view->now_us < request->deadline_us &&
-           request->tries < pass->scheduler->config->limits.measure_tries;
+    return request->tries + (is_open(pass, request) ? 0 : 1) > pass->scheduler->config->limits.measure_tries;
 }
 
-/* Whether the request was tried limits.measure_tries times, or measurements of the device are set aside. The
- * planner then estimates instead. */
-static bool is_given_up(const struct scheduler_pass *pass, const char *device,
-                        const struct store_sched_request *request, const char *digest)
+/* Returns when a request that was not answered with a measurement may be repeated: soon at first, and with a
+ * pause that doubles once it is given up. */
+static int64_t repeat_us(const struct scheduler_pass *pass, const struct store_sched_request *request)
+{
+    const struct scheduler_limits *limits = &pass->scheduler->config->limits;
+    if (request->tries < limits->measure_tries)
+        return request->deadline_us;
+    const uint32_t further = request->tries - limits->measure_tries;
+    return request->deadline_us +
+           ((int64_t)limits->remeasure_ms * 1000 << (further < DOUBLINGS_MAX ? further : DOUBLINGS_MAX));
+}
+
+/* Whether the request has failed and is not to be repeated yet. digest: that of the device now, or NULL. */
+static bool is_resting(const struct scheduler_pass *pass, const struct store_sched_request *request,
+                       const char *digest)
+{
+    return request && !is_open(pass, request) && pass->view->now_us < repeat_us(pass, request) &&
+           (!digest || strcmp(request->digest, digest) == 0);
+}
+
+/* Whether the database refused the measurements of the device or of the node's links a short time ago. */
+static bool is_aside(const struct scheduler_pass *pass, const char *device)
 {
     char unit[UNIT_BYTES];
     snprintf(unit, sizeof(unit), "measuring %s", device);
-    if (pass_is_aside(pass, unit))
-        return true;
-    return request && !is_open(pass, request) &&
-           request->tries >= pass->scheduler->config->limits.measure_tries &&
-           (!digest || strcmp(request->digest, digest) == 0);
+    return pass_is_aside(pass, unit);
 }
 
 /* ---- links ---- */
@@ -78,17 +93,22 @@ static const struct store_sched_link *find_link(const struct store_sched_link *l
     return count > 0 ? bsearch(to, links, count, sizeof(*links), by_end) : NULL;
 }
 
-/* Hashes what tells which links must be measured: the nodes, the links and the requests. */
-static uint64_t links_world(const struct store_view *view)
+/* Hashes what tells which links must be measured: the nodes, the links, and the requests with whether they are
+ * to be repeated. */
+static uint64_t links_world(const struct scheduler_pass *pass)
 {
+    const struct store_view *view = pass->view;
     uint64_t hash = hash_bytes(HASH_BEGIN, &view->links_version, sizeof(view->links_version));
     for (size_t i = 0; i < view->node_count; i++) {
         const struct store_sched_node *node = &view->nodes[i];
         const bool there = node->reachable && node->address[0] != '\0';
         hash = hash_bytes(hash_text(hash, node->name), &there, sizeof(there));
     }
-    for (size_t i = 0; i < view->request_count; i++)
+    for (size_t i = 0; i < view->request_count; i++) {
+        const bool rests = is_resting(pass, &view->requests[i], NULL);
         hash = hash_bytes(hash, &view->requests[i].id, sizeof(view->requests[i].id));
+        hash = hash_bytes(hash, &rests, sizeof(rests));
+    }
     return hash;
 }
 
@@ -154,12 +174,13 @@ static bool request_links(struct scheduler_pass *pass, const struct store_sched_
             is_emulated(pass, from->name, to->name))
             continue;
         const struct store_sched_request *request = find_request(pass, false, from->name, to->name);
-        if (is_given_up(pass, from->name, request, NULL))
+        const bool rests = is_resting(pass, request, NULL);
+        if (is_aside(pass, from->name) || (rests && is_given_up(pass, request)))
             continue;
         settled = false;
         if (*open >= LINK_REQUESTS_MAX)
             break;
-        if (!request || (!is_open(pass, request) && !is_resting(pass, request))) {
+        if (!request || (!is_open(pass, request) && !rests)) {
             request_link(pass, from, to);
             (*open)++;
         }
@@ -170,13 +191,13 @@ static bool request_links(struct scheduler_pass *pass, const struct store_sched_
 void pass_links(struct scheduler_pass *pass)
 {
     const struct store_view *view = pass->view;
-    const uint64_t world = links_world(view);
+    const uint64_t world = links_world(pass);
     bool settled = true;
     size_t open = 0;
     put_emulated(pass);
     for (size_t i = 0; i < view->request_count; i++) {
-        if (is_resting(pass, &view->requests[i]))
-            pass_check_at(pass, view->requests[i].deadline_us);
+        if (is_resting(pass, &view->requests[i], NULL))
+            pass_check_at(pass, repeat_us(pass, &view->requests[i]));
         if (is_open(pass, &view->requests[i])) {
             open += view->requests[i].profile ? 0 : 1;
             pass_check_at(pass, view->requests[i].deadline_us);
@@ -214,9 +235,8 @@ static const char *machine_of(const struct scheduler_pass *pass, const struct st
 static bool lacks(const struct scheduler_pass *pass, const struct store_sched_device *device, const char *key,
                   const json_t *profiles)
 {
-    const struct store_sched_request *request = find_request(pass, true, device->name, key);
-    return !has_profile(profiles, device->name) && !is_resting(pass, request) &&
-           !is_given_up(pass, device->name, request, device->digest);
+    return !has_profile(profiles, device->name) && !is_aside(pass, device->name) &&
+           !is_resting(pass, find_request(pass, true, device->name, key), device->digest);
 }
 
 /* Returns how long devices are measured: profile_ms for layers of a million weights or more, and
@@ -264,7 +284,8 @@ static bool awaits(const struct scheduler_pass *pass, const bool *allowed, const
     for (size_t i = 0; i < view->device_count; i++) {
         const struct store_sched_request *request =
             allowed[i] ? find_request(pass, true, view->devices[i].name, key) : NULL;
-        if (request && (is_open(pass, request) || is_resting(pass, request)))
+        if (request && !is_given_up(pass, request) &&
+            (is_open(pass, request) || is_resting(pass, request, NULL)))
             return true;
     }
     for (size_t i = 0; i < view->request_count; i++)
@@ -293,7 +314,10 @@ bool pass_profiles(struct scheduler_pass *pass, const struct store_sched_job *jo
     for (size_t i = 0; i < view->device_count; i++) {
         if (!usable[i] || !lacks(pass, &view->devices[i], key, profiles))
             continue;
-        /* The first device of a machine without a profile asks for all devices of that machine. */
+        /* The first device of a machine without a profile asks for all devices of that machine, unless it was
+         * given up. */
+        const struct store_sched_request *before = find_request(pass, true, view->devices[i].name, key);
+        const bool alone = before && is_given_up(pass, before);
         const char *machine = machine_of(pass, &view->devices[i]);
         bool first = true;
         for (size_t k = 0; k < i && first; k++) {
@@ -301,7 +325,8 @@ bool pass_profiles(struct scheduler_pass *pass, const struct store_sched_job *jo
                     !lacks(pass, &view->devices[k], key, profiles);
         }
         for (size_t k = 0; first && k < view->device_count; k++) {
-            if (usable[k] && strcmp(machine_of(pass, &view->devices[k]), machine) == 0) {
+            if (usable[k] && strcmp(machine_of(pass, &view->devices[k]), machine) == 0 &&
+                (!alone || lacks(pass, &view->devices[k], key, profiles))) {
                 request_profile(pass, class, &view->devices[k]);
                 pass->free_devices[k] = false;
                 asked++;
@@ -320,6 +345,31 @@ bool pass_profiles(struct scheduler_pass *pass, const struct store_sched_job *jo
         return false;
     }
     return true;
+}
+
+bool pass_wait_unmeasured(struct scheduler_pass *pass, const struct store_sched_job *job,
+                          const struct job_class *class)
+{
+    for (size_t i = 0; i < pass->view->device_count; i++) {
+        const char *name = pass->view->devices[i].name;
+        const struct store_sched_request *request =
+            class->allowed[i] ? find_request(pass, true, name, class->key) : NULL;
+        const bool open = request && is_open(pass, request);
+        char again[240] = "now", at[32];
+        if (!request || !is_given_up(pass, request) || has_profile(class->profiles.document, name))
+            continue;
+        if (is_resting(pass, request, NULL))
+            snprintf(again, sizeof(again), "at %s, or at once after `motley undrain %s`",
+                     clock_rfc3339(repeat_us(pass, request) / 1000000 * 1000000, at), name);
+        else if (!open)
+            snprintf(again, sizeof(again), "once it is free");
+        pass_wait(pass, job, "measuring", -1,
+                  "%s could not be measured for its model in %u tries (the last: %.200s); it is tried again %s",
+                  name, request->tries - (open ? 1 : 0),
+                  request->why && (open || request->failed) ? request->why : "no answer came in time", again);
+        return true;
+    }
+    return false;
 }
 
 void pass_want_measures(struct scheduler_pass *pass, const struct job_class *class)

@@ -160,7 +160,7 @@ static void fits_nowhere(struct scheduler_pass *pass, struct job_class *class,
         fits = would_fit(pass, class, job, class->allowed, &err);
     if (fits < 0 && err.code != ERR_NOMEM && class->allowed_count < class->known_count)
         fits = would_fit(pass, class, job, class->known, &err);
-    if (fits < 0)
+    if (fits < 0 && (err.code != ERR_BUSY || !pass_wait_unmeasured(pass, job, class)))
         pass_give_up(pass, job, &err);
 }
 

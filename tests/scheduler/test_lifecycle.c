@@ -502,6 +502,28 @@ static void failed_measurements_do_not_stop_a_job(void **state)
     assert_int_equal(world.agents[0]->profiles, before + 3);
 }
 
+/* A device whose speed can be neither measured nor estimated is tried again after a pause that grows, and at
+ * once when a person undrains it. Its jobs say so. */
+static void a_device_that_could_not_be_measured_is_tried_again(void **state)
+{
+    fresh_agents(state);
+    const unsigned before = world.agents[0]->profiles;
+    world.agents[0]->profiles_fail = true;
+    const struct world_job job = {.name = "unpriced", .devices = "left/cpu0", .steps = 1, .tokens = 81};
+    int64_t id = world_submit(&world, &job);
+    /* After the fifth try the pause is 1.2 s. */
+    WORLD_UNTIL(&world, world_says(&world, id,
+                                   "left/cpu0 could not be measured for its model in 5 tries (the last: no "
+                                   "memory for it); it is tried again at 2"));
+    assert_true(world_says(&world, id, "Z, or at once after `motley undrain left/cpu0`"));
+    assert_int_equal(world.agents[0]->profiles, before + 5);
+    world_drain(&world, "left/cpu0", false);
+    WORLD_UNTIL(&world, world.agents[0]->profiles == before + 8 && world_says(&world, id, "in 3 tries"));
+    world.agents[0]->profiles_fail = false;
+    WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
+    assert_int_equal(world.agents[0]->profiles, before + 9);
+}
+
 /* The profile of a device that throttles while it is measured says so, and that of another device does
  * not. */
 static void a_profile_knows_how_hot_its_device_was(void **state)
@@ -608,6 +630,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(higher_priority_goes_first_and_nobody_overtakes_onto_reserved_devices),
         cmocka_unit_test(a_time_limit_ends_the_job_after_a_checkpoint),
         cmocka_unit_test(failed_measurements_do_not_stop_a_job),
+        cmocka_unit_test(a_device_that_could_not_be_measured_is_tried_again),
         cmocka_unit_test(a_profile_knows_how_hot_its_device_was),
         cmocka_unit_test(a_doubtful_profile_is_measured_again_while_its_device_is_free),
     };

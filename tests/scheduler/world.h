@@ -124,6 +124,10 @@ static int world_plan(const struct placer_request *request, struct placer_answer
                    (request->devices[i].heat < 1 ||
                     (request->devices[i].speed > 0 && request->devices[i].speed < 0.9));
         if (!hot && (!json_is_array(devices) || world_named(devices, device))) {
+            if (strcmp(name, "unpriced") == 0 && !request->devices[i].profile) {
+                placer_answer_fini(answer);
+                return err_set(err, ERR_BUSY, "%s: nothing is known of its speed", device);
+            }
             least = request->devices[i].memory_bytes < least ? request->devices[i].memory_bytes : least;
             answer->ranks[answer->rank_count++].device = strdup(device);
         }

@@ -102,8 +102,6 @@ class Invariants:
             return "it pauses after a loss"
         if code in LIMITED or code in ("no-fit", "absent", "interval") or code == "behind" and len(known) > 64:
             return None
-        if code == "planning" and "can be priced" in (job["why"] or ""):
-            return None  # open: a card that no catalogue knows, whose measurements failed three times (bench/results)
         if code == "reserved":
             return None if subject in known and known[subject]["state"] == "queued" else f"it waits behind job {subject}, which does not wait"
         if not code and not job["why"]:

@@ -24,7 +24,7 @@ if os.path.isdir("/dev/shm") and os.access("/dev/shm", os.W_OK):
 LIMITS = {"unreachable_ms": 3000, "lost_ms": 6000, "missing_ms": 3000, "start_ms": 8000, "stop_ms": 1500, "checkpoint_stop_ms": 1500,
           "kill_ms": 1500, "retry_ms_min": 50, "retry_ms_max": 400, "redeliver_ms": 300, "profile_start_ms": 1, "profile_ms": 50,
           "profile_grace_ms": 1500, "links_ms": 1500, "look_ms": 500, "leader_poll_ms": 100, "leader_silent_ms": 3000, "prune_ms": 5000,
-          "queue_check_ms": 5000, "aside_ms": 1000}
+          "queue_check_ms": 5000, "aside_ms": 1000, "remeasure_ms": 500}
 
 
 class Service(Api):
