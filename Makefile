@@ -25,6 +25,7 @@ packages-test:
 	@tools/packages.sh test
 	@tools/pypi_packages.sh page
 	@tools/pypi_packages.sh client
+	@tools/pypi_packages.sh engine
 	@tools/promtool.sh
 
 test: packages-test build

@@ -3,6 +3,7 @@
 # that cannot be had, it says so and those tests are skipped: nothing else needs it.
 #   tools/pypi_packages.sh page     Playwright and axe-core, 53 MB
 #   tools/pypi_packages.sh client   httpx; basedpyright, schemathesis, openapi-python-client; flit, which makes the wheel: 45 MB
+#   tools/pypi_packages.sh engine   NVIDIA's ptxas: 41 MB
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
