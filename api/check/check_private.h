@@ -40,6 +40,12 @@ struct spec_check {
     bool under_way;
     uint64_t until_ns;
     STAILQ_HEAD(check_waiters, check_waiter) waiters;
+    /* Of a submit: its class (zero before it is known), whether devices are being searched for it, and the checks
+     * of the same class that wait for that. */
+    uint8_t plan_class[DIGEST_SIZE];
+    bool searches;
+    STAILQ_HEAD(check_followers, spec_check) followers;
+    STAILQ_ENTRY(spec_check) follows;
     /* from here on: set while the check runs */
     struct job_spec spec;
     json_t *model;   /* as store_model_get answers */
@@ -91,6 +97,15 @@ json_t *check_plan_inputs(const struct spec_check *check);
 
 /* Returns the inputs in the form of store_job_new.inputs, new, or NULL. */
 json_t *check_inputs(const struct spec_check *check);
+/* Computes the class of a submit from its specification and these inputs. */
+int check_take_class(struct spec_check *check, const json_t *inputs);
+
+/* Lets a submit share the search of another one of the same person and class, finished or under way. Returns
+ * false if there is none: then this check searches, and ends by check_searched. */
+bool check_share(struct spec_check *check);
+/* Ends the search of a check, and the checks that waited for it, as `check->err` says. 'more' is as in
+ * check_fail. */
+void check_searched(struct spec_check *check, json_t *more);
 
 /* Answers all waiters with 'err' and forgets the check. 'more' is borrowed, or NULL. */
 void check_fail(struct spec_check *check, const struct err *err, json_t *more);

@@ -20,7 +20,13 @@ enum { PROGRAM_TEXT_BYTES_MAX = 4 << 20, POLL_MS = 200 };
 
 static void fail(struct spec_check *check)
 {
-    check_fail(check, &check->err, NULL);
+    check_searched(check, NULL);
+}
+
+static void fail_by(struct spec_check *check, const struct err *err)
+{
+    check->err = *err;
+    fail(check);
 }
 
 /* ---- on a pool thread ---- */
@@ -155,16 +161,13 @@ static void plan_done(struct pool_task *task)
 {
     struct spec_check *check = (struct spec_check *)task;
     pool_ran(task, &check->err);
-    if (check->err.code) {
-        fail(check);
-    } else if (check->never_fits && check->depth == CHECK_SUBMIT) {
-        json_t *more = json_pack("{s:O}", "plan", check->plan_json);
+    json_t *more = NULL;
+    if (!check->err.code && check->never_fits && check->depth == CHECK_SUBMIT) {
+        more = json_pack("{s:O}", "plan", check->plan_json);
         err_set(&check->err, ERR_NOFIT, "%s", check->plan->words ? check->plan->words : "no placement fits");
-        check_fail(check, &check->err, more);
-        json_decref(more);
-    } else {
-        check_finish(check);
     }
+    check_searched(check, more);
+    json_decref(more);
 }
 
 /* ---- the devices and their measurements ---- */
@@ -246,7 +249,7 @@ static void wanted(void *arg, const struct err *err)
 {
     struct spec_check *check = arg;
     if (err)
-        check_fail(check, err, NULL);
+        fail_by(check, err);
     else
         look_again(check);
 }
@@ -280,7 +283,7 @@ static void profiles_found(void *arg, const struct err *err, json_t *doc)
 {
     struct spec_check *check = arg;
     if (err) {
-        check_fail(check, err, NULL);
+        fail_by(check, err);
         return;
     }
     json_decref(check->profiles);
@@ -292,7 +295,7 @@ static void cluster_found(void *arg, const struct err *err, json_t *doc)
 {
     struct spec_check *check = arg;
     if (err) {
-        check_fail(check, err, NULL);
+        fail_by(check, err);
         return;
     }
     json_decref(check->cluster);
@@ -309,6 +312,8 @@ void check_cluster(struct spec_check *check)
 {
     const char *content = json_string_value(json_object_get(check->model, "content"));
     if (!*check->profile_key) {
+        if (check_share(check))
+            return;
         if (!check->spec_json)
             check->spec_json = spec_to_json(&check->spec, &check->err);
         if (!check->spec_json || profile_key(check->spec_json, json_object_get(check->model, "config"),

@@ -8,6 +8,7 @@
 #include "planner/answer/plan.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 enum { CHECK_KEEP_SECONDS = 5 };
 
@@ -143,11 +144,11 @@ json_t *check_inputs(const struct spec_check *check)
     return inputs;
 }
 
-static int take_class(struct checked *result, struct err *err)
+int check_take_class(struct spec_check *check, const json_t *inputs)
 {
-    json_t *rest = plan_class_spec(result->spec);
-    int rc = rest && result->inputs ? plan_class_digest(rest, result->inputs, result->plan_class, err)
-                                    : err_set(err, ERR_NOMEM, "out of memory for a checked specification");
+    json_t *rest = plan_class_spec(check->spec_json);
+    int rc = rest ? plan_class_digest(rest, inputs, check->plan_class, &check->err)
+                  : err_set(&check->err, ERR_NOMEM, "out of memory for a checked specification");
     json_decref(rest);
     return rc;
 }
@@ -177,13 +178,13 @@ void check_finish(struct spec_check *check)
     result->devices_least = devices_least(&check->spec);
     result->array_size = check->spec.array_size;
     result->at_most = check->spec.at_most;
-    if (!result->data || take_class(result, &err) < 0) {
-        if (!err.code)
-            err_set(&err, ERR_NOMEM, "out of memory for a checked specification");
+    if (!result->data || !result->inputs) {
+        err_set(&err, ERR_NOMEM, "out of memory for a checked specification");
         checked_release(result);
         check_fail(check, &err, NULL);
         return;
     }
+    memcpy(result->plan_class, check->plan_class, sizeof(result->plan_class));
     check->result = result;
     bool estimated = json_array_size(json_object_get(check->plan_json, "unmeasured")) > 0;
     check->until_ns = estimated ? 0 : clock_mono_ns() + CHECK_KEEP_SECONDS * UINT64_C(1000000000);

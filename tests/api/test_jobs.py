@@ -4,6 +4,7 @@ import hashlib
 import gzip
 import json
 import os
+import re
 import shutil
 import threading
 import time
@@ -34,6 +35,32 @@ def jobs_of_one_shape_keep_their_own_names():
     ids = [api.good("POST", "/v1/jobs", spec(rows, name=name))["id"] for name in names]
     got = [api.good("GET", f"/v1/jobs/{ident}") for ident in ids]
     expect([job["name"] for job in got] == names and [job["spec"]["name"] for job in got] == names, got)
+
+
+def searches_shared():
+    text = api.call("GET", "/metrics").body.decode()
+    return int(float(re.search(r"^motley_api_submit_cache_hits_total (\S+)", text, re.M).group(1)))
+
+
+def jobs_of_one_class_share_one_search_for_devices_and_keep_their_own_values():
+    before = searches_shared()
+    made = []
+
+    def submit(seed):
+        made.append((seed, api.good("POST", "/v1/jobs", spec(rows, train={"batch_rows": 2, "steps": 7, "seed": seed, "learning_rate": seed * 1e-4}))["id"]))
+
+    threads = [threading.Thread(target=submit, args=(seed,)) for seed in range(1, 9)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    submit(9)
+    for seed, ident in made:
+        train = api.good("GET", f"/v1/jobs/{ident}")["spec"]["train"]
+        expect(train["seed"] == seed and abs(train["learning_rate"] - seed * 1e-4) < 1e-12, train)
+    shared = searches_shared() - before
+    api.good("POST", "/v1/jobs", spec(rows, train={"batch_rows": 1, "steps": 7}))
+    expect(shared == 8 and searches_shared() - before == 8, f"{shared} of 9 submits shared a search, and {searches_shared() - before} with one of another class")
 
 
 def epochs_become_steps():
@@ -490,7 +517,8 @@ def a_job_survives_the_death_of_the_api():
 with Api(measure_seconds=1) as api:
     api.tiny_model()
     rows = api.upload_rows(token_rows())
-    main(a_good_job_is_committed_and_comes_back_with_every_default, jobs_of_one_shape_keep_their_own_names, epochs_become_steps,
+    main(a_good_job_is_committed_and_comes_back_with_every_default, jobs_of_one_shape_keep_their_own_names,
+         jobs_of_one_class_share_one_search_for_devices_and_keep_their_own_values, epochs_become_steps,
          commands_change_the_state_or_say_why_not, pages_hold_every_job_once_newest_first, a_repeated_key_makes_one_job,
          many_jobs_take_a_command_each_for_itself, a_job_that_waits_has_another_priority_begin_and_width,
          an_array_is_one_job_of_which_every_element_was_checked, a_job_comes_only_after_jobs_that_are_there_and_can_succeed, other_peoples_jobs_are_not_there, a_job_that_has_not_run_has_no_parts_yet,
