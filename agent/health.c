@@ -183,20 +183,10 @@ static uint64_t usable_bytes(const struct card *card, const json_t *record)
  */
 static json_t *health_of(const struct card *card, const json_t *record, const char *why)
 {
-    static const char *const keys[] = {"temperature_c",
-                                       "power_w",
-                                       "power_limit_w",
-                                       "clock_khz",
-                                       "clock_max_khz",
-                                       "throttle",
-                                       "ecc_uncorrected",
-                                       "xid",
-                                       "mig",
-                                       "links",
-                                       "memory_bytes",
-                                       "used_bytes",
-                                       "why",
-                                       "ecc_uncorrected_total"};
+    static const char *const keys[] = {
+        "temperature_c", "power_w",         "power_limit_w", "clock_khz", "clock_max_khz",
+        "throttle",      "ecc_uncorrected", "xid",           "xid_means", "mig",
+        "links",         "memory_bytes",    "used_bytes",    "why",       "ecc_uncorrected_total"};
     json_t *out = json_object();
     for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
         json_t *value = json_object_get(record, keys[i]);

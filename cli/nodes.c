@@ -160,7 +160,8 @@ static void show_health(const json_t *device)
     if (json_object_get(health, "others_cores"))
         add_fact(&first, "others compute on %.2f cores", show_num(health, "others_cores", 0));
     if (json_object_get(health, "xid"))
-        add_fact(&first, "Xid %.0f", show_num(health, "xid", 0));
+        add_fact(&first, "Xid %.0f%s%s", show_num(health, "xid", 0),
+                 json_object_get(health, "xid_means") ? ": " : "", show_str(health, "xid_means"));
     if (json_object_get(health, "why"))
         add_fact(&first, "health unknown: %s", show_str(health, "why"));
     printf("\n");

@@ -13,6 +13,7 @@
  *   power supply asks for less) or "hardware" (no reason given)
  * - ecc_uncorrected, ecc_uncorrected_total: memory errors since the driver was loaded, and in total
  * - xid: number of the last critical error that the driver reported since this reader started
+ * - xid_means: whose fault that is, a program's or the card's, and what the card needs, where that is known
  * - memory_bytes, used_bytes: memory in use by anybody, without the driver's own reserve where it is known
  * - processes: [{pid, bytes}] that compute on the card; bytes is null where it is hidden
  * - mig: {mode, slices: [{uuid, memory_bytes, used_bytes}]} if the card supports MIG

@@ -30,6 +30,37 @@ static const struct {
     const char *name;
 } reasons[] = {{0x20 | 0x40, "thermal"}, {0x04, "power"}, {0x80, "brake"}, {0x08, "hardware"}};
 
+/* What an Xid means, after NVIDIA's catalogue of Xid errors. Numbers that are not here may be either a
+ * program's fault or the card's. */
+static const struct {
+    uint64_t xid;
+    const char *means;
+} xids[] = {
+#define OF_PROGRAM "a program's fault, which ends that program: the card goes on"
+#define RESET "; the card needs a reset (nvidia-smi -r) or a reboot"
+    {13, OF_PROGRAM},
+    {31, OF_PROGRAM},
+    {43, OF_PROGRAM},
+    {45, "a program was ended, often after another fault: the card goes on"},
+    {48, "a memory error that ECC could not correct" RESET},
+    {61, "the card's controller failed" RESET},
+    {62, "the card's controller failed" RESET},
+    {63, "a row of the card's memory is taken out of use with the next reset"},
+    {64,
+     "a failing row of the card's memory could not be taken out of use" RESET "; if it returns, replace it"},
+    {68, OF_PROGRAM},
+    {69, OF_PROGRAM},
+    {74, "an NVLink failed" RESET},
+    {79, "the card fell off its bus: check its power and its slot, then reboot"},
+    {92, "the card's memory has many corrected errors"},
+    {94, "a memory error that ended one program: the card goes on, and a reset takes the row out of use"},
+    {95, "a memory error that no program contains" RESET},
+    {109, OF_PROGRAM},
+    {119, "the card's system processor does not answer" RESET},
+    {120, "the card's system processor failed" RESET},
+    {140, "a memory error that ECC could not correct" RESET},
+};
+
 struct nvml_pci {
     char bus_id_legacy[16];
     uint32_t domain, bus, device, device_id, subsystem;
@@ -364,6 +395,9 @@ static int nvml_read(void *state, json_t *cards, struct err *err)
         }
         if (nvml->xid[i] != 0)
             health_set(out, "xid", nvml->xid[i]);
+        for (size_t k = 0; k < sizeof(xids) / sizeof(*xids); k++)
+            if (nvml->xid[i] == xids[k].xid)
+                json_object_set_new(out, "xid_means", json_string(xids[k].means));
         json_array_append_new(cards, out);
     }
     return 0;

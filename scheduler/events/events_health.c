@@ -32,7 +32,7 @@ static json_t *health_read(const json_t *given, const char *device, struct err *
     struct json_reader reader;
     struct buf text = {.limit = HEALTH_BYTES_MAX};
     const json_t *reasons = NULL, *links = NULL, *mig = NULL, *reason;
-    const char *why = NULL;
+    const char *why = NULL, *means = NULL;
     double heat = 1, cores = 0;
     int64_t number;
     size_t i;
@@ -47,6 +47,7 @@ static json_t *health_read(const json_t *given, const char *device, struct err *
     jr_array(&reader, "links", JR_OPTIONAL, 0, LINKS_MAX, &links);
     jr_object(&reader, "mig", JR_OPTIONAL, &mig);
     jr_str(&reader, "why", JR_OPTIONAL, 0, 1000, &why);
+    jr_str(&reader, "xid_means", JR_OPTIONAL, 0, 200, &means);
     json_array_foreach ((json_t *)reasons, i, reason) {
         if (!json_is_string(reason) || json_string_length(reason) > 40)
             jr_fail(&reader, "throttle", "a reason is a text of at most 40 bytes");
@@ -105,8 +106,9 @@ static void line_of(const struct store_sched_device *was, const struct store_sch
         snprintf(out, 400, "%s had memory errors that its ECC could not correct: %lld since its driver began",
                  is->name, (long long)json_integer_value(json_object_get(is->health, "ecc_uncorrected")));
     } else if (which == 3 && xid && !json_equal(xid, json_object_get(was->health, "xid"))) {
-        snprintf(out, 400, "the driver of %s told a critical error: Xid %lld", is->name,
-                 (long long)json_integer_value(xid));
+        const char *means = json_string_value(json_object_get(is->health, "xid_means"));
+        snprintf(out, 400, "the driver of %s told an error: Xid %lld%s%s", is->name,
+                 (long long)json_integer_value(xid), means ? ", " : "", means ? means : "");
     }
 }
 

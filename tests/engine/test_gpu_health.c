@@ -162,10 +162,24 @@ static void an_older_driver_a_sliced_card_and_one_that_is_lost(void **state)
     assert_null(json_object_get(card(all, 0), "temperature_c"));
     assert_int_equal(number(card(all, 1), "temperature_c"), 41);
     assert_int_equal(number(card(all, 1), "xid"), 79); /* The Xid stays in the report. */
+    is_text(card(all, 1), "xid_means",
+            "the card fell off its bus: check its power and its slot, then reboot");
     json_decref(all);
     nvml->lost = -1;
+    nvml->xid = 31;
     all = reading(health);
-    assert_int_equal(number(card(all, 1), "xid"), 79);
+    assert_int_equal(number(card(all, 1), "xid"), 31);
+    is_text(card(all, 1), "xid_means", "a program's fault, which ends that program: the card goes on");
+    json_decref(all);
+    nvml->xid = 48;
+    all = reading(health);
+    is_text(card(all, 1), "xid_means",
+            "a memory error that ECC could not correct; the card needs a reset (nvidia-smi -r) or a reboot");
+    json_decref(all);
+    nvml->xid = 9999; /* of a later driver */
+    all = reading(health);
+    assert_int_equal(number(card(all, 1), "xid"), 9999);
+    assert_null(json_object_get(card(all, 1), "xid_means"));
     json_decref(all);
     gpu_health_close(health);
 }

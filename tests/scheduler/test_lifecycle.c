@@ -267,10 +267,10 @@ static void a_throttled_device_is_kept_when_leaving_it_does_not_pay(void **state
     world_health(&world, 0, 1, WHOLE);
     WORLD_UNTIL(&world, world_logged(&world, id, "left/cpu0 throttles no more"));
     fake_pass(world.agents[0], "health",
-              json_pack("{s:s, s:{s:{s:f, s:i, s:i}}}", "boot", world.agents[0]->boot, "devices", "left/cpu0",
-                        "heat", 1.0, "ecc_uncorrected", 3, "xid", 79));
+              json_pack("{s:s, s:{s:{s:f, s:i, s:i, s:s}}}", "boot", world.agents[0]->boot, "devices",
+                        "left/cpu0", "heat", 1.0, "ecc_uncorrected", 3, "xid", 79, "xid_means", "it fell"));
     WORLD_UNTIL(&world, world_logged(&world, id, "its ECC could not correct: 3 since its driver began"));
-    WORLD_UNTIL(&world, world_logged(&world, id, "the driver of left/cpu0 told a critical error: Xid 79"));
+    WORLD_UNTIL(&world, world_logged(&world, id, "the driver of left/cpu0 told an error: Xid 79, it fell"));
     assert_true(world_is(&world, id, "running"));
     assert_int_equal(world_number(&world, id, "attempt"), 1);
     json_decref(world_command(&world, id, JOB_EVENT_CANCEL, 0));

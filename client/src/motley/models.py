@@ -1008,6 +1008,7 @@ class DeviceHealth(Answered):
     ecc_uncorrected: int | None = None
     ecc_uncorrected_total: int | None = None
     xid: int | None = None
+    xid_means: str | None = None  # whose fault that is, a program's or the card's, and what the card needs
     memory_bytes: int | None = None
     used_bytes: int | None = None
     others_bytes: int | None = None  # that others hold
