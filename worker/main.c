@@ -78,7 +78,7 @@ int main(int argc, char **argv)
         else if (option == 'd')
             options.dir = optarg;
         else if (option == 'D')
-            return print_json(gpu_cards(&err));
+            return print_json(gpu_cards("", &err));
         else if (option == 'V')
             setenv("CUDA_VISIBLE_DEVICES", optarg, 1); /* set before any driver is opened */
         else if (option == 'C')

@@ -7,6 +7,7 @@
 #include "engine/gpu/gpu.h"
 #include "engine/gpu/health.h"
 #include "engine/gpu/products.h"
+#include "engine/gpu/vendor_private.h"
 
 enum { LOOK_COUNT = 1024 };
 
@@ -124,7 +125,30 @@ static json_t *card_describe(const struct gpu_driver *driver, struct gpu_library
                      (json_int_t)(known ? gpu_base_bytes(&info, served) : 0));
 }
 
-static void driver_describe(const struct gpu_driver *driver, json_t *drivers, json_t *cards)
+static bool is_listed(const json_t *cards, const char *pci)
+{
+    const json_t *card;
+    size_t i;
+    json_array_foreach ((json_t *)cards, i, card)
+        if (strcmp(json_string_value(json_object_get(card, "pci")), pci) == 0)
+            return true;
+    return false;
+}
+
+/* Appends the vendor's cards that are on the PCI bus and that the driver does not show, with the reason. */
+static void bus_describe(const struct vendor *vendor, const char *root, json_t *cards)
+{
+    char pci[24], why[256];
+    for (const char *const *name = vendor->hidden_by; *name; name++)
+        if (getenv(*name))
+            return;
+    for (uint32_t i = 0; vendor_bus_card(vendor, root, i, pci, why); i++)
+        if (why[0] != '\0' && !is_listed(cards, pci))
+            json_array_append_new(cards, json_pack("{s:s, s:s, s:b, s:s}", "kind", vendor->kind, "pci", pci,
+                                                   "usable", 0, "why", why));
+}
+
+static void driver_describe(const struct gpu_driver *driver, const char *root, json_t *drivers, json_t *cards)
 {
     struct gpu_library *library = NULL;
     struct err err;
@@ -134,6 +158,8 @@ static void driver_describe(const struct gpu_driver *driver, json_t *drivers, js
         status = driver->count(library, &count, &err);
     for (uint32_t i = 0; status == 0 && i < count; i++)
         json_array_append_new(cards, card_describe(driver, library, version, i));
+    if (status == 0 && driver->takes_code)
+        bus_describe(driver == &gpu_driver_cuda ? &vendor_cuda : &vendor_hip, root, cards);
     json_array_append_new(drivers,
                           json_pack("{s:s, s:i, s:b, s:o}", "kind", driver->kind, "version", (int)version,
                                     "missing", !library && status != 0 && err.code == ERR_NOT_FOUND, "why",
@@ -184,13 +210,13 @@ static void cards_apart(json_t *all, const json_t *records)
     json_decref(cards);
 }
 
-json_t *gpu_cards(struct err *err)
+json_t *gpu_cards(const char *root, struct err *err)
 {
     const char *shown = getenv("CUDA_VISIBLE_DEVICES");
     json_t *drivers = json_array(), *cards = json_array();
     for (const struct gpu_driver *const *driver = gpu_drivers; *driver != NULL; driver++)
         if (*driver != &gpu_driver_emulated || getenv("MOTLEY_EMULATED_CARDS"))
-            driver_describe(*driver, drivers, cards);
+            driver_describe(*driver, root, drivers, cards);
     json_t *all = json_pack("{s:o, s:o}", "drivers", drivers, "cards", cards);
     /* Set and empty, it hides all cards. */
     struct gpu_health *health = !shown ? gpu_health_open(err) : NULL;

@@ -10,6 +10,8 @@ enum {
     ATTRIBUTE_WARP_SIZE = 10,
     ATTRIBUTE_CLOCK_RATE = 13,
     ATTRIBUTE_MULTIPROCESSOR_COUNT = 16,
+    ATTRIBUTE_WATCHDOG = 17,
+    ATTRIBUTE_INTEGRATED = 18,
     ATTRIBUTE_COMPUTE_MODE = 20,
     ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 75,
     ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 76,
@@ -18,6 +20,7 @@ enum {
 };
 
 static const char *const files[] = {"libcuda.so.1", NULL};
+static const char *const hidden_by[] = {"CUDA_VISIBLE_DEVICES", NULL};
 static const char *const nodes[] = {"nvidiactl", "nvidia-uvm", NULL};
 
 static const struct vendor_symbol symbols[] = {
@@ -143,11 +146,22 @@ const struct vendor vendor_cuda = {
     .least = "CUDA 11.4 (driver 470)",
     .nodes = nodes,
     .nodes_made_by = "nvidia-modprobe -c 0 -u",
+    .nodes_given_by = "docker run --gpus all, with NVIDIA's container toolkit",
+    .pci_vendor = 0x10de,
+    .module = "nvidia",
+    .lists_programs = "nvidia-smi",
+    .start_failed =
+        "after a suspend, end what uses the card, then as root: modprobe -r nvidia_uvm && modprobe "
+        "nvidia_uvm; else dmesg | grep -i nvrm says what the driver met",
+    .card_hidden = "the driver does not show it: it fell off its bus or needs a reset (dmesg | grep Xid)",
+    .hidden_by = hidden_by,
     .attribute_warp = ATTRIBUTE_WARP_SIZE,
     .attribute_shared = ATTRIBUTE_SHARED_PER_BLOCK_OPTIN,
     .attribute_units = ATTRIBUTE_MULTIPROCESSOR_COUNT,
     .attribute_clock = ATTRIBUTE_CLOCK_RATE,
     .attribute_mode = ATTRIBUTE_COMPUTE_MODE,
+    .attribute_watchdog = ATTRIBUTE_WATCHDOG,
+    .attribute_integrated = ATTRIBUTE_INTEGRATED,
     .param_end = 0,
     .jit_log = true,
     .version_split = version_split,

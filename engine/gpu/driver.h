@@ -56,6 +56,8 @@ struct gpu_info {
     uint32_t clock_khz;
     bool exclusive;  /* the card's compute mode admits only one process */
     bool prohibited; /* the card's compute mode admits no process */
+    bool watchdog; /* the driver ends kernels that run for some seconds, because the card drives a display */
+    bool integrated; /* the card has no memory of its own, but the host's */
 };
 
 struct gpu_dims {

@@ -9,6 +9,8 @@
 enum {
     ATTRIBUTE_CLOCK_RATE = 5,
     ATTRIBUTE_COMPUTE_MODE = 6,
+    ATTRIBUTE_INTEGRATED = 16,
+    ATTRIBUTE_WATCHDOG = 18,
     ATTRIBUTE_MULTIPROCESSOR_COUNT = 63,
     ATTRIBUTE_SHARED_PER_BLOCK = 74,
     ATTRIBUTE_WARP_SIZE = 87,
@@ -25,6 +27,8 @@ static const char *const files[] = {"libamdhip64.so.7",
                                     "libamdhip64.so",
                                     "/opt/rocm/lib/libamdhip64.so",
                                     NULL};
+static const char *const hidden_by[] = {"HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL",
+                                        NULL};
 static const char *const nodes[] = {"kfd", NULL};
 
 static const struct vendor_symbol symbols[] = {
@@ -155,11 +159,21 @@ const struct vendor vendor_hip = {
     .least = "ROCm 5.0",
     .nodes = nodes,
     .nodes_made_by = "modprobe amdgpu",
+    .nodes_given_by = "docker run --device /dev/kfd --device /dev/dri --group-add render",
+    .pci_vendor = 0x1002,
+    .module = "amdgpu",
+    .lists_programs = "rocm-smi --showpids",
+    .start_failed = "dmesg | grep -i -e amdgpu -e kfd says what the driver met",
+    .card_hidden = "HIP does not show it: this user may not open its /dev/dri/renderD* (group render), or "
+                   "ROCm does not know the card (rocminfo)",
+    .hidden_by = hidden_by,
     .attribute_warp = ATTRIBUTE_WARP_SIZE,
     .attribute_shared = ATTRIBUTE_SHARED_PER_BLOCK,
     .attribute_units = ATTRIBUTE_MULTIPROCESSOR_COUNT,
     .attribute_clock = ATTRIBUTE_CLOCK_RATE,
     .attribute_mode = ATTRIBUTE_COMPUTE_MODE,
+    .attribute_watchdog = ATTRIBUTE_WATCHDOG,
+    .attribute_integrated = ATTRIBUTE_INTEGRATED,
     .param_end = 3,
     .ipc_flag_since = 60000000, /* ROCm 6.0; in ROCm 5 the flag hipIpcMemLazyEnablePeerAccess is 0 */
     .uuid_is_text = true,

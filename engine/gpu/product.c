@@ -7,7 +7,9 @@ enum {
                              more units busy */
     BLOCKS_AIM = 256,     /* sums are cut into pieces so that a product has about this many blocks */
     PIECE_MIN = 256,      /* fewest terms of a piece of a sum */
-    PIECES_MAX = 64
+    PIECES_MAX = 64,
+    TERMS_A_CLOCK = 8 /* multiplications per unit and clock that even a slow kernel does: a Pascal unit has
+                         128 lanes */
 };
 
 /* A kernel for tiles of rows x columns. */
@@ -106,12 +108,38 @@ static uint32_t kind_of(enum pack_kind pack, enum dtype dtype)
     return is_nf4(pack) ? pack == PACK_NF4_DOUBLE : gpu_unpack_kind(pack);
 }
 
-static int gemm_run(struct gpu_call *call, const struct op *op)
+/* Is a part with so many of the product's rows computed by the whole's kernel, with its sums cut alike? */
+static bool part_alike(const struct gpu *gpu, const struct op_gemm *o, uint32_t rows)
 {
-    const struct op_gemm *o = &op->gemm;
+    struct op_gemm part = *o;
+    part.m = rows;
+    const struct tile tile = gemm_tile(gpu, o);
+    const uint64_t columns = gpu_blocks(o->n, tile.columns);
+    return gemm_tile(gpu, &part).kernel == tile.kernel &&
+           gemm_pieces(columns * gpu_blocks(rows, tile.rows), (uint64_t)rows * o->n, o->k) ==
+               gemm_pieces(columns * gpu_blocks(o->m, tile.rows), (uint64_t)o->m * o->n, o->k);
+}
+
+/* How many rows of the product a launch computes: all, unless the card's watchdog ends long kernels and the
+ * product would take more than a second. The parts give the whole's bits. */
+static uint32_t rows_a_launch(const struct gpu *gpu, const struct op_gemm *o)
+{
+    const double second = 1e3 * gpu->info.clock_khz * gpu->info.units * TERMS_A_CLOCK;
+    const double seconds = (double)o->m * o->n * o->k / (second + 1);
+    if (!gpu->info.watchdog || seconds <= 1)
+        return o->m;
+    for (uint64_t parts = min_u64((uint64_t)seconds + 1, gpu_blocks(o->m, 128)); parts > 1; parts--) {
+        const uint32_t rows = (uint32_t)gpu_blocks(gpu_blocks(o->m, (uint32_t)parts), 128) * 128;
+        const uint32_t rest = o->m % rows;
+        if (part_alike(gpu, o, rows) && (rest == 0 || part_alike(gpu, o, rest)))
+            return rows;
+    }
+    return o->m;
+}
+
+static int gemm_part(struct gpu_call *call, const struct op_gemm *o)
+{
     bool done = false;
-    if (o->m == 0 || o->n == 0)
-        return 0;
     if (gpu_library_gemm(call, o, &done) != 0)
         return -1;
     if (done)
@@ -160,6 +188,21 @@ static int gemm_run(struct gpu_call *call, const struct op *op)
                                 .alpha = o->alpha,
                                 .beta = o->beta};
     return gpu_launch(call, KERNEL_gemm_sum, gpu_blocks(sum.count, 256), 1, 1, &sum, sizeof(sum));
+}
+
+static int gemm_run(struct gpu_call *call, const struct op *op)
+{
+    struct op_gemm part = op->gemm;
+    const struct op_gemm *o = &op->gemm;
+    const uint32_t rows = o->n == 0 ? 0 : rows_a_launch(call->gpu, o);
+    for (uint32_t row = 0; row < o->m && rows > 0; row += part.m) {
+        part.m = o->m - row < rows ? o->m - row : rows;
+        part.a.at = o->a.at + dtype_bytes(o->a.dtype) * (o->transpose_a ? row : (uint64_t)row * o->lda);
+        part.c.at = o->c.at + 4ull * row * o->ldc;
+        if (gemm_part(call, &part) != 0)
+            return -1;
+    }
+    return 0;
 }
 
 /* The list of tiles must fit the scratch memory, and matrices `stride` bytes apart must be aligned. */

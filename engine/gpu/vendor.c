@@ -2,7 +2,6 @@
 #include "engine/gpu/vendor_private.h"
 
 #include <dlfcn.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,6 +36,7 @@ static const struct {
     {221, 225, ERR_UNSUPPORTED},  /* no JIT, PTX too new, JIT disabled, … */
     {226, 226, ERR_DEVICE_FAULT}, /* a contained memory error */
     {300, 303, ERR_INVALID},
+    {304, 304, ERR_DEVICE_LOST},  /* a call of the operating system failed */
     {400, 400, ERR_INVALID},      /* an invalid handle */
     {500, 500, ERR_NOT_FOUND},    /* the module has no such symbol */
     {700, 700, ERR_DEVICE_FAULT}, /* illegal address */
@@ -62,6 +62,40 @@ static const struct {
     {1053, 1053, ERR_DEVICE_LOST}, /* HIP: any other error of the runtime below it */
 };
 
+/* What helps, for the numbers that alone tell it. */
+static const struct {
+    int first, last;
+    const char *advice;
+} advices[] = {
+    {34, 34, "take the toolkit's folder of stubs out of LD_LIBRARY_PATH"},
+    {35, 36, "update the driver"},
+    {46, 46, "another process uses the card exclusively, or it needs a reset (nvidia-smi)"},
+    {214, 214,
+     "the card's memory failed: nvidia-smi -q -d ECC,ROW_REMAPPER shows it, a reset (nvidia-smi -r) takes "
+     "the "
+     "rows out of use"},
+    {220, 220, "nvidia-smi nvlink -e counts the errors; reset the cards (nvidia-smi -r)"},
+    {222, 222, "the driver is older than this build's code: update it"},
+    {702, 702,
+     "a display's watchdog ended the kernel: drive the display by another card, or set Option "
+     "\"Interactive\" \"off\""},
+    {802, 802, "start the fabric manager of the driver's own version: systemctl start nvidia-fabricmanager"},
+    {803, 803,
+     "the driver was upgraded under the loaded kernel module: reboot, or end what uses the cards and load "
+     "the "
+     "module anew (modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia; modprobe nvidia)"},
+    {804, 804, "the library of cuda-compat does not serve this card: take it out of LD_LIBRARY_PATH"},
+    {805, 810, "start MPS anew (echo quit | nvidia-cuda-mps-control; nvidia-cuda-mps-control -d)"},
+};
+
+static const char *advice_of(int error)
+{
+    for (size_t i = 0; i < sizeof(advices) / sizeof(*advices); i++)
+        if (error >= advices[i].first && error <= advices[i].last)
+            return advices[i].advice;
+    return NULL;
+}
+
 enum err_code vendor_error_code(int error)
 {
     for (size_t i = 0; i < sizeof(codes) / sizeof(*codes); i++)
@@ -83,8 +117,19 @@ int vendor_result(const struct gpu_library *library, size_t at, int result, cons
     if (result == 0)
         return 0;
     const char *name = library->vendor->error_name(library, result);
-    return err_set(err, vendor_error_code(result), "%s: %s%s (%d)%s%s", what, !name ? "error" : name,
-                   !name ? " without a name" : "", result, " of ", symbol_name(library->vendor, at));
+    const char *advice = advice_of(result);
+    return err_set(err, vendor_error_code(result), "%s: %s%s (%d) of %s%s%s", what, !name ? "error" : name,
+                   !name ? " without a name" : "", result, symbol_name(library->vendor, at),
+                   advice ? "; " : "", advice ? advice : "");
+}
+
+/* Do the cards' programs share one context by NVIDIA's MPS? */
+static bool mps_shares(void)
+{
+    const char *folder = getenv("CUDA_MPS_PIPE_DIRECTORY");
+    char path[512];
+    snprintf(path, sizeof(path), "%s/control", folder && folder[0] != '\0' ? folder : "/tmp/nvidia-mps");
+    return access(path, F_OK) == 0;
 }
 
 int vendor_context_result(struct gpu_context *context, size_t at, int result, const char *what,
@@ -92,6 +137,12 @@ int vendor_context_result(struct gpu_context *context, size_t at, int result, co
 {
     if (vendor_result(context->library, at, result, what, err) == 0)
         return 0;
+    if (err->code == ERR_DEVICE_FAULT && context->library->vendor == &vendor_cuda && mps_shares()) {
+        const struct err said = *err;
+        err_set(err, ERR_DEVICE_LOST,
+                "%s; MPS shares this card, and a fault of one program ends all: it may be a neighbour's",
+                said.text);
+    }
     if (err->code == ERR_DEVICE_LOST || err->code == ERR_DEVICE_FAULT) {
         pthread_mutex_lock(&context->lock);
         if (!context->failed)
@@ -111,17 +162,24 @@ static int library_find(const struct vendor *vendor, struct gpu_library *library
     const char *const only[] = {asked, NULL};
     const char *const *files = asked && asked[0] != '\0' ? only : vendor->files;
     char why[256] = "";
+    bool broken = false; /* is a file there that cannot be loaded? `why` is then of that one */
     for (; *files && !library->handle; files++) {
         /* Drivers start threads of their own, so their library must never be unmapped. */
         library->handle = dlopen(*files, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
         snprintf(library->file, sizeof(library->file), "%s", *files);
         const char *said = !library->handle ? dlerror() : NULL;
-        if (said && why[0] == '\0')
+        const bool absent =
+            said && strncmp(said, *files, strlen(*files)) == 0 && strstr(said, "No such file");
+        if (said && (why[0] == '\0' || (!absent && !broken)))
             snprintf(why, sizeof(why), "%s", said);
+        broken = broken || (said && !absent);
     }
-    return library->handle
-               ? 0
-               : err_set(err, ERR_NOT_FOUND, "no %s driver on this machine: %s", vendor->kind, why);
+    if (library->handle)
+        return 0;
+    return broken ? err_set(err, ERR_UNSUPPORTED,
+                            "the %s driver's library does not load, because it lacks something: %s",
+                            vendor->kind, why)
+                  : err_set(err, ERR_NOT_FOUND, "no %s driver on this machine: %s", vendor->kind, why);
 }
 
 /* Copies a data pointer into a function pointer, which POSIX allows. */
@@ -164,42 +222,6 @@ static int symbols_find(struct gpu_library *library, struct err *err)
     return 0;
 }
 
-/* Appends "folder/node" of each node that cannot be opened for the reason `why` to list[room]. */
-static void nodes_list(const struct vendor *vendor, const char *folder, int why, char *list, size_t room)
-{
-    char path[256];
-    list[0] = '\0';
-    for (const char *const *node = vendor->nodes; *node; node++) {
-        size_t at = strlen(list);
-        snprintf(path, sizeof(path), "%s/%s", folder, *node);
-        if (access(path, R_OK | W_OK) != 0 && errno == why && at + strlen(path) + 3 < room)
-            snprintf(list + at, room - at, "%s%s", at > 0 ? ", " : "", path);
-    }
-}
-
-void vendor_nodes_tell(const struct vendor *vendor, const char *folder, struct err *err)
-{
-    char missing[512], denied[512], barred[512];
-    nodes_list(vendor, folder, ENOENT, missing, sizeof(missing));
-    nodes_list(vendor, folder, EACCES, denied, sizeof(denied));
-    nodes_list(vendor, folder, EPERM, barred, sizeof(barred));
-    struct err said = *err;
-    if (missing[0] != '\0')
-        err_set(err, said.code, "%s; missing: %s (as root, once after each boot: %s)", said.text, missing,
-                vendor->nodes_made_by);
-    said = *err;
-    if (denied[0] != '\0')
-        err_set(err, said.code, "%s; this user may not open %s (the group that owns it may)", said.text,
-                denied);
-    said = *err;
-    if (barred[0] != '\0')
-        err_set(
-            err, said.code,
-            "%s; the device cgroup of this container or service does not allow %s (DeviceAllow=, --device; "
-            "it is read anew when the service starts)",
-            said.text, barred);
-}
-
 /* Starts the driver. Drivers make device nodes that are missing through a program that is root's, which a
  * service that takes no new privileges cannot run. */
 static int driver_start(struct gpu_library *library, struct err *err)
@@ -207,7 +229,7 @@ static int driver_start(struct gpu_library *library, struct err *err)
     int result = library->api.init(0);
     if (vendor_result(library, offsetof(struct vendor_api, init), result, library->file, err) == 0)
         return 0;
-    vendor_nodes_tell(library->vendor, "/dev", err);
+    vendor_machine_tell(library->vendor, "", err);
     return -1;
 }
 
@@ -219,8 +241,11 @@ int vendor_open(const struct vendor *vendor, struct gpu_library **out, uint32_t 
     if (!library)
         return err_set(err, ERR_NOMEM, "out of memory for a driver");
     library->vendor = vendor;
-    if (library_find(vendor, library, err) != 0 || version_check(library, err) != 0 ||
-        symbols_find(library, err) != 0 || driver_start(library, err) != 0) {
+    bool found = library_find(vendor, library, err) == 0;
+    if (!found)
+        vendor_machine_tell(vendor, "", err);
+    if (!found || version_check(library, err) != 0 || symbols_find(library, err) != 0 ||
+        driver_start(library, err) != 0) {
         if (library->handle)
             dlclose(library->handle);
         free(library);

@@ -161,7 +161,7 @@ static int device_info(struct gpu_library *library, uint32_t index, const char *
 {
     (void)options;
     const struct vendor *vendor = library->vendor;
-    uint32_t mode = 0;
+    uint32_t mode = 0, watchdog = 0, integrated = 0;
     size_t memory = 0;
     int device = 0;
     memset(out, 0, sizeof(*out));
@@ -172,9 +172,13 @@ static int device_info(struct gpu_library *library, uint32_t index, const char *
         attribute(library, device, vendor->attribute_shared, &out->shared, err) != 0 ||
         attribute(library, device, vendor->attribute_clock, &out->clock_khz, err) != 0 ||
         attribute(library, device, vendor->attribute_mode, &mode, err) != 0 ||
+        attribute(library, device, vendor->attribute_watchdog, &watchdog, err) != 0 ||
+        attribute(library, device, vendor->attribute_integrated, &integrated, err) != 0 ||
         ASK(library, device_memory, "the memory", &memory, device) != 0)
         return err_wrap(err, "%s device %u", vendor->kind, index);
     out->memory = memory;
+    out->watchdog = watchdog != 0;
+    out->integrated = integrated != 0;
     out->exclusive = mode == VENDOR_MODE_EXCLUSIVE_THREAD || mode == VENDOR_MODE_EXCLUSIVE_PROCESS;
     out->prohibited = mode == VENDOR_MODE_PROHIBITED;
     if (out->warp != 32 && out->warp != 64)
@@ -230,7 +234,20 @@ static int memory_create(struct gpu_context *context, uint64_t bytes, gpu_addres
     char what[64];
     *out = 0;
     snprintf(what, sizeof(what), "%llu bytes", (unsigned long long)bytes);
-    return context_enter(context, err) != 0 ? -1 : CALL(context, memory_alloc, what, out, bytes);
+    if (context_enter(context, err) != 0)
+        return -1;
+    if (CALL(context, memory_alloc, what, out, bytes) == 0)
+        return 0;
+    size_t left = 0, total = 0;
+    if (err->code == ERR_NOMEM && context->library->api.memory_info(&left, &total) == 0) {
+        const struct err said = *err;
+        err_set(err, ERR_NOMEM,
+                "%s; %llu of the card's %llu bytes are free: %s names the programs that hold "
+                "the others",
+                said.text, (unsigned long long)left, (unsigned long long)total,
+                context->library->vendor->lists_programs);
+    }
+    return -1;
 }
 
 static int memory_destroy(struct gpu_context *context, gpu_address address, struct err *err)

@@ -127,10 +127,18 @@ struct vendor {
     const struct vendor_symbol *symbols;
     uint32_t symbol_count;
     uint32_t version_least;
-    const char *least;         /* version_least in words */
-    const char *const *nodes;  /* device nodes in /dev without which no card can be used; NULL ends */
-    const char *nodes_made_by; /* the command that makes the device nodes, run as root */
+    const char *least;            /* version_least in words */
+    const char *const *nodes;     /* device nodes in /dev without which no card can be used; NULL ends */
+    const char *nodes_made_by;    /* the command that makes the device nodes, run as root */
+    const char *nodes_given_by;   /* how a container gets the device nodes */
+    uint32_t pci_vendor;          /* the vendor's number on the PCI bus */
+    const char *module;           /* the kernel driver that a card of the vendor needs */
+    const char *lists_programs;   /* the vendor's tool that lists what runs on a card */
+    const char *start_failed;     /* what to do if the driver does not start and nothing is missing */
+    const char *card_hidden;      /* why the library may not show a card that the kernel driver has */
+    const char *const *hidden_by; /* environment variables that hide cards on purpose; NULL ends */
     int attribute_warp, attribute_shared, attribute_units, attribute_clock, attribute_mode;
+    int attribute_watchdog, attribute_integrated;
     uintptr_t param_end;     /* ends the `extra` array of a launch */
     uint32_t ipc_flag_since; /* ipc_open takes flag 1 (access to peers on demand) from this version on, and 0
                                 before */
@@ -177,10 +185,16 @@ extern const struct vendor vendor_cuda, vendor_hip; /* defined in cuda.c and hip
 /* Open the library and look up its symbols; the driver table's `open`. */
 int vendor_open(const struct vendor *vendor, struct gpu_library **out, uint32_t *version, struct err *err);
 
-/* Appends to an error of the driver's start which of the vendor's device nodes are missing in `folder`
- * ("/dev"), or may not be opened by this user, and what helps. Leaves it as it is if there is nothing to
- * say. */
-void vendor_nodes_tell(const struct vendor *vendor, const char *folder, struct err *err);
+/* Appends to an error of opening the library or starting the driver what the machine shows of the reason, and
+ * what helps: device nodes that are missing or may not be opened, another kernel driver on a card, Secure
+ * Boot, a container, WSL2, a suspend. `root` is "", or a folder with other dev, sys and run (tests). Leaves
+ * the error as it is if there is nothing to say. */
+void vendor_machine_tell(const struct vendor *vendor, const char *root, struct err *err);
+
+/* The PCI address of the vendor's card `index` on the bus, and why the library may not show it; why is "" if
+ * nothing is known, as in a container. False: there is no such card. */
+bool vendor_bus_card(const struct vendor *vendor, const char *root, uint32_t index, char address[24],
+                     char why[256]);
 
 /* Turn the result of the call at offset `at` of struct vendor_api into an error that says `what`; 0 stays 0.
  */

@@ -1,9 +1,11 @@
 /* Tests what `motley-worker --devices` reports of unusable cards, on the vendors' fake libraries: each has a
  * reason in a sentence, and the other cards are listed as usual. */
 #include <dlfcn.h>
+#include <ftw.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "engine/fakes/fake.h"
@@ -24,10 +26,12 @@ static struct fake_control *control_of(const char *library)
     return found;
 }
 
+static char machine[64]; /* a folder with another machine's dev, sys and run; "": this machine */
+
 static json_t *asked(void)
 {
     struct err err;
-    json_t *all = gpu_cards(&err);
+    json_t *all = gpu_cards(machine, &err);
     assert_non_null(all);
     return all;
 }
@@ -42,54 +46,160 @@ static const json_t *of_kind(const json_t *all, const char *list, const char *ki
     return NULL;
 }
 
-/* Makes an empty file with these permissions. */
-static void node_make(const char *folder, const char *name, mode_t mode)
+/* --- another machine's dev, sys and run, in a folder */
+
+static void machine_begin(void)
 {
-    char path[256];
-    snprintf(path, sizeof(path), "%s/%s", folder, name);
+    snprintf(machine, sizeof(machine), "/tmp/motley-machine-XXXXXX");
+    assert_non_null(mkdtemp(machine));
+}
+
+static int entry_remove(const char *path, const struct stat *told, int kind, struct FTW *at)
+{
+    (void)told, (void)kind, (void)at;
+    return remove(path);
+}
+
+static void machine_end(void)
+{
+    nftw(machine, entry_remove, 16, FTW_DEPTH | FTW_PHYS);
+    machine[0] = '\0';
+}
+
+/* The path of a file of the machine, whose folders are made. */
+static const char *machine_path(const char *name)
+{
+    static char path[256];
+    snprintf(path, sizeof(path), "%s/%s", machine, name);
+    for (char *at = path + strlen(machine) + 1; (at = strchr(at, '/')); *at++ = '/') {
+        *at = '\0';
+        mkdir(path, 0755);
+    }
+    return path;
+}
+
+static void machine_file(const char *name, const char *text, size_t bytes, mode_t mode)
+{
+    const char *path = machine_path(name);
     FILE *file = fopen(path, "w");
     assert_non_null(file);
+    fwrite(text, 1, bytes, file);
     fclose(file);
     assert_int_equal(chmod(path, mode), 0);
 }
 
-static const char *nodes_told(const struct vendor *vendor, const char *folder, struct err *err)
+/* A card on the machine's PCI bus; `driver` is the kernel driver that has it, or NULL. */
+static void machine_card(const char *pci, const char *vendor, const char *driver)
 {
-    err_set(err, ERR_DEVICE_LOST, "libcuda.so.1: CUDA_ERROR_UNKNOWN (999) of cuInit");
-    vendor_nodes_tell(vendor, folder, err);
-    assert_int_equal(err->code, ERR_DEVICE_LOST);
-    return err->text;
+    char name[128], link[128];
+    snprintf(name, sizeof(name), "sys/bus/pci/devices/%s/class", pci);
+    machine_file(name, "0x030000\n", 9, 0644);
+    snprintf(name, sizeof(name), "sys/bus/pci/devices/%s/vendor", pci);
+    machine_file(name, vendor, strlen(vendor), 0644);
+    snprintf(name, sizeof(name), "sys/bus/pci/devices/%s/driver", pci);
+    snprintf(link, sizeof(link), "../../../bus/pci/drivers/%s", driver ? driver : "");
+    if (driver)
+        assert_int_equal(symlink(link, machine_path(name)), 0);
+}
+
+/* What the machine adds to the error of a driver that does not start; "" if nothing. */
+static const char *machine_told(const struct vendor *vendor)
+{
+    static struct err err;
+    static const char said[] = "libcuda.so.1: CUDA_ERROR_UNKNOWN (999) of cuInit";
+    err_set(&err, ERR_DEVICE_LOST, said);
+    vendor_machine_tell(vendor, machine, &err);
+    assert_int_equal(err.code, ERR_DEVICE_LOST);
+    assert_memory_equal(err.text, said, sizeof(said) - 1);
+    return err.text + sizeof(said) - 1;
+}
+
+static void tells(const struct vendor *vendor, const char *words)
+{
+    if (!strstr(machine_told(vendor), words))
+        fail_msg("\"%s\", wanted \"%s\"", machine_told(vendor), words);
 }
 
 /* If a driver does not start because a device node is missing or may not be opened, the error names the node
  * and the command that makes it: after a boot only root can make /dev/nvidia-uvm. */
 static void a_missing_device_node_is_named_with_its_command(void **state)
 {
-    char folder[] = "/tmp/motley-nodes-XXXXXX", path[256];
-    struct err err;
+    char wanted[256];
     (void)state;
-    assert_non_null(mkdtemp(folder));
-    node_make(folder, "nvidiactl", 0666);
-    snprintf(path, sizeof(path),
-             "libcuda.so.1: CUDA_ERROR_UNKNOWN (999) of cuInit; missing: %s/nvidia-uvm (as root, once after "
-             "each boot: nvidia-modprobe -c 0 -u)",
-             folder);
-    assert_string_equal(nodes_told(&vendor_cuda, folder, &err), path);
-    node_make(folder, "nvidia-uvm", 0);
-    const char *said = nodes_told(&vendor_cuda, folder, &err);
-    snprintf(path, sizeof(path), "this user may not open %s/nvidia-uvm", folder);
-    assert_true(geteuid() == 0 || strstr(said, path)); /* root may open everything */
-    assert_null(strstr(said, "missing"));
-    node_make(folder, "nvidia-uvm", 0666);
-    assert_null(strchr(nodes_told(&vendor_cuda, folder, &err), ';'));
-    assert_non_null(strstr(nodes_told(&vendor_hip, folder, &err),
-                           "/kfd (as root, once after each boot: modprobe amdgpu)"));
-    const char *const made[] = {"nvidiactl", "nvidia-uvm"};
-    for (int i = 0; i < 2; i++) {
-        snprintf(path, sizeof(path), "%s/%s", folder, made[i]);
-        unlink(path);
+    machine_begin();
+    machine_file("dev/nvidiactl", "", 0, 0666);
+    snprintf(wanted, sizeof(wanted),
+             "; missing: %s/dev/nvidia-uvm (as root, once after each boot: nvidia-modprobe -c 0 -u)",
+             machine);
+    assert_string_equal(machine_told(&vendor_cuda), wanted);
+    tells(&vendor_hip, "/kfd (as root, once after each boot: modprobe amdgpu)");
+    machine_file(".dockerenv", "", 0, 0644); /* in a container, nothing is made on the machine */
+    tells(&vendor_cuda, "dev/nvidia-uvm (this container was not given them: docker run --gpus all");
+    tells(&vendor_hip, "dev/kfd (this container was not given them: docker run --device /dev/kfd --device");
+    machine_end();
+}
+
+/* The user of an agent must be in the group that owns the device nodes. */
+static void a_node_that_this_user_may_not_open_names_its_group(void **state)
+{
+    int status;
+    (void)state;
+    if (geteuid() != 0)
+        skip(); /* only root can give a file to another group */
+    machine_begin();
+    machine_file("dev/kfd", "", 0, 0660);
+    assert_int_equal(chmod(machine, 0755), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        _exit(
+            setgid(65534) == 0 && setuid(65534) == 0 &&
+                    strstr(machine_told(&vendor_hip), "dev/kfd, which group root may (usermod -aG root USER")
+                ? 0
+                : 1);
     }
-    rmdir(folder);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    machine_end();
+}
+
+static void wsl2_is_served_by_windows(void **state)
+{
+    (void)state;
+    machine_begin();
+    machine_file("dev/dxg", "", 0, 0666);
+    tells(&vendor_cuda, "this is WSL2, where Windows' own driver serves the card");
+    assert_null(strstr(machine_told(&vendor_cuda), "nvidia-modprobe"));
+    machine_end();
+}
+
+/* Everything is there, and the driver does not start: after a suspend nvidia_uvm must be loaded anew. */
+static void a_driver_that_does_not_start_after_a_suspend_says_what_helps(void **state)
+{
+    (void)state;
+    machine_begin();
+    machine_card("0000:01:00.0", "0x10de\n", "nvidia");
+    machine_file("dev/nvidiactl", "", 0, 0666);
+    machine_file("dev/nvidia-uvm", "", 0, 0666);
+    tells(&vendor_cuda,
+          "; after a suspend, end what uses the card, then as root: modprobe -r nvidia_uvm && ");
+    machine_end();
+}
+
+/* The kernel gave the card to another driver, or to none. */
+static void a_card_that_the_kernel_keeps_from_the_driver_says_which_has_it(void **state)
+{
+    (void)state;
+    machine_begin();
+    machine_card("0000:01:00.0", "0x10de\n", "nouveau");
+    machine_card("0000:02:00.0", "0x1002\n", NULL);
+    tells(&vendor_cuda,
+          "; 0000:01:00.0: the kernel driver nouveau has it: install the vendor's, keep nouveau");
+    assert_null(strstr(machine_told(&vendor_cuda), "missing")); /* that only follows */
+    tells(&vendor_hip, "; 0000:02:00.0: no kernel driver has it (modprobe amdgpu;");
+    assert_null(strstr(machine_told(&vendor_hip), "Secure Boot"));
+    machine_file("sys/firmware/efi/efivars/SecureBoot-8be4df61", "\6\0\0\0\1", 5, 0644);
+    tells(&vendor_hip, "Secure Boot is on, so the kernel loads only modules signed with an enrolled key");
+    machine_end();
 }
 
 /* Checks that `item` exists and that its `why` has the words; with NULL, that it has no `why`. */
@@ -170,8 +280,7 @@ static void a_driver_that_does_not_start_names_the_node(void **state)
     json_t *all = asked();
     cuda->fail_at = 0;
     says(of_kind(all, "drivers", "cuda", 0), "CUDA_ERROR_999 (999) of cuInit; missing: ");
-    says(of_kind(all, "drivers", "cuda", 0),
-         "/dev/nvidia-uvm (as root, once after each boot: nvidia-modprobe -c 0 -u)");
+    says(of_kind(all, "drivers", "cuda", 0), "/dev/nvidia-uvm ("); /* what helps differs in a container */
     json_decref(all);
 }
 
@@ -305,12 +414,97 @@ static void a_card_that_is_cut_is_its_slices(void **state)
     control_of(CUDA)->devices = 2;
 }
 
+/* Cards on the bus that the driver does not show are listed with the reason; the fake library shows two. */
+static void a_card_on_the_bus_that_the_driver_does_not_show_says_why(void **state)
+{
+    static const char known[] = "cpu_cores_count 0\nlocation_id 49408\ndomain 0\n"; /* c1:00.0 */
+    (void)state;
+    setup();
+    machine_begin();
+    machine_card("0000:0a:00.0", "0x10de\n", "nvidia");
+    machine_card("0000:0b:00.0", "0x10de\n", "nvidia");
+    machine_card("0000:c1:00.0", "0x1002\n", "amdgpu");
+    machine_file("sys/class/kfd/kfd/topology/nodes/1/properties", known, sizeof(known) - 1, 0644);
+    json_t *all = asked();
+    assert_null(of_kind(all, "cards", "cuda", 2));
+    assert_null(of_kind(all, "cards", "hip", 2));
+    json_decref(all);
+    machine_card("0000:0c:00.0", "0x10de\n", "nvidia");   /* fell off its bus */
+    machine_card("0000:0d:00.0", "0x10de\n", "vfio-pci"); /* of a virtual machine */
+    machine_card("0000:c4:00.0", "0x1002\n", "amdgpu");   /* without PCIe atomics */
+    all = asked();
+    const json_t *lost = of_kind(all, "cards", "cuda", 2), *guest = of_kind(all, "cards", "cuda", 3);
+    const bool turned = !strstr(json_string_value(json_object_get(lost, "why")), "Xid");
+    says(turned ? guest : lost, "it fell off its bus or needs a reset (dmesg | grep Xid)");
+    says(turned ? lost : guest, "it is set aside for virtual machines (vfio-pci)");
+    says(of_kind(all, "cards", "hip", 2), "often its slot lacks PCIe atomics");
+    assert_string_equal(json_string_value(json_object_get(of_kind(all, "cards", "hip", 2), "pci")),
+                        "0000:c4:00.0");
+    json_decref(all);
+    machine_file(".dockerenv", "", 0, 0644); /* a container sees the whole machine's bus */
+    all = asked();
+    says(of_kind(all, "cards", "cuda", 2), "vfio-pci");
+    assert_null(of_kind(all, "cards", "cuda", 3));
+    assert_null(of_kind(all, "cards", "hip", 2));
+    json_decref(all);
+    machine_end();
+}
+
+/* HIP's library is there and needs another one that is not. */
+static void a_library_that_lacks_another_one_names_it(void **state)
+{
+    (void)state;
+    setup();
+    setenv("MOTLEY_HIP_LIBRARY", MOTLEY_FAKES "/libfake_needy.so", 1);
+    json_t *all = asked();
+    const json_t *driver = of_kind(all, "drivers", "hip", 0);
+    says(driver, "the hip driver's library does not load, because it lacks something: libfake_comgr.so:");
+    assert_true(json_is_false(json_object_get(driver, "missing")));
+    json_decref(all);
+}
+
+/* Numbers that alone say what helps. */
+static void an_error_of_the_start_says_what_helps(void **state)
+{
+    static const struct {
+        int number;
+        const char *helps;
+    } cases[] = {{34, "take the toolkit's folder of stubs out of LD_LIBRARY_PATH"},
+                 {802, "systemctl start nvidia-fabricmanager"},
+                 {803, "the driver was upgraded under the loaded kernel module: reboot"},
+                 {804, "cuda-compat does not serve this card"},
+                 {805, "start MPS anew"},
+                 {304, "CUDA_ERROR_304 (304) of cuInit"}};
+    struct fake_control *cuda = control_of(CUDA);
+    (void)state;
+    setup();
+    machine_begin();
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        cuda->calls = 0;
+        cuda->fail_at = 2; /* cuInit follows cuDriverGetVersion */
+        cuda->fail_with = cases[i].number;
+        json_t *all = asked();
+        cuda->fail_at = 0;
+        says(of_kind(all, "drivers", "cuda", 0), cases[i].helps);
+        assert_null(of_kind(all, "cards", "cuda", 0));
+        json_decref(all);
+    }
+    machine_end();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_build_without_a_cards_code_says_why),
         cmocka_unit_test(a_broken_driver_takes_nothing_from_the_other),
         cmocka_unit_test(a_missing_device_node_is_named_with_its_command),
+        cmocka_unit_test(a_node_that_this_user_may_not_open_names_its_group),
+        cmocka_unit_test(wsl2_is_served_by_windows),
+        cmocka_unit_test(a_driver_that_does_not_start_after_a_suspend_says_what_helps),
+        cmocka_unit_test(a_card_that_the_kernel_keeps_from_the_driver_says_which_has_it),
+        cmocka_unit_test(a_card_on_the_bus_that_the_driver_does_not_show_says_why),
+        cmocka_unit_test(a_library_that_lacks_another_one_names_it),
+        cmocka_unit_test(an_error_of_the_start_says_what_helps),
         cmocka_unit_test(a_driver_that_does_not_start_names_the_node),
         cmocka_unit_test(a_card_that_cannot_be_used_says_why),
         cmocka_unit_test(a_card_that_is_cut_is_its_slices),

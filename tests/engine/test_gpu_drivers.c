@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "engine/fakes/fake.h"
 #include "engine/gpu/gpu.h"
@@ -308,6 +309,15 @@ static void cards_say_what_they_are(void **state)
         must(driver->info(library, 0, NULL, &info, &err), &err);
         assert_true(!info.exclusive && info.prohibited);
         control->compute_mode = 0;
+        assert_false(info.watchdog || info.integrated);
+        control->watchdog = 1;
+        must(driver->info(library, 0, NULL, &info, &err), &err);
+        assert_true(info.watchdog && !info.integrated);
+        control->watchdog = 0;
+        control->integrated = 1;
+        must(driver->info(library, 0, NULL, &info, &err), &err);
+        assert_true(!info.watchdog && info.integrated);
+        control->integrated = 0;
         assert_int_equal(driver->info(library, 2, NULL, &info, &err), -1);
         assert_int_equal(err.code, ERR_NOT_FOUND);
         driver->close(library);
@@ -432,7 +442,9 @@ static void errors_name_call_and_reason(void **state)
     assert_int_equal(s.driver->memory_create(s.context, 1ull << 40, &none, &err), -1);
     assert_int_equal(err.code, ERR_NOMEM);
     assert_non_null(strstr(err.text, "1099511627776 bytes"));
-    assert_non_null(strstr(err.text, "CUDA_ERROR_OUT_OF_MEMORY (2) of cuMemAlloc_v2"));
+    assert_non_null(strstr(err.text, "CUDA_ERROR_OUT_OF_MEMORY (2) of cuMemAlloc_v2; "));
+    assert_non_null(
+        strstr(err.text, " of the card's 536870912 bytes are free: nvidia-smi names the programs"));
     struct gpu_module *module;
     assert_int_equal(s.driver->module_load(s.context, "garbage", 8, &module, &err), -1);
     assert_int_equal(err.code, ERR_INVALID);
@@ -447,6 +459,46 @@ static void errors_name_call_and_reason(void **state)
     assert_string_equal(control->trace, " cuCtxSetCurrent cuFuncSetAttribute cuLaunchKernel");
     scene_close(&s);
     clean(control, "errors");
+}
+
+/* Launches a kernel, whose call fails with `number`, and returns the code and the text of the error. */
+static enum err_code launch_failed(const struct brand *brand, int number, struct err *err)
+{
+    struct fake_control *control = control_of(brand);
+    struct scene s = {.driver = brand->driver};
+    must(scene_open(&s, brand, err), err);
+    control->fail_at = control->calls + 2; /* the call after the one that makes the context current */
+    control->fail_with = number;
+    assert_int_equal(scene_add(&s, 0, err), -1);
+    scene_close(&s);
+    clean(control, "a launch");
+    return err->code;
+}
+
+/* Faults whose cause is not the kernel: a display's watchdog, the card's memory, a neighbour under MPS. */
+static void a_fault_says_what_else_may_have_caused_it(void **state)
+{
+    char folder[] = "/tmp/motley-mps-XXXXXX", control[64];
+    struct err err;
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    setenv("CUDA_MPS_PIPE_DIRECTORY", folder, 1);
+    assert_int_equal(launch_failed(&brands[0], 702, &err), ERR_DEVICE_FAULT);
+    assert_non_null(strstr(err.text, "a display's watchdog ended the kernel: drive the display by another"));
+    assert_int_equal(launch_failed(&brands[0], 214, &err), ERR_DEVICE_FAULT);
+    assert_non_null(strstr(err.text, "the card's memory failed: nvidia-smi -q -d ECC,ROW_REMAPPER"));
+    assert_int_equal(launch_failed(&brands[0], 719, &err), ERR_DEVICE_FAULT);
+    assert_null(strstr(err.text, "MPS"));
+    snprintf(control, sizeof(control), "%s/control", folder);
+    FILE *file = fopen(control, "w");
+    assert_non_null(file);
+    fclose(file);
+    assert_int_equal(launch_failed(&brands[0], 719, &err), ERR_DEVICE_LOST);
+    assert_non_null(strstr(err.text, "MPS shares this card, and a fault of one program ends all"));
+    assert_int_equal(launch_failed(&brands[1], 719, &err), ERR_DEVICE_FAULT); /* AMD has no MPS */
+    unlink(control);
+    rmdir(folder);
+    unsetenv("CUDA_MPS_PIPE_DIRECTORY");
 }
 
 static void open_refused(const struct gpu_driver *driver, enum err_code code, const char *why)
@@ -531,6 +583,7 @@ int main(void)
         cmocka_unit_test(every_call_may_fail_once),
         cmocka_unit_test(a_lost_card_stays_lost),
         cmocka_unit_test(errors_name_call_and_reason),
+        cmocka_unit_test(a_fault_says_what_else_may_have_caused_it),
         cmocka_unit_test(libraries_that_do_not_serve_are_named),
         cmocka_unit_test(a_driver_without_cards_shows_none),
         cmocka_unit_test(numbers_have_types),

@@ -5,6 +5,7 @@
         {.kind = "emulated", .group = 2, .isa = "warp64,checks"},                                            \
         {.kind = "emulated", .group = 3, .isa = "warp32,checks,plain"}
 #include "engine/cases_packed.h"
+#include "engine/gpu/gpu.h"
 #include "engine/large_product.h"
 
 static void bench_open_gpu(struct bench *b, const char *isa)
@@ -83,6 +84,31 @@ static void large_products_are_their_definition(void **state)
     large_product("warp32", DTYPE_F32);
     large_product("warp32", DTYPE_BF16);
     large_product("warp64", DTYPE_F16);
+}
+
+/* A card that drives a display ends kernels that run for seconds. A product that would is launched in parts
+ * of its rows; here a second is as short as the product needs. */
+static void long_products_come_in_parts_where_a_watchdog_runs(void **state)
+{
+    enum { M = 2018, N = 1027, K = 19 };
+    static const char *const isas[] = {"warp32", "warp64"};
+    struct pass_counts counts;
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct bench b;
+        bench_open_gpu(&b, isas[i]);
+        struct gpu *gpu = (struct gpu *)b.device;
+        gpu->info.units = 1;
+        gpu->info.clock_khz = M / 2 * N * K / 8 / 1000 + 1;
+        large_product_check(&b, &(struct large_product){M, N, K, 1030, DTYPE_BF16});
+        device_pass_counts(b.device, &counts);
+        assert_int_equal(counts.launches, 1);
+        gpu->info.watchdog = true;
+        large_product_check(&b, &(struct large_product){M, N, K, 1030, DTYPE_BF16});
+        device_pass_counts(b.device, &counts);
+        assert_int_equal(counts.launches, 3);
+        bench_close(&b);
+    }
 }
 
 /* Makes random codes with finite scales: Q8_0's scales are fp16 of random bits below 2. */
@@ -361,6 +387,7 @@ int main(void)
         cmocka_unit_test(products_in_16_bits_round_their_operands_once),
         cmocka_unit_test(what_a_device_cannot_multiply_is_not_taken),
         cmocka_unit_test(large_products_are_their_definition),
+        cmocka_unit_test(long_products_come_in_parts_where_a_watchdog_runs),
         cmocka_unit_test(large_packed_products_have_the_bits_of_unpacked_ones),
         cmocka_unit_test(rows_out_of_line_give_the_same_bits),
         cmocka_unit_test(group_offsets_that_fall_or_leave_the_rows_end_the_launch),

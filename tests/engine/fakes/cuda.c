@@ -146,6 +146,8 @@ CU(cuDeviceGetAttribute, int *value, int attribute, int device)
     *value = attribute == 10   ? 32
              : attribute == 13 ? 1700000
              : attribute == 16 ? 46
+             : attribute == 17 ? fake_control.watchdog
+             : attribute == 18 ? fake_control.integrated
              : attribute == 20 ? fake_control.compute_mode
              : attribute == 75 ? fake_control.capability / 10
              : attribute == 76 ? fake_control.capability % 10

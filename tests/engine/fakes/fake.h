@@ -18,6 +18,7 @@ struct fake_control {
     int version, devices;
     int capability; /* compute capability: 86 is 8.6 */
     int compute_mode;
+    int integrated, watchdog;
     const char *arch;     /* AMD's architecture with its features */
     uint64_t live;        /* handles and allocations that were not released */
     uint64_t misuses;     /* calls with handles that are not alive, or of another kind or context */

@@ -154,6 +154,8 @@ HIP(hipDeviceGetAttribute, int *value, int attribute, int device)
         return result;
     *value = attribute == 5    ? 1700000
              : attribute == 6  ? fake_control.compute_mode
+             : attribute == 16 ? fake_control.integrated
+             : attribute == 18 ? fake_control.watchdog
              : attribute == 63 ? 110
              : attribute == 74 ? 65536
              : attribute == 87 ? 64

@@ -5,6 +5,8 @@
 #include "tests/engine/headers/same.h"
 
 SAME(ATTRIBUTE_CLOCK_RATE, hipDeviceAttributeClockRate);
+SAME(ATTRIBUTE_WATCHDOG, hipDeviceAttributeKernelExecTimeout);
+SAME(ATTRIBUTE_INTEGRATED, hipDeviceAttributeIntegrated);
 SAME(ATTRIBUTE_COMPUTE_MODE, hipDeviceAttributeComputeMode);
 SAME(ATTRIBUTE_MULTIPROCESSOR_COUNT, hipDeviceAttributeMultiprocessorCount);
 SAME(ATTRIBUTE_SHARED_PER_BLOCK, hipDeviceAttributeMaxSharedMemoryPerBlock);
