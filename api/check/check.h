@@ -3,8 +3,8 @@
  * The steps check the specification itself, its model, the adapter it starts from, its data (which are
  * encoded now if they were not before), the devices it names, and whether any placement fits. A thing that
  * the asker may not use is reported as missing. Equal specifications of one person (apart from their names)
- * share one check, running or finished, for 5 s, and submits of one class (model/job/plan_class.h) one search for
- * devices, so that submitting many jobs that differ in a seed or a learning rate is cheap. Loop thread.
+ * share one check, running or finished, for 5 s, and submits of one class (model/job/plan_class.h) one search
+ * for devices, so that submitting many jobs that differ in a seed or a learning rate is cheap. Loop thread.
  */
 #ifndef MOTLEY_API_CHECK_CHECK_H
 #define MOTLEY_API_CHECK_CHECK_H

@@ -1,5 +1,5 @@
-/* Declarations that check.c (sharing and starting checks), steps.c and fit.c (the steps) and outcome.c (the
- * result) share.
+/* Declarations that check.c (sharing and starting checks), steps.c and fit.c (the steps), share.c (sharing
+ * searches) and outcome.c (the result) share.
  */
 #ifndef MOTLEY_API_CHECK_CHECK_PRIVATE_H
 #define MOTLEY_API_CHECK_CHECK_PRIVATE_H
@@ -40,8 +40,8 @@ struct spec_check {
     bool under_way;
     uint64_t until_ns;
     STAILQ_HEAD(check_waiters, check_waiter) waiters;
-    /* Of a submit: its class (zero before it is known), whether devices are being searched for it, and the checks
-     * of the same class that wait for that. */
+    /* Of a submit: its class (zero before it is known), whether devices are being searched for it, and the
+     * checks of the same class that wait for that. */
     uint8_t plan_class[DIGEST_SIZE];
     bool searches;
     STAILQ_HEAD(check_followers, spec_check) followers;

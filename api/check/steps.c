@@ -363,8 +363,9 @@ void check_hold(struct spec_check *check)
     json_t *inputs = check->spec_json ? check_inputs(check) : NULL;
     if (check->spec_json && !inputs)
         err_set(&check->err, ERR_NOMEM, "out of memory for a job's inputs");
-    if (!inputs || check_take_class(check, inputs) < 0 || store_hold_job(check->app->store, &check->principal, check->spec_json, inputs, job_held,
-                                  check, &check->err) < 0)
+    if (!inputs || check_take_class(check, inputs) < 0 ||
+        store_hold_job(check->app->store, &check->principal, check->spec_json, inputs, job_held, check,
+                       &check->err) < 0)
         fail(check);
     json_decref(inputs);
 }
