@@ -12,6 +12,7 @@
 #include "common/file.h"
 #include "common/log.h"
 #include "common/yaml.h"
+#include "common/usage.h"
 
 static const char usage[] =
     "usage: motley-agent [--api URL] [--join TOKEN | --join-file PATH] --home DIR [--config FILE] [--worker "
@@ -77,9 +78,10 @@ int main(int argc, char **argv)
         {"home", required_argument, NULL, 'h'},
         {"config", required_argument, NULL, 'c'},
         {"worker", required_argument, NULL, 'w'},
-        {"help", no_argument, NULL, '?'},
         {NULL, 0, NULL, 0},
     };
+    if (usage_answered(argc, argv, usage))
+        return 0;
     struct agent_options options = {.join = getenv("MOTLEY_JOIN")};
     unsetenv("MOTLEY_JOIN"); /* workers inherit the environment; the text itself stays where it is */
     const char *config = NULL, *join_file = NULL;

@@ -7,14 +7,23 @@
 
 #include "api/prepare.h"
 #include "common/log.h"
+#include "common/usage.h"
 
 #include <getopt.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 
+static const char usage[] =
+    "usage: motley-api --config FILE [--migrate [--admin-token-file PATH]]\n"
+    "  --config FILE   YAML: docs/CONTRACTS.md has its keys\n"
+    "  --migrate       bring the database's schema up to date, then end\n"
+    "  --admin-token-file PATH   with --migrate: make an administrator's token there if there is none\n";
+
 int main(int argc, char **argv)
 {
+    if (usage_answered(argc, argv, usage))
+        return 0;
     static const struct option options[] = {{"config", required_argument, NULL, 'c'},
                                             {"migrate", no_argument, NULL, 'm'},
                                             {"admin-token-file", required_argument, NULL, 't'},
@@ -31,7 +40,7 @@ int main(int argc, char **argv)
         else
             return 2;
     if (!path || optind != argc) {
-        fprintf(stderr, "usage: motley-api --config FILE [--migrate [--admin-token-file PATH]]\n");
+        fputs(usage, stderr);
         return 2;
     }
     struct err err = {0};

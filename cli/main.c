@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "common/buf.h"
+#include "common/usage.h"
 #include "local/local.h"
 
 static const struct cli_command commands[] = {
@@ -23,7 +24,7 @@ static const struct cli_command commands[] = {
      command_up,
      CLI_RUN},
     {"down", "", 0, 0, "stop all of it", {{NULL, NULL, NULL}}, command_down, CLI_RUN},
-    {"status", "", 0, 0, "what runs", {{NULL, NULL, NULL}}, command_status, CLI_LOOK},
+    {"status", "", 0, 0, "list the processes of this home", {{NULL, NULL, NULL}}, command_status, CLI_LOOK},
     {"web",
      "",
      0,
@@ -56,8 +57,8 @@ static const struct cli_command commands[] = {
      "SPEC",
      1,
      1,
-     "what a job would learn: the data's format, counts, and rows with the learnt part marked; needs no "
-     "server",
+     "show what a job would train on: the data's format, counts, and rows with the trained part marked; "
+     "needs no server",
      {{"--show", "N", "so many rows; default 1"}},
      command_rows,
      CLI_PLAN},
@@ -65,14 +66,15 @@ static const struct cli_command commands[] = {
      "SPEC",
      1,
      1,
-     "what would happen, without committing",
+     "show how a job would be placed, how long a step takes and what memory it needs",
      {{"--cluster", "FILE", "devices one does not own; needs no server"},
       {"--draw", "FILE.svg", "a picture: nodes and links, and what each rank does when"},
       {"--program", NULL, "the step programs, instruction by instruction"},
       {"--from", "PLAN", "start from this plan: the answer is never slower where it can be kept"},
       {"--routing", "FILE", "how many tokens each layer's experts got, measured by a run"},
       {"--steps-left", "N", "with --from, of a job that runs: is moving it worth it, with N steps to go"},
-      {"--restart", "SECONDS", "and what stopping and starting again takes beside moving; default 30"},
+      {"--restart", "SECONDS",
+       "with --steps-left: the time that a stop and a restart take, without the move; default 30"},
       {"--save", "PLAN", "write the plan, for --from"},
       {"--objective", "NAME", "time (default), cost or energy"},
       {"--insight", NULL, "the critical path, and what each single improvement would save"},
@@ -88,7 +90,7 @@ static const struct cli_command commands[] = {
      "",
      0,
      0,
-     "the jobs, newest first",
+     "list the jobs, newest first",
      {{"--state", "S,S", "only these"},
       {"--owner", "NAME", "of this user"},
       {"--group", "NAME", "shared with this group, or charged to it"},
@@ -100,12 +102,12 @@ static const struct cli_command commands[] = {
       {"--after", "CURSOR", "the next page"}},
      command_jobs,
      CLI_LOOK},
-    {"job", "ID", 1, 1, "one job", {{NULL, NULL, NULL}}, command_job, CLI_LOOK},
+    {"job", "ID", 1, 1, "show one job", {{NULL, NULL, NULL}}, command_job, CLI_LOOK},
     {"queue",
      "",
      0,
      0,
-     "what runs and what waits, everybody's",
+     "list the running and waiting jobs of everybody",
      {{NULL, NULL, NULL}},
      command_queue,
      CLI_LOOK},
@@ -113,7 +115,7 @@ static const struct cli_command commands[] = {
      "",
      0,
      0,
-     "the queue, the devices and what runs, live on a terminal; once elsewhere",
+     "the queue, the devices and running jobs: a live view on a terminal, else printed once",
      {{NULL, NULL, NULL}},
      command_top,
      CLI_LOOK},
@@ -121,7 +123,7 @@ static const struct cli_command commands[] = {
      "",
      0,
      0,
-     "what everybody used",
+     "device time that users, groups and devices have used",
      {{"--from", "TIME", "default: 30 days before --to"},
       {"--to", "TIME", "default: now"},
       {"--by", "WHAT", "user, group or device"},
@@ -132,7 +134,7 @@ static const struct cli_command commands[] = {
      "",
      0,
      0,
-     "what everybody is due, and whose turn it is",
+     "each account's fair share, what it used of it, and whose turn is next",
      {{NULL, NULL, NULL}},
      command_shares,
      CLI_LOOK},
@@ -140,15 +142,22 @@ static const struct cli_command commands[] = {
      "FROM..TO",
      1,
      1,
-     "what waits, shares and use would have been under other policies, or with more devices",
+     "estimate waits, shares and use under other policies, or with more devices",
      {{"--policy", "FILE",
        "settings of the policies, as the section `sharing` of the scheduler's configuration"},
       {"--add", "DEVICE", "one more device like this one (may be repeated)"}},
      command_simulate,
      CLI_PLAN},
-    {"why", "ID", 1, 1, "what a job waits for", {{NULL, NULL, NULL}}, command_why, CLI_LOOK},
+    {"why",
+     "ID",
+     1,
+     1,
+     "explain what a job waits for, or why it runs where it runs",
+     {{NULL, NULL, NULL}},
+     command_why,
+     CLI_LOOK},
     {"watch", "ID", 1, 1, "follow a job to its end", {{NULL, NULL, NULL}}, command_watch, CLI_RUN},
-    {"logs", "ID", 1, 1, "a job's log lines", {{"-f", NULL, "follow"}}, command_logs, CLI_LOOK},
+    {"logs", "ID", 1, 1, "print a job's log lines", {{"-f", NULL, "follow"}}, command_logs, CLI_LOOK},
     {"cancel",
      "ID…",
      1,
@@ -163,7 +172,7 @@ static const struct cli_command commands[] = {
      "ID",
      1,
      1,
-     "change a job that has not ended",
+     "change the priority, start time or width of a job that has not ended",
      {{"--priority", "N", "from -100 to 100, and one's ceiling"},
       {"--begin", "TIME", "it does not start before (2026-01-31T12:00:00Z), or now"},
       {"--at-most", "N", "elements of an array at once, or any"}},
@@ -181,7 +190,7 @@ static const struct cli_command commands[] = {
      "ID",
      1,
      1,
-     "a longer time limit, if nobody who waits for its devices starts later",
+     "extend a job's time limit; refused where that would delay a waiting job",
      {{"--for", "TIME", "so much longer: 30m, 2h"}},
      command_extend,
      CLI_RUN},
@@ -244,12 +253,12 @@ static const struct cli_command commands[] = {
      {{NULL, NULL, NULL}},
      command_node,
      CLI_ADMINISTER},
-    {"nodes", "", 0, 0, "the machines", {{NULL, NULL, NULL}}, command_nodes, CLI_LOOK},
+    {"nodes", "", 0, 0, "list the machines", {{NULL, NULL, NULL}}, command_nodes, CLI_LOOK},
     {"devices",
      "",
      0,
      0,
-     "the devices",
+     "list the devices",
      {{"--catalogue", NULL, "the kinds that `like` in a cluster file may name; needs no server"},
       {"--code", NULL, "which cards this build has kernels for; needs no server"}},
      command_devices,
@@ -302,7 +311,7 @@ static const struct cli_command commands[] = {
      "",
      0,
      0,
-     "who holds or has booked which device",
+     "list who holds or has booked which device",
      {{NULL, NULL, NULL}},
      command_leases,
      CLI_LOOK},
@@ -341,7 +350,7 @@ static const struct cli_command commands[] = {
      "",
      0,
      0,
-     "what people and administrators changed, newest first",
+     "list what people and administrators changed, newest first",
      {{"--limit", "N", "a page; default 50"}, {"--after", "CURSOR", "the next page"}},
      command_audit,
      CLI_ADMINISTER},
@@ -381,6 +390,19 @@ static const struct cli_option common_options[] = {
     {NULL, NULL, NULL},
 };
 
+/* Prints two columns, the first of them 'width' characters wide (UTF-8). Where it is wider, the second one
+ * begins in the next line. */
+static void print_row(FILE *out, const char *left, int width, const char *right)
+{
+    int room = width;
+    for (const char *at = left; *at; at++)
+        room -= ((unsigned char)*at & 0xc0) != 0x80;
+    if (room < 0)
+        fprintf(out, "  %s\n  %*s %s\n", left, width, "", right);
+    else
+        fprintf(out, "  %s%*s %s\n", left, room, "", right);
+}
+
 static void print_options(FILE *out, const struct cli_option *options)
 {
     for (int i = 0; i < CLI_OPTIONS_MAX && options[i].name; i++) {
@@ -388,7 +410,7 @@ static void print_options(FILE *out, const struct cli_option *options)
         char left[64];
         snprintf(left, sizeof(left), "%s%s%s", option->name, option->value ? " " : "",
                  option->value ? option->value : "");
-        fprintf(out, "  %-24s %s\n", left, option->help);
+        print_row(out, left, 24, option->help);
     }
 }
 
@@ -409,12 +431,14 @@ static void print_usage(FILE *out)
             char left[64];
             snprintf(left, sizeof(left), "%s %s", commands[i].name, commands[i].words);
             if ((int)commands[i].group == group)
-                fprintf(out, "  %-28s %s\n", left, commands[i].help);
+                print_row(out, left, 28, commands[i].help);
         }
         fprintf(out, "\n");
     }
     fprintf(out, "With every command:\n");
     print_options(out, common_options);
+    fprintf(out,
+            "\nmotley help COMMAND says what one command takes, motley --version which release this is.\n");
 }
 
 static void print_command(FILE *out, const struct cli_command *command)
@@ -522,18 +546,28 @@ int main(int argc, char **argv)
         setlocale(LC_CTYPE, "C.UTF-8"); /* gives wcwidth the widths of the characters that Motley prints */
     setlocale(LC_NUMERIC, "C");
     signal(SIGPIPE, SIG_DFL);
-    if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0) {
+    const bool asks = argc >= 2 && (strcmp(argv[1], "help") == 0 || strcmp(argv[1], "--help") == 0);
+    if (argc < 2 || (asks && argc == 2)) {
         print_usage(argc < 2 ? stderr : stdout);
         return argc < 2 ? CLI_USAGE : CLI_DONE;
     }
+    if (strcmp(argv[1], "version") == 0 || strcmp(argv[1], "--version") == 0) {
+        printf("motley %s\n", motley_version);
+        return CLI_DONE;
+    }
     struct cli cli = {0};
     struct err err = {0};
+    const char *name = argv[asks ? 2 : 1]; /* `motley help COMMAND` is `motley COMMAND --help` */
     for (int i = 0; i < COMMAND_COUNT; i++)
-        if (strcmp(argv[1], commands[i].name) == 0)
+        if (strcmp(name, commands[i].name) == 0)
             cli.command = &commands[i];
     if (!cli.command) {
-        fprintf(stderr, "motley: no command \"%.40s\"; motley --help lists them\n", argv[1]);
+        fprintf(stderr, "motley: no command \"%.40s\"; motley --help lists them\n", name);
         return CLI_USAGE;
+    }
+    if (asks) {
+        print_command(stdout, cli.command);
+        return CLI_DONE;
     }
     int result = parse(&cli, argc, argv, &err);
     if (result == 0 && cli_option(&cli, "--help")) {

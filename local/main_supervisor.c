@@ -6,15 +6,19 @@
 #include <string.h>
 
 #include "common/log.h"
+#include "common/usage.h"
 #include "local/join.h"
 #include "local/local.h"
 
 int main(int argc, char **argv)
 {
     struct err err = {0};
+    static const char usage[] = "usage: motley-supervisor HOME (an absolute path); `motley up` starts it\n";
+    if (usage_answered(argc, argv, usage))
+        return 0;
     const bool join = argc == 3 && strcmp(argv[2], "--join") == 0;
     if ((argc != 2 && !join) || argv[1][0] != '/') {
-        fprintf(stderr, "usage: motley-supervisor HOME (an absolute path); `motley up` starts it\n");
+        fputs(usage, stderr);
         return 2;
     }
     if ((join ? local_join(argv[1], &err) : local_supervise(argv[1], &err)) < 0) {

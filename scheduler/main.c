@@ -12,6 +12,7 @@
 #include "common/log.h"
 #include "common/redis.h"
 #include "common/tls.h"
+#include "common/usage.h"
 #include "scheduler/leader/scheduler.h"
 #include "store/store.h"
 
@@ -20,25 +21,20 @@ struct options {
     bool migrate, restored;
 };
 
-static int usage(void)
-{
-    fprintf(stderr,
-            "usage: motley-scheduler --config FILE [--migrate | --restored]\n"
-            "  --migrate   bring the database's schema up to date, then end\n"
-            "  --restored  the database came back from a backup: begin a new life with it, then end;\n"
-            "              once, while no scheduler runs\n");
-    return 2;
-}
+static const char usage[] =
+    "usage: motley-scheduler --config FILE [--migrate | --restored]\n"
+    "  --migrate   bring the database's schema up to date, then end\n"
+    "  --restored  the database came back from a backup: begin a new life with it, then end;\n"
+    "              once, while no scheduler runs\n";
 
 static int read_options(int argc, char **argv, struct options *options)
 {
     static const struct option known[] = {{"config", required_argument, NULL, 'c'},
                                           {"migrate", no_argument, NULL, 'm'},
                                           {"restored", no_argument, NULL, 'r'},
-                                          {"help", no_argument, NULL, 'h'},
                                           {NULL, 0, NULL, 0}};
     int choice;
-    while ((choice = getopt_long(argc, argv, "c:h", known, NULL)) != -1)
+    while ((choice = getopt_long(argc, argv, "c:", known, NULL)) != -1)
         if (choice == 'c')
             options->config = optarg;
         else if (choice == 'm')
@@ -277,8 +273,12 @@ int main(int argc, char **argv)
     struct scheduler_config config;
     struct err err;
     int rc;
-    if (read_options(argc, argv, &options) < 0)
-        return usage();
+    if (usage_answered(argc, argv, usage))
+        return 0;
+    if (read_options(argc, argv, &options) < 0) {
+        fputs(usage, stderr);
+        return 2;
+    }
     if (scheduler_config_load(options.config, &config, &err) < 0) {
         fail("configuration", &err);
         return 2;

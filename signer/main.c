@@ -10,6 +10,7 @@
 
 #include "common/log.h"
 #include "common/units.h"
+#include "common/usage.h"
 #include "signer/signer.h"
 
 static const char usage[] =
@@ -52,6 +53,8 @@ int main(int argc, char **argv)
     struct err err = {0};
     sigset_t ends;
     int ends_of[2];
+    if (usage_answered(argc, argv, usage))
+        return 0;
     if (take(argc, argv, &options) < 0) {
         fputs(usage, stderr);
         return 2;

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "common/log.h"
+#include "common/usage.h"
 #include "engine/gpu/cards.h"
 #include "engine/gpu/code.h"
 #include "engine/gpu/health.h"
@@ -67,8 +68,11 @@ int main(int argc, char **argv)
                                           {"health", required_argument, NULL, 'H'},
                                           {"visible", required_argument, NULL, 'V'},
                                           {NULL, 0, NULL, 0}};
+    static const char usage[] = "usage: motley-worker --socket PATH --dir DIR; motley-agent starts it\n";
     struct worker_options options = {0};
     struct err err;
+    if (usage_answered(argc, argv, usage))
+        return 0;
     /* Large blocks are always mapped and unmapped, because a plan counts this process's memory closely. */
     mallopt(M_MMAP_THRESHOLD, MMAP_BYTES);
     mallopt(M_ARENA_MAX, ARENAS);
@@ -88,7 +92,7 @@ int main(int argc, char **argv)
         else
             return 2;
     if (!options.socket || !options.dir || optind < argc) {
-        fprintf(stderr, "usage: motley-worker --socket PATH --dir DIR\n");
+        fputs(usage, stderr);
         return 2;
     }
     if (worker_create(&options, &the_worker, &err) < 0) {

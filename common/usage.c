@@ -1,0 +1,20 @@
+#include "common/usage.h"
+
+#include <stdio.h>
+#include <string.h>
+
+const char motley_version[] = MOTLEY_VERSION;
+
+bool usage_answered(int argc, char **argv, const char *usage)
+{
+    if (argc >= 2 && strcmp(argv[1], "--version") == 0) {
+        const char *slash = strrchr(argv[0], '/');
+        fprintf(stdout, "%s %s\n", slash ? slash + 1 : argv[0], motley_version);
+        return true;
+    }
+    if (argc >= 2 && strcmp(argv[1], "--help") == 0) {
+        fputs(usage, stdout);
+        return true;
+    }
+    return false;
+}

@@ -1,0 +1,14 @@
+/* What every program answers to `--version` and `--help`. */
+#ifndef MOTLEY_COMMON_USAGE_H
+#define MOTLEY_COMMON_USAGE_H
+
+#include <stdbool.h>
+
+/* The number of this release, such as "0.1.0". */
+extern const char motley_version[];
+
+/* Whether the first word is --version or --help: then the answer was printed (the program's name and number,
+ * or 'usage'), and the program ends with status 0. Called before anything is opened. */
+bool usage_answered(int argc, char **argv, const char *usage);
+
+#endif
