@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "agent/cards.h"
+#include "agent/child.h"
 #include "agent/config.h"
 #include "agent/enrol.h"
 #include "agent/feed.h"
@@ -283,6 +284,9 @@ static int cards_look(struct agent *agent, struct err *err)
     json_t *cards = wanted ? cards_ask(agent->worker, err) : NULL;
     if (!wanted)
         return 0;
+    char workers[4096];
+    if (file_path(workers, sizeof(workers), err, "%s/run", agent->options.home) == 0)
+        agent->config.held = child_limits(workers);
     if (!cards || agent_config_cards(&agent->config, cards, err) < 0)
         return -1;
     return agent->config.device_count > 0

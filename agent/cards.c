@@ -10,7 +10,7 @@
 #include "common/json.h"
 #include "common/program_json.h"
 
-enum { ANSWER_SECONDS = 30 /* a card */, CARDS_ALONE_MAX = 64 };
+enum { ANSWER_SECONDS = 30 /* a card, and the drivers */, CARDS_ALONE_MAX = 64 };
 static const uint64_t RESERVE_BYTES =
     500000000; /* bytes of a card that stay free in addition to the 8 % that plans do not use */
 static const uint64_t STEP_BYTES =
@@ -21,7 +21,7 @@ static json_t *card_alone(const char *worker, const char *uuid)
 {
     const char *argv[] = {worker, "--visible", uuid, "--devices", NULL};
     struct err why = {.text = "its driver does not show it"};
-    json_t *answer = program_json(argv, ANSWER_SECONDS, &why), *driver;
+    json_t *answer = program_json(argv, 2 * ANSWER_SECONDS, &why), *driver;
     size_t i;
     json_array_foreach (json_object_get(answer, "drivers"), i, driver) {
         const char *said = json_text_of(driver, "why");
@@ -82,13 +82,12 @@ json_t *cards_ask(const char *worker, struct err *err)
 {
     const char *argv[] = {worker, "--devices", NULL};
     struct err why = {.text = "the list of cards is no such list"};
-    const uint32_t seconds = ANSWER_SECONDS * cards_expected();
+    const uint32_t seconds = ANSWER_SECONDS * (1 + cards_expected());
     json_t *answer = program_json(argv, seconds, &why);
-    if (!answer &&
-        why.code == ERR_TIMEOUT) /* without persistence mode, NVIDIA's cards start for each process */
+    if (!answer && why.code == ERR_TIMEOUT) /* each card has a deadline of its own, but its driver has none */
         err_set(&why, ERR_TIMEOUT,
-                "the cards did not answer within %u s: is one hung (dmesg), or is persistence mode off "
-                "(nvidia-smi -pm 1)?",
+                "the drivers of the cards did not answer within %u s: does one hang (dmesg, nvidia-smi, "
+                "rocminfo)?",
                 seconds);
     if (!json_is_array(json_object_get(answer, "cards")) ||
         !json_is_array(json_object_get(answer, "drivers"))) {

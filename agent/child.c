@@ -1,5 +1,6 @@
 #include "agent/child.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
@@ -93,10 +94,11 @@ static int frame_keep(const struct child *child, const char *name, const json_t 
 static int state_write(const struct child *child, struct err *err)
 {
     const struct child_work *work = &child->work;
-    json_t *state = json_pack("{s:i, s:I, s:s, s:I, s:I, s:I, s:I}", "pid", (int)child->pid, "start_time",
-                              (json_int_t)child->start_time, "device", work->device, "run",
-                              (json_int_t)work->run, "epoch", (json_int_t)work->epoch, "rank",
-                              (json_int_t)work->rank, "request", (json_int_t)work->request);
+    json_t *state =
+        json_pack("{s:i, s:I, s:s, s:I, s:I, s:I, s:I, s:I}", "pid", (int)child->pid, "start_time",
+                  (json_int_t)child->start_time, "device", work->device, "run", (json_int_t)work->run,
+                  "epoch", (json_int_t)work->epoch, "rank", (json_int_t)work->rank, "request",
+                  (json_int_t)work->request, "limit_bytes", (json_int_t)work->limit_bytes);
     struct buf text;
     buf_init(&text, 4096);
     int result =
@@ -131,6 +133,7 @@ static int state_read(struct child *child, struct err *err)
     jr_i64(&reader, "epoch", JR_REQUIRED, -1, INT64_MAX, &child->work.epoch);
     jr_i64(&reader, "rank", JR_REQUIRED, -1, INT64_MAX, &child->work.rank);
     jr_i64(&reader, "request", JR_REQUIRED, -1, INT64_MAX, &child->work.request);
+    jr_i64(&reader, "limit_bytes", JR_OPTIONAL, 0, INT64_MAX, &child->work.limit_bytes);
     int result = jr_finish_loose(&reader);
     if (result == 0) {
         snprintf(child->work.device, sizeof(child->work.device), "%s", device);
@@ -423,6 +426,8 @@ struct child *child_start(struct event_base *base, const struct child_options *o
     if (!child)
         return NULL;
     child->work = options->work;
+    const json_t *device = json_object_get(json_object_get(options->document, "local"), "device");
+    child->work.limit_bytes = json_integer_value(json_object_get(device, "memory_limit_bytes"));
     if (file_remove_tree(child->dir, err) < 0 || file_mkdirs(child->dir, 0700, err) < 0 ||
         frame_keep(child, "assign", options->document, err) < 0 || process_start(child, options, err) < 0) {
         child_destroy(child);
@@ -458,6 +463,24 @@ struct child *child_adopt(struct event_base *base, const char *dir, const struct
     }
     connect_later(child);
     return child;
+}
+
+json_t *child_limits(const char *folder)
+{
+    json_t *limits = json_object();
+    DIR *entries = opendir(folder);
+    const struct dirent *entry;
+    while (entries && (entry = readdir(entries))) {
+        struct child child = {.pid = 0};
+        struct err ignored;
+        if (entry->d_name[0] != '.' &&
+            file_path(child.dir, sizeof(child.dir), &ignored, "%s/%s", folder, entry->d_name) == 0 &&
+            state_read(&child, &ignored) == 0 && process_is(child.pid, child.start_time))
+            json_object_set_new(limits, child.work.device, json_integer(child.work.limit_bytes));
+    }
+    if (entries)
+        closedir(entries);
+    return limits;
 }
 
 void child_destroy(struct child *child)

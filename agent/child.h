@@ -26,6 +26,7 @@ struct child_work {
     char device[96];
     int64_t run, epoch, rank;
     int64_t request;
+    int64_t limit_bytes; /* the device's memory limit when the worker was started */
 };
 
 struct child_events {
@@ -51,6 +52,10 @@ struct child *child_start(struct event_base *base, const struct child_options *o
  * ended, ERR_CORRUPT, ERR_IO. *work is set to the worker's work if it can be read (device[0] != 0). */
 struct child *child_adopt(struct event_base *base, const char *dir, const struct child_events *events,
                           void *arg, struct child_work *work, struct err *err);
+
+/* Returns new {device: bytes}: the memory limits with which the workers below 'folder' that still run were
+ * started, by an earlier agent. */
+json_t *child_limits(const char *folder);
 
 void child_destroy(struct child *child); /* does not kill the process and keeps its folder */
 

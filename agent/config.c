@@ -22,6 +22,7 @@ static const char *const isas[] = {"native", "avx512", "avx2", "sse42", NULL};
 static const char *const card_choices[] = {"all", "named", NULL};
 static const char *const warps[] = {"warp32", "warp64", NULL};
 static const uint64_t EMULATED_MEMORY = (uint64_t)1 << 30;
+static const uint64_t CPU_BYTES_LEAST = (uint64_t)1 << 30; /* of a CPU that shares its memory with a card */
 
 static bool name_valid(const char *name)
 {
@@ -101,7 +102,8 @@ static int device_read(struct json_reader *reader, struct agent_config *config, 
     } else {
         card_read(reader, (enum device_kind_rule)kind, index, device);
     }
-    jr_bytes(reader, "memory", JR_OPTIONAL, 1u << 20, (uint64_t)1 << 50, &device->memory_limit_bytes);
+    device->configured = jr_bytes(reader, "memory", JR_OPTIONAL, 1u << 20, (uint64_t)1 << 50,
+                                  &device->memory_limit_bytes) == 1;
     device_name(config, device, kind == KIND_CPU ? index : device->index);
     for (uint32_t i = 0; i < index && !reader->failed; i++)
         if (strcmp(config->devices[i].name, device->name) == 0)
@@ -215,12 +217,19 @@ static void card_refuse(json_t *card, const char *why)
 static bool card_take(const struct agent_config *config, json_t *card, struct agent_device *device)
 {
     struct err err;
+    /* A worker of our own that runs there from before this start takes memory, and alone may take the card,
+     * if that admits one process. */
+    const json_int_t held = json_integer_value(json_object_get(config->held, device->name));
+    if (held > 0) {
+        json_object_set_new(card, "usable", json_true());
+        json_object_set_new(card, "why", json_null());
+    }
     if (card_excluded(config, card))
         card_refuse(card, "the configuration excludes it");
     if (!json_is_true(json_object_get(card, "usable")))
         return false;
     json_int_t available = json_integer_value(json_object_get(card, "free_bytes"));
-    uint64_t usable = card_memory_share(available > 0 ? (uint64_t)available : 0);
+    uint64_t usable = held > 0 ? (uint64_t)held : card_memory_share(available > 0 ? (uint64_t)available : 0);
     if (device->memory_limit_bytes == 0)
         device->memory_limit_bytes = usable;
     if (device->memory_limit_bytes > (uint64_t)json_integer_value(json_object_get(card, "memory_bytes")) ||
@@ -327,6 +336,34 @@ static void found_cards(struct agent_config *config, json_t *list)
     }
 }
 
+/* Divides the host's memory between the integrated cards that are used and the CPU: a plan takes them for two
+ * memories. A CPU that has no memory left is not used. */
+static void memory_divide(struct agent_config *config, json_t *list)
+{
+    uint64_t shared = 0, kept = 0;
+    for (uint32_t i = 0; i < config->device_count; i++) {
+        const struct agent_device *device = &config->devices[i];
+        const json_t *card = cards_find(config->cards, device->kind, device->index);
+        if (json_is_true(json_object_get(card, "integrated")))
+            shared += device->memory_limit_bytes + device->base_bytes;
+    }
+    for (uint32_t i = 0; i < config->device_count; i++) {
+        struct agent_device *device = &config->devices[i];
+        const uint64_t limit = device->memory_limit_bytes;
+        if (strcmp(device->kind, "cpu") == 0 && !device->configured)
+            device->memory_limit_bytes = limit > shared ? limit - shared : 0;
+        if (device->memory_limit_bytes >= CPU_BYTES_LEAST || device->memory_limit_bytes == limit)
+            config->devices[kept++] = *device;
+        else
+            json_array_append_new(list,
+                                  json_pack("{s:s, s:s, s:b, s:s}", "kind", "cpu", "device", device->name,
+                                            "usable", 0, "why",
+                                            "the card has the same memory and takes most of it: give both "
+                                            "a `memory` in `devices` to use both"));
+    }
+    config->device_count = (uint32_t)kept;
+}
+
 int agent_config_cards(struct agent_config *config, json_t *cards, struct err *err)
 {
     json_t *list = json_object_get(cards, "cards");
@@ -336,6 +373,7 @@ int agent_config_cards(struct agent_config *config, json_t *cards, struct err *e
     named_cards(config, list);
     if (config->all_cards)
         found_cards(config, list);
+    memory_divide(config, list);
     refused_drivers(config, list);
     json_t *card;
     size_t i;
@@ -352,7 +390,8 @@ void agent_config_fini(struct agent_config *config)
         config->devices[i].locked = false;
     }
     json_decref(config->cards);
-    config->cards = NULL;
+    json_decref(config->held);
+    config->cards = config->held = NULL;
 }
 
 int agent_own_host(const char *url, char host[256], struct err *err)

@@ -37,6 +37,7 @@ struct agent_device {
     uint64_t
         base_bytes; /* of a card: memory that a worker takes beyond the limit (cards.h); 0: none or unknown */
     char visible[48]; /* CUDA_VISIBLE_DEVICES that the card's worker needs (cards.h); or "" */
+    bool configured;  /* the configuration gives memory_limit_bytes */
     bool locked;      /* `lock` is an open file that reserves the card for this agent (card_lock) */
     int lock;
 };
@@ -52,6 +53,8 @@ struct agent_config {
     const json_t *exclude;    /* array of strings, borrowed from the document; or NULL */
     uint32_t device_count;
     struct agent_device devices[AGENT_DEVICES_MAX];
+    json_t *held;  /* {device: bytes}: limits of the devices on which workers of this home's earlier agent run;
+                      NULL: none; owned */
     json_t *cards; /* all cards that the drivers report, with `device`, or `why` for one that is not used;
                       NULL before agent_config_cards; owned */
 };

@@ -1,5 +1,6 @@
 /* motley-worker --socket PATH --dir DIR runs one rank on one device; the agent starts it so.
- * motley-worker --devices prints the cards of this machine as JSON, for the agent and for people.
+ * motley-worker --devices prints the cards of this machine as JSON, for the agent and for people. It runs
+ * motley-worker --look CARD for each, which runs a kernel there.
  * motley-worker --health MS prints their state, a line of JSON every MS milliseconds, until the reader closes
  * the pipe.
  */
@@ -17,7 +18,7 @@
 #include "engine/gpu/health.h"
 #include "worker/worker.h"
 
-enum { MMAP_BYTES = 512 << 10, ARENAS = 2 };
+enum { MMAP_BYTES = 512 << 10, ARENAS = 2, LOOK_SECONDS = 30 /* a card */ };
 
 static struct worker *the_worker; /* used by the signal handler alone */
 
@@ -61,14 +62,13 @@ static int print_json(json_t *document)
 
 int main(int argc, char **argv)
 {
-    static const struct option names[] = {{"socket", required_argument, NULL, 's'},
-                                          {"dir", required_argument, NULL, 'd'},
-                                          {"devices", no_argument, NULL, 'D'},
-                                          {"code", no_argument, NULL, 'C'},
-                                          {"health", required_argument, NULL, 'H'},
-                                          {"visible", required_argument, NULL, 'V'},
-                                          {NULL, 0, NULL, 0}};
+    static const struct option names[] = {
+        {"socket", required_argument, NULL, 's'}, {"dir", required_argument, NULL, 'd'},
+        {"devices", no_argument, NULL, 'D'},      {"code", no_argument, NULL, 'C'},
+        {"health", required_argument, NULL, 'H'}, {"visible", required_argument, NULL, 'V'},
+        {"look", required_argument, NULL, 'L'},   {NULL, 0, NULL, 0}};
     static const char usage[] = "usage: motley-worker --socket PATH --dir DIR; motley-agent starts it\n";
+    const struct gpu_cards_options cards = {.root = "", .program = "/proc/self/exe", .seconds = LOOK_SECONDS};
     struct worker_options options = {0};
     struct err err;
     if (usage_answered(argc, argv, usage))
@@ -82,7 +82,9 @@ int main(int argc, char **argv)
         else if (option == 'd')
             options.dir = optarg;
         else if (option == 'D')
-            return print_json(gpu_cards("", &err));
+            return print_json(gpu_cards(&cards, &err));
+        else if (option == 'L')
+            return print_json(gpu_card_look(optarg, &err));
         else if (option == 'V')
             setenv("CUDA_VISIBLE_DEVICES", optarg, 1); /* set before any driver is opened */
         else if (option == 'C')

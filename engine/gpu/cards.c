@@ -1,8 +1,10 @@
 #include "engine/gpu/cards.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/program_json.h"
 #include "engine/gpu/code.h"
 #include "engine/gpu/gpu.h"
 #include "engine/gpu/health.h"
@@ -71,6 +73,22 @@ static int card_look(const struct gpu_driver *driver, struct gpu_context *contex
     return status;
 }
 
+/* The bytes that an integrated card may still take of the host's memory: its driver counts the page cache as
+ * used, which the kernel gives up for others. */
+static uint64_t memory_available(const char *root, uint64_t left, uint64_t total)
+{
+    char path[512], line[128];
+    unsigned long long kib = 0;
+    snprintf(path, sizeof(path), "%s/proc/meminfo", root);
+    FILE *file = fopen(path, "re");
+    while (file && kib == 0 && fgets(line, sizeof(line), file))
+        sscanf(line, "MemAvailable: %llu", &kib);
+    if (file)
+        fclose(file);
+    const uint64_t available = 1024ull * kib < total ? 1024ull * kib : total;
+    return available > left ? available : left;
+}
+
 /* Asks for free memory through a context on the card, and runs a kernel. ERR_UNSUPPORTED if this build has no
  * code for the card, or the driver does not take it. */
 static int card_try(const struct gpu_driver *driver, struct gpu_library *library, uint32_t index,
@@ -104,8 +122,63 @@ static json_t *products_describe(const struct gpu_driver *driver, uint32_t versi
     return json_pack("{s:n, s:s}", "library", "why", err.text);
 }
 
-static json_t *card_describe(const struct gpu_driver *driver, struct gpu_library *library, uint32_t version,
-                             uint32_t index)
+/* Like card_try, in a process of its own with a deadline of its own. */
+static int card_try_apart(const struct gpu_cards_options *options, const struct gpu_driver *driver,
+                          uint32_t index, uint64_t *available, struct err *err)
+{
+    char card[32];
+    const char *const argv[] = {options->program, "--look", card, NULL};
+    snprintf(card, sizeof(card), "%s:%u", driver->kind, index);
+    json_t *answer = program_json(argv, options->seconds, err);
+    const char *why = json_string_value(json_object_get(answer, "why"));
+    int status = answer && !why ? 0 : -1;
+    if (!answer && err->code == ERR_TIMEOUT)
+        err_set(
+            err, ERR_TIMEOUT,
+            "it did not answer within %u s: is it hung (dmesg), or is persistence mode off (nvidia-smi -pm "
+            "1), so that it starts anew for each process?",
+            options->seconds);
+    else if (!answer)
+        err_wrap(err, "the process that ran its first kernel");
+    else if (why)
+        err_set(err, ERR_DEVICE_FAULT, "%s", why);
+    *available = (uint64_t)json_integer_value(json_object_get(answer, "free_bytes"));
+    json_decref(answer);
+    return status;
+}
+
+json_t *gpu_card_look(const char *card, struct err *err)
+{
+    const struct gpu_driver *const *driver = gpu_drivers;
+    const char *colon = strchr(card, ':');
+    struct gpu_library *library = NULL;
+    struct gpu_info info;
+    struct err why;
+    uint32_t version, index = colon ? (uint32_t)strtoul(colon + 1, NULL, 10) : 0;
+    uint64_t available = 0;
+    while (*driver && (!colon || strlen((*driver)->kind) != (size_t)(colon - card) ||
+                       strncmp((*driver)->kind, card, (size_t)(colon - card)) != 0))
+        driver++;
+    if (!*driver) {
+        err_set(err, ERR_INVALID, "\"%s\" is no card, such as cuda:0", card);
+        return NULL;
+    }
+    int status = (*driver)->open(&library, &version, &why);
+    if (status == 0)
+        status = (*driver)->info(library, index, NULL, &info, &why);
+    if (status == 0)
+        status = card_try(*driver, library, index, &info, &available, &why);
+    if (library)
+        (*driver)->close(library);
+    json_t *answer =
+        json_pack("{s:I, s:s?}", "free_bytes", (json_int_t)available, "why", status == 0 ? NULL : why.text);
+    if (!answer)
+        err_set(err, ERR_NOMEM, "out of memory for a card");
+    return answer;
+}
+
+static json_t *card_describe(const struct gpu_cards_options *options, const struct gpu_driver *driver,
+                             struct gpu_library *library, uint32_t version, uint32_t index)
 {
     struct gpu_info info = {.name = ""};
     struct err err;
@@ -113,14 +186,19 @@ static json_t *card_describe(const struct gpu_driver *driver, struct gpu_library
     int status = driver->info(library, index, NULL, &info, &err);
     bool known = status == 0;
     if (known)
-        status = card_try(driver, library, index, &info, &available, &err);
+        status = options->program && driver->takes_code
+                     ? card_try_apart(options, driver, index, &available, &err)
+                     : card_try(driver, library, index, &info, &available, &err);
+    if (known && info.integrated)
+        available = memory_available(options->root, available, info.memory);
     json_t *products = known ? products_describe(driver, version, info.arch) : json_null();
     bool served = json_is_string(json_object_get(products, "library"));
-    return json_pack("{s:s, s:i, s:s, s:s, s:s, s:s, s:I, s:o, s:i, s:i, s:i, s:b, s:o, s:o, s:I}", "kind",
-                     driver->kind, "index", (int)index, "name", info.name, "arch", info.arch, "pci", info.pci,
-                     "uuid", info.uuid, "memory_bytes", (json_int_t)info.memory, "free_bytes",
+    return json_pack("{s:s, s:i, s:s, s:s, s:s, s:s, s:I, s:o, s:i, s:i, s:i, s:b, s:b, s:o, s:o, s:I}",
+                     "kind", driver->kind, "index", (int)index, "name", info.name, "arch", info.arch, "pci",
+                     info.pci, "uuid", info.uuid, "memory_bytes", (json_int_t)info.memory, "free_bytes",
                      status == 0 ? json_integer((json_int_t)available) : json_null(), "warp", (int)info.warp,
-                     "units", (int)info.units, "clock_khz", (int)info.clock_khz, "usable", status == 0, "why",
+                     "units", (int)info.units, "clock_khz", (int)info.clock_khz, "integrated",
+                     (int)info.integrated, "usable", status == 0, "why",
                      status == 0 ? json_null() : json_string(err.text), "products", products, "base_bytes",
                      (json_int_t)(known ? gpu_base_bytes(&info, served) : 0));
 }
@@ -148,7 +226,8 @@ static void bus_describe(const struct vendor *vendor, const char *root, json_t *
                                                    "usable", 0, "why", why));
 }
 
-static void driver_describe(const struct gpu_driver *driver, const char *root, json_t *drivers, json_t *cards)
+static void driver_describe(const struct gpu_cards_options *options, const struct gpu_driver *driver,
+                            json_t *drivers, json_t *cards)
 {
     struct gpu_library *library = NULL;
     struct err err;
@@ -157,9 +236,9 @@ static void driver_describe(const struct gpu_driver *driver, const char *root, j
     if (status == 0)
         status = driver->count(library, &count, &err);
     for (uint32_t i = 0; status == 0 && i < count; i++)
-        json_array_append_new(cards, card_describe(driver, library, version, i));
+        json_array_append_new(cards, card_describe(options, driver, library, version, i));
     if (status == 0 && driver->takes_code)
-        bus_describe(driver == &gpu_driver_cuda ? &vendor_cuda : &vendor_hip, root, cards);
+        bus_describe(driver == &gpu_driver_cuda ? &vendor_cuda : &vendor_hip, options->root, cards);
     json_array_append_new(drivers,
                           json_pack("{s:s, s:i, s:b, s:o}", "kind", driver->kind, "version", (int)version,
                                     "missing", !library && status != 0 && err.code == ERR_NOT_FOUND, "why",
@@ -210,19 +289,37 @@ static void cards_apart(json_t *all, const json_t *records)
     json_decref(cards);
 }
 
-json_t *gpu_cards(const char *root, struct err *err)
+/* Without NVML, `nvml` has the reason, and a card that is cut shows as one slice only. */
+static void slices_hidden(json_t *cards, const json_t *nvml)
+{
+    const char *why = json_string_value(json_object_get(nvml, "why"));
+    const json_t *first = json_array_get(cards, 0);
+    const char *name = json_string_value(json_object_get(first, "name"));
+    if (!why || !name || !strstr(name, " MIG "))
+        return;
+    json_array_append_new(cards, json_pack("{s:s, s:b, s:o}", "kind", "cuda", "usable", 0, "why",
+                                           json_sprintf("other MIG slices and cards may be hidden, because a "
+                                                        "process sees one slice and %s: install "
+                                                        "libnvidia-ml.so.1, or name a slice in "
+                                                        "CUDA_VISIBLE_DEVICES",
+                                                        why)));
+}
+
+json_t *gpu_cards(const struct gpu_cards_options *options, struct err *err)
 {
     const char *shown = getenv("CUDA_VISIBLE_DEVICES");
     json_t *drivers = json_array(), *cards = json_array();
     for (const struct gpu_driver *const *driver = gpu_drivers; *driver != NULL; driver++)
         if (*driver != &gpu_driver_emulated || getenv("MOTLEY_EMULATED_CARDS"))
-            driver_describe(*driver, root, drivers, cards);
+            driver_describe(options, *driver, drivers, cards);
     json_t *all = json_pack("{s:o, s:o}", "drivers", drivers, "cards", cards);
     /* Set and empty, it hides all cards. */
     struct gpu_health *health = !shown ? gpu_health_open(err) : NULL;
     json_t *reading = !health ? NULL : gpu_health_read(health, err);
     if (all)
         cards_apart(all, json_object_get(reading, "cards"));
+    if (all && !shown)
+        slices_hidden(cards, json_array_get(json_object_get(reading, "libraries"), 0));
     json_decref(reading);
     gpu_health_close(health);
     if (!all)

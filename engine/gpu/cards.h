@@ -4,11 +4,22 @@
 
 #include <jansson.h>
 
+#include <stdint.h>
+
 #include "common/err.h"
 
+struct gpu_cards_options {
+    const char *root; /* "", or a folder with another machine's dev, sys, run and proc (tests) */
+    /* A program that prints gpu_card_look(CARD) when it is run with --look CARD, so that a card that hangs or
+     * ends its process harms no other one; NULL: the calling process looks itself. */
+    const char *program;
+    uint32_t seconds; /* the longest that the program may take */
+};
+
 /* Returns new {"drivers": [{"kind", "version", "missing", "why"}], "cards": [{"kind", "index", "name",
- * "arch", "pci", "uuid", "memory_bytes", "free_bytes", "warp", "units", "clock_khz", "usable", "why",
- * "products", "base_bytes"}]}. NULL: ERR_NOMEM. The call is slow, because it makes a context on each card.
+ * "arch", "pci", "uuid", "memory_bytes", "free_bytes", "warp", "units", "clock_khz", "integrated", "usable",
+ * "why", "products", "base_bytes"}]}. NULL: ERR_NOMEM. The call is slow, because it makes a context on each
+ * card.
  * - "why" (else null) is the reason why a driver cannot be opened or a card cannot be used; "missing" means
  *   that the driver is not installed.
  * - "free_bytes" is null if the card could not be asked.
@@ -23,6 +34,10 @@
  * alone, unless the environment hides cards. `root` is "", or a folder with another machine's sys and run
  * (tests). A broken library or card never hides another one. Emulated cards are listed if the environment's
  * MOTLEY_EMULATED_CARDS says how many there are. */
-json_t *gpu_cards(const char *root, struct err *err);
+json_t *gpu_cards(const struct gpu_cards_options *options, struct err *err);
+
+/* Runs a kernel on a card ("cuda:0") and returns new {"free_bytes", "why"}; why is null if the card can be
+ * used. NULL: ERR_INVALID, ERR_NOMEM. */
+json_t *gpu_card_look(const char *card, struct err *err);
 
 #endif

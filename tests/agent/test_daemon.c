@@ -1,4 +1,5 @@
 /* Tests what the agent daemon does for its scheduler and its workers. */
+#include "agent/child.h"
 #include "agent/daemon_world.h"
 
 static void it_joins_once_and_tells_what_it_has(void **state)
@@ -133,6 +134,12 @@ static void living_workers_are_adopted_by_the_next_agent(void **state)
     json_decref(await(world, "started", 8));
     agent_kill(world, SIGKILL);
     json_array_clear(world->events);
+    char folder[200]; /* the next agent finds the device's limit beside its worker */
+    snprintf(folder, sizeof(folder), "%s/run", world->home);
+    json_t *limits = child_limits(folder);
+    assert_int_equal(json_object_size(limits), 1);
+    assert_int_equal(json_integer_value(json_object_get(limits, "left/cpu0")), 64 << 20);
+    json_decref(limits);
     agent_start(world);
     json_t *hello = await(world, "node_hello", -1);
     const json_t *workers = json_object_get(hello, "workers");

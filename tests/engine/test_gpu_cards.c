@@ -28,10 +28,13 @@ static struct fake_control *control_of(const char *library)
 
 static char machine[64]; /* a folder with another machine's dev, sys and run; "": this machine */
 
+static const char *looker; /* this program, as what looks at one card; NULL: the cards are looked at here */
+
 static json_t *asked(void)
 {
     struct err err;
-    json_t *all = gpu_cards(machine, &err);
+    json_t *all =
+        gpu_cards(&(struct gpu_cards_options){.root = machine, .program = looker, .seconds = 1}, &err);
     assert_non_null(all);
     return all;
 }
@@ -396,6 +399,14 @@ static void a_card_that_is_cut_is_its_slices(void **state)
     assert_null(of_kind(all, "cards", "cuda", 1));
     assert_non_null(of_kind(all, "cards", "hip", 1)); /* The other vendor's cards stay in the list. */
     json_decref(all);
+    setenv("MOTLEY_NVML_LIBRARY", "/nonexistent.so", 1); /* Without NVML one slice is all that is seen. */
+    all = asked();
+    assert_null(json_object_get(all, "apart"));
+    says(of_kind(all, "cards", "cuda", 1),
+         "other MIG slices and cards may be hidden, because a process sees one "
+         "slice and no NVML on this machine");
+    json_decref(all);
+    setenv("MOTLEY_NVML_LIBRARY", MOTLEY_FAKES "/libfake_nvml.so", 1);
     setenv("CUDA_VISIBLE_DEVICES", apart[0],
            1); /* A slice that is the only visible device is listed like a card. */
     all = asked();
@@ -492,8 +503,92 @@ static void an_error_of_the_start_says_what_helps(void **state)
     machine_end();
 }
 
-int main(void)
+/* Each card is looked at by a process of its own: one that hangs, or whose driver ends the process, is named,
+ * and the other one serves. */
+static void a_card_that_hangs_or_crashes_harms_no_other(void **state)
 {
+    (void)state;
+    setup();
+    if (!has_code())
+        skip();
+    looker = "/proc/self/exe";
+    setenv("MOTLEY_FAKE_HANGS", "0", 1);
+    json_t *all = asked();
+    unsetenv("MOTLEY_FAKE_HANGS");
+    says(of_kind(all, "cards", "cuda", 0),
+         "it did not answer within 1 s: is it hung (dmesg), or is persistence "
+         "mode off (nvidia-smi -pm 1)");
+    says(of_kind(all, "cards", "cuda", 1), NULL);
+    assert_true(json_integer_value(json_object_get(of_kind(all, "cards", "cuda", 1), "free_bytes")) > 0);
+    json_decref(all);
+    setenv("MOTLEY_FAKE_ABORTS", "1", 1);
+    all = asked();
+    unsetenv("MOTLEY_FAKE_ABORTS");
+    looker = NULL;
+    says(of_kind(all, "cards", "cuda", 0), NULL);
+    says(of_kind(all, "cards", "cuda", 1), "the process that ran its first kernel: ");
+    says(of_kind(all, "cards", "cuda", 1), "killed by signal 6");
+    json_decref(all);
+}
+
+static json_int_t bytes_left(const char *meminfo)
+{
+    machine_file("proc/meminfo", meminfo, strlen(meminfo), 0644);
+    json_t *all = asked();
+    const json_t *card = of_kind(all, "cards", "cuda", 0);
+    const json_int_t left = json_integer_value(json_object_get(card, "free_bytes"));
+    assert_int_equal(json_is_true(json_object_get(card, "integrated")), control_of(CUDA)->integrated);
+    json_decref(all);
+    return left;
+}
+
+/* GB10, Jetson, APU: the card has the host's memory, and its driver counts the page cache (here 300 MiB) as
+ * used.
+ */
+static void an_integrated_card_counts_the_page_cache_as_free(void **state)
+{
+    enum { MIB = 1 << 20 };
+    const struct gpu_driver *driver = &gpu_driver_cuda;
+    struct gpu_library *library;
+    struct gpu_context *context;
+    gpu_address cache;
+    uint32_t version;
+    struct err err;
+    (void)state;
+    setup();
+    if (!has_code())
+        skip();
+    machine_begin();
+    assert_int_equal(driver->open(&library, &version, &err), 0);
+    assert_int_equal(driver->context_create(library, 0, NULL, 0, &context, &err), 0);
+    assert_int_equal(driver->memory_create(context, 300 * MIB, &cache, &err), 0);
+    const json_int_t told = bytes_left("MemTotal: 524288 kB\nMemAvailable: 409600 kB\n");
+    assert_in_range(told, 200 * MIB, 212 * MIB); /* a card with its own memory */
+    control_of(CUDA)->integrated = 1;
+    assert_int_equal(bytes_left("MemTotal: 524288 kB\nMemFree: 7 kB\nMemAvailable: 409600 kB\n"), 400 * MIB);
+    assert_int_equal(bytes_left("MemTotal: 524288 kB\nMemAvailable: 7 kB\n"), told);
+    assert_int_equal(bytes_left("MemTotal: 9000000 kB\nMemAvailable: 8000000 kB\n"), 512 * MIB);
+    control_of(CUDA)->integrated = 0;
+    assert_int_equal(driver->memory_destroy(context, cache, &err), 0);
+    driver->context_destroy(context);
+    driver->close(library);
+    machine_end();
+}
+
+/* Prints what a look at a card found, as motley-worker does. */
+static int look_print(const char *card)
+{
+    struct err err;
+    json_t *answer = gpu_card_look(card, &err);
+    int status = answer && json_dumpf(answer, stdout, 0) == 0 ? 0 : 1;
+    json_decref(answer);
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 3 && strcmp(argv[1], "--look") == 0)
+        return look_print(argv[2]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_build_without_a_cards_code_says_why),
         cmocka_unit_test(a_broken_driver_takes_nothing_from_the_other),
@@ -504,6 +599,8 @@ int main(void)
         cmocka_unit_test(a_card_that_the_kernel_keeps_from_the_driver_says_which_has_it),
         cmocka_unit_test(a_card_on_the_bus_that_the_driver_does_not_show_says_why),
         cmocka_unit_test(a_library_that_lacks_another_one_names_it),
+        cmocka_unit_test(a_card_that_hangs_or_crashes_harms_no_other),
+        cmocka_unit_test(an_integrated_card_counts_the_page_cache_as_free),
         cmocka_unit_test(an_error_of_the_start_says_what_helps),
         cmocka_unit_test(a_driver_that_does_not_start_names_the_node),
         cmocka_unit_test(a_card_that_cannot_be_used_says_why),

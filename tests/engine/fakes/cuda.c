@@ -98,8 +98,8 @@ CU(cuInit, unsigned flags)
     initialised = result == 0 && flags == 0;
     const char *shown =
         getenv("CUDA_VISIBLE_DEVICES"); /* the UUID of the only visible card when a card is divided by MIG */
-    if (shown || getenv("MOTLEY_FAKE_MIG"))
-        fake_control.devices = shown && *shown != '\0' ? 1 : 0;
+    if (shown || getenv("MOTLEY_FAKE_MIG")) /* of a card that is cut, a process sees the first slice */
+        fake_control.devices = shown && *shown == '\0' ? 0 : 1;
     return result != 0 ? result : flags != 0 ? FAKE_INVALID_VALUE : 0;
 }
 
@@ -124,7 +124,8 @@ CU(cuDeviceGet, int *device, int index)
 }
 CU(cuDeviceGetName, char *out, int room, int device)
 {
-    return fake_text(__func__, device, "Fake RTX", out, room);
+    return fake_text(__func__, device, getenv("MOTLEY_FAKE_MIG") ? "Fake RTX MIG 1g.5gb" : "Fake RTX", out,
+                     room);
 }
 CU(cuDeviceGetPCIBusId, char *out, int room, int device)
 {

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "engine/gpu/driver.h"
 
@@ -170,6 +171,12 @@ struct fake_object *fake_context_retain(int device)
     struct err err;
     if (device < 0 || device >= fake_control.devices || device >= FAKE_DEVICES)
         return NULL;
+    /* A card that hangs, or whose driver ends the process, as its number in the environment says. */
+    const char *hangs = getenv("MOTLEY_FAKE_HANGS"), *aborts = getenv("MOTLEY_FAKE_ABORTS");
+    if (hangs && strtol(hangs, NULL, 10) == device)
+        pause();
+    if (aborts && strtol(aborts, NULL, 10) == device)
+        abort();
     if (!contexts[device]) {
         if (driver->context_create(NULL, (uint32_t)device, fake_warps, MEMORY_BYTES, &real, &err) != 0)
             return NULL;
