@@ -7,6 +7,7 @@
 #ifndef MOTLEY_MODEL_FILES_SOURCE_H
 #define MOTLEY_MODEL_FILES_SOURCE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -63,6 +64,20 @@ int model_source_folder(const char *path, char *out, size_t size, struct err *er
  * outside the folder). When a file shrinks while it is open, reading it ends the process with SIGBUS, as mmap
  * does; a job survives the loss of a worker in that way. */
 int model_source_open_local(const char *path, struct model_source **source, struct err *err);
+
+/* The files of a hub's repository, of which a folder has some. */
+struct model_repository {
+    const char *name;         /* what errors call it */
+    const char *const *files; /* [file_count] paths with '/' */
+    size_t file_count;
+    const char *folder;
+};
+/* Chooses by the rules of model_source_open_local which files of a repository to fetch: wanted[file_count].
+ * Without 'weights' they are those that describe the model. *more becomes true when the index of the weights
+ * must be in the folder first, which then is among those wanted. ERR_INVALID, ERR_UNSUPPORTED, ERR_NOT_FOUND
+ * when the repository is no model that can be read. */
+int model_source_choose(const struct model_repository *repository, bool weights, bool *wanted, bool *more,
+                        struct err *err);
 
 /* Opens the files at these paths as those of one model, under these names (plain, no slash). The files are
  * mapped read-only and closed again, so nothing is opened later. An error names the file, never its path. */

@@ -138,6 +138,55 @@ static bool present(const char *dir, const char *name)
            S_ISREG(st.st_mode);
 }
 
+/* What a folder holds: the names that were read from it, or those of a hub's repository, of which the folder
+ * has some. */
+struct folder_listing {
+    const char *dir;
+    const char *shown; /* what errors call it */
+    char **names;      /* [count] paths with '/' */
+    size_t count, capacity;
+    bool remote; /* the names are borrowed, and of a repository */
+};
+
+static void listing_fini(struct folder_listing *listing)
+{
+    for (size_t i = 0; i < listing->count; i++)
+        free(listing->names[i]);
+    free(listing->names);
+}
+
+/* Adds what a folder, or the folder `below` it, holds. A folder that is not there holds nothing. */
+static int listing_read(struct folder_listing *listing, const char *below, struct err *err)
+{
+    char path[PATH_BYTES];
+    if (file_path(path, sizeof(path), err, "%s%s%s", listing->dir, below ? "/" : "", below ? below : "") < 0)
+        return -1;
+    DIR *folder = opendir(path);
+    if (!folder)
+        return below ? 0 : err_errno(err, ERR_IO, errno, "could not open folder \"%s\"", path);
+    int status = 0;
+    for (struct dirent *entry; status == 0 && (entry = readdir(folder));) {
+        char *name = NULL;
+        if (asprintf(&name, "%s%s%s", below ? below : "", below ? "/" : "", entry->d_name) < 0)
+            status = err_set(err, ERR_NOMEM, "no memory for the names in a folder");
+        else if (ARRAY_RESERVE(listing->names, listing->capacity, listing->count + 1, err) < 0) {
+            free(name);
+            status = -1;
+        } else
+            listing->names[listing->count++] = name;
+    }
+    closedir(folder);
+    return status;
+}
+
+static bool listed(const struct folder_listing *listing, const char *name)
+{
+    for (size_t i = 0; i < listing->count; i++)
+        if (strcmp(listing->names[i], name) == 0)
+            return listing->remote || present(listing->dir, name);
+    return false;
+}
+
 /* Adds the shards that the index names, in order of name. */
 static int add_shards(const char *dir, struct names *list, struct err *err)
 {
@@ -179,48 +228,46 @@ out:
 
 /* Adds the only file of a folder whose name ends in 'end', in letters of either case; it is no error when
  * there is none. Names that belong to an adapter or to Mistral's own layout do not count as the model. */
-static int add_only(const char *dir, const char *end, struct names *list, struct err *err)
+static int add_only(const struct folder_listing *listing, const char *end, struct names *list,
+                    struct err *err)
 {
     static const char *const others[][2] = {
         {"adapter_model.safetensors",
          "an adapter: name it under method.start_from, and its base as the model"},
         {"consolidated.safetensors",
          "Mistral's own layout, which is not read: take the files model*.safetensors beside it"}};
-    DIR *folder = opendir(dir);
-    if (!folder)
-        return err_errno(err, ERR_IO, errno, "could not open folder \"%s\"", dir);
-    char found[MODEL_FILE_NAME_MAX + 1] = "", all[160] = "";
-    const char *other = NULL;
-    int count = 0, status = 0;
+    char all[160] = "";
+    const char *found = NULL, *other = NULL;
+    int count = 0;
     size_t tail = strlen(end);
-    for (struct dirent *entry; (entry = readdir(folder));) {
-        size_t length = strlen(entry->d_name);
+    for (size_t at = 0; at < listing->count; at++) {
+        const char *name = listing->names[at];
+        size_t length = strlen(name);
         bool is_other = false;
-        if (length <= tail || length > MODEL_FILE_NAME_MAX || entry->d_name[0] == '.' ||
-            strcasecmp(entry->d_name + length - tail, end) != 0)
+        if (length <= tail || length > MODEL_FILE_NAME_MAX || name[0] == '.' || strchr(name, '/') ||
+            strcasecmp(name + length - tail, end) != 0)
             continue;
         for (size_t i = 0; i < 2; i++)
-            if (strcmp(entry->d_name, others[i][0]) == 0) {
+            if (strcmp(name, others[i][0]) == 0) {
                 is_other = true;
                 other = others[i][1];
             }
         if (is_other)
             continue;
-        memcpy(found, entry->d_name, length + 1);
+        found = name;
         if (strlen(all) + length + 3 < sizeof(all))
             snprintf(all + strlen(all), sizeof(all) - strlen(all), "%s%s", all[0] ? ", " : "", found);
         count++;
     }
-    closedir(folder);
     if (count > 1)
-        status =
-            err_set(err, ERR_INVALID, "\"%s\" holds %d %s files (%s): name one of them%s", dir, count, end,
-                    all, strcmp(end, ".gguf") == 0 ? "" : " model.safetensors, or give their index");
-    else if (count == 1)
-        status = names_add(list, found, err);
-    else if (other)
-        status = err_set(err, ERR_INVALID, "\"%s\" holds %s", dir, other);
-    return status;
+        return err_set(err, ERR_INVALID, "\"%s\" holds %d %s files (%s): name one of them%s%s%s%s",
+                       listing->shown, count, end, all,
+                       strcmp(end, ".gguf") == 0 ? "" : " model.safetensors, or give their index",
+                       listing->remote ? ", as " : "", listing->remote ? listing->shown : "",
+                       listing->remote ? ":FILE" : "");
+    if (count == 1)
+        return names_add(list, found, err);
+    return other ? err_set(err, ERR_INVALID, "\"%s\" holds %s", listing->shown, other) : 0;
 }
 
 static int compare_names(const void *a, const void *b)
@@ -229,38 +276,37 @@ static int compare_names(const void *a, const void *b)
 }
 
 /* Refuses weights in a format that is not read; the error says how to convert them. */
-static int refuse_other_weights(const char *dir, struct err *err)
+static int refuse_other_weights(const struct folder_listing *listing, struct err *err)
 {
     static const char *const others[] = {
         "pytorch_model.bin", "pytorch_model.bin.index.json", "consolidated.00.pth", "model.pth",
         "tf_model.h5",       "flax_model.msgpack",           "model.onnx"};
     for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
-        if (present(dir, others[i]))
+        if (listed(listing, others[i]))
             return err_set(err, ERR_UNSUPPORTED,
                            "\"%s\" holds weights as %s alone, which is not read: make safetensors of it with "
                            "transformers, "
                            "AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(NEW_DIR)",
-                           dir, others[i]);
+                           listing->shown, others[i]);
     return 0;
 }
 
 /* Adds the .jinja files of the folder for further templates, if there is one. */
-static int add_templates(const char *dir, struct names *list, struct err *err)
+static int add_templates(const struct folder_listing *listing, struct names *list, struct err *err)
 {
-    char path[PATH_BYTES], name[MODEL_FILE_NAME_MAX + 1];
-    const struct dirent *entry;
-    int status = file_path(path, sizeof(path), err, "%s/%s", dir, templates_folder);
-    DIR *folder = status == 0 ? opendir(path) : NULL;
-    while (folder && status == 0 && (entry = readdir(folder))) {
-        size_t length = strlen(entry->d_name);
-        if (length <= 6 || strcmp(entry->d_name + length - 6, ".jinja") != 0)
+    char name[MODEL_FILE_NAME_MAX + 1];
+    const size_t before = strlen(templates_folder);
+    int status = 0;
+    for (size_t i = 0; status == 0 && i < listing->count; i++) {
+        const char *path = listing->names[i];
+        size_t length = strlen(path);
+        if (length <= before + 7 || strncmp(path, templates_folder, before) != 0 || path[before] != '/' ||
+            strcmp(path + length - 6, ".jinja") != 0)
             continue;
-        status = file_path(name, sizeof(name), err, "%s%s", MODEL_TEMPLATES_PREFIX, entry->d_name);
+        status = file_path(name, sizeof(name), err, "%s%s", MODEL_TEMPLATES_PREFIX, path + before + 1);
         if (status == 0)
             status = names_add(list, name, err);
     }
-    if (folder)
-        closedir(folder);
     return status;
 }
 
@@ -272,31 +318,85 @@ int model_source_path(const char *dir, const char *name, char *path, size_t size
                    : file_path(path, size, err, "%s/%s", dir, name);
 }
 
-static int list_folder(const char *dir, struct names *list, struct err *err)
+/* Adds the weights' files. Of a repository whose index is not in the folder yet, *more becomes true. */
+static int add_weights(const struct folder_listing *listing, struct names *list, bool *more, struct err *err)
 {
-    for (size_t i = 0; i < sizeof(side_names) / sizeof(side_names[0]); i++)
-        if (present(dir, side_names[i]) && names_add(list, side_names[i], err) < 0)
-            return -1;
-    if (!present(dir, "tokenizer.json") && present(dir, pieces_name) && names_add(list, pieces_name, err) < 0)
-        return -1;
-    if (add_templates(dir, list, err) < 0)
-        return -1;
     uint32_t before = list->count;
-    if (present(dir, single_name)) { /* an index beside model.safetensors is ignored, as in transformers */
-        if (names_add(list, single_name, err) < 0)
-            return -1;
-    } else if (present(dir, index_name)) {
-        if (names_add(list, index_name, err) < 0 || add_shards(dir, list, err) < 0)
-            return -1;
-    } else if (add_only(dir, ".gguf", list, err) < 0 ||
-               (list->count == before && add_only(dir, ".safetensors", list, err) < 0) ||
-               (list->count == before && refuse_other_weights(dir, err) < 0)) {
-        return -1;
+    if (listed(listing, single_name)) /* an index beside model.safetensors is ignored, as in transformers */
+        return names_add(list, single_name, err);
+    if (listed(listing, index_name)) {
+        *more = !present(listing->dir, index_name);
+        return names_add(list, index_name, err) < 0 || (!*more && add_shards(listing->dir, list, err) < 0)
+                   ? -1
+                   : 0;
     }
+    return add_only(listing, ".gguf", list, err) < 0 ||
+                   (list->count == before && add_only(listing, ".safetensors", list, err) < 0) ||
+                   (list->count == before && refuse_other_weights(listing, err) < 0)
+               ? -1
+               : 0;
+}
+
+static int list_model(const struct folder_listing *listing, bool weights, struct names *list, bool *more,
+                      struct err *err)
+{
+    *more = false;
+    for (size_t i = 0; i < sizeof(side_names) / sizeof(side_names[0]); i++)
+        if (listed(listing, side_names[i]) && names_add(list, side_names[i], err) < 0)
+            return -1;
+    if (!listed(listing, "tokenizer.json") && listed(listing, pieces_name) &&
+        names_add(list, pieces_name, err) < 0)
+        return -1;
+    if (add_templates(listing, list, err) < 0 || (weights && add_weights(listing, list, more, err) < 0))
+        return -1;
     if (list->count == 0)
-        return err_set(err, ERR_NOT_FOUND, "\"%s\" holds no model: neither a config.json nor weights", dir);
+        return err_set(err, ERR_NOT_FOUND, "\"%s\" holds no model: neither a config.json nor weights",
+                       listing->shown);
     qsort(list->names, list->count, sizeof(*list->names), compare_names);
     return 0;
+}
+
+static int list_folder(const char *dir, struct names *list, struct err *err)
+{
+    struct folder_listing listing = {.dir = dir, .shown = dir};
+    bool more;
+    int status = listing_read(&listing, NULL, err) < 0 || listing_read(&listing, templates_folder, err) < 0
+                     ? -1
+                     : list_model(&listing, true, list, &more, err);
+    listing_fini(&listing);
+    return status;
+}
+
+int model_source_choose(const struct model_repository *repository, bool weights, bool *wanted, bool *more,
+                        struct err *err)
+{
+    static const char prefix[] = MODEL_TEMPLATES_PREFIX;
+    struct folder_listing listing = {.dir = repository->folder,
+                                     .shown = repository->name,
+                                     .names = (char **)(uintptr_t)repository->files,
+                                     .count = repository->file_count,
+                                     .remote = true};
+    struct names list = {0};
+    char path[PATH_BYTES];
+    /* without a config.json the weights describe the model */
+    int status = list_model(&listing, weights || !listed(&listing, "config.json"), &list, more, err);
+    memset(wanted, 0, repository->file_count * sizeof(*wanted));
+    for (uint32_t n = 0; status == 0 && n < list.count; n++) {
+        const char *name = list.names[n];
+        const bool further = strncmp(name, prefix, sizeof(prefix) - 1) == 0;
+        size_t at = 0;
+        status = file_path(path, sizeof(path), err, "%s%s%s", further ? templates_folder : "",
+                           further ? "/" : "", further ? name + sizeof(prefix) - 1 : name);
+        while (at < listing.count && strcmp(listing.names[at], path) != 0)
+            at++;
+        if (status == 0 && at == listing.count)
+            status = err_set(err, ERR_NOT_FOUND, "\"%s\": its index names %.100s, which is not there",
+                             repository->name, name);
+        else if (status == 0)
+            wanted[at] = true;
+    }
+    free(list.names);
+    return status;
 }
 
 int model_source_open_files(const struct model_path *paths, uint32_t count, struct model_source **source,
