@@ -3,6 +3,7 @@
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/rand.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -69,6 +70,23 @@ int digest_sha256_hex(const void *data, size_t size, char out[DIGEST_HEX_SIZE], 
     if (digest_sha256(data, size, bytes, err) < 0)
         return -1;
     digest_hex(bytes, sizeof(bytes), out);
+    return 0;
+}
+
+int digest_git_blob_hex(const void *data, size_t size, char out[41], struct err *err)
+{
+    uint8_t sha1[20];
+    char head[32];
+    const int length = snprintf(head, sizeof(head), "blob %zu", size) + 1;
+    EVP_MD_CTX *context = EVP_MD_CTX_new();
+    const bool made = context && EVP_DigestInit_ex(context, EVP_sha1(), NULL) == 1 &&
+                      EVP_DigestUpdate(context, head, (size_t)length) == 1 &&
+                      EVP_DigestUpdate(context, data, size) == 1 &&
+                      EVP_DigestFinal_ex(context, sha1, NULL) == 1;
+    EVP_MD_CTX_free(context);
+    if (!made)
+        return err_set(err, ERR_INTERNAL, "OpenSSL did not make a SHA-1");
+    digest_hex(sha1, sizeof(sha1), out);
     return 0;
 }
 

@@ -25,6 +25,10 @@ int digest_sha256(const void *data, size_t size, uint8_t out[DIGEST_SIZE], struc
 /* Writes the SHA-256 of 'size' bytes as 64 hex digits and a NUL. */
 int digest_sha256_hex(const void *data, size_t size, char out[DIGEST_HEX_SIZE], struct err *err);
 
+/* Writes the name that Git gives a file of this content, the SHA-1 of "blob SIZE", a NUL and the bytes, as 40
+ * hex digits and a NUL. It tells damage, not forgery. */
+int digest_git_blob_hex(const void *data, size_t size, char out[41], struct err *err);
+
 /* Writes lower-case hex: 2*size characters and a NUL. */
 void digest_hex(const uint8_t *data, size_t size, char *out);
 /* Reads exactly 2*size hex digits (either case) and the terminating NUL into 'out'. Returns 0, or -1 for any

@@ -18,7 +18,13 @@
 #include "common/json.h"
 #include "common/tls.h"
 
-enum { REFUSAL_BYTES_MAX = 65536, HEADERS_MAX = 32, DEFAULT_TIMEOUT_MS = 30000, DEFAULT_CONNECT_MS = 5000 };
+enum {
+    REFUSAL_BYTES_MAX = 65536,
+    HEADERS_MAX = 32,
+    DEFAULT_TIMEOUT_MS = 30000,
+    DEFAULT_CONNECT_MS = 5000,
+    REDIRECTS_MAX = 10
+};
 
 struct http {
     CURL *curl;
@@ -29,6 +35,7 @@ struct http {
     char *user_agent;
     uint8_t pin[TLS_FINGERPRINT_SIZE];
     bool pinned;
+    bool web;
     bool local_only; /* it sends a secret without TLS, which may not leave this machine */
     bool sent_away;  /* the last request would have left it */
     uint32_t connect_ms;
@@ -82,6 +89,7 @@ struct http *http_create(const struct http_options *options, struct err *err)
     http->bearer = copy(options->bearer);
     http->ca_file = copy(options->ca_file);
     http->user_agent = copy(options->user_agent ? options->user_agent : "motley");
+    http->web = options->web;
     http->connect_ms = options->connect_ms != 0 ? options->connect_ms : DEFAULT_CONNECT_MS;
     if (options->ca_sha256) {
         memcpy(http->pin, options->ca_sha256, sizeof(http->pin));
@@ -160,6 +168,7 @@ static size_t header_arrived(char *data, size_t one, size_t size, void *arg)
     struct http_exchange *exchange = arg;
     size *= one;
     exchange->last_ns = clock_mono_ns();
+    char limit[96] = "";
     const struct {
         const char *name;
         char *out;
@@ -168,6 +177,8 @@ static size_t header_arrived(char *data, size_t one, size_t size, void *arg)
         {"content-type:", exchange->answer->content_type, sizeof(exchange->answer->content_type)},
         {"location:", exchange->answer->location, sizeof(exchange->answer->location)},
         {"etag:", exchange->answer->etag, sizeof(exchange->answer->etag)},
+        {"x-error-code:", exchange->answer->error_code, sizeof(exchange->answer->error_code)},
+        {"ratelimit:", limit, sizeof(limit)},
     };
     for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++) {
         size_t length = strlen(wanted[i].name);
@@ -181,6 +192,9 @@ static size_t header_arrived(char *data, size_t one, size_t size, void *arg)
             snprintf(wanted[i].out, wanted[i].room, "%.*s", (int)(end - value), value);
         }
     }
+    const char *reset = strstr(limit, ";t="); /* "api";r=0;t=55 (draft-ietf-httpapi-ratelimit-headers) */
+    if (reset)
+        exchange->answer->retry_s = (uint32_t)strtoul(reset + 3, NULL, 10);
     return size;
 }
 
@@ -207,7 +221,7 @@ static CURLcode context_pin(CURL *curl, void *context, void *arg)
     struct http *http = arg;
     if (http->pinned)
         tls_context_pin(context, http->pin);
-    else if (http->ca_file)
+    else if (http->ca_file && !http->web)
         tls_context_server(context);
     return CURLE_OK;
 }
@@ -259,14 +273,22 @@ static void connection_set_up(struct http *http)
     CURL *curl = http->curl;
     curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, http->curl_text);
-    curl_easy_setopt(curl, CURLOPT_PROXY, ""); /* no proxy, whatever the environment says */
     curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
+    if (http->web) {
+        curl_easy_setopt(curl, CURLOPT_FOLLOWLOCATION, 1L);
+        curl_easy_setopt(curl, CURLOPT_MAXREDIRS, (long)REDIRECTS_MAX);
+        curl_easy_setopt(curl, CURLOPT_REDIR_PROTOCOLS_STR,
+                         strncmp(http->url, "https://", 8) == 0 ? "https" : "http,https");
+    } else {
+        curl_easy_setopt(curl, CURLOPT_PROXY, ""); /* no proxy, whatever the environment says */
+    }
     curl_easy_setopt(curl, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
     curl_easy_setopt(curl, CURLOPT_CONNECTTIMEOUT_MS, (long)http->connect_ms);
     curl_easy_setopt(curl, CURLOPT_USERAGENT, http->user_agent);
     curl_easy_setopt(curl, CURLOPT_BUFFERSIZE, 262144L);
     curl_easy_setopt(curl, CURLOPT_UPLOAD_BUFFERSIZE, 262144L);
-    curl_easy_setopt(curl, CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_3);
+    curl_easy_setopt(curl, CURLOPT_SSLVERSION,
+                     (long)(http->web ? CURL_SSLVERSION_TLSv1_2 : CURL_SSLVERSION_TLSv1_3));
     curl_easy_setopt(curl, CURLOPT_SSL_CTX_FUNCTION, context_pin);
     curl_easy_setopt(curl, CURLOPT_SSL_CTX_DATA, http);
     curl_easy_setopt(curl, CURLOPT_OPENSOCKETFUNCTION, socket_open);
@@ -324,8 +346,8 @@ static int curl_failed(const struct http_exchange *exchange, CURLcode code)
         return err_set(
             err, ERR_INVALID,
             "%s is not this machine, and a token is sent to others through https:// alone: give the "
-            "https:// address of the cluster's api",
-            http->url);
+            "https:// address%s",
+            http->url, http->web ? "" : " of the cluster's api");
     }
     const char *text = http->curl_text[0] != '\0' ? http->curl_text : curl_easy_strerror(code);
     long verified = X509_V_OK;
@@ -344,7 +366,8 @@ static int curl_failed(const struct http_exchange *exchange, CURLcode code)
                            http->url,
                            verified == X509_V_ERR_CERT_HAS_EXPIRED ? "has expired" : "is not valid yet");
         }
-        return err_set(err, ERR_PEER, "%s is not the cluster expected: %s", http->url, text);
+        return err_set(err, ERR_PEER, "%s is not %s: %s", http->url,
+                       http->web ? "who it says" : "the cluster expected", text);
     case CURLE_SSL_CACERT_BADFILE:
         return err_set(err, ERR_IO, "%s: %s", http->url, text);
     case CURLE_OUT_OF_MEMORY:
@@ -439,6 +462,9 @@ int http_perform(struct http *http, const struct http_request *request, struct h
     long status = 0;
     curl_easy_getinfo(http->curl, CURLINFO_RESPONSE_CODE, &status);
     answer->status = (int)status;
+    curl_off_t retry_s = 0;
+    if (curl_easy_getinfo(http->curl, CURLINFO_RETRY_AFTER, &retry_s) == CURLE_OK && retry_s > 0)
+        answer->retry_s = retry_s < UINT32_MAX ? (uint32_t)retry_s : UINT32_MAX;
     if (status >= 300 && !exchange.failed && (code == CURLE_OK || exchange.refusal.size > 0)) {
         result = refused(&exchange,
                          (int)status); /* also when the server refused before it had read the whole body */

@@ -9,6 +9,7 @@
 #define MOTLEY_COMMON_HTTP_H
 
 #include <jansson.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -27,7 +28,11 @@ struct http_options {
     const uint8_t *
         ca_sha256; /* 32 bytes: trust only the CA with this certificate fingerprint (used to join); or NULL */
     const char *user_agent; /* value of the User-Agent header; or NULL */
-    uint32_t connect_ms;    /* limit for connecting; 0 means 5000 */
+    /* A public server instead of the cluster's: redirects are followed (without the token to other hosts, and
+     * never from https:// to http://), the environment's proxy is used, TLS 1.2 will do, and ca_file is any
+     * CAs' */
+    bool web;
+    uint32_t connect_ms; /* limit for connecting; 0 means 5000 */
 };
 
 /* Source of an upload: writes at most 'size' bytes to 'dst' and returns how many; 0 at the end; -1 with *err
@@ -78,12 +83,15 @@ struct http_answer {
     char content_type[96];
     char location[256];
     char etag[96];
+    char error_code[64]; /* X-Error-Code, by which a hub says why it refuses */
+    uint32_t retry_s;    /* how long a server that is asked too often (429, 503) wants to be left alone */
 };
 
 struct http *http_create(const struct http_options *options, struct err *err);
 void http_destroy(struct http *http);
 
-/* Performs a request. Returns 0 for status < 400 (redirects are not followed and count as errors), else -1.
+/* Performs a request. Returns 0 for status < 400 (redirects are not followed and count as errors, unless
+ * `web`), else -1.
  * *answer is filled whenever a status arrived; 'answer' may be NULL. */
 int http_perform(struct http *http, const struct http_request *request, struct http_answer *answer,
                  struct err *err);
