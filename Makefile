@@ -26,6 +26,7 @@ packages-test:
 	@tools/pypi_packages.sh page
 	@tools/pypi_packages.sh client
 	@tools/pypi_packages.sh engine
+	@tools/pypi_packages.sh hub
 	@tools/promtool.sh
 
 test: packages-test build

@@ -14,6 +14,7 @@
 
 #include "common/err.h"
 #include "common/http.h"
+#include "hub/hub.h"
 
 enum cli_status {
     CLI_DONE = 0,
@@ -106,6 +107,16 @@ int upload_file(struct cli *cli, const char *path, char hex[65], uint64_t *bytes
 /* Registers a folder or a .gguf file under `name` (NULL: a name made from the path). *answer becomes
  * {"name","content"}, new. */
 int upload_model(struct cli *cli, const char *name, const char *path, json_t **answer, struct err *err);
+
+/* ---- names on the Hub (cli/hub.c) ---- */
+
+/* Whether a word that is no path here may be OWNER/NAME on the Hub. */
+bool hub_means(const char *word);
+/* Writes the path (PATH_MAX bytes) of what is called so, from the cache or fetched into it; *name becomes
+ * what was called. Says on stderr what it does. */
+int hub_path(const char *word, enum hub_part part, struct hub_name *name, char *path, struct err *err);
+/* `motley model get`: asks the Hub what is new, fetches that, and prints the path. */
+int hub_get(struct cli *cli, const char *word, struct err *err);
 
 /* ---- output (cli/show.c) ---- */
 

@@ -153,12 +153,20 @@ static json_t *folder_config_of(const char *folder, const char *path, struct err
 json_t *given_config(const char *spec_path, const char *model, char *folder, char *path, struct err *err)
 {
     struct stat status;
+    struct hub_name name;
     if (beside(model, spec_path, folder, err) < 0)
         return NULL;
+    if (stat(folder, &status) < 0 && hub_means(model) &&
+        hub_path(model, HUB_DESCRIPTION, &name, folder, err) < 0) {
+        err_wrap(err, "model: there is no path %s here, so it is read as a name on the Hub", model);
+        return NULL;
+    }
     if (stat(folder, &status) < 0) {
-        err_set(err, ERR_INVALID,
-                "model: without a server it is a folder with a config.json, or a .gguf; there is no %s",
-                model);
+        err_set(
+            err, ERR_INVALID,
+            "model: without a server it is a folder with a config.json, a .gguf, or OWNER/NAME of the Hub; "
+            "there is no %s",
+            model);
         return NULL;
     }
     char within[PATH_MAX];

@@ -303,19 +303,67 @@ static int replace_plan(struct cli *cli, json_t *spec, struct err *err)
                                                             : 0;
 }
 
+/* Whether the server has a model of this name; -1 when it does not say. */
+static int is_registered(struct cli *cli, const char *model, struct err *err)
+{
+    char name[3 * 256];
+    struct err absent = {0};
+    json_t *answer = NULL;
+    if (http_escape(model, name, sizeof(name), err) < 0)
+        return -1;
+    if (client_call(cli, "GET", NULL, &answer, &absent, "/v1/models/%s", name) == 0) {
+        json_decref(answer);
+        return 1;
+    }
+    if (absent.code == ERR_NOT_FOUND)
+        return 0;
+    *err = absent;
+    return -1;
+}
+
+/* Finds the model of a specification on this machine: a path, else what the Hub calls so and the server does
+ * not. *path is "" for a registered model. 'own' becomes the name to register it under, "": the path's. */
+static int find_model(struct cli *cli, const char *model, char path[PATH_MAX], char own[HUB_ID_BYTES],
+                      struct err *err)
+{
+    struct hub_name name;
+    *own = '\0';
+    find_file(cli->words[0], model, path);
+    if (*path)
+        return 0;
+    const bool prefixed = strncmp(model, "hf:", 3) == 0;
+    if (hub_means(model)) {
+        const int registered = prefixed ? 0 : is_registered(cli, model, err);
+        if (registered != 0)
+            return registered < 0 ? -1 : 0;
+        if (hub_path(model, HUB_WHOLE, &name, path, err) < 0)
+            return prefixed ? err_wrap(err, "model")
+                            : err_wrap(err,
+                                       "model: %s is neither a path here nor registered, so it is read as a "
+                                       "name on the Hub",
+                                       model);
+        const char *slash = strrchr(name.id, '/');
+        if (!*name.file)
+            snprintf(own, HUB_ID_BYTES, "%s", slash ? slash + 1 : name.id);
+        return 0;
+    }
+    return strchr("/.~", *model) || strstr(model, ".gguf")
+               ? err_set(err, ERR_INVALID, "model: there is no file or folder %s", model)
+               : 0; /* a registered name */
+}
+
 int upload_spec_files(struct cli *cli, json_t *spec, struct err *err)
 {
     const char *model = json_string_value(json_object_get(spec, "model"));
-    char path[PATH_MAX];
-    find_file(cli->words[0], model, path);
-    if (*path && (strchr(model, '/') || strstr(model, ".gguf") || *path == '/')) {
+    char path[PATH_MAX], own[HUB_ID_BYTES];
+    if (find_model(cli, model, path, own, err) < 0)
+        return -1;
+    if (*path) {
         json_t *answer = NULL;
-        if (upload_model(cli, NULL, path, &answer, err) < 0)
+        if (upload_model(cli, *own ? own : NULL, path, &answer, err) < 0)
             return err_wrap(err, "model");
         json_object_set(spec, "model", json_object_get(answer, "content"));
         json_decref(answer);
-    } else if (strchr("/.~", *model) || strstr(model, ".gguf")) { /* any other name may be OWNER/NAME */
-        return err_set(err, ERR_INVALID, "model: there is no file or folder %s", model);
     }
     if (replace_plan(cli, spec, err) < 0 || replace_file(cli, spec, "data", "train", err) < 0 ||
         replace_file(cli, spec, "data", "eval", err) < 0)

@@ -22,6 +22,7 @@ MAY_INCLUDE = {
     "common": set(),
     "program": {"common"},
     "model": {"common"},
+    "hub": {"model", "common"},
     "parse": {"model", "common"},
     "planner": {"program", "model", "common"},
     "plug": {"planner", "program", "model", "common"},
@@ -37,7 +38,7 @@ MAY_INCLUDE = {
     "store": {"common"},
     "scheduler": {"replay", "plug", "profiles", "planner", "program", "model", "store", "common"},
     "api": {"show", "plug", "profiles", "planner", "program", "model", "parse", "store", "common"},
-    "cli": {"scheduler", "show", "replay", "plug", "profiles", "published", "planner", "program", "model", "common", "local"},
+    "cli": {"scheduler", "show", "replay", "plug", "profiles", "published", "planner", "program", "hub", "model", "common", "local"},
     "local": {"common"},
     "signer": {"common"},
 }
@@ -237,7 +238,7 @@ CPPCHECK_MACROS = ["-Djson_object_foreach(o,k,v)=for(;;)", "-Djson_array_foreach
 
 
 # Conversions that lose values or signs, in the rooms that take bytes of others, need a cast that somebody thought about.
-TAKES_BYTES = ("common/", "mesh/", "parse/", "signer/", "agent/", "local/", "store/", "api/", "model/", "worker/program/", "worker/session/",
+TAKES_BYTES = ("common/", "mesh/", "parse/", "signer/", "agent/", "local/", "hub/", "store/", "api/", "model/", "worker/program/", "worker/session/",
                "worker/checkpoint/")
 CONVERSIONS = ["-fsyntax-only", "-Wconversion", "-Wsign-conversion", "-Wformat=2"]
 # They choose a conversion of a number from a list before they make its format.

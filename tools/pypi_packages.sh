@@ -4,6 +4,7 @@
 #   tools/pypi_packages.sh page     Playwright and axe-core, 53 MB
 #   tools/pypi_packages.sh client   httpx; basedpyright, schemathesis, openapi-python-client; flit, which makes the wheel: 45 MB
 #   tools/pypi_packages.sh engine   NVIDIA's ptxas: 41 MB
+#   tools/pypi_packages.sh hub      huggingface_hub and what it needs, 4 MB
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,0 +1,241 @@
+#!/usr/bin/env python3
+"""Tests what `motley` fetches of a Hub (tests/support/hub.py), beside the Hub's own client where that is installed (.cache/hub)."""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from claims import BIN, DATA, SOURCE, expect, main  # noqa: E402
+from hub import TOKEN, Hub, Repository  # noqa: E402
+
+CLIENT = os.path.join(SOURCE, ".cache", "hub")
+NAME = "Acme/Tiny-1"
+CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 128,
+          "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 259, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5}
+WEIGHTS = bytes(range(256)) * 4096  # 1 MiB
+with open(os.path.join(DATA, "rows", "bytes.json"), "rb") as file:
+    TOKENIZER = file.read()
+SMALL = {"config.json": json.dumps(CONFIG).encode(), "tokenizer.json": TOKENIZER, "tokenizer_config.json": b"{}"}
+NEEDED = {**SMALL, "additional_chat_templates/tools.jinja": b"x", "model.safetensors": WEIGHTS}
+UNNEEDED = {"README.md": b"# Tiny", ".gitattributes": b"", "pytorch_model.bin": b"p" * 999, "onnx/model.onnx": b"o", "tokenizer.model": b"t",
+            "model.safetensors.index.json": b"{ }"}
+
+
+class User:
+    """Somebody with an own cache who runs `motley`."""
+
+    def __init__(self, hub, **env):
+        self.home = tempfile.TemporaryDirectory(prefix="motley-hub-")
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "HUGGING", "TRANSFORMERS", "http", "HTTP", "XDG"))}
+        self.env.update(HF_ENDPOINT=hub.url, HF_HOME=self.path("hf"), HOME=self.home.name, MOTLEY_HOME=self.path("none"), **env)
+
+    def path(self, *names):
+        return os.path.join(self.home.name, *names)
+
+    def cache(self, *names, name=NAME):
+        return self.path("hf", "hub", "models--" + name.replace("/", "--"), *names)
+
+    def run(self, *words, status=0, **env):
+        """Returns stdout and stderr."""
+        done = subprocess.run([os.path.join(BIN, "motley"), *words], capture_output=True, text=True, timeout=60, check=False,
+                              cwd=self.home.name, env={**self.env, **env})
+        expect(done.returncode == status, f"{words}: status {done.returncode}, not {status}\n{done.stdout}{done.stderr}")
+        return done.stdout, done.stderr
+
+    def get(self, word=NAME, **more):
+        return json.loads(self.run("model", "get", word, "--json", **more)[0])
+
+    def files(self, name=NAME):
+        """What the snapshots hold: path in a snapshot -> bytes."""
+        found = {}
+        for folder, _, names in os.walk(self.cache("snapshots", name=name)):
+            for each in names:
+                path = os.path.join(folder, each)
+                with open(path, "rb") as handle:
+                    found["/".join(os.path.relpath(path, self.cache("snapshots", name=name)).split("/")[1:])] = handle.read()
+        return found
+
+    def spec(self, model):
+        with open(self.path("spec.json"), "w", encoding="utf-8") as handle:
+            json.dump({"name": "x", "model": model, "data": {"train": "rows"}, "train": {"steps": 1}}, handle)
+        with open(self.path("rows"), "w", encoding="utf-8") as handle:
+            handle.write('{"ids": [5, 6, 7]}\n')
+        return "spec.json"
+
+
+def only_what_a_model_needs_is_fetched_into_the_tools_cache():
+    with Hub() as hub:
+        hub.repositories[NAME] = Repository({**NEEDED, **UNNEEDED})
+        user = User(hub, HF_TOKEN=TOKEN)
+        told = user.get()
+        commit = hub.repositories[NAME].revisions["main"]
+        expect(user.files() == NEEDED, f"{sorted(user.files())}")
+        expect(told["commit"] == commit and told["path"] == user.cache("snapshots", commit) and told["files"] == len(NEEDED) and
+               told["bytes"] == told["fetched_bytes"] == sum(len(d) for d in NEEDED.values()), f"{told}")
+        with open(user.cache("refs", "main"), encoding="utf-8") as handle:
+            expect(handle.read() == commit, "refs/main")
+        for path, data in hub.repositories[NAME].commits[commit].items():
+            link = user.cache("snapshots", commit, path)
+            expect(path not in NEEDED or os.readlink(link) == "../" * (2 + path.count("/")) + "blobs/" + data.etag, f"{path}")
+        to_cdn = [h for _, path, h in hub.asked if path.startswith("/cdn/")]
+        expect(to_cdn and not any("Authorization" in h for h in to_cdn), "the token went to the host of the files")
+        expect(all("Authorization" in h for _, path, h in hub.asked if "/cdn/" not in path), "the token did not go to the Hub")
+        expect(user.get()["fetched_bytes"] == 0 and len(hub.asked) == 2 * len(NEEDED) + 2, f"{len(hub.asked)} requests")
+        hub.repositories[NAME].push({**NEEDED, "config.json": b"{  }"})
+        expect(user.get()["fetched_bytes"] == 4, "of a new commit only what changed")
+        hub.repositories["Acme/Shards"] = Repository({**SMALL, "model-b.safetensors": b"b", "model-a.safetensors": b"a", "other.safetensors": b"o",
+                                                      "model.safetensors.index.json": b'{"weight_map":{"x":"model-a.safetensors","y":"model-b.safetensors"}}'})
+        user.get("Acme/Shards")
+        expect({"model-a.safetensors", "model-b.safetensors"} < set(user.files("Acme/Shards")) and
+               "other.safetensors" not in user.files("Acme/Shards"), "shards")
+        hub.repositories["Acme/Packed"] = Repository({"a.Q4.gguf": b"GGUF4", "sub/a.Q8.gguf": b"GGUF8", "b.gguf": b"GGUF", "config.json": b"{}"})
+        _, why = user.run("model", "get", "Acme/Packed", status=2)
+        expect('holds 2 .gguf files (a.Q4.gguf, b.gguf): name one of them, as Acme/Packed:FILE' in why, why)
+        told = user.get("hf:Acme/Packed@main:sub/a.Q8.gguf")
+        expect(told["path"].endswith("/sub/a.Q8.gguf") and told["bytes"] == 5, f"{told}")
+
+
+def a_cut_fetch_goes_on_where_it_was():
+    with Hub() as hub:
+        hub.repositories[NAME] = Repository(NEEDED)
+        user = User(hub)
+        hub.cut[".safetensors"] = 700000
+        told = user.get()
+        spans = [h["Range"] for _, path, h in hub.asked if path.startswith("/cdn/")]
+        expect(spans == ["bytes=0-1048575", "bytes=700000-1048575"] and told["fetched_bytes"] == told["bytes"], f"{spans} {told}")
+        for kept, ranges, fetched in ((WEIGHTS[:300000], True, 748576), (WEIGHTS[:300000], False, 1048576),
+                                      (b"?" * 300000, True, 748576 + 1048576), (WEIGHTS + b"?", True, 1048576)):
+            user = User(hub)
+            hub.ranges = ranges
+            blob = user.cache("blobs", hub.repositories[NAME].commits[told["commit"]]["model.safetensors"].etag)
+            os.makedirs(user.cache("blobs"))
+            with open(blob + ".incomplete", "wb") as handle:
+                handle.write(kept)
+            got = user.get()["fetched_bytes"] - sum(len(d) for p, d in NEEDED.items() if p != "model.safetensors")
+            expect(got == fetched and user.files() == NEEDED and os.listdir(user.cache("blobs")).count(os.path.basename(blob)) == 1,
+                   f"{len(kept)} kept, ranges {ranges}: {got}")
+
+
+def other_bytes_than_the_hub_says_are_refused():
+    with Hub() as hub:
+        hub.repositories[NAME] = Repository(NEEDED)
+        for spoilt in ("model.safetensors", "config.json"):
+            user = User(hub)
+            hub.spoil = {spoilt}
+            _, why = user.run("model", "get", NAME, status=1)
+            expect(f"{spoilt} of {NAME} arrived with other bytes than the Hub says" in why, why)
+            expect(not os.path.exists(user.cache("refs", "main")) and spoilt not in user.files(), "it was kept")
+
+
+def refusals_say_what_to_do():
+    with Hub() as hub:
+        hub.repositories.update({NAME: Repository(NEEDED), "Acme/Private": Repository(NEEDED, private=True), "Acme/Gated": Repository(NEEDED, gated=True),
+                                 "Acme/Adapter": Repository({**SMALL, "adapter_model.safetensors": b"a"}), "Acme/Text": Repository(SMALL),
+                                 "Acme/Torch": Repository({**SMALL, "pytorch_model.bin": b"p"})})
+        user = User(hub)
+        os.makedirs(user.path("token-home"))
+        with open(user.path("token-home", "token"), "w", encoding="utf-8") as handle:
+            handle.write(TOKEN + "\n")
+        logged_in = {"HF_HOME": user.path("token-home")}
+        for word, env, status, words in (
+                ("Acme/Private", {}, 1, f"the Hub ({hub.url}) has no public model Acme/Private: check the spelling; if it is private, set HF_TOKEN"),
+                ("Acme/Nothing", logged_in, 1, f"or the token in {user.path('token-home', 'token')} may not see it"),
+                ("Acme/Gated", {}, 6, f"Acme/Gated is gated: accept its terms at {hub.url}/Acme/Gated, and set HF_TOKEN"),
+                ("Acme/Gated", logged_in, 6, "has no access: accept its terms at"),
+                (NAME, {"HF_TOKEN": "hf_old"}, 6, "does not know the token in HF_TOKEN"),
+                (NAME + "@v9", {}, 1, f"{NAME} has no revision v9: give a branch, a tag or a commit"),
+                (NAME + ":x.gguf", {}, 1, f"{NAME}@main has no file x.gguf; it has "),
+                ("Acme/Adapter", {}, 2, "holds an adapter: name it under method.start_from"),
+                ("Acme/Text", {}, 2, "holds no weights"),
+                ("Acme/Torch", {}, 2, "holds weights as pytorch_model.bin alone"),
+                ("Tiny", {}, 2, "is no name of a hub"), ("a/b/c", {}, 2, "is no name of a hub"), ("a/..", {}, 2, "is no name of a hub"),
+                ("a/b@../x", {}, 2, "is no name of a hub"), ("a/b:../x", {}, 2, "is no name of a hub"), ("a--b/c", {}, 2, "is no name of a hub"),
+                (NAME, {"HF_ENDPOINT": "http://127.0.0.1:9"}, 3, "could not reach the Hub"), (NAME, {"HF_ENDPOINT": "ftp://x"}, 2, "HF_ENDPOINT: "),
+                (NAME, {"HF_HUB_OFFLINE": "1"}, 1, "is not in the cache")):
+            _, why = user.run("model", "get", word, status=status, **env)
+            expect(words in why and "motley: " in why, f"{word}: {why}")
+        expect(user.get("Acme/Private", **logged_in)["files"] == len(NEEDED), "with a token")
+        hub.answers = [(429, [("Retry-After", "1")])]
+        out, said = user.run("model", "get", NAME)
+        expect("the Hub was asked too often (429): waiting the 1 s that it wants" in said and out.startswith(user.cache()), said)
+        for answer in ((429, [("Retry-After", "3600")]), (503, [("RateLimit", '"api";r=0;t=3600')])):
+            hub.answers = [answer]
+            expect("wants 3600 s without requests: try again then" in user.run("model", "get", NAME, status=1)[1], "a long wait")
+        hub.renamed["Old/Tiny"] = NAME
+        expect(f"Old/Tiny is called {NAME} by now" in user.run("model", "get", "Old/Tiny")[1], "renamed")
+
+
+def a_specification_may_name_it():
+    with Hub() as hub:
+        hub.repositories[NAME] = Repository(NEEDED)
+        user = User(hub)
+        out, said = user.run("rows", user.spec(NAME))
+        expect("1 row of format tokens" in out and f"fetching {NAME}@main from {hub.url}" in said, out + said)
+        expect(not any("safetensors" in path for path in hub.paths()), "rows need no weights")
+        asked = len(hub.asked)
+        _, said = user.run("rows", user.spec("hf:" + NAME), HF_ENDPOINT="http://127.0.0.1:9")
+        expect(f"{NAME}@main is the Hub's, commit " in said and len(hub.asked) == asked, "the cache needs no network")
+        with open(user.path("cluster.json"), "w", encoding="utf-8") as handle:
+            json.dump({"nodes": [{"name": "n", "devices": [{"name": "0", "like": "rtx-3090"}]}]}, handle)
+        user.run("plan", user.spec(NAME), "--cluster", "cluster.json", HF_HUB_OFFLINE="1")
+        _, why = user.run("rows", user.spec("models/llama"), status=2)
+        expect("model: there is no path models/llama here, so it is read as a name on the Hub: " in why and "has no public model" in why, why)
+        os.makedirs(user.path("Acme", "Tiny-1"))
+        for path, data in SMALL.items():
+            with open(user.path("Acme", "Tiny-1", path), "wb") as handle:
+                handle.write(data)
+        _, said = user.run("rows", user.spec(NAME))
+        expect(said == "", f"a path that is there is meant: {said}")
+        expect("no path x/y.gguf" not in user.run("rows", user.spec("x/y.gguf"), status=2)[1], "a file's name is no name of the Hub")
+
+
+PROGRAM = """
+import sys
+from huggingface_hub import hf_hub_download, snapshot_download, scan_cache_dir
+name, here, step = sys.argv[1:]
+if step == "read":
+    print(snapshot_download(name, local_files_only=True))
+    print(hf_hub_download(name, "config.json"))
+    print(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*/*.jinja"]))
+    info = scan_cache_dir()
+    print(len(info.warnings), [sorted(f.file_name for f in r.files) for repo in info.repos for r in repo.revisions])
+else:
+    print(snapshot_download(name, ignore_patterns=["onnx/*"]))
+"""
+
+
+def the_hubs_own_client_finds_ours_and_we_its():
+    if not os.path.isdir(CLIENT):
+        return "SKIPPED: huggingface_hub is not installed (tools/pypi_packages.sh hub)"
+    with Hub() as hub:
+        hub.repositories[NAME] = Repository({**NEEDED, **UNNEEDED})
+
+        def client(user, step):
+            done = subprocess.run([sys.executable, "-c", PROGRAM, NAME, user.cache(), step], capture_output=True, text=True, timeout=60,
+                                  check=False, env={**user.env, "PYTHONPATH": CLIENT, "HF_HUB_DISABLE_TELEMETRY": "1"})
+            expect(done.returncode == 0, f"{step}: {done.stderr[-2000:]}")
+            return done.stdout.splitlines()
+
+        user = User(hub)
+        path = user.get()["path"]
+        asked = len(hub.asked)
+        lines = client(user, "read")
+        sent = [p for m, p, _ in hub.asked[asked:] if m == "GET" and ("/cdn/" in p or "/resolve-cache/" in p)]
+        expect(lines[0] == path and lines[1] == os.path.join(path, "config.json"), f"{lines}")
+        expect(lines[2] == path and lines[3].startswith("0 [["), f"{lines}")
+        expect(len(sent) == 1, f"it fetched {sent} of {hub.paths()[asked:]}, not the index alone that we leave out")
+        other = User(hub)
+        folder = client(other, "write")[0]
+        asked = len(hub.asked)
+        _, said = other.run("rows", other.spec(NAME), HF_ENDPOINT="http://127.0.0.1:9")
+        expect("from the cache" in said, said)
+        told = other.get()
+        expect(told["path"] == folder and told["fetched_bytes"] == 0 and len(hub.asked) == asked + 1, f"{told}")
+
+
+if __name__ == "__main__":
+    main(only_what_a_model_needs_is_fetched_into_the_tools_cache, a_cut_fetch_goes_on_where_it_was,
+         other_bytes_than_the_hub_says_are_refused, refusals_say_what_to_do, a_specification_may_name_it,
+         the_hubs_own_client_finds_ours_and_we_its)
