@@ -14,6 +14,7 @@ import subprocess
 import tempfile
 
 from motley import BIN, SOURCE, Failed, expect, main
+from hub import Hub, Repository
 
 GUIDE = os.path.join(SOURCE, "docs", "guide")
 DATA = os.path.join(SOURCE, "tests", "data")
@@ -36,7 +37,7 @@ def blocks(page):
 
 
 def make_model(folder):
-    """A Llama of two layers with random weights, a tokenizer and a chat template, as the guide's `model`."""
+    """A Llama of two layers with random weights, a tokenizer and a chat template, in the place of the guide's model."""
     os.makedirs(folder)
     hidden, inter, vocab, heads, kv = 64, 128, 512, 4, 2
     config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": vocab, "hidden_size": hidden,
@@ -77,13 +78,20 @@ def make_model(folder):
 class Reader:
     """Somebody who types what the guide says, in one folder."""
 
-    def __init__(self):
+    def __init__(self, hub):
         self.base = tempfile.mkdtemp(prefix="motley-guide-")
         os.chmod(self.base, 0o755)
         self.work = os.path.join(self.base, "a student's folder", "w" * 80)
         os.makedirs(self.work)
-        self.env = dict(os.environ, PATH=f"{BIN}:{os.environ['PATH']}", MOTLEY_HOME=os.path.join(self.work, "my home"))
-        make_model(os.path.join(self.work, "model"))
+        self.env = dict(os.environ, PATH=f"{BIN}:{os.environ['PATH']}", MOTLEY_HOME=os.path.join(self.work, "my home"),
+                        HF_ENDPOINT=hub.url, HF_HOME=os.path.join(self.base, "hf"))
+        made = os.path.join(self.base, "made")
+        make_model(made)
+        files = {}
+        for name in os.listdir(made):
+            with open(os.path.join(made, name), "rb") as handle:
+                files[name] = handle.read()
+        hub.repositories["HuggingFaceTB/SmolLM2-135M-Instruct"] = Repository(files)
 
     def type(self, page, text, fails=False):
         done = subprocess.run(["bash", "-euo", "pipefail", "-c", text], cwd=self.work, env=self.env, capture_output=True, text=True,
@@ -112,7 +120,11 @@ class Reader:
 
 
 def the_guides_commands_work_as_they_stand():
-    reader = Reader()
+    with Hub() as hub:
+        return follow_all(Reader(hub))
+
+
+def follow_all(reader):
     try:
         ran = {page: reader.follow(page) for page in pages()}
     finally:
