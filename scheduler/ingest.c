@@ -414,7 +414,7 @@ static void note_lives(struct scheduler *scheduler)
         const bool moved = life->clock_is_known && llabs(life->clock_us - life->noted_us) > CLOCK_MOVED_US;
         if (life->heard_ns == now_ns && (now_ns - life->noted_ns > SEEN_NS || moved)) {
             life->noted_ns = now_ns;
-            life->noted_us = life->clock_us;
+            life->noted_us = life->clock_is_known ? life->clock_us : life->noted_us;
             json_array_append_new(
                 (json_t *)scheduler->batch.ingest.seen,
                 json_pack("{s:s, s:o*}", "node", life->name, "clock_ahead_s",

@@ -41,7 +41,7 @@ void liveness_heard(struct scheduler *scheduler, const char *node, int64_t ahead
             return;
         }
         life = &scheduler->lives[scheduler->life_count++];
-        *life = (struct node_life){0};
+        *life = (struct node_life){.noted_us = INT64_MAX / 2};
         snprintf(life->name, sizeof(life->name), "%s", node);
     }
     life->heard_ns = now_ns;

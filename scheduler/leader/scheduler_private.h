@@ -31,7 +31,7 @@ struct node_life {
     uint64_t heard_ns;
     uint64_t noted_ns; /* when the node's last_seen and clock were last written */
     /* how far the clock of the node's agent is ahead of ours: by the last heartbeat (of clock_ns), by two
-     * that agree, and as it was last written */
+     * that agree, and as it was last written (far from any clock: not yet) */
     int64_t ahead_us, clock_us, noted_us;
     uint64_t clock_ns;
     bool clock_is_known; /* two heartbeats have agreed */
