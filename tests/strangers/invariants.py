@@ -8,6 +8,7 @@ from collections import Counter
 
 from agents import loss
 from operations import ADMIN, USERS
+from service import SLOW
 
 ENDED = "('succeeded', 'failed', 'cancelled')"
 ACTIVE = ("starting", "running", "stopping")
@@ -32,7 +33,7 @@ class Invariants:
 
     # ---- each answer ----
 
-    def answered(self, operation, path, body, answer, began):
+    def answered(self, operation, path, body, answer, began, headers):
         number = operation["n"]
         self.machine.counts[answer.status] = self.machine.counts.get(answer.status, 0) + 1
         asked = f"{operation['method']} {path} {json.dumps(body)[:600] if not isinstance(body, bytes) else body}"
@@ -41,6 +42,7 @@ class Invariants:
             if not self.machine.in_trouble(began):
                 self.found(f"http {answer.status} {route}", f"{asked}: {answer.body[:400]}", number)
             return
+        self.conditions(route, asked, answer, number, headers)
         if answer.status >= 400:
             self.refusal(route, asked, answer, number)
         elif "json" in answer.headers.get("content-type", "") and answer.body:
@@ -50,6 +52,18 @@ class Invariants:
                 self.found(f"json {route}", f"{asked}: {problem}", number)
         if operation["path"] == "/v1/jobs" and operation["method"] == "POST" and answer.status != 201:
             self.refused += 1
+
+    def conditions(self, route, asked, answer, number, headers):
+        """What If-Match, If-None-Match and Content-Encoding promise."""
+        told = f"{asked} {headers}: {answer.status} {answer.headers.get('etag')} {answer.body[:300]}"
+        if answer.status < 300 and headers.get("If-Match") == '"never"' and ("etag" in answer.headers or not asked.startswith("GET")):
+            self.found(f"a version that never was is taken: {route}", told, number)
+        if answer.status == 200 and "If-None-Match" in headers and answer.headers.get("etag") == headers["If-None-Match"]:
+            self.found(f"what has not changed is sent again: {route}", told, number)
+        if answer.status == 304 and ("If-None-Match" not in headers or answer.body):
+            self.found(f"304 out of place: {route}", told, number)
+        if headers.get("Content-Encoding", "identity") != "identity" and answer.status not in (415, 401, 403, 413, 429):
+            self.found(f"a body in a coding that is not read: {route}", told, number)
 
     def refusal(self, route, asked, answer, number):
         try:
@@ -152,7 +166,8 @@ class Invariants:
 
     async def settled(self):
         """What holds at any moment of rest."""
-        for check in (self.machines_of_states, self.ledger, self.steps, self.counts_of_states, self.ids, self.limits, self.views, self.reasons, self.streams):
+        for check in (self.machines_of_states, self.ledger, self.steps, self.counts_of_states, self.ids, self.limits, self.views, self.reasons, self.streams,
+                      self.followers, self.clocks, self.promises, self.shares):
             await check()
         self.logs()
 
@@ -232,6 +247,56 @@ class Invariants:
                 length = await self.service.redis_say("XLEN", stream)
                 if length > 20000:
                     self.found("a stream grows", f"{stream}: {length} entries")
+
+    async def soon(self, question, seconds=5 * SLOW):
+        """The answer of a question as soon as it is None; what it still is after a while otherwise."""
+        deadline = time.monotonic() + seconds
+        while True:
+            answer = await question()
+            if answer is None or time.monotonic() > deadline:
+                return answer
+            await asyncio.sleep(0.3)
+
+    async def followers(self):
+        for follower in self.machine.followers:
+            wrong = await self.soon(follower.differs)
+            if wrong:
+                self.found("a stream told something else than what is read", f"{self.machine.user_name(follower.by) if follower.by != ADMIN else 'admin'}: {wrong}")
+        rows = await self.service.rows("SELECT j.id, j.array_of, u.name AS owner FROM jobs j JOIN users u ON u.id = j.owner "
+                                       f"WHERE j.id > {self.machine.first_job} AND j.visibility = 'mine'")
+        hidden = {row["id"]: row["owner"] for row in rows if not {row["id"], row["array_of"]} & self.machine.shared}
+        for by, job in self.machine.seen:
+            if by != ADMIN and job in hidden and hidden[job] != self.machine.user_name(by):
+                self.found("a stream told of a job that one may not see", f"{self.machine.user_name(by)}: job {job} of {hidden[job]}")
+
+    async def clocks(self):
+        """A clock that is off is named where people look, and how far."""
+        async def differs():
+            wrong = {}
+            told = {line["name"]: line for line in await self.pages(ADMIN, "/v1/nodes", "nodes") or []}
+            for node in self.machine.nodes:
+                line = told.get(node.name)
+                if node.is_there and line and line["state"] == "alive" and (
+                        abs((line["clock_ahead_s"] or 0) - node.clock_s) > 10 or (abs(node.clock_s) > 60) != ("clock" in (line["why"] or ""))):
+                    wrong[node.name] = (node.clock_s, line["clock_ahead_s"], line["why"])
+            return wrong or None
+        wrong = await self.soon(differs)
+        if wrong:
+            self.found("a clock that is off is not named, or one that is right is", f"(real, told, why): {wrong}")
+
+    async def promises(self):
+        """No range without its start in it; no start that was promised for a time that has passed long ago."""
+        await self.expect_none("a promised start is out of its range, or has passed",
+            f"SELECT id, starts_at, starts_from, starts_to, now() FROM jobs WHERE id > {self.machine.first_job} AND state = 'queued' "
+            "AND (starts_from > starts_to OR starts_at < now() - interval '30 s')")
+
+    async def shares(self):
+        """Parts of a whole: what all are due is no more than everything, and so is what they used; ranks are by what they are below."""
+        answer = await self.machine.ask(ADMIN, "GET", "/v1/shares?limit=1000")
+        lines = answer.json["shares"] if answer.status == 200 else []
+        due, used = sum(line["due"] for line in lines), sum(line["used"] for line in lines)
+        if due > 1 + 1e-6 or not (used < 1e-6 or abs(used - 1) < 1e-6) or any(line["due"] < 0 or line["used"] < 0 or line["used_s"] < 0 for line in lines):
+            self.found("shares are not parts of a whole", f"due {due}, used {used}: {lines[:4]}")
 
     def logs(self):
         machine, lines = self.machine, {}

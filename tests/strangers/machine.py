@@ -2,6 +2,7 @@
 round, and asks the invariants. One event loop runs people, agents and faults."""
 import asyncio
 import datetime
+import gzip
 import hashlib
 import json
 import random
@@ -9,6 +10,7 @@ import re
 import time
 
 from agents import CHECKPOINT, Node
+from followers import Follower
 from invariants import Invariants
 from operations import ADMIN, DEVICES, GROUPS, NODES, USERS
 from service import SLOW, Failed
@@ -44,7 +46,11 @@ class Machine:
         self.trouble_until = 0.0
         self.tasks = set()
         self.streams = []
+        self.followers = []
+        self.seen = set()        # (user, job) of streams that told something of that job
+        self.shared = set()      # jobs whose visibility somebody changed
         self.done = 0
+        self.ranges = {"told": 0, "held": 0}  # predicted starts of jobs that have started
         self.checkpoint_sha = hashlib.sha256(CHECKPOINT).hexdigest()
         self.rows_sha = hashlib.sha256(ROWS).hexdigest()
         self.nodes = [Node(self, f"{lab}-n{n}", []) for n in range(NODES)]
@@ -115,6 +121,7 @@ class Machine:
             await node.enrol()
             node.come()
         await self.until(self.all_alive, "all nodes alive", 10 * SLOW)
+        self.followers = [Follower(self, by) for by in (ADMIN, *draw.sample(range(USERS), 2))]
 
     async def all_alive(self):
         rows = await self.service.rows(f"SELECT count(*) AS n FROM nodes n WHERE name LIKE '{self.lab}-%' AND state = 'alive' "
@@ -141,7 +148,7 @@ class Machine:
                 node.go()
                 await self.ask(ADMIN, "DELETE", f"/v1/nodes/{node.name}")
         finally:
-            for stream in self.streams:
+            for stream in [*self.streams, *(follower.task for follower in self.followers)]:
                 stream.cancel()
             for node in self.nodes:
                 node.go()
@@ -227,21 +234,36 @@ class Machine:
 
     async def one_request(self, operation):
         path, body = await self.named(operation["path"], True), await self.named(operation.get("body"))
-        headers = {"Idempotency-Key": operation["key"]} if "key" in operation else None
-        if "body" in operation and body is None:
-            body = b"null"
-            headers = {**(headers or {}), "Content-Type": "application/json"}
+        headers = {"Idempotency-Key": operation["key"]} if "key" in operation else {}
         began = time.monotonic()
         try:
+            if "body" in operation and (body is None or "coding" in operation):
+                body = json.dumps(body).encode()
+                headers["Content-Type"] = "application/json"
+            if "coding" in operation:
+                headers["Content-Encoding"] = operation["coding"]
+                body = gzip.compress(body) if "gzip" in operation["coding"] else body
+            if "match" in operation:
+                headers.update(await self.precondition(operation, path))
             answer = await self.ask(operation["by"], operation["method"], path, body, headers)
         except (Closed, asyncio.TimeoutError) as problem:
             if not self.in_trouble(began):
                 self.found("no-answer", f"{operation['method']} {path}: {type(problem).__name__} {problem} after {time.monotonic() - began:.1f} s", operation["n"])
             return None
-        self.invariants.answered(operation, path, body, answer, began)
+        self.invariants.answered(operation, path, body, answer, began, headers)
+        if answer.status == 200 and path.endswith("/share"):
+            self.shared.add(int(path.split("/")[3]))
         if operation.get("makes") and answer.status in (200, 201):
             return answer.json.get("id")
         return None
+
+    async def precondition(self, operation, path):
+        """A header that asks for the version that was just read, or for one that never was."""
+        name = "If-None-Match" if operation["method"] == "GET" else "If-Match"
+        if operation["match"] == "never":
+            return {"If-Match": '"never"', "Accept-Encoding": "gzip"}
+        before = await self.ask(operation["by"], "GET", path, None, {"Accept-Encoding": "gzip"})
+        return {name: before.headers["etag"]} if "etag" in before.headers else {}
 
     def in_trouble(self, began=None):
         """Whether processes or statements were made to fail at that time, or just before."""
@@ -251,10 +273,13 @@ class Machine:
         path = await self.named(operation["stream"], True)
         http = Http(self.service)
 
-        def take(kind, data):
+        def take(_, kind, data):
             document = json.loads(data)
-            if kind == "message" or not isinstance(document, dict):
+            job = document.get("job") if isinstance(document, dict) else None
+            if kind == "message" or not isinstance(document, dict) or job and "topics=devices" in path:
                 self.found("stream", f"{path}: {kind} {data[:200]}", operation["n"])
+            if job and kind != "refused" and "owner" not in document:
+                self.seen.add((operation["by"], job))
 
         async def read():
             try:
@@ -401,6 +426,9 @@ class Machine:
                     break
             if last and not self.findings:
                 await self.free()
+            self.ranges = (await self.service.rows(
+                "SELECT count(*) AS told, count(*) FILTER (WHERE started_at BETWEEN starts_from AND starts_to) AS held FROM arrivals "
+                f"WHERE job > {self.first_job} AND starts_from IS NOT NULL AND started_at IS NOT NULL"))[0]
         finally:
             await self.leave()
         return self.findings

@@ -69,7 +69,7 @@ class Maker:
         if kind == 0:
             return {"kind": "single"}
         if kind == 1:
-            return {"exclude": sorted({self.device() for _ in range(self.random.randint(1, 4))}), "count": {"most": 1}}
+            return {"exclude": sorted({self.device() for _ in range(self.random.randint(1, 4))}), "count": {"most": 1}, "kind": "single"}
         if kind < 5:
             return {**few, "kind": self.pick(["pipeline", "data"]), "fallback": self.pick(["wait", "any"])}
         if kind < 9:
@@ -239,6 +239,10 @@ class Maker:
             made["body"] = self.nearly(made["body"])
         if made.get("by") == ADMIN and make in (Maker.limit, Maker.person, Maker.drain) and self.chance(0.08):
             made["by"] = self.random.randrange(USERS)  # who may not
+        if made.get("method") in ("GET", "PATCH", "DELETE") and self.chance(0.04):
+            made["match"] = self.pick(["read", "read", "never"])
+        if "body" in made and self.chance(0.02):
+            made["coding"] = self.pick(["gzip", "gzip", "br", "identity", "gzip, identity"])
         made["n"] = self.number
         if made.get("makes"):
             self.made[made["makes"]].append(self.number)

@@ -1,6 +1,7 @@
 """The wires of the strangers' machine, on one event loop: HTTP with kept connections, Redis with commands in flight, and
 msgpack as agents read it. Standard library alone."""
 import asyncio
+import gzip
 import json
 import struct
 
@@ -84,7 +85,7 @@ class Http:
         head = [f"{method} {path} HTTP/1.1", "Host: strangers", f"Content-Length: {len(data)}"]
         if token:
             head.append(f"Authorization: Bearer {token}")
-        if body is not None:
+        if body is not None and "Content-Type" not in (headers or {}):
             head.append("Content-Type: application/" + ("octet-stream" if isinstance(body, bytes) else "json"))
         head += [f"{key}: {value}" for key, value in (headers or {}).items()]
         request = "\r\n".join(head).encode() + b"\r\n\r\n" + data
@@ -116,6 +117,8 @@ class Http:
             body = await self.reader.readexactly(int(headers.get("content-length", 0)))
         if headers.get("connection", "").lower() == "close":
             self.close()
+        if headers.get("content-encoding") == "gzip":
+            body = gzip.decompress(body)
         return Answer(status, headers, body)
 
     async def _head(self):
@@ -136,18 +139,19 @@ class Http:
             if size == 0:
                 return out
 
-    async def stream(self, path, token, take):
-        """Reads an event stream until it ends or is cancelled; `take` gets each event's (type, document). The status."""
+    async def stream(self, path, token, take, last=None):
+        """Reads an event stream until it ends or is cancelled; `take` gets each event's (id or None, type, document). The status."""
         self.close()
         host, port = self.service.address.rsplit(":", 1)
         self.reader, self.writer = await asyncio.open_connection(host, int(port), limit=1 << 24)
         try:
-            self.writer.write(f"GET {path} HTTP/1.1\r\nHost: strangers\r\nAuthorization: Bearer {token}\r\n\r\n".encode())
+            after = "" if last is None else f"Last-Event-ID: {last}\r\n"
+            self.writer.write(f"GET {path} HTTP/1.1\r\nHost: strangers\r\nAuthorization: Bearer {token}\r\n{after}\r\n".encode())
             status, headers = await self._head()
             if status != 200:
                 await self.reader.readexactly(int(headers.get("content-length", 0)))
                 return status
-            kind = "message"
+            kind, ident = "message", None
             while True:
                 line = await self.reader.readline()
                 if not line:
@@ -155,7 +159,10 @@ class Http:
                 if line.startswith(b"event:"):
                     kind = line[6:].strip().decode()
                 elif line.startswith(b"data:"):
-                    take(kind, line[5:].strip())
+                    take(ident, kind, line[5:].strip())
+                    ident = None
+                elif line.startswith(b"id:"):
+                    ident = int(line[3:])
         finally:
             self.close()
 
