@@ -272,16 +272,54 @@ static void gpu_pass_counts(const struct device *device, struct pass_counts *out
 
 /* --- memory */
 
+/* Page-locked memory, or ordinary memory where a limit forbids more of it. */
 static int gpu_host_create(struct device *device, uint64_t bytes, void **out, struct err *err)
 {
-    return gpu_of(device)->driver->host_create(gpu_of(device)->context, bytes, out, err);
+    struct gpu *gpu = gpu_of(device);
+    if (gpu->driver->host_create(gpu->context, bytes, out, err) == 0)
+        return 0;
+    if (err->code != ERR_NOMEM)
+        return -1;
+    struct gpu_pageable *block = malloc(sizeof(*block));
+    *out = block ? pages_alloc(bytes) : NULL;
+    if (!*out) {
+        free(block);
+        return err_wrap(err, "neither page-locked nor ordinary memory of the host");
+    }
+    *block = (struct gpu_pageable){.memory = *out, .bytes = bytes};
+    pthread_mutex_lock(&device->lock);
+    const bool first = !gpu->pageable;
+    block->next = gpu->pageable;
+    gpu->pageable = block;
+    pthread_mutex_unlock(&device->lock);
+    if (first)
+        log_event(
+            LOG_LEVEL_WARN, "memory_not_page_locked",
+            "bytes=%llu why=\"%s\" note=\"copies to and from ordinary memory take longer: raise the limit of "
+            "locked memory (ulimit -l, LimitMEMLOCK=infinity; under WSL2, memory in .wslconfig; under MPS, "
+            "its pinned limit)\"",
+            (unsigned long long)bytes, err->text);
+    return 0;
 }
 
 static void gpu_host_destroy(struct device *device, void *memory)
 {
+    struct gpu *gpu = gpu_of(device);
     struct err ignored;
     gpu_sync(device, &ignored); /* wait, because a copy may be running */
-    gpu_of(device)->driver->host_destroy(gpu_of(device)->context, memory, &ignored);
+    pthread_mutex_lock(&device->lock);
+    struct gpu_pageable **at = &gpu->pageable;
+    while (*at && (*at)->memory != memory)
+        at = &(*at)->next;
+    struct gpu_pageable *block = *at;
+    if (block)
+        *at = block->next;
+    pthread_mutex_unlock(&device->lock);
+    if (block)
+        pages_free(memory, block->bytes);
+    else
+        gpu->driver->host_destroy(gpu->context, memory, &ignored);
+    free(block);
 }
 
 static int gpu_buffer_create(struct buffer *buffer, struct err *err)

@@ -31,6 +31,13 @@ struct gpu_pass {
     uint64_t used; /* pass count at its last use; the least recently used is dropped */
 };
 
+/* Host memory that the driver refused to page-lock: its copies go through the driver's own locked memory. */
+struct gpu_pageable {
+    struct gpu_pageable *next;
+    void *memory;
+    uint64_t bytes;
+};
+
 /* A trace in progress (trace.h). */
 struct gpu_trace {
     struct gpu_event **events; /* [2 * room]: one before and one after each launch */
@@ -62,7 +69,8 @@ struct gpu {
     uint64_t recording;   /* key of the pass that is being recorded; 0: none */
     bool records_nothing; /* a recording failed: passes are queued op by op */
     struct pass_counts counts;
-    struct gpu_trace *trace; /* NULL: no trace */
+    struct gpu_trace *trace;       /* NULL: no trace */
+    struct gpu_pageable *pageable; /* guarded by base.lock */
 };
 
 /* The context in which an op is queued. */

@@ -446,7 +446,8 @@ double problem_seconds(const struct problem *problem, uint32_t device, int32_t b
 }
 
 /* Rate at which optimiser moments kept on the host are copied to the device and back in every step. Rule of
- * thumb: half the rate of 16 lanes of PCIe 3.0; not measured yet. */
+ * thumb: half the rate of 16 lanes of PCIe 3.0, which ordinary memory reaches, too, where page-locked memory
+ * is refused; not measured yet. */
 #define HOST_BYTES_PER_S 8e9
 
 double problem_step_seconds(const struct problem *problem, uint32_t device, int32_t begin, int32_t end)

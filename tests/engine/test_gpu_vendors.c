@@ -177,6 +177,49 @@ static void a_card_takes_the_newest_code_that_it_can(void **state)
     }
 }
 
+/* Where a limit forbids page-locked memory, ordinary memory serves, and the log says so. */
+static void host_memory_that_may_not_be_locked_is_ordinary(void **state)
+{
+    static const char *const kinds[] = {"cuda", "hip"};
+    enum { BYTES = 1 << 20 };
+    (void)state;
+    code_needed();
+    for (int i = 0; i < 2; i++) {
+        struct fake_control *control = dlsym(
+            dlopen(getenv(i == 0 ? "MOTLEY_CUDA_LIBRARY" : "MOTLEY_HIP_LIBRARY"), RTLD_NOW | RTLD_NODELETE),
+            "fake_control");
+        struct device *device;
+        struct buffer *buffer;
+        struct err err;
+        void *locked, *ordinary;
+        check(device_open(&(struct device_options){.kind = kinds[i], .name = "left"}, &device, &err));
+        check(buffer_create(device, BYTES, MEM_BUFFERS, "some", &buffer, &err));
+        check(host_memory_create(device, BYTES, "locked", &locked, &err));
+        uint64_t live = control->live;
+        control->fail_at = control->calls + 2; /* the call after the one that makes the context current */
+        control->fail_with = FAKE_OUT_OF_MEMORY;
+        check(host_memory_create(device, BYTES, "ordinary", &ordinary, &err));
+        assert_int_equal(control->live, live);
+        memset(ordinary, 7, BYTES);
+        memset(locked, 0, BYTES);
+        check(buffer_write(buffer, 0, ordinary, BYTES, &err));
+        check(buffer_read(buffer, 0, locked, BYTES, &err));
+        check(device_sync(device, &err));
+        assert_memory_equal(locked, ordinary, BYTES);
+        host_memory_destroy(device, ordinary, BYTES);
+        assert_int_equal(control->live, live);
+        host_memory_destroy(device, locked, BYTES);
+        assert_int_equal(control->live, live - 1);
+        control->fail_at = control->calls + 2;
+        control->fail_with = 999; /* any other error is no limit */
+        assert_int_equal(host_memory_create(device, BYTES, "some", &locked, &err), -1);
+        assert_int_equal(err.code, ERR_DEVICE_LOST);
+        buffer_destroy(buffer);
+        device_close(device);
+        assert_int_equal(control->misuses, 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -184,6 +227,7 @@ int main(void)
         cmocka_unit_test(every_driver_takes_the_code),
         cmocka_unit_test(code_of_later_versions_is_refused),
         cmocka_unit_test(a_card_takes_the_newest_code_that_it_can),
+        cmocka_unit_test(host_memory_that_may_not_be_locked_is_ordinary),
         cmocka_unit_test(ops_give_the_same_bits_behind_every_driver),
     };
     setenv("MOTLEY_CUDA_LIBRARY", MOTLEY_FAKES "/libfake_cuda.so", 1);
