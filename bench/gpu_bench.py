@@ -28,6 +28,11 @@ MODULES = {"products": ("torch",), "attention": ("torch",), "lora": ("torch", "t
            "qlora": ("torch", "transformers", "peft", "bitsandbytes"), "full": ("torch", "transformers")}
 
 
+def part_seconds():
+    """The longest that our side of a part may take."""
+    return int(os.environ.get("GPU_PART_SECONDS", PART_SECONDS))
+
+
 def built():
     if os.environ.get("GPU_BIN"):
         return os.environ["GPU_BIN"]
@@ -38,17 +43,30 @@ def built():
     return os.path.join(SOURCE, done.stdout.strip().splitlines()[-1])
 
 
+def figures(text):
+    """The line that gpu_bench prints; of a run that was cut off, with the figures that it had. None without any."""
+    line = (text.splitlines() or [""])[-1]
+    for end in ("", "}}"):
+        try:
+            return json.loads(line.rstrip(", ") + end)
+        except json.JSONDecodeError:
+            continue
+    return None
+
+
 def ours(program, kind, part, toy, alone=False):
-    """The line that gpu_bench prints, or a reason there is none. alone: our kernels without the vendor's products."""
+    """The line that gpu_bench prints, and why it is not whole. alone: our kernels without the vendor's products."""
     environment = {**os.environ, "MOTLEY_CUBLASLT_LIBRARY": "none", "MOTLEY_ROCBLAS_LIBRARY": "none"} if alone else None
-    try:
-        done = subprocess.run([program, kind, part] + (["toy"] if toy else []), capture_output=True, text=True,
-                              check=False, timeout=PART_SECONDS, env=environment)
-    except subprocess.TimeoutExpired:
-        return None, f"took more than {PART_SECONDS} s"
-    if done.returncode != 0:
-        return None, (done.stderr.strip() or f"ended with {done.returncode}")[-500:]
-    return json.loads(done.stdout.splitlines()[-1]), None
+    with subprocess.Popen([program, kind, part] + (["toy"] if toy else []), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True, env=environment) as process:
+        try:
+            said, complained = process.communicate(timeout=part_seconds())
+            why = None if process.returncode == 0 else (complained.strip() or f"ended with {process.returncode}")[-500:]
+        except subprocess.TimeoutExpired:
+            process.kill()
+            said, _ = process.communicate()
+            why = f"took more than {part_seconds()} s"
+    return figures(said), why
 
 
 def beside(kind, part, toy, seconds):
@@ -91,6 +109,8 @@ def rows_of(part, mine, other, arch):
                     other.get(f"{way}_s"), "torch SDPA, bf16", round(1 / 1.3, 3) if kept == "bf16" else None)
                 for kept in ("bf16", "f32") for way in ("forward", "backward")]
     name = {"lora": "LoRA, Llama-3-8B shape", "qlora": "QLoRA, Llama-3-8B shape", "full": "full, 1B shape"}[part]
+    if part != "full" and mine.get("layers") == 16:  # the card has no room for the larger model, so PyTorch's is none beside it
+        name, other = name.replace("Llama-3-8B", "1B"), {}
     of = {"lora": "transformers + peft", "qlora": "peft + bitsandbytes", "full": "torch.compile"}[part]
     rows = [row(f"{name}, 4 x 2048 tokens", "tokens/s", mine.get("tokens_per_s"), other.get("tokens_per_s"), of,
                 1.3 if part == "full" else 2),
@@ -152,7 +172,7 @@ def run_part(program, kind, part, toy):
         own, _ = ours(program, kind, part, toy, alone=True)
         mine["values"].update({f"own_{name}": value for name, value in (own or {"values": {}})["values"].items()})
     spent = (datetime.datetime.now(datetime.timezone.utc) - begin).total_seconds()
-    other, why = beside(kind, part, toy, PART_SECONDS - spent)
+    other, why = beside(kind, part, toy, part_seconds() - spent)
     if why:
         skipped["PyTorch"] = why
     arch = mine["arch"] if mine else ""
@@ -179,7 +199,7 @@ def main():
         program = os.path.join(built(), "gpu_bench")
         os.makedirs(options.out, exist_ok=True)
         for part in options.parts or PARTS:
-            if not options.again and any(line["part"] == part for line in read_lines(path)):
+            if not options.again and any(line["part"] == part and "ours" not in line["skipped"] for line in read_lines(path)):
                 print(f"{part}: in {path} already")
                 continue
             line = run_part(program, kind, part, options.toy)

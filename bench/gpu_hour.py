@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""make gpu-hour: the first hour on a card, from "is there a driver" to the benchmark, with what is on the machine.
+"""make gpu-hour: what sixty minutes on a machine with cards can tell, in the order of its worth, with what is on the machine.
 
-Each step prints a line and appends it to OUT/steps.jsonl when it has ended; what it said is OUT/STEP.txt. A step that has a
-line is not run again (--again does), so a run that was cut off goes on where it was; a step that was cut off is begun again.
-A failing step does not stop the following ones. At the end all of it goes into one archive, OUT.tar.gz, also after a run that
-was stopped with ^C.
+First whether the cards serve at all, each kernel launched once, then how fast training is, then everything else; a deliberate
+fault and the slow checkers come last. The first card of each architecture is tried: beside a 3090 a 1080 Ti has steps of its
+own, such as kernels@sm_61. Each step prints a line and appends it to OUT/steps.jsonl when it has ended; what it said is
+OUT/STEP.txt, and the benchmark's figures come one by one. After each step all of it is in one archive, OUT.tar.gz: the file to
+send. A step that has a line is not run again (--again does), so a run that was cut off, or whose hour (--minutes) is over, goes
+on where it was. A failing step does not stop the following ones.
 
 A line: {"schema": "motley-gpu-hour/1", "step", "state": "ok" | "failed" | "skipped", "seconds", "why": text or null, "facts":
-[text], "at"}. Exit status: 0; 1 if a step failed; 77 if there is no card.
+[text], "at"}. Exit status: 0; 1 if a step failed; 75 if steps are left for another hour; 77 if there is no card.
 
 GPU_DEVICE: cuda (the default), hip or emulated. GPU_BIN: a folder with the programs, built already.
 """
@@ -28,9 +30,11 @@ import tarfile
 import tempfile
 import time
 
-from gpu_bench import PARTS, SOURCE, built
+from gpu_bench import PARTS, PART_SECONDS, SOURCE, built
 
-STEP_SECONDS = 3600  # the longest a step may take; the checks and the benchmark's parts end far earlier
+STEP_SECONDS = 600  # the longest a step may take
+LEAST_SECONDS = 20  # a step is not begun with less of the hour left
+LEFT = 75
 CHECKS = ("ops", "experts", "packed", "units", "attention", "large", "tiles", "families")
 OK, FAILED, SKIPPED = "ok", "failed", "skipped"
 NODES = {"cuda": ("/dev/nvidia*", "/dev/nvidia-caps/*", "/dev/dxg"), "hip": ("/dev/kfd", "/dev/dri/*"), "emulated": ()}
@@ -48,6 +52,12 @@ class Hour:
         self.out, self.kind, self.toy, self.again = options.out, kind, options.toy, options.again
         self.bin = None
         self.facts = []
+        self.step = ""
+        self.card = {}  # the environment that shows the card of the step alone
+        self.ends = time.monotonic() + 60 * options.minutes
+
+    def left(self):
+        return self.ends - time.monotonic()
 
     def say(self, *facts):
         self.facts += [fact.strip() for fact in facts if fact.strip()]
@@ -65,9 +75,10 @@ class Hour:
             log.flush()
             began = log.tell()
             process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=SOURCE, preexec_fn=end_with_parent,
-                                       env={**os.environ, **(environment or {})})
+                                       env={**os.environ, **self.cache(), **self.card, **(environment or {})})
+            seconds = int(max(1, min(STEP_SECONDS, self.left())))
             try:
-                code = process.wait(STEP_SECONDS)
+                code = process.wait(seconds)
             except subprocess.TimeoutExpired:
                 code = None
             finally:
@@ -80,12 +91,16 @@ class Hour:
         self.say(*[line for line in lines if fact and re.search(fact, line)])
         last = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
         if code is None:
-            return FAILED, f"took more than {STEP_SECONDS} s; last: {last}"
+            return FAILED, f"took more than {seconds} s; last: {last}"
         if code == 0:
             return OK, None
         if code == 77:
             return SKIPPED, last.removeprefix("not here: ")
         return FAILED, (f"ended by signal {-code}" if code < 0 else f"status {code}") + f"; last: {last}"
+
+    def cache(self):
+        """All steps share what the driver translates in the step jit."""
+        return {"CUDA_CACHE_PATH": f"{self.out}.cache"} if self.kind == "cuda" else {}
 
     def tool(self, step, name, *arguments, folders=()):
         """Runs a tool of the vendor's where it is installed."""
@@ -157,21 +172,23 @@ def cache(hour):
 
 
 def jit(hour):
-    """Opens a device with an empty cache, then with the cache of that."""
-    with tempfile.TemporaryDirectory() as folder:
-        for when in ("with an empty cache", "again"):
-            before = len(hour.facts)
-            state, why = hour.run("jit", [hour.program("gpu_hour"), hour.kind, "open"], {"CUDA_CACHE_PATH": folder}, r"^opened")
-            hour.facts[before:] = [f"{when}: {fact}" for fact in hour.facts[before:]]
-            if state != OK:
-                return state, why
+    """Opens a device with an empty cache, then with the cache of that, which the other steps have, too."""
+    folder = hour.cache().get("CUDA_CACHE_PATH")
+    if folder:
+        shutil.rmtree(folder, ignore_errors=True)
+    for when in ("with an empty cache", "again"):
+        before = len(hour.facts)
+        state, why = hour.run(hour.step, [hour.program("gpu_hour"), hour.kind, "open"], None, r"^opened")
+        hour.facts[before:] = [f"{when}: {fact}" for fact in hour.facts[before:]]
+        if state != OK:
+            return state, why
     return OK, None
 
 
 def check(name, trials=None):
     def run(hour):
-        chosen = trials or ("1" if hour.toy else "40")
-        return hour.run(f"check-{name}", [hour.program("gpu_check"), hour.kind, chosen, name],
+        chosen = trials or ("1" if hour.toy else "10")
+        return hour.run(hour.step, [hour.program("gpu_check"), hour.kind, chosen, name],
                         fact=r"kernels were launched|SKIP")
     return run
 
@@ -179,7 +196,7 @@ def check(name, trials=None):
 def kernels(hour):
     """The first launch of each kernel, named and waited for: a few trials of each op."""
     command = [hour.program("gpu_check"), hour.kind, "2" if hour.toy else "12", "kernels"]
-    return hour.run("kernels", command, fact=r"kernels were launched|never launched")
+    return hour.run(hour.step, command, fact=r"kernels were launched|never launched")
 
 
 def sanitizer(hour):
@@ -218,17 +235,43 @@ def mig(hour):
 def bench(part):
     def run(hour):
         command = [sys.executable, os.path.join(SOURCE, "bench", "gpu_bench.py"), part, "--again", "--out",
-                   os.path.join(hour.out, "bench"), *(["--toy"] if hour.toy else [])]
+                   os.path.join(hour.out, "bench" + "".join(hour.step.partition("@")[1:])), *(["--toy"] if hour.toy else [])]
         bin_folder = os.path.dirname(hour.program("gpu_bench"))
-        return hour.run(f"bench-{part}", command, {"GPU_DEVICE": hour.kind, "GPU_BIN": bin_folder},
+        seconds = str(int(max(1, min(PART_SECONDS, hour.left() - 5))))  # before the step itself is cut off
+        return hour.run(hour.step, command, {"GPU_DEVICE": hour.kind, "GPU_BIN": bin_folder, "GPU_PART_SECONDS": seconds},
                         rf"^{part} |^SKIP {part}")
     return run
 
 
-STEPS = (("machine", machine), ("nodes", nodes), ("build", build), ("driver", single("driver")), ("cache", cache), ("jit", jit),
-         ("kernels", kernels), *[(f"check-{name}", check(name)) for name in CHECKS], ("ipc", single("ipc", "toy")),
-         ("peer", single("peer", "toy")), ("graph", single("graph", "toy", fact="recorded")), ("trap", single("trap")),
-         ("sanitizer", sanitizer), ("mig", mig), *[(f"bench-{part}", bench(part)) for part in PARTS])
+FIRST = (("machine", machine), ("nodes", nodes), ("build", build), ("driver", single("driver")), ("cache", cache))
+# Of each unlike card, by worth: does it compute, and how fast does it train?
+CARD = (("jit", jit), ("kernels", kernels), ("bench-qlora", bench("qlora")), ("bench-products", bench("products")))
+ALL = (("graph", single("graph", "toy", fact="recorded")), ("ipc", single("ipc", "toy")), ("peer", single("peer", "toy")),
+       ("mig", mig))
+CARD_LATER = (*[(f"check-{name}", check(name)) for name in CHECKS],
+              *[(f"bench-{part}", bench(part)) for part in PARTS if part not in ("qlora", "products")])
+LAST = (("trap", single("trap")), ("sanitizer", sanitizer))
+NAMES = [name for group in (FIRST, CARD, ALL, CARD_LATER, LAST) for name, _ in group]
+
+
+def unlike(line):
+    """The first card of each architecture, as the step `driver` shows them: [(suffix of its steps, number)]."""
+    seen = {}
+    for fact in line.get("facts", []):
+        found = re.match(r"card (\d+): .*?, (sm_\d+|gfx\w+|warp\d+), ", fact)
+        if found and not any(f"card {found[1]} cannot be used" in other for other in line["facts"]):
+            seen.setdefault(found[2], found[1])
+    return [("" if i == 0 else f"@{arch}", number) for i, (arch, number) in enumerate(seen.items())]
+
+
+def steps_after(line):
+    """The steps after FIRST, as (name, step, number of its card or None)."""
+    cards = unlike(line) or [("", None)]
+
+    def of_cards(group):
+        return [(name + suffix, run, number) for suffix, number in cards for name, run in group]
+
+    return [*of_cards(CARD), *[(name, run, None) for name, run in ALL], *of_cards(CARD_LATER), *[(name, run, None) for name, run in LAST]]
 
 
 # --- running them
@@ -257,7 +300,9 @@ def line_write(out, line):
         os.fsync(handle.fileno())
 
 
-def step_run(hour, name, run):
+def step_run(hour, name, run, number):
+    shown = {"cuda": "CUDA_VISIBLE_DEVICES", "hip": "HIP_VISIBLE_DEVICES"}.get(hour.kind)
+    hour.step, hour.card = name, {shown: number} if shown and number is not None and not os.environ.get(shown) else {}
     path = os.path.join(hour.out, f"{name}.txt")
     if os.path.exists(path):
         os.remove(path)  # of a run that was cut off in this step
@@ -274,8 +319,8 @@ def step_run(hour, name, run):
 
 
 def stops(line):
-    """Is there nothing to go on with: no programs, or no card? Such a step is tried again by the next run."""
-    return (line["step"] == "build" and line["state"] == FAILED) or (line["step"] == "driver" and line["state"] == SKIPPED)
+    """Is there nothing to go on with: no programs, or no card that they serve? Such a step is tried again by the next run."""
+    return (line["step"] == "build" and line["state"] == FAILED) or (line["step"] == "driver" and line["state"] != OK)
 
 
 def line_print(line, before):
@@ -288,41 +333,59 @@ def archive(out):
     with tarfile.open(path + ".part", "w:gz") as tar:
         tar.add(out, arcname=os.path.basename(out))
     os.replace(path + ".part", path)
-    print(f"all of it: {path}")
+    return path
+
+
+def steps_go(hour, wanted, lines):
+    """Runs the steps. Returns the names of those for which no time was left."""
+    left, queue = [], [(name, run, None) for name, run in FIRST]
+    while queue:
+        name, run, number = queue.pop(0)
+        if name == FIRST[-1][0]:
+            queue += steps_after(lines.get("driver", {}))
+        if wanted and name.partition("@")[0] not in wanted:
+            continue
+        before = name in lines and not hour.again and not stops(lines[name])
+        if not before and hour.left() < LEAST_SECONDS:
+            left.append(name)
+            continue
+        if not before:
+            lines[name] = step_run(hour, name, run, number)
+            archive(hour.out)
+        line_print(lines[name], before)
+        if stops(lines[name]):
+            break
+    return left
 
 
 def main():
     kind = os.environ.get("GPU_DEVICE", "cuda")
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("steps", nargs="*", help=f"of {', '.join(name for name, _ in STEPS)}; all without")
+    parser.add_argument("steps", nargs="*", help=f"of {', '.join(NAMES)}; all without")
     parser.add_argument("--again", action="store_true", help="also steps that have ended")
     parser.add_argument("--toy", action="store_true", help="tiny shapes and one trial")
+    parser.add_argument("--minutes", type=float, default=60, help="after so many minutes nothing new is begun, and what runs is cut off")
     parser.add_argument("--out", default=os.path.join(SOURCE, "bench", "results", "gpu", f"hour-{kind}"), help="folder")
     options = parser.parse_args()
-    unknown = [name for name in options.steps if name not in dict(STEPS)]
+    unknown = [name for name in options.steps if name not in NAMES]
     if unknown or kind not in NODES:
         parser.error(f"there is no step {unknown[0]}" if unknown else f"there is no kind {kind}")
     options.out = os.path.abspath(options.out)
     os.makedirs(options.out, exist_ok=True)
     hour, lines = Hour(options, kind), lines_read(options.out)
+    left = []
     try:
-        for name, run in STEPS:
-            if options.steps and name not in options.steps:
-                continue
-            before = name in lines and not options.again and not stops(lines[name])
-            if not before:
-                lines[name] = step_run(hour, name, run)
-            line_print(lines[name], before)
-            if stops(lines[name]):
-                break
+        left = steps_go(hour, options.steps, lines)
     finally:
-        archive(options.out)
-    failed = [name for name, _ in STEPS if lines.get(name, {}).get("state") == FAILED]
+        print(f"all of it, to send: {archive(options.out)}")
+    failed = [name for name, line in lines.items() if line["state"] == FAILED]
     if lines.get("driver", {}).get("state") == SKIPPED:
         print(f"SKIP gpu-hour: no card was found: {lines['driver']['why']}")
         return 77
     print(f"gpu-hour: {len(lines)} steps, {len(failed)} failed" + (": " + ", ".join(failed) if failed else ""))
-    return 1 if failed else 0
+    if left:
+        print(f"the hour is over before {', '.join(left)}: run it again to go on there")
+    return 1 if failed else LEFT if left else 0
 
 
 if __name__ == "__main__":

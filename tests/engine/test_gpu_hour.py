@@ -71,7 +71,7 @@ def all_steps(out):
         expect(f"\n{line['step']} " in "\n" + said, f"{line['step']} is printed")
     facts = {line["step"]: " ".join(line["facts"]) for line in lines}
     for step, fact in (("driver", "card 0: emulated GPU"), ("jit", "with an empty cache: opened in"), ("kernels", "kernels were launched"),
-                       ("ipc", "what it wrote is there"), ("peer", "on card 1 copies"), ("graph", "the same bits as queued"), ("trap", "the next process uses the card"),
+                       ("ipc", "all that it pushed is there"), ("peer", "on card 0 pushes"), ("graph", "the same bits as queued"), ("trap", "the next process uses the card"),
                        ("bench-qlora", "QLoRA")):
         expect(fact in facts[step], f"{step}: {facts[step]}")
     with tarfile.open(f"{out}.tar.gz") as tar:
@@ -84,6 +84,10 @@ def failures(out):
     code, said = hour(out, "graph", "ipc", MOTLEY_EMULATED="launch=1")
     states = {line["step"]: line["state"] for line in lines_of(out)}
     expect(code == 1 and states == {"ipc": "ok", "graph": "failed"}, f"a failing step is named, the others run: {said}")
+    code, said = hour(f"{out}-zeros", "peer", MOTLEY_EMULATED="zeros")
+    expect(code == 1 and "pushed is not there (an IOMMU" in said, f"copies between cards that deliver zeros: {said}")
+    code, said = hour(f"{out}-over", "--minutes", "0")
+    expect(code == 75 and not lines_of(f"{out}-over") and "over before machine, nodes" in said, f"without time: {said}")
     code, said = hour(f"{out}-none", GPU_DEVICE="cuda", MOTLEY_CUDA_LIBRARY="/nowhere/libcuda.so")
     expect(code == 77 and "no card was found" in said and "/nowhere/libcuda.so" in said, f"without a card: {said}")
 
@@ -97,13 +101,26 @@ def vendors(out):
     if done.returncode != 0 and "code" in done.stdout:
         print(f"SKIP the steps over NVIDIA's calls: {done.stdout.strip()}")
         return
-    code, said = hour(out, "driver", "cache", "jit", "ipc", "graph", "trap", **fakes)
+    code, said = hour(out, "driver", "cache", "jit", "ipc", "peer", "graph", "trap", MOTLEY_FAKE_OLDER="61", **fakes)
     lines = {line["step"]: line for line in lines_of(out)}
     expect(code == 0 and all(line["state"] == "ok" for line in lines.values()), f"{said}\n{lines}")
     expect("the library's" in lines["graph"]["facts"][-1], f"a library product in a graph: {lines['graph']}")
+    expect("jit@sm_61" in lines, f"a second, older card has steps of its own: {sorted(lines)}")
+
+
+def cut_off():
+    """A part of the benchmark that was cut off keeps the figures that it has."""
+    sys.path.insert(0, os.path.join(SOURCE, "bench"))
+    from gpu_bench import figures
+    whole = {"arch": "sm_61", "values": {"a": 1.5, "b": 2}}
+    text = json.dumps(whole)
+    expect(figures("a log line\n" + text + "\n") == whole and figures(text[:-2]) == whole, "a line that is whole but for its end")
+    expect(figures(text[:text.index('"b"')]) == {"arch": "sm_61", "values": {"a": 1.5}}, "a line that was cut off")
+    expect(figures("") is None and figures("{\"arch\"") is None, "no figures")
 
 
 with tempfile.TemporaryDirectory() as scratch:
+    cut_off()
     failures(os.path.join(scratch, "bad"))
     vendors(os.path.join(scratch, "fakes"))
     all_steps(os.path.join(scratch, "good"))

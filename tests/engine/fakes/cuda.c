@@ -139,6 +139,13 @@ CU(cuDeviceTotalMem_v2, size_t *bytes, int device)
 {
     return fake_memory_total(__func__, bytes, device);
 }
+/* MOTLEY_FAKE_OLDER=61: the second card is of capability 6.1. */
+static int capability_of(int device)
+{
+    const char *older = getenv("MOTLEY_FAKE_OLDER");
+    return older && device == 1 ? (int)strtol(older, NULL, 10) : fake_control.capability;
+}
+
 CU(cuDeviceGetAttribute, int *value, int attribute, int device)
 {
     int result = fake_device(__func__, device);
@@ -150,8 +157,8 @@ CU(cuDeviceGetAttribute, int *value, int attribute, int device)
              : attribute == 17 ? fake_control.watchdog
              : attribute == 18 ? fake_control.integrated
              : attribute == 20 ? fake_control.compute_mode
-             : attribute == 75 ? fake_control.capability / 10
-             : attribute == 76 ? fake_control.capability % 10
+             : attribute == 75 ? capability_of(device) / 10
+             : attribute == 76 ? capability_of(device) % 10
              : attribute == 97 ? 101376
                                : -1;
     return *value < 0 ? FAKE_INVALID_VALUE : 0;
