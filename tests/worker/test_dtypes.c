@@ -117,7 +117,7 @@ static void boundaries_in_16_bits_stay_near_and_repeat(void **state)
 static struct resume changed(struct fixture *fix, const struct outcome *out, uint64_t step, double scale,
                              int good)
 {
-    struct err err;
+    struct err err = {0};
     char path[400], sha256[65];
     const json_t *checkpoint = checkpoint_at(out, step);
     json_t *blobs = json_deep_copy(json_object_get(checkpoint, "blobs"));
