@@ -27,6 +27,7 @@
 #include "common/digest.h"
 #include "common/file.h"
 #include "common/frame.h"
+#include "common/json.h"
 #include "common/log.h"
 #include "common/process.h"
 #include "common/tls.h"
@@ -273,6 +274,16 @@ static int worker_find(struct agent *agent, struct err *err)
     return file_path(agent->worker, sizeof(agent->worker), err, "%s", agent->options.worker);
 }
 
+static void unused_cards_log(const struct agent_config *config)
+{
+    const json_t *card;
+    size_t i;
+    json_array_foreach (json_object_get(config->cards, "cards"), i, card)
+        if (!json_object_get(card, "device"))
+            log_event(LOG_LEVEL_WARN, "card_not_used", "kind=%s name=\"%s\" why=\"%s\"",
+                      json_text_of(card, "kind"), json_text_of(card, "name"), json_text_of(card, "why"));
+}
+
 /* Asks for the cards of the machine if the configuration names one or names no devices. */
 static int cards_look(struct agent *agent, struct err *err)
 {
@@ -281,14 +292,18 @@ static int cards_look(struct agent *agent, struct err *err)
         wanted |= strcmp(agent->config.devices[i].kind, "cuda") == 0 ||
                   strcmp(agent->config.devices[i].kind, "hip") == 0;
     }
-    json_t *cards = wanted ? cards_ask(agent->worker, err) : NULL;
-    if (!wanted)
+    if (!wanted) {
+        agent->config.cards = agent_config_no_cards();
+        unused_cards_log(&agent->config);
         return 0;
+    }
     char workers[4096];
     if (file_path(workers, sizeof(workers), err, "%s/run", agent->options.home) == 0)
         agent->config.held = child_limits(workers);
+    json_t *cards = cards_ask(agent->worker, err);
     if (!cards || agent_config_cards(&agent->config, cards, err) < 0)
         return -1;
+    unused_cards_log(&agent->config);
     return agent->config.device_count > 0
                ? 0
                : err_set(err, ERR_NOT_FOUND,

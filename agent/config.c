@@ -316,6 +316,39 @@ static void refused_drivers(const struct agent_config *config, json_t *list)
     json_decref(gpus);
 }
 
+/* Says of cards that could be used why they are not: the configuration lists devices, and not these. */
+static void unnamed_cards(json_t *list)
+{
+    json_t *card;
+    size_t i;
+    json_array_foreach (list, i, card)
+        if (!json_object_get(card, "device") && json_is_true(json_object_get(card, "usable")))
+            card_refuse(card,
+                        "the configuration lists devices, and not this card: add {kind: KIND, index: N}, "
+                        "or `cards: all`");
+}
+
+/* The same of cards that no driver was asked for. */
+json_t *agent_config_no_cards(void)
+{
+    int count = 0;
+    size_t i;
+    json_t *gpu, *gpus = machine_gpus();
+    json_array_foreach (gpus, i, gpu)
+        count += strcmp(json_text_of(gpu, "vendor"), "nvidia") == 0 ||
+                 strcmp(json_text_of(gpu, "vendor"), "amd") == 0;
+    json_decref(gpus);
+    char why[200];
+    snprintf(why, sizeof(why),
+             "the configuration lists devices, and none of this machine's %d cards: add {kind: cuda} or "
+             "{kind: hip}, or "
+             "`cards: all`",
+             count);
+    return count == 0 ? NULL
+                      : json_pack("{s:[], s:[{s:s, s:b, s:s}]}", "drivers", "cards", "kind", "cards",
+                                  "usable", 0, "why", why);
+}
+
 static void found_cards(struct agent_config *config, json_t *list)
 {
     json_t *card;
@@ -373,6 +406,8 @@ int agent_config_cards(struct agent_config *config, json_t *cards, struct err *e
     named_cards(config, list);
     if (config->all_cards)
         found_cards(config, list);
+    else
+        unnamed_cards(list);
     memory_divide(config, list);
     refused_drivers(config, list);
     json_t *card;

@@ -85,7 +85,7 @@ static void show_ends(const char *label, const json_t *lines, const char *key, b
         show_one_line(show_str(last, "text"));
     } else {
         double before = show_num(first, "loss", 0), after = show_num(last, "loss", 0);
-        printf("%s\n  %.4f before, %.4f after: %+.4f nats a token\n", label, before, after, after - before);
+        printf("%s\n  %.4f before, %.4f after: %+.4f nats per token\n", label, before, after, after - before);
     }
 }
 
@@ -130,9 +130,9 @@ static void show_pace(const json_t *lines, const json_t *answer, double off)
         }
     }
     if (who && fabs(off) > STEP_OFF)
-        printf("  %s took %.2f times as long to compute as when it was measured: %s\n", who, most,
-               most > 1 ? "something else ran there, or it was hot"
-                        : "something else ran there then, or it was hot");
+        printf("  %s was %.0f %% %s than in its measurement: other work ran there%s, or it was hot\n", who,
+               100 * (most > 1 ? most - 1 : 1 / most - 1), most > 1 ? "slower" : "faster",
+               most > 1 ? "" : " then");
 }
 
 /* Prints which results are in the folder, and how to load them. */

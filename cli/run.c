@@ -52,7 +52,8 @@ static void show_profile(const json_t *document)
     }
     double seconds = show_num(best, "forward_s", 0) + show_num(best, "backward_s", 0);
     if (best && seconds > 0)
-        printf("  %-16s %.0f tokens/s a layer, forward and backward (%.0f tokens at a time, neighbours %s)\n",
+        printf("  %-16s %.0f tokens/s per layer, forward and backward (%.0f tokens at a time, other devices "
+               "here %s)\n",
                show_str(document, "device"), show_num(best, "tokens", 0) / seconds,
                show_num(best, "tokens", 0),
                json_is_true(json_object_get(document, "neighbours_busy")) ? "busy too" : "idle");

@@ -70,7 +70,7 @@ static void print_bar(const struct view_rank *rank, FILE *out)
     fprintf(out, "  %-16s ", rank->device);
     for (int i = 0; i < VIEW_BAR; i++)
         fputs(i < full ? "█" : "░", out);
-    fprintf(out, " computes %3.0f %%, waits %3.0f %%, sends %3.0f %%\n",
+    fprintf(out, " compute %3.0f %%, idle %3.0f %%; sending meanwhile %3.0f %%\n",
             all > 0 ? 100 * rank->compute_s / all : 0, all > 0 ? 100 * rank->wait_s / all : 0,
             all > 0 ? 100 * rank->send_s / all : 0);
 }

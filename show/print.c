@@ -88,12 +88,11 @@ static int head_print(struct print *p, const json_t *a)
                    most > 1 ? "up to " : "", count_text(rows, most, "row")) < 0)
         return -1;
     if (bound > 0 && step_s > 0 &&
-        buf_printf(p->out, p->err,
-                   "; no plan on these devices takes less than %s a step (this one %.2f times that)",
+        buf_printf(p->out, p->err, "; lower bound %s per step (this plan: %.2f times that)",
                    units_seconds(step, bound), step_s / bound) < 0)
         return -1;
     if (number(a, "plan_s") > 0 &&
-        buf_printf(p->out, p->err, "; found in %s", units_seconds(found, number(a, "plan_s"))) < 0)
+        buf_printf(p->out, p->err, "; search took %s", units_seconds(found, number(a, "plan_s"))) < 0)
         return -1;
     return buf_printf(p->out, p->err, "\n");
 }

@@ -76,7 +76,7 @@ function hear(frame, state, events) {
 function makeCharts(frame, state) {
   const group = state.group = new Group();
   state.charts = {
-    loss: new Chart(group, {title: 'Loss', unit: 'nats a token', smooth: state.smooth}),
+    loss: new Chart(group, {title: 'Loss', unit: 'nats per token', smooth: state.smooth}),
     grad_norm: new Chart(group, {title: 'Gradient norm', unit: 'before clipping'}),
     learning_rate: new Chart(group, {title: 'Learning rate', from: 0}),
     tokens_per_s: new Chart(group, {title: 'Tokens a second', from: 0, smooth: state.smooth}),

@@ -2,6 +2,7 @@
  * numbers are. */
 #include "planner/answer/verdict.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -210,13 +211,21 @@ static void forecast_say(const struct plan_answer *answer, char *text, size_t si
     say(text, size, ".");
 }
 
+/* Writes a rate rounded to three digits, which is more than a prediction knows. */
+static const char *tokens_text(char text[32], double tokens_per_s)
+{
+    const double unit = tokens_per_s >= 1000 ? pow(10, floor(log10(tokens_per_s)) - 2) : 1;
+    snprintf(text, 32, "%.0f", unit * round(tokens_per_s / unit));
+    return text;
+}
+
 static void plan_say(const struct problem *problem, const struct plan_answer *answer, char *text, size_t size)
 {
     const struct plan_costs *costs = &answer->plan->costs;
-    char step[32];
-    say(text, size, "Fits on %u of %u device%s. %s per step, %.0f tokens/s", answer->plan->rank_count,
+    char step[32], rate[32];
+    say(text, size, "Uses %u of %u device%s: %s per step, %s tokens/s", answer->plan->rank_count,
         problem->device_count, problem->device_count == 1 ? "" : "s", units_seconds(step, answer->step_s),
-        answer->tokens_per_s);
+        tokens_text(rate, answer->tokens_per_s));
     left_out_say(problem, answer, text, size);
     say(text, size, ".");
     if (problem->workload->objective == OBJECTIVE_TIME)
@@ -229,10 +238,10 @@ static void plan_say(const struct problem *problem, const struct plan_answer *an
         say(text, size, " ±%.0f %%: %.0f %% of the time is estimated, not measured.",
             100 * answer->uncertainty, 100 * costs->share_estimated);
     else if (answer->uncertainty >= ANSWER_SHARE_TOLD && costs->share_imported >= ANSWER_SHARE_TOLD)
-        say(text, size, " ±%.0f %%: %.0f %% of the time rests on numbers of others.",
+        say(text, size, " ±%.0f %%: %.0f %% of the time is from published figures.",
             100 * answer->uncertainty, 100 * costs->share_imported);
     else if (answer->uncertainty >= ANSWER_SHARE_TOLD)
-        say(text, size, " ±%.0f %%: it rests on times that were measured on a machine that was not quiet.",
+        say(text, size, " ±%.0f %%: the devices were measured while other work ran there.",
             100 * answer->uncertainty);
     if (!answer->runnable)
         forecast_say(answer, text, size);

@@ -5,7 +5,7 @@
 #include "planner/candidate/candidate.h"
 #include "planner/answer/answer.h"
 
-/* Sets answer->words from the rest of the answer: "Fits on 3 of 4 devices. 41 s per step, …". If there is no
+/* Sets answer->words from the rest of the answer: "Uses 3 of 4 devices: 41 s per step, …". If there is no
  * plan, the words name the placement that lacks least memory by shortages[PLACE_COUNT], and
  * answer->shortfall_bytes is set. ERR_NOMEM. */
 int answer_words(const struct problem *problem, const struct shortage *shortages, struct plan_answer *answer,

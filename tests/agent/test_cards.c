@@ -88,6 +88,13 @@ static void cards_become_devices_and_others_say_why_not(void **state)
     json_decref(inventory);
     agent_config_fini(config);
 
+    inventory = with_cards("{\"name\":\"n\",\"devices\":[{}]}", config);
+    assert_int_equal(config->device_count, 1); /* the named CPU alone, which is said of the card that works */
+    assert_non_null(strstr(why_of(inventory, 0), "lists devices, and not this card"));
+    assert_string_equal(why_of(inventory, 1), "it is broken");
+    json_decref(inventory);
+    agent_config_fini(config);
+
     inventory = with_cards("{\"name\":\"n\",\"exclude\":[\"0000:01:00.0\"]}", config);
     assert_int_equal(config->device_count, 1);
     assert_string_equal(why_of(inventory, 0), "the configuration excludes it");

@@ -316,7 +316,7 @@ def what_the_time_rests_on_is_not_said_to_be_nothing():
                                  "links": {"between": {"latency_s": 20, "bytes_per_s": 1e9}}})
         f.write("spec.json", f.spec_of(placement={"kind": "pipeline", "stages": 2}))
         told = f.run("plan", f.spec, "--cluster", f.cluster).stdout
-        expect("100 % of the time rests on numbers of others" in told and " 0 % of the time is" not in told, told)
+        expect("100 % of the time is from published figures" in told and " 0 % of the time is" not in told, told)
 
 
 def options_out_of_range_are_refused_by_name():
