@@ -28,6 +28,8 @@
 
 enum {
     POOL_QUEUE_MAX = 1024,
+    FETCH_THREADS = 2,
+    FETCH_QUEUE_MAX = 32,
     STOP_SECONDS_MAX = 5,
     HEAD_SECONDS_MAX = 15,
     PENDING_BYTES_MAX = 8 << 20,
@@ -108,7 +110,8 @@ static int create_parts(struct serve *serve, struct err *err)
     if (!app->known)
         return -1;
     app->pool = pool_create(app->base, app->config->threads, POOL_QUEUE_MAX, err);
-    if (!app->pool || create_store(serve, err) < 0)
+    app->fetches = app->pool ? pool_create(app->base, FETCH_THREADS, FETCH_QUEUE_MAX, err) : NULL;
+    if (!app->fetches || create_store(serve, err) < 0)
         return -1;
     app->auth = auth_create(app->store, err);
     app->wrong = app->auth ? wrong_create(err) : NULL;
@@ -222,6 +225,7 @@ static void drain(struct serve *serve)
     struct app *app = &serve->app;
     struct timeval step = {0, 50000};
     httpd_server_stop(app->server);
+    app->fetches_stopped = true; /* what came is kept, and the next fetch goes on from there */
     serve->timer = event_new(app->base, -1, EV_PERSIST, on_timer, serve);
     if (serve->timer)
         event_add(serve->timer, &step);
@@ -233,6 +237,9 @@ static void drain(struct serve *serve)
 static void destroy_parts(struct serve *serve)
 {
     struct app *app = &serve->app;
+    app->fetches_stopped = true;
+    if (app->fetches)
+        pool_stop(app->fetches);
     if (app->pool)
         pool_stop(app->pool);
     plans_stop(app->plans);
@@ -246,6 +253,7 @@ static void destroy_parts(struct serve *serve)
     datasets_destroy(app->datasets);
     wrong_destroy(app->wrong);
     auth_destroy(app->auth);
+    pool_destroy(app->fetches);
     pool_destroy(app->pool);
     blob_dir_close(app->blobs);
     known_files_destroy(app->known);

@@ -107,6 +107,9 @@ int upload_file(struct cli *cli, const char *path, char hex[65], uint64_t *bytes
 /* Registers a folder or a .gguf file under `name` (NULL: a name made from the path). *answer becomes
  * {"name","content"}, new. */
 int upload_model(struct cli *cli, const char *name, const char *path, json_t **answer, struct err *err);
+/* Registers what the Hub calls `word`; NULL as name: the Hub's. A server on another machine is asked to fetch
+ * it, and what it may not or cannot fetch is fetched here and uploaded. */
+int upload_hub_model(struct cli *cli, const char *name, const char *word, json_t **answer, struct err *err);
 
 /* ---- names on the Hub (cli/hub.c) ---- */
 

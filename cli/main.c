@@ -264,7 +264,7 @@ static const struct cli_command commands[] = {
      command_devices,
      CLI_LOOK},
     {"model",
-     "add NAME PATH | get OWNER/NAME[@REVISION][:FILE] | list",
+     "add NAME PATH|OWNER/NAME | get OWNER/NAME[@REVISION][:FILE] | list",
      1,
      3,
      "registered models, one's own and those that one may see; get: fetches the Hub's into HF_HOME's cache",

@@ -353,21 +353,17 @@ int command_model(struct cli *cli, struct err *err)
     if (strcmp(cli->words[0], "get") == 0 && cli->word_count == 2)
         return hub_get(cli, cli->words[1], err);
     if (strcmp(cli->words[0], "add") != 0 || cli->word_count != 3)
-        return err_set(
-            err, ERR_INVALID,
-            "usage: motley model add NAME PATH [--visibility WHO] [--base OWNER/NAME], motley model get "
-            "OWNER/NAME[@REVISION][:FILE], or motley model list");
+        return err_set(err, ERR_INVALID,
+                       "usage: motley model add NAME PATH|OWNER/NAME [--visibility WHO] [--base OWNER/NAME], "
+                       "motley model get "
+                       "OWNER/NAME[@REVISION][:FILE], or motley model list");
     char path[PATH_MAX];
-    struct hub_name name;
-    if (!realpath(cli->words[2], path)) {
-        const int reason = errno;
-        if (!hub_means(cli->words[2]))
-            return err_errno(err, ERR_INVALID, reason, "could not open the model %s", cli->words[2]);
-        if (hub_path(cli->words[2], HUB_WHOLE, &name, path, err) < 0)
-            return -1;
-    }
     json_t *answer = NULL;
-    if (upload_model(cli, cli->words[1], path, &answer, err) < 0)
+    const bool here = realpath(cli->words[2], path) != NULL;
+    if (!here && !hub_means(cli->words[2]))
+        return err_errno(err, ERR_INVALID, errno, "could not open the model %s", cli->words[2]);
+    if ((here ? upload_model(cli, cli->words[1], path, &answer, err)
+              : upload_hub_model(cli, cli->words[1], cli->words[2], &answer, err)) < 0)
         return -1;
     int result = 0;
     if (cli->json)

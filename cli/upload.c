@@ -148,14 +148,16 @@ static void name_from_path(const char *path, char out[128])
     out[at] = '\0';
 }
 
-/* Adds the --visibility and --group of a registration, and its base: --base, else the path. */
+/* Adds the --visibility and --group of a registration, and its base: --base, else the path (NULL: the server
+ * knows). */
 static void add_options(const struct cli *cli, const char *path, json_t *body)
 {
     const char *said = cli_option(cli, "--base");
     const char *base = said ? said : path, *at = said ? strrchr(said, '@') : NULL;
-    json_object_set_new(body, "base",
-                        json_pack("{s:s%, s:s*}", "name", base, at ? (size_t)(at - base) : strlen(base),
-                                  "revision", at ? at + 1 : NULL));
+    if (base)
+        json_object_set_new(body, "base",
+                            json_pack("{s:s%, s:s*}", "name", base, at ? (size_t)(at - base) : strlen(base),
+                                      "revision", at ? at + 1 : NULL));
     const char *visibility = cli_option(cli, "--visibility"), *group = cli_option(cli, "--group");
     if (visibility)
         json_object_set_new(body, "visibility", json_string(visibility));
@@ -321,31 +323,68 @@ static int is_registered(struct cli *cli, const char *model, struct err *err)
     return -1;
 }
 
-/* Finds the model of a specification on this machine: a path, else what the Hub calls so and the server does
- * not. *path is "" for a registered model. 'own' becomes the name to register it under, "": the path's. */
-static int find_model(struct cli *cli, const char *model, char path[PATH_MAX], char own[HUB_ID_BYTES],
-                      struct err *err)
+/* The name under which a model of the Hub is registered: its own without the owner; NULL: the file's. */
+static const char *name_on_hub(const struct hub_name *name)
 {
-    struct hub_name name;
-    *own = '\0';
+    const char *slash = strrchr(name->id, '/');
+    return *name->file ? NULL : slash ? slash + 1 : name->id;
+}
+
+/* Has a server on another machine fetch a model of the Hub, and register it. *answer stays NULL when it may
+ * not or cannot: then it is fetched here. */
+static int fetch_there(struct cli *cli, const char *name, const char *word, json_t **answer, struct err *err)
+{
+    struct hub_name parsed;
+    struct err why = {0};
+    if (hub_name_parse(word, &parsed, err) < 0)
+        return -1;
+    const char *file = strrchr(parsed.file, '/');
+    if (!name && !(name = name_on_hub(&parsed)))
+        name = file ? file + 1 : parsed.file;
+    json_t *body = json_pack("{s:s, s:s}", "name", name, "hub", word);
+    add_options(cli, NULL, body);
+    fprintf(stderr, "asking %s to fetch %s\n", cli->address, word);
+    if (http_json(cli->http, "POST", "/v1/models", body, MODEL_CALL_MS, answer, &why) < 0)
+        fprintf(stderr, "  it does not, so it is fetched here and sent there: %s\n", why.text);
+    json_decref(body);
+    return 0;
+}
+
+int upload_hub_model(struct cli *cli, const char *name, const char *word, json_t **answer, struct err *err)
+{
+    struct hub_name parsed;
+    char path[PATH_MAX];
+    *answer = NULL;
+    if (client_open(cli, err) < 0 || (!server_is_here(cli) && fetch_there(cli, name, word, answer, err) < 0))
+        return -1;
+    if (*answer)
+        return 0;
+    return hub_path(word, HUB_WHOLE, &parsed, path, err) < 0
+               ? -1
+               : upload_model(cli, name ? name : name_on_hub(&parsed), path, answer, err);
+}
+
+/* Registers the model of a specification: a path, else what the Hub calls so and the server does not. *answer
+ * stays NULL for a registered name. */
+static int register_model(struct cli *cli, const char *model, json_t **answer, struct err *err)
+{
+    char path[PATH_MAX];
+    *answer = NULL;
     find_file(cli->words[0], model, path);
     if (*path)
-        return 0;
-    const bool prefixed = strncmp(model, "hf:", 3) == 0;
+        return upload_model(cli, NULL, path, answer, err) < 0 ? err_wrap(err, "model") : 0;
     if (hub_means(model)) {
+        const bool prefixed = strncmp(model, "hf:", 3) == 0;
         const int registered = prefixed ? 0 : is_registered(cli, model, err);
         if (registered != 0)
             return registered < 0 ? -1 : 0;
-        if (hub_path(model, HUB_WHOLE, &name, path, err) < 0)
-            return prefixed ? err_wrap(err, "model")
-                            : err_wrap(err,
-                                       "model: %s is neither a path here nor registered, so it is read as a "
-                                       "name on the Hub",
-                                       model);
-        const char *slash = strrchr(name.id, '/');
-        if (!*name.file)
-            snprintf(own, HUB_ID_BYTES, "%s", slash ? slash + 1 : name.id);
-        return 0;
+        if (upload_hub_model(cli, NULL, model, answer, err) == 0)
+            return 0;
+        return prefixed ? err_wrap(err, "model")
+                        : err_wrap(err,
+                                   "model: %s is neither a path here nor registered, so it is read as a "
+                                   "name on the Hub",
+                                   model);
     }
     return strchr("/.~", *model) || strstr(model, ".gguf")
                ? err_set(err, ERR_INVALID, "model: there is no file or folder %s", model)
@@ -354,17 +393,12 @@ static int find_model(struct cli *cli, const char *model, char path[PATH_MAX], c
 
 int upload_spec_files(struct cli *cli, json_t *spec, struct err *err)
 {
-    const char *model = json_string_value(json_object_get(spec, "model"));
-    char path[PATH_MAX], own[HUB_ID_BYTES];
-    if (find_model(cli, model, path, own, err) < 0)
+    json_t *answer;
+    if (register_model(cli, json_string_value(json_object_get(spec, "model")), &answer, err) < 0)
         return -1;
-    if (*path) {
-        json_t *answer = NULL;
-        if (upload_model(cli, *own ? own : NULL, path, &answer, err) < 0)
-            return err_wrap(err, "model");
+    if (answer)
         json_object_set(spec, "model", json_object_get(answer, "content"));
-        json_decref(answer);
-    }
+    json_decref(answer);
     if (replace_plan(cli, spec, err) < 0 || replace_file(cli, spec, "data", "train", err) < 0 ||
         replace_file(cli, spec, "data", "eval", err) < 0)
         return -1;

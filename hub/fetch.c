@@ -400,6 +400,12 @@ static int fetch_wanted(struct hub_session *fetch, struct err *err)
             fetch->found->bytes += fetch->files[i].size;
             fetch->found->files++;
         }
+    const uint64_t most = fetch->place->bytes_max;
+    if (most > 0 && fetch->found->bytes > most) {
+        char is[32], may[32];
+        return err_set(err, ERR_TOO_BIG, "%s has %s, and at most %s may be fetched", fetch->name->id,
+                       units_bytes(is, fetch->found->bytes), units_bytes(may, most));
+    }
     if (file_mkdirs(fetch->folder, 0755, err) < 0 || has_room(fetch, err) < 0)
         return -1;
     for (size_t i = 0; i < fetch->file_count; i++) {

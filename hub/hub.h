@@ -27,6 +27,7 @@ struct hub_place {
     char token[HUB_TOKEN_BYTES];     /* "": none */
     char token_from[HUB_PATH_BYTES]; /* the variable or file that has it, for messages */
     char ca_file[HUB_PATH_BYTES];    /* PEM of CAs instead of the system's; "": none */
+    uint64_t bytes_max;              /* of what is fetched together; 0: no limit */
     bool offline;                    /* the cache alone is used */
 };
 

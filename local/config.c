@@ -199,6 +199,7 @@ static int service_read(struct json_reader *r, struct local_config *config)
     config->tls = !is_loopback(config->host);
     jr_bool(r, "tls", JR_OPTIONAL, &config->tls);
     jr_object(r, "sharing", JR_OPTIONAL, &config->sharing);
+    jr_object(r, "hub", JR_OPTIONAL, &config->hub);
     jr_array(r, "links", JR_OPTIONAL, 0, LOCAL_AGENTS_MAX * LOCAL_AGENTS_MAX, &config->links);
     if (!r->failed && !config->tls && !is_loopback(config->host))
         jr_fail(r, "tls", "can be off on a loopback address only, not on %s", config->host);
@@ -222,11 +223,11 @@ int local_config_parse(const json_t *document, struct local_config *config, stru
     snprintf(listen, sizeof(listen), strchr(config->host, ':') ? "[%s]:%u" : "%s:%u", config->host,
              config->port);
     config->document = json_pack(
-        "{s:s, s:s, s:I, s:b, s:I, s:f, s:o, s:O*, s:O*, s:O*, s:O*}", "listen", listen, "advertise",
+        "{s:s, s:s, s:I, s:b, s:I, s:f, s:o, s:O*, s:O*, s:O*, s:O*, s:O*}", "listen", listen, "advertise",
         config->advertise, "redis_port", (json_int_t)config->redis_port, "tls", config->tls ? 1 : 0,
         "schedulers", (json_int_t)config->schedulers, "certificates", config->certificate_seconds, "agents",
         agents, "links", (json_t *)config->links, "planner", (json_t *)config->planner, "planners",
-        (json_t *)config->planners, "sharing", (json_t *)config->sharing);
+        (json_t *)config->planners, "sharing", (json_t *)config->sharing, "hub", (json_t *)config->hub);
     agents = NULL;
     if (!config->document) {
         err_set(err, ERR_NOMEM, "out of memory for a configuration");
@@ -237,6 +238,7 @@ int local_config_parse(const json_t *document, struct local_config *config, stru
     config->planner = json_object_get(config->document, "planner");
     config->planners = json_object_get(config->document, "planners");
     config->sharing = json_object_get(config->document, "sharing");
+    config->hub = json_object_get(config->document, "hub");
     return 0;
 fail:
     json_decref(agents);

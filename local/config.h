@@ -29,6 +29,7 @@ struct local_config {
     const json_t *links;
     const json_t *planner, *planners; /* common/planners.h */
     const json_t *sharing;            /* the schedulers check it when they start */
+    const json_t *hub;                /* the api does */
 };
 
 /* Checks a configuration document (a YAML or JSON mapping). On failure *config is zeroed; local_config_fini

@@ -182,11 +182,15 @@ static int api_add(struct making *m)
     address_print(shown, m->config->advertise, port);
     snprintf(m->url, sizeof(m->url), "%s://%.280s", m->config->tls ? "https" : "http", shown);
     json_t *redis = json_pack("{s:s, s:b}", "address", m->agents_address, "tls", m->config->tls);
-    json_t *document =
-        json_pack("{s:s, s:o, s:s, s:o, s:o, s:{s:o, s:o}, s:o}", "listen", m->api_address, "address_file",
-                  path_json(m, "run/api.address"), "postgres", m->postgres->conninfo, "redis", redis, "blobs",
-                  path_json(m, "blobs"), "ca", "cert", path_json(m, "ca/ca.crt"), "signer",
-                  path_json(m, "run/signer.sock"), "tls", m->config->tls ? tls_json(m) : json_null());
+    /* Who started this service administers it and could fetch models as this user, too; others may not fill
+     * its disk, or use its token, unless the configuration says so. */
+    json_t *hub = m->config->hub ? json_incref((json_t *)(uintptr_t)m->config->hub)
+                                 : json_pack("{s:s}", "fetch", "administrators");
+    json_t *document = json_pack("{s:s, s:o, s:s, s:o, s:o, s:{s:o, s:o}, s:o, s:o}", "listen",
+                                 m->api_address, "address_file", path_json(m, "run/api.address"), "postgres",
+                                 m->postgres->conninfo, "redis", redis, "blobs", path_json(m, "blobs"), "ca",
+                                 "cert", path_json(m, "ca/ca.crt"), "signer", path_json(m, "run/signer.sock"),
+                                 "tls", m->config->tls ? tls_json(m) : json_null(), "hub", hub);
     if (document_write(m, "run/api.yaml", document) < 0)
         return -1;
     json_t *program = program_json(m, "motley-api");

@@ -37,7 +37,7 @@ MAY_INCLUDE = {
     "agent": {"common"},
     "store": {"common"},
     "scheduler": {"replay", "plug", "profiles", "planner", "program", "model", "store", "common"},
-    "api": {"show", "plug", "profiles", "planner", "program", "model", "parse", "store", "common"},
+    "api": {"show", "plug", "profiles", "planner", "program", "hub", "model", "parse", "store", "common"},
     "cli": {"scheduler", "show", "replay", "plug", "profiles", "published", "planner", "program", "hub", "model", "common", "local"},
     "local": {"common"},
     "signer": {"common"},

@@ -12,6 +12,7 @@
 #include "common/clock.h"
 #include "common/digest.h"
 #include "common/json.h"
+#include "hub/hub.h"
 #include "model/files/manifest.h"
 #include "store/jobs.h"
 #include "store/models.h"
@@ -30,6 +31,7 @@ struct registration {
     char name[STORE_NAME_MAX + 1];
     struct sharing sharing; /* the group's name is borrowed from the call's body */
     char *path;             /* path of a model registered by reference, else NULL */
+    struct hub_name hub;    /* a model to fetch, which then is registered by reference; "": none */
     json_t *files;          /* [{"name","size","sha256","path"?}] */
     json_t *manifests;      /* the files' manifests, in order */
     size_t at;              /* index of the file that is being looked up or recorded */
@@ -52,7 +54,11 @@ static void registration_free(struct registration *r)
 
 static void registration_fail(struct registration *r, const struct err *err)
 {
-    if (err->code == ERR_NOT_FOUND || err->code == ERR_INVALID)
+    /* of a hub's refusals: it is the server's token that may not, not the caller's */
+    const bool not_ours = *r->hub.id && (err->code == ERR_AUTH || err->code == ERR_DENIED);
+    if (not_ours)
+        call_problem(r->call, 422, err_code_name(ERR_INVALID), NULL, "%s", err->text);
+    else if (err->code == ERR_NOT_FOUND || err->code == ERR_INVALID)
         call_problem(r->call, 422, err_code_name(err->code), NULL, "%s", err->text);
     else
         call_refuse(r->call, err);
@@ -160,10 +166,35 @@ static json_t *base_of_path(const char *path)
                      "revision", revision);
 }
 
+static bool fetch_is_stopped(const void *arg)
+{
+    const struct registration *r = arg;
+    return atomic_load(&r->call->app->fetches_stopped);
+}
+
+/* Fetches the model, whose path in the cache becomes r->path. */
+static int fetch_model(struct registration *r, struct err *err)
+{
+    const struct api_config *config = r->call->app->config;
+    struct hub_watch watch = {.stopped = fetch_is_stopped, .arg = r};
+    struct hub_place place;
+    struct hub_found found;
+    if (hub_place_read(&place, err) < 0 ||
+        (config->hub.cache && file_path(place.cache, sizeof(place.cache), err, "%s", config->hub.cache) < 0))
+        return err_wrap(err, "hub");
+    place.bytes_max = config->model_bytes_max;
+    if (hub_fetch(&place, &r->hub, HUB_WHOLE, &watch, &found, err) < 0)
+        return err_wrap(err, "hub");
+    r->path = strdup(found.path);
+    return r->path ? 0 : err_set(err, ERR_NOMEM, "out of memory for a model");
+}
+
 static void register_work(struct pool_task *task)
 {
     struct registration *r = (struct registration *)task;
     char folder[BLOB_PATH_MAX];
+    if (*r->hub.id && fetch_model(r, &r->err) < 0)
+        return;
     if (r->path && !r->base && model_source_folder(r->path, folder, sizeof(folder), &r->err) == 0)
         r->base = base_of_path(folder);
     if (r->path && hash_local(r, r->call->app->config->model_bytes_max, &r->err) < 0)
@@ -257,7 +288,8 @@ static void register_run(struct registration *r)
 {
     r->task.work = register_work;
     r->task.done = register_done;
-    if (pool_run(r->call->app->pool, &r->task, &r->err) < 0)
+    struct app *app = r->call->app;
+    if (pool_run(*r->hub.id ? app->fetches : app->pool, &r->task, &r->err) < 0)
         registration_fail(r, &r->err);
 }
 
@@ -352,11 +384,12 @@ static void take_base(struct json_reader *reader, struct registration *r)
 static int take_registration(struct call *call, struct registration *r, struct err *err)
 {
     struct json_reader reader;
-    const char *name = NULL, *path = NULL;
+    const char *name = NULL, *path = NULL, *hub = NULL;
     const json_t *files = NULL;
     call_reader(call, &reader, err);
     jr_str(&reader, "name", JR_REQUIRED, 1, STORE_NAME_MAX, &name);
     jr_str(&reader, "path", JR_OPTIONAL, 1, BLOB_PATH_MAX - 1 - MODEL_FILE_NAME_MAX - 1, &path);
+    jr_str(&reader, "hub", JR_OPTIONAL, 1, HUB_ID_BYTES + HUB_REVISION_BYTES + HUB_FILE_BYTES, &hub);
     jr_array(&reader, "files", JR_OPTIONAL, 1, FILES_MAX, &files);
     call_plain(&reader, "name", name);
     for (size_t i = 0; !reader.failed && i < json_array_size(files); i++)
@@ -370,14 +403,37 @@ static int take_registration(struct call *call, struct registration *r, struct e
     call_sharing(&reader, path ? VISIBLE_EVERYONE : VISIBLE_MINE, &r->sharing);
     if (jr_finish(&reader) < 0)
         return -1;
-    if (!path == !files)
-        return err_set(err, ERR_INVALID, "give either files (uploaded before) or path (administrators)");
+    if ((path != NULL) + (files != NULL) + (hub != NULL) != 1)
+        return err_set(
+            err, ERR_INVALID,
+            "give one of files (uploaded before), hub (a name on the Hub) and path (administrators)");
+    if (hub && hub_name_parse(hub, &r->hub, err) < 0)
+        return err_wrap(err, "hub");
     snprintf(r->name, sizeof(r->name), "%s", name);
     if (path && path[0] != '/')
         return err_set(err, ERR_INVALID, "path: \"%.120s\" is not absolute", path);
     if (path && !(r->path = strdup(path)))
         return err_set(err, ERR_NOMEM, "out of memory for a model");
     return 0;
+}
+
+/* Whether the caller may have this server fetch models. */
+static int may_fetch(const struct call *call, struct err *err)
+{
+    static const char instead[] = "fetch it yourself (motley model get) and add its folder";
+    switch (call->app->config->hub.fetch) {
+    case API_HUB_USERS:
+        return 0;
+    case API_HUB_ADMINISTRATORS:
+        return call->principal.admin
+                   ? 0
+                   : err_set(err, ERR_DENIED, "hub: here only an administrator may have models fetched; %s",
+                             instead);
+    case API_HUB_NOBODY:
+        break;
+    }
+    return err_set(err, ERR_DENIED, "hub: this server fetches no models (hub.fetch in its configuration); %s",
+                   instead);
 }
 
 void models_add(struct call *call)
@@ -403,7 +459,10 @@ void models_add(struct call *call)
                                        "path: only an administrator may register by reference", &err) < 0) {
         call_fail(call, &err);
         registration_free(r);
-    } else if (r->path) {
+    } else if (*r->hub.id && may_fetch(call, &err) < 0) {
+        call_fail(call, &err);
+        registration_free(r);
+    } else if (r->path || *r->hub.id) {
         register_run(r);
     } else {
         lookup_next(r);

@@ -50,6 +50,8 @@ struct app {
     struct store *store;
     SSL_CTX *tls;
     struct pool *pool;
+    struct pool *fetches;        /* what takes as long as a network does: models of the Hub */
+    atomic_bool fetches_stopped; /* read by its threads */
     struct httpd_server *server;
     struct auth *auth;
     struct wrong *wrong;

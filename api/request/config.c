@@ -78,6 +78,24 @@ static int read_redis(struct json_reader *reader, struct api_config *config)
     return jr_finish(&sub);
 }
 
+/* Reads who may have models fetched, and where to. */
+static int read_hub(struct json_reader *reader, struct api_config *config)
+{
+    static const char *const names[] = {[API_HUB_NOBODY] = "nobody",
+                                        [API_HUB_ADMINISTRATORS] = "administrators",
+                                        [API_HUB_USERS] = "users",
+                                        NULL};
+    struct json_reader sub;
+    int fetch = (int)config->hub.fetch;
+    int rc = jr_sub(reader, "hub", JR_OPTIONAL, &sub);
+    if (rc != 1)
+        return rc;
+    jr_choice(&sub, "fetch", JR_REQUIRED, names, &fetch);
+    take(&sub, "cache", JR_OPTIONAL, &config->hub.cache);
+    config->hub.fetch = (enum api_hub)fetch;
+    return jr_finish(&sub);
+}
+
 static int read_config(const json_t *document, struct api_config *config, struct err *err)
 {
     struct json_reader reader, ca, limits, parser;
@@ -94,7 +112,7 @@ static int read_config(const json_t *document, struct api_config *config, struct
     jr_u32(&reader, "start_seconds", JR_OPTIONAL, 0, 3600, &config->start_seconds);
     jr_u32(&reader, "measure_seconds", JR_OPTIONAL, 0, 3600, &config->measure_seconds);
     jr_u32(&reader, "wait_seconds", JR_OPTIONAL, 1, 60, &config->wait_seconds);
-    if (read_redis(&reader, config) < 0)
+    if (read_redis(&reader, config) < 0 || read_hub(&reader, config) < 0)
         return -1;
     take(&reader, "blobs", JR_REQUIRED, &config->blobs);
     take(&reader, "web_dir", JR_OPTIONAL, &config->web_dir);
@@ -200,6 +218,7 @@ void api_config_destroy(struct api_config *config)
     free(config->redis.address);
     free(config->blobs);
     free(config->web_dir);
+    free(config->hub.cache);
     free(config->parser.program);
     free(config->ca_cert);
     free(config->ca_signer);

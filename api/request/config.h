@@ -12,6 +12,9 @@ struct tls_paths {
     char *ca, *cert, *key; /* NULL when absent */
 };
 
+/* Who may have the api fetch models of the Hub. */
+enum api_hub { API_HUB_NOBODY, API_HUB_ADMINISTRATORS, API_HUB_USERS };
+
 struct api_config {
     char *host; /* host of `listen` */
     uint16_t port;
@@ -32,6 +35,10 @@ struct api_config {
     /* folder from which the page's files are read at each request; NULL: the files inside the program are
      * used */
     char *web_dir;
+    struct {
+        enum api_hub fetch;
+        char *cache; /* where models are put; NULL: where Hugging Face's tools would put them */
+    } hub;
     /* files that nothing refers to and that nobody reads for this time are removed; 0: never */
     uint32_t unused_seconds;
     /* the CA's certificate, and the socket of the signing process; NULL: no node can be enrolled */

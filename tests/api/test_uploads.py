@@ -11,7 +11,8 @@ import subprocess
 import threading
 import time
 
-from api import BIN, Api, expect, main
+from api import BIN, LLAMA, Api, expect, main, spec, token_rows
+from hub import Hub, Repository
 
 MIB = 1 << 20
 
@@ -87,4 +88,47 @@ def a_large_file_passes_a_link_that_breaks_again_and_again():
         return f"{link.cuts} cuts, {link.sent / len(data):.2f} times the bytes"
 
 
-main(a_large_file_passes_a_link_that_breaks_again_and_again)
+def the_server_fetches_of_the_hub_for_whom_it_may():
+    name, files = "Acme/Tiny-1", {}
+    for each in os.listdir(LLAMA):
+        if each in ("config.json", "model.safetensors", "tokenizer.json"):
+            with open(os.path.join(LLAMA, each), "rb") as handle:
+                files[each] = handle.read()
+    with Hub() as hub:
+        hub.repositories.update({name: Repository(files), "Acme/Gated": Repository(files, gated=True), "Acme/Text": Repository({"config.json": b"{}"})})
+        os.environ.update(HF_ENDPOINT=hub.url, HF_HUB_CACHE="/nowhere", HF_TOKEN_PATH="/nowhere")
+        asked = {"name": "tiny", "hub": name}
+        with Api(limits={"model": "64MiB", "idle_seconds": 1}) as api:
+            ada = api.token_for("ada", ["models:read", "models:write", "jobs:read", "jobs:write"])
+            api.refused(403, "POST", "/v1/models", asked, "this server fetches no models", "motley model get")
+            api.stop()
+            api.config["hub"] = {"fetch": "administrators", "cache": api.path("hub")}
+            api.start()
+            api.refused(403, "POST", "/v1/models", asked, "only an administrator", token=ada)
+            for word, why in (("Acme/Gated", "is gated"), ("Acme/None", "no public model"), ("Acme/Text", "holds no weights"), ("x", "is no name of a hub")):
+                api.refused(422, "POST", "/v1/models", {"name": "x", "hub": word}, "hub: ", why)
+            api.refused(422, "POST", "/v1/models", {**asked, "path": "/x"}, "give one of")
+            hub.answers = [(429, [("Retry-After", "2")])]  # longer than a connection may be idle
+            made = api.good("POST", "/v1/models", asked)
+            commit = hub.repositories[name].revisions["main"]
+            expect(made["base"] == {"name": name, "revision": commit} and made["visibility"] == "mine" and
+                   os.path.exists(api.path(f"hub/models--Acme--Tiny-1/snapshots/{commit}/config.json")), f"{made}")
+            home = api.path("far")
+            os.mkdir(home)
+            words = [os.path.join(BIN, "motley"), "submit", api.path("spec.json"), "--home", home, "--json"]
+            for who in ("users", "nobody"):
+                api.stop()
+                api.config["hub"]["fetch"] = who
+                api.start()
+                with open(os.path.join(home, "client.json"), "w", encoding="utf-8") as handle:  # 127.0.0.1, but no name of this machine's
+                    json.dump({"address": "http://2130706433:" + api.address.rsplit(":", 1)[1], "token": ada}, handle)
+                with open(api.path("spec.json"), "w", encoding="utf-8") as handle:
+                    lines = "".join(json.dumps(row) + "\n" for row in token_rows()).encode()
+                    json.dump(spec("sha256:" + api.upload(lines, token=ada), model=name), handle)
+                done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, env={**os.environ, "HF_HUB_CACHE": api.path("own")})
+                expect(done.returncode == 0 and api.good("GET", f"/v1/jobs/{json.loads(done.stdout)['id']}")["spec"]["model"] == made["content"],
+                       done.stdout + done.stderr)
+                expect(("it does not, so it is fetched here" in done.stderr, os.path.exists(api.path("own"))) == (who == "nobody",) * 2, done.stderr)
+
+
+main(a_large_file_passes_a_link_that_breaks_again_and_again, the_server_fetches_of_the_hub_for_whom_it_may)

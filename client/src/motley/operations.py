@@ -253,15 +253,17 @@ def list_models(*, limit: int | Unset = UNSET, after: str | Unset = UNSET) -> Li
 
 def add_model(
     *, name: str, visibility: str | Unset = UNSET, group: str | None | Unset = UNSET, path: str | None | Unset = UNSET,
-    base: AddModelBase | None | Unset = UNSET, files: Sequence[AddModelFile] | None | Unset = UNSET, idempotency_key: str | None = None
+    hub: str | None | Unset = UNSET, base: AddModelBase | None | Unset = UNSET, files: Sequence[AddModelFile] | None | Unset = UNSET,
+    idempotency_key: str | None = None
 ) -> Call[Model]:
-    """Register a model under a name. From files uploaded before, or (scope admin) from an absolute path on the server's host, without a
-    copy. The model is opened and checked first. Names are unique per owner: one's own existing name is pointed to the new content and
-    sharing; older jobs keep theirs. What is uploaded is its owner's alone unless `visibility` says more, what is registered from a path
-    everyone's. Scope models:write."""
+    """Register a model under a name. From files uploaded before, by its name on the Hugging Face Hub, or (scope admin) from an absolute
+    path on the server's host, without a copy. What the server fetches of the Hub (`hub.fetch` of its configuration says for whom) it
+    fetches before it answers. The model is opened and checked first. Names are unique per owner: one's own existing name is pointed to
+    the new content and sharing; older jobs keep theirs. What is uploaded is its owner's alone unless `visibility` says more, what is
+    registered from a path everyone's. Scope models:write."""
     return Call(
-        "POST", "/v1/models", Model, body={"name": name, "visibility": visibility, "group": group, "path": path, "base": base, "files":
-        files}, keyed=True, key=idempotency_key
+        "POST", "/v1/models", Model, body={"name": name, "visibility": visibility, "group": group, "path": path, "hub": hub, "base": base,
+        "files": files}, keyed=True, key=idempotency_key
     )
 
 
