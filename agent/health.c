@@ -55,7 +55,8 @@ struct health {
     struct event *tick, *readable;
     struct evbuffer *input;
     struct process_watch *watch;
-    pid_t pid; /* process of the watcher; 0: none runs */
+    pid_t pid;   /* process of the watcher; 0: none runs */
+    bool silent; /* it is being ended because it was silent */
     int fd;
     uint64_t heard_ns; /* time of the last reading, or of the watcher's start or end */
     double
@@ -329,14 +330,22 @@ static void watcher_lost(struct health *health, const char *why)
 static void watcher_exited(void *arg, pid_t pid, int status)
 {
     struct health *health = arg;
-    char how[64], why[160];
+    char how[64], why[200];
     (void)pid;
     process_watch_destroy(health->watch);
     health->watch = NULL;
     health->pid = 0;
     health->heard_ns = clock_mono_ns();
     watcher_close(health);
-    snprintf(why, sizeof(why), "the watcher of cards ended: %s", process_status_text(status, how));
+    if (health->silent)
+        snprintf(
+            why, sizeof(why),
+            "a vendor's management library did not answer for %u s, and is asked anew by another process (if "
+            "that goes on: rm /dev/shm/rocm_smi*, or nvidia-smi hangs, too)",
+            health->options.silent_s);
+    else
+        snprintf(why, sizeof(why), "the watcher of cards ended: %s", process_status_text(status, how));
+    health->silent = false;
     watcher_lost(health, why);
 }
 
@@ -411,10 +420,11 @@ static void ticked(evutil_socket_t fd, short what, void *arg)
         note(health, health_cores(health, now_ns));
     if (health->count == 0)
         return;
-    if (health->heard_ns != 0 && now_ns - health->heard_ns < (uint64_t)SILENT_S * 1000000000)
+    if (health->heard_ns != 0 && now_ns - health->heard_ns < (uint64_t)health->options.silent_s * 1000000000)
         return;
     if (health->pid != 0) {
         log_event(LOG_LEVEL_WARN, "health_silent", "pid=%d", (int)health->pid);
+        health->silent = true;
         process_kill_group(health->pid, 0, SIGKILL, &err);
     } else if (watcher_start(health, &err) < 0) {
         watcher_lost(health, err.text);
@@ -442,6 +452,7 @@ struct health *health_create(struct event_base *base, const struct health_option
     double interval_ms = fmin(options->config->throttle_window_s * 100, INTERVAL_MS_MAX);
     *health =
         (struct health){.base = base, .options = *options, .fd = -1, .interval_ms = (uint32_t)interval_ms};
+    health->options.silent_s = options->silent_s != 0 ? options->silent_s : SILENT_S;
     health->note_ms = (uint32_t)fmin(options->config->throttle_window_s * 100, NOTE_MS_MAX);
     for (uint32_t i = 0; i < options->config->device_count; i++) {
         const struct agent_device *device = &options->config->devices[i];

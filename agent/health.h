@@ -13,6 +13,7 @@
 
 #include <event2/event.h>
 #include <jansson.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 #include "agent/config.h"
@@ -25,6 +26,7 @@ struct health_options {
     const char *worker;                          /* path of motley-worker */
     pid_t (*pid)(void *arg, const char *device); /* process of the worker on a device; 0: none */
     void (*note)(void *arg, json_t *devices);    /* sends {device: health}; takes it */
+    uint32_t silent_s; /* the watcher is ended after so many seconds of silence; 0: 30 */
     void *arg;
 };
 

@@ -11,6 +11,7 @@ enum {
     NVML_INSUFFICIENT_SIZE = 7,
     NVML_GPU_IS_LOST = 15,
     NVML_RESET_REQUIRED = 16,
+    NVML_VERSION_MISMATCH = 18,
     SENSOR_GPU = 0,
     CLOCK_SM = 1,
     ECC_UNCORRECTED = 1,
@@ -198,7 +199,10 @@ static int nvml_open(void **state, char version[HEALTH_VERSION_SIZE], struct err
     }
     int result = api->init();
     if (result != NVML_OK) {
-        err_set(err, ERR_UNSUPPORTED, "NVML does not begin: %s (%d)", api->error(result), result);
+        err_set(err, ERR_UNSUPPORTED, "NVML does not begin: %s (%d)%s", api->error(result), result,
+                result == NVML_VERSION_MISMATCH
+                    ? "; the driver was upgraded under the loaded kernel module: reboot, or load it anew"
+                    : "");
         free(nvml);
         return -1;
     }

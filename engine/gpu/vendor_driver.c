@@ -224,7 +224,7 @@ static int memory_info(struct gpu_context *context, uint64_t *available, uint64_
     if (context_enter(context, err) != 0 ||
         CALL(context, memory_info, "the memory", &free_bytes, &all_bytes) != 0)
         return -1;
-    *available = free_bytes;
+    *available = free_bytes < all_bytes ? free_bytes : all_bytes; /* an APU's driver may tell more than all */
     *total = all_bytes;
     return 0;
 }

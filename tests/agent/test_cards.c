@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "agent/cards.h"
@@ -423,27 +424,51 @@ static void health_note(void *arg, json_t *devices)
     event_base_loopbreak(arg);
 }
 
-static void a_watcher_that_ends_is_said(void **state)
+/* Runs the health of CARDS with this program as watcher, and compares what is said of the card first. */
+static void watched_by(const char *worker, uint32_t silent_s, const char *why)
 {
-    (void)state;
     struct err err = {0};
     struct event_base *base = event_base_new();
     struct agent_config *config = calloc(1, sizeof(*config));
     json_decref(with_cards("{\"name\":\"n\"}", config));
-    const struct health_options options = {
-        .config = config, .worker = "/bin/false", .pid = health_pid, .note = health_note, .arg = base};
+    const struct health_options options = {.config = config,
+                                           .worker = worker,
+                                           .pid = health_pid,
+                                           .note = health_note,
+                                           .silent_s = silent_s,
+                                           .arg = base};
     const struct timeval most = {.tv_sec = 20};
     struct health *health = health_create(base, &options, &err);
     assert_non_null(health);
     event_base_loopexit(base, &most);
     event_base_dispatch(base);
     assert_string_equal(json_string_value(json_object_get(json_object_get(health_noted, "n/cuda0"), "why")),
-                        "the watcher of cards ended: exited with status 1");
+                        why);
     json_decref(health_noted);
+    health_noted = NULL;
     health_destroy(health);
     agent_config_fini(config);
     free(config);
     event_base_free(base);
+}
+
+/* A management library may end its process, or hang: ROCm SMI does, behind the lock of a process that died.
+ */
+static void a_watcher_that_ends_or_hangs_is_said(void **state)
+{
+    char hanging[] = "/tmp/motley-watcher-XXXXXX";
+    static const char script[] = "#!/bin/sh\nexec sleep 60\n";
+    (void)state;
+    watched_by("/bin/false", 0, "the watcher of cards ended: exited with status 1");
+    int fd = mkstemp(hanging);
+    assert_true(fd >= 0 && write(fd, script, sizeof(script) - 1) == (ssize_t)sizeof(script) - 1);
+    assert_int_equal(fchmod(fd, 0700), 0);
+    close(fd);
+    watched_by(
+        hanging, 1,
+        "a vendor's management library did not answer for 1 s, and is asked anew by another process (if "
+        "that goes on: rm /dev/shm/rocm_smi*, or nvidia-smi hangs, too)");
+    unlink(hanging);
 }
 
 /* A machine with cards of two vendors, one of whose drivers is broken, and with named cards. */
@@ -477,7 +502,7 @@ int main(void)
         cmocka_unit_test(what_others_compute_on_the_cpu_is_told),
         cmocka_unit_test(a_throttled_card_is_told_when_it_lasts),
         cmocka_unit_test(memory_of_others_is_not_planned_with),
-        cmocka_unit_test(a_watcher_that_ends_is_said),
+        cmocka_unit_test(a_watcher_that_ends_or_hangs_is_said),
         cmocka_unit_test(a_driver_that_is_refused_has_a_line_of_its_own),
         cmocka_unit_test(a_card_belongs_to_one_agent),
         cmocka_unit_test(drivers_that_fail_leave_the_cpu),

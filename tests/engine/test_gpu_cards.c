@@ -1,6 +1,8 @@
 /* Tests what `motley-worker --devices` reports of unusable cards, on the vendors' fake libraries: each has a
  * reason in a sentence, and the other cards are listed as usual. */
 #include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <ftw.h>
 #include <stdlib.h>
 #include <string.h>
@@ -139,6 +141,32 @@ static void a_missing_device_node_is_named_with_its_command(void **state)
     machine_file(".dockerenv", "", 0, 0644); /* in a container, nothing is made on the machine */
     tells(&vendor_cuda, "dev/nvidia-uvm (this container was not given them: docker run --gpus all");
     tells(&vendor_hip, "dev/kfd (this container was not given them: docker run --device /dev/kfd --device");
+    machine_end();
+}
+
+static const char *barred; /* a path that the device cgroup does not allow; NULL: none */
+
+/* In the place of the C library's: only a device cgroup answers so. */
+int access(const char *path, int mode)
+{
+    if (barred && strstr(path, barred)) {
+        errno = EPERM;
+        return -1;
+    }
+    return faccessat(AT_FDCWD, path, mode, 0);
+}
+
+/* A service whose DeviceAllow= was read before the module was loaded. */
+static void a_node_that_a_cgroup_bars_is_named(void **state)
+{
+    (void)state;
+    machine_begin();
+    machine_file("dev/nvidiactl", "", 0, 0666);
+    machine_file("dev/nvidia-uvm", "", 0, 0666);
+    barred = "nvidia-uvm";
+    tells(&vendor_cuda, "; the device cgroup of this container or service does not allow ");
+    tells(&vendor_cuda, "/dev/nvidia-uvm (DeviceAllow=, --device; it is read anew when the service starts)");
+    barred = NULL;
     machine_end();
 }
 
@@ -593,6 +621,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_build_without_a_cards_code_says_why),
         cmocka_unit_test(a_broken_driver_takes_nothing_from_the_other),
         cmocka_unit_test(a_missing_device_node_is_named_with_its_command),
+        cmocka_unit_test(a_node_that_a_cgroup_bars_is_named),
         cmocka_unit_test(a_node_that_this_user_may_not_open_names_its_group),
         cmocka_unit_test(wsl2_is_served_by_windows),
         cmocka_unit_test(a_driver_that_does_not_start_after_a_suspend_says_what_helps),

@@ -324,6 +324,36 @@ static void cards_say_what_they_are(void **state)
     }
 }
 
+/* RDNA's cards have warps of 32 threads; an APU's driver may tell more free memory than there is. */
+static void an_apu_says_what_it_is(void **state)
+{
+    struct fake_control *control = control_of(&brands[1]);
+    struct gpu_library *library;
+    struct gpu_context *context;
+    struct gpu_info info;
+    struct err err;
+    uint32_t version;
+    uint64_t available, total;
+    (void)state;
+    const char *before = control->arch;
+    control->arch = "gfx1151";
+    control->integrated = 1;
+    control->free_more = 4ull << 30;
+    must(gpu_driver_hip.open(&library, &version, &err), &err);
+    must(gpu_driver_hip.info(library, 0, NULL, &info, &err), &err);
+    assert_string_equal(info.arch, "gfx1151");
+    assert_int_equal(info.warp, 32);
+    assert_true(info.integrated);
+    must(gpu_driver_hip.context_create(library, 0, NULL, 0, &context, &err), &err);
+    must(gpu_driver_hip.memory_info(context, &available, &total, &err), &err);
+    assert_int_equal(available, total);
+    gpu_driver_hip.context_destroy(context);
+    gpu_driver_hip.close(library);
+    control->arch = before;
+    control->integrated = 0;
+    control->free_more = 0;
+}
+
 /* ROCm 5 reports the architecture in a structure of another layout, and opens another process's memory with
  * another flag. */
 static void a_card_computes_under_rocm_5(void **state)
@@ -579,6 +609,7 @@ int main(void)
         cmocka_unit_test(a_card_computes_through_its_driver),
         cmocka_unit_test(calls_come_in_order),
         cmocka_unit_test(cards_say_what_they_are),
+        cmocka_unit_test(an_apu_says_what_it_is),
         cmocka_unit_test(a_card_computes_under_rocm_5),
         cmocka_unit_test(every_call_may_fail_once),
         cmocka_unit_test(a_lost_card_stays_lost),

@@ -225,6 +225,12 @@ static void what_cannot_be_asked_says_why_and_hides_nothing(void **state)
     assert_string_equal(why(all, 1), "ROCm SMI is of version 4.1: at least 5.0 (ROCm 5) is needed");
     assert_int_equal(json_array_size(json_object_get(all, "cards")), 0);
     json_decref(all);
+    nvml->init = 18;
+    all = read_once();
+    assert_string_equal(why(all, 0),
+                        "NVML does not begin: Driver/library version mismatch (18); the driver was "
+                        "upgraded under the loaded kernel module: reboot, or load it anew");
+    json_decref(all);
     nvml->init = 0;
     rocm->version = 6;
     setenv("MOTLEY_ROCM_SMI_LIBRARY", MOTLEY_FAKES "/libfake_bare.so", 1);

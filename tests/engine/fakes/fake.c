@@ -235,7 +235,7 @@ int fake_memory_info(const char *name, size_t *available, size_t *total)
     if (result != 0 || !context)
         return result != 0 ? result : FAKE_INVALID_CONTEXT;
     driver->memory_info(context->real, &bytes[0], &bytes[1], &err);
-    *available = bytes[0];
+    *available = bytes[0] + fake_control.free_more;
     *total = bytes[1];
     return 0;
 }

@@ -19,6 +19,7 @@ struct fake_control {
     int capability; /* compute capability: 86 is 8.6 */
     int compute_mode;
     int integrated, watchdog;
+    size_t free_more;     /* free bytes that are told beyond those that there are */
     const char *arch;     /* AMD's architecture with its features */
     uint64_t live;        /* handles and allocations that were not released */
     uint64_t misuses;     /* calls with handles that are not alive, or of another kind or context */

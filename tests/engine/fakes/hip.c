@@ -158,7 +158,7 @@ HIP(hipDeviceGetAttribute, int *value, int attribute, int device)
              : attribute == 18 ? fake_control.watchdog
              : attribute == 63 ? 110
              : attribute == 74 ? 65536
-             : attribute == 87 ? 64
+             : attribute == 87 ? (strncmp(fake_control.arch, "gfx1", 4) == 0 ? 32 : 64)
                                : -1;
     return *value < 0 ? FAKE_INVALID_VALUE : 0;
 }

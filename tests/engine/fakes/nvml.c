@@ -49,7 +49,10 @@ NVML(nvmlShutdown, void)
 FAKE_EXPORT const char *nvmlErrorString(int error);
 FAKE_EXPORT const char *nvmlErrorString(int error)
 {
-    return error == GPU_IS_LOST ? "GPU is lost" : error == 9 ? "Driver Not Loaded" : "error";
+    return error == GPU_IS_LOST ? "GPU is lost"
+           : error == 9         ? "Driver Not Loaded"
+           : error == 18        ? "Driver/library version mismatch"
+                                : "error";
 }
 NVML(nvmlSystemGetDriverVersion, char *out, unsigned room)
 {
