@@ -1,5 +1,9 @@
 /* The thread pool. Ops follow each other within microseconds, so helpers first spin for the next op and then
- * sleep. */
+ * sleep.
+ *
+ * The caller takes parts, too, until none is left, and then waits only for the helpers that have entered the
+ * op. A helper that has no CPU meanwhile, because other programs run on the machine, finds the op closed: an
+ * op of microseconds would else last as long as the system lets that helper wait. */
 #include "engine/cpu/pool.h"
 
 #include <pthread.h>
@@ -9,6 +13,7 @@
 #include <stdlib.h>
 
 enum { SPIN_TURNS = 4000 };
+#define OP_CLOSED 0x80000000u
 
 struct thread_pool {
     uint32_t threads;
@@ -18,7 +23,8 @@ struct thread_pool {
     pthread_cond_t wake;
     atomic_uint generation; /* number of the current op, counted up for each */
     atomic_uint next;       /* index of the next part to take */
-    atomic_uint busy;       /* helpers that have not finished the current op */
+    /* helpers within the current op, and OP_CLOSED while no helper may enter one */
+    atomic_uint inside;
     atomic_bool stop;
     uint32_t parts;
     void (*part)(void *context, uint32_t index, uint32_t thread);
@@ -53,6 +59,18 @@ static void generation_wait(struct thread_pool *pool, unsigned seen)
     pthread_mutex_unlock(&pool->lock);
 }
 
+/* Enters the current op, unless it is closed. The caller changes an op only while it is closed and nobody is
+ * inside. */
+static bool op_enter(struct thread_pool *pool)
+{
+    unsigned inside = atomic_load_explicit(&pool->inside, memory_order_relaxed);
+    while (!(inside & OP_CLOSED))
+        if (atomic_compare_exchange_weak_explicit(&pool->inside, &inside, inside + 1, memory_order_acquire,
+                                                  memory_order_relaxed))
+            return true;
+    return false;
+}
+
 static void *helper_main(void *argument)
 {
     struct helper *helper = argument;
@@ -60,11 +78,13 @@ static void *helper_main(void *argument)
     unsigned seen = 0;
     for (;;) {
         generation_wait(pool, seen);
-        seen++;
+        seen = atomic_load_explicit(&pool->generation, memory_order_acquire);
         if (atomic_load(&pool->stop))
             return NULL;
+        if (!op_enter(pool))
+            continue;
         take_parts(pool, helper->thread);
-        atomic_fetch_sub_explicit(&pool->busy, 1, memory_order_release);
+        atomic_fetch_sub_explicit(&pool->inside, 1, memory_order_release);
     }
 }
 
@@ -83,6 +103,7 @@ int pool_create(uint32_t threads, struct thread_pool **out, struct err *err)
     if (!pool)
         return err_set(err, ERR_NOMEM, "out of memory for a thread pool");
     pool->threads = 1;
+    atomic_store(&pool->inside, OP_CLOSED);
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->wake, NULL);
     pool->handles = calloc(threads, sizeof(*pool->handles));
@@ -135,11 +156,12 @@ void pool_run(struct thread_pool *pool, uint32_t parts,
     pool->part = part;
     pool->context = context;
     atomic_store(&pool->next, 0);
-    atomic_store(&pool->busy, pool->threads - 1);
+    atomic_store_explicit(&pool->inside, 0, memory_order_release);
     generation_next(pool);
     take_parts(pool, 0);
-    /* On a busy machine the last helper may not be running: yield the CPU to it. */
-    for (int turn = 0; atomic_load_explicit(&pool->busy, memory_order_acquire) != 0; turn++)
+    atomic_fetch_or_explicit(&pool->inside, OP_CLOSED, memory_order_relaxed);
+    /* A helper may have lost its CPU within a part: yield this one to it. */
+    for (int turn = 0; atomic_load_explicit(&pool->inside, memory_order_acquire) != OP_CLOSED; turn++)
         if (turn < SPIN_TURNS)
             __builtin_ia32_pause();
         else

@@ -1,8 +1,14 @@
 /* Products and attention give the same bits with any number of threads, for shapes around every limit at
  * which another kernel is chosen or work is divided, on every instruction set of this machine. There are also
- * enough parts for many threads. */
+ * enough parts for many threads, and a thread that has no CPU holds up no op. */
+#include "engine/cpu/pool.h"
 #include "engine/cpu/product.h"
 #include "engine/ops.h"
+
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 enum { THREADS_MAX = 8, SIDE_MAX = 1025, DEPTH = 150 };
 
@@ -285,6 +291,77 @@ static void sixteen_threads_have_work_for_the_products_of_one_row(void **state)
     cpu_runner_fini(&runner);
 }
 
+/* --- threads without a CPU --- */
+
+enum { FROZEN_SECONDS_MAX = 30 };
+
+static atomic_int helper_id, frozen;
+
+static void helper_seen(void *context, uint32_t index, uint32_t thread)
+{
+    (void)context;
+    (void)index;
+    if (thread == 1)
+        atomic_store(&helper_id, (int)syscall(SYS_gettid));
+    for (int turn = 0; thread == 0 && turn < 1000000 && atomic_load(&helper_id) == 0; turn++)
+        sched_yield(); /* leaves the other part to the helper */
+}
+
+/* Whether the helper sleeps, and so holds no lock. */
+static bool helper_sleeps(void)
+{
+    char path[64], state = 0;
+    snprintf(path, sizeof(path), "/proc/self/task/%d/stat", atomic_load(&helper_id));
+    FILE *file = fopen(path, "re");
+    assert_non_null(file);
+    assert_int_equal(fscanf(file, "%*d (%*[^)]) %c", &state), 1);
+    fclose(file);
+    return state == 'S';
+}
+
+static void part_counted(void *context, uint32_t index, uint32_t thread)
+{
+    (void)thread;
+    atomic_fetch_add((atomic_int *)context, 1 << 8 * (int)index);
+}
+
+/* Keeps the helper in this handler, as a scheduler does that gives it no CPU. */
+static void freeze(int signal)
+{
+    (void)signal;
+    atomic_store(&frozen, 1);
+    while (atomic_load(&frozen) == 1)
+        usleep(1000);
+}
+
+static void a_thread_without_a_cpu_holds_up_no_op(void **state)
+{
+    (void)state;
+    struct thread_pool *pool;
+    struct err err;
+    atomic_int done = 0;
+    check(pool_create(2, &pool, &err));
+    for (int turn = 0; turn < 1000 && atomic_load(&helper_id) == 0; turn++)
+        pool_run(pool, 2, helper_seen, NULL);
+    assert_int_not_equal(atomic_load(&helper_id), 0);
+    while (!helper_sleeps())
+        usleep(1000);
+    signal(SIGUSR1, freeze);
+    assert_int_equal(syscall(SYS_tgkill, getpid(), atomic_load(&helper_id), SIGUSR1), 0);
+    while (atomic_load(&frozen) == 0)
+        usleep(1000);
+    alarm(FROZEN_SECONDS_MAX); /* a pool that waits for the helper never comes back */
+    for (int op = 0; op < 100; op++)
+        pool_run(pool, 2, part_counted, &done);
+    alarm(0);
+    assert_int_equal(atomic_load(&done), 100 << 8 | 100);
+    atomic_store(&frozen, 0);
+    for (int op = 0; op < 100; op++)
+        pool_run(pool, 2, part_counted, &done);
+    assert_int_equal(atomic_load(&done), 200 << 8 | 200);
+    pool_destroy(pool);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -292,6 +369,7 @@ int main(void)
         cmocka_unit_test(attention_does_not_depend_on_the_number_of_threads),
         cmocka_unit_test(sixteen_threads_have_work_for_one_long_row),
         cmocka_unit_test(sixteen_threads_have_work_for_the_products_of_one_row),
+        cmocka_unit_test(a_thread_without_a_cpu_holds_up_no_op),
     };
     return run_each_isa(tests, sizeof(tests) / sizeof(*tests));
 }
