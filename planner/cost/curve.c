@@ -34,9 +34,12 @@ double cost_curve_seconds(const struct cost_curve *curve, enum cost_way way, con
         double share = p[0].seconds[way] * work / p[0].work;
         return seconds > share ? seconds : share;
     }
-    /* Where measured seconds fall towards the table's end, the extrapolated line must not go below the last
-     * point. */
-    return work > p[n - 1].work && seconds < p[n - 1].seconds[way] ? p[n - 1].seconds[way] : seconds;
+    if (work <= p[n - 1].work)
+        return seconds;
+    /* Seconds are convex in work: launches at first, then in proportion. So the line beyond the table rises no
+     * less than the line from its first point to its last, even where noise has levelled its end. */
+    double mean = (p[n - 1].seconds[way] - p[0].seconds[way]) / (p[n - 1].work - p[0].work);
+    return p[n - 1].seconds[way] + (slope > mean ? slope : mean) * (work - p[n - 1].work);
 }
 
 /* Fits seconds ≈ c0 + c1·x + c2·y to the points by least squares of relative errors, where x is tokens and y

@@ -227,11 +227,11 @@ static void tables_with_holes_and_zeros_are_refused_by_path(void **state)
 
 /* Plans with a table of a layer and a head whose times are `scale` times those of 5e10 FLOP/s. The time of
  * one point is multiplied by `spoil`. */
-static struct plan_answer *with_table(double scale, double spoil)
+static struct plan_answer *with_table(double scale, double spoil, uint32_t batch_rows)
 {
     struct err err = {0};
     struct model_config config = fixture_config(8);
-    struct workload w = fixture_workload(&config, 40, 8);
+    struct workload w = fixture_workload(&config, 5 * batch_rows, batch_rows);
     struct cluster *cluster = cluster_create(&err);
     struct plan_answer *answer = NULL;
     struct cluster_device device = {.name = "a/0", .node = "a", .memory_limit_bytes = 2000 * MIB};
@@ -269,8 +269,9 @@ static void doubtful_tables_are_planned_with_and_said(void **state)
 {
     (void)state;
     struct err err = {0};
-    struct plan_answer *good = with_table(1, 1), *fast = with_table(1e-3, 1), *falls = with_table(1, 0.3);
-    struct plan_answer *slow = with_table(1e3, 1);
+    struct plan_answer *good = with_table(1, 1, 8), *fast = with_table(1e-3, 1, 8),
+                       *falls = with_table(1, 0.3, 8);
+    struct plan_answer *slow = with_table(1e3, 1, 8);
     assert_int_equal(good->warning_count, 0);
     assert_true(warned(fast, "profile of a/0: a layer") && warned(fast, "times the peak of") &&
                 warned(fast, "in seconds"));
@@ -289,6 +290,18 @@ static void doubtful_tables_are_planned_with_and_said(void **state)
     plan_answer_destroy(good);
     plan_answer_destroy(fast);
     plan_answer_destroy(falls);
+}
+
+/* A table whose longest shapes were levelled to one time does not let larger micro-batches cost nothing. */
+static void a_batch_beyond_a_levelled_table_is_not_free(void **state)
+{
+    (void)state;
+    struct plan_answer *good = with_table(1, 1, 400), *flat = with_table(1, 3, 400);
+    assert_true(warned(flat, "levelled out"));
+    assert_int_equal(flat->verdict, VERDICT_FITS);
+    assert_true(flat->plan->costs.step_s > good->plan->costs.step_s / 2);
+    plan_answer_destroy(good);
+    plan_answer_destroy(flat);
 }
 
 /* --- models --- */
@@ -561,6 +574,7 @@ int main(void)
         cmocka_unit_test(devices_that_are_added_are_checked_too),
         cmocka_unit_test(tables_with_holes_and_zeros_are_refused_by_path),
         cmocka_unit_test(doubtful_tables_are_planned_with_and_said),
+        cmocka_unit_test(a_batch_beyond_a_levelled_table_is_not_free),
         cmocka_unit_test(models_are_refused_by_key),
         cmocka_unit_test(mixtures_are_refused_by_key),
         cmocka_unit_test(specifications_that_ask_the_impossible_are_refused_by_path),
