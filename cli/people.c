@@ -294,16 +294,24 @@ static int print_csv(const json_t *rows, const char *const *columns, size_t coun
 
 int command_queue(struct cli *cli, struct err *err)
 {
-    json_t *answer = NULL;
-    if (client_list(cli, "/v1/queue", "queue", &answer, err) < 0)
+    json_t *answer = NULL, *held = NULL;
+    /* A whole page is one moment of the queue; over several pages a place may come twice. */
+    if (client_list(cli, "/v1/queue?limit=1000", "queue", &answer, err) < 0)
         return -1;
     warn_of_scheduler(json_object_get(answer, "scheduler"));
-    if (!cli->json)
+    if (!cli->json) {
+        if (!(held = client_pages(cli, "/v1/jobs?state=held&limit=500", "jobs", err))) {
+            json_decref(answer);
+            return -1;
+        }
+        json_array_extend(json_object_get(answer, "queue"), held);
+        json_decref(held);
         join_texts(json_object_get(answer, "queue"), "devices");
+    }
     return listed(cli, answer, "queue",
                   "PLACE:place:n ID:id:n ARRAY:array_of:n STATE:state:s OWNER:owner:s ACCOUNT:account:s "
                   "NAME:name:s DEVICES:devices:s "
-                  "SINCE:since:w STARTS:starts:w ENDS:ends:w WAITS:wait:s",
+                  "SINCE:since:w STARTS:starts:w ENDS:ends:w BY:ends_by:s WAITS:wait:s",
                   err);
 }
 

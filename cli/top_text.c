@@ -215,7 +215,8 @@ static json_t *queue_row(const struct top *top, json_t *job)
                         : count > 0 ? json_string(first ? first : "")
                                     : json_null());
     const char *ends = say_time(show_str(job, "ends"), text);
-    json_object_set_new(row, "ends", *ends ? json_string(ends) : json_null());
+    const char *by = strcmp(show_str(job, "ends_by"), "time_limit") == 0 ? " (time limit)" : "";
+    json_object_set_new(row, "ends", *ends ? json_sprintf("%s%s", ends, by) : json_null());
     const char *until = say_time(show_str(job, "starts_latest"), latest);
     const char *starts = say_time(show_str(job, *until ? "starts_earliest" : "starts"), text);
     json_object_set_new(row, "starts",

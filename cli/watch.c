@@ -41,8 +41,9 @@ struct view {
     struct event_reader events;
     bool terminal, logs_only, ended;
     double steps;
-    double step, loss, grad_norm, tokens_per_s, step_s;
-    bool skipped; /* the gradients or the loss of the last step were not finite */
+    double step, loss, grad_norm;
+    double step_tokens, step_s; /* of a step, as means in which the last step counts for a fifth */
+    bool skipped;               /* the gradients or the loss of the last step were not finite */
     unsigned rank_count, lines_drawn;
     struct view_rank ranks[VIEW_RANKS_MAX];
     uint64_t told_ns;
@@ -84,8 +85,8 @@ static void print_step(const struct view *view, FILE *out)
     if (!view->skipped)
         snprintf(norm, sizeof(norm), "norm %.3f", view->grad_norm);
     fprintf(out, "step %4.0f/%.0f  loss %.4f  %s  %5.0f tokens/s  %s/step  %s%s\n", view->step + 1,
-            view->steps, view->loss, norm, view->tokens_per_s, units_seconds(step, view->step_s),
-            steps_left > 0 ? "left " : "the last", left);
+            view->steps, view->loss, norm, view->step_s > 0 ? view->step_tokens / view->step_s : 0,
+            units_seconds(step, view->step_s), steps_left > 0 ? "left " : "the last", left);
 }
 
 static void print_bars(const struct view *view, FILE *out)
@@ -145,14 +146,14 @@ static void tell(struct view *view, const char *label, const char *text)
 
 static void on_step(struct view *view, const json_t *body)
 {
-    double seconds = show_num(body, "seconds", 0);
+    const double seconds = show_num(body, "seconds", 0), tokens = show_num(body, "tokens", 0);
+    const double weight = view->has_step ? 0.2 : 1;
     view->step = show_num(body, "step", 0);
     view->loss = show_num(body, "loss", 0);
     view->grad_norm = show_num(body, "grad_norm", 0);
     view->skipped = json_is_true(json_object_get(body, "skipped"));
-    view->step_s = view->step_s > 0 ? 0.8 * view->step_s + 0.2 * seconds : seconds;
-    if (seconds > 0)
-        view->tokens_per_s = show_num(body, "tokens", 0) / seconds;
+    view->step_s += weight * (seconds - view->step_s);
+    view->step_tokens += weight * (tokens - view->step_tokens);
     curve_add(&view->losses, (int64_t)view->step, show_num(body, "loss", NAN));
     show_step(view);
 }

@@ -10,7 +10,10 @@
 #define RANKS_JSON                                                                                           \
     "(SELECT coalesce(json_agg(json_build_object('rank', a.rank, 'node', a.node, 'device', a.device, "       \
     "'state', a.state, 'code', a.code, 'why', coalesce(CASE WHEN a.state IN ('sent', 'ready', 'running') "   \
-    "THEN CASE WHEN n.state = 'unreachable' THEN 'its node cannot be reached' "                              \
+    "THEN CASE WHEN n.state = 'unreachable' THEN format('its node has not been heard since %s%s', "          \
+    "to_char(n.last_seen AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), '; unless it is heard before ' || "   \
+    "to_char(n.lost_at AT TIME ZONE 'UTC', 'HH24:MI:SS') || ', the attempt is given up, and the job goes "   \
+    "on from its last checkpoint') "                                                                         \
     "ELSE n.inventory -> 'lacking' ->> a.device END END, nullif(a.why, '')), 'memory', a.memory) "           \
     "ORDER BY a.rank), '[]'::json) FROM assignments a LEFT JOIN nodes n ON n.name = a.node "                 \
     "WHERE a.run = r.id)"
@@ -31,7 +34,7 @@ static const struct pg_statement get_job = {
     "    (SELECT state, count(*) AS n FROM jobs e WHERE e.array_of = j.id GROUP BY state) c)) END, "
     "  'starts', motley_time(j.starts_at), 'spec', j.spec, 'inputs', j.inputs, 'run', (SELECT json_build_object('id', r.id, 'attempt', r.attempt, "
     "  'epoch', r.epoch, 'state', r.state, 'why', r.why, 'yields', CASE WHEN r.save_by IS NOT NULL THEN json_build_object('why', r.save_why, "
-    "  'job', r.save_for, 'by', motley_time(r.save_by)) END, 'plan_answer', r.answer, 'step_s', " RUN_STEP_S ", 'ranks', " RANKS_JSON ", "
+    "  'job', r.save_for, 'by', motley_time(r.save_by)) END, 'plan_answer', r.answer, 'limit_at', motley_time(" RUN_LIMIT_AT("j", "r") "), 'step_s', " RUN_STEP_S ", 'ranks', " RANKS_JSON ", "
     "  'started', motley_time(r.started_at), 'ended', motley_time(r.ended_at)) FROM runs r WHERE r.id = "
     "  j.run), 'checkpoints', (SELECT coalesce(json_agg(json_build_object('step', c.step, 'best', c.best, "
     "  'at', motley_time(c.created_at), 'blobs', c.blobs) ORDER BY c.step), '[]'::json) FROM checkpoints c "

@@ -73,7 +73,7 @@ const struct pg_statement store_put_sooner = {
 /* Opens a question if it is not open, and opens it again when its answer is five seconds old. $1: job. */
 static const struct pg_statement ask_sooner = {
     "sooner_ask",
-    "WITH asked AS (INSERT INTO sooner AS s (job) SELECT id FROM jobs WHERE id = $1 AND state = 'queued' AND EXISTS (SELECT FROM motley_place($1)) "
+    "WITH asked AS (INSERT INTO sooner AS s (job) SELECT id FROM jobs WHERE id = $1 AND state = 'queued' AND EXISTS (SELECT FROM motley_place($1) p WHERE p.place IS NOT NULL) "
     "  ON CONFLICT (job) DO UPDATE SET asked_at = now(), answered_at = NULL WHERE s.answered_at < now() - interval '5 s' RETURNING 1), "
     "old AS (SELECT starts_from <= started_at + interval '1 s' AND started_at <= starts_to + interval '1 s' AS held FROM arrivals "
     "  WHERE said_at IS NOT NULL AND started_at IS NOT NULL AND starts_to IS NOT NULL ORDER BY started_at DESC LIMIT 1000) "

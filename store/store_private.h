@@ -140,6 +140,10 @@ int store_one_change(struct store *store, const struct pg_statement *statement, 
 #define RUN_STEP_S                                                                                           \
     "r.step_s * coalesce((SELECT max(a.compute_s / a.busy_s) FROM assignments a WHERE a.run = r.id AND "     \
     "a.measured > 0 AND a.busy_s > 0), 1)"
+/* When the run r of the job j has used up the job's time limit; null: it has none. */
+#define RUN_LIMIT_AT(j, r)                                                                                   \
+    "CASE WHEN " j ".time_limit_ms > 0 THEN " r ".created_at + (" j ".time_limit_ms - " j ".used_ms + " j    \
+    ".limit_from_ms) * interval '1 ms' END"
 #define LIMITS_OF(t)                                                                                         \
     "'devices_max', " t ".devices_max, 'running_max', " t ".running_max, 'queued_max', " t                   \
     ".queued_max, 'month_seconds_max', " t ".month_seconds_max"

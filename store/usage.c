@@ -22,12 +22,13 @@ static const struct pg_statement get_usage = {
     PG_READ};
 
 /* A run's predicted end is now plus its remaining steps times the planned seconds per step, times the factor
- * by which its slowest rank differs from the plan. $1, $2: the asker; $3: number of jobs to skip; $4: number
- * of jobs to give. */
+ * by which its slowest rank differs from the plan; if its time limit is used up before, that moment; and of a
+ * run that is told to stop, the end of a step. $1, $2: the asker; $3: number of jobs to skip; $4: number of
+ * jobs to give. */
 static const struct pg_statement page_queue = {
     "queue_page",
     "WITH found AS MATERIALIZED (SELECT j.id, j.name, j.owner, j.visibility, j.grp, j.account, j.service, j.state, j.priority, "
-    "    q.place, coalesce(r.code, j.wait_code) AS wait_code, CASE WHEN r.id IS NULL THEN j.wait_subject ELSE r.subject END AS wait_subject, j.starts_at, j.starts_from, j.starts_to, j.eligible_at, j.started_at, j.step, j.steps, j.run, "
+    "    q.place, coalesce(r.code, j.wait_code) AS wait_code, CASE WHEN r.id IS NULL THEN j.wait_subject ELSE r.subject END AS wait_subject, j.starts_at, j.starts_from, j.starts_to, j.eligible_at, j.started_at, j.step, j.steps, j.run, j.time_limit_ms, j.used_ms, j.limit_from_ms, "
     "    j.array_of, j.array_index, j.array_size, j.array_made, "
     "    row_number() OVER (ORDER BY j.state = 'queued', q.place NULLS LAST, j.eligible_at, j.id) AS n FROM jobs j "
     "  LEFT JOIN (SELECT u.* FROM queue_places p, unnest(p.jobs, p.places, p.reasons) AS u(job, place, reason)) q ON q.job = j.id AND j.state = 'queued' "
@@ -36,14 +37,17 @@ static const struct pg_statement page_queue = {
     "shown AS (SELECT f.n, json_build_object('id', f.id, 'name', CASE WHEN " VISIBLE("f", "$1", "$2") " THEN f.name END, "
     "    'owner', u.name, 'account', (SELECT name FROM groups WHERE id = f.account), "
     "    'service', (ARRAY['urgent', 'normal', 'scavenger'])[f.service + 1], 'state', f.state, 'priority', f.priority, "
-    "    'place', f.place, 'wait', f.wait_code, 'waits_for', f.wait_subject, 'array_of', f.array_of, 'index', f.array_index, "
+    "    'place', f.place, 'wait', coalesce(CASE WHEN f.state = 'queued' AND f.place IS NULL THEN (SELECT p.code FROM motley_place(f.id) p) END, f.wait_code), 'waits_for', f.wait_subject, 'array_of', f.array_of, 'index', f.array_index, "
     "    'elements', nullif(f.array_size, 0), 'made', CASE WHEN f.array_size > 0 THEN f.array_made END, 'devices', coalesce(r.devices, '[]'::json), "
     "    'since', motley_time(CASE WHEN f.state = 'queued' THEN f.eligible_at ELSE r.created_at END), "
     "    'starts', motley_time(f.starts_at), 'starts_earliest', motley_time(CASE WHEN f.starts_from IS NOT NULL THEN greatest(f.starts_from, now()) END), "
-    "    'starts_latest', motley_time(CASE WHEN f.starts_to IS NOT NULL THEN greatest(f.starts_to, now()) END), 'ends', motley_time(now() + greatest(0, f.steps - f.step) * r.step_s * "
-    "      interval '1 second')) AS doc "
-    "  FROM found f JOIN users u ON u.id = f.owner LEFT JOIN LATERAL (SELECT r.created_at, " RUN_STEP_S " AS step_s, (SELECT json_agg(a.device ORDER BY a.rank) FROM assignments a WHERE a.run = r.id AND " RANK_LIVES("a") ") AS devices "
-    "    FROM runs r WHERE r.id = f.run AND f.state <> 'queued') r ON true) "
+    "    'starts_latest', motley_time(CASE WHEN f.starts_to IS NOT NULL THEN greatest(f.starts_to, now()) END), "
+    "    'ends', motley_time(least(e.by_steps, e.by_limit)), 'ends_by', CASE WHEN e.by_limit < e.by_steps OR e.by_steps IS NULL AND "
+    "      e.by_limit IS NOT NULL THEN 'time_limit' END) AS doc "
+    "  FROM found f JOIN users u ON u.id = f.owner LEFT JOIN LATERAL (SELECT r.created_at, r.stopping_at, " RUN_LIMIT_AT("f", "r") " AS limit_at, " RUN_STEP_S " AS step_s, (SELECT json_agg(a.device ORDER BY a.rank) FROM assignments a WHERE a.run = r.id AND " RANK_LIVES("a") ") AS devices "
+    "    FROM runs r WHERE r.id = f.run AND f.state <> 'queued') r ON true "
+    "  CROSS JOIN LATERAL (SELECT CASE WHEN f.state = 'stopping' THEN greatest(now(), coalesce(r.stopping_at, now()) + r.step_s * interval '1 second') "
+    "    ELSE now() + greatest(0, f.steps - f.step) * r.step_s * interval '1 second' END AS by_steps, greatest(r.limit_at, now()) AS by_limit) e) "
     "SELECT json_build_object('jobs', (SELECT coalesce(json_object_agg(state, n), '{}') FROM (SELECT state, sum(n) AS n FROM "
     "    job_counts GROUP BY state HAVING sum(n) > 0) c), 'queue', coalesce(json_agg(doc ORDER BY n) FILTER (WHERE n <= $3 + $4), "
     "  '[]'::json), 'next', CASE WHEN max(n) > $3 + $4 THEN $3 + $4 END, 'scheduler', " SCHEDULER_STATE ") FROM shown",

@@ -170,7 +170,9 @@ static json_t *state_words(const json_t *doc)
     const long long id = json_integer_value(json_object_get(doc, "id"));
     const long long step = json_integer_value(json_object_get(doc, "step"));
     const long long steps = json_integer_value(json_object_get(doc, "steps"));
+    const char *limit = json_string_value(json_object_get(run, "limit_at"));
     char when[20], end[32], rfc3339[32];
+    int64_t limit_us, ends_us = clock_wall_us() + (int64_t)((double)(steps - step) * step_s * 1e6);
     if (strcmp(state, "held") == 0)
         return json_sprintf(
             json_is_true(json_object_get(doc, "held_by_admin"))
@@ -185,10 +187,15 @@ static json_t *state_words(const json_t *doc)
                             clock_words(json_text_of(doc, "ended"), when), step, steps);
     if (strcmp(state, "running") != 0)
         return json_string("its workers are being started");
-    clock_rfc3339(clock_wall_us() + (int64_t)((double)(steps - step) * step_s * 1e6), rfc3339);
-    return json_sprintf(
-        "since %s, %lld of %lld steps are done%s%s", clock_words(json_text_of(run, "started"), when), step,
-        steps, step_s > 0 ? ", predicted to end at " : "", step_s > 0 ? clock_words(rfc3339, end) : "");
+    clock_words(json_text_of(run, "started"), when);
+    if (limit && clock_rfc3339_parse(limit, &limit_us) == 0 && (step_s <= 0 || limit_us < ends_us))
+        return json_sprintf("since %s, %lld of %lld steps are done; its limits.time is used up at %s, and it "
+                            "ends then, with a checkpoint (motley extend gives it more)",
+                            when, step, steps, clock_words(limit, end));
+    clock_rfc3339(ends_us, rfc3339);
+    return json_sprintf("since %s, %lld of %lld steps are done%s%s", when, step, steps,
+                        step_s > 0 ? ", predicted to end at " : "",
+                        step_s > 0 ? clock_words(rfc3339, end) : "");
 }
 
 static json_t *words_of(const json_t *doc)
@@ -196,17 +203,13 @@ static json_t *words_of(const json_t *doc)
     const json_t *planned = json_object_get(json_object_get(doc, "run"), "plan_answer");
     const char *planner = json_string_value(json_object_get(json_object_get(planned, "planner"), "why"));
     const char *state = json_string_value(json_object_get(doc, "state"));
-    const char *begins = json_string_value(json_object_get(doc, "begins"));
     const json_t *array = json_object_get(doc, "array");
     json_t *why = json_object_get(doc, "why");
-    int64_t begins_us = 0;
     if (json_is_string(why))
         return json_incref(why);
     json_t *waits = run_waits(json_object_get(json_object_get(doc, "run"), "ranks"));
     if (waits)
         return waits;
-    if (begins && clock_rfc3339_parse(begins, &begins_us) == 0 && begins_us > clock_wall_us())
-        return json_sprintf("it is to begin at %s", begins);
     if (json_is_object(array))
         return json_sprintf("the array is %s: %lld of its %lld elements are jobs", state,
                             (long long)json_integer_value(json_object_get(array, "made")),

@@ -262,7 +262,7 @@ function devicesOf(row) {
 
 function timesOf(row) {
   if (ENDED.includes(row.state)) return ['ended ', time(row.ends, away(row.ends))];
-  if (RUNNING.includes(row.state)) return row.ends ? ['ends ', time(row.ends), h('span', {class: 'dim'}, ` ${away(row.ends)}`)] : h('span', {class: 'dim'}, 'since ', time(row.since));
+  if (RUNNING.includes(row.state)) return row.ends ? ['ends ', time(row.ends), h('span', {class: 'dim'}, ` ${away(row.ends)}${row.ends_by === 'time_limit' ? ', by its time limit' : ''}`)] : h('span', {class: 'dim'}, 'since ', time(row.since));
   if (row.starts && row.starts_latest) return ['starts ', time(row.starts_earliest ?? row.starts), h('span', {class: 'dim'}, ` to ${when(row.starts_latest)}`)];
   return row.starts ? ['starts ', time(row.starts), h('span', {class: 'dim'}, ` ${away(row.starts)}`)] : h('span', {class: 'dim'}, 'not known yet');
 }

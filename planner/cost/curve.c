@@ -36,8 +36,8 @@ double cost_curve_seconds(const struct cost_curve *curve, enum cost_way way, con
     }
     if (work <= p[n - 1].work)
         return seconds;
-    /* Seconds are convex in work: launches at first, then in proportion. So the line beyond the table rises no
-     * less than the line from its first point to its last, even where noise has levelled its end. */
+    /* Seconds are convex in work: launches at first, then in proportion. So the line beyond the table rises
+     * no less than the line from its first point to its last, even where noise has levelled its end. */
     double mean = (p[n - 1].seconds[way] - p[0].seconds[way]) / (p[n - 1].work - p[0].work);
     return p[n - 1].seconds[way] + (slope > mean ? slope : mean) * (work - p[n - 1].work);
 }

@@ -324,7 +324,8 @@ static void finish_lost(const struct store_sched_run *run, const struct store_sc
         /* No loss of the job's: it is tried again as long as there are nodes, after pauses that grow. */
         verdict->delay_ms =
             pause_backoff_ms(run->lost_before + 1, limits->retry_ms_min, limits->retry_ms_max);
-        say(verdict, "attempt %u was not started (%s); is tried again", job->attempt, cause);
+        say(verdict, "attempt %u was not started (%s); is tried again after %u s", job->attempt, cause,
+            (verdict->delay_ms + 999) / 1000);
         return;
     }
     verdict->losses = losses_before(run, job) + 1;
@@ -336,7 +337,8 @@ static void finish_lost(const struct store_sched_run *run, const struct store_sc
         return;
     }
     verdict->delay_ms = pause_ms(run, job, limits, now_us);
-    say(verdict, "attempt %u ended (%s); goes on from its last checkpoint", job->attempt, cause);
+    say(verdict, "attempt %u ended (%s); goes on from its last checkpoint%s", job->attempt, cause,
+        verdict->delay_ms > 0 ? " after a pause" : "");
 }
 
 /* Whether a stop for this reason lets the job go on elsewhere or later. */

@@ -209,6 +209,11 @@ static void fill_run(struct queue *queue, const struct store_sched_run *from,
         const int64_t limit_us = from->created_us + 1000 * (job->time_limit_ms - job->used_ms);
         run.ends_us = limit_us < run.ends_us ? limit_us : run.ends_us;
     }
+    if (job->state == JOB_STOPPING || from->state == RUN_STOPPING) {
+        const int64_t since_us = from->stopping_us > 0 ? from->stopping_us : view->now_us;
+        const int64_t stops_us = since_us + (int64_t)(1e6 * pass_save_s(queue->pass, from));
+        run.ends_us = stops_us < run.ends_us ? stops_us : run.ends_us;
+    }
     if (from->save_by_us > 0 && from->save_by_us < run.ends_us)
         run.ends_us = from->save_asked_us + (int64_t)(1e6 * pass_save_s(queue->pass, from));
     if (pass_can_save(queue->pass, from, job))

@@ -10,16 +10,38 @@
 #include "model/text/utf8.h"
 #include "scheduler/pass/lifecycle.h"
 
+/* Tells the jobs that run on a node that it is silent, and what becomes of them if it stays so. */
+static void say_unheard(struct scheduler_pass *pass, const char *node, uint64_t silent_ms, uint64_t left_ms)
+{
+    for (size_t i = 0; i < pass->view->run_count; i++) {
+        const struct store_sched_run *run = &pass->view->runs[i];
+        bool runs = false;
+        for (uint32_t k = 0; k < run->rank_count; k++)
+            runs = runs || (strcmp(run->ranks[k].node, node) == 0 &&
+                            !state_is_final(&assignment_machine, (int)run->ranks[k].state));
+        if (runs)
+            pass_say(
+                pass, run->job, "warn",
+                "node %s has not been heard for %.0f s. Unless it is heard within %.0f s more, attempt %u "
+                "is given up, and the job goes on from its last checkpoint, elsewhere if it fits there",
+                node, (double)silent_ms / 1e3, (double)left_ms / 1e3, run->attempt);
+    }
+}
+
 void pass_nodes(struct scheduler_pass *pass)
 {
     const struct scheduler *scheduler = pass->scheduler;
+    const uint64_t lost_ms = scheduler->config->limits.lost_ms;
     for (size_t i = 0; i < pass->view->node_count; i++) {
         struct store_sched_node *node = &pass->view->nodes[i];
         uint64_t silent = liveness_silent_ms(scheduler, node->name, pass->now_ns);
         if (node->reachable && silent > scheduler->config->limits.unreachable_ms) {
             log_event(LOG_LEVEL_WARN, "node_unreachable", "node=%s silent_ms=%llu", node->name,
                       (unsigned long long)silent);
-            pass_add(pass, pass->unreachable, json_string(node->name));
+            const uint64_t left_ms = silent < lost_ms ? lost_ms - silent : 0;
+            pass_add(pass, pass->unreachable,
+                     json_pack("{s:s, s:I}", "node", node->name, "left_ms", (json_int_t)left_ms));
+            say_unheard(pass, node->name, silent, left_ms);
             node->reachable = false;
         }
     }

@@ -44,7 +44,7 @@ static const struct decision_part {
     .at = offsetof(struct store_decision, member), .from = offsetof(struct scheduler_pass, member),          \
     .name = #member
     {AT(elements), .unit = UNIT_JOB, .key = "array"},
-    {AT(unreachable), .unit = UNIT_NODE},
+    {AT(unreachable), .unit = UNIT_NODE, .key = "node"},
     {AT(runs_new), .unit = UNIT_JOB, .key = "job"},
     {AT(ranks_lost), .unit = UNIT_RUN, .key = "run"},
     {AT(saves), .unit = UNIT_RUN, .key = "run"},
@@ -191,7 +191,7 @@ static void unit_of(const struct scheduler_pass *pass, const struct decision_par
         snprintf(unit, UNIT_BYTES, "link from %s to %s", json_text_of(row, "from"), json_text_of(row, "to"));
         break;
     case UNIT_NODE:
-        snprintf(unit, UNIT_BYTES, "node %s", json_string_value(row));
+        snprintf(unit, UNIT_BYTES, "node %s", json_string_value(key));
         break;
     case UNIT_OTHER:
         if (json_is_integer(key))

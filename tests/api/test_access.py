@@ -255,7 +255,11 @@ def the_queue_shows_everybodys_jobs_and_the_names_of_those_one_may_see():
     expect(seen(bob)[first][0]["starts_latest"] == "2031-02-01T00:00:00.000000Z", "the queue's range")
     api.psql("DELETE FROM arrivals WHERE job >= 1000000")
     late = api.good("POST", "/v1/jobs", spec(rows, model="common", begin="2031-05-06T07:08:09Z", service="scavenger"), token=ada)["id"]
-    expect("to begin at 2031-05-06T07:08:09" in api.good("GET", f"/v1/jobs/{late}/why", token=ada)["why"], "begin")
+    expect("to begin at 2031-05-06 07:08:09" in api.good("GET", f"/v1/jobs/{late}/why", token=ada)["why"], "begin")
+    expect("is to begin at" in motley(ada, "jobs"), "why in the list of jobs")
+    motley(ada, "hold", str(second))
+    said = {line.split()[1]: line for line in motley(ada, "queue").splitlines() if len(line.split()) > 1}
+    expect(said[str(late)].endswith("begin") and "held" in said[str(second)], said)
     job = api.good("GET", f"/v1/jobs/{late}", token=ada)
     expect((job["account"], job["service"], job["begins"]) == (None, "scavenger", "2031-05-06T07:08:09.000000Z"), job)
     api.good("POST", f"/v1/jobs/{late}/cancel", token=ada)

@@ -295,7 +295,8 @@ static void sixteen_threads_have_work_for_the_products_of_one_row(void **state)
 
 enum { FROZEN_SECONDS_MAX = 30 };
 
-static atomic_int helper_id, frozen;
+static atomic_int helper_id;
+static int frozen[2], thawed[2]; /* pipes: a byte when the helper is frozen, and one that lets it go on */
 
 static void helper_seen(void *context, uint32_t index, uint32_t thread)
 {
@@ -328,10 +329,9 @@ static void part_counted(void *context, uint32_t index, uint32_t thread)
 /* Keeps the helper in this handler, as a scheduler does that gives it no CPU. */
 static void freeze(int signal)
 {
-    (void)signal;
-    atomic_store(&frozen, 1);
-    while (atomic_load(&frozen) == 1)
-        usleep(1000);
+    char byte = (char)signal;
+    if (write(frozen[1], &byte, 1) != 1 || read(thawed[0], &byte, 1) != 1)
+        abort();
 }
 
 static void a_thread_without_a_cpu_holds_up_no_op(void **state)
@@ -344,18 +344,19 @@ static void a_thread_without_a_cpu_holds_up_no_op(void **state)
     for (int turn = 0; turn < 1000 && atomic_load(&helper_id) == 0; turn++)
         pool_run(pool, 2, helper_seen, NULL);
     assert_int_not_equal(atomic_load(&helper_id), 0);
+    assert_int_equal(pipe(frozen) | pipe(thawed), 0);
     while (!helper_sleeps())
-        usleep(1000);
+        sched_yield();
     signal(SIGUSR1, freeze);
     assert_int_equal(syscall(SYS_tgkill, getpid(), atomic_load(&helper_id), SIGUSR1), 0);
-    while (atomic_load(&frozen) == 0)
-        usleep(1000);
+    char byte;
+    assert_int_equal(read(frozen[0], &byte, 1), 1);
     alarm(FROZEN_SECONDS_MAX); /* a pool that waits for the helper never comes back */
     for (int op = 0; op < 100; op++)
         pool_run(pool, 2, part_counted, &done);
     alarm(0);
     assert_int_equal(atomic_load(&done), 100 << 8 | 100);
-    atomic_store(&frozen, 0);
+    assert_int_equal(write(thawed[1], &byte, 1), 1);
     for (int op = 0; op < 100; op++)
         pool_run(pool, 2, part_counted, &done);
     assert_int_equal(atomic_load(&done), 200 << 8 | 200);

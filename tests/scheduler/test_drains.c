@@ -1,6 +1,7 @@
 /* Tests drains of devices and nodes under a real scheduler process: at once, after the jobs, by a time, with
  * a reason that is kept; nodes that are drained because starts fail there; and that a job avoids the node on
- * which it died; and from when on a lease is charged. */
+ * which it died; from when on a lease is charged, and when an
+ * idle one ends. */
 #include "scheduler/world.h"
 
 static struct world world;
@@ -221,6 +222,39 @@ static void a_clock_that_is_far_off_is_named(void **state)
     assert_true(clock_mono_ns() - begin_ns < 10000000000u); /* no need to wait for the next regular note */
 }
 
+static void a_lease_of_an_idle_device_ends_early(void **state)
+{
+    (void)state;
+    world_sql(
+        &world,
+        "INSERT INTO devices (name, node, kind, inventory, digest, memory_limit_bytes, health) SELECT "
+        "'right/x' || n, 'right', CASE WHEN n < 5 THEN 'cuda' ELSE 'cpu' END, '{}', '', 1000, (ARRAY["
+        "'{\"others_bytes\": 0}', '{\"others_bytes\": 67108864}', '{\"others_bytes\": 0}', NULL, "
+        "'{\"others_cores\": 0.1}', '{\"others_cores\": 1.5}'])[n]::json "
+        "FROM generate_series(1, 6) n;"
+        "INSERT INTO leases (device, user_id, kind, begins, ends) SELECT 'right/x' || n, 1, CASE n WHEN 3 "
+        "THEN 'maintenance' ELSE 'lease' END, now(), now() + interval '1 h' FROM generate_series(1, 6) n; "
+        "NOTIFY motley_jobs");
+    WORLD_UNTIL(
+        &world,
+        world_select(&world,
+                     "SELECT count(*) FROM leases WHERE device IN ('right/x1', 'right/x5') AND settled AND "
+                     "ends < begins + interval '30 s' AND ends >= begins + interval '400 ms' AND note LIKE "
+                     "'%idle%'") == 2);
+    assert_int_equal(
+        world_select(&world,
+                     "SELECT count(*) FROM ledger g JOIN leases l ON g.assignment = -l.id WHERE g.device = "
+                     "'right/x1' AND g.ends = l.ends"),
+        1);
+    assert_int_equal(
+        world_select(&world, "SELECT count(*) FROM leases WHERE device LIKE 'right/x%' AND ends > now()"), 4);
+    world_sql(&world, "UPDATE leases SET ends = now() WHERE ends > now(); NOTIFY motley_jobs");
+    WORLD_UNTIL(&world, world_select(&world, "SELECT count(*) FROM leases WHERE NOT settled") == 0);
+    world_sql(
+        &world,
+        "DELETE FROM ledger WHERE device LIKE 'right/x%'; DELETE FROM devices WHERE name LIKE 'right/x%'");
+}
+
 static int make(void **state)
 {
     struct answer answer;
@@ -250,6 +284,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_lease_is_charged_once_the_job_has_left_its_device),
         cmocka_unit_test(a_clock_that_is_far_off_is_named),
         cmocka_unit_test(three_failed_starts_of_two_people_drain_the_node),
+        cmocka_unit_test(a_lease_of_an_idle_device_ends_early),
     };
     return cmocka_run_group_tests(tests, make, end);
 }

@@ -182,6 +182,7 @@ static void a_silent_node_is_given_up_and_its_old_epoch_writes_nothing(void **st
     WORLD_UNTIL(&world, all_reached(15));
     WORLD_UNTIL(&world, world_number(&world, id, "step") >= 10);
     world.agents[1]->silent = true; /* the agent's worker goes on */
+    WORLD_UNTIL(&world, world_logged(&world, id, "node right has not been heard for"));
     WORLD_UNTIL(&world, world_number(&world, id, "losses") == 1);
     world.agents[0]->steps_max = 0;
     struct fake_worker *old = &world.agents[1]->workers[0];

@@ -1,6 +1,7 @@
 /* Tests which job starts next under a real scheduler process: shares, limits, service classes, begin times,
  * and the ledger of all runs. */
 #include "scheduler/world.h"
+#include "store/usage.h"
 
 static struct world world;
 static struct principal bob;
@@ -17,25 +18,12 @@ static void fresh_agents(void)
 
 static void sql(const char *text)
 {
-    struct err err;
-    struct pg_conn *conn = pg_connect(world.fixture->postgres.conninfo, 5000, &err);
-    assert_non_null(conn);
-    must(pg_script(conn, text, &err), &err);
-    pg_disconnect(conn);
+    world_sql(&world, text);
 }
 
 static int64_t number(const char *query)
 {
-    struct err err;
-    struct pg_result *result = NULL;
-    const struct pg_statement statement = {query, query, PG_READ};
-    struct pg_conn *conn = pg_connect(world.fixture->postgres.conninfo, 5000, &err);
-    assert_non_null(conn);
-    must(pg_exec(conn, &statement, NULL, &result, &err), &err);
-    int64_t value = pg_i64(result, 0, 0);
-    pg_result_free(result);
-    pg_disconnect(conn);
-    return value;
+    return world_select(&world, query);
 }
 
 static int64_t run_of(int64_t id)
@@ -219,10 +207,16 @@ static void a_job_does_not_start_before_it_is_to_begin(void **state)
                                   .steps = 4,
                                   .every = 2,
                                   .begin_us = clock_wall_us() + 700000};
-    int64_t id = world_submit(&world, &job);
+    const struct world_job tomorrow = {.name = "tomorrow",
+                                       .devices = "left/cpu0",
+                                       .steps = 4,
+                                       .begin_us = clock_wall_us() + INT64_C(86400000000)};
+    int64_t id = world_submit(&world, &job), later = world_submit(&world, &tomorrow);
     WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
     assert_int_equal(
         number("SELECT count(*) FROM runs r JOIN jobs j ON j.id = r.job WHERE r.created_at < j.begin_at"), 0);
+    assert_true(world_says(&world, later, "is to begin at 20"));
+    json_decref(world_command(&world, later, JOB_EVENT_CANCEL, 0));
 }
 
 static int64_t submit_after(const char *name, int64_t after, int64_t after_any, bool held)
@@ -337,6 +331,7 @@ static void an_array_is_one_row_until_its_elements_run_at_most_so_many_at_once(v
         .elements = 6,
         .at_most = 1};
     int64_t array = world_submit(&world, &sweep), last = submit_after("after", array, 0, false);
+    WORLD_UNTIL(&world, world_says(&world, array, " of its 6 elements are jobs"));
     WORLD_UNTIL(&world, world_is(&world, last, "succeeded"));
     assert_true(world_is(&world, array, "succeeded"));
     assert_int_equal(
@@ -557,6 +552,26 @@ static json_t *extend(int64_t id, int64_t seconds, const struct principal *asker
 }
 
 /* More time is given unless a job that waits for the devices would start later. */
+/* In how many seconds the queue says that the job ends, and whether by its time limit. */
+static int64_t ends_in_s(int64_t id, bool by_limit)
+{
+    struct answer answer;
+    size_t i;
+    json_t *row;
+    int64_t ends_us = 0;
+    AWAIT_OK(world.fixture, answer,
+             store_queue_page(world.fixture->store, &world.fixture->user, 0, 100, on_doc, &answer, E));
+    json_array_foreach (json_object_get(answer.doc, "queue"), i, row)
+        if (json_integer_value(json_object_get(row, "id")) == id) {
+            const char *ends = json_string_value(json_object_get(row, "ends"));
+            assert_non_null(ends);
+            assert_int_equal(clock_rfc3339_parse(ends, &ends_us), 0);
+            assert_int_equal(json_is_string(json_object_get(row, "ends_by")), by_limit);
+        }
+    json_decref(answer.doc);
+    return ends_us > clock_wall_us() ? (ends_us - clock_wall_us()) / 1000000 : 0;
+}
+
 static void a_time_limit_is_extended_where_no_reservation_moves(void **state)
 {
     (void)state;
@@ -577,12 +592,23 @@ static void a_time_limit_is_extended_where_no_reservation_moves(void **state)
              "SELECT count(*) FROM jobs WHERE id = %lld AND starts_at < now() + interval '92 s'",
              (long long)id);
     WORLD_UNTIL(&world, number(query) == 1);
+    assert_in_range(ends_in_s(runs, true), 60, 90);
     extend(runs, 3600, &world.fixture->user, ERR_CONFLICT);
     extend(id, 3600, &bob, ERR_INVALID);
     extend(runs, 3600, &bob, ERR_NOT_FOUND);
     json_decref(extend(runs, 3600, &principal_service, ERR_NONE));
-    json_decref(world_command(&world, id, JOB_EVENT_CANCEL, 0));
+    assert_in_range(ends_in_s(runs, false), 600, 1000); /* its steps end before its limit now */
+    /* A job that is told to stop is expected to end then, not after all its steps. */
+    world.agents[0]->silent = true;
     json_decref(world_command(&world, runs, JOB_EVENT_CANCEL, 0));
+    snprintf(query, sizeof(query),
+             "SELECT count(*) FROM jobs WHERE id = %lld AND starts_at < now() + interval '15 s'",
+             (long long)id);
+    WORLD_UNTIL(&world, number(query) == 1);
+    assert_true(world_is(&world, runs, "stopping"));
+    assert_in_range(ends_in_s(runs, false), 0, 15);
+    json_decref(world_command(&world, id, JOB_EVENT_CANCEL, 0));
+    world.agents[0]->silent = false;
     WORLD_UNTIL(&world, world_is(&world, runs, "cancelled"));
     extend(runs, 3600, &principal_service, ERR_CONFLICT);
     /* A job without a time limit gets its group's. */
@@ -693,31 +719,6 @@ static void a_waiting_job_has_a_range_and_is_told_what_would_be_sooner(void **st
 
 /* A lease ends early when for a time no process has held memory of its device, or computed on its CPU. It
  * goes on if the device is used, if it is for maintenance, or if the device's health is unknown. */
-static void a_lease_of_an_idle_device_ends_early(void **state)
-{
-    (void)state;
-    sql("INSERT INTO devices (name, node, kind, inventory, digest, memory_limit_bytes, health) SELECT "
-        "'right/x' || n, 'right', CASE WHEN n < 5 THEN 'cuda' ELSE 'cpu' END, '{}', '', 1000, (ARRAY["
-        "'{\"others_bytes\": 0}', '{\"others_bytes\": 67108864}', '{\"others_bytes\": 0}', NULL, "
-        "'{\"others_cores\": 0.1}', '{\"others_cores\": 1.5}'])[n]::json "
-        "FROM generate_series(1, 6) n;"
-        "INSERT INTO leases (device, user_id, kind, begins, ends) SELECT 'right/x' || n, 1, CASE n WHEN 3 "
-        "THEN 'maintenance' ELSE 'lease' END, now(), now() + interval '1 h' FROM generate_series(1, 6) n; "
-        "NOTIFY motley_jobs");
-    WORLD_UNTIL(&world,
-                number("SELECT count(*) FROM leases WHERE device IN ('right/x1', 'right/x5') AND settled AND "
-                       "ends < begins + interval '30 s' AND ends >= begins + interval '400 ms' AND note LIKE "
-                       "'%idle%'") == 2);
-    assert_int_equal(
-        number("SELECT count(*) FROM ledger g JOIN leases l ON g.assignment = -l.id WHERE g.device = "
-               "'right/x1' AND g.ends = l.ends"),
-        1);
-    assert_int_equal(number("SELECT count(*) FROM leases WHERE device LIKE 'right/x%' AND ends > now()"), 4);
-    sql("UPDATE leases SET ends = now() WHERE ends > now(); NOTIFY motley_jobs");
-    WORLD_UNTIL(&world, number("SELECT count(*) FROM leases WHERE NOT settled") == 0);
-    sql("DELETE FROM ledger WHERE device LIKE 'right/x%'; DELETE FROM devices WHERE name LIKE 'right/x%'");
-}
-
 /* The tables that simulations read are complete: jobs with their class and the times of their runs, and
  * forecasts, in which all runs are counted. */
 static void everything_that_ran_is_recorded(void **state)
@@ -793,7 +794,6 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_run_without_a_checkpoint_in_time_keeps_its_devices),
         cmocka_unit_test(everything_that_ran_is_in_the_ledger_and_nothing_is_open),
         cmocka_unit_test(a_waiting_job_has_a_range_and_is_told_what_would_be_sooner),
-        cmocka_unit_test(a_lease_of_an_idle_device_ends_early),
         cmocka_unit_test(everything_that_ran_is_recorded),
     };
     return cmocka_run_group_tests(tests, make, end);

@@ -426,6 +426,7 @@ class JobRun(Answered):
     why: str | None = None
     yields: Yield | None = None  # the run was asked for a checkpoint, after which it stops and goes on elsewhere; it keeps its devices if none is stored in time
     plan_answer: PlanAnswer | None = None
+    limit_at: datetime | None = None  # when its time limit is used up
     step_s: float | None = None  # seconds per step as predicted and corrected by what was measured
     started: datetime | None = None
     ended: datetime | None = None
@@ -804,6 +805,7 @@ class GetQueueAnswerQueue(Answered):
     starts_earliest: str | None = None  # the range of the start; null: too little is known
     starts_latest: str | None = None
     ends: str | None  # predicted
+    ends_by: str | None  # time_limit; what ends it then, before its steps do
 
 
 @dataclass(frozen=True, kw_only=True)
