@@ -355,6 +355,13 @@ int command_share(struct cli *cli, struct err *err)
     int64_t id;
     json_t *answer = NULL;
     bool group = strcmp(cli->words[1], "group") == 0;
+    if (!group && strcmp(cli->words[1], "mine") != 0 && strcmp(cli->words[1], "everyone") != 0)
+        return err_set(
+            err, ERR_INVALID,
+            "a job is shared with nobody (mine), everyone, or a group, and \"%.40s\" is none of "
+            "these; to share with one person, an administrator makes a group of both (motley group "
+            "set NAME USER USER), and then it is motley share %.20s group NAME",
+            cli->words[1], cli->words[0]);
     if (cli->word_count != (group ? 3u : 2u))
         return usage(cli, err);
     if (client_job_id(cli->words[0], &id, err) < 0)

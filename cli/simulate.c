@@ -23,10 +23,18 @@ struct simulate_request {
     size_t added_count;
 };
 
-/* Reads "FROM..TO", two times or dates. */
-static int read_span(const char *word, int64_t *from_us, int64_t *to_us, char path[160], struct err *err)
+/* The query of a span, and the span as words. */
+struct span_text {
+    char query[160], words[80];
+};
+
+/* Reads "FROM..TO", two times or dates. The span ends now if it would end later: nobody has waited yet in the
+ * time to come. */
+static int read_span(const char *word, int64_t *from_us, int64_t *to_us, struct span_text *text,
+                     struct err *err)
 {
     char from[40], to[40];
+    const int64_t now_us = clock_wall_us();
     const char *dots = strstr(word, "..");
     if (!dots || (size_t)(dots - word) >= sizeof(from) || strlen(dots + 2) >= sizeof(to))
         return err_set(err, ERR_INVALID, "%.80s is not FROM..TO, as in 2026-01-01..2026-02-01", word);
@@ -36,9 +44,16 @@ static int read_span(const char *word, int64_t *from_us, int64_t *to_us, char pa
         return err_set(err, ERR_INVALID, "%.80s: a time is written 2026-01-31 or 2026-01-31T08:00:00Z", word);
     if (*from_us >= *to_us)
         return err_set(err, ERR_INVALID, "%.80s: the span ends before it begins", word);
+    if (*from_us >= now_us)
+        return err_set(err, ERR_INVALID, "%.80s: the span has not begun yet", word);
+    snprintf(text->words, sizeof(text->words), "%s", word);
+    if (*to_us > now_us) {
+        *to_us = now_us;
+        snprintf(text->words, sizeof(text->words), "%s..%s", from, clock_rfc3339(now_us, to));
+    }
     clock_rfc3339(*from_us, from);
     clock_rfc3339(*to_us, to);
-    snprintf(path, 160, "from=%s&to=%s", from, to);
+    snprintf(text->query, sizeof(text->query), "from=%s&to=%s", from, to);
     return 0;
 }
 
@@ -185,22 +200,22 @@ int command_simulate(struct cli *cli, struct err *err)
 {
     struct simulate_request request = {.policy = cli_option(cli, "--policy")};
     struct policy_settings checked = policy_defaults;
-    char span[160];
+    struct span_text span;
     json_t *columns = json_array(), *answer = NULL;
-    int rc = read_span(cli->words[0], &request.span[0], &request.span[1], span, err);
+    int rc = read_span(cli->words[0], &request.span[0], &request.span[1], &span, err);
     for (const char *device; request.added_count < CLI_REPEATS_MAX &&
                              (device = cli_option_nth(cli, "--add", (unsigned)request.added_count));)
         request.added[request.added_count++] = device;
     if (rc == 0 && request.policy) /* an invalid policy is refused before the server is asked */
         rc = read_policy(request.policy, &checked, err);
     if (rc == 0)
-        rc = fetch(cli, span, &request, err);
+        rc = fetch(cli, span.query, &request, err);
     if (rc == 0)
         rc = simulate(&request, false, columns, err);
     if (rc == 0 && (request.policy || request.added_count > 0))
         rc = simulate(&request, true, columns, err);
     if (rc == 0) {
-        answer = json_pack("{s:s, s:O}", "span", cli->words[0], "columns", columns);
+        answer = json_pack("{s:s, s:O}", "span", span.words, "columns", columns);
         rc = show(cli, answer, err);
     }
     json_decref(answer);

@@ -30,7 +30,7 @@ enum {
     STREAM_PATH_BYTES = 1024,
     FRAME_LINES = 2, /* lines of the screen beside the tables: the headline and the last line */
     TABLE_LINES = 4, /* lines of a table beside its rows: title, headers, "… more", an empty line */
-    HEADLINE_BYTES = 320,
+    HEADLINE_BYTES = 800,
 };
 
 struct live {

@@ -1,6 +1,7 @@
 /* `motley top` as text: a sentence, and tables of what runs, the devices and the queue. */
 #include "cli/top.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <string.h>
 #include <time.h>
@@ -9,7 +10,7 @@
 #include "common/clock.h"
 #include "common/units.h"
 
-enum { TIME_BYTES = 32, HEADLINE_BYTES = 320 };
+enum { TIME_BYTES = 32, HEADLINE_BYTES = 800 };
 
 #define JOB_COLUMNS                                                                                          \
     "ID:id:n NAME:name:s OWNER:owner:s STATE:state:s STEP:progress:s LOSS:loss:n MEASURED:measured_s:t "     \
@@ -64,6 +65,12 @@ static const json_t *own_job(const struct top *top)
 void top_headline(const struct top *top, char *out, size_t size)
 {
     char from[TIME_BYTES], to[TIME_BYTES], own[96] = "", held[32] = "";
+    const char *unwell = show_str(json_object_get(top->queue, "scheduler"), "why");
+    if (*unwell) { /* then nothing that is said below changes */
+        const int used = snprintf(out, size, "%c%s. ", toupper((unsigned char)*unwell), unwell + 1);
+        out += used < (int)size ? used : (int)size - 1;
+        size -= used < (int)size ? (size_t)used : size - 1;
+    }
     long run = count_of(top, "starting") + count_of(top, "running") + count_of(top, "stopping");
     long wait = count_of(top, "queued"), hold = count_of(top, "held");
     const json_t *job = own_job(top);

@@ -24,13 +24,16 @@ void store_map_err(const struct err *from, struct err *to)
         to->code = ERR_CONFLICT;
     else if (strstr(from->text, "MO003"))
         err_set(to, ERR_INVALID, "group: there is no such group that you are in");
-    else if (strstr(from->text, "MO004") || strstr(from->text, "MO005")) {
+    else if (strstr(from->text, "MO004") || strstr(from->text, "MO005") || strstr(from->text, "MO006")) {
         /* The text has the form "statement: PostgreSQL: path: reason (SQLSTATE …)". */
         const char *text = strstr(from->text, PREFIX);
         text = text ? text + strlen(PREFIX) : from->text;
         const char *end = strstr(text, " (SQLSTATE");
-        err_set(to, strstr(from->text, "MO005") ? ERR_CONFLICT : ERR_INVALID, "%.*s",
-                end ? (int)(end - text) : (int)strlen(text), text);
+        err_set(to,
+                strstr(from->text, "MO005")   ? ERR_CONFLICT
+                : strstr(from->text, "MO006") ? ERR_LIMIT
+                                              : ERR_INVALID,
+                "%.*s", end ? (int)(end - text) : (int)strlen(text), text);
     } else if (strstr(from->text, "constraint leases_overlap)"))
         err_set(to, ERR_CONFLICT, "the device is leased to somebody within that time (GET /v1/leases)");
 }

@@ -302,32 +302,38 @@ def what_was_recorded_is_simulated_beside_what_happened():
              "INSERT INTO devices (name, node, kind, inventory, digest, memory_limit_bytes) VALUES ('sim/0', 'sim', 'cpu', '{}', '', 1000);"
              "INSERT INTO classes (id, digest, speeds) VALUES (900, 'x', '{\"sim/0\": 1}');"
              "INSERT INTO device_sets VALUES (900, '{sim/0}'); INSERT INTO forecasts VALUES (900, 900, 10);"
-             f"UPDATE jobs SET steps = 360, state = 'succeeded', started_at = '2027-01-01 06:00Z', ended_at = '2027-01-01 07:00Z' WHERE id IN ({ids});"
-             f"INSERT INTO arrivals (job, arrived_at, started_at, class, devices, step_s, ran_s) SELECT id, '2027-01-01 03:00Z', '2027-01-01 06:00Z', 900, 900, 10, 3600 FROM jobs WHERE id IN ({ids})")
+             f"UPDATE jobs SET steps = 360, state = 'succeeded', started_at = '2026-01-01 06:00Z', ended_at = '2026-01-01 07:00Z' WHERE id IN ({ids});"
+             f"INSERT INTO arrivals (job, arrived_at, started_at, class, devices, step_s, ran_s) SELECT id, '2026-01-01 03:00Z', '2026-01-01 06:00Z', 900, 900, 10, 3600 FROM jobs WHERE id IN ({ids})")
     pages, after = [], ""
     while after is not None:
-        page = api.good("GET", f"/v1/arrivals?from=2027-01-01&to=2027-01-02&limit=2{after and '&after=' + after}", token=bob)
+        page = api.good("GET", f"/v1/arrivals?from=2026-01-01&to=2026-01-02&limit=2{after and '&after=' + after}", token=bob)
         pages, after = pages + page["arrivals"], page["next"]
     expect([row["id"] for row in pages] == sorted(jobs) and pages[0]["devices"] == ["sim/0"] and pages[0]["user"] == "ada", pages)
-    expect(api.good("GET", "/v1/arrivals?from=2027-02-01&to=2027-02-02", token=bob) == {"arrivals": [], "next": None}, "an empty span")
+    expect(api.good("GET", "/v1/arrivals?from=2026-02-01&to=2026-02-02", token=bob) == {"arrivals": [], "next": None}, "an empty span")
     for path in ("/v1/arrivals", "/v1/records"):
         api.refused(400, "GET", path + "?from=2020-02-01&to=2020-01-01", None, "from")
     policy = api.path("policy.yaml")
     def columns(*options):
-        return {column["name"]: column for column in json.loads(motley(bob, "simulate", "2027-01-01..2027-01-02", "--json", *options))["columns"]}
+        return {column["name"]: column for column in json.loads(motley(bob, "simulate", "2026-01-01..2026-01-02", "--json", *options))["columns"]}
     with open(policy, "w", encoding="utf-8") as handle:
         handle.write("share: false\nhalf_life: 2h\n")
     told = columns("--policy", policy, "--add", "sim/0", "--add", "sim/0")
     expect([told[name]["ended"] for name in ("happened", "simulated", "changed")] == [3, 3, 3], told)
     expect([told[name]["wait_mean_s"] for name in ("happened", "simulated", "changed")] == [10800, 3600, 0], told)
     expect(abs(told["simulated"]["use"] - 3 / 24) < 1e-9 and abs(told["changed"]["use"] - 1 / 24) < 1e-9, told)
-    expect("longest wait" in motley(bob, "simulate", "2027-01-01..2027-01-02"), "the table")
+    expect("longest wait" in motley(bob, "simulate", "2026-01-01..2026-01-02"), "the table")
     with open(policy, "w", encoding="utf-8") as handle:
         handle.write("share: false\nfairness: 3\n")
-    said = motley(bob, "simulate", "2027-01-01..2027-01-02", "--policy", policy, fails=True)
+    said = motley(bob, "simulate", "2026-01-01..2026-01-02", "--policy", policy, fails=True)
     expect(f"{policy}: fairness" in said, said)
-    expect("there is no such device" in motley(bob, "simulate", "2027-01-01..2027-01-02", "--add", "sim/9", fails=True), "a device")
-    expect("ends before it begins" in motley(bob, "simulate", "2027-01-02..2027-01-01", fails=True), "a span")
+    expect("there is no such device" in motley(bob, "simulate", "2026-01-01..2026-01-02", "--add", "sim/9", fails=True), "a device")
+    expect("ends before it begins" in motley(bob, "simulate", "2026-01-02..2026-01-01", fails=True), "a span")
+    # Waiting that is still to come does not count.
+    api.psql(f"UPDATE jobs SET state = 'queued', started_at = NULL, ended_at = NULL WHERE id IN ({ids}); UPDATE arrivals SET arrived_at = now() - interval '1 h', started_at = NULL WHERE job IN ({ids})")
+    told = json.loads(motley(bob, "simulate", "2026-01-01..2099-01-01", "--json"))
+    expect(3599 < told["columns"][0]["wait_mean_s"] < 3900 and told["span"].startswith("2026-01-01..") and "2099" not in told["span"], told)
+    expect("has not begun" in motley(bob, "simulate", "2099-01-01..2099-01-02", fails=True), "a span to come")
+    api.psql(f"UPDATE jobs SET state = 'cancelled' WHERE id IN ({ids})")
     api.psql("DELETE FROM arrivals; DELETE FROM forecasts; DELETE FROM classes; DELETE FROM devices WHERE node = 'sim'; DELETE FROM nodes WHERE name = 'sim'")
 
 
@@ -366,15 +372,15 @@ def leases_need_their_right_and_keep_the_limits():
     api.good("PATCH", "/v1/users/bob", {"account": "guests"})
     api.refused(422, "POST", "/v1/leases", {"device": "held/cpu0", "seconds": 3700}, "last at most 1 h", token=bob)
     held = api.good("POST", "/v1/leases", {"device": "held/cpu0", "seconds": 1800}, token=bob)["id"]
-    api.refused(422, "POST", "/v1/leases", {"device": "held/cpu1", "seconds": 60}, "group guests may hold 1 devices", token=bob)
+    api.refused(409, "POST", "/v1/leases", {"device": "held/cpu1", "seconds": 60}, "group guests may hold 1 devices", token=bob)
     api.refused(422, "PATCH", f"/v1/leases/{held}", {"extend_seconds": 1900}, "last at most 1 h", token=bob)
     api.good("PATCH", "/v1/groups/lab2", {"month_seconds_max": 3600})
     later = {"device": "held/cpu1", "begins": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 7200))}
-    api.refused(422, "POST", "/v1/leases", {**later, "seconds": 2000}, "group lab2 may use 1 h", token=bob)
+    api.refused(409, "POST", "/v1/leases", {**later, "seconds": 2000}, "group lab2 may use 1 h", token=bob)
     api.psql("INSERT INTO ledger (assignment, run, job, user_id, account, device, speed) SELECT 990, 1, 1, id, 'guests', 'held/cpu1', 0.001 FROM users WHERE name = 'bob'")
     booked = api.good("POST", "/v1/leases", {**later, "seconds": 1700}, token=bob)["id"]  # what a job holds now is none of then
     api.psql("DELETE FROM ledger WHERE assignment = 990")
-    api.refused(422, "PATCH", f"/v1/leases/{booked}", {"extend_seconds": 200}, "group lab2 may use 1 h", token=bob)
+    api.refused(409, "PATCH", f"/v1/leases/{booked}", {"extend_seconds": 200}, "group lab2 may use 1 h", token=bob)
     api.good("PATCH", f"/v1/leases/{booked}", {"extend_seconds": 60}, token=bob)
     api.good("PATCH", "/v1/groups/lab2", {"month_seconds_max": 7200})
     with subprocess.Popen(["psql", "-X", "-q", "-A", "-t", api.postgres.conninfo], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
@@ -388,7 +394,7 @@ def leases_need_their_right_and_keep_the_limits():
         wait_for(lambda: answers or api.psql("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted") != "0", "the change to wait")
         other.communicate("COMMIT;\n", timeout=30)
     asked.join(30)
-    expect(answers[0].status == 422 and "group lab2 may use 2 h" in answers[0].problem["detail"], answers[0].body)
+    expect(answers[0].status == 409 and answers[0].problem["code"] == "limit" and "group lab2 may use 2 h" in answers[0].problem["detail"], answers[0].body)
     api.refused(403, "PATCH", f"/v1/leases/{held}", {"extend_seconds": 60}, "leases:write", token=guest)
     api.good("DELETE", f"/v1/leases/{held}", token=guest)  # made before the right existed, it would be charged on
     api.good("PATCH", "/v1/users/bob", {"account": None})
@@ -530,7 +536,9 @@ def the_client_does_all_of_it():
     motley("", "group", "set", "lab", "ada", "cem")
     expect("ada,cem" in motley(cem, "group", "list"), "cem's group")
     job = api.good("POST", "/v1/jobs", spec(api.upload_rows_as(ada), model="common", hold=True), token=ada)["id"]
+    expect("a group of both (motley group set NAME" in motley(ada, "share", str(job), "cem", fails=True), "with one person")
     motley(ada, "share", str(job), "group", "lab")
+    expect(motley(ada, "top").startswith("No scheduler has led yet, and nothing starts"), "top's first sentence")
     expect(status(f"/v1/jobs/{job}", cem) == 200, "shared")
     motley(ada, "model", "add", "shell", LLAMA, "--visibility", "everyone")
     expect("ada/shell" in motley(bob, "model", "list"), "with its owner")
