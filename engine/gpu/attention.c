@@ -98,6 +98,24 @@ static struct attention_shape shape_of(const struct op_attention *o)
     return shape;
 }
 
+/* How many rows of the micro-batch a launch handles: all, or as many as a card with a watchdog allows, if
+ * rows are of equal lengths (the host does not know them). A launch of some rows has blocks for all tiles;
+ * those of other rows find nothing to do. `products` are those of each pair of query and key. */
+static uint32_t rows_a_launch(const struct gpu *gpu, const struct op_attention *o, uint32_t products)
+{
+    const double pairs = (double)o->tokens * o->tokens / (o->rows > 0 ? o->rows : 1) / 2;
+    const uint64_t launches = gpu_launches(gpu, products * pairs * o->heads * o->head_dim);
+    return launches < o->rows ? (uint32_t)gpu_blocks(o->rows, (uint32_t)launches) : 1;
+}
+
+/* Gives the shape the rows from `first` on, at most `count` of them. */
+static void shape_rows(struct attention_shape *shape, const struct op_attention *o, uint32_t first,
+                       uint32_t count)
+{
+    shape->rows = o->rows - first < count ? o->rows - first : count;
+    shape->row_start = gpu_at(&o->row_start) + sizeof(uint32_t) * first;
+}
+
 static int run_forward(struct gpu_call *call, const struct op *op)
 {
     const struct op_attention *o = &op->attention;
@@ -105,7 +123,13 @@ static int run_forward(struct gpu_call *call, const struct op *op)
                                           .out = gpu_at(&o->out),
                                           .out_as = gpu_element(o->out.dtype),
                                           .lse = gpu_at(&o->lse)};
-    return forward_launch(call, &args, o->compute, tiles_most(o->tokens, o->rows));
+    const uint32_t count = rows_a_launch(call->gpu, o, 2);
+    for (uint32_t first = 0; first < o->rows; first += count) {
+        shape_rows(&args.shape, o, first, count);
+        if (forward_launch(call, &args, o->compute, tiles_most(o->tokens, o->rows)) != 0)
+            return -1;
+    }
+    return 0;
 }
 
 static int run_cached(struct gpu_call *call, const struct op *op)
@@ -148,17 +172,22 @@ static int run_backward(struct gpu_call *call, const struct op *op)
                                          .count = (uint64_t)o->tokens * o->heads,
                                          .width = o->head_dim};
     bool units = by_units(call->gpu, &args.shape, o->compute) && matrix_wide(&args.dout, o->head_dim);
-    uint64_t tiles = tiles_most(o->tokens, o->rows);
+    const uint64_t tiles = tiles_most(o->tokens, o->rows);
+    const uint32_t count = rows_a_launch(call->gpu, o, 4);
+    const enum gpu_kernel queries = units ? KERNEL_attention_units_queries_64 : KERNEL_attention_queries_64;
+    const enum gpu_kernel keys = units ? KERNEL_attention_units_keys_64 : KERNEL_attention_keys_64;
     if (gpu_launch(call, KERNEL_attention_delta, gpu_blocks(delta.count, ATTENTION_DELTAS), 1, 1, &delta,
-                   sizeof(delta)) != 0 ||
-        gpu_launch(
-            call,
-            kernel_for(units ? KERNEL_attention_units_queries_64 : KERNEL_attention_queries_64, o->head_dim),
-            tiles, o->heads, 1, &args, sizeof(args)) != 0)
+                   sizeof(delta)) != 0)
         return -1;
-    return gpu_launch(
-        call, kernel_for(units ? KERNEL_attention_units_keys_64 : KERNEL_attention_keys_64, o->head_dim),
-        tiles, o->kv_heads, o->head_dim <= 128 ? 1 : 2, &args, sizeof(args));
+    for (uint32_t first = 0; first < o->rows; first += count) {
+        shape_rows(&args.shape, o, first, count);
+        if (gpu_launch(call, kernel_for(queries, o->head_dim), tiles, o->heads, 1, &args, sizeof(args)) !=
+                0 ||
+            gpu_launch(call, kernel_for(keys, o->head_dim), tiles, o->kv_heads, o->head_dim <= 128 ? 1 : 2,
+                       &args, sizeof(args)) != 0)
+            return -1;
+    }
+    return 0;
 }
 
 const struct gpu_op gpu_attention_ops[] = {

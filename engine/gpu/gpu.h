@@ -156,6 +156,15 @@ static inline bool gpu_by_units(const struct gpu *gpu, enum dtype compute)
            (compute == DTYPE_F16 && (gpu->matrix & GPU_MATRIX_F16) != 0);
 }
 
+/* In how many launches such a number of multiplications is divided: one, unless the card's watchdog ends
+ * kernels that take some seconds, and even a slow kernel (8 multiplications per unit and clock, where a
+ * Pascal unit has 128 lanes) would take more than one. */
+static inline uint64_t gpu_launches(const struct gpu *gpu, double multiplications)
+{
+    const double second = 8e3 * gpu->info.clock_khz * gpu->info.units;
+    return gpu->info.watchdog && second > 0 ? 1 + (uint64_t)(multiplications / second) : 1;
+}
+
 /* flat.c: queues y[count] = x, converted from dtype `from` to dtype `to`. */
 int gpu_cast(struct gpu_call *call, gpu_address x, enum dtype from, gpu_address y, enum dtype to,
              uint64_t count);

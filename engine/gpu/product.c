@@ -120,15 +120,12 @@ static bool part_alike(const struct gpu *gpu, const struct op_gemm *o, uint32_t 
                gemm_pieces(columns * gpu_blocks(o->m, tile.rows), (uint64_t)o->m * o->n, o->k);
 }
 
-/* How many rows of the product a launch computes: all, unless the card's watchdog ends long kernels and the
- * product would take more than a second. The parts give the whole's bits. */
+/* How many rows of the product a launch computes: all, or as many as a card with a watchdog allows. The parts
+ * give the whole's bits. */
 static uint32_t rows_a_launch(const struct gpu *gpu, const struct op_gemm *o)
 {
-    const double second = 1e3 * gpu->info.clock_khz * gpu->info.units * TERMS_A_CLOCK;
-    const double seconds = (double)o->m * o->n * o->k / (second + 1);
-    if (!gpu->info.watchdog || seconds <= 1)
-        return o->m;
-    for (uint64_t parts = min_u64((uint64_t)seconds + 1, gpu_blocks(o->m, 128)); parts > 1; parts--) {
+    const uint64_t wanted = gpu_launches(gpu, (double)o->m * o->n * o->k);
+    for (uint64_t parts = min_u64(wanted, gpu_blocks(o->m, 128)); parts > 1; parts--) {
         const uint32_t rows = (uint32_t)gpu_blocks(gpu_blocks(o->m, (uint32_t)parts), 128) * 128;
         const uint32_t rest = o->m % rows;
         if (part_alike(gpu, o, rows) && (rest == 0 || part_alike(gpu, o, rest)))

@@ -1,7 +1,9 @@
-/* Tests attention by matrix units in both layouts, with every access checked. */
+/* Tests attention by matrix units in both layouts, with every access checked, and in launches of a row each.
+ */
 #define HARNESS_CANDIDATES                                                                                   \
     {.kind = "emulated", .group = 1, .isa = "warp32,checks"},                                                \
-        {.kind = "emulated", .group = 2, .isa = "warp64,checks"}
+        {.kind = "emulated", .group = 2, .isa = "warp64,checks"},                                            \
+        {.kind = "emulated", .group = 1, .isa = "warp32,watchdog"}
 #include "engine/cases_units.h"
 
 /* Returns the number of trials; `make emulated-check` runs more. */

@@ -1,11 +1,12 @@
 /* The emulated driver. Queues are host threads, so they really overlap, and faults can be injected.
  *
  * Options are separated by commas: warp32 or warp64 (default warp32); plain (a card without matrix units);
- * zeros (copies into another process's memory succeed and deliver zeros); checks (checks who accesses what);
- * and faults, each at the N-th call of its kind on a context. nomem=N fails an allocation, launch=N a launch;
- * lost=N loses the context at a launch, ecc=N reports an uncorrectable memory error at a launch; record=N
- * fails a recording. hold=N pauses the copy into another process's memory half way: it waits until somebody
- * opens the FIFO named by MOTLEY_EMULATED_HOLD for reading, and then until somebody opens it for writing.
+ * zeros (copies into another process's memory succeed and deliver zeros); watchdog (it ends long kernels, and
+ * is so slow that nearly all are); checks (checks who accesses what); and faults, each at the N-th call of
+ * its kind on a context. nomem=N fails an allocation, launch=N a launch; lost=N loses the context at a
+ * launch, ecc=N reports an uncorrectable memory error at a launch; record=N fails a recording. hold=N pauses
+ * the copy into another process's memory half way: it waits until somebody opens the FIFO named by
+ * MOTLEY_EMULATED_HOLD for reading, and then until somebody opens it for writing.
  *
  * Options come from device_options.isa and then from MOTLEY_EMULATED in the environment, or from the file
  * that it names as @PATH, which is read for each context. The environment serves tests of whole services.
@@ -37,7 +38,7 @@ struct gpu_library {
 /* The emulated device's options, parsed from their text. */
 struct driver_options {
     uint32_t warp_size;
-    bool checks, plain, zeros;
+    bool checks, plain, zeros, watchdog;
     uint64_t faults[FAULTS]; /* number of the call that fails; 0: none */
 };
 
@@ -174,11 +175,13 @@ static int option_read(struct driver_options *settings, const char *text, size_t
         settings->plain = true;
     else if (length == 5 && strncmp(text, "zeros", 5) == 0)
         settings->zeros = true;
+    else if (length == 8 && strncmp(text, "watchdog", 8) == 0)
+        settings->watchdog = true;
     else if (length != 0 && !(length == 6 && strncmp(text, "native", 6) == 0))
         return err_set(
             err, ERR_INVALID,
-            "emulated device: option '%.*s' is none of warp32, warp64, plain, zeros, checks, nomem=N, "
-            "launch=N, lost=N, ecc=N, record=N, hold=N",
+            "emulated device: option '%.*s' is none of warp32, warp64, plain, zeros, watchdog, checks, "
+            "nomem=N, launch=N, lost=N, ecc=N, record=N, hold=N",
             (int)length, text);
     return 0;
 }
@@ -231,7 +234,9 @@ static int emulated_info(struct gpu_library *library, uint32_t index, const char
                              .units = 1,
                              .shared = EMULATED_SHARED_BYTES,
                              .matrix = settings.plain ? 0 : GPU_MATRIX_F16 | GPU_MATRIX_BF16,
-                             .memory = MEMORY_DEFAULT};
+                             .memory = MEMORY_DEFAULT,
+                             .watchdog = settings.watchdog,
+                             .clock_khz = settings.watchdog ? 1 : 0};
     snprintf(out->arch, sizeof(out->arch), "warp%u", settings.warp_size);
     return 0;
 }
