@@ -193,9 +193,9 @@ json_t *given_by_server(struct cli *cli, const json_t *spec, json_t **answer, st
  * Returns new. 'folder' becomes the model's folder, 'path' its config.json or .gguf; both have room for
  * PATH_MAX bytes. */
 json_t *given_config(const char *spec_path, const char *model, char *folder, char *path, struct err *err);
-/* Writes the path of a data file that a specification names to 'out' (PATH_MAX bytes) and returns it; NULL
- * when there is no such file. */
-const char *given_data_file(const char *spec_path, const char *word, char *out);
+/* Writes the path of a data file that a specification names to 'out' (PATH_MAX bytes) and returns 1; 0 when
+ * there is no such file. hf:OWNER/NAME is a data set of the Hub; -1 when that cannot be had. */
+int given_data_file(const char *spec_path, const char *word, enum hub_part part, char *out, struct err *err);
 
 /* ---- encoding data files into rows (cli/given_rows.c) ---- */
 

@@ -279,10 +279,14 @@ static int key_of(const json_t *spec_json, const json_t *config_json, char key[D
     return result;
 }
 
-const char *given_data_file(const char *spec_path, const char *word, char *out)
+int given_data_file(const char *spec_path, const char *word, enum hub_part part, char *out, struct err *err)
 {
-    struct err ignored = {0};
-    return word && beside(word, spec_path, out, &ignored) == 0 && file_exists(out) ? out : NULL;
+    struct hub_name name;
+    if (word && strncmp(word, "hf:", 3) == 0)
+        return hub_path(word, part, &name, out, err) < 0
+                   ? err_wrap(err, part == HUB_EVAL_ROWS ? "data.eval" : "data.train")
+                   : 1;
+    return word && beside(word, spec_path, out, err) == 0 && file_exists(out);
 }
 
 static json_t *read_rows(const char *spec_path, const json_t *spec_json, const json_t *config_json,
@@ -299,10 +303,15 @@ static json_t *read_rows(const char *spec_path, const json_t *spec_json, const j
         err_wrap(err, "config.json");
         return NULL;
     }
-    const char *from = given_data_file(spec_path, spec.data.train, train);
-    given_rows_read(&spec, from, given_data_file(spec_path, spec.data.eval, eval), model_path, config.vocab,
-                    rows);
+    const int has_train = given_data_file(spec_path, spec.data.train, HUB_TRAIN_ROWS, train, err);
+    const int has_eval =
+        has_train < 0 ? -1 : given_data_file(spec_path, spec.data.eval, HUB_EVAL_ROWS, eval, err);
+    const char *from = has_train > 0 ? train : NULL;
+    if (has_eval >= 0)
+        given_rows_read(&spec, from, has_eval > 0 ? eval : NULL, model_path, config.vocab, rows);
     spec_fini(&spec);
+    if (has_eval < 0)
+        return NULL;
     json_t *told =
         json_pack("{s:I, s:s?}", "count", (json_int_t)rows->train_count, "from", rows->train ? from : NULL);
     if (told && *rows->why)

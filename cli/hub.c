@@ -89,6 +89,7 @@ int hub_path(const char *word, enum hub_part part, struct hub_name *name, char *
     struct err absent = {0};
     if (hub_name_parse(word, name, err) < 0 || hub_place_read(&place, err) < 0)
         return -1;
+    name->dataset = part == HUB_TRAIN_ROWS || part == HUB_EVAL_ROWS;
     const bool cached = hub_find(&place, name, part, &found, &absent) == 0;
     if (!cached && fetch_shown(&place, name, part, &found, err) < 0)
         return -1;

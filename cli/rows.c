@@ -121,10 +121,14 @@ static int tell(struct cli *cli, const struct job_spec *spec, const char *model_
     struct given_text text;
     struct rows_options options;
     json_t *of_train = NULL, *of_eval = NULL;
-    if (!given_data_file(spec_path, spec->data.train, train))
-        return err_set(err, ERR_INVALID, "data.train: there is no file %s", spec->data.train);
-    if (spec->data.eval && !given_data_file(spec_path, spec->data.eval, eval))
-        return err_set(err, ERR_INVALID, "data.eval: there is no file %s", spec->data.eval);
+    const int has_train = given_data_file(spec_path, spec->data.train, HUB_TRAIN_ROWS, train, err);
+    if (has_train <= 0)
+        return has_train < 0 ? -1
+                             : err_set(err, ERR_INVALID, "data.train: there is no file %s", spec->data.train);
+    const int has_eval = given_data_file(spec_path, spec->data.eval, HUB_EVAL_ROWS, eval, err);
+    if (spec->data.eval && has_eval <= 0)
+        return has_eval < 0 ? -1
+                            : err_set(err, ERR_INVALID, "data.eval: there is no file %s", spec->data.eval);
     int result = given_text_open(&spec->data, model_path, vocab, &text, &options, err);
     if (result == 0)
         result = file_tell(cli, train, &options, &text, show, &of_train, err);

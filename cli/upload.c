@@ -204,22 +204,23 @@ int upload_model(struct cli *cli, const char *name, const char *path, json_t **a
     return result;
 }
 
-/* Uploads the file that spec[part][key] names, and replaces it by its reference. */
-static int replace_file(struct cli *cli, json_t *spec, const char *part, const char *key, struct err *err)
+/* Uploads the file that data.train or data.eval names, and replaces it by its reference. */
+static int replace_rows(struct cli *cli, json_t *spec, enum hub_part part, struct err *err)
 {
-    json_t *object = json_object_get(spec, part);
-    const char *word = json_string_value(json_object_get(object, key));
+    const char *key = part == HUB_EVAL_ROWS ? "eval" : "train";
+    json_t *data = json_object_get(spec, "data");
+    const char *word = json_string_value(json_object_get(data, key));
     char hex[65], reference[80], path[PATH_MAX];
     uint64_t bytes;
     if (!word || spec_blob_ref(word, NULL))
         return 0;
-    find_file(cli->words[0], word, path);
-    if (!*path)
-        return err_set(err, ERR_INVALID, "%s.%s: there is no file %s", part, key, word);
+    const int found = given_data_file(cli->words[0], word, part, path, err);
+    if (found <= 0)
+        return found < 0 ? -1 : err_set(err, ERR_INVALID, "data.%s: there is no file %s", key, word);
     if (upload_file(cli, path, hex, &bytes, err) < 0)
-        return err_wrap(err, "%s.%s", part, key);
+        return err_wrap(err, "data.%s", key);
     snprintf(reference, sizeof(reference), "sha256:%s", hex);
-    return json_object_set_new(object, key, json_string(reference)) < 0
+    return json_object_set_new(data, key, json_string(reference)) < 0
                ? err_set(err, ERR_NOMEM, "no memory for a specification")
                : 0;
 }
@@ -399,8 +400,8 @@ int upload_spec_files(struct cli *cli, json_t *spec, struct err *err)
     if (answer)
         json_object_set(spec, "model", json_object_get(answer, "content"));
     json_decref(answer);
-    if (replace_plan(cli, spec, err) < 0 || replace_file(cli, spec, "data", "train", err) < 0 ||
-        replace_file(cli, spec, "data", "eval", err) < 0)
+    if (replace_plan(cli, spec, err) < 0 || replace_rows(cli, spec, HUB_TRAIN_ROWS, err) < 0 ||
+        replace_rows(cli, spec, HUB_EVAL_ROWS, err) < 0)
         return -1;
     return replace_adapter(cli, spec, err);
 }

@@ -22,7 +22,9 @@
 #include "common/units.h"
 #include "hub/cache.h"
 #include "hub/refusal.h"
+#include "hub/rows_file.h"
 #include "hub/refusal.h"
+#include "hub/rows_file.h"
 #include "model/files/source.h"
 
 enum {
@@ -50,8 +52,9 @@ struct hub_session {
     struct hub_found *found;
     struct http *http;
     char folder[HUB_PATH_BYTES], snapshot[HUB_PATH_BYTES];
-    struct hub_file *files; /* [file_count] of the repository */
-    bool *wanted, *there;   /* [file_count] */
+    char file[HUB_FILE_BYTES]; /* the only one to fetch; "": those that a model needs */
+    struct hub_file *files;    /* [file_count] of the repository */
+    bool *wanted, *there;      /* [file_count] */
     size_t file_count;
     struct retry retry;
     uint32_t waited_s;
@@ -418,18 +421,38 @@ static int fetch_wanted(struct hub_session *fetch, struct err *err)
     return 0;
 }
 
-static int choose_model(struct hub_session *fetch, bool weights, bool *more, struct err *err)
+/* The paths of the files, new; NULL without memory. */
+static const char **paths_of(const struct hub_session *fetch, struct err *err)
 {
     const char **paths = calloc(fetch->file_count + 1, sizeof(*paths));
     if (!paths)
-        return err_set(err, ERR_NOMEM, "no memory for a list of files");
-    for (size_t i = 0; i < fetch->file_count; i++)
+        err_set(err, ERR_NOMEM, "no memory for a list of files");
+    for (size_t i = 0; paths && i < fetch->file_count; i++)
         paths[i] = fetch->files[i].path;
-    int result = model_source_choose(&(struct model_repository){.name = fetch->name->id,
-                                                                .files = paths,
-                                                                .file_count = fetch->file_count,
-                                                                .folder = fetch->snapshot},
-                                     weights, fetch->wanted, more, err);
+    return paths;
+}
+
+static int choose_model(struct hub_session *fetch, bool weights, bool *more, struct err *err)
+{
+    const char **paths = paths_of(fetch, err);
+    int result = !paths ? -1
+                        : model_source_choose(&(struct model_repository){.name = fetch->name->id,
+                                                                         .files = paths,
+                                                                         .file_count = fetch->file_count,
+                                                                         .folder = fetch->snapshot},
+                                              weights, fetch->wanted, more, err);
+    free(paths);
+    return result;
+}
+
+/* Sets the only file to the one with the rows. */
+static int choose_rows(struct hub_session *fetch, enum hub_part part, struct err *err)
+{
+    const char **paths = paths_of(fetch, err);
+    size_t file;
+    int result = paths ? rows_file_choose(fetch->name->id, paths, fetch->file_count, part, &file, err) : -1;
+    if (result == 0)
+        snprintf(fetch->file, sizeof(fetch->file), "%s", paths[file]);
     free(paths);
     return result;
 }
@@ -468,7 +491,7 @@ static int fetch_one(struct hub_session *fetch, struct err *err)
     char some[200] = "";
     for (size_t i = 0; i < fetch->file_count; i++) {
         const char *path = fetch->files[i].path;
-        if (strcmp(path, fetch->name->file) == 0) {
+        if (strcmp(path, fetch->file) == 0) {
             fetch->wanted[i] = true;
             return fetch_wanted(fetch, err);
         }
@@ -476,7 +499,7 @@ static int fetch_one(struct hub_session *fetch, struct err *err)
             snprintf(some + strlen(some), sizeof(some) - strlen(some), "%s%s", *some ? ", " : "", path);
     }
     return err_set(err, ERR_NOT_FOUND, "%s@%s has no file %s; it has %s", fetch->name->id,
-                   fetch->name->revision, fetch->name->file, *some ? some : "none");
+                   fetch->name->revision, fetch->file, *some ? some : "none");
 }
 
 static void fetch_fini(struct hub_session *fetch)
@@ -511,14 +534,17 @@ int hub_fetch(const struct hub_place *place, const struct hub_name *name, enum h
     fetch.retry = (struct retry){
         .patience_ns = (uint64_t)FIRST_PATIENCE_S * 1000000000u, .stopped = is_stopped, .arg = &fetch};
     retry_moved(&fetch.retry);
+    snprintf(fetch.file, sizeof(fetch.file), "%s", name->file);
     int result = fetch.http && ask_list(&fetch, err) == 0 ? 0 : -1;
+    if (result == 0 && name->dataset && !*fetch.file)
+        result = choose_rows(&fetch, part, err);
     if (result == 0)
-        result = *name->file ? fetch_one(&fetch, err) : fetch_model(&fetch, part, err);
+        result = *fetch.file ? fetch_one(&fetch, err) : fetch_model(&fetch, part, err);
     if (result == 0)
         result = cache_keep_commit(fetch.folder, name->revision, found->commit, err);
     if (result == 0)
         result = file_path(found->path, sizeof(found->path), err, "%s%s%s", fetch.snapshot,
-                           *name->file ? "/" : "", name->file);
+                           *fetch.file ? "/" : "", fetch.file);
     fetch_fini(&fetch);
     return result;
 }

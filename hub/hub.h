@@ -46,8 +46,10 @@ struct hub_watch {
 };
 
 enum hub_part {
-    HUB_WHOLE,      /* all that training needs */
-    HUB_DESCRIPTION /* config and tokenizer; weights only where they are the config, as in a GGUF */
+    HUB_WHOLE,       /* all that training needs */
+    HUB_DESCRIPTION, /* config and tokenizer; weights only where they are the config, as in a GGUF */
+    HUB_TRAIN_ROWS,  /* the file of a data set to train on, when the name has no file */
+    HUB_EVAL_ROWS    /* and the one to evaluate on */
 };
 
 struct hub_found {
@@ -58,7 +60,8 @@ struct hub_found {
     uint64_t fetched_bytes; /* bytes that came over the network */
 };
 
-/* Finds a name in the cache, without a network. ERR_NOT_FOUND when it is not all there. */
+/* Finds a name in the cache, without a network. ERR_NOT_FOUND when it is not all there; of a data set without
+ * a file always, since the cache does not tell which of its files is meant. */
 int hub_find(const struct hub_place *place, const struct hub_name *name, enum hub_part part,
              struct hub_found *found, struct err *err);
 

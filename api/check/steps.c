@@ -6,6 +6,7 @@
 #include "api/request/dataset.h"
 #include "api/request/parsed.h"
 #include "common/clock.h"
+#include "hub/name.h"
 #include "model/job/spec_array.h"
 #include "model/shape/config.h"
 #include "store/models.h"
@@ -25,7 +26,10 @@ static void model_found(void *arg, const struct err *err, json_t *doc)
 {
     struct spec_check *check = arg;
     if (err && err->code == ERR_NOT_FOUND) {
-        err_set(&check->err, ERR_INVALID, "model: no model is registered as \"%.120s\"", check->spec.model);
+        err_set(&check->err, ERR_INVALID, "model: no model is registered as \"%.120s\"%s", check->spec.model,
+                hub_name_like(check->spec.model)
+                    ? "; if that is its name on the Hub, POST /v1/models with \"hub\" registers it"
+                    : "");
         fail(check);
         return;
     }

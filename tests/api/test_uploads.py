@@ -109,6 +109,8 @@ def the_server_fetches_of_the_hub_for_whom_it_may():
                 api.refused(422, "POST", "/v1/models", {"name": "x", "hub": word}, "hub: ", why)
             api.refused(422, "POST", "/v1/models", {**asked, "path": "/x"}, "give one of")
             hub.answers = [(429, [("Retry-After", "2")])]  # longer than a connection may be idle
+            unknown = spec("sha256:" + "0" * 64, model=name)
+            api.refused(422, "POST", "/v1/jobs", unknown, f'no model is registered as "{name}"; if that is its name on the Hub, POST /v1/models')
             made = api.good("POST", "/v1/models", asked)
             commit = hub.repositories[name].revisions["main"]
             expect(made["base"] == {"name": name, "revision": commit} and made["visibility"] == "mine" and

@@ -191,6 +191,37 @@ def a_specification_may_name_it():
         expect("no path x/y.gguf" not in user.run("rows", user.spec("x/y.gguf"), status=2)[1], "a file's name is no name of the Hub")
 
 
+def a_data_set_may_be_named_too():
+    row = b'{"ids": [5, 6, 7]}\n'
+    with Hub() as hub:
+        hub.repositories.update({NAME: Repository(NEEDED), "datasets/Acme/Rows": Repository({
+            "README.md": b"#", "dataset_infos.json": b"{}", "data/train.jsonl": row, "data/test.jsonl": row * 2, "data/other.jsonl": row * 3}),
+            "datasets/Acme/One": Repository({"all.json": b"[" + row + b"]", "all.parquet": b"PAR1"}),
+            "datasets/Acme/Two": Repository({"a.jsonl": row, "b.jsonl": row}), "datasets/Acme/Parquet": Repository({"data/train-0.parquet": b"PAR1"})})
+        user = User(hub)
+
+        def rows(train, evaluation=None, **more):
+            user.spec(NAME)
+            with open(user.path("spec.json"), encoding="utf-8") as handle:
+                document = json.load(handle)
+            document["data"] = {"train": train, **({"eval": evaluation} if evaluation else {})}
+            with open(user.path("spec.json"), "w", encoding="utf-8") as handle:
+                json.dump(document, handle)
+            return user.run("rows", "spec.json", "--json", **more)
+
+        told = json.loads(rows("hf:Acme/Rows", "hf:Acme/Rows")[0])
+        expect((told["train"]["rows"], told["eval"]["rows"]) == (1, 2) and "/datasets--Acme--Rows/snapshots/" in told["train"]["file"], f"{told}")
+        expect(json.loads(rows("hf:Acme/Rows:data/other.jsonl")[0])["train"]["rows"] == 3, "the file that is named")
+        expect(json.loads(rows("hf:Acme/One")[0])["train"]["rows"] == 1, "the only one")
+        for word, evaluation, why in (
+                ("hf:Acme/Two", None, "Acme/Two holds more than one file of rows, or none for this (a.jsonl, b.jsonl): name one, as hf:Acme/Two:FILE"),
+                ("hf:Acme/Rows", "hf:Acme/One", "data.eval: Acme/One holds more than one file of rows, or none for this (all.json)"),
+                ("hf:Acme/Parquet", None, "holds its rows as Parquet alone, which is not read"), ("hf:Acme/No", None, "has no public data set Acme/No"),
+                ("Acme/Rows", None, "data.train: there is no file Acme/Rows")):
+            said = rows(word, evaluation, status=2)[1]
+            expect(why in said, f"{word}: {said}")
+
+
 PROGRAM = """
 import sys
 from huggingface_hub import hf_hub_download, snapshot_download, scan_cache_dir
@@ -237,5 +268,5 @@ def the_hubs_own_client_finds_ours_and_we_its():
 
 if __name__ == "__main__":
     main(only_what_a_model_needs_is_fetched_into_the_tools_cache, a_cut_fetch_goes_on_where_it_was,
-         other_bytes_than_the_hub_says_are_refused, refusals_say_what_to_do, a_specification_may_name_it,
+         other_bytes_than_the_hub_says_are_refused, refusals_say_what_to_do, a_specification_may_name_it, a_data_set_may_be_named_too,
          the_hubs_own_client_finds_ours_and_we_its)
