@@ -110,30 +110,98 @@ FUNCTION uint32_t fragment_columns(void)
     return warp_size() == 64 ? 16 : 8;
 }
 
-/* Loads this lane's words of a fragment of a, whose rows begin at `at` in a tile and are ld words apart;
- * fragment_take_b does the same with the columns of b. Callers add what is equal for all fragments of a loop
- * to `tile` and leave constants in `at`: one register then holds the address of all. */
-FUNCTION void fragment_take_a(uint32_t *tile, uint32_t at, uint32_t ld, uint32_t *a)
+/* The words of fragments in a tile of shared memory. Callers add what is equal for all fragments of a loop to
+ * `tile` and leave constants in `at`: one register then holds the address of all. Rows of a tile are ld words
+ * apart; both and `at` are multiples of four words. A row is a line (a row of a, a column of b) with the
+ * terms as neighbours; or, `across`, a term with the lines as neighbours. NVIDIA's cards have an instruction
+ * that gives every lane its words of four blocks of 8 rows by 8 values, and turns the blocks if they lie
+ * across. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 750
+
+FUNCTION uint32_t fragment_address(const uint32_t *at)
 {
-    if (warp_size() == 64) {
-        tile += lane() % 16 * ld + lane() / 16 * 2;
-        a[0] = GET(tile, at);
-        a[1] = GET(tile, at + 1);
-        return;
-    }
-    tile += lane() / 4 * ld + lane() % 4;
-    a[0] = GET(tile, at);
-    a[1] = GET(tile, at + 8 * ld);
-    a[2] = GET(tile, at + 4);
-    a[3] = GET(tile, at + 8 * ld + 4);
+#if defined(__clang__)
+    return (uint32_t)(uint64_t)(__attribute__((address_space(3))) const uint32_t *)at;
+#else
+    return (uint32_t)__cvta_generic_to_shared(at);
+#endif
 }
 
-FUNCTION void fragment_take_b(uint32_t *tile, uint32_t at, uint32_t ld, uint32_t *b)
+/* This lane's words x0 … x3 of four blocks; lane l has the address of row l % 8 of block l / 8. */
+#define FRAGMENT_BLOCKS(turn, at, x0, x1, x2, x3)                                                            \
+    __asm__ volatile("ldmatrix.sync.aligned.m8n8.x4" turn ".shared.b16 {%0, %1, %2, %3}, [%4];"              \
+                     : "=r"(x0), "=r"(x1), "=r"(x2), "=r"(x3)                                                \
+                     : "r"(fragment_address(at))                                                             \
+                     : "memory")
+
+#define FRAGMENT_TWO_BLOCKS(turn, at, x0, x1)                                                                \
+    __asm__ volatile("ldmatrix.sync.aligned.m8n8.x2" turn ".shared.b16 {%0, %1}, [%2];"                      \
+                     : "=r"(x0), "=r"(x1)                                                                    \
+                     : "r"(fragment_address(at))                                                             \
+                     : "memory")
+
+FUNCTION void fragment_take_a(uint32_t *tile, uint32_t at, uint32_t ld, uint32_t across, uint32_t *a)
 {
-    tile += warp_size() == 64 ? lane() % 16 * ld + lane() / 16 * 2 : lane() / 4 * ld + lane() % 4;
-    b[0] = GET(tile, at);
-    b[1] = GET(tile, at + (warp_size() == 64 ? 1 : 4));
+    if (across)
+        FRAGMENT_BLOCKS(".trans", tile + at + (lane() / 16 * 8 + lane() % 8) * ld + lane() / 8 % 2 * 4, a[0],
+                        a[1], a[2], a[3]);
+    else
+        FRAGMENT_BLOCKS("", tile + at + lane() % 16 * ld + lane() / 16 * 4, a[0], a[1], a[2], a[3]);
 }
+
+/* Loads `count` fragments of b, one or two; the second has the 8 columns that follow. */
+FUNCTION void fragment_take_b(uint32_t *tile, uint32_t at, uint32_t ld, uint32_t across, uint32_t count,
+                              uint32_t b[2][2])
+{
+    tile += at + (across ? lane() % 16 * ld + lane() / 16 * 4
+                         : (lane() / 16 * 8 + lane() % 8) * ld + lane() / 8 % 2 * 4);
+    if (count == 2 && across)
+        FRAGMENT_BLOCKS(".trans", tile, b[0][0], b[0][1], b[1][0], b[1][1]);
+    else if (count == 2)
+        FRAGMENT_BLOCKS("", tile, b[0][0], b[0][1], b[1][0], b[1][1]);
+    else if (across)
+        FRAGMENT_TWO_BLOCKS(".trans", tile, b[0][0], b[0][1]);
+    else
+        FRAGMENT_TWO_BLOCKS("", tile, b[0][0], b[0][1]);
+}
+
+#else
+
+/* Terms `term` and `term` + 1 of a line, as a word. */
+FUNCTION uint32_t fragment_word(uint32_t *tile, uint32_t at, uint32_t ld, uint32_t across, uint32_t term,
+                                uint32_t line)
+{
+    if (!across)
+        return GET(tile, at + line * ld + term / 2);
+    uint16_t *first = (uint16_t *)(tile + at + term * ld);
+    return GET(first, line) | (uint32_t)GET(first, line + 2 * ld) << 16;
+}
+
+FUNCTION void fragment_take_a(uint32_t *tile, uint32_t at, uint32_t ld, uint32_t across, uint32_t *a)
+{
+    if (warp_size() == 64) {
+        a[0] = fragment_word(tile, at, ld, across, lane() / 16 * 4, lane() % 16);
+        a[1] = fragment_word(tile, at, ld, across, lane() / 16 * 4 + 2, lane() % 16);
+        return;
+    }
+    UNROLL
+    for (uint32_t w = 0; w < 4; w++)
+        a[w] = fragment_word(tile, at, ld, across, lane() % 4 * 2 + w / 2 * 8, lane() / 4 + w % 2 * 8);
+}
+
+FUNCTION void fragment_take_b(uint32_t *tile, uint32_t at, uint32_t ld, uint32_t across, uint32_t count,
+                              uint32_t b[2][2])
+{
+    uint32_t wide = warp_size() == 64, line = wide ? lane() % 16 : lane() / 4;
+    uint32_t term = wide ? lane() / 16 * 4 : lane() % 4 * 2, far = term + (wide ? 2 : 8);
+    UNROLL
+    for (uint32_t i = 0; i < count; i++, line += fragment_columns()) {
+        b[i][0] = fragment_word(tile, at, ld, across, term, line);
+        b[i][1] = fragment_word(tile, at, ld, across, far, line);
+    }
+}
+
+#endif
 
 /* Loads two fragments of b from a tile whose rows are the terms: `at` is the first row, rows are ld words
  * apart, and each word holds two columns. One fragment has the even and one the odd columns among twice

@@ -6,10 +6,22 @@
 #include "engine/gpu/kernels/fragment.h"
 #include "engine/gpu/kernels/tile.h"
 
-/* Tiles in 16 bits are stored row by row (b: column by column), with 16 terms in 8 of every 12 words, so that
- * the lanes of a fragment use different banks. There are two buffers for each tile: one is filled while the
- * other is multiplied. */
-enum { UNITS_LD = 12, UNITS_WORDS = 128 * UNITS_LD };
+/* Tiles in 16 bits have the order of device memory, so that a thread stores the four values that it fetched
+ * in one access: line by line (rows of a, columns of b), with 16 terms in 8 of every 12 words; or term by
+ * term, with up to 128 lines in 64 of every 68 words. With these distances the lanes of a fragment use
+ * different banks. There are two buffers for each tile: one is filled while the other is multiplied. */
+enum { UNITS_ALONG = 12, UNITS_ACROSS = 68, UNITS_WORDS = 128 * UNITS_ALONG };
+
+FUNCTION uint32_t units_ld(uint32_t along)
+{
+    return along ? UNITS_ALONG : UNITS_ACROSS;
+}
+
+/* Words from the beginning of a tile to line `line`, a multiple of 8, of its first term. */
+FUNCTION uint32_t units_line(uint32_t along, uint32_t line)
+{
+    return along ? line * UNITS_ALONG : line / 2;
+}
 
 /* Fetches this thread's part of a tile: four values in each piece of 64 rows (or fewer) by 16 terms. */
 FUNCTION void units_fetch(const struct tile_source *s, uint32_t storage, uint32_t wide, uint32_t across,
@@ -40,27 +52,16 @@ FUNCTION struct four_words units_words(const struct tile_source *s, uint32_t sto
 FUNCTION void units_put(const struct tile_source *s, uint32_t storage, float *table, uint32_t *tile,
                         uint32_t element, uint32_t wide, struct fetched next[2])
 {
-    uint32_t along = s->along;
-    uint32_t part = wide < 64 ? wide : 64;
-    uint32_t row = fetch_across(part, 16, along), term = fetch_term(part, 16, along);
+    uint32_t part = wide < 64 ? wide : 64, along = s->along;
+    uint32_t line = fetch_across(part, 16, along), term = fetch_term(part, 16, along);
+    uint32_t at = along ? line * UNITS_ALONG + term / 2 : term * UNITS_ACROSS + line / 2;
     if (4 * thread() >= part * 16)
         return;
     UNROLL
-    for (uint32_t h = 0; h < 2; h++, row += 64) {
-        if (64 * h >= wide)
-            continue;
-        struct four_words words = units_words(s, storage, table, element, next[h]);
-        UNROLL
-        for (uint32_t i = 0; i < 2; i++) {
-            uint32_t word = words.w[i];
-            if (along) {
-                PUT(tile, row * UNITS_LD + term / 2 + i, word);
-                continue;
-            }
-            PUT((uint16_t *)tile, (row + 2 * i) * 2 * UNITS_LD + term, (uint16_t)word);
-            PUT((uint16_t *)tile, (row + 2 * i + 1) * 2 * UNITS_LD + term, (uint16_t)(word >> 16));
-        }
-    }
+    for (uint32_t h = 0; h < 2; h++)
+        if (64 * h < wide)
+            PUT((struct four_words *)tile, (at + units_line(along, 64 * h)) / 2,
+                units_words(s, storage, table, element, next[h]));
 }
 
 /* First row and column of a warp's part of a tile of 32 * rows by 32 * columns. Two neighbouring warps divide
@@ -75,23 +76,47 @@ FUNCTION uint32_t units_column(uint32_t columns)
     return warp() / 2 * fragment_columns() * columns;
 }
 
-/* sums += the product of the two tiles, rows by columns fragments. */
-FUNCTION void units_multiply(uint32_t element, uint32_t *tile_a, uint32_t *tile_b, uint32_t rows,
+/* The fragments of a warp's part of both tiles: rows by columns of them. */
+struct units_fragments {
+    uint32_t a[4][4], b[4][2];
+};
+
+FUNCTION void units_take(uint32_t *tile_a, uint32_t a_along, uint32_t *tile_b, uint32_t b_along,
+                         uint32_t rows, uint32_t columns, struct units_fragments *f)
+{
+    uint32_t pair = columns > 1 ? 2 : 1;
+    if (a_along) {
+        UNROLL
+        for (uint32_t i = 0; i < rows; i++)
+            fragment_take_a(tile_a + units_line(1, units_row(rows)), units_line(1, 16 * i), units_ld(1), 0,
+                            f->a[i]);
+    } else {
+        UNROLL
+        for (uint32_t i = 0; i < rows; i++)
+            fragment_take_a(tile_a + units_line(0, units_row(rows)), units_line(0, 16 * i), units_ld(0), 1,
+                            f->a[i]);
+    }
+    tile_b += units_line(b_along, units_column(columns));
+    if (b_along) {
+        UNROLL
+        for (uint32_t j = 0; j < columns; j += pair)
+            fragment_take_b(tile_b, units_line(1, j * fragment_columns()), units_ld(1), 0, pair, &f->b[j]);
+    } else {
+        UNROLL
+        for (uint32_t j = 0; j < columns; j += pair)
+            fragment_take_b(tile_b, units_line(0, j * fragment_columns()), units_ld(0), 1, pair, &f->b[j]);
+    }
+}
+
+/* sums += the product of the fragments. */
+FUNCTION void units_multiply(uint32_t element, const struct units_fragments *f, uint32_t rows,
                              uint32_t columns, float sums[16][4])
 {
-    uint32_t b[4][2];
-    tile_a += units_row(rows) * UNITS_LD;
-    tile_b += units_column(columns) * UNITS_LD;
-    UNROLL
-    for (uint32_t j = 0; j < columns; j++)
-        fragment_take_b(tile_b, j * fragment_columns() * UNITS_LD, UNITS_LD, b[j]);
     UNROLL
     for (uint32_t i = 0; i < rows; i++) {
-        uint32_t a[4];
-        fragment_take_a(tile_a, 16 * i * UNITS_LD, UNITS_LD, a);
         UNROLL
         for (uint32_t j = 0; j < columns; j++)
-            fragment_multiply(element, a, b[j], sums[4 * i + j]);
+            fragment_multiply(element, f->a[i], f->b[j], sums[4 * i + j]);
     }
 }
 
@@ -159,10 +184,13 @@ FUNCTION void units_tile(const struct product *p, uint32_t storage, uint32_t who
             units_fetch(&a, STORED_PLAIN, 32 * rows, row, term + 16, end, next_a);
             units_fetch(&b, storage, 32 * columns, column, term + 16, end, next_b);
         }
+        struct units_fragments now;
+        if (works)
+            units_take(tile_a + at, a.along, tile_b + at, b.along, rows, columns, &now);
         if (works && element == ELEMENT_F16)
-            units_multiply(ELEMENT_F16, tile_a + at, tile_b + at, rows, columns, sums);
+            units_multiply(ELEMENT_F16, &now, rows, columns, sums);
         else if (works)
-            units_multiply(ELEMENT_BF16, tile_a + at, tile_b + at, rows, columns, sums);
+            units_multiply(ELEMENT_BF16, &now, rows, columns, sums);
         at = UNITS_WORDS - at;
     }
     if (works)

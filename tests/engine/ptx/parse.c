@@ -282,6 +282,13 @@ static int form_parse(struct parser *p, const char *opcode)
         struct ptx_instr *instr = instr_add(p);
         instr->run = form->run;
         instr->kind = form->kind;
+        instr->is_move = strncmp(opcode, "mov.", 4) == 0;
+        instr->is_mma = strncmp(opcode, "mma.", 4) == 0;
+        if (strncmp(opcode, "ldmatrix.", 9) == 0) {
+            instr->access.space = PTX_SHARED;
+            instr->access.bytes = 16;
+            instr->access.count = 1;
+        }
         if (p->token_count != form->count)
             return refuse(p, "another number of operands:", opcode);
         if (form->kind == PTX_BARRIER && strcmp(p->tokens[0], "0") != 0)
@@ -294,13 +301,13 @@ static int form_parse(struct parser *p, const char *opcode)
     return refuse(p, "unknown instruction", opcode);
 }
 
-/* Splits operands at commas and drops the braces around vectors. */
-static int tokens_split(struct parser *p, const char *text)
+/* Splits operands at commas and drops what stands around them: the braces around vectors. */
+static int tokens_split(struct parser *p, const char *text, const char *around)
 {
     p->token_count = 0;
     while (*text != '\0') {
-        text += strspn(text, " \t\n,{}");
-        size_t length = strcspn(text, " \t\n,{}");
+        text += strspn(text, around);
+        size_t length = strcspn(text, around);
         if (length == 0)
             break;
         if (p->token_count == TOKENS_MAX || length >= TOKEN_ROOM)
@@ -322,7 +329,9 @@ static int statement_parse(struct parser *p, const char *text)
     size_t length = strcspn(text, " \t\n");
     bool unpacks = strncmp(text, "mov.", 4) == 0 && text[length + strspn(text + length, " \t")] == '{';
     snprintf(opcode, sizeof(opcode), "%.*s%s", (int)length, text, unpacks ? ".unpack" : "");
-    if (tokens_split(p, text + length) != 0)
+    /* ldmatrix has its address in one register; what it accesses is no operand of a form. */
+    bool blocks = strncmp(opcode, "ldmatrix.", 9) == 0;
+    if (tokens_split(p, text + length, blocks ? " \t\n,{}[]" : " \t\n,{}") != 0)
         return -1;
     if (strcmp(opcode, "bra") == 0 || strcmp(opcode, "bra.uni") == 0)
         return branch_parse(p, guard);

@@ -50,6 +50,8 @@ struct ptx_instr {
     enum ptx_guard guard; /* condition of a branch, whose predicate is operand 0 */
     uint32_t target;      /* number of the instruction to which a branch jumps */
     uint32_t line;        /* line of the PTX text */
+    bool is_move, is_mma;
+    uint64_t parts, wavefronts; /* of its accesses to shared memory so far (module.h) */
     /* The operands, results first. Each is an offset into the warp's registers or, if its lowest bit is set,
      * into the kernel's constants. */
     uint32_t at[PTX_OPERANDS];
@@ -111,4 +113,6 @@ struct ptx_warp {
 #define PTX_OPERAND(warp, instr, k)                                                                          \
     ((void *)((warp)->base[(instr)->at[k] & 1u] + ((instr)->at[k] & ~UINT32_C(1))))
 
-void ptx_access(struct ptx_warp *warp, const struct ptx_instr *instr); /* defined in run.c */
+/* Defined in run.c. */
+void ptx_access(struct ptx_warp *warp, const struct ptx_instr *instr);
+ptx_run ptx_blocks_2, ptx_blocks_2_turned, ptx_blocks_4, ptx_blocks_4_turned; /* ldmatrix */

@@ -12,6 +12,7 @@
 
 enum {
     WARPS_MAX = EMULATED_BLOCK_THREADS_MAX / PTX_LANES,
+    PARTS_MIN = 256, /* fewer accesses of an instruction say nothing about conflicts that depend on values */
     TURNS_MAX = 1 << 24 /* backward jumps of a warp between two barriers that count as an endless loop */
 };
 
@@ -34,6 +35,7 @@ struct runner {
     struct emulated_span span; /* the allocation that was accessed last */
     struct gpu_dims block;
     uint32_t launch, number, epoch;
+    struct ptx_traffic traffic; /* of the launch so far */
     bool failed;
     struct err error;
 };
@@ -125,6 +127,69 @@ static uint8_t *access_at(const struct ptx_warp *warp, const struct ptx_instr *i
     return NULL;
 }
 
+/* The most words that the lanes [first, first + count) want of one bank. Lanes that want the same word share
+ * it. */
+static uint32_t part_wavefronts(const uint64_t *addresses, uint32_t lanes, uint32_t first, uint32_t count,
+                                uint32_t bytes)
+{
+    uint64_t words[PTX_LANES]; /* different words so far, by bank: a part has at most 32 */
+    uint32_t wanted[PTX_LANES] = {0}, word_count = 0, most = 0;
+    for (uint32_t l = first; l < first + count; l++)
+        for (uint64_t at = addresses[l] / 4; (lanes >> l & 1) != 0 && at <= (addresses[l] + bytes - 1) / 4;
+             at++) {
+            uint32_t i = 0;
+            while (i < word_count && words[i] != at)
+                i++;
+            if (i < word_count)
+                continue;
+            words[word_count++] = at;
+            uint32_t all = ++wanted[at % 32];
+            most = all > most ? all : most;
+        }
+    return most;
+}
+
+static void shared_count(const struct ptx_instr *instr, const uint64_t *addresses, uint32_t lanes,
+                         uint32_t bytes)
+{
+    struct ptx_instr *counted = &runner->kernel->code[instr - runner->kernel->code];
+    uint32_t parts = bytes > 8 ? 4 : bytes > 4 ? 2 : 1;
+    for (uint32_t i = 0; i < parts; i++) {
+        uint32_t count = part_wavefronts(addresses, lanes, i * PTX_LANES / parts, PTX_LANES / parts, bytes);
+        runner->traffic.parts += count > 0;
+        runner->traffic.wavefronts += count;
+        __atomic_fetch_add(&counted->parts, count > 0, __ATOMIC_RELAXED);
+        __atomic_fetch_add(&counted->wavefronts, count, __ATOMIC_RELAXED);
+    }
+}
+
+static void global_count(struct ptx_traffic *traffic, const uint64_t *addresses, uint32_t lanes,
+                         uint32_t bytes)
+{
+    uint64_t sectors[PTX_LANES];
+    uint32_t count = 0;
+    for (; lanes != 0; lanes &= lanes - 1) {
+        uint32_t i = count;
+        uint64_t sector = addresses[__builtin_ctz(lanes)] / 32;
+        while (i > 0 && sectors[i - 1] != sector)
+            i--;
+        if (i == 0)
+            sectors[count++] = sector;
+        traffic->bytes += bytes;
+    }
+    traffic->sectors += count;
+}
+
+/* Counts a warp's access, of which each lane has its address. */
+static void access_count(const struct ptx_instr *instr, const uint64_t *addresses, uint32_t lanes)
+{
+    uint32_t bytes = (uint32_t)instr->access.bytes * instr->access.count;
+    if (instr->access.space == PTX_SHARED)
+        shared_count(instr, addresses, lanes, bytes);
+    else if (instr->access.space == PTX_GLOBAL)
+        global_count(&runner->traffic, addresses, lanes, bytes);
+}
+
 /* Moves one value between memory and a lane's register. A load fills a wider register with zeros or signs. */
 static void value_move(const struct ptx_instr *instr, uint8_t *memory, uint8_t *value)
 {
@@ -142,12 +207,16 @@ void ptx_access(struct ptx_warp *warp, const struct ptx_instr *instr)
 {
     uint32_t count = instr->access.count, width = instr->access.register_bytes, bytes = instr->access.bytes;
     uint8_t *values[4];
-    const uint64_t *addresses = PTX_OPERAND(warp, instr, count);
+    const uint64_t *operand = PTX_OPERAND(warp, instr, count);
+    uint64_t addresses[PTX_LANES];
+    for (uint32_t l = 0; l < PTX_LANES; l++)
+        addresses[l] = operand[l] + (uint64_t)instr->access.offset;
+    access_count(instr, addresses, warp->active);
     for (uint32_t i = 0; i < count; i++)
         values[i] = PTX_OPERAND(warp, instr, i);
     for (uint32_t lanes = warp->active; lanes != 0; lanes &= lanes - 1) {
         uint32_t l = (uint32_t)__builtin_ctz(lanes);
-        uint8_t *memory = access_at(warp, instr, l, addresses[l] + (uint64_t)instr->access.offset);
+        uint8_t *memory = access_at(warp, instr, l, addresses[l]);
         if (!memory)
             return;
         if (instr->access.action == PTX_ADD) {
@@ -159,6 +228,52 @@ void ptx_access(struct ptx_warp *warp, const struct ptx_instr *instr)
         for (uint32_t i = 0; i < count; i++)
             value_move(instr, memory + i * bytes, values[i] + l * width);
     }
+}
+
+/* ldmatrix: lane l has the address of row l % 8 of block l / 8, of 8 values of 16 bits. Lane l's word of a
+ * block is row l / 4, values 2 (l % 4) and the next; if turned, the values 2 (l % 4) and the next of column l
+ * / 4. */
+static void blocks_read(struct ptx_warp *warp, const struct ptx_instr *instr, uint32_t blocks, bool turned)
+{
+    const uint32_t *operand = PTX_OPERAND(warp, instr, blocks);
+    uint64_t addresses[PTX_LANES];
+    uint16_t value[4][8][8];
+    for (uint32_t l = 0; l < PTX_LANES; l++)
+        addresses[l] = operand[l];
+    access_count(instr, addresses, blocks == 4 ? UINT32_MAX : UINT16_MAX);
+    for (uint32_t l = 0; l < 8 * blocks; l++) {
+        const uint8_t *row = access_at(warp, instr, l, addresses[l]);
+        if (!row)
+            return;
+        memcpy(value[l / 8][l % 8], row, 16);
+    }
+    for (uint32_t b = 0; b < blocks; b++)
+        for (uint32_t l = 0; l < PTX_LANES; l++) {
+            uint32_t i = l / 4, j = l % 4 * 2;
+            ((uint32_t *)PTX_OPERAND(warp, instr, b))[l] =
+                turned ? (uint32_t)value[b][j + 1][i] << 16 | value[b][j][i]
+                       : (uint32_t)value[b][i][j + 1] << 16 | value[b][i][j];
+        }
+}
+
+void ptx_blocks_2(struct ptx_warp *warp, const struct ptx_instr *instr)
+{
+    blocks_read(warp, instr, 2, false);
+}
+
+void ptx_blocks_2_turned(struct ptx_warp *warp, const struct ptx_instr *instr)
+{
+    blocks_read(warp, instr, 2, true);
+}
+
+void ptx_blocks_4(struct ptx_warp *warp, const struct ptx_instr *instr)
+{
+    blocks_read(warp, instr, 4, false);
+}
+
+void ptx_blocks_4_turned(struct ptx_warp *warp, const struct ptx_instr *instr)
+{
+    blocks_read(warp, instr, 4, true);
 }
 
 /* --- a warp */
@@ -217,6 +332,8 @@ static void lanes_run(struct ptx_warp *warp, uint32_t pc, uint32_t next, uint32_
     while (pc < next && !runner->failed) {
         const struct ptx_instr *instr = &code[pc];
         uint32_t jumping;
+        runner->traffic.instructions += !instr->is_move;
+        runner->traffic.mma += instr->is_mma;
         switch (instr->kind) {
         case PTX_LANE:
         case PTX_ACCESS:
@@ -245,6 +362,8 @@ static void lanes_run(struct ptx_warp *warp, uint32_t pc, uint32_t next, uint32_
                 pc++;
                 break;
             }
+            runner->traffic.instructions--; /* counted when all lanes are there */
+            runner->traffic.mma -= instr->is_mma;
             pc_set(warp, warp->active, pc);
             warp->waiting |= warp->active;
             return;
@@ -276,6 +395,8 @@ static bool warp_run(struct ptx_warp *warp)
         warp->waiting = 0;
         lanes_activate(warp, UINT32_MAX);
         pc_set(warp, UINT32_MAX, pc + 1);
+        runner->traffic.instructions++;
+        runner->traffic.mma += code[pc].is_mma;
         if (code[pc].kind == PTX_BARRIER)
             return true;
         code[pc].run(warp, &code[pc]);
@@ -380,6 +501,7 @@ static int kernel_launch(struct emulated_memory *memory, const struct gpu_functi
     r->args = args;
     r->launch = ++launches;
     r->span = (struct emulated_span){0};
+    r->traffic = (struct ptx_traffic){0};
     r->failed = false;
     for (r->number = 0; r->number < blocks.x * blocks.y * blocks.z && !r->failed; r->number++) {
         r->block = (struct gpu_dims){r->number % blocks.x, r->number / blocks.x % blocks.y,
@@ -391,12 +513,37 @@ static int kernel_launch(struct emulated_memory *memory, const struct gpu_functi
     return r->failed ? -1 : 0;
 }
 
+/* Adds the traffic of the thread's last launch to that of the kernel; tests read it when nothing runs. */
+static void traffic_add(struct ptx_traffic *all)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    const struct ptx_traffic *one = &runner->traffic;
+    pthread_mutex_lock(&lock);
+    all->parts += one->parts;
+    all->wavefronts += one->wavefronts;
+    all->sectors += one->sectors;
+    all->bytes += one->bytes;
+    all->instructions += one->instructions;
+    all->mma += one->mma;
+    for (uint32_t i = 0; i < runner->kernel->count; i++) {
+        const struct ptx_instr *instr = &runner->kernel->code[i];
+        double conflict = instr->parts < PARTS_MIN ? 0 : (double)instr->wavefronts / (double)instr->parts;
+        if (conflict > all->conflict) {
+            all->conflict = conflict;
+            all->line = instr->line;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+}
+
 int emulated_launch(struct emulated_memory *memory, const struct gpu_function *function, uint32_t warp_size,
                     struct gpu_dims blocks, uint32_t threads, const void *args, struct err *err)
 {
     size_t number = (size_t)(function - emulated_functions_any);
     int rc = kernel_launch(memory, function, warp_size, blocks, threads, args, err);
     __atomic_fetch_add(&ptx_control.launches[number], rc == 0, __ATOMIC_RELAXED);
+    if (rc == 0)
+        traffic_add(&ptx_control.traffic[number]);
     if (rc != 0)
         snprintf(ptx_control.fault, sizeof(ptx_control.fault), "%s", err->text);
     return rc;
