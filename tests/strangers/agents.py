@@ -63,7 +63,8 @@ class Node:
         self.clock_s = 0.0     # how far its clock is off
         self.is_there = self.silent = False
         self.lost_percent = 0
-        self.token = self.key = self.user = None
+        self.token = self.key = self.user = None  # token: None once the node was removed
+        self.joins = False
         self.tasks = []
         self.commands = None
         self.acted = {}
@@ -81,7 +82,7 @@ class Node:
 
     async def enrol(self):
         http = Http(self.service)
-        made = await http.call("POST", "/v1/join-tokens", {}, self.service.token)
+        made = await http.call("POST", "/v1/join-tokens", {"node": self.name, "replace": True}, self.service.token)
         csr = await self.service.threaded(lambda: subprocess.run(
             ["openssl", "req", "-new", "-key", self.service.path("node.key"), "-subj", f"/CN=agent:{self.name}"],
             capture_output=True, text=True, timeout=30, check=True).stdout)

@@ -12,8 +12,8 @@ import time
 from agents import CHECKPOINT, Node
 from followers import Follower
 from invariants import Invariants
-from operations import ADMIN, DEVICES, GROUPS, NODES, USERS
-from service import SLOW, Failed
+from operations import ADMIN, DEVICES, GROUPS, NODES, NONSENSE, USERS
+from service import LLAMA, SLOW, Failed
 from wire import Closed, Http, RedisError
 
 IN_FLIGHT = 24
@@ -169,6 +169,8 @@ class Machine:
             return "sha256:" + self.rows_sha
         if kind == "node":
             return f"{self.lab}-n{number}"
+        if kind in ("rows", "golden"):
+            return self.rows_sha if kind == "rows" else LLAMA
         return {"device": self.device_name, "user": self.user_name, "group": self.group_name}[kind](number)
 
     async def named(self, value, in_path=False):
@@ -240,6 +242,10 @@ class Machine:
             if "body" in operation and (body is None or "coding" in operation):
                 body = json.dumps(body).encode()
                 headers["Content-Type"] = "application/json"
+            if "raw" in operation:
+                body = operation["raw"].encode()
+            if "copies" in operation and isinstance(body, dict):
+                body = await self.measured(body, operation["copies"])
             if "coding" in operation:
                 headers["Content-Encoding"] = operation["coding"]
                 body = gzip.compress(body) if "gzip" in operation["coding"] else body
@@ -251,6 +257,11 @@ class Machine:
                 self.found("no-answer", f"{operation['method']} {path}: {type(problem).__name__} {problem} after {time.monotonic() - began:.1f} s", operation["n"])
             return None
         self.invariants.answered(operation, path, body, answer, began, headers)
+        if answer.status == 200 and operation["method"] == "DELETE" and path.startswith("/v1/nodes/"):
+            node = next((each for each in self.nodes if each.name == path.split("/")[3]), None)
+            if node:
+                node.go()
+                node.token = None
         if answer.status == 200 and path.endswith("/share"):
             self.shared.add(int(path.split("/")[3]))
         if operation.get("makes") and answer.status in (200, 201):
@@ -264,6 +275,15 @@ class Machine:
             return {"If-Match": '"never"', "Accept-Encoding": "gzip"}
         before = await self.ask(operation["by"], "GET", path, None, {"Accept-Encoding": "gzip"})
         return {name: before.headers["etag"]} if "etag" in before.headers else {}
+
+    async def measured(self, body, spoiled):
+        """What was measured here, as `motley profile export` writes it; one of its numbers is wrong if `spoiled` says which."""
+        body = {**body, "devices": (await self.must("GET", "/v1/devices"))["devices"], "profiles": (await self.must("GET", "/v1/profiles?limit=20"))["profiles"]}
+        numbers = [(where, key) for profile in body["profiles"] for where in [profile, *profile.get("points", [])] for key, value in where.items() if isinstance(value, (int, float))]
+        if spoiled is not None and numbers:
+            where, key = numbers[spoiled % len(numbers)]
+            where[key] = NONSENSE[spoiled % len(NONSENSE)]
+        return body
 
     def in_trouble(self, began=None):
         """Whether processes or statements were made to fail at that time, or just before."""
@@ -297,7 +317,7 @@ class Machine:
         if do == "go":
             node.go()
         elif do == "come":
-            node.come()
+            self.join_soon(node)
         elif do == "restart" and node.is_there:  # the agent alone: its workers live on
             node.go(forgets=False)
             node.come()
@@ -322,6 +342,26 @@ class Machine:
             node.health[name] = {"usable_bytes": int(limit * value), "others_bytes": limit - int(limit * value), "memory_bytes": limit}
         if do in ("away", "back", "heat", "shrink") and node.is_there:
             node.hello()
+
+    def join_soon(self, node):
+        """The node comes; one that was removed joins anew."""
+        async def join():
+            try:
+                await node.enrol()
+                node.come()
+            except (OSError, Closed, asyncio.TimeoutError) as problem:
+                if not self.in_trouble(began):
+                    self.found("a node that was removed cannot join again", problem)
+            finally:
+                node.joins = False
+        began = time.monotonic()
+        if node.token:
+            node.come()
+        elif not node.joins:
+            node.joins = True
+            task = asyncio.ensure_future(join())
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
 
     async def fault(self, operation):
         kind = operation["fault"]
@@ -350,7 +390,7 @@ class Machine:
         """From now on that statement fails for one job; or, without a job, the next three times."""
         table, job = operation["table"], operation["job"]
         ident = await self.named(job) if job else None
-        name = f"strangers_{operation['n']}"
+        name = f"strangers_{self.lab}_{operation['n']}"  # labs share a database, and a replay the numbers
         column = "id" if table == "jobs" else "job"
         row = "NEW"
         if job:
@@ -396,6 +436,8 @@ class Machine:
         self.poisoned = []
         for node in self.nodes:
             node.away, node.health, node.measures, node.clock_s = set(), {d["name"]: {"temperature_c": 40, "heat": 1, "throttle": []} for d in node.devices}, {}, 0.0
+            if not node.token:
+                await node.enrol()
             node.come()
             node.hello()
         for number in range(USERS):

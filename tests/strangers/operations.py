@@ -149,6 +149,8 @@ class Maker:
         return {"method": "GET", "path": path, "by": self.whoever(0.1)}
 
     def follow(self):
+        if self.chance(0.2):
+            return {"method": "GET", "stream": f"/v1/jobs/{self.job()}/events", "by": self.whoever(0.1), "seconds": 0.5}
         topics = self.pick(["queue", "devices", "queue,devices", f"job:{self.job()}", f"queue,job:{self.job()}", f"job:{self.job()},job:{self.job()}"])
         return {"stream": f"/v1/events?topics={topics}", "by": self.whoever(0.1), "seconds": self.pick([0.2, 1.0])}
 
@@ -208,6 +210,23 @@ class Maker:
             return {"method": "PATCH", "path": f"/v1/devices/{self.device()}", "body": {"group": self.pick([None, self.group()])}, "by": ADMIN}
         return {"method": "POST", "path": f"{where}/{what}", "body": body if what == "drain" else {}, "by": ADMIN}
 
+    def rare(self):
+        """What people do once: nodes, models, groups and files that come and go, measurements from elsewhere, sessions."""
+        name, file = f"m{self.random.randrange(3)}", self.pick(["@rows:0@", "0" * 64])
+        post = lambda path, body, by: {"method": "POST", "path": path, "body": body, "by": by}  # noqa: E731
+        return self.pick([
+            lambda: {"method": "DELETE", "path": f"/v1/nodes/{self.node()}", "by": self.whoever(0.7)},
+            lambda: {"method": "DELETE", "path": f"/v1/groups/{self.group()}", "by": self.whoever(0.7)},
+            lambda: post("/v1/models", self.pick([{"name": name, "path": "@golden:0@"}, {"name": name, "files": [{"name": "config.json", "sha256": file}]}]), self.whoever(0.7)),
+            lambda: {"method": self.pick(["GET", "DELETE"]), "path": f"/v1/models/{name}", "by": self.whoever(0.7)},
+            lambda: {"method": self.pick(["GET", "HEAD"]), "path": f"/v1/blobs/{file}", "by": self.whoever()},
+            lambda: {"method": "GET", "path": f"/v1/blobs/{file}/manifest", "by": self.whoever()},
+            lambda: {"method": "PUT", "path": f"/v1/blobs/{file}", "raw": "not these bytes", "by": self.whoever()},
+            lambda: {**post("/v1/profiles", {"format": "motley-profiles", "version": 1}, self.whoever(0.7)), "copies": self.pick([None, self.random.randrange(10 ** 6)])},
+            lambda: post(self.pick(["/v1/session-codes", "/v1/join-tokens"]), {}, self.whoever(0.3)),
+            lambda: post("/v1/session", self.pick([{"token": "x"}, {"code": "x"}]), self.whoever()),
+            lambda: post(self.pick(["/v1/enroll", "/v1/renew"]), {"token": "x" * 64, "node": self.node(), "csr": "x"}, self.whoever())])()
+
     # ---- machines and processes ----
 
     def machine(self):
@@ -229,7 +248,7 @@ class Maker:
         return {"fault": "statement", "table": table, "when": when,
                 "job": self.job() if table in ("runs", "jobs", "arrivals", "ledger", "checkpoints", "metrics") and self.chance(0.7) else None}
 
-    WEIGHTS = ((17, submit), (7, command), (2, several), (4, change), (32, look), (1, follow), (3, plan), (3, lease), (3, limit), (2, person), (4, drain),
+    WEIGHTS = ((17, submit), (7, command), (2, several), (4, change), (32, look), (1, follow), (3, plan), (3, lease), (3, limit), (2, person), (4, drain), (2, rare),
                (6, machine), (0.12, trouble), (0.1, statement))
 
     def operation(self):

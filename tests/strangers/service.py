@@ -14,7 +14,7 @@ import sys
 import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "api"))
-from api import BIN, SLOW, Api, Failed, expect, wait_for  # noqa: E402
+from api import BIN, LLAMA, SLOW, Api, Failed, expect, wait_for  # noqa: E402
 from wire import Postgres as Sql, Redis  # noqa: E402
 
 if os.path.isdir("/dev/shm") and os.access("/dev/shm", os.W_OK):
@@ -178,4 +178,4 @@ class Service(Api):
         return out
 
 
-__all__ = ["LIMITS", "SLOW", "Failed", "Service", "expect", "wait_for"]
+__all__ = ["LIMITS", "LLAMA", "SLOW", "Failed", "Service", "expect", "wait_for"]

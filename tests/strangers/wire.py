@@ -154,7 +154,7 @@ class Http:
             kind, ident = "message", None
             while True:
                 line = await self.reader.readline()
-                if not line:
+                if not line.endswith(b"\n"):
                     return status
                 if line.startswith(b"event:"):
                     kind = line[6:].strip().decode()
