@@ -71,8 +71,8 @@ static uint64_t slice_bytes(const struct plan *plan, const struct plan_rank *me)
                     instr_queue_index(plan, &train->instrs[k]) == instr_queue_index(plan, x);
         if (again)
             continue;
-        buffers += STREAM_SCRATCH_BUFFERS + (pull ? 0 : STREAM_SEND_BUFFERS) +
-                   (push ? 0 : stream_receive_buffers(pull ? 1 : plan->groups[x->group].rank_count));
+        buffers += STREAM_SCRATCH_BUFFERS + (pull ? 0u : STREAM_SEND_BUFFERS) +
+                   (push ? 0u : stream_receive_buffers(pull ? 1 : plan->groups[x->group].rank_count));
     }
     return buffers * STREAM_SLICE_BYTES;
 }
@@ -179,7 +179,7 @@ static uint32_t tree_neighbours(const struct plan *plan, uint32_t g, uint32_t ra
     const struct plan_group *group = &plan->groups[g];
     int32_t parent, children[2];
     plan_group_tree(group, (uint32_t)plan_group_position(group, rank), &parent, children);
-    return (with_parent && parent >= 0) + (children[0] >= 0) + (children[1] >= 0);
+    return (with_parent && parent >= 0 ? 1u : 0u) + (children[0] >= 0 ? 1u : 0u) + (children[1] >= 0 ? 1u : 0u);
 }
 
 /* Returns the bytes of adapter files and lists of files that the rank's children in the tree of all ranks

@@ -637,7 +637,7 @@ static void decode(const struct codes *codes, const uint8_t *code, float absmax,
     size_t i = 0;
     for (; i + VECTOR <= n; i += VECTOR) {
         float values[VECTOR];
-        for (int j = 0; j < VECTOR; j++)
+        for (size_t j = 0; j < VECTOR; j++)
             values[j] = codes->map[code[i + j]];
         store(x + i, load(values) * absmax);
     }

@@ -106,13 +106,13 @@ static void code_folder(const struct rocblas_api *api, char folder[PATH_MAX])
 
 static bool code_inside(const struct rocblas_api *api, const char *arch)
 {
-    static const char *const forms[] = {"%s/TensileLibrary_lazy_%s.dat", "%s/TensileLibrary_%s.dat"};
+    static const char *const kinds[] = {"lazy_", ""};
     char folder[PATH_MAX], own[PATH_MAX + 32], file[PATH_MAX + 96];
     code_folder(api, folder);
     snprintf(own, sizeof(own), "%s/%s", folder, arch); /* some builds have one folder for each card */
     const char *where = access(own, R_OK) == 0 ? own : folder;
-    for (size_t i = 0; i < sizeof(forms) / sizeof(*forms); i++) {
-        snprintf(file, sizeof(file), forms[i], where, arch);
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++) {
+        snprintf(file, sizeof(file), "%s/TensileLibrary_%s%s.dat", where, kinds[i], arch);
         if (access(file, R_OK) == 0)
             return true;
     }

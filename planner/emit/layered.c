@@ -295,9 +295,9 @@ static int slots_fill(struct layered *c, const struct memory_need *need)
         s->token = plan_rank_fixed_slot(rank, SLOT_TOKEN, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS, 4);
     }
     uint32_t places = c->at_once ? 2 : c->full ? 4 : 2, computes = c->at_once ? 1 : 5;
-    uint32_t expected = 3 + (c->role == LAYERED_WORKER ? 0 : 2) + (computing(c) ? computes : 0) +
+    uint32_t expected = 3u + (c->role == LAYERED_WORKER ? 0u : 2u) + (computing(c) ? computes : 0) +
                         (computing(c) && c->role != LAYERED_HOLDER ? places : 0) +
-                        (c->problem->workload->sample_tokens ? 2 : 0);
+                        (c->problem->workload->sample_tokens ? 2u : 0u);
     return rank->slot_count == expected ? 0 : err_set(c->err, ERR_NOMEM, "planner: out of memory");
 }
 

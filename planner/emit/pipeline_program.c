@@ -276,7 +276,7 @@ static void batch_build(struct pipeline_writer *w, bool train)
     struct pipeline_emitter *c = w->c;
     const struct rank_stage *part = &c->parts[c->first_stage[w->rank]];
     uint64_t events = (c->schedule.first[w->rank + 1] - c->schedule.first[w->rank]) / (train ? 1 : 2);
-    uint64_t sides = (part->slot[ACT_IN] >= 0) + (part->slot[ACT_OUT] >= 0);
+    uint64_t sides = (part->slot[ACT_IN] >= 0 ? 1u : 0u) + (part->slot[ACT_OUT] >= 0 ? 1u : 0u);
     program_builder_expect(&w->b, (1 + sides) * events, 3 * sides * events);
     writer_begin(w, c->micro_batches, train);
     events_add(w, train ? SAVE_ALL : SAVE_NOTHING);

@@ -21,7 +21,7 @@ static bool shards(const struct problem *p, const struct candidate *c, const str
 
 static uint32_t sides(const struct candidate *c, uint32_t s)
 {
-    return (s > 0) + (s + 1 < c->stage_count);
+    return (s > 0 ? 1u : 0u) + (s + 1 < c->stage_count ? 1u : 0u);
 }
 
 /* Returns the micro-batches in flight on a member with the given share of its stage's work; one more in a

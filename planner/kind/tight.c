@@ -12,7 +12,7 @@ static uint64_t limit_of(const struct workbench *bench, const struct candidate *
  * that is allowed. */
 static uint64_t least_need(const struct workbench *bench, const struct candidate *c, uint32_t s)
 {
-    uint32_t sides = (s > 0) + (s + 1 < c->stage_count);
+    uint32_t sides = (s > 0 ? 1u : 0u) + (s + 1 < c->stage_count ? 1u : 0u);
     struct memory_need need;
     pipeline_member_need(bench->problem, c, s, c->stages[s].member_first, (struct flat_share){0, 1}, 1,
                          PIPELINE_BUFFERS_SIDE * sides, &need);

@@ -90,7 +90,7 @@ static void tally_instr(struct reduce_state *s, uint32_t rank, uint32_t i)
             t->reducer = i;
         }
         if (reduced) {
-            t->reduced += t->reduced < 255;
+            t->reduced = (uint8_t)(t->reduced + (t->reduced < 255));
             t->reducer = i;
         }
         if (gathers) {
