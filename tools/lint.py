@@ -14,6 +14,7 @@ import sys
 import circles
 import documents
 import recursion
+import statements
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -353,6 +354,8 @@ def main():
     sources = [f for f in files if f.endswith(".c") and f.split("/")[0] in MAY_INCLUDE]
     for path, line, names in recursion.find(sources, circles.read):
         report(path, line, "recursion", f"{', '.join(names)}: no depth bounds it (tools/recursion.py)")
+    for path, line, name in statements.find(sources, circles.read):
+        report(path, line, "visible", f"{name} does not ask who may see what it reads or changes (tools/statements.py)")
     if "--full" in sys.argv[1:]:
         full_checks(files, report)
     print(f"lint: {report.count} findings in {len(files)} files")

@@ -297,6 +297,35 @@ def lists_hold_ones_own_and_what_is_shared():
     expect(not [g for g in api.good("GET", "/v1/groups", token=tokens["other"])["groups"] if g["name"] == "lab"], "bob's groups")
 
 
+def no_list_tells_a_stranger_what_is_private():
+    """Every text of a private job, its runs, log, model and token has a mark; no route without an {id} gives it away."""
+    waits, runs = (objects.jobs[state, "private"].pop() for state in ("queued", "held"))
+    marked = {"model_names": "name = 'zzmark', base = '{\"name\": \"zzmark\"}' WHERE name = 'base-private'",
+              "jobs": """name = 'zzmark', why = 'zzmark', labels = '{"zzmark": "zzmark"}', inputs = '{"train": "zzmark", "model": {"name": "zzmark"}}',
+                spec = '{"model": "zzmark", "train": {}}' WHERE id IN (%s, %s)""" % (waits, runs),
+              "runs": """why = 'zzmark', save_why = 'zzmark', plan = '{"zzmark": 1}', answer = '{"zzmark": 1}' WHERE job IN (%s, %s)""" % (waits, runs),
+              "assignments": "why = 'zzmark', address = 'zzmark', state = 'running', device = 'left/cpu0', node = 'left' "
+                             "WHERE run = (SELECT run FROM jobs WHERE id = %s)" % runs,
+              "artifacts": f"name = 'zzmark' WHERE job IN ({waits}, {runs})", "tokens": "note = 'zzmark' WHERE user_id = (SELECT id FROM users WHERE name = 'ada')"}
+    api.psql(f"UPDATE jobs SET state = 'running' WHERE id = {runs}; UPDATE runs SET state = 'running' WHERE job = {runs};" +
+             ";".join(f"UPDATE {table} SET {what}" for table, what in marked.items()) +
+             f"; INSERT INTO events (job, type, body) VALUES ({waits}, 'log', '{{\"text\": \"zzmark\"}}')")
+    told = {}
+    for route in sorted(TABLE):
+        path = route.removeprefix("GET ")
+        if path == route or "{" in path or path in ("/v1/events", "/v1/openapi.yaml"):
+            continue
+        for query in ("", *{"/v1/jobs": ("?owner=ada&limit=500", "?state=running"), "/v1/usage": ("?by=device", "?by=group")}.get(path, ())):
+            for who in WHO:
+                if "zzmark" in api.call("GET", path + query, token=tokens[who]).body.decode(errors="replace"):
+                    told.setdefault(who, set()).add(path)
+    lists = {"/v1/jobs", "/v1/queue", "/v1/models", "/v1/tokens"}
+    expect(told == {"owner": lists, "admin": lists}, f"who was told, and where: {told}")
+    for who, job in (("owner", int(runs)), ("other", None), ("member", None), ("admin", int(runs))):
+        device = {d["name"]: d for d in api.good("GET", "/v1/devices", token=tokens[who])["devices"]}["left/cpu0"]
+        expect((device["job"], device["job_owner"], device["state"]) == (job, "ada", "busy"), f"of {who}: {device}")
+
+
 with Api(measure_seconds=0) as api:
     tokens = {who: api.token_for(name, PEOPLE) for who, name in (("owner", "ada"), ("other", "bob"), ("member", "cem"))}
     tokens.update(agent=agent_token(api, "left"), nobody=None, admin="")
@@ -308,4 +337,4 @@ with Api(measure_seconds=0) as api:
     api.tiny_model()
     objects = Objects()
     main(every_route_is_in_the_table, each_may_do_what_the_table_says, what_one_may_not_see_is_as_what_is_not_there,
-         lists_hold_ones_own_and_what_is_shared)
+         lists_hold_ones_own_and_what_is_shared, no_list_tells_a_stranger_what_is_private)
