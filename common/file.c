@@ -190,7 +190,7 @@ static int remove_inside(int fd, unsigned depth, struct err *err)
     struct dirent *entry;
     while (result == 0 && (entry = readdir(folder)))
         if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-            result = remove_at(dirfd(folder), entry->d_name, depth + 1, err);
+            result = remove_at(fd, entry->d_name, depth + 1, err);
     closedir(folder);
     return result;
 }

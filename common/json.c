@@ -153,10 +153,12 @@ static void path_pointer(const char *path, char *out, size_t size)
 int jr_fail(struct json_reader *reader, const char *key, const char *fmt, ...)
 {
     bool first = true;
-    for (struct json_reader *each = reader; each != NULL; each = each->parent) {
+    struct json_reader *each = reader;
+    do {
         first = first && !each->failed;
         each->failed = true;
-    }
+        each = each->parent;
+    } while (each);
     if (!first && !reader->all)
         return -1;
     char text[sizeof(reader->err->text)];

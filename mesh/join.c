@@ -109,7 +109,7 @@ static int greet(struct greeting *g, struct mesh_conn *conn, uint64_t deadline_n
         pthread_mutex_unlock(&mesh->lock);
         status = wait_for_peers(mesh, deadline_ns, err);
     }
-    if (status < 0) {
+    if (status != 0) {
         mesh_conn_close(conn);
         return -1;
     }
@@ -236,7 +236,7 @@ static void *acceptor_run(void *arg)
 
 static int print_address(int fd, char *address, size_t size, struct err *err)
 {
-    struct sockaddr_storage bound;
+    struct sockaddr_storage bound = {0};
     socklen_t length = sizeof(bound);
     char host[NI_MAXHOST], port[NI_MAXSERV];
     if (getsockname(fd, (struct sockaddr *)&bound, &length) < 0 ||

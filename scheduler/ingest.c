@@ -106,7 +106,7 @@ static void read_failed(struct scheduler *scheduler, const struct err *why)
 static void read_done(void *arg, const redisReply *reply, const struct err *why)
 {
     struct scheduler *scheduler = arg;
-    struct err err;
+    struct err err = {0}; /* nothing fills it when memory is short: the next tick reads again */
     scheduler->reading = false;
     scheduler->read_ns = clock_mono_ns();
     if (why->code == ERR_CANCELLED || scheduler->epoch == 0)

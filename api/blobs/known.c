@@ -75,8 +75,10 @@ void known_files_destroy(struct known_files *known)
 {
     if (!known)
         return;
-    while (!TAILQ_EMPTY(&known->list))
-        forget(known, TAILQ_FIRST(&known->list));
+    for (struct known_file *file = TAILQ_FIRST(&known->list), *next; file; file = next) {
+        next = TAILQ_NEXT(file, link);
+        forget(known, file);
+    }
     pthread_mutex_destroy(&known->lock);
     free(known);
 }

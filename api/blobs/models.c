@@ -376,7 +376,7 @@ static void take_base(struct json_reader *reader, struct registration *r)
         jr_fail(&item, "name", "\"%.120s\" is neither OWNER/NAME of the hub nor an absolute path", name);
     if (name && revision && (name[0] == '/' || revision[strspn(revision, letters)]))
         jr_fail(&item, "revision", "\"%.120s\" is no revision of a model of the hub", revision);
-    if (jr_finish(&item) == 0)
+    if (jr_finish(&item) == 0 && name)
         r->base = name[0] == '/' ? base_of_path(name)
                                  : json_pack("{s:s, s:s*}", "name", name, "revision", revision);
 }

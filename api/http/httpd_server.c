@@ -674,7 +674,7 @@ static int listen_at(struct httpd_server *server, const char *host, uint16_t por
     freeaddrinfo(found);
     if (!server->listener)
         return err_set(err, ERR_IO, "listen: cannot listen on %s:%u: %s", host, port, strerror(saved));
-    struct sockaddr_storage bound;
+    struct sockaddr_storage bound = {0};
     socklen_t size = sizeof(bound);
     if (getsockname(evconnlistener_get_fd(server->listener), (struct sockaddr *)&bound, &size) == 0)
         server->port = ntohs(bound.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&bound)->sin6_port

@@ -325,8 +325,10 @@ void followers_destroy(struct followers *followers)
 {
     if (!followers)
         return;
-    while (!LIST_EMPTY(&followers->all))
-        follower_end(LIST_FIRST(&followers->all), true);
+    for (struct follower *follower = LIST_FIRST(&followers->all), *next; follower; follower = next) {
+        next = LIST_NEXT(follower, link);
+        follower_end(follower, true);
+    }
     if (followers->heartbeat)
         event_free(followers->heartbeat);
     free(followers);
