@@ -173,9 +173,12 @@ static void show_unused(const json_t *cards)
     const json_t *card;
     size_t index;
     json_array_foreach ((json_t *)(uintptr_t)cards, index, card) {
-        char number[24] = ""; /* a driver that cannot be used has no card number */
+        char number[32] =
+            ""; /* a driver that cannot be used has none; its cards that it does not show have an address */
         if (json_object_get(card, "index"))
             snprintf(number, sizeof(number), ":%.0f", show_num(card, "index", 0));
+        else if (json_object_get(card, "pci"))
+            snprintf(number, sizeof(number), " %.24s", show_str(card, "pci"));
         printf("not used: %s %s%s%s%s: %s\n", show_str(card, "node"), show_str(card, "kind"), number,
                json_object_get(card, "name") ? " " : "",
                json_object_get(card, "name") ? show_str(card, "name") : "", show_str(card, "why"));

@@ -68,6 +68,7 @@ struct gpu {
     uint64_t pass_count, seen_count;
     uint64_t recording;   /* key of the pass that is being recorded; 0: none */
     bool records_nothing; /* a recording failed: passes are queued op by op */
+    bool bf16_told;       /* the log says that the card has matrix units for fp16 alone */
     struct pass_counts counts;
     struct gpu_trace *trace;       /* NULL: no trace */
     struct gpu_pageable *pageable; /* guarded by base.lock */

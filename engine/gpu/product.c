@@ -1,4 +1,5 @@
 /* Matrix products: chooses the tile for a shape, and the number of pieces of the sum. */
+#include "common/log.h"
 #include "engine/gpu/gpu.h"
 
 enum {
@@ -134,9 +135,22 @@ static uint32_t rows_a_launch(const struct gpu *gpu, const struct op_gemm *o)
     return o->m;
 }
 
+/* Says once what a job in bf16 loses on a card whose matrix units multiply fp16 alone (sm_75: T4, RTX 20). */
+static void bf16_tell(struct gpu *gpu, enum dtype compute)
+{
+    if (compute != DTYPE_BF16 || gpu->matrix != GPU_MATRIX_F16 || gpu->bf16_told)
+        return;
+    gpu->bf16_told = true;
+    log_event(LOG_LEVEL_INFO, "bf16_without_units",
+              "arch=%s note=\"this card's matrix units multiply fp16 alone, so bf16 is several times slower: "
+              "train.compute: fp16\"",
+              gpu->info.arch);
+}
+
 static int gemm_part(struct gpu_call *call, const struct op_gemm *o)
 {
     bool done = false;
+    bf16_tell(call->gpu, o->compute);
     if (gpu_library_gemm(call, o, &done) != 0)
         return -1;
     if (done)

@@ -111,6 +111,22 @@ static void long_products_come_in_parts_where_a_watchdog_runs(void **state)
     }
 }
 
+/* T4, RTX 20: a job in bf16 is right and slow, and the log says what is faster. */
+static void bf16_on_units_for_fp16_alone_is_right_and_told(void **state)
+{
+    static const enum dtype computes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        struct bench b;
+        bench_open_gpu(&b, "warp32");
+        struct gpu *gpu = (struct gpu *)b.device;
+        gpu->matrix = GPU_MATRIX_F16;
+        large_product_check(&b, &(struct large_product){130, 140, 19, 140, computes[i]});
+        assert_int_equal(gpu->bf16_told, computes[i] == DTYPE_BF16);
+        bench_close(&b);
+    }
+}
+
 /* Makes random codes with finite scales: Q8_0's scales are fp16 of random bits below 2. */
 static struct operand random_codes(struct bench *b, enum pack_kind pack, uint64_t values)
 {
@@ -388,6 +404,7 @@ int main(void)
         cmocka_unit_test(what_a_device_cannot_multiply_is_not_taken),
         cmocka_unit_test(large_products_are_their_definition),
         cmocka_unit_test(long_products_come_in_parts_where_a_watchdog_runs),
+        cmocka_unit_test(bf16_on_units_for_fp16_alone_is_right_and_told),
         cmocka_unit_test(large_packed_products_have_the_bits_of_unpacked_ones),
         cmocka_unit_test(rows_out_of_line_give_the_same_bits),
         cmocka_unit_test(group_offsets_that_fall_or_leave_the_rows_end_the_launch),
