@@ -2,7 +2,8 @@
  *
  *     name: left                     node name: 1 to 64 of a-z, 0-9 and -
  *     address: 10.0.0.2              host, or host:port, by which other nodes reach this one; default: found
- *     devices:                       default: one CPU device (all cores, 80 % of the memory) and every card
+ *     devices:                       default: one CPU device (all cores, 80 % of the memory, less
+ *                                    what cards take that have no memory of their own) and every card
  *       - {kind: cpu, threads: 1, memory: 450MiB, isa: avx2}
  *       - {kind: cuda, index: 0}     cuda, hip: a card by its driver's number; memory: most of what is free
  *       - {kind: emulated, memory: 1GiB, isa: warp64, like: v100}

@@ -216,7 +216,7 @@ static bool is_listed(const json_t *cards, const char *pci)
 /* Appends the vendor's cards that are on the PCI bus and that the driver does not show, with the reason. */
 static void bus_describe(const struct vendor *vendor, const char *root, json_t *cards)
 {
-    char pci[24], why[256];
+    char pci[24], why[VENDOR_WHY_BYTES];
     for (const char *const *name = vendor->hidden_by; *name; name++)
         if (getenv(*name))
             return;

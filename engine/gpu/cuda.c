@@ -146,7 +146,8 @@ const struct vendor vendor_cuda = {
     .least = "CUDA 11.4 (driver 470)",
     .nodes = nodes,
     .nodes_made_by = "nvidia-modprobe -c 0 -u",
-    .nodes_given_by = "docker run --gpus all, with NVIDIA's container toolkit",
+    .nodes_given_by =
+        "docker run --gpus all, with NVIDIA's container toolkit; in Kubernetes a limit nvidia.com/gpu",
     .pci_vendor = 0x10de,
     .module = "nvidia",
     .lists_programs = "nvidia-smi",

@@ -159,7 +159,8 @@ const struct vendor vendor_hip = {
     .least = "ROCm 5.0",
     .nodes = nodes,
     .nodes_made_by = "modprobe amdgpu",
-    .nodes_given_by = "docker run --device /dev/kfd --device /dev/dri --group-add render",
+    .nodes_given_by = "docker run --device /dev/kfd --device /dev/dri --group-add render; in Kubernetes a "
+                      "limit amd.com/gpu",
     .pci_vendor = 0x1002,
     .module = "amdgpu",
     .lists_programs = "rocm-smi --showpids",

@@ -62,7 +62,7 @@ static bool is_there(const char *root, const char *path)
 static bool is_container(const char *root)
 {
     return is_there(root, "/.dockerenv") || is_there(root, "/run/.containerenv") ||
-           is_there(root, "/run/systemd/container");
+           is_there(root, "/run/systemd/container") || is_there(root, "/run/secrets/kubernetes.io");
 }
 
 static bool boots_securely(const char *root)
@@ -196,6 +196,12 @@ void vendor_machine_tell(const struct vendor *vendor, const char *root, struct e
                     "wsl --update and wsl --shutdown there, and install no driver here");
         return;
     }
+    if (is_there(root, "/etc/nv_tegra_release")) {
+        append(err,
+               "this is a Jetson, whose driver comes with JetPack: this user must be in the groups video and "
+               "render, and the libraries of /usr/lib/aarch64-linux-gnu/nvidia come first");
+        return;
+    }
     const uint32_t count = bus_read(vendor, root, cards);
     for (uint32_t i = 0; i < count; i++)
         if (is_kept(vendor, root, &cards[i], why)) {
@@ -237,9 +243,11 @@ static bool kfd_lists(const char *root, const char *address)
 }
 
 bool vendor_bus_card(const struct vendor *vendor, const char *root, uint32_t index, char address[24],
-                     char why[256])
+                     char why[VENDOR_WHY_BYTES])
 {
     struct pci_card cards[PCI_CARDS_MAX];
+    static const char unseen[] = "the driver does not show it";
+    struct err err;
     const uint32_t count = bus_read(vendor, root, cards);
     if (index >= count)
         return false;
@@ -247,11 +255,15 @@ bool vendor_bus_card(const struct vendor *vendor, const char *root, uint32_t ind
     why[0] = '\0';
     if (is_kept(vendor, root, &cards[index], why) || is_container(root))
         return true; /* a container sees the bus of the whole machine */
-    if (strcmp(vendor->module, "amdgpu") == 0 && !kfd_lists(root, address))
-        snprintf(why, 256,
+    err_set(&err, ERR_NOT_FOUND, unseen);
+    nodes_tell(vendor, root, &err); /* HIP says "no device" if it may not open /dev/kfd */
+    if (strlen(err.text) > sizeof(unseen) - 1)
+        snprintf(why, VENDOR_WHY_BYTES, "%s", err.text);
+    else if (strcmp(vendor->module, "amdgpu") == 0 && !kfd_lists(root, address))
+        snprintf(why, VENDOR_WHY_BYTES,
                  "the kernel's compute driver (KFD) leaves it out: dmesg | grep kfd says why; often its slot "
                  "lacks PCIe atomics, which a slot at the CPU has");
     else
-        snprintf(why, 256, "%s", vendor->card_hidden);
+        snprintf(why, VENDOR_WHY_BYTES, "%s", vendor->card_hidden);
     return true;
 }

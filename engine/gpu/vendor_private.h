@@ -191,10 +191,12 @@ int vendor_open(const struct vendor *vendor, struct gpu_library **out, uint32_t 
  * the error as it is if there is nothing to say. */
 void vendor_machine_tell(const struct vendor *vendor, const char *root, struct err *err);
 
+enum { VENDOR_WHY_BYTES = 512 };
+
 /* The PCI address of the vendor's card `index` on the bus, and why the library may not show it; why is "" if
  * nothing is known, as in a container. False: there is no such card. */
 bool vendor_bus_card(const struct vendor *vendor, const char *root, uint32_t index, char address[24],
-                     char why[256]);
+                     char why[VENDOR_WHY_BYTES]);
 
 /* Turn the result of the call at offset `at` of struct vendor_api into an error that says `what`; 0 stays 0.
  */

@@ -203,6 +203,17 @@ static void wsl2_is_served_by_windows(void **state)
     machine_end();
 }
 
+static void a_jetson_s_driver_is_jetpack_s(void **state)
+{
+    (void)state;
+    machine_begin();
+    machine_file("etc/nv_tegra_release", "# R35\n", 6, 0644);
+    tells(&vendor_cuda,
+          "; this is a Jetson, whose driver comes with JetPack: this user must be in the groups");
+    assert_null(strstr(machine_told(&vendor_cuda), "nvidia-modprobe"));
+    machine_end();
+}
+
 /* Everything is there, and the driver does not start: after a suspend nvidia_uvm must be loaded anew. */
 static void a_driver_that_does_not_start_after_a_suspend_says_what_helps(void **state)
 {
@@ -464,6 +475,9 @@ static void a_card_on_the_bus_that_the_driver_does_not_show_says_why(void **stat
     machine_card("0000:0b:00.0", "0x10de\n", "nvidia");
     machine_card("0000:c1:00.0", "0x1002\n", "amdgpu");
     machine_file("sys/class/kfd/kfd/topology/nodes/1/properties", known, sizeof(known) - 1, 0644);
+    machine_file("dev/kfd", "", 0, 0666);
+    machine_file("dev/nvidiactl", "", 0, 0666);
+    machine_file("dev/nvidia-uvm", "", 0, 0666);
     json_t *all = asked();
     assert_null(of_kind(all, "cards", "cuda", 2));
     assert_null(of_kind(all, "cards", "hip", 2));
@@ -485,6 +499,24 @@ static void a_card_on_the_bus_that_the_driver_does_not_show_says_why(void **stat
     says(of_kind(all, "cards", "cuda", 2), "vfio-pci");
     assert_null(of_kind(all, "cards", "cuda", 3));
     assert_null(of_kind(all, "cards", "hip", 2));
+    json_decref(all);
+    machine_end();
+}
+
+/* HIP starts, and says that there is no device, if this user may not open /dev/kfd or it is missing. */
+static void no_device_names_the_node_that_is_why(void **state)
+{
+    struct fake_control *hip = control_of(HIP);
+    (void)state;
+    setup();
+    machine_begin();
+    machine_card("0000:c1:00.0", "0x1002\n", "amdgpu");
+    hip->devices = 0;
+    json_t *all = asked();
+    hip->devices = 2;
+    says(of_kind(all, "drivers", "hip", 0), NULL);
+    says(of_kind(all, "cards", "hip", 0), "the driver does not show it; missing: ");
+    says(of_kind(all, "cards", "hip", 0), "/dev/kfd (as root, once after each boot: modprobe amdgpu)");
     json_decref(all);
     machine_end();
 }
@@ -624,9 +656,11 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_node_that_a_cgroup_bars_is_named),
         cmocka_unit_test(a_node_that_this_user_may_not_open_names_its_group),
         cmocka_unit_test(wsl2_is_served_by_windows),
+        cmocka_unit_test(a_jetson_s_driver_is_jetpack_s),
         cmocka_unit_test(a_driver_that_does_not_start_after_a_suspend_says_what_helps),
         cmocka_unit_test(a_card_that_the_kernel_keeps_from_the_driver_says_which_has_it),
         cmocka_unit_test(a_card_on_the_bus_that_the_driver_does_not_show_says_why),
+        cmocka_unit_test(no_device_names_the_node_that_is_why),
         cmocka_unit_test(a_library_that_lacks_another_one_names_it),
         cmocka_unit_test(a_card_that_hangs_or_crashes_harms_no_other),
         cmocka_unit_test(an_integrated_card_counts_the_page_cache_as_free),
