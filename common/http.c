@@ -279,9 +279,9 @@ static void connection_set_up(struct http *http)
         curl_easy_setopt(curl, CURLOPT_MAXREDIRS, (long)REDIRECTS_MAX);
         curl_easy_setopt(curl, CURLOPT_REDIR_PROTOCOLS_STR,
                          strncmp(http->url, "https://", 8) == 0 ? "https" : "http,https");
-    } else {
-        curl_easy_setopt(curl, CURLOPT_PROXY, ""); /* no proxy, whatever the environment says */
     }
+    if (!http->web || http->local_only) /* no proxy, whatever the environment says */
+        curl_easy_setopt(curl, CURLOPT_PROXY, "");
     curl_easy_setopt(curl, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
     curl_easy_setopt(curl, CURLOPT_CONNECTTIMEOUT_MS, (long)http->connect_ms);
     curl_easy_setopt(curl, CURLOPT_USERAGENT, http->user_agent);

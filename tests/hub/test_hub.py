@@ -93,7 +93,7 @@ def only_what_a_model_needs_is_fetched_into_the_tools_cache():
         hub.repositories["Acme/Packed"] = Repository({"a.Q4.gguf": b"GGUF4", "sub/a.Q8.gguf": b"GGUF8", "b.gguf": b"GGUF", "config.json": b"{}"})
         _, why = user.run("model", "get", "Acme/Packed", status=2)
         expect('holds 2 .gguf files (a.Q4.gguf, b.gguf): name one of them, as Acme/Packed:FILE' in why, why)
-        told = user.get("hf:Acme/Packed@main:sub/a.Q8.gguf")
+        told = user.get("hf:Acme/Packed@main:sub/a.Q8.gguf", HF_ENDPOINT="http://hub.example", HF_TOKEN="", http_proxy=hub.url)
         expect(told["path"].endswith("/sub/a.Q8.gguf") and told["bytes"] == 5, f"{told}")
 
 
@@ -153,7 +153,9 @@ def refusals_say_what_to_do():
                 ("Tiny", {}, 2, "is no name of a hub"), ("a/b/c", {}, 2, "is no name of a hub"), ("a/..", {}, 2, "is no name of a hub"),
                 ("a/b@../x", {}, 2, "is no name of a hub"), ("a/b:../x", {}, 2, "is no name of a hub"), ("a--b/c", {}, 2, "is no name of a hub"),
                 (NAME, {"HF_ENDPOINT": "http://127.0.0.1:9"}, 3, "could not reach the Hub"), (NAME, {"HF_ENDPOINT": "ftp://x"}, 2, "HF_ENDPOINT: "),
-                (NAME, {"HF_HUB_OFFLINE": "1"}, 1, "is not in the cache")):
+                (NAME, {"HF_HUB_OFFLINE": "1"}, 1, "is not in the cache"),
+                # a token is not sent in clear, nor by a proxy: the name stands for an address that is not this machine's
+                (NAME, {"HF_ENDPOINT": "http://192.0.2.1", "HF_TOKEN": TOKEN, "http_proxy": hub.url}, 2, "a token is sent to others through https:// alone")):
             _, why = user.run("model", "get", word, status=status, **env)
             expect(words in why and "motley: " in why, f"{word}: {why}")
         expect(user.get("Acme/Private", **logged_in)["files"] == len(NEEDED), "with a token")
