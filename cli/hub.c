@@ -9,7 +9,7 @@
 #include "common/clock.h"
 #include "common/units.h"
 
-enum { SHOWN_COLUMNS = 200, FILE_COLUMNS = 40, REDRAW_MS = 200 };
+enum { SHOWN_COLUMNS = 200, FILE_COLUMNS = 28, REDRAW_MS = 200 };
 
 /* What a fetch shows on stderr: a line that is redrawn, on a terminal. */
 struct shown {

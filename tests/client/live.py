@@ -86,6 +86,16 @@ def a_job_is_submitted_with_its_files_watched_in_a_terminal_and_done():
     return f"{done.steps} steps, {text.count(chr(13))} times drawn"
 
 
+def a_model_is_named_as_on_the_hub():
+    with motley.Client(SERVER) as client:
+        job = client.submit({**GIVEN["spec"], "model": "Acme/Tiny-1@main", "hold": True}, folder=FOLDER).get()
+        model = client.get_model(job.spec["model"])
+        expect(model.name == "Tiny-1" and model.base.name == "Acme/Tiny-1" and len(model.base.revision) == 40, model.raw)
+        refused = refusal(motley.Invalid, lambda: client.submit({**GIVEN["spec"], "model": "hf:Acme/None"}, folder=FOLDER))
+        expect("has no public model Acme/None" in refused.detail, refused.detail)
+        client.cancel_job(job.id)
+
+
 def models_list_every_member_that_the_service_sends():
     with motley.Client(SERVER) as client:
         job, asked = GIVEN["job"], []
@@ -368,7 +378,7 @@ def a_job_that_fails_raises():
         expect(failed.state == "cancelled" and "never" in str(failed), failed)
 
 
-main(a_job_is_submitted_with_its_files_watched_in_a_terminal_and_done, models_list_every_member_that_the_service_sends,
+main(a_job_is_submitted_with_its_files_watched_in_a_terminal_and_done, a_model_is_named_as_on_the_hub, models_list_every_member_that_the_service_sends,
      a_stream_that_is_cut_every_few_bytes_loses_and_repeats_nothing, a_stream_that_is_never_whole_ends_with_a_typed_error,
      the_clusters_events_come_by_topic, a_post_whose_answer_is_lost_is_carried_out_once, what_may_not_be_repeated_is_not,
      lists_come_page_by_page, refusals_are_types_with_the_problems_fields, tokens_go_in_clear_to_this_machine_alone, files_go_both_ways_over_a_wire_that_breaks,

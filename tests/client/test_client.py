@@ -6,9 +6,11 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "system"))
 from motley import GOLDEN, SLOW, SOURCE, Motley, expect, golden_spec, skip, tokens_rows, two_unlike  # noqa: E402
+from hub import Hub, Repository  # noqa: E402
 
 PACKAGES = os.path.join(SOURCE, ".cache", "client")
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -49,11 +51,22 @@ def given(motley, folder):
 def main():
     if not os.path.isdir(os.path.join(PACKAGES, "httpx")):
         skip("httpx is not in .cache/client: tools/pypi_packages.sh client fetches it")
+    with Hub() as hub, tempfile.TemporaryDirectory(prefix="motley-hub-") as cache:
+        os.environ.update(HF_ENDPOINT=hub.url, HF_HOME=cache)
+        return ask(hub)
+
+
+def ask(hub):
     with Motley(two_unlike()) as motley:
         folder = motley.path("python")
         os.mkdir(folder)
         python = install(folder)
         document = given(motley, folder)
+        files = {}
+        for name in ("config.json", "model.safetensors"):
+            with open(os.path.join(GOLDEN, "llama", name), "rb") as handle:
+                files[name] = handle.read()
+        hub.repositories["Acme/Tiny-1"] = Repository(files)
         first = motley.submit(dict(document["spec"], data={**document["spec"]["data"], "train": os.path.join(folder, "rows.jsonl"),
                                                            "eval": os.path.join(folder, "rows.jsonl")}), wait=True)
         document["first"] = first["id"]

@@ -2,6 +2,7 @@
 """Tests what `motley` fetches of a Hub (tests/support/hub.py), beside the Hub's own client where that is installed (.cache/hub)."""
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -9,6 +10,7 @@ import tempfile
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from claims import BIN, DATA, SOURCE, expect, main  # noqa: E402
 from hub import TOKEN, Hub, Repository  # noqa: E402
+from terminal import Terminal  # noqa: E402
 
 CLIENT = os.path.join(SOURCE, ".cache", "hub")
 NAME = "Acme/Tiny-1"
@@ -116,6 +118,18 @@ def a_cut_fetch_goes_on_where_it_was():
             got = user.get()["fetched_bytes"] - sum(len(d) for p, d in NEEDED.items() if p != "model.safetensors")
             expect(got == fetched and user.files() == NEEDED and os.listdir(user.cache("blobs")).count(os.path.basename(blob)) == 1,
                    f"{len(kept)} kept, ranges {ranges}: {got}")
+
+
+def a_terminal_shows_how_far_it_is():
+    with Hub() as hub:
+        hub.repositories[NAME] = Repository(NEEDED)
+        user = User(hub)
+        command = ["env", *(f"{key}={value}" for key, value in user.env.items()), os.path.join(BIN, "motley"), "model", "get", NAME]
+        with Terminal(command) as terminal:
+            terminal.end()
+            expect(re.search(r"\r\x1b\[K  \S+: [\d.]+ \w+ of [\d.]+ KiB, ", terminal.seen), repr(terminal.seen))
+            lines = [line for line in terminal.lines() if line.strip()]
+            expect([line[:9] for line in lines[:3]] == ["fetching ", "  commit ", user.home.name[:9]], f"{lines}")
 
 
 def other_bytes_than_the_hub_says_are_refused():
@@ -269,6 +283,6 @@ def the_hubs_own_client_finds_ours_and_we_its():
 
 
 if __name__ == "__main__":
-    main(only_what_a_model_needs_is_fetched_into_the_tools_cache, a_cut_fetch_goes_on_where_it_was,
+    main(only_what_a_model_needs_is_fetched_into_the_tools_cache, a_cut_fetch_goes_on_where_it_was, a_terminal_shows_how_far_it_is,
          other_bytes_than_the_hub_says_are_refused, refusals_say_what_to_do, a_specification_may_name_it, a_data_set_may_be_named_too,
          the_hubs_own_client_finds_ours_and_we_its)
