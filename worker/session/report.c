@@ -178,6 +178,15 @@ static uint64_t rows_bytes(const struct rows *rows)
                 : 0;
 }
 
+/* Returns by how much the process's peak while it reads its rows exceeds what it holds later, `later` bytes.
+ * A file of rows and the rows out of it are there at the same time; device and peers are not in use yet. */
+static uint64_t reading_bytes(const struct session *session, uint64_t later)
+{
+    const uint64_t train = rows_bytes(session->data.train), eval = rows_bytes(session->data.eval);
+    const uint64_t reading = train > 2 * eval ? 2 * train : train + 2 * eval;
+    return reading > later ? reading - later : 0;
+}
+
 _Static_assert((int)HOST_WINDOW_BYTES == (int)MESH_WINDOW_BYTES &&
                    (int)HOST_MESSAGE_BYTES == (int)MESH_MESSAGE_COST,
                "plans count what the mesh holds");
@@ -193,6 +202,8 @@ int report_memory(struct session *session, struct err *err)
     struct plan_host host = plan_host_bytes(session->assignment->plan, session->assignment->rank);
     uint64_t data = rows_bytes(session->data.train) + rows_bytes(session->data.eval);
     uint64_t base = me->process_base_bytes ? me->process_base_bytes : session->process_base_bytes;
+    uint64_t held = plan_host_total(&host) + data;
+    uint64_t reading = reading_bytes(session, held + me->memory_bytes);
     json_t *peak = json_object(), *predicted = json_object();
     json_t *event = json_pack(
         "{s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:{s:I, s:I, s:I, s:I, s:I, s:I}}", "peak", peak,
@@ -200,10 +211,10 @@ int report_memory(struct session *session, struct err *err)
         (json_int_t)account.limit, "predicted_bytes", (json_int_t)me->memory_bytes, "device_base_bytes",
         (json_int_t)device_base_bytes(session->device), "vm_hwm_bytes", (json_int_t)process_peak_bytes(),
         "process_base_bytes", (json_int_t)session->process_base_bytes, "predicted_base_bytes",
-        (json_int_t)(base + plan_host_total(&host) + data), "early_bytes",
-        (json_int_t)mesh.early_bytes_held_max, "host", "cells", (json_int_t)host.cells, "collectives",
-        (json_int_t)host.collectives, "checkpoint", (json_int_t)host.checkpoint, "moments",
-        (json_int_t)host.moments, "early", (json_int_t)host.early, "data", (json_int_t)data);
+        (json_int_t)(base + held + reading), "early_bytes", (json_int_t)mesh.early_bytes_held_max, "host",
+        "cells", (json_int_t)host.cells, "collectives", (json_int_t)host.collectives, "checkpoint",
+        (json_int_t)host.checkpoint, "moments", (json_int_t)host.moments, "early", (json_int_t)host.early,
+        "data", (json_int_t)data);
     if (!event)
         return err_set(err, ERR_NOMEM, "no memory for an event");
     for (int p = 0; p < MEM_PURPOSES; p++)
