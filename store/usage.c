@@ -47,7 +47,7 @@ static const struct pg_statement page_queue = {
     "  FROM found f JOIN users u ON u.id = f.owner LEFT JOIN LATERAL (SELECT r.created_at, r.stopping_at, " RUN_LIMIT_AT("f", "r") " AS limit_at, " RUN_STEP_S " AS step_s, (SELECT json_agg(a.device ORDER BY a.rank) FROM assignments a WHERE a.run = r.id AND " RANK_LIVES("a") ") AS devices "
     "    FROM runs r WHERE r.id = f.run AND f.state <> 'queued') r ON true "
     "  CROSS JOIN LATERAL (SELECT CASE WHEN f.state = 'stopping' THEN greatest(now(), coalesce(r.stopping_at, now()) + r.step_s * interval '1 second') "
-    "    ELSE now() + greatest(0, f.steps - f.step) * r.step_s * interval '1 second' END AS by_steps, greatest(r.limit_at, now()) AS by_limit) e) "
+    "    ELSE now() + greatest(0, f.steps - f.step) * r.step_s * interval '1 second' END AS by_steps, CASE WHEN r.limit_at IS NOT NULL THEN greatest(r.limit_at, now()) END AS by_limit) e) "
     "SELECT json_build_object('jobs', (SELECT coalesce(json_object_agg(state, n), '{}') FROM (SELECT state, sum(n) AS n FROM "
     "    job_counts GROUP BY state HAVING sum(n) > 0) c), 'queue', coalesce(json_agg(doc ORDER BY n) FILTER (WHERE n <= $3 + $4), "
     "  '[]'::json), 'next', CASE WHEN max(n) > $3 + $4 THEN $3 + $4 END, 'scheduler', " SCHEDULER_STATE ") FROM shown",
