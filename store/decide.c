@@ -15,9 +15,9 @@ static const struct pg_statement add_runs = {
     "decide_runs_new",
     "WITH c AS MATERIALIZED (SELECT * FROM "
     RECORDS("run bigint, job bigint, attempt integer, epoch bigint, plan json, answer json, timeline text, start_step bigint, "
-            "step_s double precision, save_bytes bigint, ranks json") "), "
-    "made AS (INSERT INTO runs (id, job, attempt, epoch, state, plan, answer, timeline, start_step, step_s, save_bytes) "
-    "  SELECT run, job, attempt, epoch, 'starting', plan, answer, timeline, start_step, step_s, coalesce((SELECT p.save_bytes FROM runs p "
+            "step_s double precision, save_bytes bigint, load_bytes bigint, ranks json") "), "
+    "made AS (INSERT INTO runs (id, job, attempt, epoch, state, plan, answer, timeline, start_step, step_s, load_bytes, save_bytes) "
+    "  SELECT run, job, attempt, epoch, 'starting', plan, answer, timeline, start_step, step_s, coalesce(load_bytes, 0), coalesce((SELECT p.save_bytes FROM runs p "
     "    WHERE p.job = c.job AND p.saved_at IS NOT NULL ORDER BY p.attempt DESC LIMIT 1), c.save_bytes, 0) FROM c RETURNING 1), "
     "x AS MATERIALIZED (SELECT c.run, c.job, x.* FROM c, json_to_recordset(c.ranks) AS x(assignment bigint, rank integer, "
     "  node text, device text, busy_s double precision, speed double precision, origin text, factor double precision)), "

@@ -93,6 +93,7 @@ struct store_sched_run { /* every active run */
     bool advanced;       /* the run has completed a checkpoint beyond the one it began with */
     double step_s;       /* seconds per step as the plan predicts them; 0: unknown */
     uint64_t save_bytes; /* bytes of the job's last checkpoint, or the plan's prediction of them */
+    uint64_t load_bytes; /* bytes of weights that the largest rank loads, as the plan predicts them */
     int64_t saved_us;    /* when the run's last checkpoint was complete; 0: never */
     /* The run was asked for a checkpoint at save_asked_us (0: never). It has until save_by_us (0: it is not
      * being asked now), so that it can stop and make room for the job save_for (0: its time slice is
@@ -325,9 +326,9 @@ int store_ingest(struct store *store, const struct store_ingest *ingest, store_d
 struct store_decision {
     int64_t leader;
     /* [{"run","job","attempt","epoch","plan","answer","start_step","step_s"?,"save_bytes"?,
-     * "ranks":[{"assignment","rank","node","device","busy_s","speed"?,"origin"?,"factor"?}]}]: new runs. Each
-     * rank opens a row of the ledger, which is closed when the rank's assignment ends; speed, origin and
-     * factor are columns of that row */
+     * "load_bytes"?,"ranks":[{"assignment","rank","node","device","busy_s","speed"?,"origin"?,"factor"?}]}]:
+     * new runs. Each rank opens a row of the ledger, which is closed when the rank's assignment ends; speed,
+     * origin and factor are columns of that row */
     const json_t *runs_new;
     /* [{"run","rank","why"}]: ranks that become lost, unless they have already ended */
     const json_t *ranks_lost;

@@ -50,7 +50,7 @@ static const struct pg_statement statements[Q_COUNT] = {
                 "EXISTS (SELECT 1 FROM checkpoints c WHERE c.job = r.job AND c.complete AND c.step > r.start_step), "
                 "(SELECT count(*) FROM runs p WHERE p.job = r.job AND p.state = 'lost' AND p.start_step = r.start_step), "
                 "coalesce(step_s, 0), save_bytes, " MICROS("saved_at") ", " MICROS("save_asked_at") ", " MICROS("save_by")
-                ", coalesce(save_for, 0), saves_missed, start_step "
+                ", coalesce(save_for, 0), saves_missed, start_step, load_bytes "
                 "FROM runs r WHERE state IN " ACTIVE " ORDER BY id",
                 PG_READ},
     [Q_RANKS] = {"sched_ranks",
@@ -275,6 +275,7 @@ static void read_runs(struct store_view *view, const struct pg_result *runs, con
         run->save_for = pg_i64(runs, row, 18);
         run->saves_missed = (uint32_t)pg_i64(runs, row, 19);
         run->start_step = pg_i64(runs, row, 20);
+        run->load_bytes = (uint64_t)pg_i64(runs, row, 21);
         while (at < total && pg_i64(ranks, at, 0) < run->id)
             at++;
         int end = at;

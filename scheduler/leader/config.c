@@ -15,6 +15,7 @@ static const struct scheduler_limits defaults = {
     .unreachable_ms = 5000,
     .lost_ms = 30000,
     .missing_ms = 10000,
+    .start_least_ms = 300000,
     .start_ms = 1800000,
     .stop_ms = 10000,
     .checkpoint_stop_ms = 120000,
@@ -75,6 +76,7 @@ static void read_limits(struct json_reader *top, struct scheduler_limits *limits
     jr_u32(&reader, "unreachable_ms", JR_OPTIONAL, 10, day, &limits->unreachable_ms);
     jr_u32(&reader, "lost_ms", JR_OPTIONAL, 10, day, &limits->lost_ms);
     jr_u32(&reader, "missing_ms", JR_OPTIONAL, 10, day, &limits->missing_ms);
+    jr_u32(&reader, "start_least_ms", JR_OPTIONAL, 10, day, &limits->start_least_ms);
     jr_u32(&reader, "start_ms", JR_OPTIONAL, 10, day, &limits->start_ms);
     jr_u32(&reader, "stop_ms", JR_OPTIONAL, 10, day, &limits->stop_ms);
     jr_u32(&reader, "checkpoint_stop_ms", JR_OPTIONAL, 10, day, &limits->checkpoint_stop_ms);

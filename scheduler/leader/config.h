@@ -33,8 +33,10 @@ struct scheduler_limits {
     uint32_t lost_ms;
     /* a worker that its restarted agent does not name is given up after this time; default 10000 */
     uint32_t missing_ms;
-    /* a run whose workers are not all ready after this time is stopped; default 1800000 */
-    uint32_t start_ms;
+    /* a run whose workers are not all ready after start_least_ms and the time in which their weights come,
+     * and at most start_ms, is stopped; defaults 300000, as a driver's first translation of the kernels takes
+     * up to two minutes, and 1800000 */
+    uint32_t start_least_ms, start_ms;
     /* a worker that was told to stop without a checkpoint is killed after this time; default 10000 */
     uint32_t stop_ms;
     /* a worker that was told to stop with a checkpoint is killed after this time plus twice the predicted
@@ -98,7 +100,8 @@ struct scheduler_limits {
     /* how long passes leave out what the database refused; default 30000 */
     uint32_t aside_ms;
     /* a device that a run measured slower than its profile is profiled again after this time, and repeatedly;
-     * the first pause after measure_tries failed attempts, which doubles up to 16 times this; default 60000 */
+     * the first pause after measure_tries failed attempts, which doubles up to 16 times this; default 60000
+     */
     uint32_t remeasure_ms;
     /* a transfer may stand still for this many of the plan's predicted step times; default 20 */
     uint32_t wait_steps;

@@ -204,10 +204,24 @@ static void finish_done(const struct store_sched_run *run, const struct tally *t
             tally->lost_why);
 }
 
+/* Says who was not ready in time. */
+static void say_unready(const struct store_sched_run *run, const struct run_facts *facts,
+                        struct run_verdict *verdict)
+{
+    size_t used = 0;
+    char names[LIFECYCLE_TEXT / 2] = "";
+    for (uint32_t i = 0; i < run->rank_count && used < sizeof(names); i++)
+        if (run->ranks[i].state == ASSIGNMENT_SENT)
+            used += (size_t)snprintf(names + used, sizeof(names) - used, "%s%s", used ? ", " : "",
+                                     run->ranks[i].device);
+    say(verdict, "the worker of %s was not ready within %lld s, which is long for what it has to load", names,
+        (long long)facts->start_wait_ms / 1000);
+}
+
 /* Decides about a run that is starting or running. */
 static void decide_active(const struct store_sched_run *run, const struct store_sched_job *job,
-                          const struct tally *tally, const struct run_facts *facts,
-                          const struct scheduler_limits *limits, int64_t now_us, struct run_verdict *verdict)
+                          const struct tally *tally, const struct run_facts *facts, int64_t now_us,
+                          struct run_verdict *verdict)
 {
     if (is_complete(run, tally) && run->state == RUN_RUNNING) {
         finish_done(run, tally, verdict);
@@ -254,10 +268,10 @@ static void decide_active(const struct store_sched_run *run, const struct store_
             verdict->action = RUN_ACTION_PEERS;
             return;
         }
-        int64_t until_us = run->created_us + (int64_t)limits->start_ms * 1000;
+        int64_t until_us = run->created_us + facts->start_wait_ms * 1000;
         if (now_us >= until_us) {
             stop(verdict, STOP_LOST, false);
-            say(verdict, "not all workers were ready within %u s", limits->start_ms / 1000);
+            say_unready(run, facts, verdict);
             return;
         }
         earliest(&verdict->check_us, until_us);
@@ -398,7 +412,7 @@ void lifecycle_decide(const struct store_sched_run *run, const struct store_sche
     *verdict = (struct run_verdict){.action = RUN_ACTION_WAIT};
     const struct tally tally = count_ranks(run, facts->ranks);
     if (run->state != RUN_STOPPING) {
-        decide_active(run, job, &tally, facts, limits, now_us, verdict);
+        decide_active(run, job, &tally, facts, now_us, verdict);
         return;
     }
     if (tally.living > 0)

@@ -24,6 +24,7 @@ struct rank_facts {
 struct run_facts {
     const struct rank_facts *ranks; /* [run->rank_count] */
     int64_t save_wait_ms;           /* how long the ranks may take to store a checkpoint and stop */
+    int64_t start_wait_ms;          /* how long the workers may take to be ready */
     /* the job for which this run was asked for a checkpoint still waits for this run's devices */
     bool awaited;
 };

@@ -168,6 +168,9 @@ double pass_save_s(const struct scheduler_pass *pass, const struct store_sched_r
 /* Returns the time that the run is given to store a checkpoint: limits.checkpoint_stop_ms plus twice the
  * predicted time. */
 int64_t pass_save_wait_ms(const struct scheduler_pass *pass, const struct store_sched_run *run);
+/* Returns how many milliseconds the run's workers may take to be ready: limits.start_least_ms and the time in
+ * which their weights come, at most limits.start_ms. */
+int64_t pass_start_wait_ms(const struct scheduler_pass *pass, const struct store_sched_run *run);
 /* Whether the run can be asked for a checkpoint now. */
 bool pass_can_save(const struct scheduler_pass *pass, const struct store_sched_run *run,
                    const struct store_sched_job *job);

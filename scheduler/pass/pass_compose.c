@@ -152,6 +152,17 @@ static json_int_t save_bytes(const json_t *plan)
     return bytes < 1e18 ? (json_int_t)bytes : 0;
 }
 
+/* Returns the bytes of weights that the largest rank loads, as the plan predicts them. */
+static json_int_t load_bytes(const json_t *plan)
+{
+    double most = 0;
+    size_t i;
+    json_t *rank;
+    json_array_foreach (json_object_get(plan, "ranks"), i, rank)
+        most = fmax(most, json_number_value(json_object_get(json_object_get(rank, "memory"), "weights")));
+    return most < 1e18 ? (json_int_t)most : 0;
+}
+
 /* Composes one run with its ids {"run","epoch"}. */
 static void compose_run(struct scheduler_pass *pass, const struct pass_start *start, const json_t *numbers,
                         const json_t *assignments, size_t first)
@@ -167,12 +178,13 @@ static void compose_run(struct scheduler_pass *pass, const struct pass_start *st
         pass_message(pass, json_string_value(json_object_get(rank, "node")), run, "assign",
                      compose_assign(pass, start, common, rank, &old));
     pass_add(pass, pass->runs_new,
-             json_pack("{s:I, s:I, s:I, s:O, s:O, s:O?, s:O?, s:I, s:f, s:I, s:O}", "run", (json_int_t)run,
-                       "job", (json_int_t)job->id, "attempt", (json_int_t)job->attempt + 1, "epoch",
-                       json_object_get(numbers, "epoch"), "plan", start->answer.plan, "answer",
+             json_pack("{s:I, s:I, s:I, s:O, s:O, s:O?, s:O?, s:I, s:f, s:I, s:I, s:O}", "run",
+                       (json_int_t)run, "job", (json_int_t)job->id, "attempt", (json_int_t)job->attempt + 1,
+                       "epoch", json_object_get(numbers, "epoch"), "plan", start->answer.plan, "answer",
                        start->answer.answer, "timeline", start->answer.timeline, "start_step",
                        (json_int_t)(start->checkpoint_step > 0 ? start->checkpoint_step : 0), "step_s",
-                       start->step_s, "save_bytes", save_bytes(start->answer.plan), "ranks", ranks));
+                       start->step_s, "save_bytes", save_bytes(start->answer.plan), "load_bytes",
+                       load_bytes(start->answer.plan), "ranks", ranks));
     pass_add(pass, pass->jobs,
              json_pack("{s:I, s:s, s:s, s:I, s:O?}", "job", (json_int_t)job->id, "before", "queued", "state",
                        "starting", "run", (json_int_t)run, "why", json_object_get(planner, "why")));

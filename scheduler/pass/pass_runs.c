@@ -248,8 +248,10 @@ void pass_runs(struct scheduler_pass *pass)
         const bool is_awaited = run->save_for > 0
                                     ? store_queue_find(pass->scheduler->queue, run->save_for) != NULL
                                     : run->save_by_us > 0 && pass_others_wait(pass, job);
-        const struct run_facts all = {
-            .ranks = facts, .save_wait_ms = pass_save_wait_ms(pass, run), .awaited = is_awaited};
+        const struct run_facts all = {.ranks = facts,
+                                      .save_wait_ms = pass_save_wait_ms(pass, run),
+                                      .start_wait_ms = pass_start_wait_ms(pass, run),
+                                      .awaited = is_awaited};
         struct run_verdict verdict;
         lifecycle_decide(run, job, &all, &pass->scheduler->config->limits, pass->view->now_us, &verdict);
         if (verdict.action == RUN_ACTION_WAIT && job->state != JOB_STOPPING &&

@@ -11,6 +11,10 @@
  * was given. */
 enum { ASK_AGAIN = 4 };
 
+/* A start may take the time of reading its weights so many times: a file may hold four times the bytes that
+ * are kept (16 bits packed to 4), and a link that others use is half as fast. */
+enum { START_READS = 8 };
+
 double pass_step_s(const struct store_sched_run *run)
 {
     double slower = 0;
@@ -48,6 +52,13 @@ double pass_save_s(const struct scheduler_pass *pass, const struct store_sched_r
 int64_t pass_save_wait_ms(const struct scheduler_pass *pass, const struct store_sched_run *run)
 {
     return pass->scheduler->config->limits.checkpoint_stop_ms + (int64_t)(2000 * pass_save_s(pass, run));
+}
+
+int64_t pass_start_wait_ms(const struct scheduler_pass *pass, const struct store_sched_run *run)
+{
+    const struct scheduler_limits *limits = &pass->scheduler->config->limits;
+    const double bytes = START_READS * (double)run->load_bytes + (double)run->save_bytes;
+    return (int64_t)fmin(limits->start_ms, limits->start_least_ms + 1000 * bytes / store_rate(pass, run));
 }
 
 bool pass_can_save(const struct scheduler_pass *pass, const struct store_sched_run *run,

@@ -38,21 +38,18 @@ struct life {
     struct store_sched_rank ranks[RANKS];
     struct rank_facts facts[RANKS];
     struct run_verdict verdict;
-    int64_t now_us, save_wait_ms;
+    int64_t now_us, save_wait_ms, start_wait_ms;
     bool awaited;
 };
 
-static const struct scheduler_limits limits = {.start_ms = 60000,
-                                               .stop_ms = 1000,
-                                               .checkpoint_stop_ms = 5000,
-                                               .kill_ms = 1000,
-                                               .retry_ms_min = 100,
-                                               .retry_ms_max = 1000};
+static const struct scheduler_limits limits = {
+    .stop_ms = 1000, .checkpoint_stop_ms = 5000, .kill_ms = 1000, .retry_ms_min = 100, .retry_ms_max = 1000};
 
 static void life_make(struct life *life, enum run_state run, enum job_state job, enum assignment_state rank)
 {
     static char device[] = "left/cpu0", code[] = "not-finite", why[] = "loss is NaN";
-    *life = (struct life){.now_us = 1000000000, .save_wait_ms = 5000, .awaited = true};
+    *life =
+        (struct life){.now_us = 1000000000, .save_wait_ms = 5000, .start_wait_ms = 60000, .awaited = true};
     life->run = (struct store_sched_run){.id = 1, .job = 1, .epoch = 1, .state = run, .rank_count = RANKS};
     life->run.created_us = life->now_us;
     life->run.ranks = life->ranks;
@@ -67,8 +64,10 @@ static void life_make(struct life *life, enum run_state run, enum job_state job,
 
 static const struct run_verdict *decide(struct life *life)
 {
-    const struct run_facts facts = {
-        .ranks = life->facts, .save_wait_ms = life->save_wait_ms, .awaited = life->awaited};
+    const struct run_facts facts = {.ranks = life->facts,
+                                    .save_wait_ms = life->save_wait_ms,
+                                    .start_wait_ms = life->start_wait_ms,
+                                    .awaited = life->awaited};
     lifecycle_decide(&life->run, &life->job, &facts, &limits, life->now_us, &life->verdict);
     return &life->verdict;
 }
@@ -144,6 +143,8 @@ static void a_start_that_takes_too_long_is_a_loss(void **state)
     life.now_us += 60000000;
     assert_int_equal(decide(&life)->action, RUN_ACTION_STOP);
     assert_int_equal(life.verdict.why, STOP_LOST);
+    assert_non_null(strstr(life.verdict.text, "the worker of left/cpu0, "));
+    assert_non_null(strstr(life.verdict.text, " was not ready within 60 s"));
 }
 
 static void a_fault_wins_over_the_losses_it_causes(void **state)
