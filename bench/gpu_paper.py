@@ -2,11 +2,13 @@
 """A roofline of one training step on paper, op by op, for a card of the planner's catalogue.
 
 What a step asks of a card is counted by the engine itself (bench/gpu/gpu_paper.c: its ops, their FLOPs and bytes, every launch
-of a kernel). What a kernel can do at most is read from the instructions of its loops in the PTX of this build. A line's
-seconds are the longest of: bytes over the card's bandwidth; a kernel's FLOPs over its rate; FLOPs of the vendor's library over
-the library's rate; and LAUNCH_S for each launch is added. That is a bound and no forecast: latencies, caches, conflicts of
-shared memory and the ends of waves are not in it. No card has confirmed it; where `make gpu-bench` has left its figures, they
-are printed beside it.
+of a kernel). What a block of our own products costs is counted by the interpreter of PTX as it runs (test_engine_gpu_ptx with
+MOTLEY_GPU_TRAFFIC): instructions, wavefronts of shared memory with their conflicts, matrix instructions; for attention it is
+read from the loops in the PTX of this build, along the shortest way and as a whole. A line's seconds are the longest of: bytes
+over the card's bandwidth; what the kernel's multiprocessors need, with the latency of memory that too few blocks cannot hide,
+and the last wave of blocks; FLOPs of the vendor's library over the library's rate; LAUNCH_S for each launch is added. That is
+a bound and no forecast: what caches hold and what else a card does is not in it. No card has confirmed it; where `make
+gpu-bench` has left its figures, they are printed beside it. For AMD's cards the instructions of the PTX stand for theirs.
 
     bench/gpu_paper.py [--card h100] [--shape 8b] [--method qlora] [--json]
 
@@ -14,22 +16,31 @@ Rests on: build/bin (GPU_BIN), build/gpu_code/sm_80 (--ptx), `motley devices --c
 """
 import argparse
 import json
+import math
 import os
 import re
 import subprocess
 import sys
+import tempfile
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Assumptions, each of which a measurement replaces.
-LAUNCH_S = 2e-6  # between two dependent kernels of a replayed graph
-LIBRARY_SHARE = 0.75  # of the data sheet's 16-bit rate: cublasLt on large products
+LAUNCH_S = {"cuda": 2e-6, "hip": 4e-6}  # between two dependent kernels of a replayed graph
 BANDWIDTH_SHARE = 0.9  # of the data sheet's bandwidth that a kernel which only moves memory reaches
-# The share of the peak that mma.sync reaches on Hopper, whose full rate needs wgmma: W. Luo et al., Benchmarking and Dissecting
-# the Nvidia Hopper GPU Architecture, arXiv:2402.13499. Other generations reach their rate with mma.sync.
-MMA_SHARE_HOPPER = 0.629
-# FLOPs of one fp32 peak that an issued warp instruction stands for: 64 where a quarter of a multiprocessor has 32 lanes (cards
-# from Ampere's GA10x on, Hopper), 32 where it has 16 (Volta, Turing, A100).
-LANES_16 = ("v100", "titan-v", "gv100", "t4", "rtx-20", "titan-rtx", "rtx-4000", "rtx-5000", "rtx-6000", "rtx-8000", "a100", "a30")
+LATENCY, SYNC = 300, 100  # clocks: from a load to its value out of L2; from the barrier behind a tile to its first product
+# Of a generation: the share of the data sheet's 16-bit rate that the library reaches on large products; the share of it that
+# our own matrix instructions can (mma.sync on Hopper, whose full rate needs wgmma: W. Luo et al., arXiv:2402.13499); FLOPs of
+# the fp32 peak for each instruction of 32 lanes that can be issued (64 where a quarter of a multiprocessor has 32 lanes, 32
+# where it has 16; AMD counts two lanes' FLOPs twice); the 16-bit types of its matrix units that our kernels use.
+GENERATIONS = (("hopper", r"h100|h200|gh200|b200", 0.75, 0.629, 64, "f16+bf16"),
+               ("of 16 lanes with bf16", r"a100|a30", 0.85, 1, 32, "f16+bf16"),
+               ("of 16 lanes", r"v100|titan-v|gv100|t4|rtx-20|titan-rtx|rtx-4000|rtx-5000|rtx-6000|rtx-8000", 0.85, 1, 32, "f16"),
+               ("cdna", r"mi\d", 0.5, 0.8, 128, "f16+bf16"), ("rdna", r"rx-|w7|w6", 0.65, 0.8, 128, "none"),
+               ("other", r"", 0.85, 1, 64, "f16+bf16"))
+MULTIPROCESSORS = {"h100": 132, "a100": 108, "rtx-4090": 128, "rtx-3090": 82, "mi300x": 304, "rx-7900xtx": 96, "mi250": 104}
+# Shares of the data sheet's rate that are asked of QLoRA of the 8B shape.
+ASKED = {"rtx-4090": 0.55, "rtx-3090": 0.55, "h100": 0.5, "mi300x": 0.35, "rx-7900xtx": 0.3}
+OWN_ASKED = 0.6  # of the library's rate, by our own products
 # Bytes of a value that is converted for the library: read in its stored form, and written in 16 bits.
 READ_BYTES, WRITTEN_BYTES = {"nf4": 0.6, "f32": 4, "blo": 1}, 2
 # Products that each kernel of attention makes for a pair of query and key; an op's own FLOPs count 2 forward and 5 backward.
@@ -103,16 +114,31 @@ def kernel_counts(ptx):
 
 # --- the step
 
-def engine_says(program, shape, method, gib, layers):
-    done = subprocess.run([program, shape, method, str(gib), str(layers)], capture_output=True, text=True, check=False, timeout=600)
+def engine_says(program, shape, method, gib, layers, matrix="f16+bf16"):
+    done = subprocess.run([program, shape, method, str(gib), str(layers), matrix], capture_output=True, text=True, check=False, timeout=600)
     if done.returncode != 0:
         sys.exit(f"gpu-paper: {done.stderr.strip() or done.returncode}")
     return json.loads(done.stdout)
 
 
-def step_of(program, shape, method, gib):
+def tiles_of(program):
+    """{(kernel, order): what 64 terms of a block cost} as the interpreter of PTX counts it; order: 1 if a lies across the terms,
+    plus 2 if b does. Empty where the tests are not built."""
+    if not os.path.exists(program):
+        return {}
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "traffic")
+        done = subprocess.run([program], capture_output=True, text=True, check=False, timeout=600, env={**os.environ, "MOTLEY_GPU_TRAFFIC": path})
+        if done.returncode != 0 or not os.path.exists(path):
+            sys.exit(f"gpu-paper: {program}: {done.stderr.strip()[-500:]}")
+        with open(path, encoding="ascii") as handle:
+            rows = [line.split() for line in handle]
+    return {(name, int(order)): dict(zip(("instructions", "wavefronts", "mma"), map(float, costs))) for name, order, *costs in rows}
+
+
+def step_of(program, shape, method, gib, matrix):
     """The step of the whole model. All layers are alike, so two counts give it: 2 layers, and 3."""
-    two, three = (engine_says(program, shape, method, gib, layers) for layers in (2, 3))
+    two, three = (engine_says(program, shape, method, gib, layers, matrix) for layers in (2, 3))
     ops, more = ({(op["op"], op["detail"]): op for op in step["ops"]} for step in (two, three))
     if set(ops) != set(more):
         sys.exit("gpu-paper: a third layer has other ops than the second")
@@ -134,13 +160,31 @@ def step_of(program, shape, method, gib):
 def card_of(motley, name):
     done = subprocess.run([motley, "devices", "--catalogue", "--json"], capture_output=True, text=True, check=True, timeout=60)
     card = next((entry for entry in json.loads(done.stdout)["devices"] if entry["name"] == name), None)
-    if not card or card["kind"] != "cuda" or not card["flops_16"]:
-        sys.exit(f"gpu-paper: the catalogue has no NVIDIA card {name} with a 16-bit rate")
-    hopper = name.startswith(("h100", "h200", "gh200", "b200"))
-    return {"name": name, "gib": card["memory_bytes"] >> 30, "bytes_per_s": card["memory_bytes_per_s"] * BANDWIDTH_SHARE,
-            "mma": card["flops_16"] * (MMA_SHARE_HOPPER if hopper else 1), "library": card["flops_16"] * LIBRARY_SHARE,
-            "fp32": card["flops_fp32"], "issue": card["flops_fp32"] / (32 if name.startswith(LANES_16) else 64),
+    if not card or not card["flops_16"]:
+        sys.exit(f"gpu-paper: the catalogue has no card {name} with a 16-bit rate")
+    _, _, library, mma, per_instruction, matrix = next(row for row in GENERATIONS if re.match(row[1], name))
+    issue = card["flops_fp32"] / per_instruction
+    multiprocessors = MULTIPROCESSORS.get(name, round(issue / 4 / 1.7e9))
+    return {"name": name, "kind": card["kind"], "gib": card["memory_bytes"] >> 30, "sheet": card["flops_16"],
+            "bytes_per_s": card["memory_bytes_per_s"] * BANDWIDTH_SHARE, "mma": card["flops_16"] * mma,
+            "library": card["flops_16"] * library, "library_share": library, "fp32": card["flops_fp32"], "issue": issue, "matrix": matrix,
+            "multiprocessors": multiprocessors, "clock": issue / (2 if card["kind"] == "hip" else 4) / multiprocessors,
             "catalogue": card["flops_16"] * card["efficiency_16"], "origin": card["origin"]}
+
+
+def tile_seconds(flops, name, order, blocks, card, tiles):
+    """Seconds of FLOPs by blocks of our own products. Two blocks of 256 threads share a multiprocessor, but for NVIDIA's with tiles
+    of 128 x 128, whose registers are too many. A tile of `depth` terms is fetched while the one before is multiplied."""
+    cost, (rows, columns) = tiles[name, order], map(int, re.search(r"(\d+)x(\d+)$", name).groups())
+    depth, share = (8 if name.startswith("gemm") and rows * columns > 4096 else 16), 1 if rows * columns > 8192 and card["kind"] == "cuda" else 2
+    whole = 2 * rows * columns * 64
+    clocks = {"issue": cost["instructions"] * card["clock"] * card["multiprocessors"] / card["issue"], "shared": cost["wavefronts"],
+              "products": whole / ((card["mma"] if cost["mma"] else card["fp32"]) / card["multiprocessors"] / card["clock"])}
+    work = max(clocks.values()) * depth / 64
+    turn = max(work, (max(LATENCY, work) + SYNC) / share)
+    waves = blocks / (card["multiprocessors"] * share)
+    ends = math.ceil(waves) / waves if waves > 0 else 1
+    return ends * flops / whole * (64 / depth) * turn / card["clock"] / card["multiprocessors"], clocks, work < turn
 
 
 def kernel_rate(counts, card, which):
@@ -151,7 +195,7 @@ def kernel_rate(counts, card, which):
     return min(card["issue"] * flops / counts[which], card["mma"] if counts["mma"] else card["fp32"]) if flops else None
 
 
-def own_seconds(op, kernels, card, which):
+def own_seconds(op, kernels, card, which, tiles):
     """Seconds of an op's own products, by the rates of the kernels that make them."""
     own = op["flops"] - op["library_flops"]
     if own <= 0:
@@ -160,24 +204,28 @@ def own_seconds(op, kernels, card, which):
              {name: kernels[name] for name in op["kernels"] if kernels.get(name, {}).get("fma")}
     if not makers:
         sys.exit(f"gpu-paper: {op['op']} {op['detail']}: no loop with products in {', '.join(op['kernels'])}")
+    order = ("a across" in op["detail"]) + 2 * ("b across" not in op["detail"])
+    if op["op"] == "gemm" and all((name, order) in tiles for name in makers):
+        return sum(tile_seconds(own / len(makers), name, order, op["kernels"][name][1] / max(1, op["kernels"][name][0]), card, tiles)[0]
+                   for name in makers)
     if op["op"] != "attention_backward":
         return own / min(kernel_rate(counts, card, which) for counts in makers.values())
-    return sum(own / 5 * next(count for start, count in ATTENTION_PRODUCTS.items() if name.startswith(start))
-               / kernel_rate(counts, card, which) for name, counts in makers.items())
+    return sum(own / 5 * count / kernel_rate(counts, card, which) for name, counts in makers.items()
+               for start, count in ATTENTION_PRODUCTS.items() if name.startswith(start))
 
 
-def op_line(op, kernels, card, which):
+def op_line(op, kernels, card, which, tiles):
     """One op on the roofline: its seconds, what bounds them, and their parts."""
     form = re.search(r", (\w{3})", op["detail"])
     values = op["converted_a"] + op["converted_b"]
     read = 4 * op["converted_a"] + READ_BYTES.get(form and form.group(1), 4) * op["converted_b"]
     written = WRITTEN_BYTES * values
     times = {"memory": (max(0, op["bytes"] - read) + written) / card["bytes_per_s"],
-             "instructions": own_seconds(op, kernels, card, which), "library": op["library_flops"] / card["library"]}
+             "instructions": own_seconds(op, kernels, card, which, tiles), "library": op["library_flops"] / card["library"]}
     words = max((kernels[name][which] for name in op["kernels"] if values and name in kernels), default=0)
     # the loop of a conversion handles four values of each of a warp's 32 lanes
     staging = max((read + written) / card["bytes_per_s"], values / 128 * words / card["issue"])
-    launching = (op["launches"] + op["fills"]) * LAUNCH_S
+    launching = (op["launches"] + op["fills"]) * LAUNCH_S[card["kind"]]
     bound = max(times, key=times.get)
     return {"seconds": times[bound] + staging + launching, "bound": bound if times[bound] > max(staging, launching) else
             "converting" if staging > launching else "launches", "times": times, "staging": staging, "launching": launching}
@@ -186,7 +234,7 @@ def op_line(op, kernels, card, which):
 def totals(step, lines, card):
     seconds = sum(line["seconds"] for line in lines)
     rate = step["model_flops"] / seconds
-    return {"seconds": seconds, "tokens_per_s": step["tokens"] / seconds, "flops_per_s": rate, "of_library": rate / card["library"],
+    return {"seconds": seconds, "tokens_per_s": step["tokens"] / seconds, "flops_per_s": rate, "of_library": rate / card["library"], "of_sheet": rate / card["sheet"],
             "of_catalogue": rate / card["catalogue"], "launching": sum(line["launching"] for line in lines),
             "staging": sum(line["staging"] for line in lines)}
 
@@ -219,18 +267,35 @@ def table_print(step, both, kernels, card, options):
                   + " and ".join(f"{(kernel_rate(counts, card, which) or 0) / 1e12:.0f}" for which in both) + " TFLOP/s at most")
 
 
+def own_print(card, tiles):
+    """Our own products beside the library's assumed rate, for a product of 8192 x 4096 x 4096."""
+    print(f"\nown products of 8192 x 4096 x 4096 on {card['name']}, by what bounds them, and their share of the library's "
+          f"{card['library'] / 1e12:.0f} TFLOP/s (asked: {100 * OWN_ASKED:.0f} %)")
+    for (name, order), cost in sorted(tiles.items()):
+        wants = "units" if card["matrix"] != "none" else "gemm"
+        if order not in (0, 2) or not name.startswith(wants) or not name.endswith("128x128") or "blocks" in name:
+            continue
+        flops = 2.0 * 8192 * 4096 * 4096
+        seconds, clocks, waits = tile_seconds(flops, name, order, 64 * 32, card, tiles)
+        print(f"  {name:<20} b {'across' if order else 'along '}  {flops / seconds / 1e12:5.0f} TFLOP/s, {100 * flops / seconds / card['library']:3.0f} %: "
+              + ("latency" if waits else max(clocks, key=clocks.get)) + "; clocks of 64 terms: "
+              + ", ".join(f"{word} {value:.0f}" for word, value in clocks.items()))
+
+
 def summary_print(step, sums, card, options):
     for which, words in (("shortest", "shortest ways through the loops (a bound)"), ("instructions", "whole text of the loops")):
         total = sums[which]
         print(f"\n{words}: {total['seconds']:.3f} s a step, {total['tokens_per_s']:.0f} tokens/s, {total['flops_per_s'] / 1e12:.0f} "
               f"TFLOP/s of the model's own: {100 * total['of_library']:.0f} % of cublasLt's rate ({card['library'] / 1e12:.0f} TFLOP/s, "
-              f"assumed: {100 * LIBRARY_SHARE:.0f} % of the data sheet's), {100 * total['of_catalogue']:.0f} % of the catalogue's "
+              f"assumed: {100 * card['library_share']:.0f} % of the data sheet's), {100 * total['of_sheet']:.0f} % of the data sheet's, {100 * total['of_catalogue']:.0f} % of the catalogue's "
               f"{card['catalogue'] / 1e12:.0f} ({card['origin']}); launches {total['launching']:.3f} s, operands converted for the "
               f"library {total['staging']:.3f} s")
-    print("asked: 45 % of cublasLt's rate: " + ("NOT reached" if sums["shortest"]["of_library"] < 0.45 else
-                                                "reached by the bound alone" if sums["instructions"]["of_library"] < 0.45 else
-                                                "reached on paper, where no latency counts"))
-    found = measured("cuda", options.method)
+    asked = ASKED.get(card["name"])
+    if asked and options.method == "qlora":
+        print(f"asked: {100 * asked:.0f} % of the data sheet's rate: " +
+              ("NOT reached" if sums["shortest"]["of_sheet"] < asked else "reached by the bound alone"
+               if sums["instructions"]["of_sheet"] < asked else "reached on paper"))
+    found = measured(card["kind"], options.method)
     if not found:
         print("measured: nothing yet (make gpu-bench on a card)")
         return
@@ -260,13 +325,15 @@ def main():
     with open(options.ptx, encoding="ascii") as handle:
         kernels = kernel_counts(handle.read())
     card = card_of(os.path.join(built, "motley"), options.card)
-    step = step_of(os.path.join(built, "gpu_paper"), options.shape, options.method, card["gib"])
-    both = {which: [op_line(op, kernels, card, which) for op in step["ops"]] for which in ("shortest", "instructions")}
+    step = step_of(os.path.join(built, "gpu_paper"), options.shape, options.method, card["gib"], card["matrix"])
+    tiles = tiles_of(os.path.join(built, "test_engine_gpu_ptx"))
+    both = {which: [op_line(op, kernels, card, which, tiles) for op in step["ops"]] for which in ("shortest", "instructions")}
     sums = {which: totals(step, lines, card) for which, lines in both.items()}
     if options.json:
         print(json.dumps({"card": card, "step": step, "lines": both, "sums": sums, "kernels": kernels}))
         return 0
     table_print(step, both, kernels, card, options)
+    own_print(card, tiles)
     summary_print(step, {**sums, "lines": both["shortest"]}, card, options)
     return 0
 

@@ -3,9 +3,11 @@
  * launches without doing anything, with a library of products that counts. bench/gpu_paper.py makes a
  * roofline of it.
  *
- *   gpu_paper SHAPE METHOD GIB LAYERS    SHAPE: 8b, 1b or toy; METHOD: qlora, lora or full; GIB: the card's
+ *   gpu_paper SHAPE METHOD GIB LAYERS [MATRIX]
+ *                                        SHAPE: 8b, 1b or toy; METHOD: qlora, lora or full; GIB: the card's
  *                                        memory, which decides whether layers are recomputed; LAYERS: of the
- *                                        model that is counted (all layers are alike)
+ *                                        model that is counted (all layers are alike); MATRIX: the 16-bit
+ *                                        types of the card's matrix units, f16+bf16, f16 or none
  *
  * It prints one document of JSON: the step, and a list of its ops. A kernel has its launches and blocks;
  * "bytes" are those of an op's operands, each read or written once; "library_flops" are those of products
@@ -254,7 +256,7 @@ static int paper_submit(enum device_queue queue, struct device *on, const struct
 /* --- the device and the step */
 
 /* Opens an emulated device and replaces its driver by the functions above, so that it looks like an sm_90. */
-static void paper_open(void)
+static void paper_open(const char *matrix)
 {
     static const struct products_vendor products = {.name = "library",
                                                     .find = paper_products_find,
@@ -280,7 +282,8 @@ static void paper_open(void)
     gpu->driver = &driver;
     gpu->info.memory = memory_bytes;
     snprintf(gpu->info.arch, sizeof(gpu->info.arch), "sm_90");
-    gpu->matrix = GPU_MATRIX_F16 | GPU_MATRIX_BF16;
+    gpu->matrix = (strstr(matrix, "bf16") ? GPU_MATRIX_BF16 : 0) |
+                  (strncmp(matrix, "f16", 3) == 0 ? GPU_MATRIX_F16 : 0);
     gpu_library_open(gpu, 0);
     real_ops = device->backend->op;
     ops = *real_ops;
@@ -319,7 +322,7 @@ static void group_print(const struct op_group *g)
 int main(int argc, char **argv)
 {
     if (argc < 5)
-        return fprintf(stderr, "gpu_paper 8b|1b|toy qlora|lora|full GIB LAYERS\n"), 2;
+        return fprintf(stderr, "gpu_paper 8b|1b|toy qlora|lora|full GIB LAYERS [f16+bf16|f16|none]\n"), 2;
     const struct model_config *shape = strcmp(argv[1], "8b") == 0   ? &shape_8b
                                        : strcmp(argv[1], "1b") == 0 ? &shape_1b
                                                                     : &shape_toy;
@@ -330,7 +333,7 @@ int main(int argc, char **argv)
     step_length = shape == &shape_toy ? 8 : 2048;
     memory_bytes = strtoull(argv[3], NULL, 10) << 30;
     counted.layers = (uint32_t)strtoul(argv[4], NULL, 10);
-    paper_open();
+    paper_open(argc > 5 ? argv[5] : "f16+bf16");
     step_prepare(&step, &o, shape, step_length);
     step_fit(&o, memory_bytes, &predicted);
     whole = o;

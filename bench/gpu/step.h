@@ -32,6 +32,7 @@ static const struct model_config shape_8b = {.arch = MODEL_LLAMA,
                                              .vocab = 128256,
                                              .max_positions = 8192,
                                              .norm_eps = 1e-5,
+                                             .dtype = MODEL_BF16,
                                              .rope = {.theta = 500000, .kind = ROPE_DEFAULT, .factor = 1}};
 static const struct model_config shape_1b = {.arch = MODEL_LLAMA,
                                              .hidden = 2048,
@@ -43,6 +44,7 @@ static const struct model_config shape_1b = {.arch = MODEL_LLAMA,
                                              .vocab = 128256,
                                              .max_positions = 8192,
                                              .norm_eps = 1e-5,
+                                             .dtype = MODEL_BF16,
                                              .rope = {.theta = 500000, .kind = ROPE_DEFAULT, .factor = 1},
                                              .tied = true};
 static const struct model_config shape_toy = {.arch = MODEL_LLAMA,
@@ -55,6 +57,7 @@ static const struct model_config shape_toy = {.arch = MODEL_LLAMA,
                                               .vocab = 96,
                                               .max_positions = 64,
                                               .norm_eps = 1e-5,
+                                              .dtype = MODEL_BF16,
                                               .rope = {.theta = 10000, .kind = ROPE_DEFAULT, .factor = 1}};
 
 /* Returns the number of columns of a matrix, by its name; 1 for a norm. */
@@ -144,9 +147,9 @@ static void step_prepare(struct timed_step *step, struct stage_options *o, const
                                        .labels = step->text};
 }
 
-/* The three ways of training that are measured. */
+/* The three ways of training that are measured; adapters are on all seven linear layers. */
 static const struct lora_options step_lora = {
-    .rank = 16, .alpha = 32, .targets = LORA_Q | LORA_K | LORA_V | LORA_O};
+    .rank = 16, .alpha = 32, .targets = LORA_Q | LORA_K | LORA_V | LORA_O | LORA_GATE | LORA_UP | LORA_DOWN};
 
 static struct stage_options step_method(const char *method)
 {

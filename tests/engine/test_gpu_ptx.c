@@ -440,5 +440,7 @@ int main(void)
         cmocka_unit_test_teardown(ops_give_the_bits_of_the_emulated_device, teardown),
         cmocka_unit_test_teardown(planted_faults_are_found, teardown),
     };
+    if (getenv("MOTLEY_GPU_TRAFFIC"))
+        cmocka_set_test_filter("tiles_do_not_conflict");
     return cmocka_run_group_tests(tests, setup, NULL);
 }
