@@ -39,7 +39,7 @@ struct view {
     struct cli *cli;
     int64_t id;
     struct event_reader events;
-    bool terminal, logs_only, ended;
+    bool terminal, logs_only, ended, told_wait;
     double steps;
     double step, loss, grad_norm;
     double step_tokens, step_s; /* of a step, as means in which the last step counts for a fifth */
@@ -296,6 +296,19 @@ static void name_ranks(struct view *view, const json_t *job)
     }
 }
 
+/* Says once what a queued job waits for: events tell of states alone. */
+static void tell_wait(struct view *view, const json_t *job)
+{
+    char text[1100];
+    if (view->cli->json || view->told_wait || strcmp(show_str(job, "state"), "queued") != 0 ||
+        !*show_str(job, "why"))
+        return;
+    snprintf(text, sizeof(text), "queued: %s (motley why %lld says more)", show_str(job, "why"),
+             (long long)view->id);
+    tell(view, "job ", text);
+    view->told_wait = true;
+}
+
 static int follow(struct view *view, json_t **job, struct err *err)
 {
     for (;;) {
@@ -305,6 +318,7 @@ static int follow(struct view *view, json_t **job, struct err *err)
         if (read_job(view, deadline, job, err) < 0)
             return -1;
         name_ranks(view, *job);
+        tell_wait(view, *job);
         bool over = state_is_last(
             show_str(*job, "state")); /* the stream is read once more, for events before the job's end */
         if (view->ended && over)

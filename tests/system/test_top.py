@@ -128,6 +128,8 @@ def watch_draws_the_loss_on_a_terminal_and_plain_lines_elsewhere():
         first = int(terminal.shows(r"loss └ step 1 to (\d+)").group(1))
         terminal.until("the curve does not grow", lambda t: int((re.search(r"step 1 to (\d+)", t.text()) or [0, 0])[1]) > first + 3)
         expect(sum("┤" in line for line in terminal.lines()) == 5, terminal.text())
+    with start("watch", str(waits), columns=140, rows=10) as terminal:
+        terminal.shows("job queued: waits for left/cpu0")
 
 
 def it_stands_in_the_help_and_needs_a_server():
