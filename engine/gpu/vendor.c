@@ -62,37 +62,42 @@ static const struct {
     {1053, 1053, ERR_DEVICE_LOST}, /* HIP: any other error of the runtime below it */
 };
 
-/* What helps, for the numbers that alone tell it. */
+/* What helps, for the numbers that alone tell it, with the tools of NVIDIA and of AMD. */
 static const struct {
     int first, last;
-    const char *advice;
+    const char *cuda, *hip;
 } advices[] = {
-    {34, 34, "take the toolkit's folder of stubs out of LD_LIBRARY_PATH"},
-    {35, 36, "update the driver"},
-    {46, 46, "another process uses the card exclusively, or it needs a reset (nvidia-smi)"},
+    {34, 34, "take the toolkit's folder of stubs out of LD_LIBRARY_PATH", NULL},
+    {35, 36, "update the driver", "update the amdgpu kernel driver, or take an older ROCm"},
+    {46, 46, "another process uses the card exclusively, or it needs a reset (nvidia-smi)", NULL},
     {214, 214,
      "the card's memory failed: nvidia-smi -q -d ECC,ROW_REMAPPER shows it, a reset (nvidia-smi -r) takes "
      "the "
-     "rows out of use"},
-    {220, 220, "nvidia-smi nvlink -e counts the errors; reset the cards (nvidia-smi -r)"},
-    {222, 222, "the driver is older than this build's code: update it"},
+     "rows out of use",
+     "the card's memory failed: rocm-smi --showrasinfo all shows it; reset it (rocm-smi --gpureset -d N)"},
+    {220, 220, "nvidia-smi nvlink -e counts the errors; reset the cards (nvidia-smi -r)", NULL},
+    {222, 222, "the driver is older than this build's code: update it", NULL},
     {702, 702,
      "a display's watchdog ended the kernel: drive the display by another card, or set Option "
-     "\"Interactive\" \"off\""},
-    {802, 802, "start the fabric manager of the driver's own version: systemctl start nvidia-fabricmanager"},
+     "\"Interactive\" \"off\"",
+     "the kernel driver's watchdog ended the kernel: drive the display by another card, or raise "
+     "amdgpu.lockup_timeout"},
+    {802, 802, "start the fabric manager of the driver's own version: systemctl start nvidia-fabricmanager",
+     NULL},
     {803, 803,
      "the driver was upgraded under the loaded kernel module: reboot, or end what uses the cards and load "
      "the "
-     "module anew (modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia; modprobe nvidia)"},
-    {804, 804, "the library of cuda-compat does not serve this card: take it out of LD_LIBRARY_PATH"},
-    {805, 810, "start MPS anew (echo quit | nvidia-cuda-mps-control; nvidia-cuda-mps-control -d)"},
+     "module anew (modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia; modprobe nvidia)",
+     NULL},
+    {804, 804, "the library of cuda-compat does not serve this card: take it out of LD_LIBRARY_PATH", NULL},
+    {805, 810, "start MPS anew (echo quit | nvidia-cuda-mps-control; nvidia-cuda-mps-control -d)", NULL},
 };
 
-static const char *advice_of(int error)
+static const char *advice_of(const struct vendor *vendor, int error)
 {
     for (size_t i = 0; i < sizeof(advices) / sizeof(*advices); i++)
         if (error >= advices[i].first && error <= advices[i].last)
-            return advices[i].advice;
+            return vendor == &vendor_cuda ? advices[i].cuda : advices[i].hip;
     return NULL;
 }
 
@@ -117,7 +122,7 @@ int vendor_result(const struct gpu_library *library, size_t at, int result, cons
     if (result == 0)
         return 0;
     const char *name = library->vendor->error_name(library, result);
-    const char *advice = advice_of(result);
+    const char *advice = advice_of(library->vendor, result);
     return err_set(err, vendor_error_code(result), "%s: %s%s (%d) of %s%s%s", what, !name ? "error" : name,
                    !name ? " without a name" : "", result, symbol_name(library->vendor, at),
                    advice ? "; " : "", advice ? advice : "");

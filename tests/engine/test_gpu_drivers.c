@@ -517,6 +517,8 @@ static void a_fault_says_what_else_may_have_caused_it(void **state)
     assert_non_null(strstr(err.text, "a display's watchdog ended the kernel: drive the display by another"));
     assert_int_equal(launch_failed(&brands[0], 214, &err), ERR_DEVICE_FAULT);
     assert_non_null(strstr(err.text, "the card's memory failed: nvidia-smi -q -d ECC,ROW_REMAPPER"));
+    assert_int_equal(launch_failed(&brands[1], 214, &err), ERR_DEVICE_FAULT);
+    assert_non_null(strstr(err.text, "the card's memory failed: rocm-smi --showrasinfo all"));
     assert_int_equal(launch_failed(&brands[0], 719, &err), ERR_DEVICE_FAULT);
     assert_null(strstr(err.text, "MPS"));
     snprintf(control, sizeof(control), "%s/control", folder);
