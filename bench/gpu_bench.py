@@ -13,11 +13,13 @@ bytes: beside/ours) must reach, `met` whether it does; null where there is nothi
 GPU_DEVICE: cuda (the default), hip or emulated. GPU_BIN: a folder with gpu_bench, built already.
 """
 import argparse
+import ctypes
 import datetime
 import importlib.util
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 
@@ -26,6 +28,11 @@ PARTS = ("products", "attention", "lora", "qlora", "full")
 PART_SECONDS = 480
 MODULES = {"products": ("torch",), "attention": ("torch",), "lora": ("torch", "transformers", "peft"),
            "qlora": ("torch", "transformers", "peft", "bitsandbytes"), "full": ("torch", "transformers")}
+
+
+def end_with_parent():
+    """A program of ours ends when the script that started it is killed, so that the card is free for the next."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def part_seconds():
@@ -58,7 +65,7 @@ def ours(program, kind, part, toy, alone=False):
     """The line that gpu_bench prints, and why it is not whole. alone: our kernels without the vendor's products."""
     environment = {**os.environ, "MOTLEY_CUBLASLT_LIBRARY": "none", "MOTLEY_ROCBLAS_LIBRARY": "none"} if alone else None
     with subprocess.Popen([program, kind, part] + (["toy"] if toy else []), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          text=True, env=environment) as process:
+                          text=True, env=environment, preexec_fn=end_with_parent) as process:
         try:
             said, complained = process.communicate(timeout=part_seconds())
             why = None if process.returncode == 0 else (complained.strip() or f"ended with {process.returncode}")[-500:]
@@ -78,7 +85,8 @@ def beside(kind, part, toy, seconds):
         return {}, "nothing to compare an emulated device with"
     command = [sys.executable, os.path.join(SOURCE, "bench", "gpu_torch.py"), part] + (["toy"] if toy else [])
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=max(30, seconds))
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=max(30, seconds),
+                              preexec_fn=end_with_parent)
     except subprocess.TimeoutExpired:
         return {}, f"PyTorch took more than {seconds:.0f} s"
     if done.returncode != 0:

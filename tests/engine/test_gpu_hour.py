@@ -80,6 +80,16 @@ def all_steps(out):
            f"in the archive: {held}")
 
 
+def slow_programs(folder):
+    """A folder with a gpu_check that never ends."""
+    os.mkdir(folder)
+    path = os.path.join(folder, "gpu_check")
+    with open(path, "w", encoding="utf-8") as handle:
+        handle.write("#!/bin/sh\nexec sleep 600\n")
+    os.chmod(path, 0o700)
+    return folder
+
+
 def failures(out):
     code, said = hour(out, "graph", "ipc", MOTLEY_EMULATED="launch=1")
     states = {line["step"]: line["state"] for line in lines_of(out)}
@@ -88,6 +98,8 @@ def failures(out):
     expect(code == 1 and "pushed is not there (an IOMMU" in said, f"copies between cards that deliver zeros: {said}")
     code, said = hour(f"{out}-over", "--minutes", "0")
     expect(code == 75 and not lines_of(f"{out}-over") and "over before machine, nodes" in said, f"without time: {said}")
+    code, said = hour(f"{out}-cut", "check-large", "--minutes", "0.18", GPU_BIN=slow_programs(f"{out}-slow"))
+    expect(code == 75 and not lines_of(f"{out}-cut") and "over before check-large" in said, f"an hour that ends in a step: {said}")
     code, said = hour(f"{out}-none", GPU_DEVICE="cuda", MOTLEY_CUDA_LIBRARY="/nowhere/libcuda.so")
     expect(code == 77 and "no card was found" in said and "/nowhere/libcuda.so" in said, f"without a card: {said}")
 
