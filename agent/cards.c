@@ -10,7 +10,10 @@
 #include "common/json.h"
 #include "common/program_json.h"
 
-enum { ANSWER_SECONDS = 30 /* a card, and the drivers */, CARDS_ALONE_MAX = 64 };
+enum {
+    ANSWER_SECONDS = 40, /* for the drivers, and for each card: 30 s, and what ending a hung process takes */
+    CARDS_ALONE_MAX = 64
+};
 static const uint64_t RESERVE_BYTES =
     500000000; /* bytes of a card that stay free in addition to the 8 % that plans do not use */
 static const uint64_t STEP_BYTES =

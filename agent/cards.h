@@ -9,10 +9,10 @@
 #include "common/err.h"
 
 /* Returns what `worker --devices` prints (engine/gpu/cards.h): a new {"drivers", "cards"}. Blocks for at most
- * half a minute for the drivers and for each card. If the program fails, hangs or prints something else, the
+ * 40 s for the drivers and for each card. If the program fails, hangs or prints something else, the
  * result is {"drivers": [{"kind":
  * "", "why"}], "cards": []} and the machine's CPU is still usable. With MIG, each slice and each undivided
- * card is queried by a process of its own, a minute each, because CUDA shows a process only one slice.
+ * card is queried by a process of its own, 80 s each, because CUDA shows a process only one slice.
  * Such an entry has "visible", the CUDA_VISIBLE_DEVICES that its worker needs; the worker sees the card as
  * number 0. NULL: ERR_NOMEM. */
 json_t *cards_ask(const char *worker, struct err *err);
