@@ -145,6 +145,23 @@ static int would_fit(struct scheduler_pass *pass, struct job_class *class, const
     return fits ? 1 : -1;
 }
 
+/* Handles a job of whose devices none can be priced. Returns whether it waits for a measurement, or for devices
+ * that cannot be measured because they are not free. */
+static bool waits_for_a_price(struct scheduler_pass *pass, struct job_class *class,
+                              const struct store_sched_job *job)
+{
+    bool taken = false;
+    if (pass_wait_unmeasured(pass, job, class))
+        return true;
+    for (size_t i = 0; i < pass->view->device_count; i++) {
+        class->wanted[i] = class->known[i];
+        taken = taken || (class->known[i] && !pass->free_devices[i]);
+    }
+    if (taken)
+        say_waits(pass, class, job, false, NULL);
+    return taken;
+}
+
 /* Handles a job that fits on no present devices in their present condition. If it would fit on all present
  * devices when they are cool and idle, or else on all devices ever seen, it waits for them; otherwise
  * pass_give_up decides. */
@@ -160,7 +177,7 @@ static void fits_nowhere(struct scheduler_pass *pass, struct job_class *class,
         fits = would_fit(pass, class, job, class->allowed, &err);
     if (fits < 0 && err.code != ERR_NOMEM && class->allowed_count < class->known_count)
         fits = would_fit(pass, class, job, class->known, &err);
-    if (fits < 0 && (err.code != ERR_BUSY || !pass_wait_unmeasured(pass, job, class)))
+    if (fits < 0 && (err.code != ERR_BUSY || !waits_for_a_price(pass, class, job)))
         pass_give_up(pass, job, &err);
 }
 

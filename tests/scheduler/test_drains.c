@@ -193,6 +193,21 @@ static void a_lease_is_charged_once_the_job_has_left_its_device(void **state)
     WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
 }
 
+/* A device that a person holds is not measured, so a job that needs it to be waits for that person. */
+static void a_job_whose_device_is_leased_before_it_was_measured_says_so(void **state)
+{
+    (void)state;
+    world_sql(&world,
+              "INSERT INTO leases (device, user_id, kind, begins, ends) VALUES ('right/cpu0', 1, 'lease', now(), "
+              "now() + interval '1 h'); NOTIFY motley_jobs");
+    WORLD_UNTIL(&world, world_select(&world, "SELECT count(*) FROM leases WHERE opened AND NOT settled") == 1);
+    const struct world_job job = {.name = "unpriced", .devices = "right/cpu0", .steps = 1, .tokens = 83};
+    int64_t id = world_submit(&world, &job);
+    WORLD_UNTIL(&world, world_says(&world, id, "waits for right/cpu0 (leased by "));
+    world_sql(&world, "UPDATE leases SET ends = now() WHERE ends > now(); NOTIFY motley_jobs");
+    WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
+}
+
 static bool left_says(const char *part)
 {
     json_t *node = node_shown("left");
@@ -282,6 +297,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_job_avoids_the_node_on_which_it_died),
         cmocka_unit_test(a_device_that_cannot_run_a_worker_gets_no_job_and_says_why),
         cmocka_unit_test(a_lease_is_charged_once_the_job_has_left_its_device),
+        cmocka_unit_test(a_job_whose_device_is_leased_before_it_was_measured_says_so),
         cmocka_unit_test(a_clock_that_is_far_off_is_named),
         cmocka_unit_test(three_failed_starts_of_two_people_drain_the_node),
         cmocka_unit_test(a_lease_of_an_idle_device_ends_early),
