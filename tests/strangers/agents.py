@@ -10,7 +10,7 @@ from rogue import pack, seal  # noqa: E402
 from wire import Closed, Http, Redis, RedisError, unpack  # noqa: E402
 
 CHECKPOINT = b"a checkpoint of the strangers"
-PLANTED = bool(os.environ.get("STRANGERS_PLANTED"))  # a fault of this machine's own: no run ends on a device whose health was told, so that one can see it found and shrunk
+PLANTED = bool(os.environ.get("STRANGERS_PLANTED"))  # a fault of this machine's own: no run ends on a node whose health was told, so that one can see it found and shrunk
 ACTED_MAX = 20000
 
 
@@ -343,7 +343,7 @@ class Node:
                 worker.saves = False
                 self.checkpoint(worker)
             await asyncio.sleep(0.4 if how == "slow" and not self.machine.calm else 0.005)
-        if PLANTED and worker.device in self.health:
+        if PLANTED and self.health:
             await asyncio.sleep(3600)
         await self.arrive(worker)
         if not every or worker.step % every:
