@@ -306,7 +306,8 @@ static int replace_plan(struct cli *cli, json_t *spec, struct err *err)
                                                             : 0;
 }
 
-/* Whether the server has a model of this name; -1 when it does not say. */
+/* Whether the server has a model of this name, or may not tell with this token (then the job's submit does);
+ * -1 when it does not say. */
 static int is_registered(struct cli *cli, const char *model, struct err *err)
 {
     char name[3 * 256];
@@ -318,10 +319,8 @@ static int is_registered(struct cli *cli, const char *model, struct err *err)
         json_decref(answer);
         return 1;
     }
-    if (absent.code == ERR_NOT_FOUND)
-        return 0;
     *err = absent;
-    return -1;
+    return absent.code == ERR_NOT_FOUND ? 0 : absent.code == ERR_DENIED ? 1 : -1;
 }
 
 /* The name under which a model of the Hub is registered: its own without the owner; NULL: the file's. */

@@ -30,6 +30,7 @@
 enum {
     LIST_BYTES_MAX = 64 << 20,
     LIST_FILES_MAX = 200000,
+    CONNECT_MS = 15000,
     LIST_MS = 60000,
     IDLE_MS = 60000,      /* a transfer on which nothing arrives is begun again */
     FIRST_PATIENCE_S = 3, /* before the hub has answered once */
@@ -529,6 +530,7 @@ int hub_fetch(const struct hub_place *place, const struct hub_name *name, enum h
                                                     .bearer = *place->token ? place->token : NULL,
                                                     .ca_file = *place->ca_file ? place->ca_file : NULL,
                                                     .user_agent = "motley",
+                                                    .connect_ms = CONNECT_MS,
                                                     .web = true},
                              err);
     fetch.retry = (struct retry){

@@ -118,19 +118,27 @@ def the_server_fetches_of_the_hub_for_whom_it_may():
             home = api.path("far")
             os.mkdir(home)
             words = [os.path.join(BIN, "motley"), "submit", api.path("spec.json"), "--home", home, "--json"]
+            blind = api.token_for("ada", ["jobs:write"])  # may not ask whether a model is registered
+
+            def ask_as(token, model):
+                with open(os.path.join(home, "client.json"), "w", encoding="utf-8") as handle:  # 127.0.0.1, but no name of this machine's
+                    json.dump({"address": "http://2130706433:" + api.address.rsplit(":", 1)[1], "token": token}, handle)
+                with open(api.path("spec.json"), "w", encoding="utf-8") as handle:
+                    lines = "".join(json.dumps(row) + "\n" for row in token_rows()).encode()
+                    json.dump(spec("sha256:" + api.upload(lines, token=ada), model=model), handle)
+
             for who in ("users", "nobody"):
                 api.stop()
                 api.config["hub"]["fetch"] = who
                 api.start()
-                with open(os.path.join(home, "client.json"), "w", encoding="utf-8") as handle:  # 127.0.0.1, but no name of this machine's
-                    json.dump({"address": "http://2130706433:" + api.address.rsplit(":", 1)[1], "token": ada}, handle)
-                with open(api.path("spec.json"), "w", encoding="utf-8") as handle:
-                    lines = "".join(json.dumps(row) + "\n" for row in token_rows()).encode()
-                    json.dump(spec("sha256:" + api.upload(lines, token=ada), model=name), handle)
+                ask_as(ada, name)
                 done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, env={**os.environ, "HF_HUB_CACHE": api.path("own")})
                 expect(done.returncode == 0 and api.good("GET", f"/v1/jobs/{json.loads(done.stdout)['id']}")["spec"]["model"] == made["content"],
                        done.stdout + done.stderr)
                 expect(("it does not, so it is fetched here" in done.stderr, os.path.exists(api.path("own"))) == (who == "nobody",) * 2, done.stderr)
+            ask_as(blind, "ada/Tiny-1")
+            done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+            expect(done.returncode == 0 and done.stderr == "", f"a registered name that the token may not look up: {done.stderr}")
 
 
 main(a_large_file_passes_a_link_that_breaks_again_and_again, the_server_fetches_of_the_hub_for_whom_it_may)

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Tests what `motley` fetches of a Hub (tests/support/hub.py), beside the Hub's own client where that is installed (.cache/hub)."""
+import fcntl
 import json
 import os
 import re
@@ -118,6 +119,22 @@ def a_cut_fetch_goes_on_where_it_was():
             got = user.get()["fetched_bytes"] - sum(len(d) for p, d in NEEDED.items() if p != "model.safetensors")
             expect(got == fetched and user.files() == NEEDED and os.listdir(user.cache("blobs")).count(os.path.basename(blob)) == 1,
                    f"{len(kept)} kept, ranges {ranges}: {got}")
+
+
+def who_comes_second_waits():
+    with Hub() as hub:
+        hub.repositories[NAME] = Repository(NEEDED)
+        user = User(hub)
+        lock = user.path("hf", "hub", ".locks", "models--Acme--Tiny-1", hub.repositories[NAME].commits[hub.repositories[NAME].revisions["main"]]["config.json"].etag + ".lock")
+        os.makedirs(os.path.dirname(lock))
+        with open(lock, "w", encoding="utf-8") as held:  # as huggingface_hub does
+            fcntl.flock(held, fcntl.LOCK_EX)
+            with subprocess.Popen([os.path.join(BIN, "motley"), "model", "get", NAME], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=user.env) as second:
+                said, before = second.stderr.readline() + second.stderr.readline(), user.files()
+                fcntl.flock(held, fcntl.LOCK_UN)
+                said += second.stderr.read()
+        expect("another process fetches a file of it, too" in said and "config.json" not in before, said)
+        expect(second.returncode == 0 and user.files() == NEEDED, said)
 
 
 def a_terminal_shows_how_far_it_is():
@@ -283,6 +300,6 @@ def the_hubs_own_client_finds_ours_and_we_its():
 
 
 if __name__ == "__main__":
-    main(only_what_a_model_needs_is_fetched_into_the_tools_cache, a_cut_fetch_goes_on_where_it_was, a_terminal_shows_how_far_it_is,
+    main(only_what_a_model_needs_is_fetched_into_the_tools_cache, a_cut_fetch_goes_on_where_it_was, who_comes_second_waits, a_terminal_shows_how_far_it_is,
          other_bytes_than_the_hub_says_are_refused, refusals_say_what_to_do, a_specification_may_name_it, a_data_set_may_be_named_too,
          the_hubs_own_client_finds_ours_and_we_its)
