@@ -87,7 +87,7 @@ static int cpu_buffer_create(struct buffer *buffer, struct err *err)
     if (buffer->shared) {
         buffer->extra = calloc(1, 64);
         if (buffer->extra)
-            buffer->memory = pages_alloc_shared(buffer->accounted, buffer->extra);
+            buffer->memory = pages_alloc_shared(buffer->device, buffer->accounted, buffer->extra);
     } else {
         buffer->memory = pages_alloc(buffer->accounted);
     }

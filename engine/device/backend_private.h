@@ -6,6 +6,7 @@
 #include <pthread.h>
 
 #include "engine/device/backend.h"
+#include "engine/device/lend.h"
 #include "engine/device/op.h"
 
 struct backend;
@@ -22,6 +23,7 @@ struct device {
     pthread_mutex_t lock; /* guards `account` */
     _Atomic uint64_t buffers_made;
     struct mem_account account;
+    struct lender *lender; /* lends shared pages to other processes; NULL before the first ones */
 };
 
 struct buffer {
@@ -111,9 +113,9 @@ extern const struct backend backend_hip;
 void *pages_alloc(uint64_t bytes);
 void pages_free(void *memory, uint64_t bytes);
 
-/* Like pages_alloc, but the memory is a memory file, which another process of the same user can map through
- * `handle` (pages_import). */
-void *pages_alloc_shared(uint64_t bytes, uint8_t handle[64]);
+/* Like pages_alloc, but the memory is a memory file that `device` lends: another process of this machine can
+ * map it through `handle` (pages_import). */
+void *pages_alloc_shared(struct device *device, uint64_t bytes, uint8_t handle[64]);
 void *pages_import(const uint8_t handle[64], uint64_t bytes);
 /* called by the exporter: afterwards nobody can import the pages any more */
 void pages_release_shared(const uint8_t handle[64]);

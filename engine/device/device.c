@@ -48,6 +48,7 @@ void device_close(struct device *device)
     if (!device)
         return;
     pthread_mutex_destroy(&device->lock);
+    lender_destroy(device->lender);
     device->backend->device->close(device);
 }
 
@@ -159,7 +160,7 @@ void pages_free(void *memory, uint64_t bytes)
 
 /* The contents of a handle of shared pages. */
 struct shared_pages {
-    int32_t process, file;
+    struct loan loan;
     uint64_t bytes;
 };
 
@@ -169,13 +170,16 @@ static void *file_map(int file, uint64_t bytes)
     return memory == MAP_FAILED ? NULL : memory;
 }
 
-void *pages_alloc_shared(uint64_t bytes, uint8_t handle[64])
+void *pages_alloc_shared(struct device *device, uint64_t bytes, uint8_t handle[64])
 {
-    if (bytes == 0 || bytes > INT64_MAX / 2)
+    if (!device->lender)
+        device->lender = lender_create();
+    if (!device->lender || bytes == 0 || bytes > INT64_MAX / 2)
         return NULL;
     int file = memfd_create("motley-buffer", MFD_CLOEXEC);
     void *memory = file >= 0 && posix_fallocate(file, 0, (off_t)bytes) == 0 ? file_map(file, bytes) : NULL;
-    struct shared_pages shared = {.process = getpid(), .file = file, .bytes = bytes};
+    struct shared_pages shared = {.bytes = bytes};
+    lender_lend(device->lender, file, &shared.loan);
     memset(handle, 0, 64);
     memcpy(handle, &shared, sizeof(shared));
     if (!memory && file >= 0)
@@ -186,11 +190,9 @@ void *pages_alloc_shared(uint64_t bytes, uint8_t handle[64])
 void *pages_import(const uint8_t handle[64], uint64_t bytes)
 {
     struct shared_pages shared;
-    char path[64];
     struct stat about;
     memcpy(&shared, handle, sizeof(shared));
-    snprintf(path, sizeof(path), "/proc/%d/fd/%d", shared.process, shared.file);
-    int file = open(path, O_RDWR | O_CLOEXEC);
+    int file = loan_take(&shared.loan);
     if (file < 0)
         return NULL;
     void *memory = shared.bytes == bytes && fstat(file, &about) == 0 && (uint64_t)about.st_size >= bytes
@@ -204,7 +206,7 @@ void pages_release_shared(const uint8_t handle[64])
 {
     struct shared_pages shared;
     memcpy(&shared, handle, sizeof(shared));
-    close(shared.file);
+    close(shared.loan.file);
 }
 
 static int account_take(struct device *device, const struct buffer *buffer, const char *what, struct err *err)

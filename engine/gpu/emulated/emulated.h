@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 
+#include "engine/device/lend.h"
 #include "engine/gpu/driver.h"
 #include "engine/gpu/emulated/dialect_emulated.h"
 
@@ -28,6 +29,7 @@ struct emulated_memory {
     int file;
     struct emulated_span *spans; /* sorted by begin */
     uint32_t count, room;
+    struct lender *lender;          /* lends `file`; NULL before the first export */
     struct emulated_shadow *shadow; /* NULL: accesses are checked for their bounds only */
     pthread_mutex_t lock;
 };

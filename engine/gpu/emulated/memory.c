@@ -2,7 +2,6 @@
 #include "engine/gpu/emulated/emulated.h"
 
 #include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -51,6 +50,7 @@ int emulated_memory_init(struct emulated_memory *memory, uint64_t limit, bool ch
 
 void emulated_memory_fini(struct emulated_memory *memory)
 {
+    lender_destroy(memory->lender);
     munmap(memory->addresses, 2 * memory->half);
     munmap(memory->pages, 2 * memory->half);
     close(memory->file);
@@ -189,7 +189,7 @@ void *emulated_memory_at(struct emulated_memory *memory, gpu_address address, ui
 
 /* The contents of a handle: the owner's file, and the range in it. */
 struct shared_handle {
-    int32_t process, file;
+    struct loan loan;
     uint64_t at, bytes;
 };
 
@@ -199,10 +199,10 @@ int emulated_memory_export(struct emulated_memory *memory, gpu_address address, 
     struct emulated_span span;
     if (!emulated_memory_find(memory, address, 1, &span) || span.begin != address)
         return err_set(err, ERR_INVALID, "no allocation begins at this address");
-    struct shared_handle shared = {.process = getpid(),
-                                   .file = memory->file,
-                                   .at = address - (uintptr_t)memory->addresses,
-                                   .bytes = span.bytes};
+    struct shared_handle shared = {.at = address - (uintptr_t)memory->addresses, .bytes = span.bytes};
+    if (!memory->lender && !(memory->lender = lender_create()))
+        return err_set(err, ERR_NOMEM, "no socket or thread to share memory by");
+    lender_lend(memory->lender, memory->file, &shared.loan);
     memset(handle, 0, GPU_IPC_BYTES);
     memcpy(handle, &shared, sizeof(shared));
     return 0;
@@ -212,22 +212,19 @@ int emulated_memory_import(struct emulated_memory *memory, const uint8_t handle[
                            gpu_address *out, struct err *err)
 {
     struct shared_handle shared;
-    char path[64];
     memcpy(&shared, handle, sizeof(shared));
     *out = 0;
     if (shared.bytes == 0 || shared.bytes > memory->half || shared.at > INT64_MAX / 2)
         return err_set(err, ERR_INVALID, "a handle of shared memory says %llu bytes",
                        (unsigned long long)shared.bytes);
-    snprintf(path, sizeof(path), "/proc/%d/fd/%d", shared.process, shared.file);
-    int file = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK);
+    int file = loan_take(&shared.loan);
     struct stat about;
     if (file < 0)
-        return err_set(err, ERR_NOT_FOUND, "process %d shares no memory any more", shared.process);
+        return err_set(err, ERR_NOT_FOUND, "the other process shares no memory any more");
     if (fstat(file, &about) != 0 || !S_ISREG(about.st_mode) || about.st_size < 0 ||
         shared.at > (uint64_t)about.st_size || shared.bytes > (uint64_t)about.st_size - shared.at) {
         close(file);
-        return err_set(err, ERR_INVALID, "a handle of shared memory names bytes that process %d has not",
-                       shared.process);
+        return err_set(err, ERR_INVALID, "a handle of shared memory names bytes that its process has not");
     }
     uint64_t skip = shared.at % PAGE, whole = round_up(skip + shared.bytes, PAGE);
     pthread_mutex_lock(&memory->lock);
