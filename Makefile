@@ -3,7 +3,7 @@ SHELL := /bin/bash
 JOBS := $(shell nproc)
 SLOTS := $(shell expr 5 \* $$(nproc) / 2) # of ctest: a test takes one or two (tests/CMakeLists.txt)
 
-.PHONY: build demo packages-test test test-page schema-check wheel check bench gpu-check gpu-bench gpu-hour lint equality emulated-check sanitize fuzz distributions wild chaos strangers clean
+.PHONY: build demo packages-test test test-page schema-check wheel check bench gpu-check gpu-bench gpu-hour lint stack-check equality emulated-check sanitize fuzz distributions wild chaos strangers clean
 .DEFAULT_GOAL := build
 # Of 23 architectures of AMD, tests run or read the code for three, and each takes a core half a minute.
 TEST_GPU_TARGETS := sm_.*|gfx906|gfx90a|gfx1030
@@ -70,6 +70,10 @@ gpu-hour:
 lint:
 	@tools/packages.sh lint
 	@tools/lint.py --full
+
+# How much stack each circle of recursive calls may take, beside the stack of a thread.
+stack-check: build
+	@tools/stack_usage.py build
 
 # Every family and method on every split beside PyTorch's numbers, in the engine, by workers and through the service.
 equality: build

@@ -48,9 +48,8 @@ def functions(paths, read):
     return found
 
 
-def find(paths, read):
-    """Yields (file, name, names of the circle) for each circle without a depth."""
-    known = functions(paths, read)
+def calls_in_circles(known):
+    """Yields the keys of each circle of calls among functions()."""
     calls = {key: {k for name in names for k in [(path, name) if (path, name) in known else ("", name)] if k in known}
              for key, (path, _, names, _) in known.items()}
     reach = {}
@@ -69,9 +68,17 @@ def find(paths, read):
         if start in done:
             continue
         done |= circle
+        yield circle
+
+
+def find(paths, read):
+    """Yields (file, line, names of the circle) for each circle without a depth."""
+    known = functions(paths, read)
+    for circle in calls_in_circles(known):
         names = sorted(name for _, name in circle)
         if not any(LIMITED.search(known[key][1]) for key in circle) and not any(name in BOUNDED for name in names):
-            yield known[start][0], known[start][3], names
+            first = known[min(circle)]
+            yield first[0], first[3], names
 
 
 def main():
