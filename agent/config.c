@@ -21,6 +21,7 @@ static const char *const kinds[] = {"cpu", "cuda", "hip", "emulated", NULL};
 static const char *const isas[] = {"native", "avx512", "avx2", "sse42", NULL};
 static const char *const card_choices[] = {"all", "named", NULL};
 static const char *const warps[] = {"warp32", "warp64", NULL};
+const char *const agent_sandboxes[] = {"auto", "required", "off", NULL};
 static const uint64_t EMULATED_MEMORY = (uint64_t)1 << 30;
 static const uint64_t CPU_BYTES_LEAST = (uint64_t)1 << 30; /* of a CPU that shares its memory with a card */
 
@@ -177,6 +178,7 @@ int agent_config_read(const json_t *document, const char *fallback_host, struct 
     jr_array(&reader, "exclude", JR_OPTIONAL, 0, AGENT_DEVICES_MAX, &config->exclude);
     config->throttle_window_s = THROTTLE_WINDOW_S;
     jr_seconds(&reader, "throttle_window", JR_OPTIONAL, 1, 3600, &config->throttle_window_s);
+    jr_choice(&reader, "sandbox", JR_OPTIONAL, agent_sandboxes, &config->sandbox);
     devices_read(&reader, config);
     int cards = config->all_cards ? 0 : 1;
     jr_choice(&reader, "cards", JR_OPTIONAL, card_choices, &cards);

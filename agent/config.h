@@ -12,6 +12,8 @@
  *     cache: 20GiB                   limit of the node's chunk cache
  *     journal: 128MiB                limit of events stored until they are acknowledged
  *     throttle_window: 60s           time over which a card's clock is averaged (1s to 1h)
+ *     sandbox: auto                  or required (a device whose worker cannot be confined is not used), or
+ * off
  *
  * A configuration does not change once read. Thread: any.
  */
@@ -43,6 +45,9 @@ struct agent_device {
     int lock;
 };
 
+enum agent_sandbox { AGENT_SANDBOX_AUTO, AGENT_SANDBOX_REQUIRED, AGENT_SANDBOX_OFF };
+extern const char *const agent_sandboxes[]; /* their names, NULL-terminated */
+
 struct agent_config {
     char name[AGENT_NAME_SIZE];
     char host[256]; /* host of the address; never empty */
@@ -50,6 +55,7 @@ struct agent_config {
     uint64_t cache_limit_bytes;
     uint64_t journal_limit_bytes;
     double throttle_window_s; /* time over which the clock of a card that is too warm is averaged */
+    int sandbox;              /* of workers: a number of agent_sandboxes */
     bool all_cards;           /* use every usable card in addition to the named devices */
     const json_t *exclude;    /* array of strings, borrowed from the document; or NULL */
     uint32_t device_count;

@@ -5,6 +5,7 @@
 
 #include "agent/config.h"
 #include "agent/machine.h"
+#include "common/confine.h"
 
 /* Describes a device by stable properties only, because a measurement is valid for one description. */
 static json_t *device_describe(const struct agent_device *device, const char *cpu)
@@ -42,6 +43,14 @@ json_t *inventory_make(const struct agent_config *config, struct err *err)
         json_object_set(all, "cards", json_object_get(config->cards, "cards"));
         json_object_set(all, "drivers", json_object_get(config->cards, "drivers"));
     }
+    const char *lacks = confine_lacks();
+    if (all && config->sandbox == AGENT_SANDBOX_OFF)
+        json_object_set_new(
+            all, "unconfined",
+            json_string("its workers are in no sandbox: its agent's configuration has sandbox: off"));
+    else if (all && lacks)
+        json_object_set_new(all, "unconfined",
+                            json_sprintf("its workers' sandbox is open: this kernel has no %s", lacks));
     if (!all)
         err_set(err, ERR_NOMEM, "no memory for the inventory");
     return all;

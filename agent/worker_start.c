@@ -65,14 +65,16 @@ json_t *worker_document(const struct worker_place *place, const json_t *message)
     snprintf(listen, sizeof(listen), "%s:0", host);
     snprintf(cache, sizeof(cache), "%s/cache", place->home);
     json_t *local = json_pack(
-        "{s:{s:s, s:s, s:s, s:I, s:I, s:I}, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s?, s:s, s:s, s:I}",
+        "{s:{s:s, s:s, s:s, s:I, s:I, s:I}, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s?, s:s, s:s, s:I, s:s*, "
+        "s:s}",
         "device", "name", device->name, "kind", device->kind, "isa", device->isa, "threads",
         (json_int_t)device->threads, "memory_limit_bytes", (json_int_t)device->memory_limit_bytes, "index",
         (json_int_t)(device->visible[0] != '\0' ? 0 : device->index), "listen", listen, "advertise",
         place->config->host, "identity", identity->certificate.identity, "cert", identity->cert_file, "key",
         identity->key_file, "ca", identity->ca_file, "api", identity->api, "api_ca",
         strncmp(identity->api, "https", 5) == 0 ? identity->ca_file : NULL, "token", identity->token, "cache",
-        cache, "cache_limit_bytes", (json_int_t)place->config->cache_limit_bytes);
+        cache, "cache_limit_bytes", (json_int_t)place->config->cache_limit_bytes, "home", place->home,
+        "sandbox", agent_sandboxes[place->config->sandbox]);
     json_t *document = !local ? NULL : json_copy((json_t *)(uintptr_t)message);
     const json_t *start = json_object_get(message, "start_in_ms");
     if (document && json_is_integer(start))

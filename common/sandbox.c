@@ -15,11 +15,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/audit.h>
 #include <linux/capability.h>
-#include <linux/filter.h>
-#include <linux/landlock.h>
-#include <linux/seccomp.h>
 #include <sched.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -29,29 +25,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* ---- the processor's architecture ---- */
-
-#if defined(__x86_64__)
-#define MACHINE AUDIT_ARCH_X86_64
-#define NUMBERS_END 0x40000000u /* numbers of x32 calls begin here */
-#elif defined(__aarch64__)
-#define MACHINE AUDIT_ARCH_AARCH64
-#define NUMBERS_END 0x40000000u
-#else
-#define MACHINE 0u /* the calls of other machines were not reviewed: sandbox_enter refuses */
-#define NUMBERS_END 0u
-#endif
-
-/* Constants that are newer than the headers of our build machines. */
-#define LANDLOCK_REFER (1u << 13)
-#define LANDLOCK_TRUNCATE (1u << 14)
-#define LANDLOCK_IOCTL_DEV (1u << 15)
-#define LANDLOCK_NET_ALL 3u
-#define LANDLOCK_SCOPE_ALL 3u
-
-struct landlock_rules { /* struct landlock_ruleset_attr of ABI 6 */
-    uint64_t access_fs, access_net, scoped;
-};
+#include "common/landlock.h"
+#include "common/seccomp.h"
 
 /* ---- the seccomp filter ---- */
 
@@ -170,131 +145,47 @@ static const uint32_t prctl_commands[] = {PR_SET_NAME, PR_GET_NAME, PR_GET_DUMPA
 /* Calls that answer ENOSYS, so that libraries use older ones. */
 static const int absent[] = {SYS_clone3, SYS_openat2};
 
-enum { FILTER_MAX = 2 * sizeof(allowed) / sizeof(allowed[0]) + 96 };
-
-struct filter {
-    struct sock_filter code[FILTER_MAX];
-    unsigned short count;
-};
-
-static void put(struct filter *f, unsigned code, uint32_t k, uint8_t jump_true, uint8_t jump_false)
-{
-    f->code[f->count++] = (struct sock_filter){(uint16_t)code, jump_true, jump_false, k};
-}
-
-static void put_answer(struct filter *f, uint32_t answer)
-{
-    put(f, BPF_RET | BPF_K, answer, 0, 0);
-}
-
-static void put_load(struct filter *f, size_t offset)
-{
-    put(f, BPF_LD | BPF_W | BPF_ABS, (uint32_t)offset, 0, 0);
-}
-
-/* Loads the low half of an argument, which holds an int or flags, or the high half. The supported machines
- * are little-endian. */
-static void put_argument(struct filter *f, unsigned number, bool high_half)
-{
-    put_load(f, offsetof(struct seccomp_data, args) + number * sizeof(uint64_t) + (high_half ? 4 : 0));
-}
-
-/* Begins the instructions for one call: the next `count` instructions apply to that call only, and the last
- * of them answers. */
-static void put_call(struct filter *f, int call, unsigned count)
-{
-    put(f, BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)call, 0, (uint8_t)count);
-}
-
-static const uint32_t refused = SECCOMP_RET_ERRNO | EPERM;
-
-/* Allows the call if argument & mask == value, else refuses it. */
-static void put_masked(struct filter *f, int call, unsigned argument, uint32_t mask, uint32_t value)
-{
-    put_call(f, call, 5);
-    put_argument(f, argument, false);
-    put(f, BPF_ALU | BPF_AND | BPF_K, mask, 0, 0);
-    put(f, BPF_JMP | BPF_JEQ | BPF_K, value, 0, 1);
-    put_answer(f, SECCOMP_RET_ALLOW);
-    put_answer(f, refused);
-}
-
-/* Allows the call if the argument is one of the values, else answers `otherwise`. */
-static void put_one_of(struct filter *f, int call, unsigned argument, const uint32_t *values, size_t count,
-                       uint32_t otherwise)
-{
-    put_call(f, call, (unsigned)(3 + count));
-    put_argument(f, argument, false);
-    for (size_t i = 0; i < count; i++)
-        put(f, BPF_JMP | BPF_JEQ | BPF_K, values[i], (uint8_t)(count - i), 0);
-    put_answer(f, otherwise);
-    put_answer(f, SECCOMP_RET_ALLOW);
-}
-
-/* Allows the call if both halves of the argument equal the value's, else refuses it. */
-static void put_exactly(struct filter *f, int call, unsigned argument, uint64_t value)
-{
-    put_call(f, call, 6);
-    put_argument(f, argument, false);
-    put(f, BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)value, 0, 3);
-    put_argument(f, argument, true);
-    put(f, BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)(value >> 32), 0, 1);
-    put_answer(f, SECCOMP_RET_ALLOW);
-    put_answer(f, refused);
-}
-
 /* Allows prlimit64 only to read the limits of the process itself: pid 0 and no new limits. */
-static void put_prlimit(struct filter *f)
+static void put_prlimit(struct seccomp_filter *f)
 {
-    put_call(f, SYS_prlimit64, 8);
-    put_argument(f, 0, false);
-    put(f, BPF_JMP | BPF_JEQ | BPF_K, 0, 0, 5);
-    put_argument(f, 2, false);
-    put(f, BPF_JMP | BPF_JEQ | BPF_K, 0, 0, 3);
-    put_argument(f, 2, true);
-    put(f, BPF_JMP | BPF_JEQ | BPF_K, 0, 0, 1);
-    put_answer(f, SECCOMP_RET_ALLOW);
-    put_answer(f, refused);
+    const unsigned low = BPF_JMP | BPF_JEQ | BPF_K, answer = BPF_RET | BPF_K;
+    seccomp_call(f, SYS_prlimit64, 8);
+    seccomp_argument(f, 0, false);
+    seccomp_put(f, low, 0, 0, 5);
+    seccomp_argument(f, 2, false);
+    seccomp_put(f, low, 0, 0, 3);
+    seccomp_argument(f, 2, true);
+    seccomp_put(f, low, 0, 0, 1);
+    seccomp_put(f, answer, SECCOMP_RET_ALLOW, 0, 0);
+    seccomp_put(f, answer, SECCOMP_REFUSED, 0, 0);
 }
 
-static void filter_fill(struct filter *f, const struct sandbox_limits *limits, const char *program)
+#define ALL(list) (list), sizeof(list) / sizeof((list)[0])
+
+static void filter_fill(struct seccomp_filter *f, const struct sandbox_limits *limits, const char *program)
 {
     const uint32_t self = (uint32_t)getpid();
-    const uint32_t thread_mask = CLONE_THREAD | CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC |
-                                 CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET;
-    f->count = 0;
-    put_load(f, offsetof(struct seccomp_data, arch));
-    put(f, BPF_JMP | BPF_JEQ | BPF_K, MACHINE, 1, 0);
-    put_answer(f, SECCOMP_RET_KILL_PROCESS);
-    put_load(f, offsetof(struct seccomp_data, nr));
-    put(f, BPF_JMP | BPF_JGE | BPF_K, NUMBERS_END, 0, 1);
-    put_answer(f, SECCOMP_RET_ERRNO | ENOSYS);
-    for (size_t i = 0; i < sizeof(allowed) / sizeof(allowed[0]); i++) {
-        put_call(f, allowed[i], 1);
-        put_answer(f, SECCOMP_RET_ALLOW);
-    }
-    for (size_t i = 0; i < sizeof(absent) / sizeof(absent[0]); i++) {
-        put_call(f, absent[i], 1);
-        put_answer(f, SECCOMP_RET_ERRNO | ENOSYS);
-    }
+    seccomp_begin(f, SECCOMP_RET_KILL_PROCESS);
+    for (size_t i = 0; i < sizeof(allowed) / sizeof(allowed[0]); i++)
+        seccomp_answer(f, allowed[i], SECCOMP_RET_ALLOW);
+    for (size_t i = 0; i < sizeof(absent) / sizeof(absent[0]); i++)
+        seccomp_answer(f, absent[i], SECCOMP_ABSENT);
     if (limits->readable) {
-        put_masked(f, SYS_openat, 2, NOT_READING, O_RDONLY);
+        seccomp_masked(f, SYS_openat, 2, NOT_READING, O_RDONLY);
 #if defined(__x86_64__)
-        put_masked(f, SYS_open, 1, NOT_READING, O_RDONLY);
+        seccomp_masked(f, SYS_open, 1, NOT_READING, O_RDONLY);
 #endif
     }
     if (limits->threads)
-        put_masked(f, SYS_clone, 0, thread_mask, CLONE_THREAD);
-    put_one_of(f, SYS_fcntl, 1, fcntl_commands, sizeof(fcntl_commands) / sizeof(fcntl_commands[0]), refused);
-    put_one_of(f, SYS_ioctl, 1, ioctl_commands, sizeof(ioctl_commands) / sizeof(ioctl_commands[0]),
-               SECCOMP_RET_ERRNO | ENOTTY);
-    put_one_of(f, SYS_prctl, 0, prctl_commands, sizeof(prctl_commands) / sizeof(prctl_commands[0]), refused);
-    put_one_of(f, SYS_kill, 0, &self, 1, refused);
-    put_one_of(f, SYS_tgkill, 0, &self, 1, refused);
+        seccomp_masked(f, SYS_clone, 0, SECCOMP_THREAD_MASK, CLONE_THREAD);
+    seccomp_one_of(f, SYS_fcntl, 1, ALL(fcntl_commands), SECCOMP_REFUSED);
+    seccomp_one_of(f, SYS_ioctl, 1, ALL(ioctl_commands), SECCOMP_RET_ERRNO | ENOTTY);
+    seccomp_one_of(f, SYS_prctl, 0, ALL(prctl_commands), SECCOMP_REFUSED);
+    seccomp_one_of(f, SYS_kill, 0, &self, 1, SECCOMP_REFUSED);
+    seccomp_one_of(f, SYS_tgkill, 0, &self, 1, SECCOMP_REFUSED);
     put_prlimit(f);
     if (program)
-        put_exactly(f, SYS_execve, 0, (uint64_t)(uintptr_t)program);
-    put_answer(f, refused);
+        seccomp_exactly(f, SYS_execve, 0, (uint64_t)(uintptr_t)program);
 }
 
 /* ---- the steps of entering the sandbox ---- */
@@ -340,45 +231,19 @@ static bool reads_all(const struct sandbox_limits *limits)
     return false;
 }
 
-static int readable_add(int rules, const char *path)
-{
-    const uint64_t of_file = LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_READ_FILE;
-    struct landlock_path_beneath_attr beneath = {.allowed_access = of_file | LANDLOCK_ACCESS_FS_READ_DIR};
-    beneath.parent_fd = open(path, O_PATH | O_CLOEXEC);
-    if (beneath.parent_fd < 0) /* a path that is absent or not accessible needs no rule */
-        return errno == ENOENT || errno == ENOTDIR || errno == EACCES ? 0 : -1;
-    long added = syscall(SYS_landlock_add_rule, rules, LANDLOCK_RULE_PATH_BENEATH, &beneath, 0);
-    if (added < 0 && errno == EINVAL) { /* a file does not accept the rights of a folder */
-        beneath.allowed_access = of_file;
-        added = syscall(SYS_landlock_add_rule, rules, LANDLOCK_RULE_PATH_BENEATH, &beneath, 0);
-    }
-    const int number = errno;
-    close(beneath.parent_fd);
-    errno = number;
-    return added < 0 ? -1 : 0;
-}
-
 /* Forbids everything that this kernel's Landlock can, except reading where that is allowed. */
-static int landlock_enter(const struct sandbox_limits *limits)
+static int files_limit(const struct sandbox_limits *limits)
 {
-    long abi = syscall(SYS_landlock_create_ruleset, NULL, 0, LANDLOCK_CREATE_RULESET_VERSION);
-    if (abi <
+    if (landlock_version() ==
         0) { /* without Landlock only reading stays unrestricted, which is enough if everything may be read */
         return !limits->readable || reads_all(limits) ? 0 : -1;
     }
-    struct landlock_rules want = {.access_fs = (1u << 13) - 1};
-    want.access_fs |= abi >= 2 ? LANDLOCK_REFER : 0;
-    want.access_fs |= abi >= 3 ? LANDLOCK_TRUNCATE : 0;
-    want.access_fs |= abi >= 5 ? LANDLOCK_IOCTL_DEV : 0;
-    want.access_net = abi >= 4 ? LANDLOCK_NET_ALL : 0;
-    want.scoped = abi >= 6 ? LANDLOCK_SCOPE_ALL : 0;
-    const size_t size = abi >= 6 ? sizeof(want) : abi >= 4 ? 16 : 8;
-    int rules = (int)syscall(SYS_landlock_create_ruleset, &want, size, 0);
+    int rules = landlock_rules(true);
     int result = rules < 0 ? -1 : 0;
     for (size_t i = 0; result == 0 && limits->readable && limits->readable[i]; i++)
-        result = readable_add(rules, limits->readable[i]);
+        result = landlock_allow(rules, limits->readable[i], LANDLOCK_MAY_RUN);
     if (result == 0)
-        result = (int)syscall(SYS_landlock_restrict_self, rules, 0);
+        result = landlock_enter(rules);
     const int number = errno;
     if (rules >= 0)
         close(rules);
@@ -414,20 +279,19 @@ static const char *path_hide(const char *path)
 /* Returns the failed action, with errno; NULL on success. */
 static const char *enter(const struct sandbox_limits *limits, const char *program)
 {
-    struct filter filter;
-    if (MACHINE == 0u) {
+    struct seccomp_filter filter;
+    if (SECCOMP_MACHINE == 0u) {
         errno = ENOSYS;
         return "filter the system calls of this kind of machine";
     }
     if (privileges_drop() < 0)
         return "give up its privileges";
-    if (landlock_enter(limits) < 0)
+    if (files_limit(limits) < 0)
         return "limit what it reads with Landlock";
     if (limits_set(limits) < 0)
         return "limit its resources";
     filter_fill(&filter, limits, program);
-    struct sock_fprog made = {.len = filter.count, .filter = filter.code};
-    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &made, 0, 0) < 0)
+    if (seccomp_enter(&filter, SECCOMP_REFUSED, false) < 0)
         return "filter its system calls with seccomp";
     return NULL;
 }

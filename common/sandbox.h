@@ -40,6 +40,10 @@ struct sandbox_limits {
     const char *const *readable;
 };
 
+/* Paths of programs, libraries and the files that these read, NULL-terminated: no user's folder and nothing
+ * secret. */
+extern const char *const sandbox_readable[];
+
 /* Enters the sandbox, which the process can never leave. For a child process of ours with one thread, before
  * it reads untrusted data; it then answers through descriptors that it has and ends with _exit. Makes
  * async-signal-safe calls only, except for the text of an error. −1 with ERR_UNSUPPORTED (names the missing

@@ -29,8 +29,7 @@ enum {
     REAP_MS = 5000, /* time to reap after SIGKILL */
 };
 
-/* Programs, libraries and the files that they read. No user's folder and nothing secret. */
-static const char *const system_readable[] = {
+const char *const sandbox_readable[] = {
     "/usr",
     "/lib",
     "/lib32",
@@ -53,6 +52,7 @@ static const char *const system_readable[] = {
     "/proc/sys/vm/overcommit_memory",
     "/sys/devices/system/cpu",
     "/sys/kernel/mm/transparent_hugepage",
+    NULL,
 };
 
 struct running {
@@ -144,8 +144,8 @@ static void readable_take(struct running *run)
     const struct sandbox_command *command = run->command;
     for (size_t i = 0; command->readable && command->readable[i]; i++)
         readable_add(run, command->readable[i]);
-    for (size_t i = 0; i < sizeof(system_readable) / sizeof(system_readable[0]); i++)
-        readable_add(run, system_readable[i]);
+    for (size_t i = 0; sandbox_readable[i]; i++)
+        readable_add(run, sandbox_readable[i]);
     if (glob("/etc/python3*", GLOB_NOSORT, NULL, &run->python) == 0)
         for (size_t i = 0; i < run->python.gl_pathc; i++)
             readable_add(run, run->python.gl_pathv[i]);

@@ -51,6 +51,8 @@ static json_t *device_read(struct json_reader *r)
     return jr_finish(r) < 0 ? NULL : json_deep_copy(r->object);
 }
 
+static const char *const sandboxes[] = {"auto", "required", "off", NULL};
+
 static json_t *agent_read(struct json_reader *r)
 {
     const char *name = NULL;
@@ -59,11 +61,13 @@ static json_t *agent_read(struct json_reader *r)
     const json_t *exclude = NULL;
     double throttle_window_s = 0;
     int cards = 1;
+    int sandbox = 0;
     if (jr_str(r, "name", JR_REQUIRED, 1, LOCAL_NAME_BYTES - 1, &name) > 0 && !name_good(name))
         jr_fail(r, "name", "\"%s\" may have lower-case letters, digits and '-' only", name);
     jr_str(r, "address", JR_OPTIONAL, 1, 255, &address);
     jr_choice(r, "cards", JR_OPTIONAL, card_choices, &cards);
     jr_array(r, "exclude", JR_OPTIONAL, 0, LOCAL_DEVICES_MAX, &exclude);
+    jr_choice(r, "sandbox", JR_OPTIONAL, sandboxes, &sandbox);
     jr_seconds(r, "throttle_window", JR_OPTIONAL, 1, 3600, &throttle_window_s);
     jr_array(r, "devices", JR_REQUIRED, 1, LOCAL_DEVICES_MAX, &devices);
     if (jr_finish(r) < 0)
@@ -77,8 +81,9 @@ static json_t *agent_read(struct json_reader *r)
             return NULL;
         }
     }
-    json_t *agent = json_pack("{s:s, s:o, s:s, s:O*}", "name", name, "devices", list, "cards",
-                              card_choices[cards], "exclude", (json_t *)(uintptr_t)exclude);
+    json_t *agent =
+        json_pack("{s:s, s:o, s:s, s:s, s:O*}", "name", name, "devices", list, "cards", card_choices[cards],
+                  "sandbox", sandboxes[sandbox], "exclude", (json_t *)(uintptr_t)exclude);
     if (address)
         json_object_set_new(agent, "address", json_string(address));
     if (throttle_window_s > 0)

@@ -153,11 +153,6 @@ int mesh_create(const struct mesh_options *options, struct mesh **out, struct er
         err_errno(err, ERR_IO, errno, "mesh: could not make an eventfd");
         goto fail;
     }
-    if (pthread_create(&mesh->watchdog, NULL, watchdog_run, mesh) != 0) {
-        err_set(err, ERR_NOMEM, "mesh: could not start a thread");
-        goto fail;
-    }
-    mesh->watchdog_made = true;
     *out = mesh;
     return 0;
 fail:
@@ -166,6 +161,17 @@ fail:
 }
 
 /* ---- posting sends and receives ---- */
+
+/* Starts the thread that watches deadlines, for the first operation. */
+static int watchdog_start(struct mesh *mesh, struct err *err)
+{
+    pthread_mutex_lock(&mesh->watchdog_lock);
+    if (!mesh->watchdog_made)
+        mesh->watchdog_made = pthread_create(&mesh->watchdog, NULL, watchdog_run, mesh) == 0;
+    const bool made = mesh->watchdog_made;
+    pthread_mutex_unlock(&mesh->watchdog_lock);
+    return made ? 0 : err_set(err, ERR_NOMEM, "mesh: could not start a thread");
+}
 
 static struct mesh_op *op_create(const struct mesh_post *post, uint64_t size, struct err *err)
 {
@@ -207,7 +213,7 @@ static struct mesh_peer_state *check_post(struct mesh *mesh, uint32_t peer, uint
     else if (size > mesh->options.message_bytes_max)
         err_set(err, ERR_TOO_BIG, "%s: a message of %llu bytes is beyond the limit of %llu", p->name,
                 (unsigned long long)size, (unsigned long long)mesh->options.message_bytes_max);
-    else
+    else if (watchdog_start(mesh, err) == 0)
         return p;
     return NULL;
 }
@@ -563,7 +569,7 @@ void mesh_destroy(struct mesh *mesh)
         return;
     mesh_abort(mesh);
     mesh_join_stop(mesh);
-    if (mesh->watchdog_made) {
+    if (mesh->watchdog_made) { /* no operation can begin any more */
         pthread_mutex_lock(&mesh->watchdog_lock);
         mesh->watchdog_stop = true;
         pthread_cond_signal(&mesh->watchdog_work);

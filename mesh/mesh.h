@@ -109,7 +109,7 @@ struct mesh_done {
 };
 typedef void mesh_done_fn(const struct mesh_done *done);
 
-/* Makes a mesh: checks the options, reads the certificates and starts the thread that watches deadlines. */
+/* Makes a mesh: checks the options and reads the certificates. It starts no thread before mesh_listen. */
 int mesh_create(const struct mesh_options *options, struct mesh **mesh, struct err *err);
 
 /* Listens on "host:port" (port 0 picks a free one; "[::]:0" works) and writes the address with the real port

@@ -21,7 +21,7 @@ static const struct pg_statement list_nodes = {
     " CASE WHEN abs(n.clock_ahead_s) >= 30 THEN format('its clock is %s %s the "
     "scheduler''s', "
     " justify_interval(make_interval(secs => round(abs(n.clock_ahead_s)))), CASE WHEN n.clock_ahead_s > 0 "
-    " THEN 'ahead of' ELSE 'behind' END) END, l.text, n.mark), ''), 'marked', "
+    " THEN 'ahead of' ELSE 'behind' END) END, l.text, n.inventory ->> 'unconfined', n.mark), ''), 'marked', "
     " motley_time(n.marked_at), "
     " 'address', n.address, 'machine_id', n.machine_id, 'last_seen', motley_time(n.last_seen), "
     " 'enrolled', motley_time(n.enrolled_at), "

@@ -69,7 +69,7 @@ int main(int argc, char **argv)
         {"look", required_argument, NULL, 'L'},   {NULL, 0, NULL, 0}};
     static const char usage[] = "usage: motley-worker --socket PATH --dir DIR; motley-agent starts it\n";
     const struct gpu_cards_options cards = {.root = "", .program = "/proc/self/exe", .seconds = LOOK_SECONDS};
-    struct worker_options options = {0};
+    struct worker_options options = {.confined = true};
     struct err err;
     if (usage_answered(argc, argv, usage))
         return 0;

@@ -1,7 +1,7 @@
 /* Makes what the specification's `result` asks for, on rank 0, from the last checkpoint: the adapter as it
  * is, a merged or fully trained model, or an adapter for llama.cpp. The result/ room reads trained tensors by
- * ranges of rows, which are fetched from the artifact store, and writes into the node's cache; it is stored
- * from there. */
+ * ranges of rows, which are fetched from the artifact store, and writes into the worker's folder; it is
+ * stored from there. */
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +22,7 @@ enum { PATH_BYTES = 1024, READ_PARTS = 8 };
 struct result_maker {
     struct session *session;
     const json_t *blobs;
-    char folder[PATH_BYTES]; /* folder of this run in the cache; removed at the end */
+    char folder[PATH_BYTES]; /* in the worker's folder; removed at the end */
     struct checkpoint_files files;
     struct piece_reader *reader;
     struct lora_sites sites;
@@ -164,12 +164,11 @@ int result_store(struct session *session, const json_t *blobs, json_t **artifact
     if (result == 0 && !full)
         result = adapter_artifacts(blobs, *artifacts, err);
     if (result == 0 && (full || spec->result.kind != SPEC_RESULT_ADAPTER)) {
-        snprintf(maker.folder, sizeof(maker.folder), "%s/result-%ld", session->assignment->local.cache,
-                 (long)getpid());
-        result = file_mkdirs(maker.folder, 0700, err);
+        result = file_path(maker.folder, sizeof(maker.folder), err, "%s/result", session->dir);
+        result = result < 0 ? -1 : file_mkdirs(maker.folder, 0700, err);
         if (result == 0)
             result = files_make(&maker, *artifacts, err);
-        struct err ignored; /* a leftover folder is removed later with the cache */
+        struct err ignored; /* a leftover folder is removed with the worker's */
         piece_reader_destroy(maker.reader);
         (void)file_remove_tree(maker.folder, &ignored);
     }

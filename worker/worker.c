@@ -2,15 +2,18 @@
  * acknowledgement. worker.h describes the protocol. */
 #include "worker/worker.h"
 
+#include <limits.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/clock.h"
+#include "common/file.h"
 #include "worker/checkpoint/state.h"
 #include "worker/profile.h"
 #include "worker/prove.h"
 #include "worker/session/report.h"
+#include "worker/start/reach.h"
 #include "worker/start/start.h"
 #include "worker/train.h"
 
@@ -18,6 +21,7 @@
 
 struct worker {
     struct worker_options options;
+    char files[PATH_MAX]; /* folder for files that wait to be stored */
     struct worker_link *link;
     struct stop_request stop;
     atomic_llong run, epoch; /* run and epoch that were assigned; -1 before that */
@@ -95,7 +99,8 @@ int worker_create(const struct worker_options *options, struct worker **out, str
                                        .urgent = on_message,
                                        .urgent_arg = worker,
                                        .alone_ns = worker->options.alone_ns};
-    if (worker_link_open(&link, &worker->link, err) < 0) {
+    if (file_path(worker->files, sizeof(worker->files), err, "%s/files", options->dir) < 0 ||
+        worker_link_open(&link, &worker->link, err) < 0) {
         worker_destroy(worker);
         return -1;
     }
@@ -222,8 +227,12 @@ static int do_assignment(struct worker *worker, json_t *message, struct err *err
     atomic_store(&worker->run, (long long)json_integer_value(json_object_get(message, "run")));
     atomic_store(&worker->epoch, (long long)json_integer_value(json_object_get(message, "epoch")));
     int result = assignment_read(message, &assignment, err);
+    const struct session_place place = {.link = worker->link,
+                                        .stop = &worker->stop,
+                                        .dir = worker->files,
+                                        .confined = worker->options.confined};
     if (result == 0)
-        result = session_open(worker->link, &worker->stop, assignment, &session, err);
+        result = session_open(&place, assignment, &session, err);
     if (result == 0) {
         session->alone_ns = worker->options.alone_ns;
         set_session(worker, session);
@@ -250,7 +259,11 @@ static int do_assignment(struct worker *worker, json_t *message, struct err *err
 /* Handles a message that is no assignment: `profile` or `prove`. Takes the message. */
 static int do_request(struct worker *worker, json_t *message, struct err *err)
 {
+    struct local_part local;
+    const struct reach reach = {.local = &local};
     int result = set_event_fields(worker, message, err);
+    if (result == 0 && worker->options.confined)
+        result = local_read(message, &local, err) < 0 ? -1 : reach_limit(&reach, worker->link, err);
     if (result == 0)
         result = is_type(message, "prove") ? prove_run(worker->link, message, &worker->stop, err)
                                            : profile_run(worker->link, message, &worker->stop, err);

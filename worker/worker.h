@@ -37,14 +37,17 @@
 #ifndef MOTLEY_WORKER_WORKER_H
 #define MOTLEY_WORKER_WORKER_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "common/err.h"
 
 struct worker_options {
     const char *socket; /* path of the unix socket to listen on; an existing file is replaced */
-    const char *dir;    /* private folder of this worker for staging files, mode 0700 */
-    uint64_t alone_ns;  /* the process ends after this time without an agent; 0 means 600 s */
+    const char *dir;    /* private folder of this worker, mode 0700; what it writes is in "files" there */
+    bool confined;     /* it reaches only what its work needs (start/reach.h): all threads of the process, for
+                          ever */
+    uint64_t alone_ns; /* the process ends after this time without an agent; 0 means 600 s */
     uint64_t assign_ns; /* the process ends when nothing was assigned in this time; 0 means 600 s */
     uint64_t linger_ns; /* limit for the last acknowledgement with an agent present; 0 means 30 s */
 };

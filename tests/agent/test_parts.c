@@ -17,6 +17,7 @@
 #include "agent/seen.h"
 #include "agent/supervise.h"
 #include "agent/worker_start.h"
+#include "common/confine.h"
 #include "common/frame.h"
 #include "common/json.h"
 #include "common/rand.h"
@@ -344,6 +345,11 @@ static void the_inventory_is_plausible_and_stable(void **state)
     assert_true(isa_rank("avx512") > isa_rank("avx2") && isa_rank("avx2") > isa_rank("sse42"));
     assert_int_equal(isa_rank("mmx"), -1);
     assert_true(strlen(json_string_value(json_object_get(one, "machine_id"))) > 10);
+    assert_true(!json_object_get(one, "unconfined") == !confine_lacks());
+    config->sandbox = AGENT_SANDBOX_OFF;
+    json_decref(two);
+    two = inventory_make(config, &err);
+    assert_non_null(strstr(json_string_value(json_object_get(two, "unconfined")), "has sandbox: off"));
     json_decref(one);
     json_decref(two);
     free(config);

@@ -6,19 +6,30 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sched.h>
+#include <semaphore.h>
+#include <signal.h>
 #include <sys/eventfd.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "common/child_json.h"
 #include "common/clock.h"
+#include "common/confine.h"
 #include "common/file.h"
+#include "common/landlock.h"
 #include "common/sandbox.h"
 #include "support/must.h"
 #include "support/scratch.h"
@@ -321,6 +332,140 @@ static void a_function_of_ours_can_enter_by_itself(void **state)
     close(pipes[1]);
 }
 
+/* --- confined, as workers are --- */
+
+struct confined {
+    struct scratch dir;
+    int rules;
+    sem_t confined;
+};
+
+/* A thread that ran before the process was confined, and confines itself. */
+static void *thread_confine(void *arg)
+{
+    struct confined *c = arg;
+    struct err err;
+    const bool done = confine_thread(c->rules, &err) == 0;
+    sem_post(&c->confined);
+    return done && open(scratch_path(&c->dir, "home/key"), O_RDONLY) < 0 && errno == EACCES ? c : NULL;
+}
+
+/* Opens a file of the scratch folder. */
+static int reach(const struct confined *c, const char *name, int flags)
+{
+    return open(scratch_path(&c->dir, name), flags | O_CLOEXEC, 0600);
+}
+
+/* Each row: whether a call had the result that is due. Prints those that had not. */
+static int attempts(const struct confined *c, pthread_t before)
+{
+    void *refused = NULL;
+    char path[64];
+    struct iovec part = {path, 8};
+    const pid_t parent = getppid();
+    snprintf(path, sizeof(path), "/proc/%d/environ", (int)parent);
+    pthread_join(before, &refused);
+    const struct {
+        const char *what;
+        bool as_due;
+    } rows[] = {
+        {"reads what it was given", reach(c, "model/weights", O_RDONLY) >= 0},
+        {"follows a link inside it", reach(c, "model/inside", O_RDONLY) >= 0},
+        {"reads a library", open("/lib64/ld-linux-x86-64.so.2", O_RDONLY) >= 0 || errno == ENOENT},
+        {"writes and renames in its folder",
+         reach(c, "own/new", O_WRONLY | O_CREAT) >= 0 &&
+             rename(scratch_path(&c->dir, "own/new"), scratch_path(&c->dir, "own/newer")) == 0},
+        {"uses a device", open("/dev/null", O_WRONLY) >= 0},
+        {"has the network", socket(AF_INET, SOCK_STREAM, 0) >= 0},
+        {"lends by datagrams", socket(AF_UNIX, SOCK_DGRAM, 0) >= 0},
+        {"signals itself", raise(SIGURG) == 0},
+        {"no key", reach(c, "home/key", O_RDONLY) < 0},
+        {"no key by a link", reach(c, "model/key", O_RDONLY) < 0},
+        {"no key of another thread", refused == c},
+        {"no other folder", reach(c, "home", O_RDONLY | O_DIRECTORY) < 0},
+        {"no write to the model", reach(c, "model/weights", O_WRONLY) < 0},
+        {"no file beside it", reach(c, "model/new", O_WRONLY | O_CREAT) < 0},
+        {"no link to the key", link(scratch_path(&c->dir, "home/key"), scratch_path(&c->dir, "own/key")) < 0},
+        {"no shadow", open("/etc/shadow", O_RDONLY) < 0},
+        {"no home of root", open("/root", O_RDONLY | O_DIRECTORY) < 0},
+        {"no environment of the parent", open(path, O_RDONLY) < 0},
+        {"no memory of the parent", process_vm_readv(parent, &part, 1, &part, 1, 0) < 0},
+        {"no trace", ptrace(PTRACE_ATTACH, parent, 0, 0) < 0},
+        {"no signal to the parent", kill(parent, 0) < 0},
+        {"no process", fork() < 0},
+        {"no program", execv("/bin/false", (char *[]){path, NULL}) < 0},
+        {"no session", setsid() < 0},
+        {"no server of this machine", socket(AF_UNIX, SOCK_STREAM, 0) < 0},
+        {"no raw packets", socket(AF_PACKET, SOCK_RAW, 0) < 0},
+        {"no names of its own", unshare(CLONE_NEWUSER) < 0},
+        {"no mount", mount("none", "/tmp", "tmpfs", 0, NULL) < 0},
+        {"no user faults", syscall(SYS_userfaultfd, 0) < 0},
+        {"no rings", syscall(SYS_io_uring_setup, 1, NULL) < 0 && errno == EPERM},
+        {"no events of the processor", syscall(SYS_perf_event_open, NULL, 0, -1, -1, 0) < 0},
+        {"no keys of the kernel", syscall(SYS_keyctl, 0, 0, 0, 0, 0) < 0 && errno == EPERM},
+        {"no programs of the kernel", syscall(SYS_bpf, 0, NULL, 0) < 0 && errno == EPERM},
+        {"no core", prctl(PR_GET_DUMPABLE) == 0},
+    };
+    int wrong = 0;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        if (!rows[i].as_due)
+            wrong += fprintf(stderr, "not so: %s\n", rows[i].what) > 0;
+    return wrong;
+}
+
+static void confine_and_try(struct confined *c)
+{
+    struct err err;
+    pthread_t before;
+    sem_init(&c->confined, 0, 0);
+    c->rules = landlock_rules(false);
+    if (c->rules < 0 || landlock_allow(c->rules, "/usr", LANDLOCK_MAY_READ) < 0 ||
+        landlock_allow(c->rules, "/lib64", LANDLOCK_MAY_READ) < 0 ||
+        landlock_allow(c->rules, "/proc", LANDLOCK_MAY_READ) < 0 ||
+        landlock_allow(c->rules, "/dev/null", LANDLOCK_MAY_USE) < 0 ||
+        landlock_allow(c->rules, scratch_path(&c->dir, "model"), LANDLOCK_MAY_READ) < 0 ||
+        landlock_allow(c->rules, scratch_path(&c->dir, "own"), LANDLOCK_MAY_WRITE) < 0 ||
+        pthread_create(&before, NULL, thread_confine, c) != 0)
+        _exit(2);
+    sem_wait(&c->confined);
+    if (confine_thread(c->rules, &err) < 0 || confine_calls(false, &err) < 0) {
+        fprintf(stderr, "%s\n", err.text);
+        _exit(3);
+    }
+    _exit(attempts(c, before) == 0 ? 0 : 1);
+}
+
+static void a_confined_process_reaches_what_it_was_given_and_nothing_else(void **state)
+{
+    static const char *const folders[] = {"home", "model", "own"};
+    struct confined c;
+    struct err err;
+    int status = 0;
+    (void)state;
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+    print_message("skipped: calls of instrumented programs are not filtered\n");
+    skip();
+#endif
+    if (landlock_version() == 0) {
+        print_message("skipped: this kernel has no Landlock\n");
+        skip();
+    }
+    assert_int_equal(scratch_make(&c.dir), 0);
+    for (int i = 0; i < 3; i++)
+        must(file_mkdirs(scratch_path(&c.dir, folders[i]), 0700, &err), &err);
+    must(file_write_atomic(scratch_path(&c.dir, "home/key"), "key", 3, 0600, &err), &err);
+    must(file_write_atomic(scratch_path(&c.dir, "model/weights"), "1", 1, 0600, &err), &err);
+    assert_int_equal(symlink("../home/key", scratch_path(&c.dir, "model/key")), 0);
+    assert_int_equal(symlink("weights", scratch_path(&c.dir, "model/inside")), 0);
+    const pid_t child = fork();
+    if (child == 0)
+        confine_and_try(&c);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+    scratch_remove(&c.dir);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(it_reads_its_input_and_writes_its_output),
     cmocka_unit_test(nothing_that_reaches_out_works),
@@ -331,6 +476,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(documents_go_in_and_come_out),
     cmocka_unit_test(a_configuration_that_is_wrong_is_refused_by_its_path),
     cmocka_unit_test(a_function_of_ours_can_enter_by_itself),
+    cmocka_unit_test(a_confined_process_reaches_what_it_was_given_and_nothing_else),
 };
 
 int main(void)

@@ -23,7 +23,7 @@ import threading
 import time
 import urllib.parse
 
-from motley import GOLDEN, SLOW, Failed, Motley, expect, golden_spec, pids, poll, tokens_rows, two_unlike
+from motley import GOLDEN, SLOW, Failed, Motley, expect, golden_spec, pids, poll, tokens_rows, two_unlike, with_workers_in_view
 
 DUE_S = 10        # from the storm's end until everything that is due runs
 LOSS = 2e-5      # relative, where an attempt had another plan
@@ -552,7 +552,7 @@ def references(motley, api, kinds, steps):
 def storm(kills=200, seed=1, backlog=10, pause_s=2.0, steps=40, only=None, devices=1, ratio_max=RATIO_MAX):
     """One storm; the sentence that describes it. Failed says what was lost."""
     print(f"storm: {kills} disturbances, seed {seed}, {backlog} jobs of {steps} steps at a time", flush=True)
-    config = two_unlike(schedulers=2)
+    config = with_workers_in_view(two_unlike(schedulers=2))
     for agent in config["agents"]:
         agent["devices"] *= devices
     with Motley(config) as motley:

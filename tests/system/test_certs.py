@@ -10,7 +10,7 @@ import subprocess
 import threading
 import time
 
-from motley import SLOW, Failed, Motley, expect, llama_spec, main, poll
+from motley import SLOW, Failed, Motley, expect, llama_spec, main, poll, with_workers_in_view
 
 STEPS = 100  # a run of some seconds, so that what is done to it is done while it runs
 NODES = ("left", "right", "third")
@@ -240,7 +240,7 @@ def a_removed_node_is_refused_within_ten_seconds_and_its_jobs_go_on():
 
 
 if __name__ == "__main__":
-    with Motley(config()) as motley:
+    with Motley(with_workers_in_view(config())) as motley:
         reference = undisturbed(motley)
         main(certificates_are_renewed_while_jobs_run, a_stranger_with_a_nodes_certificate_cannot_disturb_a_run,
              a_removed_node_is_refused_within_ten_seconds_and_its_jobs_go_on)

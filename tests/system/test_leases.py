@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
 """A person holds a device: no job starts there, one that runs there moves at a checkpoint when a booking begins, the time is
 in the ledger, and what cannot be had is refused by name."""
+import glob
+import json
+import os
 import time
 
 from motley import SLOW, Motley, expect, llama_spec, main, poll, two_unlike
@@ -75,8 +78,22 @@ def a_withdrawn_booking_holds_no_job_up(motley):
     lease(motley, "end", str(booked["id"]))
     expect(motley.run("leases", "--json", parse=True)["leases"] == [], "the booking is listed")
     motley.wait_steps(ident, 1)
+    every_thread_of_a_worker_is_confined(motley)
     motley.run("cancel", str(ident))
     motley.wait_state(ident, ("cancelled",))
+
+
+def every_thread_of_a_worker_is_confined(motley):
+    """The only worker runs on left. The agent of right is told not to confine its workers, and its node says so."""
+    states = glob.glob(f"{motley.home}/**/run/*/state.json", recursive=True)
+    with open(max(states, key=os.path.getmtime), encoding="utf-8") as handle:
+        pid = json.load(handle)["pid"]
+    for path in glob.glob(f"/proc/{pid}/task/*/status"):
+        with open(path, encoding="utf-8") as handle:
+            status = handle.read()
+        expect("NoNewPrivs:\t1" in status and (SLOW > 1 or "Seccomp:\t2" in status), f"{path}: {status}")
+    said = {node["name"]: node["why"] or "" for node in motley.run("nodes", "--json", parse=True)["nodes"]}
+    expect("sandbox: off" in said["right"] and "sandbox: off" not in said["left"], said)
 
 
 def nonsense_is_refused_by_name(motley):
@@ -88,7 +105,9 @@ def nonsense_is_refused_by_name(motley):
 
 
 def devices_are_leased_booked_and_given_back():
-    with Motley(two_unlike()) as motley:
+    config = two_unlike()
+    config["agents"][1]["sandbox"] = "off"
+    with Motley(config) as motley:
         a_leased_device_takes_no_job_until_it_is_given_back(motley)
         a_withdrawn_booking_holds_no_job_up(motley)
         nonsense_is_refused_by_name(motley)

@@ -193,10 +193,7 @@ static int made_put(struct session *session, struct snapshot *snapshot, const st
         made->size = made->bytes.size;
         return checkpoint_put(session, snapshot->blobs, file_name, made->bytes.data, made->bytes.size, err);
     }
-    const char *dir = session->assignment->local.cache;
-    if (!dir)
-        return err_set(err, ERR_IO, "no cache folder for an adapter of %llu bytes",
-                       (unsigned long long)all->bytes);
+    const char *dir = session->dir;
     if (file_mkdirs(dir, 0700, err) < 0 ||
         file_path(made->path, sizeof(made->path), err, "%s/adapter-%ld", dir, (long)getpid()) < 0 ||
         safetensors_write(made->path, all->items, all->count, &file_meta, 1, err) < 0)

@@ -55,6 +55,7 @@ static int read_blobs(struct json_reader *reader, const char *key, const json_t 
 
 int local_read(const json_t *message, struct local_part *local, struct err *err)
 {
+    static const char *const sandboxes[] = {"auto", "required", "off", NULL}; /* enum local_sandbox */
     struct json_reader top, reader, device;
     memset(local, 0, sizeof(*local));
     local->kind = "cpu";
@@ -81,6 +82,8 @@ int local_read(const json_t *message, struct local_part *local, struct err *err)
     jr_str(&reader, "cache", JR_OPTIONAL, 1, TEXT_MAX, &local->cache);
     jr_bytes(&reader, "cache_limit_bytes", JR_OPTIONAL, (uint64_t)64 << 20, BYTES_MAX,
              &local->cache_limit_bytes);
+    jr_str(&reader, "home", JR_OPTIONAL, 1, TEXT_MAX, &local->home);
+    jr_choice(&reader, "sandbox", JR_OPTIONAL, sandboxes, &local->sandbox);
     jr_i64(&reader, "start_ns", JR_OPTIONAL, 0, INT64_MAX, &local->start_ns);
     if (jr_finish_loose(&device) < 0 || jr_finish_loose(&reader) < 0 || jr_finish_loose(&top) < 0) {
         err->code = ERR_NODE; /* the node's agent wrote it */

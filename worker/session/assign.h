@@ -19,6 +19,10 @@
 #include "model/job/spec.h"
 #include "program/program.h"
 
+/* Whether a worker is confined (start/reach.h). AUTO: as far as the kernel can. REQUIRED: or does not work.
+ */
+enum local_sandbox { LOCAL_SANDBOX_AUTO, LOCAL_SANDBOX_REQUIRED, LOCAL_SANDBOX_OFF };
+
 /* What the agent adds to an assignment: this node and this device. */
 struct local_part {
     const char *device;             /* "left/cpu0" */
@@ -32,6 +36,8 @@ struct local_part {
     const char *api, *api_ca, *token; /* api_ca and token may be NULL */
     const char *cache;                /* folder of the node's chunk cache, or NULL */
     uint64_t cache_limit_bytes;
+    const char *home; /* the agent's folder, or NULL */
+    int sandbox;      /* enum local_sandbox */
     int64_t
         start_ns; /* of a measurement: the common start, on this machine's CLOCK_MONOTONIC; 0: not given */
 };

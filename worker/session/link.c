@@ -37,6 +37,14 @@ struct link_message {
     json_t *document;
 };
 
+/* A call that another thread waits for. */
+struct link_call {
+    int (*run)(void *arg, struct err *err);
+    void *arg;
+    struct err *err;
+    int result;
+};
+
 struct worker_link {
     struct worker_link_options options;
     char path[PATH_MAX];
@@ -54,7 +62,8 @@ struct worker_link {
     struct link_message *messages, *messages_last;
     unsigned message_count;
     bool connected, stopping, interrupted;
-    uint64_t since_ns; /* when `connected` last changed */
+    struct link_call *call; /* that the thread has to make, or NULL */
+    uint64_t since_ns;      /* when `connected` last changed */
 
     /* used by the link's thread alone */
     int agent;          /* socket of the connected agent, or -1 */
@@ -269,6 +278,9 @@ static void *link_main(void *arg)
             ssize_t ignored = read(link->wake, &count, sizeof(count));
             (void)ignored;
             pthread_mutex_lock(&link->lock);
+            if (link->call)
+                link->call->result = link->call->run(link->call->arg, link->call->err);
+            link->call = NULL;
             pthread_cond_broadcast(&link->changed);
             pthread_mutex_unlock(&link->lock);
         }
@@ -381,6 +393,19 @@ void worker_link_interrupt(struct worker_link *link)
 {
     __atomic_store_n(&link->interrupted, true, __ATOMIC_RELEASE);
     wake_thread(link);
+}
+
+int worker_link_call(struct worker_link *link, int (*run)(void *arg, struct err *err), void *arg,
+                     struct err *err)
+{
+    struct link_call call = {.run = run, .arg = arg, .err = err};
+    pthread_mutex_lock(&link->lock);
+    link->call = &call;
+    wake_thread(link);
+    while (link->call)
+        pthread_cond_wait(&link->changed, &link->lock);
+    pthread_mutex_unlock(&link->lock);
+    return call.result;
 }
 
 /* Numbers, stamps and encodes the event; the lock is held. NULL with *err on failure. */

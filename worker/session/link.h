@@ -45,6 +45,10 @@ json_t *worker_link_take(struct worker_link *link, uint64_t deadline_ns, struct 
 /* Wakes a waiting worker_link_take, which then returns NULL with ERR_CANCELLED. Async-signal-safe. */
 void worker_link_interrupt(struct worker_link *link);
 
+/* Has the link's thread call run(arg), and waits for its result. */
+int worker_link_call(struct worker_link *link, int (*run)(void *arg, struct err *err), void *arg,
+                     struct err *err);
+
 /* Sends `event` (taken), an object without type, seq and at. Returns 0 also when the event was dropped
  * because the spool is half full; -1 with ERR_TIMEOUT (no agent for alone_ns while the spool is full),
  * ERR_TOO_BIG, ERR_NOMEM. Any thread may call it. */

@@ -79,6 +79,7 @@ struct session_tree {
 
 struct session {
     struct worker_link *link; /* borrowed from the worker */
+    const char *dir; /* folder of this process for files that wait to be stored, made when needed; borrowed */
     struct stop_request *stop;
     struct assignment *assignment;
     struct blobs *blobs;

@@ -14,6 +14,7 @@
 #include "worker/checkpoint/saver.h"
 #include "worker/checkpoint/state.h"
 #include "worker/session/report.h"
+#include "worker/start/reach.h"
 #include "worker/start/start.h"
 
 enum { CONNECT_SECONDS = 60, TRACE_EVENTS_A_STEP = 20000, CLOSE_SECONDS = 20 };
@@ -273,14 +274,14 @@ static int advertise(const char *address, const char *host, char *out, size_t si
     return 0;
 }
 
-static int open_mesh(struct session *session, char *address, size_t size, struct err *err)
+/* Makes the mesh, which reads the node's certificate and key, if this rank has peers. */
+static int make_mesh(struct session *session, struct err *err)
 {
     const struct assignment *assignment = session->assignment;
     const struct local_part *local = &assignment->local;
     const struct plan_group *all = &assignment->plan->groups[0];
     int position = plan_group_position(all, assignment->rank);
     session->tree.parent = session->tree.children[0] = session->tree.children[1] = PLAN_NONE;
-    address[0] = '\0';
     if (position < 0)
         return err_set(err, ERR_INVALID, "group 0 of the plan lacks rank %u", assignment->rank);
     plan_group_tree(all, (uint32_t)position, &session->tree.parent, session->tree.children);
@@ -300,9 +301,17 @@ static int open_mesh(struct session *session, char *address, size_t size, struct
                                    .cert_file = local->cert,
                                    .key_file = local->key,
                                    .ca_file = local->ca};
+    return mesh_create(&options, &session->mesh, err);
+}
+
+static int listen_mesh(struct session *session, char *address, size_t size, struct err *err)
+{
+    const struct local_part *local = &session->assignment->local;
     char bound[256];
-    if (mesh_create(&options, &session->mesh, err) < 0 ||
-        mesh_listen(session->mesh, local->listen, bound, sizeof(bound), err) < 0)
+    address[0] = '\0';
+    if (!session->mesh)
+        return 0;
+    if (mesh_listen(session->mesh, local->listen, bound, sizeof(bound), err) < 0)
         return -1;
     if (local->advertise)
         return advertise(bound, local->advertise, address, size, err);
@@ -402,15 +411,25 @@ static int close_model(struct session *session, struct err *err)
     return 0;
 }
 
-static int open_all(struct session *session, char *address, size_t size, struct err *err)
+/* Confines the process once its certificate and key are read, and before it opens what strangers made. */
+static int confine(const struct session *session, struct err *err)
+{
+    const struct assignment *assignment = session->assignment;
+    const struct reach reach = {
+        .local = &assignment->local, .model = &assignment->model, .dir = session->dir};
+    return reach_limit(&reach, session->link, err);
+}
+
+static int open_all(struct session *session, bool confined, char *address, size_t size, struct err *err)
 {
     const struct local_part *local = &session->assignment->local;
     struct blobs_options blobs = {
         .api = local->api, .ca = local->api_ca, .token = local->token, .cancel = &session->stop->kill};
     if (check_supported(session->assignment, err) < 0 || blobs_open(&blobs, &session->blobs, err) < 0 ||
+        make_mesh(session, err) < 0 || (confined && confine(session, err) < 0) ||
         session_model_open(session, err) < 0 || open_rows(session, err) < 0 ||
         open_prompt(session, err) < 0 || open_stages(session, err) < 0 || close_model(session, err) < 0 ||
-        open_mesh(session, address, size, err) < 0 || open_ops(session, err) < 0 ||
+        listen_mesh(session, address, size, err) < 0 || open_ops(session, err) < 0 ||
         saver_create(session, &session->saver, err) < 0)
         return -1;
     return state_load(session, err);
@@ -425,8 +444,8 @@ static void blame_node(struct err *err)
         err->code = ERR_NODE;
 }
 
-int session_open(struct worker_link *link, struct stop_request *stop, struct assignment *assignment,
-                 struct session **out, struct err *err)
+int session_open(const struct session_place *place, struct assignment *assignment, struct session **out,
+                 struct err *err)
 {
     struct session *session = calloc(1, sizeof(*session));
     char address[256];
@@ -434,20 +453,21 @@ int session_open(struct worker_link *link, struct stop_request *stop, struct ass
         assignment_destroy(assignment);
         return err_set(err, ERR_NOMEM, "no memory for a run");
     }
-    session->link = link;
-    session->stop = stop;
+    session->link = place->link;
+    session->stop = place->stop;
+    session->dir = place->dir;
     session->assignment = assignment;
     session->progress.best_loss = assignment->best_loss;
     session->progress.steps_done = assignment->start_step;
     loss_scale_init(&session->scale, &assignment->spec, assignment->plan);
     session->process_base_bytes = process_resident_bytes();
     trace_init(&session->trace, TRACE_EVENTS_A_STEP);
-    int result = open_all(session, address, sizeof(address), err);
+    int result = open_all(session, place->confined, address, sizeof(address), err);
     if (result < 0)
         blame_node(err);
     if (result == 0) {
         const char *identity = assignment->local.identity;
-        result = worker_link_emit(link, "worker_ready",
+        result = worker_link_emit(place->link, "worker_ready",
                                   json_pack("{s:s, s:s}", "address", *address ? address : "none", "identity",
                                             identity ? identity : "none"),
                                   err);

@@ -4,10 +4,17 @@
 
 #include "worker/session/session.h"
 
+/* What a session gets from its worker; borrowed until session_close. */
+struct session_place {
+    struct worker_link *link;
+    struct stop_request *stop;
+    const char *dir; /* folder for files of this run */
+    bool confined;   /* the process reads nothing but what the assignment needs (reach.h) */
+};
 /* Does everything up to the event `worker_ready`. On error the session is closed. Takes the
  * assignment. */
-int session_open(struct worker_link *link, struct stop_request *stop, struct assignment *assignment,
-                 struct session **out, struct err *err);
+int session_open(const struct session_place *place, struct assignment *assignment, struct session **out,
+                 struct err *err);
 /* Opens the model's files that the assignment names: sets session->model and session->config. */
 int session_model_open(struct session *session, struct err *err);
 /* Connects to the peers that the programs name. `peers` is the message; NULL when the run has one rank. */

@@ -881,7 +881,7 @@ class ListNodesAnswerNode(Answered):
     refused: int | None = None  # messages of it that were refused since it joined
     clock_ahead_s: float | None = None  # how far its clock is ahead of that of the scheduler, in seconds; below 0, behind
     lacking: str | None = None  # what its devices lack in order to run a worker: nothing starts there until it is mended
-    why: str | None = None  # a clock that is 30 s or more off, what is lacking, and why the last message was refused
+    why: str | None = None  # a clock that is 30 s or more off, what is lacking, that workers are in no sandbox, and why the last message was refused
     marked: datetime | None = None
     address: str | None = None
     machine_id: str | None = None
