@@ -95,9 +95,11 @@ static const char *why_not_usable(const struct scheduler_pass *pass, size_t i, c
 static void say_waits(struct scheduler_pass *pass, const struct job_class *class,
                       const struct store_sched_job *job, bool kept, const struct policy_action *action)
 {
-    char text[400] = "", why[240];
+    char text[400] = "", why[240], before[48] = "";
     size_t used = 0;
     bool absent = false;
+    if (action && action->reason == REASON_RESERVED && action->subject > 0)
+        snprintf(before, sizeof(before), "; job %lld goes first", (long long)action->subject);
     for (size_t i = 0; i < pass->view->device_count && used < sizeof(text); i++) {
         if (class->wanted[i] &&
             (kept || !pass->free_devices[i] || device_is_taken(&pass->view->devices[i]))) {
@@ -109,9 +111,9 @@ static void say_waits(struct scheduler_pass *pass, const struct job_class *class
     }
     const bool forced = absent && job_class_forces_kind(class);
     pass_wait(pass, job, action ? wait_code(pass, job, action) : "absent", action ? subject_of(action) : -1,
-              "waits for %s%s%s%s", text[0] != '\0' ? text : "devices",
+              "waits for %s%s%s%s%s", text[0] != '\0' ? text : "devices",
               forced ? ", as placement.kind is " : "", forced ? job_class_word(class, "kind") : "",
-              forced ? "; with placement.fallback: any it need not" : "");
+              forced ? "; with placement.fallback: any it need not" : "", before);
 }
 
 static void want(struct scheduler_pass *pass, struct job_class *class, const struct placer_answer *answer)
