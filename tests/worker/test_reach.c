@@ -2,14 +2,23 @@
 #include "worker/worker_fixture.h"
 
 #include <sys/inotify.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 
 #include "common/landlock.h"
+#include "common/seccomp.h"
 
 enum { SECRET_KEY, SECRET_OTHER, HONEST, WATCHED };
 
 /* Names of what is watched, in the scratch folder. The model's folder has the agent's home inside it. */
 static const char *const watched[WATCHED] = {"model/home/tls/node.key", "model/home/run/1-0/files/result",
                                              "model/honest"};
+
+static void worker_path(char path[400])
+{
+    const char *programs = getenv("MOTLEY_BIN");
+    snprintf(path, 400, "%s/motley-worker", programs ? programs : "bin");
+}
 
 /* Says that the model's files lie on this node: for rank 0 links to secrets, for rank 1 files. */
 static void give_links(void *arg, json_t *assign)
@@ -51,7 +60,6 @@ static void a_model_leads_a_worker_to_no_secret(void **state)
     struct fixture fix;
     struct outcome out;
     char program[400], events[4096] __attribute__((aligned(__alignof__(struct inotify_event))));
-    const char *programs = getenv("MOTLEY_BIN");
     unsigned opens[WATCHED] = {0};
     int watches[WATCHED];
     if (landlock_version() == 0) {
@@ -61,7 +69,7 @@ static void a_model_leads_a_worker_to_no_secret(void **state)
     fix_open(&fix, "llama");
     json_t *spec = fix_spec(&fix);
     struct plan *plan = fix_plan(&fix, 2, 2);
-    snprintf(program, sizeof(program), "%s/motley-worker", programs ? programs : "bin");
+    worker_path(program);
     fix.program = program;
     const int opened = links_make(&fix, watches);
     fix_run(&fix, plan, spec, give_links, NULL, &fix, &out);
@@ -84,10 +92,61 @@ static void a_model_leads_a_worker_to_no_secret(void **state)
     fix_close(&fix);
 }
 
-int main(void)
+/* --- a kernel without Landlock --- */
+
+/* Becomes the worker's program, for which the kernel has no Landlock. */
+static int run_without_landlock(char **argv)
+{
+    struct seccomp_filter filter;
+    char program[400];
+    worker_path(program);
+    seccomp_begin(&filter, SECCOMP_RET_ALLOW);
+    seccomp_answer(&filter, SYS_landlock_create_ruleset, SECCOMP_ABSENT);
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && seccomp_enter(&filter, SECCOMP_RET_ALLOW, false) == 0)
+        execv(program, argv);
+    return 1;
+}
+
+static void require(void *arg, json_t *assign)
+{
+    (void)arg;
+    json_object_set_new(json_object_get(assign, "local"), "sandbox", json_string("required"));
+}
+
+/* This program takes the worker's place and calls it (main). Jobs run, unless the agent requires a sandbox.
+ */
+static void without_landlock_jobs_run_unless_it_is_required(void **state)
+{
+    (void)state;
+    struct fixture fix;
+    struct outcome out;
+    fix_open(&fix, "llama");
+    fix.program = "/proc/self/exe";
+    json_t *spec = fix_spec(&fix);
+    struct plan *plan = fix_plan(&fix, 1, 4);
+    fix_run(&fix, plan, spec, NULL, NULL, NULL, &out);
+    assert_int_equal(out.done, 1);
+    outcome_fini(&out);
+    fix_run(&fix, plan, spec, require, NULL, NULL, &out);
+    const json_t *failed = json_array_get(out.failures, 0);
+    assert_int_equal(out.done, 0);
+    assert_string_equal(json_string_value(json_object_get(failed, "code")), "node-fault");
+    assert_true(json_is_false(json_object_get(failed, "own_fault")));
+    assert_non_null(
+        strstr(json_string_value(json_object_get(failed, "text")), "this kernel has no Landlock"));
+    outcome_fini(&out);
+    plan_destroy(plan);
+    json_decref(spec);
+    fix_close(&fix);
+}
+
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_model_leads_a_worker_to_no_secret),
+        cmocka_unit_test(without_landlock_jobs_run_unless_it_is_required),
     };
+    if (argc > 1 && strcmp(argv[1], "--socket") == 0)
+        return run_without_landlock(argv);
     return cmocka_run_group_tests_name("reach", tests, NULL, NULL);
 }
