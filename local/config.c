@@ -51,6 +51,26 @@ static json_t *device_read(struct json_reader *r)
     return jr_finish(r) < 0 ? NULL : json_deep_copy(r->object);
 }
 
+/* Returns a CPU device with all cores and 60 % of the free memory, at least 64 MiB. */
+static json_t *whole_machine(struct err *err)
+{
+    struct sysinfo info;
+    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    if (sysinfo(&info) < 0) {
+        err_set(err, ERR_INTERNAL, "this machine does not tell its memory");
+        return NULL;
+    }
+    const uint64_t free_bytes = ((uint64_t)info.freeram + info.bufferram) * info.mem_unit;
+    const uint64_t memory =
+        free_bytes / 10 * 6 > ((uint64_t)64 << 20) ? free_bytes / 10 * 6 : (uint64_t)64 << 20;
+    json_t *device =
+        json_pack("{s:s, s:I, s:I, s:s}", "kind", "cpu", "threads", (json_int_t)(cores > 0 ? cores : 1),
+                  "memory", (json_int_t)memory, "isa", "native");
+    if (!device)
+        err_set(err, ERR_NOMEM, "out of memory for a device");
+    return device;
+}
+
 static const char *const sandboxes[] = {"auto", "required", "off", NULL};
 
 static json_t *agent_read(struct json_reader *r)
@@ -60,19 +80,26 @@ static json_t *agent_read(struct json_reader *r)
     const json_t *devices = NULL;
     const json_t *exclude = NULL;
     double throttle_window_s = 0;
-    int cards = 1;
+    int cards = -1;
     int sandbox = 0;
     if (jr_str(r, "name", JR_REQUIRED, 1, LOCAL_NAME_BYTES - 1, &name) > 0 && !name_good(name))
         jr_fail(r, "name", "\"%s\" may have lower-case letters, digits and '-' only", name);
     jr_str(r, "address", JR_OPTIONAL, 1, 255, &address);
-    jr_choice(r, "cards", JR_OPTIONAL, card_choices, &cards);
+    const bool says_cards = jr_choice(r, "cards", JR_OPTIONAL, card_choices, &cards) == 1;
     jr_array(r, "exclude", JR_OPTIONAL, 0, LOCAL_DEVICES_MAX, &exclude);
     jr_choice(r, "sandbox", JR_OPTIONAL, sandboxes, &sandbox);
     jr_seconds(r, "throttle_window", JR_OPTIONAL, 1, 3600, &throttle_window_s);
-    jr_array(r, "devices", JR_REQUIRED, 1, LOCAL_DEVICES_MAX, &devices);
+    const bool lists = jr_array(r, "devices", JR_OPTIONAL, 1, LOCAL_DEVICES_MAX, &devices) == 1;
     if (jr_finish(r) < 0)
         return NULL;
-    json_t *list = json_array();
+    if (!says_cards) /* as an agent does by itself: a list of devices is all that is used */
+        cards = lists ? 1 : 0;
+    json_t *whole = lists ? NULL : whole_machine(r->err);
+    json_t *list = whole ? json_pack("[o]", whole) : json_array();
+    if (!lists && !whole) {
+        json_decref(list);
+        return NULL;
+    }
     for (size_t i = 0; i < json_array_size(devices); i++) {
         struct json_reader item;
         json_t *device = jr_item(r, "devices", devices, i, &item) < 0 ? NULL : device_read(&item);
@@ -259,20 +286,11 @@ void local_config_fini(struct local_config *config)
 
 json_t *local_config_default(struct err *err)
 {
-    struct sysinfo info;
-    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    if (sysinfo(&info) < 0) {
-        err_set(err, ERR_INTERNAL, "this machine does not tell its memory");
-        return NULL;
-    }
-    const uint64_t free_bytes = ((uint64_t)info.freeram + info.bufferram) * info.mem_unit;
-    const uint64_t memory =
-        free_bytes / 10 * 6 > ((uint64_t)64 << 20) ? free_bytes / 10 * 6 : (uint64_t)64 << 20;
-    json_t *document =
-        json_pack("{s:[{s:s, s:s, s:[{s:s, s:I, s:I, s:s}]}]}", "agents", "name", "local", "cards", "all",
-                  "devices", "kind", "cpu", "threads", (json_int_t)(cores > 0 ? cores : 1), "memory",
-                  (json_int_t)memory, "isa", "native");
-    if (!document)
+    json_t *device = whole_machine(err);
+    json_t *document = device ? json_pack("{s:[{s:s, s:s, s:[o]}]}", "agents", "name", "local", "cards",
+                                          "all", "devices", device)
+                              : NULL;
+    if (device && !document)
         err_set(err, ERR_NOMEM, "out of memory for a configuration");
     return document;
 }

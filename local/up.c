@@ -370,7 +370,8 @@ static int wait_ready(struct coming_up *u)
     say(u, "a scheduler leads");
     if (wait_agents(u) < 0)
         return -1;
-    say(u, "%zu agents are ready", json_array_size(u->config.agents));
+    const size_t agents = json_array_size(u->config.agents);
+    say(u, agents == 1 ? "%zu agent is ready" : "%zu agents are ready", agents);
     return 0;
 }
 

@@ -63,6 +63,15 @@ static void a_configuration_is_filled_with_defaults(void **state)
     assert_false(config.tls);
     assert_int_equal(1, config.schedulers);
     assert_int_equal(1, json_array_size(config.agents));
+    const json_t *agent = json_array_get(config.agents, 0);
+    assert_string_equal(json_string_value(json_object_get(agent, "cards")), "named");
+    local_config_fini(&config);
+    /* An agent without a list of devices uses all that its machine has, as one without a configuration does.
+     */
+    assert_int_equal(0, config_read("{agents: [{name: whole}]}", &config, &err));
+    agent = json_array_get(config.agents, 0);
+    assert_string_equal(json_string_value(json_object_get(agent, "cards")), "all");
+    assert_int_equal(json_array_size(json_object_get(agent, "devices")), 1);
     local_config_fini(&config);
     assert_int_equal(
         0, config_read("{listen: '10.0.0.1:7070', advertise: lab.example, agents: []}", &config, &err));
