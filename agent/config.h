@@ -60,8 +60,8 @@ struct agent_config {
     const json_t *exclude;    /* array of strings, borrowed from the document; or NULL */
     uint32_t device_count;
     struct agent_device devices[AGENT_DEVICES_MAX];
-    json_t *held;  /* {device: bytes}: limits of the devices on which workers of this home's earlier agent run;
-                      NULL: none; owned */
+    json_t *held; /* {device: bytes}: limits of the devices on which workers of this home's earlier agent run;
+                     NULL: none; owned */
     json_t *cards; /* all cards that the drivers report, with `device`, or `why` for one that is not used;
                       NULL before agent_config_cards; owned */
 };

@@ -196,7 +196,8 @@ static void what_a_device_takes_for_itself_is_told(void **state)
         check(device_open(&(struct device_options){.kind = "cuda", .name = "own"}, &device, &err));
         uint64_t taken = before - free_bytes(driver), told = device_base_bytes(device);
         device_close(device);
-        json_t *cards = gpu_cards(&(struct gpu_cards_options){.root = ""}, &err), *card = json_array_get(json_object_get(cards, "cards"), 0);
+        json_t *cards = gpu_cards(&(struct gpu_cards_options){.root = ""}, &err),
+               *card = json_array_get(json_object_get(cards, "cards"), 0);
         json_int_t foretold = json_integer_value(json_object_get(card, "base_bytes"));
         json_decref(cards);
         /* These are the figures of a card with 512 MiB. */
