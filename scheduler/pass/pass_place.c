@@ -147,8 +147,8 @@ static int would_fit(struct scheduler_pass *pass, struct job_class *class, const
     return fits ? 1 : -1;
 }
 
-/* Handles a job of whose devices none can be priced. Returns whether it waits for a measurement, or for devices
- * that cannot be measured because they are not free. */
+/* Handles a job of whose devices none can be priced. Returns whether it waits for a measurement, or for
+ * devices that cannot be measured because they are not free. */
 static bool waits_for_a_price(struct scheduler_pass *pass, struct job_class *class,
                               const struct store_sched_job *job)
 {

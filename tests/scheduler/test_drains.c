@@ -197,10 +197,12 @@ static void a_lease_is_charged_once_the_job_has_left_its_device(void **state)
 static void a_job_whose_device_is_leased_before_it_was_measured_says_so(void **state)
 {
     (void)state;
-    world_sql(&world,
-              "INSERT INTO leases (device, user_id, kind, begins, ends) VALUES ('right/cpu0', 1, 'lease', now(), "
-              "now() + interval '1 h'); NOTIFY motley_jobs");
-    WORLD_UNTIL(&world, world_select(&world, "SELECT count(*) FROM leases WHERE opened AND NOT settled") == 1);
+    world_sql(
+        &world,
+        "INSERT INTO leases (device, user_id, kind, begins, ends) VALUES ('right/cpu0', 1, 'lease', now(), "
+        "now() + interval '1 h'); NOTIFY motley_jobs");
+    WORLD_UNTIL(&world,
+                world_select(&world, "SELECT count(*) FROM leases WHERE opened AND NOT settled") == 1);
     const struct world_job job = {.name = "unpriced", .devices = "right/cpu0", .steps = 1, .tokens = 83};
     int64_t id = world_submit(&world, &job);
     WORLD_UNTIL(&world, world_says(&world, id, "waits for right/cpu0 (leased by "));
