@@ -129,7 +129,7 @@ static void uuid_print(const uint8_t uuid[16], bool text, char *out, size_t room
     for (int i = 0; i < 16; i++)
         digits = digits && isxdigit(uuid[i]);
     if (text) {
-        snprintf(out, room, digits ? "GPU-%.16s" : "", (const char *)uuid);
+        snprintf(out, room, "%s%.16s", digits ? "GPU-" : "", digits ? (const char *)uuid : "");
         return;
     }
     size_t at = (size_t)snprintf(out, room, "GPU");

@@ -147,10 +147,10 @@ static int state_init(struct expert_check *s)
         return err_set(s->err, ERR_TOO_BIG,
                        "plan: %u layers with experts and %u micro-batches are too many to check",
                        s->layer_count, s->micro_batches);
-    s->owner = calloc((size_t)s->layer_count * s->experts, sizeof(*s->owner));
+    s->owner = calloc((size_t)s->layer_count * s->experts + 1, sizeof(*s->owner));
     s->holds = calloc(ranks * s->layer_count, sizeof(*s->holds));
     s->attends = calloc(ranks, sizeof(*s->attends));
-    s->cells = calloc(cells * PARTS * 2, sizeof(*s->cells));
+    s->cells = calloc(cells * PARTS * 2 + 1, sizeof(*s->cells));
     s->sends = calloc(ranks * 2, sizeof(*s->sends));
     s->takes = calloc(ranks * 2, sizeof(*s->takes));
     if (!s->owner || !s->holds || !s->attends || !s->cells || !s->sends || !s->takes)

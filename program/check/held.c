@@ -206,8 +206,8 @@ static int state_init(struct held_state *s)
 {
     size_t blocks = (size_t)s->plan->block_count + 1;
     uint64_t total = 0;
-    s->gathered = malloc(blocks * sizeof(*s->gathered));
-    s->gradients = malloc(blocks * sizeof(*s->gradients));
+    s->gathered = calloc(blocks, sizeof(*s->gathered));
+    s->gradients = calloc(blocks, sizeof(*s->gradients));
     s->held = calloc((size_t)s->rank->slot_count + 1, sizeof(*s->held));
     if (!s->gathered || !s->gradients || !s->held)
         return err_set(s->err, ERR_NOMEM, "plan: out of memory while checking slots");
