@@ -3,7 +3,7 @@ SHELL := /bin/bash
 JOBS := $(shell nproc)
 SLOTS := $(shell expr 5 \* $$(nproc) / 2) # of ctest: a test takes one or two (tests/CMakeLists.txt)
 
-.PHONY: build demo packages-test test test-page schema-check wheel check bench gpu-check gpu-bench gpu-hour lint stack-check equality emulated-check sanitize fuzz distributions wild chaos strangers clean
+.PHONY: build demo packages-test test test-page schema-check wheel check bench gpu-check gpu-bench gpu-hour lint analyse stack-check equality emulated-check sanitize fuzz distributions wild chaos strangers clean
 .DEFAULT_GOAL := build
 # Of 23 architectures of AMD, tests run or read the code for three, and each takes a core half a minute.
 TEST_GPU_TARGETS := sm_.*|gfx906|gfx90a|gfx1030
@@ -75,6 +75,13 @@ lint:
 stack-check: build
 	@tools/stack_usage.py build
 
+# clang's static analyser over every C file of the rooms.
+analyse:
+	@tools/packages.sh
+	@tools/packages.sh sanitize
+	@[ -e build/compile_commands.json ] || cmake --preset release -DMOTLEY_GPU_CODE=OFF --log-level=WARNING >/dev/null
+	@tools/analyse.py
+
 # Every family and method on every split beside PyTorch's numbers, in the engine, by workers and through the service.
 equality: build
 	@tools/packages.sh test
@@ -87,13 +94,13 @@ emulated-check: build
 	@tools/packages.sh test
 	@MOTLEY_EMULATED_CHECK=1 ctest --test-dir build --output-on-failure --timeout 3600 -j $(SLOTS) -R '^engine/gpu_'
 
-# Everything under ASan+UBSan, and mesh, worker, agent and scheduler under TSan.
+# Everything under ASan+UBSan, and api, mesh, worker, agent and scheduler under TSan.
 sanitize:
 	@tools/packages.sh
 	@cmake --preset asan --log-level=WARNING >/dev/null && cmake --build build/asan -j $(JOBS)
 	@ctest --test-dir build/asan --output-on-failure --timeout 3600 -j 1
 	@cmake --preset tsan --log-level=WARNING >/dev/null && cmake --build build/tsan -j $(JOBS)
-	@ctest --test-dir build/tsan --output-on-failure --timeout 3600 -j 1 -L 'mesh|worker|agent|scheduler'
+	@ctest --test-dir build/tsan --output-on-failure --timeout 3600 -j 1 -L 'api|mesh|worker|agent|scheduler'
 
 # Every importer and parser of the planner under libFuzzer: FUZZ_SECONDS each (600), FUZZ_JOBS at a time (1).
 fuzz:
