@@ -42,6 +42,12 @@ test-page: packages-test build
 schema-check: packages-test build
 	@MOTLEY_BIN=$(CURDIR)/build/bin MOTLEY_EXAMPLES=$(or $(SCHEMA_EXAMPLES),25) MOTLEY_SEED=$(or $(SCHEMA_SEED),1) python3 tests/client/test_schemathesis.py
 
+# The schemas of described documents (common/doc.h) in api/openapi.yaml, and the Python client's models.
+.PHONY: schemas
+schemas: build
+	@MOTLEY_SCHEMAS=api/openapi.yaml build/bin/test_api_openapi
+	@PYTHONPATH=.cache/client python3 client/generate.py
+
 # The Python client (client/README.md), into build/wheel.
 wheel:
 	@tools/packages.sh

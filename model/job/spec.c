@@ -1,4 +1,5 @@
-/* Reads job specifications. Defaults stand here once, as the values before each read. */
+/* The specification's description: every key stands once, with its default, its limits and its meaning. The
+ * order of the rows is that in which errors are found and in which messages list the known keys. */
 #include "model/job/spec.h"
 
 #include <math.h>
@@ -7,39 +8,41 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "common/doc.h"
 #include "common/json.h"
 #include "common/units.h"
 #include "model/shape/names.h"
 
-/* Defines the names of an enum of the specification in the order of its values, and the function that returns
- * one of them: NULL for a value outside the enum. */
+/* Defines the names of an enum of the specification in the order of its values; NAMES also defines the
+ * function that returns one of them: NULL for a value outside the enum. */
+#define WORDS(kind, ...) static const char *const kind##_names[] = {__VA_ARGS__, NULL};
 #define NAMES(kind, ...)                                                                                     \
-    static const char *const kind##_names[] = {__VA_ARGS__, NULL};                                           \
+    WORDS(kind, __VA_ARGS__)                                                                                 \
     const char *spec_##kind##_name(enum spec_##kind value)                                                   \
     {                                                                                                        \
         return (unsigned)value < sizeof(kind##_names) / sizeof(*kind##_names) ? kind##_names[value] : NULL;  \
     }
-NAMES(method, "lora", "full")
-NAMES(base, "fp32", "bf16", "fp16", "nf4", "packed")
-NAMES(optimizer, "adamw", "adamw8bit")
-NAMES(compute, "fp32", "bf16", "fp16")
+WORDS(method, "lora", "full")
+WORDS(base, "fp32", "bf16", "fp16", "nf4", "packed")
+WORDS(optimizer, "adamw", "adamw8bit")
+WORDS(compute, "fp32", "bf16", "fp16")
+WORDS(decay, "all", "matrices")
+WORDS(moments, "device", "host")
+WORDS(objective, "time", "cost", "energy")
+WORDS(fallback, "wait", "any")
+WORDS(move, "auto", "never")
+WORDS(placement, "auto", "single", "pipeline", "data", "hybrid", "expert", "tensor", "server")
+WORDS(order, "auto", "1f1b", "gpipe", "interleaved", "split")
+WORDS(service, "urgent", "normal", "scavenger")
 NAMES(format, "auto", "alpaca", "chat", "text", "tokens", "sharegpt", "prompt-completion",
       "prompt-completion-chat")
 NAMES(learn, "answer", "all")
 NAMES(schedule, "cosine", "linear", "constant", "constant_with_warmup", "cosine_with_min_lr",
       "cosine_warmup_with_min_lr", "cosine_with_restarts", "polynomial", "inverse_sqrt",
       "warmup_stable_decay")
-NAMES(decay, "all", "matrices")
 NAMES(boundary, "auto", "fp32", "bf16", "fp16")
-NAMES(moments, "device", "host")
-NAMES(objective, "time", "cost", "energy")
-NAMES(fallback, "wait", "any")
-NAMES(move, "auto", "never")
-NAMES(placement, "auto", "single", "pipeline", "data", "hybrid", "expert", "tensor", "server")
-NAMES(order, "auto", "1f1b", "gpipe", "interleaved", "split")
 NAMES(result, "adapter", "merged", "gguf")
 NAMES(result_dtype, NULL, "fp32", "bf16", "fp16")
-NAMES(service, "urgent", "normal", "scavenger")
 static const char *const save_names[] = {"embed_tokens", "lm_head", NULL};
 static const char *const target_defaults[] = {"q_proj", "k_proj", "v_proj", "o_proj"};
 
@@ -47,51 +50,43 @@ enum { LORA_RANK_MAX = 1024 };
 #define LORA_ALPHA_MIN 1e-6
 #define LORA_ALPHA_MAX 1e6
 
-/* Copies a text without control characters to *out, which is freed first. */
-static int text_read(struct json_reader *reader, const char *key, enum jr_need need, size_t bytes, char **out)
-{
-    const char *text = NULL;
-    int got = jr_str(reader, key, need, 1, bytes - 1, &text);
-    if (got <= 0)
-        return got;
-    for (const char *c = text; *c != '\0'; c++) {
-        if ((unsigned char)*c < 0x20 || *c == 0x7f) {
-            return jr_fail(reader, key, "a control character (byte %d) is not allowed here",
-                           (int)(c - text) + 1);
-        }
-    }
-    char *copy = strdup(text);
-    if (!copy)
-        return err_set(reader->err, ERR_NOMEM, "out of memory for a specification");
-    free(*out);
-    *out = copy;
-    return got;
-}
+#define STEPS_MAX 1e9 /* most steps of anything */
+#define SEED_MAX ((uint64_t)1 << 53)
 
-/* Reads "auto" (0) or a whole number. */
-static int auto_u32(struct json_reader *reader, const char *key, uint32_t max, uint32_t *out)
+/* --- method --- */
+
+static int lora_start(void *at, struct err *err)
 {
-    const json_t *value = NULL;
-    if (jr_any(reader, key, JR_OPTIONAL, &value) <= 0)
-        return 0;
-    if (json_is_string(value) && strcmp(json_string_value(value), "auto") == 0) {
-        *out = 0;
-        return 0;
-    }
-    if (!json_is_integer(value) || json_integer_value(value) < 1 ||
-        json_integer_value(value) > (json_int_t)max) {
-        return jr_fail(reader, key, "must be \"auto\" or a whole number from 1 to %u", max);
-    }
-    *out = (uint32_t)json_integer_value(value);
+    struct lora_rules *rules = at;
+    for (size_t i = 0; i < DOC_COUNT(target_defaults); i++)
+        if (names_add(&rules->targets.names, target_defaults[i], err) < 0)
+            return -1;
+    rules->targets.names.given = true;
     return 0;
 }
 
-static void u64_read(struct json_reader *reader, const char *key, uint64_t min, uint64_t max, uint64_t *out)
+static int lora_read(struct json_reader *r, const struct doc_field *field, void *at)
 {
-    int64_t value = 0;
-    if (jr_i64(reader, key, JR_GIVEN, (int64_t)min, (int64_t)max, &value) > 0)
-        *out = (uint64_t)value;
+    (void)field;
+    if (json_is_null(json_object_get(r->object, "targets")))
+        jr_fail(r, "targets", "is null, which peft reads by the model's type: name them");
+    lora_rules_read(r, "targets", LORA_RANK_MAX, LORA_ALPHA_MIN, LORA_ALPHA_MAX, at);
+    return 1;
 }
+
+static int lora_write(const struct doc_field *field, const void *at, json_t *object)
+{
+    struct err ignored; /* only memory can be short */
+    (void)field;
+    return lora_rules_write(at, "targets", NULL, object, &ignored);
+}
+
+static void lora_fini(void *at)
+{
+    lora_rules_fini(at);
+}
+
+static const struct doc_form lora_form = {lora_start, lora_read, lora_write, lora_fini};
 
 /* peft's keys that Motley does not compute; each is refused by name unless its value switches it off. */
 static const struct {
@@ -120,378 +115,450 @@ static bool value_is_off(const char *key, const json_t *value)
             json_array_size(value) == 0);
 }
 
-static void not_done_read(struct json_reader *r)
+static int not_done_read(struct json_reader *r, const struct doc_field *field, void *at)
 {
-    for (size_t i = 0; i < sizeof(not_done) / sizeof(not_done[0]); i++) {
+    (void)field, (void)at;
+    for (size_t i = 0; i < DOC_COUNT(not_done); i++) {
         const json_t *value = NULL;
         if (jr_any(r, not_done[i].key, JR_OPTIONAL, &value) > 0 && !value_is_off(not_done[i].key, value))
             jr_fail(r, not_done[i].key, "%s is not done here", not_done[i].what);
     }
+    return 0;
 }
 
-static void adapter_read(struct json_reader *r, struct spec_method_part *m)
-{
-    jr_u32(r, "rank", JR_GIVEN, 1, LORA_RANK_MAX, &m->rank);
-    jr_f64(r, "alpha", JR_GIVEN, LORA_ALPHA_MIN, LORA_ALPHA_MAX, &m->alpha);
-    jr_f64(r, "dropout", JR_GIVEN, 0, 0.999, &m->dropout);
-    if (json_is_null(json_object_get(r->object, "targets")))
-        jr_fail(r, "targets", "is null, which peft reads by the model's type: name them");
-    lora_rules_read(r, "targets", LORA_RANK_MAX, LORA_ALPHA_MIN, LORA_ALPHA_MAX, &m->lora);
-    jr_bool(r, "rslora", JR_OPTIONAL, &m->rslora);
-    names_read(r, "modules_to_save", 0, 2, save_names, &m->modules_to_save);
-    text_read(r, "start_from", JR_OPTIONAL, SPEC_PATH_BYTES, &m->start_from);
-    not_done_read(r);
-}
+static const struct doc_form not_done_form = {.read = not_done_read};
 
 /* Refuses settings that full fine-tuning cannot use, where ignoring them would surprise. */
-static void method_check(struct json_reader *r, const struct spec_method_part *m)
+static void method_check(struct json_reader *r, void *all)
 {
+    const struct spec_method_part *m = all;
     if (m->kind != SPEC_METHOD_FULL || r->failed)
         return;
-    if (m->base == SPEC_BASE_NF4 || m->base == SPEC_BASE_PACKED) {
+    if (m->base == SPEC_BASE_NF4 || m->base == SPEC_BASE_PACKED)
         jr_fail(r, "base", "%s weights cannot be trained themselves; use kind: lora, or base: fp32",
-                spec_base_name(m->base));
-    } else if (m->start_from) {
+                base_names[m->base]);
+    else if (m->start_from)
         jr_fail(r, "start_from", "an adapter to go on from needs kind: lora");
-    } else if (m->modules_to_save.count > 0) {
+    else if (m->modules_to_save.count > 0)
         jr_fail(r, "modules_to_save", "kind: full trains and saves everything");
+}
+
+#define NAME_LIST                                                                                            \
+    "{\"type\":\"array\",\"maxItems\":2048,\"uniqueItems\":true,\"items\":"                                  \
+    "{\"type\":\"string\",\"minLength\":1,\"maxLength\":127}}"
+#define EXPRESSION "{\"type\":\"string\",\"minLength\":1,\"maxLength\":1023}"
+static const char lora_schema[] =
+    "{\"targets\":{\"description\":\"names of matrices or ends of their modules' names, all-linear, or one "
+    "regular "
+    "expression\",\"anyOf\":[{\"type\":\"array\",\"minItems\":1,\"maxItems\":2048,\"uniqueItems\":true,"
+    "\"items\":"
+    "{\"type\":\"string\",\"minLength\":1,\"maxLength\":127}}," EXPRESSION "]},"
+    "\"exclude_modules\":{\"anyOf\":[" NAME_LIST "," EXPRESSION ",{\"type\":\"null\"}]},"
+    "\"layers_to_transform\":{\"anyOf\":[{\"type\":\"array\",\"maxItems\":2048,\"items\":{\"type\":"
+    "\"integer\","
+    "\"minimum\":0}},{\"type\":[\"integer\",\"null\"],\"minimum\":0}]},"
+    "\"layers_pattern\":{\"anyOf\":[" NAME_LIST ",{\"type\":[\"string\",\"null\"]}]},"
+    "\"rank_pattern\":{\"type\":\"object\",\"description\":\"ranks by names or regular expressions, as peft "
+    "has them; "
+    "the first that matches counts\",\"maxProperties\":2048,\"additionalProperties\":{\"type\":\"integer\","
+    "\"minimum\":1,\"maximum\":1024}},"
+    "\"alpha_pattern\":{\"type\":\"object\",\"description\":\"alphas, likewise\",\"maxProperties\":2048,"
+    "\"additionalProperties\":{\"type\":\"number\",\"minimum\":1e-6,\"maximum\":1000000}}}";
+#define BLOB "{\"pattern\":\"^sha256:[0-9a-f]{64}$\"}" /* what the api accepts, which has no files */
+
+static const struct doc_field method_fields[] = {
+    DOC_CHOICE("kind", spec_method_part, kind, JR_GIVEN, SPEC_METHOD_LORA, method_names, ""),
+    DOC_CHOICE("base", spec_method_part, base, JR_GIVEN, SPEC_BASE_FP32, base_names,
+               "how frozen weights are stored; packed: in the quantised blocks of the file"),
+    DOC_FLAG("double_quant", spec_method_part, double_quant, JR_GIVEN, true,
+             "the scales of nf4 are quantised, too"),
+    DOC_CHOICE("optimizer", spec_method_part, optimizer, JR_GIVEN, SPEC_OPTIMIZER_ADAMW, optimizer_names, ""),
+    DOC_NUM("rank", spec_method_part, rank, JR_GIVEN, 16, 1, LORA_RANK_MAX, ""),
+    DOC_NUM("alpha", spec_method_part, alpha, JR_GIVEN, 32, LORA_ALPHA_MIN, LORA_ALPHA_MAX,
+            "the adapter's product is scaled by alpha / rank"),
+    DOC_NUM("dropout", spec_method_part, dropout, JR_GIVEN, 0.05, 0, 0.999, ""),
+    DOC_OTHER(NULL, spec_method_part, lora, &lora_form, "", .schema = lora_schema),
+    DOC_FLAG("rslora", spec_method_part, rslora, JR_OPTIONAL, false,
+             "the product is scaled by alpha / sqrt(rank) (Kalajdzievski 2023)"),
+    DOC_OTHER("modules_to_save", spec_method_part, modules_to_save, &names_form,
+              "trained whole beside the adapter", .max = 2, .names = save_names,
+              .schema =
+                  "{\"type\":\"array\",\"maxItems\":2,\"uniqueItems\":true,\"items\":{\"type\":\"string\","
+                  "\"enum\":[\"embed_tokens\",\"lm_head\"]}}"),
+    DOC_TEXT("start_from", spec_method_part, start_from, JR_OPTIONAL, 1, SPEC_PATH_BYTES - 1,
+             "a peft adapter to go on from", .flags = DOC_PLAIN | DOC_NULL, .schema = BLOB),
+    DOC_OTHER(NULL, spec_method_part, kind, &not_done_form, ""),
+};
+static const struct doc method_doc = DOC(spec_method_part, method_fields, .check = method_check);
+
+/* --- data --- */
+
+/* Checks only the type of a chat template; chat.h checks its content when it is used. */
+static void chat_template_rule(struct json_reader *r, const struct doc_field *field, void *all)
+{
+    struct spec_data_part *d = all;
+    const char *text = json_string_value(d->chat_template);
+    if (!text && !json_is_object(d->chat_template))
+        jr_fail(r, field->key, "must be \"auto\", the name of a template, or an object");
+    if (text && strcmp(text, "auto") == 0) {
+        json_decref(d->chat_template);
+        d->chat_template = NULL;
     }
 }
 
-static void method_read(struct json_reader *root, struct job_spec *spec)
+static void day_rule(struct json_reader *r, const struct doc_field *field, void *all)
 {
-    struct json_reader r;
-    struct spec_method_part *m = &spec->method;
-    int kind = SPEC_METHOD_LORA, base = SPEC_BASE_FP32, optimizer = SPEC_OPTIMIZER_ADAMW;
-    jr_sub(root, "method", JR_OPTIONAL, &r);
-    jr_choice(&r, "kind", JR_GIVEN, method_names, &kind);
-    jr_choice(&r, "base", JR_GIVEN, base_names, &base);
-    jr_bool(&r, "double_quant", JR_GIVEN, &m->double_quant);
-    jr_choice(&r, "optimizer", JR_GIVEN, optimizer_names, &optimizer);
-    adapter_read(&r, m);
-    m->kind = (enum spec_method)kind;
-    m->base = (enum spec_base)base;
-    m->optimizer = (enum spec_optimizer)optimizer;
-    method_check(&r, m);
-    jr_finish(&r);
-    root->failed = root->failed || r.failed;
-}
-
-static void result_read(struct json_reader *root, struct job_spec *spec)
-{
-    struct json_reader r;
-    int kind = SPEC_RESULT_ADAPTER, dtype = 0;
-    jr_sub(root, "result", JR_OPTIONAL, &r);
-    bool given = jr_choice(&r, "kind", JR_GIVEN, result_names, &kind) > 0;
-    if (jr_choice(&r, "dtype", JR_OPTIONAL, result_dtype_names + 1, &dtype) > 0)
-        spec->result.dtype = (enum spec_result_dtype)(dtype + 1);
-    spec->result.kind = spec->method.kind == SPEC_METHOD_FULL ? SPEC_RESULT_MERGED : (enum spec_result)kind;
-    if (!r.failed && given && spec->result.kind != (enum spec_result)kind) {
-        jr_fail(&r, "kind", "%s needs method.kind: lora; full fine-tuning leaves a model",
-                result_names[kind]);
-    }
-    if (!r.failed && spec->result.kind == SPEC_RESULT_ADAPTER && spec->result.dtype > SPEC_DTYPE_FP32) {
-        jr_fail(&r, "dtype", "an adapter is written in fp32; merged and gguf may be %s",
-                result_dtype_names[spec->result.dtype]);
-    }
-    if (!r.failed && spec->result.kind == SPEC_RESULT_GGUF && spec->method.modules_to_save.count > 0)
-        jr_fail(&r, "kind", "an adapter for llama.cpp cannot hold method.modules_to_save");
-    jr_finish(&r);
-    root->failed = root->failed || r.failed;
-}
-
-/* Reads a chat template and checks only its type; chat.h checks its content when it is used. */
-static void chat_template_read(struct json_reader *r, struct job_spec *spec)
-{
-    const json_t *value = NULL;
-    if (jr_any(r, "chat_template", JR_OPTIONAL, &value) <= 0)
-        return;
-    if (json_is_string(value) && strcmp(json_string_value(value), "auto") == 0)
-        return;
-    if (!json_is_string(value) && !json_is_object(value)) {
-        jr_fail(r, "chat_template", "must be \"auto\", the name of a template, or an object");
-        return;
-    }
-    spec->data.chat_template = json_deep_copy(value);
-    if (!spec->data.chat_template)
-        jr_fail(r, "chat_template", "out of memory");
-}
-
-static void data_read(struct json_reader *root, struct job_spec *spec)
-{
-    struct json_reader r;
-    struct spec_data_part *d = &spec->data;
-    jr_sub(root, "data", JR_REQUIRED, &r);
-    int format = SPEC_FORMAT_AUTO;
-    int learn = SPEC_LEARN_ANSWER;
-    text_read(&r, "train", JR_REQUIRED, SPEC_PATH_BYTES, &d->train);
-    text_read(&r, "eval", JR_OPTIONAL, SPEC_PATH_BYTES, &d->eval);
-    jr_choice(&r, "format", JR_OPTIONAL, format_names, &format);
-    jr_u32(&r, "sequence_tokens", JR_GIVEN, 2, 1048576, &d->sequence_tokens);
-    jr_bool(&r, "shuffle", JR_GIVEN, &d->shuffle);
-    jr_choice(&r, "learn", JR_GIVEN, learn_names, &learn);
-    chat_template_read(&r, spec);
+    const struct spec_data_part *d = all;
     int64_t day_us;
-    if (text_read(&r, "day", JR_OPTIONAL, SPEC_NAME_BYTES, &d->day) > 0 &&
-        (strlen(d->day) != 10 || clock_rfc3339_parse(d->day, &day_us) < 0))
-        jr_fail(&r, "day", "must be a date such as 2026-01-31");
-    d->format = (enum spec_format)format;
-    d->learn = (enum spec_learn)learn;
-    jr_finish(&r);
-    root->failed = root->failed || r.failed;
+    if (strlen(d->day) != 10 || clock_rfc3339_parse(d->day, &day_us) < 0)
+        jr_fail(r, field->key, "must be a date such as 2026-01-31");
 }
 
-static void betas_read(struct json_reader *r, struct spec_train_part *t)
+static const struct doc_field data_fields[] = {
+    DOC_TEXT("train", spec_data_part, train, JR_REQUIRED, 1, SPEC_PATH_BYTES - 1, "", .flags = DOC_PLAIN,
+             .schema = BLOB),
+    DOC_TEXT("eval", spec_data_part, eval, JR_OPTIONAL, 1, SPEC_PATH_BYTES - 1, "the file of evaluation rows",
+             .flags = DOC_PLAIN | DOC_NULL, .schema = BLOB),
+    DOC_CHOICE("format", spec_data_part, format, JR_OPTIONAL, SPEC_FORMAT_AUTO, format_names, ""),
+    DOC_NUM("sequence_tokens", spec_data_part, sequence_tokens, JR_GIVEN, 512, 2, 1048576,
+            "longer rows are cut"),
+    DOC_FLAG("shuffle", spec_data_part, shuffle, JR_GIVEN, true, ""),
+    DOC_CHOICE("learn", spec_data_part, learn, JR_GIVEN, SPEC_LEARN_ANSWER, learn_names, ""),
+    DOC_JSON("chat_template", spec_data_part, chat_template, JR_OPTIONAL, "", .rule = chat_template_rule,
+             .schema = "{\"anyOf\":[{\"type\":\"string\"},{\"type\":\"object\"},{\"type\":\"null\"}]}"),
+    DOC_TEXT("day", spec_data_part, day, JR_OPTIONAL, 1, SPEC_NAME_BYTES - 1,
+             "what strftime_now of the chat template tells", .flags = DOC_PLAIN, .rule = day_rule,
+             .schema = "{\"pattern\":\"^[0-9]{4}-[0-9]{2}-[0-9]{2}$\"}"),
+};
+static const struct doc data_doc = DOC(spec_data_part, data_fields);
+
+/* --- train --- */
+
+static int betas_start(void *at, struct err *err)
+{
+    (void)err;
+    memcpy(at, (const double[2]){0.9, 0.95}, 2 * sizeof(double));
+    return 0;
+}
+
+static int betas_read(struct json_reader *r, const struct doc_field *field, void *at)
 {
     const json_t *betas = NULL;
-    if (jr_array(r, "betas", JR_GIVEN, 2, 2, &betas) <= 0)
-        return;
-    double *const out[2] = {&t->beta1, &t->beta2};
-    for (size_t i = 0; i < 2; i++) {
+    double *out = at;
+    int got = jr_array(r, field->key, JR_GIVEN, 2, 2, &betas);
+    for (size_t i = 0; i < 2 && betas; i++) {
         const json_t *item = json_array_get(betas, i);
         double value = json_number_value(item);
-        if (!json_is_number(item) || !(value >= 0 && value < 1)) {
-            jr_fail(r, "betas", "item %zu must be a number from 0 to below 1", i);
-            return;
-        }
-        *out[i] = value;
+        if (!json_is_number(item) || !(value >= 0 && value < 1))
+            return jr_fail(r, field->key, "item %zu must be a number from 0 to below 1", i);
+        out[i] = value;
     }
+    return got;
 }
 
-static void recompute_read(struct json_reader *r, struct spec_train_part *t)
+static int betas_write(const struct doc_field *field, const void *at, json_t *object)
 {
-    const json_t *value = NULL;
-    if (jr_any(r, "recompute", JR_OPTIONAL, &value) <= 0)
-        return;
-    if (json_is_boolean(value))
-        t->recompute = json_is_true(value) ? SPEC_RECOMPUTE_YES : SPEC_RECOMPUTE_NO;
-    else if (!json_is_string(value) || strcmp(json_string_value(value), "auto") != 0)
-        jr_fail(r, "recompute", "must be auto, true or false");
+    const double *betas = at;
+    return json_object_set_new(object, field->key, json_pack("[f,f]", betas[0], betas[1]));
 }
+
+static const struct doc_form betas_form = {betas_start, betas_read, betas_write, NULL};
+
+static int recompute_read(struct json_reader *r, const struct doc_field *field, void *at)
+{
+    enum spec_recompute *out = at;
+    const json_t *value = NULL;
+    int got = jr_any(r, field->key, JR_OPTIONAL, &value);
+    if (json_is_boolean(value))
+        *out = json_is_true(value) ? SPEC_RECOMPUTE_YES : SPEC_RECOMPUTE_NO;
+    else if (value && (!json_is_string(value) || strcmp(json_string_value(value), "auto") != 0))
+        return jr_fail(r, field->key, "must be auto, true or false");
+    return got;
+}
+
+static int recompute_write(const struct doc_field *field, const void *at, json_t *object)
+{
+    const enum spec_recompute *value = at;
+    return json_object_set_new(object, field->key,
+                               *value == SPEC_RECOMPUTE_AUTO ? json_string("auto")
+                                                             : json_boolean(*value == SPEC_RECOMPUTE_YES));
+}
+
+static const struct doc_form recompute_form = {NULL, recompute_read, recompute_write, NULL};
 
 /* Reads true, false or a coefficient. */
-static void router_aux_read(struct json_reader *r, struct spec_train_part *t)
+static int router_aux_read(struct json_reader *r, const struct doc_field *field, void *at)
 {
+    double *out = at;
     const json_t *value = NULL;
-    if (jr_any(r, "router_aux", JR_OPTIONAL, &value) <= 0)
-        return;
+    int got = jr_any(r, field->key, JR_OPTIONAL, &value);
     double number = json_number_value(value);
     if (json_is_boolean(value))
-        t->router_aux = json_is_true(value) ? SPEC_ROUTER_AUX_MODEL : 0;
-    else if (!json_is_number(value) || !(number >= 0 && number <= 1e6))
-        jr_fail(r, "router_aux", "must be true, false or a number from 0 to 1e6");
-    else
-        t->router_aux = number;
+        *out = json_is_true(value) ? SPEC_ROUTER_AUX_MODEL : 0;
+    else if (value && (!json_is_number(value) || !(number >= 0 && number <= 1e6)))
+        return jr_fail(r, field->key, "must be true, false or a number from 0 to 1e6");
+    else if (value)
+        *out = number;
+    return got;
 }
 
-static void schedule_read(struct json_reader *r, struct spec_train_part *t)
+static int router_aux_write(const struct doc_field *field, const void *at, json_t *object)
 {
-    int schedule = SPEC_SCHEDULE_COSINE;
-    jr_f64(r, "learning_rate", JR_GIVEN, 0, 1000, &t->learning_rate);
-    jr_choice(r, "schedule", JR_GIVEN, schedule_names, &schedule);
-    u64_read(r, "warmup_steps", 0, 1000000000, &t->warmup_steps);
-    jr_f64(r, "final_fraction", JR_GIVEN, 0, 1, &t->final_fraction);
-    jr_u32(r, "cycles", JR_GIVEN, 1, 1000000, &t->cycles);
-    jr_f64(r, "power", JR_GIVEN, 0, 1000, &t->power);
-    u64_read(r, "decay_steps", 0, 1000000000, &t->decay_steps);
-    t->schedule = (enum spec_schedule)schedule;
+    const double *value = at;
+    const bool plain = *value == SPEC_ROUTER_AUX_MODEL || *value == 0;
+    return json_object_set_new(object, field->key, plain ? json_boolean(*value != 0) : json_real(*value));
+}
+
+static const struct doc_form router_aux_form = {NULL, router_aux_read, router_aux_write, NULL};
+
+static void train_check(struct json_reader *r, void *all)
+{
+    struct spec_train_part *t = all;
+    if (t->steps == 0 && json_is_null(json_object_get(r->object, "epochs")))
+        jr_fail(r, "epochs", "is null, which is no value here: leave the key out for its default");
+    if (t->epochs == 0 && json_is_null(json_object_get(r->object, "steps")))
+        jr_fail(r, "steps", "is null, which is no value without epochs: leave the key out for its default");
+    t->steps = t->steps > 0 || t->epochs > 0 ? t->steps : 100;
     if (!r->failed && t->schedule == SPEC_SCHEDULE_WARMUP_STABLE_DECAY && t->decay_steps == 0)
         jr_fail(r, "decay_steps", "schedule: warmup_stable_decay needs it");
-}
-
-static void train_read(struct json_reader *root, struct job_spec *spec)
-{
-    struct json_reader r;
-    struct spec_train_part *t = &spec->train;
-    jr_sub(root, "train", JR_OPTIONAL, &r);
-    int compute = SPEC_COMPUTE_FP32, decay = SPEC_DECAY_ALL;
-    int64_t steps = 0;
-    jr_u32(&r, "batch_rows", JR_GIVEN, 1, 65536, &t->batch_rows);
-    jr_i64(&r, "steps", JR_OPTIONAL, 1, 1000000000, &steps);
-    jr_u32(&r, "epochs", steps > 0 ? JR_OPTIONAL : JR_GIVEN, 1, 100000, &t->epochs);
-    if (t->epochs == 0 && json_is_null(json_object_get(r.object, "steps")))
-        jr_fail(&r, "steps", "is null, which is no value without epochs: leave the key out for its default");
-    schedule_read(&r, t);
-    jr_f64(&r, "weight_decay", JR_OPTIONAL, 0, 1000, &t->weight_decay);
-    jr_choice(&r, "decay", JR_GIVEN, decay_names, &decay);
-    betas_read(&r, t);
-    jr_f64(&r, "eps", JR_GIVEN, 0, 1, &t->eps);
-    if (jr_f64(&r, "clip_norm", JR_OPTIONAL, 0, 1e12, &t->clip_norm) == 0 &&
-        json_is_null(json_object_get(r.object, "clip_norm")))
+    if (json_is_null(json_object_get(r->object, "clip_norm")))
         t->clip_norm = 0; /* as transformers' max_grad_norm */
-    u64_read(&r, "seed", 0, (uint64_t)1 << 53, &t->seed);
-    jr_choice(&r, "compute", JR_GIVEN, compute_names, &compute);
-    recompute_read(&r, t);
-    jr_f64(&r, "label_smoothing", JR_OPTIONAL, 0, 0.999, &t->label_smoothing);
-    jr_f64(&r, "neftune_alpha", JR_OPTIONAL, 0, 1e6, &t->neftune_alpha);
-    router_aux_read(&r, t);
-    t->decay = (enum spec_decay)decay;
-    t->compute = (enum spec_compute)compute;
-    t->steps = steps > 0 ? (uint64_t)steps : t->epochs > 0 ? 0 : 100;
-    jr_finish(&r);
-    root->failed = root->failed || r.failed;
 }
 
-static void plan_read(struct json_reader *r, struct spec_placement_part *p)
-{
-    const json_t *plan = NULL;
-    if (jr_any(r, "plan", JR_OPTIONAL, &plan) <= 0 || json_is_null(plan))
-        return;
-    if (!json_is_object(plan) && !json_is_string(plan)) {
-        jr_fail(r, "plan", "must be a plan or the name of its file");
-        return;
-    }
-    p->plan = json_deep_copy(plan);
-    if (!p->plan)
-        jr_fail(r, "plan", "out of memory");
-}
+static const struct doc_field train_fields[] = {
+    DOC_NUM("batch_rows", spec_train_part, batch_rows, JR_GIVEN, 16, 1, 65536, ""),
+    DOC_NUM("steps", spec_train_part, steps, JR_OPTIONAL, 0, 1, STEPS_MAX, "100 without this and epochs",
+            .flags = DOC_SPARSE),
+    DOC_NUM("epochs", spec_train_part, epochs, JR_OPTIONAL, 0, 1, 100000,
+            "passes over the data; beside steps: so many steps in passes that end as epochs do",
+            .flags = DOC_SPARSE),
+    DOC_NUM("learning_rate", spec_train_part, learning_rate, JR_GIVEN, 2e-4, 0, 1000, "the schedule's peak"),
+    DOC_CHOICE("schedule", spec_train_part, schedule, JR_GIVEN, SPEC_SCHEDULE_COSINE, schedule_names,
+               "of the learning rate, by transformers' names"),
+    DOC_NUM("warmup_steps", spec_train_part, warmup_steps, JR_GIVEN, 10, 0, STEPS_MAX, ""),
+    DOC_NUM("final_fraction", spec_train_part, final_fraction, JR_GIVEN, 0.1, 0, 1,
+            "share of the peak at the end of a schedule that ends"),
+    DOC_NUM("cycles", spec_train_part, cycles, JR_GIVEN, 1, 1, 1000000, "of cosine_with_restarts"),
+    DOC_NUM("power", spec_train_part, power, JR_GIVEN, 1, 0, 1000, "of polynomial"),
+    DOC_NUM("decay_steps", spec_train_part, decay_steps, JR_GIVEN, 0, 0, STEPS_MAX, "of warmup_stable_decay"),
+    DOC_NUM("weight_decay", spec_train_part, weight_decay, JR_OPTIONAL, 0, 0, 1000,
+            "decoupled from the gradient"),
+    DOC_CHOICE("decay", spec_train_part, decay, JR_GIVEN, SPEC_DECAY_ALL, decay_names,
+               "what weight decay applies to; matrices: no norms, no biases, as in transformers' Trainer"),
+    DOC_OTHER(
+        "betas", spec_train_part, betas, &betas_form, "of AdamW",
+        .schema =
+            "{\"type\":\"array\",\"minItems\":2,\"maxItems\":2,\"items\":{\"type\":\"number\",\"minimum\":0,"
+            "\"exclusiveMaximum\":1}}"),
+    DOC_NUM("eps", spec_train_part, eps, JR_GIVEN, 1e-8, 0, 1, "of AdamW"),
+    DOC_NUM("clip_norm", spec_train_part, clip_norm, JR_OPTIONAL, 1, 0, 1e12, "0: no clipping"),
+    DOC_NUM("seed", spec_train_part, seed, JR_GIVEN, 1, 0, SEED_MAX, ""),
+    DOC_CHOICE("compute", spec_train_part, compute, JR_GIVEN, SPEC_COMPUTE_FP32, compute_names,
+               "what the operands of products are rounded to"),
+    DOC_OTHER("recompute", spec_train_part, recompute, &recompute_form, "",
+              .schema = "{\"anyOf\":[{\"type\":\"boolean\"},{\"type\":\"string\",\"enum\":[\"auto\"]}]}"),
+    DOC_NUM("label_smoothing", spec_train_part, label_smoothing, JR_OPTIONAL, 0, 0, 0.999, ""),
+    DOC_NUM("neftune_alpha", spec_train_part, neftune_alpha, JR_OPTIONAL, 0, 0, 1e6,
+            "0: no noise on the embeddings"),
+    DOC_OTHER(
+        "router_aux", spec_train_part, router_aux, &router_aux_form, "true: the model's own coefficient",
+        .schema =
+            "{\"anyOf\":[{\"type\":\"boolean\"},{\"type\":\"number\",\"minimum\":0,\"maximum\":1000000}]}"),
+};
+static const struct doc train_doc = DOC(spec_train_part, train_fields, .check = train_check);
 
-/* Reads placement.count, {least, most}: how many devices the job is to have. */
-static void count_read(struct json_reader *placement, struct spec_placement_part *p)
+/* --- placement --- */
+
+static void count_check(struct json_reader *r, void *all)
 {
-    struct json_reader r;
-    jr_sub(placement, "count", JR_OPTIONAL, &r);
-    jr_u32(&r, "least", JR_OPTIONAL, 1, 1024, &p->count_least);
-    jr_u32(&r, "most", JR_OPTIONAL, 1, 1024, &p->count_most);
+    const struct spec_placement_part *p = all;
     if (p->count_most > 0 && p->count_least > p->count_most)
-        jr_fail(&r, "least", "%u is more than most, %u", p->count_least, p->count_most);
-    jr_finish(&r);
-    placement->failed = placement->failed || r.failed;
+        jr_fail(r, "least", "%u is more than most, %u", p->count_least, p->count_most);
 }
 
-static void placement_read(struct json_reader *root, struct job_spec *spec)
+static const struct doc_field count_fields[] = {
+    DOC_NUM("least", spec_placement_part, count_least, JR_OPTIONAL, 0, 1, 1024, "", .flags = DOC_SPARSE),
+    DOC_NUM("most", spec_placement_part, count_most, JR_OPTIONAL, 0, 1, 1024, "", .flags = DOC_SPARSE),
+};
+static const struct doc count_doc = DOC(spec_placement_part, count_fields, .check = count_check);
+
+static void plan_rule(struct json_reader *r, const struct doc_field *field, void *all)
 {
-    struct json_reader r;
-    struct spec_placement_part *p = &spec->placement;
-    jr_sub(root, "placement", JR_OPTIONAL, &r);
-    int kind = SPEC_PLACEMENT_AUTO, objective = SPEC_OBJECTIVE_TIME, order = SPEC_ORDER_AUTO,
-        boundary = SPEC_BOUNDARY_AUTO, moments = SPEC_MOMENTS_DEVICE, fallback = SPEC_FALLBACK_WAIT,
-        move = SPEC_MOVE_AUTO;
-    jr_choice(&r, "kind", JR_OPTIONAL, placement_names, &kind);
-    names_read(&r, "devices", 1, SPEC_DEVICES_MAX, NULL, &p->devices);
-    names_read(&r, "exclude", 0, SPEC_DEVICES_MAX, NULL, &p->exclude);
-    count_read(&r, p);
-    auto_u32(&r, "micro_batch_rows", 65536, &p->micro_batch_rows);
-    auto_u32(&r, "stages", 4096, &p->stages);
-    jr_choice(&r, "schedule", JR_OPTIONAL, order_names, &order);
-    jr_choice(&r, "boundary", JR_OPTIONAL, boundary_names, &boundary);
-    jr_choice(&r, "moments", JR_OPTIONAL, moments_names, &moments);
-    jr_choice(&r, "objective", JR_OPTIONAL, objective_names, &objective);
-    jr_choice(&r, "fallback", JR_OPTIONAL, fallback_names, &fallback);
-    jr_choice(&r, "move", JR_OPTIONAL, move_names, &move);
-    text_read(&r, "planner", JR_OPTIONAL, SPEC_NAME_BYTES, &p->planner);
-    plan_read(&r, p);
-    p->boundary = (enum spec_boundary)boundary;
-    p->moments = (enum spec_moments)moments;
-    p->objective = (enum spec_objective)objective;
-    p->fallback = (enum spec_fallback)fallback;
-    p->move = (enum spec_move)move;
-    p->kind = (enum spec_placement)kind;
-    p->order = (enum spec_order)order;
-    if (!r.failed && p->micro_batch_rows > spec->train.batch_rows) {
-        jr_fail(&r, "micro_batch_rows", "%u is more than train.batch_rows, %u", p->micro_batch_rows,
-                spec->train.batch_rows);
-    }
-    jr_finish(&r);
-    root->failed = root->failed || r.failed;
+    const struct spec_placement_part *p = all;
+    if (!json_is_object(p->plan) && !json_is_string(p->plan))
+        jr_fail(r, field->key, "must be a plan or the name of its file");
 }
 
-static void service_read(struct json_reader *root, struct job_spec *spec)
-{
-    struct json_reader r;
-    jr_sub(root, "checkpoint", JR_OPTIONAL, &r);
-    u64_read(&r, "every_steps", 0, 1000000000, &spec->checkpoint.every_steps);
-    jr_u32(&r, "keep", JR_GIVEN, 1, 100, &spec->checkpoint.keep);
-    jr_finish(&r);
-    root->failed = root->failed || r.failed;
+static const struct doc_field placement_fields[] = {
+    DOC_CHOICE("kind", spec_placement_part, kind, JR_OPTIONAL, SPEC_PLACEMENT_AUTO, placement_names, ""),
+    DOC_OTHER("devices", spec_placement_part, devices, &names_form, "the devices that may be used; null: any",
+              .min = 1, .max = SPEC_DEVICES_MAX, .flags = DOC_NULL,
+              .schema = "{\"type\":[\"array\",\"null\"],\"minItems\":1,\"uniqueItems\":true,\"items\":{"
+                        "\"type\":\"string\"}}"),
+    DOC_OTHER("exclude", spec_placement_part, exclude, &names_form, "devices that may not be used",
+              .max = SPEC_DEVICES_MAX,
+              .schema = "{\"type\":\"array\",\"uniqueItems\":true,\"items\":{\"type\":\"string\"}}"),
+    DOC_WITHIN("count", JR_OPTIONAL, &count_doc, "how many devices the job is to have", .flags = DOC_SPARSE),
+    DOC_NUM("micro_batch_rows", spec_placement_part, micro_batch_rows, JR_OPTIONAL, 0, 1, 65536, "",
+            .flags = DOC_AUTO),
+    DOC_NUM("stages", spec_placement_part, stages, JR_OPTIONAL, 0, 1, 4096, "", .flags = DOC_AUTO),
+    DOC_CHOICE("schedule", spec_placement_part, order, JR_OPTIONAL, SPEC_ORDER_AUTO, order_names,
+               "the order of a pipeline's instructions"),
+    DOC_CHOICE("boundary", spec_placement_part, boundary, JR_OPTIONAL, SPEC_BOUNDARY_AUTO, boundary_names,
+               "What activations and gradients between ranks are rounded to; auto: as train.compute"),
+    DOC_CHOICE("moments", spec_placement_part, moments, JR_OPTIONAL, SPEC_MOMENTS_DEVICE, moments_names,
+               "Where the optimiser's moments lie between updates"),
+    DOC_CHOICE("objective", spec_placement_part, objective, JR_OPTIONAL, SPEC_OBJECTIVE_TIME, objective_names,
+               "the least seconds a step, price a token, or energy a token"),
+    DOC_CHOICE(
+        "fallback", spec_placement_part, fallback, JR_OPTIONAL, SPEC_FALLBACK_WAIT, fallback_names,
+        "When `kind` does not fit the devices that are there: wait for others, or be placed as any kind"),
+    DOC_CHOICE("move", spec_placement_part, move, JR_OPTIONAL, SPEC_MOVE_AUTO, move_names,
+               "Whether the running job moves to another plan when that pays"),
+    DOC_TEXT(
+        "planner", spec_placement_part, planner, JR_OPTIONAL, 1, SPEC_NAME_BYTES - 1,
+        "a planner that the scheduler's configuration names, or `built-in`; for administrators (scope admin)",
+        .flags = DOC_PLAIN, .schema = "{\"type\":[\"string\",\"null\"]}"),
+    DOC_JSON("plan", spec_placement_part, plan, JR_OPTIONAL,
+             "the plan to run, as `motley get` writes it (or its member `plan`), in the place of a search; "
+             "the job "
+             "never moves from it",
+             .rule = plan_rule, .schema = "{\"type\":[\"object\",\"null\"]}"),
+};
+static const struct doc placement_doc = DOC(spec_placement_part, placement_fields);
 
-    spec->eval.on = jr_sub(root, "eval", JR_OPTIONAL, &r) > 0;
-    u64_read(&r, "every_steps", 0, 1000000000, &spec->eval.every_steps);
-    jr_finish(&r);
-    root->failed = root->failed || r.failed;
-    if (!root->failed && spec->eval.on && !spec->data.eval)
-        jr_fail(root, "eval", "there is nothing to evaluate on: data.eval names no file");
+/* --- the parts of job_spec itself --- */
+
+static void result_check(struct json_reader *r, void *all)
+{
+    struct job_spec *spec = all;
+    const enum spec_result kind = spec->result.kind;
+    const bool given = json_is_string(json_object_get(r->object, "kind"));
+    spec->result.kind = spec->method.kind == SPEC_METHOD_FULL ? SPEC_RESULT_MERGED : kind;
+    if (!r->failed && given && spec->result.kind != kind)
+        jr_fail(r, "kind", "%s needs method.kind: lora; full fine-tuning leaves a model", result_names[kind]);
+    if (!r->failed && spec->result.kind == SPEC_RESULT_ADAPTER && spec->result.dtype > SPEC_DTYPE_FP32)
+        jr_fail(r, "dtype", "an adapter is written in fp32; merged and gguf may be %s",
+                result_dtype_names[spec->result.dtype]);
+    if (!r->failed && spec->result.kind == SPEC_RESULT_GGUF && spec->method.modules_to_save.count > 0)
+        jr_fail(r, "kind", "an adapter for llama.cpp cannot hold method.modules_to_save");
 }
 
-static void sample_read(struct json_reader *root, struct job_spec *spec)
+static const struct doc_field result_fields[] = {
+    DOC_CHOICE("kind", job_spec, result.kind, JR_GIVEN, SPEC_RESULT_ADAPTER, result_names,
+               "of method.kind full it is always merged", .flags = DOC_DEPENDS),
+    DOC_CHOICE("dtype", job_spec, result.dtype, JR_OPTIONAL, SPEC_DTYPE_BASE, result_dtype_names,
+               "null: as the base's file has it"),
+};
+static const struct doc result_doc = DOC(job_spec, result_fields, .check = result_check);
+
+static const struct doc_field checkpoint_fields[] = {
+    DOC_NUM("every_steps", job_spec, checkpoint.every_steps, JR_GIVEN, 50, 0, STEPS_MAX,
+            "0: only at the end"),
+    DOC_NUM("keep", job_spec, checkpoint.keep, JR_GIVEN, 2, 1, 100, ""),
+};
+static const struct doc checkpoint_doc = DOC(job_spec, checkpoint_fields);
+
+static void eval_check(struct json_reader *r, void *all)
 {
-    struct json_reader r;
-    int there = jr_sub(root, "sample", JR_OPTIONAL, &r);
-    const char *prompt = NULL;
-    jr_str(&r, "prompt", there > 0 ? JR_REQUIRED : JR_OPTIONAL, 1, SPEC_PROMPT_BYTES, &prompt);
-    jr_u32(&r, "tokens", JR_GIVEN, 1, 65536, &spec->sample.tokens);
-    jr_f64(&r, "temperature", JR_OPTIONAL, 0, 100, &spec->sample.temperature);
-    u64_read(&r, "seed", 0, (uint64_t)1 << 53, &spec->sample.seed);
-    if (!r.failed && prompt) {
-        spec->sample.prompt = strdup(prompt);
-        if (!spec->sample.prompt)
-            jr_fail(&r, "prompt", "out of memory");
-    }
-    jr_finish(&r);
-    root->failed = root->failed || r.failed;
+    const struct job_spec *spec = all;
+    if (!r->failed && !spec->data.eval)
+        jr_fail(r, NULL, "there is nothing to evaluate on: data.eval names no file");
 }
 
-/* Reads limits, of which time is "2h" or a number of seconds. */
-static void limits_read(struct json_reader *root, struct job_spec *spec)
+static const struct doc_field eval_fields[] = {
+    DOC_NUM("every_steps", job_spec, eval.every_steps, JR_GIVEN, 50, 0, STEPS_MAX,
+            "0: only before the first and after the last step"),
+};
+static const struct doc eval_doc = DOC(job_spec, eval_fields, .check = eval_check);
+
+static const struct doc_field sample_fields[] = {
+    DOC_TEXT("prompt", job_spec, sample.prompt, JR_REQUIRED, 1, SPEC_PROMPT_BYTES, "",
+             .schema = "{\"maxLength\":16000}"), /* characters, of up to four bytes */
+    DOC_NUM("tokens", job_spec, sample.tokens, JR_GIVEN, 64, 1, 65536, ""),
+    DOC_NUM("temperature", job_spec, sample.temperature, JR_OPTIONAL, 0, 0, 100, "0: greedy"),
+    DOC_NUM("seed", job_spec, sample.seed, JR_GIVEN, 1, 0, SEED_MAX, ""),
+};
+static const struct doc sample_doc = DOC(job_spec, sample_fields);
+
+/* Reads "2h", or a number of seconds; part of a second counts as a whole one. */
+static int time_read(struct json_reader *r, const struct doc_field *field, void *at)
 {
-    struct json_reader r;
-    spec->limits.on = jr_sub(root, "limits", JR_OPTIONAL, &r) > 0;
-    spec->limits.retries = spec->limits.on ? SPEC_RETRIES_DEFAULT : SPEC_RETRIES_UNLIMITED;
-    jr_u32(&r, "retries", JR_GIVEN, 0, 1000, &spec->limits.retries);
+    uint64_t *out = at;
     const json_t *time = NULL;
-    if (jr_any(&r, "time", JR_OPTIONAL, &time) > 0) {
-        double seconds = json_number_value(time);
-        struct err why;
-        if (json_is_string(time) && units_parse_seconds(json_string_value(time), &seconds, &why) < 0)
-            jr_fail(&r, "time", "%s", why.text);
-        else if (!json_is_string(time) && !json_is_number(time))
-            jr_fail(&r, "time", "must be a time such as \"2h\", or a number of seconds");
-        else if (!(seconds >= 1 && seconds <= 366.0 * 86400))
-            jr_fail(&r, "time", "must be from 1 second to 366 days");
-        else
-            spec->limits.time_s = (uint64_t)ceil(seconds);
-    }
-    jr_finish(&r);
-    root->failed = root->failed || r.failed;
+    int got = jr_any(r, field->key, JR_OPTIONAL, &time);
+    if (got <= 0)
+        return got;
+    double seconds = json_number_value(time);
+    struct err why;
+    if (json_is_string(time) && units_parse_seconds(json_string_value(time), &seconds, &why) < 0)
+        return jr_fail(r, field->key, "%s", why.text);
+    if (!json_is_string(time) && !json_is_number(time))
+        return jr_fail(r, field->key, "must be a time such as \"2h\", or a number of seconds");
+    if (!(seconds >= 1 && seconds <= 366.0 * 86400))
+        return jr_fail(r, field->key, "must be from 1 second to 366 days");
+    *out = (uint64_t)ceil(seconds);
+    return got;
 }
 
-static void labels_read(struct json_reader *r, struct job_spec *spec)
+static int time_write(const struct doc_field *field, const void *at, json_t *object)
+{
+    const uint64_t *seconds = at;
+    return json_object_set_new(object, field->key,
+                               *seconds > 0 ? json_integer((json_int_t)*seconds) : json_null());
+}
+
+static const struct doc_form time_form = {NULL, time_read, time_write, NULL};
+
+static const struct doc_field limits_fields[] = {
+    DOC_NUM("retries", job_spec, limits.retries, JR_GIVEN, SPEC_RETRIES_DEFAULT, 0, 1000,
+            "attempts after losses of workers since the newest checkpoint"),
+    DOC_OTHER("time", job_spec, limits.time_s, &time_form, "",
+              .schema =
+                  "{\"anyOf\":[{\"type\":\"number\",\"minimum\":1,\"maximum\":31622400},{\"type\":\"string\","
+                  "\"pattern\":\"^[1-9][0-9]{0,2}[smhd]$\"},{\"type\":\"null\"}]}"),
+};
+static const struct doc limits_doc = DOC(job_spec, limits_fields);
+
+/* --- the whole --- */
+
+static void labels_rule(struct json_reader *r, const struct doc_field *field, void *all)
 {
     static const char in_keys[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._/-";
-    const json_t *labels;
+    struct job_spec *spec = all;
+    const size_t count = json_object_size(spec->labels);
     json_t *value;
     const char *key;
-    if (jr_object(r, "labels", JR_OPTIONAL, &labels) <= 0 || json_object_size(labels) == 0)
-        return;
-    if (json_object_size(labels) > SPEC_LABELS_MAX)
-        jr_fail(r, "labels", "%zu labels are more than %d", json_object_size(labels), SPEC_LABELS_MAX);
-    json_object_foreach ((json_t *)(uintptr_t)labels, key, value) {
+    if (count > SPEC_LABELS_MAX)
+        jr_fail(r, field->key, "%zu labels are more than %d", count, SPEC_LABELS_MAX);
+    json_object_foreach (spec->labels, key, value) {
         const char *text = json_string_value(value);
         if (!*key || strlen(key) >= SPEC_LABEL_KEY_BYTES || strspn(key, in_keys) != strlen(key))
-            jr_fail(r, "labels", "\"%.80s\" is not 1 to %d of the characters A-Z a-z 0-9 . _ / -", key,
+            jr_fail(r, field->key, "\"%.80s\" is not 1 to %d of the characters A-Z a-z 0-9 . _ / -", key,
                     SPEC_LABEL_KEY_BYTES - 1);
         bool good = text && strlen(text) < SPEC_LABEL_VALUE_BYTES;
         for (const unsigned char *c = (const unsigned char *)text; good && *c; c++)
             good = *c >= 0x20 && *c != 0x7f && *c != ',';
         if (!good)
-            jr_fail(r, "labels", "the value of \"%.63s\" is not a text of at most %d bytes without commas",
+            jr_fail(r, field->key, "the value of \"%.63s\" is not a text of at most %d bytes without commas",
                     key, SPEC_LABEL_VALUE_BYTES - 1);
     }
-    spec->labels = json_deep_copy(labels);
-    if (!spec->labels)
-        jr_fail(r, "labels", "out of memory");
+    if (count == 0) {
+        json_decref(spec->labels);
+        spec->labels = NULL;
+    }
 }
 
-static void jobs_read(struct json_reader *r, const char *key, struct spec_jobs *jobs)
+static int jobs_read(struct json_reader *r, const struct doc_field *field, void *at)
 {
+    struct spec_jobs *jobs = at;
     const json_t *array = NULL, *item;
     size_t index;
-    if (jr_array(r, key, JR_OPTIONAL, 0, SPEC_AFTER_MAX, &array) <= 0)
-        return;
+    int got = jr_array(r, field->key, JR_OPTIONAL, 0, SPEC_AFTER_MAX, &array);
     json_array_foreach ((json_t *)(uintptr_t)array, index, item) {
         const json_int_t id = json_integer_value(item);
         char path[32];
-        snprintf(path, sizeof(path), "%s[%zu]", key, index);
+        snprintf(path, sizeof(path), "%s[%zu]", field->key, index);
         if (id < 1)
             jr_fail(r, path, "must be the id of a job, a whole number from 1");
         for (uint32_t i = 0; i < jobs->count; i++)
@@ -499,93 +566,105 @@ static void jobs_read(struct json_reader *r, const char *key, struct spec_jobs *
                 jr_fail(r, path, "job %lld is there twice", (long long)id);
         jobs->ids[jobs->count++] = id;
     }
+    return got;
 }
 
-/* Reads who is charged for the job, its service, when it may begin, after which jobs, and its array. */
-static void sharing_read(struct json_reader *root, struct job_spec *spec)
+/* Writes a list of jobs unless it is empty. */
+static int jobs_write(const struct doc_field *field, const void *at, json_t *object)
 {
-    int service = SPEC_SERVICE_NORMAL;
-    text_read(root, "account", JR_OPTIONAL, SPEC_NAME_BYTES, &spec->account);
-    jr_choice(root, "service", JR_OPTIONAL, service_names, &service);
-    spec->service = (enum spec_service)service;
-    if (text_read(root, "begin", JR_OPTIONAL, 64, &spec->begin) > 0 &&
-        clock_rfc3339_parse(spec->begin, &spec->begin_us) < 0)
-        jr_fail(root, "begin", "must be a time such as 2026-01-31T08:00:00Z");
-    jobs_read(root, "after", &spec->after);
-    jobs_read(root, "after_any", &spec->after_any);
-    const json_t *array = NULL;
-    if (jr_object(root, "array", JR_OPTIONAL, &array) > 0)
-        spec->array = json_incref((json_t *)(uintptr_t)array);
-    jr_u32(root, "at_most", JR_OPTIONAL, 1, SPEC_ARRAY_MAX, &spec->at_most);
+    const struct spec_jobs *jobs = at;
+    json_t *array = jobs->count > 0 ? json_array() : NULL;
+    for (uint32_t i = 0; array && i < jobs->count; i++)
+        json_array_append_new(array, json_integer(jobs->ids[i]));
+    return jobs->count > 0 ? json_object_set_new(object, field->key, array) : 0;
+}
+
+static const struct doc_form jobs_form = {NULL, jobs_read, jobs_write, NULL};
+
+static void begin_rule(struct json_reader *r, const struct doc_field *field, void *all)
+{
+    struct job_spec *spec = all;
+    if (clock_rfc3339_parse(spec->begin, &spec->begin_us) < 0)
+        jr_fail(r, field->key, "must be a time such as 2026-01-31T08:00:00Z");
+}
+
+static void job_check(struct json_reader *r, void *all)
+{
+    struct job_spec *spec = all;
+    if (spec->placement.micro_batch_rows > spec->train.batch_rows)
+        jr_fail(r, "placement.micro_batch_rows", "%u is more than train.batch_rows, %u",
+                spec->placement.micro_batch_rows, spec->train.batch_rows);
     if (spec->at_most > 0 && !spec->array)
-        jr_fail(root, "at_most", "it goes with `array`");
+        jr_fail(r, "at_most", "it goes with `array`");
+    if (!spec->limits.on)
+        spec->limits.retries = SPEC_RETRIES_UNLIMITED;
 }
 
-static int spec_defaults(struct job_spec *spec, struct err *err)
-{
-    *spec = (struct job_spec){
-        .method = {.rank = 16, .alpha = 32, .dropout = 0.05, .double_quant = true},
-        .data = {.sequence_tokens = 512, .shuffle = true},
-        .train = {.batch_rows = 16,
-                  .learning_rate = 2e-4,
-                  .warmup_steps = 10,
-                  .final_fraction = 0.1,
-                  .cycles = 1,
-                  .power = 1,
-                  .beta1 = 0.9,
-                  .beta2 = 0.95,
-                  .eps = 1e-8,
-                  .clip_norm = 1.0,
-                  .seed = 1},
-        .checkpoint = {.every_steps = 50, .keep = 2},
-        .eval = {.every_steps = 50},
-        .sample = {.tokens = 64, .seed = 1},
-        .service = SPEC_SERVICE_NORMAL,
-    };
-    spec->name = strdup("job");
-    if (!spec->name)
-        return err_set(err, ERR_NOMEM, "out of memory for a specification");
-    for (size_t i = 0; i < sizeof(target_defaults) / sizeof(target_defaults[0]); i++)
-        if (names_add(&spec->method.lora.targets.names, target_defaults[i], err) < 0)
-            return -1;
-    spec->method.lora.targets.names.given = true;
-    return 0;
-}
+#define JOB_LIST                                                                                             \
+    "{\"type\":[\"array\",\"null\"],\"maxItems\":64,\"uniqueItems\":true,\"items\":{\"type\":\"integer\","   \
+    "\"minimum\":1}}"
+
+static const struct doc_field job_fields[] = {
+    DOC_TEXT("name", job_spec, name, JR_OPTIONAL, 1, SPEC_NAME_BYTES - 1, "", .flags = DOC_PLAIN,
+             .text = "job"),
+    DOC_TEXT("model", job_spec, model, JR_REQUIRED, 1, SPEC_PATH_BYTES - 1, "", .flags = DOC_PLAIN,
+             .schema = "{\"maxLength\":401}"), /* a registered name */
+    DOC_NUM("priority", job_spec, priority, JR_OPTIONAL, 0, -100, 100, "higher goes first"),
+    DOC_JSON("labels", job_spec, labels, JR_OPTIONAL, "", .flags = DOC_OBJECT, .rule = labels_rule,
+             .schema = "{\"$ref\":\"#/components/schemas/Labels\"}"),
+    DOC_STRUCT("method", job_spec, method, JR_OPTIONAL, &method_doc, ""),
+    DOC_STRUCT("data", job_spec, data, JR_REQUIRED, &data_doc, ""),
+    DOC_STRUCT("train", job_spec, train, JR_OPTIONAL, &train_doc, ""),
+    DOC_STRUCT("placement", job_spec, placement, JR_OPTIONAL, &placement_doc, ""),
+    DOC_WITHIN("result", JR_OPTIONAL, &result_doc, ""),
+    DOC_WITHIN("checkpoint", JR_OPTIONAL, &checkpoint_doc, ""),
+    DOC_WITHIN("eval", JR_OPTIONAL, &eval_doc, "", DOC_GIVEN_IN(job_spec, eval.on), .flags = DOC_NULLABLE),
+    DOC_WITHIN("sample", JR_OPTIONAL, &sample_doc, "", DOC_GIVEN_IN(job_spec, sample.on),
+               .flags = DOC_NULLABLE),
+    DOC_WITHIN("limits", JR_OPTIONAL, &limits_doc, "", DOC_GIVEN_IN(job_spec, limits.on),
+               .flags = DOC_NULLABLE),
+    DOC_FLAG("hold", job_spec, hold, JR_OPTIONAL, false, "queued, but not started before its release"),
+    DOC_TEXT("account", job_spec, account, JR_OPTIONAL, 1, SPEC_NAME_BYTES - 1,
+             "the group that is charged; null is the submitter's default account",
+             .flags = DOC_PLAIN | DOC_NULLABLE),
+    DOC_CHOICE("service", job_spec, service, JR_OPTIONAL, SPEC_SERVICE_NORMAL, service_names,
+               "urgent is for administrators (scope admin)", .flags = DOC_SPARSE),
+    DOC_TEXT("begin", job_spec, begin, JR_OPTIONAL, 1, 63, "the job does not start before this time",
+             .flags = DOC_PLAIN | DOC_NULLABLE, .rule = begin_rule, .schema = "{\"format\":\"date-time\"}"),
+    DOC_OTHER("after", job_spec, after, &jobs_form, "jobs that must have succeeded before it starts",
+              .schema = JOB_LIST),
+    DOC_OTHER("after_any", job_spec, after_any, &jobs_form, "jobs that must have ended before it starts",
+              .schema = JOB_LIST),
+    DOC_JSON("array", job_spec, array, JR_OPTIONAL,
+             "One job for each combination of these values: `seed: [1, 2]`. Keys are those of `train` and "
+             "`method` that "
+             "change neither files nor devices; at most 1000 elements.",
+             .flags = DOC_OBJECT | DOC_NULLABLE,
+             .schema = "{\"minProperties\":1,\"additionalProperties\":{\"type\":\"array\",\"minItems\":1,"
+                       "\"maxItems\":1000,"
+                       "\"items\":{}}}"),
+    DOC_NUM("at_most", job_spec, at_most, JR_OPTIONAL, 0, 1, SPEC_ARRAY_MAX, "elements of the array at once",
+            .flags = DOC_SPARSE | DOC_NULLABLE),
+};
+const struct doc spec_doc = DOC(
+    job_spec, job_fields, .check = job_check,
+    .help = "Everything but `model` and `data.train` has a default. Unknown keys are refused by their path.");
 
 /* Reads a specification; every error is added to `all` (jr_collect) unless that is NULL. */
 static int job_read(const json_t *document, json_t *all, struct job_spec *spec, struct err *err)
 {
     struct json_reader r;
-    if (spec_defaults(spec, err) < 0)
-        goto fail;
-    if (!json_is_object(document)) {
-        err_set(err, ERR_INVALID, "the specification must be a mapping of keys to values");
-        goto fail;
+    int rc = doc_start(&spec_doc, spec, err);
+    if (rc == 0 && !json_is_object(document))
+        rc = err_set(err, ERR_INVALID, "the specification must be a mapping of keys to values");
+    if (rc == 0) {
+        jr_init(&r, document, "", err);
+        jr_collect(&r, all);
+        rc = doc_take(&spec_doc, &r, spec);
     }
-    jr_init(&r, document, "", err);
-    jr_collect(&r, all);
-    text_read(&r, "name", JR_OPTIONAL, SPEC_NAME_BYTES, &spec->name);
-    text_read(&r, "model", JR_REQUIRED, SPEC_PATH_BYTES, &spec->model);
-    int64_t priority = 0;
-    jr_i64(&r, "priority", JR_OPTIONAL, -100, 100, &priority);
-    spec->priority = (int32_t)priority;
-    labels_read(&r, spec);
-    method_read(&r, spec);
-    data_read(&r, spec);
-    train_read(&r, spec);
-    placement_read(&r, spec);
-    result_read(&r, spec);
-    service_read(&r, spec);
-    sample_read(&r, spec);
-    limits_read(&r, spec);
-    jr_bool(&r, "hold", JR_OPTIONAL, &spec->hold);
-    sharing_read(&r, spec);
-    if (jr_finish(&r) < 0)
-        goto fail;
-    return 0;
-fail:
-    spec_fini(spec);
-    return -1;
+    if (rc < 0)
+        spec_fini(spec);
+    return rc;
 }
 
 int spec_parse_job(const json_t *document, struct job_spec *spec, struct err *err)
@@ -601,27 +680,20 @@ void spec_errors(const json_t *document, json_t *all)
     spec_fini(&spec);
 }
 
+json_t *spec_to_json(const struct job_spec *spec, struct err *err)
+{
+    json_t *object = doc_write(&spec_doc, spec, err);
+    if (object && spec->method.kind == SPEC_METHOD_FULL) /* its adapter's settings mean nothing */
+        json_object_set_new(object, "method",
+                            json_pack("{s:s, s:s, s:s}", "kind", "full", "base",
+                                      base_names[spec->method.base], "optimizer",
+                                      optimizer_names[spec->method.optimizer]));
+    return object;
+}
+
 void spec_fini(struct job_spec *spec)
 {
-    free(spec->name);
-    free(spec->model);
-    json_decref(spec->labels);
-    free(spec->account);
-    free(spec->begin);
-    json_decref(spec->array);
-    lora_rules_fini(&spec->method.lora);
-    names_fini(&spec->method.modules_to_save);
-    free(spec->method.start_from);
-    free(spec->data.train);
-    free(spec->data.eval);
-    json_decref(spec->data.chat_template);
-    free(spec->data.day);
-    json_decref(spec->placement.plan);
-    names_fini(&spec->placement.devices);
-    names_fini(&spec->placement.exclude);
-    free(spec->placement.planner);
-    free(spec->sample.prompt);
-    *spec = (struct job_spec){0};
+    doc_fini(&spec_doc, spec);
 }
 
 bool spec_blob_ref(const char *text, char hex[65])

@@ -19,6 +19,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "common/doc.h"
 #include "common/err.h"
 #include "model/shape/lora_rules.h"
 #include "model/shape/lora_sites.h"
@@ -116,82 +117,70 @@ enum spec_move { SPEC_MOVE_AUTO, SPEC_MOVE_NEVER };
 /* The quantity that a placement minimises: seconds per step, price per token, or energy per token. */
 enum spec_objective { SPEC_OBJECTIVE_TIME, SPEC_OBJECTIVE_COST, SPEC_OBJECTIVE_ENERGY };
 
+/* Defaults, limits and meanings of the fields stand in spec.c. */
 struct spec_method_part {
-    enum spec_method kind;  /* default lora */
-    uint32_t rank;          /* default 16, 1..1024; meaningless for full */
-    double alpha;           /* default 32, > 0; the adapter's product is scaled by alpha / rank */
-    double dropout;         /* default 0.05, 0 <= dropout < 1 */
+    enum spec_method kind;
+    uint32_t rank;
+    double alpha, dropout;
     struct lora_rules lora; /* default q_proj k_proj v_proj o_proj; and the patterns of rank and alpha */
-    /* default false; true: the product is scaled by alpha / sqrt(rank) (Kalajdzievski 2023) */
     bool rslora;
-    /* default none; embed_tokens and lm_head may be trained whole beside the adapter */
     struct spec_names modules_to_save;
-    enum spec_base base;           /* default fp32 */
-    bool double_quant;             /* default true: the scales of nf4 are quantised, too */
-    enum spec_optimizer optimizer; /* default adamw */
-    char *start_from;              /* default NULL; else a peft adapter folder or its reference */
+    enum spec_base base;
+    bool double_quant;
+    enum spec_optimizer optimizer;
+    char *start_from; /* NULL, or a peft adapter folder or its reference */
 };
 
 struct spec_data_part {
-    char *train;              /* required */
-    char *eval;               /* default NULL; else the file of evaluation rows */
-    enum spec_format format;  /* default auto */
-    uint32_t sequence_tokens; /* default 512, 2..1048576: longer rows are cut */
-    bool shuffle;             /* default true */
-    enum spec_learn learn;    /* default answer */
-    /* default NULL, the model's own; else a string (a name of chat.h) or an object (chat.h) */
-    json_t *chat_template;
-    char *day; /* default NULL; else "2026-01-31", which strftime_now of the template tells */
+    char *train, *eval; /* eval: NULL without evaluation rows */
+    enum spec_format format;
+    uint32_t sequence_tokens;
+    bool shuffle;
+    enum spec_learn learn;
+    json_t *chat_template; /* NULL, the model's own; else a string (a name of chat.h) or an object (chat.h) */
+    char *day;             /* NULL, or "2026-01-31" */
 };
 
 struct spec_train_part {
-    uint32_t batch_rows;           /* default 16, 1..65536 */
-    uint64_t steps;                /* default 100; 0: those of the epochs */
-    uint32_t epochs;               /* 0: a job of steps; beside steps: so many steps in passes of epochs */
-    double learning_rate;          /* default 2e-4, the schedule's peak */
-    enum spec_schedule schedule;   /* default cosine */
-    uint64_t warmup_steps;         /* default 10 */
-    double final_fraction;         /* default 0.1; share of the peak at the end of a schedule that ends */
-    uint32_t cycles;               /* default 1; only for cosine_with_restarts */
-    double power;                  /* default 1; only for polynomial */
-    uint64_t decay_steps;          /* default 0; required by warmup_stable_decay */
-    double weight_decay;           /* default 0; decoupled from the gradient */
-    enum spec_decay decay;         /* default all */
-    double beta1, beta2;           /* default 0.9, 0.95 */
-    double eps;                    /* default 1e-8 */
-    double clip_norm;              /* default 1.0; 0: no clipping */
-    uint64_t seed;                 /* default 1; at most 2^53 so that every JSON reader keeps it */
-    enum spec_compute compute;     /* default fp32 */
-    enum spec_recompute recompute; /* default auto */
-    double label_smoothing;        /* default 0; below 1 */
-    double neftune_alpha;          /* default 0, no noise on the embeddings */
-    /* default 0, off; SPEC_ROUTER_AUX_MODEL: the model's own coefficient; else the coefficient */
-    double router_aux;
+    uint32_t batch_rows;
+    uint64_t steps;  /* 0: those of the epochs */
+    uint32_t epochs; /* 0: a job of steps; beside steps: so many steps in passes of epochs */
+    double learning_rate;
+    enum spec_schedule schedule;
+    uint64_t warmup_steps;
+    double final_fraction;
+    uint32_t cycles;
+    double power;
+    uint64_t decay_steps;
+    double weight_decay;
+    enum spec_decay decay;
+    double betas[2];
+    double eps, clip_norm;
+    uint64_t seed; /* at most 2^53 so that every JSON reader keeps it */
+    enum spec_compute compute;
+    enum spec_recompute recompute;
+    double label_smoothing, neftune_alpha;
+    double router_aux; /* 0: off; SPEC_ROUTER_AUX_MODEL: the model's own coefficient; else the coefficient */
 };
 
 /* The value of router_aux for train.router_aux: true. */
 #define SPEC_ROUTER_AUX_MODEL (-1.0)
 
 struct spec_placement_part {
-    enum spec_placement kind;         /* default auto */
-    struct spec_names devices;        /* default any device; else the names of those that may be used */
-    struct spec_names exclude;        /* default none; else names of devices that may not be used */
-    uint32_t micro_batch_rows;        /* default 0, automatic */
-    uint32_t count_least, count_most; /* how many devices the job is to have; default 0: any number */
-    uint32_t stages;                  /* default 0, automatic */
-    enum spec_order order;            /* default auto; the key is `schedule` */
-    enum spec_boundary boundary;      /* default auto, the dtype of train.compute */
-    enum spec_moments moments;        /* default device */
-    enum spec_objective objective;    /* default time */
-    enum spec_fallback fallback;      /* default wait */
-    enum spec_move move;              /* default auto */
-    /* default NULL, a plan is searched for; else the plan to run, an object as `motley get` writes it, whose
-     * content is checked against model and devices when it is used. Clients may have the name of its file
-     * instead */
+    enum spec_placement kind;
+    struct spec_names devices, exclude;
+    uint32_t micro_batch_rows, stages; /* 0: automatic */
+    uint32_t count_least, count_most;  /* how many devices the job is to have; 0: any number */
+    enum spec_order order;             /* the key is `schedule` */
+    enum spec_boundary boundary;
+    enum spec_moments moments;
+    enum spec_objective objective;
+    enum spec_fallback fallback;
+    enum spec_move move;
+    /* NULL, a plan is searched for; else the plan to run, an object as `motley get` writes it, whose content
+     * is checked against model and devices when it is used. Clients may have the name of its file instead */
     json_t *plan;
-    /* default NULL, the scheduler's default; else a name of its configuration, or "built-in". Only
-     * administrators may set it */
-    char *planner;
+    char *planner; /* NULL, the scheduler's default; else a name of its configuration, or "built-in" */
 };
 
 /* Ids of jobs, each at least 1 and there once. */
@@ -201,49 +190,46 @@ struct spec_jobs {
 };
 
 struct job_spec {
-    char *name;       /* default "job" */
-    char *model;      /* required */
-    int32_t priority; /* default 0, -100..100; higher goes first */
-    json_t *labels;   /* default NULL: none; else {key: text} to find the job by; keys of [A-Za-z0-9._/-] */
+    char *name, *model;
+    int32_t priority;
+    json_t *labels; /* NULL: none; else {key: text} */
     struct spec_method_part method;
     struct spec_data_part data;
     struct spec_train_part train;
     struct spec_placement_part placement;
     struct {
-        enum spec_result kind;        /* default adapter; with method.kind full it is always merged */
-        enum spec_result_dtype dtype; /* default base (null) */
+        enum spec_result kind; /* with method.kind full it is always merged */
+        enum spec_result_dtype dtype;
     } result;
     struct {
-        uint64_t every_steps; /* default 50; 0: a checkpoint only at the end */
-        uint32_t keep;        /* default 2, 1..100 */
+        uint64_t every_steps;
+        uint32_t keep;
     } checkpoint;
     struct {
-        bool on;              /* false when `eval` is absent */
-        uint64_t every_steps; /* default 50; 0: only before the first and after the last step */
+        bool on; /* false when `eval` is absent */
+        uint64_t every_steps;
     } eval;
     struct {
-        char *prompt;       /* NULL when `sample` is absent */
-        uint32_t tokens;    /* default 64 */
-        double temperature; /* default 0: greedy */
-        uint64_t seed;      /* default 1 */
+        bool on;      /* false when `sample` is absent */
+        char *prompt; /* NULL when `sample` is absent */
+        uint32_t tokens;
+        double temperature;
+        uint64_t seed;
     } sample;
     struct {
-        bool on;          /* false when `limits` is absent */
-        uint64_t time_s;  /* default 0, no limit */
-        uint32_t retries; /* attempts after losses of workers since the newest checkpoint */
+        bool on;         /* false when `limits` is absent */
+        uint64_t time_s; /* 0, no limit */
+        uint32_t retries;
     } limits;
     bool hold;
-    char *account; /* default NULL: the submitter's default; else a group that is charged */
+    char *account; /* NULL: the submitter's default; else a group that is charged */
     enum spec_service service;
-    char *begin;      /* default NULL: at once; else a time in RFC 3339 before which the job does not start */
+    char *begin;      /* NULL: at once; else a time in RFC 3339 before which the job does not start */
     int64_t begin_us; /* begin in microseconds since 1970, UTC; 0 without begin */
-    /* default none; the job starts when all jobs of `after` have succeeded and all of `after_any` have ended
-     * in any way */
     struct spec_jobs after, after_any;
-    /* default NULL: one job; else {path: [values]}, and all other fields are those of its first element */
-    json_t *array;
+    json_t *array; /* NULL: one job; else {path: [values]}; other fields are those of its first element */
     uint32_t array_size; /* elements, 1..SPEC_ARRAY_MAX; 0 without an array */
-    uint32_t at_most;    /* how many elements may run at once; default 0: any number */
+    uint32_t at_most;    /* how many elements may run at once; 0: any number */
 };
 
 /* Reads a specification. Borrows 'document' for the call (a chat template object is kept by reference count).
@@ -295,24 +281,15 @@ int spec_lora_sites(const struct spec_method_part *method, const struct model_co
 double spec_learning_rate(const struct spec_train_part *train, uint64_t total_steps, uint64_t step);
 
 /* Return the names used in a specification; NULL for a value outside the enum. */
-const char *spec_method_name(enum spec_method);
-const char *spec_base_name(enum spec_base);
-const char *spec_optimizer_name(enum spec_optimizer);
-const char *spec_compute_name(enum spec_compute);
 const char *spec_format_name(enum spec_format);
 const char *spec_learn_name(enum spec_learn);
 const char *spec_schedule_name(enum spec_schedule);
-const char *spec_decay_name(enum spec_decay);
-const char *spec_placement_name(enum spec_placement);
-const char *spec_service_name(enum spec_service);
-const char *spec_order_name(enum spec_order);
 const char *spec_result_name(enum spec_result);
 /* Returns NULL for SPEC_DTYPE_BASE. */
 const char *spec_result_dtype_name(enum spec_result_dtype);
 const char *spec_boundary_name(enum spec_boundary);
-const char *spec_moments_name(enum spec_moments);
-const char *spec_objective_name(enum spec_objective);
-const char *spec_fallback_name(enum spec_fallback);
-const char *spec_move_name(enum spec_move);
+
+/* The description of a specification (common/doc.h). */
+extern const struct doc spec_doc;
 
 #endif

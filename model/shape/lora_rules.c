@@ -218,17 +218,6 @@ static const char *renamed(const char *(*rename)(const char *), const char *name
     return other ? other : name;
 }
 
-static json_t *names_json(const struct spec_names *names, const char *(*rename)(const char *))
-{
-    json_t *array = json_array();
-    for (uint32_t i = 0; array && i < names->count; i++)
-        if (json_array_append_new(array, json_string(renamed(rename, names->names[i]))) < 0) {
-            json_decref(array);
-            return NULL;
-        }
-    return array;
-}
-
 static json_t *modules_json(const struct lora_modules *modules, const char *(*rename)(const char *))
 {
     if (modules->expression)

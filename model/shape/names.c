@@ -93,3 +93,35 @@ int names_read(struct json_reader *reader, const char *key, size_t count_min, si
     }
     return names_check_distinct(reader, key, out);
 }
+
+json_t *names_json(const struct spec_names *names, const char *(*rename)(const char *))
+{
+    json_t *array = json_array();
+    for (uint32_t i = 0; array && i < names->count; i++) {
+        const char *other = rename ? rename(names->names[i]) : NULL;
+        if (json_array_append_new(array, json_string(other ? other : names->names[i])) < 0) {
+            json_decref(array);
+            return NULL;
+        }
+    }
+    return array;
+}
+
+static int form_read(struct json_reader *reader, const struct doc_field *field, void *at)
+{
+    return names_read(reader, field->key, (size_t)field->min, (size_t)field->max, field->names, at);
+}
+
+static int form_write(const struct doc_field *field, const void *at, json_t *object)
+{
+    const struct spec_names *names = at;
+    const bool none = field->flags & DOC_NULL && !names->given;
+    return json_object_set_new(object, field->key, none ? json_null() : names_json(names, NULL));
+}
+
+static void form_fini(void *at)
+{
+    names_fini(at);
+}
+
+const struct doc_form names_form = {.read = form_read, .write = form_write, .fini = form_fini};

@@ -1,4 +1,5 @@
-/* Tests that openapi.yaml describes the routes that exist, with their parameters, and no others. */
+/* Tests that openapi.yaml describes the routes that exist, with their parameters, and no others, and that its
+ * schemas are those of the described documents (common/doc.h). `make schemas` writes these. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,7 +11,10 @@
 #include <strings.h>
 
 #include "api/request/route.h"
+#include "api/schema_yaml.h"
+#include "common/doc.h"
 #include "common/yaml.h"
+#include "model/job/spec.h"
 
 extern const char api_openapi_text[];
 extern const unsigned api_openapi_size;
@@ -140,12 +144,59 @@ static void nothing_is_described_that_is_not_there(void **state)
     }
 }
 
+static const struct {
+    const char *name;
+    const struct doc *doc;
+} described[] = {{"Specification", &spec_doc}};
+
+/* Replaces the schemas in the file that MOTLEY_SCHEMAS names. Each begins with its name, four columns in, and
+ * ends where the next one begins. */
+static int schemas_write(const char *path)
+{
+    struct err err;
+    FILE *out = fopen(path, "w");
+    if (!out)
+        return 1;
+    for (const char *line = api_openapi_text, *next; *line; line = next) {
+        next = strchr(line, '\n') + 1;
+        for (size_t i = 0; i < sizeof(described) / sizeof(described[0]); i++) {
+            const size_t size = strlen(described[i].name);
+            if (strncmp(line, "    ", 4) != 0 || strncmp(line + 4, described[i].name, size) != 0 ||
+                strncmp(line + 4 + size, ":\n      type:", 13) != 0)
+                continue;
+            json_t *schema = doc_schema(described[i].doc, &err);
+            yaml_block(out, described[i].name, schema, 4);
+            json_decref(schema);
+            for (line = next; strncmp(line, "     ", 5) == 0; line = next)
+                next = strchr(line, '\n') + 1;
+        }
+        fprintf(out, "%.*s", (int)(next - line), line);
+    }
+    return fclose(out) == 0 ? 0 : 1;
+}
+
+static void the_schemas_are_those_of_the_readers(void **state)
+{
+    const json_t *schemas = json_object_get(json_object_get(document, "components"), "schemas");
+    struct err err;
+    (void)state;
+    for (size_t i = 0; i < sizeof(described) / sizeof(described[0]); i++) {
+        json_t *schema = doc_schema(described[i].doc, &err);
+        if (!json_equal(json_object_get(schemas, described[i].name), schema))
+            fail_msg("%s is not what its reader takes: make schemas", described[i].name);
+        json_decref(schema);
+    }
+}
+
 int main(void)
 {
+    if (getenv("MOTLEY_SCHEMAS"))
+        return schemas_write(getenv("MOTLEY_SCHEMAS"));
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_route_is_described_with_its_parameters),
         cmocka_unit_test(every_post_of_somebody_known_takes_an_idempotency_key),
         cmocka_unit_test(nothing_is_described_that_is_not_there),
+        cmocka_unit_test(the_schemas_are_those_of_the_readers),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -64,7 +64,7 @@ static void every_default_is_the_one_of_interfaces_md(void **state)
     assert_true(spec.train.learning_rate == 2e-4 && spec.train.final_fraction == 0.1);
     assert_int_equal(SPEC_SCHEDULE_COSINE, spec.train.schedule);
     assert_int_equal(10, spec.train.warmup_steps);
-    assert_true(spec.train.weight_decay == 0 && spec.train.beta1 == 0.9 && spec.train.beta2 == 0.95);
+    assert_true(spec.train.weight_decay == 0 && spec.train.betas[0] == 0.9 && spec.train.betas[1] == 0.95);
     assert_true(spec.train.eps == 1e-8 && spec.train.clip_norm == 1.0);
     assert_int_equal(1, spec.train.seed);
     assert_int_equal(SPEC_COMPUTE_FP32, spec.train.compute);

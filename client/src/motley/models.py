@@ -192,8 +192,11 @@ class Submitted(Answered):
 @dataclass(frozen=True, kw_only=True)
 class SpecificationMethod(Sent):
     kind: Literal['lora', 'full'] | Unset = UNSET
+    base: Literal['fp32', 'bf16', 'fp16', 'nf4', 'packed'] | Unset = UNSET  # how frozen weights are stored; packed: in the quantised blocks of the file
+    double_quant: bool | Unset = UNSET  # the scales of nf4 are quantised, too
+    optimizer: Literal['adamw', 'adamw8bit'] | Unset = UNSET
     rank: int | Unset = UNSET
-    alpha: float | Unset = UNSET
+    alpha: float | Unset = UNSET  # the adapter's product is scaled by alpha / rank
     dropout: float | Unset = UNSET
     targets: Sequence[str] | str | Unset = UNSET  # names of matrices or ends of their modules' names, all-linear, or one regular expression
     exclude_modules: Sequence[str] | str | None | Unset = UNSET
@@ -201,20 +204,17 @@ class SpecificationMethod(Sent):
     layers_pattern: Sequence[str] | str | None | Unset = UNSET
     rank_pattern: Mapping[str, int] | Unset = UNSET  # ranks by names or regular expressions, as peft has them; the first that matches counts
     alpha_pattern: Mapping[str, float] | Unset = UNSET  # alphas, likewise
-    rslora: bool | Unset = UNSET
-    modules_to_save: Sequence[Literal['embed_tokens', 'lm_head']] | Unset = UNSET
-    base: Literal['fp32', 'bf16', 'fp16', 'nf4', 'packed'] | Unset = UNSET
-    double_quant: bool | Unset = UNSET
-    optimizer: Literal['adamw', 'adamw8bit'] | Unset = UNSET
-    start_from: str | None | Unset = UNSET
+    rslora: bool | Unset = UNSET  # the product is scaled by alpha / sqrt(rank) (Kalajdzievski 2023)
+    modules_to_save: Sequence[Literal['embed_tokens', 'lm_head']] | Unset = UNSET  # trained whole beside the adapter
+    start_from: str | None | Unset = UNSET  # a peft adapter to go on from
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpecificationData(Sent):
     train: str
-    eval: str | None | Unset = UNSET
-    format: Literal['alpaca', 'chat', 'sharegpt', 'prompt-completion', 'prompt-completion-chat', 'text', 'tokens', 'auto'] | Unset = UNSET
-    sequence_tokens: int | Unset = UNSET
+    eval: str | None | Unset = UNSET  # the file of evaluation rows
+    format: Literal['auto', 'alpaca', 'chat', 'text', 'tokens', 'sharegpt', 'prompt-completion', 'prompt-completion-chat'] | Unset = UNSET
+    sequence_tokens: int | Unset = UNSET  # longer rows are cut
     shuffle: bool | Unset = UNSET
     learn: Literal['answer', 'all'] | Unset = UNSET
     chat_template: str | Mapping[str, Any] | None | Unset = UNSET
@@ -224,25 +224,25 @@ class SpecificationData(Sent):
 @dataclass(frozen=True, kw_only=True)
 class SpecificationTrain(Sent):
     batch_rows: int | Unset = UNSET
-    steps: int | Unset = UNSET  # this or epochs
-    epochs: int | Unset = UNSET
-    learning_rate: float | Unset = UNSET
-    schedule: Literal['cosine', 'linear', 'constant', 'constant_with_warmup', 'cosine_with_min_lr', 'cosine_warmup_with_min_lr', 'cosine_with_restarts', 'polynomial', 'inverse_sqrt', 'warmup_stable_decay'] | Unset = UNSET
+    steps: int | Unset = UNSET  # 100 without this and epochs
+    epochs: int | Unset = UNSET  # passes over the data; beside steps: so many steps in passes that end as epochs do
+    learning_rate: float | Unset = UNSET  # the schedule's peak
+    schedule: Literal['cosine', 'linear', 'constant', 'constant_with_warmup', 'cosine_with_min_lr', 'cosine_warmup_with_min_lr', 'cosine_with_restarts', 'polynomial', 'inverse_sqrt', 'warmup_stable_decay'] | Unset = UNSET  # of the learning rate, by transformers' names
     warmup_steps: int | Unset = UNSET
-    final_fraction: float | Unset = UNSET
-    cycles: int | Unset = UNSET
-    power: float | Unset = UNSET
+    final_fraction: float | Unset = UNSET  # share of the peak at the end of a schedule that ends
+    cycles: int | Unset = UNSET  # of cosine_with_restarts
+    power: float | Unset = UNSET  # of polynomial
     decay_steps: int | Unset = UNSET  # of warmup_stable_decay
-    weight_decay: float | Unset = UNSET
-    decay: Literal['all', 'matrices'] | Unset = UNSET
-    betas: Sequence[float] | Unset = UNSET
-    eps: float | Unset = UNSET
-    clip_norm: float | Unset = UNSET
+    weight_decay: float | Unset = UNSET  # decoupled from the gradient
+    decay: Literal['all', 'matrices'] | Unset = UNSET  # what weight decay applies to; matrices: no norms, no biases, as in transformers' Trainer
+    betas: Sequence[float] | Unset = UNSET  # of AdamW
+    eps: float | Unset = UNSET  # of AdamW
+    clip_norm: float | Unset = UNSET  # 0: no clipping
     seed: int | Unset = UNSET
-    compute: Literal['fp32', 'bf16', 'fp16'] | Unset = UNSET
+    compute: Literal['fp32', 'bf16', 'fp16'] | Unset = UNSET  # what the operands of products are rounded to
     recompute: bool | Literal['auto'] | Unset = UNSET
     label_smoothing: float | Unset = UNSET
-    neftune_alpha: float | Unset = UNSET
+    neftune_alpha: float | Unset = UNSET  # 0: no noise on the embeddings
     router_aux: bool | float | Unset = UNSET  # true: the model's own coefficient
 
 
@@ -256,50 +256,50 @@ class SpecificationPlacementCount(Sent):
 @dataclass(frozen=True, kw_only=True)
 class SpecificationPlacement(Sent):
     kind: Literal['auto', 'single', 'pipeline', 'data', 'hybrid', 'expert', 'tensor', 'server'] | Unset = UNSET
-    devices: Sequence[str] | None | Unset = UNSET
-    exclude: Sequence[str] | Unset = UNSET
+    devices: Sequence[str] | None | Unset = UNSET  # the devices that may be used; null: any
+    exclude: Sequence[str] | Unset = UNSET  # devices that may not be used
     count: SpecificationPlacementCount | Unset = UNSET  # how many devices the job is to have
     micro_batch_rows: int | Literal['auto'] | Unset = UNSET
     stages: int | Literal['auto'] | Unset = UNSET
-    schedule: Literal['auto', '1f1b', 'gpipe', 'interleaved', 'split'] | Unset = UNSET
+    schedule: Literal['auto', '1f1b', 'gpipe', 'interleaved', 'split'] | Unset = UNSET  # the order of a pipeline's instructions
     boundary: Literal['auto', 'fp32', 'bf16', 'fp16'] | Unset = UNSET  # What activations and gradients between ranks are rounded to; auto: as train.compute
     moments: Literal['device', 'host'] | Unset = UNSET  # Where the optimiser's moments lie between updates
-    objective: Literal['time', 'cost', 'energy'] | Unset = UNSET
+    objective: Literal['time', 'cost', 'energy'] | Unset = UNSET  # the least seconds a step, price a token, or energy a token
     fallback: Literal['wait', 'any'] | Unset = UNSET  # When `kind` does not fit the devices that are there: wait for others, or be placed as any kind
     move: Literal['auto', 'never'] | Unset = UNSET  # Whether the running job moves to another plan when that pays
-    plan: Mapping[str, Any] | None | Unset = UNSET  # the plan to run, as `motley get` writes it (or its member `plan`), in the place of a search; the job never moves from it
     planner: str | None | Unset = UNSET  # a planner that the scheduler's configuration names, or `built-in`; for administrators (scope admin)
+    plan: Mapping[str, Any] | None | Unset = UNSET  # the plan to run, as `motley get` writes it (or its member `plan`), in the place of a search; the job never moves from it
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpecificationResult(Sent):
-    kind: Literal['adapter', 'merged', 'gguf'] | Unset = UNSET
-    dtype: Literal['fp32', 'bf16', 'fp16'] | None | Unset = UNSET
+    kind: Literal['adapter', 'merged', 'gguf'] | Unset = UNSET  # of method.kind full it is always merged
+    dtype: Literal['fp32', 'bf16', 'fp16'] | None | Unset = UNSET  # null: as the base's file has it
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpecificationCheckpoint(Sent):
-    every_steps: int | Unset = UNSET
+    every_steps: int | Unset = UNSET  # 0: only at the end
     keep: int | Unset = UNSET
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpecificationEval(Sent):
-    every_steps: int | Unset = UNSET
+    every_steps: int | Unset = UNSET  # 0: only before the first and after the last step
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpecificationSample(Sent):
     prompt: str
     tokens: int | Unset = UNSET
-    temperature: float | Unset = UNSET
+    temperature: float | Unset = UNSET  # 0: greedy
     seed: int | Unset = UNSET
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpecificationLimits(Sent):
+    retries: int | Unset = UNSET  # attempts after losses of workers since the newest checkpoint
     time: float | str | None | Unset = UNSET
-    retries: int | Unset = UNSET
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -307,7 +307,7 @@ class Specification(Sent):
     """Everything but `model` and `data.train` has a default. Unknown keys are refused by their path."""
     name: str | Unset = UNSET
     model: str
-    priority: int | Unset = UNSET
+    priority: int | Unset = UNSET  # higher goes first
     labels: Mapping[str, str] | Unset = UNSET  # Texts to find the job by.
     method: SpecificationMethod | Unset = UNSET
     data: SpecificationData
@@ -318,7 +318,7 @@ class Specification(Sent):
     eval: SpecificationEval | None | Unset = UNSET
     sample: SpecificationSample | None | Unset = UNSET
     limits: SpecificationLimits | None | Unset = UNSET
-    hold: bool | Unset = UNSET
+    hold: bool | Unset = UNSET  # queued, but not started before its release
     account: str | None | Unset = UNSET  # the group that is charged; null is the submitter's default account
     service: Literal['urgent', 'normal', 'scavenger'] | Unset = UNSET  # urgent is for administrators (scope admin)
     begin: datetime | None | Unset = UNSET  # the job does not start before this time
