@@ -11,7 +11,6 @@
 #include "common/json.h"
 #include "common/units.h"
 #include "common/yaml.h"
-#include "scheduler/policy/settings.h"
 #include "scheduler/simulate/records.h"
 
 /* The span that is simulated, what the server recorded of it, and the changes to simulate. */
@@ -72,7 +71,7 @@ static int read_policy(const char *path, struct policy_settings *settings, struc
     }
     if (rc == 0) {
         jr_init(&reader, document, "", err);
-        policy_settings_read(&reader, settings);
+        doc_fields(&policy_settings_doc, &reader, settings);
         /* "reference" is accepted but not used: recorded speeds are relative to the reference device already.
          */
         jr_str(&reader, "reference", JR_OPTIONAL, 1, 4096, &reference);

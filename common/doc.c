@@ -196,6 +196,8 @@ static int list_read(struct json_reader *r, const struct doc_field *field, void 
 static int part_read(struct json_reader *r, const struct doc_field *field, void *at, bool *given)
 {
     struct json_reader part;
+    if (!field->key)
+        return doc_fields(field->of, r, at);
     int got = jr_sub(r, field->key, (enum jr_need)field->need, &part);
     if (given)
         *given = got > 0;
@@ -234,7 +236,7 @@ static int field_read(struct json_reader *r, const struct doc_field *field, void
     return -1;
 }
 
-int doc_take(const struct doc *doc, struct json_reader *reader, void *out)
+int doc_fields(const struct doc *doc, struct json_reader *reader, void *out)
 {
     for (unsigned i = 0; i < doc->count && (!reader->failed || reader->all); i++) {
         const struct doc_field *field = &doc->fields[i];
@@ -244,6 +246,12 @@ int doc_take(const struct doc *doc, struct json_reader *reader, void *out)
     }
     if (doc->check && (!reader->failed || reader->all))
         doc->check(reader, out);
+    return reader->failed ? -1 : 0;
+}
+
+int doc_take(const struct doc *doc, struct json_reader *reader, void *out)
+{
+    doc_fields(doc, reader, out);
     return doc->loose ? jr_finish_loose(reader) : jr_finish(reader);
 }
 
@@ -354,6 +362,11 @@ static int field_write(const struct doc_field *field, const void *all, json_t *o
     if (field->kind == DOC_FORM)
         return field->form->write(field, at, object);
     json_t *value = value_write(field, at, beside);
+    if (value && !field->key) {
+        const int bad = json_object_update(object, value);
+        json_decref(value);
+        return bad;
+    }
     if (value && field->kind == DOC_PART && field->flags & DOC_SPARSE && json_object_size(value) == 0) {
         json_decref(value);
         return 0;
@@ -373,6 +386,106 @@ json_t *doc_write(const struct doc *doc, const void *from, struct err *err)
     if (!object)
         err_set(err, ERR_NOMEM, "out of memory for a document");
     return object;
+}
+
+/* --- changing --- */
+
+static bool values_differ(const json_t *one, const json_t *other, const char *key)
+{
+    const json_t *a = json_object_get(one, key), *b = json_object_get(other, key);
+    return a != b && !json_equal(a, b);
+}
+
+static const struct doc_field *field_find(const struct doc *doc, const char *key)
+{
+    for (unsigned i = 0; i < doc->count; i++)
+        if (doc->fields[i].key && strcmp(doc->fields[i].key, key) == 0)
+            return &doc->fields[i];
+    return NULL;
+}
+
+/* Returns a key that no row names (a form reads it) and whose values differ, or NULL. */
+static const char *unnamed_differs(const struct doc *doc, const json_t *one, const json_t *other)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach ((json_t *)(uintptr_t)one, key, value)
+        if (!field_find(doc, key) && values_differ(one, other, key))
+            return key;
+    return NULL;
+}
+
+/* Two readings of one object: as they are written, with their defaults, and as they were read. */
+struct doc_change {
+    const json_t *now, *fresh, *was, *is;
+};
+
+static struct doc_change change_part(const struct doc_change *change, const char *key)
+{
+    return (struct doc_change){json_object_get(change->now, key), json_object_get(change->fresh, key),
+                               json_object_get(change->was, key), json_object_get(change->is, key)};
+}
+
+/* Finds a key whose value is fixed and differs; *path becomes "limits.key". */
+static bool fixed_differs(const struct doc *doc, const struct doc_change *change, const char *above,
+                          char path[160])
+{
+    const char *key = NULL;
+    for (unsigned i = 0; i < doc->count && !key; i++) {
+        const struct doc_field *field = &doc->fields[i];
+        const bool form = field->kind == DOC_FORM, written = !form || field->form->write;
+        if (field->flags & DOC_LIVE)
+            continue;
+        if (field->kind == DOC_PART) {
+            const struct doc_change part = field->key ? change_part(change, field->key) : *change;
+            char name[160];
+            snprintf(name, sizeof(name), "%s%s%s", above, field->key ? field->key : "",
+                     field->key ? "." : "");
+            if (fixed_differs(field->of, &part, name, path))
+                return true;
+        } else if (field->key) {
+            key = written && values_differ(change->now, change->fresh, field->key) ? field->key
+                  : !written && values_differ(change->was, change->is, field->key) ? field->key
+                                                                                   : NULL;
+        } else {
+            key = unnamed_differs(doc, change->was, change->is);
+            key = key ? key : unnamed_differs(doc, change->is, change->was);
+        }
+    }
+    if (key)
+        snprintf(path, 160, "%s%s", above, key);
+    return key != NULL;
+}
+
+static void live_exchange(const struct doc *doc, char *now, char *fresh)
+{
+    for (unsigned i = 0; i < doc->count; i++) {
+        const struct doc_field *field = &doc->fields[i];
+        char *a = now + field->at, *b = fresh + field->at;
+        if (field->kind == DOC_PART && !(field->flags & DOC_LIVE))
+            live_exchange(field->of, a, b);
+        for (size_t k = 0; k < field->width && field->flags & DOC_LIVE; k++) {
+            const char kept = a[k];
+            a[k] = b[k];
+            b[k] = kept;
+        }
+    }
+}
+
+int doc_adopt(const struct doc *doc, void *now, const json_t *was, void *fresh, const json_t *is,
+              struct err *err)
+{
+    char path[160];
+    json_t *a = doc_write(doc, now, err), *b = a ? doc_write(doc, fresh, err) : NULL;
+    const struct doc_change change = {a, b, was, is};
+    int result = b ? 0 : -1;
+    if (b && fixed_differs(doc, &change, "", path))
+        result = err_set(err, ERR_CONFLICT, "%s: another value takes a restart", path);
+    if (result == 0)
+        live_exchange(doc, now, fresh);
+    json_decref(a);
+    json_decref(b);
+    return result;
 }
 
 /* --- releasing --- */

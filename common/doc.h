@@ -38,7 +38,8 @@ enum doc_kind {
     DOC_CHARS, /* char[width] */
     DOC_COPY,  /* json_t *, an owned copy */
     DOC_LOOK,  /* const json_t *, borrowed */
-    DOC_PART,  /* a struct within the struct, described by `of` */
+    DOC_PART,  /* a struct within the struct, described by `of`; without a key its fields stand in the same
+                  object */
     DOC_LIST,  /* T *, owned, of `of`'s structs; their number is the uint32_t at `count_at` */
     DOC_FORM   /* read and written by `form` */
 };
@@ -54,7 +55,8 @@ enum doc_flag {
     DOC_OBJECT = 128,   /* of DOC_COPY and DOC_LOOK: an object */
     DOC_ARRAY = 256,    /* the same: a list of `min` to `max` values */
     DOC_NULLABLE = 512, /* the schema says that null may be given, for no value */
-    DOC_DEPENDS = 1024  /* the default depends on other fields: the schema names none */
+    DOC_DEPENDS = 1024, /* the default depends on other fields: the schema names none */
+    DOC_LIVE = 2048     /* doc_adopt() takes another value over while the program runs */
 };
 
 struct doc;
@@ -174,6 +176,9 @@ struct doc {
 /* An object whose fields are members of this struct itself. */
 #define DOC_WITHIN(name, needed, part, ...)                                                                  \
     {.key = (name), .kind = DOC_PART, .need = (needed), .of = (part), .help = __VA_ARGS__}
+/* A struct within this one whose fields stand in the same object. */
+#define DOC_SAME(tag, member, part, ...)                                                                     \
+    {.kind = DOC_PART, DOC_PLACE(tag, member), .of = (part), .help = __VA_ARGS__}
 #define DOC_STRUCTS(name, tag, member, number, needed, least, most, item, ...)                               \
     {.key = (name),                                                                                          \
      .kind = DOC_LIST,                                                                                       \
@@ -196,12 +201,21 @@ int doc_start(const struct doc *doc, void *out, struct err *err);
  * reader. After an error the caller still releases *out. */
 int doc_take(const struct doc *doc, struct json_reader *reader, void *out);
 
+/* Reads the fields alone: the caller reads other keys of the object, and finishes the reader. */
+int doc_fields(const struct doc *doc, struct json_reader *reader, void *out);
+
 /* Reads a document that users know as `path` ("" for the root) into *out; on failure there is nothing to
  * release. ERR_INVALID with the path, ERR_NOMEM. */
 int doc_read(const struct doc *doc, const json_t *document, const char *path, void *out, struct err *err);
 
 /* Returns a new object that doc_read() reads as the same values, or NULL with ERR_NOMEM. */
 json_t *doc_write(const struct doc *doc, const void *from, struct err *err);
+
+/* Two readings of a changed file: moves the fields and parts that are DOC_LIVE from *fresh to *now, by
+ * exchanging them. ERR_CONFLICT names the first other key whose values differ; then nothing is exchanged.
+ * `was` and `is` are the documents that the two were read from. */
+int doc_adopt(const struct doc *doc, void *now, const json_t *was, void *fresh, const json_t *is,
+              struct err *err);
 
 /* Releases what the struct owns and zeroes it. Safe on a zeroed struct and twice. */
 void doc_fini(const struct doc *doc, void *out);

@@ -107,10 +107,14 @@ json_t *doc_schema(const struct doc *doc, struct err *err)
     int bad = 0;
     for (unsigned i = 0; i < doc->count && !bad; i++) {
         const struct doc_field *field = &doc->fields[i];
-        json_t *several = field->key || !field->schema ? NULL : json_loads(field->schema, 0, NULL);
-        if (!field->key)
-            bad |= several && json_object_update(properties, several) < 0;
-        else
+        json_t *several = field->key      ? NULL
+                          : field->of     ? doc_schema(field->of, err)
+                          : field->schema ? json_loads(field->schema, 0, NULL)
+                                          : NULL;
+        if (!field->key && several)
+            bad |=
+                json_object_update(properties, field->of ? json_object_get(several, "properties") : several);
+        else if (field->key)
             bad |= json_object_set_new(properties, field->key, field_schema(field, err));
         if (field->need == JR_REQUIRED)
             bad |= json_array_append_new(required, json_string(field->key));

@@ -12,6 +12,7 @@
 #define MOTLEY_COMMON_PLANNERS_H
 
 #include "common/child_json.h"
+#include "common/doc.h"
 
 #define PLANNER_DEFAULT "default"
 #define PLANNER_BUILT_IN "built-in"
@@ -32,6 +33,8 @@ struct planners {
 /* Reads both keys of a configuration; each is optional. −1 with the reader failed. Call planners_fini in
  * either case. */
 int planners_read(struct json_reader *top, struct planners *planners);
+/* The same in a description, as a row without a key. */
+extern const struct doc_form planners_form;
 /* Finds a planner by name (borrowed); NULL when there is none. */
 const struct planner_entry *planners_find(const struct planners *planners, const char *name);
 void planners_fini(struct planners *planners);

@@ -1,6 +1,7 @@
 /* Reads motley-api's configuration. */
 #include "api/request/config.h"
 
+#include "common/doc.h"
 #include "common/document.h"
 #include "common/file.h"
 #include "common/json.h"
@@ -11,15 +12,6 @@
 #include <string.h>
 
 enum { CONFIG_BYTES_MAX = 1 << 20 };
-
-static int take(struct json_reader *reader, const char *key, enum jr_need need, char **out)
-{
-    const char *text = NULL;
-    int rc = jr_str(reader, key, need, 1, 4096, &text);
-    if (rc == 1 && !(*out = strdup(text)))
-        return jr_fail(reader, key, "out of memory");
-    return rc;
-}
 
 bool api_config_is_loopback(const char *host)
 {
@@ -32,122 +24,116 @@ bool api_config_is_loopback(const char *host)
     return inet_pton(AF_INET6, host, &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
 }
 
-static int read_listen(struct json_reader *reader, struct api_config *config)
+static void listen_rule(struct json_reader *reader, const struct doc_field *field, void *all)
 {
-    const char *listen = NULL;
-    if (jr_str(reader, "listen", JR_REQUIRED, 1, 300, &listen) < 0)
-        return -1;
-    const char *colon = strrchr(listen, ':');
+    struct api_config *config = all;
+    const char *listen = config->listen, *colon = strrchr(listen, ':');
     char *end = NULL;
     unsigned long port = colon ? strtoul(colon + 1, &end, 10) : 0;
-    if (!colon || end == colon + 1 || *end || port > 65535)
-        return jr_fail(reader, "listen", "\"%s\" is not HOST:PORT", listen);
-    size_t size = (size_t)(colon - listen);
-    if (size >= 2 && listen[0] == '[' && listen[size - 1] == ']') {
-        listen++;
-        size -= 2;
+    if (!colon || end == colon + 1 || *end || port > 65535) {
+        jr_fail(reader, field->key, "\"%s\" is not HOST:PORT", listen);
+        return;
     }
-    config->host = strndup(listen, size);
+    size_t size = (size_t)(colon - listen);
+    const bool v6 = size >= 2 && listen[0] == '[' && listen[size - 1] == ']';
+    snprintf(config->host, sizeof(config->host), "%.*s", (int)(v6 ? size - 2 : size),
+             v6 ? listen + 1 : listen);
     config->port = (uint16_t)port;
-    return config->host && *config->host ? 0 : jr_fail(reader, "listen", "there is no host before the port");
+    if (!*config->host)
+        jr_fail(reader, field->key, "there is no host before the port");
 }
 
-/* Reads {cert, key, ca} under 'key'. Returns 1 when it is present, 0 when it is absent. */
-static int read_tls(struct json_reader *reader, const char *key, bool server, struct tls_paths *paths)
-{
-    struct json_reader sub;
-    int rc = jr_sub(reader, key, JR_OPTIONAL, &sub);
-    if (rc != 1)
-        return rc;
-    take(&sub, "ca", JR_REQUIRED, &paths->ca);
-    take(&sub, "cert", server ? JR_REQUIRED : JR_OPTIONAL, &paths->cert);
-    take(&sub, "key", server ? JR_REQUIRED : JR_OPTIONAL, &paths->key);
-    return jr_finish(&sub) < 0 ? -1 : 1;
-}
+#define TEXT(name, member, needed, ...) DOC_TEXT(name, api_config, member, needed, 1, 4096, __VA_ARGS__)
+#define NUMBER(name, member, initial, least, most, ...)                                                      \
+    DOC_NUM(name, api_config, member, JR_OPTIONAL, initial, least, most, __VA_ARGS__)
+#define TIB ((uint64_t)1 << 40)
 
-/* Reads the Redis address and TLS setting that agents are told; the API itself does not use Redis. */
-static int read_redis(struct json_reader *reader, struct api_config *config)
-{
-    struct json_reader sub;
-    int rc = jr_sub(reader, "redis", JR_OPTIONAL, &sub);
-    if (rc != 1)
-        return rc;
-    config->has_redis = true;
-    take(&sub, "address", JR_REQUIRED, &config->redis.address);
-    jr_bool(&sub, "tls", JR_OPTIONAL, &config->redis.tls);
-    return jr_finish(&sub);
-}
+static const struct doc_field tls_fields[] = {
+    TEXT("ca", tls.ca, JR_REQUIRED, ""),
+    TEXT("cert", tls.cert, JR_REQUIRED, ""),
+    TEXT("key", tls.key, JR_REQUIRED, ""),
+};
+static const struct doc tls_doc = DOC(api_config, tls_fields);
 
-/* Reads who may have models fetched, and where to. */
-static int read_hub(struct json_reader *reader, struct api_config *config)
-{
-    static const char *const names[] = {[API_HUB_NOBODY] = "nobody",
+static const struct doc_field redis_fields[] = {
+    TEXT("address", redis.address, JR_REQUIRED, ""),
+    DOC_FLAG("tls", api_config, redis.tls, JR_OPTIONAL, false, ""),
+};
+static const struct doc redis_doc = DOC(api_config, redis_fields);
+
+static const char *const hub_names[] = {[API_HUB_NOBODY] = "nobody",
                                         [API_HUB_ADMINISTRATORS] = "administrators",
                                         [API_HUB_USERS] = "users",
                                         NULL};
-    struct json_reader sub;
-    int fetch = (int)config->hub.fetch;
-    int rc = jr_sub(reader, "hub", JR_OPTIONAL, &sub);
-    if (rc != 1)
-        return rc;
-    jr_choice(&sub, "fetch", JR_REQUIRED, names, &fetch);
-    take(&sub, "cache", JR_OPTIONAL, &config->hub.cache);
-    config->hub.fetch = (enum api_hub)fetch;
-    return jr_finish(&sub);
-}
+static const struct doc_field hub_fields[] = {
+    DOC_CHOICE("fetch", api_config, hub.fetch, JR_REQUIRED, API_HUB_NOBODY, hub_names,
+               "who may have models fetched"),
+    TEXT("cache", hub.cache, JR_OPTIONAL, "where to; else where Hugging Face's tools would put them"),
+};
+static const struct doc hub_doc = DOC(api_config, hub_fields);
+
+static const struct doc_field ca_fields[] = {
+    TEXT("cert", ca_cert, JR_REQUIRED, "the CA's certificate"),
+    TEXT("signer", ca_signer, JR_REQUIRED, "the socket of the signing process"),
+};
+static const struct doc ca_doc = DOC(api_config, ca_fields);
+
+static const struct doc_field parser_fields[] = {
+    TEXT("program", parser.program, JR_OPTIONAL,
+         "path of the parser; else the motley-parse beside motley-api"),
+    NUMBER("memory", parser.memory_bytes, UINT64_C(8) << 30, 16 << 20, TIB * 16, "", .flags = DOC_BYTES),
+    NUMBER("seconds", parser.seconds, 600, 1, 24 * 3600, ""),
+};
+static const struct doc parser_doc = DOC(api_config, parser_fields);
+
+static const struct doc_field limits_fields[] = {
+    NUMBER("upload", upload_bytes_max, TIB, 1, TIB * 1024, "bytes of a file", .flags = DOC_BYTES | DOC_LIVE),
+    NUMBER("user", user_bytes_max, TIB, 1, TIB * 1024,
+           "bytes of the files that one user has uploaded or is uploading", .flags = DOC_BYTES | DOC_LIVE),
+    NUMBER("model", model_bytes_max, TIB, 1, TIB * 1024, "bytes of a model", .flags = DOC_BYTES),
+    NUMBER("connections", connections_max, 4096, 1, 60000, ""),
+    NUMBER("connections_per_address", connections_per_address_max, 512, 1, 60000, ""),
+    NUMBER("streams_per_user", streams_per_user_max, 64, 1, 512,
+           "event streams that one user may have open at this server", .flags = DOC_LIVE),
+    NUMBER("bytes_per_second", bytes_per_second_min, 8192, 1, UINT64_C(1) << 30,
+           "least rate at which a request's body must arrive and an answer must be read", .flags = DOC_BYTES),
+    NUMBER("idle_seconds", idle_seconds_max, 75, 1, 3600,
+           "a connection on which nothing moves is closed after this time"),
+};
+static const struct doc limits_doc = DOC(api_config, limits_fields);
+
+static const struct doc_field config_fields[] = {
+    DOC_TEXT("listen", api_config, listen, JR_REQUIRED, 1, 300, "HOST:PORT", .rule = listen_rule),
+    TEXT("address_file", address_file, JR_OPTIONAL, "file to which HOST:PORT is written"),
+    DOC_WITHIN("tls", JR_OPTIONAL, &tls_doc, "", DOC_GIVEN_IN(api_config, has_tls)),
+    TEXT("postgres", postgres, JR_REQUIRED, ""),
+    NUMBER("connections", connections, 4, 1, 64, "to PostgreSQL"),
+    NUMBER("start_seconds", start_seconds, 30, 0, 3600, "how long the start waits for the database"),
+    NUMBER("measure_seconds", measure_seconds, 60, 0, 3600,
+           "how long a plan waits for devices to be measured", .flags = DOC_LIVE),
+    NUMBER("wait_seconds", wait_seconds, 10, 1, 60, "how long a request waits for the database"),
+    DOC_WITHIN("redis", JR_OPTIONAL, &redis_doc, "what agents are told; the api itself does not use Redis",
+               DOC_GIVEN_IN(api_config, has_redis)),
+    DOC_WITHIN("hub", JR_OPTIONAL, &hub_doc, ""),
+    TEXT("blobs", blobs, JR_REQUIRED, ""),
+    TEXT("web_dir", web_dir, JR_OPTIONAL,
+         "folder from which the page's files are read at each request; else those inside the program"),
+    NUMBER("unused_seconds", unused_seconds, 24 * 3600, 0, 1u << 30,
+           "files that nothing refers to and that nobody reads for this time are removed; 0: never",
+           .flags = DOC_LIVE),
+    DOC_WITHIN("ca", JR_OPTIONAL, &ca_doc, "without it no node can be enrolled"),
+    NUMBER("threads", threads, 2, 1, 64, ""),
+    DOC_WITHIN("parser", JR_OPTIONAL, &parser_doc, ""),
+    NUMBER("max_rows_bytes", rows_bytes_max, UINT64_C(2) << 30, 1 << 20, TIB * 16, "", .flags = DOC_BYTES),
+    DOC_WITHIN("limits", JR_OPTIONAL, &limits_doc, ""),
+};
+static const struct doc config_doc = DOC(api_config, config_fields);
 
 static int read_config(const json_t *document, struct api_config *config, struct err *err)
 {
-    struct json_reader reader, ca, limits, parser;
-    jr_init(&reader, document, "", err);
-    if (read_listen(&reader, config) < 0)
+    if (doc_read(&config_doc, document, "", config, err) < 0)
         return -1;
-    take(&reader, "address_file", JR_OPTIONAL, &config->address_file);
-    int tls = read_tls(&reader, "tls", true, &config->tls);
-    if (tls < 0)
-        return -1;
-    config->has_tls = tls == 1;
-    take(&reader, "postgres", JR_REQUIRED, &config->postgres);
-    jr_u32(&reader, "connections", JR_OPTIONAL, 1, 64, &config->connections);
-    jr_u32(&reader, "start_seconds", JR_OPTIONAL, 0, 3600, &config->start_seconds);
-    jr_u32(&reader, "measure_seconds", JR_OPTIONAL, 0, 3600, &config->measure_seconds);
-    jr_u32(&reader, "wait_seconds", JR_OPTIONAL, 1, 60, &config->wait_seconds);
-    if (read_redis(&reader, config) < 0 || read_hub(&reader, config) < 0)
-        return -1;
-    take(&reader, "blobs", JR_REQUIRED, &config->blobs);
-    take(&reader, "web_dir", JR_OPTIONAL, &config->web_dir);
-    jr_u32(&reader, "unused_seconds", JR_OPTIONAL, 0, 1u << 30, &config->unused_seconds);
-    if (jr_sub(&reader, "ca", JR_OPTIONAL, &ca) == 1) {
-        take(&ca, "cert", JR_REQUIRED, &config->ca_cert);
-        take(&ca, "signer", JR_REQUIRED, &config->ca_signer);
-        if (jr_finish(&ca) < 0)
-            return -1;
-    }
-    jr_u32(&reader, "threads", JR_OPTIONAL, 1, 64, &config->threads);
-    if (jr_sub(&reader, "parser", JR_OPTIONAL, &parser) == 1) {
-        take(&parser, "program", JR_OPTIONAL, &config->parser.program);
-        jr_bytes(&parser, "memory", JR_OPTIONAL, 16 << 20, UINT64_C(1) << 44, &config->parser.memory_bytes);
-        jr_u32(&parser, "seconds", JR_OPTIONAL, 1, 24 * 3600, &config->parser.seconds);
-        if (jr_finish(&parser) < 0)
-            return -1;
-    }
-    jr_bytes(&reader, "max_rows_bytes", JR_OPTIONAL, 1 << 20, UINT64_C(1) << 44, &config->rows_bytes_max);
-    if (jr_sub(&reader, "limits", JR_OPTIONAL, &limits) == 1) {
-        jr_bytes(&limits, "upload", JR_OPTIONAL, 1, UINT64_C(1) << 50, &config->upload_bytes_max);
-        jr_bytes(&limits, "user", JR_OPTIONAL, 1, UINT64_C(1) << 50, &config->user_bytes_max);
-        jr_bytes(&limits, "model", JR_OPTIONAL, 1, UINT64_C(1) << 50, &config->model_bytes_max);
-        jr_u32(&limits, "connections", JR_OPTIONAL, 1, 60000, &config->connections_max);
-        jr_u32(&limits, "connections_per_address", JR_OPTIONAL, 1, 60000,
-               &config->connections_per_address_max);
-        jr_u32(&limits, "streams_per_user", JR_OPTIONAL, 1, 512, &config->streams_per_user_max);
-        jr_bytes(&limits, "bytes_per_second", JR_OPTIONAL, 1, UINT64_C(1) << 30,
-                 &config->bytes_per_second_min);
-        jr_u32(&limits, "idle_seconds", JR_OPTIONAL, 1, 3600, &config->idle_seconds_max);
-        if (jr_finish(&limits) < 0)
-            return -1;
-    }
-    if (jr_finish(&reader) < 0)
-        return -1;
+    config->document = json_incref((json_t *)(uintptr_t)document);
     const char *folder = getenv("MOTLEY_WEB_DIR");
     if (!config->web_dir && folder && *folder && !(config->web_dir = strdup(folder)))
         return err_set(err, ERR_NOMEM, "out of memory for the configuration");
@@ -163,34 +149,14 @@ struct api_config *api_config_load(const char *path, struct err *err)
     buf_init(&text, CONFIG_BYTES_MAX);
     struct api_config *config = calloc(1, sizeof(*config));
     json_t *document = NULL;
-    int rc = -1;
-    if (!config) {
-        err_set(err, ERR_NOMEM, "out of memory for the configuration");
-        goto out;
+    int rc = config ? file_read_all(path, CONFIG_BYTES_MAX, &text, err)
+                    : err_set(err, ERR_NOMEM, "out of memory for the configuration");
+    if (rc == 0) {
+        document = document_parse(path, buf_str(&text), text.size, err);
+        rc = document ? read_config(document, config, err) : -1;
+        if (rc < 0)
+            err_wrap(err, "%s", path);
     }
-    config->connections = 4;
-    config->start_seconds = 30;
-    config->wait_seconds = 10;
-    config->measure_seconds = 60;
-    config->unused_seconds = 24 * 3600;
-    config->threads = 2;
-    config->parser.memory_bytes = UINT64_C(8) << 30;
-    config->parser.seconds = 600;
-    config->rows_bytes_max = UINT64_C(2) << 30;
-    config->upload_bytes_max = config->model_bytes_max = config->user_bytes_max = UINT64_C(1) << 40;
-    config->connections_max = 4096;
-    config->connections_per_address_max = 512;
-    config->bytes_per_second_min = 8192;
-    config->streams_per_user_max = 64;
-    config->idle_seconds_max = 75;
-    if (file_read_all(path, CONFIG_BYTES_MAX, &text, err) < 0)
-        goto out;
-    document = document_parse(path, buf_str(&text), text.size, err);
-    rc = document ? read_config(document, config, err) : -1;
-    config->document = json_incref(document);
-    if (rc < 0)
-        err_wrap(err, "%s", path);
-out:
     if (rc < 0) {
         api_config_destroy(config);
         config = NULL;
@@ -200,58 +166,13 @@ out:
     return config;
 }
 
-static void tls_paths_fini(struct tls_paths *paths)
-{
-    free(paths->ca);
-    free(paths->cert);
-    free(paths->key);
-}
-
 void api_config_destroy(struct api_config *config)
 {
     if (!config)
         return;
-    tls_paths_fini(&config->tls);
-    free(config->host);
-    free(config->address_file);
-    free(config->postgres);
-    free(config->redis.address);
-    free(config->blobs);
-    free(config->web_dir);
-    free(config->hub.cache);
-    free(config->parser.program);
-    free(config->ca_cert);
-    free(config->ca_signer);
     json_decref(config->document);
+    doc_fini(&config_doc, config);
     free(config);
-}
-
-/* Returns a copy of the document without the keys that can change while the api runs, or NULL. */
-static json_t *fixed_part(const json_t *document)
-{
-    static const char *const live[] = {"measure_seconds", "unused_seconds"};
-    static const char *const live_limits[] = {"upload", "user", "streams_per_user"};
-    json_t *fixed = json_copy((json_t *)(uintptr_t)document);
-    json_t *limits = json_copy(json_object_get(fixed, "limits"));
-    for (size_t i = 0; i < sizeof(live) / sizeof(live[0]); i++)
-        json_object_del(fixed, live[i]);
-    for (size_t i = 0; i < sizeof(live_limits) / sizeof(live_limits[0]); i++)
-        json_object_del(limits, live_limits[i]);
-    json_object_del(fixed, "limits");
-    if (json_object_size(limits) > 0)
-        json_object_set(fixed, "limits", limits);
-    json_decref(limits);
-    return fixed;
-}
-
-static const char *changed_key(const json_t *one, const json_t *other)
-{
-    const char *key;
-    const json_t *value;
-    json_object_foreach ((json_t *)(uintptr_t)one, key, value)
-        if (!json_equal(value, json_object_get(other, key)))
-            return key;
-    return NULL;
 }
 
 int api_config_reload(const char *path, struct api_config *config, struct err *err)
@@ -259,20 +180,9 @@ int api_config_reload(const char *path, struct api_config *config, struct err *e
     struct api_config *fresh = api_config_load(path, err);
     if (!fresh)
         return -1;
-    json_t *now = fixed_part(fresh->document), *was = fixed_part(config->document);
-    const char *key = changed_key(now, was);
-    key = key ? key : changed_key(was, now);
-    if (key) {
-        err_set(err, ERR_CONFLICT, "%s: %s: another value takes a restart", path, key);
-    } else {
-        config->measure_seconds = fresh->measure_seconds;
-        config->unused_seconds = fresh->unused_seconds;
-        config->upload_bytes_max = fresh->upload_bytes_max;
-        config->user_bytes_max = fresh->user_bytes_max;
-        config->streams_per_user_max = fresh->streams_per_user_max;
-    }
-    json_decref(now);
-    json_decref(was);
+    int rc = doc_adopt(&config_doc, config, config->document, fresh, fresh->document, err);
+    if (rc < 0)
+        err_wrap(err, "%s", path);
     api_config_destroy(fresh);
-    return key ? -1 : 0;
+    return rc;
 }

@@ -1,14 +1,14 @@
 /* Records what simulations read later (store/records.h). */
 #include "common/digest.h"
 #include "scheduler/pass/pass.h"
-#include "scheduler/policy/settings.h"
 
 void pass_say_sharing(struct scheduler_pass *pass)
 {
     const struct scheduler_config *config = pass->scheduler->config;
+    struct err ignored; /* only memory can be short */
     if (!pass->scheduler->sharing_said)
         pass_add(pass, pass->sharing,
-                 json_pack("{s:o}", "document", policy_settings_document(&config->sharing)));
+                 json_pack("{s:o}", "document", doc_write(&policy_settings_doc, &config->sharing, &ignored)));
 }
 
 static json_t *device_names(const struct scheduler_pass *pass, const struct device_set *devices)

@@ -3,18 +3,6 @@
 
 #include "scheduler/policy/policy_private.h"
 
-const struct policy_settings policy_defaults = {.share = true,
-                                                .limits = true,
-                                                .width = true,
-                                                .wait = true,
-                                                .reserve = true,
-                                                .backfill = true,
-                                                .preempt = true,
-                                                .half_life_s = 7.0 * 86400,
-                                                .width_least = 0.7,
-                                                .scavenger_charge = 0.25,
-                                                .move_s = 60};
-
 struct decision {
     const struct policy_snapshot *snapshot;
     const struct policy_settings *settings;

@@ -15,6 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/doc.h"
 #include "common/err.h"
 #include "scheduler/policy/device_set.h"
 
@@ -116,17 +117,12 @@ struct policy_snapshot {
 
 /* The configuration. */
 struct policy_settings {
-    /* Which policies apply; all true by default. Without backfill the devices of a reservation are idle until
-     * its job starts. */
+    /* Which policies apply. Without backfill the devices of a reservation are idle until its job starts. */
     bool share, limits, width, wait, reserve, backfill, preempt;
-    double half_life_s; /* half-life of charged use: 7 days by default */
-    /* least throughput per charged device-second that more devices must reach, relative to the best number of
-     * devices: 0.7 by default */
-    double width_least;
-    double scavenger_charge; /* factor on the charge of scavengers: 0.25 by default */
-    double move_s;           /* seconds that a run loses when it moves or yields: 60 by default */
+    double half_life_s, width_least, scavenger_charge, move_s; /* described in settings.c */
 };
 extern const struct policy_settings policy_defaults;
+extern const struct doc policy_settings_doc; /* the section `sharing` of a configuration */
 
 /* A plan of a shape on some devices. */
 struct policy_plan {

@@ -1,27 +1,41 @@
-/* Reads and writes the policies' settings. */
-#include "scheduler/policy/settings.h"
+/* The policies' settings, as the section `sharing` of a configuration has them (docs/INTERFACES.md). */
+#include "scheduler/policy/policy.h"
 
-#include "common/json.h"
+#define HALF_LIFE_S (7 * 86400.0)
+#define MOVE_S 60
+#define WIDTH_LEAST 0.7
+#define SCAVENGER_CHARGE 0.25
 
-void policy_settings_read(struct json_reader *reader, struct policy_settings *settings)
-{
-    jr_bool(reader, "share", JR_OPTIONAL, &settings->share);
-    jr_bool(reader, "limits", JR_OPTIONAL, &settings->limits);
-    jr_bool(reader, "width", JR_OPTIONAL, &settings->width);
-    jr_bool(reader, "wait", JR_OPTIONAL, &settings->wait);
-    jr_bool(reader, "reserve", JR_OPTIONAL, &settings->reserve);
-    jr_bool(reader, "preempt", JR_OPTIONAL, &settings->preempt);
-    jr_seconds(reader, "half_life", JR_OPTIONAL, 60, 366.0 * 86400, &settings->half_life_s);
-    jr_seconds(reader, "move", JR_OPTIONAL, 0, 86400, &settings->move_s);
-    jr_f64(reader, "width_least", JR_OPTIONAL, 0.01, 1, &settings->width_least);
-    jr_f64(reader, "scavenger_charge", JR_OPTIONAL, 0.001, 1, &settings->scavenger_charge);
-}
+const struct policy_settings policy_defaults = {.share = true,
+                                                .limits = true,
+                                                .width = true,
+                                                .wait = true,
+                                                .reserve = true,
+                                                .backfill = true,
+                                                .preempt = true,
+                                                .half_life_s = HALF_LIFE_S,
+                                                .width_least = WIDTH_LEAST,
+                                                .scavenger_charge = SCAVENGER_CHARGE,
+                                                .move_s = MOVE_S};
 
-json_t *policy_settings_document(const struct policy_settings *settings)
-{
-    return json_pack("{s:b, s:b, s:b, s:b, s:b, s:b, s:f, s:f, s:f, s:f}", "share", settings->share, "limits",
-                     settings->limits, "width", settings->width, "wait", settings->wait, "reserve",
-                     settings->reserve, "preempt", settings->preempt, "half_life", settings->half_life_s,
-                     "move", settings->move_s, "width_least", settings->width_least, "scavenger_charge",
-                     settings->scavenger_charge);
-}
+#define APPLIES(name) DOC_FLAG(#name, policy_settings, name, JR_OPTIONAL, true, "whether this policy applies")
+
+static const struct doc_field settings_fields[] = {
+    APPLIES(share),
+    APPLIES(limits),
+    APPLIES(width),
+    APPLIES(wait),
+    APPLIES(reserve),
+    APPLIES(preempt),
+    DOC_NUM("half_life", policy_settings, half_life_s, JR_OPTIONAL, HALF_LIFE_S, 60, 366.0 * 86400,
+            "half-life of charged use", .flags = DOC_SECONDS),
+    DOC_NUM("move", policy_settings, move_s, JR_OPTIONAL, MOVE_S, 0, 86400,
+            "what a run loses when it moves or yields", .flags = DOC_SECONDS),
+    DOC_NUM("width_least", policy_settings, width_least, JR_OPTIONAL, WIDTH_LEAST, 0.01, 1,
+            "least throughput per charged device-second that more devices must reach, relative to the best "
+            "number of "
+            "devices"),
+    DOC_NUM("scavenger_charge", policy_settings, scavenger_charge, JR_OPTIONAL, SCAVENGER_CHARGE, 0.001, 1,
+            "factor on the charge of scavengers"),
+};
+const struct doc policy_settings_doc = DOC(policy_settings, settings_fields);

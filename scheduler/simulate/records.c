@@ -7,7 +7,6 @@
 
 #include "common/clock.h"
 #include "common/json.h"
-#include "scheduler/policy/settings.h"
 
 /* ---- the planner ---- */
 
@@ -380,7 +379,7 @@ static int take_settings(struct recorded_world *world, const json_t *records, st
     if (!json_is_object(sharing))
         return 0;
     jr_init(&reader, sharing, "sharing", err);
-    policy_settings_read(&reader, &world->settings);
+    doc_fields(&policy_settings_doc, &reader, &world->settings);
     return reader.failed ? -1 : 0;
 }
 

@@ -145,7 +145,7 @@ def the_configuration_is_read_again_without_a_restart():
     shared.upload(big)
     expect("config_reloaded" in hang_up(limits={"upload": 1000}), shared.log())
     shared.refused(413, "PUT", "/v1/blobs/" + hashlib.sha256(big[:1500]).hexdigest(), big[:1500], "1000")
-    for change, key in (({"threads": 3}, "threads: another value takes a restart"), ({"limits": {"upload": 9000, "connections": 9}}, "limits: another"),
+    for change, key in (({"threads": 3}, "threads: another value takes a restart"), ({"limits": {"upload": 9000, "connections": 9}}, "limits.connections: another"),
                         ({"limits": {"uplood": 1}}, "limits.uplood"), ({"measure_seconds": -1}, "measure_seconds")):
         before = dict(shared.config)
         line = hang_up(**change)
