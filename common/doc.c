@@ -290,6 +290,8 @@ static bool is_default(const struct doc_field *field, const void *at)
     case DOC_OWNED:
     case DOC_VIEW:
         return !text_of(field, at);
+    case DOC_CHARS:
+        return text_of(field, at)[0] == '\0';
     default:
         return false;
     }
@@ -326,7 +328,7 @@ static json_t *value_write(const struct doc_field *field, const void *at, const 
     case DOC_OWNED:
     case DOC_VIEW:
     case DOC_CHARS:
-        return json_string(text_of(field, at));
+        return json_string(text_of(field, at) ? text_of(field, at) : field->text);
     case DOC_COPY:
     case DOC_LOOK:
         return json_deep_copy(*(const json_t *const *)at);
@@ -348,7 +350,7 @@ static bool is_left_out(const struct doc_field *field, const void *at, const voi
         return !field->form->write;
     if (field->kind == DOC_PART)
         return beside && !*(const bool *)beside;
-    return (pointer || field->flags & DOC_SPARSE) && is_default(field, at);
+    return ((pointer && !field->text) || field->flags & DOC_SPARSE) && is_default(field, at);
 }
 
 static int field_write(const struct doc_field *field, const void *all, json_t *object)

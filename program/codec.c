@@ -8,42 +8,10 @@
 #include "common/digest.h"
 #include "common/json.h"
 #include "program/fold.h"
+#include "program/plan_doc.h"
 #include "program/update.h"
 
 #define PLAN_JSON_BYTES_MAX ((size_t)1 << 30)
-
-/* A dtype is written only for slots of 16-bit values. */
-static json_t *slot_json(const struct plan_slot *slot)
-{
-    json_t *object = json_pack(
-        "{s:s,s:i,s:i,s:s,s:I,s:I,s:[i,i],s:f,s:f,s:I,s:I,s:I}", "kind", slot_kind_name(slot->kind), "place",
-        slot->place, "lifetime", slot->lifetime, "purpose", plan_purpose_name(slot->purpose), "ring",
-        (json_int_t)slot->ring_micro_batches, "ring_blocks", (json_int_t)slot->ring_blocks, "blocks",
-        slot->block_begin, slot->block_end, "per_token", slot->bytes_per_token, "per_row",
-        slot->bytes_per_row, "fixed", (json_int_t)slot->bytes_fixed, "bound", (json_int_t)slot->bytes_bound,
-        "total", (json_int_t)slot->bytes_total);
-    if (object && slot->dtype != PLAN_F32 &&
-        json_object_set_new(object, "dtype", json_string(plan_dtype_name(slot->dtype))) < 0) {
-        json_decref(object);
-        return NULL;
-    }
-    return object;
-}
-
-static json_t *experts_json(const struct plan_rank *rank)
-{
-    if (rank->expert_count == 0)
-        return json_null();
-    json_t *array = json_array();
-    for (uint32_t i = 0; array && i < rank->expert_count; i++) {
-        const struct plan_experts *e = &rank->experts[i];
-        if (json_array_append_new(array, json_pack("[i,i,i]", e->block, e->begin, e->end)) < 0) {
-            json_decref(array);
-            return NULL;
-        }
-    }
-    return array;
-}
 
 static json_t *programs_json(const struct plan_rank *rank, struct err *err)
 {
@@ -60,79 +28,20 @@ static json_t *programs_json(const struct plan_rank *rank, struct err *err)
     return programs;
 }
 
-/* Writes the keys that only some plans have, and the digest and updates of the rank's programs. */
-static int rank_json_special(const struct plan_rank *rank, json_t *object)
-{
-    const struct plan_tensor *t = &rank->tensor;
-    int bad = 0;
-    if (rank->range_count) {
-        json_t *ranges = json_array();
-        for (uint32_t i = 0; i < rank->range_count; i++)
-            bad |=
-                json_array_append_new(ranges, json_pack("[i,i]", rank->ranges[i].begin, rank->ranges[i].end));
-        bad |= json_object_set_new(object, "ranges", ranges);
-    }
-    if (t->kv_head_end || t->column_end)
-        bad |= json_object_set_new(object, "tensor",
-                                   json_pack("{s:[I,I],s:[I,I]}", "kv_heads", (json_int_t)t->kv_head_begin,
-                                             (json_int_t)t->kv_head_end, "columns",
-                                             (json_int_t)t->column_begin, (json_int_t)t->column_end));
-    if (rank->bounds.tokens)
-        bad |= json_object_set_new(object, "bounds",
-                                   json_pack("{s:I,s:I,s:I}", "tokens", (json_int_t)rank->bounds.tokens,
-                                             "rows", (json_int_t)rank->bounds.rows, "labelled",
-                                             (json_int_t)rank->bounds.labelled));
-    if (rank->programs_digest[0]) { /* only plans of version 2 have these keys */
-        json_t *updates = json_array();
-        for (uint32_t i = 0; i < rank->update_count; i++)
-            bad |=
-                json_array_append_new(updates, json_pack("[i,i,i]", rank->updates[i].block_begin,
-                                                         rank->updates[i].block_end, rank->updates[i].group));
-        bad |= json_object_set_new(object, "updates", updates);
-        bad |= json_object_set_new(object, "programs_digest", json_string(rank->programs_digest));
-    }
-    if (rank->recompute_end)
-        bad |= json_object_set_new(object, "recompute_end", json_integer(rank->recompute_end));
-    if (rank->moments_host_bytes)
-        bad |= json_object_set_new(object, "moments_host_bytes",
-                                   json_integer((json_int_t)rank->moments_host_bytes));
-    return bad;
-}
-
 /* Writes a rank. Without programs_too, "programs" is an empty object. */
 static json_t *rank_json(const struct plan_rank *rank, bool programs_too, struct err *err)
 {
-    json_t *memory = json_object(), *slots = json_array();
-    int bad = !memory || !slots;
-    for (int p = 0; !bad && p < PURPOSE_COUNT; p++)
-        bad |=
-            json_object_set_new(memory, plan_purpose_name(p), json_integer((json_int_t)rank->memory_peak[p]));
-    for (uint32_t s = 0; !bad && s < rank->slot_count; s++)
-        bad |= json_array_append_new(slots, slot_json(&rank->slots[s]));
-    json_t *experts = bad ? NULL : experts_json(rank);
-    json_t *programs = !experts ? NULL : programs_too ? programs_json(rank, err) : json_object();
-    if (bad || !experts || !programs) {
-        json_decref(memory);
-        json_decref(slots);
-        json_decref(experts);
-        json_decref(programs);
-        return NULL;
+    json_t *object = doc_write(&plan_rank_doc, rank, err);
+    json_t *programs = !object ? NULL : programs_too ? programs_json(rank, err) : json_object();
+    int bad = json_object_set_new(object, "programs", programs);
+    if (rank->programs_digest[0]) { /* only plans of version 2 have these keys */
+        bad |= json_object_set_new(object, "updates", tuples_json(rank->updates, rank->update_count, 3));
+        bad |= json_object_set_new(object, "programs_digest", json_string(rank->programs_digest));
     }
-    json_t *object = json_pack(
-        "{s:s,s:s,s:i,s:[i,i],s:I,s:f,s:f,s:b,s:b,s:o,s:b,s:I,s:o,s:I,s:I,s:I,s:I,s:f,s:o,s:o}", "device",
-        rank->device ? rank->device : "", "node", rank->node ? rank->node : "", "stage", rank->stage,
-        "blocks", rank->block_begin, rank->block_end, "rows", (json_int_t)rank->rows, "rows_share",
-        rank->rows_share, "state_share", rank->state_share, "owns_tied", rank->owns_tied, "copies_tied",
-        rank->copies_tied, "experts", experts, "recompute", rank->recompute, "window",
-        (json_int_t)rank->window, "memory", memory, "memory_bytes", (json_int_t)rank->memory_bytes,
-        "memory_limit_bytes", (json_int_t)rank->memory_limit_bytes, "device_base_bytes",
-        (json_int_t)rank->device_base_bytes, "process_base_bytes", (json_int_t)rank->process_base_bytes,
-        "busy_s", rank->busy_s, "slots", slots, "programs", programs);
-    if (object && rank_json_special(rank, object) < 0) {
-        json_decref(object);
-        return NULL;
-    }
-    return object;
+    if (!bad)
+        return object;
+    json_decref(object);
+    return NULL;
 }
 
 static json_t *group_json(const struct plan_group *group)
@@ -174,46 +83,25 @@ static json_t *micro_batches_json(const struct plan *plan)
     return array;
 }
 
-static json_t *costs_json(const struct plan_costs *costs)
-{
-    return json_pack("{s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:b,s:s?}", "step_s", costs->step_s,
-                     "tokens_per_s", costs->tokens_per_s, "lower_bound_s", costs->lower_bound_s,
-                     "tokens_per_step", costs->tokens_per_step, "labelled_per_step", costs->labelled_per_step,
-                     "sum_sq_per_step", costs->sum_sq_per_step, "share_measured", costs->share_measured,
-                     "share_imported", costs->share_imported, "share_estimated", costs->share_estimated,
-                     "links_emulated", costs->links_emulated, "text", costs->text);
-}
-
 static json_t *plan_body(const struct plan *plan, bool programs, struct err *err)
 {
-    json_t *ranks = json_array(), *groups = json_array();
-    int bad = !ranks || !groups;
+    json_t *body = doc_write(&plan_frame_doc, plan, err), *ranks = json_array(), *groups = json_array();
+    int bad = !body;
     for (uint32_t r = 0; !bad && r < plan->rank_count; r++)
         bad |= json_array_append_new(ranks, rank_json(&plan->ranks[r], programs, err));
     for (uint32_t g = 0; !bad && g < plan->group_count; g++)
         bad |= json_array_append_new(groups, group_json(&plan->groups[g]));
-    json_t *micro = bad ? NULL : micro_batches_json(plan), *costs = bad ? NULL : costs_json(&plan->costs);
-    if (bad || !micro || !costs) {
-        json_decref(ranks);
-        json_decref(groups);
-        json_decref(micro);
-        json_decref(costs);
-        err_set(err, ERR_NOMEM, "plan: out of memory while encoding %u ranks", plan->rank_count);
-        return NULL;
-    }
-    json_t *body = json_pack(
-        "{s:I,s:s,s:i,s:I,s:o,s:I,s:I,s:I,s:I,s:b,s:o,s:o,s:o}", "version", (json_int_t)plan->version,
-        "placement", plan_placement_name(plan->placement), "block_count", plan->block_count, "batch_rows",
-        (json_int_t)plan->batch_rows, "micro_batches", micro, "tokens_bound", (json_int_t)plan->tokens_bound,
-        "rows_bound", (json_int_t)plan->rows_bound, "labelled_bound", (json_int_t)plan->labelled_bound,
-        "sequence_bound", (json_int_t)plan->sequence_bound, "trains_embedding", plan->trains_embedding,
-        "ranks", ranks, "groups", groups, "costs", costs);
-    if (body && plan->schedule != SCHEDULE_1F1B &&
-        json_object_set_new(body, "schedule", json_string(plan_schedule_name(plan->schedule))) < 0) {
-        json_decref(body);
-        return NULL;
-    }
-    return body;
+    bad |= json_object_set_new(body, "ranks", ranks);
+    bad |= json_object_set_new(body, "groups", groups);
+    bad |= json_object_set_new(body, "version", json_integer(plan->version));
+    bad |= json_object_set_new(body, "placement", json_string(plan_placement_name(plan->placement)));
+    bad |= json_object_set_new(body, "batch_rows", json_integer(plan->batch_rows));
+    bad |= json_object_set_new(body, "micro_batches", micro_batches_json(plan));
+    if (!bad)
+        return body;
+    json_decref(body);
+    err_set(err, ERR_NOMEM, "plan: out of memory while encoding %u ranks", plan->rank_count);
+    return NULL;
 }
 
 #define NUMBERS_EACH 14u /* how many numbers describe an instruction, without its `after` */

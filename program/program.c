@@ -10,22 +10,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const placement_names[PLACE_COUNT] = {
+const char *const plan_placement_names[PLACE_COUNT + 1] = {
     [PLACE_SINGLE] = "single", [PLACE_PIPELINE] = "pipeline", [PLACE_DATA] = "data",
     [PLACE_HYBRID] = "hybrid", [PLACE_EXPERT] = "expert",     [PLACE_TENSOR] = "tensor",
     [PLACE_SERVER] = "server"};
-static const char *const schedule_names[SCHEDULE_COUNT] = {"1f1b", "gpipe", "interleaved", "split backward"};
+const char *const plan_schedule_names[SCHEDULE_COUNT + 1] = {"1f1b", "gpipe", "interleaved",
+                                                             "split backward"};
 static const char *const program_names[PROGRAM_KINDS] = {"train", "evaluate", "prefill", "generate", "save"};
-static const char *const purpose_names[PURPOSE_COUNT] = {"weights", "adapters", "optimizer", "activations",
-                                                         "buffers"};
+const char *const plan_purpose_names[PURPOSE_COUNT + 1] = {"weights", "adapters", "optimizer", "activations",
+                                                           "buffers"};
 static const char *const op_names[INSTR_COUNT] = {
     "FORWARD",    "BACKWARD",       "BACKWARD_INPUT", "BACKWARD_WEIGHT", "SAMPLE", "SEND",    "RECV",
     "ALL_GATHER", "REDUCE_SCATTER", "ALL_REDUCE",     "BROADCAST",       "PULL",   "PUSH",    "ATTENTION",
     "ROUTE",      "DISPATCH",       "EXPERTS",        "COMBINE",         "STEP",   "RELEASE", "SAVE"};
-static const char *const slot_names[SLOT_KINDS] = {
+const char *const slot_kind_names[SLOT_KINDS + 1] = {
     "activation", "gradient", "saved",  "step_scalars",    "norm",    "gradients", "parameters", "kv_cache",
     "token",      "gathered", "routed", "routed_gradient", "barrier", "partial"};
-static const char *const dtype_names[PLAN_DTYPES] = {"fp32", "bf16", "fp16"};
+const char *const plan_dtype_names[PLAN_DTYPES + 1] = {"fp32", "bf16", "fp16"};
 static const char *const tag_names[TAG_COUNT] = {
     "none",       "activation", "gradient", "step_scalars", "norm", "parameter_gradients",
     "parameters", "token",      "routed",   "barrier"};
@@ -45,12 +46,12 @@ static int number_of(const char *const *names, int count, const char *name)
 
 const char *plan_placement_name(int placement)
 {
-    return name_of(placement_names, PLACE_COUNT, placement);
+    return name_of(plan_placement_names, PLACE_COUNT, placement);
 }
 
 const char *plan_schedule_name(int schedule)
 {
-    return name_of(schedule_names, SCHEDULE_COUNT, schedule);
+    return name_of(plan_schedule_names, SCHEDULE_COUNT, schedule);
 }
 
 const char *program_kind_name(int kind)
@@ -60,7 +61,7 @@ const char *program_kind_name(int kind)
 
 const char *plan_purpose_name(int purpose)
 {
-    return name_of(purpose_names, PURPOSE_COUNT, purpose);
+    return name_of(plan_purpose_names, PURPOSE_COUNT, purpose);
 }
 
 const char *instr_op_name(int op)
@@ -70,12 +71,12 @@ const char *instr_op_name(int op)
 
 const char *slot_kind_name(int kind)
 {
-    return name_of(slot_names, SLOT_KINDS, kind);
+    return name_of(slot_kind_names, SLOT_KINDS, kind);
 }
 
 const char *plan_dtype_name(int dtype)
 {
-    return name_of(dtype_names, PLAN_DTYPES, dtype);
+    return name_of(plan_dtype_names, PLAN_DTYPES, dtype);
 }
 
 uint32_t plan_dtype_bytes(int dtype)
@@ -90,7 +91,7 @@ const char *instr_tag_name(int tag)
 
 int plan_placement_from_name(const char *name)
 {
-    return number_of(placement_names, PLACE_COUNT, name);
+    return number_of(plan_placement_names, PLACE_COUNT, name);
 }
 
 int program_kind_from_name(const char *name)

@@ -402,7 +402,12 @@ enum plan_control {
     CONTROL_NOT_FINITE = 1u << 3, /* skip STEP; the step is void */
 };
 
-/* Return names as used in JSON and on screen; NULL out of range. */
+/* Names as used in JSON and on screen, in the order of the values, and a NULL behind them. */
+extern const char *const plan_placement_names[PLACE_COUNT + 1],
+    *const plan_schedule_names[SCHEDULE_COUNT + 1];
+extern const char *const plan_purpose_names[PURPOSE_COUNT + 1], *const slot_kind_names[SLOT_KINDS + 1];
+extern const char *const plan_dtype_names[PLAN_DTYPES + 1];
+/* Return such names; NULL out of range. */
 const char *plan_placement_name(int placement);
 const char *plan_schedule_name(int schedule);
 const char *program_kind_name(int kind);

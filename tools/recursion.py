@@ -20,6 +20,8 @@ BOUNDED = {
     "doc_write": "how deep the constant tables of a description lie",
     "fields_fini": "how deep the constant tables of a description lie",
     "fields_start": "how deep the constant tables of a description lie",
+    "fixed_differs": "how deep the constant tables of a description lie",
+    "live_exchange": "how deep the constant tables of a description lie",
     "heap_lowest": "the height of a heap",
     "jv_from_json": "JSON_DEPTH_MAX, where the document was parsed",
     "mark_find": "JSON_DEPTH_MAX, where the document was parsed",

@@ -171,7 +171,8 @@ static void the_dtype_of_a_boundary_comes_back(void **state)
         assert_int_equal(again->ranks[1].slots[s].dtype, plan->ranks[1].slots[s].dtype);
     plan_destroy(again);
     json_object_set_new(json_array_get(slots, SLOT_HAND_ACT), "dtype", json_string("fp8"));
-    refused("dtype", json, ERR_INVALID, "ranks[1].slots[0].dtype: \"fp8\"");
+    refused("dtype", json, ERR_INVALID,
+            "ranks[1].slots[0].dtype: must be one of fp32, bf16, fp16, is \"fp8\"");
     plan_destroy(plan);
 }
 
