@@ -25,9 +25,16 @@ TIMES = {
     "catalogue_find": 2,
     "contribution_ready": 64,  # the height of a tree of at most 4096 ranks, and some
     "has_byte_level": "SECTION_DEPTH_MAX",
+    "doc_schema": 8,  # tables of descriptions that lie in one another
+    "doc_take": 8,
+    "doc_write": 8,
+    "fields_fini": 8,
+    "fields_start": 8,
+    "fixed_differs": 8,
     "heap_lowest": 64,
     "jinja_disjunction": "JINJA_DEPTH_MAX",
     "jv_from_json": "JSON_DEPTH_MAX",
+    "live_exchange": 8,
     "mark_find": "JSON_DEPTH_MAX",
     "node_advanced": "FOLD_DEPTH_MAX",
     "nodes_json": "FOLD_DEPTH_MAX",
