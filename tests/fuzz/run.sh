@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Fuzz every importer and parser of the planner: libFuzzer with ASan and UBSan (clang 19), FUZZ_SECONDS each (600),
-# FUZZ_JOBS at a time (1), FUZZ_ONLY="plan spec" for some of them. Findings stay in build/fuzz/found.
+# FUZZ_JOBS at a time (1), FUZZ_ONLY="plan spec" for some of them. Findings stay in build/fuzz/found; what was reached is in
+# build/fuzz/coverage.md. FUZZ_KEEP=1: the smallest inputs that reach it become seeds (keep.py).
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 cd "$root"
@@ -9,7 +10,7 @@ seconds=${FUZZ_SECONDS:-600}
 targets=${FUZZ_ONLY:-$(cd tests/fuzz && ls fuzz_*.c | sed 's/^fuzz_//; s/\.c$//')}
 
 cmake -G Ninja -S . -B "$build" -DCMAKE_C_COMPILER=clang-19 -DCMAKE_BUILD_TYPE=Release -DMOTLEY_SANITIZE=fuzzer \
-    -DMOTLEY_BENCH=OFF --log-level=WARNING >/dev/null
+    -DMOTLEY_BENCH=OFF -DMOTLEY_GPU_CODE=OFF --log-level=WARNING >/dev/null
 cmake --build "$build" -j "$(nproc)" --target $(printf 'fuzz_%s ' $targets) >"$build/compile.log" 2>&1 ||
     { tail -n 40 "$build/compile.log"; exit 1; }
 mkdir -p "$build/found" "$build/corpus"
@@ -29,4 +30,7 @@ one() {
 }
 export -f one
 export build seconds
-printf '%s\n' $targets | xargs -P "${FUZZ_JOBS:-1}" -I{} bash -c 'one {}'
+result=0
+printf '%s\n' $targets | xargs -P "${FUZZ_JOBS:-1}" -I{} bash -c 'one {}' || result=1
+python3 tests/fuzz/keep.py "$build" >"$build/coverage.md"
+exit $result

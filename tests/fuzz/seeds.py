@@ -10,6 +10,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import zipfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 DATA = os.path.join(os.path.dirname(HERE), "data")
@@ -317,9 +318,22 @@ def join():
 
 
 def redis():
-    body = packed(STEP)
-    yield b"*1\r\n*2\r\n$13\r\nmotley:events\r\n*1\r\n*2\r\n$3\r\n1-0\r\n*2\r\n$1\r\nm\r\n$%d\r\n%s\r\n" % (len(body), body)
-    yield b"+OK\r\n:7\r\n-ERR no\r\n$-1\r\n*-1\r\n*1\r\n*2\r\n$3\r\n2-0\r\n*2\r\n$1\r\nx\r\n$1\r\ny\r\n"
+    def text(*lines):
+        return b"".join(b"$%d\r\n%s\r\n" % (len(line), line) for line in lines)
+
+    def entries(*bodies):
+        return b"*1\r\n*2\r\n" + text(b"motley:events:a") + b"*%d\r\n" % len(bodies) + b"".join(
+            b"*2\r\n" + text(b"%d-0" % (n + 1)) + b"*4\r\n" + text(b"m", body, b"a", b"\0" * 32) for n, body in enumerate(bodies))
+
+    users = b"*3\r\n" + text(b"user default on nopass ~* +@all", b"user agent-a on #" + b"0" * 64 + b" %R~motley:agent:a +xread",
+                             b"user agent-gone on nopass ~*")
+    clients = text(b"id=7 addr=1.2.3.4:5 user=agent-a cmd=xread\nid=8 user=agent-a\n" * 9)
+    boot = {**STEP, "type": "heartbeat", "boot": "b", "beat": 1}
+    yield b"\0+PONG\r\n" + users + clients + b":100000000\r\n" + entries(packed({**STEP, "node": "a"}), packed(boot), packed(boot)) + \
+          entries(packed({"node": "b"}), packed({"a": "\0"})) + b"*-1\r\n"
+    yield b"\7+OK\r\n*0\r\n$0\r\n\r\n:1\r\n*1\r\n*2\r\n" + text(b"3-1") + b"*2\r\n" + text(b"x", b"y") + b"$-1\r\n-LOADING no\r\n"
+    yield b"\1-NOAUTH no\r\n"
+    yield b"\1+OK\r\n*5000\r\n"
 
 
 def events():
@@ -423,6 +437,12 @@ def main():
         os.makedirs(os.path.join(folder, name), exist_ok=True)
         for file in os.listdir(os.path.join(HERE, "corpus", name)):
             shutil.copy(os.path.join(HERE, "corpus", name, file), os.path.join(folder, name, file))
+    kept = os.path.join(HERE, "kept")  # by keep.py
+    for name in os.listdir(kept) if os.path.isdir(kept) else ():
+        with zipfile.ZipFile(os.path.join(kept, name)) as archive:
+            for file in archive.namelist():
+                with open(os.path.join(folder, name.removesuffix(".zip"), "kept-" + file), "wb") as seed:
+                    seed.write(archive.read(file))
     with open(os.path.join(folder, "words.dict"), "w", encoding="utf-8") as file:
         for word in sorted(w for w in words if w.isascii() and w.isprintable() and '"' not in w and "\\" not in w):
             file.write('"\\"%s\\""\n' % word)
