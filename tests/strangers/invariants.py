@@ -329,7 +329,7 @@ class Invariants:
 
     async def truth(self):
         jobs = await self.service.rows(
-            "SELECT j.id, j.name, j.state, u.name AS owner, j.visibility, g.name AS grp, r.devices FROM jobs j JOIN users u ON u.id = j.owner LEFT JOIN groups g ON g.id = j.grp "
+            "SELECT j.id, j.name, j.state, j.attempt, u.name AS owner, j.visibility, g.name AS grp, r.devices FROM jobs j JOIN users u ON u.id = j.owner LEFT JOIN groups g ON g.id = j.grp "
             "LEFT JOIN LATERAL (SELECT json_agg(a.device ORDER BY a.rank) AS devices FROM assignments a WHERE a.run = j.run) r ON j.state IN ('starting', 'running', 'stopping') "
             f"WHERE j.id > {self.machine.first_job}")
         members = await self.service.rows("SELECT u.name AS person, g.name AS grp FROM group_members m JOIN users u ON u.id = m.user_id JOIN groups g ON g.id = m.grp")
@@ -411,10 +411,12 @@ class Invariants:
             if not left or now > min(changed + seconds, began + 30 * seconds):
                 break
             await asyncio.sleep(0.2)
+        nodes = await self.service.rows("SELECT n.name, n.state, n.removed_at, n.barred, (SELECT json_agg(d.name) FROM devices d WHERE d.node = n.name AND d.present) AS devices "
+                                        f"FROM nodes n WHERE n.name LIKE '{self.machine.lab}-%'") if left else []
         for job in left:
             if job["array_size"] and any(other["array_of"] == job["id"] for other in left):
                 continue
-            self.found(f"end: a job is {job['state']} and waits for {job['wait_code']}", f"{job} after {time.monotonic() - began:.0f} s, nothing to wait for; {dict(Counter(j['wait_code'] for j in left))}")
+            self.found(f"end: a job is {job['state']} and waits for {job['wait_code']}", f"{job} after {time.monotonic() - began:.0f} s, nothing to wait for; {dict(Counter(j['wait_code'] for j in left))}; {nodes}")
         self.known = {job["id"]: job for job in left}
         if left:
             self.logs()

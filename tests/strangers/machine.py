@@ -438,7 +438,11 @@ class Machine:
         for name, table, _ in self.poisoned:
             await self.service.sql.query(f"DROP TRIGGER {name} ON {table}")
         self.poisoned = []
+        joined = {row["name"] for row in await self.service.rows("SELECT name FROM nodes WHERE removed_at IS NULL")}
         for node in self.nodes:
+            if node.name not in joined:  # also where the answer to its removal was lost
+                node.go()
+                node.token = None
             node.away, node.health, node.measures, node.clock_s = set(), {d["name"]: {"temperature_c": 40, "heat": 1, "throttle": []} for d in node.devices}, {}, 0.0
             if not node.token:
                 await node.enrol()
