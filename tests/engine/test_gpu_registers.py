@@ -27,8 +27,8 @@ BUDGET = {"attention_64": (152, 0), "attention_128": (176, 96), "attention_256":
           "attention_units_keys_64": (160, 56), "attention_units_keys_128": (228, 0), "attention_units_keys_256": (224, 0),
           "attention_units_queries_128": (188, 0), "attention_units_queries_256": (216, 0),
           "gemm_128x128": (144, 0), "gemm_nf4_128x128": (144, 0), "gemm_blocks_128x128": (144, 24),
-          "units_128x128": (176, 0), "units_nf4_128x128": (180, 0), "units_blocks_128x128": (188, 0),
-          "cross_entropy": (64, 32), "route_backward": (64, 32), "grouped_units_blocks_64x64": (88, 8)}
+          "units_128x128": (224, 0), "units_nf4_128x128": (224, 0), "units_blocks_128x128": (224, 0),
+          "cross_entropy": (64, 32), "route_backward": (64, 32)}
 
 
 def assembled(arch, text):

@@ -104,7 +104,7 @@ FUNCTION void attention_left(struct attention_eight *tile, uint32_t left[4][4])
     uint32_t *from = (uint32_t *)tile + attention_units_row() * ATTENTION_UNITS_LD;
     UNROLL
     for (uint32_t k = 0; k < 4; k++)
-        fragment_take_a(from, 8 * k, ATTENTION_UNITS_LD, 0, left[k]);
+        fragment_take_a(from, 8 * k, ATTENTION_UNITS_LD, 0, 0, 0, left[k]);
 }
 
 /* sums += left * right^T: each row of the right tile is a column of the product. */
@@ -117,7 +117,7 @@ FUNCTION void attention_multiply_along(uint32_t element, uint32_t left[4][4], st
         UNROLL
         for (uint32_t j = 0; j < 4; j += 2) {
             uint32_t b[2][2], row = j * fragment_columns();
-            fragment_take_b(from, row * ATTENTION_UNITS_LD + 8 * k, ATTENTION_UNITS_LD, 0, 2, b);
+            fragment_take_b(from, row * ATTENTION_UNITS_LD + 8 * k, ATTENTION_UNITS_LD, 0, 0, 0, 2, b);
             fragment_multiply(element, left[k], b[0], sums[j]);
             fragment_multiply(element, left[k], b[1], sums[j + 1]);
         }

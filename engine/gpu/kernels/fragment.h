@@ -113,9 +113,18 @@ FUNCTION uint32_t fragment_columns(void)
 /* The words of fragments in a tile of shared memory. Callers add what is equal for all fragments of a loop to
  * `tile` and leave constants in `at`: one register then holds the address of all. Rows of a tile are ld words
  * apart; both and `at` are multiples of four words. A row is a line (a row of a, a column of b) with the
- * terms as neighbours; or, `across`, a term with the lines as neighbours. NVIDIA's cards have an instruction
- * that gives every lane its words of four blocks of 8 rows by 8 values, and turns the blocks if they lie
- * across. */
+ * terms as neighbours, in chunks of 8 terms from `chunk` on; or, `across`, a term with the lines as
+ * neighbours. NVIDIA's cards have an instruction that gives every lane its words of four blocks of 8 rows by
+ * 8 values, and turns the blocks if they lie across.
+ *
+ * `swizzle` is the logarithm of how many lines fill all 32 banks of shared memory, if lines follow each other
+ * without padding: chunks then change places so that one chunk of 8 lines uses all banks. 0: lines are
+ * padded, and chunks lie in order. */
+FUNCTION uint32_t fragment_chunk(uint32_t line, uint32_t chunk, uint32_t swizzle)
+{
+    return swizzle == 0 ? chunk : chunk ^ (line >> swizzle & ((8u >> swizzle) - 1u));
+}
+
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 750
 
 FUNCTION uint32_t fragment_address(const uint32_t *at)
@@ -140,21 +149,25 @@ FUNCTION uint32_t fragment_address(const uint32_t *at)
                      : "r"(fragment_address(at))                                                             \
                      : "memory")
 
-FUNCTION void fragment_take_a(uint32_t *tile, uint32_t at, uint32_t ld, uint32_t across, uint32_t *a)
+FUNCTION void fragment_take_a(uint32_t *tile, uint32_t at, uint32_t ld, uint32_t swizzle, uint32_t chunk,
+                              uint32_t across, uint32_t *a)
 {
     if (across)
         FRAGMENT_BLOCKS(".trans", tile + at + (lane() / 16 * 8 + lane() % 8) * ld + lane() / 8 % 2 * 4, a[0],
                         a[1], a[2], a[3]);
     else
-        FRAGMENT_BLOCKS("", tile + at + lane() % 16 * ld + lane() / 16 * 4, a[0], a[1], a[2], a[3]);
+        FRAGMENT_BLOCKS(
+            "", tile + at + lane() % 16 * ld + fragment_chunk(lane() % 16, chunk + lane() / 16, swizzle) * 4,
+            a[0], a[1], a[2], a[3]);
 }
 
 /* Loads `count` fragments of b, one or two; the second has the 8 columns that follow. */
-FUNCTION void fragment_take_b(uint32_t *tile, uint32_t at, uint32_t ld, uint32_t across, uint32_t count,
-                              uint32_t b[2][2])
+FUNCTION void fragment_take_b(uint32_t *tile, uint32_t at, uint32_t ld, uint32_t swizzle, uint32_t chunk,
+                              uint32_t across, uint32_t count, uint32_t b[2][2])
 {
+    uint32_t line = lane() / 16 * 8 + lane() % 8;
     tile += at + (across ? lane() % 16 * ld + lane() / 16 * 4
-                         : (lane() / 16 * 8 + lane() % 8) * ld + lane() / 8 % 2 * 4);
+                         : line * ld + fragment_chunk(line, chunk + lane() / 8 % 2, swizzle) * 4);
     if (count == 2 && across)
         FRAGMENT_BLOCKS(".trans", tile, b[0][0], b[0][1], b[1][0], b[1][1]);
     else if (count == 2)
@@ -167,37 +180,47 @@ FUNCTION void fragment_take_b(uint32_t *tile, uint32_t at, uint32_t ld, uint32_t
 
 #else
 
+/* Where a tile is, as fragment_take_a and fragment_take_b get it. */
+struct fragment_tile {
+    uint32_t *tile;
+    uint32_t at, ld, swizzle, chunk, across;
+};
+
 /* Terms `term` and `term` + 1 of a line, as a word. */
-FUNCTION uint32_t fragment_word(uint32_t *tile, uint32_t at, uint32_t ld, uint32_t across, uint32_t term,
-                                uint32_t line)
+FUNCTION uint32_t fragment_word(struct fragment_tile from, uint32_t term, uint32_t line)
 {
-    if (!across)
-        return GET(tile, at + line * ld + term / 2);
-    uint16_t *first = (uint16_t *)(tile + at + term * ld);
-    return GET(first, line) | (uint32_t)GET(first, line + 2 * ld) << 16;
+    if (!from.across)
+        return GET(from.tile, from.at + line * from.ld +
+                                  fragment_chunk(line, from.chunk + term / 8, from.swizzle) * 4 +
+                                  term / 2 % 4);
+    uint16_t *first = (uint16_t *)(from.tile + from.at + term * from.ld);
+    return GET(first, line) | (uint32_t)GET(first, line + 2 * from.ld) << 16;
 }
 
-FUNCTION void fragment_take_a(uint32_t *tile, uint32_t at, uint32_t ld, uint32_t across, uint32_t *a)
+FUNCTION void fragment_take_a(uint32_t *tile, uint32_t at, uint32_t ld, uint32_t swizzle, uint32_t chunk,
+                              uint32_t across, uint32_t *a)
 {
+    struct fragment_tile from = {tile, at, ld, swizzle, chunk, across};
     if (warp_size() == 64) {
-        a[0] = fragment_word(tile, at, ld, across, lane() / 16 * 4, lane() % 16);
-        a[1] = fragment_word(tile, at, ld, across, lane() / 16 * 4 + 2, lane() % 16);
+        a[0] = fragment_word(from, lane() / 16 * 4, lane() % 16);
+        a[1] = fragment_word(from, lane() / 16 * 4 + 2, lane() % 16);
         return;
     }
     UNROLL
     for (uint32_t w = 0; w < 4; w++)
-        a[w] = fragment_word(tile, at, ld, across, lane() % 4 * 2 + w / 2 * 8, lane() / 4 + w % 2 * 8);
+        a[w] = fragment_word(from, lane() % 4 * 2 + w / 2 * 8, lane() / 4 + w % 2 * 8);
 }
 
-FUNCTION void fragment_take_b(uint32_t *tile, uint32_t at, uint32_t ld, uint32_t across, uint32_t count,
-                              uint32_t b[2][2])
+FUNCTION void fragment_take_b(uint32_t *tile, uint32_t at, uint32_t ld, uint32_t swizzle, uint32_t chunk,
+                              uint32_t across, uint32_t count, uint32_t b[2][2])
 {
+    struct fragment_tile from = {tile, at, ld, swizzle, chunk, across};
     uint32_t wide = warp_size() == 64, line = wide ? lane() % 16 : lane() / 4;
     uint32_t term = wide ? lane() / 16 * 4 : lane() % 4 * 2, far = term + (wide ? 2 : 8);
     UNROLL
     for (uint32_t i = 0; i < count; i++, line += fragment_columns()) {
-        b[i][0] = fragment_word(tile, at, ld, across, term, line);
-        b[i][1] = fragment_word(tile, at, ld, across, far, line);
+        b[i][0] = fragment_word(from, term, line);
+        b[i][1] = fragment_word(from, far, line);
     }
 }
 

@@ -6,16 +6,25 @@
 #include "engine/gpu/kernels/fragment.h"
 #include "engine/gpu/kernels/tile.h"
 
-/* Tiles in 16 bits have the order of device memory, so that a thread stores the four values that it fetched
- * in one access: line by line (rows of a, columns of b), with 16 terms in 8 of every 12 words; or term by
- * term, with up to 128 lines in 64 of every 68 words. With these distances the lanes of a fragment use
- * different banks. There are two buffers for each tile: one is filled while the other is multiplied. */
-enum { UNITS_ALONG = 12, UNITS_ACROSS = 68, UNITS_WORDS = 128 * UNITS_ALONG };
+/* Terms of a tile. On AMD's cards 16, so that two blocks have room in a compute unit's 64 KiB. */
+#if defined(__HIP__)
+#define UNITS_DEPTH 16
+#else
+#define UNITS_DEPTH 32
+#endif
 
-FUNCTION uint32_t units_ld(uint32_t along)
-{
-    return along ? UNITS_ALONG : UNITS_ACROSS;
-}
+/* Tiles in 16 bits have the order of device memory, so that a thread stores the four values that it fetched
+ * in one access: line by line (rows of a, columns of b) with the chunks of terms swizzled (fragment.h), or
+ * term by term with up to 128 lines in 64 of every 68 words. There are two buffers for each tile: one is
+ * filled while the other is multiplied. Pieces of 1024 values, four a thread, follow each other along the
+ * lines or across them. */
+enum {
+    UNITS_ALONG = UNITS_DEPTH / 2,
+    UNITS_ACROSS = 68,
+    UNITS_SWIZZLE = UNITS_DEPTH == 32 ? 1 : 2,
+    UNITS_WORDS = UNITS_DEPTH * UNITS_ACROSS,
+    UNITS_PIECES = 128 * UNITS_DEPTH / 1024
+};
 
 /* Words from the beginning of a tile to line `line`, a multiple of 8, of its first term. */
 FUNCTION uint32_t units_line(uint32_t along, uint32_t line)
@@ -23,14 +32,16 @@ FUNCTION uint32_t units_line(uint32_t along, uint32_t line)
     return along ? line * UNITS_ALONG : line / 2;
 }
 
-/* Fetches this thread's part of a tile: four values in each piece of 64 rows (or fewer) by 16 terms. */
+/* Fetches this thread's part of a tile of `wide` lines: four values of each piece. */
 FUNCTION void units_fetch(const struct tile_source *s, uint32_t storage, uint32_t wide, uint32_t across,
-                          uint32_t term, uint32_t end, struct fetched next[2])
+                          uint32_t term, uint32_t end, struct fetched next[UNITS_PIECES])
 {
+    uint32_t line_step = s->along ? 1024 / UNITS_DEPTH : 0, term_step = s->along ? 0 : 1024 / wide;
     UNROLL
-    for (uint32_t h = 0; h < 2; h++)
-        if (64 * h < wide)
-            next[h] = tile_fetch(s, storage, wide < 64 ? wide : 64, 16, across + 64 * h, term, end);
+    for (uint32_t p = 0; p < UNITS_PIECES; p++)
+        if (p == 0 || p * 1024 < wide * UNITS_DEPTH)
+            next[p] =
+                tile_fetch(s, storage, wide, UNITS_DEPTH, across + p * line_step, term + p * term_step, end);
 }
 
 /* The two words of four values: rounded to the element type, unless they are stored in it. */
@@ -50,18 +61,22 @@ FUNCTION struct four_words units_words(const struct tile_source *s, uint32_t sto
 }
 
 FUNCTION void units_put(const struct tile_source *s, uint32_t storage, float *table, uint32_t *tile,
-                        uint32_t element, uint32_t wide, struct fetched next[2])
+                        uint32_t element, uint32_t wide, struct fetched next[UNITS_PIECES])
 {
-    uint32_t part = wide < 64 ? wide : 64, along = s->along;
-    uint32_t line = fetch_across(part, 16, along), term = fetch_term(part, 16, along);
-    uint32_t at = along ? line * UNITS_ALONG + term / 2 : term * UNITS_ACROSS + line / 2;
-    if (4 * thread() >= part * 16)
+    uint32_t along = s->along;
+    uint32_t line = fetch_across(wide, UNITS_DEPTH, along), term = fetch_term(wide, UNITS_DEPTH, along);
+    uint32_t at = along
+                      ? line * UNITS_ALONG + fragment_chunk(line, term / 8, UNITS_SWIZZLE) * 4 + term / 2 % 4
+                      : term * UNITS_ACROSS + line / 2;
+    uint32_t step =
+        along ? 512 : 1024 / wide * UNITS_ACROSS; /* words between a thread's places in two pieces */
+    if (4 * thread() >= wide * UNITS_DEPTH)
         return;
     UNROLL
-    for (uint32_t h = 0; h < 2; h++)
-        if (64 * h < wide)
-            PUT((struct four_words *)tile, (at + units_line(along, 64 * h)) / 2,
-                units_words(s, storage, table, element, next[h]));
+    for (uint32_t p = 0; p < UNITS_PIECES; p++)
+        if (p == 0 || p * 1024 < wide * UNITS_DEPTH)
+            PUT((struct four_words *)tile, (at + p * step) / 2,
+                units_words(s, storage, table, element, next[p]));
 }
 
 /* First row and column of a warp's part of a tile of 32 * rows by 32 * columns. Two neighbouring warps divide
@@ -81,30 +96,32 @@ struct units_fragments {
     uint32_t a[4][4], b[4][2];
 };
 
+/* Loads the fragments of 16 terms, from term 8 * chunk on. */
 FUNCTION void units_take(uint32_t *tile_a, uint32_t a_along, uint32_t *tile_b, uint32_t b_along,
-                         uint32_t rows, uint32_t columns, struct units_fragments *f)
+                         uint32_t chunk, uint32_t rows, uint32_t columns, struct units_fragments *f)
 {
-    uint32_t pair = columns > 1 ? 2 : 1;
+    const uint32_t pair = columns > 1 ? 2 : 1, swizzle = UNITS_SWIZZLE;
+    tile_a += units_line(a_along, units_row(rows)) + (a_along ? 0 : 8 * chunk * UNITS_ACROSS);
+    tile_b += units_line(b_along, units_column(columns)) + (b_along ? 0 : 8 * chunk * UNITS_ACROSS);
     if (a_along) {
         UNROLL
         for (uint32_t i = 0; i < rows; i++)
-            fragment_take_a(tile_a + units_line(1, units_row(rows)), units_line(1, 16 * i), units_ld(1), 0,
-                            f->a[i]);
+            fragment_take_a(tile_a, units_line(1, 16 * i), UNITS_ALONG, swizzle, chunk, 0, f->a[i]);
     } else {
         UNROLL
         for (uint32_t i = 0; i < rows; i++)
-            fragment_take_a(tile_a + units_line(0, units_row(rows)), units_line(0, 16 * i), units_ld(0), 1,
-                            f->a[i]);
+            fragment_take_a(tile_a, units_line(0, 16 * i), UNITS_ACROSS, 0, 0, 1, f->a[i]);
     }
-    tile_b += units_line(b_along, units_column(columns));
     if (b_along) {
         UNROLL
         for (uint32_t j = 0; j < columns; j += pair)
-            fragment_take_b(tile_b, units_line(1, j * fragment_columns()), units_ld(1), 0, pair, &f->b[j]);
+            fragment_take_b(tile_b, units_line(1, j * fragment_columns()), UNITS_ALONG, swizzle, chunk, 0,
+                            pair, &f->b[j]);
     } else {
         UNROLL
         for (uint32_t j = 0; j < columns; j += pair)
-            fragment_take_b(tile_b, units_line(0, j * fragment_columns()), units_ld(0), 1, pair, &f->b[j]);
+            fragment_take_b(tile_b, units_line(0, j * fragment_columns()), UNITS_ACROSS, 0, 0, 1, pair,
+                            &f->b[j]);
     }
 }
 
@@ -167,7 +184,7 @@ FUNCTION void units_tile(const struct product *p, uint32_t storage, uint32_t who
     uint32_t works = row + units_row(rows) < p->m && column + units_column(columns) < p->n;
     struct tile_source a = source_a(p), b = source_b(p, storage, table);
     a.whole = b.whole = whole;
-    struct fetched next_a[2], next_b[2];
+    struct fetched next_a[UNITS_PIECES], next_b[UNITS_PIECES];
     UNROLL
     for (uint32_t i = 0; i < rows; i++) {
         UNROLL
@@ -176,21 +193,25 @@ FUNCTION void units_tile(const struct product *p, uint32_t storage, uint32_t who
     }
     units_fetch(&a, STORED_PLAIN, 32 * rows, row, begin, end, next_a);
     units_fetch(&b, storage, 32 * columns, column, begin, end, next_b);
-    for (uint32_t term = begin; term < end; term += 16) {
+    for (uint32_t term = begin; term < end; term += UNITS_DEPTH) {
         units_put(&a, STORED_PLAIN, table, tile_a + at, element, 32 * rows, next_a);
         units_put(&b, storage, table, tile_b + at, element, 32 * columns, next_b);
         barrier();
-        if (end - term > 16) {
-            units_fetch(&a, STORED_PLAIN, 32 * rows, row, term + 16, end, next_a);
-            units_fetch(&b, storage, 32 * columns, column, term + 16, end, next_b);
+        if (end - term > UNITS_DEPTH) {
+            units_fetch(&a, STORED_PLAIN, 32 * rows, row, term + UNITS_DEPTH, end, next_a);
+            units_fetch(&b, storage, 32 * columns, column, term + UNITS_DEPTH, end, next_b);
         }
-        struct units_fragments now;
-        if (works)
-            units_take(tile_a + at, a.along, tile_b + at, b.along, rows, columns, &now);
-        if (works && element == ELEMENT_F16)
-            units_multiply(ELEMENT_F16, &now, rows, columns, sums);
-        else if (works)
-            units_multiply(ELEMENT_BF16, &now, rows, columns, sums);
+        UNROLL
+        for (uint32_t half = 0; half < UNITS_DEPTH; half += 16) {
+            struct units_fragments now;
+            if (!works || end - term <= half)
+                continue;
+            units_take(tile_a + at, a.along, tile_b + at, b.along, half / 8, rows, columns, &now);
+            if (element == ELEMENT_F16)
+                units_multiply(ELEMENT_F16, &now, rows, columns, sums);
+            else
+                units_multiply(ELEMENT_BF16, &now, rows, columns, sums);
+        }
         at = UNITS_WORDS - at;
     }
     if (works)

@@ -138,6 +138,7 @@ static inline uint64_t field(uint64_t a, uint32_t from, uint32_t length)
     TWO(mul_lo_s64, u64, u64, u64, a *b)                                                                     \
     TWO(mul_wide_u16, u32, u16, u16, (uint32_t)a *b)                                                         \
     TWO(mul_wide_u32, u64, u32, u32, (uint64_t)a *b)                                                         \
+    TWO(mul_wide_s32, s64, s32, s32, (int64_t)a *b)                                                          \
     THREE(mad_lo_s32, u32, u32, u32, u32, a *b + c)                                                          \
     TWO(div_u32, u32, u32, u32, b == 0 ? UINT32_MAX : a / b)                                                 \
     TWO(div_u64, u64, u64, u64, b == 0 ? UINT64_MAX : a / b)                                                 \
