@@ -279,7 +279,7 @@ static int port_try(const char *host, uint16_t *port)
         bind(fd, found->ai_addr, found->ai_addrlen) < 0 || listen(fd, 1) < 0) {
         failed = errno;
     }
-    struct sockaddr_storage address;
+    struct sockaddr_storage address = {0};
     socklen_t size = sizeof(address);
     if (failed == 0 && getsockname(fd, (struct sockaddr *)&address, &size) == 0) {
         *port = ntohs(address.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&address)->sin6_port
