@@ -29,10 +29,10 @@ void submits_forget(struct submits *submits)
         if (!check->under_way) {
             check_free(check);
         } else {
-            /* The running check answers those who wait for it. Without a key and a class, later requests do
-             * not find it. */
+            /* The running check answers those who wait for it. Without a key, and marked as forgotten, later
+             * requests do not find it. Its class stays: it becomes that of its jobs. */
             memset(check->key, 0, sizeof(check->key));
-            memset(check->plan_class, 0, sizeof(check->plan_class));
+            check->is_forgotten = true;
         }
     }
 }

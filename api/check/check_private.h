@@ -43,6 +43,7 @@ struct spec_check {
     /* Of a submit: its class (zero before it is known), whether devices are being searched for it, and the
      * checks of the same class that wait for that. */
     uint8_t plan_class[DIGEST_SIZE];
+    bool is_forgotten; /* what it was checked against has changed: no other submit shares it any more */
     bool searches;
     STAILQ_HEAD(check_followers, spec_check) followers;
     STAILQ_ENTRY(spec_check) follows;

@@ -14,10 +14,11 @@ bool check_share(struct spec_check *check)
 {
     static const uint8_t none[DIGEST_SIZE];
     struct spec_check *other;
-    if (check->depth != CHECK_SUBMIT || memcmp(check->plan_class, none, sizeof(none)) == 0)
+    if (check->depth != CHECK_SUBMIT || memcmp(check->plan_class, none, sizeof(none)) == 0 ||
+        check->is_forgotten)
         return false;
     TAILQ_FOREACH (other, &check->submits->checks, link) {
-        if (other == check || memcmp(other->plan_class, check->plan_class, sizeof(none)) != 0 ||
+        if (other == check || other->is_forgotten || memcmp(other->plan_class, check->plan_class, sizeof(none)) != 0 ||
             !same_asker(other, check))
             continue;
         if (other->searches) {

@@ -63,6 +63,22 @@ def jobs_of_one_class_share_one_search_for_devices_and_keep_their_own_values():
     expect(shared == 8 and searches_shared() - before == 8, f"{shared} of 9 submits shared a search, and {searches_shared() - before} with one of another class")
 
 
+def a_job_has_its_own_class_though_rights_change_while_it_is_checked():
+    api.good("POST", "/v1/groups", {"name": "lab", "members": []})
+
+    def submit(rank):
+        for steps in range(1, 9):
+            api.good("POST", "/v1/jobs", spec(rows, method={"rank": rank}, train={"batch_rows": 2, "steps": steps}))
+
+    threads = [threading.Thread(target=submit, args=(rank,)) for rank in range(2, 8)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        api.good("PATCH", "/v1/groups/lab", {"weight": 1 + time.monotonic() % 5})
+    without = api.psql("SELECT count(*) FROM jobs WHERE plan_class = decode(repeat('00', 32), 'hex')")
+    expect(without == "0", f"{without} jobs have the class of no specification, so that one would be planned as another")
+
+
 def epochs_become_steps():
     job = api.good("POST", "/v1/jobs", spec(rows, train={"batch_rows": 3, "epochs": 2}))
     expect(api.good("GET", f"/v1/jobs/{job['id']}")["steps"] == 4, "4 rows, 3 a batch, 2 epochs: 4 steps")
@@ -518,7 +534,8 @@ with Api(measure_seconds=1) as api:
     api.tiny_model()
     rows = api.upload_rows(token_rows())
     main(a_good_job_is_committed_and_comes_back_with_every_default, jobs_of_one_shape_keep_their_own_names,
-         jobs_of_one_class_share_one_search_for_devices_and_keep_their_own_values, epochs_become_steps,
+         jobs_of_one_class_share_one_search_for_devices_and_keep_their_own_values,
+         a_job_has_its_own_class_though_rights_change_while_it_is_checked, epochs_become_steps,
          commands_change_the_state_or_say_why_not, pages_hold_every_job_once_newest_first, a_repeated_key_makes_one_job,
          many_jobs_take_a_command_each_for_itself, a_job_that_waits_has_another_priority_begin_and_width,
          an_array_is_one_job_of_which_every_element_was_checked, a_job_comes_only_after_jobs_that_are_there_and_can_succeed, other_peoples_jobs_are_not_there, a_job_that_has_not_run_has_no_parts_yet,
