@@ -163,6 +163,17 @@ static size_t body_wanted(char *dst, size_t one, size_t size, void *arg)
     return size;
 }
 
+/* Begins the body again for another connection, where libcurl finds that the one it kept is dead. The source
+ * of an upload gives each byte once. */
+static int body_again(void *arg, curl_off_t offset, int origin)
+{
+    struct http_exchange *exchange = arg;
+    if (offset != 0 || origin != SEEK_SET || (exchange->request->upload && exchange->sent > 0))
+        return CURL_SEEKFUNC_CANTSEEK;
+    exchange->sent = 0;
+    return CURL_SEEKFUNC_OK;
+}
+
 static size_t header_arrived(char *data, size_t one, size_t size, void *arg)
 {
     struct http_exchange *exchange = arg;
@@ -311,6 +322,8 @@ static void method_set_up(struct http_exchange *exchange)
         curl_easy_setopt(curl, CURLOPT_UPLOAD, 1L);
         curl_easy_setopt(curl, CURLOPT_READFUNCTION, body_wanted);
         curl_easy_setopt(curl, CURLOPT_READDATA, exchange);
+        curl_easy_setopt(curl, CURLOPT_SEEKFUNCTION, body_again);
+        curl_easy_setopt(curl, CURLOPT_SEEKDATA, exchange);
         curl_easy_setopt(curl, CURLOPT_INFILESIZE_LARGE, (curl_off_t)bytes);
     } else if (strcmp(request->method, "HEAD") == 0) {
         curl_easy_setopt(curl, CURLOPT_NOBODY, 1L);
