@@ -367,7 +367,7 @@ def a_model_is_the_same_uploaded_or_by_reference():
     api.refused(422, "POST", "/v1/models", {"name": "broken", "files": broken}, "model.safetensors")
     api.refused(422, "POST", "/v1/models", {"name": "none", "path": "/nonexistent/model"}, "/nonexistent/model")
     api.refused(422, "POST", "/v1/models", {"name": "relative", "path": "model"}, "absolute")
-    api.refused(422, "POST", "/v1/models", {"name": "both", "path": LLAMA, "files": files}, "either")
+    api.refused(422, "POST", "/v1/models", {"name": "both", "path": LLAMA, "files": files}, "give one of files")
     expect({model["name"] for model in api.good("GET", "/v1/models")["models"]} == {"tiny", "uploaded"}, "nothing half-registered")
     api.good("DELETE", "/v1/models/uploaded")
     api.refused(422, "POST", "/v1/jobs", spec(rows, model="uploaded"), "uploaded")
