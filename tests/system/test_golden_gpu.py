@@ -155,7 +155,9 @@ def a_throttled_card_is_left(motley):
     expect(now != hot and health["temperature_c"] == 93 and health["heat"] < 0.9, f"on {now}; {hot}: {health}")
     expect("93 °C, 300 of 1000 MHz (thermal)" in motley.run("devices"), motley.run("devices"))
     ratio = motley.run("plan", alone, parse=True)["step_s"] / cool_s
-    expect(1.5 < ratio < 4, f"a plan takes {ratio:.2f} times as long on the throttled card")
+    # A third of the clock is at most 3.3 times; what the run measured meanwhile, beside other tests, is in the second plan as well.
+    # Counted twice it would be 11 times.
+    expect(1.5 < ratio < 8, f"a plan takes {ratio:.2f} times as long on the throttled card")
     motley.run("cancel", str(ident))
     return f"left at {health['heat']:.2f} of its clock"
 
