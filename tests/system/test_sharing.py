@@ -7,7 +7,7 @@ from motley import Motley, expect, llama_spec, main, two_unlike
 def a_person_with_one_job_does_not_wait_for_all_of_anothers():
     with Motley(two_unlike(sharing={"half_life": "1h", "move": 30})) as motley:
         token = motley.run("token", "make", "--user", "bob", "--scopes", "jobs:read,jobs:write,models:read,models:write,nodes:read", parse=True)["token"]
-        many = [motley.submit(llama_spec(motley, f"many-{i}", 150, 4, repeat=3))["id"] for i in range(6)]
+        many = [motley.submit(llama_spec(motley, f"many-{i}", 600, 4, repeat=3))["id"] for i in range(6)]
         for ident in many[:1]:
             motley.wait_state(ident, ("running",))
         bobs = motley.as_user(token, "submit", motley.write("bob.json", llama_spec(motley, "one", 20, 4, repeat=3)))["id"]
