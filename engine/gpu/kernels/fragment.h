@@ -163,7 +163,7 @@ FUNCTION void fragment_take_a(uint32_t *tile, uint32_t at, uint32_t ld, uint32_t
 
 /* Loads `count` fragments of b, one or two; the second has the 8 columns that follow. */
 FUNCTION void fragment_take_b(uint32_t *tile, uint32_t at, uint32_t ld, uint32_t swizzle, uint32_t chunk,
-                              uint32_t across, uint32_t count, uint32_t b[2][2])
+                              uint32_t across, uint32_t count, uint32_t (*b)[2])
 {
     uint32_t line = lane() / 16 * 8 + lane() % 8;
     tile += at + (across ? lane() % 16 * ld + lane() / 16 * 4
@@ -212,7 +212,7 @@ FUNCTION void fragment_take_a(uint32_t *tile, uint32_t at, uint32_t ld, uint32_t
 }
 
 FUNCTION void fragment_take_b(uint32_t *tile, uint32_t at, uint32_t ld, uint32_t swizzle, uint32_t chunk,
-                              uint32_t across, uint32_t count, uint32_t b[2][2])
+                              uint32_t across, uint32_t count, uint32_t (*b)[2])
 {
     struct fragment_tile from = {tile, at, ld, swizzle, chunk, across};
     uint32_t wide = warp_size() == 64, line = wide ? lane() % 16 : lane() / 4;
