@@ -23,8 +23,6 @@
 #include "hub/cache.h"
 #include "hub/refusal.h"
 #include "hub/rows_file.h"
-#include "hub/refusal.h"
-#include "hub/rows_file.h"
 #include "model/files/source.h"
 
 enum {

@@ -222,6 +222,11 @@ static int service_read(struct json_reader *r, struct local_config *config)
     const char *advertise = config->host;
     jr_str(r, "advertise", JR_OPTIONAL, 1, sizeof(config->advertise) - 1, &advertise);
     snprintf(config->advertise, sizeof(config->advertise), "%s", advertise);
+    if (strcmp(advertise, "0.0.0.0") == 0 || strcmp(advertise, "::") == 0)
+        return jr_fail(
+            r, "advertise",
+            "%s is every address of this machine: give the name or address by which others reach it",
+            advertise);
     jr_u32(r, "redis_port", JR_OPTIONAL, 0, 65535, &redis_port);
     config->redis_port = (uint16_t)redis_port;
     config->schedulers = 1;

@@ -107,6 +107,8 @@ static void a_wrong_configuration_is_refused_by_its_path(void **state)
         {"{agents: [], listen: 10.0.0.1, tls: false}", "tls"},
         {"{agents: [], listen: '127.0.0.1:70000'}", "listen"},
         {"{agents: [], listen: ':80'}", "listen"},
+        {"{agents: [], listen: '0.0.0.0:8443'}", "advertise"},
+        {"{agents: [], listen: '[::]:8443'}", "advertise"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct err err = {0};
