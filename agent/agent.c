@@ -279,7 +279,7 @@ static void unused_cards_log(const struct agent_config *config)
     const json_t *card;
     size_t i;
     json_array_foreach (json_object_get(config->cards, "cards"), i, card)
-        if (!json_object_get(card, "device"))
+        if (!json_is_true(json_object_get(card, "usable")))
             log_event(LOG_LEVEL_WARN, "card_not_used", "kind=%s name=\"%s\" why=\"%s\"",
                       json_text_of(card, "kind"), json_text_of(card, "name"), json_text_of(card, "why"));
 }

@@ -178,6 +178,7 @@ int agent_config_read(const json_t *document, const char *fallback_host, struct 
     jr_array(&reader, "exclude", JR_OPTIONAL, 0, AGENT_DEVICES_MAX, &config->exclude);
     config->throttle_window_s = THROTTLE_WINDOW_S;
     jr_seconds(&reader, "throttle_window", JR_OPTIONAL, 1, 3600, &config->throttle_window_s);
+    jr_str(&reader, "private", JR_OPTIONAL, 1, 4095, &config->private);
     jr_choice(&reader, "sandbox", JR_OPTIONAL, agent_sandboxes, &config->sandbox);
     devices_read(&reader, config);
     int cards = config->all_cards ? 0 : 1;
@@ -222,7 +223,7 @@ static bool card_take(const struct agent_config *config, json_t *card, struct ag
     /* A worker of our own that runs there from before this start takes memory, and alone may take the card,
      * if that admits one process. */
     const json_int_t held = json_integer_value(json_object_get(config->held, device->name));
-    if (held > 0) {
+    if (held > 0 && json_is_true(json_object_get(card, "exclusive"))) {
         json_object_set_new(card, "usable", json_true());
         json_object_set_new(card, "why", json_null());
     }
@@ -341,11 +342,11 @@ json_t *agent_config_no_cards(void)
                  strcmp(json_text_of(gpu, "vendor"), "amd") == 0;
     json_decref(gpus);
     char why[200];
-    snprintf(why, sizeof(why),
-             "the configuration lists devices, and none of this machine's %d cards: add {kind: cuda} or "
-             "{kind: hip}, or "
-             "`cards: all`",
-             count);
+    snprintf(
+        why, sizeof(why),
+        "the configuration lists devices, and none of this machine's %d cards: add {kind: cuda, index: 0} "
+        "(or hip), or `cards: all`",
+        count);
     return count == 0 ? NULL
                       : json_pack("{s:[], s:[{s:s, s:b, s:s}]}", "drivers", "cards", "kind", "cards",
                                   "usable", 0, "why", why);
@@ -414,8 +415,10 @@ int agent_config_cards(struct agent_config *config, json_t *cards, struct err *e
     refused_drivers(config, list);
     json_t *card;
     size_t i;
-    json_array_foreach (list, i, card)
+    json_array_foreach (list, i, card) {
         json_object_del(card, "free_bytes"); /* an inventory has stable properties only */
+        json_object_del(card, "exclusive");
+    }
     return 0;
 }
 

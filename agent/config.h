@@ -11,6 +11,7 @@
  *     exclude: [cuda:1, GPU-5f3a…]   cards that are not used: kind and number, UUID or PCI address
  *     cache: 20GiB                   limit of the node's chunk cache
  *     journal: 128MiB                limit of events stored until they are acknowledged
+ *     private: DIR                  folder around the agent's home that no worker may read (the home alone)
  *     throttle_window: 60s           time over which a card's clock is averaged (1s to 1h)
  *     sandbox: auto                  or required (a device whose worker cannot be confined is not used), or
  * off
@@ -58,6 +59,7 @@ struct agent_config {
     int sandbox;              /* of workers: a number of agent_sandboxes */
     bool all_cards;           /* use every usable card in addition to the named devices */
     const json_t *exclude;    /* array of strings, borrowed from the document; or NULL */
+    const char *private; /* folder around the agent's home that workers may not read; borrowed; or NULL */
     uint32_t device_count;
     struct agent_device devices[AGENT_DEVICES_MAX];
     json_t *held; /* {device: bytes}: limits of the devices on which workers of this home's earlier agent run;

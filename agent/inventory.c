@@ -48,7 +48,7 @@ json_t *inventory_make(const struct agent_config *config, struct err *err)
         json_object_set_new(
             all, "unconfined",
             json_string("its workers are in no sandbox: its agent's configuration has sandbox: off"));
-    else if (all && lacks)
+    else if (all && lacks && config->sandbox == AGENT_SANDBOX_AUTO)
         json_object_set_new(all, "unconfined",
                             json_sprintf("its workers' sandbox is open: this kernel has no %s", lacks));
     if (!all)

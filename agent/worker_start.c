@@ -73,8 +73,9 @@ json_t *worker_document(const struct worker_place *place, const json_t *message)
         place->config->host, "identity", identity->certificate.identity, "cert", identity->cert_file, "key",
         identity->key_file, "ca", identity->ca_file, "api", identity->api, "api_ca",
         strncmp(identity->api, "https", 5) == 0 ? identity->ca_file : NULL, "token", identity->token, "cache",
-        cache, "cache_limit_bytes", (json_int_t)place->config->cache_limit_bytes, "home", place->home,
-        "sandbox", agent_sandboxes[place->config->sandbox]);
+        cache, "cache_limit_bytes", (json_int_t)place->config->cache_limit_bytes, "home",
+        place->config->private ? place->config->private : place->home, "sandbox",
+        agent_sandboxes[place->config->sandbox]);
     json_t *document = !local ? NULL : json_copy((json_t *)(uintptr_t)message);
     const json_t *start = json_object_get(message, "start_in_ms");
     if (document && json_is_integer(start))

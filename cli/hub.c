@@ -115,9 +115,12 @@ int hub_get(struct cli *cli, const char *word, struct err *err)
         return 0;
     }
     json_t *told =
-        json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:I}", "name", name.id, "revision", name.revision, "commit",
-                  found.commit, "path", found.path, "files", (json_int_t)found.files, "bytes",
-                  (json_int_t)found.bytes, "fetched_bytes", (json_int_t)found.fetched_bytes);
+        json_pack("{s:s, s:s, s:s, s:s, s:I}", "name", name.id, "revision", name.revision, "commit",
+                  found.commit, "path", found.path, "fetched_bytes", (json_int_t)found.fetched_bytes);
+    if (told && fetched) { /* the hub alone knows what makes a model */
+        json_object_set_new(told, "files", json_integer((json_int_t)found.files));
+        json_object_set_new(told, "bytes", json_integer((json_int_t)found.bytes));
+    }
     int result = show_json(told, err);
     json_decref(told);
     return result;

@@ -344,9 +344,15 @@ static int fetch_there(struct cli *cli, const char *name, const char *word, json
     json_t *body = json_pack("{s:s, s:s}", "name", name, "hub", word);
     add_options(cli, NULL, body);
     fprintf(stderr, "asking %s to fetch %s\n", cli->address, word);
-    if (http_json(cli->http, "POST", "/v1/models", body, MODEL_CALL_MS, answer, &why) < 0)
-        fprintf(stderr, "  it does not, so it is fetched here and sent there: %s\n", why.text);
+    int result = http_json(cli->http, "POST", "/v1/models", body, MODEL_CALL_MS, answer, &why);
     json_decref(body);
+    if (result == 0)
+        return 0;
+    if (why.code != ERR_DENIED && why.code != ERR_NOT_FOUND && why.code != ERR_INVALID) {
+        *err = why; /* what is sent from here would be refused, too */
+        return -1;
+    }
+    fprintf(stderr, "  it does not, so it is fetched here and sent there: %s\n", why.text);
     return 0;
 }
 
@@ -371,6 +377,11 @@ static int register_model(struct cli *cli, const char *model, json_t **answer, s
     char path[PATH_MAX];
     *answer = NULL;
     find_file(cli->words[0], model, path);
+    if (*path && !strchr(model, '/') && !strstr(model, ".gguf")) { /* a plain word is a name first */
+        const int registered = is_registered(cli, model, err);
+        if (registered != 0)
+            return registered < 0 ? -1 : 0;
+    }
     if (*path)
         return upload_model(cli, NULL, path, answer, err) < 0 ? err_wrap(err, "model") : 0;
     if (hub_means(model)) {

@@ -1,6 +1,8 @@
 #include "common/confine.h"
 
+#include <fcntl.h>
 #include <linux/capability.h>
+#include <linux/sockios.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -72,6 +74,12 @@ static const int refused[] = {
 #endif
 };
 
+/* All but those by which a file signals another process. */
+static const uint32_t fcntl_commands[] = {F_DUPFD,      F_DUPFD_CLOEXEC, F_GETFD,     F_SETFD,
+                                          F_GETFL,      F_SETFL,         F_GETLK,     F_SETLK,
+                                          F_SETLKW,     F_OFD_GETLK,     F_OFD_SETLK, F_OFD_SETLKW,
+                                          F_GETPIPE_SZ, F_SETPIPE_SZ,    F_ADD_SEALS, F_GET_SEALS};
+
 /* Capabilities that root's worker keeps: to read files of models that are another user's, to lock memory for
  * a device, and to raise its own limits and priority. */
 static const unsigned kept[] = {CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_IPC_LOCK, CAP_SYS_NICE,
@@ -129,17 +137,31 @@ static void put_socket(struct seccomp_filter *f, bool unix_sockets)
     seccomp_put(f, answer, SECCOMP_REFUSED, 0, 0);
 }
 
+/* Refuses to make another process the one that is signalled for a socket. */
+static void put_ioctl(struct seccomp_filter *f)
+{
+    const unsigned equal = BPF_JMP | BPF_JEQ | BPF_K, answer = BPF_RET | BPF_K;
+    seccomp_call(f, SYS_ioctl, 5);
+    seccomp_argument(f, 1, false);
+    seccomp_put(f, equal, FIOSETOWN, 2, 0);
+    seccomp_put(f, equal, SIOCSPGRP, 1, 0);
+    seccomp_put(f, answer, SECCOMP_RET_ALLOW, 0, 0);
+    seccomp_put(f, answer, SECCOMP_REFUSED, 0, 0);
+}
+
 int confine_calls(bool unix_sockets, struct err *err)
 {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     (void)unix_sockets;
     (void)err;
     (void)put_socket;
+    (void)put_ioctl;
+    (void)fcntl_commands;
     (void)refused;
     return 0;
 #else
     struct seccomp_filter filter;
-    const uint32_t self = (uint32_t)getpid();
+    const uint32_t self = (uint32_t)getpid(), own[] = {0, self};
     if (!seccomp_available())
         return 0;
     seccomp_begin(&filter, SECCOMP_REFUSED);
@@ -149,6 +171,11 @@ int confine_calls(bool unix_sockets, struct err *err)
     seccomp_masked(&filter, SYS_clone, 0, SECCOMP_THREAD_MASK, CLONE_THREAD);
     seccomp_one_of(&filter, SYS_kill, 0, &self, 1, SECCOMP_REFUSED);
     seccomp_one_of(&filter, SYS_tgkill, 0, &self, 1, SECCOMP_REFUSED);
+    seccomp_one_of(&filter, SYS_prlimit64, 0, own, 2,
+                   SECCOMP_REFUSED); /* a limit of 0 s of CPU ends a process */
+    seccomp_one_of(&filter, SYS_fcntl, 1, fcntl_commands, sizeof(fcntl_commands) / sizeof(fcntl_commands[0]),
+                   SECCOMP_REFUSED);
+    put_ioctl(&filter);
     put_socket(&filter, unix_sockets);
     if (seccomp_enter(&filter, SECCOMP_RET_ALLOW, true) < 0)
         return err_errno(err, ERR_UNSUPPORTED, errno, "a worker could not filter its calls with seccomp");

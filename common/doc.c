@@ -101,6 +101,15 @@ static int auto_read(struct json_reader *r, const struct doc_field *field, void 
     return got;
 }
 
+static int bytes_read(struct json_reader *r, const struct doc_field *field, void *at)
+{
+    uint64_t value = (uint64_t)whole_get(field, at);
+    int got = jr_bytes(r, field->key, (enum jr_need)field->need, (uint64_t)field->min,
+                       (uint64_t)whole_of(field->max), &value);
+    whole_put(field, at, (int64_t)value);
+    return got;
+}
+
 static int whole_read(struct json_reader *r, const struct doc_field *field, void *at)
 {
     int64_t value = whole_get(field, at);
@@ -108,7 +117,7 @@ static int whole_read(struct json_reader *r, const struct doc_field *field, void
     if (field->flags & DOC_AUTO)
         return auto_read(r, field, at);
     if (field->flags & DOC_BYTES)
-        return jr_bytes(r, field->key, need, (uint64_t)field->min, (uint64_t)whole_of(field->max), at);
+        return bytes_read(r, field, at);
     int got = jr_i64(r, field->key, need, (int64_t)field->min, whole_of(field->max), &value);
     whole_put(field, at, value);
     return got;
@@ -241,6 +250,8 @@ int doc_fields(const struct doc *doc, struct json_reader *reader, void *out)
     for (unsigned i = 0; i < doc->count && (!reader->failed || reader->all); i++) {
         const struct doc_field *field = &doc->fields[i];
         const int got = field_read(reader, field, out);
+        for (struct json_reader *failed = reader; got < 0 && failed; failed = failed->parent)
+            failed->failed = true; /* whoever set the error alone */
         if (field->rule && got > 0)
             field->rule(reader, field, out);
     }

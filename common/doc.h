@@ -212,8 +212,9 @@ int doc_read(const struct doc *doc, const json_t *document, const char *path, vo
 json_t *doc_write(const struct doc *doc, const void *from, struct err *err);
 
 /* Two readings of a changed file: moves the fields and parts that are DOC_LIVE from *fresh to *now, by
- * exchanging them. ERR_CONFLICT names the first other key whose values differ; then nothing is exchanged.
- * `was` and `is` are the documents that the two were read from. */
+ * exchanging them: numbers, words, texts and parts within the struct, not lists, and not a part that shares
+ * it. ERR_CONFLICT names the first other key whose values differ; then nothing is exchanged. `was` and `is`
+ * are the documents that the two were read from. */
 int doc_adopt(const struct doc *doc, void *now, const json_t *was, void *fresh, const json_t *is,
               struct err *err);
 

@@ -28,6 +28,7 @@
 enum {
     LIST_BYTES_MAX = 64 << 20,
     LIST_FILES_MAX = 200000,
+    TURNS = 3,
     CONNECT_MS = 15000,
     LIST_MS = 60000,
     IDLE_MS = 60000,      /* a transfer on which nothing arrives is begun again */
@@ -367,6 +368,17 @@ static int fetch_file(struct hub_session *fetch, const struct hub_file *file, st
 
 /* ---- all of it ---- */
 
+/* The bytes of a file that an earlier fetch left. */
+static uint64_t bytes_before(const char *blob, uint64_t size)
+{
+    struct stat about;
+    char part[HUB_PATH_BYTES];
+    struct err none;
+    const bool there =
+        file_path(part, sizeof(part), &none, "%s.incomplete", blob) == 0 && stat(part, &about) == 0;
+    return !there ? 0 : (uint64_t)about.st_size < size ? (uint64_t)about.st_size : size;
+}
+
 /* Refuses what the disk has no room for. */
 static int has_room(const struct hub_session *fetch, struct err *err)
 {
@@ -381,7 +393,7 @@ static int has_room(const struct hub_session *fetch, struct err *err)
         if (fetch->wanted[i] && !fetch->there[i] &&
             (file_path(blob, sizeof(blob), err, "%s/blobs/%s", fetch->folder, fetch->files[i].etag) < 0 ||
              !blob_is_there(&fetch->files[i], blob)))
-            missing += fetch->files[i].size;
+            missing += fetch->files[i].size - bytes_before(blob, fetch->files[i].size);
     }
     return missing <= room
                ? 0
@@ -390,6 +402,20 @@ static int has_room(const struct hub_session *fetch, struct err *err)
                          "folder on another",
                          fetch->name->id, units_bytes(needed, missing), fetch->place->cache,
                          units_bytes(free_bytes, room));
+}
+
+static bool is_weights(const char *path)
+{
+    const char *dot = strrchr(path, '.');
+    return dot && (strcmp(dot, ".safetensors") == 0 || strcasecmp(dot, ".gguf") == 0);
+}
+
+/* By a tokenizer hub_find() sees that a description is whole, and by weights that a model is: they come last.
+ */
+static int turn_of(const char *path)
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    return is_weights(path) ? 2 : strcmp(name, "tokenizer.json") == 0 || strcmp(name, "tokenizer.model") == 0;
 }
 
 /* Fetches the files that are wanted and were not fetched yet. */
@@ -410,13 +436,14 @@ static int fetch_wanted(struct hub_session *fetch, struct err *err)
     }
     if (file_mkdirs(fetch->folder, 0755, err) < 0 || has_room(fetch, err) < 0)
         return -1;
-    for (size_t i = 0; i < fetch->file_count; i++) {
-        if (!fetch->wanted[i] || fetch->there[i])
-            continue;
-        if (fetch_file(fetch, &fetch->files[i], err) < 0)
-            return -1;
-        fetch->there[i] = true;
-    }
+    for (int turn = 0; turn < TURNS; turn++)
+        for (size_t i = 0; i < fetch->file_count; i++) {
+            if (!fetch->wanted[i] || fetch->there[i] || turn_of(fetch->files[i].path) != turn)
+                continue;
+            if (fetch_file(fetch, &fetch->files[i], err) < 0)
+                return -1;
+            fetch->there[i] = true;
+        }
     return 0;
 }
 
@@ -458,11 +485,9 @@ static int choose_rows(struct hub_session *fetch, enum hub_part part, struct err
 
 static bool has_weights(const struct hub_session *fetch)
 {
-    for (size_t i = 0; i < fetch->file_count; i++) {
-        const char *dot = strrchr(fetch->files[i].path, '.');
-        if (fetch->there[i] && dot && (strcmp(dot, ".safetensors") == 0 || strcasecmp(dot, ".gguf") == 0))
+    for (size_t i = 0; i < fetch->file_count; i++)
+        if (fetch->there[i] && is_weights(fetch->files[i].path))
             return true;
-    }
     return false;
 }
 

@@ -255,6 +255,8 @@ static int agent_add(const struct making *m, const json_t *agent)
     json_t *document = json_deep_copy(agent);
     if (document && !json_object_get(document, "address"))
         json_object_set_new(document, "address", json_string(m->config->advertise));
+    if (document) /* the CA's key, Redis' password and other agents' homes lie there */
+        json_object_set_new(document, "private", json_string(m->home));
     if (document_write(m, file, document) < 0)
         return -1;
     json_t *program = program_json(m, "motley-agent");

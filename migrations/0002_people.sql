@@ -102,7 +102,8 @@ CREATE TABLE nodes (
     starts_from timestamptz NOT NULL DEFAULT now(),
     -- How far the clock of a node's agent is ahead of the scheduler's, in seconds, as its heartbeats show it; null
     -- before two of them were heard.
-    clock_ahead_s double precision
+    clock_ahead_s double precision,
+    lost_at timestamptz                           -- of an unreachable node: when what runs there is given up
 );
 
 CREATE TABLE tokens (

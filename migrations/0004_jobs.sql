@@ -168,6 +168,7 @@ CREATE TABLE runs (
     saves_missed integer NOT NULL DEFAULT 0,
     -- The step that was predicted when the run was placed, as program/trace.h packs it; null of plans that are too long.
     timeline text,
+    load_bytes bigint NOT NULL DEFAULT 0,         -- of weights that its largest rank loads, as the plan predicts them
     UNIQUE (job, attempt)
 );
 CREATE INDEX runs_active ON runs (id) WHERE state IN ('starting', 'running', 'stopping');

@@ -145,7 +145,8 @@ CREATE FUNCTION motley_hours(seconds double precision) RETURNS text LANGUAGE sql
 $$;
 
 -- Checks a lease against the longest time (24 h where no group sets one; administrators: none) and the limits of its holder
--- and of the groups above. `of` is the lease that is changed and counts no more; 0: a new one. MO004 names the limit. One check
+-- and of the groups above. `of` is the lease that is changed and counts no more; 0: a new one. MO004: it is longer than any may
+-- be; MO006: a limit of devices or of the month is used up. One check
 -- at a time: what it allows is written before the next one counts.
 CREATE FUNCTION motley_lease_check(of bigint, holder bigint, admin boolean, of_begins timestamptz, until timestamptz)
 RETURNS boolean LANGUAGE plpgsql AS $$
@@ -179,7 +180,7 @@ BEGIN
                     AND (user_id = ANY (who.users) OR account = ANY (who.accounts))) INTO has;
             IF has >= who.devices_max THEN
                 RAISE EXCEPTION 'device: % may hold % devices at once, and hold or have booked %', who.name, who.devices_max, has
-                    USING ERRCODE = 'MO004';
+                    USING ERRCODE = 'MO006';
             END IF;
         END IF;
         IF who.month_seconds_max > 0 THEN
@@ -191,7 +192,7 @@ BEGIN
                 INTO used;
             IF used + asked > who.month_seconds_max THEN
                 RAISE EXCEPTION 'seconds: % may use % of devices in 30 days, have used or booked %, and this lease would use %', who.name,
-                    motley_hours(who.month_seconds_max), motley_hours(used), motley_hours(asked) USING ERRCODE = 'MO004';
+                    motley_hours(who.month_seconds_max), motley_hours(used), motley_hours(asked) USING ERRCODE = 'MO006';
             END IF;
         END IF;
     END LOOP;
@@ -284,10 +285,24 @@ CREATE TABLE queue_reasons (
     why text NOT NULL
 );
 
+-- A queued job's place and why it waits. Of what the scheduler does not decide about now (a job that is to begin later or
+-- pauses after a loss, an array) there is no place.
 CREATE FUNCTION motley_place(of_job bigint) RETURNS TABLE (place integer, code text, subject bigint, why text)
     LANGUAGE sql STABLE ROWS 1 AS $$
-    SELECT p.places[at.n], r.code, r.subject, r.why FROM queue_places p CROSS JOIN LATERAL (SELECT array_position(p.jobs, of_job) AS n) at
-    JOIN queue_reasons r ON r.id = p.reasons[at.n] WHERE p.chunk = of_job >> 9
+    WITH undecided AS (
+        SELECT *, CASE WHEN depends THEN NULL WHEN begin_at > now() THEN 'begin' WHEN not_before > now() THEN 'pause'
+            WHEN array_size > 0 THEN 'array' END AS because
+        FROM jobs WHERE id = of_job AND state = 'queued'
+    )
+    SELECT NULL::integer, u.because, NULL::bigint, CASE u.because
+        WHEN 'begin' THEN 'is to begin at ' || to_char(u.begin_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS')
+        WHEN 'pause' THEN concat_ws('; ', u.why, 'is tried again at ' || to_char(u.not_before AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'))
+        ELSE format('%s of its %s elements are jobs (motley jobs --array %s)', u.array_made, u.array_size, u.id) END
+    FROM undecided u WHERE u.because IS NOT NULL
+    UNION ALL
+    SELECT p.places[at.n], r.code, r.subject, r.why
+    FROM queue_places p CROSS JOIN LATERAL (SELECT array_position(p.jobs, of_job) AS n) at JOIN queue_reasons r ON r.id = p.reasons[at.n]
+    WHERE p.chunk = of_job >> 9 AND NOT EXISTS (SELECT FROM undecided u WHERE u.because IS NOT NULL)
 $$;
 
 -- What would let a job start sooner, asked by people and answered by the scheduler.

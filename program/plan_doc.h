@@ -12,9 +12,9 @@ extern const struct doc plan_rank_doc;  /* without programs and what seals them 
 extern const struct doc plan_costs_doc; /* the plan's costs */
 extern const struct doc plan_frame_doc; /* the plan's own numbers, without version, batch, ranks and groups */
 
-/* Reads and writes lists of tuples of whole numbers, such as [[block, begin, end], …]: structs of
- * field->width bytes each, made of int32_t. *count of them are at *items, which becomes new. A tuple that
- * `good` refuses is "entry N is " and field->text. */
+/* Reads and writes lists of tuples of whole numbers, such as [[block, begin, end], …]: structs made of
+ * `numbers` int32_t each. *count of them are at *items, which becomes new. A tuple that `good` refuses "is
+ * not " what `refusal` says. */
 struct tuple_list {
     const char *key, *refusal;
     size_t numbers; /* in a tuple */

@@ -11,9 +11,10 @@
     "(SELECT coalesce(json_agg(json_build_object('rank', a.rank, 'node', a.node, 'device', a.device, "       \
     "'state', a.state, 'code', a.code, 'why', coalesce(CASE WHEN a.state IN ('sent', 'ready', 'running') "   \
     "THEN CASE WHEN n.state = 'unreachable' THEN format('its node has not been heard since %s%s', "          \
-    "to_char(n.last_seen AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), '; unless it is heard before ' || "   \
+    "to_char(n.last_seen AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), CASE WHEN n.lost_at > now() THEN "    \
+    "'; unless it is heard before ' || "                                                                     \
     "to_char(n.lost_at AT TIME ZONE 'UTC', 'HH24:MI:SS') || ', the attempt is given up, and the job goes "   \
-    "on from its last checkpoint') "                                                                         \
+    "on from its last checkpoint' END) "                                                                     \
     "ELSE n.inventory -> 'lacking' ->> a.device END END, nullif(a.why, '')), 'memory', a.memory) "           \
     "ORDER BY a.rank), '[]'::json) FROM assignments a LEFT JOIN nodes n ON n.name = a.node "                 \
     "WHERE a.run = r.id)"

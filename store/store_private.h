@@ -133,8 +133,6 @@ void store_param_actor(struct pg_params *params, const struct principal *princip
 int store_one_change(struct store *store, const struct pg_statement *statement, struct pg_params *params,
                      const char *missing, const char *thing, store_doc_fn *done, void *arg, struct err *err);
 
-/* Parts of statements that change named rows by a document `d` of changes: the limits as members of a
- * document, and the columns of limits as they are after the change. */
 /* Seconds per step of the run r: predicted, times how much longer than predicted its slowest rank computes.
  */
 #define RUN_STEP_S                                                                                           \
@@ -144,6 +142,8 @@ int store_one_change(struct store *store, const struct pg_statement *statement, 
 #define RUN_LIMIT_AT(j, r)                                                                                   \
     "CASE WHEN " j ".time_limit_ms > 0 THEN " r ".created_at + (" j ".time_limit_ms - " j ".used_ms + " j    \
     ".limit_from_ms) * interval '1 ms' END"
+/* Parts of statements that change named rows by a document `d` of changes: the limits as members of a
+ * document, and the columns of limits as they are after the change. */
 #define LIMITS_OF(t)                                                                                         \
     "'devices_max', " t ".devices_max, 'running_max', " t ".running_max, 'queued_max', " t                   \
     ".queued_max, 'month_seconds_max', " t ".month_seconds_max"

@@ -29,10 +29,12 @@ def analyse(entry):
     words += [] if path in DEFINES else ["-include", os.path.join(lint.ROOT, "tools/analyse.h")]
     done = subprocess.run([CLANG, "--analyze", "--analyzer-output", "text", "-Qunused-arguments", *words, "-Wno-unused-value", entry["file"]],
                           cwd=entry["directory"], capture_output=True, text=True, timeout=SECONDS_MAX)
-    found = [line for line in done.stderr.splitlines() if re.search(r": (warning|error): ", line)]
+    found = [line for line in done.stderr.splitlines() if re.search(r": (warning|(?:fatal )?error): ", line)]
+    if done.returncode and not found:
+        found = [f"{entry['file']}: clang ended with {done.returncode}"]
     with open(os.path.join(OUT, path.replace("/", "_") + ".txt"), "w", encoding="utf-8") as file:
         file.write(done.stderr)  # empty: nothing was found
-    return path, [re.sub(r":\d+: (warning|error): ", ": ", os.path.relpath(line, lint.ROOT)) for line in found]
+    return path, [re.sub(r":\d+: (warning|(?:fatal )?error): ", ": ", os.path.relpath(line, lint.ROOT)) for line in found]
 
 
 def main():

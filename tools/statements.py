@@ -1,6 +1,6 @@
 """Statements of store/ over what people own, that do not ask themselves who may see or change it.
 
-Whose a job, a model or a file is, is decided by the statement that reads or changes it (migrations/0007_access.sql). A
+Whose a job, a model or a file is, is decided by the statement that reads or changes it (migrations/0005_access.sql). A
 statement without that question stands in ASKED with who asked before, or belongs to the leader alone.
 """
 import re

@@ -19,6 +19,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -85,16 +86,21 @@ static int take_local(struct registration *r, struct model_source *source, uint3
 {
     const struct model_file *file = model_source_file(source, index);
     struct manifest manifest = {0};
-    char path[BLOB_PATH_MAX], within[BLOB_PATH_MAX], sha256[DIGEST_HEX_SIZE];
+    char path[BLOB_PATH_MAX], within[BLOB_PATH_MAX], real[PATH_MAX], sha256[DIGEST_HEX_SIZE];
     if ((folder ? (model_source_folder(r->path, within, sizeof(within), err) < 0
                        ? -1
                        : model_source_path(within, file->name, path, sizeof(path), err))
                 : file_path(path, sizeof(path), err, "%s", r->path)) < 0 ||
         hash_file(r->call->app->known, source, index, path, &manifest, err) < 0)
         return -1;
+    /* Workers follow no link: in a hub's cache each file is one. */
+    if (!realpath(path, real) || strlen(real) >= sizeof(path)) {
+        manifest_fini(&manifest);
+        return err_set(err, ERR_INVALID, "path: %s leads to no file that can be used in place", path);
+    }
     digest_hex(manifest.sha256, 32, sha256);
     json_array_append_new(r->files, json_pack("{s:s, s:I, s:s, s:s}", "name", file->name, "size",
-                                              (json_int_t)file->size, "sha256", sha256, "path", path));
+                                              (json_int_t)file->size, "sha256", sha256, "path", real));
     json_array_append_new(r->manifests, manifest_to_json(&manifest, err));
     manifest_fini(&manifest);
     return 0;

@@ -1,6 +1,7 @@
 /* Answers why a job waits, when it should start, and what would let it start sooner. */
 #include "api/request/route.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -172,7 +173,8 @@ static json_t *state_words(const json_t *doc)
     const long long steps = json_integer_value(json_object_get(doc, "steps"));
     const char *limit = json_string_value(json_object_get(run, "limit_at"));
     char when[20], end[32], rfc3339[32];
-    int64_t limit_us, ends_us = clock_wall_us() + (int64_t)((double)(steps - step) * step_s * 1e6);
+    const double left_s = fmin((double)(steps - step) * step_s, 1e9);
+    int64_t limit_us, ends_us = clock_wall_us() + (int64_t)(left_s * 1e6);
     if (strcmp(state, "held") == 0)
         return json_sprintf(
             json_is_true(json_object_get(doc, "held_by_admin"))

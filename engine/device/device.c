@@ -172,8 +172,10 @@ static void *file_map(int file, uint64_t bytes)
 
 void *pages_alloc_shared(struct device *device, uint64_t bytes, uint8_t handle[64])
 {
+    pthread_mutex_lock(&device->lock);
     if (!device->lender)
         device->lender = lender_create();
+    pthread_mutex_unlock(&device->lock);
     if (!device->lender || bytes == 0 || bytes > INT64_MAX / 2)
         return NULL;
     int file = memfd_create("motley-buffer", MFD_CLOEXEC);

@@ -111,12 +111,10 @@ void lender_destroy(struct lender *lender)
     if (!lender)
         return;
     const int end = lender_reach(lender->words.name);
-    if (end >= 0) {
-        (void)send(end, &lender->words, sizeof(lender->words), MSG_NOSIGNAL);
+    if (end < 0 || send(end, &lender->words, sizeof(lender->words), MSG_NOSIGNAL) != sizeof(lender->words))
+        pthread_cancel(lender->thread); /* recvfrom is where it ends */
+    if (end >= 0)
         close(end);
-    } else {
-        pthread_cancel(lender->thread); /* without descriptors left; recvfrom is where it ends */
-    }
     pthread_join(lender->thread, NULL);
     close(lender->socket);
     free(lender);

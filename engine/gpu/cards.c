@@ -193,12 +193,12 @@ static json_t *card_describe(const struct gpu_cards_options *options, const stru
         available = memory_available(options->root, available, info.memory);
     json_t *products = known ? products_describe(driver, version, info.arch) : json_null();
     bool served = json_is_string(json_object_get(products, "library"));
-    return json_pack("{s:s, s:i, s:s, s:s, s:s, s:s, s:I, s:o, s:i, s:i, s:i, s:b, s:b, s:o, s:o, s:I}",
+    return json_pack("{s:s, s:i, s:s, s:s, s:s, s:s, s:I, s:o, s:i, s:i, s:i, s:b, s:b, s:b, s:o, s:o, s:I}",
                      "kind", driver->kind, "index", (int)index, "name", info.name, "arch", info.arch, "pci",
                      info.pci, "uuid", info.uuid, "memory_bytes", (json_int_t)info.memory, "free_bytes",
                      status == 0 ? json_integer((json_int_t)available) : json_null(), "warp", (int)info.warp,
                      "units", (int)info.units, "clock_khz", (int)info.clock_khz, "integrated",
-                     (int)info.integrated, "usable", status == 0, "why",
+                     (int)info.integrated, "exclusive", (int)info.exclusive, "usable", status == 0, "why",
                      status == 0 ? json_null() : json_string(err.text), "products", products, "base_bytes",
                      (json_int_t)(known ? gpu_base_bytes(&info, served) : 0));
 }
@@ -220,6 +220,12 @@ static void bus_describe(const struct vendor *vendor, const char *root, json_t *
     for (const char *const *name = vendor->hidden_by; *name; name++)
         if (getenv(*name))
             return;
+    const json_t *card;
+    size_t k;
+    json_array_foreach (cards, k, card)
+        if (json_string_value(json_object_get(card, "name")) &&
+            strstr(json_string_value(json_object_get(card, "name")), " MIG "))
+            return; /* a process that sees a slice sees no other card */
     for (uint32_t i = 0; vendor_bus_card(vendor, root, i, pci, why); i++)
         if (why[0] != '\0' && !is_listed(cards, pci))
             json_array_append_new(cards, json_pack("{s:s, s:s, s:b, s:s}", "kind", vendor->kind, "pci", pci,

@@ -30,9 +30,11 @@ struct gpu_cards_options {
  *   array of UUIDs of slices and whole cards. The caller starts one process for each UUID, which shows that
  *   one alone, to get its entry. "cards" then lists only the cut cards of that kind, without "index" and with
  *   "why".
+ * - "exclusive" says that its compute mode admits one process.
  * - A card on the PCI bus that its driver does not show is listed with "kind", "pci", "usable" and "why"
- * alone, unless the environment hides cards. `root` is "", or a folder with another machine's sys and run
- * (tests). A broken library or card never hides another one. Emulated cards are listed if the environment's
+ *   alone, unless the environment hides cards.
+ *
+ * A broken library or card never hides another one. Emulated cards are listed if the environment's
  * MOTLEY_EMULATED_CARDS says how many there are. */
 json_t *gpu_cards(const struct gpu_cards_options *options, struct err *err);
 

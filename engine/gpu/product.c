@@ -8,9 +8,7 @@ enum {
                              more units busy */
     BLOCKS_AIM = 256,     /* sums are cut into pieces so that a product has about this many blocks */
     PIECE_MIN = 256,      /* fewest terms of a piece of a sum */
-    PIECES_MAX = 64,
-    TERMS_A_CLOCK = 8 /* multiplications per unit and clock that even a slow kernel does: a Pascal unit has
-                         128 lanes */
+    PIECES_MAX = 64
 };
 
 /* A kernel for tiles of rows x columns. */
@@ -122,7 +120,7 @@ static bool part_alike(const struct gpu *gpu, const struct op_gemm *o, uint32_t 
 }
 
 /* How many rows of the product a launch computes: all, or as many as a card with a watchdog allows. The parts
- * give the whole's bits. */
+ * of our own kernels give the whole's bits: where they cannot, the product is launched whole. */
 static uint32_t rows_a_launch(const struct gpu *gpu, const struct op_gemm *o)
 {
     const uint64_t wanted = gpu_launches(gpu, (double)o->m * o->n * o->k);

@@ -203,11 +203,14 @@ void vendor_machine_tell(const struct vendor *vendor, const char *root, struct e
         return;
     }
     const uint32_t count = bus_read(vendor, root, cards);
+    uint32_t kept = 0;
     for (uint32_t i = 0; i < count; i++)
         if (is_kept(vendor, root, &cards[i], why)) {
             append(err, "%s: %s", cards[i].address, why);
-            return; /* what is missing besides follows from that */
+            kept++;
         }
+    if (kept > 0 && kept == count)
+        return; /* what is missing besides follows from that */
     if (err->code == ERR_NOT_FOUND && count == 0)
         return; /* there is no library and no card */
     nodes_tell(vendor, root, err);

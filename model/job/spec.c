@@ -462,7 +462,8 @@ static const struct doc checkpoint_doc = DOC(job_spec, checkpoint_fields);
 static void eval_check(struct json_reader *r, void *all)
 {
     const struct job_spec *spec = all;
-    if (!r->failed && !spec->data.eval)
+    const bool failed = r->failed || (r->parent && r->parent->failed); /* data.eval may be what was refused */
+    if (!failed && !spec->data.eval)
         jr_fail(r, NULL, "there is nothing to evaluate on: data.eval names no file");
 }
 

@@ -232,7 +232,7 @@ struct job_spec {
     uint32_t at_most;    /* how many elements may run at once; 0: any number */
 };
 
-/* Reads a specification. Borrows 'document' for the call (a chat template object is kept by reference count).
+/* Reads a specification. Borrows 'document' for the call.
  * On success fills *spec, which spec_fini() releases; on failure *spec is empty and spec_fini() is a no-op.
  * Errors: ERR_INVALID with the path first, ERR_NOMEM. */
 int spec_parse(const json_t *document, struct job_spec *spec, struct err *err);

@@ -389,12 +389,17 @@ static void wait_for_devices(struct queue *queue, const struct queue_job *of,
     struct scheduler_pass *pass = queue->pass;
     struct job_class *class = &queue->classes[of->class];
     struct policy_plan ideal = {0};
-    struct device_set all = {0};
+    struct device_set all = {0}, its = queue->there;
+    const struct device_set *avoid = queue->facts[of - queue->jobs].avoid;
     const struct policy_plan *plan = action->plan;
+    if (avoid)
+        device_set_subtract(&its, avoid);
     for (size_t d = 0; d < queue->snapshot.device_count; d++)
         device_set_add(&all, d);
-    if (!plan && job_class_best(pass, class, &queue->there,
-                                action->reason == REASON_ABSENT ? &all : &queue->there, 0, &ideal) == FIT_YES)
+    /* A job uses the devices that it avoids only where it fits on no others. */
+    if (!plan && (job_class_best(pass, class, &queue->there, action->reason == REASON_ABSENT ? &all : &its, 0,
+                                 &ideal) == FIT_YES ||
+                  (avoid && job_class_best(pass, class, &queue->there, &queue->there, 0, &ideal) == FIT_YES)))
         plan = &ideal;
     bool free_one = false;
     for (size_t d = 0; d < pass->view->device_count; d++) {

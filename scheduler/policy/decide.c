@@ -255,6 +255,18 @@ static int wait_for_release(struct decision *x, struct considered *c, size_t kee
         return wait_for(c, device->kept_by == HOLDER_INTERVAL ? REASON_INTERVAL : REASON_RESERVED,
                         device->keeper);
     }
+    /* For whom it waits: who holds the devices that it may claim, where these are fewer than those that are
+     * there. */
+    const int64_t among = width_set(&x->answers, &c->among, x->err);
+    uint32_t own;
+    if (among < 0)
+        return -1;
+    c->question.set = (uint32_t)among;
+    const int claimable = width_choose(&x->answers, &c->question, &own, x->err);
+    if (claimable < 0)
+        return -1;
+    if (claimable == FIT_YES)
+        plan = own;
     const struct device_claim *last =
         &x->reserve.devices[reserve_last(&x->reserve, &x->answers.plans[plan].devices)];
     return wait_for(c, last->held_by == HOLDER_INTERVAL ? REASON_INTERVAL : REASON_DEVICES, last->holder);

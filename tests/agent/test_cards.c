@@ -130,8 +130,9 @@ static const struct agent_device *changed_cards(const char *change, const char *
  * process. */
 static void a_card_with_a_worker_of_ours_keeps_its_limit(void **state)
 {
-    static const char *const changes[] = {"{\"free_bytes\":900000000}",
-                                          "{\"free_bytes\":null,\"usable\":false,\"why\":\"(exclusive)\"}"};
+    static const char *const changes[] = {
+        "{\"free_bytes\":900000000}",
+        "{\"free_bytes\":null,\"exclusive\":true,\"usable\":false,\"why\":\"busy\"}"};
     struct agent_config *config = calloc(1, sizeof(*config));
     (void)state;
     for (size_t i = 0; i < 2; i++) {
@@ -140,6 +141,13 @@ static void a_card_with_a_worker_of_ours_keeps_its_limit(void **state)
         assert_true(card->memory_limit_bytes == (uint64_t)321 << 26);
         agent_config_fini(config);
     }
+    /* A worker there is no reason to take a card that does not answer. */
+    changed_cards("{\"free_bytes\":null,\"usable\":false,\"why\":\"no answer\"}", "{\"n/cuda0\":21541945344}",
+                  config);
+    assert_int_equal(config->device_count, 1);
+    assert_string_equal(json_text_of(json_array_get(json_object_get(config->cards, "cards"), 0), "why"),
+                        "no answer");
+    agent_config_fini(config);
     free(config);
 }
 

@@ -12,13 +12,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <linux/sockios.h>
 #include <sched.h>
 #include <semaphore.h>
 #include <signal.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -363,6 +366,8 @@ static int attempts(const struct confined *c, pthread_t before)
     char path[64];
     struct iovec part = {path, 8};
     const pid_t parent = getppid();
+    struct rlimit limit;
+    const int end = socket(AF_INET, SOCK_STREAM, 0);
     snprintf(path, sizeof(path), "/proc/%d/environ", (int)parent);
     pthread_join(before, &refused);
     const struct {
@@ -400,6 +405,10 @@ static int attempts(const struct confined *c, pthread_t before)
         {"no names of its own", unshare(CLONE_NEWUSER) < 0},
         {"no mount", mount("none", "/tmp", "tmpfs", 0, NULL) < 0},
         {"no user faults", syscall(SYS_userfaultfd, 0) < 0},
+        {"its own limits", getrlimit(RLIMIT_CPU, &limit) == 0},
+        {"no limits of others", prlimit(parent, RLIMIT_CPU, NULL, &limit) < 0 && errno == EPERM},
+        {"no signals to others by a file", fcntl(end, F_SETOWN, parent) < 0 && errno == EPERM},
+        {"nor by a socket", ioctl(end, FIOSETOWN, &parent) < 0 && errno == EPERM},
         {"no rings", syscall(SYS_io_uring_setup, 1, NULL) < 0 && errno == EPERM},
         {"no events of the processor", syscall(SYS_perf_event_open, NULL, 0, -1, -1, 0) < 0},
         {"no keys of the kernel", syscall(SYS_keyctl, 0, 0, 0, 0, 0) < 0 && errno == EPERM},

@@ -100,6 +100,7 @@ def failures(out):
     expect(code == 75 and not lines_of(f"{out}-over") and "over before machine, nodes" in said, f"without time: {said}")
     code, said = hour(f"{out}-cut", "check-large", "--minutes", "0.18", GPU_BIN=slow_programs(f"{out}-slow"))
     expect(code == 75 and not lines_of(f"{out}-cut") and "over before check-large" in said, f"an hour that ends in a step: {said}")
+    expect(os.path.exists(os.path.join(f"{out}-cut", "check-large.txt")), "the step was begun")
     code, said = hour(f"{out}-none", GPU_DEVICE="cuda", MOTLEY_CUDA_LIBRARY="/nowhere/libcuda.so")
     expect(code == 77 and "no card was found" in said and "/nowhere/libcuda.so" in said, f"without a card: {said}")
 

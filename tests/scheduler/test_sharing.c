@@ -551,7 +551,6 @@ static json_t *extend(int64_t id, int64_t seconds, const struct principal *asker
     return answer.doc;
 }
 
-/* More time is given unless a job that waits for the devices would start later. */
 /* In how many seconds the queue says that the job ends, and whether by its time limit. */
 static int64_t ends_in_s(int64_t id, bool by_limit)
 {
@@ -717,8 +716,6 @@ static void a_waiting_job_has_a_range_and_is_told_what_would_be_sooner(void **st
     sql("DELETE FROM arrivals WHERE job > 1000000");
 }
 
-/* A lease ends early when for a time no process has held memory of its device, or computed on its CPU. It
- * goes on if the device is used, if it is for maintenance, or if the device's health is unknown. */
 /* The tables that simulations read are complete: jobs with their class and the times of their runs, and
  * forecasts, in which all runs are counted. */
 static void everything_that_ran_is_recorded(void **state)

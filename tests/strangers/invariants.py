@@ -332,7 +332,7 @@ class Invariants:
     async def truth(self):
         jobs = await self.service.rows(
             "SELECT j.id, j.name, j.state, j.attempt, u.name AS owner, j.visibility, g.name AS grp, r.devices FROM jobs j JOIN users u ON u.id = j.owner LEFT JOIN groups g ON g.id = j.grp "
-            "LEFT JOIN LATERAL (SELECT json_agg(a.device ORDER BY a.rank) AS devices FROM assignments a WHERE a.run = j.run) r ON j.state IN ('starting', 'running', 'stopping') "
+            "LEFT JOIN LATERAL (SELECT json_agg(a.device ORDER BY a.rank) AS devices FROM assignments a WHERE a.run = j.run AND a.state IN ('sent', 'ready', 'running')) r ON j.state IN ('starting', 'running', 'stopping') "
             f"WHERE j.id > {self.machine.first_job}")
         members = await self.service.rows("SELECT u.name AS person, g.name AS grp FROM group_members m JOIN users u ON u.id = m.user_id JOIN groups g ON g.id = m.grp")
         devices = await self.service.rows("SELECT d.name, d.drained, d.present, n.state, n.barred, (SELECT r.job FROM assignments a JOIN runs r ON r.id = a.run WHERE a.device = d.name AND a.state IN ('sent', 'ready', 'running')) AS job "

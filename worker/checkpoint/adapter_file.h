@@ -15,7 +15,7 @@ void adapter_log_destroy(struct adapter_log *log);
 int adapter_log_add(struct adapter_log *log, const char *lines, size_t lines_size, uint64_t at,
                     struct err *err);
 /* Assembles and stores adapter_model.safetensors and adds its index lines to the snapshot's index. A small
- * file is assembled in memory, a larger one in a file of the cache folder. */
+ * file is assembled in memory, a larger one in a file of the worker's own folder. */
 int adapter_file_store(struct session *session, struct snapshot *snapshot, struct adapter_log *log,
                        struct err *err);
 

@@ -34,9 +34,7 @@ int saver_create(struct session *session, struct saver **out, struct err *err)
     struct saver *saver = calloc(1, sizeof(*saver));
     *out = saver;
     if (saver &&
-        snapshot_create(session->assignment->local.cache ? session->dir
-                                                         : NULL, /* no cache: no files either */
-                        session->assignment->checkpoint_bytes, &saver->snapshot, err) == 0 &&
+        snapshot_create(session->dir, session->assignment->checkpoint_bytes, &saver->snapshot, err) == 0 &&
         cond_init(&saver->changed) == 0) {
         pthread_mutex_init(&saver->lock, NULL);
         saver->session = session;

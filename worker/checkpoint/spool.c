@@ -54,8 +54,7 @@ static int file_open(struct spool *spool, struct err *err)
 {
     char path[1024];
     if (!spool->dir)
-        return err_set(err, ERR_IO, "no cache folder for a checkpoint of more than %zu bytes",
-                       spool->memory.limit);
+        return err_set(err, ERR_IO, "no folder for a checkpoint of more than %zu bytes", spool->memory.limit);
     if (file_mkdirs(spool->dir, 0700, err) < 0 ||
         file_path(path, sizeof(path), err, "%s/checkpoint-XXXXXX", spool->dir) < 0)
         return -1;

@@ -36,7 +36,7 @@ struct snapshot {
     struct err err;
 };
 
-/* Makes an empty snapshot whose files wait in the cache folder `dir`. */
+/* Makes an empty snapshot whose files wait in the folder `dir`. */
 int snapshot_create(const char *dir, uint64_t memory_bytes, struct snapshot **out, struct err *err);
 void snapshot_destroy(struct snapshot *snapshot);
 /* Removes all files. */

@@ -61,7 +61,7 @@ struct worker_link {
     uint64_t spool_bytes, seq, acked;
     struct link_message *messages, *messages_last;
     unsigned message_count;
-    bool connected, stopping, interrupted;
+    bool connected, stopping, interrupted, ended;
     struct link_call *call; /* that the thread has to make, or NULL */
     uint64_t since_ns;      /* when `connected` last changed */
 
@@ -292,6 +292,10 @@ static void *link_main(void *arg)
             accept_agent(link);
     }
     hang_up(link);
+    pthread_mutex_lock(&link->lock);
+    link->ended = true;
+    pthread_cond_broadcast(&link->changed);
+    pthread_mutex_unlock(&link->lock);
     return NULL;
 }
 
@@ -402,10 +406,12 @@ int worker_link_call(struct worker_link *link, int (*run)(void *arg, struct err 
     pthread_mutex_lock(&link->lock);
     link->call = &call;
     wake_thread(link);
-    while (link->call)
+    while (link->call && !link->ended)
         pthread_cond_wait(&link->changed, &link->lock);
+    const bool made = !link->call;
+    link->call = NULL;
     pthread_mutex_unlock(&link->lock);
-    return call.result;
+    return made ? call.result : err_set(err, ERR_NODE, "the thread of the agent's socket has ended");
 }
 
 /* Numbers, stamps and encodes the event; the lock is held. NULL with *err on failure. */

@@ -35,7 +35,7 @@ static const char *const readable[] = {
     "/nix/store",
     "/run/opengl-driver",
 };
-/* Patterns of the cards' devices, and the memory that their drivers share between processes. */
+/* Patterns of the cards' devices. */
 static const char *const card_devices[] = {"/dev/nvidia*", "/dev/kfd", "/dev/dri", "/dev/dxg"};
 static const char *const plain_devices[] = {"/dev/null", "/dev/zero", "/dev/full", "/dev/random",
                                             "/dev/urandom"};
@@ -47,7 +47,8 @@ static const char *const variables[] = {"LD_LIBRARY_PATH",           "MOTLEY_CUD
 
 struct rules {
     int fd;              /* Landlock's */
-    char home[PATH_MAX]; /* the agent's, without links; "none" if it is unknown, which is no absolute path */
+    char home[PATH_MAX]; /* what is kept from the worker, without links; "none", no absolute path: nothing is
+                          */
 };
 
 static bool contains(const char *folder, const char *path)
@@ -61,12 +62,15 @@ static bool contains(const char *folder, const char *path)
 static int allow_entries(const struct rules *rules, char folder[PATH_MAX])
 {
     char onward[PATH_MAX] = "", below[PATH_MAX];
+    struct stat about;
     DIR *entries = opendir(folder);
     int result = 0;
     for (const struct dirent *entry; entries && result == 0 && (entry = readdir(entries));) {
         struct err ignored;
-        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0 || entry->d_type == DT_LNK ||
-            file_path(below, sizeof(below), &ignored, "%s/%s", folder, entry->d_name) < 0)
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0 ||
+            file_path(below, sizeof(below), &ignored, "%s/%s", strcmp(folder, "/") == 0 ? "" : folder,
+                      entry->d_name) < 0 ||
+            lstat(below, &about) < 0 || S_ISLNK(about.st_mode))
             continue;
         if (contains(below, rules->home))
             memcpy(onward, below, sizeof(onward));
@@ -133,12 +137,26 @@ static int allow_pattern(const struct rules *rules, const char *pattern, uint64_
     return result;
 }
 
-/* Allows the folders of the model's files, for a link among them may lead anywhere. */
+/* Allows to read one file of a model, or its folder. A link may lead anywhere, so it is not followed: models
+ * that are used in place have the paths of their files without links (api/blobs/models.c). */
+static int allow_model_path(const struct rules *rules, const char *path)
+{
+    struct stat about;
+    if (!path || lstat(path, &about) < 0)
+        return 0;
+    if (S_ISDIR(about.st_mode))
+        return allow_around_home(rules, path);
+    char real[PATH_MAX];
+    return S_ISREG(about.st_mode) && realpath(path, real) && !contains(rules->home, real)
+               ? landlock_allow(rules->fd, real, LANDLOCK_MAY_READ)
+               : 0;
+}
+
 static int allow_model(const struct rules *rules, const struct model_part *model)
 {
-    int result = model->path ? allow_folder_of(rules, model->path) : 0;
+    int result = allow_model_path(rules, model->path);
     for (uint32_t f = 0; f < model->file_count && result == 0; f++)
-        result = model->files[f].path ? allow_folder_of(rules, model->files[f].path) : 0;
+        result = allow_model_path(rules, model->files[f].path);
     return result;
 }
 

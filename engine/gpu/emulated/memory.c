@@ -200,7 +200,11 @@ int emulated_memory_export(struct emulated_memory *memory, gpu_address address, 
     if (!emulated_memory_find(memory, address, 1, &span) || span.begin != address)
         return err_set(err, ERR_INVALID, "no allocation begins at this address");
     struct shared_handle shared = {.at = address - (uintptr_t)memory->addresses, .bytes = span.bytes};
-    if (!memory->lender && !(memory->lender = lender_create()))
+    pthread_mutex_lock(&memory->lock);
+    if (!memory->lender)
+        memory->lender = lender_create();
+    pthread_mutex_unlock(&memory->lock);
+    if (!memory->lender)
         return err_set(err, ERR_NOMEM, "no socket or thread to share memory by");
     lender_lend(memory->lender, memory->file, &shared.loan);
     memset(handle, 0, GPU_IPC_BYTES);
