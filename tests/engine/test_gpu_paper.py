@@ -58,7 +58,8 @@ def paper_is_what_runs():
             sums = [sum(op[name] for op in step["ops"]) for step in (two, three, four)]
             expect(sums[2] - sums[1] == sums[1] - sums[0] > 0, f"{method}: {name} of 2, 3 and 4 layers: {sums}")
         flops = sum(op["flops"] for op in two["ops"])
-        expect(0.9 * two["model_flops"] < flops < 2.5 * two["model_flops"], f"{method}: {flops} of products, {two['model_flops']} of the model")
+        most = 2 if method == "full" else 2.5  # adapters on seven matrices of a layer as narrow as this one count
+        expect(0.9 * two["model_flops"] < flops < most * two["model_flops"], f"{method}: {flops} of products, {two['model_flops']} of the model")
 
 
 def loops_are_counted():
