@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Every command of docs/guide is run, in order, in a fresh home whose path is long and has spaces.
+"""Every command of the pages for users (docs/README.md names them) is run, in order, in a fresh home whose path is long and has spaces.
 
 A block ```sh is run, ```sh fails must end with a status that is not 0; a block ```file NAME is written as that file; a block ```sh not-run is not run, and the comment in its
 first line must say why (it is printed). No other block may look like commands.
@@ -16,23 +16,24 @@ import tempfile
 from motley import BIN, SOURCE, Failed, expect, main
 from hub import Hub, Repository
 
-GUIDE = os.path.join(SOURCE, "docs", "guide")
+DOCS = os.path.join(SOURCE, "docs")
+FOLDERS = ("start", "how-to", "run-a-lab")
 DATA = os.path.join(SOURCE, "tests", "data")
 CHATML = os.path.join(DATA, "chat", "chatml.jinja")
 
 
 def pages():
     """The pages in the order of the index."""
-    with open(os.path.join(GUIDE, "README.md"), encoding="utf-8") as handle:
-        named = re.findall(r"\]\(([a-z-]+\.md)\)", handle.read())
-    pages_there = sorted(name for name in os.listdir(GUIDE) if name.endswith(".md") and name != "README.md")
+    with open(os.path.join(DOCS, "README.md"), encoding="utf-8") as handle:
+        named = re.findall(rf"\]\(((?:{'|'.join(FOLDERS)})/[a-z-]+\.md)\)", handle.read())
+    pages_there = sorted(f"{folder}/{name}" for folder in FOLDERS for name in os.listdir(os.path.join(DOCS, folder)))
     expect(sorted(named) == pages_there, f"the index names {sorted(named)}, there are {pages_there}")
     return named
 
 
 def blocks(page):
     """(kind, text) of each fenced block."""
-    with open(os.path.join(GUIDE, page), encoding="utf-8") as handle:
+    with open(os.path.join(DOCS, page), encoding="utf-8") as handle:
         return re.findall(r"^```([^\n]*)\n(.*?)^```$", handle.read(), re.M | re.S)
 
 
