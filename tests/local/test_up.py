@@ -115,7 +115,9 @@ def check_whole_life(user):
             until(f"{role} is back", lambda: victim not in [p["pid"] for p in home.processes()] and
                   sorted(p["role"] for p in home.processes()) == ROLES)
         until("the api is ready", lambda: home.run("nodes", "--json").returncode == 0)
-        os.kill(home.pid("supervisor"), signal.SIGKILL)
+        supervisor = home.pid("supervisor")
+        os.kill(supervisor, signal.SIGKILL)
+        until("the supervisor is gone", lambda: supervisor not in [p["pid"] for p in home.processes()])  # a killed process may run on for a moment
         home.up()  # with the configuration it had; what was left is replaced
         expect(sorted(p["role"] for p in home.processes()) == ROLES, "not all is back after the supervisor's death")
         done = home.run("down")
