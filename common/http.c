@@ -216,10 +216,16 @@ static int progress(void *arg, curl_off_t down_total, curl_off_t down, curl_off_
     (void)up_total;
     (void)up;
     struct http_exchange *exchange = arg;
-    uint64_t idle_ns = (uint64_t)exchange->request->idle_ms * 1000000;
+    const struct http_request *request = exchange->request;
+    uint64_t idle_ns = (uint64_t)request->idle_ms * 1000000;
+    if (request->stopped && request->stopped(request->stopped_arg)) {
+        err_set(exchange->err, ERR_CANCELLED, "%s %s was stopped", request->method, request->path);
+        exchange->failed = true;
+        return 1;
+    }
     if (idle_ns > 0 && clock_mono_ns() - exchange->last_ns > idle_ns) {
-        err_set(exchange->err, ERR_TIMEOUT, "%s %s: nothing arrived for %u ms", exchange->request->method,
-                exchange->request->path, exchange->request->idle_ms);
+        err_set(exchange->err, ERR_TIMEOUT, "%s %s: nothing arrived for %u ms", request->method,
+                request->path, request->idle_ms);
         exchange->failed = true;
         return 1;
     }

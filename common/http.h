@@ -74,6 +74,10 @@ struct http_request {
     uint32_t timeout_ms; /* limit for the whole request; 0 means 30000, UINT32_MAX no limit, for streams that
                             are followed */
     uint32_t idle_ms;    /* the request fails if nothing arrives for this long; 0: no limit */
+    /* Asked about once a second, also while nothing arrives; true ends the request with ERR_CANCELLED. Or
+     * NULL. */
+    bool (*stopped)(const void *arg);
+    const void *stopped_arg;
     const struct http_watch *watch; /* what to watch meanwhile, or NULL */
 };
 

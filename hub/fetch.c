@@ -35,6 +35,7 @@ enum {
     FIRST_PATIENCE_S = 3, /* before the hub has answered once */
     PATIENCE_S = 120,     /* without a byte, once it has */
     WAIT_MAX_S = 600,     /* a hub that asks for more, all waits together, is left for later */
+    BEGINNINGS_MAX = 5,   /* of a file from a server that sends no ranges: after a cut it begins anew */
     SMALL_FILE_BYTES_MAX =
         1 << 28 /* of a file that is checked by Git's hash; the Hub has larger ones in LFS */
 };
@@ -178,7 +179,12 @@ static int ask_list(struct hub_session *fetch, struct err *err)
         file_path(path, sizeof(path), err, "/api/%s/%s/revision/%s?blobs=true",
                   fetch->name->dataset ? "datasets" : "models", fetch->name->id, revision) < 0)
         return -1;
-    struct http_request request = {.method = "GET", .path = path, .response = &text, .timeout_ms = LIST_MS};
+    struct http_request request = {.method = "GET",
+                                   .path = path,
+                                   .response = &text,
+                                   .timeout_ms = LIST_MS,
+                                   .stopped = is_stopped,
+                                   .stopped_arg = fetch};
     int result;
     while ((result = http_perform(fetch->http, &request, &answer, err)) < 0 &&
            ask_again(fetch, &answer, NULL, err) == 0)
@@ -200,9 +206,16 @@ struct hub_partial {
     struct hub_session *fetch;
     const struct hub_file *file;
     int fd;
-    uint64_t have;    /* bytes in the file */
+    uint64_t have; /* bytes in the file */
+    unsigned beginnings;
     const char *path; /* for errors */
 };
+
+static void say_moved(const struct hub_session *fetch, const struct hub_file *file)
+{
+    if (fetch->watch->moved)
+        fetch->watch->moved(fetch->watch->arg, file->path, fetch->done, fetch->found->bytes);
+}
 
 static int part_arrived(void *arg, const void *data, size_t size, struct err *err)
 {
@@ -216,13 +229,17 @@ static int part_arrived(void *arg, const void *data, size_t size, struct err *er
     fetch->done += size;
     fetch->found->fetched_bytes += size;
     retry_moved(&fetch->retry);
-    if (fetch->watch->moved)
-        fetch->watch->moved(fetch->watch->arg, part->file->path, fetch->done, fetch->found->bytes);
+    say_moved(fetch, part->file);
     return 0;
 }
 
 static int part_empty(struct hub_partial *part, struct err *err)
 {
+    if (part->beginnings++ == BEGINNINGS_MAX)
+        return err_set(err, ERR_NET,
+                       "%s of %s was cut %d times, and the server sends no part of a file, so that each time "
+                       "it begins anew: try a better connection, or another HF_ENDPOINT than %s",
+                       part->file->path, part->fetch->name->id, BEGINNINGS_MAX, part->fetch->place->endpoint);
     part->fetch->done -= part->have;
     part->have = 0;
     return ftruncate(part->fd, 0) == 0 ? 0
@@ -260,7 +277,9 @@ static int part_fill(struct hub_partial *part, struct err *err)
                                        .sink = part_arrived,
                                        .sink_arg = part,
                                        .timeout_ms = UINT32_MAX,
-                                       .idle_ms = IDLE_MS};
+                                       .idle_ms = IDLE_MS,
+                                       .stopped = is_stopped,
+                                       .stopped_arg = part->fetch};
         const uint64_t before = part->have;
         result = http_perform(part->fetch->http, &request, &answer, err);
         if (result < 0 && answer.status == 200 && before > 0 && part->have == before)
@@ -335,6 +354,7 @@ static int fetch_blob(struct hub_session *fetch, const struct hub_file *file, co
     }
     part.have = (uint64_t)status.st_size;
     fetch->done += part.have;
+    say_moved(fetch, file);
     int result = part.have > file->size ? part_empty(&part, err) : 0;
     if (result == 0 && (result = part_take(&part, err)) == 0 && rename(path, blob) < 0)
         result = err_errno(err, ERR_IO, errno, "could not rename \"%s\"", path);

@@ -121,6 +121,39 @@ def a_cut_fetch_goes_on_where_it_was():
                    f"{len(kept)} kept, ranges {ranges}: {got}")
 
 
+class Always(dict):
+    def pop(self, key):
+        return self[key]
+
+
+def a_server_without_ranges_that_breaks_each_time_is_given_up():
+    with Hub() as hub:
+        hub.repositories[NAME] = Repository(NEEDED)
+        hub.ranges, hub.cut = False, Always({".safetensors": 300000})
+        _, why = User(hub).run("model", "get", NAME, status=3)
+        expect(f"model.safetensors of {NAME} was cut 5 times, and the server sends no part of a file" in why and hub.url in why, why)
+        begun = sum("/cdn/" in path for path in hub.paths())
+        expect(5 < begun < 15, f"begun {begun} times")
+
+
+def a_token_goes_to_no_other_host_however_it_redirects():
+    with Hub() as hub, Hub() as mirror:
+        hub.repositories[NAME] = mirror.repositories[NAME] = Repository(NEEDED)
+        hub.renamed["Old/Tiny"] = NAME
+        for files_at in (hub.files_at, mirror.url):  # another name, another port
+            hub.files_at = files_at
+            for status in (301, 302, 303, 307, 308):
+                hub.redirects = dict.fromkeys(hub.redirects, status)
+                del hub.asked[:], mirror.asked[:]
+                user = User(hub, HF_TOKEN=TOKEN)
+                user.get("Old/Tiny")
+                large = [h for _, path, h in hub.asked + mirror.asked if path.startswith("/cdn/")]
+                rest = [h for _, path, h in hub.asked if not path.startswith("/cdn/")]
+                expect(user.files("Old/Tiny") == NEEDED and len(large) == 1 and len(rest) > 2 * len(SMALL), f"{status}: {hub.paths()}")
+                expect("Authorization" not in large[0], f"{status}: the token went to {files_at}")
+                expect(all("Authorization" in h for h in rest), f"{status}: no token for the Hub")
+
+
 def who_comes_second_waits():
     with Hub() as hub:
         hub.repositories[NAME] = Repository(NEEDED)
@@ -196,6 +229,28 @@ def refusals_say_what_to_do():
         for answer in ((429, [("Retry-After", "3600")]), (503, [("RateLimit", '"api";r=0;t=3600')])):
             hub.answers = [answer]
             expect("wants 3600 s without requests: try again then" in user.run("model", "get", NAME, status=1)[1], "a long wait")
+        for answers, status, words in (([(403, [])], 6, f"the Hub ({hub.url}) forbids {NAME}"), ([(404, [])], 1, f"has no public model {NAME}"),
+                                       ([(500, [])] * 99, 3, "status 500"), ([(502, [])] * 99, 3, "status 502"), ([(418, [])], 2, "status 418")):
+            hub.answers = answers
+            _, why = User(hub).run("model", "get", NAME, status=status)
+            expect(words in why and why.count("motley: ") == 1, why)
+        hub.answers = [(500, []), (503, []), (504, [])]
+        User(hub).get()
+        hub.sizes = {"model.safetensors": len(WEIGHTS) + 9}
+        _, why = User(hub).run("model", "get", NAME, status=1)
+        expect(f"fetching {NAME}: model.safetensors: " in why and "the server sent 1048576 of 1048585 bytes" in why, why)
+        hub.sizes = {"model.safetensors": len(WEIGHTS) - 9}
+        _, why = User(hub).run("model", "get", NAME, status=1)
+        expect("model.safetensors" in why and "arrived with other bytes than the Hub says" in why, why)
+        hub.sizes = {"model.safetensors": 1 << 60}
+        _, why = User(hub).run("model", "get", NAME, status=1)
+        expect(f"{NAME} needs 1.00 EiB more and the disk of" in why and "free some, or set HF_HOME" in why, why)
+        hub.sizes, full = {}, User(hub)
+        os.makedirs(full.cache("blobs"))
+        blob = full.cache("blobs", hub.repositories[NAME].commits[hub.repositories[NAME].revisions["main"]]["model.safetensors"].etag)
+        os.symlink("/dev/full", blob + ".incomplete")
+        _, why = full.run("model", "get", NAME, status=1)
+        expect("No space left on device" in why and not os.path.exists(full.cache("refs", "main")), why)
         hub.renamed["Old/Tiny"] = NAME
         expect(f"Old/Tiny is called {NAME} by now" in user.run("model", "get", "Old/Tiny")[1], "renamed")
 
@@ -300,6 +355,7 @@ def the_hubs_own_client_finds_ours_and_we_its():
 
 
 if __name__ == "__main__":
-    main(only_what_a_model_needs_is_fetched_into_the_tools_cache, a_cut_fetch_goes_on_where_it_was, who_comes_second_waits, a_terminal_shows_how_far_it_is,
+    main(only_what_a_model_needs_is_fetched_into_the_tools_cache, a_cut_fetch_goes_on_where_it_was, a_server_without_ranges_that_breaks_each_time_is_given_up,
+         a_token_goes_to_no_other_host_however_it_redirects, who_comes_second_waits, a_terminal_shows_how_far_it_is,
          other_bytes_than_the_hub_says_are_refused, refusals_say_what_to_do, a_specification_may_name_it, a_data_set_may_be_named_too,
          the_hubs_own_client_finds_ours_and_we_its)

@@ -57,6 +57,9 @@ class Hub:
         self.answers = []  # (status, headers) of the next requests, before anything else is looked at
         self.spoil = set()  # ends of the paths whose bytes are changed on the way
         self.ranges = True
+        self.sizes = {}  # path's end -> the size that the list tells, whatever the file has
+        self.stalls = {}  # path's end -> (bytes of the body that are sent, threading.Event for which the rest waits)
+        self.redirects = {"large": 302, "small": 307, "renamed": 307}  # the status of each kind
         hub = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -78,6 +81,7 @@ class Hub:
         self.server.daemon_threads = True
         self.port = self.server.server_address[1]
         self.url = f"http://127.0.0.1:{self.port}"
+        self.files_at = f"http://localhost:{self.port}"  # where large files are: another host
 
     def __enter__(self):
         threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
@@ -101,6 +105,11 @@ class Hub:
         if request.command == "HEAD":
             return
         cut = next((end for end in self.cut if file and file.path.endswith(end)), None)
+        stall = next((self.stalls[end] for end in self.stalls if file and file.path.endswith(end)), None)
+        if stall:
+            request.wfile.write(body[:stall[0]])
+            stall[1].wait(60)
+            body = body[stall[0]:]
         if cut:
             request.wfile.write(body[:self.cut.pop(cut)])
             request.close_connection = True
@@ -149,7 +158,7 @@ class Hub:
             return
         for old, new in self.renamed.items():
             if re.match(rf"(/api/models)?/{old}/", path + "/"):
-                self.send(request, 307, b"Temporary Redirect.", [("Location", request.path.replace(old, new, 1))])
+                self.send(request, self.redirects["renamed"], b"", [("Location", request.path.replace(old, new, 1))])
                 return
         api = re.fullmatch(r"/api/(models|datasets)/(.+?)(?:/(revision|tree)/([^/]+))?", path)
         file = re.fullmatch(r"/(.+?)/resolve/([^/]+)/(.+)", path)
@@ -160,6 +169,9 @@ class Hub:
             self.resolve(request, file[1], urllib.parse.unquote(file[2]), urllib.parse.unquote(file[3]))
         else:
             self.refuse(request, 404, None, "Not Found")
+
+    def size(self, file):
+        return next((size for end, size in self.sizes.items() if file.path.endswith(end)), len(file.data))
 
     def tell(self, request, name, revision, tree):
         repository = self.found(request, name)
@@ -176,8 +188,8 @@ class Hub:
         else:
             lines = {"_id": "0" * 24, "id": name.removeprefix("datasets/"), "modelId": name, "sha": commit, "private": repository.private,
                      "gated": "manual" if repository.gated else False, "disabled": False, "tags": [], "downloads": 0, "likes": 0,
-                     "siblings": [{"rfilename": f.path, "size": len(f.data), "blobId": f.oid,
-                                   **({"lfs": {"sha256": f.sha256, "size": len(f.data), "pointerSize": f.pointer}} if f.lfs else {})}
+                     "siblings": [{"rfilename": f.path, "size": self.size(f), "blobId": f.oid,
+                                   **({"lfs": {"sha256": f.sha256, "size": self.size(f), "pointerSize": f.pointer}} if f.lfs else {})}
                                   for f in files]}
         self.send(request, 200, json.dumps(lines).encode(), [("Content-Type", "application/json")])
 
@@ -197,5 +209,5 @@ class Hub:
             self.refuse(request, 404, "EntryNotFound" if commit else "RevisionNotFound", "Entry not found" if commit else "Invalid rev id")
             return
         headers = [("X-Repo-Commit", commit), ("X-Linked-Etag", f'"{file.etag}"'), ("X-Linked-Size", str(len(file.data))),
-                   ("Location", f"http://localhost:{self.port}/cdn/{commit}/{file.etag}" if file.lfs else f"/api/resolve-cache/{commit}/{file.etag}")]
-        self.send(request, 302 if file.lfs else 307, b"", [*headers, ("ETag", f'"{file.etag}"')])
+                   ("Location", f"{self.files_at}/cdn/{commit}/{file.etag}" if file.lfs else f"/api/resolve-cache/{commit}/{file.etag}")]
+        self.send(request, self.redirects["large" if file.lfs else "small"], b"", [*headers, ("ETag", f'"{file.etag}"')])
