@@ -10,6 +10,7 @@
 #include "api/request/dataset.h"
 #include "api/blobs/known.h"
 #include "api/request/route.h"
+#include "api/jobs/fetches.h"
 #include "api/jobs/plans.h"
 #include "api/jobs/stream.h"
 #include "api/blobs/sweep.h"
@@ -116,7 +117,8 @@ static int create_parts(struct serve *serve, struct err *err)
     app->auth = auth_create(app->store, err);
     app->wrong = app->auth ? wrong_create(err) : NULL;
     if (!app->wrong || datasets_create(app, &app->datasets, err) < 0 ||
-        submits_create(app, &app->submits, err) < 0 || plans_create(app, &app->plans, err) < 0)
+        submits_create(app, &app->submits, err) < 0 || plans_create(app, &app->plans, err) < 0 ||
+        fetches_create(app, &app->job_fetches, err) < 0)
         return -1;
     app->sweep = sweep_create(app, err);
     if (!app->sweep || followers_create(app, &app->followers, err) < 0)
@@ -248,6 +250,7 @@ static void destroy_parts(struct serve *serve)
     followers_destroy(app->followers);
     feed_destroy(app->feed);
     httpd_server_destroy(app->server);
+    fetches_destroy(app->job_fetches);
     submits_destroy(app->submits);
     plans_destroy(app->plans);
     datasets_destroy(app->datasets);

@@ -41,6 +41,8 @@ struct store_job_new {
     uint32_t array_size;    /* number of elements of an array; 0: the job is no array */
     /* number of an array's elements that may be queued or run at once; 0: any number */
     uint32_t at_most;
+    /* a model of the Hub that the api is to fetch first (store/fetches.h), with inputs of nulls; or NULL */
+    const char *fetch;
 };
 
 struct store_job_made {

@@ -19,6 +19,8 @@
     "(SELECT count(pg_notify('motley_jobs', '')) FROM upd), "                                                \
     "(SELECT count(pg_notify('motley_events', id::text)) FROM upd), "
 
+#define FETCHES(job) "EXISTS (SELECT 1 FROM job_fetches f WHERE f.job = " job ".id)"
+
 enum command_column {
     COMMAND_ASKED,   /* the job's id as it was given */
     COMMAND_STATE,   /* the job's state before the command; null: the asker sees no such job */
@@ -30,7 +32,8 @@ enum command_column {
      * step of the last checkpoint, and the last step that is wanted. */
     COMMAND_REACHED = COMMAND_OWNER + 3,
     COMMAND_WANTED,
-    COMMAND_BARRED /* an administrator holds the job, and the asker is no administrator */
+    COMMAND_BARRED, /* an administrator holds the job, and the asker is no administrator */
+    COMMAND_FETCHED /* the job's model is still to be fetched, or was not before it ended */
 };
 
 /* clang-format off */
@@ -49,14 +52,15 @@ static const struct pg_statement command_jobs = {
     "  CASE WHEN e.t = 'queued' THEN now() ELSE j.eligible_at END, held_by_admin = CASE WHEN $8 = 'job.hold' THEN "
     "  j.held_by_admin OR ($3::boolean AND j.owner <> $2::bigint) ELSE j.held_by_admin AND e.t <> 'queued' END, ended_at = "
     "  CASE WHEN e.t = 'cancelled' THEN coalesce(j.ended_at, now()) END FROM old o, unnest($4::text[], "
-    "  $5::text[]) AS e(f, t) WHERE j.id = o.id AND o.state = e.f AND o.owned AND NOT o.barred RETURNING j.id, j.state, "
+    "  $5::text[]) AS e(f, t) WHERE j.id = o.id AND o.state = e.f AND o.owned AND NOT o.barred "
+    "  AND NOT ($8 = 'job.release' AND " FETCHES("j") ") RETURNING j.id, j.state, "
     "  j.steps, j.stop_why, j.array_of, o.state AS before), " AUDITED("$7", "$8::text") "said AS (INSERT INTO events (job, "
     "  type, body) "
     "SELECT id, 'state', json_build_object('state', state, 'from', before, 'why', stop_why) FROM upd WHERE "
     "  state <> before OR stop_why IS NOT NULL) "
     "SELECT asked.id, old.state, upd.id IS NOT NULL OR EXISTS (SELECT 1 FROM upd e WHERE e.array_of = asked.id), "
     "  json_build_object('id', old.id, 'state', coalesce(upd.state, old.state), 'steps', (SELECT steps FROM jobs j WHERE j.id = old.id)), "
-    "  old.owned, (SELECT name FROM users WHERE id = old.owner), " NOTIFY "0, 0, old.barred "
+    "  old.owned, (SELECT name FROM users WHERE id = old.owner), " NOTIFY "0, 0, old.barred, " FETCHES("old") " "
     "FROM asked LEFT JOIN old ON old.id = asked.id LEFT JOIN upd ON upd.id = asked.id ORDER BY asked.n",
     PG_WRITE};
 /* clang-format on */
@@ -75,12 +79,12 @@ static const struct pg_statement resume_job = {
     "  depends = j.attempt = 0 AND EXISTS (SELECT 1 FROM job_after WHERE job = j.id), limit_from_ms = CASE WHEN "
     "  g.state = 'held' THEN j.limit_from_ms ELSE j.used_ms END, eligible_at = now(), steps = g.wanted, "
     "  spec = CASE WHEN $6 > 0 THEN jsonb_set(j.spec::jsonb, '{train,steps}', to_jsonb(g.wanted))::json ELSE j.spec END FROM goal g, unnest($4::text[], $5::text[]) AS e(f, t) WHERE "
-    "  j.id = g.id AND g.owned AND NOT g.barred AND g.state = e.f AND (g.wanted > g.reached OR g.wanted = 0) AND j.array_size = 0 RETURNING j.id, "
+    "  j.id = g.id AND g.owned AND NOT g.barred AND g.state = e.f AND (g.wanted > g.reached OR g.wanted = 0) AND j.array_size = 0 AND NOT " FETCHES("j") " RETURNING j.id, "
     "  j.state, j.steps, j.stop_why, g.state AS before), " AUDITED("$7", "$8::text") "said AS (INSERT INTO "
     "  events (job, type, body) "
     "SELECT id, 'state', json_build_object('state', state, 'from', before, 'why', 'resume') FROM upd) "
     "SELECT asked.id, g.state, upd.id IS NOT NULL, json_build_object('id', upd.id, 'state', upd.state, 'steps', "
-    "  upd.steps), g.owned, (SELECT name FROM users WHERE id = g.owner), " NOTIFY "g.reached, g.wanted, g.barred "
+    "  upd.steps), g.owned, (SELECT name FROM users WHERE id = g.owner), " NOTIFY "g.reached, g.wanted, g.barred, " FETCHES("g") " "
     "FROM asked LEFT JOIN goal g ON g.id = asked.id LEFT JOIN upd ON upd.id = asked.id",
     PG_WRITE};
 /* clang-format on */
@@ -117,6 +121,11 @@ static void explain(const struct command_call *command, const struct pg_result *
     struct err refused;
     if (from < 0 || state_next(&job_machine, from, command->event, &refused) < 0)
         err_set(err, ERR_CONFLICT, "job %lld: %s", id, refused.text);
+    else if (pg_bool(result, row, COMMAND_FETCHED))
+        err_set(err, ERR_CONFLICT, "job %lld: its model %s", id,
+                command->event == JOB_EVENT_RELEASE
+                    ? "is still to be fetched, and then it is queued by itself"
+                    : "was not fetched: submit the job again");
     else if (reached >= wanted && wanted > 0)
         err_set(err, ERR_INVALID,
                 "job %lld has reached step %lld of %lld: nothing is left to do (give more steps)", id,

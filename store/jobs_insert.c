@@ -31,6 +31,7 @@ struct pending_job {
     char *name, *key, *digest_hex;   /* NULL without an idempotency key */
     char *account;                   /* name of the group that is charged, or NULL */
     char *spec, *inputs;             /* documents as JSON text */
+    char *fetch;                     /* the model to fetch first, or NULL */
     char *refusal;                   /* why the database refused the job, or NULL */
     enum err_code refusal_code;      /* ERR_LIMIT: the queue has as many jobs of theirs as it may */
     char class_hex[DIGEST_HEX_SIZE]; /* "": the database computes the class */
@@ -59,9 +60,9 @@ static const struct pg_statement insert_jobs = {
     "WITH given AS MATERIALIZED ("
     "  SELECT nextval('jobs_id_seq') AS id, g.* FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], "
     "    $5::json[], $6::json[], $7::bigint[], $8::text[], $9::bigint[], $10::bigint[], $11::bigint[], $12::text[], "
-    "    $13::bigint[], $14::text[], $15::text[], $16::bigint[], $17::bigint[], $18::bigint[], $19::bigint[], $20::bigint[], $21::bigint[], $22::bigint[], $23::text[]) "
+    "    $13::bigint[], $14::text[], $15::text[], $16::bigint[], $17::bigint[], $18::bigint[], $19::bigint[], $20::bigint[], $21::bigint[], $22::bigint[], $23::text[], $24::text[]) "
     "    WITH ORDINALITY AS g(owner, name, key, digest, spec, inputs, priority, state, retries, time_limit, steps, "
-    "    who, token, address, account, service, begin_us, least, admin, depends, size, at_most, class, n)), "
+    "    who, token, address, account, service, begin_us, least, admin, depends, size, at_most, class, wants, n)), "
     "charged AS MATERIALIZED ("
     "  SELECT g.*, CASE WHEN u.disabled THEN format('user: %s is disabled', u.name) "
     "      WHEN g.account IS NOT NULL AND a.id IS NULL THEN "
@@ -76,9 +77,10 @@ static const struct pg_statement insert_jobs = {
     "    EXISTS (SELECT 1 FROM group_members m WHERE m.grp = a.id AND m.user_id = g.owner))), "
     "made AS ("
     "  INSERT INTO jobs (id, owner, name, idempotency_key, request_digest, spec, inputs, priority, state, "
-    "                    retries_max, time_limit_ms, steps, labels, account, service, begin_at, depends, array_size, at_most, plan_class) "
+    "                    retries_max, time_limit_ms, steps, labels, account, service, begin_at, depends, array_size, at_most, plan_class, why) "
     "  SELECT id, owner, name, key, decode(digest, 'hex'), spec, inputs, priority, state, retries, time_limit, steps, "
-    "         (spec -> 'labels')::jsonb, leaf, service, CASE WHEN begin_us > 0 THEN to_timestamp(begin_us / 1e6) END, depends = 1, size, at_most, decode(nullif(class, ''), 'hex') "
+    "         (spec -> 'labels')::jsonb, leaf, service, CASE WHEN begin_us > 0 THEN to_timestamp(begin_us / 1e6) END, depends = 1, size, at_most, decode(nullif(class, ''), 'hex'), "
+    "         'its model ' || wants || ' is to be fetched from the Hub' "
     "  FROM charged WHERE coalesce(wrong, over) IS NULL ORDER BY n "
     "  ON CONFLICT (owner, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING "
     "  RETURNING id, created_at, state), "
@@ -86,6 +88,8 @@ static const struct pg_statement insert_jobs = {
     "  FROM made m JOIN given g USING (id), (VALUES ('after'), ('after_any')) k(key), "
     "  json_array_elements_text(g.spec -> k.key) a WHERE g.depends = 1), "
     "counted AS (INSERT INTO job_counts (state, n) SELECT state, count(*) FROM made GROUP BY state), "
+    "fetched AS (INSERT INTO job_fetches (job, hub, admin) SELECT m.id, g.wants, g.admin = 1 FROM made m JOIN given g USING (id) "
+    "  WHERE g.wants IS NOT NULL), "
     "said AS (INSERT INTO audit (who, user_id, token, address, what, object, after) "
     "  SELECT g.who, g.owner, nullif(g.token, 0), nullif(g.address, ''), 'job.submit', m.id::text, "
     "    json_build_object('name', g.name, 'priority', g.priority) FROM made m JOIN given g USING (id)) "
@@ -109,6 +113,7 @@ static void pending_destroy(struct pending_job *job)
     free(job->name);
     free(job->key);
     free(job->account);
+    free(job->fetch);
     free(job->refusal);
     free(job->digest_hex);
     free(job->spec);
@@ -325,6 +330,7 @@ static int batch_send(struct job_batch *batch, struct err *err)
     GATHER_I64(&params, batch, array_size);
     GATHER_I64(&params, batch, at_most);
     GATHER_TEXT(&params, batch, class_hex);
+    GATHER_TEXT(&params, batch, fetch);
     rc = pg_query(batch->store->pg, &insert_jobs, &params, batch_done, batch, err);
 out:
     pg_params_fini(&params);
@@ -461,7 +467,7 @@ static struct pending_job *pending_create(const struct store_job_new *new, struc
     }
     job->owner = *new->owner;
     job->priority = new->priority;
-    job->held = new->held;
+    job->held = new->held || new->fetch;
     job->retries_max = new->retries_max;
     job->time_limit_ms = new->time_limit_ms;
     job->steps = new->steps;
@@ -475,7 +481,8 @@ static struct pending_job *pending_create(const struct store_job_new *new, struc
     job->depends = json_object_get(new->spec, "after") || json_object_get(new->spec, "after_any");
     job->name = strdup(new->name);
     job->account = new->account ? strdup(new->account) : NULL;
-    bool whole = job->name && (job->account || !new->account);
+    job->fetch = new->fetch ? strdup(new->fetch) : NULL;
+    bool whole = job->name && (job->account || !new->account) && (job->fetch || !new->fetch);
     if (new->idempotency_key) {
         job->key = strdup(new->idempotency_key);
         job->digest_hex = malloc(DIGEST_HEX_SIZE);

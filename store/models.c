@@ -24,10 +24,10 @@ static const struct pg_statement put_model = {
     "  (content) DO UPDATE SET files = excluded.files, info = coalesce(excluded.info, models.info) RETURNING "
     "  content), "
     "was AS (SELECT content, visibility FROM model_names WHERE owner = $6 AND name = $1), "
-    "put AS (INSERT INTO model_names (name, content, owner, visibility, grp, base) "
-    "SELECT $1, content, $6, $8, motley_group($8, $9, $6, $7), $11::json FROM kept ON CONFLICT (owner, name) DO UPDATE "
+    "put AS (INSERT INTO model_names (name, content, owner, visibility, grp, base, fetched) "
+    "SELECT $1, content, $6, $8, motley_group($8, $9, $6, $7), $11::json, $12::boolean FROM kept ON CONFLICT (owner, name) DO UPDATE "
     "  SET content = excluded.content, created_at = now(), visibility = excluded.visibility, grp = "
-    "  excluded.grp, base = excluded.base RETURNING name, owner, content, visibility) "
+    "  excluded.grp, base = excluded.base, fetched = excluded.fetched RETURNING name, owner, content, visibility) "
     AUDIT("$10", "'model.put'", "u.name || '/' || put.name", "(SELECT json_build_object('content', content, 'visibility', visibility) FROM was)", "json_build_object('content', put.content, 'visibility', put.visibility)", "put JOIN users u ON u.id = put.owner"),
     PG_WRITE};
 /* clang-format on */
@@ -95,6 +95,7 @@ int store_model_put(struct store *store, const struct principal *owner, const st
     store_param_sharing(&params, &model->sharing);
     store_param_actor(&params, owner);
     pg_param_json(&params, model->base);
+    pg_param_bool(&params, model->fetched);
     return store_one_done(store, &put_model, &params, done, arg, err);
 }
 
@@ -256,17 +257,25 @@ int store_blob_hold(struct store *store, const struct principal *principal, cons
     return blob_read(store, &hold_blob, principal, sha256, done, arg, err);
 }
 
-static const struct pg_statement sent_bytes = {"blobs_sent",
-                                               "SELECT coalesce(sum(b.size), 0)::bigint FROM holds h JOIN "
-                                               "blobs b ON b.sha256 = h.what AND b.path IS NULL "
-                                               "WHERE h.sent AND h.user_id = $1",
-                                               PG_READ};
+/* What the person sent, and what the server fetched for them, unless it is of the model $2. */
+static const struct pg_statement sent_bytes = {
+    "blobs_sent",
+    "SELECT coalesce(sum(size), 0)::bigint FROM (SELECT b.sha256, b.size FROM holds h JOIN blobs b ON "
+    "b.sha256 = "
+    "h.what AND b.path IS NULL WHERE h.sent AND h.user_id = $1 "
+    "UNION SELECT f.value ->> 'sha256', (f.value ->> 'size')::bigint FROM model_names n JOIN models m USING "
+    "(content), json_array_elements(m.files) f WHERE n.owner = $1 AND n.fetched AND n.base ->> 'name' IS "
+    "DISTINCT "
+    "FROM $2) s",
+    PG_READ};
 
-int store_sent_bytes(struct store *store, int64_t user, store_id_fn *done, void *arg, struct err *err)
+int store_sent_bytes(struct store *store, int64_t user, const char *but, store_id_fn *done, void *arg,
+                     struct err *err)
 {
     struct pg_params params;
     pg_params_init(&params);
     pg_param_i64(&params, user);
+    pg_param_text(&params, but);
     return store_one_id(store, &sent_bytes, &params, "", done, arg, err);
 }
 

@@ -16,6 +16,7 @@ struct store_model_new {
     const json_t *info; /* facts for people, such as {"parameters": …, "architecture": …}; or NULL */
     const json_t *base; /* {"name","revision"?}: what adapters name as their base; or NULL */
     struct sharing sharing;
+    bool fetched; /* the server fetched it of the Hub, and its bytes count as uploaded by the owner */
 };
 /* Registers a name for the owner, who is the asker, or points the name to other content; older jobs keep
  * their content id. Idempotent. ERR_INVALID for a group that the owner is not in. */
@@ -56,8 +57,10 @@ int store_blob_get(struct store *store, const struct principal *principal, const
  * uploaded it again. */
 int store_blob_hold(struct store *store, const struct principal *principal, const char *sha256,
                     store_doc_fn *done, void *arg, struct err *err);
-/* Answers, as the id, the total bytes of the stored files that the user uploaded. */
-int store_sent_bytes(struct store *store, int64_t user, store_id_fn *done, void *arg, struct err *err);
+/* Answers, as the id, the total bytes of the stored files that the user uploaded and of the models that the
+ * server fetched for them, but for those of the Hub's model `but` (OWNER/NAME, or NULL). */
+int store_sent_bytes(struct store *store, int64_t user, const char *but, store_id_fn *done, void *arg,
+                     struct err *err);
 /* Lets `principal` keep reading all files of a job that they are about to submit. */
 int store_hold_job(struct store *store, const struct principal *principal, const json_t *spec,
                    const json_t *inputs, store_done_fn *done, void *arg, struct err *err);

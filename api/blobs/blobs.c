@@ -345,7 +345,8 @@ static void upload_begin(void *arg, const struct err *err, json_t *doc)
     upload->most = upload->there ? (uint64_t)json_integer_value(json_object_get(doc, "size")) : UINT64_MAX;
     if (upload->there || call->principal.kind != PRINCIPAL_USER)
         upload_accept(upload);
-    else if (store_sent_bytes(call->app->store, call->principal.id, upload_counted, upload, &upload->err) < 0)
+    else if (store_sent_bytes(call->app->store, call->principal.id, NULL, upload_counted, upload,
+                              &upload->err) < 0)
         upload_fail(upload);
 }
 

@@ -1,6 +1,8 @@
 /* Models: names that stand for contents. A model is registered from uploaded files, or by an administrator
  * from a path on this host without a copy.
  */
+#include "api/blobs/models.h"
+
 #include "api/request/route.h"
 
 #include "api/people/access.h"
@@ -12,6 +14,7 @@
 #include "common/clock.h"
 #include "common/digest.h"
 #include "common/json.h"
+#include "common/units.h"
 #include "hub/hub.h"
 #include "model/files/manifest.h"
 #include "store/jobs.h"
@@ -20,6 +23,8 @@
 #include <errno.h>
 #include <stdio.h>
 #include <limits.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -28,14 +33,22 @@ enum { FILES_MAX = 512, BASE_NAME_MAX = 4095, BASE_REVISION_MAX = 255 /* bytes *
 
 struct registration {
     struct pool_task task; /* must come first: a pointer to the task is cast to the registration */
-    struct call *call;
+    struct app *app;
+    struct principal principal;
+    struct call *call; /* what is answered; NULL: `fetched` is called */
+    registration_done_fn *fetched;
+    void *arg;
     char name[STORE_NAME_MAX + 1];
     struct sharing sharing; /* the group's name is borrowed from the call's body */
     char *path;             /* path of a model registered by reference, else NULL */
     struct hub_name hub;    /* a model to fetch, which then is registered by reference; "": none */
-    json_t *files;          /* [{"name","size","sha256","path"?}] */
-    json_t *manifests;      /* the files' manifests, in order */
-    size_t at;              /* index of the file that is being looked up or recorded */
+    uint64_t sent_bytes;    /* that the person has here besides */
+    pthread_mutex_t seen_lock;
+    struct registration_seen seen; /* how far the fetch is, under the lock */
+    atomic_bool stopped;           /* the fetch is not wanted any more */
+    json_t *files;                 /* [{"name","size","sha256","path"?}] */
+    json_t *manifests;             /* the files' manifests, in order */
+    size_t at;                     /* index of the file that is being looked up or recorded */
     json_t *config, *info;
     json_t *base; /* {"name","revision"?}, or NULL */
     char content[DIGEST_HEX_SIZE];
@@ -50,11 +63,36 @@ static void registration_free(struct registration *r)
     json_decref(r->config);
     json_decref(r->info);
     json_decref(r->base);
+    pthread_mutex_destroy(&r->seen_lock);
     free(r);
+}
+
+static struct registration *registration_create(struct app *app, const struct principal *principal)
+{
+    struct registration *r = calloc(1, sizeof(*r));
+    if (!r)
+        return NULL;
+    r->app = app;
+    r->principal = *principal;
+    r->files = json_array();
+    r->manifests = json_array();
+    pthread_mutex_init(&r->seen_lock, NULL);
+    if (r->files && r->manifests)
+        return r;
+    registration_free(r);
+    return NULL;
 }
 
 static void registration_fail(struct registration *r, const struct err *err)
 {
+    struct err why = *err; /* it may lie in `r` */
+    if (!r->call) {
+        registration_done_fn *fetched = r->fetched;
+        void *arg = r->arg;
+        registration_free(r);
+        fetched(arg, &why, NULL);
+        return;
+    }
     /* of a hub's refusals: it is the server's token that may not, not the caller's */
     const bool not_ours = *r->hub.id && (err->code == ERR_AUTH || err->code == ERR_DENIED);
     if (not_ours)
@@ -91,7 +129,7 @@ static int take_local(struct registration *r, struct model_source *source, uint3
                        ? -1
                        : model_source_path(within, file->name, path, sizeof(path), err))
                 : file_path(path, sizeof(path), err, "%s", r->path)) < 0 ||
-        hash_file(r->call->app->known, source, index, path, &manifest, err) < 0)
+        hash_file(r->app->known, source, index, path, &manifest, err) < 0)
         return -1;
     /* Workers follow no link: in a hub's cache each file is one. */
     if (!realpath(path, real) || strlen(real) >= sizeof(path)) {
@@ -175,22 +213,57 @@ static json_t *base_of_path(const char *path)
 static bool fetch_is_stopped(const void *arg)
 {
     const struct registration *r = arg;
-    return atomic_load(&r->call->app->fetches_stopped);
+    return atomic_load(&r->stopped) || atomic_load(&r->app->fetches_stopped);
+}
+
+static void fetch_moved(void *arg, const char *file, uint64_t done, uint64_t total)
+{
+    struct registration *r = arg;
+    (void)file;
+    pthread_mutex_lock(&r->seen_lock);
+    r->seen = (struct registration_seen){.done_bytes = done, .total_bytes = total};
+    pthread_mutex_unlock(&r->seen_lock);
+}
+
+static void fetch_noted(void *arg, const char *sentence)
+{
+    struct registration *r = arg;
+    pthread_mutex_lock(&r->seen_lock);
+    snprintf(r->seen.note, sizeof(r->seen.note), "%s", sentence);
+    pthread_mutex_unlock(&r->seen_lock);
+}
+
+void registration_look(struct registration *r, struct registration_seen *seen)
+{
+    pthread_mutex_lock(&r->seen_lock);
+    *seen = r->seen;
+    pthread_mutex_unlock(&r->seen_lock);
+}
+
+void registration_stop(struct registration *r)
+{
+    atomic_store(&r->stopped, true);
 }
 
 /* Fetches the model, whose path in the cache becomes r->path. */
 static int fetch_model(struct registration *r, struct err *err)
 {
-    const struct api_config *config = r->call->app->config;
-    struct hub_watch watch = {.stopped = fetch_is_stopped, .arg = r};
+    const struct api_config *config = r->app->config;
+    struct hub_watch watch = {
+        .moved = fetch_moved, .note = fetch_noted, .stopped = fetch_is_stopped, .arg = r};
+    const uint64_t left = config->user_bytes_max > r->sent_bytes ? config->user_bytes_max - r->sent_bytes : 1;
+    char may[32], has[32];
     struct hub_place place;
     struct hub_found found;
     if (hub_place_read(&place, err) < 0 ||
         (config->hub.cache && file_path(place.cache, sizeof(place.cache), err, "%s", config->hub.cache) < 0))
-        return err_wrap(err, "hub");
-    place.bytes_max = config->model_bytes_max;
+        return -1;
+    place.bytes_max = left < config->model_bytes_max ? left : config->model_bytes_max;
     if (hub_fetch(&place, &r->hub, HUB_WHOLE, &watch, &found, err) < 0)
-        return err_wrap(err, "hub");
+        return err->code != ERR_TOO_BIG || place.bytes_max != left
+                   ? -1
+                   : err_wrap(err, "%s may have %s of files here, and has %s", r->principal.name,
+                              units_bytes(may, config->user_bytes_max), units_bytes(has, r->sent_bytes));
     r->path = strdup(found.path);
     return r->path ? 0 : err_set(err, ERR_NOMEM, "out of memory for a model");
 }
@@ -199,14 +272,17 @@ static void register_work(struct pool_task *task)
 {
     struct registration *r = (struct registration *)task;
     char folder[BLOB_PATH_MAX];
-    if (*r->hub.id && fetch_model(r, &r->err) < 0)
+    if (*r->hub.id && fetch_model(r, &r->err) < 0) {
+        if (r->call)
+            err_wrap(&r->err, "hub");
         return;
+    }
     if (r->path && !r->base && model_source_folder(r->path, folder, sizeof(folder), &r->err) == 0)
         r->base = base_of_path(folder);
-    if (r->path && hash_local(r, r->call->app->config->model_bytes_max, &r->err) < 0)
+    if (r->path && hash_local(r, r->app->config->model_bytes_max, &r->err) < 0)
         return;
     if (content_of(r, &r->err) == 0)
-        parsed_model(r->call->app, r->files, &r->config, &r->info, &r->err);
+        parsed_model(r->app, r->files, &r->config, &r->info, &r->err);
 }
 
 /* ---- on the loop's thread ---- */
@@ -221,7 +297,7 @@ static json_t *answer_of(const struct registration *r)
                                                "size", json_object_get(file, "size"), "sha256",
                                                json_object_get(file, "sha256")));
     return json_pack("{s:s, s:s, s:s, s:s?, s:s, s:O, s:O, s:O?, s:o}", "name", r->name, "owner",
-                     r->call->principal.name, "visibility", visibility_name(r->sharing.visibility), "group",
+                     r->principal.name, "visibility", visibility_name(r->sharing.visibility), "group",
                      r->sharing.group, "content", r->content, "config", r->config, "info", r->info, "base",
                      r->base, "files", files);
 }
@@ -233,8 +309,11 @@ static void model_recorded(void *arg, const struct err *err)
         registration_fail(r, err);
         return;
     }
-    submits_forget(r->call->app->submits);
-    call_json(r->call, 201, answer_of(r), NULL);
+    submits_forget(r->app->submits);
+    if (r->call)
+        call_json(r->call, 201, answer_of(r), NULL);
+    else
+        r->fetched(r->arg, NULL, r->content);
     registration_free(r);
 }
 
@@ -255,7 +334,7 @@ static void file_recorded(void *arg, const struct err *err)
  * file, records the model itself. */
 static void record_next(struct registration *r)
 {
-    struct store *store = r->call->app->store;
+    struct store *store = r->app->store;
     int rc;
     if (r->path && r->at < json_array_size(r->files)) {
         const json_t *file = json_array_get(r->files, r->at);
@@ -263,7 +342,7 @@ static void record_next(struct registration *r)
                                   .size = json_integer_value(json_object_get(file, "size")),
                                   .path = json_string_value(json_object_get(file, "path")),
                                   .manifest = json_array_get(r->manifests, r->at)};
-        rc = store_blob_put(store, &r->call->principal, &blob, file_recorded, r, &r->err);
+        rc = store_blob_put(store, &r->principal, &blob, file_recorded, r, &r->err);
     } else {
         struct store_model_new model = {.name = r->name,
                                         .content = r->content,
@@ -271,8 +350,9 @@ static void record_next(struct registration *r)
                                         .files = r->files,
                                         .info = r->info,
                                         .base = r->base,
+                                        .fetched = *r->hub.id != '\0',
                                         .sharing = r->sharing};
-        rc = store_model_put(store, &r->call->principal, &model, model_recorded, r, &r->err);
+        rc = store_model_put(store, &r->principal, &model, model_recorded, r, &r->err);
     }
     if (rc < 0)
         registration_fail(r, &r->err);
@@ -294,9 +374,50 @@ static void register_run(struct registration *r)
 {
     r->task.work = register_work;
     r->task.done = register_done;
-    struct app *app = r->call->app;
-    if (pool_run(*r->hub.id ? app->fetches : app->pool, &r->task, &r->err) < 0)
+    if (pool_run(*r->hub.id ? r->app->fetches : r->app->pool, &r->task, &r->err) < 0)
         registration_fail(r, &r->err);
+}
+
+static void fetch_counted(void *arg, const struct err *err, int64_t sent)
+{
+    struct registration *r = arg;
+    if (err) {
+        registration_fail(r, err);
+        return;
+    }
+    r->sent_bytes = (uint64_t)sent;
+    register_run(r);
+}
+
+/* Counts what the person has here without this model, which may be here already, and then fetches it. */
+static int fetch_begin(struct registration *r, struct err *err)
+{
+    return store_sent_bytes(r->app->store, r->principal.id, r->hub.id, fetch_counted, r, err);
+}
+
+/* The name under which a model of the Hub is registered: its own without the owner, or the file's. */
+static const char *name_on_hub(const struct hub_name *hub)
+{
+    const char *path = *hub->file ? hub->file : hub->id, *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+int registration_fetch(struct app *app, const struct principal *principal, const char *word,
+                       registration_done_fn *done, void *arg, struct registration **out, struct err *err)
+{
+    struct registration *r = registration_create(app, principal);
+    if (!r)
+        return err_set(err, ERR_NOMEM, "out of memory for a model");
+    r->fetched = done;
+    r->arg = arg;
+    r->sharing.visibility = VISIBLE_MINE;
+    if (hub_name_parse(word, &r->hub, err) < 0 || fetch_begin(r, err) < 0) {
+        registration_free(r);
+        return -1;
+    }
+    snprintf(r->name, sizeof(r->name), "%.*s", STORE_NAME_MAX, name_on_hub(&r->hub));
+    *out = r;
+    return 0;
 }
 
 static void file_found(void *arg, const struct err *err, json_t *doc);
@@ -308,7 +429,7 @@ static void lookup_next(struct registration *r)
         return;
     }
     const char *sha256 = json_string_value(json_object_get(json_array_get(r->files, r->at), "sha256"));
-    if (store_blob_get(r->call->app->store, &r->call->principal, sha256, file_found, r, &r->err) < 0)
+    if (store_blob_get(r->app->store, &r->principal, sha256, file_found, r, &r->err) < 0)
         registration_fail(r, &r->err);
 }
 
@@ -423,41 +544,16 @@ static int take_registration(struct call *call, struct registration *r, struct e
     return 0;
 }
 
-/* Whether the caller may have this server fetch models. */
-static int may_fetch(const struct call *call, struct err *err)
-{
-    static const char instead[] = "fetch it yourself (motley model get) and add its folder";
-    switch (call->app->config->hub.fetch) {
-    case API_HUB_USERS:
-        return 0;
-    case API_HUB_ADMINISTRATORS:
-        return call->principal.admin
-                   ? 0
-                   : err_set(err, ERR_DENIED, "hub: here only an administrator may have models fetched; %s",
-                             instead);
-    case API_HUB_NOBODY:
-        break;
-    }
-    return err_set(err, ERR_DENIED, "hub: this server fetches no models (hub.fetch in its configuration); %s",
-                   instead);
-}
-
 void models_add(struct call *call)
 {
     struct err err = {0};
-    struct registration *r = calloc(1, sizeof(*r));
-    if (r) {
-        r->call = call;
-        r->files = json_array();
-        r->manifests = json_array();
-    }
-    if (!r || !r->files || !r->manifests) {
+    struct registration *r = registration_create(call->app, &call->principal);
+    if (!r) {
         err_set(&err, ERR_NOMEM, "out of memory for a model");
         call_fail(call, &err);
-        if (r)
-            registration_free(r);
         return;
     }
+    r->call = call;
     if (take_registration(call, r, &err) < 0) {
         call_refuse(call, &err);
         registration_free(r);
@@ -465,10 +561,14 @@ void models_add(struct call *call)
                                        "path: only an administrator may register by reference", &err) < 0) {
         call_fail(call, &err);
         registration_free(r);
-    } else if (*r->hub.id && may_fetch(call, &err) < 0) {
+    } else if (*r->hub.id && (api_config_may_fetch(call->app->config, call->principal.admin, &err) < 0
+                                  ? err_wrap(&err, "hub")
+                                  : fetch_begin(r, &err)) < 0) {
         call_fail(call, &err);
         registration_free(r);
-    } else if (r->path || *r->hub.id) {
+    } else if (*r->hub.id) {
+        return;
+    } else if (r->path) {
         register_run(r);
     } else {
         lookup_next(r);

@@ -13,9 +13,12 @@
 
 #include "api/request/app.h"
 #include "common/digest.h"
+#include "hub/name.h"
 #include "model/job/spec.h"
 
 struct submits;
+
+enum { CHECKED_FETCH_BYTES = HUB_ID_BYTES + HUB_REVISION_BYTES + HUB_FILE_BYTES + 8 };
 
 /* The result of a check. Immutable and shared; checked_hold and checked_release count the holders. */
 struct checked {
@@ -31,6 +34,9 @@ struct checked {
     uint32_t array_size;    /* number of elements of an array; 0: the job is no array */
     /* number of an array's elements that may be queued or run at once; 0: any number */
     uint32_t at_most;
+    /* Of a submit: the model of the Hub that is to be fetched before the rest can be checked
+     * ("hf:OWNER/NAME@REVISION"); `inputs` then holds nulls and `steps` may be 0. "": none */
+    char fetch[CHECKED_FETCH_BYTES];
     json_t *answer; /* the plan (INTERFACES.md) if the planner was asked, else NULL */
     json_t *data;   /* {"train": stats, "eval": stats | null} */
 };

@@ -49,8 +49,9 @@ struct spec_check {
     STAILQ_ENTRY(spec_check) follows;
     /* from here on: set while the check runs */
     struct job_spec spec;
-    json_t *model;   /* as store_model_get answers */
-    json_t *adapter; /* {file name: sha256} */
+    json_t *model;                   /* as store_model_get answers */
+    char fetch[CHECKED_FETCH_BYTES]; /* as in struct checked */
+    json_t *adapter;                 /* {file name: sha256} */
     /* path of the file that lists the adapter's files; later path of adapter_config.json */
     char adapter_path[BLOB_PATH_MAX];
     unsigned adapter_at;

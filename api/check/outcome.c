@@ -126,6 +126,8 @@ static uint32_t devices_least(const struct job_spec *spec)
 
 json_t *check_inputs(const struct spec_check *check)
 {
+    if (*check->fetch)
+        return json_pack("{s:n, s:n, s:n, s:n}", "model", "train", "eval", "adapter");
     json_t *inputs = json_pack("{s:O, s:s, s:s?, s:O?}", "model", json_object_get(check->model, "content"),
                                "train", check->train_key, "eval", *check->eval_key ? check->eval_key : NULL,
                                "adapter", check->adapter);
@@ -172,7 +174,7 @@ void check_finish(struct spec_check *check)
     result->held = check->spec.hold;
     result->retries_max = check->spec.limits.retries;
     result->time_limit_ms = (int64_t)check->spec.limits.time_s * 1000;
-    result->steps = step_count(check);
+    result->steps = *check->fetch ? (int64_t)check->spec.train.steps : step_count(check);
     result->begin_us = check->spec.begin_us;
     result->service = check->spec.service;
     result->devices_least = devices_least(&check->spec);
@@ -185,6 +187,7 @@ void check_finish(struct spec_check *check)
         return;
     }
     memcpy(result->plan_class, check->plan_class, sizeof(result->plan_class));
+    memcpy(result->fetch, check->fetch, sizeof(result->fetch));
     check->result = result;
     bool estimated = json_array_size(json_object_get(check->plan_json, "unmeasured")) > 0;
     check->until_ns = estimated ? 0 : clock_mono_ns() + CHECK_KEEP_SECONDS * UINT64_C(1000000000);

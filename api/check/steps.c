@@ -6,7 +6,6 @@
 #include "api/request/dataset.h"
 #include "api/request/parsed.h"
 #include "common/clock.h"
-#include "hub/name.h"
 #include "model/job/spec_array.h"
 #include "model/shape/config.h"
 #include "store/models.h"
@@ -20,17 +19,63 @@ static void fail(struct spec_check *check)
     check_fail(check, &check->err, NULL);
 }
 
+/* Reads the reference to an uploaded file into sha256[65] (NULL: not wanted). */
+static int check_reference(struct spec_check *check, const char *reference, const char *what, char *sha256)
+{
+    return spec_blob_ref(reference, sha256)
+               ? 0
+               : err_set(&check->err, ERR_INVALID,
+                         "%s: the server takes uploaded files (sha256:HEX), not the path \"%.80s\"", what,
+                         reference);
+}
+
 /* ---- the model ---- */
+
+/* Sets the name under which the model is fetched, or the error that says why it is not. */
+static int fetch_name(struct spec_check *check)
+{
+    const struct principal *asker = &check->principal;
+    struct hub_name name;
+    struct err *err = &check->err;
+    if (hub_name_parse(check->spec.model, &name, err) < 0)
+        return -1;
+    if (api_config_may_fetch(check->app->config, asker->admin, err) < 0)
+        return -1;
+    if (!asker->admin && !(asker->scopes & SCOPE_MODELS_WRITE))
+        return err_set(err, ERR_DENIED, "this token lacks the scope models:write");
+    if (check->depth != CHECK_SUBMIT)
+        return err_set(err, ERR_INVALID,
+                       "a plan needs the model: POST /v1/models with \"hub\" fetches it, or the job itself "
+                       "(POST /v1/jobs)");
+    snprintf(check->fetch, sizeof(check->fetch), "hf:%s@%s%s%s", name.id, name.revision,
+             *name.file ? ":" : "", name.file);
+    return 0;
+}
+
+/* What is not registered may be the Hub's: then the job is accepted, and the rest is checked when the model
+ * is here (api/jobs/fetches.h). */
+static void model_absent(struct spec_check *check)
+{
+    const struct spec_data_part *data = &check->spec.data;
+    if (!hub_name_like(check->spec.model))
+        err_set(&check->err, ERR_INVALID, "model: no model is registered as \"%.120s\"", check->spec.model);
+    else if (fetch_name(check) < 0)
+        err_set(&check->err, ERR_INVALID,
+                "model: no model is registered as \"%.120s\", and it is not fetched from the Hub: %.300s",
+                check->spec.model, check->err.text);
+    else if (check_reference(check, data->train, "data.train", NULL) == 0 &&
+             (!data->eval || check_reference(check, data->eval, "data.eval", NULL) == 0)) {
+        check_hold(check);
+        return;
+    }
+    fail(check);
+}
 
 static void model_found(void *arg, const struct err *err, json_t *doc)
 {
     struct spec_check *check = arg;
     if (err && err->code == ERR_NOT_FOUND) {
-        err_set(&check->err, ERR_INVALID, "model: no model is registered as \"%.120s\"%s", check->spec.model,
-                hub_name_like(check->spec.model)
-                    ? "; if that is its name on the Hub, POST /v1/models with \"hub\" registers it"
-                    : "");
-        fail(check);
+        model_absent(check);
         return;
     }
     if (err) {
@@ -244,9 +289,7 @@ static void want_dataset(struct spec_check *check, const char *reference, const 
                          dataset_done_fn *done)
 {
     char sha256[65];
-    if (!spec_blob_ref(reference, sha256)) {
-        err_set(&check->err, ERR_INVALID,
-                "%s: the server takes uploaded files (sha256:HEX), not the path \"%.80s\"", what, reference);
+    if (check_reference(check, reference, what, sha256) < 0) {
         fail(check);
         return;
     }
@@ -353,6 +396,8 @@ static void job_held(void *arg, const struct err *err)
     struct spec_check *check = arg;
     if (err)
         check_fail(check, err, NULL);
+    else if (*check->fetch)
+        check_finish(check);
     else
         check_cluster(check);
 }
@@ -367,7 +412,7 @@ void check_hold(struct spec_check *check)
     json_t *inputs = check->spec_json ? check_inputs(check) : NULL;
     if (check->spec_json && !inputs)
         err_set(&check->err, ERR_NOMEM, "out of memory for a job's inputs");
-    if (!inputs || check_take_class(check, inputs) < 0 ||
+    if (!inputs || (!*check->fetch && check_take_class(check, inputs) < 0) ||
         store_hold_job(check->app->store, &check->principal, check->spec_json, inputs, job_held, check,
                        &check->err) < 0)
         fail(check);

@@ -3,6 +3,7 @@
 
 #include "api/people/access.h"
 #include "api/check/check.h"
+#include "api/jobs/fetches.h"
 #include "common/clock.h"
 #include "common/digest.h"
 #include "store/jobs.h"
@@ -30,6 +31,8 @@ static void job_made(void *arg, const struct err *err, const struct store_job_ma
     json_t *document = json_pack("{s:I, s:s, s:s}", "id", (json_int_t)made->id, "state",
                                  state_name(&job_machine, (int)made->state), "created", created);
     call->app->counters.submits++;
+    if (made->state == JOB_HELD)
+        fetches_look(call->app->job_fetches);
     call_json(call, 201, document, fields);
 }
 
@@ -78,7 +81,8 @@ static void checked_to_insert(void *arg, const struct err *err, struct checked *
         .request_digest = digest,
         .spec = spec,
         .inputs = checked->inputs,
-        .plan_class = checked->plan_class,
+        .plan_class = *checked->fetch ? NULL : checked->plan_class,
+        .fetch = *checked->fetch ? checked->fetch : NULL,
         .priority = checked->priority,
         .held = checked->held,
         .retries_max = checked->retries_max,

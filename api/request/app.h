@@ -24,6 +24,7 @@ struct datasets;
 struct known_files;
 struct followers;
 struct cluster_feed;
+struct job_fetches;
 struct plans;
 struct submits;
 struct sweep;
@@ -64,6 +65,7 @@ struct app {
     struct cluster_feed *feed;
     struct submits *submits;
     struct plans *plans;
+    struct job_fetches *job_fetches;
     struct sweep *sweep;
     struct app_counters counters;
     atomic_ullong parse_failures; /* counted by the pool's threads */

@@ -24,6 +24,17 @@ bool api_config_is_loopback(const char *host)
     return inet_pton(AF_INET6, host, &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
 }
 
+int api_config_may_fetch(const struct api_config *config, bool admin, struct err *err)
+{
+    if (config->hub.fetch == API_HUB_USERS || (config->hub.fetch == API_HUB_ADMINISTRATORS && admin))
+        return 0;
+    return err_set(err, ERR_DENIED, "%s; fetch it yourself (motley model get) and add its folder",
+                   config->hub.fetch == API_HUB_ADMINISTRATORS
+                       ? "here only an administrator may have models fetched (hub.fetch in the server's "
+                         "configuration)"
+                       : "this server fetches no models (hub.fetch in its configuration)");
+}
+
 static void listen_rule(struct json_reader *reader, const struct doc_field *field, void *all)
 {
     struct api_config *config = all;

@@ -56,6 +56,10 @@ struct api_config *api_config_load(const char *path, struct err *err);
 int api_config_reload(const char *path, struct api_config *config, struct err *err);
 void api_config_destroy(struct api_config *config);
 
+/* Whether an administrator, or somebody else, may have this api fetch models of the Hub. ERR_DENIED says who
+ * may, and what else to do. */
+int api_config_may_fetch(const struct api_config *config, bool admin, struct err *err);
+
 /* Whether this host name or address means this machine alone. */
 bool api_config_is_loopback(const char *host);
 

@@ -6,12 +6,13 @@ import json
 import os
 import random
 import select
+import signal
 import socket
 import subprocess
 import threading
 import time
 
-from api import BIN, LLAMA, Api, expect, main, spec, token_rows
+from api import BIN, LLAMA, Api, expect, main, spec, token_rows, wait_for
 from hub import Hub, Repository
 
 MIB = 1 << 20
@@ -109,8 +110,6 @@ def the_server_fetches_of_the_hub_for_whom_it_may():
                 api.refused(422, "POST", "/v1/models", {"name": "x", "hub": word}, "hub: ", why)
             api.refused(422, "POST", "/v1/models", {**asked, "path": "/x"}, "give one of")
             hub.answers = [(429, [("Retry-After", "2")])]  # longer than a connection may be idle
-            unknown = spec("sha256:" + "0" * 64, model=name)
-            api.refused(422, "POST", "/v1/jobs", unknown, f'no model is registered as "{name}"; if that is its name on the Hub, POST /v1/models')
             made = api.good("POST", "/v1/models", asked)
             commit = hub.repositories[name].revisions["main"]
             expect(made["base"] == {"name": name, "revision": commit} and made["visibility"] == "mine" and
@@ -141,4 +140,114 @@ def the_server_fetches_of_the_hub_for_whom_it_may():
             expect(done.returncode == 0 and done.stderr == "", f"a registered name that the token may not look up: {done.stderr}")
 
 
-main(a_large_file_passes_a_link_that_breaks_again_and_again, the_server_fetches_of_the_hub_for_whom_it_may)
+def a_job_names_a_model_that_the_server_then_fetches():
+    name, files = "Acme/Tiny-1", {}
+    for each in ("config.json", "model.safetensors"):
+        with open(os.path.join(LLAMA, each), "rb") as handle:
+            files[each] = handle.read()
+    size = sum(len(data) for data in files.values())
+    with Hub() as hub:
+        hub.repositories.update({name: Repository(files), "Acme/Other": Repository({**files, "config.json": files["config.json"] + b" "}),
+                                 "Acme/Gated": Repository(files, gated=True)})
+        os.environ.update(HF_ENDPOINT=hub.url, HF_TOKEN_PATH="/nowhere")
+        with Api() as api:
+            ada = api.token_for("ada", ["jobs:read", "jobs:write", "models:read", "models:write"])
+            blind = api.token_for("ada", ["jobs:write"])
+            rows = "sha256:" + api.upload("".join(json.dumps(row) + "\n" for row in token_rows()).encode(), token=ada)
+
+            def restart(**config):
+                api.stop()
+                api.config.update(config)
+                api.start()
+
+            def submit(model, **changes):
+                return api.good("POST", "/v1/jobs", spec(rows, model=model, **changes), token=ada)["id"]
+
+            def job(ident):
+                return api.good("GET", f"/v1/jobs/{ident}", token=ada)
+
+            def why(ident, *words):
+                said = api.good("GET", f"/v1/jobs/{ident}/why", token=ada)["why"]
+                return all(word in said for word in words) and said
+
+            def queued(ident):
+                return wait_for(lambda: job(ident)["state"] == "queued" and job(ident), f"{job(ident)['why']}: job {ident} was not queued")
+
+            # who may, and how else
+            api.refused(422, "POST", "/v1/jobs", spec(rows, model=name), f'model: no model is registered as "{name}", and it is not fetched from the Hub: '
+                        "this server fetches no models (hub.fetch in its configuration); fetch it yourself (motley model get)")
+            restart(hub={"fetch": "administrators", "cache": api.path("hub")})
+            api.refused(422, "POST", "/v1/jobs", spec(rows, model="hf:" + name), "here only an administrator may have models fetched", token=ada)
+            restart(hub={"fetch": "users", "cache": api.path("hub")})
+            api.refused(422, "POST", "/v1/jobs", spec(rows, model=name), "lacks the scope models:write", token=blind)
+            api.refused(422, "POST", "/v1/jobs", spec("rows.jsonl", model=name), "data.train: the server takes uploaded files", token=ada)
+            api.refused(422, "POST", "/v1/jobs:validate", spec(rows, model=name), "a plan needs the model", token=ada)
+            expect(hub.asked == [], "the Hub was asked")
+
+            # two jobs, one fetch; how far it is; the api dies in between, and the next one goes on where it was
+            release = threading.Event()
+            hub.stalls[".safetensors"] = (5000, release)
+            one, two = submit("hf:" + name), submit(name, hold=True, name="second")
+            held = job(one)
+            expect((held["state"], held["inputs"]["model"]) == ("held", None), f"{held}")
+            for ident in (one, two):
+                said = wait_for(lambda ident=ident: why(ident, f"its model hf:{name}@main is being fetched from the Hub: ", " are here"), "no word of the fetch")
+                expect("KiB of" in said, said)
+                api.refused(409, "POST", f"/v1/jobs/{ident}/release", None, "its model is still to be fetched", token=ada)
+            api.process.send_signal(signal.SIGKILL)
+            api.process.wait()
+            hub.stalls.clear()
+            api.psql("UPDATE job_fetches SET until = now()")  # so long the next one would wait
+            api.start()
+            first, second = queued(one), wait_for(lambda: job(two)["why"] is None and job(two), "the second was not ready")
+            release.set()
+            spans = [h["Range"] for _, p, h in hub.asked if "/cdn/" in p]
+            expect(len(spans) == 2 and spans[0].startswith("bytes=0-") and not spans[1].startswith("bytes=0-"), f"fetched twice, or from the beginning: {spans}")
+            expect(second["state"] == "held" and second["spec"]["model"] == first["spec"]["model"] == first["inputs"]["model"] and
+                   first["steps"] == 3 and second["name"] == "second", f"{first} {second}")
+            expect(first["inputs"]["base"] == {"name": name, "revision": hub.repositories[name].revisions["main"]}, f"{first['inputs']}")
+            api.good("POST", f"/v1/jobs/{two}/release", token=ada)
+
+            # what fails, fails alone, with the sentence
+            for model, changes, words in (("hf:Acme/None", {}, "no public model Acme/None"), ("Acme/Gated", {}, "is gated: accept its terms at"),
+                                          (name, {"data": {"train": rows, "format": "chat"}}, "data.train"),
+                                          (name + ":config.json", {}, "model: ")):
+                bad = submit(model, **changes)
+                failed = wait_for(lambda bad=bad: job(bad)["state"] == "failed" and job(bad), f"{model} did not fail")
+                expect(words in failed["why"] and failed["code"] and failed["ended"], f"{failed['code']}: {failed['why']}")
+                api.refused(409, "POST", f"/v1/jobs/{bad}/resume", {}, "its model was not fetched: submit the job again", token=ada)
+            expect(job(one)["state"] == job(two)["state"] == "queued", "others failed, too")
+
+            # a cancel is seen though no byte comes: both threads are free again
+            hub.stalls[".safetensors"] = (0, threading.Event())
+            hub.repositories["Acme/Third"] = Repository({**files, "model.safetensors": files["model.safetensors"][:-1] + b"?"})
+            hub.repositories["Acme/Fourth"] = Repository({**files, "model.safetensors": files["model.safetensors"][:-1] + b"!"})
+            stuck = [submit("hf:Acme/Third"), submit("hf:Acme/Fourth")]
+            wait_for(lambda: all(why(ident, "is being fetched") for ident in stuck), "they are not fetched")
+            for ident in stuck:
+                expect(api.good("POST", f"/v1/jobs/{ident}/cancel", token=ada)["state"] == "cancelled", "no cancel")
+            hub.stalls.clear()
+            queued(submit("hf:Acme/Other"))
+            hub.stalls[".safetensors"] = (0, threading.Event())
+            last = submit("hf:Acme/Fourth")
+            wait_for(lambda: why(last, "is being fetched"), "it is not fetched")
+            began = time.monotonic()
+            api.stop()  # as is a stop of the api
+            expect(time.monotonic() - began < 10, "the api waited for the Hub")
+            hub.stalls.clear()
+
+            # the bytes count as stored by who wanted them, once
+            restart(limits={"user": size + 3000})
+            api.good("DELETE", "/v1/models/Other", token=ada)
+            queued(submit(name))
+            bad = submit("Acme/Third")
+            failed = wait_for(lambda: job(bad)["state"] == "failed" and job(bad), "beyond the limit")
+            expect("ada may have" in failed["why"] and "of files here, and has" in failed["why"], failed["why"])
+            data = os.urandom(4000)
+            api.refused(413, "PUT", f"/v1/blobs/{hashlib.sha256(data).hexdigest()}", data, "ada may have", token=ada)
+            api.good("DELETE", "/v1/models/Tiny-1", token=ada)
+            api.upload(data, token=ada)
+
+
+main(a_large_file_passes_a_link_that_breaks_again_and_again, the_server_fetches_of_the_hub_for_whom_it_may,
+     a_job_names_a_model_that_the_server_then_fetches)
