@@ -6,7 +6,6 @@ import hashlib
 import io
 import json
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Literal, TypeVar, cast
@@ -23,7 +22,6 @@ T = TypeVar("T")
 Item = TypeVar("Item")
 PART_BYTES = 16 << 20
 BUSY_PAUSES = 120  # of a second each, while another request sends the same file
-HUB_NAME = re.compile(r"hf:\S+|\w[\w.-]*/\w[\w.-]*(@[^:\s]+)?(:.+)?", re.ASCII)
 MODEL_FILES = ("*.safetensors", "*.json", "*.jinja", "tokenizer.model", "*.gguf")
 
 
@@ -237,28 +235,12 @@ def add_model(path: Path, address: str, retry: Retry) -> Steps[Model]:
     return (yield from perform(operations.add_model(name=name, files=sent, base=base), retry))
 
 
-def named_model(word: str, retry: Retry) -> Steps[str]:
-    """A model that is no path here: its name at the service, which fetches it of the Hub when it has none of the name, if it may."""
-    if not HUB_NAME.fullmatch(word):
-        return word
-    if not word.startswith("hf:"):
-        try:
-            yield from perform(operations.get_model(word), retry)
-            return word
-        except NotFound:
-            pass
-    name = re.split("[@:]", word.removeprefix("hf:"))[0].rpartition("/")[2]
-    return str((yield from perform(operations.add_model(name=name, hub=word), retry)).content)
-
-
 def submit(given: Mapping[str, Any] | Specification, folder: Path, address: str, retry: Retry) -> Steps[Submitted]:
     spec: dict[str, Any] = copy.deepcopy(dict(encode(given)))
     model, data, method = spec.get("model", ""), spec.get("data", {}), spec.get("method")
     path = find(model, folder) if isinstance(model, str) and model else None
     if path is not None:
         spec["model"] = (yield from add_model(path, address, retry)).content
-    elif isinstance(model, str):
-        spec["model"] = yield from named_model(model, retry)
     for key in ("train", "eval"):
         if isinstance(data, dict) and key in data:
             data[key] = yield from reference(cast("dict[str, Any]", data)[key], f"data.{key}", folder, retry)

@@ -373,7 +373,7 @@ class JobInputsSample(Answered):
 @dataclass(frozen=True, kw_only=True)
 class JobInputs(Answered):
     """What the specification's names stood for when it was submitted."""
-    model: str | None = None  # content id
+    model: str | None = None  # content id; null: it is still to be fetched from the Hub
     base: ModelBase | None = None  # What adapters name as their base (base_model_name_or_path, revision of adapter_config.json).
     train: str | None = None  # key of the encoded data set
     eval: str | None = None

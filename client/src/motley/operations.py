@@ -34,9 +34,10 @@ def list_jobs(
 def submit_job(specification: Specification | Mapping[str, Any], *, idempotency_key: str | None = None) -> Call[Submitted]:
     """Submit a job. The whole specification is checked, and its data encoded, before anything is committed; 201 means committed. Files
     (`data.train`, `data.eval`) are `sha256:HEX` of files that one may read, `model` a registered name (`NAME`: one's own first, then the
-    oldest that one may see; or `OWNER/NAME`) or content id, `method.start_from` the `sha256:HEX` of an uploaded JSON object that maps
-    `adapter_config.json` and `adapter_model.safetensors` to the SHA-256 of their uploads. 403 above one's ceiling of `priority`. Scope
-    jobs:write."""
+    oldest that one may see; or `OWNER/NAME`), a content id or, where the server's `hub.fetch` allows it, a model of the Hub
+    (`hf:OWNER/NAME`; the job is then held while the server fetches, and checked, queued or failed afterwards), `method.start_from` the
+    `sha256:HEX` of an uploaded JSON object that maps `adapter_config.json` and `adapter_model.safetensors` to the SHA-256 of their
+    uploads. 403 above one's ceiling of `priority`. Scope jobs:write."""
     return Call("POST", "/v1/jobs", Submitted, body=specification, keyed=True, key=idempotency_key)
 
 
