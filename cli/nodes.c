@@ -67,8 +67,9 @@ static void show_entry(const json_t *entry)
         snprintf(both, sizeof(both), "%s%s (%.0f %%)", amount(half, f16, 1e12),
                  json_is_true(json_object_get(entry, "bf16")) ? " " : "*",
                  100 * show_num(entry, "efficiency_16", 0));
-    printf("%-16s %-5s %9s %8s (%.0f %%) %15s %10s %8s  ±%.0f %%  %s\n", show_str(entry, "name"),
-           show_str(entry, "kind"), units_bytes(memory, (uint64_t)show_num(entry, "memory_bytes", 0)),
+    printf("%-18s %-5s %-12s %9s %8s (%.0f %%) %15s %10s %8s  ±%.0f %%  %s\n", show_str(entry, "name"),
+           show_str(entry, "kind"), show_str(entry, "runs"),
+           units_bytes(memory, (uint64_t)show_num(entry, "memory_bytes", 0)),
            amount(single, show_num(entry, "flops_fp32", 0), 1e12), 100 * show_num(entry, "efficiency", 0),
            both, amount(rate, show_num(entry, "memory_bytes_per_s", 0), 1e9),
            amount(watts, show_num(entry, "board_watts", 0), 1), 100 * show_num(entry, "uncertainty", 0),
@@ -83,8 +84,8 @@ static int show_catalogue(struct cli *cli, struct err *err)
         return -1;
     if (cli->json)
         return show_list(cli, answer, "devices", "", err);
-    printf("%-16s %-5s %9s %15s %15s %10s %8s  %-5s  %s\n", "NAME", "KIND", "MEMORY", "FP32 TFLOP/s",
-           "16-BIT TFLOP/s", "GB/s", "POWER W", "TIMES", "FROM");
+    printf("%-18s %-5s %-12s %9s %15s %15s %10s %8s  %-5s  %s\n", "NAME", "KIND", "RUNS", "MEMORY",
+           "FP32 TFLOP/s", "16-BIT TFLOP/s", "GB/s", "POWER W", "TIMES", "FROM");
     json_array_foreach (json_object_get(answer, "devices"), index, entry)
         show_entry(entry);
     printf(
@@ -93,7 +94,11 @@ static int show_catalogue(struct cli *cli, struct err *err)
         "reach;\n16-bit products are summed in 32 bits, * in float16 alone, no bfloat16. Of a cpu: one "
         "thread's.\n"
         "`like` in a cluster file takes these names, or what nvidia-smi and rocm-smi print. Where it says no "
-        "memory_bytes,\na plan uses 92 %% of a card's memory, less 0.5 GB.\n");
+        "memory_bytes,\na plan uses 92 %% of a card's memory, less 0.5 GB.\n"
+        "RUNS, real: jobs have run on one; emulated: its kernels pass their tests on an emulator, and no "
+        "real "
+        "one is known to\nhave run them; planned only: no worker of this release runs there, and --runnable "
+        "refuses it.\n");
     json_decref(answer);
     return 0;
 }

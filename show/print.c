@@ -48,11 +48,14 @@ static const char *count_text(char out[48], double count, const char *what)
     return out;
 }
 
-/* Writes a device's name, with its kind if that is known: "left/0 (rtx-3090)". */
+/* Writes a device's name, with its kind if that is known: "left/0 (rtx-3090)", "left/0 (k80, planned only)".
+ */
 static const char *device_name(char out[360], const json_t *line)
 {
     const char *like = text(line, "like");
-    snprintf(out, 360, "%.255s%s%.64s%s", text(line, "device"), *like ? " (" : "", like, *like ? ")" : "");
+    const char *mark = strcmp(text(line, "runs"), "planned only") == 0 ? ", planned only" : "";
+    snprintf(out, 360, "%.255s%s%.64s%s%s", text(line, "device"), *like ? " (" : "", like, mark,
+             *like ? ")" : "");
     return out;
 }
 
@@ -279,7 +282,7 @@ static int other_print(struct print *p, const json_t *other, size_t like_it, dou
     units_bytes(has, (uint64_t)number(other, "has_bytes"));
     int result;
     if (fits(other)) {
-        result = buf_printf(p->out, p->err, "%s a step", units_seconds(step, chosen ? step_s : other_s));
+        result = buf_printf(p->out, p->err, "%s per step", units_seconds(step, chosen ? step_s : other_s));
         if (result == 0 && chosen)
             result = buf_printf(p->out, p->err, ", this plan");
         else if (result == 0 && step_s > 0)
@@ -359,9 +362,9 @@ static const char *left_out_words(char out[LEFT_OUT_WORDS], const json_t *line, 
     units_seconds(step, with);
     words_ratio(ratio, with, step_s);
     if (strcmp(why, "slower with it") == 0 && strcmp(ratio, "the same") == 0)
-        snprintf(out, LEFT_OUT_WORDS, "no faster with it: %s a step", step);
+        snprintf(out, LEFT_OUT_WORDS, "no faster with it: %s per step", step);
     else
-        snprintf(out, LEFT_OUT_WORDS, "%s: %s a step, %s", why, step, ratio);
+        snprintf(out, LEFT_OUT_WORDS, "%s: %s per step, %s", why, step, ratio);
     return out;
 }
 
@@ -460,7 +463,7 @@ static int without_print(struct print *p, const json_t *a)
             return -1;
         bool better = without > 0 && without < number(a, "step_s") * (1 - BETTER_LEAST);
         if (buf_printf(p->out, p->err, "  without %-*s  ", p->name_width, device_name(name, line)) < 0 ||
-            (without > 0 ? buf_printf(p->out, p->err, "%s a step, %s%s\n", units_seconds(step, without),
+            (without > 0 ? buf_printf(p->out, p->err, "%s per step, %s%s\n", units_seconds(step, without),
                                       words_ratio(ratio, without, number(a, "step_s")),
                                       better ? ": better without it (placement.exclude)" : "")
                          : buf_printf(p->out, p->err, "nothing fits\n")) < 0)
@@ -481,7 +484,7 @@ static int insight_print(struct print *p, const json_t *a)
         const json_t *line = json_array_get(list, i);
         if (number(line, "saves") < 0.001)
             break;
-        if (buf_printf(p->out, p->err, "  %5.1f %%  %s: %s a step%s\n", 100 * number(line, "saves"),
+        if (buf_printf(p->out, p->err, "  %5.1f %%  %s: %s per step%s\n", 100 * number(line, "saves"),
                        text(line, "words"), units_seconds(step, number(line, "step_s")),
                        json_is_true(json_object_get(line, "searched")) ? "" : ", at least (same split)") < 0)
             return -1;
@@ -522,7 +525,7 @@ static int foot_print(struct print *p, const json_t *a)
                             thousands(all, number(model, "parameters")),
                             thousands(some, number(model, "trained")), *method ? ": " : "", method) < 0)
         return -1;
-    return *basis ? buf_printf(p->out, p->err, "%srests on: %s\n", model ? "" : "\n", basis) : 0;
+    return *basis ? buf_printf(p->out, p->err, "%sbased on: %s\n", model ? "" : "\n", basis) : 0;
 }
 
 int answer_print_document(const json_t *document, struct buf *out, struct err *err)

@@ -6,6 +6,8 @@
 
 #include "planner/answer/insight.h"
 #include "planner/cost/price.h"
+#include "planner/given/catalogue.h"
+#include "planner/given/kernels.h"
 #include "planner/simulate/simulate.h"
 
 static bool same_as_first(const struct plan_rank *rank, uint32_t first, uint32_t count, uint32_t at)
@@ -72,11 +74,15 @@ static json_t *expert_ranges_json(const struct plan_rank *rank)
     return list;
 }
 
-/* Sets "like" if the device's times are estimated from a catalogue entry. Returns the object. */
+/* Sets "like" if the device's times are estimated from a catalogue entry, and "runs": whether that was tried
+ * on a real one. Returns the object. */
 static json_t *like_set(json_t *object, const char *like)
 {
-    if (object && like)
+    const struct catalogue_entry *entry = like ? catalogue_find(like) : NULL;
+    if (object && entry) {
         json_object_set_new(object, "like", json_string(like));
+        json_object_set_new(object, "runs", json_string(catalogue_runs_names[catalogue_runs(entry)]));
+    }
     return object;
 }
 

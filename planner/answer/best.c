@@ -284,6 +284,8 @@ int plan_best(const struct workload *workload, const struct cluster *cluster,
     *answer = NULL;
     if (!listed)
         err_set(err, ERR_NOMEM, "planner: out of memory");
+    if (sorted)
+        sorted->runnable_only = options->runnable_only;
     int result = sorted ? ask(workload, sorted, listed, options, answer, err) : -1;
     cluster_sorted_destroy(sorted);
     free(listed);

@@ -12,6 +12,8 @@
 #include "model/shape/lora_sites.h"
 #include "planner/cost/memory.h"
 #include "planner/candidate/objective.h"
+#include "planner/given/catalogue.h"
+#include "planner/given/kernels.h"
 #include "planner/kind/kind.h"
 
 #define NAMED_LEFT_OUT 2u /* most left-out devices that the first sentence names */
@@ -129,10 +131,14 @@ static void shortfall_say(const struct problem *problem, const struct shortage *
             stages, problem->workload->batch_rows, problem_usable_count(problem));
 }
 
-/* Writes the device's name with its catalogue entry, if there is one: "left/0 (rtx-3090)". */
+/* Writes the device's name with its catalogue entry, if there is one: "left/0 (rtx-3090)", "left/0 (k80,
+ * planned only)". */
 static const char *device_label(char out[384], const char *device, const char *like)
 {
-    snprintf(out, 384, "%.255s%s%.64s%s", device, like ? " (" : "", like ? like : "", like ? ")" : "");
+    const struct catalogue_entry *entry = like ? catalogue_find(like) : NULL;
+    bool planned_only = entry && catalogue_runs(entry) == RUNS_PLANNED;
+    snprintf(out, 384, "%.255s%s%.64s%s%s", device, like ? " (" : "", like ? like : "",
+             planned_only ? ", planned only" : "", like ? ")" : "");
     return out;
 }
 
@@ -192,14 +198,31 @@ static void alone_say(const struct plan_answer *answer, char *text, size_t size)
         times - 1 < CLOSE_CALL * answer->uncertainty ? ", less than such estimates can promise" : "");
 }
 
+/* Returns the first device of the plan that no worker of this release runs on, or NULL. */
+static const struct planner_device *planned_only(const struct problem *problem, const struct plan *plan)
+{
+    for (uint32_t r = 0; r < plan->rank_count; r++) {
+        uint32_t d = cluster_device_find(problem->cluster, plan->ranks[r].device);
+        if (d != UINT32_MAX && problem->planned_only[d])
+            return &problem->cluster->devices[d];
+    }
+    return NULL;
+}
+
 /* Says that workers of this release cannot run the plan, and which plan they can run. */
-static void forecast_say(const struct plan_answer *answer, char *text, size_t size)
+static void forecast_say(const struct problem *problem, const struct plan_answer *answer, char *text,
+                         size_t size)
 {
     const struct plan_alternative *best = NULL;
+    const struct planner_device *device = planned_only(problem, answer->plan);
     char step[32];
-    say(text, size, " Workers of this release cannot run it yet (%s): it is a forecast",
-        answer->plan->schedule > SCHEDULE_GPIPE ? plan_schedule_name(answer->plan->schedule)
-                                                : plan_placement_name(answer->plan->placement));
+    if (device)
+        say(text, size, " No worker of this release runs on %s (%s): it is a forecast", device->name,
+            device->like->name);
+    else
+        say(text, size, " Workers of this release cannot run it yet (%s): it is a forecast",
+            answer->plan->schedule > SCHEDULE_GPIPE ? plan_schedule_name(answer->plan->schedule)
+                                                    : plan_placement_name(answer->plan->placement));
     for (uint32_t i = 0; i < answer->alternative_count; i++) {
         const struct plan_alternative *line = &answer->alternatives[i];
         if (line->runnable && line->verdict == VERDICT_FITS && (!best || line->step_s < best->step_s))
@@ -244,7 +267,7 @@ static void plan_say(const struct problem *problem, const struct plan_answer *an
         say(text, size, " ±%.0f %%: the devices were measured while other work ran there.",
             100 * answer->uncertainty);
     if (!answer->runnable)
-        forecast_say(answer, text, size);
+        forecast_say(problem, answer, text, size);
 }
 
 static const char *like_of(const struct cluster *cluster, const char *device)

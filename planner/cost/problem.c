@@ -7,6 +7,7 @@
 
 #include "model/job/order.h"
 #include "planner/cost/tensor_parts.h"
+#include "planner/given/kernels.h"
 
 /* Most pairs of a device and a micro-batch size whose mean costs are computed in advance. */
 #define MEANS_MAX 4096u
@@ -341,7 +342,13 @@ static int costs_init(struct problem *p, struct err *err)
         struct err why = {0};
         if (!p->usable[d])
             continue;
-        if (device->lacks)
+        p->planned_only[d] = device->like && !device->profile.present &&
+                             strcmp(device->kind, device->like->kind) == 0 &&
+                             catalogue_runs(device->like) == RUNS_PLANNED;
+        if (p->cluster->runnable_only && p->planned_only[d])
+            err_set(&why, ERR_INVALID, "no worker of this release runs on %s (%s): planned only",
+                    device->like->name, device->like->arch);
+        else if (device->lacks)
             err_set(&why, ERR_INVALID, "%s", device->lacks);
         else if (cost_device_init(&p->costs[d], device, p->workload, &p->blocks, &why) == 0)
             continue;
@@ -352,8 +359,9 @@ static int costs_init(struct problem *p, struct err *err)
     }
     return first == UINT32_MAX || problem_usable_count(p) > 0
                ? 0
-               : err_set(err, ERR_NOFIT, "no device that may be used can be priced: %s: %s",
-                         p->cluster->devices[first].name, p->lacks[first]);
+               : err_set(err, ERR_NOFIT, "no device that may be used can be %s: %s: %s",
+                         p->planned_only[first] ? "run on" : "priced", p->cluster->devices[first].name,
+                         p->lacks[first]);
 }
 
 const char *problem_why_unusable(const struct problem *problem, uint32_t device)
@@ -376,7 +384,8 @@ int problem_init(struct problem *problem, const struct workload *workload, const
     problem->costs = calloc(cluster->device_count, sizeof(*problem->costs));
     problem->usable = calloc(cluster->device_count, sizeof(*problem->usable));
     problem->lacks = calloc(cluster->device_count, sizeof(*problem->lacks));
-    int result = problem->costs && problem->usable && problem->lacks
+    problem->planned_only = calloc(cluster->device_count, sizeof(*problem->planned_only));
+    int result = problem->costs && problem->usable && problem->lacks && problem->planned_only
                      ? 0
                      : err_set(err, ERR_NOMEM, "planner: out of memory");
     if (result == 0 &&
@@ -403,6 +412,7 @@ void problem_fini(struct problem *problem)
     free(problem->costs);
     free(problem->usable);
     free(problem->lacks);
+    free(problem->planned_only);
     free(problem->steps);
     free(problem->top_tokens);
     free(problem->top_labelled);

@@ -55,7 +55,8 @@ struct problem {
     struct cost_device *costs; /* [device_count]: each device's cost curves */
     /* [device_count]: allowed by the specification, not excluded, and its costs are known */
     bool *usable;
-    char **lacks; /* [device_count]: why the costs of a device that is asked for are unknown, or NULL */
+    bool *planned_only; /* [device_count]: estimated, and no worker of this release runs there */
+    char **lacks;       /* [device_count]: why the costs of a device that is asked for are unknown, or NULL */
     uint32_t step_count;
     struct problem_step *steps;
     struct cost_load mean_row; /* contents of a mean row, and of a mean step, over the priced steps */

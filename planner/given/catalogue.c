@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "planner/given/catalogue.h"
+#include "planner/given/kernels.h"
 
 #define PLAIN_MAX 64
 
@@ -174,13 +175,14 @@ json_t *cluster_catalogue(struct err *err)
     json_t *list = json_array();
     for (size_t i = 0; list && i < count; i++) {
         const struct catalogue_entry *e = &entries[i];
-        json_t *item = json_pack("{s:s,s:s,s:I,s:I,s:f,s:f,s:b,s:f,s:f,s:f,s:f,s:f,s:s,s:s}", "name", e->name,
-                                 "kind", e->kind, "memory_bytes", (json_int_t)e->memory_bytes, "usable_bytes",
-                                 (json_int_t)catalogue_usable(e), "flops_fp32", e->flops_fp32, "flops_16",
-                                 e->flops_16, "bf16", e->bf16, "board_watts", e->board_watts,
-                                 "memory_bytes_per_s", e->memory_bytes_per_s, "efficiency", e->efficiency,
-                                 "efficiency_16", e->efficiency_16, "uncertainty", e->uncertainty, "origin",
-                                 cost_origin_name(e->origin), "source", e->source);
+        json_t *item = json_pack(
+            "{s:s,s:s,s:s,s:s,s:I,s:I,s:f,s:f,s:b,s:f,s:f,s:f,s:f,s:f,s:s,s:s}", "name", e->name, "kind",
+            e->kind, "arch", e->arch, "runs", catalogue_runs_names[catalogue_runs(e)], "memory_bytes",
+            (json_int_t)e->memory_bytes, "usable_bytes", (json_int_t)catalogue_usable(e), "flops_fp32",
+            e->flops_fp32, "flops_16", e->flops_16, "bf16", e->bf16, "board_watts", e->board_watts,
+            "memory_bytes_per_s", e->memory_bytes_per_s, "efficiency", e->efficiency, "efficiency_16",
+            e->efficiency_16, "uncertainty", e->uncertainty, "origin", cost_origin_name(e->origin), "source",
+            e->source);
         if (json_array_append_new(list, item) < 0) {
             json_decref(list);
             list = NULL;

@@ -41,7 +41,8 @@ double catalogue_measured_rate(const json_t *profile);
 json_t *catalogue_difference(const char *like, const json_t *profile);
 
 /* Returns the built-in catalogue, new: {"devices":
- * [{"name","memory_bytes","flops_fp32","flops_16","memory_bytes_per_s","origin", "uncertainty"}…]}. NULL
+ * [{"name","arch","runs" (catalogue_runs_names of
+ * kernels.h),"memory_bytes","flops_fp32","flops_16","memory_bytes_per_s","origin", "uncertainty"}…]}. NULL
  * with ERR_NOMEM. */
 json_t *cluster_catalogue(struct err *err);
 

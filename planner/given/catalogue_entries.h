@@ -13,6 +13,7 @@ enum cost_origin { ORIGIN_MEASURED, ORIGIN_IMPORTED, ORIGIN_ESTIMATED, ORIGIN_CO
 /* An entry of the catalogue: rates of a device, published by its maker and not measured by the user. */
 struct catalogue_entry {
     const char *name, *kind;
+    const char *arch; /* what code is compiled for: sm_86, gfx1030, x86-64 */
     uint64_t memory_bytes;
     double flops_fp32, flops_16; /* peaks of dense matrix products, FLOP/s */
     bool bf16;                   /* flops_16 holds for bfloat16 as well as float16; false: for float16 only */

@@ -68,6 +68,7 @@ struct node {
 };
 
 struct cluster {
+    bool runnable_only; /* devices that no worker of this release runs on are left out (plan_best sets it) */
     uint32_t device_count, device_capacity;
     struct planner_device *devices;
     uint32_t node_count, node_capacity;

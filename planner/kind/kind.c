@@ -30,5 +30,10 @@ bool kind_devices_enough(const struct problem *p, uint32_t least, const char *wh
 bool kind_runnable(const struct problem *p, const struct candidate *c)
 {
     const struct placement_kind *kind = kinds[c->placement];
-    return !kind->runnable || kind->runnable(p, c);
+    if (kind->runnable && !kind->runnable(p, c))
+        return false;
+    for (uint32_t d = 0; d < p->device_count; d++)
+        if (p->planned_only[d] && candidate_uses(c, d))
+            return false;
+    return true;
 }

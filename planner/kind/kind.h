@@ -100,7 +100,7 @@ bool kind_stages_asked(const struct problem *problem, uint32_t least, uint32_t m
  * message. */
 bool kind_devices_enough(const struct problem *problem, uint32_t least, const char *who, struct err *err);
 
-/* Can workers of this release run the candidate's method and placement? */
+/* Can workers of this release run the candidate's method and placement, on the devices that it uses? */
 bool kind_runnable(const struct problem *problem, const struct candidate *candidate);
 
 /* The table of placements, indexed by enum plan_placement. */

@@ -695,6 +695,32 @@ def a_forecast_says_what_can_be_run_today_as_runnable_finds_it():
     return ", ".join(told)
 
 
+def devices_without_kernels_are_marked_and_never_run_on():
+    """The catalogue's entries, a plan's and its refusal rest on the architectures that this build's worker lists."""
+    with folder() as f:
+        code = {o["arch"] for o in json.loads(f.run("devices", "--code", "--json").stdout)["objects"]}
+        oldest = min(int(arch[3:]) for arch in code if arch.startswith("sm_"))
+        entries = {e["name"]: e for e in json.loads(f.run("devices", "--catalogue", "--json").stdout)["devices"]}
+        for name, entry in entries.items():
+            there = entry["arch"] in code or (entry["kind"] == "cuda" and int(entry["arch"][3:]) >= oldest)
+            expect((entry["runs"] == "planned only") == (not there and entry["arch"] != "x86-64"), f"{name}: {entry}, code for {sorted(code)}")
+        expect(all(any(e["arch"] == arch for e in entries.values()) or arch.startswith("gfx") for arch in code - {"sm_52"}), f"{sorted(code)}")
+        devices = [("a/0", "arc-a770"), ("a/1", "k80"), ("a/2", "gtx-1060")]
+        f.write("cluster.json", {"nodes": [{"name": "a", "devices": [{"name": n, "like": like} for n, like in devices]}]})
+        forecast, today = f.plan(), f.plan("--runnable")
+        expect(not forecast["runnable"] and forecast["ranks"][0]["runs"] == "planned only", f"{forecast['ranks']}")
+        expect("No worker of this release runs on a/0 (arc-a770): it is a forecast" in forecast["words"], forecast["words"])
+        expect([r["device"] for r in today["ranks"]] == ["a/2"] and today["runnable"], f"{today['ranks']}")
+        expect({left["device"]: left["why"] for left in today["left_out"]} == {
+            "a/0": "no worker of this release runs on arc-a770 (xe-hpg): planned only",
+            "a/1": "no worker of this release runs on k80 (sm_37): planned only"}, f"{today['left_out']}")
+        expect("a/0 (arc-a770, planned only)" in f.run("plan", f.spec, "--cluster", f.cluster).stdout, "the table does not mark it")
+        f.write("cluster.json", {"nodes": [{"name": "a", "devices": [{"name": n, "like": like} for n, like in devices[:2]]}]})
+        refused = f.run("plan", f.spec, "--cluster", f.cluster, "--runnable", status=4)
+        expect("a/0: no worker of this release runs on arc-a770" in refused.stderr, f"{refused}")
+    return f"{len(entries)} entries, {sum(e['runs'] == 'planned only' for e in entries.values())} planned only"
+
+
 def cases_that_are_nonsense_fail_with_the_file_and_the_case():
     curve = [[7.0, 1.0], [11.0, 5.0]]
     inputs = {"gpus": ["l4", "l4"], "model": "m", "memory_cluster_key": "k", "batch_size": 8, "seq_length": 512,
@@ -740,4 +766,4 @@ if __name__ == "__main__":
          too_few_devices_do_not_fit_and_stages_that_a_kind_never_has_are_refused,
          a_lack_of_memory_is_not_taken_for_rows_that_cannot_be_shared,
          tables_of_another_lab_serve_a_what_if_and_are_marked_imported, tables_say_the_same_in_whatever_order_their_points_stand_and_however_fast_the_device,
-         a_forecast_says_what_can_be_run_today_as_runnable_finds_it, cases_that_are_nonsense_fail_with_the_file_and_the_case, without_a_server_other_commands_say_so)
+         a_forecast_says_what_can_be_run_today_as_runnable_finds_it, devices_without_kernels_are_marked_and_never_run_on, cases_that_are_nonsense_fail_with_the_file_and_the_case, without_a_server_other_commands_say_so)

@@ -25,6 +25,7 @@ class PlanRank(Answered):
     rank: int
     device: str
     like: str | None = None  # the catalogue's entry that it is estimated as
+    runs: str | None = None  # real, emulated, planned only; with `like`: whether jobs run on such a card
     stage: int | None = None
     blocks: list[int] | None = None
     block_ranges: list[list[int]] | None = None
@@ -50,6 +51,7 @@ class PlanAlternative(Answered):
     placement: str
     device: str | None = None
     like: str | None = None
+    runs: str | None = None
     verdict: str
     step_s: float | None = None
     needs_bytes: int | None = None
@@ -65,6 +67,7 @@ class PlanLeftOut(Answered):
     device: str
     why: str
     like: str | None = None
+    runs: str | None = None
     step_s_with: float | None = None
 
 
@@ -191,13 +194,14 @@ class Submitted(Answered):
 
 @dataclass(frozen=True, kw_only=True)
 class SpecificationMethod(Sent):
-    kind: Literal['lora', 'full'] | Unset = UNSET
+    """what is trained"""
+    kind: Literal['lora', 'full'] | Unset = UNSET  # adapters, or all weights
     base: Literal['fp32', 'bf16', 'fp16', 'nf4', 'packed'] | Unset = UNSET  # how frozen weights are stored; packed: in the quantised blocks of the file
     double_quant: bool | Unset = UNSET  # the scales of nf4 are quantised, too
-    optimizer: Literal['adamw', 'adamw8bit'] | Unset = UNSET
-    rank: int | Unset = UNSET
+    optimizer: Literal['adamw', 'adamw8bit'] | Unset = UNSET  # adamw8bit keeps its moments in 8 bits
+    rank: int | Unset = UNSET  # of the adapters
     alpha: float | Unset = UNSET  # the adapter's product is scaled by alpha / rank
-    dropout: float | Unset = UNSET
+    dropout: float | Unset = UNSET  # share of an adapter's inputs that a step leaves out
     targets: Sequence[str] | str | Unset = UNSET  # names of matrices or ends of their modules' names, all-linear, or one regular expression
     exclude_modules: Sequence[str] | str | None | Unset = UNSET
     layers_to_transform: Sequence[int] | int | None | Unset = UNSET
@@ -211,24 +215,26 @@ class SpecificationMethod(Sent):
 
 @dataclass(frozen=True, kw_only=True)
 class SpecificationData(Sent):
-    train: str
+    """the rows"""
+    train: str  # the rows to learn: a file, or hf:OWNER/NAME of the Hub
     eval: str | None | Unset = UNSET  # the file of evaluation rows
-    format: Literal['auto', 'alpaca', 'chat', 'text', 'tokens', 'sharegpt', 'prompt-completion', 'prompt-completion-chat'] | Unset = UNSET
+    format: Literal['auto', 'alpaca', 'chat', 'text', 'tokens', 'sharegpt', 'prompt-completion', 'prompt-completion-chat'] | Unset = UNSET  # of the rows; auto: found from their keys
     sequence_tokens: int | Unset = UNSET  # longer rows are cut
-    shuffle: bool | Unset = UNSET
-    learn: Literal['answer', 'all'] | Unset = UNSET
-    chat_template: str | Mapping[str, Any] | None | Unset = UNSET
+    shuffle: bool | Unset = UNSET  # each epoch in another order
+    learn: Literal['answer', 'all'] | Unset = UNSET  # which tokens count in the loss
+    chat_template: str | Mapping[str, Any] | None | Unset = UNSET  # auto (the model's own), a name such as chatml, or an object of turns
     day: str | Unset = UNSET  # what strftime_now of the chat template tells
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpecificationTrain(Sent):
-    batch_rows: int | Unset = UNSET
+    """the optimiser and its steps"""
+    batch_rows: int | Unset = UNSET  # rows of a step, over all devices
     steps: int | Unset = UNSET  # 100 without this and epochs
     epochs: int | Unset = UNSET  # passes over the data; beside steps: so many steps in passes that end as epochs do
     learning_rate: float | Unset = UNSET  # the schedule's peak
     schedule: Literal['cosine', 'linear', 'constant', 'constant_with_warmup', 'cosine_with_min_lr', 'cosine_warmup_with_min_lr', 'cosine_with_restarts', 'polynomial', 'inverse_sqrt', 'warmup_stable_decay'] | Unset = UNSET  # of the learning rate, by transformers' names
-    warmup_steps: int | Unset = UNSET
+    warmup_steps: int | Unset = UNSET  # steps in which the rate rises to its peak
     final_fraction: float | Unset = UNSET  # share of the peak at the end of a schedule that ends
     cycles: int | Unset = UNSET  # of cosine_with_restarts
     power: float | Unset = UNSET  # of polynomial
@@ -238,10 +244,10 @@ class SpecificationTrain(Sent):
     betas: Sequence[float] | Unset = UNSET  # of AdamW
     eps: float | Unset = UNSET  # of AdamW
     clip_norm: float | Unset = UNSET  # 0: no clipping
-    seed: int | Unset = UNSET
+    seed: int | Unset = UNSET  # of order, dropout and new adapters
     compute: Literal['fp32', 'bf16', 'fp16'] | Unset = UNSET  # what the operands of products are rounded to
-    recompute: bool | Literal['auto'] | Unset = UNSET
-    label_smoothing: float | Unset = UNSET
+    recompute: bool | Literal['auto'] | Unset = UNSET  # auto, or whether the backward pass computes activations again
+    label_smoothing: float | Unset = UNSET  # share of the target given to all tokens
     neftune_alpha: float | Unset = UNSET  # 0: no noise on the embeddings
     router_aux: bool | float | Unset = UNSET  # true: the model's own coefficient
 
@@ -249,18 +255,19 @@ class SpecificationTrain(Sent):
 @dataclass(frozen=True, kw_only=True)
 class SpecificationPlacementCount(Sent):
     """how many devices the job is to have"""
-    least: int | Unset = UNSET
-    most: int | Unset = UNSET
+    least: int | Unset = UNSET  # the job waits while its plan has fewer devices
+    most: int | Unset = UNSET  # at most so many devices
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpecificationPlacement(Sent):
-    kind: Literal['auto', 'single', 'pipeline', 'data', 'hybrid', 'expert', 'tensor', 'server'] | Unset = UNSET
+    """where it may run"""
+    kind: Literal['auto', 'single', 'pipeline', 'data', 'hybrid', 'expert', 'tensor', 'server'] | Unset = UNSET  # how the model is split; auto: what is fastest
     devices: Sequence[str] | None | Unset = UNSET  # the devices that may be used; null: any
     exclude: Sequence[str] | Unset = UNSET  # devices that may not be used
     count: SpecificationPlacementCount | Unset = UNSET  # how many devices the job is to have
-    micro_batch_rows: int | Literal['auto'] | Unset = UNSET
-    stages: int | Literal['auto'] | Unset = UNSET
+    micro_batch_rows: int | Literal['auto'] | Unset = UNSET  # rows that a rank computes at a time
+    stages: int | Literal['auto'] | Unset = UNSET  # of a pipeline
     schedule: Literal['auto', '1f1b', 'gpipe', 'interleaved', 'split'] | Unset = UNSET  # the order of a pipeline's instructions
     boundary: Literal['auto', 'fp32', 'bf16', 'fp16'] | Unset = UNSET  # What activations and gradients between ranks are rounded to; auto: as train.compute
     moments: Literal['device', 'host'] | Unset = UNSET  # Where the optimiser's moments lie between updates
@@ -273,51 +280,56 @@ class SpecificationPlacement(Sent):
 
 @dataclass(frozen=True, kw_only=True)
 class SpecificationResult(Sent):
+    """what is written at the end"""
     kind: Literal['adapter', 'merged', 'gguf'] | Unset = UNSET  # of method.kind full it is always merged
     dtype: Literal['fp32', 'bf16', 'fp16'] | None | Unset = UNSET  # null: as the base's file has it
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpecificationCheckpoint(Sent):
+    """what is kept on the way"""
     every_steps: int | Unset = UNSET  # 0: only at the end
-    keep: int | Unset = UNSET
+    keep: int | Unset = UNSET  # so many of the last ones
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpecificationEval(Sent):
+    """loss of held-out rows"""
     every_steps: int | Unset = UNSET  # 0: only before the first and after the last step
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpecificationSample(Sent):
-    prompt: str
-    tokens: int | Unset = UNSET
+    """an answer of the model, before and after"""
+    prompt: str  # what the model is asked before and after
+    tokens: int | Unset = UNSET  # of its answer
     temperature: float | Unset = UNSET  # 0: greedy
-    seed: int | Unset = UNSET
+    seed: int | Unset = UNSET  # of the answer's draws
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpecificationLimits(Sent):
+    """of time and attempts"""
     retries: int | Unset = UNSET  # attempts after losses of workers since the newest checkpoint
-    time: float | str | None | Unset = UNSET
+    time: float | str | None | Unset = UNSET  # after which the job stores a checkpoint and ends
 
 
 @dataclass(frozen=True, kw_only=True)
 class Specification(Sent):
     """Everything but `model` and `data.train` has a default. Unknown keys are refused by their path."""
-    name: str | Unset = UNSET
-    model: str
+    name: str | Unset = UNSET  # what lists call the job
+    model: str  # a folder, a .gguf, a registered name, or OWNER/NAME of the Hub
     priority: int | Unset = UNSET  # higher goes first
     labels: Mapping[str, str] | Unset = UNSET  # Texts to find the job by.
-    method: SpecificationMethod | Unset = UNSET
-    data: SpecificationData
-    train: SpecificationTrain | Unset = UNSET
-    placement: SpecificationPlacement | Unset = UNSET
-    result: SpecificationResult | Unset = UNSET
-    checkpoint: SpecificationCheckpoint | Unset = UNSET
-    eval: SpecificationEval | None | Unset = UNSET
-    sample: SpecificationSample | None | Unset = UNSET
-    limits: SpecificationLimits | None | Unset = UNSET
+    method: SpecificationMethod | Unset = UNSET  # what is trained
+    data: SpecificationData  # the rows
+    train: SpecificationTrain | Unset = UNSET  # the optimiser and its steps
+    placement: SpecificationPlacement | Unset = UNSET  # where it may run
+    result: SpecificationResult | Unset = UNSET  # what is written at the end
+    checkpoint: SpecificationCheckpoint | Unset = UNSET  # what is kept on the way
+    eval: SpecificationEval | None | Unset = UNSET  # loss of held-out rows
+    sample: SpecificationSample | None | Unset = UNSET  # an answer of the model, before and after
+    limits: SpecificationLimits | None | Unset = UNSET  # of time and attempts
     hold: bool | Unset = UNSET  # queued, but not started before its release
     account: str | None | Unset = UNSET  # the group that is charged; null is the submitter's default account
     service: Literal['urgent', 'normal', 'scavenger'] | Unset = UNSET  # urgent is for administrators (scope admin)
