@@ -48,6 +48,11 @@ schemas: build
 	@MOTLEY_SCHEMAS=api/openapi.yaml build/bin/test_api_openapi
 	@PYTHONPATH=.cache/client python3 client/generate.py
 
+# The reference, the man pages and the tables of hardware, from what the programs say (tools/reference.py).
+.PHONY: reference
+reference: build
+	@tools/reference.py build/bin
+
 # The Python client (client/README.md), into build/wheel.
 wheel:
 	@tools/packages.sh

@@ -11,10 +11,9 @@
  *     exclude: [cuda:1, GPU-5f3a…]   cards that are not used: kind and number, UUID or PCI address
  *     cache: 20GiB                   limit of the node's chunk cache
  *     journal: 128MiB                limit of events stored until they are acknowledged
- *     private: DIR                  folder around the agent's home that no worker may read (the home alone)
+ *     private: DIR                   folder around the agent's home that no worker may read (the home alone)
  *     throttle_window: 60s           time over which a card's clock is averaged (1s to 1h)
- *     sandbox: auto                  or required (a device whose worker cannot be confined is not used), or
- * off
+ *     sandbox: auto                  or required (no device whose worker cannot be confined), or off
  *
  * A configuration does not change once read. Thread: any.
  */

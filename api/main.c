@@ -17,17 +17,18 @@
 
 static const char usage[] =
     "usage: motley-api --config FILE [--migrate [--admin-token-file PATH]]\n"
-    "  --config FILE   YAML: docs/CONTRACTS.md has its keys\n"
+    "  --config FILE   YAML: docs/reference/files.md has its keys\n"
+    "  --schema        print the file's JSON schema, then end\n"
     "  --migrate       bring the database's schema up to date, then end\n"
     "  --admin-token-file PATH   with --migrate: make an administrator's token there if there is none\n";
 
-/* Blocks of this size and more are mapped, and given back to the system when they are freed. Without a limit of
- * its own, glibc raises it with each such free (to 32 MiB), and freed lists and plans stay in the heap. */
+/* Blocks of this size and more are mapped, and given back to the system when they are freed. Without a limit
+ * of its own, glibc raises it with each such free (to 32 MiB), and freed lists and plans stay in the heap. */
 enum { MMAP_BYTES = 256 << 10 };
 
 int main(int argc, char **argv)
 {
-    if (usage_answered(argc, argv, usage))
+    if (usage_answered(argc, argv, usage) || usage_schema(argc, argv, &api_config_doc))
         return 0;
     static const struct option options[] = {{"config", required_argument, NULL, 'c'},
                                             {"migrate", no_argument, NULL, 'm'},

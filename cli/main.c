@@ -13,6 +13,7 @@
 #include "common/buf.h"
 #include "common/usage.h"
 #include "local/local.h"
+#include "model/job/spec.h"
 
 static const struct cli_command commands[] = {
     {"up",
@@ -79,7 +80,8 @@ static const struct cli_command commands[] = {
       {"--objective", "NAME", "time (default), cost or energy"},
       {"--insight", NULL, "the critical path, and what each single improvement would save"},
       {"--jitter", "PERCENT", "how far a step spreads when every instruction's time deviates by so much"},
-      {"--runnable", NULL, "only what workers of this release can run (a server's plan always is)"},
+      {"--runnable", NULL,
+       "only what workers of this release can run, no cards without kernels (a server's plan always is)"},
       {"--evaluations", "N", "how long to search; default 20000"},
       {"--seed", "N", "of the search"},
       {"--planner", "FILE", "ask this program too (docs/PLUG.md), and show its plan beside ours"},
@@ -259,7 +261,8 @@ static const struct cli_command commands[] = {
      0,
      0,
      "list the devices",
-     {{"--catalogue", NULL, "the kinds that `like` in a cluster file may name; needs no server"},
+     {{"--catalogue", NULL,
+       "the kinds that `like` in a cluster file may name, and whether jobs run there; needs no server"},
       {"--code", NULL, "which cards this build has kernels for; needs no server"}},
      command_devices,
      CLI_LOOK},
@@ -424,7 +427,8 @@ static const char *const group_titles[CLI_GROUPS] = {
 
 static void print_usage(FILE *out)
 {
-    fprintf(out, "usage: motley COMMAND …\n\nOne model across whatever GPUs and CPUs a lab owns.\n\n");
+    fprintf(out, "usage: motley COMMAND …\n\nFine-tune one model across the different GPUs and CPUs that you "
+                 "already have.\n\n");
     for (int group = 0; group < CLI_GROUPS; group++) {
         fprintf(out, "%s\n", group_titles[group]);
         for (int i = 0; i < COMMAND_COUNT; i++) {
@@ -437,8 +441,12 @@ static void print_usage(FILE *out)
     }
     fprintf(out, "With every command:\n");
     print_options(out, common_options);
-    fprintf(out,
-            "\nmotley help COMMAND says what one command takes, motley --version which release this is.\n");
+    fprintf(
+        out,
+        "\nmotley help COMMAND says what one command takes, motley --version which release this is, "
+        "motley --schema\nprints the JSON schema of a job's specification.\n\n"
+        "GPUs: no real card is known to have run Motley yet; its kernels pass their tests on an emulator.\n"
+        "motley devices --catalogue says which cards have kernels.\n");
 }
 
 static void print_command(FILE *out, const struct cli_command *command)
@@ -555,6 +563,8 @@ int main(int argc, char **argv)
         printf("motley %s\n", motley_version);
         return CLI_DONE;
     }
+    if (usage_schema(argc, argv, &spec_doc))
+        return CLI_DONE;
     struct cli cli = {0};
     struct err err = {0};
     const char *name = argv[asks ? 2 : 1]; /* `motley help COMMAND` is `motley COMMAND --help` */

@@ -314,10 +314,10 @@ static int tell_again(const struct recorded *run, const struct again *again, str
         printf("priced     %s, the recorded plan at the costs that plans are made with (%+.1f %%)\n",
                units_seconds(text, priced_s), 100 * miss);
     if (again->answer->plan)
-        printf(
-            "as changed %s a step, planned again at this run's own costs (%+.1f %% of the recorded plan%s)\n",
-            units_seconds(text, run->answer.changed_s), 100 * (run->answer.changed_s / base_s - 1),
-            priced_s > 0 ? " at the same costs" : "");
+        printf("as changed %s per step, planned again at this run's own costs (%+.1f %% of the recorded "
+               "plan%s)\n",
+               units_seconds(text, run->answer.changed_s), 100 * (run->answer.changed_s / base_s - 1),
+               priced_s > 0 ? " at the same costs" : "");
     if (miss < -PRICED_FAR || miss > PRICED_FAR)
         printf("           these costs miss much of what this run took: compare \"as changed\" with "
                "\"priced\" alone\n");
@@ -341,7 +341,7 @@ static int tell(struct cli *cli, const struct recorded *run, const struct again 
         cli->exit_status = CLI_NOFIT;
     if (cli->json)
         return tell_json(run, again, err);
-    printf("recorded   %s a step (median of %u traced steps)\n", units_seconds(text[0], a->recorded_s),
+    printf("recorded   %s per step (median of %u traced steps)\n", units_seconds(text[0], a->recorded_s),
            a->steps);
     printf("simulated  %s from its own instruction times (%+.1f %%)\n",
            units_seconds(text[0], a->simulated_s), 100 * (a->simulated_s / a->recorded_s - 1));

@@ -18,3 +18,16 @@ bool usage_answered(int argc, char **argv, const char *usage)
     }
     return false;
 }
+
+bool usage_schema(int argc, char **argv, const struct doc *config)
+{
+    struct err err;
+    if (argc < 2 || strcmp(argv[1], "--schema") != 0)
+        return false;
+    json_t *schema = doc_schema(config, &err);
+    if (schema)
+        json_dumpf(schema, stdout, JSON_INDENT(2));
+    fputs("\n", stdout);
+    json_decref(schema);
+    return true;
+}

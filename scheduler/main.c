@@ -23,6 +23,8 @@ struct options {
 
 static const char usage[] =
     "usage: motley-scheduler --config FILE [--migrate | --restored]\n"
+    "  --config FILE  YAML: docs/reference/files.md has its keys\n"
+    "  --schema    print the file's JSON schema, then end\n"
     "  --migrate   bring the database's schema up to date, then end\n"
     "  --restored  the database came back from a backup: begin a new life with it, then end;\n"
     "              once, while no scheduler runs\n";
@@ -273,7 +275,7 @@ int main(int argc, char **argv)
     struct scheduler_config config;
     struct err err;
     int rc;
-    if (usage_answered(argc, argv, usage))
+    if (usage_answered(argc, argv, usage) || usage_schema(argc, argv, &scheduler_config_doc))
         return 0;
     if (read_options(argc, argv, &options) < 0) {
         fputs(usage, stderr);

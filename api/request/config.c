@@ -60,15 +60,15 @@ static void listen_rule(struct json_reader *reader, const struct doc_field *fiel
 #define TIB ((uint64_t)1 << 40)
 
 static const struct doc_field tls_fields[] = {
-    TEXT("ca", tls.ca, JR_REQUIRED, ""),
-    TEXT("cert", tls.cert, JR_REQUIRED, ""),
-    TEXT("key", tls.key, JR_REQUIRED, ""),
+    TEXT("ca", tls.ca, JR_REQUIRED, "the CA's certificate"),
+    TEXT("cert", tls.cert, JR_REQUIRED, "this server's certificate"),
+    TEXT("key", tls.key, JR_REQUIRED, "its key"),
 };
 static const struct doc tls_doc = DOC(api_config, tls_fields);
 
 static const struct doc_field redis_fields[] = {
-    TEXT("address", redis.address, JR_REQUIRED, ""),
-    DOC_FLAG("tls", api_config, redis.tls, JR_OPTIONAL, false, ""),
+    TEXT("address", redis.address, JR_REQUIRED, "unix:PATH or HOST:PORT"),
+    DOC_FLAG("tls", api_config, redis.tls, JR_OPTIONAL, false, "whether agents connect by TLS"),
 };
 static const struct doc redis_doc = DOC(api_config, redis_fields);
 
@@ -92,8 +92,9 @@ static const struct doc ca_doc = DOC(api_config, ca_fields);
 static const struct doc_field parser_fields[] = {
     TEXT("program", parser.program, JR_OPTIONAL,
          "path of the parser; else the motley-parse beside motley-api"),
-    NUMBER("memory", parser.memory_bytes, UINT64_C(8) << 30, 16 << 20, TIB * 16, "", .flags = DOC_BYTES),
-    NUMBER("seconds", parser.seconds, 600, 1, 24 * 3600, ""),
+    NUMBER("memory", parser.memory_bytes, UINT64_C(8) << 30, 16 << 20, TIB * 16,
+           "memory that a parser may take", .flags = DOC_BYTES),
+    NUMBER("seconds", parser.seconds, 600, 1, 24 * 3600, "after this time a parser is killed"),
 };
 static const struct doc parser_doc = DOC(api_config, parser_fields);
 
@@ -102,8 +103,9 @@ static const struct doc_field limits_fields[] = {
     NUMBER("user", user_bytes_max, TIB, 1, TIB * 1024,
            "bytes of the files that one user has uploaded or is uploading", .flags = DOC_BYTES | DOC_LIVE),
     NUMBER("model", model_bytes_max, TIB, 1, TIB * 1024, "bytes of a model", .flags = DOC_BYTES),
-    NUMBER("connections", connections_max, 4096, 1, 60000, ""),
-    NUMBER("connections_per_address", connections_per_address_max, 512, 1, 60000, ""),
+    NUMBER("connections", connections_max, 4096, 1, 60000, "open at once"),
+    NUMBER("connections_per_address", connections_per_address_max, 512, 1, 60000,
+           "open at once from one address"),
     NUMBER("streams_per_user", streams_per_user_max, 64, 1, 512,
            "event streams that one user may have open at this server", .flags = DOC_LIVE),
     NUMBER("bytes_per_second", bytes_per_second_min, 8192, 1, UINT64_C(1) << 30,
@@ -116,8 +118,9 @@ static const struct doc limits_doc = DOC(api_config, limits_fields);
 static const struct doc_field config_fields[] = {
     DOC_TEXT("listen", api_config, listen, JR_REQUIRED, 1, 300, "HOST:PORT", .rule = listen_rule),
     TEXT("address_file", address_file, JR_OPTIONAL, "file to which HOST:PORT is written"),
-    DOC_WITHIN("tls", JR_OPTIONAL, &tls_doc, "", DOC_GIVEN_IN(api_config, has_tls)),
-    TEXT("postgres", postgres, JR_REQUIRED, ""),
+    DOC_WITHIN("tls", JR_OPTIONAL, &tls_doc, "without it the api answers HTTP, on loopback alone",
+               DOC_GIVEN_IN(api_config, has_tls)),
+    TEXT("postgres", postgres, JR_REQUIRED, "a connection string of libpq"),
     NUMBER("connections", connections, 4, 1, 64, "to PostgreSQL"),
     NUMBER("start_seconds", start_seconds, 30, 0, 3600, "how long the start waits for the database"),
     NUMBER("measure_seconds", measure_seconds, 60, 0, 3600,
@@ -125,24 +128,25 @@ static const struct doc_field config_fields[] = {
     NUMBER("wait_seconds", wait_seconds, 10, 1, 60, "how long a request waits for the database"),
     DOC_WITHIN("redis", JR_OPTIONAL, &redis_doc, "what agents are told; the api itself does not use Redis",
                DOC_GIVEN_IN(api_config, has_redis)),
-    DOC_WITHIN("hub", JR_OPTIONAL, &hub_doc, ""),
-    TEXT("blobs", blobs, JR_REQUIRED, ""),
+    DOC_WITHIN("hub", JR_OPTIONAL, &hub_doc, "models of the Hugging Face Hub"),
+    TEXT("blobs", blobs, JR_REQUIRED, "folder of models, data and results"),
     TEXT("web_dir", web_dir, JR_OPTIONAL,
          "folder from which the page's files are read at each request; else those inside the program"),
     NUMBER("unused_seconds", unused_seconds, 24 * 3600, 0, 1u << 30,
            "files that nothing refers to and that nobody reads for this time are removed; 0: never",
            .flags = DOC_LIVE),
     DOC_WITHIN("ca", JR_OPTIONAL, &ca_doc, "without it no node can be enrolled"),
-    NUMBER("threads", threads, 2, 1, 64, ""),
-    DOC_WITHIN("parser", JR_OPTIONAL, &parser_doc, ""),
-    NUMBER("max_rows_bytes", rows_bytes_max, UINT64_C(2) << 30, 1 << 20, TIB * 16, "", .flags = DOC_BYTES),
+    NUMBER("threads", threads, 2, 1, 64, "that plan, hash and read files"),
+    DOC_WITHIN("parser", JR_OPTIONAL, &parser_doc, "the process that reads users' files"),
+    NUMBER("max_rows_bytes", rows_bytes_max, UINT64_C(2) << 30, 1 << 20, TIB * 16,
+           "memory for one encoded data set", .flags = DOC_BYTES),
     DOC_WITHIN("limits", JR_OPTIONAL, &limits_doc, ""),
 };
-static const struct doc config_doc = DOC(api_config, config_fields);
+const struct doc api_config_doc = DOC(api_config, config_fields);
 
 static int read_config(const json_t *document, struct api_config *config, struct err *err)
 {
-    if (doc_read(&config_doc, document, "", config, err) < 0)
+    if (doc_read(&api_config_doc, document, "", config, err) < 0)
         return -1;
     config->document = json_incref((json_t *)(uintptr_t)document);
     const char *folder = getenv("MOTLEY_WEB_DIR");
@@ -182,7 +186,7 @@ void api_config_destroy(struct api_config *config)
     if (!config)
         return;
     json_decref(config->document);
-    doc_fini(&config_doc, config);
+    doc_fini(&api_config_doc, config);
     free(config);
 }
 
@@ -191,7 +195,7 @@ int api_config_reload(const char *path, struct api_config *config, struct err *e
     struct api_config *fresh = api_config_load(path, err);
     if (!fresh)
         return -1;
-    int rc = doc_adopt(&config_doc, config, config->document, fresh, fresh->document, err);
+    int rc = doc_adopt(&api_config_doc, config, config->document, fresh, fresh->document, err);
     if (rc < 0)
         err_wrap(err, "%s", path);
     api_config_destroy(fresh);

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "common/doc.h"
 #include "common/err.h"
 
 /* Who may have the api fetch models of the Hub. */
@@ -46,6 +47,9 @@ struct api_config {
     uint32_t streams_per_user_max, idle_seconds_max;
     json_t *document; /* the whole file as it was read */
 };
+
+/* The file's description. */
+extern const struct doc api_config_doc;
 
 /* Returns the configuration, new (release with api_config_destroy), or NULL with an error that names the path
  * of the wrong key. */

@@ -167,16 +167,19 @@ static const char lora_schema[] =
 #define BLOB "{\"pattern\":\"^sha256:[0-9a-f]{64}$\"}" /* what the api accepts, which has no files */
 
 static const struct doc_field method_fields[] = {
-    DOC_CHOICE("kind", spec_method_part, kind, JR_GIVEN, SPEC_METHOD_LORA, method_names, ""),
+    DOC_CHOICE("kind", spec_method_part, kind, JR_GIVEN, SPEC_METHOD_LORA, method_names,
+               "adapters, or all weights"),
     DOC_CHOICE("base", spec_method_part, base, JR_GIVEN, SPEC_BASE_FP32, base_names,
                "how frozen weights are stored; packed: in the quantised blocks of the file"),
     DOC_FLAG("double_quant", spec_method_part, double_quant, JR_GIVEN, true,
              "the scales of nf4 are quantised, too"),
-    DOC_CHOICE("optimizer", spec_method_part, optimizer, JR_GIVEN, SPEC_OPTIMIZER_ADAMW, optimizer_names, ""),
-    DOC_NUM("rank", spec_method_part, rank, JR_GIVEN, 16, 1, LORA_RANK_MAX, ""),
+    DOC_CHOICE("optimizer", spec_method_part, optimizer, JR_GIVEN, SPEC_OPTIMIZER_ADAMW, optimizer_names,
+               "adamw8bit keeps its moments in 8 bits"),
+    DOC_NUM("rank", spec_method_part, rank, JR_GIVEN, 16, 1, LORA_RANK_MAX, "of the adapters"),
     DOC_NUM("alpha", spec_method_part, alpha, JR_GIVEN, 32, LORA_ALPHA_MIN, LORA_ALPHA_MAX,
             "the adapter's product is scaled by alpha / rank"),
-    DOC_NUM("dropout", spec_method_part, dropout, JR_GIVEN, 0.05, 0, 0.999, ""),
+    DOC_NUM("dropout", spec_method_part, dropout, JR_GIVEN, 0.05, 0, 0.999,
+            "share of an adapter's inputs that a step leaves out"),
     DOC_OTHER(NULL, spec_method_part, lora, &lora_form, "", .schema = lora_schema),
     DOC_FLAG("rslora", spec_method_part, rslora, JR_OPTIONAL, false,
              "the product is scaled by alpha / sqrt(rank) (Kalajdzievski 2023)"),
@@ -215,16 +218,20 @@ static void day_rule(struct json_reader *r, const struct doc_field *field, void 
 }
 
 static const struct doc_field data_fields[] = {
-    DOC_TEXT("train", spec_data_part, train, JR_REQUIRED, 1, SPEC_PATH_BYTES - 1, "", .flags = DOC_PLAIN,
-             .schema = BLOB),
+    DOC_TEXT("train", spec_data_part, train, JR_REQUIRED, 1, SPEC_PATH_BYTES - 1,
+             "the rows to learn: a file, or hf:OWNER/NAME of the Hub", .flags = DOC_PLAIN, .schema = BLOB),
     DOC_TEXT("eval", spec_data_part, eval, JR_OPTIONAL, 1, SPEC_PATH_BYTES - 1, "the file of evaluation rows",
              .flags = DOC_PLAIN | DOC_NULL, .schema = BLOB),
-    DOC_CHOICE("format", spec_data_part, format, JR_OPTIONAL, SPEC_FORMAT_AUTO, format_names, ""),
+    DOC_CHOICE("format", spec_data_part, format, JR_OPTIONAL, SPEC_FORMAT_AUTO, format_names,
+               "of the rows; auto: found from their keys"),
     DOC_NUM("sequence_tokens", spec_data_part, sequence_tokens, JR_GIVEN, 512, 2, 1048576,
             "longer rows are cut"),
-    DOC_FLAG("shuffle", spec_data_part, shuffle, JR_GIVEN, true, ""),
-    DOC_CHOICE("learn", spec_data_part, learn, JR_GIVEN, SPEC_LEARN_ANSWER, learn_names, ""),
-    DOC_JSON("chat_template", spec_data_part, chat_template, JR_OPTIONAL, "", .rule = chat_template_rule,
+    DOC_FLAG("shuffle", spec_data_part, shuffle, JR_GIVEN, true, "each epoch in another order"),
+    DOC_CHOICE("learn", spec_data_part, learn, JR_GIVEN, SPEC_LEARN_ANSWER, learn_names,
+               "which tokens count in the loss"),
+    DOC_JSON("chat_template", spec_data_part, chat_template, JR_OPTIONAL,
+             "auto (the model's own), a name such as chatml, or an object of turns",
+             .rule = chat_template_rule,
              .schema = "{\"anyOf\":[{\"type\":\"string\"},{\"type\":\"object\"},{\"type\":\"null\"}]}"),
     DOC_TEXT("day", spec_data_part, day, JR_OPTIONAL, 1, SPEC_NAME_BYTES - 1,
              "what strftime_now of the chat template tells", .flags = DOC_PLAIN, .rule = day_rule,
@@ -326,7 +333,8 @@ static void train_check(struct json_reader *r, void *all)
 }
 
 static const struct doc_field train_fields[] = {
-    DOC_NUM("batch_rows", spec_train_part, batch_rows, JR_GIVEN, 16, 1, 65536, ""),
+    DOC_NUM("batch_rows", spec_train_part, batch_rows, JR_GIVEN, 16, 1, 65536,
+            "rows of a step, over all devices"),
     DOC_NUM("steps", spec_train_part, steps, JR_OPTIONAL, 0, 1, STEPS_MAX, "100 without this and epochs",
             .flags = DOC_SPARSE),
     DOC_NUM("epochs", spec_train_part, epochs, JR_OPTIONAL, 0, 1, 100000,
@@ -335,7 +343,8 @@ static const struct doc_field train_fields[] = {
     DOC_NUM("learning_rate", spec_train_part, learning_rate, JR_GIVEN, 2e-4, 0, 1000, "the schedule's peak"),
     DOC_CHOICE("schedule", spec_train_part, schedule, JR_GIVEN, SPEC_SCHEDULE_COSINE, schedule_names,
                "of the learning rate, by transformers' names"),
-    DOC_NUM("warmup_steps", spec_train_part, warmup_steps, JR_GIVEN, 10, 0, STEPS_MAX, ""),
+    DOC_NUM("warmup_steps", spec_train_part, warmup_steps, JR_GIVEN, 10, 0, STEPS_MAX,
+            "steps in which the rate rises to its peak"),
     DOC_NUM("final_fraction", spec_train_part, final_fraction, JR_GIVEN, 0.1, 0, 1,
             "share of the peak at the end of a schedule that ends"),
     DOC_NUM("cycles", spec_train_part, cycles, JR_GIVEN, 1, 1, 1000000, "of cosine_with_restarts"),
@@ -352,12 +361,14 @@ static const struct doc_field train_fields[] = {
             "\"exclusiveMaximum\":1}}"),
     DOC_NUM("eps", spec_train_part, eps, JR_GIVEN, 1e-8, 0, 1, "of AdamW"),
     DOC_NUM("clip_norm", spec_train_part, clip_norm, JR_OPTIONAL, 1, 0, 1e12, "0: no clipping"),
-    DOC_NUM("seed", spec_train_part, seed, JR_GIVEN, 1, 0, SEED_MAX, ""),
+    DOC_NUM("seed", spec_train_part, seed, JR_GIVEN, 1, 0, SEED_MAX, "of order, dropout and new adapters"),
     DOC_CHOICE("compute", spec_train_part, compute, JR_GIVEN, SPEC_COMPUTE_FP32, compute_names,
                "what the operands of products are rounded to"),
-    DOC_OTHER("recompute", spec_train_part, recompute, &recompute_form, "",
+    DOC_OTHER("recompute", spec_train_part, recompute, &recompute_form,
+              "auto, or whether the backward pass computes activations again",
               .schema = "{\"anyOf\":[{\"type\":\"boolean\"},{\"type\":\"string\",\"enum\":[\"auto\"]}]}"),
-    DOC_NUM("label_smoothing", spec_train_part, label_smoothing, JR_OPTIONAL, 0, 0, 0.999, ""),
+    DOC_NUM("label_smoothing", spec_train_part, label_smoothing, JR_OPTIONAL, 0, 0, 0.999,
+            "share of the target given to all tokens"),
     DOC_NUM("neftune_alpha", spec_train_part, neftune_alpha, JR_OPTIONAL, 0, 0, 1e6,
             "0: no noise on the embeddings"),
     DOC_OTHER(
@@ -377,8 +388,10 @@ static void count_check(struct json_reader *r, void *all)
 }
 
 static const struct doc_field count_fields[] = {
-    DOC_NUM("least", spec_placement_part, count_least, JR_OPTIONAL, 0, 1, 1024, "", .flags = DOC_SPARSE),
-    DOC_NUM("most", spec_placement_part, count_most, JR_OPTIONAL, 0, 1, 1024, "", .flags = DOC_SPARSE),
+    DOC_NUM("least", spec_placement_part, count_least, JR_OPTIONAL, 0, 1, 1024,
+            "the job waits while its plan has fewer devices", .flags = DOC_SPARSE),
+    DOC_NUM("most", spec_placement_part, count_most, JR_OPTIONAL, 0, 1, 1024, "at most so many devices",
+            .flags = DOC_SPARSE),
 };
 static const struct doc count_doc = DOC(spec_placement_part, count_fields, .check = count_check);
 
@@ -390,7 +403,8 @@ static void plan_rule(struct json_reader *r, const struct doc_field *field, void
 }
 
 static const struct doc_field placement_fields[] = {
-    DOC_CHOICE("kind", spec_placement_part, kind, JR_OPTIONAL, SPEC_PLACEMENT_AUTO, placement_names, ""),
+    DOC_CHOICE("kind", spec_placement_part, kind, JR_OPTIONAL, SPEC_PLACEMENT_AUTO, placement_names,
+               "how the model is split; auto: what is fastest"),
     DOC_OTHER("devices", spec_placement_part, devices, &names_form, "the devices that may be used; null: any",
               .min = 1, .max = SPEC_DEVICES_MAX, .flags = DOC_NULL,
               .schema = "{\"type\":[\"array\",\"null\"],\"minItems\":1,\"uniqueItems\":true,\"items\":{"
@@ -399,9 +413,10 @@ static const struct doc_field placement_fields[] = {
               .max = SPEC_DEVICES_MAX,
               .schema = "{\"type\":\"array\",\"uniqueItems\":true,\"items\":{\"type\":\"string\"}}"),
     DOC_WITHIN("count", JR_OPTIONAL, &count_doc, "how many devices the job is to have", .flags = DOC_SPARSE),
-    DOC_NUM("micro_batch_rows", spec_placement_part, micro_batch_rows, JR_OPTIONAL, 0, 1, 65536, "",
+    DOC_NUM("micro_batch_rows", spec_placement_part, micro_batch_rows, JR_OPTIONAL, 0, 1, 65536,
+            "rows that a rank computes at a time", .flags = DOC_AUTO),
+    DOC_NUM("stages", spec_placement_part, stages, JR_OPTIONAL, 0, 1, 4096, "of a pipeline",
             .flags = DOC_AUTO),
-    DOC_NUM("stages", spec_placement_part, stages, JR_OPTIONAL, 0, 1, 4096, "", .flags = DOC_AUTO),
     DOC_CHOICE("schedule", spec_placement_part, order, JR_OPTIONAL, SPEC_ORDER_AUTO, order_names,
                "the order of a pipeline's instructions"),
     DOC_CHOICE("boundary", spec_placement_part, boundary, JR_OPTIONAL, SPEC_BOUNDARY_AUTO, boundary_names,
@@ -455,7 +470,7 @@ static const struct doc result_doc = DOC(job_spec, result_fields, .check = resul
 static const struct doc_field checkpoint_fields[] = {
     DOC_NUM("every_steps", job_spec, checkpoint.every_steps, JR_GIVEN, 50, 0, STEPS_MAX,
             "0: only at the end"),
-    DOC_NUM("keep", job_spec, checkpoint.keep, JR_GIVEN, 2, 1, 100, ""),
+    DOC_NUM("keep", job_spec, checkpoint.keep, JR_GIVEN, 2, 1, 100, "so many of the last ones"),
 };
 static const struct doc checkpoint_doc = DOC(job_spec, checkpoint_fields);
 
@@ -474,11 +489,12 @@ static const struct doc_field eval_fields[] = {
 static const struct doc eval_doc = DOC(job_spec, eval_fields, .check = eval_check);
 
 static const struct doc_field sample_fields[] = {
-    DOC_TEXT("prompt", job_spec, sample.prompt, JR_REQUIRED, 1, SPEC_PROMPT_BYTES, "",
+    DOC_TEXT("prompt", job_spec, sample.prompt, JR_REQUIRED, 1, SPEC_PROMPT_BYTES,
+             "what the model is asked before and after",
              .schema = "{\"maxLength\":16000}"), /* characters, of up to four bytes */
-    DOC_NUM("tokens", job_spec, sample.tokens, JR_GIVEN, 64, 1, 65536, ""),
+    DOC_NUM("tokens", job_spec, sample.tokens, JR_GIVEN, 64, 1, 65536, "of its answer"),
     DOC_NUM("temperature", job_spec, sample.temperature, JR_OPTIONAL, 0, 0, 100, "0: greedy"),
-    DOC_NUM("seed", job_spec, sample.seed, JR_GIVEN, 1, 0, SEED_MAX, ""),
+    DOC_NUM("seed", job_spec, sample.seed, JR_GIVEN, 1, 0, SEED_MAX, "of the answer's draws"),
 };
 static const struct doc sample_doc = DOC(job_spec, sample_fields);
 
@@ -514,7 +530,7 @@ static const struct doc_form time_form = {NULL, time_read, time_write, NULL};
 static const struct doc_field limits_fields[] = {
     DOC_NUM("retries", job_spec, limits.retries, JR_GIVEN, SPEC_RETRIES_DEFAULT, 0, 1000,
             "attempts after losses of workers since the newest checkpoint"),
-    DOC_OTHER("time", job_spec, limits.time_s, &time_form, "",
+    DOC_OTHER("time", job_spec, limits.time_s, &time_form, "after which the job stores a checkpoint and ends",
               .schema =
                   "{\"anyOf\":[{\"type\":\"number\",\"minimum\":1,\"maximum\":31622400},{\"type\":\"string\","
                   "\"pattern\":\"^[1-9][0-9]{0,2}[smhd]$\"},{\"type\":\"null\"}]}"),
@@ -606,23 +622,25 @@ static void job_check(struct json_reader *r, void *all)
     "\"minimum\":1}}"
 
 static const struct doc_field job_fields[] = {
-    DOC_TEXT("name", job_spec, name, JR_OPTIONAL, 1, SPEC_NAME_BYTES - 1, "", .flags = DOC_PLAIN,
-             .text = "job"),
-    DOC_TEXT("model", job_spec, model, JR_REQUIRED, 1, SPEC_PATH_BYTES - 1, "", .flags = DOC_PLAIN,
+    DOC_TEXT("name", job_spec, name, JR_OPTIONAL, 1, SPEC_NAME_BYTES - 1, "what lists call the job",
+             .flags = DOC_PLAIN, .text = "job"),
+    DOC_TEXT("model", job_spec, model, JR_REQUIRED, 1, SPEC_PATH_BYTES - 1,
+             "a folder, a .gguf, a registered name, or OWNER/NAME of the Hub", .flags = DOC_PLAIN,
              .schema = "{\"maxLength\":401}"), /* a registered name */
     DOC_NUM("priority", job_spec, priority, JR_OPTIONAL, 0, -100, 100, "higher goes first"),
     DOC_JSON("labels", job_spec, labels, JR_OPTIONAL, "", .flags = DOC_OBJECT, .rule = labels_rule,
              .schema = "{\"$ref\":\"#/components/schemas/Labels\"}"),
-    DOC_STRUCT("method", job_spec, method, JR_OPTIONAL, &method_doc, ""),
-    DOC_STRUCT("data", job_spec, data, JR_REQUIRED, &data_doc, ""),
-    DOC_STRUCT("train", job_spec, train, JR_OPTIONAL, &train_doc, ""),
-    DOC_STRUCT("placement", job_spec, placement, JR_OPTIONAL, &placement_doc, ""),
-    DOC_WITHIN("result", JR_OPTIONAL, &result_doc, ""),
-    DOC_WITHIN("checkpoint", JR_OPTIONAL, &checkpoint_doc, ""),
-    DOC_WITHIN("eval", JR_OPTIONAL, &eval_doc, "", DOC_GIVEN_IN(job_spec, eval.on), .flags = DOC_NULLABLE),
-    DOC_WITHIN("sample", JR_OPTIONAL, &sample_doc, "", DOC_GIVEN_IN(job_spec, sample.on),
+    DOC_STRUCT("method", job_spec, method, JR_OPTIONAL, &method_doc, "what is trained"),
+    DOC_STRUCT("data", job_spec, data, JR_REQUIRED, &data_doc, "the rows"),
+    DOC_STRUCT("train", job_spec, train, JR_OPTIONAL, &train_doc, "the optimiser and its steps"),
+    DOC_STRUCT("placement", job_spec, placement, JR_OPTIONAL, &placement_doc, "where it may run"),
+    DOC_WITHIN("result", JR_OPTIONAL, &result_doc, "what is written at the end"),
+    DOC_WITHIN("checkpoint", JR_OPTIONAL, &checkpoint_doc, "what is kept on the way"),
+    DOC_WITHIN("eval", JR_OPTIONAL, &eval_doc, "loss of held-out rows", DOC_GIVEN_IN(job_spec, eval.on),
                .flags = DOC_NULLABLE),
-    DOC_WITHIN("limits", JR_OPTIONAL, &limits_doc, "", DOC_GIVEN_IN(job_spec, limits.on),
+    DOC_WITHIN("sample", JR_OPTIONAL, &sample_doc, "an answer of the model, before and after",
+               DOC_GIVEN_IN(job_spec, sample.on), .flags = DOC_NULLABLE),
+    DOC_WITHIN("limits", JR_OPTIONAL, &limits_doc, "of time and attempts", DOC_GIVEN_IN(job_spec, limits.on),
                .flags = DOC_NULLABLE),
     DOC_FLAG("hold", job_spec, hold, JR_OPTIONAL, false, "queued, but not started before its release"),
     DOC_TEXT("account", job_spec, account, JR_OPTIONAL, 1, SPEC_NAME_BYTES - 1,

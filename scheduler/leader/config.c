@@ -136,15 +136,15 @@ static void links_fini(void *at)
 static const struct doc_form links_form = {.start = links_start, .read = links_read, .fini = links_fini};
 
 static const struct doc_field tls_fields[] = {
-    TEXT("ca", redis_ca, JR_REQUIRED, ""),
-    TEXT("cert", redis_cert, JR_REQUIRED, ""),
-    TEXT("key", redis_key, JR_REQUIRED, ""),
+    TEXT("ca", redis_ca, JR_REQUIRED, "the CA's certificate"),
+    TEXT("cert", redis_cert, JR_REQUIRED, "this program's certificate"),
+    TEXT("key", redis_key, JR_REQUIRED, "its key"),
 };
 static const struct doc tls_doc = DOC(scheduler_config, tls_fields);
 
 static const struct doc_field redis_fields[] = {
-    TEXT("address", redis_address, JR_REQUIRED, ""),
-    TEXT("user", redis_user, JR_OPTIONAL, ""),
+    TEXT("address", redis_address, JR_REQUIRED, "unix:PATH or HOST:PORT"),
+    TEXT("user", redis_user, JR_OPTIONAL, "else the default user"),
     TEXT("password", redis_password, JR_OPTIONAL, ""),
     DOC_WITHIN("tls", JR_OPTIONAL, &tls_doc, "without it the connection is not encrypted"),
 };
@@ -159,20 +159,20 @@ static const struct doc_field sharing_fields[] = {
 static const struct doc sharing_doc = DOC(scheduler_config, sharing_fields);
 
 static const struct doc_field config_fields[] = {
-    TEXT("name", name, JR_REQUIRED, ""),
-    TEXT("postgres", postgres, JR_REQUIRED, ""),
+    TEXT("name", name, JR_REQUIRED, "each scheduler has its own"),
+    TEXT("postgres", postgres, JR_REQUIRED, "a connection string of libpq"),
     TEXT("leader_file", leader_file, JR_OPTIONAL, "holds \"EPOCH PID\" while this scheduler leads"),
     DOC_WITHIN("redis", JR_REQUIRED, &redis_doc, ""),
     DOC_OTHER("links", scheduler_config, links, &links_form, "emulated links"),
     DOC_STRUCT("limits", scheduler_config, limits, JR_OPTIONAL, &limits_doc, ""),
-    DOC_WITHIN("sharing", JR_OPTIONAL, &sharing_doc, ""),
+    DOC_WITHIN("sharing", JR_OPTIONAL, &sharing_doc, "who goes first (docs/SHARING.md)"),
     DOC_OTHER(NULL, scheduler_config, planners, &planners_form, ""),
 };
-static const struct doc config_doc = DOC(scheduler_config, config_fields);
+const struct doc scheduler_config_doc = DOC(scheduler_config, config_fields);
 
 int scheduler_config_parse(const json_t *document, struct scheduler_config *config, struct err *err)
 {
-    if (doc_read(&config_doc, document, "", config, err) < 0)
+    if (doc_read(&scheduler_config_doc, document, "", config, err) < 0)
         return -1;
     config->sharing.backfill = policy_defaults.backfill;
     config->document = json_incref((json_t *)(uintptr_t)document);
@@ -204,7 +204,7 @@ int scheduler_config_reload(const char *path, struct scheduler_config *config, s
     struct scheduler_config fresh;
     if (scheduler_config_load(path, &fresh, err) < 0)
         return -1;
-    int rc = doc_adopt(&config_doc, config, config->document, &fresh, fresh.document, err);
+    int rc = doc_adopt(&scheduler_config_doc, config, config->document, &fresh, fresh.document, err);
     if (rc < 0)
         err_wrap(err, "%s", path);
     scheduler_config_fini(&fresh);
@@ -214,5 +214,5 @@ int scheduler_config_reload(const char *path, struct scheduler_config *config, s
 void scheduler_config_fini(struct scheduler_config *config)
 {
     json_decref(config->document);
-    doc_fini(&config_doc, config);
+    doc_fini(&scheduler_config_doc, config);
 }

@@ -22,6 +22,7 @@
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include "common/doc.h"
 #include "common/err.h"
 #include "common/planners.h"
 #include "scheduler/policy/policy.h"
@@ -52,6 +53,9 @@ struct scheduler_config {
     char *sharing_reference; /* name of the reference device (`sharing.reference`), or NULL */
     json_t *document;        /* the whole file as it was read */
 };
+
+/* The file's description. */
+extern const struct doc scheduler_config_doc;
 
 /* Reads and checks the file. An ERR_INVALID names the path of the wrong key. On failure nothing is left to
  * release. */
