@@ -114,8 +114,8 @@ def kernel_counts(ptx):
 
 # --- the step
 
-def engine_says(program, shape, method, gib, layers, matrix="f16+bf16"):
-    done = subprocess.run([program, shape, method, str(gib), str(layers), matrix], capture_output=True, text=True, check=False, timeout=600)
+def engine_says(program, shape, method, gib, layers, saved, matrix="f16+bf16"):
+    done = subprocess.run([program, shape, method, str(gib), str(layers), str(saved), matrix], capture_output=True, text=True, check=False, timeout=600)
     if done.returncode != 0:
         sys.exit(f"gpu-paper: {done.stderr.strip() or done.returncode}")
     return json.loads(done.stdout)
@@ -136,23 +136,31 @@ def tiles_of(program):
     return {(name, int(order)): dict(zip(("instructions", "wavefronts", "mma"), map(float, costs))) for name, order, *costs in rows}
 
 
-def step_of(program, shape, method, gib, matrix):
-    """The step of the whole model. All layers are alike, so two counts give it: 2 layers, and 3."""
-    two, three = (engine_says(program, shape, method, gib, layers, matrix) for layers in (2, 3))
-    ops, more = ({(op["op"], op["detail"]): op for op in step["ops"]} for step in (two, three))
-    if set(ops) != set(more):
-        sys.exit("gpu-paper: a third layer has other ops than the second")
+def step_of(program, shape, method, gib, matrix, layers=None, saved=None):
+    """The step of the whole model. Layers that keep their values are alike, and so are those that are recomputed, which come
+    first; so four counts give it: the first layer of its kind and one more of each kind. `layers` and `saved` replace the model's."""
+    kept, kept_more = (engine_says(program, shape, method, gib, layers, layers, matrix) for layers in (2, 3))
+    layers, saved = layers or kept["layers"], kept["saved"] if saved is None else saved
+    again = again_more = None
+    if saved < layers:
+        again, again_more = (engine_says(program, shape, method, gib, count, 2, matrix) for count in (3, 4))
+    steps = [{(op["op"], op["detail"]): op for op in step["ops"]} for step in (again or kept, kept, kept_more, again or kept, again_more or kept)]
+    base, other = steps[0], steps[1:]
+    if any(not set(step) <= set(base) for step in other):
+        sys.exit("gpu-paper: a further layer has other ops than the first ones")
 
-    def whole(before, after):
-        return before + (two["layers"] - 2) * (after - before)
+    def whole(first, kept_two, kept_three, again_one, again_two):
+        return first + (saved - 2) * (kept_three - kept_two) + max(0, layers - saved - 1) * (again_two - again_one)
 
-    for key, op in ops.items():
+    none = {"kernels": {}}
+    for key, op in base.items():
+        alike = [step.get(key, none) for step in other]
         for name, value in op.items():
             if isinstance(value, (int, float)):
-                op[name] = whole(value, more[key][name])
-        op["kernels"] = {kernel: [whole(*pair) for pair in zip(value, more[key]["kernels"][kernel])]
+                op[name] = whole(value, *(each.get(name, 0) for each in alike))
+        op["kernels"] = {kernel: [whole(*values) for values in zip(value, *(each["kernels"].get(kernel, [0, 0]) for each in alike))]
                          for kernel, value in op["kernels"].items()}
-    return {**two, "ops": list(ops.values())}
+    return {**kept, "ops": list(base.values())}
 
 
 # --- the card
@@ -251,7 +259,7 @@ def measured(kind, part):
 
 def table_print(step, both, kernels, card, options):
     print(f"{options.method} of the {options.shape} shape on {card['name']}, {step['rows']} rows, {step['tokens']} tokens"
-          f"{', layers recomputed' if step['recompute'] else ''}; estimated, no card has run it")
+          f"{', %d of %d layers recomputed' % (step['layers'] - step['saved'], step['layers']) if step['saved'] < step['layers'] else ''}; estimated, no card has run it")
     print(f"{'seconds':>9} {'all':>9} {'bound':<12} {'launches':>8} {'TFLOP':>7} {'GB':>7}  op")
     order = sorted(range(len(step["ops"])), key=lambda i: -both["shortest"][i]["seconds"])
     for i in order:

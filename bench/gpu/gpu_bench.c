@@ -261,11 +261,12 @@ static void step_stage(struct timed_step *step, struct stage_options *o, uint64_
     const struct weight_source source = {.read = random_read, .context = (void *)(uintptr_t)o->config};
     struct stage_memory predicted;
     struct mem_account account;
-    step_fit(o, before, &predicted);
+    const uint32_t saved = step_fit(o, before - before / 16, &predicted);
     must(stage_create_from(device, &source, o, &step->stage, &err));
     step_run(step);
     device_memory(device, &account);
     value("recompute", o->recompute);
+    value("layers_saved", saved);
     value("predicted_bytes", (double)predicted.total);
     value("allocator_bytes", (double)account.peak_total);
     value("driver_bytes", (double)(before - driver_free()));
@@ -280,7 +281,7 @@ static void train(const struct model_config *config, const struct model_config *
     struct stage_memory predicted;
     uint64_t before = driver_free();
     step_prepare(&step, &o, config, length);
-    step_fit(&o, before, &predicted);
+    step_fit(&o, before - before / 16, &predicted);
     if (smaller && predicted.total > before - before / 16) {
         free(step.text);
         train(smaller, NULL, method);

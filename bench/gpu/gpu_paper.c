@@ -3,11 +3,12 @@
  * launches without doing anything, with a library of products that counts. bench/gpu_paper.py makes a
  * roofline of it.
  *
- *   gpu_paper SHAPE METHOD GIB LAYERS [MATRIX]
+ *   gpu_paper SHAPE METHOD GIB LAYERS SAVED [MATRIX]
  *                                        SHAPE: 8b, 1b or toy; METHOD: qlora, lora or full; GIB: the card's
- *                                        memory, which decides whether layers are recomputed; LAYERS: of the
- *                                        model that is counted (all layers are alike); MATRIX: the 16-bit
- *                                        types of the card's matrix units, f16+bf16, f16 or none
+ *                                        memory, which decides how many layers of the whole model keep their
+ *                                        values ("saved"); LAYERS: of the model that is counted (all layers
+ * are alike); SAVED: how many of these keep their values; MATRIX: the 16-bit types of the card's matrix
+ * units, f16+bf16, f16 or none
  *
  * It prints one document of JSON: the step, and a list of its ops. A kernel has its launches and blocks;
  * "bytes" are those of an op's operands, each read or written once; "library_flops" are those of products
@@ -321,34 +322,40 @@ static void group_print(const struct op_group *g)
 
 int main(int argc, char **argv)
 {
-    if (argc < 5)
-        return fprintf(stderr, "gpu_paper 8b|1b|toy qlora|lora|full GIB LAYERS [f16+bf16|f16|none]\n"), 2;
+    if (argc < 6)
+        return fprintf(stderr, "gpu_paper 8b|1b|toy qlora|lora|full GIB LAYERS SAVED [f16+bf16|f16|none]\n"),
+               2;
     const struct model_config *shape = strcmp(argv[1], "8b") == 0   ? &shape_8b
                                        : strcmp(argv[1], "1b") == 0 ? &shape_1b
                                                                     : &shape_toy;
     struct model_config counted = *shape;
-    struct stage_options o = step_method(argv[2]), whole;
+    struct stage_options o = step_method(argv[2]);
     struct timed_step step = {0};
     struct stage_memory predicted;
     step_length = shape == &shape_toy ? 8 : 2048;
     memory_bytes = strtoull(argv[3], NULL, 10) << 30;
     counted.layers = (uint32_t)strtoul(argv[4], NULL, 10);
-    paper_open(argc > 5 ? argv[5] : "f16+bf16");
+    const uint32_t saved = (uint32_t)strtoul(argv[5], NULL, 10);
+    paper_open(argc > 6 ? argv[6] : "f16+bf16");
     step_prepare(&step, &o, shape, step_length);
-    step_fit(&o, memory_bytes, &predicted);
-    whole = o;
+    /* what the agent keeps back (agent/cards.c), and what the device takes for itself */
+    const uint64_t room =
+        memory_bytes / 100 * 92 - 500000000 - gpu_base_bytes(&((struct gpu *)device)->info, true);
+    const uint32_t whole_saved = step_fit(&o, room, &predicted);
     o.config = &counted;
     o.block_end = counted.layers + 2;
+    o.recompute = saved < counted.layers;
+    o.recompute_end = saved > 0 && o.recompute ? counted.layers + 1 - saved : 0;
     const struct weight_source source = {.read = zero_read, .context = &counted};
     must(stage_create_from(device, &source, &o, &step.stage, &err));
     group_count = 0; /* making the stage is no part of the step */
     memset(groups, 0, sizeof(groups));
     step_run(&step);
-    printf("{\"layers\": %u, \"counted\": %u, \"rows\": %u, \"tokens\": %u, \"recompute\": %s, "
+    printf("{\"layers\": %u, \"counted\": %u, \"rows\": %u, \"tokens\": %u, \"saved\": %u, "
            "\"predicted_bytes\": "
            "%llu, \"model_flops\": %.17g, \"ops\": [",
-           shape->layers, counted.layers, ROWS, ROWS * step_length, whole.recompute ? "true" : "false",
-           (unsigned long long)predicted.total, step_flops(shape, whole.full, ROWS, step_length));
+           shape->layers, counted.layers, ROWS, ROWS * step_length, whole_saved,
+           (unsigned long long)predicted.total, step_flops(shape, o.full, ROWS, step_length));
     for (uint32_t i = 0; i < group_count; i++) {
         printf("%s", i > 0 ? ", " : "");
         group_print(&groups[i]);

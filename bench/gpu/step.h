@@ -158,12 +158,18 @@ static struct stage_options step_method(const char *method)
                                          : (struct stage_options){.lora = step_lora, .base = LAYER_BASE_NF4};
 }
 
-/* Predicts the stage's memory; with recomputation, if it does not fit into `room` bytes without it. */
-static void step_fit(struct stage_options *o, uint64_t room, struct stage_memory *predicted)
+/* Predicts the stage's memory. If it does not fit into `room` bytes, as few layers as need be are recomputed,
+ * from the first on, as plans do (planner/kind/replicas.c). Returns how many layers keep their values. */
+static uint32_t step_fit(struct stage_options *o, uint64_t room, struct stage_memory *predicted)
 {
+    const uint32_t layers = o->config->layers;
+    o->recompute = false;
+    o->recompute_end = 0;
     must(stage_memory_predict(o, predicted, &err));
-    if (predicted->total <= room - room / 16)
-        return;
-    o->recompute = true;
-    must(stage_memory_predict(o, predicted, &err));
+    o->recompute = predicted->total > room;
+    for (uint32_t block = 2; block <= layers + 1 && predicted->total > room; block++) {
+        o->recompute_end = block <= layers ? block : 0;
+        must(stage_memory_predict(o, predicted, &err));
+    }
+    return !o->recompute ? layers : o->recompute_end ? layers + 1 - o->recompute_end : 0;
 }

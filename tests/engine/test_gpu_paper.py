@@ -51,7 +51,7 @@ def paper_is_what_runs():
         done = subprocess.run([os.path.join(BIN, "gpu_bench"), "emulated", method, "toy"], capture_output=True, text=True, check=True,
                               timeout=240)
         ran = json.loads(done.stdout.splitlines()[-1])["values"]
-        two, three, four = (gpu_paper.engine_says(PAPER, "toy", method, 80, layers) for layers in (2, 3, 4))
+        two, three, four = (gpu_paper.engine_says(PAPER, "toy", method, 80, layers, layers) for layers in (2, 3, 4))
         expect(launches(two) == ran["launches"], f"{method}: {launches(two)} launches on paper, {ran['launches']} of a device")
         expect(two["predicted_bytes"] == ran["predicted_bytes"], f"{method}: the same stage")
         for name in ("count", "flops", "bytes", "launches"):
@@ -60,6 +60,18 @@ def paper_is_what_runs():
         flops = sum(op["flops"] for op in two["ops"])
         most = 2 if method == "full" else 2.5  # adapters on seven matrices of a layer as narrow as this one count
         expect(0.9 * two["model_flops"] < flops < most * two["model_flops"], f"{method}: {flops} of products, {two['model_flops']} of the model")
+
+
+def layers_are_recomputed_as_plans_do():
+    """Six layers of which three are recomputed, counted whole and put together from smaller counts; a card of 24 GiB keeps some."""
+    for saved in (0, 1, 3, 5, 6):
+        mixed = gpu_paper.step_of(PAPER, "toy", "qlora", 80, "f16+bf16", 6, saved)
+        whole = gpu_paper.engine_says(PAPER, "toy", "qlora", 80, 6, saved)
+        for name in ("flops", "bytes", "launches"):
+            sums = [sum(op[name] for op in step["ops"]) for step in (mixed, whole)]
+            expect(abs(sums[0] - sums[1]) <= 1e-9 * sums[1], f"{name} of 6 layers, {saved} of them kept: {sums}")
+    some = gpu_paper.engine_says(PAPER, "8b", "qlora", 24, 2, 2)["saved"]
+    expect(0 < some < 32, f"layers that keep their values on 24 GiB: {some}")
 
 
 def loops_are_counted():
@@ -89,5 +101,6 @@ def table_is_whole():
 
 
 loops_are_counted()
+layers_are_recomputed_as_plans_do()
 paper_is_what_runs()
 table_is_whole()
