@@ -3,7 +3,7 @@ SHELL := /bin/bash
 JOBS := $(shell nproc)
 SLOTS := $(shell expr 5 \* $$(nproc) / 2) # of ctest: a test takes one or two (tests/CMakeLists.txt)
 
-.PHONY: build demo packages-test test test-page schema-check wheel check bench gpu-check gpu-bench gpu-hour lint analyse stack-check equality emulated-check sanitize fuzz distributions wild chaos strangers clean
+.PHONY: build install deb package-check demo packages-test test test-page schema-check wheel check bench gpu-check gpu-bench gpu-hour lint analyse stack-check equality emulated-check sanitize fuzz distributions wild chaos strangers clean
 .DEFAULT_GOAL := build
 # Of 23 architectures of AMD, tests run or read the code for three, and each takes a core half a minute.
 TEST_GPU_TARGETS := sm_.*|gfx906|gfx90a|gfx1030
@@ -15,6 +15,23 @@ build:
 	@cmake --preset release -DMOTLEY_GPU_CODE=ON -DMOTLEY_GPU_TARGETS="$(GPU_TARGETS)" --log-level=WARNING >build.log 2>&1 || { cat build.log; exit 1; }
 	@mv build.log build/configure.log
 	@cmake --build build -j $(JOBS) >build/compile.log 2>&1 || { tail -n 60 build/compile.log; exit 1; }
+
+# make install DESTDIR=… PREFIX=/usr/local: programs, units (with PREFIX in them), completions, documents. `make deb`: three Debian
+# packages, with kernels for all cards, in build/deb.
+install: build
+	@DESTDIR=$(DESTDIR) cmake --install build --prefix $(or $(PREFIX),/usr/local) >build/install.log
+
+deb:
+	@tools/packages.sh deb
+	@$(MAKE) --no-print-directory build
+	@mkdir -p build/deb
+	@debian/rules clean >build/deb.log
+	@DEB_RULES_REQUIRES_ROOT=no MOTLEY_DEB=build/deb debian/rules binary >>build/deb.log 2>&1 || { tail -n 40 build/deb.log; exit 1; }
+	@ls build/deb/*.deb
+
+# In a bare root alone: what `make deb` made is installed, trains, and is purged.
+package-check:
+	@tools/package_check.sh
 
 # It builds what it runs, not the tests. MOTLEY_DEMO_STEPS=N: so many steps in the place of one epoch.
 demo:

@@ -310,7 +310,7 @@ static void connection_set_up(struct http *http)
     curl_easy_setopt(curl, CURLOPT_SSL_CTX_DATA, http);
     curl_easy_setopt(curl, CURLOPT_OPENSOCKETFUNCTION, socket_open);
     curl_easy_setopt(curl, CURLOPT_OPENSOCKETDATA, http);
-    if (http->ca_file) {
+    if (http->ca_file || http->pinned) { /* a machine that joins by a pin may have no store of authorities */
         curl_easy_setopt(curl, CURLOPT_CAINFO, http->ca_file);
         curl_easy_setopt(curl, CURLOPT_CAPATH, NULL);
     }

@@ -248,7 +248,8 @@ int postgres_init(const struct postgres_place *place, const char *identity, cons
                          (unsigned)place->uid);
     }
     /* other users must be able to pass through /var/lib/motley itself */
-    if (strncmp(place->dir, elsewhere, sizeof(elsewhere) - 1) == 0 && chmod(elsewhere, 0711) < 0)
+    if (strncmp(place->dir, elsewhere, sizeof(elsewhere) - 1) == 0 &&
+        place->dir[sizeof(elsewhere) - 1] == '/' && chmod(elsewhere, 0711) < 0)
         return err_errno(err, ERR_IO, errno, "could not change the mode of \"%s\"", elsewhere);
     if (foreign_remove(place, identity, err) < 0)
         return -1;

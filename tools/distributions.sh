@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # What a stranger does first, in bare roots of the Debian releases that the README names: `make distributions`, as root.
 # Usage: tools/distributions.sh [RELEASE…]     (bookworm trixie)
+# With MOTLEY_TARGETS=package-check the packages that `make deb` made here are tried there (tools/package_check.sh).
 # Each root is made by debootstrap (minbase) in build/distributions/RELEASE. It gets this machine's sources of packages,
 # its settings of apt and pip, its authorities of certificates, a clean clone of HEAD in /motley, and make. Then each of
 # MOTLEY_TARGETS ("demo"; with others, split by ";": "demo;test") is made there. Output stays beside the root, which is
@@ -33,6 +34,7 @@ root_make() {
         [ ! -e "$file" ] || cp -rL "$file" "$root$(dirname "$file")/"
     done
     git clone --quiet --no-hardlinks . "$root/motley"
+    [ ! -d build/deb ] || { mkdir "$root/motley/build" && cp -r build/deb "$root/motley/build/"; }
     mount -t proc proc "$root/proc"
     mount --rbind /sys "$root/sys"
     mount --rbind /dev "$root/dev"

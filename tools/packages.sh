@@ -3,6 +3,7 @@
 # As root or through sudo; otherwise print the one command to run and fail.
 #   tools/packages.sh          what `make build` and `make demo` need;  tools/packages.sh test: what tests alone do
 #   tools/packages.sh gpu      adds what compiles GPU kernels into the build, as all do where a card is
+#   tools/packages.sh deb      adds what `make deb` needs
 #   tools/packages.sh lint     adds what `make lint` needs;  tools/packages.sh sanitize: clang's runtimes
 #   tools/packages.sh distributions   what makes bare roots of Debian, alone
 # Every name is one in Debian 12 and in Debian 13.
@@ -17,6 +18,7 @@ case "${1:-}" in
 test) packages+=(pgbouncer chromium nodejs llvm-19 man-db groff-base "${gpu[@]}") ;; # pgbouncer: for the test that Motley refuses one; chromium: for the page's;
                                                            # nodejs runs pyright; llvm-19 reads code of AMD's cards
 gpu) packages+=("${gpu[@]}") ;;
+deb) packages+=("${gpu[@]}" debhelper lintian) ;;
 lint) packages+=(clang-format-19 clang-tidy cppcheck) ;;
 sanitize) packages+=(clang-19 libclang-rt-19-dev) ;;
 distributions) packages=(debootstrap git util-linux) ;;
