@@ -8,11 +8,11 @@
 #include "common/landlock.h"
 #include "common/seccomp.h"
 
-enum { SECRET_KEY, SECRET_OTHER, HONEST, WATCHED };
+enum { SECRET_KEY, SECRET_OTHER, BESIDE, HONEST, WATCHED };
 
 /* Names of what is watched, in the scratch folder. The model's folder has the agent's home inside it. */
 static const char *const watched[WATCHED] = {"model/home/tls/node.key", "model/home/run/1-0/files/result",
-                                             "model/honest"};
+                                             "model/beside", "model/honest"};
 
 static void worker_path(char path[400])
 {
@@ -20,10 +20,11 @@ static void worker_path(char path[400])
     snprintf(path, 400, "%s/motley-worker", programs ? programs : "bin");
 }
 
-/* Says that the model's files lie on this node: for rank 0 links to secrets, for rank 1 files. */
+/* Says that the model's files lie on this node: for rank 0 links to secrets, for rank 1 a file and a link to
+ * another file, which lies beside it in the same folder and is not the model's. */
 static void give_links(void *arg, json_t *assign)
 {
-    static const char *const names[2][2] = {{"model/a", "model/b"}, {"model/honest", "model/honest"}};
+    static const char *const names[2][2] = {{"model/a", "model/b"}, {"model/honest", "model/c"}};
     const struct fixture *fix = arg;
     json_t *files = json_object_get(json_object_get(assign, "model"), "files");
     for (size_t f = 0; f < 2; f++)
@@ -49,11 +50,12 @@ static int links_make(const struct fixture *fix, int watches[WATCHED])
     }
     assert_int_equal(symlink("home/tls/node.key", scratch_path(&fix->scratch, "model/a")), 0);
     assert_int_equal(symlink("home/run/1-0/files/result", scratch_path(&fix->scratch, "model/b")), 0);
+    assert_int_equal(symlink("beside", scratch_path(&fix->scratch, "model/c")), 0);
     return opened;
 }
 
-/* The program opens the model's files, and neither the agent's key nor another run's folder that they are
- * links to. What it cannot open it fetches, so the run succeeds. */
+/* The program opens the model's file, and neither what lies beside it nor the agent's key nor another run's
+ * folder, which the other files are links to. What it cannot open it fetches, so the run succeeds. */
 static void a_model_leads_a_worker_to_no_secret(void **state)
 {
     (void)state;
@@ -85,6 +87,7 @@ static void a_model_leads_a_worker_to_no_secret(void **state)
     assert_true(opens[HONEST] > 0); /* the watch sees what a worker opens */
     assert_int_equal(opens[SECRET_KEY], 0);
     assert_int_equal(opens[SECRET_OTHER], 0);
+    assert_int_equal(opens[BESIDE], 0);
     close(opened);
     outcome_fini(&out);
     plan_destroy(plan);
