@@ -2,9 +2,6 @@
  * workers and invalid messages are refused. */
 #include "mesh/mesh_pair.h"
 
-#include <arpa/inet.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include "common/rand.h"
 #include "mesh/conn.h"
@@ -703,55 +700,6 @@ static void queues_share_an_emulated_link(void **state)
     free(in);
 }
 
-static int dial_plain(const char *address)
-{
-    struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    to.sin_port = htons((uint16_t)strtoul(strrchr(address, ':') + 1, NULL, 10));
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (connect(fd, (struct sockaddr *)&to, sizeof(to)) == 0)
-        return fd;
-    close(fd);
-    return -1;
-}
-
-/* Opens more connections than the mesh handles at a time, half of them silent, half in an unfinished
- * handshake. */
-static void strangers_that_stall_do_not_keep_the_right_ones_out(void **state)
-{
-    enum { STRANGERS = 80 };
-    (void)state;
-    struct group g;
-    int held[STRANGERS];
-    group_init(&g, 2);
-    group_open(&g);
-    for (int i = 0; i < STRANGERS; i++) {
-        held[i] = dial_plain(g.address[1]);
-        assert_true(held[i] >= 0);
-        if (i % 2 == 1)
-            assert_int_equal(send(held[i], "\x16\x03\x01", 3, MSG_NOSIGNAL), 3);
-    }
-    uint64_t begin_ns = clock_mono_ns();
-    group_connect(&g);
-    must(g.status[0], &g.err[0]);
-    must(g.status[1], &g.err[1]);
-    assert_true(clock_mono_ns() - begin_ns < 5000000000u);
-    for (int i = 0; i < STRANGERS; i++)
-        close(held[i]);
-    group_end(&g);
-}
-
-/* When all ranks are connected the mesh stops listening. */
-static void once_all_are_here_nobody_else_is_let_in(void **state)
-{
-    (void)state;
-    struct group g;
-    group_start(&g, 3);
-    for (int i = 0; i < 3; i++)
-        assert_int_equal(dial_plain(g.address[i]), -1);
-    group_close(&g);
-    group_end(&g);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -766,8 +714,6 @@ int main(void)
         cmocka_unit_test(a_wrong_tag_or_a_message_beyond_the_bound_is_an_error),
         cmocka_unit_test(a_stale_epoch_is_refused_on_both_sides),
         cmocka_unit_test(a_certificate_of_another_cluster_is_refused_on_both_sides),
-        cmocka_unit_test(strangers_that_stall_do_not_keep_the_right_ones_out),
-        cmocka_unit_test(once_all_are_here_nobody_else_is_let_in),
         cmocka_unit_test(another_identity_of_the_same_cluster_is_refused),
         cmocka_unit_test(frames_that_lie_are_refused_before_memory_is_touched),
         cmocka_unit_test(a_paced_link_keeps_rate_and_latency_whatever_the_wakeups),
