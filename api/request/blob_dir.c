@@ -272,7 +272,7 @@ static int make_visible(struct blob_writer *writer, const char *name, struct err
     char path[BLOB_PATH_MAX], folder[BLOB_PATH_MAX];
     blob_path(writer->dir, name, path);
     /* blob_remove spares what is newer than its look; the last byte of an upload in parts may be older. */
-    if (futimens(writer->fd, NULL) < 0 || fsync(writer->fd) < 0 || fchmod(writer->fd, 0400) < 0 ||
+    if (fsync(writer->fd) < 0 || fchmod(writer->fd, 0400) < 0 || futimens(writer->fd, NULL) < 0 ||
         rename(writer->temp, path) < 0)
         return write_failed(errno, err);
     writer->temp[0] = '\0';

@@ -4,6 +4,8 @@ import gzip
 import hashlib
 import json
 import re
+import subprocess
+import threading
 
 from api import Api, expect, main, spec, wait_for
 
@@ -60,6 +62,30 @@ def a_revoked_and_an_expired_token_end():
     api.good("DELETE", f"/v1/tokens/{made['id']}")
     api.refused(401, "GET", "/v1/jobs", token=made["token"])
     api.refused(404, "DELETE", "/v1/tokens/999999999", None, "999999999")
+
+
+def a_token_that_was_read_before_its_revocation_is_not_remembered():
+    """A look-up reads a valid token and is held up; the token is revoked meanwhile; only then the answer comes."""
+    made = api.good("POST", "/v1/tokens", {"user": "late", "scopes": ["jobs:read"]})
+    api.good("GET", "/v1/whoami")  # the administrator's token is remembered: what follows looks up one alone
+    shown = hashlib.sha256(made["token"].encode()).hexdigest()
+    api.psql(f"""CREATE FUNCTION held(hash bytea) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN
+        IF hash = '\\x{shown}' AND current_query() LIKE '%t.hash = $1%' THEN PERFORM pg_advisory_xact_lock_shared(7); END IF; RETURN true; END $$;
+        ALTER TABLE tokens RENAME TO tokens_stored; CREATE VIEW tokens AS SELECT * FROM tokens_stored WHERE held(hash)""")
+    answers = []
+    asker = threading.Thread(target=lambda: answers.append(api.call("GET", "/v1/jobs", token=made["token"]).status))
+    with subprocess.Popen(["psql", "-X", "-q", "-A", "-t", api.postgres.conninfo], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        holder.stdin.write("SELECT pg_advisory_lock(7); SELECT 'held';\n")
+        holder.stdin.flush()
+        wait_for(lambda: "held" in holder.stdout.readline(), "the lock")
+        asker.start()
+        wait_for(lambda: api.psql("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted") == "1", "the look-up waits")
+        api.good("DELETE", f"/v1/tokens/{made['id']}")
+        holder.stdin.close()
+    asker.join()
+    api.psql("DROP VIEW tokens; ALTER TABLE tokens_stored RENAME TO tokens; DROP FUNCTION held")
+    expect(answers == [200], f"it was valid when it was read: {answers}")
+    api.refused(401, "GET", "/v1/jobs", token=made["token"])
 
 
 def bodies_over_the_limit_are_refused_before_they_are_read():
@@ -185,7 +211,8 @@ def health_readiness_and_metrics_need_no_token():
 
 with Api() as api:
     main(without_a_valid_token_nothing_is_told, a_token_without_the_scope_is_refused_by_the_scopes_name,
-         a_revoked_and_an_expired_token_end, bodies_over_the_limit_are_refused_before_they_are_read,
+         a_revoked_and_an_expired_token_end, a_token_that_was_read_before_its_revocation_is_not_remembered,
+         bodies_over_the_limit_are_refused_before_they_are_read,
          bodies_that_are_no_json_object_are_refused, unknown_paths_methods_and_parameters_are_named,
          malformed_heads_are_refused_and_close, a_body_nobody_asked_for_is_not_taken_for_a_request,
          requests_sent_at_once_are_answered_in_order, chunked_bodies_are_read_and_bad_chunks_refused,

@@ -9,6 +9,7 @@
 #include <limits.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <pwd.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,17 +17,20 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "common/clock.h"
 #include "common/file.h"
 #include "common/json.h"
+#include "common/pg.h"
 #include "common/process.h"
 #include "common/yaml.h"
 #include "local/config.h"
 #include "local/home.h"
 #include "local/local.h"
+#include "local/postgres.h"
 #include "local/state.h"
 #include "support/scratch.h"
 
@@ -193,6 +197,39 @@ static void an_odd_or_long_home_has_a_short_plain_place(void **state)
         assert_int_equal(0, home_place(home, true, again, &err));
         assert_int_equal(0, unlink(place));
     }
+    scratch_remove(&scratch);
+}
+
+/* PostgreSQL believes whoever reaches its socket, and is believed by us: so a socket of another user's
+ * process at its place is no server. */
+static void what_another_user_listens_at_is_not_our_server(void **state)
+{
+    (void)state;
+    struct scratch scratch;
+    struct postgres_place place;
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    const struct passwd *somebody = getpwnam("nobody");
+    const uid_t uid = somebody ? somebody->pw_uid : 0;
+    struct err err = {0};
+    assert_int_equal(0, scratch_make(&scratch));
+    assert_int_equal(0, chmod(scratch.dir, 0755)); /* so that the server's user can pass through */
+    if (geteuid() != 0 || uid == 0 || postgres_find(scratch.dir, &place, &err) < 0) {
+        print_message("skipped: only root can play another user, beside an installed PostgreSQL. %s\n",
+                      err.text);
+        scratch_remove(&scratch);
+        skip();
+    }
+    assert_int_equal(0, mkdir(place.dir, 0700));
+    assert_int_equal(0, chown(place.dir, uid, (gid_t)-1));
+    const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    snprintf(address.sun_path, sizeof(address.sun_path), "%.80s/.s.PGSQL.5432", place.dir);
+    assert_int_equal(0, seteuid(uid));
+    const int bound = bind(fd, (const struct sockaddr *)&address, sizeof(address)), listens = listen(fd, 1);
+    assert_int_equal(0, seteuid(0));
+    assert_int_equal(0, bound | listens);
+    assert_null(pg_connect(place.conninfo, 10000, &err));
+    assert_non_null(strstr(err.text, "requirepeer"));
+    close(fd);
     scratch_remove(&scratch);
 }
 
@@ -416,6 +453,7 @@ int main(void)
         cmocka_unit_test(secrets_are_made_once_and_only_for_their_owner),
         cmocka_unit_test(a_home_longer_than_the_system_allows_is_refused),
         cmocka_unit_test(an_odd_or_long_home_has_a_short_plain_place),
+        cmocka_unit_test(what_another_user_listens_at_is_not_our_server),
         cmocka_unit_test(a_port_is_kept_and_a_taken_one_is_named),
         cmocka_unit_test(what_dies_is_started_again_and_all_is_stopped_at_the_end),
         cmocka_unit_test(later_phases_wait_for_what_runs_once),

@@ -2,6 +2,8 @@
  * placement. */
 #include "worker/worker_fixture.h"
 
+#include "worker/program/ops_private.h"
+
 static void check_golden(struct fixture *fix, struct plan *plan)
 {
     struct outcome out;
@@ -419,9 +421,28 @@ static void what_is_not_done_here_is_refused_by_name(void **state)
     fix_close(&fix);
 }
 
+/* A plan may name up to 1e15 bytes a row, so the rows of a micro-batch can have more bytes than 64 bits
+ * count. */
+static void a_slot_holds_nothing_that_64_bits_cannot_count(void **state)
+{
+    (void)state;
+    struct err err;
+    const uint32_t row_start[] = {0, 0, 0}; /* its rows' tokens do not matter here */
+    const struct plan_slot slot = {.bytes_per_row = 1e15, .bytes_bound = UINT64_C(1) << 40};
+    struct slot_cells cells = {.slot = &slot};
+    struct ops_step step = {.router_scale = 1};
+    struct micro_batch micro = {.rows = 2, .row_start = row_start};
+    const struct batch batch = {.micro_batch_count = 1, .micro = &micro};
+    struct ops ops = {.slots = &cells, .kind = PROGRAM_TRAIN, .batch = &batch, .step = &step};
+    assert_int_equal(cells_bound(&ops, 0, 0, &err), -1); /* 2e15 bytes, which 64 bits can count */
+    assert_int_equal(err.code, ERR_TOO_BIG);
+    assert_int_equal(cells_tail_bytes(&ops, 0, 20000), (size_t)1 << 53); /* 2e19 bytes */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_slot_holds_nothing_that_64_bits_cannot_count),
         cmocka_unit_test(ten_lines_run_on_two_workers),
         cmocka_unit_test(a_ring_with_bytes_for_one_buffer_keeps_the_numbers),
         cmocka_unit_test(replicas_reduce_their_gradients),
