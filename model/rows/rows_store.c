@@ -250,7 +250,7 @@ static int rows_check(const struct rows *rows, uint64_t tokens, uint32_t vocab, 
 
 static void *copy_of(const uint8_t *bytes, size_t size)
 {
-    void *copy = malloc(size > 0 ? size : 1);
+    void *copy = malloc(size + 1); /* 0 bytes have an address, too */
     if (copy)
         memcpy(copy, bytes, size);
     return copy;

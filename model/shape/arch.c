@@ -365,21 +365,22 @@ bool arch_gguf_name(enum model_arch arch, enum arch_tensor tensor, uint32_t laye
 static const char *match_pattern(const char *pattern, const char *name, uint32_t numbers[2])
 {
     const char *p = pattern;
+    size_t at = 0; /* in the name */
     for (uint32_t found = 0; *p;) {
         if (p[0] != '%') {
-            if (*p++ != *name++)
+            if (*p++ != name[at++])
                 return NULL;
             continue;
         }
         uint32_t value = 0, digits = 0;
-        for (; *name >= '0' && *name <= '9' && digits < 6; digits++)
-            value = 10 * value + (uint32_t)(*name++ - '0');
+        for (; name[at] >= '0' && name[at] <= '9' && digits < 6; digits++)
+            value = 10 * value + (uint32_t)(name[at++] - '0');
         if (digits == 0 || found == 2)
             return NULL;
         numbers[found++] = value;
         p += 2;
     }
-    return name;
+    return name + at;
 }
 
 static bool match_name(const char *pattern, const char *name, bool bare, struct arch_match *match)

@@ -87,24 +87,25 @@ static int packing_check(const struct model_config *config, const struct layer_m
 static int kinds_make(struct footprint_model *m, const struct model_config *config,
                       const struct layer_method *method, struct err *err)
 {
-    uint32_t first[FOOTPRINT_KINDS_MAX]; /* the first layer of each kind */
+    uint32_t first[FOOTPRINT_KINDS_MAX], kinds = 0; /* the first layer of each kind */
     for (uint32_t i = 0; i < config->layers; i++) {
         uint32_t kind = 0;
-        while (kind < m->kind_count && !layer_alike(config, method, first[kind], i))
+        while (kind < kinds && !layer_alike(config, method, first[kind], i))
             kind++;
         if (kind == FOOTPRINT_KINDS_MAX)
             return err_set(err, ERR_UNSUPPORTED,
                            "the model's layers are of more than %d kinds under this method (method.base: "
                            "packed and method.rank_pattern make kinds)",
                            FOOTPRINT_KINDS_MAX);
-        if (kind == m->kind_count) {
-            first[m->kind_count++] = i;
+        if (kind == kinds) {
+            first[kinds++] = i;
             layer_plan_init(config, method, i, &m->kinds[kind]);
         }
         m->kind_of[i] = (uint8_t)kind;
         m->sparse_before[i + 1] = m->sparse_before[i] + model_layer_is_sparse(config, i);
     }
-    for (uint32_t kind = 0; kind < m->kind_count; kind++)
+    m->kind_count = kinds;
+    for (uint32_t kind = 0; kind < kinds; kind++)
         for (uint32_t i = 0; i < config->layers; i++)
             m->kind_before[kind][i + 1] = (uint16_t)(m->kind_before[kind][i] + (m->kind_of[i] == kind));
     return 0;

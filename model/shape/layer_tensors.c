@@ -358,16 +358,17 @@ void layer_head_tensors(const struct model_config *config, const struct layer_me
 /* Returns the tensor's role in the table of architectures. */
 static enum arch_tensor arch_tensor_of(const struct model_config *config, const struct layer_tensor *tensor)
 {
-    static const enum arch_tensor alone[] = {[TENSOR_EMBEDDING] = ARCH_EMBEDDING,
-                                             [TENSOR_HEAD] = ARCH_HEAD,
-                                             [TENSOR_NORM_FINAL] = ARCH_NORM_FINAL,
-                                             [TENSOR_NORM_INPUT] = ARCH_NORM_INPUT,
-                                             [TENSOR_NORM_ATT_POST] = ARCH_NORM_ATTENTION_POST,
-                                             [TENSOR_NORM_FFN] = ARCH_NORM_FFN,
-                                             [TENSOR_NORM_FFN_POST] = ARCH_NORM_FFN_POST,
-                                             [TENSOR_NORM_Q] = ARCH_NORM_Q,
-                                             [TENSOR_NORM_K] = ARCH_NORM_K,
-                                             [TENSOR_ROUTER] = ARCH_ROUTER};
+    static const enum arch_tensor alone[TENSOR_LORA_B + 1] = {[TENSOR_EMBEDDING] = ARCH_EMBEDDING,
+                                                              [TENSOR_HEAD] = ARCH_HEAD,
+                                                              [TENSOR_NORM_FINAL] = ARCH_NORM_FINAL,
+                                                              [TENSOR_NORM_INPUT] = ARCH_NORM_INPUT,
+                                                              [TENSOR_NORM_ATT_POST] =
+                                                                  ARCH_NORM_ATTENTION_POST,
+                                                              [TENSOR_NORM_FFN] = ARCH_NORM_FFN,
+                                                              [TENSOR_NORM_FFN_POST] = ARCH_NORM_FFN_POST,
+                                                              [TENSOR_NORM_Q] = ARCH_NORM_Q,
+                                                              [TENSOR_NORM_K] = ARCH_NORM_K,
+                                                              [TENSOR_ROUTER] = ARCH_ROUTER};
     if (tensor->role == TENSOR_HEAD && config->tied)
         return ARCH_EMBEDDING;
     if (tensor->target == 0)

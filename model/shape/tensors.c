@@ -39,12 +39,13 @@ static int compare_tensor(const void *a, const void *b)
 static const struct model_tensor *find(const struct model *m, const char *name)
 {
     struct model_tensor key = {.name = name};
-    return bsearch(&key, m->tensors, m->count, sizeof(key), compare_tensor);
+    return m->count == 0 ? NULL : bsearch(&key, m->tensors, m->count, sizeof(key), compare_tensor);
 }
 
 static int sort_tensors(struct model *m, struct err *err)
 {
-    qsort(m->tensors, m->count, sizeof(*m->tensors), compare_tensor);
+    if (m->count > 0) /* a file may have none, and then there is no array */
+        qsort(m->tensors, m->count, sizeof(*m->tensors), compare_tensor);
     for (uint32_t i = 1; i < m->count; i++)
         if (strcmp(m->tensors[i].name, m->tensors[i - 1].name) == 0)
             return err_set(err, ERR_CORRUPT, "the tensor \"%.200s\" is there twice", m->tensors[i].name);

@@ -64,7 +64,7 @@ static int eval_slice(struct jinja_run *r, struct jinja_frame *f, const struct j
                       struct jv *out)
 {
     struct jv of;
-    struct jv parts[3];
+    struct jv parts[3] = {{.kind = JV_NONE}};
     const struct jv *given[3] = {NULL, NULL, NULL};
     if (jinja_eval(r, f, node->a, &of) < 0)
         return -1;
@@ -359,8 +359,7 @@ static int eval_members(struct jinja_run *r, struct jinja_frame *f, const struct
                 return -1;
         return 0;
     }
-    struct jv key;
-    struct jv value;
+    struct jv key = {.kind = JV_NONE}, value = key;
     if (jv_map_new(&r->arena, out, r->err) < 0)
         return jinja_at_line(r, node);
     for (size_t i = 0; i + 1 < node->count; i += 2) {

@@ -18,7 +18,7 @@ static int mark(struct jinja_run *r, size_t begin, size_t end)
         last->end = end;
         return 0;
     }
-    if (marks->count == marks->capacity) {
+    if (!marks->items || marks->count == marks->capacity) {
         const size_t capacity = marks->capacity == 0 ? 64 : 2 * marks->capacity;
         struct jinja_mark *grown = realloc(marks->items, capacity * sizeof(*grown));
         if (!grown)

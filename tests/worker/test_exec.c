@@ -75,7 +75,10 @@ static bool compute_done(void *host, uint32_t number)
 {
     struct transport *t = host;
     (void)number;
-    return t->given_count - t->waited == 2 || t->looks++ >= t->looks_before_done || t->begun_count == t->all;
+    pthread_mutex_lock(&t->lock); /* `begun` grows in the transport's thread, too */
+    const bool all = t->begun_count == t->all;
+    pthread_mutex_unlock(&t->lock);
+    return t->given_count - t->waited == 2 || t->looks++ >= t->looks_before_done || all;
 }
 
 static int begin(void *host, uint32_t number, const struct instr *instr, struct err *err)
