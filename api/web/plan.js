@@ -209,11 +209,14 @@ function zone(frame, state, out, list, nobody) {
   list.length === 0 && h('span', {class: 'dim'}, nobody), list.map((device) => piece(frame, state, device, out)));
 }
 
+// What the answer says of a device that no worker of this release runs on.
+const runsOf = (state, name) => [...(state.answer?.ranks ?? []), ...(state.answer?.left_out ?? [])].find((line) => line.device === name && line.runs === 'planned only')?.runs;
+
 function piece(frame, state, device, out) {
   const price = state.prices.get(device.name);
   return h('span', {key: device.name, class: 'priced'},
     h('button', {type: 'button', class: 'piece', draggable: 'true', 'aria-label': `${device.name}: ${out ? 'take it in' : 'leave it out'}`, ondragstart: (event) => event.dataTransfer.setData('text/plain', device.name), onclick: () => move(frame, state, device.name, !out)},
-      h('strong', null, device.name), h('small', null, [device.like || device.kind, device.memory_limit_bytes && bytes(device.memory_limit_bytes)].filter(Boolean).join(', '))),
+      h('strong', null, device.name), h('small', null, [device.like || device.kind, runsOf(state, device.name), device.memory_limit_bytes && bytes(device.memory_limit_bytes)].filter(Boolean).join(', '))),
     !out && h('input', {type: 'number', min: '0', step: 'any', class: 'short', placeholder: 'price/h', 'aria-label': `Price of ${device.name} an hour`, value: price === undefined ? '' : String(price), oninput: (event) => {
       const value = Number(event.target.value);
       event.target.value === '' || !(value >= 0) ? state.prices.delete(device.name) : state.prices.set(device.name, value);

@@ -346,6 +346,12 @@ def a_plan_follows_the_devices_and_is_submitted():
     until("it is still planned", lambda: takes.get_attribute("aria-busy") == "false")
     page.get_by_role("button", name="new/new0: leave it out").click()
     takes.get_by_role("row", name=re.compile("new.new0")).wait_for(state="detached")
+    page.get_by_placeholder(re.compile("a100x40")).fill("k80")  # it has no kernels
+    page.get_by_role("button", name="Add it").click()
+    page.get_by_text("k80, planned only").wait_for()
+    page.get_by_role("button", name="new/new0: leave it out").click()
+    page.get_by_text("k80, planned only").wait_for(state="detached")
+    until("it is still planned", lambda: takes.get_attribute("aria-busy") == "false")
     takes.get_by_role("button", name="Submit it").click()
     page.wait_for_url(re.compile(r"/jobs/\d+$"))
     page.get_by_role("heading", level=1, name=re.compile("done")).wait_for()
