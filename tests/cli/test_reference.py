@@ -36,6 +36,19 @@ def every_key_of_a_job_is_in_the_example_and_in_the_table():
     return f"{len(keys)} keys"
 
 
+def every_code_of_a_problem_and_every_exit_status_is_listed():
+    listed = text("docs", "INTERFACES.md")
+    codes = set(re.findall(r'\{ERR_\w+, "([a-z-]+)"', text("common", "err.c").split("code_table[] =")[1].split("};")[0]))
+    told = set(re.findall(r"^\| `([a-z-]+)` \| [0-9, ]+ \|", listed, re.M))
+    inside = {"none", "peer", "device-lost", "device-fault", "node-fault"}  # between our own processes, never an answer of the api
+    codes.add("too-many")  # of the HTTP server, before anybody asks a handler
+    expect(told == codes - inside, f"only in INTERFACES.md: {sorted(told - codes)}, only in common/err.c: {sorted(codes - told - inside)}")
+    statuses = set(re.findall(r"^    CLI_[A-Z_]+ = (\d)", text("cli", "cli.h"), re.M))
+    table = set(re.findall(r"^\| (\d) \|", listed, re.M))
+    expect(len(statuses) == 8 and statuses == table, f"exit statuses {sorted(statuses)}, listed {sorted(table)}")
+    return f"{len(told)} codes"
+
+
 def man_takes_every_page():
     pages = sorted(os.listdir(MAN))
     lint = shutil.which("mandoc")
@@ -54,4 +67,5 @@ def man_takes_every_page():
 
 
 if __name__ == "__main__":
-    main(the_reference_is_what_the_programs_say, every_key_of_a_job_is_in_the_example_and_in_the_table, man_takes_every_page)
+    main(the_reference_is_what_the_programs_say, every_key_of_a_job_is_in_the_example_and_in_the_table,
+         every_code_of_a_problem_and_every_exit_status_is_listed, man_takes_every_page)
