@@ -146,7 +146,8 @@ static int note_progress(struct run_event_context *c, int64_t done, double loss,
         if (json_integer_value(json_object_get(row, "job")) == c->run->job) {
             if (json_integer_value(json_object_get(row, "step")) <= done) {
                 json_object_set_new(row, "step", json_integer(done));
-                json_object_set_new(row, "loss", isfinite(loss) ? json_real(loss) : json_null());
+                if (isfinite(loss))
+                    json_object_set_new(row, "loss", json_real(loss));
             }
             return 0;
         }
@@ -321,7 +322,12 @@ static int add_artifacts(struct run_event_context *c, const json_t *artifacts, s
 
 static int on_done(struct run_event_context *c, struct err *err)
 {
+    const json_t *step = json_object_get(c->event, "step");
     if (move_state(c, ASSIGNMENT_EVENT_DONE, err) < 0 || set_text(c, "warnings", "why", 1000, err) < 0)
+        return -1;
+    /* The steps are known from here, too, where the database refused the lines of single ones. */
+    if (json_is_integer(step) && json_integer_value(step) <= STEP_MAX &&
+        note_progress(c, json_integer_value(step), NAN, err) < 0)
         return -1;
     return add_artifacts(c, json_object_get(c->event, "artifacts"), err);
 }

@@ -471,6 +471,7 @@ static inline void fake_step(struct fake_agent *agent, struct fake_worker *worke
             fake_checkpoint(agent, worker, true);
             json_object_set_new(done, "warnings", json_string(agent->warnings));
         }
+        json_object_set_new(done, "step", json_integer((json_int_t)worker->step));
         fake_emit(agent, worker, "done", done);
         worker->phase = FAKE_ENDED;
     }

@@ -326,6 +326,7 @@ static void events_that_cannot_be_stored_cost_their_job_alone(void **state)
     WORLD_UNTIL(&world, world_is(&world, victims[0].id, "succeeded"));
     assert_true(
         world_logged(&world, victims[0].id, "the event step of this worker was refused by the database"));
+    assert_int_equal(world_number(&world, victims[0].id, "step"), 6);
     WORLD_UNTIL(&world, world_is(&world, victims[1].id, "failed"));
     assert_true(
         world_says(&world, victims[1].id, "the event done of this worker was refused by the database"));

@@ -50,6 +50,7 @@ class Machine:
         self.seen = set()        # (user, job) of streams that told something of that job
         self.shared = set()      # jobs whose visibility somebody changed
         self.done = 0
+        self.spent = {}          # what was done: seconds of it
         self.ranges = {"told": 0, "held": 0}  # predicted starts of jobs that have started
         self.checkpoint_sha = hashlib.sha256(CHECKPOINT).hexdigest()
         self.rows_sha = hashlib.sha256(ROWS).hexdigest()
@@ -466,19 +467,26 @@ class Machine:
 
     async def play(self, operations, rounds, last=True):
         """All of it: the lab, the rounds, the end. Whoever finds something has it in `findings`."""
-        await self.build()
+        await self.timed("build", self.build())
         try:
             size = max(1, (len(operations) + rounds - 1) // rounds)
             for at in range(0, len(operations), size):
-                await self.run(operations[at:at + size])
-                await self.rest()
+                await self.timed("play", self.run(operations[at:at + size]))
+                await self.timed("rest", self.rest())
                 if any(each["what"] != "machine" for each in self.findings):
                     break
             if last and not self.findings:
-                await self.free()
+                await self.timed("end", self.free())
             self.ranges = (await self.service.rows(
                 "SELECT count(*) AS told, count(*) FILTER (WHERE started_at BETWEEN starts_from AND starts_to) AS held FROM arrivals "
                 f"WHERE job > {self.first_job} AND starts_from IS NOT NULL AND started_at IS NOT NULL"))[0]
         finally:
-            await self.leave()
+            await self.timed("leave", self.leave())
         return self.findings
+
+    async def timed(self, what, call):
+        began = time.monotonic()
+        try:
+            await call
+        finally:
+            self.spent[what] = self.spent.get(what, 0) + time.monotonic() - began

@@ -148,7 +148,7 @@ def search(count, first, seeds, seconds, without=WITHOUT):
             machine = strangers.play(seed, script, max(1, count // 1250))
             played, done, told, held = played + 1, done + machine.done, told + machine.ranges["told"], held + machine.ranges["held"]
             took = time.monotonic() - at
-            print(f"seed {seed}: {machine.done} operations in {took:.1f} s, {machine.done / took:.0f} a second; {dict(sorted(machine.counts.items()))}; "
+            print(f"seed {seed}: {machine.done} operations in {took:.1f} s, {machine.done / took:.0f} a second ({', '.join(f'{what} {spent:.0f}' for what, spent in machine.spent.items())}); {dict(sorted(machine.counts.items()))}; "
                   + ", ".join(f"{name} {each['rss_bytes'] >> 20} MiB {each['descriptors']} descriptors {each['cpu_s']:.0f} s of CPU" for name, each in machine.weight.items()), flush=True)
             for finding in machine.findings:
                 if finding["what"] not in kinds:
