@@ -31,19 +31,25 @@ static void hear_clock(struct node_life *life, int64_t ahead_us, uint64_t now_ns
     life->clock_ns = now_ns;
 }
 
-void liveness_heard(struct scheduler *scheduler, const char *node, int64_t ahead_us, uint64_t now_ns)
+/* Returns the node's life, which it makes if there is none; NULL without memory. */
+static struct node_life *life_make(struct scheduler *scheduler, const char *node)
 {
     struct node_life *life = life_of(scheduler, node);
-    if (!life) {
-        struct err ignored; /* the node's next sign of life, a second later, tries again */
-        if (ARRAY_RESERVE(scheduler->lives, scheduler->life_capacity, scheduler->life_count + 1, &ignored) <
-            0) {
-            return;
-        }
-        life = &scheduler->lives[scheduler->life_count++];
-        *life = (struct node_life){.noted_us = INT64_MAX / 2};
-        snprintf(life->name, sizeof(life->name), "%s", node);
-    }
+    struct err ignored; /* the next sign of life, a second later, tries again */
+    if (life ||
+        ARRAY_RESERVE(scheduler->lives, scheduler->life_capacity, scheduler->life_count + 1, &ignored) < 0)
+        return life;
+    life = &scheduler->lives[scheduler->life_count++];
+    *life = (struct node_life){.noted_us = INT64_MAX / 2};
+    snprintf(life->name, sizeof(life->name), "%s", node);
+    return life;
+}
+
+void liveness_heard(struct scheduler *scheduler, const char *node, int64_t ahead_us, uint64_t now_ns)
+{
+    struct node_life *life = life_make(scheduler, node);
+    if (!life)
+        return;
     life->heard_ns = now_ns;
     if (ahead_us != 0)
         hear_clock(life, ahead_us, now_ns);
@@ -80,13 +86,30 @@ static bool has_rank_on(const struct store_view *view, const char *node)
     return false;
 }
 
+bool liveness_untold(const struct scheduler *scheduler, const struct store_sched_node *node, uint64_t now_ns)
+{
+    const struct node_life *life = life_of(scheduler, node->name);
+    const uint64_t silent = liveness_silent_ms(scheduler, node->name, now_ns);
+    if (silent <= scheduler->config->limits.unreachable_ms || node->reachable)
+        return silent > scheduler->config->limits.unreachable_ms;
+    return silent < scheduler->config->limits.lost_ms &&
+           (!life || life->told_ns != scheduler->listening_ns) && has_rank_on(scheduler->view, node->name);
+}
+
+void liveness_told(struct scheduler *scheduler, const char *node)
+{
+    struct node_life *life = life_make(scheduler, node);
+    if (life)
+        life->told_ns = scheduler->listening_ns;
+}
+
 bool liveness_changed(const struct scheduler *scheduler, uint64_t now_ns)
 {
     const struct store_view *view = scheduler->view;
     const struct scheduler_limits *limits = &scheduler->config->limits;
     for (size_t i = 0; view && i < view->node_count; i++) {
         uint64_t silent = liveness_silent_ms(scheduler, view->nodes[i].name, now_ns);
-        if (view->nodes[i].reachable && silent > limits->unreachable_ms)
+        if (liveness_untold(scheduler, &view->nodes[i], now_ns))
             return true;
         if (silent > limits->lost_ms && has_rank_on(view, view->nodes[i].name))
             return true;

@@ -180,7 +180,7 @@ static const struct pg_statement put_links = {
 static const struct pg_statement lose_nodes = {
     "decide_unreachable",
     "UPDATE nodes n SET state = 'unreachable', lost_at = now() + c.left_ms * interval '1 ms' FROM "
-    RECORDS("node text, left_ms bigint") " WHERE n.state = 'alive' AND n.name = c.node",
+    RECORDS("node text, left_ms bigint") " WHERE n.state IN ('alive', 'unreachable') AND n.name = c.node",
     PG_WRITE};
 
 static const struct pg_statement say_lines = {

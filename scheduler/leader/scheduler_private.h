@@ -29,6 +29,8 @@ struct ssl_ctx_st;
 struct node_life {
     char name[72];
     uint64_t heard_ns;
+    /* listening_ns when people were last told from when on what runs there is given up; 0: never */
+    uint64_t told_ns;
     uint64_t noted_ns; /* when the node's last_seen and clock were last written */
     /* how far the clock of the node's agent is ahead of ours: by the last heartbeat (of clock_ns), by two
      * that agree, and as it was last written (far from any clock: not yet) */
@@ -242,6 +244,12 @@ void pass_forget_weighings(struct scheduler *scheduler);
 void liveness_heard(struct scheduler *scheduler, const char *node, int64_t ahead_us, uint64_t now_ns);
 /* Returns the milliseconds of silence that count against the node. */
 uint64_t liveness_silent_ms(const struct scheduler *scheduler, const char *node, uint64_t now_ns);
+/* Whether people are to be told that the node is silent, and from when on what runs there is given up: when
+ * it becomes unreachable, and anew where the silence of an unreachable node counts from a later moment on,
+ * since another scheduler leads or Redis was away. */
+bool liveness_untold(const struct scheduler *scheduler, const struct store_sched_node *node, uint64_t now_ns);
+/* Notes that they are told. */
+void liveness_told(struct scheduler *scheduler, const char *node);
 /* Whether a node or a worker has crossed a threshold of silence since the view was loaded. */
 bool liveness_changed(const struct scheduler *scheduler, uint64_t now_ns);
 /* Handles the hello message of a node's agent. `workers` names the agent's living workers; when it is no

@@ -30,18 +30,19 @@ static void say_unheard(struct scheduler_pass *pass, const char *node, uint64_t 
 
 void pass_nodes(struct scheduler_pass *pass)
 {
-    const struct scheduler *scheduler = pass->scheduler;
+    struct scheduler *scheduler = pass->scheduler;
     const uint64_t lost_ms = scheduler->config->limits.lost_ms;
     for (size_t i = 0; i < pass->view->node_count; i++) {
         struct store_sched_node *node = &pass->view->nodes[i];
         uint64_t silent = liveness_silent_ms(scheduler, node->name, pass->now_ns);
-        if (node->reachable && silent > scheduler->config->limits.unreachable_ms) {
+        if (liveness_untold(scheduler, node, pass->now_ns)) {
             log_event(LOG_LEVEL_WARN, "node_unreachable", "node=%s silent_ms=%llu", node->name,
                       (unsigned long long)silent);
             const uint64_t left_ms = silent < lost_ms ? lost_ms - silent : 0;
             pass_add(pass, pass->unreachable,
                      json_pack("{s:s, s:I}", "node", node->name, "left_ms", (json_int_t)left_ms));
             say_unheard(pass, node->name, silent, left_ms);
+            liveness_told(scheduler, node->name);
             node->reachable = false;
         }
     }
