@@ -19,6 +19,12 @@
     "ORDER BY a.rank), '[]'::json) FROM assignments a LEFT JOIN nodes n ON n.name = a.node "                 \
     "WHERE a.run = r.id)"
 
+/* The reason of a job, or who may let it go on where it is held. */
+#define JOB_WHY                                                                                              \
+    "coalesce(j.why, CASE WHEN j.state = 'held' THEN CASE WHEN j.held_by_admin "                             \
+    "THEN 'an administrator holds it, and only one may release it (motley release ' || j.id || ')' "         \
+    "ELSE 'until motley release ' || j.id END END)"
+
 /* clang-format off */
 static const struct pg_statement get_job = {
     "job_get",
@@ -26,7 +32,7 @@ static const struct pg_statement get_job = {
     "  'group', (SELECT name FROM groups WHERE id = j.grp), 'state', j.state, 'priority', j.priority, "
     "  'created', motley_time(j.created_at), 'updated', motley_time(j.updated_at), 'started', "
     "  motley_time(j.started_at), 'ended', motley_time(j.ended_at), 'attempt', j.attempt, 'losses', j.losses, "
-    "  'labels', coalesce(j.labels, '{}'), 'step', j.step, 'steps', j.steps, 'loss', j.loss, 'stop_why', j.stop_why, 'held_by_admin', j.held_by_admin, 'why', coalesce(q.why, j.why), 'code', j.code, 'ended_by', j.ended_by, "
+    "  'labels', coalesce(j.labels, '{}'), 'step', j.step, 'steps', j.steps, 'loss', j.loss, 'stop_why', j.stop_why, 'held_by_admin', j.held_by_admin, 'why', coalesce(q.why, " JOB_WHY "), 'code', j.code, 'ended_by', j.ended_by, "
     "  'account', (SELECT name FROM groups WHERE id = j.account), 'service', (ARRAY['urgent', 'normal', 'scavenger'])[j.service + 1], "
     "  'begins', motley_time(j.begin_at), 'place', q.place, 'wait', coalesce(q.code, j.wait_code), "
     "  'waits_for', CASE WHEN q.code IS NULL THEN j.wait_subject ELSE q.subject END, "
@@ -85,7 +91,7 @@ int store_jobs_unseen(struct store *store, const int64_t *jobs, const int64_t *v
     "      coalesce(j.labels, '{}'), 'state', j.state, 'priority', j.priority, 'created', "                  \
     "      motley_time(j.created_at), 'updated', motley_time(j.updated_at), 'attempt', j.attempt, 'step', "  \
     "      j.step, 'steps', j.steps, 'loss', j.loss, 'why', coalesce(CASE WHEN j.state = 'queued' THEN "     \
-    "(SELECT why FROM motley_place(j.id)) END, j.why), 'ended_by', j.ended_by, 'array_of', "                 \
+    "(SELECT why FROM motley_place(j.id)) END, " JOB_WHY "), 'ended_by', j.ended_by, 'array_of', "           \
     "j.array_of, 'index', "                                                                                  \
     "      j.array_index, 'elements', nullif(j.array_size, 0)) AS doc "                                      \
     "      FROM " from " j JOIN users u ON u.id = j.owner WHERE j.id < $1 " where                            \

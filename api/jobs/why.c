@@ -161,26 +161,18 @@ static json_t *run_waits(const json_t *ranks)
     return says ? json_sprintf("%s: %s", first, says) : NULL;
 }
 
-/* Returns what the name of the state leaves open (new): how far a run is, when the job ended, or who may
- * release it. */
+/* Returns what the name of the state leaves open (new): how far a run is, or when the job ended. */
 static json_t *state_words(const json_t *doc)
 {
     const char *state = json_text_of(doc, "state");
     const json_t *run = json_object_get(doc, "run");
     const double step_s = json_number_value(json_object_get(run, "step_s"));
-    const long long id = json_integer_value(json_object_get(doc, "id"));
     const long long step = json_integer_value(json_object_get(doc, "step"));
     const long long steps = json_integer_value(json_object_get(doc, "steps"));
     const char *limit = json_string_value(json_object_get(run, "limit_at"));
     char when[20], end[32], rfc3339[32];
     const double left_s = fmin((double)(steps - step) * step_s, 1e9);
     int64_t limit_us, ends_us = clock_wall_us() + (int64_t)(left_s * 1e6);
-    if (strcmp(state, "held") == 0)
-        return json_sprintf(
-            json_is_true(json_object_get(doc, "held_by_admin"))
-                ? "an administrator holds it, and only one may release it (motley release %lld)"
-                : "until motley release %lld",
-            id);
     if (strcmp(state, "stopping") == 0)
         return json_sprintf("it stops after the present step%s%s", step_s > 0 ? "; a step takes about " : "",
                             step_s > 0 ? units_seconds(end, step_s) : "");

@@ -126,6 +126,8 @@ def commands_change_the_state_or_say_why_not():
     expect(api.good("GET", path)["state"] == "held", "hold: true")
     expect(api.good("POST", path + "/release")["state"] == "queued", "release")
     expect(api.good("POST", path + "/hold", {})["state"] == "held", "hold")
+    whys = [next(job["why"] for job in api.good("GET", f"/v1/jobs?limit=500{states}")["jobs"] if job["id"] == ident) for states in ("", "&state=held")]
+    expect(whys + [api.good("GET", path)["why"]] == [f"until motley release {ident}"] * 3, whys)
     expect(api.good("POST", path + "/cancel")["state"] == "cancelled", "cancel")
     api.refused(409, "POST", path + "/hold", None, "cancelled", "hold")
     expect(api.good("POST", path + "/resume", {"steps": 5})["state"] == "queued", "resume")
