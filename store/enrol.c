@@ -139,10 +139,12 @@ static int run_join(struct store *store, const struct pg_statement *statement, s
                     struct err *err)
 {
     char taken[320];
-    snprintf(taken, sizeof(taken),
-             "the name \"%.64s\" is taken. Its own machine comes back with its old key and a token made with "
-             "--node %.64s; another takes its place with one that an administrator makes with --replace",
-             node, node);
+    snprintf(
+        taken, sizeof(taken),
+        "the name \"%.64s\" is taken. Unless it was removed, its own machine comes back with its old key "
+        "and a token of --node %.64s; any other takes its place with one that an administrator makes "
+        "with --replace",
+        node, node);
     const struct pg_step step = {statement, params};
     int rc = store_run(store, &step, 1, STORE_ALONE,
                        store_call_create(deliver, id_fail, (void (*)(void))done, arg, taken, err), err);

@@ -245,6 +245,8 @@ static void a_name_that_was_seen_is_had_by_its_key_or_an_administrator_alone(voi
     bound.hash = hashes[6];
     assert_int_equal(enrol_as(fixture, &bound, "old", key, 4, bearers[2]),
                      ERR_CONFLICT); /* once removed, the name is refused even to its own key */
+    AWAIT(fixture, answer, store_join_check(fixture->store, hashes[6], "old", on_id, &answer, E));
+    assert_non_null(strstr(answer.err.text, "Unless it was removed, its own machine comes back"));
     const struct store_join_token replace = {.hash = hashes[7], .node = "old", .replace = true};
     assert_int_equal(enrol_as(fixture, &replace, "old", other, 4, bearers[3]), ERR_NONE);
 }
