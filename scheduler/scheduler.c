@@ -387,13 +387,15 @@ static void prune(struct scheduler *scheduler, uint64_t now_ns)
     struct err ignored; /* a later tick tries again */
     bool due = scheduler->prune_more || now_ns - scheduler->pruned_ns > (uint64_t)limits->prune_ms * 1000000u;
     if (due && !scheduler->pruning) {
-        const struct store_retention keep = {.event_days = limits->event_days,
-                                             .history_days = limits->history_days,
-                                             .dataset_days = limits->dataset_days,
-                                             .ledger_days = limits->ledger_days,
-                                             .usage_days = limits->usage_days,
-                                             .rank_steps = limits->rank_steps,
-                                             .rows = limits->prune_rows};
+        const struct store_retention keep = {
+            .event_days = limits->event_days,
+            .history_days = limits->history_days,
+            .dataset_days = limits->dataset_days,
+            .ledger_days = limits->ledger_days,
+            .usage_days = limits->usage_days,
+            .rank_steps = limits->rank_steps,
+            .request_ms = 3600000 + ((uint64_t)limits->remeasure_ms << REMEASURE_DOUBLINGS),
+            .rows = limits->prune_rows};
         scheduler->pruned_ns = now_ns;
         scheduler->prune_more = false;
         scheduler->pruning =

@@ -5,7 +5,7 @@
 #include "store/store_private.h"
 
 /* clang-format off */
-/* Parameters: $1: days; $2: rows. */
+/* Parameters: $1: days; $2: rows; $3: milliseconds that a request is kept after its deadline. */
 static const struct pg_statement old_events = {
     "prune_events",
     "WITH e AS (DELETE FROM events WHERE id IN (SELECT id FROM events "
@@ -13,7 +13,7 @@ static const struct pg_statement old_events = {
     "t AS (DELETE FROM traces WHERE ctid = ANY (ARRAY(SELECT t.ctid FROM traces t JOIN runs r ON r.id = t.run "
     "      WHERE r.ended_at < now() - $1::integer * interval '1 day' LIMIT $2)) RETURNING 1), "
     "w AS (DELETE FROM join_tokens WHERE expires_at < now() - interval '7 days' RETURNING 1), "
-    "q AS (DELETE FROM requests WHERE deadline_at < now() - interval '1 hour' RETURNING 1), "
+    "q AS (DELETE FROM requests WHERE deadline_at < now() - $3::bigint * interval '1 ms' RETURNING 1), "
     "u AS (DELETE FROM unknown_jobs WHERE reported_at < now() - $1::integer * interval '1 day' RETURNING 1), "
     "a AS (DELETE FROM answers WHERE (asker, key) IN (SELECT asker, key FROM answers WHERE at < now() - interval '1 day' LIMIT $2) "
     "      RETURNING 1) "
@@ -135,6 +135,8 @@ int store_prune(struct store *store, int64_t leader, const struct store_retentio
         pg_params_init(&params[i]);
         pg_param_i64(&params[i], bounds[i]);
         pg_param_i64(&params[i], keep->rows);
+        if (statements[i] == &old_events)
+            pg_param_i64(&params[i], (int64_t)keep->request_ms);
         steps[i + 1] = (struct pg_step){statements[i], &params[i]};
     }
     int rc = store_run_doc(store, steps, PARTS + 1, STORE_ALONE, NULL, done, arg, err);

@@ -405,6 +405,9 @@ struct store_retention {
     /* number of a running job's last steps whose metrics lines of single ranks ("ranks") are kept */
     unsigned rank_steps;
     unsigned rows; /* most rows that one call removes from a table, at least 1 */
+    /* time after its deadline at which a request for a measurement, and with it how often it was tried, is
+     * removed */
+    uint64_t request_ms;
 };
 /* Removes one batch of old rows, and also used join tokens and failed measurements: {"more": whether old rows
  * remain}. */

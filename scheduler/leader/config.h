@@ -27,6 +27,9 @@
 #include "common/planners.h"
 #include "scheduler/policy/policy.h"
 
+/* The longest pause between two tries of a measurement is limits.remeasure_ms times two to this power. */
+enum { REMEASURE_DOUBLINGS = 4 };
+
 /* Described in config.c, with their defaults and limits. */
 struct scheduler_limits {
     uint32_t unreachable_ms, lost_ms, missing_ms, start_least_ms, start_ms, stop_ms, checkpoint_stop_ms,

@@ -13,8 +13,7 @@
 #include "common/hash.h"
 #include "store/links.h"
 
-/* DOUBLINGS_MAX: the longest pause between two tries is limits.remeasure_ms times two to this power. */
-enum { LINK_REQUESTS_MAX = 64, LAYER_WEIGHTS_MANY = 1000000, DOUBLINGS_MAX = 4 };
+enum { LINK_REQUESTS_MAX = 64, LAYER_WEIGHTS_MANY = 1000000 };
 
 static const struct store_sched_request *find_request(const struct scheduler_pass *pass, bool profile,
                                                       const char *device, const char *key)
@@ -44,8 +43,8 @@ bool pass_is_measured(const struct scheduler_pass *pass, const struct store_sche
     return false;
 }
 
-/* Whether the request was tried limits.measure_tries times. Jobs wait for no further try: the planner estimates
- * the device or the link if it can. */
+/* Whether the request was tried limits.measure_tries times. Jobs wait for no further try: the planner
+ * estimates the device or the link if it can. */
 static bool is_given_up(const struct scheduler_pass *pass, const struct store_sched_request *request)
 {
     return request->tries + (is_open(pass, request) ? 0 : 1) > pass->scheduler->config->limits.measure_tries;
@@ -59,8 +58,8 @@ static int64_t repeat_us(const struct scheduler_pass *pass, const struct store_s
     if (request->tries < limits->measure_tries)
         return request->deadline_us;
     const uint32_t further = request->tries - limits->measure_tries;
-    return request->deadline_us +
-           ((int64_t)limits->remeasure_ms * 1000 << (further < DOUBLINGS_MAX ? further : DOUBLINGS_MAX));
+    return request->deadline_us + ((int64_t)limits->remeasure_ms * 1000
+                                   << (further < REMEASURE_DOUBLINGS ? further : REMEASURE_DOUBLINGS));
 }
 
 /* Whether the request has failed and is not to be repeated yet. digest: that of the device now, or NULL. */
@@ -93,8 +92,8 @@ static const struct store_sched_link *find_link(const struct store_sched_link *l
     return count > 0 ? bsearch(to, links, count, sizeof(*links), by_end) : NULL;
 }
 
-/* Hashes what tells which links must be measured: the nodes, the links, and the requests with whether they are
- * to be repeated. */
+/* Hashes what tells which links must be measured: the nodes, the links, and the requests with whether they
+ * are to be repeated. */
 static uint64_t links_world(const struct scheduler_pass *pass)
 {
     const struct store_view *view = pass->view;
@@ -363,10 +362,11 @@ bool pass_wait_unmeasured(struct scheduler_pass *pass, const struct store_sched_
                      clock_rfc3339(repeat_us(pass, request) / 1000000 * 1000000, at), name);
         else if (!open)
             snprintf(again, sizeof(again), "once it is free");
-        pass_wait(pass, job, "measuring", -1,
-                  "%s could not be measured for its model in %u tries (the last: %.200s); it is tried again %s",
-                  name, request->tries - (open ? 1 : 0),
-                  request->why && (open || request->failed) ? request->why : "no answer came in time", again);
+        pass_wait(
+            pass, job, "measuring", -1,
+            "%s could not be measured for its model in %u tries (the last: %.200s); it is tried again %s",
+            name, request->tries - (open ? 1 : 0),
+            request->why && (open || request->failed) ? request->why : "no answer came in time", again);
         return true;
     }
     return false;
