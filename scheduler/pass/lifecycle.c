@@ -338,8 +338,7 @@ static void finish_lost(const struct store_sched_run *run, const struct store_sc
         /* No loss of the job's: it is tried again as long as there are nodes, after pauses that grow. */
         verdict->delay_ms =
             pause_backoff_ms(run->lost_before + 1, limits->retry_ms_min, limits->retry_ms_max);
-        say(verdict, "attempt %u was not started (%s); is tried again after %u s", job->attempt, cause,
-            (verdict->delay_ms + 999) / 1000);
+        say(verdict, "attempt %u was not started (%s)", job->attempt, cause);
         return;
     }
     verdict->losses = losses_before(run, job) + 1;

@@ -111,6 +111,13 @@ static void three_failed_starts_of_two_people_drain_the_node(void **state)
                 world_number(&world, first, "attempt") >= 4);   /* one person's jobs alone drain nothing */
     assert_int_equal(world_number(&world, first, "losses"), 0); /* the node's faults are none of the job's */
     assert_false(world_says(&world, first, "drained"));
+    /* The reason beside it says when it is tried again, so this sentence must not say it in another way. */
+    assert_true(
+        world_select(&world, "SELECT count(*) FROM events WHERE body ->> 'why' LIKE '%was not started (%)'") >
+        0);
+    assert_int_equal(
+        world_select(&world, "SELECT count(*) FROM events WHERE body ->> 'why' LIKE '%tried again after%'"),
+        0);
     int64_t second = world_submit(&world, &bobs);
     WORLD_UNTIL(&world,
                 world_says(&world, second, "of 2 people failed on left within a day; the last: no room"));
