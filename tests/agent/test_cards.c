@@ -272,13 +272,47 @@ static pid_t health_pid(void *arg, const char *device)
     return health_worker_pid;
 }
 
-static struct health *health_made(struct event_base *base, const struct agent_config *config)
+/* The health of a machine with CARDS, and what it noted last. */
+struct watched {
+    struct event_base *base;
+    struct health *health;
+    json_t *noted;
+    struct agent_config config;
+};
+
+static void health_note(void *arg, json_t *devices)
+{
+    struct watched *watched = arg;
+    json_decref(watched->noted);
+    watched->noted = devices;
+    event_base_loopbreak(watched->base);
+}
+
+/* worker: the program that watches the cards. */
+static struct watched *watched_make(const char *worker, uint32_t silent_s)
 {
     struct err err = {0};
-    const struct health_options options = {.config = config, .worker = "/bin/false", .pid = health_pid};
-    struct health *health = health_create(base, &options, &err);
-    assert_non_null(health);
-    return health;
+    struct watched *watched = calloc(1, sizeof(*watched));
+    const struct health_options options = {.config = &watched->config,
+                                           .worker = worker,
+                                           .pid = health_pid,
+                                           .note = health_note,
+                                           .silent_s = silent_s,
+                                           .arg = watched};
+    watched->base = event_base_new();
+    json_decref(with_cards("{\"name\":\"n\"}", &watched->config));
+    watched->health = health_create(watched->base, &options, &err);
+    assert_non_null(watched->health);
+    return watched;
+}
+
+static void watched_free(struct watched *watched)
+{
+    json_decref(watched->noted);
+    health_destroy(watched->health);
+    agent_config_fini(&watched->config);
+    event_base_free(watched->base);
+    free(watched);
 }
 
 /* Returns what is sent about `device` after a reading at `second`; NULL when nothing is due. */
@@ -316,10 +350,8 @@ static double said(json_t *told, const char *key)
 static void what_others_compute_on_the_cpu_is_told(void **state)
 {
     (void)state;
-    struct event_base *base = event_base_new();
-    struct agent_config *config = calloc(1, sizeof(*config));
-    json_decref(with_cards("{\"name\":\"n\"}", config));
-    struct health *health = health_made(base, config);
+    struct watched *watched = watched_make("/bin/false", 0);
+    struct health *health = watched->health;
     int over[2];
     char byte;
     assert_int_equal(pipe(over), 0);
@@ -340,19 +372,14 @@ static void what_others_compute_on_the_cpu_is_told(void **state)
     assert_int_equal(waitpid(other, NULL, 0), other);
     close(over[0]);
     close(over[1]);
-    health_destroy(health);
-    agent_config_fini(config);
-    free(config);
-    event_base_free(base);
+    watched_free(watched);
 }
 
 static void a_throttled_card_is_told_when_it_lasts(void **state)
 {
     (void)state;
-    struct event_base *base = event_base_new();
-    struct agent_config *config = calloc(1, sizeof(*config));
-    json_decref(with_cards("{\"name\":\"n\"}", config));
-    struct health *health = health_made(base, config);
+    struct watched *watched = watched_make("/bin/false", 0);
+    struct health *health = watched->health;
     const char *name = "n/cuda0", *none = NULL;
     assert_true(said(health_at(health, 100, name, CARD_IS(2000, none, 0, 0)), "heat") == 1);
     /* Two seconds at half the clock change the mean little. A card at its power limit is not throttled,
@@ -382,21 +409,16 @@ static void a_throttled_card_is_told_when_it_lasts(void **state)
         json_decref(told);
     }
     assert_true(times <= 17);
-    health_destroy(health);
-    agent_config_fini(config);
-    free(config);
-    event_base_free(base);
+    watched_free(watched);
 }
 
 static void memory_of_others_is_not_planned_with(void **state)
 {
     (void)state;
-    struct event_base *base = event_base_new();
-    struct agent_config *config = calloc(1, sizeof(*config));
-    json_decref(with_cards("{\"name\":\"n\"}", config));
-    struct health *health = health_made(base, config);
+    struct watched *watched = watched_make("/bin/false", 0);
+    struct health *health = watched->health;
     const char *name = "n/cuda0", *none = NULL;
-    const double limit = (double)config->devices[1].memory_limit_bytes, gib = 1 << 30;
+    const double limit = (double)watched->config.devices[1].memory_limit_bytes, gib = 1 << 30;
     assert_true(said(health_at(health, 10, name, CARD_IS(2000, none, 0, 0)), "usable_bytes") == limit);
     health_worker_pid = 4242; /* our worker holds 12 GiB: nothing belongs to others */
     assert_null(health_at(health, 20, name, CARD_IS(2000, none, 12 * gib, 12 * gib)));
@@ -417,47 +439,19 @@ static void memory_of_others_is_not_planned_with(void **state)
     assert_string_equal(json_string_value(json_object_get(told, "why")),
                         "its vendor's management library does not show it");
     json_decref(told);
-    health_destroy(health);
-    agent_config_fini(config);
-    free(config);
-    event_base_free(base);
-}
-
-static json_t *health_noted;
-
-static void health_note(void *arg, json_t *devices)
-{
-    json_decref(health_noted);
-    health_noted = devices;
-    event_base_loopbreak(arg);
+    watched_free(watched);
 }
 
 /* Runs the health of CARDS with this program as watcher, and compares what is said of the card first. */
 static void watched_by(const char *worker, uint32_t silent_s, const char *why)
 {
-    struct err err = {0};
-    struct event_base *base = event_base_new();
-    struct agent_config *config = calloc(1, sizeof(*config));
-    json_decref(with_cards("{\"name\":\"n\"}", config));
-    const struct health_options options = {.config = config,
-                                           .worker = worker,
-                                           .pid = health_pid,
-                                           .note = health_note,
-                                           .silent_s = silent_s,
-                                           .arg = base};
     const struct timeval most = {.tv_sec = 20};
-    struct health *health = health_create(base, &options, &err);
-    assert_non_null(health);
-    event_base_loopexit(base, &most);
-    event_base_dispatch(base);
-    assert_string_equal(json_string_value(json_object_get(json_object_get(health_noted, "n/cuda0"), "why")),
+    struct watched *watched = watched_make(worker, silent_s);
+    event_base_loopexit(watched->base, &most);
+    event_base_dispatch(watched->base);
+    assert_string_equal(json_string_value(json_object_get(json_object_get(watched->noted, "n/cuda0"), "why")),
                         why);
-    json_decref(health_noted);
-    health_noted = NULL;
-    health_destroy(health);
-    agent_config_fini(config);
-    free(config);
-    event_base_free(base);
+    watched_free(watched);
 }
 
 /* A management library may end its process, or hang: ROCm SMI does, behind the lock of a process that died.
