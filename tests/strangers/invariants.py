@@ -39,7 +39,8 @@ class Invariants:
         asked = f"{operation['method']} {path} {json.dumps(body)[:600] if not isinstance(body, bytes) else body}"
         route = f"{operation['method']} {operation['path'].split('?')[0].split('@')[0]}"
         if answer.status >= 500:
-            if not self.machine.in_trouble(began):
+            slow = operation["path"] == "/readyz" and b'"code":"timeout"' in answer.body  # it is there to say that the database is slow
+            if not slow and not self.machine.in_trouble(began):
                 self.found(f"http {answer.status} {route}", f"{asked}: {answer.body[:400]}", number)
             return
         self.conditions(route, asked, answer, number, headers)
