@@ -54,7 +54,8 @@ static void job_fetch_free(struct job_fetch *fetch)
 static void job_fetch_end(struct job_fetch *fetch)
 {
     fetch->ended = true;
-    fetch->all->ticks = 0; /* the next tick looks for jobs: others may want the same model, which is here now */
+    fetch->all->ticks =
+        0; /* the next tick looks for jobs: others may want the same model, which is here now */
     if (!fetch->telling)
         job_fetch_free(fetch);
 }
