@@ -276,13 +276,20 @@ static void request_profile(struct scheduler_pass *pass, const struct job_class 
                      : NULL);
 }
 
-/* Whether a measurement that this job needs is still under way. */
+static bool is_reachable(const struct scheduler_pass *pass, const struct store_sched_device *device)
+{
+    const struct store_sched_node *node = pass_node(pass, device->node);
+    return node && node->reachable;
+}
+
+/* Whether a measurement that this job needs is still under way. One on a node that left answers nothing. */
 static bool awaits(const struct scheduler_pass *pass, const bool *allowed, const char *key)
 {
     const struct store_view *view = pass->view;
     for (size_t i = 0; i < view->device_count; i++) {
-        const struct store_sched_request *request =
-            allowed[i] ? find_request(pass, true, view->devices[i].name, key) : NULL;
+        const struct store_sched_request *request = allowed[i] && is_reachable(pass, &view->devices[i])
+                                                        ? find_request(pass, true, view->devices[i].name, key)
+                                                        : NULL;
         if (request && !is_given_up(pass, request) &&
             (is_open(pass, request) || is_resting(pass, request, NULL)))
             return true;

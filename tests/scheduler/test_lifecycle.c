@@ -502,6 +502,23 @@ static void failed_measurements_do_not_stop_a_job(void **state)
     assert_int_equal(world.agents[0]->profiles, before + 3);
 }
 
+/* An agent that stopped just after its device was to be measured: a job that can do without it does not wait
+ * for that measurement's time to pass, which on real devices is four minutes. */
+static void a_device_that_left_while_it_was_measured_holds_up_nobody(void **state)
+{
+    fresh_agents(state);
+    const unsigned before = world.agents[1]->profiles;
+    world.agents[1]->silent = true;
+    const struct world_job job = {.name = "alone", .steps = 3, .every = 0, .tokens = 83};
+    int64_t id = world_submit(&world, &job);
+    WORLD_UNTIL(&world, world.agents[1]->profiles > before);
+    world_sql(&world,
+              "UPDATE requests SET deadline_at = now() + interval '1 hour' WHERE device = 'right/cpu0'");
+    WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
+    world_sql(&world, "DELETE FROM requests WHERE device = 'right/cpu0'");
+    fresh_agents(state);
+}
+
 /* A device whose speed can be neither measured nor estimated is tried again after a pause that grows, and at
  * once when a person undrains it. Its jobs say so. */
 static void a_device_that_could_not_be_measured_is_tried_again(void **state)
@@ -630,6 +647,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(higher_priority_goes_first_and_nobody_overtakes_onto_reserved_devices),
         cmocka_unit_test(a_time_limit_ends_the_job_after_a_checkpoint),
         cmocka_unit_test(failed_measurements_do_not_stop_a_job),
+        cmocka_unit_test(a_device_that_left_while_it_was_measured_holds_up_nobody),
         cmocka_unit_test(a_device_that_could_not_be_measured_is_tried_again),
         cmocka_unit_test(a_profile_knows_how_hot_its_device_was),
         cmocka_unit_test(a_doubtful_profile_is_measured_again_while_its_device_is_free),
