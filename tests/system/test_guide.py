@@ -2,8 +2,10 @@
 """Every command of the pages for users (docs/README.md names them) is run, in order, in a fresh home whose path is long and has spaces.
 
 A block ```sh is run, ```sh fails must end with a status that is not 0; a block ```file NAME is written as that file; a block ```sh not-run is not run, and the comment in its
-first line must say why (it is printed). No other block may look like commands.
+first line must say why (it is printed). No other block may look like commands. ```sh on-second and ```file NAME on-second are the second machine's, another network namespace with
+a folder of its own: its command stays in the foreground until the next one there, or the page's end. Without namespaces that page alone is skipped.
 """
+import contextlib
 import json
 import os
 import random
@@ -12,13 +14,16 @@ import shutil
 import struct
 import subprocess
 import tempfile
+import time
 
-from motley import BIN, SOURCE, Failed, expect, main
+from motley import BIN, SOURCE, Failed, expect, main, poll
 from hub import Hub, Repository
+from machines import ADDRESSES, Machines, unavailable
 
 DOCS = os.path.join(SOURCE, "docs")
 FOLDERS = ("start", "how-to", "run-a-lab")
 DATA = os.path.join(SOURCE, "tests", "data")
+TWO_MACHINES = "start/a-second-machine.md"
 CHATML = os.path.join(DATA, "chat", "chatml.jinja")
 
 
@@ -79,13 +84,16 @@ def make_model(folder):
 class Reader:
     """Somebody who types what the guide says, in one folder."""
 
-    def __init__(self, hub):
+    def __init__(self, hub, machines):
+        self.machines, self.agent = machines, None
         self.base = tempfile.mkdtemp(prefix="motley-guide-")
         os.chmod(self.base, 0o755)
         self.work = os.path.join(self.base, "a student's folder", "w" * 80)
         os.makedirs(self.work)
         self.env = dict(os.environ, PATH=f"{BIN}:{os.environ['PATH']}", MOTLEY_HOME=os.path.join(self.work, "my home"),
                         HF_ENDPOINT=hub.url, HF_HOME=os.path.join(self.base, "hf"))
+        self.second = os.path.join(self.base, "second")
+        os.makedirs(self.second)
         made = os.path.join(self.base, "made")
         make_model(made)
         files = {}
@@ -95,21 +103,50 @@ class Reader:
         hub.repositories["HuggingFaceTB/SmolLM2-135M-Instruct"] = Repository(files)
 
     def type(self, page, text, fails=False):
-        done = subprocess.run(["bash", "-euo", "pipefail", "-c", text], cwd=self.work, env=self.env, capture_output=True, text=True,
-                              timeout=120, check=False)
-        expect((done.returncode != 0) == fails, f"{page}: {text}\nstatus {done.returncode}: {done.stdout[-1500:]}{done.stderr[-1500:]}")
-        return done.stdout + done.stderr
+        on = self.machines.on(0) if self.machines else []
+        done = subprocess.run([*on, "timeout", "120", "bash", "-euo", "pipefail", "-c", text], cwd=self.work, env=self.env, check=False,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        expect((done.returncode != 0) == fails, f"{page}: {text}\nstatus {done.returncode}: {done.stdout[-3000:]}{self.second_log()}")
+        return done.stdout
+
+    def second_log(self):
+        with contextlib.suppress(FileNotFoundError), open(os.path.join(self.base, "agent.log"), encoding="utf-8") as handle:
+            return "\nthe second machine: " + handle.read()[-2000:]
+        return ""
+
+    def type_on_second(self, page, text):
+        """Types one command on the second machine, where it stays in the foreground, until the node has been heard."""
+        self.leave_second()
+        token = os.path.join(self.work, "token")
+        if os.path.exists(token):
+            shutil.move(token, self.second)
+        env = {key: value for key, value in self.env.items() if key != "MOTLEY_HOME" and not key.startswith("HF_")}
+        with open(os.path.join(self.base, "agent.log"), "a", encoding="utf-8") as log:
+            self.agent = subprocess.Popen([*self.machines.on(1), "bash", "-euc", "exec " + text], cwd=self.second, env={**env, "HOME": self.second},
+                                          stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        deadline = time.monotonic() + 60
+        while not re.search(r"^second +alive", self.type(page, "motley nodes"), re.M):
+            expect(self.agent.poll() is None and time.monotonic() < deadline, f"{page}: {text}: it does not come:{self.second_log()}")
+            poll()
+        return self.second_log()
+
+    def leave_second(self):
+        if self.agent:
+            self.agent.terminate()
+            self.agent.wait(30)
+            self.agent = None
 
     def follow(self, page):
         ran = 0
         for kind, text in blocks(page):
-            if kind in ("sh", "sh fails"):
-                output = self.type(page, text, kind == "sh fails")
+            if kind in ("sh", "sh fails", "sh on-second"):
+                output = self.type_on_second(page, text) if kind == "sh on-second" else self.type(page, text, kind == "sh fails")
                 if os.environ.get("MOTLEY_GUIDE_SHOW"):
                     print(f"$ {text}{output}")
                 ran += 1
             elif kind.startswith("file "):
-                with open(os.path.join(self.work, kind[5:].strip()), "w", encoding="utf-8") as handle:
+                name, _, where = kind[5:].partition(" ")
+                with open(os.path.join(self.second if where == "on-second" else self.work, name), "w", encoding="utf-8") as handle:
                     handle.write(text)
             elif kind == "sh not-run":
                 expect(text.startswith("# not run by the test: "), f"{page}: a block that is not run has no reason:\n{text}")
@@ -117,18 +154,24 @@ class Reader:
             else:
                 expect(kind in ("text", "python", "json", "yaml"), f"{page}: a block of unknown kind \"{kind}\"")
                 expect(not re.search(r"^(motley|make|\$) ", text, re.M), f"{page}: commands in a block that is not sh:\n{text}")
+        self.leave_second()
         return ran
 
 
 def the_guides_commands_work_as_they_stand():
-    with Hub() as hub:
-        return follow_all(Reader(hub))
+    why = unavailable()
+    with contextlib.ExitStack() as stack:
+        machines = None if why else stack.enter_context(Machines({"first.lab": ADDRESSES[0]}))
+        return follow_all(Reader(stack.enter_context(Hub()), machines), why)
 
 
-def follow_all(reader):
+def follow_all(reader, why):
     try:
-        ran = {page: reader.follow(page) for page in pages()}
+        if why:
+            print(f"SKIP of {TWO_MACHINES}: {why}")
+        ran = {page: reader.follow(page) for page in pages() if not why or page != TWO_MACHINES}
     finally:
+        reader.leave_second()
         subprocess.run([os.path.join(BIN, "motley"), "down"], env=reader.env, cwd=reader.work, timeout=60, check=False,
                        stdout=subprocess.DEVNULL)
         shutil.rmtree(reader.base, ignore_errors=True)

@@ -1,55 +1,19 @@
 #!/usr/bin/env python3
 """Two network namespaces as two machines, 1 Gbit/s between them: the second joins with a token, a job runs split over
 both, and each fetched only its part of the model. Needs root and network namespaces; a visible skip otherwise."""
-import contextlib
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import time
 
 from motley import BIN, GOLDEN, SOURCE, Motley, expect, golden_spec, largest_relative, main, poll, skip, tokens_rows
+from machines import ADDRESSES, Machines, unavailable
 
-LEFT, RIGHT = f"mt{os.getpid() % 10000}a", f"mt{os.getpid() % 10000}b"
-LEFT_ADDRESS, RIGHT_ADDRESS = "10.213.77.1", "10.213.77.2"
+LEFT_ADDRESS, RIGHT_ADDRESS = ADDRESSES
 
-
-def ip(*words, check=True):
-    return subprocess.run(["ip", *words], check=check, capture_output=True, text=True)
-
-
-@contextlib.contextmanager
-def two_machines():
-    """Two namespaces joined by a veth pair, each end paced to 1 Gbit/s."""
-    try:
-        for name in (LEFT, RIGHT):
-            ip("netns", "add", name)
-        ip("link", "add", "eth0", "netns", LEFT, "type", "veth", "peer", "name", "eth0", "netns", RIGHT)
-        for name, address in ((LEFT, LEFT_ADDRESS), (RIGHT, RIGHT_ADDRESS)):
-            ip("-n", name, "addr", "add", f"{address}/24", "dev", "eth0")
-            ip("-n", name, "link", "set", "lo", "up")
-            ip("-n", name, "link", "set", "eth0", "up")
-            subprocess.run(["ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "1gbit",
-                            "burst", "256kb", "latency", "50ms"], check=True, capture_output=True)
-        yield
-    finally:
-        for name in (LEFT, RIGHT):
-            ip("netns", "del", name, check=False)
-
-
-def available():
-    if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("tc"):
-        return "network namespaces need root, ip and tc"
-    done = ip("netns", "add", LEFT + "x", check=False)
-    if done.returncode != 0:
-        return f"network namespaces are not allowed here: {done.stderr.strip()}"
-    ip("netns", "del", LEFT + "x", check=False)
-    return None
-
-
-def join_right(motley):
+def join_right(motley, machines):
     """The second machine's agent: joins with a token, in its own namespace. Returns the process and its home."""
     token = motley.run("join-token", parse=True)["token"]
     with open(os.path.join(motley.home, "client.json"), encoding="utf-8") as handle:
@@ -59,14 +23,14 @@ def join_right(motley):
     config = motley.write("right.yaml", {"name": "right", "address": RIGHT_ADDRESS,
                                          "devices": [{"kind": "cpu", "threads": 1, "memory": "450MiB", "isa": "avx2"}]})
     log = open(motley.path("right-agent.log"), "w", encoding="utf-8")
-    agent = subprocess.Popen(["ip", "netns", "exec", RIGHT, os.path.join(BIN, "motley-agent"), "--api", address, "--join", token,
+    agent = subprocess.Popen([*machines.on(1), os.path.join(BIN, "motley-agent"), "--api", address, "--join", token,
                               "--home", home, "--config", config], stdout=log, stderr=log)
     deadline = time.monotonic() + 30
     while not any(d["name"] == "right/cpu0" for d in motley.run("devices", parse=True)["devices"]):
         expect(agent.poll() is None and time.monotonic() < deadline,
                "the right agent did not join:\n" + open(motley.path("right-agent.log"), encoding="utf-8").read()[-2000:])
         poll()
-    again = subprocess.run(["ip", "netns", "exec", RIGHT, os.path.join(BIN, "motley-agent"), "--api", address, "--join", token,
+    again = subprocess.run([*machines.on(1), os.path.join(BIN, "motley-agent"), "--api", address, "--join", token,
                             "--home", motley.path("third-home"), "--config", config], capture_output=True, text=True, timeout=30)
     expect(again.returncode != 0, "a join token was good twice")
     return agent
@@ -107,16 +71,10 @@ def two_namespaces_train_as_two_machines():
               "agents": [{"name": "left", "address": LEFT_ADDRESS,
                           "devices": [{"kind": "cpu", "threads": 1, "memory": "450MiB", "isa": "native"}]}]}
     agent = None
-    with two_machines():
-        # Everything of this process from here on happens on the left machine.
-        import ctypes
-        libc = ctypes.CDLL(None, use_errno=True)
-        handle = os.open(f"/var/run/netns/{LEFT}", os.O_RDONLY)
-        here = os.open("/proc/self/ns/net", os.O_RDONLY)
-        expect(libc.setns(handle, 0x40000000) == 0, f"setns: {os.strerror(ctypes.get_errno())}")
+    with Machines() as machines:  # from here on all of this happens on the left machine
         try:
             with Motley(config) as motley:
-                agent = join_right(motley)
+                agent = join_right(motley, machines)
                 rows = motley.write_rows("rows.jsonl", tokens_rows(expected["batches"]))
                 spec = golden_spec("namespaces", folder, rows, expected["lora"]["peak_lr"], expected, 4,
                                    method={"start_from": os.path.join(folder, "adapter_init")},
@@ -136,13 +94,10 @@ def two_namespaces_train_as_two_machines():
         finally:
             if agent:
                 agent.kill()
-            libc.setns(here, 0x40000000)
-            os.close(handle)
-            os.close(here)
 
 
 if __name__ == "__main__":
-    reason = available()
+    reason = unavailable()
     if reason:
         skip(reason)
     main(two_namespaces_train_as_two_machines)
