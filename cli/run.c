@@ -21,15 +21,19 @@ static int ensure_up(struct cli *cli, struct err *err)
     return command_up(cli, err);
 }
 
-static void show_devices(struct cli *cli)
+/* Prints the devices that can be reached. Returns their names as keys, new. */
+static json_t *show_devices(struct cli *cli)
 {
     struct err ignored = {0};
-    json_t *answer = NULL, *device;
+    json_t *answer = NULL, *device, *names = json_object();
     size_t index;
     if (client_list(cli, "/v1/devices", "devices", &answer, &ignored) == 0) {
         printf("devices\n");
         json_array_foreach (json_object_get(answer, "devices"), index, device) {
             char memory[32];
+            if (strcmp(show_str(device, "state"), "unreachable") == 0)
+                continue;
+            json_object_set_new(names, show_str(device, "name"), json_true());
             printf("  %-16s %s, %.0f thread%s, %s, %s may be used\n", show_str(device, "name"),
                    show_str(device, "kind"), show_num(device, "threads", 1),
                    show_num(device, "threads", 1) == 1 ? "" : "s", show_str(device, "isa"),
@@ -37,6 +41,7 @@ static void show_devices(struct cli *cli)
         }
     }
     json_decref(answer);
+    return names;
 }
 
 /* Prints the measured speed of a device, from its largest point of a transformer layer. */
@@ -59,19 +64,27 @@ static void show_profile(const json_t *document)
                json_is_true(json_object_get(document, "neighbours_busy")) ? "busy too" : "idle");
 }
 
-static void show_profiles(struct cli *cli)
+/* Prints the newest measurement of each of the devices for the specification's model. */
+static void show_profiles(struct cli *cli, const json_t *spec, const json_t *names)
 {
     struct err ignored = {0};
-    json_t *answer = NULL, *entry;
+    json_t *answer = NULL, *entry, *newest = json_object();
+    const char *device, *model = show_str(spec, "model");
+    const bool by_content = strlen(model) == 64; /* else it is a registered name */
     size_t index;
-    if (client_list(cli, "/v1/profiles", "profiles", &answer, &ignored) == 0 &&
-        json_array_size(json_object_get(answer, "profiles")) > 0) {
+    if (client_list(cli, "/v1/profiles", "profiles", &answer, &ignored) == 0)
+        json_array_foreach (json_object_get(answer, "profiles"), index, entry) {
+            const json_t *before = json_object_get(newest, show_str(entry, "device"));
+            if (json_object_get(names, show_str(entry, "device")) &&
+                (!by_content || strcmp(show_str(entry, "content"), model) == 0) &&
+                strcmp(show_str(entry, "measured_at"), show_str(before, "measured_at")) >= 0)
+                json_object_set(newest, show_str(entry, "device"), entry);
+        }
+    if (json_object_size(newest) > 0)
         printf("measured\n");
-        json_array_foreach (json_object_get(answer, "profiles"), index, entry)
-            show_profile(json_is_object(json_object_get(entry, "document"))
-                             ? json_object_get(entry, "document")
-                             : entry);
-    }
+    json_object_foreach (newest, device, entry)
+        show_profile(entry);
+    json_decref(newest);
     json_decref(answer);
 }
 
@@ -89,13 +102,13 @@ static void out_folder(struct cli *cli, const json_t *job, int64_t id, char out[
 
 /* Prints the plan before the job is submitted; this also measures devices that have no profile for this
  * model. */
-static int show_plan_of(struct cli *cli, json_t *spec, struct err *err)
+static int show_plan_of(struct cli *cli, json_t *spec, const json_t *names, struct err *err)
 {
     json_t *answer = NULL;
     if (client_open(cli, err) < 0 ||
         http_json(cli->http, "POST", "/v1/jobs:validate", spec, 120000, &answer, err) < 0)
         return -1;
-    show_profiles(cli);
+    show_profiles(cli, spec, names);
     printf("\n");
     int result = show_plan(answer, err);
     if (result == 0 && strcmp(show_str(answer, "verdict"), "fits") != 0) {
@@ -116,8 +129,9 @@ int command_run(struct cli *cli, struct err *err)
     if (result == 0)
         result = upload_spec_files(cli, spec, err);
     if (result == 0 && !cli->json) {
-        show_devices(cli);
-        result = show_plan_of(cli, spec, err);
+        json_t *names = show_devices(cli);
+        result = show_plan_of(cli, spec, names, err);
+        json_decref(names);
     }
     if (result == 0)
         result = submit_spec(cli, spec, &made, &id, err);

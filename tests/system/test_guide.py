@@ -107,6 +107,9 @@ class Reader:
         done = subprocess.run([*on, "timeout", "120", "bash", "-euo", "pipefail", "-c", text], cwd=self.work, env=self.env, check=False,
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         expect((done.returncode != 0) == fails, f"{page}: {text}\nstatus {done.returncode}: {done.stdout[-3000:]}{self.second_log()}")
+        for said in done.stdout.split("\nmeasured\n")[1:]:
+            measured = re.findall(r"^  (\S+) +\d+ tokens/s per layer", said, re.M)
+            expect(len(set(measured)) == len(measured), f"{page}: {text}: a device is measured twice: {measured}")
         return done.stdout
 
     def second_log(self):
