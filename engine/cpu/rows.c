@@ -237,10 +237,12 @@ void cpu_glu(struct cpu_runner *runner, const struct op *op)
 }
 
 /* Computes the gate's gradient for part of a row in 16 bits, converted to fp32 and back. */
-static void glu_backward_stretch(const struct kernels *kernels, const struct op_glu_backward *op, uint64_t at,
-                                 const float *dact, uint32_t n)
+static void glu_backward_stretch(const struct kernels *kernels, const struct op_glu_backward *op,
+                                 uint64_t row, uint32_t i, uint32_t n)
 {
-    float gate[STRETCH], up[STRETCH];
+    float gate[STRETCH], up[STRETCH], dact[STRETCH];
+    uint64_t at = row * 2 * op->width + i;
+    values_read(kernels, &op->dact, row * op->width + i, dact, n);
     values_read(kernels, &op->gate_up, at, gate, n);
     values_read(kernels, &op->gate_up, at + op->width, up, n);
     kernels->glu_backward(op->kind == GLU_GELU_TANH, gate, up, dact, n);
@@ -254,15 +256,14 @@ static void glu_backward_part(const struct parts_job *job, uint64_t begin, uint6
     const struct kernels *kernels = job->runner->kernels;
     for (uint64_t row = begin; row < end; row++) {
         uint64_t at = row * 2 * op->width;
-        const float *dact = (const float *)operand_at(&op->dact) + row * op->width;
-        if (op->gate_up.dtype == DTYPE_F32) {
+        if (op->gate_up.dtype == DTYPE_F32 && op->dact.dtype == DTYPE_F32) {
+            const float *dact = (const float *)operand_at(&op->dact) + row * op->width;
             float *gate = (float *)operand_at(&op->gate_up) + at;
             kernels->glu_backward(op->kind == GLU_GELU_TANH, gate, gate + op->width, dact, op->width);
             continue;
         }
         for (uint32_t i = 0; i < op->width; i += STRETCH)
-            glu_backward_stretch(kernels, op, at + i, dact + i,
-                                 op->width - i < STRETCH ? op->width - i : STRETCH);
+            glu_backward_stretch(kernels, op, row, i, op->width - i < STRETCH ? op->width - i : STRETCH);
     }
 }
 

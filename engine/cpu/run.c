@@ -75,7 +75,8 @@ static bool sizes_fit(const struct op *op)
 {
     switch (op->kind) {
     case OP_GEMM:
-        return product_fits(op->gemm.compute, op->gemm.pack);
+        return product_fits(op->gemm.compute, op->gemm.pack) && op->gemm.c.dtype == DTYPE_F32 &&
+               !op->gemm.add.buffer;
     case OP_GEMM_GROUPED:
         return product_fits(op->gemm_grouped.compute, op->gemm_grouped.pack) && cpu_experts_fit(op);
     case OP_ATTENTION:
@@ -88,7 +89,7 @@ static bool sizes_fit(const struct op *op)
         return heads_fit(op->attention_cached.compute, op->attention_cached.heads,
                          op->attention_cached.kv_heads, op->attention_cached.head_dim);
     case OP_ROPE:
-        return op->rope.rotary_dim % 2 == 0 && op->rope.rotary_dim <= op->rope.head_dim;
+        return op->rope.rotary_dim % 2 == 0 && op->rope.rotary_dim <= op->rope.head_dim && !op->rope.y.buffer;
     case OP_EMBED:
         return op->embed.hidden % pack_block(op->embed.pack) == 0 || !pack_from_file(op->embed.pack);
     case OP_UNPACK:

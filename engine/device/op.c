@@ -139,7 +139,10 @@ static void gemm_operands(const struct op *any, struct uses *uses)
                "b", op->b, OPERAND_READ, rows, width, op->ldb);
     else
         use_packed(uses, "b", op->pack, op->b, op->absmax, op->scales, rows * op->ldb);
-    use(uses, "c", op->c, op->beta == 0.0f ? OPERAND_WRITE : OPERAND_UPDATE, op->m, op->n, op->ldc);
+    bool updates = op->beta != 0.0f && !op->add.buffer;
+    use_as(uses, AS_F32 | 1u << op->compute, "c", op->c, updates ? OPERAND_UPDATE : OPERAND_WRITE, op->m,
+           op->n, op->ldc);
+    use_optional(uses, "add", op->add, OPERAND_READ, op->m, op->n, op->ldc);
 }
 
 /* Lists attention's operands. `access` is that of out and lse: forward writes them, backward reads them. */
@@ -294,9 +297,12 @@ static void embed_noise_operands(const struct op *any, struct uses *uses)
 static void rope_operands(const struct op *any, struct uses *uses)
 {
     const struct op_rope *op = &any->rope;
-    use(uses, "x", op->x, OPERAND_UPDATE, op->tokens, (uint64_t)op->heads * op->head_dim, op->ldx);
+    uint64_t width = (uint64_t)(op->heads + op->copied) * op->head_dim;
+    use(uses, "x", op->x, op->y.buffer ? OPERAND_READ : OPERAND_UPDATE, op->tokens, width, op->ldx);
     use_flat(uses, AS_U32, "positions", op->positions, OPERAND_READ, op->tokens);
     use(uses, "table", op->table, OPERAND_READ, op->table_rows, op->rotary_dim, op->rotary_dim);
+    if (op->y.buffer)
+        use_as(uses, AS_FLOATS, "y", op->y, OPERAND_WRITE, op->tokens, width, op->ldx);
 }
 
 static void cross_entropy_operands(const struct op *any, struct uses *uses)
@@ -320,7 +326,7 @@ static void glu_operands(const struct op *op, struct uses *uses)
     const struct op_glu_backward *o = &op->glu_backward;
     use_as(uses, AS_FLOATS, "gate_up", o->gate_up, OPERAND_UPDATE, o->tokens, 2ull * o->width,
            2ull * o->width);
-    use(uses, "dact", o->dact, OPERAND_READ, o->tokens, o->width, o->width);
+    use_as(uses, AS_FLOATS, "dact", o->dact, OPERAND_READ, o->tokens, o->width, o->width);
 }
 
 /* Lists x, which is read, and y, which is written or updated. */

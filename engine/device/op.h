@@ -62,21 +62,22 @@ enum op_kind {
     OP_KINDS
 };
 
-/* c[m,n] = alpha * op(a)[m,k] * op(b)[k,n] + beta * c, where transposed operands are stored as [k,m] and
- * [n,k]. With beta 0, c need not be initialised. Operands are f32, with two exceptions. a may have the dtype
- * of `compute`. b may be frozen weights in their stored form: bf16 or f16 (as activations may be, too), or
- * blocks of a whole matrix (u8, with absmax and scales as in op_unpack), ldb being the matrix's width; each
- * value of b is then what op_unpack makes of it. CPU devices accept f32, and 16-bit operands only where
- * `compute` has 16 bits.
+/* c[m,n] = alpha * op(a)[m,k] * op(b)[k,n] + beta * c (or beta * add, f32, where GPUs get one and c is f32),
+ * where transposed operands are stored as [k,m] and [n,k]. With beta 0, c need not be initialised. Operands
+ * are f32, with two exceptions. a may have the dtype of `compute`. b may be frozen weights in their stored
+ * form: bf16 or f16 (as activations may be, too), or blocks of a whole matrix (u8, with absmax and scales as
+ * in op_unpack), ldb being the matrix's width; each value of b is then what op_unpack makes of it. CPU
+ * devices accept f32, and 16-bit operands only where `compute` has 16 bits.
  *
  * compute: DTYPE_F32, or DTYPE_BF16 or DTYPE_F16. With 16 bits, values of a and b (after unpacking) are first
  * rounded to nearest even in that dtype; beyond f16's range they become infinite. Products and sums are f32,
- * in an order that each device chooses, and c is f32. */
+ * in an order that each device chooses. c is f32; GPUs can also round it to the dtype of `compute`, if its
+ * rows begin at multiples of 4 bytes. */
 struct op_gemm {
     uint32_t m, n, k;
     bool transpose_a, transpose_b;
     float alpha, beta;
-    struct operand a, b, c;
+    struct operand a, b, c, add; /* add: absent, or of another place than c, with its row distance */
     uint32_t lda, ldb, ldc;
     enum pack_kind pack;           /* how b is stored */
     struct operand absmax, scales; /* for b in NF4 only */
@@ -144,12 +145,16 @@ struct op_rmsnorm_backward {
 
 /* Rotates the first rotary_dim values of each head of x[tokens, heads, head_dim] in place. Values i and i +
  * rotary_dim/2 form a pair, as in Hugging Face's code. table[table_rows, rotary_dim] holds each position's
- * cosines, then its sines. `inverse` rotates the other way, for backward. f32. */
+ * cosines, then its sines. `inverse` rotates the other way, for backward. f32.
+ *
+ * With y, x stays as it is: y[tokens, heads + copied, head_dim], of any float dtype and with x's row
+ * distance, gets the rotated heads and, unrotated, the `copied` heads behind them. rotary_dim is then
+ * head_dim. GPUs alone. */
 struct op_rope {
-    uint32_t tokens, heads, head_dim, ldx, table_rows;
+    uint32_t tokens, heads, head_dim, ldx, table_rows, copied;
     uint32_t rotary_dim; /* even, ≤ head_dim; 0 stands for head_dim */
     bool inverse;
-    struct operand x, positions /* u32 [tokens] */, table;
+    struct operand x, positions /* u32 [tokens] */, table, y /* absent: in place */;
 };
 
 /* Causal attention within each row. With a window (> 0), a position attends to the last `window` positions,
@@ -202,7 +207,7 @@ struct op_glu {
     struct operand gate_up, act;
 };
 
-/* Replaces gate_up by its gradient, computed from dact. gate_up is f32, bf16 or f16; dact is f32. */
+/* Replaces gate_up by its gradient, computed from dact. Each is f32, bf16 or f16. */
 struct op_glu_backward {
     uint32_t tokens, width;
     enum glu_kind kind;

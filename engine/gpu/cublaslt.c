@@ -228,7 +228,7 @@ static int descriptors_create(const struct cublaslt_api *api, struct cublaslt_pl
     if (status == 0)
         status = api->layout_create(&plan->second, type, p->transpose_a ? p->m : p->k,
                                     p->transpose_a ? p->k : p->m, p->lda);
-    return status == 0 ? api->layout_create(&plan->result, TYPE_F32, p->n, p->m, p->ldc) : status;
+    return status == 0 ? api->layout_create(&plan->result, type_of(p->c_type), p->n, p->m, p->ldc) : status;
 }
 
 /* Takes the first algorithm that the library offers for these sizes at any aligned addresses. */
@@ -262,7 +262,7 @@ static bool sizes_same(const struct library_product *x, const struct library_pro
 {
     return x->m == y->m && x->n == y->n && x->k == y->k && x->lda == y->lda && x->ldb == y->ldb &&
            x->ldc == y->ldc && x->transpose_a == y->transpose_a && x->transpose_b == y->transpose_b &&
-           x->type == y->type;
+           x->type == y->type && x->c_type == y->c_type;
 }
 
 /* The plan for these sizes, which is made at the first call. */

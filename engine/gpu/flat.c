@@ -84,9 +84,10 @@ static int run_glu_backward(struct gpu_call *call, const struct op *op)
                                      .tokens = o->tokens,
                                      .width = o->width,
                                      .gelu = o->kind == GLU_GELU_TANH,
-                                     .gate_up_as = gpu_element(o->gate_up.dtype)};
-    args.wide =
-        gpu_fours(args.gate_up, dtype_bytes(o->gate_up.dtype), o->width) && gpu_fours(args.dact, 4, o->width);
+                                     .gate_up_as = gpu_element(o->gate_up.dtype),
+                                     .dact_as = gpu_element(o->dact.dtype)};
+    args.wide = gpu_fours(args.gate_up, dtype_bytes(o->gate_up.dtype), o->width) &&
+                gpu_fours(args.dact, dtype_bytes(o->dact.dtype), o->width);
     return gpu_launch(call, KERNEL_glu_backward, gpu_row_blocks(o->tokens, o->width, 4), 1, 1, &args,
                       sizeof(args));
 }

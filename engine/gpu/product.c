@@ -82,7 +82,8 @@ static bool gemm_fits(const struct gpu *gpu, const struct op *op)
 {
     const struct op_gemm *o = &op->gemm;
     (void)gpu;
-    return gpu_computes(o->compute) &&
+    bool fp32 = o->c.dtype == DTYPE_F32, pairs = o->c.at % 4 == 0 && o->ldc % 2 == 0;
+    return gpu_computes(o->compute) && (fp32 || (pairs && !o->add.buffer)) &&
            pack_fits(o->pack, o->transpose_b ? o->n : o->k, o->transpose_b ? o->k : o->n, o->ldb);
 }
 
@@ -161,6 +162,7 @@ static int gemm_part(struct gpu_call *call, const struct op_gemm *o)
     struct product product = {.a = gpu_at(&o->a),
                               .b = gpu_at(&o->b),
                               .c = gpu_at(&o->c),
+                              .add = o->add.buffer ? gpu_at(&o->add) : 0,
                               .partial = pieces == 1 ? 0 : gpu_scratch(call),
                               .m = o->m,
                               .n = o->n,
@@ -179,7 +181,8 @@ static int gemm_part(struct gpu_call *call, const struct op_gemm *o)
                               .scales = gpu_at(&o->scales),
                               .a_as = gpu_element(o->a.dtype),
                               .kind = kind_of(o->pack, o->b.dtype),
-                              .compute = gpu_element(o->compute)};
+                              .compute = gpu_element(o->compute),
+                              .c_as = gpu_element(o->c.dtype)};
     /* The tile changes, but the sum stays cut into the pieces that the shape alone gave. */
     if (gpu_by_units(call->gpu, o->compute) && !comes_in_fours(&product))
         tile = (struct tile){tiles_of(o->pack)->units_usual, 64, 64};
@@ -190,10 +193,12 @@ static int gemm_part(struct gpu_call *call, const struct op_gemm *o)
         return 0;
     struct gemm_sum_args sum = {.partial = product.partial,
                                 .c = product.c,
+                                .add = product.add,
                                 .count = (uint64_t)o->m * o->n,
                                 .n = o->n,
                                 .ldc = o->ldc,
                                 .pieces = pieces,
+                                .c_as = product.c_as,
                                 .alpha = o->alpha,
                                 .beta = o->beta};
     return gpu_launch(call, KERNEL_gemm_sum, gpu_blocks(sum.count, 256), 1, 1, &sum, sizeof(sum));
@@ -207,7 +212,8 @@ static int gemm_run(struct gpu_call *call, const struct op *op)
     for (uint32_t row = 0; row < o->m && rows > 0; row += part.m) {
         part.m = o->m - row < rows ? o->m - row : rows;
         part.a.at = o->a.at + dtype_bytes(o->a.dtype) * (o->transpose_a ? row : (uint64_t)row * o->lda);
-        part.c.at = o->c.at + 4ull * row * o->ldc;
+        part.c.at = o->c.at + dtype_bytes(o->c.dtype) * (uint64_t)row * o->ldc;
+        part.add.at = o->add.at + 4ull * row * o->ldc;
         if (gemm_part(call, &part) != 0)
             return -1;
     }

@@ -17,6 +17,8 @@ enum {
     STAGE_MOST = 64 << 20,      /* most bytes of each of the two areas for converted operands */
     STAGE_PART = 512,           /* an area has at most the card's memory divided by this */
     SIDE_MIN = 64,              /* fewest rows and columns; narrower products use our kernels */
+    TERMS_OWN = 64, /* with 16 bits, most terms of a sum for which reading and writing memory takes longer
+                       than multiplying: our kernels do not convert the operands first */
     ALIGNMENT = 16
 };
 static const uint64_t TERMS_MIN = 1 << 24; /* fewest multiplications, m * n * k, for the library */
@@ -172,9 +174,11 @@ static bool library_takes(const struct gpu_call *call, const struct op_gemm *o)
     bool halves = o->pack == PACK_BF16 || o->pack == PACK_F16;
     bool ready = halves ? o->b.dtype == o->compute : o->pack == PACK_F32 || o->compute != DTYPE_F32;
     if (!gpu->products || call->queue != DEVICE_COMPUTE || o->m < SIDE_MIN || o->n < SIDE_MIN ||
-        (uint64_t)o->m * o->n * o->k < TERMS_MIN)
+        (uint64_t)o->m * o->n * o->k < TERMS_MIN || (o->compute != DTYPE_F32 && o->k <= TERMS_OWN) ||
+        o->add.buffer)
         return false;
-    return ready && gpu_at(&o->c) % ALIGNMENT == 0 && o->ldc % 4 == 0 &&
+    return ready && gpu_at(&o->c) % ALIGNMENT == 0 &&
+           (uint64_t)o->ldc * dtype_bytes(o->c.dtype) % ALIGNMENT == 0 &&
            (!gpu->driver->products->takes ||
             gpu->driver->products->takes(gpu->products, o->compute, o->transpose_a, o->transpose_b));
 }
@@ -189,10 +193,11 @@ static int piece_multiply(struct gpu_call *call, const struct op_gemm *o, const 
     p.transpose_b = o->transpose_b;
     p.k = o->k;
     p.type = o->compute;
+    p.c_type = o->c.dtype;
     p.alpha = o->alpha;
     p.beta = o->beta;
     p.ldc = o->ldc;
-    p.c = gpu_at(&o->c) + 4 * ((uint64_t)row * o->ldc + column);
+    p.c = gpu_at(&o->c) + dtype_bytes(o->c.dtype) * ((uint64_t)row * o->ldc + column);
     const struct gpu_driver *driver =
         call->gpu->driver; /* queue_native makes the context current for this thread */
     if (driver->queue_native(call->gpu->queues[call->queue], &stream, call->err) != 0 ||

@@ -29,12 +29,13 @@ struct products_place {
 };
 
 /* c[m,n] = alpha * op(a)[m,k] * op(b)[k,n] + beta * c, row-major as in struct op_gemm. a and b have `type`
- * (f32, bf16 or f16); products, sums and c are f32. Addresses and row distances are multiples of 16 bytes. */
+ * (f32, bf16 or f16); products and sums are f32, and c is f32 or has `type`, too. Addresses and row distances
+ * are multiples of 16 bytes. */
 struct library_product {
     uint32_t m, n, k;
     uint32_t lda, ldb, ldc; /* in values */
     bool transpose_a, transpose_b;
-    enum dtype type;
+    enum dtype type, c_type;
     float alpha, beta;
     gpu_address a, b, c;
 };

@@ -243,15 +243,15 @@ static void lack_note(struct products *library, const struct library_product *p)
 static int rocblas_multiply(struct products *library, const struct library_product *p, bool *done,
                             struct err *err)
 {
-    int type = type_of(p->type);
+    int type = type_of(p->type), c_type = type_of(p->c_type);
     *done = false;
     if ((p->m | p->n | p->k | p->lda | p->ldb | p->ldc) > INT32_MAX)
         return 0;
     int status = library->api.multiply(
         library->handle, p->transpose_b ? OPERATION_TRANSPOSE : OPERATION_NONE,
         p->transpose_a ? OPERATION_TRANSPOSE : OPERATION_NONE, (int32_t)p->n, (int32_t)p->m, (int32_t)p->k,
-        &p->alpha, p->b, type, (int32_t)p->ldb, p->a, type, (int32_t)p->lda, &p->beta, p->c, TYPE_F32,
-        (int32_t)p->ldc, p->c, TYPE_F32, (int32_t)p->ldc, TYPE_F32, ALGORITHM_STANDARD, 0, FLAGS_NONE);
+        &p->alpha, p->b, type, (int32_t)p->ldb, p->a, type, (int32_t)p->lda, &p->beta, p->c, c_type,
+        (int32_t)p->ldc, p->c, c_type, (int32_t)p->ldc, TYPE_F32, ALGORITHM_STANDARD, 0, FLAGS_NONE);
     *done = status == 0;
     if (status == STATUS_NOT_IMPLEMENTED || status == STATUS_EXCLUDED_FROM_BUILD)
         lack_note(library, p);

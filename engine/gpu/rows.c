@@ -141,26 +141,33 @@ static int run_rmsnorm_backward(struct gpu_call *call, const struct op *op)
 
 static bool rope_fits(const struct gpu *gpu, const struct op *op)
 {
+    const struct op_rope *o = &op->rope;
     (void)gpu;
-    return op->rope.rotary_dim % 2 == 0 && op->rope.rotary_dim <= op->rope.head_dim &&
-           (uint64_t)op->rope.tokens * op->rope.heads <= UINT32_MAX;
+    return o->rotary_dim % 2 == 0 && o->rotary_dim <= o->head_dim &&
+           (o->y.buffer ? o->rotary_dim == o->head_dim : o->copied == 0) &&
+           (uint64_t)o->tokens * (o->heads + o->copied) <= UINT32_MAX;
 }
 
 static int run_rope(struct gpu_call *call, const struct op *op)
 {
     const struct op_rope *o = &op->rope;
+    const struct operand *y = o->y.buffer ? &o->y : &o->x;
     struct rope_args args = {.x = gpu_at(&o->x),
+                             .y = gpu_at(y),
+                             .y_as = gpu_element(y->dtype),
                              .positions = gpu_at(&o->positions),
                              .table = gpu_at(&o->table),
                              .tokens = o->tokens,
-                             .heads = o->heads,
+                             .heads = o->heads + o->copied,
+                             .rotated = o->heads,
                              .head_dim = o->head_dim,
                              .half = o->rotary_dim / 2,
                              .ldx = o->ldx,
                              .table_rows = o->table_rows,
                              .sign = o->inverse ? -1.0f : 1.0f};
-    args.wide = gpu_fours(args.x, 4, o->ldx) && gpu_fours(args.table, 4, args.half) && o->head_dim % 4 == 0;
-    return gpu_launch(call, KERNEL_rope, gpu_row_blocks((uint64_t)o->tokens * o->heads, args.half, 4), 1, 1,
+    args.wide = gpu_fours(args.x, 4, o->ldx) && gpu_fours(args.y, dtype_bytes(y->dtype), o->ldx) &&
+                gpu_fours(args.table, 4, args.half) && o->head_dim % 4 == 0;
+    return gpu_launch(call, KERNEL_rope, gpu_row_blocks((uint64_t)o->tokens * args.heads, args.half, 4), 1, 1,
                       &args, sizeof(args));
 }
 

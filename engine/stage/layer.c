@@ -109,7 +109,7 @@ static void qk_norm_gradient(const struct layer_run *run, int32_t norm, uint64_t
 
 /* --- attention --- */
 
-static void rotate(const struct layer_run *run, struct operand qkv, bool inverse)
+static struct op rope_op(const struct layer_run *run, struct operand qkv, bool inverse)
 {
     const struct stage *stage = run->pass->stage;
     const struct model_config *config = &stage->config;
@@ -117,20 +117,42 @@ static void rotate(const struct layer_run *run, struct operand qkv, bool inverse
     uint32_t rotary = config->rotary_dim > 0 ? config->rotary_dim : config->head_dim;
     bool local = model_layer_rope(config, run->layer) == &config->rope_local;
     uint64_t table = local ? 4ull * rotary * stage->options.positions_max : 0;
-    if (!model_layer_rotates(config, run->layer))
-        return;
-    queue_step(
-        run, &(struct op){.kind = OP_ROPE,
-                          .rope = {.tokens = run->pass->tokens,
-                                   .heads = s->heads + s->kv_heads,
-                                   .head_dim = s->head_dim,
-                                   .ldx = s->qkv_width,
-                                   .table_rows = stage->options.positions_max,
-                                   .rotary_dim = rotary,
-                                   .inverse = inverse,
-                                   .x = qkv,
-                                   .positions = pass_meta(run->pass, stage->layout.slot.positions, DTYPE_U32),
-                                   .table = f32_at(stage->rope, table)}});
+    return (struct op){.kind = OP_ROPE,
+                       .rope = {.tokens = run->pass->tokens,
+                                .heads = s->heads + s->kv_heads,
+                                .head_dim = s->head_dim,
+                                .ldx = s->qkv_width,
+                                .table_rows = stage->options.positions_max,
+                                .rotary_dim = rotary,
+                                .inverse = inverse,
+                                .x = qkv,
+                                .positions = pass_meta(run->pass, stage->layout.slot.positions, DTYPE_U32),
+                                .table = f32_at(stage->rope, table)}};
+}
+
+static bool rotates(const struct layer_run *run)
+{
+    return model_layer_rotates(&run->pass->stage->config, run->layer);
+}
+
+static void rotate(const struct layer_run *run, struct operand qkv, bool inverse)
+{
+    const struct op op = rope_op(run, qkv, inverse);
+    if (rotates(run))
+        queue_step(run, &op);
+}
+
+/* Does the device rotate q and k while STEP_ROUND rounds them? Then *op does so, and STEP_ROPE does nothing.
+ */
+static bool round_rotates(const struct layer_run *run, struct op *op)
+{
+    const struct layer_plan *plan = run->plan;
+    if (run->pass->cache || plan->width[VALUE_QKV_ROUNDED] == 0 || !rotates(run))
+        return false;
+    *op = rope_op(run, run_value(run, plan->width[VALUE_QKV_NORM] > 0 ? VALUE_QKV_NORM : VALUE_QKV), false);
+    op->rope.copied = shape(run)->kv_heads;
+    op->rope.y = run_value(run, VALUE_QKV_ROUNDED);
+    return op_supports(run->pass->queue.device, op);
 }
 
 static float attention_scale(const struct model_config *config)
@@ -390,7 +412,7 @@ static void combine_backward(const struct layer_run *run, const struct layer_ste
 
 static void step_forward(struct layer_run *run, const struct layer_step *step, bool only_z)
 {
-    struct op glu;
+    struct op op;
     switch (step->kind) {
     case STEP_NORM:
         block_norm(run->pass, run->block, step->norm, run->pass->tokens, run_value(run, step->in),
@@ -403,10 +425,13 @@ static void step_forward(struct layer_run *run, const struct layer_step *step, b
         linear_forward(run, step, only_z);
         break;
     case STEP_ROPE:
-        rotate(run, run_value(run, step->out), false);
+        if (!round_rotates(run, &op))
+            rotate(run, run_value(run, step->out), false);
         break;
     case STEP_ROUND:
-        if (!run->pass->cache)
+        if (round_rotates(run, &op))
+            queue_step(run, &op);
+        else if (!run->pass->cache)
             queue_cast(&run->pass->queue, (uint64_t)run->pass->tokens * run->plan->width[step->in],
                        run_value(run, step->in), run_value(run, step->out));
         break;
@@ -426,8 +451,8 @@ static void step_forward(struct layer_run *run, const struct layer_step *step, b
         dispatch_forward(run, step);
         break;
     case STEP_GLU:
-        glu = glu_op(run, false);
-        queue_step(run, &glu);
+        op = glu_op(run, false);
+        queue_step(run, &op);
         break;
     case STEP_COMBINE:
         combine_forward(run, step);

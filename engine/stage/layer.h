@@ -19,6 +19,8 @@ struct layer_run {
 /* The operand of a value of the layer, or of its gradient, in its dtype. */
 struct operand run_value(const struct layer_run *run, enum layer_value value);
 struct operand run_gradient(const struct layer_run *run, enum layer_value value);
+/* Does the device round the sums of a product of 16-bit operands as it writes them, in rows of `width`? */
+bool run_rounds_products(const struct layer_run *run, uint32_t width);
 /* The operand behind the first `bytes` bytes per token of the steps' workspace (run->inner), or of the memory
  * for what forward saves (run->kept). */
 struct operand run_scratch(const struct layer_run *run, uint64_t bytes);

@@ -422,8 +422,15 @@ static void inner_forward(struct layer_run *run, const struct layer_step *step, 
     }
 }
 
+/* What the products of adapters are added to, beta times: the output, or `add` if that is present. */
+struct adapters_sum {
+    float beta;
+    struct operand add;
+};
+
+/* out = B z + beta times what `sum` says, unless only z is asked for. */
 static void adapters_forward(struct layer_run *run, const struct layer_step *step, struct operand x,
-                             struct operand out, bool only_z)
+                             const struct adapters_sum *sum, struct operand out, bool only_z)
 {
     struct operand z = run_kept(run, step->z);
     if (step->ranks == 0)
@@ -440,7 +447,8 @@ static void adapters_forward(struct layer_run *run, const struct layer_step *ste
                                 .n = member->outputs,
                                 .k = member->rank,
                                 .alpha = 1,
-                                .beta = 1,
+                                .beta = sum->beta,
+                                .add = operand_skip(sum->add, member->column),
                                 .a = {operand_skip(z, member->z), step->ranks},
                                 .b = {tensor_at(run->block, b), member->rank},
                                 .c = {operand_skip(out, member->column), step->outputs}},
@@ -452,7 +460,7 @@ static void adapters_forward(struct layer_run *run, const struct layer_step *ste
 struct linear_gradient {
     struct operand in, dout, din;     /* din is absent if nobody needs it */
     struct operand dz, dropped, wide; /* wide: memory for dout or a dropped input in fp32 */
-    bool weights;
+    bool weights, first;              /* first: the adapters' part of din comes before the base's */
 };
 
 /* With dropout, for one member: dA += dz^T drop(x), dx += mask * (dz A). */
@@ -519,7 +527,7 @@ static void adapters_backward(struct layer_run *run, const struct layer_step *st
                                 .n = width,
                                 .k = step->ranks,
                                 .alpha = 1,
-                                .beta = 1,
+                                .beta = g->first ? 0 : 1,
                                 .a = {g->dz, step->ranks},
                                 .b = {tensor_at(run->block, a), width},
                                 .c = {g->din, width}},
@@ -542,41 +550,93 @@ static void compute_end(struct stage_pass *pass)
 }
 
 /* The memory in which forward sums the step's output (product, bias, adapters). If the output has 16 bits,
- * that is fp32 memory of its own, and the sum is rounded once. */
+ * that is fp32 memory of its own, and the sum is rounded once; but see writes_rounded. */
 static struct operand sums_of(const struct layer_run *run, const struct layer_step *step)
 {
     return step->forward_sum == LAYER_ABSENT ? run_value(run, step->out)
                                              : run_scratch(run, step->forward_sum);
 }
 
-void linear_forward(struct layer_run *run, const struct layer_step *step, bool only_z)
+/* Do all of the step's members have adapters (or, if !ranks, none)? */
+static bool members_alike(const struct layer_step *step, bool ranks)
 {
-    struct stage_pass *pass = run->pass;
-    compute_begin(pass, step);
-    struct operand in = run_value(run, step->in), out = {0};
+    for (uint32_t m = 0; m < step->member_count; m++)
+        if ((step->members[m].rank > 0) != ranks)
+            return false;
+    return true;
+}
+
+/* Does the device write the step's 16-bit output without fp32 sums? The adapters' products then come first,
+ * rounded, and the base's product is added to them in fp32 and rounded. */
+static bool writes_rounded(const struct layer_run *run, const struct layer_step *step)
+{
+    return step->forward_sum != LAYER_ABSENT && step->add == VALUE_NONE && !step->experts &&
+           !adds_bias(run, step) && members_alike(step, step->ranks > 0) &&
+           run_rounds_products(run, step->members[0].outputs) && run_rounds_products(run, step->outputs);
+}
+
+/* Do the adapters' products add the residual, so that it need not be copied? */
+static bool adapters_add(const struct layer_run *run, const struct layer_step *step)
+{
+    const struct operand x = run->inner;
+    const struct op op = {
+        .kind = OP_GEMM,
+        .gemm = {
+            .m = 1, .n = 1, .k = 1, .a = x, .b = x, .c = x, .add = x, .compute = run->pass->queue.compute}};
+    return step->add != VALUE_NONE && !step->experts && !is_follower(run) && members_alike(step, true) &&
+           op_supports(run->pass->queue.device, &op);
+}
+
+static void base_forward(struct layer_run *run, const struct layer_step *step, struct operand in, float beta,
+                         struct operand out)
+{
     int32_t bias = step->members[0].bias;
-    bool adds = step->add != VALUE_NONE && !is_follower(run);
-    if (!only_z) {
-        out = sums_of(run, step);
-        other_experts_zero(run, step, out, step->outputs);
-        if (adds)
-            queue_copy(&pass->queue, pass->tokens, step->outputs, run_value(run, step->add), step->outputs,
-                       out, step->outputs);
-        base_multiply(run, step, false, in, adds ? 1 : 0, out);
-    }
-    if (!only_z && adds_bias(run, step))
-        queue_op(&pass->queue,
+    base_multiply(run, step, false, in, beta, out);
+    if (adds_bias(run, step))
+        queue_op(&run->pass->queue,
                  &(struct op){.kind = OP_BIAS,
-                              .bias = {.rows = pass->tokens,
+                              .bias = {.rows = run->pass->tokens,
                                        .width = step->outputs,
                                        .ldx = step->outputs,
                                        .x = out,
                                        .bias = tensor_at(run->block, &run->plan->tensors.list[bias])}});
-    adapters_forward(run, step, in, out, only_z);
-    if (!only_z && step->forward_sum != LAYER_ABSENT)
+}
+
+/* The base's product, and then the adapters'. */
+static void sums_forward(struct layer_run *run, const struct layer_step *step, struct operand in)
+{
+    struct stage_pass *pass = run->pass;
+    struct operand out = sums_of(run, step);
+    bool adds = step->add != VALUE_NONE && !is_follower(run);
+    other_experts_zero(run, step, out, step->outputs);
+    if (adds)
+        queue_copy(&pass->queue, pass->tokens, step->outputs, run_value(run, step->add), step->outputs, out,
+                   step->outputs);
+    base_forward(run, step, in, adds ? 1 : 0, out);
+    adapters_forward(run, step, in, &(struct adapters_sum){.beta = 1}, out, false);
+    if (step->forward_sum != LAYER_ABSENT)
         queue_cast(&pass->queue, (uint64_t)step_rows(run, step) * step->outputs, out,
                    run_value(run, step->out));
-    compute_end(pass);
+}
+
+void linear_forward(struct layer_run *run, const struct layer_step *step, bool only_z)
+{
+    struct operand in = run_value(run, step->in);
+    compute_begin(run->pass, step);
+    bool residual = !only_z && adapters_add(run, step);
+    if (only_z)
+        adapters_forward(run, step, in, &(struct adapters_sum){0}, (struct operand){0}, true);
+    else if (!residual && !writes_rounded(run, step))
+        sums_forward(run, step, in);
+    else {
+        struct adapters_sum sum = {0};
+        struct operand out = run_value(run, step->out);
+        if (residual)
+            sum = (struct adapters_sum){1, run_value(run, step->add)};
+        adapters_forward(run, step, in, &sum, out, false);
+        base_forward(run, step, in, step->ranks > 0 ? 1 : 0, out);
+    }
+    compute_end(run->pass);
 }
 
 /* Adds to the gradients of base matrices and biases, if these are trained. */
@@ -648,9 +708,11 @@ void linear_backward(struct layer_run *run, const struct layer_step *step, const
         g.in = input_in_f32(run, step, g.in, g.wide);
     if (input) {
         g.din = run_gradient(run, step->in);
+        g.first = g.din.dtype != DTYPE_F32 && step->ranks > 0; /* as in rounded_forward */
         if (!entry->accumulate)
             other_experts_zero(run, step, g.din, step->inputs);
-        base_multiply(run, step, true, g.dout, entry->accumulate ? 1 : 0, g.din);
+        if (!g.first)
+            base_multiply(run, step, true, g.dout, entry->accumulate ? 1 : 0, g.din);
     }
     if (weights)
         base_weights_backward(run, step, &g);
@@ -658,5 +720,7 @@ void linear_backward(struct layer_run *run, const struct layer_step *step, const
         other_experts_zero(run, step, g.dz, step->ranks);
         adapters_backward(run, step, &g);
     }
+    if (g.first)
+        base_multiply(run, step, true, g.dout, 1, g.din);
     compute_end(run->pass);
 }

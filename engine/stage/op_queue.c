@@ -22,6 +22,7 @@ void queue_gemm(struct op_queue *queue, const struct gemm *gemm)
                                           .b = gemm->b.at,
                                           .ldb = gemm->b.ld,
                                           .c = gemm->c.at,
+                                          .add = gemm->add,
                                           .ldc = gemm->c.ld,
                                           .pack = dtype == DTYPE_BF16  ? PACK_BF16
                                                   : dtype == DTYPE_F16 ? PACK_F16

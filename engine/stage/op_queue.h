@@ -47,6 +47,7 @@ struct gemm {
     uint32_t m, n, k;
     float alpha, beta;
     struct matrix_at a, b, c;
+    struct operand add; /* as in struct op_gemm */
 };
 
 void queue_gemm(struct op_queue *queue, const struct gemm *gemm);

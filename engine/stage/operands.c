@@ -82,11 +82,32 @@ struct operand run_value(const struct layer_run *run, enum layer_value value)
     return operand;
 }
 
+bool run_rounds_products(const struct layer_run *run, uint32_t width)
+{
+    const enum dtype compute = run->pass->stage->options.compute;
+    const struct op op = {
+        .kind = OP_GEMM,
+        .gemm = {.m = 1, .n = 1, .k = 1, .ldc = width, .c = {.dtype = compute}, .compute = compute}};
+    return compute != DTYPE_F32 && op_supports(run->pass->queue.device, &op);
+}
+
+/* Is the gradient stored in 16 bits? ACT's is, where one product writes it and the gate's backward, which
+ * rounds its own result, is its only reader. */
+static bool gradient_is_rounded(const struct layer_run *run, enum layer_value value)
+{
+    const struct layer_plan *plan = run->plan;
+    return value == VALUE_ACT && plan->sixteen[VALUE_ACT] && plan->width[VALUE_CHOSEN] == 0 &&
+           run_rounds_products(run, plan->width[VALUE_ACT]);
+}
+
 struct operand run_gradient(const struct layer_run *run, enum layer_value value)
 {
     if (layer_gradient_is_stream(value))
         return pass_workspace(run->pass, run->pass->stage->layout.workspace.d);
     if (layer_gradient_in_place(value))
         return run_value(run, value);
-    return run_scratch(run, run->tape->gradient[layer_gradient_of(value)]);
+    struct operand d = run_scratch(run, run->tape->gradient[layer_gradient_of(value)]);
+    if (gradient_is_rounded(run, value))
+        d.dtype = run->pass->stage->options.compute;
+    return d;
 }

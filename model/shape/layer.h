@@ -254,7 +254,8 @@ struct layer_plan {
     uint32_t width[VALUE_COUNT]; /* elements per token, of 4 or 2 bytes; 0: this layer lacks the value */
     /* Values that are stored in 16 bits: QKV_ROUNDED, ATT and GATE_UP, so that recomputing values does not
      * change results; and NORM, FFN_NORM and ACT where only products read them, as products round their
-     * inputs anyway. With dropout on the adapters' inputs the last three stay fp32. */
+     * inputs anyway. With dropout on the adapters' inputs the last three stay fp32. GPUs also store the
+     * gradient of ACT in 16 bits, in its place for fp32. */
     bool sixteen[VALUE_COUNT];
     bool kept[VALUE_COUNT];      /* the value is kept in the micro-batch's slot */
     uint64_t saved[VALUE_COUNT]; /* the value's offset in the slot, in bytes per token */

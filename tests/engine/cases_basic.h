@@ -28,6 +28,8 @@ static void gemm_draw(struct trial *t)
     bind(t, &o->a);
     bind(t, &o->b);
     bind(t, &o->c);
+    if (candidates[0].partial && o->beta != 0 && draw_below(t, 2))
+        bind(t, &o->add);
 }
 
 /* Draws products with few results and many terms, which devices may cut into pieces. */
@@ -49,19 +51,22 @@ static void gemm_deep_draw(struct trial *t)
     bind(t, &o->a);
     bind(t, &o->b);
     bind(t, &o->c);
+    if (candidates[0].partial && o->beta != 0 && draw_below(t, 2))
+        bind(t, &o->add);
 }
 
 static void gemm_want(struct trial *t)
 {
     const struct op_gemm *o = &t->op.gemm;
     double *a = values(t, "a"), *b = values(t, "b"), *c = expected(t, "c");
+    const double *old = o->add.buffer ? values(t, "add") : c;
     for (size_t i = 0; i < o->m; i++)
         for (size_t j = 0; j < o->n; j++) {
             double sum = 0;
             for (size_t p = 0; p < o->k; p++)
                 sum += a[o->transpose_a ? p * o->lda + i : i * o->lda + p] *
                        b[o->transpose_b ? j * o->ldb + p : p * o->ldb + j];
-            c[i * o->ldc + j] = (double)o->alpha * sum + (double)o->beta * c[i * o->ldc + j];
+            c[i * o->ldc + j] = (double)o->alpha * sum + (double)o->beta * old[i * o->ldc + j];
         }
 }
 
@@ -257,19 +262,27 @@ static void rope_draw(struct trial *t)
     o->heads = 1 + draw_below(t, 3);
     o->head_dim = 2 + 2 * draw_below(t, 20);
     o->rotary_dim = draw_below(t, 2) ? 2 + 2 * draw_below(t, o->head_dim / 2) : 0;
-    o->ldx = draw_ld(t, o->heads * o->head_dim);
+    bool apart = candidates[0].partial && draw_below(t, 2);
+    o->rotary_dim = apart ? 0 : o->rotary_dim;
+    o->copied = apart ? draw_below(t, 3) : 0;
+    o->ldx = draw_ld(t, (o->heads + o->copied) * o->head_dim);
     o->table_rows = 1 + draw_below(t, 40);
     o->inverse = draw_below(t, 2);
     bind(t, &o->x);
     bind_as(t, &o->positions, FILL_BELOW, o->table_rows);
     bind(t, &o->table);
+    if (apart)
+        bind(t, &o->y);
 }
 
 static void rope_want(struct trial *t)
 {
     const struct op_rope *o = &t->op.rope;
-    double *x = expected(t, "x"), *positions = values(t, "positions"), *table = values(t, "table");
-    size_t half = o->rotary_dim / 2;
+    double *x = expected(t, o->y.buffer ? "y" : "x"), *positions = values(t, "positions"),
+           *table = values(t, "table");
+    size_t half = o->rotary_dim / 2, width = (size_t)(o->heads + o->copied) * o->head_dim;
+    for (size_t i = 0; i < o->tokens && o->y.buffer; i++)
+        memcpy(x + i * o->ldx, values(t, "x") + i * o->ldx, width * sizeof(*x));
     for (size_t i = 0; i < o->tokens; i++)
         for (size_t head = 0; head < o->heads; head++)
             for (size_t d = 0; d < half; d++) {

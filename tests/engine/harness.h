@@ -310,7 +310,10 @@ static inline void trial_create(struct trial *t, const struct op_case *c, uint64
     assert_int_equal(count, t->count);
     for (uint32_t i = 0; i < count; i++) {
         struct array *a = &t->arrays[uses[i].operand.at];
-        uses[i].operand.dtype = draw_dtype(t, uses[i].dtypes);
+        /* CPU devices write products in fp32 alone (op.h) */
+        bool fp32 = t->op.kind == OP_GEMM && strcmp(uses[i].name, "c") == 0 &&
+                    (!candidates[0].partial || t->op.gemm.add.buffer);
+        uses[i].operand.dtype = draw_dtype(t, fp32 ? 1u << DTYPE_F32 : uses[i].dtypes);
         a->use = uses[i];
         array_create(t, a, c->aligned);
     }

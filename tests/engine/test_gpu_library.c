@@ -102,6 +102,18 @@ static void other_products_are_our_own(void **state)
     s.op.gemm.c.at = 4; /* The operand is not aligned to 16 bytes. */
     s.op.gemm.m--;
     submit(&s.b, s.op);
+    s.op.gemm = (struct op_gemm){.m = 512, /* The sums are short. */
+                                 .n = 512,
+                                 .k = 64,
+                                 .alpha = 1,
+                                 .a = s.op.gemm.a,
+                                 .b = s.op.gemm.b,
+                                 .c = empty(&s.b, 512 * 512),
+                                 .lda = 64,
+                                 .ldb = 512,
+                                 .ldc = 512,
+                                 .compute = DTYPE_BF16};
+    submit(&s.b, s.op);
     assert_int_equal(lt->products, 0);
     scene_close(&s);
     fake_clean(lt, "our own");

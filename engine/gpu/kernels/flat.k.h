@@ -42,10 +42,10 @@ struct glu_args {
     uint32_t tokens, width, gelu, gate_up_as, act_as, wide;
 };
 
-/* gate_up is replaced by its gradient; dact is f32 */
+/* gate_up is replaced by its gradient */
 struct glu_backward_args {
     uint64_t gate_up, dact;
-    uint32_t tokens, width, gelu, gate_up_as, wide;
+    uint32_t tokens, width, gelu, gate_up_as, dact_as, wide;
 };
 
 /* y[count] = x, converted from type x_as to y_as (ELEMENT_…, four.h) */
@@ -140,8 +140,7 @@ KERNEL(glu_backward, 256)
     uint64_t gate = at.row * 2 * args.width + at.column;
     struct four g = four_load_as(args.gate_up_as, args.gate_up, gate, at.n, args.wide);
     struct four u = four_load_as(args.gate_up_as, args.gate_up, gate + args.width, at.n, args.wide);
-    struct four d =
-        four_load(POINTER(const float, args.dact), at.row * args.width + at.column, at.n, args.wide);
+    struct four d = four_load_as(args.dact_as, args.dact, at.row * args.width + at.column, at.n, args.wide);
     for (uint32_t j = 0; j < 4; j++) {
         float x = g.v[j], s = gate_sigmoid(args.gelu, x), value = x * s;
         g.v[j] = d.v[j] * u.v[j] * math_fma(value * (1.0f - s), gate_slope(args.gelu, x), s);

@@ -85,6 +85,22 @@ FUNCTION float fragment_round(uint32_t element, float x)
     return math_of_bf16(math_to_bf16(x));
 }
 
+/* element_of, with the card's own instruction if one is known. */
+FUNCTION float fragment_value(uint32_t element, uint16_t x)
+{
+#if defined(__CUDA_ARCH__)
+    float wide;
+    if (element == ELEMENT_BF16)
+        return math_of_bf16(x);
+    __asm__("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(x));
+    return wide;
+#elif defined(__HIP__)
+    return element == ELEMENT_BF16 ? math_of_bf16(x) : (float)__builtin_bit_cast(_Float16, x);
+#else
+    return element_of(element, x);
+#endif
+}
+
 FUNCTION uint16_t fragment_half(uint32_t element, float x)
 {
     return element == ELEMENT_F16 ? fragment_f16(x) : math_to_bf16(x);

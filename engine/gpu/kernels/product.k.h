@@ -79,8 +79,8 @@ GEMM_ARGS(units_blocks_32x128);
 
 /* c = alpha * (sum of `pieces` partial results) + beta * c */
 struct gemm_sum_args {
-    uint64_t partial, c, count; /* count: m * n */
-    uint32_t n, ldc, pieces;
+    uint64_t partial, c, add, count; /* add: as in struct product; count: m * n */
+    uint32_t n, ldc, pieces, c_as;
     float alpha, beta;
 };
 
@@ -176,14 +176,14 @@ FUNCTION void product_store(const struct product *product, uint32_t rows, uint32
 {
     struct product p = product_target(product, piece);
     uint32_t ty = thread() / 16, tx = thread() % 16;
-    uint32_t aligned = columns != 1 && p.c % 16 == 0 && p.ldc % 4 == 0;
+    uint32_t aligned = columns != 1 && (p.c | p.add) % 16 == 0 && p.ldc % 4 == 0;
     UNROLL
     for (uint32_t i = 0; i < rows; i++) {
         uint32_t r = row + tile_place(rows, i, ty);
         UNROLL
         for (uint32_t j = 0; j < columns; j += 4)
             if (r < p.m)
-                product_part(&p, columns == 1 ? 1 : 4, aligned, p.c + 4 * (uint64_t)r * p.ldc,
+                product_part(&p, columns == 1 ? 1 : 4, aligned, product_line(&p, r),
                              column + tile_place(columns, j, tx), &sums[i][j]);
     }
 }
@@ -371,12 +371,21 @@ KERNEL(gemm_sum, 256)
         return;
     const float *partial = POINTER(const float, args.partial);
     float *c = POINTER(float, args.c);
+    uint16_t *halves = POINTER(uint16_t, args.c);
     uint64_t at = i / args.n * args.ldc + i % args.n;
     float sum = LOAD(partial, i);
     for (uint32_t piece = 1; piece < args.pieces; piece++)
         sum += LOAD(partial, piece * args.count + i);
     float value = args.alpha * sum;
-    STORE(c, at, args.beta == 0.0f ? value : math_fma(args.beta, LOAD(c, at), value));
+    if (args.beta != 0.0f)
+        value = math_fma(args.beta,
+                         args.c_as == ELEMENT_F32 ? LOAD(args.add == 0 ? c : POINTER(float, args.add), at)
+                                                  : fragment_value(args.c_as, LOAD(halves, at)),
+                         value);
+    if (args.c_as == ELEMENT_F32)
+        STORE(c, at, value);
+    else
+        STORE(halves, at, fragment_half(args.c_as, value));
 }
 
 /* The rows of group g, counted from `first`. An offset that falls or exceeds the rows ends the launch. */

@@ -27,9 +27,10 @@ struct rmsnorm_backward_args {
 
 /* Rotates the halves of the first 2 * half values of each head. table[table_rows, 2 * half] has cosines, then
  * sines. */
+/* The first `rotated` of the heads are rotated, from x to y, of type y_as; the others are copied. */
 struct rope_args {
-    uint64_t x, positions, table;
-    uint32_t tokens, heads, head_dim, half, ldx, table_rows, wide;
+    uint64_t x, y, positions, table;
+    uint32_t tokens, heads, rotated, head_dim, half, ldx, table_rows, wide, y_as;
     float sign; /* -1 rotates the other way */
 };
 
@@ -167,18 +168,19 @@ KERNEL(rope, 256)
     uint32_t position = LOAD(POINTER(const uint32_t, args.positions), token);
     assert_device(position < args.table_rows);
     const float *table = POINTER(const float, args.table) + (uint64_t)position * 2 * args.half;
-    float *x = POINTER(float, args.x) + token * args.ldx + head * args.head_dim;
+    const float *x = POINTER(const float, args.x);
+    uint64_t first = token * args.ldx + head * args.head_dim + at.column;
     struct four cosines = four_load(table, at.column, at.n, args.wide);
     struct four sines = four_load(table, args.half + at.column, at.n, args.wide);
-    struct four a = four_load(x, at.column, at.n, args.wide);
-    struct four b = four_load(x, args.half + at.column, at.n, args.wide);
-    for (uint32_t j = 0; j < 4; j++) {
+    struct four a = four_load(x, first, at.n, args.wide);
+    struct four b = four_load(x, first + args.half, at.n, args.wide);
+    for (uint32_t j = 0; j < 4 && head < args.rotated; j++) {
         float was = a.v[j], c = cosines.v[j], s = sines.v[j] * args.sign;
         a.v[j] = math_fma(was, c, -(b.v[j] * s));
         b.v[j] = math_fma(b.v[j], c, was * s);
     }
-    four_store(x, at.column, at.n, args.wide, a);
-    four_store(x, args.half + at.column, at.n, args.wide, b);
+    four_store_as(args.y_as, args.y, first, at.n, args.wide, a);
+    four_store_as(args.y_as, args.y, first + args.half, at.n, args.wide, b);
 }
 
 KERNEL(column_sums, 256)

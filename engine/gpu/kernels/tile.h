@@ -10,6 +10,7 @@
  * sum. */
 struct product {
     uint64_t a, b, c;
+    uint64_t add;     /* what is added, beta times, where that is not c; f32, with c's row distance. Else 0 */
     uint64_t partial; /* each piece's sums, f32 [pieces, m, n]; 0: there is one piece, which goes to c */
     uint32_t m, n, k;
     uint32_t k_piece; /* number of terms in a piece */
@@ -22,9 +23,12 @@ struct product {
     uint32_t
         kind; /* of b: ELEMENT_… of plain values; 1 for NF4 with nested scales, else 0; UNPACK_… of blocks */
     uint32_t compute; /* ELEMENT_… to which operands are rounded */
+    uint32_t c_as;    /* ELEMENT_…: the type of c */
 };
 
 #ifdef GPU_KERNELS
+
+#include "engine/gpu/kernels/fragment.h"
 
 enum storage { STORED_PLAIN, STORED_NF4, STORED_BLOCKS };
 
@@ -149,10 +153,46 @@ FUNCTION struct fetched tile_fetch(const struct tile_source *s, uint32_t storage
     return source_read(s, storage, at, n < 4 ? n : 4);
 }
 
-FUNCTION float product_value(const struct product *p, float sum, const float *c)
+FUNCTION float product_value(const struct product *p, float sum, float old)
 {
     float value = p->alpha * sum;
-    return p->beta == 0.0f ? value : math_fma(p->beta, LOAD(c, 0), value);
+    return p->beta == 0.0f ? value : math_fma(p->beta, old, value);
+}
+
+/* The address of a row of c. */
+FUNCTION uint64_t product_line(const struct product *p, uint32_t row)
+{
+    return p->c + element_bytes(p->c_as) * (uint64_t)row * p->ldc;
+}
+
+/* Adds `count` neighbouring sums, of which `room` exist, to 16-bit values, two in one access. */
+FUNCTION void halves_add(const struct product *p, uint32_t count, uint32_t room, const float *sums,
+                         uint64_t to)
+{
+    UNROLL
+    for (uint32_t i = 0; i < count; i += 2) {
+        uint32_t *pair = POINTER(uint32_t, to + 2 * i), old = 0;
+        uint16_t *half = POINTER(uint16_t, to + 2 * i);
+        uint32_t both = count > 1 && i + 1 < room;
+        if (i >= room)
+            continue;
+        if (p->beta != 0.0f)
+            old = both ? LOAD(pair, 0) : LOAD(half, 0);
+        float low = product_value(p, sums[i], fragment_value(p->c_as, (uint16_t)old));
+        if (!both)
+            STORE(half, 0, fragment_half(p->c_as, low));
+        else
+            STORE(
+                pair, 0,
+                fragment_pair(p->c_as, low,
+                              product_value(p, sums[i + 1], fragment_value(p->c_as, (uint16_t)(old >> 16)))));
+    }
+}
+
+/* The address of what is added to the value of c at `to`. */
+FUNCTION uint64_t product_old(const struct product *p, uint64_t to)
+{
+    return p->add == 0 ? to : to - p->c + p->add;
 }
 
 /* Adds four neighbouring sums to c with one access. */
@@ -164,7 +204,7 @@ FUNCTION void four_add(const struct product *p, const float *sum, uint64_t to)
     v.v[2] = p->alpha * sum[2];
     v.v[3] = p->alpha * sum[3];
     if (p->beta != 0.0f) {
-        struct four old = LOAD(POINTER(const struct four, to), 0);
+        struct four old = LOAD(POINTER(const struct four, product_old(p, to)), 0);
         v.v[0] = math_fma(p->beta, old.v[0], v.v[0]);
         v.v[1] = math_fma(p->beta, old.v[1], v.v[1]);
         v.v[2] = math_fma(p->beta, old.v[2], v.v[2]);
@@ -177,6 +217,11 @@ FUNCTION void four_add(const struct product *p, const float *sum, uint64_t to)
 FUNCTION void product_part(const struct product *p, uint32_t count, uint32_t aligned, uint64_t line,
                            uint32_t column, const float *sums)
 {
+    if (p->c_as != ELEMENT_F32) {
+        if (column < p->n)
+            halves_add(p, count, p->n - column, sums, line + 2 * (uint64_t)column);
+        return;
+    }
     if (aligned && column + 4 <= p->n) {
         four_add(p, sums, line + 4 * (uint64_t)column);
         return;
@@ -184,8 +229,9 @@ FUNCTION void product_part(const struct product *p, uint32_t count, uint32_t ali
     UNROLL
     for (uint32_t i = 0; i < count; i++)
         if (column + i < p->n) {
-            float *to = POINTER(float, line + 4 * (uint64_t)(column + i));
-            STORE(to, 0, product_value(p, sums[i], to));
+            uint64_t to = line + 4 * (uint64_t)(column + i);
+            float old = p->beta == 0.0f ? 0.0f : LOAD(POINTER(const float, product_old(p, to)), 0);
+            STORE(POINTER(float, to), 0, product_value(p, sums[i], old));
         }
 }
 
@@ -197,6 +243,8 @@ FUNCTION struct product product_target(const struct product *product, uint32_t p
     if (p.partial != 0) {
         p.c = p.partial + 4 * (uint64_t)piece * p.m * p.n;
         p.ldc = p.n;
+        p.add = 0;
+        p.c_as = ELEMENT_F32;
         p.alpha = 1.0f;
         p.beta = 0.0f;
     }

@@ -146,7 +146,7 @@ FUNCTION void units_part(const struct product *p, uint32_t row, uint32_t column,
         UNROLL
         for (uint32_t r = 0; r < 4; r++)
             if (row + r < p->m)
-                product_part(p, 1, 0, p->c + 4 * (uint64_t)(row + r) * p->ldc, column, &sums[r]);
+                product_part(p, 1, 0, product_line(p, row + r), column, &sums[r]);
         return;
     }
     column += lane() % 4 * 2;
@@ -154,7 +154,7 @@ FUNCTION void units_part(const struct product *p, uint32_t row, uint32_t column,
     UNROLL
     for (uint32_t h = 0; h < 2; h++)
         if (row + 8 * h < p->m)
-            product_part(p, 2, 0, p->c + 4 * (uint64_t)(row + 8 * h) * p->ldc, column, &sums[2 * h]);
+            product_part(p, 2, 0, product_line(p, row + 8 * h), column, &sums[2 * h]);
 }
 
 FUNCTION void units_store(const struct product *product, uint32_t rows, uint32_t columns, uint32_t row,

@@ -273,7 +273,7 @@ LT(Matmul, void *handle, void *desc, const float *alpha, uint64_t a, void *layou
     if (result != OK || !h || !of || !x || !y || !z)
         return result != OK ? result : INVALID;
     if (c != d || layout_c != layout_d || algorithm[0] != 42 || of->compute != 68 || of->scale != 0 ||
-        x->type != y->type || z->type != 0 || (a | b | c | workspace) % 16 != 0)
+        x->type != y->type || (z->type != 0 && z->type != x->type) || (a | b | c | workspace) % 16 != 0)
         return misuse("a product that is none of ours");
     uint64_t k = of->transpose[0] ? x->rows : x->columns;
     if ((of->transpose[0] ? x->columns : x->rows) != z->rows ||
@@ -298,7 +298,10 @@ LT(Matmul, void *handle, void *desc, const float *alpha, uint64_t a, void *layou
                                                .transpose_a = (uint32_t)of->transpose[1],
                                                .transpose_b = (uint32_t)of->transpose[0],
                                                .alpha = *alpha,
-                                               .beta = *beta}};
+                                               .beta = *beta,
+                                               .c_as = z->type == 0    ? ELEMENT_F32
+                                                       : z->type == 14 ? ELEMENT_BF16
+                                                                       : ELEMENT_F16}};
     fake_lt.products++;
     return launch(h, h->gemm, (unsigned)((z->rows + 63) / 64), (unsigned)((z->columns + 63) / 64), &args,
                   sizeof(args), stream);

@@ -171,8 +171,9 @@ ROC(gemm_ex, void *handle, int operation_a, int operation_b, int32_t m, int32_t 
     if (!alive->stream || alive->workspace == 0 || alive->atomics != 0 || alive->pointers != 0)
         return misuse("a handle without a stream or workspace, or whose sums are in any order");
     if ((!a_across && operation_a != 111) || (!b_across && operation_b != 111) || type_a != type_b ||
-        (type_a != F16 && type_a != F32 && type_a != BF16) || type_c != F32 || type_d != F32 ||
-        type_compute != F32 || c != d || ldc != ldd || algorithm != 0 || solution != 0 || flags != 0)
+        (type_a != F16 && type_a != F32 && type_a != BF16) || (type_c != F32 && type_c != type_a) ||
+        type_d != type_c || type_compute != F32 || c != d || ldc != ldd || algorithm != 0 || solution != 0 ||
+        flags != 0)
         return misuse("a product that is none of ours");
     if (lda < (a_across ? k : m) || ldb < (b_across ? n : k) || ldc < m)
         return misuse("columns that overlap");
@@ -195,7 +196,10 @@ ROC(gemm_ex, void *handle, int operation_a, int operation_b, int32_t m, int32_t 
                                                .transpose_a = b_across,
                                                .transpose_b = a_across,
                                                .alpha = *alpha,
-                                               .beta = *beta}};
+                                               .beta = *beta,
+                                               .c_as = type_c == F32    ? ELEMENT_F32
+                                                       : type_c == BF16 ? ELEMENT_BF16
+                                                                        : ELEMENT_F16}};
     fake_rocblas.products++;
     return launch(alive->gemm, (unsigned)((m + 63) / 64), (unsigned)((n + 63) / 64), &args, sizeof(args));
 }
