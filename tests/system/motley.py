@@ -156,8 +156,8 @@ class Motley:
                         out[key[:-len(".exp_avg")]] = (shape, [v / clip for v in values])
         return out
 
-    def as_user(self, token, *words):
-        """The JSON document of a client command of the user who has this token."""
+    def as_user(self, token, *words, status=0):
+        """The JSON document of a client command of the user who has this token; None where it is to fail."""
         with open(os.path.join(self.home, "client.json"), encoding="utf-8") as handle:
             client = json.load(handle)
         home = tempfile.mkdtemp(prefix="user-", dir=self.base)
@@ -165,8 +165,8 @@ class Motley:
         os.chmod(os.path.join(home, "client.json"), 0o600)
         done = subprocess.run([self.program("motley"), *words, "--home", home, "--json"], capture_output=True, text=True,
                               timeout=120 * SLOW, check=False)
-        expect(done.returncode == 0, f"{words}: {done.stderr}")
-        return json.loads(done.stdout)
+        expect(done.returncode == status, f"{words}: {done.returncode}, not {status}: {done.stderr}")
+        return json.loads(done.stdout) if status == 0 else None
 
     def sql(self, text):
         """What psql prints for this SQL, asked of the home's own PostgreSQL."""

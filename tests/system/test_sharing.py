@@ -25,6 +25,10 @@ def a_person_with_one_job_does_not_wait_for_all_of_anothers():
         expect(used["bob"]["jobs"] == 1 and 0 < used["bob"]["charged_s"] <= used["bob"]["held_s"], used)
         shares = motley.run("shares", parse=True)["shares"]
         expect([row["user"] for row in shares][0] == "bob", shares)
+        motley.run("user", "set", "bob", "--queued", "1")
+        held = motley.write("held.json", llama_spec(motley, "held", 20, 4, hold=True))
+        motley.as_user(token, "submit", held)
+        motley.as_user(token, "submit", held, status=7)  # a limit, which is no fault of the specification
         print(f"      bob's {job['steps']} steps were done while the others were {left}; used {used}")
 
 

@@ -14,13 +14,15 @@ PLACEMENTS = {"single": {"kind": "single"}, "pipeline": {"kind": "pipeline", "st
 REPLAY = 0.03  # of the measured step, the issue's bound
 
 
-def write_spec(motley, name, placement):
+def write_spec(motley, name, placement, **changes):
     folder = os.path.join(GOLDEN, "llama")
     with open(os.path.join(folder, "expected.json"), encoding="utf-8") as handle:
         expected = json.load(handle)
     rows = motley.write_rows("rows.jsonl", tokens_rows(expected["batches"]))
     spec = golden_spec(name, folder, rows, expected["lora"]["peak_lr"], expected, len(expected["batches"][0]["ids"]),
-                       placement=placement)
+                       placement=placement, **changes)
+    if "result" in changes:
+        spec["data"]["eval"] = rows
     return motley.write(f"{name}.json", spec)
 
 
@@ -77,10 +79,11 @@ def runs_are_reproduced_and_changed():
         check_lanes(motley, job)
         check_load(motley)
         before = motley.run("replay", job, parse=True)["simulated_s"]
-        slower = motley.run("replay", job, "--speed", "left/cpu0=0.2", "--speed", "right/cpu0=0.2", parse=True)
-        expect(slower["changed_s"] > 1.5 * before, f"a fifth of the speed: {slower['changed_s']} after {before}")
-        far = motley.run("replay", job, "--link", "left:right=1Gbit/s,20ms", parse=True)
-        expect(far["changed_s"] > before + 0.04, f"20 ms further apart: {far['changed_s']} after {before}")
+        # On a busy machine the gaps between instructions are most of a step, and computing more slowly leaves them as they are.
+        more = [motley.run("replay", job, "--speed", f"left/cpu0={speed}", "--speed", f"right/cpu0={speed}", parse=True)["changed_s"] - before for speed in (0.2, 0.1)]
+        expect(more[1] > 1.5 * more[0] > 0, f"a fifth and a tenth of the speed add {more} to {before}")
+        far = motley.run("replay", job, "--link", "left:right=1Gbit/s,200ms", parse=True)
+        expect(far["changed_s"] > before + 0.35, f"200 ms further apart: {far['changed_s']} after {before}")
 
         again = motley.run("replay", job, "--placement", "single", parse=True)
         expect(again["plan"]["placement"] == "single" and again["changed_s"] > 0, f"{again['plan']['placement']}")
@@ -158,7 +161,9 @@ PACE = re.compile(r"(\S+) +computes ([0-9.]+) (us|ms|s) of it measured, ([0-9.]+
 def a_run_says_how_fast_each_device_was():
     """Where a step took longer than was said, the report must name whose prediction was wrong."""
     with Motley(two_unlike()) as motley:
-        text = motley.run("run", write_spec(motley, "pipeline", PLACEMENTS["pipeline"]), "--out", motley.path("out"), timeout=240)
+        spec = write_spec(motley, "pipeline", PLACEMENTS["pipeline"], result={"kind": "merged"}, eval={"every_steps": 20})
+        text = motley.run("run", spec, "--out", motley.path("out"), timeout=240)
+        expect("of the base in fp32 with the adapter beside it; model/ is the base as its file has it, merged" in text, text)
         report = text[text.index("step time"):text.index("memory", text.index("step time"))]
         planned = {r["device"]: r["busy_s"] for r in motley.job(1)["run"]["plan_answer"]["ranks"]}
         told = {device: (float(m) * UNITS[mu], float(p) * UNITS[pu], float(off) / 100) for device, m, mu, p, pu, off in PACE.findall(report)}
