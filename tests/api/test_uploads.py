@@ -199,7 +199,7 @@ def a_job_names_a_model_that_the_server_then_fetches():
             hub.stalls.clear()
             api.psql("UPDATE job_fetches SET until = now()")  # so long the next one would wait
             api.start()
-            first, second = queued(one), wait_for(lambda: job(two)["why"] is None and job(two), "the second was not ready")
+            first, second = queued(one), wait_for(lambda: job(two)["inputs"]["model"] and job(two), "the second was not ready")
             release.set()
             spans = [h["Range"] for _, p, h in hub.asked if "/cdn/" in p]
             expect(len(spans) == 2 and spans[0].startswith("bytes=0-") and not spans[1].startswith("bytes=0-"), f"fetched twice, or from the beginning: {spans}")
