@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "common/program_json.h"
 #include "engine/gpu/code.h"
@@ -207,14 +208,17 @@ static bool is_listed(const json_t *cards, const char *pci)
 {
     const json_t *card;
     size_t i;
-    json_array_foreach ((json_t *)cards, i, card)
-        if (strcmp(json_string_value(json_object_get(card, "pci")), pci) == 0)
+    json_array_foreach ((json_t *)cards, i, card) {
+        const char *own = json_string_value(json_object_get(card, "pci"));
+        if (own && strcasecmp(own, pci) == 0)
             return true;
+    }
     return false;
 }
 
-/* Appends the vendor's cards that are on the PCI bus and that the driver does not show, with the reason. */
-static void bus_describe(const struct vendor *vendor, const char *root, json_t *cards)
+/* Appends the vendor's cards that are on the PCI bus and that neither the driver nor `records`, NVML's, show,
+ * with the reason. */
+static void bus_describe(const struct vendor *vendor, const char *root, const json_t *records, json_t *cards)
 {
     char pci[24], why[VENDOR_WHY_BYTES];
     for (const char *const *name = vendor->hidden_by; *name; name++)
@@ -225,9 +229,9 @@ static void bus_describe(const struct vendor *vendor, const char *root, json_t *
     json_array_foreach (cards, k, card)
         if (json_string_value(json_object_get(card, "name")) &&
             strstr(json_string_value(json_object_get(card, "name")), " MIG "))
-            return; /* a process that sees a slice sees no other card */
+            return; /* without NVML, a process that sees a slice sees no other card */
     for (uint32_t i = 0; vendor_bus_card(vendor, root, i, pci, why); i++)
-        if (why[0] != '\0' && !is_listed(cards, pci))
+        if (why[0] != '\0' && !is_listed(cards, pci) && !is_listed(records, pci))
             json_array_append_new(cards, json_pack("{s:s, s:s, s:b, s:s}", "kind", vendor->kind, "pci", pci,
                                                    "usable", 0, "why", why));
 }
@@ -243,8 +247,6 @@ static void driver_describe(const struct gpu_cards_options *options, const struc
         status = driver->count(library, &count, &err);
     for (uint32_t i = 0; status == 0 && i < count; i++)
         json_array_append_new(cards, card_describe(options, driver, library, version, i));
-    if (status == 0 && driver->takes_code)
-        bus_describe(driver == &gpu_driver_cuda ? &vendor_cuda : &vendor_hip, options->root, cards);
     json_array_append_new(drivers,
                           json_pack("{s:s, s:i, s:b, s:o}", "kind", driver->kind, "version", (int)version,
                                     "missing", !library && status != 0 && err.code == ERR_NOT_FOUND, "why",
@@ -311,6 +313,21 @@ static void slices_hidden(json_t *cards, const json_t *nvml)
                                                         why)));
 }
 
+/* Appends the cards that the drivers which started do not show. If a card is cut, NVML's records are those
+ * that are shown. */
+static void others_describe(const char *root, const json_t *records, const json_t *all)
+{
+    static const struct vendor *const vendors[] = {&vendor_cuda, &vendor_hip};
+    const json_t *driver;
+    size_t i;
+    json_array_foreach (json_object_get(all, "drivers"), i, driver)
+        for (size_t v = 0; v < sizeof(vendors) / sizeof(vendors[0]); v++)
+            if (json_is_null(json_object_get(driver, "why")) &&
+                strcmp(json_string_value(json_object_get(driver, "kind")), vendors[v]->kind) == 0)
+                bus_describe(vendors[v], root, json_object_get(all, "apart") ? records : NULL,
+                             json_object_get(all, "cards"));
+}
+
 json_t *gpu_cards(const struct gpu_cards_options *options, struct err *err)
 {
     const char *shown = getenv("CUDA_VISIBLE_DEVICES");
@@ -322,8 +339,10 @@ json_t *gpu_cards(const struct gpu_cards_options *options, struct err *err)
     /* Set and empty, it hides all cards. */
     struct gpu_health *health = !shown ? gpu_health_open(err) : NULL;
     json_t *reading = !health ? NULL : gpu_health_read(health, err);
-    if (all)
+    if (all) {
         cards_apart(all, json_object_get(reading, "cards"));
+        others_describe(options->root, json_object_get(reading, "cards"), all);
+    }
     if (all && !shown)
         slices_hidden(cards, json_array_get(json_object_get(reading, "libraries"), 0));
     json_decref(reading);

@@ -430,8 +430,17 @@ static void a_card_that_is_cut_is_its_slices(void **state)
     assert_non_null(of_kind(all, "cards", "cuda", 1));
     json_decref(all);
     setenv("MOTLEY_FAKE_MIG", "1", 1);
+    machine_begin();
+    machine_card("0000:0a:00.0", "0x10de\n", "nvidia"); /* the cut one */
+    machine_card("0000:0b:00.0", "0x10de\n", "nvidia");
+    machine_card("0000:0d:00.0", "0x10de\n", "vfio-pci"); /* neither the driver nor NVML shows it */
     all = asked();
+    machine_end();
     assert_int_equal(json_array_size(json_object_get(all, "apart")), 3);
+    says(of_kind(all, "cards", "cuda", 1), "it is set aside for virtual machines (vfio-pci)");
+    assert_null(of_kind(all, "cards", "cuda", 2));
+    json_decref(all);
+    all = asked();
     for (size_t i = 0; i < 3; i++)
         assert_string_equal(json_string_value(json_array_get(json_object_get(all, "apart"), i)), apart[i]);
     says(of_kind(all, "cards", "cuda", 0), "it is cut into MIG slices");
