@@ -97,6 +97,8 @@ static int device_read(struct json_reader *reader, struct agent_config *config, 
         device->memory_limit_bytes = memory_total_bytes() / 10 * 8;
         jr_choice(reader, "isa", JR_OPTIONAL, isas, &isa);
         jr_u32(reader, "threads", JR_OPTIONAL, 1, 1024, &device->threads);
+        jr_bytes(reader, "memory_at_most", JR_OPTIONAL, 1u << 20, (uint64_t)1 << 50,
+                 &device->memory_limit_bytes);
         snprintf(device->isa, sizeof(device->isa), "%s", isas[isa]);
         if (!reader->failed)
             isa_check(reader, isas[isa]);

@@ -65,7 +65,7 @@ static json_t *whole_machine(struct err *err)
         free_bytes / 10 * 6 > ((uint64_t)64 << 20) ? free_bytes / 10 * 6 : (uint64_t)64 << 20;
     json_t *device =
         json_pack("{s:s, s:I, s:I, s:s}", "kind", "cpu", "threads", (json_int_t)(cores > 0 ? cores : 1),
-                  "memory", (json_int_t)memory, "isa", "native");
+                  "memory_at_most", (json_int_t)memory, "isa", "native");
     if (!device)
         err_set(err, ERR_NOMEM, "out of memory for a device");
     return device;

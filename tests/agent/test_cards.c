@@ -111,6 +111,8 @@ static void cards_become_devices_and_others_say_why_not(void **state)
     free(config);
 }
 
+static const char *own_config; /* the agent's configuration; NULL: there is none */
+
 /* Makes the device list of a machine with CARDS after `change` of the first card, and with `held` limits. */
 static const struct agent_device *changed_cards(const char *change, const char *held,
                                                 struct agent_config *config)
@@ -119,7 +121,9 @@ static const struct agent_device *changed_cards(const char *change, const char *
     json_t *cards = parsed(CARDS), *fields = parsed(change);
     json_object_update(json_array_get(json_object_get(cards, "cards"), 0), fields);
     json_decref(fields);
-    assert_int_equal(agent_config_read(NULL, "127.0.0.1", config, &err), 0);
+    json_t *document = !own_config ? NULL : parsed(own_config);
+    assert_int_equal(agent_config_read(document, "127.0.0.1", config, &err), 0);
+    json_decref(document);
     snprintf(config->name, sizeof(config->name), "n");
     config->held = parsed(held);
     assert_int_equal(agent_config_cards(config, cards, &err), 0);
@@ -170,6 +174,19 @@ static void a_card_with_the_hosts_memory_shares_it_with_the_cpu(void **state)
     const json_t *list = json_object_get(config->cards, "cards"), *cpu = json_array_get(list, 2);
     assert_non_null(strstr(json_string_value(json_object_get(cpu, "why")), "the card has the same memory"));
     agent_config_fini(config);
+    /* What `motley up` gives the CPU is divided, too; what a person gives it is not. */
+    static const char *const given[] = {
+        "{\"cards\":\"all\",\"devices\":[{\"kind\":\"cpu\",\"memory_at_most\":\"3GiB\"}]}",
+        "{\"cards\":\"all\",\"devices\":[{\"kind\":\"cpu\",\"memory\":\"3GiB\"}]}"};
+    for (size_t i = 0; i < 2; i++) {
+        own_config = given[i];
+        card = changed_cards("{\"integrated\":true,\"free_bytes\":1400000000}", "{}", config);
+        own_config = NULL;
+        assert_int_equal(config->device_count, 2);
+        const uint64_t taken = i == 0 ? card->memory_limit_bytes + card->base_bytes : 0;
+        assert_true(config->devices[0].memory_limit_bytes == ((uint64_t)3 << 30) - taken);
+        agent_config_fini(config);
+    }
     free(config);
 }
 

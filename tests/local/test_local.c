@@ -54,6 +54,19 @@ static int config_read(const char *text, struct local_config *config, struct err
     return status;
 }
 
+/* Without a configuration the agent may lower the CPU's memory: an integrated card has the same. */
+static void a_machine_without_a_configuration_gives_no_fixed_memory(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    json_t *document = local_config_default(&err);
+    const json_t *agent = json_array_get(json_object_get(document, "agents"), 0);
+    const json_t *cpu = json_array_get(json_object_get(agent, "devices"), 0);
+    assert_null(json_object_get(cpu, "memory"));
+    assert_true(json_integer_value(json_object_get(cpu, "memory_at_most")) >= 64 << 20);
+    json_decref(document);
+}
+
 static void a_configuration_is_filled_with_defaults(void **state)
 {
     (void)state;
@@ -448,6 +461,7 @@ static void a_home_has_one_supervisor(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_machine_without_a_configuration_gives_no_fixed_memory),
         cmocka_unit_test(a_configuration_is_filled_with_defaults),
         cmocka_unit_test(a_wrong_configuration_is_refused_by_its_path),
         cmocka_unit_test(secrets_are_made_once_and_only_for_their_owner),
