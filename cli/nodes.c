@@ -201,6 +201,16 @@ static void show_catalogued(const json_t *device)
                show_num(compared, "ratio", 0));
 }
 
+/* Prints, for example, "left/cuda0: products by /usr/lib/libcublasLt.so.12, 12.1.3" */
+static void show_products(const json_t *device)
+{
+    const json_t *products = json_object_get(device, "products");
+    if (json_is_string(json_object_get(products, "library")))
+        printf("%s: products by %s\n", show_str(device, "name"), show_str(products, "library"));
+    else if (json_is_string(json_object_get(products, "why")))
+        printf("%s: products by our own kernels: %s\n", show_str(device, "name"), show_str(products, "why"));
+}
+
 int command_devices(struct cli *cli, struct err *err)
 {
     json_t *answer = NULL;
@@ -226,6 +236,8 @@ int command_devices(struct cli *cli, struct err *err)
                 show_health(device);
         json_array_foreach (devices, index, device)
             show_catalogued(device);
+        json_array_foreach (devices, index, device)
+            show_products(device);
         show_unused(unused);
     }
     json_decref(devices);

@@ -30,7 +30,7 @@ static const char CARDS[] =
     "{\"kind\":\"cuda\",\"index\":0,\"name\":\"NVIDIA GeForce RTX "
     "3090\",\"arch\":\"sm_86\",\"pci\":\"0000:01:00.0\","
     "\"uuid\":\"\",\"memory_bytes\":25000000000,\"free_bytes\":24000000000,\"usable\":true,\"why\":null,"
-    "\"base_bytes\":110232832},"
+    "\"base_bytes\":110232832,\"products\":{\"library\":null,\"why\":\"no cublasLt here\"}},"
     "{\"kind\":\"cuda\",\"index\":1,\"name\":\"NVIDIA GeForce GTX TITAN "
     "X\",\"arch\":\"sm_52\",\"pci\":\"0000:02:00.0\","
     "\"uuid\":\"\",\"memory_bytes\":12000000000,\"free_bytes\":null,\"usable\":false,\"why\":\"it is "
@@ -70,6 +70,7 @@ static void cards_become_devices_and_others_say_why_not(void **state)
     assert_string_equal(why_of(inventory, 1), "it is broken");
     const json_t *told = json_array_get(json_object_get(inventory, "devices"), 1);
     assert_int_equal(json_integer_value(json_object_get(told, "base_bytes")), 110232832);
+    assert_string_equal(json_text_of(json_object_get(told, "products"), "why"), "no cublasLt here");
     json_decref(inventory);
     agent_config_fini(config);
 

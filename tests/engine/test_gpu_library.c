@@ -410,6 +410,35 @@ static void the_first_library_that_serves_is_taken(void **state)
     assert_string_equal(name, files[2]);
 }
 
+/* The log says of each device that opens which library multiplies there, or why none does. */
+static void the_log_says_what_multiplies(void **state)
+{
+    char text[2][1024] = {"", ""};
+    struct err err;
+    (void)state;
+    if (!code_inside("cuda", "sm_86"))
+        skip();
+    (void)lt_of(); /* names the fake library */
+    for (int i = 0; i < 2; i++) {
+        struct device *device;
+        FILE *log = tmpfile();
+        int kept = dup(STDERR_FILENO);
+        if (i == 1)
+            setenv("MOTLEY_CUBLASLT_LIBRARY", "none", 1);
+        dup2(fileno(log), STDERR_FILENO);
+        check(device_open(&(struct device_options){.kind = "cuda", .name = "library"}, &device, &err));
+        dup2(kept, STDERR_FILENO);
+        close(kept);
+        device_close(device);
+        rewind(log);
+        while (fgets(text[i], sizeof(text[i]), log) && !strstr(text[i], " products_by_"))
+            text[i][0] = '\0';
+        fclose(log);
+    }
+    assert_non_null(strstr(text[0], " products_by_library arch=sm_86 library=\"" MOTLEY_FAKES));
+    assert_non_null(strstr(text[1], " products_by_own_kernels arch=sm_86 why=\"turned off: "));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -422,6 +451,7 @@ int main(void)
         cmocka_unit_test(what_a_device_takes_for_itself_is_told),
         cmocka_unit_test(the_first_library_that_serves_is_taken),
         cmocka_unit_test(libraries_that_do_not_serve_are_named),
+        cmocka_unit_test(the_log_says_what_multiplies),
     };
     setenv("MOTLEY_CUDA_LIBRARY", MOTLEY_FAKES "/libfake_cuda.so", 1);
     return cmocka_run_group_tests(tests, NULL, NULL);

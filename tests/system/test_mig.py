@@ -20,6 +20,8 @@ def slices_train(motley):
     expect(set(devices) == {"left/cpu0", *SLICES, "left/cuda2"}, f"devices {sorted(devices)}: {listed['unused']}")
     expect(len(cut) == 1 and cut[0]["uuid"] == "GPU-00010200", f"unused: {listed['unused']}")
     expect(all(devices[name]["base_bytes"] == BASE for name in SLICES), f"{devices[SLICES[0]]}")
+    said = motley.run("devices")
+    expect(f"{SLICES[1]}: products by our own kernels: " in said, said)
     with open(os.path.join(GOLDEN, "llama", "expected.json"), encoding="utf-8") as handle:
         expected = json.load(handle)
     folder = os.path.join(GOLDEN, "llama")
