@@ -122,7 +122,7 @@ def rows_of(part, mine, other, arch):
     of = {"lora": "transformers + peft", "qlora": "peft + bitsandbytes", "full": "torch.compile"}[part]
     rows = [row(f"{name}, 4 x 2048 tokens", "tokens/s", mine.get("tokens_per_s"), other.get("tokens_per_s"), of,
                 1.3 if part == "full" else 2),
-            row(f"{name}: memory", "GB", (mine.get("allocator_bytes") or 0) / 1e9, (other.get("peak_bytes") or 0) / 1e9,
+            row(f"{name}: memory", "GB", (mine.get("allocator_bytes") or 0) / 1e9, other.get("peak_bytes") and other["peak_bytes"] / 1e9,
                 of, None if part == "full" else 1)]
     rows.append(row(f"{name}: model FLOP utilisation", "TFLOP/s", mine.get("model_tflops"), other.get("large_tflops"),
                     "torch (cublasLt) on 8192^3", 0.45 if part == "lora" else None))

@@ -33,6 +33,7 @@ from gpu_bench import PARTS, PART_SECONDS, SOURCE, built, end_with_parent
 STEP_SECONDS = 600  # the longest a step may take
 LEAST_SECONDS = 10  # a step is not begun with less of the hour left
 LEFT = 75
+SHOWN = 12  # the most facts of a step that are printed; its line in steps.jsonl has all
 CHECKS = ("ops", "experts", "packed", "units", "attention", "large", "tiles", "families")
 OK, FAILED, SKIPPED = "ok", "failed", "skipped"
 NODES = {"cuda": ("/dev/nvidia*", "/dev/nvidia-caps/*", "/dev/dxg"), "hip": ("/dev/kfd", "/dev/dri/*"), "emulated": ()}
@@ -142,6 +143,13 @@ def nodes(hour):
     return OK, None
 
 
+def driver(hour):
+    state, why = single("driver")(hour)
+    if state == FAILED and any("cannot be used" in fact for fact in hour.facts):
+        why += "; clang-19 with lld-19 (tools/packages.sh gpu), or CUDA's nvcc from sm_75 on, compiles code: then run this again"
+    return state, why
+
+
 def build(hour):
     hour.say(f"programs in {os.path.relpath(os.path.dirname(hour.program('gpu_hour')), SOURCE)}")
     return OK, None
@@ -239,14 +247,14 @@ def bench(part):
         bin_folder = os.path.dirname(hour.program("gpu_bench"))
         seconds = str(int(max(1, min(PART_SECONDS, hour.left() - 5))))  # before the step itself is cut off
         ended = hour.run(hour.step, command, {"GPU_DEVICE": hour.kind, "GPU_BIN": bin_folder, "GPU_PART_SECONDS": seconds},
-                         rf"^{part} |^SKIP {part}")
+                         rf"^part |^{part} |^SKIP {part}")
         if hour.left() < LEAST_SECONDS and int(seconds) < PART_SECONDS:
             raise HourOver  # its figures so far are kept
         return ended
     return run
 
 
-FIRST = (("machine", machine), ("nodes", nodes), ("build", build), ("driver", single("driver")), ("cache", cache))
+FIRST = (("machine", machine), ("nodes", nodes), ("build", build), ("driver", driver), ("cache", cache))
 # Of each unlike card, by worth: does it compute, and how fast does it train?
 CARD = (("jit", jit), ("kernels", kernels), ("bench-qlora", bench("qlora")), ("bench-products", bench("products")))
 ALL = (("graph", single("graph", "toy", fact="recorded")), ("ipc", single("ipc", "toy")), ("peer", single("peer", "toy")),
@@ -327,8 +335,23 @@ def stops(line):
 
 
 def line_print(line, before):
-    said = line["why"] or (line["facts"][0] if line["facts"] else "")
-    print(f"{line['step']:<16} {line['state']:<8} {line['seconds']:>8.1f} s  {'(before) ' if before else ''}{said}", flush=True)
+    """The step, why it is not ok, and what it found: in its line if that is one thing, else below."""
+    facts = [] if before else line["facts"]
+    said = line["why"] or (facts[0] if len(facts) == 1 else "")
+    line_begin = "\x1b[K" if sys.stdout.isatty() else ""  # over what begin_print left
+    print(f"{line_begin}{line['step']:<16} {line['state']:<8} {line['seconds']:>8.1f} s  {'(before) ' if before else ''}{said}".rstrip())
+    for fact in facts[:SHOWN] if line["why"] or len(facts) > 1 else []:
+        print(f"    {fact}")
+    if len(facts) > SHOWN:
+        print(f"    … {len(facts) - SHOWN} more in {line['step']}.txt")
+    sys.stdout.flush()
+
+
+def begin_print(hour, name):
+    """What runs now, for a person who waits; the step's line takes its place."""
+    if sys.stdout.isatty():
+        most = min(STEP_SECONDS, hour.left()) / 60
+        print(f"{name:<16} runs, at most {most:.0f} min; {hour.left() / 60:.0f} min are left", end="\r", flush=True)
 
 
 def archive(out):
@@ -354,6 +377,7 @@ def steps_go(hour, wanted, lines):
             continue
         try:
             if not before:
+                begin_print(hour, name)
                 lines[name] = step_run(hour, name, run, number)
         except HourOver:
             left.append(name)
