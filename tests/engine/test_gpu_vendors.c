@@ -195,13 +195,16 @@ static void a_card_takes_the_newest_code_that_it_can(void **state)
     }
 }
 
-/* Where a limit forbids page-locked memory, ordinary memory serves, and the log says so. */
+/* Where a limit forbids page-locked memory, ordinary memory serves, and the log says once a device how many
+ * bytes were refused and which limits there are. */
 static void host_memory_that_may_not_be_locked_is_ordinary(void **state)
 {
     static const char *const kinds[] = {"cuda", "hip"};
     enum { BYTES = 1 << 20 };
     (void)state;
     code_needed();
+    FILE *log = tmpfile();
+    int kept = dup(STDERR_FILENO);
     for (int i = 0; i < 2; i++) {
         struct fake_control *control = dlsym(
             dlopen(getenv(i == 0 ? "MOTLEY_CUDA_LIBRARY" : "MOTLEY_HIP_LIBRARY"), RTLD_NOW | RTLD_NODELETE),
@@ -209,15 +212,20 @@ static void host_memory_that_may_not_be_locked_is_ordinary(void **state)
         struct device *device;
         struct buffer *buffer;
         struct err err;
-        void *locked, *ordinary;
+        void *locked, *ordinary, *another;
         check(device_open(&(struct device_options){.kind = kinds[i], .name = "left"}, &device, &err));
         check(buffer_create(device, BYTES, MEM_BUFFERS, "some", &buffer, &err));
         check(host_memory_create(device, BYTES, "locked", &locked, &err));
         uint64_t live = control->live;
         control->fail_at = control->calls + 2; /* the call after the one that makes the context current */
         control->fail_with = FAKE_OUT_OF_MEMORY;
+        dup2(fileno(log), STDERR_FILENO);
         check(host_memory_create(device, BYTES, "ordinary", &ordinary, &err));
+        control->fail_at = control->calls + 2;
+        check(host_memory_create(device, BYTES, "ordinary", &another, &err));
+        dup2(kept, STDERR_FILENO);
         assert_int_equal(control->live, live);
+        host_memory_destroy(device, another, BYTES);
         memset(ordinary, 7, BYTES);
         memset(locked, 0, BYTES);
         check(buffer_write(buffer, 0, ordinary, BYTES, &err));
@@ -236,6 +244,16 @@ static void host_memory_that_may_not_be_locked_is_ordinary(void **state)
         device_close(device);
         assert_int_equal(control->misuses, 0);
     }
+    char text[4096] = "";
+    rewind(log);
+    for (int i = 0; i < 2; i++) { /* a line a device, and no more */
+        assert_non_null(fgets(text, sizeof(text), log));
+        assert_non_null(strstr(text, " warn memory_not_page_locked bytes=1048576 why=\""));
+        assert_non_null(strstr(text, "raise the limit of locked memory (ulimit -l, LimitMEMLOCK=infinity;"));
+    }
+    assert_null(fgets(text, sizeof(text), log));
+    fclose(log);
+    close(kept);
 }
 
 int main(void)
