@@ -182,7 +182,7 @@ static int list_read(struct json_reader *r, const struct doc_field *field, void 
     const json_t *array = NULL;
     int got =
         jr_array(r, field->key, (enum jr_need)field->need, (size_t)field->min, (size_t)field->max, &array);
-    if (got <= 0)
+    if (!array) /* got is -1 where an earlier key is wrong and all errors are told */
         return got;
     const size_t size = json_array_size(array);
     char *items = calloc(size + 1, field->of->size);
@@ -361,6 +361,8 @@ static bool is_left_out(const struct doc_field *field, const void *at, const voi
         return !field->form->write;
     if (field->kind == DOC_PART)
         return beside && !*(const bool *)beside;
+    if (field->kind == DOC_LIST)
+        return field->flags & DOC_SPARSE && *(const uint32_t *)beside == 0;
     return ((pointer && !field->text) || field->flags & DOC_SPARSE) && is_default(field, at);
 }
 
@@ -374,12 +376,10 @@ static int field_write(const struct doc_field *field, const void *all, json_t *o
         return 0;
     if (field->kind == DOC_FORM)
         return field->form->write(field, at, object);
+    struct err ignored; /* only memory can be short */
+    if (!field->key)
+        return doc_add(field->of, at, object, &ignored);
     json_t *value = value_write(field, at, beside);
-    if (value && !field->key) {
-        const int bad = json_object_update(object, value);
-        json_decref(value);
-        return bad;
-    }
     if (value && field->kind == DOC_PART && field->flags & DOC_SPARSE && json_object_size(value) == 0) {
         json_decref(value);
         return 0;
@@ -387,18 +387,21 @@ static int field_write(const struct doc_field *field, const void *all, json_t *o
     return json_object_set_new(object, field->key, value);
 }
 
+int doc_add(const struct doc *doc, const void *from, json_t *object, struct err *err)
+{
+    int bad = object ? 0 : -1;
+    for (unsigned i = 0; !bad && i < doc->count; i++)
+        bad = field_write(&doc->fields[i], from, object);
+    return bad ? err_set(err, ERR_NOMEM, "out of memory for a document") : 0;
+}
+
 json_t *doc_write(const struct doc *doc, const void *from, struct err *err)
 {
     json_t *object = json_object();
-    for (unsigned i = 0; object && i < doc->count; i++) {
-        if (field_write(&doc->fields[i], from, object) < 0) {
-            json_decref(object);
-            object = NULL;
-        }
-    }
-    if (!object)
-        err_set(err, ERR_NOMEM, "out of memory for a document");
-    return object;
+    if (doc_add(doc, from, object, err) == 0)
+        return object;
+    json_decref(object);
+    return NULL;
 }
 
 /* --- changing --- */

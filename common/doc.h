@@ -45,7 +45,7 @@ enum doc_kind {
 };
 
 enum doc_flag {
-    DOC_SPARSE = 1,     /* the default is left out when it is written */
+    DOC_SPARSE = 1,     /* the default, or an empty list, is left out when it is written */
     DOC_NULL = 2,       /* the default, or no value, is written as null */
     DOC_AUTO = 4,       /* a number, or "auto" for 0 */
     DOC_BYTES = 8,      /* a number of bytes, or a text such as "450MiB" */
@@ -208,8 +208,10 @@ int doc_fields(const struct doc *doc, struct json_reader *reader, void *out);
  * release. ERR_INVALID with the path, ERR_NOMEM. */
 int doc_read(const struct doc *doc, const json_t *document, const char *path, void *out, struct err *err);
 
-/* Returns a new object that doc_read() reads as the same values, or NULL with ERR_NOMEM. */
+/* Returns a new object that doc_read() reads as the same values, or NULL with ERR_NOMEM; doc_add() adds its
+ * keys to an object. */
 json_t *doc_write(const struct doc *doc, const void *from, struct err *err);
+int doc_add(const struct doc *doc, const void *from, json_t *object, struct err *err);
 
 /* Two readings of a changed file: moves the fields and parts that are DOC_LIVE from *fresh to *now, by
  * exchanging them: numbers, words, texts and parts within the struct, not lists, and not a part that shares
