@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/document.h"
 #include "common/buf.h"
 #include "common/file.h"
 #include "common/json.h"
@@ -19,23 +20,7 @@ struct node_history {
 
 static int save(const struct node_history *history, struct err *err)
 {
-    struct buf text;
-    buf_init(&text, FILE_BYTES_MAX);
-    int result = json_print(history->document, true, &text, err);
-    result = result < 0 ? -1 : file_write_atomic(history->path, text.data, text.size, 0600, err);
-    buf_fini(&text);
-    return result;
-}
-
-static json_t *load(const char *path, struct err *err)
-{
-    struct buf text;
-    buf_init(&text, FILE_BYTES_MAX);
-    json_t *document = file_read_all(path, FILE_BYTES_MAX - 1, &text, err) < 0
-                           ? NULL
-                           : json_parse_limited(buf_str(&text), text.size, 6, err);
-    buf_fini(&text);
-    return document;
+    return document_save(history->path, history->document, true, 0600, err);
 }
 
 /* Loads epochs.json, the file of earlier releases, which holds only the epochs. */
@@ -45,7 +30,7 @@ static json_t *load_old(const char *home, struct err *err)
     json_t *epochs = NULL;
     if (file_path(path, sizeof(path), err, "%s/journal/epochs.json", home) < 0)
         return NULL;
-    epochs = file_exists(path) ? load(path, err) : json_object();
+    epochs = file_exists(path) ? document_load(path, FILE_BYTES_MAX, err) : json_object();
     return epochs ? json_pack("{s:s, s:o, s:[]}", "incarnation", "", "epochs", epochs, "runs") : NULL;
 }
 
@@ -58,7 +43,8 @@ struct node_history *history_open(const char *home, struct err *err)
         return NULL;
     }
     err_clear(err);
-    history->document = file_exists(history->path) ? load(history->path, err) : load_old(home, err);
+    history->document =
+        file_exists(history->path) ? document_load(history->path, FILE_BYTES_MAX, err) : load_old(home, err);
     if (history->document && (!json_is_string(json_object_get(history->document, "incarnation")) ||
                               !json_is_object(json_object_get(history->document, "epochs")) ||
                               !json_is_array(json_object_get(history->document, "runs")))) {

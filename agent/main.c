@@ -31,20 +31,6 @@ static const char usage[] =
 
 enum { JOIN_BYTES_MAX = 1024 };
 
-static json_t *config_load(const char *path, struct err *err)
-{
-    struct buf text;
-    buf_init(&text, YAML_BYTES_MAX);
-    json_t *document = NULL;
-    if (file_read_all(path, YAML_BYTES_MAX, &text, err) == 0) {
-        document = document_parse(path, buf_str(&text), text.size, err);
-        if (!document)
-            err_wrap(err, "\"%s\"", path);
-    }
-    buf_fini(&text);
-    return document;
-}
-
 /* Reads the join token, the first line of the file. */
 static int join_read(const char *path, char token[JOIN_BYTES_MAX], struct err *err)
 {
@@ -124,7 +110,7 @@ int main(int argc, char **argv)
         }
         options.join = token;
     }
-    json_t *document = !config ? NULL : config_load(config, &err);
+    json_t *document = !config ? NULL : document_load(config, YAML_BYTES_MAX, &err);
     if (config && !document) {
         fprintf(stderr, "motley-agent: %s\n", err.text);
         return 2;

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/document.h"
 #include "common/buf.h"
 #include "common/file.h"
 #include "common/json.h"
@@ -22,15 +23,9 @@ static json_t *read_client_file(struct cli *cli, struct err *err)
 {
     char path[sizeof(cli->home) + 16];
     snprintf(path, sizeof(path), "%s/client.json", cli->home);
-    struct buf text = {.limit = CLIENT_FILE_BYTES_MAX};
-    json_t *document = NULL;
-    if (file_read_all(path, CLIENT_FILE_BYTES_MAX, &text, err) < 0) {
-        if (err->code == ERR_NOT_FOUND)
-            err_set(err, ERR_NET, "no server: %s is not there; `motley up` starts one", path);
-    } else if (!(document = json_parse_limited(buf_str(&text), text.size, 8, err))) {
-        err_wrap(err, "%s", path);
-    }
-    buf_fini(&text);
+    json_t *document = document_load(path, CLIENT_FILE_BYTES_MAX, err);
+    if (!document && err->code == ERR_NOT_FOUND)
+        err_set(err, ERR_NET, "no server: %s is not there; `motley up` starts one", path);
     return document;
 }
 

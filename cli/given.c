@@ -24,57 +24,46 @@
 
 enum { GIVEN_FILE_BYTES_MAX = 64 << 20, GIVEN_MS = 120000 };
 
-int given_text(const char *path, size_t most, struct buf *text, struct err *err)
+/* A path that cannot be read, such as a folder's, is a wrong argument. */
+static int path_refuse(struct err *err)
 {
-    text->limit = most;
-    if (file_read_all(path, most, text, err) == 0)
-        return 0;
-    /* A path that cannot be read, such as a folder's, is a wrong argument. */
     if (err->code == ERR_NOT_FOUND || err->code == ERR_IO)
         err->code = ERR_INVALID;
     return -1;
 }
 
+int given_text(const char *path, size_t most, struct buf *text, struct err *err)
+{
+    text->limit = most;
+    return file_read_all(path, most, text, err) < 0 ? path_refuse(err) : 0;
+}
+
 json_t *given_json(const char *path, size_t most, struct err *err)
 {
-    struct buf text = {0};
-    json_t *document = NULL;
-    if (given_text(path, most, &text, err) == 0) {
-        document = document_parse(path, buf_str(&text), text.size, err);
-        if (!document)
-            err_wrap(err, "%s", path);
-    }
-    buf_fini(&text);
+    json_t *document = document_load(path, most, err);
+    if (!document)
+        path_refuse(err);
     return document;
 }
 
 /* Returns the document as written, after spec_parse has accepted it. */
 json_t *given_spec(const char *path, struct err *err)
 {
-    struct buf text = {0};
-    json_t *document = NULL;
+    json_t *document = given_json(path, YAML_BYTES_MAX, err);
     struct job_spec spec = {0};
-    if (given_text(path, YAML_BYTES_MAX, &text, err) < 0)
-        goto out;
-    document = document_parse(path, buf_str(&text), text.size, err);
-    if (!document) {
-        err_wrap(err, "%s", path);
-        goto out;
-    }
+    if (!document)
+        return NULL;
     if (!json_is_object(document)) {
         err_set(err, ERR_INVALID, "%s: a specification is a mapping of keys, such as \"model: smollm2\"",
                 path);
     } else if (spec_parse(document, &spec, err) == 0) {
         spec_fini(&spec);
-        goto out;
+        return document;
     } else {
         err_wrap(err, "%s", path);
     }
     json_decref(document);
-    document = NULL;
-out:
-    buf_fini(&text);
-    return document;
+    return NULL;
 }
 
 json_t *given_document(const char *path, struct err *err)

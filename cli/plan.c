@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/document.h"
 #include "common/buf.h"
 #include "common/clock.h"
 #include "common/file.h"
@@ -132,12 +133,8 @@ static int draw(const struct cli *cli, const char *path, const struct plan_input
 
 static int save(const char *path, const struct plan *plan, struct err *err)
 {
-    struct buf text = {.limit = PLAN_SAVE_BYTES_MAX};
     json_t *document = plan_to_json(plan, err);
-    int result = document ? json_print(document, false, &text, err) : -1;
-    if (result == 0)
-        result = file_write_atomic(path, text.data, text.size, 0644, err);
-    buf_fini(&text);
+    int result = document ? document_save(path, document, false, 0644, err) : -1;
     json_decref(document);
     return result < 0 ? err_wrap(err, "--save") : 0;
 }

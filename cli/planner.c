@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/child_json.h"
+#include "common/document.h"
 #include "common/clock.h"
 #include "common/file.h"
 #include "common/units.h"
@@ -17,12 +18,7 @@ enum { PROBLEM_BYTES_MAX = 1 << 30, COLUMN = 40 };
 
 int planner_problem(const char *path, const json_t *problem, struct err *err)
 {
-    struct buf text = {.limit = PROBLEM_BYTES_MAX};
-    int result = json_print(problem, false, &text, err);
-    if (result == 0)
-        result = file_write_atomic(path, text.data, text.size, 0644, err);
-    buf_fini(&text);
-    return result < 0 ? err_wrap(err, "--problem") : 0;
+    return document_save(path, problem, false, 0644, err) < 0 ? err_wrap(err, "--problem") : 0;
 }
 
 /* Runs the program. Returns -1 with *why when its answer cannot be read; only ERR_NOMEM is an error of ours.

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/document.h"
 #include "common/buf.h"
 #include "common/clock.h"
 #include "common/file.h"
@@ -367,13 +368,9 @@ static int tell(struct cli *cli, const struct recorded *run, const struct again 
 static int write_trace(const char *path, const struct trace *timeline, const struct plan *plan,
                        struct err *err)
 {
-    struct buf text = {.limit = TRACE_FILE_BYTES_MAX};
     json_t *chrome = trace_to_chrome(timeline, plan, "simulated", 0, err);
-    int result = chrome ? json_print(chrome, false, &text, err) : -1;
-    if (result == 0)
-        result = file_write_atomic(path, text.data, text.size, 0644, err);
+    int result = chrome ? document_save(path, chrome, false, 0644, err) : -1;
     json_decref(chrome);
-    buf_fini(&text);
     return result < 0 ? err_wrap(err, "--trace") : 0;
 }
 

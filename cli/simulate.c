@@ -60,15 +60,9 @@ static int read_span(const char *word, int64_t *from_us, int64_t *to_us, struct 
 static int read_policy(const char *path, struct policy_settings *settings, struct err *err)
 {
     struct json_reader reader;
-    struct buf text;
     const char *reference = NULL;
-    json_t *document = NULL;
-    buf_init(&text, YAML_BYTES_MAX + 1);
-    int rc = given_text(path, YAML_BYTES_MAX, &text, err);
-    if (rc == 0) {
-        document = document_parse(path, buf_str(&text), text.size, err);
-        rc = document ? 0 : -1;
-    }
+    json_t *document = given_json(path, YAML_BYTES_MAX, err);
+    int rc = document ? 0 : -1;
     if (rc == 0) {
         jr_init(&reader, document, "", err);
         doc_fields(&policy_settings_doc, &reader, settings);
@@ -80,7 +74,6 @@ static int read_policy(const char *path, struct policy_settings *settings, struc
             err_wrap(err, "%s", path);
     }
     json_decref(document);
-    buf_fini(&text);
     return rc;
 }
 

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/document.h"
 #include "common/buf.h"
 #include "common/digest.h"
 #include "common/file.h"
@@ -282,19 +283,14 @@ static int replace_plan(struct cli *cli, json_t *spec, struct err *err)
     const char *option = cli_option(cli, "--plan");
     const char *word = option ? option : json_string_value(json_object_get(placement, "plan"));
     char path[PATH_MAX];
-    struct buf text;
     if (!word)
         return 0;
     find_file(cli->words[0], word, path);
     if (!*path)
         return err_set(err, ERR_INVALID, "placement.plan: there is no file %s", word);
-    buf_init(&text, PLAN_BYTES_MAX);
-    json_t *plan = file_read_all(path, PLAN_BYTES_MAX, &text, err) == 0
-                       ? json_parse_limited(buf_str(&text), text.size, 64, err)
-                       : NULL;
-    buf_fini(&text);
+    json_t *plan = document_load(path, PLAN_BYTES_MAX, err);
     if (!plan)
-        return err_wrap(err, "placement.plan: %s", word);
+        return err_wrap(err, "placement.plan");
     if (json_is_object(json_object_get(plan, "plan"))) { /* as `motley get` writes it */
         json_t *inner = json_incref(json_object_get(plan, "plan"));
         json_decref(plan);

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "common/file.h"
 #include "common/json.h"
 #include "common/yaml.h"
 
@@ -50,4 +51,26 @@ json_t *document_parse(const char *path, const char *text, size_t size, struct e
         return value;
     json_decref(value);
     return yaml_parse(text, size, err);
+}
+
+json_t *document_load(const char *path, size_t bytes_max, struct err *err)
+{
+    struct buf text = {.limit = bytes_max + 1};
+    json_t *document = NULL;
+    if (file_read_all(path, bytes_max, &text, err) == 0 &&
+        !(document = document_parse(path, buf_str(&text), text.size, err)))
+        err_wrap(err, "%s", path);
+    buf_fini(&text);
+    return document;
+}
+
+int document_save(const char *path, const json_t *document, bool sorted, mode_t mode, struct err *err)
+{
+    struct buf text = {.limit = (size_t)1 << 30};
+    int result = document ? json_print(document, sorted, &text, err)
+                          : err_set(err, ERR_NOMEM, "out of memory for \"%s\"", path);
+    if (result == 0)
+        result = file_write_atomic(path, text.data, text.size, mode, err);
+    buf_fini(&text);
+    return result;
 }

@@ -8,7 +8,9 @@
 #define MOTLEY_COMMON_DOCUMENT_H
 
 #include <jansson.h>
+#include <stdbool.h>
 #include <stddef.h>
+#include <sys/types.h>
 
 #include "common/err.h"
 
@@ -16,5 +18,13 @@
  * skipped; UTF-16 and UTF-32 are refused by name. The limits and errors are those of json_parse_limited()
  * with JSON_DEPTH_MAX, and of yaml_parse(). Returns new, or NULL. Pure; any thread. */
 json_t *document_parse(const char *path, const char *text, size_t size, struct err *err);
+
+/* Parses the file itself, of at most 'bytes_max' bytes. Errors of the text begin with the path. Returns new,
+ * or NULL. */
+json_t *document_load(const char *path, size_t bytes_max, struct err *err);
+
+/* Writes the document as compact JSON, with its keys in order when `sorted`; a reader sees the old file or
+ * the new one. NULL is ERR_NOMEM. */
+int document_save(const char *path, const json_t *document, bool sorted, mode_t mode, struct err *err);
 
 #endif

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/document.h"
 #include "common/clock.h"
 #include "common/file.h"
 #include "common/json.h"
@@ -15,13 +16,9 @@ enum { READY_SECONDS = 60, POLL_MS = 20, ANSWER_BYTES = 1 << 20, CLIENT_BYTES = 
 int home_access_read(const char *home, struct home_access *access, struct err *err)
 {
     char path[HOME_PATH_BYTES];
-    struct buf text = {.limit = CLIENT_BYTES};
-    json_t *client = NULL;
-    if (file_path(path, sizeof(path), err, "%s/client.json", home) == 0 &&
-        file_read_all(path, CLIENT_BYTES, &text, err) == 0) {
-        client = json_parse_limited(buf_str(&text), text.size, 8, err);
-    }
-    buf_fini(&text);
+    json_t *client = file_path(path, sizeof(path), err, "%s/client.json", home) == 0
+                         ? document_load(path, CLIENT_BYTES, err)
+                         : NULL;
     if (!client)
         return -1;
     const char *address = json_string_value(json_object_get(client, "address"));

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/document.h"
 #include "common/file.h"
 #include "common/json.h"
 #include "common/process.h"
@@ -19,12 +20,8 @@ json_t *state_load(const char *home)
 {
     char path[HOME_PATH_BYTES];
     struct err err;
-    struct buf text = {.limit = STATE_BYTES};
-    json_t *state = NULL;
     snprintf(path, sizeof(path), "%s/run/state.json", home);
-    if (file_read_all(path, STATE_BYTES, &text, &err) == 0)
-        state = json_parse_limited(buf_str(&text), text.size, 8, &err);
-    buf_fini(&text);
+    json_t *state = document_load(path, STATE_BYTES, &err);
     /* A copy of a home that is up has that home's record, and none of its processes. */
     const char *of = json_string_value(json_object_get(state, "home"));
     if (of && strcmp(of, home) != 0 && file_exists(of)) {

@@ -21,6 +21,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "common/document.h"
 #include "common/clock.h"
 #include "common/file.h"
 #include "common/json.h"
@@ -92,7 +93,6 @@ static void state_write(const struct supervisor *v)
 {
     char path[HOME_PATH_BYTES];
     struct err err;
-    struct buf text = {.limit = 1 << 20};
     json_t *list = json_array();
     for (size_t i = 0; i < v->count; i++) {
         const struct service *s = &v->services[i];
@@ -106,11 +106,8 @@ static void state_write(const struct supervisor *v)
     json_t *state = json_pack("{s:s, s:I, s:I, s:o}", "home", v->home, "pid", (json_int_t)getpid(), "start",
                               (json_int_t)process_start_time(getpid()), "services", list);
     snprintf(path, sizeof(path), "%s/run/state.json", v->home);
-    if (!state || json_print(state, false, &text, &err) < 0 ||
-        file_write_atomic(path, text.data, text.size, 0600, &err) < 0) {
+    if (document_save(path, state, false, 0600, &err) < 0)
         log_event(LOG_LEVEL_ERROR, "state_lost", "path=%s", path);
-    }
-    buf_fini(&text);
     json_decref(state);
 }
 
@@ -312,12 +309,8 @@ static void stop_all(struct supervisor *v)
 static int services_load(struct supervisor *v, struct err *err)
 {
     char path[HOME_PATH_BYTES];
-    struct buf text = {.limit = SERVICES_BYTES};
     snprintf(path, sizeof(path), "%s/run/services.json", v->home);
-    if (file_read_all(path, SERVICES_BYTES, &text, err) == 0)
-        v->list = json_parse_limited(buf_str(&text), text.size, 8, err);
-    buf_fini(&text);
-    if (!v->list)
+    if (!(v->list = document_load(path, SERVICES_BYTES, err)))
         return -1;
     v->count = json_array_size(v->list);
     v->services = calloc(v->count + 1, sizeof(*v->services));

@@ -67,19 +67,11 @@ static void say(const struct coming_up *u, const char *fmt, ...)
 static json_t *config_document(const struct coming_up *u)
 {
     char stored[HOME_PATH_BYTES];
-    struct buf text = {.limit = CONFIG_BYTES};
-    json_t *document = NULL;
     snprintf(stored, sizeof(stored), "%s/run/up.json", u->home);
     const char *path = u->options->config_path ? u->options->config_path : stored;
     if (!u->options->config_path && !file_exists(stored))
         return local_config_default(u->err);
-    if (file_read_all(path, CONFIG_BYTES, &text, u->err) == 0) {
-        document = document_parse(path, buf_str(&text), text.size, u->err);
-        if (!document)
-            err_wrap(u->err, "%s", path);
-    }
-    buf_fini(&text);
-    return document;
+    return document_load(path, CONFIG_BYTES, u->err);
 }
 
 static int config_load(struct coming_up *u)
@@ -96,25 +88,16 @@ static int config_load(struct coming_up *u)
 static int json_file_write(const struct coming_up *u, const char *name, const json_t *document)
 {
     char path[HOME_PATH_BYTES];
-    struct buf text = {.limit = 4 << 20};
     snprintf(path, sizeof(path), "%s/%s", u->home, name);
-    int status = json_print(document, false, &text, u->err);
-    if (status == 0)
-        status = file_write_atomic(path, text.data, text.size, 0600, u->err);
-    buf_fini(&text);
-    return status;
+    return document_save(path, document, false, 0600, u->err);
 }
 
 static bool same_config(const struct coming_up *u)
 {
     char path[HOME_PATH_BYTES];
     struct err err;
-    struct buf text = {.limit = CONFIG_BYTES};
     snprintf(path, sizeof(path), "%s/run/up.json", u->home);
-    json_t *stored = file_read_all(path, CONFIG_BYTES, &text, &err) == 0
-                         ? json_parse_limited(buf_str(&text), text.size, 16, &err)
-                         : NULL;
-    buf_fini(&text);
+    json_t *stored = document_load(path, CONFIG_BYTES, &err);
     const bool same = stored && json_equal(stored, u->config.document);
     json_decref(stored);
     return same;
@@ -124,8 +107,6 @@ static int client_write(const struct coming_up *u)
 {
     json_t *document = json_pack("{s:s, s:s, s:s?}", "address", u->access.url, "token", u->access.token, "ca",
                                  u->access.ca[0] != '\0' ? u->access.ca : NULL);
-    if (!document)
-        return err_set(u->err, ERR_NOMEM, "out of memory for client.json");
     int status = json_file_write(u, "client.json", document);
     json_decref(document);
     return status;
@@ -148,14 +129,10 @@ static int supervisor_start(struct coming_up *u)
 static void agent_redis(const struct coming_up *u, const char *name, char out[HOME_PATH_BYTES])
 {
     struct err err;
-    struct buf text = {.limit = CONFIG_BYTES};
     snprintf(out, HOME_PATH_BYTES, "%s/agents/%s/agent.json", u->home, name);
-    json_t *known = file_read_all(out, CONFIG_BYTES, &text, &err) == 0
-                        ? json_parse_limited(buf_str(&text), text.size, 8, &err)
-                        : NULL;
+    json_t *known = document_load(out, CONFIG_BYTES, &err);
     const char *address = json_string_value(json_object_get(json_object_get(known, "redis"), "address"));
     snprintf(out, HOME_PATH_BYTES, "%s", address ? address : "");
-    buf_fini(&text);
     json_decref(known);
 }
 

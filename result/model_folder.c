@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "common/array.h"
+#include "common/document.h"
 #include "common/file.h"
 #include "common/half.h"
 #include "model/shape/blocks.h"
@@ -306,17 +307,10 @@ static int write_shard(struct writer *w, const char *dir, uint32_t shard, struct
 
 static int write_json(const char *dir, const char *name, const json_t *document, struct err *err)
 {
-    struct buf text = {.limit = COPY_BYTES_MAX};
     char path[PATH_BYTES];
-    int status = document ? 0 : err_set(err, ERR_NOMEM, "no memory for %s", name);
-    if (status == 0)
-        status = file_path(path, sizeof(path), err, "%s/%s", dir, name);
-    if (status == 0)
-        status = json_print(document, true, &text, err);
-    if (status == 0)
-        status = file_write_atomic(path, text.data, text.size, 0644, err);
-    buf_fini(&text);
-    return status;
+    return file_path(path, sizeof(path), err, "%s/%s", dir, name) < 0
+               ? -1
+               : document_save(path, document, true, 0644, err);
 }
 
 static int write_index(const struct writer *w, const char *dir)

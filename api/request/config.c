@@ -160,24 +160,17 @@ static int read_config(const json_t *document, struct api_config *config, struct
 
 struct api_config *api_config_load(const char *path, struct err *err)
 {
-    struct buf text;
-    buf_init(&text, CONFIG_BYTES_MAX);
     struct api_config *config = calloc(1, sizeof(*config));
-    json_t *document = NULL;
-    int rc = config ? file_read_all(path, CONFIG_BYTES_MAX, &text, err)
-                    : err_set(err, ERR_NOMEM, "out of memory for the configuration");
-    if (rc == 0) {
-        document = document_parse(path, buf_str(&text), text.size, err);
-        rc = document ? read_config(document, config, err) : -1;
-        if (rc < 0)
+    json_t *document = config ? document_load(path, CONFIG_BYTES_MAX, err) : NULL;
+    if (!config)
+        err_set(err, ERR_NOMEM, "out of memory for the configuration");
+    if (!document || read_config(document, config, err) < 0) {
+        if (document)
             err_wrap(err, "%s", path);
-    }
-    if (rc < 0) {
         api_config_destroy(config);
         config = NULL;
     }
     json_decref(document);
-    buf_fini(&text);
     return config;
 }
 

@@ -181,22 +181,10 @@ int scheduler_config_parse(const json_t *document, struct scheduler_config *conf
 
 int scheduler_config_load(const char *path, struct scheduler_config *config, struct err *err)
 {
-    struct buf text;
-    json_t *document = NULL;
-    int rc = -1;
-    buf_init(&text, YAML_BYTES_MAX + 1);
-    if (file_read_all(path, YAML_BYTES_MAX, &text, err) < 0)
-        goto out;
-    document = document_parse(path, buf_str(&text), text.size, err);
-    if (!document || scheduler_config_parse(document, config, err) < 0) {
-        err_wrap(err, "%s", path);
-        goto out;
-    }
-    rc = 0;
-out:
+    json_t *document = document_load(path, YAML_BYTES_MAX, err);
+    int rc = document ? scheduler_config_parse(document, config, err) : -1;
     json_decref(document);
-    buf_fini(&text);
-    return rc;
+    return rc < 0 && document ? err_wrap(err, "%s", path) : rc;
 }
 
 int scheduler_config_reload(const char *path, struct scheduler_config *config, struct err *err)
