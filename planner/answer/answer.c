@@ -9,6 +9,7 @@
 #include "planner/given/catalogue.h"
 #include "planner/given/kernels.h"
 #include "planner/simulate/simulate.h"
+#include "program/plan_doc.h"
 
 static bool same_as_first(const struct plan_rank *rank, uint32_t first, uint32_t count, uint32_t at)
 {
@@ -60,20 +61,6 @@ static void expert_words(const struct plan_rank *rank, char *text, size_t size)
         snprintf(text + used, size - (size_t)used, " of every layer");
 }
 
-/* Returns [[block, begin, end], …], new, or NULL. */
-static json_t *expert_ranges_json(const struct plan_rank *rank)
-{
-    json_t *list = json_array();
-    for (uint32_t i = 0; list && i < rank->expert_count; i++) {
-        const struct plan_experts *e = &rank->experts[i];
-        if (json_array_append_new(list, json_pack("[i,i,i]", e->block, e->begin, e->end)) < 0) {
-            json_decref(list);
-            return NULL;
-        }
-    }
-    return list;
-}
-
 /* Sets "like" if the device's times are estimated from a catalogue entry, and "runs": whether that was tried
  * on a real one. Returns the object. */
 static json_t *like_set(json_t *object, const char *like)
@@ -86,47 +73,29 @@ static json_t *like_set(json_t *object, const char *like)
     return object;
 }
 
-static json_t *rank_json(const struct plan_rank *rank, uint32_t number)
+/* Writes a rank as its plan does, less what only workers need. */
+static json_t *rank_json(const struct plan_rank *rank, uint32_t number, struct err *err)
 {
-    json_t *experts = json_null();
-    if (rank->expert_count) {
-        uint32_t total = 0;
-        for (uint32_t i = 0; i < rank->expert_count; i++)
-            total += (uint32_t)(rank->experts[i].end - rank->experts[i].begin);
-        experts = json_integer(total);
-    }
-    json_t *memory = json_object();
-    for (int p = 0; memory && p < PURPOSE_COUNT; p++)
-        json_object_set_new(memory, plan_purpose_name(p), json_integer((json_int_t)rank->memory_peak[p]));
-    json_t *all = json_pack(
-        "{s:I,s:s,s:i,s:[i,i],s:I,s:f,s:o,s:I,s:I,s:I,s:I,s:o,s:f,s:b,s:I}", "rank", (json_int_t)number,
-        "device", rank->device, "stage", rank->stage, "blocks", rank->block_begin, rank->block_end, "rows",
-        (json_int_t)rank->rows, "state_share", rank->state_share, "experts", experts, "memory_bytes",
-        (json_int_t)rank->memory_bytes, "memory_limit_bytes", (json_int_t)rank->memory_limit_bytes,
-        "device_base_bytes", (json_int_t)rank->device_base_bytes, "process_base_bytes",
-        (json_int_t)rank->process_base_bytes, "memory", memory, "busy_s", rank->busy_s, "recompute",
-        rank->recompute, "window", (json_int_t)rank->window);
+    static const char *const workers_only[] = {"node",   "rows_share", "owns_tied", "copies_tied",
+                                               "bounds", "slots",      "ranges"};
+    json_t *all = json_pack("{s:I}", "rank", (json_int_t)number);
     char held[96];
-    expert_words(rank, held, sizeof(held));
-    if (all && rank->expert_count) {
-        json_object_set_new(all, "experts_held", json_string(held));
-        json_object_set_new(all, "expert_ranges", expert_ranges_json(rank));
+    uint32_t experts = 0;
+    if (doc_add(&plan_rank_doc, rank, all, err) < 0) {
+        json_decref(all);
+        return NULL;
     }
-    if (all && rank->recompute_end)
-        json_object_set_new(all, "recompute_end", json_integer(rank->recompute_end));
-    if (all && rank->moments_host_bytes)
-        json_object_set_new(all, "moments_host_bytes", json_integer((json_int_t)rank->moments_host_bytes));
-    const struct plan_tensor *t = &rank->tensor;
-    if (all && t->kv_head_end)
-        json_object_set_new(all, "tensor",
-                            json_pack("{s:[I,I],s:[I,I]}", "kv_heads", (json_int_t)t->kv_head_begin,
-                                      (json_int_t)t->kv_head_end, "columns", (json_int_t)t->column_begin,
-                                      (json_int_t)t->column_end));
-    json_t *ranges = all && rank->range_count ? json_array() : NULL;
-    for (uint32_t i = 0; ranges && i < rank->range_count; i++)
-        json_array_append_new(ranges, json_pack("[i,i]", rank->ranges[i].begin, rank->ranges[i].end));
-    if (ranges)
-        json_object_set_new(all, "block_ranges", ranges);
+    for (uint32_t i = 0; i < rank->expert_count; i++)
+        experts += (uint32_t)(rank->experts[i].end - rank->experts[i].begin);
+    if (rank->expert_count > 0) {
+        expert_words(rank, held, sizeof(held));
+        json_object_set(all, "expert_ranges", json_object_get(all, "experts"));
+        json_object_set_new(all, "experts", json_integer(experts));
+        json_object_set_new(all, "experts_held", json_string(held));
+    }
+    json_object_set(all, "block_ranges", json_object_get(all, "ranges"));
+    for (size_t i = 0; i < sizeof(workers_only) / sizeof(workers_only[0]); i++)
+        json_object_del(all, workers_only[i]);
     return all;
 }
 
@@ -154,7 +123,7 @@ static json_t *alternative_json(const struct plan_alternative *a)
     return like_set(line, a->like);
 }
 
-static json_t *plan_part(const struct plan_answer *answer)
+static json_t *plan_part(const struct plan_answer *answer, struct err *err)
 {
     const struct plan *plan = answer->plan;
     if (!plan)
@@ -165,7 +134,7 @@ static json_t *plan_part(const struct plan_answer *answer)
     json_t *ranks = json_array();
     for (uint32_t r = 0; ranks && r < plan->rank_count; r++) {
         const char *like = r < answer->rank_like_count ? answer->rank_like[r] : NULL;
-        if (json_array_append_new(ranks, like_set(rank_json(&plan->ranks[r], r), like)) < 0) {
+        if (json_array_append_new(ranks, like_set(rank_json(&plan->ranks[r], r, err), like)) < 0) {
             json_decref(ranks);
             return NULL;
         }
@@ -182,7 +151,7 @@ static json_t *plan_part(const struct plan_answer *answer)
 
 json_t *answer_to_json(const struct plan_answer *answer, struct err *err)
 {
-    json_t *root = plan_part(answer), *alternatives = json_array(), *left_out = json_array();
+    json_t *root = plan_part(answer, err), *alternatives = json_array(), *left_out = json_array();
     int bad = !root || !alternatives || !left_out;
     for (uint32_t i = 0; !bad && i < answer->alternative_count; i++)
         bad |= json_array_append_new(alternatives, alternative_json(&answer->alternatives[i]));

@@ -19,8 +19,8 @@ enum insight_kind {
     INSIGHT_DEVICE, /* one more device like an existing one, on the same node */
     INSIGHT_KINDS
 };
-/* How large the improvements are: steps in which networks, cards and memory are sold. kind_words in insight.c
- * repeats the numbers. */
+/* How large the improvements are: steps in which networks, cards and memory are sold. kind_words in
+ * insight_fill.c repeats the numbers. */
 #define INSIGHT_LINK_TIMES 10.0
 #define INSIGHT_SPEED_TIMES 2.0
 #define INSIGHT_MEMORY_BYTES ((uint64_t)1000000000)
@@ -29,6 +29,7 @@ enum insight_kind {
 struct plan_improvement {
     enum insight_kind kind;
     char *what;    /* a device, or a link: "left-right" for two nodes, "within left" */
+    char *words;   /* "a 10x faster link left-right" */
     double step_s; /* seconds of a step with the improvement */
     double saves;  /* share of the step's time that the improvement saves, 0..1 */
     bool searched; /* step_s was found by a search of its own; false: by pricing the same plan at the new
@@ -49,10 +50,11 @@ struct plan_path_share { /* the time of the critical path on one resource */
 };
 
 struct plan_rank_time { /* a rank's seconds of one step; compute, wait and idle sum to the step */
+    uint32_t rank;
     double compute_s, wait_s, idle_s, send_s;
     int32_t waits_on; /* the rank that this rank waits for longest; −1: none */
     double waits_on_s;
-    double memory_peak_bytes; /* simulated peak of bytes in use */
+    uint64_t memory_peak_bytes; /* simulated peak of bytes in use */
 };
 
 struct plan_insight {
@@ -68,8 +70,6 @@ struct plan_insight {
 };
 
 void plan_insight_destroy(struct plan_insight *insight);
-/* Writes "a 10x faster link left-right" into text. */
-void improvement_words(const struct plan_improvement *line, char *text, size_t size);
 
 /* Adds "insight", "improvements" and, if plans without one of the devices were made, "without" to the
  * answer's document. ERR_NOMEM. */

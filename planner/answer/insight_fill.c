@@ -133,13 +133,16 @@ static int ranks_fill(struct insight_run *run, struct price *price, const struct
     int result = times && in->ranks ? sim_rank_times(sim, times, run->err) : no_memory(run);
     for (uint32_t r = 0; r < count && result == 0; r++) {
         const struct sim_rank_time *t = &times[r];
-        in->ranks[r] = (struct plan_rank_time){.compute_s = t->compute_s,
+        double peak_bytes = 0;
+        result = sim_memory_peak(sim, r, slot_size, price, &peak_bytes, run->err);
+        in->ranks[r] = (struct plan_rank_time){.rank = r,
+                                               .compute_s = t->compute_s,
                                                .wait_s = t->wait_s,
                                                .idle_s = t->idle_s,
                                                .send_s = t->send_s,
                                                .waits_on = t->waits_on,
-                                               .waits_on_s = t->waits_on_s};
-        result = sim_memory_peak(sim, r, slot_size, price, &in->ranks[r].memory_peak_bytes, run->err);
+                                               .waits_on_s = t->waits_on_s,
+                                               .memory_peak_bytes = (uint64_t)peak_bytes};
         in->rank_count = r + 1;
     }
     free(times);
@@ -356,6 +359,13 @@ static int plan_search_on(struct insight_run *run, const struct workload *w, con
     return result;
 }
 
+static const char *const kind_words[INSIGHT_KINDS] = {
+    [INSIGHT_LINK] = "a 10x faster link %s",
+    [INSIGHT_MEMORY] = "1 GB more on %s",
+    [INSIGHT_SPEED] = "%s twice as fast",
+    [INSIGHT_DEVICE] = "one more like %s",
+};
+
 static int ask_try(struct insight_run *run, const struct ask *ask, bool search)
 {
     struct plan_insight *in = run->insight;
@@ -402,11 +412,13 @@ static int ask_try(struct insight_run *run, const struct ask *ask, bool search)
         return 0;
     }
     line.saves = fmax(0, 1 - line.step_s / run->answer->step_s);
+    char words[700];
+    const char *format = kind_words[line.kind], *hole = strstr(format, "%s");
+    snprintf(words, sizeof(words), "%.*s%s%s", (int)(hole - format), format, what, hole + 2);
     line.what = strdup(what);
-    if (!line.what)
-        return no_memory(run);
+    line.words = strdup(words);
     in->improvements[in->improvement_count++] = line;
-    return 0;
+    return line.what && line.words ? 0 : no_memory(run);
 }
 
 static int improvement_compare(const void *left, const void *right)
@@ -530,7 +542,7 @@ static int losses_run(struct insight_run *run)
 static int words_fill(struct insight_run *run)
 {
     struct plan_insight *in = run->insight;
-    char text[3200] = "", one[700];
+    char text[3200] = "";
     bool said[INSIGHT_KINDS] = {false};
     for (uint32_t i = 0; i < in->improvement_count; i++) { /* only the best improvement of each kind is
                                                               named */
@@ -539,8 +551,7 @@ static int words_fill(struct insight_run *run)
         if (line->saves < ANSWER_SHARE_TOLD || said[line->kind])
             continue;
         said[line->kind] = true;
-        improvement_words(line, one, sizeof(one));
-        snprintf(text + used, sizeof(text) - used, "%s%s saves %.0f %%", used ? ", " : "", one,
+        snprintf(text + used, sizeof(text) - used, "%s%s saves %.0f %%", used ? ", " : "", line->words,
                  100 * line->saves);
     }
     if (!*text)
