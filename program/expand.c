@@ -1,9 +1,8 @@
 /* Expands folded instruction lists. Every list is bounded before memory is allocated for it. */
-#include <limits.h>
 #include <stdlib.h>
 
-#include "common/json.h"
 #include "program/fold.h"
+#include "program/plan_doc.h"
 
 #define AFTER_PER_INSTR 64u /* this many entries of `after` count as one instruction */
 
@@ -13,56 +12,6 @@ struct expand {
     const char *path;
     struct err *err;
 };
-
-static int i32_of(struct json_reader *r, const char *key, int32_t min, int32_t *out)
-{
-    int64_t value = *out;
-    int got = jr_i64(r, key, JR_OPTIONAL, min, INT32_MAX - 1, &value);
-    *out = (int32_t)value;
-    return got;
-}
-
-static void blocks_of(struct json_reader *r, struct instr *x)
-{
-    const json_t *blocks = NULL;
-    if (jr_array(r, "blocks", JR_OPTIONAL, 2, 2, &blocks) != 1)
-        return;
-    const json_t *begin = json_array_get(blocks, 0), *end = json_array_get(blocks, 1);
-    if (!json_is_integer(begin) || !json_is_integer(end) || json_integer_value(begin) < 0 ||
-        json_integer_value(end) > PLAN_BLOCKS_MAX || json_integer_value(begin) > json_integer_value(end)) {
-        jr_fail(r, "blocks", "not a range of blocks within 0..%d", PLAN_BLOCKS_MAX);
-        return;
-    }
-    x->block_begin = (int32_t)json_integer_value(begin);
-    x->block_end = (int32_t)json_integer_value(end);
-}
-
-static int leaf_read(struct json_reader *r, struct instr *x)
-{
-    const char *op = "";
-    jr_str(r, "op", JR_REQUIRED, 1, 32, &op);
-    int number = instr_op_from_name(op);
-    if (!r->failed && number < 0)
-        jr_fail(r, "op", "\"%s\" is no instruction of this version", op);
-    *x = instr_init(number < 0 ? INSTR_RELEASE : (enum instr_op)number, QUEUE_COMPUTE);
-    int64_t flags = 0;
-    jr_i64(r, "flags", JR_OPTIONAL, 0, FLAGS_ALL, &flags);
-    i32_of(r, "mb", PLAN_NONE, &x->micro_batch);
-    blocks_of(r, x);
-    i32_of(r, "peer", PLAN_NONE, &x->peer);
-    i32_of(r, "group", PLAN_NONE, &x->group);
-    i32_of(r, "in", PLAN_NONE, &x->slot_in);
-    i32_of(r, "out", PLAN_NONE, &x->slot_out);
-    i32_of(r, "save", PLAN_NONE, &x->slot_save);
-    jr_u32(r, "row", JR_OPTIONAL, 0, PLAN_ROWS_ALL, &x->row_begin);
-    jr_u32(r, "row_end", JR_OPTIONAL, 0, PLAN_ROWS_ALL, &x->row_end);
-    jr_u32(r, "tag", JR_OPTIONAL, 0, TAG_COUNT - 1, &x->tag);
-    x->queue = (uint8_t)instr_op_queue(x->op);
-    if (!r->failed && (flags & ~(int64_t)FLAGS_ALL))
-        jr_fail(r, "flags", "%lld has a bit without a meaning", (long long)flags);
-    x->flags = (uint16_t)flags;
-    return r->failed ? -1 : 0;
-}
 
 static int too_big(const struct expand *e)
 {
@@ -74,8 +23,9 @@ static int leaf_expand(struct expand *e, struct json_reader *r, int64_t micro, i
 {
     struct instr x;
     const json_t *after = NULL;
-    if (leaf_read(r, &x) < 0)
+    if (doc_start(&plan_instr_doc, &x, e->err) < 0 || doc_fields(&plan_instr_doc, r, &x) < 0)
         return -1;
+    x.queue = (uint8_t)instr_op_queue(x.op);
     jr_array(r, "after", JR_OPTIONAL, 0, 65536, &after);
     if (jr_finish(r) < 0)
         return -1;

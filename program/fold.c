@@ -7,6 +7,8 @@
 #include "program/fold.h"
 
 #include <stdlib.h>
+
+#include "program/plan_doc.h"
 #include <string.h>
 
 struct fold_node {
@@ -154,57 +156,38 @@ static uint32_t fold_pass(struct fold *fold, struct fold_node *nodes, uint32_t c
     return out;
 }
 
-static int put_int(json_t *object, const char *key, json_int_t value, json_int_t absent)
+/* Returns a number, or NULL for 0: it is not written. */
+static json_t *advance_json(int32_t advance)
 {
-    return value == absent ? 0 : json_object_set_new(object, key, json_integer(value));
+    return advance ? json_integer(advance) : NULL;
 }
 
-static json_t *leaf_json(const struct program *program, uint32_t number)
+static json_t *leaf_json(const struct program *program, uint32_t number, struct err *err)
 {
     const struct instr *x = &program->instrs[number];
-    json_t *object = json_object();
-    int bad = json_object_set_new(object, "op", json_string(instr_op_name(x->op)));
-    bad |= put_int(object, "mb", x->micro_batch, PLAN_NONE);
-    if (x->block_begin != 0 || x->block_end != 0)
-        bad |= json_object_set_new(object, "blocks", json_pack("[i,i]", x->block_begin, x->block_end));
-    bad |= put_int(object, "peer", x->peer, PLAN_NONE);
-    bad |= put_int(object, "group", x->group, PLAN_NONE);
-    bad |= put_int(object, "in", x->slot_in, PLAN_NONE);
-    bad |= put_int(object, "out", x->slot_out, PLAN_NONE);
-    bad |= put_int(object, "save", x->slot_save, PLAN_NONE);
-    bad |= put_int(object, "row", x->row_begin, 0);
-    bad |= put_int(object, "row_end", x->row_end, PLAN_ROWS_ALL);
-    bad |= put_int(object, "tag", x->tag, TAG_NONE);
-    bad |= put_int(object, "flags", x->flags, 0);
-    if (x->after_count) {
-        json_t *after = json_array();
-        for (uint32_t k = 0; k < x->after_count; k++)
-            bad |= json_array_append_new(after, json_integer(number - program->after[x->after_first + k]));
-        bad |= json_object_set_new(object, "after", after);
-    }
-    if (bad) {
-        json_decref(object);
-        return NULL;
-    }
-    return object;
+    json_t *object = doc_write(&plan_instr_doc, x, err), *after = x->after_count ? json_array() : NULL;
+    int bad = !object || (x->after_count && json_object_set_new(object, "after", after) < 0);
+    for (uint32_t k = 0; k < x->after_count && !bad; k++)
+        bad |= json_array_append_new(after, json_integer(number - program->after[x->after_first + k]));
+    if (!bad)
+        return object;
+    json_decref(object);
+    return NULL;
 }
 
 static json_t *nodes_json(const struct fold *fold, const struct fold_node *nodes, uint32_t count)
 {
+    struct err ignored; /* only memory can be short */
     json_t *array = json_array();
     for (uint32_t i = 0; array && i < count; i++) {
         const struct fold_node *node = &nodes[i];
         json_t *item;
         if (node->count == 0) {
-            item = leaf_json(fold->program, node->first);
+            item = leaf_json(fold->program, node->first, &ignored);
         } else {
             json_t *body = nodes_json(fold, &fold->pool[node->first], node->length);
-            item = body ? json_pack("{s:I,s:o}", "repeat", (json_int_t)node->count, "body", body) : NULL;
-            if (item && (put_int(item, "mb", node->micro_advance, 0) < 0 ||
-                         put_int(item, "blocks", node->block_advance, 0) < 0)) {
-                json_decref(item);
-                item = NULL;
-            }
+            item = json_pack("{s:I,s:o,s:o*,s:o*}", "repeat", (json_int_t)node->count, "body", body, "mb",
+                             advance_json(node->micro_advance), "blocks", advance_json(node->block_advance));
         }
         if (!item || json_array_append_new(array, item) < 0) {
             json_decref(array);

@@ -6,12 +6,13 @@
 
 /* --- ranges and tuples --- */
 
-/* Reads [begin, end] into two neighbouring members. field->max bounds the numbers. */
+/* Reads [begin, end] into two neighbouring members. field->max bounds the numbers. DOC_SPARSE: 0, 0 is not
+ * written. */
 static int range_read(struct json_reader *r, const struct doc_field *field, void *at)
 {
     const json_t *range = NULL;
     int32_t *pair = at;
-    int got = jr_array(r, field->key, JR_REQUIRED, 2, 2, &range);
+    int got = jr_array(r, field->key, (enum jr_need)field->need, 2, 2, &range);
     const json_t *a = json_array_get(range, 0), *b = json_array_get(range, 1);
     json_int_t first = json_integer_value(a), last = json_integer_value(b);
     if (!range)
@@ -29,11 +30,15 @@ static int range_read(struct json_reader *r, const struct doc_field *field, void
 static int range_write(const struct doc_field *field, const void *at, json_t *object)
 {
     const int32_t *pair = at;
+    if (field->flags & DOC_SPARSE && pair[0] == 0 && pair[1] == 0)
+        return 0;
     return json_object_set_new(object, field->key, json_pack("[i,i]", pair[0], pair[1]));
 }
 
 static const struct doc_form range_form = {.read = range_read, .write = range_write};
-#define BLOCKS(tag, member) DOC_OTHER("blocks", tag, member, &range_form, "", .max = PLAN_BLOCKS_MAX)
+#define RANGE(key, tag, member, most)                                                                        \
+    DOC_OTHER(key, tag, member, &range_form, "", .need = JR_REQUIRED, .max = (most))
+#define BLOCKS(tag, member) RANGE("blocks", tag, member, PLAN_BLOCKS_MAX)
 
 int tuples_read(struct json_reader *r, const struct tuple_list *list, void *items, uint32_t *count)
 {
@@ -155,8 +160,8 @@ static const struct doc slot_doc = DOC(plan_slot, slot_fields);
 static int tensor_read(struct json_reader *r, const struct doc_field *field, void *at)
 {
     static const struct doc_field fields[] = {
-        DOC_OTHER("kv_heads", plan_tensor, kv_head_begin, &range_form, "", .max = INT32_MAX),
-        DOC_OTHER("columns", plan_tensor, column_begin, &range_form, "", .max = INT32_MAX),
+        RANGE("kv_heads", plan_tensor, kv_head_begin, INT32_MAX),
+        RANGE("columns", plan_tensor, column_begin, INT32_MAX),
     };
     static const struct doc tensor_doc = DOC(plan_tensor, fields);
     struct json_reader sub;
@@ -262,3 +267,31 @@ static const struct doc_field frame_fields[] = {
     DOC_STRUCT("costs", plan, costs, JR_REQUIRED, &plan_costs_doc, ""),
 };
 const struct doc plan_frame_doc = DOC(plan, frame_fields);
+
+/* --- instructions --- */
+
+static void flags_rule(struct json_reader *r, const struct doc_field *field, void *all)
+{
+    const struct instr *x = all;
+    if (x->flags & ~FLAGS_ALL)
+        jr_fail(r, field->key, "%u has a bit without a meaning", x->flags);
+}
+
+#define NUMBER(key, member, initial, least, most)                                                            \
+    DOC_NUM(key, instr, member, JR_OPTIONAL, initial, least, most, "", .flags = DOC_SPARSE)
+#define INDEX(key, member) NUMBER(key, member, PLAN_NONE, PLAN_NONE, INT32_MAX - 1)
+static const struct doc_field instr_fields[] = {
+    DOC_CHOICE("op", instr, op, JR_REQUIRED, 0, instr_op_names, ""),
+    INDEX("mb", micro_batch),
+    DOC_OTHER("blocks", instr, block_begin, &range_form, "", .max = PLAN_BLOCKS_MAX, .flags = DOC_SPARSE),
+    INDEX("peer", peer),
+    INDEX("group", group),
+    INDEX("in", slot_in),
+    INDEX("out", slot_out),
+    INDEX("save", slot_save),
+    NUMBER("row", row_begin, 0, 0, PLAN_ROWS_ALL),
+    NUMBER("row_end", row_end, PLAN_ROWS_ALL, 0, PLAN_ROWS_ALL),
+    NUMBER("tag", tag, TAG_NONE, 0, TAG_COUNT - 1),
+    DOC_NUM("flags", instr, flags, JR_OPTIONAL, 0, 0, FLAGS_ALL, "", .flags = DOC_SPARSE, .rule = flags_rule),
+};
+const struct doc plan_instr_doc = DOC(instr, instr_fields);

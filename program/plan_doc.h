@@ -1,5 +1,6 @@
-/* The descriptions of a plan's parts (common/doc.h), for codec.c and decode.c alone. What depends on other
- * parts of the plan (programs, groups, micro-batches) these two read and write themselves. */
+/* The descriptions of a plan's parts (common/doc.h), for this folder's codec and the planner's answer. What
+ * depends on other parts of the plan (programs, groups, micro-batches) the codec reads and writes itself.
+ */
 #ifndef MOTLEY_PROGRAM_PLAN_DOC_H
 #define MOTLEY_PROGRAM_PLAN_DOC_H
 
@@ -11,6 +12,7 @@
 extern const struct doc plan_rank_doc;  /* without programs and what seals them */
 extern const struct doc plan_costs_doc; /* the plan's costs */
 extern const struct doc plan_frame_doc; /* the plan's own numbers, without version, batch, ranks and groups */
+extern const struct doc plan_instr_doc; /* an instruction, without its queue and `after` */
 
 /* Reads and writes lists of tuples of whole numbers, such as [[block, begin, end], …]: structs made of
  * `numbers` int32_t each. *count of them are at *items, which becomes new. A tuple that `good` refuses "is

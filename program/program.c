@@ -19,7 +19,7 @@ const char *const plan_schedule_names[SCHEDULE_COUNT + 1] = {"1f1b", "gpipe", "i
 static const char *const program_names[PROGRAM_KINDS] = {"train", "evaluate", "prefill", "generate", "save"};
 const char *const plan_purpose_names[PURPOSE_COUNT + 1] = {"weights", "adapters", "optimizer", "activations",
                                                            "buffers"};
-static const char *const op_names[INSTR_COUNT] = {
+const char *const instr_op_names[INSTR_COUNT + 1] = {
     "FORWARD",    "BACKWARD",       "BACKWARD_INPUT", "BACKWARD_WEIGHT", "SAMPLE", "SEND",    "RECV",
     "ALL_GATHER", "REDUCE_SCATTER", "ALL_REDUCE",     "BROADCAST",       "PULL",   "PUSH",    "ATTENTION",
     "ROUTE",      "DISPATCH",       "EXPERTS",        "COMBINE",         "STEP",   "RELEASE", "SAVE"};
@@ -66,7 +66,7 @@ const char *plan_purpose_name(int purpose)
 
 const char *instr_op_name(int op)
 {
-    return name_of(op_names, INSTR_COUNT, op);
+    return name_of(instr_op_names, INSTR_COUNT, op);
 }
 
 const char *slot_kind_name(int kind)
@@ -97,11 +97,6 @@ int plan_placement_from_name(const char *name)
 int program_kind_from_name(const char *name)
 {
     return number_of(program_names, PROGRAM_KINDS, name);
-}
-
-int instr_op_from_name(const char *name)
-{
-    return number_of(op_names, INSTR_COUNT, name);
 }
 
 static int plan_fill(struct plan *plan, uint32_t batch_rows, uint32_t micro_batch_rows)

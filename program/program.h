@@ -406,7 +406,7 @@ enum plan_control {
 extern const char *const plan_placement_names[PLACE_COUNT + 1],
     *const plan_schedule_names[SCHEDULE_COUNT + 1];
 extern const char *const plan_purpose_names[PURPOSE_COUNT + 1], *const slot_kind_names[SLOT_KINDS + 1];
-extern const char *const plan_dtype_names[PLAN_DTYPES + 1];
+extern const char *const plan_dtype_names[PLAN_DTYPES + 1], *const instr_op_names[INSTR_COUNT + 1];
 /* Return such names; NULL out of range. */
 const char *plan_placement_name(int placement);
 const char *plan_schedule_name(int schedule);
@@ -420,7 +420,6 @@ const char *instr_tag_name(int tag);
 /* Return the value of a name, or -1. */
 int plan_placement_from_name(const char *name);
 int program_kind_from_name(const char *name);
-int instr_op_from_name(const char *name);
 
 /* Makes an empty plan with that many ranks, groups and micro-batches (of micro_batch_rows each, over
  * batch_rows; both at least 1). Group 0 is filled; all other fields are zero or PLAN_NONE for the caller
