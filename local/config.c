@@ -7,7 +7,7 @@
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
-#include "common/json.h"
+#include "common/doc.h"
 #include "common/planners.h"
 
 static const char *const card_choices[] = {"all", "named", NULL};
@@ -33,24 +33,6 @@ static bool name_good(const char *name)
            strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789-") == size;
 }
 
-/* Checks a device and returns it as given; the agent chooses what is left out. */
-static json_t *device_read(struct json_reader *r)
-{
-    int kind = 0;
-    int isa = 0;
-    uint32_t threads = 1;
-    uint32_t index = 0;
-    uint64_t memory = 0;
-    const char *like = NULL;
-    jr_choice(r, "kind", JR_OPTIONAL, device_kinds, &kind);
-    jr_choice(r, "isa", JR_OPTIONAL, device_isas, &isa);
-    jr_u32(r, "threads", JR_OPTIONAL, 1, 1024, &threads);
-    jr_u32(r, "index", JR_OPTIONAL, 0, 255, &index);
-    jr_str(r, "like", JR_OPTIONAL, 1, 127, &like);
-    jr_bytes(r, "memory", JR_OPTIONAL, (uint64_t)1 << 20, (uint64_t)1 << 50, &memory);
-    return jr_finish(r) < 0 ? NULL : json_deep_copy(r->object);
-}
-
 /* Returns a CPU device with all cores and 60 % of the free memory, at least 64 MiB. */
 static json_t *whole_machine(struct err *err)
 {
@@ -71,128 +53,117 @@ static json_t *whole_machine(struct err *err)
     return device;
 }
 
+/* A device is checked and passed on as it was given; the agent chooses what is left out. */
+struct given_device {
+    int kind, isa;
+    uint32_t threads, index;
+    uint64_t memory;
+    const char *like;
+};
+static const struct doc_field device_fields[] = {
+    DOC_CHOICE("kind", given_device, kind, JR_OPTIONAL, 0, device_kinds, ""),
+    DOC_CHOICE("isa", given_device, isa, JR_OPTIONAL, 0, device_isas, ""),
+    DOC_NUM("threads", given_device, threads, JR_OPTIONAL, 1, 1, 1024, ""),
+    DOC_NUM("index", given_device, index, JR_OPTIONAL, 0, 0, 255, ""),
+    DOC_TEXT("like", given_device, like, JR_OPTIONAL, 1, 127, ""),
+    DOC_NUM("memory", given_device, memory, JR_OPTIONAL, 0, 1 << 20, INT64_C(1) << 50, "",
+            .flags = DOC_BYTES),
+};
+static const struct doc device_doc = DOC(given_device, device_fields);
+
+struct local_agent {
+    char name[LOCAL_NAME_BYTES], address[256];
+    json_t *devices, *exclude;
+    int cards, sandbox; /* cards: -1: not given */
+    double throttle_window_s;
+};
+
+static void name_rule(struct json_reader *r, const struct doc_field *field, void *all)
+{
+    if (!name_good(all))
+        jr_fail(r, field->key, "\"%s\" may have lower-case letters, digits and '-' only", (char *)all);
+}
+
+static void devices_rule(struct json_reader *r, const struct doc_field *field, void *all)
+{
+    const json_t *devices = ((struct local_agent *)all)->devices;
+    for (size_t i = 0; i < json_array_size(devices) && !r->failed; i++) {
+        struct json_reader item;
+        struct given_device device;
+        jr_item(r, field->key, devices, i, &item);
+        if (doc_start(&device_doc, &device, r->err) == 0)
+            doc_take(&device_doc, &item, &device);
+    }
+}
+
+/* An agent without a list of devices uses all that its machine has; a list of devices is all that is used. */
+static void agent_check(struct json_reader *r, void *all)
+{
+    struct local_agent *agent = all;
+    if (agent->cards < 0)
+        agent->cards = agent->devices ? 1 : 0;
+    if (agent->devices)
+        return;
+    json_t *whole = whole_machine(r->err);
+    if (!whole || !(agent->devices = json_pack("[o]", whole)))
+        r->failed = r->parent->failed = true;
+}
+
 static const char *const sandboxes[] = {"auto", "required", "off", NULL};
+static const struct doc_field agent_fields[] = {
+    DOC_CHARS("name", local_agent, name, JR_REQUIRED, 1, "", .rule = name_rule),
+    DOC_JSON("devices", local_agent, devices, JR_OPTIONAL, "", .flags = DOC_ARRAY, .min = 1,
+             .max = LOCAL_DEVICES_MAX, .rule = devices_rule),
+    DOC_CHOICE("cards", local_agent, cards, JR_OPTIONAL, -1, card_choices, ""),
+    DOC_CHOICE("sandbox", local_agent, sandbox, JR_OPTIONAL, 0, sandboxes, ""),
+    DOC_JSON("exclude", local_agent, exclude, JR_OPTIONAL, "", .flags = DOC_ARRAY, .max = LOCAL_DEVICES_MAX),
+    DOC_CHARS("address", local_agent, address, JR_OPTIONAL, 1, "", .flags = DOC_SPARSE),
+    DOC_NUM("throttle_window", local_agent, throttle_window_s, JR_OPTIONAL, 0, 1, 3600, "",
+            .flags = DOC_SECONDS | DOC_SPARSE),
+};
+static const struct doc agent_doc = DOC(local_agent, agent_fields, .check = agent_check);
 
-static json_t *agent_read(struct json_reader *r)
+static bool agent_known(const struct local_config *config, const char *name, uint32_t before)
 {
-    const char *name = NULL;
-    const char *address = NULL;
-    const json_t *devices = NULL;
-    const json_t *exclude = NULL;
-    double throttle_window_s = 0;
-    int cards = -1;
-    int sandbox = 0;
-    if (jr_str(r, "name", JR_REQUIRED, 1, LOCAL_NAME_BYTES - 1, &name) > 0 && !name_good(name))
-        jr_fail(r, "name", "\"%s\" may have lower-case letters, digits and '-' only", name);
-    jr_str(r, "address", JR_OPTIONAL, 1, 255, &address);
-    const bool says_cards = jr_choice(r, "cards", JR_OPTIONAL, card_choices, &cards) == 1;
-    jr_array(r, "exclude", JR_OPTIONAL, 0, LOCAL_DEVICES_MAX, &exclude);
-    jr_choice(r, "sandbox", JR_OPTIONAL, sandboxes, &sandbox);
-    jr_seconds(r, "throttle_window", JR_OPTIONAL, 1, 3600, &throttle_window_s);
-    const bool lists = jr_array(r, "devices", JR_OPTIONAL, 1, LOCAL_DEVICES_MAX, &devices) == 1;
-    if (jr_finish(r) < 0)
-        return NULL;
-    if (!says_cards) /* as an agent does by itself: a list of devices is all that is used */
-        cards = lists ? 1 : 0;
-    json_t *whole = lists ? NULL : whole_machine(r->err);
-    json_t *list = whole ? json_pack("[o]", whole) : json_array();
-    if (!lists && !whole) {
-        json_decref(list);
-        return NULL;
-    }
-    for (size_t i = 0; i < json_array_size(devices); i++) {
-        struct json_reader item;
-        json_t *device = jr_item(r, "devices", devices, i, &item) < 0 ? NULL : device_read(&item);
-        if (!device || json_array_append_new(list, device) < 0) {
-            json_decref(list);
-            return NULL;
-        }
-    }
-    json_t *agent =
-        json_pack("{s:s, s:o, s:s, s:s, s:O*}", "name", name, "devices", list, "cards", card_choices[cards],
-                  "sandbox", sandboxes[sandbox], "exclude", (json_t *)(uintptr_t)exclude);
-    if (address)
-        json_object_set_new(agent, "address", json_string(address));
-    if (throttle_window_s > 0)
-        json_object_set_new(agent, "throttle_window", json_real(throttle_window_s));
-    return agent;
-}
-
-static json_t *agents_read(struct json_reader *r)
-{
-    const json_t *agents = NULL;
-    if (jr_array(r, "agents", JR_REQUIRED, 0, LOCAL_AGENTS_MAX, &agents) < 0)
-        return NULL;
-    json_t *list = json_array();
-    for (size_t i = 0; i < json_array_size(agents); i++) {
-        struct json_reader item;
-        json_t *agent = jr_item(r, "agents", agents, i, &item) < 0 ? NULL : agent_read(&item);
-        for (size_t j = 0; agent && j < json_array_size(list); j++) {
-            const char *other = json_string_value(json_object_get(json_array_get(list, j), "name"));
-            if (strcmp(other, json_string_value(json_object_get(agent, "name"))) == 0) {
-                jr_fail(r, "agents", "the name \"%s\" stands there twice", other);
-                json_decref(agent);
-                agent = NULL;
-            }
-        }
-        if (!agent || json_array_append_new(list, agent) < 0) {
-            json_decref(list);
-            return NULL;
-        }
-    }
-    return list;
-}
-
-static bool agent_known(const json_t *agents, const char *name)
-{
-    for (size_t i = 0; i < json_array_size(agents); i++)
-        if (strcmp(json_string_value(json_object_get(json_array_get(agents, i), "name")), name) == 0)
+    for (uint32_t i = 0; i < before; i++)
+        if (strcmp(config->listed[i].name, name) == 0)
             return true;
     return false;
 }
 
-/* Checks the links, which are passed on unchanged. */
-static int links_check(struct json_reader *r, const json_t *links, const json_t *agents)
+struct given_link {
+    const json_t *between;
+    double rate, latency;
+};
+static const struct doc_field link_fields[] = {
+    DOC_JSON("between", given_link, between, JR_REQUIRED, "", .flags = DOC_ARRAY, .min = 2, .max = 2),
+    DOC_NUM("rate", given_link, rate, JR_REQUIRED, 0, 1000, 1e15, "", .flags = DOC_RATE),
+    DOC_NUM("latency", given_link, latency, JR_OPTIONAL, 0, 0, 60, "", .flags = DOC_SECONDS),
+};
+static const struct doc link_doc = DOC(given_link, link_fields);
+
+static void links_rule(struct json_reader *r, const struct doc_field *field, void *all)
 {
-    for (size_t i = 0; i < json_array_size(links); i++) {
+    const struct local_config *config = all;
+    for (size_t i = 0; i < json_array_size(config->links) && !r->failed; i++) {
         struct json_reader item;
-        const json_t *between = NULL;
-        double rate = 0;
-        double latency = 0;
-        if (jr_item(r, "links", links, i, &item) < 0)
-            return -1;
-        jr_array(&item, "between", JR_REQUIRED, 2, 2, &between);
-        jr_rate(&item, "rate", JR_REQUIRED, 1000, 1e15, &rate);
-        jr_seconds(&item, "latency", JR_OPTIONAL, 0, 60, &latency);
-        for (size_t side = 0; side < json_array_size(between); side++) {
-            const char *name = json_string_value(json_array_get(between, side));
-            if (!name || !agent_known(agents, name)) {
-                return jr_fail(&item, "between", "\"%.64s\" is not the name of an agent here",
-                               name ? name : "");
-            }
+        struct given_link link = {0};
+        jr_item(r, field->key, config->links, i, &item);
+        doc_take(&link_doc, &item, &link);
+        for (size_t side = 0; side < json_array_size(link.between); side++) {
+            const char *name = json_string_value(json_array_get(link.between, side));
+            if (!name || !agent_known(config, name, config->agent_count))
+                jr_fail(&item, "between", "\"%.64s\" is not the name of an agent here", name ? name : "");
         }
-        if (jr_finish(&item) < 0)
-            return -1;
     }
-    return 0;
 }
 
-/* Checks the planners, which are passed on unchanged. */
-static int planners_check(struct json_reader *r, struct local_config *config)
+/* Parses "HOST", "HOST:PORT" or "[V6]:PORT" into host and port. */
+static int listen_read(struct json_reader *r, const struct doc_field *field, void *at)
 {
-    struct planners planners;
-    const int status = planners_read(r, &planners);
-    planners_fini(&planners);
-    config->planner = json_object_get(r->object, "planner");
-    config->planners = json_object_get(r->object, "planners");
-    return status;
-}
-
-/* Parses "HOST", "HOST:PORT" or "[V6]:PORT" into config->host and port. */
-static int listen_read(struct json_reader *r, struct local_config *config)
-{
+    struct local_config *config = at;
     const char *text = "127.0.0.1";
-    if (jr_str(r, "listen", JR_OPTIONAL, 1, sizeof(config->host) - 1, &text) < 0)
+    if (jr_str(r, field->key, JR_OPTIONAL, 1, sizeof(config->host) - 1, &text) < 0)
         return -1;
     const char *colon = strrchr(text, ':');
     const bool bracket = text[0] == '[';
@@ -202,7 +173,7 @@ static int listen_read(struct json_reader *r, struct local_config *config)
         char *end;
         const unsigned long port = strtoul(colon + 1, &end, 10);
         if (colon[1] < '0' || colon[1] > '9' || *end != '\0' || port > 65535)
-            return jr_fail(r, "listen", "\"%s\" is not HOST or HOST:PORT", text);
+            return jr_fail(r, field->key, "\"%s\" is not HOST or HOST:PORT", text);
         config->port = (uint16_t)port;
     }
     if (bracket) {
@@ -210,83 +181,80 @@ static int listen_read(struct json_reader *r, struct local_config *config)
         size -= size > 1 ? 2 : 1;
     }
     snprintf(config->host, sizeof(config->host), "%.*s", (int)size, text);
-    return config->host[0] != '\0' ? 0 : jr_fail(r, "listen", "there is no host in it");
+    config->tls = !is_loopback(config->host);
+    return config->host[0] != '\0' ? 1 : jr_fail(r, field->key, "there is no host in it");
 }
 
-/* Reads everything except the agents. */
-static int service_read(struct json_reader *r, struct local_config *config)
+static int listen_write(const struct doc_field *field, const void *at, json_t *object)
 {
-    uint32_t redis_port = 0;
-    if (listen_read(r, config) < 0)
-        return -1;
-    const char *advertise = config->host;
-    jr_str(r, "advertise", JR_OPTIONAL, 1, sizeof(config->advertise) - 1, &advertise);
-    snprintf(config->advertise, sizeof(config->advertise), "%s", advertise);
-    if (strcmp(advertise, "0.0.0.0") == 0 || strcmp(advertise, "::") == 0)
-        return jr_fail(
-            r, "advertise",
-            "%s is every address of this machine: give the name or address by which others reach it",
-            advertise);
-    jr_u32(r, "redis_port", JR_OPTIONAL, 0, 65535, &redis_port);
-    config->redis_port = (uint16_t)redis_port;
-    config->schedulers = 1;
-    jr_u32(r, "schedulers", JR_OPTIONAL, 1, LOCAL_SCHEDULERS_MAX, &config->schedulers);
-    config->certificate_seconds = 30 * 86400;
-    jr_seconds(r, "certificates", JR_OPTIONAL, 10, 90 * 86400, &config->certificate_seconds);
-    config->tls = !is_loopback(config->host);
-    jr_bool(r, "tls", JR_OPTIONAL, &config->tls);
-    jr_object(r, "sharing", JR_OPTIONAL, &config->sharing);
-    jr_object(r, "hub", JR_OPTIONAL, &config->hub);
-    jr_array(r, "links", JR_OPTIONAL, 0, LOCAL_AGENTS_MAX * LOCAL_AGENTS_MAX, &config->links);
-    if (!r->failed && !config->tls && !is_loopback(config->host))
-        jr_fail(r, "tls", "can be off on a loopback address only, not on %s", config->host);
-    return r->failed ? -1 : 0;
+    const struct local_config *config = at;
+    return json_object_set_new(
+        object, field->key,
+        json_sprintf(strchr(config->host, ':') ? "[%s]:%u" : "%s:%u", config->host, config->port));
 }
+
+static const struct doc_form listen_form = {.read = listen_read, .write = listen_write};
+_Static_assert(offsetof(struct local_config, host) == 0, "its form is given the whole configuration");
+
+static void config_check(struct json_reader *r, void *all)
+{
+    struct local_config *config = all;
+    struct planners planners;
+    struct json_reader own;
+    if (*config->advertise == '\0')
+        snprintf(config->advertise, sizeof(config->advertise), "%s", config->host);
+    if (strcmp(config->advertise, "0.0.0.0") == 0 || strcmp(config->advertise, "::") == 0)
+        jr_fail(r, "advertise",
+                "%s is every address of this machine: give the name or address by which others reach it",
+                config->advertise);
+    if (!config->tls && !is_loopback(config->host))
+        jr_fail(r, "tls", "can be off on a loopback address only, not on %s", config->host);
+    for (uint32_t i = 1; i < config->agent_count; i++)
+        if (agent_known(config, config->listed[i].name, i))
+            jr_fail(r, "agents", "the name \"%s\" stands there twice", config->listed[i].name);
+    if (r->failed)
+        return;
+    jr_init(&own, r->object, "", r->err); /* planners are checked, and passed on unchanged */
+    r->failed = planners_read(&own, &planners) < 0;
+    planners_fini(&planners);
+}
+
+#define PASSED(key, member, kind, ...)                                                                       \
+    DOC_JSON(key, local_config, member, JR_OPTIONAL, "", .flags = kind, __VA_ARGS__)
+static const struct doc_field config_fields[] = {
+    DOC_OTHER("listen", local_config, host, &listen_form, ""),
+    DOC_CHARS("advertise", local_config, advertise, JR_OPTIONAL, 1, ""),
+    DOC_NUM("redis_port", local_config, redis_port, JR_OPTIONAL, 0, 0, 65535, ""),
+    DOC_FLAG("tls", local_config, tls, JR_OPTIONAL, false, ""),
+    DOC_NUM("schedulers", local_config, schedulers, JR_OPTIONAL, 1, 1, LOCAL_SCHEDULERS_MAX, ""),
+    DOC_NUM("certificates", local_config, certificate_seconds, JR_OPTIONAL, 30 * 86400, 10, 90 * 86400, "",
+            .flags = DOC_SECONDS),
+    DOC_STRUCTS("agents", local_config, listed, agent_count, JR_REQUIRED, 0, LOCAL_AGENTS_MAX, &agent_doc,
+                ""),
+    PASSED("links", links, DOC_ARRAY, .max = LOCAL_AGENTS_MAX * LOCAL_AGENTS_MAX, .rule = links_rule),
+    PASSED("planner", planner, DOC_OBJECT),
+    PASSED("planners", planners, DOC_OBJECT),
+    PASSED("sharing", sharing, DOC_OBJECT),
+    PASSED("hub", hub, DOC_OBJECT),
+};
+static const struct doc config_doc = DOC(local_config, config_fields, .check = config_check);
 
 int local_config_parse(const json_t *document, struct local_config *config, struct err *err)
 {
-    struct json_reader r;
-    json_t *agents = NULL;
-    *config = (struct local_config){0};
-    jr_init(&r, document, "", err);
-    if (service_read(&r, config) < 0)
-        goto fail;
-    agents = agents_read(&r);
-    if (!agents || links_check(&r, config->links, agents) < 0 || planners_check(&r, config) < 0 ||
-        jr_finish(&r) < 0) {
-        goto fail;
-    }
-    char listen[300];
-    snprintf(listen, sizeof(listen), strchr(config->host, ':') ? "[%s]:%u" : "%s:%u", config->host,
-             config->port);
-    config->document = json_pack(
-        "{s:s, s:s, s:I, s:b, s:I, s:f, s:o, s:O*, s:O*, s:O*, s:O*, s:O*}", "listen", listen, "advertise",
-        config->advertise, "redis_port", (json_int_t)config->redis_port, "tls", config->tls ? 1 : 0,
-        "schedulers", (json_int_t)config->schedulers, "certificates", config->certificate_seconds, "agents",
-        agents, "links", (json_t *)config->links, "planner", (json_t *)config->planner, "planners",
-        (json_t *)config->planners, "sharing", (json_t *)config->sharing, "hub", (json_t *)config->hub);
-    agents = NULL;
-    if (!config->document) {
-        err_set(err, ERR_NOMEM, "out of memory for a configuration");
-        goto fail;
-    }
+    if (doc_read(&config_doc, document, "", config, err) < 0)
+        return -1;
+    config->document = doc_write(&config_doc, config, err);
     config->agents = json_object_get(config->document, "agents");
-    config->links = json_object_get(config->document, "links");
-    config->planner = json_object_get(config->document, "planner");
-    config->planners = json_object_get(config->document, "planners");
-    config->sharing = json_object_get(config->document, "sharing");
-    config->hub = json_object_get(config->document, "hub");
-    return 0;
-fail:
-    json_decref(agents);
-    *config = (struct local_config){0};
+    if (config->document)
+        return 0;
+    local_config_fini(config);
     return -1;
 }
 
 void local_config_fini(struct local_config *config)
 {
     json_decref(config->document);
-    *config = (struct local_config){0};
+    doc_fini(&config_doc, config);
 }
 
 json_t *local_config_default(struct err *err)

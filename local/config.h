@@ -11,9 +11,9 @@
 
 enum { LOCAL_AGENTS_MAX = 64, LOCAL_DEVICES_MAX = 64, LOCAL_SCHEDULERS_MAX = 8, LOCAL_NAME_BYTES = 65 };
 
+struct local_agent;
+
 struct local_config {
-    /* normalised: equal configurations give equal documents, and reading it gives the same configuration */
-    json_t *document;
     char host[256];      /* address to listen on, from `listen`; default "127.0.0.1" */
     uint16_t port;       /* port of the API, from `listen`; 0: any free port, which is kept from run to run */
     char advertise[256]; /* the host that others are told; default: `host` */
@@ -23,13 +23,17 @@ struct local_config {
     uint32_t schedulers; /* default 1 */
     /* lifetime of an agent's certificate, from `certificates`; default 30 days */
     double certificate_seconds;
+    struct local_agent *listed; /* [agent_count] of config.c */
+    uint32_t agent_count;
+    /* sections that are passed on unchanged; NULL: absent */
+    json_t *links;
+    json_t *planner, *planners; /* common/planners.h */
+    json_t *sharing;            /* the schedulers check it when they start */
+    json_t *hub;                /* the api does */
+    /* normalised: equal configurations give equal documents, and reading it gives the same configuration */
+    json_t *document;
     /* [{name, devices: [{kind, threads, memory, isa}], address}], borrowed from document */
     const json_t *agents;
-    /* sections that are passed on unchanged, borrowed from document; NULL: absent */
-    const json_t *links;
-    const json_t *planner, *planners; /* common/planners.h */
-    const json_t *sharing;            /* the schedulers check it when they start */
-    const json_t *hub;                /* the api does */
 };
 
 /* Checks a configuration document (a YAML or JSON mapping). On failure *config is zeroed; local_config_fini

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/document.h"
 #include "common/buf.h"
 #include "common/digest.h"
 #include "common/file.h"
@@ -56,14 +57,8 @@ static void address_print(char out[300], const char *host, uint16_t port)
 static int document_write(const struct making *m, const char *name, json_t *document)
 {
     char path[2 * HOME_PATH_BYTES];
-    struct buf text = {.limit = 1 << 20};
     snprintf(path, sizeof(path), "%s/%s", m->home, name);
-    int status = !document ? err_set(m->err, ERR_NOMEM, "out of memory for \"%s\"", path) : 0;
-    if (status == 0)
-        status = json_print(document, false, &text, m->err);
-    if (status == 0)
-        status = file_write_atomic(path, text.data, text.size, 0600, m->err);
-    buf_fini(&text);
+    int status = document_save(path, document, false, 0600, m->err);
     json_decref(document);
     return status;
 }
@@ -184,8 +179,8 @@ static int api_add(struct making *m)
     json_t *redis = json_pack("{s:s, s:b}", "address", m->agents_address, "tls", m->config->tls);
     /* Who started this service administers it and could fetch models as this user, too; others may not fill
      * its disk, or use its token, unless the configuration says so. */
-    json_t *hub = m->config->hub ? json_incref((json_t *)(uintptr_t)m->config->hub)
-                                 : json_pack("{s:s}", "fetch", "administrators");
+    json_t *hub =
+        m->config->hub ? json_incref(m->config->hub) : json_pack("{s:s}", "fetch", "administrators");
     json_t *document = json_pack("{s:s, s:o, s:s, s:o, s:o, s:{s:o, s:o}, s:o, s:o}", "listen",
                                  m->api_address, "address_file", path_json(m, "run/api.address"), "postgres",
                                  m->postgres->conninfo, "redis", redis, "blobs", path_json(m, "blobs"), "ca",
@@ -228,11 +223,10 @@ static int scheduler_add(const struct making *m, unsigned number)
     char file[64];
     snprintf(name, sizeof(name), "scheduler-%u", number);
     snprintf(file, sizeof(file), "run/%s.yaml", name);
-    json_t *document = json_pack(
-        "{s:s, s:s, s:o, s:O*, s:O*, s:O*, s:O*, s:o}", "name", name, "postgres", m->postgres->conninfo,
-        "redis", redis_json(m), "links", (json_t *)m->config->links, "planner", (json_t *)m->config->planner,
-        "planners", (json_t *)m->config->planners, "sharing", (json_t *)m->config->sharing, "leader_file",
-        path_json(m, "run/%s.leader", name));
+    json_t *document = json_pack("{s:s, s:s, s:o, s:O*, s:O*, s:O*, s:O*, s:o}", "name", name, "postgres",
+                                 m->postgres->conninfo, "redis", redis_json(m), "links", m->config->links,
+                                 "planner", m->config->planner, "planners", m->config->planners, "sharing",
+                                 m->config->sharing, "leader_file", path_json(m, "run/%s.leader", name));
     if (document_write(m, file, document) < 0)
         return -1;
     json_t *program = program_json(m, "motley-scheduler");
