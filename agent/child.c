@@ -15,9 +15,10 @@
 
 #include "common/buf.h"
 #include "common/clock.h"
+#include "common/doc.h"
+#include "common/document.h"
 #include "common/file.h"
 #include "common/frame.h"
-#include "common/json.h"
 #include "common/process.h"
 #include "common/unix_socket.h"
 
@@ -91,18 +92,25 @@ static int frame_keep(const struct child *child, const char *name, const json_t 
     return result;
 }
 
+#define NUMBER(key, member, needed, least, most) DOC_NUM(key, child, member, needed, 0, least, most, "")
+static const struct doc_field state_fields[] = {
+    NUMBER("pid", pid, JR_REQUIRED, 2, INT32_MAX),
+    NUMBER("start_time", start_time, JR_REQUIRED, 0, INT64_MAX),
+    DOC_CHARS("device", child, work.device, JR_REQUIRED, 1, ""),
+    NUMBER("run", work.run, JR_REQUIRED, -1, INT64_MAX),
+    NUMBER("epoch", work.epoch, JR_REQUIRED, -1, INT64_MAX),
+    NUMBER("rank", work.rank, JR_REQUIRED, -1, INT64_MAX),
+    NUMBER("request", work.request, JR_REQUIRED, -1, INT64_MAX),
+    NUMBER("limit_bytes", work.limit_bytes, JR_OPTIONAL, 0, INT64_MAX),
+};
+static const struct doc state_doc = DOC(child, state_fields, .loose = true);
+
 static int state_write(const struct child *child, struct err *err)
 {
-    const struct child_work *work = &child->work;
-    json_t *state =
-        json_pack("{s:i, s:I, s:s, s:I, s:I, s:I, s:I, s:I}", "pid", (int)child->pid, "start_time",
-                  (json_int_t)child->start_time, "device", work->device, "run", (json_int_t)work->run,
-                  "epoch", (json_int_t)work->epoch, "rank", (json_int_t)work->rank, "request",
-                  (json_int_t)work->request, "limit_bytes", (json_int_t)work->limit_bytes);
+    json_t *state = doc_write(&state_doc, child, err);
     struct buf text;
     buf_init(&text, 4096);
-    int result =
-        !state ? err_set(err, ERR_NOMEM, "no memory for a state") : json_print(state, false, &text, err);
+    int result = state ? json_print(state, false, &text, err) : -1;
     result = result < 0 ? -1 : quick_write(child->dir, "state.json", text.data, text.size, err);
     json_decref(state);
     buf_fini(&text);
@@ -112,34 +120,11 @@ static int state_write(const struct child *child, struct err *err)
 static int state_read(struct child *child, struct err *err)
 {
     char path[PATH_SIZE + 32];
-    struct buf text;
-    buf_init(&text, 65536);
-    snprintf(path, sizeof(path), "%s/state.json", child->dir);
-    json_t *state = file_read_all(path, 65535, &text, err) < 0
-                        ? NULL
-                        : json_parse_limited(buf_str(&text), text.size, 4, err);
-    buf_fini(&text);
-    if (!state)
-        return -1;
     struct json_reader reader;
-    const char *device = "";
-    int64_t pid = 0;
-    int64_t start_time = 0;
+    snprintf(path, sizeof(path), "%s/state.json", child->dir);
+    json_t *state = document_load(path, 65535, err);
     jr_init(&reader, state, path, err);
-    jr_i64(&reader, "pid", JR_REQUIRED, 2, INT32_MAX, &pid);
-    jr_i64(&reader, "start_time", JR_REQUIRED, 0, INT64_MAX, &start_time);
-    jr_str(&reader, "device", JR_REQUIRED, 1, sizeof(child->work.device) - 1, &device);
-    jr_i64(&reader, "run", JR_REQUIRED, -1, INT64_MAX, &child->work.run);
-    jr_i64(&reader, "epoch", JR_REQUIRED, -1, INT64_MAX, &child->work.epoch);
-    jr_i64(&reader, "rank", JR_REQUIRED, -1, INT64_MAX, &child->work.rank);
-    jr_i64(&reader, "request", JR_REQUIRED, -1, INT64_MAX, &child->work.request);
-    jr_i64(&reader, "limit_bytes", JR_OPTIONAL, 0, INT64_MAX, &child->work.limit_bytes);
-    int result = jr_finish_loose(&reader);
-    if (result == 0) {
-        snprintf(child->work.device, sizeof(child->work.device), "%s", device);
-        child->pid = (pid_t)pid;
-        child->start_time = (uint64_t)start_time;
-    }
+    int result = state ? doc_take(&state_doc, &reader, child) : -1;
     json_decref(state);
     return result;
 }

@@ -10,9 +10,10 @@
 #include "common/buf.h"
 #include "common/clock.h"
 #include "common/digest.h"
+#include "common/doc.h"
+#include "common/document.h"
 #include "common/file.h"
 #include "common/http.h"
-#include "common/json.h"
 #include "common/tls.h"
 
 enum { DOCUMENT_MAX = 65536, RETRY_MS = 200, RENEW_MS = 10000 };
@@ -27,29 +28,49 @@ static int paths_make(const char *home, struct agent_identity *identity, struct 
                : 0;
 }
 
-static int field_copy(struct json_reader *reader, const char *key, enum jr_need need, char *out, size_t size)
+#define TEXT(key, member, needed, ...) DOC_CHARS(key, agent_identity, member, needed, 0, "", __VA_ARGS__)
+
+static const struct doc_field redis_fields[] = {
+    TEXT("address", redis, JR_REQUIRED),
+    TEXT("user", user, JR_OPTIONAL, .flags = DOC_SPARSE),
+    TEXT("password", password, JR_OPTIONAL, .flags = DOC_SPARSE),
+    DOC_FLAG("tls", agent_identity, redis_tls, JR_OPTIONAL, false, ""),
+};
+static const struct doc redis_doc = DOC(agent_identity, redis_fields, .loose = true);
+
+static int seal_read(struct json_reader *reader, const struct doc_field *field, void *at)
 {
     const char *text = NULL;
-    out[0] = '\0';
-    int found = jr_str(reader, key, need, 0, size - 1, &text);
-    if (found == 1)
-        memcpy(out, text, strlen(text) + 1);
-    return found;
+    if (jr_str(reader, field->key, JR_REQUIRED, 0, 2 * SEAL_KEY_SIZE, &text) <= 0)
+        return -1;
+    return digest_unhex(text, at, SEAL_KEY_SIZE) == 0
+               ? 1
+               : jr_fail(reader, field->key, "no key of %d bytes in hex", SEAL_KEY_SIZE);
 }
 
-/* Reads the "redis" part of an enrolment's answer or of agent.json. */
-static int redis_read(struct json_reader *reader, struct agent_identity *identity)
+static int seal_write(const struct doc_field *field, const void *at, json_t *object)
 {
-    struct json_reader redis;
-    int found = jr_sub(reader, "redis", JR_OPTIONAL, &redis);
-    if (found == 1) {
-        field_copy(&redis, "address", JR_REQUIRED, identity->redis, sizeof(identity->redis));
-        field_copy(&redis, "user", JR_OPTIONAL, identity->user, sizeof(identity->user));
-        field_copy(&redis, "password", JR_OPTIONAL, identity->password, sizeof(identity->password));
-        jr_bool(&redis, "tls", JR_OPTIONAL, &identity->redis_tls);
-    }
-    return jr_finish_loose(&redis);
+    char text[2 * SEAL_KEY_SIZE + 1];
+    digest_hex(at, SEAL_KEY_SIZE, text);
+    const int bad = json_object_set_new(object, field->key, json_string(text));
+    explicit_bzero(text, sizeof(text));
+    return bad;
 }
+
+/* What an enrolment's answer tells, and, with node and api, what agent.json keeps. */
+static const struct doc_form seal_form = {.read = seal_read, .write = seal_write};
+static const struct doc_field joined_fields[] = {
+    TEXT("token", token, JR_REQUIRED),
+    DOC_WITHIN("redis", JR_OPTIONAL, &redis_doc, "", DOC_GIVEN_IN(agent_identity, has_redis)),
+    DOC_OTHER("seal", agent_identity, seal_key, &seal_form, ""),
+};
+static const struct doc joined_doc = DOC(agent_identity, joined_fields);
+static const struct doc_field identity_fields[] = {
+    TEXT("node", node, JR_REQUIRED),
+    TEXT("api", api, JR_REQUIRED),
+    DOC_WITHIN(NULL, JR_OPTIONAL, &joined_doc, ""),
+};
+static const struct doc identity_doc = DOC(agent_identity, identity_fields, .loose = true);
 
 static int certificate_load(struct agent_identity *identity, struct err *err)
 {
@@ -65,19 +86,6 @@ static int certificate_load(struct agent_identity *identity, struct err *err)
     return result < 0 ? err_wrap(err, "\"%s\"", identity->cert_file) : 0;
 }
 
-/* Reads the key that seals messages. A home of a version before seals has none. */
-static int seal_read(struct json_reader *reader, struct agent_identity *identity)
-{
-    char text[2 * SEAL_KEY_SIZE + 1];
-    if (field_copy(reader, "seal", JR_REQUIRED, text, sizeof(text)) < 0)
-        return -1;
-    int result = digest_unhex(text, identity->seal_key, SEAL_KEY_SIZE) == 0
-                     ? 0
-                     : err_set(reader->err, ERR_INVALID, "seal: no key of %d bytes in hex", SEAL_KEY_SIZE);
-    explicit_bzero(text, sizeof(text));
-    return result;
-}
-
 int agent_identity_load(const char *home, struct agent_identity *identity, struct err *err)
 {
     char path[1024];
@@ -86,26 +94,15 @@ int agent_identity_load(const char *home, struct agent_identity *identity, struc
         return -1;
     if (!file_exists(path))
         return 0;
-    struct buf text;
-    buf_init(&text, DOCUMENT_MAX);
-    json_t *document = NULL;
-    int result = file_read_all(path, DOCUMENT_MAX, &text, err);
-    if (result == 0) {
-        document = json_parse_limited(buf_str(&text), text.size, 8, err);
-        struct json_reader reader;
-        jr_init(&reader, document, "agent.json", err);
-        field_copy(&reader, "node", JR_REQUIRED, identity->node, sizeof(identity->node));
-        field_copy(&reader, "api", JR_REQUIRED, identity->api, sizeof(identity->api));
-        field_copy(&reader, "token", JR_REQUIRED, identity->token, sizeof(identity->token));
-        redis_read(&reader, identity);
-        result = !document || seal_read(&reader, identity) < 0 ? -1 : jr_finish_loose(&reader);
-        if (result < 0) {
-            err->code = ERR_CORRUPT;
-            err_wrap(err, "\"%s\"", path);
-        }
+    json_t *document = document_load(path, DOCUMENT_MAX, err);
+    struct json_reader reader;
+    jr_init(&reader, document, "agent.json", err);
+    int result = document ? doc_take(&identity_doc, &reader, identity) : -1;
+    if (result < 0 && err->code != ERR_IO) {
+        err->code = ERR_CORRUPT;
+        err_wrap(err, "\"%s\"", path);
     }
     json_decref(document);
-    buf_fini(&text);
     return result < 0 || certificate_load(identity, err) < 0 ? -1 : 1;
 }
 
@@ -133,9 +130,7 @@ static int answer_keep(const char *home, const json_t *answer, const uint8_t pin
     jr_init(&reader, answer, "", err);
     jr_str(&reader, "certificate", JR_REQUIRED, 1, DOCUMENT_MAX, &cert);
     jr_str(&reader, "ca", JR_REQUIRED, 1, DOCUMENT_MAX, &ca);
-    field_copy(&reader, "token", JR_REQUIRED, identity->token, sizeof(identity->token));
-    redis_read(&reader, identity);
-    if (seal_read(&reader, identity) < 0 || jr_finish_loose(&reader) < 0)
+    if (doc_fields(&joined_doc, &reader, identity) < 0 || jr_finish_loose(&reader) < 0)
         return err_wrap(err, "the server's answer");
     char folder[1024];
     char path[1024];
@@ -147,17 +142,9 @@ static int answer_keep(const char *home, const json_t *answer, const uint8_t pin
         file_write_atomic(identity->key_file, key->data, key->size, 0600, err) < 0) {
         return -1;
     }
-    json_t *kept =
-        json_pack("{s:s, s:s, s:s}", "node", identity->node, "api", identity->api, "token", identity->token);
-    if (json_object_get(answer, "redis"))
-        json_object_set(kept, "redis", json_object_get(answer, "redis"));
-    json_object_set(kept, "seal", json_object_get(answer, "seal"));
-    struct buf text;
-    buf_init(&text, DOCUMENT_MAX);
-    int result = json_print(kept, false, &text, err);
-    result = result < 0 ? -1 : file_write_atomic(path, text.data, text.size, 0600, err);
+    json_t *kept = doc_write(&identity_doc, identity, err);
+    int result = document_save(path, kept, false, 0600, err);
     json_decref(kept);
-    buf_fini(&text);
     return result < 0 ? -1 : certificate_load(identity, err);
 }
 

@@ -30,7 +30,7 @@ struct agent_identity {
     char redis[512];    /* address of Redis; "" when the cluster has none */
     char user[128];     /* user for Redis; "" means none */
     char password[256]; /* password for Redis; "" means none */
-    bool redis_tls;
+    bool has_redis, redis_tls;
     uint8_t seal_key[SEAL_KEY_SIZE]; /* key that seals messages from and to the scheduler */
     char ca_file[640], cert_file[640], key_file[640];
     struct agent_certificate certificate;
