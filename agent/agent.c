@@ -72,7 +72,6 @@ static void hello_send(struct agent *agent)
              links_port(agent->links));
     json_t *hello = json_deep_copy(agent->inventory);
     json_object_set_new(hello, "address", json_string(address));
-    json_object_set_new(hello, "plan_slices", json_true()); /* our workers read slices of plans */
     json_object_set_new(hello, "workers", supervisor_workers(agent->supervisor));
     json_object_set_new(hello, "lacking", supervisor_lacking(agent->supervisor));
     if (history_before(agent->history))

@@ -23,17 +23,6 @@ static int save(const struct node_history *history, struct err *err)
     return document_save(history->path, history->document, true, 0600, err);
 }
 
-/* Loads epochs.json, the file of earlier releases, which holds only the epochs. */
-static json_t *load_old(const char *home, struct err *err)
-{
-    char path[700];
-    json_t *epochs = NULL;
-    if (file_path(path, sizeof(path), err, "%s/journal/epochs.json", home) < 0)
-        return NULL;
-    epochs = file_exists(path) ? document_load(path, FILE_BYTES_MAX, err) : json_object();
-    return epochs ? json_pack("{s:s, s:o, s:[]}", "incarnation", "", "epochs", epochs, "runs") : NULL;
-}
-
 struct node_history *history_open(const char *home, struct err *err)
 {
     struct node_history *history = calloc(1, sizeof(*history));
@@ -43,8 +32,9 @@ struct node_history *history_open(const char *home, struct err *err)
         return NULL;
     }
     err_clear(err);
-    history->document =
-        file_exists(history->path) ? document_load(history->path, FILE_BYTES_MAX, err) : load_old(home, err);
+    history->document = file_exists(history->path)
+                            ? document_load(history->path, FILE_BYTES_MAX, err)
+                            : json_pack("{s:s, s:{}, s:[]}", "incarnation", "", "epochs", "runs");
     if (history->document && (!json_is_string(json_object_get(history->document, "incarnation")) ||
                               !json_is_object(json_object_get(history->document, "epochs")) ||
                               !json_is_array(json_object_get(history->document, "runs")))) {

@@ -36,14 +36,11 @@ struct renewer {
 /* Returns when two thirds of the certificate's lifetime are over, on the monotonic clock. The clock of this
  * machine may be years off that of the CA, so a certificate that has just come has its whole lifetime. One
  * that was read is as old as its file says, or as its own end says where that is more: the file of a copied
- * home may be younger than its certificate. A certificate of an earlier release, which names no generation,
- * is due at once. */
+ * home may be younger than its certificate. */
 static uint64_t due_ns(const struct agent_identity *identity)
 {
     const struct agent_certificate *certificate = &identity->certificate;
     struct stat status;
-    if (!strchr(certificate->identity + strlen("agent:"), ':'))
-        return 0;
     const int64_t whole_us = (certificate->ends_s - certificate->issued_s) * 1000000 / 3 * 2;
     const int64_t now_us = clock_wall_us();
     int64_t left_us = whole_us;

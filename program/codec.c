@@ -34,7 +34,7 @@ static json_t *rank_json(const struct plan_rank *rank, bool programs_too, struct
     json_t *object = doc_write(&plan_rank_doc, rank, err);
     json_t *programs = !object ? NULL : programs_too ? programs_json(rank, err) : json_object();
     int bad = json_object_set_new(object, "programs", programs);
-    if (rank->programs_digest[0]) { /* only plans of version 2 have these keys */
+    if (rank->programs_digest[0]) { /* a sealed plan */
         bad |= json_object_set_new(object, "updates", tuples_json(rank->updates, rank->update_count, 3));
         bad |= json_object_set_new(object, "programs_digest", json_string(rank->programs_digest));
     }
@@ -93,7 +93,7 @@ static json_t *plan_body(const struct plan *plan, bool programs, struct err *err
         bad |= json_array_append_new(groups, group_json(&plan->groups[g]));
     bad |= json_object_set_new(body, "ranks", ranks);
     bad |= json_object_set_new(body, "groups", groups);
-    bad |= json_object_set_new(body, "version", json_integer(plan->version));
+    bad |= json_object_set_new(body, "version", json_integer(PLAN_VERSION));
     bad |= json_object_set_new(body, "placement", json_string(plan_placement_name(plan->placement)));
     bad |= json_object_set_new(body, "batch_rows", json_integer(plan->batch_rows));
     bad |= json_object_set_new(body, "micro_batches", micro_batches_json(plan));
@@ -209,8 +209,6 @@ static int rank_seal(const struct plan *plan, struct plan_rank *rank, struct num
     rank->programs_digest[0] = '\0';
     if (plan_updates_find(rank, err) < 0)
         return -1;
-    if (plan->version == 1)
-        return 0;
     if (!(run->digest = digest_create(err)))
         return -1;
     int result = rank_numbers(run, rank, err);
@@ -220,7 +218,7 @@ static int rank_seal(const struct plan *plan, struct plan_rank *rank, struct num
     return result;
 }
 
-/* Digests the frame, which has the digests of the programs; in version 1 the programs themselves follow. */
+/* Digests the frame, which has the digests of the programs. */
 static int frame_digest(struct plan *plan, const json_t *frame, struct number_run *run, struct err *err)
 {
     struct buf text;
@@ -230,8 +228,6 @@ static int frame_digest(struct plan *plan, const json_t *frame, struct number_ru
     int result = json_print(frame, true, &text, err);
     if (result == 0)
         result = digest_update(run->digest, text.data, text.size, err);
-    for (uint32_t r = 0; r < plan->rank_count && plan->version == 1 && result == 0; r++)
-        result = rank_numbers(run, &plan->ranks[r], err);
     if (result == 0)
         result = run_end(run, plan->digest, err);
     digest_destroy(run->digest);

@@ -27,13 +27,13 @@ json_t *plan_to_json(const struct plan *plan, struct err *err);
 struct plan *plan_from_json(const json_t *json, struct err *err);
 /* Does what plan_from_json does, for a plan that another program made, of at most instructions_most expanded
  * instructions. The plan's digest may be missing, because only this code can compute it, and is then filled
- * in; a digest that is there must match. The plan becomes one of version PLAN_VERSION. */
+ * in; a digest that is there must match. */
 struct plan *plan_from_json_given(const json_t *json, uint32_t instructions_most, struct err *err);
 
 /* Slices. The slice of a rank is the plan's document without the programs of the other ranks, of which it
  * has the digests, and with "slice": the rank. It has the plan's digest. */
 
-/* Makes the slices of all ranks from a whole plan of version 2 as plan_to_json writes it: an array whose
+/* Makes the slices of all ranks from a whole plan as plan_to_json writes it: an array whose
  * elements share the JSON values that are equal. Instruction lists stay folded. Returns new, or NULL:
  * ERR_INVALID, ERR_NOMEM. */
 json_t *plan_slices(const json_t *plan, struct err *err);

@@ -47,13 +47,13 @@ static int updates_read(struct json_reader *r, const struct plan *plan, struct p
                        &rank->updates, &rank->update_count);
 }
 
-/* Reads the digest and the updates of each rank's programs, which version 2 states. A slice has these in
+/* Reads the digest and the updates of each rank's programs. A slice has these in
  * place of the other ranks' programs. */
 static int seals_read(struct json_reader *r, const struct plan *plan, struct plan_rank *rank)
 {
     const char *digest = "";
-    if (plan->version == 1 || updates_read(r, plan, rank) < 0)
-        return r->failed ? -1 : 0;
+    if (updates_read(r, plan, rank) < 0)
+        return -1;
     bool other = plan->slice_rank != PLAN_NONE && rank != &plan->ranks[plan->slice_rank];
     jr_str(r, "programs_digest", JR_OPTIONAL, PLAN_DIGEST_HEX - 1, PLAN_DIGEST_HEX - 1, &digest);
     for (int kind = 0; kind < PROGRAM_KINDS && other && !r->failed; kind++)
@@ -132,8 +132,8 @@ static struct plan *plan_frame(struct json_reader *r)
     uint32_t version = 0, batch_rows = 1, rows = 1;
     const json_t *ranks = NULL, *groups = NULL, *micro = NULL;
     jr_u32(r, "version", JR_REQUIRED, 0, UINT32_MAX, &version);
-    if (!r->failed && (version == 0 || version > PLAN_VERSION))
-        jr_fail(r, "version", "%u; this program reads versions 1 to %u", version, PLAN_VERSION);
+    if (!r->failed && version != PLAN_VERSION)
+        jr_fail(r, "version", "%u; this program reads version %u", version, PLAN_VERSION);
     jr_choice(r, "placement", JR_REQUIRED, plan_placement_names, &placement);
     jr_u32(r, "batch_rows", JR_REQUIRED, 1, 1u << 24, &batch_rows);
     jr_any(r, "micro_batches", JR_REQUIRED, &micro);
@@ -152,7 +152,6 @@ static struct plan *plan_frame(struct json_reader *r)
                                     batch_rows, rows, r->err);
     if (!plan)
         return NULL;
-    plan->version = version;
     plan->placement = (enum plan_placement)placement;
     if (json_is_array(micro) && starts_read(r, plan, micro) < 0) {
         plan_destroy(plan);
@@ -166,8 +165,7 @@ static int plan_read(struct json_reader *r, struct plan *plan, uint32_t budget, 
     const json_t *ranks = NULL, *groups = NULL;
     int64_t slice = PLAN_NONE;
     doc_fields(&plan_frame_doc, r, plan);
-    if (plan->version > 1)
-        jr_i64(r, "slice", JR_OPTIONAL, 0, plan->rank_count - 1, &slice);
+    jr_i64(r, "slice", JR_OPTIONAL, 0, plan->rank_count - 1, &slice);
     plan->slice_rank = (int32_t)slice;
     jr_str(r, "digest", *digest ? JR_REQUIRED : JR_OPTIONAL, 0, PLAN_DIGEST_HEX - 1, digest);
     jr_array(r, "ranks", JR_REQUIRED, 1, PLAN_RANKS_MAX, &ranks);
@@ -230,14 +228,7 @@ struct plan *plan_from_json(const json_t *json, struct err *err)
 struct plan *plan_from_json_given(const json_t *json, uint32_t instructions_most, struct err *err)
 {
     uint32_t most = instructions_most < PLAN_INSTRS_MAX ? instructions_most : PLAN_INSTRS_MAX;
-    struct plan *plan = whole_only(plan_decode(json, most, NULL, err), err);
-    if (!plan || plan->version == PLAN_VERSION)
-        return plan;
-    plan->version = PLAN_VERSION;
-    if (plan_seal(plan, err) == 0)
-        return plan;
-    plan_destroy(plan);
-    return NULL;
+    return whole_only(plan_decode(json, most, NULL, err), err);
 }
 
 struct plan *plan_slice_from_json(const json_t *json, struct err *err)

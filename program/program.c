@@ -139,7 +139,6 @@ struct plan *plan_create(uint32_t rank_count, uint32_t group_count, uint32_t bat
         err_set(err, ERR_NOMEM, "plan: out of memory");
         return NULL;
     }
-    plan->version = PLAN_VERSION;
     plan->slice_rank = PLAN_NONE;
     plan->batch_rows = batch_rows;
     plan->rank_count = rank_count;

@@ -338,7 +338,7 @@ struct plan_rank {
     struct plan_update *updates;
     /* instr_count 0: the plan has no program of the kind, or the plan is the slice of another rank */
     struct program programs[PROGRAM_KINDS];
-    char programs_digest[PLAN_DIGEST_HEX]; /* digest of the rank's programs (codec.h); "" in version 1 */
+    char programs_digest[PLAN_DIGEST_HEX]; /* digest of the rank's programs (codec.h); "" until plan_seal */
 };
 
 struct plan_group {
@@ -360,7 +360,6 @@ struct plan_costs {
 };
 
 struct plan {
-    uint32_t version; /* PLAN_VERSION, or 1 */
     /* PLAN_NONE: the plan is whole. Otherwise the plan is the slice of this rank: it has no programs of other
      * ranks. */
     int32_t slice_rank;
@@ -383,7 +382,7 @@ struct plan {
     struct plan_costs costs;
     char digest[PLAN_DIGEST_HEX]; /* digest of everything else in the plan (codec.c); "" until plan_seal */
 };
-#define PLAN_VERSION 2u /* version 1 has one digest of frame and programs, so it has no slices */
+#define PLAN_VERSION 2u
 
 /* The contents of SLOT_STEP_SCALARS; ALL_REDUCE adds them, and combines control by OR. */
 struct plan_step_scalars {

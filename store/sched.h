@@ -111,7 +111,6 @@ struct store_sched_node { /* all nodes that were not removed */
     bool joining;   /* the node has not said hello since its enrolment */
     int64_t last_seq;
     int64_t generation; /* generation that the node's certificate must name */
-    bool slices;        /* the node's workers can read slices of plans */
     bool admitted;      /* the node has a Redis user and a seal key; false once it is barred or removed */
     uint8_t redis_hash[32], seal_key[32];
 };

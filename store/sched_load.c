@@ -60,8 +60,7 @@ static const struct pg_statement statements[Q_COUNT] = {
                  PG_READ},
     [Q_NODES] = {"sched_nodes",
                  "SELECT name, boot, machine_id, address, state, last_seq, generation, redis_hash, seal_key, "
-                 "redis_hash IS NOT NULL AND seal_key IS NOT NULL AND NOT barred, "
-                 "coalesce(inventory ->> 'plan_slices', '') = 'true' "
+                 "redis_hash IS NOT NULL AND seal_key IS NOT NULL AND NOT barred "
                  "FROM nodes WHERE removed_at IS NULL ORDER BY name",
                  PG_READ},
     [Q_DEVICES] = {"sched_devices",
@@ -320,7 +319,6 @@ static void read_cluster(struct store_view *view, const struct pg_result *nodes,
                          pg_bytes(nodes, (int)i, 7, node->redis_hash, 32) == 32 &&
                          pg_bytes(nodes, (int)i, 8, node->seal_key, 32) == 32;
         node->reachable = node->reachable && node->admitted;
-        node->slices = pg_bool(nodes, (int)i, 10);
     }
     view->devices = rows_of(view, devices, sizeof(*view->devices), &view->device_count);
     for (size_t i = 0; i < view->device_count; i++) {

@@ -18,7 +18,7 @@
 #include "worker/session/method.h"
 #include "worker/session/report.h"
 
-enum { START_SECONDS_MAX = 120, SECONDS_MAX = 600, PAUSE_MS = 5 };
+enum { SECONDS_MAX = 600, PAUSE_MS = 5 };
 
 struct profile_job {
     struct local_part local;
@@ -126,19 +126,6 @@ static int read_config(const json_t *model, const struct local_part *local, stru
     return result;
 }
 
-/* Converts a moment of the wall clock (microseconds) to this machine's monotonic clock (nanoseconds): at
- * least 1 and at most START_SECONDS_MAX from now. It is converted once, so setting the wall clock meanwhile
- * changes nothing. */
-static uint64_t start_on_our_clock(int64_t at_us)
-{
-    const int64_t most_us = (int64_t)START_SECONDS_MAX * 1000000;
-    const int64_t ahead_us = at_us - clock_wall_us();
-    const int64_t now_ns = (int64_t)clock_mono_ns();
-    const int64_t start_ns =
-        now_ns + (ahead_us < most_us ? (ahead_us > -most_us ? ahead_us : -most_us) : most_us) * 1000;
-    return start_ns > 0 ? (uint64_t)start_ns : 1;
-}
-
 static int read_job(const json_t *message, struct profile_job *job, struct err *err)
 {
     struct json_reader reader;
@@ -157,15 +144,10 @@ static int read_job(const json_t *message, struct profile_job *job, struct err *
     jr_object(&reader, "spec", JR_OPTIONAL, &spec);
     jr_u32(&reader, "sequence_tokens", JR_OPTIONAL, 1, 1 << 20, &job->sequence_tokens);
     jr_u32(&reader, "tokens_max", JR_OPTIONAL, 1, 1 << 24, &job->tokens_max);
-    int64_t start_at_us = 0;
-    jr_i64(&reader, "start_at", JR_OPTIONAL, 0, INT64_MAX, &start_at_us);
     jr_f64(&reader, "seconds", JR_OPTIONAL, 0, SECONDS_MAX, &job->seconds);
     if (jr_finish_loose(&reader) < 0 || local_read(message, &job->local, err) < 0)
         return -1;
-    /* A scheduler from before `start_in_ms` names the start by the wall clock alone. */
-    job->start_ns = job->local.start_ns > 0 ? (uint64_t)job->local.start_ns
-                    : start_at_us > 0       ? start_on_our_clock(start_at_us)
-                                            : 0;
+    job->start_ns = (uint64_t)job->local.start_ns;
     job->method.compute = dtypes[compute];
     if (read_config(model, &job->local, &job->config, err) < 0 ||
         model_config_runnable(&job->config, err) < 0)

@@ -9,8 +9,8 @@
 #include "worker/session/link.h"
 #include "worker/session/session.h"
 
-/* Handles a `profile` message with `local` (borrowed): waits until its start_at, measures, keeps the device
- * busy until `seconds` after start_at so that neighbours measure under load, and emits `profile`. */
+/* Handles a `profile` message with `local` (borrowed): waits until its start_ns, measures, keeps the device
+ * busy until `seconds` after it so that neighbours measure under load, and emits `profile`. */
 int profile_run(struct worker_link *link, const json_t *message, const struct stop_request *stop,
                 struct err *err);
 

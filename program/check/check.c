@@ -10,9 +10,6 @@
 
 static int check_ranges(const struct plan *plan, struct err *err)
 {
-    if (plan->version == 0 || plan->version > PLAN_VERSION)
-        return err_set(err, ERR_INVALID, "plan: version %u; this program runs versions 1 to %u",
-                       plan->version, PLAN_VERSION);
     if (plan->block_count < 1 || plan->rank_count == 0 || plan->group_count == 0 ||
         plan->micro_batch_count == 0)
         return err_set(err, ERR_INVALID, "plan: no blocks, ranks, groups or micro-batches");

@@ -116,24 +116,12 @@ static json_t *compose_common(struct scheduler_pass *pass, const struct pass_sta
 }
 
 /* Composes the `assign` message of a rank. It names the plan's digest; the rank's slice of the plan is added
- * when it is sent. An agent too old for slices is sent the whole plan in an older format, which *old keeps
- * for the next rank. */
-static json_t *compose_assign(struct scheduler_pass *pass, const struct pass_start *start,
-                              const json_t *common, json_t *rank, json_t **old)
+ * when it is sent. */
+static json_t *compose_assign(struct scheduler_pass *pass, const json_t *common, json_t *rank)
 {
-    const struct store_sched_node *node = pass_node(pass, json_string_value(json_object_get(rank, "node")));
-    struct err err;
     json_t *assign = json_copy((json_t *)(uintptr_t)common);
     if (!assign || json_object_update(assign, rank) < 0)
         pass->failed = true;
-    if (pass->failed || !node || node->slices)
-        return assign;
-    if (!*old && !(*old = placer_plan_before_slices(start->answer.plan, &err))) {
-        log_event(LOG_LEVEL_ERROR, "plan_unread", "why=\"%s\"", err.text);
-        pass->failed = true;
-    }
-    json_object_del(assign, "plan_digest");
-    json_object_set(assign, "plan", *old);
     return assign;
 }
 
@@ -173,10 +161,10 @@ static void compose_run(struct scheduler_pass *pass, const struct pass_start *st
     json_t *common = compose_common(pass, start, numbers, ranks);
     const json_t *planner = json_object_get(start->answer.answer, "planner");
     size_t i;
-    json_t *rank, *old = NULL;
+    json_t *rank;
     json_array_foreach (ranks, i, rank)
         pass_message(pass, json_string_value(json_object_get(rank, "node")), run, "assign",
-                     compose_assign(pass, start, common, rank, &old));
+                     compose_assign(pass, common, rank));
     pass_add(pass, pass->runs_new,
              json_pack("{s:I, s:I, s:I, s:O, s:O, s:O?, s:O?, s:I, s:f, s:I, s:I, s:O}", "run",
                        (json_int_t)run, "job", (json_int_t)job->id, "attempt", (json_int_t)job->attempt + 1,
@@ -188,7 +176,6 @@ static void compose_run(struct scheduler_pass *pass, const struct pass_start *st
     pass_add(pass, pass->jobs,
              json_pack("{s:I, s:s, s:s, s:I, s:O?}", "job", (json_int_t)job->id, "before", "queued", "state",
                        "starting", "run", (json_int_t)run, "why", json_object_get(planner, "why")));
-    json_decref(old);
     json_decref(common);
     json_decref(ranks);
     pass_note_run(pass, run, (uint32_t)start->answer.rank_count);

@@ -260,11 +260,10 @@ static void request_profile(struct scheduler_pass *pass, const struct job_class 
                              "files", json_object_get(model, "files"));
     json_t *method = json_object_get(class->asked, "method");
     json_t *message = json_pack(
-        "{s:s, s:o, s:O, s:O?, s:O?, s:O?, s:O, s:I, s:I, s:f}", "device", device->name, "model", slim,
-        "method", method, "base", json_object_get(method, "base"), "compute",
+        "{s:s, s:o, s:O, s:O?, s:O?, s:O?, s:O, s:I, s:f}", "device", device->name, "model", slim, "method",
+        method, "base", json_object_get(method, "base"), "compute",
         json_object_get(json_object_get(class->asked, "train"), "compute"), "sequence_tokens",
         json_object_get(json_object_get(class->asked, "data"), "sequence_tokens"), "spec", class->asked,
-        "start_at", (json_int_t)(pass->view->now_us + (int64_t)limits->profile_start_ms * 1000),
         "start_in_ms", (json_int_t)limits->profile_start_ms, "seconds", measure_ms(pass, model) / 1000.0);
     json_int_t deadline =
         (json_int_t)limits->profile_start_ms + limits->profile_ms * (json_int_t)3 + limits->profile_grace_ms;

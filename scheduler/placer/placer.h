@@ -91,8 +91,6 @@ int placer_profile_key(const json_t *spec, const json_t *config, char key[DIGEST
  * writes it. */
 int placer_plan_check(const struct plan *plan, const json_t *json, const struct frame_limits *most,
                       struct err *err);
-/* Returns a plan in the format of workers that are too old for slices, new, or NULL. */
-json_t *placer_plan_before_slices(const json_t *plan, struct err *err);
 
 void placer_answer_fini(struct placer_answer *answer);
 

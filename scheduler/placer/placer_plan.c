@@ -1,4 +1,4 @@
-/* Checks a plan before its ranks get it, and converts it for workers that are too old for slices. */
+/* Checks a plan before its ranks get it. */
 #include "program/check/check.h"
 #include "program/codec.h"
 #include "scheduler/placer/placer.h"
@@ -64,16 +64,4 @@ int placer_plan_check(const struct plan *plan, const json_t *json, const struct 
     int rc = slices ? slice_fits(json_array_get(slices, rank), rank, most, err) : -1;
     json_decref(slices);
     return rc;
-}
-
-json_t *placer_plan_before_slices(const json_t *plan, struct err *err)
-{
-    struct plan *read = plan_from_json(plan, err);
-    json_t *json = NULL;
-    if (read) {
-        read->version = 1;
-        json = plan_seal(read, err) == 0 ? plan_to_json(read, err) : NULL;
-    }
-    plan_destroy(read);
-    return json;
 }

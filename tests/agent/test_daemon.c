@@ -18,7 +18,6 @@ static void it_joins_once_and_tells_what_it_has(void **state)
     world->without_api = true; /* from now on: the home knows it */
     agent_start(world);
     json_t *hello = await(world, "node_hello", -1);
-    assert_true(json_is_true(json_object_get(hello, "plan_slices")));
     assert_int_equal(world->api.enrolments, 1);
     assert_string_equal(json_string_value(json_object_get(hello, "node")), "left");
     assert_int_equal(json_array_size(json_object_get(hello, "devices")), 2);

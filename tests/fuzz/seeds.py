@@ -397,8 +397,8 @@ def document():
 
 
 def state():
-    yield {"version": 1, "step": 3, "updates": 3, "seed": 1, "ranks": 2}
-    yield {"version": 1, "step": 0, "updates": 1 << 40, "seed": (1 << 63) - 1}
+    yield {"version": 2, "step": 3, "updates": 3, "seed": 1, "ranks": 2}
+    yield {"version": 2, "step": 0, "updates": 1 << 40, "seed": (1 << 63) - 1}
 
 
 TARGETS = {"cephalo": cephalo, "zorse": zorse, "sailor": sailor, "cluster": cluster, "profile": profile,

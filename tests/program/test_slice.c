@@ -135,32 +135,6 @@ static void the_own_programs_are_checked(void **state)
     plan_destroy(plan);
 }
 
-/* Documents of version 1, which are older than slices, are read and written unchanged. */
-static void plans_from_before_stay_what_they_were(void **state)
-{
-    (void)state;
-    struct err err = {0};
-    struct plan *plan = hand_plan(4);
-    plan->version = 1;
-    json_t *json = sealed_json(plan);
-    assert_string_equal(plan->digest, "42a21b322cc5b029ce40fc3a147b2114a6392d534577ab07945999a4b356ef7b");
-    assert_null(json_object_get(json_array_get(json_object_get(json, "ranks"), 0), "programs_digest"));
-    struct plan *again = plan_from_json(json, &err);
-    assert_non_null(again);
-    assert_int_equal(again->version, 1);
-    assert_int_equal(plan_check(again, &err), 0);
-    assert_null(plan_slices(json, &err));
-    assert_non_null(strstr(err.text, "no slices"));
-    struct plan *given = plan_from_json_given(json, 1000, &err);
-    assert_non_null(given);
-    assert_int_equal(given->version, PLAN_VERSION);
-    assert_string_not_equal(given->digest, plan->digest);
-    plan_destroy(plan);
-    plan_destroy(again);
-    plan_destroy(given);
-    json_decref(json);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -168,7 +142,6 @@ int main(void)
         cmocka_unit_test(a_mixed_up_slice_is_corrupt),
         cmocka_unit_test(a_slice_is_no_whole_plan),
         cmocka_unit_test(the_own_programs_are_checked),
-        cmocka_unit_test(plans_from_before_stay_what_they_were),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -62,7 +62,6 @@ struct fake_agent {
     unsigned saves;         /* messages that asked for a checkpoint */
     bool heedless;          /* true: the agent neither confirms assignments nor acts on them */
     bool says_nul;          /* true: a text of its hello holds U+0000 */
-    bool before_slices;     /* true: its hello is of a version whose workers read whole plans only */
     /* called for each assignment that comes, with the bytes of its message; may be NULL */
     void (*on_assign)(const json_t *message, size_t size);
     int64_t fault_at;     /* fault_at of new workers */
@@ -178,10 +177,9 @@ static inline void fake_hello(struct fake_agent *agent)
     if (agent->lacking)
         json_object_set_new(lacking, first, json_string(agent->lacking));
     fake_pass(agent, "node_hello",
-              json_pack("{s:s, s:s, s:s, s:b, s:o, s:o, s:o, s:o}", "boot", agent->boot, "machine_id", "m1",
-                        "address", "127.0.0.1:7000", "plan_slices", (int)!agent->before_slices, "devices",
-                        devices, "workers", workers, "lacking", lacking, "release",
-                        agent->says_nul ? json_stringn("1\0x", 3) : json_string("1")));
+              json_pack("{s:s, s:s, s:s, s:o, s:o, s:o, s:o}", "boot", agent->boot, "machine_id", "m1",
+                        "address", "127.0.0.1:7000", "devices", devices, "workers", workers, "lacking",
+                        lacking, "release", agent->says_nul ? json_stringn("1\0x", 3) : json_string("1")));
 }
 
 static inline struct fake_worker *fake_find(struct fake_agent *agent, const json_t *message, int from)

@@ -33,8 +33,8 @@ static void seen_clear(void)
     memset(&seen, 0, sizeof(seen));
 }
 
-/* Reads the plan of a rank's message as the rank's worker does, and checks whether it is a slice. */
-static void rank_has(json_int_t rank, bool slice)
+/* Reads the plan of a rank's message as the rank's worker does, and checks that it is its slice. */
+static void rank_has(json_int_t rank)
 {
     struct err err;
     const json_t *message = seen.messages[rank];
@@ -44,14 +44,9 @@ static void rank_has(json_int_t rank, bool slice)
     assert_int_equal(plan->rank_count, RANKS);
     assert_string_equal(plan->ranks[rank].device, json_string_value(json_object_get(message, "device")));
     assert_true(plan->ranks[rank].programs[PROGRAM_TRAIN].instr_count > 0);
-    assert_int_equal(plan->slice_rank, slice ? rank : PLAN_NONE);
-    if (slice) {
-        assert_string_equal(plan->digest, digest);
-        assert_string_equal(json_string_value(json_object_get(message, "plan_digest")), digest);
-    } else {
-        assert_int_equal(plan->version, 1);
-        assert_null(json_object_get(message, "plan_digest"));
-    }
+    assert_int_equal(plan->slice_rank, rank);
+    assert_string_equal(plan->digest, digest);
+    assert_string_equal(json_string_value(json_object_get(message, "plan_digest")), digest);
     plan_destroy(plan);
 }
 
@@ -106,7 +101,7 @@ static void the_plan_is_stored_once_and_each_rank_is_sent_its_slice(void **state
     int64_t id = world_submit(&world, &job);
     WORLD_UNTIL(&world, seen.count == RANKS);
     for (int r = 0; r < RANKS; r++)
-        rank_has(r, true);
+        rank_has(r);
     assert_int_equal(world_select(&world, "SELECT count(*) FROM runs"), 1);
     assert_int_equal(world_select(&world, "SELECT count(*) FROM outbox WHERE type = 'assign'"), RANKS);
     assert_int_equal(world_select(&world, "SELECT count(*) FROM outbox WHERE payload -> 'plan' IS NOT NULL"),
@@ -125,30 +120,10 @@ static void the_plan_is_stored_once_and_each_rank_is_sent_its_slice(void **state
     world_spawn(&world, 1);
     WORLD_UNTIL(&world, seen.count == RANKS);
     for (int r = 0; r < RANKS; r++)
-        rank_has(r, true);
+        rank_has(r);
     heed(true);
     WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
     assert_int_equal(world_select(&world, "SELECT count(*) FROM outbox"), 0);
-}
-
-/* During an upgrade the agents of one node are of a version from before slices. */
-static void an_agent_from_before_is_sent_whole_plans(void **state)
-{
-    (void)state;
-    heed(true);
-    world.agents[0]->before_slices = true;
-    fake_hello(world.agents[0]);
-    WORLD_UNTIL(
-        &world,
-        world_select(&world, "SELECT count(*) FROM nodes WHERE inventory ->> 'plan_slices' = 'false'") == 1);
-    fake_forget(world.agents[0]);
-    fake_forget(world.agents[1]);
-    const struct world_job job = {.name = "planned", .steps = 4, .every = 2};
-    int64_t id = world_submit(&world, &job);
-    WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
-    assert_int_equal(seen.count, RANKS);
-    for (int r = 0; r < RANKS; r++)
-        rank_has(r, r >= EACH);
 }
 
 static int setup(void **state)
@@ -182,7 +157,6 @@ int main(int argc, char **argv)
         return world_scheduler_main(argv[2]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_plan_is_stored_once_and_each_rank_is_sent_its_slice),
-        cmocka_unit_test(an_agent_from_before_is_sent_whole_plans),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

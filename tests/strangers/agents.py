@@ -193,7 +193,7 @@ class Node:
     def hello(self):
         living = [{"run": w.run, "epoch": w.epoch, "rank": w.rank, "device": w.device} for w in self.workers.values()
                   if not w.over or w.journal]
-        self.passing("node_hello", {"boot": self.boot, "machine_id": f"m-{self.name}", "address": "127.0.0.1:7000", "plan_slices": True,
+        self.passing("node_hello", {"boot": self.boot, "machine_id": f"m-{self.name}", "address": "127.0.0.1:7000",
                                     "devices": [{k: v for k, v in d.items() if k != "speed"} for d in self.devices if d["name"] not in self.away],
                                     "workers": living})
         if self.health:

@@ -7,16 +7,15 @@
 
 static json_t *profile_message(const struct fixture *fix, const json_t *method, const char *compute)
 {
-    const json_int_t far_us = 100000000; /* by the clock of a scheduler that is ahead; start_ns counts */
     struct err err;
     json_t *config = model_config_to_json(&fix->config, &err);
     return json_pack(
-        "{s:s, s:i, s:s, s:{s:o, s:O}, s:O, s:s, s:s, s:i, s:I, s:f, s:{s:{s:s, s:s, s:i, s:I}, s:s, s:I}}",
+        "{s:s, s:i, s:s, s:{s:o, s:O}, s:O, s:s, s:s, s:i, s:f, s:{s:{s:s, s:s, s:i, s:I}, s:s, s:I}}",
         "type", "profile", "request", 41, "device", "node0/cpu0", "model", "config", config, "files",
         json_object_get(fix->model, "files"), "method", method, "base", "fp32", "compute", compute,
-        "sequence_tokens", 32, "start_at", (json_int_t)clock_wall_us() + far_us, "seconds", 0.2, "local",
-        "device", "name", "node0/cpu0", "kind", "cpu", "threads", 1, "memory_limit_bytes",
-        (json_int_t)1 << 28, "api", fix->store.url, "start_ns", (json_int_t)clock_mono_ns() + 20000000);
+        "sequence_tokens", 32, "seconds", 0.2, "local", "device", "name", "node0/cpu0", "kind", "cpu",
+        "threads", 1, "memory_limit_bytes", (json_int_t)1 << 28, "api", fix->store.url, "start_ns",
+        (json_int_t)clock_mono_ns() + 20000000);
 }
 
 /* Sends a message and returns the first event that is not a worker_hello; then acknowledges and joins the

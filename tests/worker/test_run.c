@@ -240,26 +240,6 @@ static void blob_write(struct scene *scene, json_t *blobs, const char *name, con
     json_object_set_new(blobs, name, json_pack("{s:s, s:I}", "sha256", sha256, "size", (json_int_t)size));
 }
 
-/* Returns the checkpoint in the format before indexes, as four ranks wrote it: two replicas of each of two
- * stages, where the second replica's files have the same names. */
-static json_t *written_by_old_replicas(struct scene *scene, const json_t *blobs)
-{
-    static const char position[] = "{\"version\": 1, \"step\": 8, \"updates\": 8, \"seed\": 0, \"ranks\": 4}";
-    json_t *copy = json_copy((json_t *)blobs);
-    json_t *first = json_object_get(blobs, "optimizer-0-0.safetensors"),
-           *second = json_object_get(blobs, "optimizer-1-0.safetensors");
-    json_object_set(copy, "optimizer-0.safetensors", first);
-    json_object_set(copy, "optimizer-1.safetensors", first);
-    json_object_set(copy, "optimizer-2.safetensors", second);
-    json_object_set(copy, "optimizer-3.safetensors", second);
-    json_object_del(copy, "optimizer-0-0.safetensors");
-    json_object_del(copy, "optimizer-1-0.safetensors");
-    json_object_del(copy, "pieces-0-0.jsonl");
-    json_object_del(copy, "pieces-1-0.jsonl");
-    blob_write(scene, copy, "state.json", position, sizeof(position) - 1);
-    return copy;
-}
-
 /* The run that resumes this checkpoint ends with ERR_CORRUPT and these words. */
 static void expect_corrupt(const struct scene *scene, json_t *blobs, const char *words)
 {
@@ -275,24 +255,6 @@ static void expect_corrupt(const struct scene *scene, json_t *blobs, const char 
         fail_msg("'%s' does not say '%s'", text_of(failed, "text"), words);
     outcome_fini(&out);
     plan_destroy(single);
-}
-
-static void a_checkpoint_of_the_old_format_resumes(void **state)
-{
-    (void)state;
-    struct scene scene;
-    scene_open(&scene, "llama", 2, 2);
-    set(scene.spec, "checkpoint", "every_steps", json_integer(8));
-    scene_run(&scene, NULL, NULL);
-    expect_success(&scene.out);
-    json_t *blobs = written_by_old_replicas(&scene, json_object_get(checkpoint_at(&scene.out, 8), "blobs"));
-    resume_from(&scene, blobs, 1);
-    resume_from(&scene, blobs, 3);
-    json_object_del(blobs, "optimizer-2.safetensors");
-    json_object_del(blobs, "optimizer-3.safetensors");
-    expect_corrupt(&scene, blobs, "model.layers.2.self_attn");
-    json_decref(blobs);
-    scene_close(&scene);
 }
 
 static void a_damaged_checkpoint_is_refused_by_tensor(void **state)
@@ -772,7 +734,6 @@ int main(void)
         cmocka_unit_test(a_checkpoint_resumes_on_any_split),
         cmocka_unit_test(an_adapter_that_differs_by_layer_resumes_on_any_split),
         cmocka_unit_test(a_whole_models_checkpoint_resumes_on_any_split),
-        cmocka_unit_test(a_checkpoint_of_the_old_format_resumes),
         cmocka_unit_test(a_damaged_checkpoint_is_refused_by_tensor),
         cmocka_unit_test(steps_go_on_while_a_checkpoint_is_stored),
         cmocka_unit_test(the_next_checkpoint_waits_for_the_one_before),

@@ -1,5 +1,5 @@
-/* Tests which plans a worker accepts: its rank's slice of the run's plan, or the whole plan, as schedulers
- * sent before there were slices. It refuses anything else by name. */
+/* Tests which plans a worker accepts: its rank's slice of the run's plan. It refuses anything else by name.
+ */
 #include "worker/worker_fixture.h"
 
 #include "worker/session/assign.h"
@@ -68,10 +68,6 @@ static void a_wrong_slice_is_refused_by_name(void **state)
     json_object_del(assign, "plan");
     refused(assign, "plan: it is missing");
 
-    struct err err;
-    scene.plan->version = 1;
-    must(plan_seal(scene.plan, &err));
-    accepted(assign_of(&scene, scene.plan, 1), PLAN_NONE);
     plan_destroy(scene.plan);
     plan_destroy(scene.other);
     json_decref(scene.spec);

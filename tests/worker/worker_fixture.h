@@ -280,13 +280,11 @@ static inline json_t *fix_assign(const struct fixture *fix, const struct plan *p
     json_t *ranks = json_array(), *codec = plan_to_json(plan, &err);
     char cache[600];
     assert_non_null(codec);
-    if (plan->version > 1) { /* the scheduler sends slices of newer plans */
-        json_t *slices = plan_slices(codec, &err);
-        assert_non_null(slices);
-        json_decref(codec);
-        codec = json_deep_copy(json_array_get(slices, rank));
-        json_decref(slices);
-    }
+    json_t *slices = plan_slices(codec, &err);
+    assert_non_null(slices);
+    json_decref(codec);
+    codec = json_deep_copy(json_array_get(slices, rank));
+    json_decref(slices);
     for (uint32_t r = 0; r < plan->rank_count; r++)
         json_array_append_new(ranks, json_pack("{s:i, s:s, s:s}", "rank", (int)r, "node", plan->ranks[r].node,
                                                "device", plan->ranks[r].device));

@@ -4,7 +4,6 @@
 
 #include "common/json.h"
 #include "worker/checkpoint/adapter.h"
-#include "worker/checkpoint/old.h"
 #include "worker/checkpoint/state.h"
 
 enum { READ_PARTS = 8, INDEX_BYTES_MAX = 24 << 20 };
@@ -101,16 +100,6 @@ static int load_pieces(struct session *session, const json_t *blobs, struct err 
     return result;
 }
 
-static bool has_indexes(const json_t *blobs)
-{
-    const char *name;
-    json_t *value;
-    json_object_foreach ((json_t *)blobs, name, value)
-        if (strncmp(name, index_prefix, sizeof(index_prefix) - 1) == 0)
-            return true;
-    return false;
-}
-
 /* --- a whole checkpoint --- */
 
 static int load_position(struct session *session, const json_t *blobs, struct err *err)
@@ -127,7 +116,7 @@ static int load_position(struct session *session, const json_t *blobs, struct er
     if (!state)
         return -1;
     jr_init(&reader, state, "state", err);
-    jr_i64(&reader, "version", JR_REQUIRED, 1, 2, &version);
+    jr_i64(&reader, "version", JR_REQUIRED, 2, 2, &version);
     jr_i64(&reader, "step", JR_REQUIRED, 0, (int64_t)1 << 40, &step);
     jr_i64(&reader, "updates", JR_REQUIRED, 0, (int64_t)1 << 40, &updates);
     jr_i64(&reader, "seed", JR_REQUIRED, 0, INT64_MAX, &seed);
@@ -150,9 +139,7 @@ static int load_position(struct session *session, const json_t *blobs, struct er
 
 static int load_checkpoint(struct session *session, const json_t *blobs, struct err *err)
 {
-    if ((has_indexes(blobs) ? load_pieces : state_load_old)(session, blobs, err) < 0)
-        return -1;
-    return load_position(session, blobs, err);
+    return load_pieces(session, blobs, err) < 0 ? -1 : load_position(session, blobs, err);
 }
 
 static bool is_tensors(const char *name)

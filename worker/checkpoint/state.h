@@ -25,6 +25,8 @@ int snapshot_store(struct session *session, struct snapshot *snapshot, json_t **
 
 /* Loads the checkpoint or adapter that the assignment starts from, if any, into the stages. */
 int state_load(struct session *session, struct err *err);
+/* Loads the values of adapters from a safetensors file. */
+int state_load_adapter(struct session *session, struct safetensors *file, struct err *err);
 /* Adds to the reader all pieces in a checkpoint's indexes that pass the filter, and makes it ready. */
 int state_read_indexes(struct session *session, const json_t *blobs, struct piece_reader *reader,
                        piece_filter_fn *filter, void *arg, struct err *err);

@@ -191,8 +191,7 @@ static int read_ranks(struct json_reader *top, struct assignment *assignment, st
     return 0;
 }
 
-/* Reads this rank's slice, or the whole plan that a scheduler from before slices sends. A slice that is mixed
- * up is not the job's fault. */
+/* Reads this rank's slice. A slice that is mixed up is not the job's fault. */
 static int read_slice(const json_t *document, const char *digest, struct assignment *assignment,
                       struct err *err)
 {
@@ -204,7 +203,7 @@ static int read_slice(const json_t *document, const char *digest, struct assignm
         return -1;
     }
     const struct plan *plan = assignment->plan;
-    if (plan->slice_rank != PLAN_NONE && plan->slice_rank != (int32_t)assignment->rank)
+    if (plan->slice_rank != (int32_t)assignment->rank)
         return err_set(err, ERR_PEER, "plan.slice: it is the slice of rank %d, and this is rank %u",
                        (int)plan->slice_rank, assignment->rank);
     if (digest && strcmp(digest, plan->digest) != 0)
