@@ -106,11 +106,13 @@ static int field_next(struct message *m, struct field *field, struct err *err)
         status = fixed_read(m, 4, &field->value, err);
         break;
     case WIRE_BYTES:
-        status = varint_read(m, &size, err);
-        if (status == 0 && size > (uint64_t)(m->end - m->at))
+        if (varint_read(m, &size, err) < 0)
+            return -1;
+        if (size > (uint64_t)(m->end - m->at))
             return broken("a field that is longer than what is left", err);
         field->bytes = (struct message){.at = m->at, .end = m->at + size};
         m->at += size;
+        status = 0;
         break;
     default:
         return broken("it is no SentencePiece model (a field of an unknown kind)", err);

@@ -290,6 +290,7 @@ static void what_a_tokenizer_model_has_that_is_not_done_is_named(void **state)
         {"\x12\x7f\x18", 3, "longer than what is left"},
         {"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", 11, "longer than what is left"},
         {"\x18\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", 12, "more than 10 bytes"},
+        {"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", 11, "more than 10 bytes"},
         {"\x0b", 1, "no SentencePiece model"},
         {"{\"a\": 1}", 8, "tokenizer.model"},
     };
