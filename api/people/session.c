@@ -205,7 +205,8 @@ void session_post(struct call *call)
     jr_str(&reader, "token", JR_OPTIONAL, 1, 512, &token);
     if (!code == !token)
         jr_fail(&reader, "code", "either it or a token must be given");
-    if (jr_finish(&reader) < 0) {
+    const char *secret = code ? code : token;
+    if (jr_finish(&reader) < 0 || !secret) {
         call_refuse(call, &err);
         return;
     }
@@ -213,7 +214,6 @@ void session_post(struct call *call)
     if (!made)
         return;
     call_address(call, address);
-    const char *secret = code ? code : token;
     if (digest_sha256(secret, strlen(secret), shown, &err) < 0 ||
         store_session_open(call->app->store, shown, made->hash, SESSION_SECONDS, address, session_opened,
                            call, &err) < 0)
