@@ -167,10 +167,6 @@ static void a_checkpoint_of_2000_files_resumes(void **state)
     print_message("%u files\n", all.files);
     assert_true(all.files >= FILES_WANTED);
     goes_on(&fix, &world, all.blobs, &one);
-    json_t *old = json_copy(json_object_get(checkpoint_at(&one, STEP), "blobs"));
-    json_object_del(old, "pieces-0-0.jsonl"); /* the older format: whole tensors without an index */
-    goes_on(&fix, &world, old, &one);
-    json_decref(old);
     tensors_fini(&all);
     outcome_fini(&one);
     world_fini(&world);
