@@ -57,7 +57,7 @@ static json_t *whole_machine(struct err *err)
 struct given_device {
     int kind, isa;
     uint32_t threads, index;
-    uint64_t memory;
+    uint64_t memory, memory_at_most;
     const char *like;
 };
 static const struct doc_field device_fields[] = {
@@ -67,6 +67,8 @@ static const struct doc_field device_fields[] = {
     DOC_NUM("index", given_device, index, JR_OPTIONAL, 0, 0, 255, ""),
     DOC_TEXT("like", given_device, like, JR_OPTIONAL, 1, 127, ""),
     DOC_NUM("memory", given_device, memory, JR_OPTIONAL, 0, 1 << 20, INT64_C(1) << 50, "",
+            .flags = DOC_BYTES),
+    DOC_NUM("memory_at_most", given_device, memory_at_most, JR_OPTIONAL, 0, 1 << 20, INT64_C(1) << 50, "",
             .flags = DOC_BYTES),
 };
 static const struct doc device_doc = DOC(given_device, device_fields);

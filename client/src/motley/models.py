@@ -991,6 +991,13 @@ class DeviceCatalogue(Answered):
 
 
 @dataclass(frozen=True, kw_only=True)
+class DeviceProducts(Answered):
+    """what multiplies matrices on a card"""
+    library: str | None = None  # the vendor's library, with its file and version; null: our own kernels
+    why: str | None = None  # why no library of the vendor's does
+
+
+@dataclass(frozen=True, kw_only=True)
 class DeviceHealthMigSlice(Answered):
     uuid: str | None = None
     memory_bytes: int | None = None
@@ -1053,6 +1060,7 @@ class Device(Answered):
     catalogue: DeviceCatalogue | None = None  # its last profile beside the catalogue's entry of that name, where there are both
     memory_limit_bytes: int | None = None
     base_bytes: int | None = None  # of these, what a worker on a card takes for itself: scratch memory and the areas of its vendor's library of products; plans have the rest
+    products: DeviceProducts | None = None  # what multiplies matrices on a card
     job: int | None = None  # what runs there; null of a job that one may not see
     job_owner: str | None = None  # whose job runs there, which everybody sees; null: none
     health: DeviceHealth | None = None  # as its agent told last; of a card what the vendor's management library could say, of a CPU others_cores alone

@@ -338,8 +338,8 @@ def end_lease(id: int) -> Call[Lease]:
 
 
 def remove_node(name: str) -> Call[RemoveNodeAnswer]:
-    """Take a machine out of the cluster. Revokes its token and its certificate, ends what runs there (jobs go on elsewhere); its name stays
-    taken. Scope nodes:write."""
+    """Take a machine out of the cluster. Revokes its token and its certificate, ends what runs there (jobs go on elsewhere). Its name stays
+    taken, and its old key is refused: with a join token with `replace` it joins again. Scope nodes:write."""
     return Call("DELETE", f"/v1/nodes/{segment(name)}", RemoveNodeAnswer)
 
 
