@@ -708,7 +708,8 @@ void linear_backward(struct layer_run *run, const struct layer_step *step, const
         g.in = input_in_f32(run, step, g.in, g.wide);
     if (input) {
         g.din = run_gradient(run, step->in);
-        g.first = g.din.dtype != DTYPE_F32 && step->ranks > 0; /* as in rounded_forward */
+        /* As writes_rounded says; with dropout all gradients are f32. */
+        g.first = g.din.dtype != DTYPE_F32 && step->ranks > 0;
         if (!entry->accumulate)
             other_experts_zero(run, step, g.din, step->inputs);
         if (!g.first)

@@ -59,8 +59,8 @@
 #define GEFORCE_AS(model, chip) GEFORCE(model) " (16 bit: twice fp32, as " chip ")"
 #define FP16 false /* the 16-bit rate holds for float16 only */
 #define BF16 true  /* the 16-bit rate holds for bfloat16 as well */
-/* Columns: name, architecture, GFLOP/s of one thread in fp32 and in 16 bits, source. Memory is a placeholder:
- * the host states its own. */
+/* Columns: name, architecture, GFLOP/s of one thread in fp32 and in 16 bits, source. 8 GiB stand where the
+ * host does not state its own memory. */
 #define CORE(n, a, f32, f16, why)                                                                            \
     {.name = n,                                                                                              \
      .kind = "cpu",                                                                                          \

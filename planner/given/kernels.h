@@ -16,8 +16,4 @@ extern const char *const catalogue_runs_names[];
 
 enum catalogue_runs catalogue_runs(const struct catalogue_entry *entry);
 
-/* Returns the architectures of the code objects (cmake/gpu_code.cmake compiles them, and a test compares),
- * kind by kind and ascending; NULL-terminated. */
-const char *const *kernel_targets(void);
-
 #endif

@@ -21,6 +21,9 @@ struct way {
 static const struct lora_options lora = {.rank = 4, .alpha = 8, .targets = LORA_Q | LORA_V | LORA_O};
 static const struct lora_options dropped = {.rank = 4, .alpha = 8, .dropout = 0.1, .targets = LORA_Q};
 
+static const struct lora_options dropped_down = {
+    .rank = 4, .alpha = 8, .dropout = 0.1, .targets = LORA_Q | LORA_DOWN};
+
 static struct model_config dense; /* two layers, untied */
 
 enum { HALVES, WHOLE };
@@ -45,6 +48,10 @@ static const struct way ways[] = {
     {.name = "dropout and noise, backward in two halves, two in flight",
      .config = &dense,
      .options = {.lora = dropped, .embed_noise = 5, .split = true},
+     .rows = 2},
+    {.name = "dropout before the product that a gate feeds, in 16 bits",
+     .config = &dense,
+     .options = {.lora = dropped_down, .compute = DTYPE_BF16},
      .rows = 2},
 };
 
