@@ -348,7 +348,8 @@ static void run_posted(struct exec *exec)
     int result = item->fn(item->arg, &failure);
     uint64_t spent_ns = clock_mono_ns() - begin_ns;
     pthread_mutex_lock(&exec->lock);
-    exec->totals.compute_ns += spent_ns;
+    if (exec->submitted == NONE) /* else the submitted instruction's own time has it */
+        exec->totals.compute_ns += spent_ns;
     exec->progress_ns = clock_mono_ns();
     if (result < 0)
         fail_locked(exec, &failure);
