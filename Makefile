@@ -3,7 +3,7 @@ SHELL := /bin/bash
 JOBS := $(shell nproc)
 SLOTS := $(shell expr 5 \* $$(nproc) / 2) # of ctest: a test takes one or two (tests/CMakeLists.txt)
 
-.PHONY: build install deb package-check demo packages-test test test-page schema-check wheel check bench gpu-check gpu-bench gpu-hour lint analyse stack-check equality emulated-check sanitize fuzz distributions wild chaos strangers clean
+.PHONY: build install deb package-check demo packages-test test test-page schema-check wheel check bench gpu-check gpu-bench gpu-hour lint analyse stack-check equality emulated-check sanitize fuzz distributions wild chaos lab strangers clean
 .DEFAULT_GOAL := build
 # Of 23 architectures of AMD, tests run or read the code for three, and each takes a core half a minute.
 TEST_GPU_TARGETS := sm_.*|gfx906|gfx90a|gfx1030
@@ -150,6 +150,10 @@ wild: build
 # A storm over a running service: CHAOS_KILLS disturbances (200) chosen by CHAOS_SEED (1).
 chaos: build
 	@MOTLEY_BIN=$(CURDIR)/build/bin python3 tests/system/chaos.py --kills $(or $(CHAOS_KILLS),200) --seed $(or $(CHAOS_SEED),1)
+
+# Predicted beside measured step times of every placement in labs of paced devices (bench/lab.py): LABS (pair four), LINKS.
+lab: build
+	@MOTLEY_BIN=$(CURDIR)/build/bin python3 bench/lab.py $(or $(LABS),pair four) --links $(or $(LINKS),1Gbit/s:0.5ms)
 
 # Users, machines and faults drawn from seeds, over a service of one's own: STRANGERS_OPERATIONS (5000) of each of
 # STRANGERS_SEEDS (200) from STRANGERS_SEED (1) on. Findings are kept in build/strangers (tests/strangers/README.md).

@@ -16,13 +16,13 @@
 #define JOURNAL_LIMIT ((uint64_t)128 << 20)
 #define THROTTLE_WINDOW_S 60
 
-enum device_kind_rule { KIND_CPU, KIND_CUDA, KIND_HIP, KIND_EMULATED };
-static const char *const kinds[] = {"cpu", "cuda", "hip", "emulated", NULL};
+enum device_kind_rule { KIND_CPU, KIND_CUDA, KIND_HIP, KIND_EMULATED, KIND_PACED };
+static const char *const kinds[] = {"cpu", "cuda", "hip", "emulated", "paced", NULL};
 static const char *const isas[] = {"native", "avx512", "avx2", "sse42", NULL};
 static const char *const card_choices[] = {"all", "named", NULL};
 static const char *const warps[] = {"warp32", "warp64", NULL};
 const char *const agent_sandboxes[] = {"auto", "required", "off", NULL};
-static const uint64_t EMULATED_MEMORY = (uint64_t)1 << 30;
+static const uint64_t IMITATED_MEMORY = (uint64_t)1 << 30;
 static const uint64_t CPU_BYTES_LEAST = (uint64_t)1 << 30; /* of a CPU that shares its memory with a card */
 
 static bool name_valid(const char *name)
@@ -59,19 +59,39 @@ static int isa_check(struct json_reader *reader, const char *isa)
     return 0;
 }
 
-/* Reads the keys of a card. `isa` is allowed only for an emulated one. */
+/* Reads the rates of a paced device. */
+static void pace_read(struct json_reader *reader, struct agent_pace *pace)
+{
+    struct json_reader rates;
+    *pace = (struct agent_pace){.bus_bytes_per_s = 1e10};
+    jr_sub(reader, "pace", JR_REQUIRED, &rates);
+    jr_f64(&rates, "flops", JR_REQUIRED, 1, 1e18, &pace->flops);
+    pace->flops_16 = pace->flops;
+    jr_f64(&rates, "flops_16", JR_OPTIONAL, 1, 1e18, &pace->flops_16);
+    jr_f64(&rates, "bytes_per_s", JR_REQUIRED, 1, 1e18, &pace->bytes_per_s);
+    jr_f64(&rates, "bus_bytes_per_s", JR_OPTIONAL, 1, 1e18, &pace->bus_bytes_per_s);
+    jr_f64(&rates, "launch_s", JR_OPTIONAL, 0, 1, &pace->launch_s);
+    jr_finish(&rates);
+}
+
+/* Reads the keys of a card, or of what imitates one. `isa` is allowed only for an emulated one, `pace` for a
+ * paced one. */
 static void card_read(struct json_reader *reader, enum device_kind_rule kind, uint32_t index,
                       struct agent_device *device)
 {
     const char *like = "";
     int warp = 0;
+    const bool imitates = kind == KIND_EMULATED || kind == KIND_PACED;
     device->threads = 1;
-    device->memory_limit_bytes = kind == KIND_EMULATED ? EMULATED_MEMORY : 0;
-    device->index = kind == KIND_EMULATED ? index : 0;
-    jr_u32(reader, "index", kind == KIND_EMULATED ? JR_OPTIONAL : JR_REQUIRED, 0, 255, &device->index);
-    jr_str(reader, "like", JR_OPTIONAL, 1, sizeof(device->like) - 1, &like);
+    device->memory_limit_bytes = imitates ? IMITATED_MEMORY : 0;
+    device->index = imitates ? index : 0;
+    jr_u32(reader, "index", imitates ? JR_OPTIONAL : JR_REQUIRED, 0, 255, &device->index);
+    if (kind != KIND_PACED)
+        jr_str(reader, "like", JR_OPTIONAL, 1, sizeof(device->like) - 1, &like);
     if (kind == KIND_EMULATED)
         jr_choice(reader, "isa", JR_OPTIONAL, warps, &warp);
+    if (kind == KIND_PACED)
+        pace_read(reader, &device->pace);
     snprintf(device->like, sizeof(device->like), "%s", like);
     snprintf(device->isa, sizeof(device->isa), "%s", kind == KIND_EMULATED ? warps[warp] : "native");
 }

@@ -7,6 +7,7 @@
  *       - {kind: cpu, threads: 1, memory: 450MiB, isa: avx2}
  *       - {kind: cuda, index: 0}     cuda, hip: a card by its driver's number; memory: most of what is free
  *       - {kind: emulated, memory: 1GiB, isa: warp64, like: v100}
+ *       - {kind: paced, memory: 1GiB, pace: {flops: 2e9, flops_16: 8e9, bytes_per_s: 5e7}}
  *     cards: all                     or named: only cards in `devices`; default: all if there is no `devices`
  *     exclude: [cuda:1, GPU-5f3a…]   cards that are not used: kind and number, UUID or PCI address
  *     cache: 20GiB                   limit of the node's chunk cache
@@ -28,9 +29,14 @@
 
 enum { AGENT_DEVICES_MAX = 64, AGENT_NAME_SIZE = 65 };
 
+/* Rates of a paced device, which computes on the CPU and takes the time of these (engine/device/backend.h). */
+struct agent_pace {
+    double flops, flops_16, bytes_per_s, bus_bytes_per_s, launch_s;
+};
+
 struct agent_device {
     char name[AGENT_NAME_SIZE + 32]; /* "left/cpu0" */
-    char kind[16];                   /* "cpu", "cuda", "hip", "emulated" */
+    char kind[16];                   /* "cpu", "cuda", "hip", "emulated", "paced" */
     char isa[32];   /* as configured: native, avx512, avx2, sse42; emulated: warp32, warp64 */
     char like[128]; /* name of a card, or of the card that an emulated one imitates; or "" */
     char arch[32];  /* architecture of a card; or "" */
@@ -39,6 +45,7 @@ struct agent_device {
     uint64_t memory_limit_bytes; /* 0 for a card until agent_config_cards sets it */
     uint64_t
         base_bytes; /* of a card: memory that a worker takes beyond the limit (cards.h); 0: none or unknown */
+    struct agent_pace pace; /* of a paced device */
     char visible[48]; /* CUDA_VISIBLE_DEVICES that the card's worker needs (cards.h); or "" */
     bool configured;  /* the configuration gives memory_limit_bytes */
     bool locked;      /* `lock` is an open file that reserves the card for this agent (card_lock) */

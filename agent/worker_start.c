@@ -76,6 +76,12 @@ json_t *worker_document(const struct worker_place *place, const json_t *message)
         cache, "cache_limit_bytes", (json_int_t)place->config->cache_limit_bytes, "home",
         place->config->private ? place->config->private : place->home, "sandbox",
         agent_sandboxes[place->config->sandbox]);
+    const struct agent_pace *pace = &device->pace;
+    if (local && strcmp(device->kind, "paced") == 0)
+        json_object_set_new(json_object_get(local, "device"), "pace",
+                            json_pack("{s:f, s:f, s:f, s:f, s:f}", "flops", pace->flops, "flops_16",
+                                      pace->flops_16, "bytes_per_s", pace->bytes_per_s, "bus_bytes_per_s",
+                                      pace->bus_bytes_per_s, "launch_s", pace->launch_s));
     json_t *document = !local ? NULL : json_copy((json_t *)(uintptr_t)message);
     const json_t *start = json_object_get(message, "start_in_ms");
     if (document && json_is_integer(start))

@@ -11,7 +11,7 @@
 #include "common/planners.h"
 
 static const char *const card_choices[] = {"all", "named", NULL};
-static const char *const device_kinds[] = {"cpu", "cuda", "hip", "emulated", NULL};
+static const char *const device_kinds[] = {"cpu", "cuda", "hip", "emulated", "paced", NULL};
 static const char *const device_isas[] = {"native", "avx512", "avx2", "sse42", "warp32", "warp64", NULL};
 
 static bool is_loopback(const char *host)
@@ -59,6 +59,7 @@ struct given_device {
     uint32_t threads, index;
     uint64_t memory, memory_at_most;
     const char *like;
+    const json_t *pace;
 };
 static const struct doc_field device_fields[] = {
     DOC_CHOICE("kind", given_device, kind, JR_OPTIONAL, 0, device_kinds, ""),
@@ -66,6 +67,7 @@ static const struct doc_field device_fields[] = {
     DOC_NUM("threads", given_device, threads, JR_OPTIONAL, 1, 1, 1024, ""),
     DOC_NUM("index", given_device, index, JR_OPTIONAL, 0, 0, 255, ""),
     DOC_TEXT("like", given_device, like, JR_OPTIONAL, 1, 127, ""),
+    DOC_JSON("pace", given_device, pace, JR_OPTIONAL, "", .flags = DOC_OBJECT),
     DOC_NUM("memory", given_device, memory, JR_OPTIONAL, 0, 1 << 20, INT64_C(1) << 50, "",
             .flags = DOC_BYTES),
     DOC_NUM("memory_at_most", given_device, memory_at_most, JR_OPTIONAL, 0, 1 << 20, INT64_C(1) << 50, "",

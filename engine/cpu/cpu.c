@@ -80,7 +80,7 @@ static int cpu_sync(struct device *device, struct err *err)
     return 0;
 }
 
-static int cpu_buffer_create(struct buffer *buffer, struct err *err)
+int cpu_buffer_create(struct buffer *buffer, struct err *err)
 {
     if (buffer->accounted == 0)
         return 0;
@@ -97,7 +97,7 @@ static int cpu_buffer_create(struct buffer *buffer, struct err *err)
     return err_set(err, ERR_NOMEM, "no memory");
 }
 
-static void cpu_buffer_destroy(struct buffer *buffer)
+void cpu_buffer_destroy(struct buffer *buffer)
 {
     pages_free(buffer->memory, buffer->imported ? footprint_counted(buffer->bytes) : buffer->accounted);
     if (buffer->extra)
@@ -105,14 +105,14 @@ static void cpu_buffer_destroy(struct buffer *buffer)
     free(buffer->extra);
 }
 
-static int cpu_export(struct buffer *buffer, uint8_t handle[64], struct err *err)
+int cpu_buffer_export(struct buffer *buffer, uint8_t handle[64], struct err *err)
 {
     (void)err;
     memcpy(handle, buffer->extra, 64);
     return 0;
 }
 
-static int cpu_import(struct buffer *buffer, const uint8_t handle[64], struct err *err)
+int cpu_buffer_import(struct buffer *buffer, const uint8_t handle[64], struct err *err)
 {
     buffer->memory = pages_import(handle, footprint_counted(buffer->bytes));
     return buffer->memory ? 0
@@ -211,8 +211,8 @@ const struct backend backend_cpu = {
                                          .read = cpu_read,
                                          .copy = cpu_copy,
                                          .zero = cpu_zero,
-                                         .export_handle = cpu_export,
-                                         .import_handle = cpu_import},
+                                         .export_handle = cpu_buffer_export,
+                                         .import_handle = cpu_buffer_import},
     .op = &(const struct op_ops){.supports = cpu_supports, .submit = cpu_submit},
     .event = &(const struct event_ops){.record = cpu_event_record,
                                        .wait = cpu_event_wait,

@@ -1,4 +1,5 @@
-/* Inner parts of the CPU device, shared with `checked`, which runs the same ops later. */
+/* Inner parts of the CPU device, shared with `checked`, which runs the same ops later, and with `paced`, which
+ * says that they end later. */
 #ifndef MOTLEY_ENGINE_CPU_CPU_H
 #define MOTLEY_ENGINE_CPU_CPU_H
 
@@ -25,6 +26,12 @@ void cpu_runner_fini(struct cpu_runner *runner);
  * index that the op reads points outside an operand. */
 int cpu_run(struct cpu_runner *runner, const struct op *op, struct err *err);
 bool cpu_runs(const struct op *op); /* does the CPU support this op? */
+
+/* Buffers in host memory, shared ones as memory files: functions of struct buffer_ops. */
+int cpu_buffer_create(struct buffer *buffer, struct err *err);
+void cpu_buffer_destroy(struct buffer *buffer);
+int cpu_buffer_export(struct buffer *buffer, uint8_t handle[64], struct err *err);
+int cpu_buffer_import(struct buffer *buffer, const uint8_t handle[64], struct err *err);
 
 /* The host address of an operand. */
 static inline void *operand_at(const struct operand *operand)

@@ -8,8 +8,8 @@
  *
  * Implementations: `cpu` runs each op at once on its own small thread pool. `checked` is the CPU device with
  * delayed work: it runs queued work when somebody waits for an event, makes buffers inaccessible to the host
- * meanwhile, and checks each op's operands for size, overlap and initialisation. `cuda`, `hip` and `emulated`
- * are in engine/gpu. Implementers include backend_private.h.
+ * meanwhile, and checks each op's operands for size, overlap and initialisation. `paced` computes as `cpu`
+ * does and takes the time of given rates. `cuda`, `hip` and `emulated` are in engine/gpu. Implementers include backend_private.h.
  *
  * Threads: each queue of a device belongs to one thread at a time. Different queues may belong to different
  * threads. Any of these threads may create and destroy buffers, host memory and events. All of them stay with
@@ -50,8 +50,14 @@ struct device;
 struct buffer;
 struct event;
 
+/* The rates of a `paced` device: FLOP/s of products in fp32 and in 16 bits, bytes per second of its memory
+ * and between it and its host, and seconds of a launch. All but the last are above 0. */
+struct device_pace {
+    double flops, flops_16, bytes_per_s, bus_bytes_per_s, launch_s;
+};
+
 struct device_options {
-    const char *kind; /* "cpu", "checked", "cuda", "hip", "emulated" */
+    const char *kind; /* "cpu", "checked", "paced", "cuda", "hip", "emulated" */
     const char *name; /* appears in messages, such as "left/cpu0"; copied */
     uint32_t threads; /* 1..64; 0 means 1 */
     /* "native", "avx512", "avx2" or "sse42"; NULL takes MOTLEY_ISA from the environment, else "native". For
@@ -59,6 +65,7 @@ struct device_options {
     const char *isa;
     uint64_t memory_limit_bytes; /* 0 means no limit */
     uint32_t index;              /* number of the GPU among those that its driver shows */
+    const struct device_pace *pace; /* of a paced device; copied */
 };
 
 /* Open a device. ERR_INVALID: an unknown kind, isa or thread count. ERR_UNSUPPORTED: the machine lacks that

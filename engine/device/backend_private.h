@@ -105,6 +105,7 @@ struct backend {
 
 extern const struct backend backend_cpu;
 extern const struct backend backend_checked;
+extern const struct backend backend_paced;
 extern const struct backend backend_emulated;
 extern const struct backend backend_cuda;
 extern const struct backend backend_hip;

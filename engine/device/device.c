@@ -16,8 +16,8 @@
  * less usefully. */
 enum { HUGE_PAGE_BYTES = 2 << 20 };
 
-static const struct backend *const backends[] = {&backend_cpu, &backend_checked, &backend_cuda, &backend_hip,
-                                                 &backend_emulated};
+static const struct backend *const backends[] = {&backend_cpu,  &backend_checked, &backend_paced,
+                                                 &backend_cuda, &backend_hip,     &backend_emulated};
 
 int device_open(const struct device_options *options, struct device **out, struct err *err)
 {
@@ -39,7 +39,7 @@ int device_open(const struct device_options *options, struct device **out, struc
         *out = device;
         return 0;
     }
-    return err_set(err, ERR_INVALID, "device %s: no kind '%s' (cpu, checked, cuda, hip, emulated)",
+    return err_set(err, ERR_INVALID, "device %s: no kind '%s' (cpu, checked, paced, cuda, hip, emulated)",
                    options->name, options->kind);
 }
 

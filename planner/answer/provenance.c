@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "planner/given/cluster_private.h"
 #include "planner/simulate/timeline.h"
 
 /* Relative error of a transfer's seconds by the origin of the link's rate. Rule of thumb: a rate that
@@ -137,6 +138,17 @@ static void rests_of_busy(const struct problem *problem, const struct plan *plan
     rests->uncertainty /= all > 0 ? all : 1;
 }
 
+/* Has the plan a device that only takes the time of given rates (engine/cpu/paced.c)? */
+static bool has_paced(const struct problem *problem, const struct plan *plan)
+{
+    bool paced = false;
+    for (uint32_t r = 0; r < plan->rank_count; r++) {
+        uint32_t device = cluster_device_find(problem->cluster, plan->ranks[r].device);
+        paced = paced || strcmp(problem->cluster->devices[device].kind, "paced") == 0;
+    }
+    return paced;
+}
+
 int answer_rests(const struct problem *problem, struct plan_answer *answer, const struct price_run *run,
                  struct err *err)
 {
@@ -170,7 +182,8 @@ int answer_rests(const struct problem *problem, struct plan_answer *answer, cons
     else
         used += (size_t)snprintf(text + used, sizeof(text) - used, "; rows taken to be full, %u tokens each",
                                  problem->workload->sequence_tokens);
-    snprintf(text + used, sizeof(text) - used, "%s", rests.links_emulated ? "; emulated links" : "");
+    snprintf(text + used, sizeof(text) - used, "%s%s", rests.links_emulated ? "; emulated links" : "",
+             has_paced(problem, plan) ? "; paced devices" : "");
     free(plan->costs.text);
     plan->costs.text = strdup(text);
     return plan->costs.text ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");

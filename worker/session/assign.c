@@ -53,6 +53,17 @@ static int read_blobs(struct json_reader *reader, const char *key, const json_t 
     return 0;
 }
 
+static void pace_read(struct json_reader *device, struct device_pace *pace)
+{
+    struct json_reader rates;
+    jr_sub(device, "pace", JR_REQUIRED, &rates);
+    jr_f64(&rates, "flops", JR_REQUIRED, 1, 1e18, &pace->flops);
+    jr_f64(&rates, "flops_16", JR_REQUIRED, 1, 1e18, &pace->flops_16);
+    jr_f64(&rates, "bytes_per_s", JR_REQUIRED, 1, 1e18, &pace->bytes_per_s);
+    jr_f64(&rates, "bus_bytes_per_s", JR_REQUIRED, 1, 1e18, &pace->bus_bytes_per_s);
+    jr_f64(&rates, "launch_s", JR_REQUIRED, 0, 1, &pace->launch_s);
+}
+
 int local_read(const json_t *message, struct local_part *local, struct err *err)
 {
     static const char *const sandboxes[] = {"auto", "required", "off", NULL}; /* enum local_sandbox */
@@ -67,6 +78,8 @@ int local_read(const json_t *message, struct local_part *local, struct err *err)
     jr_str(&device, "name", JR_REQUIRED, 1, 255, &local->device);
     jr_str(&device, "kind", JR_OPTIONAL, 1, 64, &local->kind);
     jr_str(&device, "isa", JR_OPTIONAL, 1, 64, &local->isa);
+    if (strcmp(local->kind, "paced") == 0)
+        pace_read(&device, &local->pace);
     jr_u32(&device, "threads", JR_OPTIONAL, 1, 64, &local->threads);
     jr_u32(&device, "index", JR_OPTIONAL, 0, 255, &local->index);
     jr_bytes(&device, "memory_limit_bytes", JR_OPTIONAL, 0, BYTES_MAX, &local->memory_limit_bytes);
@@ -99,6 +112,7 @@ int local_device_open(const struct local_part *local, struct device **out, struc
                                            .name = local->device,
                                            .threads = local->threads,
                                            .isa = local->isa,
+                                           .pace = &local->pace,
                                            .memory_limit_bytes = local->memory_limit_bytes};
     if (device_open(&options, out, err) == 0)
         return 0;

@@ -26,7 +26,8 @@ enum local_sandbox { LOCAL_SANDBOX_AUTO, LOCAL_SANDBOX_REQUIRED, LOCAL_SANDBOX_O
 /* What the agent adds to an assignment: this node and this device. */
 struct local_part {
     const char *device;             /* "left/cpu0" */
-    const char *kind;               /* "cpu", "cuda", "hip", "emulated" */
+    const char *kind;               /* "cpu", "cuda", "hip", "emulated", "paced" */
+    struct device_pace pace;        /* of a paced device */
     uint32_t index;                 /* number of the card on its node, from 0 */
     const char *isa;                /* instruction set of the CPU kernels; NULL: as MOTLEY_ISA says */
     uint32_t threads;               /* 1..64 */
