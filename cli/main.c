@@ -515,6 +515,24 @@ static int parse(struct cli *cli, int argc, char **argv, struct err *err)
     return 0;
 }
 
+/* Moves the command before common options that were given before it: `motley --home DIR nodes`. */
+static void command_first(int argc, char **argv)
+{
+    int at = 1;
+    while (at < argc && argv[at][0] == '-') {
+        size_t size = strcspn(argv[at], "=");
+        const struct cli_option *option = find_option(common_options, argv[at], size);
+        if (!option || strcmp(option->name, "--help") == 0)
+            return;
+        at += option->value && argv[at][size] == '\0' ? 2 : 1;
+    }
+    if (at == 1 || at >= argc)
+        return;
+    char *command = argv[at];
+    memmove(argv + 2, argv + 1, (size_t)(at - 1) * sizeof(*argv));
+    argv[1] = command;
+}
+
 static int status_of(const struct err *err)
 {
     switch (err->code) {
@@ -554,6 +572,7 @@ int main(int argc, char **argv)
         setlocale(LC_CTYPE, "C.UTF-8"); /* gives wcwidth the widths of the characters that Motley prints */
     setlocale(LC_NUMERIC, "C");
     signal(SIGPIPE, SIG_DFL);
+    command_first(argc, argv);
     const bool asks = argc >= 2 && (strcmp(argv[1], "help") == 0 || strcmp(argv[1], "--help") == 0);
     if (argc < 2 || (asks && argc == 2)) {
         print_usage(argc < 2 ? stderr : stdout);

@@ -748,6 +748,9 @@ def without_a_server_other_commands_say_so():
         for words in (("plan", f.spec), ("replay", "1"), ("profile", "export"), ("jobs",)):
             done = f.run(*words, status=3)
             expect("no server" in done.stderr, f"{words}: {done.stderr}")
+        for words in (("--json", "--home", "./elsewhere", "jobs"), ("--home=./elsewhere", "jobs", "--json")):
+            done = f.run(*words, status=3)
+            expect("elsewhere" in done.stderr, f"options before the command: {done.stderr}")
         expect("JOB" in f.run("replay", status=2).stderr, "replay without a job")
         expect("\"x\"" in f.run("replay", "x", status=2).stderr, "replay of no number")
         expect("export" in f.run("profile", "burn", status=2).stderr, "an unknown word")
