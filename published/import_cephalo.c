@@ -136,6 +136,7 @@ static int case_alloc(struct cephalo_case *c, struct err *err)
 static int kinds_find(const struct cephalo_state *state, struct cephalo_case *c, struct err *err)
 {
     struct cephalo_problem *p = &c->problem;
+    uint32_t count = 0;
     for (uint32_t g = 0; g < p->gpu_count; g++) {
         const char *name = json_string_value(json_array_get(c->gpus, g));
         const json_t *cap = json_array_get(c->capacities, g);
@@ -147,20 +148,21 @@ static int kinds_find(const struct cephalo_state *state, struct cephalo_case *c,
         if (!json_is_number(cap) || !(json_number_value(cap) > 0))
             return err_set(err, ERR_INVALID, "case.inputs.gpu_memory_gib[%u]: not a size above 0", g);
         uint32_t k = 0;
-        while (k < p->kind_count &&
+        while (k < count &&
                (strcmp(c->kind_name[k], name) != 0 || c->kind_cap[k] != json_number_value(cap)))
             k++;
-        if (k == p->kind_count) {
+        if (k == count) {
             c->kind_name[k] = name;
             c->kind_cap[k] = json_number_value(cap);
             if (gpu_curve_find(state->latencies, c->model, name, c->sequence, c->dtype, &c->curves[k], err) <
                 0)
                 return -1;
-            p->kind_count++;
+            count++;
         }
         c->kind_of[g] = k;
         p->cap_gib += json_number_value(cap);
     }
+    p->kind_count = count;
     p->cap_gib *= c->fraction;
     return 0;
 }

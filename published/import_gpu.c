@@ -112,7 +112,9 @@ void gpu_curve_doubts(const struct gpu_curve *curve, const char *where, const ch
             slowest[way] = fmax(slowest[way], ms);
         }
     }
-    double peak = card ? catalogue_peak(card) : 0;
+    if (!card)
+        return;
+    double peak = catalogue_peak(card);
     if (!(peak > 0) || !(flops_per_row > 0) || (best <= PEAK_MOST * peak && last >= PEAK_LEAST * peak))
         return;
     double rate = best > PEAK_MOST * peak ? best : last;

@@ -162,7 +162,7 @@ static int make_buffers(struct writer *w)
         b = p->lora * piece_rows(p) > b ? p->lora * piece_rows(p) : b;
     }
     w->piece = malloc(values * sizeof(float));
-    w->bytes = malloc(values * sizeof(float));
+    w->bytes = malloc(values * 4); /* no stored form of a value is wider */
     w->sum = malloc(columns * sizeof(float));
     w->a = malloc(a * sizeof(float));
     w->b = malloc(b * sizeof(float));
