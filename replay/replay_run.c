@@ -133,6 +133,7 @@ static int wires_init(struct replay *r, const json_t *links, struct err *err)
 {
     size_t index;
     const json_t *link;
+    r->wire_count = 0;
     r->wires = calloc(WIRES_MAX, sizeof(*r->wires));
     if (!r->wires)
         return err_set(err, ERR_NOMEM, "replay: out of memory");
