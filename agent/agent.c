@@ -32,7 +32,17 @@
 #include "common/process.h"
 #include "common/tls.h"
 
-enum { JOIN_WAIT_MS = 60000, GRACE_MS = 5000, SIGNALS = 3, QUIET_MS = 10000, FLUSH_MS = 300 };
+/* REMOVED_GRACE_MS: of workers of a removed node, which can store nothing any more. FLUSH_MS: for the last
+ * events to be committed. HELLO_MS: for the last hello to be sent. UNTIL_TICK_S: between two looks at the clock, which may be set meanwhile. */
+enum {
+    JOIN_WAIT_MS = 60000,
+    REMOVED_GRACE_MS = 5000,
+    SIGNALS = 3,
+    QUIET_MS = 10000,
+    FLUSH_MS = 3000,
+    HELLO_MS = 300,
+    UNTIL_TICK_S = 10
+};
 
 struct agent {
     struct agent_options options;
@@ -43,7 +53,8 @@ struct agent {
     int lock;
     struct event_base *base;
     struct event *signals[SIGNALS];
-    struct event *flush; /* timer that gives the last events time to be sent */
+    struct event *flush; /* timer that gives the last events time to be committed */
+    struct event *until; /* timer that begins the leaving in time for config.until_us */
     struct node_history *history;
     char renewal[HISTORY_INCARNATION_SIZE]; /* incarnation (history.h) with which the agent starts again; "":
                                                none */
@@ -56,13 +67,27 @@ struct agent {
     struct health *health;
     SSL_CTX *redis_tls;
     json_t *inventory;
-    bool stopping;
+    bool stopping; /* the agent ends; its workers too, unless SIGUSR2 ends it */
+    bool leaving;  /* the agent ends with its workers */
+    bool flushing; /* no worker is left; the last events are on their way */
     bool removed; /* an administrator has removed this node from the cluster */
     bool connected;
     uint64_t complained_ns;
 };
 
 /* ---- the scheduler ---- */
+
+/* Returns the seconds until jobs are to leave this node, so that they have the grace to store a checkpoint;
+ * negative: no end is known. */
+static double leaves_in_s(const struct agent *agent)
+{
+    const double left_s = 1e-6 * (double)(agent->config.until_us - clock_wall_us()) - agent->config.grace_s;
+    if (agent->leaving)
+        return 0;
+    if (agent->config.until_us == 0)
+        return -1;
+    return left_s > 0 ? left_s : 0;
+}
 
 static void hello_send(struct agent *agent)
 {
@@ -74,6 +99,8 @@ static void hello_send(struct agent *agent)
     json_object_set_new(hello, "address", json_string(address));
     json_object_set_new(hello, "workers", supervisor_workers(agent->supervisor));
     json_object_set_new(hello, "lacking", supervisor_lacking(agent->supervisor));
+    if (leaves_in_s(agent) >= 0)
+        json_object_set_new(hello, "leaves_s", json_real(leaves_in_s(agent)));
     if (history_before(agent->history))
         json_object_set(hello, "before", history_before(agent->history));
     feed_note(agent->feed, "node_hello", hello);
@@ -151,6 +178,8 @@ static void feed_acked(void *arg)
 {
     struct agent *agent = arg;
     supervisor_acked(agent->supervisor);
+    if (agent->flushing && !journal_holds_events(agent->journal))
+        event_base_loopbreak(agent->base);
 }
 
 /* Logs one line per QUIET_MS while Redis is unreachable, because the attempts never end. */
@@ -187,11 +216,42 @@ static void flushed(evutil_socket_t fd, short what, void *arg)
 static void workers_ended(void *arg)
 {
     struct agent *agent = arg;
-    struct timeval wait = {.tv_usec = FLUSH_MS * 1000};
+    const struct timeval whole = {.tv_sec = FLUSH_MS / 1000}, brief = {.tv_usec = HELLO_MS * 1000};
+    agent->flushing = true;
     if (agent->connected)
-        event_add(agent->flush, &wait);
+        event_add(agent->flush, journal_holds_events(agent->journal) ? &whole : &brief);
     else
         event_base_loopbreak(agent->base);
+}
+
+/* Leaves the cluster for now: says so, which keeps new work away and lets the scheduler move what runs here,
+ * and asks the workers to stop after their step with a checkpoint. */
+static void leave(struct agent *agent, const char *why)
+{
+    log_event(LOG_LEVEL_INFO, "agent_leaving", "why=%s grace_s=%.0f", why, agent->config.grace_s);
+    agent->stopping = true;
+    agent->leaving = true;
+    hello_send(agent);
+    supervisor_end(agent->supervisor, (uint32_t)(1e3 * agent->config.grace_s), workers_ended, agent);
+}
+
+/* Waits for the time at which the node has to leave, and leaves then. */
+static void until_look(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd;
+    (void)what;
+    struct agent *agent = arg;
+    const double left_s = leaves_in_s(agent);
+    if (left_s < 0 || agent->stopping)
+        return;
+    if (left_s == 0) {
+        leave(agent, "until");
+        return;
+    }
+    const double wait_s = left_s < UNTIL_TICK_S ? left_s : UNTIL_TICK_S;
+    struct timeval wait = {.tv_sec = (time_t)wait_s};
+    wait.tv_usec = (suseconds_t)(1e6 * (wait_s - (double)wait.tv_sec));
+    event_add(agent->until, &wait);
 }
 
 static void signal_came(evutil_socket_t number, short what, void *arg)
@@ -203,9 +263,11 @@ static void signal_came(evutil_socket_t number, short what, void *arg)
         agent->stopping = true;
         event_base_loopbreak(agent->base);
     } else if (!agent->stopping) {
-        agent->stopping = true;
-        uint32_t grace_ms = agent->options.grace_ms != 0 ? agent->options.grace_ms : GRACE_MS;
-        supervisor_end(agent->supervisor, grace_ms, workers_ended, agent);
+        leave(agent, "signal");
+    } else if (!agent->flushing) {
+        supervisor_end(agent->supervisor, 0, workers_ended, agent);
+    } else {
+        event_base_loopbreak(agent->base);
     }
 }
 
@@ -237,7 +299,6 @@ static void certificate_use(struct agent *agent, const struct agent_certificate 
 static void node_removed(struct agent *agent)
 {
     struct err err = {0};
-    uint32_t grace_ms = agent->options.grace_ms != 0 ? agent->options.grace_ms : GRACE_MS;
     agent->removed = true;
     log_event(LOG_LEVEL_ERROR, "node_removed", "node=%s api=%s why=\"the cluster knows this node no more\"",
               agent->identity.node, agent->identity.api);
@@ -245,7 +306,7 @@ static void node_removed(struct agent *agent)
         log_event(LOG_LEVEL_ERROR, "node_removed", "why=\"%s\"", err.text);
     if (!agent->stopping) {
         agent->stopping = true;
-        supervisor_end(agent->supervisor, grace_ms, workers_ended, agent);
+        supervisor_end(agent->supervisor, REMOVED_GRACE_MS, workers_ended, agent);
     }
 }
 
@@ -331,6 +392,21 @@ static int boot_make(struct agent *agent, struct err *err)
     return file_write_atomic(path, agent->boot, strlen(agent->boot), 0600, err);
 }
 
+/* Takes the time that the caller knows where the configuration has none. A node whose time is over joins
+ * nothing. */
+static int until_check(struct agent *agent, struct err *err)
+{
+    char shown[32];
+    if (agent->config.until_us == 0)
+        agent->config.until_us = agent->options.until_us;
+    return agent->config.until_us == 0 || leaves_in_s(agent) > 0
+               ? 0
+               : err_set(err, ERR_DENIED,
+                         "this machine is here until %s, and its jobs would have to leave it %.0f s (`grace`) "
+                         "before that: give a later `until`",
+                         clock_rfc3339(agent->config.until_us, shown), agent->config.grace_s);
+}
+
 /* Reads the configuration and loads the identity, or joins the cluster. */
 static int identity_make(struct agent *agent, struct err *err)
 {
@@ -359,6 +435,8 @@ static int identity_make(struct agent *agent, struct err *err)
         return -1;
     if (agent_config_read(options->config, host, &agent->config, err) < 0)
         return err_wrap(err, "configuration");
+    if (until_check(agent, err) < 0)
+        return -1;
     if (enrolled == 0) {
         uint32_t wait_ms = options->join_wait_ms != 0 ? options->join_wait_ms : JOIN_WAIT_MS;
         if (agent_enrol(options->home, api, options->join, agent->config.name, agent->config.host, wait_ms,
@@ -453,7 +531,8 @@ static int parts_make(struct agent *agent, struct err *err)
     char path[4096];
     agent->base = event_base_new();
     agent->flush = !agent->base ? NULL : evtimer_new(agent->base, flushed, agent);
-    if (!agent->flush)
+    agent->until = !agent->flush ? NULL : evtimer_new(agent->base, until_look, agent);
+    if (!agent->until)
         return err_set(err, ERR_NOMEM, "no memory for the event loop");
     for (int i = 0; i < SIGNALS; i++) {
         agent->signals[i] = evsignal_new(agent->base, numbers[i], signal_came, agent);
@@ -492,7 +571,10 @@ static int parts_make(struct agent *agent, struct err *err)
     agent->health = !agent->renewer ? NULL : health_create(agent->base, &health, err);
     if (!agent->health || feed_make(agent, err) < 0)
         return -1;
-    return supervisor_connect(agent->supervisor, agent->feed, agent->links, err);
+    if (supervisor_connect(agent->supervisor, agent->feed, agent->links, err) < 0)
+        return -1;
+    until_look(-1, 0, agent);
+    return 0;
 }
 
 static void parts_fini(struct agent *agent)
@@ -512,6 +594,8 @@ static void parts_fini(struct agent *agent)
     }
     if (agent->flush)
         event_free(agent->flush);
+    if (agent->until)
+        event_free(agent->until);
     if (agent->base) {
         event_base_loop(agent->base, EVLOOP_NONBLOCK); /* libevent frees sockets in its next turn */
         event_base_free(agent->base);
@@ -525,6 +609,8 @@ static void parts_fini(struct agent *agent)
     agent->journal = NULL;
     agent->inventory = NULL;
     agent->flush = NULL;
+    agent->until = NULL;
+    agent->flushing = false;
     agent->base = NULL;
     agent->redis_tls = NULL;
     agent->connected = false;

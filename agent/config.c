@@ -10,11 +10,13 @@
 
 #include "agent/cards.h"
 #include "agent/machine.h"
+#include "common/clock.h"
 #include "common/json.h"
 
 #define CACHE_LIMIT ((uint64_t)20 << 30)
 #define JOURNAL_LIMIT ((uint64_t)128 << 20)
 #define THROTTLE_WINDOW_S 60
+#define GRACE_S 120
 
 enum device_kind_rule { KIND_CPU, KIND_CUDA, KIND_HIP, KIND_EMULATED, KIND_PACED };
 static const char *const kinds[] = {"cpu", "cuda", "hip", "emulated", "paced", NULL};
@@ -177,6 +179,15 @@ static int address_read(struct json_reader *reader, const char *address, struct 
     return 0;
 }
 
+static int until_read(struct json_reader *reader, struct agent_config *config)
+{
+    const char *until = NULL;
+    if (jr_str(reader, "until", JR_OPTIONAL, 1, 64, &until) == 1 &&
+        clock_rfc3339_parse(until, &config->until_us) < 0)
+        return jr_fail(reader, "until", "\"%s\" is no time such as 2026-12-24T18:00:00Z", until);
+    return 0;
+}
+
 int agent_config_read(const json_t *document, const char *fallback_host, struct agent_config *config,
                       struct err *err)
 {
@@ -200,6 +211,9 @@ int agent_config_read(const json_t *document, const char *fallback_host, struct 
     jr_array(&reader, "exclude", JR_OPTIONAL, 0, AGENT_DEVICES_MAX, &config->exclude);
     config->throttle_window_s = THROTTLE_WINDOW_S;
     jr_seconds(&reader, "throttle_window", JR_OPTIONAL, 1, 3600, &config->throttle_window_s);
+    config->grace_s = GRACE_S;
+    jr_seconds(&reader, "grace", JR_OPTIONAL, 1, 86400, &config->grace_s);
+    until_read(&reader, config);
     jr_str(&reader, "private", JR_OPTIONAL, 1, 4095, &config->private);
     jr_choice(&reader, "sandbox", JR_OPTIONAL, agent_sandboxes, &config->sandbox);
     devices_read(&reader, config);

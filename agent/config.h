@@ -14,6 +14,9 @@
  *     journal: 128MiB                limit of events stored until they are acknowledged
  *     private: DIR                   folder around the agent's home that no worker may read (the home alone)
  *     throttle_window: 60s           time over which a card's clock is averaged (1s to 1h)
+ *     grace: 120s                    time that workers have to end their step and store a checkpoint when the
+ *                                    agent ends (1s to 1day)
+ *     until: 2026-12-24T18:00:00Z    when this machine is taken away; default: SLURM_JOB_END_TIME, else never
  *     sandbox: auto                  or required (no device whose worker cannot be confined), or off
  *
  * A configuration does not change once read. Thread: any.
@@ -62,6 +65,8 @@ struct agent_config {
     uint64_t cache_limit_bytes;
     uint64_t journal_limit_bytes;
     double throttle_window_s; /* time over which the clock of a card that is too warm is averaged */
+    double grace_s;           /* time that workers have to end when the agent ends */
+    int64_t until_us;         /* wall clock: when this machine is taken away; 0: never */
     int sandbox;              /* of workers: a number of agent_sandboxes */
     bool all_cards;           /* use every usable card in addition to the named devices */
     const json_t *exclude;    /* array of strings, borrowed from the document; or NULL */

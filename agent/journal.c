@@ -286,6 +286,14 @@ bool journal_is_full(const struct journal *journal)
     return journal->bytes >= journal->bytes_max;
 }
 
+bool journal_holds_events(const struct journal *journal)
+{
+    for (const struct journal_stream *stream = journal->streams; stream != NULL; stream = stream->next)
+        if (stream->first)
+            return true;
+    return false;
+}
+
 struct journal_stream *journal_first(struct journal *journal)
 {
     return journal->streams;

@@ -71,6 +71,9 @@ void journal_close(struct journal *journal);
 /* Whether the journal has reached its size limit. */
 bool journal_is_full(const struct journal *journal);
 
+/* Whether an event of any stream has not been acknowledged. */
+bool journal_holds_events(const struct journal *journal);
+
 /* Returns the first stream; the others follow by ->next. NULL: none. */
 struct journal_stream *journal_first(struct journal *journal);
 /* Returns the stream of a key; NULL when there is none. */

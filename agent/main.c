@@ -23,11 +23,16 @@ static const char usage[] =
     "in\n                 the variable MOTLEY_JOIN, which does the same\n"
     "  --join-file PATH   the token is the first line of that file; it need not be there once joined\n"
     "  --home DIR     identity, journal, workers' folders and the chunk cache\n"
-    "  --config FILE  YAML: name, address, devices [{kind, threads, memory, isa}], cache, journal\n"
-    "Status 4: this node is not welcome (a token that is not good, a name that is taken, removed): starting "
-    "again\n"
-    "changes nothing. SIGTERM ends the workers and the agent; SIGUSR2 the agent alone, for the next one to "
-    "go on.\n";
+    "  --config FILE  YAML: name, address, devices [{kind, threads, memory, isa}], cache, journal, grace, "
+    "until\n"
+    "Status 4: this node is not welcome (a token that is not good, a name that is taken, removed, past its "
+    "`until`):\n"
+    "starting again changes nothing. SIGTERM makes the node leave: its workers store a checkpoint after the "
+    "step under\n"
+    "way, for which they have `grace` (120 s), its jobs move, and the agent ends; a second one kills. The "
+    "same begins by\n"
+    "itself that long before `until` or, in a Slurm job, before SLURM_JOB_END_TIME. SIGUSR2 ends the agent "
+    "alone, for the\nnext one to go on.\n";
 
 enum { JOIN_BYTES_MAX = 1024 };
 
@@ -43,6 +48,21 @@ static int join_read(const char *path, char token[JOIN_BYTES_MAX], struct err *e
     }
     buf_fini(&text);
     return result;
+}
+
+/* Reads when Slurm takes this machine away, if it does: seconds since 1970. */
+static int slurm_end_read(int64_t *until_us, struct err *err)
+{
+    const char *text = getenv("SLURM_JOB_END_TIME");
+    char *end;
+    if (!text || *text == '\0')
+        return 0;
+    const long long seconds = strtoll(text, &end, 10);
+    if (*end != '\0' || seconds <= 0 || seconds > INT64_MAX / 1000000)
+        return err_set(err, ERR_INVALID, "SLURM_JOB_END_TIME is \"%.64s\", which is no number of seconds",
+                       text);
+    *until_us = seconds * 1000000;
+    return 0;
 }
 
 /* Returns the exit status of an error, as the usage text says. */
@@ -116,7 +136,9 @@ int main(int argc, char **argv)
         return 2;
     }
     options.config = document;
-    int result = agent_run(&options, &err);
+    int result = slurm_end_read(&options.until_us, &err);
+    if (result == 0)
+        result = agent_run(&options, &err);
     json_decref(document);
     if (result < 0)
         fprintf(stderr, "motley-agent: %s\n", err.text);

@@ -53,11 +53,10 @@ struct worker_supervisor {
     bool paused;
     bool ending;
     void (*ended)(void *arg);
-    void *ended_arg;
+    void *ended_arg, *lacking_arg;
     struct event *prove; /* ticks: starts proofs that are due, ends those that hang, tells what has changed */
     bool lacking_moved;
     void (*lacking_changed)(void *arg);
-    void *lacking_arg;
 };
 
 static void child_event(void *arg, struct child *child, json_t *event);
@@ -570,7 +569,7 @@ static void check_all_ended(struct worker_supervisor *supervisor)
     }
 }
 
-/* FINISHED: it sent its last event. ENDED: by this agent, as asked. UNSTARTED: before it said hello. */
+/* FINISHED: it sent its last event. ENDED: by this agent. UNSTARTED: before it said hello. */
 enum worker_end { WORKER_FINISHED, WORKER_ENDED, WORKER_LOST, WORKER_UNSTARTED };
 
 /* Handles the end of a worker: gives the rank its final event and removes the folder. */
@@ -633,8 +632,9 @@ void supervisor_end(struct worker_supervisor *supervisor, uint32_t grace_ms, voi
     for (uint32_t i = 0; i < supervisor->state_count; i++) {
         struct device_state *state = &supervisor->states[i];
         pending_refuse(supervisor, state, ERR_CANCELLED, "this node's agent is stopping");
-        if (state->child)
-            child_end(state->child, grace_ms);
+        if (state->child) /* a measurement or a trial has nothing to store */
+            child_end(state->child,
+                      child_work(state->child)->run >= 0 || !grace_ms ? grace_ms : KILL_GRACE_MS);
     }
     check_all_ended(supervisor);
 }
@@ -669,8 +669,8 @@ static void folder_adopt(struct worker_supervisor *supervisor, const char *dir)
     struct err err;
     struct child *child = child_adopt(supervisor->base, dir, &child_callbacks, supervisor, &work, &err);
     struct device_state *state = state_of_device(supervisor, work.device);
-    if (!child && work.device[0] == '\0') {
-        file_remove_tree(dir, &err); /* it was never started: its assignment is sent again, or is stale */
+    if (!child && work.device[0] == '\0') { /* it was never started: its assignment is sent again, or stale */
+        file_remove_tree(dir, &err);
         return;
     }
     if (!child) {

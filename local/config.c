@@ -75,11 +75,15 @@ static const struct doc_field device_fields[] = {
 };
 static const struct doc device_doc = DOC(given_device, device_fields);
 
+/* A service on one machine is stopped by a person who waits for it: jobs that need longer for a step go on from
+ * their last checkpoint, unless the configuration gives them more. */
+#define AGENT_GRACE_S 5
+
 struct local_agent {
     char name[LOCAL_NAME_BYTES], address[256];
     json_t *devices, *exclude;
     int cards, sandbox; /* cards: -1: not given */
-    double throttle_window_s;
+    double throttle_window_s, grace_s;
 };
 
 static void name_rule(struct json_reader *r, const struct doc_field *field, void *all)
@@ -124,6 +128,7 @@ static const struct doc_field agent_fields[] = {
     DOC_CHARS("address", local_agent, address, JR_OPTIONAL, 1, "", .flags = DOC_SPARSE),
     DOC_NUM("throttle_window", local_agent, throttle_window_s, JR_OPTIONAL, 0, 1, 3600, "",
             .flags = DOC_SECONDS | DOC_SPARSE),
+    DOC_NUM("grace", local_agent, grace_s, JR_OPTIONAL, AGENT_GRACE_S, 1, 3600, "", .flags = DOC_SECONDS),
 };
 static const struct doc agent_doc = DOC(local_agent, agent_fields, .check = agent_check);
 

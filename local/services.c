@@ -16,7 +16,8 @@
 
 /* MiB of Redis. Redis never evicts, so there must be room for the 64 MiB that each agent can write before its
  * node is barred. */
-enum { REDIS_MB = 1024, REDIS_AGENT_MB = 64 };
+/* AGENT_END_MS: what an agent needs to end beyond the time that its workers have. */
+enum { REDIS_MB = 1024, REDIS_AGENT_MB = 64, AGENT_END_MS = 5000, SERVICES_BYTES = 1 << 20 };
 
 /* The list of services that is being made. */
 struct making {
@@ -256,9 +257,11 @@ static int agent_add(const struct making *m, const json_t *agent)
     json_t *program = program_json(m, "motley-agent");
     if (!program)
         return -1;
-    return service_add(m, json_pack("{s:s, s:s, s:[o,s,s,s,s,s,o], s:i, s:o, s:o}", "role", "agent", "name",
+    const double grace_s = json_number_value(json_object_get(agent, "grace"));
+    return service_add(m, json_pack("{s:s, s:s, s:[o,s,s,s,s,s,o], s:i, s:I, s:o, s:o}", "role", "agent", "name",
                                     name, "argv", program, "--api", m->url, "--home", path, "--config",
-                                    path_json(m, "%s", file), "phase", 2, "join_file",
+                                    path_json(m, "%s", file), "phase", 2, "stop_ms",
+                                    (json_int_t)(1e3 * grace_s) + AGENT_END_MS, "join_file",
                                     path_json(m, "run/join/%s", name), "enrolled_file",
                                     path_json(m, "agents/%s/agent.json", name)));
 }
@@ -271,6 +274,23 @@ static int join_add(const struct making *m)
         return -1;
     return service_add(m, json_pack("{s:s, s:s, s:[o,s,s], s:i, s:b}", "role", "helper", "name", "join",
                                     "argv", program, m->home, "--join", "phase", 2, "once", 1));
+}
+
+uint32_t services_stop_ms(const char *home)
+{
+    char path[HOME_PATH_BYTES];
+    struct err err;
+    uint32_t longest_ms = 0;
+    size_t i;
+    json_t *service;
+    snprintf(path, sizeof(path), "%s/run/services.json", home);
+    json_t *list = document_load(path, SERVICES_BYTES, &err);
+    json_array_foreach (list, i, service) {
+        const json_int_t ms = json_integer_value(json_object_get(service, "stop_ms"));
+        longest_ms = ms > longest_ms ? (uint32_t)ms : longest_ms;
+    }
+    json_decref(list);
+    return longest_ms;
 }
 
 json_t *services_make(const char *home, const struct local_config *config,

@@ -275,13 +275,16 @@ static void housekeeping(struct supervisor *v)
 /* Stops all services of one role at once and waits for them. */
 static void role_stop(struct supervisor *v, const char *role)
 {
-    const uint64_t deadline = clock_mono_ns() + (uint64_t)STOP_GRACE_MS * 1000000u;
+    int64_t wait_ms = STOP_GRACE_MS;
     struct err err;
     for (size_t i = 0; i < v->count; i++) {
         struct service *s = &v->services[i];
+        const int64_t own_ms = strcmp(s->role, role) == 0 ? number_of(s, "stop_ms", 0) : 0;
+        wait_ms = own_ms > wait_ms ? own_ms : wait_ms;
         if (s->pid != 0 && strcmp(s->role, role) == 0)
             process_signal(s->pid, s->process_start, (int)number_of(s, "stop_signal", SIGTERM), &err);
     }
+    const uint64_t deadline = clock_mono_ns() + (uint64_t)wait_ms * 1000000u;
     for (size_t i = 0; i < v->count; i++) {
         struct service *s = &v->services[i];
         while (s->pid != 0 && strcmp(s->role, role) == 0) {

@@ -457,7 +457,7 @@ int local_down(const char *home_given, struct err *err)
     if (supervisor != 0) {
         if (process_signal(supervisor, start, SIGTERM, err) < 0)
             return err_wrap(err, "could not stop the supervisor");
-        const uint64_t deadline = clock_mono_ns() + (uint64_t)DOWN_MS * 1000000u;
+        const uint64_t deadline = clock_mono_ns() + ((uint64_t)DOWN_MS + services_stop_ms(home)) * 1000000u;
         while (process_is(supervisor, start) && clock_left_ms(deadline, 1) > 0)
             poll(NULL, 0, POLL_MS);
         if (process_signal(supervisor, start, SIGKILL, err) < 0)

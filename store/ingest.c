@@ -137,8 +137,10 @@ static const struct pg_statement move_nodes = {
     "  last_seq = greatest(c.seq, CASE WHEN n.boot = c.boot THEN n.last_seq ELSE 0 END), "
     "  state = CASE WHEN c.hello THEN 'alive' ELSE n.state END, last_seen = now(), "
     "  machine_id = coalesce(c.machine_id, n.machine_id), address = coalesce(c.address, n.address), "
+    "  leaves_at = CASE WHEN c.hello THEN now() + c.leaves_s * interval '1 s' ELSE n.leaves_at END, "
     "  inventory = coalesce(c.inventory, n.inventory) FROM "
-    RECORDS("node text, boot text, seq bigint, hello boolean, machine_id text, address text, inventory json")
+    RECORDS("node text, boot text, seq bigint, hello boolean, machine_id text, address text, inventory json, "
+            "leaves_s float8")
     " WHERE n.name = c.node AND n.removed_at IS NULL AND (c.hello OR n.boot = c.boot)",
     PG_WRITE};
 

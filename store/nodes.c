@@ -7,12 +7,22 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Whether the node's agent is ending (leaving), or has ended after it said so (left). */
+#define LEAVES(which) "(" which " AND NOT n.barred AND coalesce(n.leaves_at <= now(), false))"
+#define LEAVING LEAVES("n.state = 'alive'")
+#define LEFT LEAVES("n.state = 'unreachable'")
+
 static const struct pg_statement list_nodes = {
     "node_list",
     "SELECT json_build_object('nodes', coalesce(json_agg(json_build_object('name', n.name, 'state', "
-    " CASE WHEN n.barred THEN 'barred' ELSE n.state END, 'refused', n.refused, 'clock_ahead_s', "
+    " CASE WHEN n.barred THEN 'barred' WHEN " LEAVING " THEN 'leaving' WHEN " LEFT " THEN 'left' "
+    " ELSE n.state END, 'leaves', motley_time(n.leaves_at), 'refused', n.refused, 'clock_ahead_s', "
     "n.clock_ahead_s, 'lacking', l.text, 'why', "
-    " nullif(concat_ws('; ', CASE WHEN n.state = 'unreachable' AND NOT n.barred THEN format('not heard since "
+    " nullif(concat_ws('; ', CASE WHEN " LEAVING " THEN 'its agent is stopping: no job starts there, and those that run "
+    "store a checkpoint and move' WHEN " LEFT " THEN 'its agent ended in good order: the node is back when it is "
+    "started again' WHEN n.leaves_at > now() THEN format('its machine is taken away soon: jobs leave it at %s UTC', "
+    "to_char(n.leaves_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS')) END, CASE WHEN n.state = 'unreachable' AND NOT n.barred "
+    "AND NOT " LEFT " THEN format('not heard since "
     "%s: its jobs go "
     "on elsewhere from their last checkpoint%s; start its agent again, without the token', "
     " to_char(n.last_seen AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), CASE WHEN n.lost_at > now() THEN "
@@ -45,7 +55,7 @@ static const struct pg_statement list_nodes = {
 #define LACKS "n.inventory -> 'lacking' ->> d.name"
 #define DEVICE_STATE                                                                                         \
     "CASE WHEN NOT d.present THEN 'gone' WHEN n.state <> 'alive' OR n.barred THEN 'unreachable' "            \
-    "WHEN d.drained THEN CASE WHEN r.job IS NULL THEN 'drained' ELSE 'draining' END "                        \
+    "WHEN d.drained OR n.leaves_at <= now() THEN CASE WHEN r.job IS NULL THEN 'drained' ELSE 'draining' END "                        \
     "WHEN r.job IS NOT NULL THEN 'busy' WHEN " LACKS " IS NOT NULL THEN 'lacking' "                          \
     "WHEN EXISTS (SELECT FROM leases l WHERE l.device = d.name AND l.begins <= now() AND l.ends > now()) "   \
     "THEN 'leased' ELSE 'free' END"

@@ -60,7 +60,8 @@ static const struct pg_statement statements[Q_COUNT] = {
                  PG_READ},
     [Q_NODES] = {"sched_nodes",
                  "SELECT name, boot, machine_id, address, state, last_seq, generation, redis_hash, seal_key, "
-                 "redis_hash IS NOT NULL AND seal_key IS NOT NULL AND NOT barred "
+                 "redis_hash IS NOT NULL AND seal_key IS NOT NULL AND NOT barred, "
+                 "CASE WHEN leaves_at IS NULL THEN 9223372036854775807 ELSE " MICROS("leaves_at") " END "
                  "FROM nodes WHERE removed_at IS NULL ORDER BY name",
                  PG_READ},
     [Q_DEVICES] = {"sched_devices",
@@ -319,6 +320,7 @@ static void read_cluster(struct store_view *view, const struct pg_result *nodes,
                          pg_bytes(nodes, (int)i, 7, node->redis_hash, 32) == 32 &&
                          pg_bytes(nodes, (int)i, 8, node->seal_key, 32) == 32;
         node->reachable = node->reachable && node->admitted;
+        node->leaves_us = pg_i64(nodes, (int)i, 10);
     }
     view->devices = rows_of(view, devices, sizeof(*view->devices), &view->device_count);
     for (size_t i = 0; i < view->device_count; i++) {

@@ -13,6 +13,7 @@
 #include "planner/given/catalogue.h"
 
 enum { LACKING_MAX = 500 };
+#define LEAVES_S_MAX 1e9 /* 31 years */
 
 /* ---- looking up ---- */
 
@@ -139,6 +140,7 @@ static int on_hello(struct event_batch *batch, struct store_sched_node *node, co
 {
     struct json_reader reader;
     const char *boot = NULL, *machine = NULL, *address = NULL;
+    double leaves_s = 0;
     const json_t *devices = NULL, *workers = NULL, *before = NULL, *lacking = NULL;
     json_t *device;
     size_t i;
@@ -148,6 +150,7 @@ static int on_hello(struct event_batch *batch, struct store_sched_node *node, co
     jr_str(&reader, "address", JR_OPTIONAL, 1, 300, &address);
     jr_array(&reader, "devices", JR_REQUIRED, 0, 4096, &devices);
     jr_array(&reader, "workers", JR_OPTIONAL, 0, 4096, &workers);
+    const bool leaves = jr_f64(&reader, "leaves_s", JR_OPTIONAL, 0, LEAVES_S_MAX, &leaves_s) == 1;
     jr_object(&reader, "before", JR_OPTIONAL, &before);
     jr_object(&reader, "lacking", JR_OPTIONAL, &lacking);
     if (jr_finish_loose(&reader) < 0 || check_lacking(lacking, err) < 0 ||
@@ -184,9 +187,11 @@ static int on_hello(struct event_batch *batch, struct store_sched_node *node, co
     json_t *inventory = event_body(event);
     json_object_del(inventory, "workers");
     json_object_del(inventory, "before");
+    json_object_del(inventory, "leaves_s");
     json_object_set_new(move->change, "hello", json_true());
     json_object_set_new(move->change, "boot", json_string(boot));
     json_object_set_new(move->change, "inventory", inventory);
+    json_object_set_new(move->change, "leaves_s", leaves ? json_real(leaves_s) : json_null());
     if (machine)
         json_object_set_new(move->change, "machine_id", json_string(machine));
     if (address)

@@ -43,7 +43,8 @@ bool device_can_start(const struct scheduler_pass *pass, size_t i)
 {
     const struct store_sched_device *device = &pass->view->devices[i];
     const struct store_sched_node *node = pass_node(pass, device->node);
-    return device->present && !device->drained && !device->lacks && node && node->reachable;
+    return device->present && !device->drained && !device->lacks && node && node->reachable &&
+           !node_is_leaving(pass, node);
 }
 
 bool device_is_there(const struct scheduler_pass *pass, size_t i)

@@ -24,6 +24,9 @@ struct tally {
     const char *lost_why;
     const struct store_sched_rank *drained; /* the first rank on a draining or leased device */
     const char *leased_by;                  /* who leased that device, or NULL */
+    /* the first rank that lives on a node whose agent is ending, or was ended by it; and one that the agent
+     * ended before it had stopped */
+    const struct store_sched_rank *leaving, *cut;
 };
 
 static void say(struct run_verdict *verdict, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -49,6 +52,14 @@ static bool is_consequence(const struct store_sched_rank *rank)
 static bool is_node_fault(const struct store_sched_rank *rank)
 {
     return rank->state == ASSIGNMENT_FAILED && rank->code && strcmp(rank->code, err_code_name(ERR_NODE)) == 0;
+}
+
+/* Whether the node's agent ended the rank's worker, or did not start it, because the agent itself is ending.
+ */
+static bool was_ended(const struct store_sched_rank *rank)
+{
+    return rank->state == ASSIGNMENT_FAILED && rank->code &&
+           strcmp(rank->code, err_code_name(ERR_CANCELLED)) == 0;
 }
 
 /* Whether the rank did not stop when it was told to, so that it was killed. */
@@ -98,9 +109,15 @@ static struct tally count_ranks(const struct store_sched_run *run, const struct 
             continue;
         case ASSIGNMENT_STOPPED:
             tally.stopped++;
+            tally.leaving = !tally.leaving && facts[i].leaving ? rank : tally.leaving;
             continue;
         case ASSIGNMENT_FAILED:
             tally.failed++;
+            if (facts[i].leaving && was_ended(rank)) {
+                tally.cut = rank;
+                tally.leaving = tally.leaving ? tally.leaving : rank;
+                continue;
+            }
             if (rank->own_fault && !tally.own)
                 tally.own = rank;
             else if (!rank->own_fault)
@@ -120,6 +137,7 @@ static struct tally count_ranks(const struct store_sched_run *run, const struct 
         }
         tally.living++;
         tally.ready += rank->state != ASSIGNMENT_SENT ? 1 : 0;
+        tally.leaving = !tally.leaving && facts[i].leaving ? rank : tally.leaving;
         if ((facts[i].drained || facts[i].leased_by) && !tally.drained) {
             tally.drained = rank;
             tally.leased_by = facts[i].leased_by;
@@ -218,6 +236,12 @@ static void say_unready(const struct store_sched_run *run, const struct run_fact
         (long long)facts->start_wait_ms / 1000);
 }
 
+/* Whether the run was lost only because an agent that is ending ended one of its workers. */
+static bool excused(const struct tally *tally)
+{
+    return tally->cut && (!tally->lost || is_consequence(tally->lost));
+}
+
 /* Decides about a run that is starting or running. */
 static void decide_active(const struct store_sched_run *run, const struct store_sched_job *job,
                           const struct tally *tally, const struct run_facts *facts, int64_t now_us,
@@ -231,13 +255,18 @@ static void decide_active(const struct store_sched_run *run, const struct store_
         stop(verdict, STOP_FAULT, false);
         return;
     }
-    if (tally->lost) {
+    if (tally->lost && !excused(tally)) {
         stop(verdict, STOP_LOST, false);
         say_lost(verdict->text, sizeof(verdict->text), run, tally);
         return;
     }
     if (job->state == JOB_STOPPING) {
         stop(verdict, job->stop_why, true);
+        return;
+    }
+    if (tally->leaving) {
+        stop(verdict, STOP_DRAIN, true);
+        say(verdict, "the agent of %s is stopping", tally->leaving->node);
         return;
     }
     if (tally->stopped > 0) {
@@ -366,6 +395,8 @@ static void decide_finish(const struct store_sched_run *run, const struct store_
                           struct run_verdict *verdict)
 {
     enum stop_why why = job->stop_why != STOP_NONE ? job->stop_why : run->stop_why;
+    if (why == STOP_LOST && excused(tally)) /* its peers' complaints came before the agent's word */
+        why = STOP_DRAIN;
     verdict->action = RUN_ACTION_FINISH;
     verdict->run_event = RUN_EVENT_STOPPED;
     if (is_complete(run, tally)) {
@@ -393,10 +424,14 @@ static void decide_finish(const struct store_sched_run *run, const struct store_
     } else if (goes_on(why) && run->killed_us != 0) {
         verdict->job_event = JOB_EVENT_REQUEUE;
         say(verdict, "did not stop in time: goes on from its last checkpoint");
-    } else if (goes_on(why) && !tally->lost && tally->living == 0) {
+    } else if (goes_on(why) && (!tally->lost || excused(tally)) && tally->living == 0) {
         verdict->job_event = JOB_EVENT_REQUEUE;
         if (why == STOP_PREEMPT || why == STOP_SLICE)
             say(verdict, "%s", run->why ? run->why : "yields");
+        else if (tally->cut)
+            say(verdict,
+                "the agent of %s ended before a checkpoint was stored: goes on from the last checkpoint",
+                tally->cut->node);
         else
             say(verdict, "moves to other devices");
     } else {

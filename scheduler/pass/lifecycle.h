@@ -16,6 +16,7 @@ enum { LIFECYCLE_TEXT = 1000 };
 struct rank_facts {
     bool gone;             /* its node or its worker was given up; gone_why says why */
     bool drained;          /* its device is being drained */
+    bool leaving;          /* its node's agent is ending */
     const char *leased_by; /* who holds a lease of its device now, or NULL */
     const char *gone_why;
 };

@@ -142,8 +142,10 @@ void pass_leases(struct scheduler_pass *pass);
 bool pass_runs_something(const struct scheduler_pass *pass, const char *device);
 /* Returns the lease that holds the device now, or NULL. */
 const struct store_sched_lease *pass_lease(const struct scheduler_pass *pass, const char *device);
-/* Returns a new array of the leases that have not ended, as intervals for the policies; their number, at most
- * view->lease_count, goes to *count. NULL without memory. */
+/* Whether jobs are to leave the node: its agent is ending, or its machine is taken away soon. */
+bool node_is_leaving(const struct scheduler_pass *pass, const struct store_sched_node *node);
+/* Returns a new array of the leases that have not ended, and of the nodes that will leave, as intervals for
+ * the policies; their number goes to *count. NULL without memory. */
 struct policy_interval *pass_intervals(const struct scheduler_pass *pass, size_t *count);
 
 /* pass_dependents.c decides about jobs that come after others. */

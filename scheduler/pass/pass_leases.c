@@ -1,4 +1,4 @@
-/* Leases: devices that people hold for a time. */
+/* Leases: devices that people hold for a time; and nodes that are there for a time. */
 #include "scheduler/pass/pass.h"
 
 #include <stdio.h>
@@ -88,11 +88,30 @@ const struct store_sched_lease *pass_lease(const struct scheduler_pass *pass, co
     return NULL;
 }
 
+bool node_is_leaving(const struct scheduler_pass *pass, const struct store_sched_node *node)
+{
+    return node->leaves_us <= pass->view->now_us;
+}
+
+/* The devices of a node that will leave. Ids of leases begin with 1. */
+static void add_leaving(const struct store_view *view, const struct store_sched_node *node,
+                        struct policy_interval *interval)
+{
+    *interval = (struct policy_interval){
+        .id = 0, .begins_us = node->leaves_us, .ends_us = INT64_MAX, .leaves = true};
+    for (size_t d = 0; d < view->device_count && d < POLICY_DEVICES_MAX; d++)
+        if (strcmp(view->devices[d].node, node->name) == 0)
+            device_set_add(&interval->devices, d);
+}
+
 struct policy_interval *pass_intervals(const struct scheduler_pass *pass, size_t *count)
 {
     const struct store_view *view = pass->view;
-    struct policy_interval *intervals = calloc(view->lease_count + 1, sizeof(*intervals));
+    struct policy_interval *intervals = calloc(view->lease_count + view->node_count + 1, sizeof(*intervals));
     *count = 0;
+    for (size_t i = 0; intervals && i < view->node_count; i++)
+        if (view->nodes[i].leaves_us != INT64_MAX && !node_is_leaving(pass, &view->nodes[i]))
+            add_leaving(view, &view->nodes[i], &intervals[(*count)++]);
     for (size_t i = 0; intervals && i < view->lease_count; i++) {
         const struct store_sched_lease *lease = &view->leases[i];
         struct policy_interval *interval = &intervals[*count];

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/array.h"
+#include "common/clock.h"
 #include "common/units.h"
 #include "scheduler/pass/pass_list.h"
 #include "scheduler/pass/pass_queue.h"
@@ -56,7 +57,30 @@ static int64_t subject_of(const struct policy_action *action)
     }
 }
 
-static const char *why_not_usable(const struct scheduler_pass *pass, size_t i, char text[240])
+/* Says from when on a free device is kept from jobs: its node leaves, or it is booked. */
+static bool say_interval(const struct scheduler_pass *pass, const struct store_sched_node *node,
+                         const struct store_sched_device *device, char text[240])
+{
+    char at[32];
+    if (node->leaves_us != INT64_MAX) {
+        snprintf(text, 240, "its machine is taken away soon: jobs leave it at %s",
+                 clock_rfc3339(node->leaves_us, at));
+        return true;
+    }
+    const struct store_sched_lease *first = NULL;
+    for (size_t i = 0; i < pass->view->lease_count; i++) {
+        const struct store_sched_lease *lease = &pass->view->leases[i];
+        if (strcmp(lease->device, device->name) == 0 && lease->begins_us > pass->view->now_us &&
+            (!first || lease->begins_us < first->begins_us))
+            first = lease;
+    }
+    if (first)
+        snprintf(text, 240, "booked by %s from %s on", first->holder, clock_rfc3339(first->begins_us, at));
+    return first != NULL;
+}
+
+/* interval: the policies let the job wait for a device that is kept from jobs later. */
+static const char *why_not_usable(const struct scheduler_pass *pass, size_t i, bool interval, char text[240])
 {
     char usable[32];
     const struct store_sched_device *device = &pass->view->devices[i];
@@ -65,6 +89,8 @@ static const char *why_not_usable(const struct scheduler_pass *pass, size_t i, c
         return "unreachable";
     if (!device->present)
         return "missing: its agent no longer names it";
+    if (node_is_leaving(pass, node))
+        return "its agent is stopping";
     if (device->drained && device->drain_why) {
         snprintf(text, 240, "drained: %s", device->drain_why);
         return text;
@@ -87,7 +113,9 @@ static const char *why_not_usable(const struct scheduler_pass *pass, size_t i, c
                  units_bytes(usable, device->usable_bytes));
         return text;
     }
-    return pass->free_devices[i] ? "kept for a job in front" : "busy";
+    if (!pass->free_devices[i])
+        return "busy";
+    return interval && say_interval(pass, node, device, text) ? text : "kept for a job in front";
 }
 
 /* Says which devices the job waits for (class->wanted), and why each is not available. `kept`: the free ones
@@ -104,7 +132,8 @@ static void say_waits(struct scheduler_pass *pass, const struct job_class *class
         if (class->wanted[i] &&
             (kept || !pass->free_devices[i] || device_is_taken(&pass->view->devices[i]))) {
             int more = snprintf(text + used, sizeof(text) - used, "%s%s (%s)", used > 0 ? ", " : "",
-                                pass->view->devices[i].name, why_not_usable(pass, i, why));
+                                pass->view->devices[i].name,
+                                why_not_usable(pass, i, action && action->reason == REASON_INTERVAL, why));
             used += more > 0 ? (size_t)more : 0;
             absent = absent || !device_is_there(pass, i);
         }
@@ -407,7 +436,7 @@ static void wait_for_devices(struct queue *queue, const struct queue_job *of,
             plan ? d < POLICY_DEVICES_MAX && device_set_has(&plan->devices, d) : class->known[d];
         free_one = free_one || (class->wanted[d] && pass->free_devices[d]);
     }
-    say_waits(pass, class, of->job, free_one && action->reason == REASON_RESERVED, action);
+    say_waits(pass, class, of->job, free_one && (action->reason == REASON_RESERVED || action->reason == REASON_INTERVAL), action);
 }
 
 static void wait_for_limit(struct queue *queue, const struct queue_job *of,

@@ -71,10 +71,12 @@ static struct rank_facts facts_of(const struct scheduler_pass *pass, const struc
     const struct store_sched_lease *lease = pass_lease(pass, rank->device);
     struct rank_facts facts = {.drained = is_drained(pass, rank->device),
                                .leased_by = lease ? lease->holder : NULL};
-    if (!pass_node(pass, rank->node)) {
+    const struct store_sched_node *node = pass_node(pass, rank->node);
+    facts.leaving = node && node_is_leaving(pass, node);
+    if (!node) {
         facts.gone = true;
         facts.gone_why = "its node is no longer enrolled";
-    } else if (identity_is_old(pass_node(pass, rank->node), rank->identity)) {
+    } else if (identity_is_old(node, rank->identity)) {
         facts.gone = true;
         facts.gone_why = "its node was enrolled anew";
     } else if (liveness_silent_ms(scheduler, rank->node, pass->now_ns) > scheduler->config->limits.lost_ms) {
@@ -231,6 +233,9 @@ static void apply(struct scheduler_pass *pass, const struct store_sched_run *run
 
 void pass_runs(struct scheduler_pass *pass)
 {
+    for (size_t i = 0; i < pass->view->node_count; i++)
+        if (pass->view->nodes[i].leaves_us != INT64_MAX && !node_is_leaving(pass, &pass->view->nodes[i]))
+            pass_check_at(pass, pass->view->nodes[i].leaves_us);
     for (size_t i = 0; i < pass->view->device_count; i++)
         if (pass->view->devices[i].drained && pass->view->devices[i].drain_at_us > pass->view->now_us &&
             pass->view->devices[i].drain_at_us < INT64_MAX)

@@ -35,8 +35,10 @@ static uint64_t world_of(const struct store_view *view, uint64_t profiles)
         hash = hash_bytes(hash, &device->usable_bytes, sizeof(device->usable_bytes));
         hash = hash_bytes(hash, &device->heat, sizeof(device->heat));
     }
-    for (size_t i = 0; i < view->node_count; i++)
-        hash = hash_bytes(hash_text(hash, view->nodes[i].name), &view->nodes[i].reachable, sizeof(bool));
+    for (size_t i = 0; i < view->node_count; i++) {
+        const bool there = view->nodes[i].reachable && view->nodes[i].leaves_us > view->now_us;
+        hash = hash_bytes(hash_text(hash, view->nodes[i].name), &there, sizeof(there));
+    }
     return hash_bytes(hash, &view->links_version, sizeof(view->links_version));
 }
 

@@ -55,13 +55,15 @@ static int find_now(struct decision *x, struct considered *c, struct reserve_sta
         const struct policy_plan *plan = &x->answers.plans[start->plan];
         start->starts_us = x->reserve.now_us;
         start->ends_us = reserve_end(start->starts_us, c->job, plan);
-        const size_t kept = reserve_kept_before(&x->reserve, plan, start->ends_us);
+        const size_t kept = reserve_kept_before(&x->reserve, plan, start);
         if (kept == POLICY_DEVICES_MAX)
             return FIT_YES;
         if (*keeper == POLICY_DEVICES_MAX)
             *keeper = kept;
+        const int64_t needed_us =
+            x->reserve.leaving ? reserve_reach(&x->reserve, plan, start->starts_us) : start->ends_us;
         for (window++; window < x->reserve.window_count; window++)
-            if (x->reserve.windows[window].until_us >= start->ends_us)
+            if (x->reserve.windows[window].until_us >= needed_us)
                 break;
     }
     return FIT_NO;
@@ -116,7 +118,7 @@ static void name_last(struct decision *x, struct considered *c, const struct res
     const struct reserve_kept *before = reserve_before(&x->reserve, plan, start->starts_us);
     /* If all devices are free before the job's start, a reservation or a booking delays the job. */
     const size_t booked = x->reserve.free_us[last] < start->starts_us
-                              ? reserve_kept_before(&x->reserve, plan, start->ends_us)
+                              ? reserve_kept_before(&x->reserve, plan, start)
                               : POLICY_DEVICES_MAX;
     const struct device_claim *device = &x->reserve.devices[booked < POLICY_DEVICES_MAX ? booked : last];
     if (before && before->ends_us > x->reserve.free_us[last])
@@ -502,7 +504,7 @@ static int prepare(struct decision *x, const struct policy_planner *planner, int
         width_answers_init(&x->answers, planner, x->settings, x->err) < 0 ||
         preempt_init(&x->preempt, x->snapshot, x->settings, x->err) < 0)
         return -1;
-    reserve_init(&x->reserve, x->snapshot, now_us);
+    reserve_init(&x->reserve, x->snapshot, x->settings, now_us);
     const int64_t all = width_set(&x->answers, &x->reserve.all, x->err);
     const int64_t there = width_set(&x->answers, &x->reserve.there, x->err);
     x->all_set = (uint32_t)all;

@@ -89,10 +89,13 @@ struct policy_run {
     struct device_set devices;
 };
 
-/* Devices that are kept from jobs for a time: a person's lease, a booking, maintenance. */
+/* Devices that are kept from jobs for a time: a person's lease, a booking, maintenance. leaves: the devices'
+ * node is taken away then. A job that is not over by then may start on them all the same if it can store a
+ * checkpoint before, and moves when the interval begins. */
 struct policy_interval {
     int64_t id, begins_us, ends_us; /* ends_us INT64_MAX: until it is ended */
     struct device_set devices;
+    bool leaves;
 };
 
 struct policy_snapshot {
@@ -152,7 +155,8 @@ enum policy_reason {
     REASON_YIELDS, /* waits until a run that yields to it has stored its checkpoint; subject: that run's job;
                       number: the rule */
     REASON_RESERVED, /* waits: starting would delay the reservation of a job in front; subject: that job */
-    REASON_INTERVAL, /* waits: a lease or booking holds its devices; subject: the interval */
+    REASON_INTERVAL, /* waits: a lease or booking holds its devices, or their node leaves; subject: the
+                        interval */
     /* waits: the job could run on the free devices, but they are fewer than placement.count.least; subject:
      * the job that ends last on its devices; number: placement.count.least */
     REASON_WIDTH,

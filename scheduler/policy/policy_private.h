@@ -106,6 +106,7 @@ enum holder_kind { HOLDER_NONE, HOLDER_JOB, HOLDER_INTERVAL, HOLDER_AWAY };
 struct device_claim {
     /* begin of the device's next booking, and end of its last one; INT64_MAX and 0: there is none */
     int64_t booked_us, back_us;
+    int64_t leaves_us; /* when the device's node is taken away; INT64_MAX: never, or a booking comes before */
     /* the job or interval that holds the device now, or the device's own index while it is away */
     int64_t holder;
     /* the job or interval for which the device is reserved from until_us[device] on */
@@ -135,7 +136,9 @@ struct reserve_state {
     /* [device] when a job that starts now on the device must have ended */
     int64_t until_us[POLICY_DEVICES_MAX];
     struct device_claim devices[POLICY_DEVICES_MAX];
-    bool booked; /* a device has a booking in the future */
+    bool booked;     /* a device has a booking in the future */
+    bool leaving;    /* the node of a device will leave */
+    int64_t move_us; /* settings.move_s */
     struct reserve_kept kept[RESERVE_KEPT_MAX];
     size_t kept_count;
     /* times: at which a start of a job is tried, in rising order. time_count is their number. At some of them
@@ -153,7 +156,8 @@ struct reserve_start {
     int64_t starts_us, ends_us;
 };
 
-void reserve_init(struct reserve_state *reserve, const struct policy_snapshot *snapshot, int64_t now_us);
+void reserve_init(struct reserve_state *reserve, const struct policy_snapshot *snapshot,
+                  const struct policy_settings *settings, int64_t now_us);
 /* Finds the windows again if anything has changed. Returns 0, or -1 with ERR_NOMEM. */
 int reserve_windows(struct reserve_state *reserve, struct width_answers *answers, struct err *err);
 /* Finds, on devices of `among` as they become free, the start of a job with the least predicted end before
@@ -167,10 +171,13 @@ void reserve_take(struct reserve_state *reserve, const struct policy_plan *plan,
                   int64_t ends_us);
 void reserve_keep(struct reserve_state *reserve, const struct policy_plan *plan, int64_t job,
                   const struct reserve_start *start);
-/* Returns the first device of the plan that is reserved or booked from a time before `ends_us`, or
- * POLICY_DEVICES_MAX. */
+/* Returns the first device of the plan that is reserved or booked, or leaves, before the job that starts so
+ * needs it no more; POLICY_DEVICES_MAX: none. */
 size_t reserve_kept_before(const struct reserve_state *reserve, const struct policy_plan *plan,
-                           int64_t ends_us);
+                           const struct reserve_start *start);
+/* Returns when a job that starts under the plan has been brought there and has done a step: the earliest
+ * moment at which it may leave with a checkpoint. */
+int64_t reserve_reach(const struct reserve_state *reserve, const struct policy_plan *plan, int64_t starts_us);
 /* Whether the start can be promised: it waits neither for a device that is away nor for a reservation that
  * cannot be promised. The time for which an absence is expected to last grows while it lasts. */
 bool reserve_is_dated(const struct reserve_state *reserve, const struct policy_plan *plan, int64_t starts_us);

@@ -159,7 +159,7 @@ static bool weigh(struct preempt_state *preempt, const struct reserve_state *res
     if (of->ends_us != INT64_MAX)
         gain_s = 1e-6 * (double)(of->ends_us - start->ends_us) * plan->rate;
     if (preempt->count == before || !(gain_s > loss_s) ||
-        reserve_kept_before(reserve, plan, start->ends_us) < POLICY_DEVICES_MAX) {
+        reserve_kept_before(reserve, plan, start) < POLICY_DEVICES_MAX) {
         preempt->count = before;
         return false;
     }

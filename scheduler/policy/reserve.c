@@ -1,5 +1,6 @@
 /* Tracks when devices become free and for which jobs they are reserved, and finds the best start of a waiting
  * job. */
+#include <math.h>
 #include <stdlib.h>
 
 #include "scheduler/policy/policy_private.h"
@@ -28,6 +29,21 @@ int64_t reserve_end(int64_t begins_us, const struct policy_job *job, const struc
 static int64_t expect(int64_t since_us, int64_t now_us)
 {
     return since_us < now_us ? add_us(now_us, now_us - since_us) : now_us;
+}
+
+/* Returns until when the job of the plan needs the device: to its end or, on a device whose node leaves, until
+ * it has been brought there and has done a step, after which a checkpoint can be stored. */
+static int64_t needed_until(const struct reserve_state *reserve, size_t device, const struct policy_plan *plan,
+                            int64_t starts_us, int64_t ends_us)
+{
+    const int64_t reach_us = reserve_reach(reserve, plan, starts_us);
+    return reserve->devices[device].leaves_us != INT64_MAX && reach_us < ends_us ? reach_us : ends_us;
+}
+
+int64_t reserve_reach(const struct reserve_state *reserve, const struct policy_plan *plan, int64_t starts_us)
+{
+    const double step_us = fmin(plan->step_s * 1e6, 1e18);
+    return add_us(starts_us, reserve->move_us + (int64_t)step_us);
 }
 
 static void hold(struct reserve_state *reserve, size_t device, enum holder_kind kind, int64_t holder,
@@ -63,24 +79,30 @@ static void take_intervals(struct reserve_state *reserve)
                 device->keeper = interval->id;
                 device->kept_by = HOLDER_INTERVAL;
             }
-            if (interval->begins_us < device->booked_us)
+            if (interval->begins_us < device->booked_us) {
                 device->booked_us = interval->begins_us;
+                device->leaves_us = interval->leaves ? interval->begins_us : INT64_MAX;
+            }
+            reserve->leaving = reserve->leaving || interval->leaves;
             if (interval->ends_us > device->back_us)
                 device->back_us = interval->ends_us;
         }
     }
 }
 
-void reserve_init(struct reserve_state *reserve, const struct policy_snapshot *snapshot, int64_t now_us)
+void reserve_init(struct reserve_state *reserve, const struct policy_snapshot *snapshot,
+                  const struct policy_settings *settings, int64_t now_us)
 {
     memset(reserve, 0, sizeof(*reserve));
+    reserve->move_us = (int64_t)(1e6 * settings->move_s);
     reserve->snapshot = snapshot;
     reserve->now_us = now_us;
     reserve->changed = true;
     for (size_t d = 0; d < snapshot->device_count; d++) {
         const bool there = device_set_has(&snapshot->present, d) && !device_set_has(&snapshot->unfit, d);
         struct device_claim *device = &reserve->devices[d];
-        *device = (struct device_claim){.booked_us = INT64_MAX, .holder = -1, .keeper = -1};
+        *device = (struct device_claim){
+            .booked_us = INT64_MAX, .leaves_us = INT64_MAX, .holder = -1, .keeper = -1};
         reserve->free_us[d] = now_us;
         reserve->until_us[d] = INT64_MAX;
         device_set_add(&reserve->all, d);
@@ -203,7 +225,8 @@ static bool drop_kept(const struct reserve_state *reserve, const struct policy_p
     for (size_t d = reserve->booked ? device_set_next(set, 0) : POLICY_DEVICES_MAX; d < POLICY_DEVICES_MAX;
          d = device_set_next(set, d + 1)) {
         const struct device_claim *device = &reserve->devices[d];
-        if (at_us < device->back_us && ends_us > device->booked_us) {
+        if (at_us < device->back_us &&
+            needed_until(reserve, d, plan, at_us, ends_us) > device->booked_us) {
             used = used || device_set_has(&plan->devices, d);
             device_set_remove(set, d);
         }
@@ -376,13 +399,17 @@ size_t reserve_last(const struct reserve_state *reserve, const struct device_set
 }
 
 size_t reserve_kept_before(const struct reserve_state *reserve, const struct policy_plan *plan,
-                           int64_t ends_us)
+                           const struct reserve_start *start)
 {
     size_t found = POLICY_DEVICES_MAX;
     for (size_t d = device_set_next(&plan->devices, 0); d < POLICY_DEVICES_MAX;
          d = device_set_next(&plan->devices, d + 1)) {
         const int64_t until_us = reserve->until_us[d];
-        if (until_us < ends_us && (found == POLICY_DEVICES_MAX || until_us < reserve->until_us[found]))
+        /* A job in front may hold the device from a moment before its node leaves. */
+        const int64_t needed_us = until_us < reserve->devices[d].leaves_us
+                                      ? start->ends_us
+                                      : needed_until(reserve, d, plan, start->starts_us, start->ends_us);
+        if (until_us < needed_us && (found == POLICY_DEVICES_MAX || until_us < reserve->until_us[found]))
             found = d;
     }
     return found;

@@ -306,7 +306,7 @@ static int ask_reason(struct asker *asker)
     struct policy_user *users = malloc((changed.user_count + 1) * sizeof(*users));
     struct policy_interval *intervals = calloc(changed.interval_count + 1, sizeof(*intervals));
     int rc = accounts && users && intervals ? 1 : err_set(asker->err, ERR_NOMEM, "no memory for a question");
-    if (rc > 0 && action->reason == REASON_INTERVAL) {
+    if (rc > 0 && action->reason == REASON_INTERVAL && action->subject > 0) {
         change.kind = SOONER_LEASE;
         changed.interval_count = 0;
         for (size_t i = 0; i < asker->snapshot->interval_count; i++)

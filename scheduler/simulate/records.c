@@ -362,7 +362,8 @@ static int take_leases(struct recorded_world *world, const json_t *records, stru
         struct policy_interval *to = &world->intervals[world->simulation.interval_count];
         const int64_t d =
             index_of(world->devices, world->simulation.device_count, json_text_of(row, "device"));
-        *to = (struct policy_interval){(int64_t)i, time_of(row, "begins"), time_of(row, "ends"), {{0}}};
+        *to = (struct policy_interval){
+            .id = (int64_t)i, .begins_us = time_of(row, "begins"), .ends_us = time_of(row, "ends")};
         if (d < 0)
             continue;
         device_set_add(&to->devices, (size_t)d);

@@ -32,6 +32,7 @@ struct world {
     struct test_redis redis;
     struct test_cluster cluster;
     struct api api;
+    char name[40];
     char home[160];
     char config[160];
     char token[TLS_JOIN_TOKEN_SIZE];
@@ -142,6 +143,13 @@ static inline void events_take(struct world *world, int block_ms)
     freeReplyObject(reply);
 }
 
+/* Forgets what came, also what Redis still has: an agent that ends says so in a last hello. */
+static inline void events_forget(struct world *world)
+{
+    events_take(world, 1);
+    json_array_clear(world->events);
+}
+
 /* Returns the next event of 'type' (new), of 'run' unless that is < 0. Earlier events of other types stay in
  * the list. */
 static inline json_t *await(struct world *world, const char *type, int64_t run)
@@ -203,19 +211,39 @@ static inline void await_lacking(struct world *world, const char *part)
     }
 }
 
-/* Ends the agent. SIGTERM must end it in an orderly way (under sanitizers without a finding); SIGKILL just
- * ends it. */
-static inline void agent_kill(struct world *world, int number)
+/* Waits for the agent's end and returns its exit status; -1: a signal ended it. */
+static inline int agent_wait(struct world *world)
 {
     int status = 0;
     uint64_t deadline_ns = clock_mono_ns() + 15000000000u;
-    assert_int_equal(kill(world->agent, number), 0);
     while (waitpid(world->agent, &status, WNOHANG) != world->agent) {
         assert_true(clock_left_ms(deadline_ns, 1) > 0);
         poll(NULL, 0, 2);
     }
-    assert_true(number == SIGKILL || (WIFEXITED(status) && WEXITSTATUS(status) == 0));
     world->agent = 0;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+/* Ends the agent. SIGTERM must end it in an orderly way (under sanitizers without a finding); SIGKILL just
+ * ends it. */
+static inline void agent_kill(struct world *world, int number)
+{
+    assert_true(world->agent > 0); /* 0 would be this whole process group */
+    assert_int_equal(kill(world->agent, number), 0);
+    const int status = agent_wait(world);
+    assert_true(number == SIGKILL || status == 0);
+}
+
+/* Writes the agent's configuration, with this line in it. */
+static inline void world_configure(struct world *world, const char *line)
+{
+    char text[300];
+    struct err err;
+    int size = snprintf(text, sizeof(text),
+                        "name: %s\n%s\ndevices: [{kind: cpu, threads: 1, memory: 64MiB, isa: sse42},"
+                        " {kind: cpu, threads: 1, memory: 64MiB}]\n",
+                        world->name, line);
+    assert_int_equal(file_write_atomic(world->config, text, (size_t)size, 0600, &err), 0);
 }
 
 static inline void *world_make(const char *name)
@@ -231,12 +259,8 @@ static inline void *world_make(const char *name)
     api_start(&world->api);
     snprintf(world->home, sizeof(world->home), "%s/home", world->dir.path);
     snprintf(world->config, sizeof(world->config), "%s/agent.yaml", world->dir.path);
-    char text[200];
-    int size = snprintf(text, sizeof(text),
-                        "name: %s\ndevices: [{kind: cpu, threads: 1, memory: 64MiB, isa: sse42},"
-                        " {kind: cpu, threads: 1, memory: 64MiB}]\n",
-                        name);
-    assert_int_equal(file_write_atomic(world->config, text, (size_t)size, 0600, &err), 0);
+    snprintf(world->name, sizeof(world->name), "%s", name);
+    world_configure(world, "grace: 1s");
     assert_int_equal(tls_fingerprint(buf_str(&world->cluster.ca_cert), fingerprint, &err), 0);
     assert_int_equal(tls_join_token_format("secret", fingerprint, world->token, &err), 0);
     world->events = json_array();

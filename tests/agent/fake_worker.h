@@ -1,5 +1,5 @@
 /* A worker for tests of the daemon that does what its assignment's spec says ("do": steps:N, wait, stubborn,
- * crash, liar, quick-exit). It speaks the protocol of worker/worker.h. One thread. */
+ * crash, liar, quick-exit, stops:MS). It speaks the protocol of worker/worker.h. One thread. */
 #ifndef MOTLEY_TESTS_FAKE_WORKER_H
 #define MOTLEY_TESTS_FAKE_WORKER_H
 
@@ -105,6 +105,30 @@ static inline int fake_finish(struct fake *fake, const char *type)
     return fake->acked == fake->last ? 0 : 1;
 }
 
+static volatile sig_atomic_t fake_termed;
+
+static inline void fake_on_term(int number)
+{
+    (void)number;
+    fake_termed = 1;
+}
+
+/* As a worker whose step takes so long: when SIGTERM comes the step under way ends, a checkpoint is stored, and
+ * the run has stopped. */
+static inline int fake_stops(struct fake *fake, long ms)
+{
+    const struct timespec tick = {.tv_nsec = 2000000};
+    signal(SIGTERM, fake_on_term);
+    fake_emit(fake, "started", json_object());
+    while (!fake_termed)
+        nanosleep(&tick, NULL);
+    const uint64_t ends_ns = clock_mono_ns() + (uint64_t)ms * 1000000u;
+    while (clock_mono_ns() < ends_ns)
+        nanosleep(&tick, NULL);
+    fake_steps(fake, 0, 1);
+    return fake_finish(fake, "stopped");
+}
+
 /* Does what an assignment's spec asks for. */
 static inline int fake_run(struct fake *fake, const char *what)
 {
@@ -114,6 +138,8 @@ static inline int fake_run(struct fake *fake, const char *what)
         fake_steps(fake, 0, (int)strtol(what + 6, NULL, 10));
         return fake_finish(fake, "done");
     }
+    if (strncmp(what, "stops:", 6) == 0)
+        return fake_stops(fake, strtol(what + 6, NULL, 10));
     if (strcmp(what, "crash") == 0) {
         fprintf(stderr, "the tensor was on fire\nand so was the card\n");
         raise(SIGKILL);

@@ -132,7 +132,7 @@ static void living_workers_are_adopted_by_the_next_agent(void **state)
     say(world, of_run("peers", 8, 8));
     json_decref(await(world, "started", 8));
     agent_kill(world, SIGKILL);
-    json_array_clear(world->events);
+    events_forget(world);
     char folder[200]; /* the next agent finds the device's limit beside its worker */
     snprintf(folder, sizeof(folder), "%s/run", world->home);
     json_t *limits = child_limits(folder);
@@ -201,7 +201,7 @@ static void a_wiped_redis_loses_nothing(void **state)
     test_redis_kill(&world->redis);
     test_redis_start(&world->redis, world->dir.path);
     world_connect(world);
-    json_array_clear(world->events);
+    events_forget(world);
     world->ack = true;
     json_decref(await(world, "node_hello", -1));
     say(world, of_run("peers", 10, 10));
@@ -216,7 +216,7 @@ static void unacknowledged_events_come_again_after_an_agents_restart(void **stat
     say(world, assign(11, 11, "left/cpu0", "steps:50"));
     json_decref(await(world, "done", 11));
     agent_kill(world, SIGKILL);
-    json_array_clear(world->events);
+    events_forget(world);
     world->ack = true;
     agent_start(world);
     await_whole_run(world, 11, "done", 50);
@@ -278,7 +278,7 @@ static void while_nobody_acknowledges_one_event_alone_comes_again(void **state)
     world->ack = false;
     say(world, assign(915, 915, "left/cpu1", "steps:500"));
     json_decref(await(world, "done", 915));
-    json_array_clear(world->events);
+    events_forget(world);
     uint64_t deadline_ns = clock_mono_ns() + 10000000000u;
     while (of_run_waiting(world, 915) == 0) {
         assert_true(clock_left_ms(deadline_ns, 1) > 0);
@@ -397,7 +397,7 @@ static void what_a_worker_lacks_is_told_and_heals(void **state)
                  mended, self);
     assert_int_equal(file_write_atomic(script, text, (size_t)size, 0700, &err), 0);
     agent_kill(world, SIGTERM);
-    json_array_clear(world->events);
+    events_forget(world);
     world->worker = script;
     agent_start(world);
     await_lacking(world, "libopenblas.so.0");
@@ -424,7 +424,7 @@ static void a_measurement_that_a_job_replaces_is_answered(void **state)
                         script, self);
     assert_int_equal(file_write_atomic(script, text, (size_t)size, 0700, &err), 0);
     agent_kill(world, SIGTERM);
-    json_array_clear(world->events);
+    events_forget(world);
     world->worker = script;
     agent_start(world);
     await_lacking(world, ""); /* it is being tried */

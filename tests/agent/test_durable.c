@@ -26,7 +26,7 @@ static void what_the_journal_could_not_take_is_not_acknowledged_and_not_lost(voi
     say(world, assign(17, 17, "left/cpu0", "steps:500"));
     json_decref(await(world, "done", 17)); /* it is sent at once, before it is durable */
     assert_true(test_wait_until(file_is_big, path, 5000));
-    json_array_clear(world->events);
+    events_forget(world);
     say_quietly(world, json_pack("{s:s}", "type", "hello"));
     json_t *hello = await(world, "node_hello", -1);
     assert_int_equal(json_array_size(json_object_get(hello, "workers")), 1);
@@ -34,7 +34,7 @@ static void what_the_journal_could_not_take_is_not_acknowledged_and_not_lost(voi
     assert_non_null(lacks && strstr(lacks, "events cannot be stored in ") ? lacks : NULL);
     json_decref(hello);
     agent_kill(world, SIGKILL);
-    json_array_clear(world->events);
+    events_forget(world);
     redisFree(world->client);
     world->client = NULL;
     test_redis_kill(&world->redis); /* all that Redis held is lost */
@@ -66,7 +66,7 @@ static void another_life_of_the_cluster_ends_the_workers_and_accepts_lower_ids(v
     json_decref(await(world, "worker_ready", 40));
     await_received(world, id);
     uint64_t begin_ns = clock_mono_ns();
-    json_array_clear(world->events);
+    events_forget(world);
     say_quietly(world, of_life(json_pack("{s:s}", "type", "hello"), LIFE_2));
     json_t *hello = NULL, *before = NULL;
     while (!before) { /* hellos of the life before may be under way */
@@ -92,7 +92,7 @@ static void another_life_of_the_cluster_ends_the_workers_and_accepts_lower_ids(v
     say_quietly(world, of_life(assign(41, 41, "left/cpu0", "steps:7"), LIFE_1));
     agent_kill(world, SIGKILL); /* the next agent reads everything again and knows its incarnation */
     agent_start(world);
-    json_array_clear(world->events);
+    events_forget(world);
     say(world, of_life(assign(4, 4, "left/cpu0", "steps:2"), LIFE_2));
     await_whole_run(world, 4, "done", 2);
     for (size_t i = 0; i < json_array_size(world->events); i++)

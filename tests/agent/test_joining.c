@@ -64,7 +64,7 @@ static void a_copy_of_a_home_renews_when_its_certificate_is_due(void **state)
     assert_int_equal(world->api.renewals, 0);
     clock_behind_s = 0;
     agent_kill(world, SIGTERM);
-    json_array_clear(world->events);
+    events_forget(world);
     agent_start(world);
     uint64_t deadline_ns = clock_mono_ns() + 15000000000u;
     while (world->api.renewals == 0) {
@@ -131,7 +131,7 @@ static void a_machine_that_was_away_for_long_comes_back_with_its_old_key(void **
     assert_non_null(strstr(log, "motley join-token --node left"));
     free(log);
     memcpy(world->token, token, sizeof(token));
-    json_array_clear(world->events);
+    events_forget(world);
     agent_start(world);
     await_lacking(world, NULL);
     assert_true(world->api.enrolments == 2);

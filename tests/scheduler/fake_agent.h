@@ -57,6 +57,8 @@ struct fake_agent {
     bool is_busy;     /* true: for half of the time that its devices are measured others compute there */
     bool start_fails; /* true: its workers cannot be started */
     int64_t clock_ahead_us; /* by how much its clock is ahead */
+    bool leaves;            /* its hello says that it leaves, leaves_s from then on */
+    double leaves_s;
     const char *lacking;    /* what its first device lacks, by its hello; NULL: nothing */
     bool saves_late;        /* true: its workers store no checkpoint when asked for one */
     unsigned saves;         /* messages that asked for a checkpoint */
@@ -177,9 +179,10 @@ static inline void fake_hello(struct fake_agent *agent)
     if (agent->lacking)
         json_object_set_new(lacking, first, json_string(agent->lacking));
     fake_pass(agent, "node_hello",
-              json_pack("{s:s, s:s, s:s, s:o, s:o, s:o, s:o}", "boot", agent->boot, "machine_id", "m1",
+              json_pack("{s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:o*}", "boot", agent->boot, "machine_id", "m1",
                         "address", "127.0.0.1:7000", "devices", devices, "workers", workers, "lacking",
-                        lacking, "release", agent->says_nul ? json_stringn("1\0x", 3) : json_string("1")));
+                        lacking, "release", agent->says_nul ? json_stringn("1\0x", 3) : json_string("1"),
+                        "leaves_s", agent->leaves ? json_real(agent->leaves_s) : NULL));
 }
 
 static inline struct fake_worker *fake_find(struct fake_agent *agent, const json_t *message, int from)

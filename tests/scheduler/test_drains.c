@@ -174,6 +174,97 @@ static void a_device_that_cannot_run_a_worker_gets_no_job_and_says_why(void **st
     WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
 }
 
+static bool node_is(const char *name, const char *state)
+{
+    json_t *node = node_shown(name);
+    const bool is = strcmp(json_string_value(json_object_get(node, "state")), state) == 0;
+    json_decref(node);
+    return is;
+}
+
+/* An agent that ends says so before it ends its workers. */
+static void a_job_moves_with_a_checkpoint_from_a_node_that_leaves(void **state)
+{
+    (void)state;
+    int64_t runs = run_on(NULL);
+    const int leaves = fake_living(world.agents[0]) ? 0 : 1;
+    const char *const names[] = {"left", "right"};
+    world.agents[leaves]->leaves = true;
+    world.agents[leaves]->leaves_s = 0;
+    fake_hello(world.agents[leaves]);
+    WORLD_UNTIL(&world, node_is(names[leaves], "leaving"));
+    WORLD_UNTIL(&world, world_number(&world, runs, "attempt") == 2 && world_is(&world, runs, "running"));
+    assert_null(fake_living(world.agents[leaves]));
+    assert_int_equal(world_number(&world, runs, "losses"), 0);
+    assert_true(world_select(&world, "SELECT count(*) FROM runs WHERE start_step = 3 AND attempt = 2") > 0);
+    char text[120];
+    const struct world_job job = {
+        .name = "waits", .devices = leaves ? "right/cpu0" : "left/cpu0", .steps = 4, .every = 2};
+    int64_t waits = world_submit(&world, &job);
+    snprintf(text, sizeof(text), "waits for %s/cpu0 (its agent is stopping)", names[leaves]);
+    WORLD_UNTIL(&world, world_says(&world, waits, text));
+    world.agents[0]->steps_max = world.agents[1]->steps_max = 0;
+    WORLD_UNTIL(&world, world_is(&world, runs, "succeeded"));
+    world_check_metrics(&world, runs, 30);
+    world.agents[leaves]->leaves = false; /* the next agent of the same node */
+    fake_hello(world.agents[leaves]);
+    WORLD_UNTIL(&world, node_is(names[leaves], "alive") && world_is(&world, waits, "succeeded"));
+}
+
+/* A worker that its agent ended before a checkpoint was stored is no loss of the job's. */
+static void a_worker_that_a_leaving_agent_ended_costs_the_job_nothing(void **state)
+{
+    (void)state;
+    int64_t runs = run_on("left/cpu0");
+    struct fake_agent *left = world.agents[0];
+    left->leaves = true;
+    left->leaves_s = 0;
+    left->saves_late = true;
+    struct fake_worker *worker = fake_living(left);
+    fake_hello(left);
+    fake_emit(left, worker, "failed",
+              json_pack("{s:s, s:s, s:b}", "code", "cancelled", "text", "the worker was lost", "own_fault", 0));
+    worker->phase = FAKE_ENDED;
+    WORLD_UNTIL(&world, world_says(&world, runs, "waits for left/cpu0 (its agent is stopping)"));
+    assert_int_equal(world_number(&world, runs, "losses"), 0);
+    left->leaves = left->saves_late = false;
+    left->steps_max = 0;
+    fake_hello(left);
+    WORLD_UNTIL(&world, world_is(&world, runs, "succeeded"));
+    assert_int_equal(world_number(&world, runs, "losses"), 0);
+}
+
+/* A machine that is taken away at a known time: what runs there moves before. */
+static void a_job_moves_before_its_machine_is_taken_away(void **state)
+{
+    (void)state;
+    fresh_agents();
+    world.agents[1]->leaves = true;
+    world.agents[1]->leaves_s = 1e6;
+    fake_hello(world.agents[1]);
+    WORLD_UNTIL(&world, world_select(&world, "SELECT count(*) FROM nodes WHERE leaves_at > now()") == 1);
+    int64_t runs = run_on("right/cpu0"); /* there is time enough for a checkpoint */
+    assert_true(node_is("right", "alive"));
+    world.agents[1]->leaves_s = 0.5;
+    fake_hello(world.agents[1]);
+    WORLD_UNTIL(&world, world_says(&world, runs, "waits for right/cpu0 (its agent is stopping)"));
+    assert_int_equal(world_number(&world, runs, "losses"), 0);
+    world.agents[1]->leaves_s = 30; /* a move takes longer (sharing.move is 60 s): a long job does not start */
+    const struct world_job job = {.name = "long", .devices = "right/cpu0", .steps = 100000, .every = 1000};
+    int64_t waits = world_submit(&world, &job);
+    world.agents[1]->steps_max = 0;
+    fake_hello(world.agents[1]);
+    WORLD_UNTIL(&world, world_is(&world, runs, "succeeded")); /* it ends before */
+    WORLD_UNTIL(&world, world_says(&world, waits, "waits for right/cpu0 (its machine is taken away soon"));
+    world.agents[1]->leaves = false;
+    world.agents[1]->steps_max = 3;
+    fake_hello(world.agents[1]);
+    WORLD_UNTIL(&world, world_is(&world, waits, "running"));
+    json_decref(world_command(&world, waits, JOB_EVENT_CANCEL, 0));
+    WORLD_UNTIL(&world, world_is(&world, waits, "cancelled"));
+    world_check_metrics(&world, runs, 30);
+}
+
 /* A booking begins while a job holds its device: until the job has left, the device is charged to the job
  * alone. */
 static void a_lease_is_charged_once_the_job_has_left_its_device(void **state)
@@ -198,6 +289,21 @@ static void a_lease_is_charged_once_the_job_has_left_its_device(void **state)
                      0);
     world_sql(&world, "UPDATE leases SET ends = now() WHERE ends > now(); NOTIFY motley_jobs");
     WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
+}
+
+/* A job that would run into a booking says which. */
+static void a_job_says_for_which_booking_it_waits(void **state)
+{
+    (void)state;
+    fresh_agents();
+    world_sql(&world,
+              "INSERT INTO leases (device, user_id, kind, begins, ends) SELECT 'right/cpu0', id, 'lease', "
+              "now() + interval '10 s', now() + interval '1 h' FROM users ORDER BY id LIMIT 1; NOTIFY motley_jobs");
+    const struct world_job job = {.name = "long", .devices = "right/cpu0", .steps = 100000, .every = 1000};
+    int64_t id = world_submit(&world, &job);
+    WORLD_UNTIL(&world, world_says(&world, id, "waits for right/cpu0 (booked by "));
+    json_decref(world_command(&world, id, JOB_EVENT_CANCEL, 0));
+    world_sql(&world, "DELETE FROM leases WHERE NOT opened; NOTIFY motley_jobs");
 }
 
 /* A device that a person holds is not measured, so a job that needs it to be waits for that person. */
@@ -305,7 +411,11 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_drain_by_a_time_moves_what_still_runs_then),
         cmocka_unit_test(a_job_avoids_the_node_on_which_it_died),
         cmocka_unit_test(a_device_that_cannot_run_a_worker_gets_no_job_and_says_why),
+        cmocka_unit_test(a_job_moves_with_a_checkpoint_from_a_node_that_leaves),
+        cmocka_unit_test(a_worker_that_a_leaving_agent_ended_costs_the_job_nothing),
+        cmocka_unit_test(a_job_moves_before_its_machine_is_taken_away),
         cmocka_unit_test(a_lease_is_charged_once_the_job_has_left_its_device),
+        cmocka_unit_test(a_job_says_for_which_booking_it_waits),
         cmocka_unit_test(a_job_whose_device_is_leased_before_it_was_measured_says_so),
         cmocka_unit_test(a_clock_that_is_far_off_is_named),
         cmocka_unit_test(three_failed_starts_of_two_people_drain_the_node),

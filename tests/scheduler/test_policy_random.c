@@ -101,6 +101,11 @@ static void draw_world(struct random_world *w, uint64_t seed)
         const int64_t begins_us = NOW - HOUR + rand_stream_below(&r, 4000000) * INT64_C(1800);
         w->intervals[i] = (struct policy_interval){
             .id = 500 + (int64_t)i, .begins_us = begins_us, .ends_us = begins_us + HOUR};
+        if (rand_stream_below(&r, 3) == 0) { /* a machine that is taken away, perhaps very soon */
+            w->intervals[i].leaves = true;
+            w->intervals[i].begins_us = NOW + 1 + rand_stream_below(&r, 4000) * (begins_us % 4000);
+            w->intervals[i].ends_us = INT64_MAX;
+        }
         device_set_add(&w->intervals[i].devices, rand_stream_below(&r, (uint32_t)count));
     }
 }
@@ -114,7 +119,8 @@ static struct policy_decision decide_in(const struct random_world *w, const stru
     return decision;
 }
 
-/* Devices of starts are free, present, given once, and not booked while the job runs. */
+/* Devices of starts are free, present, given once, and not booked while the job runs; where their machine is
+ * taken away, not before the job has been brought there and has done a step. */
 static void check_devices(const struct random_world *w, const struct policy_decision *decision, uint64_t seed)
 {
     struct device_set open = w->snapshot.present;
@@ -132,8 +138,12 @@ static void check_devices(const struct random_world *w, const struct policy_deci
         device_set_subtract(&open, &action->plan->devices);
         for (size_t k = 0; k < w->snapshot.interval_count; k++) {
             struct device_set rest = action->plan->devices;
+            const int64_t reach_us =
+                NOW + (int64_t)(1e6 * (policy_defaults.move_s + action->plan->step_s));
+            const int64_t needed_us =
+                w->intervals[k].leaves && reach_us < ends_us ? reach_us : ends_us;
             device_set_subtract(&rest, &w->intervals[k].devices);
-            if (!device_set_equal(&rest, &action->plan->devices) && w->intervals[k].begins_us < ends_us &&
+            if (!device_set_equal(&rest, &action->plan->devices) && w->intervals[k].begins_us < needed_us &&
                 w->intervals[k].ends_us > NOW)
                 fail_msg("seed %llu: a start runs into a booking", (unsigned long long)seed);
         }

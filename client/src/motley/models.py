@@ -889,7 +889,8 @@ class ListNodesAnswerUnknownJob(Answered):
 @dataclass(frozen=True, kw_only=True)
 class ListNodesAnswerNode(Answered):
     name: str
-    state: str  # joining, alive, unreachable, barred; others may come; barred: it flooded Redis and may come back with a new join token
+    state: str  # joining, alive, leaving, left, unreachable, barred; others may come; leaving: its agent is being stopped, and its jobs move; left: it was stopped in good order; barred: it flooded Redis and may come back with a new join token
+    leaves: datetime | None = None  # from when on jobs are to leave it, as its agent said: it is being stopped, or its machine is taken away some time later
     refused: int | None = None  # messages of it that were refused since it joined
     clock_ahead_s: float | None = None  # how far its clock is ahead of that of the scheduler, in seconds; below 0, behind
     lacking: str | None = None  # what its devices lack in order to run a worker: nothing starts there until it is mended
