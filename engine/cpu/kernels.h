@@ -127,6 +127,7 @@ struct kernels {
     void (*to_f16)(const float *x, uint16_t *y, size_t n);
     /* rotates one head of 2 * half values; sign is 1, or -1 for the inverse rotation */
     void (*rope)(float *x, const float *cosines, const float *sines, size_t half, float sign);
+    void (*rope_pairs)(float *x, const float *cosines, const float *sines, size_t half, float sign);
     /* x[n] = cap * tanh(x * factor / cap) */
     void (*softcap)(float *x, size_t n, float factor, float cap);
     /* act[n] = f(gate) * up, where f is silu or the tanh form of gelu */

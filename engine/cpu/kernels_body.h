@@ -285,6 +285,15 @@ static void to_f16(const float *x, uint16_t *y, size_t n)
     }
 }
 
+static void rope_pairs(float *x, const float *cosines, const float *sines, size_t half, float sign)
+{
+    for (size_t i = 0; i < half; i++) {
+        float a = x[2 * i], b = x[2 * i + 1], c = cosines[i], s = sines[i] * sign;
+        x[2 * i] = a * c - b * s;
+        x[2 * i + 1] = b * c + a * s;
+    }
+}
+
 static void rope(float *x, const float *cosines, const float *sines, size_t half, float sign)
 {
     size_t i = 0;
@@ -709,6 +718,7 @@ const struct kernels KERNELS = {
     .to_bf16 = to_bf16,
     .to_f16 = to_f16,
     .rope = rope,
+    .rope_pairs = rope_pairs,
     .softcap = softcap,
     .glu = glu,
     .glu_backward = glu_backward,

@@ -189,11 +189,12 @@ static void rope_part(const struct parts_job *job, uint64_t begin, uint64_t end)
     const float *table = operand_at(&op->table);
     float *x = operand_at(&op->x), sign = op->inverse ? -1.0f : 1.0f;
     size_t half = op->rotary_dim / 2;
+    const struct kernels *k = job->runner->kernels;
     for (uint64_t i = begin; i < end; i++) {
         const float *cosines = table + (size_t)positions[i] * op->rotary_dim;
         for (uint32_t head = 0; head < op->heads; head++)
-            job->runner->kernels->rope(x + i * op->ldx + (size_t)head * op->head_dim, cosines, cosines + half,
-                                       half, sign);
+            (op->adjacent ? k->rope_pairs : k->rope)(x + i * op->ldx + (size_t)head * op->head_dim, cosines,
+                                                     cosines + half, half, sign);
     }
 }
 

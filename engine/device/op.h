@@ -144,8 +144,9 @@ struct op_rmsnorm_backward {
 };
 
 /* Rotates the first rotary_dim values of each head of x[tokens, heads, head_dim] in place. Values i and i +
- * rotary_dim/2 form a pair, as in Hugging Face's code. table[table_rows, rotary_dim] holds each position's
- * cosines, then its sines. `inverse` rotates the other way, for backward. f32.
+ * rotary_dim/2 form a pair, as in most of Hugging Face's models; with `adjacent`, values 2i and 2i + 1 do
+ * (GLM). table[table_rows, rotary_dim] holds each position's cosines, then its sines. `inverse` rotates the
+ * other way, for backward. f32.
  *
  * With y, x stays as it is: y[tokens, heads + copied, head_dim], of any float dtype and with x's row
  * distance, gets the rotated heads and, unrotated, the `copied` heads behind them. rotary_dim is then
@@ -153,7 +154,7 @@ struct op_rmsnorm_backward {
 struct op_rope {
     uint32_t tokens, heads, head_dim, ldx, table_rows, copied;
     uint32_t rotary_dim; /* even, ≤ head_dim; 0 stands for head_dim */
-    bool inverse;
+    bool inverse, adjacent;
     struct operand x, positions /* u32 [tokens] */, table, y /* absent: in place */;
 };
 

@@ -164,6 +164,7 @@ static int run_rope(struct gpu_call *call, const struct op *op)
                              .half = o->rotary_dim / 2,
                              .ldx = o->ldx,
                              .table_rows = o->table_rows,
+                             .adjacent = o->adjacent,
                              .sign = o->inverse ? -1.0f : 1.0f};
     args.wide = gpu_fours(args.x, 4, o->ldx) && gpu_fours(args.y, dtype_bytes(y->dtype), o->ldx) &&
                 gpu_fours(args.table, 4, args.half) && o->head_dim % 4 == 0;

@@ -268,6 +268,7 @@ static void rope_draw(struct trial *t)
     o->ldx = draw_ld(t, (o->heads + o->copied) * o->head_dim);
     o->table_rows = 1 + draw_below(t, 40);
     o->inverse = draw_below(t, 2);
+    o->adjacent = draw_below(t, 2);
     bind(t, &o->x);
     bind_as(t, &o->positions, FILL_BELOW, o->table_rows);
     bind(t, &o->table);
@@ -287,7 +288,9 @@ static void rope_want(struct trial *t)
         for (size_t head = 0; head < o->heads; head++)
             for (size_t d = 0; d < half; d++) {
                 const double *cosines = table + (size_t)positions[i] * o->rotary_dim;
-                double *a = x + i * o->ldx + head * o->head_dim + d, *b = a + half, was = *a;
+                double *of_head = x + i * o->ldx + head * o->head_dim;
+                double *a = of_head + (o->adjacent ? 2 * d : d), *b = o->adjacent ? a + 1 : a + half,
+                       was = *a;
                 double sine = o->inverse ? -cosines[half + d] : cosines[half + d];
                 *a = was * cosines[d] - *b * sine;
                 *b = *b * cosines[d] + was * sine;

@@ -25,12 +25,12 @@ struct rmsnorm_backward_args {
     float eps, offset;
 };
 
-/* Rotates the halves of the first 2 * half values of each head. table[table_rows, 2 * half] has cosines, then
- * sines. */
-/* The first `rotated` of the heads are rotated, from x to y, of type y_as; the others are copied. */
+/* Rotates the first 2 * half values of each head, as pairs i and i + half, or with `adjacent` 2i and 2i + 1.
+ * table[table_rows, 2 * half] has cosines, then sines. The first `rotated` of the heads are rotated, from x
+ * to y, of type y_as; the others are copied. */
 struct rope_args {
     uint64_t x, y, positions, table;
-    uint32_t tokens, heads, rotated, head_dim, half, ldx, table_rows, wide, y_as;
+    uint32_t tokens, heads, rotated, head_dim, half, ldx, table_rows, wide, y_as, adjacent;
     float sign; /* -1 rotates the other way */
 };
 
@@ -159,6 +159,16 @@ KERNEL(rmsnorm_backward, 256)
         rmsnorm_backward_run(args, rmsnorm_vector_of(team_warp(), (uint32_t)i, args.vectors, args.width));
 }
 
+FUNCTION struct four four_of(float a, float b, float c, float d)
+{
+    struct four x;
+    x.v[0] = a;
+    x.v[1] = b;
+    x.v[2] = c;
+    x.v[3] = d;
+    return x;
+}
+
 KERNEL(rope, 256)
 {
     struct four_position at = place_in_rows((uint64_t)args.tokens * args.heads, args.half);
@@ -169,18 +179,30 @@ KERNEL(rope, 256)
     assert_device(position < args.table_rows);
     const float *table = POINTER(const float, args.table) + (uint64_t)position * 2 * args.half;
     const float *x = POINTER(const float, args.x);
-    uint64_t first = token * args.ldx + head * args.head_dim + at.column;
+    uint64_t first = token * args.ldx + head * args.head_dim + (args.adjacent ? 2 : 1) * at.column;
+    /* With `adjacent` a thread's pairs are eight neighbouring values: a gets the first four, b the others. */
+    uint64_t second = first + (args.adjacent ? 4 : args.half);
+    uint32_t n = args.adjacent ? (at.n < 2 ? 2 * at.n : 4) : at.n, m = args.adjacent ? 2 * at.n - n : at.n;
     struct four cosines = four_load(table, at.column, at.n, args.wide);
     struct four sines = four_load(table, args.half + at.column, at.n, args.wide);
-    struct four a = four_load(x, first, at.n, args.wide);
-    struct four b = four_load(x, first + args.half, at.n, args.wide);
+    struct four a = four_load(x, first, n, args.wide), b = four_load(x, second, m, args.wide);
+    if (args.adjacent) {
+        struct four odd = four_of(a.v[1], a.v[3], b.v[1], b.v[3]);
+        a = four_of(a.v[0], a.v[2], b.v[0], b.v[2]);
+        b = odd;
+    }
     for (uint32_t j = 0; j < 4 && head < args.rotated; j++) {
         float was = a.v[j], c = cosines.v[j], s = sines.v[j] * args.sign;
         a.v[j] = math_fma(was, c, -(b.v[j] * s));
         b.v[j] = math_fma(b.v[j], c, was * s);
     }
-    four_store_as(args.y_as, args.y, first, at.n, args.wide, a);
-    four_store_as(args.y_as, args.y, first + args.half, at.n, args.wide, b);
+    if (args.adjacent) {
+        struct four low = four_of(a.v[0], b.v[0], a.v[1], b.v[1]);
+        b = four_of(a.v[2], b.v[2], a.v[3], b.v[3]);
+        a = low;
+    }
+    four_store_as(args.y_as, args.y, first, n, args.wide, a);
+    four_store_as(args.y_as, args.y, second, m, args.wide, b);
 }
 
 KERNEL(column_sums, 256)
