@@ -63,9 +63,9 @@ def fnv(name):
     return hash
 
 
-def value(name, shape, centre):
-    """Values of a tensor: evenly spread over centre ± 0.15 for vectors, over ± 0.06 for matrices."""
-    spread = 0.3 if len(shape) == 1 else 0.12
+def value(name, shape, centre, matrices=0.12):
+    """Values of a tensor: evenly spread over centre ± 0.15 for vectors, over half of ± `matrices` for matrices."""
+    spread = 0.3 if len(shape) == 1 else matrices
     units = mix(fnv(name), int(numpy.prod(shape))).astype(numpy.float64) / (1 << 24) - 0.5
     return torch.from_numpy((centre + spread * units).astype(numpy.float32).reshape(shape))
 

@@ -29,6 +29,7 @@ def rope(theta, **scaling):
 
 
 GEMMA3 = dict(head_dim=8, sliding_window=6, query_pre_attn_scalar=20, num_hidden_layers=7)
+PERMUTED = ("llama", "smollm3", "granite")  # whose converter interleaves the halves of a head
 MIXED = {"num_experts": 4, "num_experts_per_tok": 2}
 # name: class before "Config", settings, GGUF architecture or None
 FAMILIES = {
@@ -45,6 +46,20 @@ FAMILIES = {
     "phi3-partial": ("Phi3", dict(head_dim=8) | (rope(10000.0, partial_rotary_factor=0.5) if NEW
                                                  else {"partial_rotary_factor": 0.5}), None),
     "smollm3": ("SmolLM3", dict(num_hidden_layers=5), "smollm3"),
+    "gemma": ("Gemma", dict(head_dim=8), "gemma"),
+    "granite": ("Granite", dict(tie_word_embeddings=True, embedding_multiplier=3.0, residual_multiplier=0.25,
+                                attention_multiplier=0.125, logits_scaling=4.0), "granite"),
+    "olmo2": ("Olmo2", {}, "olmo2"),
+    "olmo3": ("Olmo3", dict(num_hidden_layers=4, sliding_window=6), None),
+    "helium": ("Helium", dict(head_dim=4), None),
+    "ernie4-5": ("Ernie4_5", dict(head_dim=8), "ernie4_5"),
+    "glm4": ("Glm4", dict(head_dim=8), "glm4"),
+    "seed-oss": ("SeedOss", dict(head_dim=8, attention_dropout=0.0, residual_dropout=0.0), "seed_oss"),
+    "internlm3": ("InternLM3", dict(head_dim=8), None),
+    "ministral": ("Ministral", dict(head_dim=8, sliding_window=6,
+                                    layer_types=["full_attention", "sliding_attention"]), None),
+    "ministral3": ("Ministral3", dict(head_dim=8), None),
+    "cwm": ("Cwm", dict(head_dim=8, num_hidden_layers=5, sliding_window=6), None),
     "mixtral": ("Mixtral", dict(num_local_experts=4, num_experts_per_tok=2), "llama"),
     "qwen3-moe": ("Qwen3Moe", dict(MIXED, moe_intermediate_size=12, head_dim=8, norm_topk_prob=True,
                                    num_hidden_layers=3, mlp_only_layers=[1]), None),
@@ -169,6 +184,13 @@ def write_gguf(path, model, arch, kind):
     if kind == "Gemma2":
         writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
         writer.add_final_logit_softcapping(config.final_logit_softcapping)
+    if kind == "Granite":
+        writer.add_attention_scale(config.attention_multiplier)
+        writer.add_embedding_scale(config.embedding_multiplier)
+        writer.add_residual_scale(config.residual_multiplier)
+        writer.add_logit_scale(config.logits_scaling)
+    if kind == "Glm4":
+        writer.add_rope_dimension_count(head_dim // 2)
     experts = getattr(config, "num_experts", None) or getattr(config, "num_local_experts", 0)
     if experts:
         writer.add_expert_count(experts)
@@ -180,9 +202,9 @@ def write_gguf(path, model, arch, kind):
         value = value.float()
         if kind.startswith("Gemma") and name.endswith("norm.weight"):
             value = value + 1
-        if arch in ("llama", "smollm3") and ".q_proj." in name:
+        if arch in PERMUTED and ".q_proj." in name:
             value = permuted(value, config.num_attention_heads)
-        if arch in ("llama", "smollm3") and ".k_proj." in name:
+        if arch in PERMUTED and ".k_proj." in name:
             value = permuted(value, config.num_key_value_heads)
         if ".experts." in name:
             front, number, part, suffix = name.rsplit(".", 3)

@@ -39,6 +39,7 @@ static void logits_of(struct stage_pass *pass, struct operand x, uint32_t rows)
     matrix_multiply(pass, &(struct matrix_product){.block = block,
                                                    .matrix = matrix,
                                                    .rows = rows,
+                                                   .alpha = (float)stage->config.logit_scale,
                                                    .x = {norm, hidden},
                                                    .c = {pass_workspace(pass, l->workspace.logits), vocab}});
 }
@@ -67,12 +68,13 @@ static void chunk_backward(struct stage_pass *pass, uint32_t at, uint32_t rows)
     uint32_t hidden = l->model->shape.hidden, vocab = l->model->shape.vocab;
     struct operand logits = pass_workspace(pass, l->workspace.logits);
     struct operand norm = pass_workspace(pass, l->workspace.head_n);
+    double scale = stage->config.logit_scale;
     if (matrix->trained)
         queue_gemm(&pass->queue, &(struct gemm){.order = GEMM_TN,
                                                 .m = vocab,
                                                 .n = hidden,
                                                 .k = rows,
-                                                .alpha = 1,
+                                                .alpha = scale > 0 ? (float)scale : 1,
                                                 .beta = 1,
                                                 .a = {logits, vocab},
                                                 .b = {norm, hidden},
@@ -81,6 +83,7 @@ static void chunk_backward(struct stage_pass *pass, uint32_t at, uint32_t rows)
                                                    .matrix = matrix,
                                                    .back = true,
                                                    .rows = rows,
+                                                   .alpha = (float)scale,
                                                    .x = {logits, vocab},
                                                    .c = {norm, hidden}});
     block_norm_backward(pass, head_block(stage), HEAD_NORM, rows, pass_workspace(pass, l->workspace.head_x),

@@ -124,6 +124,7 @@ static struct op rope_op(const struct layer_run *run, struct operand qkv, bool i
                                 .ldx = s->qkv_width,
                                 .table_rows = stage->options.positions_max,
                                 .rotary_dim = rotary,
+                                .adjacent = config->rope_adjacent,
                                 .inverse = inverse,
                                 .x = qkv,
                                 .positions = pass_meta(run->pass, stage->layout.slot.positions, DTYPE_U32),
@@ -272,18 +273,35 @@ static void begin_sum(const struct layer_run *run, const struct layer_step *step
                    run_value(run, step->out), hidden);
 }
 
-static void add_forward(const struct layer_run *run, const struct layer_step *step)
+/* y += x, times the factor of what a layer adds to the residual stream. */
+static void add_scaled(const struct layer_run *run, struct operand x, struct operand y)
 {
     uint32_t hidden = shape(run)->hidden;
-    begin_sum(run, step);
+    double scale = run->pass->stage->config.branch_scale;
     queue_step(run, &(struct op){.kind = OP_ADD,
                                  .add = {.rows = run->pass->tokens,
                                          .width = hidden,
                                          .ldx = hidden,
                                          .ldy = hidden,
-                                         .alpha = 1,
-                                         .x = run_value(run, step->in),
-                                         .y = run_value(run, step->out)}});
+                                         .alpha = scale > 0 ? (float)scale : 1,
+                                         .x = x,
+                                         .y = y}});
+}
+
+static void add_forward(const struct layer_run *run, const struct layer_step *step)
+{
+    begin_sum(run, step);
+    add_scaled(run, run_value(run, step->in), run_value(run, step->out));
+}
+
+/* The gradient of a summand is the stream's own, unless the summand was scaled. */
+static void add_backward(const struct layer_run *run, const struct layer_step *step)
+{
+    struct operand d = run_gradient(run, step->in);
+    if (layer_gradient_is_stream(step->in))
+        return;
+    queue_zero(&run->pass->queue, d, (uint64_t)run->pass->tokens * shape(run)->hidden);
+    add_scaled(run, run_gradient(run, step->out), d);
 }
 
 /* --- experts --- */
@@ -492,8 +510,10 @@ static void step_backward(struct layer_run *run, const struct layer_step *step,
     case STEP_ATTENTION:
         attention_backward(run, step, entry);
         break;
-    case STEP_ROUND: /* its input and output share one gradient, and so do the summands of STEP_ADD */
+    case STEP_ROUND: /* its input and output share one gradient */
+        break;
     case STEP_ADD:
+        add_backward(run, step);
         break;
     case STEP_ROUTE:
         if (run->plan->holds != HOLDS_EXPERTS)

@@ -89,13 +89,13 @@ static const char *part_lacks(const struct stage_options *o)
                : o->split      ? "with split backward"
                : c->post_norms ? "where outputs are normed"
                                : NULL;
-    return ends && part->follows      ? "with the embedding or the head, which the first member has"
-           : o->split                 ? "with split backward"
-           : c->post_norms            ? "where outputs are normed"
-           : c->packed && rectangle   ? "of joined matrices"
-           : heads && c->qk_norm == 2 ? "under a norm of all heads together"
-           : part->column_end > 0 && c->experts > 0 ? "by columns of experts"
-                                                    : NULL;
+    return ends && part->follows ? "with the embedding or the head, which the first member has"
+           : o->split            ? "with split backward"
+           : c->post_norms       ? "where outputs are normed"
+           : (c->packed_qkv || c->packed_gate_up) && rectangle ? "of joined matrices"
+           : heads && c->qk_norm == 2                          ? "under a norm of all heads together"
+           : part->column_end > 0 && c->experts > 0            ? "by columns of experts"
+                                                               : NULL;
 }
 
 static int part_check(const struct stage_options *o, struct err *err)

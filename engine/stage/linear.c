@@ -55,6 +55,11 @@ static uint32_t panel_rows(const struct stage_pass *pass, const struct layer_ten
     return rows >= matrix->rows ? matrix->rows : (uint32_t)(rows / 64 * 64);
 }
 
+static float product_alpha(const struct matrix_product *p)
+{
+    return p->alpha != 0 ? p->alpha : 1;
+}
+
 /* Multiplies with a piece of the matrix: its rows [row, row + rows), which are in `piece`. Forward gives the
  * matching columns of c. With `back` the piece multiplies the matching columns of x, and pieces after the
  * first one add to c. */
@@ -67,7 +72,7 @@ static void piece_multiply(struct stage_pass *pass, const struct matrix_product 
                                             .m = p->rows,
                                             .n = p->back ? columns : rows,
                                             .k = p->back ? rows : columns,
-                                            .alpha = 1,
+                                            .alpha = product_alpha(p),
                                             .beta = p->back && row > 0 ? 1 : p->beta,
                                             .a = {p->back ? operand_skip(x, row) : x, p->x.ld},
                                             .b = {piece, columns},
@@ -84,7 +89,7 @@ static struct op packed_product(const struct stage_pass *pass, const struct matr
                                 .n = p->back ? matrix->columns : matrix->rows,
                                 .k = p->back ? matrix->rows : matrix->columns,
                                 .transpose_b = !p->back,
-                                .alpha = 1,
+                                .alpha = product_alpha(p),
                                 .beta = p->beta,
                                 .a = p->x.at,
                                 .lda = p->x.ld,

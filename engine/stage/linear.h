@@ -10,13 +10,15 @@ void linear_forward(struct layer_run *run, const struct layer_step *step, bool o
 void linear_backward(struct layer_run *run, const struct layer_step *step, const struct tape_entry *entry,
                      bool need_input);
 
-/* c = x M^T + beta c, or with `back` c = x M + beta c, where M is a matrix of the block in any stored form.
+/* c = alpha x M^T + beta c, or with `back` c = alpha x M + beta c, where M is a matrix of the block in any
+ * stored form.
  */
 struct matrix_product {
     const struct block_state *block;
     const struct layer_tensor *matrix;
     bool back;
     uint32_t rows; /* rows of x and c */
+    float alpha;   /* 0 stands for 1 */
     float beta;
     struct matrix_at x, c;
 };

@@ -1,6 +1,7 @@
 /* Checks that the model has what a specification asks of it. */
 #include <string.h>
 
+#include "model/shape/arch.h"
 #include "model/shape/blocks.h"
 #include "model/shape/packing.h"
 #include "model/job/spec.h"
@@ -71,7 +72,8 @@ static int check_packed(const struct model_packing *packing, struct err *err)
 /* Checks that the rotary setting covers rows of this length. */
 static int check_rows(const struct model_config *config, uint32_t sequence_tokens, struct err *err)
 {
-    if (config->rope.kind == ROPE_DYNAMIC && model_rope_check(&config->rope, sequence_tokens, err) < 0)
+    bool bounded = config->rope.kind == ROPE_DYNAMIC || config->rope.query_beta > 0;
+    if (bounded && model_rope_check(&config->rope, sequence_tokens, err) < 0)
         return err_wrap(err, "data.sequence_tokens");
     return 0;
 }
@@ -86,6 +88,10 @@ int spec_check_model(const struct job_spec *spec, const struct model_config *con
             "train.router_aux: this model has no experts, and so no router whose loss could count");
     if (check_rows(config, spec->data.sequence_tokens, err) < 0)
         return -1;
+    if (spec->result.kind == SPEC_RESULT_GGUF && !arch_of(config->arch)->gguf)
+        return err_set(err, ERR_UNSUPPORTED,
+                       "result.kind: gguf: llama.cpp has no models of type \"%s\"; ask for adapter or merged",
+                       model_arch_name(config->arch));
     if (method->kind != SPEC_METHOD_LORA)
         return 0;
     if (spec_lora_sites(method, config, &sites, err) < 0)

@@ -36,6 +36,20 @@ static const struct arch_name llama_names[ARCH_TENSOR_COUNT] = {
     [ARCH_NORM_FFN] = {LAYER "pre_feedforward_layernorm", "blk.%u.ffn_norm"},                                \
     [ARCH_NORM_FFN_POST] = {LAYER "post_feedforward_layernorm", "blk.%u.post_ffw_norm"}
 
+#define OLMO_NORMS                                                                                           \
+    [ARCH_NORM_INPUT] = {"", NULL},                                                                          \
+    [ARCH_NORM_ATTENTION_POST] = {LAYER "post_attention_layernorm", "blk.%u.post_attention_norm"},           \
+    [ARCH_NORM_FFN] = {"", NULL},                                                                            \
+    [ARCH_NORM_FFN_POST] = {LAYER "post_feedforward_layernorm", "blk.%u.post_ffw_norm"}
+
+#define GLM_SIZES                                                                                            \
+    .hidden = 4096, .layers = 40, .heads = 32, .ffn = 13696, .vocab = 151552, .pad = 151329,                 \
+    .max_positions = 131072, .kv_heads = 2, .head_dim = 128, .norm_eps = 1.5625e-7, .theta = 1e4,            \
+    .bias = {.qkv = "attention_bias", .qkv_default = true}
+
+#define BIASES_ATTENTION {.qkv = "attention_bias", .o = "attention_bias"}
+#define BIASES_ALL {.qkv = "attention_bias", .o = "attention_bias", .ffn = "mlp_bias"}
+
 static const struct arch archs[MODEL_ARCH_COUNT] = {
     [MODEL_LLAMA] = {.model_type = "llama",
                      .class_name = "LlamaForCausalLM",
@@ -43,7 +57,7 @@ static const struct arch archs[MODEL_ARCH_COUNT] = {
                      .max_positions = 2048,
                      .norm_eps = 1e-6,
                      .theta = 1e4,
-                     .bias = ARCH_BIAS_ALL,
+                     .bias = BIASES_ALL,
                      .whole_heads = true,
                      .gguf_permutes = true},
     [MODEL_MISTRAL] = {.model_type = "mistral",
@@ -65,7 +79,7 @@ static const struct arch archs[MODEL_ARCH_COUNT] = {
                      .max_window_layers = 28,
                      .norm_eps = 1e-6,
                      .theta = 1e4,
-                     .bias = ARCH_BIAS_QKV,
+                     .bias = {.qkv_always = true},
                      .windows = ARCH_WINDOW_FROM},
     [MODEL_QWEN3] = {.model_type = "qwen3",
                      .class_name = "Qwen3ForCausalLM",
@@ -77,7 +91,7 @@ static const struct arch archs[MODEL_ARCH_COUNT] = {
                      .max_window_layers = 28,
                      .norm_eps = 1e-6,
                      .theta = 1e4,
-                     .bias = ARCH_BIAS_ATTENTION,
+                     .bias = BIASES_ATTENTION,
                      .windows = ARCH_WINDOW_FROM,
                      .qk_norm = 1},
     [MODEL_GEMMA2] = {.model_type = "gemma2",
@@ -100,7 +114,7 @@ static const struct arch archs[MODEL_ARCH_COUNT] = {
                       .logit_cap = 30,
                       .attention_scalar = 256,
                       .tied = true,
-                      .bias = ARCH_BIAS_ATTENTION,
+                      .bias = BIASES_ATTENTION,
                       .windows = ARCH_WINDOW_BUT_LAST,
                       .post_norms = true,
                       .gelu = true,
@@ -129,7 +143,7 @@ static const struct arch archs[MODEL_ARCH_COUNT] = {
                       .theta_local = 1e4,
                       .attention_scalar = 256,
                       .tied = true,
-                      .bias = ARCH_BIAS_ATTENTION,
+                      .bias = BIASES_ATTENTION,
                       .windows = ARCH_WINDOW_BUT_LAST,
                       .qk_norm = 1,
                       .post_norms = true,
@@ -139,6 +153,7 @@ static const struct arch archs[MODEL_ARCH_COUNT] = {
                       .window_period_given = true,
                       .whole_heads = true,
                       .rope_by_type = true,
+                      .theta_local_key = "rope_local_base_freq",
                       .gguf_scaled_layers = 62},
     [MODEL_PHI3] = {.model_type = "phi3",
                     .class_name = "Phi3ForCausalLM",
@@ -155,8 +170,9 @@ static const struct arch archs[MODEL_ARCH_COUNT] = {
                     .norm_eps = 1e-5,
                     .theta = 1e4,
                     .windows = ARCH_WINDOW_EVERY,
-                    .packed = true,
-                    .partial_rotary = true},
+                    .packed_qkv = true,
+                    .packed_gate_up = true,
+                    .partial_rotary = 1},
     [MODEL_SMOLLM3] = {.model_type = "smollm3",
                        .class_name = "SmolLM3ForCausalLM",
                        .gguf = "smollm3",
@@ -171,10 +187,223 @@ static const struct arch archs[MODEL_ARCH_COUNT] = {
                        .norm_eps = 1e-6,
                        .theta = 2e6,
                        .tied = true,
-                       .bias = ARCH_BIAS_ALL,
+                       .bias = BIASES_ALL,
                        .windows = ARCH_WINDOW_UNROTATED,
                        .no_rope_period = 4,
                        .gguf_permutes = true},
+    [MODEL_GEMMA] = {.model_type = "gemma",
+                     .class_name = "GemmaForCausalLM",
+                     .gguf = "gemma",
+                     .hidden = 3072,
+                     .layers = 28,
+                     .heads = 16,
+                     .ffn = 24576,
+                     .vocab = 256000,
+                     .max_positions = 8192,
+                     .kv_heads = 16,
+                     .head_dim = 256,
+                     .norm_eps = 1e-6,
+                     .theta = 1e4,
+                     .tied = true,
+                     .bias = BIASES_ATTENTION,
+                     .gelu = true,
+                     .gelu_as_act = true,
+                     .embed_scaled = true,
+                     .norm_offset = 1},
+    [MODEL_GRANITE] = {.model_type = "granite",
+                       .class_name = "GraniteForCausalLM",
+                       .gguf = "granite",
+                       .hidden = 4096,
+                       .layers = 32,
+                       .heads = 32,
+                       .ffn = 11008,
+                       .vocab = 32000,
+                       .max_positions = 2048,
+                       .norm_eps = 1e-6,
+                       .theta = 1e4,
+                       .bias = BIASES_ALL,
+                       .multipliers = true,
+                       .gguf_permutes = true},
+    [MODEL_OLMO2] = {.model_type = "olmo2",
+                     .class_name = "Olmo2ForCausalLM",
+                     .gguf = "olmo2",
+                     .names = {OLMO_NORMS},
+                     .hidden = 4096,
+                     .layers = 32,
+                     .heads = 32,
+                     .ffn = 11008,
+                     .vocab = 50304,
+                     .pad = 1,
+                     .max_positions = 2048,
+                     .norm_eps = 1e-5,
+                     .theta = 1e4,
+                     .bias = BIASES_ATTENTION,
+                     .qk_norm = 2,
+                     .post_norms = true,
+                     .no_pre_norms = true},
+    [MODEL_OLMO3] = {.model_type = "olmo3",
+                     .class_name = "Olmo3ForCausalLM",
+                     .names = {OLMO_NORMS},
+                     .hidden = 4096,
+                     .layers = 32,
+                     .heads = 32,
+                     .ffn = 11008,
+                     .vocab = 50304,
+                     .pad = 1,
+                     .max_positions = 2048,
+                     .window = 4096,
+                     .window_period = 4,
+                     .norm_eps = 1e-5,
+                     .theta = 5e5,
+                     .theta_local = 5e5,
+                     .bias = BIASES_ATTENTION,
+                     .windows = ARCH_WINDOW_BUT_LAST,
+                     .qk_norm = 2,
+                     .post_norms = true,
+                     .no_pre_norms = true,
+                     .rope_by_type = true},
+    [MODEL_HELIUM] = {.model_type = "helium",
+                      .class_name = "HeliumForCausalLM",
+                      .hidden = 2560,
+                      .layers = 24,
+                      .heads = 20,
+                      .ffn = 7040,
+                      .vocab = 48000,
+                      .pad = 3,
+                      .max_positions = 4096,
+                      .kv_heads = 20,
+                      .head_dim = 128,
+                      .norm_eps = 1e-8,
+                      .theta = 1e5,
+                      .bias = {.qkv = "attention_bias", .ffn = "mlp_bias"},
+                      .rope_adjacent = true,
+                      .heads_fill_hidden = true},
+    [MODEL_ERNIE] = {.model_type = "ernie4_5",
+                     .class_name = "Ernie4_5ForCausalLM",
+                     .gguf = "ernie4_5",
+                     .hidden = 1024,
+                     .layers = 18,
+                     .heads = 16,
+                     .ffn = 3072,
+                     .vocab = 103424,
+                     .max_positions = 131072,
+                     .kv_heads = 2,
+                     .head_dim = 128,
+                     .norm_eps = 1e-5,
+                     .theta = 5e5,
+                     .tied = true,
+                     .bias = {.qkv = "use_bias", .o = "use_bias", .ffn = "use_bias"},
+                     .rope_adjacent = true},
+    [MODEL_GLM4] = {.model_type = "glm4",
+                    .class_name = "Glm4ForCausalLM",
+                    .gguf = "glm4",
+                    .names = {[ARCH_GATE_UP] = {LAYER "mlp.gate_up_proj", "blk.%u.ffn_up"},
+                              [ARCH_UP] = {LAYER "mlp.up_proj", NULL},
+                              [ARCH_NORM_ATTENTION_POST] = {LAYER "post_self_attn_layernorm",
+                                                            "blk.%u.post_attention_norm"},
+                              [ARCH_NORM_FFN_POST] = {LAYER "post_mlp_layernorm", "blk.%u.post_ffw_norm"}},
+                    GLM_SIZES,
+                    .partial_rotary = 0.5,
+                    .post_norms = true,
+                    .packed_gate_up = true,
+                    .rope_adjacent = true},
+    [MODEL_SEED_OSS] = {.model_type = "seed_oss",
+                        .class_name = "SeedOssForCausalLM",
+                        .gguf = "seed_oss",
+                        .names = {[ARCH_NORM_FFN] = {LAYER "post_attention_layernorm",
+                                                     "blk.%u.post_attention_norm"}},
+                        .hidden = 4096,
+                        .layers = 64,
+                        .heads = 80,
+                        .ffn = 27648,
+                        .vocab = 155136,
+                        .pad = 1,
+                        .max_positions = 524288,
+                        .kv_heads = 8,
+                        .head_dim = 128,
+                        .norm_eps = 1e-6,
+                        .theta = 1e4,
+                        .dropout = 0.1,
+                        .bias = {.qkv = "attention_bias",
+                                 .o = "attention_out_bias",
+                                 .ffn = "mlp_bias",
+                                 .qkv_default = true}},
+    [MODEL_INTERNLM3] = {.model_type = "internlm3",
+                         .class_name = "InternLM3ForCausalLM",
+                         .class_too = "LlamaForCausalLM",
+                         .gguf = "llama",
+                         .hidden = 4096,
+                         .layers = 48,
+                         .heads = 32,
+                         .ffn = 10240,
+                         .vocab = 128512,
+                         .pad = 2,
+                         .max_positions = 32768,
+                         .kv_heads = 2,
+                         .head_dim = 128,
+                         .norm_eps = 1e-5,
+                         .theta = 1e4,
+                         .bias = BIASES_ALL,
+                         .bias_alike = true,
+                         .whole_heads = true,
+                         .gguf_permutes = true},
+    [MODEL_MINISTRAL] = {.model_type = "ministral",
+                         .class_name = "MinistralForCausalLM",
+                         .gguf = "llama",
+                         .hidden = 4096,
+                         .layers = 32,
+                         .heads = 32,
+                         .ffn = 14336,
+                         .vocab = 32000,
+                         .max_positions = 131072,
+                         .kv_heads = 8,
+                         .window = 4096,
+                         .norm_eps = 1e-6,
+                         .theta = 1e4,
+                         .windows = ARCH_WINDOW_ALL,
+                         .gguf_permutes = true},
+    [MODEL_MINISTRAL3] = {.model_type = "ministral3",
+                          .class_name = "Ministral3ForCausalLM",
+                          .gguf = "mistral3",
+                          .hidden = 4096,
+                          .layers = 34,
+                          .heads = 32,
+                          .ffn = 14336,
+                          .vocab = 131072,
+                          .pad = 11,
+                          .max_positions = 262144,
+                          .kv_heads = 8,
+                          .head_dim = 128,
+                          .norm_eps = 1e-5,
+                          .theta = 1e4,
+                          .windows = ARCH_WINDOW_EVERY,
+                          .query_beta = true,
+                          .rope_default =
+                              "{\"rope_type\": \"yarn\", \"rope_theta\": 1000000.0, \"factor\": 16.0, "
+                              "\"original_max_position_embeddings\": 16384, \"beta_fast\": 32.0, "
+                              "\"beta_slow\": 1.0, \"mscale_all_dim\": 1.0, \"mscale\": 1.0, "
+                              "\"llama_4_scaling_beta\": 0.1}",
+                          .gguf_permutes = true},
+    [MODEL_CWM] = {.model_type = "cwm",
+                   .class_name = "CwmForCausalLM",
+                   .hidden = 6144,
+                   .layers = 64,
+                   .heads = 48,
+                   .ffn = 21504,
+                   .vocab = 128256,
+                   .max_positions = 131072,
+                   .kv_heads = 8,
+                   .head_dim = 128,
+                   .window = 8192,
+                   .window_period = 4,
+                   .norm_eps = 1e-5,
+                   .theta = 1e6,
+                   .bias = {.ffn = "mlp_bias"},
+                   .windows = ARCH_WINDOW_BUT_FIRST,
+                   .whole_heads = true,
+                   .rope_default = "{\"rope_type\": \"llama3\", \"rope_theta\": 1000000.0, \"factor\": 16.0, "
+                                   "\"high_freq_factor\": 4.0, \"low_freq_factor\": 1.0, "
+                                   "\"original_max_position_embeddings\": 8192}"},
     [MODEL_MIXTRAL] =
         {.model_type = "mixtral",
          .class_name = "MixtralForCausalLM",
@@ -205,7 +434,7 @@ static const struct arch archs[MODEL_ARCH_COUNT] = {
                          .norm_eps = 1e-6,
                          .theta = 1e4,
                          .aux_coef = 0.001,
-                         .bias = ARCH_BIAS_ATTENTION,
+                         .bias = BIASES_ATTENTION,
                          .windows = ARCH_WINDOW_SWITCHED,
                          .qk_norm = 1,
                          .sparse = true,
@@ -220,8 +449,9 @@ static const struct arch archs[MODEL_ARCH_COUNT] = {
                      .norm_eps = 1e-5,
                      .theta = 1e4,
                      .aux_coef = 0.01,
-                     .bias = ARCH_BIAS_ATTENTION,
+                     .bias = BIASES_ATTENTION,
                      .qk_norm = 2,
+                     .heads_fill_hidden = true,
                      .sparse = true,
                      .experts_key = "num_experts"},
 };
@@ -250,6 +480,11 @@ const struct arch *arch_of(enum model_arch arch)
     return &archs[arch];
 }
 
+const char *arch_act_key(const struct arch *arch)
+{
+    return arch->gelu && !arch->gelu_as_act ? "hidden_activation" : "hidden_act";
+}
+
 const char *model_arch_name(enum model_arch arch)
 {
     return (unsigned)arch < MODEL_ARCH_COUNT ? archs[arch].model_type : "unknown";
@@ -267,10 +502,11 @@ int arch_find(const char *model_type, bool outer)
 
 int arch_find_gguf(const char *text, size_t size, bool sparse)
 {
-    for (int i = 0; i < MODEL_ARCH_COUNT; i++)
-        if (archs[i].sparse == sparse && strlen(archs[i].gguf) == size &&
-            memcmp(archs[i].gguf, text, size) == 0)
+    for (int i = 0; i < MODEL_ARCH_COUNT; i++) {
+        const char *name = archs[i].gguf;
+        if (name && archs[i].sparse == sparse && strlen(name) == size && memcmp(name, text, size) == 0)
             return i;
+    }
     return -1;
 }
 
@@ -280,10 +516,10 @@ void arch_list(bool gguf, char *text, size_t size)
     text[0] = 0;
     for (int i = 0; i < MODEL_ARCH_COUNT; i++) {
         const char *name = gguf ? archs[i].gguf : archs[i].model_type;
-        bool again = false;
-        for (int k = 0; k < i; k++)
-            again = again || (gguf && strcmp(archs[k].gguf, name) == 0);
-        size_t length = strlen(name);
+        bool again = !name;
+        for (int k = 0; k < i && !again; k++)
+            again = gguf && archs[k].gguf && strcmp(archs[k].gguf, name) == 0;
+        size_t length = name ? strlen(name) : 0;
         if (again || used + length + 3 > size)
             continue;
         if (used) {
@@ -299,11 +535,15 @@ void arch_fill(struct model_config *c)
 {
     const struct arch *a = &archs[c->arch];
     c->qk_norm = a->qk_norm;
-    c->packed = a->packed;
+    c->packed_qkv = a->packed_qkv;
+    c->packed_gate_up = a->packed_gate_up;
     c->post_norms = a->post_norms;
+    c->no_pre_norms = a->no_pre_norms;
+    c->rope_adjacent = a->rope_adjacent;
     c->gelu = a->gelu;
     c->norm_offset = a->norm_offset;
-    c->embed_scale = a->embed_scaled ? sqrt((double)c->hidden) : 0;
+    if (a->embed_scaled)
+        c->embed_scale = sqrt((double)c->hidden);
 }
 
 /* --- names --- */

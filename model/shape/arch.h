@@ -49,11 +49,11 @@ struct arch_name {
     const char *hf, *gguf;
 };
 
-enum arch_bias {
-    ARCH_BIAS_NONE,
-    ARCH_BIAS_QKV,       /* q, k and v have biases in every model */
-    ARCH_BIAS_ATTENTION, /* q, k, v and o have biases if attention_bias is true */
-    ARCH_BIAS_ALL        /* as ARCH_BIAS_ATTENTION, and the FFN's matrices if mlp_bias is true */
+/* config.json's keys that say whether matrices have biases; NULL: they have none, whatever the file says. */
+struct arch_biases {
+    const char *qkv, *o, *ffn;
+    bool qkv_default; /* the value of an absent key of q, k and v */
+    bool qkv_always;  /* q, k and v have biases in every model */
 };
 
 /* The rule that decides which layers use the sliding window when the file has no layer_types. */
@@ -64,14 +64,18 @@ enum arch_window {
     /* For the following rules config.json may list the windowed layers in layer_types. */
     ARCH_WINDOW_FROM,      /* if use_sliding_window is true, layers from max_window_layers on */
     ARCH_WINDOW_BUT_LAST,  /* all but the last layer of each window_period layers (sliding_window_pattern) */
+    ARCH_WINDOW_BUT_FIRST, /* all but the first layer of each window_period layers */
+    ARCH_WINDOW_ALL,       /* every layer */
     ARCH_WINDOW_UNROTATED, /* if use_sliding_window is true, the layers without rotation */
 };
 
 struct arch {
     const char *model_type, *class_name; /* model_type and architectures[0] of config.json */
+    const char *class_too;               /* another class that architectures[0] may name, or NULL */
     /* model_type and architectures[0] of a config.json that has this model in its text_config, or NULL */
     const char *outer_type, *outer_class;
-    const char *gguf;                          /* general.architecture of GGUF metadata */
+    /* general.architecture of GGUF metadata; NULL: llama.cpp does not know the family */
+    const char *gguf;
     struct arch_name names[ARCH_TENSOR_COUNT]; /* names that differ from Llama's */
     const char *router_too;                    /* another name of the router in Hugging Face files, or NULL */
     /* Defaults of keys that config.json lacks. 0 means that the key is required, unless the field's comment
@@ -84,15 +88,26 @@ struct arch {
     double norm_eps, theta, theta_local, attention_cap, logit_cap, attention_scalar, aux_coef;
     bool tied;
     /* The architecture's switches. */
-    enum arch_bias bias;
+    struct arch_biases bias;
     enum arch_window windows;
     uint32_t qk_norm; /* 0: no norms of q and k; 1: one per head; 2: one over their full width */
-    bool packed, post_norms, gelu, embed_scaled;
+    bool packed_qkv, packed_gate_up, post_norms, no_pre_norms, gelu, embed_scaled, rope_adjacent;
+    bool gelu_as_act; /* the activation's key is hidden_act, where "gelu" means the tanh form, too */
+    bool multipliers; /* embedding_multiplier, residual_multiplier, attention_multiplier, logits_scaling */
+    bool query_beta;  /* rotary settings have llama_4_scaling_beta */
+    bool bias_alike;  /* all matrices have biases, or none has */
+    double dropout;   /* default of attention_dropout and residual_dropout, which must be 0 to be run */
     double norm_offset;
     bool window_period_given; /* config.json may give window_period (sliding_window_pattern) */
+    bool heads_fill_hidden;   /* the heads together must be as wide as hidden */
     bool whole_heads;         /* hidden must be a multiple of heads even where head_dim is given */
+    const char *rope_default; /* rotary settings where config.json has none, as JSON, or NULL */
     bool rope_by_type;        /* windowed layers have a rotary setting of their own */
-    bool partial_rotary; /* config.json may have a part of a head's values rotated (partial_rotary_factor) */
+    /* windowed layers' own key of theta in config.json, or NULL: theta_local where rope_parameters lack it */
+    const char *theta_local_key;
+    /* default of partial_rotary_factor, the part of a head's values that is rotated; 0: config.json has no
+     * such key */
+    double partial_rotary;
     /* every no_rope_period-th layer is not rotated (default of no_rope_layer_interval); 0: all layers are
      * rotated */
     uint32_t no_rope_period;
@@ -116,6 +131,9 @@ struct arch {
 /* Returns the entry; never NULL for a value of the enum. */
 const struct arch *arch_of(enum model_arch arch);
 
+/* Returns config.json's key of the FFN's activation. */
+const char *arch_act_key(const struct arch *arch);
+
 /* Finds an architecture by model_type; -1 when there is none. outer: searches the types that have a
  * text_config. */
 int arch_find(const char *model_type, bool outer);
@@ -124,8 +142,8 @@ int arch_find_gguf(const char *text, size_t size, bool sparse);
 /* Writes the list of known names, "llama, mistral, …" or those of GGUF, to text[size]. */
 void arch_list(bool gguf, char *text, size_t size);
 
-/* Copies the switches that no file states (packed, post_norms, gelu, the embedding's scale …) from the table
- * to config, whose arch and hidden are set. */
+/* Copies the switches that no file states (packed_qkv, post_norms, gelu, the embedding's scale …) from the
+ * table to config, whose arch and hidden are set. */
 void arch_fill(struct model_config *config);
 
 /* Writes a tensor's Hugging Face name with suffix (".weight", ".bias", ".lora_A.weight" or ""). Layers and

@@ -10,8 +10,8 @@ static const char *const target_names[LORA_TARGET_COUNT] = {
 
 uint32_t model_lora_targets(const struct model_config *config)
 {
-    return config->packed ? LORA_QKV | LORA_O | LORA_GATE_UP | LORA_DOWN
-                          : LORA_ALL & ~(LORA_QKV | LORA_GATE_UP);
+    return LORA_O | LORA_DOWN | (config->packed_qkv ? LORA_QKV : LORA_Q | LORA_K | LORA_V) |
+           (config->packed_gate_up ? LORA_GATE_UP : LORA_GATE | LORA_UP);
 }
 
 const char *lora_target_name(uint32_t target)
@@ -88,6 +88,12 @@ static void part_params(const struct model_config *c, const struct block_options
     }
 }
 
+/* Returns how many norms as wide as the residual stream each half of a layer has. */
+static uint64_t norms_of_half(const struct model_config *c)
+{
+    return (c->no_pre_norms ? 0u : 1u) + (c->post_norms ? 1u : 0u);
+}
+
 enum { LORA_FFN = LORA_ALL & ~LORA_ATTENTION };
 
 static struct block_part part_attention(const struct model_config *c, const struct block_options *o,
@@ -96,7 +102,7 @@ static struct block_part part_attention(const struct model_config *c, const stru
     uint64_t h = c->hidden, q = (uint64_t)c->heads * c->head_dim, kv = (uint64_t)c->kv_heads * c->head_dim;
     struct block_part p = {.kind = PART_ATTENTION, .copies = 1, .active = 1};
     part_params(c, o, layer, LORA_ATTENTION, 0, &p);
-    p.params = p.matrix_params + (c->post_norms ? 2 : 1) * h;
+    p.params = p.matrix_params + norms_of_half(c) * h;
     if (c->qkv_bias)
         p.params += q + 2 * kv;
     if (c->o_bias)
@@ -122,7 +128,7 @@ static struct block_part part_ffn(const struct model_config *c, const struct blo
         p.active = c->experts_active;
     }
     part_params(c, o, layer, LORA_FFN, (uint32_t)f, &p);
-    p.params = p.matrix_params + (expert ? 0 : (c->post_norms ? 2 : 1) * h);
+    p.params = p.matrix_params + (expert ? 0 : norms_of_half(c) * h);
     if (c->mlp_bias && !expert)
         p.params += 2 * f + h;
     p.flops_per_token = 2.0 * (double)p.matrix_params;
@@ -137,7 +143,7 @@ static struct block_part part_router(const struct model_config *c)
                                .copies = 1,
                                .active = 1,
                                /* the norms' parameters are included */
-                               .params = h * e + (c->post_norms ? 2 : 1) * h,
+                               .params = h * e + norms_of_half(c) * h,
                                .flops_per_token = 2.0 * (double)(h * e),
                                .saved_per_token = h + e};
 }
@@ -286,7 +292,8 @@ static void walk_experts(struct walk *w)
 static void walk_layer(struct walk *w)
 {
     const struct model_config *c = w->config;
-    walk_norm(w, ARCH_NORM_INPUT, c->hidden);
+    if (!c->no_pre_norms)
+        walk_norm(w, ARCH_NORM_INPUT, c->hidden);
     walk_matrices(w, LORA_ATTENTION, 0);
     if (c->qk_norm) {
         walk_norm(w, ARCH_NORM_Q, c->qk_norm == 1 ? c->head_dim : c->heads * c->head_dim);
@@ -294,7 +301,8 @@ static void walk_layer(struct walk *w)
     }
     if (c->post_norms)
         walk_norm(w, ARCH_NORM_ATTENTION_POST, c->hidden);
-    walk_norm(w, ARCH_NORM_FFN, c->hidden);
+    if (!c->no_pre_norms)
+        walk_norm(w, ARCH_NORM_FFN, c->hidden);
     if (model_layer_is_sparse(c, w->block - 1))
         walk_experts(w);
     else

@@ -99,12 +99,22 @@ static json_t *cap_or_null(double cap)
     return cap > 0 ? json_real(cap) : json_null();
 }
 
+static void set_multipliers(json_t *out, const struct model_config *c)
+{
+    json_object_set_new(out, "embedding_multiplier", json_real(c->embed_scale));
+    json_object_set_new(out, "residual_multiplier", json_real(c->branch_scale));
+    json_object_set_new(out, "attention_multiplier", json_real(c->attn_scale));
+    json_object_set_new(out, "logits_scaling", json_real(1 / c->logit_scale));
+}
+
 /* Writes query_pre_attn_scalar, whose square root divides the attention scores, and the caps. Published files
  * have a whole number, which 1 / attn_scale² may miss by a rounding error, so a value within 1e-9 of a whole
  * number is written as that number. */
 static void set_scores(json_t *out, const struct model_config *c)
 {
-    if (!(c->attn_scale > 0))
+    if (arch_of(c->arch)->multipliers)
+        set_multipliers(out, c);
+    if (!(arch_of(c->arch)->attention_scalar > 0))
         return;
     double scalar = 1 / (c->attn_scale * c->attn_scale), whole = rint(scalar);
     json_object_set_new(out, "query_pre_attn_scalar",
@@ -112,6 +122,17 @@ static void set_scores(json_t *out, const struct model_config *c)
                                                             : json_real(scalar));
     json_object_set_new(out, "attn_logit_softcapping", cap_or_null(c->attn_softcap));
     json_object_set_new(out, "final_logit_softcapping", cap_or_null(c->logit_softcap));
+}
+
+static void set_biases(json_t *out, const struct model_config *c)
+{
+    const struct arch_biases *keys = &arch_of(c->arch)->bias;
+    if (keys->ffn)
+        json_object_set_new(out, keys->ffn, json_boolean(c->mlp_bias));
+    if (keys->o)
+        json_object_set_new(out, keys->o, json_boolean(c->o_bias));
+    if (keys->qkv)
+        json_object_set_new(out, keys->qkv, json_boolean(c->qkv_bias));
 }
 
 static void set_tokens(json_t *out, const struct model_config *c)
@@ -135,8 +156,7 @@ json_t *model_config_to_json(const struct model_config *c, struct err *err)
     }
     json_object_set_new(out, "architectures", json_pack("[s]", a->class_name));
     json_object_set_new(out, "model_type", json_string(a->model_type));
-    json_object_set_new(out, c->gelu ? "hidden_activation" : "hidden_act",
-                        json_string(c->gelu ? "gelu_pytorch_tanh" : "silu"));
+    json_object_set_new(out, arch_act_key(a), json_string(c->gelu ? "gelu_pytorch_tanh" : "silu"));
     json_object_set_new(out, "hidden_size", json_integer(c->hidden));
     /* A mixture without dense layers has no dense width, but the key is required; for Mixtral and OLMoE it is
      * the experts' width. */
@@ -149,8 +169,11 @@ json_t *model_config_to_json(const struct model_config *c, struct err *err)
     json_object_set_new(out, "max_position_embeddings", json_integer(c->max_positions));
     json_object_set_new(out, "rms_norm_eps", json_real(c->norm_eps));
     json_object_set_new(out, "tie_word_embeddings", json_boolean(c->tied));
-    json_object_set_new(out, "attention_bias", json_boolean(c->o_bias));
-    json_object_set_new(out, "mlp_bias", json_boolean(c->mlp_bias));
+    set_biases(out, c);
+    if (a->dropout > 0) {
+        json_object_set_new(out, "attention_dropout", json_real(0));
+        json_object_set_new(out, "residual_dropout", json_real(0));
+    }
     json_object_set_new(out, "torch_dtype", json_string(dtypes[c->dtype]));
     set_tokens(out, c);
     set_rope(out, c);

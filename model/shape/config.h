@@ -37,6 +37,18 @@ enum model_arch {
     MODEL_GEMMA3,
     MODEL_PHI3,
     MODEL_SMOLLM3,
+    MODEL_GEMMA,
+    MODEL_GRANITE,
+    MODEL_OLMO2,
+    MODEL_OLMO3,
+    MODEL_HELIUM,
+    MODEL_ERNIE,
+    MODEL_GLM4,
+    MODEL_SEED_OSS,
+    MODEL_INTERNLM3,
+    MODEL_MINISTRAL,
+    MODEL_MINISTRAL3,
+    MODEL_CWM,
     MODEL_ARCH_COUNT
 };
 
@@ -64,6 +76,9 @@ struct rope_config {
     double attention; /* yarn, longrope: factor of cosines and sines; 0 stands for 1 */
     /* yarn: frequencies between these two numbers of turns within original_max_positions are blended */
     double beta_fast, beta_slow;
+    /* Ministral 3 multiplies q by 1 + query_beta * log(1 + floor(position / original_max_positions)). That is
+     * 1 up to original_max_positions; longer rows are refused. 0: no such factor */
+    double query_beta;
     bool ramp_exact;       /* yarn: the blend's ends are not rounded outwards ("truncate": false) */
     uint32_t factor_count; /* longrope: half the number of rotated values */
     /* longrope: divisors of the frequencies for short and for long rows */
@@ -111,12 +126,17 @@ struct model_config {
     bool rope_local_set; /* windowed layers are rotated by rope_local (Gemma 3); if false, all layers by rope
                           */
     struct rope_config rope_local;
-    bool gelu;          /* the gate is GELU in its tanh form; if false, SiLU */
-    bool packed;        /* q, k, v are one matrix, and so are gate and up (Phi-3) */
-    bool post_norms;    /* attention's and the FFN's outputs are normed before they are added (Gemma) */
-    double norm_offset; /* added to every norm's weight (Gemma: 1) */
-    double embed_scale; /* factor of the embedding; 0 stands for 1 */
-    double attn_scale;  /* factor of the attention scores; 0 stands for 1 / sqrt(head_dim) */
+    bool rope_adjacent;  /* values 2i and 2i + 1 of a head are rotated as a pair; if false, i and i + half */
+    bool gelu;           /* the gate is GELU in its tanh form; if false, SiLU */
+    bool packed_qkv;     /* q, k and v are one matrix (Phi-3) */
+    bool packed_gate_up; /* gate and up are one matrix (Phi-3, GLM) */
+    bool post_norms;     /* attention's and the FFN's outputs are normed before they are added (Gemma) */
+    bool no_pre_norms;   /* attention and the FFN read the residual stream without a norm (OLMo 2) */
+    double norm_offset;  /* added to every norm's weight (Gemma: 1) */
+    double embed_scale;  /* factor of the embedding; 0 stands for 1 */
+    double branch_scale; /* factor of what attention and FFN add to the residual stream; 0 stands for 1 */
+    double logit_scale;  /* factor of the logits; 0 stands for 1 */
+    double attn_scale;   /* factor of the attention scores; 0 stands for 1 / sqrt(head_dim) */
     double attn_softcap, logit_softcap; /* scores and logits become cap * tanh(x / cap); 0: no cap */
     enum model_dtype dtype;             /* dtype of the file's values */
     struct model_packing packing;       /* packing of a GGUF, or of a folder saved in NF4 */

@@ -18,7 +18,7 @@ static int refuse_arch(const char *name, bool outer, struct err *err)
 {
     if (outer && arch_find(name, false) >= 0)
         return err_set(err, ERR_UNSUPPORTED, "text_config: a model of type \"%.64s\" has none", name);
-    char known[256];
+    char known[512];
     arch_list(false, known, sizeof(known));
     return err_set(err, ERR_UNSUPPORTED, "model_type: the architecture \"%.64s\" is not known; known are %s",
                    name, known);
@@ -58,7 +58,8 @@ static int parse_arch(struct json_reader *r, bool outer, enum model_arch *arch)
         return refuse_arch(type, outer, r->err);
     const struct arch *a = arch_of((enum model_arch)found);
     const char *expected = outer ? a->outer_class : a->class_name;
-    if (class_name && strcmp(class_name, expected) != 0 && !is_body_of(class_name, expected))
+    bool other = class_name && !outer && a->class_too && strcmp(class_name, a->class_too) == 0;
+    if (class_name && strcmp(class_name, expected) != 0 && !other && !is_body_of(class_name, expected))
         return err_set(
             r->err, ERR_UNSUPPORTED,
             "architectures: \"%.64s\" is not the language model of model_type \"%s\" (that is \"%s\")",
@@ -102,17 +103,18 @@ static int refuse_quantisation(const json_t *config, struct err *err)
 
 static int refuse_switches(struct json_reader *r, const struct arch *a)
 {
-    static const char *const zero[] = {"attention_dropout", "resid_pdrop", "embd_pdrop",
+    static const char *const zero[] = {"attention_dropout", "residual_dropout", "resid_pdrop", "embd_pdrop",
                                        "router_jitter_noise"};
     static const char *const off[] = {"rope_interleaved", "use_bidirectional_attention"};
     static const char *const absent[] = {"clip_qkv"};
-    const char *key = a->gelu ? "hidden_activation" : "hidden_act",
-               *only = a->gelu ? "gelu_pytorch_tanh" : "silu", *act = only;
+    const char *key = arch_act_key(a), *only = a->gelu ? "gelu_pytorch_tanh" : "silu", *act = only;
+    const char *too = a->gelu_as_act ? "gelu" : a->gelu ? only : "swish"; /* another name of the same */
     const json_t *value = NULL;
     jr_str(r, key, JR_OPTIONAL, 1, 64, &act);
     for (size_t i = 0; i < sizeof(zero) / sizeof(zero[0]); i++) {
-        double given = 0;
-        if (jr_f64(r, zero[i], JR_OPTIONAL, 0, 1, &given) > 0 && given != 0)
+        /* of the keys above, the classes with a default have it for the first two */
+        double given = i < 2 ? a->dropout : 0;
+        if (jr_f64(r, zero[i], JR_OPTIONAL, 0, 1, &given) >= 0 && given != 0)
             return refuse_value(r, zero[i], given, 0);
     }
     for (size_t i = 0; i < sizeof(off) / sizeof(off[0]); i++) {
@@ -128,14 +130,14 @@ static int refuse_switches(struct json_reader *r, const struct arch *a)
         return -1;
     if (r->failed)
         return -1;
-    if (strcmp(act, only) != 0 && (a->gelu || strcmp(act, "swish") != 0))
+    if (strcmp(act, only) != 0 && strcmp(act, too) != 0)
         return err_set(r->err, ERR_UNSUPPORTED, "%s: \"%.64s\" is not supported; only %s is", key, act, only);
     return 0;
 }
 
 static void set_theta(json_t *settings, const json_t *config, const char *key, double otherwise)
 {
-    json_t *given = json_object_get(config, key);
+    json_t *given = key ? json_object_get(config, key) : NULL;
     if (json_object_get(settings, "rope_theta"))
         return;
     json_object_set_new(settings, "rope_theta", given ? json_incref(given) : json_real(otherwise));
@@ -172,7 +174,7 @@ static json_t *rope_settings_by_type(struct json_reader *r, const struct arch *a
     if (scaling)
         json_object_update(full, (json_t *)(uintptr_t)scaling);
     set_theta(full, r->object, "rope_theta", a->theta);
-    set_theta(local, r->object, "rope_local_base_freq", a->theta_local);
+    set_theta(local, r->object, a->theta_local_key, a->theta_local);
     json_object_set_new(settings, "full_attention", full);
     json_object_set_new(settings, "sliding_attention", local);
     return settings;
@@ -200,7 +202,8 @@ static json_t *rope_settings(struct json_reader *r, const struct arch *a, const 
             return NULL;
         }
     }
-    json_t *settings = copy_or_empty(counts);
+    json_t *settings =
+        !counts && a->rope_default ? json_loads(a->rope_default, 0, NULL) : copy_or_empty(counts);
     set_theta(settings, r->object, "rope_theta", a->theta);
     return settings;
 }
@@ -208,17 +211,16 @@ static json_t *rope_settings(struct json_reader *r, const struct arch *a, const 
 /* Reads how many of a head's values are rotated. */
 static int parse_partial_rotary(struct json_reader *r, const json_t *settings, struct model_config *c)
 {
-    double factor = 1;
+    double otherwise = arch_of(c->arch)->partial_rotary, factor = otherwise > 0 ? otherwise : 1;
     const json_t *given = json_object_get(settings, "partial_rotary_factor");
     jr_f64(r, "partial_rotary_factor", JR_OPTIONAL, 0, 1, &factor);
-    if (!given && arch_of(c->arch)->partial_rotary &&
-        json_is_null(json_object_get(r->object, "partial_rotary_factor")))
+    if (!given && otherwise > 0 && json_is_null(json_object_get(r->object, "partial_rotary_factor")))
         return jr_fail(r, "partial_rotary_factor", "must be a number, is null");
     if (json_is_number(given))
         factor = json_number_value(given);
     if (r->failed || factor == 1)
         return r->failed ? -1 : 0;
-    if (!arch_of(c->arch)->partial_rotary)
+    if (!(otherwise > 0))
         return refuse_value(r, "partial_rotary_factor", factor, 1);
     uint32_t dim = factor > 0 && factor < 1 ? (uint32_t)(c->head_dim * factor) : 0;
     if (dim == 0 || dim % 2 != 0)
@@ -226,6 +228,20 @@ static int parse_partial_rotary(struct json_reader *r, const json_t *settings, s
                        c->head_dim);
     c->rotary_dim = dim;
     return 0;
+}
+
+/* Reads the factor by which q grows with the position; its unit of positions is that of yarn or llama3. */
+static int query_beta_read(const json_t *settings, const char *path, struct rope_config *rope,
+                           struct err *err)
+{
+    struct json_reader r;
+    jr_init(&r, settings, path, err);
+    jr_f64(&r, "llama_4_scaling_beta", JR_REQUIRED, 0, 1e6, &rope->query_beta);
+    if (!r.failed && rope->kind != ROPE_YARN && rope->kind != ROPE_LLAMA3)
+        return err_set(err, ERR_UNSUPPORTED,
+                       "%s: \"%s\" is not known beside llama_4_scaling_beta; yarn and llama3 are", path,
+                       rope->kind_name);
+    return r.failed ? -1 : 0;
 }
 
 static int parse_rope_settings(struct json_reader *r, const json_t *settings, const char *path,
@@ -246,9 +262,11 @@ static int parse_rope_settings(struct json_reader *r, const json_t *settings, co
             "must be given where rope_type is \"%s\": transformers computes that from it in a model of "
             "type \"mixtral\"",
             c->rope.kind_name);
-    if (a->packed && c->rope.kind != ROPE_DEFAULT && c->rope.kind != ROPE_LONGROPE)
+    if (a->packed_qkv && c->rope.kind != ROPE_DEFAULT && c->rope.kind != ROPE_LONGROPE)
         return err_set(r->err, ERR_UNSUPPORTED, "%s: \"%s\" is not known for %s; default and longrope are",
                        path, c->rope.kind_name, a->model_type);
+    if (a->query_beta && query_beta_read(settings, path, &c->rope, r->err) < 0)
+        return -1;
     c->rope_local_set = a->rope_by_type;
     if (!a->rope_by_type)
         memset(&c->rope_local, 0, sizeof(c->rope_local));
@@ -326,7 +344,8 @@ static bool window_by_rule(struct json_reader *r, struct model_config *c)
 {
     const struct arch *a = arch_of(c->arch);
     uint32_t from = a->max_window_layers, period = a->window_period;
-    bool use = a->windows == ARCH_WINDOW_EVERY || a->windows == ARCH_WINDOW_BUT_LAST;
+    bool use = a->windows == ARCH_WINDOW_EVERY || a->windows == ARCH_WINDOW_BUT_LAST ||
+               a->windows == ARCH_WINDOW_BUT_FIRST || a->windows == ARCH_WINDOW_ALL;
     if (a->windows == ARCH_WINDOW_BUT_LAST) {
         if (a->window_period_given)
             jr_u32(r, "sliding_window_pattern", JR_OPTIONAL, 1, MODEL_LAYERS_MAX, &period);
@@ -336,8 +355,9 @@ static bool window_by_rule(struct json_reader *r, struct model_config *c)
     if (a->windows == ARCH_WINDOW_FROM)
         jr_u32(r, "max_window_layers", JR_OPTIONAL, 0, 1 << 20, &from);
     for (uint32_t i = from; use && i < c->layers; i++)
-        if (a->windows == ARCH_WINDOW_UNROTATED ? !model_layer_rotates(c, i)
-                                                : period == 0 || (i + 1) % period != 0)
+        if (a->windows == ARCH_WINDOW_UNROTATED   ? !model_layer_rotates(c, i)
+            : a->windows == ARCH_WINDOW_BUT_FIRST ? i % period != 0
+                                                  : period == 0 || (i + 1) % period != 0)
             model_layer_mark(c->window_layer, i);
     return use;
 }
@@ -422,7 +442,7 @@ static int parse_sizes(struct json_reader *r, struct model_config *c)
                            c->hidden, c->heads);
         c->head_dim = c->hidden / c->heads;
     }
-    if (a->qk_norm == 2 && (uint64_t)c->head_dim * c->heads != c->hidden)
+    if (a->heads_fill_hidden && (uint64_t)c->head_dim * c->heads != c->hidden)
         return jr_fail(r, "head_dim", "%u heads of %u are not as wide as hidden_size, %u", c->heads,
                        c->head_dim, c->hidden);
     if (c->head_dim % 2 != 0 || c->head_dim > HEAD_DIM_MAX)
@@ -496,20 +516,46 @@ static int parse_experts(struct json_reader *r, struct model_config *c)
     return 0;
 }
 
+static void parse_biases(struct json_reader *r, struct model_config *c)
+{
+    const struct arch_biases *keys = &arch_of(c->arch)->bias;
+    c->qkv_bias = keys->qkv_always || keys->qkv_default;
+    if (keys->qkv)
+        jr_bool(r, keys->qkv, JR_OPTIONAL, &c->qkv_bias);
+    if (keys->o)
+        jr_bool(r, keys->o, JR_OPTIONAL, &c->o_bias);
+    if (keys->ffn)
+        jr_bool(r, keys->ffn, JR_OPTIONAL, &c->mlp_bias);
+}
+
+/* Reads Granite's four factors. */
+static void parse_multipliers(struct json_reader *r, struct model_config *c)
+{
+    double logits = 1;
+    c->embed_scale = c->branch_scale = c->attn_scale = 1;
+    jr_f64(r, "embedding_multiplier", JR_OPTIONAL, 1e-9, 1e9, &c->embed_scale);
+    jr_f64(r, "residual_multiplier", JR_OPTIONAL, 1e-9, 1e9, &c->branch_scale);
+    jr_f64(r, "attention_multiplier", JR_OPTIONAL, 1e-9, 1e9, &c->attn_scale);
+    jr_f64(r, "logits_scaling", JR_OPTIONAL, 1e-9, 1e9, &logits);
+    c->logit_scale = 1 / logits;
+}
+
 static int parse_switches(struct json_reader *r, struct model_config *c)
 {
     const struct arch *a = arch_of(c->arch);
-    bool attention = false, mlp = false;
     double scalar = a->attention_scalar;
     c->tied = a->tied;
     jr_bool(r, "tie_word_embeddings", JR_OPTIONAL, &c->tied);
-    jr_bool(r, "attention_bias", JR_OPTIONAL, &attention);
-    jr_bool(r, "mlp_bias", JR_OPTIONAL, &mlp);
-    c->qkv_bias = a->bias == ARCH_BIAS_QKV || (a->bias >= ARCH_BIAS_ATTENTION && attention);
-    c->o_bias = a->bias >= ARCH_BIAS_ATTENTION && attention;
-    c->mlp_bias = a->bias == ARCH_BIAS_ALL && mlp;
+    parse_biases(r, c);
+    if (a->multipliers)
+        parse_multipliers(r, c);
+    if (r->failed)
+        return -1;
+    if (a->bias_alike && c->qkv_bias != c->mlp_bias)
+        return jr_fail(r, a->bias.ffn, "differs from %s, and a model of type \"%s\" has both or none",
+                       a->bias.qkv, a->model_type);
     if (!(scalar > 0))
-        return r->failed ? -1 : 0;
+        return 0;
     c->attn_softcap =
         json_is_null(json_object_get(r->object, "attn_logit_softcapping")) ? 0 : a->attention_cap;
     c->logit_softcap = json_is_null(json_object_get(r->object, "final_logit_softcapping")) ? 0 : a->logit_cap;

@@ -83,7 +83,7 @@ static int find_arch(const struct gguf *g, struct model_config *c, struct err *e
 {
     const char *text;
     size_t size;
-    char key[KEY_BYTES], known[256];
+    char key[KEY_BYTES], known[512];
     int64_t experts = 0;
     if (!gguf_string(g, "general.architecture", &text, &size))
         return err_set(err, ERR_INVALID, "gguf: general.architecture: missing or no text");
@@ -160,7 +160,7 @@ static void read_rope(struct reader *r, struct model_config *c)
     *rope = (struct rope_config){.theta = 10000, .kind_name = "default", .factor = 1};
     if (get_u32(r, "rope.dimension_count", false, 1024, &dims) && dims != c->head_dim) {
         c->rotary_dim = dims;
-        if (!r->arch->partial_rotary || dims > c->head_dim || dims % 2 != 0)
+        if (!(r->arch->partial_rotary > 0) || dims > c->head_dim || dims % 2 != 0)
             unsupported(r, "a part of each head rotated");
     }
     get_f64(r, "rope.freq_base", 1, 1e12, &rope->theta);
@@ -203,8 +203,11 @@ static void read_rope(struct reader *r, struct model_config *c)
 static void read_window(struct reader *r, struct model_config *c)
 {
     const struct arch *a = r->arch;
-    uint32_t period = a->window_period;
-    if (a->windows != ARCH_WINDOW_BUT_LAST && !a->packed)
+    uint32_t period = a->window_period, window = 0;
+    /* OLMo 3 has OLMo 2's name */
+    if (a->no_pre_norms && get_u32(r, "attention.sliding_window", false, 1 << 30, &window) && window > 0)
+        unsupported(r, "windows");
+    if (a->windows != ARCH_WINDOW_BUT_LAST && !a->packed_qkv)
         return;
     c->window = a->window;
     get_u32(r, "attention.sliding_window", false, 1 << 30, &c->window);
@@ -214,9 +217,24 @@ static void read_window(struct reader *r, struct model_config *c)
             model_layer_mark(c->window_layer, i);
 }
 
+/* Reads Granite's factors; llama.cpp divides the logits by its logit_scale. */
+static void read_multipliers(struct reader *r, struct model_config *c)
+{
+    double logits = 1;
+    c->embed_scale = c->branch_scale = 1;
+    c->attn_scale = 1 / sqrt((double)c->head_dim);
+    get_f64(r, "embedding_scale", 1e-9, 1e9, &c->embed_scale);
+    get_f64(r, "residual_scale", 1e-9, 1e9, &c->branch_scale);
+    get_f64(r, "attention.scale", 1e-9, 1e9, &c->attn_scale);
+    get_f64(r, "logit_scale", 1e-9, 1e9, &logits);
+    c->logit_scale = 1 / logits;
+}
+
 static void read_scores(struct reader *r, struct model_config *c)
 {
     const struct arch *a = r->arch;
+    if (a->multipliers)
+        read_multipliers(r, c);
     if (!(a->attention_scalar > 0))
         return;
     c->attn_scale = 1 / sqrt(c->layers == a->gguf_scaled_layers ? (double)c->hidden / c->heads : c->head_dim);
@@ -272,6 +290,8 @@ int gguf_config(const struct gguf *g, struct model_config *config, struct err *e
         return -1;
     r.arch = arch_of(c.arch);
     read_sizes(&r, &c);
+    if (r.arch->query_beta && key_of(&r, "attention.temperature_scale"))
+        unsupported(&r, "queries that grow with the position");
     read_rope(&r, &c);
     read_window(&r, &c);
     read_scores(&r, &c);
@@ -279,7 +299,7 @@ int gguf_config(const struct gguf *g, struct model_config *config, struct err *e
     if (r.failed || read_table(g, &c, err) < 0)
         return -1;
     arch_fill(&c);
-    c.qkv_bias = gguf_tensor_find(g, c.packed ? "blk.0.attn_qkv.bias" : "blk.0.attn_q.bias") != NULL;
+    c.qkv_bias = gguf_tensor_find(g, c.packed_qkv ? "blk.0.attn_qkv.bias" : "blk.0.attn_q.bias") != NULL;
     c.o_bias = gguf_tensor_find(g, "blk.0.attn_output.bias") != NULL;
     c.mlp_bias = gguf_tensor_find(g, "blk.0.ffn_up.bias") != NULL;
     c.bos = token(g, "tokenizer.ggml.bos_token_id", c.vocab);

@@ -77,22 +77,29 @@ struct join {
     enum tensor_role norm;
 };
 
+/* Returns true where a factor multiplies what attention and FFN add to the residual stream. */
+static bool is_scaled(const struct model_config *config)
+{
+    return config->branch_scale > 0 && config->branch_scale != 1;
+}
+
 /* Adds the steps that multiply the output of attention or FFN with its last matrix and add the product to the
- * residual stream, after a norm where config.post_norms is set. */
+ * residual stream, after a norm where config.post_norms is set, and times config.branch_scale. */
 static void join_steps(struct maker *maker, const struct join *join)
 {
-    bool normed = maker->tensors.config->post_norms;
+    bool normed = maker->tensors.config->post_norms, apart = normed || is_scaled(maker->tensors.config);
     linear_step(maker, &(struct product_shape){.in = join->in,
-                                               .out = normed ? join->raw : join->out,
-                                               .add = normed ? VALUE_NONE : join->stream,
+                                               .out = apart ? join->raw : join->out,
+                                               .add = apart ? VALUE_NONE : join->stream,
                                                .inputs = join->inputs,
                                                .count = 1,
                                                .matrices = &join->matrix,
                                                .bias = join->bias});
-    if (!normed)
+    if (!apart)
         return;
-    norm_step(maker, join->norm, join->raw, join->post);
-    step_add(maker, STEP_ADD, join->post, join->out, join->stream);
+    if (normed)
+        norm_step(maker, join->norm, join->raw, join->post);
+    step_add(maker, STEP_ADD, normed ? join->post : join->raw, join->out, join->stream);
     maker->plan->width[join->out] = maker->tensors.config->hidden;
 }
 
@@ -104,13 +111,14 @@ static void attention_steps(struct maker *maker)
     const struct target_matrix apart[] = {{LORA_Q, q}, {LORA_K, kv}, {LORA_V, kv}},
                                packed = {LORA_QKV, q + 2 * kv};
     enum layer_value qkv = c->qk_norm != 0 ? VALUE_QKV_NORM : VALUE_QKV;
-    norm_step(maker, TENSOR_NORM_INPUT, VALUE_X, VALUE_NORM);
-    linear_step(maker, &(struct product_shape){.in = VALUE_NORM,
+    if (!c->no_pre_norms)
+        norm_step(maker, TENSOR_NORM_INPUT, VALUE_X, VALUE_NORM);
+    linear_step(maker, &(struct product_shape){.in = c->no_pre_norms ? VALUE_X : VALUE_NORM,
                                                .out = VALUE_QKV,
                                                .add = VALUE_NONE,
                                                .inputs = c->hidden,
-                                               .count = c->packed ? 1 : 3,
-                                               .matrices = c->packed ? &packed : apart,
+                                               .count = c->packed_qkv ? 1 : 3,
+                                               .matrices = c->packed_qkv ? &packed : apart,
                                                .bias = c->qkv_bias});
     if (c->qk_norm != 0) {
         struct layer_step *step = step_add(maker, STEP_QK_NORM, VALUE_QKV, VALUE_QKV_NORM, VALUE_NONE);
@@ -148,12 +156,12 @@ static void dense_steps(struct maker *maker)
     const struct model_config *c = maker->tensors.config;
     const struct target_matrix apart[] = {{LORA_GATE, c->ffn}, {LORA_UP, c->ffn}},
                                packed = {LORA_GATE_UP, 2 * c->ffn};
-    linear_step(maker, &(struct product_shape){.in = VALUE_FFN_NORM,
+    linear_step(maker, &(struct product_shape){.in = c->no_pre_norms ? VALUE_MID : VALUE_FFN_NORM,
                                                .out = VALUE_GATE_UP,
                                                .add = VALUE_NONE,
                                                .inputs = c->hidden,
-                                               .count = c->packed ? 1 : 2,
-                                               .matrices = c->packed ? &packed : apart,
+                                               .count = c->packed_gate_up ? 1 : 2,
+                                               .matrices = c->packed_gate_up ? &packed : apart,
                                                .bias = c->mlp_bias});
     glu_step(maker, c->ffn);
     join_steps(maker, &(struct join){.in = VALUE_ACT,
@@ -231,7 +239,8 @@ static void layer_steps(struct maker *maker, bool sparse)
     }
     attention_steps(maker);
     plan->second_half = plan->step_count;
-    norm_step(maker, TENSOR_NORM_FFN, VALUE_MID, VALUE_FFN_NORM);
+    if (!maker->tensors.config->no_pre_norms)
+        norm_step(maker, TENSOR_NORM_FFN, VALUE_MID, VALUE_FFN_NORM);
     if (!sparse) {
         dense_steps(maker);
         return;
@@ -288,7 +297,10 @@ static bool is_recomputed(const struct layer_plan *plan, enum layer_value value)
 /* Returns true for a value that only forward reads. */
 static bool passes(const struct layer_plan *plan, enum layer_value value)
 {
-    return value == VALUE_QKV && plan->width[VALUE_QKV_ROUNDED] > 0 && plan->width[VALUE_QKV_NORM] == 0;
+    return (value == VALUE_QKV && plan->width[VALUE_QKV_ROUNDED] > 0 && plan->width[VALUE_QKV_NORM] == 0) ||
+           /* outputs that are scaled, but not normed, before they are added */
+           (value == VALUE_ATT_OUT && plan->width[VALUE_ATT_POST] == 0) ||
+           (value == VALUE_FFN_OUT && plan->width[VALUE_FFN_POST] == 0);
 }
 
 /* Returns true if the value is recomputed from a value that backward overwrites with its gradient. */

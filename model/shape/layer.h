@@ -145,7 +145,7 @@ enum layer_value {
     VALUE_QKV_ROUNDED, /* q, k and v in 16 bits, where attention reads them so */
     VALUE_ATT,
     VALUE_LSE,     /* logarithms of the softmax's sums, one per head */
-    VALUE_ATT_OUT, /* attention's output, where it is normed before it is added */
+    VALUE_ATT_OUT, /* attention's output, where it is normed or scaled before it is added */
     VALUE_ATT_POST,
     VALUE_MID, /* x + attention */
     VALUE_FFN_NORM,
@@ -159,7 +159,7 @@ enum layer_value {
     VALUE_GATE_UP,
     VALUE_ACT,
     VALUE_EXPERT_OUT,
-    VALUE_FFN_OUT, /* the FFN's output, where it is normed before it is added */
+    VALUE_FFN_OUT, /* the FFN's output, where it is normed or scaled before it is added */
     VALUE_FFN_POST,
     VALUE_OUT,
     VALUE_COUNT,
@@ -173,7 +173,7 @@ enum layer_step_kind {
     STEP_ROPE,      /* out = in, rotated in place */
     STEP_ROUND,     /* out = in, in 16 bits */
     STEP_ATTENTION, /* reads q, k and v (in); writes VALUE_ATT (out) and VALUE_LSE */
-    STEP_ADD,       /* out = add + in */
+    STEP_ADD,       /* out = add + config.branch_scale * in */
     STEP_ROUTE, /* the router's scores in `in` become probabilities; writes chosen experts, weights, places */
     STEP_DISPATCH, /* out = rows of in for each pair of token and chosen expert */
     STEP_GLU,      /* out = f(gate) * up */
@@ -249,7 +249,7 @@ struct layer_plan {
     /* NO_EXPERTS: the plan ends with the router's choice of experts; EXPERTS: x is the input of the router,
      * whose choice another rank has made */
     enum layer_holds holds;
-    uint32_t second_half; /* index of the FFN's first step, its norm */
+    uint32_t second_half; /* index of the FFN's first step: its norm, where it has one */
     struct layer_step steps[LAYER_STEPS_MAX];
     uint32_t width[VALUE_COUNT]; /* elements per token, of 4 or 2 bytes; 0: this layer lacks the value */
     /* Values that are stored in 16 bits: QKV_ROUNDED, ATT and GATE_UP, so that recomputing values does not

@@ -182,6 +182,8 @@ json_t *rope_to_json(const struct rope_config *rope)
         json_object_set_new(object, "beta_slow", json_real(rope->beta_slow));
         json_object_set_new(object, "truncate", json_boolean(!rope->ramp_exact));
     }
+    if (rope->query_beta > 0)
+        json_object_set_new(object, "llama_4_scaling_beta", json_real(rope->query_beta));
     if (rope->kind == ROPE_LONGROPE) {
         json_object_set_new(object, "short_factor", factors_json(rope->short_factor, rope->factor_count));
         json_object_set_new(object, "long_factor", factors_json(rope->long_factor, rope->factor_count));
@@ -230,6 +232,11 @@ int model_rope_check(const struct rope_config *rope, uint32_t positions, struct 
         return err_set(err, ERR_UNSUPPORTED,
                        "rows of %u tokens: dynamic rotary scaling changes the model beyond its "
                        "max_position_embeddings, %.0f, and is not computed there",
+                       positions, rope->original_max_positions);
+    if (rope->query_beta > 0 && positions > rope->original_max_positions)
+        return err_set(err, ERR_UNSUPPORTED,
+                       "rows of %u tokens: llama_4_scaling_beta changes the model beyond "
+                       "original_max_position_embeddings, %.0f, and is not computed there",
                        positions, rope->original_max_positions);
     return 0;
 }

@@ -20,6 +20,78 @@ static void every_family_matches_fp64_when_all_is_trained(void **state)
         run_golden(families[i], "full", "cpu", 1, (struct train_options){0});
 }
 
+/* Families that golden/families.json has: 20 steps each, whole and cut, recomputed and with split backward.
+ */
+static void further_families_match_fp64(void **state)
+{
+    (void)state;
+    json_t *cases = formula_cases(NULL), *one;
+    size_t i;
+    json_array_foreach (cases, i, one) {
+        const char *name = json_string_value(json_object_get(one, "name"));
+        struct train_options cut = {.cuts = {1 + (uint32_t)i % 4, 5}, .cut_count = 1 + (uint32_t)i % 2};
+        run_golden(name, "lora", "cpu", 1, (struct train_options){0});
+        run_golden(name, "full", "cpu", 1, (struct train_options){0});
+        cut.micro_batch_rows = 2;
+        cut.recompute = i % 2;
+        cut.split = !cut.recompute;
+        run_golden(name, i % 3 ? "lora" : "full", i % 4 ? "cpu" : "checked", 1, cut);
+        run_golden(name, i % 3 ? "full" : "lora", "cpu", 1,
+                   (struct train_options){.cuts = {3}, .cut_count = 1, .split = true, .steps = 3});
+    }
+    json_decref(cases);
+}
+
+/* The tokens that a model chooses with a cache of keys and values are those of the whole forward pass. */
+static void further_families_choose_the_tokens_of_transformers(void **state)
+{
+    (void)state;
+    json_t *cases = formula_cases(NULL), *one;
+    size_t c;
+    json_array_foreach (cases, c, one) {
+        const char *name = json_string_value(json_object_get(one, "name"));
+        json_t *want = json_object_get(one, "greedy");
+        uint32_t prompt = (uint32_t)json_integer_value(json_object_get(one, "greedy_prompt"));
+        char dir[512], file[640];
+        struct err err;
+        struct model *model;
+        struct stage *stage;
+        struct kv_cache *cache;
+        struct dataset data;
+        golden_folder(name, dir, sizeof(dir));
+        snprintf(file, sizeof(file), "%s/expected.json", dir);
+        json_t *expected = json_of(file);
+        dataset_parse(json_object_get(expected, "batches"), &data);
+        struct device *device = device_make("cpu", 1);
+        check(model_open_path(dir, &model, &err));
+        const struct model_config *config = model_get_config(model);
+        struct stage_options o = {.config = config,
+                                  .mode = STAGE_INFER,
+                                  .tokens_max = 16,
+                                  .positions_max = 64,
+                                  .block_end = config->layers + 2};
+        check(stage_create(device, model, &o, &stage, &err));
+        check(kv_cache_create(stage, 64, &cache, &err));
+        float *logits = malloc(4ull * config->vocab);
+        check(stage_infer(stage, cache, data.batches[0].ids, prompt, NULL, NULL, logits, &err));
+        for (size_t i = 0; i < json_array_size(want); i++) {
+            int32_t next = sample_greedy(logits, config->vocab);
+            if (next != json_integer_value(json_array_get(want, i)))
+                fail_msg("%s: token %zu is %d, transformers chooses %lld", name, i, next,
+                         (long long)json_integer_value(json_array_get(want, i)));
+            check(stage_infer(stage, cache, &next, 1, NULL, NULL, logits, &err));
+        }
+        free(logits);
+        kv_cache_destroy(cache);
+        stage_destroy(stage);
+        device_close(device);
+        model_close(model);
+        dataset_free(&data);
+        json_decref(expected);
+    }
+    json_decref(cases);
+}
+
 /* The load-balancing loss covers layers on one, two and three stages. */
 static void mixtures_match_fp64_with_the_load_balancing_loss(void **state)
 {
@@ -248,6 +320,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_family_matches_fp64_under_lora),
+        cmocka_unit_test(further_families_match_fp64),
+        cmocka_unit_test(further_families_choose_the_tokens_of_transformers),
         cmocka_unit_test(every_family_matches_fp64_when_all_is_trained),
         cmocka_unit_test(mixtures_match_fp64_with_the_load_balancing_loss),
         cmocka_unit_test(golden_matches_on_the_checked_device),

@@ -11,6 +11,10 @@ static void families_match_fp64_on_gpus(void **state)
     setenv("MOTLEY_EMULATED", "warp32", 1);
     run_golden("gemma2", "lora", "emulated", 1,
                (struct train_options){.cuts = {2}, .cut_count = 1, .micro_batch_rows = 2, .split = true});
+    run_golden("granite", "full", "emulated", 1,
+               (struct train_options){.steps = 2, .micro_batch_rows = 2, .recompute = true});
+    run_golden("olmo2", "lora", "emulated", 1, (struct train_options){.steps = 2, .micro_batch_rows = 2});
+    run_golden("glm4", "full", "emulated", 1, (struct train_options){.steps = 2, .micro_batch_rows = 4});
     unsetenv("MOTLEY_EMULATED");
 }
 

@@ -130,7 +130,9 @@ static inline void adapter_load(struct trainer *t, const char *dir)
             float *values = malloc(4 * count);
             uint32_t layer = 0;
             assert_int_equal(sscanf(p.name, "model.layers.%u.", &layer), 1);
-            const char *module = strchr(strstr(p.name, "_proj") - 5, '.') + 1;
+            const char *module = strstr(p.name, "_proj");
+            while (module[-1] != '.')
+                module--;
             char target[16];
             snprintf(target, sizeof(target), "%.*s", (int)(strchr(module, '.') - module), module);
             char which = strstr(p.name, "lora_A") ? 'A' : 'B';

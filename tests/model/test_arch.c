@@ -3,10 +3,13 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
 
+#include "common/buf.h"
+#include "common/file.h"
 #include "model/shape/arch.h"
 
 static void every_name_is_recognised_as_itself(void **state)
@@ -36,13 +39,30 @@ static void families_are_found_by_each_of_their_names(void **state)
     for (int a = 0; a < MODEL_ARCH_COUNT; a++) {
         const struct arch *arch = arch_of((enum model_arch)a);
         assert_int_equal(arch_find(arch->model_type, false), a);
-        int gguf = arch_find_gguf(arch->gguf, strlen(arch->gguf), arch->sparse);
-        /* in GGUF Llama and Mistral share one name */
-        assert_int_equal(gguf, a == MODEL_MISTRAL ? MODEL_LLAMA : a);
+        int gguf = arch->gguf ? arch_find_gguf(arch->gguf, strlen(arch->gguf), arch->sparse) : -1;
+        /* in GGUF Llama shares its name with Mistral, Ministral and InternLM 3 */
+        bool llama = arch->gguf && !arch->sparse && strcmp(arch->gguf, "llama") == 0;
+        assert_int_equal(gguf, !arch->gguf ? -1 : llama ? MODEL_LLAMA : a);
     }
     assert_int_equal(arch_find("gemma3", true), MODEL_GEMMA3);
     assert_int_equal(arch_find("gemma3", false), -1);
     assert_int_equal(arch_find_gguf("llama", 5, true), MODEL_MIXTRAL);
+}
+
+/* docs/FAMILIES.md has a row for each family. */
+static void every_family_is_in_the_table_for_users(void **state)
+{
+    struct err err;
+    struct buf page = {.limit = 1 << 20};
+    (void)state;
+    assert_int_equal(file_read_all(MOTLEY_TEST_DATA "/../../docs/FAMILIES.md", page.limit, &page, &err), 0);
+    for (int a = 0; a < MODEL_ARCH_COUNT; a++) {
+        char row[80];
+        snprintf(row, sizeof(row), "\n| `%s` |", arch_of((enum model_arch)a)->model_type);
+        if (!strstr(buf_str(&page), row))
+            fail_msg("docs/FAMILIES.md has no row of %s", arch_of((enum model_arch)a)->model_type);
+    }
+    buf_fini(&page);
 }
 
 static const struct {
@@ -113,6 +133,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_name_is_recognised_as_itself),
         cmocka_unit_test(families_are_found_by_each_of_their_names),
+        cmocka_unit_test(every_family_is_in_the_table_for_users),
         cmocka_unit_test(names_of_other_layouts_are_recognised),
         cmocka_unit_test(what_is_no_tensor_of_the_family_is_left_alone),
     };

@@ -117,6 +117,27 @@ static const struct published {
      "'intermediate_size':11008,'num_attention_heads':16,'num_hidden_layers':36,'num_key_value_heads':4,"
      "'vocab_size':128256,'max_position_embeddings':65536,'max_window_layers':28,'use_sliding_window':false,"
      "'sliding_window':null,'no_rope_layer_interval':4,'rope_theta':5000000.0,'pretraining_tp':2}"},
+    {"Gemma-2B", 2506172416u,
+     "{'architectures':['GemmaForCausalLM'],'model_type':'gemma','hidden_act':'gelu','hidden_size':2048,"
+     "'intermediate_size':16384,'num_attention_heads':8,'num_hidden_layers':18,'num_key_value_heads':1}"},
+    {"Granite-3.1-8B", 8170848256u,
+     "{'architectures':['GraniteForCausalLM'],'model_type':'granite','hidden_size':4096,"
+     "'intermediate_size':12800,'num_hidden_layers':40,'num_key_value_heads':8,'vocab_size':49155,"
+     "'rope_theta':10000000.0,'rope_scaling':null,'tie_word_embeddings':true,'attention_dropout':0.0,"
+     "'attention_multiplier':0.0078125,'embedding_multiplier':12.0,'logits_scaling':16.0,"
+     "'residual_multiplier':0.22}"},
+    {"OLMo-2-7B", 7298617344u,
+     "{'architectures':['Olmo2ForCausalLM'],'model_type':'olmo2','num_key_value_heads':32,"
+     "'vocab_size':100352,'max_position_embeddings':4096,'rms_norm_eps':1e-06,'rope_theta':500000}"},
+    {"GLM-4-9B-0414", 9400279040u,
+     "{'architectures':['Glm4ForCausalLM'],'model_type':'glm4','attention_bias':true,'head_dim':128,"
+     "'partial_rotary_factor':0.5,'eos_token_id':[151329,151336,151338],'rms_norm_eps':1e-05}"},
+    {"ERNIE-4.5-0.3B", 360748032u,
+     "{'architectures':['Ernie4_5ForCausalLM'],'model_type':'ernie4_5','head_dim':128,'use_bias':false,"
+     "'rope_theta':500000}"},
+    {"Seed-OSS-36B", 36151104512u,
+     "{'architectures':['SeedOssForCausalLM'],'model_type':'seed_oss','hidden_size':5120,"
+     "'attention_dropout':0.0,'residual_dropout':0.0,'rope_theta':10000000.0,'mlp_bias':false}"},
 };
 
 enum { PUBLISHED = sizeof(published) / sizeof(published[0]) };
@@ -400,6 +421,14 @@ static void a_nested_config_is_tied_as_the_whole_says(void **state)
     }
 }
 
+static void refused_whole(const char *text, const char *says)
+{
+    struct model_config config;
+    struct err err = {0};
+    if (parse(text, &config, &err) == 0 || !strstr(err.text, says))
+        fail_msg("%s: %s", text, err.text);
+}
+
 static void what_is_not_known_is_refused_by_name(void **state)
 {
     (void)state;
@@ -418,6 +447,18 @@ static void what_is_not_known_is_refused_by_name(void **state)
     refused("rope_parameters", "{'full_attention':{'rope_theta':1.0}}", ERR_UNSUPPORTED, "full_attention");
     refused("use_bidirectional_attention", "true", ERR_UNSUPPORTED, "use_bidirectional_attention");
     refused("text_config", "{'model_type':'llama'}", ERR_UNSUPPORTED, "llama");
+    refused_whole("{'model_type':'seed_oss'}", "attention_dropout: 0.1 is not supported");
+    refused_whole("{'model_type':'seed_oss','attention_dropout':0.0}", "residual_dropout: 0.1");
+    refused_whole("{'model_type':'internlm3','attention_bias':true}",
+                  "mlp_bias: differs from attention_bias");
+    refused_whole("{'model_type':'ministral3','rope_parameters':{'rope_type':'default','rope_theta':1e6,"
+                  "'llama_4_scaling_beta':0.1}}",
+                  "\"default\" is not known beside llama_4_scaling_beta");
+    refused_whole("{'model_type':'ministral3','rope_parameters':{'rope_type':'yarn','factor':4.0,"
+                  "'original_max_position_embeddings':64}}",
+                  "llama_4_scaling_beta");
+    refused_whole("{'model_type':'granite','residual_multiplier':0.0}", "residual_multiplier");
+    refused_whole("{'model_type':'helium','head_dim':64}", "head_dim");
 }
 
 int main(void)

@@ -70,7 +70,7 @@ static const char *difference(const struct model_config *c, const json_t *what, 
 {
     const json_t *active = of(what, first, "active"), *caps = of(what, first, "caps");
     uint64_t rows = c->heads * (uint64_t)c->head_dim;
-    if (c->packed)
+    if (c->packed_qkv)
         rows += 2 * (uint64_t)c->kv_heads * c->head_dim;
     if ((json_int_t)model_config_params(c) != json_integer_value(of(what, first, "parameters")))
         return "parameters";
@@ -102,10 +102,9 @@ static bool names_a_key(const char *text, const json_t *patch)
 {
     const char *key;
     json_t *value;
-    json_object_foreach ((json_t *)(uintptr_t)patch, key, value) {
+    json_object_foreach ((json_t *)(uintptr_t)patch, key, value)
         if (strstr(text, key[0] == '-' ? key + 1 : key))
             return true;
-    }
     return false;
 }
 
@@ -113,12 +112,11 @@ static void patch_apply(json_t *document, const json_t *patch)
 {
     const char *key;
     json_t *value;
-    json_object_foreach ((json_t *)(uintptr_t)patch, key, value) {
+    json_object_foreach ((json_t *)(uintptr_t)patch, key, value)
         if (key[0] == '-')
             json_object_del(document, key + 1);
         else
             json_object_set(document, key, value);
-    }
 }
 
 static void check_case(const json_t *head, const json_t *item, const json_t *first, struct counts *counts)

@@ -471,6 +471,11 @@ static void keys_that_are_null_are_off_or_refused_by_name(void **state)
     spec_fini(&spec);
 }
 
+#define FOLDERS "../folders/transformers5/"
+#define MINISTRAL3 FOLDERS "ministral3/config"
+#define HELIUM FOLDERS "helium/config"
+#define GLM4 FOLDERS "glm4/config"
+
 static void what_a_model_does_not_have_is_refused_with_what_it_has(void **state)
 {
     (void)state;
@@ -499,6 +504,15 @@ static void what_a_model_does_not_have_is_refused_with_what_it_has(void **state)
          "train.router_aux: this model has no experts"},
         {"tiny-qwen2", "{}, train: {router_aux: 0.01}", "train.router_aux"},
         {"tiny-olmoe", "{}, train: {router_aux: true}", NULL},
+        {MINISTRAL3, "{}, train: {steps: 1}, sample: {prompt: x}", NULL},
+        {MINISTRAL3, "{}, result: {kind: gguf}", NULL},
+        {HELIUM, "{}, result: {kind: gguf}", "result.kind: gguf: llama.cpp has no models of type \"helium\""},
+        {HELIUM, "{}, result: {kind: merged}", NULL},
+        {GLM4, "{targets: [q_proj, gate_up_proj]}", NULL},
+        {GLM4, "{targets: [gate_proj]}",
+         "method.targets: \"gate_proj\" matches no layer of this model; those that do: q_proj, k_proj, "
+         "v_proj, "
+         "o_proj, down_proj, gate_up_proj"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         char text[256], path[256];
@@ -513,6 +527,26 @@ static void what_a_model_does_not_have_is_refused_with_what_it_has(void **state)
         if (status != (cases[i].says ? -1 : 0) ||
             (cases[i].says && strncmp(err.text, cases[i].says, strlen(cases[i].says)) != 0))
             fail_msg("%s: %d %s", text, status, err.text);
+        spec_fini(&spec);
+    }
+}
+
+/* Ministral 3 multiplies q by 1 for the first original_max_position_embeddings tokens, and by more behind
+ * them. */
+static void rows_beyond_what_is_computed_of_a_model_are_refused(void **state)
+{
+    (void)state;
+    struct model_config config;
+    struct err err;
+    assert_int_equal(model_config_load(MOTLEY_TEST_DATA "/configs/" MINISTRAL3 ".json", &config, &err), 0);
+    for (uint32_t over = 0; over < 2; over++) {
+        char text[128];
+        struct job_spec spec;
+        snprintf(text, sizeof(text), "{model: m, data: {train: t, sequence_tokens: %u}}", 16384 + over);
+        parse_good(text, &spec);
+        assert_int_equal(spec_check_model(&spec, &config, &err), over ? -1 : 0);
+        if (over && !strstr(err.text, "data.sequence_tokens: rows of 16385 tokens: llama_4_scaling_beta"))
+            fail_msg("%s", err.text);
         spec_fini(&spec);
     }
 }
@@ -572,6 +606,7 @@ int main(void)
         cmocka_unit_test(the_learning_rate_is_warm_up_then_the_schedule),
         cmocka_unit_test(keys_that_are_null_are_off_or_refused_by_name),
         cmocka_unit_test(what_a_model_does_not_have_is_refused_with_what_it_has),
+        cmocka_unit_test(rows_beyond_what_is_computed_of_a_model_are_refused),
         cmocka_unit_test(learning_rates_are_those_of_transformers),
         cmocka_unit_test(blob_references_are_told_from_paths),
     };

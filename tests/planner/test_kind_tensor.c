@@ -452,7 +452,7 @@ static void what_is_not_cut_is_refused_by_name(void **state)
         m.workload.moments8 = wrong[i].moments8;
         m.workload.boundary = wrong[i].boundary ? PLAN_BF16 : PLAN_F32;
         m.workload.base = wrong[i].base;
-        m.config.packed = wrong[i].joined;
+        m.config.packed_qkv = wrong[i].joined;
         m.config.post_norms = wrong[i].outputs;
         m.config.qk_norm = wrong[i].all_heads ? 2 : 0;
         m.config.kv_heads = wrong[i].kv_heads ? wrong[i].kv_heads : m.config.kv_heads;

@@ -37,14 +37,17 @@ def load(path):
     return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
 
 
-def compare(name, adapter, out, *options, tolerance=1e-3, base=None):
+def ids_of(name):
+    with open(os.path.join(TINY, name, "expected.json"), encoding="utf-8") as handle:
+        return json.load(handle)["batches"][0]["ids"][0]
+
+
+def compare(name, adapter, out, *options, tolerance=1e-3, base=None, ids=None):
     """Our merged folder beside peft's adapter on the base."""
     import torch
     from peft import PeftModel
-    base = base or os.path.join(TINY, name)
+    base, ids = base or os.path.join(TINY, name), ids or ids_of(name)
     write("merged", base, adapter, out, *options)
-    with open(os.path.join(TINY, name, "expected.json"), encoding="utf-8") as handle:
-        ids = json.load(handle)["batches"][0]["ids"][0]
     ours = out + "-adapter"
     write("peft", base, adapter, ours)
     wanted = logits(PeftModel.from_pretrained(load(base), adapter).eval(), ids)
@@ -93,9 +96,28 @@ def experts_adapter(name, folder, base):
     return folder
 
 
+def further_families(work):
+    """Those of golden/families.json, whose weights come from a formula."""
+    sys.path.insert(0, os.path.join(SOURCE, "tools"))
+    import golden_families
+    import golden_wide
+    import pathlib
+    with open(os.path.join(SOURCE, "tests", "data", "golden", "families.json"), encoding="utf-8") as handle:
+        cases = json.load(handle)
+    for case in cases:
+        base = pathlib.Path(work) / ("base-" + case["name"])
+        golden_families.write_folder(case, base)
+        ids = golden_wide.batches_of(case["rows"], 131)[0]["ids"][0]
+        compare(case["name"], str(base / "adapter_init"), os.path.join(work, case["name"]), "fp32", base=str(base), ids=ids)
+
+
 def run():
     import warnings
     warnings.filterwarnings("ignore")
+    with tempfile.TemporaryDirectory() as work:
+        further_families(work)
+    if not os.path.isdir(TINY):
+        skip("../shared/golden/tiny is not here")
     with tempfile.TemporaryDirectory() as work:
         for name in sorted(os.listdir(TINY)):
             compare(name, os.path.join(TINY, name, "adapter_after_20"), os.path.join(work, name), "fp32")
@@ -123,8 +145,6 @@ def run():
 if __name__ == "__main__":
     if not PYTHON:
         skip("MOTLEY_TORCH names no Python with torch, transformers and peft")
-    if not os.path.isdir(TINY):
-        skip("../shared/golden/tiny is not here")
     if os.path.realpath(sys.prefix) != os.path.realpath(os.path.dirname(os.path.dirname(PYTHON))):
         os.execv(PYTHON, [PYTHON, *sys.argv])
     run()

@@ -2,14 +2,16 @@
  * whole, and with the load-balancing loss, on two to four ranks, with random shares and rows (zero included),
  * in fp32 and computed in bf16, on CPUs and beside an emulated GPU. `make equality` (MOTLEY_EQUALITY) tries
  * everything and writes the table of docs/EQUALITY.md to MOTLEY_EQUALITY_TABLE; otherwise a sample is drawn
- * by a printed seed (MOTLEY_EQUALITY_SEED). */
+ * by a printed seed (MOTLEY_EQUALITY_SEED). MOTLEY_EQUALITY_MODEL tries everything of one model alone. */
 #include "worker/shapes.h"
 
 #include "planner/cost/tensor_cost.h"
 #include "planner/kind/kind.h"
 
-static const char *const models[] = {"llama",  "llama3-rope", "mistral", "mixtral", "qwen2", "qwen3",
-                                     "gemma2", "gemma3",      "phi3",    "smollm3", "olmoe", "qwen3-moe"};
+static const char *const models[] = {"llama", "llama3-rope", "mistral", "mixtral", "qwen2",
+                                     "qwen3", "gemma2",      "gemma3",  "phi3",    "smollm3",
+                                     "olmoe", "qwen3-moe",   "gemma",   "granite", "olmo2",
+                                     "olmo3", "ernie4_5",    "glm4",    "seed_oss"};
 enum { MODELS = sizeof(models) / sizeof(models[0]), METHODS = 3, RANKS_LEAST = 2, RANKS_MOST = 4 };
 static const enum trained methods[METHODS] = {ADAPTERS, EVERYTHING, EVERYTHING_BALANCED};
 static const char *const method_names[METHODS] = {"LoRA", "full", "full, router loss"};
@@ -217,6 +219,7 @@ static void table_write(const char *path)
 static void every_combination(void)
 {
     uint32_t count = 0;
+    const char *only = getenv("MOTLEY_EQUALITY_MODEL");
     for (uint32_t model = 0; model < MODELS; model++)
         for (uint32_t method = 0; method < METHODS; method++)
             for (int narrow = 0; narrow < 2; narrow++) {
@@ -224,7 +227,9 @@ static void every_combination(void)
                 struct err err;
                 char dir[300];
                 struct model_config config;
-                snprintf(dir, sizeof(dir), "%s/golden/%s", MOTLEY_TEST_DATA, models[model]);
+                if (only && strcmp(only, models[model]) != 0)
+                    continue;
+                golden_folder(models[model], dir, sizeof(dir));
                 must(model_config_load(dir, &config, &err));
                 if ((methods[method] == EVERYTHING_BALANCED && config.experts == 0) || (narrow && model > 3))
                     continue;

@@ -30,6 +30,7 @@
 #include "model/rows/rows.h"
 #include "model/files/safetensors.h"
 #include "support/cluster.h"
+#include "support/formula_model.h"
 #include "support/scratch.h"
 #include "worker/blob_server.h"
 #include "worker/hand_plan.h"
@@ -223,7 +224,7 @@ static inline void fix_open_files(struct fixture *fix, const char *model, const 
 static inline void fix_open(struct fixture *fix, const char *name)
 {
     char dir[300], expected[400], adapter[400];
-    snprintf(dir, sizeof(dir), "%s/golden/%s", MOTLEY_TEST_DATA, name);
+    golden_folder(name, dir, sizeof(dir));
     snprintf(expected, sizeof(expected), "%s/expected.json", dir);
     snprintf(adapter, sizeof(adapter), "%s/adapter_init", dir);
     fix_open_files(fix, dir, expected, adapter);

@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+"""Make tests/data/golden/families.json: what transformers and peft compute for tiny models of further families.
+
+    python3 tools/golden_families.py tests/data/golden/families.json [NAME ...]      needs torch, transformers, peft
+
+Weights and ids come from golden_wide.py's formula, so a family costs some kilobytes: its config.json, the names and
+shapes of its tensors as save_pretrained writes them, and the results of make_golden.py's 20 steps of LoRA and of full
+training in double precision, with the tokens that the model then chooses greedily. Cases that are not named are kept.
+"""
+import json
+import pathlib
+import sys
+import tempfile
+
+import peft
+import torch
+import transformers
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+import golden_wide
+import make_golden
+
+COMMON = dict(vocab_size=131, hidden_size=32, intermediate_size=56, num_attention_heads=4, num_key_value_heads=2,
+              num_hidden_layers=4, max_position_embeddings=256, bos_token_id=1, eos_token_id=2, pad_token_id=0)
+QKVO = ["q_proj", "k_proj", "v_proj", "o_proj"]
+ROWS = [[31, 17, 40, 23], [12, 38, 9, 25], [28, 11, 36, 20], [7, 33, 15, 39], [22, 26, 10, 35]]
+LORA = {"peak_lr": 5e-3, "weight_decay": 0.0, "r": 8, "alpha": 16, "dropout": 0.0}
+GREEDY, PROMPT = 24, 5
+SPREAD = 0.5  # of a matrix's values: wide enough for scores and gates to matter
+# name: config class, its settings, targets of LoRA
+CASES = {
+    # norms add 1 to their weights, and there are none behind attention and FFN
+    "gemma": ("Gemma", dict(COMMON, head_dim=16), QKVO),
+    # four factors, none of them 1
+    "granite": ("Granite", dict(COMMON, embedding_multiplier=3.0, residual_multiplier=0.22, attention_multiplier=0.3,
+                                logits_scaling=0.7), [*QKVO, "down_proj"]),
+    # norms behind attention and FFN alone, and one over all heads of q and of k
+    "olmo2": ("Olmo2", COMMON, [*QKVO, "gate_proj", "down_proj"]),
+    # OLMo 2 with windows in three of four layers, and scaled frequencies in the fourth
+    "olmo3": ("Olmo3", dict(COMMON, sliding_window=12, rope_parameters={
+        "full_attention": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "rope_theta": 5e5},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 5e5}}), QKVO),
+    # neighbouring values are rotated as pairs
+    "helium": ("Helium", dict(COMMON, head_dim=8), QKVO),
+    "ernie4_5": ("Ernie4_5", dict(COMMON, head_dim=12, use_bias=True), [*QKVO, "up_proj"]),
+    # half of each head is rotated; gate and up are one matrix beside three of attention
+    "glm4": ("Glm4", dict(COMMON, head_dim=16), [*QKVO, "gate_up_proj"]),
+    "seed_oss": ("SeedOss", dict(COMMON, head_dim=16, attention_dropout=0.0, residual_dropout=0.0), QKVO),
+    "internlm3": ("InternLM3", dict(COMMON, head_dim=12), QKVO),
+    "ministral": ("Ministral", dict(COMMON, head_dim=16, sliding_window=12,
+                                    layer_types=["sliding_attention", "full_attention"] * 2), QKVO),
+    "ministral3": ("Ministral3", dict(COMMON, head_dim=16, rope_parameters={
+        "rope_type": "yarn", "rope_theta": 1e6, "factor": 2.0, "original_max_position_embeddings": 128, "beta_fast": 32.0,
+        "beta_slow": 1.0, "mscale_all_dim": 1.0, "mscale": 1.0, "llama_4_scaling_beta": 0.1}), QKVO),
+    "cwm": ("Cwm", dict(COMMON, head_dim=16, sliding_window=12), QKVO),
+}
+
+
+def shapes_of(path):
+    with safe_open(path, "pt") as file:
+        return {key: list(file.get_slice(key).get_shape()) for key in file.keys()}
+
+
+def fill(path, shapes, centre, spread):
+    save_file({key: golden_wide.value(key, shape, centre if "norm" in key else 0.0, spread) for key, shape in shapes.items()},
+              path, metadata={"format": "pt"})
+
+
+def write_folder(case, folder):
+    """The model and its adapter, as a case of the file describes them."""
+    (folder / "adapter_init").mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(case["config"]))
+    fill(folder / "model.safetensors", case["tensors"], case["norm_centre"], case["spread"])
+    (folder / "adapter_init" / "adapter_config.json").write_text(json.dumps(case["adapter_config"]))
+    fill(folder / "adapter_init" / "adapter_model.safetensors", case["adapter"], 0.0, 0.12)
+
+
+def greedy_of(model, prompt):
+    """The next tokens, each from the whole row; the smallest distance between first and second choice."""
+    ids, margin = list(prompt), float("inf")
+    with torch.no_grad():
+        for _ in range(GREEDY):
+            first, second = model(torch.tensor([ids])).logits[0, -1].topk(2).values.tolist()
+            margin = min(margin, first - second)
+            ids.append(model(torch.tensor([ids])).logits[0, -1].argmax().item())
+    return ids[len(prompt):], margin
+
+
+def make_model(kind, settings):
+    config = getattr(transformers, kind + "Config")(**settings)
+    return transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+
+
+def make_case(name, folder):
+    kind, settings, targets = CASES[name]
+    make_model(kind, settings).save_pretrained(folder)
+    centre = 0.0 if kind.startswith("Gemma") else 1.0  # Gemma's norms multiply by 1 + weight
+    case = {"name": name, "transformers": transformers.__version__, "rows": ROWS, "norm_centre": centre, "spread": SPREAD, "greedy_prompt": PROMPT,
+            "config": json.loads((folder / "config.json").read_text()), "tensors": shapes_of(folder / "model.safetensors")}
+    fill(folder / "model.safetensors", case["tensors"], centre, SPREAD)
+    lora = {**LORA, "targets": targets}
+    adapter = peft.get_peft_model(make_golden.load(folder, torch.float32), peft.LoraConfig(
+        r=lora["r"], lora_alpha=lora["alpha"], target_modules=targets, lora_dropout=0.0, task_type="CAUSAL_LM"))
+    adapter.save_pretrained(folder / "adapter_init")
+    case["adapter"] = shapes_of(folder / "adapter_init" / "adapter_model.safetensors")
+    fill(folder / "adapter_init" / "adapter_model.safetensors", case["adapter"], 0.0, 0.12)
+    written = json.loads((folder / "adapter_init" / "adapter_config.json").read_text())
+    case["adapter_config"] = {k: written[k] for k in ("peft_type", "task_type", "r", "lora_alpha", "target_modules",
+                                                      "lora_dropout", "bias")}
+    case["adapter_config"]["target_modules"].sort()
+    batches = golden_wide.batches_of(ROWS, settings["vocab_size"])
+    expected = {"steps": make_golden.STEPS, "warmup": make_golden.WARMUP, "betas": make_golden.BETAS, "eps": make_golden.EPS,
+                "clip": make_golden.CLIP, "full": make_golden.FULL, "lora": lora}
+    with make_golden.Doubled():
+        model = make_golden.load(folder, torch.float64)
+        case["greedy"], margin = greedy_of(model, batches[0]["ids"][0][:PROMPT])
+        expected["full_fp64"], _ = make_golden.train(model, batches, make_golden.FULL["peak_lr"],
+                                                     make_golden.FULL["weight_decay"])
+        model = peft.PeftModel.from_pretrained(make_golden.load(folder, torch.float64), folder / "adapter_init",
+                                               is_trainable=True, autocast_adapter_dtype=False).to(torch.float64)
+        expected["lora_fp64"], _ = make_golden.train(model, batches, LORA["peak_lr"], LORA["weight_decay"])
+    case["expected"] = expected
+    print(f"{name}: full {expected['full_fp64']['loss'][0]:.4f} to {expected['full_fp64']['loss'][-1]:.4f}, LoRA to "
+          f"{expected['lora_fp64']['loss'][-1]:.4f}; {len(set(case['greedy']))} different tokens, margin {margin:.1e}",
+          flush=True)
+    assert margin > 1e-4, name
+    return case
+
+
+def main():
+    torch.set_num_threads(1)
+    path, names = pathlib.Path(sys.argv[1]), sys.argv[2:] or list(CASES)
+    cases = {case["name"]: case for case in (json.loads(path.read_text()) if path.exists() else [])}
+    with tempfile.TemporaryDirectory() as scratch:
+        for name in names:
+            cases[name] = make_case(name, pathlib.Path(scratch) / name)
+    lines = [json.dumps(cases[name], separators=(",", ":")) for name in CASES if name in cases]
+    path.write_text("[" + ",\n".join(lines) + "]\n")
+
+
+if __name__ == "__main__":
+    main()
