@@ -45,6 +45,7 @@ CASES = {
     "helium": ("Helium", dict(COMMON, head_dim=8), QKVO),
     "ernie4_5": ("Ernie4_5", dict(COMMON, head_dim=12, use_bias=True), [*QKVO, "up_proj"]),
     # half of each head is rotated; gate and up are one matrix beside three of attention
+    "glm": ("Glm", dict(COMMON, head_dim=16), [*QKVO, "gate_up_proj"]),
     "glm4": ("Glm4", dict(COMMON, head_dim=16), [*QKVO, "gate_up_proj"]),
     "seed_oss": ("SeedOss", dict(COMMON, head_dim=16, attention_dropout=0.0, residual_dropout=0.0), QKVO),
     "internlm3": ("InternLM3", dict(COMMON, head_dim=12), QKVO),

@@ -53,6 +53,7 @@ FAMILIES = {
     "olmo3": ("Olmo3", dict(num_hidden_layers=4, sliding_window=6), None),
     "helium": ("Helium", dict(head_dim=4), None),
     "ernie4-5": ("Ernie4_5", dict(head_dim=8), "ernie4_5"),
+    "glm": ("Glm", dict(head_dim=8), None),
     "glm4": ("Glm4", dict(head_dim=8), "glm4"),
     "seed-oss": ("SeedOss", dict(head_dim=8, attention_dropout=0.0, residual_dropout=0.0), "seed_oss"),
     "internlm3": ("InternLM3", dict(head_dim=8), None),

@@ -43,6 +43,7 @@ enum model_arch {
     MODEL_OLMO3,
     MODEL_HELIUM,
     MODEL_ERNIE,
+    MODEL_GLM,
     MODEL_GLM4,
     MODEL_SEED_OSS,
     MODEL_INTERNLM3,

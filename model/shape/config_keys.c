@@ -24,6 +24,7 @@ enum {
     OLMO3 = 1 << MODEL_OLMO3,
     HELIUM = 1 << MODEL_HELIUM,
     ERNIE = 1 << MODEL_ERNIE,
+    GLM = 1 << MODEL_GLM,
     GLM4 = 1 << MODEL_GLM4,
     SEED = 1 << MODEL_SEED_OSS,
     INTERNLM3 = 1 << MODEL_INTERNLM3,
@@ -44,10 +45,10 @@ static const struct key {
 } keys[] = {
     {"architectures", TEXTS, EVERY, EVERY},
     {"attention_bias", TRUTH,
-     LLAMA | QWEN3 | QWEN3_MOE | OLMOE | GEMMA | SMOLLM3 | GEMMA1 | GRANITE | OLMO2 | OLMO3 | HELIUM |
+     LLAMA | QWEN3 | QWEN3_MOE | OLMOE | GEMMA | SMOLLM3 | GEMMA1 | GRANITE | OLMO2 | OLMO3 | HELIUM | GLM |
          GLM4 | SEED | INTERNLM3,
      0},
-    {"attention_dropout", WHOLE | REAL, EVERY & ~ERNIE, LLAMA | GEMMA},
+    {"attention_dropout", WHOLE | REAL, EVERY & ~ERNIE, LLAMA | GEMMA | GLM},
     {"attention_multiplier", WHOLE | REAL, GRANITE, 0},
     {"attention_out_bias", TRUTH, SEED, 0},
     {"attn_logit_softcapping", REAL, GEMMA, GEMMA},
@@ -59,7 +60,7 @@ static const struct key {
     {"embd_pdrop", WHOLE | REAL, PHI3, 0},
     {"eos_token_id", WHOLE | WHOLES, EVERY, EVERY},
     {"final_logit_softcapping", REAL, GEMMA, GEMMA},
-    {"head_dim", WHOLE, EVERY, LLAMA | MISTRAL | MIXTRAL | ERNIE | SEED | INTERNLM3 | MINISTRAL},
+    {"head_dim", WHOLE, EVERY, LLAMA | MISTRAL | MIXTRAL | ERNIE | GLM | SEED | INTERNLM3 | MINISTRAL},
     {"hidden_act", TEXT, EVERY & ~GEMMA, 0},
     {"hidden_activation", TEXT, GEMMA, 0},
     {"hidden_size", WHOLE, EVERY, 0},
@@ -82,7 +83,7 @@ static const struct key {
     {"num_experts_per_tok", WHOLE, MIXTRAL | QWEN3_MOE | OLMOE, 0},
     {"num_hidden_layers", WHOLE, EVERY, 0},
     {"num_key_value_heads", WHOLE, EVERY,
-     LLAMA | QWEN2 | QWEN3 | OLMOE | PHI3 | SMOLLM3 | GRANITE | OLMO2 | OLMO3 | ERNIE | SEED |
+     LLAMA | QWEN2 | QWEN3 | OLMOE | PHI3 | SMOLLM3 | GRANITE | OLMO2 | OLMO3 | ERNIE | GLM | SEED |
          INTERNLM3},
     {"num_labels", WHOLE, EVERY, 0},
     {"num_local_experts", WHOLE, MIXTRAL, 0},
@@ -101,7 +102,7 @@ static const struct key {
     {"router_aux_loss_coef", REAL, MIXTRAL | QWEN3_MOE | OLMOE, 0},
     {"router_jitter_noise", REAL, MIXTRAL, 0},
     {"sliding_window", WHOLE,
-     EVERY & ~(LLAMA | OLMOE | GEMMA1 | GRANITE | OLMO2 | HELIUM | ERNIE | GLM4 | SEED | INTERNLM3),
+     EVERY & ~(LLAMA | OLMOE | GEMMA1 | GRANITE | OLMO2 | HELIUM | ERNIE | GLM | GLM4 | SEED | INTERNLM3),
      EVERY & ~CWM},
     {"tie_word_embeddings", TRUTH, EVERY, 0},
     {"transformers_version", TEXT, EVERY, EVERY},
