@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -118,13 +119,18 @@ static inline void formula_folder(const struct scratch *scratch, json_t *one, co
     formula_tensors(scratch_path(scratch, name), json_object_get(one, "adapter"), 0, 0.12);
 }
 
-static struct scratch formula_scratch[64];
+/* The folders that this process has made. */
+static struct formula_made {
+    char name[48];
+    struct scratch scratch;
+} formula_made[64];
 static size_t formula_count;
+static pid_t formula_process; /* forked children leave the folders alone */
 
 static inline void formula_remove(void)
 {
-    for (size_t i = 0; i < formula_count; i++)
-        scratch_remove(&formula_scratch[i]);
+    for (size_t i = 0; i < formula_count && getpid() == formula_process; i++)
+        scratch_remove(&formula_made[i].scratch);
 }
 
 /* Returns the cases of golden/families.json, or the one of that name; NULL: there is none. New. */
@@ -152,12 +158,19 @@ static inline void golden_folder(const char *name, char *dir, size_t size)
     assert_true(snprintf(dir, size, "%s/golden/%s", MOTLEY_TEST_DATA, name) < (int)size);
     if (stat(dir, &there) == 0)
         return;
+    for (size_t i = 0; i < formula_count; i++)
+        if (strcmp(formula_made[i].name, name) == 0) {
+            snprintf(dir, size, "%s", formula_made[i].scratch.dir);
+            return;
+        }
     json_t *one = formula_cases(name);
     if (!one)
         fail_msg("no golden model is called %s", name);
-    assert_true(formula_count < sizeof(formula_scratch) / sizeof(*formula_scratch));
-    struct scratch *scratch = &formula_scratch[formula_count];
+    assert_true(formula_count < sizeof(formula_made) / sizeof(*formula_made));
+    struct scratch *scratch = &formula_made[formula_count].scratch;
+    snprintf(formula_made[formula_count].name, sizeof(formula_made[0].name), "%s", name);
     assert_int_equal(scratch_make(scratch), 0);
+    formula_process = getpid();
     if (formula_count++ == 0)
         atexit(formula_remove);
     formula_folder(scratch, one, "adapter_init");
