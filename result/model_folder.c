@@ -22,6 +22,8 @@ static const char index_name[] = "model.safetensors.index.json";
 /* A tensor to write. */
 struct part {
     char name[NAME_BYTES];
+    const char *written; /* its name in the file: `name`, or that of the base's file */
+    bool copied;         /* not the language model's: its bytes are those of the base's file */
     uint64_t rows, columns;
     uint32_t rank; /* number of dimensions */
     enum tensor_type type;
@@ -39,6 +41,7 @@ struct writer {
     struct part *parts;
     uint32_t count, shards;
     size_t capacity;
+    bool whole;  /* the base also reads images: the folder is that model's, with all of its tensors */
     bool untied; /* the head is written although the base model ties it to the embedding */
     struct err *err;
     /* The piece that is being written: its last row is row - 1; bytes[at, size) are not written yet. */
@@ -110,6 +113,7 @@ static int add_part(const struct block_tensor *tensor, void *arg)
         return err_set(w->err, ERR_NOT_FOUND, "the base model has no tensor \"%s\"", tensor->name);
     part->type = written_type(w, part->base);
     part->bytes = part->rows * part->columns * tensor_type_block_bytes(part->type);
+    part->written = w->whole ? part->base->stored : NULL;
     part->trained = s->find(s->arg, part->name, &rows, &columns);
     if (part->trained && (rows != part->rows || columns != part->columns))
         return err_set(w->err, ERR_INVALID, "\"%s\" was trained as %llu x %llu and is %llu x %llu",
@@ -118,11 +122,42 @@ static int add_part(const struct block_tensor *tensor, void *arg)
     return find_adapter(w, part);
 }
 
+/* Adds the tensors that the language model has no use for, which the folder of the whole model has, too. */
+static int add_copied(struct writer *w)
+{
+    for (uint32_t i = 0; i < model_tensor_count(w->base); i++) {
+        const struct model_tensor *tensor = model_tensor_at(w->base, i);
+        const char *dot = strrchr(tensor->name, '.');
+        if (!tensor->unused)
+            continue;
+        if (dot && strncmp(dot, ".bitsandbytes__", strlen(".bitsandbytes__")) == 0)
+            return err_set(
+                w->err, ERR_UNSUPPORTED,
+                "\"%.100s\": the base's part for images is quantised, and a merged model would keep it "
+                "so; ask for an adapter, or give the base in 16 bits",
+                tensor->name);
+        if (ARRAY_RESERVE(w->parts, w->capacity, (size_t)w->count + 1, w->err) < 0)
+            return -1;
+        w->parts[w->count++] = (struct part){.written = tensor->stored,
+                                             .copied = true,
+                                             .base = tensor,
+                                             .type = tensor->type,
+                                             .bytes = tensor->size};
+    }
+    return 0;
+}
+
+static const char *written_name(const struct part *part)
+{
+    return part->written ? part->written : part->name;
+}
+
 static int list_parts(struct writer *w)
 {
     const struct model_config *config = model_get_config(w->base);
     uint64_t limit = w->options->shard_bytes ? w->options->shard_bytes : RESULT_SHARD_BYTES, filled = 0;
     uint64_t rows, columns;
+    w->whole = config->nested && model_source_find(model_get_source(w->base), config_name) >= 0;
     if (model_block_tensors(config, 0, config->layers + 2, add_part, w) != 0)
         return -1;
     w->untied = config->tied && w->state->find(w->state->arg, "lm_head.weight", &rows, &columns);
@@ -131,7 +166,10 @@ static int list_parts(struct writer *w)
             .name = "lm_head.weight", .rank = 2, .shape = {config->vocab, config->hidden}};
         if (add_part(&head, w) < 0)
             return -1;
+        w->parts[w->count - 1].written = NULL;
     }
+    if (w->whole && add_copied(w) < 0)
+        return -1;
     for (uint32_t i = 0; i < w->count; i++) {
         if (filled > 0 && filled + w->parts[i].bytes > limit) {
             w->shards++;
@@ -156,6 +194,8 @@ static int make_buffers(struct writer *w)
     uint64_t values = PIECE_VALUES, columns = 1, a = 1, b = 1;
     for (uint32_t i = 0; i < w->count; i++) {
         const struct part *p = &w->parts[i];
+        if (p->copied)
+            continue;
         values = p->columns > values ? p->columns : values;
         columns = p->columns > columns ? p->columns : columns;
         a = p->lora * p->columns > a ? p->lora * p->columns : a;
@@ -256,6 +296,8 @@ static int fill(void *arg, uint64_t offset, size_t size, void *dst, struct err *
     struct stream *stream = arg;
     struct writer *w = stream->writer;
     w->err = err;
+    if (stream->part->copied)
+        return model_tensor_read_bytes(w->base, stream->part->base, offset, size, dst, err);
     if (offset == 0)
         w->row = w->at = w->size = 0;
     for (size_t done = 0; done < size;) {
@@ -291,12 +333,18 @@ static int write_shard(struct writer *w, const char *dir, uint32_t shard, struct
         if (part->shard != shard)
             continue;
         streams[count] = (struct stream){w, part};
-        items[count] = (struct safetensors_item){.name = part->name,
+        items[count] = (struct safetensors_item){.name = written_name(part),
                                                  .type = part->type,
                                                  .rank = part->rank,
                                                  .shape = {part->rows, part->columns},
                                                  .fill = fill,
                                                  .arg = &streams[count]};
+        const struct safetensors_tensor *copied =
+            part->copied ? model_tensor_stored(w->base, part->base) : NULL;
+        if (copied) {
+            items[count].rank = copied->rank;
+            memcpy(items[count].shape, copied->shape, sizeof(copied->shape));
+        }
         count++;
     }
     shard_name(w, shard, name);
@@ -320,9 +368,9 @@ static int write_index(const struct writer *w, const char *dir)
     char name[64];
     for (uint32_t i = 0; map && i < w->count; i++) {
         shard_name(w, w->parts[i].shard, name);
-        json_object_set_new(map, w->parts[i].name, json_string(name));
+        json_object_set_new(map, written_name(&w->parts[i]), json_string(name));
         bytes += w->parts[i].bytes;
-        values += w->parts[i].rows * w->parts[i].columns;
+        values += w->parts[i].bytes / tensor_type_block_bytes(w->parts[i].type);
     }
     json_t *index = json_pack("{s:{s:I, s:I}, s:o}", "metadata", "total_parameters", (json_int_t)values,
                               "total_size", (json_int_t)bytes, "weight_map", map);
@@ -331,8 +379,8 @@ static int write_index(const struct writer *w, const char *dir)
     return status;
 }
 
-/* Returns the base's own config.json if it is a Hugging Face folder of a text model, so that keys which we do
- * not read stay. */
+/* Returns the base's own config.json if it is a Hugging Face folder, so that keys which we do not read
+ * stay. */
 static json_t *config_document(struct writer *w)
 {
     struct buf text = {.limit = MODEL_CONFIG_BYTES_MAX};
@@ -341,10 +389,7 @@ static json_t *config_document(struct writer *w)
         model_read_file(w->base, config_name, MODEL_CONFIG_BYTES_MAX, &text, w->err) == 0)
         document = hub_json_parse((const char *)text.data, text.size, JSON_DEPTH_MAX, w->err);
     buf_fini(&text);
-    if (document && !json_is_object(json_object_get(document, "text_config")))
-        return document;
-    json_decref(document);
-    return model_config_to_json(model_get_config(w->base), w->err);
+    return document ? document : model_config_to_json(model_get_config(w->base), w->err);
 }
 
 /* Adds the keys of transformers 4 to those of 5, so that both read the folder; 5 reads the same from either
@@ -367,6 +412,16 @@ static int name_for_old_readers(json_t *document, const char *dtype)
     return failed ? -1 : 0;
 }
 
+/* Says that the head is no longer the embedding; some classes look into text_config, too. */
+static int say_untied(json_t *document)
+{
+    json_t *inner = json_object_get(document, "text_config");
+    int failed = json_object_set_new(document, "tie_word_embeddings", json_false());
+    if (json_object_get(inner, "tie_word_embeddings"))
+        failed |= json_object_set_new(inner, "tie_word_embeddings", json_false());
+    return failed;
+}
+
 static int write_config(struct writer *w, const char *dir)
 {
     json_t *document = config_document(w);
@@ -380,8 +435,7 @@ static int write_config(struct writer *w, const char *dir)
     const char *dtype = largest->type == TENSOR_BF16  ? "bfloat16"
                         : largest->type == TENSOR_F16 ? "float16"
                                                       : "float32";
-    int status = name_for_old_readers(document, dtype) < 0 ||
-                         (w->untied && json_object_set_new(document, "tie_word_embeddings", json_false()) < 0)
+    int status = name_for_old_readers(document, dtype) < 0 || (w->untied && say_untied(document) < 0)
                      ? err_set(w->err, ERR_NOMEM, "no memory for %s", config_name)
                      : 0;
     json_object_del(document, "quantization_config");

@@ -9,6 +9,7 @@ training in double precision, with the tokens that the model then chooses greedi
 """
 import json
 import pathlib
+import re
 import sys
 import tempfile
 
@@ -57,6 +58,26 @@ CASES = {
     "cwm": ("Cwm", dict(COMMON, head_dim=16, sliding_window=12), QKVO),
 }
 
+SMALL = dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2, image_size=8, patch_size=4)
+QWEN = dict(depth=1, hidden_size=8, intermediate_size=8, num_heads=2, out_hidden_size=32, patch_size=2,
+            spatial_merge_size=1, temporal_patch_size=1)
+IMAGES = r".*(visual|vision_tower|multi_modal_projector).*"
+# Models that also read images: class before "Config", text_config, keys beside it, targets. Rows are of text.
+NESTED = {
+    "gemma3-nested": ("Gemma3", dict(COMMON, head_dim=16, sliding_window=12, query_pre_attn_scalar=20, layer_types=[
+        "sliding_attention", "full_attention"] * 2), dict(vision_config=SMALL, mm_tokens_per_image=4), QKVO),
+    "mistral3": ("Mistral3", dict(COMMON, model_type="mistral", head_dim=16, sliding_window=None),
+                 dict(vision_config=dict(SMALL, head_dim=4), tie_word_embeddings=False), QKVO),
+    "mistral3-ministral3": ("Mistral3", dict(COMMON, model_type="ministral3", head_dim=16), dict(
+        vision_config=dict(SMALL, head_dim=4)), QKVO),
+    "qwen2_5_vl": ("Qwen2_5_VL", dict(COMMON, rope_parameters={"rope_type": "default", "rope_theta": 1e5,
+                                                               "mrope_section": [1, 1, 2]}),
+                   dict(vision_config=QWEN), QKVO),
+    "qwen3_vl": ("Qwen3VL", dict(COMMON, head_dim=16, rope_parameters={
+        "rope_type": "default", "rope_theta": 5e6, "mrope_section": [4, 2, 2], "mrope_interleaved": True}),
+                 dict(vision_config=dict(QWEN, deepstack_visual_indexes=[0]), tie_word_embeddings=True), QKVO),
+}
+
 
 def shapes_of(path):
     with safe_open(path, "pt") as file:
@@ -88,37 +109,55 @@ def greedy_of(model, prompt):
     return ids[len(prompt):], margin
 
 
-def make_model(kind, settings):
-    config = getattr(transformers, kind + "Config")(**settings)
-    return transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+def make_model(name, folder):
+    """Saves a model of the case's shape; returns its class before "Config" and the targets."""
+    if name in CASES:
+        kind, settings, targets = CASES[name]
+        model = transformers.AutoModelForCausalLM.from_config(getattr(transformers, kind + "Config")(**settings))
+    else:
+        kind, text, beside, targets = NESTED[name]
+        config = getattr(transformers, kind + "Config")(text_config=text, **beside)
+        model = transformers.AutoModelForImageTextToText.from_config(config)
+    model.to(torch.float32).save_pretrained(folder)
+    return kind, targets
+
+
+def load(folder, dtype):
+    """The model, of which what reads images is not trained."""
+    nested = "vision_config" in json.loads((folder / "config.json").read_text())
+    auto = transformers.AutoModelForImageTextToText if nested else transformers.AutoModelForCausalLM
+    model = auto.from_pretrained(folder, dtype=dtype, attn_implementation="eager")
+    for key, value in model.named_parameters():
+        value.requires_grad_(re.fullmatch(IMAGES, key) is None)
+    return model
 
 
 def make_case(name, folder):
-    kind, settings, targets = CASES[name]
-    make_model(kind, settings).save_pretrained(folder)
+    kind, targets = make_model(name, folder)
     centre = 0.0 if kind.startswith("Gemma") else 1.0  # Gemma's norms multiply by 1 + weight
     case = {"name": name, "transformers": transformers.__version__, "rows": ROWS, "norm_centre": centre, "spread": SPREAD, "greedy_prompt": PROMPT,
             "config": json.loads((folder / "config.json").read_text()), "tensors": shapes_of(folder / "model.safetensors")}
     fill(folder / "model.safetensors", case["tensors"], centre, SPREAD)
     lora = {**LORA, "targets": targets}
-    adapter = peft.get_peft_model(make_golden.load(folder, torch.float32), peft.LoraConfig(
-        r=lora["r"], lora_alpha=lora["alpha"], target_modules=targets, lora_dropout=0.0, task_type="CAUSAL_LM"))
+    adapter = peft.get_peft_model(load(folder, torch.float32), peft.LoraConfig(
+        r=lora["r"], lora_alpha=lora["alpha"], target_modules=targets, lora_dropout=0.0, task_type="CAUSAL_LM",
+        exclude_modules=IMAGES if name in NESTED else None))
     adapter.save_pretrained(folder / "adapter_init")
     case["adapter"] = shapes_of(folder / "adapter_init" / "adapter_model.safetensors")
     fill(folder / "adapter_init" / "adapter_model.safetensors", case["adapter"], 0.0, 0.12)
     written = json.loads((folder / "adapter_init" / "adapter_config.json").read_text())
     case["adapter_config"] = {k: written[k] for k in ("peft_type", "task_type", "r", "lora_alpha", "target_modules",
-                                                      "lora_dropout", "bias")}
+                                                      "lora_dropout", "bias", "exclude_modules") if written.get(k) is not None}
     case["adapter_config"]["target_modules"].sort()
-    batches = golden_wide.batches_of(ROWS, settings["vocab_size"])
+    batches = golden_wide.batches_of(ROWS, COMMON["vocab_size"])
     expected = {"steps": make_golden.STEPS, "warmup": make_golden.WARMUP, "betas": make_golden.BETAS, "eps": make_golden.EPS,
                 "clip": make_golden.CLIP, "full": make_golden.FULL, "lora": lora}
     with make_golden.Doubled():
-        model = make_golden.load(folder, torch.float64)
+        model = load(folder, torch.float64)
         case["greedy"], margin = greedy_of(model, batches[0]["ids"][0][:PROMPT])
         expected["full_fp64"], _ = make_golden.train(model, batches, make_golden.FULL["peak_lr"],
                                                      make_golden.FULL["weight_decay"])
-        model = peft.PeftModel.from_pretrained(make_golden.load(folder, torch.float64), folder / "adapter_init",
+        model = peft.PeftModel.from_pretrained(load(folder, torch.float64), folder / "adapter_init",
                                                is_trainable=True, autocast_adapter_dtype=False).to(torch.float64)
         expected["lora_fp64"], _ = make_golden.train(model, batches, LORA["peak_lr"], LORA["weight_decay"])
     case["expected"] = expected
@@ -131,12 +170,12 @@ def make_case(name, folder):
 
 def main():
     torch.set_num_threads(1)
-    path, names = pathlib.Path(sys.argv[1]), sys.argv[2:] or list(CASES)
+    path, names = pathlib.Path(sys.argv[1]), sys.argv[2:] or [*CASES, *NESTED]
     cases = {case["name"]: case for case in (json.loads(path.read_text()) if path.exists() else [])}
     with tempfile.TemporaryDirectory() as scratch:
         for name in names:
             cases[name] = make_case(name, pathlib.Path(scratch) / name)
-    lines = [json.dumps(cases[name], separators=(",", ":")) for name in CASES if name in cases]
+    lines = [json.dumps(cases[name], separators=(",", ":")) for name in [*CASES, *NESTED] if name in cases]
     path.write_text("[" + ",\n".join(lines) + "]\n")
 
 

@@ -124,8 +124,6 @@ static const struct arch archs[MODEL_ARCH_COUNT] = {
                       .gguf_scaled_layers = 46},
     [MODEL_GEMMA3] = {.model_type = "gemma3_text",
                       .class_name = "Gemma3ForCausalLM",
-                      .outer_type = "gemma3",
-                      .outer_class = "Gemma3ForConditionalGeneration",
                       .gguf = "gemma3",
                       .names = {GEMMA_NORMS},
                       .hidden = 2304,
@@ -412,6 +410,37 @@ static const struct arch archs[MODEL_ARCH_COUNT] = {
                    .rope_default = "{\"rope_type\": \"llama3\", \"rope_theta\": 1000000.0, \"factor\": 16.0, "
                                    "\"high_freq_factor\": 4.0, \"low_freq_factor\": 1.0, "
                                    "\"original_max_position_embeddings\": 8192}"},
+    [MODEL_QWEN2_5_VL] = {.model_type = "qwen2_5_vl_text",
+                          .class_name = "Qwen2_5_VLTextModel",
+                          .hidden = 8192,
+                          .layers = 80,
+                          .heads = 64,
+                          .ffn = 29568,
+                          .vocab = 152064,
+                          .max_positions = 32768,
+                          .kv_heads = 8,
+                          .window = 4096,
+                          .max_window_layers = 80,
+                          .norm_eps = 1e-5,
+                          .theta = 1e6,
+                          .bias = {.qkv_always = true},
+                          .windows = ARCH_WINDOW_FROM,
+                          .rope_sections = true},
+    [MODEL_QWEN3_VL] = {.model_type = "qwen3_vl_text",
+                        .class_name = "Qwen3VLTextModel",
+                        .hidden = 4096,
+                        .layers = 32,
+                        .heads = 32,
+                        .ffn = 22016,
+                        .vocab = 151936,
+                        .max_positions = 128000,
+                        .kv_heads = 32,
+                        .head_dim = 128,
+                        .norm_eps = 1e-6,
+                        .theta = 5e5,
+                        .bias = BIASES_ATTENTION,
+                        .qk_norm = 1,
+                        .rope_sections = true},
     [MODEL_MIXTRAL] =
         {.model_type = "mixtral",
          .class_name = "MixtralForCausalLM",
@@ -498,14 +527,62 @@ const char *model_arch_name(enum model_arch arch)
     return (unsigned)arch < MODEL_ARCH_COUNT ? archs[arch].model_type : "unknown";
 }
 
-int arch_find(const char *model_type, bool outer)
+int arch_find(const char *model_type)
 {
-    for (int i = 0; i < MODEL_ARCH_COUNT; i++) {
-        const char *type = outer ? archs[i].outer_type : archs[i].model_type;
-        if (type && strcmp(model_type, type) == 0)
+    for (int i = 0; i < MODEL_ARCH_COUNT; i++)
+        if (strcmp(model_type, archs[i].model_type) == 0)
             return i;
-    }
     return -1;
+}
+
+static const struct arch_outer outers[] = {
+    {.type = "gemma3",
+     .class_name = "Gemma3ForConditionalGeneration",
+     .inner = MODEL_GEMMA3,
+     .tied = true},
+    {.type = "mistral3",
+     .class_name = "Mistral3ForConditionalGeneration",
+     .inner = MODEL_MISTRAL,
+     .tied = true},
+    {.type = "mistral3",
+     .class_name = "Mistral3ForConditionalGeneration",
+     .inner = MODEL_MINISTRAL3,
+     .tied = true},
+    {.type = "qwen2_5_vl",
+     .class_name = "Qwen2_5_VLForConditionalGeneration",
+     .inner = MODEL_QWEN2_5_VL,
+     .flat = true,
+     .inner_ties = true},
+    {.type = "qwen3_vl", .class_name = "Qwen3VLForConditionalGeneration", .inner = MODEL_QWEN3_VL},
+};
+enum { OUTERS = sizeof(outers) / sizeof(outers[0]) };
+
+const struct arch_outer *arch_outer_find(const char *type, const char *inner_type)
+{
+    for (size_t i = 0; i < OUTERS; i++)
+        if (strcmp(type, outers[i].type) == 0 &&
+            (!inner_type || strcmp(inner_type, archs[outers[i].inner].model_type) == 0))
+            return &outers[i];
+    return NULL;
+}
+
+static size_t list_add(char *text, size_t size, size_t used, const char *name)
+{
+    size_t length = strlen(name), comma = used ? 2 : 0;
+    if (used + comma + length + 1 > size)
+        return used;
+    memcpy(text + used, ", ", comma);
+    memcpy(text + used + comma, name, length + 1);
+    return used + comma + length;
+}
+
+void arch_outer_list(const char *type, char *text, size_t size)
+{
+    size_t used = 0;
+    text[0] = 0;
+    for (size_t i = 0; i < OUTERS; i++)
+        if (strcmp(type, outers[i].type) == 0)
+            used = list_add(text, size, used, archs[outers[i].inner].model_type);
 }
 
 int arch_find_gguf(const char *text, size_t size, bool sparse)
@@ -527,15 +604,8 @@ void arch_list(bool gguf, char *text, size_t size)
         bool again = !name;
         for (int k = 0; k < i && !again; k++)
             again = gguf && archs[k].gguf && strcmp(archs[k].gguf, name) == 0;
-        size_t length = name ? strlen(name) : 0;
-        if (again || used + length + 3 > size)
-            continue;
-        if (used) {
-            memcpy(text + used, ", ", 2);
-            used += 2;
-        }
-        memcpy(text + used, name, length + 1);
-        used += length;
+        if (!again)
+            used = list_add(text, size, used, name);
     }
 }
 
@@ -683,9 +753,12 @@ static bool match_body(enum model_arch arch, const char *name, struct arch_match
 bool arch_match_hf(enum model_arch arch, const char *name, struct arch_match *match)
 {
     static const char outer[] = "language_model.", inner[] = "model.language_model.";
-    if (archs[arch].outer_type && strncmp(name, outer, sizeof(outer) - 1) == 0)
+    bool inside = false;
+    for (size_t i = 0; i < OUTERS; i++)
+        inside = inside || outers[i].inner == arch;
+    if (inside && strncmp(name, outer, sizeof(outer) - 1) == 0)
         name += sizeof(outer) - 1;
-    if (archs[arch].outer_type && strncmp(name, inner, sizeof(inner) - 1) == 0)
+    if (inside && strncmp(name, inner, sizeof(inner) - 1) == 0)
         return match_body(arch, name + sizeof(inner) - 1, match);
     return match_any(arch, name, false, match) || match_body(arch, name, match);
 }

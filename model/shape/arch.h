@@ -72,8 +72,6 @@ enum arch_window {
 struct arch {
     const char *model_type, *class_name; /* model_type and architectures[0] of config.json */
     const char *class_too;               /* another class that architectures[0] may name, or NULL */
-    /* model_type and architectures[0] of a config.json that has this model in its text_config, or NULL */
-    const char *outer_type, *outer_class;
     /* general.architecture of GGUF metadata; NULL: llama.cpp does not know the family */
     const char *gguf;
     struct arch_name names[ARCH_TENSOR_COUNT]; /* names that differ from Llama's */
@@ -92,11 +90,13 @@ struct arch {
     enum arch_window windows;
     uint32_t qk_norm; /* 0: no norms of q and k; 1: one per head; 2: one over their full width */
     bool packed_qkv, packed_gate_up, post_norms, no_pre_norms, gelu, embed_scaled, rope_adjacent;
-    bool gelu_as_act; /* the activation's key is hidden_act, where "gelu" means the tanh form, too */
-    bool multipliers; /* embedding_multiplier, residual_multiplier, attention_multiplier, logits_scaling */
-    bool query_beta;  /* rotary settings have llama_4_scaling_beta */
-    bool bias_alike;  /* all matrices have biases, or none has */
-    double dropout;   /* default of attention_dropout and residual_dropout, which must be 0 to be run */
+    bool gelu_as_act;   /* the activation's key is hidden_act, where "gelu" means the tanh form, too */
+    bool multipliers;   /* embedding_multiplier, residual_multiplier, attention_multiplier, logits_scaling */
+    bool rope_sections; /* the rotary type "mrope" is default: rows of text have one position for all sections
+                         */
+    bool query_beta;    /* rotary settings have llama_4_scaling_beta */
+    bool bias_alike;    /* all matrices have biases, or none has */
+    double dropout;     /* default of attention_dropout and residual_dropout, which must be 0 to be run */
     double norm_offset;
     bool window_period_given; /* config.json may give window_period (sliding_window_pattern) */
     bool heads_fill_hidden;   /* the heads together must be as wide as hidden */
@@ -128,15 +128,29 @@ struct arch {
     uint32_t gguf_scaled_layers;
 };
 
+/* A model that also reads images and has a language model inside. */
+struct arch_outer {
+    const char *type, *class_name; /* model_type and architectures[0] of config.json */
+    enum model_arch inner;         /* the language model, in text_config */
+    bool flat;                     /* files without text_config have its keys beside those of the whole */
+    bool tied;                     /* default of the whole's tie_word_embeddings */
+    bool inner_ties; /* a text_config that says tie_word_embeddings ties, whatever the whole says */
+};
+
+/* Finds a model that also reads images by its model_type and that of its language model (NULL: the type's
+ * first one); NULL when there is none. */
+const struct arch_outer *arch_outer_find(const char *type, const char *inner_type);
+/* Writes the types of the language models that a type is known with to text[size]; none: "". */
+void arch_outer_list(const char *type, char *text, size_t size);
+
 /* Returns the entry; never NULL for a value of the enum. */
 const struct arch *arch_of(enum model_arch arch);
 
 /* Returns config.json's key of the FFN's activation. */
 const char *arch_act_key(const struct arch *arch);
 
-/* Finds an architecture by model_type; -1 when there is none. outer: searches the types that have a
- * text_config. */
-int arch_find(const char *model_type, bool outer);
+/* Finds an architecture by model_type; -1 when there is none. */
+int arch_find(const char *model_type);
 /* Finds an architecture by general.architecture, text[0..size); -1 when there is none. */
 int arch_find_gguf(const char *text, size_t size, bool sparse);
 /* Writes the list of known names, "llama, mistral, …" or those of GGUF, to text[size]. */

@@ -50,6 +50,8 @@ enum model_arch {
     MODEL_MINISTRAL,
     MODEL_MINISTRAL3,
     MODEL_CWM,
+    MODEL_QWEN2_5_VL,
+    MODEL_QWEN3_VL,
     MODEL_ARCH_COUNT
 };
 

@@ -31,6 +31,8 @@ enum {
     MINISTRAL = 1 << MODEL_MINISTRAL,
     MINISTRAL3 = 1 << MODEL_MINISTRAL3,
     CWM = 1 << MODEL_CWM,
+    QWEN2_5_VL = 1 << MODEL_QWEN2_5_VL,
+    QWEN3_VL = 1 << MODEL_QWEN3_VL,
     EVERY = (1 << MODEL_ARCH_COUNT) - 1
 };
 
@@ -46,9 +48,9 @@ static const struct key {
     {"architectures", TEXTS, EVERY, EVERY},
     {"attention_bias", TRUTH,
      LLAMA | QWEN3 | QWEN3_MOE | OLMOE | GEMMA | SMOLLM3 | GEMMA1 | GRANITE | OLMO2 | OLMO3 | HELIUM | GLM |
-         GLM4 | SEED | INTERNLM3,
+         GLM4 | SEED | INTERNLM3 | QWEN3_VL,
      0},
-    {"attention_dropout", WHOLE | REAL, EVERY & ~ERNIE, LLAMA | GEMMA | GLM},
+    {"attention_dropout", WHOLE | REAL, EVERY & ~ERNIE, LLAMA | GEMMA | GLM | QWEN2_5_VL},
     {"attention_multiplier", WHOLE | REAL, GRANITE, 0},
     {"attention_out_bias", TRUTH, SEED, 0},
     {"attn_logit_softcapping", REAL, GEMMA, GEMMA},
@@ -67,11 +69,11 @@ static const struct key {
     {"id2label", OBJECT, EVERY, EVERY},
     {"initializer_range", REAL, EVERY, 0},
     {"intermediate_size", WHOLE, EVERY, 0},
-    {"layer_types", TEXTS, QWEN2 | QWEN3 | GEMMA | SMOLLM3 | OLMO3 | MINISTRAL | CWM,
-     QWEN2 | QWEN3 | GEMMA | SMOLLM3 | OLMO3 | MINISTRAL | CWM},
+    {"layer_types", TEXTS, QWEN2 | QWEN3 | GEMMA | SMOLLM3 | OLMO3 | MINISTRAL | CWM | QWEN2_5_VL,
+     QWEN2 | QWEN3 | GEMMA | SMOLLM3 | OLMO3 | MINISTRAL | CWM | QWEN2_5_VL},
     {"logits_scaling", WHOLE | REAL, GRANITE, 0},
     {"max_position_embeddings", WHOLE, EVERY, 0},
-    {"max_window_layers", WHOLE, QWEN2 | QWEN3, 0},
+    {"max_window_layers", WHOLE, QWEN2 | QWEN3 | QWEN2_5_VL, QWEN2_5_VL},
     {"mlp_bias", TRUTH, LLAMA | SMOLLM3 | GRANITE | HELIUM | SEED | INTERNLM3 | CWM, 0},
     {"mlp_only_layers", WHOLES, QWEN3_MOE, QWEN3_MOE},
     {"moe_intermediate_size", WHOLE, QWEN3_MOE, 0},
@@ -84,7 +86,7 @@ static const struct key {
     {"num_hidden_layers", WHOLE, EVERY, 0},
     {"num_key_value_heads", WHOLE, EVERY,
      LLAMA | QWEN2 | QWEN3 | OLMOE | PHI3 | SMOLLM3 | GRANITE | OLMO2 | OLMO3 | ERNIE | GLM | SEED |
-         INTERNLM3},
+         INTERNLM3 | QWEN2_5_VL | QWEN3_VL},
     {"num_labels", WHOLE, EVERY, 0},
     {"num_local_experts", WHOLE, MIXTRAL, 0},
     {"original_max_position_embeddings", WHOLE, PHI3, 0},
@@ -102,14 +104,15 @@ static const struct key {
     {"router_aux_loss_coef", REAL, MIXTRAL | QWEN3_MOE | OLMOE, 0},
     {"router_jitter_noise", REAL, MIXTRAL, 0},
     {"sliding_window", WHOLE,
-     EVERY & ~(LLAMA | OLMOE | GEMMA1 | GRANITE | OLMO2 | HELIUM | ERNIE | GLM | GLM4 | SEED | INTERNLM3),
+     EVERY & ~(LLAMA | OLMOE | GEMMA1 | GRANITE | OLMO2 | HELIUM | ERNIE | GLM | GLM4 | SEED | INTERNLM3 |
+               QWEN3_VL),
      EVERY & ~CWM},
     {"tie_word_embeddings", TRUTH, EVERY, 0},
     {"transformers_version", TEXT, EVERY, EVERY},
     {"use_bias", TRUTH, ERNIE, ERNIE},
     {"use_bidirectional_attention", TRUTH, GEMMA | GEMMA1, GEMMA | GEMMA1},
     {"use_cache", TRUTH, EVERY, ERNIE},
-    {"use_sliding_window", TRUTH, QWEN2 | QWEN3 | QWEN3_MOE | SMOLLM3, 0},
+    {"use_sliding_window", TRUTH, QWEN2 | QWEN3 | QWEN3_MOE | SMOLLM3 | QWEN2_5_VL, QWEN2_5_VL},
     {"vocab_size", WHOLE, EVERY, 0},
 };
 

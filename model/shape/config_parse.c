@@ -14,10 +14,8 @@
 
 enum { HIDDEN_MAX = 1 << 17, FFN_MAX = 1 << 20, VOCAB_MAX = 1 << 22, HEADS_MAX = 4096, HEAD_DIM_MAX = 1024 };
 
-static int refuse_arch(const char *name, bool outer, struct err *err)
+static int refuse_arch(const char *name, struct err *err)
 {
-    if (outer && arch_find(name, false) >= 0)
-        return err_set(err, ERR_UNSUPPORTED, "text_config: a model of type \"%.64s\" has none", name);
     char known[512];
     arch_list(false, known, sizeof(known));
     return err_set(err, ERR_UNSUPPORTED, "model_type: the architecture \"%.64s\" is not known; known are %s",
@@ -37,33 +35,45 @@ static bool is_body_of(const char *class_name, const char *expected)
     return false;
 }
 
-/* Finds the architecture by model_type, which must not contradict `architectures`. outer: searches the types
- * that have a text_config. */
-static int parse_arch(struct json_reader *r, bool outer, enum model_arch *arch)
+/* Reads model_type and the first of `architectures` (NULL where there is none). transformers uses model_type
+ * alone. */
+static int parse_names(struct json_reader *r, const char **type, const char **class_name)
 {
-    const char *type = NULL, *class_name = NULL;
     const json_t *classes = NULL;
-    /* transformers uses model_type alone and ignores architectures */
-    jr_str(r, "model_type", JR_REQUIRED, 1, 64, &type);
+    *class_name = NULL;
+    jr_str(r, "model_type", JR_REQUIRED, 1, 64, type);
     jr_array(r, "architectures", JR_OPTIONAL, 0, 16, &classes);
     if (r->failed)
         return -1;
     if (classes && json_array_size(classes) > 0) {
-        class_name = json_string_value(json_array_get(classes, 0));
-        if (!class_name)
+        *class_name = json_string_value(json_array_get(classes, 0));
+        if (!*class_name)
             return jr_fail(r, "architectures", "the first element is not a text");
     }
-    int found = arch_find(type, outer);
+    return 0;
+}
+
+static int refuse_class(struct json_reader *r, const char *class_name, const char *type, const char *expected)
+{
+    return err_set(r->err, ERR_UNSUPPORTED,
+                   "architectures: \"%.64s\" is not the language model of model_type \"%s\" (that is \"%s\")",
+                   class_name, type, expected);
+}
+
+/* Finds the architecture by model_type, which must not contradict `architectures`. */
+static int parse_arch(struct json_reader *r, enum model_arch *arch)
+{
+    const char *type = NULL, *class_name;
+    if (parse_names(r, &type, &class_name) < 0)
+        return -1;
+    int found = arch_find(type);
     if (found < 0)
-        return refuse_arch(type, outer, r->err);
+        return refuse_arch(type, r->err);
     const struct arch *a = arch_of((enum model_arch)found);
-    const char *expected = outer ? a->outer_class : a->class_name;
-    bool other = class_name && !outer && a->class_too && strcmp(class_name, a->class_too) == 0;
-    if (class_name && strcmp(class_name, expected) != 0 && !other && !is_body_of(class_name, expected))
-        return err_set(
-            r->err, ERR_UNSUPPORTED,
-            "architectures: \"%.64s\" is not the language model of model_type \"%s\" (that is \"%s\")",
-            class_name, a->model_type, expected);
+    bool other = class_name && a->class_too && strcmp(class_name, a->class_too) == 0;
+    if (class_name && strcmp(class_name, a->class_name) != 0 && !other &&
+        !is_body_of(class_name, a->class_name))
+        return refuse_class(r, class_name, a->model_type, a->class_name);
     *arch = (enum model_arch)found;
     return 0;
 }
@@ -205,6 +215,10 @@ static json_t *rope_settings(struct json_reader *r, const struct arch *a, const 
     json_t *settings =
         !counts && a->rope_default ? json_loads(a->rope_default, 0, NULL) : copy_or_empty(counts);
     set_theta(settings, r->object, "rope_theta", a->theta);
+    const char *type = json_string_value(json_object_get(settings, "rope_type"));
+    type = type ? type : json_string_value(json_object_get(settings, "type"));
+    if (a->rope_sections && type && strcmp(type, "mrope") == 0)
+        json_object_set_new(settings, "rope_type", json_string("default"));
     return settings;
 }
 
@@ -640,9 +654,8 @@ static int parse_flat(const json_t *document, const char *path, struct model_con
     memset(&c, 0, sizeof(c));
     c.bos = c.pad = -1;
     jr_init(&r, document, path, err);
-    if (r.failed || parse_arch(&r, false, &c.arch) < 0 ||
-        config_keys_check(document, c.arch, path, err) < 0 || refuse_switches(&r, arch_of(c.arch)) < 0 ||
-        parse_sizes(&r, &c) < 0 || parse_switches(&r, &c) < 0)
+    if (r.failed || parse_arch(&r, &c.arch) < 0 || config_keys_check(document, c.arch, path, err) < 0 ||
+        refuse_switches(&r, arch_of(c.arch)) < 0 || parse_sizes(&r, &c) < 0 || parse_switches(&r, &c) < 0)
         return -1;
     arch_fill(&c);
     parse_dtype(document, &c);
@@ -655,37 +668,72 @@ static int parse_flat(const json_t *document, const char *path, struct model_con
     return 0;
 }
 
-/* Reads the config of a model that also reads images: its language model is in text_config, and keys about
- * the whole model stand beside it. */
-static int parse_nested(const json_t *document, struct model_config *config, struct err *err)
+/* Finds the model that also reads images by the types of the whole and of its language model. */
+static int parse_outer(struct json_reader *r, const json_t *inner, const struct arch_outer **outer)
+{
+    const char *type = NULL, *class_name;
+    const char *inner_type = json_string_value(json_object_get(inner, "model_type"));
+    char known[256];
+    if (parse_names(r, &type, &class_name) < 0)
+        return -1;
+    *outer = arch_outer_find(type, inner_type);
+    arch_outer_list(type, known, sizeof(known));
+    if (!*outer && known[0])
+        return err_set(r->err, ERR_UNSUPPORTED,
+                       "text_config.model_type: \"%.64s\" is not known inside \"%.64s\"; known are %s",
+                       inner_type, type, known);
+    if (!*outer && arch_find(type) >= 0)
+        return err_set(r->err, ERR_UNSUPPORTED, "text_config: a model of type \"%.64s\" has none", type);
+    if (!*outer)
+        return refuse_arch(type, r->err);
+    if (class_name && strcmp(class_name, (*outer)->class_name) != 0 &&
+        !is_body_of(class_name, (*outer)->class_name))
+        return refuse_class(r, class_name, type, (*outer)->class_name);
+    return 0;
+}
+
+/* Makes the document of the language model: text_config, or the whole document where that has its keys, with
+ * the keys of the whole that text_config lacks. Returns new, or NULL. */
+static json_t *inner_document(const json_t *document, const json_t *inner, enum model_arch arch)
 {
     static const char *const shared[] = {"bos_token_id", "eos_token_id", "pad_token_id",
                                          "dtype",        "torch_dtype",  "quantization_config"};
-    struct json_reader r;
-    const json_t *inner = NULL;
-    enum model_arch arch;
-    /* The outer tie_word_embeddings counts, whatever text_config says: absent means true, null
-     * means false. */
-    const json_t *given = json_object_get(document, "tie_word_embeddings");
-    bool tied = !given;
-    jr_init(&r, document, "", err);
-    if (parse_arch(&r, true, &arch) < 0 || jr_object(&r, "text_config", JR_REQUIRED, &inner) < 0 ||
-        jr_bool(&r, "tie_word_embeddings", JR_OPTIONAL, &tied) < 0 ||
-        config_keys_check_outer(document, err) < 0)
-        return -1;
-    json_t *merged = json_copy((json_t *)(uintptr_t)inner);
-    int status = merged ? 0 : err_set(err, ERR_NOMEM, "no memory for a model's config");
-    for (size_t i = 0; status == 0 && i < sizeof(shared) / sizeof(shared[0]); i++) {
+    json_t *merged = json_copy((json_t *)(uintptr_t)(inner ? inner : document));
+    for (size_t i = 0; merged && i < sizeof(shared) / sizeof(shared[0]); i++) {
         json_t *value = json_object_get(document, shared[i]);
         if (value && !json_object_get(merged, shared[i]))
             json_object_set(merged, shared[i], value);
     }
-    if (status == 0)
-        json_object_set_new(merged, "tie_word_embeddings", json_boolean(tied));
-    if (status == 0 && !json_object_get(merged, "model_type"))
-        json_object_set_new(merged, "model_type", json_string(arch_of(arch)->model_type));
-    if (status == 0)
-        status = parse_flat(merged, "text_config", config, err);
+    if (!merged)
+        return NULL;
+    /* classes name text_config's architectures after the whole or not at all */
+    json_object_del(merged, "architectures");
+    json_object_set_new(merged, "model_type", json_string(arch_of(arch)->model_type));
+    return merged;
+}
+
+/* Reads the config of a model that also reads images: its language model is in text_config (`inner`; NULL:
+ * the keys stand beside the others), and keys about the whole model stand beside it. */
+static int parse_nested(const json_t *document, const json_t *inner, struct model_config *config,
+                        struct err *err)
+{
+    struct json_reader r;
+    const struct arch_outer *outer;
+    jr_init(&r, document, "", err);
+    if (r.failed || parse_outer(&r, inner, &outer) < 0)
+        return -1;
+    /* The whole's tie_word_embeddings counts, and null means false. */
+    const json_t *given = json_object_get(document, "tie_word_embeddings");
+    bool tied = given ? false : outer->tied;
+    if (jr_bool(&r, "tie_word_embeddings", JR_OPTIONAL, &tied) < 0 ||
+        config_keys_check_outer(document, err) < 0)
+        return -1;
+    tied = tied || (outer->inner_ties && json_is_true(json_object_get(inner, "tie_word_embeddings")));
+    json_t *merged = inner_document(document, inner, outer->inner);
+    if (!merged)
+        return err_set(err, ERR_NOMEM, "no memory for a model's config");
+    json_object_set_new(merged, "tie_word_embeddings", json_boolean(tied));
+    int status = parse_flat(merged, inner ? "text_config" : "", config, err);
     config->nested = true;
     json_decref(merged);
     return status;
@@ -694,8 +742,12 @@ static int parse_nested(const json_t *document, struct model_config *config, str
 int model_config_parse(const json_t *document, struct model_config *config, struct err *err)
 {
     memset(config, 0, sizeof(*config));
-    return json_is_object(json_object_get(document, "text_config")) ? parse_nested(document, config, err)
-                                                                    : parse_flat(document, "", config, err);
+    const json_t *inner = json_object_get(document, "text_config");
+    const char *type = json_string_value(json_object_get(document, "model_type"));
+    const struct arch_outer *outer = type ? arch_outer_find(type, NULL) : NULL;
+    if (json_is_object(inner) || (outer && outer->flat))
+        return parse_nested(document, json_is_object(inner) ? inner : NULL, config, err);
+    return parse_flat(document, "", config, err);
 }
 
 int model_config_parse_text(const char *text, size_t size, struct model_config *config, struct err *err)

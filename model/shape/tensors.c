@@ -88,7 +88,8 @@ static int add_stacked(struct model *m, const struct stored *s, const struct arc
     uint64_t size = s->size / experts / parts;
     for (uint32_t e = 0; e < experts; e++)
         for (uint32_t p = 0; p < parts; p++) {
-            struct model_tensor t = {.type = s->type,
+            struct model_tensor t = {.stored = s->name,
+                                     .type = s->type,
                                      .rank = 2,
                                      .rows = s->shape[1] / parts,
                                      .cols = s->shape[2],
@@ -123,6 +124,7 @@ static int add_beside(struct model *m, const struct stored *s, struct model_tens
     }
     if (!strstr(s->name, "rotary_emb.inv_freq") && m->unused++ == 0)
         snprintf(m->first_unused, sizeof(m->first_unused), "%s", s->name);
+    tensor.unused = true;
     return add_named(m, s->name, tensor, err);
 }
 
@@ -139,7 +141,8 @@ static int add_tensor(struct model *m, const struct stored *s, struct err *err)
         return add_stacked(m, s, &match, err);
     if (!known && s->gguf)
         return 0;
-    struct model_tensor t = {.type = s->type,
+    struct model_tensor t = {.stored = s->name,
+                             .type = s->type,
                              .rank = s->rank,
                              .rows = s->rank ? s->shape[0] : 1,
                              .cols = 1,
@@ -609,6 +612,22 @@ static int rows_check(const struct model_tensor *tensor, uint64_t row_begin, uin
                        (unsigned long long)row_begin, (unsigned long long)row_end, tensor->name,
                        (unsigned long long)tensor->rows);
     return 0;
+}
+
+const struct safetensors_tensor *model_tensor_stored(const struct model *model,
+                                                     const struct model_tensor *tensor)
+{
+    return model->st ? safetensors_find(model->st[tensor->file], tensor->stored) : NULL;
+}
+
+int model_tensor_read_bytes(struct model *model, const struct model_tensor *tensor, uint64_t offset,
+                            size_t size, void *dst, struct err *err)
+{
+    if (offset > tensor->size || size > tensor->size - offset)
+        return err_set(err, ERR_INVALID, "bytes %llu..%llu of the tensor \"%s\", which has %llu",
+                       (unsigned long long)offset, (unsigned long long)(offset + size), tensor->name,
+                       (unsigned long long)tensor->size);
+    return model_source_read(model->source, tensor->file, tensor->offset + offset, size, dst, err);
 }
 
 int model_tensor_read_packed(struct model *model, const struct model_tensor *tensor, uint64_t row_begin,

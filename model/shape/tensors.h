@@ -22,6 +22,7 @@ struct model;
 
 struct model_tensor {
     const char *name;      /* "model.layers.0.self_attn.q_proj.weight"; borrowed until close */
+    const char *stored;    /* its name in the file, of which it may be a part; borrowed until close */
     enum tensor_type type; /* type in the file */
     uint32_t rank;         /* 1 or 2 for every tensor the config calls for */
     uint64_t rows;         /* shape[0] */
@@ -33,6 +34,7 @@ struct model_tensor {
     uint32_t permuted_heads;
     const struct nf4_places *nf4; /* set for a tensor saved as NF4 by bitsandbytes (nf4_stored.h), whose type
                                    * is that of its codes; else NULL */
+    bool unused;                  /* the language model has no use for it (images) */
     float offset_added; /* GGUF: offset that the file's values of a norm include (Gemma: 1); else 0 */
 };
 
@@ -76,6 +78,14 @@ int model_tensor_read_f32(struct model *model, const struct model_tensor *tensor
  * row order. offset_added is not subtracted. */
 int model_tensor_read_packed(struct model *model, const struct model_tensor *tensor, uint64_t row_begin,
                              uint64_t row_end, uint8_t *dst, struct err *err);
+
+/* Returns a tensor of a safetensors file with its own name and shape; NULL for one of a GGUF. Borrowed until
+ * close. */
+const struct safetensors_tensor *model_tensor_stored(const struct model *model,
+                                                     const struct model_tensor *tensor);
+/* Reads bytes [offset, offset + size) of a tensor as they are in its file. */
+int model_tensor_read_bytes(struct model *model, const struct model_tensor *tensor, uint64_t offset,
+                            size_t size, void *dst, struct err *err);
 
 /* Returns true when the file's values are bf16 or fp16. Files that are made from the model then store 16
  * bits, too. */

@@ -38,14 +38,18 @@ static void families_are_found_by_each_of_their_names(void **state)
     (void)state;
     for (int a = 0; a < MODEL_ARCH_COUNT; a++) {
         const struct arch *arch = arch_of((enum model_arch)a);
-        assert_int_equal(arch_find(arch->model_type, false), a);
+        assert_int_equal(arch_find(arch->model_type), a);
         int gguf = arch->gguf ? arch_find_gguf(arch->gguf, strlen(arch->gguf), arch->sparse) : -1;
         /* in GGUF Llama shares its name with Mistral, Ministral and InternLM 3 */
         bool llama = arch->gguf && !arch->sparse && strcmp(arch->gguf, "llama") == 0;
         assert_int_equal(gguf, !arch->gguf ? -1 : llama ? MODEL_LLAMA : a);
     }
-    assert_int_equal(arch_find("gemma3", true), MODEL_GEMMA3);
-    assert_int_equal(arch_find("gemma3", false), -1);
+    assert_int_equal(arch_outer_find("gemma3", NULL)->inner, MODEL_GEMMA3);
+    assert_int_equal(arch_outer_find("mistral3", NULL)->inner, MODEL_MISTRAL);
+    assert_int_equal(arch_outer_find("mistral3", "ministral3")->inner, MODEL_MINISTRAL3);
+    assert_null(arch_outer_find("mistral3", "llama"));
+    assert_null(arch_outer_find("llama", NULL));
+    assert_int_equal(arch_find("gemma3"), -1);
     assert_int_equal(arch_find_gguf("llama", 5, true), MODEL_MIXTRAL);
 }
 

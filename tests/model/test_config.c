@@ -429,6 +429,43 @@ static void refused_whole(const char *text, const char *says)
         fail_msg("%s: %s", text, err.text);
 }
 
+/* Qwen2.5-VL's published files have no text_config; a text_config that ties counts there, too. */
+static void language_models_inside_others_are_found(void **state)
+{
+    static const struct {
+        const char *text;
+        enum model_arch arch;
+        bool tied;
+    } cases[] = {
+        {"{'model_type':'qwen2_5_vl','vision_config':{},'rope_scaling':{'type':'mrope','mrope_section':[16,"
+         "24,24]}}",
+         MODEL_QWEN2_5_VL, false},
+        {"{'model_type':'qwen2_5_vl','tie_word_embeddings':true}", MODEL_QWEN2_5_VL, true},
+        {"{'model_type':'qwen2_5_vl','text_config':{'tie_word_embeddings':true}}", MODEL_QWEN2_5_VL, true},
+        {"{'model_type':'qwen3_vl','text_config':{'tie_word_embeddings':true}}", MODEL_QWEN3_VL, false},
+        {"{'model_type':'mistral3','tie_word_embeddings':false,'text_config':{'model_type':'ministral3'}}",
+         MODEL_MINISTRAL3, false},
+        {"{'model_type':'mistral3','text_config':{'hidden_size':32,'intermediate_size':64,'vocab_size':64,"
+         "'num_attention_heads':8,'num_hidden_layers':2}}",
+         MODEL_MISTRAL, true},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct model_config config, again;
+        struct err err;
+        if (parse(cases[i].text, &config, &err) < 0)
+            fail_msg("%s: %s", cases[i].text, err.text);
+        assert_true(config.nested && config.arch == cases[i].arch && config.tied == cases[i].tied);
+        json_t *written = model_config_to_json(&config, &err);
+        assert_int_equal(model_config_parse(written, &again, &err), 0);
+        assert_memory_equal(&config, &again, sizeof(again));
+        json_decref(written);
+    }
+    refused_whole("{'model_type':'mistral3','text_config':{'model_type':'mistral4'}}",
+                  "text_config.model_type: \"mistral4\" is not known inside \"mistral3\"; known are mistral, "
+                  "ministral3");
+}
+
 static void what_is_not_known_is_refused_by_name(void **state)
 {
     (void)state;
@@ -473,6 +510,7 @@ int main(void)
         cmocka_unit_test(the_tiny_architectures_are_told_apart),
         cmocka_unit_test(contradictory_and_missing_sizes_are_refused_by_name),
         cmocka_unit_test(a_nested_config_is_tied_as_the_whole_says),
+        cmocka_unit_test(language_models_inside_others_are_found),
         cmocka_unit_test(what_is_not_known_is_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

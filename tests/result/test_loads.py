@@ -33,8 +33,11 @@ def logits(model, ids):
 
 def load(path):
     import torch
-    from transformers import AutoModelForCausalLM
-    return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+    with open(os.path.join(path, "config.json"), encoding="utf-8") as handle:
+        images = "vision_config" in json.load(handle)
+    auto = AutoModelForImageTextToText if images else AutoModelForCausalLM
+    return auto.from_pretrained(path, dtype=torch.float32).eval()
 
 
 def ids_of(name):

@@ -17,6 +17,7 @@
 #include "result/files_state.h"
 #include "result/gguf_adapter.h"
 #include "result/model_folder.h"
+#include "support/formula_model.h"
 #include "support/must.h"
 #include "support/scratch.h"
 
@@ -181,6 +182,78 @@ static void a_merged_model_holds_base_and_adapter(void **state)
     merged_as("llama", SPEC_DTYPE_FP16, 0, 1.0 / 2047);
     merged_as("llama3-rope", SPEC_DTYPE_BASE, 0, 1.0 / 255);
     merged_as("llama3-rope", SPEC_DTYPE_FP32, 100000, 2e-6);
+}
+
+/* Compares what the language model does not use with the base, byte by byte; returns how many tensors. */
+static uint32_t copied_bytes_equal(struct model *base, struct model *written)
+{
+    static uint8_t bytes[2][4 * VALUES_MAX];
+    uint32_t count = 0;
+    struct err err;
+    for (uint32_t i = 0; i < model_tensor_count(base); i++) {
+        const struct model_tensor *was = model_tensor_at(base, i), *is = model_tensor_at(written, i);
+        const struct safetensors_tensor *a = model_tensor_stored(base, was),
+                                        *b = model_tensor_stored(written, is);
+        assert_string_equal(was->stored, is->stored);
+        if (!was->unused)
+            continue;
+        assert_true(a->rank == b->rank && a->type == b->type && was->size == is->size);
+        assert_memory_equal(a->shape, b->shape, sizeof(a->shape));
+        assert_true(was->size <= sizeof(bytes[0]));
+        must(model_tensor_read_bytes(base, was, 0, was->size, bytes[0], &err), &err);
+        must(model_tensor_read_bytes(written, is, 0, is->size, bytes[1], &err), &err);
+        assert_memory_equal(bytes[0], bytes[1], was->size);
+        count++;
+    }
+    assert_int_equal(model_tensor_count(base), model_tensor_count(written));
+    return count;
+}
+
+/* The merged folder of a model that also reads images has its names, its config and its other tensors. */
+static void a_merged_model_that_reads_images_keeps_what_reads_them(void **state)
+{
+    (void)state;
+    json_t *cases = formula_cases(NULL), *one;
+    uint32_t tried = 0;
+    size_t i;
+    json_array_foreach (cases, i, one) {
+        const char *name = json_string_value(json_object_get(one, "name"));
+        json_t *config = json_object_get(one, "config");
+        struct scene s;
+        struct scratch scratch;
+        struct err err;
+        char model[512], adapter[640];
+        if (!json_object_get(config, "vision_config"))
+            continue;
+        golden_folder(name, model, sizeof(model));
+        snprintf(adapter, sizeof(adapter), "%s/adapter_init", model);
+        scene_open(&s, model, adapter);
+        assert_int_equal(scratch_make(&scratch), 0);
+        char *dir = strdup(scratch_path(&scratch, "merged"));
+        struct result_folder_options options = {
+            .dir = dir, .dtype = SPEC_DTYPE_FP32, .shard_bytes = tried % 2 ? 60000 : 0};
+        must(result_model_folder(s.base, &s.state, &options, &err), &err);
+        struct compare c = {.scene = &s, .tolerance = 2e-6};
+        must(model_open_path(dir, &c.written, &err), &err);
+        const struct model_config *text = model_get_config(c.written);
+        assert_true(text->nested && text->tied == model_get_config(s.base)->tied);
+        model_block_tensors(text, 0, text->layers + 2, compare_tensor, &c);
+        assert_int_equal(c.changed, 16);
+        assert_true(copied_bytes_equal(s.base, c.written) > 5);
+        json_t *written = json_load_file(scratch_path(&scratch, "merged/config.json"), 0, NULL);
+        assert_true(
+            json_equal(json_object_get(written, "vision_config"), json_object_get(config, "vision_config")));
+        assert_true(
+            json_equal(json_object_get(written, "architectures"), json_object_get(config, "architectures")));
+        json_decref(written);
+        model_close(c.written);
+        scene_close(&s);
+        free(dir);
+        scratch_remove(&scratch);
+        tried++;
+    }
+    json_decref(cases);
+    assert_int_equal(tried, 5);
 }
 
 /* Tests the result of full fine-tuning, whose tensors have the model's own names. A file of gradients stands
@@ -373,6 +446,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_merged_model_holds_base_and_adapter),
+        cmocka_unit_test(a_merged_model_that_reads_images_keeps_what_reads_them),
         cmocka_unit_test(a_trained_model_holds_what_was_trained),
         cmocka_unit_test(what_cannot_be_written_leaves_nothing),
         cmocka_unit_test(an_adapter_for_llama_cpp_has_its_names_orders_and_scale),
