@@ -30,7 +30,7 @@ CHATML = os.path.join(DATA, "chat", "chatml.jinja")
 def pages():
     """The pages in the order of the index."""
     with open(os.path.join(DOCS, "README.md"), encoding="utf-8") as handle:
-        named = re.findall(rf"\]\(((?:{'|'.join(FOLDERS)})/[a-z-]+\.md)\)", handle.read())
+        named = re.findall(rf"\]\(((?:{'|'.join(FOLDERS)})/[A-Za-z-]+\.md)\)", handle.read())
     pages_there = sorted(f"{folder}/{name}" for folder in FOLDERS for name in os.listdir(os.path.join(DOCS, folder)))
     expect(sorted(named) == pages_there, f"the index names {sorted(named)}, there are {pages_there}")
     return named
