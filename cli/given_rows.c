@@ -80,7 +80,7 @@ int given_encode(const char *path, const struct rows_options *options, struct ro
 {
     struct buf text = {.limit = DATA_BYTES_MAX};
     int result = file_read_all(path, DATA_BYTES_MAX, &text, err);
-    if (result == 0)
+    if (result >= 0)
         result = rows_encode(buf_str(&text), text.size, options, rows, report, err);
     buf_fini(&text);
     return result < 0 ? err_wrap(err, "%s", path) : 0;
