@@ -20,6 +20,7 @@ from harness import Motley, expect, report
 
 MODEL = {"hidden": 64, "ffn": 192, "layers": 16, "heads": 4, "kv": 2, "vocab": 512}
 TOKENS = 64
+DOES_NOT_FIT = 4  # exit status of `motley submit`
 LABS = {
     "pair": ["rtx-3090", "rtx-2080ti"],
     "four": ["rtx-3090", "rtx-3090", "v100", "titan-xp"],
@@ -106,12 +107,14 @@ def make_inputs(motley, args):
 
 
 def run(motley, args, rows, name, method, placement):
-    job = motley.submit({
+    spec = {
         "name": name, "model": motley.path("model"), "method": method,
         "data": {"train": rows, "format": "tokens", "sequence_tokens": TOKENS, "shuffle": False},
         "train": {"batch_rows": args.rows, "steps": args.steps, "learning_rate": 1e-4, "compute": "fp32"},
-        "checkpoint": {"every_steps": 0}, "placement": {**placement, "move": "never"}}, name=f"{name}.json", wait=True, timeout=900)
-    if job["state"] != "succeeded":
+        "checkpoint": {"every_steps": 0}, "placement": {**placement, "move": "never"}}
+    told = motley.run("submit", motley.write(f"{name}.json", spec), "--wait", "--json", status=(0, DOES_NOT_FIT), timeout=900)
+    job = json.loads(told or "{}")
+    if job.get("state") != "succeeded":
         return None
     steps = motley.metrics(job["id"])[0]
     answer = job["run"]["plan_answer"]
