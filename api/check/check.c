@@ -50,6 +50,7 @@ void submits_destroy(struct submits *submits)
 static int make_key(const struct principal *principal, json_t *document, enum check_depth depth,
                     uint8_t key[32], struct err *err)
 {
+    static const char letters[] = "SPXIG"; /* by enum check_depth */
     struct buf text;
     buf_init(&text, 4u << 20);
     json_t *name = json_incref(json_object_get(document, "name"));
@@ -59,8 +60,8 @@ static int make_key(const struct principal *principal, json_t *document, enum ch
     if (name)
         json_object_set_new(document, "name", name);
     if (rc == 0)
-        rc = buf_printf(&text, err, "%c%lld%c", "SPXIG"[depth], (long long)principal -> id,
-                        principal -> admin ? '+' : '-');
+        rc = buf_printf(&text, err, "%c%lld%c", letters[depth], (long long)principal->id,
+                        principal->admin ? '+' : '-');
     if (rc == 0)
         rc = digest_sha256(text.data, text.size, key, err);
     buf_fini(&text);
@@ -163,5 +164,5 @@ void check_spec(struct submits *submits, const struct principal *principal, json
     waiter->arg = arg;
     STAILQ_INSERT_TAIL(&check->waiters, waiter, link);
     if (begin)
-        check_model(check);
+        check_next(check);
 }

@@ -38,6 +38,7 @@ struct spec_check {
     struct principal principal;
     enum check_depth depth;
     bool under_way;
+    size_t step; /* the number of the next step; steps.c lists them */
     uint64_t until_ns;
     STAILQ_HEAD(check_waiters, check_waiter) waiters;
     /* Of a submit: its class (zero before it is known), whether devices are being searched for it, and the
@@ -74,20 +75,9 @@ struct spec_check {
     struct checked *result;
 };
 
-/* The steps of a check. Each one ends by calling the next step or check_fail. */
-/* Looks up the model. */
-void check_model(struct spec_check *check);
-/* Checks that the adapter to start from was uploaded and has the form that this job trains. */
-void check_adapter(struct spec_check *check);
-/* Checks the training data, and encodes them if they are not encoded yet. */
-void check_train(struct spec_check *check);
-/* Checks the held-out data, and encodes them if they are not encoded yet. */
-void check_eval(struct spec_check *check);
-/* Renders the prompt of the job's samples, if it has one, to token ids. */
-void check_sample(struct spec_check *check);
-/* Lets the submitter keep reading all files that the job will use. */
-void check_hold(struct spec_check *check);
-/* Fetches the cluster's devices and their measurements, and makes the plan. */
+/* Begins the next step of the check, the first one of a new check. steps.c lists them. */
+void check_next(struct spec_check *check);
+/* The last step: fetches the cluster's devices and their measurements, and makes the plan. */
 void check_cluster(struct spec_check *check);
 
 /* Returns the cluster that the check plans on as `devices`, `profiles` and `links` of

@@ -1,4 +1,7 @@
-/* The last steps of a check: reads the cluster, has devices measured if needed, and plans on them. */
+/* The last step of a check: reads the cluster, has devices measured if needed, and plans on them. Its
+ * functions run in this order: check_cluster, cluster_found, profiles_found, measure_or_plan (which may wait
+ * for measurements and begin with check_cluster again), plan_work on a pool thread, plan_done.
+ */
 #include "api/check/check_private.h"
 
 #include "common/clock.h"
@@ -18,15 +21,15 @@
 
 enum { PROGRAM_TEXT_BYTES_MAX = 4 << 20, POLL_MS = 200 };
 
-static void fail(struct spec_check *check)
+static void fail_search(struct spec_check *check)
 {
     check_searched(check, NULL);
 }
 
-static void fail_by(struct spec_check *check, const struct err *err)
+static void fail_search_by(struct spec_check *check, const struct err *err)
 {
     check->err = *err;
-    fail(check);
+    fail_search(check);
 }
 
 /* ---- on a pool thread ---- */
@@ -225,7 +228,7 @@ static void plan_on_pool(struct spec_check *check)
     check->task.work = plan_work;
     check->task.done = plan_done;
     if (check->err.code || pool_run(check->app->pool, &check->task, &check->err) < 0)
-        fail(check);
+        fail_search(check);
 }
 
 static void on_pause(evutil_socket_t fd, short what, void *arg)
@@ -241,15 +244,15 @@ static void look_again(struct spec_check *check)
         check->pause = event_new(check->app->base, -1, 0, on_pause, check);
     if (!check->pause || event_add(check->pause, &pause) < 0) {
         err_set(&check->err, ERR_NOMEM, "out of memory for a plan");
-        fail(check);
+        fail_search(check);
     }
 }
 
-static void wanted(void *arg, const struct err *err)
+static void measurements_asked(void *arg, const struct err *err)
 {
     struct spec_check *check = arg;
     if (err)
-        fail_by(check, err);
+        fail_search_by(check, err);
     else
         look_again(check);
 }
@@ -266,7 +269,7 @@ static void measure_or_plan(struct spec_check *check)
         json_t *inputs = check_inputs(check);
         int rc = inputs && seconds
                      ? store_measure_want(check->app->store, check->profile_key, check->spec_json, inputs,
-                                          seconds, wanted, check, &check->err)
+                                          seconds, measurements_asked, check, &check->err)
                      : -1;
         json_decref(inputs);
         if (rc == 0)
@@ -283,7 +286,7 @@ static void profiles_found(void *arg, const struct err *err, json_t *doc)
 {
     struct spec_check *check = arg;
     if (err) {
-        fail_by(check, err);
+        fail_search_by(check, err);
         return;
     }
     json_decref(check->profiles);
@@ -295,7 +298,7 @@ static void cluster_found(void *arg, const struct err *err, json_t *doc)
 {
     struct spec_check *check = arg;
     if (err) {
-        fail_by(check, err);
+        fail_search_by(check, err);
         return;
     }
     json_decref(check->cluster);
@@ -305,7 +308,7 @@ static void cluster_found(void *arg, const struct err *err, json_t *doc)
                   names_known(check, "exclude", &check->spec.placement.exclude, &check->err) < 0)) ||
         store_profile_plan(check->app->store, &check->principal, check->profile_key, profiles_found, check,
                            &check->err) < 0)
-        fail(check);
+        fail_search(check);
 }
 
 void check_cluster(struct spec_check *check)
@@ -318,11 +321,11 @@ void check_cluster(struct spec_check *check)
             check->spec_json = spec_to_json(&check->spec, &check->err);
         if (!check->spec_json || profile_key(check->spec_json, json_object_get(check->model, "config"),
                                              check->profile_key, &check->err) < 0) {
-            fail(check);
+            fail_search(check);
             return;
         }
     }
     if (store_cluster_get(check->app->store, &check->principal, content, cluster_found, check, &check->err) <
         0)
-        fail(check);
+        fail_search(check);
 }

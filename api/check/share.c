@@ -18,8 +18,8 @@ bool check_share(struct spec_check *check)
         check->is_forgotten)
         return false;
     TAILQ_FOREACH (other, &check->submits->checks, link) {
-        if (other == check || other->is_forgotten || memcmp(other->plan_class, check->plan_class, sizeof(none)) != 0 ||
-            !same_asker(other, check))
+        if (other == check || other->is_forgotten ||
+            memcmp(other->plan_class, check->plan_class, sizeof(none)) != 0 || !same_asker(other, check))
             continue;
         if (other->searches) {
             check->app->counters.submit_cache_hits++;

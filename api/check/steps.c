@@ -1,5 +1,6 @@
-/* The steps of a check. Each step is an asynchronous query, and decides what the answer means for the
- * specification.
+/* The steps of a check, in their order, which check_next() at the end of the file lists. A step asks the
+ * store or a pool thread, decides what the answer means for the specification, and ends by check_next() or
+ * check_fail(). A function named after what has come (model_found) goes on where the step above it waits.
  */
 #include "api/check/check_private.h"
 
@@ -65,7 +66,7 @@ static void model_absent(struct spec_check *check)
                 check->spec.model, check->err.text);
     else if (check_reference(check, data->train, "data.train", NULL) == 0 &&
              (!data->eval || check_reference(check, data->eval, "data.eval", NULL) == 0)) {
-        check_hold(check);
+        check_next(check);
         return;
     }
     fail(check);
@@ -98,10 +99,10 @@ static void model_found(void *arg, const struct err *err, json_t *doc)
         return;
     }
     json_decref(whole);
-    check_adapter(check);
+    check_next(check);
 }
 
-void check_model(struct spec_check *check)
+static void check_model(struct spec_check *check)
 {
     if (spec_blob_ref(check->spec.model, NULL)) {
         err_set(&check->err, ERR_INVALID, "model: give the name of a registered model, not a file");
@@ -142,7 +143,7 @@ static void adapter_config_done(struct pool_task *task)
     if (check->err.code)
         fail(check);
     else
-        check_train(check);
+        check_next(check);
 }
 
 static void adapter_read_config(struct spec_check *check)
@@ -225,23 +226,16 @@ static void adapter_list_found(void *arg, const struct err *err, json_t *doc)
         fail(check);
 }
 
-void check_adapter(struct spec_check *check)
+static void check_adapter(struct spec_check *check)
 {
     char sha256[65];
     const char *from = check->spec.method.start_from;
-    if (!from) {
-        check_train(check);
-        return;
-    }
-    if (!spec_blob_ref(from, sha256)) {
-        err_set(&check->err, ERR_INVALID,
-                "method.start_from: the server takes uploaded files (sha256:HEX), not the path \"%.80s\"",
-                from);
+    if (!from)
+        check_next(check);
+    else if (check_reference(check, from, "method.start_from", sha256) < 0 ||
+             store_blob_get(check->app->store, &check->principal, sha256, adapter_list_found, check,
+                            &check->err) < 0)
         fail(check);
-    } else if (store_blob_get(check->app->store, &check->principal, sha256, adapter_list_found, check,
-                              &check->err) < 0) {
-        fail(check);
-    }
 }
 
 /* ---- data ---- */
@@ -255,9 +249,8 @@ static int keep_dataset(struct spec_check *check, const struct store_dataset *da
     *sizes = malloc(dataset->sizes_bytes + 1);
     if (!*sizes)
         return err_set(&check->err, ERR_NOMEM, "out of memory for row sizes");
-    memcpy(*sizes, dataset->sizes,
-           /* the stored little-endian uint32 pairs have the layout of struct row_size on this machine */
-           dataset->sizes_bytes);
+    /* The stored little-endian uint32 pairs have the layout of struct row_size on this machine. */
+    memcpy(*sizes, dataset->sizes, dataset->sizes_bytes);
     *(train ? &check->train_rows : &check->eval_rows) = (uint32_t)rows;
     snprintf(train ? check->train_key : check->eval_key, 65, "%s", dataset->key);
     return 0;
@@ -271,7 +264,7 @@ static void train_encoded(void *arg, const struct err *err, const struct store_d
     else if (keep_dataset(check, dataset, true) < 0)
         fail(check);
     else
-        check_eval(check);
+        check_next(check);
 }
 
 static void eval_encoded(void *arg, const struct err *err, const struct store_dataset *dataset)
@@ -282,7 +275,7 @@ static void eval_encoded(void *arg, const struct err *err, const struct store_da
     else if (keep_dataset(check, dataset, false) < 0)
         fail(check);
     else
-        check_sample(check);
+        check_next(check);
 }
 
 static void want_dataset(struct spec_check *check, const char *reference, const char *what,
@@ -313,7 +306,7 @@ static int set_day(struct spec_check *check)
     return check->spec.data.day ? 0 : err_set(&check->err, ERR_NOMEM, "out of memory for a day");
 }
 
-void check_train(struct spec_check *check)
+static void check_train(struct spec_check *check)
 {
     if (set_day(check) < 0) {
         fail(check);
@@ -322,12 +315,12 @@ void check_train(struct spec_check *check)
     want_dataset(check, check->spec.data.train, "data.train", train_encoded);
 }
 
-void check_eval(struct spec_check *check)
+static void check_eval(struct spec_check *check)
 {
     if (check->spec.data.eval)
         want_dataset(check, check->spec.data.eval, "data.eval", eval_encoded);
     else
-        check_sample(check);
+        check_next(check);
 }
 
 /* ---- the samples' prompt, rendered to ids so that planner and workers need no tokenizer for it ---- */
@@ -364,13 +357,13 @@ static void sample_done(struct pool_task *task)
     if (check->err.code)
         fail(check);
     else
-        check_hold(check);
+        check_next(check);
 }
 
-void check_sample(struct spec_check *check)
+static void check_sample(struct spec_check *check)
 {
     if (!check->spec.sample.prompt) {
-        check_hold(check);
+        check_next(check);
         return;
     }
     /* copied for the pool thread, since reference counts are not atomic */
@@ -396,16 +389,14 @@ static void job_held(void *arg, const struct err *err)
     struct spec_check *check = arg;
     if (err)
         check_fail(check, err, NULL);
-    else if (*check->fetch)
-        check_finish(check);
     else
-        check_cluster(check);
+        check_next(check);
 }
 
-void check_hold(struct spec_check *check)
+static void check_hold(struct spec_check *check)
 {
     if (check->depth != CHECK_SUBMIT) {
-        check_cluster(check);
+        check_next(check);
         return;
     }
     check->spec_json = spec_to_json(&check->spec, &check->err);
@@ -417,4 +408,37 @@ void check_hold(struct spec_check *check)
                        &check->err) < 0)
         fail(check);
     json_decref(inputs);
+}
+
+/* ---- the order of the steps ---- */
+
+static const struct {
+    void (*run)(struct spec_check *check);
+    bool needs_model;
+} steps[] = {
+    /* Looks up the model. */
+    {.run = check_model},
+    /* Checks that the adapter to start from was uploaded and has the form that this job trains. */
+    {.run = check_adapter, .needs_model = true},
+    /* Check the training and the held-out data, and encode them if they are not encoded yet. */
+    {.run = check_train, .needs_model = true},
+    {.run = check_eval, .needs_model = true},
+    /* Renders the prompt of the job's samples, if it has one, to token ids. */
+    {.run = check_sample, .needs_model = true},
+    /* Lets the submitter keep reading all files that the job will use. */
+    {.run = check_hold},
+    /* Fetches the cluster's devices and their measurements, makes the plan, and ends the check (fit.c). */
+    {.run = check_cluster, .needs_model = true},
+};
+
+/* The steps that need the model are left out while it is still to be fetched from the Hub. */
+void check_next(struct spec_check *check)
+{
+    const size_t count = sizeof(steps) / sizeof(*steps);
+    while (check->step < count && *check->fetch && steps[check->step].needs_model)
+        check->step++;
+    if (check->step < count)
+        steps[check->step++].run(check);
+    else
+        check_finish(check);
 }

@@ -1,4 +1,9 @@
-/* Answers POST /v1/jobs and POST /v1/jobs:validate. */
+/* Answers POST /v1/jobs and POST /v1/jobs:validate.
+ *
+ * Each function below passes on the one that continues when the store or the check has answered. A submit is
+ * jobs_submit, answer_repeated if the request has a key, submit_new, check_spec (api/check/), insert_checked
+ * and, after the commit, answer_made. A request for a plan is jobs_validate, check_spec and answer_checked.
+ */
 #include "api/request/route.h"
 
 #include "api/people/access.h"
@@ -11,7 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static void job_made(void *arg, const struct err *err, const struct store_job_made *made)
+static void answer_made(void *arg, const struct err *err, const struct store_job_made *made)
 {
     struct call *call = arg;
     /* The submitted job is refused because of its account or a limit. */
@@ -36,7 +41,7 @@ static void job_made(void *arg, const struct err *err, const struct store_job_ma
     call_json(call, 201, document, fields);
 }
 
-static void refused(struct call *call, const struct err *err, json_t *more)
+static void answer_refusal(struct call *call, const struct err *err, json_t *more)
 {
     if (err->code == ERR_NOFIT) {
         call_problem(call, 422, err_code_name(err->code), json_incref(more), "%s", err->text);
@@ -47,11 +52,11 @@ static void refused(struct call *call, const struct err *err, json_t *more)
     call_refuse(call, err);
 }
 
-static void checked_to_insert(void *arg, const struct err *err, struct checked *checked, json_t *more)
+static void insert_checked(void *arg, const struct err *err, struct checked *checked, json_t *more)
 {
     struct call *call = arg;
     if (err) {
-        refused(call, err, more);
+        answer_refusal(call, err, more);
         return;
     }
     const char *key = NULL;
@@ -98,16 +103,16 @@ static void checked_to_insert(void *arg, const struct err *err, struct checked *
     if (!text)
         err_set(&failed, ERR_NOMEM, "out of memory for a job");
     else if (digest_sha256(body, size, digest, &failed) == 0)
-        store_job_insert(call->app->store, &job, job_made, call, &failed);
+        store_job_insert(call->app->store, &job, answer_made, call, &failed);
     json_decref(spec);
     if (failed.code)
         call_fail(call, &failed);
 }
 
-/* Reads the planner that the job asks for. Only an administrator may choose one: it is a program on the
- * scheduler's host, and a slow one delays everybody's queue. check_spec refuses a planner that is not a
- * string. */
-static int take_planner(struct call *call)
+/* Refuses a job whose asker may not choose its planner. Only an administrator may choose one: it is a program
+ * on the scheduler's host, and a slow one delays everybody's queue. check_spec refuses a planner that is not
+ * a string. */
+static int check_planner(struct call *call)
 {
     json_t *placement = json_object_get(call->body, "placement");
     struct err err = {0};
@@ -120,16 +125,17 @@ static int take_planner(struct call *call)
 
 static void submit_new(struct call *call)
 {
-    if (take_planner(call) == 0)
-        check_spec(call->app->submits, &call->principal, call->body, CHECK_SUBMIT, checked_to_insert, call);
+    if (check_planner(call) == 0)
+        check_spec(call->app->submits, &call->principal, call->body, CHECK_SUBMIT, insert_checked, call);
 }
 
-static void replay_found(void *arg, const struct err *err, const struct store_job_made *made)
+/* Answers with the job that the same request made before, or submits a new one if there is none. */
+static void answer_repeated(void *arg, const struct err *err, const struct store_job_made *made)
 {
     if (err && err->code == ERR_NOT_FOUND)
         submit_new(arg);
     else
-        job_made(arg, err, made);
+        answer_made(arg, err, made);
 }
 
 /* Submits a job. If a request is repeated (same Idempotency-Key), it is answered with the job that it made
@@ -147,15 +153,15 @@ void jobs_submit(struct call *call)
     if (!key)
         submit_new(call);
     else if (digest_sha256(body, size, digest, &err) < 0 ||
-             store_job_find(call->app->store, &call->principal, key, digest, replay_found, call, &err) < 0)
+             store_job_find(call->app->store, &call->principal, key, digest, answer_repeated, call, &err) < 0)
         call_fail(call, &err);
 }
 
-static void checked_to_answer(void *arg, const struct err *err, struct checked *checked, json_t *more)
+static void answer_checked(void *arg, const struct err *err, struct checked *checked, json_t *more)
 {
     struct call *call = arg;
     if (err) {
-        refused(call, err, more);
+        answer_refusal(call, err, more);
         return;
     }
     json_t *answer = json_copy(checked->answer);
@@ -173,10 +179,10 @@ void jobs_validate(struct call *call)
     if (call_query_i64(call, "programs", 0, 1, 0, &programs, &err) < 0 ||
         call_query_i64(call, "inputs", 0, 1, 0, &inputs, &err) < 0)
         call_fail(call, &err);
-    else if (take_planner(call) == 0)
+    else if (check_planner(call) == 0)
         check_spec(call->app->submits, &call->principal, call->body,
                    inputs     ? CHECK_INPUTS
                    : programs ? CHECK_PROGRAM
                               : CHECK_PLAN,
-                   checked_to_answer, call);
+                   answer_checked, call);
 }
