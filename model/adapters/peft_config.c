@@ -445,14 +445,20 @@ static int set_fixed(json_t *out)
     return status;
 }
 
+static const char image_modules[] = ".*(visual|vision_tower|vision_model|multi_modal_projector)\\..*";
+
 static int set_own(const struct peft_config *config, const struct portable *p, const struct lora_rules *rules,
                    json_t *out)
 {
     bool whole = floor(config->alpha) == config->alpha && config->alpha < 1e9;
     json_t *alpha = whole ? json_integer((json_int_t)config->alpha) : json_real(config->alpha);
     int status = lora_rules_write(rules, "target_modules", config->w_names ? w_name : NULL, out, p->err);
-    if (p->model && !rules->exclude.expression && rules->exclude.names.count == 0)
+    bool excludes = rules->exclude.expression || rules->exclude.names.count > 0;
+    if (p->model && !excludes)
         json_object_del(out, "exclude_modules");
+    /* modules that read images have names of the language model's, too */
+    if (p->model && p->model->nested && !excludes)
+        status |= json_object_set_new(out, "exclude_modules", json_string(image_modules));
     if (!p->model)
         status |= json_object_set_new(out, "ensure_weight_tying", json_boolean(config->tied));
     status |= json_object_set_new(out, "lora_alpha", alpha);

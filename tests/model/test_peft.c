@@ -102,6 +102,12 @@ static void adapters_of_a_language_model_inside_another_have_its_names(void **st
     must(peft_write(dir, peft_get_config(r.peft), "base", &r.model, r.items, ITEMS, &err), &err);
     must(peft_open(dir, &r.model, &again, &err), &err);
     assert_non_null(safetensors_find(peft_tensors(again), key));
+    char config[600];
+    snprintf(config, sizeof(config), "%s/adapter_config.json", dir);
+    json_t *written = json_load_file(config, 0, NULL);
+    const char *excluded = json_string_value(json_object_get(written, "exclude_modules"));
+    assert_true(excluded && strstr(excluded, "vision_tower"));
+    json_decref(written);
     uint64_t count = r.items[ITEMS - 1].shape[0] * r.items[ITEMS - 1].shape[1];
     must(peft_read(again, 3, LORA_O, 'A', values, count, &err), &err);
     assert_memory_equal(values, r.values[ITEMS - 1], count * sizeof(float));

@@ -54,7 +54,9 @@ def compare(name, adapter, out, *options, tolerance=1e-3, base=None, ids=None):
     ours = out + "-adapter"
     write("peft", base, adapter, ours)
     wanted = logits(PeftModel.from_pretrained(load(base), adapter).eval(), ids)
-    assert torch.equal(wanted, logits(PeftModel.from_pretrained(load(base), ours).eval(), ids)), f"{name}: our adapter"
+    loaded = PeftModel.from_pretrained(load(base), ours).eval()
+    assert torch.equal(wanted, logits(loaded, ids)), f"{name}: our adapter"
+    assert not any("lora_" in key and "vis" in key for key, _ in loaded.named_parameters()), f"{name}: adapters on images"
     plain = logits(load(base), ids)
     apart, moved = (logits(load(out), ids) - wanted).abs().max().item(), (plain - wanted).abs().max().item()
     print(f"{name} {' '.join(map(str, options)) or 'base dtype'}: {apart:.1e} apart, {moved:.1e} by the adapter")
