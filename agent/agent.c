@@ -681,8 +681,15 @@ int agent_run(const struct agent_options *options, struct err *err)
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* exceeding the file size limit then fails the write, as a full disk does */
     if (home_make(options->home, home, err) < 0 ||
-        file_path(path, sizeof(path), err, "%s/agent.lock", home) < 0 ||
-        (agent->lock = file_lock(path, err)) < 0) {
+        file_path(path, sizeof(path), err, "%s/agent.lock", home) < 0) {
+        goto out;
+    }
+    if ((agent->lock = file_lock(path, err)) < 0) {
+        if (err->code == ERR_BUSY)
+            err_set(err, ERR_BUSY,
+                    "another motley-agent uses the home %.200s, perhaps one that was told to stop and still "
+                    "ends its workers: give each its own --home, or try again in a while",
+                    home);
         goto out;
     }
     agent->options.home = home;

@@ -91,7 +91,7 @@ static const struct pg_statement move_jobs = {
 
 /* Drains the devices of a node on which three starts of at least two people's jobs failed within a day
  * without a fault of the jobs. A start has failed when its run ended before all ranks ran. A rank that only
- * lost the connection to its peers does not count. */
+ * lost the connection to its peers does not count, nor one whose agent was about to end. */
 static const struct pg_statement drain_nodes = {
     "decide_drain_nodes",
     "WITH ended AS (SELECT DISTINCT a.node FROM " RECORDS("run bigint, state text") " JOIN runs r ON r.id = c.run "
@@ -99,7 +99,7 @@ static const struct pg_statement drain_nodes = {
     "bad AS (SELECT e.node, count(DISTINCT r.id) AS starts, count(DISTINCT j.owner) AS people, max(a.why) AS why "
     "  FROM ended e JOIN nodes n ON n.name = e.node JOIN assignments a ON a.node = e.node JOIN runs r ON r.id = a.run "
     "  JOIN jobs j ON j.id = r.job WHERE r.state = 'lost' AND r.started_at IS NULL AND a.state = 'failed' AND NOT a.own_fault "
-    "  AND coalesce(a.code, '') NOT IN ('network', 'timeout') AND r.ended_at > greatest(n.starts_from, now() - interval '1 day') "
+    "  AND coalesce(a.code, '') NOT IN ('network', 'timeout') AND (coalesce(a.code, '') <> 'cancelled' OR r.killed_at IS NOT NULL) AND r.ended_at > greatest(n.starts_from, now() - interval '1 day') "
     "  GROUP BY e.node HAVING count(DISTINCT r.id) >= 3 AND count(DISTINCT j.owner) >= 2) "
     "UPDATE devices d SET drained = true, drain_at = 'infinity', drain_why = coalesce(d.drain_why, "
     "  format('%s starts of %s people failed on %s within a day; the last: %s', bad.starts, bad.people, bad.node, bad.why)) "

@@ -48,18 +48,21 @@ static bool is_consequence(const struct store_sched_rank *rank)
             strcmp(rank->code, err_code_name(ERR_TIMEOUT)) == 0);
 }
 
-/* Whether the node could not start the rank's worker. */
-static bool is_node_fault(const struct store_sched_rank *rank)
-{
-    return rank->state == ASSIGNMENT_FAILED && rank->code && strcmp(rank->code, err_code_name(ERR_NODE)) == 0;
-}
-
 /* Whether the node's agent ended the rank's worker, or did not start it, because the agent itself is ending.
  */
 static bool was_ended(const struct store_sched_rank *rank)
 {
     return rank->state == ASSIGNMENT_FAILED && rank->code &&
            strcmp(rank->code, err_code_name(ERR_CANCELLED)) == 0;
+}
+
+/* Whether the node could not start the rank's worker, or its agent, which was ending, did not: by now the next
+ * agent may have said hello. */
+static bool is_node_fault(const struct store_sched_run *run, const struct store_sched_rank *rank)
+{
+    return (rank->state == ASSIGNMENT_FAILED && rank->code &&
+            strcmp(rank->code, err_code_name(ERR_NODE)) == 0) ||
+           (run->started_us == 0 && run->killed_us == 0 && was_ended(rank));
 }
 
 /* Whether the rank did not stop when it was told to, so that it was killed. */
@@ -363,7 +366,7 @@ static void finish_lost(const struct store_sched_run *run, const struct store_sc
         snprintf(cause, sizeof(cause), "%s", run->why);
     verdict->run_event = RUN_EVENT_LOSE;
     verdict->job_event = JOB_EVENT_REQUEUE;
-    if (tally->lost && is_node_fault(tally->lost)) {
+    if (tally->lost && is_node_fault(run, tally->lost)) {
         /* No loss of the job's: it is tried again as long as there are nodes, after pauses that grow. */
         verdict->delay_ms =
             pause_backoff_ms(run->lost_before + 1, limits->retry_ms_min, limits->retry_ms_max);

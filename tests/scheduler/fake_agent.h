@@ -56,6 +56,7 @@ struct fake_agent {
     bool profiles_fail;
     bool is_busy;     /* true: for half of the time that its devices are measured others compute there */
     bool start_fails; /* true: its workers cannot be started */
+    bool refuses;     /* true: it starts no worker, since it is ending */
     int64_t clock_ahead_us; /* by how much its clock is ahead */
     bool leaves;            /* its hello says that it leaves, leaves_s from then on */
     double leaves_s;
@@ -243,9 +244,10 @@ static inline void fake_assign(struct fake_agent *agent, const json_t *message)
     worker->step = worker->start;
     snprintf(worker->device, sizeof(worker->device), "%s",
              json_string_value(json_object_get(message, "device")));
-    if (agent->start_fails) {
+    if (agent->start_fails || agent->refuses) {
         fake_emit(agent, worker, "failed",
-                  json_pack("{s:s, s:s, s:b}", "code", "node-fault", "text", "no room", "own_fault", 0));
+                  json_pack("{s:s, s:s, s:b}", "code", agent->refuses ? "cancelled" : "node-fault", "text",
+                            agent->refuses ? "this node's agent is stopping" : "no room", "own_fault", 0));
         worker->phase = FAKE_ENDED;
         return;
     }

@@ -11,7 +11,7 @@ static void fresh_agents(void)
 {
     for (int i = 0; i < WORLD_AGENTS; i++) {
         world.agents[i]->steps_max = 0;
-        world.agents[i]->start_fails = false;
+        world.agents[i]->start_fails = world.agents[i]->refuses = false;
         fake_forget(world.agents[i]);
     }
 }
@@ -125,6 +125,29 @@ static void three_failed_starts_of_two_people_drain_the_node(void **state)
     json_decref(drain(&(struct store_drain){.name = "left"}));
     WORLD_UNTIL(&world, world_is(&world, second, "succeeded"));
     WORLD_UNTIL(&world, world_is(&world, first, "succeeded"));
+}
+
+/* `motley down` ends agents and scheduler at once: their last refusals are read when the next agents have said
+ * hello. They are a fault of nobody. */
+static void starts_that_an_ending_agent_refused_drain_nothing_and_are_no_loss(void **state)
+{
+    (void)state;
+    fresh_agents();
+    world.agents[0]->refuses = true;
+    const struct world_job adas = {
+        .name = "adas", .devices = "left/cpu0", .steps = 4, .every = 2, .retries = 0};
+    const struct world_job bobs = {
+        .name = "bobs", .devices = "left/cpu0", .steps = 4, .every = 2, .retries = 0, .owner = &bob};
+    int64_t first = world_submit(&world, &adas);
+    int64_t second = world_submit(&world, &bobs);
+    WORLD_UNTIL(&world,
+                world_number(&world, first, "attempt") >= 2 && world_number(&world, second, "attempt") >= 2);
+    assert_int_equal(world_number(&world, first, "losses"), 0);
+    assert_int_equal(world_number(&world, second, "losses"), 0);
+    assert_int_equal(world_select(&world, "SELECT count(*) FROM devices WHERE drained"), 0);
+    world.agents[0]->refuses = false;
+    WORLD_UNTIL(&world, world_is(&world, first, "succeeded") && world_is(&world, second, "succeeded"));
+    assert_int_equal(world_select(&world, "SELECT count(*) FROM devices WHERE drained"), 0);
 }
 
 /* The node of this name, as people see it (new). */
@@ -419,6 +442,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_job_whose_device_is_leased_before_it_was_measured_says_so),
         cmocka_unit_test(a_clock_that_is_far_off_is_named),
         cmocka_unit_test(three_failed_starts_of_two_people_drain_the_node),
+        cmocka_unit_test(starts_that_an_ending_agent_refused_drain_nothing_and_are_no_loss),
         cmocka_unit_test(a_lease_of_an_idle_device_ends_early),
     };
     return cmocka_run_group_tests(tests, make, end);
