@@ -47,6 +47,8 @@ struct http *client_connect(struct cli *cli, struct err *err)
             .url = address, .bearer = token, .ca_file = ca, .user_agent = "motley", .connect_ms = 3000};
         http = http_create(&options, err);
     }
+    else
+        err_wrap(err, "%s/client.json", cli->home);
     json_decref(document);
     return http;
 }

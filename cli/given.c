@@ -46,6 +46,25 @@ json_t *given_json(const char *path, size_t most, struct err *err)
     return document;
 }
 
+/* Prints what else is wrong with a specification, beside the first mistake, which `first` names: who mends one
+ * mistake after another asks once for each. */
+static void say_others(const char *path, const json_t *document, const char *first)
+{
+    json_t *all = json_array(), *one;
+    size_t i;
+    spec_errors(document, all);
+    json_array_foreach (all, i, one) {
+        char key[256], text[1200];
+        snprintf(key, sizeof(key), "%s", show_str(one, "pointer") + (*show_str(one, "pointer") == '/'));
+        for (char *at = key; *at; at++)
+            *at = *at == '/' ? '.' : *at;
+        snprintf(text, sizeof(text), "%s%s%s", key, *key ? ": " : "", show_str(one, "detail"));
+        if (strncmp(text, first, strlen(first)) != 0)
+            fprintf(stderr, "motley: %s: %s\n", path, text);
+    }
+    json_decref(all);
+}
+
 /* Returns the document as written, after spec_parse has accepted it. */
 json_t *given_spec(const char *path, struct err *err)
 {
@@ -60,6 +79,7 @@ json_t *given_spec(const char *path, struct err *err)
         spec_fini(&spec);
         return document;
     } else {
+        say_others(path, document, err->text);
         err_wrap(err, "%s", path);
     }
     json_decref(document);

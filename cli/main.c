@@ -168,7 +168,7 @@ static const struct cli_command commands[] = {
      {{NULL, NULL, NULL}},
      command_act,
      CLI_RUN},
-    {"hold", "ID…", 1, CLI_WORDS_MAX, "do not start queued jobs", {{NULL, NULL, NULL}}, command_act, CLI_RUN},
+    {"hold", "ID…", 1, CLI_WORDS_MAX, "do not start queued jobs; stop running ones after a checkpoint", {{NULL, NULL, NULL}}, command_act, CLI_RUN},
     {"release", "ID…", 1, CLI_WORDS_MAX, "let held jobs start", {{NULL, NULL, NULL}}, command_act, CLI_RUN},
     {"change",
      "ID",
@@ -327,7 +327,7 @@ static const struct cli_command commands[] = {
       {"--weight", "W", "its share among its siblings"},
       {"--devices", "N", "devices held at once; 0: any number"},
       {"--running", "N", "jobs at once"},
-      {"--queued", "N", "jobs that wait or are held"},
+      {"--queued", "N", "jobs that wait or are held; an array counts once"},
       {"--month-seconds", "N", "charged device-seconds in 30 days"},
       {"--time-limit", "TIME", "of jobs that name none: 12h; 0s: none"},
       {"--slice", "TIME", "after which its runs make room for others who wait: 4h; 0s: never"},
@@ -345,7 +345,7 @@ static const struct cli_command commands[] = {
       {"--jobs", "hold|cancel", "with --disabled yes: what becomes of the jobs"},
       {"--devices", "N", "devices held at once; 0: any number"},
       {"--running", "N", "jobs at once"},
-      {"--queued", "N", "jobs that wait or are held"},
+      {"--queued", "N", "jobs that wait or are held; an array counts once"},
       {"--month-seconds", "N", "charged device-seconds in 30 days"}},
      command_user,
      CLI_ADMINISTER},
@@ -564,6 +564,20 @@ static void standard_files_open(void)
         close(fd);
 }
 
+/* Prints the error, with the names of files that the server does not know. */
+static void print_error(const struct cli *cli, const struct err *err)
+{
+    static const char train[] = "data.train: line ", eval[] = "data.eval: line ";
+    if (*cli->train && strncmp(err->text, train, strlen(train)) == 0)
+        fprintf(stderr, "motley: data.train (%s)%s\n", cli->train, err->text + strlen("data.train"));
+    else if (*cli->eval && strncmp(err->text, eval, strlen(eval)) == 0)
+        fprintf(stderr, "motley: data.eval (%s)%s\n", cli->eval, err->text + strlen("data.eval"));
+    else if (err->code == ERR_AUTH)
+        fprintf(stderr, "motley: %s (the token of %s/client.json)\n", err->text, cli->home);
+    else
+        fprintf(stderr, "motley: %s\n", err->text);
+}
+
 int main(int argc, char **argv)
 {
     standard_files_open();
@@ -611,7 +625,7 @@ int main(int argc, char **argv)
     if (fflush(stdout) != 0 && result == 0)
         result = err_errno(&err, ERR_IO, errno, "could not write the output");
     if (result < 0) {
-        fprintf(stderr, "motley: %s\n", err.text);
+        print_error(&cli, &err);
         return cli.exit_status ? cli.exit_status : status_of(&err);
     }
     return cli.exit_status;

@@ -133,6 +133,8 @@ static const char *drain_end(const json_t *object, char out[20])
 static void show_health(const json_t *device)
 {
     const json_t *health = json_object_get(device, "health"), *reason;
+    if (strcmp(show_str(device, "state"), "unreachable") == 0)
+        health = NULL; /* how it was once says nothing of now */
     const double others = show_num(health, "others_bytes", 0), ecc = show_num(health, "ecc_uncorrected", 0);
     bool first = true;
     char bytes[32], at[20];
@@ -142,7 +144,7 @@ static void show_health(const json_t *device)
         add_fact(&first, "drained: %s (motley undrain %s)", show_str(device, "drain_why"),
                  show_str(device, "name"));
     if (json_is_string(json_object_get(device, "drain_at")))
-        add_fact(&first, "drained: its job may stay until %s", drain_end(device, at));
+        add_fact(&first, "its job may stay until %s", drain_end(device, at));
     if (json_is_string(json_object_get(device, "lacks")))
         add_fact(&first, "cannot run a worker: %s", show_str(device, "lacks"));
     if (json_object_get(health, "temperature_c"))

@@ -353,6 +353,7 @@ int command_shares(struct cli *cli, struct err *err)
 int command_share(struct cli *cli, struct err *err)
 {
     int64_t id;
+    char text[200];
     json_t *answer = NULL;
     bool group = strcmp(cli->words[1], "group") == 0;
     if (!group && strcmp(cli->words[1], "mine") != 0 && strcmp(cli->words[1], "everyone") != 0)
@@ -370,7 +371,12 @@ int command_share(struct cli *cli, struct err *err)
         json_pack("{s:s, s:s*}", "visibility", cli->words[1], "group", group ? cli->words[2] : NULL);
     int result = client_call(cli, "POST", body, &answer, err, "/v1/jobs/%lld/share", (long long)id);
     json_decref(body);
-    return result < 0 ? -1 : said(cli, answer, "done", err);
+    snprintf(text, sizeof(text), "job %lld is seen by %s%s", (long long)id,
+             group                                   ? "group "
+             : strcmp(cli->words[1], "mine") == 0 ? "its owner alone"
+                                                     : "everyone",
+             group ? cli->words[2] : "");
+    return result < 0 ? -1 : said(cli, answer, text, err);
 }
 
 int command_audit(struct cli *cli, struct err *err)

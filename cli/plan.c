@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/document.h"
 #include "common/buf.h"
@@ -359,6 +360,9 @@ static int plan_by_server(struct cli *cli, const json_t *spec, struct err *err)
 {
     json_t *answer = NULL;
     int result = client_open(cli, err);
+    if (result == 0 && isatty(STDERR_FILENO))
+        fprintf(stderr, "asking %s (devices that were never measured with this model are measured first)\n",
+                cli->address);
     if (result == 0)
         result =
             http_json(cli->http, "POST",

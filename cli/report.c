@@ -57,10 +57,12 @@ static void show_memory(const json_t *job, const json_t *answer)
                units_bytes(measured, (uint64_t)peak), units_bytes(predicted, (uint64_t)expected));
         if (expected > 0)
             printf(" (%+.1f %%)", 100 * (expected / peak - 1));
-        if (show_num(memory, "vm_hwm_bytes", 0) > 0)
-            printf("; the process %s in all, at most %s predicted",
-                   units_bytes(process, (uint64_t)show_num(memory, "vm_hwm_bytes", 0)),
-                   units_bytes(bound, (uint64_t)(expected + show_num(memory, "predicted_base_bytes", 0))));
+        const double whole = show_num(memory, "vm_hwm_bytes", 0);
+        const double most = expected + show_num(memory, "predicted_base_bytes", 0);
+        if (whole > 0)
+            printf(whole <= most ? "; the process %s in all, at most %s predicted"
+                                 : "; the process %s in all, more than the %s predicted",
+                   units_bytes(process, (uint64_t)whole), units_bytes(bound, (uint64_t)most));
         printf("\n");
     }
 }
@@ -130,9 +132,8 @@ static void show_pace(const json_t *lines, const json_t *answer, double off)
         }
     }
     if (who && fabs(off) > STEP_OFF)
-        printf("  %s was %.0f %% %s than in its measurement: other work ran there%s, or it was hot\n", who,
-               100 * (most > 1 ? most - 1 : 1 / most - 1), most > 1 ? "slower" : "faster",
-               most > 1 ? "" : " then");
+        printf("  %s took %.2f times as long as in its measurement: other work ran there%s, or it was hot\n",
+               who, most, most > 1 ? "" : " then");
 }
 
 /* Prints which results are in the folder, and how to load them. */

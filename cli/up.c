@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "local/local.h"
 
@@ -111,6 +112,24 @@ int command_down(struct cli *cli, struct err *err)
     return 0;
 }
 
+/* Says of a home where nothing runs which service its client.json names: that of a lab, say. */
+static void say_elsewhere(struct cli *cli)
+{
+    struct err why;
+    char own[PATH_MAX + 16];
+    json_t *answer = NULL;
+    snprintf(own, sizeof(own), "%s/run/up.json", cli->home);
+    if (access(own, F_OK) == 0 || client_open(cli, &why) < 0) /* up.json: its service is this machine's own */
+        return;
+    const bool answers = http_json(cli->http, "GET", "/v1/whoami", NULL, STATUS_CALL_MS, &answer, &why) == 0;
+    if (answers)
+        printf("client.json there names the service at %s, which answers %s: motley queue, motley nodes\n",
+               cli->address, show_str(answer, "name"));
+    else
+        printf("client.json there names the service at %s: %s\n", cli->address, why.text);
+    json_decref(answer);
+}
+
 int command_status(struct cli *cli, struct err *err)
 {
     json_t *answer = local_status(cli->home, err);
@@ -135,6 +154,7 @@ int command_status(struct cli *cli, struct err *err)
     } else if (!json_is_true(json_object_get(answer, "up"))) {
         printf("nothing runs in %s\n", cli->home);
         result = 0;
+        say_elsewhere(cli);
     } else {
         result = show_table(
             json_object_get(answer, "processes"),

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "common/document.h"
+#include "common/units.h"
 #include "common/buf.h"
 #include "common/digest.h"
 #include "common/file.h"
@@ -25,6 +26,7 @@ enum {
     MODEL_CALL_MS = 6 * 3600 * 1000, /* the server hashes the whole model before it answers */
 };
 
+#define TOLD_BYTES ((uint64_t)64 << 20) /* files from this size on are told of before they are sent */
 #define UPLOAD_PATIENCE_NS ((uint64_t)120 * 1000000000u)
 
 /* Resolves a file name of the specification: as it is, else relative to the specification's folder; "" when
@@ -75,6 +77,9 @@ int upload_file(struct cli *cli, const char *path, char hex[65], uint64_t *bytes
         *err = absent;
         return -1;
     }
+    char size[32];
+    if (*bytes >= TOLD_BYTES)
+        fprintf(stderr, "sending %s (%s) to %s\n", path, units_bytes(size, *bytes), cli->address);
     struct source source = {open(path, O_RDONLY | O_CLOEXEC), path};
     if (source.fd < 0)
         return err_errno(err, ERR_IO, errno, "could not open %s", path);
@@ -220,6 +225,7 @@ static int replace_rows(struct cli *cli, json_t *spec, enum hub_part part, struc
         return found < 0 ? -1 : err_set(err, ERR_INVALID, "data.%s: there is no file %s", key, word);
     if (upload_file(cli, path, hex, &bytes, err) < 0)
         return err_wrap(err, "data.%s", key);
+    snprintf(part == HUB_EVAL_ROWS ? cli->eval : cli->train, sizeof(cli->train), "%s", word);
     snprintf(reference, sizeof(reference), "sha256:%s", hex);
     return json_object_set_new(data, key, json_string(reference)) < 0
                ? err_set(err, ERR_NOMEM, "no memory for a specification")
@@ -302,9 +308,26 @@ static int replace_plan(struct cli *cli, json_t *spec, struct err *err)
                                                             : 0;
 }
 
+/* Whether the folder or file at `path` is meant by a word that is a registered model's name, too: where the
+ * model was registered from there (it may have changed since), and where it is somebody else's own, which
+ * administrators see. */
+static bool means_path(struct cli *cli, const json_t *model, const char *path)
+{
+    struct err ignored;
+    json_t *me = NULL;
+    if (strcmp(show_str(json_object_get(model, "base"), "name"), path) == 0)
+        return true;
+    if (strcmp(show_str(model, "visibility"), "mine") != 0 ||
+        client_call(cli, "GET", NULL, &me, &ignored, "/v1/whoami") < 0)
+        return false;
+    const bool foreign = strcmp(show_str(me, "name"), show_str(model, "owner")) != 0;
+    json_decref(me);
+    return foreign;
+}
+
 /* Whether the server has a model of this name, or may not tell with this token (then the job's submit does);
- * -1 when it does not say. */
-static int is_registered(struct cli *cli, const char *model, struct err *err)
+ * -1 when it does not say. `path`: a file or folder of this name, or NULL. */
+static int is_registered(struct cli *cli, const char *model, const char *path, struct err *err)
 {
     char name[3 * 256];
     struct err absent = {0};
@@ -312,8 +335,9 @@ static int is_registered(struct cli *cli, const char *model, struct err *err)
     if (http_escape(model, name, sizeof(name), err) < 0)
         return -1;
     if (client_call(cli, "GET", NULL, &answer, &absent, "/v1/models/%s", name) == 0) {
+        const bool meant = !path || !means_path(cli, answer, path);
         json_decref(answer);
-        return 1;
+        return meant;
     }
     *err = absent;
     return absent.code == ERR_NOT_FOUND ? 0 : absent.code == ERR_DENIED ? 1 : -1;
@@ -374,7 +398,7 @@ static int register_model(struct cli *cli, const char *model, json_t **answer, s
     *answer = NULL;
     find_file(cli->words[0], model, path);
     if (*path && !strchr(model, '/') && !strstr(model, ".gguf")) { /* a plain word is a name first */
-        const int registered = is_registered(cli, model, err);
+        const int registered = is_registered(cli, model, path, err);
         if (registered != 0)
             return registered < 0 ? -1 : 0;
     }
@@ -382,7 +406,7 @@ static int register_model(struct cli *cli, const char *model, json_t **answer, s
         return upload_model(cli, NULL, path, answer, err) < 0 ? err_wrap(err, "model") : 0;
     if (hub_means(model)) {
         const bool prefixed = strncmp(model, "hf:", 3) == 0;
-        const int registered = prefixed ? 0 : is_registered(cli, model, err);
+        const int registered = prefixed ? 0 : is_registered(cli, model, NULL, err);
         if (registered != 0)
             return registered < 0 ? -1 : 0;
         if (upload_hub_model(cli, NULL, model, answer, err) == 0)

@@ -206,7 +206,7 @@ static void on_event(struct view *view, const char *type, const json_t *body)
         tell(view, "held-out ", text);
     } else if (strcmp(type, "sample") == 0) {
         snprintf(text, sizeof(text), "sample after %.0f steps: ", show_num(body, "step", 0));
-        tell(view, text, show_str(body, "text"));
+        tell(view, text, *show_str(body, "text") ? show_str(body, "text") : "nothing, it ended at once");
     } else if (strcmp(type, "checkpoint") == 0 && view->cli->json == false && view->terminal) {
         snprintf(text, sizeof(text), "after %.0f steps", show_num(body, "step", 0));
         tell(view, "checkpoint ", text);
@@ -296,14 +296,15 @@ static void name_ranks(struct view *view, const json_t *job)
     }
 }
 
-/* Says once what a queued job waits for: events tell of states alone. */
+/* Says once what a job that is queued or held waits for: events tell of states alone. */
 static void tell_wait(struct view *view, const json_t *job)
 {
     char text[1100];
-    if (view->cli->json || view->told_wait || strcmp(show_str(job, "state"), "queued") != 0 ||
-        !*show_str(job, "why"))
+    const char *state = show_str(job, "state");
+    const bool waits = strcmp(state, "queued") == 0 || strcmp(state, "held") == 0;
+    if (view->cli->json || view->told_wait || !waits || !*show_str(job, "why"))
         return;
-    snprintf(text, sizeof(text), "queued: %s (motley why %lld says more)", show_str(job, "why"),
+    snprintf(text, sizeof(text), "%s: %s (motley why %lld says more)", state, show_str(job, "why"),
              (long long)view->id);
     tell(view, "job ", text);
     view->told_wait = true;
@@ -384,7 +385,8 @@ int command_logs(struct cli *cli, struct err *err)
         if (cli->json)
             result = result < 0 ? result : show_json(line, err);
         else
-            printf("%s  %s\n", show_str(line, "at"),
+            printf("%s  %s%s%s\n", show_str(line, "at"), show_str(line, "device"),
+                   *show_str(line, "device") ? ": " : "",
                    *show_str(line, "text") ? show_str(line, "text") : show_str(line, "line"));
     }
     json_decref(lines);

@@ -141,7 +141,7 @@ static void outcome_read(const struct command_call *command, const struct pg_res
     const long long id = pg_i64(result, row, COMMAND_ASKED);
     err_clear(err);
     if (pg_is_null(result, row, COMMAND_STATE))
-        err_set(err, ERR_NOT_FOUND, "there is no job %lld", id);
+        err_set(err, ERR_NOT_FOUND, "there is no job %lld that you may see", id);
     else if (!pg_bool(result, row, COMMAND_OWNED))
         err_set(err, ERR_DENIED, "job %lld is %s's: only its owner or an administrator may change it", id,
                 pg_text(result, row, COMMAND_OWNER));
@@ -297,9 +297,9 @@ static const struct pg_statement change_job = {
 int store_job_change(struct store *store, const struct principal *principal, int64_t id,
                      const json_t *changes, store_doc_fn *done, void *arg, struct err *err)
 {
-    char missing[64], thing[64];
+    char missing[80], thing[64];
     struct pg_params params;
-    snprintf(missing, sizeof(missing), "there is no job %lld", (long long)id);
+    snprintf(missing, sizeof(missing), "there is no job %lld that you may see", (long long)id);
     snprintf(thing, sizeof(thing), "job %lld", (long long)id);
     pg_params_init(&params);
     pg_param_i64(&params, id);
@@ -327,9 +327,9 @@ static const struct pg_statement extend_job = {
 int store_job_extend(struct store *store, const struct principal *principal, int64_t id, int64_t seconds,
                      store_doc_fn *done, void *arg, struct err *err)
 {
-    char missing[64], thing[64];
+    char missing[80], thing[64];
     struct pg_params params;
-    snprintf(missing, sizeof(missing), "there is no job %lld", (long long)id);
+    snprintf(missing, sizeof(missing), "there is no job %lld that you may see", (long long)id);
     snprintf(thing, sizeof(thing), "job %lld", (long long)id);
     pg_params_init(&params);
     pg_param_i64(&params, id);
@@ -360,9 +360,9 @@ static const struct pg_statement share_job = {
 int store_job_share(struct store *store, const struct principal *principal, int64_t id,
                     const struct sharing *sharing, store_doc_fn *done, void *arg, struct err *err)
 {
-    char missing[64], thing[64];
+    char missing[80], thing[64];
     struct pg_params params;
-    snprintf(missing, sizeof(missing), "there is no job %lld", (long long)id);
+    snprintf(missing, sizeof(missing), "there is no job %lld that you may see", (long long)id);
     snprintf(thing, sizeof(thing), "job %lld", (long long)id);
     pg_params_init(&params);
     pg_param_i64(&params, id);

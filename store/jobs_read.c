@@ -55,9 +55,9 @@ static const struct pg_statement get_job = {
 int store_job_get(struct store *store, const struct principal *principal, int64_t id, store_doc_fn *done,
                   void *arg, struct err *err)
 {
-    char missing[64];
+    char missing[80];
     struct pg_params params;
-    snprintf(missing, sizeof(missing), "there is no job %lld", (long long)id);
+    snprintf(missing, sizeof(missing), "there is no job %lld that you may see", (long long)id);
     pg_params_init(&params);
     pg_param_i64(&params, id);
     store_param_viewer(&params, principal);

@@ -147,8 +147,8 @@ int state_next(const struct state_machine *machine, int from, int event, struct 
     for (size_t i = 0; i < machine->edge_count; i++)
         if (machine->edges[i].from == from && machine->edges[i].event == event)
             return machine->edges[i].to;
-    return err_set(err, ERR_CONFLICT, "a %s that is %s cannot %s", machine->noun, machine->states[from],
-                   machine->events[event]);
+    return err_set(err, ERR_CONFLICT, "%s is not possible: the %s's state is %s", machine->events[event],
+                   machine->noun, machine->states[from]);
 }
 
 const char *state_name(const struct state_machine *machine, int state)

@@ -99,7 +99,7 @@ def amount(number, bytes_meant=False):
 
 def kind_of(node):
     if "enum" in node:
-        return ", ".join(str(v) for v in node["enum"])
+        return ", ".join("null" if v is None else str(v) for v in node["enum"])
     if "anyOf" in node:
         return " or ".join(dict.fromkeys(kind_of(part) for part in node["anyOf"]))
     kind = node.get("type", "any")

@@ -85,7 +85,7 @@ static json_t *change_words(const json_t *change)
         return json_sprintf("without lease %lld",
                             (long long)json_integer_value(json_object_get(change, "lease")));
     if (strcmp(kind, "device") == 0)
-        return json_sprintf("when %s is back", json_string_value(json_object_get(change, "device")));
+        return json_sprintf("once %s can be used", json_string_value(json_object_get(change, "device")));
     if (strcmp(kind, "steps") == 0)
         return json_sprintf("with at most %lld steps left",
                             (long long)json_integer_value(json_object_get(change, "steps")));

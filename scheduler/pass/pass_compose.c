@@ -48,6 +48,11 @@ static json_t *compose_model(const struct pass_start *start)
     static const char *const keys[] = {"name", "content", "config", "files"};
     for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
         json_object_set(model, keys[i], json_object_get(start->model, keys[i]));
+    /* The model of this content may be registered by several people, each under a name of their own. */
+    const char *base = json_string_value(json_object_get(json_object_get(start->inputs, "base"), "name"));
+    const char *slash = base ? strrchr(base, '/') : NULL;
+    if (base && *base)
+        json_object_set_new(model, "name", json_string(slash && slash[1] ? slash + 1 : base));
     json_object_set(model, "base", json_object_get(start->inputs, "base"));
     return model;
 }

@@ -37,6 +37,9 @@ void pass_find_free(struct scheduler_pass *pass)
 static const char *wait_code(const struct scheduler_pass *pass, const struct store_sched_job *job,
                              const struct policy_action *action)
 {
+    if (action->reason == REASON_ABSENT && action->subject < (int64_t)pass->view->device_count &&
+        pass_is_measured(pass, &pass->view->devices[action->subject])) /* it is there */
+        return "measuring";
     return pass_wait_code(action->reason == REASON_DEVICES && pass_yields_to(pass, action->subject, job->id)
                               ? REASON_YIELDS
                               : action->reason);

@@ -195,7 +195,7 @@ def many_jobs_take_a_command_each_for_itself():
     answer = api.good("POST", "/v1/jobs:hold", {"ids": [two, held, 10 ** 12, one]})
     expect([(job["id"], job["state"]) for job in answer["jobs"]] == [(two, "held"), (one, "held")], answer)
     expect([(job["id"], job["code"]) for job in answer["refused"]] == [(held, "conflict"), (10 ** 12, "not-found")], answer)
-    expect(answer["refused"][1]["detail"] == f"there is no job {10 ** 12}" and answer["more"] is False, answer)
+    expect(answer["refused"][1]["detail"] == f"there is no job {10 ** 12} that you may see" and answer["more"] is False, answer)
     token = api.token_for("emil", ["jobs:read", "jobs:write"])
     answer = api.good("POST", "/v1/jobs:cancel", {"ids": [one]}, token=token)
     expect(answer["jobs"] == [] and answer["refused"][0]["code"] == "not-found", answer)

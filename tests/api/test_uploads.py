@@ -140,6 +140,95 @@ def the_server_fetches_of_the_hub_for_whom_it_may():
             expect(done.returncode == 0 and done.stderr == "", f"a registered name that the token may not look up: {done.stderr}")
 
 
+class Person:
+    """Somebody at a terminal: a home with a client.json, and a folder with a small model beside the job."""
+
+    def __init__(self, api, name, scopes, seed):
+        self.home, self.folder = api.path(f"home-{name}"), api.path(f"work-{name}")
+        os.makedirs(self.home)
+        os.makedirs(os.path.join(self.folder, "tiny"))
+        self.connect("http://2130706433:" + api.address.rsplit(":", 1)[1], api.token_for(name, scopes))  # 127.0.0.1, but no name of this machine's
+        for each in ("config.json", "model.safetensors"):
+            with open(os.path.join(LLAMA, each), "rb") as handle:
+                self.write(os.path.join("tiny", each), handle.read() + b" " * (seed if each == "config.json" else 0))
+        self.write("rows.jsonl", "".join(json.dumps(row) + "\n" for row in token_rows()).encode())
+
+    def connect(self, address, token):
+        with open(os.path.join(self.home, "client.json"), "w", encoding="utf-8") as handle:
+            json.dump({"address": address, "token": token}, handle)
+
+    def write(self, name, data):
+        with open(os.path.join(self.folder, name), "wb") as handle:
+            handle.write(data)
+
+    def type(self, *words, status=0, seconds=60):
+        """What `motley WORDS` prints, standard output before standard error."""
+        done = subprocess.run([os.path.join(BIN, "motley"), *words, "--home", self.home], cwd=self.folder, capture_output=True, text=True,
+                              timeout=seconds, check=False)
+        expect(done.returncode == status, f"motley {words}: {done.returncode}: {done.stdout}{done.stderr}")
+        return done.stdout + done.stderr
+
+    def submit(self, status=0, **changes):
+        self.write("job.json", json.dumps({"model": "tiny", "data": {"train": "rows.jsonl", "format": "tokens"}, "train": {"steps": 1}, **changes}).encode())
+        return self.type("submit", "job.json", status=status).strip()
+
+
+def read_config():
+    with open(os.path.join(LLAMA, "config.json"), "rb") as handle:
+        return handle.read()
+
+
+def a_folder_beside_the_job_is_no_other_persons_model_of_that_name():
+    with Api() as api:
+        usual = ["jobs:read", "jobs:write", "models:read", "models:write"]
+        ada, root = Person(api, "ada", usual, 0), Person(api, "root", [*usual, "admin"], 1)
+        models = [api.good("GET", f"/v1/jobs/{person.submit()}")["inputs"]["model"] for person in (ada, root)]
+        expect(models[0] != models[1], "an administrator's job got the model of somebody else")
+        ada.write(os.path.join("tiny", "config.json"), read_config() + b"  ")
+        changed = api.good("GET", f"/v1/jobs/{ada.submit()}")["inputs"]
+        expect(changed["model"] not in models and changed["base"]["name"] == os.path.join(ada.folder, "tiny"), f"a folder that was changed: {changed}")
+        ada.type("model", "add", "shared", "tiny", "--visibility", "everyone")
+        os.makedirs(os.path.join(root.folder, "shared"))
+        shared = api.good("GET", f"/v1/jobs/{root.submit(model='shared')}")["inputs"]
+        expect(shared["model"] == changed["model"], "a model that is shared goes before a folder of its name")
+        ada.type("model", "add", "own", "tiny")
+        os.makedirs(os.path.join(ada.folder, "own"))
+        own = api.good("GET", f"/v1/jobs/{ada.submit(model='own')}")["inputs"]
+        expect(own["model"] == changed["model"], "one's own registered model goes before a folder of its name")
+
+
+def what_a_terminal_says_names_the_thing_and_the_place():
+    with Api() as api:
+        ada = Person(api, "ada", ["jobs:read", "jobs:write", "models:read", "models:write"], 0)
+        said = ada.submit(status=2, train={"steps": "x", "batch": 2}, wrong=1)
+        expect(all(f"job.json: {key}" in said for key in ("train.steps: must be", "train.batch: unknown key", "wrong: unknown key")), said)
+        ada.write("rows.jsonl", b'{"input_ids": [1, 2]}\n{"input_ids": [1,\n')
+        said = ada.submit(status=2)
+        expect("data.train (rows.jsonl): line 2: " in said, said)
+        ada.write("rows.jsonl", b'{"input_ids": [1, 2, 3]}\n')
+        said = ada.submit(status=2, model="tinny")
+        expect('no model is registered as "tinny" (motley model list), and no folder or .gguf' in said, said)
+        held = ada.submit(hold=True)
+        try:
+            said = ada.type("watch", held, seconds=4)
+        except subprocess.TimeoutExpired as waited:
+            said = (waited.stdout or b"").decode()
+        expect(f"job held: until motley release {held}" in said, f"watch says of a held job: {said!r}")
+        expect(f"job {held} is seen by everyone" in ada.type("share", held, "everyone"), "share")
+        expect(f"there is no job {10 ** 9} that you may see" in ada.type("why", str(10 ** 9), status=1), "a job that is not there")
+        expect("lacks the scope admin: an administrator can make one" in ada.type("user", "list", status=6), "a scope that is lacking")
+        ada.type("cancel", held)
+        said = ada.type("hold", held, status=1)
+        expect("hold is not possible: the job's state is cancelled" in said, said)
+        expect("nothing runs in" in (said := ada.type("status")) and "which answers ada" in said, said)
+        ada.connect("http://2130706433:" + api.address.rsplit(":", 1)[1], "x")
+        said = ada.type("jobs", status=6)
+        expect(f"(the token of {ada.home}/client.json)" in said, said)
+        ada.connect("http://127.0.0.1:1", "")
+        said = ada.type("jobs", status=2)
+        expect(f"{ada.home}/client.json: " in said and "token" in said, said)
+
+
 def a_job_names_a_model_that_the_server_then_fetches():
     name, files = "Acme/Tiny-1", {}
     for each in ("config.json", "model.safetensors"):
@@ -250,4 +339,5 @@ def a_job_names_a_model_that_the_server_then_fetches():
 
 
 main(a_large_file_passes_a_link_that_breaks_again_and_again, the_server_fetches_of_the_hub_for_whom_it_may,
-     a_job_names_a_model_that_the_server_then_fetches)
+     a_job_names_a_model_that_the_server_then_fetches, a_folder_beside_the_job_is_no_other_persons_model_of_that_name,
+     what_a_terminal_says_names_the_thing_and_the_place)

@@ -203,9 +203,9 @@ class SpecificationMethod(Sent):
     alpha: float | Unset = UNSET  # the adapter's product is scaled by alpha / rank
     dropout: float | Unset = UNSET  # share of an adapter's inputs that a step leaves out
     targets: Sequence[str] | str | Unset = UNSET  # names of matrices or ends of their modules' names, all-linear, or one regular expression
-    exclude_modules: Sequence[str] | str | None | Unset = UNSET
-    layers_to_transform: Sequence[int] | int | None | Unset = UNSET
-    layers_pattern: Sequence[str] | str | None | Unset = UNSET
+    exclude_modules: Sequence[str] | str | None | Unset = UNSET  # what of the targets is left out, named likewise
+    layers_to_transform: Sequence[int] | int | None | Unset = UNSET  # numbers of the layers that get adapters, from 0; null: all
+    layers_pattern: Sequence[str] | str | None | Unset = UNSET  # the name before the layer's number, for layers_to_transform; null: any
     rank_pattern: Mapping[str, int] | Unset = UNSET  # ranks by names or regular expressions, as peft has them; the first that matches counts
     alpha_pattern: Mapping[str, float] | Unset = UNSET  # alphas, likewise
     rslora: bool | Unset = UNSET  # the product is scaled by alpha / sqrt(rank) (Kalajdzievski 2023)
@@ -333,7 +333,7 @@ class Specification(Sent):
     hold: bool | Unset = UNSET  # queued, but not started before its release
     account: str | None | Unset = UNSET  # the group that is charged; null is the submitter's default account
     service: Literal['urgent', 'normal', 'scavenger'] | Unset = UNSET  # urgent is for administrators (scope admin)
-    begin: datetime | None | Unset = UNSET  # the job does not start before this time
+    begin: datetime | None | Unset = UNSET  # the job does not start before this time, such as 2026-01-31T08:00:00Z
     after: Sequence[int] | None | Unset = UNSET  # jobs that must have succeeded before it starts
     after_any: Sequence[int] | None | Unset = UNSET  # jobs that must have ended before it starts
     array: Mapping[str, Sequence[Any]] | None | Unset = UNSET  # One job for each combination of these values: `seed: [1, 2]`. Keys are those of `train` and `method` that change neither files nor devices; at most 1000 elements.

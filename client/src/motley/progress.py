@@ -62,7 +62,7 @@ class Progress:
             if self.state != before:
                 return f"{self.name} is {self.state}" + (f": {data['why']}" if data.get("why") else "")
         elif event.type == "log":
-            return f"log {data.get('device', '')}: {data.get('text', '')}"
+            return f"log {data['device']}: {data.get('text', '')}" if data.get("device") else f"log {data.get('text', '')}"
         return None
 
     @property
