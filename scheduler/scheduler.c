@@ -336,6 +336,7 @@ static void forget(struct scheduler *scheduler)
     shares_forget(scheduler->shares);
     json_object_clear(scheduler->away);
     json_object_clear(scheduler->idle);
+    json_object_clear(scheduler->moving);
     json_object_clear(scheduler->asides);
     json_object_clear(scheduler->blamed);
     scheduler->health = (struct scheduler_health){.writing = scheduler->health.writing};
@@ -480,11 +481,12 @@ static int connect_store(struct scheduler *scheduler, struct err *err)
     scheduler->links = store_links_create(err);
     scheduler->away = json_object();
     scheduler->idle = json_object();
+    scheduler->moving = json_object();
     scheduler->asides = json_object();
     scheduler->blamed = json_object();
     if (!scheduler->facts || !scheduler->dispatch || !scheduler->planning || !scheduler->shares ||
         !scheduler->queue || !scheduler->links || !scheduler->memo || !scheduler->away || !scheduler->idle ||
-        !scheduler->asides || !scheduler->blamed)
+        !scheduler->moving || !scheduler->asides || !scheduler->blamed)
         return -1;
     scheduler->candidate = store_leader_create(scheduler->base, &candidate, &events, scheduler, err);
     return scheduler->candidate ? 0 : -1;
@@ -562,6 +564,7 @@ void scheduler_destroy(struct scheduler *scheduler)
     json_decref(scheduler->away);
     json_decref(scheduler->idle);
     json_decref(scheduler->asides);
+    json_decref(scheduler->moving);
     json_decref(scheduler->blamed);
     pass_forget_weighings(scheduler);
     free(scheduler->weighings);

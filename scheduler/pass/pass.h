@@ -200,6 +200,12 @@ void pass_end_weighings(struct scheduler_pass *pass);
 /* Notes that the planner knew all devices that are free now when it planned the run, so they are no reason to
  * move it. */
 void pass_note_run(struct scheduler_pass *pass, int64_t run, uint32_t rank_count);
+/* pass_moving.c. Notes to which devices the job moves by the decision; drops what is too old. */
+void pass_note_move(struct scheduler_pass *pass, int64_t job, const json_t *decision);
+/* Whether the job moves, and to which devices, which are added to *to. */
+bool pass_moves_to(const struct scheduler_pass *pass, int64_t job, struct device_set *to);
+/* Notes that the run of a job that may move has ended. */
+void pass_moves_on(struct scheduler_pass *pass, int64_t job);
 
 /* pass_place.c finds the free devices, has the policies decide about the queue, and carries out the
  * decision. */

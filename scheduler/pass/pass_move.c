@@ -297,6 +297,8 @@ static bool conclude(struct scheduler_pass *pass, const struct store_sched_run *
     weighing->windows = (uint32_t)json_integer_value(json_object_get(decision, "windows"));
     weighing->steps = steps_of(run);
     *text = '\0';
+    if (moves)
+        pass_note_move(pass, run->job, decision);
     if (pays || weighing->windows == 0 || weighing->windows >= REPLAN_WINDOWS) {
         settle(pass, run, weighing);
         say_verdict(pass, run, reason, pays && stays ? stays : "", decision, text, size);

@@ -274,6 +274,11 @@ static void fill_run(struct queue *queue, const struct store_sched_run *from,
             if (!state_is_final(&assignment_machine, (int)from->ranks[k].state) &&
                 strcmp(view->devices[d].name, from->ranks[k].device) == 0)
                 device_set_add(&run.devices, d);
+    struct device_set to = {0};
+    if (from->state == RUN_STOPPING && pass_moves_to(queue->pass, from->job, &to))
+        for (size_t d = 0; d < view->device_count && d < POLICY_DEVICES_MAX; d++)
+            if (device_set_has(&to, d) && queue->pass->free_devices[d])
+                device_set_add(&run.devices, d);
     if (run.user != POLICY_NONE && run.account != POLICY_NONE && !device_set_is_empty(&run.devices))
         queue->runs[queue->snapshot.run_count++] = run;
 }
@@ -349,6 +354,7 @@ static void queue_fini(struct queue *queue)
     free(queue->jobs);
     free(queue->facts);
     free(queue->avoid);
+    free(queue->moves_to);
     free(queue->runs);
     free(queue->away_us);
     free(queue->owners);

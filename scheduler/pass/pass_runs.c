@@ -224,6 +224,8 @@ static void apply(struct scheduler_pass *pass, const struct store_sched_run *run
             pass_say(pass, job->id, "warn", "%s", verdict->text);
         break;
     case RUN_ACTION_FINISH:
+        if (verdict->job_event == JOB_EVENT_REQUEUE)
+            pass_moves_on(pass, run->job);
         write_gone(pass, run, facts);
         add_run(pass, run, verdict->run_event, verdict, false);
         add_job(pass, job, verdict->job_event, verdict);

@@ -257,6 +257,15 @@ static const struct device_set *avoided(struct queue *queue, size_t i)
     return device_set_is_empty(&queue->avoid[i]) ? NULL : &queue->avoid[i];
 }
 
+/* Tells each job that moves where to. */
+static void fill_moves(struct queue *queue)
+{
+    size_t used = 0;
+    for (size_t i = 0; i < queue->job_count; i++)
+        if (pass_moves_to(queue->pass, queue->facts[i].id, &queue->moves_to[used]))
+            queue->facts[i].moves_to = &queue->moves_to[used++];
+}
+
 static void fill_jobs(struct queue *queue)
 {
     for (size_t i = 0; i < queue->job_count; i++) {
@@ -310,8 +319,12 @@ int pass_take(struct queue *queue)
         return -1;
     queue->facts = calloc(queue->job_count + 1, sizeof(*queue->facts));
     queue->avoid = calloc(queue->job_count + 1, sizeof(*queue->avoid));
-    if (!queue->facts || !queue->avoid)
+    queue->moves_to =
+        calloc(json_object_size(queue->pass->scheduler->moving) + 1, sizeof(*queue->moves_to));
+    if (!queue->facts || !queue->avoid || !queue->moves_to)
         return -1;
     fill_jobs(queue);
+    if (json_object_size(queue->pass->scheduler->moving) > 0)
+        fill_moves(queue);
     return 0;
 }

@@ -31,6 +31,9 @@ struct considered {
 
 enum { NO_PLAN = UINT32_MAX };
 
+/* as long as a search for the plan of a run that moves is expected to last at most */
+enum { MOVE_PLAN_US = 10000000 };
+
 static int wait_for(struct considered *c, enum policy_reason reason, int64_t subject)
 {
     c->action->verdict = VERDICT_WAIT;
@@ -144,6 +147,19 @@ static void keep_start(struct decision *x, struct considered *c, const struct re
     keep(x, c->job, start);
 }
 
+/* Handles a job whose plan is being searched for. Jobs behind it may start meanwhile, but not on the devices to
+ * which it moves: the move would become a wait. */
+static int wait_for_plan(struct decision *x, struct considered *c)
+{
+    struct policy_plan held = {0};
+    if (c->job->moves_to) {
+        held.devices = *c->job->moves_to;
+        device_set_intersect(&held.devices, &x->reserve.free);
+        reserve_take(&x->reserve, &held, c->job->id, x->reserve.now_us + MOVE_PLAN_US);
+    }
+    return wait_for(c, REASON_PLANNING, -1);
+}
+
 /* Handles a job that fits only on absent or unfit devices, or on none. */
 static int wait_for_absent(struct decision *x, struct considered *c)
 {
@@ -218,7 +234,7 @@ static int claim(struct decision *x, struct considered *c)
     if (found < 0)
         return -1;
     if (found == FIT_PENDING) {
-        wait_for(c, REASON_PLANNING, -1);
+        wait_for_plan(x, c);
         return 1;
     }
     const int yields = take_over(x, c, start.ends_us);
@@ -246,7 +262,7 @@ static int wait_for_release(struct decision *x, struct considered *c, size_t kee
     if (fit < 0)
         return -1;
     if (fit == FIT_PENDING)
-        return wait_for(c, REASON_PLANNING, -1);
+        return wait_for_plan(x, c);
     if (fit == FIT_NO)
         return wait_for_absent(x, c);
     const int claimed = x->claims < POLICY_RESERVATIONS_MAX ? claim(x, c) : 0;
@@ -361,7 +377,7 @@ static int consider(struct decision *x, struct considered *c)
     if (fit < 0)
         return -1;
     if (fit == FIT_PENDING)
-        return wait_for(c, REASON_PLANNING, -1);
+        return wait_for_plan(x, c);
     if (fit == FIT_NO)
         return wait_for_release(x, c, keeper);
     const int yields = take_over(x, c, start.ends_us);

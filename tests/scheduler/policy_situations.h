@@ -12,6 +12,8 @@ enum { DEVICES = 4 };
 /* shapes of jobs */
 enum { ANY_CARD, ALL_CARDS, TWO_CARDS, POOR_TOGETHER, TOO_BIG, NOT_PLANNED };
 
+static const struct device_set every_device = {{0xf}}, first_device = {{0x1}};
+
 /* What differs from a free cluster with two users, two leaves and the default settings. */
 struct situation {
     const char *what;
@@ -322,6 +324,21 @@ static const struct situation situations[] = {
     {.what = "the job behind a search starts",
      .jobs = {JOB(.id = 1, .steps_left = 100, .shape = NOT_PLANNED),
               JOB(.id = 2, .eligible_us = 2, .steps_left = 100)},
+     .id = 2,
+     .verdict = VERDICT_START,
+     .reason = REASON_FITS,
+     .subject = -1},
+    {.what = "where a job moves to is kept for it while its plan is searched for",
+     .jobs = {JOB(.id = 1, .steps_left = 100, .shape = NOT_PLANNED, .moves_to = &every_device),
+              JOB(.id = 2, .eligible_us = 2, .steps_left = 100)},
+     .id = 2,
+     .verdict = VERDICT_WAIT,
+     .reason = REASON_DEVICES,
+     .subject = 1},
+    {.what = "but not what somebody else holds by now",
+     .jobs = {JOB(.id = 1, .steps_left = 100, .shape = NOT_PLANNED, .moves_to = &first_device),
+              JOB(.id = 2, .eligible_us = 2, .steps_left = 100)},
+     .runs = {{.job = 9, .started_us = NOW - HOUR, .ends_us = NOW + HOUR, .devices = {{0x1}}}},
      .id = 2,
      .verdict = VERDICT_START,
      .reason = REASON_FITS,

@@ -143,6 +143,31 @@ static void a_device_slower_than_planned_is_left_when_that_pays(void **state)
     assert_int_equal(world_number(&world, id, "attempt"), 2);
 }
 
+/* While its run ends, and while the plan with which it goes on is searched for, nobody takes the device to which a
+ * job moves: its move would become a wait. */
+static void where_a_job_moves_to_is_kept_for_it(void **state)
+{
+    fresh_agents(state);
+    forget_speeds();
+    world.agents[0]->compute_s = 2.5 * WORLD_BUSY_S;
+    world.agents[1]->compute_s = WORLD_BUSY_S;
+    const struct world_job job = {.name = "short-search", .steps = 200, .every = 1000, .tokens = 68};
+    const struct world_job other = {.name = "behind", .devices = "right/cpu0", .steps = 4, .every = 1000};
+    world.agents[0]->steps_max = 30;
+    int64_t id = world_submit(&world, &job);
+    WORLD_UNTIL(&world, was_weighed());
+    world.agents[1]->steps_max = 150;
+    world.agents[0]->steps_max = 60;
+    WORLD_UNTIL(&world, world_logged(&world, id, ". Move: slowest 0.40"));
+    int64_t behind = world_submit(&world, &other);
+    WORLD_UNTIL(&world, world_number(&world, behind, "attempt") > 0);
+    assert_int_equal(world_number(&world, id, "attempt"), 2); /* it went on before the other one started */
+    world.agents[0]->steps_max = world.agents[1]->steps_max = 0;
+    WORLD_UNTIL(&world, world_is(&world, id, "succeeded") && world_is(&world, behind, "succeeded"));
+    assert_int_equal(world_number(&world, id, "losses"), 0);
+    forget_speeds();
+}
+
 /* What the parts of divided layers take says nothing about whole layers: later plans do not begin with it. */
 static void a_tensor_run_corrects_no_speeds_of_its_devices(void **state)
 {
@@ -252,6 +277,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_forced_kind_falls_back_when_its_devices_are_gone),
         cmocka_unit_test(a_forced_kind_waits_for_busy_devices_whatever_its_fallback),
         cmocka_unit_test(a_device_slower_than_planned_is_left_when_that_pays),
+        cmocka_unit_test(where_a_job_moves_to_is_kept_for_it),
         cmocka_unit_test(a_tensor_run_corrects_no_speeds_of_its_devices),
         cmocka_unit_test(a_run_stays_where_it_is_when_moving_does_not_pay_or_is_not_wanted),
         cmocka_unit_test(a_device_that_comes_back_is_weighed_once),

@@ -73,7 +73,8 @@ static int world_weigh(const struct placer_request *request, struct placer_answe
     const bool moves = windows >= 2 && move->steps_left > 50;
     answer->fits = true;
     answer->answer = json_pack(
-        "{s:s, s:i, s:o, s:o}", "verdict", moves ? "move" : "stay", "windows", (int)windows, "words",
+        "{s:s, s:i, s:{s:[s]}, s:o, s:o}", "verdict", moves ? "move" : "stay", "windows", (int)windows, "new",
+        "devices", "right/cpu0", "words",
         json_sprintf("%s: slowest %.2f, look %u, %llu steps left, %zu devices", moves ? "Move" : "Stay",
                      slowest, windows, (unsigned long long)move->steps_left, request->device_count),
         "speeds", speeds);
@@ -105,6 +106,10 @@ static int world_plan(const struct placer_request *request, struct placer_answer
         return world_weigh(request, answer);
     if (strcmp(name, "long-search") == 0) { /* as a search over many devices; the test's patience is 30 s */
         const struct timespec pause = {.tv_sec = 5};
+        nanosleep(&pause, NULL);
+    }
+    if (strcmp(name, "short-search") == 0) {
+        const struct timespec pause = {.tv_sec = 1};
         nanosleep(&pause, NULL);
     }
     if (strcmp(name, "planned") == 0)
