@@ -200,10 +200,15 @@ def booted(name, changes=(), files=()):
 
 def a_restart_of_the_agent_leaves_its_workers_alone():
     changes = ((r"^EnvironmentFile=.*\n", ""), (r"^ExecStart=.*$", "ExecStart=FOLDER/standin.sh /run/standin"),
+               (r"/etc/motley/join-token$", "/run/join-token"),
                (r"^UMask=.*$", "RuntimeDirectory=standin\nRuntimeDirectoryPreserve=yes"))
     with booted("motley-agent.service", changes, [("standin.sh", STANDIN)]) as (systemd, memory):
         if isinstance(systemd, str):
             return systemd
+        systemd.run("systemctl", "start", "motley-agent")  # as the package does once it is there
+        state = systemd.run("systemctl", "show", "--property=ActiveState,ConditionResult", "motley-agent").stdout
+        expect("inactive" in state and "ConditionResult=no" in state, f"nothing starts without a token: {state}")
+        systemd.run("touch", "/run/join-token")
         systemd.run("systemctl", "start", "motley-agent")
         wait_log(systemd, "up", 1)
         worker = systemd.run("cat", "/run/standin/worker").stdout.strip()
