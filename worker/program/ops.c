@@ -19,6 +19,7 @@ static int op_begin(void *host, uint32_t number, const struct instr *instr, stru
 
 /* An instruction that takes the device longer than this (600 s) hangs. */
 static const uint64_t COMPUTE_TIMEOUT_NS = 600ull * 1000 * 1000 * 1000;
+
 static void op_waits(void *host, const char *what)
 {
     const struct ops *ops = host;
@@ -202,7 +203,8 @@ static int stage_of(const struct ops *ops, const struct instr *instr)
 
 /* Whether an instruction is the program's first FORWARD in the stage's blocks, at which the KV cache is
  * cleared. */
-static bool enters(const struct ops *ops, const struct instr *instr, const struct stage_options *stage)
+static bool is_first_forward(const struct ops *ops, const struct instr *instr,
+                             const struct stage_options *stage)
 {
     const struct instr *x = ops->me->programs[ops->kind].instrs;
     while (x->op != INSTR_FORWARD || x->block_begin < (int32_t)stage->block_begin ||
@@ -220,7 +222,7 @@ static int infer(struct ops *ops, const struct instr *instr, const struct micro_
     if (cell_need_cache(ops, instr, stage, &cache, err) < 0)
         return -1;
     stage_options_get(ops->options.stages->list[stage], &has);
-    if (ops->kind == PROGRAM_PREFILL && enters(ops, instr, &has))
+    if (ops->kind == PROGRAM_PREFILL && is_first_forward(ops, instr, &has))
         kv_cache_clear(cache);
     bool head = instr->block_end == ops->options.plan->block_count;
     if (head && !ops->logits && !(ops->logits = malloc(sizeof(float) * ops->options.vocab)))
@@ -384,9 +386,9 @@ static void op_release(struct ops *ops, const struct instr *instr)
     cell_forget_caches(ops, cell);
 }
 
-/* Follows an instruction that submitted work to the device: begins the copy of its output to the host and
- * returns 1 while the work is under way, 0 when it is complete. */
-static int op_submitted(struct ops *ops, uint32_t number, const struct instr *instr, struct err *err)
+/* Begins the copy of an instruction's output to the host, behind the work that the instruction submitted to
+ * the device. Returns 1 while the work is under way, 0 when it is complete. */
+static int op_publish(struct ops *ops, uint32_t number, const struct instr *instr, struct err *err)
 {
     uint32_t index = ops->queued_count++ % 2;
     ops->queued_number[index] = number;
@@ -416,16 +418,16 @@ static int op_compute(void *host, uint32_t number, const struct instr *instr, st
     struct ops *ops = host;
     switch (instr->op) {
     case INSTR_FORWARD:
-        return op_forward(ops, instr, err) < 0 ? -1 : op_submitted(ops, number, instr, err);
+        return op_forward(ops, instr, err) < 0 ? -1 : op_publish(ops, number, instr, err);
     case INSTR_BACKWARD:
     case INSTR_BACKWARD_INPUT:
     case INSTR_BACKWARD_WEIGHT:
-        return op_backward(ops, instr, err) < 0 ? -1 : op_submitted(ops, number, instr, err);
+        return op_backward(ops, instr, err) < 0 ? -1 : op_publish(ops, number, instr, err);
     case INSTR_ATTENTION:
     case INSTR_ROUTE:
     case INSTR_EXPERTS:
         return apart_compute(ops, instr, err) < 0 ? wrap_step(ops, instr, err)
-                                                  : op_submitted(ops, number, instr, err);
+                                                  : op_publish(ops, number, instr, err);
     case INSTR_STEP:
         return op_step(ops, err);
     case INSTR_SAMPLE:
