@@ -699,6 +699,8 @@ def devices_without_kernels_are_marked_and_never_run_on():
     """The catalogue's entries, a plan's and its refusal rest on the architectures that this build's compiler makes code for."""
     with folder() as f:
         objects = json.loads(f.run("devices", "--code", "--json").stdout)["objects"]
+        if all(o["why"] for o in objects):
+            return "SKIP: this build has no code for cards"
         code = {o["arch"] for o in objects if "does not know" not in (o["why"] or "")}
         oldest = min(int(arch[3:]) for arch in code if arch.startswith("sm_"))
         entries = {e["name"]: e for e in json.loads(f.run("devices", "--catalogue", "--json").stdout)["devices"]}
