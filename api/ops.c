@@ -1,6 +1,7 @@
 /* Routes for operators: liveness, readiness, metrics, and the OpenAPI description. */
 #include "api/request/route.h"
 
+#include "api/request/blob_dir.h"
 #include "store/health.h"
 #include "store/jobs.h"
 
@@ -103,6 +104,28 @@ void ready_get(struct call *call)
         pinged(ready, &err);
 }
 
+/* ---- the disk ---- */
+
+static void storage_found(void *arg, const struct err *err, json_t *doc)
+{
+    struct call *call = arg;
+    if (!err) {
+        const struct blob_dir *blobs = call->app->blobs;
+        json_object_set_new(doc, "disk_bytes", json_integer((json_int_t)blob_dir_bytes(blobs)));
+        json_object_set_new(doc, "free_bytes", json_integer((json_int_t)blob_dir_free_bytes(blobs)));
+    }
+    call_answer_doc(call, err, doc);
+}
+
+void storage_get(struct call *call)
+{
+    struct err err = {0};
+    if (store_storage_get(call->app->store, &call->principal, storage_found, call, &err) < 0)
+        call_fail(call, &err);
+}
+
+/* ---- metrics ---- */
+
 static void line(struct evbuffer *out, const char *name, const char *kind, const char *help, double value)
 {
     evbuffer_add_printf(out, "# HELP %s %s\n# TYPE %s %s\n%s %.17g\n", name, help, name, kind, name, value);
@@ -143,6 +166,9 @@ static void write_metrics(struct app *app, struct evbuffer *out)
          (double)c->upload_bytes);
     line(out, "motley_api_download_bytes_total", "counter", "Bytes sent as files.",
          (double)c->download_bytes);
+    line(out, "motley_files_disk_bytes", "gauge", "Size of the disk that holds jobs' files.",
+         (double)blob_dir_bytes(app->blobs));
+    line(out, "motley_files_free_bytes", "gauge", "What is free of it.", (double)blob_dir_free_bytes(app->blobs));
     line(out, "motley_api_pool_waiting", "gauge", "Pieces of blocking work that wait for a thread.",
          pool_waiting(app->pool));
 }

@@ -31,6 +31,8 @@ static const struct route routes[] = {
     {HTTP_GET, "/v1/jobs", SCOPE_JOBS_READ, BODY_NONE, 0, PAGE " state owner group label from to array",
      jobs_list},
     {HTTP_GET, "/v1/jobs/{id}", SCOPE_JOBS_READ, BODY_NONE, 0, "", jobs_get},
+    {HTTP_DELETE, "/v1/jobs/{id}", SCOPE_JOBS_WRITE, BODY_NONE, 0, "", jobs_remove},
+    {HTTP_GET, "/v1/storage", SCOPE_JOBS_READ, BODY_NONE, 0, "", storage_get},
     {HTTP_PATCH, "/v1/jobs/{id}", SCOPE_JOBS_WRITE, BODY_JSON, SMALL, "", jobs_patch},
     {HTTP_POST, "/v1/jobs:cancel", SCOPE_JOBS_WRITE, BODY_JSON, SMALL, "", jobs_cancel_all},
     {HTTP_POST, "/v1/jobs:hold", SCOPE_JOBS_WRITE, BODY_JSON, SMALL, "", jobs_hold_all},

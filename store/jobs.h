@@ -160,6 +160,19 @@ int store_owner_command(struct store *store, const struct principal *principal, 
 int store_job_change(struct store *store, const struct principal *principal, int64_t id,
                      const json_t *changes, store_doc_fn *done, void *arg, struct err *err);
 
+/* Removes a job that has ended, with all that it left (migrations/0009_removal.sql). Answers {"id","removed":
+ * [ids: of an array its elements, too],"bytes": of files that nothing refers to any more}. ERR_NOT_FOUND,
+ * ERR_DENIED as for store_job_command; ERR_CONFLICT names why it stays: it has not ended, is shared, or
+ * another job that has not ended depends on it. */
+int store_job_remove(struct store *store, const struct principal *principal, int64_t id, store_doc_fn *done,
+                     void *arg, struct err *err);
+
+/* Answers what jobs and people have on the disk, of everybody for an administrator, else of the asker:
+ * {"users": [{"user","jobs": that have ended,"checkpoints_bytes","results_bytes","uploads_bytes"}],
+ * "database_bytes"}. */
+int store_storage_get(struct store *store, const struct principal *principal, store_doc_fn *done, void *arg,
+                      struct err *err);
+
 /* Lengthens the job's time limit by `seconds`. ERR_NOT_FOUND, ERR_DENIED as for store_job_command;
  * ERR_INVALID for a job without a time limit; ERR_CONFLICT for a job that has ended, and (unless an
  * administrator asks) when another job, which is to start on its devices, would start later. Answers

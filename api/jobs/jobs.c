@@ -233,6 +233,15 @@ void jobs_share(struct call *call)
         call_fail(call, &err);
 }
 
+void jobs_remove(struct call *call)
+{
+    int64_t id;
+    struct err err = {0};
+    if (call_id(call, 0, "job", &id) == 0 &&
+        store_job_remove(call->app->store, &call->principal, id, call_answer_changed, call, &err) < 0)
+        call_fail(call, &err);
+}
+
 /* ---- parts of a job ---- */
 
 struct job_part {

@@ -89,6 +89,12 @@ uint64_t blob_dir_free_bytes(const struct blob_dir *dir)
     return statvfs(dir->path, &st) == 0 ? (uint64_t)st.f_bavail * st.f_frsize : 0;
 }
 
+uint64_t blob_dir_bytes(const struct blob_dir *dir)
+{
+    struct statvfs st;
+    return statvfs(dir->path, &st) == 0 ? (uint64_t)st.f_blocks * st.f_frsize : 0;
+}
+
 bool blob_name_valid(const char *sha256)
 {
     return strlen(sha256) == 64 && strspn(sha256, "0123456789abcdef") == 64;

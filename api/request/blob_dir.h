@@ -28,6 +28,8 @@ void blob_dir_close(struct blob_dir *dir);
 void blob_dir_tidy(const struct blob_dir *dir);
 /* Returns the free bytes of the folder's file system; 0 when unknown. */
 uint64_t blob_dir_free_bytes(const struct blob_dir *dir);
+/* Returns the size of the disk on which the folder lies. */
+uint64_t blob_dir_bytes(const struct blob_dir *dir);
 
 /* Whether the name is 64 lower-case hex digits. */
 bool blob_name_valid(const char *sha256);

@@ -47,6 +47,7 @@ void jobs_hold(struct call *call);
 void jobs_release(struct call *call);
 void jobs_resume(struct call *call);
 void jobs_patch(struct call *call);
+void jobs_remove(struct call *call);
 void jobs_share(struct call *call);
 void jobs_cancel_all(struct call *call); /* bulk.c */
 void jobs_hold_all(struct call *call);
@@ -114,6 +115,7 @@ void web_get(struct call *call);
 void health_get(struct call *call); /* ops.c */
 void ready_get(struct call *call);
 void metrics_get(struct call *call);
+void storage_get(struct call *call);
 void openapi_get(struct call *call);
 
 #endif

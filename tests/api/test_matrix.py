@@ -24,6 +24,8 @@ TABLE = {
     "POST /v1/plans:cluster": ("question", 422, 422, 422, 403, 401, 422),
     "GET /v1/jobs": (None, 200, 200, 200, 403, 401, 200),
     "GET /v1/jobs/{id}": ("job cancelled", 200, 404, 200, 403, 401, 200),
+    "DELETE /v1/jobs/{id}": ("job cancelled", 200, 404, 403, 403, 401, 200),
+    "GET /v1/storage": (None, 200, 200, 200, 403, 401, 200),
     "PATCH /v1/jobs/{id}": ("job held", 200, 404, 403, 403, 401, 200),
     "POST /v1/jobs:cancel": ("jobs queued", 200, 200, 200, 403, 401, 200),  # what became of each job is in the answer
     "POST /v1/jobs:hold": ("jobs queued", 200, 200, 200, 403, 401, 200),

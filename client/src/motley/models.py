@@ -362,6 +362,23 @@ class CommandedJobs(Answered):
 
 
 @dataclass(frozen=True, kw_only=True)
+class GetStorageAnswerUser(Answered):
+    user: str
+    jobs: int  # that have ended
+    checkpoints_bytes: int
+    results_bytes: int
+    uploads_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class GetStorageAnswer(Answered):
+    users: list[GetStorageAnswerUser]
+    database_bytes: int
+    disk_bytes: int  # of the disk that holds the files
+    free_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class JobArray(Answered):
     """of an array; null: the job is none"""
     size: int  # elements
@@ -508,6 +525,13 @@ class ChangeJobAnswer(Answered):
     priority: int
     begins: datetime | None
     at_most: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoveJobAnswer(Answered):
+    id: int
+    removed: list[int]
+    bytes: int  # of files that nothing refers to any more
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,13 +9,13 @@ from ._json import UNSET, Unset
 from .models import (
     AddJoinTokenAnswer, AddModelBase, AddModelFile, AddSessionCodeAnswer, AddTokenAnswer, AuditRow, ChangeDeviceAnswer, ChangeJobAnswer,
     Commanded, CommandedJobs, Device, DeviceLoad, Drained, EnrollAnswer, ExtendJobAnswer, GetFileManifestAnswer, GetJobPlanAnswer,
-    GetLoadAnswer, GetQueueAnswer, GetQueueAnswerQueue, GetReadyAnswer, GetRecordsAnswer, GetSharesAnswer, GetTraceAnswer, GetUsageAnswer,
-    GetWhyAnswer, Group, ImportProfilesAnswer, Job, JobLine, Lanes, Lease, Link, ListArrivalsAnswer, ListArrivalsAnswerArrival,
-    ListArtifactsAnswer, ListArtifactsAnswerArtifact, ListAuditAnswer, ListDevicesAnswer, ListGroupsAnswer, ListJobsAnswer,
-    ListLeasesAnswer, ListLinksAnswer, ListLogsAnswer, ListMetricsAnswer, ListModelsAnswer, ListNodesAnswer, ListNodesAnswerNode,
-    ListProfilesAnswer, ListRunsAnswer, ListTokensAnswer, ListUsersAnswer, LogLine, Metric, Model, OpenSessionAnswer, PlanAnswer, Profile,
-    RemoveNodeAnswer, RenewCertificateAnswer, Run, SetGroupAnswer, SetUserAnswer, ShareJobAnswer, Specification, Status, Submitted, Token,
-    User, WhoAmIAnswer
+    GetLoadAnswer, GetQueueAnswer, GetQueueAnswerQueue, GetReadyAnswer, GetRecordsAnswer, GetSharesAnswer, GetStorageAnswer, GetTraceAnswer,
+    GetUsageAnswer, GetWhyAnswer, Group, ImportProfilesAnswer, Job, JobLine, Lanes, Lease, Link, ListArrivalsAnswer,
+    ListArrivalsAnswerArrival, ListArtifactsAnswer, ListArtifactsAnswerArtifact, ListAuditAnswer, ListDevicesAnswer, ListGroupsAnswer,
+    ListJobsAnswer, ListLeasesAnswer, ListLinksAnswer, ListLogsAnswer, ListMetricsAnswer, ListModelsAnswer, ListNodesAnswer,
+    ListNodesAnswerNode, ListProfilesAnswer, ListRunsAnswer, ListTokensAnswer, ListUsersAnswer, LogLine, Metric, Model, OpenSessionAnswer,
+    PlanAnswer, Profile, RemoveJobAnswer, RemoveNodeAnswer, RenewCertificateAnswer, Run, SetGroupAnswer, SetUserAnswer, ShareJobAnswer,
+    Specification, Status, Submitted, Token, User, WhoAmIAnswer
 )
 
 
@@ -115,6 +115,11 @@ def get_cluster_file(
     return Call("POST", "/v1/plans:cluster", dict[str, Any], body={"spec": spec, "cluster": cluster}, keyed=True, key=idempotency_key)
 
 
+def get_storage() -> Call[GetStorageAnswer]:
+    """What jobs and people have on the disk. Administrators see everybody's, others their own. Scope jobs:read."""
+    return Call("GET", "/v1/storage", GetStorageAnswer)
+
+
 def get_job(id: int) -> Call[Job]:
     """One job. `spec` can be posted again as it is. Scope jobs:read."""
     return Call("GET", f"/v1/jobs/{segment(id)}", Job)
@@ -126,6 +131,13 @@ def change_job(
     """Change the priority, the begin, or how many elements of an array run at once. 409 once the job has ended, and for `begin` once it has
     started. Of an array, the elements that have not started change, too. 403 above one's ceiling of `priority`. Scope jobs:write."""
     return Call("PATCH", f"/v1/jobs/{segment(id)}", ChangeJobAnswer, body={"priority": priority, "begin": begin, "at_most": at_most})
+
+
+def remove_job(id: int) -> Call[RemoveJobAnswer]:
+    """Remove a job that has ended, with its checkpoints, results, metrics and logs. Of an array, its elements, too. What it used stays in
+    the usage. 409 names why it stays: it has not ended, it is shared, or a job that has not ended comes after it or starts from what it
+    made. Its owner's or an administrator's to remove. Scope jobs:write."""
+    return Call("DELETE", f"/v1/jobs/{segment(id)}", RemoveJobAnswer)
 
 
 def cancel_job(id: int, *, idempotency_key: str | None = None) -> Call[Commanded]:
@@ -607,8 +619,10 @@ class Operations:
     release_jobs = SyncCall(release_jobs)
     ask_plan = SyncCall(ask_plan)
     get_cluster_file = SyncCall(get_cluster_file)
+    get_storage = SyncCall(get_storage)
     get_job = SyncCall(get_job)
     change_job = SyncCall(change_job)
+    remove_job = SyncCall(remove_job)
     cancel_job = SyncCall(cancel_job)
     extend_job = SyncCall(extend_job)
     hold_job = SyncCall(hold_job)
@@ -682,8 +696,10 @@ class AsyncOperations:
     release_jobs = AsyncCall(release_jobs)
     ask_plan = AsyncCall(ask_plan)
     get_cluster_file = AsyncCall(get_cluster_file)
+    get_storage = AsyncCall(get_storage)
     get_job = AsyncCall(get_job)
     change_job = AsyncCall(change_job)
+    remove_job = AsyncCall(remove_job)
     cancel_job = AsyncCall(cancel_job)
     extend_job = AsyncCall(extend_job)
     hold_job = AsyncCall(hold_job)
