@@ -31,6 +31,7 @@
 #include "common/log.h"
 #include "common/process.h"
 #include "common/tls.h"
+#include "common/usage.h"
 
 /* REMOVED_GRACE_MS: of workers of a removed node, which can store nothing any more. FLUSH_MS: for the last
  * events to be committed. HELLO_MS: for the last hello to be sent. UNTIL_TICK_S: between two looks at the clock, which may be set meanwhile. */
@@ -97,6 +98,7 @@ static void hello_send(struct agent *agent)
              links_port(agent->links));
     json_t *hello = json_deep_copy(agent->inventory);
     json_object_set_new(hello, "address", json_string(address));
+    json_object_set_new(hello, "release", json_string(motley_version));
     json_object_set_new(hello, "workers", supervisor_workers(agent->supervisor));
     json_object_set_new(hello, "lacking", supervisor_lacking(agent->supervisor));
     if (leaves_in_s(agent) >= 0)

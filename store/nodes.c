@@ -36,7 +36,7 @@ static const struct pg_statement list_nodes = {
     " justify_interval(make_interval(secs => round(abs(n.clock_ahead_s)))), CASE WHEN n.clock_ahead_s > 0 "
     " THEN 'ahead of' ELSE 'behind' END) END, l.text, n.inventory ->> 'unconfined', n.mark), ''), 'marked', "
     " motley_time(n.marked_at), "
-    " 'address', n.address, 'machine_id', n.machine_id, 'last_seen', motley_time(n.last_seen), "
+    " 'address', n.address, 'release', n.inventory ->> 'release', 'machine_id', n.machine_id, 'last_seen', motley_time(n.last_seen), "
     " 'enrolled', motley_time(n.enrolled_at), "
     " 'devices', (SELECT count(*) FROM devices d WHERE d.node = n.name AND d.present)) ORDER BY n.name "
     "COLLATE \"C\"), "

@@ -1,6 +1,7 @@
 /* Tests what the agent daemon does for its scheduler and its workers. */
 #include "agent/child.h"
 #include "agent/daemon_world.h"
+#include "common/usage.h"
 
 static void it_joins_once_and_tells_what_it_has(void **state)
 {
@@ -20,6 +21,7 @@ static void it_joins_once_and_tells_what_it_has(void **state)
     json_t *hello = await(world, "node_hello", -1);
     assert_int_equal(world->api.enrolments, 1);
     assert_string_equal(json_string_value(json_object_get(hello, "node")), "left");
+    assert_string_equal(json_string_value(json_object_get(hello, "release")), motley_version);
     assert_int_equal(json_array_size(json_object_get(hello, "devices")), 2);
     const json_t *device = json_array_get(json_object_get(hello, "devices"), 0);
     assert_string_equal(json_string_value(json_object_get(device, "name")), "left/cpu0");

@@ -190,6 +190,7 @@ static void a_device_that_cannot_run_a_worker_gets_no_job_and_says_why(void **st
     assert_string_equal(json_string_value(json_object_get(left, "why")),
                         "left/cpu0: libopenblas.so.0 is missing");
     assert_true(json_is_null(json_object_get(right, "lacking")));
+    assert_string_equal(json_string_value(json_object_get(right, "release")), "1");
     json_decref(left);
     json_decref(right);
     world.agents[0]->lacking = NULL;

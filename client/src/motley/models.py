@@ -921,6 +921,7 @@ class ListNodesAnswerNode(Answered):
     why: str | None = None  # a clock that is 30 s or more off, what is lacking, that workers are in no sandbox, and why the last message was refused
     marked: datetime | None = None
     address: str | None = None
+    release: str | None = None  # of its agent, such as 0.1.0; null: it has not said hello, or is older than this member
     machine_id: str | None = None
     devices: int | None = None  # how many
     enrolled: datetime | None = None
