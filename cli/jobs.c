@@ -154,14 +154,18 @@ static void print_line(const char *label, const char *value)
         printf("%-12s %s\n", label, value);
 }
 
-/* Prints what the specification trains, and in which dtypes. */
-static void print_method(const json_t *spec)
+/* Prints what the specification trains, and in which dtypes; auto: until the first run has decided. */
+static void print_method(const json_t *job)
 {
+    const json_t *spec = json_object_get(job, "spec");
+    const char *asked = show_str(json_object_get(spec, "train"), "compute");
+    const char *decided = show_str(json_object_get(job, "inputs"), "compute");
     const json_t *method = json_object_get(spec, "method");
     bool full = strcmp(show_str(method, "kind"), "full") == 0;
     if (json_is_object(method))
         printf("%-12s %s, base %s, computed in %s\n", "method", show_str(method, "kind"),
-               full ? "fp32" : show_str(method, "base"), show_str(json_object_get(spec, "train"), "compute"));
+               full ? "fp32" : show_str(method, "base"),
+               strcmp(asked, "auto") == 0 && *decided ? decided : asked);
 }
 
 static void print_job(const json_t *job)
@@ -177,7 +181,7 @@ static void print_job(const json_t *job)
     if (json_is_object(base))
         printf("%-12s %s%s%s\n", "model", show_str(base, "name"), *show_str(base, "revision") ? "@" : "",
                show_str(base, "revision"));
-    print_method(json_object_get(job, "spec"));
+    print_method(job);
     printf("%-12s %.0f of %.0f\n", "steps", show_num(job, "step", 0), show_num(job, "steps", 0));
     if (json_is_number(json_object_get(job, "loss")))
         printf("%-12s %.4f\n", "loss", show_num(job, "loss", 0));

@@ -13,6 +13,7 @@
 #include "common/file.h"
 #include "common/json.h"
 #include "common/units.h"
+#include "model/job/spec.h"
 #include "show/draw.h"
 #include "planner/given/inputs.h"
 #include "replay/change.h"
@@ -252,7 +253,12 @@ static int plan_again(struct cli *cli, struct recorded *run, struct again *again
     struct plan_options options = {
         .programs = true, .runnable_only = !cli_option(cli, "--placement") && !cli_option(cli, "--cluster")};
     again->added = json_array();
-    json_t *inputs = given_by_server(cli, json_object_get(run->job, "spec"), NULL, err);
+    /* The run is compared with plans that compute as it did. */
+    json_t *spec = spec_computed(json_object_get(run->job, "spec"),
+                                 json_string_value(json_object_get(json_object_get(run->job, "inputs"),
+                                                                   "compute")));
+    json_t *inputs = given_by_server(cli, spec, NULL, err);
+    json_decref(spec);
     if (!inputs)
         return err_wrap(err, "planning job %lld again", (long long)run->id);
     int result = replay_calibrate(run->plan, run->answer.compute_s, inputs, &again->priced_s, err);

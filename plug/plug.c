@@ -70,7 +70,10 @@ int plug_accept(const json_t *document, const struct workload *workload, const s
     *plan = NULL;
     if (problem_init(&problem, workload, cluster, err) < 0)
         return -1;
-    if (form_read(&problem, document, &c, &given, err) == 0 && plan_seal(given, err) == 0)
+    bool read = form_read(&problem, document, &c, &given, err) == 0;
+    if (read)
+        given->compute = (enum plan_dtype)workload->compute;
+    if (read && plan_seal(given, err) == 0)
         *plan =
             from_plan_keep(&problem, given,
                            candidate_cells(&problem, &c) > LARGE_PLAN ? 1 : problem.step_count, step_s, err);

@@ -263,6 +263,7 @@ static const struct doc_field frame_fields[] = {
     DOC_NUM("rows_bound", plan, rows_bound, JR_REQUIRED, 0, 0, UINT32_MAX, ""),
     DOC_NUM("labelled_bound", plan, labelled_bound, JR_REQUIRED, 0, 0, UINT32_MAX, ""),
     DOC_NUM("sequence_bound", plan, sequence_bound, JR_REQUIRED, 0, 0, UINT32_MAX, ""),
+    DOC_CHOICE("compute", plan, compute, JR_OPTIONAL, PLAN_F32, plan_dtype_names, "", .flags = DOC_SPARSE),
     DOC_FLAG("trains_embedding", plan, trains_embedding, JR_REQUIRED, false, ""),
     DOC_STRUCT("costs", plan, costs, JR_REQUIRED, &plan_costs_doc, ""),
 };

@@ -374,6 +374,7 @@ struct plan {
     uint32_t rows_bound;         /* most rows a micro-batch holds */
     uint32_t labelled_bound;     /* most labelled tokens a micro-batch may hold */
     uint32_t sequence_bound;     /* longest row in tokens, samples (prompt and answer) included */
+    enum plan_dtype compute;     /* what the operands of products are rounded to; PLAN_F32: to nothing */
     bool trains_embedding; /* gradients reach block 0's table; if it is tied, the head's gradient is added */
     uint32_t rank_count;
     struct plan_rank *ranks;

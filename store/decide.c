@@ -9,16 +9,19 @@
 /* clang-format off */
 #define UNFINISHED "('sent', 'ready', 'running')"
 
-/* The job is looked up in subqueries. A join would be slow: PostgreSQL expects 10,000 rows from two lists of
+/* What a job with train.compute: auto is computed in is decided with its first run, and then stays.
+ * The job is looked up in subqueries. A join would be slow: PostgreSQL expects 10,000 rows from two lists of
  * records, and so reads all jobs. */
 static const struct pg_statement add_runs = {
     "decide_runs_new",
     "WITH c AS MATERIALIZED (SELECT * FROM "
     RECORDS("run bigint, job bigint, attempt integer, epoch bigint, plan json, answer json, timeline text, start_step bigint, "
-            "step_s double precision, save_bytes bigint, load_bytes bigint, ranks json") "), "
+            "step_s double precision, save_bytes bigint, load_bytes bigint, ranks json, compute text") "), "
     "made AS (INSERT INTO runs (id, job, attempt, epoch, state, plan, answer, timeline, start_step, step_s, load_bytes, save_bytes) "
     "  SELECT run, job, attempt, epoch, 'starting', plan, answer, timeline, start_step, step_s, coalesce(load_bytes, 0), coalesce((SELECT p.save_bytes FROM runs p "
     "    WHERE p.job = c.job AND p.saved_at IS NOT NULL ORDER BY p.attempt DESC LIMIT 1), c.save_bytes, 0) FROM c RETURNING 1), "
+    "fixed AS (UPDATE jobs j SET inputs = (j.inputs::jsonb || jsonb_build_object('compute', c.compute))::json FROM c "
+    "  WHERE j.id = c.job AND c.compute IS NOT NULL AND j.inputs ->> 'compute' IS NULL RETURNING 1), "
     "x AS MATERIALIZED (SELECT c.run, c.job, x.* FROM c, json_to_recordset(c.ranks) AS x(assignment bigint, rank integer, "
     "  node text, device text, busy_s double precision, speed double precision, origin text, factor double precision)), "
     "held AS (INSERT INTO ledger (assignment, run, job, user_id, account, device, speed, origin, factor) "

@@ -148,11 +148,14 @@ static int read_job(const json_t *message, struct profile_job *job, struct err *
     if (jr_finish_loose(&reader) < 0 || local_read(message, &job->local, err) < 0)
         return -1;
     job->start_ns = (uint64_t)job->local.start_ns;
-    job->method.compute = dtypes[compute];
     if (read_config(model, &job->local, &job->config, err) < 0 ||
         model_config_runnable(&job->config, err) < 0)
         return err_wrap(err, "model");
-    return read_method(message, spec, job, err);
+    if (read_method(message, spec, job, err) < 0)
+        return -1;
+    if (!spec || spec_compute_is_open(spec))
+        job->method.compute = dtypes[compute];
+    return 0;
 }
 
 static bool stopped(void *context)

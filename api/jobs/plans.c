@@ -94,7 +94,7 @@ static void question_end(struct plan_question *question)
 
 /* ---- on a thread of the plans' own pools ---- */
 
-static void search(struct plan_question *question, const struct plan_inputs *inputs)
+static void search(struct plan_question *question, struct plan_inputs *inputs)
 {
     struct plan_answer *found = NULL;
     const struct plan_options options = {.programs = !question->brief,

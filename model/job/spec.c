@@ -25,7 +25,7 @@
 WORDS(method, "lora", "full")
 WORDS(base, "fp32", "bf16", "fp16", "nf4", "packed")
 WORDS(optimizer, "adamw", "adamw8bit")
-WORDS(compute, "fp32", "bf16", "fp16")
+WORDS(compute, "auto", "fp32", "bf16", "fp16")
 WORDS(decay, "all", "matrices")
 WORDS(moments, "device", "host")
 WORDS(objective, "time", "cost", "energy")
@@ -362,8 +362,9 @@ static const struct doc_field train_fields[] = {
     DOC_NUM("eps", spec_train_part, eps, JR_GIVEN, 1e-8, 0, 1, "of AdamW"),
     DOC_NUM("clip_norm", spec_train_part, clip_norm, JR_OPTIONAL, 1, 0, 1e12, "0: no clipping"),
     DOC_NUM("seed", spec_train_part, seed, JR_GIVEN, 1, 0, SEED_MAX, "of order, dropout and new adapters"),
-    DOC_CHOICE("compute", spec_train_part, compute, JR_GIVEN, SPEC_COMPUTE_FP32, compute_names,
-               "what the operands of products are rounded to"),
+    DOC_CHOICE("compute", spec_train_part, compute, JR_GIVEN, SPEC_COMPUTE_AUTO, compute_names,
+               "what the operands of products are rounded to; auto: what is fastest on the devices of the "
+               "job's first plan, and fp32 unless a card multiplies 16 bits faster"),
     DOC_OTHER("recompute", spec_train_part, recompute, &recompute_form,
               "auto, or whether the backward pass computes activations again",
               .schema = "{\"anyOf\":[{\"type\":\"boolean\"},{\"type\":\"string\",\"enum\":[\"auto\"]}]}"),
@@ -713,6 +714,28 @@ json_t *spec_to_json(const struct job_spec *spec, struct err *err)
 void spec_fini(struct job_spec *spec)
 {
     doc_fini(&spec_doc, spec);
+}
+
+bool spec_compute_is_open(const json_t *spec)
+{
+    const char *compute = json_string_value(json_object_get(json_object_get(spec, "train"), "compute"));
+    return compute && strcmp(compute, compute_names[SPEC_COMPUTE_AUTO]) == 0;
+}
+
+json_t *spec_computed(const json_t *spec, const char *compute)
+{
+    json_t *copy = json_copy((json_t *)(uintptr_t)spec), *train;
+    if (!copy || !compute || !spec_compute_is_open(spec))
+        return copy;
+    train = json_copy(json_object_get(spec, "train"));
+    if (json_object_set_new(train, "compute", json_string(compute)) == 0 &&
+        json_object_set(copy, "train", train) == 0) {
+        json_decref(train);
+        return copy;
+    }
+    json_decref(train);
+    json_decref(copy);
+    return NULL;
 }
 
 bool spec_blob_ref(const char *text, char hex[65])

@@ -43,7 +43,7 @@ enum spec_method { SPEC_METHOD_LORA, SPEC_METHOD_FULL };
 /* How frozen weights are stored. PACKED: in the quantised blocks of the file (GGUF). */
 enum spec_base { SPEC_BASE_FP32, SPEC_BASE_BF16, SPEC_BASE_FP16, SPEC_BASE_NF4, SPEC_BASE_PACKED };
 enum spec_optimizer { SPEC_OPTIMIZER_ADAMW, SPEC_OPTIMIZER_ADAMW8BIT };
-enum spec_compute { SPEC_COMPUTE_FP32, SPEC_COMPUTE_BF16, SPEC_COMPUTE_FP16 };
+enum spec_compute { SPEC_COMPUTE_AUTO, SPEC_COMPUTE_FP32, SPEC_COMPUTE_BF16, SPEC_COMPUTE_FP16 };
 enum spec_format {
     SPEC_FORMAT_AUTO,
     SPEC_FORMAT_ALPACA,
@@ -256,6 +256,12 @@ void spec_fini(struct job_spec *spec);
 /* Returns a new document with every value written out, or NULL with ERR_NOMEM. spec_parse() of it gives the
  * same spec, so it can be posted. */
 json_t *spec_to_json(const struct job_spec *spec, struct err *err);
+
+/* Returns a new document (which shares the rest) like `spec`, with train.compute: auto replaced by what the job
+ * is computed in; NULL: by nothing. NULL without memory. */
+json_t *spec_computed(const json_t *spec, const char *compute);
+/* Whether the document says train.compute: auto. */
+bool spec_compute_is_open(const json_t *spec);
 
 /* Returns true when 'text' is a blob reference "sha256:<64 lower-case hex digits>". The digits and a NUL are
  * then written to 'hex' unless that is NULL. */

@@ -171,7 +171,6 @@ static int format_doubt(struct doubts *d)
     const struct catalogue_entry *said[FORMATS_MAX] = {NULL};
     char names_of[160] = "";
     uint32_t count = 0;
-    bool slow = false, half = false;
     for (uint32_t i = 0; i < p->device_count && p->workload->compute == COMPUTE_BF16; i++) {
         const struct planner_device *device = &p->cluster->devices[i];
         const struct catalogue_entry *like = device->like;
@@ -183,15 +182,11 @@ static int format_doubt(struct doubts *d)
         said[count++] = like;
         size_t used = strlen(names_of);
         snprintf(names_of + used, sizeof(names_of) - used, "%s%s", used ? ", " : "", like->name);
-        *(like->flops_16 > 0 ? &half : &slow) = true;
     }
     if (count == 0)
         return 0;
-    return doubt(d, "train.compute is bf16, and %s %s no bfloat16 products: taken to compute %s", names_of,
-                 count == 1 ? "has" : "have",
-                 half && slow ? "at their float16 rate, or their float32 rate where that is higher"
-                 : half       ? "at the float16 rate, as with loss scaling"
-                              : "at the float32 rate");
+    return doubt(d, "computed in bf16, and %s %s no bfloat16 products: taken to compute at the float32 rate",
+                 names_of, count == 1 ? "has" : "have");
 }
 
 static int link_doubt(struct doubts *d, const char *what, const char *of, bool network, double latency_s,
@@ -223,7 +218,7 @@ static int card_doubt(struct doubts *d, const struct planner_device *device)
         return -1;
     if (!like || strcmp(device->kind, "cpu") == 0)
         return 0;
-    bool half = d->problem->workload->compute != COMPUTE_FP32 && like->flops_16 > 0;
+    bool half = catalogue_rate(like, d->problem->workload->compute) == like->flops_16 * like->efficiency_16;
     double reached = (half ? like->efficiency_16 : like->efficiency) * device->speed;
     if (!device->profile.present && reached > CARD_MOST &&
         doubt(d, "speed of %s: %g would be %.1f times the peak of %s", device->name, device->speed, reached,

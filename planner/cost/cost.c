@@ -62,7 +62,7 @@ static const struct catalogue_entry *entry_of(const struct planner_device *devic
 static void entry_rates(const struct catalogue_entry *entry, const struct workload *workload, double threads,
                         double *flops_per_s, double *bytes_per_s)
 {
-    *flops_per_s = catalogue_rate(entry, workload->compute != COMPUTE_FP32) * threads;
+    *flops_per_s = catalogue_rate(entry, workload->compute) * threads;
     *bytes_per_s = entry->memory_bytes_per_s * threads;
 }
 
@@ -377,6 +377,24 @@ static void slow_down(struct cost_curve *curve, double factor)
             curve->points[i].seconds[way] *= factor;
 }
 
+/* Returns how many times as long products take as where the device was measured, by the catalogue, if that was
+ * in another precision than the workload's. Its times then count as estimates. */
+static double precision_factor(struct cost_device *cost, const struct planner_device *device,
+                               const struct workload *workload)
+{
+    const struct catalogue_entry *entry = entry_of(device);
+    const int measured = device->profile.compute;
+    if (!device->profile.present || measured < 0 || measured == (int)workload->compute || !entry)
+        return 1;
+    const double factor = catalogue_rate(entry, (enum workload_compute)measured) /
+                          catalogue_rate(entry, workload->compute);
+    if (factor != 1) {
+        cost->origin = ORIGIN_ESTIMATED;
+        cost->uncertainty = fmax(cost->uncertainty, entry->uncertainty);
+    }
+    return factor;
+}
+
 int cost_device_init(struct cost_device *cost, const struct planner_device *device,
                      const struct workload *workload, const struct block_list *blocks, struct err *err)
 {
@@ -390,7 +408,8 @@ int cost_device_init(struct cost_device *cost, const struct planner_device *devi
         return -1;
     }
     recompute_layers_alone(cost);
-    double factor = (device->profile.present ? device->profile.heat : 1) / (device->speed * device->heat);
+    double factor = precision_factor(cost, device, workload) *
+                    (device->profile.present ? device->profile.heat : 1) / (device->speed * device->heat);
     for (int cls = 0; cls < COST_CLASSES; cls++) {
         slow_down(&cost->curves[cls], factor);
         cost->step_s[cls] *= factor;

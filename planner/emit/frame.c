@@ -16,6 +16,7 @@ void plan_frame_fill(struct plan *plan, const struct problem *problem, const str
     plan->tokens_bound = problem_tokens_bound(problem, rows);
     plan->labelled_bound = problem_labelled_bound(problem, rows);
     plan->sequence_bound = problem->sequence_bound;
+    plan->compute = (enum plan_dtype)problem->workload->compute;
     plan->trains_embedding = problem->workload->method == METHOD_FULL;
 }
 

@@ -128,10 +128,21 @@ const struct catalogue_entry *catalogue_extreme(const char *kind, bool fastest)
     return best;
 }
 
-double catalogue_rate(const struct catalogue_entry *entry, bool half)
+double catalogue_rate(const struct catalogue_entry *entry, enum workload_compute compute)
 {
+    const bool half = (compute == COMPUTE_FP16 || (compute == COMPUTE_BF16 && entry->bf16)) &&
+                      strcmp(entry->kind, "cpu") != 0;
     return half && entry->flops_16 > entry->flops_fp32 ? entry->flops_16 * entry->efficiency_16
-                                                       : entry->flops_fp32 * entry->efficiency;
+                                                             : entry->flops_fp32 * entry->efficiency;
+}
+
+enum workload_compute catalogue_fastest(const struct catalogue_entry *entry)
+{
+    const double full = entry ? catalogue_rate(entry, COMPUTE_FP32) : 0;
+    return !entry                                       ? COMPUTE_FP32
+           : catalogue_rate(entry, COMPUTE_BF16) > full ? COMPUTE_BF16
+           : catalogue_rate(entry, COMPUTE_FP16) > full ? COMPUTE_FP16
+                                                        : COMPUTE_FP32;
 }
 
 double catalogue_measured_rate(const json_t *profile)
@@ -159,11 +170,12 @@ double catalogue_measured_rate(const json_t *profile)
 json_t *catalogue_difference(const char *like, const json_t *profile)
 {
     const struct catalogue_entry *entry = like ? catalogue_find(like) : NULL;
-    const char *compute = json_string_value(json_object_get(profile, "compute"));
+    enum workload_compute in;
     double rate = catalogue_measured_rate(profile);
-    if (!entry || !compute || !(rate > 0))
+    if (!entry || workload_compute_read(json_string_value(json_object_get(profile, "compute")), &in) < 0 ||
+        !(rate > 0))
         return NULL;
-    double estimated = catalogue_rate(entry, strcmp(compute, "fp32") != 0);
+    double estimated = catalogue_rate(entry, in);
     return json_pack("{s:s, s:f, s:f, s:f}", "entry", entry->name, "flops_per_s", rate,
                      "estimated_flops_per_s", estimated, "ratio", rate / estimated);
 }

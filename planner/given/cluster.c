@@ -249,11 +249,14 @@ static int profile_read(struct json_reader *r, struct device_profile *profile, c
     const json_t *points = NULL;
     int origin = ORIGIN_MEASURED;
     double base = 0;
+    const char *word = NULL;
+    enum workload_compute compute;
     struct json_reader compared;
     profile->heat = 1;
     jr_f64(r, "heat", JR_OPTIONAL, 1e-3, 1, &profile->heat);
     jr_array(r, "points", JR_REQUIRED, 1, CLUSTER_POINTS_MAX, &points);
     jr_choice(r, "origin", JR_OPTIONAL, cost_origin_names, &origin);
+    jr_str(r, "compute", JR_OPTIONAL, 0, 255, &word);
     jr_f64(r, "waited_share", JR_OPTIONAL, 0, 1, &profile->waited_share);
     jr_f64(r, "spread", JR_OPTIONAL, 0, 1e12, &profile->spread);
     jr_f64(r, "base_process_bytes", JR_OPTIONAL, 0, 1e15, &base);
@@ -278,6 +281,7 @@ static int profile_read(struct json_reader *r, struct device_profile *profile, c
         return jr_fail(r, "points", "none is of a head");
     profile->present = true;
     profile->origin = (enum cost_origin)origin;
+    profile->compute = workload_compute_read(word, &compute) == 0 ? (int)compute : -1;
     profile->process_base_bytes = (uint64_t)base;
     return 0;
 }

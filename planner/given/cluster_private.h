@@ -29,6 +29,7 @@ enum profile_block {
 struct device_profile {
     bool present;
     enum cost_origin origin;
+    int compute; /* enum workload_compute of the measured products; −1: the profile does not say */
     uint32_t point_count[PROFILE_BLOCKS];
     struct profile_point *points[PROFILE_BLOCKS];
     double step_s[PROFILE_BLOCKS];    /* seconds of an optimiser step for one block of the kind */

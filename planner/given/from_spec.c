@@ -43,14 +43,10 @@ static int method_copy(const struct job_spec *spec, struct workload *w, struct e
                                                [SPEC_BASE_FP16] = BASE_FP16,
                                                [SPEC_BASE_NF4] = BASE_NF4,
                                                [SPEC_BASE_PACKED] = BASE_PACKED};
-    static const enum workload_compute computes[] = {[SPEC_COMPUTE_FP32] = COMPUTE_FP32,
-                                                     [SPEC_COMPUTE_BF16] = COMPUTE_BF16,
-                                                     [SPEC_COMPUTE_FP16] = COMPUTE_FP16};
     w->method = spec->method.kind == SPEC_METHOD_FULL ? METHOD_FULL : METHOD_LORA;
     w->lora_rank = spec->method.rank;
     w->lora_dropout = spec->method.dropout;
     w->base = bases[spec->method.base];
-    w->compute = computes[spec->train.compute];
     model_packed_bytes(w->config, &w->packed_matrix_bytes, &w->packed_table_bytes);
     w->single_quant = !spec->method.double_quant;
     w->moments_on_host = spec->placement.moments == SPEC_MOMENTS_HOST;
@@ -71,24 +67,44 @@ static int method_copy(const struct job_spec *spec, struct workload *w, struct e
     return 0;
 }
 
-/* Boundary tensors have the dtype that was asked for, else the compute dtype; an odd hidden size allows only
- * fp32 (engine/stage/stage.h). */
+/* Sets what is computed in: as the job asks, else as its last run did, else as the plan does that it repeats;
+ * otherwise plan_search chooses. */
+static int compute_copy(const struct job_spec *spec, const char *before, struct workload *w, struct err *err)
+{
+    static const enum workload_compute computes[] = {[SPEC_COMPUTE_FP32] = COMPUTE_FP32,
+                                                     [SPEC_COMPUTE_BF16] = COMPUTE_BF16,
+                                                     [SPEC_COMPUTE_FP16] = COMPUTE_FP16};
+    const json_t *plan = spec->placement.plan, *inner = json_object_get(plan, "plan");
+    const char *planned = json_string_value(json_object_get(inner ? inner : plan, "compute"));
+    enum workload_compute compute = COMPUTE_FP32;
+    w->compute_open = spec->train.compute == SPEC_COMPUTE_AUTO && !before && !plan;
+    if (spec->train.compute != SPEC_COMPUTE_AUTO) {
+        compute = computes[spec->train.compute];
+    } else if ((before || planned) && workload_compute_read(before ? before : planned, &compute) < 0) {
+        return err_set(err, ERR_INVALID, "%s: \"%s\" is none of fp32, bf16 and fp16",
+                       before ? "inputs.compute" : "placement.plan: compute", before ? before : planned);
+    }
+    const bool open = w->compute_open;
+    workload_compute_set(w, compute);
+    w->compute_open = open;
+    return 0;
+}
+
+/* Boundary tensors have the dtype that was asked for, else the compute dtype. */
 static int boundary_copy(const struct job_spec *spec, struct workload *w, struct err *err)
 {
-    static const enum plan_dtype asked[] =
-        {[SPEC_BOUNDARY_FP32] = PLAN_F32, [SPEC_BOUNDARY_BF16] = PLAN_BF16, [SPEC_BOUNDARY_FP16] = PLAN_F16},
-                                 computed[] = {[COMPUTE_FP32] = PLAN_F32,
-                                               [COMPUTE_BF16] = PLAN_BF16,
-                                               [COMPUTE_FP16] = PLAN_F16};
-    bool odd = w->config->hidden % 2 != 0, chosen = spec->placement.boundary != SPEC_BOUNDARY_AUTO;
-    w->boundary = chosen ? asked[spec->placement.boundary] : computed[w->compute];
-    if (!odd || w->boundary == PLAN_F32)
+    static const enum plan_dtype asked[] = {
+        [SPEC_BOUNDARY_FP32] = PLAN_F32, [SPEC_BOUNDARY_BF16] = PLAN_BF16, [SPEC_BOUNDARY_FP16] = PLAN_F16};
+    const enum spec_boundary boundary = spec->placement.boundary;
+    w->boundary_open = boundary == SPEC_BOUNDARY_AUTO;
+    if (w->boundary_open)
         return 0;
-    w->boundary = PLAN_F32;
-    return !chosen ? 0
-                   : err_set(err, ERR_UNSUPPORTED,
-                             "placement.boundary: %s, of a model whose width, %u, is odd: only fp32",
-                             spec_boundary_name(spec->placement.boundary), w->config->hidden);
+    w->boundary = asked[boundary];
+    return w->boundary == PLAN_F32 || w->config->hidden % 2 == 0
+               ? 0
+               : err_set(err, ERR_UNSUPPORTED,
+                         "placement.boundary: %s, of a model whose width, %u, is odd: only fp32",
+                         spec_boundary_name(boundary), w->config->hidden);
 }
 
 /* Reads the tokens (or shares) that each expert of one layer received, in any unit, as shares of their sum.
@@ -167,7 +183,7 @@ int workload_from_spec(const struct job_spec *spec, const struct model_config *c
     w.row_count = rows->train ? rows->train_count : 0;
     w.eval_row_count = rows->eval ? rows->eval_count : 0;
     if (spec_check_model(spec, config, err) < 0 || method_copy(spec, &w, err) < 0 ||
-        boundary_copy(spec, &w, err) < 0 ||
+        boundary_copy(spec, &w, err) < 0 || compute_copy(spec, rows->compute, &w, err) < 0 ||
         names_copy(&spec->placement.devices, &w.device_count, &w.devices, err) < 0 ||
         names_copy(&spec->placement.exclude, &w.exclude_count, &w.exclude, err) < 0 ||
         rows_copy(rows->train, w.row_count, w.sequence_tokens, &w.rows, err) < 0 ||

@@ -12,11 +12,14 @@
 
 /* The sizes of a job's rows. NULL sizes: the data is not available, and every row is assumed to have
  * data.sequence_tokens tokens. prompt_tokens: length of the rendered sample prompt; 0 if unknown, and 256 are
- * assumed. expert_share: measured routing (INTERFACES.md); NULL: every expert receives as many tokens. */
+ * assumed. expert_share: measured routing (INTERFACES.md); NULL: every expert receives as many tokens.
+ * compute: what the job's last run was computed in, for a job with train.compute: auto; NULL: it has not run.
+ */
 struct plan_rows {
     const struct row_size *train, *eval;
     uint32_t train_count, eval_count, prompt_tokens;
     const json_t *expert_share;
+    const char *compute;
 };
 
 /* Fills *workload (workload_fini). config is borrowed until the workload ends; spec and rows are copied. */

@@ -101,6 +101,26 @@ bool workload_packs(const struct workload *w)
     return w->base == BASE_NF4 || w->base == BASE_PACKED;
 }
 
+int workload_compute_read(const char *word, enum workload_compute *compute)
+{
+    for (int i = 0; word && plan_dtype_names[i]; i++) {
+        if (strcmp(plan_dtype_names[i], word) == 0) {
+            *compute = (enum workload_compute)i;
+            return 0;
+        }
+    }
+    return -1;
+}
+
+/* An odd hidden size allows boundary tensors in fp32 only (engine/stage/stage.h). */
+void workload_compute_set(struct workload *w, enum workload_compute compute)
+{
+    w->compute = compute;
+    w->compute_open = false;
+    if (w->boundary_open)
+        w->boundary = w->config->hidden % 2 != 0 ? PLAN_F32 : (enum plan_dtype)compute;
+}
+
 double workload_value_bytes(const struct workload *w)
 {
     return w->compute == COMPUTE_FP32 ? 4 : 2;

@@ -16,7 +16,7 @@
 
 enum workload_method { METHOD_LORA, METHOD_FULL };
 enum workload_base { BASE_FP32, BASE_BF16, BASE_FP16, BASE_NF4, BASE_PACKED };
-enum workload_compute { COMPUTE_FP32, COMPUTE_BF16, COMPUTE_FP16 };
+enum workload_compute { COMPUTE_FP32 = PLAN_F32, COMPUTE_BF16 = PLAN_BF16, COMPUTE_FP16 = PLAN_F16 };
 enum workload_recompute { RECOMPUTE_AUTO, RECOMPUTE_YES, RECOMPUTE_NO };
 enum workload_objective { OBJECTIVE_TIME, OBJECTIVE_COST, OBJECTIVE_ENERGY };
 
@@ -46,7 +46,11 @@ struct workload {
     /* BASE_PACKED: mean bytes of a value in matrices, and in embedding and head */
     double packed_matrix_bytes, packed_table_bytes;
     enum workload_compute compute;
+    bool compute_open;        /* plan_search chooses `compute`, and clears this */
+    /* Where plan_search chose 16 bits: seconds of a step in fp32, INFINITY if nothing fits in it; else 0. */
+    double fp32_step_s;
     enum plan_dtype boundary; /* dtype of boundary tensors between ranks */
+    bool boundary_open;       /* workload_compute_set sets `boundary`, too */
     enum workload_recompute recompute;
     enum workload_objective objective;
     uint32_t sequence_tokens; /* tokens of the longest row that the job allows */
@@ -76,6 +80,11 @@ struct workload {
     uint32_t exclude_count;
     char **exclude; /* owned */
 };
+
+/* Reads "fp32", "bf16" or "fp16"; −1 for any other word. */
+int workload_compute_read(const char *word, enum workload_compute *compute);
+/* Sets what is computed in, and with it the dtype of boundary tensors unless the job asks for one. */
+void workload_compute_set(struct workload *workload, enum workload_compute compute);
 
 /* Returns the bytes of one stored parameter of a layer's frozen matrices; for a packed base the mean. */
 double workload_matrix_bytes(const struct workload *workload);

@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "common/log.h"
+#include "model/job/spec.h"
+#include "program/program.h"
 #include "scheduler/pass/pauses.h"
 
 static const struct store_sched_device *find_device(const struct scheduler_pass *pass, const char *name)
@@ -90,10 +92,18 @@ static json_t *compose_limits(const struct scheduler_pass *pass, const struct pa
     return json_pack("{s:f, s:f}", "wait", wait_ms / 1e3, "save", limits->save_wait_ms / 1e3);
 }
 
-/* Returns the job's specification without its plan, because an assignment has the plan anyway. */
+/* Returns what the run is computed in: what its plan says. */
+static const char *compute_of(const struct pass_start *start)
+{
+    const char *compute = json_string_value(json_object_get(start->answer.plan, "compute"));
+    return compute ? compute : plan_dtype_name(PLAN_F32);
+}
+
+/* Returns the job's specification as the run is computed, and without its plan, because an assignment has the
+ * plan anyway. */
 static json_t *compose_spec(const struct pass_start *start)
 {
-    json_t *spec = json_copy(start->spec);
+    json_t *spec = spec_computed(start->spec, compute_of(start));
     json_t *placement = json_copy(json_object_get(spec, "placement"));
     if (placement) {
         json_object_del(placement, "plan");
@@ -171,13 +181,14 @@ static void compose_run(struct scheduler_pass *pass, const struct pass_start *st
         pass_message(pass, json_string_value(json_object_get(rank, "node")), run, "assign",
                      compose_assign(pass, common, rank));
     pass_add(pass, pass->runs_new,
-             json_pack("{s:I, s:I, s:I, s:O, s:O, s:O?, s:O?, s:I, s:f, s:I, s:I, s:O}", "run",
+             json_pack("{s:I, s:I, s:I, s:O, s:O, s:O?, s:O?, s:I, s:f, s:I, s:I, s:O, s:s?}", "run",
                        (json_int_t)run, "job", (json_int_t)job->id, "attempt", (json_int_t)job->attempt + 1,
                        "epoch", json_object_get(numbers, "epoch"), "plan", start->answer.plan, "answer",
                        start->answer.answer, "timeline", start->answer.timeline, "start_step",
                        (json_int_t)(start->checkpoint_step > 0 ? start->checkpoint_step : 0), "step_s",
                        start->step_s, "save_bytes", save_bytes(start->answer.plan), "load_bytes",
-                       load_bytes(start->answer.plan), "ranks", ranks));
+                       load_bytes(start->answer.plan), "ranks", ranks, "compute",
+                       spec_compute_is_open(start->spec) ? compute_of(start) : NULL));
     pass_add(pass, pass->jobs,
              json_pack("{s:I, s:s, s:s, s:I, s:O?}", "job", (json_int_t)job->id, "before", "queued", "state",
                        "starting", "run", (json_int_t)run, "why", json_object_get(planner, "why")));

@@ -11,6 +11,9 @@
 
 #include "common/clock.h"
 #include "common/hash.h"
+#include "model/job/spec.h"
+#include "planner/given/catalogue.h"
+#include "program/program.h"
 #include "store/links.h"
 
 enum { LINK_REQUESTS_MAX = 64, LAYER_WEIGHTS_MANY = 1000000 };
@@ -250,6 +253,18 @@ static uint32_t measure_ms(const struct scheduler_pass *pass, const json_t *mode
     return (uint32_t)(share * pass->scheduler->config->limits.profile_ms);
 }
 
+/* Returns what the device is measured in for the class: what it computes fastest where the class leaves that
+ * open, as the planner converts the times to other precisions by the catalogue. */
+static const char *measured_in(const struct job_class *class, const struct store_sched_device *device)
+{
+    const char *like = json_string_value(json_object_get(device->inventory, "like"));
+    const char *asked =
+        json_string_value(json_object_get(json_object_get(class->asked, "train"), "compute"));
+    if (!spec_compute_is_open(class->asked))
+        return asked;
+    return plan_dtype_name((enum plan_dtype)catalogue_fastest(like ? catalogue_find(like) : NULL));
+}
+
 static void request_profile(struct scheduler_pass *pass, const struct job_class *class,
                             const struct store_sched_device *device)
 {
@@ -260,9 +275,9 @@ static void request_profile(struct scheduler_pass *pass, const struct job_class 
                              "files", json_object_get(model, "files"));
     json_t *method = json_object_get(class->asked, "method");
     json_t *message = json_pack(
-        "{s:s, s:o, s:O, s:O?, s:O?, s:O?, s:O, s:I, s:f}", "device", device->name, "model", slim, "method",
+        "{s:s, s:o, s:O, s:O?, s:s?, s:O?, s:O, s:I, s:f}", "device", device->name, "model", slim, "method",
         method, "base", json_object_get(method, "base"), "compute",
-        json_object_get(json_object_get(class->asked, "train"), "compute"), "sequence_tokens",
+        measured_in(class, device), "sequence_tokens",
         json_object_get(json_object_get(class->asked, "data"), "sequence_tokens"), "spec", class->asked,
         "start_in_ms", (json_int_t)limits->profile_start_ms, "seconds", measure_ms(pass, model) / 1000.0);
     json_int_t deadline =

@@ -73,7 +73,9 @@ static int read_workload(const struct placer_request *request, const struct job_
                                    .train_count = train_count,
                                    .eval_count = eval_count,
                                    .prompt_tokens = (uint32_t)json_array_size(ids),
-                                   .expert_share = json_object_get(request->inputs, "expert_share")};
+                                   .expert_share = json_object_get(request->inputs, "expert_share"),
+                                   .compute =
+                                       json_string_value(json_object_get(request->inputs, "compute"))};
     rc = workload_from_spec(spec, config, &rows, workload, err);
     keep_names(request, workload->devices, &workload->device_count);
 out:
@@ -238,6 +240,21 @@ static int weigh_move(const struct placer_request *request, const struct workloa
     return result;
 }
 
+/* Asks an external planner, in the specification that it gets with what our own plan is computed in. */
+static int ask_external(const struct placer_request *request, const char *name,
+                        const struct workload *workload, const struct cluster *cluster,
+                        struct plan_answer *found, json_t **told, struct err *err)
+{
+    struct placer_request settled = *request;
+    json_t *spec = spec_computed(request->spec, plan_dtype_name((enum plan_dtype)workload->compute));
+    if (!spec)
+        return err_set(err, ERR_NOMEM, "no memory for a specification");
+    settled.spec = spec;
+    int rc = placer_external(&settled, name, workload, cluster, found, told, err);
+    json_decref(spec);
+    return rc;
+}
+
 static int plan(const struct placer_request *request, struct placer_answer *answer, struct err *err)
 {
     struct job_spec spec = {0};
@@ -281,7 +298,7 @@ static int plan(const struct placer_request *request, struct placer_answer *answ
         goto out;
     }
     found->plan_s = (double)(clock_mono_ns() - begin_ns) * 1e-9;
-    if (placer_external(request, spec.placement.planner, &workload, cluster, found, &told, err) < 0)
+    if (ask_external(request, spec.placement.planner, &workload, cluster, found, &told, err) < 0)
         goto out;
     rc = take_answer(found, &workload, cluster, told, answer, err);
 out:

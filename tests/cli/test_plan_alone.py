@@ -42,7 +42,7 @@ class Folder:
 
     @staticmethod
     def spec_of(**changes):
-        spec = {"name": "try", "model": "model", "data": {"train": "rows.jsonl"}, "train": {"batch_rows": 8, "steps": 4}}
+        spec = {"name": "try", "model": "model", "data": {"train": "rows.jsonl"}, "train": {"batch_rows": 8, "steps": 4, "compute": "fp32"}}
         for key, value in changes.items():
             spec[key] = {**spec.get(key, {}), **value}
         return spec

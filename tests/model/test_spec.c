@@ -67,7 +67,7 @@ static void every_default_is_the_one_of_interfaces_md(void **state)
     assert_true(spec.train.weight_decay == 0 && spec.train.betas[0] == 0.9 && spec.train.betas[1] == 0.95);
     assert_true(spec.train.eps == 1e-8 && spec.train.clip_norm == 1.0);
     assert_int_equal(1, spec.train.seed);
-    assert_int_equal(SPEC_COMPUTE_FP32, spec.train.compute);
+    assert_int_equal(SPEC_COMPUTE_AUTO, spec.train.compute);
     assert_int_equal(SPEC_RECOMPUTE_AUTO, spec.train.recompute);
     assert_true(spec.train.router_aux == 0 && spec.train.label_smoothing == 0 &&
                 spec.train.neftune_alpha == 0);

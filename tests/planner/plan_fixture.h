@@ -163,7 +163,7 @@ static inline struct plan_answer *fixture_search(const struct workload *w, const
     struct err err = {0};
     struct plan_options options = {.programs = true};
     struct plan_answer *answer = NULL;
-    if (plan_search(w, cluster, &options, &answer, &err) < 0)
+    if (plan_search((struct workload[]){*w}, cluster, &options, &answer, &err) < 0)
         fail_msg("%s", err.text);
     return answer;
 }

@@ -15,7 +15,7 @@ static struct plan_answer *search(const struct workload *w, const struct cluster
     struct err err = {0};
     struct plan_answer *answer = NULL;
     struct plan_options options = {.programs = true, .insight = insight};
-    if (plan_search(w, cluster, &options, &answer, &err) < 0)
+    if (plan_search((struct workload[]){*w}, cluster, &options, &answer, &err) < 0)
         fail_msg("%s", err.text);
     return answer;
 }

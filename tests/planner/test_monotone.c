@@ -132,7 +132,7 @@ static struct plan_answer *planned(const struct scene *s, const struct plan *fro
     struct plan_answer *answer = NULL;
     struct plan_options options = {.programs = true, .brief = true, .from = from};
     struct cluster *cluster = cluster_of(&s->numbers);
-    if (plan_search(&s->workload, cluster, &options, &answer, &err) < 0)
+    if (plan_search((struct workload[]){s->workload}, cluster, &options, &answer, &err) < 0)
         fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
     cluster_destroy(cluster);
     return answer;

@@ -89,7 +89,7 @@ static struct plan_answer *asked(const struct scene *s, uint64_t turn, uint64_t 
     struct plan_options options = {.programs = true, .brief = true, .evaluations = evaluations};
     struct plan_answer *answer = NULL;
     struct cluster *cluster = cluster_of(s, turn);
-    if (plan_search(&s->workload, cluster, &options, &answer, &err) < 0)
+    if (plan_search((struct workload[]){s->workload}, cluster, &options, &answer, &err) < 0)
         fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
     cluster_destroy(cluster);
     return answer;

@@ -19,7 +19,7 @@ static struct plan_answer *search(const struct workload *w, const uint64_t *memo
         snprintf(node, sizeof(node), "n%u", d);
         fixture_device(cluster, name, node, memory[d], 1 + d % 3);
     }
-    if (plan_search(w, cluster, &options, &answer, &err) < 0)
+    if (plan_search((struct workload[]){*w}, cluster, &options, &answer, &err) < 0)
         fail_msg("%s", err.text);
     cluster_destroy(cluster);
     return answer;

@@ -30,7 +30,7 @@ static struct plan_answer *search(const struct workload *w, const struct cluster
         .evaluations = 5000, .programs = true, .runnable_only = true, .brief = true};
     struct plan_answer *answer = NULL;
     struct err err;
-    must(plan_search(w, cluster, &options, &answer, &err), &err);
+    must(plan_search((struct workload[]){*w}, cluster, &options, &answer, &err), &err);
     return answer;
 }
 

@@ -221,7 +221,7 @@ def golden_spec(name, model, rows, peak, expected, batch_rows, **changes):
         "data": {"train": rows, "format": "tokens", "shuffle": False, "sequence_tokens": 256},
         "train": {"batch_rows": batch_rows, "steps": expected["steps"], "learning_rate": peak, "schedule": "cosine",
                   "warmup_steps": expected["warmup"], "final_fraction": 0.1, "weight_decay": 0,
-                  "betas": [0.9, 0.95], "eps": 1e-8, "clip_norm": 1.0, "seed": 1},
+                  "betas": [0.9, 0.95], "eps": 1e-8, "clip_norm": 1.0, "seed": 1, "compute": "fp32"},
     }
     for key, value in changes.items():
         if isinstance(value, dict):

@@ -245,7 +245,7 @@ class SpecificationTrain(Sent):
     eps: float | Unset = UNSET  # of AdamW
     clip_norm: float | Unset = UNSET  # 0: no clipping
     seed: int | Unset = UNSET  # of order, dropout and new adapters
-    compute: Literal['fp32', 'bf16', 'fp16'] | Unset = UNSET  # what the operands of products are rounded to
+    compute: Literal['auto', 'fp32', 'bf16', 'fp16'] | Unset = UNSET  # what the operands of products are rounded to; auto: what is fastest on the devices of the job's first plan, and fp32 unless a card multiplies 16 bits faster
     recompute: bool | Literal['auto'] | Unset = UNSET  # auto, or whether the backward pass computes activations again
     label_smoothing: float | Unset = UNSET  # share of the target given to all tokens
     neftune_alpha: float | Unset = UNSET  # 0: no noise on the embeddings
@@ -409,6 +409,7 @@ class JobInputs(Answered):
     adapter: dict[str, str] | None = None  # files' SHA-256
     sample: JobInputsSample | None = None
     expert_share: list[list[float] | None] | None = None
+    compute: Literal['fp32', 'bf16', 'fp16'] | None = None  # what a job with train.compute: auto is computed in, since its first run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -669,6 +670,7 @@ class Plan(Answered):
     rows_bound: int | None = None
     labelled_bound: int | None = None
     sequence_bound: int | None = None
+    compute: Literal['fp32', 'bf16', 'fp16'] | None = None  # what the operands of products are rounded to; absent: fp32
     trains_embedding: bool | None = None
     ranks: list[ProgramRank] | None = None
     groups: list[dict[str, Any]] | None = None  # of ranks that reduce together
