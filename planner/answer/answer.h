@@ -24,6 +24,7 @@ struct plan_options {
      * placement allowed. answer->from_words says what became of it. */
     const struct plan *from;
     bool brief;   /* leave out alternatives and left-out devices */
+    bool advise;  /* where nothing fits, say what would (would_fit.h) */
     bool insight; /* fill answer->insight (insight.h): the critical path, and the savings of improvements */
     uint64_t insight_evaluations; /* budget of all searches for `insight`, in evaluations; 0: the default */
 };

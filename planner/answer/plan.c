@@ -3,6 +3,7 @@
 #include "planner/answer/best.h"
 #include "planner/answer/insight_fill.h"
 #include "planner/answer/precision.h"
+#include "planner/answer/would_fit.h"
 #include "planner/given/inputs.h"
 
 int plan_search(struct workload *workload, const struct cluster *cluster,
@@ -13,6 +14,11 @@ int plan_search(struct workload *workload, const struct cluster *cluster,
     if ((workload->compute_open ? precision_best(workload, cluster, options, answer, err)
                                 : plan_best(workload, cluster, options, answer, err)) < 0)
         return -1;
+    if (options->advise && would_fit_say(workload, cluster, options, *answer, err) < 0) {
+        plan_answer_destroy(*answer);
+        *answer = NULL;
+        return -1;
+    }
     if (!options->insight || !(*answer)->plan ||
         plan_insight_fill(workload, cluster, options, *answer, err) == 0)
         return 0;
