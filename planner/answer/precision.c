@@ -73,17 +73,19 @@ static int trial_run(const struct workload *w, enum workload_compute compute, co
 }
 
 /* Plans in one precision. The answer replaces *answer if it is clearly better. */
-static int whole_run(struct workload *w, enum workload_compute compute, struct trial trials[PRECISIONS],
+static int whole_run(struct workload *w, enum workload_compute compute, const struct trial trials[PRECISIONS],
                      const struct cluster *cluster, const struct plan_options *options,
                      struct plan_answer **answer, struct err *err)
 {
     struct workload in = *w;
     struct plan_answer *other = NULL;
     workload_compute_set(&in, compute);
-    in.fp32_step_s = compute == COMPUTE_FP32 ? 0 : trials[COMPUTE_FP32].step_s;
+    if (compute != COMPUTE_FP32) /* both short, since a whole search finds better plans than a short one */
+        in.fp32_times = isinf(trials[COMPUTE_FP32].step_s)
+                            ? INFINITY
+                            : trials[COMPUTE_FP32].step_s / trials[compute].step_s;
     if (plan_best(&in, cluster, options, &other, err) < 0)
         return -1;
-    trials[compute].step_s = other->plan ? other->step_s : INFINITY;
     if (*answer && !(value_of(&in, other) * GAIN < value_of(w, *answer))) {
         plan_answer_destroy(other);
         return 0;

@@ -243,10 +243,10 @@ static const char *tokens_text(char text[32], double tokens_per_s)
 }
 
 /* Says what an open workload is computed in, and what that saves. */
-static void precision_say(const struct workload *w, double step_s, char *text, size_t size)
+static void precision_say(const struct workload *w, char *text, size_t size)
 {
-    const double times = w->fp32_step_s / step_s;
-    if (w->fp32_step_s <= 0)
+    const double times = w->fp32_times;
+    if (!(times > 0))
         return;
     say(text, size, ", computed in %s; ", plan_dtype_name((enum plan_dtype)w->compute));
     if (isinf(times))
@@ -262,7 +262,7 @@ static void plan_say(const struct problem *problem, const struct plan_answer *an
     say(text, size, "Uses %u of %u device%s: %s per step, %s tokens/s", answer->plan->rank_count,
         problem->device_count, problem->device_count == 1 ? "" : "s", units_seconds(step, answer->step_s),
         tokens_text(rate, answer->tokens_per_s));
-    precision_say(problem->workload, answer->step_s, text, size);
+    precision_say(problem->workload, text, size);
     left_out_say(problem, answer, text, size);
     say(text, size, ".");
     if (problem->workload->objective == OBJECTIVE_TIME)

@@ -47,8 +47,9 @@ struct workload {
     double packed_matrix_bytes, packed_table_bytes;
     enum workload_compute compute;
     bool compute_open;        /* plan_search chooses `compute`, and clears this */
-    /* Where plan_search chose 16 bits: seconds of a step in fp32, INFINITY if nothing fits in it; else 0. */
-    double fp32_step_s;
+    /* Where plan_search chose 16 bits: how many times as long a step takes in fp32, by a short search in both;
+     * INFINITY if nothing fits in fp32. Else 0. */
+    double fp32_times;
     enum plan_dtype boundary; /* dtype of boundary tensors between ranks */
     bool boundary_open;       /* workload_compute_set sets `boundary`, too */
     enum workload_recompute recompute;

@@ -76,10 +76,11 @@ static void the_precision_chosen_is_the_best_one_asked_for(void **state)
         struct workload w = fixture_workload(&config, 64, 64), as, ignored;
         struct cluster *cluster = cluster_of(likes, count);
         struct plan_answer *answer = planned(&w, cluster, -1, &as);
-        double best = INFINITY;
+        double best = INFINITY, fp32_s = 0;
         for (int i = 0; i < 3; i++) {
             struct plan_answer *asked = planned(&w, cluster, precisions[i], &ignored);
             best = fmin(best, asked->step_s);
+            fp32_s = precisions[i] == COMPUTE_FP32 ? asked->step_s : fp32_s;
             if (precisions[i] == as.compute)
                 assert_string_equal(asked->plan->digest, answer->plan->digest);
             plan_answer_destroy(asked);
@@ -88,7 +89,10 @@ static void the_precision_chosen_is_the_best_one_asked_for(void **state)
         if (answer->step_s > 1.02 * best || (!fast && as.compute != COMPUTE_FP32))
             fail_msg("seed %llu: %s in %s takes %g s, and %g s is possible", (unsigned long long)seed, likes[0],
                      plan_dtype_name(answer->plan->compute), answer->step_s, best);
-        assert_int_equal(as.fp32_step_s > 0, as.compute != COMPUTE_FP32);
+        assert_int_equal(as.fp32_times > 0, as.compute != COMPUTE_FP32);
+        if (as.fp32_times > 0 && fabs(as.fp32_times * answer->step_s / fp32_s - 1) > 0.15)
+            fail_msg("seed %llu: fp32 is said to take %.2f times as long as %g s, and takes %g s",
+                     (unsigned long long)seed, as.fp32_times, answer->step_s, fp32_s);
         assert_int_equal(strstr(answer->words, "fp32 would take") != NULL, as.compute != COMPUTE_FP32);
         chosen[as.compute]++;
         worst = fmax(worst, answer->step_s / best);
