@@ -347,7 +347,14 @@ static int wait_ready(struct coming_up *u)
     say(u, "a scheduler leads");
     if (wait_agents(u) < 0)
         return -1;
-    const size_t agents = json_array_size(u->config.agents);
+    size_t agents = 0;
+    for (size_t i = 0; i < json_array_size(u->config.agents); i++) {
+        const char *name = json_string_value(json_object_get(json_array_get(u->config.agents, i), "name"));
+        agents += !agent_is_removed(u->home, name);
+        if (agent_is_removed(u->home, name))
+            say(u, "node %s was removed from the cluster: to have it again, delete %s/agents/%s", name, u->home,
+                name);
+    }
     say(u, agents == 1 ? "%zu agent is ready" : "%zu agents are ready", agents);
     return 0;
 }

@@ -234,7 +234,8 @@ def a_removed_node_is_refused_within_ten_seconds_and_its_jobs_go_on():
     expect(agent_log(motley, gone).count("agent_started") == 1, "it does not try again and again")
     motley.run("node", "remove", gone, status=1)
     expect(gone in motley.last_error, motley.last_error)
-    motley.up()  # whatever it configures: who was removed stays so
+    said = motley.run("up", "--config", motley.config, timeout=90) + motley.last_error  # who was removed stays so
+    expect(f"node {gone} was removed from the cluster" in said and f"{len(NODES) - 1} agents are ready" in said, said)
     expect(gone not in [node["name"] for node in motley.run("nodes", parse=True)["nodes"]], "not back by itself")
     return f"refused after {refused:.1f} s"
 
