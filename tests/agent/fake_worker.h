@@ -132,6 +132,8 @@ static inline int fake_stops(struct fake *fake, long ms)
 /* Does what an assignment's spec asks for. */
 static inline int fake_run(struct fake *fake, const char *what)
 {
+    if (strcmp(what, "stubborn") == 0)
+        signal(SIGTERM, SIG_IGN);
     fake_emit(fake, "worker_ready", json_pack("{s:s}", "address", "127.0.0.1:1"));
     if (strncmp(what, "steps:", 6) == 0) {
         fake_emit(fake, "started", json_object());
@@ -155,8 +157,6 @@ static inline int fake_run(struct fake *fake, const char *what)
         fake_emit(fake, "done", json_object());
         return 0;
     }
-    if (strcmp(what, "stubborn") == 0)
-        signal(SIGTERM, SIG_IGN);
     for (int step = 0;;) { /* "wait": ten steps for the first `peers` and for each later one, until stop */
         json_t *message = fake_next(fake, false);
         const char *type = !message ? "" : json_string_value(json_object_get(message, "type"));

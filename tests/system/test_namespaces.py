@@ -36,6 +36,12 @@ def join_right(motley, machines):
     return agent
 
 
+def bytes_of(text):
+    """Of "14.2 MiB", three digits of it."""
+    value, unit = text.split()
+    return float(value) * 1024 ** ("B", "KiB", "MiB", "GiB").index(unit)
+
+
 def real_model_fetched_in_parts(motley):
     """Two steps of SmolLM2 over both machines: each rank's log says how many of the model's bytes came over the wire."""
     done = subprocess.run([os.path.join(SOURCE, "tools", "fetch_smollm2.sh"), os.path.join(SOURCE, ".cache")], cwd=SOURCE,
@@ -50,17 +56,17 @@ def real_model_fetched_in_parts(motley):
     blocks = {rank["rank"]: rank["blocks"] for rank in job["run"]["plan_answer"]["ranks"]}
     fetched = {}
     for line in motley.lines("logs", str(job["id"])):
-        found = re.search(r"fetched (\d+) of (\d+) bytes", json.dumps(line))
+        found = re.search(r"of ([\d.]+ \w+) for these blocks; ([\d.]+ \w+) came over the network", json.dumps(line))
         if found:
-            fetched[line["rank"]] = tuple(map(int, found.groups()))
+            fetched[line["rank"]] = tuple(map(bytes_of, reversed(found.groups())))
     expect(set(fetched) == set(blocks), f"log lines about fetching: {fetched}")
     for rank, (part, whole) in fetched.items():
         # The embedding (28 % of the file) is tied: the first and the last rank both need it. The rest is 30 equal layers; what
         # begins or ends inside a chunk of 4 MiB costs the rest of that chunk.
         layers = min(blocks[rank][1], 31) - max(blocks[rank][0], 1)
         most = (0.29 + 0.71 * layers / 30) * whole + 4 * (4 << 20)
-        expect(0 < part <= most, f"rank {rank} with blocks {blocks[rank]} fetched {part} of {whole} bytes; it needs {most:.0f}")
-    return f"fetched a rank: {sorted(fetched.values())} for blocks {list(blocks.values())}"
+        expect(0 < part <= most, f"rank {rank} with blocks {blocks[rank]} fetched {part:.0f} of {whole:.0f} bytes; it needs {most:.0f}")
+    return f"bytes fetched a rank: {sorted(round(part) for part, _ in fetched.values())} for blocks {list(blocks.values())}"
 
 
 def two_namespaces_train_as_two_machines():
