@@ -384,12 +384,26 @@ static void handle_poison(struct scheduler *scheduler, const struct err *err)
         all_committed(scheduler, false);
 }
 
+/* What a failed batch would have noted of nodes is noted with their next sign of life. */
+static void forget_lives(struct scheduler *scheduler)
+{
+    const json_t *seen;
+    size_t i;
+    json_array_foreach (scheduler->batch.ingest.seen, i, seen) {
+        const char *node = json_string_value(json_object_get(seen, "node"));
+        for (size_t k = 0; k < scheduler->life_count; k++)
+            if (strcmp(scheduler->lives[k].name, node) == 0)
+                scheduler->lives[k].noted_ns = 0;
+    }
+}
+
 static void ingest_done(void *arg, const struct err *err)
 {
     struct scheduler *scheduler = arg;
     if (!scheduler_settle(scheduler))
         return;
     if (err) {
+        forget_lives(scheduler);
         event_batch_fini(&scheduler->batch); /* the pending events stay and are checked again */
         if (scheduler_blames_rows(err, &scheduler->ingest_conflicts))
             handle_poison(scheduler, err);

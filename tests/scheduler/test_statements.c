@@ -438,6 +438,24 @@ static void events_wait_for_a_statement_that_the_database_cannot_run(void **stat
     assert_int_equal(world_number(&world, id, "losses"), 0);
 }
 
+/* A clock that moved while nothing could be stored is named at once afterwards, not when it is written anyway
+ * (every 15 s). */
+static void a_clock_that_moved_meanwhile_is_named_at_once(void **state)
+{
+    (void)state;
+    static const char named[] = "SELECT count(*) FROM nodes WHERE name = 'left' AND clock_ahead_s > 1e6";
+    faults_clear();
+    fresh_agents();
+    const int fault = fault_add("ingest_seen", "left");
+    world.agents[0]->clock_ahead_us = INT64_C(86400000000) * 400;
+    WORLD_UNTIL(&world, faults->at[fault].hits > 0);
+    faults_clear();
+    const uint64_t began_ns = clock_mono_ns();
+    WORLD_UNTIL(&world, world_select(&world, named) == 1);
+    assert_true(clock_mono_ns() - began_ns < UINT64_C(9000000000));
+    world.agents[0]->clock_ahead_us = 0;
+}
+
 static int setup(void **state)
 {
     char path[200];
@@ -476,6 +494,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_pass_that_fails_as_a_whole_is_told),
         cmocka_unit_test(no_job_is_set_aside_while_every_decision_is_refused),
         cmocka_unit_test(events_wait_for_a_statement_that_the_database_cannot_run),
+        cmocka_unit_test(a_clock_that_moved_meanwhile_is_named_at_once),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
